@@ -1,0 +1,189 @@
+"""The figures this package is held to, each as a ratio within one run, beside its target.
+
+One thread, float32, 8 heads, N = 4096, d = m = 64 unless the row says otherwise.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from harness import BENCH, Call, in_fresh_process, interleave, make, threads
+from report import Report, Row, options
+
+import linattn
+from linattn import _memory
+
+#: A token of one head is the unit of the nanoseconds printed.
+TOKENS = {name: bench.heads * bench.n for name, bench in BENCH.items()}
+
+
+def main() -> int:
+    parser = options(__doc__)
+    parser.add_argument("--wheel", type=Path, metavar="FILE", help="a wheel to weigh")
+    args = parser.parse_args()
+    rounds = 5 if args.quick else 25
+    report = Report("Core figures", args)
+    with threads(1):
+        against_products(report, "causal", 0.9, rounds)
+        against_products(report, "noncausal", 0.8, rounds)
+        backward(report, "causal", rounds)
+        backward(report, "noncausal", rounds)
+        long_sequence(report, 3 if args.quick else 9)
+        layout(report, rounds)
+    two_threads(report, rounds)
+    memory(report, 1 << (16 if args.quick else 20))
+    overhead(report, rounds)
+    if args.wheel:
+        size = args.wheel.stat().st_size / 1e6
+        report.add(Row("wheel", size, unit="MB", target=2))
+    else:
+        report.add(Row("wheel", unit="MB", target=2, skipped="no --wheel given"))
+    return report.finish()
+
+
+def ratio(
+    report: Report,
+    what: str,
+    a: Call,
+    b: Call,
+    rounds: int,
+    *,
+    target: float,
+    tokens: tuple[int, int],
+    threads: int = 1,
+) -> None:
+    """Add the time of a over that of b, each by the token (and head)."""
+    pair = interleave(a, b, rounds, threads)
+    per = tokens[1] / tokens[0]
+    nanoseconds = pair.a / tokens[0] * 1e9, pair.b / tokens[1] * 1e9
+    detail = f"{nanoseconds[0]:.0f} against {nanoseconds[1]:.0f} ns a token and head"
+    values = (pair.ratio * per, pair.low * per, pair.high * per)
+    report.add(Row(what, *values, target=target, detail=detail))
+
+
+def against_products(report: Report, name: str, target: float, rounds: int) -> None:
+    bench = BENCH[f"{name}-heads8"]
+    q, k, v = make(bench.case)
+    kt, s, o = k.mT, np.empty((bench.heads, bench.d, bench.m), np.float32), np.empty_like(v)
+    operator = getattr(linattn, name)
+    ratio(
+        report,
+        f"{name}, elu, normalised / q @ (k^T @ v) in NumPy",
+        lambda: operator(q, k, v, out=o),
+        lambda: np.matmul(q, np.matmul(kt, v, out=s), out=o),
+        rounds,
+        target=target,
+        tokens=(TOKENS[bench.name],) * 2,
+    )
+
+
+def backward(report: Report, name: str, rounds: int) -> None:
+    bench = BENCH[f"{name}_backward-heads8"]
+    q, k, v, g = make(bench.case)
+    forward, reverse = getattr(linattn, name), getattr(linattn, f"{name}_backward")
+    ratio(
+        report,
+        f"{name}_backward / {name}",
+        lambda: reverse(q, k, v, g),
+        lambda: forward(q, k, v),
+        rounds,
+        target=3.0,
+        tokens=(TOKENS[bench.name],) * 2,
+    )
+
+
+def long_sequence(report: Report, rounds: int) -> None:
+    long, short = BENCH["causal-long128k"], BENCH["causal-long16k"]
+    arrays, cut = make(long.case), make(short.case)
+    outs = np.empty_like(arrays[2]), np.empty_like(cut[2])
+    ratio(
+        report,
+        f"causal a token, N = {long.n:,} / {short.n:,}",
+        lambda: linattn.causal(*arrays, out=outs[0]),
+        lambda: linattn.causal(*cut, out=outs[1]),
+        rounds,
+        target=1.15,
+        tokens=(TOKENS[long.name], TOKENS[short.name]),
+    )
+
+
+def layout(report: Report, rounds: int) -> None:
+    """A (B, H, N, d) view of (B, N, H, d) arrays against the contiguous form."""
+    bench = BENCH["causal-heads8"]
+    packed = [*make(bench.case), np.empty((bench.heads, bench.n, bench.m), np.float32)]
+    views = [np.ascontiguousarray(x.swapaxes(0, 1)).swapaxes(0, 1) for x in packed]
+    ratio(
+        report,
+        "causal, (B, N, H, d) view / contiguous (B, H, N, d)",
+        lambda: linattn.causal(*views[:3], out=views[3]),
+        lambda: linattn.causal(*packed[:3], out=packed[3]),
+        rounds,
+        target=1.15,
+        tokens=(TOKENS[bench.name],) * 2,
+    )
+
+
+def two_threads(report: Report, rounds: int) -> None:
+    """One head has no heads to share out: the sequence itself is cut."""
+    bench = BENCH["causal-one_long_head"]
+    arrays = make(bench.case)
+    out = np.empty_like(arrays[2])
+
+    def with_threads(count: int) -> None:
+        linattn.set_num_threads(count)
+        linattn.causal(*arrays, out=out)
+
+    with threads(2):
+        ratio(
+            report,
+            f"causal, one head of N = {bench.n:,}, two threads / one",
+            lambda: with_threads(2),
+            lambda: with_threads(1),
+            rounds,
+            target=0.65,
+            tokens=(TOKENS[bench.name],) * 2,
+            threads=2,
+        )
+
+
+def memory(report: Report, n: int) -> None:
+    for name, target in (("causal", 8), ("causal_backward", 40)):
+        mebibytes = in_fresh_process(beyond_arrays, name, n) / 2**20
+        what = f"{name}, N = {n:,}: memory beyond the arrays"
+        report.add(Row(what, mebibytes, unit="MiB", target=target, detail="one head, d = m = 64"))
+
+
+def beyond_arrays(name: str, n: int) -> int:
+    """Bytes a call adds to the process besides its results; a small call came before."""
+    operator = getattr(linattn, name)
+    rng = np.random.default_rng(0)
+    count = 4 if name.endswith("backward") else 3
+    arrays = [rng.standard_normal((n, 64), dtype=np.float32) for _ in range(count)]
+    operator(*(x[:64] for x in arrays))
+    results, peak = _memory.peak(lambda: operator(*arrays))
+    if peak is None:
+        raise OSError("this system does not tell the peak of resident memory")
+    results = results if isinstance(results, tuple) else (results,)
+    return max(0, peak - sum(x.nbytes for x in results))
+
+
+def overhead(report: Report, rounds: int) -> None:
+    q, k, v = np.ones((3, 4, 8))
+    pair = interleave(lambda: linattn.causal(q, k, v), lambda: np.matmul(q, k.T), rounds)
+    detail = f"np.matmul of the same arrays {pair.b * 1e6:.2f} us"
+    report.add(Row("causal on (4, 8) arrays", pair.a * 1e6, unit="us", target=5, detail=detail))
+
+    code = "import numpy, time; t = time.perf_counter(); import linattn; "
+    code += "print(time.perf_counter() - t)"
+    command = [sys.executable, "-c", code]
+    seconds = [float(subprocess.check_output(command)) for _ in range(rounds)]
+    milliseconds = [1e3 * x for x in (statistics.median(seconds), min(seconds), max(seconds))]
+    report.add(Row("import linattn after import numpy", *milliseconds, unit="ms", target=30))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""Linear attention for CPUs: forward, backward and recurrent, as NumPy gufuncs in C."""
+
+from . import ufuncs
+from ._config import (
+    get_isa,
+    get_num_threads,
+    set_isa,
+    set_num_threads,
+    show_config,
+)
+from ._version import __version__
+from .attention import causal, causal_backward, noncausal, noncausal_backward
+
+__all__ = [
+    "__version__",
+    "causal",
+    "causal_backward",
+    "get_isa",
+    "get_num_threads",
+    "noncausal",
+    "noncausal_backward",
+    "set_isa",
+    "set_num_threads",
+    "show_config",
+    "ufuncs",
+]

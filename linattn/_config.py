@@ -1,0 +1,198 @@
+"""Threads, instruction set, and what this build is made of."""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import Any
+
+import numpy as np
+
+from . import _linattn
+from ._version import __version__
+
+
+def get_num_threads() -> int:
+    """How many threads a call may use.
+
+    Returns
+    -------
+    int
+        At first the value of the environment variable ``LINATTN_NUM_THREADS``, or the
+        number of CPUs this process may run on.
+
+    Examples
+    --------
+    >>> import linattn
+    >>> linattn.get_num_threads() >= 1
+    True
+    """
+    return _linattn.get_num_threads()
+
+
+def set_num_threads(n: int) -> None:
+    """Set how many threads a call may use.  Results do not depend on it.
+
+    Parameters
+    ----------
+    n : int
+        From 1 to 1024.
+
+    Raises
+    ------
+    TypeError
+        If ``n`` is not an integer.
+    ValueError
+        If it is out of range.
+
+    Examples
+    --------
+    >>> import linattn
+    >>> before = linattn.get_num_threads()
+    >>> linattn.set_num_threads(1)
+    >>> linattn.get_num_threads()
+    1
+    >>> linattn.set_num_threads(before)
+    """
+    try:
+        n = operator.index(n)
+    except TypeError:
+        raise TypeError(f"set_num_threads: n is {n!r}; expected an integer") from None
+    try:
+        _linattn.set_num_threads(n)
+    except (ValueError, OverflowError):
+        raise ValueError(f"set_num_threads: n is {n}; expected 1 to 1024") from None
+
+
+def available_isas() -> tuple[str, ...]:
+    """The instruction sets built in and usable on this CPU, best first."""
+    return tuple(_linattn.available_isas())
+
+
+def get_isa() -> str:
+    """The instruction set in use.
+
+    Returns
+    -------
+    str
+        At first the value of the environment variable ``LINATTN_ISA``, or the best that
+        CPU and operating system support.
+
+    Examples
+    --------
+    >>> import linattn
+    >>> linattn.get_isa() in linattn._config.available_isas()
+    True
+    """
+    return _linattn.get_isa()
+
+
+def set_isa(name: str) -> None:
+    """Use another instruction set, for tests and comparisons.
+
+    Parameters
+    ----------
+    name : str
+        ``"x86-64-v2"``, ``"x86-64-v3"`` or ``"x86-64-v4"``; on Arm ``"neon"``.
+
+    Raises
+    ------
+    TypeError
+        If ``name`` is not a string.
+    ValueError
+        If that instruction set was not built, or this CPU lacks it.
+
+    Notes
+    -----
+    Results differ between instruction sets in their last bits.  Calls under way in other
+    threads finish with the set they began with.
+
+    Examples
+    --------
+    >>> import linattn
+    >>> linattn.set_isa(linattn.get_isa())
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"set_isa: name is {name!r}; expected a string")
+    try:
+        _linattn.set_isa(name)
+    except ValueError:
+        known = ", ".join(available_isas())
+        raise ValueError(f"set_isa: name is {name!r}; expected one of {known}") from None
+
+
+def config() -> dict[str, Any]:
+    """What `show_config` prints, as a dictionary."""
+    return {
+        "version": __version__,
+        "isa": get_isa(),
+        "isas": available_isas(),
+        "threads": get_num_threads(),
+        "compiler": _linattn.compiler,
+        "numpy": np.__version__,
+    }
+
+
+def show_config() -> None:
+    """Print the version, instruction set, threads, compiler and NumPy in use."""
+    names = {
+        "version": "linattn",
+        "isa": "instruction set",
+        "isas": "available",
+        "threads": "threads",
+        "compiler": "compiler",
+        "numpy": "numpy",
+    }
+    for key, value in config().items():
+        text = ", ".join(value) if isinstance(value, tuple) else value
+        print(f"{names[key]:>15}: {text}")
+
+
+def _read_environment() -> None:
+    """Apply LINATTN_ISA and LINATTN_NUM_THREADS; a wrong value is an ImportError."""
+    isa = os.environ.get("LINATTN_ISA")
+    threads = os.environ.get("LINATTN_NUM_THREADS")
+    try:
+        if isa:
+            set_isa(isa)
+    except ValueError as error:
+        raise ImportError(f"environment variable LINATTN_ISA: {error}") from None
+    try:
+        if threads:
+            set_num_threads(int(threads))
+    except ValueError:
+        raise ImportError(
+            f"environment variable LINATTN_NUM_THREADS is {threads!r}; expected 1 to 1024"
+        ) from None
+
+
+def _register_threadpoolctl() -> None:
+    """Let threadpoolctl, where it is installed, see and limit this pool."""
+    try:
+        import threadpoolctl
+    except ImportError:
+        return
+
+    class LinattnController(threadpoolctl.LibController):
+        user_api = "linattn"
+        internal_api = "linattn"
+        filename_prefixes = ("_linattn",)
+        check_symbols = ("linattn_get_num_threads", "linattn_set_num_threads")
+
+        def get_num_threads(self):
+            return self.dynlib.linattn_get_num_threads()
+
+        def set_num_threads(self, num_threads):
+            self.dynlib.linattn_set_num_threads(num_threads)
+
+        def get_version(self):
+            return __version__
+
+        def set_additional_attributes(self):
+            self.isa = get_isa()
+
+    threadpoolctl.register(LinattnController)
+
+
+_read_environment()
+_register_threadpoolctl()

@@ -1,0 +1,291 @@
+"""``python -m linattn timing``: the classic experiment, (Q K^T) V against Q (K^T V).
+
+Both orders of the product give the same matrix, but the first goes through an N x N one. Q, K and V
+are arrays of ones, single head, no feature map and no normaliser, as in the published experiment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+import linattn
+from linattn import _config, _memory
+
+Order = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+QUADRATIC = "(Q K^T) V  NumPy"
+LINEAR = "Q (K^T V)  NumPy"
+PLAIN = {"feature_map": "identity", "normalize": False}
+
+CONTENDERS: dict[str, Order] = {
+    QUADRATIC: lambda q, k, v: (q @ k.T) @ v,
+    LINEAR: lambda q, k, v: q @ (k.T @ v),
+    "linattn.noncausal": lambda q, k, v: linattn.noncausal(q, k, v, **PLAIN),
+    "linattn.causal": lambda q, k, v: linattn.causal(q, k, v, **PLAIN),
+}
+
+#: Seconds in the published experiment. Its listing prints the code of the fast order twice; the
+#: figures leave no doubt which is which.
+PUBLISHED = {QUADRATIC: {10_000: 3.270, 20_000: 12.354}, LINEAR: {10_000: 0.209, 20_000: 0.389}}
+
+#: The quadratic order takes seconds a call, so its best is of fewer.
+QUADRATIC_REPEAT = 2
+TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
+
+
+@dataclass
+class Row:
+    """One contender at one N: its best time, or why there is none."""
+
+    n: int
+    name: str
+    seconds: float | None = None
+    speedup: float | None = None  # over the quadratic order
+    memory: int | None = None  # bytes beyond Q, K and V, the result included
+    published: float | None = None
+    skipped: str | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-n",
+        "--lengths",
+        type=_positive,
+        nargs="+",
+        default=[10_000, 20_000],
+        metavar="N",
+        help="sequence lengths (default: 10000 20000)",
+    )
+    parser.add_argument("-d", type=_positive, default=500, help="width (default: 500)")
+    parser.add_argument("--dtype", choices=sorted(TOLERANCE), default="float64")
+    parser.add_argument(
+        "--repeat",
+        type=_positive,
+        default=7,
+        help=f"times are the best of so many calls (default: 7), {QUADRATIC_REPEAT} at most for "
+        "the quadratic order",
+    )
+    parser.add_argument("--threads", type=_threads, help="threads of linattn and of NumPy's BLAS")
+    parser.add_argument("--json", type=_writable, metavar="FILE", help="write the rows to FILE")
+    parser.add_argument("--plot", type=_plottable, metavar="FILE", help="draw the rows to FILE")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the experiment, print its table, write what was asked for; 1 if results disagree."""
+    with _limit_threads(args.threads):
+        config = _config.config()
+        print(
+            f"linattn {linattn.__version__}, {config['isa']}, {linattn.get_num_threads()} threads"
+            f"\n{args.dtype} arrays of ones, D = {args.d}, one head, no normaliser; best of "
+            f"{args.repeat}, the quadratic order of {min(args.repeat, QUADRATIC_REPEAT)}",
+            flush=True,
+        )
+        rows: list[Row] = []
+        for n in args.lengths:
+            try:
+                new = experiment(n, args.d, args.dtype, args.repeat, Bar(sys.stderr))
+            except ArithmeticError as error:
+                print(f"error: {error}", file=sys.stderr)
+                return 1
+            print("\n" + table(new), flush=True)
+            rows += new
+    if args.json:
+        what = {"d": args.d, "dtype": args.dtype, "repeat": args.repeat}
+        data = {"config": config, **what, "rows": [asdict(row) for row in rows]}
+        args.json.write_text(json.dumps(data, indent=2) + "\n")
+    if args.plot:
+        plot(rows).savefig(args.plot, dpi=150)
+    return 0
+
+
+def experiment(n: int, d: int, dtype: str, repeat: int, bar: Bar | None = None) -> list[Row]:
+    """All contenders at one N: first checked against each other, then timed in turn."""
+    bar = bar or Bar(None)
+    size = np.dtype(dtype).itemsize
+    shortage = _shortage(3 * n * d * size)
+    if shortage:
+        return [Row(n, name, skipped=f"Q, K and V {shortage}") for name in CONTENDERS]
+    q, k, v = (np.ones((n, d), dtype) for _ in range(3))
+    repeats = {name: repeat for name in CONTENDERS}
+    repeats[QUADRATIC] = min(repeat, QUADRATIC_REPEAT)
+    rows = {name: Row(n, name) for name in CONTENDERS}
+    bar.total = len(rows) + sum(repeats.values())
+    try:
+        _check(rows, (q, k, v), bar)
+        for turn in range(repeat):
+            for name, row in rows.items():
+                if row.skipped is None and turn < repeats[name]:
+                    bar.step(f"N = {n:,}: timing {name}")
+                    start = time.perf_counter()
+                    CONTENDERS[name](q, k, v)
+                    taken = time.perf_counter() - start
+                    row.seconds = min(taken, row.seconds or taken)
+    finally:
+        bar.clear()
+    for row in rows.values():
+        if row.seconds and (slowest := rows[QUADRATIC].seconds):
+            row.speedup = slowest / row.seconds
+        if (d, dtype) == (500, "float64"):
+            row.published = PUBLISHED.get(row.name, {}).get(n)
+    return list(rows.values())
+
+
+def _check(rows: dict[str, Row], operands: Sequence[np.ndarray], bar: Bar) -> None:
+    """One untimed call each: does it fit, what memory does it take, is the answer the same?"""
+    n, d = operands[0].shape
+    size, dtype = operands[0].itemsize, operands[0].dtype.name
+    want = None
+    for name, row in rows.items():
+        bar.step(f"N = {n:,}: checking {name}")
+        between = n * n if name == QUADRATIC else d * d
+        row.skipped = _shortage((between + n * d) * size)
+        if row.skipped:
+            continue
+        try:
+            got, row.memory = _memory.peak(lambda name=name: CONTENDERS[name](*operands))
+        except MemoryError:
+            row.skipped = "ran out of memory"
+            continue
+        want = got if want is None else want
+        # Of the causal order only the last row sees every key.
+        last = slice(-1, None) if name == "linattn.causal" else slice(None)
+        if not np.allclose(got[last], want[last], rtol=TOLERANCE[dtype], atol=0):
+            raise ArithmeticError(f"N = {n:,}: {name} disagrees with the other orders")
+
+
+def _shortage(need: int) -> str | None:
+    have = _memory.available()
+    if have is None or need <= have:
+        return None
+    return f"would take {_bytes(need)} and {_bytes(have)} is free"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows of one N as text."""
+    title = f"N = {rows[0].n:,}"
+    lines = [f"{title:20} {'seconds':>9} {'speed-up':>9} {'memory':>10} {'published':>11}"]
+    for row in rows:
+        if row.skipped:
+            lines.append(f"{row.name:20} skipped: {row.skipped}")
+            continue
+        speedup = f"{row.speedup:.1f} x" if row.speedup else "-"
+        memory = "-" if row.memory is None else _bytes(row.memory)
+        published = f"{row.published:.3f} s" if row.published else ""
+        line = f"{row.name:20} {row.seconds:9.4f} {speedup:>9} {memory:>10} {published:>11}"
+        lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def plot(rows: Sequence[Row]):
+    """Matplotlib figure of seconds against N, the published figures as open marks."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for index, name in enumerate(CONTENDERS):
+        mine = sorted((r.n, r.seconds) for r in rows if r.name == name and r.seconds)
+        theirs = sorted((r.n, r.published) for r in rows if r.name == name and r.published)
+        color = f"C{index}"
+        if mine:
+            label = name.replace("K^T", "K$^T$")
+            axes.plot(*zip(*mine, strict=True), "o-", color=color, label=label)
+        if theirs:
+            label = name.replace("K^T", "K$^T$").replace("NumPy", "published")
+            axes.plot(*zip(*theirs, strict=True), "o--", color=color, mfc="none", label=label)
+    lengths = sorted({row.n for row in rows})
+    seconds = [y for line in axes.lines for y in line.get_ydata()] or [1.0]
+    decades = 10 ** np.floor(np.log10(min(seconds))), 10 ** np.ceil(np.log10(max(seconds)))
+    axes.set(xscale="log", yscale="log", ylim=decades, xlabel="N", ylabel="seconds")
+    axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", frameon=False)
+    return figure
+
+
+class Bar:
+    """A progress bar on a terminal; nothing anywhere else."""
+
+    WIDTH = 30
+
+    def __init__(self, stream) -> None:
+        self.stream = stream if stream is not None and stream.isatty() else None
+        self.total, self.done = 1, 0
+
+    def step(self, what: str) -> None:
+        """Say what starts now."""
+        if self.stream:
+            full = self.WIDTH * self.done // self.total
+            self.stream.write(f"\r[{'#' * full}{'.' * (self.WIDTH - full)}] {what}\x1b[K")
+            self.stream.flush()
+        self.done += 1
+
+    def clear(self) -> None:
+        if self.stream:
+            self.stream.write("\r\x1b[K")
+            self.stream.flush()
+
+
+@contextlib.contextmanager
+def _limit_threads(threads: int | None) -> Iterator[None]:
+    if threads is None:
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    usual = linattn.get_num_threads()
+    linattn.set_num_threads(threads)
+    try:
+        with threadpool_limits(threads):
+            yield
+    finally:
+        linattn.set_num_threads(usual)
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return number
+
+
+def _threads(text: str) -> int:
+    if importlib.util.find_spec("threadpoolctl") is None:
+        raise argparse.ArgumentTypeError(
+            "needs threadpoolctl to hold NumPy to the same number: pip install threadpoolctl"
+        )
+    return _positive(text)
+
+
+def _writable(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not path.resolve().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"cannot write a file at {text!r}")
+    return path
+
+
+def _plottable(text: str) -> Path:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError("needs matplotlib: pip install matplotlib")
+    path = _writable(text)
+    known = (".png", ".svg", ".pdf")
+    if path.suffix not in known:
+        raise argparse.ArgumentTypeError(f"expected a name in {', '.join(known)}, got {text!r}")
+    return path

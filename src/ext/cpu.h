@@ -1,0 +1,23 @@
+/* cpu.h: which kernel table runs. */
+#ifndef LA_CPU_H
+#define LA_CPU_H
+
+#include "../kernel/table.h"
+
+/* Picks the best instruction set of this CPU; NULL where even the baseline is
+ * missing. */
+const struct la_table *la_cpu_init(void);
+
+/* The table in use. */
+const struct la_table *la_cpu_table(void);
+
+/* Name of the i-th instruction set built and usable here, best first, or NULL. */
+const char *la_cpu_isa(int i);
+
+/* Makes `name` the one in use; 0, or -1 where it is not among la_cpu_isa. */
+int la_cpu_select(const char *name);
+
+/* The name of the one in use. */
+const char *la_cpu_selected(void);
+
+#endif

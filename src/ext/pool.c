@@ -1,0 +1,195 @@
+/* pool.c: a small thread pool.
+ *
+ * Workers start with the first call that needs them and sleep on a condition
+ * variable in between: they never spin next to a BLAS.  One job runs at a time;
+ * a second caller computes alone.  A forked child begins with an empty pool. */
+#define _GNU_SOURCE
+#include "pool.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct {
+    pthread_mutex_t owner;  /* held by the caller whose job runs */
+    pthread_mutex_t lock;   /* guards the plain fields below */
+    pthread_cond_t wake, done;
+    int workers;            /* threads started */
+    int wanted;             /* workers that the present job still takes in */
+    int running;            /* workers inside the present job */
+    la_work work;
+    void *job;
+    size_t items;
+    int next_lane;
+    atomic_size_t next;
+    atomic_int stop;
+} pool;
+
+static atomic_int num_threads = 1;
+
+static void
+reset(void)
+{
+    pthread_mutex_init(&pool.owner, NULL);
+    pthread_mutex_init(&pool.lock, NULL);
+    pthread_cond_init(&pool.wake, NULL);
+    pthread_cond_init(&pool.done, NULL);
+    pool.workers = pool.wanted = pool.running = 0;
+}
+
+void
+la_pool_init(void)
+{
+    reset();
+    pthread_atfork(NULL, NULL, reset);
+}
+
+int
+la_pool_get_num_threads(void)
+{
+    return atomic_load(&num_threads);
+}
+
+void
+la_pool_set_num_threads(int n)
+{
+    atomic_store(&num_threads, n);
+}
+
+int
+la_pool_cpus(void)
+{
+    long count = 0;
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+        count = CPU_COUNT(&set);
+    }
+#endif
+    if (count < 1) {
+        count = sysconf(_SC_NPROCESSORS_ONLN);
+    }
+    return count < 1 ? 1 : count > LA_MAX_THREADS ? LA_MAX_THREADS : (int)count;
+}
+
+static void
+share(la_work work, void *job, size_t items, int lane)
+{
+    size_t item;
+    while (!atomic_load(&pool.stop) && (item = atomic_fetch_add(&pool.next, 1)) < items) {
+        if (work(job, item, lane)) {
+            atomic_store(&pool.stop, 1);
+        }
+    }
+}
+
+static void *
+worker(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&pool.lock);
+    for (;;) {
+        while (pool.wanted == 0) {
+            pthread_cond_wait(&pool.wake, &pool.lock);
+        }
+        pool.wanted--;
+        pool.running++;
+        const int lane = pool.next_lane++;
+        const la_work work = pool.work;
+        void *const job = pool.job;
+        const size_t items = pool.items;
+        pthread_mutex_unlock(&pool.lock);
+        share(work, job, items, lane);
+        pthread_mutex_lock(&pool.lock);
+        if (--pool.running == 0) {
+            pthread_cond_signal(&pool.done);
+        }
+    }
+    return NULL;
+}
+
+/* Starts workers until there are `count`, or no more can be had.  Signals are for
+ * the threads that Python knows. */
+static void
+hire(int count)
+{
+    sigset_t all, before;
+    if (pool.workers >= count) {
+        return;
+    }
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (pool.workers < count) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, worker, NULL) != 0) {
+            break;
+        }
+        pthread_detach(thread);
+        pool.workers++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void
+wait_for_workers(void (*idle)(void *), void *job)
+{
+    pthread_mutex_lock(&pool.lock);
+    pool.wanted = 0; /* who has not come by now finds nothing left to do */
+    while (pool.running > 0) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 20 * 1000 * 1000;
+        if (until.tv_nsec >= 1000 * 1000 * 1000) {
+            until.tv_nsec -= 1000 * 1000 * 1000;
+            until.tv_sec++;
+        }
+        if (pthread_cond_timedwait(&pool.done, &pool.lock, &until) == ETIMEDOUT) {
+            pthread_mutex_unlock(&pool.lock);
+            idle(job);
+            pthread_mutex_lock(&pool.lock);
+        }
+    }
+    pthread_mutex_unlock(&pool.lock);
+}
+
+static int
+run_alone(la_work work, void *job, size_t items)
+{
+    for (size_t i = 0; i < items; i++) {
+        if (work(job, i, 0)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+int
+la_pool_run(la_work work, void (*idle)(void *), void *job, size_t items, int lanes)
+{
+    if (lanes <= 1 || items <= 1 || pthread_mutex_trylock(&pool.owner) != 0) {
+        return run_alone(work, job, items);
+    }
+    const int helpers = (size_t)lanes < items ? lanes - 1 : (int)items - 1;
+    pthread_mutex_lock(&pool.lock);
+    hire(helpers);
+    pool.work = work;
+    pool.job = job;
+    pool.items = items;
+    pool.next_lane = 1;
+    pool.wanted = helpers < pool.workers ? helpers : pool.workers;
+    atomic_store(&pool.next, 0);
+    atomic_store(&pool.stop, 0);
+    pthread_cond_broadcast(&pool.wake);
+    pthread_mutex_unlock(&pool.lock);
+
+    share(work, job, items, 0);
+    wait_for_workers(idle, job);
+    const int stopped = atomic_load(&pool.stop);
+    pthread_mutex_unlock(&pool.owner);
+    return stopped;
+}

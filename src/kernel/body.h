@@ -1,0 +1,29 @@
+/* body.h: all kernels of one dtype.  kernels.c includes it once for each. */
+#define vec FN(vec)
+#define ivec FN(ivec)
+
+#include "vec.h"
+#include "feature.h"
+#include "chunk.h"
+#include "micro.h"
+#include "scan.h"
+#include "causal.h"
+#include "noncausal.h"
+
+#undef vec
+#undef ivec
+#undef FN
+#undef T
+#undef INT
+#undef LA_LANES
+#undef LA_MM
+#undef ROUND_MAGIC
+#undef EXPONENT_BIAS
+#undef MANTISSA_BITS
+#undef EXP_MIN
+#undef EXP_MAX
+#undef LOG2_E
+#undef LN2_HIGH
+#undef LN2_LOW
+#undef EXP_COEFFICIENTS
+#undef LOG1P_COEFFICIENTS

@@ -1,0 +1,216 @@
+/* causal.h: causal linear attention, one head, forward and backward, in chunks.
+ *
+ *   s_i = s_{i-1} + phi(k_i) v_i^T,  z_i = z_{i-1} + phi(k_i)
+ *   o_i = scale phi(q_i)^T s_i / (scale phi(q_i).z_i + eps)
+ *                                            Katharopoulos et al. 2020, eq. 9-12
+ * About 4 n d m flops.  Scratch: the state, d m numbers, and a few chunks.
+ * Nothing of row j > i reaches row i. */
+
+/* Rows a chunk: the triangle costs rows (d + m) a token, reading and writing the
+ * state d m / rows in memory traffic. */
+static ptrdiff_t
+FN(chunk)(ptrdiff_t d, ptrdiff_t m)
+{
+    const ptrdiff_t side = d < m ? d : m;
+    return side <= 64 ? 16 : side <= 192 ? 32 : 64;
+}
+
+struct FN(causal_room) {
+    ptrdiff_t rows, ldd, ldm;
+    T *a, *b, *v, *x, *o, *s, *z, *zs, *den;
+    size_t bytes;
+};
+
+static struct FN(causal_room)
+FN(causal_room)(const struct la_head *h, void *scratch)
+{
+    struct FN(causal_room) r;
+    struct FN(arena) arena = {scratch, 0};
+    r.rows = FN(chunk)(h->d, h->m);
+    r.ldd = FN(ld)(h->d);
+    r.ldm = FN(ld)(h->m);
+    r.a = FN(take)(&arena, r.rows * r.ldd);
+    r.b = FN(take)(&arena, r.rows * r.ldd);
+    r.v = FN(take)(&arena, r.rows * r.ldm);
+    r.x = FN(take)(&arena, r.rows * r.rows);
+    r.o = FN(take)(&arena, r.rows * r.ldm);
+    r.s = FN(take)(&arena, FN(state_size)(h->d, h->m));
+    r.z = FN(take)(&arena, r.ldd);
+    r.zs = FN(take)(&arena, r.rows * r.ldd);
+    r.den = FN(take)(&arena, r.rows);
+    r.bytes = arena.used;
+    return r;
+}
+
+static size_t
+FN(causal_scratch)(const struct la_head *h)
+{
+    return FN(causal_room)(h, NULL).bytes;
+}
+
+static int
+FN(causal)(const struct la_head *h)
+{
+    const struct FN(causal_room) r = FN(causal_room)(h, h->scratch);
+    struct FN(scan) c = {
+        .K = h->d, .W = FN(round_up)(h->m, VL), .a = r.a, .b = r.b, .v = r.v,
+        .lda = r.ldd, .ldb = r.ldd, .ldv = r.ldm, .x = r.x, .ldx = r.rows,
+        .o = r.o, .ldo = r.ldm, .s = r.s,
+    };
+    FN(clear)(r.s, FN(state_size)(h->d, h->m));
+    FN(clear)(r.z, r.ldd);
+    for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        c.rows = h->n - i < r.rows ? h->n - i : r.rows;
+        FN(load_mapped)(r.a, r.ldd, &h->q, i, c.rows, h->d, h->map);
+        FN(load_mapped)(r.b, r.ldd, &h->k, i, c.rows, h->d, h->map);
+        FN(load_plain)(r.v, r.ldm, &h->v, i, c.rows, h->m);
+        if (h->normalize) {
+            FN(running_sums)(r.zs, r.z, r.b, r.ldd, c.rows);
+            FN(row_dots)(r.den, r.a, r.ldd, r.zs, r.ldd, c.rows, r.ldd);
+        }
+        FN(factors)(h, r.den, c.rows);
+        FN(scores)(&c);
+        FN(sweep)(&c, LA_READ | LA_WRITE);
+        FN(store_rows)(&h->o, i, c.rows, h->m, r.o, r.ldm, r.den);
+    }
+    return 0;
+}
+
+/* Backward, in two scans (g is the cotangent, a = phi(q), b = phi(k)):
+ *
+ * forward    u_i = s_i g_i, which is causal attention of g to v and b;
+ *            dq_i from u_i, z_i (scan.h), which leaves r_i and w_i, two numbers a
+ *            token, for the second scan
+ * reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T
+ *            dv_j = R_j^T b_j
+ *            db_j = R_j v_j + sum_{i >= j} w_i a_i
+ *
+ * About 10 n d m flops.  Scratch: 2 d m + 2 n numbers, and a few chunks. */
+struct FN(causal_backward_room) {
+    ptrdiff_t rows, ldd, ldm;
+    T *x, *a, *b, *v, *g, *y, *da, *dv, *s, *t, *z, *zs, *r, *w;
+    size_t bytes;
+};
+
+static struct FN(causal_backward_room)
+FN(causal_backward_room)(const struct la_head *h, void *scratch)
+{
+    struct FN(causal_backward_room) r;
+    struct FN(arena) arena = {scratch, 0};
+    r.rows = FN(chunk)(h->d, h->m);
+    r.ldd = FN(ld)(h->d);
+    r.ldm = FN(ld)(h->m);
+    r.x = FN(take)(&arena, r.rows * r.ldd);
+    r.a = FN(take)(&arena, r.rows * r.ldd);
+    r.b = FN(take)(&arena, r.rows * r.ldd);
+    r.v = FN(take)(&arena, r.rows * r.ldm);
+    r.g = FN(take)(&arena, r.rows * r.ldm);
+    r.y = FN(take)(&arena, r.rows * r.rows);
+    r.da = FN(take)(&arena, r.rows * r.ldd);
+    r.dv = FN(take)(&arena, r.rows * r.ldm);
+    r.s = FN(take)(&arena, FN(state_size)(h->d, h->m));
+    r.t = FN(take)(&arena, FN(state_size)(h->m, h->d));
+    r.z = FN(take)(&arena, r.ldd);
+    r.zs = FN(take)(&arena, r.rows * r.ldd);
+    r.r = FN(take)(&arena, h->n + r.rows);
+    r.w = FN(take)(&arena, h->n + r.rows);
+    r.bytes = arena.used;
+    return r;
+}
+
+static size_t
+FN(causal_backward_scratch)(const struct la_head *h)
+{
+    return FN(causal_backward_room)(h, NULL).bytes;
+}
+
+/* The forward scan: dq, and r_i, w_i of every token. */
+static int
+FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) *r)
+{
+    struct FN(scan) c = {
+        .K = h->m, .W = FN(round_up)(h->d, VL), .a = r->g, .b = r->v, .v = r->b,
+        .lda = r->ldm, .ldb = r->ldm, .ldv = r->ldd, .x = r->y, .ldx = r->rows,
+        .o = r->da, .ldo = r->ldd, .s = r->t,
+    };
+    FN(clear)(r->t, FN(state_size)(h->m, h->d));
+    FN(clear)(r->z, r->ldd);
+    for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        c.rows = h->n - i < r->rows ? h->n - i : r->rows;
+        FN(load_plain)(r->x, r->ldd, &h->q, i, c.rows, h->d);
+        FN(load_mapped)(r->a, r->ldd, &h->q, i, c.rows, h->d, h->map);
+        FN(load_mapped)(r->b, r->ldd, &h->k, i, c.rows, h->d, h->map);
+        FN(load_plain)(r->v, r->ldm, &h->v, i, c.rows, h->m);
+        FN(load_plain)(r->g, r->ldm, &h->g, i, c.rows, h->m);
+        FN(scores)(&c);
+        FN(sweep)(&c, LA_READ | LA_WRITE);
+        if (h->normalize) {
+            FN(running_sums)(r->zs, r->z, r->b, r->ldd, c.rows);
+        }
+        FN(query_gradient)(h, r->da, r->a, r->zs, r->ldd, r->ldd, c.rows, r->r + i,
+                           r->w + i);
+        FN(chain)(r->da, r->x, r->a, c.rows * r->ldd, h->map);
+        FN(store_rows)(&h->dq, i, c.rows, h->d, r->da, r->ldd, NULL);
+    }
+    return 0;
+}
+
+/* The reverse scan: dk and dv.  s holds R and t its transpose. */
+static int
+FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) *r)
+{
+    struct FN(scan) dv = {
+        .K = h->d, .W = FN(round_up)(h->m, VL), .a = r->b, .b = r->a, .v = r->g,
+        .lda = r->ldd, .ldb = r->ldd, .ldv = r->ldm, .x = r->y, .ldx = r->rows,
+        .o = r->dv, .ldo = r->ldm, .s = r->s, .upper = 1,
+    };
+    struct FN(scan) db = {
+        .K = h->m, .W = FN(round_up)(h->d, VL), .a = r->v, .b = r->g, .v = r->a,
+        .lda = r->ldm, .ldb = r->ldm, .ldv = r->ldd, .x = r->y, .ldx = r->rows,
+        .o = r->da, .ldo = r->ldd, .s = r->t, .bias = r->z, .upper = 1,
+    };
+    FN(clear)(r->s, FN(state_size)(h->d, h->m));
+    FN(clear)(r->t, FN(state_size)(h->m, h->d));
+    FN(clear)(r->z, r->ldd);
+    for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0; i -= r->rows) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const ptrdiff_t rows = h->n - i < r->rows ? h->n - i : r->rows;
+        dv.rows = db.rows = rows;
+        FN(load_mapped)(r->a, r->ldd, &h->q, i, rows, h->d, h->map);
+        FN(load_plain)(r->x, r->ldd, &h->k, i, rows, h->d);
+        FN(load_mapped)(r->b, r->ldd, &h->k, i, rows, h->d, h->map);
+        FN(load_plain)(r->v, r->ldm, &h->v, i, rows, h->m);
+        FN(load_plain)(r->g, r->ldm, &h->g, i, rows, h->m);
+        FN(scale_rows)(r->g, r->ldm, rows, r->r + i);
+        FN(scores)(&dv);
+        FN(sweep)(&dv, LA_READ | LA_WRITE);
+        FN(scores)(&db);
+        if (h->normalize) {
+            FN(add_to_rows)(r->y, r->rows, rows, r->w + i);
+        }
+        FN(sweep)(&db, LA_READ);
+        FN(transpose_state)(r->t, r->s, h->d, h->m);
+        if (h->normalize) {
+            FN(add_weighted)(r->z, r->a, r->ldd, r->w + i, rows);
+        }
+        FN(chain)(r->da, r->x, r->b, rows * r->ldd, h->map);
+        FN(store_rows)(&h->dk, i, rows, h->d, r->da, r->ldd, NULL);
+        FN(store_rows)(&h->dv, i, rows, h->m, r->dv, r->ldm, NULL);
+    }
+    return 0;
+}
+
+static int
+FN(causal_backward)(const struct la_head *h)
+{
+    const struct FN(causal_backward_room) r = FN(causal_backward_room)(h, h->scratch);
+    return FN(causal_dq)(h, &r) || FN(causal_dkv)(h, &r);
+}

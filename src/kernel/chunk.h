@@ -1,0 +1,159 @@
+/* chunk.h: between the caller's arrays, of any strides, and packed row blocks.
+ *
+ * A block holds `rows` tokens of `cols` numbers, its row step `ld` a multiple of
+ * the vector length.  Columns from cols to ld, and rows up to the next multiple
+ * of MR, hold zeros (after the map: phi(0) = 1 must not leak in).  Everything
+ * behind these functions works on blocks alone, so that neither the caller's
+ * strides nor its alignment can change a bit of the result. */
+
+INLINE ptrdiff_t
+FN(round_up)(ptrdiff_t x, ptrdiff_t step)
+{
+    return (x + step - 1) / step * step;
+}
+
+/* Row step of a block of `cols` columns.  Steps of 2 KiB would put the same
+ * columns of all rows into the same few sets of the first-level cache. */
+INLINE ptrdiff_t
+FN(ld)(ptrdiff_t cols)
+{
+    const ptrdiff_t ld = FN(round_up)(cols, VL > MR ? VL : MR);
+    return ld > 0 && ld * (ptrdiff_t)sizeof(T) % 2048 == 0 ? ld + VL : ld;
+}
+
+INLINE vec
+FN(load_any)(const char *p)
+{
+    return (vec) * (const FN(vec_any) *)p;
+}
+
+/* The first `count` < VL numbers at p, then zeros. */
+INLINE vec
+FN(load_part)(const char *p, ptrdiff_t count)
+{
+    _Alignas(LA_ALIGN) T lanes[VL];
+    FN(store)(lanes, (vec){0});
+    for (ptrdiff_t i = 0; i < count; i++) {
+        memcpy(&lanes[i], p + i * (ptrdiff_t)sizeof(T), sizeof(T));
+    }
+    return FN(load)(lanes);
+}
+
+/* dst[0:ld] = phi(src[0:cols]), 0 beyond.  ahead: where the same row of the
+ * next chunk begins; asking for it now hides the first touch of long arrays. */
+INLINE void
+FN(load_row)(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, ptrdiff_t cols,
+             ptrdiff_t ahead, vec (*phi)(vec))
+{
+    const char *raw = src;
+    ptrdiff_t j = 0;
+    if (cs != (ptrdiff_t)sizeof(T)) {
+        for (ptrdiff_t i = 0; i < cols; i++) {
+            memcpy(&dst[i], src + i * cs, sizeof(T));
+        }
+        raw = (const char *)dst;
+        ahead = 0;
+    }
+    for (; j + VL <= cols; j += VL) {
+        const char *p = raw + j * (ptrdiff_t)sizeof(T);
+        __builtin_prefetch(p + ahead);
+        FN(store)(&dst[j], phi(FN(load_any)(p)));
+    }
+    if (j < cols) {
+        const vec x = FN(load_part)(raw + j * (ptrdiff_t)sizeof(T), cols - j);
+        const ivec inside = FN(iota)() < (ivec)((ivec){0} + (INT)(cols - j));
+        FN(store)(&dst[j], FN(keep)(inside, phi(x)));
+        j += VL;
+    }
+    for (; j < ld; j += VL) {
+        FN(store)(&dst[j], (vec){0});
+    }
+}
+
+INLINE void
+FN(load_rows)(T *dst, ptrdiff_t ld, const struct la_array *x, ptrdiff_t first,
+              ptrdiff_t rows, ptrdiff_t cols, vec (*phi)(vec))
+{
+    const char *src = x->data + first * x->rs;
+    ptrdiff_t i = 0;
+    for (; i < rows; i++, src += x->rs) {
+        FN(load_row)(dst + i * ld, ld, src, x->cs, cols, rows * x->rs, phi);
+    }
+    for (; i % MR != 0; i++) {
+        memset(dst + i * ld, 0, (size_t)ld * sizeof(T));
+    }
+}
+
+/* dst = rows [first, first + rows) of x, unchanged. */
+static void
+FN(load_plain)(T *dst, ptrdiff_t ld, const struct la_array *x, ptrdiff_t first,
+               ptrdiff_t rows, ptrdiff_t cols)
+{
+    FN(load_rows)(dst, ld, x, first, rows, cols, FN(phi_identity));
+}
+
+/* dst = phi(rows [first, first + rows) of x). */
+static void
+FN(load_mapped)(T *dst, ptrdiff_t ld, const struct la_array *x, ptrdiff_t first,
+                ptrdiff_t rows, ptrdiff_t cols, enum la_map map)
+{
+    switch (map) {
+#define LA_OP(op)
+#define LA_MAP(map)                                                                    \
+    case LA_##map:                                                                     \
+        FN(load_rows)                                                                  \
+        (dst, ld, x, first, rows, cols, FN(phi_##map));                                  \
+        break;
+#include "ops.def"
+    default:
+        break;
+    }
+}
+
+/* grad (rows, ld) *= phi'(x), where y = phi(x): the chain rule through the map. */
+INLINE void
+FN(chain_with)(T *grad, const T *x, const T *y, ptrdiff_t count, vec (*dphi)(vec, vec))
+{
+    for (ptrdiff_t j = 0; j < count; j += VL) {
+        const vec slope = dphi(FN(load)(&x[j]), FN(load)(&y[j]));
+        FN(store)(&grad[j], FN(load)(&grad[j]) * slope);
+    }
+}
+
+static void
+FN(chain)(T *grad, const T *x, const T *y, ptrdiff_t count, enum la_map map)
+{
+    switch (map) {
+#define LA_OP(op)
+#define LA_MAP(map)                                                                    \
+    case LA_##map:                                                                     \
+        FN(chain_with)(grad, x, y, count, FN(dphi_##map));                             \
+        break;
+#include "ops.def"
+    default:
+        break;
+    }
+}
+
+/* dst rows [first, first + rows) = src, each row times factor[row] where given. */
+static void
+FN(store_rows)(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows,
+               ptrdiff_t cols, const T *src, ptrdiff_t ld, const T *factor)
+{
+    char *dst = x->data + first * x->rs;
+    for (ptrdiff_t i = 0; i < rows; i++, dst += x->rs, src += ld) {
+        const T scalar = factor ? factor[i] : 1;
+        const vec scale = FN(set1)(scalar);
+        ptrdiff_t j = 0;
+        if (x->cs == (ptrdiff_t)sizeof(T)) {
+            for (; j + VL <= cols; j += VL) {
+                char *p = dst + j * (ptrdiff_t)sizeof(T);
+                *(FN(vec_any) *)p = (FN(vec_any))(FN(load)(&src[j]) * scale);
+            }
+        }
+        for (; j < cols; j++) {
+            const T y = src[j] * scalar;
+            memcpy(dst + j * x->cs, &y, sizeof(T));
+        }
+    }
+}

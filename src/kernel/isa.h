@@ -1,0 +1,65 @@
+/* isa.h: what the compiler's target gives, in the words the kernels use. */
+#ifndef LA_ISA_H
+#define LA_ISA_H
+
+/* LA_VBYTES: bytes a vector.  LA_NR: vectors a register tile is wide; a tile of
+ * 4 x LA_NR accumulators must leave room for LA_NR + 1 operands. */
+#if defined(__AVX512F__)
+#define LA_VBYTES 64
+#define LA_NR 4
+#define LA_LANES_f32 16
+#define LA_LANES_f64 8
+#define LA_MM_PREFIX(op) _mm512_##op
+#elif defined(__AVX__)
+#define LA_VBYTES 32
+#define LA_NR 2
+#define LA_LANES_f32 8
+#define LA_LANES_f64 4
+#define LA_MM_PREFIX(op) _mm256_##op
+#else
+#define LA_VBYTES 16
+#if defined(__aarch64__)
+#define LA_NR 4
+#else
+#define LA_NR 2
+#endif
+#define LA_LANES_f32 4
+#define LA_LANES_f64 2
+#define LA_MM_PREFIX(op) _mm_##op
+#endif
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#define LA_PASTE_(a, b) a##b
+#define LA_PASTE(a, b) LA_PASTE_(a, b)
+#define LA_STRING_(a) #a
+#define LA_STRING(a) LA_STRING_(a)
+
+/* MR x NR vectors is the register tile; VL numbers fill a vector. */
+#define MR 4
+#define NR LA_NR
+#define VL ((ptrdiff_t)(LA_VBYTES / sizeof(T)))
+
+/* What a sweep over the state does; tokens a chunk where no triangle limits it. */
+#define LA_READ 1
+#define LA_WRITE 2
+#define LA_BLOCK 64
+
+/* The low (high) halves of x and y interleaved, by number of lanes. */
+#define LA_ZIP_LOW_2(x, y) __builtin_shufflevector(x, y, 0, 2)
+#define LA_ZIP_HIGH_2(x, y) __builtin_shufflevector(x, y, 1, 3)
+#define LA_ZIP_LOW_4(x, y) __builtin_shufflevector(x, y, 0, 4, 1, 5)
+#define LA_ZIP_HIGH_4(x, y) __builtin_shufflevector(x, y, 2, 6, 3, 7)
+#define LA_ZIP_LOW_8(x, y) __builtin_shufflevector(x, y, 0, 8, 1, 9, 2, 10, 3, 11)
+#define LA_ZIP_HIGH_8(x, y) __builtin_shufflevector(x, y, 4, 12, 5, 13, 6, 14, 7, 15)
+#define LA_ZIP_LOW_16(x, y)                                                            \
+    __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define LA_ZIP_HIGH_16(x, y)                                                           \
+    __builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,    \
+                            30, 15, 31)
+
+#define INLINE static inline __attribute__((always_inline))
+
+#endif

@@ -1,0 +1,187 @@
+/* noncausal.h: non-causal and cross linear attention, one head, forward and backward.
+ *
+ *   S = sum_j phi(k_j) v_j^T,  z = sum_j phi(k_j)
+ *   o_i = scale phi(q_i)^T S / (scale phi(q_i).z + eps)
+ *                                            Katharopoulos et al. 2020, eq. 5-6
+ * 2 (n + s) d m flops.  Scratch: the state, d m numbers, and a few blocks of rows. */
+
+/* Rows of one block: `a` and `b` hold features, `v` and `g` values. */
+struct FN(noncausal_room) {
+    ptrdiff_t ldd, ldm;
+    T *x, *a, *v, *da, *dv, *s, *t, *z, *rz, *r, *w;
+    size_t bytes;
+};
+
+static struct FN(noncausal_room)
+FN(noncausal_room)(const struct la_head *h, void *scratch, int backward)
+{
+    struct FN(noncausal_room) r = {0};
+    struct FN(arena) arena = {scratch, 0};
+    r.ldd = FN(ld)(h->d);
+    r.ldm = FN(ld)(h->m);
+    r.a = FN(take)(&arena, LA_BLOCK * r.ldd);
+    r.v = FN(take)(&arena, LA_BLOCK * r.ldm);
+    r.s = FN(take)(&arena, FN(state_size)(h->d, h->m));
+    r.z = FN(take)(&arena, r.ldd);
+    r.r = FN(take)(&arena, LA_BLOCK);
+    if (backward) {
+        r.x = FN(take)(&arena, LA_BLOCK * r.ldd);
+        r.da = FN(take)(&arena, LA_BLOCK * r.ldd);
+        r.dv = FN(take)(&arena, LA_BLOCK * r.ldm);
+        r.t = FN(take)(&arena, FN(state_size)(h->m, h->d));
+        r.rz = FN(take)(&arena, r.ldd);
+        r.w = FN(take)(&arena, LA_BLOCK);
+    }
+    r.bytes = arena.used;
+    return r;
+}
+
+static size_t
+FN(noncausal_scratch)(const struct la_head *h)
+{
+    return FN(noncausal_room)(h, NULL, 0).bytes;
+}
+
+static size_t
+FN(noncausal_backward_scratch)(const struct la_head *h)
+{
+    return FN(noncausal_room)(h, NULL, 1).bytes;
+}
+
+/* S and z over all keys. */
+static int
+FN(sum_keys)(const struct la_head *h, const struct FN(noncausal_room) *r)
+{
+    struct FN(scan) c = {
+        .K = h->d, .W = FN(round_up)(h->m, VL), .b = r->a, .v = r->v, .ldb = r->ldd,
+        .ldv = r->ldm, .s = r->s,
+    };
+    FN(clear)(r->s, FN(state_size)(h->d, h->m));
+    FN(clear)(r->z, r->ldd);
+    for (ptrdiff_t j = 0; j < h->s; j += LA_BLOCK) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        c.rows = h->s - j < LA_BLOCK ? h->s - j : LA_BLOCK;
+        FN(load_mapped)(r->a, r->ldd, &h->k, j, c.rows, h->d, h->map);
+        FN(load_plain)(r->v, r->ldm, &h->v, j, c.rows, h->m);
+        FN(add_rows)(r->z, r->a, r->ldd, c.rows);
+        FN(sweep)(&c, LA_WRITE);
+    }
+    return 0;
+}
+
+static int
+FN(noncausal)(const struct la_head *h)
+{
+    const struct FN(noncausal_room) r = FN(noncausal_room)(h, h->scratch, 0);
+    struct FN(scan) c = {
+        .K = h->d, .W = FN(round_up)(h->m, VL), .a = r.a, .lda = r.ldd, .o = r.v,
+        .ldo = r.ldm, .s = r.s,
+    };
+    if (FN(sum_keys)(h, &r)) {
+        return 1;
+    }
+    for (ptrdiff_t i = 0; i < h->n; i += LA_BLOCK) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        c.rows = h->n - i < LA_BLOCK ? h->n - i : LA_BLOCK;
+        FN(load_mapped)(r.a, r.ldd, &h->q, i, c.rows, h->d, h->map);
+        if (h->normalize) {
+            FN(row_dots)(r.r, r.a, r.ldd, r.z, 0, c.rows, r.ldd);
+        }
+        FN(factors)(h, r.r, c.rows);
+        FN(sweep)(&c, LA_READ);
+        FN(store_rows)(&h->o, i, c.rows, h->m, r.v, r.ldm, r.r);
+    }
+    return 0;
+}
+
+/* Backward, with g the cotangent, a = phi(q), b = phi(k), and S and z as above:
+ *
+ *   u_i = S g_i, and from it dq_i, r_i, w_i (scan.h)
+ *   R = sum_i a_i (r_i g_i)^T,  dv_j = R^T b_j,  db_j = R v_j + sum_i w_i a_i
+ *
+ * 2 (3 n + 2 s) d m flops and more.  Scratch: two states and a few blocks of rows. */
+
+/* dq, while R gathers in s and the sum of w_i a_i in rz; t holds S^T. */
+static int
+FN(noncausal_dq)(const struct la_head *h, const struct FN(noncausal_room) *r)
+{
+    struct FN(scan) u = {
+        .K = h->m, .W = FN(round_up)(h->d, VL), .a = r->v, .lda = r->ldm, .o = r->da,
+        .ldo = r->ldd, .s = r->t,
+    };
+    struct FN(scan) sum = {
+        .K = h->d, .W = FN(round_up)(h->m, VL), .b = r->a, .v = r->v, .ldb = r->ldd,
+        .ldv = r->ldm, .s = r->s,
+    };
+    FN(clear)(r->s, FN(state_size)(h->d, h->m));
+    FN(clear)(r->rz, r->ldd);
+    for (ptrdiff_t i = 0; i < h->n; i += LA_BLOCK) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const ptrdiff_t rows = h->n - i < LA_BLOCK ? h->n - i : LA_BLOCK;
+        u.rows = sum.rows = rows;
+        FN(load_plain)(r->x, r->ldd, &h->q, i, rows, h->d);
+        FN(load_mapped)(r->a, r->ldd, &h->q, i, rows, h->d, h->map);
+        FN(load_plain)(r->v, r->ldm, &h->g, i, rows, h->m);
+        FN(sweep)(&u, LA_READ);
+        FN(query_gradient)(h, r->da, r->a, r->z, 0, r->ldd, rows, r->r, r->w);
+        FN(chain)(r->da, r->x, r->a, rows * r->ldd, h->map);
+        FN(store_rows)(&h->dq, i, rows, h->d, r->da, r->ldd, NULL);
+        FN(scale_rows)(r->v, r->ldm, rows, r->r);
+        FN(sweep)(&sum, LA_WRITE);
+        if (h->normalize) {
+            FN(add_weighted)(r->rz, r->a, r->ldd, r->w, rows);
+        }
+    }
+    return 0;
+}
+
+/* dk and dv, from R in s and R^T in t. */
+static int
+FN(noncausal_dkv)(const struct la_head *h, const struct FN(noncausal_room) *r)
+{
+    struct FN(scan) dv = {
+        .K = h->d, .W = FN(round_up)(h->m, VL), .a = r->a, .lda = r->ldd, .o = r->dv,
+        .ldo = r->ldm, .s = r->s,
+    };
+    struct FN(scan) db = {
+        .K = h->m, .W = FN(round_up)(h->d, VL), .a = r->v, .lda = r->ldm, .o = r->da,
+        .ldo = r->ldd, .s = r->t, .bias = r->rz,
+    };
+    for (ptrdiff_t j = 0; j < h->s; j += LA_BLOCK) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const ptrdiff_t rows = h->s - j < LA_BLOCK ? h->s - j : LA_BLOCK;
+        dv.rows = db.rows = rows;
+        FN(load_plain)(r->x, r->ldd, &h->k, j, rows, h->d);
+        FN(load_mapped)(r->a, r->ldd, &h->k, j, rows, h->d, h->map);
+        FN(load_plain)(r->v, r->ldm, &h->v, j, rows, h->m);
+        FN(sweep)(&dv, LA_READ);
+        FN(sweep)(&db, LA_READ);
+        FN(chain)(r->da, r->x, r->a, rows * r->ldd, h->map);
+        FN(store_rows)(&h->dk, j, rows, h->d, r->da, r->ldd, NULL);
+        FN(store_rows)(&h->dv, j, rows, h->m, r->dv, r->ldm, NULL);
+    }
+    return 0;
+}
+
+static int
+FN(noncausal_backward)(const struct la_head *h)
+{
+    const struct FN(noncausal_room) r = FN(noncausal_room)(h, h->scratch, 1);
+    if (FN(sum_keys)(h, &r)) {
+        return 1;
+    }
+    FN(transpose_state)(r.t, r.s, h->d, h->m);
+    if (FN(noncausal_dq)(h, &r)) {
+        return 1;
+    }
+    FN(transpose_state)(r.t, r.s, h->d, h->m);
+    return FN(noncausal_dkv)(h, &r);
+}

@@ -1,0 +1,179 @@
+/* scan.h: what the recurrences share: scratch, denominators, cotangents, and the
+ * state's transpose. */
+
+struct FN(arena) {
+    char *base;
+    size_t used;
+};
+
+/* The next `count` numbers of the scratch, or just their room where base is NULL. */
+INLINE T *
+FN(take)(struct FN(arena) *arena, ptrdiff_t count)
+{
+    T *p = arena->base ? (T *)(arena->base + arena->used) : NULL;
+    arena->used += ((size_t)count * sizeof(T) + LA_ALIGN - 1) / LA_ALIGN * LA_ALIGN;
+    return p;
+}
+
+INLINE void
+FN(clear)(T *x, ptrdiff_t count)
+{
+    memset(x, 0, (size_t)count * sizeof(T));
+}
+
+/* sum_i = x_i.y_i; a row step of zero repeats one row. */
+static void
+FN(row_dots)(T *sum, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ldy,
+             ptrdiff_t rows, ptrdiff_t cols)
+{
+    for (ptrdiff_t first = 0; first < rows; first += VL) {
+        const ptrdiff_t some = rows - first < VL ? rows - first : VL;
+        vec part[VL];
+        for (ptrdiff_t i = 0; i < VL; i++) {
+            part[i] = (vec){0};
+            for (ptrdiff_t l = 0; i < some && l < cols; l += VL) {
+                part[i] += FN(load)(&x[(first + i) * ldx + l]) *
+                           FN(load)(&y[(first + i) * ldy + l]);
+            }
+        }
+        FN(store)(&sum[first], FN(lane_sums)(part));
+    }
+}
+
+/* Row i of zs = z + b_0 + ... + b_i; z is left at the last. */
+static void
+FN(running_sums)(T *zs, T *z, const T *b, ptrdiff_t ld, ptrdiff_t rows)
+{
+    for (ptrdiff_t l = 0; l < ld; l += VL) {
+        vec sum = FN(load)(&z[l]);
+        for (ptrdiff_t i = 0; i < rows; i++) {
+            sum += FN(load)(&b[i * ld + l]);
+            FN(store)(&zs[i * ld + l], sum);
+        }
+        FN(store)(&z[l], sum);
+    }
+}
+
+/* z += sum of the rows of b */
+static void
+FN(add_rows)(T *z, const T *b, ptrdiff_t ld, ptrdiff_t rows)
+{
+    for (ptrdiff_t l = 0; l < ld; l += VL) {
+        vec sum = (vec){0};
+        for (ptrdiff_t i = 0; i < rows; i++) {
+            sum += FN(load)(&b[i * ld + l]);
+        }
+        FN(store)(&z[l], FN(load)(&z[l]) + sum);
+    }
+}
+
+/* factor_i = scale / (scale den_i + eps), in place; scale where not normalised. */
+static void
+FN(factors)(const struct la_head *h, T *den, ptrdiff_t rows)
+{
+    const vec scale = FN(set1)((T)h->scale), eps = FN(set1)((T)h->eps);
+    for (ptrdiff_t i = 0; i < rows; i += VL) {
+        const vec y = FN(load)(&den[i]);
+        FN(store)(&den[i], h->normalize ? scale / (scale * y + eps) : scale);
+    }
+}
+
+/* A zeroed state's room, (K, W): rows to whole vectors, so that it transposes. */
+INLINE ptrdiff_t
+FN(state_size)(ptrdiff_t K, ptrdiff_t W)
+{
+    return FN(round_up)(K, VL > MR ? VL : MR) * FN(round_up)(W, VL);
+}
+
+/* Where row l, column j of a state (K, W) lies, j a multiple of VL. */
+INLINE T *
+FN(state_at)(T *s, ptrdiff_t K, ptrdiff_t W, ptrdiff_t l, ptrdiff_t j)
+{
+    const ptrdiff_t tile = j / (NR * VL) * (NR * VL);
+    const ptrdiff_t width = W - tile < NR * VL ? W - tile : NR * VL;
+    return s + tile * FN(round_up)(K, MR) + l * width + (j - tile);
+}
+
+/* dst (W, K) = src (K, W) transposed, both held by column tiles. */
+static void
+FN(transpose_state)(T *dst, T *src, ptrdiff_t K, ptrdiff_t W)
+{
+    const ptrdiff_t Kp = FN(round_up)(K, VL), Wp = FN(round_up)(W, VL);
+    const ptrdiff_t K4 = FN(round_up)(K, MR), W4 = FN(round_up)(W, MR);
+    for (ptrdiff_t l = 0; l < K; l += VL) {
+        for (ptrdiff_t j = 0; j < W; j += VL) {
+            vec x[VL];
+#pragma GCC unroll 16
+            for (ptrdiff_t r = 0; r < VL; r++) {
+                x[r] = l + r < K4 ? FN(load)(FN(state_at)(src, K, Wp, l + r, j)) : (vec){0};
+            }
+            FN(transpose)(x);
+#pragma GCC unroll 16
+            for (ptrdiff_t r = 0; r < VL; r++) {
+                if (j + r < W4) {
+                    FN(store)(FN(state_at)(dst, W, Kp, j + r, l), x[r]);
+                }
+            }
+        }
+    }
+}
+
+/* x_ij += w_j */
+static void
+FN(add_to_rows)(T *x, ptrdiff_t ld, ptrdiff_t rows, const T *w)
+{
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        for (ptrdiff_t j = 0; j < rows; j++) {
+            x[i * ld + j] += w[j];
+        }
+    }
+}
+
+/* Row i of x (rows, ld) times factor[i]. */
+static void
+FN(scale_rows)(T *x, ptrdiff_t ld, ptrdiff_t rows, const T *factor)
+{
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const vec scale = FN(set1)(factor[i]);
+        for (ptrdiff_t l = 0; l < ld; l += VL) {
+            FN(store)(&x[i * ld + l], FN(load)(&x[i * ld + l]) * scale);
+        }
+    }
+}
+
+/* z += sum_i w_i a_i */
+static void
+FN(add_weighted)(T *z, const T *a, ptrdiff_t ld, const T *w, ptrdiff_t rows)
+{
+    for (ptrdiff_t l = 0; l < ld; l += VL) {
+        vec sum = (vec){0};
+        for (ptrdiff_t i = 0; i < rows; i++) {
+            sum += FN(set1)(w[i]) * FN(load)(&a[i * ld + l]);
+        }
+        FN(store)(&z[l], FN(load)(&z[l]) + sum);
+    }
+}
+
+/* The gradient for a = phi(q) of some rows, from u_i = S_i g_i:
+ *   r_i = scale / (scale a_i.z_i + eps)      left in r
+ *   w_i = -r_i^2 a_i.u_i                     left in w
+ *   da_i = r_i u_i + w_i z_i                 in place of u
+ * Since g_i.num_i = a_i.u_i, the output itself is not needed. */
+static void
+FN(query_gradient)(const struct la_head *h, T *u, const T *a, const T *zs,
+                   ptrdiff_t ldz, ptrdiff_t ld, ptrdiff_t rows, T *r, T *w)
+{
+    if (h->normalize) {
+        FN(row_dots)(r, a, ld, zs, ldz, rows, ld);
+        FN(row_dots)(w, a, ld, u, ld, rows, ld);
+    }
+    FN(factors)(h, r, rows);
+    FN(scale_rows)(u, ld, rows, r);
+    for (ptrdiff_t i = 0; h->normalize && i < rows; i++) {
+        w[i] = -r[i] * (r[i] * w[i]);
+        for (ptrdiff_t l = 0; l < ld; l += VL) {
+            const vec z = FN(load)(&zs[i * ldz + l]);
+            FN(store)(&u[i * ld + l], FN(load)(&u[i * ld + l]) + FN(set1)(w[i]) * z);
+        }
+    }
+}

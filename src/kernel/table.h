@@ -1,0 +1,63 @@
+/* table.h: the one contract between src/ext and src/kernel.
+ *
+ * src/ext fills a la_head (one head, one panel of value columns) and calls an
+ * entry of the la_table chosen for this CPU.  Nothing else crosses the border.
+ * The kernels allocate nothing, know no Python and hold no state. */
+#ifndef LA_TABLE_H
+#define LA_TABLE_H
+
+#include <stddef.h>
+
+enum la_dtype { LA_F32, LA_F64, LA_NDTYPES };
+
+enum la_map {
+#define LA_MAP(map) LA_##map,
+#define LA_OP(op)
+#include "ops.def"
+    LA_NMAPS
+};
+
+enum la_op {
+#define LA_MAP(map)
+#define LA_OP(op) LA_##op,
+#include "ops.def"
+    LA_NOPS
+};
+
+/* A matrix operand as NumPy holds it: row i, column j is at data + i*rs + j*cs. */
+struct la_array {
+    char *data;
+    ptrdiff_t rs, cs; /* in bytes, any sign, zero allowed */
+};
+
+struct la_head {
+    ptrdiff_t n, s, d, m;     /* tokens of q, tokens of k, features, values */
+    struct la_array q, k, v;  /* (n,d) (s,d) (s,m) */
+    struct la_array g;        /* cotangent of o, (n,m); backward only */
+    struct la_array o;        /* (n,m); forward only */
+    struct la_array dq, dk, dv;
+    enum la_map map;
+    int normalize;
+    double scale, eps;
+    void *scratch;            /* LA_ALIGN-aligned, of the operator's size */
+    int (*poll)(void *);      /* called about once a chunk; nonzero: give up */
+    void *poll_arg;
+};
+
+/* Every buffer a kernel cuts from its scratch starts on such a boundary. */
+#define LA_ALIGN 64
+
+struct la_kernel {
+    /* Computes one head; 0, or nonzero where poll said to give up. */
+    int (*run)(const struct la_head *);
+    /* Bytes of scratch that run needs for these n, s, d, m. */
+    size_t (*scratch)(const struct la_head *);
+};
+
+struct la_table {
+    const char *isa;
+    int vector_bytes;
+    struct la_kernel kernels[LA_NOPS][LA_NDTYPES];
+};
+
+#endif

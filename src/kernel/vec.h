@@ -1,0 +1,149 @@
+/* vec.h: the vector type of one dtype and one instruction set, and the few
+ * operations on it that C cannot write with + - * /.
+ *
+ * Included once per dtype, with the constants that kernels.c sets.
+ * Vectors never cross a non-inline function: their calling convention depends
+ * on the compiler's flags. */
+
+typedef T vec __attribute__((vector_size(LA_VBYTES)));
+typedef INT ivec __attribute__((vector_size(LA_VBYTES)));
+typedef T FN(vec_any) __attribute__((vector_size(LA_VBYTES), aligned(1), may_alias));
+
+INLINE vec
+FN(load)(const T *p)
+{
+    return *(const vec *)p;
+}
+
+INLINE void
+FN(store)(T *p, vec x)
+{
+    *(vec *)p = x;
+}
+
+/* x in every lane.  Subtracting +0 changes no number, a zero's sign included, so
+ * that compilers see a plain broadcast. */
+INLINE vec
+FN(set1)(T x)
+{
+    return x - (vec){0};
+}
+
+/* Lane numbers 0, 1, 2, ... */
+INLINE ivec
+FN(iota)(void)
+{
+    ivec v;
+    for (int i = 0; i < VL; i++) {
+        v[i] = i;
+    }
+    return v;
+}
+
+/* x where the mask is set, 0 elsewhere, whatever x holds there. */
+INLINE vec
+FN(keep)(ivec mask, vec x)
+{
+    return (vec)((ivec)x & mask);
+}
+
+INLINE vec
+FN(select)(ivec mask, vec x, vec y)
+{
+    return (vec)(((ivec)x & mask) | ((ivec)y & ~mask));
+}
+
+/* max and min return x where either is a NaN, so a NaN in x stays one. */
+#if defined(__SSE2__)
+INLINE vec
+FN(max)(vec floor, vec x)
+{
+    return (vec)LA_MM(max)(floor, x);
+}
+
+INLINE vec
+FN(min)(vec ceiling, vec x)
+{
+    return (vec)LA_MM(min)(ceiling, x);
+}
+#else
+INLINE vec
+FN(max)(vec floor, vec x)
+{
+    return FN(select)(floor > x, floor, x);
+}
+
+INLINE vec
+FN(min)(vec ceiling, vec x)
+{
+    return FN(select)(ceiling < x, ceiling, x);
+}
+#endif
+
+/* x * 2^k for k held as an integral float, rounded once, subnormals included.
+ * |k| must stay below 2 * the largest exponent. */
+#if defined(__AVX512F__)
+INLINE vec
+FN(scale2)(vec x, vec k)
+{
+    return (vec)LA_MM(scalef)(x, k);
+}
+#else
+INLINE vec
+FN(scale2)(vec x, vec k)
+{
+    /* 2^k may lie outside the normal range, 2^(k/2) never does. */
+    const vec magic = FN(set1)(ROUND_MAGIC);
+    const ivec whole = (ivec)(k + magic) - (ivec)magic, half = whole >> 1;
+    const vec a = (vec)((half + EXPONENT_BIAS) << MANTISSA_BITS);
+    const vec b = (vec)((whole - half + EXPONENT_BIAS) << MANTISSA_BITS);
+    return x * a * b;
+}
+#endif
+
+/* Interleave the low (high) halves of x and y: x0 y0 x1 y1 ... */
+INLINE vec
+FN(zip_low)(vec x, vec y)
+{
+    return LA_PASTE(LA_ZIP_LOW_, LA_LANES)(x, y);
+}
+
+INLINE vec
+FN(zip_high)(vec x, vec y)
+{
+    return LA_PASTE(LA_ZIP_HIGH_, LA_LANES)(x, y);
+}
+
+/* Transpose VL rows of VL in place: log2(VL) perfect shuffles. */
+INLINE void
+FN(transpose)(vec x[])
+{
+    vec y[VL];
+#pragma GCC unroll 4
+    for (int step = 1; step < VL; step *= 2) {
+#pragma GCC unroll 16
+        for (int i = 0; i < VL / 2; i++) {
+            y[2 * i] = FN(zip_low)(x[i], x[i + VL / 2]);
+            y[2 * i + 1] = FN(zip_high)(x[i], x[i + VL / 2]);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < VL; i++) {
+            x[i] = y[i];
+        }
+    }
+}
+
+/* Lane i of the result is the sum of the lanes of x[i]; x is destroyed.
+ * The same network as transpose, its pairs added as they appear. */
+INLINE vec
+FN(lane_sums)(vec x[])
+{
+#pragma GCC unroll 4
+    for (int half = VL / 2; half > 0; half /= 2) {
+#pragma GCC unroll 16
+        for (int i = 0; i < half; i++) {
+            x[i] = FN(zip_low)(x[i], x[i + half]) + FN(zip_high)(x[i], x[i + half]);
+        }
+    }
+    return x[0];
+}

@@ -1,0 +1,143 @@
+"""Gradients: against the twin, against complex steps of the forward twin, and by adjoints."""
+
+import numpy as np
+import pytest
+from bounds import check
+from cases import BACKWARD, CROSS, SIZES, VARIANTS, WIDE_SIZES, Case, make
+
+import linattn
+from linattn import _reference as ref
+
+
+@pytest.mark.parametrize("operator", BACKWARD)
+@pytest.mark.parametrize(("feature_map", "normalize", "dtype"), VARIANTS)
+def test_sizes(operator, feature_map, normalize, dtype):
+    for n, d, m in SIZES:
+        check(
+            linattn,
+            Case(operator, n, d, m, feature_map=feature_map, normalize=normalize, dtype=dtype),
+        )
+
+
+@pytest.mark.parametrize("operator", BACKWARD)
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_wide(operator, normalize, dtype):
+    for n, d, m in WIDE_SIZES:
+        check(linattn, Case(operator, n, d, m, normalize=normalize, dtype=dtype))
+
+
+@pytest.mark.parametrize(("feature_map", "normalize", "dtype"), VARIANTS)
+def test_cross_attention(feature_map, normalize, dtype):
+    for n, s in CROSS:
+        check(
+            linattn,
+            Case(
+                "noncausal_backward", n, 9, 17, s,
+                feature_map=feature_map, normalize=normalize, dtype=dtype,
+            ),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", BACKWARD)
+def test_heads(operator):
+    for lead in [(1,), (3,), (2, 3), (1, 2, 1, 2), (40,)]:
+        for n, d, m in [(1, 1, 1), (5, 4, 3), (65, 17, 33)]:
+            check(linattn, Case(operator, n, d, m, lead=lead))
+
+
+@pytest.mark.parametrize("operator", BACKWARD)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_eps_and_scale(operator, dtype):
+    for eps in (0.0, 1e-6, 0.3, 1e3):
+        for scale in (1.0, 0.125, -0.7):
+            check(linattn, Case(operator, 19, 5, 6, eps=eps, scale=scale, dtype=dtype))
+    check(linattn, Case(operator, 19, 5, 6, normalize=False, scale=-0.7, dtype=dtype))
+
+
+def _directional(forward, operands, directions, options):
+    """J t by a complex step: exact to rounding, through nothing but the forward twin."""
+    moved = [x + 1e-30j * t for x, t in zip(operands, directions, strict=True)]
+    return forward(*moved, **options).imag / 1e-30
+
+
+@pytest.mark.parametrize("operator", BACKWARD)
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("feature_map", ["identity", "relu", "elu", "softplus", "exp"])
+def test_adjoint(operator, feature_map, normalize):
+    """<g, J t> = <J^T g, t>."""
+    rng = np.random.default_rng(8)
+    forward = getattr(ref, operator.removesuffix("_backward"))
+    for n, d, m in [(1, 3, 2), (17, 5, 8), (70, 33, 20)]:
+        case = Case(
+            operator, n, d, m,
+            feature_map=feature_map, normalize=normalize, dtype="float64", scale=0.4, eps=0.01,
+        )  # fmt: skip
+        q, k, v, g = make(case)
+        directions = [rng.standard_normal(x.shape) for x in (q, k, v)]
+        jt = _directional(forward, (q, k, v), directions, case.options)
+        grads = getattr(linattn, operator)(q, k, v, g, **case.options)
+        right = sum((x * t).sum() for x, t in zip(grads, directions, strict=True))
+        size = sum(abs(x * t).sum() for x, t in zip(grads, directions, strict=True))
+        assert abs((g * jt).sum() - right) <= 1e-12 * (abs(g * jt).sum() + size)
+
+
+@pytest.mark.parametrize("operator", BACKWARD)
+def test_every_entry_by_complex_step(operator):
+    """Not only along a direction: each entry of each gradient, at a small size."""
+    forward = getattr(ref, operator.removesuffix("_backward"))
+    case = Case(operator, 6, 3, 2, dtype="float64", scale=0.4, eps=0.01)
+    *operands, g = make(case)
+    grads = getattr(linattn, operator)(*operands, g, **case.options)
+    for which, grad in enumerate(grads):
+        for index in np.ndindex(grad.shape):
+            directions = [np.zeros(x.shape) for x in operands]
+            directions[which][index] = 1
+            jt = _directional(forward, operands, directions, case.options)
+            np.testing.assert_allclose(grad[index], (g * jt).sum(), rtol=1e-11, atol=1e-13)
+
+
+def test_adjoint_in_v_by_the_kernels_alone():
+    """The operators are linear in v: <g, f(q, k, t)> = <dv, t>, with no twin in between."""
+    rng = np.random.default_rng(9)
+    for operator in BACKWARD:
+        forward = getattr(linattn, operator.removesuffix("_backward"))
+        case = Case(operator, 200, 16, 24, lead=(2,), dtype="float64")
+        q, k, v, g = make(case)
+        t = rng.standard_normal(v.shape)
+        *_, dv = getattr(linattn, operator)(q, k, v, g, **case.options)
+        left, right = g * forward(q, k, t, **case.options), dv * t
+        assert abs(left.sum() - right.sum()) <= 1e-12 * (abs(left).sum() + abs(right).sum())
+
+
+def test_derivative_at_the_kink():
+    """relu' (0) = 0 exactly, of either sign of zero; elu' (0) = 1."""
+    zero = np.array([[0.0, -0.0]])
+    one = np.ones((1, 2))
+    g = np.ones((1, 1))
+    options = {"normalize": False}
+    for f in (linattn.causal_backward, linattn.noncausal_backward):
+        dq, dk, _ = f(zero, one, g, g, feature_map="relu", **options)
+        assert not dq.any()
+        _, dk, _ = f(one, zero, g, g, feature_map="relu", **options)
+        assert not dk.any()
+        dq, dk, _ = f(zero, zero, g, g, feature_map="elu", **options)
+        np.testing.assert_array_equal(dq, one)
+        np.testing.assert_array_equal(dk, one)
+
+
+@pytest.mark.parametrize("operator", BACKWARD)
+def test_nothing_to_do(operator):
+    f = getattr(linattn, operator)
+    for lead, n, d, m in [((), 0, 4, 3), ((), 5, 0, 3), ((), 5, 4, 0), ((0,), 5, 4, 3)]:
+        for normalize in (True, False):
+            q, v = np.ones((*lead, n, d), "f4"), np.ones((*lead, n, m), "f4")
+            dq, dk, dv = f(q, q, v, v, normalize=normalize)
+            assert dq.shape == q.shape and dk.shape == q.shape and dv.shape == v.shape
+            if m == 0 or d == 0:
+                assert not dq.any() and not dk.any() and not dv.any()
+    if operator == "noncausal_backward":
+        q, k, v, g = (np.ones(shape) for shape in [(5, 4), (0, 4), (0, 3), (5, 3)])
+        dq, dk, dv = f(q, k, v, g)
+        assert dk.shape == k.shape and dv.shape == v.shape
+        np.testing.assert_array_equal(dq, 0 * q)

@@ -1,0 +1,124 @@
+"""Nothing at position t reaches what does not depend on it: poison, and see what it changes.
+
+The twin says who depends on whom.  Where poison leaves the twin's result as it was, the kernel's
+may not change by a bit; where it makes the twin's NaN, the kernel's cannot be a number.
+"""
+
+import numpy as np
+import pytest
+from cases import BACKWARD, FORWARD, Case, call, make
+
+import linattn
+from linattn import _reference as ref
+
+POSITIONS = (0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 23, 31, 32, 33, 47, 48, 63, 64, 65, 69)
+N = 70
+
+
+def results(module, case, operands):
+    with np.errstate(all="ignore"):
+        result = call(module, case, operands)
+    return result if case.backward else (result,)
+
+
+def poisoned(operands, which, t, column, value):
+    operands = list(operands)
+    operands[which] = operands[which].copy()
+    operands[which][..., t, column] = value
+    return operands
+
+
+def assert_poison_stays(case, operands, clean, poison):
+    """Poison is (which, t, column, value)."""
+    bad = poisoned(operands, *poison)
+    kernel, twin = results(linattn, case, bad), results(ref, case, bad)
+    for x, y, x0, y0 in zip(kernel, twin, *clean, strict=True):
+        independent = y == y0
+        same = x == x0
+        assert same[independent].all(), (
+            f"{case}: {poison} changed {np.argwhere(independent > same)[0]}"
+        )
+        assert not np.isfinite(x[np.isnan(y)]).any(), f"{case}: {poison} was lost"
+
+
+@pytest.mark.parametrize("operator", FORWARD + BACKWARD)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_nan_and_inf(operator, normalize):
+    for dtype, d, m in [("float32", 5, 17), ("float32", 16, 16), ("float64", 9, 8)]:
+        case = Case(operator, N, d, m, dtype=dtype, normalize=normalize)
+        operands = make(case)
+        clean = results(linattn, case, operands), results(ref, case, operands)
+        for which in range(len(operands)):
+            for t in POSITIONS:
+                assert_poison_stays(case, operands, clean, (which, t, slice(None), np.nan))
+            for t in POSITIONS[::4]:
+                assert_poison_stays(case, operands, clean, (which, t, -1, np.nan))
+                assert_poison_stays(case, operands, clean, (which, t, 0, np.inf))
+
+
+@pytest.mark.parametrize("operator", ["causal", "causal_backward"])
+@pytest.mark.parametrize("feature_map", ["identity", "relu", "softplus", "exp"])
+def test_other_maps(operator, feature_map):
+    for normalize in (True, False):
+        case = Case(operator, N, 8, 12, feature_map=feature_map, normalize=normalize)
+        operands = make(case)
+        clean = results(linattn, case, operands), results(ref, case, operands)
+        for which in range(len(operands)):
+            for t in (0, 3, 4, 31, 32, 33, 69):
+                assert_poison_stays(case, operands, clean, (which, t, slice(None), np.nan))
+
+
+@pytest.mark.parametrize("operator", ["causal", "causal_backward"])
+def test_wide_values(operator):
+    """More columns than one panel holds."""
+    case = Case(operator, 40, 33, 200, normalize=False)
+    operands = make(case)
+    clean = results(linattn, case, operands), results(ref, case, operands)
+    for t in (0, 17, 32, 39):
+        for column in (0, 63, 64, 127, 128, 199):
+            assert_poison_stays(case, operands, clean, (2, t, column, np.nan))
+
+
+def test_forward_does_not_look_ahead():
+    """Any change of the future, however wild, and a long sequence cut into segments."""
+    rng = np.random.default_rng(3)
+    n = 20000
+    for normalize in (True, False):
+        case = Case("causal", n, 8, 8, normalize=normalize)
+        operands = make(case)
+        (clean,) = results(linattn, case, operands)
+        for t in (1, 4095, 4096, 8191, 8192, 16384, n - 1):
+            future = [x.copy() for x in operands]
+            for x in future:
+                x[t:] = rng.choice([np.nan, np.inf, -np.inf, 1e38, 0], x[t:].shape)
+            (o,) = results(linattn, case, future)
+            np.testing.assert_array_equal(o[:t], clean[:t])
+
+
+def test_gradient_does_not_look_back():
+    """dk and dv of tokens j > t depend on nothing a query or a cotangent at t holds."""
+    n = 20000
+    case = Case("causal_backward", n, 8, 8, normalize=False)
+    operands = make(case)
+    clean = results(linattn, case, operands)
+    for t in (0, 4096, 8191, 16384, n - 2):
+        for which in (0, 3):
+            bad = poisoned(operands, which, t, slice(None), np.nan)
+            dq, dk, dv = results(linattn, case, bad)
+            np.testing.assert_array_equal(dk[t + 1 :], clean[1][t + 1 :])
+            np.testing.assert_array_equal(dv[t + 1 :], clean[2][t + 1 :])
+            rest = np.arange(n) != t
+            np.testing.assert_array_equal(dq[rest], clean[0][rest])
+
+
+def test_heads_do_not_mix():
+    for operator in FORWARD + BACKWARD:
+        case = Case(operator, 37, 5, 9, lead=(6,))
+        operands = make(case)
+        clean = results(linattn, case, operands)
+        for which in range(len(operands)):
+            bad = [x.copy() for x in operands]
+            bad[which][2] = np.nan
+            for x, y in zip(results(linattn, case, bad), clean, strict=True):
+                rest = np.arange(6) != 2
+                np.testing.assert_array_equal(x[rest], y[rest])

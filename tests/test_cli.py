@@ -1,0 +1,201 @@
+"""python -m linattn: what it prints, the files it writes, and its exit status."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import linattn
+from linattn import _memory, _selftest, _timing
+from linattn.__main__ import main
+
+SMALL = ["timing", "-n", "50", "70", "-d", "8", "--repeat", "2"]
+
+
+def test_info(capsys):
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert linattn.__version__ in out
+    assert linattn.get_isa() in out
+
+
+def test_selftest(capsys):
+    before = linattn.get_isa()
+    assert main(["selftest"]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("selftest passed\n")
+    assert all(operator in out for operator in _selftest.OPERATORS)
+    assert linattn.get_isa() == before
+
+
+def test_selftest_finds_a_fault(capsys, monkeypatch):
+    right = linattn.causal
+    monkeypatch.setattr(linattn, "causal", lambda *a, **k: 1.01 * right(*a, **k))
+    assert main(["selftest"]) == 1
+    assert capsys.readouterr().out.endswith("selftest failed\n")
+
+
+def test_timing(capsys, tmp_path):
+    file = tmp_path / "rows.json"
+    assert main([*SMALL, "--json", str(file)]) == 0
+    printed = capsys.readouterr()
+    assert "N = 50" in printed.out and "N = 70" in printed.out
+    assert printed.err == ""  # no progress bar where there is no terminal
+    data = json.loads(file.read_text())
+    assert data["config"]["version"] == linattn.__version__
+    assert [(row["n"], row["name"]) for row in data["rows"]] == [
+        (n, name) for n in (50, 70) for name in _timing.CONTENDERS
+    ]
+    assert all(row["seconds"] > 0 and row["speedup"] > 0 for row in data["rows"])
+    assert all(row["published"] is None for row in data["rows"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_timing_dtype(capsys, dtype):
+    assert main([*SMALL, "--dtype", dtype]) == 0
+    assert f"{dtype} arrays of ones" in capsys.readouterr().out
+
+
+def test_timing_threads(capsys):
+    pytest.importorskip("threadpoolctl")
+    before = linattn.get_num_threads()
+    assert main([*SMALL, "--threads", "1"]) == 0
+    assert "1 threads" in capsys.readouterr().out
+    assert linattn.get_num_threads() == before
+
+
+def test_published_figures_stand_beside():
+    rows = [_timing.Row(10_000, name, 1.0) for name in _timing.CONTENDERS]
+    for row in rows:
+        row.published = _timing.PUBLISHED.get(row.name, {}).get(row.n)
+    text = _timing.table(rows)
+    assert "3.270 s" in text and "0.209 s" in text
+
+
+def test_timing_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "plot.png"
+    assert main([*SMALL, "--plot", str(file)]) == 0
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_timing_skips_what_does_not_fit(capsys, monkeypatch):
+    monkeypatch.setattr(_memory, "available", lambda: 15_000)
+    assert main([*SMALL, "--repeat", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index(next(line for line in lines if line.startswith("N = 50")))
+    assert "skipped: would take 0.0 MB" in lines[at + 1]
+    assert all("skipped" not in line for line in lines[at + 2 : at + 5])
+
+
+def test_timing_skips_all_where_the_operands_do_not_fit(capsys, monkeypatch):
+    monkeypatch.setattr(_memory, "available", lambda: 1000)
+    assert main(SMALL) == 0
+    assert capsys.readouterr().out.count("skipped: Q, K and V would take") == 8
+
+
+def test_timing_goes_on_after_running_out_of_memory(capsys, monkeypatch):
+    def full(q, k, v):
+        raise MemoryError
+
+    monkeypatch.setitem(_timing.CONTENDERS, _timing.QUADRATIC, full)
+    assert main(SMALL) == 0
+    out = capsys.readouterr().out
+    assert out.count("skipped: ran out of memory") == 2
+    assert out.count("linattn.causal") == 2
+
+
+def test_timing_checks_results_first(capsys, monkeypatch):
+    monkeypatch.setitem(_timing.CONTENDERS, "linattn.causal", lambda q, k, v: v)
+    assert main(SMALL) == 1
+    printed = capsys.readouterr()
+    assert "linattn.causal disagrees" in printed.err
+    assert "speed-up" not in printed.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "COMMAND"),
+        (["timing", "-n", "0"], "at least 1, got '0'"),
+        (["timing", "-n", "many"], "at least 1, got 'many'"),
+        (["timing", "-d", "-3"], "-d"),
+        (["timing", "--repeat", "1.5"], "got '1.5'"),
+        (["timing", "--dtype", "float16"], "float16"),
+        (["timing", "--json", "/no/such/folder/x.json"], "cannot write"),
+    ],
+)
+def test_bad_arguments(capsys, arguments, message):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "package"),
+    [("--plot", "x.png", "matplotlib"), ("--threads", "1", "threadpoolctl")],
+)
+def test_option_without_its_package(capsys, monkeypatch, option, value, package):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == package else find(n))
+    with pytest.raises(SystemExit) as stopped:
+        main(["timing", option, value])
+    assert stopped.value.code == 2
+    assert f"pip install {package}" in capsys.readouterr().err
+
+
+def test_plot_of_an_unknown_kind(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(SystemExit):
+        main(["timing", "--plot", str(tmp_path / "x.xyz")])
+    assert ".png" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_ctrl_c():
+    command = [sys.executable, "-m", "linattn", "timing", "-n", "3000", "--repeat", "100000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.readline()  # it has begun
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err.strip() == "interrupted"
+
+
+def test_bar_on_a_terminal():
+    class Terminal:
+        written = ""
+
+        def isatty(self):
+            return True
+
+        def write(self, text):
+            self.written += text
+
+        def flush(self):
+            pass
+
+    bar = _timing.Bar(terminal := Terminal())
+    _timing.experiment(20, 4, "float64", 1, bar)
+    assert bar.done == bar.total == 8
+    assert "linattn.causal" in terminal.written
+    assert terminal.written.endswith("\r\x1b[K")
+
+
+def test_available_memory():
+    assert _memory.available() is None or _memory.available() > 2**20
+
+
+def test_peak_memory():
+    """A call's own pages are counted, whether it keeps them or not."""
+    result, size = _memory.peak(lambda: np.ones(2**22).sum())
+    assert result == 2**22
+    assert size is None or 0.9 * 2**25 < size < 2 * 2**25

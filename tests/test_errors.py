@@ -1,0 +1,192 @@
+"""Bad input: an error that names the argument and what was expected; and nothing is written."""
+
+import numpy as np
+import pytest
+from cases import BACKWARD, FORWARD, MAPS
+
+import linattn
+
+OPERATORS = FORWARD + BACKWARD
+CAUSAL = ("causal", "causal_backward")
+
+
+def arguments(operator, **changed):
+    """Good operands by name, n = 5, d = 4, m = 3, with some replaced."""
+    arrays = {"q": np.ones((5, 4)), "k": np.ones((5, 4)), "v": np.ones((5, 3))}
+    if operator in BACKWARD:
+        arrays["grad_out"] = np.ones((5, 3))
+    return {**arrays, **changed}
+
+
+def refuse(operator, error, *words, **changed):
+    """The call fails, its message holds every word, and `out` keeps what it held."""
+    given = arguments(operator, **changed)
+    if operator in FORWARD and "out" not in given:
+        given["out"] = np.full((5, 3), 7.0)
+    out = given.get("out")
+    before = out.tobytes() if isinstance(out, np.ndarray) else None
+    with pytest.raises(error) as caught:
+        getattr(linattn, operator)(**given)
+    for word in (operator, *words):
+        assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
+    if before is not None:
+        assert out.tobytes() == before
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_features_differ(operator):
+    refuse(operator, ValueError, "k", "(5, 3)", "4", k=np.ones((5, 3)))
+    refuse(operator, ValueError, "k", "(2, 5, 9)", "4", k=np.ones((2, 5, 9)))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_lengths_differ(operator):
+    refuse(operator, ValueError, "v", "(6, 3)", "5", v=np.ones((6, 3)))
+    if operator in CAUSAL:
+        refuse(operator, ValueError, "k", "(6, 4)", "5", k=np.ones((6, 4)), v=np.ones((6, 3)))
+        refuse(operator, ValueError, "k", "(1, 4)", "5", k=np.ones((1, 4)), v=np.ones((1, 3)))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_batches_differ(operator):
+    q, k, v = np.ones((2, 5, 4)), np.ones((3, 5, 4)), np.ones((3, 5, 3))
+    refuse(operator, ValueError, "k", "(3, 5, 4)", "(2, 5, 4)", q=q, k=k)
+    refuse(operator, ValueError, "v", "(3, 5, 3)", q=q, v=v)
+
+
+@pytest.mark.parametrize("operator", BACKWARD)
+def test_cotangent_differs(operator):
+    for shape in [(5, 4), (4, 3), (1, 3), (5, 1)]:
+        refuse(operator, ValueError, "grad_out", str(shape), "(5, 3)", grad_out=np.ones(shape))
+    refuse(
+        operator, ValueError, "grad_out", "(3, 5, 3)",
+        q=np.ones((2, 5, 4)), grad_out=np.ones((3, 5, 3)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_too_few_axes(operator):
+    for name in arguments(operator):
+        refuse(operator, ValueError, name, "(4,)", **{name: np.ones(4)})
+        refuse(operator, ValueError, name, "()", **{name: 1.0})
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize(
+    ("dtype", "word"),
+    [
+        ("complex64", "complex64"),
+        ("complex128", "complex128"),
+        ("object", "object"),
+        ("U3", "U3"),
+        ("S3", "S3"),
+        ("M8[s]", "datetime64"),
+        ("longdouble", np.dtype("longdouble").name),
+    ],
+)
+def test_dtypes(operator, dtype, word):
+    if dtype == "longdouble" and np.finfo(np.longdouble).nmant == np.finfo(float).nmant:
+        pytest.skip("long double is double here")
+    for name, x in arguments(operator).items():
+        refuse(operator, TypeError, name, word, **{name: x.astype("i8").astype(dtype)})
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_masked_arrays(operator):
+    """Their mask would be ignored without a word."""
+    for name, x in arguments(operator).items():
+        refuse(operator, TypeError, name, "mask", **{name: np.ma.masked_array(x, x > 0)})
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_feature_map(operator):
+    refuse(operator, ValueError, "feature_map", "'gelu'", *MAPS, feature_map="gelu")
+    for bad in (None, 3, np.tanh):
+        refuse(operator, (ValueError, TypeError), "feature_map", *MAPS, feature_map=bad)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("name", ["eps", "scale"])
+def test_scalars(operator, name):
+    for bad, word in [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "inf")]:
+        refuse(operator, ValueError, name, word, **{name: bad})
+    for bad in ("1e-6", None, 1j, [1.0, 2.0], np.ones(3)):
+        refuse(operator, (TypeError, ValueError), name, **{name: bad})
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+def test_out(operator):
+    for shape in [(5, 4), (4, 3), (3,), (), (1, 3)]:
+        refuse(operator, ValueError, "out", str(shape), "(5, 3)", out=np.full(shape, 7.0))
+    refuse(operator, ValueError, "out", "(5, 3)", q=np.ones((2, 5, 4)))
+    for dtype in ("i8", "c16", "f4"):
+        refuse(
+            operator, TypeError, "out", np.dtype(dtype).name, "float64",
+            out=np.full((5, 3), 7, dtype),
+        )  # fmt: skip
+    refuse(operator, TypeError, "out", "list", out=[[0.0] * 3] * 5)
+    read_only = np.full((5, 3), 7.0)
+    read_only.flags.writeable = False
+    refuse(operator, ValueError, "out", "read-only", out=read_only)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_ragged_lists(operator):
+    with pytest.raises((ValueError, TypeError)):
+        getattr(linattn, operator)(**arguments(operator, k=[[1.0, 2.0], [3.0]]))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_options_are_keywords(operator):
+    with pytest.raises(TypeError):
+        getattr(linattn, operator)(*arguments(operator).values(), "elu")
+    with pytest.raises(TypeError, match="epsilon"):
+        getattr(linattn, operator)(**arguments(operator), epsilon=1e-6)
+
+
+def test_num_threads():
+    before = linattn.get_num_threads()
+    for bad in (0, -1, 10**9):
+        with pytest.raises(ValueError, match=rf"{bad}"):
+            linattn.set_num_threads(bad)
+    for bad in (1.5, "2", None):
+        with pytest.raises(TypeError):
+            linattn.set_num_threads(bad)
+    assert linattn.get_num_threads() == before
+
+
+def test_isa():
+    before = linattn.get_isa()
+    with pytest.raises(ValueError, match=r"mmx.*" + before):
+        linattn.set_isa("mmx")
+    assert linattn.get_isa() == before
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_result_too_large(operator):
+    """More than any address space holds: the allocation fails at once."""
+    x = np.broadcast_to(np.ones((1, 1), "f4"), (2**45, 8, 1))
+    with pytest.raises(MemoryError):
+        getattr(linattn, operator)(**dict.fromkeys(arguments(operator), x))
+
+
+SCRATCH_TOO_LARGE = """
+import linattn, numpy as np
+d = 2**{bits}
+x = np.broadcast_to(np.ones((1, 1), "f4"), (1, d))
+v = np.ones((1, 1), "f4")
+out = np.full((1, 1), 7, "f4")
+for f in (linattn.causal, linattn.noncausal):
+    try:
+        f(x, x, v, out=out)
+    except MemoryError:
+        print("MemoryError")
+    assert (out == 7).all()
+"""
+
+
+@pytest.mark.parametrize("bits", [48, 57, 60])
+def test_scratch_too_large(interpreter, bits):
+    """The kernel's own memory: MemoryError too, and sizes that overflow are not allocated small."""
+    stdout, _ = interpreter(SCRATCH_TOO_LARGE.format(bits=bits))
+    assert stdout.split() == ["MemoryError"] * 2

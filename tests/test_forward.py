@@ -1,0 +1,108 @@
+"""Forward operators against their twin, within the bound, at every ragged size."""
+
+import numpy as np
+import pytest
+from bounds import check, excess
+from cases import CROSS, FORWARD, SIZES, VARIANTS, WIDE_SIZES, Case, make
+
+import linattn
+from linattn import _reference as ref
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+@pytest.mark.parametrize(("feature_map", "normalize", "dtype"), VARIANTS)
+def test_sizes(operator, feature_map, normalize, dtype):
+    for n, d, m in SIZES:
+        check(
+            linattn,
+            Case(operator, n, d, m, feature_map=feature_map, normalize=normalize, dtype=dtype),
+        )
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_wide(operator, normalize, dtype):
+    for n, d, m in WIDE_SIZES:
+        check(linattn, Case(operator, n, d, m, normalize=normalize, dtype=dtype))
+
+
+@pytest.mark.parametrize(("feature_map", "normalize", "dtype"), VARIANTS)
+def test_cross_attention(feature_map, normalize, dtype):
+    for n, s in CROSS:
+        check(
+            linattn,
+            Case(
+                "noncausal", n, 9, 17, s,
+                feature_map=feature_map, normalize=normalize, dtype=dtype,
+            ),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+def test_heads(operator):
+    for lead in [(1,), (3,), (2, 3), (1, 2, 1, 2), (40,)]:
+        for n, d, m in [(1, 1, 1), (5, 4, 3), (65, 17, 33)]:
+            check(linattn, Case(operator, n, d, m, lead=lead))
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_eps_and_scale(operator, dtype):
+    for eps in (0.0, 1e-6, 0.3, 1e3):
+        for scale in (1.0, 0.125, -0.7, 1e4, 1e-4):
+            for feature_map in ("elu", "exp"):
+                check(
+                    linattn,
+                    Case(
+                        operator, 19, 5, 6,
+                        feature_map=feature_map, eps=eps, scale=scale, dtype=dtype,
+                    ),
+                )  # fmt: skip
+    check(linattn, Case(operator, 19, 5, 6, normalize=False, scale=-0.7, dtype=dtype))
+    check(linattn, Case(operator, 19, 5, 6, normalize=False, scale=0.0, dtype=dtype))
+
+
+def test_defaults():
+    q, k, v = make(Case("causal", 12, 4, 5, dtype="float64"))
+    for f, g in [(linattn.causal, ref.causal), (linattn.noncausal, ref.noncausal)]:
+        expected = g(q, k, v, feature_map="elu", normalize=True, eps=1e-6, scale=1.0)
+        np.testing.assert_allclose(f(q, k, v), expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+def test_nothing_to_do(operator):
+    """Empty sequences, features, values and batches: the empty or the zero result."""
+    f = getattr(linattn, operator)
+
+    def zeros(*shape):
+        return np.zeros(shape, "f4")
+
+    for normalize in (True, False):
+        options = {"normalize": normalize}
+        assert f(zeros(0, 4), zeros(0, 4), zeros(0, 3), **options).shape == (0, 3)
+        assert f(zeros(5, 4), zeros(5, 4), zeros(5, 0), **options).shape == (5, 0)
+        assert f(zeros(0, 7, 5, 4), zeros(0, 7, 5, 4), zeros(0, 7, 5, 3)).shape == (0, 7, 5, 3)
+        garbage = np.full((5, 3), np.nan, "f4")
+        o = f(zeros(5, 0), zeros(5, 0), np.ones((5, 3), "f4"), out=garbage, **options)
+        np.testing.assert_array_equal(o, zeros(5, 3))
+    garbage = np.full((5, 3), np.nan, "f4")
+    if operator == "noncausal":
+        o = f(np.ones((5, 4), "f4"), zeros(0, 4), zeros(0, 3), out=garbage)
+        np.testing.assert_array_equal(o, zeros(5, 3))  # 0 / eps
+
+
+def test_last_row_of_causal_is_noncausal():
+    for normalize in (True, False):
+        case = Case("causal", 70, 16, 24, lead=(3,), normalize=normalize, dtype="float64")
+        q, k, v = make(case)
+        last = linattn.causal(q, k, v, **case.options)[..., -1, :]
+        whole = linattn.noncausal(q, k, v, **case.options)[..., -1, :]
+        np.testing.assert_allclose(last, whole, rtol=1e-12, atol=1e-13)
+
+
+def test_constant_input_is_exact():
+    """The mean of equal values is that value: rounding must not drift with the position."""
+    ones = np.ones((300, 8), "f4")
+    o = linattn.causal(ones, ones, 3 * ones, eps=0.0)
+    assert excess(o, 3.0, 2 * np.finfo("f4").eps * 3) <= 1

@@ -1,0 +1,57 @@
+"""Every instruction set this CPU has, forced by the call and by the environment."""
+
+import pytest
+from bounds import check
+from cases import BACKWARD, FORWARD, VARIANTS, Case
+
+import linattn
+from linattn import _config
+
+OPERATORS = FORWARD + BACKWARD
+SIZES = [(1, 1, 1), (17, 5, 3), (33, 16, 31), (70, 65, 66), (129, 33, 100)]
+
+PRINT_ISA = "import linattn; print(linattn.get_isa())"
+
+
+def test_one_is_in_use():
+    assert linattn.get_isa() in _config.available_isas()
+
+
+@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_against_the_twin(isa, name, operator):
+    isa(name)
+    assert linattn.get_isa() == name
+    for feature_map, normalize, dtype in VARIANTS:
+        for n, d, m in SIZES:
+            case = Case(
+                operator, n, d, m,
+                feature_map=feature_map, normalize=normalize, dtype=dtype, lead=(2,),
+            )  # fmt: skip
+            check(linattn, case)
+
+
+@pytest.mark.parametrize("name", _config.available_isas())
+def test_environment(interpreter, name):
+    stdout, _ = interpreter(PRINT_ISA, LINATTN_ISA=name)
+    assert stdout.strip() == name
+
+
+def test_best_is_the_default(interpreter):
+    stdout, _ = interpreter(PRINT_ISA, LINATTN_ISA="")
+    assert stdout.strip() == _config.available_isas()[-1]
+
+
+def test_unknown_name_in_the_environment(interpreter):
+    """Neither ignored in silence nor a crash: an error or a warning that quotes the name."""
+    script = f"import warnings; warnings.simplefilter('error')\n{PRINT_ISA}"
+    _, stderr = interpreter(script, LINATTN_ISA="mmx", code=1)
+    assert "mmx" in stderr
+    assert _config.available_isas()[0] in stderr
+
+
+def test_config_tells(isa, capsys):
+    for name in _config.available_isas():
+        isa(name)
+        text = linattn.show_config() or capsys.readouterr().out
+        assert name in str(text)

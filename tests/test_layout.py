@@ -1,0 +1,208 @@
+"""Any strides, any broadcasting, any `out`: the same bits, and no operand touched."""
+
+import numpy as np
+import pytest
+from bounds import bound, excess
+from cases import BACKWARD, FORWARD, Case, call, make
+from layouts import LAYOUTS, token_major
+
+import linattn
+from linattn import _reference as ref
+
+OPERATORS = FORWARD + BACKWARD
+
+
+def results(case, operands):
+    result = call(linattn, case, operands)
+    return result if case.backward else (result,)
+
+
+def assert_same(actual, expected, message=""):
+    for x, y in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(x, y, err_msg=message, strict=True)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layout_changes_no_bit(operator, layout):
+    """Each operand alone in the layout, then all of them; and none is written."""
+    for dtype, n, d, m in [("float32", 37, 17, 20), ("float64", 20, 8, 3), ("float32", 65, 32, 64)]:
+        case = Case(operator, n, d, m, lead=(2, 3), dtype=dtype)
+        plain = make(case)
+        expected = results(case, plain)
+        for which in [*range(len(plain)), slice(None)]:
+            operands = list(plain)
+            if isinstance(which, slice):
+                operands = [LAYOUTS[layout](x) for x in plain]
+            else:
+                operands[which] = LAYOUTS[layout](plain[which])
+            assert_same(results(case, operands), expected, f"{layout} {which}")
+            for x, y in zip(operands, plain, strict=True):
+                np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_position_in_the_batch_changes_no_bit(operator):
+    for n, d, m in [(37, 17, 20), (129, 64, 64)]:
+        case = Case(operator, n, d, m, lead=(7,))
+        operands = make(case)
+        whole = results(case, operands)
+        for i in range(7):
+            one = results(case, [x[i] for x in operands])
+            assert_same(one, [x[i] for x in whole])
+        turned = results(case, [x[::-1].copy() for x in operands])
+        assert_same(turned, [x[::-1] for x in whole])
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_zero_strides(operator):
+    """An expanded row, column or scalar, as autograd hands over for the gradient of a sum."""
+    case = Case(operator, 37, 17, 20, lead=(3,))
+    plain = make(case)
+    for which, x in enumerate(plain):
+        for part in (x[:1], x[:, :1], x[:, :, :1], x[:1, :1, :1]):
+            operands = list(plain)
+            operands[which] = np.broadcast_to(part, x.shape)
+            dense = list(plain)
+            dense[which] = operands[which].copy()
+            assert_same(results(case, operands), results(case, dense))
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+def test_broadcasting(operator):
+    n, d, m = 21, 5, 9
+    case = Case(operator, n, d, m)
+    rng = np.random.default_rng(1)
+    for leads in [
+        ((2, 3), (3,), ()),
+        ((), (2, 3), (1, 3)),
+        ((1, 3), (2, 1), (2, 3)),
+        ((), (), (4,)),
+        ((2, 4, 3), (2, 1, 3), (2, 1, 3)),  # grouped queries
+        ((0, 3), (1, 3), (3,)),
+    ]:
+        widths = (d, d, m)
+        operands = [
+            rng.standard_normal((*lead, n, w)).astype("f4")
+            for lead, w in zip(leads, widths, strict=True)
+        ]
+        lead = np.broadcast_shapes(*leads)
+        dense = [np.broadcast_to(x, (*lead, *x.shape[-2:])).copy() for x in operands]
+        assert_same(results(case, operands), results(case, dense))
+
+
+@pytest.mark.parametrize("operator", BACKWARD)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_are_summed_to_the_broadcast_shape(operator, dtype):
+    n, d, m = 21, 5, 9
+    rng = np.random.default_rng(1)
+    for leads in [
+        ((2, 3), (3,), (), (2, 3)),
+        ((), (2, 3), (1, 3), (3,)),
+        ((1, 3), (2, 1), (2, 3), ()),
+        ((), (), (), (4,)),
+        ((1, 1), (1,), (), ()),
+        ((2, 4, 3), (2, 1, 3), (2, 1, 3), (2, 4, 3)),  # grouped queries
+    ]:
+        lead = np.broadcast_shapes(*leads)
+        case = Case(operator, n, d, m, lead=lead, dtype=dtype)
+        widths = (d, d, m, m)
+        operands = [
+            rng.standard_normal((*own, n, w)).astype(dtype)
+            for own, w in zip(leads, widths, strict=True)
+        ]
+        dense = [np.broadcast_to(x, (*lead, n, x.shape[-1])).copy() for x in operands]
+        summed, allowed, whole = results(case, operands), bound(case, dense), results(case, dense)
+        for x, grad, slack, full in zip(operands[:3], summed, allowed, whole, strict=True):
+            assert grad.shape == x.shape
+            assert grad.dtype == x.dtype
+            full = ref._sum_to(full.astype(np.longdouble), x)
+            slack = ref._sum_to(slack, x)
+            assert excess(grad, full, slack) <= 1
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+def test_out(operator):
+    case = Case(operator, 37, 16, 20, lead=(2, 3))
+    operands = make(case)
+    (expected,) = results(case, operands)
+    f = getattr(linattn, operator)
+    for name, layout in LAYOUTS.items():
+        if name in ("read_only", "byte_swapped"):  # not writable, not of the dtype
+            continue
+        out = layout(np.full_like(expected, np.nan))
+        assert f(*operands, **case.options, out=out) is out, name
+        np.testing.assert_array_equal(out, expected, err_msg=name)
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+def test_out_spares_its_surroundings(operator):
+    """Rows, columns and heads around a strided `out` keep what they held."""
+    case = Case(operator, 33, 16, 20, lead=(3,))
+    operands = make(case)
+    (expected,) = results(case, operands)
+    memory = np.full((5, 40, 50), 7, "f4")
+    memory_out = memory[1:-1, 3:36, 10:30]
+    getattr(linattn, operator)(*operands, **case.options, out=memory_out)
+    np.testing.assert_array_equal(memory_out, expected)
+    memory_out[...] = 7
+    assert (memory == 7).all()
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+def test_out_may_overlap_an_input(operator):
+    case = Case(operator, 70, 24, 24, lead=(2,))
+    plain = make(case)
+    (expected,) = results(case, plain)
+    f = getattr(linattn, operator)
+    for which in range(3):
+        operands = [x.copy() for x in plain]
+        o = f(*operands, **case.options, out=operands[which])
+        assert o is operands[which]
+        np.testing.assert_array_equal(o, expected)
+    for shift in (1, -1):  # partly over v: rows are read after others were written
+        memory = np.zeros((2, 72, 24), "f4")
+        v, out = memory[:, 1:71], memory[:, 1 + shift : 71 + shift]
+        v[...] = plain[2]
+        f(*plain[:2], v, **case.options, out=out)
+        np.testing.assert_array_equal(out, expected)
+    shared = plain[0].copy()
+    np.testing.assert_array_equal(
+        f(shared, shared, shared, **case.options, out=shared),
+        f(plain[0], plain[0], plain[0], **case.options),
+    )
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_result_is_fresh_and_contiguous(operator):
+    case = Case(operator, 9, 4, 5, lead=(2, 3))
+    operands = make(case)
+    for x in results(case, operands):
+        assert type(x) is np.ndarray
+        assert x.flags.c_contiguous and x.flags.owndata and x.flags.writeable
+        assert not any(np.shares_memory(x, y) for y in operands)
+
+
+def test_token_major_memory_is_what_it_says():
+    x = np.zeros((2, 3, 5, 4), "f4")
+    assert token_major(x).shape == x.shape
+    assert token_major(x).strides == (5 * 3 * 16, 16, 3 * 16, 4)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_mixed_and_integer_dtypes(operator):
+    case = Case(operator, 9, 4, 5, dtype="float64", feature_map="relu", normalize=False)
+    whole = [np.rint(3 * x) for x in make(case)]
+    expected = results(case, whole)
+    for dtypes in ["ifff", "ffif", "ldfd", "fdff", "llll"]:
+        operands = [x.astype(c) for x, c in zip(whole, dtypes, strict=False)]
+        for x, y in zip(results(case, operands), expected, strict=True):
+            assert x.dtype == np.float64
+            np.testing.assert_array_equal(x, y)
+    lists = [x.tolist() for x in whole]
+    assert_same(results(case, lists), expected)
+    options = {**case.options, "eps": np.float64(1e-6), "scale": np.float64(1)}
+    single = [x.astype("f4") for x in whole]
+    result = getattr(linattn, operator)(*single, **options)
+    for x in result if case.backward else (result,):
+        assert x.dtype == np.float32

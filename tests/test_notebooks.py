@@ -1,0 +1,34 @@
+"""The notebooks run from top to bottom."""
+
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+pytest.importorskip("matplotlib")
+
+NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+FILES = sorted(NOTEBOOKS.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_runs(file, monkeypatch):
+    monkeypatch.setenv("LINATTN_TIMING_LENGTHS", "200,400")
+    book = nbformat.read(file, as_version=4)
+    nbclient.NotebookClient(book, timeout=300, kernel_name="python3").execute()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_is_committed_with_outputs(file):
+    book = nbformat.read(file, as_version=4)
+    cells = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert any("image/png" in out.get("data", {}) for cell in cells for out in cell.outputs)
+    assert not any(out.output_type == "error" for cell in cells for out in cell.outputs)
+    assert file.stat().st_size < 300_000
+
+
+def test_there_are_some():
+    assert {file.stem for file in FILES} >= {"quickstart", "timing"}

@@ -1,0 +1,192 @@
+"""Accuracy: the maps themselves, values near the ends of the range, and very long sequences."""
+
+import numpy as np
+import pytest
+from bounds import compare, evaluate, excess
+from cases import BACKWARD, DTYPES, FORWARD, MAPS, Case, call, make
+
+import linattn
+from linattn import _reference_maps as maps
+
+
+def through(feature_map, x):
+    """phi(x) as the kernels see it: one query, whose phi(0) or phi(1) is known, and one key."""
+    q = np.ones_like(x) if feature_map in ("identity", "relu") else np.zeros_like(x)
+    core = (..., None, None)
+    o = linattn.noncausal(
+        q[core], x[core], np.ones_like(x)[core], feature_map=feature_map, normalize=False
+    )
+    return o[..., 0, 0] / (np.log(2).astype(x.dtype) if feature_map == "softplus" else 1)
+
+
+def slope_through(feature_map, x):
+    """phi'(x), as the gradient of the same call."""
+    q = np.ones_like(x) if feature_map in ("identity", "relu") else np.zeros_like(x)
+    core = (..., None, None)
+    one = np.ones_like(x)[core]
+    _, dk, _ = linattn.noncausal_backward(
+        q[core], x[core], one, one, feature_map=feature_map, normalize=False
+    )
+    return dk[..., 0, 0] / (np.log(2).astype(x.dtype) if feature_map == "softplus" else 1)
+
+
+def map_inputs(dtype):
+    info = np.finfo(dtype)
+    top = np.log(info.max)
+    grid = np.concatenate([
+        np.linspace(-top - 30, top + 5, 20001),
+        np.linspace(-2, 2, 4001),
+        np.geomspace(info.tiny, 1, 500),
+        -np.geomspace(info.tiny, 1, 500),
+        [0.0, -0.0, info.max, -info.max],
+    ])  # fmt: skip
+    with np.errstate(over="ignore"):
+        return grid.astype(dtype)
+
+
+@pytest.mark.parametrize("feature_map", MAPS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_maps(feature_map, dtype):
+    """Within 4 units of the last place, or of the smallest normal number where phi underflows."""
+    x = map_inputs(dtype)
+    info = np.finfo(dtype)
+    phi = maps.get(feature_map)
+    wide = x.astype(np.longdouble)
+    with np.errstate(all="ignore"):
+        pairs = [
+            (through(feature_map, x), phi(wide)),
+            (slope_through(feature_map, x), phi.backward(wide, np.ones_like(wide))),
+        ]
+    for actual, expected in pairs:
+        top = np.longdouble(info.max)
+        finite = expected < top * (1 - 8 * info.eps)
+        allowed = 4 * info.eps * abs(expected[finite]) + info.tiny
+        wrong = excess(actual[finite], expected[finite], allowed)
+        assert wrong <= 1, f"{feature_map} {dtype}: {wrong}"
+        overflowed = expected > top * (1 + 8 * info.eps)
+        assert (actual[overflowed] == np.inf).all()
+
+
+@pytest.mark.parametrize("feature_map", MAPS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_maps_of_inf_and_nan(feature_map, dtype):
+    x = np.array([np.inf, -np.inf, np.nan], dtype)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(through(feature_map, x), maps.get(feature_map)(x))
+
+
+@pytest.mark.parametrize("operator", FORWARD + BACKWARD)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_and_small_values(operator, dtype):
+    """Each operand scaled up and down by powers of two, as far as no product overflows."""
+    far = 2.0**20 if dtype == "float32" else 2.0**200
+    for feature_map in ("identity", "relu"):
+        for normalize in (True, False):
+            case = Case(
+                operator, 37, 5, 8,
+                feature_map=feature_map, normalize=normalize, dtype=dtype, eps=0.0,
+            )  # fmt: skip
+            for which in range(4 if case.backward else 3):
+                for factor in (far, 1 / far):
+                    operands = [abs(x) + x.dtype.type(0.01) for x in make(case)]
+                    operands[which] = operands[which] * x_type(dtype)(factor)
+                    compare(case, operands, call(linattn, case, operands))
+    for feature_map, low, high in [("elu", -30, 1e6), ("softplus", -30, 1e6), ("exp", -30, 30)]:
+        rng = np.random.default_rng(5)
+        for normalize in (True, False):
+            case = Case(
+                operator, 37, 5, 8,
+                feature_map=feature_map, normalize=normalize, dtype=dtype, eps=0.0,
+            )  # fmt: skip
+            operands = make(case)
+            for which in (0, 1):
+                size = rng.uniform(low, high, operands[which].shape)
+                operands[which] = size.astype(dtype)
+                compare(case, operands, call(linattn, case, operands))
+
+
+def x_type(dtype):
+    return np.dtype(dtype).type
+
+
+LONG = 65536
+
+
+@pytest.mark.parametrize("inputs", ["random", "constant", "growing"])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("operator", FORWARD)
+def test_65536_tokens(operator, normalize, inputs, record_property):
+    """Rounding must not pile up; constant inputs are the worst, every addition errs alike."""
+    case = Case(operator, LONG, 64, 64, normalize=normalize)
+    operands = long_operands(case, inputs)
+    result = call(linattn, case, operands)
+    expected = evaluate(case, operands, np.float64)
+    record_property("excess", compare(case, operands, result, expected))
+
+
+@pytest.mark.parametrize("inputs", ["random", "constant"])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("operator", BACKWARD)
+def test_65536_tokens_backward(operator, normalize, inputs, record_property):
+    case = Case(operator, LONG, 32, 32, normalize=normalize)
+    operands = long_operands(case, inputs)
+    result = call(linattn, case, operands)
+    expected = evaluate(case, operands, np.float64)
+    record_property("excess", compare(case, operands, result, expected))
+
+
+def long_operands(case, inputs):
+    operands = make(case)
+    if inputs == "constant":  # not a power of two: each sum must round
+        return [
+            np.full_like(x, value) for x, value in zip(operands, (0.3, 0.7, 1.1, 0.9), strict=False)
+        ]
+    if inputs == "growing":
+        ramp = np.linspace(0.01, 10, case.n, dtype=case.dtype)[:, None]
+        return [x * ramp for x in operands]
+    return operands
+
+
+def test_65536_tokens_in_double():
+    for operator in FORWARD:
+        case = Case(operator, LONG, 8, 8, dtype="float64")
+        operands = make(case)
+        expected = evaluate(case, operands, np.longdouble)
+        compare(case, operands, call(linattn, case, operands), expected)
+
+
+@pytest.mark.parametrize("operator", FORWARD + BACKWARD)
+def test_identity_with_signs(operator):
+    """Weights of both signs nearly cancel in the denominator: as exact as that allows."""
+    case = Case(operator, 60, 8, 8, feature_map="identity", dtype="float64")
+    operands = make(case._replace(normalize=False))
+    compare(case, operands, call(linattn, case, operands))
+
+
+def test_no_floating_point_flag_is_raised():
+    """Good input warns of nothing, at any size, whatever the threads did on its behalf."""
+    for operator in FORWARD + BACKWARD:
+        for n, d, m in [(0, 3, 2), (1, 1, 1), (33, 5, 7), (129, 64, 64), (3000, 16, 16)]:
+            for feature_map in MAPS:
+                case = Case(operator, n, d, m, feature_map=feature_map)
+                operands = make(case)
+                with np.errstate(divide="raise", over="raise", invalid="raise"):
+                    call(linattn, case, operands)
+
+
+FLOATING_POINT_MODE = """
+import numpy as np
+def subnormals():
+    x = np.array([1e-310, 1e-310])
+    y = np.array([1e-40, 1e-40], "f4")
+    return float((x * 0.5)[0]), float((y * np.float32(0.5))[0])
+before = subnormals()
+import linattn
+q = np.ones((2, 5000, 16), "f4")
+linattn.causal(q, q, q)
+assert before == subnormals() and min(before) > 0, (before, subnormals())
+"""
+
+
+def test_import_changes_no_floating_point_mode(interpreter):
+    interpreter(FLOATING_POINT_MODE)

@@ -1,0 +1,186 @@
+"""The raw gufuncs are NumPy's own kind, and whatever speaks that protocol can call them."""
+
+import numpy as np
+import pytest
+from cases import BACKWARD, DTYPES, FORWARD, MAPS, Case, call, make
+
+import linattn
+
+SIGNATURES = {
+    "causal": "(n,d),(n,d),(n,m){}->(n,m)",
+    "noncausal": "(n,d),(s,d),(s,m){}->(n,m)",
+    "causal_backward": "(n,d),(n,d),(n,m),(n,m){}->(n,d),(n,d),(n,m)",
+    "noncausal_backward": "(n,d),(s,d),(s,m),(n,m){}->(n,d),(s,d),(s,m)",
+}
+ALL = [
+    Case(operator, 19, 6, 7, lead=(2, 3), feature_map=feature_map, normalize=normalize)
+    for operator in FORWARD + BACKWARD
+    for feature_map in MAPS
+    for normalize in (True, False)
+]
+
+
+def names(case):
+    return case.ufunc
+
+
+@pytest.mark.parametrize("case", ALL, ids=names)
+def test_is_a_ufunc(case):
+    f = getattr(linattn.ufuncs, case.ufunc)
+    assert isinstance(f, np.ufunc)
+    assert f.__name__ == case.ufunc
+    assert f.signature == SIGNATURES[case.operator].format(",()" * len(case.scalars))
+    assert f.nout == (3 if case.backward else 1)
+    assert f.__doc__ and case.feature_map in f.__doc__
+    for dtype in DTYPES:
+        assert np.dtype(dtype).char * f.nin + "->" + np.dtype(dtype).char * f.nout in f.types
+
+
+@pytest.mark.parametrize("case", ALL, ids=names)
+def test_is_what_the_wrapper_calls(case):
+    f = getattr(linattn.ufuncs, case.ufunc)
+    for dtype in DTYPES:
+        case = case._replace(dtype=dtype, scale=0.5, eps=0.01)
+        operands = make(case)
+        expected, actual = call(linattn, case, operands), f(*operands, *case.scalars)
+        if not case.backward:
+            expected, actual = (expected,), (actual,)
+        for x, y in zip(actual, expected, strict=True):
+            assert x.dtype == dtype
+            np.testing.assert_array_equal(x, y)
+
+
+def test_all_are_listed():
+    have = {name for name, f in vars(linattn.ufuncs).items() if isinstance(f, np.ufunc)}
+    assert {case.ufunc for case in ALL} <= have
+    assert have <= set(dir(linattn.ufuncs))
+
+
+@pytest.fixture
+def causal():
+    """A case, its operands, and what the gufunc makes of them."""
+    case = Case("causal", 19, 6, 7, lead=(2, 3))
+    operands = make(case)
+    return operands, linattn.ufuncs.causal_elu(*operands, *case.scalars)
+
+
+def test_out(causal):
+    operands, expected = causal
+    out = np.full_like(expected, np.nan)
+    assert linattn.ufuncs.causal_elu(*operands, 1.0, 1e-6, out=out) is out
+    np.testing.assert_array_equal(out, expected)
+    out = np.full_like(expected, np.nan)
+    assert linattn.ufuncs.causal_elu(*operands, 1.0, 1e-6, out) is out
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_out_of_another_dtype(causal):
+    operands, expected = causal
+    out = np.empty(expected.shape, "f8")
+    linattn.ufuncs.causal_elu(*operands, 1.0, 1e-6, out=out)
+    np.testing.assert_array_equal(out.astype("f4"), expected)
+
+
+def test_outs_of_a_gradient():
+    case = Case("causal_backward", 19, 6, 7)
+    operands = make(case)
+    expected = call(linattn, case, operands)
+    out = tuple(np.full_like(x, np.nan) for x in expected)
+    result = linattn.ufuncs.causal_backward_elu(*operands, *case.scalars, out=out)
+    for x, y, z in zip(result, out, expected, strict=True):
+        assert x is y
+        np.testing.assert_array_equal(x, z)
+
+
+def test_axes(causal):
+    """(B, n, H, d) memory through axes=, core axes anywhere."""
+    operands, expected = causal
+    token_major = [np.ascontiguousarray(x.swapaxes(-2, -3)) for x in operands]
+    core = [(-3, -1)] * 3
+    o = linattn.ufuncs.causal_elu(*token_major, 1.0, 1e-6, axes=[*core, (), (), (-3, -1)])
+    np.testing.assert_array_equal(o.swapaxes(-2, -3), expected)
+    features_first = [x.transpose(2, 3, 0, 1) for x in operands]
+    out = np.empty((2, 7, 3, 19), "f4")
+    linattn.ufuncs.causal_elu(
+        *features_first, 1.0, 1e-6, axes=[(0, 1)] * 3 + [(), (), (3, 1)], out=out
+    )
+    np.testing.assert_array_equal(out.transpose(0, 2, 3, 1), expected)
+
+
+def test_dtype(causal):
+    operands, expected = causal
+    o = linattn.ufuncs.causal_elu(*operands, 1.0, 1e-6, dtype=np.float64)
+    assert o.dtype == np.float64
+    np.testing.assert_allclose(o, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(TypeError):
+        linattn.ufuncs.causal_elu(*operands, 1.0, 1e-6, dtype=np.complex128)
+
+
+def test_integers_are_promoted():
+    q = np.arange(12).reshape(4, 3) % 5
+    o = linattn.ufuncs.causal_relu(q, q, q, 1.0, 1e-6)
+    assert o.dtype == np.float64
+    floats = q.astype(float)
+    np.testing.assert_array_equal(o, linattn.causal(floats, floats, floats, feature_map="relu"))
+
+
+def test_broadcasting(causal):
+    (q, k, v), _ = causal
+    o = linattn.ufuncs.causal_elu(q, k[0], v[:, :1], 1.0, 1e-6)
+    k, v = np.broadcast_to(k[0], k.shape), np.broadcast_to(v[:, :1], v.shape)
+    np.testing.assert_array_equal(o, linattn.causal(q, k, v))
+
+
+def test_a_scale_per_head(causal):
+    operands, _ = causal
+    scale, eps = np.array([0.5, 1, 2], "f4"), np.array([[1e-6], [0.1]], "f4")
+    o = linattn.ufuncs.causal_elu(*operands, scale, eps)
+    for b, h in np.ndindex(2, 3):
+        one = [x[b, h] for x in operands]
+        expected = linattn.causal(*one, scale=scale[h], eps=eps[b, 0])
+        np.testing.assert_array_equal(o[b, h], expected)
+
+
+def test_no_scalar_is_an_error(causal):
+    operands, _ = causal
+    with pytest.raises(TypeError):
+        linattn.ufuncs.causal_elu(*operands)
+
+
+def test_core_axes_must_match(causal):
+    (q, k, v), _ = causal
+    for bad in [(q[..., :-1], k, v), (q, k[..., :-1, :], v), (q, k, v[..., :-1, :])]:
+        with pytest.raises(ValueError, match="mismatch in its core dimension"):
+            linattn.ufuncs.causal_elu(*bad, 1.0, 1e-6)
+
+
+class _Recorder:
+    """Something that takes a ufunc call over."""
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        return ufunc, method, len(inputs)
+
+
+def test_array_ufunc_protocol(causal):
+    operands, _ = causal
+    f = linattn.ufuncs.causal_elu
+    assert f(_Recorder(), *operands[1:], 1.0, 1e-6) == (f, "__call__", 5)
+
+
+def test_dask_array(causal):
+    da = pytest.importorskip("dask.array")
+    operands, expected = causal
+    chunked = [da.from_array(x, chunks=(1, 2, -1, -1)) for x in operands]
+    lazy = linattn.ufuncs.causal_elu(*chunked, 1.0, 1e-6)
+    assert isinstance(lazy, da.Array)
+    assert lazy.dtype == np.float32
+    np.testing.assert_array_equal(lazy.compute(scheduler="threads"), expected)
+
+
+def test_torch_tensor(causal):
+    torch = pytest.importorskip("torch")
+    operands, expected = causal
+    tensors = [torch.from_numpy(x) for x in operands]
+    o = linattn.ufuncs.causal_elu(*tensors, 1.0, 1e-6)
+    np.testing.assert_array_equal(np.asarray(o), expected)
+    np.testing.assert_array_equal(np.asarray(linattn.causal(*tensors)), expected)
