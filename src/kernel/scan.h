@@ -15,12 +15,6 @@ FN(take)(struct FN(arena) *arena, ptrdiff_t count)
     return p;
 }
 
-INLINE void
-FN(clear)(T *x, ptrdiff_t count)
-{
-    memset(x, 0, (size_t)count * sizeof(T));
-}
-
 /* sum_i = x_i.y_i; a row step of zero repeats one row. */
 static void
 FN(row_dots)(T *sum, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ldy,
@@ -92,6 +86,83 @@ FN(state_at)(T *s, ptrdiff_t K, ptrdiff_t W, ptrdiff_t l, ptrdiff_t j)
     const ptrdiff_t tile = j / (NR * VL) * (NR * VL);
     const ptrdiff_t width = W - tile < NR * VL ? W - tile : NR * VL;
     return s + tile * FN(round_up)(K, MR) + l * width + (j - tile);
+}
+
+/* s = the caller's state (K, m), or zeros where there is none. */
+static void
+FN(load_state)(T *s, const struct la_array *x, ptrdiff_t K, ptrdiff_t m)
+{
+    const ptrdiff_t W = FN(round_up)(m, VL);
+    FN(clear)(s, FN(state_size)(K, m));
+    if (x->data == NULL) {
+        return;
+    }
+    for (ptrdiff_t j = 0; j < W; j += NR * VL) {
+        const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
+        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs};
+        FN(load_plain)(FN(state_at)(s, K, W, 0, j), width, &part, 0, K,
+                       m - j < width ? m - j : width);
+    }
+}
+
+/* The caller's state = s (K, m), where the caller wants it. */
+static void
+FN(store_state)(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t m)
+{
+    const ptrdiff_t W = FN(round_up)(m, VL);
+    for (ptrdiff_t j = 0; x->data != NULL && j < W; j += NR * VL) {
+        const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
+        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs};
+        FN(store_rows)(&part, 0, K, m - j < width ? m - j : width,
+                       FN(state_at)(s, K, W, 0, j), width, NULL);
+    }
+}
+
+/* z = the caller's vector, or zeros; and back. */
+static void
+FN(load_vector)(T *z, ptrdiff_t ld, const struct la_array *x, ptrdiff_t count)
+{
+    FN(clear)(z, ld);
+    if (x->data != NULL) {
+        FN(load_row)(z, ld, x->data, x->cs, count, 0, FN(phi_identity));
+    }
+}
+
+static void
+FN(store_vector)(const struct la_array *x, const T *z, ptrdiff_t ld, ptrdiff_t count)
+{
+    if (x->data != NULL) {
+        FN(store_rows)(x, 0, 1, count, z, ld, NULL);
+    }
+}
+
+/* Rows [from, to) of x (., ld) = 0: tokens that do not exist. */
+static void
+FN(clear_rows)(T *x, ptrdiff_t ld, ptrdiff_t from, ptrdiff_t to)
+{
+    if (from < to) {
+        FN(clear)(x + from * ld, (to - from) * ld);
+    }
+}
+
+/* How many of the `rows` tokens from i on have a key. */
+INLINE ptrdiff_t
+FN(keys_left)(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows)
+{
+    const ptrdiff_t left = h->keys - i;
+    return left < 0 ? 0 : left < rows ? left : rows;
+}
+
+/* phi(k) and v of the chunk of `rows` tokens from i on; 0 where no key exists. */
+static void
+FN(load_keys)(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows, T *b, ptrdiff_t ldd,
+              T *v, ptrdiff_t ldm)
+{
+    const ptrdiff_t some = FN(keys_left)(h, i, rows);
+    FN(load_mapped)(b, ldd, &h->k, i, some, h->d, h->map);
+    FN(load_plain)(v, ldm, &h->v, i, some, h->m);
+    FN(clear_rows)(b, ldd, some, FN(round_up)(rows, MR));
+    FN(clear_rows)(v, ldm, some, FN(round_up)(rows, MR));
 }
 
 /* dst (W, K) = src (K, W) transposed, both held by column tiles. */
