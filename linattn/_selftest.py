@@ -14,9 +14,9 @@ from linattn import _config, _reference
 MAPS = ("identity", "relu", "elu", "softplus", "exp")
 OPERATORS = ("causal", "noncausal", "causal_backward", "noncausal_backward")
 
-#: Largest error allowed, relative to the largest entry of the twin's answer: of all gradients
-#: together, as one alone may be a difference of nothing. Shapes here are short, so a wrong tile or a
-#: wrong sign is far outside and rounding well inside.
+#: Largest error allowed, relative to the largest entry of the twin's answer (of all gradients
+#: together, as one alone may be a difference of nothing). Shapes here are short, so a wrong tile or
+#: a wrong sign is far outside and rounding well inside.
 TOLERANCE = {"float32": 1e-4, "float64": 1e-12}
 
 #: (heads, n, d, m): below, at and past a vector, a tile and a chunk.

@@ -229,22 +229,27 @@ FN(add_weighted)(T *z, const T *a, ptrdiff_t ld, const T *w, ptrdiff_t rows)
  *   r_i = scale / (scale a_i.z_i + eps)      left in r
  *   w_i = -r_i^2 a_i.u_i                     left in w
  *   da_i = r_i u_i + w_i z_i                 in place of u
- * Since g_i.num_i = a_i.u_i, the output itself is not needed. */
+ * Since g_i.num_i = a_i.u_i, the output itself is not needed.  Columns of u past the
+ * last whole vector hold nothing yet. */
 static void
 FN(query_gradient)(const struct la_head *h, T *u, const T *a, const T *zs,
                    ptrdiff_t ldz, ptrdiff_t ld, ptrdiff_t rows, T *r, T *w)
 {
+    const ptrdiff_t cols = FN(round_up)(h->d, VL);
     if (h->normalize) {
-        FN(row_dots)(r, a, ld, zs, ldz, rows, ld);
-        FN(row_dots)(w, a, ld, u, ld, rows, ld);
+        FN(row_dots)(r, a, ld, zs, ldz, rows, cols);
+        FN(row_dots)(w, a, ld, u, ld, rows, cols);
     }
     FN(factors)(h, r, rows);
-    FN(scale_rows)(u, ld, rows, r);
-    for (ptrdiff_t i = 0; h->normalize && i < rows; i++) {
-        w[i] = -r[i] * (r[i] * w[i]);
-        for (ptrdiff_t l = 0; l < ld; l += VL) {
-            const vec z = FN(load)(&zs[i * ldz + l]);
-            FN(store)(&u[i * ld + l], FN(load)(&u[i * ld + l]) + FN(set1)(w[i]) * z);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const T wi = h->normalize ? -r[i] * (r[i] * w[i]) : 0;
+        w[i] = wi;
+        for (ptrdiff_t l = 0; l < cols; l += VL) {
+            vec da = FN(set1)(r[i]) * FN(load)(&u[i * ld + l]);
+            if (h->normalize) {
+                da += FN(set1)(wi) * FN(load)(&zs[i * ldz + l]);
+            }
+            FN(store)(&u[i * ld + l], da);
         }
     }
 }
