@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+# bfloat16 is not NumPy's own: it is known by its name.
 _FAST = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -25,10 +26,13 @@ def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
             )
         if isinstance(x, np.ndarray) or not hasattr(x, "__array_ufunc__"):
             x = np.asarray(x)  # subclasses, lists, tensors; dask and its like stay
-    if x.dtype not in _FAST and not (x.dtype.kind in "biuf" and x.dtype.itemsize <= 8):
+    dtype = x.dtype
+    if dtype not in _FAST and not (
+        (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.name == "bfloat16"
+    ):
         raise TypeError(
-            f"{function}: {name} has dtype {x.dtype}; expected float32, float64, "
-            "or a real dtype that casts to them"
+            f"{function}: {name} has dtype {dtype}; expected float16, bfloat16, float32, "
+            "float64, or a real dtype that casts to them"
         )
     if x.ndim < axes:
         raise ValueError(
@@ -166,9 +170,22 @@ def out(function: str, x: Any, expected: tuple, *operands: Any, name: str = "out
 
 
 def result_dtype(*operands: Any) -> np.dtype:
-    """float32 where every operand casts to it safely, else float64."""
-    single = all(np.can_cast(x.dtype, np.float32) for x in operands)
-    return np.dtype(np.float32 if single else np.float64)
+    """The first of float16, bfloat16, float32 and float64 that every operand casts to."""
+    dtypes = {x.dtype for x in operands}
+    if len(dtypes) == 1:
+        (dtype,) = dtypes
+        if dtype in _FAST or dtype.name == "bfloat16":
+            return dtype
+    for candidate in (np.float16, np.float32):
+        if all(np.can_cast(dtype, candidate) for dtype in dtypes):
+            return np.dtype(candidate)
+    return np.dtype(np.float64)
+
+
+def state_dtype(*operands: Any) -> np.dtype:
+    """What the operands are computed and their states held in: float32 for 16-bit ones."""
+    dtype = result_dtype(*operands)
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
 def _integers(function: str, name: str, x: Any) -> np.ndarray:

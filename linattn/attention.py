@@ -37,7 +37,8 @@ def causal(
     Parameters
     ----------
     q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
+        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
+        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
     k : array_like, shape (..., n, d)
         Keys.
     v : array_like, shape (..., n, m)
@@ -108,7 +109,7 @@ def causal(
 
     batch, (n, m), d = shape[:-2], shape[-2:], q.shape[-1]
     packing = _state.sequences("causal", n, batch, cu_seqlens, key_lengths)
-    dtype = _check.result_dtype(q, k, v)
+    dtype = _check.state_dtype(q, k, v)
     start = _state.operands(
         "causal", "initial_state", initial_state, packing, batch, (d, m), dtype, normalize
     )
@@ -141,7 +142,8 @@ def noncausal(
     Parameters
     ----------
     q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
+        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
+        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
     k : array_like, shape (..., s, d)
         Keys.
     v : array_like, shape (..., s, m)
@@ -225,7 +227,8 @@ def step(
     v : array_like, shape (..., m)
         Its value.
     state : State
-        The state so far, ``s`` (..., d, m) and ``z`` (..., d), of the result's dtype.
+        The state so far, ``s`` (..., d, m) and ``z`` (..., d), of the result's dtype, or
+        float32 where that has 16 bits.
     feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp'}, default 'elu'
         The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
     normalize : bool, default True
@@ -272,7 +275,7 @@ def step(
     gufunc = _check.lookup("step", STEP, feature_map, normalize)
     q, k, v, batch = _check.token("step", q, k, v)
     numbers = scalars("step", q, k, v, scale, eps, normalize)
-    core, dtype = (q.shape[-1], v.shape[-1]), _check.result_dtype(q, k, v)
+    core, dtype = (q.shape[-1], v.shape[-1]), _check.state_dtype(q, k, v)
     s, z = _check.state("step", "state", state, batch, core, dtype, normalize)
     if in_place:
         _check.in_place("step", s, z, batch)

@@ -112,9 +112,10 @@ dimension(const struct la_form *form, const ptrdiff_t *dimensions, char letter,
 
 /* Reads sizes and steps of a call, in the order of its form, into the job. */
 static void
-name_operands(struct job *job, const struct la_form *form, char **args,
+name_operands(struct job *job, const struct la_loop *loop, char **args,
               const ptrdiff_t *dimensions, const ptrdiff_t *steps)
 {
+    const struct la_form *form = loop->form;
     struct la_head *h = &job->head;
     const int count = form->nin + form->nout;
     const ptrdiff_t *core = steps + count;
@@ -128,6 +129,7 @@ name_operands(struct job *job, const struct la_form *form, char **args,
         if (x != NULL) {
             x->rs = slot->rank - by_sequence > 1 ? core[slot->rank - 2] : 0;
             x->cs = core[slot->rank - 1];
+            x->type = la_operand_kind(slot->id) == LA_TOKENS ? loop->type : LA_NATIVE;
         }
         core += slot->rank;
     }
@@ -282,7 +284,7 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
     struct job job = {.kernel = &table->kernels[loop->op][loop->dtype],
                       .dtype = loop->dtype};
     struct la_head *h = &job.head;
-    name_operands(&job, loop->form, args, dimensions, steps);
+    name_operands(&job, loop, args, dimensions, steps);
     h->map = loop->map;
     h->normalize = loop->normalize;
 

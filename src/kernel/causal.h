@@ -136,7 +136,8 @@ FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) *r)
         .lda = r->ldm, .ldb = r->ldm, .ldv = r->ldd, .x = r->y, .ldx = r->rows,
         .o = r->da, .ldo = r->ldd, .s = r->t,
     };
-    const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs};
+    const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs,
+                                            h->s0.type};
     FN(load_state)(r->t, &s0_transposed, h->m, h->d);
     FN(load_vector)(r->z, r->ldd, &h->z0, h->d);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {

@@ -45,18 +45,29 @@ FN(load_part)(const char *p, ptrdiff_t count)
     return FN(load)(lanes);
 }
 
+/* dst[0:cols] = numbers of any type, cs bytes apart. */
+static void
+FN(gather_row)(T *dst, const char *src, ptrdiff_t cs, ptrdiff_t cols, enum la_type type)
+{
+    if (type != LA_NATIVE) { /* only ever with T = float */
+        la_widen((float *)dst, src, cs, cols, type);
+        return;
+    }
+    for (ptrdiff_t i = 0; i < cols; i++) {
+        memcpy(&dst[i], src + i * cs, sizeof(T));
+    }
+}
+
 /* dst[0:ld] = phi(src[0:cols]), 0 beyond.  ahead: where the same row of the
  * next chunk begins; asking for it now hides the first touch of long arrays. */
 INLINE void
-FN(load_row)(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, ptrdiff_t cols,
-             ptrdiff_t ahead, vec (*phi)(vec))
+FN(load_row)(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, enum la_type type,
+             ptrdiff_t cols, ptrdiff_t ahead, vec (*phi)(vec))
 {
     const char *raw = src;
     ptrdiff_t j = 0;
-    if (cs != (ptrdiff_t)sizeof(T)) {
-        for (ptrdiff_t i = 0; i < cols; i++) {
-            memcpy(&dst[i], src + i * cs, sizeof(T));
-        }
+    if (cs != (ptrdiff_t)sizeof(T) || type != LA_NATIVE) {
+        FN(gather_row)(dst, src, cs, cols, type);
         raw = (const char *)dst;
         ahead = 0;
     }
@@ -83,7 +94,7 @@ FN(load_rows)(T *dst, ptrdiff_t ld, const struct la_array *x, ptrdiff_t first,
     const char *src = x->data + first * x->rs;
     ptrdiff_t i = 0;
     for (; i < rows; i++, src += x->rs) {
-        FN(load_row)(dst + i * ld, ld, src, x->cs, cols, rows * x->rs, phi);
+        FN(load_row)(dst + i * ld, ld, src, x->cs, x->type, cols, rows * x->rs, phi);
     }
     for (; i % MR != 0; i++) {
         FN(clear)(dst + i * ld, ld);
@@ -151,6 +162,10 @@ FN(store_rows)(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows,
         const T scalar = factor ? factor[i] : 1;
         const vec scale = FN(set1)(scalar);
         ptrdiff_t j = 0;
+        if (x->type != LA_NATIVE) {
+            la_narrow(dst, x->cs, (const float *)src, cols, (float)scalar, x->type);
+            continue;
+        }
         if (x->cs == (ptrdiff_t)sizeof(T)) {
             for (; j + VL <= cols; j += VL) {
                 char *p = dst + j * (ptrdiff_t)sizeof(T);

@@ -99,7 +99,7 @@ FN(load_state)(T *s, const struct la_array *x, ptrdiff_t K, ptrdiff_t m)
     }
     for (ptrdiff_t j = 0; j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
-        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs};
+        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
         FN(load_plain)(FN(state_at)(s, K, W, 0, j), width, &part, 0, K,
                        m - j < width ? m - j : width);
     }
@@ -112,7 +112,7 @@ FN(store_state)(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t m)
     const ptrdiff_t W = FN(round_up)(m, VL);
     for (ptrdiff_t j = 0; x->data != NULL && j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
-        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs};
+        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
         FN(store_rows)(&part, 0, K, m - j < width ? m - j : width,
                        FN(state_at)(s, K, W, 0, j), width, NULL);
     }
@@ -124,7 +124,7 @@ FN(load_vector)(T *z, ptrdiff_t ld, const struct la_array *x, ptrdiff_t count)
 {
     FN(clear)(z, ld);
     if (x->data != NULL) {
-        FN(load_row)(z, ld, x->data, x->cs, count, 0, FN(phi_identity));
+        FN(load_row)(z, ld, x->data, x->cs, x->type, count, 0, FN(phi_identity));
     }
 }
 

@@ -24,10 +24,14 @@ enum la_op {
     LA_NOPS
 };
 
+/* How an operand's numbers are held: as the kernel's own dtype, or in 16 bits. */
+enum la_type { LA_NATIVE, LA_HALF, LA_BFLOAT };
+
 /* A matrix operand as NumPy holds it: row i, column j is at data + i*rs + j*cs. */
 struct la_array {
     char *data;
     ptrdiff_t rs, cs; /* in bytes, any sign, zero allowed */
+    enum la_type type;
 };
 
 /* Vectors (z) have no row step.  What a call lacks has data NULL. */
