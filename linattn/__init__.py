@@ -12,10 +12,12 @@ from ._state import State
 from ._version import __version__
 from .attention import causal, noncausal, step
 from .backward import causal_backward, noncausal_backward
+from .streaming import blocks, stream
 
 __all__ = [
     "State",
     "__version__",
+    "blocks",
     "causal",
     "causal_backward",
     "get_isa",
@@ -26,5 +28,6 @@ __all__ = [
     "set_num_threads",
     "show_config",
     "step",
+    "stream",
     "ufuncs",
 ]

@@ -8,6 +8,7 @@ Nothing has been written by then.
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,17 @@ def cotangent(function: str, g: Any, expected: tuple) -> Any:
             f"{function}: grad_out has shape {g.shape}; expected {expected}, as the output"
         )
     return g
+
+
+def positive(function: str, name: str, x: Any) -> int:
+    """``x`` as an integer of at least 1."""
+    try:
+        value = operator.index(x)
+    except TypeError:
+        raise TypeError(f"{function}: {name} is {x!r}; expected an integer") from None
+    if value < 1:
+        raise ValueError(f"{function}: {name} is {value}; expected at least 1")
+    return value
 
 
 def number(function: str, name: str, x: Any) -> float:
