@@ -41,6 +41,7 @@ static const struct {
     {"noncausal_keys_backward", LA_noncausal_backward,
      "q(n,d) k(s,d) v(s,m) grad_out(n,m) scale() eps() keys()"
      " -> dq(n,d) dk(s,d) dv(s,m)"},
+    {"state", LA_state, "k(s,d) v(s,m) -> s(d,m) z(d)"},
     {"step", LA_step,
      "q(d) k(d) v(m) scale() eps() s0(d,m) z0(d) -> o(m) s(d,m) z(d)"},
     /* Reads its outputs s and z first, so they must be given: for the wrapper alone. */

@@ -155,10 +155,13 @@ at(const struct job *job, enum la_operand id, struct piece p)
 }
 
 static double
-number(const struct job *job, enum la_operand id, struct piece p)
+number(const struct job *job, enum la_operand id, struct piece p, double otherwise)
 {
     float single;
     double x;
+    if (job->base[id] == NULL) {
+        return otherwise;
+    }
     if (job->dtype == LA_F32) {
         memcpy(&single, at(job, id, p), sizeof(single));
         return single;
@@ -168,7 +171,7 @@ number(const struct job *job, enum la_operand id, struct piece p)
 }
 
 /* An index operand, forced into [low, high]: a gufunc takes any numbers, and none of
- * them may lead out of the arrays.  `high` where the form has no such operand. */
+ * them may lead out of the arrays. */
 static ptrdiff_t
 limit(const struct job *job, enum la_operand id, struct piece p, ptrdiff_t low,
       ptrdiff_t high, ptrdiff_t otherwise)
@@ -221,8 +224,8 @@ run_piece(void *arg, size_t item, int lane)
                             (ptrdiff_t)item % job->panels};
     struct la_head h = job->head;
     place(job, &h, p);
-    h.scale = number(job, LA_SCALE, p);
-    h.eps = h.normalize ? number(job, LA_EPS, p) : 0;
+    h.scale = number(job, LA_SCALE, p, 1);
+    h.eps = number(job, LA_EPS, p, 0);
     h.scratch = job->scratch + (size_t)lane * job->lane_bytes;
     h.poll = lane == 0 ? poll_caller : poll_worker;
     h.poll_arg = job;
@@ -295,7 +298,7 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
     int threads = work < WORTH_THREADS ? 1 : la_pool_get_num_threads();
     job.panels = 1;
     job.width = h->m;
-    if (loop->op == LA_causal || loop->op == LA_noncausal) {
+    if (loop->op == LA_causal || loop->op == LA_noncausal || loop->op == LA_state) {
         cut_panels(&job, heads, threads, table->vector_bytes / itemsize);
     }
     const size_t items = heads * (size_t)job.panels;

@@ -70,6 +70,25 @@ FN(sum_keys)(const struct la_head *h, const struct FN(noncausal_room) *r)
     return 0;
 }
 
+/* The state behind all keys, alone. */
+static int
+FN(state)(const struct la_head *h)
+{
+    const struct FN(noncausal_room) r = FN(noncausal_room)(h, h->scratch, 0);
+    if (FN(sum_keys)(h, &r)) {
+        return 1;
+    }
+    FN(store_state)(&h->s1, r.s, h->d, h->m);
+    FN(store_vector)(&h->z1, r.z, r.ldd, h->d);
+    return 0;
+}
+
+static size_t
+FN(state_scratch)(const struct la_head *h)
+{
+    return FN(noncausal_scratch)(h);
+}
+
 static int
 FN(noncausal)(const struct la_head *h)
 {
