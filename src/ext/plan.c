@@ -34,6 +34,7 @@ struct job {
     size_t lane_bytes;
     atomic_int stop;
     struct timespec last_look;
+    fenv_t env; /* the caller's, without traps */
 };
 
 /* --- Ctrl-C -------------------------------------------------------------- */
@@ -215,6 +216,44 @@ place(const struct job *job, struct la_head *h, struct piece p)
     h->m = h->m - column < job->width ? h->m - column : job->width;
 }
 
+/* Whether the sequences of a head cover its tokens one after another. */
+static int
+covered(const struct job *job, ptrdiff_t head)
+{
+    ptrdiff_t next = 0;
+    for (ptrdiff_t r = 0; r < job->sequences; r++) {
+        const struct piece p = {head, r, 0};
+        const ptrdiff_t begin = limit(job, LA_BEGIN, p, 0, job->head.n, 0);
+        if (begin != next) {
+            return 0;
+        }
+        next = limit(job, LA_END, p, begin, job->head.n, job->head.n);
+    }
+    return next == job->head.n;
+}
+
+/* Zeros for the tokens of no sequence: a result never shows what memory held. */
+static void
+clear_uncovered(const struct job *job, ptrdiff_t heads)
+{
+    const struct la_form *form = job->form;
+    for (ptrdiff_t head = 0; head < heads; head++) {
+        if (covered(job, head)) {
+            continue;
+        }
+        for (int i = form->nin; i < form->nin + form->nout; i++) {
+            const struct la_slot *slot = &form->slots[i];
+            const struct la_array x = *la_operand_in((struct la_head *)&job->head, slot->id);
+            const size_t size = x.type != LA_NATIVE ? 2 : job->dtype == LA_F32 ? 4 : 8;
+            const ptrdiff_t cols = slot->dims[1] == 'd' ? job->head.d : job->head.m;
+            const struct piece p = {head, 0, 0};
+            for (ptrdiff_t t = 0; slot->dims[0] == 'n' && t < job->head.n * cols; t++) {
+                memset(at(job, slot->id, p) + t / cols * x.rs + t % cols * x.cs, 0, size);
+            }
+        }
+    }
+}
+
 static int
 run_piece(void *arg, size_t item, int lane)
 {
@@ -229,6 +268,9 @@ run_piece(void *arg, size_t item, int lane)
     h.scratch = job->scratch + (size_t)lane * job->lane_bytes;
     h.poll = lane == 0 ? poll_caller : poll_worker;
     h.poll_arg = job;
+    if (lane > 0) {
+        fesetenv(&job->env); /* rounding and subnormals as the caller has them */
+    }
     return job->kernel->run(&h);
 }
 
@@ -318,6 +360,10 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
      * shows: the call raises none. */
     fenv_t before;
     feholdexcept(&before);
+    fegetenv(&job.env);
+    if (job.base[LA_BEGIN] != NULL) {
+        clear_uncovered(&job, dimensions[0]);
+    }
     la_pool_run(run_piece, idle, &job, items, threads);
     fesetenv(&before);
     free(job.scratch);
