@@ -344,7 +344,13 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
         cut_panels(&job, heads, threads, table->vector_bytes / itemsize);
     }
     const size_t items = heads * (size_t)job.panels;
-    if (items == 0 || still_raised()) {
+    if (still_raised()) {
+        return;
+    }
+    if (job.base[LA_BEGIN] != NULL) {
+        clear_uncovered(&job, dimensions[0]);
+    }
+    if (items == 0) {
         return;
     }
     if ((size_t)threads > items) {
@@ -361,9 +367,6 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
     fenv_t before;
     feholdexcept(&before);
     fegetenv(&job.env);
-    if (job.base[LA_BEGIN] != NULL) {
-        clear_uncovered(&job, dimensions[0]);
-    }
     la_pool_run(run_piece, idle, &job, items, threads);
     fesetenv(&before);
     free(job.scratch);
