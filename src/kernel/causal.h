@@ -63,19 +63,24 @@ FN(causal)(const struct la_head *h)
             return 1;
         }
         c.rows = h->n - i < r.rows ? h->n - i : r.rows;
-        FN(load_mapped)(r.a, r.ldd, &h->q, i, c.rows, h->d, h->map);
         FN(load_keys)(h, i, c.rows, r.b, r.ldd, r.v, r.ldm);
         if (h->normalize) {
             FN(running_sums)(r.zs, r.z, r.b, r.ldd, c.rows);
-            FN(row_dots)(r.den, r.a, r.ldd, r.zs, r.ldd, c.rows, r.ldd);
         }
-        FN(factors)(h, r.den, c.rows);
-        FN(scores)(&c);
-        FN(sweep)(&c, LA_READ | LA_WRITE);
-        FN(store_rows)(&h->o, i, c.rows, h->m, r.o, r.ldm, r.den);
+        for (ptrdiff_t g = 0; g < h->group; g++) {
+            const struct la_array q = FN(shifted)(&h->q, g * h->q_step);
+            const struct la_array o = FN(shifted)(&h->o, g * h->o_step);
+            FN(load_mapped)(r.a, r.ldd, &q, i, c.rows, h->d, h->map);
+            if (h->normalize) {
+                FN(row_dots)(r.den, r.a, r.ldd, r.zs, r.ldd, c.rows, r.ldd);
+            }
+            FN(factors)(h, r.den, c.rows);
+            FN(scores)(&c);
+            FN(sweep)(&c, g + 1 < h->group ? LA_READ : LA_READ | LA_WRITE);
+            FN(store_rows)(&o, i, c.rows, h->m, r.o, r.ldm, r.den);
+        }
     }
-    FN(store_state)(&h->s1, r.s, h->d, h->m);
-    FN(store_vector)(&h->z1, r.z, r.ldd, h->d);
+    FN(store_states)(h, r.s, r.z, r.ldd);
     return 0;
 }
 

@@ -27,6 +27,15 @@ FN(ld)(ptrdiff_t cols)
     return ld > 0 && ld * (ptrdiff_t)sizeof(T) % 2048 == 0 ? ld + VL : ld;
 }
 
+/* The same array of a head `step` bytes further on. */
+INLINE struct la_array
+FN(shifted)(const struct la_array *x, ptrdiff_t step)
+{
+    struct la_array y = *x;
+    y.data = x->data ? x->data + step : NULL;
+    return y;
+}
+
 INLINE vec
 FN(load_any)(const char *p)
 {

@@ -78,8 +78,7 @@ FN(state)(const struct la_head *h)
     if (FN(sum_keys)(h, &r)) {
         return 1;
     }
-    FN(store_state)(&h->s1, r.s, h->d, h->m);
-    FN(store_vector)(&h->z1, r.z, r.ldd, h->d);
+    FN(store_states)(h, r.s, r.z, r.ldd);
     return 0;
 }
 
@@ -105,13 +104,17 @@ FN(noncausal)(const struct la_head *h)
             return 1;
         }
         c.rows = h->n - i < LA_BLOCK ? h->n - i : LA_BLOCK;
-        FN(load_mapped)(r.a, r.ldd, &h->q, i, c.rows, h->d, h->map);
-        if (h->normalize) {
-            FN(row_dots)(r.r, r.a, r.ldd, r.z, 0, c.rows, r.ldd);
+        for (ptrdiff_t g = 0; g < h->group; g++) {
+            const struct la_array q = FN(shifted)(&h->q, g * h->q_step);
+            const struct la_array o = FN(shifted)(&h->o, g * h->o_step);
+            FN(load_mapped)(r.a, r.ldd, &q, i, c.rows, h->d, h->map);
+            if (h->normalize) {
+                FN(row_dots)(r.r, r.a, r.ldd, r.z, 0, c.rows, r.ldd);
+            }
+            FN(factors)(h, r.r, c.rows);
+            FN(sweep)(&c, LA_READ);
+            FN(store_rows)(&o, i, c.rows, h->m, r.v, r.ldm, r.r);
         }
-        FN(factors)(h, r.r, c.rows);
-        FN(sweep)(&c, LA_READ);
-        FN(store_rows)(&h->o, i, c.rows, h->m, r.v, r.ldm, r.r);
     }
     return 0;
 }

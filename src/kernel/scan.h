@@ -136,6 +136,18 @@ FN(store_vector)(const struct la_array *x, const T *z, ptrdiff_t ld, ptrdiff_t c
     }
 }
 
+/* The state behind the last token, to every head of the group. */
+static void
+FN(store_states)(const struct la_head *h, T *s, const T *z, ptrdiff_t ld)
+{
+    for (ptrdiff_t g = 0; g < h->group; g++) {
+        const struct la_array s1 = FN(shifted)(&h->s1, g * h->s1_step);
+        const struct la_array z1 = FN(shifted)(&h->z1, g * h->z1_step);
+        FN(store_state)(&s1, s, h->d, h->m);
+        FN(store_vector)(&z1, z, ld, h->d);
+    }
+}
+
 /* Rows [from, to) of x (., ld) = 0: tokens that do not exist. */
 static void
 FN(clear_rows)(T *x, ptrdiff_t ld, ptrdiff_t from, ptrdiff_t to)

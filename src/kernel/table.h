@@ -44,6 +44,9 @@ struct la_head {
     struct la_array s1, z1;    /* state behind the last */
     struct la_array g, gs, gz; /* cotangents of o, s1, z1 */
     struct la_array dq, dk, dv, ds0, dz0;
+    /* `group` queries share these keys, each so many bytes behind the last; causal and
+     * noncausal compute the state once for all of them. */
+    ptrdiff_t group, q_step, o_step, s1_step, z1_step;
     enum la_map map;
     int normalize;
     double scale, eps;
