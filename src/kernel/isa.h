@@ -50,7 +50,6 @@
 /* What a sweep over the state does. */
 #define LA_READ 1
 #define LA_WRITE 2
-#define LA_BLOCK 64
 
 /* The low (high) halves of x and y interleaved, by number of lanes. */
 #define LA_ZIP_LOW_2(x, y) __builtin_shufflevector(x, y, 0, 2)

@@ -40,6 +40,28 @@ FN(row_dots)(T *sum, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ldy,
     }
 }
 
+/* sum_i = a_i.z + the scores x_ij of j <= i: with z the sum of earlier b_j, that is
+ * a_i times the sum of all b_j it may see.  Rows of X are whole vectors. */
+static void
+FN(score_sums)(T *sum, const struct FN(scan) *c, const T *z)
+{
+    for (ptrdiff_t first = 0; first < c->rows; first += VL) {
+        vec part[VL];
+        for (ptrdiff_t r = 0; r < VL; r++) {
+            const ptrdiff_t i = first + r < c->rows ? first + r : c->rows - 1;
+            part[r] = (vec){0};
+            for (ptrdiff_t l = 0; l < c->lda; l += VL) {
+                part[r] += FN(load)(&c->a[i * c->lda + l]) * FN(load)(&z[l]);
+            }
+            for (ptrdiff_t j = 0; j <= i; j += VL) {
+                const ivec seen = FN(iota)() <= (ivec)((ivec){0} + (INT)(i - j));
+                part[r] += FN(keep)(seen, FN(load)(&c->x[i * c->ldx + j]));
+            }
+        }
+        FN(store)(&sum[first], FN(lane_sums)(part));
+    }
+}
+
 /* Row i of zs = z + b_0 + ... + b_i; z is left at the last. */
 static void
 FN(running_sums)(T *zs, T *z, const T *b, ptrdiff_t ld, ptrdiff_t rows)
@@ -103,13 +125,11 @@ FN(transpose_state)(T *dst, T *src, ptrdiff_t K, ptrdiff_t W)
     for (ptrdiff_t l = 0; l < K; l += VL) {
         for (ptrdiff_t j = 0; j < W; j += VL) {
             vec x[VL];
-#pragma GCC unroll 16
-            for (ptrdiff_t r = 0; r < VL; r++) {
+            LA_EACH(r, VL) {
                 x[r] = l + r < K4 ? FN(load)(FN(state_at)(src, K, Wp, l + r, j)) : (vec){0};
             }
             FN(transpose)(x);
-#pragma GCC unroll 16
-            for (ptrdiff_t r = 0; r < VL; r++) {
+            LA_EACH(r, VL) {
                 if (j + r < W4) {
                     FN(store)(FN(state_at)(dst, W, Kp, j + r, l), x[r]);
                 }
