@@ -4,24 +4,30 @@
  * one line in ops.def.  exp and log1p are within 1 ulp over the whole range:
  * overflow gives inf, underflow passes through the subnormals to 0, NaN stays. */
 
-/* e^x = 2^k e^r with |r| <= log(2)/2.  log(2) is split so that k times its high
- * part is exact, with or without a fused multiply-add. */
+/* e^x for x <= EXP_MAX: 2^k e^r with |r| <= log(2)/2.  log(2) is split so that k
+ * times its high part is exact, with or without a fused multiply-add. */
 INLINE vec
-FN(exp)(vec x)
+FN(exp_bounded)(vec x)
 {
     const vec magic = FN(set1)(ROUND_MAGIC); /* x + magic - magic rounds to even */
-    x = FN(min)(FN(set1)(EXP_MAX), FN(max)(FN(set1)(EXP_MIN), x));
+    x = FN(max)(FN(set1)(EXP_MIN), x);
     const vec k = (x * FN(set1)(LOG2_E) + magic) - magic;
     const vec r = (x - k * FN(set1)(LN2_HIGH)) - k * FN(set1)(LN2_LOW);
     static const T c[] = {EXP_COEFFICIENTS};
     const int terms = sizeof(c) / sizeof(c[0]);
     vec p = FN(set1)(c[terms - 1]);
-#pragma GCC unroll 16
+    LA_UNROLL
     for (int i = terms - 2; i >= 0; i--) {
         p = p * r + FN(set1)(c[i]);
     }
     p = (p * r + FN(set1)(1)) * r + FN(set1)(1);
     return FN(scale2)(p, k);
+}
+
+INLINE vec
+FN(exp)(vec x)
+{
+    return FN(exp_bounded)(FN(min)(FN(set1)(EXP_MAX), x));
 }
 
 /* log(1 + t) = 2 atanh(w), w = t / (2 + t), for 0 <= t <= 1. */
@@ -32,7 +38,7 @@ FN(log1p_unit)(vec t)
     static const T c[] = {LOG1P_COEFFICIENTS};
     const int degree = sizeof(c) / sizeof(c[0]);
     vec p = FN(set1)(c[degree - 1]);
-#pragma GCC unroll 16
+    LA_UNROLL
     for (int i = degree - 2; i >= 0; i--) {
         p = p * w2 + FN(set1)(c[i]);
     }
@@ -76,7 +82,7 @@ FN(dphi_relu)(vec x, vec y)
 INLINE vec
 FN(phi_elu)(vec x)
 {
-    return FN(exp)(FN(min)((vec){0}, x)) + FN(max)((vec){0}, x);
+    return FN(exp_bounded)(FN(min)((vec){0}, x)) + FN(max)((vec){0}, x);
 }
 
 INLINE vec
@@ -89,7 +95,7 @@ FN(dphi_elu)(vec x, vec y)
 INLINE vec
 FN(phi_softplus)(vec x)
 {
-    return FN(max)((vec){0}, x) + FN(log1p_unit)(FN(exp)(FN(minus_abs)(x)));
+    return FN(max)((vec){0}, x) + FN(log1p_unit)(FN(exp_bounded)(FN(minus_abs)(x)));
 }
 
 /* The sigmoid, from e^-|x| so that neither end overflows. */
@@ -97,7 +103,7 @@ INLINE vec
 FN(dphi_softplus)(vec x, vec y)
 {
     (void)y;
-    const vec e = FN(exp)(FN(minus_abs)(x)), one = FN(set1)(1);
+    const vec e = FN(exp_bounded)(FN(minus_abs)(x)), one = FN(set1)(1);
     return FN(select)(x < (vec){0}, e, one) / (one + e);
 }
 
