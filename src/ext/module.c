@@ -9,9 +9,12 @@
 #include <numpy/ndarrayobject.h>
 #include <numpy/ufuncobject.h>
 
+#include <string.h>
+
 #include "cpu.h"
 #include "plan.h"
 #include "pool.h"
+#include "task.h"
 
 _Static_assert(sizeof(npy_intp) == sizeof(ptrdiff_t), "npy_intp is ptrdiff_t");
 
@@ -113,6 +116,45 @@ add_gufuncs(PyObject *module)
                 Py_DECREF(gufunc);
             }
         }
+    }
+    return 0;
+}
+
+/* --- ufuncs on rows: feature maps of arrays, softmax ------------------------ */
+
+static void
+task_entry(char **args, npy_intp const *dimensions, npy_intp const *steps, void *data)
+{
+    la_task_run(args, dimensions, steps, data);
+}
+
+static PyUFuncGenericFunction task_functions[LA_NDTYPES] = {task_entry, task_entry};
+static struct la_task_loop task_loops[LA_NTASKS][LA_NDTYPES];
+static void *task_data[LA_NTASKS][LA_NDTYPES];
+
+static int
+add_tasks(PyObject *module)
+{
+    PyObject *all = PyDict_New();
+    if (all == NULL || PyModule_AddObjectRef(module, "tasks", all) < 0) {
+        Py_XDECREF(all);
+        return -1;
+    }
+    Py_DECREF(all); /* the module keeps it */
+    for (int i = 0; i < LA_NTASKS; i++) {
+        const struct la_task_row *row = &la_task_rows[i];
+        for (int dtype = 0; dtype < LA_NDTYPES; dtype++) {
+            task_loops[i][dtype] = (struct la_task_loop){i, (enum la_dtype)dtype};
+            task_data[i][dtype] = &task_loops[i][dtype];
+        }
+        PyObject *ufunc = PyUFunc_FromFuncAndDataAndSignature(
+            task_functions, task_data[i], type_rows(row->nin + row->nout), LA_NDTYPES,
+            row->nin, row->nout, PyUFunc_None, row->name, row->doc, 0, row->signature);
+        if (ufunc == NULL || PyDict_SetItemString(all, row->name, ufunc) < 0) {
+            Py_XDECREF(ufunc);
+            return -1;
+        }
+        Py_DECREF(ufunc);
     }
     return 0;
 }
@@ -229,7 +271,10 @@ exec(PyObject *module)
     if (PyModule_AddStringConstant(module, "compiler", __VERSION__) < 0) {
         return -1;
     }
-    return add_gufuncs(module);
+    if (add_gufuncs(module) < 0) {
+        return -1;
+    }
+    return add_tasks(module);
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -9,6 +9,10 @@
 #include "scan.h"
 #include "causal.h"
 #include "noncausal.h"
+#include "functions.h"
+#include "elementwise.h"
+#include "dpfp.h"
+#include "project.h"
 
 #undef vec
 #undef ivec
@@ -27,3 +31,6 @@
 #undef LN2_LOW
 #undef EXP_COEFFICIENTS
 #undef LOG1P_COEFFICIENTS
+#undef SIN_COEFFICIENTS
+#undef COS_COEFFICIENTS
+#undef FAR
