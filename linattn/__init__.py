@@ -8,10 +8,13 @@ from ._config import (
     set_num_threads,
     show_config,
 )
+from ._state import State
 from ._version import __version__
-from .attention import causal, causal_backward, noncausal, noncausal_backward
+from .attention import causal, noncausal, step
+from .backward import causal_backward, noncausal_backward
 
 __all__ = [
+    "State",
     "__version__",
     "causal",
     "causal_backward",
@@ -22,5 +25,6 @@ __all__ = [
     "set_isa",
     "set_num_threads",
     "show_config",
+    "step",
     "ufuncs",
 ]

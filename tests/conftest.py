@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-import pytest
+# The oracle's products are small, and BLAS threads that spin would only be in the way.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import linattn
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+import linattn  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 

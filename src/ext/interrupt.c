@@ -16,6 +16,28 @@ enum { LOOK_MS = 30 };
 #define LA_CLOCK CLOCK_MONOTONIC
 #endif
 
+static _Thread_local int raised;
+
+int
+la_interrupt_pending(void)
+{
+    if (raised) {
+        const PyGILState_STATE gil = PyGILState_Ensure();
+        raised = PyErr_Occurred() != NULL;
+        PyGILState_Release(gil);
+    }
+    return raised;
+}
+
+void
+la_interrupt_no_memory(void)
+{
+    const PyGILState_STATE gil = PyGILState_Ensure();
+    PyErr_NoMemory();
+    raised = 1;
+    PyGILState_Release(gil);
+}
+
 void
 la_interrupt_start(struct la_interrupt *interrupt)
 {
@@ -28,6 +50,7 @@ la_interrupt_look(struct la_interrupt *interrupt)
 {
     const PyGILState_STATE gil = PyGILState_Ensure();
     if (PyErr_CheckSignals() != 0) {
+        raised = 1;
         atomic_store(&interrupt->stop, 1);
     }
     PyGILState_Release(gil);

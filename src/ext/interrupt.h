@@ -1,4 +1,7 @@
-/* interrupt.h: Ctrl-C during a long call. */
+/* interrupt.h: Ctrl-C during a long call, and the exceptions that inner loops raise.
+ *
+ * A ufunc goes on to its next inner loop after one that raised an exception, so that each
+ * asks first whether one is pending. */
 #ifndef LA_INTERRUPT_H
 #define LA_INTERRUPT_H
 
@@ -9,6 +12,12 @@ struct la_interrupt {
     atomic_int stop;
     struct timespec last_look;
 };
+
+/* Whether an exception that a loop of this thread raised still stands. */
+int la_interrupt_pending(void);
+
+/* Raises MemoryError. */
+void la_interrupt_no_memory(void);
 
 /* Clears it, at the beginning of a call. */
 void la_interrupt_start(struct la_interrupt *interrupt);

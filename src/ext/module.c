@@ -20,30 +20,37 @@ _Static_assert(sizeof(npy_intp) == sizeof(ptrdiff_t), "npy_intp is ptrdiff_t");
 
 /* --- gufuncs --------------------------------------------------------------- */
 
-/* One gufunc is an operator, a map, and whether there is a normaliser. */
-static const struct operator {
+/* One form times the maps, with and without a normaliser, is ten gufuncs. */
+static const struct {
     const char *name;
-    const char *normalized, *sum; /* signatures */
-    int nin, nout;                /* with eps */
-    const char *doc;
-} operators[LA_NOPS] = {
-    [LA_causal] = {"causal", "(n,d),(n,d),(n,m),(),()->(n,m)",
-                   "(n,d),(n,d),(n,m),()->(n,m)", 5, 1,
-                   "q, k, v, scale[, eps] -> o: causal linear attention."},
-    [LA_noncausal] = {"noncausal", "(n,d),(s,d),(s,m),(),()->(n,m)",
-                      "(n,d),(s,d),(s,m),()->(n,m)", 5, 1,
-                      "q, k, v, scale[, eps] -> o: linear attention to all keys."},
-    [LA_causal_backward] = {"causal_backward",
-                            "(n,d),(n,d),(n,m),(n,m),(),()->(n,d),(n,d),(n,m)",
-                            "(n,d),(n,d),(n,m),(n,m),()->(n,d),(n,d),(n,m)", 6, 3,
-                            "q, k, v, grad_out, scale[, eps] -> dq, dk, dv: gradients "
-                            "of causal."},
-    [LA_noncausal_backward] = {"noncausal_backward",
-                               "(n,d),(s,d),(s,m),(n,m),(),()->(n,d),(s,d),(s,m)",
-                               "(n,d),(s,d),(s,m),(n,m),()->(n,d),(s,d),(s,m)", 6, 3,
-                               "q, k, v, grad_out, scale[, eps] -> dq, dk, dv: "
-                               "gradients of noncausal."},
+    enum la_op op;
+    const char *form;
+} forms[] = {
+    {"causal", LA_causal, "q(n,d) k(n,d) v(n,m) scale() eps() -> o(n,m)"},
+    {"causal_state", LA_causal,
+     "q(n,d) k(n,d) v(n,m) scale() eps() begin(r) end(r) keys(r) s0(r,d,m) z0(r,d)"
+     " -> o(n,m) s(r,d,m) z(r,d)"},
+    {"causal_backward", LA_causal_backward,
+     "q(n,d) k(n,d) v(n,m) grad_out(n,m) scale() eps() -> dq(n,d) dk(n,d) dv(n,m)"},
+    {"causal_state_backward", LA_causal_backward,
+     "q(n,d) k(n,d) v(n,m) grad_out(n,m) scale() eps() begin(r) end(r) keys(r)"
+     " s0(r,d,m) z0(r,d) grad_s(r,d,m) grad_z(r,d)"
+     " -> dq(n,d) dk(n,d) dv(n,m) ds0(r,d,m) dz0(r,d)"},
+    {"noncausal", LA_noncausal, "q(n,d) k(s,d) v(s,m) scale() eps() -> o(n,m)"},
+    {"noncausal_keys", LA_noncausal,
+     "q(n,d) k(s,d) v(s,m) scale() eps() keys() -> o(n,m)"},
+    {"noncausal_backward", LA_noncausal_backward,
+     "q(n,d) k(s,d) v(s,m) grad_out(n,m) scale() eps() -> dq(n,d) dk(s,d) dv(s,m)"},
+    {"noncausal_keys_backward", LA_noncausal_backward,
+     "q(n,d) k(s,d) v(s,m) grad_out(n,m) scale() eps() keys()"
+     " -> dq(n,d) dk(s,d) dv(s,m)"},
+    {"step", LA_step,
+     "q(d) k(d) v(m) scale() eps() s0(d,m) z0(d) -> o(m) s(d,m) z(d)"},
+    /* Reads its outputs s and z first, so they must be given: for the wrapper alone. */
+    {"_step", LA_step, "q(d) k(d) v(m) scale() eps() -> o(m) s(d,m) z(d)"},
 };
+
+enum { NFORMS = sizeof(forms) / sizeof(forms[0]) };
 
 static const char *const maps[LA_NMAPS] = {
 #define LA_OP(op)
@@ -51,13 +58,16 @@ static const char *const maps[LA_NMAPS] = {
 #include "../kernel/ops.def"
 };
 
-enum { LA_MAX_OPERANDS = 16 };
+/* NumPy keeps pointers into these for as long as the gufuncs live. */
+static struct gufunc {
+    char name[64], doc[128];
+    char types[LA_NDTYPES * LA_MAX_OPERANDS];
+    void *data[LA_NDTYPES];
+    struct la_loop loops[LA_NDTYPES];
+} gufuncs[NFORMS][LA_NMAPS][2];
 
-/* NumPy keeps pointers to these for as long as a gufunc lives. */
-static struct la_loop loops[LA_NOPS][LA_NMAPS][2][LA_NDTYPES];
-static void *loop_data[LA_NOPS][LA_NMAPS][2][LA_NDTYPES];
-static char names[LA_NOPS][LA_NMAPS][2][48];
-static char types[LA_MAX_OPERANDS + 1][LA_NDTYPES * LA_MAX_OPERANDS];
+/* The same for all maps. */
+static struct la_form parsed[NFORMS][2];
 
 static void
 loop_entry(char **args, npy_intp const *dimensions, npy_intp const *steps, void *data)
@@ -66,33 +76,42 @@ loop_entry(char **args, npy_intp const *dimensions, npy_intp const *steps, void 
 }
 
 static PyUFuncGenericFunction functions[LA_NDTYPES] = {loop_entry, loop_entry};
-
-/* The type letters of a gufunc: one row of `nargs` equal ones for each dtype. */
-static char *
-type_rows(int nargs)
-{
-    memset(types[nargs], NPY_FLOAT, (size_t)nargs);
-    memset(types[nargs] + nargs, NPY_DOUBLE, (size_t)nargs);
-    return types[nargs];
-}
+static const char letters[LA_NDTYPES] = {NPY_FLOAT, NPY_DOUBLE};
 
 static PyObject *
-new_gufunc(enum la_op op, enum la_map map, int normalize)
+new_gufunc(int form, int map, int normalize)
 {
-    const struct operator *o = &operators[op];
-    const int nin = o->nin - !normalize;
-    char *name = names[op][map][normalize];
-    PyOS_snprintf(name, sizeof(names[0][0][0]), "%s_%s%s", o->name, maps[map],
+    struct gufunc *g = &gufuncs[form][map][normalize];
+    const struct la_form *f = &parsed[form][normalize];
+    const int nargs = f->nin + f->nout;
+    char signature[160];
+    la_form_signature(f, signature, sizeof(signature));
+    la_form_names(f, g->doc, sizeof(g->doc));
+    PyOS_snprintf(g->name, sizeof(g->name), "%s_%s%s", forms[form].name, maps[map],
                   normalize ? "" : "_sum");
     for (int dtype = 0; dtype < LA_NDTYPES; dtype++) {
-        struct la_loop *loop = &loops[op][map][normalize][dtype];
-        *loop = (struct la_loop){op, map, (enum la_dtype)dtype, normalize};
-        loop_data[op][map][normalize][dtype] = loop;
+        g->loops[dtype] = (struct la_loop){f, forms[form].op, (enum la_map)map,
+                                           (enum la_dtype)dtype, normalize};
+        g->data[dtype] = &g->loops[dtype];
+        for (int i = 0; i < nargs; i++) {
+            const int index = la_operand_kind(f->slots[i].id) == LA_INDEX;
+            g->types[dtype * nargs + i] = index ? NPY_INTP : letters[dtype];
+        }
     }
-    return PyUFunc_FromFuncAndDataAndSignature(
-        functions, loop_data[op][map][normalize], type_rows(nin + o->nout),
-        LA_NDTYPES, nin, o->nout,
-        PyUFunc_None, name, o->doc, 0, normalize ? o->normalized : o->sum);
+    return PyUFunc_FromFuncAndDataAndSignature(functions, g->data, g->types, LA_NDTYPES,
+                                               f->nin, f->nout, PyUFunc_None, g->name,
+                                               g->doc, 0, signature);
+}
+
+static int
+add_gufunc(PyObject *all, int form, int map, int normalize)
+{
+    PyObject *gufunc = new_gufunc(form, map, normalize);
+    const int status =
+        gufunc == NULL ? -1
+                       : PyDict_SetItemString(all, gufuncs[form][map][normalize].name, gufunc);
+    Py_XDECREF(gufunc);
+    return status;
 }
 
 static int
@@ -104,16 +123,16 @@ add_gufuncs(PyObject *module)
         return -1;
     }
     Py_DECREF(all); /* the module keeps it */
-    for (int op = 0; op < LA_NOPS; op++) {
-        for (int map = 0; map < LA_NMAPS; map++) {
-            for (int normalize = 0; normalize < 2; normalize++) {
-                PyObject *gufunc = new_gufunc(op, map, normalize);
-                if (gufunc == NULL ||
-                    PyDict_SetItemString(all, names[op][map][normalize], gufunc) < 0) {
-                    Py_XDECREF(gufunc);
+    for (int form = 0; form < NFORMS; form++) {
+        for (int normalize = 0; normalize < 2; normalize++) {
+            if (la_form_read(&parsed[form][normalize], forms[form].form, normalize) < 0) {
+                PyErr_Format(PyExc_SystemError, "bad form: %s", forms[form].form);
+                return -1;
+            }
+            for (int map = 0; map < LA_NMAPS; map++) {
+                if (add_gufunc(all, form, map, normalize) < 0) {
                     return -1;
                 }
-                Py_DECREF(gufunc);
             }
         }
     }
@@ -129,8 +148,26 @@ task_entry(char **args, npy_intp const *dimensions, npy_intp const *steps, void 
 }
 
 static PyUFuncGenericFunction task_functions[LA_NDTYPES] = {task_entry, task_entry};
-static struct la_task_loop task_loops[LA_NTASKS][LA_NDTYPES];
-static void *task_data[LA_NTASKS][LA_NDTYPES];
+static struct {
+    char types[LA_NDTYPES * LA_TASK_OPERANDS];
+    void *data[LA_NDTYPES];
+    struct la_task_loop loops[LA_NDTYPES];
+} tasks[LA_NTASKS];
+
+static PyObject *
+new_task(int i)
+{
+    const struct la_task_row *row = &la_task_rows[i];
+    const int nargs = row->nin + row->nout;
+    for (int dtype = 0; dtype < LA_NDTYPES; dtype++) {
+        tasks[i].loops[dtype] = (struct la_task_loop){i, (enum la_dtype)dtype};
+        tasks[i].data[dtype] = &tasks[i].loops[dtype];
+        memset(tasks[i].types + dtype * nargs, letters[dtype], (size_t)nargs);
+    }
+    return PyUFunc_FromFuncAndDataAndSignature(
+        task_functions, tasks[i].data, tasks[i].types, LA_NDTYPES, row->nin, row->nout,
+        PyUFunc_None, row->name, row->doc, 0, row->signature);
+}
 
 static int
 add_tasks(PyObject *module)
@@ -142,15 +179,8 @@ add_tasks(PyObject *module)
     }
     Py_DECREF(all); /* the module keeps it */
     for (int i = 0; i < LA_NTASKS; i++) {
-        const struct la_task_row *row = &la_task_rows[i];
-        for (int dtype = 0; dtype < LA_NDTYPES; dtype++) {
-            task_loops[i][dtype] = (struct la_task_loop){i, (enum la_dtype)dtype};
-            task_data[i][dtype] = &task_loops[i][dtype];
-        }
-        PyObject *ufunc = PyUFunc_FromFuncAndDataAndSignature(
-            task_functions, task_data[i], type_rows(row->nin + row->nout), LA_NDTYPES,
-            row->nin, row->nout, PyUFunc_None, row->name, row->doc, 0, row->signature);
-        if (ufunc == NULL || PyDict_SetItemString(all, row->name, ufunc) < 0) {
+        PyObject *ufunc = new_task(i);
+        if (ufunc == NULL || PyDict_SetItemString(all, la_task_rows[i].name, ufunc) < 0) {
             Py_XDECREF(ufunc);
             return -1;
         }

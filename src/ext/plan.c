@@ -11,172 +11,159 @@
 #include "plan.h"
 
 #include <fenv.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cpu.h"
+#include "interrupt.h"
 #include "pool.h"
-
-/* Operands of the operators, in the order of their gufuncs' signatures. */
-enum operand { Q, K, V, G, SCALE, EPS, O, DQ, DK, DV, NOPERANDS };
 
 struct job {
     const struct la_kernel *kernel;
-    struct la_head head;            /* of batch index 0, scratch excepted */
-    char *base[NOPERANDS];
-    ptrdiff_t outer[NOPERANDS];     /* step from head to head, bytes */
-    size_t itemsize;
+    const struct la_form *form;
+    struct la_head head;            /* what all pieces share; no data yet */
+    char *base[LA_NOPERANDS];
+    ptrdiff_t outer[LA_NOPERANDS];  /* step from head to head, bytes */
+    ptrdiff_t inner[LA_NOPERANDS];  /* step from sequence to sequence, bytes */
     enum la_dtype dtype;
-    ptrdiff_t panels, width;        /* column panels of v and o, columns each */
+    ptrdiff_t sequences;
+    ptrdiff_t panels, width;        /* column panels of the values, columns each */
     char *scratch;
     size_t lane_bytes;
-    atomic_int stop;
-    struct timespec last_look;
+    struct la_interrupt interrupt;
 };
-
-/* --- Ctrl-C -------------------------------------------------------------- */
-
-/* Looks for signals at most every LOOK_MS: taking the GIL may mean waiting. */
-enum { LOOK_MS = 30 };
-
-#if defined(CLOCK_MONOTONIC_COARSE)
-#define LA_CLOCK CLOCK_MONOTONIC_COARSE
-#else
-#define LA_CLOCK CLOCK_MONOTONIC
-#endif
-
-static void
-look_for_signals(struct job *job)
-{
-    const PyGILState_STATE gil = PyGILState_Ensure();
-    if (PyErr_CheckSignals() != 0) {
-        atomic_store(&job->stop, 1);
-    }
-    PyGILState_Release(gil);
-}
 
 static void
 idle(void *arg)
 {
-    look_for_signals(arg);
-}
-
-static int
-poll_worker(void *arg)
-{
-    return atomic_load_explicit(&((struct job *)arg)->stop, memory_order_relaxed);
-}
-
-static int
-poll_caller(void *arg)
-{
-    struct job *job = arg;
-    struct timespec now;
-    clock_gettime(LA_CLOCK, &now);
-    const int64_t ms = (int64_t)(now.tv_sec - job->last_look.tv_sec) * 1000 +
-                       (now.tv_nsec - job->last_look.tv_nsec) / 1000000;
-    if (ms >= LOOK_MS) {
-        look_for_signals(job);
-        clock_gettime(LA_CLOCK, &job->last_look);
-    }
-    return poll_worker(job);
+    la_interrupt_look(&((struct job *)arg)->interrupt);
 }
 
 /* --- operands ------------------------------------------------------------- */
 
-static double
-scalar(const struct job *job, enum operand which, size_t head)
+static ptrdiff_t
+dimension(const struct la_form *form, const ptrdiff_t *dimensions, char letter,
+          ptrdiff_t otherwise)
 {
-    const char *p = job->base[which] + (ptrdiff_t)head * job->outer[which];
-    if (job->dtype == LA_F32) {
-        float x;
-        memcpy(&x, p, sizeof(x));
-        return x;
-    }
-    double x;
-    memcpy(&x, p, sizeof(x));
-    return x;
+    const int i = la_form_dim(form, letter);
+    return i < 0 ? otherwise : dimensions[1 + i];
 }
 
-/* Reads a call's operands, in signature order, into the job. */
+/* Reads sizes and steps of a call, in the order of its form, into the job. */
 static void
-name_operands(struct job *job, const struct la_loop *loop, char **args,
+name_operands(struct job *job, const struct la_form *form, char **args,
               const ptrdiff_t *dimensions, const ptrdiff_t *steps)
 {
-    const int backward = loop->op == LA_causal_backward ||
-                         loop->op == LA_noncausal_backward;
-    const int cross = loop->op == LA_noncausal || loop->op == LA_noncausal_backward;
     struct la_head *h = &job->head;
-    struct la_array *const matrices[NOPERANDS] = {
-        [Q] = &h->q, [K] = &h->k, [V] = &h->v, [G] = &h->g,
-        [O] = &h->o, [DQ] = &h->dq, [DK] = &h->dk, [DV] = &h->dv,
-    };
-    enum operand order[NOPERANDS];
-    int count = 0;
-    order[count++] = Q, order[count++] = K, order[count++] = V;
-    if (backward) {
-        order[count++] = G;
-    }
-    order[count++] = SCALE;
-    if (loop->normalize) {
-        order[count++] = EPS;
-    }
-    if (backward) {
-        order[count++] = DQ, order[count++] = DK, order[count++] = DV;
-    }
-    else {
-        order[count++] = O;
-    }
-
+    const int count = form->nin + form->nout;
     const ptrdiff_t *core = steps + count;
     for (int i = 0; i < count; i++) {
-        struct la_array *x = matrices[order[i]];
-        job->base[order[i]] = args[i];
-        job->outer[order[i]] = steps[i];
+        const struct la_slot *slot = &form->slots[i];
+        const int by_sequence = slot->dims[0] == 'r';
+        struct la_array *x = la_operand_in(h, slot->id);
+        job->base[slot->id] = args[i];
+        job->outer[slot->id] = steps[i];
+        job->inner[slot->id] = by_sequence ? core[0] : 0;
         if (x != NULL) {
-            x->rs = *core++;
-            x->cs = *core++;
+            x->rs = slot->rank - by_sequence > 1 ? core[slot->rank - 2] : 0;
+            x->cs = core[slot->rank - 1];
         }
+        core += slot->rank;
     }
-    h->n = dimensions[1];
-    h->d = dimensions[2];
-    h->s = cross ? dimensions[3] : h->n;
-    h->m = cross ? dimensions[4] : dimensions[3];
-    h->map = loop->map;
-    h->normalize = loop->normalize;
+    job->form = form;
+    job->sequences = dimension(form, dimensions, 'r', 1);
+    h->n = dimension(form, dimensions, 'n', 1);
+    h->s = dimension(form, dimensions, 's', h->n);
+    h->d = dimension(form, dimensions, 'd', 0);
+    h->m = dimension(form, dimensions, 'm', 0);
 }
 
 /* --- pieces of work ------------------------------------------------------- */
+
+/* One head, one of its sequences, one panel of value columns. */
+struct piece {
+    ptrdiff_t head, sequence, panel;
+};
+
+static char *
+at(const struct job *job, enum la_operand id, struct piece p)
+{
+    return job->base[id] + p.head * job->outer[id] + p.sequence * job->inner[id];
+}
+
+static double
+number(const struct job *job, enum la_operand id, struct piece p)
+{
+    float single;
+    double x;
+    if (job->dtype == LA_F32) {
+        memcpy(&single, at(job, id, p), sizeof(single));
+        return single;
+    }
+    memcpy(&x, at(job, id, p), sizeof(x));
+    return x;
+}
+
+/* An index operand, forced into [low, high]: a gufunc takes any numbers, and none of
+ * them may lead out of the arrays.  `high` where the form has no such operand. */
+static ptrdiff_t
+limit(const struct job *job, enum la_operand id, struct piece p, ptrdiff_t low,
+      ptrdiff_t high, ptrdiff_t otherwise)
+{
+    ptrdiff_t x = otherwise;
+    if (job->base[id] != NULL) {
+        memcpy(&x, at(job, id, p), sizeof(x));
+    }
+    return x < low ? low : x > high ? high : x;
+}
+
+/* Points the arrays of h at one piece. */
+static void
+place(const struct job *job, struct la_head *h, struct piece p)
+{
+    const struct la_form *form = job->form;
+    const ptrdiff_t begin = limit(job, LA_BEGIN, p, 0, h->n, 0);
+    const ptrdiff_t column = p.panel * job->width;
+    for (int i = 0; i < form->nin + form->nout; i++) {
+        const struct la_slot *slot = &form->slots[i];
+        struct la_array *x = la_operand_in(h, slot->id);
+        if (x == NULL) {
+            continue;
+        }
+        x->data = at(job, slot->id, p);
+        if (slot->dims[0] == 'n') {
+            x->data += begin * x->rs;
+        }
+        if (slot->rank > 0 && slot->dims[slot->rank - 1] == 'm') {
+            x->data += column * x->cs;
+        }
+    }
+    if (p.panel > 0) {
+        h->z1.data = NULL; /* the same in all panels: the first one's to write */
+    }
+    if (job->base[LA_BEGIN] != NULL) {
+        h->n = limit(job, LA_END, p, begin, h->n, h->n) - begin;
+        h->s = h->n;
+    }
+    h->keys = limit(job, LA_KEYS, p, 0, h->s, h->s);
+    h->m = h->m - column < job->width ? h->m - column : job->width;
+}
 
 static int
 run_piece(void *arg, size_t item, int lane)
 {
     struct job *job = arg;
-    const size_t index = item / (size_t)job->panels;
-    const ptrdiff_t column = (ptrdiff_t)(item % (size_t)job->panels) * job->width;
+    const ptrdiff_t group = (ptrdiff_t)item / job->panels;
+    const struct piece p = {group / job->sequences, group % job->sequences,
+                            (ptrdiff_t)item % job->panels};
     struct la_head h = job->head;
-    struct la_array *const matrices[NOPERANDS] = {
-        [Q] = &h.q, [K] = &h.k, [V] = &h.v, [G] = &h.g,
-        [O] = &h.o, [DQ] = &h.dq, [DK] = &h.dk, [DV] = &h.dv,
-    };
-    for (int i = 0; i < NOPERANDS; i++) {
-        if (matrices[i] != NULL && job->base[i] != NULL) {
-            matrices[i]->data = job->base[i] + (ptrdiff_t)index * job->outer[i];
-        }
-    }
-    if (job->panels > 1) {
-        h.v.data += column * h.v.cs;
-        h.o.data += column * h.o.cs;
-        h.m = h.m - column < job->width ? h.m - column : job->width;
-    }
-    h.scale = scalar(job, SCALE, index);
-    h.eps = h.normalize ? scalar(job, EPS, index) : 0;
+    place(job, &h, p);
+    h.scale = number(job, LA_SCALE, p);
+    h.eps = h.normalize ? number(job, LA_EPS, p) : 0;
     h.scratch = job->scratch + (size_t)lane * job->lane_bytes;
-    h.poll = lane == 0 ? poll_caller : poll_worker;
-    h.poll_arg = job;
+    h.poll = lane == 0 ? la_interrupt_caller : la_interrupt_worker;
+    h.poll_arg = &job->interrupt;
     return job->kernel->run(&h);
 }
 
@@ -191,8 +178,6 @@ cut_panels(struct job *job, size_t heads, int threads, ptrdiff_t lanes)
     if (panels > vectors / 2) {
         panels = vectors / 2;
     }
-    job->width = job->head.m;
-    job->panels = 1;
     if (panels > 1) {
         job->width = (vectors + panels - 1) / panels * lanes;
         job->panels = (job->head.m + job->width - 1) / job->width;
@@ -202,12 +187,21 @@ cut_panels(struct job *job, size_t heads, int threads, ptrdiff_t lanes)
 /* Work below this many multiply-adds is done before a thread would have woken. */
 #define WORTH_THREADS 1e6
 
-static void
-raise_no_memory(void)
+/* Memory for `threads` kernels at once; -1 where there is none. */
+static int
+take_scratch(struct job *job, int threads)
 {
-    const PyGILState_STATE gil = PyGILState_Ensure();
-    PyErr_NoMemory();
-    PyGILState_Release(gil);
+    void *memory = NULL;
+    const size_t bytes = (job->kernel->scratch(&job->head) + LA_ALIGN - 1) / LA_ALIGN;
+    if (bytes > SIZE_MAX / 2 / LA_ALIGN / (size_t)threads) {
+        return -1;
+    }
+    job->lane_bytes = (bytes + 1) * LA_ALIGN;
+    if (posix_memalign(&memory, LA_ALIGN, job->lane_bytes * (size_t)threads) != 0) {
+        return -1;
+    }
+    job->scratch = memory;
+    return 0;
 }
 
 void
@@ -216,33 +210,35 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
 {
     const struct la_loop *loop = data;
     const struct la_table *table = la_cpu_table();
-    const size_t heads = (size_t)dimensions[0];
     struct job job = {.kernel = &table->kernels[loop->op][loop->dtype],
-                      .dtype = loop->dtype,
-                      .itemsize = loop->dtype == LA_F32 ? sizeof(float) : sizeof(double)};
-    name_operands(&job, loop, args, dimensions, steps);
-    const struct la_head *h = &job.head;
+                      .dtype = loop->dtype};
+    struct la_head *h = &job.head;
+    name_operands(&job, loop->form, args, dimensions, steps);
+    h->map = loop->map;
+    h->normalize = loop->normalize;
 
-    const double work = (double)heads * (double)(h->n + h->s) * (double)(h->d + 1) *
-                        (double)(h->m + 1);
+    const size_t heads = (size_t)dimensions[0] * (size_t)job.sequences;
+    const double work = (double)dimensions[0] * (double)(h->n + h->s) *
+                        (double)(h->d + 1) * (double)(h->m + 1);
+    const ptrdiff_t itemsize = loop->dtype == LA_F32 ? sizeof(float) : sizeof(double);
     int threads = work < WORTH_THREADS ? 1 : la_pool_get_num_threads();
     job.panels = 1;
+    job.width = h->m;
     if (loop->op == LA_causal || loop->op == LA_noncausal) {
-        cut_panels(&job, heads, threads, table->vector_bytes / (ptrdiff_t)job.itemsize);
+        cut_panels(&job, heads, threads, table->vector_bytes / itemsize);
     }
     const size_t items = heads * (size_t)job.panels;
+    if (items == 0 || la_interrupt_pending()) {
+        return;
+    }
     if ((size_t)threads > items) {
         threads = (int)items;
     }
-    job.lane_bytes = (job.kernel->scratch(h) + LA_ALIGN - 1) / LA_ALIGN * LA_ALIGN;
-    void *memory = NULL;
-    if (job.lane_bytes > SIZE_MAX / 2 / (size_t)(threads > 0 ? threads : 1) ||
-        posix_memalign(&memory, LA_ALIGN, job.lane_bytes * (size_t)threads + LA_ALIGN)) {
-        raise_no_memory();
+    if (take_scratch(&job, threads) < 0) {
+        la_interrupt_no_memory();
         return;
     }
-    job.scratch = memory;
-    clock_gettime(LA_CLOCK, &job.last_look);
+    la_interrupt_start(&job.interrupt);
 
     /* Lanes beyond a block's edge may raise flags that no number of the result
      * shows: the call raises none. */
@@ -250,5 +246,5 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
     feholdexcept(&before);
     la_pool_run(run_piece, idle, &job, items, threads);
     fesetenv(&before);
-    free(memory);
+    free(job.scratch);
 }

@@ -4,10 +4,11 @@
 
 #include <stddef.h>
 
-#include "../kernel/table.h"
+#include "form.h"
 
 /* What one inner loop of a gufunc computes: its `data`. */
 struct la_loop {
+    const struct la_form *form;
     enum la_op op;
     enum la_map map;
     enum la_dtype dtype;

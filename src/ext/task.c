@@ -133,14 +133,15 @@ la_task_run(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps, vo
     job.piece = row->piece > 0 ? row->piece : n > 0 ? n : 1;
     job.pieces = row->piece > 0 ? (n + job.piece - 1) / job.piece : 1;
     const size_t items = heads * (size_t)job.pieces;
+    if (items == 0 || la_interrupt_pending()) {
+        return;
+    }
     const int threads = threads_for(&job, heads, items);
     job.lane_bytes = (kernel->scratch(&job.task) + LA_ALIGN - 1) / LA_ALIGN * LA_ALIGN;
     void *memory = NULL;
     if (job.lane_bytes > 0 &&
         posix_memalign(&memory, LA_ALIGN, job.lane_bytes * (size_t)threads) != 0) {
-        const PyGILState_STATE gil = PyGILState_Ensure();
-        PyErr_NoMemory();
-        PyGILState_Release(gil);
+        la_interrupt_no_memory();
         return;
     }
     job.scratch = memory;

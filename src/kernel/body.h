@@ -13,6 +13,7 @@
 #include "elementwise.h"
 #include "dpfp.h"
 #include "project.h"
+#include "step.h"
 
 #undef vec
 #undef ivec

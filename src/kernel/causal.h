@@ -6,13 +6,12 @@
  * About 4 n d m flops.  Scratch: the state, d m numbers, and a few chunks.
  * Nothing of row j > i reaches row i. */
 
-/* Rows a chunk: the triangle costs rows (d + m) a token, reading and writing the
- * state d m / rows in memory traffic. */
+/* Rows a chunk: the triangle costs rows (d + m) a token, moving the state d m / rows.
+ * Of d alone, for a panel must give the bits of the whole. */
 static ptrdiff_t
-FN(chunk)(ptrdiff_t d, ptrdiff_t m)
+FN(chunk)(ptrdiff_t d)
 {
-    const ptrdiff_t side = d < m ? d : m;
-    return side <= 64 ? 16 : side <= 192 ? 32 : 64;
+    return d <= 64 ? 16 : d <= 192 ? 32 : 64;
 }
 
 struct FN(causal_room) {
@@ -26,7 +25,7 @@ FN(causal_room)(const struct la_head *h, void *scratch)
 {
     struct FN(causal_room) r;
     struct FN(arena) arena = {scratch, 0};
-    r.rows = FN(chunk)(h->d, h->m);
+    r.rows = FN(chunk)(h->d);
     r.ldd = FN(ld)(h->d);
     r.ldm = FN(ld)(h->m);
     r.a = FN(take)(&arena, r.rows * r.ldd);
@@ -57,16 +56,15 @@ FN(causal)(const struct la_head *h)
         .lda = r.ldd, .ldb = r.ldd, .ldv = r.ldm, .x = r.x, .ldx = r.rows,
         .o = r.o, .ldo = r.ldm, .s = r.s,
     };
-    FN(clear)(r.s, FN(state_size)(h->d, h->m));
-    FN(clear)(r.z, r.ldd);
+    FN(load_state)(r.s, &h->s0, h->d, h->m);
+    FN(load_vector)(r.z, r.ldd, &h->z0, h->d);
     for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         c.rows = h->n - i < r.rows ? h->n - i : r.rows;
         FN(load_mapped)(r.a, r.ldd, &h->q, i, c.rows, h->d, h->map);
-        FN(load_mapped)(r.b, r.ldd, &h->k, i, c.rows, h->d, h->map);
-        FN(load_plain)(r.v, r.ldm, &h->v, i, c.rows, h->m);
+        FN(load_keys)(h, i, c.rows, r.b, r.ldd, r.v, r.ldm);
         if (h->normalize) {
             FN(running_sums)(r.zs, r.z, r.b, r.ldd, c.rows);
             FN(row_dots)(r.den, r.a, r.ldd, r.zs, r.ldd, c.rows, r.ldd);
@@ -76,6 +74,8 @@ FN(causal)(const struct la_head *h)
         FN(sweep)(&c, LA_READ | LA_WRITE);
         FN(store_rows)(&h->o, i, c.rows, h->m, r.o, r.ldm, r.den);
     }
+    FN(store_state)(&h->s1, r.s, h->d, h->m);
+    FN(store_vector)(&h->z1, r.z, r.ldd, h->d);
     return 0;
 }
 
@@ -100,7 +100,7 @@ FN(causal_backward_room)(const struct la_head *h, void *scratch)
 {
     struct FN(causal_backward_room) r;
     struct FN(arena) arena = {scratch, 0};
-    r.rows = FN(chunk)(h->d, h->m);
+    r.rows = FN(chunk)(h->d);
     r.ldd = FN(ld)(h->d);
     r.ldm = FN(ld)(h->m);
     r.x = FN(take)(&arena, r.rows * r.ldd);
@@ -136,8 +136,9 @@ FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) *r)
         .lda = r->ldm, .ldb = r->ldm, .ldv = r->ldd, .x = r->y, .ldx = r->rows,
         .o = r->da, .ldo = r->ldd, .s = r->t,
     };
-    FN(clear)(r->t, FN(state_size)(h->m, h->d));
-    FN(clear)(r->z, r->ldd);
+    const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs};
+    FN(load_state)(r->t, &s0_transposed, h->m, h->d);
+    FN(load_vector)(r->z, r->ldd, &h->z0, h->d);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -145,8 +146,7 @@ FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) *r)
         c.rows = h->n - i < r->rows ? h->n - i : r->rows;
         FN(load_plain)(r->x, r->ldd, &h->q, i, c.rows, h->d);
         FN(load_mapped)(r->a, r->ldd, &h->q, i, c.rows, h->d, h->map);
-        FN(load_mapped)(r->b, r->ldd, &h->k, i, c.rows, h->d, h->map);
-        FN(load_plain)(r->v, r->ldm, &h->v, i, c.rows, h->m);
+        FN(load_keys)(h, i, c.rows, r->b, r->ldd, r->v, r->ldm);
         FN(load_plain)(r->g, r->ldm, &h->g, i, c.rows, h->m);
         FN(scores)(&c);
         FN(sweep)(&c, LA_READ | LA_WRITE);
@@ -175,9 +175,9 @@ FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) *r
         .lda = r->ldm, .ldb = r->ldm, .ldv = r->ldd, .x = r->y, .ldx = r->rows,
         .o = r->da, .ldo = r->ldd, .s = r->t, .bias = r->z, .upper = 1,
     };
-    FN(clear)(r->s, FN(state_size)(h->d, h->m));
-    FN(clear)(r->t, FN(state_size)(h->m, h->d));
-    FN(clear)(r->z, r->ldd);
+    FN(load_state)(r->s, &h->gs, h->d, h->m);
+    FN(transpose_state)(r->t, r->s, h->d, h->m);
+    FN(load_vector)(r->z, r->ldd, &h->gz, h->d);
     for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0; i -= r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -186,8 +186,7 @@ FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) *r
         dv.rows = db.rows = rows;
         FN(load_mapped)(r->a, r->ldd, &h->q, i, rows, h->d, h->map);
         FN(load_plain)(r->x, r->ldd, &h->k, i, rows, h->d);
-        FN(load_mapped)(r->b, r->ldd, &h->k, i, rows, h->d, h->map);
-        FN(load_plain)(r->v, r->ldm, &h->v, i, rows, h->m);
+        FN(load_keys)(h, i, rows, r->b, r->ldd, r->v, r->ldm);
         FN(load_plain)(r->g, r->ldm, &h->g, i, rows, h->m);
         FN(scale_rows)(r->g, r->ldm, rows, r->r + i);
         FN(scores)(&dv);
@@ -202,9 +201,13 @@ FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) *r
             FN(add_weighted)(r->z, r->a, r->ldd, r->w + i, rows);
         }
         FN(chain)(r->da, r->x, r->b, rows * r->ldd, h->map);
+        FN(clear_rows)(r->da, r->ldd, FN(keys_left)(h, i, rows), rows);
+        FN(clear_rows)(r->dv, r->ldm, FN(keys_left)(h, i, rows), rows);
         FN(store_rows)(&h->dk, i, rows, h->d, r->da, r->ldd, NULL);
         FN(store_rows)(&h->dv, i, rows, h->m, r->dv, r->ldm, NULL);
     }
+    FN(store_state)(&h->ds0, r->s, h->d, h->m);
+    FN(store_vector)(&h->dz0, r->z, r->ldd, h->d);
     return 0;
 }
 

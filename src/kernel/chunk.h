@@ -12,6 +12,12 @@ FN(round_up)(ptrdiff_t x, ptrdiff_t step)
     return (x + step - 1) / step * step;
 }
 
+INLINE void
+FN(clear)(T *x, ptrdiff_t count)
+{
+    memset(x, 0, (size_t)count * sizeof(T));
+}
+
 /* Row step of a block of `cols` columns.  Steps of 2 KiB would put the same
  * columns of all rows into the same few sets of the first-level cache. */
 INLINE ptrdiff_t
@@ -80,7 +86,7 @@ FN(load_rows)(T *dst, ptrdiff_t ld, const struct la_array *x, ptrdiff_t first,
         FN(load_row)(dst + i * ld, ld, src, x->cs, cols, rows * x->rs, phi);
     }
     for (; i % MR != 0; i++) {
-        memset(dst + i * ld, 0, (size_t)ld * sizeof(T));
+        FN(clear)(dst + i * ld, ld);
     }
 }
 

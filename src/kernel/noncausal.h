@@ -58,13 +58,12 @@ FN(sum_keys)(const struct la_head *h, const struct FN(noncausal_room) *r)
     };
     FN(clear)(r->s, FN(state_size)(h->d, h->m));
     FN(clear)(r->z, r->ldd);
-    for (ptrdiff_t j = 0; j < h->s; j += LA_BLOCK) {
+    for (ptrdiff_t j = 0; j < h->keys; j += LA_BLOCK) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        c.rows = h->s - j < LA_BLOCK ? h->s - j : LA_BLOCK;
-        FN(load_mapped)(r->a, r->ldd, &h->k, j, c.rows, h->d, h->map);
-        FN(load_plain)(r->v, r->ldm, &h->v, j, c.rows, h->m);
+        c.rows = FN(keys_left)(h, j, LA_BLOCK);
+        FN(load_keys)(h, j, c.rows, r->a, r->ldd, r->v, r->ldm);
         FN(add_rows)(r->z, r->a, r->ldd, c.rows);
         FN(sweep)(&c, LA_WRITE);
     }
@@ -160,11 +159,12 @@ FN(noncausal_dkv)(const struct la_head *h, const struct FN(noncausal_room) *r)
         const ptrdiff_t rows = h->s - j < LA_BLOCK ? h->s - j : LA_BLOCK;
         dv.rows = db.rows = rows;
         FN(load_plain)(r->x, r->ldd, &h->k, j, rows, h->d);
-        FN(load_mapped)(r->a, r->ldd, &h->k, j, rows, h->d, h->map);
-        FN(load_plain)(r->v, r->ldm, &h->v, j, rows, h->m);
+        FN(load_keys)(h, j, rows, r->a, r->ldd, r->v, r->ldm);
         FN(sweep)(&dv, LA_READ);
         FN(sweep)(&db, LA_READ);
         FN(chain)(r->da, r->x, r->a, rows * r->ldd, h->map);
+        FN(clear_rows)(r->da, r->ldd, FN(keys_left)(h, j, rows), rows);
+        FN(clear_rows)(r->dv, r->ldm, FN(keys_left)(h, j, rows), rows);
         FN(store_rows)(&h->dk, j, rows, h->d, r->da, r->ldd, NULL);
         FN(store_rows)(&h->dv, j, rows, h->m, r->dv, r->ldm, NULL);
     }

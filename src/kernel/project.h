@@ -37,21 +37,6 @@ FN(project_room)(const struct la_task *t)
     return FN(cut_project)(&dry).bytes;
 }
 
-/* state = factor x (K,W), by column tiles as a sweep wants it. */
-static void
-FN(pack_state)(T *state, const struct la_array *x, ptrdiff_t K, ptrdiff_t W, T factor)
-{
-    const ptrdiff_t Wp = FN(round_up)(W, VL);
-    FN(clear)(state, FN(state_size)(K, W));
-    for (ptrdiff_t l = 0; l < K; l++) {
-        for (ptrdiff_t j = 0; j < W; j++) {
-            T y;
-            memcpy(&y, x->data + l * x->rs + j * x->cs, sizeof(T));
-            FN(state_at)(state, K, Wp, l, j / VL * VL)[j % VL] = factor * y;
-        }
-    }
-}
-
 /* Rows of x, u = t x omega and h = t^2 |x|^2 / 2 for one block. */
 static void
 FN(project_rows)(const struct FN(project_room) *r, const struct la_array *x,
@@ -77,7 +62,10 @@ FN(project)(const struct la_task *t, const int nout, void (*f)(vec *y, vec u, ve
     const ptrdiff_t d = t->dim[1], m = t->dim[2];
     const T root = FN(number)(&t->x[2]);
     const vec c = FN(set1)((T)(1 / sqrt((double)m)));
-    FN(pack_state)(r.omega, &t->x[1], d, m, root);
+    FN(load_state)(r.omega, &t->x[1], d, m);
+    for (ptrdiff_t i = 0; i < FN(state_size)(d, m); i++) {
+        r.omega[i] *= root;
+    }
     for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
         const ptrdiff_t rows = t->rows - i < LA_BLOCK ? t->rows - i : LA_BLOCK;
         FN(project_rows)(&r, &t->x[0], t->first + i, rows, d, m, root);
