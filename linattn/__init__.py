@@ -1,6 +1,6 @@
 """Linear attention for CPUs: forward, backward and recurrent, as NumPy gufuncs in C."""
 
-from . import ufuncs
+from . import feature_maps, ufuncs
 from ._config import (
     get_isa,
     get_num_threads,
@@ -18,6 +18,7 @@ __all__ = [
     "__version__",
     "causal",
     "causal_backward",
+    "feature_maps",
     "get_isa",
     "get_num_threads",
     "noncausal",

@@ -13,6 +13,7 @@
 #include "elementwise.h"
 #include "dpfp.h"
 #include "project.h"
+#include "running.h"
 #include "step.h"
 
 #undef vec
@@ -35,3 +36,6 @@
 #undef SIN_COEFFICIENTS
 #undef COS_COEFFICIENTS
 #undef FAR
+#undef LARGEST
+#undef STEP_HIGH
+#undef STEP_LOW

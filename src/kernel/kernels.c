@@ -15,6 +15,7 @@
 #define LA_LANES LA_LANES_f32
 #define LA_MM(op) LA_PASTE(LA_MM_PREFIX(op), _ps)
 #define ROUND_MAGIC 0x1.8p23f
+#define LARGEST 0x1.fffffep127f
 #define EXPONENT_BIAS 127
 #define MANTISSA_BITS 23
 #define EXP_MIN -104.0f
@@ -37,6 +38,7 @@
 #define LA_LANES LA_LANES_f64
 #define LA_MM(op) LA_PASTE(LA_MM_PREFIX(op), _pd)
 #define ROUND_MAGIC 0x1.8p52
+#define LARGEST 0x1.fffffffffffffp1023
 #define EXPONENT_BIAS 1023
 #define MANTISSA_BITS 52
 #define EXP_MIN -746.0
