@@ -19,7 +19,7 @@ from ._state import State
 from .feature_maps import PositiveRandomFeatures
 
 BITS = 96  #: a state's scale moves by so many powers of two, see STEP_HIGH in running.h
-BLOCK = 1024  #: tokens mapped at a time
+BLOCK = 512  #: tokens mapped at a time
 
 
 class _Segment(NamedTuple):
@@ -56,6 +56,10 @@ class _Call:
         self.keys = np.broadcast_to(lengths, self.batch)
         self.state = self._start(name, state)
 
+    @property
+    def operands(self) -> tuple[np.ndarray, ...]:
+        return self.q, self.k, self.v, *self.state
+
     def _start(self, name: str, state: State | None) -> State:
         core = (self.f, self.shape[-1])
         if state is None:
@@ -76,9 +80,14 @@ class _Call:
     def segments(self, operator: Callable, o: np.ndarray | None, block: int, options: dict) -> Iterator:
         """Runs the operator over all segments, writing o; yields each; ends with self.state."""
         state = self.state
+        # A forward call has no use for a block behind it, and maps into the same memory.
+        room = () if o is None else tuple(
+            np.empty((*self.batch, min(block, self.n), self.f), self.dtype) for _ in range(2)
+        )
         for first in range(0, self.n, block):
             tokens = slice(first, min(first + block, self.n))
-            a, b, top, rows = self._features((), tokens, state.log_scale)
+            into = tuple(x[..., : tokens.stop - first, :] for x in room)
+            a, b, top, rows = self._features((), tokens, state.log_scale, into)
             if (rows == tokens.stop - first).all():
                 state, segment = self._run(operator, (), tokens, a, b, state, top, o, options)
                 yield segment
@@ -102,12 +111,13 @@ class _Call:
         for x, y in zip(states, state, strict=True):
             x[head] = y
 
-    def _features(self, head: Any, tokens: slice, top: np.ndarray) -> tuple:
+    def _features(self, head: Any, tokens: slice, top: np.ndarray, into: tuple = ()) -> tuple:
         rows = (*head, ..., tokens, slice(None))
         keys = self.keys_in(head, tokens)
         return tasks["running_features"](
-            self.q[rows], self.k[rows], self.omega, self.factor, keys.astype(self.dtype), top
-        )
+            self.q[rows], self.k[rows], self.omega, self.factor, keys.astype(self.dtype), top,
+            out=(*(into or (None, None)), None, None),
+        )  # fmt: skip
 
     def keys_in(self, head: Any, tokens: slice) -> np.ndarray:
         """How many of the tokens have keys."""
@@ -138,10 +148,11 @@ def causal(
     call = _Call("causal", phi, q, k, v, None, key_lengths, initial_state)
     if out is not None:
         _check.out("causal", out, call.shape, call.q, call.k, call.v)
-    o = np.empty(call.shape, call.dtype)
+    direct = out is not None and not any(np.may_share_memory(out, x) for x in call.operands)
+    o = out if direct else np.empty(call.shape, call.dtype)
     for _ in call.segments(operator, o, BLOCK, options):
         pass
-    if out is not None:
+    if out is not None and not direct:
         out[...] = o
         o = out
     return (o, call.state) if return_state else o

@@ -17,7 +17,8 @@
 
 struct FN(running_room) {
     struct FN(project_room) keys;
-    T *u, *top, *high, *low, *limit; /* u of queries; M, K in two parts, M's limit by feature */
+    T *u, *most, *c;            /* of queries */
+    T *top, *high, *low, *limit; /* by feature: M, K in two parts, how far M may go */
     size_t bytes;
 };
 
@@ -30,6 +31,8 @@ FN(cut_running)(const struct la_task *t)
     struct FN(running_room) r = {.keys = FN(cut_project)(&keys)};
     struct FN(arena) arena = {t->scratch, r.keys.bytes};
     r.u = FN(take)(&arena, LA_BLOCK * r.keys.ldm);
+    r.most = FN(take)(&arena, LA_BLOCK * VL);
+    r.c = FN(take)(&arena, LA_BLOCK);
     r.top = FN(take)(&arena, r.keys.ldm);
     r.high = FN(take)(&arena, r.keys.ldm);
     r.low = FN(take)(&arena, r.keys.ldm);
@@ -61,32 +64,33 @@ FN(set_steps)(const struct FN(running_room) *r)
     }
 }
 
-/* Adds a key's exponents u - h to M; whether one passed its limit. */
+/* Key i's exponents, u becoming u - h; whether one passed its feature's limit. */
 INLINE int
-FN(raise_top)(const struct FN(running_room) *r, T *u, T h, ptrdiff_t f)
+FN(exponents)(const struct FN(running_room) *r, ptrdiff_t i)
 {
+    T *u = r->keys.u + i * r->keys.ldm;
+    const vec h = FN(set1)(r->keys.h[i]);
     ivec passed = {0};
-    for (ptrdiff_t j = 0; j < f; j += VL) {
-        const vec e = FN(load)(&u[j]) - FN(set1)(h);
+    for (ptrdiff_t j = 0; j < r->keys.ldm; j += VL) {
+        const vec e = FN(load)(&u[j]) - h;
         passed |= e > FN(load)(&r->limit[j]);
         FN(store)(&u[j], e);
     }
     return FN(any)(passed);
 }
 
+/* M with a key's exponents e. */
 INLINE void
-FN(take_key)(const struct FN(running_room) *r, T *e, ptrdiff_t f)
+FN(raise)(const struct FN(running_room) *r, const T *e)
 {
-    for (ptrdiff_t j = 0; j < f; j += VL) {
-        const vec x = FN(load)(&e[j]);
-        FN(store)(&r->top[j], FN(max)(FN(load)(&r->top[j]), x));
-        FN(store)(&e[j], FN(exp)((x - FN(load)(&r->high[j])) - FN(load)(&r->low[j])));
+    for (ptrdiff_t j = 0; j < r->keys.ldm; j += VL) {
+        FN(store)(&r->top[j], FN(max)(FN(load)(&r->top[j]), FN(load)(&e[j])));
     }
 }
 
-/* u becomes a. */
-INLINE void
-FN(take_query)(const struct FN(running_room) *r, T *u, ptrdiff_t f)
+/* In each lane, the largest u + M of a query; f of them count. */
+INLINE vec
+FN(largest)(const struct FN(running_room) *r, const T *u, ptrdiff_t f)
 {
     const ivec lane = FN(iota)();
     vec most = FN(set1)(-(T)INFINITY);
@@ -95,18 +99,68 @@ FN(take_query)(const struct FN(running_room) *r, T *u, ptrdiff_t f)
         const vec sum = FN(load)(&u[j]) + FN(keep)(top > FN(set1)(-LARGEST), top);
         const ivec inside = lane < (ivec)((ivec){0} + (INT)(f - j));
         most = FN(max)(most, FN(select)(inside, sum, most));
-        FN(store)(&u[j], sum);
     }
-    T c = most[0];
-    for (int i = 1; i < VL; i++) {
-        c = most[i] > c ? most[i] : c;
+    return most;
+}
+
+/* c_i from its lanes, for `rows` queries: the network of lane_sums, with max for +. */
+static void
+FN(largest_lanes)(T *c, const T *most, ptrdiff_t rows)
+{
+    for (ptrdiff_t first = 0; first < rows; first += VL) {
+        vec x[VL];
+        for (ptrdiff_t i = 0; i < VL; i++) {
+            x[i] = FN(load)(&most[(first + i) * VL]);
+        }
+        for (ptrdiff_t half = VL / 2; half > 0; half /= 2) {
+            for (ptrdiff_t i = 0; i < half; i++) {
+                x[i] = FN(max)(FN(zip_low)(x[i], x[i + half]),
+                               FN(zip_high)(x[i], x[i + half]));
+            }
+        }
+        FN(store)(&c[first], x[0]);
     }
-    for (ptrdiff_t j = 0; j < f; j += VL) {
-        const vec top = FN(load)(&r->top[j]);
-        const vec above = (FN(keep)(top > FN(set1)(-LARGEST), top) - FN(load)(&r->high[j])) -
-                          FN(load)(&r->low[j]);
-        FN(store)(&u[j], FN(exp)((FN(load)(&u[j]) - FN(set1)(c)) - above));
+}
+
+/* x_ij = exp((x_ij + sign K_j) - c_i) for some rows; c NULL: 0. */
+INLINE void
+FN(exponentials)(const struct FN(running_room) *r, T *x, ptrdiff_t rows, T sign, const T *c)
+{
+    const ptrdiff_t ld = r->keys.ldm;
+    const vec side = FN(set1)(sign);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const vec offset = FN(set1)(c ? c[i] : 0);
+        for (ptrdiff_t j = 0; j < ld; j += VL) {
+            const vec y = (FN(load)(&x[i * ld + j]) + side * FN(load)(&r->high[j])) +
+                          side * FN(load)(&r->low[j]);
+            FN(store)(&x[i * ld + j], FN(exp)(y - offset));
+        }
     }
+}
+
+/* Takes keys and queries into M one by one, from row `first`, and leaves the lanes of c in
+ * r->most; how many rows went before one changed a K. */
+static ptrdiff_t
+FN(running_tops)(const struct FN(running_room) *r, ptrdiff_t first, ptrdiff_t queries,
+                 ptrdiff_t rows, ptrdiff_t f)
+{
+    ptrdiff_t i = 0;
+    for (; i < queries || i < rows; i++) {
+        if (i < rows) {
+            const int passed = FN(exponents)(r, i);
+            if (passed && first + i > 0) {
+                break;
+            }
+            FN(raise)(r, r->keys.u + i * r->keys.ldm);
+            if (first + i == 0) {
+                FN(set_steps)(r);
+            }
+        }
+        if (i < queries) {
+            FN(store)(&r->most[i * VL], FN(largest)(r, r->u + i * r->keys.ldm, f));
+        }
+    }
+    return i;
 }
 
 /* One block of rows from `first`; how many of them were done. */
@@ -120,33 +174,18 @@ FN(running_block)(const struct la_task *t, const struct FN(running_room) *r,
     of_queries.u = r->u;
     FN(project_rows)(&of_queries, &t->x[0], first, queries, d, f, root);
     FN(project_rows)(&r->keys, &t->x[1], first, rows, d, f, root);
-    ptrdiff_t i = 0;
-    for (; i < queries || i < rows; i++) {
-        T *e = r->keys.u + i * ld;
-        if (i < rows && first + i < keys) {
-            if (FN(raise_top)(r, e, r->keys.h[i], f)) {
-                if (first + i > 0) {
-                    break;
-                }
-            }
-            if (first + i == 0) {
-                for (ptrdiff_t j = 0; j < f; j++) {
-                    r->top[j] = e[j] > r->top[j] ? e[j] : r->top[j];
-                }
-                FN(set_steps)(r);
-            }
-            FN(take_key)(r, e, f);
-        }
-        else if (i < rows) {
-            FN(clear)(e, ld);
-        }
-        if (i < queries) {
-            FN(take_query)(r, r->u + i * ld, f);
-        }
-    }
-    FN(store_rows)(&t->x[6], first, i < queries ? i : queries, f, r->u, ld, NULL);
-    FN(store_rows)(&t->x[7], first, i < rows ? i : rows, f, r->keys.u, ld, NULL);
-    return i;
+    ptrdiff_t there = keys - first < rows ? keys - first : rows;
+    there = there > 0 ? there : 0;
+    const ptrdiff_t done = FN(running_tops)(r, first, queries, there, f);
+    const ptrdiff_t most = done < there ? done : queries > rows ? queries : rows;
+    const ptrdiff_t a = most < queries ? most : queries, b = most < rows ? most : rows;
+    FN(largest_lanes)(r->c, r->most, a);
+    FN(exponentials)(r, r->u, a, 1, r->c);
+    FN(exponentials)(r, r->keys.u, b < there ? b : there, -1, NULL);
+    FN(clear_rows)(r->keys.u, ld, there, b);
+    FN(store_rows)(&t->x[6], first, a, f, r->u, ld, NULL);
+    FN(store_rows)(&t->x[7], first, b, f, r->keys.u, ld, NULL);
+    return most;
 }
 
 static int
