@@ -60,6 +60,7 @@ setup(
             include_dirs=[numpy.get_include()],
             define_macros=macros,
             extra_compile_args=COMMON,
+            libraries=["m"],
             extra_link_args=[] if sys.platform == "darwin" else ["-pthread"],
             py_limited_api=not FREE_THREADED,
         )

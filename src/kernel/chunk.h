@@ -18,6 +18,13 @@ FN(span)(ptrdiff_t i, ptrdiff_t rows, ptrdiff_t next, ptrdiff_t n)
     return (struct FN(span)){i, n - i < rows ? n - i : rows, next};
 }
 
+/* `rows` rows from `first` on, with the ones behind them wanted next. */
+INLINE struct FN(span)
+FN(rows_from)(ptrdiff_t first, ptrdiff_t rows)
+{
+    return (struct FN(span)){first, rows, first + rows};
+}
+
 /* Rows a chunk.  The triangle costs rows (d + m) a token, reading and writing the
  * state d m / rows in memory traffic.  Of d alone: a panel of the values must be cut as
  * the whole is, or its bits would differ. */

@@ -29,7 +29,7 @@ FN(load_state)(T *s, const struct la_array *x, ptrdiff_t K, ptrdiff_t m)
     for (ptrdiff_t j = 0; j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
         const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
-        FN(load_plain)(FN(state_at)(s, K, W, 0, j), width, &part, FN(span)(0, K, 0, K),
+        FN(load_plain)(FN(state_at)(s, K, W, 0, j), width, &part, FN(rows_from)(0, K),
                        m - j < width ? m - j : width);
     }
 }
@@ -42,7 +42,7 @@ FN(store_state)(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t m)
     for (ptrdiff_t j = 0; x->data != NULL && j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
         const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
-        FN(store_rows)(&part, FN(span)(0, K, 0, K), m - j < width ? m - j : width,
+        FN(store_rows)(&part, FN(rows_from)(0, K), m - j < width ? m - j : width,
                        FN(state_at)(s, K, W, 0, j), width, NULL);
     }
 }
@@ -61,7 +61,7 @@ static void
 FN(store_vector)(const struct la_array *x, const T *z, ptrdiff_t ld, ptrdiff_t count)
 {
     if (x->data != NULL) {
-        FN(store_rows)(x, FN(span)(0, 1, 0, 1), count, z, ld, NULL);
+        FN(store_rows)(x, FN(rows_from)(0, 1), count, z, ld, NULL);
     }
 }
 

@@ -6,8 +6,6 @@
  * 4 d m flops; reads and writes the state once, which is all its time.  Where no s0
  * is given the state is updated in place, in s1. */
 
-#define STEP_ROWS ((ptrdiff_t)64)
-
 struct FN(step_room) {
     ptrdiff_t ldd, ldm;
     T *a, *b, *v, *o, *z, *den;
@@ -86,15 +84,15 @@ FN(step)(const struct la_head *h)
     const struct FN(step_room) r = FN(step_room)(h, h->scratch);
     const struct la_array *s0 = h->s0.data ? &h->s0 : &h->s1;
     const struct la_array *z0 = h->z0.data ? &h->z0 : &h->z1;
-    const struct FN(span) one = FN(span)(0, 1, 0, 1);
+    const struct FN(span) one = FN(rows_from)(0, 1);
     const int unit = s0->cs == (ptrdiff_t)sizeof(T) && h->s1.cs == (ptrdiff_t)sizeof(T);
     FN(load_mapped)(r.a, r.ldd, &h->q, one, h->d, h->map);
     FN(load_mapped)(r.b, r.ldd, &h->k, one, h->d, h->map);
     FN(load_plain)(r.v, r.ldm, &h->v, one, h->m);
     FN(clear)(r.o, r.ldm);
     /* Sums of so many rows each keep the error of a long column that of a short one. */
-    for (ptrdiff_t l = 0; l < h->d; l += STEP_ROWS) {
-        const ptrdiff_t end = h->d - l < STEP_ROWS ? h->d : l + STEP_ROWS;
+    for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
+        const ptrdiff_t end = h->d - l < LA_BLOCK ? h->d : l + LA_BLOCK;
         ptrdiff_t j = 0;
         for (; unit && j + NR * VL <= h->m; j += NR * VL) {
             FN(step_tile)(&r, s0, &h->s1, l, end, j, NR);
