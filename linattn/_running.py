@@ -40,8 +40,10 @@ class _Call:
         q, k, v, shape = _check.qkv(name, q, k, v, same_length=True)
         self.dtype = _check.result_dtype(q, k, v)
         self.batch, self.n, self.shape = shape[:-2], shape[-2], shape
-        cast = lambda x: np.broadcast_to(  # noqa: E731
-            np.asarray(x, self.dtype), (*self.batch, *x.shape[-2:])
+        cast = (
+            lambda x: np.broadcast_to(  # noqa: E731
+                np.asarray(x, self.dtype), (*self.batch, *x.shape[-2:])
+            )
         )
         self.q, self.k, self.v = cast(q), cast(k), cast(v)
         self.grad = None
@@ -77,12 +79,18 @@ class _Call:
         return State(*(np.broadcast_to(x, (*self.batch, *x.shape[x.ndim - i :]))
                        for x, i in ((s, 2), (z, 1), (np.asarray(top, self.dtype), 1))))  # fmt: skip
 
-    def segments(self, operator: Callable, o: np.ndarray | None, block: int, options: dict) -> Iterator:
+    def segments(
+        self, operator: Callable, o: np.ndarray | None, block: int, options: dict
+    ) -> Iterator:
         """Runs the operator over all segments, writing o; yields each; ends with self.state."""
         state = self.state
         # A forward call has no use for a block behind it, and maps into the same memory.
-        room = () if o is None else tuple(
-            np.empty((*self.batch, min(block, self.n), self.f), self.dtype) for _ in range(2)
+        room = (
+            ()
+            if o is None
+            else tuple(
+                np.empty((*self.batch, min(block, self.n), self.f), self.dtype) for _ in range(2)
+            )
         )
         for first in range(0, self.n, block):
             tokens = slice(first, min(first + block, self.n))
