@@ -13,6 +13,7 @@ static const struct operand {
     [LA_Q] = {"q", LA_TOKENS, 0, offsetof(struct la_head, q)},
     [LA_K] = {"k", LA_TOKENS, 0, offsetof(struct la_head, k)},
     [LA_V] = {"v", LA_TOKENS, 0, offsetof(struct la_head, v)},
+    [LA_BETA] = {"beta", LA_TOKENS, 0, offsetof(struct la_head, beta)},
     [LA_G] = {"grad_out", LA_TOKENS, 0, offsetof(struct la_head, g)},
     [LA_SCALE] = {"scale", LA_NUMBER, 0, 0},
     [LA_EPS] = {"eps", LA_NUMBER, 1, 0},

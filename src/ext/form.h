@@ -11,7 +11,7 @@ enum { LA_MAX_OPERANDS = 24, LA_MAX_DIMS = 6 };
 /* Operands by the names that form.c lists; each is an array of la_head, a number,
  * or an index. */
 enum la_operand {
-    LA_Q, LA_K, LA_V, LA_G,
+    LA_Q, LA_K, LA_V, LA_BETA, LA_G,
     LA_SCALE, LA_EPS,
     LA_BEGIN, LA_END, LA_KEYS,
     LA_S0, LA_Z0, LA_GS, LA_GZ,

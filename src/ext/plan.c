@@ -127,8 +127,11 @@ name_operands(struct job *job, const struct la_loop *loop, char **args,
         job->outer[slot->id] = steps[i];
         job->inner[slot->id] = by_sequence ? core[0] : 0;
         if (x != NULL) {
-            x->rs = slot->rank - by_sequence > 1 ? core[slot->rank - 2] : 0;
-            x->cs = core[slot->rank - 1];
+            const int column = slot->dims[slot->rank - 1] == 'n'; /* a number a token */
+            x->rs = column                         ? core[slot->rank - 1]
+                    : slot->rank - by_sequence > 1 ? core[slot->rank - 2]
+                                                   : 0;
+            x->cs = column ? 0 : core[slot->rank - 1];
             x->type = la_operand_kind(slot->id) == LA_TOKENS ? loop->type : LA_NATIVE;
         }
         core += slot->rank;
@@ -295,7 +298,7 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
     int threads = work < WORTH_THREADS ? 1 : la_pool_get_num_threads();
     job.panels = 1;
     job.width = h->m;
-    if (loop->op == LA_causal || loop->op == LA_noncausal) {
+    if (loop->op == LA_causal || loop->op == LA_noncausal || loop->op == LA_delta) {
         cut_panels(&job, heads, threads, table->vector_bytes / itemsize);
     }
     const size_t items = heads * (size_t)job.panels;

@@ -10,6 +10,7 @@
 #include "causal.h"
 #include "noncausal.h"
 #include "step.h"
+#include "delta.h"
 
 #undef vec
 #undef ivec
