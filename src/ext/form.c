@@ -30,6 +30,7 @@ static const struct operand {
     [LA_DQ] = {"dq", LA_TOKENS, 0, offsetof(struct la_head, dq)},
     [LA_DK] = {"dk", LA_TOKENS, 0, offsetof(struct la_head, dk)},
     [LA_DV] = {"dv", LA_TOKENS, 0, offsetof(struct la_head, dv)},
+    [LA_DBETA] = {"dbeta", LA_TOKENS, 0, offsetof(struct la_head, dbeta)},
     [LA_DS0] = {"ds0", LA_STATE, 0, offsetof(struct la_head, ds0)},
     [LA_DZ0] = {"dz0", LA_STATE, 1, offsetof(struct la_head, dz0)},
 };

@@ -16,7 +16,7 @@ enum la_operand {
     LA_BEGIN, LA_END, LA_KEYS,
     LA_S0, LA_Z0, LA_GS, LA_GZ,
     LA_O, LA_S, LA_Z,
-    LA_DQ, LA_DK, LA_DV, LA_DS0, LA_DZ0,
+    LA_DQ, LA_DK, LA_DV, LA_DBETA, LA_DS0, LA_DZ0,
     LA_NOPERANDS
 };
 

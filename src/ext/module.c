@@ -53,6 +53,21 @@ static const struct {
     {"delta_channels_state", LA_delta,
      "q(n,d) k(n,d) v(n,m) beta(n,m) scale() begin(r) end(r) keys(r) s0(r,d,m)"
      " -> o(n,m) s(r,d,m)"},
+    {"delta_backward", LA_delta_backward,
+     "q(n,d) k(n,d) v(n,m) beta(n) grad_out(n,m) scale()"
+     " -> dq(n,d) dk(n,d) dv(n,m) dbeta(n)"},
+    {"delta_channels_backward", LA_delta_backward,
+     "q(n,d) k(n,d) v(n,m) beta(n,m) grad_out(n,m) scale()"
+     " -> dq(n,d) dk(n,d) dv(n,m) dbeta(n,m)"},
+    {"delta_state_backward", LA_delta_backward,
+     "q(n,d) k(n,d) v(n,m) beta(n) grad_out(n,m) scale() begin(r) end(r) keys(r)"
+     " s0(r,d,m) grad_s(r,d,m) -> dq(n,d) dk(n,d) dv(n,m) dbeta(n) ds0(r,d,m)"},
+    {"delta_channels_state_backward", LA_delta_backward,
+     "q(n,d) k(n,d) v(n,m) beta(n,m) grad_out(n,m) scale() begin(r) end(r) keys(r)"
+     " s0(r,d,m) grad_s(r,d,m) -> dq(n,d) dk(n,d) dv(n,m) dbeta(n,m) ds0(r,d,m)"},
+    {"delta_step", LA_delta_step,
+     "q(d) k(d) v(m) beta(m) scale() s0(d,m) -> o(m) s(d,m)"},
+    {"_delta_step", LA_delta_step, "q(d) k(d) v(m) beta(m) scale() -> o(m) s(d,m)"},
 };
 
 enum { NFORMS = sizeof(forms) / sizeof(forms[0]) };

@@ -11,6 +11,8 @@
 #include "noncausal.h"
 #include "step.h"
 #include "delta.h"
+#include "delta_backward.h"
+#include "delta_step.h"
 
 #undef vec
 #undef ivec

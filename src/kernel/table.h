@@ -44,7 +44,7 @@ struct la_head {
     struct la_array s0, z0;    /* state before the first token, (d,m) (d) */
     struct la_array s1, z1;    /* state behind the last */
     struct la_array g, gs, gz; /* cotangents of o, s1, z1 */
-    struct la_array dq, dk, dv, ds0, dz0;
+    struct la_array dq, dk, dv, dbeta, ds0, dz0;
     enum la_map map;
     int normalize;
     double scale, eps;
