@@ -12,12 +12,16 @@ from ._state import State
 from ._version import __version__
 from .attention import causal, noncausal, step
 from .backward import causal_backward, noncausal_backward
+from .delta import delta, delta_backward, delta_step
 
 __all__ = [
     "State",
     "__version__",
     "causal",
     "causal_backward",
+    "delta",
+    "delta_backward",
+    "delta_step",
     "get_isa",
     "get_num_threads",
     "noncausal",
