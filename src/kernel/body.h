@@ -16,6 +16,9 @@
 #include "project.h"
 #include "running.h"
 #include "step.h"
+#include "delta.h"
+#include "delta_backward.h"
+#include "delta_step.h"
 
 #undef vec
 #undef ivec
