@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from report import Report, Row, options
 
 import linattn
 from linattn import _memory
+from linattn._timing import CONTENDERS, LINEAR
 
 #: A token of one head is the unit of the nanoseconds printed.
 TOKENS = {name: bench.heads * bench.n for name, bench in BENCH.items()}
@@ -35,6 +37,8 @@ def main() -> int:
         long_sequence(report, 3 if args.quick else 9)
         layout(report, rounds)
     two_threads(report, rounds)
+    for n in (2_000,) if args.quick else (10_000, 20_000):
+        experiment(report, n, 9)
     memory(report, 1 << (16 if args.quick else 20))
     overhead(report, rounds)
     if args.wheel:
@@ -148,6 +152,25 @@ def two_threads(report: Report, rounds: int) -> None:
             tokens=(TOKENS[bench.name],) * 2,
             threads=2,
         )
+
+
+def experiment(report: Report, n: int, rounds: int) -> None:
+    """``python -m linattn timing`` without its slow order: float64 ones, D = 500, all cores."""
+    q, k, v = np.ones((3, n, 500))
+    cores = linattn.get_num_threads()
+    for name, target in (("noncausal", 0.8), ("causal", 1.0)):
+        order = CONTENDERS[f"linattn.{name}"]
+        with threads(cores):
+            ratio(
+                report,
+                f"timing experiment, N = {n:,}: {name} / Q (K^T V) in NumPy",
+                partial(order, q, k, v),
+                partial(CONTENDERS[LINEAR], q, k, v),
+                rounds,
+                target=target,
+                tokens=(n, n),
+                threads=cores,
+            )
 
 
 def memory(report: Report, n: int) -> None:

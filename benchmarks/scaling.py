@@ -25,8 +25,8 @@ from linattn import _memory
 D = 64
 LENGTHS = tuple(4**power for power in range(4, 11))  # 256 to 1,048,576
 MODES = ("forward", "forward + backward")
-#: A contender whose last call took longer than so many seconds is not asked for four times the N.
-PATIENCE = 5.0
+#: Seconds the next call may be expected to take, where four times the N take 16 times the time.
+PATIENCE = 20.0
 
 
 @dataclass
@@ -66,7 +66,7 @@ def climb(args: argparse.Namespace, name: str, mode: str, lengths: Sequence[int]
     points: list[Point] = []
     for n in lengths:
         have, last = _memory.available(), points[-1] if points else None
-        if last and last.seconds > PATIENCE:
+        if last and 16 * last.seconds > PATIENCE:
             say(args, f"{name}, {mode}, N = {n:,}: skipped, would take too long")
             break
         if last and last.memory and have and 16 * last.memory > have and "NumPy" in name:

@@ -8,11 +8,16 @@ from ._config import (
     set_num_threads,
     show_config,
 )
+from ._state import State
 from ._version import __version__
-from .attention import causal, causal_backward, noncausal, noncausal_backward
+from .attention import causal, noncausal, step
+from .backward import causal_backward, noncausal_backward
+from .streaming import blocks, stream
 
 __all__ = [
+    "State",
     "__version__",
+    "blocks",
     "causal",
     "causal_backward",
     "get_isa",
@@ -22,5 +27,7 @@ __all__ = [
     "set_isa",
     "set_num_threads",
     "show_config",
+    "step",
+    "stream",
     "ufuncs",
 ]

@@ -8,15 +8,17 @@ Nothing has been written by then.
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
 
+# bfloat16 is not NumPy's own: it is known by its name.
 _FAST = (np.dtype(np.float32), np.dtype(np.float64))
 
 
-def operand(function: str, name: str, x: Any) -> Any:
-    """``x`` as an array of real numbers with at least two axes."""
+def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
+    """``x`` as an array of real numbers with at least so many axes."""
     if type(x) is not np.ndarray:
         if isinstance(x, np.ma.MaskedArray):
             raise TypeError(
@@ -25,14 +27,18 @@ def operand(function: str, name: str, x: Any) -> Any:
             )
         if isinstance(x, np.ndarray) or not hasattr(x, "__array_ufunc__"):
             x = np.asarray(x)  # subclasses, lists, tensors; dask and its like stay
-    if x.dtype not in _FAST and not (x.dtype.kind in "biuf" and x.dtype.itemsize <= 8):
+    dtype = x.dtype
+    if dtype not in _FAST and not (
+        (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.name == "bfloat16"
+    ):
         raise TypeError(
-            f"{function}: {name} has dtype {x.dtype}; expected float32, float64, "
-            "or a real dtype that casts to them"
+            f"{function}: {name} has dtype {dtype}; expected float16, bfloat16, float32, "
+            "float64, or a real dtype that casts to them"
         )
-    if x.ndim < 2:
+    if x.ndim < axes:
         raise ValueError(
-            f"{function}: {name} has shape {x.shape}; expected at least two axes, (..., n, d)"
+            f"{function}: {name} has shape {x.shape}; expected at least {axes} "
+            f"{'axis, (..., d)' if axes == 1 else 'axes, (..., n, d)'}"
         )
     return x
 
@@ -44,8 +50,7 @@ def qkv(function: str, q: Any, k: Any, v: Any, *, same_length: bool) -> tuple[An
     s = k.shape[-2]
     if k.shape[-1] != d:
         raise ValueError(
-            f"{function}: k has shape {k.shape}; expected (..., {s}, {d}), "
-            f"as q has shape {q.shape}"
+            f"{function}: k has shape {k.shape}; expected (..., {s}, {d}), as q has shape {q.shape}"
         )
     if same_length and s != n:
         raise ValueError(
@@ -69,24 +74,68 @@ def qkv(function: str, q: Any, k: Any, v: Any, *, same_length: bool) -> tuple[An
     return q, k, v, (*batch, n, v.shape[-1])
 
 
+def token(function: str, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any, tuple]:
+    """The operands of one token, (..., d) and (..., m), and their leading axes."""
+    q, k, v = (operand(function, name, x, 1) for name, x in (("q", q), ("k", k), ("v", v)))
+    if k.shape[-1] != q.shape[-1]:
+        raise ValueError(
+            f"{function}: k has shape {k.shape}; expected (..., {q.shape[-1]}), "
+            f"as q has shape {q.shape}"
+        )
+    batch = q.shape[:-1]
+    if k.shape[:-1] != batch or v.shape[:-1] != batch:
+        try:
+            batch = np.broadcast_shapes(batch, k.shape[:-1], v.shape[:-1])
+        except ValueError:
+            raise ValueError(
+                f"{function}: the leading axes of q {q.shape}, k {k.shape} and v {v.shape} "
+                "do not broadcast; expected equal lengths, or 1, axis by axis"
+            ) from None
+    return q, k, v, batch
+
+
+def in_place(function: str, s: np.ndarray, z: np.ndarray | None, batch: tuple) -> None:
+    """A state that can be written to: nothing of it broadcast or read-only."""
+    for field, array, core in (("s", s, 2), ("z", z, 1)):
+        if array is None:
+            continue
+        lead = array.shape[: array.ndim - core]
+        if lead != batch:
+            raise ValueError(
+                f"{function}: state.{field} has shape {array.shape}; expected leading axes "
+                f"{batch} to be updated in place"
+            )
+        if not array.flags.writeable:
+            raise ValueError(f"{function}: state.{field} is read-only; expected a writeable array")
+
+
 def cotangent(function: str, g: Any, expected: tuple) -> Any:
     """``grad_out``, which must broadcast to the shape of the output."""
     g = operand(function, "grad_out", g)
     if g.shape != expected:
-        if g.shape[-2:] == expected[-2:] and g.ndim <= len(expected):
-            extra = len(expected) - g.ndim
-            if all(a in (1, b) for a, b in zip(g.shape, expected[extra:], strict=True)):
-                return g
+        if g.shape[-2:] == expected[-2:] and _broadcasts_to(g.shape, expected):
+            return g
         raise ValueError(
-            f"{function}: grad_out has shape {g.shape}; expected {expected}, the shape of the output"
+            f"{function}: grad_out has shape {g.shape}; expected {expected}, as the output"
         )
     return g
+
+
+def positive(function: str, name: str, x: Any) -> int:
+    """``x`` as an integer of at least 1."""
+    try:
+        value = operator.index(x)
+    except TypeError:
+        raise TypeError(f"{function}: {name} is {x!r}; expected an integer") from None
+    if value < 1:
+        raise ValueError(f"{function}: {name} is {value}; expected at least 1")
+    return value
 
 
 def number(function: str, name: str, x: Any) -> float:
     """``x`` as a finite float."""
     if type(x) is not float:
-        if isinstance(x, (str, bytes)) or isinstance(x, complex):
+        if isinstance(x, (str, bytes, complex)):
             raise TypeError(f"{function}: {name} is {x!r}; expected a real number")
         try:
             value = float(x)
@@ -133,6 +182,107 @@ def out(function: str, x: Any, expected: tuple, *operands: Any, name: str = "out
 
 
 def result_dtype(*operands: Any) -> np.dtype:
-    """float32 where every operand casts to it safely, else float64."""
-    single = all(np.can_cast(x.dtype, np.float32) for x in operands)
-    return np.dtype(np.float32 if single else np.float64)
+    """The first of float16, bfloat16, float32 and float64 that every operand casts to."""
+    dtypes = {x.dtype for x in operands}
+    if len(dtypes) == 1:
+        (dtype,) = dtypes
+        if dtype in _FAST or dtype.name == "bfloat16":
+            return dtype
+    for candidate in (np.float16, np.float32):
+        if all(np.can_cast(dtype, candidate) for dtype in dtypes):
+            return np.dtype(candidate)
+    return np.dtype(np.float64)
+
+
+def state_dtype(*operands: Any) -> np.dtype:
+    """What the operands are computed and their states held in: float32 for 16-bit ones."""
+    dtype = result_dtype(*operands)
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+def _integers(function: str, name: str, x: Any) -> np.ndarray:
+    x = np.asarray(x)
+    if x.dtype.kind not in "iu":
+        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected integers")
+    return x.astype(np.intp, copy=False)
+
+
+def key_lengths(function: str, x: Any, limit: int, batch: tuple) -> np.ndarray:
+    """``key_lengths``: integers from 0 to the number of keys, broadcasting to the batch."""
+    x = _integers(function, "key_lengths", x)
+    if not _broadcasts_to(x.shape, batch):
+        raise ValueError(
+            f"{function}: key_lengths has shape {x.shape}; expected one that broadcasts to "
+            f"the leading axes {batch}"
+        )
+    if x.size and (x.min() < 0 or x.max() > limit):
+        raise ValueError(
+            f"{function}: key_lengths has values from {x.min()} to {x.max()}; "
+            f"expected 0 to {limit}, the number of keys"
+        )
+    return x
+
+
+def cu_seqlens(function: str, x: Any, n: int) -> np.ndarray:
+    """``cu_seqlens``: (r + 1,) integers from 0 to n that never decrease."""
+    x = _integers(function, "cu_seqlens", x)
+    if x.ndim != 1 or len(x) < 1:
+        raise ValueError(f"{function}: cu_seqlens has shape {x.shape}; expected (r + 1,)")
+    if x[0] != 0:
+        raise ValueError(f"{function}: cu_seqlens begins with {x[0]}; expected 0")
+    if x[-1] != n:
+        raise ValueError(f"{function}: cu_seqlens ends with {x[-1]}; expected n = {n}")
+    if (x[1:] < x[:-1]).any():
+        i = int(np.argmax(x[1:] < x[:-1]))
+        raise ValueError(
+            f"{function}: cu_seqlens decreases from {x[i]} to {x[i + 1]} at position {i + 1}; "
+            "expected no decrease"
+        )
+    return x
+
+
+def state(
+    function: str,
+    name: str,
+    x: Any,
+    lead: tuple,
+    core: tuple[int, int],
+    dtype: np.dtype,
+    normalize: bool,
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The arrays s and z of a state whose leading axes broadcast to ``lead``."""
+    try:
+        s, z, *rest = x
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{function}: {name} is a {type(x).__name__}; expected a linattn.State(s, z)"
+        ) from None
+    if len(rest) > 1 or (rest and rest[0] is not None):
+        raise ValueError(f"{function}: {name}.log_scale is given; expected None for this map")
+    if normalize and z is None:
+        raise ValueError(f"{function}: {name}.z is None; expected an array, as normalize is True")
+    if not normalize and z is not None:
+        raise ValueError(f"{function}: {name}.z is given; expected None, as normalize is False")
+    f, m = core
+    for field, array, shape in (("s", s, (f, m)), ("z", z, (f,))):
+        if array is None and field == "z":
+            continue
+        if not isinstance(array, np.ndarray):
+            raise TypeError(
+                f"{function}: {name}.{field} is a {type(array).__name__}; expected a NumPy array"
+            )
+        if array.dtype != dtype:
+            raise TypeError(f"{function}: {name}.{field} has dtype {array.dtype}; expected {dtype}")
+        inner = len(shape)
+        if array.shape[array.ndim - inner :] != shape or not _broadcasts_to(
+            array.shape[: array.ndim - inner], lead
+        ):
+            raise ValueError(
+                f"{function}: {name}.{field} has shape {array.shape}; expected {(*lead, *shape)}"
+            )
+    return s, z
+
+
+def _broadcasts_to(shape: tuple, target: tuple) -> bool:
+    extra = len(target) - len(shape)
+    return extra >= 0 and all(a in (1, b) for a, b in zip(shape, target[extra:], strict=True))

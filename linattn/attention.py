@@ -1,4 +1,4 @@
-"""Causal and non-causal linear attention and their gradients."""
+"""Causal and non-causal linear attention, and the recurrent step."""
 
 from __future__ import annotations
 
@@ -6,24 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from . import _check
-from ._linattn import ufuncs as _ufuncs
-
-_MAPS = ("identity", "relu", "elu", "softplus", "exp")
-
-
-def _table(operator: str) -> dict[tuple[str, bool], np.ufunc]:
-    return {
-        (name, normalize): _ufuncs[f"{operator}_{name}{'' if normalize else '_sum'}"]
-        for name in _MAPS
-        for normalize in (True, False)
-    }
-
-
-_CAUSAL = _table("causal")
-_NONCAUSAL = _table("noncausal")
-_CAUSAL_BACKWARD = _table("causal_backward")
-_NONCAUSAL_BACKWARD = _table("noncausal_backward")
+from . import _check, _segments, _state
+from ._gufuncs import CAUSAL, CAUSAL_STATE, NONCAUSAL, NONCAUSAL_KEYS, STEP, scalars
+from ._state import State
 
 
 def causal(
@@ -35,6 +20,10 @@ def causal(
     normalize: bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
+    key_lengths: Any = None,
+    cu_seqlens: Any = None,
+    initial_state: State | None = None,
+    return_state: bool = False,
     out: np.ndarray | None = None,
 ) -> Any:
     """Causal linear attention.
@@ -48,7 +37,8 @@ def causal(
     Parameters
     ----------
     q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
+        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
+        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
     k : array_like, shape (..., n, d)
         Keys.
     v : array_like, shape (..., n, m)
@@ -61,21 +51,34 @@ def causal(
         Added once, to the whole denominator; unused where ``normalize`` is False.
     scale : float, default 1.0
         Multiplies phi(q), in the denominator as well.
+    key_lengths : array_like of int, broadcasting to the leading axes, optional
+        Keys and values at and past it do not exist; every query is computed, and where
+        there is no key at all the output is 0.
+    cu_seqlens : array_like of int, shape (r + 1,), optional
+        r sequences packed along n, sequence i from ``cu_seqlens[i]`` to
+        ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.
+    initial_state : State, optional
+        The state before the first token, ``s`` (..., d, m) and ``z`` (..., d), or
+        (..., r, d, m) and (..., r, d) with ``cu_seqlens``; zeros by default.
+    return_state : bool, default False
+        Return the state behind the last token as well.
     out : ndarray, shape (..., n, m), optional
         Where to put the result; of the result's dtype.  It may overlap an operand.
 
     Returns
     -------
-    ndarray, shape (..., n, m)
+    o : ndarray, shape (..., n, m)
+    state : State
+        Only with ``return_state``.  A sequence cut anywhere continues from it.
 
     Raises
     ------
     TypeError
         If an operand is complex, masked, or not numbers; if ``eps`` or ``scale`` is not a
-        number, or ``out`` has another dtype.
+        number, or ``out`` or a state has another dtype.
     ValueError
         If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
-        finite, or ``out`` has another shape.
+        finite, or lengths, ``out`` or a state do not fit.
     MemoryError
         If there is no room for the result or the scratch.
 
@@ -85,7 +88,7 @@ def causal(
 
     References
     ----------
-    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 9-12.
+    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 9-12
 
     Examples
     --------
@@ -96,9 +99,31 @@ def causal(
            [1., 1.],
            [1., 1.]], dtype=float32)
     """
-    return _forward(
-        "causal", _CAUSAL, True, q, k, v, feature_map, normalize, eps, scale, out
+    gufunc = _check.lookup("causal", CAUSAL, feature_map, normalize)
+    q, k, v, shape = _check.qkv("causal", q, k, v, same_length=True)
+    numbers = scalars("causal", q, k, v, scale, eps, normalize)
+    if out is not None:
+        _check.out("causal", out, shape, q, k, v)
+    single = key_lengths is None and cu_seqlens is None
+    segmented = single and _segments.worthwhile(shape, out, q, k, v)
+    if single and initial_state is None and not return_state and not segmented:
+        return gufunc(q, k, v, *numbers, out=out)
+
+    batch, (n, m), d = shape[:-2], shape[-2:], q.shape[-1]
+    packing = _state.sequences("causal", n, batch, cu_seqlens, key_lengths)
+    dtype = _check.state_dtype(q, k, v)
+    start = _state.operands(
+        "causal", "initial_state", initial_state, packing, batch, (d, m), dtype, normalize
     )
+    key = feature_map, normalize
+    if segmented:
+        result = _check.result_dtype(q, k, v)
+        o, *end = _segments.causal(key, q, k, v, numbers, start, result, shape, out)
+    else:
+        o, *end = CAUSAL_STATE[key](
+            q, k, v, *numbers, *packing.indices, *start, out=(out, *(None for _ in start))
+        )
+    return (o, _state.result(packing, *end)) if return_state else o
 
 
 def noncausal(
@@ -110,6 +135,7 @@ def noncausal(
     normalize: bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
+    key_lengths: Any = None,
     out: np.ndarray | None = None,
 ) -> Any:
     """Linear attention of every query to every key.
@@ -123,7 +149,8 @@ def noncausal(
     Parameters
     ----------
     q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
+        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
+        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
     k : array_like, shape (..., s, d)
         Keys.
     v : array_like, shape (..., s, m)
@@ -136,6 +163,9 @@ def noncausal(
         Added once, to the whole denominator; unused where ``normalize`` is False.
     scale : float, default 1.0
         Multiplies phi(q), in the denominator as well.
+    key_lengths : array_like of int, broadcasting to the leading axes, optional
+        Keys and values at and past it do not exist; every query is computed, and where
+        there is no key at all the output is 0.
     out : ndarray, shape (..., n, m), optional
         Where to put the result; of the result's dtype.  It may overlap an operand.
 
@@ -150,7 +180,7 @@ def noncausal(
         number, or ``out`` has another dtype.
     ValueError
         If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
-        finite, or ``out`` has another shape.
+        finite, or lengths or ``out`` do not fit.
     MemoryError
         If there is no room for the result or the scratch.
 
@@ -160,213 +190,105 @@ def noncausal(
 
     References
     ----------
-    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 5-6.
+    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 5-6
 
     Examples
     --------
     >>> import numpy as np, linattn
-    >>> q = k = v = np.ones((3, 2), np.float32)
-    >>> linattn.noncausal(q, k, v, eps=0.0)
-    array([[1., 1.],
-           [1., 1.],
-           [1., 1.]], dtype=float32)
+    >>> q, k = np.ones((1, 2)), np.ones((4, 2))
+    >>> linattn.noncausal(q, k, np.arange(8.0).reshape(4, 2), eps=0.0)
+    array([[3., 4.]])
     """
-    return _forward(
-        "noncausal", _NONCAUSAL, False, q, k, v, feature_map, normalize, eps, scale, out
-    )
-
-
-def causal_backward(
-    q: Any,
-    k: Any,
-    v: Any,
-    grad_out: Any,
-    *,
-    feature_map: str = "elu",
-    normalize: bool = True,
-    eps: float = 1e-6,
-    scale: float = 1.0,
-) -> tuple[Any, Any, Any]:
-    """Gradients of `causal`.
-
-    Exact for the equation of `causal`, the denominator and ``eps`` included.  The
-    forward result is not needed.
-
-    Parameters
-    ----------
-    q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
-    k : array_like, shape (..., n, d)
-        Keys.
-    v : array_like, shape (..., n, m)
-        Values.
-    grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output of `causal`; it may be
-        an expanded (zero-stride) view.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp'}, default 'elu'
-        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
-    normalize : bool, default True
-        Divide by the sum of the weights.
-    eps : float, default 1e-6
-        Added once, to the whole denominator; unused where ``normalize`` is False.
-    scale : float, default 1.0
-        Multiplies phi(q), in the denominator as well.
-
-    Returns
-    -------
-    dq, dk, dv : ndarray
-        Gradients, in the shapes of q, k and v; those of a broadcast operand are summed
-        over its repeats.
-
-    Raises
-    ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``eps`` or ``scale`` is not a
-        number.
-    ValueError
-        If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
-        finite.
-    MemoryError
-        If there is no room for the result or the scratch.
-
-    Notes
-    -----
-    About 10 n d m floating-point operations a head.  Memory beyond the arrays: 2 d m
-    numbers a thread and two numbers a token.
-
-    Examples
-    --------
-    >>> import numpy as np, linattn
-    >>> q = k = v = np.ones((3, 2))
-    >>> dq, dk, dv = linattn.causal_backward(q, k, v, np.ones((3, 2)), eps=0.0)
-    >>> dv.sum(axis=0)
-    array([3., 3.])
-    """
-    return _backward(
-        "causal_backward",
-        _CAUSAL_BACKWARD,
-        True,
-        q,
-        k,
-        v,
-        grad_out,
-        feature_map,
-        normalize,
-        eps,
-        scale,
-    )
-
-
-def noncausal_backward(
-    q: Any,
-    k: Any,
-    v: Any,
-    grad_out: Any,
-    *,
-    feature_map: str = "elu",
-    normalize: bool = True,
-    eps: float = 1e-6,
-    scale: float = 1.0,
-) -> tuple[Any, Any, Any]:
-    """Gradients of `noncausal`.
-
-    Exact for the equation of `noncausal`, the denominator and ``eps`` included.  The
-    forward result is not needed.
-
-    Parameters
-    ----------
-    q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
-    k : array_like, shape (..., s, d)
-        Keys.
-    v : array_like, shape (..., s, m)
-        Values.
-    grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output of `noncausal`; it may be
-        an expanded (zero-stride) view.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp'}, default 'elu'
-        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
-    normalize : bool, default True
-        Divide by the sum of the weights.
-    eps : float, default 1e-6
-        Added once, to the whole denominator; unused where ``normalize`` is False.
-    scale : float, default 1.0
-        Multiplies phi(q), in the denominator as well.
-
-    Returns
-    -------
-    dq, dk, dv : ndarray
-        Gradients, in the shapes of q, k and v; those of a broadcast operand are summed
-        over its repeats.
-
-    Raises
-    ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``eps`` or ``scale`` is not a
-        number.
-    ValueError
-        If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
-        finite.
-    MemoryError
-        If there is no room for the result or the scratch.
-
-    Notes
-    -----
-    About 5 (n + s) d m floating-point operations a head.  Memory beyond the arrays:
-    4 d m numbers a thread.
-
-    Examples
-    --------
-    >>> import numpy as np, linattn
-    >>> q = k = v = np.ones((3, 2))
-    >>> dq, dk, dv = linattn.noncausal_backward(q, k, v, np.ones((3, 2)), eps=0.0)
-    >>> dv.sum(axis=0)
-    array([3., 3.])
-    """
-    return _backward(
-        "noncausal_backward",
-        _NONCAUSAL_BACKWARD,
-        False,
-        q,
-        k,
-        v,
-        grad_out,
-        feature_map,
-        normalize,
-        eps,
-        scale,
-    )
-
-
-def _forward(function, table, same_length, q, k, v, feature_map, normalize, eps, scale, out):
-    gufunc = _check.lookup(function, table, feature_map, normalize)
-    q, k, v, shape = _check.qkv(function, q, k, v, same_length=same_length)
-    scale = _check.number(function, "scale", scale)
-    eps = _check.number(function, "eps", eps)
+    gufunc = _check.lookup("noncausal", NONCAUSAL, feature_map, normalize)
+    q, k, v, shape = _check.qkv("noncausal", q, k, v, same_length=False)
+    numbers = scalars("noncausal", q, k, v, scale, eps, normalize)
     if out is not None:
-        _check.out(function, out, shape, q, k, v)
-    if normalize:
-        return gufunc(q, k, v, scale, eps, out=out)
-    return gufunc(q, k, v, scale, out=out)
+        _check.out("noncausal", out, shape, q, k, v)
+    if key_lengths is None:
+        return gufunc(q, k, v, *numbers, out=out)
+    keys = _check.key_lengths("noncausal", key_lengths, k.shape[-2], shape[:-2])
+    return NONCAUSAL_KEYS[feature_map, normalize](q, k, v, *numbers, keys, out=out)
 
 
-def _backward(function, table, same_length, q, k, v, grad_out, feature_map, normalize, eps, scale):
-    gufunc = _check.lookup(function, table, feature_map, normalize)
-    q, k, v, shape = _check.qkv(function, q, k, v, same_length=same_length)
-    grad_out = _check.cotangent(function, grad_out, shape)
-    scale = _check.number(function, "scale", scale)
-    eps = _check.number(function, "eps", eps)
-    scalars = (scale, eps) if normalize else (scale,)
-    grads = gufunc(q, k, v, grad_out, *scalars)
-    return tuple(_sum_to(g, x.shape) for g, x in zip(grads, (q, k, v), strict=True))
+def step(
+    q: Any,
+    k: Any,
+    v: Any,
+    state: State,
+    *,
+    feature_map: str = "elu",
+    normalize: bool = True,
+    eps: float = 1e-6,
+    scale: float = 1.0,
+    in_place: bool = False,
+) -> tuple[Any, State]:
+    """One token of `causal`: write to the state, then read it.
 
+    ``s <- s + phi(k) v^T``, ``z <- z + phi(k)``,
+    ``o = scale phi(q)^T s / (scale phi(q).z + eps)``
 
-def _sum_to(grad: Any, shape: tuple) -> Any:
-    """The gradient of an operand that was broadcast: summed over the repeats."""
-    if grad.shape == shape:
-        return grad
-    extra = grad.ndim - len(shape)
-    axes = tuple(range(extra)) + tuple(
-        i + extra for i, n in enumerate(shape) if n == 1 and grad.shape[i + extra] != 1
-    )
-    return grad.sum(axis=axes, keepdims=True).reshape(shape)
+    Parameters
+    ----------
+    q, k : array_like, shape (..., d)
+        The token's query and key.
+    v : array_like, shape (..., m)
+        Its value.
+    state : State
+        The state so far, ``s`` (..., d, m) and ``z`` (..., d), of the result's dtype, or
+        float32 where that has 16 bits.
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp'}, default 'elu'
+        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
+    normalize : bool, default True
+        Divide by the sum of the weights.
+    eps : float, default 1e-6
+        Added once, to the whole denominator; unused where ``normalize`` is False.
+    scale : float, default 1.0
+        Multiplies phi(q), in the denominator as well.
+    in_place : bool, default False
+        Write the new state into the arrays of ``state``, which must then be writeable
+        and have all the leading axes, and return them.
+
+    Returns
+    -------
+    o : ndarray, shape (..., m)
+    state : State
+        The state behind the token.
+
+    Raises
+    ------
+    TypeError
+        If an operand is not real numbers, or ``state`` of another dtype.
+    ValueError
+        If shapes do not match, or ``z`` is missing or superfluous.
+    MemoryError
+        If there is no room for the result.
+
+    Notes
+    -----
+    4 d m floating-point operations a head; the state is read and written once.
+
+    References
+    ----------
+    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 16-20
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> state = linattn.State(np.zeros((2, 2)), np.zeros(2))
+    >>> o, state = linattn.step(np.ones(2), np.ones(2), np.array([3.0, 4.0]), state, eps=0.0)
+    >>> o
+    array([3., 4.])
+    """
+    gufunc = _check.lookup("step", STEP, feature_map, normalize)
+    q, k, v, batch = _check.token("step", q, k, v)
+    numbers = scalars("step", q, k, v, scale, eps, normalize)
+    core, dtype = (q.shape[-1], v.shape[-1]), _check.state_dtype(q, k, v)
+    s, z = _check.state("step", "state", state, batch, core, dtype, normalize)
+    if in_place:
+        _check.in_place("step", s, z, batch)
+    else:
+        s = np.array(np.broadcast_to(s, (*batch, *core)))
+        z = np.array(np.broadcast_to(z, (*batch, core[0]))) if normalize else None
+        state = State(s, z)
+    o = gufunc(q, k, v, *numbers, out=(None, s, z) if normalize else (None, s))[0]
+    return o, state

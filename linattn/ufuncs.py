@@ -2,15 +2,20 @@
 (``out=``, ``axes=``, ``dtype=``, broadcasting, ``__array_ufunc__``).
 
 ``causal_elu(q, k, v, scale, eps)`` is `linattn.causal` with the map elu and the
-normaliser, ``causal_elu_sum(q, k, v, scale)`` the same without it; likewise for
-``noncausal``, ``causal_backward`` and ``noncausal_backward`` and every fused map.
+normaliser, ``causal_elu_sum(q, k, v, scale)`` the same without it; likewise
+``noncausal``, ``causal_backward``, ``noncausal_backward`` and ``step``, with every fused
+map.  The ``_state`` and ``_keys`` forms take more: key counts, and r sequences packed
+along n, each with its initial and final state.  Operands are in each docstring, sizes in
+``signature``.  Indices out of range are brought into it.
 """
 
 from ._linattn import ufuncs as _ufuncs
 
-__all__ = sorted(_ufuncs)
+_public = {name: f for name, f in _ufuncs.items() if not name.startswith("_")}
 
-globals().update(_ufuncs)
+__all__ = sorted(_public)
+
+globals().update(_public)
 
 
 def __dir__() -> list[str]:

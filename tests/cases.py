@@ -102,6 +102,8 @@ WIDE_SIZES = [  # longer chunks, and columns for several panels
     (35, 500, 3),
     (70, 65, 129),
     (70, 128, 128),
+    (20, 512, 512),  # rows of 2 KiB and a multiple of it, in either dtype
+    (20, 250, 505),
 ]
 
 # Keys and queries of different number, for the non-causal operators: (n, s).

@@ -19,7 +19,10 @@ def arguments(operator, **changed):
 
 
 def refuse(operator, error, *words, **changed):
-    """The call fails, its message holds every word, and `out` keeps what it held."""
+    """The call fails, its message holds every word, and `out` keeps what it held.
+
+    The first word is the argument's name, and stands alone.
+    """
     given = arguments(operator, **changed)
     if operator in FORWARD and "out" not in given:
         given["out"] = np.full((5, 3), 7.0)
@@ -27,7 +30,7 @@ def refuse(operator, error, *words, **changed):
     before = out.tobytes() if isinstance(out, np.ndarray) else None
     with pytest.raises(error) as caught:
         getattr(linattn, operator)(**given)
-    for word in (operator, *words):
+    for word in (f"{operator}: ", f" {words[0]} ", *words):
         assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
     if before is not None:
         assert out.tobytes() == before
@@ -56,7 +59,7 @@ def test_batches_differ(operator):
 
 @pytest.mark.parametrize("operator", BACKWARD)
 def test_cotangent_differs(operator):
-    for shape in [(5, 4), (4, 3), (1, 3), (5, 1)]:
+    for shape in [(5, 4), (4, 3), (1, 3), (5, 1), (2, 5, 3)]:
         refuse(operator, ValueError, "grad_out", str(shape), "(5, 3)", grad_out=np.ones(shape))
     refuse(
         operator, ValueError, "grad_out", "(3, 5, 3)",

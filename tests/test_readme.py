@@ -8,7 +8,7 @@ README = Path(__file__).resolve().parent.parent / "README.md"
 TEXT = README.read_text(encoding="utf-8")
 
 
-def test_python_blocks():
+def test_python_blocks(threads):  # one of them sets the number
     blocks = re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.M | re.S)
     assert all(block.startswith(">>> ") for block in blocks), "a block that nothing would run"
     code = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, README.name, README.name, 0)

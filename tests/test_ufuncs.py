@@ -171,10 +171,23 @@ def test_dask_array(causal):
     da = pytest.importorskip("dask.array")
     operands, expected = causal
     chunked = [da.from_array(x, chunks=(1, 2, -1, -1)) for x in operands]
-    lazy = linattn.ufuncs.causal_elu(*chunked, 1.0, 1e-6)
-    assert isinstance(lazy, da.Array)
-    assert lazy.dtype == np.float32
-    np.testing.assert_array_equal(lazy.compute(scheduler="threads"), expected)
+    scalars = np.float32(1), np.float32(1e-6)  # dask makes arrays of them: 1.0 would be float64
+    for lazy in (linattn.ufuncs.causal_elu(*chunked, *scalars), linattn.causal(*chunked)):
+        assert isinstance(lazy, da.Array)
+        o = lazy.compute(scheduler="threads")
+        assert o.dtype == lazy.dtype == np.float32
+        np.testing.assert_array_equal(o, expected)
+
+
+def test_dask_gradients():
+    da = pytest.importorskip("dask.array")
+    case = Case("causal_backward", 19, 6, 7, lead=(2, 3))
+    q, k, v, g = make(case)
+    chunked = [da.from_array(x, chunks=(1, 2, -1, -1)) for x in (q, k, v, g)]
+    grads = linattn.causal_backward(*chunked)
+    for lazy, expected in zip(grads, linattn.causal_backward(q, k, v, g), strict=True):
+        assert lazy.dtype == np.float32
+        np.testing.assert_array_equal(lazy.compute(scheduler="threads"), expected, strict=True)
 
 
 def test_torch_tensor(causal):

@@ -17,30 +17,38 @@ _Static_assert(sizeof(npy_intp) == sizeof(ptrdiff_t), "npy_intp is ptrdiff_t");
 
 /* --- gufuncs --------------------------------------------------------------- */
 
-/* One gufunc is an operator, a map, and whether there is a normaliser. */
-static const struct operator {
+/* One form times the maps, with and without a normaliser, is ten gufuncs. */
+static const struct {
     const char *name;
-    const char *normalized, *sum; /* signatures */
-    int nin, nout;                /* with eps */
-    const char *doc;
-} operators[LA_NOPS] = {
-    [LA_causal] = {"causal", "(n,d),(n,d),(n,m),(),()->(n,m)",
-                   "(n,d),(n,d),(n,m),()->(n,m)", 5, 1,
-                   "q, k, v, scale[, eps] -> o: causal linear attention."},
-    [LA_noncausal] = {"noncausal", "(n,d),(s,d),(s,m),(),()->(n,m)",
-                      "(n,d),(s,d),(s,m),()->(n,m)", 5, 1,
-                      "q, k, v, scale[, eps] -> o: linear attention to all keys."},
-    [LA_causal_backward] = {"causal_backward",
-                            "(n,d),(n,d),(n,m),(n,m),(),()->(n,d),(n,d),(n,m)",
-                            "(n,d),(n,d),(n,m),(n,m),()->(n,d),(n,d),(n,m)", 6, 3,
-                            "q, k, v, grad_out, scale[, eps] -> dq, dk, dv: gradients "
-                            "of causal."},
-    [LA_noncausal_backward] = {"noncausal_backward",
-                               "(n,d),(s,d),(s,m),(n,m),(),()->(n,d),(s,d),(s,m)",
-                               "(n,d),(s,d),(s,m),(n,m),()->(n,d),(s,d),(s,m)", 6, 3,
-                               "q, k, v, grad_out, scale[, eps] -> dq, dk, dv: "
-                               "gradients of noncausal."},
+    enum la_op op;
+    const char *form;
+} forms[] = {
+    {"causal", LA_causal, "q(n,d) k(n,d) v(n,m) scale() eps() -> o(n,m)"},
+    {"causal_state", LA_causal,
+     "q(n,d) k(n,d) v(n,m) scale() eps() begin(r) end(r) keys(r) s0(r,d,m) z0(r,d)"
+     " -> o(n,m) s(r,d,m) z(r,d)"},
+    {"causal_backward", LA_causal_backward,
+     "q(n,d) k(n,d) v(n,m) grad_out(n,m) scale() eps() -> dq(n,d) dk(n,d) dv(n,m)"},
+    {"causal_state_backward", LA_causal_backward,
+     "q(n,d) k(n,d) v(n,m) grad_out(n,m) scale() eps() begin(r) end(r) keys(r)"
+     " s0(r,d,m) z0(r,d) grad_s(r,d,m) grad_z(r,d)"
+     " -> dq(n,d) dk(n,d) dv(n,m) ds0(r,d,m) dz0(r,d)"},
+    {"noncausal", LA_noncausal, "q(n,d) k(s,d) v(s,m) scale() eps() -> o(n,m)"},
+    {"noncausal_keys", LA_noncausal,
+     "q(n,d) k(s,d) v(s,m) scale() eps() keys() -> o(n,m)"},
+    {"noncausal_backward", LA_noncausal_backward,
+     "q(n,d) k(s,d) v(s,m) grad_out(n,m) scale() eps() -> dq(n,d) dk(s,d) dv(s,m)"},
+    {"noncausal_keys_backward", LA_noncausal_backward,
+     "q(n,d) k(s,d) v(s,m) grad_out(n,m) scale() eps() keys()"
+     " -> dq(n,d) dk(s,d) dv(s,m)"},
+    {"state", LA_state, "k(s,d) v(s,m) -> s(d,m) z(d)"},
+    {"step", LA_step,
+     "q(d) k(d) v(m) scale() eps() s0(d,m) z0(d) -> o(m) s(d,m) z(d)"},
+    /* Reads its outputs s and z first, so they must be given: for the wrapper alone. */
+    {"_step", LA_step, "q(d) k(d) v(m) scale() eps() -> o(m) s(d,m) z(d)"},
 };
+
+enum { NFORMS = sizeof(forms) / sizeof(forms[0]) };
 
 static const char *const maps[LA_NMAPS] = {
 #define LA_OP(op)
@@ -48,13 +56,30 @@ static const char *const maps[LA_NMAPS] = {
 #include "../kernel/ops.def"
 };
 
-enum { LA_MAX_OPERANDS = 16 };
+/* The loops of a gufunc: NumPy takes the first that its operands cast to. */
+static const struct {
+    char tokens, rest; /* type letters of arrays of tokens, and of all else */
+    enum la_dtype dtype;
+    enum la_type type;
+} kinds[] = {
+    {NPY_HALF, NPY_FLOAT, LA_F32, LA_HALF},
+    {NPY_FLOAT, NPY_FLOAT, LA_F32, LA_NATIVE},
+    {NPY_DOUBLE, NPY_DOUBLE, LA_F64, LA_NATIVE},
+};
 
-/* NumPy keeps pointers to these for as long as a gufunc lives. */
-static struct la_loop loops[LA_NOPS][LA_NMAPS][2][LA_NDTYPES];
-static void *loop_data[LA_NOPS][LA_NMAPS][2][LA_NDTYPES];
-static char names[LA_NOPS][LA_NMAPS][2][48];
-static char types[LA_MAX_OPERANDS + 1][LA_NDTYPES * LA_MAX_OPERANDS];
+enum { NLOOPS = sizeof(kinds) / sizeof(kinds[0]) };
+
+/* NumPy keeps pointers into these for as long as the gufuncs live. */
+static struct gufunc {
+    char name[64], doc[128];
+    char types[NLOOPS * LA_MAX_OPERANDS];
+    void *data[NLOOPS];
+    struct la_loop loops[NLOOPS + 1]; /* bfloat16 comes last, if at all */
+    PyObject *object;                 /* borrowed: the module keeps it */
+} gufuncs[NFORMS][LA_NMAPS][2];
+
+/* The same for all maps. */
+static struct la_form parsed[NFORMS][2];
 
 static void
 loop_entry(char **args, npy_intp const *dimensions, npy_intp const *steps, void *data)
@@ -62,34 +87,52 @@ loop_entry(char **args, npy_intp const *dimensions, npy_intp const *steps, void 
     la_plan_loop(args, dimensions, steps, data);
 }
 
-static PyUFuncGenericFunction functions[LA_NDTYPES] = {loop_entry, loop_entry};
+static PyUFuncGenericFunction functions[NLOOPS] = {loop_entry, loop_entry, loop_entry};
 
-/* The type letters of a gufunc: one row of `nargs` equal ones for each dtype. */
-static char *
-type_rows(int nargs)
+static int
+type_letter(const struct la_slot *slot, int tokens, int rest)
 {
-    memset(types[nargs], NPY_FLOAT, (size_t)nargs);
-    memset(types[nargs] + nargs, NPY_DOUBLE, (size_t)nargs);
-    return types[nargs];
+    const enum la_kind kind = la_operand_kind(slot->id);
+    return kind == LA_INDEX ? NPY_INTP : kind == LA_TOKENS ? tokens : rest;
 }
 
 static PyObject *
-new_gufunc(enum la_op op, enum la_map map, int normalize)
+new_gufunc(int form, int map, int normalize)
 {
-    const struct operator *o = &operators[op];
-    const int nin = o->nin - !normalize;
-    char *name = names[op][map][normalize];
-    PyOS_snprintf(name, sizeof(names[0][0][0]), "%s_%s%s", o->name, maps[map],
+    struct gufunc *g = &gufuncs[form][map][normalize];
+    const struct la_form *f = &parsed[form][normalize];
+    const int nargs = f->nin + f->nout;
+    char signature[160];
+    la_form_signature(f, signature, sizeof(signature));
+    la_form_names(f, g->doc, sizeof(g->doc));
+    PyOS_snprintf(g->name, sizeof(g->name), "%s_%s%s", forms[form].name, maps[map],
                   normalize ? "" : "_sum");
-    for (int dtype = 0; dtype < LA_NDTYPES; dtype++) {
-        struct la_loop *loop = &loops[op][map][normalize][dtype];
-        *loop = (struct la_loop){op, map, (enum la_dtype)dtype, normalize};
-        loop_data[op][map][normalize][dtype] = loop;
+    for (int k = 0; k < NLOOPS; k++) {
+        g->loops[k] = (struct la_loop){f, forms[form].op, (enum la_map)map, kinds[k].dtype,
+                                       kinds[k].type, normalize};
+        g->data[k] = &g->loops[k];
+        for (int i = 0; i < nargs; i++) {
+            g->types[k * nargs + i] =
+                (char)type_letter(&f->slots[i], kinds[k].tokens, kinds[k].rest);
+        }
     }
-    return PyUFunc_FromFuncAndDataAndSignature(
-        functions, loop_data[op][map][normalize], type_rows(nin + o->nout),
-        LA_NDTYPES, nin, o->nout,
-        PyUFunc_None, name, o->doc, 0, normalize ? o->normalized : o->sum);
+    g->loops[NLOOPS] = (struct la_loop){f, forms[form].op, (enum la_map)map, LA_F32,
+                                        LA_BFLOAT, normalize};
+    return PyUFunc_FromFuncAndDataAndSignature(functions, g->data, g->types, NLOOPS,
+                                               f->nin, f->nout, PyUFunc_None, g->name,
+                                               g->doc, 0, signature);
+}
+
+static int
+add_gufunc(PyObject *all, int form, int map, int normalize)
+{
+    PyObject *gufunc = new_gufunc(form, map, normalize);
+    gufuncs[form][map][normalize].object = gufunc;
+    const int status =
+        gufunc == NULL ? -1
+                       : PyDict_SetItemString(all, gufuncs[form][map][normalize].name, gufunc);
+    Py_XDECREF(gufunc);
+    return status;
 }
 
 static int
@@ -101,20 +144,45 @@ add_gufuncs(PyObject *module)
         return -1;
     }
     Py_DECREF(all); /* the module keeps it */
-    for (int op = 0; op < LA_NOPS; op++) {
-        for (int map = 0; map < LA_NMAPS; map++) {
-            for (int normalize = 0; normalize < 2; normalize++) {
-                PyObject *gufunc = new_gufunc(op, map, normalize);
-                if (gufunc == NULL ||
-                    PyDict_SetItemString(all, names[op][map][normalize], gufunc) < 0) {
-                    Py_XDECREF(gufunc);
+    for (int form = 0; form < NFORMS; form++) {
+        for (int normalize = 0; normalize < 2; normalize++) {
+            if (la_form_read(&parsed[form][normalize], forms[form].form, normalize) < 0) {
+                PyErr_Format(PyExc_SystemError, "bad form: %s", forms[form].form);
+                return -1;
+            }
+            for (int map = 0; map < LA_NMAPS; map++) {
+                if (add_gufunc(all, form, map, normalize) < 0) {
                     return -1;
                 }
-                Py_DECREF(gufunc);
             }
         }
     }
     return 0;
+}
+
+/* Adds a loop for the bfloat16 dtype, a type that NumPy itself does not know. */
+static PyObject *
+add_bfloat16(PyObject *Py_UNUSED(module), PyObject *dtype)
+{
+    PyArray_Descr *descr = NULL;
+    if (!PyArray_DescrConverter(dtype, &descr)) {
+        return NULL;
+    }
+    const int number = descr->type_num;
+    Py_DECREF(descr);
+    struct gufunc *g = &gufuncs[0][0][0];
+    for (size_t i = 0; i < sizeof(gufuncs) / sizeof(*g); i++, g++) {
+        struct la_loop *loop = &g->loops[NLOOPS];
+        int types[LA_MAX_OPERANDS];
+        for (int j = 0; j < loop->form->nin + loop->form->nout; j++) {
+            types[j] = type_letter(&loop->form->slots[j], number, NPY_FLOAT);
+        }
+        if (PyUFunc_RegisterLoopForType((PyUFuncObject *)g->object, number, loop_entry, types,
+                                        loop) < 0) {
+            return NULL;
+        }
+    }
+    Py_RETURN_NONE;
 }
 
 /* --- threads and instruction set ------------------------------------------- */
@@ -199,6 +267,7 @@ set_isa(PyObject *module, PyObject *arg)
 }
 
 static PyMethodDef methods[] = {
+    {"add_bfloat16", add_bfloat16, METH_O, NULL},
     {"get_num_threads", get_num_threads, METH_NOARGS, NULL},
     {"set_num_threads", set_num_threads, METH_O, NULL},
     {"available_isas", available_isas, METH_NOARGS, NULL},

@@ -20,24 +20,40 @@
 #include "cpu.h"
 #include "pool.h"
 
-/* Operands of the operators, in the order of their gufuncs' signatures. */
-enum operand { Q, K, V, G, SCALE, EPS, O, DQ, DK, DV, NOPERANDS };
-
 struct job {
     const struct la_kernel *kernel;
-    struct la_head head;            /* of batch index 0, scratch excepted */
-    char *base[NOPERANDS];
-    ptrdiff_t outer[NOPERANDS];     /* step from head to head, bytes */
-    size_t itemsize;
+    const struct la_form *form;
+    struct la_head head;            /* what all pieces share; no data yet */
+    char *base[LA_NOPERANDS];
+    ptrdiff_t outer[LA_NOPERANDS];  /* step from head to head, bytes */
+    ptrdiff_t inner[LA_NOPERANDS];  /* step from sequence to sequence, bytes */
     enum la_dtype dtype;
-    ptrdiff_t panels, width;        /* column panels of v and o, columns each */
+    ptrdiff_t heads, sequences;
+    ptrdiff_t group;                /* heads a piece */
+    ptrdiff_t panels, width;        /* column panels of the values, columns each */
     char *scratch;
     size_t lane_bytes;
     atomic_int stop;
     struct timespec last_look;
+    fenv_t env; /* the caller's, without traps */
 };
 
 /* --- Ctrl-C -------------------------------------------------------------- */
+
+/* A gufunc goes on to its next inner loop after one that raised an exception.  This
+ * thread's last loop raised one; the next asks whether it still stands. */
+static _Thread_local int raised;
+
+static int
+still_raised(void)
+{
+    if (raised) {
+        const PyGILState_STATE gil = PyGILState_Ensure();
+        raised = PyErr_Occurred() != NULL;
+        PyGILState_Release(gil);
+    }
+    return raised;
+}
 
 /* Looks for signals at most every LOOK_MS: taking the GIL may mean waiting. */
 enum { LOOK_MS = 30 };
@@ -53,6 +69,7 @@ look_for_signals(struct job *job)
 {
     const PyGILState_STATE gil = PyGILState_Ensure();
     if (PyErr_CheckSignals() != 0) {
+        raised = 1;
         atomic_store(&job->stop, 1);
     }
     PyGILState_Release(gil);
@@ -87,112 +104,219 @@ poll_caller(void *arg)
 
 /* --- operands ------------------------------------------------------------- */
 
-static double
-scalar(const struct job *job, enum operand which, size_t head)
+static ptrdiff_t
+dimension(const struct la_form *form, const ptrdiff_t *dimensions, char letter,
+          ptrdiff_t otherwise)
 {
-    const char *p = job->base[which] + (ptrdiff_t)head * job->outer[which];
-    if (job->dtype == LA_F32) {
-        float x;
-        memcpy(&x, p, sizeof(x));
-        return x;
-    }
-    double x;
-    memcpy(&x, p, sizeof(x));
-    return x;
+    const int i = la_form_dim(form, letter);
+    return i < 0 ? otherwise : dimensions[1 + i];
 }
 
-/* Reads a call's operands, in signature order, into the job. */
+/* Reads sizes and steps of a call, in the order of its form, into the job. */
 static void
 name_operands(struct job *job, const struct la_loop *loop, char **args,
               const ptrdiff_t *dimensions, const ptrdiff_t *steps)
 {
-    const int backward = loop->op == LA_causal_backward ||
-                         loop->op == LA_noncausal_backward;
-    const int cross = loop->op == LA_noncausal || loop->op == LA_noncausal_backward;
+    const struct la_form *form = loop->form;
     struct la_head *h = &job->head;
-    struct la_array *const matrices[NOPERANDS] = {
-        [Q] = &h->q, [K] = &h->k, [V] = &h->v, [G] = &h->g,
-        [O] = &h->o, [DQ] = &h->dq, [DK] = &h->dk, [DV] = &h->dv,
-    };
-    enum operand order[NOPERANDS];
-    int count = 0;
-    order[count++] = Q, order[count++] = K, order[count++] = V;
-    if (backward) {
-        order[count++] = G;
-    }
-    order[count++] = SCALE;
-    if (loop->normalize) {
-        order[count++] = EPS;
-    }
-    if (backward) {
-        order[count++] = DQ, order[count++] = DK, order[count++] = DV;
-    }
-    else {
-        order[count++] = O;
-    }
-
+    const int count = form->nin + form->nout;
     const ptrdiff_t *core = steps + count;
     for (int i = 0; i < count; i++) {
-        struct la_array *x = matrices[order[i]];
-        job->base[order[i]] = args[i];
-        job->outer[order[i]] = steps[i];
+        const struct la_slot *slot = &form->slots[i];
+        const int by_sequence = slot->dims[0] == 'r';
+        struct la_array *x = la_operand_in(h, slot->id);
+        job->base[slot->id] = args[i];
+        job->outer[slot->id] = steps[i];
+        job->inner[slot->id] = by_sequence ? core[0] : 0;
         if (x != NULL) {
-            x->rs = *core++;
-            x->cs = *core++;
+            x->rs = slot->rank - by_sequence > 1 ? core[slot->rank - 2] : 0;
+            x->cs = core[slot->rank - 1];
+            x->type = la_operand_kind(slot->id) == LA_TOKENS ? loop->type : LA_NATIVE;
         }
+        core += slot->rank;
     }
-    h->n = dimensions[1];
-    h->d = dimensions[2];
-    h->s = cross ? dimensions[3] : h->n;
-    h->m = cross ? dimensions[4] : dimensions[3];
-    h->map = loop->map;
-    h->normalize = loop->normalize;
+    job->form = form;
+    job->sequences = dimension(form, dimensions, 'r', 1);
+    h->n = dimension(form, dimensions, 'n', 1);
+    h->s = dimension(form, dimensions, 's', h->n);
+    h->d = dimension(form, dimensions, 'd', 0);
+    h->m = dimension(form, dimensions, 'm', 0);
+    job->width = h->m;
 }
 
 /* --- pieces of work ------------------------------------------------------- */
+
+/* The first of some heads with the same keys, one of their sequences, one panel of
+ * value columns. */
+struct piece {
+    ptrdiff_t head, sequence, panel;
+};
+
+static char *
+at(const struct job *job, enum la_operand id, struct piece p)
+{
+    return job->base[id] + p.head * job->outer[id] + p.sequence * job->inner[id];
+}
+
+static double
+number(const struct job *job, enum la_operand id, struct piece p, double otherwise)
+{
+    float single;
+    double x;
+    if (job->base[id] == NULL) {
+        return otherwise;
+    }
+    if (job->dtype == LA_F32) {
+        memcpy(&single, at(job, id, p), sizeof(single));
+        return single;
+    }
+    memcpy(&x, at(job, id, p), sizeof(x));
+    return x;
+}
+
+/* An index operand, forced into [low, high]: a gufunc takes any numbers, and none of
+ * them may lead out of the arrays. */
+static ptrdiff_t
+limit(const struct job *job, enum la_operand id, struct piece p, ptrdiff_t low,
+      ptrdiff_t high, ptrdiff_t otherwise)
+{
+    ptrdiff_t x = otherwise;
+    if (job->base[id] != NULL) {
+        memcpy(&x, at(job, id, p), sizeof(x));
+    }
+    return x < low ? low : x > high ? high : x;
+}
+
+/* Points the arrays of h at one piece. */
+static void
+place(const struct job *job, struct la_head *h, struct piece p)
+{
+    const struct la_form *form = job->form;
+    const ptrdiff_t begin = limit(job, LA_BEGIN, p, 0, h->n, 0);
+    const ptrdiff_t column = p.panel * job->width;
+    for (int i = 0; i < form->nin + form->nout; i++) {
+        const struct la_slot *slot = &form->slots[i];
+        struct la_array *x = la_operand_in(h, slot->id);
+        if (x == NULL) {
+            continue;
+        }
+        x->data = at(job, slot->id, p);
+        if (slot->dims[0] == 'n') {
+            x->data += begin * x->rs;
+        }
+        if (slot->rank > 0 && slot->dims[slot->rank - 1] == 'm') {
+            x->data += column * x->cs;
+        }
+    }
+    if (p.panel > 0) {
+        h->z1.data = NULL; /* the same in all panels: the first one's to write */
+    }
+    if (job->base[LA_BEGIN] != NULL) {
+        h->n = limit(job, LA_END, p, begin, h->n, h->n) - begin;
+        h->s = h->n;
+    }
+    h->group = job->heads - p.head < job->group ? job->heads - p.head : job->group;
+    h->q_step = job->outer[LA_Q];
+    h->o_step = job->outer[LA_O];
+    h->s1_step = job->outer[LA_S];
+    h->z1_step = job->outer[LA_Z];
+    h->keys = limit(job, LA_KEYS, p, 0, h->s, h->s);
+    h->m = h->m - column < job->width ? h->m - column : job->width;
+}
+
+/* Whether the sequences of a head cover its tokens one after another. */
+static int
+covered(const struct job *job, ptrdiff_t head)
+{
+    ptrdiff_t next = 0;
+    for (ptrdiff_t r = 0; r < job->sequences; r++) {
+        const struct piece p = {head, r, 0};
+        const ptrdiff_t begin = limit(job, LA_BEGIN, p, 0, job->head.n, 0);
+        if (begin != next) {
+            return 0;
+        }
+        next = limit(job, LA_END, p, begin, job->head.n, job->head.n);
+    }
+    return next == job->head.n;
+}
+
+/* Zeros for the tokens of no sequence: a result never shows what memory held. */
+static void
+clear_uncovered(const struct job *job)
+{
+    const struct la_form *form = job->form;
+    for (ptrdiff_t head = 0; head < job->heads; head++) {
+        if (covered(job, head)) {
+            continue;
+        }
+        for (int i = form->nin; i < form->nin + form->nout; i++) {
+            const struct la_slot *slot = &form->slots[i];
+            const struct la_array x = *la_operand_in((struct la_head *)&job->head, slot->id);
+            const size_t size = x.type != LA_NATIVE ? 2 : job->dtype == LA_F32 ? 4 : 8;
+            const ptrdiff_t cols = slot->dims[1] == 'd' ? job->head.d : job->head.m;
+            const struct piece p = {head, 0, 0};
+            for (ptrdiff_t t = 0; slot->dims[0] == 'n' && t < job->head.n * cols; t++) {
+                memset(at(job, slot->id, p) + t / cols * x.rs + t % cols * x.cs, 0, size);
+            }
+        }
+    }
+}
 
 static int
 run_piece(void *arg, size_t item, int lane)
 {
     struct job *job = arg;
-    const size_t index = item / (size_t)job->panels;
-    const ptrdiff_t column = (ptrdiff_t)(item % (size_t)job->panels) * job->width;
+    const ptrdiff_t rest = (ptrdiff_t)item / job->panels;
+    const struct piece p = {rest / job->sequences * job->group, rest % job->sequences,
+                            (ptrdiff_t)item % job->panels};
     struct la_head h = job->head;
-    struct la_array *const matrices[NOPERANDS] = {
-        [Q] = &h.q, [K] = &h.k, [V] = &h.v, [G] = &h.g,
-        [O] = &h.o, [DQ] = &h.dq, [DK] = &h.dk, [DV] = &h.dv,
-    };
-    for (int i = 0; i < NOPERANDS; i++) {
-        if (matrices[i] != NULL && job->base[i] != NULL) {
-            matrices[i]->data = job->base[i] + (ptrdiff_t)index * job->outer[i];
-        }
-    }
-    if (job->panels > 1) {
-        h.v.data += column * h.v.cs;
-        h.o.data += column * h.o.cs;
-        h.m = h.m - column < job->width ? h.m - column : job->width;
-    }
-    h.scale = scalar(job, SCALE, index);
-    h.eps = h.normalize ? scalar(job, EPS, index) : 0;
+    place(job, &h, p);
+    h.scale = number(job, LA_SCALE, p, 1);
+    h.eps = number(job, LA_EPS, p, 0);
     h.scratch = job->scratch + (size_t)lane * job->lane_bytes;
     h.poll = lane == 0 ? poll_caller : poll_worker;
     h.poll_arg = job;
+    if (lane > 0) {
+        fesetenv(&job->env); /* rounding and subnormals as the caller has them */
+    }
     return job->kernel->run(&h);
 }
 
-/* Cuts m into panels where there are too few heads to keep the threads busy.
+/* Whether all heads of this call have the same keys, values and numbers: grouped
+ * queries, as broadcasting gives them. */
+static int
+same_keys(const struct job *job)
+{
+    static const enum la_operand shared[] = {LA_K, LA_V, LA_SCALE, LA_EPS, LA_BEGIN,
+                                             LA_END, LA_KEYS, LA_S0, LA_Z0};
+    for (size_t i = 0; i < sizeof(shared) / sizeof(shared[0]); i++) {
+        if (job->base[shared[i]] != NULL && job->outer[shared[i]] != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Heads a piece: those with the same keys go together, in as many pieces as threads. */
+static void
+group_heads(struct job *job, int threads)
+{
+    if (same_keys(job)) {
+        job->group = (job->heads + threads - 1) / threads;
+    }
+}
+
+/* Cuts m into panels where there are too few pieces to keep the threads busy.
  * A panel repeats the maps and the scores, so it is kept two vectors wide. */
 static void
-cut_panels(struct job *job, size_t heads, int threads, ptrdiff_t lanes)
+cut_panels(struct job *job, ptrdiff_t pieces, int threads, ptrdiff_t lanes)
 {
     const ptrdiff_t vectors = (job->head.m + lanes - 1) / lanes;
-    const int uneven = heads < 4 * (size_t)threads && heads % (size_t)threads != 0;
+    const int uneven = pieces < 4 * threads && pieces % threads != 0;
     ptrdiff_t panels = uneven ? threads : 1;
     if (panels > vectors / 2) {
         panels = vectors / 2;
     }
-    job->width = job->head.m;
-    job->panels = 1;
     if (panels > 1) {
         job->width = (vectors + panels - 1) / panels * lanes;
         job->panels = (job->head.m + job->width - 1) / job->width;
@@ -207,7 +331,25 @@ raise_no_memory(void)
 {
     const PyGILState_STATE gil = PyGILState_Ensure();
     PyErr_NoMemory();
+    raised = 1;
     PyGILState_Release(gil);
+}
+
+/* Memory for `threads` kernels at once; -1 where there is none. */
+static int
+take_scratch(struct job *job, int threads)
+{
+    void *memory = NULL;
+    const size_t bytes = (job->kernel->scratch(&job->head) + LA_ALIGN - 1) / LA_ALIGN;
+    if (bytes > SIZE_MAX / 2 / LA_ALIGN / (size_t)threads) {
+        return -1;
+    }
+    job->lane_bytes = (bytes + 1) * LA_ALIGN;
+    if (posix_memalign(&memory, LA_ALIGN, job->lane_bytes * (size_t)threads) != 0) {
+        return -1;
+    }
+    job->scratch = memory;
+    return 0;
 }
 
 void
@@ -216,39 +358,52 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
 {
     const struct la_loop *loop = data;
     const struct la_table *table = la_cpu_table();
-    const size_t heads = (size_t)dimensions[0];
     struct job job = {.kernel = &table->kernels[loop->op][loop->dtype],
                       .dtype = loop->dtype,
-                      .itemsize = loop->dtype == LA_F32 ? sizeof(float) : sizeof(double)};
+                      .heads = dimensions[0],
+                      .group = 1,
+                      .panels = 1};
+    struct la_head *h = &job.head;
     name_operands(&job, loop, args, dimensions, steps);
-    const struct la_head *h = &job.head;
+    h->map = loop->map;
+    h->normalize = loop->normalize;
 
-    const double work = (double)heads * (double)(h->n + h->s) * (double)(h->d + 1) *
+    const double work = (double)job.heads * (double)(h->n + h->s) * (double)(h->d + 1) *
                         (double)(h->m + 1);
+    const ptrdiff_t itemsize = loop->dtype == LA_F32 ? sizeof(float) : sizeof(double);
     int threads = work < WORTH_THREADS ? 1 : la_pool_get_num_threads();
-    job.panels = 1;
     if (loop->op == LA_causal || loop->op == LA_noncausal) {
-        cut_panels(&job, heads, threads, table->vector_bytes / (ptrdiff_t)job.itemsize);
+        group_heads(&job, threads);
     }
-    const size_t items = heads * (size_t)job.panels;
+    const ptrdiff_t pieces = (job.heads + job.group - 1) / job.group * job.sequences;
+    if (loop->op == LA_causal || loop->op == LA_noncausal || loop->op == LA_state) {
+        cut_panels(&job, pieces, threads, table->vector_bytes / itemsize);
+    }
+    const size_t items = (size_t)pieces * (size_t)job.panels;
+    if (still_raised()) {
+        return;
+    }
+    if (job.base[LA_BEGIN] != NULL) {
+        clear_uncovered(&job);
+    }
+    if (items == 0) {
+        return;
+    }
     if ((size_t)threads > items) {
         threads = (int)items;
     }
-    job.lane_bytes = (job.kernel->scratch(h) + LA_ALIGN - 1) / LA_ALIGN * LA_ALIGN;
-    void *memory = NULL;
-    if (job.lane_bytes > SIZE_MAX / 2 / (size_t)(threads > 0 ? threads : 1) ||
-        posix_memalign(&memory, LA_ALIGN, job.lane_bytes * (size_t)threads + LA_ALIGN)) {
+    if (take_scratch(&job, threads) < 0) {
         raise_no_memory();
         return;
     }
-    job.scratch = memory;
     clock_gettime(LA_CLOCK, &job.last_look);
 
     /* Lanes beyond a block's edge may raise flags that no number of the result
      * shows: the call raises none. */
     fenv_t before;
     feholdexcept(&before);
+    fegetenv(&job.env);
     la_pool_run(run_piece, idle, &job, items, threads);
     fesetenv(&before);
-    free(memory);
+    free(job.scratch);
 }

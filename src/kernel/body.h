@@ -9,6 +9,7 @@
 #include "scan.h"
 #include "causal.h"
 #include "noncausal.h"
+#include "step.h"
 
 #undef vec
 #undef ivec

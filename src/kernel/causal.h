@@ -17,7 +17,7 @@ FN(causal_room)(const struct la_head *h, void *scratch)
 {
     struct FN(causal_room) r;
     struct FN(arena) arena = {scratch, 0};
-    r.rows = FN(chunk)(h->d, h->m);
+    r.rows = FN(chunk)(h->d);
     r.ldd = FN(ld)(h->d);
     r.ldm = FN(ld)(h->m);
     r.a = FN(take)(&arena, r.rows * r.ldd);
@@ -47,26 +47,32 @@ FN(causal)(const struct la_head *h)
         .lda = r.ldd, .ldb = r.ldd, .ldv = r.ldm, .x = r.x, .ldx = r.rows,
         .o = r.o, .ldo = r.ldm, .s = r.s,
     };
-    FN(clear)(r.s, FN(state_size)(h->d, h->m));
-    FN(clear)(r.z, r.ldd);
+    FN(load_state)(r.s, &h->s0, h->d, h->m);
+    FN(load_vector)(r.z, r.ldd, &h->z0, h->d);
     for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct FN(span) t = FN(span)(i, r.rows, i + r.rows, h->n);
         c.rows = t.rows;
-        FN(load_mapped)(r.a, r.ldd, &h->q, t, h->d, h->map);
-        FN(load_mapped)(r.b, r.ldd, &h->k, t, h->d, h->map);
-        FN(load_plain)(r.v, r.ldm, &h->v, t, h->m);
-        FN(scores)(&c);
+        FN(load_keys)(h, t, r.b, r.ldd, r.v, r.ldm);
+        for (ptrdiff_t g = 0; g < h->group; g++) {
+            const struct la_array q = FN(shifted)(&h->q, g * h->q_step);
+            const struct la_array o = FN(shifted)(&h->o, g * h->o_step);
+            FN(load_mapped)(r.a, r.ldd, &q, t, h->d, h->map);
+            FN(scores)(&c);
+            if (h->normalize) {
+                FN(score_sums)(r.den, &c, r.z);
+            }
+            FN(factors)(h, r.den, c.rows);
+            FN(sweep)(&c, g + 1 < h->group ? LA_READ : LA_READ | LA_WRITE);
+            FN(store_rows)(&o, t, h->m, r.o, r.ldm, r.den);
+        }
         if (h->normalize) {
-            FN(score_sums)(r.den, &c, r.z);
             FN(add_rows)(r.z, r.b, r.ldd, c.rows);
         }
-        FN(factors)(h, r.den, c.rows);
-        FN(sweep)(&c, LA_READ | LA_WRITE);
-        FN(store_rows)(&h->o, t, h->m, r.o, r.ldm, r.den);
     }
+    FN(store_states)(h, r.s, r.z, r.ldd);
     return 0;
 }
 
@@ -91,7 +97,7 @@ FN(causal_backward_room)(const struct la_head *h, void *scratch)
 {
     struct FN(causal_backward_room) r;
     struct FN(arena) arena = {scratch, 0};
-    r.rows = FN(chunk)(h->d, h->m);
+    r.rows = FN(chunk)(h->d);
     r.ldd = FN(ld)(h->d);
     r.ldm = FN(ld)(h->m);
     r.a = FN(take)(&arena, r.rows * r.ldd);
@@ -126,8 +132,10 @@ FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) *r)
         .lda = r->ldm, .ldb = r->ldm, .ldv = r->ldd, .x = r->y, .ldx = r->rows,
         .o = r->da, .ldo = r->ldd, .s = r->t,
     };
-    FN(clear)(r->t, FN(state_size)(h->m, h->d));
-    FN(clear)(r->z, r->ldd);
+    const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs,
+                                            h->s0.type};
+    FN(load_state)(r->t, &s0_transposed, h->m, h->d);
+    FN(load_vector)(r->z, r->ldd, &h->z0, h->d);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -135,8 +143,7 @@ FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) *r)
         const struct FN(span) t = FN(span)(i, r->rows, i + r->rows, h->n);
         c.rows = t.rows;
         FN(load_mapped)(r->a, r->ldd, &h->q, t, h->d, h->map);
-        FN(load_mapped)(r->b, r->ldd, &h->k, t, h->d, h->map);
-        FN(load_plain)(r->v, r->ldm, &h->v, t, h->m);
+        FN(load_keys)(h, t, r->b, r->ldd, r->v, r->ldm);
         FN(load_plain)(r->g, r->ldm, &h->g, t, h->m);
         FN(scores)(&c);
         FN(sweep)(&c, LA_READ | LA_WRITE);
@@ -165,9 +172,9 @@ FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) *r
         .lda = r->ldm, .ldb = r->ldm, .ldv = r->ldd, .x = r->y, .ldx = r->rows,
         .o = r->da, .ldo = r->ldd, .s = r->t, .bias = r->z, .upper = 1,
     };
-    FN(clear)(r->s, FN(state_size)(h->d, h->m));
-    FN(clear)(r->t, FN(state_size)(h->m, h->d));
-    FN(clear)(r->z, r->ldd);
+    FN(load_state)(r->s, &h->gs, h->d, h->m);
+    FN(transpose_state)(r->t, r->s, h->d, h->m);
+    FN(load_vector)(r->z, r->ldd, &h->gz, h->d);
     for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0; i -= r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -175,8 +182,7 @@ FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) *r
         const struct FN(span) t = FN(span)(i, r->rows, i - r->rows, h->n);
         dv.rows = db.rows = t.rows;
         FN(load_mapped)(r->a, r->ldd, &h->q, t, h->d, h->map);
-        FN(load_mapped)(r->b, r->ldd, &h->k, t, h->d, h->map);
-        FN(load_plain)(r->v, r->ldm, &h->v, t, h->m);
+        FN(load_keys)(h, t, r->b, r->ldd, r->v, r->ldm);
         FN(load_plain)(r->g, r->ldm, &h->g, t, h->m);
         FN(scale_rows)(r->g, r->ldm, t.rows, r->r + i);
         FN(scores)(&dv);
@@ -191,9 +197,13 @@ FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) *r
             FN(add_weighted)(r->z, r->a, r->ldd, r->w + i, t.rows);
         }
         FN(chain)(r->da, &h->k, t, h->d, r->b, r->ldd, h->map);
+        FN(clear_rows)(r->da, r->ldd, FN(keys_left)(h, i, t.rows), t.rows);
+        FN(clear_rows)(r->dv, r->ldm, FN(keys_left)(h, i, t.rows), t.rows);
         FN(store_rows)(&h->dk, t, h->d, r->da, r->ldd, NULL);
         FN(store_rows)(&h->dv, t, h->m, r->dv, r->ldm, NULL);
     }
+    FN(store_state)(&h->ds0, r->s, h->d, h->m);
+    FN(store_vector)(&h->dz0, r->z, r->ldd, h->d);
     return 0;
 }
 

@@ -18,19 +18,24 @@ FN(span)(ptrdiff_t i, ptrdiff_t rows, ptrdiff_t next, ptrdiff_t n)
     return (struct FN(span)){i, n - i < rows ? n - i : rows, next};
 }
 
-/* Rows a chunk.  The triangle costs rows (d + m) a token, reading and writing the
- * state d m / rows in memory traffic. */
+/* Rows a chunk: the triangle costs rows (d + m) a token, moving the state d m / rows.
+ * Of d alone, for a panel must give the bits of the whole. */
 INLINE ptrdiff_t
-FN(chunk)(ptrdiff_t d, ptrdiff_t m)
+FN(chunk)(ptrdiff_t d)
 {
-    const ptrdiff_t side = d < m ? d : m;
-    return side <= 64 ? 16 : side <= 192 ? 32 : 64;
+    return d <= 64 ? 16 : d <= 192 ? 32 : 64;
 }
 
 INLINE ptrdiff_t
 FN(round_up)(ptrdiff_t x, ptrdiff_t step)
 {
     return (x + step - 1) / step * step;
+}
+
+INLINE void
+FN(clear)(T *x, ptrdiff_t count)
+{
+    memset(x, 0, (size_t)count * sizeof(T));
 }
 
 /* Row step of a block of `cols` columns.  Steps of 2 KiB would put the same
@@ -40,6 +45,15 @@ FN(ld)(ptrdiff_t cols)
 {
     const ptrdiff_t ld = FN(round_up)(cols, VL > MR ? VL : MR);
     return ld > 0 && ld * (ptrdiff_t)sizeof(T) % 2048 == 0 ? ld + VL : ld;
+}
+
+/* The same array of a head `step` bytes further on. */
+INLINE struct la_array
+FN(shifted)(const struct la_array *x, ptrdiff_t step)
+{
+    struct la_array y = *x;
+    y.data = x->data ? x->data + step : NULL;
+    return y;
 }
 
 INLINE vec
@@ -60,18 +74,29 @@ FN(load_part)(const char *p, ptrdiff_t count)
     return FN(load)(lanes);
 }
 
+/* dst[0:cols] = numbers of any type, cs bytes apart. */
+static void
+FN(gather_row)(T *dst, const char *src, ptrdiff_t cs, ptrdiff_t cols, enum la_type type)
+{
+    if (type != LA_NATIVE) { /* only ever with T = float */
+        la_widen((float *)dst, src, cs, cols, type);
+        return;
+    }
+    for (ptrdiff_t i = 0; i < cols; i++) {
+        memcpy(&dst[i], src + i * cs, sizeof(T));
+    }
+}
+
 /* dst[0:ld] = phi(src[0:cols]), 0 beyond.  ahead: how far away lies the row that
  * will be wanted next; asking for it now hides the first touch of long arrays. */
 INLINE void
-FN(load_row)(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, ptrdiff_t cols,
-             ptrdiff_t ahead, vec (*phi)(vec))
+FN(load_row)(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, enum la_type type,
+             ptrdiff_t cols, ptrdiff_t ahead, vec (*phi)(vec))
 {
     const char *raw = src;
     ptrdiff_t j = 0;
-    if (cs != (ptrdiff_t)sizeof(T)) {
-        for (ptrdiff_t i = 0; i < cols; i++) {
-            memcpy(&dst[i], src + i * cs, sizeof(T));
-        }
+    if (cs != (ptrdiff_t)sizeof(T) || type != LA_NATIVE) {
+        FN(gather_row)(dst, src, cs, cols, type);
         raw = (const char *)dst;
         ahead = 0;
     }
@@ -98,16 +123,17 @@ FN(load_rows)(T *dst, ptrdiff_t ld, const struct la_array *x,
     const char *src = x->data + t.first * x->rs;
     const ptrdiff_t ahead = (t.next - t.first) * x->rs;
     ptrdiff_t i = 0;
-    if (ld == cols && x->cs == (ptrdiff_t)sizeof(T) && x->rs == cols * x->cs) {
+    if (ld == cols && x->cs == (ptrdiff_t)sizeof(T) && x->rs == cols * x->cs &&
+        x->type == LA_NATIVE) {
         /* Rows without gaps are one long row. */
-        FN(load_row)(dst, t.rows * ld, src, x->cs, t.rows * cols, ahead, phi);
+        FN(load_row)(dst, t.rows * ld, src, x->cs, x->type, t.rows * cols, ahead, phi);
         i = t.rows;
     }
     for (; i < t.rows; i++, src += x->rs) {
-        FN(load_row)(dst + i * ld, ld, src, x->cs, cols, ahead, phi);
+        FN(load_row)(dst + i * ld, ld, src, x->cs, x->type, cols, ahead, phi);
     }
     for (; i % MR != 0; i++) {
-        memset(dst + i * ld, 0, (size_t)ld * sizeof(T));
+        FN(clear)(dst + i * ld, ld);
     }
 }
 
@@ -142,14 +168,13 @@ INLINE vec
 FN(load_at)(const struct la_array *x, ptrdiff_t i, ptrdiff_t j, ptrdiff_t cols)
 {
     const char *p = x->data + i * x->rs + j * x->cs;
-    if (x->cs == (ptrdiff_t)sizeof(T)) {
-        return j + VL <= cols ? FN(load_any)(p) : FN(load_part)(p, cols - j);
+    const ptrdiff_t count = cols - j < VL ? cols - j : VL;
+    if (x->cs == (ptrdiff_t)sizeof(T) && x->type == LA_NATIVE) {
+        return count == VL ? FN(load_any)(p) : FN(load_part)(p, count);
     }
     _Alignas(LA_ALIGN) T lanes[VL];
     FN(store)(lanes, (vec){0});
-    for (ptrdiff_t l = 0; l < VL && j + l < cols; l++) {
-        memcpy(&lanes[l], p + l * x->cs, sizeof(T));
-    }
+    FN(gather_row)(lanes, p, x->cs, count, x->type);
     return FN(load)(lanes);
 }
 
@@ -193,6 +218,10 @@ FN(store_rows)(const struct la_array *x, struct FN(span) t, ptrdiff_t cols,
         const T scalar = factor ? factor[i] : 1;
         const vec scale = FN(set1)(scalar);
         ptrdiff_t j = 0;
+        if (x->type != LA_NATIVE) {
+            la_narrow(dst, x->cs, (const float *)src, cols, (float)scalar, x->type);
+            continue;
+        }
         if (x->cs == (ptrdiff_t)sizeof(T)) {
             for (; j + VL <= cols; j += VL) {
                 char *p = dst + j * (ptrdiff_t)sizeof(T);

@@ -17,7 +17,7 @@ FN(noncausal_room)(const struct la_head *h, void *scratch, int backward)
 {
     struct FN(noncausal_room) r = {0};
     struct FN(arena) arena = {scratch, 0};
-    r.rows = FN(chunk)(h->d, h->m);
+    r.rows = FN(chunk)(h->d);
     r.ldd = FN(ld)(h->d);
     r.ldm = FN(ld)(h->m);
     r.a = FN(take)(&arena, r.rows * r.ldd);
@@ -58,18 +58,35 @@ FN(sum_keys)(const struct la_head *h, const struct FN(noncausal_room) *r)
     };
     FN(clear)(r->s, FN(state_size)(h->d, h->m));
     FN(clear)(r->z, r->ldd);
-    for (ptrdiff_t j = 0; j < h->s; j += r->rows) {
+    for (ptrdiff_t j = 0; j < h->keys; j += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct FN(span) t = FN(span)(j, r->rows, j + r->rows, h->s);
+        const struct FN(span) t = FN(span)(j, r->rows, j + r->rows, h->keys);
         c.rows = t.rows;
-        FN(load_mapped)(r->a, r->ldd, &h->k, t, h->d, h->map);
-        FN(load_plain)(r->v, r->ldm, &h->v, t, h->m);
+        FN(load_keys)(h, t, r->a, r->ldd, r->v, r->ldm);
         FN(add_rows)(r->z, r->a, r->ldd, c.rows);
         FN(sweep)(&c, LA_WRITE);
     }
     return 0;
+}
+
+/* The state behind all keys, alone. */
+static int
+FN(state)(const struct la_head *h)
+{
+    const struct FN(noncausal_room) r = FN(noncausal_room)(h, h->scratch, 0);
+    if (FN(sum_keys)(h, &r)) {
+        return 1;
+    }
+    FN(store_states)(h, r.s, r.z, r.ldd);
+    return 0;
+}
+
+static size_t
+FN(state_scratch)(const struct la_head *h)
+{
+    return FN(noncausal_scratch)(h);
 }
 
 static int
@@ -89,13 +106,17 @@ FN(noncausal)(const struct la_head *h)
         }
         const struct FN(span) t = FN(span)(i, r.rows, i + r.rows, h->n);
         c.rows = t.rows;
-        FN(load_mapped)(r.a, r.ldd, &h->q, t, h->d, h->map);
-        if (h->normalize) {
-            FN(row_dots)(r.r, r.a, r.ldd, r.z, 0, c.rows, r.ldd);
+        for (ptrdiff_t g = 0; g < h->group; g++) {
+            const struct la_array q = FN(shifted)(&h->q, g * h->q_step);
+            const struct la_array o = FN(shifted)(&h->o, g * h->o_step);
+            FN(load_mapped)(r.a, r.ldd, &q, t, h->d, h->map);
+            if (h->normalize) {
+                FN(row_dots)(r.r, r.a, r.ldd, r.z, 0, c.rows, r.ldd);
+            }
+            FN(factors)(h, r.r, c.rows);
+            FN(sweep)(&c, LA_READ);
+            FN(store_rows)(&o, t, h->m, r.v, r.ldm, r.r);
         }
-        FN(factors)(h, r.r, c.rows);
-        FN(sweep)(&c, LA_READ);
-        FN(store_rows)(&h->o, t, h->m, r.v, r.ldm, r.r);
     }
     return 0;
 }
@@ -160,11 +181,12 @@ FN(noncausal_dkv)(const struct la_head *h, const struct FN(noncausal_room) *r)
         }
         const struct FN(span) t = FN(span)(j, r->rows, j + r->rows, h->s);
         dv.rows = db.rows = t.rows;
-        FN(load_mapped)(r->a, r->ldd, &h->k, t, h->d, h->map);
-        FN(load_plain)(r->v, r->ldm, &h->v, t, h->m);
+        FN(load_keys)(h, t, r->a, r->ldd, r->v, r->ldm);
         FN(sweep)(&dv, LA_READ);
         FN(sweep)(&db, LA_READ);
         FN(chain)(r->da, &h->k, t, h->d, r->a, r->ldd, h->map);
+        FN(clear_rows)(r->da, r->ldd, FN(keys_left)(h, j, t.rows), t.rows);
+        FN(clear_rows)(r->dv, r->ldm, FN(keys_left)(h, j, t.rows), t.rows);
         FN(store_rows)(&h->dk, t, h->d, r->da, r->ldd, NULL);
         FN(store_rows)(&h->dv, t, h->m, r->dv, r->ldm, NULL);
     }

@@ -15,12 +15,6 @@ FN(take)(struct FN(arena) *arena, ptrdiff_t count)
     return p;
 }
 
-INLINE void
-FN(clear)(T *x, ptrdiff_t count)
-{
-    memset(x, 0, (size_t)count * sizeof(T));
-}
-
 /* sum_i = x_i.y_i; a row step of zero repeats one row. */
 static void
 FN(row_dots)(T *sum, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ldy,
@@ -116,6 +110,97 @@ FN(state_at)(T *s, ptrdiff_t K, ptrdiff_t W, ptrdiff_t l, ptrdiff_t j)
     return s + tile * FN(round_up)(K, MR) + l * width + (j - tile);
 }
 
+/* s = the caller's state (K, m), or zeros where there is none. */
+static void
+FN(load_state)(T *s, const struct la_array *x, ptrdiff_t K, ptrdiff_t m)
+{
+    const ptrdiff_t W = FN(round_up)(m, VL);
+    const struct FN(span) all = FN(span)(0, K, 0, K);
+    FN(clear)(s, FN(state_size)(K, m));
+    if (x->data == NULL) {
+        return;
+    }
+    for (ptrdiff_t j = 0; j < W; j += NR * VL) {
+        const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
+        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
+        FN(load_plain)(FN(state_at)(s, K, W, 0, j), width, &part, all,
+                       m - j < width ? m - j : width);
+    }
+}
+
+/* The caller's state = s (K, m), where the caller wants it. */
+static void
+FN(store_state)(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t m)
+{
+    const ptrdiff_t W = FN(round_up)(m, VL);
+    const struct FN(span) all = FN(span)(0, K, 0, K);
+    for (ptrdiff_t j = 0; x->data != NULL && j < W; j += NR * VL) {
+        const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
+        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
+        FN(store_rows)(&part, all, m - j < width ? m - j : width,
+                       FN(state_at)(s, K, W, 0, j), width, NULL);
+    }
+}
+
+/* z = the caller's vector, or zeros; and back. */
+static void
+FN(load_vector)(T *z, ptrdiff_t ld, const struct la_array *x, ptrdiff_t count)
+{
+    FN(clear)(z, ld);
+    if (x->data != NULL) {
+        FN(load_row)(z, ld, x->data, x->cs, x->type, count, 0, FN(phi_identity));
+    }
+}
+
+static void
+FN(store_vector)(const struct la_array *x, const T *z, ptrdiff_t ld, ptrdiff_t count)
+{
+    if (x->data != NULL) {
+        FN(store_rows)(x, FN(span)(0, 1, 0, 1), count, z, ld, NULL);
+    }
+}
+
+/* The state behind the last token, to every head of the group. */
+static void
+FN(store_states)(const struct la_head *h, T *s, const T *z, ptrdiff_t ld)
+{
+    for (ptrdiff_t g = 0; g < h->group; g++) {
+        const struct la_array s1 = FN(shifted)(&h->s1, g * h->s1_step);
+        const struct la_array z1 = FN(shifted)(&h->z1, g * h->z1_step);
+        FN(store_state)(&s1, s, h->d, h->m);
+        FN(store_vector)(&z1, z, ld, h->d);
+    }
+}
+
+/* Rows [from, to) of x (., ld) = 0: tokens that do not exist. */
+static void
+FN(clear_rows)(T *x, ptrdiff_t ld, ptrdiff_t from, ptrdiff_t to)
+{
+    if (from < to) {
+        FN(clear)(x + from * ld, (to - from) * ld);
+    }
+}
+
+/* How many of the `rows` tokens from i on have a key. */
+INLINE ptrdiff_t
+FN(keys_left)(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows)
+{
+    const ptrdiff_t left = h->keys - i;
+    return left < 0 ? 0 : left < rows ? left : rows;
+}
+
+/* phi(k) and v of the chunk t; 0 where no key exists. */
+static void
+FN(load_keys)(const struct la_head *h, struct FN(span) t, T *b, ptrdiff_t ldd, T *v,
+              ptrdiff_t ldm)
+{
+    const struct FN(span) some = {t.first, FN(keys_left)(h, t.first, t.rows), t.next};
+    FN(load_mapped)(b, ldd, &h->k, some, h->d, h->map);
+    FN(load_plain)(v, ldm, &h->v, some, h->m);
+    FN(clear_rows)(b, ldd, some.rows, FN(round_up)(t.rows, MR));
+    FN(clear_rows)(v, ldm, some.rows, FN(round_up)(t.rows, MR));
+}
+
 /* dst (W, K) = src (K, W) transposed, both held by column tiles. */
 static void
 FN(transpose_state)(T *dst, T *src, ptrdiff_t K, ptrdiff_t W)
@@ -178,22 +263,27 @@ FN(add_weighted)(T *z, const T *a, ptrdiff_t ld, const T *w, ptrdiff_t rows)
  *   r_i = scale / (scale a_i.z_i + eps)      left in r
  *   w_i = -r_i^2 a_i.u_i                     left in w
  *   da_i = r_i u_i + w_i z_i                 in place of u
- * Since g_i.num_i = a_i.u_i, the output itself is not needed. */
+ * Since g_i.num_i = a_i.u_i, the output itself is not needed.  Columns of u past the
+ * last whole vector hold nothing yet. */
 static void
 FN(query_gradient)(const struct la_head *h, T *u, const T *a, const T *zs,
                    ptrdiff_t ldz, ptrdiff_t ld, ptrdiff_t rows, T *r, T *w)
 {
+    const ptrdiff_t cols = FN(round_up)(h->d, VL);
     if (h->normalize) {
-        FN(row_dots)(r, a, ld, zs, ldz, rows, ld);
-        FN(row_dots)(w, a, ld, u, ld, rows, ld);
+        FN(row_dots)(r, a, ld, zs, ldz, rows, cols);
+        FN(row_dots)(w, a, ld, u, ld, rows, cols);
     }
     FN(factors)(h, r, rows);
-    FN(scale_rows)(u, ld, rows, r);
-    for (ptrdiff_t i = 0; h->normalize && i < rows; i++) {
-        w[i] = -r[i] * (r[i] * w[i]);
-        for (ptrdiff_t l = 0; l < ld; l += VL) {
-            const vec z = FN(load)(&zs[i * ldz + l]);
-            FN(store)(&u[i * ld + l], FN(load)(&u[i * ld + l]) + FN(set1)(w[i]) * z);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const T wi = h->normalize ? -r[i] * (r[i] * w[i]) : 0;
+        w[i] = wi;
+        for (ptrdiff_t l = 0; l < cols; l += VL) {
+            vec da = FN(set1)(r[i]) * FN(load)(&u[i * ld + l]);
+            if (h->normalize) {
+                da += FN(set1)(wi) * FN(load)(&zs[i * ldz + l]);
+            }
+            FN(store)(&u[i * ld + l], da);
         }
     }
 }

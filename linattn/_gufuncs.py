@@ -1,0 +1,50 @@
+"""The gufuncs by form, map and normaliser, and the numbers that they take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _check
+from ._linattn import add_bfloat16, ufuncs
+
+MAPS = ("identity", "relu", "elu", "softplus", "exp")
+
+
+def _table(form: str) -> dict[tuple[str, bool], np.ufunc]:
+    return {
+        (name, normalize): ufuncs[f"{form}_{name}{'' if normalize else '_sum'}"]
+        for name in MAPS
+        for normalize in (True, False)
+    }
+
+
+CAUSAL = _table("causal")
+CAUSAL_STATE = _table("causal_state")
+CAUSAL_BACKWARD = _table("causal_backward")
+CAUSAL_STATE_BACKWARD = _table("causal_state_backward")
+NONCAUSAL = _table("noncausal")
+NONCAUSAL_KEYS = _table("noncausal_keys")
+NONCAUSAL_BACKWARD = _table("noncausal_backward")
+NONCAUSAL_KEYS_BACKWARD = _table("noncausal_keys_backward")
+STATE = _table("state")
+STEP = _table("_step")
+
+
+def scalars(function: str, q: Any, k: Any, v: Any, scale: Any, eps: Any, normalize: Any) -> tuple:
+    """``scale`` and, for a normaliser, ``eps``, checked."""
+    scale, eps = _check.number(function, "scale", scale), _check.number(function, "eps", eps)
+    if not (type(q) is type(k) is type(v) is np.ndarray):
+        # Array libraries make float64 arrays of Python floats, and all would follow.
+        cast = _check.state_dtype(q, k, v).type
+        scale, eps = cast(scale), cast(eps)
+    return (scale, eps) if normalize else (scale,)
+
+
+try:
+    import ml_dtypes
+except ImportError:
+    pass  # all else works without bfloat16
+else:
+    add_bfloat16(np.dtype(ml_dtypes.bfloat16))
