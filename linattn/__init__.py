@@ -1,6 +1,6 @@
 """Linear attention for CPUs: forward, backward and recurrent, as NumPy gufuncs in C."""
 
-from . import ufuncs
+from . import feature_maps, ufuncs
 from ._config import (
     get_isa,
     get_num_threads,
@@ -20,6 +20,7 @@ __all__ = [
     "blocks",
     "causal",
     "causal_backward",
+    "feature_maps",
     "get_isa",
     "get_num_threads",
     "noncausal",

@@ -10,14 +10,13 @@
 
 #include "plan.h"
 
-#include <fenv.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cpu.h"
+#include "interrupt.h"
+#include "modes.h"
 #include "pool.h"
 
 struct job {
@@ -33,73 +32,14 @@ struct job {
     ptrdiff_t panels, width;        /* column panels of the values, columns each */
     char *scratch;
     size_t lane_bytes;
-    atomic_int stop;
-    struct timespec last_look;
-    fenv_t env; /* the caller's, without traps */
+    struct la_interrupt interrupt;
+    la_modes modes; /* the caller's */
 };
-
-/* --- Ctrl-C -------------------------------------------------------------- */
-
-/* A gufunc goes on to its next inner loop after one that raised an exception.  This
- * thread's last loop raised one; the next asks whether it still stands. */
-static _Thread_local int raised;
-
-static int
-still_raised(void)
-{
-    if (raised) {
-        const PyGILState_STATE gil = PyGILState_Ensure();
-        raised = PyErr_Occurred() != NULL;
-        PyGILState_Release(gil);
-    }
-    return raised;
-}
-
-/* Looks for signals at most every LOOK_MS: taking the GIL may mean waiting. */
-enum { LOOK_MS = 30 };
-
-#if defined(CLOCK_MONOTONIC_COARSE)
-#define LA_CLOCK CLOCK_MONOTONIC_COARSE
-#else
-#define LA_CLOCK CLOCK_MONOTONIC
-#endif
-
-static void
-look_for_signals(struct job *job)
-{
-    const PyGILState_STATE gil = PyGILState_Ensure();
-    if (PyErr_CheckSignals() != 0) {
-        raised = 1;
-        atomic_store(&job->stop, 1);
-    }
-    PyGILState_Release(gil);
-}
 
 static void
 idle(void *arg)
 {
-    look_for_signals(arg);
-}
-
-static int
-poll_worker(void *arg)
-{
-    return atomic_load_explicit(&((struct job *)arg)->stop, memory_order_relaxed);
-}
-
-static int
-poll_caller(void *arg)
-{
-    struct job *job = arg;
-    struct timespec now;
-    clock_gettime(LA_CLOCK, &now);
-    const int64_t ms = (int64_t)(now.tv_sec - job->last_look.tv_sec) * 1000 +
-                       (now.tv_nsec - job->last_look.tv_nsec) / 1000000;
-    if (ms >= LOOK_MS) {
-        look_for_signals(job);
-        clock_gettime(LA_CLOCK, &job->last_look);
-    }
-    return poll_worker(job);
+    la_interrupt_look(&((struct job *)arg)->interrupt);
 }
 
 /* --- operands ------------------------------------------------------------- */
@@ -274,10 +214,10 @@ run_piece(void *arg, size_t item, int lane)
     h.scale = number(job, LA_SCALE, p, 1);
     h.eps = number(job, LA_EPS, p, 0);
     h.scratch = job->scratch + (size_t)lane * job->lane_bytes;
-    h.poll = lane == 0 ? poll_caller : poll_worker;
-    h.poll_arg = job;
+    h.poll = lane == 0 ? la_interrupt_caller : la_interrupt_worker;
+    h.poll_arg = &job->interrupt;
     if (lane > 0) {
-        fesetenv(&job->env); /* rounding and subnormals as the caller has them */
+        la_modes_set(job->modes);
     }
     return job->kernel->run(&h);
 }
@@ -326,15 +266,6 @@ cut_panels(struct job *job, ptrdiff_t pieces, int threads, ptrdiff_t lanes)
 /* Work below this many multiply-adds is done before a thread would have woken. */
 #define WORTH_THREADS 1e6
 
-static void
-raise_no_memory(void)
-{
-    const PyGILState_STATE gil = PyGILState_Ensure();
-    PyErr_NoMemory();
-    raised = 1;
-    PyGILState_Release(gil);
-}
-
 /* Memory for `threads` kernels at once; -1 where there is none. */
 static int
 take_scratch(struct job *job, int threads)
@@ -380,7 +311,7 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
         cut_panels(&job, pieces, threads, table->vector_bytes / itemsize);
     }
     const size_t items = (size_t)pieces * (size_t)job.panels;
-    if (still_raised()) {
+    if (la_interrupt_pending()) {
         return;
     }
     if (job.base[LA_BEGIN] != NULL) {
@@ -393,17 +324,15 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
         threads = (int)items;
     }
     if (take_scratch(&job, threads) < 0) {
-        raise_no_memory();
+        la_interrupt_no_memory();
         return;
     }
-    clock_gettime(LA_CLOCK, &job.last_look);
+    la_interrupt_start(&job.interrupt);
 
     /* Lanes beyond a block's edge may raise flags that no number of the result
      * shows: the call raises none. */
-    fenv_t before;
-    feholdexcept(&before);
-    fegetenv(&job.env);
+    job.modes = la_modes_get();
     la_pool_run(run_piece, idle, &job, items, threads);
-    fesetenv(&before);
+    la_modes_set(job.modes);
     free(job.scratch);
 }

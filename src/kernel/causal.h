@@ -197,8 +197,8 @@ FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) *r
             FN(add_weighted)(r->z, r->a, r->ldd, r->w + i, t.rows);
         }
         FN(chain)(r->da, &h->k, t, h->d, r->b, r->ldd, h->map);
-        FN(clear_rows)(r->da, r->ldd, FN(keys_left)(h, i, t.rows), t.rows);
-        FN(clear_rows)(r->dv, r->ldm, FN(keys_left)(h, i, t.rows), t.rows);
+        FN(clear_rows)(r->da, r->ldd, FN(keys_left)(h, t), t.rows);
+        FN(clear_rows)(r->dv, r->ldm, FN(keys_left)(h, t), t.rows);
         FN(store_rows)(&h->dk, t, h->d, r->da, r->ldd, NULL);
         FN(store_rows)(&h->dv, t, h->m, r->dv, r->ldm, NULL);
     }

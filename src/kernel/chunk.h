@@ -18,9 +18,17 @@ FN(span)(ptrdiff_t i, ptrdiff_t rows, ptrdiff_t next, ptrdiff_t n)
     return (struct FN(span)){i, n - i < rows ? n - i : rows, next};
 }
 
-/* Rows a chunk: the triangle costs rows (d + m) a token, moving the state d m / rows.
- * Of d alone, for a panel must give the bits of the whole. */
-INLINE ptrdiff_t
+/* `rows` rows from `first` on, with the ones behind them wanted next. */
+INLINE struct FN(span)
+FN(rows_from)(ptrdiff_t first, ptrdiff_t rows)
+{
+    return (struct FN(span)){first, rows, first + rows};
+}
+
+/* Rows a chunk.  The triangle costs rows (d + m) a token, reading and writing the
+ * state d m / rows in memory traffic.  Of d alone: a panel of the values must be cut as
+ * the whole is, or its bits would differ. */
+static ptrdiff_t
 FN(chunk)(ptrdiff_t d)
 {
     return d <= 64 ? 16 : d <= 192 ? 32 : 64;
@@ -123,8 +131,8 @@ FN(load_rows)(T *dst, ptrdiff_t ld, const struct la_array *x,
     const char *src = x->data + t.first * x->rs;
     const ptrdiff_t ahead = (t.next - t.first) * x->rs;
     ptrdiff_t i = 0;
-    if (ld == cols && x->cs == (ptrdiff_t)sizeof(T) && x->rs == cols * x->cs &&
-        x->type == LA_NATIVE) {
+    if (ld == cols && x->type == LA_NATIVE && x->cs == (ptrdiff_t)sizeof(T) &&
+        x->rs == cols * x->cs) {
         /* Rows without gaps are one long row. */
         FN(load_row)(dst, t.rows * ld, src, x->cs, x->type, t.rows * cols, ahead, phi);
         i = t.rows;
@@ -168,13 +176,14 @@ INLINE vec
 FN(load_at)(const struct la_array *x, ptrdiff_t i, ptrdiff_t j, ptrdiff_t cols)
 {
     const char *p = x->data + i * x->rs + j * x->cs;
-    const ptrdiff_t count = cols - j < VL ? cols - j : VL;
-    if (x->cs == (ptrdiff_t)sizeof(T) && x->type == LA_NATIVE) {
-        return count == VL ? FN(load_any)(p) : FN(load_part)(p, count);
+    if (x->cs == (ptrdiff_t)sizeof(T)) {
+        return j + VL <= cols ? FN(load_any)(p) : FN(load_part)(p, cols - j);
     }
     _Alignas(LA_ALIGN) T lanes[VL];
     FN(store)(lanes, (vec){0});
-    FN(gather_row)(lanes, p, x->cs, count, x->type);
+    for (ptrdiff_t l = 0; l < VL && j + l < cols; l++) {
+        memcpy(&lanes[l], p + l * x->cs, sizeof(T));
+    }
     return FN(load)(lanes);
 }
 

@@ -51,8 +51,8 @@
 #define LA_READ 1
 #define LA_WRITE 2
 
-/* Rows summed before they join a longer sum, where no chunk says so. */
-#define LA_BLOCK 64
+/* Rows at a time where no recurrence says how many. */
+#define LA_BLOCK ((ptrdiff_t)64)
 
 /* The low (high) halves of x and y interleaved, by number of lanes. */
 #define LA_ZIP_LOW_2(x, y) __builtin_shufflevector(x, y, 0, 2)

@@ -185,8 +185,8 @@ FN(noncausal_dkv)(const struct la_head *h, const struct FN(noncausal_room) *r)
         FN(sweep)(&dv, LA_READ);
         FN(sweep)(&db, LA_READ);
         FN(chain)(r->da, &h->k, t, h->d, r->a, r->ldd, h->map);
-        FN(clear_rows)(r->da, r->ldd, FN(keys_left)(h, j, t.rows), t.rows);
-        FN(clear_rows)(r->dv, r->ldm, FN(keys_left)(h, j, t.rows), t.rows);
+        FN(clear_rows)(r->da, r->ldd, FN(keys_left)(h, t), t.rows);
+        FN(clear_rows)(r->dv, r->ldm, FN(keys_left)(h, t), t.rows);
         FN(store_rows)(&h->dk, t, h->d, r->da, r->ldd, NULL);
         FN(store_rows)(&h->dv, t, h->m, r->dv, r->ldm, NULL);
     }

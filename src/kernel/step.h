@@ -84,13 +84,13 @@ FN(step)(const struct la_head *h)
     const struct FN(step_room) r = FN(step_room)(h, h->scratch);
     const struct la_array *s0 = h->s0.data ? &h->s0 : &h->s1;
     const struct la_array *z0 = h->z0.data ? &h->z0 : &h->z1;
+    const struct FN(span) one = FN(rows_from)(0, 1);
     const int unit = s0->cs == (ptrdiff_t)sizeof(T) && h->s1.cs == (ptrdiff_t)sizeof(T);
-    const struct FN(span) one = FN(span)(0, 1, 0, 1);
     FN(load_mapped)(r.a, r.ldd, &h->q, one, h->d, h->map);
     FN(load_mapped)(r.b, r.ldd, &h->k, one, h->d, h->map);
     FN(load_plain)(r.v, r.ldm, &h->v, one, h->m);
     FN(clear)(r.o, r.ldm);
-    /* Sums of 64 rows each keep the error of a long column that of a short one. */
+    /* Sums of so many rows each keep the error of a long column that of a short one. */
     for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
         const ptrdiff_t end = h->d - l < LA_BLOCK ? h->d : l + LA_BLOCK;
         ptrdiff_t j = 0;

@@ -53,6 +53,25 @@ FN(select)(ivec mask, vec x, vec y)
     return (vec)(((ivec)x & mask) | ((ivec)y & ~mask));
 }
 
+/* Whether the mask is set in any lane. */
+INLINE int
+FN(any)(ivec mask)
+{
+#if defined(__AVX512F__)
+    return _mm512_test_epi64_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_epi8((__m256i)mask) != 0;
+#elif defined(__SSE2__) && !defined(__AVX__)
+    return _mm_movemask_epi8((__m128i)mask) != 0;
+#else
+    INT any = 0;
+    for (int i = 0; i < VL; i++) {
+        any |= mask[i];
+    }
+    return any != 0;
+#endif
+}
+
 /* max and min return x where either is a NaN, so a NaN in x stays one. */
 #if defined(__SSE2__)
 INLINE vec
