@@ -14,6 +14,7 @@
 #include "dpfp.h"
 #include "project.h"
 #include "running.h"
+#include "softmax.h"
 #include "step.h"
 
 #undef vec
@@ -36,6 +37,7 @@
 #undef SIN_COEFFICIENTS
 #undef COS_COEFFICIENTS
 #undef FAR
+#undef LA_QUERIES
 #undef LARGEST
 #undef STEP_HIGH
 #undef STEP_LOW
