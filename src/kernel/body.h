@@ -15,6 +15,7 @@
 #include "project.h"
 #include "running.h"
 #include "softmax.h"
+#include "softmax_backward.h"
 #include "step.h"
 
 #undef vec
