@@ -12,6 +12,8 @@ from ._state import State
 from ._version import __version__
 from .attention import causal, noncausal, step
 from .backward import causal_backward, noncausal_backward
+from .linformer import linformer, linformer_backward
+from .softmax import softmax_attention, softmax_attention_backward
 
 __all__ = [
     "State",
@@ -21,11 +23,15 @@ __all__ = [
     "feature_maps",
     "get_isa",
     "get_num_threads",
+    "linformer",
+    "linformer_backward",
     "noncausal",
     "noncausal_backward",
     "set_isa",
     "set_num_threads",
     "show_config",
+    "softmax_attention",
+    "softmax_attention_backward",
     "step",
     "ufuncs",
 ]
