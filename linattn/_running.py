@@ -40,8 +40,10 @@ class _Call:
         q, k, v, shape = _check.qkv(name, q, k, v, same_length=True)
         self.dtype = _check.result_dtype(q, k, v)
         self.batch, self.n, self.shape = shape[:-2], shape[-2], shape
-        cast = lambda x: np.broadcast_to(  # noqa: E731
-            np.asarray(x, self.dtype), (*self.batch, *x.shape[-2:])
+        cast = (
+            lambda x: np.broadcast_to(  # noqa: E731
+                np.asarray(x, self.dtype), (*self.batch, *x.shape[-2:])
+            )
         )
         self.q, self.k, self.v = cast(q), cast(k), cast(v)
         self.grad = None
@@ -77,12 +79,18 @@ class _Call:
         return State(*(np.broadcast_to(x, (*self.batch, *x.shape[x.ndim - i :]))
                        for x, i in ((s, 2), (z, 1), (np.asarray(top, self.dtype), 1))))  # fmt: skip
 
-    def segments(self, operator: Callable, o: np.ndarray | None, block: int, options: dict) -> Iterator:
+    def segments(
+        self, operator: Callable, o: np.ndarray | None, block: int, options: dict
+    ) -> Iterator:
         """Runs the operator over all segments, writing o; yields each; ends with self.state."""
         state = self.state
         # A forward call has no use for a block behind it, and maps into the same memory.
-        room = () if o is None else tuple(
-            np.empty((*self.batch, min(block, self.n), self.f), self.dtype) for _ in range(2)
+        room = (
+            ()
+            if o is None
+            else tuple(
+                np.empty((*self.batch, min(block, self.n), self.f), self.dtype) for _ in range(2)
+            )
         )
         for first in range(0, self.n, block):
             tokens = slice(first, min(first + block, self.n))
@@ -200,7 +208,7 @@ def causal_backward(
         )  # fmt: skip
         last.s[part.head] = behind.s * part.factor[..., None]
         last.z[part.head] = behind.z * part.factor
-        dq[rows] = phi._pull(call.q, da * part.a, da.shape[:-1] + call.q.shape[-1:])
+        dq[rows] = phi._pull(da * part.a)
         dk[rows] = phi.exponent_gradient(call.k[rows], db * part.b)
     grads = backward._sum_all((dq, dk, dv), tuple(map(np.asarray, (q, k, v))))
     with_state = initial_state is not None or grad_state is not None
@@ -226,7 +234,7 @@ def noncausal_backward(
         a, b, v, grad_out, feature_map="identity", key_lengths=key_lengths, **options
     )
     da, db = da * a, db * b
-    dq = phi._pull(q, da, da.shape[:-1] + q.shape[-1:])
+    dq = phi._pull(da)
     dk = phi.exponent_gradient(k, db)
     return (*backward._sum_all((dq, dk), (q, k)), dv)
 
