@@ -27,7 +27,7 @@ if MACHINE in ("x86_64", "amd64"):
 else:
     ISAS = {"generic": []}
 
-COMMON = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra"]
+COMMON = ["-std=gnu11", "-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
 # One rounding per multiply-add; nothing here loosens IEEE arithmetic otherwise.
 KERNEL = [*COMMON, "-ffp-contract=fast"]
 

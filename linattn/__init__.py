@@ -14,10 +14,12 @@ from .attention import causal, noncausal, step
 from .backward import causal_backward, noncausal_backward
 from .linformer import linformer, linformer_backward
 from .softmax import softmax_attention, softmax_attention_backward
+from .streaming import blocks, stream
 
 __all__ = [
     "State",
     "__version__",
+    "blocks",
     "causal",
     "causal_backward",
     "feature_maps",
@@ -33,5 +35,6 @@ __all__ = [
     "softmax_attention",
     "softmax_attention_backward",
     "step",
+    "stream",
     "ufuncs",
 ]

@@ -8,10 +8,12 @@ Nothing has been written by then.
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
 
+# bfloat16 is not NumPy's own: it is known by its name.
 _FAST = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -25,10 +27,13 @@ def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
             )
         if isinstance(x, np.ndarray) or not hasattr(x, "__array_ufunc__"):
             x = np.asarray(x)  # subclasses, lists, tensors; dask and its like stay
-    if x.dtype not in _FAST and not (x.dtype.kind in "biuf" and x.dtype.itemsize <= 8):
+    dtype = x.dtype
+    if dtype not in _FAST and not (
+        (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.name == "bfloat16"
+    ):
         raise TypeError(
-            f"{function}: {name} has dtype {x.dtype}; expected float32, float64, "
-            "or a real dtype that casts to them"
+            f"{function}: {name} has dtype {dtype}; expected float16, bfloat16, float32, "
+            "float64, or a real dtype that casts to them"
         )
     if x.ndim < axes:
         raise ValueError(
@@ -71,6 +76,15 @@ def qkv(function: str, q: Any, k: Any, v: Any, *, same_length: bool) -> tuple[An
 
 def token(function: str, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any, tuple]:
     """The operands of one token, (..., d) and (..., m), and their leading axes."""
+    if (
+        type(q) is type(k) is type(v) is np.ndarray
+        and q.dtype == k.dtype == v.dtype
+        and q.dtype in _FAST
+        and q.ndim
+        and q.shape == k.shape
+        and q.shape[:-1] == v.shape[:-1]
+    ):
+        return q, k, v, q.shape[:-1]  # decoding calls this for every token
     q, k, v = (operand(function, name, x, 1) for name, x in (("q", q), ("k", k), ("v", v)))
     if k.shape[-1] != q.shape[-1]:
         raise ValueError(
@@ -114,6 +128,17 @@ def cotangent(function: str, g: Any, expected: tuple) -> Any:
             f"{function}: grad_out has shape {g.shape}; expected {expected}, as the output"
         )
     return g
+
+
+def positive(function: str, name: str, x: Any) -> int:
+    """``x`` as an integer of at least 1."""
+    try:
+        value = operator.index(x)
+    except TypeError:
+        raise TypeError(f"{function}: {name} is {x!r}; expected an integer") from None
+    if value < 1:
+        raise ValueError(f"{function}: {name} is {value}; expected at least 1")
+    return value
 
 
 def number(function: str, name: str, x: Any) -> float:
@@ -166,9 +191,22 @@ def out(function: str, x: Any, expected: tuple, *operands: Any, name: str = "out
 
 
 def result_dtype(*operands: Any) -> np.dtype:
-    """float32 where every operand casts to it safely, else float64."""
-    single = all(np.can_cast(x.dtype, np.float32) for x in operands)
-    return np.dtype(np.float32 if single else np.float64)
+    """The first of float16, bfloat16, float32 and float64 that every operand casts to."""
+    first = operands[0].dtype
+    if first in _FAST or first.name == "bfloat16":
+        if all(x.dtype == first for x in operands[1:]):
+            return first
+    dtypes = {x.dtype for x in operands}
+    for candidate in (np.float16, np.float32):
+        if all(np.can_cast(dtype, candidate) for dtype in dtypes):
+            return np.dtype(candidate)
+    return np.dtype(np.float64)
+
+
+def state_dtype(*operands: Any) -> np.dtype:
+    """What the operands are computed and their states held in: float32 for 16-bit ones."""
+    dtype = result_dtype(*operands)
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
 def _integers(function: str, name: str, x: Any) -> np.ndarray:
@@ -222,6 +260,8 @@ def state(
     normalize: bool,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The arrays s and z of a state whose leading axes broadcast to ``lead``."""
+    if _fits(x, lead, core, dtype, normalize):
+        return x[:2]
     try:
         s, z, *rest = x
     except (TypeError, ValueError):
@@ -252,6 +292,18 @@ def state(
                 f"{function}: {name}.{field} has shape {array.shape}; expected {(*lead, *shape)}"
             )
     return s, z
+
+
+def _fits(x: Any, lead: tuple, core: tuple, dtype: np.dtype, normalize: bool) -> bool:
+    """Whether a state needs no closer look: decoding asks for every token."""
+    if not isinstance(x, tuple) or len(x) != 3 or x[2] is not None:
+        return False
+    s, z = x[:2]
+    if type(s) is not np.ndarray or s.dtype != dtype or s.shape != lead + core:
+        return False
+    if not normalize or z is None:
+        return z is None and not normalize
+    return type(z) is np.ndarray and z.dtype == dtype and z.shape == lead + core[:1]
 
 
 def _broadcasts_to(shape: tuple, target: tuple) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import _check
-from ._linattn import ufuncs
+from ._linattn import add_bfloat16, ufuncs
 
 MAPS = ("identity", "relu", "elu", "softplus", "exp")
 
@@ -28,6 +28,7 @@ NONCAUSAL = _table("noncausal")
 NONCAUSAL_KEYS = _table("noncausal_keys")
 NONCAUSAL_BACKWARD = _table("noncausal_backward")
 NONCAUSAL_KEYS_BACKWARD = _table("noncausal_keys_backward")
+STATE = _table("state")
 STEP = _table("_step")
 
 
@@ -36,6 +37,14 @@ def scalars(function: str, q: Any, k: Any, v: Any, scale: Any, eps: Any, normali
     scale, eps = _check.number(function, "scale", scale), _check.number(function, "eps", eps)
     if not (type(q) is type(k) is type(v) is np.ndarray):
         # Array libraries make float64 arrays of Python floats, and all would follow.
-        cast = _check.result_dtype(q, k, v).type
+        cast = _check.state_dtype(q, k, v).type
         scale, eps = cast(scale), cast(eps)
     return (scale, eps) if normalize else (scale,)
+
+
+try:
+    import ml_dtypes
+except ImportError:
+    pass  # all else works without bfloat16
+else:
+    add_bfloat16(np.dtype(ml_dtypes.bfloat16))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _running
-from .feature_maps import Elementwise, FeatureMap, PositiveRandomFeatures, get
+from .feature_maps import NAMES, Elementwise, FeatureMap, PositiveRandomFeatures, get
 
 
 def outside(feature_map: Any) -> bool:
@@ -22,8 +22,8 @@ def call(operator: Callable, feature_map: Any, q: Any, k: Any, *rest: Any, **opt
     name = operator.__name__
     if outside(feature_map) and not isinstance(feature_map, (str, FeatureMap)):
         raise TypeError(
-            f"{name}: feature_map is {feature_map!r}; expected the name of a map or an object "
-            "of linattn.feature_maps"
+            f"{name}: feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}, "
+            "or an object of linattn.feature_maps"
         )
     phi = get(feature_map)
     if isinstance(phi, Elementwise):

@@ -73,7 +73,7 @@ def operands(
     dtype: np.dtype,
     normalize: bool,
 ) -> tuple:
-    """``(s, z)`` or ``(s,)`` of a state as the gufuncs take them, (..., r, f, m); zeros for None."""
+    """The arrays of a state as the gufuncs take them, (..., r, f, m); zeros for None."""
     f, m = core
     lead = (len(packing.begin),)
     if state is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _check, _mapped, _state
+from . import _check, _mapped, _segments, _state
 from ._gufuncs import CAUSAL, CAUSAL_STATE, NONCAUSAL, NONCAUSAL_KEYS, STEP, scalars
 from ._state import State
 from .feature_maps import FeatureMap
@@ -38,7 +38,8 @@ def causal(
     Parameters
     ----------
     q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
+        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
+        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
     k : array_like, shape (..., n, d)
         Keys.
     v : array_like, shape (..., n, m)
@@ -110,18 +111,25 @@ def causal(
     numbers = scalars("causal", q, k, v, scale, eps, normalize)
     if out is not None:
         _check.out("causal", out, shape, q, k, v)
-    if key_lengths is None and cu_seqlens is None and initial_state is None and not return_state:
+    single = key_lengths is None and cu_seqlens is None
+    segmented = single and _segments.worthwhile(shape, out, q, k, v)
+    if single and initial_state is None and not return_state and not segmented:
         return gufunc(q, k, v, *numbers, out=out)
 
     batch, (n, m), d = shape[:-2], shape[-2:], q.shape[-1]
     packing = _state.sequences("causal", n, batch, cu_seqlens, key_lengths)
-    dtype = _check.result_dtype(q, k, v)
+    dtype = _check.state_dtype(q, k, v)
     start = _state.operands(
         "causal", "initial_state", initial_state, packing, batch, (d, m), dtype, normalize
     )
-    o, *end = CAUSAL_STATE[feature_map, normalize](
-        q, k, v, *numbers, *packing.indices, *start, out=(out, *(None for _ in start))
-    )
+    key = feature_map, normalize
+    if segmented:
+        result = _check.result_dtype(q, k, v)
+        o, *end = _segments.causal(key, q, k, v, numbers, start, result, shape, out)
+    else:
+        o, *end = CAUSAL_STATE[key](
+            q, k, v, *numbers, *packing.indices, *start, out=(out, *(None for _ in start))
+        )
     return (o, _state.result(packing, *end)) if return_state else o
 
 
@@ -148,7 +156,8 @@ def noncausal(
     Parameters
     ----------
     q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
+        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
+        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
     k : array_like, shape (..., s, d)
         Keys.
     v : array_like, shape (..., s, m)
@@ -238,7 +247,8 @@ def step(
     v : array_like, shape (..., m)
         Its value.
     state : State
-        The state so far, ``s`` (..., d, m) and ``z`` (..., d), of the result's dtype.
+        The state so far, ``s`` (..., d, m) and ``z`` (..., d), of the result's dtype, or
+        float32 where that has 16 bits.
     feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
         The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
         object of `linattn.feature_maps` is applied in arrays of its own.
@@ -291,7 +301,7 @@ def step(
     gufunc = _check.lookup("step", STEP, feature_map, normalize)
     q, k, v, batch = _check.token("step", q, k, v)
     numbers = scalars("step", q, k, v, scale, eps, normalize)
-    core, dtype = (q.shape[-1], v.shape[-1]), _check.result_dtype(q, k, v)
+    core, dtype = (q.shape[-1], v.shape[-1]), _check.state_dtype(q, k, v)
     s, z = _check.state("step", "state", state, batch, core, dtype, normalize)
     if in_place:
         _check.in_place("step", s, z, batch)

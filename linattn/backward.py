@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from . import _check, _mapped, _state
 from ._gufuncs import (
     CAUSAL_BACKWARD,
@@ -39,7 +41,8 @@ def causal_backward(
     Parameters
     ----------
     q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
+        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
+        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
     k : array_like, shape (..., n, d)
         Keys.
     v : array_like, shape (..., n, m)
@@ -121,7 +124,7 @@ def causal_backward(
 
     batch, (n, m), d = shape[:-2], shape[-2:], q.shape[-1]
     packing = _state.sequences(name, n, batch, cu_seqlens, key_lengths)
-    dtype = _check.result_dtype(q, k, v, grad_out)
+    dtype = _check.state_dtype(q, k, v, grad_out)
     start, last = (
         _state.operands(name, field, state, packing, batch, (d, m), dtype, normalize)
         for field, state in (("initial_state", initial_state), ("grad_state", grad_state))
@@ -157,7 +160,8 @@ def noncausal_backward(
     Parameters
     ----------
     q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
+        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
+        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
     k : array_like, shape (..., s, d)
         Keys.
     v : array_like, shape (..., s, m)
@@ -241,4 +245,6 @@ def _sum_to(grad: Any, shape: tuple) -> Any:
     axes = tuple(range(extra)) + tuple(
         i + extra for i, n in enumerate(shape) if n == 1 and grad.shape[i + extra] != 1
     )
-    return grad.sum(axis=axes, keepdims=True).reshape(shape)
+    wide = np.float32 if grad.dtype.itemsize == 2 else None
+    total = grad.sum(axis=axes, keepdims=True, dtype=wide).reshape(shape)
+    return total.astype(grad.dtype, copy=False)

@@ -8,10 +8,10 @@ from pathlib import Path
 # The oracle's products are small, and BLAS threads that spin would only be in the way.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
+import numpy as np
+import pytest
 
-import linattn  # noqa: E402
+import linattn
 
 HERE = Path(__file__).resolve().parent
 

@@ -16,7 +16,11 @@ from .random_features import (
     draw,
 )
 
+# The names that `get` and every operator know.
+NAMES = (*Elementwise.names, "dpfp")
+
 __all__ = [
+    "NAMES",
     "DPFP",
     "Elementwise",
     "FeatureMap",
@@ -64,8 +68,5 @@ def get(feature_map: str | FeatureMap) -> FeatureMap:
     if feature_map == "dpfp":
         return DPFP()
     if feature_map not in Elementwise.names:
-        raise ValueError(
-            f"get: feature_map is {feature_map!r}; "
-            f"expected one of {', '.join((*Elementwise.names, 'dpfp'))}"
-        )
+        raise ValueError(f"get: feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}")
     return Elementwise(feature_map)

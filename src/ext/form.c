@@ -10,27 +10,27 @@ static const struct operand {
     int normalizer; /* exists only with the normaliser */
     size_t place;   /* in la_head, for arrays */
 } operands[LA_NOPERANDS] = {
-    [LA_Q] = {"q", LA_ARRAY, 0, offsetof(struct la_head, q)},
-    [LA_K] = {"k", LA_ARRAY, 0, offsetof(struct la_head, k)},
-    [LA_V] = {"v", LA_ARRAY, 0, offsetof(struct la_head, v)},
-    [LA_G] = {"grad_out", LA_ARRAY, 0, offsetof(struct la_head, g)},
+    [LA_Q] = {"q", LA_TOKENS, 0, offsetof(struct la_head, q)},
+    [LA_K] = {"k", LA_TOKENS, 0, offsetof(struct la_head, k)},
+    [LA_V] = {"v", LA_TOKENS, 0, offsetof(struct la_head, v)},
+    [LA_G] = {"grad_out", LA_TOKENS, 0, offsetof(struct la_head, g)},
     [LA_SCALE] = {"scale", LA_NUMBER, 0, 0},
     [LA_EPS] = {"eps", LA_NUMBER, 1, 0},
     [LA_BEGIN] = {"begin", LA_INDEX, 0, 0},
     [LA_END] = {"end", LA_INDEX, 0, 0},
     [LA_KEYS] = {"keys", LA_INDEX, 0, 0},
-    [LA_S0] = {"s0", LA_ARRAY, 0, offsetof(struct la_head, s0)},
-    [LA_Z0] = {"z0", LA_ARRAY, 1, offsetof(struct la_head, z0)},
-    [LA_GS] = {"grad_s", LA_ARRAY, 0, offsetof(struct la_head, gs)},
-    [LA_GZ] = {"grad_z", LA_ARRAY, 1, offsetof(struct la_head, gz)},
-    [LA_O] = {"o", LA_ARRAY, 0, offsetof(struct la_head, o)},
-    [LA_S] = {"s", LA_ARRAY, 0, offsetof(struct la_head, s1)},
-    [LA_Z] = {"z", LA_ARRAY, 1, offsetof(struct la_head, z1)},
-    [LA_DQ] = {"dq", LA_ARRAY, 0, offsetof(struct la_head, dq)},
-    [LA_DK] = {"dk", LA_ARRAY, 0, offsetof(struct la_head, dk)},
-    [LA_DV] = {"dv", LA_ARRAY, 0, offsetof(struct la_head, dv)},
-    [LA_DS0] = {"ds0", LA_ARRAY, 0, offsetof(struct la_head, ds0)},
-    [LA_DZ0] = {"dz0", LA_ARRAY, 1, offsetof(struct la_head, dz0)},
+    [LA_S0] = {"s0", LA_STATE, 0, offsetof(struct la_head, s0)},
+    [LA_Z0] = {"z0", LA_STATE, 1, offsetof(struct la_head, z0)},
+    [LA_GS] = {"grad_s", LA_STATE, 0, offsetof(struct la_head, gs)},
+    [LA_GZ] = {"grad_z", LA_STATE, 1, offsetof(struct la_head, gz)},
+    [LA_O] = {"o", LA_TOKENS, 0, offsetof(struct la_head, o)},
+    [LA_S] = {"s", LA_STATE, 0, offsetof(struct la_head, s1)},
+    [LA_Z] = {"z", LA_STATE, 1, offsetof(struct la_head, z1)},
+    [LA_DQ] = {"dq", LA_TOKENS, 0, offsetof(struct la_head, dq)},
+    [LA_DK] = {"dk", LA_TOKENS, 0, offsetof(struct la_head, dk)},
+    [LA_DV] = {"dv", LA_TOKENS, 0, offsetof(struct la_head, dv)},
+    [LA_DS0] = {"ds0", LA_STATE, 0, offsetof(struct la_head, ds0)},
+    [LA_DZ0] = {"dz0", LA_STATE, 1, offsetof(struct la_head, dz0)},
 };
 
 enum la_kind
@@ -42,7 +42,7 @@ la_operand_kind(enum la_operand id)
 struct la_array *
 la_operand_in(struct la_head *head, enum la_operand id)
 {
-    return operands[id].kind == LA_ARRAY
+    return operands[id].kind == LA_TOKENS || operands[id].kind == LA_STATE
                ? (struct la_array *)((char *)head + operands[id].place)
                : NULL;
 }

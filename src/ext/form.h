@@ -20,7 +20,8 @@ enum la_operand {
     LA_NOPERANDS
 };
 
-enum la_kind { LA_ARRAY, LA_NUMBER, LA_INDEX };
+/* Tokens may be held in 16 bits; states and numbers are as computed. */
+enum la_kind { LA_TOKENS, LA_STATE, LA_NUMBER, LA_INDEX };
 
 struct la_form {
     int nin, nout;

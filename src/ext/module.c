@@ -44,6 +44,7 @@ static const struct {
     {"noncausal_keys_backward", LA_noncausal_backward,
      "q(n,d) k(s,d) v(s,m) grad_out(n,m) scale() eps() keys()"
      " -> dq(n,d) dk(s,d) dv(s,m)"},
+    {"state", LA_state, "k(s,d) v(s,m) -> s(d,m) z(d)"},
     {"step", LA_step,
      "q(d) k(d) v(m) scale() eps() s0(d,m) z0(d) -> o(m) s(d,m) z(d)"},
     /* Reads its outputs s and z first, so they must be given: for the wrapper alone. */
@@ -58,12 +59,26 @@ static const char *const maps[LA_NMAPS] = {
 #include "../kernel/ops.def"
 };
 
+/* The loops of a gufunc: NumPy takes the first that its operands cast to. */
+static const struct {
+    char tokens, rest; /* type letters of arrays of tokens, and of all else */
+    enum la_dtype dtype;
+    enum la_type type;
+} kinds[] = {
+    {NPY_HALF, NPY_FLOAT, LA_F32, LA_HALF},
+    {NPY_FLOAT, NPY_FLOAT, LA_F32, LA_NATIVE},
+    {NPY_DOUBLE, NPY_DOUBLE, LA_F64, LA_NATIVE},
+};
+
+enum { NLOOPS = sizeof(kinds) / sizeof(kinds[0]) };
+
 /* NumPy keeps pointers into these for as long as the gufuncs live. */
 static struct gufunc {
     char name[64], doc[128];
-    char types[LA_NDTYPES * LA_MAX_OPERANDS];
-    void *data[LA_NDTYPES];
-    struct la_loop loops[LA_NDTYPES];
+    char types[NLOOPS * LA_MAX_OPERANDS];
+    void *data[NLOOPS];
+    struct la_loop loops[NLOOPS + 1]; /* bfloat16 comes last, if at all */
+    PyObject *object;                 /* borrowed: the module keeps it */
 } gufuncs[NFORMS][LA_NMAPS][2];
 
 /* The same for all maps. */
@@ -75,8 +90,14 @@ loop_entry(char **args, npy_intp const *dimensions, npy_intp const *steps, void 
     la_plan_loop(args, dimensions, steps, data);
 }
 
-static PyUFuncGenericFunction functions[LA_NDTYPES] = {loop_entry, loop_entry};
-static const char letters[LA_NDTYPES] = {NPY_FLOAT, NPY_DOUBLE};
+static PyUFuncGenericFunction functions[NLOOPS] = {loop_entry, loop_entry, loop_entry};
+
+static int
+type_letter(const struct la_slot *slot, int tokens, int rest)
+{
+    const enum la_kind kind = la_operand_kind(slot->id);
+    return kind == LA_INDEX ? NPY_INTP : kind == LA_TOKENS ? tokens : rest;
+}
 
 static PyObject *
 new_gufunc(int form, int map, int normalize)
@@ -89,16 +110,18 @@ new_gufunc(int form, int map, int normalize)
     la_form_names(f, g->doc, sizeof(g->doc));
     PyOS_snprintf(g->name, sizeof(g->name), "%s_%s%s", forms[form].name, maps[map],
                   normalize ? "" : "_sum");
-    for (int dtype = 0; dtype < LA_NDTYPES; dtype++) {
-        g->loops[dtype] = (struct la_loop){f, forms[form].op, (enum la_map)map,
-                                           (enum la_dtype)dtype, normalize};
-        g->data[dtype] = &g->loops[dtype];
+    for (int k = 0; k < NLOOPS; k++) {
+        g->loops[k] = (struct la_loop){f, forms[form].op, (enum la_map)map, kinds[k].dtype,
+                                       kinds[k].type, normalize};
+        g->data[k] = &g->loops[k];
         for (int i = 0; i < nargs; i++) {
-            const int index = la_operand_kind(f->slots[i].id) == LA_INDEX;
-            g->types[dtype * nargs + i] = index ? NPY_INTP : letters[dtype];
+            g->types[k * nargs + i] =
+                (char)type_letter(&f->slots[i], kinds[k].tokens, kinds[k].rest);
         }
     }
-    return PyUFunc_FromFuncAndDataAndSignature(functions, g->data, g->types, LA_NDTYPES,
+    g->loops[NLOOPS] = (struct la_loop){f, forms[form].op, (enum la_map)map, LA_F32,
+                                        LA_BFLOAT, normalize};
+    return PyUFunc_FromFuncAndDataAndSignature(functions, g->data, g->types, NLOOPS,
                                                f->nin, f->nout, PyUFunc_None, g->name,
                                                g->doc, 0, signature);
 }
@@ -107,6 +130,7 @@ static int
 add_gufunc(PyObject *all, int form, int map, int normalize)
 {
     PyObject *gufunc = new_gufunc(form, map, normalize);
+    gufuncs[form][map][normalize].object = gufunc;
     const int status =
         gufunc == NULL ? -1
                        : PyDict_SetItemString(all, gufuncs[form][map][normalize].name, gufunc);
@@ -139,6 +163,31 @@ add_gufuncs(PyObject *module)
     return 0;
 }
 
+/* Adds a loop for the bfloat16 dtype, a type that NumPy itself does not know. */
+static PyObject *
+add_bfloat16(PyObject *Py_UNUSED(module), PyObject *dtype)
+{
+    PyArray_Descr *descr = NULL;
+    if (!PyArray_DescrConverter(dtype, &descr)) {
+        return NULL;
+    }
+    const int number = descr->type_num;
+    Py_DECREF(descr);
+    struct gufunc *g = &gufuncs[0][0][0];
+    for (size_t i = 0; i < sizeof(gufuncs) / sizeof(*g); i++, g++) {
+        struct la_loop *loop = &g->loops[NLOOPS];
+        int types[LA_MAX_OPERANDS];
+        for (int j = 0; j < loop->form->nin + loop->form->nout; j++) {
+            types[j] = type_letter(&loop->form->slots[j], number, NPY_FLOAT);
+        }
+        if (PyUFunc_RegisterLoopForType((PyUFuncObject *)g->object, number, loop_entry, types,
+                                        loop) < 0) {
+            return NULL;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
 /* --- ufuncs on rows: feature maps of arrays, softmax ------------------------ */
 
 static void
@@ -162,7 +211,8 @@ new_task(int i)
     for (int dtype = 0; dtype < LA_NDTYPES; dtype++) {
         tasks[i].loops[dtype] = (struct la_task_loop){i, (enum la_dtype)dtype};
         tasks[i].data[dtype] = &tasks[i].loops[dtype];
-        memset(tasks[i].types + dtype * nargs, letters[dtype], (size_t)nargs);
+        memset(tasks[i].types + dtype * nargs, dtype == LA_F32 ? NPY_FLOAT : NPY_DOUBLE,
+               (size_t)nargs);
     }
     return PyUFunc_FromFuncAndDataAndSignature(
         task_functions, tasks[i].data, tasks[i].types, LA_NDTYPES, row->nin, row->nout,
@@ -271,6 +321,7 @@ set_isa(PyObject *module, PyObject *arg)
 }
 
 static PyMethodDef methods[] = {
+    {"add_bfloat16", add_bfloat16, METH_O, NULL},
     {"get_num_threads", get_num_threads, METH_NOARGS, NULL},
     {"set_num_threads", set_num_threads, METH_O, NULL},
     {"available_isas", available_isas, METH_NOARGS, NULL},

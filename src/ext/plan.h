@@ -11,7 +11,8 @@ struct la_loop {
     const struct la_form *form;
     enum la_op op;
     enum la_map map;
-    enum la_dtype dtype;
+    enum la_dtype dtype; /* computed in; numbers, states and their gradients */
+    enum la_type type;   /* of the tokens' arrays */
     int normalize;
 };
 

@@ -8,12 +8,12 @@
 
 #include "task.h"
 
-#include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cpu.h"
 #include "interrupt.h"
+#include "modes.h"
 #include "pool.h"
 
 const struct la_task_row la_task_rows[LA_NTASKS] = {
@@ -24,6 +24,7 @@ const struct la_task_row la_task_rows[LA_NTASKS] = {
 
 struct job {
     struct la_interrupt interrupt;
+    la_modes modes; /* the caller's */
     int (*run)(const struct la_task *);
     struct la_task task; /* of head 0 */
     ptrdiff_t outer[LA_TASK_OPERANDS];
@@ -98,6 +99,9 @@ run_piece(void *arg, size_t item, int lane)
     task.scratch = job->scratch + (size_t)lane * job->lane_bytes;
     task.poll = lane == 0 ? la_interrupt_caller : la_interrupt_worker;
     task.poll_arg = &job->interrupt;
+    if (lane > 0) {
+        la_modes_set(job->modes);
+    }
     return task.poll(task.poll_arg) || job->run(&task);
 }
 
@@ -148,9 +152,8 @@ la_task_run(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps, vo
     la_interrupt_start(&job.interrupt);
 
     /* Lanes beyond an edge may raise flags that no number of the result shows. */
-    fenv_t before;
-    feholdexcept(&before);
+    job.modes = la_modes_get();
     la_pool_run(run_piece, idle, &job, items, threads);
-    fesetenv(&before);
+    la_modes_set(job.modes);
     free(memory);
 }

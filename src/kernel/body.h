@@ -6,6 +6,7 @@
 #include "feature.h"
 #include "chunk.h"
 #include "micro.h"
+#include "state.h"
 #include "scan.h"
 #include "causal.h"
 #include "noncausal.h"

@@ -20,6 +20,14 @@ FN(at)(T *p)
     return (vec *)p;
 }
 
+/* Rows from the i-th of a task on, at most LA_BLOCK. */
+INLINE struct FN(span)
+FN(task_span)(const struct la_task *t, ptrdiff_t i)
+{
+    const ptrdiff_t first = t->first + i;
+    return FN(span)(first, LA_BLOCK, first + LA_BLOCK, t->first + t->rows);
+}
+
 struct FN(share_room) {
     ptrdiff_t ld;
     T *y, *g, *ones, *sum, *dot;
@@ -67,10 +75,10 @@ FN(task_share)(const struct la_task *t)
 {
     const struct FN(share_room) r = FN(cut_share)(t);
     for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
-        const ptrdiff_t rows = t->rows - i < LA_BLOCK ? t->rows - i : LA_BLOCK;
-        FN(load_plain)(r.y, r.ld, &t->x[0], t->first + i, rows, t->dim[1]);
-        FN(shares)(&r, rows, FN(number)(&t->x[1]));
-        FN(store_rows)(&t->x[2], t->first + i, rows, t->dim[1], r.y, r.ld, r.sum);
+        const struct FN(span) some = FN(task_span)(t, i);
+        FN(load_plain)(r.y, r.ld, &t->x[0], some, t->dim[1]);
+        FN(shares)(&r, some.rows, FN(number)(&t->x[1]));
+        FN(store_rows)(&t->x[2], some, t->dim[1], r.y, r.ld, r.sum);
     }
     return 0;
 }
@@ -81,18 +89,18 @@ FN(task_share_backward)(const struct la_task *t)
 {
     const struct FN(share_room) r = FN(cut_share)(t);
     for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
-        const ptrdiff_t rows = t->rows - i < LA_BLOCK ? t->rows - i : LA_BLOCK;
-        FN(load_plain)(r.y, r.ld, &t->x[0], t->first + i, rows, t->dim[1]);
-        FN(load_plain)(r.g, r.ld, &t->x[1], t->first + i, rows, t->dim[1]);
-        FN(shares)(&r, rows, FN(number)(&t->x[2]));
-        FN(row_dots)(r.dot, r.g, r.ld, r.y, r.ld, rows, r.ld);
-        for (ptrdiff_t l = 0; l < rows; l++) {
+        const struct FN(span) some = FN(task_span)(t, i);
+        FN(load_plain)(r.y, r.ld, &t->x[0], some, t->dim[1]);
+        FN(load_plain)(r.g, r.ld, &t->x[1], some, t->dim[1]);
+        FN(shares)(&r, some.rows, FN(number)(&t->x[2]));
+        FN(row_dots)(r.dot, r.g, r.ld, r.y, r.ld, some.rows, r.ld);
+        for (ptrdiff_t l = 0; l < some.rows; l++) {
             const vec mean = FN(set1)(r.dot[l] * r.sum[l]);
             for (ptrdiff_t j = 0; j < r.ld; j += VL) {
                 *FN(at)(&r.g[l * r.ld + j]) -= mean;
             }
         }
-        FN(store_rows)(&t->x[3], t->first + i, rows, t->dim[1], r.g, r.ld, r.sum);
+        FN(store_rows)(&t->x[3], some, t->dim[1], r.g, r.ld, r.sum);
     }
     return 0;
 }
@@ -133,8 +141,8 @@ FN(rectify)(const struct FN(dpfp_room) *r, const struct la_array *x, ptrdiff_t r
 {
     const ptrdiff_t d = r->width / 2;
     T *half = r->r + r->nu;
-    FN(load_rows)(r->x, FN(round_up)(d, VL), &(struct la_array){x->data + row * x->rs, 0, x->cs},
-                  0, 1, d, FN(phi_identity));
+    FN(load_rows)(r->x, FN(round_up)(d, VL), &(struct la_array){x->data + row * x->rs, 0, x->cs, LA_NATIVE},
+                  FN(rows_from)(0, 1), d, FN(phi_identity));
     for (int side = 0; side < 2; side++, half += d) {
         for (ptrdiff_t j = 0; j < d; j += VL) {
             const vec y = FN(load)(&r->x[j]);
@@ -161,7 +169,7 @@ FN(task_dpfp)(const struct la_task *t)
                 *(FN(vec_any) *)((char *)y + j) = (FN(vec_any))product;
             }
         }
-        FN(store_rows)(&t->x[1], row, 1, t->dim[2], r.y, 0, NULL);
+        FN(store_rows)(&t->x[1], FN(rows_from)(row, 1), t->dim[2], r.y, 0, NULL);
     }
     return 0;
 }
@@ -201,7 +209,7 @@ FN(task_dpfp_backward)(const struct la_task *t)
         for (ptrdiff_t j = 0; j < d; j++) {
             r.x[j] = r.x[j] > 0 ? r.dr[j] : r.x[j] < 0 ? -r.dr[d + j] : 0;
         }
-        FN(store_rows)(&t->x[2], row, 1, d, r.x, 0, NULL);
+        FN(store_rows)(&t->x[2], FN(rows_from)(row, 1), d, r.x, 0, NULL);
     }
     return 0;
 }

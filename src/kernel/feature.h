@@ -4,21 +4,21 @@
  * one line in ops.def.  All are within 2 ulp over the whole range:
  * overflow gives inf, underflow passes through the subnormals to 0, NaN stays. */
 
-/* e^x = 2^k e^r with |r| <= log(2)/2, and in *low what rounding the last sum lost.
- * log(2) is split so that k times its high part is exact, with or without a fused
- * multiply-add. */
+/* e^x = 2^k e^r with |r| <= log(2)/2 for x <= EXP_MAX, and in *low what rounding the last
+ * sum lost.  log(2) is split so that k times its high part is exact, with or without a
+ * fused multiply-add. */
 INLINE vec
 FN(exp_parts)(vec x, vec *low)
 {
     const vec magic = FN(set1)(ROUND_MAGIC); /* x + magic - magic rounds to even */
     const vec one = FN(set1)(1);
-    x = FN(min)(FN(set1)(EXP_MAX), FN(max)(FN(set1)(EXP_MIN), x));
+    x = FN(max)(FN(set1)(EXP_MIN), x);
     const vec k = (x * FN(set1)(LOG2_E) + magic) - magic;
     const vec r = (x - k * FN(set1)(LN2_HIGH)) - k * FN(set1)(LN2_LOW);
     static const T c[] = {EXP_COEFFICIENTS};
     const int terms = sizeof(c) / sizeof(c[0]);
     vec p = FN(set1)(c[terms - 1]);
-#pragma GCC unroll 16
+    LA_UNROLL
     for (int i = terms - 2; i >= 0; i--) {
         p = p * r + FN(set1)(c[i]);
     }
@@ -28,11 +28,18 @@ FN(exp_parts)(vec x, vec *low)
     return FN(scale2)(sum, k);
 }
 
+/* e^x for x <= EXP_MAX. */
 INLINE vec
-FN(exp)(vec x)
+FN(exp_bounded)(vec x)
 {
     vec low;
     return FN(exp_parts)(x, &low);
+}
+
+INLINE vec
+FN(exp)(vec x)
+{
+    return FN(exp_bounded)(FN(min)(FN(set1)(EXP_MAX), x));
 }
 
 /* log(1 + f) = f - (f^2/2 - w (f^2/2 + R)), w = f / (2 + f), for |f| below 0.42: what is
@@ -44,7 +51,7 @@ FN(log1p_near)(vec f)
     static const T c[] = {LOG1P_COEFFICIENTS};
     const int degree = sizeof(c) / sizeof(c[0]);
     vec p = FN(set1)(c[degree - 1]);
-#pragma GCC unroll 16
+    LA_UNROLL
     for (int i = degree - 2; i >= 0; i--) {
         p = p * w2 + FN(set1)(c[i]);
     }
@@ -97,7 +104,7 @@ FN(dphi_relu)(vec x, vec y)
 INLINE vec
 FN(phi_elu)(vec x)
 {
-    return FN(exp)(FN(min)((vec){0}, x)) + FN(max)((vec){0}, x);
+    return FN(exp_bounded)(FN(min)((vec){0}, x)) + FN(max)((vec){0}, x);
 }
 
 INLINE vec
@@ -110,7 +117,7 @@ FN(dphi_elu)(vec x, vec y)
 INLINE vec
 FN(phi_softplus)(vec x)
 {
-    return FN(max)((vec){0}, x) + FN(log1p_unit)(FN(exp)(FN(minus_abs)(x)));
+    return FN(max)((vec){0}, x) + FN(log1p_unit)(FN(exp_bounded)(FN(minus_abs)(x)));
 }
 
 /* The sigmoid n / d, from e^-|x| so that neither end overflows.  What rounding lost in e

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "table.h"
+#include "half.h"
 #include "isa.h"
 
 #define FN(name) name##_f32

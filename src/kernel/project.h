@@ -46,7 +46,7 @@ FN(project_rows)(const struct FN(project_room) *r, const struct la_array *x,
         .rows = rows, .K = d, .W = FN(round_up)(m, VL), .a = r->x, .lda = r->ldd,
         .o = r->u, .ldo = r->ldm, .s = r->omega,
     };
-    FN(load_plain)(r->x, r->ldd, x, first, rows, d);
+    FN(load_plain)(r->x, r->ldd, x, FN(rows_from)(first, rows), d);
     FN(sweep)(&c, LA_READ);
     FN(row_dots)(r->h, r->x, r->ldd, r->x, r->ldd, rows, r->ldd);
     for (ptrdiff_t i = 0; i < rows; i++) {
@@ -80,9 +80,9 @@ FN(project)(const struct la_task *t, const int nout, void (*f)(vec *y, vec u, ve
                 }
             }
         }
-        FN(store_rows)(&t->x[3], t->first + i, rows, m, r.u, r.ldm, NULL);
+        FN(store_rows)(&t->x[3], FN(rows_from)(t->first + i, rows), m, r.u, r.ldm, NULL);
         if (nout > 1) {
-            FN(store_rows)(&t->x[4], t->first + i, rows, m, r.second, r.ldm, NULL);
+            FN(store_rows)(&t->x[4], FN(rows_from)(t->first + i, rows), m, r.second, r.ldm, NULL);
         }
     }
     return 0;

@@ -183,8 +183,8 @@ FN(running_block)(const struct la_task *t, const struct FN(running_room) *r,
     FN(exponentials)(r, r->u, a, 1, r->c);
     FN(exponentials)(r, r->keys.u, b < there ? b : there, -1, NULL);
     FN(clear_rows)(r->keys.u, ld, there, b);
-    FN(store_rows)(&t->x[6], first, a, f, r->u, ld, NULL);
-    FN(store_rows)(&t->x[7], first, b, f, r->keys.u, ld, NULL);
+    FN(store_rows)(&t->x[6], FN(rows_from)(first, a), f, r->u, ld, NULL);
+    FN(store_rows)(&t->x[7], FN(rows_from)(first, b), f, r->keys.u, ld, NULL);
     return most;
 }
 

@@ -48,7 +48,7 @@ FN(softmax_room)(const struct la_task *t)
 INLINE struct la_array
 FN(part)(const struct la_array *x, ptrdiff_t first)
 {
-    return (struct la_array){x->data + first * x->rs, x->rs, x->cs};
+    return (struct la_array){x->data + first * x->rs, x->rs, x->cs, x->type};
 }
 
 /* s (LA_BLOCK, cols), by column tiles = `rows` rows of x, then zeros. */
@@ -61,9 +61,9 @@ FN(load_block)(T *s, const struct la_array *x, ptrdiff_t rows, ptrdiff_t cols)
     }
     for (ptrdiff_t j = 0; j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
-        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs};
-        FN(load_plain)(FN(state_at)(s, LA_BLOCK, W, 0, j), width, &part, 0, rows,
-                       cols - j < width ? cols - j : width);
+        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
+        FN(load_plain)(FN(state_at)(s, LA_BLOCK, W, 0, j), width, &part,
+                       FN(rows_from)(0, rows), cols - j < width ? cols - j : width);
     }
 }
 
@@ -71,7 +71,7 @@ FN(load_block)(T *s, const struct la_array *x, ptrdiff_t rows, ptrdiff_t cols)
 INLINE vec
 FN(all_max)(vec x)
 {
-#pragma GCC unroll 4
+    LA_UNROLL
     for (int step = 1; step < VL; step *= 2) {
         x = FN(max)(FN(zip_low)(x, x), FN(zip_high)(x, x));
     }
@@ -81,7 +81,7 @@ FN(all_max)(vec x)
 INLINE T
 FN(sum_lanes)(vec x)
 {
-#pragma GCC unroll 4
+    LA_UNROLL
     for (int step = 1; step < VL; step *= 2) {
         x = FN(zip_low)(x, x) + FN(zip_high)(x, x);
     }
@@ -94,11 +94,9 @@ FN(strip_scores)(const struct FN(softmax_room) *r, const T *q, ptrdiff_t d)
 {
     for (ptrdiff_t col = 0; col < LA_BLOCK; col += NR * VL) {
         vec acc[MR][NR] = {{{0}}};
-        FN(tile)(acc, MR, NR, q, r->ldd, r->keys + col * FN(round_up)(d, MR), NR * VL, d);
-#pragma GCC unroll 4
-        for (int i = 0; i < MR; i++) {
-#pragma GCC unroll 4
-            for (int j = 0; j < NR; j++) {
+        FN(tile)(acc, MR, NR, q, r->ldd, 1, r->keys + col * FN(round_up)(d, MR), NR * VL, d);
+        LA_EACH(i, MR) {
+            LA_EACH(j, NR) {
                 FN(store)(&r->p[i * LA_BLOCK + col + j * VL], acc[i][j]);
             }
         }
@@ -112,7 +110,7 @@ FN(row_weights)(T *p, T *top, T *sum, ptrdiff_t end)
 {
     const vec before = FN(set1)(*top);
     vec most = before, total = {0};
-#pragma GCC unroll 8
+    LA_UNROLL
     for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
         const ivec there = FN(iota)() < (ivec)((ivec){0} + (INT)(end - j));
         const vec x = FN(select)(there, FN(load)(&p[j]), FN(set1)(-(T)INFINITY));
@@ -120,7 +118,7 @@ FN(row_weights)(T *p, T *top, T *sum, ptrdiff_t end)
         FN(store)(&p[j], x);
     }
     most = FN(all_max)(most);
-#pragma GCC unroll 8
+    LA_UNROLL
     for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
         const vec x = FN(exp)(FN(load)(&p[j]) - most);
         total += x;
@@ -141,21 +139,17 @@ FN(strip_values)(const struct FN(softmax_room) *r, T *o, const vec *fade, ptrdif
     const ptrdiff_t lds = nr * VL;
     const T *v = r->values + col * LA_BLOCK;
     vec acc[MR][NR];
-#pragma GCC unroll 4
-    for (int i = 0; i < MR; i++) {
-#pragma GCC unroll 4
-        for (int j = 0; j < nr; j++) {
+    LA_EACH(i, MR) {
+        LA_EACH(j, nr) {
             acc[i][j] = FN(load)(&o[i * r->ldm + col + j * VL]) * fade[i];
         }
     }
-    FN(tile)(acc, MR, nr, r->p, LA_BLOCK, v, lds, full);
+    FN(tile)(acc, MR, nr, r->p, LA_BLOCK, 1, v, lds, full);
     if (diagonal) {
-        FN(tile_diagonal)(acc, nr, r->p + full, LA_BLOCK, v + full * lds, lds, 0);
+        FN(tile_diagonal)(acc, MR, nr, r->p + full, LA_BLOCK, v + full * lds, lds, 0);
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < MR; i++) {
-#pragma GCC unroll 4
-        for (int j = 0; j < nr; j++) {
+    LA_EACH(i, MR) {
+        LA_EACH(j, nr) {
             FN(store)(&o[i * r->ldm + col + j * VL], acc[i][j]);
         }
     }
@@ -170,8 +164,7 @@ FN(strip)(const struct FN(softmax_room) *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t 
     vec fade[MR];
     T *o = r->o + i * r->ldm;
     FN(strip_scores)(r, r->q + i * r->ldd, d);
-#pragma GCC unroll 4
-    for (int row = 0; row < MR; row++) {
+    LA_EACH(row, MR) {
         fade[row] = FN(row_weights)(r->p + row * LA_BLOCK, &r->top[i + row],
                                     &r->sum[(i + row) * VL], diagonal ? end + row : end);
     }
@@ -206,7 +199,7 @@ FN(softmax_rows)(const struct la_task *t, const struct FN(softmax_room) *r, ptrd
     const int causal = FN(number)(&t->x[4]) != 0;
     const vec scale = FN(set1)(FN(number)(&t->x[3]));
     const ptrdiff_t end = causal && first + rows < s ? first + rows : s;
-    FN(load_plain)(r->q, r->ldd, &t->x[0], first, rows, d);
+    FN(load_plain)(r->q, r->ldd, &t->x[0], FN(rows_from)(first, rows), d);
     for (ptrdiff_t i = 0; i < rows * r->ldd; i += VL) {
         *FN(at)(&r->q[i]) *= scale;
     }
@@ -245,6 +238,7 @@ FN(task_softmax)(const struct la_task *t)
         const T sum = FN(sum_lanes)(FN(load)(&r.sum[i * VL]));
         r.top[i] = sum == 0 ? 0 : 1 / sum; /* no key: 0 */
     }
-    FN(store_rows)(&t->x[5], t->first, t->rows, t->dim[3], r.o, r.ldm, r.top);
+    FN(store_rows)(&t->x[5], FN(rows_from)(t->first, t->rows), t->dim[3], r.o, r.ldm,
+                   r.top);
     return 0;
 }

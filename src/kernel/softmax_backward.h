@@ -68,7 +68,8 @@ FN(softmax_again)(const struct la_task *t, const struct FN(gradient_room) *r)
         if (FN(softmax_rows)(&forward, &r->forward, i, rows)) {
             return 1;
         }
-        FN(load_plain)(r->g, r->forward.ldm, &t->x[3], i, rows, t->dim[3]);
+        FN(load_plain)(r->g, r->forward.ldm, &t->x[3], FN(rows_from)(i, rows),
+                       t->dim[3]);
         FN(row_dots)(&r->mean[i], r->g, r->forward.ldm, r->forward.o, r->forward.ldm, rows,
                      r->forward.ldm);
         for (ptrdiff_t l = 0; l < rows; l++) {
@@ -127,8 +128,8 @@ FN(block_gradient)(const struct la_task *t, const struct FN(gradient_room) *r, p
     const ptrdiff_t d = t->dim[1], m = t->dim[3], ldd = r->forward.ldd, ldm = r->forward.ldm;
     const ptrdiff_t rows = t->dim[0] - i < LA_BLOCK ? t->dim[0] - i : LA_BLOCK;
     const ptrdiff_t D = FN(round_up)(d, VL), M = FN(round_up)(m, VL);
-    FN(load_plain)(r->q, ldd, &t->x[0], i, rows, d);
-    FN(load_plain)(r->g, ldm, &t->x[3], i, rows, m);
+    FN(load_plain)(r->q, ldd, &t->x[0], FN(rows_from)(i, rows), d);
+    FN(load_plain)(r->g, ldm, &t->x[3], FN(rows_from)(i, rows), m);
     struct FN(scan) c = {.rows = rows, .K = d, .W = LA_BLOCK, .a = r->q, .lda = ldd,
                          .o = r->p, .ldo = r->ldp, .s = r->kt};
     FN(sweep)(&c, LA_READ);
@@ -169,7 +170,7 @@ FN(store_block)(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows, ptrdi
             *FN(at)(&sum[i * ld + j]) += FN(load)(FN(state_at)(state, LA_BLOCK, W, i, j));
         }
     }
-    FN(store_rows)(x, first, rows, cols, sum, ld, NULL);
+    FN(store_rows)(x, FN(rows_from)(first, rows), cols, sum, ld, NULL);
 }
 
 static int
@@ -186,7 +187,7 @@ FN(task_softmax_backward)(const struct la_task *t)
     for (ptrdiff_t j = 0; j < s; j += LA_BLOCK) {
         const ptrdiff_t keys = s - j < LA_BLOCK ? s - j : LA_BLOCK;
         const struct la_array k = FN(part)(&t->x[1], j), v = FN(part)(&t->x[2], j);
-        FN(load_plain)(r.k, ldd, &k, 0, keys, d);
+        FN(load_plain)(r.k, ldd, &k, FN(rows_from)(0, keys), d);
         FN(load_block)(r.ks, &k, keys, d);
         FN(load_block)(r.v, &v, keys, m);
         FN(transpose_state)(r.kt, r.ks, LA_BLOCK, d);
@@ -204,6 +205,6 @@ FN(task_softmax_backward)(const struct la_task *t)
         FN(store_block)(&t->x[7], j, keys, d, r.dk, ldd, r.dks);
         FN(store_block)(&t->x[8], j, keys, m, r.dv, ldm, r.dvs);
     }
-    FN(store_rows)(&t->x[6], 0, n, d, r.dq, ldd, NULL);
+    FN(store_rows)(&t->x[6], FN(rows_from)(0, n), d, r.dq, ldd, NULL);
     return 0;
 }

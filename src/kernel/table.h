@@ -24,10 +24,14 @@ enum la_op {
     LA_NOPS
 };
 
+/* How an operand's numbers are held: as the kernel's own dtype, or in 16 bits. */
+enum la_type { LA_NATIVE, LA_HALF, LA_BFLOAT };
+
 /* A matrix operand as NumPy holds it: row i, column j is at data + i*rs + j*cs. */
 struct la_array {
     char *data;
     ptrdiff_t rs, cs; /* in bytes, any sign, zero allowed */
+    enum la_type type;
 };
 
 /* Vectors (z) have no row step.  What a call lacks has data NULL. */
@@ -40,6 +44,9 @@ struct la_head {
     struct la_array s1, z1;    /* state behind the last */
     struct la_array g, gs, gz; /* cotangents of o, s1, z1 */
     struct la_array dq, dk, dv, ds0, dz0;
+    /* `group` queries share these keys, each so many bytes behind the last; causal and
+     * noncausal compute the state once for all of them. */
+    ptrdiff_t group, q_step, o_step, s1_step, z1_step;
     enum la_map map;
     int normalize;
     double scale, eps;

@@ -133,22 +133,43 @@ FN(zip_high)(vec x, vec y)
     return LA_PASTE(LA_ZIP_HIGH_, LA_LANES)(x, y);
 }
 
+/* The networks below are spelled out stage by stage: compilers keep arrays of vectors
+ * in registers where every loop over them has a constant length, and no further. */
+
+INLINE void
+FN(shuffle)(vec x[])
+{
+    vec y[VL];
+    LA_EACH(i, VL / 2) {
+        y[2 * i] = FN(zip_low)(x[i], x[i + VL / 2]);
+        y[2 * i + 1] = FN(zip_high)(x[i], x[i + VL / 2]);
+    }
+    LA_EACH(i, VL) {
+        x[i] = y[i];
+    }
+}
+
 /* Transpose VL rows of VL in place: log2(VL) perfect shuffles. */
 INLINE void
 FN(transpose)(vec x[])
 {
-    vec y[VL];
-#pragma GCC unroll 4
-    for (int step = 1; step < VL; step *= 2) {
-#pragma GCC unroll 16
-        for (int i = 0; i < VL / 2; i++) {
-            y[2 * i] = FN(zip_low)(x[i], x[i + VL / 2]);
-            y[2 * i + 1] = FN(zip_high)(x[i], x[i + VL / 2]);
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < VL; i++) {
-            x[i] = y[i];
-        }
+    FN(shuffle)(x);
+    if (VL > 2) {
+        FN(shuffle)(x);
+    }
+    if (VL > 4) {
+        FN(shuffle)(x);
+    }
+    if (VL > 8) {
+        FN(shuffle)(x);
+    }
+}
+
+INLINE void
+FN(fold)(vec x[], const int half)
+{
+    LA_EACH(i, half) {
+        x[i] = FN(zip_low)(x[i], x[i + half]) + FN(zip_high)(x[i], x[i + half]);
     }
 }
 
@@ -157,12 +178,15 @@ FN(transpose)(vec x[])
 INLINE vec
 FN(lane_sums)(vec x[])
 {
-#pragma GCC unroll 4
-    for (int half = VL / 2; half > 0; half /= 2) {
-#pragma GCC unroll 16
-        for (int i = 0; i < half; i++) {
-            x[i] = FN(zip_low)(x[i], x[i + half]) + FN(zip_high)(x[i], x[i + half]);
-        }
+    if (VL > 8) {
+        FN(fold)(x, 8);
     }
+    if (VL > 4) {
+        FN(fold)(x, 4);
+    }
+    if (VL > 2) {
+        FN(fold)(x, 2);
+    }
+    FN(fold)(x, 1);
     return x[0];
 }
