@@ -31,4 +31,4 @@ def test_is_committed_with_outputs(file):
 
 
 def test_there_are_some():
-    assert {file.stem for file in FILES} >= {"quickstart", "timing"}
+    assert {file.stem for file in FILES} >= {"quickstart", "timing", "feature_maps"}
