@@ -19,7 +19,7 @@ from ._state import State
 from .feature_maps import PositiveRandomFeatures
 
 BITS = 96  #: a state's scale moves by so many powers of two, see STEP_HIGH in running.h
-BLOCK = 512  #: tokens mapped at a time
+BLOCK = 1024  #: tokens mapped at a time
 
 
 class _Segment(NamedTuple):

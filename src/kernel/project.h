@@ -37,7 +37,7 @@ FN(project_room)(const struct la_task *t)
     return FN(cut_project)(&dry).bytes;
 }
 
-/* Rows of x, u = t x omega and h = t^2 |x|^2 / 2 for one block. */
+/* Rows of x, u = t x omega and, where there is room for it, h = t^2 |x|^2 / 2. */
 static void
 FN(project_rows)(const struct FN(project_room) *r, const struct la_array *x,
                  ptrdiff_t first, ptrdiff_t rows, ptrdiff_t d, ptrdiff_t m, T t)
@@ -48,9 +48,11 @@ FN(project_rows)(const struct FN(project_room) *r, const struct la_array *x,
     };
     FN(load_plain)(r->x, r->ldd, x, FN(rows_from)(first, rows), d);
     FN(sweep)(&c, LA_READ);
-    FN(row_dots)(r->h, r->x, r->ldd, r->x, r->ldd, rows, r->ldd);
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        r->h[i] *= t * t / 2;
+    if (r->h != NULL) {
+        FN(row_dots)(r->h, r->x, r->ldd, r->x, r->ldd, rows, r->ldd);
+        for (ptrdiff_t i = 0; i < rows; i++) {
+            r->h[i] *= t * t / 2;
+        }
     }
 }
 

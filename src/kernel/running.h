@@ -19,6 +19,7 @@ struct FN(running_room) {
     struct FN(project_room) keys;
     T *u, *most, *c;            /* of queries */
     T *top, *high, *low, *limit; /* by feature: M, K in two parts, how far M may go */
+    T *next;                     /* M with one key more */
     size_t bytes;
 };
 
@@ -34,6 +35,7 @@ FN(cut_running)(const struct la_task *t)
     r.most = FN(take)(&arena, LA_BLOCK * VL);
     r.c = FN(take)(&arena, LA_BLOCK);
     r.top = FN(take)(&arena, r.keys.ldm);
+    r.next = FN(take)(&arena, r.keys.ldm);
     r.high = FN(take)(&arena, r.keys.ldm);
     r.low = FN(take)(&arena, r.keys.ldm);
     r.limit = FN(take)(&arena, r.keys.ldm);
@@ -64,7 +66,8 @@ FN(set_steps)(const struct FN(running_room) *r)
     }
 }
 
-/* Key i's exponents, u becoming u - h; whether one passed its feature's limit. */
+/* Key i's exponents, u becoming u - h, and M with them in r->next; whether one passed its
+ * feature's limit. */
 INLINE int
 FN(exponents)(const struct FN(running_room) *r, ptrdiff_t i)
 {
@@ -74,18 +77,10 @@ FN(exponents)(const struct FN(running_room) *r, ptrdiff_t i)
     for (ptrdiff_t j = 0; j < r->keys.ldm; j += VL) {
         const vec e = FN(load)(&u[j]) - h;
         passed |= e > FN(load)(&r->limit[j]);
+        FN(store)(&r->next[j], FN(max)(FN(load)(&r->top[j]), e));
         FN(store)(&u[j], e);
     }
     return FN(any)(passed);
-}
-
-/* M with a key's exponents e. */
-INLINE void
-FN(raise)(const struct FN(running_room) *r, const T *e)
-{
-    for (ptrdiff_t j = 0; j < r->keys.ldm; j += VL) {
-        FN(store)(&r->top[j], FN(max)(FN(load)(&r->top[j]), FN(load)(&e[j])));
-    }
 }
 
 /* In each lane, the largest u + M of a query; f of them count. */
@@ -141,7 +136,7 @@ FN(exponentials)(const struct FN(running_room) *r, T *x, ptrdiff_t rows, T sign,
 /* Takes keys and queries into M one by one, from row `first`, and leaves the lanes of c in
  * r->most; how many rows went before one changed a K. */
 static ptrdiff_t
-FN(running_tops)(const struct FN(running_room) *r, ptrdiff_t first, ptrdiff_t queries,
+FN(running_tops)(struct FN(running_room) *r, ptrdiff_t first, ptrdiff_t queries,
                  ptrdiff_t rows, ptrdiff_t f)
 {
     ptrdiff_t i = 0;
@@ -151,7 +146,9 @@ FN(running_tops)(const struct FN(running_room) *r, ptrdiff_t first, ptrdiff_t qu
             if (passed && first + i > 0) {
                 break;
             }
-            FN(raise)(r, r->keys.u + i * r->keys.ldm);
+            T *const before = r->top;
+            r->top = r->next;
+            r->next = before;
             if (first + i == 0) {
                 FN(set_steps)(r);
             }
@@ -165,13 +162,14 @@ FN(running_tops)(const struct FN(running_room) *r, ptrdiff_t first, ptrdiff_t qu
 
 /* One block of rows from `first`; how many of them were done. */
 static ptrdiff_t
-FN(running_block)(const struct la_task *t, const struct FN(running_room) *r,
+FN(running_block)(const struct la_task *t, struct FN(running_room) *r,
                   ptrdiff_t first, ptrdiff_t queries, ptrdiff_t rows, ptrdiff_t keys)
 {
     const ptrdiff_t d = t->dim[1], f = t->dim[3], ld = r->keys.ldm;
     const T root = FN(number)(&t->x[3]);
     struct FN(project_room) of_queries = r->keys;
     of_queries.u = r->u;
+    of_queries.h = NULL; /* cancels in the quotient */
     FN(project_rows)(&of_queries, &t->x[0], first, queries, d, f, root);
     FN(project_rows)(&r->keys, &t->x[1], first, rows, d, f, root);
     ptrdiff_t there = keys - first < rows ? keys - first : rows;
@@ -191,7 +189,7 @@ FN(running_block)(const struct la_task *t, const struct FN(running_room) *r,
 static int
 FN(task_running_features)(const struct la_task *t)
 {
-    const struct FN(running_room) r = FN(cut_running)(t);
+    struct FN(running_room) r = FN(cut_running)(t);
     const ptrdiff_t n = t->dim[0], s = t->dim[2], f = t->dim[3];
     const ptrdiff_t most = n > s ? n : s;
     const T root = FN(number)(&t->x[3]);
