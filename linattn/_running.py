@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _check, attention, backward
+from . import _check, _packed, attention, backward
 from ._linattn import tasks
 from ._state import State
 from .feature_maps import PositiveRandomFeatures
@@ -152,7 +153,11 @@ def causal(
     return_state: bool = False, out: np.ndarray | None = None, **options: Any,
 ) -> Any:  # fmt: skip
     """`linattn.causal` with positive random features and a normaliser."""
-    _not_packed("causal", cu_seqlens)
+    if cu_seqlens is not None:
+        return _packed.causal(
+            partial(causal, operator, phi, **options), q, k, v, cu_seqlens, key_lengths,
+            initial_state, return_state, out,
+        )  # fmt: skip
     call = _Call("causal", phi, q, k, v, None, key_lengths, initial_state)
     if out is not None:
         _check.out("causal", out, call.shape, call.q, call.k, call.v)
@@ -192,7 +197,11 @@ def causal_backward(
 ) -> tuple[Any, ...]:  # fmt: skip
     """`linattn.causal_backward` likewise; the scales count as constants, exact for eps = 0."""
     name = "causal_backward"
-    _not_packed(name, cu_seqlens)
+    if cu_seqlens is not None:
+        return _packed.causal_backward(
+            partial(causal_backward, operator, phi, **options), q, k, v, grad_out, cu_seqlens,
+            key_lengths, initial_state, grad_state,
+        )  # fmt: skip
     call = _Call(name, phi, q, k, v, grad_out, key_lengths, initial_state)
     last = State(*(np.zeros_like(x) for x in call.state[:2]))
     if grad_state is not None:
@@ -252,14 +261,6 @@ def _over_all(name: str, phi: PositiveRandomFeatures, q, k, v, key_lengths) -> t
     top = np.where(there, exponents, -np.inf).max(-2, initial=-np.inf)
     a, b, _, _ = tasks["running_features"](q, k, omega, factor, dtype.type(keys), top)
     return a, b, q, k
-
-
-def _not_packed(name: str, cu_seqlens: Any) -> None:
-    if cu_seqlens is not None:
-        raise ValueError(
-            f"{name}: cu_seqlens is given, and the feature map PositiveRandomFeatures rescales "
-            "as it goes; expected one call a sequence"
-        )
 
 
 def _factor(before: np.ndarray, after: np.ndarray) -> np.ndarray:

@@ -220,7 +220,37 @@ def test_in_place_step():
         np.testing.assert_array_equal(x, y)
 
 
-def test_packed_sequences_are_refused():
-    q, k, v, _ = operands(10)
-    with pytest.raises(ValueError, match="cu_seqlens"):
-        linattn.causal(q, k, v, feature_map=POSITIVE[0], cu_seqlens=[0, 4, 10])
+@pytest.mark.parametrize("bounds", [[0, 4, 4, 30], [0, 30]])
+def test_packed_sequences(bounds):
+    """Each as if it were alone, states, lengths and gradients included."""
+    q, k, v, g = operands(30, np.float64, 3.0)
+    options = {"feature_map": POSITIVE[0], "eps": 0.0}
+    first = linattn.State(
+        np.ones((2, 3, len(bounds) - 1, 9, D)),
+        np.ones((2, 3, len(bounds) - 1, 9)),
+        np.zeros((2, 3, len(bounds) - 1, 9)),
+    )
+    packed = {"cu_seqlens": bounds, "key_lengths": [[25], [30]], **options}
+    o, last = linattn.causal(q, k, v, initial_state=first, return_state=True, **packed)
+    grads = linattn.causal_backward(q, k, v, g, initial_state=first, grad_state=last, **packed)
+    out = np.empty_like(o)
+    assert linattn.causal(q, k, v, initial_state=first, out=out, **packed) is out
+    np.testing.assert_array_equal(out, o)
+    for r, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        rows = (..., slice(start, stop), slice(None))
+        one = [x[rows] for x in (q, k, v, g)]
+        keys = {"key_lengths": np.clip([[25 - start], [30 - start]], 0, stop - start), **options}
+        alone = [linattn.State(x.s[..., r, :, :], x.z[..., r, :], x.log_scale[..., r, :])
+                 for x in (first, last)]  # fmt: skip
+        expected, state = linattn.causal(
+            *one[:3], initial_state=alone[0], return_state=True, **keys
+        )
+        np.testing.assert_array_equal(o[rows], expected)
+        np.testing.assert_array_equal(last.s[..., r, :, :], state.s)
+        np.testing.assert_array_equal(last.log_scale[..., r, :], state.log_scale)
+        *wanted, of_state = linattn.causal_backward(
+            *one, initial_state=alone[0], grad_state=alone[1], **keys
+        )
+        for x, y in zip(grads[:3], wanted, strict=True):
+            np.testing.assert_array_equal(x[rows], y)
+        np.testing.assert_array_equal(grads[3].s[..., r, :, :], of_state.s)
