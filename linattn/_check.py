@@ -103,6 +103,44 @@ def token(function: str, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any, tuple]:
     return q, k, v, batch
 
 
+def strength(
+    function: str, beta: Any, operands: tuple, shape: tuple, core: int
+) -> tuple[Any, bool, tuple]:
+    """``beta`` as (..., n) or (..., n, m), whether it is the second, and the output's shape.
+
+    ``operands`` are q, k and v, and ``shape`` the output they give, whose last ``core`` axes
+    are no leading ones: 2, or 1 where there is one token.  With as many axes as the longest
+    operand beta is one number a channel, or, where its last axis is 1, one for all of them.
+    """
+    if isinstance(beta, (int, float)):
+        beta = np.asarray(beta, state_dtype(*operands))  # as weak as Python's numbers are
+    x = operand(function, "beta", beta, 0)
+    per_channel = x.ndim >= max(y.ndim for y in operands)
+    tokens, m = shape[len(shape) - core : -1], shape[-1]
+    if per_channel and x.shape[-1] == 1:
+        x, per_channel = x[..., 0], False
+    inner = (*tokens, m) if per_channel else tokens
+    batch, lead = shape[: len(shape) - core], x.shape[: max(x.ndim - len(inner), 0)]
+    if x.shape[len(lead) :] != inner:
+        one, each = (_dots(y) for y in (tokens, (*tokens, m)))
+        raise ValueError(
+            f"{function}: beta has shape {np.shape(beta)}; expected {one}, or, one number a "
+            f"channel and as many axes as the longest of q, k and v, {each}"
+        )
+    try:
+        batch = np.broadcast_shapes(batch, lead)
+    except ValueError:
+        raise ValueError(
+            f"{function}: beta has shape {np.shape(beta)}, whose leading axes do not broadcast "
+            f"with {batch}, those of q, k and v; expected equal lengths, or 1, axis by axis"
+        ) from None
+    return x, per_channel, (*batch, *tokens, m)
+
+
+def _dots(core: tuple) -> str:
+    return f"({', '.join(['...', *map(str, core)])})"
+
+
 def in_place(function: str, s: np.ndarray, z: np.ndarray | None, batch: tuple) -> None:
     """A state that can be written to: nothing of it broadcast or read-only."""
     for field, array, core in (("s", s, 2), ("z", z, 1)):

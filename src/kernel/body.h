@@ -18,6 +18,9 @@
 #include "softmax.h"
 #include "softmax_backward.h"
 #include "step.h"
+#include "delta.h"
+#include "delta_backward.h"
+#include "delta_step.h"
 
 #undef vec
 #undef ivec
