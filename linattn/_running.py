@@ -41,12 +41,10 @@ class _Call:
         q, k, v, shape = _check.qkv(name, q, k, v, same_length=True)
         self.dtype = _check.result_dtype(q, k, v)
         self.batch, self.n, self.shape = shape[:-2], shape[-2], shape
-        cast = (
-            lambda x: np.broadcast_to(  # noqa: E731
-                np.asarray(x, self.dtype), (*self.batch, *x.shape[-2:])
-            )
+        self.q, self.k, self.v = (
+            np.broadcast_to(np.asarray(x, self.dtype), (*self.batch, *x.shape[-2:]))
+            for x in (q, k, v)
         )
-        self.q, self.k, self.v = cast(q), cast(k), cast(v)
         self.grad = None
         if grad_out is not None:
             self.grad = np.broadcast_to(

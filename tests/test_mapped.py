@@ -1,5 +1,7 @@
 """Operators given a feature map as an object, and positive random features of any size."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -236,7 +238,7 @@ def test_packed_sequences(bounds):
     out = np.empty_like(o)
     assert linattn.causal(q, k, v, initial_state=first, out=out, **packed) is out
     np.testing.assert_array_equal(out, o)
-    for r, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for r, (start, stop) in enumerate(pairwise(bounds)):
         rows = (..., slice(start, stop), slice(None))
         one = [x[rows] for x in (q, k, v, g)]
         keys = {"key_lengths": np.clip([[25 - start], [30 - start]], 0, stop - start), **options}
@@ -254,3 +256,27 @@ def test_packed_sequences(bounds):
         for x, y in zip(grads[:3], wanted, strict=True):
             np.testing.assert_array_equal(x[rows], y)
         np.testing.assert_array_equal(grads[3].s[..., r, :, :], of_state.s)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bits(dtype):
+    """Computed in float32, returned in the operands' dtype."""
+    dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), dtype, dtype))
+    q, k, v, g = (x.astype(dtype) for x in operands(20, np.float32))
+    wide = [x.astype(np.float32) for x in (q, k, v, g)]
+    for phi in (POSITIVE[0], maps.DPFP()):
+        assert phi(q).dtype == np.float32
+        for name, f in FORWARD.items():
+            o = f(q, k, v, feature_map=phi)
+            np.testing.assert_array_equal(o, f(*wide[:3], feature_map=phi).astype(dtype))
+            assert o.dtype == dtype
+            out = np.empty_like(o)
+            assert f(q, k, v, feature_map=phi, out=out) is out
+            np.testing.assert_array_equal(out, o)
+            grads = BACKWARD[name](q, k, v, g, feature_map=phi)
+            assert all(x.dtype == dtype for x in grads)
+    assert linattn.softmax_attention(q, k, v).dtype == dtype
+    assert linattn.softmax_attention_backward(q, k, v, g)[2].dtype == dtype
+    E = np.ones((20, 4), dtype)
+    assert linattn.linformer(q, k, v, E, E, out=np.empty_like(q)).dtype == dtype
+    assert linattn.linformer_backward(q, k, v, E, E, g)[4].dtype == dtype
