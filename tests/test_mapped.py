@@ -7,6 +7,7 @@ import pytest
 
 import linattn
 from linattn import _reference as reference
+from linattn import _reference_delta as reference_delta
 from linattn import _reference_maps as twins
 from linattn import feature_maps as maps
 
@@ -68,6 +69,25 @@ def test_states_and_steps(phi):
         token, state = linattn.step(*(x[..., i, :] for x in (q, k, v)), state, feature_map=phi)
         rest.append(token)
     np.testing.assert_allclose(np.concatenate([first, np.stack(rest, -2)], -2), o, rtol=1e-9)
+
+
+DELTA = [maps.DPFP(nu=2), maps.get("relu").normalized(), maps.PositiveRandomFeatures.sample(D, 9)]
+
+
+@pytest.mark.parametrize("phi", DELTA, ids=str)
+def test_delta_rule(phi):
+    q, k, v, g = operands(12)
+    beta = np.random.default_rng(0).uniform(size=q.shape[:-1])
+    exact = twins.twin(phi)
+    o, state = linattn.delta(q, k, v, beta, feature_map=phi, return_state=True)
+    np.testing.assert_allclose(o, reference_delta.delta(q, k, v, beta, feature_map=exact))
+    grads = linattn.delta_backward(q, k, v, beta, g, feature_map=phi)
+    wanted = reference_delta.delta_backward(q, k, v, beta, g, feature_map=exact)
+    for x, y in zip(grads, wanted, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12 * abs(y).max())
+    token = [x[..., 0, :] for x in (q, k, v)]
+    o, _ = linattn.delta_step(*token, beta[..., 0], state, feature_map=phi)
+    assert o.shape == token[0].shape
 
 
 def test_names():
