@@ -203,7 +203,7 @@ class Feedforward:
             tape.append(self._parts(i, unit, tape[-1])[-1])
         for i in reversed(range(len(self.weights))):
             unit = self.weights[i]
-            a, f, slope, gate, _ = self._parts(i, unit, tape[i])
+            f, slope, gate, _ = self._parts(i, unit, tape[i])
             dx = (grad * slope * gate) @ unit[0].mT
             if len(unit) > 1:
                 db = grad * f * gate * (1 - gate)
@@ -214,7 +214,7 @@ class Feedforward:
         return grad
 
     def _parts(self, i: int, unit, x: Array):
-        """x W, f of it, f' of it, the gate, and the output."""
+        """f(x W), f'(x W), the gate, and the output."""
         a = x @ unit[0]
         phi = MAPS["softplus" if i == len(self.weights) - 1 else "identity"]
         gate = np.ones_like(a)
@@ -223,7 +223,7 @@ class Feedforward:
             for w in unit[1:]:
                 b = b @ w
             gate = _softplus_derivative(b)
-        return a, phi(a), phi.backward(a, np.ones_like(a)), gate, phi(a) * gate
+        return phi(a), phi.backward(a, np.ones_like(a)), gate, phi(a) * gate
 
 
 def twin(feature_map) -> FeatureMap:

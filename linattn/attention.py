@@ -104,7 +104,8 @@ def causal(
     if _mapped.outside(feature_map):
         return _mapped.call(
             causal, feature_map, q, k, v,
-            normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
+            normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths,
+            cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
         )  # fmt: skip
     gufunc = _check.lookup("causal", CAUSAL, feature_map, normalize)
     q, k, v, shape = _check.qkv("causal", q, k, v, same_length=True)

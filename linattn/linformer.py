@@ -24,7 +24,8 @@ def linformer(
     Parameters
     ----------
     q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
+        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
+        dtypes cast by NumPy's rules.
     k : array_like, shape (..., s, d)
         Keys.
     v : array_like, shape (..., s, m)
@@ -67,10 +68,11 @@ def linformer(
     >>> linattn.linformer(x, x, x, E, E).shape
     (6, 2)
     """
-    q, k, v, E, F, scale, shape = _operands("linformer", q, k, v, E, F, scale)
+    q, k, v, E, F, scale, shape, dtype = _operands("linformer", q, k, v, E, F, scale)
     if out is not None:
-        _check.out("linformer", out, shape, q, k, v, E, F)
-    return tasks["softmax"](q, E.mT @ k, F.mT @ v, scale, 0.0, out=out)
+        _check.out("linformer", out, shape, np.empty(0, dtype))
+    o = tasks["softmax"](q, E.mT @ k, F.mT @ v, scale, 0.0, out=out)
+    return o.astype(dtype, copy=False)
 
 
 def linformer_backward(
@@ -81,7 +83,8 @@ def linformer_backward(
     Parameters
     ----------
     q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
+        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
+        dtypes cast by NumPy's rules.
     k : array_like, shape (..., s, d)
         Keys.
     v : array_like, shape (..., s, m)
@@ -124,17 +127,17 @@ def linformer_backward(
     [(6, 2), (6, 2), (6, 2), (6, 3), (6, 3)]
     """
     name = "linformer_backward"
-    q, k, v, E, F, scale, shape = _operands(name, q, k, v, E, F, scale)
+    q, k, v, E, F, scale, shape, dtype = _operands(name, q, k, v, E, F, scale)
     grad_out = _check.cotangent(name, grad_out, shape)
     keys, values = E.mT @ k, F.mT @ v
     dq, dkeys, dvalues = tasks["softmax_backward"](q, keys, values, grad_out, scale, 0.0)
     dkeys, dvalues = _sum_all((dkeys, dvalues), (keys, values))
     grads = dq, E @ dkeys, F @ dvalues, k @ dkeys.mT, v @ dvalues.mT
-    return _sum_all(grads, (q, k, v, E, F))
+    return tuple(x.astype(dtype, copy=False) for x in _sum_all(grads, (q, k, v, E, F)))
 
 
 def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> tuple:
-    """The operands in one dtype, the scale, and the shape of the output."""
+    """The operands in one dtype, the scale, and the shape and dtype of the output."""
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=False)
     E, F = _check.operand(name, "E", E), _check.operand(name, "F", F)
     s = k.shape[-2]
@@ -157,6 +160,7 @@ def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> 
             f"{shape[:-2]}; expected equal lengths, or 1, axis by axis"
         ) from None
     dtype = _check.result_dtype(q, k, v, E, F)
-    q, k, v, E, F = (np.asarray(x, dtype) for x in (q, k, v, E, F))
+    work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    q, k, v, E, F = (np.asarray(x, work) for x in (q, k, v, E, F))
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
-    return q, k, v, E, F, _check.number(name, "scale", scale), (*batch, *shape[-2:])
+    return q, k, v, E, F, _check.number(name, "scale", scale), (*batch, *shape[-2:]), dtype

@@ -31,7 +31,8 @@ def softmax_attention(
     Parameters
     ----------
     q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
+        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
+        dtypes cast by NumPy's rules.
     k : array_like, shape (..., s, d)
         Keys; s = n where causal.
     v : array_like, shape (..., s, m)
@@ -79,7 +80,8 @@ def softmax_attention(
     q, k, v, shape, numbers = _operands("softmax_attention", q, k, v, causal, scale)
     if out is not None:
         _check.out("softmax_attention", out, shape, q, k, v)
-    return tasks["softmax"](q, k, v, *numbers, out=out)
+    o = tasks["softmax"](q, k, v, *numbers, out=out)
+    return o.astype(_check.result_dtype(q, k, v), copy=False)
 
 
 def softmax_attention_backward(
@@ -90,7 +92,8 @@ def softmax_attention_backward(
     Parameters
     ----------
     q : array_like, shape (..., n, d)
-        Queries, float32 or float64 (other real dtypes are cast by NumPy's rules).
+        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
+        dtypes cast by NumPy's rules.
     k : array_like, shape (..., s, d)
         Keys; s = n where causal.
     v : array_like, shape (..., s, m)
@@ -138,7 +141,9 @@ def softmax_attention_backward(
     name = "softmax_attention_backward"
     q, k, v, shape, numbers = _operands(name, q, k, v, causal, scale)
     grad_out = _check.cotangent(name, grad_out, shape)
-    return _sum_all(tasks["softmax_backward"](q, k, v, grad_out, *numbers), (q, k, v))
+    dtype = _check.result_dtype(q, k, v)
+    grads = tasks["softmax_backward"](q, k, v, grad_out, *numbers)
+    return tuple(x.astype(dtype, copy=False) for x in _sum_all(grads, (q, k, v)))
 
 
 def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tuple:

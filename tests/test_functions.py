@@ -4,9 +4,9 @@ import mpmath
 import numpy as np
 import pytest
 from cases import DTYPES
+from linattn._linattn import tasks
 
 from linattn import _config
-from linattn._linattn import tasks
 
 NAMES = ("exp", "log1p", "sigmoid", "softplus", "sin", "cos")
 EXACT = {

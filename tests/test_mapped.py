@@ -1,10 +1,13 @@
 """Operators given a feature map as an object, and positive random features of any size."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 import linattn
 from linattn import _reference as reference
+from linattn import _reference_delta as reference_delta
 from linattn import _reference_maps as twins
 from linattn import feature_maps as maps
 
@@ -66,6 +69,25 @@ def test_states_and_steps(phi):
         token, state = linattn.step(*(x[..., i, :] for x in (q, k, v)), state, feature_map=phi)
         rest.append(token)
     np.testing.assert_allclose(np.concatenate([first, np.stack(rest, -2)], -2), o, rtol=1e-9)
+
+
+DELTA = [maps.DPFP(nu=2), maps.get("relu").normalized(), maps.PositiveRandomFeatures.sample(D, 9)]
+
+
+@pytest.mark.parametrize("phi", DELTA, ids=str)
+def test_delta_rule(phi):
+    q, k, v, g = operands(12)
+    beta = np.random.default_rng(0).uniform(size=q.shape[:-1])
+    exact = twins.twin(phi)
+    o, state = linattn.delta(q, k, v, beta, feature_map=phi, return_state=True)
+    np.testing.assert_allclose(o, reference_delta.delta(q, k, v, beta, feature_map=exact))
+    grads = linattn.delta_backward(q, k, v, beta, g, feature_map=phi)
+    wanted = reference_delta.delta_backward(q, k, v, beta, g, feature_map=exact)
+    for x, y in zip(grads, wanted, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12 * abs(y).max())
+    token = [x[..., 0, :] for x in (q, k, v)]
+    o, _ = linattn.delta_step(*token, beta[..., 0], state, feature_map=phi)
+    assert o.shape == token[0].shape
 
 
 def test_names():
@@ -220,7 +242,61 @@ def test_in_place_step():
         np.testing.assert_array_equal(x, y)
 
 
-def test_packed_sequences_are_refused():
-    q, k, v, _ = operands(10)
-    with pytest.raises(ValueError, match="cu_seqlens"):
-        linattn.causal(q, k, v, feature_map=POSITIVE[0], cu_seqlens=[0, 4, 10])
+@pytest.mark.parametrize("bounds", [[0, 4, 4, 30], [0, 30]])
+def test_packed_sequences(bounds):
+    """Each as if it were alone, states, lengths and gradients included."""
+    q, k, v, g = operands(30, np.float64, 3.0)
+    options = {"feature_map": POSITIVE[0], "eps": 0.0}
+    first = linattn.State(
+        np.ones((2, 3, len(bounds) - 1, 9, D)),
+        np.ones((2, 3, len(bounds) - 1, 9)),
+        np.zeros((2, 3, len(bounds) - 1, 9)),
+    )
+    packed = {"cu_seqlens": bounds, "key_lengths": [[25], [30]], **options}
+    o, last = linattn.causal(q, k, v, initial_state=first, return_state=True, **packed)
+    grads = linattn.causal_backward(q, k, v, g, initial_state=first, grad_state=last, **packed)
+    out = np.empty_like(o)
+    assert linattn.causal(q, k, v, initial_state=first, out=out, **packed) is out
+    np.testing.assert_array_equal(out, o)
+    for r, (start, stop) in enumerate(pairwise(bounds)):
+        rows = (..., slice(start, stop), slice(None))
+        one = [x[rows] for x in (q, k, v, g)]
+        keys = {"key_lengths": np.clip([[25 - start], [30 - start]], 0, stop - start), **options}
+        alone = [linattn.State(x.s[..., r, :, :], x.z[..., r, :], x.log_scale[..., r, :])
+                 for x in (first, last)]  # fmt: skip
+        expected, state = linattn.causal(
+            *one[:3], initial_state=alone[0], return_state=True, **keys
+        )
+        np.testing.assert_array_equal(o[rows], expected)
+        np.testing.assert_array_equal(last.s[..., r, :, :], state.s)
+        np.testing.assert_array_equal(last.log_scale[..., r, :], state.log_scale)
+        *wanted, of_state = linattn.causal_backward(
+            *one, initial_state=alone[0], grad_state=alone[1], **keys
+        )
+        for x, y in zip(grads[:3], wanted, strict=True):
+            np.testing.assert_array_equal(x[rows], y)
+        np.testing.assert_array_equal(grads[3].s[..., r, :, :], of_state.s)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bits(dtype):
+    """Computed in float32, returned in the operands' dtype."""
+    dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), dtype, dtype))
+    q, k, v, g = (x.astype(dtype) for x in operands(20, np.float32))
+    wide = [x.astype(np.float32) for x in (q, k, v, g)]
+    for phi in (POSITIVE[0], maps.DPFP()):
+        assert phi(q).dtype == np.float32
+        for name, f in FORWARD.items():
+            o = f(q, k, v, feature_map=phi)
+            np.testing.assert_array_equal(o, f(*wide[:3], feature_map=phi).astype(dtype))
+            assert o.dtype == dtype
+            out = np.empty_like(o)
+            assert f(q, k, v, feature_map=phi, out=out) is out
+            np.testing.assert_array_equal(out, o)
+            grads = BACKWARD[name](q, k, v, g, feature_map=phi)
+            assert all(x.dtype == dtype for x in grads)
+    assert linattn.softmax_attention(q, k, v).dtype == dtype
+    assert linattn.softmax_attention_backward(q, k, v, g)[2].dtype == dtype
+    E = np.ones((20, 4), dtype)
+    assert linattn.linformer(q, k, v, E, E, out=np.empty_like(q)).dtype == dtype
+    assert linattn.linformer_backward(q, k, v, E, E, g)[4].dtype == dtype

@@ -32,4 +32,4 @@ def test_is_committed_with_outputs(file):
 
 
 def test_there_are_some():
-    assert {file.stem for file in FILES} >= {"quickstart", "streaming", "timing"}
+    assert {file.stem for file in FILES} >= {"feature_maps", "quickstart", "streaming", "timing"}

@@ -2,11 +2,11 @@
  *
  *   o_i = sum_j p_ij v_j,  p_ij = exp(scale q_i.k_j - m_i) / l_i,  j <= i where causal
  *
- * with the running maximum m_i and sum l_i of Milakov and Gimelshein 2018, by blocks as in
- * Dao et al. 2022, algorithm 1.  q (n,d), k (s,d), v (s,m) -> o (n,m).
- * 2 n s (d + m) flops, half of it causal.  Scratch: blocks of LA_QUERIES rows of q and o and of
- * LA_BLOCK keys; nothing of size n s.  Scores of later keys are replaced, not multiplied by
- * zero, and their values skipped: nothing of row j > i reaches row i. */
+ * with the running maximum m_i and sum l_i of Milakov and Gimelshein 2018, by blocks as
+ * in Dao et al. 2022, algorithm 1.  q (n,d), k (s,d), v (s,m) -> o (n,m). 2 n s (d + m)
+ * flops, half of it causal.  Scratch: blocks of LA_QUERIES rows of q and o and of
+ * LA_BLOCK keys; nothing of size n s.  Scores of later keys are replaced, not
+ * multiplied by zero, and their values skipped: nothing of row j > i reaches row i. */
 
 #define LA_QUERIES 256
 
@@ -18,8 +18,7 @@ struct FN(softmax_room) {
 };
 
 /* The task's dimensions are n, d, s, m; its operands q, k, v, scale, causal. */
-static struct FN(softmax_room)
-FN(cut_softmax)(const struct la_task *t)
+static struct FN(softmax_room) FN(cut_softmax)(const struct la_task *t)
 {
     const ptrdiff_t d = t->dim[1], m = t->dim[3];
     struct FN(softmax_room) r = {.ldd = FN(ld)(d), .ldm = FN(ld)(m)};
@@ -90,11 +89,12 @@ FN(sum_lanes)(vec x)
 
 /* p (MR, LA_BLOCK) = q_i.k_j for one strip of queries. */
 INLINE void
-FN(strip_scores)(const struct FN(softmax_room) *r, const T *q, ptrdiff_t d)
+FN(strip_scores)(const struct FN(softmax_room) * r, const T *q, ptrdiff_t d)
 {
     for (ptrdiff_t col = 0; col < LA_BLOCK; col += NR * VL) {
         vec acc[MR][NR] = {{{0}}};
-        FN(tile)(acc, MR, NR, q, r->ldd, 1, r->keys + col * FN(round_up)(d, MR), NR * VL, d);
+        FN(tile)(acc, MR, NR, q, r->ldd, 1, r->keys + col * FN(round_up)(d, MR),
+                 NR * VL, d);
         LA_EACH(i, MR) {
             LA_EACH(j, NR) {
                 FN(store)(&r->p[i * LA_BLOCK + col + j * VL], acc[i][j]);
@@ -130,11 +130,11 @@ FN(row_weights)(T *p, T *top, T *sum, ptrdiff_t end)
     return fade;
 }
 
-/* o = fade o + p v for a strip and one column tile; `full` values, then where `diagonal`
- * a triangle of MR more. */
+/* o = fade o + p v for a strip and one column tile; `full` values, then where
+ * `diagonal` a triangle of MR more. */
 INLINE void
-FN(strip_values)(const struct FN(softmax_room) *r, T *o, const vec *fade, ptrdiff_t col,
-                 ptrdiff_t full, int diagonal, const int nr)
+FN(strip_values)(const struct FN(softmax_room) * r, T *o, const vec *fade,
+                 ptrdiff_t col, ptrdiff_t full, int diagonal, const int nr)
 {
     const ptrdiff_t lds = nr * VL;
     const T *v = r->values + col * LA_BLOCK;
@@ -158,15 +158,16 @@ FN(strip_values)(const struct FN(softmax_room) *r, T *o, const vec *fade, ptrdif
 /* Adds one block of keys to strip i (of the block of queries): `end` keys for its first
  * row, and one more for each further row where causal. */
 INLINE void
-FN(strip)(const struct FN(softmax_room) *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
+FN(strip)(const struct FN(softmax_room) * r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
           ptrdiff_t end, int diagonal)
 {
     vec fade[MR];
     T *o = r->o + i * r->ldm;
     FN(strip_scores)(r, r->q + i * r->ldd, d);
     LA_EACH(row, MR) {
-        fade[row] = FN(row_weights)(r->p + row * LA_BLOCK, &r->top[i + row],
-                                    &r->sum[(i + row) * VL], diagonal ? end + row : end);
+        fade[row] =
+            FN(row_weights)(r->p + row * LA_BLOCK, &r->top[i + row],
+                            &r->sum[(i + row) * VL], diagonal ? end + row : end);
     }
     const ptrdiff_t full = diagonal ? end - 1 : end, W = FN(round_up)(m, VL);
     ptrdiff_t col = 0;
@@ -175,25 +176,25 @@ FN(strip)(const struct FN(softmax_room) *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t 
     }
     switch ((W - col) / VL) {
 #if LA_NR > 2
-        case 3:
-            FN(strip_values)(r, o, fade, col, full, diagonal, 3);
-            break;
-        case 2:
-            FN(strip_values)(r, o, fade, col, full, diagonal, 2);
-            break;
+    case 3:
+        FN(strip_values)(r, o, fade, col, full, diagonal, 3);
+        break;
+    case 2:
+        FN(strip_values)(r, o, fade, col, full, diagonal, 2);
+        break;
 #endif
-        case 1:
-            FN(strip_values)(r, o, fade, col, full, diagonal, 1);
-            break;
-        default:
-            break;
+    case 1:
+        FN(strip_values)(r, o, fade, col, full, diagonal, 1);
+        break;
+    default:
+        break;
     }
 }
 
 /* o, m and l of the queries [first, first + rows), all in scratch. */
 static int
-FN(softmax_rows)(const struct la_task *t, const struct FN(softmax_room) *r, ptrdiff_t first,
-                 ptrdiff_t rows)
+FN(softmax_rows)(const struct la_task *t, const struct FN(softmax_room) * r,
+                 ptrdiff_t first, ptrdiff_t rows)
 {
     const ptrdiff_t d = t->dim[1], s = t->dim[2], m = t->dim[3];
     const int causal = FN(number)(&t->x[4]) != 0;

@@ -3,10 +3,10 @@
  *   D_i = g_i.o_i,  e_ij = scale p_ij (g_i.v_j - D_i)
  *   dv_j = sum_i p_ij g_i,  dk_j = sum_i e_ij q_i,  dq_i = sum_j e_ij k_j
  *                                                       Dao et al. 2022, algorithm 4
- * The forward pass is repeated for m_i, l_i and D_i, then blocks of keys take all blocks of
- * queries.  5 n s d + 2 n s m flops and the forward's.  Scratch: dq, three numbers a query,
- * and blocks of LA_BLOCK rows.  Where causal, blocks on the diagonal go row by row, so that
- * a NaN of a later key or an earlier cotangent meets no zero. */
+ * The forward pass is repeated for m_i, l_i and D_i, then blocks of keys take all
+ * blocks of queries.  5 n s d + 2 n s m flops and the forward's.  Scratch: dq, three
+ * numbers a query, and blocks of LA_BLOCK rows.  Where causal, blocks on the diagonal
+ * go row by row, so that a NaN of a later key or an earlier cotangent meets no zero. */
 
 struct FN(gradient_room) {
     struct FN(softmax_room) forward;
@@ -19,11 +19,11 @@ struct FN(gradient_room) {
 };
 
 /* Operands: q, k, v, g, scale, causal, dq, dk, dv. */
-static struct FN(gradient_room)
-FN(cut_gradient)(const struct la_task *t)
+static struct FN(gradient_room) FN(cut_gradient)(const struct la_task *t)
 {
     const ptrdiff_t n = t->dim[0], d = t->dim[1], m = t->dim[3];
-    struct FN(gradient_room) r = {.forward = FN(cut_softmax)(t), .ldp = FN(ld)(LA_BLOCK)};
+    struct FN(gradient_room)
+        r = {.forward = FN(cut_softmax)(t), .ldp = FN(ld)(LA_BLOCK)};
     const ptrdiff_t ldd = r.forward.ldd, ldm = r.forward.ldm;
     struct FN(arena) arena = {t->scratch, r.forward.bytes};
     r.dq = FN(take)(&arena, (n + LA_BLOCK) * ldd);
@@ -58,7 +58,7 @@ FN(gradient_room)(const struct la_task *t)
 
 /* m_i, 1 / l_i and D_i of all queries. */
 static int
-FN(softmax_again)(const struct la_task *t, const struct FN(gradient_room) *r)
+FN(softmax_again)(const struct la_task *t, const struct FN(gradient_room) * r)
 {
     struct la_task forward = *t;
     forward.x[3] = t->x[4]; /* scale */
@@ -70,8 +70,8 @@ FN(softmax_again)(const struct la_task *t, const struct FN(gradient_room) *r)
         }
         FN(load_plain)(r->g, r->forward.ldm, &t->x[3], FN(rows_from)(i, rows),
                        t->dim[3]);
-        FN(row_dots)(&r->mean[i], r->g, r->forward.ldm, r->forward.o, r->forward.ldm, rows,
-                     r->forward.ldm);
+        FN(row_dots)(&r->mean[i], r->g, r->forward.ldm, r->forward.o, r->forward.ldm,
+                     rows, r->forward.ldm);
         for (ptrdiff_t l = 0; l < rows; l++) {
             const T sum = FN(sum_lanes)(FN(load)(&r->forward.sum[l * VL]));
             r->share[i + l] = sum == 0 ? 0 : 1 / sum;
@@ -85,8 +85,8 @@ FN(softmax_again)(const struct la_task *t, const struct FN(gradient_room) *r)
 /* p and e from the products q.k and g.v for queries [i, i + rows); 0 from key `end` on,
  * where on the diagonal each further row has a further key. */
 static void
-FN(weigh)(const struct FN(gradient_room) *r, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t end,
-          int diagonal, T scale)
+FN(weigh)(const struct FN(gradient_room) * r, ptrdiff_t i, ptrdiff_t rows,
+          ptrdiff_t end, int diagonal, T scale)
 {
     for (ptrdiff_t l = 0; l < FN(round_up)(rows, MR); l++) {
         const vec top = FN(set1)(r->top[i + l]), share = FN(set1)(r->share[i + l]);
@@ -105,8 +105,8 @@ FN(weigh)(const struct FN(gradient_room) *r, ptrdiff_t i, ptrdiff_t rows, ptrdif
 
 /* out_i += sum_{j <= i} x_ij y_j, or out_j += sum_{i >= j} x_ij y_i where `turned`. */
 static void
-FN(add_triangle)(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld, ptrdiff_t rows,
-                 int turned)
+FN(add_triangle)(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld,
+                 ptrdiff_t rows, int turned)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         for (ptrdiff_t j = 0; j <= i; j++) {
@@ -122,19 +122,32 @@ FN(add_triangle)(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld, pt
 
 /* One block of queries with one block of keys. */
 static void
-FN(block_gradient)(const struct la_task *t, const struct FN(gradient_room) *r, ptrdiff_t i,
-                   ptrdiff_t keys, int diagonal)
+FN(block_gradient)(const struct la_task *t, const struct FN(gradient_room) * r,
+                   ptrdiff_t i, ptrdiff_t keys, int diagonal)
 {
-    const ptrdiff_t d = t->dim[1], m = t->dim[3], ldd = r->forward.ldd, ldm = r->forward.ldm;
+    const ptrdiff_t d = t->dim[1], m = t->dim[3], ldd = r->forward.ldd,
+                    ldm = r->forward.ldm;
     const ptrdiff_t rows = t->dim[0] - i < LA_BLOCK ? t->dim[0] - i : LA_BLOCK;
     const ptrdiff_t D = FN(round_up)(d, VL), M = FN(round_up)(m, VL);
     FN(load_plain)(r->q, ldd, &t->x[0], FN(rows_from)(i, rows), d);
     FN(load_plain)(r->g, ldm, &t->x[3], FN(rows_from)(i, rows), m);
-    struct FN(scan) c = {.rows = rows, .K = d, .W = LA_BLOCK, .a = r->q, .lda = ldd,
-                         .o = r->p, .ldo = r->ldp, .s = r->kt};
+    struct FN(scan) c = {.rows = rows,
+                         .K = d,
+                         .W = LA_BLOCK,
+                         .a = r->q,
+                         .lda = ldd,
+                         .o = r->p,
+                         .ldo = r->ldp,
+                         .s = r->kt};
     FN(sweep)(&c, LA_READ);
-    c = (struct FN(scan)){.rows = rows, .K = m, .W = LA_BLOCK, .a = r->g, .lda = ldm,
-                          .o = r->e, .ldo = r->ldp, .s = r->vt};
+    c = (struct FN(scan)){.rows = rows,
+                          .K = m,
+                          .W = LA_BLOCK,
+                          .a = r->g,
+                          .lda = ldm,
+                          .o = r->e,
+                          .ldo = r->ldp,
+                          .s = r->vt};
     FN(sweep)(&c, LA_READ);
     FN(weigh)(r, i, rows, keys, diagonal, FN(number)(&t->x[4]));
     if (diagonal) {
@@ -143,14 +156,32 @@ FN(block_gradient)(const struct la_task *t, const struct FN(gradient_room) *r, p
         FN(add_triangle)(r->dv, r->p, r->ldp, r->g, ldm, rows, 1);
         return;
     }
-    c = (struct FN(scan)){.rows = rows, .K = LA_BLOCK, .W = M, .b = r->p, .ldb = r->ldp,
-                          .v = r->g, .ldv = ldm, .s = r->dvs};
+    c = (struct FN(scan)){.rows = rows,
+                          .K = LA_BLOCK,
+                          .W = M,
+                          .b = r->p,
+                          .ldb = r->ldp,
+                          .v = r->g,
+                          .ldv = ldm,
+                          .s = r->dvs};
     FN(sweep)(&c, LA_WRITE);
-    c = (struct FN(scan)){.rows = rows, .K = LA_BLOCK, .W = D, .b = r->e, .ldb = r->ldp,
-                          .v = r->q, .ldv = ldd, .s = r->dks};
+    c = (struct FN(scan)){.rows = rows,
+                          .K = LA_BLOCK,
+                          .W = D,
+                          .b = r->e,
+                          .ldb = r->ldp,
+                          .v = r->q,
+                          .ldv = ldd,
+                          .s = r->dks};
     FN(sweep)(&c, LA_WRITE);
-    c = (struct FN(scan)){.rows = rows, .K = LA_BLOCK, .W = D, .a = r->e, .lda = r->ldp,
-                          .o = r->part, .ldo = ldd, .s = r->ks};
+    c = (struct FN(scan)){.rows = rows,
+                          .K = LA_BLOCK,
+                          .W = D,
+                          .a = r->e,
+                          .lda = r->ldp,
+                          .o = r->part,
+                          .ldo = ldd,
+                          .s = r->ks};
     FN(sweep)(&c, LA_READ);
     for (ptrdiff_t l = 0; l < rows; l++) {
         for (ptrdiff_t j = 0; j < D; j += VL) {
@@ -161,13 +192,14 @@ FN(block_gradient)(const struct la_task *t, const struct FN(gradient_room) *r, p
 
 /* rows (., ld) += the state (LA_BLOCK, cols), and out to x. */
 static void
-FN(store_block)(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows, ptrdiff_t cols,
-                T *sum, ptrdiff_t ld, T *state)
+FN(store_block)(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows,
+                ptrdiff_t cols, T *sum, ptrdiff_t ld, T *state)
 {
     const ptrdiff_t W = FN(round_up)(cols, VL);
     for (ptrdiff_t i = 0; i < rows; i++) {
         for (ptrdiff_t j = 0; j < W; j += VL) {
-            *FN(at)(&sum[i * ld + j]) += FN(load)(FN(state_at)(state, LA_BLOCK, W, i, j));
+            *FN(at)(&sum[i * ld + j]) +=
+                FN(load)(FN(state_at)(state, LA_BLOCK, W, i, j));
         }
     }
     FN(store_rows)(x, FN(rows_from)(first, rows), cols, sum, ld, NULL);
