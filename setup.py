@@ -27,7 +27,7 @@ if MACHINE in ("x86_64", "amd64"):
 else:
     ISAS = {"generic": []}
 
-COMMON = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra"]
+COMMON = ["-std=gnu11", "-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
 # One rounding per multiply-add; nothing here loosens IEEE arithmetic otherwise.
 KERNEL = [*COMMON, "-ffp-contract=fast"]
 
@@ -60,6 +60,7 @@ setup(
             include_dirs=[numpy.get_include()],
             define_macros=macros,
             extra_compile_args=COMMON,
+            libraries=["m"],
             extra_link_args=[] if sys.platform == "darwin" else ["-pthread"],
             py_limited_api=not FREE_THREADED,
         )

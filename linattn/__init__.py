@@ -1,6 +1,6 @@
 """Linear attention for CPUs: forward, backward and recurrent, as NumPy gufuncs in C."""
 
-from . import ufuncs
+from . import feature_maps, ufuncs
 from ._config import (
     get_isa,
     get_num_threads,
@@ -13,15 +13,18 @@ from ._version import __version__
 from .attention import causal, noncausal, step
 from .backward import causal_backward, noncausal_backward
 from .delta import delta, delta_backward, delta_step
+from .streaming import blocks, stream
 
 __all__ = [
     "State",
     "__version__",
+    "blocks",
     "causal",
     "causal_backward",
     "delta",
     "delta_backward",
     "delta_step",
+    "feature_maps",
     "get_isa",
     "get_num_threads",
     "noncausal",
@@ -30,5 +33,6 @@ __all__ = [
     "set_num_threads",
     "show_config",
     "step",
+    "stream",
     "ufuncs",
 ]

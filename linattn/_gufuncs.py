@@ -28,6 +28,7 @@ NONCAUSAL = _table("noncausal")
 NONCAUSAL_KEYS = _table("noncausal_keys")
 NONCAUSAL_BACKWARD = _table("noncausal_backward")
 NONCAUSAL_KEYS_BACKWARD = _table("noncausal_keys_backward")
+STATE = _table("state")
 STEP = _table("_step")
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _check, _state
+from . import _check, _mapped, _segments, _state
 from ._gufuncs import CAUSAL, CAUSAL_STATE, NONCAUSAL, NONCAUSAL_KEYS, STEP, scalars
 from ._state import State
+from .feature_maps import FeatureMap
 
 
 def causal(
@@ -16,7 +17,7 @@ def causal(
     k: Any,
     v: Any,
     *,
-    feature_map: str = "elu",
+    feature_map: str | FeatureMap = "elu",
     normalize: bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
@@ -43,8 +44,9 @@ def causal(
         Keys.
     v : array_like, shape (..., n, m)
         Values.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp'}, default 'elu'
-        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+        The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
+        object of `linattn.feature_maps` is applied in arrays of its own.
     normalize : bool, default True
         Divide by the sum of the weights.
     eps : float, default 1e-6
@@ -99,12 +101,19 @@ def causal(
            [1., 1.],
            [1., 1.]], dtype=float32)
     """
+    if _mapped.outside(feature_map):
+        return _mapped.call(
+            causal, feature_map, q, k, v,
+            normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
+        )  # fmt: skip
     gufunc = _check.lookup("causal", CAUSAL, feature_map, normalize)
     q, k, v, shape = _check.qkv("causal", q, k, v, same_length=True)
     numbers = scalars("causal", q, k, v, scale, eps, normalize)
     if out is not None:
         _check.out("causal", out, shape, q, k, v)
-    if key_lengths is None and cu_seqlens is None and initial_state is None and not return_state:
+    single = key_lengths is None and cu_seqlens is None
+    segmented = single and _segments.worthwhile(shape, out, q, k, v)
+    if single and initial_state is None and not return_state and not segmented:
         return gufunc(q, k, v, *numbers, out=out)
 
     batch, (n, m), d = shape[:-2], shape[-2:], q.shape[-1]
@@ -113,9 +122,14 @@ def causal(
     start = _state.operands(
         "causal", "initial_state", initial_state, packing, batch, (d, m), dtype, normalize
     )
-    o, *end = CAUSAL_STATE[feature_map, normalize](
-        q, k, v, *numbers, *packing.indices, *start, out=(out, *(None for _ in start))
-    )
+    key = feature_map, normalize
+    if segmented:
+        result = _check.result_dtype(q, k, v)
+        o, *end = _segments.causal(key, q, k, v, numbers, start, result, shape, out)
+    else:
+        o, *end = CAUSAL_STATE[key](
+            q, k, v, *numbers, *packing.indices, *start, out=(out, *(None for _ in start))
+        )
     return (o, _state.result(packing, *end)) if return_state else o
 
 
@@ -124,7 +138,7 @@ def noncausal(
     k: Any,
     v: Any,
     *,
-    feature_map: str = "elu",
+    feature_map: str | FeatureMap = "elu",
     normalize: bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
@@ -148,8 +162,9 @@ def noncausal(
         Keys.
     v : array_like, shape (..., s, m)
         Values.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp'}, default 'elu'
-        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+        The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
+        object of `linattn.feature_maps` is applied in arrays of its own.
     normalize : bool, default True
         Divide by the sum of the weights.
     eps : float, default 1e-6
@@ -192,6 +207,11 @@ def noncausal(
     >>> linattn.noncausal(q, k, np.arange(8.0).reshape(4, 2), eps=0.0)
     array([[3., 4.]])
     """
+    if _mapped.outside(feature_map):
+        return _mapped.call(
+            noncausal, feature_map, q, k, v,
+            normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths, out=out,
+        )  # fmt: skip
     gufunc = _check.lookup("noncausal", NONCAUSAL, feature_map, normalize)
     q, k, v, shape = _check.qkv("noncausal", q, k, v, same_length=False)
     numbers = scalars("noncausal", q, k, v, scale, eps, normalize)
@@ -209,7 +229,7 @@ def step(
     v: Any,
     state: State,
     *,
-    feature_map: str = "elu",
+    feature_map: str | FeatureMap = "elu",
     normalize: bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
@@ -229,8 +249,9 @@ def step(
     state : State
         The state so far, ``s`` (..., d, m) and ``z`` (..., d), of the result's dtype, or
         float32 where that has 16 bits.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp'}, default 'elu'
-        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+        The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
+        object of `linattn.feature_maps` is applied in arrays of its own.
     normalize : bool, default True
         Divide by the sum of the weights.
     eps : float, default 1e-6
@@ -272,6 +293,11 @@ def step(
     >>> o
     array([3., 4.])
     """
+    if _mapped.outside(feature_map):
+        return _mapped.call(
+            step, feature_map, q, k, v, state,
+            normalize=normalize, eps=eps, scale=scale, in_place=in_place,
+        )  # fmt: skip
     gufunc = _check.lookup("step", STEP, feature_map, normalize)
     q, k, v, batch = _check.token("step", q, k, v)
     numbers = scalars("step", q, k, v, scale, eps, normalize)

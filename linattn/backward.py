@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _check, _state
+from . import _check, _mapped, _state
 from ._gufuncs import (
     CAUSAL_BACKWARD,
     CAUSAL_STATE_BACKWARD,
@@ -15,6 +15,7 @@ from ._gufuncs import (
     scalars,
 )
 from ._state import State
+from .feature_maps import FeatureMap
 
 
 def causal_backward(
@@ -23,7 +24,7 @@ def causal_backward(
     v: Any,
     grad_out: Any,
     *,
-    feature_map: str = "elu",
+    feature_map: str | FeatureMap = "elu",
     normalize: bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
@@ -49,8 +50,9 @@ def causal_backward(
     grad_out : array_like, shape (..., n, m)
         The gradient of a scalar with respect to the output of `causal`; it may be
         an expanded (zero-stride) view.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp'}, default 'elu'
-        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+        The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
+        object of `linattn.feature_maps` is applied in arrays of its own.
     normalize : bool, default True
         Divide by the sum of the weights.
     eps : float, default 1e-6
@@ -106,6 +108,11 @@ def causal_backward(
     >>> dv.sum(axis=0)
     array([3., 3.])
     """
+    if _mapped.outside(feature_map):
+        return _mapped.call(
+            causal_backward, feature_map, q, k, v, grad_out,
+            normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
+        )  # fmt: skip
     name = "causal_backward"
     gufunc = _check.lookup(name, CAUSAL_BACKWARD, feature_map, normalize)
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=True)
@@ -139,7 +146,7 @@ def noncausal_backward(
     v: Any,
     grad_out: Any,
     *,
-    feature_map: str = "elu",
+    feature_map: str | FeatureMap = "elu",
     normalize: bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
@@ -162,8 +169,9 @@ def noncausal_backward(
     grad_out : array_like, shape (..., n, m)
         The gradient of a scalar with respect to the output of `noncausal`; it may be
         an expanded (zero-stride) view.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp'}, default 'elu'
-        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+        The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
+        object of `linattn.feature_maps` is applied in arrays of its own.
     normalize : bool, default True
         Divide by the sum of the weights.
     eps : float, default 1e-6
@@ -208,6 +216,11 @@ def noncausal_backward(
     >>> dv.sum(axis=0)
     array([3., 3.])
     """
+    if _mapped.outside(feature_map):
+        return _mapped.call(
+            noncausal_backward, feature_map, q, k, v, grad_out,
+            normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths,
+        )  # fmt: skip
     name = "noncausal_backward"
     gufunc = _check.lookup(name, NONCAUSAL_BACKWARD, feature_map, normalize)
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=False)

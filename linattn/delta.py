@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _check, _state
+from . import _check, _mapped, _state
 from ._gufuncs import (
     DELTA,
     DELTA_BACKWARD,
@@ -17,6 +17,7 @@ from ._gufuncs import (
 )
 from ._state import State
 from .backward import _sum_all
+from .feature_maps import FeatureMap
 
 
 def delta(
@@ -26,7 +27,7 @@ def delta(
     beta: Any,
     *,
     scale: float = 1.0,
-    feature_map: str = "identity",
+    feature_map: str | FeatureMap = "identity",
     key_lengths: Any = None,
     cu_seqlens: Any = None,
     initial_state: State | None = None,
@@ -58,8 +59,9 @@ def delta(
         otherwise (..., n, m), where a last axis of length 1 serves all channels.
     scale : float, default 1.0
         Multiplies the output.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp'}, default 'identity'
-        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
+        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.
     key_lengths : array_like of int, broadcasting to the leading axes, optional
         Keys, values and strengths at and past it do not exist; every query is computed.
     cu_seqlens : array_like of int, shape (r + 1,), optional
@@ -111,6 +113,12 @@ def delta(
     array([[5.],
            [7.]])
     """
+    if _mapped.outside(feature_map):
+        return _mapped.call(
+            delta, feature_map, q, k, v, beta,
+            scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+            initial_state=initial_state, return_state=return_state, out=out,
+        )  # fmt: skip
     q, k, v, shape = _check.qkv("delta", q, k, v, same_length=True)
     beta, per_channel, shape = _check.strength("delta", beta, (q, k, v), shape, 2)
     gufunc = _check.lookup("delta", DELTA, feature_map, per_channel)
@@ -140,7 +148,7 @@ def delta_backward(
     grad_out: Any,
     *,
     scale: float = 1.0,
-    feature_map: str = "identity",
+    feature_map: str | FeatureMap = "identity",
     key_lengths: Any = None,
     cu_seqlens: Any = None,
     initial_state: State | None = None,
@@ -168,8 +176,9 @@ def delta_backward(
         expanded (zero-stride) view.
     scale : float, default 1.0
         Multiplies the output.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp'}, default 'identity'
-        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
+        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.
     key_lengths : array_like of int, broadcasting to the leading axes, optional
         Keys, values and strengths at and past it do not exist; every query is computed.
     cu_seqlens : array_like of int, shape (r + 1,), optional
@@ -227,6 +236,12 @@ def delta_backward(
     >>> dbeta
     array([0., 2.])
     """
+    if _mapped.outside(feature_map):
+        return _mapped.call(
+            delta_backward, feature_map, q, k, v, beta, grad_out,
+            scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+            initial_state=initial_state, grad_state=grad_state,
+        )  # fmt: skip
     name, given = "delta_backward", np.shape(beta)
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=True)
     beta, per_channel, shape = _check.strength(name, beta, (q, k, v), shape, 2)
@@ -264,7 +279,7 @@ def delta_step(
     state: State,
     *,
     scale: float = 1.0,
-    feature_map: str = "identity",
+    feature_map: str | FeatureMap = "identity",
     in_place: bool = False,
 ) -> tuple[Any, State]:
     """One token of `delta`: write to the memory, then read it.
@@ -286,8 +301,9 @@ def delta_step(
         has 16 bits, and ``z`` None.
     scale : float, default 1.0
         Multiplies the output.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp'}, default 'identity'
-        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
+        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.
     in_place : bool, default False
         Write the new state into the array of ``state``, which must then be writeable and
         have all the leading axes, and return it.
@@ -325,6 +341,10 @@ def delta_step(
     >>> o
     array([2.])
     """
+    if _mapped.outside(feature_map):
+        return _mapped.call(
+            delta_step, feature_map, q, k, v, beta, state, scale=scale, in_place=in_place
+        )
     name = "delta_step"
     q, k, v, batch = _check.token(name, q, k, v)
     m = v.shape[-1]

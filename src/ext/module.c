@@ -9,9 +9,12 @@
 #include <numpy/ndarrayobject.h>
 #include <numpy/ufuncobject.h>
 
+#include <string.h>
+
 #include "cpu.h"
 #include "plan.h"
 #include "pool.h"
+#include "task.h"
 
 _Static_assert(sizeof(npy_intp) == sizeof(ptrdiff_t), "npy_intp is ptrdiff_t");
 
@@ -41,6 +44,7 @@ static const struct {
     {"noncausal_keys_backward", LA_noncausal_backward,
      "q(n,d) k(s,d) v(s,m) grad_out(n,m) scale() eps() keys()"
      " -> dq(n,d) dk(s,d) dv(s,m)"},
+    {"state", LA_state, "k(s,d) v(s,m) -> s(d,m) z(d)"},
     {"step", LA_step,
      "q(d) k(d) v(m) scale() eps() s0(d,m) z0(d) -> o(m) s(d,m) z(d)"},
     /* Reads its outputs s and z first, so they must be given: for the wrapper alone. */
@@ -121,7 +125,8 @@ type_letter(const struct la_slot *slot, int tokens, int rest)
 static int
 has_normalizer(int form)
 {
-    return parsed[form][1].nin > parsed[form][0].nin;
+    const struct la_form *f = parsed[form];
+    return f[1].nin + f[1].nout > f[0].nin + f[0].nout;
 }
 
 static PyObject *
@@ -215,6 +220,57 @@ add_bfloat16(PyObject *Py_UNUSED(module), PyObject *dtype)
         }
     }
     Py_RETURN_NONE;
+}
+
+/* --- ufuncs on rows: feature maps of arrays, softmax ------------------------ */
+
+static void
+task_entry(char **args, npy_intp const *dimensions, npy_intp const *steps, void *data)
+{
+    la_task_run(args, dimensions, steps, data);
+}
+
+static PyUFuncGenericFunction task_functions[LA_NDTYPES] = {task_entry, task_entry};
+static struct {
+    char types[LA_NDTYPES * LA_TASK_OPERANDS];
+    void *data[LA_NDTYPES];
+    struct la_task_loop loops[LA_NDTYPES];
+} tasks[LA_NTASKS];
+
+static PyObject *
+new_task(int i)
+{
+    const struct la_task_row *row = &la_task_rows[i];
+    const int nargs = row->nin + row->nout;
+    for (int dtype = 0; dtype < LA_NDTYPES; dtype++) {
+        tasks[i].loops[dtype] = (struct la_task_loop){i, (enum la_dtype)dtype};
+        tasks[i].data[dtype] = &tasks[i].loops[dtype];
+        memset(tasks[i].types + dtype * nargs, dtype == LA_F32 ? NPY_FLOAT : NPY_DOUBLE,
+               (size_t)nargs);
+    }
+    return PyUFunc_FromFuncAndDataAndSignature(
+        task_functions, tasks[i].data, tasks[i].types, LA_NDTYPES, row->nin, row->nout,
+        PyUFunc_None, row->name, row->doc, 0, row->signature);
+}
+
+static int
+add_tasks(PyObject *module)
+{
+    PyObject *all = PyDict_New();
+    if (all == NULL || PyModule_AddObjectRef(module, "tasks", all) < 0) {
+        Py_XDECREF(all);
+        return -1;
+    }
+    Py_DECREF(all); /* the module keeps it */
+    for (int i = 0; i < LA_NTASKS; i++) {
+        PyObject *ufunc = new_task(i);
+        if (ufunc == NULL || PyDict_SetItemString(all, la_task_rows[i].name, ufunc) < 0) {
+            Py_XDECREF(ufunc);
+            return -1;
+        }
+        Py_DECREF(ufunc);
+    }
+    return 0;
 }
 
 /* --- threads and instruction set ------------------------------------------- */
@@ -330,7 +386,10 @@ exec(PyObject *module)
     if (PyModule_AddStringConstant(module, "compiler", __VERSION__) < 0) {
         return -1;
     }
-    return add_gufuncs(module);
+    if (add_gufuncs(module) < 0) {
+        return -1;
+    }
+    return add_tasks(module);
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -10,14 +10,13 @@
 
 #include "plan.h"
 
-#include <fenv.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cpu.h"
+#include "interrupt.h"
+#include "modes.h"
 #include "pool.h"
 
 struct job {
@@ -28,76 +27,19 @@ struct job {
     ptrdiff_t outer[LA_NOPERANDS];  /* step from head to head, bytes */
     ptrdiff_t inner[LA_NOPERANDS];  /* step from sequence to sequence, bytes */
     enum la_dtype dtype;
-    ptrdiff_t sequences;
+    ptrdiff_t heads, sequences;
+    ptrdiff_t group;                /* heads a piece */
     ptrdiff_t panels, width;        /* column panels of the values, columns each */
     char *scratch;
     size_t lane_bytes;
-    atomic_int stop;
-    struct timespec last_look;
+    struct la_interrupt interrupt;
+    la_modes modes; /* the caller's */
 };
-
-/* --- Ctrl-C -------------------------------------------------------------- */
-
-/* A gufunc goes on to its next inner loop after one that raised an exception.  This
- * thread's last loop raised one; the next asks whether it still stands. */
-static _Thread_local int raised;
-
-static int
-still_raised(void)
-{
-    if (raised) {
-        const PyGILState_STATE gil = PyGILState_Ensure();
-        raised = PyErr_Occurred() != NULL;
-        PyGILState_Release(gil);
-    }
-    return raised;
-}
-
-/* Looks for signals at most every LOOK_MS: taking the GIL may mean waiting. */
-enum { LOOK_MS = 30 };
-
-#if defined(CLOCK_MONOTONIC_COARSE)
-#define LA_CLOCK CLOCK_MONOTONIC_COARSE
-#else
-#define LA_CLOCK CLOCK_MONOTONIC
-#endif
-
-static void
-look_for_signals(struct job *job)
-{
-    const PyGILState_STATE gil = PyGILState_Ensure();
-    if (PyErr_CheckSignals() != 0) {
-        raised = 1;
-        atomic_store(&job->stop, 1);
-    }
-    PyGILState_Release(gil);
-}
 
 static void
 idle(void *arg)
 {
-    look_for_signals(arg);
-}
-
-static int
-poll_worker(void *arg)
-{
-    return atomic_load_explicit(&((struct job *)arg)->stop, memory_order_relaxed);
-}
-
-static int
-poll_caller(void *arg)
-{
-    struct job *job = arg;
-    struct timespec now;
-    clock_gettime(LA_CLOCK, &now);
-    const int64_t ms = (int64_t)(now.tv_sec - job->last_look.tv_sec) * 1000 +
-                       (now.tv_nsec - job->last_look.tv_nsec) / 1000000;
-    if (ms >= LOOK_MS) {
-        look_for_signals(job);
-        clock_gettime(LA_CLOCK, &job->last_look);
-    }
-    return poll_worker(job);
+    la_interrupt_look(&((struct job *)arg)->interrupt);
 }
 
 /* --- operands ------------------------------------------------------------- */
@@ -142,11 +84,13 @@ name_operands(struct job *job, const struct la_loop *loop, char **args,
     h->s = dimension(form, dimensions, 's', h->n);
     h->d = dimension(form, dimensions, 'd', 0);
     h->m = dimension(form, dimensions, 'm', 0);
+    job->width = h->m;
 }
 
 /* --- pieces of work ------------------------------------------------------- */
 
-/* One head, one of its sequences, one panel of value columns. */
+/* The first of some heads with the same keys, one of their sequences, one panel of
+ * value columns. */
 struct piece {
     ptrdiff_t head, sequence, panel;
 };
@@ -158,10 +102,13 @@ at(const struct job *job, enum la_operand id, struct piece p)
 }
 
 static double
-number(const struct job *job, enum la_operand id, struct piece p)
+number(const struct job *job, enum la_operand id, struct piece p, double otherwise)
 {
     float single;
     double x;
+    if (job->base[id] == NULL) {
+        return otherwise;
+    }
     if (job->dtype == LA_F32) {
         memcpy(&single, at(job, id, p), sizeof(single));
         return single;
@@ -171,7 +118,7 @@ number(const struct job *job, enum la_operand id, struct piece p)
 }
 
 /* An index operand, forced into [low, high]: a gufunc takes any numbers, and none of
- * them may lead out of the arrays.  `high` where the form has no such operand. */
+ * them may lead out of the arrays. */
 static ptrdiff_t
 limit(const struct job *job, enum la_operand id, struct piece p, ptrdiff_t low,
       ptrdiff_t high, ptrdiff_t otherwise)
@@ -211,34 +158,106 @@ place(const struct job *job, struct la_head *h, struct piece p)
         h->n = limit(job, LA_END, p, begin, h->n, h->n) - begin;
         h->s = h->n;
     }
+    h->group = job->heads - p.head < job->group ? job->heads - p.head : job->group;
+    h->q_step = job->outer[LA_Q];
+    h->o_step = job->outer[LA_O];
+    h->s1_step = job->outer[LA_S];
+    h->z1_step = job->outer[LA_Z];
     h->keys = limit(job, LA_KEYS, p, 0, h->s, h->s);
     h->m = h->m - column < job->width ? h->m - column : job->width;
+}
+
+/* Whether the sequences of a head cover its tokens one after another. */
+static int
+covered(const struct job *job, ptrdiff_t head)
+{
+    ptrdiff_t next = 0;
+    for (ptrdiff_t r = 0; r < job->sequences; r++) {
+        const struct piece p = {head, r, 0};
+        const ptrdiff_t begin = limit(job, LA_BEGIN, p, 0, job->head.n, 0);
+        if (begin != next) {
+            return 0;
+        }
+        next = limit(job, LA_END, p, begin, job->head.n, job->head.n);
+    }
+    return next == job->head.n;
+}
+
+/* Zeros for the tokens of no sequence: a result never shows what memory held. */
+static void
+clear_uncovered(const struct job *job)
+{
+    const struct la_form *form = job->form;
+    for (ptrdiff_t head = 0; head < job->heads; head++) {
+        if (covered(job, head)) {
+            continue;
+        }
+        for (int i = form->nin; i < form->nin + form->nout; i++) {
+            const struct la_slot *slot = &form->slots[i];
+            const struct la_array x = *la_operand_in((struct la_head *)&job->head, slot->id);
+            const size_t size = x.type != LA_NATIVE ? 2 : job->dtype == LA_F32 ? 4 : 8;
+            const ptrdiff_t cols = slot->rank < 2          ? 1
+                                   : slot->dims[1] == 'd' ? job->head.d
+                                                          : job->head.m;
+            const struct piece p = {head, 0, 0};
+            for (ptrdiff_t t = 0; slot->dims[0] == 'n' && t < job->head.n * cols; t++) {
+                memset(at(job, slot->id, p) + t / cols * x.rs + t % cols * x.cs, 0, size);
+            }
+        }
+    }
 }
 
 static int
 run_piece(void *arg, size_t item, int lane)
 {
     struct job *job = arg;
-    const ptrdiff_t group = (ptrdiff_t)item / job->panels;
-    const struct piece p = {group / job->sequences, group % job->sequences,
+    const ptrdiff_t rest = (ptrdiff_t)item / job->panels;
+    const struct piece p = {rest / job->sequences * job->group, rest % job->sequences,
                             (ptrdiff_t)item % job->panels};
     struct la_head h = job->head;
     place(job, &h, p);
-    h.scale = number(job, LA_SCALE, p);
-    h.eps = h.normalize ? number(job, LA_EPS, p) : 0;
+    h.scale = number(job, LA_SCALE, p, 1);
+    h.eps = number(job, LA_EPS, p, 0);
     h.scratch = job->scratch + (size_t)lane * job->lane_bytes;
-    h.poll = lane == 0 ? poll_caller : poll_worker;
-    h.poll_arg = job;
+    h.poll = lane == 0 ? la_interrupt_caller : la_interrupt_worker;
+    h.poll_arg = &job->interrupt;
+    if (lane > 0) {
+        la_modes_set(job->modes);
+    }
     return job->kernel->run(&h);
 }
 
-/* Cuts m into panels where there are too few heads to keep the threads busy.
+/* Whether all heads of this call have the same keys, values and numbers: grouped
+ * queries, as broadcasting gives them. */
+static int
+same_keys(const struct job *job)
+{
+    static const enum la_operand shared[] = {LA_K, LA_V, LA_SCALE, LA_EPS, LA_BEGIN,
+                                             LA_END, LA_KEYS, LA_S0, LA_Z0};
+    for (size_t i = 0; i < sizeof(shared) / sizeof(shared[0]); i++) {
+        if (job->base[shared[i]] != NULL && job->outer[shared[i]] != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Heads a piece: those with the same keys go together, in as many pieces as threads. */
+static void
+group_heads(struct job *job, int threads)
+{
+    if (same_keys(job)) {
+        job->group = (job->heads + threads - 1) / threads;
+    }
+}
+
+/* Cuts m into panels where there are too few pieces to keep the threads busy.
  * A panel repeats the maps and the scores, so it is kept two vectors wide. */
 static void
-cut_panels(struct job *job, size_t heads, int threads, ptrdiff_t lanes)
+cut_panels(struct job *job, ptrdiff_t pieces, int threads, ptrdiff_t lanes)
 {
     const ptrdiff_t vectors = (job->head.m + lanes - 1) / lanes;
-    const int uneven = heads < 4 * (size_t)threads && heads % (size_t)threads != 0;
+    const int uneven = pieces < 4 * threads && pieces % threads != 0;
     ptrdiff_t panels = uneven ? threads : 1;
     if (panels > vectors / 2) {
         panels = vectors / 2;
@@ -251,15 +270,6 @@ cut_panels(struct job *job, size_t heads, int threads, ptrdiff_t lanes)
 
 /* Work below this many multiply-adds is done before a thread would have woken. */
 #define WORTH_THREADS 1e6
-
-static void
-raise_no_memory(void)
-{
-    const PyGILState_STATE gil = PyGILState_Ensure();
-    PyErr_NoMemory();
-    raised = 1;
-    PyGILState_Release(gil);
-}
 
 /* Memory for `threads` kernels at once; -1 where there is none. */
 static int
@@ -285,40 +295,50 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
     const struct la_loop *loop = data;
     const struct la_table *table = la_cpu_table();
     struct job job = {.kernel = &table->kernels[loop->op][loop->dtype],
-                      .dtype = loop->dtype};
+                      .dtype = loop->dtype,
+                      .heads = dimensions[0],
+                      .group = 1,
+                      .panels = 1};
     struct la_head *h = &job.head;
     name_operands(&job, loop, args, dimensions, steps);
     h->map = loop->map;
     h->normalize = loop->normalize;
 
-    const size_t heads = (size_t)dimensions[0] * (size_t)job.sequences;
-    const double work = (double)dimensions[0] * (double)(h->n + h->s) *
-                        (double)(h->d + 1) * (double)(h->m + 1);
+    const double work = (double)job.heads * (double)(h->n + h->s) * (double)(h->d + 1) *
+                        (double)(h->m + 1);
     const ptrdiff_t itemsize = loop->dtype == LA_F32 ? sizeof(float) : sizeof(double);
     int threads = work < WORTH_THREADS ? 1 : la_pool_get_num_threads();
-    job.panels = 1;
-    job.width = h->m;
-    if (loop->op == LA_causal || loop->op == LA_noncausal || loop->op == LA_delta) {
-        cut_panels(&job, heads, threads, table->vector_bytes / itemsize);
+    if (loop->op == LA_causal || loop->op == LA_noncausal) {
+        group_heads(&job, threads);
     }
-    const size_t items = heads * (size_t)job.panels;
-    if (items == 0 || still_raised()) {
+    const ptrdiff_t pieces = (job.heads + job.group - 1) / job.group * job.sequences;
+    if (loop->op == LA_causal || loop->op == LA_noncausal || loop->op == LA_state ||
+        loop->op == LA_delta) {
+        cut_panels(&job, pieces, threads, table->vector_bytes / itemsize);
+    }
+    const size_t items = (size_t)pieces * (size_t)job.panels;
+    if (la_interrupt_pending()) {
+        return;
+    }
+    if (job.base[LA_BEGIN] != NULL) {
+        clear_uncovered(&job);
+    }
+    if (items == 0) {
         return;
     }
     if ((size_t)threads > items) {
         threads = (int)items;
     }
     if (take_scratch(&job, threads) < 0) {
-        raise_no_memory();
+        la_interrupt_no_memory();
         return;
     }
-    clock_gettime(LA_CLOCK, &job.last_look);
+    la_interrupt_start(&job.interrupt);
 
     /* Lanes beyond a block's edge may raise flags that no number of the result
      * shows: the call raises none. */
-    fenv_t before;
-    feholdexcept(&before);
+    job.modes = la_modes_get();
     la_pool_run(run_piece, idle, &job, items, threads);
-    fesetenv(&before);
+    la_modes_set(job.modes);
     free(job.scratch);
 }

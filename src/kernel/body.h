@@ -6,9 +6,15 @@
 #include "feature.h"
 #include "chunk.h"
 #include "micro.h"
+#include "state.h"
 #include "scan.h"
 #include "causal.h"
 #include "noncausal.h"
+#include "functions.h"
+#include "elementwise.h"
+#include "dpfp.h"
+#include "project.h"
+#include "running.h"
 #include "step.h"
 #include "delta.h"
 #include "delta_backward.h"
@@ -31,3 +37,9 @@
 #undef LN2_LOW
 #undef EXP_COEFFICIENTS
 #undef LOG1P_COEFFICIENTS
+#undef SIN_COEFFICIENTS
+#undef COS_COEFFICIENTS
+#undef FAR
+#undef LARGEST
+#undef STEP_HIGH
+#undef STEP_LOW

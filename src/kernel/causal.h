@@ -6,17 +6,9 @@
  * About 4 n d m flops.  Scratch: the state, d m numbers, and a few chunks.
  * Nothing of row j > i reaches row i. */
 
-/* Rows a chunk: the triangle costs rows (d + m) a token, moving the state d m / rows.
- * Of d alone, for a panel must give the bits of the whole. */
-static ptrdiff_t
-FN(chunk)(ptrdiff_t d)
-{
-    return d <= 64 ? 16 : d <= 192 ? 32 : 64;
-}
-
 struct FN(causal_room) {
     ptrdiff_t rows, ldd, ldm;
-    T *a, *b, *v, *x, *o, *s, *z, *zs, *den;
+    T *a, *b, *v, *x, *o, *s, *z, *den;
     size_t bytes;
 };
 
@@ -35,7 +27,6 @@ FN(causal_room)(const struct la_head *h, void *scratch)
     r.o = FN(take)(&arena, r.rows * r.ldm);
     r.s = FN(take)(&arena, FN(state_size)(h->d, h->m));
     r.z = FN(take)(&arena, r.ldd);
-    r.zs = FN(take)(&arena, r.rows * r.ldd);
     r.den = FN(take)(&arena, r.rows);
     r.bytes = arena.used;
     return r;
@@ -62,20 +53,26 @@ FN(causal)(const struct la_head *h)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        c.rows = h->n - i < r.rows ? h->n - i : r.rows;
-        FN(load_mapped)(r.a, r.ldd, &h->q, i, c.rows, h->d, h->map);
-        FN(load_keys)(h, i, c.rows, r.b, r.ldd, r.v, r.ldm);
-        if (h->normalize) {
-            FN(running_sums)(r.zs, r.z, r.b, r.ldd, c.rows);
-            FN(row_dots)(r.den, r.a, r.ldd, r.zs, r.ldd, c.rows, r.ldd);
+        const struct FN(span) t = FN(span)(i, r.rows, i + r.rows, h->n);
+        c.rows = t.rows;
+        FN(load_keys)(h, t, r.b, r.ldd, r.v, r.ldm);
+        for (ptrdiff_t g = 0; g < h->group; g++) {
+            const struct la_array q = FN(shifted)(&h->q, g * h->q_step);
+            const struct la_array o = FN(shifted)(&h->o, g * h->o_step);
+            FN(load_mapped)(r.a, r.ldd, &q, t, h->d, h->map);
+            FN(scores)(&c);
+            if (h->normalize) {
+                FN(score_sums)(r.den, &c, r.z);
+            }
+            FN(factors)(h, r.den, c.rows);
+            FN(sweep)(&c, g + 1 < h->group ? LA_READ : LA_READ | LA_WRITE);
+            FN(store_rows)(&o, t, h->m, r.o, r.ldm, r.den);
         }
-        FN(factors)(h, r.den, c.rows);
-        FN(scores)(&c);
-        FN(sweep)(&c, LA_READ | LA_WRITE);
-        FN(store_rows)(&h->o, i, c.rows, h->m, r.o, r.ldm, r.den);
+        if (h->normalize) {
+            FN(add_rows)(r.z, r.b, r.ldd, c.rows);
+        }
     }
-    FN(store_state)(&h->s1, r.s, h->d, h->m);
-    FN(store_vector)(&h->z1, r.z, r.ldd, h->d);
+    FN(store_states)(h, r.s, r.z, r.ldd);
     return 0;
 }
 
@@ -91,7 +88,7 @@ FN(causal)(const struct la_head *h)
  * About 10 n d m flops.  Scratch: 2 d m + 2 n numbers, and a few chunks. */
 struct FN(causal_backward_room) {
     ptrdiff_t rows, ldd, ldm;
-    T *x, *a, *b, *v, *g, *y, *da, *dv, *s, *t, *z, *zs, *r, *w;
+    T *a, *b, *v, *g, *y, *da, *dv, *s, *t, *z, *zs, *r, *w;
     size_t bytes;
 };
 
@@ -103,7 +100,6 @@ FN(causal_backward_room)(const struct la_head *h, void *scratch)
     r.rows = FN(chunk)(h->d);
     r.ldd = FN(ld)(h->d);
     r.ldm = FN(ld)(h->m);
-    r.x = FN(take)(&arena, r.rows * r.ldd);
     r.a = FN(take)(&arena, r.rows * r.ldd);
     r.b = FN(take)(&arena, r.rows * r.ldd);
     r.v = FN(take)(&arena, r.rows * r.ldm);
@@ -144,11 +140,11 @@ FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) *r)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        c.rows = h->n - i < r->rows ? h->n - i : r->rows;
-        FN(load_plain)(r->x, r->ldd, &h->q, i, c.rows, h->d);
-        FN(load_mapped)(r->a, r->ldd, &h->q, i, c.rows, h->d, h->map);
-        FN(load_keys)(h, i, c.rows, r->b, r->ldd, r->v, r->ldm);
-        FN(load_plain)(r->g, r->ldm, &h->g, i, c.rows, h->m);
+        const struct FN(span) t = FN(span)(i, r->rows, i + r->rows, h->n);
+        c.rows = t.rows;
+        FN(load_mapped)(r->a, r->ldd, &h->q, t, h->d, h->map);
+        FN(load_keys)(h, t, r->b, r->ldd, r->v, r->ldm);
+        FN(load_plain)(r->g, r->ldm, &h->g, t, h->m);
         FN(scores)(&c);
         FN(sweep)(&c, LA_READ | LA_WRITE);
         if (h->normalize) {
@@ -156,8 +152,8 @@ FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) *r)
         }
         FN(query_gradient)(h, r->da, r->a, r->zs, r->ldd, r->ldd, c.rows, r->r + i,
                            r->w + i);
-        FN(chain)(r->da, r->x, r->a, c.rows * r->ldd, h->map);
-        FN(store_rows)(&h->dq, i, c.rows, h->d, r->da, r->ldd, NULL);
+        FN(chain)(r->da, &h->q, t, h->d, r->a, r->ldd, h->map);
+        FN(store_rows)(&h->dq, t, h->d, r->da, r->ldd, NULL);
     }
     return 0;
 }
@@ -183,29 +179,28 @@ FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) *r
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const ptrdiff_t rows = h->n - i < r->rows ? h->n - i : r->rows;
-        dv.rows = db.rows = rows;
-        FN(load_mapped)(r->a, r->ldd, &h->q, i, rows, h->d, h->map);
-        FN(load_plain)(r->x, r->ldd, &h->k, i, rows, h->d);
-        FN(load_keys)(h, i, rows, r->b, r->ldd, r->v, r->ldm);
-        FN(load_plain)(r->g, r->ldm, &h->g, i, rows, h->m);
-        FN(scale_rows)(r->g, r->ldm, rows, r->r + i);
+        const struct FN(span) t = FN(span)(i, r->rows, i - r->rows, h->n);
+        dv.rows = db.rows = t.rows;
+        FN(load_mapped)(r->a, r->ldd, &h->q, t, h->d, h->map);
+        FN(load_keys)(h, t, r->b, r->ldd, r->v, r->ldm);
+        FN(load_plain)(r->g, r->ldm, &h->g, t, h->m);
+        FN(scale_rows)(r->g, r->ldm, t.rows, r->r + i);
         FN(scores)(&dv);
         FN(sweep)(&dv, LA_READ | LA_WRITE);
         FN(scores)(&db);
         if (h->normalize) {
-            FN(add_to_rows)(r->y, r->rows, rows, r->w + i);
+            FN(add_to_rows)(r->y, r->rows, t.rows, r->w + i);
         }
         FN(sweep)(&db, LA_READ);
         FN(transpose_state)(r->t, r->s, h->d, h->m);
         if (h->normalize) {
-            FN(add_weighted)(r->z, r->a, r->ldd, r->w + i, rows);
+            FN(add_weighted)(r->z, r->a, r->ldd, r->w + i, t.rows);
         }
-        FN(chain)(r->da, r->x, r->b, rows * r->ldd, h->map);
-        FN(clear_rows)(r->da, r->ldd, FN(keys_left)(h, i, rows), rows);
-        FN(clear_rows)(r->dv, r->ldm, FN(keys_left)(h, i, rows), rows);
-        FN(store_rows)(&h->dk, i, rows, h->d, r->da, r->ldd, NULL);
-        FN(store_rows)(&h->dv, i, rows, h->m, r->dv, r->ldm, NULL);
+        FN(chain)(r->da, &h->k, t, h->d, r->b, r->ldd, h->map);
+        FN(clear_rows)(r->da, r->ldd, FN(keys_left)(h, t), t.rows);
+        FN(clear_rows)(r->dv, r->ldm, FN(keys_left)(h, t), t.rows);
+        FN(store_rows)(&h->dk, t, h->d, r->da, r->ldd, NULL);
+        FN(store_rows)(&h->dv, t, h->m, r->dv, r->ldm, NULL);
     }
     FN(store_state)(&h->ds0, r->s, h->d, h->m);
     FN(store_vector)(&h->dz0, r->z, r->ldd, h->d);

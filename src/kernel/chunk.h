@@ -6,6 +6,34 @@
  * behind these functions works on blocks alone, so that neither the caller's
  * strides nor its alignment can change a bit of the result. */
 
+/* Rows [first, first + rows) of a matrix; those from `next` on are wanted next. */
+struct FN(span) {
+    ptrdiff_t first, rows, next;
+};
+
+/* The chunk at i, of up to `rows` out of n, in a scan that goes on at `next`. */
+INLINE struct FN(span)
+FN(span)(ptrdiff_t i, ptrdiff_t rows, ptrdiff_t next, ptrdiff_t n)
+{
+    return (struct FN(span)){i, n - i < rows ? n - i : rows, next};
+}
+
+/* `rows` rows from `first` on, with the ones behind them wanted next. */
+INLINE struct FN(span)
+FN(rows_from)(ptrdiff_t first, ptrdiff_t rows)
+{
+    return (struct FN(span)){first, rows, first + rows};
+}
+
+/* Rows a chunk.  The triangle costs rows (d + m) a token, reading and writing the
+ * state d m / rows in memory traffic.  Of d alone: a panel of the values must be cut as
+ * the whole is, or its bits would differ. */
+static ptrdiff_t
+FN(chunk)(ptrdiff_t d)
+{
+    return d <= 64 ? 16 : d <= 192 ? 32 : 64;
+}
+
 INLINE ptrdiff_t
 FN(round_up)(ptrdiff_t x, ptrdiff_t step)
 {
@@ -25,6 +53,15 @@ FN(ld)(ptrdiff_t cols)
 {
     const ptrdiff_t ld = FN(round_up)(cols, VL > MR ? VL : MR);
     return ld > 0 && ld * (ptrdiff_t)sizeof(T) % 2048 == 0 ? ld + VL : ld;
+}
+
+/* The same array of a head `step` bytes further on. */
+INLINE struct la_array
+FN(shifted)(const struct la_array *x, ptrdiff_t step)
+{
+    struct la_array y = *x;
+    y.data = x->data ? x->data + step : NULL;
+    return y;
 }
 
 INLINE vec
@@ -58,8 +95,8 @@ FN(gather_row)(T *dst, const char *src, ptrdiff_t cs, ptrdiff_t cols, enum la_ty
     }
 }
 
-/* dst[0:ld] = phi(src[0:cols]), 0 beyond.  ahead: where the same row of the
- * next chunk begins; asking for it now hides the first touch of long arrays. */
+/* dst[0:ld] = phi(src[0:cols]), 0 beyond.  ahead: how far away lies the row that
+ * will be wanted next; asking for it now hides the first touch of long arrays. */
 INLINE void
 FN(load_row)(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, enum la_type type,
              ptrdiff_t cols, ptrdiff_t ahead, vec (*phi)(vec))
@@ -88,38 +125,45 @@ FN(load_row)(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, enum la_type t
 }
 
 INLINE void
-FN(load_rows)(T *dst, ptrdiff_t ld, const struct la_array *x, ptrdiff_t first,
-              ptrdiff_t rows, ptrdiff_t cols, vec (*phi)(vec))
+FN(load_rows)(T *dst, ptrdiff_t ld, const struct la_array *x,
+              struct FN(span) t, ptrdiff_t cols, vec (*phi)(vec))
 {
-    const char *src = x->data + first * x->rs;
+    const char *src = x->data + t.first * x->rs;
+    const ptrdiff_t ahead = (t.next - t.first) * x->rs;
     ptrdiff_t i = 0;
-    for (; i < rows; i++, src += x->rs) {
-        FN(load_row)(dst + i * ld, ld, src, x->cs, x->type, cols, rows * x->rs, phi);
+    if (ld == cols && x->type == LA_NATIVE && x->cs == (ptrdiff_t)sizeof(T) &&
+        x->rs == cols * x->cs) {
+        /* Rows without gaps are one long row. */
+        FN(load_row)(dst, t.rows * ld, src, x->cs, x->type, t.rows * cols, ahead, phi);
+        i = t.rows;
+    }
+    for (; i < t.rows; i++, src += x->rs) {
+        FN(load_row)(dst + i * ld, ld, src, x->cs, x->type, cols, ahead, phi);
     }
     for (; i % MR != 0; i++) {
         FN(clear)(dst + i * ld, ld);
     }
 }
 
-/* dst = rows [first, first + rows) of x, unchanged. */
+/* dst = rows t of x, unchanged. */
 static void
-FN(load_plain)(T *dst, ptrdiff_t ld, const struct la_array *x, ptrdiff_t first,
-               ptrdiff_t rows, ptrdiff_t cols)
+FN(load_plain)(T *dst, ptrdiff_t ld, const struct la_array *x, struct FN(span) t,
+               ptrdiff_t cols)
 {
-    FN(load_rows)(dst, ld, x, first, rows, cols, FN(phi_identity));
+    FN(load_rows)(dst, ld, x, t, cols, FN(phi_identity));
 }
 
-/* dst = phi(rows [first, first + rows) of x). */
+/* dst = phi(rows t of x). */
 static void
-FN(load_mapped)(T *dst, ptrdiff_t ld, const struct la_array *x, ptrdiff_t first,
-                ptrdiff_t rows, ptrdiff_t cols, enum la_map map)
+FN(load_mapped)(T *dst, ptrdiff_t ld, const struct la_array *x, struct FN(span) t,
+                ptrdiff_t cols, enum la_map map)
 {
     switch (map) {
 #define LA_OP(op)
 #define LA_MAP(map)                                                                    \
     case LA_##map:                                                                     \
         FN(load_rows)                                                                  \
-        (dst, ld, x, first, rows, cols, FN(phi_##map));                                  \
+        (dst, ld, x, t, cols, FN(phi_##map));                                 \
         break;
 #include "ops.def"
     default:
@@ -127,24 +171,44 @@ FN(load_mapped)(T *dst, ptrdiff_t ld, const struct la_array *x, ptrdiff_t first,
     }
 }
 
+/* Columns [j, j + VL) of row i of x, as far as there are `cols`; zeros beyond. */
+INLINE vec
+FN(load_at)(const struct la_array *x, ptrdiff_t i, ptrdiff_t j, ptrdiff_t cols)
+{
+    const char *p = x->data + i * x->rs + j * x->cs;
+    if (x->cs == (ptrdiff_t)sizeof(T)) {
+        return j + VL <= cols ? FN(load_any)(p) : FN(load_part)(p, cols - j);
+    }
+    _Alignas(LA_ALIGN) T lanes[VL];
+    FN(store)(lanes, (vec){0});
+    for (ptrdiff_t l = 0; l < VL && j + l < cols; l++) {
+        memcpy(&lanes[l], p + l * x->cs, sizeof(T));
+    }
+    return FN(load)(lanes);
+}
+
 /* grad (rows, ld) *= phi'(x), where y = phi(x): the chain rule through the map. */
 INLINE void
-FN(chain_with)(T *grad, const T *x, const T *y, ptrdiff_t count, vec (*dphi)(vec, vec))
+FN(chain_with)(T *grad, const struct la_array *x, struct FN(span) t, ptrdiff_t cols,
+               const T *y, ptrdiff_t ld, vec (*dphi)(vec, vec))
 {
-    for (ptrdiff_t j = 0; j < count; j += VL) {
-        const vec slope = dphi(FN(load)(&x[j]), FN(load)(&y[j]));
-        FN(store)(&grad[j], FN(load)(&grad[j]) * slope);
+    for (ptrdiff_t i = 0; i < t.rows; i++, grad += ld, y += ld) {
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            const vec slope = dphi(FN(load_at)(x, t.first + i, j, cols), FN(load)(&y[j]));
+            FN(store)(&grad[j], FN(load)(&grad[j]) * slope);
+        }
     }
 }
 
 static void
-FN(chain)(T *grad, const T *x, const T *y, ptrdiff_t count, enum la_map map)
+FN(chain)(T *grad, const struct la_array *x, struct FN(span) t, ptrdiff_t cols,
+          const T *y, ptrdiff_t ld, enum la_map map)
 {
     switch (map) {
 #define LA_OP(op)
 #define LA_MAP(map)                                                                    \
     case LA_##map:                                                                     \
-        FN(chain_with)(grad, x, y, count, FN(dphi_##map));                             \
+        FN(chain_with)(grad, x, t, cols, y, ld, FN(dphi_##map));             \
         break;
 #include "ops.def"
     default:
@@ -152,13 +216,14 @@ FN(chain)(T *grad, const T *x, const T *y, ptrdiff_t count, enum la_map map)
     }
 }
 
-/* dst rows [first, first + rows) = src, each row times factor[row] where given. */
+/* Rows t of x = src, each row times factor[row] where given. */
 static void
-FN(store_rows)(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows,
-               ptrdiff_t cols, const T *src, ptrdiff_t ld, const T *factor)
+FN(store_rows)(const struct la_array *x, struct FN(span) t, ptrdiff_t cols,
+               const T *src, ptrdiff_t ld, const T *factor)
 {
-    char *dst = x->data + first * x->rs;
-    for (ptrdiff_t i = 0; i < rows; i++, dst += x->rs, src += ld) {
+    char *dst = x->data + t.first * x->rs;
+    const ptrdiff_t ahead = (t.next - t.first) * x->rs;
+    for (ptrdiff_t i = 0; i < t.rows; i++, dst += x->rs, src += ld) {
         const T scalar = factor ? factor[i] : 1;
         const vec scale = FN(set1)(scalar);
         ptrdiff_t j = 0;
@@ -169,6 +234,7 @@ FN(store_rows)(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows,
         if (x->cs == (ptrdiff_t)sizeof(T)) {
             for (; j + VL <= cols; j += VL) {
                 char *p = dst + j * (ptrdiff_t)sizeof(T);
+                __builtin_prefetch(p + ahead, 1);
                 *(FN(vec_any) *)p = (FN(vec_any))(FN(load)(&src[j]) * scale);
             }
         }

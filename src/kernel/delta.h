@@ -20,30 +20,11 @@ FN(delta_chunk)(ptrdiff_t d)
     return d <= 64 ? 16 : 32;
 }
 
-/* c (MR, nr) += A (MR, k) B (k, nr); A's rows are ai apart, its columns al. */
-INLINE void
-FN(product)(vec c[][NR], const int nr, const T *a, const ptrdiff_t ai,
-            const ptrdiff_t al, const T *b, ptrdiff_t ldb, ptrdiff_t k)
-{
-    for (ptrdiff_t l = 0; l < k; l++) {
-#pragma GCC unroll 4
-        for (int i = 0; i < MR; i++) {
-            const vec x = FN(set1)(a[i * ai + l * al]);
-#pragma GCC unroll 4
-            for (int j = 0; j < nr; j++) {
-                c[i][j] += x * FN(load)(&b[l * ldb + j * VL]);
-            }
-        }
-    }
-}
-
 INLINE void
 FN(tile_load)(vec c[][NR], const int nr, const T *x, ptrdiff_t ld)
 {
-#pragma GCC unroll 4
-    for (int i = 0; i < MR; i++) {
-#pragma GCC unroll 4
-        for (int j = 0; j < nr; j++) {
+    LA_EACH(i, MR) {
+        LA_EACH(j, nr) {
             c[i][j] = FN(load)(&x[i * ld + j * VL]);
         }
     }
@@ -52,10 +33,8 @@ FN(tile_load)(vec c[][NR], const int nr, const T *x, ptrdiff_t ld)
 INLINE void
 FN(tile_store)(T *x, ptrdiff_t ld, vec c[][NR], const int nr)
 {
-#pragma GCC unroll 4
-    for (int i = 0; i < MR; i++) {
-#pragma GCC unroll 4
-        for (int j = 0; j < nr; j++) {
+    LA_EACH(i, MR) {
+        LA_EACH(j, nr) {
             FN(store)(&x[i * ld + j * VL], c[i][j]);
         }
     }
@@ -74,18 +53,19 @@ FN(strength_at)(const struct FN(strength) *beta, ptrdiff_t i, ptrdiff_t col)
     return FN(load)(&beta->x[i * beta->ld + col * beta->step]);
 }
 
-/* beta of the chunk of `rows` tokens from i on; 0 where no key exists. */
+/* beta of the tokens t; 0 where no key exists. */
 static void
-FN(load_strength)(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows,
+FN(load_strength)(const struct la_head *h, struct FN(span) t,
                   const struct FN(strength) *beta)
 {
-    const ptrdiff_t some = FN(keys_left)(h, i, rows);
-    FN(load_plain)(beta->x, beta->ld, &h->beta, i, some, beta->step ? h->m : 1);
-    for (ptrdiff_t r = 0; beta->step == 0 && r < some; r++) {
+    const ptrdiff_t all = FN(round_up)(t.rows, MR);
+    t.rows = FN(keys_left)(h, t);
+    FN(load_plain)(beta->x, beta->ld, &h->beta, t, beta->step ? h->m : 1);
+    for (ptrdiff_t r = 0; beta->step == 0 && r < t.rows; r++) {
         T *row = beta->x + r * beta->ld;
         FN(store)(row, FN(set1)(row[0]));
     }
-    FN(clear_rows)(beta->x, beta->ld, some, FN(round_up)(rows, MR));
+    FN(clear_rows)(beta->x, beta->ld, t.rows, all);
 }
 
 static struct FN(strength)
@@ -118,11 +98,9 @@ FN(substitute)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
         const T *v = c->v + i * c->ldm + col;
         vec y[MR][NR];
         FN(tile_load)(y, nr, c->read.o + i * c->read.ldo + col, c->read.ldo);
-        FN(product)(y, nr, l, c->ldx, 1, c->u + col, c->ldm, i);
-#pragma GCC unroll 4
-        for (int r = 0; r < MR; r++) {
-#pragma GCC unroll 4
-            for (int j = 0; j < nr; j++) {
+        FN(tile)(y, MR, nr, l, c->ldx, 1, c->u + col, c->ldm, i);
+        LA_EACH(r, MR) {
+            LA_EACH(j, nr) {
                 const vec e = FN(load)(&v[r * c->ldm + j * VL]) - y[r][j];
                 if (c->e != NULL) {
                     FN(store)(&c->e[(i + r) * c->ldm + col + j * VL], e);
@@ -132,11 +110,10 @@ FN(substitute)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
                     y[r][j] = (vec){0}; /* 0 times what an earlier row blew up */
                 }
             }
-#pragma GCC unroll 4
+            LA_UNROLL
             for (int t = r + 1; t < MR; t++) {
                 const vec x = FN(set1)(l[t * c->ldx + i + r]);
-#pragma GCC unroll 4
-                for (int j = 0; j < nr; j++) {
+                LA_EACH(j, nr) {
                     y[t][j] += x * y[r][j];
                 }
             }
@@ -155,14 +132,12 @@ FN(attend)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
         T *o = c->read.o + (c->rows + i) * c->read.ldo + col;
         vec y[MR][NR];
         FN(tile_load)(y, nr, o, c->read.ldo);
-        FN(product)(y, nr, p, c->ldx, 1, c->u + col, c->ldm, i);
-#pragma GCC unroll 4
-        for (int t = 0; t < MR; t++) {
-#pragma GCC unroll 4
+        FN(tile)(y, MR, nr, p, c->ldx, 1, c->u + col, c->ldm, i);
+        LA_EACH(t, MR) {
+            LA_UNROLL
             for (int r = t; r < MR; r++) {
                 const vec x = FN(set1)(p[r * c->ldx + i + t]);
-#pragma GCC unroll 4
-                for (int j = 0; j < nr; j++) {
+                LA_EACH(j, nr) {
                     y[r][j] += x * FN(load)(&u[t * c->ldm + j * VL]);
                 }
             }
@@ -260,15 +235,6 @@ FN(triangle)(T *x, ptrdiff_t ldx, const T *a, const T *b, ptrdiff_t ld, ptrdiff_
     FN(scores)(&c);
 }
 
-/* Reads the rows of a chunk from token i on, all but the queries. */
-static void
-FN(load_writes)(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows, T *b, ptrdiff_t ldd,
-                T *v, ptrdiff_t ldm, const struct FN(strength) *beta)
-{
-    FN(load_keys)(h, i, rows, b, ldd, v, ldm);
-    FN(load_strength)(h, i, rows, beta);
-}
-
 static int
 FN(delta)(const struct la_head *h)
 {
@@ -289,17 +255,18 @@ FN(delta)(const struct la_head *h)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const ptrdiff_t rows = h->n - i < r.rows ? h->n - i : r.rows;
-        c.rows = c.write.rows = FN(round_up)(rows, MR);
+        const struct FN(span) t = FN(span)(i, r.rows, i + r.rows, h->n);
+        c.rows = c.write.rows = FN(round_up)(t.rows, MR);
         c.read.rows = 2 * c.rows;
-        c.keys = FN(keys_left)(h, i, rows);
+        c.keys = FN(keys_left)(h, t);
         T *const a = r.ba + c.rows * r.ldd;
-        FN(load_writes)(h, i, rows, r.ba, r.ldd, r.v, r.ldm, &r.beta);
-        FN(load_mapped)(a, r.ldd, &h->q, i, rows, h->d, h->map);
+        FN(load_keys)(h, t, r.ba, r.ldd, r.v, r.ldm);
+        FN(load_strength)(h, t, &r.beta);
+        FN(load_mapped)(a, r.ldd, &h->q, t, h->d, h->map);
         FN(triangle)(r.l, r.rows, r.ba, r.ba, r.ldd, c.rows, h->d);
         FN(triangle)(r.p, r.rows, a, r.ba, r.ldd, c.rows, h->d);
         FN(delta_columns)(&c);
-        FN(store_rows)(&h->o, i, rows, h->m, r.o + c.rows * r.ldm, r.ldm, r.scale);
+        FN(store_rows)(&h->o, t, h->m, r.o + c.rows * r.ldm, r.ldm, r.scale);
     }
     FN(store_state)(&h->s1, r.s, h->d, h->m);
     return 0;

@@ -19,7 +19,7 @@
 struct FN(delta_backward_room) {
     ptrdiff_t rows, ldd, ldm, segment; /* tokens a chunk, chunks a segment */
     ptrdiff_t state;                   /* numbers a state */
-    T *x, *ab, *v, *u, *e, *gn, *du, *l, *p, *dx, *dy, *da, *db, *s, *r, *rt;
+    T *ab, *v, *u, *e, *gn, *du, *l, *p, *dx, *dy, *da, *db, *s, *r, *rt;
     T *heads, *states; /* S^T before each segment, and before each chunk of one */
     T *scale, *ones, *sums;
     struct FN(strength) beta;
@@ -50,7 +50,6 @@ FN(delta_backward_room)(const struct la_head *h, void *scratch)
     const ptrdiff_t s = FN(state_size)(h->d, h->m), t = FN(state_size)(h->m, h->d);
     r.state = s > t ? s : t; /* a multiple of a vector */
     r.segment = FN(segment)(chunks);
-    r.x = FN(take)(&arena, 2 * r.rows * r.ldd);
     r.ab = FN(take)(&arena, 2 * r.rows * r.ldd);
     r.v = FN(take)(&arena, r.rows * r.ldm);
     r.u = FN(take)(&arena, r.rows * r.ldm);
@@ -110,30 +109,34 @@ FN(delta_errors)(const struct la_head *h, const struct FN(delta_backward_room) *
         if (chunk % r->segment == 0) {
             FN(transpose_state)(r->heads + chunk / r->segment * r->state, r->s, h->d, h->m);
         }
-        const ptrdiff_t rows = h->n - i < r->rows ? h->n - i : r->rows;
-        c.rows = c.read.rows = c.write.rows = FN(round_up)(rows, MR);
-        c.keys = FN(keys_left)(h, i, rows);
-        FN(load_writes)(h, i, rows, r->ab, r->ldd, r->v, r->ldm, &r->beta);
+        const struct FN(span) t = FN(span)(i, r->rows, i + r->rows, h->n);
+        c.rows = c.read.rows = c.write.rows = FN(round_up)(t.rows, MR);
+        c.keys = FN(keys_left)(h, t);
+        FN(load_keys)(h, t, r->ab, r->ldd, r->v, r->ldm);
+        FN(load_strength)(h, t, &r->beta);
         FN(triangle)(r->l, r->rows, r->ab, r->ab, r->ldd, c.rows, h->d);
         FN(delta_columns)(&c);
-        FN(store_rows)(&r->errors, i, rows, h->m, r->e, r->ldm, NULL);
+        FN(store_rows)(&r->errors, t, h->m, r->e, r->ldm, NULL);
     }
     return 0;
 }
 
-/* E, beta and U = beta o E of the chunk of `rows` tokens from i on. */
+/* B, E, beta and U = beta o E of the tokens t. */
 static void
 FN(load_errors)(const struct la_head *h, const struct FN(delta_backward_room) *r,
-                ptrdiff_t i, ptrdiff_t rows)
+                struct FN(span) t, T *b)
 {
-    const ptrdiff_t some = FN(keys_left)(h, i, rows), all = FN(round_up)(rows, MR);
-    FN(load_plain)(r->e, r->ldm, &r->errors, i, some, h->m);
-    FN(clear_rows)(r->e, r->ldm, some, all);
-    FN(load_strength)(h, i, rows, &r->beta);
-    for (ptrdiff_t t = 0; t < all; t++) {
+    const ptrdiff_t all = FN(round_up)(t.rows, MR);
+    FN(load_strength)(h, t, &r->beta);
+    t.rows = FN(keys_left)(h, t);
+    FN(load_mapped)(b, r->ldd, &h->k, t, h->d, h->map);
+    FN(load_plain)(r->e, r->ldm, &r->errors, t, h->m);
+    FN(clear_rows)(b, r->ldd, t.rows, all);
+    FN(clear_rows)(r->e, r->ldm, t.rows, all);
+    for (ptrdiff_t i = 0; i < all; i++) {
         for (ptrdiff_t j = 0; j < r->ldm; j += VL) {
-            const ptrdiff_t at = t * r->ldm + j;
-            FN(store)(&r->u[at], FN(strength_at)(&r->beta, t, j) * FN(load)(&r->e[at]));
+            const ptrdiff_t at = i * r->ldm + j;
+            FN(store)(&r->u[at], FN(strength_at)(&r->beta, i, j) * FN(load)(&r->e[at]));
         }
     }
 }
@@ -159,10 +162,7 @@ FN(delta_states)(const struct la_head *h, const struct FN(delta_backward_room) *
         c.rows = r->rows;
         memcpy(c.s + r->state, c.s, bytes);
         c.s += r->state;
-        FN(load_errors)(h, r, first, c.rows);
-        FN(load_mapped)(r->ab, r->ldd, &h->k, first, FN(keys_left)(h, first, c.rows), h->d,
-                        h->map);
-        FN(clear_rows)(r->ab, r->ldd, FN(keys_left)(h, first, c.rows), c.rows);
+        FN(load_errors)(h, r, FN(rows_from)(first, r->rows), r->ab);
         FN(sweep)(&c, LA_WRITE);
     }
     return 0;
@@ -193,22 +193,20 @@ FN(substitute_back)(const struct FN(unwriting) *c, ptrdiff_t col, const int nr)
         const T *l = c->l + i * c->ldx + i, *p = c->p + i * c->ldx + i;
         vec y[MR][NR];
         FN(tile_load)(y, nr, c->du + i * c->ldm + col, c->ldm);
-        FN(product)(y, nr, p + MR * c->ldx, 1, c->ldx, g + next * c->ldm, c->ldm, left);
-        FN(product)(y, nr, l + MR * c->ldx, 1, c->ldx, n + next * c->ldm, c->ldm, left);
-#pragma GCC unroll 4
+        FN(tile)(y, MR, nr, p + MR * c->ldx, 1, c->ldx, g + next * c->ldm, c->ldm, left);
+        FN(tile)(y, MR, nr, l + MR * c->ldx, 1, c->ldx, n + next * c->ldm, c->ldm, left);
+        LA_UNROLL
         for (int r = MR - 1; r >= 0; r--) {
             const ptrdiff_t row = (i + r) * c->ldm;
             const int exists = i + r < c->keys;
-#pragma GCC unroll 4
+            LA_UNROLL
             for (int t = 0; t <= r; t++) {
                 const vec x = FN(set1)(p[r * c->ldx + t]);
-#pragma GCC unroll 4
-                for (int j = 0; j < nr; j++) {
+                LA_EACH(j, nr) {
                     y[t][j] += x * FN(load)(&g[row + j * VL]);
                 }
             }
-#pragma GCC unroll 4
-            for (int j = 0; j < nr; j++) {
+            LA_EACH(j, nr) {
                 const ptrdiff_t at = row + col + j * VL;
                 const vec beta = FN(strength_at)(&c->beta, i + r, col + j * VL);
                 const vec dv = exists ? beta * y[r][j] : (vec){0};
@@ -217,11 +215,9 @@ FN(substitute_back)(const struct FN(unwriting) *c, ptrdiff_t col, const int nr)
                 y[r][j] = -dv;
                 FN(store)(&n[row + j * VL], y[r][j]);
             }
-#pragma GCC unroll 4
-            for (int t = 0; t < r; t++) {
+            LA_EACH(t, r) {
                 const vec x = FN(set1)(l[r * c->ldx + t]);
-#pragma GCC unroll 4
-                for (int j = 0; j < nr; j++) {
+                LA_EACH(j, nr) {
                     y[t][j] += x * y[r][j];
                 }
             }
@@ -244,12 +240,10 @@ INLINE void
 FN(diagonal_up)(vec y[][NR], const int nr, const T *x, ptrdiff_t ldx, const T *b,
                 ptrdiff_t ldb, const int strict)
 {
-#pragma GCC unroll 4
-    for (int t = 0; t < MR; t++) {
-#pragma GCC unroll 4
+    LA_EACH(t, MR) {
+        LA_UNROLL
         for (int i = 0; i <= t - strict; i++) {
-#pragma GCC unroll 4
-            for (int j = 0; j < nr; j++) {
+            LA_EACH(j, nr) {
                 y[i][j] += FN(set1)(x[t * ldx + i]) * FN(load)(&b[t * ldb + j * VL]);
             }
         }
@@ -261,12 +255,10 @@ INLINE void
 FN(diagonal_down)(vec y[][NR], const int nr, const T *x, ptrdiff_t ldx, const T *b,
                   ptrdiff_t ldb, const int strict)
 {
-#pragma GCC unroll 4
-    for (int t = 0; t < MR; t++) {
-#pragma GCC unroll 4
+    LA_EACH(t, MR) {
+        LA_UNROLL
         for (int i = t + strict; i < MR; i++) {
-#pragma GCC unroll 4
-            for (int j = 0; j < nr; j++) {
+            LA_EACH(j, nr) {
                 y[i][j] += FN(set1)(x[i * ldx + t]) * FN(load)(&b[t * ldb + j * VL]);
             }
         }
@@ -287,22 +279,20 @@ FN(delta_feature_tile)(const void *chunk, ptrdiff_t col, const int nr)
         const ptrdiff_t next = i + MR, left = rows - next, at = i * ldx + i;
         vec y[MR][NR], more[MR][NR];
         FN(tile_load)(y, nr, da + i * ldd, ldd);
-        FN(product)(y, nr, c->dx + i * ldx, ldx, 1, b, ldd, i);
+        FN(tile)(y, MR, nr, c->dx + i * ldx, ldx, 1, b, ldd, i);
         FN(diagonal_down)(y, nr, c->dx + at, ldx, b + i * ldd, ldd, 0);
         FN(tile_store)(da + i * ldd, ldd, y, nr);
 
         FN(tile_load)(y, nr, db + i * ldd, ldd);
         FN(tile_load)(more, nr, c->write.o + i * ldd + col, ldd);
-#pragma GCC unroll 4
-        for (int r = 0; r < MR; r++) {
-#pragma GCC unroll 4
-            for (int j = 0; j < nr; j++) {
+        LA_EACH(r, MR) {
+            LA_EACH(j, nr) {
                 y[r][j] += more[r][j];
             }
         }
-        FN(product)(y, nr, c->dx + at + MR * ldx, 1, ldx, a + next * ldd, ldd, left);
-        FN(product)(y, nr, c->dy + at + MR * ldx, 1, ldx, b + next * ldd, ldd, left);
-        FN(product)(y, nr, c->dy + i * ldx, ldx, 1, b, ldd, i);
+        FN(tile)(y, MR, nr, c->dx + at + MR * ldx, 1, ldx, a + next * ldd, ldd, left);
+        FN(tile)(y, MR, nr, c->dy + at + MR * ldx, 1, ldx, b + next * ldd, ldd, left);
+        FN(tile)(y, MR, nr, c->dy + i * ldx, ldx, 1, b, ldd, i);
         FN(diagonal_up)(y, nr, c->dx + at, ldx, a + i * ldd, ldd, 0);
         FN(diagonal_up)(y, nr, c->dy + at, ldx, b + i * ldd, ldd, 1);
         FN(diagonal_down)(y, nr, c->dy + at, ldx, b + i * ldd, ldd, 1);
@@ -310,78 +300,69 @@ FN(delta_feature_tile)(const void *chunk, ptrdiff_t col, const int nr)
     }
 }
 
-/* Reads all that the chunk of `rows` tokens from i on needs. */
+/* Reads all that the way back through the tokens t needs. */
 static void
 FN(load_reverse)(const struct la_head *h, const struct FN(delta_backward_room) *r,
-                 ptrdiff_t i, ptrdiff_t rows, T *b, T *xk)
+                 struct FN(span) t, T *b)
 {
-    const ptrdiff_t some = FN(keys_left)(h, i, rows), all = FN(round_up)(rows, MR);
-    if (h->map != LA_identity) { /* whose slope does not look at them */
-        FN(load_plain)(r->x, r->ldd, &h->q, i, rows, h->d);
-        FN(load_plain)(xk, r->ldd, &h->k, i, some, h->d);
-    }
-    FN(load_mapped)(r->ab, r->ldd, &h->q, i, rows, h->d, h->map);
-    FN(load_mapped)(b, r->ldd, &h->k, i, some, h->d, h->map);
-    FN(clear_rows)(b, r->ldd, some, all);
-    FN(load_errors)(h, r, i, rows);
-    FN(load_plain)(r->gn, r->ldm, &h->g, i, rows, h->m);
-    FN(scale_rows)(r->gn, r->ldm, rows, r->scale);
+    FN(load_mapped)(r->ab, r->ldd, &h->q, t, h->d, h->map);
+    FN(load_errors)(h, r, t, b);
+    FN(load_plain)(r->gn, r->ldm, &h->g, t, h->m);
+    FN(scale_rows)(r->gn, r->ldm, t.rows, r->scale);
 }
 
-/* Writes the gradients of the chunk of `rows` tokens from i on. */
+/* Writes the gradients of the tokens t. */
 static void
 FN(store_reverse)(const struct la_head *h, const struct FN(delta_backward_room) *r,
-                  ptrdiff_t i, ptrdiff_t rows, const T *b, const T *xk)
+                  struct FN(span) t, const T *b)
 {
-    const ptrdiff_t some = FN(keys_left)(h, i, rows), all = FN(round_up)(rows, MR);
-    T *const db = r->da + all * r->ldd;
-    FN(chain)(r->da, r->x, r->ab, rows * r->ldd, h->map);
-    FN(chain)(db, xk, b, some * r->ldd, h->map);
-    FN(clear_rows)(db, r->ldd, some, rows);
-    FN(store_rows)(&h->dq, i, rows, h->d, r->da, r->ldd, NULL);
-    FN(store_rows)(&h->dk, i, rows, h->d, db, r->ldd, NULL);
-    FN(store_rows)(&h->dv, i, rows, h->m, r->e, r->ldm, NULL);
-    FN(clear_rows)(r->du, r->ldm, some, rows);
+    const ptrdiff_t some = FN(keys_left)(h, t);
+    T *const db = r->da + FN(round_up)(t.rows, MR) * r->ldd;
+    FN(chain)(r->da, &h->q, t, h->d, r->ab, r->ldd, h->map);
+    FN(chain)(db, &h->k, t, h->d, b, r->ldd, h->map);
+    FN(clear_rows)(db, r->ldd, some, t.rows);
+    FN(clear_rows)(r->du, r->ldm, some, t.rows);
+    FN(store_rows)(&h->dq, t, h->d, r->da, r->ldd, NULL);
+    FN(store_rows)(&h->dk, t, h->d, db, r->ldd, NULL);
+    FN(store_rows)(&h->dv, t, h->m, r->e, r->ldm, NULL);
     if (h->dbeta.cs == 0) {
-        FN(row_dots)(r->sums, r->du, r->ldm, r->ones, 0, rows, FN(round_up)(h->m, VL));
-        FN(store_rows)(&h->dbeta, i, rows, 1, r->sums, 1, NULL);
+        FN(row_dots)(r->sums, r->du, r->ldm, r->ones, 0, t.rows, FN(round_up)(h->m, VL));
+        FN(store_rows)(&h->dbeta, t, 1, r->sums, 1, NULL);
     }
     else {
-        FN(store_rows)(&h->dbeta, i, rows, h->m, r->du, r->ldm, NULL);
+        FN(store_rows)(&h->dbeta, t, h->m, r->du, r->ldm, NULL);
     }
 }
 
-/* The reverse scan over one chunk; t is S^T before it. */
+/* The reverse scan over the tokens t; s is S^T before them. */
 static void
 FN(delta_back)(const struct la_head *h, const struct FN(delta_backward_room) *r,
-               ptrdiff_t i, T *t)
+               struct FN(span) t, T *s)
 {
-    const ptrdiff_t rows = h->n - i < r->rows ? h->n - i : r->rows;
-    const ptrdiff_t all = FN(round_up)(rows, MR);
-    T *const b = r->ab + all * r->ldd, *const xk = r->x + all * r->ldd;
-    T *const n = r->gn + all * r->ldm;
+    const ptrdiff_t rows = FN(round_up)(t.rows, MR);
+    const ptrdiff_t D = FN(round_up)(h->d, VL), W = FN(round_up)(h->m, VL);
+    T *const b = r->ab + rows * r->ldd, *const n = r->gn + rows * r->ldm;
     struct FN(unwriting) c = {
-        .rows = all, .keys = FN(keys_left)(h, i, rows), .l = r->l, .p = r->p, .dx = r->dx,
+        .rows = rows, .keys = FN(keys_left)(h, t), .l = r->l, .p = r->p, .dx = r->dx,
         .dy = r->dy, .ldx = r->rows, .e = r->e, .du = r->du, .gn = r->gn, .ldm = r->ldm,
         .ab = r->ab, .ldd = r->ldd, .beta = r->beta,
     };
-    const ptrdiff_t W = FN(round_up)(h->m, VL), D = FN(round_up)(h->d, VL);
-    FN(load_reverse)(h, r, i, rows, b, xk);
-    FN(triangle)(r->l, r->rows, b, b, r->ldd, all, h->d);
-    FN(triangle)(r->p, r->rows, r->ab, b, r->ldd, all, h->d);
-    c.read = (struct FN(scan)){.rows = all, .K = h->d, .W = W, .a = b, .lda = r->ldd,
+    FN(load_reverse)(h, r, t, b);
+    FN(triangle)(r->l, r->rows, b, b, r->ldd, rows, h->d);
+    FN(triangle)(r->p, r->rows, r->ab, b, r->ldd, rows, h->d);
+    c.read = (struct FN(scan)){.rows = rows, .K = h->d, .W = W, .a = b, .lda = r->ldd,
                                .o = r->du, .ldo = r->ldm, .s = r->r};
-    c.write = (struct FN(scan)){.rows = 2 * all, .K = h->d, .W = W, .b = r->ab,
+    c.write = (struct FN(scan)){.rows = 2 * rows, .K = h->d, .W = W, .b = r->ab,
                                 .ldb = r->ldd, .v = r->gn, .ldv = r->ldm, .s = r->r};
     FN(by_tiles)(FN(delta_value_tile), &c, W);
-    FN(triangle)(r->dx, r->rows, r->gn, r->u, r->ldm, all, h->m);
-    FN(triangle)(r->dy, r->rows, n, r->u, r->ldm, all, h->m);
-    c.read = (struct FN(scan)){.rows = 2 * all, .K = h->m, .W = D, .a = r->gn,
-                               .lda = r->ldm, .o = r->da, .ldo = r->ldd, .s = t};
-    c.write = (struct FN(scan)){.rows = all, .K = h->m, .W = D, .a = r->u,
+    FN(triangle)(r->dx, r->rows, r->gn, r->u, r->ldm, rows, h->m);
+    FN(triangle)(r->dy, r->rows, n, r->u, r->ldm, rows, h->m);
+    c.read = (struct FN(scan)){.rows = 2 * rows, .K = h->m, .W = D, .a = r->gn,
+                               .lda = r->ldm, .o = r->da, .ldo = r->ldd, .s = s};
+    c.write = (struct FN(scan)){.rows = rows, .K = h->m, .W = D, .a = r->u,
                                 .lda = r->ldm, .o = r->db, .ldo = r->ldd, .s = r->rt};
     FN(by_tiles)(FN(delta_feature_tile), &c, D);
-    FN(store_reverse)(h, r, i, rows, b, xk);
+    FN(store_reverse)(h, r, t, b);
     FN(transpose_state)(r->rt, r->r, h->d, h->m);
 }
 
@@ -400,12 +381,13 @@ FN(delta_backward)(const struct la_head *h)
         r.ones[j] = 1;
     }
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
-        const ptrdiff_t place = chunk % r.segment, first = (chunk - place) * r.rows;
+        const ptrdiff_t place = chunk % r.segment, i = chunk * r.rows;
         const int begins = chunk == chunks - 1 || place == r.segment - 1;
-        if (h->poll(h->poll_arg) || (begins && FN(delta_states)(h, &r, first))) {
+        if (h->poll(h->poll_arg) || (begins && FN(delta_states)(h, &r, i - place * r.rows))) {
             return 1;
         }
-        FN(delta_back)(h, &r, chunk * r.rows, r.states + place * r.state);
+        FN(delta_back)(h, &r, FN(span)(i, r.rows, i - r.rows, h->n),
+                       r.states + place * r.state);
     }
     FN(store_state)(&h->ds0, r.r, h->d, h->m);
     return 0;

@@ -44,23 +44,20 @@ FN(delta_step_tile)(const struct FN(delta_step_room) *r, const struct la_array *
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
     vec x[NR], y[NR];
-#pragma GCC unroll 4
-    for (int t = 0; t < nr; t++) {
+    LA_EACH(t, nr) {
         x[t] = y[t] = (vec){0};
     }
     for (ptrdiff_t i = 0; i < d; i++) {
         const char *in = from->data + i * from->rs + byte;
         const vec a = FN(set1)(r->a[i]), b = FN(set1)(r->b[i]);
-#pragma GCC unroll 4
-        for (int t = 0; t < nr; t++) {
+        LA_EACH(t, nr) {
             const vec s = FN(load_any)(in + t * LA_VBYTES);
             x[t] += b * s;
             y[t] += a * s;
         }
     }
     const vec dot = FN(set1)(r->dot[0]);
-#pragma GCC unroll 4
-    for (int t = 0; t < nr; t++) {
+    LA_EACH(t, nr) {
         const ptrdiff_t col = j + t * VL;
         x[t] = FN(load)(&r->beta[col]) * (FN(load)(&r->v[col]) - x[t]);
         FN(store)(&r->o[col], y[t] + dot * x[t]);
@@ -69,8 +66,7 @@ FN(delta_step_tile)(const struct FN(delta_step_room) *r, const struct la_array *
         const char *in = from->data + i * from->rs + byte;
         char *out = to->data + i * to->rs + byte;
         const vec b = FN(set1)(r->b[i]);
-#pragma GCC unroll 4
-        for (int t = 0; t < nr; t++) {
+        LA_EACH(t, nr) {
             const vec s = FN(load_any)(in + t * LA_VBYTES) + b * x[t];
             *(FN(vec_any) *)(out + t * LA_VBYTES) = (FN(vec_any))s;
         }
@@ -105,11 +101,12 @@ FN(delta_step)(const struct la_head *h)
     const struct FN(delta_step_room) r = FN(delta_step_room)(h, h->scratch);
     const struct la_array *from = h->s0.data ? &h->s0 : &h->s1, *to = &h->s1;
     const int unit = from->cs == (ptrdiff_t)sizeof(T) && to->cs == (ptrdiff_t)sizeof(T);
+    const struct FN(span) one = FN(rows_from)(0, 1);
     ptrdiff_t j = 0;
-    FN(load_mapped)(r.a, r.ldd, &h->q, 0, 1, h->d, h->map);
-    FN(load_mapped)(r.b, r.ldd, &h->k, 0, 1, h->d, h->map);
-    FN(load_plain)(r.v, r.ldm, &h->v, 0, 1, h->m);
-    FN(load_plain)(r.beta, r.ldm, &h->beta, 0, 1, h->m);
+    FN(load_mapped)(r.a, r.ldd, &h->q, one, h->d, h->map);
+    FN(load_mapped)(r.b, r.ldd, &h->k, one, h->d, h->map);
+    FN(load_plain)(r.v, r.ldm, &h->v, one, h->m);
+    FN(load_plain)(r.beta, r.ldm, &h->beta, one, h->m);
     FN(row_dots)(r.dot, r.a, r.ldd, r.b, r.ldd, 1, r.ldd);
     for (; unit && j + NR * VL <= h->m; j += NR * VL) {
         FN(delta_step_tile)(&r, from, to, h->d, j, NR);
@@ -121,6 +118,6 @@ FN(delta_step)(const struct la_head *h)
         FN(delta_step_column)(&r, from, to, h->d, j);
     }
     FN(factors)(h, r.scale, 1);
-    FN(store_rows)(&h->o, 0, 1, h->m, r.o, r.ldm, r.scale);
+    FN(store_rows)(&h->o, one, h->m, r.o, r.ldm, r.scale);
     return 0;
 }

@@ -2,26 +2,30 @@
 #ifndef LA_ISA_H
 #define LA_ISA_H
 
-/* LA_VBYTES: bytes a vector.  LA_NR: vectors a register tile is wide; a tile of
- * 4 x LA_NR accumulators must leave room for LA_NR + 1 operands. */
+/* LA_VBYTES: bytes a vector.  A register tile is LA_TR rows, a multiple of MR, by
+ * LA_NR vectors, and must leave registers for LA_NR + 1 operands. */
 #if defined(__AVX512F__)
 #define LA_VBYTES 64
 #define LA_NR 4
+#define LA_TR 4
 #define LA_LANES_f32 16
 #define LA_LANES_f64 8
 #define LA_MM_PREFIX(op) _mm512_##op
 #elif defined(__AVX__)
 #define LA_VBYTES 32
 #define LA_NR 2
+#define LA_TR 4
 #define LA_LANES_f32 8
 #define LA_LANES_f64 4
 #define LA_MM_PREFIX(op) _mm256_##op
 #else
 #define LA_VBYTES 16
 #if defined(__aarch64__)
-#define LA_NR 4
+#define LA_NR 2
+#define LA_TR 8
 #else
 #define LA_NR 2
+#define LA_TR 4
 #endif
 #define LA_LANES_f32 4
 #define LA_LANES_f64 2
@@ -37,15 +41,18 @@
 #define LA_STRING_(a) #a
 #define LA_STRING(a) LA_STRING_(a)
 
-/* MR x NR vectors is the register tile; VL numbers fill a vector. */
+/* Rows of a block come in multiples of MR.  A register tile is LA_TR or MR rows by
+ * up to NR vectors; VL numbers fill a vector. */
 #define MR 4
 #define NR LA_NR
 #define VL ((ptrdiff_t)(LA_VBYTES / sizeof(T)))
 
-/* What a sweep over the state does; tokens a chunk where no triangle limits it. */
+/* What a sweep over the state does. */
 #define LA_READ 1
 #define LA_WRITE 2
-#define LA_BLOCK 64
+
+/* Rows at a time where no recurrence says how many. */
+#define LA_BLOCK ((ptrdiff_t)64)
 
 /* The low (high) halves of x and y interleaved, by number of lanes. */
 #define LA_ZIP_LOW_2(x, y) __builtin_shufflevector(x, y, 0, 2)
@@ -59,6 +66,17 @@
 #define LA_ZIP_HIGH_16(x, y)                                                           \
     __builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,    \
                             30, 15, 31)
+
+/* Loops to be unrolled: entirely, because what they index must live in registers,
+ * or four times.  GCC takes the number as an upper limit. */
+#if defined(__clang__)
+#define LA_UNROLL _Pragma("clang loop unroll(full)")
+#define LA_UNROLL_BY_4 _Pragma("clang loop unroll_count(4)")
+#else
+#define LA_UNROLL _Pragma("GCC unroll 16")
+#define LA_UNROLL_BY_4 _Pragma("GCC unroll 4")
+#endif
+#define LA_EACH(i, n) LA_UNROLL for (int i = 0; i < (n); i++)
 
 #define INLINE static inline __attribute__((always_inline))
 

@@ -1,15 +1,15 @@
 /* micro.h: the register tiles, on packed blocks (chunk.h).
  *
- * A tile is MR rows by up to NR vectors, held in registers while the sum runs.
+ * A tile is TR rows by up to NR vectors, held in registers while the sum runs.
  * Each number of a tile is one chain of multiply-adds in the order of the sum,
- * so its bits depend neither on the tile's width nor on its place in the matrix:
+ * so its bits depend neither on the tile's shape nor on its place in the matrix:
  * that is what lets value columns be cut into panels freely. */
 
 /* How many rows of S are read per pass: KC rows of a full tile fill 32 KiB. */
 #define KC ((ptrdiff_t)(32768 / (NR * LA_VBYTES)))
 
 /* One contraction of the chunked recurrences over a state S (K, W):
- *   read:  O = X V + A S     with X (rows, rows) triangular, or absent
+ *   read:  O = bias + X V + A S     with X (rows, rows) triangular, or absent
  *   write: S += B^T V
  * S is held by column tiles, each (K4, width) and contiguous. */
 struct FN(scan) {
@@ -25,143 +25,151 @@ struct FN(scan) {
     int upper;                 /* X keeps j >= i instead of j <= i */
 };
 
-/* c (rows, nr) += a (rows, k) b (k, nr) */
+/* c (rows, nr) += A (rows, k) B (k, nr), where A's rows are ai apart and its
+ * columns al apart: one of the two is 1. */
 INLINE void
-FN(tile)(vec c[][NR], const int rows, const int nr, const T *a, ptrdiff_t lda,
-         const T *b, ptrdiff_t ldb, ptrdiff_t k)
+FN(tile)(vec c[][NR], const int rows, const int nr, const T *a, const ptrdiff_t ai,
+         const ptrdiff_t al, const T *b, ptrdiff_t ldb, ptrdiff_t k)
 {
-#pragma GCC unroll 4
+    LA_UNROLL_BY_4
     for (ptrdiff_t l = 0; l < k; l++) {
         vec y[NR];
-#pragma GCC unroll 4
-        for (int j = 0; j < nr; j++) {
+        LA_EACH(j, nr) {
             y[j] = FN(load)(&b[l * ldb + j * VL]);
         }
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            const vec x = FN(set1)(a[i * lda + l]);
-#pragma GCC unroll 4
-            for (int j = 0; j < nr; j++) {
+        LA_EACH(i, rows) {
+            const vec x = FN(set1)(a[i * ai + l * al]);
+            LA_EACH(j, nr) {
                 c[i][j] += x * y[j];
             }
         }
     }
 }
 
-/* The diagonal MR x MR block of X V.  A score of a later token is skipped, not
- * multiplied by zero: what it would meet may be a NaN. */
+/* The diagonal block of X V.  A score of a later token is skipped, not multiplied
+ * by zero: what it would meet may be a NaN. */
 INLINE void
-FN(tile_diagonal)(vec c[][NR], const int nr, const T *x, ptrdiff_t ldx, const T *v,
-                  ptrdiff_t ldv, const int upper)
+FN(tile_diagonal)(vec c[][NR], const int rows, const int nr, const T *x, ptrdiff_t ldx,
+                  const T *v, ptrdiff_t ldv, const int upper)
 {
-#pragma GCC unroll 4
-    for (int t = 0; t < MR; t++) {
-#pragma GCC unroll 4
-        for (int i = 0; i < MR; i++) {
+    LA_EACH(t, rows) {
+        LA_EACH(i, rows) {
             if (upper ? i > t : i < t) {
                 continue;
             }
-#pragma GCC unroll 4
-            for (int j = 0; j < nr; j++) {
+            LA_EACH(j, nr) {
                 c[i][j] += FN(set1)(x[i * ldx + t]) * FN(load)(&v[t * ldv + j * VL]);
             }
         }
     }
 }
 
+/* c += the rows [i, i + rows) of X V. */
+INLINE void
+FN(tile_triangle)(vec c[][NR], const struct FN(scan) *s, ptrdiff_t i, const int rows,
+                  const int nr, const T *v)
+{
+    const T *x = s->x + i * s->ldx;
+    if (s->upper) {
+        const ptrdiff_t next = i + rows;
+        FN(tile_diagonal)(c, rows, nr, x + i, s->ldx, v + i * s->ldv, s->ldv, 1);
+        FN(tile)(c, rows, nr, x + next, s->ldx, 1, v + next * s->ldv, s->ldv,
+                 s->rows - next);
+    }
+    else {
+        FN(tile)(c, rows, nr, x, s->ldx, 1, v, s->ldv, i);
+        FN(tile_diagonal)(c, rows, nr, x + i, s->ldx, v + i * s->ldv, s->ldv, 0);
+    }
+}
+
+/* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors and
+ * the kc rows of S from k on. */
+INLINE void
+FN(read_tile)(const struct FN(scan) *c, ptrdiff_t col, const T *s, ptrdiff_t k,
+              ptrdiff_t kc, ptrdiff_t i, const int rows, const int nr)
+{
+    const ptrdiff_t lds = nr * VL;
+    T *o = c->o + i * c->ldo + col;
+    vec acc[LA_TR][NR];
+    if (k > 0) {
+        LA_EACH(r, rows) {
+            LA_EACH(j, nr) {
+                acc[r][j] = FN(load)(&o[r * c->ldo + j * VL]);
+            }
+        }
+    }
+    else {
+        LA_EACH(j, nr) {
+            const vec first = c->bias ? FN(load)(&c->bias[col + j * VL]) : (vec){0};
+            LA_EACH(r, rows) {
+                acc[r][j] = first;
+            }
+        }
+        if (c->x != NULL) {
+            FN(tile_triangle)(acc, c, i, rows, nr, c->v + col);
+        }
+    }
+    FN(tile)(acc, rows, nr, c->a + i * c->lda + k, c->lda, 1, s + k * lds, lds, kc);
+    LA_EACH(r, rows) {
+        LA_EACH(j, nr) {
+            FN(store)(&o[r * c->ldo + j * VL], acc[r][j]);
+        }
+    }
+}
+
 /* O = bias + X V + A S for one column tile of nr vectors. */
 INLINE void
-FN(read_tile)(const struct FN(scan) *c, ptrdiff_t col, const T *s, const int nr)
+FN(read_tiles)(const struct FN(scan) *c, ptrdiff_t col, const T *s, const int nr)
 {
-    const ptrdiff_t lds = nr * VL, rows = FN(round_up)(c->rows, MR);
-    const T *v = c->v + col;
     for (ptrdiff_t k = 0; k == 0 || k < c->K; k += KC) {
         const ptrdiff_t kc = c->K - k < KC ? c->K - k : KC;
-        for (ptrdiff_t i = 0; i < rows; i += MR) {
-            vec acc[MR][NR];
-            T *o = c->o + i * c->ldo + col;
-#pragma GCC unroll 4
-            for (int r = 0; r < MR; r++) {
-#pragma GCC unroll 4
-                for (int j = 0; j < nr; j++) {
-                    acc[r][j] = k > 0     ? FN(load)(&o[r * c->ldo + j * VL])
-                                : c->bias ? FN(load)(&c->bias[col + j * VL])
-                                          : (vec){0};
-                }
-            }
-            if (k == 0 && c->x != NULL) {
-                const T *x = c->x + i * c->ldx;
-                if (c->upper) {
-                    FN(tile_diagonal)(acc, nr, x + i, c->ldx, v + i * c->ldv, c->ldv, 1);
-                    FN(tile)(acc, MR, nr, x + i + MR, c->ldx, v + (i + MR) * c->ldv,
-                             c->ldv, rows - i - MR);
-                }
-                else {
-                    FN(tile)(acc, MR, nr, x, c->ldx, v, c->ldv, i);
-                    FN(tile_diagonal)(acc, nr, x + i, c->ldx, v + i * c->ldv, c->ldv, 0);
-                }
-            }
-            FN(tile)(acc, MR, nr, c->a + i * c->lda + k, c->lda, s + k * lds, lds, kc);
-#pragma GCC unroll 4
-            for (int r = 0; r < MR; r++) {
-#pragma GCC unroll 4
-                for (int j = 0; j < nr; j++) {
-                    FN(store)(&o[r * c->ldo + j * VL], acc[r][j]);
-                }
-            }
+        ptrdiff_t i = 0;
+        for (; i + LA_TR <= c->rows; i += LA_TR) {
+            FN(read_tile)(c, col, s, k, kc, i, LA_TR, nr);
+        }
+        for (; i < c->rows; i += MR) {
+            FN(read_tile)(c, col, s, k, kc, i, MR, nr);
         }
     }
 }
 
-/* S += B^T V for one column tile of nr vectors. */
+/* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
+ * summed first: that rounds less, and the sum need not wait for S. */
 INLINE void
-FN(write_tile)(const struct FN(scan) *c, ptrdiff_t col, T *s, const int nr)
+FN(write_tile)(const struct FN(scan) *c, ptrdiff_t col, T *s, ptrdiff_t l,
+               const int rows, const int nr)
 {
-    const ptrdiff_t lds = nr * VL, rows = FN(round_up)(c->rows, MR);
-    const T *v = c->v + col;
-    for (ptrdiff_t l = 0; l < c->K; l += MR) {
-        vec acc[MR][NR];
-#pragma GCC unroll 4
-        for (int r = 0; r < MR; r++) {
-#pragma GCC unroll 4
-            for (int j = 0; j < nr; j++) {
-                acc[r][j] = FN(load)(&s[(l + r) * lds + j * VL]);
-            }
+    vec acc[LA_TR][NR];
+    LA_EACH(r, rows) {
+        LA_EACH(j, nr) {
+            acc[r][j] = (vec){0};
         }
-        for (ptrdiff_t t = 0; t < rows; t += MR) {
-            const T *b = c->b + t * c->ldb + l, *y = v + t * c->ldv;
-#pragma GCC unroll 4
-            for (int u = 0; u < MR; u++) {
-#pragma GCC unroll 4
-                for (int r = 0; r < MR; r++) {
-                    const vec x = FN(set1)(b[u * c->ldb + r]);
-#pragma GCC unroll 4
-                    for (int j = 0; j < nr; j++) {
-                        acc[r][j] += x * FN(load)(&y[u * c->ldv + j * VL]);
-                    }
-                }
-            }
-        }
-#pragma GCC unroll 4
-        for (int r = 0; r < MR; r++) {
-#pragma GCC unroll 4
-            for (int j = 0; j < nr; j++) {
-                FN(store)(&s[(l + r) * lds + j * VL], acc[r][j]);
-            }
+    }
+    FN(tile)(acc, rows, nr, c->b + l, 1, c->ldb, c->v + col, c->ldv, c->rows);
+    LA_EACH(r, rows) {
+        LA_EACH(j, nr) {
+            T *p = &s[(l + r) * nr * VL + j * VL];
+            FN(store)(p, FN(load)(p) + acc[r][j]);
         }
     }
 }
 
-
+/* Reads, then writes, one column tile of nr vectors. */
 INLINE void
 FN(sweep_tile)(const struct FN(scan) *c, ptrdiff_t col, int what, const int nr)
 {
     T *s = c->s + col * FN(round_up)(c->K, MR);
+    ptrdiff_t l = 0;
     if (what & LA_READ) {
-        FN(read_tile)(c, col, s, nr);
+        FN(read_tiles)(c, col, s, nr);
     }
     if (what & LA_WRITE) {
-        FN(write_tile)(c, col, s, nr);
+        for (; l + LA_TR <= c->K; l += LA_TR) {
+            FN(write_tile)(c, col, s, l, LA_TR, nr);
+        }
+        for (; l < c->K; l += MR) {
+            FN(write_tile)(c, col, s, l, MR, nr);
+        }
     }
 }
 
@@ -202,28 +210,23 @@ FN(score_block)(T *x, ptrdiff_t ldx, const T *a, ptrdiff_t lda, const T *b,
 {
     _Alignas(LA_ALIGN) T sums[VL];
     vec acc[SI * SJ];
-#pragma GCC unroll 16
-    for (int t = 0; t < SI * SJ; t++) {
+    LA_EACH(t, SI * SJ) {
         acc[t] = (vec){0};
     }
     for (ptrdiff_t l = 0; l < K; l += VL) {
         vec y[SJ];
-#pragma GCC unroll 4
-        for (int j = 0; j < SJ; j++) {
+        LA_EACH(j, SJ) {
             y[j] = FN(load)(&b[j * ldb + l]);
         }
-#pragma GCC unroll 4
-        for (int i = 0; i < SI; i++) {
+        LA_EACH(i, SI) {
             const vec row = FN(load)(&a[i * lda + l]);
-#pragma GCC unroll 4
-            for (int j = 0; j < SJ; j++) {
+            LA_EACH(j, SJ) {
                 acc[i * SJ + j] += row * y[j];
             }
         }
     }
     FN(store)(sums, FN(lane_sums)(acc));
-#pragma GCC unroll 4
-    for (int i = 0; i < SI; i++) {
+    LA_EACH(i, SI) {
         memcpy(&x[i * ldx], &sums[i * SJ], SJ * sizeof(T));
     }
 }

@@ -7,8 +7,8 @@
 
 /* Rows of one block: `a` and `b` hold features, `v` and `g` values. */
 struct FN(noncausal_room) {
-    ptrdiff_t ldd, ldm;
-    T *x, *a, *v, *da, *dv, *s, *t, *z, *rz, *r, *w;
+    ptrdiff_t rows, ldd, ldm;
+    T *a, *v, *da, *dv, *s, *t, *z, *rz, *r, *w;
     size_t bytes;
 };
 
@@ -17,20 +17,20 @@ FN(noncausal_room)(const struct la_head *h, void *scratch, int backward)
 {
     struct FN(noncausal_room) r = {0};
     struct FN(arena) arena = {scratch, 0};
+    r.rows = FN(chunk)(h->d);
     r.ldd = FN(ld)(h->d);
     r.ldm = FN(ld)(h->m);
-    r.a = FN(take)(&arena, LA_BLOCK * r.ldd);
-    r.v = FN(take)(&arena, LA_BLOCK * r.ldm);
+    r.a = FN(take)(&arena, r.rows * r.ldd);
+    r.v = FN(take)(&arena, r.rows * r.ldm);
     r.s = FN(take)(&arena, FN(state_size)(h->d, h->m));
     r.z = FN(take)(&arena, r.ldd);
-    r.r = FN(take)(&arena, LA_BLOCK);
+    r.r = FN(take)(&arena, r.rows);
     if (backward) {
-        r.x = FN(take)(&arena, LA_BLOCK * r.ldd);
-        r.da = FN(take)(&arena, LA_BLOCK * r.ldd);
-        r.dv = FN(take)(&arena, LA_BLOCK * r.ldm);
+        r.da = FN(take)(&arena, r.rows * r.ldd);
+        r.dv = FN(take)(&arena, r.rows * r.ldm);
         r.t = FN(take)(&arena, FN(state_size)(h->m, h->d));
         r.rz = FN(take)(&arena, r.ldd);
-        r.w = FN(take)(&arena, LA_BLOCK);
+        r.w = FN(take)(&arena, r.rows);
     }
     r.bytes = arena.used;
     return r;
@@ -58,16 +58,35 @@ FN(sum_keys)(const struct la_head *h, const struct FN(noncausal_room) *r)
     };
     FN(clear)(r->s, FN(state_size)(h->d, h->m));
     FN(clear)(r->z, r->ldd);
-    for (ptrdiff_t j = 0; j < h->keys; j += LA_BLOCK) {
+    for (ptrdiff_t j = 0; j < h->keys; j += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        c.rows = FN(keys_left)(h, j, LA_BLOCK);
-        FN(load_keys)(h, j, c.rows, r->a, r->ldd, r->v, r->ldm);
+        const struct FN(span) t = FN(span)(j, r->rows, j + r->rows, h->keys);
+        c.rows = t.rows;
+        FN(load_keys)(h, t, r->a, r->ldd, r->v, r->ldm);
         FN(add_rows)(r->z, r->a, r->ldd, c.rows);
         FN(sweep)(&c, LA_WRITE);
     }
     return 0;
+}
+
+/* The state behind all keys, alone. */
+static int
+FN(state)(const struct la_head *h)
+{
+    const struct FN(noncausal_room) r = FN(noncausal_room)(h, h->scratch, 0);
+    if (FN(sum_keys)(h, &r)) {
+        return 1;
+    }
+    FN(store_states)(h, r.s, r.z, r.ldd);
+    return 0;
+}
+
+static size_t
+FN(state_scratch)(const struct la_head *h)
+{
+    return FN(noncausal_scratch)(h);
 }
 
 static int
@@ -81,18 +100,23 @@ FN(noncausal)(const struct la_head *h)
     if (FN(sum_keys)(h, &r)) {
         return 1;
     }
-    for (ptrdiff_t i = 0; i < h->n; i += LA_BLOCK) {
+    for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        c.rows = h->n - i < LA_BLOCK ? h->n - i : LA_BLOCK;
-        FN(load_mapped)(r.a, r.ldd, &h->q, i, c.rows, h->d, h->map);
-        if (h->normalize) {
-            FN(row_dots)(r.r, r.a, r.ldd, r.z, 0, c.rows, r.ldd);
+        const struct FN(span) t = FN(span)(i, r.rows, i + r.rows, h->n);
+        c.rows = t.rows;
+        for (ptrdiff_t g = 0; g < h->group; g++) {
+            const struct la_array q = FN(shifted)(&h->q, g * h->q_step);
+            const struct la_array o = FN(shifted)(&h->o, g * h->o_step);
+            FN(load_mapped)(r.a, r.ldd, &q, t, h->d, h->map);
+            if (h->normalize) {
+                FN(row_dots)(r.r, r.a, r.ldd, r.z, 0, c.rows, r.ldd);
+            }
+            FN(factors)(h, r.r, c.rows);
+            FN(sweep)(&c, LA_READ);
+            FN(store_rows)(&o, t, h->m, r.v, r.ldm, r.r);
         }
-        FN(factors)(h, r.r, c.rows);
-        FN(sweep)(&c, LA_READ);
-        FN(store_rows)(&h->o, i, c.rows, h->m, r.v, r.ldm, r.r);
     }
     return 0;
 }
@@ -118,23 +142,22 @@ FN(noncausal_dq)(const struct la_head *h, const struct FN(noncausal_room) *r)
     };
     FN(clear)(r->s, FN(state_size)(h->d, h->m));
     FN(clear)(r->rz, r->ldd);
-    for (ptrdiff_t i = 0; i < h->n; i += LA_BLOCK) {
+    for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const ptrdiff_t rows = h->n - i < LA_BLOCK ? h->n - i : LA_BLOCK;
-        u.rows = sum.rows = rows;
-        FN(load_plain)(r->x, r->ldd, &h->q, i, rows, h->d);
-        FN(load_mapped)(r->a, r->ldd, &h->q, i, rows, h->d, h->map);
-        FN(load_plain)(r->v, r->ldm, &h->g, i, rows, h->m);
+        const struct FN(span) t = FN(span)(i, r->rows, i + r->rows, h->n);
+        u.rows = sum.rows = t.rows;
+        FN(load_mapped)(r->a, r->ldd, &h->q, t, h->d, h->map);
+        FN(load_plain)(r->v, r->ldm, &h->g, t, h->m);
         FN(sweep)(&u, LA_READ);
-        FN(query_gradient)(h, r->da, r->a, r->z, 0, r->ldd, rows, r->r, r->w);
-        FN(chain)(r->da, r->x, r->a, rows * r->ldd, h->map);
-        FN(store_rows)(&h->dq, i, rows, h->d, r->da, r->ldd, NULL);
-        FN(scale_rows)(r->v, r->ldm, rows, r->r);
+        FN(query_gradient)(h, r->da, r->a, r->z, 0, r->ldd, t.rows, r->r, r->w);
+        FN(chain)(r->da, &h->q, t, h->d, r->a, r->ldd, h->map);
+        FN(store_rows)(&h->dq, t, h->d, r->da, r->ldd, NULL);
+        FN(scale_rows)(r->v, r->ldm, t.rows, r->r);
         FN(sweep)(&sum, LA_WRITE);
         if (h->normalize) {
-            FN(add_weighted)(r->rz, r->a, r->ldd, r->w, rows);
+            FN(add_weighted)(r->rz, r->a, r->ldd, r->w, t.rows);
         }
     }
     return 0;
@@ -152,21 +175,20 @@ FN(noncausal_dkv)(const struct la_head *h, const struct FN(noncausal_room) *r)
         .K = h->m, .W = FN(round_up)(h->d, VL), .a = r->v, .lda = r->ldm, .o = r->da,
         .ldo = r->ldd, .s = r->t, .bias = r->rz,
     };
-    for (ptrdiff_t j = 0; j < h->s; j += LA_BLOCK) {
+    for (ptrdiff_t j = 0; j < h->s; j += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const ptrdiff_t rows = h->s - j < LA_BLOCK ? h->s - j : LA_BLOCK;
-        dv.rows = db.rows = rows;
-        FN(load_plain)(r->x, r->ldd, &h->k, j, rows, h->d);
-        FN(load_keys)(h, j, rows, r->a, r->ldd, r->v, r->ldm);
+        const struct FN(span) t = FN(span)(j, r->rows, j + r->rows, h->s);
+        dv.rows = db.rows = t.rows;
+        FN(load_keys)(h, t, r->a, r->ldd, r->v, r->ldm);
         FN(sweep)(&dv, LA_READ);
         FN(sweep)(&db, LA_READ);
-        FN(chain)(r->da, r->x, r->a, rows * r->ldd, h->map);
-        FN(clear_rows)(r->da, r->ldd, FN(keys_left)(h, j, rows), rows);
-        FN(clear_rows)(r->dv, r->ldm, FN(keys_left)(h, j, rows), rows);
-        FN(store_rows)(&h->dk, j, rows, h->d, r->da, r->ldd, NULL);
-        FN(store_rows)(&h->dv, j, rows, h->m, r->dv, r->ldm, NULL);
+        FN(chain)(r->da, &h->k, t, h->d, r->a, r->ldd, h->map);
+        FN(clear_rows)(r->da, r->ldd, FN(keys_left)(h, t), t.rows);
+        FN(clear_rows)(r->dv, r->ldm, FN(keys_left)(h, t), t.rows);
+        FN(store_rows)(&h->dk, t, h->d, r->da, r->ldd, NULL);
+        FN(store_rows)(&h->dv, t, h->m, r->dv, r->ldm, NULL);
     }
     return 0;
 }

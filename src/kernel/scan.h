@@ -1,5 +1,5 @@
-/* scan.h: what the recurrences share: scratch, denominators, cotangents, and the
- * state's transpose. */
+/* scan.h: what the recurrences share: scratch, the rows of a chunk, denominators and
+ * cotangents. */
 
 struct FN(arena) {
     char *base;
@@ -28,6 +28,28 @@ FN(row_dots)(T *sum, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ldy,
             for (ptrdiff_t l = 0; i < some && l < cols; l += VL) {
                 part[i] += FN(load)(&x[(first + i) * ldx + l]) *
                            FN(load)(&y[(first + i) * ldy + l]);
+            }
+        }
+        FN(store)(&sum[first], FN(lane_sums)(part));
+    }
+}
+
+/* sum_i = a_i.z + the scores x_ij of j <= i: with z the sum of earlier b_j, that is
+ * a_i times the sum of all b_j it may see.  Rows of X are whole vectors. */
+static void
+FN(score_sums)(T *sum, const struct FN(scan) *c, const T *z)
+{
+    for (ptrdiff_t first = 0; first < c->rows; first += VL) {
+        vec part[VL];
+        for (ptrdiff_t r = 0; r < VL; r++) {
+            const ptrdiff_t i = first + r < c->rows ? first + r : c->rows - 1;
+            part[r] = (vec){0};
+            for (ptrdiff_t l = 0; l < c->lda; l += VL) {
+                part[r] += FN(load)(&c->a[i * c->lda + l]) * FN(load)(&z[l]);
+            }
+            for (ptrdiff_t j = 0; j <= i; j += VL) {
+                const ivec seen = FN(iota)() <= (ivec)((ivec){0} + (INT)(i - j));
+                part[r] += FN(keep)(seen, FN(load)(&c->x[i * c->ldx + j]));
             }
         }
         FN(store)(&sum[first], FN(lane_sums)(part));
@@ -72,70 +94,6 @@ FN(factors)(const struct la_head *h, T *den, ptrdiff_t rows)
     }
 }
 
-/* A zeroed state's room, (K, W): rows to whole vectors, so that it transposes. */
-INLINE ptrdiff_t
-FN(state_size)(ptrdiff_t K, ptrdiff_t W)
-{
-    return FN(round_up)(K, VL > MR ? VL : MR) * FN(round_up)(W, VL);
-}
-
-/* Where row l, column j of a state (K, W) lies, j a multiple of VL. */
-INLINE T *
-FN(state_at)(T *s, ptrdiff_t K, ptrdiff_t W, ptrdiff_t l, ptrdiff_t j)
-{
-    const ptrdiff_t tile = j / (NR * VL) * (NR * VL);
-    const ptrdiff_t width = W - tile < NR * VL ? W - tile : NR * VL;
-    return s + tile * FN(round_up)(K, MR) + l * width + (j - tile);
-}
-
-/* s = the caller's state (K, m), or zeros where there is none. */
-static void
-FN(load_state)(T *s, const struct la_array *x, ptrdiff_t K, ptrdiff_t m)
-{
-    const ptrdiff_t W = FN(round_up)(m, VL);
-    FN(clear)(s, FN(state_size)(K, m));
-    if (x->data == NULL) {
-        return;
-    }
-    for (ptrdiff_t j = 0; j < W; j += NR * VL) {
-        const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
-        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
-        FN(load_plain)(FN(state_at)(s, K, W, 0, j), width, &part, 0, K,
-                       m - j < width ? m - j : width);
-    }
-}
-
-/* The caller's state = s (K, m), where the caller wants it. */
-static void
-FN(store_state)(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t m)
-{
-    const ptrdiff_t W = FN(round_up)(m, VL);
-    for (ptrdiff_t j = 0; x->data != NULL && j < W; j += NR * VL) {
-        const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
-        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
-        FN(store_rows)(&part, 0, K, m - j < width ? m - j : width,
-                       FN(state_at)(s, K, W, 0, j), width, NULL);
-    }
-}
-
-/* z = the caller's vector, or zeros; and back. */
-static void
-FN(load_vector)(T *z, ptrdiff_t ld, const struct la_array *x, ptrdiff_t count)
-{
-    FN(clear)(z, ld);
-    if (x->data != NULL) {
-        FN(load_row)(z, ld, x->data, x->cs, x->type, count, 0, FN(phi_identity));
-    }
-}
-
-static void
-FN(store_vector)(const struct la_array *x, const T *z, ptrdiff_t ld, ptrdiff_t count)
-{
-    if (x->data != NULL) {
-        FN(store_rows)(x, 0, 1, count, z, ld, NULL);
-    }
-}
-
 /* Rows [from, to) of x (., ld) = 0: tokens that do not exist. */
 static void
 FN(clear_rows)(T *x, ptrdiff_t ld, ptrdiff_t from, ptrdiff_t to)
@@ -145,48 +103,25 @@ FN(clear_rows)(T *x, ptrdiff_t ld, ptrdiff_t from, ptrdiff_t to)
     }
 }
 
-/* How many of the `rows` tokens from i on have a key. */
+/* How many tokens of t have a key. */
 INLINE ptrdiff_t
-FN(keys_left)(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows)
+FN(keys_left)(const struct la_head *h, struct FN(span) t)
 {
-    const ptrdiff_t left = h->keys - i;
-    return left < 0 ? 0 : left < rows ? left : rows;
+    const ptrdiff_t left = h->keys - t.first;
+    return left < 0 ? 0 : left < t.rows ? left : t.rows;
 }
 
-/* phi(k) and v of the chunk of `rows` tokens from i on; 0 where no key exists. */
+/* b = phi(k) and v of the tokens t; 0 where no key exists. */
 static void
-FN(load_keys)(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows, T *b, ptrdiff_t ldd,
-              T *v, ptrdiff_t ldm)
+FN(load_keys)(const struct la_head *h, struct FN(span) t, T *b, ptrdiff_t ldd, T *v,
+              ptrdiff_t ldm)
 {
-    const ptrdiff_t some = FN(keys_left)(h, i, rows);
-    FN(load_mapped)(b, ldd, &h->k, i, some, h->d, h->map);
-    FN(load_plain)(v, ldm, &h->v, i, some, h->m);
-    FN(clear_rows)(b, ldd, some, FN(round_up)(rows, MR));
-    FN(clear_rows)(v, ldm, some, FN(round_up)(rows, MR));
-}
-
-/* dst (W, K) = src (K, W) transposed, both held by column tiles. */
-static void
-FN(transpose_state)(T *dst, T *src, ptrdiff_t K, ptrdiff_t W)
-{
-    const ptrdiff_t Kp = FN(round_up)(K, VL), Wp = FN(round_up)(W, VL);
-    const ptrdiff_t K4 = FN(round_up)(K, MR), W4 = FN(round_up)(W, MR);
-    for (ptrdiff_t l = 0; l < K; l += VL) {
-        for (ptrdiff_t j = 0; j < W; j += VL) {
-            vec x[VL];
-#pragma GCC unroll 16
-            for (ptrdiff_t r = 0; r < VL; r++) {
-                x[r] = l + r < K4 ? FN(load)(FN(state_at)(src, K, Wp, l + r, j)) : (vec){0};
-            }
-            FN(transpose)(x);
-#pragma GCC unroll 16
-            for (ptrdiff_t r = 0; r < VL; r++) {
-                if (j + r < W4) {
-                    FN(store)(FN(state_at)(dst, W, Kp, j + r, l), x[r]);
-                }
-            }
-        }
-    }
+    struct FN(span) some = t;
+    some.rows = FN(keys_left)(h, t);
+    FN(load_mapped)(b, ldd, &h->k, some, h->d, h->map);
+    FN(load_plain)(v, ldm, &h->v, some, h->m);
+    FN(clear_rows)(b, ldd, some.rows, FN(round_up)(t.rows, MR));
+    FN(clear_rows)(v, ldm, some.rows, FN(round_up)(t.rows, MR));
 }
 
 /* x_ij += w_j */

@@ -43,8 +43,7 @@ FN(step_tile)(const struct FN(step_room) *r, const struct la_array *from,
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
     vec v[NR], sum[NR];
-#pragma GCC unroll 4
-    for (int t = 0; t < nr; t++) {
+    LA_EACH(t, nr) {
         v[t] = FN(load)(&r->v[j + t * VL]);
         sum[t] = (vec){0};
     }
@@ -52,15 +51,13 @@ FN(step_tile)(const struct FN(step_room) *r, const struct la_array *from,
         const char *in = from->data + i * from->rs + byte;
         char *out = to->data + i * to->rs + byte;
         const vec a = FN(set1)(r->a[i]), b = FN(set1)(r->b[i]);
-#pragma GCC unroll 4
-        for (int t = 0; t < nr; t++) {
+        LA_EACH(t, nr) {
             const vec s = FN(load_any)(in + t * LA_VBYTES) + b * v[t];
             *(FN(vec_any) *)(out + t * LA_VBYTES) = (FN(vec_any))s;
             sum[t] += a * s;
         }
     }
-#pragma GCC unroll 4
-    for (int t = 0; t < nr; t++) {
+    LA_EACH(t, nr) {
         FN(store)(&r->o[j + t * VL], FN(load)(&r->o[j + t * VL]) + sum[t]);
     }
 }
@@ -87,12 +84,13 @@ FN(step)(const struct la_head *h)
     const struct FN(step_room) r = FN(step_room)(h, h->scratch);
     const struct la_array *s0 = h->s0.data ? &h->s0 : &h->s1;
     const struct la_array *z0 = h->z0.data ? &h->z0 : &h->z1;
+    const struct FN(span) one = FN(rows_from)(0, 1);
     const int unit = s0->cs == (ptrdiff_t)sizeof(T) && h->s1.cs == (ptrdiff_t)sizeof(T);
-    FN(load_mapped)(r.a, r.ldd, &h->q, 0, 1, h->d, h->map);
-    FN(load_mapped)(r.b, r.ldd, &h->k, 0, 1, h->d, h->map);
-    FN(load_plain)(r.v, r.ldm, &h->v, 0, 1, h->m);
+    FN(load_mapped)(r.a, r.ldd, &h->q, one, h->d, h->map);
+    FN(load_mapped)(r.b, r.ldd, &h->k, one, h->d, h->map);
+    FN(load_plain)(r.v, r.ldm, &h->v, one, h->m);
     FN(clear)(r.o, r.ldm);
-    /* Sums of 64 rows each keep the error of a long column that of a short one. */
+    /* Sums of so many rows each keep the error of a long column that of a short one. */
     for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
         const ptrdiff_t end = h->d - l < LA_BLOCK ? h->d : l + LA_BLOCK;
         ptrdiff_t j = 0;
@@ -113,6 +111,6 @@ FN(step)(const struct la_head *h)
         FN(store_vector)(&h->z1, r.z, r.ldd, h->d);
     }
     FN(factors)(h, r.den, 1);
-    FN(store_rows)(&h->o, 0, 1, h->m, r.o, r.ldm, r.den);
+    FN(store_rows)(&h->o, one, h->m, r.o, r.ldm, r.den);
     return 0;
 }

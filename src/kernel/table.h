@@ -45,6 +45,9 @@ struct la_head {
     struct la_array s1, z1;    /* state behind the last */
     struct la_array g, gs, gz; /* cotangents of o, s1, z1 */
     struct la_array dq, dk, dv, dbeta, ds0, dz0;
+    /* `group` queries share these keys, each so many bytes behind the last; causal and
+     * noncausal compute the state once for all of them. */
+    ptrdiff_t group, q_step, o_step, s1_step, z1_step;
     enum la_map map;
     int normalize;
     double scale, eps;
@@ -63,10 +66,34 @@ struct la_kernel {
     size_t (*scratch)(const struct la_head *);
 };
 
+/* Work on rows that do not depend on each other: feature maps, softmax attention. */
+enum la_task_name {
+#define LA_TASK(name, ...) LA_TASK_##name,
+#include "tasks.def"
+    LA_NTASKS
+};
+
+enum { LA_TASK_OPERANDS = 10, LA_TASK_DIMS = 8 };
+
+struct la_task {
+    ptrdiff_t dim[LA_TASK_DIMS];  /* core dimensions, in order of appearance */
+    ptrdiff_t first, rows;        /* the rows of the first dimension to compute */
+    struct la_array x[LA_TASK_OPERANDS]; /* as in the signature */
+    void *scratch;
+    int (*poll)(void *);
+    void *poll_arg;
+};
+
+struct la_task_kernel {
+    int (*run)(const struct la_task *);
+    size_t (*scratch)(const struct la_task *);
+};
+
 struct la_table {
     const char *isa;
     int vector_bytes;
     struct la_kernel kernels[LA_NOPS][LA_NDTYPES];
+    struct la_task_kernel tasks[LA_NTASKS][LA_NDTYPES];
 };
 
 #endif

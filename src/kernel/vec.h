@@ -53,6 +53,25 @@ FN(select)(ivec mask, vec x, vec y)
     return (vec)(((ivec)x & mask) | ((ivec)y & ~mask));
 }
 
+/* Whether the mask is set in any lane. */
+INLINE int
+FN(any)(ivec mask)
+{
+#if defined(__AVX512F__)
+    return _mm512_test_epi64_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_epi8((__m256i)mask) != 0;
+#elif defined(__SSE2__) && !defined(__AVX__)
+    return _mm_movemask_epi8((__m128i)mask) != 0;
+#else
+    INT any = 0;
+    for (int i = 0; i < VL; i++) {
+        any |= mask[i];
+    }
+    return any != 0;
+#endif
+}
+
 /* max and min return x where either is a NaN, so a NaN in x stays one. */
 #if defined(__SSE2__)
 INLINE vec
@@ -114,22 +133,43 @@ FN(zip_high)(vec x, vec y)
     return LA_PASTE(LA_ZIP_HIGH_, LA_LANES)(x, y);
 }
 
+/* The networks below are spelled out stage by stage: compilers keep arrays of vectors
+ * in registers where every loop over them has a constant length, and no further. */
+
+INLINE void
+FN(shuffle)(vec x[])
+{
+    vec y[VL];
+    LA_EACH(i, VL / 2) {
+        y[2 * i] = FN(zip_low)(x[i], x[i + VL / 2]);
+        y[2 * i + 1] = FN(zip_high)(x[i], x[i + VL / 2]);
+    }
+    LA_EACH(i, VL) {
+        x[i] = y[i];
+    }
+}
+
 /* Transpose VL rows of VL in place: log2(VL) perfect shuffles. */
 INLINE void
 FN(transpose)(vec x[])
 {
-    vec y[VL];
-#pragma GCC unroll 4
-    for (int step = 1; step < VL; step *= 2) {
-#pragma GCC unroll 16
-        for (int i = 0; i < VL / 2; i++) {
-            y[2 * i] = FN(zip_low)(x[i], x[i + VL / 2]);
-            y[2 * i + 1] = FN(zip_high)(x[i], x[i + VL / 2]);
-        }
-#pragma GCC unroll 16
-        for (int i = 0; i < VL; i++) {
-            x[i] = y[i];
-        }
+    FN(shuffle)(x);
+    if (VL > 2) {
+        FN(shuffle)(x);
+    }
+    if (VL > 4) {
+        FN(shuffle)(x);
+    }
+    if (VL > 8) {
+        FN(shuffle)(x);
+    }
+}
+
+INLINE void
+FN(fold)(vec x[], const int half)
+{
+    LA_EACH(i, half) {
+        x[i] = FN(zip_low)(x[i], x[i + half]) + FN(zip_high)(x[i], x[i + half]);
     }
 }
 
@@ -138,12 +178,15 @@ FN(transpose)(vec x[])
 INLINE vec
 FN(lane_sums)(vec x[])
 {
-#pragma GCC unroll 4
-    for (int half = VL / 2; half > 0; half /= 2) {
-#pragma GCC unroll 16
-        for (int i = 0; i < half; i++) {
-            x[i] = FN(zip_low)(x[i], x[i + half]) + FN(zip_high)(x[i], x[i + half]);
-        }
+    if (VL > 8) {
+        FN(fold)(x, 8);
     }
+    if (VL > 4) {
+        FN(fold)(x, 4);
+    }
+    if (VL > 2) {
+        FN(fold)(x, 2);
+    }
+    FN(fold)(x, 1);
     return x[0];
 }

@@ -1,0 +1,72 @@
+"""Feature maps phi: objects callable on arrays ``(..., n, d)``, with a backward.
+
+Each is accepted as ``feature_map=`` by the operators, forward and backward; `get` returns the
+object for anything that they accept.
+"""
+
+from __future__ import annotations
+
+from ._base import Elementwise, FeatureMap, SumNormalized
+from .dpfp import DPFP
+from .feedforward import FeedforwardKernel
+from .random_features import (
+    GeneralizedRandomFeatures,
+    PositiveRandomFeatures,
+    RandomFourierFeatures,
+    draw,
+)
+
+# The names that `get` and every operator know.
+NAMES = (*Elementwise.names, "dpfp")
+
+__all__ = [
+    "NAMES",
+    "DPFP",
+    "Elementwise",
+    "FeatureMap",
+    "FeedforwardKernel",
+    "GeneralizedRandomFeatures",
+    "PositiveRandomFeatures",
+    "RandomFourierFeatures",
+    "SumNormalized",
+    "draw",
+    "get",
+]
+
+
+def get(feature_map: str | FeatureMap) -> FeatureMap:
+    """The feature map of a name, or the one given.
+
+    Parameters
+    ----------
+    feature_map : str or FeatureMap
+        ``'identity'``, ``'relu'``, ``'elu'``, ``'softplus'``, ``'exp'``, ``'dpfp'``, or a map.
+
+    Returns
+    -------
+    FeatureMap
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    TypeError
+        If it is neither a name nor a map.
+
+    Examples
+    --------
+    >>> from linattn import feature_maps
+    >>> feature_maps.get("elu")
+    Elementwise(name='elu')
+    >>> feature_maps.get("dpfp").features(64)
+    128
+    """
+    if isinstance(feature_map, FeatureMap):
+        return feature_map
+    if not isinstance(feature_map, str):
+        raise TypeError(f"get: feature_map is {feature_map!r}; expected a name or a feature map")
+    if feature_map == "dpfp":
+        return DPFP()
+    if feature_map not in Elementwise.names:
+        raise ValueError(f"get: feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}")
+    return Elementwise(feature_map)

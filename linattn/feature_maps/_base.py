@@ -1,0 +1,233 @@
+"""What every feature map is: a callable on arrays with a backward, a repr and equality."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import _check
+from .._linattn import tasks
+
+
+class FeatureMap:
+    """A map phi along the last axis, ``(..., n, d) -> (..., n, f)``.
+
+    Maps are values: their parameters do not change, two with equal parameters are equal,
+    and they can be pickled.  float32 in gives float32 out; anything else float64.
+    """
+
+    #: Names of the constructor's arguments, which are attributes as well.
+    _parameters: tuple[str, ...] = ()
+
+    def __call__(self, x: Any) -> np.ndarray:
+        """phi(x)."""
+        raise NotImplementedError
+
+    def backward(self, x: Any, grad: Any) -> Any:
+        """The gradient with respect to x, from that with respect to phi(x)."""
+        raise NotImplementedError
+
+    def features(self, d: int) -> int:
+        """f, the number of features of d numbers."""
+        raise NotImplementedError
+
+    def input_gradient(self, x: Any, grad: Any) -> np.ndarray:
+        """The gradient with respect to x alone, where `backward` returns more."""
+        return self.backward(x, grad)
+
+    def normalized(self, eps: float = 1e-6) -> FeatureMap:
+        """This map divided by the sum of its features: see `SumNormalized`."""
+        return SumNormalized(self, eps)
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name}={_show(getattr(self, name))}" for name in self._parameters)
+        return f"{type(self).__name__}({inside})"
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_same(getattr(self, name), getattr(other, name)) for name in self._parameters)
+
+    def __hash__(self) -> int:
+        return hash((type(self), repr(self)))
+
+    def _input(self, x: Any, d: int | None = None) -> np.ndarray:
+        """x as an array of the map's dtype, with d numbers in a row."""
+        x = _check.operand(type(self).__name__, "x", x, 1)
+        if d is not None and x.shape[-1] != d:
+            raise ValueError(
+                f"{type(self).__name__}: x has shape {x.shape}; expected (..., n, {d})"
+            )
+        return np.asarray(x, _check.result_dtype(x))
+
+    def _gradient(self, x: np.ndarray, grad: Any) -> np.ndarray:
+        """grad as an array of x's dtype, of the shape of phi(x)."""
+        grad = _check.operand(type(self).__name__, "grad", grad, 1)
+        expected = (*x.shape[:-1], self.features(x.shape[-1]))
+        if grad.shape != expected:
+            raise ValueError(
+                f"{type(self).__name__}: grad has shape {grad.shape}; expected {expected}, "
+                "the shape of the features"
+            )
+        return np.asarray(grad, x.dtype)
+
+
+class Elementwise(FeatureMap):
+    """A map of one number, fused into the kernels: f = d.
+
+    Parameters
+    ----------
+    name : {'identity', 'relu', 'elu', 'softplus', 'exp'}
+        ``'elu'`` is ``elu(x) + 1``.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+
+    Notes
+    -----
+    One pass over memory forwards, one backwards.
+
+    References
+    ----------
+    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 7 (elu)
+
+    Examples
+    --------
+    >>> from linattn import feature_maps
+    >>> feature_maps.Elementwise("elu")([[-1e9, 0.0, 2.0]])
+    array([[0., 1., 3.]])
+    """
+
+    names = ("identity", "relu", "elu", "softplus", "exp")
+    _parameters = ("name",)
+
+    def __init__(self, name: str) -> None:
+        if name not in self.names:
+            raise ValueError(f"Elementwise: name is {name!r}; expected one of {self.names}")
+        self.name = name
+
+    def __call__(self, x: Any) -> np.ndarray:
+        return tasks[self.name](self._input(x))
+
+    def backward(self, x: Any, grad: Any) -> np.ndarray:
+        x = self._input(x)
+        return tasks[f"{self.name}_backward"](x, self._gradient(x, grad))
+
+    def features(self, d: int) -> int:
+        return d
+
+
+class SumNormalized(FeatureMap):
+    """Another map divided by the sum of its features, ``phi(x) / (sum phi(x) + eps)``.
+
+    Parameters
+    ----------
+    feature_map : FeatureMap
+        A map without negative features, lest the sum vanish.
+    eps : float, default 1e-6
+        Added to the sum; where both are 0 the features are 0.
+
+    Raises
+    ------
+    TypeError
+        If ``feature_map`` is not a map, or ``eps`` not a number.
+    ValueError
+        If ``eps`` is negative or not finite.
+
+    Notes
+    -----
+    One pass over the features more than the map itself.  The delta rule wants it: a
+    write then replaces a weighted mean of what the memory holds.
+
+    References
+    ----------
+    Schlag et al., "Linear Transformers Are Secretly Fast Weight Programmers", ICML 2021,
+    eq. 26
+
+    Examples
+    --------
+    >>> from linattn import feature_maps
+    >>> feature_maps.get("relu").normalized(eps=0.0)([[1.0, -1.0, 3.0]])
+    array([[0.25, 0.  , 0.75]])
+    """
+
+    _parameters = ("feature_map", "eps")
+
+    def __init__(self, feature_map: FeatureMap, eps: float = 1e-6) -> None:
+        if not isinstance(feature_map, FeatureMap):
+            raise TypeError(
+                f"SumNormalized: feature_map is {feature_map!r}; expected a feature map"
+            )
+        self.feature_map = feature_map
+        self.eps = positive("SumNormalized", "eps", eps, zero=True)
+
+    def __call__(self, x: Any) -> np.ndarray:
+        y = _matrix(self.feature_map(x))
+        return tasks["share"](y, y.dtype.type(self.eps)).reshape(self._shape(x, y))
+
+    def backward(self, x: Any, grad: Any) -> Any:
+        y = self.feature_map(x)
+        grad = self.feature_map._gradient(self.feature_map._input(x), grad)
+        inner = tasks["share_backward"](_matrix(y), _matrix(grad), y.dtype.type(self.eps))
+        return self.feature_map.backward(x, inner.reshape(y.shape))
+
+    def input_gradient(self, x: Any, grad: Any) -> np.ndarray:
+        dx = self.backward(x, grad)
+        return dx[0] if isinstance(dx, tuple) else dx
+
+    def features(self, d: int) -> int:
+        return self.feature_map.features(d)
+
+    @staticmethod
+    def _shape(x: Any, y: np.ndarray) -> tuple:
+        return (*np.shape(x)[:-1], y.shape[-1])
+
+
+def positive(function: str, name: str, x: Any, *, zero: bool = False) -> float:
+    """x as a finite number above 0, or 0 where that is allowed."""
+    x = _check.number(function, name, x)
+    if x < 0 or (x == 0 and not zero):
+        raise ValueError(
+            f"{function}: {name} is {x}; expected a {'number >= 0' if zero else 'positive number'}"
+        )
+    return x
+
+
+def integer(function: str, name: str, x: Any) -> int:
+    """x as an integer of at least 1."""
+    if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, np.integer)):
+        raise TypeError(f"{function}: {name} is {x!r}; expected an integer")
+    if x < 1:
+        raise ValueError(f"{function}: {name} is {x}; expected at least 1")
+    return int(x)
+
+
+def parameter(function: str, name: str, x: Any, axes: int = 2) -> np.ndarray:
+    """x as a read-only float array of parameters, of at least `axes` axes."""
+    x = _check.operand(function, name, x, axes)
+    x = np.array(x, _check.result_dtype(x))
+    x.flags.writeable = False
+    return x
+
+
+def _matrix(x: np.ndarray) -> np.ndarray:
+    return x if x.ndim > 1 else x[None]
+
+
+def _show(x: Any) -> str:
+    if isinstance(x, np.ndarray):
+        return f"<{' x '.join(map(str, x.shape))} {x.dtype}>"
+    if isinstance(x, (list, tuple)):
+        return f"[{', '.join(map(_show, x))}]"
+    return repr(x)
+
+
+def _same(x: Any, y: Any) -> bool:
+    if isinstance(x, np.ndarray) or isinstance(y, np.ndarray):
+        return np.shape(x) == np.shape(y) and x.dtype == y.dtype and bool(np.all(x == y))
+    if isinstance(x, (list, tuple)):
+        return len(x) == len(y) and all(map(_same, x, y))
+    return x == y

@@ -1,0 +1,84 @@
+"""Deterministic parameter-free projection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._linattn import tasks
+from ._base import FeatureMap, _matrix, integer, positive
+
+
+class DPFP(FeatureMap):
+    """Deterministic parameter-free projection, f = 2 d nu features, none negative.
+
+    ``r = relu([x, -x])``; block i = 1..nu of the features is ``r[j] r[(j - i) mod 2d]``;
+    with `normalize` they are divided by (their sum + eps).
+
+    Parameters
+    ----------
+    nu : int, default 1
+        Blocks of features; more of them overlap less.
+    normalize : bool, default True
+        Divide by the sum; a sum of 0 gives features of 0.
+    eps : float, default 1e-6
+        Added to that sum.
+
+    Raises
+    ------
+    TypeError
+        If ``nu`` is not an integer, ``normalize`` not a bool, or ``eps`` not a number.
+    ValueError
+        If ``nu`` is below 1, or ``eps`` negative.
+
+    Notes
+    -----
+    2 d nu multiplications a row forwards, four times that backwards.  The derivative of
+    relu at 0 is taken as 0.
+
+    References
+    ----------
+    Schlag et al., "Linear Transformers Are Secretly Fast Weight Programmers", ICML 2021,
+    eq. 37-38
+
+    Examples
+    --------
+    >>> from linattn import feature_maps
+    >>> phi = feature_maps.DPFP(nu=1, normalize=False)
+    >>> phi([[1.0, 2.0, -3.0]])
+    array([[0., 2., 0., 0., 0., 0.]])
+    >>> phi.features(64)
+    128
+    """
+
+    _parameters = ("nu", "normalize", "eps")
+
+    def __init__(self, nu: int = 1, normalize: bool = True, eps: float = 1e-6) -> None:
+        self.nu = integer("DPFP", "nu", nu)
+        if not isinstance(normalize, (bool, np.bool_)):
+            raise TypeError(f"DPFP: normalize is {normalize!r}; expected True or False")
+        self.normalize = bool(normalize)
+        self.eps = positive("DPFP", "eps", eps, zero=True)
+
+    def __call__(self, x: Any) -> np.ndarray:
+        x = self._input(x)
+        y = self._products(x)
+        if self.normalize:
+            y = tasks["share"](y, y.dtype.type(self.eps))
+        return y.reshape(*x.shape[:-1], y.shape[-1])
+
+    def backward(self, x: Any, grad: Any) -> np.ndarray:
+        x = self._input(x)
+        grad = _matrix(self._gradient(x, grad))
+        if self.normalize:
+            grad = tasks["share_backward"](self._products(x), grad, x.dtype.type(self.eps))
+        return tasks["dpfp_backward"](_matrix(x), grad).reshape(x.shape)
+
+    def features(self, d: int) -> int:
+        return 2 * d * self.nu
+
+    def _products(self, x: np.ndarray) -> np.ndarray:
+        x = _matrix(x)
+        y = np.empty((*x.shape[:-1], self.features(x.shape[-1])), x.dtype)
+        return tasks["dpfp"](x, out=y)

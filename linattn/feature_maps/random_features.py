@@ -1,0 +1,341 @@
+"""Random features: inner products of theirs approximate a kernel, softmax's above all."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import numpy as np
+
+from .._linattn import tasks
+from ._base import FeatureMap, _matrix, integer, parameter, positive
+
+NORMS = ("chi", "sqrt")
+
+
+def draw(
+    dim: int,
+    features: int,
+    *,
+    rng: Any = None,
+    orthogonal: bool = True,
+    norms: str = "chi",
+) -> np.ndarray:
+    """Random directions ``omega (dim, features)``, each column N(0, I) in its margin.
+
+    Parameters
+    ----------
+    dim, features : int
+        Rows and columns.
+    rng : Generator, int or None
+        A generator, or a seed; None is the seed 0, the same draw every time.
+    orthogonal : bool, default True
+        Columns in blocks of `dim` orthogonal ones, which lowers the variance.
+    norms : {'chi', 'sqrt'}, default 'chi'
+        Norms of orthogonal columns: those of N(0, I), or all sqrt(dim).
+
+    Returns
+    -------
+    ndarray, float64, shape (dim, features)
+
+    Raises
+    ------
+    TypeError
+        If ``dim`` or ``features`` is not an integer.
+    ValueError
+        If they are below 1, or ``norms`` is unknown.
+
+    References
+    ----------
+    Choromanski et al., "Rethinking Attention with Performers", ICLR 2021, section 2.4
+
+    Examples
+    --------
+    >>> from linattn.feature_maps import draw
+    >>> omega = draw(3, 3, norms="sqrt")
+    >>> (omega.T @ omega).round(6) + 0.0
+    array([[3., 0., 0.],
+           [0., 3., 0.],
+           [0., 0., 3.]])
+    """
+    dim, features = integer("draw", "dim", dim), integer("draw", "features", features)
+    if norms not in NORMS:
+        raise ValueError(f"draw: norms is {norms!r}; expected one of {NORMS}")
+    rng = np.random.default_rng(0 if rng is None else rng)
+    if not orthogonal:
+        return rng.standard_normal((dim, features))
+    blocks = [orthogonal_matrix(dim, rng) for _ in range(-(-features // dim))]
+    omega = np.concatenate(blocks, axis=1)[:, :features]
+    if norms == "sqrt":
+        return omega * math.sqrt(dim)
+    return omega * np.linalg.norm(rng.standard_normal((dim, features)), axis=0)
+
+
+def orthogonal_matrix(dim: int, rng: np.random.Generator) -> np.ndarray:
+    """An orthogonal matrix, uniformly distributed: Q of a Gaussian one, signs made definite."""
+    q, r = np.linalg.qr(rng.standard_normal((dim, dim)))
+    return q * np.sign(np.diagonal(r))
+
+
+class RandomFeatures(FeatureMap):
+    """What the maps of this file share: `omega`, how it is drawn, how a row is checked."""
+
+    omega: np.ndarray
+
+    @classmethod
+    def sample(
+        cls,
+        dim: int,
+        features: int,
+        *,
+        rng: Any = None,
+        orthogonal: bool = True,
+        norms: str = "chi",
+        **options: Any,
+    ) -> Self:
+        """A map with ``omega`` (dim, features) as `draw` gives it; options as the class takes."""
+        omega = draw(dim, features, rng=rng, orthogonal=orthogonal, norms=norms)
+        return cls(omega, **options)
+
+    def redraw(self, rng: Any = None, *, orthogonal: bool = True, norms: str = "chi") -> Self:
+        """The same map with another ``omega``, drawn like that of `sample`."""
+        options = {name: getattr(self, name) for name in self._parameters if name != "omega"}
+        return type(self).sample(
+            *self.omega.shape, rng=rng, orthogonal=orthogonal, norms=norms, **options
+        )
+
+    def _set_omega(self, omega: Any) -> None:
+        name = type(self).__name__
+        omega = parameter(name, "omega", omega)
+        if omega.ndim != 2 or 0 in omega.shape:
+            raise ValueError(
+                f"{name}: omega has shape {omega.shape}; expected (d, m), neither of them 0"
+            )
+        self.omega = omega
+
+    def _operands(self, x: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+        """x, omega and the factor sqrt(temperature), in x's dtype."""
+        x = _matrix(self._input(x, self.omega.shape[0]))
+        return x, self._directions().astype(x.dtype), x.dtype.type(math.sqrt(self.temperature))
+
+    def _directions(self) -> np.ndarray:
+        return self.omega
+
+    def _pull(self, x: np.ndarray, du: np.ndarray, shape: tuple) -> np.ndarray:
+        """The gradient of x from that of u = t x omega."""
+        factor = math.sqrt(self.temperature)
+        return (du @ (factor * self._directions().T).astype(x.dtype)).reshape(shape)
+
+
+class RandomFourierFeatures(RandomFeatures):
+    """``[sin u, cos u] / sqrt(m)``, ``u = sqrt(temperature) x omega``: the Gaussian kernel.
+
+    ``E phi(x).phi(y) = exp(-temperature |x - y|^2 / 2)``.  Features may be negative, and so
+    may a normaliser: keep to ``normalize=False`` or to inputs that are near each other.
+
+    Parameters
+    ----------
+    omega : array_like, shape (d, m)
+        Random directions, N(0, I) by column; `sample` draws them.
+    temperature : float, default 1.0
+        The kernel's inverse squared width.
+
+    Raises
+    ------
+    TypeError
+        If ``omega`` is not an array of real numbers, or ``temperature`` not a number.
+    ValueError
+        If ``omega`` has another shape, or ``temperature`` is not positive.
+
+    Notes
+    -----
+    f = 2 m features; 2 d m floating-point operations a row and one sine and cosine a
+    projection.
+
+    References
+    ----------
+    Rahimi and Recht, "Random features for large-scale kernel machines", NeurIPS 2007;
+    Peng et al., "Random feature attention", ICLR 2021, eq. 3-4
+
+    Examples
+    --------
+    >>> from linattn import feature_maps
+    >>> phi = feature_maps.RandomFourierFeatures.sample(4, 64, rng=1)
+    >>> y = phi([[0.5, 0.0, 0.0, 0.0]])
+    >>> y.shape, float((y @ y.T)[0, 0].round(6))
+    ((1, 128), 1.0)
+    """
+
+    _parameters = ("omega", "temperature")
+
+    def __init__(self, omega: Any, temperature: float = 1.0) -> None:
+        self._set_omega(omega)
+        self.temperature = positive("RandomFourierFeatures", "temperature", temperature)
+
+    def __call__(self, x: Any) -> np.ndarray:
+        shape, (x, omega, factor) = np.shape(x), self._operands(x)
+        m = omega.shape[1]
+        y = np.empty((*x.shape[:-1], 2 * m), x.dtype)
+        tasks["fourier_features"](x, omega, factor, out=(y[..., :m], y[..., m:]))
+        return y.reshape(*shape[:-1], 2 * m)
+
+    def backward(self, x: Any, grad: Any) -> np.ndarray:
+        x = self._input(x, self.omega.shape[0])
+        grad, m = self._gradient(x, grad), self.omega.shape[1]
+        y = self(x)
+        du = grad[..., :m] * y[..., m:]
+        du -= grad[..., m:] * y[..., :m]
+        return self._pull(x, du, x.shape)
+
+    def features(self, d: int) -> int:
+        return 2 * self.omega.shape[1]
+
+
+class PositiveRandomFeatures(RandomFeatures):
+    """``exp(u - |x'|^2 / 2) / sqrt(m)``, ``x' = sqrt(temperature) x``, ``u = x' omega``.
+
+    ``E phi(x).phi(y) = exp(temperature x.y)``: softmax attention for the default temperature
+    (FAVOR+).  No feature is negative.
+
+    With a normaliser, `linattn.causal` and its like rescale as they go, so that inputs of any
+    size neither overflow nor see a later token; ``eps`` then counts relative to the largest
+    term of the denominator, and a `State` carries the scale in ``log_scale``.
+
+    Parameters
+    ----------
+    omega : array_like, shape (d, m)
+        Random directions, N(0, I) by column; `sample` draws them.
+    hyperbolic : bool, default False
+        ``[exp(u - h), exp(-u - h)] / sqrt(2 m)`` instead: twice the features, less variance.
+    temperature : float, optional
+        1 / sqrt(d) by default, the scale of softmax attention.
+
+    Raises
+    ------
+    TypeError
+        If ``omega`` is not an array of real numbers, ``hyperbolic`` not a bool, or
+        ``temperature`` not a number.
+    ValueError
+        If ``omega`` has another shape, or ``temperature`` is not positive.
+
+    Notes
+    -----
+    f = m features, 2 m if hyperbolic; 2 d f floating-point operations a row and one
+    exponential a feature.
+
+    References
+    ----------
+    Choromanski et al., "Rethinking Attention with Performers", ICLR 2021, eq. 5-7
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from linattn import feature_maps
+    >>> phi = feature_maps.PositiveRandomFeatures.sample(4, 256, rng=1)
+    >>> x = np.array([[0.5, 0.0, 0.0, 0.0]])
+    >>> abs((phi(x) @ phi(x).T) / np.exp(x @ x.T / 2) - 1).item() < 0.1
+    True
+    """
+
+    _parameters = ("omega", "hyperbolic", "temperature")
+
+    def __init__(
+        self, omega: Any, hyperbolic: bool = False, temperature: float | None = None
+    ) -> None:
+        self._set_omega(omega)
+        if not isinstance(hyperbolic, (bool, np.bool_)):
+            raise TypeError(
+                f"PositiveRandomFeatures: hyperbolic is {hyperbolic!r}; expected True or False"
+            )
+        self.hyperbolic = bool(hyperbolic)
+        if temperature is None:
+            temperature = 1 / math.sqrt(self.omega.shape[0])
+        self.temperature = positive("PositiveRandomFeatures", "temperature", temperature)
+
+    def __call__(self, x: Any) -> np.ndarray:
+        shape, operands = np.shape(x), self._operands(x)
+        return tasks["positive_features"](*operands).reshape(*shape[:-1], -1)
+
+    def backward(self, x: Any, grad: Any) -> np.ndarray:
+        x = self._input(x, self.omega.shape[0])
+        du = self(x)
+        du *= self._gradient(x, grad)
+        return self.exponent_gradient(x, du)
+
+    def exponent_gradient(self, x: np.ndarray, du: np.ndarray) -> np.ndarray:
+        """The gradient of x from that of the exponents u - |x'|^2 / 2."""
+        dx = self._pull(x, du, x.shape)
+        dx -= x.dtype.type(self.temperature) * du.sum(-1, keepdims=True) * x
+        return dx
+
+    def features(self, d: int) -> int:
+        return self.omega.shape[1] * (2 if self.hyperbolic else 1)
+
+    def _directions(self) -> np.ndarray:
+        # cosh by pairs of opposite directions: exp(u - h) and exp(-u - h).
+        return np.concatenate([self.omega, -self.omega], 1) if self.hyperbolic else self.omega
+
+
+class GeneralizedRandomFeatures(RandomFeatures):
+    """``fn(u) / sqrt(m)``, ``u = sqrt(temperature) x omega``.
+
+    Parameters
+    ----------
+    omega : array_like, shape (d, m)
+        Random directions; `sample` draws them.
+    fn : {'relu', 'softplus', 'exp', 'elu'}, default 'relu'
+        ``'elu'`` is ``elu(u) + 1``.  None gives negative features.
+    temperature : float, default 1.0
+        Scale of the squared inputs.
+
+    Raises
+    ------
+    TypeError
+        If ``omega`` is not an array of real numbers, or ``temperature`` not a number.
+    ValueError
+        If ``omega`` has another shape, ``fn`` is unknown, or ``temperature`` not positive.
+
+    Notes
+    -----
+    f = m features; 2 d m floating-point operations a row.
+
+    References
+    ----------
+    Choromanski et al., "Rethinking Attention with Performers", ICLR 2021, section 2.2
+    (generalized attention)
+
+    Examples
+    --------
+    >>> from linattn import feature_maps
+    >>> phi = feature_maps.GeneralizedRandomFeatures.sample(4, 16)
+    >>> phi([[1.0, 0.0, 0.0, 0.0]]).min() >= 0
+    np.True_
+    """
+
+    functions = ("relu", "softplus", "exp", "elu")
+    _parameters = ("omega", "fn", "temperature")
+
+    def __init__(self, omega: Any, fn: str = "relu", temperature: float = 1.0) -> None:
+        self._set_omega(omega)
+        if fn not in self.functions:
+            raise ValueError(
+                f"GeneralizedRandomFeatures: fn is {fn!r}; expected one of {self.functions}"
+            )
+        self.fn = fn
+        self.temperature = positive("GeneralizedRandomFeatures", "temperature", temperature)
+
+    def __call__(self, x: Any) -> np.ndarray:
+        shape, operands = np.shape(x), self._operands(x)
+        return tasks[f"{self.fn}_features"](*operands).reshape(*shape[:-1], -1)
+
+    def backward(self, x: Any, grad: Any) -> np.ndarray:
+        x = self._input(x, self.omega.shape[0])
+        grad = self._gradient(x, grad)
+        rows, omega, factor = self._operands(x)
+        u = rows @ (factor * omega)
+        du = tasks[f"{self.fn}_backward"](u, grad.reshape(u.shape))
+        du *= x.dtype.type(1 / math.sqrt(self.omega.shape[1]))
+        return self._pull(x, du, x.shape)
+
+    def features(self, d: int) -> int:
+        return self.omega.shape[1]

@@ -1,0 +1,130 @@
+"""Causal attention over sequences that are longer than memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from . import _check
+from ._state import State
+from .attention import causal
+
+
+def blocks(size: int, *arrays: Any) -> Iterator[tuple]:
+    """Cut arrays into consecutive blocks of tokens.
+
+    Parameters
+    ----------
+    size : int
+        Tokens a block; the last one may have fewer.
+    *arrays : array_like, shape (..., n, anything)
+        Arrays of the same n, `numpy.memmap` included: blocks are views, so that nothing
+        is read before it is used.
+
+    Yields
+    ------
+    tuple
+        One view of each array.
+
+    Raises
+    ------
+    TypeError
+        If ``size`` is not an integer.
+    ValueError
+        If it is below 1, or the arrays differ in n.
+
+    Notes
+    -----
+    No time and no memory beyond the views.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> [block.shape for (block,) in linattn.blocks(4, np.zeros((10, 2)))]
+    [(4, 2), (4, 2), (2, 2)]
+    """
+    size = _check.positive("blocks", "size", size)
+    lengths = {x.shape[-2] for x in arrays}
+    if len(lengths) > 1:
+        shapes = ", ".join(str(x.shape) for x in arrays)
+        raise ValueError(f"blocks: arrays have shapes {shapes}; expected equal n, (..., n, d)")
+    n = lengths.pop() if lengths else 0
+    return (
+        tuple(x[..., start : min(start + size, n), :] for x in arrays)
+        for start in range(0, n, size)
+    )
+
+
+def stream(
+    chunks: Iterable[tuple],
+    *,
+    initial_state: State | None = None,
+    progress: bool = False,
+    total: int | None = None,
+    **options: Any,
+) -> Iterator[tuple[Any, State]]:
+    """Causal attention chunk by chunk, in memory that does not grow with the sequence.
+
+    Parameters
+    ----------
+    chunks : iterable of (q, k, v)
+        Consecutive pieces of one sequence, for example from `blocks`; each as `causal`
+        takes them, of any length.
+    initial_state : State, optional
+        The state before the first chunk.
+    progress : bool, default False
+        Show a progress bar; needs tqdm.
+    total : int, optional
+        Tokens in all, for the bar.
+    **options
+        ``feature_map``, ``normalize``, ``eps`` and ``scale`` of `causal`.
+
+    Yields
+    ------
+    o : ndarray, shape (..., n_chunk, m)
+        The chunk's output.
+    state : State
+        The state behind the chunk; the last one continues the sequence.
+
+    Raises
+    ------
+    ImportError
+        If ``progress`` is asked for and tqdm is not installed.
+    TypeError, ValueError
+        What `causal` raises, at the chunk it concerns.
+
+    Notes
+    -----
+    The time of `causal` on the whole sequence, 4 n d m operations a head; the memory of
+    one chunk and two states.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x = np.ones((10, 2))
+    >>> parts = [o for o, state in linattn.stream(linattn.blocks(4, x, x, x))]
+    >>> np.allclose(np.concatenate(parts), linattn.causal(x, x, x))
+    True
+    """
+    bar = _progress_bar(total) if progress else None
+    return _stream(chunks, initial_state, bar, options)
+
+
+def _stream(chunks, state, bar, options):
+    try:
+        for q, k, v in chunks:
+            o, state = causal(q, k, v, initial_state=state, return_state=True, **options)
+            yield o, state
+            if bar is not None:
+                bar.update(o.shape[-2])
+    finally:
+        if bar is not None:
+            bar.close()
+
+
+def _progress_bar(total: int | None) -> Any:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        raise ImportError("stream: progress=True needs tqdm; pip install tqdm") from None
+    return tqdm(total=total, unit="token", unit_scale=True)

@@ -1,0 +1,108 @@
+/* project.h: random features, y = f(u) with u = t x omega.
+ *
+ *   log_features       u - t^2 |x|^2 / 2
+ *   positive_features  exp(u - t^2 |x|^2 / 2) / sqrt m   Choromanski et al. 2021, eq. 5-6
+ *   fourier_features   sin u / sqrt m, cos u / sqrt m    Peng et al. 2021, eq. 3-4
+ *   NAME_features      phi_NAME(u) / sqrt m
+ *
+ * x (n,d), omega (d,m), y (n,m).  2 n d m flops, and f on a block that is still in cache.
+ * Scratch: omega and a few blocks of rows. */
+
+struct FN(project_room) {
+    ptrdiff_t ldd, ldm;
+    T *x, *u, *h, *omega, *second;
+    size_t bytes;
+};
+
+static struct FN(project_room)
+FN(cut_project)(const struct la_task *t)
+{
+    const ptrdiff_t d = t->dim[1], m = t->dim[2];
+    struct FN(project_room) r = {.ldd = FN(ld)(d), .ldm = FN(ld)(m)};
+    struct FN(arena) arena = {t->scratch, 0};
+    r.x = FN(take)(&arena, LA_BLOCK * r.ldd);
+    r.u = FN(take)(&arena, LA_BLOCK * r.ldm);
+    r.second = FN(take)(&arena, LA_BLOCK * r.ldm);
+    r.h = FN(take)(&arena, LA_BLOCK);
+    r.omega = FN(take)(&arena, FN(state_size)(d, m));
+    r.bytes = arena.used;
+    return r;
+}
+
+static size_t
+FN(project_room)(const struct la_task *t)
+{
+    struct la_task dry = *t;
+    dry.scratch = NULL;
+    return FN(cut_project)(&dry).bytes;
+}
+
+/* Rows of x, u = t x omega and h = t^2 |x|^2 / 2 for one block. */
+static void
+FN(project_rows)(const struct FN(project_room) *r, const struct la_array *x,
+                 ptrdiff_t first, ptrdiff_t rows, ptrdiff_t d, ptrdiff_t m, T t)
+{
+    const struct FN(scan) c = {
+        .rows = rows, .K = d, .W = FN(round_up)(m, VL), .a = r->x, .lda = r->ldd,
+        .o = r->u, .ldo = r->ldm, .s = r->omega,
+    };
+    FN(load_plain)(r->x, r->ldd, x, FN(rows_from)(first, rows), d);
+    FN(sweep)(&c, LA_READ);
+    FN(row_dots)(r->h, r->x, r->ldd, r->x, r->ldd, rows, r->ldd);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        r->h[i] *= t * t / 2;
+    }
+}
+
+/* y = f(u, h, 1 / sqrt m), and a second output where f sets one. */
+INLINE int
+FN(project)(const struct la_task *t, const int nout, void (*f)(vec *y, vec u, vec h, vec c))
+{
+    const struct FN(project_room) r = FN(cut_project)(t);
+    const ptrdiff_t d = t->dim[1], m = t->dim[2];
+    const T root = FN(number)(&t->x[2]);
+    const vec c = FN(set1)((T)(1 / sqrt((double)m)));
+    FN(load_state)(r.omega, &t->x[1], d, m);
+    for (ptrdiff_t i = 0; i < FN(state_size)(d, m); i++) {
+        r.omega[i] *= root;
+    }
+    for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
+        const ptrdiff_t rows = t->rows - i < LA_BLOCK ? t->rows - i : LA_BLOCK;
+        FN(project_rows)(&r, &t->x[0], t->first + i, rows, d, m, root);
+        for (ptrdiff_t l = 0; l < rows; l++) {
+            const vec h = FN(set1)(r.h[l]);
+            for (ptrdiff_t j = l * r.ldm; j < l * r.ldm + m; j += VL) {
+                vec y[2];
+                f(y, FN(load)(&r.u[j]), h, c);
+                FN(store)(&r.u[j], y[0]);
+                if (nout > 1) {
+                    FN(store)(&r.second[j], y[1]);
+                }
+            }
+        }
+        FN(store_rows)(&t->x[3], FN(rows_from)(t->first + i, rows), m, r.u, r.ldm, NULL);
+        if (nout > 1) {
+            FN(store_rows)(&t->x[4], FN(rows_from)(t->first + i, rows), m, r.second, r.ldm, NULL);
+        }
+    }
+    return 0;
+}
+
+#define LA_PROJECT(name, nout, ...)                                                    \
+    INLINE void FN(project_##name)(vec *y, vec u, vec h, vec c)                        \
+    {                                                                                  \
+        (void)h, (void)c;                                                              \
+        __VA_ARGS__                                                                    \
+    }                                                                                  \
+    static int FN(task_##name)(const struct la_task *t)                                \
+    {                                                                                  \
+        return FN(project)(t, nout, FN(project_##name));                               \
+    }
+
+LA_PROJECT(log_features, 1, y[0] = u - h;)
+LA_PROJECT(positive_features, 1, y[0] = FN(exp)(u - h) * c;)
+LA_PROJECT(fourier_features, 2, FN(sincos)(u, &y[0], &y[1]); y[0] *= c; y[1] *= c;)
+LA_PROJECT(relu_features, 1, y[0] = FN(phi_relu)(u) * c;)
+LA_PROJECT(elu_features, 1, y[0] = FN(phi_elu)(u) * c;)
+LA_PROJECT(softplus_features, 1, y[0] = FN(phi_softplus)(u) * c;)
+LA_PROJECT(exp_features, 1, y[0] = FN(exp)(u) * c;)
