@@ -213,7 +213,7 @@ def delta_backward(
     Notes
     -----
     About 18 n d m floating-point operations a head.  Memory beyond the arrays: about
-    2 sqrt(n / 16) + 3 states of d m numbers a thread (n / 32 where d > 64), 4 MiB for
+    2 sqrt(n / 16) + 3 states of d m numbers a thread (n / 32 where d > 128), 4 MiB for
     n = 262,144 and d = m = 64 in float32, and never the states of all tokens; with
     16-bit operands n m float32 numbers more.
 
