@@ -60,7 +60,8 @@ def delta(
     scale : float, default 1.0
         Multiplies the output.
     feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
+        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
+        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.
     key_lengths : array_like of int, broadcasting to the leading axes, optional
         Keys, values and strengths at and past it do not exist; every query is computed.
     cu_seqlens : array_like of int, shape (r + 1,), optional
@@ -176,7 +177,8 @@ def delta_backward(
     scale : float, default 1.0
         Multiplies the output.
     feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
+        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
+        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.
     key_lengths : array_like of int, broadcasting to the leading axes, optional
         Keys, values and strengths at and past it do not exist; every query is computed.
     cu_seqlens : array_like of int, shape (r + 1,), optional
@@ -211,7 +213,7 @@ def delta_backward(
     Notes
     -----
     About 18 n d m floating-point operations a head.  Memory beyond the arrays: about
-    2 sqrt(n / 16) + 3 states of d m numbers a thread (n / 32 where d > 64), 4 MiB for
+    2 sqrt(n / 16) + 3 states of d m numbers a thread (n / 32 where d > 128), 4 MiB for
     n = 262,144 and d = m = 64 in float32, and never the states of all tokens; with
     16-bit operands n m float32 numbers more.
 
@@ -300,7 +302,8 @@ def delta_step(
     scale : float, default 1.0
         Multiplies the output.
     feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k; ``'elu'`` is ``elu(x) + 1``.
+        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
+        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.
     in_place : bool, default False
         Write the new state into the array of ``state``, which must then be writeable and
         have all the leading axes, and return it.
@@ -340,9 +343,8 @@ def delta_step(
     """
     if _mapped.outside(feature_map):
         return _mapped.call(
-            delta_step, feature_map, q, k, v, beta, state,
-            scale=scale, in_place=in_place,
-        )  # fmt: skip
+            delta_step, feature_map, q, k, v, beta, state, scale=scale, in_place=in_place
+        )
     name = "delta_step"
     q, k, v, batch = _check.token(name, q, k, v)
     m = v.shape[-1]

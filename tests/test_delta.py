@@ -37,6 +37,27 @@ def test_maps(feature_map, channels):
             check(linattn, Delta(n, d, m, (2,), channels, feature_map, dtype))
 
 
+def test_map_objects():
+    """DPFP, whose features sum to 1, as the paper stabilises the rule; also token by token."""
+    phi, twin = linattn.feature_maps.DPFP(nu=2), maps.DPFP(nu=2)
+    *operands, g = make(Delta(40, 6, 5, (2,), dtype="float64"))
+    options = {"scale": 0.5, "initial_state": linattn.State(np.ones((2, 24, 5)))}
+    o, state = linattn.delta(*operands, feature_map=phi, **options, return_state=True)
+    expected = ref.delta(*operands, feature_map=twin, **options)
+    np.testing.assert_allclose(o, expected, atol=1e-13)
+    grads = linattn.delta_backward(*operands, g, feature_map=phi, **options)
+    wanted = ref.delta_backward(*operands, g, feature_map=twin, **options)
+    for x, y in zip((*grads[:4], grads[4].s), (*wanted[:4], wanted[4].s), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-12)
+    q, k, v, beta = operands
+    now = options["initial_state"]
+    for i in range(40):
+        one = (x[:, i] for x in (q, k, v, beta))
+        o, now = linattn.delta_step(*one, now, feature_map=phi, scale=0.5)
+        np.testing.assert_allclose(o, expected[:, i], atol=1e-13)
+    np.testing.assert_allclose(now.s, state.s, atol=1e-13)
+
+
 @CHANNELS
 def test_sixteen_bits(channels):
     """Computed in float32, rounded once: what float32 gives for the same numbers."""

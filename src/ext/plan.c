@@ -196,7 +196,9 @@ clear_uncovered(const struct job *job)
             const struct la_slot *slot = &form->slots[i];
             const struct la_array x = *la_operand_in((struct la_head *)&job->head, slot->id);
             const size_t size = x.type != LA_NATIVE ? 2 : job->dtype == LA_F32 ? 4 : 8;
-            const ptrdiff_t cols = slot->dims[1] == 'd' ? job->head.d : job->head.m;
+            const ptrdiff_t cols = slot->rank < 2          ? 1
+                                   : slot->dims[1] == 'd' ? job->head.d
+                                                          : job->head.m;
             const struct piece p = {head, 0, 0};
             for (ptrdiff_t t = 0; slot->dims[0] == 'n' && t < job->head.n * cols; t++) {
                 memset(at(job, slot->id, p) + t / cols * x.rs + t % cols * x.cs, 0, size);

@@ -17,22 +17,7 @@
 static ptrdiff_t
 FN(delta_chunk)(ptrdiff_t d)
 {
-    return d <= 64 ? 16 : 32;
-}
-
-/* c (MR, nr) += A (MR, k) B (k, nr); A's rows are ai apart, its columns al. */
-INLINE void
-FN(product)(vec c[][NR], const int nr, const T *a, const ptrdiff_t ai,
-            const ptrdiff_t al, const T *b, ptrdiff_t ldb, ptrdiff_t k)
-{
-    for (ptrdiff_t l = 0; l < k; l++) {
-        LA_EACH(i, MR) {
-            const vec x = FN(set1)(a[i * ai + l * al]);
-            LA_EACH(j, nr) {
-                c[i][j] += x * FN(load)(&b[l * ldb + j * VL]);
-            }
-        }
-    }
+    return d <= 128 ? 16 : 32;
 }
 
 INLINE void
@@ -68,18 +53,19 @@ FN(strength_at)(const struct FN(strength) *beta, ptrdiff_t i, ptrdiff_t col)
     return FN(load)(&beta->x[i * beta->ld + col * beta->step]);
 }
 
-/* beta of the chunk of `rows` tokens from i on; 0 where no key exists. */
+/* beta of the tokens t; 0 where no key exists. */
 static void
-FN(load_strength)(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows,
+FN(load_strength)(const struct la_head *h, struct FN(span) t,
                   const struct FN(strength) *beta)
 {
-    const ptrdiff_t some = FN(keys_left)(h, FN(rows_from)(i, rows));
-    FN(load_plain)(beta->x, beta->ld, &h->beta, FN(rows_from)(i, some), beta->step ? h->m : 1);
-    for (ptrdiff_t r = 0; beta->step == 0 && r < some; r++) {
+    const ptrdiff_t all = FN(round_up)(t.rows, MR);
+    t.rows = FN(keys_left)(h, t);
+    FN(load_plain)(beta->x, beta->ld, &h->beta, t, beta->step ? h->m : 1);
+    for (ptrdiff_t r = 0; beta->step == 0 && r < t.rows; r++) {
         T *row = beta->x + r * beta->ld;
         FN(store)(row, FN(set1)(row[0]));
     }
-    FN(clear_rows)(beta->x, beta->ld, some, FN(round_up)(rows, MR));
+    FN(clear_rows)(beta->x, beta->ld, t.rows, all);
 }
 
 static struct FN(strength)
@@ -89,6 +75,35 @@ FN(take_strength)(struct FN(arena) *arena, const struct la_head *h, ptrdiff_t ro
     return (struct FN(strength)){FN(take)(arena, rows * ld), ld, step};
 }
 
+/* b = phi(k) of the tokens t; 0 where no key exists. */
+static void
+FN(load_features)(const struct la_head *h, struct FN(span) t, T *b, ptrdiff_t ldd)
+{
+    const ptrdiff_t all = FN(round_up)(t.rows, MR);
+    t.rows = FN(keys_left)(h, t);
+    FN(load_mapped)(b, ldd, &h->k, t, h->d, h->map);
+    FN(clear_rows)(b, ldd, t.rows, all);
+}
+
+/* The values of the tokens t: where they lie, if that is as whole vectors and all
+ * exist, or their copy in the block. */
+static struct la_array
+FN(values)(const struct la_head *h, struct FN(span) t, T *block, ptrdiff_t ldm)
+{
+    struct la_array v = h->v;
+    struct FN(span) some = t;
+    some.rows = FN(keys_left)(h, t);
+    if (v.type == LA_NATIVE && v.cs == (ptrdiff_t)sizeof(T) && h->m % VL == 0 &&
+        some.rows == t.rows && t.rows % MR == 0) {
+        v.data += t.first * v.rs;
+        return v;
+    }
+    FN(load_plain)(block, ldm, &h->v, some, h->m);
+    FN(clear_rows)(block, ldm, some.rows, FN(round_up)(t.rows, MR));
+    return (struct la_array){(char *)block, ldm * (ptrdiff_t)sizeof(T), sizeof(T),
+                             LA_NATIVE};
+}
+
 /* One chunk on its way through the columns of the state. */
 struct FN(writing) {
     struct FN(scan) read;  /* B S, with A S below it where outputs are wanted */
@@ -96,8 +111,8 @@ struct FN(writing) {
     ptrdiff_t rows, keys;  /* tokens, a multiple of MR; those that have a key */
     const T *l, *p;        /* stril(B B^T), tril(A B^T) or NULL; (rows, ldx) */
     ptrdiff_t ldx;
-    const T *v;            /* (rows, ldm), as are U and E */
-    T *u, *e;              /* e is NULL where errors are not wanted */
+    struct la_array v;     /* its rows, by whole vectors */
+    T *u, *e;              /* (rows, ldm); e is NULL where errors are not wanted */
     ptrdiff_t ldm;
     struct FN(strength) beta;
 };
@@ -109,13 +124,13 @@ FN(substitute)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
 {
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         const T *l = c->l + i * c->ldx;
-        const T *v = c->v + i * c->ldm + col;
+        const char *v = c->v.data + i * c->v.rs + col * (ptrdiff_t)sizeof(T);
         vec y[MR][NR];
         FN(tile_load)(y, nr, c->read.o + i * c->read.ldo + col, c->read.ldo);
-        FN(product)(y, nr, l, c->ldx, 1, c->u + col, c->ldm, i);
+        FN(tile)(y, MR, nr, l, c->ldx, 1, c->u + col, c->ldm, i);
         LA_EACH(r, MR) {
             LA_EACH(j, nr) {
-                const vec e = FN(load)(&v[r * c->ldm + j * VL]) - y[r][j];
+                const vec e = FN(load_any)(v + r * c->v.rs + j * LA_VBYTES) - y[r][j];
                 if (c->e != NULL) {
                     FN(store)(&c->e[(i + r) * c->ldm + col + j * VL], e);
                 }
@@ -124,7 +139,7 @@ FN(substitute)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
                     y[r][j] = (vec){0}; /* 0 times what an earlier row blew up */
                 }
             }
-#pragma GCC unroll 4
+            LA_UNROLL
             for (int t = r + 1; t < MR; t++) {
                 const vec x = FN(set1)(l[t * c->ldx + i + r]);
                 LA_EACH(j, nr) {
@@ -146,9 +161,9 @@ FN(attend)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
         T *o = c->read.o + (c->rows + i) * c->read.ldo + col;
         vec y[MR][NR];
         FN(tile_load)(y, nr, o, c->read.ldo);
-        FN(product)(y, nr, p, c->ldx, 1, c->u + col, c->ldm, i);
+        FN(tile)(y, MR, nr, p, c->ldx, 1, c->u + col, c->ldm, i);
         LA_EACH(t, MR) {
-#pragma GCC unroll 4
+            LA_UNROLL
             for (int r = t; r < MR; r++) {
                 const vec x = FN(set1)(p[r * c->ldx + i + t]);
                 LA_EACH(j, nr) {
@@ -206,7 +221,7 @@ FN(delta_columns)(const struct FN(writing) *c)
 
 struct FN(delta_room) {
     ptrdiff_t rows, ldd, ldm;
-    T *ba, *v, *u, *o, *l, *p, *s, *scale;
+    T *ba, *v, *o, *l, *p, *s, *scale;
     struct FN(strength) beta;
     size_t bytes;
 };
@@ -221,7 +236,6 @@ FN(delta_room)(const struct la_head *h, void *scratch)
     r.ldm = FN(ld)(h->m);
     r.ba = FN(take)(&arena, 2 * r.rows * r.ldd);
     r.v = FN(take)(&arena, r.rows * r.ldm);
-    r.u = FN(take)(&arena, r.rows * r.ldm);
     r.o = FN(take)(&arena, 2 * r.rows * r.ldm);
     r.l = FN(take)(&arena, r.rows * r.rows);
     r.p = FN(take)(&arena, r.rows * r.rows);
@@ -249,46 +263,39 @@ FN(triangle)(T *x, ptrdiff_t ldx, const T *a, const T *b, ptrdiff_t ld, ptrdiff_
     FN(scores)(&c);
 }
 
-/* Reads the rows of a chunk from token i on, all but the queries. */
-static void
-FN(load_writes)(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows, T *b, ptrdiff_t ldd,
-                T *v, ptrdiff_t ldm, const struct FN(strength) *beta)
-{
-    FN(load_keys)(h, FN(rows_from)(i, rows), b, ldd, v, ldm);
-    FN(load_strength)(h, i, rows, beta);
-}
-
 static int
 FN(delta)(const struct la_head *h)
 {
     const struct FN(delta_room) r = FN(delta_room)(h, h->scratch);
     const struct FN(scan) state = {.K = h->d, .W = FN(round_up)(h->m, VL), .s = r.s};
     struct FN(writing) c = {
-        .read = state, .write = state, .l = r.l, .p = r.p, .ldx = r.rows, .v = r.v,
-        .u = r.u, .ldm = r.ldm, .beta = r.beta,
+        .read = state, .write = state, .l = r.l, .p = r.p, .ldx = r.rows,
+        .u = r.o, .ldm = r.ldm, .beta = r.beta, /* U in the place of B S */
     };
     c.read.a = c.write.b = r.ba;
     c.read.lda = c.write.ldb = r.ldd;
     c.read.o = r.o;
     c.read.ldo = c.write.ldv = r.ldm;
-    c.write.v = r.u;
+    c.write.v = r.o;
     FN(load_state)(r.s, &h->s0, h->d, h->m);
     FN(factors)(h, r.scale, r.rows);
     for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const ptrdiff_t rows = h->n - i < r.rows ? h->n - i : r.rows;
-        c.rows = c.write.rows = FN(round_up)(rows, MR);
+        const struct FN(span) t = FN(span)(i, r.rows, i + r.rows, h->n);
+        c.rows = c.write.rows = FN(round_up)(t.rows, MR);
         c.read.rows = 2 * c.rows;
-        c.keys = FN(keys_left)(h, FN(rows_from)(i, rows));
+        c.keys = FN(keys_left)(h, t);
         T *const a = r.ba + c.rows * r.ldd;
-        FN(load_writes)(h, i, rows, r.ba, r.ldd, r.v, r.ldm, &r.beta);
-        FN(load_mapped)(a, r.ldd, &h->q, FN(rows_from)(i, rows), h->d, h->map);
+        FN(load_features)(h, t, r.ba, r.ldd);
+        c.v = FN(values)(h, t, r.v, r.ldm);
+        FN(load_strength)(h, t, &r.beta);
+        FN(load_mapped)(a, r.ldd, &h->q, t, h->d, h->map);
         FN(triangle)(r.l, r.rows, r.ba, r.ba, r.ldd, c.rows, h->d);
         FN(triangle)(r.p, r.rows, a, r.ba, r.ldd, c.rows, h->d);
         FN(delta_columns)(&c);
-        FN(store_rows)(&h->o, FN(rows_from)(i, rows), h->m, r.o + c.rows * r.ldm, r.ldm, r.scale);
+        FN(store_rows)(&h->o, t, h->m, r.o + c.rows * r.ldm, r.ldm, r.scale);
     }
     FN(store_state)(&h->s1, r.s, h->d, h->m);
     return 0;

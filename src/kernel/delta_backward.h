@@ -93,7 +93,7 @@ FN(delta_errors)(const struct la_head *h, const struct FN(delta_backward_room) *
 {
     const struct FN(scan) state = {.K = h->d, .W = FN(round_up)(h->m, VL), .s = r->s};
     struct FN(writing) c = {
-        .read = state, .write = state, .l = r->l, .ldx = r->rows, .v = r->v,
+        .read = state, .write = state, .l = r->l, .ldx = r->rows,
         .u = r->u, .e = r->e, .ldm = r->ldm, .beta = r->beta,
     };
     c.read.a = c.write.b = r->ab;
@@ -109,30 +109,34 @@ FN(delta_errors)(const struct la_head *h, const struct FN(delta_backward_room) *
         if (chunk % r->segment == 0) {
             FN(transpose_state)(r->heads + chunk / r->segment * r->state, r->s, h->d, h->m);
         }
-        const ptrdiff_t rows = h->n - i < r->rows ? h->n - i : r->rows;
-        c.rows = c.read.rows = c.write.rows = FN(round_up)(rows, MR);
-        c.keys = FN(keys_left)(h, FN(rows_from)(i, rows));
-        FN(load_writes)(h, i, rows, r->ab, r->ldd, r->v, r->ldm, &r->beta);
+        const struct FN(span) t = FN(span)(i, r->rows, i + r->rows, h->n);
+        c.rows = c.read.rows = c.write.rows = FN(round_up)(t.rows, MR);
+        c.keys = FN(keys_left)(h, t);
+        FN(load_features)(h, t, r->ab, r->ldd);
+        c.v = FN(values)(h, t, r->v, r->ldm);
+        FN(load_strength)(h, t, &r->beta);
         FN(triangle)(r->l, r->rows, r->ab, r->ab, r->ldd, c.rows, h->d);
         FN(delta_columns)(&c);
-        FN(store_rows)(&r->errors, FN(rows_from)(i, rows), h->m, r->e, r->ldm, NULL);
+        FN(store_rows)(&r->errors, t, h->m, r->e, r->ldm, NULL);
     }
     return 0;
 }
 
-/* E, beta and U = beta o E of the chunk of `rows` tokens from i on. */
+/* B, E, beta and U = beta o E of the tokens t. */
 static void
 FN(load_errors)(const struct la_head *h, const struct FN(delta_backward_room) *r,
-                ptrdiff_t i, ptrdiff_t rows)
+                struct FN(span) t, T *b)
 {
-    const ptrdiff_t some = FN(keys_left)(h, FN(rows_from)(i, rows)), all = FN(round_up)(rows, MR);
-    FN(load_plain)(r->e, r->ldm, &r->errors, FN(rows_from)(i, some), h->m);
-    FN(clear_rows)(r->e, r->ldm, some, all);
-    FN(load_strength)(h, i, rows, &r->beta);
-    for (ptrdiff_t t = 0; t < all; t++) {
+    const ptrdiff_t all = FN(round_up)(t.rows, MR);
+    FN(load_features)(h, t, b, r->ldd);
+    FN(load_strength)(h, t, &r->beta);
+    t.rows = FN(keys_left)(h, t);
+    FN(load_plain)(r->e, r->ldm, &r->errors, t, h->m);
+    FN(clear_rows)(r->e, r->ldm, t.rows, all);
+    for (ptrdiff_t i = 0; i < all; i++) {
         for (ptrdiff_t j = 0; j < r->ldm; j += VL) {
-            const ptrdiff_t at = t * r->ldm + j;
-            FN(store)(&r->u[at], FN(strength_at)(&r->beta, t, j) * FN(load)(&r->e[at]));
+            const ptrdiff_t at = i * r->ldm + j;
+            FN(store)(&r->u[at], FN(strength_at)(&r->beta, i, j) * FN(load)(&r->e[at]));
         }
     }
 }
@@ -158,10 +162,7 @@ FN(delta_states)(const struct la_head *h, const struct FN(delta_backward_room) *
         c.rows = r->rows;
         memcpy(c.s + r->state, c.s, bytes);
         c.s += r->state;
-        FN(load_errors)(h, r, first, c.rows);
-        const ptrdiff_t some = FN(keys_left)(h, FN(rows_from)(first, c.rows));
-        FN(load_mapped)(r->ab, r->ldd, &h->k, FN(rows_from)(first, some), h->d, h->map);
-        FN(clear_rows)(r->ab, r->ldd, some, c.rows);
+        FN(load_errors)(h, r, FN(rows_from)(first, r->rows), r->ab);
         FN(sweep)(&c, LA_WRITE);
     }
     return 0;
@@ -192,13 +193,13 @@ FN(substitute_back)(const struct FN(unwriting) *c, ptrdiff_t col, const int nr)
         const T *l = c->l + i * c->ldx + i, *p = c->p + i * c->ldx + i;
         vec y[MR][NR];
         FN(tile_load)(y, nr, c->du + i * c->ldm + col, c->ldm);
-        FN(product)(y, nr, p + MR * c->ldx, 1, c->ldx, g + next * c->ldm, c->ldm, left);
-        FN(product)(y, nr, l + MR * c->ldx, 1, c->ldx, n + next * c->ldm, c->ldm, left);
-#pragma GCC unroll 4
+        FN(tile)(y, MR, nr, p + MR * c->ldx, 1, c->ldx, g + next * c->ldm, c->ldm, left);
+        FN(tile)(y, MR, nr, l + MR * c->ldx, 1, c->ldx, n + next * c->ldm, c->ldm, left);
+        LA_UNROLL
         for (int r = MR - 1; r >= 0; r--) {
             const ptrdiff_t row = (i + r) * c->ldm;
             const int exists = i + r < c->keys;
-#pragma GCC unroll 4
+            LA_UNROLL
             for (int t = 0; t <= r; t++) {
                 const vec x = FN(set1)(p[r * c->ldx + t]);
                 LA_EACH(j, nr) {
@@ -240,7 +241,7 @@ FN(diagonal_up)(vec y[][NR], const int nr, const T *x, ptrdiff_t ldx, const T *b
                 ptrdiff_t ldb, const int strict)
 {
     LA_EACH(t, MR) {
-#pragma GCC unroll 4
+        LA_UNROLL
         for (int i = 0; i <= t - strict; i++) {
             LA_EACH(j, nr) {
                 y[i][j] += FN(set1)(x[t * ldx + i]) * FN(load)(&b[t * ldb + j * VL]);
@@ -255,7 +256,7 @@ FN(diagonal_down)(vec y[][NR], const int nr, const T *x, ptrdiff_t ldx, const T 
                   ptrdiff_t ldb, const int strict)
 {
     LA_EACH(t, MR) {
-#pragma GCC unroll 4
+        LA_UNROLL
         for (int i = t + strict; i < MR; i++) {
             LA_EACH(j, nr) {
                 y[i][j] += FN(set1)(x[i * ldx + t]) * FN(load)(&b[t * ldb + j * VL]);
@@ -278,7 +279,7 @@ FN(delta_feature_tile)(const void *chunk, ptrdiff_t col, const int nr)
         const ptrdiff_t next = i + MR, left = rows - next, at = i * ldx + i;
         vec y[MR][NR], more[MR][NR];
         FN(tile_load)(y, nr, da + i * ldd, ldd);
-        FN(product)(y, nr, c->dx + i * ldx, ldx, 1, b, ldd, i);
+        FN(tile)(y, MR, nr, c->dx + i * ldx, ldx, 1, b, ldd, i);
         FN(diagonal_down)(y, nr, c->dx + at, ldx, b + i * ldd, ldd, 0);
         FN(tile_store)(da + i * ldd, ldd, y, nr);
 
@@ -289,9 +290,9 @@ FN(delta_feature_tile)(const void *chunk, ptrdiff_t col, const int nr)
                 y[r][j] += more[r][j];
             }
         }
-        FN(product)(y, nr, c->dx + at + MR * ldx, 1, ldx, a + next * ldd, ldd, left);
-        FN(product)(y, nr, c->dy + at + MR * ldx, 1, ldx, b + next * ldd, ldd, left);
-        FN(product)(y, nr, c->dy + i * ldx, ldx, 1, b, ldd, i);
+        FN(tile)(y, MR, nr, c->dx + at + MR * ldx, 1, ldx, a + next * ldd, ldd, left);
+        FN(tile)(y, MR, nr, c->dy + at + MR * ldx, 1, ldx, b + next * ldd, ldd, left);
+        FN(tile)(y, MR, nr, c->dy + i * ldx, ldx, 1, b, ldd, i);
         FN(diagonal_up)(y, nr, c->dx + at, ldx, a + i * ldd, ldd, 0);
         FN(diagonal_up)(y, nr, c->dy + at, ldx, b + i * ldd, ldd, 1);
         FN(diagonal_down)(y, nr, c->dy + at, ldx, b + i * ldd, ldd, 1);
@@ -299,74 +300,69 @@ FN(delta_feature_tile)(const void *chunk, ptrdiff_t col, const int nr)
     }
 }
 
-/* Reads all that the chunk of `rows` tokens from i on needs. */
+/* Reads all that the way back through the tokens t needs. */
 static void
 FN(load_reverse)(const struct la_head *h, const struct FN(delta_backward_room) *r,
-                 ptrdiff_t i, ptrdiff_t rows, T *b)
+                 struct FN(span) t, T *b)
 {
-    const ptrdiff_t some = FN(keys_left)(h, FN(rows_from)(i, rows)), all = FN(round_up)(rows, MR);
-    FN(load_mapped)(r->ab, r->ldd, &h->q, FN(rows_from)(i, rows), h->d, h->map);
-    FN(load_mapped)(b, r->ldd, &h->k, FN(rows_from)(i, some), h->d, h->map);
-    FN(clear_rows)(b, r->ldd, some, all);
-    FN(load_errors)(h, r, i, rows);
-    FN(load_plain)(r->gn, r->ldm, &h->g, FN(rows_from)(i, rows), h->m);
-    FN(scale_rows)(r->gn, r->ldm, rows, r->scale);
+    FN(load_mapped)(r->ab, r->ldd, &h->q, t, h->d, h->map);
+    FN(load_errors)(h, r, t, b);
+    FN(load_plain)(r->gn, r->ldm, &h->g, t, h->m);
+    FN(scale_rows)(r->gn, r->ldm, t.rows, r->scale);
 }
 
-/* Writes the gradients of the chunk of `rows` tokens from i on. */
+/* Writes the gradients of the tokens t. */
 static void
 FN(store_reverse)(const struct la_head *h, const struct FN(delta_backward_room) *r,
-                  ptrdiff_t i, ptrdiff_t rows, const T *b)
+                  struct FN(span) t, const T *b)
 {
-    const ptrdiff_t some = FN(keys_left)(h, FN(rows_from)(i, rows)), all = FN(round_up)(rows, MR);
-    T *const db = r->da + all * r->ldd;
-    FN(chain)(r->da, &h->q, FN(rows_from)(i, rows), h->d, r->ab, r->ldd, h->map);
-    FN(chain)(db, &h->k, FN(rows_from)(i, some), h->d, b, r->ldd, h->map);
-    FN(clear_rows)(db, r->ldd, some, rows);
-    FN(store_rows)(&h->dq, FN(rows_from)(i, rows), h->d, r->da, r->ldd, NULL);
-    FN(store_rows)(&h->dk, FN(rows_from)(i, rows), h->d, db, r->ldd, NULL);
-    FN(store_rows)(&h->dv, FN(rows_from)(i, rows), h->m, r->e, r->ldm, NULL);
-    FN(clear_rows)(r->du, r->ldm, some, rows);
+    const ptrdiff_t some = FN(keys_left)(h, t);
+    T *const db = r->da + FN(round_up)(t.rows, MR) * r->ldd;
+    FN(chain)(r->da, &h->q, t, h->d, r->ab, r->ldd, h->map);
+    FN(chain)(db, &h->k, t, h->d, b, r->ldd, h->map);
+    FN(clear_rows)(db, r->ldd, some, t.rows);
+    FN(clear_rows)(r->du, r->ldm, some, t.rows);
+    FN(store_rows)(&h->dq, t, h->d, r->da, r->ldd, NULL);
+    FN(store_rows)(&h->dk, t, h->d, db, r->ldd, NULL);
+    FN(store_rows)(&h->dv, t, h->m, r->e, r->ldm, NULL);
     if (h->dbeta.cs == 0) {
-        FN(row_dots)(r->sums, r->du, r->ldm, r->ones, 0, rows, FN(round_up)(h->m, VL));
-        FN(store_rows)(&h->dbeta, FN(rows_from)(i, rows), 1, r->sums, 1, NULL);
+        FN(row_dots)(r->sums, r->du, r->ldm, r->ones, 0, t.rows, FN(round_up)(h->m, VL));
+        FN(store_rows)(&h->dbeta, t, 1, r->sums, 1, NULL);
     }
     else {
-        FN(store_rows)(&h->dbeta, FN(rows_from)(i, rows), h->m, r->du, r->ldm, NULL);
+        FN(store_rows)(&h->dbeta, t, h->m, r->du, r->ldm, NULL);
     }
 }
 
-/* The reverse scan over one chunk; t is S^T before it. */
+/* The reverse scan over the tokens t; s is S^T before them. */
 static void
 FN(delta_back)(const struct la_head *h, const struct FN(delta_backward_room) *r,
-               ptrdiff_t i, T *t)
+               struct FN(span) t, T *s)
 {
-    const ptrdiff_t rows = h->n - i < r->rows ? h->n - i : r->rows;
-    const ptrdiff_t all = FN(round_up)(rows, MR);
-    T *const b = r->ab + all * r->ldd;
-    T *const n = r->gn + all * r->ldm;
+    const ptrdiff_t rows = FN(round_up)(t.rows, MR);
+    const ptrdiff_t D = FN(round_up)(h->d, VL), W = FN(round_up)(h->m, VL);
+    T *const b = r->ab + rows * r->ldd, *const n = r->gn + rows * r->ldm;
     struct FN(unwriting) c = {
-        .rows = all, .keys = FN(keys_left)(h, FN(rows_from)(i, rows)), .l = r->l, .p = r->p, .dx = r->dx,
+        .rows = rows, .keys = FN(keys_left)(h, t), .l = r->l, .p = r->p, .dx = r->dx,
         .dy = r->dy, .ldx = r->rows, .e = r->e, .du = r->du, .gn = r->gn, .ldm = r->ldm,
         .ab = r->ab, .ldd = r->ldd, .beta = r->beta,
     };
-    const ptrdiff_t W = FN(round_up)(h->m, VL), D = FN(round_up)(h->d, VL);
-    FN(load_reverse)(h, r, i, rows, b);
-    FN(triangle)(r->l, r->rows, b, b, r->ldd, all, h->d);
-    FN(triangle)(r->p, r->rows, r->ab, b, r->ldd, all, h->d);
-    c.read = (struct FN(scan)){.rows = all, .K = h->d, .W = W, .a = b, .lda = r->ldd,
+    FN(load_reverse)(h, r, t, b);
+    FN(triangle)(r->l, r->rows, b, b, r->ldd, rows, h->d);
+    FN(triangle)(r->p, r->rows, r->ab, b, r->ldd, rows, h->d);
+    c.read = (struct FN(scan)){.rows = rows, .K = h->d, .W = W, .a = b, .lda = r->ldd,
                                .o = r->du, .ldo = r->ldm, .s = r->r};
-    c.write = (struct FN(scan)){.rows = 2 * all, .K = h->d, .W = W, .b = r->ab,
+    c.write = (struct FN(scan)){.rows = 2 * rows, .K = h->d, .W = W, .b = r->ab,
                                 .ldb = r->ldd, .v = r->gn, .ldv = r->ldm, .s = r->r};
     FN(by_tiles)(FN(delta_value_tile), &c, W);
-    FN(triangle)(r->dx, r->rows, r->gn, r->u, r->ldm, all, h->m);
-    FN(triangle)(r->dy, r->rows, n, r->u, r->ldm, all, h->m);
-    c.read = (struct FN(scan)){.rows = 2 * all, .K = h->m, .W = D, .a = r->gn,
-                               .lda = r->ldm, .o = r->da, .ldo = r->ldd, .s = t};
-    c.write = (struct FN(scan)){.rows = all, .K = h->m, .W = D, .a = r->u,
+    FN(triangle)(r->dx, r->rows, r->gn, r->u, r->ldm, rows, h->m);
+    FN(triangle)(r->dy, r->rows, n, r->u, r->ldm, rows, h->m);
+    c.read = (struct FN(scan)){.rows = 2 * rows, .K = h->m, .W = D, .a = r->gn,
+                               .lda = r->ldm, .o = r->da, .ldo = r->ldd, .s = s};
+    c.write = (struct FN(scan)){.rows = rows, .K = h->m, .W = D, .a = r->u,
                                 .lda = r->ldm, .o = r->db, .ldo = r->ldd, .s = r->rt};
     FN(by_tiles)(FN(delta_feature_tile), &c, D);
-    FN(store_reverse)(h, r, i, rows, b);
+    FN(store_reverse)(h, r, t, b);
     FN(transpose_state)(r->rt, r->r, h->d, h->m);
 }
 
@@ -385,12 +381,13 @@ FN(delta_backward)(const struct la_head *h)
         r.ones[j] = 1;
     }
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
-        const ptrdiff_t place = chunk % r.segment, first = (chunk - place) * r.rows;
+        const ptrdiff_t place = chunk % r.segment, i = chunk * r.rows;
         const int begins = chunk == chunks - 1 || place == r.segment - 1;
-        if (h->poll(h->poll_arg) || (begins && FN(delta_states)(h, &r, first))) {
+        if (h->poll(h->poll_arg) || (begins && FN(delta_states)(h, &r, i - place * r.rows))) {
             return 1;
         }
-        FN(delta_back)(h, &r, chunk * r.rows, r.states + place * r.state);
+        FN(delta_back)(h, &r, FN(span)(i, r.rows, i - r.rows, h->n),
+                       r.states + place * r.state);
     }
     FN(store_state)(&h->ds0, r.r, h->d, h->m);
     return 0;

@@ -101,11 +101,12 @@ FN(delta_step)(const struct la_head *h)
     const struct FN(delta_step_room) r = FN(delta_step_room)(h, h->scratch);
     const struct la_array *from = h->s0.data ? &h->s0 : &h->s1, *to = &h->s1;
     const int unit = from->cs == (ptrdiff_t)sizeof(T) && to->cs == (ptrdiff_t)sizeof(T);
+    const struct FN(span) one = FN(rows_from)(0, 1);
     ptrdiff_t j = 0;
-    FN(load_mapped)(r.a, r.ldd, &h->q, FN(rows_from)(0, 1), h->d, h->map);
-    FN(load_mapped)(r.b, r.ldd, &h->k, FN(rows_from)(0, 1), h->d, h->map);
-    FN(load_plain)(r.v, r.ldm, &h->v, FN(rows_from)(0, 1), h->m);
-    FN(load_plain)(r.beta, r.ldm, &h->beta, FN(rows_from)(0, 1), h->m);
+    FN(load_mapped)(r.a, r.ldd, &h->q, one, h->d, h->map);
+    FN(load_mapped)(r.b, r.ldd, &h->k, one, h->d, h->map);
+    FN(load_plain)(r.v, r.ldm, &h->v, one, h->m);
+    FN(load_plain)(r.beta, r.ldm, &h->beta, one, h->m);
     FN(row_dots)(r.dot, r.a, r.ldd, r.b, r.ldd, 1, r.ldd);
     for (; unit && j + NR * VL <= h->m; j += NR * VL) {
         FN(delta_step_tile)(&r, from, to, h->d, j, NR);
@@ -117,6 +118,6 @@ FN(delta_step)(const struct la_head *h)
         FN(delta_step_column)(&r, from, to, h->d, j);
     }
     FN(factors)(h, r.scale, 1);
-    FN(store_rows)(&h->o, FN(rows_from)(0, 1), h->m, r.o, r.ldm, r.scale);
+    FN(store_rows)(&h->o, one, h->m, r.o, r.ldm, r.scale);
     return 0;
 }

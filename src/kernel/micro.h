@@ -92,7 +92,7 @@ FN(read_tile)(const struct FN(scan) *c, ptrdiff_t col, const T *s, ptrdiff_t k,
 {
     const ptrdiff_t lds = nr * VL;
     T *o = c->o + i * c->ldo + col;
-    vec acc[LA_TR][NR];
+    vec acc[2 * LA_TR][NR];
     LA_EACH(j, nr) {
         const vec bias = k == 0 && c->bias ? FN(load)(&c->bias[col + j * VL]) : (vec){0};
         LA_EACH(r, rows) {
@@ -118,6 +118,9 @@ FN(read_tiles)(const struct FN(scan) *c, ptrdiff_t col, const T *s, const int nr
     for (ptrdiff_t k = 0; k == 0 || k < c->K; k += KC) {
         const ptrdiff_t kc = c->K - k < KC ? c->K - k : KC;
         ptrdiff_t i = 0;
+        for (; nr <= NR / 2 && i + 2 * LA_TR <= c->rows; i += 2 * LA_TR) {
+            FN(read_tile)(c, col, s, k, kc, i, 2 * LA_TR, nr);
+        }
         for (; i + LA_TR <= c->rows; i += LA_TR) {
             FN(read_tile)(c, col, s, k, kc, i, LA_TR, nr);
         }
@@ -135,7 +138,7 @@ INLINE void
 FN(write_tile)(const struct FN(scan) *c, ptrdiff_t col, T *s, T *e, ptrdiff_t l,
                const int rows, const int nr)
 {
-    vec acc[LA_TR][NR];
+    vec acc[2 * LA_TR][NR];
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
             acc[r][j] = (vec){0};
@@ -163,6 +166,9 @@ INLINE void
 FN(write_tiles)(const struct FN(scan) *c, ptrdiff_t col, T *s, T *e, const int nr)
 {
     ptrdiff_t l = 0;
+    for (; nr <= NR / 2 && l + 2 * LA_TR <= c->K; l += 2 * LA_TR) {
+        FN(write_tile)(c, col, s, e, l, 2 * LA_TR, nr);
+    }
     for (; l + LA_TR <= c->K; l += LA_TR) {
         FN(write_tile)(c, col, s, e, l, LA_TR, nr);
     }
