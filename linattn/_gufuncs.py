@@ -32,6 +32,22 @@ STATE = _table("state")
 STEP = _table("_step")
 
 
+def _delta_table(form: str) -> dict[tuple[str, bool], np.ufunc]:
+    """By map, and whether beta is one number a channel."""
+    return {
+        (name, per_channel): ufuncs[form.format("_channels" if per_channel else "") + f"_{name}"]
+        for name in MAPS
+        for per_channel in (True, False)
+    }
+
+
+DELTA = _delta_table("delta{}")
+DELTA_STATE = _delta_table("delta{}_state")
+DELTA_BACKWARD = _delta_table("delta{}_backward")
+DELTA_STATE_BACKWARD = _delta_table("delta{}_state_backward")
+DELTA_STEP = {(name, True): ufuncs[f"_delta_step_{name}"] for name in MAPS}
+
+
 def scalars(function: str, q: Any, k: Any, v: Any, scale: Any, eps: Any, normalize: Any) -> tuple:
     """``scale`` and, for a normaliser, ``eps``, checked."""
     scale, eps = _check.number(function, "scale", scale), _check.number(function, "eps", eps)

@@ -34,7 +34,7 @@ def delta(
     v : array_like, (..., n, m)
     beta : array_like, (..., n) or (..., n, m)
         Write strength, of a token or of each of its value channels; the second is meant where
-        beta has as many axes as the longest of q, k and v.
+        beta has as many axes as the longest of q, k and v, or more.
 
     Returns
     -------
@@ -120,4 +120,4 @@ def delta_step(q, k, v, beta, state: State, *, scale=1.0, feature_map="identity"
 
 def _channels(beta: np.ndarray, *others: np.ndarray) -> np.ndarray:
     """beta with its channels last: (..., n, m) as it is, (..., n) as (..., n, 1)."""
-    return beta if beta.ndim == max(x.ndim for x in others) else beta[..., None]
+    return beta if beta.ndim >= max(x.ndim for x in others) else beta[..., None]

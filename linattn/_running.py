@@ -208,7 +208,7 @@ def causal_backward(
         )  # fmt: skip
         last.s[part.head] = behind.s * part.factor[..., None]
         last.z[part.head] = behind.z * part.factor
-        dq[rows] = phi._pull(call.q, da * part.a, da.shape[:-1] + call.q.shape[-1:])
+        dq[rows] = phi._pull(da * part.a)
         dk[rows] = phi.exponent_gradient(call.k[rows], db * part.b)
     grads = backward._sum_all((dq, dk, dv), tuple(map(np.asarray, (q, k, v))))
     with_state = initial_state is not None or grad_state is not None
@@ -234,7 +234,7 @@ def noncausal_backward(
         a, b, v, grad_out, feature_map="identity", key_lengths=key_lengths, **options
     )
     da, db = da * a, db * b
-    dq = phi._pull(q, da, da.shape[:-1] + q.shape[-1:])
+    dq = phi._pull(da)
     dk = phi.exponent_gradient(k, db)
     return (*backward._sum_all((dq, dk), (q, k)), dv)
 

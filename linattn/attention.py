@@ -112,7 +112,7 @@ def causal(
     if out is not None:
         _check.out("causal", out, shape, q, k, v)
     single = key_lengths is None and cu_seqlens is None
-    segmented = single and _segments.worthwhile(shape, out, q, k, v)
+    segmented = single and _segments.worthwhile(shape, q, k, v)
     if single and initial_state is None and not return_state and not segmented:
         return gufunc(q, k, v, *numbers, out=out)
 

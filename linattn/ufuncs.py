@@ -5,8 +5,15 @@
 normaliser, ``causal_elu_sum(q, k, v, scale)`` the same without it; likewise
 ``noncausal``, ``causal_backward``, ``noncausal_backward`` and ``step``, with every fused
 map.  The ``_state`` and ``_keys`` forms take more: key counts, and r sequences packed
-along n, each with its initial and final state.  Operands are in each docstring, sizes in
-``signature``.  Indices out of range are brought into it.
+along n, each with its initial and final state.
+
+``delta_identity(q, k, v, beta, scale)`` is `linattn.delta` with one strength a token, and
+``delta_channels_identity`` the same with one a value channel, beta (n, m); likewise
+``delta_backward(q, k, v, beta, grad_out, scale)`` and the ``_state`` forms.
+``delta_step(q, k, v, beta, scale, s0)`` takes one a channel, beta (m).
+
+Operands are in each docstring, sizes in ``signature``.  Indices out of range are brought
+into it.
 """
 
 from ._linattn import ufuncs as _ufuncs

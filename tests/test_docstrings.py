@@ -10,7 +10,15 @@ import pytest
 import linattn
 
 SECTIONS = ("Parameters", "Returns", "Raises", "Notes", "References", "Examples")
-OPERATORS = ("causal", "noncausal", "causal_backward", "noncausal_backward")
+OPERATORS = (
+    "causal",
+    "noncausal",
+    "causal_backward",
+    "noncausal_backward",
+    "delta",
+    "delta_backward",
+    "delta_step",
+)
 MODULES = [
     "linattn",
     *(f"linattn.{module.name}" for module in pkgutil.iter_modules(linattn.__path__)),

@@ -13,6 +13,7 @@ static const struct operand {
     [LA_Q] = {"q", LA_TOKENS, 0, offsetof(struct la_head, q)},
     [LA_K] = {"k", LA_TOKENS, 0, offsetof(struct la_head, k)},
     [LA_V] = {"v", LA_TOKENS, 0, offsetof(struct la_head, v)},
+    [LA_BETA] = {"beta", LA_TOKENS, 0, offsetof(struct la_head, beta)},
     [LA_G] = {"grad_out", LA_TOKENS, 0, offsetof(struct la_head, g)},
     [LA_SCALE] = {"scale", LA_NUMBER, 0, 0},
     [LA_EPS] = {"eps", LA_NUMBER, 1, 0},
@@ -29,6 +30,7 @@ static const struct operand {
     [LA_DQ] = {"dq", LA_TOKENS, 0, offsetof(struct la_head, dq)},
     [LA_DK] = {"dk", LA_TOKENS, 0, offsetof(struct la_head, dk)},
     [LA_DV] = {"dv", LA_TOKENS, 0, offsetof(struct la_head, dv)},
+    [LA_DBETA] = {"dbeta", LA_TOKENS, 0, offsetof(struct la_head, dbeta)},
     [LA_DS0] = {"ds0", LA_STATE, 0, offsetof(struct la_head, ds0)},
     [LA_DZ0] = {"dz0", LA_STATE, 1, offsetof(struct la_head, dz0)},
 };

@@ -11,12 +11,12 @@ enum { LA_MAX_OPERANDS = 24, LA_MAX_DIMS = 6 };
 /* Operands by the names that form.c lists; each is an array of la_head, a number,
  * or an index. */
 enum la_operand {
-    LA_Q, LA_K, LA_V, LA_G,
+    LA_Q, LA_K, LA_V, LA_BETA, LA_G,
     LA_SCALE, LA_EPS,
     LA_BEGIN, LA_END, LA_KEYS,
     LA_S0, LA_Z0, LA_GS, LA_GZ,
     LA_O, LA_S, LA_Z,
-    LA_DQ, LA_DK, LA_DV, LA_DS0, LA_DZ0,
+    LA_DQ, LA_DK, LA_DV, LA_DBETA, LA_DS0, LA_DZ0,
     LA_NOPERANDS
 };
 

@@ -20,7 +20,7 @@ _Static_assert(sizeof(npy_intp) == sizeof(ptrdiff_t), "npy_intp is ptrdiff_t");
 
 /* --- gufuncs --------------------------------------------------------------- */
 
-/* One form times the maps, with and without a normaliser, is ten gufuncs. */
+/* One form times the maps, with and without a normaliser where it can have one. */
 static const struct {
     const char *name;
     enum la_op op;
@@ -49,6 +49,29 @@ static const struct {
      "q(d) k(d) v(m) scale() eps() s0(d,m) z0(d) -> o(m) s(d,m) z(d)"},
     /* Reads its outputs s and z first, so they must be given: for the wrapper alone. */
     {"_step", LA_step, "q(d) k(d) v(m) scale() eps() -> o(m) s(d,m) z(d)"},
+    {"delta", LA_delta, "q(n,d) k(n,d) v(n,m) beta(n) scale() -> o(n,m)"},
+    {"delta_channels", LA_delta, "q(n,d) k(n,d) v(n,m) beta(n,m) scale() -> o(n,m)"},
+    {"delta_state", LA_delta,
+     "q(n,d) k(n,d) v(n,m) beta(n) scale() begin(r) end(r) keys(r) s0(r,d,m)"
+     " -> o(n,m) s(r,d,m)"},
+    {"delta_channels_state", LA_delta,
+     "q(n,d) k(n,d) v(n,m) beta(n,m) scale() begin(r) end(r) keys(r) s0(r,d,m)"
+     " -> o(n,m) s(r,d,m)"},
+    {"delta_backward", LA_delta_backward,
+     "q(n,d) k(n,d) v(n,m) beta(n) grad_out(n,m) scale()"
+     " -> dq(n,d) dk(n,d) dv(n,m) dbeta(n)"},
+    {"delta_channels_backward", LA_delta_backward,
+     "q(n,d) k(n,d) v(n,m) beta(n,m) grad_out(n,m) scale()"
+     " -> dq(n,d) dk(n,d) dv(n,m) dbeta(n,m)"},
+    {"delta_state_backward", LA_delta_backward,
+     "q(n,d) k(n,d) v(n,m) beta(n) grad_out(n,m) scale() begin(r) end(r) keys(r)"
+     " s0(r,d,m) grad_s(r,d,m) -> dq(n,d) dk(n,d) dv(n,m) dbeta(n) ds0(r,d,m)"},
+    {"delta_channels_state_backward", LA_delta_backward,
+     "q(n,d) k(n,d) v(n,m) beta(n,m) grad_out(n,m) scale() begin(r) end(r) keys(r)"
+     " s0(r,d,m) grad_s(r,d,m) -> dq(n,d) dk(n,d) dv(n,m) dbeta(n,m) ds0(r,d,m)"},
+    {"delta_step", LA_delta_step,
+     "q(d) k(d) v(m) beta(m) scale() s0(d,m) -> o(m) s(d,m)"},
+    {"_delta_step", LA_delta_step, "q(d) k(d) v(m) beta(m) scale() -> o(m) s(d,m)"},
 };
 
 enum { NFORMS = sizeof(forms) / sizeof(forms[0]) };
@@ -99,6 +122,13 @@ type_letter(const struct la_slot *slot, int tokens, int rest)
     return kind == LA_INDEX ? NPY_INTP : kind == LA_TOKENS ? tokens : rest;
 }
 
+static int
+has_normalizer(int form)
+{
+    const struct la_form *f = parsed[form];
+    return f[1].nin + f[1].nout > f[0].nin + f[0].nout;
+}
+
 static PyObject *
 new_gufunc(int form, int map, int normalize)
 {
@@ -109,7 +139,7 @@ new_gufunc(int form, int map, int normalize)
     la_form_signature(f, signature, sizeof(signature));
     la_form_names(f, g->doc, sizeof(g->doc));
     PyOS_snprintf(g->name, sizeof(g->name), "%s_%s%s", forms[form].name, maps[map],
-                  normalize ? "" : "_sum");
+                  has_normalizer(form) && !normalize ? "_sum" : "");
     for (int k = 0; k < NLOOPS; k++) {
         g->loops[k] = (struct la_loop){f, forms[form].op, (enum la_map)map, kinds[k].dtype,
                                        kinds[k].type, normalize};
@@ -121,9 +151,17 @@ new_gufunc(int form, int map, int normalize)
     }
     g->loops[NLOOPS] = (struct la_loop){f, forms[form].op, (enum la_map)map, LA_F32,
                                         LA_BFLOAT, normalize};
-    return PyUFunc_FromFuncAndDataAndSignature(functions, g->data, g->types, NLOOPS,
-                                               f->nin, f->nout, PyUFunc_None, g->name,
-                                               g->doc, 0, signature);
+    PyObject *gufunc = PyUFunc_FromFuncAndDataAndSignature(
+        functions, g->data, g->types, NLOOPS, f->nin, f->nout, PyUFunc_None, g->name,
+        g->doc, 0, signature);
+    if (gufunc != NULL && forms[form].name[0] == '_') {
+        /* These read their states: a copy that NumPy puts in an output's place must hold
+         * what the output held. */
+        for (int i = f->nin + 1; i < nargs; i++) {
+            ((PyUFuncObject *)gufunc)->op_flags[i] = NPY_ITER_READWRITE;
+        }
+    }
+    return gufunc;
 }
 
 static int
@@ -148,11 +186,12 @@ add_gufuncs(PyObject *module)
     }
     Py_DECREF(all); /* the module keeps it */
     for (int form = 0; form < NFORMS; form++) {
-        for (int normalize = 0; normalize < 2; normalize++) {
-            if (la_form_read(&parsed[form][normalize], forms[form].form, normalize) < 0) {
-                PyErr_Format(PyExc_SystemError, "bad form: %s", forms[form].form);
-                return -1;
-            }
+        if (la_form_read(&parsed[form][0], forms[form].form, 0) < 0 ||
+            la_form_read(&parsed[form][1], forms[form].form, 1) < 0) {
+            PyErr_Format(PyExc_SystemError, "bad form: %s", forms[form].form);
+            return -1;
+        }
+        for (int normalize = 0; normalize <= has_normalizer(form); normalize++) {
             for (int map = 0; map < LA_NMAPS; map++) {
                 if (add_gufunc(all, form, map, normalize) < 0) {
                     return -1;
@@ -175,6 +214,9 @@ add_bfloat16(PyObject *Py_UNUSED(module), PyObject *dtype)
     Py_DECREF(descr);
     struct gufunc *g = &gufuncs[0][0][0];
     for (size_t i = 0; i < sizeof(gufuncs) / sizeof(*g); i++, g++) {
+        if (g->object == NULL) {
+            continue; /* the normalised half of a form without a normaliser */
+        }
         struct la_loop *loop = &g->loops[NLOOPS];
         int types[LA_MAX_OPERANDS];
         for (int j = 0; j < loop->form->nin + loop->form->nout; j++) {

@@ -69,8 +69,11 @@ name_operands(struct job *job, const struct la_loop *loop, char **args,
         job->outer[slot->id] = steps[i];
         job->inner[slot->id] = by_sequence ? core[0] : 0;
         if (x != NULL) {
-            x->rs = slot->rank - by_sequence > 1 ? core[slot->rank - 2] : 0;
-            x->cs = core[slot->rank - 1];
+            const int column = slot->dims[slot->rank - 1] == 'n'; /* a number a token */
+            x->rs = column                         ? core[slot->rank - 1]
+                    : slot->rank - by_sequence > 1 ? core[slot->rank - 2]
+                                                   : 0;
+            x->cs = column ? 0 : core[slot->rank - 1];
             x->type = la_operand_kind(slot->id) == LA_TOKENS ? loop->type : LA_NATIVE;
         }
         core += slot->rank;
@@ -246,6 +249,13 @@ group_heads(struct job *job, int threads)
     }
 }
 
+/* Whether each column of the values is computed by itself. */
+static int
+by_panels(enum la_op op)
+{
+    return op == LA_causal || op == LA_noncausal || op == LA_state || op == LA_delta;
+}
+
 /* Cuts m into panels where there are too few pieces to keep the threads busy.
  * A panel repeats the maps and the scores, so it is kept two vectors wide. */
 static void
@@ -307,7 +317,7 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
         group_heads(&job, threads);
     }
     const ptrdiff_t pieces = (job.heads + job.group - 1) / job.group * job.sequences;
-    if (loop->op == LA_causal || loop->op == LA_noncausal || loop->op == LA_state) {
+    if (by_panels(loop->op)) {
         cut_panels(&job, pieces, threads, table->vector_bytes / itemsize);
     }
     const size_t items = (size_t)pieces * (size_t)job.panels;

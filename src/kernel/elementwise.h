@@ -38,13 +38,11 @@ FN(each)(const struct la_task *t, const int nin, const int nout,
 {
     for (ptrdiff_t i = 0; i < t->rows; i += VL) {
         vec x[3], y[2];
-#pragma GCC unroll 4
-        for (int a = 0; a < nin; a++) {
+        LA_EACH(a, nin) {
             x[a] = FN(get)(&t->x[a], t->first + i, t->rows - i);
         }
         f(y, x);
-#pragma GCC unroll 4
-        for (int a = 0; a < nout; a++) {
+        LA_EACH(a, nout) {
             FN(put)(&t->x[nin + a], t->first + i, t->rows - i, y[a]);
         }
     }

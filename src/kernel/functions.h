@@ -78,7 +78,7 @@ INLINE vec
 FN(polynomial)(vec x, const T *c, const int terms)
 {
     vec p = FN(set1)(c[terms - 1]);
-#pragma GCC unroll 8
+    LA_UNROLL
     for (int i = terms - 2; i >= 0; i--) {
         p = p * x + FN(set1)(c[i]);
     }

@@ -39,11 +39,12 @@ struct la_head {
     ptrdiff_t n, s, d, m;      /* tokens of q, tokens of k, features, values */
     ptrdiff_t keys;            /* keys that exist, the first of s */
     struct la_array q, k, v;   /* (n,d) (s,d) (s,m) */
+    struct la_array beta;      /* (n,m); per token, with a column step of 0 */
     struct la_array o;         /* (n,m) */
     struct la_array s0, z0;    /* state before the first token, (d,m) (d) */
     struct la_array s1, z1;    /* state behind the last */
     struct la_array g, gs, gz; /* cotangents of o, s1, z1 */
-    struct la_array dq, dk, dv, ds0, dz0;
+    struct la_array dq, dk, dv, dbeta, ds0, dz0;
     /* `group` queries share these keys, each so many bytes behind the last; causal and
      * noncausal compute the state once for all of them. */
     ptrdiff_t group, q_step, o_step, s1_step, z1_step;

@@ -1,0 +1,295 @@
+/* delta.h: fast weights with the delta rule, one head, in chunks.
+ *
+ *   s_i = s_{i-1} + b_i u_i^T,  u_i = beta_i o (v_i - s_{i-1}^T b_i),  b = phi(k)
+ *   o_i = scale s_i^T phi(q_i)                    Schlag et al. 2021, eq. 24-25
+ *
+ * Over the rows of a chunk, with S the state before it, A = phi(Q), B = phi(K):
+ *
+ *   E = V - B S - stril(B B^T) U,  U = beta o E       by forward substitution
+ *   O = A S + tril(A B^T) U,       S <- S + B^T U
+ *
+ * beta is a number a row or one a channel; columns of V never meet.  About 6 n d m
+ * flops and the triangles.  Scratch: the state, d m numbers, and a few chunks.
+ * Nothing of row j > i reaches row i. */
+
+/* Short chunks, for the triangles cost rows (2 d + 2 m) a token.  Of d alone, for a
+ * panel must give the bits of the whole. */
+static ptrdiff_t
+FN(delta_chunk)(ptrdiff_t d)
+{
+    return d <= 64 ? 16 : 32;
+}
+
+/* c (MR, nr) += A (MR, k) B (k, nr); A's rows are ai apart, its columns al. */
+INLINE void
+FN(product)(vec c[][NR], const int nr, const T *a, const ptrdiff_t ai,
+            const ptrdiff_t al, const T *b, ptrdiff_t ldb, ptrdiff_t k)
+{
+    for (ptrdiff_t l = 0; l < k; l++) {
+        LA_EACH(i, MR) {
+            const vec x = FN(set1)(a[i * ai + l * al]);
+            LA_EACH(j, nr) {
+                c[i][j] += x * FN(load)(&b[l * ldb + j * VL]);
+            }
+        }
+    }
+}
+
+INLINE void
+FN(tile_load)(vec c[][NR], const int nr, const T *x, ptrdiff_t ld)
+{
+    LA_EACH(i, MR) {
+        LA_EACH(j, nr) {
+            c[i][j] = FN(load)(&x[i * ld + j * VL]);
+        }
+    }
+}
+
+INLINE void
+FN(tile_store)(T *x, ptrdiff_t ld, vec c[][NR], const int nr)
+{
+    LA_EACH(i, MR) {
+        LA_EACH(j, nr) {
+            FN(store)(&x[i * ld + j * VL], c[i][j]);
+        }
+    }
+}
+
+/* Rows of a block that are write strengths: per token, one vector that holds the
+ * number in every lane stands for all columns (step 0). */
+struct FN(strength) {
+    T *x;
+    ptrdiff_t ld, step;
+};
+
+INLINE vec
+FN(strength_at)(const struct FN(strength) *beta, ptrdiff_t i, ptrdiff_t col)
+{
+    return FN(load)(&beta->x[i * beta->ld + col * beta->step]);
+}
+
+/* beta of the chunk of `rows` tokens from i on; 0 where no key exists. */
+static void
+FN(load_strength)(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows,
+                  const struct FN(strength) *beta)
+{
+    const ptrdiff_t some = FN(keys_left)(h, FN(rows_from)(i, rows));
+    FN(load_plain)(beta->x, beta->ld, &h->beta, FN(rows_from)(i, some), beta->step ? h->m : 1);
+    for (ptrdiff_t r = 0; beta->step == 0 && r < some; r++) {
+        T *row = beta->x + r * beta->ld;
+        FN(store)(row, FN(set1)(row[0]));
+    }
+    FN(clear_rows)(beta->x, beta->ld, some, FN(round_up)(rows, MR));
+}
+
+static struct FN(strength)
+FN(take_strength)(struct FN(arena) *arena, const struct la_head *h, ptrdiff_t rows)
+{
+    const ptrdiff_t step = h->beta.cs != 0, ld = step ? FN(ld)(h->m) : VL;
+    return (struct FN(strength)){FN(take)(arena, rows * ld), ld, step};
+}
+
+/* One chunk on its way through the columns of the state. */
+struct FN(writing) {
+    struct FN(scan) read;  /* B S, with A S below it where outputs are wanted */
+    struct FN(scan) write; /* S += B^T U */
+    ptrdiff_t rows, keys;  /* tokens, a multiple of MR; those that have a key */
+    const T *l, *p;        /* stril(B B^T), tril(A B^T) or NULL; (rows, ldx) */
+    ptrdiff_t ldx;
+    const T *v;            /* (rows, ldm), as are U and E */
+    T *u, *e;              /* e is NULL where errors are not wanted */
+    ptrdiff_t ldm;
+    struct FN(strength) beta;
+};
+
+/* U, and E, of one column tile, MR rows at a time: what earlier rows take away as a
+ * product, then the MR rows among themselves, in registers. */
+INLINE void
+FN(substitute)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
+{
+    for (ptrdiff_t i = 0; i < c->rows; i += MR) {
+        const T *l = c->l + i * c->ldx;
+        const T *v = c->v + i * c->ldm + col;
+        vec y[MR][NR];
+        FN(tile_load)(y, nr, c->read.o + i * c->read.ldo + col, c->read.ldo);
+        FN(product)(y, nr, l, c->ldx, 1, c->u + col, c->ldm, i);
+        LA_EACH(r, MR) {
+            LA_EACH(j, nr) {
+                const vec e = FN(load)(&v[r * c->ldm + j * VL]) - y[r][j];
+                if (c->e != NULL) {
+                    FN(store)(&c->e[(i + r) * c->ldm + col + j * VL], e);
+                }
+                y[r][j] = FN(strength_at)(&c->beta, i + r, col + j * VL) * e;
+                if (i + r >= c->keys) {
+                    y[r][j] = (vec){0}; /* 0 times what an earlier row blew up */
+                }
+            }
+#pragma GCC unroll 4
+            for (int t = r + 1; t < MR; t++) {
+                const vec x = FN(set1)(l[t * c->ldx + i + r]);
+                LA_EACH(j, nr) {
+                    y[t][j] += x * y[r][j];
+                }
+            }
+        }
+        FN(tile_store)(c->u + i * c->ldm + col, c->ldm, y, nr);
+    }
+}
+
+/* O of one column tile: what it holds, A S, plus tril(A B^T) U.  A later row is
+ * skipped, not multiplied by zero: it may hold a NaN. */
+INLINE void
+FN(attend)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
+{
+    for (ptrdiff_t i = 0; i < c->rows; i += MR) {
+        const T *p = c->p + i * c->ldx, *u = c->u + i * c->ldm + col;
+        T *o = c->read.o + (c->rows + i) * c->read.ldo + col;
+        vec y[MR][NR];
+        FN(tile_load)(y, nr, o, c->read.ldo);
+        FN(product)(y, nr, p, c->ldx, 1, c->u + col, c->ldm, i);
+        LA_EACH(t, MR) {
+#pragma GCC unroll 4
+            for (int r = t; r < MR; r++) {
+                const vec x = FN(set1)(p[r * c->ldx + i + t]);
+                LA_EACH(j, nr) {
+                    y[r][j] += x * FN(load)(&u[t * c->ldm + j * VL]);
+                }
+            }
+        }
+        FN(tile_store)(o, c->read.ldo, y, nr);
+    }
+}
+
+INLINE void
+FN(delta_tile)(const void *chunk, ptrdiff_t col, const int nr)
+{
+    const struct FN(writing) *c = chunk;
+    FN(sweep_tile)(&c->read, col, LA_READ, nr);
+    FN(substitute)(c, col, nr);
+    if (c->p != NULL) {
+        FN(attend)(c, col, nr);
+    }
+    FN(sweep_tile)(&c->write, col, LA_WRITE, nr);
+}
+
+/* tile(x, col, nr) for the column tiles of W columns, as sweep cuts them. */
+INLINE void
+FN(by_tiles)(void (*tile)(const void *, ptrdiff_t, const int), const void *x, ptrdiff_t W)
+{
+    ptrdiff_t col = 0;
+    for (; col + NR * VL <= W; col += NR * VL) {
+        tile(x, col, NR);
+    }
+    switch ((W - col) / VL) {
+#if LA_NR > 2
+        case 3:
+            tile(x, col, 3);
+            break;
+        case 2:
+            tile(x, col, 2);
+            break;
+#endif
+        case 1:
+            tile(x, col, 1);
+            break;
+        default:
+            break;
+    }
+}
+
+/* E and U of a chunk, its outputs where wanted, and the state behind it. */
+static void
+FN(delta_columns)(const struct FN(writing) *c)
+{
+    FN(by_tiles)(FN(delta_tile), c, c->read.W);
+}
+
+struct FN(delta_room) {
+    ptrdiff_t rows, ldd, ldm;
+    T *ba, *v, *u, *o, *l, *p, *s, *scale;
+    struct FN(strength) beta;
+    size_t bytes;
+};
+
+static struct FN(delta_room)
+FN(delta_room)(const struct la_head *h, void *scratch)
+{
+    struct FN(delta_room) r;
+    struct FN(arena) arena = {scratch, 0};
+    r.rows = FN(delta_chunk)(h->d);
+    r.ldd = FN(ld)(h->d);
+    r.ldm = FN(ld)(h->m);
+    r.ba = FN(take)(&arena, 2 * r.rows * r.ldd);
+    r.v = FN(take)(&arena, r.rows * r.ldm);
+    r.u = FN(take)(&arena, r.rows * r.ldm);
+    r.o = FN(take)(&arena, 2 * r.rows * r.ldm);
+    r.l = FN(take)(&arena, r.rows * r.rows);
+    r.p = FN(take)(&arena, r.rows * r.rows);
+    r.s = FN(take)(&arena, FN(state_size)(h->d, h->m));
+    r.scale = FN(take)(&arena, r.rows);
+    r.beta = FN(take_strength)(&arena, h, r.rows);
+    r.bytes = arena.used;
+    return r;
+}
+
+static size_t
+FN(delta_scratch)(const struct la_head *h)
+{
+    return FN(delta_room)(h, NULL).bytes;
+}
+
+/* x = tril(a b^T), (rows, rows); its upper half holds anything. */
+static void
+FN(triangle)(T *x, ptrdiff_t ldx, const T *a, const T *b, ptrdiff_t ld, ptrdiff_t rows,
+             ptrdiff_t cols)
+{
+    const struct FN(scan) c = {
+        .rows = rows, .K = cols, .a = a, .b = b, .lda = ld, .ldb = ld, .x = x, .ldx = ldx,
+    };
+    FN(scores)(&c);
+}
+
+/* Reads the rows of a chunk from token i on, all but the queries. */
+static void
+FN(load_writes)(const struct la_head *h, ptrdiff_t i, ptrdiff_t rows, T *b, ptrdiff_t ldd,
+                T *v, ptrdiff_t ldm, const struct FN(strength) *beta)
+{
+    FN(load_keys)(h, FN(rows_from)(i, rows), b, ldd, v, ldm);
+    FN(load_strength)(h, i, rows, beta);
+}
+
+static int
+FN(delta)(const struct la_head *h)
+{
+    const struct FN(delta_room) r = FN(delta_room)(h, h->scratch);
+    const struct FN(scan) state = {.K = h->d, .W = FN(round_up)(h->m, VL), .s = r.s};
+    struct FN(writing) c = {
+        .read = state, .write = state, .l = r.l, .p = r.p, .ldx = r.rows, .v = r.v,
+        .u = r.u, .ldm = r.ldm, .beta = r.beta,
+    };
+    c.read.a = c.write.b = r.ba;
+    c.read.lda = c.write.ldb = r.ldd;
+    c.read.o = r.o;
+    c.read.ldo = c.write.ldv = r.ldm;
+    c.write.v = r.u;
+    FN(load_state)(r.s, &h->s0, h->d, h->m);
+    FN(factors)(h, r.scale, r.rows);
+    for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const ptrdiff_t rows = h->n - i < r.rows ? h->n - i : r.rows;
+        c.rows = c.write.rows = FN(round_up)(rows, MR);
+        c.read.rows = 2 * c.rows;
+        c.keys = FN(keys_left)(h, FN(rows_from)(i, rows));
+        T *const a = r.ba + c.rows * r.ldd;
+        FN(load_writes)(h, i, rows, r.ba, r.ldd, r.v, r.ldm, &r.beta);
+        FN(load_mapped)(a, r.ldd, &h->q, FN(rows_from)(i, rows), h->d, h->map);
+        FN(triangle)(r.l, r.rows, r.ba, r.ba, r.ldd, c.rows, h->d);
+        FN(triangle)(r.p, r.rows, a, r.ba, r.ldd, c.rows, h->d);
+        FN(delta_columns)(&c);
+        FN(store_rows)(&h->o, FN(rows_from)(i, rows), h->m, r.o + c.rows * r.ldm, r.ldm, r.scale);
+    }
+    FN(store_state)(&h->s1, r.s, h->d, h->m);
+    return 0;
+}

@@ -1,0 +1,397 @@
+/* delta_backward.h: gradients of the delta rule, one head, chunks in reverse.
+ *
+ * Over the rows of a chunk (delta.h; L = stril(B B^T), P = tril(A B^T)), with S and R
+ * the state before it and the gradient of the state behind it, G scale times the
+ * cotangent, and N = -dE:
+ *
+ *   dU = B R + P^T G + L^T N,  N = -beta o dU         by substitution, last row first
+ *   dV = -N,  dbeta = dU o E
+ *   dA = G S^T + X B,                                   X = tril(G U^T)
+ *   dB = U R^T + N S^T + X^T A + (Y + Y^T) B,           Y = stril(N U^T)
+ *   R <- R + A^T G + B^T N
+ *
+ * S is needed last chunk first.  A forward scan leaves E of every row in the place of
+ * dV, whose turn comes later, and the state at the head of every segment of about
+ * sqrt(chunks) chunks; from there the states of one segment are summed up again, by
+ * U = beta o E, when the reverse scan comes to it.  About 18 n d m flops.  Scratch:
+ * 2 sqrt(n / chunk) + 3 states, a few chunks, and E where dV has only 16 bits. */
+
+struct FN(delta_backward_room) {
+    ptrdiff_t rows, ldd, ldm, segment; /* tokens a chunk, chunks a segment */
+    ptrdiff_t state;                   /* numbers a state */
+    T *ab, *v, *u, *e, *gn, *du, *l, *p, *dx, *dy, *da, *db, *s, *r, *rt;
+    T *heads, *states; /* S^T before each segment, and before each chunk of one */
+    T *scale, *ones, *sums;
+    struct FN(strength) beta;
+    struct la_array errors; /* E, (n,m) */
+    size_t bytes;
+};
+
+/* Chunks a segment, the square root of their number, rounded up. */
+static ptrdiff_t
+FN(segment)(ptrdiff_t chunks)
+{
+    ptrdiff_t c = 1;
+    while (c * c < chunks) {
+        c++;
+    }
+    return c;
+}
+
+static struct FN(delta_backward_room)
+FN(delta_backward_room)(const struct la_head *h, void *scratch)
+{
+    struct FN(delta_backward_room) r;
+    struct FN(arena) arena = {scratch, 0};
+    r.rows = FN(delta_chunk)(h->d);
+    r.ldd = FN(ld)(h->d);
+    r.ldm = FN(ld)(h->m);
+    const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;
+    const ptrdiff_t s = FN(state_size)(h->d, h->m), t = FN(state_size)(h->m, h->d);
+    r.state = s > t ? s : t; /* a multiple of a vector */
+    r.segment = FN(segment)(chunks);
+    r.ab = FN(take)(&arena, 2 * r.rows * r.ldd);
+    r.v = FN(take)(&arena, r.rows * r.ldm);
+    r.u = FN(take)(&arena, r.rows * r.ldm);
+    r.e = FN(take)(&arena, r.rows * r.ldm);
+    r.gn = FN(take)(&arena, 2 * r.rows * r.ldm);
+    r.du = FN(take)(&arena, r.rows * r.ldm);
+    r.l = FN(take)(&arena, r.rows * r.rows);
+    r.p = FN(take)(&arena, r.rows * r.rows);
+    r.dx = FN(take)(&arena, r.rows * r.rows);
+    r.dy = FN(take)(&arena, r.rows * r.rows);
+    r.da = FN(take)(&arena, 2 * r.rows * r.ldd);
+    r.db = FN(take)(&arena, r.rows * r.ldd);
+    r.s = FN(take)(&arena, r.state);
+    r.r = FN(take)(&arena, r.state);
+    r.rt = FN(take)(&arena, r.state);
+    r.heads = FN(take)(&arena, (chunks + r.segment - 1) / r.segment * r.state);
+    r.states = FN(take)(&arena, r.segment * r.state);
+    r.scale = FN(take)(&arena, r.rows);
+    r.ones = FN(take)(&arena, r.ldm);
+    r.sums = FN(take)(&arena, r.rows);
+    r.beta = FN(take_strength)(&arena, h, r.rows);
+    r.errors = h->dv;
+    if (h->dv.type != LA_NATIVE) {
+        T *const e = FN(take)(&arena, h->n * h->m);
+        r.errors = (struct la_array){(char *)e, h->m * (ptrdiff_t)sizeof(T), sizeof(T),
+                                     LA_NATIVE};
+    }
+    r.bytes = arena.used;
+    return r;
+}
+
+static size_t
+FN(delta_backward_scratch)(const struct la_head *h)
+{
+    return FN(delta_backward_room)(h, NULL).bytes;
+}
+
+/* The forward scan: E of every row, and S^T before every segment. */
+static int
+FN(delta_errors)(const struct la_head *h, const struct FN(delta_backward_room) *r)
+{
+    const struct FN(scan) state = {.K = h->d, .W = FN(round_up)(h->m, VL), .s = r->s};
+    struct FN(writing) c = {
+        .read = state, .write = state, .l = r->l, .ldx = r->rows, .v = r->v,
+        .u = r->u, .e = r->e, .ldm = r->ldm, .beta = r->beta,
+    };
+    c.read.a = c.write.b = r->ab;
+    c.read.lda = c.write.ldb = r->ldd;
+    c.read.o = r->du;
+    c.read.ldo = c.write.ldv = r->ldm;
+    c.write.v = r->u;
+    FN(load_state)(r->s, &h->s0, h->d, h->m);
+    for (ptrdiff_t i = 0, chunk = 0; i < h->n; i += r->rows, chunk++) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        if (chunk % r->segment == 0) {
+            FN(transpose_state)(r->heads + chunk / r->segment * r->state, r->s, h->d, h->m);
+        }
+        const ptrdiff_t rows = h->n - i < r->rows ? h->n - i : r->rows;
+        c.rows = c.read.rows = c.write.rows = FN(round_up)(rows, MR);
+        c.keys = FN(keys_left)(h, FN(rows_from)(i, rows));
+        FN(load_writes)(h, i, rows, r->ab, r->ldd, r->v, r->ldm, &r->beta);
+        FN(triangle)(r->l, r->rows, r->ab, r->ab, r->ldd, c.rows, h->d);
+        FN(delta_columns)(&c);
+        FN(store_rows)(&r->errors, FN(rows_from)(i, rows), h->m, r->e, r->ldm, NULL);
+    }
+    return 0;
+}
+
+/* E, beta and U = beta o E of the chunk of `rows` tokens from i on. */
+static void
+FN(load_errors)(const struct la_head *h, const struct FN(delta_backward_room) *r,
+                ptrdiff_t i, ptrdiff_t rows)
+{
+    const ptrdiff_t some = FN(keys_left)(h, FN(rows_from)(i, rows)), all = FN(round_up)(rows, MR);
+    FN(load_plain)(r->e, r->ldm, &r->errors, FN(rows_from)(i, some), h->m);
+    FN(clear_rows)(r->e, r->ldm, some, all);
+    FN(load_strength)(h, i, rows, &r->beta);
+    for (ptrdiff_t t = 0; t < all; t++) {
+        for (ptrdiff_t j = 0; j < r->ldm; j += VL) {
+            const ptrdiff_t at = t * r->ldm + j;
+            FN(store)(&r->u[at], FN(strength_at)(&r->beta, t, j) * FN(load)(&r->e[at]));
+        }
+    }
+}
+
+/* S^T before each chunk of the segment from token `first` on. */
+static int
+FN(delta_states)(const struct la_head *h, const struct FN(delta_backward_room) *r,
+                 ptrdiff_t first)
+{
+    struct FN(scan) c = {
+        .K = h->m, .W = FN(round_up)(h->d, VL), .b = r->u, .v = r->ab, .ldb = r->ldm,
+        .ldv = r->ldd, .s = r->states,
+    };
+    const size_t bytes = (size_t)r->state * sizeof(T);
+    memcpy(c.s, r->heads + first / r->rows / r->segment * r->state, bytes);
+    for (ptrdiff_t chunk = 1; chunk < r->segment; chunk++, first += r->rows) {
+        if (first + r->rows >= h->n) {
+            break;
+        }
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        c.rows = r->rows;
+        memcpy(c.s + r->state, c.s, bytes);
+        c.s += r->state;
+        FN(load_errors)(h, r, first, c.rows);
+        const ptrdiff_t some = FN(keys_left)(h, FN(rows_from)(first, c.rows));
+        FN(load_mapped)(r->ab, r->ldd, &h->k, FN(rows_from)(first, some), h->d, h->map);
+        FN(clear_rows)(r->ab, r->ldd, some, c.rows);
+        FN(sweep)(&c, LA_WRITE);
+    }
+    return 0;
+}
+
+/* One chunk on its way back: what its tiles need. */
+struct FN(unwriting) {
+    struct FN(scan) read;      /* B R; or [G; N] S^T */
+    struct FN(scan) write;     /* R += [A; B]^T [G; N]; or, as a read, U R^T */
+    ptrdiff_t rows, keys;      /* tokens, a multiple of MR; those that have a key */
+    const T *l, *p, *dx, *dy;  /* L, P, X, Y, (rows, ldx) */
+    ptrdiff_t ldx;
+    T *e, *du, *gn;            /* E, then dV; dU, then dbeta; [G; N] */
+    ptrdiff_t ldm;
+    const T *ab;               /* [A; B] */
+    ptrdiff_t ldd;
+    struct FN(strength) beta;
+};
+
+/* dU and N of one column tile of the values, from the last row to the first. */
+INLINE void
+FN(substitute_back)(const struct FN(unwriting) *c, ptrdiff_t col, const int nr)
+{
+    const T *g = c->gn + col;
+    T *n = c->gn + c->rows * c->ldm + col;
+    for (ptrdiff_t i = c->rows - MR; i >= 0; i -= MR) {
+        const ptrdiff_t next = i + MR, left = c->rows - next;
+        const T *l = c->l + i * c->ldx + i, *p = c->p + i * c->ldx + i;
+        vec y[MR][NR];
+        FN(tile_load)(y, nr, c->du + i * c->ldm + col, c->ldm);
+        FN(product)(y, nr, p + MR * c->ldx, 1, c->ldx, g + next * c->ldm, c->ldm, left);
+        FN(product)(y, nr, l + MR * c->ldx, 1, c->ldx, n + next * c->ldm, c->ldm, left);
+#pragma GCC unroll 4
+        for (int r = MR - 1; r >= 0; r--) {
+            const ptrdiff_t row = (i + r) * c->ldm;
+            const int exists = i + r < c->keys;
+#pragma GCC unroll 4
+            for (int t = 0; t <= r; t++) {
+                const vec x = FN(set1)(p[r * c->ldx + t]);
+                LA_EACH(j, nr) {
+                    y[t][j] += x * FN(load)(&g[row + j * VL]);
+                }
+            }
+            LA_EACH(j, nr) {
+                const ptrdiff_t at = row + col + j * VL;
+                const vec beta = FN(strength_at)(&c->beta, i + r, col + j * VL);
+                const vec dv = exists ? beta * y[r][j] : (vec){0};
+                FN(store)(&c->du[at], y[r][j] * FN(load)(&c->e[at]));
+                FN(store)(&c->e[at], dv);
+                y[r][j] = -dv;
+                FN(store)(&n[row + j * VL], y[r][j]);
+            }
+            LA_EACH(t, r) {
+                const vec x = FN(set1)(l[r * c->ldx + t]);
+                LA_EACH(j, nr) {
+                    y[t][j] += x * y[r][j];
+                }
+            }
+        }
+    }
+}
+
+INLINE void
+FN(delta_value_tile)(const void *chunk, ptrdiff_t col, const int nr)
+{
+    const struct FN(unwriting) *c = chunk;
+    FN(sweep_tile)(&c->read, col, LA_READ, nr);
+    FN(substitute_back)(c, col, nr);
+    FN(sweep_tile)(&c->write, col, LA_WRITE, nr);
+}
+
+/* y (MR, nr) += the rows t of b (k, nr) times x_ti, for every i <= t or, strict,
+ * i < t; x is the MR x MR block on the diagonal, down its columns. */
+INLINE void
+FN(diagonal_up)(vec y[][NR], const int nr, const T *x, ptrdiff_t ldx, const T *b,
+                ptrdiff_t ldb, const int strict)
+{
+    LA_EACH(t, MR) {
+#pragma GCC unroll 4
+        for (int i = 0; i <= t - strict; i++) {
+            LA_EACH(j, nr) {
+                y[i][j] += FN(set1)(x[t * ldx + i]) * FN(load)(&b[t * ldb + j * VL]);
+            }
+        }
+    }
+}
+
+/* The same along its rows: the rows t of b times x_it, for every i >= t or i > t. */
+INLINE void
+FN(diagonal_down)(vec y[][NR], const int nr, const T *x, ptrdiff_t ldx, const T *b,
+                  ptrdiff_t ldb, const int strict)
+{
+    LA_EACH(t, MR) {
+#pragma GCC unroll 4
+        for (int i = t + strict; i < MR; i++) {
+            LA_EACH(j, nr) {
+                y[i][j] += FN(set1)(x[i * ldx + t]) * FN(load)(&b[t * ldb + j * VL]);
+            }
+        }
+    }
+}
+
+/* dA and dB of one column tile of the features. */
+INLINE void
+FN(delta_feature_tile)(const void *chunk, ptrdiff_t col, const int nr)
+{
+    const struct FN(unwriting) *c = chunk;
+    const ptrdiff_t rows = c->rows, ldx = c->ldx, ldd = c->ldd;
+    const T *a = c->ab + col, *b = a + rows * ldd;
+    T *da = c->read.o + col, *db = da + rows * ldd;
+    FN(sweep_tile)(&c->read, col, LA_READ, nr);
+    FN(sweep_tile)(&c->write, col, LA_READ, nr);
+    for (ptrdiff_t i = 0; i < rows; i += MR) {
+        const ptrdiff_t next = i + MR, left = rows - next, at = i * ldx + i;
+        vec y[MR][NR], more[MR][NR];
+        FN(tile_load)(y, nr, da + i * ldd, ldd);
+        FN(product)(y, nr, c->dx + i * ldx, ldx, 1, b, ldd, i);
+        FN(diagonal_down)(y, nr, c->dx + at, ldx, b + i * ldd, ldd, 0);
+        FN(tile_store)(da + i * ldd, ldd, y, nr);
+
+        FN(tile_load)(y, nr, db + i * ldd, ldd);
+        FN(tile_load)(more, nr, c->write.o + i * ldd + col, ldd);
+        LA_EACH(r, MR) {
+            LA_EACH(j, nr) {
+                y[r][j] += more[r][j];
+            }
+        }
+        FN(product)(y, nr, c->dx + at + MR * ldx, 1, ldx, a + next * ldd, ldd, left);
+        FN(product)(y, nr, c->dy + at + MR * ldx, 1, ldx, b + next * ldd, ldd, left);
+        FN(product)(y, nr, c->dy + i * ldx, ldx, 1, b, ldd, i);
+        FN(diagonal_up)(y, nr, c->dx + at, ldx, a + i * ldd, ldd, 0);
+        FN(diagonal_up)(y, nr, c->dy + at, ldx, b + i * ldd, ldd, 1);
+        FN(diagonal_down)(y, nr, c->dy + at, ldx, b + i * ldd, ldd, 1);
+        FN(tile_store)(db + i * ldd, ldd, y, nr);
+    }
+}
+
+/* Reads all that the chunk of `rows` tokens from i on needs. */
+static void
+FN(load_reverse)(const struct la_head *h, const struct FN(delta_backward_room) *r,
+                 ptrdiff_t i, ptrdiff_t rows, T *b)
+{
+    const ptrdiff_t some = FN(keys_left)(h, FN(rows_from)(i, rows)), all = FN(round_up)(rows, MR);
+    FN(load_mapped)(r->ab, r->ldd, &h->q, FN(rows_from)(i, rows), h->d, h->map);
+    FN(load_mapped)(b, r->ldd, &h->k, FN(rows_from)(i, some), h->d, h->map);
+    FN(clear_rows)(b, r->ldd, some, all);
+    FN(load_errors)(h, r, i, rows);
+    FN(load_plain)(r->gn, r->ldm, &h->g, FN(rows_from)(i, rows), h->m);
+    FN(scale_rows)(r->gn, r->ldm, rows, r->scale);
+}
+
+/* Writes the gradients of the chunk of `rows` tokens from i on. */
+static void
+FN(store_reverse)(const struct la_head *h, const struct FN(delta_backward_room) *r,
+                  ptrdiff_t i, ptrdiff_t rows, const T *b)
+{
+    const ptrdiff_t some = FN(keys_left)(h, FN(rows_from)(i, rows)), all = FN(round_up)(rows, MR);
+    T *const db = r->da + all * r->ldd;
+    FN(chain)(r->da, &h->q, FN(rows_from)(i, rows), h->d, r->ab, r->ldd, h->map);
+    FN(chain)(db, &h->k, FN(rows_from)(i, some), h->d, b, r->ldd, h->map);
+    FN(clear_rows)(db, r->ldd, some, rows);
+    FN(store_rows)(&h->dq, FN(rows_from)(i, rows), h->d, r->da, r->ldd, NULL);
+    FN(store_rows)(&h->dk, FN(rows_from)(i, rows), h->d, db, r->ldd, NULL);
+    FN(store_rows)(&h->dv, FN(rows_from)(i, rows), h->m, r->e, r->ldm, NULL);
+    FN(clear_rows)(r->du, r->ldm, some, rows);
+    if (h->dbeta.cs == 0) {
+        FN(row_dots)(r->sums, r->du, r->ldm, r->ones, 0, rows, FN(round_up)(h->m, VL));
+        FN(store_rows)(&h->dbeta, FN(rows_from)(i, rows), 1, r->sums, 1, NULL);
+    }
+    else {
+        FN(store_rows)(&h->dbeta, FN(rows_from)(i, rows), h->m, r->du, r->ldm, NULL);
+    }
+}
+
+/* The reverse scan over one chunk; t is S^T before it. */
+static void
+FN(delta_back)(const struct la_head *h, const struct FN(delta_backward_room) *r,
+               ptrdiff_t i, T *t)
+{
+    const ptrdiff_t rows = h->n - i < r->rows ? h->n - i : r->rows;
+    const ptrdiff_t all = FN(round_up)(rows, MR);
+    T *const b = r->ab + all * r->ldd;
+    T *const n = r->gn + all * r->ldm;
+    struct FN(unwriting) c = {
+        .rows = all, .keys = FN(keys_left)(h, FN(rows_from)(i, rows)), .l = r->l, .p = r->p, .dx = r->dx,
+        .dy = r->dy, .ldx = r->rows, .e = r->e, .du = r->du, .gn = r->gn, .ldm = r->ldm,
+        .ab = r->ab, .ldd = r->ldd, .beta = r->beta,
+    };
+    const ptrdiff_t W = FN(round_up)(h->m, VL), D = FN(round_up)(h->d, VL);
+    FN(load_reverse)(h, r, i, rows, b);
+    FN(triangle)(r->l, r->rows, b, b, r->ldd, all, h->d);
+    FN(triangle)(r->p, r->rows, r->ab, b, r->ldd, all, h->d);
+    c.read = (struct FN(scan)){.rows = all, .K = h->d, .W = W, .a = b, .lda = r->ldd,
+                               .o = r->du, .ldo = r->ldm, .s = r->r};
+    c.write = (struct FN(scan)){.rows = 2 * all, .K = h->d, .W = W, .b = r->ab,
+                                .ldb = r->ldd, .v = r->gn, .ldv = r->ldm, .s = r->r};
+    FN(by_tiles)(FN(delta_value_tile), &c, W);
+    FN(triangle)(r->dx, r->rows, r->gn, r->u, r->ldm, all, h->m);
+    FN(triangle)(r->dy, r->rows, n, r->u, r->ldm, all, h->m);
+    c.read = (struct FN(scan)){.rows = 2 * all, .K = h->m, .W = D, .a = r->gn,
+                               .lda = r->ldm, .o = r->da, .ldo = r->ldd, .s = t};
+    c.write = (struct FN(scan)){.rows = all, .K = h->m, .W = D, .a = r->u,
+                                .lda = r->ldm, .o = r->db, .ldo = r->ldd, .s = r->rt};
+    FN(by_tiles)(FN(delta_feature_tile), &c, D);
+    FN(store_reverse)(h, r, i, rows, b);
+    FN(transpose_state)(r->rt, r->r, h->d, h->m);
+}
+
+static int
+FN(delta_backward)(const struct la_head *h)
+{
+    const struct FN(delta_backward_room) r = FN(delta_backward_room)(h, h->scratch);
+    const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;
+    if (FN(delta_errors)(h, &r)) {
+        return 1;
+    }
+    FN(load_state)(r.r, &h->gs, h->d, h->m);
+    FN(transpose_state)(r.rt, r.r, h->d, h->m);
+    FN(factors)(h, r.scale, r.rows);
+    for (ptrdiff_t j = 0; j < r.ldm; j++) {
+        r.ones[j] = 1;
+    }
+    for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
+        const ptrdiff_t place = chunk % r.segment, first = (chunk - place) * r.rows;
+        const int begins = chunk == chunks - 1 || place == r.segment - 1;
+        if (h->poll(h->poll_arg) || (begins && FN(delta_states)(h, &r, first))) {
+            return 1;
+        }
+        FN(delta_back)(h, &r, chunk * r.rows, r.states + place * r.state);
+    }
+    FN(store_state)(&h->ds0, r.r, h->d, h->m);
+    return 0;
+}

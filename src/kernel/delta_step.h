@@ -1,0 +1,122 @@
+/* delta_step.h: one token of the delta rule on a state.
+ *
+ *   u = beta o (v - s^T b),  s <- s + b u^T
+ *   o = scale s^T a = scale (s_before^T a + (a.b) u)
+ *                                                 Schlag et al. 2021, eq. 24-25
+ * with a = phi(q), b = phi(k).  6 d m flops: both products with the state before the
+ * token are summed on its one way into cache, and the update finds it there.  Where
+ * no s0 is given the state is updated in place, in s1. */
+
+struct FN(delta_step_room) {
+    ptrdiff_t ldd, ldm;
+    T *a, *b, *v, *beta, *o, *dot, *scale;
+    size_t bytes;
+};
+
+static struct FN(delta_step_room)
+FN(delta_step_room)(const struct la_head *h, void *scratch)
+{
+    struct FN(delta_step_room) r;
+    struct FN(arena) arena = {scratch, 0};
+    r.ldd = FN(ld)(h->d);
+    r.ldm = FN(ld)(h->m);
+    r.a = FN(take)(&arena, MR * r.ldd); /* blocks are whole tiles, of a single row too */
+    r.b = FN(take)(&arena, MR * r.ldd);
+    r.v = FN(take)(&arena, MR * r.ldm);
+    r.beta = FN(take)(&arena, MR * r.ldm);
+    r.o = FN(take)(&arena, r.ldm);
+    r.dot = FN(take)(&arena, VL);
+    r.scale = FN(take)(&arena, VL);
+    r.bytes = arena.used;
+    return r;
+}
+
+static size_t
+FN(delta_step_scratch)(const struct la_head *h)
+{
+    return FN(delta_step_room)(h, NULL).bytes;
+}
+
+/* u, o and to = from + b u^T, nr vectors of columns from j on. */
+INLINE void
+FN(delta_step_tile)(const struct FN(delta_step_room) *r, const struct la_array *from,
+                    const struct la_array *to, ptrdiff_t d, ptrdiff_t j, const int nr)
+{
+    const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
+    vec x[NR], y[NR];
+    LA_EACH(t, nr) {
+        x[t] = y[t] = (vec){0};
+    }
+    for (ptrdiff_t i = 0; i < d; i++) {
+        const char *in = from->data + i * from->rs + byte;
+        const vec a = FN(set1)(r->a[i]), b = FN(set1)(r->b[i]);
+        LA_EACH(t, nr) {
+            const vec s = FN(load_any)(in + t * LA_VBYTES);
+            x[t] += b * s;
+            y[t] += a * s;
+        }
+    }
+    const vec dot = FN(set1)(r->dot[0]);
+    LA_EACH(t, nr) {
+        const ptrdiff_t col = j + t * VL;
+        x[t] = FN(load)(&r->beta[col]) * (FN(load)(&r->v[col]) - x[t]);
+        FN(store)(&r->o[col], y[t] + dot * x[t]);
+    }
+    for (ptrdiff_t i = 0; i < d; i++) {
+        const char *in = from->data + i * from->rs + byte;
+        char *out = to->data + i * to->rs + byte;
+        const vec b = FN(set1)(r->b[i]);
+        LA_EACH(t, nr) {
+            const vec s = FN(load_any)(in + t * LA_VBYTES) + b * x[t];
+            *(FN(vec_any) *)(out + t * LA_VBYTES) = (FN(vec_any))s;
+        }
+    }
+}
+
+/* The same for one column, at any stride. */
+static void
+FN(delta_step_column)(const struct FN(delta_step_room) *r, const struct la_array *from,
+                      const struct la_array *to, ptrdiff_t d, ptrdiff_t j)
+{
+    const char *in = from->data + j * from->cs;
+    char *out = to->data + j * to->cs;
+    T x = 0, y = 0, s;
+    for (ptrdiff_t i = 0; i < d; i++) {
+        memcpy(&s, in + i * from->rs, sizeof(T));
+        x += r->b[i] * s;
+        y += r->a[i] * s;
+    }
+    x = r->beta[j] * (r->v[j] - x);
+    r->o[j] = y + r->dot[0] * x;
+    for (ptrdiff_t i = 0; i < d; i++) {
+        memcpy(&s, in + i * from->rs, sizeof(T));
+        s += r->b[i] * x;
+        memcpy(out + i * to->rs, &s, sizeof(T));
+    }
+}
+
+static int
+FN(delta_step)(const struct la_head *h)
+{
+    const struct FN(delta_step_room) r = FN(delta_step_room)(h, h->scratch);
+    const struct la_array *from = h->s0.data ? &h->s0 : &h->s1, *to = &h->s1;
+    const int unit = from->cs == (ptrdiff_t)sizeof(T) && to->cs == (ptrdiff_t)sizeof(T);
+    ptrdiff_t j = 0;
+    FN(load_mapped)(r.a, r.ldd, &h->q, FN(rows_from)(0, 1), h->d, h->map);
+    FN(load_mapped)(r.b, r.ldd, &h->k, FN(rows_from)(0, 1), h->d, h->map);
+    FN(load_plain)(r.v, r.ldm, &h->v, FN(rows_from)(0, 1), h->m);
+    FN(load_plain)(r.beta, r.ldm, &h->beta, FN(rows_from)(0, 1), h->m);
+    FN(row_dots)(r.dot, r.a, r.ldd, r.b, r.ldd, 1, r.ldd);
+    for (; unit && j + NR * VL <= h->m; j += NR * VL) {
+        FN(delta_step_tile)(&r, from, to, h->d, j, NR);
+    }
+    for (; unit && j + VL <= h->m; j += VL) {
+        FN(delta_step_tile)(&r, from, to, h->d, j, 1);
+    }
+    for (; j < h->m; j++) {
+        FN(delta_step_column)(&r, from, to, h->d, j);
+    }
+    FN(factors)(h, r.scale, 1);
+    FN(store_rows)(&h->o, FN(rows_from)(0, 1), h->m, r.o, r.ldm, r.scale);
+    return 0;
+}

@@ -1,0 +1,127 @@
+"""Gradients of the delta rule: complex steps, adjoints, and the memory they take."""
+
+import sys
+
+import numpy as np
+import pytest
+from cases import MAPS
+from delta_cases import Delta, make
+
+import linattn
+from linattn import _reference_delta as ref
+
+STEP = 1e-30
+CHANNELS = pytest.mark.parametrize("channels", [False, True])
+
+
+def directional(operands, directions, options):
+    """Derivative of the forward twin along `directions`, by one complex step."""
+    moved = [x + 1j * STEP * t for x, t in zip(operands, directions, strict=True)]
+    return ref.delta(*moved, **options).imag / STEP
+
+
+@pytest.mark.parametrize("feature_map", MAPS)
+@CHANNELS
+def test_adjoint(feature_map, channels):
+    """<g, J t> = <J^T g, t> for any direction t, J by complex steps."""
+    rng = np.random.default_rng(8)
+    for n, d, m in [(1, 3, 2), (17, 5, 8), (70, 33, 20)]:
+        case = Delta(n, d, m, (), channels, feature_map, "float64")
+        *operands, g = make(case)
+        directions = [rng.standard_normal(x.shape) for x in operands]
+        jt = directional(operands, directions, case.options)
+        grads = linattn.delta_backward(*operands, g, **case.options)
+        products = [x * t for x, t in zip(grads, directions, strict=True)]
+        size = abs(g * jt).sum() + sum(abs(x).sum() for x in products)
+        assert abs((g * jt).sum() - sum(x.sum() for x in products)) <= 1e-12 * size
+
+
+@CHANNELS
+def test_every_entry_by_complex_step(channels):
+    case = Delta(6, 3, 2, (), channels, "elu", "float64")
+    *operands, g = make(case)
+    grads = linattn.delta_backward(*operands, g, **case.options)
+    for which, grad in enumerate(grads):
+        for index in np.ndindex(grad.shape):
+            directions = [np.zeros(x.shape) for x in operands]
+            directions[which][index] = 1
+            jt = directional(operands, directions, case.options)
+            np.testing.assert_allclose(grad[index], (g * jt).sum(), rtol=1e-11, atol=1e-13)
+
+
+@CHANNELS
+def test_states_by_complex_step(channels):
+    """The initial state's gradient, and that of a loss on the final state."""
+    rng = np.random.default_rng(3)
+    case = Delta(21, 4, 3, (), channels, dtype="float64")
+    *operands, g = make(case)
+    s, last = rng.standard_normal((2, 4, 3))
+    *_, ds = linattn.delta_backward(
+        *operands, g, **case.options,
+        initial_state=linattn.State(s), grad_state=linattn.State(last),
+    )  # fmt: skip
+    for index in np.ndindex(s.shape):
+        moved = s.astype(complex)
+        moved[index] += 1j * STEP
+        o, end = ref.delta(
+            *operands, **case.options, initial_state=linattn.State(moved, None), return_state=True
+        )
+        slope = ((g * o).sum() + (last * end.s).sum()).imag / STEP
+        np.testing.assert_allclose(ds.s[index], slope, rtol=1e-11, atol=1e-13)
+
+
+def test_zero_strength():
+    """Where nothing is written the error at the key still is beta's gradient."""
+    case = Delta(40, 5, 4, dtype="float64")
+    q, k, v, beta, g = make(case)
+    beta[::3] = 0
+    grads = linattn.delta_backward(q, k, v, beta, g, **case.options)
+    twin = ref.delta_backward(q, k, v, beta, g, **case.options)
+    assert grads[3][::3].all()
+    for x, y in zip(grads, twin, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-12)
+
+
+SCRIPT = """
+import resource, sys
+import linattn, numpy as np
+
+def peak():
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+n, d = 2**18, 64
+q, v, g = (np.full((n, d), 0.125, "f4") for _ in range(3))
+beta = np.full(n, 0.5, "f4")
+few = slice(3000)
+linattn.delta_backward(q[few], q[few], v[few], beta[few], g[few])
+before = peak()
+result = linattn.delta_backward(q, q, v, beta, g)
+print((peak() - before - sum(x.nbytes for x in result)) / 2**20)
+"""
+
+
+GARBAGE = """
+import linattn, numpy as np
+from delta_cases import SIZES, Delta, check
+for n, d, m in SIZES[::4]:
+    for channels in (False, True):
+        for isa in linattn._config.available_isas():
+            linattn.set_isa(isa)
+            np.full(2**22, np.nan)  # freed at once, and the next to be handed out
+            check(linattn, Delta(n, d, m, channels=channels))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="settings of glibc")
+def test_scratch_is_written_before_it_is_read(interpreter):
+    """Fresh memory is zeros too often to notice; here it is NaN, which even times 0 shows."""
+    large = str(2**30)  # never fresh pages from the system, never any handed back
+    interpreter(GARBAGE, MALLOC_MMAP_THRESHOLD_=large, MALLOC_TRIM_THRESHOLD_=large)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs getrusage")
+def test_memory(interpreter):
+    """The square root of the chunks, not the states of all tokens, nor of all chunks (256 MiB)."""
+    stdout, _ = interpreter(SCRIPT)
+    assert float(stdout) <= 8
