@@ -47,7 +47,7 @@ FN(causal)(const struct la_head *h)
     struct FN(scan) c = {
         .K = h->d, .W = FN(round_up)(h->m, VL), .a = r.a, .b = r.b, .v = r.v,
         .lda = r.ldd, .ldb = r.ldd, .ldv = r.ldm, .x = r.x, .ldx = r.rows,
-        .o = r.o, .ldo = r.ldm, .s = r.s, .pass = 16,
+        .o = r.o, .ldo = r.ldm, .s = r.s,
     };
     FN(load_state)(r.s, &h->s0, h->d, h->m);
     FN(compensate)(&c, r.e, h->n, r.rows);

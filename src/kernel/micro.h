@@ -25,8 +25,6 @@ struct FN(scan) {
     T *s;                      /* K rounded up to MR, times W */
     T *e;                      /* what rounding has kept from S so far, or NULL */
     int upper;                 /* X keeps j >= i instead of j <= i */
-    ptrdiff_t pass;            /* rows of S read per pass, or 0 for KC: equal products
-                                * in a chain of 64 are off by 20 u, of 16 by 5 u */
 };
 
 /* c (rows, nr) += A (rows, k) B (k, nr), where A's rows are ai apart and its
@@ -117,7 +115,6 @@ FN(read_tile)(const struct FN(scan) *c, ptrdiff_t col, const T *s, ptrdiff_t k,
               ptrdiff_t kc, ptrdiff_t i, const int rows, const int nr)
 {
     const ptrdiff_t lds = nr * VL;
-    int add = k > 0;
     vec acc[2 * LA_TR][NR];
     FN(clear_tile)(acc, rows, nr);
     if (k == 0 && c->bias != NULL) {
@@ -129,23 +126,17 @@ FN(read_tile)(const struct FN(scan) *c, ptrdiff_t col, const T *s, ptrdiff_t k,
     }
     if (k == 0 && c->x != NULL) {
         FN(tile_triangle)(acc, c, i, rows, nr, c->v + col);
-        if (c->pass != 0) {
-            FN(store_tile)(c, col, i, acc, 0, rows, nr);
-            FN(clear_tile)(acc, rows, nr);
-            add = 1;
-        }
     }
     FN(tile)(acc, rows, nr, c->a + i * c->lda + k, c->lda, 1, s + k * lds, lds, kc);
-    FN(store_tile)(c, col, i, acc, add, rows, nr);
+    FN(store_tile)(c, col, i, acc, k > 0, rows, nr);
 }
 
 /* O = bias + X V + A S for one column tile of nr vectors. */
 INLINE void
 FN(read_tiles)(const struct FN(scan) *c, ptrdiff_t col, const T *s, const int nr)
 {
-    const ptrdiff_t pass = c->pass != 0 ? c->pass : KC;
-    for (ptrdiff_t k = 0; k == 0 || k < c->K; k += pass) {
-        const ptrdiff_t kc = c->K - k < pass ? c->K - k : pass;
+    for (ptrdiff_t k = 0; k == 0 || k < c->K; k += KC) {
+        const ptrdiff_t kc = c->K - k < KC ? c->K - k : KC;
         ptrdiff_t i = 0;
         for (; nr <= NR / 2 && i + 2 * LA_TR <= c->rows; i += 2 * LA_TR) {
             FN(read_tile)(c, col, s, k, kc, i, 2 * LA_TR, nr);
@@ -157,6 +148,15 @@ FN(read_tiles)(const struct FN(scan) *c, ptrdiff_t col, const T *s, const int nr
             FN(read_tile)(c, col, s, k, kc, i, MR, nr);
         }
     }
+}
+
+/* What rounding kept from sum = old + more; nothing where the sum is inf or NaN, so that
+ * an inf stays one. */
+INLINE vec
+FN(lost)(vec old, vec more, vec sum)
+{
+    const vec lost = more - (sum - old);
+    return FN(keep)(lost == lost, lost);
 }
 
 /* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
@@ -181,7 +181,7 @@ FN(write_tile)(const struct FN(scan) *c, ptrdiff_t col, T *s, T *e, ptrdiff_t l,
             const vec sum = old + more;
             FN(store)(&s[at], sum);
             if (e != NULL) {
-                FN(store)(&e[at], more - (sum - old));
+                FN(store)(&e[at], FN(lost)(old, more, sum));
             }
         }
     }

@@ -100,7 +100,7 @@ FN(noncausal)(const struct la_head *h)
     const struct FN(noncausal_room) r = FN(noncausal_room)(h, h->scratch, 0);
     struct FN(scan) c = {
         .K = h->d, .W = FN(round_up)(h->m, VL), .a = r.a, .lda = r.ldd, .o = r.v,
-        .ldo = r.ldm, .s = r.s, .pass = 32,
+        .ldo = r.ldm, .s = r.s,
     };
     if (FN(sum_keys)(h, &r)) {
         return 1;

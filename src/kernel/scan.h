@@ -57,11 +57,12 @@ FN(score_sums)(T *sum, const struct FN(scan) *c, const T *z)
 }
 
 /* Lets the sum over so many tokens, in chunks of `rows`, be compensated, where there
- * are enough chunks to need it: it costs a second state's traffic. */
+ * are enough chunks to need it: it costs a second state's traffic.  Fewer chunks keep
+ * within the bound unless all are alike. */
 static void
 FN(compensate)(struct FN(scan) *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
 {
-    c->e = tokens > 16 * rows ? e : NULL;
+    c->e = tokens > 256 * rows ? e : NULL;
     if (c->e != NULL) {
         FN(clear)(e, FN(state_size)(c->K, c->W));
     }
@@ -75,7 +76,7 @@ FN(add_to_sum)(T *sum, T *lost, vec more)
 {
     const vec old = FN(load)(sum), all = FN(load)(lost) + more, new = old + all;
     FN(store)(sum, new);
-    FN(store)(lost, all - (new - old));
+    FN(store)(lost, FN(lost)(old, all, new));
 }
 
 /* Row i of zs = z + b_0 + ... + b_i; z, of which `lost` is missing, is left at the
