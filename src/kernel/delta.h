@@ -17,7 +17,7 @@
 static ptrdiff_t
 FN(delta_chunk)(ptrdiff_t d)
 {
-    return d <= 64 ? 16 : 32;
+    return d <= 128 ? 16 : 32;
 }
 
 INLINE void
@@ -75,6 +75,40 @@ FN(take_strength)(struct FN(arena) *arena, const struct la_head *h, ptrdiff_t ro
     return (struct FN(strength)){FN(take)(arena, rows * ld), ld, step};
 }
 
+/* b = phi(k) of the tokens t; 0 where no key exists. */
+static void
+FN(load_features)(const struct la_head *h, struct FN(span) t, T *b, ptrdiff_t ldd)
+{
+    const ptrdiff_t all = FN(round_up)(t.rows, MR);
+    t.rows = FN(keys_left)(h, t);
+    FN(load_mapped)(b, ldd, &h->k, t, h->d, h->map);
+    FN(clear_rows)(b, ldd, t.rows, all);
+}
+
+/* The values of the tokens t: where they lie, if that is as whole vectors and all
+ * exist, or their copy in the block. */
+static struct la_array
+FN(values)(const struct la_head *h, struct FN(span) t, T *block, ptrdiff_t ldm)
+{
+    struct la_array v = h->v;
+    struct FN(span) some = t;
+    some.rows = FN(keys_left)(h, t);
+    if (v.type == LA_NATIVE && v.cs == (ptrdiff_t)sizeof(T) && h->m % VL == 0 &&
+        some.rows == t.rows && t.rows % MR == 0) {
+        v.data += t.first * v.rs;
+        for (ptrdiff_t i = 0; i < t.rows; i++) {
+            for (ptrdiff_t j = 0; j < h->m; j += VL) {
+                __builtin_prefetch(v.data + (t.next - t.first + i) * v.rs + j * v.cs);
+            }
+        }
+        return v;
+    }
+    FN(load_plain)(block, ldm, &h->v, some, h->m);
+    FN(clear_rows)(block, ldm, some.rows, FN(round_up)(t.rows, MR));
+    return (struct la_array){(char *)block, ldm * (ptrdiff_t)sizeof(T), sizeof(T),
+                             LA_NATIVE};
+}
+
 /* One chunk on its way through the columns of the state. */
 struct FN(writing) {
     struct FN(scan) read;  /* B S, with A S below it where outputs are wanted */
@@ -82,8 +116,8 @@ struct FN(writing) {
     ptrdiff_t rows, keys;  /* tokens, a multiple of MR; those that have a key */
     const T *l, *p;        /* stril(B B^T), tril(A B^T) or NULL; (rows, ldx) */
     ptrdiff_t ldx;
-    const T *v;            /* (rows, ldm), as are U and E */
-    T *u, *e;              /* e is NULL where errors are not wanted */
+    struct la_array v;     /* its rows, by whole vectors */
+    T *u, *e;              /* (rows, ldm); e is NULL where errors are not wanted */
     ptrdiff_t ldm;
     struct FN(strength) beta;
 };
@@ -95,13 +129,13 @@ FN(substitute)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
 {
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         const T *l = c->l + i * c->ldx;
-        const T *v = c->v + i * c->ldm + col;
+        const char *v = c->v.data + i * c->v.rs + col * (ptrdiff_t)sizeof(T);
         vec y[MR][NR];
         FN(tile_load)(y, nr, c->read.o + i * c->read.ldo + col, c->read.ldo);
         FN(tile)(y, MR, nr, l, c->ldx, 1, c->u + col, c->ldm, i);
         LA_EACH(r, MR) {
             LA_EACH(j, nr) {
-                const vec e = FN(load)(&v[r * c->ldm + j * VL]) - y[r][j];
+                const vec e = FN(load_any)(v + r * c->v.rs + j * LA_VBYTES) - y[r][j];
                 if (c->e != NULL) {
                     FN(store)(&c->e[(i + r) * c->ldm + col + j * VL], e);
                 }
@@ -192,7 +226,7 @@ FN(delta_columns)(const struct FN(writing) *c)
 
 struct FN(delta_room) {
     ptrdiff_t rows, ldd, ldm;
-    T *ba, *v, *u, *o, *l, *p, *s, *scale;
+    T *ba, *v, *o, *l, *p, *s, *scale;
     struct FN(strength) beta;
     size_t bytes;
 };
@@ -207,7 +241,6 @@ FN(delta_room)(const struct la_head *h, void *scratch)
     r.ldm = FN(ld)(h->m);
     r.ba = FN(take)(&arena, 2 * r.rows * r.ldd);
     r.v = FN(take)(&arena, r.rows * r.ldm);
-    r.u = FN(take)(&arena, r.rows * r.ldm);
     r.o = FN(take)(&arena, 2 * r.rows * r.ldm);
     r.l = FN(take)(&arena, r.rows * r.rows);
     r.p = FN(take)(&arena, r.rows * r.rows);
@@ -241,14 +274,14 @@ FN(delta)(const struct la_head *h)
     const struct FN(delta_room) r = FN(delta_room)(h, h->scratch);
     const struct FN(scan) state = {.K = h->d, .W = FN(round_up)(h->m, VL), .s = r.s};
     struct FN(writing) c = {
-        .read = state, .write = state, .l = r.l, .p = r.p, .ldx = r.rows, .v = r.v,
-        .u = r.u, .ldm = r.ldm, .beta = r.beta,
+        .read = state, .write = state, .l = r.l, .p = r.p, .ldx = r.rows,
+        .u = r.o, .ldm = r.ldm, .beta = r.beta, /* U in the place of B S */
     };
     c.read.a = c.write.b = r.ba;
     c.read.lda = c.write.ldb = r.ldd;
     c.read.o = r.o;
     c.read.ldo = c.write.ldv = r.ldm;
-    c.write.v = r.u;
+    c.write.v = r.o;
     FN(load_state)(r.s, &h->s0, h->d, h->m);
     FN(factors)(h, r.scale, r.rows);
     for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
@@ -260,7 +293,8 @@ FN(delta)(const struct la_head *h)
         c.read.rows = 2 * c.rows;
         c.keys = FN(keys_left)(h, t);
         T *const a = r.ba + c.rows * r.ldd;
-        FN(load_keys)(h, t, r.ba, r.ldd, r.v, r.ldm);
+        FN(load_features)(h, t, r.ba, r.ldd);
+        c.v = FN(values)(h, t, r.v, r.ldm);
         FN(load_strength)(h, t, &r.beta);
         FN(load_mapped)(a, r.ldd, &h->q, t, h->d, h->map);
         FN(triangle)(r.l, r.rows, r.ba, r.ba, r.ldd, c.rows, h->d);

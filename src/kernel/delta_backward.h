@@ -93,7 +93,7 @@ FN(delta_errors)(const struct la_head *h, const struct FN(delta_backward_room) *
 {
     const struct FN(scan) state = {.K = h->d, .W = FN(round_up)(h->m, VL), .s = r->s};
     struct FN(writing) c = {
-        .read = state, .write = state, .l = r->l, .ldx = r->rows, .v = r->v,
+        .read = state, .write = state, .l = r->l, .ldx = r->rows,
         .u = r->u, .e = r->e, .ldm = r->ldm, .beta = r->beta,
     };
     c.read.a = c.write.b = r->ab;
@@ -112,7 +112,8 @@ FN(delta_errors)(const struct la_head *h, const struct FN(delta_backward_room) *
         const struct FN(span) t = FN(span)(i, r->rows, i + r->rows, h->n);
         c.rows = c.read.rows = c.write.rows = FN(round_up)(t.rows, MR);
         c.keys = FN(keys_left)(h, t);
-        FN(load_keys)(h, t, r->ab, r->ldd, r->v, r->ldm);
+        FN(load_features)(h, t, r->ab, r->ldd);
+        c.v = FN(values)(h, t, r->v, r->ldm);
         FN(load_strength)(h, t, &r->beta);
         FN(triangle)(r->l, r->rows, r->ab, r->ab, r->ldd, c.rows, h->d);
         FN(delta_columns)(&c);
@@ -127,11 +128,10 @@ FN(load_errors)(const struct la_head *h, const struct FN(delta_backward_room) *r
                 struct FN(span) t, T *b)
 {
     const ptrdiff_t all = FN(round_up)(t.rows, MR);
+    FN(load_features)(h, t, b, r->ldd);
     FN(load_strength)(h, t, &r->beta);
     t.rows = FN(keys_left)(h, t);
-    FN(load_mapped)(b, r->ldd, &h->k, t, h->d, h->map);
     FN(load_plain)(r->e, r->ldm, &r->errors, t, h->m);
-    FN(clear_rows)(b, r->ldd, t.rows, all);
     FN(clear_rows)(r->e, r->ldm, t.rows, all);
     for (ptrdiff_t i = 0; i < all; i++) {
         for (ptrdiff_t j = 0; j < r->ldm; j += VL) {
