@@ -213,7 +213,7 @@ def delta_backward(
     Notes
     -----
     About 18 n d m floating-point operations a head.  Memory beyond the arrays: about
-    2 sqrt(n / 16) + 3 states of d m numbers a thread (n / 32 where d > 64), 4 MiB for
+    2 sqrt(n / 16) + 3 states of d m numbers a thread (n / 32 where d > 128), 4 MiB for
     n = 262,144 and d = m = 64 in float32, and never the states of all tokens; with
     16-bit operands n m float32 numbers more.
 
@@ -349,12 +349,10 @@ def delta_step(
     q, k, v, batch = _check.token(name, q, k, v)
     m = v.shape[-1]
     beta, per_channel, shape = _check.strength(name, beta, (q, k, v), (*batch, m), 1)
-    gufunc = _check.lookup(name, DELTA_STEP, feature_map, True)
+    gufunc = _check.lookup(name, DELTA_STEP, feature_map, per_channel)
     numbers = scalars(name, q, k, v, scale, 0.0, False)
     batch, core = shape[:-1], (q.shape[-1], m)
     s, _ = _check.state(name, "state", state, batch, core, _check.state_dtype(q, k, v, beta), False)
-    if not per_channel:
-        beta = np.broadcast_to(beta[..., None], (*beta.shape, m))
     if in_place:
         _check.in_place(name, s, None, batch)
     else:
