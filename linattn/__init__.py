@@ -13,6 +13,8 @@ from ._version import __version__
 from .attention import causal, noncausal, step
 from .backward import causal_backward, noncausal_backward
 from .delta import delta, delta_backward, delta_step
+from .linformer import linformer, linformer_backward
+from .softmax import softmax_attention, softmax_attention_backward
 from .streaming import blocks, stream
 
 __all__ = [
@@ -27,11 +29,15 @@ __all__ = [
     "feature_maps",
     "get_isa",
     "get_num_threads",
+    "linformer",
+    "linformer_backward",
     "noncausal",
     "noncausal_backward",
     "set_isa",
     "set_num_threads",
     "show_config",
+    "softmax_attention",
+    "softmax_attention_backward",
     "step",
     "stream",
     "ufuncs",

@@ -156,6 +156,13 @@ def in_place(function: str, s: np.ndarray, z: np.ndarray | None, batch: tuple) -
             )
         if not array.flags.writeable:
             raise ValueError(f"{function}: state.{field} is read-only; expected a writeable array")
+        if not array.flags.c_contiguous and any(
+            step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)
+        ):
+            raise ValueError(
+                f"{function}: state.{field} repeats its memory (strides {array.strides}); "
+                "expected an array to be updated in place"
+            )
 
 
 def cotangent(function: str, g: Any, expected: tuple) -> Any:
@@ -231,13 +238,17 @@ def out(function: str, x: Any, expected: tuple, *operands: Any, name: str = "out
 
 
 def result_dtype(*operands: Any) -> np.dtype:
-    """The first of float16, bfloat16, float32 and float64 that every operand casts to."""
+    """The first of float16, bfloat16, float32 and float64 that every operand casts to; float64
+    where all are integers, as NumPy has it for integers and a Python float."""
     first = operands[0].dtype
     if first in _FAST or first.name == "bfloat16":
         if all(x.dtype == first for x in operands[1:]):
             return first
     dtypes = {x.dtype for x in operands}
-    for candidate in (np.float16, np.float32):
+    if all(dtype.kind in "biu" for dtype in dtypes):
+        return np.dtype(np.float64)
+    brain = (dtype for dtype in dtypes if dtype.name == "bfloat16")
+    for candidate in (np.float16, *brain, np.float32):
         if all(np.can_cast(dtype, candidate) for dtype in dtypes):
             return np.dtype(candidate)
     return np.dtype(np.float64)
@@ -295,14 +306,16 @@ def state(
     name: str,
     x: Any,
     lead: tuple,
-    core: tuple[int, int],
+    core: tuple[int, ...],
     dtype: np.dtype,
     normalize: bool,
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The arrays s and z of a state whose leading axes broadcast to ``lead``."""
+    """The arrays s (..., *core) and z (..., *core[:-1]), leading axes broadcasting to ``lead``."""
     if _fits(x, lead, core, dtype, normalize):
         return x[:2]
     try:
+        if isinstance(x, np.ndarray):
+            raise TypeError
         s, z, *rest = x
     except (TypeError, ValueError):
         raise TypeError(
@@ -314,11 +327,10 @@ def state(
         raise ValueError(f"{function}: {name}.z is None; expected an array, as normalize is True")
     if not normalize and z is not None:
         raise ValueError(f"{function}: {name}.z is given; expected None, as normalize is False")
-    f, m = core
-    for field, array, shape in (("s", s, (f, m)), ("z", z, (f,))):
+    for field, array, shape in (("s", s, core), ("z", z, core[:-1])):
         if array is None and field == "z":
             continue
-        if not isinstance(array, np.ndarray):
+        if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
             raise TypeError(
                 f"{function}: {name}.{field} is a {type(array).__name__}; expected a NumPy array"
             )
@@ -343,7 +355,7 @@ def _fits(x: Any, lead: tuple, core: tuple, dtype: np.dtype, normalize: bool) ->
         return False
     if not normalize or z is None:
         return z is None and not normalize
-    return type(z) is np.ndarray and z.dtype == dtype and z.shape == lead + core[:1]
+    return type(z) is np.ndarray and z.dtype == dtype and z.shape == lead + core[:-1]
 
 
 def _broadcasts_to(shape: tuple, target: tuple) -> bool:

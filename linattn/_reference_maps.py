@@ -6,6 +6,7 @@ comparison therefore looks at the real part, and is written so that NaN falls th
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -105,6 +106,143 @@ class DPFP:
     def _products(self, x: Array) -> Array:
         r = _relu(np.concatenate([x, -x], -1))
         return np.concatenate([r * np.roll(r, i, -1) for i in range(1, self.nu + 1)], -1)
+
+
+@dataclass(frozen=True)
+class SumNormalized:
+    """``phi(x) / (sum phi(x) + eps)``.  Schlag et al. 2021, eq. 26."""
+
+    feature_map: FeatureMap
+    eps: float = 1e-6
+
+    def __call__(self, x: Array) -> Array:
+        y = self.feature_map(x)
+        return y / (y.sum(-1, keepdims=True) + self.eps)
+
+    def backward(self, x: Array, grad: Array) -> Array:
+        y = self.feature_map(x)
+        t = y.sum(-1, keepdims=True) + self.eps
+        inner = grad / t - (grad * y).sum(-1, keepdims=True) / t**2
+        return self.feature_map.backward(x, inner)
+
+
+@dataclass(frozen=True)
+class Fourier:
+    """``[sin u, cos u] / sqrt m``, ``u = sqrt(temperature) x omega``.  Peng et al. 2021, eq. 3."""
+
+    omega: Array
+    temperature: float = 1.0
+
+    def __call__(self, x: Array) -> Array:
+        u = self.temperature**0.5 * (x @ self.omega)
+        return np.concatenate([np.sin(u), np.cos(u)], -1) / u.shape[-1] ** 0.5
+
+    def backward(self, x: Array, grad: Array) -> Array:
+        sin, cos = np.split(self(x), 2, -1)
+        of_sin, of_cos = np.split(grad, 2, -1)
+        return self.temperature**0.5 * (of_sin * cos - of_cos * sin) @ self.omega.T
+
+
+@dataclass(frozen=True)
+class Positive:
+    """``exp(u - |x'|^2 / 2) / sqrt m``, ``x' = sqrt(temperature) x``, ``u = x' omega``.
+
+    omega holds opposite directions side by side for the hyperbolic variant.
+    Choromanski et al. 2021, eq. 5-7.
+    """
+
+    omega: Array
+    temperature: float
+
+    def __call__(self, x: Array) -> Array:
+        x = self.temperature**0.5 * x
+        exponent = x @ self.omega - (x * x).sum(-1, keepdims=True) / 2
+        return np.exp(exponent) / self.omega.shape[-1] ** 0.5
+
+    def backward(self, x: Array, grad: Array) -> Array:
+        du = grad * self(x)
+        inner = du.sum(-1, keepdims=True) * self.temperature * x
+        return self.temperature**0.5 * du @ self.omega.T - inner
+
+
+@dataclass(frozen=True)
+class Generalized:
+    """``fn(u) / sqrt m``, ``u = sqrt(temperature) x omega``.  Choromanski et al. 2021, 2.2."""
+
+    omega: Array
+    fn: str = "relu"
+    temperature: float = 1.0
+
+    def __call__(self, x: Array) -> Array:
+        u = self.temperature**0.5 * (x @ self.omega)
+        return MAPS[self.fn](u) / u.shape[-1] ** 0.5
+
+    def backward(self, x: Array, grad: Array) -> Array:
+        u = self.temperature**0.5 * (x @ self.omega)
+        du = MAPS[self.fn].backward(u, grad) / u.shape[-1] ** 0.5
+        return self.temperature**0.5 * du @ self.omega.T
+
+
+@dataclass(frozen=True)
+class Feedforward:
+    """``f(x W) * sigmoid(gate)``, unit by unit; f is softplus in the last.
+
+    Yorsh and Kovalenko 2022.  The gradient is that of x alone.
+    """
+
+    weights: tuple
+
+    def __call__(self, x: Array) -> Array:
+        for i, unit in enumerate(self.weights):
+            x = self._parts(i, unit, x)[-1]
+        return x
+
+    def backward(self, x: Array, grad: Array) -> Array:
+        tape = [x]
+        for i, unit in enumerate(self.weights):
+            tape.append(self._parts(i, unit, tape[-1])[-1])
+        for i in reversed(range(len(self.weights))):
+            unit = self.weights[i]
+            f, slope, gate, _ = self._parts(i, unit, tape[i])
+            dx = (grad * slope * gate) @ unit[0].mT
+            if len(unit) > 1:
+                db = grad * f * gate * (1 - gate)
+                for w in reversed(unit[1:]):
+                    db = db @ w.mT
+                dx = dx + db
+            grad = dx
+        return grad
+
+    def _parts(self, i: int, unit, x: Array):
+        """f(x W), f'(x W), the gate, and the output."""
+        a = x @ unit[0]
+        phi = MAPS["softplus" if i == len(self.weights) - 1 else "identity"]
+        gate = np.ones_like(a)
+        if len(unit) > 1:
+            b = x
+            for w in unit[1:]:
+                b = b @ w
+            gate = _softplus_derivative(b)
+        return phi(a), phi.backward(a, np.ones_like(a)), gate, phi(a) * gate
+
+
+def twin(feature_map) -> FeatureMap:
+    """The twin of an object of `linattn.feature_maps`, by the name of its class."""
+    kind, get_parameter = type(feature_map).__name__, partial(getattr, feature_map)
+    if kind == "Elementwise":
+        return MAPS[feature_map.name]
+    if kind == "SumNormalized":
+        return SumNormalized(twin(feature_map.feature_map), feature_map.eps)
+    if kind == "PositiveRandomFeatures":
+        omega = feature_map.omega
+        omega = np.concatenate([omega, -omega], 1) if feature_map.hyperbolic else omega
+        return Positive(omega, feature_map.temperature)
+    return {
+        "DPFP": DPFP,
+        "RandomFourierFeatures": Fourier,
+        "GeneralizedRandomFeatures": Generalized,
+        "FeedforwardKernel": Feedforward,
+    }[kind](*map(get_parameter, feature_map._parameters))
 
 
 def get(feature_map: str | FeatureMap) -> FeatureMap:

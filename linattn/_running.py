@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _check, attention, backward
+from . import _check, _packed, attention, backward
 from ._linattn import tasks
 from ._state import State
 from .feature_maps import PositiveRandomFeatures
 
 BITS = 96  #: a state's scale moves by so many powers of two, see STEP_HIGH in running.h
-BLOCK = 512  #: tokens mapped at a time
+BLOCK = 1024  #: tokens mapped at a time
 
 
 class _Segment(NamedTuple):
@@ -40,12 +41,10 @@ class _Call:
         q, k, v, shape = _check.qkv(name, q, k, v, same_length=True)
         self.dtype = _check.result_dtype(q, k, v)
         self.batch, self.n, self.shape = shape[:-2], shape[-2], shape
-        cast = (
-            lambda x: np.broadcast_to(  # noqa: E731
-                np.asarray(x, self.dtype), (*self.batch, *x.shape[-2:])
-            )
+        self.q, self.k, self.v = (
+            np.broadcast_to(np.asarray(x, self.dtype), (*self.batch, *x.shape[-2:]))
+            for x in (q, k, v)
         )
-        self.q, self.k, self.v = cast(q), cast(k), cast(v)
         self.grad = None
         if grad_out is not None:
             self.grad = np.broadcast_to(
@@ -152,7 +151,11 @@ def causal(
     return_state: bool = False, out: np.ndarray | None = None, **options: Any,
 ) -> Any:  # fmt: skip
     """`linattn.causal` with positive random features and a normaliser."""
-    _not_packed("causal", cu_seqlens)
+    if cu_seqlens is not None:
+        return _packed.causal(
+            partial(causal, operator, phi, **options), q, k, v, cu_seqlens, key_lengths,
+            initial_state, return_state, out,
+        )  # fmt: skip
     call = _Call("causal", phi, q, k, v, None, key_lengths, initial_state)
     if out is not None:
         _check.out("causal", out, call.shape, call.q, call.k, call.v)
@@ -192,7 +195,11 @@ def causal_backward(
 ) -> tuple[Any, ...]:  # fmt: skip
     """`linattn.causal_backward` likewise; the scales count as constants, exact for eps = 0."""
     name = "causal_backward"
-    _not_packed(name, cu_seqlens)
+    if cu_seqlens is not None:
+        return _packed.causal_backward(
+            partial(causal_backward, operator, phi, **options), q, k, v, grad_out, cu_seqlens,
+            key_lengths, initial_state, grad_state,
+        )  # fmt: skip
     call = _Call(name, phi, q, k, v, grad_out, key_lengths, initial_state)
     last = State(*(np.zeros_like(x) for x in call.state[:2]))
     if grad_state is not None:
@@ -208,7 +215,7 @@ def causal_backward(
         )  # fmt: skip
         last.s[part.head] = behind.s * part.factor[..., None]
         last.z[part.head] = behind.z * part.factor
-        dq[rows] = phi._pull(call.q, da * part.a, da.shape[:-1] + call.q.shape[-1:])
+        dq[rows] = phi._pull(da * part.a)
         dk[rows] = phi.exponent_gradient(call.k[rows], db * part.b)
     grads = backward._sum_all((dq, dk, dv), tuple(map(np.asarray, (q, k, v))))
     with_state = initial_state is not None or grad_state is not None
@@ -234,7 +241,7 @@ def noncausal_backward(
         a, b, v, grad_out, feature_map="identity", key_lengths=key_lengths, **options
     )
     da, db = da * a, db * b
-    dq = phi._pull(q, da, da.shape[:-1] + q.shape[-1:])
+    dq = phi._pull(da)
     dk = phi.exponent_gradient(k, db)
     return (*backward._sum_all((dq, dk), (q, k)), dv)
 
@@ -252,14 +259,6 @@ def _over_all(name: str, phi: PositiveRandomFeatures, q, k, v, key_lengths) -> t
     top = np.where(there, exponents, -np.inf).max(-2, initial=-np.inf)
     a, b, _, _ = tasks["running_features"](q, k, omega, factor, dtype.type(keys), top)
     return a, b, q, k
-
-
-def _not_packed(name: str, cu_seqlens: Any) -> None:
-    if cu_seqlens is not None:
-        raise ValueError(
-            f"{name}: cu_seqlens is given, and the feature map PositiveRandomFeatures rescales "
-            "as it goes; expected one call a sequence"
-        )
 
 
 def _factor(before: np.ndarray, after: np.ndarray) -> np.ndarray:

@@ -20,13 +20,13 @@ LONG = 2**17  # tokens
 FEW = 2  # heads
 
 
-def worthwhile(shape: tuple, out: Any, *operands: Any) -> bool:
+def worthwhile(shape: tuple, *operands: Any) -> bool:
     """Whether to cut a call with output (..., n, m) into segments."""
     return (
         shape[-2] >= LONG
         and math.prod(shape[:-2]) <= FEW
         and all(type(x) is np.ndarray for x in operands)
-        and (out is None or not any(np.may_share_memory(out, x) for x in operands))
+        and len({x.dtype for x in operands}) == 1  # or sums might be narrower than the result
     )
 
 
@@ -35,7 +35,8 @@ def causal(key: tuple, q, k, v, numbers: tuple, start: tuple, dtype: np.dtype, s
     n = shape[-2]
     length = n // SEGMENTS
     whole = length * SEGMENTS
-    o = np.empty(shape, dtype) if out is None else out
+    apart = out is not None and not any(np.may_share_memory(out, x) for x in (q, k, v))
+    o = out if apart else np.empty(shape, dtype)
     cut_k, cut_v = _cut(k, length), _cut(v, length)
     sums = STATE[key](cut_k[..., :-1, :, :], cut_v[..., :-1, :, :])
     sums = sums if isinstance(sums, tuple) else (sums,)
@@ -49,6 +50,9 @@ def causal(key: tuple, q, k, v, numbers: tuple, start: tuple, dtype: np.dtype, s
         q, k, v, tail = (x[..., whole:, :] for x in (q, k, v, o))
         starts = (last[0][..., 0, :, :], *(z[..., 0, :] for z in last[1:]))
         last = _run(key, q, k, v, numbers, starts, tail)
+    if out is not None and not apart:
+        out[...] = o
+        o = out
     return (o, *last)
 
 

@@ -82,8 +82,9 @@ def operands(
             np.broadcast_to(s, (*lead, f, m)),
             *((np.broadcast_to(z, (*lead, f)),) if normalize else ()),
         )
-    expected = (*batch, *(lead if packing.packed else ()))
-    s, z = _check.state(function, name, state, expected, core, dtype, normalize)
+    if packing.packed:
+        core = (*lead, f, m)
+    s, z = _check.state(function, name, state, batch, core, dtype, normalize)
     if not packing.packed:
         s = s[..., None, :, :]
         z = z[..., None, :] if normalize else None

@@ -104,7 +104,8 @@ def causal(
     if _mapped.outside(feature_map):
         return _mapped.call(
             causal, feature_map, q, k, v,
-            normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
+            normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths,
+            cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
         )  # fmt: skip
     gufunc = _check.lookup("causal", CAUSAL, feature_map, normalize)
     q, k, v, shape = _check.qkv("causal", q, k, v, same_length=True)
@@ -112,7 +113,7 @@ def causal(
     if out is not None:
         _check.out("causal", out, shape, q, k, v)
     single = key_lengths is None and cu_seqlens is None
-    segmented = single and _segments.worthwhile(shape, out, q, k, v)
+    segmented = single and _segments.worthwhile(shape, q, k, v)
     if single and initial_state is None and not return_state and not segmented:
         return gufunc(q, k, v, *numbers, out=out)
 

@@ -111,7 +111,8 @@ def causal_backward(
     if _mapped.outside(feature_map):
         return _mapped.call(
             causal_backward, feature_map, q, k, v, grad_out,
-            normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
+            normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths,
+            cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
         )  # fmt: skip
     name = "causal_backward"
     gufunc = _check.lookup(name, CAUSAL_BACKWARD, feature_map, normalize)

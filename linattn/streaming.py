@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from . import _check
 from ._state import State
 from .attention import causal
@@ -44,6 +46,10 @@ def blocks(size: int, *arrays: Any) -> Iterator[tuple]:
     [(4, 2), (4, 2), (2, 2)]
     """
     size = _check.positive("blocks", "size", size)
+    arrays = tuple(x if hasattr(x, "shape") else np.asarray(x) for x in arrays)
+    for x in arrays:
+        if len(x.shape) < 2:
+            raise ValueError(f"blocks: an array has shape {x.shape}; expected (..., n, d)")
     lengths = {x.shape[-2] for x in arrays}
     if len(lengths) > 1:
         shapes = ", ".join(str(x.shape) for x in arrays)
@@ -106,6 +112,9 @@ def stream(
     >>> np.allclose(np.concatenate(parts), linattn.causal(x, x, x))
     True
     """
+    for name in options:
+        if name not in ("feature_map", "normalize", "eps", "scale"):
+            raise TypeError(f"stream: {name} is no option of a stream; expected one of a chunk")
     bar = _progress_bar(total) if progress else None
     return _stream(chunks, initial_state, bar, options)
 

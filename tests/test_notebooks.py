@@ -16,6 +16,7 @@ FILES = sorted(NOTEBOOKS.glob("*.ipynb"))
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_runs(file, monkeypatch):
     monkeypatch.setenv("LINATTN_TIMING_LENGTHS", "200,400")
+    monkeypatch.setenv("LINATTN_STREAM_TOKENS", "200000")
     book = nbformat.read(file, as_version=4)
     nbclient.NotebookClient(book, timeout=300, kernel_name="python3").execute()
 
@@ -31,4 +32,4 @@ def test_is_committed_with_outputs(file):
 
 
 def test_there_are_some():
-    assert {file.stem for file in FILES} >= {"quickstart", "timing"}
+    assert {file.stem for file in FILES} >= {"feature_maps", "quickstart", "streaming", "timing"}

@@ -20,8 +20,8 @@ from .random_features import (
 NAMES = (*Elementwise.names, "dpfp")
 
 __all__ = [
-    "NAMES",
     "DPFP",
+    "NAMES",
     "Elementwise",
     "FeatureMap",
     "FeedforwardKernel",

@@ -14,7 +14,7 @@ class FeatureMap:
     """A map phi along the last axis, ``(..., n, d) -> (..., n, f)``.
 
     Maps are values: their parameters do not change, two with equal parameters are equal,
-    and they can be pickled.  float32 in gives float32 out; anything else float64.
+    and they can be pickled.  float32 and 16-bit numbers in give float32 out; anything else float64.
     """
 
     #: Names of the constructor's arguments, which are attributes as well.
@@ -59,7 +59,7 @@ class FeatureMap:
             raise ValueError(
                 f"{type(self).__name__}: x has shape {x.shape}; expected (..., n, {d})"
             )
-        return np.asarray(x, _check.result_dtype(x))
+        return np.asarray(x, working_dtype(x))
 
     def _gradient(self, x: np.ndarray, grad: Any) -> np.ndarray:
         """grad as an array of x's dtype, of the shape of phi(x)."""
@@ -186,6 +186,12 @@ class SumNormalized(FeatureMap):
         return (*np.shape(x)[:-1], y.shape[-1])
 
 
+def working_dtype(*operands: np.ndarray) -> np.dtype:
+    """What is computed in: float32 for 16-bit numbers as well."""
+    dtype = _check.result_dtype(*operands)
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
 def positive(function: str, name: str, x: Any, *, zero: bool = False) -> float:
     """x as a finite number above 0, or 0 where that is allowed."""
     x = _check.number(function, name, x)
@@ -208,7 +214,7 @@ def integer(function: str, name: str, x: Any) -> int:
 def parameter(function: str, name: str, x: Any, axes: int = 2) -> np.ndarray:
     """x as a read-only float array of parameters, of at least `axes` axes."""
     x = _check.operand(function, name, x, axes)
-    x = np.array(x, _check.result_dtype(x))
+    x = np.array(x, working_dtype(x))
     x.flags.writeable = False
     return x
 

@@ -121,10 +121,15 @@ class RandomFeatures(FeatureMap):
     def _directions(self) -> np.ndarray:
         return self.omega
 
-    def _pull(self, x: np.ndarray, du: np.ndarray, shape: tuple) -> np.ndarray:
+    @staticmethod
+    def _reshape(x: Any, y: np.ndarray) -> np.ndarray:
+        """y with the leading axes of x, which may be a single row."""
+        return y.reshape(*np.shape(x)[:-1], y.shape[-1])
+
+    def _pull(self, du: np.ndarray) -> np.ndarray:
         """The gradient of x from that of u = t x omega."""
         factor = math.sqrt(self.temperature)
-        return (du @ (factor * self._directions().T).astype(x.dtype)).reshape(shape)
+        return du @ (factor * self._directions().T).astype(du.dtype)
 
 
 class RandomFourierFeatures(RandomFeatures):
@@ -173,11 +178,11 @@ class RandomFourierFeatures(RandomFeatures):
         self.temperature = positive("RandomFourierFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:
-        shape, (x, omega, factor) = np.shape(x), self._operands(x)
+        rows, omega, factor = self._operands(x)
         m = omega.shape[1]
-        y = np.empty((*x.shape[:-1], 2 * m), x.dtype)
-        tasks["fourier_features"](x, omega, factor, out=(y[..., :m], y[..., m:]))
-        return y.reshape(*shape[:-1], 2 * m)
+        y = np.empty((*rows.shape[:-1], 2 * m), rows.dtype)
+        tasks["fourier_features"](rows, omega, factor, out=(y[..., :m], y[..., m:]))
+        return self._reshape(x, y)
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
         x = self._input(x, self.omega.shape[0])
@@ -185,7 +190,7 @@ class RandomFourierFeatures(RandomFeatures):
         y = self(x)
         du = grad[..., :m] * y[..., m:]
         du -= grad[..., m:] * y[..., :m]
-        return self._pull(x, du, x.shape)
+        return self._pull(du)
 
     def features(self, d: int) -> int:
         return 2 * self.omega.shape[1]
@@ -253,8 +258,7 @@ class PositiveRandomFeatures(RandomFeatures):
         self.temperature = positive("PositiveRandomFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:
-        shape, operands = np.shape(x), self._operands(x)
-        return tasks["positive_features"](*operands).reshape(*shape[:-1], -1)
+        return self._reshape(x, tasks["positive_features"](*self._operands(x)))
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
         x = self._input(x, self.omega.shape[0])
@@ -264,7 +268,7 @@ class PositiveRandomFeatures(RandomFeatures):
 
     def exponent_gradient(self, x: np.ndarray, du: np.ndarray) -> np.ndarray:
         """The gradient of x from that of the exponents u - |x'|^2 / 2."""
-        dx = self._pull(x, du, x.shape)
+        dx = self._pull(du)
         dx -= x.dtype.type(self.temperature) * du.sum(-1, keepdims=True) * x
         return dx
 
@@ -325,8 +329,7 @@ class GeneralizedRandomFeatures(RandomFeatures):
         self.temperature = positive("GeneralizedRandomFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:
-        shape, operands = np.shape(x), self._operands(x)
-        return tasks[f"{self.fn}_features"](*operands).reshape(*shape[:-1], -1)
+        return self._reshape(x, tasks[f"{self.fn}_features"](*self._operands(x)))
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
         x = self._input(x, self.omega.shape[0])
@@ -335,7 +338,7 @@ class GeneralizedRandomFeatures(RandomFeatures):
         u = rows @ (factor * omega)
         du = tasks[f"{self.fn}_backward"](u, grad.reshape(u.shape))
         du *= x.dtype.type(1 / math.sqrt(self.omega.shape[1]))
-        return self._pull(x, du, x.shape)
+        return self._pull(du).reshape(x.shape)
 
     def features(self, d: int) -> int:
         return self.omega.shape[1]

@@ -1,7 +1,7 @@
 /* interrupt.h: Ctrl-C during a long call, and the exceptions that inner loops raise.
  *
- * A ufunc goes on to its next inner loop after one that raised an exception, so that each
- * asks first whether one is pending. */
+ * A ufunc goes on to its next inner loop after one that raised an exception, so that
+ * each asks first whether one is pending. */
 #ifndef LA_INTERRUPT_H
 #define LA_INTERRUPT_H
 
@@ -25,8 +25,8 @@ void la_interrupt_start(struct la_interrupt *interrupt);
 /* Takes the GIL and looks for signals; a Python exception is then set. */
 void la_interrupt_look(struct la_interrupt *interrupt);
 
-/* What kernels poll, with a la_interrupt: nonzero means to give up.  The caller's thread
- * looks for signals now and then, a worker only asks whether there was one. */
+/* What kernels poll, with a la_interrupt: nonzero means to give up.  The caller's
+ * thread looks for signals now and then, a worker only asks whether there was one. */
 int la_interrupt_caller(void *interrupt);
 int la_interrupt_worker(void *interrupt);
 

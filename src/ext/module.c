@@ -155,9 +155,17 @@ new_gufunc(int form, int map, int normalize)
     }
     g->loops[NLOOPS] = (struct la_loop){f, forms[form].op, (enum la_map)map, LA_F32,
                                         LA_BFLOAT, normalize};
-    return PyUFunc_FromFuncAndDataAndSignature(functions, g->data, g->types, NLOOPS,
-                                               f->nin, f->nout, PyUFunc_None, g->name,
-                                               g->doc, 0, signature);
+    PyObject *gufunc = PyUFunc_FromFuncAndDataAndSignature(
+        functions, g->data, g->types, NLOOPS, f->nin, f->nout, PyUFunc_None, g->name,
+        g->doc, 0, signature);
+    if (gufunc != NULL && forms[form].name[0] == '_') {
+        /* These read their states: a copy that NumPy puts in an output's place must hold
+         * what the output held. */
+        for (int i = f->nin + 1; i < nargs; i++) {
+            ((PyUFuncObject *)gufunc)->op_flags[i] = NPY_ITER_READWRITE;
+        }
+    }
+    return gufunc;
 }
 
 static int

@@ -261,6 +261,13 @@ group_heads(struct job *job, int threads)
     }
 }
 
+/* Whether each column of the values is computed by itself. */
+static int
+by_panels(enum la_op op)
+{
+    return op == LA_causal || op == LA_noncausal || op == LA_state || op == LA_delta;
+}
+
 /* Cuts m into panels where there are too few pieces to keep the threads busy.
  * A panel repeats the maps and the scores, so it is kept two vectors wide. */
 static void
@@ -322,8 +329,7 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
         group_heads(&job, threads);
     }
     const ptrdiff_t pieces = (job.heads + job.group - 1) / job.group * job.sequences;
-    if (loop->op == LA_causal || loop->op == LA_noncausal || loop->op == LA_state ||
-        loop->op == LA_delta) {
+    if (by_panels(loop->op)) {
         cut_panels(&job, pieces, threads, table->vector_bytes / itemsize);
     }
     const size_t items = (size_t)pieces * (size_t)job.panels;

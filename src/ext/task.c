@@ -1,7 +1,8 @@
 /* task.c: the one inner loop behind the ufuncs of tasks.def.
  *
- * Reads the operands off the signature and cuts the rows of each head into pieces.  A row
- * never depends on which piece it is in, so how many threads there are changes no bit. */
+ * Reads the operands off the signature and cuts the rows of each head into pieces.  A
+ * row never depends on which piece it is in, so how many threads there are changes no
+ * bit. */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -95,7 +96,8 @@ run_piece(void *arg, size_t item, int lane)
         task.x[i].data += head * job->outer[i];
     }
     task.first = (ptrdiff_t)(item % (size_t)job->pieces) * job->piece;
-    task.rows = task.dim[0] - task.first < job->piece ? task.dim[0] - task.first : job->piece;
+    task.rows =
+        task.dim[0] - task.first < job->piece ? task.dim[0] - task.first : job->piece;
     task.scratch = job->scratch + (size_t)lane * job->lane_bytes;
     task.poll = lane == 0 ? la_interrupt_caller : la_interrupt_worker;
     task.poll_arg = &job->interrupt;
@@ -126,11 +128,13 @@ threads_for(const struct job *job, size_t heads, size_t items)
 }
 
 void
-la_task_run(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps, void *data)
+la_task_run(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
+            void *data)
 {
     const struct la_task_loop *loop = data;
     const struct la_task_row *row = &la_task_rows[loop->task];
-    const struct la_task_kernel *kernel = &la_cpu_table()->tasks[loop->task][loop->dtype];
+    const struct la_task_kernel *kernel =
+        &la_cpu_table()->tasks[loop->task][loop->dtype];
     struct job job = {.run = kernel->run};
     const size_t heads = read_call(&job, row, args, dimensions, steps);
     const ptrdiff_t n = job.task.dim[0];

@@ -15,6 +15,8 @@
 #include "dpfp.h"
 #include "project.h"
 #include "running.h"
+#include "softmax.h"
+#include "softmax_backward.h"
 #include "step.h"
 #include "delta.h"
 #include "delta_backward.h"
@@ -40,6 +42,7 @@
 #undef SIN_COEFFICIENTS
 #undef COS_COEFFICIENTS
 #undef FAR
+#undef LA_QUERIES
 #undef LARGEST
 #undef STEP_HIGH
 #undef STEP_LOW

@@ -8,7 +8,7 @@
 
 struct FN(causal_room) {
     ptrdiff_t rows, ldd, ldm;
-    T *a, *b, *v, *x, *o, *s, *z, *den;
+    T *a, *b, *v, *x, *o, *s, *e, *z, *ze, *den;
     size_t bytes;
 };
 
@@ -26,7 +26,9 @@ FN(causal_room)(const struct la_head *h, void *scratch)
     r.x = FN(take)(&arena, r.rows * r.rows);
     r.o = FN(take)(&arena, r.rows * r.ldm);
     r.s = FN(take)(&arena, FN(state_size)(h->d, h->m));
+    r.e = FN(take)(&arena, FN(state_size)(h->d, h->m));
     r.z = FN(take)(&arena, r.ldd);
+    r.ze = FN(take)(&arena, r.ldd);
     r.den = FN(take)(&arena, r.rows);
     r.bytes = arena.used;
     return r;
@@ -48,7 +50,9 @@ FN(causal)(const struct la_head *h)
         .o = r.o, .ldo = r.ldm, .s = r.s,
     };
     FN(load_state)(r.s, &h->s0, h->d, h->m);
+    FN(compensate)(&c, r.e, h->n, r.rows);
     FN(load_vector)(r.z, r.ldd, &h->z0, h->d);
+    FN(clear)(r.ze, r.ldd);
     for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -69,7 +73,7 @@ FN(causal)(const struct la_head *h)
             FN(store_rows)(&o, t, h->m, r.o, r.ldm, r.den);
         }
         if (h->normalize) {
-            FN(add_rows)(r.z, r.b, r.ldd, c.rows);
+            FN(add_rows)(r.z, r.ze, r.b, r.ldd, c.rows);
         }
     }
     FN(store_states)(h, r.s, r.z, r.ldd);
@@ -88,7 +92,7 @@ FN(causal)(const struct la_head *h)
  * About 10 n d m flops.  Scratch: 2 d m + 2 n numbers, and a few chunks. */
 struct FN(causal_backward_room) {
     ptrdiff_t rows, ldd, ldm;
-    T *a, *b, *v, *g, *y, *da, *dv, *s, *t, *z, *zs, *r, *w;
+    T *a, *b, *v, *g, *y, *da, *dv, *s, *t, *e, *z, *ze, *zs, *r, *w;
     size_t bytes;
 };
 
@@ -109,7 +113,9 @@ FN(causal_backward_room)(const struct la_head *h, void *scratch)
     r.dv = FN(take)(&arena, r.rows * r.ldm);
     r.s = FN(take)(&arena, FN(state_size)(h->d, h->m));
     r.t = FN(take)(&arena, FN(state_size)(h->m, h->d));
+    r.e = FN(take)(&arena, FN(state_size)(h->d, h->m) + FN(state_size)(h->m, h->d));
     r.z = FN(take)(&arena, r.ldd);
+    r.ze = FN(take)(&arena, r.ldd);
     r.zs = FN(take)(&arena, r.rows * r.ldd);
     r.r = FN(take)(&arena, h->n + r.rows);
     r.w = FN(take)(&arena, h->n + r.rows);
@@ -135,7 +141,9 @@ FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) *r)
     const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs,
                                             h->s0.type};
     FN(load_state)(r->t, &s0_transposed, h->m, h->d);
+    FN(compensate)(&c, r->e, h->n, r->rows);
     FN(load_vector)(r->z, r->ldd, &h->z0, h->d);
+    FN(clear)(r->ze, r->ldd);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -148,7 +156,7 @@ FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) *r)
         FN(scores)(&c);
         FN(sweep)(&c, LA_READ | LA_WRITE);
         if (h->normalize) {
-            FN(running_sums)(r->zs, r->z, r->b, r->ldd, c.rows);
+            FN(running_sums)(r->zs, r->z, r->ze, r->b, r->ldd, c.rows);
         }
         FN(query_gradient)(h, r->da, r->a, r->zs, r->ldd, r->ldd, c.rows, r->r + i,
                            r->w + i);
@@ -174,7 +182,9 @@ FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) *r
     };
     FN(load_state)(r->s, &h->gs, h->d, h->m);
     FN(transpose_state)(r->t, r->s, h->d, h->m);
+    FN(compensate)(&dv, r->e, h->n, r->rows);
     FN(load_vector)(r->z, r->ldd, &h->gz, h->d);
+    FN(clear)(r->ze, r->ldd);
     for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0; i -= r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -194,7 +204,7 @@ FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) *r
         FN(sweep)(&db, LA_READ);
         FN(transpose_state)(r->t, r->s, h->d, h->m);
         if (h->normalize) {
-            FN(add_weighted)(r->z, r->a, r->ldd, r->w + i, t.rows);
+            FN(add_weighted)(r->z, r->ze, r->a, r->ldd, r->w + i, t.rows);
         }
         FN(chain)(r->da, &h->k, t, h->d, r->b, r->ldd, h->map);
         FN(clear_rows)(r->da, r->ldd, FN(keys_left)(h, t), t.rows);

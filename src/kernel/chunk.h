@@ -176,14 +176,13 @@ INLINE vec
 FN(load_at)(const struct la_array *x, ptrdiff_t i, ptrdiff_t j, ptrdiff_t cols)
 {
     const char *p = x->data + i * x->rs + j * x->cs;
-    if (x->cs == (ptrdiff_t)sizeof(T)) {
-        return j + VL <= cols ? FN(load_any)(p) : FN(load_part)(p, cols - j);
+    const ptrdiff_t some = cols - j < VL ? cols - j : VL;
+    if (x->cs == (ptrdiff_t)sizeof(T) && x->type == LA_NATIVE) {
+        return some == VL ? FN(load_any)(p) : FN(load_part)(p, some);
     }
     _Alignas(LA_ALIGN) T lanes[VL];
     FN(store)(lanes, (vec){0});
-    for (ptrdiff_t l = 0; l < VL && j + l < cols; l++) {
-        memcpy(&lanes[l], p + l * x->cs, sizeof(T));
-    }
+    FN(gather_row)(lanes, p, x->cs, some, x->type);
     return FN(load)(lanes);
 }
 

@@ -21,8 +21,7 @@ FN(at)(T *p)
 }
 
 /* Rows from the i-th of a task on, at most LA_BLOCK. */
-INLINE struct FN(span)
-FN(task_span)(const struct la_task *t, ptrdiff_t i)
+INLINE struct FN(span) FN(task_span)(const struct la_task *t, ptrdiff_t i)
 {
     const ptrdiff_t first = t->first + i;
     return FN(span)(first, LA_BLOCK, first + LA_BLOCK, t->first + t->rows);
@@ -34,8 +33,7 @@ struct FN(share_room) {
     size_t bytes;
 };
 
-static struct FN(share_room)
-FN(cut_share)(const struct la_task *t)
+static struct FN(share_room) FN(cut_share)(const struct la_task *t)
 {
     struct FN(share_room) r = {.ld = FN(ld)(t->dim[1])};
     struct FN(arena) arena = {t->scratch, 0};
@@ -58,7 +56,7 @@ FN(share_room)(const struct la_task *t)
 
 /* sum_i = 1 / (sum of row i of y + eps) */
 static void
-FN(shares)(const struct FN(share_room) *r, ptrdiff_t rows, T eps)
+FN(shares)(const struct FN(share_room) * r, ptrdiff_t rows, T eps)
 {
     for (ptrdiff_t j = 0; j < r->ld; j++) {
         r->ones[j] = 1;
@@ -105,15 +103,15 @@ FN(task_share_backward)(const struct la_task *t)
     return 0;
 }
 
-/* Rows of 2d numbers, with nu more on a side where indices wrap, and a vector's room. */
+/* Rows of 2d numbers, with nu more on a side where indices wrap, and a vector's room.
+ */
 struct FN(dpfp_room) {
     ptrdiff_t width, nu;
     T *x, *r, *y, *product, *dr;
     size_t bytes;
 };
 
-static struct FN(dpfp_room)
-FN(cut_dpfp)(const struct la_task *t)
+static struct FN(dpfp_room) FN(cut_dpfp)(const struct la_task *t)
 {
     const ptrdiff_t width = 2 * t->dim[1];
     struct FN(dpfp_room) r = {.width = width, .nu = width ? t->dim[2] / width : 0};
@@ -137,11 +135,12 @@ FN(dpfp_room)(const struct la_task *t)
 
 /* r[nu + j] = relu([x, -x])[j], and r[0..nu) the same continued to the left. */
 static void
-FN(rectify)(const struct FN(dpfp_room) *r, const struct la_array *x, ptrdiff_t row)
+FN(rectify)(const struct FN(dpfp_room) * r, const struct la_array *x, ptrdiff_t row)
 {
     const ptrdiff_t d = r->width / 2;
     T *half = r->r + r->nu;
-    FN(load_rows)(r->x, FN(round_up)(d, VL), &(struct la_array){x->data + row * x->rs, 0, x->cs, LA_NATIVE},
+    FN(load_rows)(r->x, FN(round_up)(d, VL),
+                  &(struct la_array){x->data + row * x->rs, 0, x->cs, LA_NATIVE},
                   FN(rows_from)(0, 1), d, FN(phi_identity));
     for (int side = 0; side < 2; side++, half += d) {
         for (ptrdiff_t j = 0; j < d; j += VL) {
@@ -176,7 +175,7 @@ FN(task_dpfp)(const struct la_task *t)
 
 /* dr[j] = sum_i g_i[j] r[j - i] + (g_i r)[j + i] */
 static void
-FN(unrectify)(const struct FN(dpfp_room) *r)
+FN(unrectify)(const struct FN(dpfp_room) * r)
 {
     const T *here = r->r + r->nu;
     memset(r->dr, 0, (size_t)r->width * sizeof(T));

@@ -38,13 +38,11 @@ FN(each)(const struct la_task *t, const int nin, const int nout,
 {
     for (ptrdiff_t i = 0; i < t->rows; i += VL) {
         vec x[3], y[2];
-#pragma GCC unroll 4
-        for (int a = 0; a < nin; a++) {
+        LA_EACH(a, nin) {
             x[a] = FN(get)(&t->x[a], t->first + i, t->rows - i);
         }
         f(y, x);
-#pragma GCC unroll 4
-        for (int a = 0; a < nout; a++) {
+        LA_EACH(a, nout) {
             FN(put)(&t->x[nin + a], t->first + i, t->rows - i, y[a]);
         }
     }
@@ -52,8 +50,8 @@ FN(each)(const struct la_task *t, const int nin, const int nout,
 }
 
 /* Defines the task `name` as the body, which sets y from x. */
-#define LA_ELEMENTWISE(name, nin, nout, ...)                                                  \
-    INLINE void FN(each_##name)(vec *y, const vec *x)                                  \
+#define LA_ELEMENTWISE(name, nin, nout, ...)                                           \
+    INLINE void FN(each_##name)(vec * y, const vec *x)                                 \
     {                                                                                  \
         __VA_ARGS__                                                                    \
     }                                                                                  \
@@ -64,9 +62,9 @@ FN(each)(const struct la_task *t, const int nin, const int nout,
 
 #define LA_OP(op)
 #define LA_MAP(map)                                                                    \
-    LA_ELEMENTWISE(map, 1, 1, y[0] = FN(phi_##map)(x[0]);)                                    \
-    LA_ELEMENTWISE(map##_backward, 2, 1,                                                      \
-            y[0] = x[1] * FN(dphi_##map)(x[0], FN(phi_##map)(x[0]));)
+    LA_ELEMENTWISE(map, 1, 1, y[0] = FN(phi_##map)(x[0]);)                             \
+    LA_ELEMENTWISE(map##_backward, 2, 1,                                               \
+                   y[0] = x[1] * FN(dphi_##map)(x[0], FN(phi_##map)(x[0]));)
 #include "ops.def"
 
 LA_ELEMENTWISE(sigmoid, 1, 1, y[0] = FN(sigmoid)(x[0]);)
@@ -78,11 +76,11 @@ LA_ELEMENTWISE(cos, 1, 1, vec s; FN(sincos)(x[0], &s, &y[0]);)
  * sigmoid'(b) = sigmoid(b) sigmoid(-b). */
 LA_ELEMENTWISE(gate, 2, 1, y[0] = x[0] * FN(sigmoid)(x[1]);)
 LA_ELEMENTWISE(softplus_gate, 2, 1, y[0] = FN(phi_softplus)(x[0]) * FN(sigmoid)(x[1]);)
-LA_ELEMENTWISE(gate_backward, 3, 2, const vec open = x[2] * FN(sigmoid)(x[1]); y[0] = open;
-        y[1] = x[0] * open * FN(sigmoid)(-x[1]);)
+LA_ELEMENTWISE(gate_backward, 3, 2, const vec open = x[2] * FN(sigmoid)(x[1]);
+               y[0] = open; y[1] = x[0] * open * FN(sigmoid)(-x[1]);)
 LA_ELEMENTWISE(softplus_gate_backward, 3, 2, const vec open = x[2] * FN(sigmoid)(x[1]);
-        y[0] = open * FN(sigmoid)(x[0]);
-        y[1] = FN(phi_softplus)(x[0]) * open * FN(sigmoid)(-x[1]);)
+               y[0] = open * FN(sigmoid)(x[0]);
+               y[1] = FN(phi_softplus)(x[0]) * open * FN(sigmoid)(-x[1]);)
 
 static size_t
 FN(no_room)(const struct la_task *t)

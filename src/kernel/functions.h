@@ -1,4 +1,5 @@
-/* functions.h: sigmoid, log1p, sin and cos on vectors, within 2 ulp over the whole range.
+/* functions.h: sigmoid, log1p, sin and cos on vectors, within 2 ulp over the whole
+ * range.
  *
  * exp and softplus are in feature.h.  NaN stays NaN, and sin and cos of inf are NaN. */
 
@@ -8,8 +9,8 @@ FN(sigmoid)(vec x)
     return FN(dphi_softplus)(x, x);
 }
 
-/* log(1 + x) = k log 2 + log(m), 1 + x = 2^k m with m in [sqrt 1/2, sqrt 2).  What was lost
- * in rounding 1 + x is added back; where |x| <= 1/4 there is nothing to split. */
+/* log(1 + x) = k log 2 + log(m), 1 + x = 2^k m with m in [sqrt 1/2, sqrt 2).  What was
+ * lost in rounding 1 + x is added back; where |x| <= 1/4 there is nothing to split. */
 INLINE vec
 FN(log1p)(vec x)
 {
@@ -28,8 +29,8 @@ FN(log1p)(vec x)
     return FN(select)(y < (vec){0}, FN(set1)((T)NAN), r);
 }
 
-/* x = k pi/2 + r + low, |r| <= pi/4: three parts of pi/2 of 33 bits, with which k < 2^20
- * multiplies exactly, and a fourth.  r may be tiny beside each of them. */
+/* x = k pi/2 + r + low, |r| <= pi/4: three parts of pi/2 of 33 bits, with which k <
+ * 2^20 multiplies exactly, and a fourth.  r may be tiny beside each of them. */
 #define FAR ((T)1e6)
 
 #if MANTISSA_BITS == 52
@@ -78,7 +79,7 @@ INLINE vec
 FN(polynomial)(vec x, const T *c, const int terms)
 {
     vec p = FN(set1)(c[terms - 1]);
-#pragma GCC unroll 8
+    LA_UNROLL
     for (int i = terms - 2; i >= 0; i--) {
         p = p * x + FN(set1)(c[i]);
     }
@@ -107,7 +108,8 @@ FN(sincos)(vec x, vec *s, vec *c)
     ivec quadrant;
     const vec r = FN(reduce)(FN(keep)(~far, x), &low, &quadrant);
     const vec r2 = r * r, half = r2 * FN(set1)((T)0.5), one = FN(set1)(1);
-    const vec sine = r + (r2 * r * FN(polynomial)(r2, in_sin, terms) + (low - half * low));
+    const vec sine =
+        r + (r2 * r * FN(polynomial)(r2, in_sin, terms) + (low - half * low));
     const vec head = one - half;
     const vec cosine = head + (((one - head) - half) +
                                (r2 * r2 * FN(polynomial)(r2, in_cos, terms) - r * low));

@@ -5,8 +5,9 @@
  * so its bits depend neither on the tile's shape nor on its place in the matrix:
  * that is what lets value columns be cut into panels freely. */
 
-/* How many rows of S are read per pass: KC rows of a full tile fill 32 KiB. */
-#define KC ((ptrdiff_t)(32768 / (NR * LA_VBYTES)))
+/* Rows of S read per pass: they stay in first-level cache while all rows of A go by,
+ * and longer chains would round more. */
+#define KC 64
 
 /* One contraction of the chunked recurrences over a state S (K, W):
  *   read:  O = bias + X V + A S     with X (rows, rows) triangular, or absent
@@ -22,6 +23,7 @@ struct FN(scan) {
     ptrdiff_t ldo;
     const T *bias;             /* (W) added to each row of O, or NULL */
     T *s;                      /* K rounded up to MR, times W */
+    T *e;                      /* what rounding has kept from S so far, or NULL */
     int upper;                 /* X keeps j >= i instead of j <= i */
 };
 
@@ -82,8 +84,8 @@ FN(tile_triangle)(vec c[][NR], const struct FN(scan) *s, ptrdiff_t i, const int 
     }
 }
 
-/* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors and
- * the kc rows of S from k on. */
+/* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors; of
+ * S its kc rows from k on, which add to O where they are not the first. */
 INLINE void
 FN(read_tile)(const struct FN(scan) *c, ptrdiff_t col, const T *s, ptrdiff_t k,
               ptrdiff_t kc, ptrdiff_t i, const int rows, const int nr)
@@ -91,28 +93,20 @@ FN(read_tile)(const struct FN(scan) *c, ptrdiff_t col, const T *s, ptrdiff_t k,
     const ptrdiff_t lds = nr * VL;
     T *o = c->o + i * c->ldo + col;
     vec acc[2 * LA_TR][NR];
-    if (k > 0) {
+    LA_EACH(j, nr) {
+        const vec bias = k == 0 && c->bias ? FN(load)(&c->bias[col + j * VL]) : (vec){0};
         LA_EACH(r, rows) {
-            LA_EACH(j, nr) {
-                acc[r][j] = FN(load)(&o[r * c->ldo + j * VL]);
-            }
+            acc[r][j] = bias;
         }
     }
-    else {
-        LA_EACH(j, nr) {
-            const vec first = c->bias ? FN(load)(&c->bias[col + j * VL]) : (vec){0};
-            LA_EACH(r, rows) {
-                acc[r][j] = first;
-            }
-        }
-        if (c->x != NULL) {
-            FN(tile_triangle)(acc, c, i, rows, nr, c->v + col);
-        }
+    if (k == 0 && c->x != NULL) {
+        FN(tile_triangle)(acc, c, i, rows, nr, c->v + col);
     }
     FN(tile)(acc, rows, nr, c->a + i * c->lda + k, c->lda, 1, s + k * lds, lds, kc);
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
-            FN(store)(&o[r * c->ldo + j * VL], acc[r][j]);
+            T *p = &o[r * c->ldo + j * VL];
+            FN(store)(p, k > 0 ? FN(load)(p) + acc[r][j] : acc[r][j]);
         }
     }
 }
@@ -137,9 +131,11 @@ FN(read_tiles)(const struct FN(scan) *c, ptrdiff_t col, const T *s, const int nr
 }
 
 /* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
- * summed first: that rounds less, and the sum need not wait for S. */
+ * summed first: that rounds less, and the sum need not wait for S.  Thousands of
+ * chunks would still round one way where all are alike: E gathers what each addition
+ * lost (Kahan 1965) and adds it to the next. */
 INLINE void
-FN(write_tile)(const struct FN(scan) *c, ptrdiff_t col, T *s, ptrdiff_t l,
+FN(write_tile)(const struct FN(scan) *c, ptrdiff_t col, T *s, T *e, ptrdiff_t l,
                const int rows, const int nr)
 {
     vec acc[2 * LA_TR][NR];
@@ -151,9 +147,33 @@ FN(write_tile)(const struct FN(scan) *c, ptrdiff_t col, T *s, ptrdiff_t l,
     FN(tile)(acc, rows, nr, c->b + l, 1, c->ldb, c->v + col, c->ldv, c->rows);
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
-            T *p = &s[(l + r) * nr * VL + j * VL];
-            FN(store)(p, FN(load)(p) + acc[r][j]);
+            const ptrdiff_t at = (l + r) * nr * VL + j * VL;
+            const vec old = FN(load)(&s[at]);
+            vec more = acc[r][j];
+            if (e != NULL) {
+                more += FN(load)(&e[at]);
+            }
+            const vec sum = old + more;
+            FN(store)(&s[at], sum);
+            if (e != NULL) {
+                FN(store)(&e[at], more - (sum - old));
+            }
         }
+    }
+}
+
+INLINE void
+FN(write_tiles)(const struct FN(scan) *c, ptrdiff_t col, T *s, T *e, const int nr)
+{
+    ptrdiff_t l = 0;
+    for (; nr <= NR / 2 && l + 2 * LA_TR <= c->K; l += 2 * LA_TR) {
+        FN(write_tile)(c, col, s, e, l, 2 * LA_TR, nr);
+    }
+    for (; l + LA_TR <= c->K; l += LA_TR) {
+        FN(write_tile)(c, col, s, e, l, LA_TR, nr);
+    }
+    for (; l < c->K; l += MR) {
+        FN(write_tile)(c, col, s, e, l, MR, nr);
     }
 }
 
@@ -161,21 +181,15 @@ FN(write_tile)(const struct FN(scan) *c, ptrdiff_t col, T *s, ptrdiff_t l,
 INLINE void
 FN(sweep_tile)(const struct FN(scan) *c, ptrdiff_t col, int what, const int nr)
 {
-    T *s = c->s + col * FN(round_up)(c->K, MR);
-    ptrdiff_t l = 0;
+    const ptrdiff_t at = col * FN(round_up)(c->K, MR);
     if (what & LA_READ) {
-        FN(read_tiles)(c, col, s, nr);
+        FN(read_tiles)(c, col, c->s + at, nr);
     }
-    if (what & LA_WRITE) {
-        for (; nr <= NR / 2 && l + 2 * LA_TR <= c->K; l += 2 * LA_TR) {
-            FN(write_tile)(c, col, s, l, 2 * LA_TR, nr);
-        }
-        for (; l + LA_TR <= c->K; l += LA_TR) {
-            FN(write_tile)(c, col, s, l, LA_TR, nr);
-        }
-        for (; l < c->K; l += MR) {
-            FN(write_tile)(c, col, s, l, MR, nr);
-        }
+    if (what & LA_WRITE && c->e != NULL) {
+        FN(write_tiles)(c, col, c->s + at, c->e + at, nr);
+    }
+    else if (what & LA_WRITE) {
+        FN(write_tiles)(c, col, c->s + at, NULL, nr);
     }
 }
 

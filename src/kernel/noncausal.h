@@ -8,7 +8,7 @@
 /* Rows of one block: `a` and `b` hold features, `v` and `g` values. */
 struct FN(noncausal_room) {
     ptrdiff_t rows, ldd, ldm;
-    T *a, *v, *da, *dv, *s, *t, *z, *rz, *r, *w;
+    T *a, *v, *da, *dv, *s, *t, *e, *z, *ze, *rz, *r, *w;
     size_t bytes;
 };
 
@@ -23,7 +23,9 @@ FN(noncausal_room)(const struct la_head *h, void *scratch, int backward)
     r.a = FN(take)(&arena, r.rows * r.ldd);
     r.v = FN(take)(&arena, r.rows * r.ldm);
     r.s = FN(take)(&arena, FN(state_size)(h->d, h->m));
+    r.e = FN(take)(&arena, FN(state_size)(h->d, h->m));
     r.z = FN(take)(&arena, r.ldd);
+    r.ze = FN(take)(&arena, r.ldd);
     r.r = FN(take)(&arena, r.rows);
     if (backward) {
         r.da = FN(take)(&arena, r.rows * r.ldd);
@@ -57,7 +59,9 @@ FN(sum_keys)(const struct la_head *h, const struct FN(noncausal_room) *r)
         .ldv = r->ldm, .s = r->s,
     };
     FN(clear)(r->s, FN(state_size)(h->d, h->m));
+    FN(compensate)(&c, r->e, h->keys, r->rows);
     FN(clear)(r->z, r->ldd);
+    FN(clear)(r->ze, r->ldd);
     for (ptrdiff_t j = 0; j < h->keys; j += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -65,7 +69,7 @@ FN(sum_keys)(const struct la_head *h, const struct FN(noncausal_room) *r)
         const struct FN(span) t = FN(span)(j, r->rows, j + r->rows, h->keys);
         c.rows = t.rows;
         FN(load_keys)(h, t, r->a, r->ldd, r->v, r->ldm);
-        FN(add_rows)(r->z, r->a, r->ldd, c.rows);
+        FN(add_rows)(r->z, r->ze, r->a, r->ldd, c.rows);
         FN(sweep)(&c, LA_WRITE);
     }
     return 0;
@@ -141,7 +145,9 @@ FN(noncausal_dq)(const struct la_head *h, const struct FN(noncausal_room) *r)
         .ldv = r->ldm, .s = r->s,
     };
     FN(clear)(r->s, FN(state_size)(h->d, h->m));
+    FN(compensate)(&sum, r->e, h->n, r->rows);
     FN(clear)(r->rz, r->ldd);
+    FN(clear)(r->ze, r->ldd);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -157,7 +163,7 @@ FN(noncausal_dq)(const struct la_head *h, const struct FN(noncausal_room) *r)
         FN(scale_rows)(r->v, r->ldm, t.rows, r->r);
         FN(sweep)(&sum, LA_WRITE);
         if (h->normalize) {
-            FN(add_weighted)(r->rz, r->a, r->ldd, r->w, t.rows);
+            FN(add_weighted)(r->rz, r->ze, r->a, r->ldd, r->w, t.rows);
         }
     }
     return 0;

@@ -1,12 +1,12 @@
 /* project.h: random features, y = f(u) with u = t x omega.
  *
  *   log_features       u - t^2 |x|^2 / 2
- *   positive_features  exp(u - t^2 |x|^2 / 2) / sqrt m   Choromanski et al. 2021, eq. 5-6
- *   fourier_features   sin u / sqrt m, cos u / sqrt m    Peng et al. 2021, eq. 3-4
+ *   positive_features  exp(u - t^2 |x|^2 / 2) / sqrt m   Choromanski et al. 2021, eq.
+ * 5-6 fourier_features   sin u / sqrt m, cos u / sqrt m    Peng et al. 2021, eq. 3-4
  *   NAME_features      phi_NAME(u) / sqrt m
  *
- * x (n,d), omega (d,m), y (n,m).  2 n d m flops, and f on a block that is still in cache.
- * Scratch: omega and a few blocks of rows. */
+ * x (n,d), omega (d,m), y (n,m).  2 n d m flops, and f on a block that is still in
+ * cache. Scratch: omega and a few blocks of rows. */
 
 struct FN(project_room) {
     ptrdiff_t ldd, ldm;
@@ -14,8 +14,7 @@ struct FN(project_room) {
     size_t bytes;
 };
 
-static struct FN(project_room)
-FN(cut_project)(const struct la_task *t)
+static struct FN(project_room) FN(cut_project)(const struct la_task *t)
 {
     const ptrdiff_t d = t->dim[1], m = t->dim[2];
     struct FN(project_room) r = {.ldd = FN(ld)(d), .ldm = FN(ld)(m)};
@@ -37,26 +36,35 @@ FN(project_room)(const struct la_task *t)
     return FN(cut_project)(&dry).bytes;
 }
 
-/* Rows of x, u = t x omega and h = t^2 |x|^2 / 2 for one block. */
+/* Rows of x, u = t x omega and, where there is room for it, h = t^2 |x|^2 / 2. */
 static void
-FN(project_rows)(const struct FN(project_room) *r, const struct la_array *x,
+FN(project_rows)(const struct FN(project_room) * r, const struct la_array *x,
                  ptrdiff_t first, ptrdiff_t rows, ptrdiff_t d, ptrdiff_t m, T t)
 {
     const struct FN(scan) c = {
-        .rows = rows, .K = d, .W = FN(round_up)(m, VL), .a = r->x, .lda = r->ldd,
-        .o = r->u, .ldo = r->ldm, .s = r->omega,
+        .rows = rows,
+        .K = d,
+        .W = FN(round_up)(m, VL),
+        .a = r->x,
+        .lda = r->ldd,
+        .o = r->u,
+        .ldo = r->ldm,
+        .s = r->omega,
     };
     FN(load_plain)(r->x, r->ldd, x, FN(rows_from)(first, rows), d);
     FN(sweep)(&c, LA_READ);
-    FN(row_dots)(r->h, r->x, r->ldd, r->x, r->ldd, rows, r->ldd);
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        r->h[i] *= t * t / 2;
+    if (r->h != NULL) {
+        FN(row_dots)(r->h, r->x, r->ldd, r->x, r->ldd, rows, r->ldd);
+        for (ptrdiff_t i = 0; i < rows; i++) {
+            r->h[i] *= t * t / 2;
+        }
     }
 }
 
 /* y = f(u, h, 1 / sqrt m), and a second output where f sets one. */
 INLINE int
-FN(project)(const struct la_task *t, const int nout, void (*f)(vec *y, vec u, vec h, vec c))
+FN(project)(const struct la_task *t, const int nout,
+            void (*f)(vec *y, vec u, vec h, vec c))
 {
     const struct FN(project_room) r = FN(cut_project)(t);
     const ptrdiff_t d = t->dim[1], m = t->dim[2];
@@ -80,16 +88,18 @@ FN(project)(const struct la_task *t, const int nout, void (*f)(vec *y, vec u, ve
                 }
             }
         }
-        FN(store_rows)(&t->x[3], FN(rows_from)(t->first + i, rows), m, r.u, r.ldm, NULL);
+        FN(store_rows)(&t->x[3], FN(rows_from)(t->first + i, rows), m, r.u, r.ldm,
+                       NULL);
         if (nout > 1) {
-            FN(store_rows)(&t->x[4], FN(rows_from)(t->first + i, rows), m, r.second, r.ldm, NULL);
+            FN(store_rows)(&t->x[4], FN(rows_from)(t->first + i, rows), m, r.second,
+                           r.ldm, NULL);
         }
     }
     return 0;
 }
 
 #define LA_PROJECT(name, nout, ...)                                                    \
-    INLINE void FN(project_##name)(vec *y, vec u, vec h, vec c)                        \
+    INLINE void FN(project_##name)(vec * y, vec u, vec h, vec c)                       \
     {                                                                                  \
         (void)h, (void)c;                                                              \
         __VA_ARGS__                                                                    \

@@ -1,30 +1,31 @@
 /* running.h: positive random features of any magnitude, without a look ahead.
  *
- * With e_jf = u_jf - |t k_j|^2 / 2 the exponent of feature f of key j, and M_if its largest
- * up to token i, the quotient of attention is left as it is by
+ * With e_jf = u_jf - |t k_j|^2 / 2 the exponent of feature f of key j, and M_if its
+ * largest up to token i, the quotient of attention is left as it is by
  *
  *   b_jf = exp(e_jf - K_f),  a_if = exp(u_if + K_f - c_i),  c_i = max_f (u_if + M_if)
  *
- * where K_f = C round(M_if / C), C = 96 log 2, so that a change of K_f rescales a state by a
- * power of two.  A row at which any K_f changes, but for the first, ends the work.
+ * where K_f = C round(M_if / C), C = 96 log 2, so that a change of K_f rescales a state
+ * by a power of two.  A row at which any K_f changes, but for the first, ends the work.
  * The largest term of a_i.z_i is at least 1, and every number stays within 2^+-48.
  *
- * q (n,d), k (s,d), omega (d,f), t, how many keys there are, M (f) -> a (n,f), b (s,f), M,
- * rows done.  2 (n + s) d f flops and an exponential a feature; scratch as project.h. */
+ * q (n,d), k (s,d), omega (d,f), t, how many keys there are, M (f) -> a (n,f), b (s,f),
+ * M, rows done.  2 (n + s) d f flops and an exponential a feature; scratch as
+ * project.h. */
 
 #define STEP_HIGH ((T)66.53125) /* times a small integer exact */
 #define STEP_LOW ((T)0.01087933375474970405)
 
 struct FN(running_room) {
     struct FN(project_room) keys;
-    T *u, *most, *c;            /* of queries */
+    T *u, *most, *c;             /* of queries */
     T *top, *high, *low, *limit; /* by feature: M, K in two parts, how far M may go */
+    T *next;                     /* M with one key more */
     size_t bytes;
 };
 
 /* The task's dimensions are n, d, s, f. */
-static struct FN(running_room)
-FN(cut_running)(const struct la_task *t)
+static struct FN(running_room) FN(cut_running)(const struct la_task *t)
 {
     struct la_task keys = *t;
     keys.dim[2] = t->dim[3];
@@ -34,6 +35,7 @@ FN(cut_running)(const struct la_task *t)
     r.most = FN(take)(&arena, LA_BLOCK * VL);
     r.c = FN(take)(&arena, LA_BLOCK);
     r.top = FN(take)(&arena, r.keys.ldm);
+    r.next = FN(take)(&arena, r.keys.ldm);
     r.high = FN(take)(&arena, r.keys.ldm);
     r.low = FN(take)(&arena, r.keys.ldm);
     r.limit = FN(take)(&arena, r.keys.ldm);
@@ -51,12 +53,14 @@ FN(running_room)(const struct la_task *t)
 
 /* K and the limit from M; a feature without keys counts as M = 0. */
 static void
-FN(set_steps)(const struct FN(running_room) *r)
+FN(set_steps)(const struct FN(running_room) * r)
 {
-    const vec magic = FN(set1)(ROUND_MAGIC), per_step = FN(set1)(1 / (STEP_HIGH + STEP_LOW));
+    const vec magic = FN(set1)(ROUND_MAGIC),
+              per_step = FN(set1)(1 / (STEP_HIGH + STEP_LOW));
     for (ptrdiff_t j = 0; j < r->keys.ldm; j += VL) {
         const vec top = FN(load)(&r->top[j]);
-        const vec steps = (FN(keep)(top > FN(set1)(-LARGEST), top) * per_step + magic) - magic;
+        const vec steps =
+            (FN(keep)(top > FN(set1)(-LARGEST), top) * per_step + magic) - magic;
         FN(store)(&r->high[j], steps * FN(set1)(STEP_HIGH));
         FN(store)(&r->low[j], steps * FN(set1)(STEP_LOW));
         const vec limit = (steps + FN(set1)((T)0.5)) * FN(set1)(STEP_HIGH + STEP_LOW);
@@ -64,9 +68,10 @@ FN(set_steps)(const struct FN(running_room) *r)
     }
 }
 
-/* Key i's exponents, u becoming u - h; whether one passed its feature's limit. */
+/* Key i's exponents, u becoming u - h, and M with them in r->next; whether one passed
+ * its feature's limit. */
 INLINE int
-FN(exponents)(const struct FN(running_room) *r, ptrdiff_t i)
+FN(exponents)(const struct FN(running_room) * r, ptrdiff_t i)
 {
     T *u = r->keys.u + i * r->keys.ldm;
     const vec h = FN(set1)(r->keys.h[i]);
@@ -74,23 +79,15 @@ FN(exponents)(const struct FN(running_room) *r, ptrdiff_t i)
     for (ptrdiff_t j = 0; j < r->keys.ldm; j += VL) {
         const vec e = FN(load)(&u[j]) - h;
         passed |= e > FN(load)(&r->limit[j]);
+        FN(store)(&r->next[j], FN(max)(FN(load)(&r->top[j]), e));
         FN(store)(&u[j], e);
     }
     return FN(any)(passed);
 }
 
-/* M with a key's exponents e. */
-INLINE void
-FN(raise)(const struct FN(running_room) *r, const T *e)
-{
-    for (ptrdiff_t j = 0; j < r->keys.ldm; j += VL) {
-        FN(store)(&r->top[j], FN(max)(FN(load)(&r->top[j]), FN(load)(&e[j])));
-    }
-}
-
 /* In each lane, the largest u + M of a query; f of them count. */
 INLINE vec
-FN(largest)(const struct FN(running_room) *r, const T *u, ptrdiff_t f)
+FN(largest)(const struct FN(running_room) * r, const T *u, ptrdiff_t f)
 {
     const ivec lane = FN(iota)();
     vec most = FN(set1)(-(T)INFINITY);
@@ -124,7 +121,8 @@ FN(largest_lanes)(T *c, const T *most, ptrdiff_t rows)
 
 /* x_ij = exp((x_ij + sign K_j) - c_i) for some rows; c NULL: 0. */
 INLINE void
-FN(exponentials)(const struct FN(running_room) *r, T *x, ptrdiff_t rows, T sign, const T *c)
+FN(exponentials)(const struct FN(running_room) * r, T *x, ptrdiff_t rows, T sign,
+                 const T *c)
 {
     const ptrdiff_t ld = r->keys.ldm;
     const vec side = FN(set1)(sign);
@@ -138,10 +136,10 @@ FN(exponentials)(const struct FN(running_room) *r, T *x, ptrdiff_t rows, T sign,
     }
 }
 
-/* Takes keys and queries into M one by one, from row `first`, and leaves the lanes of c in
- * r->most; how many rows went before one changed a K. */
+/* Takes keys and queries into M one by one, from row `first`, and leaves the lanes of c
+ * in r->most; how many rows went before one changed a K. */
 static ptrdiff_t
-FN(running_tops)(const struct FN(running_room) *r, ptrdiff_t first, ptrdiff_t queries,
+FN(running_tops)(struct FN(running_room) * r, ptrdiff_t first, ptrdiff_t queries,
                  ptrdiff_t rows, ptrdiff_t f)
 {
     ptrdiff_t i = 0;
@@ -151,7 +149,9 @@ FN(running_tops)(const struct FN(running_room) *r, ptrdiff_t first, ptrdiff_t qu
             if (passed && first + i > 0) {
                 break;
             }
-            FN(raise)(r, r->keys.u + i * r->keys.ldm);
+            T *const before = r->top;
+            r->top = r->next;
+            r->next = before;
             if (first + i == 0) {
                 FN(set_steps)(r);
             }
@@ -165,13 +165,14 @@ FN(running_tops)(const struct FN(running_room) *r, ptrdiff_t first, ptrdiff_t qu
 
 /* One block of rows from `first`; how many of them were done. */
 static ptrdiff_t
-FN(running_block)(const struct la_task *t, const struct FN(running_room) *r,
-                  ptrdiff_t first, ptrdiff_t queries, ptrdiff_t rows, ptrdiff_t keys)
+FN(running_block)(const struct la_task *t, struct FN(running_room) * r, ptrdiff_t first,
+                  ptrdiff_t queries, ptrdiff_t rows, ptrdiff_t keys)
 {
     const ptrdiff_t d = t->dim[1], f = t->dim[3], ld = r->keys.ldm;
     const T root = FN(number)(&t->x[3]);
     struct FN(project_room) of_queries = r->keys;
     of_queries.u = r->u;
+    of_queries.h = NULL; /* cancels in the quotient */
     FN(project_rows)(&of_queries, &t->x[0], first, queries, d, f, root);
     FN(project_rows)(&r->keys, &t->x[1], first, rows, d, f, root);
     ptrdiff_t there = keys - first < rows ? keys - first : rows;
@@ -191,7 +192,7 @@ FN(running_block)(const struct la_task *t, const struct FN(running_room) *r,
 static int
 FN(task_running_features)(const struct la_task *t)
 {
-    const struct FN(running_room) r = FN(cut_running)(t);
+    struct FN(running_room) r = FN(cut_running)(t);
     const ptrdiff_t n = t->dim[0], s = t->dim[2], f = t->dim[3];
     const ptrdiff_t most = n > s ? n : s;
     const T root = FN(number)(&t->x[3]);
@@ -210,8 +211,8 @@ FN(task_running_features)(const struct la_task *t)
             return 1;
         }
         const ptrdiff_t here =
-            FN(running_block)(t, &r, done, queries > 0 ? queries : 0, keys > 0 ? keys : 0,
-                              (ptrdiff_t)FN(number)(&t->x[4]));
+            FN(running_block)(t, &r, done, queries > 0 ? queries : 0,
+                              keys > 0 ? keys : 0, (ptrdiff_t)FN(number)(&t->x[4]));
         done += here;
         if (here < rows) {
             break;

@@ -56,30 +56,54 @@ FN(score_sums)(T *sum, const struct FN(scan) *c, const T *z)
     }
 }
 
-/* Row i of zs = z + b_0 + ... + b_i; z is left at the last. */
+/* Lets the sum over so many tokens, in chunks of `rows`, be compensated, where there
+ * are enough chunks to need it: it costs a second state's traffic. */
 static void
-FN(running_sums)(T *zs, T *z, const T *b, ptrdiff_t ld, ptrdiff_t rows)
+FN(compensate)(struct FN(scan) *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
+{
+    c->e = tokens > 16 * rows ? e : NULL;
+    if (c->e != NULL) {
+        FN(clear)(e, FN(state_size)(c->K, c->W));
+    }
+}
+
+/* Sums over a sequence are kept as two numbers: the sum, and what rounding has kept
+ * from it so far (Kahan 1965), which goes along with the next chunk.  Additions that
+ * all round one way would else add up over thousands of chunks. */
+INLINE void
+FN(add_to_sum)(T *sum, T *lost, vec more)
+{
+    const vec old = FN(load)(sum), all = FN(load)(lost) + more, new = old + all;
+    FN(store)(sum, new);
+    FN(store)(lost, all - (new - old));
+}
+
+/* Row i of zs = z + b_0 + ... + b_i; z, of which `lost` is missing, is left at the
+ * last. */
+static void
+FN(running_sums)(T *zs, T *z, T *lost, const T *b, ptrdiff_t ld, ptrdiff_t rows)
 {
     for (ptrdiff_t l = 0; l < ld; l += VL) {
-        vec sum = FN(load)(&z[l]);
+        const vec before = FN(load)(&z[l]);
+        vec sum = (vec){0};
         for (ptrdiff_t i = 0; i < rows; i++) {
             sum += FN(load)(&b[i * ld + l]);
-            FN(store)(&zs[i * ld + l], sum);
+            FN(store)(&zs[i * ld + l], before + sum);
         }
-        FN(store)(&z[l], sum);
+        FN(add_to_sum)(&z[l], &lost[l], sum);
     }
 }
 
 /* z += sum of the rows of b */
 static void
-FN(add_rows)(T *z, const T *b, ptrdiff_t ld, ptrdiff_t rows)
+FN(add_rows)(T *z, T *lost, const T *b, ptrdiff_t ld, ptrdiff_t rows)
 {
     for (ptrdiff_t l = 0; l < ld; l += VL) {
         vec sum = (vec){0};
         for (ptrdiff_t i = 0; i < rows; i++) {
             sum += FN(load)(&b[i * ld + l]);
         }
-        FN(store)(&z[l], FN(load)(&z[l]) + sum);
+        FN(add_to_sum)(&z[l], &lost[l], sum);
     }
 }
 
@@ -149,14 +173,14 @@ FN(scale_rows)(T *x, ptrdiff_t ld, ptrdiff_t rows, const T *factor)
 
 /* z += sum_i w_i a_i */
 static void
-FN(add_weighted)(T *z, const T *a, ptrdiff_t ld, const T *w, ptrdiff_t rows)
+FN(add_weighted)(T *z, T *lost, const T *a, ptrdiff_t ld, const T *w, ptrdiff_t rows)
 {
     for (ptrdiff_t l = 0; l < ld; l += VL) {
         vec sum = (vec){0};
         for (ptrdiff_t i = 0; i < rows; i++) {
             sum += FN(set1)(w[i]) * FN(load)(&a[i * ld + l]);
         }
-        FN(store)(&z[l], FN(load)(&z[l]) + sum);
+        FN(add_to_sum)(&z[l], &lost[l], sum);
     }
 }
 

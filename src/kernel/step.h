@@ -8,7 +8,7 @@
 
 struct FN(step_room) {
     ptrdiff_t ldd, ldm;
-    T *a, *b, *v, *o, *z, *den;
+    T *a, *b, *v, *o, *z, *ze, *den;
     size_t bytes;
 };
 
@@ -24,6 +24,7 @@ FN(step_room)(const struct la_head *h, void *scratch)
     r.v = FN(take)(&arena, MR * r.ldm);
     r.o = FN(take)(&arena, r.ldm);
     r.z = FN(take)(&arena, r.ldd);
+    r.ze = FN(take)(&arena, r.ldd);
     r.den = FN(take)(&arena, VL);
     r.bytes = arena.used;
     return r;
@@ -106,7 +107,8 @@ FN(step)(const struct la_head *h)
     }
     if (h->normalize) {
         FN(load_vector)(r.z, r.ldd, z0, h->d);
-        FN(add_rows)(r.z, r.b, r.ldd, 1);
+        FN(clear)(r.ze, r.ldd);
+        FN(add_rows)(r.z, r.ze, r.b, r.ldd, 1);
         FN(row_dots)(r.den, r.a, r.ldd, r.z, r.ldd, 1, r.ldd);
         FN(store_vector)(&h->z1, r.z, r.ldd, h->d);
     }

@@ -1,0 +1,166 @@
+"""Linformer: softmax attention to keys and values projected along the sequence."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from . import _check
+from ._linattn import tasks
+from .backward import _sum_all
+
+
+def linformer(
+    q: Any, k: Any, v: Any, E: Any, F: Any, *, scale: float | None = None, out: Any = None
+) -> np.ndarray:
+    """Softmax attention to r projected keys and values, O(n r).
+
+    ``k' = E^T k``, ``v' = F^T v``, ``o = softmax(scale q k'^T) v'``.  Not causal: a projected
+    key mixes all positions.  E and F may be one array; leading axes broadcast, so that heads
+    may share a projection, and one head of keys serve all.
+
+    Parameters
+    ----------
+    q : array_like, shape (..., n, d)
+        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
+        dtypes cast by NumPy's rules.
+    k : array_like, shape (..., s, d)
+        Keys.
+    v : array_like, shape (..., s, m)
+        Values.
+    E, F : array_like, shape (..., s, r)
+        Projections of keys and of values.
+    scale : float, optional
+        1 / sqrt(d) by default.
+    out : ndarray, shape (..., n, m), optional
+        Where to put the result; of the result's dtype.  It may overlap an operand.
+
+    Returns
+    -------
+    ndarray, shape (..., n, m)
+
+    Raises
+    ------
+    TypeError
+        If an operand is complex, masked, or not numbers, or ``scale`` is not a number, or
+        ``out`` has another dtype.
+    ValueError
+        If shapes do not match, ``scale`` is not finite, or ``out`` has another shape.
+    MemoryError
+        If there is no room for the result or the scratch.
+
+    Notes
+    -----
+    2 (s + n) r (d + m) floating-point operations a head; r (d + m) numbers beyond the arrays.
+    Stable for scores of any size.
+
+    References
+    ----------
+    Wang et al., "Linformer: self-attention with linear complexity", 2020, eq. 7
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x = np.arange(12.0).reshape(6, 2)
+    >>> E = np.repeat(np.eye(2), 3, axis=0) / 3  # means of three tokens
+    >>> linattn.linformer(x, x, x, E, E).shape
+    (6, 2)
+    """
+    q, k, v, E, F, scale, shape, dtype = _operands("linformer", q, k, v, E, F, scale)
+    if out is not None:
+        _check.out("linformer", out, shape, np.empty(0, dtype))
+    o = tasks["softmax"](q, E.mT @ k, F.mT @ v, scale, 0.0, out=out)
+    return o.astype(dtype, copy=False)
+
+
+def linformer_backward(
+    q: Any, k: Any, v: Any, E: Any, F: Any, grad_out: Any, *, scale: float | None = None
+) -> tuple[np.ndarray, ...]:
+    """Gradients of `linformer`.
+
+    Parameters
+    ----------
+    q : array_like, shape (..., n, d)
+        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
+        dtypes cast by NumPy's rules.
+    k : array_like, shape (..., s, d)
+        Keys.
+    v : array_like, shape (..., s, m)
+        Values.
+    E, F : array_like, shape (..., s, r)
+        Projections of keys and of values.
+    grad_out : array_like, shape (..., n, m)
+        The gradient of a scalar with respect to the output; it may be an expanded view.
+    scale : float, optional
+        1 / sqrt(d) by default.
+
+    Returns
+    -------
+    dq, dk, dv, dE, dF : ndarray
+        Gradients, in the shapes of the operands; those of a broadcast operand are summed over
+        its repeats.  Where E and F are one array, its gradient is ``dE + dF``.
+
+    Raises
+    ------
+    TypeError
+        If an operand is complex, masked, or not numbers, or ``scale`` is not a number.
+    ValueError
+        If shapes do not match, or ``scale`` is not finite.
+    MemoryError
+        If there is no room for the result or the scratch.
+
+    Notes
+    -----
+    About 2 (3 s + 4 n) r (d + m) floating-point operations a head.
+
+    References
+    ----------
+    Wang et al., "Linformer: self-attention with linear complexity", 2020, eq. 7
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x, E = np.ones((6, 2)), np.full((6, 3), 1 / 6)
+    >>> [g.shape for g in linattn.linformer_backward(x, x, x, E, E, x)]
+    [(6, 2), (6, 2), (6, 2), (6, 3), (6, 3)]
+    """
+    name = "linformer_backward"
+    q, k, v, E, F, scale, shape, dtype = _operands(name, q, k, v, E, F, scale)
+    grad_out = _check.cotangent(name, grad_out, shape)
+    keys, values = E.mT @ k, F.mT @ v
+    dq, dkeys, dvalues = tasks["softmax_backward"](q, keys, values, grad_out, scale, 0.0)
+    dkeys, dvalues = _sum_all((dkeys, dvalues), (keys, values))
+    grads = dq, E @ dkeys, F @ dvalues, k @ dkeys.mT, v @ dvalues.mT
+    return tuple(x.astype(dtype, copy=False) for x in _sum_all(grads, (q, k, v, E, F)))
+
+
+def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> tuple:
+    """The operands in one dtype, the scale, and the shape and dtype of the output."""
+    q, k, v, shape = _check.qkv(name, q, k, v, same_length=False)
+    E, F = _check.operand(name, "E", E), _check.operand(name, "F", F)
+    s = k.shape[-2]
+    for letter, x in (("E", E), ("F", F)):
+        if x.shape[-2] != s:
+            raise ValueError(
+                f"{name}: {letter} has shape {x.shape}; expected (..., {s}, r), "
+                f"as many rows as k of shape {k.shape}"
+            )
+    if E.shape[-1] != F.shape[-1]:
+        raise ValueError(
+            f"{name}: F has shape {F.shape}; expected (..., {s}, {E.shape[-1]}), as E has "
+            f"shape {E.shape}"
+        )
+    try:
+        batch = np.broadcast_shapes(shape[:-2], E.shape[:-2], F.shape[:-2])
+    except ValueError:
+        raise ValueError(
+            f"{name}: the leading axes of E {E.shape} and F {F.shape} do not broadcast with "
+            f"{shape[:-2]}; expected equal lengths, or 1, axis by axis"
+        ) from None
+    dtype = _check.result_dtype(q, k, v, E, F)
+    work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    q, k, v, E, F = (np.asarray(x, work) for x in (q, k, v, E, F))
+    scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
+    return q, k, v, E, F, _check.number(name, "scale", scale), (*batch, *shape[-2:]), dtype

@@ -1,0 +1,156 @@
+"""Exact softmax attention: the baseline that linear attention is compared with."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from . import _check
+from ._linattn import tasks
+from .backward import _sum_all
+
+
+def softmax_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    out: np.ndarray | None = None,
+) -> Any:
+    """Softmax attention, exact, by blocks.
+
+    ``o_i = sum_j p_ij v_j``, ``p_i = softmax(scale q_i.k_j)`` over all keys, or over keys
+    j <= i where ``causal``.  Nothing at position i then changes an output before i.
+
+    Leading axes are broadcast by NumPy's rules.
+
+    Parameters
+    ----------
+    q : array_like, shape (..., n, d)
+        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
+        dtypes cast by NumPy's rules.
+    k : array_like, shape (..., s, d)
+        Keys; s = n where causal.
+    v : array_like, shape (..., s, m)
+        Values.
+    causal : bool, default False
+        Whether a token sees later ones.
+    scale : float, optional
+        1 / sqrt(d) by default.
+    out : ndarray, shape (..., n, m), optional
+        Where to put the result; of the result's dtype.  It may overlap an operand.
+
+    Returns
+    -------
+    ndarray, shape (..., n, m)
+        Zeros where there is no key.
+
+    Raises
+    ------
+    TypeError
+        If an operand is complex, masked, or not numbers; if ``scale`` is not a number,
+        ``causal`` not a bool, or ``out`` has another dtype.
+    ValueError
+        If shapes do not match, ``scale`` is not finite, or ``out`` has another shape.
+    MemoryError
+        If there is no room for the result or the scratch.
+
+    Notes
+    -----
+    2 n s (d + m) floating-point operations a head, half of it where causal; scratch of a few
+    blocks of rows a thread, whatever n and s.
+
+    References
+    ----------
+    Vaswani et al., "Attention is all you need", NeurIPS 2017, eq. 1;
+    Dao et al., "FlashAttention", NeurIPS 2022, algorithm 1
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x = np.eye(2)
+    >>> linattn.softmax_attention(x, x, x, causal=True, scale=np.log(3))
+    array([[1.  , 0.  ],
+           [0.25, 0.75]])
+    """
+    q, k, v, shape, numbers = _operands("softmax_attention", q, k, v, causal, scale)
+    if out is not None:
+        _check.out("softmax_attention", out, shape, q, k, v)
+    o = tasks["softmax"](q, k, v, *numbers, out=out)
+    return o.astype(_check.result_dtype(q, k, v), copy=False)
+
+
+def softmax_attention_backward(
+    q: Any, k: Any, v: Any, grad_out: Any, *, causal: bool = False, scale: float | None = None
+) -> tuple[Any, Any, Any]:
+    """Gradients of `softmax_attention`.
+
+    Parameters
+    ----------
+    q : array_like, shape (..., n, d)
+        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
+        dtypes cast by NumPy's rules.
+    k : array_like, shape (..., s, d)
+        Keys; s = n where causal.
+    v : array_like, shape (..., s, m)
+        Values.
+    grad_out : array_like, shape (..., n, m)
+        The gradient of a scalar with respect to the output; it may be an expanded view.
+    causal : bool, default False
+        As forwards.
+    scale : float, optional
+        As forwards.
+
+    Returns
+    -------
+    dq, dk, dv : ndarray
+        Gradients, in the shapes of q, k and v; those of a broadcast operand are summed
+        over its repeats.
+
+    Raises
+    ------
+    TypeError
+        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
+        ``causal`` not a bool.
+    ValueError
+        If shapes do not match, or ``scale`` is not finite.
+    MemoryError
+        If there is no room for the result or the scratch.
+
+    Notes
+    -----
+    The forward pass is repeated: 2 n s (4 d + 3 m) floating-point operations a head, half of it
+    where causal; scratch of n (d + 3) numbers a thread.
+
+    References
+    ----------
+    Dao et al., "FlashAttention", NeurIPS 2022, algorithm 4
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x = np.eye(2)
+    >>> dq, dk, dv = linattn.softmax_attention_backward(x, x, x, np.ones((2, 2)), causal=True)
+    >>> dv.sum(axis=0)
+    array([2., 2.])
+    """
+    name = "softmax_attention_backward"
+    q, k, v, shape, numbers = _operands(name, q, k, v, causal, scale)
+    grad_out = _check.cotangent(name, grad_out, shape)
+    dtype = _check.result_dtype(q, k, v)
+    grads = tasks["softmax_backward"](q, k, v, grad_out, *numbers)
+    return tuple(x.astype(dtype, copy=False) for x in _sum_all(grads, (q, k, v)))
+
+
+def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tuple:
+    """q, k, v as arrays, the output's shape, and (scale, causal) as the kernels take them."""
+    if not isinstance(causal, (bool, np.bool_)):
+        raise TypeError(f"{name}: causal is {causal!r}; expected True or False")
+    q, k, v, shape = _check.qkv(name, q, k, v, same_length=bool(causal))
+    if scale is None:
+        scale = 1 / math.sqrt(max(q.shape[-1], 1))
+    return q, k, v, shape, (_check.number(name, "scale", scale), float(causal))

@@ -1,0 +1,245 @@
+/* softmax.h: exact softmax attention, forward, in blocks of keys.
+ *
+ *   o_i = sum_j p_ij v_j,  p_ij = exp(scale q_i.k_j - m_i) / l_i,  j <= i where causal
+ *
+ * with the running maximum m_i and sum l_i of Milakov and Gimelshein 2018, by blocks as
+ * in Dao et al. 2022, algorithm 1.  q (n,d), k (s,d), v (s,m) -> o (n,m). 2 n s (d + m)
+ * flops, half of it causal.  Scratch: blocks of LA_QUERIES rows of q and o and of
+ * LA_BLOCK keys; nothing of size n s.  Scores of later keys are replaced, not
+ * multiplied by zero, and their values skipped: nothing of row j > i reaches row i. */
+
+#define LA_QUERIES 256
+
+struct FN(softmax_room) {
+    ptrdiff_t ldd, ldm;
+    T *q, *o, *top, *sum, *p; /* of queries; sum by lanes */
+    T *rows, *keys, *values;  /* a block of keys, transposed, and of values */
+    size_t bytes;
+};
+
+/* The task's dimensions are n, d, s, m; its operands q, k, v, scale, causal. */
+static struct FN(softmax_room) FN(cut_softmax)(const struct la_task *t)
+{
+    const ptrdiff_t d = t->dim[1], m = t->dim[3];
+    struct FN(softmax_room) r = {.ldd = FN(ld)(d), .ldm = FN(ld)(m)};
+    struct FN(arena) arena = {t->scratch, 0};
+    r.q = FN(take)(&arena, LA_QUERIES * r.ldd);
+    r.o = FN(take)(&arena, LA_QUERIES * r.ldm);
+    r.top = FN(take)(&arena, LA_QUERIES);
+    r.sum = FN(take)(&arena, LA_QUERIES * VL);
+    r.p = FN(take)(&arena, MR * LA_BLOCK);
+    r.rows = FN(take)(&arena, FN(state_size)(LA_BLOCK, d));
+    r.keys = FN(take)(&arena, FN(state_size)(d, LA_BLOCK));
+    r.values = FN(take)(&arena, FN(state_size)(LA_BLOCK, m));
+    r.bytes = arena.used;
+    return r;
+}
+
+static size_t
+FN(softmax_room)(const struct la_task *t)
+{
+    struct la_task dry = *t;
+    dry.scratch = NULL;
+    return FN(cut_softmax)(&dry).bytes;
+}
+
+/* Rows [first, first + rows) of an operand. */
+INLINE struct la_array
+FN(part)(const struct la_array *x, ptrdiff_t first)
+{
+    return (struct la_array){x->data + first * x->rs, x->rs, x->cs, x->type};
+}
+
+/* s (LA_BLOCK, cols), by column tiles = `rows` rows of x, then zeros. */
+static void
+FN(load_block)(T *s, const struct la_array *x, ptrdiff_t rows, ptrdiff_t cols)
+{
+    const ptrdiff_t W = FN(round_up)(cols, VL);
+    if (rows < LA_BLOCK) {
+        FN(clear)(s, FN(state_size)(LA_BLOCK, cols));
+    }
+    for (ptrdiff_t j = 0; j < W; j += NR * VL) {
+        const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
+        const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
+        FN(load_plain)(FN(state_at)(s, LA_BLOCK, W, 0, j), width, &part,
+                       FN(rows_from)(0, rows), cols - j < width ? cols - j : width);
+    }
+}
+
+/* The largest lane, in every lane. */
+INLINE vec
+FN(all_max)(vec x)
+{
+    LA_UNROLL
+    for (int step = 1; step < VL; step *= 2) {
+        x = FN(max)(FN(zip_low)(x, x), FN(zip_high)(x, x));
+    }
+    return x;
+}
+
+INLINE T
+FN(sum_lanes)(vec x)
+{
+    LA_UNROLL
+    for (int step = 1; step < VL; step *= 2) {
+        x = FN(zip_low)(x, x) + FN(zip_high)(x, x);
+    }
+    return x[0];
+}
+
+/* p (MR, LA_BLOCK) = q_i.k_j for one strip of queries. */
+INLINE void
+FN(strip_scores)(const struct FN(softmax_room) * r, const T *q, ptrdiff_t d)
+{
+    for (ptrdiff_t col = 0; col < LA_BLOCK; col += NR * VL) {
+        vec acc[MR][NR] = {{{0}}};
+        FN(tile)(acc, MR, NR, q, r->ldd, 1, r->keys + col * FN(round_up)(d, MR),
+                 NR * VL, d);
+        LA_EACH(i, MR) {
+            LA_EACH(j, NR) {
+                FN(store)(&r->p[i * LA_BLOCK + col + j * VL], acc[i][j]);
+            }
+        }
+    }
+}
+
+/* p becomes exp(p - m) with the new maximum, and 0 from key `end` on; what the sums so
+ * far are to be multiplied by. */
+INLINE vec
+FN(row_weights)(T *p, T *top, T *sum, ptrdiff_t end)
+{
+    const vec before = FN(set1)(*top);
+    vec most = before, total = {0};
+    LA_UNROLL
+    for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
+        const ivec there = FN(iota)() < (ivec)((ivec){0} + (INT)(end - j));
+        const vec x = FN(select)(there, FN(load)(&p[j]), FN(set1)(-(T)INFINITY));
+        most = FN(max)(most, x);
+        FN(store)(&p[j], x);
+    }
+    most = FN(all_max)(most);
+    LA_UNROLL
+    for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
+        const vec x = FN(exp)(FN(load)(&p[j]) - most);
+        total += x;
+        FN(store)(&p[j], x);
+    }
+    const vec fade = FN(exp)(before - most);
+    FN(store)(sum, FN(load)(sum) * fade + total);
+    *top = most[0];
+    return fade;
+}
+
+/* o = fade o + p v for a strip and one column tile; `full` values, then where
+ * `diagonal` a triangle of MR more. */
+INLINE void
+FN(strip_values)(const struct FN(softmax_room) * r, T *o, const vec *fade,
+                 ptrdiff_t col, ptrdiff_t full, int diagonal, const int nr)
+{
+    const ptrdiff_t lds = nr * VL;
+    const T *v = r->values + col * LA_BLOCK;
+    vec acc[MR][NR];
+    LA_EACH(i, MR) {
+        LA_EACH(j, nr) {
+            acc[i][j] = FN(load)(&o[i * r->ldm + col + j * VL]) * fade[i];
+        }
+    }
+    FN(tile)(acc, MR, nr, r->p, LA_BLOCK, 1, v, lds, full);
+    if (diagonal) {
+        FN(tile_diagonal)(acc, MR, nr, r->p + full, LA_BLOCK, v + full * lds, lds, 0);
+    }
+    LA_EACH(i, MR) {
+        LA_EACH(j, nr) {
+            FN(store)(&o[i * r->ldm + col + j * VL], acc[i][j]);
+        }
+    }
+}
+
+/* Adds one block of keys to strip i (of the block of queries): `end` keys for its first
+ * row, and one more for each further row where causal. */
+INLINE void
+FN(strip)(const struct FN(softmax_room) * r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
+          ptrdiff_t end, int diagonal)
+{
+    vec fade[MR];
+    T *o = r->o + i * r->ldm;
+    FN(strip_scores)(r, r->q + i * r->ldd, d);
+    LA_EACH(row, MR) {
+        fade[row] =
+            FN(row_weights)(r->p + row * LA_BLOCK, &r->top[i + row],
+                            &r->sum[(i + row) * VL], diagonal ? end + row : end);
+    }
+    const ptrdiff_t full = diagonal ? end - 1 : end, W = FN(round_up)(m, VL);
+    ptrdiff_t col = 0;
+    for (; col + NR * VL <= W; col += NR * VL) {
+        FN(strip_values)(r, o, fade, col, full, diagonal, NR);
+    }
+    switch ((W - col) / VL) {
+#if LA_NR > 2
+    case 3:
+        FN(strip_values)(r, o, fade, col, full, diagonal, 3);
+        break;
+    case 2:
+        FN(strip_values)(r, o, fade, col, full, diagonal, 2);
+        break;
+#endif
+    case 1:
+        FN(strip_values)(r, o, fade, col, full, diagonal, 1);
+        break;
+    default:
+        break;
+    }
+}
+
+/* o, m and l of the queries [first, first + rows), all in scratch. */
+static int
+FN(softmax_rows)(const struct la_task *t, const struct FN(softmax_room) * r,
+                 ptrdiff_t first, ptrdiff_t rows)
+{
+    const ptrdiff_t d = t->dim[1], s = t->dim[2], m = t->dim[3];
+    const int causal = FN(number)(&t->x[4]) != 0;
+    const vec scale = FN(set1)(FN(number)(&t->x[3]));
+    const ptrdiff_t end = causal && first + rows < s ? first + rows : s;
+    FN(load_plain)(r->q, r->ldd, &t->x[0], FN(rows_from)(first, rows), d);
+    for (ptrdiff_t i = 0; i < rows * r->ldd; i += VL) {
+        *FN(at)(&r->q[i]) *= scale;
+    }
+    FN(clear)(r->o, LA_QUERIES * r->ldm);
+    FN(clear)(r->sum, LA_QUERIES * VL);
+    for (ptrdiff_t i = 0; i < LA_QUERIES; i++) {
+        r->top[i] = -LARGEST;
+    }
+    for (ptrdiff_t j = 0; j < end; j += LA_BLOCK) {
+        const ptrdiff_t keys = s - j < LA_BLOCK ? s - j : LA_BLOCK;
+        const struct la_array k = FN(part)(&t->x[1], j), v = FN(part)(&t->x[2], j);
+        if (t->poll(t->poll_arg)) {
+            return 1;
+        }
+        FN(load_block)(r->rows, &k, keys, d);
+        FN(transpose_state)(r->keys, r->rows, LA_BLOCK, d);
+        FN(load_block)(r->values, &v, keys, m);
+        ptrdiff_t i = causal && j > first ? j - first : 0;
+        for (; i < rows; i += MR) {
+            const ptrdiff_t seen = first + i + 1 - j;
+            const int diagonal = causal && seen <= LA_BLOCK;
+            FN(strip)(r, i, d, m, diagonal ? seen : keys, diagonal);
+        }
+    }
+    return 0;
+}
+
+static int
+FN(task_softmax)(const struct la_task *t)
+{
+    const struct FN(softmax_room) r = FN(cut_softmax)(t);
+    if (FN(softmax_rows)(t, &r, t->first, t->rows)) {
+        return 1;
+    }
+    for (ptrdiff_t i = 0; i < t->rows; i++) {
+        const T sum = FN(sum_lanes)(FN(load)(&r.sum[i * VL]));
+        r.top[i] = sum == 0 ? 0 : 1 / sum; /* no key: 0 */
+    }
+    FN(store_rows)(&t->x[5], FN(rows_from)(t->first, t->rows), t->dim[3], r.o, r.ldm,
+                   r.top);
+    return 0;
+}

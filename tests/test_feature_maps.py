@@ -1,0 +1,234 @@
+"""Feature maps as objects: against their twins, by differences, and as values."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import linattn
+from linattn import _reference_maps as reference
+from linattn import feature_maps as maps
+
+D = 6
+KERNELS = ("linear", "glu", "oglu", "aoglu")
+MAPS = [
+    *(maps.get(name) for name in maps.Elementwise.names),
+    maps.get("relu").normalized(),
+    maps.DPFP(),
+    maps.DPFP(nu=3, normalize=False),
+    maps.DPFP(nu=14, eps=0.5),
+    maps.RandomFourierFeatures.sample(D, 9, rng=1, temperature=0.3),
+    maps.PositiveRandomFeatures.sample(D, 9),
+    maps.PositiveRandomFeatures.sample(D, 9, hyperbolic=True, norms="sqrt"),
+    maps.PositiveRandomFeatures.sample(D, 4).normalized(eps=0.0),
+    *(
+        maps.GeneralizedRandomFeatures.sample(D, 9, fn=fn, orthogonal=False)
+        for fn in maps.GeneralizedRandomFeatures.functions
+    ),
+    *(getattr(maps.FeedforwardKernel, kind)(3, D, depth) for kind in KERNELS for depth in (1, 3)),
+]
+every_map = pytest.mark.parametrize("phi", MAPS, ids=str)
+
+
+def inputs(dtype=np.float64, scale=1.0):
+    rng = np.random.default_rng(7)
+    return (scale * rng.standard_normal((2, 3, 70, D))).astype(dtype)
+
+
+@every_map
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_against_the_twin(phi, dtype):
+    x = inputs(dtype)
+    exact, y = reference.twin(phi), phi(x)
+    expected = exact(x.astype(np.float64))
+    assert y.dtype == dtype
+    assert y.shape == (*x.shape[:-1], phi.features(D))
+    rtol = 300 * np.finfo(dtype).eps
+    np.testing.assert_allclose(y, expected, rtol=rtol, atol=rtol * abs(expected).max())
+    grad = np.random.default_rng(8).standard_normal(y.shape).astype(dtype)
+    dx, exact_dx = phi.input_gradient(x, grad), exact.backward(x.astype(float), grad.astype(float))
+    assert dx.dtype == dtype
+    assert dx.shape == x.shape
+    np.testing.assert_allclose(dx, exact_dx, rtol=rtol, atol=rtol * abs(exact_dx).max())
+
+
+@every_map
+def test_gradient_by_differences(phi):
+    x = inputs()
+    grad = np.random.default_rng(8).standard_normal((*x.shape[:-1], phi.features(D)))
+    step = np.random.default_rng(9).standard_normal(x.shape) * 1e-6
+    change = (grad * (phi(x + step) - phi(x - step))).sum() / 2
+    slope = (phi.input_gradient(x, grad) * step).sum()
+    assert abs(change - slope) <= 1e-7 * max(abs(slope), 1e-6)
+
+
+@every_map
+def test_is_a_value(phi):
+    again = pickle.loads(pickle.dumps(phi))
+    assert again == phi
+    assert hash(again) == hash(phi)
+    assert type(phi).__name__ in repr(phi)
+    np.testing.assert_array_equal(again(inputs()), phi(inputs()))
+    assert phi != maps.DPFP(nu=2)
+
+
+@every_map
+def test_layouts(phi):
+    x = inputs()
+    y = phi(x)
+    np.testing.assert_allclose(phi(np.asfortranarray(x)), y, rtol=1e-13)
+    np.testing.assert_allclose(phi(x[..., ::-1, :]), y[..., ::-1, :], rtol=1e-13)
+    assert phi(x[..., :0, :]).shape == (2, 3, 0, phi.features(D))
+
+
+def test_zeros_of_dpfp():
+    """relu's derivative at 0 is 0, and a row that sums to 0 gives 0."""
+    for phi in (maps.DPFP(), maps.DPFP(nu=2, eps=0.0), maps.get("relu").normalized(eps=0.0)):
+        x = np.zeros((3, D))
+        y = phi(x)
+        assert not y.any()
+        assert not phi.backward(x, np.ones_like(y)).any()
+    x = np.array([[1.0, 0.0, -2.0]])
+    dx = maps.DPFP(normalize=False).backward(x, np.ones((1, 6)))
+    assert dx[0, 1] == 0
+
+
+def test_seeds():
+    first, same = (maps.PositiveRandomFeatures.sample(4, 10, rng=3) for _ in range(2))
+    assert first == same
+    assert first == maps.PositiveRandomFeatures.sample(4, 10, rng=np.random.default_rng(3))
+    assert first != maps.PositiveRandomFeatures.sample(4, 10, rng=4)
+    other = first.redraw(4)
+    assert other.omega.shape == first.omega.shape
+    assert other == maps.PositiveRandomFeatures.sample(4, 10, rng=4)
+    assert maps.RandomFourierFeatures.sample(4, 10) == maps.RandomFourierFeatures.sample(4, 10)
+
+
+def test_orthogonal_directions():
+    omega = maps.draw(8, 20, rng=0)
+    assert omega.shape == (8, 20)
+    unit = omega / np.linalg.norm(omega, axis=0)
+    np.testing.assert_allclose(unit[:, :8].T @ unit[:, :8], np.eye(8), atol=1e-13)
+    np.testing.assert_allclose(unit[:, 16:].T @ unit[:, 16:], np.eye(4), atol=1e-13)
+    many = maps.draw(16, 8000, rng=1)
+    assert abs((many**2).sum(0).mean() - 16) < 0.5  # chi(d) norms
+    fixed = maps.draw(16, 40, norms="sqrt")
+    np.testing.assert_allclose(np.linalg.norm(fixed, axis=0), 4)
+
+
+@pytest.mark.parametrize("hyperbolic", [False, True])
+def test_kernel_of_positive_features(hyperbolic):
+    x, y = 0.5 * np.random.default_rng(0).standard_normal((2, 20, 8))
+    phi = maps.PositiveRandomFeatures.sample(8, 20_000, hyperbolic=hyperbolic)
+    expected = np.exp(x @ y.T / np.sqrt(8))
+    np.testing.assert_allclose(phi(x) @ phi(y).T, expected, rtol=0.2)
+
+
+def test_kernel_of_fourier_features():
+    x, y = 0.5 * np.random.default_rng(0).standard_normal((2, 20, 8))
+    phi = maps.RandomFourierFeatures.sample(8, 20_000, temperature=0.7)
+    distance = ((x[:, None] - y) ** 2).sum(-1)
+    np.testing.assert_allclose(phi(x) @ phi(y).T, np.exp(-0.35 * distance), atol=0.02)
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_gradients_of_weights(kind, depth):
+    """By differences, with heads and shared by them."""
+    rng = np.random.default_rng(0)
+    per_head = getattr(maps.FeedforwardKernel, kind)(3, D, depth, rng=1)
+    shared = maps.FeedforwardKernel([tuple(w[0] for w in unit) for unit in per_head.weights])
+    for phi in (per_head, shared):
+        x = inputs()
+        grad = rng.standard_normal(x.shape)
+        _, gradients = phi.backward(x, grad)
+        for i, unit in enumerate(phi.weights):
+            for j, w in enumerate(unit):
+                step = rng.standard_normal(w.shape) * 1e-6
+                ends = []
+                for sign in (1, -1):
+                    moved = [list(u) for u in phi.weights]
+                    moved[i][j] = w + sign * step
+                    ends.append((grad * maps.FeedforwardKernel(moved)(x)).sum())
+                assert gradients[i][j].shape == w.shape
+                slope = (gradients[i][j] * step).sum()
+                np.testing.assert_allclose((ends[0] - ends[1]) / 2, slope, rtol=1e-5, atol=1e-10)
+
+
+def test_initial_weights():
+    phi = maps.FeedforwardKernel.aoglu(2, 64, 2, rng=5)
+    assert [w.shape for w in phi.weights[1]] == [(2, 64, 64), (2, 64, 16), (2, 16, 64)]
+    w, a, b = phi.weights[0]
+    np.testing.assert_allclose(w @ w.mT, np.broadcast_to(np.eye(64), w.shape), atol=1e-12)
+    assert abs(a.std() / np.sqrt(2 / 64) - 1) < 0.1
+    assert abs(b.std() / np.sqrt(2 / 16) - 1) < 0.1
+    assert phi == maps.FeedforwardKernel.aoglu(2, 64, 2, rng=5)
+
+
+def test_added_parameters():
+    """The kernels of 8 heads of 64 add little to a layer of width 512."""
+    layer = 4 * 512**2 + 8 * 512**2
+    added = maps.FeedforwardKernel.aoglu(8, 64).parameters
+    assert added == 8 * 64**2 * 3 // 2
+    assert added / layer < 0.1
+
+
+def test_orthogonality():
+    phi = maps.FeedforwardKernel([(2 * np.eye(4), np.ones((4, 4)))])
+    loss, gradients = phi.orthogonality(0.5)
+    assert loss == 0.5 * 9 / 4
+    assert not gradients[0][1].any()
+    phi = maps.FeedforwardKernel([(np.random.default_rng(0).standard_normal((3, 4, 4)),)])
+    (w,), (of_w,) = phi.weights[0], phi.orthogonality(2.0)[1][0]
+    step = 1e-6 * np.random.default_rng(1).standard_normal(w.shape)
+    up, down = (maps.FeedforwardKernel([(w + s * step,)]).orthogonality(2.0)[0] for s in (1, -1))
+    np.testing.assert_allclose((up - down) / 2, (of_w * step).sum(), rtol=1e-6)
+
+
+OMEGA = np.ones((4, 8))
+BAD = [
+    (lambda: maps.get("performer"), ValueError, "feature_map is 'performer'"),
+    (lambda: maps.get(3), TypeError, "feature_map is 3"),
+    (lambda: maps.Elementwise("tanh"), ValueError, "name is 'tanh'"),
+    (lambda: maps.DPFP(0), ValueError, "nu is 0"),
+    (lambda: maps.DPFP(1.5), TypeError, "nu is 1.5"),
+    (lambda: maps.DPFP(True), TypeError, "nu is True"),
+    (lambda: maps.DPFP(normalize="yes"), TypeError, "normalize is 'yes'"),
+    (lambda: maps.DPFP(eps=-1), ValueError, "eps is -1"),
+    (lambda: maps.RandomFourierFeatures(OMEGA[0]), ValueError, "omega has shape"),
+    (lambda: maps.RandomFourierFeatures(OMEGA[None]), ValueError, "omega has shape"),
+    (lambda: maps.RandomFourierFeatures("abc"), TypeError, "omega has dtype"),
+    (lambda: maps.PositiveRandomFeatures(OMEGA, temperature=0), ValueError, "temperature is 0"),
+    (lambda: maps.PositiveRandomFeatures(OMEGA, hyperbolic=2), TypeError, "hyperbolic is 2"),
+    (lambda: maps.PositiveRandomFeatures.sample(4, 0), ValueError, "features is 0"),
+    (lambda: maps.PositiveRandomFeatures.sample(4, 2.0), TypeError, "features is 2.0"),
+    (lambda: maps.PositiveRandomFeatures.sample(4, 2, norms="l1"), ValueError, "norms is 'l1'"),
+    (lambda: maps.GeneralizedRandomFeatures(OMEGA, fn="cos"), ValueError, "fn is 'cos'"),
+    (lambda: maps.PositiveRandomFeatures(OMEGA)(np.ones((3, 5))), ValueError, "x has shape"),
+    (lambda: maps.DPFP().backward(np.ones((3, 5)), np.ones((3, 5))), ValueError, "grad has shape"),
+    (lambda: maps.SumNormalized("elu"), TypeError, "feature_map is 'elu'"),
+    (lambda: maps.FeedforwardKernel([]), ValueError, "weights is empty"),
+    (lambda: maps.FeedforwardKernel(OMEGA), TypeError, "weights is not a list"),
+    (lambda: maps.FeedforwardKernel([()]), ValueError, "has 0 arrays"),
+    (lambda: maps.FeedforwardKernel([(OMEGA,)]), ValueError, r"weights\[0\]\[0\] has shape"),
+    (
+        lambda: maps.FeedforwardKernel([(np.eye(4), np.ones((4, 2)), np.ones((3, 4)))]),
+        ValueError,
+        r"weights\[0\]\[2\] has shape \(3, 4\); expected \(2, 4\)",
+    ),
+    (lambda: maps.FeedforwardKernel.glu(0, 4), ValueError, "heads is 0"),
+    (lambda: maps.FeedforwardKernel.glu(2, 4)(np.ones((3, 5, 4))), ValueError, "x has shape"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), BAD, ids=[x[2] for x in BAD])
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_get():
+    assert maps.get("dpfp") == maps.DPFP()
+    phi = maps.DPFP(2)
+    assert maps.get(phi) is phi
+    assert linattn.feature_maps is maps

@@ -1,0 +1,281 @@
+"""float16 and bfloat16: the float32 result, rounded once; states in float32."""
+
+import numpy as np
+import pytest
+from cases import MAPS
+from layouts import LAYOUTS
+from states import assert_same, state, tokens
+
+import linattn
+from linattn import State, _config
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+HALVES = [np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)]
+NAMES = ["causal", "noncausal", "causal_backward", "noncausal_backward"]
+SIZES = [(1, 1, 1), (5, 4, 16), (17, 5, 33), (40, 16, 64), (67, 65, 70)]
+
+halves = pytest.mark.parametrize("half", HALVES, ids=str)
+
+
+def both(name, shape, half, **options):
+    """Results of 16-bit operands and of the same numbers in float32."""
+    operands = tokens(shape, dtype=half, cotangent=name.endswith("backward"))
+    f = getattr(linattn, name)
+    return f(*operands, **options), f(*(x.astype("f4") for x in operands), **options)
+
+
+def assert_rounded(result, single, half):
+    """Arrays of tokens are the float32 ones rounded, states the float32 ones themselves."""
+    result, single = ((x,) if isinstance(x, np.ndarray) else x for x in (result, single))
+    for x, y in zip(result, single, strict=True):
+        if isinstance(x, State):
+            assert_same(x, y)
+            continue
+        assert x.dtype == half
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(x.astype("f4"), y.astype(half).astype("f4"))
+
+
+@halves
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("feature_map", MAPS)
+def test_is_the_rounded_float32(name, feature_map, half):
+    for normalize in (True, False):
+        for n, d, m in SIZES:
+            options = {"feature_map": feature_map, "normalize": normalize, "scale": 0.4}
+            assert_rounded(*both(name, (2, n, d, m), half, **options), half)
+
+
+@halves
+@pytest.mark.parametrize("name", ["causal", "causal_backward"])
+def test_states(name, half):
+    cu = [0, 15, 31, 31, 40]
+    for normalize in (True, False):
+        for packed in ({}, {"cu_seqlens": cu}):
+            core = (2, 4, 6, 19) if packed else (2, 6, 19)
+            options = {**packed, "normalize": normalize, "key_lengths": [17, 40]}
+            options["initial_state"] = state(core, normalize=normalize)
+            if name == "causal":
+                options["return_state"] = True
+            else:
+                options["grad_state"] = state(core, normalize=normalize, seed=1)
+            result, single = both(name, (2, 40, 6, 19), half, **options)
+            assert_rounded(result, single, half)
+            assert result[-1].s.dtype == np.float32
+
+
+@halves
+def test_step(half):
+    for normalize in (True, False):
+        operands = [x[:, 0] for x in tokens((5, 1, 17, 33), dtype=half)]
+        current = state((5, 17, 33), normalize=normalize)
+        expected = linattn.step(*(x.astype("f4") for x in operands), current, normalize=normalize)
+        result = linattn.step(*operands, current, normalize=normalize)
+        assert_rounded(result, expected, half)
+        result = linattn.step(*operands, current, normalize=normalize, in_place=True)
+        assert_rounded(result, expected, half)
+        assert result[1].s is current.s
+
+
+@halves
+def test_key_lengths(half):
+    for name in NAMES:
+        assert_rounded(*both(name, (3, 40, 6, 19), half, key_lengths=[0, 17, 40]), half)
+
+
+def patterns(half):
+    """Every bit pattern there is."""
+    return np.arange(2**16, dtype="u2").view(half)
+
+
+@halves
+def test_every_number_comes_through(isa, half):
+    """o_i = v_i for a single token of weight 1: exact, whatever the number; -0 becomes 0."""
+    values = patterns(half)
+    ones = np.ones((2**10, 1, 1), half)
+    nan = np.isnan(values.astype("f4"))
+    for name in _config.available_isas():
+        isa(name)
+        for width in (64, 1):
+            v = values.reshape(-1, 1, width)
+            one = np.broadcast_to(ones[:1], (len(v), 1, 1))
+            o = linattn.causal(one, one, v, feature_map="identity", normalize=False).ravel()
+            assert o.dtype == half
+            zero = values.view("u2") == 0x8000
+            np.testing.assert_array_equal(np.isnan(o.astype("f4")), nan)
+            same = ~nan & ~zero
+            np.testing.assert_array_equal(o.view("u2")[same], values.view("u2")[same])
+            assert o[zero].astype("f4") == 0
+
+
+@halves
+def test_rounding(isa, half):
+    """Ties to even, overflow to inf, subnormals: as a cast from float32 rounds."""
+    rng = np.random.default_rng(6)
+    bits = rng.integers(0, 2**32, 40_000, dtype="u8").astype("u4")
+    info = ml_dtypes.finfo(half)
+    edges = np.array([info.max, info.tiny, info.smallest_subnormal], "f4")
+    every = patterns(half).astype("f4")
+    with np.errstate(all="ignore"):
+        near = np.multiply.outer(edges, np.linspace(0, 4, 257, dtype="f4")).ravel()
+        x = np.concatenate([bits.view("f4"), near, -near, every, (every[:-1] + every[1:]) / 2])
+        x = np.concatenate(
+            [np.nextafter(x, np.float32(-np.inf)), x, np.nextafter(x, np.float32(np.inf))]
+        )
+        x = x[np.isfinite(x)]
+        expected = x.astype(half).astype("f4")
+    # The state holds any float32, and reading it with a query of 1 rounds it to 16 bits.
+    one, zero = np.ones((len(x), 1), half), np.zeros((len(x), 1), half)
+    for name in _config.available_isas():
+        isa(name)
+        o, _ = linattn.step(
+            one, zero, zero, State(x[:, None, None]), feature_map="identity", normalize=False
+        )
+        np.testing.assert_array_equal(o[:, 0].astype("f4"), expected)
+
+
+@halves
+@pytest.mark.parametrize("name", NAMES)
+def test_layouts(name, half):
+    operands = tokens((2, 3, 37, 17, 20), dtype=half, cotangent=name.endswith("backward"))
+    expected = getattr(linattn, name)(*operands)
+    for layout_name, layout in LAYOUTS.items():
+        if layout_name == "byte_swapped" and half != np.float16:
+            continue  # ml_dtypes knows none
+        assert_same(getattr(linattn, name)(*map(layout, operands)), expected, layout_name)
+
+
+@halves
+def test_out(half):
+    for name in ("causal", "noncausal"):
+        operands = tokens((2, 37, 17, 20), dtype=half)
+        expected = getattr(linattn, name)(*operands)
+        memory = np.full((2, 40, 50), 7, half)
+        out = memory[:, 1:38, 3:43:2]
+        assert getattr(linattn, name)(*operands, out=out) is out
+        assert_same(out, expected)
+        out[...] = 7
+        assert (memory == 7).all()
+        with pytest.raises(TypeError, match="out"):
+            getattr(linattn, name)(*operands, out=np.empty(expected.shape, "f4"))
+
+
+@halves
+def test_broadcast_gradients(half):
+    """Summed in float32, rounded again."""
+    q, k, v, g = tokens((4, 21, 6, 19), dtype=half, cotangent=True)
+    dq, dk, dv = linattn.causal_backward(q, k[:1], v[:1], g)
+    wide = linattn.causal_backward(*(x.astype("f4") for x in (q, k[:1], v[:1], g)))
+    for x, y in zip((dq, dk, dv), wide, strict=True):
+        assert x.dtype == half and x.shape == y.shape
+        slack = 3 * float(ml_dtypes.finfo(half).eps) * np.abs(y).max()
+        assert np.abs(x.astype("f4") - y).max() <= slack
+
+
+MIXED = [  # operands, result
+    ("float16", "float32", "float32", "float32"),
+    ("bfloat16", "float32", "bfloat16", "float32"),
+    ("bfloat16", "float16", "float16", "float32"),
+    ("bfloat16", "float64", "bfloat16", "float64"),
+    ("float16", "int8", "float16", "float16"),
+    ("float16", "int16", "float16", "float32"),
+    ("float16", "int64", "float16", "float64"),
+    ("bfloat16", "int16", "bfloat16", "float32"),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "c", "expected"), MIXED)
+def test_mixed(a, b, c, expected):
+    operands = tokens((3, 21, 6, 19))
+    operands = [
+        np.rint(2 * x).astype(np.dtype(t)) for x, t in zip(operands, (a, b, c), strict=True)
+    ]
+    wide = [x.astype(expected) for x in operands]
+    for name in ("causal", "noncausal"):
+        o = getattr(linattn, name)(*operands)
+        assert o.dtype == expected
+        assert_same(o, getattr(linattn, name)(*wide))
+    grads = linattn.causal_backward(*operands, operands[2])
+    assert_same(grads, linattn.causal_backward(*wide, wide[2]))
+    result = linattn.causal(*operands, return_state=True)
+    assert_same(result, linattn.causal(*wide, return_state=True))
+    result = linattn.step(*(x[:, 0] for x in operands), result[1])
+    assert_same(result[0], linattn.step(*(x[:, 0] for x in wide), linattn.causal(
+        *wide, return_state=True)[1])[0])  # fmt: skip
+
+
+SMALL = ["int8", "uint8", "bool", "int16", "uint16", "int32", "int64"]
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+@pytest.mark.parametrize("other", [None, "float16", "bfloat16", "float32"])
+def test_integers(dtype, other):
+    """One result dtype whatever the path: plain, with a state, with lengths, packed, into out."""
+    operands = [np.rint(abs(x)).astype(dtype) for x in tokens((3, 21, 6, 19))]
+    if other is not None:
+        operands[0] = operands[0].astype(np.dtype(other))
+    o = linattn.causal(*operands)
+    with_state, end = linattn.causal(*operands, return_state=True)
+    assert_same(with_state, o)
+    assert_same(linattn.causal(*operands, key_lengths=21), o)
+    assert_same(linattn.causal(*operands, cu_seqlens=[0, 21]), o)
+    assert_same(linattn.causal(*operands, out=np.empty_like(o)), o)
+    assert linattn.noncausal(*operands).dtype == o.dtype
+    assert linattn.noncausal(*operands, key_lengths=21).dtype == o.dtype
+    grads = linattn.causal_backward(*operands, operands[2])
+    also = linattn.causal_backward(*operands, operands[2], grad_state=end)
+    assert {x.dtype for x in (*grads, *also[:3])} == {o.dtype}
+    assert linattn.step(*(x[:, 0] for x in operands), end)[0].dtype == o.dtype
+
+
+@halves
+def test_gufuncs(half):
+    """Loops of their own: no operand is cast, whatever the layout."""
+    q, k, v = tokens((2, 3, 21, 6, 19), dtype=half)
+    expected = linattn.causal(q, k, v)
+    assert_same(linattn.ufuncs.causal_elu(q, k, v, 1.0, 1e-6), expected)
+    out = np.empty_like(expected)
+    assert linattn.ufuncs.causal_elu(q, k, v, 1.0, 1e-6, out=out) is out
+    single = linattn.ufuncs.causal_elu(q, k, v, 1.0, 1e-6, out=np.empty(out.shape, "f4"))
+    np.testing.assert_allclose(single, expected.astype("f4"), 1e-2)
+
+
+def test_float16_is_a_type_of_every_gufunc():
+    for name in linattn.ufuncs.__all__:
+        f = getattr(linattn.ufuncs, name)
+        assert any(types[0] == "e" for types in f.types), name
+
+
+@halves
+def test_threads_and_instruction_sets(threads, isa, half):
+    operands = tokens((3, 1001, 32, 48), dtype=half, cotangent=True)
+    threads(1)
+    expected = [linattn.causal(*operands[:3]), linattn.causal_backward(*operands)]
+    for count in range(2, 9):
+        threads(count)
+        assert_same([linattn.causal(*operands[:3]), linattn.causal_backward(*operands)], expected)
+    for name in _config.available_isas():
+        isa(name)
+        for f in NAMES:
+            for n, d, m in SIZES:
+                assert_rounded(*both(f, (2, n, d, m), half), half)
+
+
+WITHOUT = """
+import sys
+sys.modules["ml_dtypes"] = None  # an import of it fails
+import linattn, numpy as np
+x = np.random.default_rng(0).standard_normal((3, 40, 16))
+for dtype in ("float16", "float32", "float64"):
+    y = x.astype(dtype)
+    o, state = linattn.causal(y, y, y, return_state=True)
+    assert o.dtype == dtype
+    linattn.causal_backward(y, y, y, y, grad_state=state)
+    linattn.step(y[:, 0], y[:, 0], y[:, 0], state, in_place=True)
+print(linattn.noncausal(y, y, y, key_lengths=3).shape)
+"""
+
+
+def test_without_ml_dtypes(interpreter):
+    stdout, _ = interpreter(WITHOUT)
+    assert stdout.strip() == "(3, 40, 16)"

@@ -1,0 +1,179 @@
+"""Padding: keys and values at and past a length do not exist, whatever they hold."""
+
+import numpy as np
+import pytest
+from bounds import excess
+from cases import MAPS, VARIANTS
+from states import assert_same, bound, check, flat, state, tokens
+
+import linattn
+from linattn import _config
+from linattn import _reference as ref
+
+NAMES = ["causal", "noncausal", "causal_backward", "noncausal_backward"]
+LENGTHS = [0, 1, 2, 15, 16, 17, 31, 32, 33, 39, 40]
+
+
+def operands_for(name, shape, **options):
+    return tokens(shape, cotangent=name.endswith("backward"), **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("feature_map", "normalize", "dtype"), VARIANTS)
+def test_against_the_twin(name, feature_map, normalize, dtype):
+    options = {"feature_map": feature_map, "normalize": normalize, "eps": 0.01, "scale": 0.4}
+    positive = feature_map == "identity"
+    for d, m in [(5, 9), (16, 33)]:
+        operands = operands_for(name, (len(LENGTHS), 40, d, m), dtype=dtype, positive=positive)
+        check(name, operands, key_lengths=np.array(LENGTHS), **options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_padding_is_never_read(name, poison):
+    for normalize in (True, False):
+        for d, m in [(5, 17), (70, 16)]:
+            operands = operands_for(name, (len(LENGTHS), 40, d, m))
+            options = {"key_lengths": np.array(LENGTHS), "normalize": normalize}
+            if name == "causal":
+                options["return_state"] = True
+            expected = getattr(linattn, name)(*operands, **options)
+            past = np.arange(40) >= np.array(LENGTHS)[:, None]
+            for which in (1, 2):
+                operands[which][past] = poison
+            assert_same(getattr(linattn, name)(*operands, **options), expected)
+            if name.endswith("backward"):
+                _, dk, dv = expected
+                assert not dk[past].any() and not dv[past].any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_fewer_keys(name):
+    """To the bit: a call whose k and v end there (queries past the end see all of them)."""
+    operands = operands_for(name, (40, 16, 33))
+    for length in LENGTHS:
+        result = flat(getattr(linattn, name)(*operands, key_lengths=length))
+        short = [x[:length] if i in (1, 2) or name.startswith("causal") else x
+                 for i, x in enumerate(operands)]  # fmt: skip
+        expected = flat(getattr(linattn, name)(*short))
+        if name == "causal":
+            assert_same(result[0][:length], expected[0])
+        elif name == "noncausal":
+            assert_same(result, expected)
+        elif name == "noncausal_backward":
+            assert_same([result[0], result[1][:length], result[2][:length]], expected)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_no_key_at_all(normalize):
+    for name in ("causal", "noncausal"):
+        operands = operands_for(name, (3, 21, 6, 19))
+        for x in operands[1:3]:
+            x[...] = np.nan
+        o = getattr(linattn, name)(*operands, key_lengths=[0, 0, 0], normalize=normalize)
+        assert_same(o, np.zeros_like(o))
+        name += "_backward"
+        operands = operands_for(name, (3, 21, 6, 19))
+        grads = getattr(linattn, name)(*operands, key_lengths=0, normalize=normalize)
+        assert_same(grads, [np.zeros_like(x) for x in grads])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_keys_change_no_bit(name):
+    operands = operands_for(name, (3, 40, 16, 33))
+    f = getattr(linattn, name)
+    assert_same(f(*operands, key_lengths=40), f(*operands))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_broadcasting(name):
+    lead, n = (2, 3), 21
+    operands = operands_for(name, (*lead, n, 6, 19))
+    f = getattr(linattn, name)
+    rng = np.random.default_rng(2)
+    for own in [(), (1,), (3,), (2, 1), (1, 3), (2, 3), (1, 1)]:
+        lengths = rng.integers(0, n + 1, own)
+        dense = np.broadcast_to(lengths, lead).copy()
+        expected = f(*operands, key_lengths=dense)
+        for dtype in ("i4", "u1", "u8", ">i8"):
+            assert_same(f(*operands, key_lengths=np.asarray(lengths, dtype)), expected)
+        assert_same(f(*operands, key_lengths=lengths.tolist()), expected)
+        assert_same(f(*operands, key_lengths=dense[::-1][::-1]), expected)
+
+
+@pytest.mark.parametrize("name", ["causal_backward", "noncausal_backward"])
+def test_gradients_of_shared_keys(name):
+    """One key head with a length for each of the query heads."""
+    q, k, v, g = operands_for(name, (4, 21, 6, 19))
+    k, v = k[:1], v[:1]
+    lengths = np.array([0, 3, 17, 21])
+    f = getattr(linattn, name)
+    result = f(q, k, v, g, key_lengths=lengths)
+    dense = [np.broadcast_to(x, (4, *x.shape[1:])).copy() for x in (q, k, v, g)]
+    slack = bound(name, dense, key_lengths=lengths)
+    expected = getattr(ref, name)(*dense, key_lengths=lengths)
+    for x, y, allowed, own in zip(result, expected, slack, (q, k, v), strict=True):
+        assert x.shape == own.shape
+        assert excess(x, ref._sum_to(y, own), ref._sum_to(allowed, own)) <= 1
+
+
+@pytest.mark.parametrize("name", ["causal", "causal_backward"])
+def test_with_states(name):
+    operands = operands_for(name, (len(LENGTHS), 40, 6, 19))
+    core = (len(LENGTHS), 6, 19)
+    options = {"key_lengths": LENGTHS, "initial_state": state(core)}
+    if name == "causal":
+        check(name, operands, **options, return_state=True)
+    else:
+        check(name, operands, **options, grad_state=state(core, seed=1))
+
+
+def test_cross_attention():
+    rng = np.random.default_rng(5)
+    for n, s in [(1, 40), (40, 1), (7, 70), (65, 33), (3, 0)]:
+        q, g = rng.standard_normal((2, 3, n, 5)).astype("f4")
+        k, v = rng.standard_normal((2, 3, s, 5)).astype("f4")
+        for lengths in (0, s // 2, s, [0, s // 2, s]):
+            check("noncausal", [q, k, v], key_lengths=np.array(lengths))
+            check("noncausal_backward", [q, k, v, g], key_lengths=np.array(lengths))
+
+
+def test_gufuncs_bring_lengths_into_range():
+    """Whatever the number: nothing outside the arrays is read or written."""
+    wild = np.array([-(2**63), -1, 0, 7, 21, 22, 2**40, 2**63 - 1])
+    tame = np.clip(wild, 0, 21)
+    for name in NAMES:
+        operands = operands_for(name, (8, 21, 6, 19))
+        expected = flat(getattr(linattn, name)(*operands, key_lengths=tame))
+        for feature_map in MAPS[2:3]:
+            if name.startswith("noncausal"):
+                f = getattr(
+                    linattn.ufuncs, f"{name.replace('noncausal', 'noncausal_keys')}_{feature_map}"
+                )
+                assert_same(f(*operands, 1.0, 1e-6, wild), expected)
+            else:
+                s, z = np.zeros((1, 6, 19), "f4"), np.zeros((1, 6), "f4")
+                f = getattr(
+                    linattn.ufuncs, f"{name.replace('causal', 'causal_state')}_{feature_map}"
+                )
+                states = (s, z, s, z) if name.endswith("backward") else (s, z)
+                result = f(*operands, 1.0, 1e-6, [0], [21], wild[:, None], *states)
+                assert_same(flat(result)[: len(expected)], expected)
+
+
+def test_threads_and_instruction_sets(threads, isa):
+    for name in NAMES:
+        operands = operands_for(name, (3, 1001, 32, 48))
+        lengths = np.array([0, 500, 1001])
+        f = getattr(linattn, name)
+        threads(1)
+        expected = f(*operands, key_lengths=lengths)
+        for count in range(2, 9):
+            threads(count)
+            assert_same(f(*operands, key_lengths=lengths), expected)
+    for isa_name in _config.available_isas():
+        isa(isa_name)
+        for name in NAMES:
+            for dtype in ("float32", "float64"):
+                operands = operands_for(name, (len(LENGTHS), 40, 9, 37), dtype=dtype)
+                check(name, operands, key_lengths=np.array(LENGTHS))

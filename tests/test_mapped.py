@@ -1,0 +1,302 @@
+"""Operators given a feature map as an object, and positive random features of any size."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import linattn
+from linattn import _reference as reference
+from linattn import _reference_delta as reference_delta
+from linattn import _reference_maps as twins
+from linattn import feature_maps as maps
+
+D = 6
+FORWARD = {"causal": linattn.causal, "noncausal": linattn.noncausal}
+BACKWARD = {"causal": linattn.causal_backward, "noncausal": linattn.noncausal_backward}
+MAPS = [
+    maps.get("softplus"),
+    maps.get("exp").normalized(),
+    maps.DPFP(nu=2),
+    maps.GeneralizedRandomFeatures.sample(D, 9),
+    maps.FeedforwardKernel.aoglu(3, D, 2),
+]
+POSITIVE = [maps.PositiveRandomFeatures.sample(D, 9, hyperbolic=h, rng=2) for h in (False, True)]
+
+
+def operands(n=40, dtype=np.float64, scale=1.0):
+    rng = np.random.default_rng(3)
+    q, k, v, g = (rng.standard_normal((2, 3, n, D)).astype(dtype) for _ in range(4))
+    return dtype(scale) * q, dtype(scale) * k, v, g
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+@pytest.mark.parametrize("phi", MAPS, ids=str)
+def test_against_the_twin(operator, phi):
+    q, k, v, g = operands()
+    k = k[:, :1] if not isinstance(phi, maps.FeedforwardKernel) else k
+    for normalize in (True, False):
+        options = {"normalize": normalize, "eps": 0.01, "scale": 0.7, "key_lengths": [[33], [40]]}
+        o = FORWARD[operator](q, k, v, feature_map=phi, **options)
+        options["key_lengths"] = np.array([[33], [40]])
+        exact = {**options, "feature_map": twins.twin(phi)}
+        expected = getattr(reference, operator)(q, k, v, **exact)
+        np.testing.assert_allclose(o, expected, rtol=1e-10, atol=1e-12)
+        grads = BACKWARD[operator](q, k, v, g, feature_map=phi, **options)
+        wanted = getattr(reference, f"{operator}_backward")(q, k, v, g, **exact)
+        for x, y in zip(grads, wanted, strict=True):
+            assert x.shape == y.shape
+            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-10 * abs(y).max())
+
+
+def test_fourier_features():
+    """Signed features: the plain sum, as documented."""
+    q, k, v, _ = operands()
+    phi = maps.RandomFourierFeatures.sample(D, 9)
+    o = linattn.causal(q, k, v, feature_map=phi, normalize=False)
+    expected = reference.causal(q, k, v, feature_map=twins.twin(phi), normalize=False)
+    np.testing.assert_allclose(o, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("phi", [*MAPS[2:4], *POSITIVE], ids=str)
+def test_states_and_steps(phi):
+    q, k, v, _ = operands()
+    o = linattn.causal(q, k, v, feature_map=phi)
+    head = [x[..., :17, :] for x in (q, k, v)]
+    first, state = linattn.causal(*head, feature_map=phi, return_state=True)
+    rest = []
+    for i in range(17, 40):
+        token, state = linattn.step(*(x[..., i, :] for x in (q, k, v)), state, feature_map=phi)
+        rest.append(token)
+    np.testing.assert_allclose(np.concatenate([first, np.stack(rest, -2)], -2), o, rtol=1e-9)
+
+
+DELTA = [maps.DPFP(nu=2), maps.get("relu").normalized(), maps.PositiveRandomFeatures.sample(D, 9)]
+
+
+@pytest.mark.parametrize("phi", DELTA, ids=str)
+def test_delta_rule(phi):
+    q, k, v, g = operands(12)
+    beta = np.random.default_rng(0).uniform(size=q.shape[:-1])
+    exact = twins.twin(phi)
+    o, state = linattn.delta(q, k, v, beta, feature_map=phi, return_state=True)
+    np.testing.assert_allclose(o, reference_delta.delta(q, k, v, beta, feature_map=exact))
+    grads = linattn.delta_backward(q, k, v, beta, g, feature_map=phi)
+    wanted = reference_delta.delta_backward(q, k, v, beta, g, feature_map=exact)
+    for x, y in zip(grads, wanted, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12 * abs(y).max())
+    token = [x[..., 0, :] for x in (q, k, v)]
+    o, _ = linattn.delta_step(*token, beta[..., 0], state, feature_map=phi)
+    assert o.shape == token[0].shape
+
+
+def test_names():
+    q, k, v, g = operands()
+    elu = linattn.causal(q, k, v)
+    np.testing.assert_array_equal(linattn.causal(q, k, v, feature_map=maps.get("elu")), elu)
+    named = linattn.noncausal(q, k, v, feature_map="dpfp")
+    np.testing.assert_array_equal(linattn.noncausal(q, k, v, feature_map=maps.DPFP()), named)
+    for bad in (3, None, np.exp):
+        with pytest.raises(TypeError, match="causal: feature_map is"):
+            linattn.causal(q, k, v, feature_map=bad)
+        with pytest.raises(TypeError, match="noncausal_backward: feature_map is"):
+            linattn.noncausal_backward(q, k, v, g, feature_map=bad)
+
+
+# Positive random features rescale as they go.
+
+
+def exact(q, k, v, phi, causal):
+    """The quotient by logarithms in long double, eps = 0."""
+    q, k, v = (x.astype(np.longdouble) for x in (q, k, v))
+    omega = np.concatenate([phi.omega, -phi.omega], 1) if phi.hyperbolic else phi.omega
+    root = np.sqrt(np.longdouble(phi.temperature))
+    of_k = root * k @ omega - ((root * k) ** 2).sum(-1, keepdims=True) / 2
+    logs = (root * q @ omega)[..., :, None, :] + of_k[..., None, :, :]
+    if causal:
+        logs = np.where(np.tri(q.shape[-2], dtype=bool)[..., None], logs, -np.inf)
+    w = np.exp(logs - logs.max((-1, -2), keepdims=True)).sum(-1)
+    return w @ v / w.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+@pytest.mark.parametrize("phi", POSITIVE, ids=str)
+@pytest.mark.parametrize("scale", [0.01, 1, 4, 30, 300])
+def test_inputs_of_any_size(operator, phi, scale):
+    """Finite, and right to the rounding of exponents that grow like scale^2."""
+    for dtype in (np.float32, np.float64):
+        q, k, v, _ = operands(150, dtype, scale)
+        o = FORWARD[operator](q, k, v, feature_map=phi, eps=0.0)
+        expected = exact(q, k, v, phi, operator == "causal")
+        tolerance = 20 * np.finfo(dtype).eps * (1 + 8 * scale**2)
+        assert o.dtype == dtype
+        np.testing.assert_allclose(o, expected.astype(float), atol=min(tolerance, 2))
+        with_eps = FORWARD[operator](q, k, v, feature_map=phi)
+        np.testing.assert_allclose(with_eps, o, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1, 30])
+def test_no_bit_of_a_later_key(scale):
+    for phi in POSITIVE:
+        q, k, v, _ = operands(700, np.float32, scale)
+        o = linattn.causal(q, k, v, feature_map=phi)
+        for t in (1, 63, 64, 600, 699):
+            kt, vt = k.copy(), v.copy()
+            kt[..., t:, :] *= -7
+            vt[..., t:, :] = np.nan
+            moved = linattn.causal(q, kt, vt, feature_map=phi)
+            np.testing.assert_array_equal(moved[..., :t, :], o[..., :t, :])
+
+
+def test_growing_keys():
+    """Each key larger than those before: as many changes of scale as there are."""
+    rng = np.random.default_rng(0)
+    k = np.linspace(0.1, 30, 300)[:, None] * np.sign(rng.standard_normal(D))
+    q, v = rng.standard_normal((300, D)), rng.standard_normal((300, 4))
+    for order in (k, k[::-1]):
+        o = linattn.causal(q, order, v, feature_map=POSITIVE[0], eps=0.0)
+        expected = exact(q, order, v, POSITIVE[0], True).astype(float)
+        np.testing.assert_allclose(o, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("scale", [1, 30])
+def test_cut_anywhere(scale):
+    q, k, v, _ = operands(300, np.float64, scale)
+    phi = POSITIVE[0]
+    o, end = linattn.causal(q, k, v, feature_map=phi, return_state=True)
+    parts, state = [], None
+    for cut in (slice(0, 1), slice(1, 130), slice(130, 130), slice(130, 300)):
+        part, state = linattn.causal(
+            *(x[..., cut, :] for x in (q, k, v)),
+            feature_map=phi, initial_state=state, return_state=True,
+        )  # fmt: skip
+        parts.append(part)
+    np.testing.assert_allclose(np.concatenate(parts, -2), o, rtol=1e-11, atol=1e-12)
+    for x, y in zip(state, end, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-11)
+
+
+def test_key_lengths_hide_keys():
+    q, k, v, _ = operands(100, np.float64, 5.0)
+    phi = POSITIVE[1]
+    k[..., 60:, :], v[..., 60:, :] = np.nan, np.nan
+    for f in FORWARD.values():
+        o = f(q, k, v, feature_map=phi, key_lengths=60)
+        assert np.isfinite(o).all()
+    o = linattn.causal(q, k, v, feature_map=phi, key_lengths=60)
+    head = [x[..., :60, :] for x in (q, k, v)]
+    np.testing.assert_array_equal(o[..., :60, :], linattn.causal(*head, feature_map=phi))
+    assert not linattn.causal(q, k, v, feature_map=phi, key_lengths=0).any()
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+@pytest.mark.parametrize("scale", [1, 30])
+def test_gradients(operator, scale):
+    rng = np.random.default_rng(0)
+    q, k, v, g = operands(60, np.float64, scale)
+    k = k[:, :1]
+    phi, options = POSITIVE[1], {"feature_map": POSITIVE[1], "eps": 0.0}
+    grads = BACKWARD[operator](q, k, v, g, **options)
+    for i, grad in enumerate(grads):
+        step = 1e-7 * rng.standard_normal(grad.shape)
+        ends = []
+        for sign in (1, -1):
+            moved = [q, k, v]
+            moved[i] = moved[i] + sign * step
+            ends.append((g * FORWARD[operator](*moved, **options)).sum())
+        np.testing.assert_allclose((ends[0] - ends[1]) / 2, (grad * step).sum(), rtol=1e-4)
+    if scale == 1:
+        exact_grads = getattr(reference, f"{operator}_backward")(
+            q, k, v, g, feature_map=twins.twin(phi), eps=0.0
+        )
+        for x, y in zip(grads, exact_grads, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12 * abs(y).max())
+
+
+@pytest.mark.parametrize("scale", [1, 30])
+def test_gradients_through_a_state(scale):
+    """Cut in two, the gradients of the whole come back through grad_state."""
+    q, k, v, g = operands(80, np.float64, scale)
+    options = {"feature_map": POSITIVE[0], "eps": 0.0}
+    whole = linattn.causal_backward(q, k, v, g, **options)
+    head, tail = ([x[..., cut, :] for x in (q, k, v, g)] for cut in (slice(50), slice(50, 80)))
+    _, state = linattn.causal(*head[:3], return_state=True, **options)
+    *last, ds = linattn.causal_backward(*tail, initial_state=state, **options)
+    *first, _ = linattn.causal_backward(*head, grad_state=ds, **options)
+    for x, y, z in zip(first, last, whole, strict=True):
+        joined = np.concatenate([x, y], -2)
+        np.testing.assert_allclose(joined, z, rtol=1e-8, atol=1e-9 * abs(z).max())
+
+
+def test_in_place_step():
+    q, k, v, _ = operands(3)
+    phi = POSITIVE[0]
+    _, state = linattn.causal(q, k, v, feature_map=phi, return_state=True)
+    copies = linattn.State(*(x.copy() for x in state))
+    token = [x[..., 0, :] for x in (q, k, v)]
+    o, after = linattn.step(*token, state, feature_map=phi)
+    same, written = linattn.step(*token, copies, feature_map=phi, in_place=True)
+    np.testing.assert_array_equal(o, same)
+    assert written is copies
+    for x, y in zip(copies, after, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("bounds", [[0, 4, 4, 30], [0, 30]])
+def test_packed_sequences(bounds):
+    """Each as if it were alone, states, lengths and gradients included."""
+    q, k, v, g = operands(30, np.float64, 3.0)
+    options = {"feature_map": POSITIVE[0], "eps": 0.0}
+    first = linattn.State(
+        np.ones((2, 3, len(bounds) - 1, 9, D)),
+        np.ones((2, 3, len(bounds) - 1, 9)),
+        np.zeros((2, 3, len(bounds) - 1, 9)),
+    )
+    packed = {"cu_seqlens": bounds, "key_lengths": [[25], [30]], **options}
+    o, last = linattn.causal(q, k, v, initial_state=first, return_state=True, **packed)
+    grads = linattn.causal_backward(q, k, v, g, initial_state=first, grad_state=last, **packed)
+    out = np.empty_like(o)
+    assert linattn.causal(q, k, v, initial_state=first, out=out, **packed) is out
+    np.testing.assert_array_equal(out, o)
+    for r, (start, stop) in enumerate(pairwise(bounds)):
+        rows = (..., slice(start, stop), slice(None))
+        one = [x[rows] for x in (q, k, v, g)]
+        keys = {"key_lengths": np.clip([[25 - start], [30 - start]], 0, stop - start), **options}
+        alone = [linattn.State(x.s[..., r, :, :], x.z[..., r, :], x.log_scale[..., r, :])
+                 for x in (first, last)]  # fmt: skip
+        expected, state = linattn.causal(
+            *one[:3], initial_state=alone[0], return_state=True, **keys
+        )
+        np.testing.assert_array_equal(o[rows], expected)
+        np.testing.assert_array_equal(last.s[..., r, :, :], state.s)
+        np.testing.assert_array_equal(last.log_scale[..., r, :], state.log_scale)
+        *wanted, of_state = linattn.causal_backward(
+            *one, initial_state=alone[0], grad_state=alone[1], **keys
+        )
+        for x, y in zip(grads[:3], wanted, strict=True):
+            np.testing.assert_array_equal(x[rows], y)
+        np.testing.assert_array_equal(grads[3].s[..., r, :, :], of_state.s)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bits(dtype):
+    """Computed in float32, returned in the operands' dtype."""
+    dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), dtype, dtype))
+    q, k, v, g = (x.astype(dtype) for x in operands(20, np.float32))
+    wide = [x.astype(np.float32) for x in (q, k, v, g)]
+    for phi in (POSITIVE[0], maps.DPFP()):
+        assert phi(q).dtype == np.float32
+        for name, f in FORWARD.items():
+            o = f(q, k, v, feature_map=phi)
+            np.testing.assert_array_equal(o, f(*wide[:3], feature_map=phi).astype(dtype))
+            assert o.dtype == dtype
+            out = np.empty_like(o)
+            assert f(q, k, v, feature_map=phi, out=out) is out
+            np.testing.assert_array_equal(out, o)
+            grads = BACKWARD[name](q, k, v, g, feature_map=phi)
+            assert all(x.dtype == dtype for x in grads)
+    assert linattn.softmax_attention(q, k, v).dtype == dtype
+    assert linattn.softmax_attention_backward(q, k, v, g)[2].dtype == dtype
+    E = np.ones((20, 4), dtype)
+    assert linattn.linformer(q, k, v, E, E, out=np.empty_like(q)).dtype == dtype
+    assert linattn.linformer_backward(q, k, v, E, E, g)[4].dtype == dtype

@@ -1,0 +1,186 @@
+"""A long sequence of few heads is cut into segments: no result depends on it beyond rounding."""
+
+import numpy as np
+import pytest
+from cases import MAPS
+from layouts import LAYOUTS
+from states import assert_same, bound, check, compare, oracle, state, tokens
+
+import linattn
+from linattn import _config, _segments
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Segments from 64 tokens on."""
+    monkeypatch.setattr(_segments, "LONG", 64)
+
+
+LENGTHS = (63, 64, 65, 71, 72, 100, 135, 136)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_against_the_twin(normalize, dtype):
+    for n in LENGTHS:
+        for lead, d, m in [((), 5, 9), ((2,), 16, 33), ((1, 2), 1, 1), ((3,), 5, 9)]:
+            operands = tokens((*lead, n, d, m), dtype=dtype)
+            check("causal", operands, normalize=normalize)
+            start = state((*lead, d, m), dtype=dtype, normalize=normalize)
+            check("causal", operands, normalize=normalize, return_state=True)
+            check(
+                "causal", operands,
+                normalize=normalize, return_state=True, initial_state=start, scale=0.4, eps=0.01,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("feature_map", MAPS)
+def test_maps(feature_map):
+    for normalize in (True, False):
+        operands = tokens((100, 16, 33), positive=feature_map == "identity")
+        check("causal", operands, feature_map=feature_map, normalize=normalize, return_state=True)
+
+
+def test_shape_alone_decides(monkeypatch):
+    cut = []
+    inner = _segments.causal
+    monkeypatch.setattr(_segments, "causal", lambda *args: cut.append(1) or inner(*args))
+    for lead, n, expected in [
+        ((), 63, 0), ((), 64, 1), ((2,), 64, 1), ((1, 2, 1), 64, 1), ((3,), 64, 0), ((2, 2), 64, 0),
+    ]:  # fmt: skip
+        cut.clear()
+        linattn.causal(*tokens((*lead, n, 5, 9)))
+        assert len(cut) == expected
+        linattn.causal(*tokens((*lead, n, 5, 9)), key_lengths=n)
+        linattn.causal(*tokens((*lead, n, 5, 9)), cu_seqlens=[0, n])
+        assert len(cut) == expected
+
+
+def test_state_changes_no_bit():
+    for n in LENGTHS:
+        operands = tokens((2, n, 16, 33))
+        o, end = linattn.causal(*operands, return_state=True)
+        assert_same(o, linattn.causal(*operands))
+        zeros = state((2, 16, 33))
+        for x in zeros[:2]:
+            x[...] = 0
+        assert_same(linattn.causal(*operands, initial_state=zeros, return_state=True), (o, end))
+
+
+def test_threads_and_instruction_sets(threads, isa):
+    for normalize in (True, False):
+        operands = tokens((2, 3001, 16, 33))
+        threads(1)
+        expected = linattn.causal(*operands, normalize=normalize, return_state=True)
+        for count in range(2, 9):
+            threads(count)
+            result = linattn.causal(*operands, normalize=normalize, return_state=True)
+            assert_same(result, expected)
+    for name in _config.available_isas():
+        isa(name)
+        for dtype in ("float32", "float64"):
+            check("causal", tokens((2, 100, 16, 33), dtype=dtype), return_state=True)
+
+
+def test_layouts():
+    operands = tokens((2, 100, 17, 20))
+    expected = linattn.causal(*operands, return_state=True)
+    for name, layout in LAYOUTS.items():
+        given = [layout(x) for x in operands]
+        copies = [x.copy() for x in given]
+        assert_same(linattn.causal(*given, return_state=True), expected, name)
+        for x, y in zip(given, copies, strict=True):
+            np.testing.assert_array_equal(x, y)
+        if name in ("read_only", "byte_swapped"):
+            continue
+        out = layout(np.full_like(expected[0], np.nan))
+        o, end = linattn.causal(*operands, return_state=True, out=out)
+        assert o is out
+        assert_same((o, end), expected, name)
+
+
+def test_broadcasting():
+    """Operands and states of fewer heads."""
+    for leads in [((2,), (), ()), ((), (2,), (1,)), ((), (), (2,)), ((1,), (1, 1), ())]:
+        rng = np.random.default_rng(2)
+        operands = [
+            rng.standard_normal((*lead, 100, w)).astype("f4")
+            for lead, w in zip(leads, (6, 6, 19), strict=True)
+        ]
+        lead = np.broadcast_shapes(*leads)
+        dense = [np.broadcast_to(x, (*lead, *x.shape[-2:])).copy() for x in operands]
+        for given in ({}, {"initial_state": state((6, 19))}):
+            assert_same(
+                linattn.causal(*operands, return_state=True, **given),
+                linattn.causal(*dense, return_state=True, **given),
+            )
+
+
+def test_out_may_overlap_an_input():
+    operands = tokens((2, 100, 20, 20))
+    expected = linattn.causal(*operands)
+    for which in range(3):
+        given = [x.copy() for x in operands]
+        o = linattn.causal(*given, out=given[which])
+        assert o is given[which]
+        np.testing.assert_array_equal(o, expected)
+
+
+def test_out_spares_its_surroundings():
+    operands = tokens((2, 100, 6, 20))
+    expected = linattn.causal(*operands)
+    memory = np.full((4, 110, 50), 7, "f4")
+    out = memory[1:-1, 3:103, 10:30]
+    linattn.causal(*operands, out=out)
+    np.testing.assert_array_equal(out, expected)
+    out[...] = 7
+    assert (memory == 7).all()
+
+
+@pytest.mark.parametrize("dtypes", ["dff", "fdf", "ffd", "dee", "eff", "ldf", "lll", "dlf"])
+def test_mixed_dtypes(dtypes):
+    """Sums of the segments are as wide as the result."""
+    operands = [np.rint(3 * x) / 4 for x in tokens((100, 6, 19))]
+    operands = [x.astype(c) for x, c in zip(operands, dtypes, strict=True)]
+    wide = [x.astype(np.result_type(*operands, np.float16)) for x in operands]
+    result = linattn.causal(*operands, return_state=True)
+    assert result[0].dtype == wide[0].dtype
+    compare(
+        [result[0], result[1].s, result[1].z],
+        oracle("causal", wide, return_state=True),
+        bound("causal", wide, return_state=True),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half(dtype):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    operands = tokens((2, 100, 16, 33), dtype=dtype)
+    o, end = linattn.causal(*operands, return_state=True)
+    single, last = linattn.causal(*(x.astype("f4") for x in operands), return_state=True)
+    assert o.dtype == dtype
+    assert_same(o, single.astype(dtype))
+    assert_same(end, last)
+
+
+def test_nothing_looks_ahead():
+    rng = np.random.default_rng(3)
+    for normalize in (True, False):
+        operands = tokens((135, 8, 9))
+        clean, _ = linattn.causal(*operands, normalize=normalize, return_state=True)
+        for t in (1, 15, 16, 17, 64, 119, 120, 127, 128, 129, 134):
+            future = [x.copy() for x in operands]
+            for x in future:
+                x[t:] = rng.choice([np.nan, np.inf, -np.inf, 1e38, 0], x[t:].shape)
+            with np.errstate(all="ignore"):
+                o = linattn.causal(*future, normalize=normalize)
+            np.testing.assert_array_equal(o[:t], clean[:t])
+
+
+def test_nothing_to_do():
+    for lead, d, m in [((0,), 5, 3), ((2, 0), 5, 3), ((), 0, 3), ((), 5, 0)]:
+        operands = tokens((*lead, 100, d, m))
+        o, end = linattn.causal(*operands, return_state=True)
+        assert o.shape == (*lead, 100, m) and not o.any()
+        assert end.s.shape == (*lead, d, m) and end.z.shape == (*lead, d)

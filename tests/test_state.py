@@ -1,0 +1,333 @@
+"""Initial and final states: a sequence cut anywhere continues, forward and backward."""
+
+import itertools
+
+import numpy as np
+import pytest
+from cases import MAPS, VARIANTS
+from layouts import LAYOUTS
+from states import assert_same, bound, check, compare, flat, oracle, state, tokens
+
+import linattn
+from linattn import State, _config
+from linattn import _reference as ref
+
+SIZES = [(1, 1, 1), (3, 4, 16), (17, 5, 33), (40, 16, 64), (67, 65, 20), (34, 20, 100)]
+
+
+def case(n, d, m, lead=(), dtype="float32", feature_map="elu", normalize=True, grad=False, seed=0):
+    """Operands and options of a call with an initial state (and a final gradient)."""
+    positive = feature_map == "identity" and normalize
+    operands = tokens((*lead, n, d, m), dtype=dtype, positive=positive, cotangent=grad, seed=seed)
+    options = {"feature_map": feature_map, "normalize": normalize, "scale": 0.4, "eps": 0.01}
+    core = (*lead, d, m)
+    options["initial_state"] = state(core, dtype=dtype, normalize=normalize, seed=seed)
+    if grad:
+        options["grad_state"] = state(core, dtype=dtype, normalize=normalize, seed=seed + 1)
+    else:
+        options["return_state"] = True
+    return operands, options
+
+
+@pytest.mark.parametrize("name", ["causal", "causal_backward"])
+@pytest.mark.parametrize(("feature_map", "normalize", "dtype"), VARIANTS)
+def test_against_the_twin(name, feature_map, normalize, dtype):
+    for n, d, m in SIZES:
+        operands, options = case(n, d, m, (), dtype, feature_map, normalize, grad=name != "causal")
+        for x in check(name, operands, **options):
+            assert x.dtype == dtype
+
+
+@pytest.mark.parametrize("name", ["causal", "causal_backward"])
+def test_heads(name):
+    for lead in [(1,), (3,), (2, 3), (1, 2, 1, 2), (40,)]:
+        operands, options = case(21, 6, 19, lead, grad=name != "causal")
+        check(name, operands, **options)
+
+
+def forwards(operands, options, cuts):
+    """The arrays of `causal` on consecutive pieces, each begun with the state of the last."""
+    options = dict(options)
+    parts = []
+    for start, stop in itertools.pairwise(cuts):
+        o, end = linattn.causal(*(x[..., start:stop, :] for x in operands), **options)
+        options["initial_state"] = end
+        parts.append(o)
+    return [np.concatenate(parts, -2), *flat(end)]
+
+
+def backwards(operands, options, cuts):
+    """The arrays of `causal_backward`, the gradient of the state handed from piece to piece."""
+    options = dict(options)
+    grad, first = options.pop("grad_state"), options.pop("initial_state")
+    starts = [first]
+    for start, stop in itertools.pairwise(cuts[:-1]):
+        q, k, v, _ = (x[..., start:stop, :] for x in operands)
+        _, end = linattn.causal(q, k, v, **options, initial_state=starts[-1], return_state=True)
+        starts.append(end)
+    parts = []
+    for i in reversed(range(len(starts))):
+        piece = (x[..., cuts[i] : cuts[i + 1], :] for x in operands)
+        *grads, grad = linattn.causal_backward(
+            *piece, **options, initial_state=starts[i], grad_state=grad
+        )
+        parts.insert(0, grads)
+    joined = [np.concatenate(x, -2) for x in zip(*parts, strict=True)]
+    return [*joined, *flat(grad)]
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["causal", "causal_backward"])
+def test_every_split(name, normalize, dtype):
+    pieces = forwards if name == "causal" else backwards
+    for n, d, m, lead in [(70, 5, 9, ()), (35, 16, 64, (2,)), (40, 70, 3, ())]:
+        operands, options = case(n, d, m, lead, dtype, normalize=normalize, grad=name != "causal")
+        expected, allowed = oracle(name, operands, **options), bound(name, operands, **options)
+        for t in range(n + 1):
+            compare(pieces(operands, options, [0, t, n]), expected, allowed, f"cut at {t}:")
+
+
+@pytest.mark.parametrize("name", ["causal", "causal_backward"])
+@pytest.mark.parametrize("feature_map", MAPS)
+def test_chain_of_blocks(name, feature_map):
+    """Blocks of 1 to 16 tokens, as speculative decoding makes them."""
+    pieces = forwards if name == "causal" else backwards
+    n = 50
+    operands, options = case(n, 24, 40, (3,), feature_map=feature_map, grad=name != "causal")
+    expected, allowed = oracle(name, operands, **options), bound(name, operands, **options)
+    for size in range(1, 17):
+        cuts = [*range(0, n, size), n]
+        compare(pieces(operands, options, cuts), expected, allowed, f"blocks of {size}:")
+
+
+def test_prefill_then_decode():
+    """A state from `causal` goes into `step`, and one from `step` into `causal`."""
+    operands, options = case(60, 16, 20, (2,))
+    expected, allowed = oracle("causal", operands, **options), bound("causal", operands, **options)
+    before, after = ([x[:, part] for x in operands] for part in (slice(25), slice(35, 60)))
+    o, current = linattn.causal(*before, **options)
+    rows = [o]
+    plain = {key: options[key] for key in ("feature_map", "normalize", "scale", "eps")}
+    for i in range(25, 35):
+        o, current = linattn.step(*(x[:, i] for x in operands), current, **plain)
+        rows.append(o[:, None])
+    o, current = linattn.causal(*after, **{**options, "initial_state": current})
+    compare([np.concatenate([*rows, o], 1), *flat(current)], expected, allowed)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_states_change_no_bit_of_the_rest(normalize):
+    """Zeros for an initial state, or asking for the final one, leave every output as it was."""
+    for n, d, m in SIZES:
+        for lead in ((), (3,)):
+            q, k, v, g = tokens((*lead, n, d, m), cotangent=True)
+            plain = linattn.causal(q, k, v, normalize=normalize)
+            zeros = State(
+                np.zeros((*lead, d, m), "f4"), np.zeros((*lead, d), "f4") if normalize else None
+            )
+            for given in ({}, {"initial_state": zeros}):
+                o, end = linattn.causal(q, k, v, normalize=normalize, return_state=True, **given)
+                assert_same(o, plain)
+                assert type(end) is State and (end.z is None) == (not normalize)
+                assert end.s.shape == (*lead, d, m)
+                assert end.log_scale is None
+            grads = linattn.causal_backward(q, k, v, g, normalize=normalize)
+            *others, ds = linattn.causal_backward(
+                q, k, v, g, normalize=normalize, initial_state=zeros, grad_state=zeros
+            )
+            assert_same(others, grads)
+            assert (ds.z is None) == (not normalize)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gufuncs(normalize):
+    """r sequences and their states, as the wrappers call them."""
+    suffix = "" if normalize else "_sum"
+    numbers = (0.4, 0.01) if normalize else (0.4,)
+    for feature_map in MAPS:
+        operands, options = case(
+            21, 6, 19, (2,), feature_map=feature_map, normalize=normalize, grad=True
+        )
+        start, last = options["initial_state"], options["grad_state"]
+        indices = ([0], [21], [21])
+        rows = [tuple(x[:, None] for x in given if x is not None) for given in (start, last)]
+        f = getattr(linattn.ufuncs, f"causal_state_{feature_map}{suffix}")
+        o, *end = f(*operands[:3], *numbers, *indices, *rows[0])
+        del options["grad_state"]
+        expected = linattn.causal(*operands[:3], **options, return_state=True)
+        assert_same([o, *(x[:, 0] for x in end)], expected)
+        f = getattr(linattn.ufuncs, f"causal_state_backward_{feature_map}{suffix}")
+        (*grads,) = f(*operands, *numbers, *indices, *rows[0], *rows[1])
+        expected = linattn.causal_backward(*operands, **options, grad_state=last)
+        assert_same([*grads[:3], *(x[:, 0] for x in grads[3:])], expected)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("feature_map", MAPS)
+def test_adjoint(feature_map, normalize):
+    """<g, J t> = <J^T g, t>, states on both sides, J t by a complex step through the twin."""
+    rng = np.random.default_rng(8)
+    for n, d, m in [(1, 3, 2), (17, 5, 8), (50, 33, 20)]:
+        operands, options = case(n, d, m, (2,), "float64", feature_map, normalize, grad=True)
+        last, first = options.pop("grad_state"), options.pop("initial_state")
+        leaves = [*operands[:3], *flat(first)]
+        directions = [rng.standard_normal(x.shape) for x in leaves]
+        moved = [x + 1e-30j * t for x, t in zip(leaves, directions, strict=True)]
+        moved, begin = moved[:3], State(*moved[3:])
+        result = ref.causal(*moved, **options, initial_state=begin, return_state=True)
+        left = [
+            g * x.imag / 1e-30
+            for g, x in zip([operands[3], *flat(last)], flat(result), strict=True)
+        ]
+        grads = linattn.causal_backward(*operands, **options, initial_state=first, grad_state=last)
+        right = [g * t for g, t in zip(flat(grads), directions, strict=True)]
+        size = sum(abs(x).sum() for x in left + right)
+        assert abs(sum(x.sum() for x in left) - sum(x.sum() for x in right)) <= 1e-12 * size
+
+
+def test_broadcast_states():
+    """A state shared by heads, and its gradient summed over them."""
+    lead, d, m = (2, 3), 6, 19
+    operands = tokens((*lead, 21, d, m), cotangent=True)
+    for own in [(), (1,), (3,), (1, 3), (2, 1), (1, 1), (2, 3)]:
+        for z_own in {own, (), (2, 3)}:
+            first = State(state((*own, d, m)).s, state((*z_own, d, m)).z)
+            dense = State(
+                np.broadcast_to(first.s, (*lead, d, m)).copy(),
+                np.broadcast_to(first.z, (*lead, d)).copy(),
+            )
+            assert_same(
+                linattn.causal(*operands[:3], initial_state=first, return_state=True),
+                linattn.causal(*operands[:3], initial_state=dense, return_state=True),
+            )
+            *_, grad = linattn.causal_backward(*operands, initial_state=first)
+            *_, whole = linattn.causal_backward(*operands, initial_state=dense)
+            slack = bound("causal_backward", operands, initial_state=dense)[3:]
+            for x, y, given, s, core in zip(grad, whole, first, slack, (2, 1), strict=False):
+                assert x.shape == given.shape
+                y, s = (ref._sum_to(z.astype("f8"), given, core) for z in (y, s))
+                compare([x], [y], [s])
+
+
+def test_broadcast_operands_with_states():
+    """Grouped queries: gradients in the shapes of the operands, states one a query head."""
+    leads = [(2, 4, 3), (2, 1, 3), (3,), (2, 4, 3)]
+    d, m = 6, 19
+    widths = (d, d, m, m)
+    operands = [
+        tokens((*lead, 21, w, w), seed=i)[0]
+        for i, (lead, w) in enumerate(zip(leads, widths, strict=True))
+    ]
+    dense = [np.broadcast_to(x, (2, 4, 3, *x.shape[-2:])).copy() for x in operands]
+    for first in (state((d, m)), state((2, 1, 3, d, m)), state((2, 4, 3, d, m))):
+        assert_same(
+            linattn.causal(*operands[:3], initial_state=first, return_state=True),
+            linattn.causal(*dense[:3], initial_state=first, return_state=True),
+        )
+        grads = linattn.causal_backward(*operands, initial_state=first)
+        assert [x.shape for x in grads[:3]] == [x.shape for x in operands[:3]]
+        whole = linattn.causal_backward(*dense, initial_state=first)
+        np.testing.assert_allclose(grads[1], ref._sum_to(whole[1], operands[1]), 1e-4, 1e-5)
+
+
+def test_gradient_of_a_state_that_was_not_given():
+    """Only `grad_state`: the gradient of the zeros that were there, one of each head."""
+    for lead in [(), (2, 3)]:
+        operands, options = case(21, 6, 19, lead, grad=True)
+        del options["initial_state"]
+        *_, ds = linattn.causal_backward(*operands, **options)
+        assert ds.s.shape == (*lead, 6, 19) and ds.z.shape == (*lead, 6)
+        check("causal_backward", operands, **options)
+
+
+def test_layouts():
+    operands, options = case(21, 6, 19, (2, 3), grad=True)
+    first, last = options.pop("initial_state"), options.pop("grad_state")
+    forward = linattn.causal(*operands[:3], **options, initial_state=first, return_state=True)
+    backward = linattn.causal_backward(*operands, **options, initial_state=first, grad_state=last)
+    for name, layout in LAYOUTS.items():
+        if name == "byte_swapped":
+            continue  # another dtype
+        a, b = (State(*map(layout, x[:2])) for x in (first, last))
+        copies = [x.copy() for x in flat([a, b])]
+        assert_same(
+            linattn.causal(*operands[:3], **options, initial_state=a, return_state=True),
+            forward, name,
+        )  # fmt: skip
+        assert_same(
+            linattn.causal_backward(*operands, **options, initial_state=a, grad_state=b),
+            backward, name,
+        )  # fmt: skip
+        assert_same([a, b], copies, name)  # states are read, not written
+
+
+def test_threads_and_instruction_sets(threads, isa):
+    for lead, n, d, m in [((), 3000, 32, 64), ((3,), 1001, 32, 48), ((2, 8), 70, 64, 64)]:
+        operands, options = case(n, d, m, lead, grad=True)
+        first, last = options.pop("initial_state"), options.pop("grad_state")
+
+        def results(operands=operands, options=options, first=first, last=last):
+            return [
+                linattn.causal(*operands[:3], **options, initial_state=first, return_state=True),
+                linattn.causal_backward(*operands, **options, initial_state=first, grad_state=last),
+            ]
+
+        threads(1)
+        expected = results()
+        for count in range(2, 9):
+            threads(count)
+            assert_same(results(), expected, f"{count} threads")
+    for name in _config.available_isas():
+        isa(name)
+        for normalize in (True, False):
+            for grad, f in enumerate(("causal", "causal_backward")):
+                for dtype in ("float32", "float64"):
+                    operands, options = case(
+                        35, 18, 37, (2,), dtype, normalize=normalize, grad=bool(grad)
+                    )
+                    check(f, operands, **options)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_nothing_to_do(normalize):
+    """No tokens hand the state through; no features, values or heads give empty states."""
+    for lead, n, d, m in [((), 0, 4, 3), ((2,), 5, 0, 3), ((2,), 5, 4, 0), ((0,), 5, 4, 3)]:
+        operands, options = case(n, d, m, lead, normalize=normalize)
+        o, end = linattn.causal(*operands, **options)
+        expected, last = ref.causal(*operands, **options)
+        assert o.shape == expected.shape
+        for x, y in zip(flat(end), flat(last), strict=True):
+            np.testing.assert_allclose(x, y, 1e-5)
+        if n == 0:
+            assert_same(end, options["initial_state"])
+            assert not any(
+                np.shares_memory(x, y)
+                for x, y in zip(flat(end), flat(options["initial_state"]), strict=True)
+            )
+        operands, options = case(n, d, m, lead, normalize=normalize, grad=True)
+        *_, ds = linattn.causal_backward(*operands, **options)
+        for x, y in zip(flat(ds), flat(ref.causal_backward(*operands, **options)[3]), strict=True):
+            np.testing.assert_allclose(x, y, 1e-5)
+
+
+def test_nothing_looks_ahead():
+    """Poison at t changes no output before t, nor any gradient that it does not reach."""
+    n = 40
+    operands, options = case(n, 9, 17, normalize=False, grad=True)
+    first, last = options.pop("initial_state"), options.pop("grad_state")
+    options["initial_state"] = first
+    clean = linattn.causal(*operands[:3], **options)
+    grads = linattn.causal_backward(*operands, **options, grad_state=last)
+    for t in (0, 1, 15, 16, 17, 31, 32, 39):
+        for which in range(4):
+            bad = [x.copy() for x in operands]
+            bad[which][t] = np.nan
+            assert_same(linattn.causal(*bad[:3], **options)[:t], clean[:t])
+            if which in (0, 3):
+                _, dk, dv, ds = linattn.causal_backward(*bad, **options, grad_state=last)
+                assert_same([dk[t + 1 :], dv[t + 1 :]], [x[t + 1 :] for x in grads[1:3]])
+                assert np.isnan(ds.s).any()
+    nan = State(np.full_like(last.s, np.nan))
+    dq, *_ = linattn.causal_backward(*operands, **options, grad_state=nan)
+    assert_same(dq, grads[0])  # no query reads what follows it

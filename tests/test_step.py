@@ -1,0 +1,250 @@
+"""One token at a time: equal to causal, in place where asked, on states of any layout."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from cases import MAPS, VARIANTS
+from layouts import LAYOUTS, unaligned
+from states import assert_same, bound, check, compare, flat, oracle, state, tokens
+
+import linattn
+from linattn import State, _config
+
+
+def token(lead, d, m, *, dtype="float32", seed=0, normalize=True, positive=False):
+    """q, k (*lead, d), v (*lead, m) and a state."""
+    operands = tokens((*lead, 1, d, m), dtype=dtype, seed=seed, positive=positive)
+    current = state((*lead, d, m), dtype=dtype, seed=seed, normalize=normalize)
+    return [x[..., 0, :] for x in operands], current
+
+
+def copy(x: State) -> State:
+    return State(*(y if y is None else y.copy() for y in x))
+
+
+def step_bound(operands, current, **options):
+    """That of `causal` with one token."""
+    rows = [x[..., None, :] for x in operands]
+    o, *rest = bound("causal", rows, initial_state=current, return_state=True, **options)
+    return [o[..., 0, :], *rest]
+
+
+@pytest.mark.parametrize(("feature_map", "normalize", "dtype"), VARIANTS)
+def test_against_the_twin(feature_map, normalize, dtype):
+    options = {"feature_map": feature_map, "normalize": normalize, "scale": 0.4, "eps": 0.01}
+    for lead in [(), (5,), (2, 3)]:
+        for d, m in [(1, 1), (3, 4), (5, 33), (16, 64), (65, 20), (64, 65), (130, 129)]:
+            operands, current = token(
+                lead, d, m, dtype=dtype, normalize=normalize, positive=feature_map == "identity"
+            )
+            result = flat(linattn.step(*operands, current, **options))
+            expected = oracle("step", operands, state=current, **options)
+            compare(result, expected, step_bound(operands, current, **options))
+            assert all(x.dtype == dtype for x in result)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("feature_map", MAPS)
+def test_step_by_step_equals_causal(feature_map, normalize, in_place):
+    options = {"feature_map": feature_map, "normalize": normalize}
+    lead, n, d, m = (2, 3), 70, 16, 33
+    for dtype in ("float32", "float64"):
+        operands = tokens((*lead, n, d, m), dtype=dtype, positive=feature_map == "identity")
+        start = state((*lead, d, m), dtype=dtype, normalize=normalize)
+        expected = oracle("causal", operands, initial_state=start, return_state=True, **options)
+        allowed = bound("causal", operands, initial_state=start, return_state=True, **options)
+        current, rows = copy(start), []
+        for i in range(n):
+            o, current = linattn.step(
+                *(x[..., i, :] for x in operands), current, **options, in_place=in_place
+            )
+            rows.append(o)
+        compare([np.stack(rows, -2), *flat(current)], expected, allowed)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_in_place(normalize):
+    """The same arrays, written; otherwise other arrays, and the given ones as they were."""
+    for lead in [(), (7,), (2, 3)]:
+        operands, current = token(lead, 16, 33, normalize=normalize)
+        before = copy(current)
+        o, after = linattn.step(*operands, current, normalize=normalize)
+        assert_same(current, before)
+        assert type(after) is State
+        assert not any(
+            np.shares_memory(x, y) for x in flat(after) for y in flat([*operands, current])
+        )
+        same, written = linattn.step(*operands, current, normalize=normalize, in_place=True)
+        assert written.s is current.s and written.z is current.z
+        assert_same([same, written], [o, after])
+
+
+def test_in_place_allocates_no_state():
+    operands, current = token((64,), 64, 64)
+    linattn.step(*operands, current, in_place=True)
+    tracemalloc.start()
+    try:
+        linattn.step(*operands, current, in_place=True)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < current.s.nbytes / 8  # the output alone, and small change
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_layouts_of_the_state(dtype, in_place):
+    operands, current = token((2, 3), 19, 37, dtype=dtype)
+    expected = linattn.step(*operands, current)
+    for name, layout in LAYOUTS.items():
+        if name == "byte_swapped" or (name == "read_only" and in_place):
+            continue  # another dtype; not to be written
+        given = State(layout(current.s), layout(current.z))
+        o, after = linattn.step(*operands, given, in_place=in_place)
+        assert_same([o, after], expected, name)
+        assert not in_place or (after.s is given.s and after.z is given.z)
+
+
+def test_state_in_one_array():
+    """s and z as columns of one array: interleaved memory."""
+    operands, current = token((5,), 19, 37)
+    expected = linattn.step(*operands, current)
+    memory = np.concatenate((current.s, current.z[..., None]), -1)
+    given = State(memory[..., :-1], memory[..., -1])
+    assert_same(linattn.step(*operands, given, in_place=True), expected)
+
+
+def test_operands_in_the_state():
+    """A token that is a view of the state it is written to; s is still read before it changes."""
+    for pick in (
+        lambda q, k, v, x: (x.s[..., 0], k, v),
+        lambda q, k, v, x: (q, x.s[..., 3], v),
+        lambda q, k, v, x: (q, k, x.s[..., 0, :]),
+        lambda q, k, v, x: (x.z, k, v),
+        lambda q, k, v, x: (q, x.z, v),
+    ):
+        for lead in [(), (5,)]:
+            plain, current = token(lead, 16, 16)
+            operands = pick(*plain, copy(current))
+            expected = linattn.step(*operands, current)
+            given = copy(current)
+            assert_same(linattn.step(*pick(*plain, given), given, in_place=True), expected)
+
+
+def test_layouts_of_the_token():
+    operands, current = token((2, 3), 19, 37)
+    expected = linattn.step(*operands, current)
+    for name, layout in LAYOUTS.items():
+        given = [layout(x) for x in operands]
+        assert_same(linattn.step(*given, copy(current), in_place=True), expected, name)
+
+
+def test_unaligned_state_keeps_its_surroundings():
+    operands, current = token((3,), 6, 5)
+    given = State(unaligned(current.s), unaligned(current.z))
+    linattn.step(*operands, given, in_place=True)
+    expected = linattn.step(*operands, current)[1]
+    assert_same(given, expected)
+
+
+def test_broadcasting():
+    """Tokens for many heads on one state, and one token on many states."""
+    d, m = 6, 19
+    for leads in [
+        ((2, 3), (3,), (), (2, 3)),
+        ((), (), (), (2, 3)),
+        ((2, 4, 3), (2, 1, 3), (3,), ()),
+    ]:
+        lead = np.broadcast_shapes(*leads[:3])
+        rng = np.random.default_rng(3)
+        operands = [
+            rng.standard_normal((*own, w)).astype("f4")
+            for own, w in zip(leads, (d, d, m), strict=False)
+        ]
+        own = leads[3] if len(leads[3]) <= len(lead) else lead
+        current = state((*own, d, m))
+        if own != leads[3]:
+            continue
+        dense = [np.broadcast_to(x, (*lead, x.shape[-1])).copy() for x in operands]
+        whole = State(
+            np.broadcast_to(current.s, (*lead, d, m)).copy(),
+            np.broadcast_to(current.z, (*lead, d)).copy(),
+        )
+        assert_same(linattn.step(*operands, current), linattn.step(*dense, whole))
+        assert_same(linattn.step(*operands, whole, in_place=True), linattn.step(*dense, current))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int64", "bool", "float16"])
+def test_narrow_operands(dtype):
+    """Operands of a narrower dtype than the state, which keeps its own."""
+    rng = np.random.default_rng(4)
+    operands = [rng.integers(0, 2, (5, w)).astype(dtype) for w in (6, 6, 19)]
+    o, end = linattn.causal(*(x[:, None] for x in operands), return_state=True)
+    current = state((5, 6, 19), dtype=end.s.dtype)
+    expected, last = linattn.causal(
+        *(x[:, None] for x in operands), initial_state=current, return_state=True
+    )
+    o, after = linattn.step(*operands, current)
+    assert o.dtype == expected.dtype
+    np.testing.assert_allclose(o.astype("f8"), expected[:, 0].astype("f8"), 2e-3)
+    for x, y in zip(flat(after), flat(last), strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_allclose(x, y, 1e-5)
+    assert_same(linattn.step(*operands, copy(current), in_place=True), (o, after))
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gufuncs(normalize):
+    numbers = (0.4, 0.01) if normalize else (0.4,)
+    for feature_map in MAPS:
+        options = {"feature_map": feature_map, "normalize": normalize, "scale": 0.4, "eps": 0.01}
+        operands, current = token((2, 3), 6, 19, normalize=normalize)
+        expected = linattn.step(*operands, current, **options)
+        f = getattr(linattn.ufuncs, f"step_{feature_map}{'' if normalize else '_sum'}")
+        before = copy(current)
+        assert_same(f(*operands, *numbers, *flat(current)), expected)
+        assert_same(current, before)
+        # Given as both, the state is updated in place.
+        f(*operands, *numbers, *flat(current), out=(None, *flat(current)))
+        assert_same(current, expected[1])
+    assert not any(name.startswith("_") for name in dir(linattn.ufuncs))
+
+
+def test_threads_and_instruction_sets(threads, isa):
+    operands, current = token((300,), 33, 65)
+    threads(1)
+    expected = linattn.step(*operands, current)
+    for count in range(2, 9):
+        threads(count)
+        assert_same(linattn.step(*operands, current), expected)
+    for name in _config.available_isas():
+        isa(name)
+        for dtype in ("float32", "float64"):
+            operands, current = token((5,), 33, 65, dtype=dtype)
+            result = flat(linattn.step(*operands, current))
+            compare(result, oracle("step", operands, state=current), step_bound(operands, current))
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_nothing_to_do(in_place):
+    for lead, d, m in [((), 0, 3), ((2,), 4, 0), ((0,), 4, 3)]:
+        operands, current = token(lead, d, m)
+        z = current.z.copy()
+        o, after = linattn.step(*operands, copy(current), in_place=in_place)
+        assert o.shape == (*lead, m) and not o.any()
+        assert after.s.shape == current.s.shape
+        np.testing.assert_allclose(after.z, z + check_map(operands[1]), 1e-5)
+
+
+def check_map(k):
+    """elu(k) + 1"""
+    return np.where(k > 0, k + 1, np.exp(np.minimum(k, 0)))
+
+
+def test_one_step_is_causal_of_one_token():
+    for normalize in (True, False):
+        operands, current = token((2, 3), 16, 33, normalize=normalize)
+        rows = [x[..., None, :] for x in operands]
+        check("causal", rows, initial_state=current, normalize=normalize, return_state=True)
