@@ -115,7 +115,8 @@ def strength(
     if isinstance(beta, (int, float)):
         beta = np.asarray(beta, state_dtype(*operands))  # as weak as Python's numbers are
     x = operand(function, "beta", beta, 0)
-    per_channel = x.ndim >= max(y.ndim for y in operands)
+    q, k, v = operands
+    per_channel = x.ndim >= max(q.ndim, k.ndim, v.ndim)
     tokens, m = shape[len(shape) - core : -1], shape[-1]
     if per_channel and x.shape[-1] == 1:
         x, per_channel = x[..., 0], False
@@ -127,13 +128,14 @@ def strength(
             f"{function}: beta has shape {np.shape(beta)}; expected {one}, or, one number a "
             f"channel and as many axes as the longest of q, k and v, {each}"
         )
-    try:
-        batch = np.broadcast_shapes(batch, lead)
-    except ValueError:
-        raise ValueError(
-            f"{function}: beta has shape {np.shape(beta)}, whose leading axes do not broadcast "
-            f"with {batch}, those of q, k and v; expected equal lengths, or 1, axis by axis"
-        ) from None
+    if lead != batch:
+        try:
+            batch = np.broadcast_shapes(batch, lead)
+        except ValueError:
+            raise ValueError(
+                f"{function}: beta has shape {np.shape(beta)}, whose leading axes do not broadcast "
+                f"with {batch}, those of q, k and v; expected equal lengths, or 1, axis by axis"
+            ) from None
     return x, per_channel, (*batch, *tokens, m)
 
 

@@ -45,7 +45,7 @@ DELTA = _delta_table("delta{}")
 DELTA_STATE = _delta_table("delta{}_state")
 DELTA_BACKWARD = _delta_table("delta{}_backward")
 DELTA_STATE_BACKWARD = _delta_table("delta{}_state_backward")
-DELTA_STEP = {(name, True): ufuncs[f"_delta_step_{name}"] for name in MAPS}
+DELTA_STEP = _delta_table("_delta{}_step")
 
 
 def scalars(function: str, q: Any, k: Any, v: Any, scale: Any, eps: Any, normalize: Any) -> tuple:

@@ -349,12 +349,10 @@ def delta_step(
     q, k, v, batch = _check.token(name, q, k, v)
     m = v.shape[-1]
     beta, per_channel, shape = _check.strength(name, beta, (q, k, v), (*batch, m), 1)
-    gufunc = _check.lookup(name, DELTA_STEP, feature_map, True)
+    gufunc = _check.lookup(name, DELTA_STEP, feature_map, per_channel)
     numbers = scalars(name, q, k, v, scale, 0.0, False)
     batch, core = shape[:-1], (q.shape[-1], m)
     s, _ = _check.state(name, "state", state, batch, core, _check.state_dtype(q, k, v, beta), False)
-    if not per_channel:
-        beta = np.broadcast_to(beta[..., None], (*beta.shape, m))
     if in_place:
         _check.in_place(name, s, None, batch)
     else:

@@ -9,8 +9,8 @@ along n, each with its initial and final state.
 
 ``delta_identity(q, k, v, beta, scale)`` is `linattn.delta` with one strength a token, and
 ``delta_channels_identity`` the same with one a value channel, beta (n, m); likewise
-``delta_backward(q, k, v, beta, grad_out, scale)`` and the ``_state`` forms.
-``delta_step(q, k, v, beta, scale, s0)`` takes one a channel, beta (m).
+``delta_backward(q, k, v, beta, grad_out, scale)``, ``delta_step(q, k, v, beta, scale, s0)`` and
+the ``_state`` forms.
 
 Operands are in each docstring, sizes in ``signature``.  Indices out of range are brought
 into it.

@@ -281,7 +281,10 @@ def test_ufuncs():
         expected = linattn.delta_backward(*operands, g, feature_map=name, scale=0.5)
         for x, y in zip(grads, expected, strict=True):
             np.testing.assert_array_equal(x, y)
-    q, k, v, beta = (x[:, 0] for x in (*operands[:3], channels))
-    s = np.zeros((2, 6, 7), "f4")
-    o, _ = linattn.ufuncs.delta_step_identity(q, k, v, beta, 1.0, s)
-    np.testing.assert_allclose(o, linattn.delta(*operands)[:, 0], rtol=1e-5)
+    s, first = np.zeros((2, 6, 7), "f4"), linattn.delta(*operands)[:, 0]
+    for ufunc, beta in (
+        (linattn.ufuncs.delta_step_identity, operands[3]),
+        (linattn.ufuncs.delta_channels_step_identity, channels),
+    ):
+        o, _ = ufunc(*(x[:, 0] for x in (*operands[:3], beta)), 1.0, s)
+        np.testing.assert_allclose(o, first, rtol=1e-5)

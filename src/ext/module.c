@@ -70,8 +70,12 @@ static const struct {
      "q(n,d) k(n,d) v(n,m) beta(n,m) grad_out(n,m) scale() begin(r) end(r) keys(r)"
      " s0(r,d,m) grad_s(r,d,m) -> dq(n,d) dk(n,d) dv(n,m) dbeta(n,m) ds0(r,d,m)"},
     {"delta_step", LA_delta_step,
+     "q(d) k(d) v(m) beta() scale() s0(d,m) -> o(m) s(d,m)"},
+    {"delta_channels_step", LA_delta_step,
      "q(d) k(d) v(m) beta(m) scale() s0(d,m) -> o(m) s(d,m)"},
-    {"_delta_step", LA_delta_step, "q(d) k(d) v(m) beta(m) scale() -> o(m) s(d,m)"},
+    {"_delta_step", LA_delta_step, "q(d) k(d) v(m) beta() scale() -> o(m) s(d,m)"},
+    {"_delta_channels_step", LA_delta_step,
+     "q(d) k(d) v(m) beta(m) scale() -> o(m) s(d,m)"},
 };
 
 enum { NFORMS = sizeof(forms) / sizeof(forms[0]) };

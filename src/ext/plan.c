@@ -52,6 +52,20 @@ dimension(const struct la_form *form, const ptrdiff_t *dimensions, char letter,
     return i < 0 ? otherwise : dimensions[1 + i];
 }
 
+/* Row and column step of an operand, from those of its core dimensions.  A number a
+ * token is a matrix of equal columns. */
+static void
+set_steps(struct la_array *x, const struct la_slot *slot, const ptrdiff_t *core)
+{
+    const int rank = slot->rank, by_sequence = slot->dims[0] == 'r';
+    x->rs = rank - by_sequence > 1 ? core[rank - 2] : 0;
+    x->cs = rank > 0 ? core[rank - 1] : 0;
+    if (rank == 1 && slot->dims[0] == 'n') {
+        x->rs = x->cs;
+        x->cs = 0;
+    }
+}
+
 /* Reads sizes and steps of a call, in the order of its form, into the job. */
 static void
 name_operands(struct job *job, const struct la_loop *loop, char **args,
@@ -69,11 +83,7 @@ name_operands(struct job *job, const struct la_loop *loop, char **args,
         job->outer[slot->id] = steps[i];
         job->inner[slot->id] = by_sequence ? core[0] : 0;
         if (x != NULL) {
-            const int column = slot->dims[slot->rank - 1] == 'n'; /* a number a token */
-            x->rs = column                         ? core[slot->rank - 1]
-                    : slot->rank - by_sequence > 1 ? core[slot->rank - 2]
-                                                   : 0;
-            x->cs = column ? 0 : core[slot->rank - 1];
+            set_steps(x, slot, core);
             x->type = la_operand_kind(slot->id) == LA_TOKENS ? loop->type : LA_NATIVE;
         }
         core += slot->rank;

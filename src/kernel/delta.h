@@ -96,6 +96,11 @@ FN(values)(const struct la_head *h, struct FN(span) t, T *block, ptrdiff_t ldm)
     if (v.type == LA_NATIVE && v.cs == (ptrdiff_t)sizeof(T) && h->m % VL == 0 &&
         some.rows == t.rows && t.rows % MR == 0) {
         v.data += t.first * v.rs;
+        for (ptrdiff_t i = 0; i < t.rows; i++) {
+            for (ptrdiff_t j = 0; j < h->m; j += VL) {
+                __builtin_prefetch(v.data + (t.next - t.first + i) * v.rs + j * v.cs);
+            }
+        }
         return v;
     }
     FN(load_plain)(block, ldm, &h->v, some, h->m);

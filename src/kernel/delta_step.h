@@ -9,7 +9,8 @@
 
 struct FN(delta_step_room) {
     ptrdiff_t ldd, ldm;
-    T *a, *b, *v, *beta, *o, *dot, *scale;
+    T *a, *b, *v, *o, *dot, *scale;
+    struct FN(strength) beta;
     size_t bytes;
 };
 
@@ -23,7 +24,7 @@ FN(delta_step_room)(const struct la_head *h, void *scratch)
     r.a = FN(take)(&arena, MR * r.ldd); /* blocks are whole tiles, of a single row too */
     r.b = FN(take)(&arena, MR * r.ldd);
     r.v = FN(take)(&arena, MR * r.ldm);
-    r.beta = FN(take)(&arena, MR * r.ldm);
+    r.beta = FN(take_strength)(&arena, h, MR);
     r.o = FN(take)(&arena, r.ldm);
     r.dot = FN(take)(&arena, VL);
     r.scale = FN(take)(&arena, VL);
@@ -59,7 +60,7 @@ FN(delta_step_tile)(const struct FN(delta_step_room) *r, const struct la_array *
     const vec dot = FN(set1)(r->dot[0]);
     LA_EACH(t, nr) {
         const ptrdiff_t col = j + t * VL;
-        x[t] = FN(load)(&r->beta[col]) * (FN(load)(&r->v[col]) - x[t]);
+        x[t] = FN(strength_at)(&r->beta, 0, col) * (FN(load)(&r->v[col]) - x[t]);
         FN(store)(&r->o[col], y[t] + dot * x[t]);
     }
     for (ptrdiff_t i = 0; i < d; i++) {
@@ -86,7 +87,7 @@ FN(delta_step_column)(const struct FN(delta_step_room) *r, const struct la_array
         x += r->b[i] * s;
         y += r->a[i] * s;
     }
-    x = r->beta[j] * (r->v[j] - x);
+    x = r->beta.x[j * r->beta.step] * (r->v[j] - x);
     r->o[j] = y + r->dot[0] * x;
     for (ptrdiff_t i = 0; i < d; i++) {
         memcpy(&s, in + i * from->rs, sizeof(T));
@@ -106,7 +107,7 @@ FN(delta_step)(const struct la_head *h)
     FN(load_mapped)(r.a, r.ldd, &h->q, one, h->d, h->map);
     FN(load_mapped)(r.b, r.ldd, &h->k, one, h->d, h->map);
     FN(load_plain)(r.v, r.ldm, &h->v, one, h->m);
-    FN(load_plain)(r.beta, r.ldm, &h->beta, one, h->m);
+    FN(load_strength)(h, one, &r.beta);
     FN(row_dots)(r.dot, r.a, r.ldd, r.b, r.ldd, 1, r.ldd);
     for (; unit && j + NR * VL <= h->m; j += NR * VL) {
         FN(delta_step_tile)(&r, from, to, h->d, j, NR);
