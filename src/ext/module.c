@@ -45,8 +45,7 @@ static const struct {
      "q(n,d) k(s,d) v(s,m) grad_out(n,m) scale() eps() keys()"
      " -> dq(n,d) dk(s,d) dv(s,m)"},
     {"state", LA_state, "k(s,d) v(s,m) -> s(d,m) z(d)"},
-    {"step", LA_step,
-     "q(d) k(d) v(m) scale() eps() s0(d,m) z0(d) -> o(m) s(d,m) z(d)"},
+    {"step", LA_step, "q(d) k(d) v(m) scale() eps() s0(d,m) z0(d) -> o(m) s(d,m) z(d)"},
     /* Reads its outputs s and z first, so they must be given: for the wrapper alone. */
     {"_step", LA_step, "q(d) k(d) v(m) scale() eps() -> o(m) s(d,m) z(d)"},
     {"delta", LA_delta, "q(n,d) k(n,d) v(n,m) beta(n) scale() -> o(n,m)"},
@@ -145,22 +144,23 @@ new_gufunc(int form, int map, int normalize)
     PyOS_snprintf(g->name, sizeof(g->name), "%s_%s%s", forms[form].name, maps[map],
                   has_normalizer(form) && !normalize ? "_sum" : "");
     for (int k = 0; k < NLOOPS; k++) {
-        g->loops[k] = (struct la_loop){f, forms[form].op, (enum la_map)map, kinds[k].dtype,
-                                       kinds[k].type, normalize};
+        g->loops[k] = (struct la_loop){
+            f,        forms[form].op, (enum la_map)map, kinds[k].dtype, kinds[k].type,
+            normalize};
         g->data[k] = &g->loops[k];
         for (int i = 0; i < nargs; i++) {
             g->types[k * nargs + i] =
                 (char)type_letter(&f->slots[i], kinds[k].tokens, kinds[k].rest);
         }
     }
-    g->loops[NLOOPS] = (struct la_loop){f, forms[form].op, (enum la_map)map, LA_F32,
-                                        LA_BFLOAT, normalize};
+    g->loops[NLOOPS] = (struct la_loop){f,      forms[form].op, (enum la_map)map,
+                                        LA_F32, LA_BFLOAT,      normalize};
     PyObject *gufunc = PyUFunc_FromFuncAndDataAndSignature(
         functions, g->data, g->types, NLOOPS, f->nin, f->nout, PyUFunc_None, g->name,
         g->doc, 0, signature);
     if (gufunc != NULL && forms[form].name[0] == '_') {
-        /* These read their states: a copy that NumPy puts in an output's place must hold
-         * what the output held. */
+        /* These read their states: a copy that NumPy puts in an output's place must
+         * hold what the output held. */
         for (int i = f->nin + 1; i < nargs; i++) {
             ((PyUFuncObject *)gufunc)->op_flags[i] = NPY_ITER_READWRITE;
         }
@@ -174,8 +174,9 @@ add_gufunc(PyObject *all, int form, int map, int normalize)
     PyObject *gufunc = new_gufunc(form, map, normalize);
     gufuncs[form][map][normalize].object = gufunc;
     const int status =
-        gufunc == NULL ? -1
-                       : PyDict_SetItemString(all, gufuncs[form][map][normalize].name, gufunc);
+        gufunc == NULL
+            ? -1
+            : PyDict_SetItemString(all, gufuncs[form][map][normalize].name, gufunc);
     Py_XDECREF(gufunc);
     return status;
 }
@@ -226,8 +227,8 @@ add_bfloat16(PyObject *Py_UNUSED(module), PyObject *dtype)
         for (int j = 0; j < loop->form->nin + loop->form->nout; j++) {
             types[j] = type_letter(&loop->form->slots[j], number, NPY_FLOAT);
         }
-        if (PyUFunc_RegisterLoopForType((PyUFuncObject *)g->object, number, loop_entry, types,
-                                        loop) < 0) {
+        if (PyUFunc_RegisterLoopForType((PyUFuncObject *)g->object, number, loop_entry,
+                                        types, loop) < 0) {
             return NULL;
         }
     }
@@ -276,7 +277,8 @@ add_tasks(PyObject *module)
     Py_DECREF(all); /* the module keeps it */
     for (int i = 0; i < LA_NTASKS; i++) {
         PyObject *ufunc = new_task(i);
-        if (ufunc == NULL || PyDict_SetItemString(all, la_task_rows[i].name, ufunc) < 0) {
+        if (ufunc == NULL ||
+            PyDict_SetItemString(all, la_task_rows[i].name, ufunc) < 0) {
             Py_XDECREF(ufunc);
             return -1;
         }

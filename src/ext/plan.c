@@ -22,14 +22,14 @@
 struct job {
     const struct la_kernel *kernel;
     const struct la_form *form;
-    struct la_head head;            /* what all pieces share; no data yet */
+    struct la_head head; /* what all pieces share; no data yet */
     char *base[LA_NOPERANDS];
-    ptrdiff_t outer[LA_NOPERANDS];  /* step from head to head, bytes */
-    ptrdiff_t inner[LA_NOPERANDS];  /* step from sequence to sequence, bytes */
+    ptrdiff_t outer[LA_NOPERANDS]; /* step from head to head, bytes */
+    ptrdiff_t inner[LA_NOPERANDS]; /* step from sequence to sequence, bytes */
     enum la_dtype dtype;
     ptrdiff_t heads, sequences;
-    ptrdiff_t group;                /* heads a piece */
-    ptrdiff_t panels, width;        /* column panels of the values, columns each */
+    ptrdiff_t group;         /* heads a piece */
+    ptrdiff_t panels, width; /* column panels of the values, columns each */
     char *scratch;
     size_t lane_bytes;
     struct la_interrupt interrupt;
@@ -204,14 +204,16 @@ clear_uncovered(const struct job *job)
         }
         for (int i = form->nin; i < form->nin + form->nout; i++) {
             const struct la_slot *slot = &form->slots[i];
-            const struct la_array x = *la_operand_in((struct la_head *)&job->head, slot->id);
+            const struct la_array x =
+                *la_operand_in((struct la_head *)&job->head, slot->id);
             const size_t size = x.type != LA_NATIVE ? 2 : job->dtype == LA_F32 ? 4 : 8;
-            const ptrdiff_t cols = slot->rank < 2          ? 1
+            const ptrdiff_t cols = slot->rank < 2         ? 1
                                    : slot->dims[1] == 'd' ? job->head.d
                                                           : job->head.m;
             const struct piece p = {head, 0, 0};
             for (ptrdiff_t t = 0; slot->dims[0] == 'n' && t < job->head.n * cols; t++) {
-                memset(at(job, slot->id, p) + t / cols * x.rs + t % cols * x.cs, 0, size);
+                memset(at(job, slot->id, p) + t / cols * x.rs + t % cols * x.cs, 0,
+                       size);
             }
         }
     }
@@ -242,8 +244,8 @@ run_piece(void *arg, size_t item, int lane)
 static int
 same_keys(const struct job *job)
 {
-    static const enum la_operand shared[] = {LA_K, LA_V, LA_SCALE, LA_EPS, LA_BEGIN,
-                                             LA_END, LA_KEYS, LA_S0, LA_Z0};
+    static const enum la_operand shared[] = {
+        LA_K, LA_V, LA_SCALE, LA_EPS, LA_BEGIN, LA_END, LA_KEYS, LA_S0, LA_Z0};
     for (size_t i = 0; i < sizeof(shared) / sizeof(shared[0]); i++) {
         if (job->base[shared[i]] != NULL && job->outer[shared[i]] != 0) {
             return 0;

@@ -16,12 +16,12 @@
 #include <unistd.h>
 
 static struct {
-    pthread_mutex_t owner;  /* held by the caller whose job runs */
-    pthread_mutex_t lock;   /* guards the plain fields below */
+    pthread_mutex_t owner; /* held by the caller whose job runs */
+    pthread_mutex_t lock;  /* guards the plain fields below */
     pthread_cond_t wake, done;
-    int workers;            /* threads started */
-    int wanted;             /* workers that the present job still takes in */
-    int running;            /* workers inside the present job */
+    int workers; /* threads started */
+    int wanted;  /* workers that the present job still takes in */
+    int running; /* workers inside the present job */
     la_work work;
     void *job;
     size_t items;
@@ -81,7 +81,8 @@ static void
 share(la_work work, void *job, size_t items, int lane)
 {
     size_t item;
-    while (!atomic_load(&pool.stop) && (item = atomic_fetch_add(&pool.next, 1)) < items) {
+    while (!atomic_load(&pool.stop) &&
+           (item = atomic_fetch_add(&pool.next, 1)) < items) {
         if (work(job, item, lane)) {
             atomic_store(&pool.stop, 1);
         }

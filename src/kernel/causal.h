@@ -12,8 +12,7 @@ struct FN(causal_room) {
     size_t bytes;
 };
 
-static struct FN(causal_room)
-FN(causal_room)(const struct la_head *h, void *scratch)
+static struct FN(causal_room) FN(causal_room)(const struct la_head *h, void *scratch)
 {
     struct FN(causal_room) r;
     struct FN(arena) arena = {scratch, 0};
@@ -45,9 +44,19 @@ FN(causal)(const struct la_head *h)
 {
     const struct FN(causal_room) r = FN(causal_room)(h, h->scratch);
     struct FN(scan) c = {
-        .K = h->d, .W = FN(round_up)(h->m, VL), .a = r.a, .b = r.b, .v = r.v,
-        .lda = r.ldd, .ldb = r.ldd, .ldv = r.ldm, .x = r.x, .ldx = r.rows,
-        .o = r.o, .ldo = r.ldm, .s = r.s,
+        .K = h->d,
+        .W = FN(round_up)(h->m, VL),
+        .a = r.a,
+        .b = r.b,
+        .v = r.v,
+        .lda = r.ldd,
+        .ldb = r.ldd,
+        .ldv = r.ldm,
+        .x = r.x,
+        .ldx = r.rows,
+        .o = r.o,
+        .ldo = r.ldm,
+        .s = r.s,
     };
     FN(load_state)(r.s, &h->s0, h->d, h->m);
     FN(compensate)(&c, r.e, h->n, r.rows);
@@ -97,7 +106,7 @@ struct FN(causal_backward_room) {
 };
 
 static struct FN(causal_backward_room)
-FN(causal_backward_room)(const struct la_head *h, void *scratch)
+    FN(causal_backward_room)(const struct la_head *h, void *scratch)
 {
     struct FN(causal_backward_room) r;
     struct FN(arena) arena = {scratch, 0};
@@ -131,15 +140,24 @@ FN(causal_backward_scratch)(const struct la_head *h)
 
 /* The forward scan: dq, and r_i, w_i of every token. */
 static int
-FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) *r)
+FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) * r)
 {
     struct FN(scan) c = {
-        .K = h->m, .W = FN(round_up)(h->d, VL), .a = r->g, .b = r->v, .v = r->b,
-        .lda = r->ldm, .ldb = r->ldm, .ldv = r->ldd, .x = r->y, .ldx = r->rows,
-        .o = r->da, .ldo = r->ldd, .s = r->t,
+        .K = h->m,
+        .W = FN(round_up)(h->d, VL),
+        .a = r->g,
+        .b = r->v,
+        .v = r->b,
+        .lda = r->ldm,
+        .ldb = r->ldm,
+        .ldv = r->ldd,
+        .x = r->y,
+        .ldx = r->rows,
+        .o = r->da,
+        .ldo = r->ldd,
+        .s = r->t,
     };
-    const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs,
-                                            h->s0.type};
+    const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
     FN(load_state)(r->t, &s0_transposed, h->m, h->d);
     FN(compensate)(&c, r->e, h->n, r->rows);
     FN(load_vector)(r->z, r->ldd, &h->z0, h->d);
@@ -168,24 +186,48 @@ FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) *r)
 
 /* The reverse scan: dk and dv.  s holds R and t its transpose. */
 static int
-FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) *r)
+FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) * r)
 {
     struct FN(scan) dv = {
-        .K = h->d, .W = FN(round_up)(h->m, VL), .a = r->b, .b = r->a, .v = r->g,
-        .lda = r->ldd, .ldb = r->ldd, .ldv = r->ldm, .x = r->y, .ldx = r->rows,
-        .o = r->dv, .ldo = r->ldm, .s = r->s, .upper = 1,
+        .K = h->d,
+        .W = FN(round_up)(h->m, VL),
+        .a = r->b,
+        .b = r->a,
+        .v = r->g,
+        .lda = r->ldd,
+        .ldb = r->ldd,
+        .ldv = r->ldm,
+        .x = r->y,
+        .ldx = r->rows,
+        .o = r->dv,
+        .ldo = r->ldm,
+        .s = r->s,
+        .upper = 1,
     };
     struct FN(scan) db = {
-        .K = h->m, .W = FN(round_up)(h->d, VL), .a = r->v, .b = r->g, .v = r->a,
-        .lda = r->ldm, .ldb = r->ldm, .ldv = r->ldd, .x = r->y, .ldx = r->rows,
-        .o = r->da, .ldo = r->ldd, .s = r->t, .bias = r->z, .upper = 1,
+        .K = h->m,
+        .W = FN(round_up)(h->d, VL),
+        .a = r->v,
+        .b = r->g,
+        .v = r->a,
+        .lda = r->ldm,
+        .ldb = r->ldm,
+        .ldv = r->ldd,
+        .x = r->y,
+        .ldx = r->rows,
+        .o = r->da,
+        .ldo = r->ldd,
+        .s = r->t,
+        .bias = r->z,
+        .upper = 1,
     };
     FN(load_state)(r->s, &h->gs, h->d, h->m);
     FN(transpose_state)(r->t, r->s, h->d, h->m);
     FN(compensate)(&dv, r->e, h->n, r->rows);
     FN(load_vector)(r->z, r->ldd, &h->gz, h->d);
     FN(clear)(r->ze, r->ldd);
-    for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0; i -= r->rows) {
+    for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0;
+         i -= r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }

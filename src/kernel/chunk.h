@@ -13,14 +13,13 @@ struct FN(span) {
 
 /* The chunk at i, of up to `rows` out of n, in a scan that goes on at `next`. */
 INLINE struct FN(span)
-FN(span)(ptrdiff_t i, ptrdiff_t rows, ptrdiff_t next, ptrdiff_t n)
+    FN(span)(ptrdiff_t i, ptrdiff_t rows, ptrdiff_t next, ptrdiff_t n)
 {
     return (struct FN(span)){i, n - i < rows ? n - i : rows, next};
 }
 
 /* `rows` rows from `first` on, with the ones behind them wanted next. */
-INLINE struct FN(span)
-FN(rows_from)(ptrdiff_t first, ptrdiff_t rows)
+INLINE struct FN(span) FN(rows_from)(ptrdiff_t first, ptrdiff_t rows)
 {
     return (struct FN(span)){first, rows, first + rows};
 }
@@ -125,8 +124,8 @@ FN(load_row)(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, enum la_type t
 }
 
 INLINE void
-FN(load_rows)(T *dst, ptrdiff_t ld, const struct la_array *x,
-              struct FN(span) t, ptrdiff_t cols, vec (*phi)(vec))
+FN(load_rows)(T *dst, ptrdiff_t ld, const struct la_array *x, struct FN(span) t,
+              ptrdiff_t cols, vec (*phi)(vec))
 {
     const char *src = x->data + t.first * x->rs;
     const ptrdiff_t ahead = (t.next - t.first) * x->rs;
@@ -162,8 +161,7 @@ FN(load_mapped)(T *dst, ptrdiff_t ld, const struct la_array *x, struct FN(span) 
 #define LA_OP(op)
 #define LA_MAP(map)                                                                    \
     case LA_##map:                                                                     \
-        FN(load_rows)                                                                  \
-        (dst, ld, x, t, cols, FN(phi_##map));                                 \
+        FN(load_rows)(dst, ld, x, t, cols, FN(phi_##map));                             \
         break;
 #include "ops.def"
     default:
@@ -193,7 +191,8 @@ FN(chain_with)(T *grad, const struct la_array *x, struct FN(span) t, ptrdiff_t c
 {
     for (ptrdiff_t i = 0; i < t.rows; i++, grad += ld, y += ld) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const vec slope = dphi(FN(load_at)(x, t.first + i, j, cols), FN(load)(&y[j]));
+            const vec slope =
+                dphi(FN(load_at)(x, t.first + i, j, cols), FN(load)(&y[j]));
             FN(store)(&grad[j], FN(load)(&grad[j]) * slope);
         }
     }
@@ -207,7 +206,7 @@ FN(chain)(T *grad, const struct la_array *x, struct FN(span) t, ptrdiff_t cols,
 #define LA_OP(op)
 #define LA_MAP(map)                                                                    \
     case LA_##map:                                                                     \
-        FN(chain_with)(grad, x, t, cols, y, ld, FN(dphi_##map));             \
+        FN(chain_with)(grad, x, t, cols, y, ld, FN(dphi_##map));                       \
         break;
 #include "ops.def"
     default:

@@ -48,7 +48,7 @@ struct FN(strength) {
 };
 
 INLINE vec
-FN(strength_at)(const struct FN(strength) *beta, ptrdiff_t i, ptrdiff_t col)
+FN(strength_at)(const struct FN(strength) * beta, ptrdiff_t i, ptrdiff_t col)
 {
     return FN(load)(&beta->x[i * beta->ld + col * beta->step]);
 }
@@ -56,7 +56,7 @@ FN(strength_at)(const struct FN(strength) *beta, ptrdiff_t i, ptrdiff_t col)
 /* beta of the tokens t; 0 where no key exists. */
 static void
 FN(load_strength)(const struct la_head *h, struct FN(span) t,
-                  const struct FN(strength) *beta)
+                  const struct FN(strength) * beta)
 {
     const ptrdiff_t all = FN(round_up)(t.rows, MR);
     t.rows = FN(keys_left)(h, t);
@@ -69,7 +69,7 @@ FN(load_strength)(const struct la_head *h, struct FN(span) t,
 }
 
 static struct FN(strength)
-FN(take_strength)(struct FN(arena) *arena, const struct la_head *h, ptrdiff_t rows)
+    FN(take_strength)(struct FN(arena) * arena, const struct la_head *h, ptrdiff_t rows)
 {
     const ptrdiff_t step = h->beta.cs != 0, ld = step ? FN(ld)(h->m) : VL;
     return (struct FN(strength)){FN(take)(arena, rows * ld), ld, step};
@@ -116,8 +116,8 @@ struct FN(writing) {
     ptrdiff_t rows, keys;  /* tokens, a multiple of MR; those that have a key */
     const T *l, *p;        /* stril(B B^T), tril(A B^T) or NULL; (rows, ldx) */
     ptrdiff_t ldx;
-    struct la_array v;     /* its rows, by whole vectors */
-    T *u, *e;              /* (rows, ldm); e is NULL where errors are not wanted */
+    struct la_array v; /* its rows, by whole vectors */
+    T *u, *e;          /* (rows, ldm); e is NULL where errors are not wanted */
     ptrdiff_t ldm;
     struct FN(strength) beta;
 };
@@ -125,7 +125,7 @@ struct FN(writing) {
 /* U, and E, of one column tile, MR rows at a time: what earlier rows take away as a
  * product, then the MR rows among themselves, in registers. */
 INLINE void
-FN(substitute)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
+FN(substitute)(const struct FN(writing) * c, ptrdiff_t col, const int nr)
 {
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         const T *l = c->l + i * c->ldx;
@@ -159,7 +159,7 @@ FN(substitute)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
 /* O of one column tile: what it holds, A S, plus tril(A B^T) U.  A later row is
  * skipped, not multiplied by zero: it may hold a NaN. */
 INLINE void
-FN(attend)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
+FN(attend)(const struct FN(writing) * c, ptrdiff_t col, const int nr)
 {
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         const T *p = c->p + i * c->ldx, *u = c->u + i * c->ldm + col;
@@ -194,7 +194,8 @@ FN(delta_tile)(const void *chunk, ptrdiff_t col, const int nr)
 
 /* tile(x, col, nr) for the column tiles of W columns, as sweep cuts them. */
 INLINE void
-FN(by_tiles)(void (*tile)(const void *, ptrdiff_t, const int), const void *x, ptrdiff_t W)
+FN(by_tiles)(void (*tile)(const void *, ptrdiff_t, const int), const void *x,
+             ptrdiff_t W)
 {
     ptrdiff_t col = 0;
     for (; col + NR * VL <= W; col += NR * VL) {
@@ -202,24 +203,24 @@ FN(by_tiles)(void (*tile)(const void *, ptrdiff_t, const int), const void *x, pt
     }
     switch ((W - col) / VL) {
 #if LA_NR > 2
-        case 3:
-            tile(x, col, 3);
-            break;
-        case 2:
-            tile(x, col, 2);
-            break;
+    case 3:
+        tile(x, col, 3);
+        break;
+    case 2:
+        tile(x, col, 2);
+        break;
 #endif
-        case 1:
-            tile(x, col, 1);
-            break;
-        default:
-            break;
+    case 1:
+        tile(x, col, 1);
+        break;
+    default:
+        break;
     }
 }
 
 /* E and U of a chunk, its outputs where wanted, and the state behind it. */
 static void
-FN(delta_columns)(const struct FN(writing) *c)
+FN(delta_columns)(const struct FN(writing) * c)
 {
     FN(by_tiles)(FN(delta_tile), c, c->read.W);
 }
@@ -231,8 +232,7 @@ struct FN(delta_room) {
     size_t bytes;
 };
 
-static struct FN(delta_room)
-FN(delta_room)(const struct la_head *h, void *scratch)
+static struct FN(delta_room) FN(delta_room)(const struct la_head *h, void *scratch)
 {
     struct FN(delta_room) r;
     struct FN(arena) arena = {scratch, 0};
@@ -263,7 +263,14 @@ FN(triangle)(T *x, ptrdiff_t ldx, const T *a, const T *b, ptrdiff_t ld, ptrdiff_
              ptrdiff_t cols)
 {
     const struct FN(scan) c = {
-        .rows = rows, .K = cols, .a = a, .b = b, .lda = ld, .ldb = ld, .x = x, .ldx = ldx,
+        .rows = rows,
+        .K = cols,
+        .a = a,
+        .b = b,
+        .lda = ld,
+        .ldb = ld,
+        .x = x,
+        .ldx = ldx,
     };
     FN(scores)(&c);
 }
@@ -274,8 +281,14 @@ FN(delta)(const struct la_head *h)
     const struct FN(delta_room) r = FN(delta_room)(h, h->scratch);
     const struct FN(scan) state = {.K = h->d, .W = FN(round_up)(h->m, VL), .s = r.s};
     struct FN(writing) c = {
-        .read = state, .write = state, .l = r.l, .p = r.p, .ldx = r.rows,
-        .u = r.o, .ldm = r.ldm, .beta = r.beta, /* U in the place of B S */
+        .read = state,
+        .write = state,
+        .l = r.l,
+        .p = r.p,
+        .ldx = r.rows,
+        .u = r.o,
+        .ldm = r.ldm,
+        .beta = r.beta, /* U in the place of B S */
     };
     c.read.a = c.write.b = r.ba;
     c.read.lda = c.write.ldb = r.ldd;

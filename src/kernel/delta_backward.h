@@ -39,7 +39,7 @@ FN(segment)(ptrdiff_t chunks)
 }
 
 static struct FN(delta_backward_room)
-FN(delta_backward_room)(const struct la_head *h, void *scratch)
+    FN(delta_backward_room)(const struct la_head *h, void *scratch)
 {
     struct FN(delta_backward_room) r;
     struct FN(arena) arena = {scratch, 0};
@@ -89,12 +89,18 @@ FN(delta_backward_scratch)(const struct la_head *h)
 
 /* The forward scan: E of every row, and S^T before every segment. */
 static int
-FN(delta_errors)(const struct la_head *h, const struct FN(delta_backward_room) *r)
+FN(delta_errors)(const struct la_head *h, const struct FN(delta_backward_room) * r)
 {
     const struct FN(scan) state = {.K = h->d, .W = FN(round_up)(h->m, VL), .s = r->s};
     struct FN(writing) c = {
-        .read = state, .write = state, .l = r->l, .ldx = r->rows,
-        .u = r->u, .e = r->e, .ldm = r->ldm, .beta = r->beta,
+        .read = state,
+        .write = state,
+        .l = r->l,
+        .ldx = r->rows,
+        .u = r->u,
+        .e = r->e,
+        .ldm = r->ldm,
+        .beta = r->beta,
     };
     c.read.a = c.write.b = r->ab;
     c.read.lda = c.write.ldb = r->ldd;
@@ -107,7 +113,8 @@ FN(delta_errors)(const struct la_head *h, const struct FN(delta_backward_room) *
             return 1;
         }
         if (chunk % r->segment == 0) {
-            FN(transpose_state)(r->heads + chunk / r->segment * r->state, r->s, h->d, h->m);
+            FN(transpose_state)(r->heads + chunk / r->segment * r->state, r->s, h->d,
+                                h->m);
         }
         const struct FN(span) t = FN(span)(i, r->rows, i + r->rows, h->n);
         c.rows = c.read.rows = c.write.rows = FN(round_up)(t.rows, MR);
@@ -124,7 +131,7 @@ FN(delta_errors)(const struct la_head *h, const struct FN(delta_backward_room) *
 
 /* B, E, beta and U = beta o E of the tokens t. */
 static void
-FN(load_errors)(const struct la_head *h, const struct FN(delta_backward_room) *r,
+FN(load_errors)(const struct la_head *h, const struct FN(delta_backward_room) * r,
                 struct FN(span) t, T *b)
 {
     const ptrdiff_t all = FN(round_up)(t.rows, MR);
@@ -143,12 +150,17 @@ FN(load_errors)(const struct la_head *h, const struct FN(delta_backward_room) *r
 
 /* S^T before each chunk of the segment from token `first` on. */
 static int
-FN(delta_states)(const struct la_head *h, const struct FN(delta_backward_room) *r,
+FN(delta_states)(const struct la_head *h, const struct FN(delta_backward_room) * r,
                  ptrdiff_t first)
 {
     struct FN(scan) c = {
-        .K = h->m, .W = FN(round_up)(h->d, VL), .b = r->u, .v = r->ab, .ldb = r->ldm,
-        .ldv = r->ldd, .s = r->states,
+        .K = h->m,
+        .W = FN(round_up)(h->d, VL),
+        .b = r->u,
+        .v = r->ab,
+        .ldb = r->ldm,
+        .ldv = r->ldd,
+        .s = r->states,
     };
     const size_t bytes = (size_t)r->state * sizeof(T);
     memcpy(c.s, r->heads + first / r->rows / r->segment * r->state, bytes);
@@ -170,21 +182,21 @@ FN(delta_states)(const struct la_head *h, const struct FN(delta_backward_room) *
 
 /* One chunk on its way back: what its tiles need. */
 struct FN(unwriting) {
-    struct FN(scan) read;      /* B R; or [G; N] S^T */
-    struct FN(scan) write;     /* R += [A; B]^T [G; N]; or, as a read, U R^T */
-    ptrdiff_t rows, keys;      /* tokens, a multiple of MR; those that have a key */
-    const T *l, *p, *dx, *dy;  /* L, P, X, Y, (rows, ldx) */
+    struct FN(scan) read;     /* B R; or [G; N] S^T */
+    struct FN(scan) write;    /* R += [A; B]^T [G; N]; or, as a read, U R^T */
+    ptrdiff_t rows, keys;     /* tokens, a multiple of MR; those that have a key */
+    const T *l, *p, *dx, *dy; /* L, P, X, Y, (rows, ldx) */
     ptrdiff_t ldx;
-    T *e, *du, *gn;            /* E, then dV; dU, then dbeta; [G; N] */
+    T *e, *du, *gn; /* E, then dV; dU, then dbeta; [G; N] */
     ptrdiff_t ldm;
-    const T *ab;               /* [A; B] */
+    const T *ab; /* [A; B] */
     ptrdiff_t ldd;
     struct FN(strength) beta;
 };
 
 /* dU and N of one column tile of the values, from the last row to the first. */
 INLINE void
-FN(substitute_back)(const struct FN(unwriting) *c, ptrdiff_t col, const int nr)
+FN(substitute_back)(const struct FN(unwriting) * c, ptrdiff_t col, const int nr)
 {
     const T *g = c->gn + col;
     T *n = c->gn + c->rows * c->ldm + col;
@@ -193,8 +205,10 @@ FN(substitute_back)(const struct FN(unwriting) *c, ptrdiff_t col, const int nr)
         const T *l = c->l + i * c->ldx + i, *p = c->p + i * c->ldx + i;
         vec y[MR][NR];
         FN(tile_load)(y, nr, c->du + i * c->ldm + col, c->ldm);
-        FN(tile)(y, MR, nr, p + MR * c->ldx, 1, c->ldx, g + next * c->ldm, c->ldm, left);
-        FN(tile)(y, MR, nr, l + MR * c->ldx, 1, c->ldx, n + next * c->ldm, c->ldm, left);
+        FN(tile)(y, MR, nr, p + MR * c->ldx, 1, c->ldx, g + next * c->ldm, c->ldm,
+                 left);
+        FN(tile)(y, MR, nr, l + MR * c->ldx, 1, c->ldx, n + next * c->ldm, c->ldm,
+                 left);
         LA_UNROLL
         for (int r = MR - 1; r >= 0; r--) {
             const ptrdiff_t row = (i + r) * c->ldm;
@@ -244,7 +258,8 @@ FN(diagonal_up)(vec y[][NR], const int nr, const T *x, ptrdiff_t ldx, const T *b
         LA_UNROLL
         for (int i = 0; i <= t - strict; i++) {
             LA_EACH(j, nr) {
-                y[i][j] = FN(fma)(FN(set1)(x[t * ldx + i]), FN(load)(&b[t * ldb + j * VL]), y[i][j]);
+                y[i][j] = FN(fma)(FN(set1)(x[t * ldx + i]),
+                                  FN(load)(&b[t * ldb + j * VL]), y[i][j]);
             }
         }
     }
@@ -259,7 +274,8 @@ FN(diagonal_down)(vec y[][NR], const int nr, const T *x, ptrdiff_t ldx, const T 
         LA_UNROLL
         for (int i = t + strict; i < MR; i++) {
             LA_EACH(j, nr) {
-                y[i][j] = FN(fma)(FN(set1)(x[i * ldx + t]), FN(load)(&b[t * ldb + j * VL]), y[i][j]);
+                y[i][j] = FN(fma)(FN(set1)(x[i * ldx + t]),
+                                  FN(load)(&b[t * ldb + j * VL]), y[i][j]);
             }
         }
     }
@@ -302,7 +318,7 @@ FN(delta_feature_tile)(const void *chunk, ptrdiff_t col, const int nr)
 
 /* Reads all that the way back through the tokens t needs. */
 static void
-FN(load_reverse)(const struct la_head *h, const struct FN(delta_backward_room) *r,
+FN(load_reverse)(const struct la_head *h, const struct FN(delta_backward_room) * r,
                  struct FN(span) t, T *b)
 {
     FN(load_mapped)(r->ab, r->ldd, &h->q, t, h->d, h->map);
@@ -313,7 +329,7 @@ FN(load_reverse)(const struct la_head *h, const struct FN(delta_backward_room) *
 
 /* Writes the gradients of the tokens t. */
 static void
-FN(store_reverse)(const struct la_head *h, const struct FN(delta_backward_room) *r,
+FN(store_reverse)(const struct la_head *h, const struct FN(delta_backward_room) * r,
                   struct FN(span) t, const T *b)
 {
     const ptrdiff_t some = FN(keys_left)(h, t);
@@ -326,7 +342,8 @@ FN(store_reverse)(const struct la_head *h, const struct FN(delta_backward_room) 
     FN(store_rows)(&h->dk, t, h->d, db, r->ldd, NULL);
     FN(store_rows)(&h->dv, t, h->m, r->e, r->ldm, NULL);
     if (h->dbeta.cs == 0) {
-        FN(row_dots)(r->sums, r->du, r->ldm, r->ones, 0, t.rows, FN(round_up)(h->m, VL));
+        FN(row_dots)(r->sums, r->du, r->ldm, r->ones, 0, t.rows,
+                     FN(round_up)(h->m, VL));
         FN(store_rows)(&h->dbeta, t, 1, r->sums, 1, NULL);
     }
     else {
@@ -336,31 +353,66 @@ FN(store_reverse)(const struct la_head *h, const struct FN(delta_backward_room) 
 
 /* The reverse scan over the tokens t; s is S^T before them. */
 static void
-FN(delta_back)(const struct la_head *h, const struct FN(delta_backward_room) *r,
+FN(delta_back)(const struct la_head *h, const struct FN(delta_backward_room) * r,
                struct FN(span) t, T *s)
 {
     const ptrdiff_t rows = FN(round_up)(t.rows, MR);
     const ptrdiff_t D = FN(round_up)(h->d, VL), W = FN(round_up)(h->m, VL);
     T *const b = r->ab + rows * r->ldd, *const n = r->gn + rows * r->ldm;
     struct FN(unwriting) c = {
-        .rows = rows, .keys = FN(keys_left)(h, t), .l = r->l, .p = r->p, .dx = r->dx,
-        .dy = r->dy, .ldx = r->rows, .e = r->e, .du = r->du, .gn = r->gn, .ldm = r->ldm,
-        .ab = r->ab, .ldd = r->ldd, .beta = r->beta,
+        .rows = rows,
+        .keys = FN(keys_left)(h, t),
+        .l = r->l,
+        .p = r->p,
+        .dx = r->dx,
+        .dy = r->dy,
+        .ldx = r->rows,
+        .e = r->e,
+        .du = r->du,
+        .gn = r->gn,
+        .ldm = r->ldm,
+        .ab = r->ab,
+        .ldd = r->ldd,
+        .beta = r->beta,
     };
     FN(load_reverse)(h, r, t, b);
     FN(triangle)(r->l, r->rows, b, b, r->ldd, rows, h->d);
     FN(triangle)(r->p, r->rows, r->ab, b, r->ldd, rows, h->d);
-    c.read = (struct FN(scan)){.rows = rows, .K = h->d, .W = W, .a = b, .lda = r->ldd,
-                               .o = r->du, .ldo = r->ldm, .s = r->r};
-    c.write = (struct FN(scan)){.rows = 2 * rows, .K = h->d, .W = W, .b = r->ab,
-                                .ldb = r->ldd, .v = r->gn, .ldv = r->ldm, .s = r->r};
+    c.read = (struct FN(scan)){.rows = rows,
+                               .K = h->d,
+                               .W = W,
+                               .a = b,
+                               .lda = r->ldd,
+                               .o = r->du,
+                               .ldo = r->ldm,
+                               .s = r->r};
+    c.write = (struct FN(scan)){.rows = 2 * rows,
+                                .K = h->d,
+                                .W = W,
+                                .b = r->ab,
+                                .ldb = r->ldd,
+                                .v = r->gn,
+                                .ldv = r->ldm,
+                                .s = r->r};
     FN(by_tiles)(FN(delta_value_tile), &c, W);
     FN(triangle)(r->dx, r->rows, r->gn, r->u, r->ldm, rows, h->m);
     FN(triangle)(r->dy, r->rows, n, r->u, r->ldm, rows, h->m);
-    c.read = (struct FN(scan)){.rows = 2 * rows, .K = h->m, .W = D, .a = r->gn,
-                               .lda = r->ldm, .o = r->da, .ldo = r->ldd, .s = s};
-    c.write = (struct FN(scan)){.rows = rows, .K = h->m, .W = D, .a = r->u,
-                                .lda = r->ldm, .o = r->db, .ldo = r->ldd, .s = r->rt};
+    c.read = (struct FN(scan)){.rows = 2 * rows,
+                               .K = h->m,
+                               .W = D,
+                               .a = r->gn,
+                               .lda = r->ldm,
+                               .o = r->da,
+                               .ldo = r->ldd,
+                               .s = s};
+    c.write = (struct FN(scan)){.rows = rows,
+                                .K = h->m,
+                                .W = D,
+                                .a = r->u,
+                                .lda = r->ldm,
+                                .o = r->db,
+                                .ldo = r->ldd,
+                                .s = r->rt};
     FN(by_tiles)(FN(delta_feature_tile), &c, D);
     FN(store_reverse)(h, r, t, b);
     FN(transpose_state)(r->rt, r->r, h->d, h->m);
@@ -383,7 +435,8 @@ FN(delta_backward)(const struct la_head *h)
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
         const ptrdiff_t place = chunk % r.segment, i = chunk * r.rows;
         const int begins = chunk == chunks - 1 || place == r.segment - 1;
-        if (h->poll(h->poll_arg) || (begins && FN(delta_states)(h, &r, i - place * r.rows))) {
+        if (h->poll(h->poll_arg) ||
+            (begins && FN(delta_states)(h, &r, i - place * r.rows))) {
             return 1;
         }
         FN(delta_back)(h, &r, FN(span)(i, r.rows, i - r.rows, h->n),

@@ -15,13 +15,14 @@ struct FN(delta_step_room) {
 };
 
 static struct FN(delta_step_room)
-FN(delta_step_room)(const struct la_head *h, void *scratch)
+    FN(delta_step_room)(const struct la_head *h, void *scratch)
 {
     struct FN(delta_step_room) r;
     struct FN(arena) arena = {scratch, 0};
     r.ldd = FN(ld)(h->d);
     r.ldm = FN(ld)(h->m);
-    r.a = FN(take)(&arena, MR * r.ldd); /* blocks are whole tiles, of a single row too */
+    r.a =
+        FN(take)(&arena, MR * r.ldd); /* blocks are whole tiles, of a single row too */
     r.b = FN(take)(&arena, MR * r.ldd);
     r.v = FN(take)(&arena, MR * r.ldm);
     r.beta = FN(take_strength)(&arena, h, MR);
@@ -40,7 +41,7 @@ FN(delta_step_scratch)(const struct la_head *h)
 
 /* u, o and to = from + b u^T, nr vectors of columns from j on. */
 INLINE void
-FN(delta_step_tile)(const struct FN(delta_step_room) *r, const struct la_array *from,
+FN(delta_step_tile)(const struct FN(delta_step_room) * r, const struct la_array *from,
                     const struct la_array *to, ptrdiff_t d, ptrdiff_t j, const int nr)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
@@ -76,7 +77,7 @@ FN(delta_step_tile)(const struct FN(delta_step_room) *r, const struct la_array *
 
 /* The same for one column, at any stride. */
 static void
-FN(delta_step_column)(const struct FN(delta_step_room) *r, const struct la_array *from,
+FN(delta_step_column)(const struct FN(delta_step_room) * r, const struct la_array *from,
                       const struct la_array *to, ptrdiff_t d, ptrdiff_t j)
 {
     const char *in = from->data + j * from->cs;

@@ -4,9 +4,9 @@
  * one line in ops.def.  All are within 2 ulp over the whole range:
  * overflow gives inf, underflow passes through the subnormals to 0, NaN stays. */
 
-/* e^x = 2^k e^r with |r| <= log(2)/2 for x <= EXP_MAX, and in *low what rounding the last
- * sum lost.  log(2) is split so that k times its high part is exact, with or without a
- * fused multiply-add. */
+/* e^x = 2^k e^r with |r| <= log(2)/2 for x <= EXP_MAX, and in *low what rounding the
+ * last sum lost.  log(2) is split so that k times its high part is exact, with or
+ * without a fused multiply-add. */
 INLINE vec
 FN(exp_parts)(vec x, vec *low)
 {
@@ -42,8 +42,8 @@ FN(exp)(vec x)
     return FN(exp_bounded)(FN(min)(FN(set1)(EXP_MAX), x));
 }
 
-/* log(1 + f) = f - (f^2/2 - w (f^2/2 + R)), w = f / (2 + f), for |f| below 0.42: what is
- * rounded is small beside f. */
+/* log(1 + f) = f - (f^2/2 - w (f^2/2 + R)), w = f / (2 + f), for |f| below 0.42: what
+ * is rounded is small beside f. */
 INLINE vec
 FN(log1p_near)(vec f)
 {
@@ -120,8 +120,8 @@ FN(phi_softplus)(vec x)
     return FN(max)((vec){0}, x) + FN(log1p_unit)(FN(exp_bounded)(FN(minus_abs)(x)));
 }
 
-/* The sigmoid n / d, from e^-|x| so that neither end overflows.  What rounding lost in e
- * and in d = 1 + e is put back: n and 1/d are y and 1 - y, one way or the other. */
+/* The sigmoid n / d, from e^-|x| so that neither end overflows.  What rounding lost in
+ * e and in d = 1 + e is put back: n and 1/d are y and 1 - y, one way or the other. */
 INLINE vec
 FN(dphi_softplus)(vec x, vec y)
 {

@@ -38,7 +38,8 @@ la_half_to_float(uint16_t h)
         return la_float_of_bits(sign | 0x7f800000 | (rest & 0x3ff) << 13);
     }
     /* 2^112 rebiases the exponent, and makes subnormals normal on the way. */
-    return la_float_of_bits(sign | la_bits_of_float(la_float_of_bits(rest << 13) * 0x1p112f));
+    return la_float_of_bits(sign |
+                            la_bits_of_float(la_float_of_bits(rest << 13) * 0x1p112f));
 }
 
 static inline uint16_t
@@ -74,7 +75,8 @@ la_widen_half(float *dst, const uint16_t *src, ptrdiff_t count)
     ptrdiff_t i = 0;
 #if defined(__F16C__)
     for (; i + 8 <= count; i += 8) {
-        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(src + i))));
+        _mm256_storeu_ps(dst + i,
+                         _mm256_cvtph_ps(_mm_loadu_si128((const void *)(src + i))));
     }
 #endif
     for (; i < count; i++) {
@@ -88,8 +90,8 @@ la_narrow_half(uint16_t *dst, const float *src, ptrdiff_t count)
     ptrdiff_t i = 0;
 #if defined(__F16C__)
     for (; i + 8 <= count; i += 8) {
-        _mm_storeu_si128((void *)(dst + i),
-                         _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
+        _mm_storeu_si128((void *)(dst + i), _mm256_cvtps_ph(_mm256_loadu_ps(src + i),
+                                                            _MM_FROUND_TO_NEAREST_INT));
     }
 #endif
     for (; i < count; i++) {
@@ -99,7 +101,8 @@ la_narrow_half(uint16_t *dst, const float *src, ptrdiff_t count)
 
 /* dst[0:count] = numbers of the given type at src, `step` bytes apart. */
 static void
-la_widen(float *dst, const char *src, ptrdiff_t step, ptrdiff_t count, enum la_type type)
+la_widen(float *dst, const char *src, ptrdiff_t step, ptrdiff_t count,
+         enum la_type type)
 {
     uint16_t bits[LA_PIECE];
     for (ptrdiff_t i = 0; i < count; i += LA_PIECE) {

@@ -62,7 +62,8 @@
 #define LA_ZIP_LOW_8(x, y) __builtin_shufflevector(x, y, 0, 8, 1, 9, 2, 10, 3, 11)
 #define LA_ZIP_HIGH_8(x, y) __builtin_shufflevector(x, y, 4, 12, 5, 13, 6, 14, 7, 15)
 #define LA_ZIP_LOW_16(x, y)                                                            \
-    __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+    __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,  \
+                            23)
 #define LA_ZIP_HIGH_16(x, y)                                                           \
     __builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,    \
                             30, 15, 31)
@@ -76,7 +77,9 @@
 #define LA_UNROLL _Pragma("GCC unroll 16")
 #define LA_UNROLL_BY_4 _Pragma("GCC unroll 4")
 #endif
-#define LA_EACH(i, n) LA_UNROLL for (int i = 0; i < (n); i++)
+#define LA_EACH(i, n)                                                                  \
+    LA_UNROLL                                                                          \
+    for (int i = 0; i < (n); i++)
 
 #define INLINE static inline __attribute__((always_inline))
 

@@ -73,8 +73,7 @@ const struct la_table LA_PASTE(la_table_, LA_ISA) = {
     .kernels =
         {
 #define LA_MAP(map)
-#define LA_OP(op)                                                                      \
-    {{op##_f32, op##_scratch_f32}, {op##_f64, op##_scratch_f64}},
+#define LA_OP(op) {{op##_f32, op##_scratch_f32}, {op##_f64, op##_scratch_f64}},
 #include "ops.def"
         },
     .tasks =

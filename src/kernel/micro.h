@@ -14,17 +14,17 @@
  *   write: S += B^T V
  * S is held by column tiles, each (K4, width) and contiguous. */
 struct FN(scan) {
-    ptrdiff_t rows, K, W;      /* W: padded to whole vectors */
-    const T *a, *b, *v;        /* (rows, K) (rows, K) (rows, W) */
+    ptrdiff_t rows, K, W; /* W: padded to whole vectors */
+    const T *a, *b, *v;   /* (rows, K) (rows, K) (rows, W) */
     ptrdiff_t lda, ldb, ldv;
-    T *x;                      /* (rows, ldx) scores a_i.b_j, or NULL */
+    T *x; /* (rows, ldx) scores a_i.b_j, or NULL */
     ptrdiff_t ldx;
-    T *o;                      /* (rows, W) */
+    T *o; /* (rows, W) */
     ptrdiff_t ldo;
-    const T *bias;             /* (W) added to each row of O, or NULL */
-    T *s;                      /* K rounded up to MR, times W */
-    T *e;                      /* what rounding has kept from S so far, or NULL */
-    int upper;                 /* X keeps j >= i instead of j <= i */
+    const T *bias; /* (W) added to each row of O, or NULL */
+    T *s;          /* K rounded up to MR, times W */
+    T *e;          /* what rounding has kept from S so far, or NULL */
+    int upper;     /* X keeps j >= i instead of j <= i */
 };
 
 /* c (rows, nr) += A (rows, k) B (k, nr), where A's rows are ai apart and its
@@ -60,8 +60,8 @@ FN(tile_diagonal)(vec c[][NR], const int rows, const int nr, const T *x, ptrdiff
                 continue;
             }
             LA_EACH(j, nr) {
-                c[i][j] = FN(fma)(FN(set1)(x[i * ldx + t]), FN(load)(&v[t * ldv + j * VL]),
-                                  c[i][j]);
+                c[i][j] = FN(fma)(FN(set1)(x[i * ldx + t]),
+                                  FN(load)(&v[t * ldv + j * VL]), c[i][j]);
             }
         }
     }
@@ -69,7 +69,7 @@ FN(tile_diagonal)(vec c[][NR], const int rows, const int nr, const T *x, ptrdiff
 
 /* c += the rows [i, i + rows) of X V. */
 INLINE void
-FN(tile_triangle)(vec c[][NR], const struct FN(scan) *s, ptrdiff_t i, const int rows,
+FN(tile_triangle)(vec c[][NR], const struct FN(scan) * s, ptrdiff_t i, const int rows,
                   const int nr, const T *v)
 {
     const T *x = s->x + i * s->ldx;
@@ -87,7 +87,7 @@ FN(tile_triangle)(vec c[][NR], const struct FN(scan) *s, ptrdiff_t i, const int 
 
 /* Rows [i, i + rows) of one column tile of O = acc, or O += acc. */
 INLINE void
-FN(store_tile)(const struct FN(scan) *c, ptrdiff_t col, ptrdiff_t i, vec acc[][NR],
+FN(store_tile)(const struct FN(scan) * c, ptrdiff_t col, ptrdiff_t i, vec acc[][NR],
                const int add, const int rows, const int nr)
 {
     LA_EACH(r, rows) {
@@ -111,7 +111,7 @@ FN(clear_tile)(vec acc[][NR], const int rows, const int nr)
 /* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors; of
  * S its kc rows from k on, which add to O where they are not the first. */
 INLINE void
-FN(read_tile)(const struct FN(scan) *c, ptrdiff_t col, const T *s, ptrdiff_t k,
+FN(read_tile)(const struct FN(scan) * c, ptrdiff_t col, const T *s, ptrdiff_t k,
               ptrdiff_t kc, ptrdiff_t i, const int rows, const int nr)
 {
     const ptrdiff_t lds = nr * VL;
@@ -133,7 +133,7 @@ FN(read_tile)(const struct FN(scan) *c, ptrdiff_t col, const T *s, ptrdiff_t k,
 
 /* O = bias + X V + A S for one column tile of nr vectors. */
 INLINE void
-FN(read_tiles)(const struct FN(scan) *c, ptrdiff_t col, const T *s, const int nr)
+FN(read_tiles)(const struct FN(scan) * c, ptrdiff_t col, const T *s, const int nr)
 {
     for (ptrdiff_t k = 0; k == 0 || k < c->K; k += KC) {
         const ptrdiff_t kc = c->K - k < KC ? c->K - k : KC;
@@ -150,8 +150,8 @@ FN(read_tiles)(const struct FN(scan) *c, ptrdiff_t col, const T *s, const int nr
     }
 }
 
-/* What rounding kept from sum = old + more; nothing where the sum is inf or NaN, so that
- * an inf stays one. */
+/* What rounding kept from sum = old + more; nothing where the sum is inf or NaN, so
+ * that an inf stays one. */
 INLINE vec
 FN(lost)(vec old, vec more, vec sum)
 {
@@ -164,7 +164,7 @@ FN(lost)(vec old, vec more, vec sum)
  * chunks would still round one way where all are alike: E gathers what each addition
  * lost (Kahan 1965) and adds it to the next. */
 INLINE void
-FN(write_tile)(const struct FN(scan) *c, ptrdiff_t col, T *s, T *e, ptrdiff_t l,
+FN(write_tile)(const struct FN(scan) * c, ptrdiff_t col, T *s, T *e, ptrdiff_t l,
                const int rows, const int nr)
 {
     vec acc[2 * LA_TR][NR];
@@ -188,7 +188,7 @@ FN(write_tile)(const struct FN(scan) *c, ptrdiff_t col, T *s, T *e, ptrdiff_t l,
 }
 
 INLINE void
-FN(write_tiles)(const struct FN(scan) *c, ptrdiff_t col, T *s, T *e, const int nr)
+FN(write_tiles)(const struct FN(scan) * c, ptrdiff_t col, T *s, T *e, const int nr)
 {
     ptrdiff_t l = 0;
     for (; nr <= NR / 2 && l + 2 * LA_TR <= c->K; l += 2 * LA_TR) {
@@ -204,7 +204,7 @@ FN(write_tiles)(const struct FN(scan) *c, ptrdiff_t col, T *s, T *e, const int n
 
 /* Reads, then writes, one column tile of nr vectors. */
 INLINE void
-FN(sweep_tile)(const struct FN(scan) *c, ptrdiff_t col, int what, const int nr)
+FN(sweep_tile)(const struct FN(scan) * c, ptrdiff_t col, int what, const int nr)
 {
     const ptrdiff_t at = col * FN(round_up)(c->K, MR);
     if (what & LA_READ) {
@@ -220,7 +220,7 @@ FN(sweep_tile)(const struct FN(scan) *c, ptrdiff_t col, int what, const int nr)
 
 /* Reads, then writes, each column tile of the state while it is in cache. */
 static void
-FN(sweep)(const struct FN(scan) *c, int what)
+FN(sweep)(const struct FN(scan) * c, int what)
 {
     ptrdiff_t col = 0;
     for (; col + NR * VL <= c->W; col += NR * VL) {
@@ -228,18 +228,18 @@ FN(sweep)(const struct FN(scan) *c, int what)
     }
     switch ((c->W - col) / VL) {
 #if LA_NR > 2
-        case 3:
-            FN(sweep_tile)(c, col, what, 3);
-            break;
-        case 2:
-            FN(sweep_tile)(c, col, what, 2);
-            break;
+    case 3:
+        FN(sweep_tile)(c, col, what, 3);
+        break;
+    case 2:
+        FN(sweep_tile)(c, col, what, 2);
+        break;
 #endif
-        case 1:
-            FN(sweep_tile)(c, col, what, 1);
-            break;
-        default:
-            break;
+    case 1:
+        FN(sweep_tile)(c, col, what, 1);
+        break;
+    default:
+        break;
     }
 }
 
@@ -279,7 +279,8 @@ FN(score_block)(T *x, ptrdiff_t ldx, const T *a, ptrdiff_t lda, const T *b,
     _Alignas(LA_ALIGN) T sums[VL];
     vec sum = FN(score_part)(a, lda, b, ldb, K < KC * VL ? K : KC * VL);
     for (ptrdiff_t l = KC * VL; l < K; l += KC * VL) {
-        sum += FN(score_part)(a + l, lda, b + l, ldb, K - l < KC * VL ? K - l : KC * VL);
+        sum +=
+            FN(score_part)(a + l, lda, b + l, ldb, K - l < KC * VL ? K - l : KC * VL);
     }
     FN(store)(sums, sum);
     LA_EACH(i, SI) {
@@ -289,7 +290,7 @@ FN(score_block)(T *x, ptrdiff_t ldx, const T *a, ptrdiff_t lda, const T *b,
 
 /* x_ij = a_i.b_j, at least where j <= i (upper: where j >= i). */
 static void
-FN(scores)(const struct FN(scan) *c)
+FN(scores)(const struct FN(scan) * c)
 {
     const ptrdiff_t rows = FN(round_up)(c->rows, MR);
     for (ptrdiff_t i = 0; i < rows; i += SI) {

@@ -13,7 +13,7 @@ struct FN(noncausal_room) {
 };
 
 static struct FN(noncausal_room)
-FN(noncausal_room)(const struct la_head *h, void *scratch, int backward)
+    FN(noncausal_room)(const struct la_head *h, void *scratch, int backward)
 {
     struct FN(noncausal_room) r = {0};
     struct FN(arena) arena = {scratch, 0};
@@ -53,11 +53,16 @@ FN(noncausal_backward_scratch)(const struct la_head *h)
 
 /* S and z over all keys. */
 static int
-FN(sum_keys)(const struct la_head *h, const struct FN(noncausal_room) *r)
+FN(sum_keys)(const struct la_head *h, const struct FN(noncausal_room) * r)
 {
     struct FN(scan) c = {
-        .K = h->d, .W = FN(round_up)(h->m, VL), .b = r->a, .v = r->v, .ldb = r->ldd,
-        .ldv = r->ldm, .s = r->s,
+        .K = h->d,
+        .W = FN(round_up)(h->m, VL),
+        .b = r->a,
+        .v = r->v,
+        .ldb = r->ldd,
+        .ldv = r->ldm,
+        .s = r->s,
     };
     FN(clear)(r->s, FN(state_size)(h->d, h->m));
     FN(compensate)(&c, r->e, h->keys, r->rows);
@@ -99,8 +104,13 @@ FN(noncausal)(const struct la_head *h)
 {
     const struct FN(noncausal_room) r = FN(noncausal_room)(h, h->scratch, 0);
     struct FN(scan) c = {
-        .K = h->d, .W = FN(round_up)(h->m, VL), .a = r.a, .lda = r.ldd, .o = r.v,
-        .ldo = r.ldm, .s = r.s,
+        .K = h->d,
+        .W = FN(round_up)(h->m, VL),
+        .a = r.a,
+        .lda = r.ldd,
+        .o = r.v,
+        .ldo = r.ldm,
+        .s = r.s,
     };
     if (FN(sum_keys)(h, &r)) {
         return 1;
@@ -135,15 +145,25 @@ FN(noncausal)(const struct la_head *h)
 
 /* dq, while R gathers in s and the sum of w_i a_i in rz; t holds S^T. */
 static int
-FN(noncausal_dq)(const struct la_head *h, const struct FN(noncausal_room) *r)
+FN(noncausal_dq)(const struct la_head *h, const struct FN(noncausal_room) * r)
 {
     struct FN(scan) u = {
-        .K = h->m, .W = FN(round_up)(h->d, VL), .a = r->v, .lda = r->ldm, .o = r->da,
-        .ldo = r->ldd, .s = r->t,
+        .K = h->m,
+        .W = FN(round_up)(h->d, VL),
+        .a = r->v,
+        .lda = r->ldm,
+        .o = r->da,
+        .ldo = r->ldd,
+        .s = r->t,
     };
     struct FN(scan) sum = {
-        .K = h->d, .W = FN(round_up)(h->m, VL), .b = r->a, .v = r->v, .ldb = r->ldd,
-        .ldv = r->ldm, .s = r->s,
+        .K = h->d,
+        .W = FN(round_up)(h->m, VL),
+        .b = r->a,
+        .v = r->v,
+        .ldb = r->ldd,
+        .ldv = r->ldm,
+        .s = r->s,
     };
     FN(clear)(r->s, FN(state_size)(h->d, h->m));
     FN(compensate)(&sum, r->e, h->n, r->rows);
@@ -172,15 +192,26 @@ FN(noncausal_dq)(const struct la_head *h, const struct FN(noncausal_room) *r)
 
 /* dk and dv, from R in s and R^T in t. */
 static int
-FN(noncausal_dkv)(const struct la_head *h, const struct FN(noncausal_room) *r)
+FN(noncausal_dkv)(const struct la_head *h, const struct FN(noncausal_room) * r)
 {
     struct FN(scan) dv = {
-        .K = h->d, .W = FN(round_up)(h->m, VL), .a = r->a, .lda = r->ldd, .o = r->dv,
-        .ldo = r->ldm, .s = r->s,
+        .K = h->d,
+        .W = FN(round_up)(h->m, VL),
+        .a = r->a,
+        .lda = r->ldd,
+        .o = r->dv,
+        .ldo = r->ldm,
+        .s = r->s,
     };
     struct FN(scan) db = {
-        .K = h->m, .W = FN(round_up)(h->d, VL), .a = r->v, .lda = r->ldm, .o = r->da,
-        .ldo = r->ldd, .s = r->t, .bias = r->rz,
+        .K = h->m,
+        .W = FN(round_up)(h->d, VL),
+        .a = r->v,
+        .lda = r->ldm,
+        .o = r->da,
+        .ldo = r->ldd,
+        .s = r->t,
+        .bias = r->rz,
     };
     for (ptrdiff_t j = 0; j < h->s; j += r->rows) {
         if (h->poll(h->poll_arg)) {

@@ -8,7 +8,7 @@ struct FN(arena) {
 
 /* The next `count` numbers of the scratch, or just their room where base is NULL. */
 INLINE T *
-FN(take)(struct FN(arena) *arena, ptrdiff_t count)
+FN(take)(struct FN(arena) * arena, ptrdiff_t count)
 {
     T *p = arena->base ? (T *)(arena->base + arena->used) : NULL;
     arena->used += ((size_t)count * sizeof(T) + LA_ALIGN - 1) / LA_ALIGN * LA_ALIGN;
@@ -37,7 +37,7 @@ FN(row_dots)(T *sum, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ldy,
 /* sum_i = a_i.z + the scores x_ij of j <= i: with z the sum of earlier b_j, that is
  * a_i times the sum of all b_j it may see.  Rows of X are whole vectors. */
 static void
-FN(score_sums)(T *sum, const struct FN(scan) *c, const T *z)
+FN(score_sums)(T *sum, const struct FN(scan) * c, const T *z)
 {
     for (ptrdiff_t first = 0; first < c->rows; first += VL) {
         vec part[VL];
@@ -45,7 +45,8 @@ FN(score_sums)(T *sum, const struct FN(scan) *c, const T *z)
             const ptrdiff_t i = first + r < c->rows ? first + r : c->rows - 1;
             part[r] = (vec){0};
             for (ptrdiff_t l = 0; l < c->lda; l += VL) {
-                part[r] = FN(fma)(FN(load)(&c->a[i * c->lda + l]), FN(load)(&z[l]), part[r]);
+                part[r] =
+                    FN(fma)(FN(load)(&c->a[i * c->lda + l]), FN(load)(&z[l]), part[r]);
             }
             for (ptrdiff_t j = 0; j <= i; j += VL) {
                 const ivec seen = FN(iota)() <= (ivec)((ivec){0} + (INT)(i - j));
@@ -60,7 +61,7 @@ FN(score_sums)(T *sum, const struct FN(scan) *c, const T *z)
  * are enough chunks to need it: it costs a second state's traffic.  Fewer chunks keep
  * within the bound unless all are alike. */
 static void
-FN(compensate)(struct FN(scan) *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
+FN(compensate)(struct FN(scan) * c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
 {
     c->e = tokens > 256 * rows ? e : NULL;
     if (c->e != NULL) {

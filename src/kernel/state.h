@@ -87,7 +87,8 @@ FN(transpose_state)(T *dst, T *src, ptrdiff_t K, ptrdiff_t W)
         for (ptrdiff_t j = 0; j < W; j += VL) {
             vec x[VL];
             LA_EACH(r, VL) {
-                x[r] = l + r < K4 ? FN(load)(FN(state_at)(src, K, Wp, l + r, j)) : (vec){0};
+                x[r] = l + r < K4 ? FN(load)(FN(state_at)(src, K, Wp, l + r, j))
+                                  : (vec){0};
             }
             FN(transpose)(x);
             LA_EACH(r, VL) {

@@ -12,14 +12,14 @@ struct FN(step_room) {
     size_t bytes;
 };
 
-static struct FN(step_room)
-FN(step_room)(const struct la_head *h, void *scratch)
+static struct FN(step_room) FN(step_room)(const struct la_head *h, void *scratch)
 {
     struct FN(step_room) r;
     struct FN(arena) arena = {scratch, 0};
     r.ldd = FN(ld)(h->d);
     r.ldm = FN(ld)(h->m);
-    r.a = FN(take)(&arena, MR * r.ldd); /* blocks are whole tiles, of a single row too */
+    r.a =
+        FN(take)(&arena, MR * r.ldd); /* blocks are whole tiles, of a single row too */
     r.b = FN(take)(&arena, MR * r.ldd);
     r.v = FN(take)(&arena, MR * r.ldm);
     r.o = FN(take)(&arena, r.ldm);
@@ -38,7 +38,7 @@ FN(step_scratch)(const struct la_head *h)
 
 /* to = from + b v^T and o += a^T to, rows [l, end), nr vectors of columns from j on. */
 INLINE void
-FN(step_tile)(const struct FN(step_room) *r, const struct la_array *from,
+FN(step_tile)(const struct FN(step_room) * r, const struct la_array *from,
               const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j,
               const int nr)
 {
@@ -65,7 +65,7 @@ FN(step_tile)(const struct FN(step_room) *r, const struct la_array *from,
 
 /* The same for one column, at any stride. */
 static void
-FN(step_column)(const struct FN(step_room) *r, const struct la_array *from,
+FN(step_column)(const struct FN(step_room) * r, const struct la_array *from,
                 const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j)
 {
     T sum = 0;

@@ -51,8 +51,8 @@ struct la_head {
     enum la_map map;
     int normalize;
     double scale, eps;
-    void *scratch;             /* LA_ALIGN-aligned, of the operator's size */
-    int (*poll)(void *);       /* called about once a chunk; nonzero: give up */
+    void *scratch;       /* LA_ALIGN-aligned, of the operator's size */
+    int (*poll)(void *); /* called about once a chunk; nonzero: give up */
     void *poll_arg;
 };
 
@@ -76,8 +76,8 @@ enum la_task_name {
 enum { LA_TASK_OPERANDS = 10, LA_TASK_DIMS = 8 };
 
 struct la_task {
-    ptrdiff_t dim[LA_TASK_DIMS];  /* core dimensions, in order of appearance */
-    ptrdiff_t first, rows;        /* the rows of the first dimension to compute */
+    ptrdiff_t dim[LA_TASK_DIMS]; /* core dimensions, in order of appearance */
+    ptrdiff_t first, rows;       /* the rows of the first dimension to compute */
     struct la_array x[LA_TASK_OPERANDS]; /* as in the signature */
     void *scratch;
     int (*poll)(void *);

@@ -72,9 +72,9 @@ FN(any)(ivec mask)
 #endif
 }
 
-/* x y + z, rounded once where the instruction set can.  Left to themselves compilers fuse
- * here and not there, depending on the code around: the bits of a sum would depend on the
- * shape of the tile it is in. */
+/* x y + z, rounded once where the instruction set can.  Left to themselves compilers
+ * fuse here and not there, depending on the code around: the bits of a sum would depend
+ * on the shape of the tile it is in. */
 INLINE vec
 FN(fma)(vec x, vec y, vec z)
 {
