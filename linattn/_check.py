@@ -241,9 +241,9 @@ def result_dtype(*operands: Any) -> np.dtype:
     """The first of float16, bfloat16, float32 and float64 that every operand casts to; float64
     where all are integers, as NumPy has it for integers and a Python float."""
     first = operands[0].dtype
-    if first in _FAST or first.name == "bfloat16":
-        if all(x.dtype == first for x in operands[1:]):
-            return first
+    alike = all(x.dtype == first for x in operands[1:])
+    if alike and (first in _FAST or first.name == "bfloat16"):
+        return first
     dtypes = {x.dtype for x in operands}
     if all(dtype.kind in "biu" for dtype in dtypes):
         return np.dtype(np.float64)
