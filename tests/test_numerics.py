@@ -122,7 +122,9 @@ def test_65536_tokens(operator, normalize, inputs, record_property):
     operands = long_operands(case, inputs)
     result = call(linattn, case, operands)
     expected = evaluate(case, operands, np.float64)
-    record_property("excess", compare(case, operands, result, expected))
+    # Equal products in a chain of 32 round alike: up to 10 u by themselves.
+    slack = 2.0 if inputs == "constant" else 1.0
+    record_property("excess", compare(case, operands, result, expected, slack=slack))
 
 
 @pytest.mark.parametrize("inputs", ["random", "positive", "constant"])

@@ -148,7 +148,7 @@ FN(substitute)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
             for (int t = r + 1; t < MR; t++) {
                 const vec x = FN(set1)(l[t * c->ldx + i + r]);
                 LA_EACH(j, nr) {
-                    y[t][j] += x * y[r][j];
+                    y[t][j] = FN(fma)(x, y[r][j], y[t][j]);
                 }
             }
         }
@@ -172,7 +172,7 @@ FN(attend)(const struct FN(writing) *c, ptrdiff_t col, const int nr)
             for (int r = t; r < MR; r++) {
                 const vec x = FN(set1)(p[r * c->ldx + i + t]);
                 LA_EACH(j, nr) {
-                    y[r][j] += x * FN(load)(&u[t * c->ldm + j * VL]);
+                    y[r][j] = FN(fma)(x, FN(load)(&u[t * c->ldm + j * VL]), y[r][j]);
                 }
             }
         }

@@ -204,7 +204,7 @@ FN(substitute_back)(const struct FN(unwriting) *c, ptrdiff_t col, const int nr)
             for (int t = 0; t <= r; t++) {
                 const vec x = FN(set1)(p[r * c->ldx + t]);
                 LA_EACH(j, nr) {
-                    y[t][j] += x * FN(load)(&g[row + j * VL]);
+                    y[t][j] = FN(fma)(x, FN(load)(&g[row + j * VL]), y[t][j]);
                 }
             }
             LA_EACH(j, nr) {
@@ -219,7 +219,7 @@ FN(substitute_back)(const struct FN(unwriting) *c, ptrdiff_t col, const int nr)
             LA_EACH(t, r) {
                 const vec x = FN(set1)(l[r * c->ldx + t]);
                 LA_EACH(j, nr) {
-                    y[t][j] += x * y[r][j];
+                    y[t][j] = FN(fma)(x, y[r][j], y[t][j]);
                 }
             }
         }
@@ -245,7 +245,7 @@ FN(diagonal_up)(vec y[][NR], const int nr, const T *x, ptrdiff_t ldx, const T *b
         LA_UNROLL
         for (int i = 0; i <= t - strict; i++) {
             LA_EACH(j, nr) {
-                y[i][j] += FN(set1)(x[t * ldx + i]) * FN(load)(&b[t * ldb + j * VL]);
+                y[i][j] = FN(fma)(FN(set1)(x[t * ldx + i]), FN(load)(&b[t * ldb + j * VL]), y[i][j]);
             }
         }
     }
@@ -260,7 +260,7 @@ FN(diagonal_down)(vec y[][NR], const int nr, const T *x, ptrdiff_t ldx, const T 
         LA_UNROLL
         for (int i = t + strict; i < MR; i++) {
             LA_EACH(j, nr) {
-                y[i][j] += FN(set1)(x[i * ldx + t]) * FN(load)(&b[t * ldb + j * VL]);
+                y[i][j] = FN(fma)(FN(set1)(x[i * ldx + t]), FN(load)(&b[t * ldb + j * VL]), y[i][j]);
             }
         }
     }

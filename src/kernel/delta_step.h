@@ -53,8 +53,8 @@ FN(delta_step_tile)(const struct FN(delta_step_room) *r, const struct la_array *
         const vec a = FN(set1)(r->a[i]), b = FN(set1)(r->b[i]);
         LA_EACH(t, nr) {
             const vec s = FN(load_any)(in + t * LA_VBYTES);
-            x[t] += b * s;
-            y[t] += a * s;
+            x[t] = FN(fma)(b, s, x[t]);
+            y[t] = FN(fma)(a, s, y[t]);
         }
     }
     const vec dot = FN(set1)(r->dot[0]);

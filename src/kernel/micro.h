@@ -1,12 +1,12 @@
 /* micro.h: the register tiles, on packed blocks (chunk.h).
  *
- * A tile is TR rows by up to NR vectors, held in registers while the sum runs.
+ * A tile is LA_TR rows by up to NR vectors, held in registers while the sum runs.
  * Each number of a tile is one chain of multiply-adds in the order of the sum,
  * so its bits depend neither on the tile's shape nor on its place in the matrix:
  * that is what lets value columns be cut into panels freely. */
 
-/* Rows of S read per pass: they stay in first-level cache while all rows of A go by,
- * and longer chains would round more. */
+/* Rows of S read per pass, at most: they stay in first-level cache while all rows of
+ * A go by. */
 #define KC 64
 
 /* One contraction of the chunked recurrences over a state S (K, W):
@@ -42,7 +42,7 @@ FN(tile)(vec c[][NR], const int rows, const int nr, const T *a, const ptrdiff_t 
         LA_EACH(i, rows) {
             const vec x = FN(set1)(a[i * ai + l * al]);
             LA_EACH(j, nr) {
-                c[i][j] += x * y[j];
+                c[i][j] = FN(fma)(x, y[j], c[i][j]);
             }
         }
     }
@@ -60,7 +60,8 @@ FN(tile_diagonal)(vec c[][NR], const int rows, const int nr, const T *x, ptrdiff
                 continue;
             }
             LA_EACH(j, nr) {
-                c[i][j] += FN(set1)(x[i * ldx + t]) * FN(load)(&v[t * ldv + j * VL]);
+                c[i][j] = FN(fma)(FN(set1)(x[i * ldx + t]), FN(load)(&v[t * ldv + j * VL]),
+                                  c[i][j]);
             }
         }
     }
@@ -84,6 +85,29 @@ FN(tile_triangle)(vec c[][NR], const struct FN(scan) *s, ptrdiff_t i, const int 
     }
 }
 
+/* Rows [i, i + rows) of one column tile of O = acc, or O += acc. */
+INLINE void
+FN(store_tile)(const struct FN(scan) *c, ptrdiff_t col, ptrdiff_t i, vec acc[][NR],
+               const int add, const int rows, const int nr)
+{
+    LA_EACH(r, rows) {
+        LA_EACH(j, nr) {
+            T *p = c->o + (i + r) * c->ldo + col + j * VL;
+            FN(store)(p, add ? FN(load)(p) + acc[r][j] : acc[r][j]);
+        }
+    }
+}
+
+INLINE void
+FN(clear_tile)(vec acc[][NR], const int rows, const int nr)
+{
+    LA_EACH(r, rows) {
+        LA_EACH(j, nr) {
+            acc[r][j] = (vec){0};
+        }
+    }
+}
+
 /* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors; of
  * S its kc rows from k on, which add to O where they are not the first. */
 INLINE void
@@ -91,24 +115,20 @@ FN(read_tile)(const struct FN(scan) *c, ptrdiff_t col, const T *s, ptrdiff_t k,
               ptrdiff_t kc, ptrdiff_t i, const int rows, const int nr)
 {
     const ptrdiff_t lds = nr * VL;
-    T *o = c->o + i * c->ldo + col;
     vec acc[2 * LA_TR][NR];
-    LA_EACH(j, nr) {
-        const vec bias = k == 0 && c->bias ? FN(load)(&c->bias[col + j * VL]) : (vec){0};
-        LA_EACH(r, rows) {
-            acc[r][j] = bias;
+    FN(clear_tile)(acc, rows, nr);
+    if (k == 0 && c->bias != NULL) {
+        LA_EACH(j, nr) {
+            LA_EACH(r, rows) {
+                acc[r][j] = FN(load)(&c->bias[col + j * VL]);
+            }
         }
     }
     if (k == 0 && c->x != NULL) {
         FN(tile_triangle)(acc, c, i, rows, nr, c->v + col);
     }
     FN(tile)(acc, rows, nr, c->a + i * c->lda + k, c->lda, 1, s + k * lds, lds, kc);
-    LA_EACH(r, rows) {
-        LA_EACH(j, nr) {
-            T *p = &o[r * c->ldo + j * VL];
-            FN(store)(p, k > 0 ? FN(load)(p) + acc[r][j] : acc[r][j]);
-        }
-    }
+    FN(store_tile)(c, col, i, acc, k > 0, rows, nr);
 }
 
 /* O = bias + X V + A S for one column tile of nr vectors. */
@@ -130,6 +150,15 @@ FN(read_tiles)(const struct FN(scan) *c, ptrdiff_t col, const T *s, const int nr
     }
 }
 
+/* What rounding kept from sum = old + more; nothing where the sum is inf or NaN, so that
+ * an inf stays one. */
+INLINE vec
+FN(lost)(vec old, vec more, vec sum)
+{
+    const vec lost = more - (sum - old);
+    return FN(keep)(lost == lost, lost);
+}
+
 /* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
  * summed first: that rounds less, and the sum need not wait for S.  Thousands of
  * chunks would still round one way where all are alike: E gathers what each addition
@@ -139,11 +168,7 @@ FN(write_tile)(const struct FN(scan) *c, ptrdiff_t col, T *s, T *e, ptrdiff_t l,
                const int rows, const int nr)
 {
     vec acc[2 * LA_TR][NR];
-    LA_EACH(r, rows) {
-        LA_EACH(j, nr) {
-            acc[r][j] = (vec){0};
-        }
-    }
+    FN(clear_tile)(acc, rows, nr);
     FN(tile)(acc, rows, nr, c->b + l, 1, c->ldb, c->v + col, c->ldv, c->rows);
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
@@ -156,7 +181,7 @@ FN(write_tile)(const struct FN(scan) *c, ptrdiff_t col, T *s, T *e, ptrdiff_t l,
             const vec sum = old + more;
             FN(store)(&s[at], sum);
             if (e != NULL) {
-                FN(store)(&e[at], more - (sum - old));
+                FN(store)(&e[at], FN(lost)(old, more, sum));
             }
         }
     }
@@ -224,11 +249,9 @@ FN(sweep)(const struct FN(scan) *c, int what)
 #define SI (VL < MR ? VL : MR)
 #define SJ (VL / SI)
 
-INLINE void
-FN(score_block)(T *x, ptrdiff_t ldx, const T *a, ptrdiff_t lda, const T *b,
-                ptrdiff_t ldb, ptrdiff_t K)
+INLINE vec
+FN(score_part)(const T *a, ptrdiff_t lda, const T *b, ptrdiff_t ldb, ptrdiff_t K)
 {
-    _Alignas(LA_ALIGN) T sums[VL];
     vec acc[SI * SJ];
     LA_EACH(t, SI * SJ) {
         acc[t] = (vec){0};
@@ -241,11 +264,24 @@ FN(score_block)(T *x, ptrdiff_t ldx, const T *a, ptrdiff_t lda, const T *b,
         LA_EACH(i, SI) {
             const vec row = FN(load)(&a[i * lda + l]);
             LA_EACH(j, SJ) {
-                acc[i * SJ + j] += row * y[j];
+                acc[i * SJ + j] = FN(fma)(row, y[j], acc[i * SJ + j]);
             }
         }
     }
-    FN(store)(sums, FN(lane_sums)(acc));
+    return FN(lane_sums)(acc);
+}
+
+/* In parts of KC numbers a lane, for the sake of short vectors and long rows. */
+INLINE void
+FN(score_block)(T *x, ptrdiff_t ldx, const T *a, ptrdiff_t lda, const T *b,
+                ptrdiff_t ldb, ptrdiff_t K)
+{
+    _Alignas(LA_ALIGN) T sums[VL];
+    vec sum = FN(score_part)(a, lda, b, ldb, K < KC * VL ? K : KC * VL);
+    for (ptrdiff_t l = KC * VL; l < K; l += KC * VL) {
+        sum += FN(score_part)(a + l, lda, b + l, ldb, K - l < KC * VL ? K - l : KC * VL);
+    }
+    FN(store)(sums, sum);
     LA_EACH(i, SI) {
         memcpy(&x[i * ldx], &sums[i * SJ], SJ * sizeof(T));
     }

@@ -26,8 +26,8 @@ FN(row_dots)(T *sum, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ldy,
         for (ptrdiff_t i = 0; i < VL; i++) {
             part[i] = (vec){0};
             for (ptrdiff_t l = 0; i < some && l < cols; l += VL) {
-                part[i] += FN(load)(&x[(first + i) * ldx + l]) *
-                           FN(load)(&y[(first + i) * ldy + l]);
+                part[i] = FN(fma)(FN(load)(&x[(first + i) * ldx + l]),
+                                  FN(load)(&y[(first + i) * ldy + l]), part[i]);
             }
         }
         FN(store)(&sum[first], FN(lane_sums)(part));
@@ -45,7 +45,7 @@ FN(score_sums)(T *sum, const struct FN(scan) *c, const T *z)
             const ptrdiff_t i = first + r < c->rows ? first + r : c->rows - 1;
             part[r] = (vec){0};
             for (ptrdiff_t l = 0; l < c->lda; l += VL) {
-                part[r] += FN(load)(&c->a[i * c->lda + l]) * FN(load)(&z[l]);
+                part[r] = FN(fma)(FN(load)(&c->a[i * c->lda + l]), FN(load)(&z[l]), part[r]);
             }
             for (ptrdiff_t j = 0; j <= i; j += VL) {
                 const ivec seen = FN(iota)() <= (ivec)((ivec){0} + (INT)(i - j));
@@ -57,11 +57,12 @@ FN(score_sums)(T *sum, const struct FN(scan) *c, const T *z)
 }
 
 /* Lets the sum over so many tokens, in chunks of `rows`, be compensated, where there
- * are enough chunks to need it: it costs a second state's traffic. */
+ * are enough chunks to need it: it costs a second state's traffic.  Fewer chunks keep
+ * within the bound unless all are alike. */
 static void
 FN(compensate)(struct FN(scan) *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
 {
-    c->e = tokens > 16 * rows ? e : NULL;
+    c->e = tokens > 256 * rows ? e : NULL;
     if (c->e != NULL) {
         FN(clear)(e, FN(state_size)(c->K, c->W));
     }
@@ -75,7 +76,7 @@ FN(add_to_sum)(T *sum, T *lost, vec more)
 {
     const vec old = FN(load)(sum), all = FN(load)(lost) + more, new = old + all;
     FN(store)(sum, new);
-    FN(store)(lost, all - (new - old));
+    FN(store)(lost, FN(lost)(old, all, new));
 }
 
 /* Row i of zs = z + b_0 + ... + b_i; z, of which `lost` is missing, is left at the
@@ -178,7 +179,7 @@ FN(add_weighted)(T *z, T *lost, const T *a, ptrdiff_t ld, const T *w, ptrdiff_t 
     for (ptrdiff_t l = 0; l < ld; l += VL) {
         vec sum = (vec){0};
         for (ptrdiff_t i = 0; i < rows; i++) {
-            sum += FN(set1)(w[i]) * FN(load)(&a[i * ld + l]);
+            sum = FN(fma)(FN(set1)(w[i]), FN(load)(&a[i * ld + l]), sum);
         }
         FN(add_to_sum)(&z[l], &lost[l], sum);
     }
@@ -206,7 +207,7 @@ FN(query_gradient)(const struct la_head *h, T *u, const T *a, const T *zs,
         for (ptrdiff_t l = 0; l < cols; l += VL) {
             vec da = FN(set1)(r[i]) * FN(load)(&u[i * ld + l]);
             if (h->normalize) {
-                da += FN(set1)(wi) * FN(load)(&zs[i * ldz + l]);
+                da = FN(fma)(FN(set1)(wi), FN(load)(&zs[i * ldz + l]), da);
             }
             FN(store)(&u[i * ld + l], da);
         }

@@ -55,7 +55,7 @@ FN(step_tile)(const struct FN(step_room) *r, const struct la_array *from,
         LA_EACH(t, nr) {
             const vec s = FN(load_any)(in + t * LA_VBYTES) + b * v[t];
             *(FN(vec_any) *)(out + t * LA_VBYTES) = (FN(vec_any))s;
-            sum[t] += a * s;
+            sum[t] = FN(fma)(a, s, sum[t]);
         }
     }
     LA_EACH(t, nr) {

@@ -72,6 +72,19 @@ FN(any)(ivec mask)
 #endif
 }
 
+/* x y + z, rounded once where the instruction set can.  Left to themselves compilers fuse
+ * here and not there, depending on the code around: the bits of a sum would depend on the
+ * shape of the tile it is in. */
+INLINE vec
+FN(fma)(vec x, vec y, vec z)
+{
+#if defined(__AVX512F__) || defined(__FMA__)
+    return (vec)LA_MM(fmadd)(x, y, z);
+#else
+    return x * y + z;
+#endif
+}
+
 /* max and min return x where either is a NaN, so a NaN in x stays one. */
 #if defined(__SSE2__)
 INLINE vec
