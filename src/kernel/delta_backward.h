@@ -141,9 +141,10 @@ FN(load_errors)(const struct la_head *h, const struct FN(delta_backward_room) * 
     FN(load_plain)(r->e, r->ldm, &r->errors, t, h->m);
     FN(clear_rows)(r->e, r->ldm, t.rows, all);
     for (ptrdiff_t i = 0; i < all; i++) {
-        for (ptrdiff_t j = 0; j < r->ldm; j += VL) {
-            const ptrdiff_t at = i * r->ldm + j;
-            FN(store)(&r->u[at], FN(strength_at)(&r->beta, i, j) * FN(load)(&r->e[at]));
+        const T *e = r->e + i * r->ldm;
+        T *u = r->u + i * r->ldm;
+        for (ptrdiff_t j = 0; j < h->m; j += VL) {
+            FN(store)(&u[j], FN(strength_at)(&r->beta, i, j) * FN(load)(&e[j]));
         }
     }
 }
@@ -324,7 +325,9 @@ FN(load_reverse)(const struct la_head *h, const struct FN(delta_backward_room) *
     FN(load_mapped)(r->ab, r->ldd, &h->q, t, h->d, h->map);
     FN(load_errors)(h, r, t, b);
     FN(load_plain)(r->gn, r->ldm, &h->g, t, h->m);
-    FN(scale_rows)(r->gn, r->ldm, t.rows, r->scale);
+    if (h->scale != 1) {
+        FN(scale_rows)(r->gn, r->ldm, t.rows, r->scale);
+    }
 }
 
 /* Writes the gradients of the tokens t. */
@@ -334,8 +337,10 @@ FN(store_reverse)(const struct la_head *h, const struct FN(delta_backward_room) 
 {
     const ptrdiff_t some = FN(keys_left)(h, t);
     T *const db = r->da + FN(round_up)(t.rows, MR) * r->ldd;
-    FN(chain)(r->da, &h->q, t, h->d, r->ab, r->ldd, h->map);
-    FN(chain)(db, &h->k, t, h->d, b, r->ldd, h->map);
+    if (h->map != LA_identity) { /* its slope is 1 */
+        FN(chain)(r->da, &h->q, t, h->d, r->ab, r->ldd, h->map);
+        FN(chain)(db, &h->k, t, h->d, b, r->ldd, h->map);
+    }
     FN(clear_rows)(db, r->ldd, some, t.rows);
     FN(clear_rows)(r->du, r->ldm, some, t.rows);
     FN(store_rows)(&h->dq, t, h->d, r->da, r->ldd, NULL);
