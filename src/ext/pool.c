@@ -19,9 +19,14 @@ static struct {
     pthread_mutex_t owner; /* held by the caller whose job runs */
     pthread_mutex_t lock;  /* guards the plain fields below */
     pthread_cond_t wake, done;
+    pthread_t threads[LA_MAX_THREADS];
     int workers; /* threads started */
     int wanted;  /* workers that the present job still takes in */
     int running; /* workers inside the present job */
+#if defined(__linux__)
+    cpu_set_t cpus; /* where the process may run */
+    int avoided;    /* the CPU of them that the workers keep off, or -1 */
+#endif
     la_work work;
     void *job;
     size_t items;
@@ -123,17 +128,47 @@ hire(int count)
     if (pool.workers >= count) {
         return;
     }
+#if defined(__linux__)
+    if (sched_getaffinity(0, sizeof(pool.cpus), &pool.cpus) != 0) {
+        CPU_ZERO(&pool.cpus);
+    }
+    pool.avoided = -1;
+#endif
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (pool.workers < count) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, worker, NULL) != 0) {
+        pthread_t *thread = &pool.threads[pool.workers];
+        if (pthread_create(thread, NULL, worker, NULL) != 0) {
             break;
         }
-        pthread_detach(thread);
+        pthread_detach(*thread);
         pool.workers++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* Keeps the workers off the caller's CPU.  Linux wakes a thread on the CPU of whoever
+ * wakes it where it takes the others to be busy, and in a virtual machine an idle CPU
+ * looks so: it is halted, and the host runs something else on it.  The two would then
+ * share one CPU until the load is balanced, up to 4 ms later. */
+static void
+make_way(void)
+{
+#if defined(__linux__)
+    const int here = sched_getcpu();
+    cpu_set_t others = pool.cpus;
+    if (here < 0 || here == pool.avoided || !CPU_ISSET(here, &others)) {
+        return;
+    }
+    CPU_CLR(here, &others);
+    if (CPU_COUNT(&others) == 0) {
+        return;
+    }
+    for (int i = 0; i < pool.workers; i++) {
+        pthread_setaffinity_np(pool.threads[i], sizeof(others), &others);
+    }
+    pool.avoided = here;
+#endif
 }
 
 static void
@@ -178,6 +213,7 @@ la_pool_run(la_work work, void (*idle)(void *), void *job, size_t items, int lan
     const int helpers = (size_t)lanes < items ? lanes - 1 : (int)items - 1;
     pthread_mutex_lock(&pool.lock);
     hire(helpers);
+    make_way();
     pool.work = work;
     pool.job = job;
     pool.items = items;
