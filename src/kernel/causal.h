@@ -43,6 +43,7 @@ static int
 FN(causal)(const struct la_head *h)
 {
     const struct FN(causal_room) r = FN(causal_room)(h, h->scratch);
+    struct la_fetch ahead = {0};
     struct FN(scan) c = {
         .K = h->d,
         .W = FN(round_up)(h->m, VL),
@@ -57,6 +58,7 @@ FN(causal)(const struct la_head *h)
         .o = r.o,
         .ldo = r.ldm,
         .s = r.s,
+        .ahead = &ahead,
     };
     FN(load_state)(r.s, &h->s0, h->d, h->m);
     FN(compensate)(&c, r.e, h->n, r.rows);
@@ -66,13 +68,14 @@ FN(causal)(const struct la_head *h)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct FN(span) t = FN(span)(i, r.rows, i + r.rows, h->n);
+        const struct FN(span) t = FN(span)(i, r.rows, i + r.rows, h->n, &ahead);
         c.rows = t.rows;
         FN(load_keys)(h, t, r.b, r.ldd, r.v, r.ldm);
         for (ptrdiff_t g = 0; g < h->group; g++) {
             const struct la_array q = FN(shifted)(&h->q, g * h->q_step);
             const struct la_array o = FN(shifted)(&h->o, g * h->o_step);
             FN(load_mapped)(r.a, r.ldd, &q, t, h->d, h->map);
+            FN(look_ahead)(&o, t, h->m);
             FN(scores)(&c);
             if (h->normalize) {
                 FN(score_sums)(r.den, &c, r.z);
@@ -142,6 +145,7 @@ FN(causal_backward_scratch)(const struct la_head *h)
 static int
 FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) * r)
 {
+    struct la_fetch ahead = {0};
     struct FN(scan) c = {
         .K = h->m,
         .W = FN(round_up)(h->d, VL),
@@ -156,6 +160,7 @@ FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) * r
         .o = r->da,
         .ldo = r->ldd,
         .s = r->t,
+        .ahead = &ahead,
     };
     const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
     FN(load_state)(r->t, &s0_transposed, h->m, h->d);
@@ -166,11 +171,12 @@ FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) * r
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct FN(span) t = FN(span)(i, r->rows, i + r->rows, h->n);
+        const struct FN(span) t = FN(span)(i, r->rows, i + r->rows, h->n, &ahead);
         c.rows = t.rows;
         FN(load_mapped)(r->a, r->ldd, &h->q, t, h->d, h->map);
         FN(load_keys)(h, t, r->b, r->ldd, r->v, r->ldm);
         FN(load_plain)(r->g, r->ldm, &h->g, t, h->m);
+        FN(look_ahead)(&h->dq, t, h->d);
         FN(scores)(&c);
         FN(sweep)(&c, LA_READ | LA_WRITE);
         if (h->normalize) {
@@ -188,6 +194,7 @@ FN(causal_dq)(const struct la_head *h, const struct FN(causal_backward_room) * r
 static int
 FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) * r)
 {
+    struct la_fetch ahead = {0};
     struct FN(scan) dv = {
         .K = h->d,
         .W = FN(round_up)(h->m, VL),
@@ -203,6 +210,7 @@ FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) * 
         .ldo = r->ldm,
         .s = r->s,
         .upper = 1,
+        .ahead = &ahead,
     };
     struct FN(scan) db = {
         .K = h->m,
@@ -220,6 +228,7 @@ FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) * 
         .s = r->t,
         .bias = r->z,
         .upper = 1,
+        .ahead = &ahead,
     };
     FN(load_state)(r->s, &h->gs, h->d, h->m);
     FN(transpose_state)(r->t, r->s, h->d, h->m);
@@ -231,11 +240,13 @@ FN(causal_dkv)(const struct la_head *h, const struct FN(causal_backward_room) * 
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct FN(span) t = FN(span)(i, r->rows, i - r->rows, h->n);
+        const struct FN(span) t = FN(span)(i, r->rows, i - r->rows, h->n, &ahead);
         dv.rows = db.rows = t.rows;
         FN(load_mapped)(r->a, r->ldd, &h->q, t, h->d, h->map);
         FN(load_keys)(h, t, r->b, r->ldd, r->v, r->ldm);
         FN(load_plain)(r->g, r->ldm, &h->g, t, h->m);
+        FN(look_ahead)(&h->dk, t, h->d);
+        FN(look_ahead)(&h->dv, t, h->m);
         FN(scale_rows)(r->g, r->ldm, t.rows, r->r + i);
         FN(scores)(&dv);
         FN(sweep)(&dv, LA_READ | LA_WRITE);

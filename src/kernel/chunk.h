@@ -6,22 +6,34 @@
  * behind these functions works on blocks alone, so that neither the caller's
  * strides nor its alignment can change a bit of the result. */
 
-/* Rows [first, first + rows) of a matrix; those from `next` on are wanted next. */
+/* Rows [first, first + rows) of a matrix.  With `ahead`, whoever touches them asks for
+ * as many from `next` on. */
 struct FN(span) {
     ptrdiff_t first, rows, next;
+    struct la_fetch *ahead;
 };
 
 /* The chunk at i, of up to `rows` out of n, in a scan that goes on at `next`. */
-INLINE struct FN(span)
-    FN(span)(ptrdiff_t i, ptrdiff_t rows, ptrdiff_t next, ptrdiff_t n)
+INLINE struct FN(span) FN(span)(ptrdiff_t i, ptrdiff_t rows, ptrdiff_t next,
+                                ptrdiff_t n, struct la_fetch *ahead)
 {
-    return (struct FN(span)){i, n - i < rows ? n - i : rows, next};
+    if (ahead != NULL) {
+        la_fetch_anew(ahead);
+    }
+    return (struct FN(span)){i, n - i < rows ? n - i : rows, next, ahead};
 }
 
-/* `rows` rows from `first` on, with the ones behind them wanted next. */
+/* `rows` rows from `first` on, and no more. */
 INLINE struct FN(span) FN(rows_from)(ptrdiff_t first, ptrdiff_t rows)
 {
-    return (struct FN(span)){first, rows, first + rows};
+    return (struct FN(span)){first, rows, first, NULL};
+}
+
+/* Asks for the rows of x that are wanted after t. */
+INLINE void
+FN(look_ahead)(const struct la_array *x, struct FN(span) t, ptrdiff_t cols)
+{
+    la_fetch_later(t.ahead, x->data + t.next * x->rs, x->rs, cols * x->cs, t.rows);
 }
 
 /* Rows a chunk.  The triangle costs rows (d + m) a token, reading and writing the
@@ -94,22 +106,19 @@ FN(gather_row)(T *dst, const char *src, ptrdiff_t cs, ptrdiff_t cols, enum la_ty
     }
 }
 
-/* dst[0:ld] = phi(src[0:cols]), 0 beyond.  ahead: how far away lies the row that
- * will be wanted next; asking for it now hides the first touch of long arrays. */
+/* dst[0:ld] = phi(src[0:cols]), 0 beyond. */
 INLINE void
 FN(load_row)(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, enum la_type type,
-             ptrdiff_t cols, ptrdiff_t ahead, vec (*phi)(vec))
+             ptrdiff_t cols, vec (*phi)(vec))
 {
     const char *raw = src;
     ptrdiff_t j = 0;
     if (cs != (ptrdiff_t)sizeof(T) || type != LA_NATIVE) {
         FN(gather_row)(dst, src, cs, cols, type);
         raw = (const char *)dst;
-        ahead = 0;
     }
     for (; j + VL <= cols; j += VL) {
         const char *p = raw + j * (ptrdiff_t)sizeof(T);
-        __builtin_prefetch(p + ahead);
         FN(store)(&dst[j], phi(FN(load_any)(p)));
     }
     if (j < cols) {
@@ -128,16 +137,16 @@ FN(load_rows)(T *dst, ptrdiff_t ld, const struct la_array *x, struct FN(span) t,
               ptrdiff_t cols, vec (*phi)(vec))
 {
     const char *src = x->data + t.first * x->rs;
-    const ptrdiff_t ahead = (t.next - t.first) * x->rs;
     ptrdiff_t i = 0;
+    FN(look_ahead)(x, t, cols);
     if (ld == cols && x->type == LA_NATIVE && x->cs == (ptrdiff_t)sizeof(T) &&
         x->rs == cols * x->cs) {
         /* Rows without gaps are one long row. */
-        FN(load_row)(dst, t.rows * ld, src, x->cs, x->type, t.rows * cols, ahead, phi);
+        FN(load_row)(dst, t.rows * ld, src, x->cs, x->type, t.rows * cols, phi);
         i = t.rows;
     }
     for (; i < t.rows; i++, src += x->rs) {
-        FN(load_row)(dst + i * ld, ld, src, x->cs, x->type, cols, ahead, phi);
+        FN(load_row)(dst + i * ld, ld, src, x->cs, x->type, cols, phi);
     }
     for (; i % MR != 0; i++) {
         FN(clear)(dst + i * ld, ld);
@@ -220,7 +229,6 @@ FN(store_rows)(const struct la_array *x, struct FN(span) t, ptrdiff_t cols,
                const T *src, ptrdiff_t ld, const T *factor)
 {
     char *dst = x->data + t.first * x->rs;
-    const ptrdiff_t ahead = (t.next - t.first) * x->rs;
     for (ptrdiff_t i = 0; i < t.rows; i++, dst += x->rs, src += ld) {
         const T scalar = factor ? factor[i] : 1;
         const vec scale = FN(set1)(scalar);
@@ -232,7 +240,6 @@ FN(store_rows)(const struct la_array *x, struct FN(span) t, ptrdiff_t cols,
         if (x->cs == (ptrdiff_t)sizeof(T)) {
             for (; j + VL <= cols; j += VL) {
                 char *p = dst + j * (ptrdiff_t)sizeof(T);
-                __builtin_prefetch(p + ahead, 1);
                 *(FN(vec_any) *)p = (FN(vec_any))(FN(load)(&src[j]) * scale);
             }
         }

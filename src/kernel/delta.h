@@ -95,12 +95,8 @@ FN(values)(const struct la_head *h, struct FN(span) t, T *block, ptrdiff_t ldm)
     some.rows = FN(keys_left)(h, t);
     if (v.type == LA_NATIVE && v.cs == (ptrdiff_t)sizeof(T) && h->m % VL == 0 &&
         some.rows == t.rows && t.rows % MR == 0) {
+        FN(look_ahead)(&v, t, h->m);
         v.data += t.first * v.rs;
-        for (ptrdiff_t i = 0; i < t.rows; i++) {
-            for (ptrdiff_t j = 0; j < h->m; j += VL) {
-                __builtin_prefetch(v.data + (t.next - t.first + i) * v.rs + j * v.cs);
-            }
-        }
         return v;
     }
     FN(load_plain)(block, ldm, &h->v, some, h->m);
@@ -279,7 +275,9 @@ static int
 FN(delta)(const struct la_head *h)
 {
     const struct FN(delta_room) r = FN(delta_room)(h, h->scratch);
-    const struct FN(scan) state = {.K = h->d, .W = FN(round_up)(h->m, VL), .s = r.s};
+    struct la_fetch ahead = {0};
+    const struct FN(scan)
+        state = {.K = h->d, .W = FN(round_up)(h->m, VL), .s = r.s, .ahead = &ahead};
     struct FN(writing) c = {
         .read = state,
         .write = state,
@@ -301,7 +299,7 @@ FN(delta)(const struct la_head *h)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct FN(span) t = FN(span)(i, r.rows, i + r.rows, h->n);
+        const struct FN(span) t = FN(span)(i, r.rows, i + r.rows, h->n, &ahead);
         c.rows = c.write.rows = FN(round_up)(t.rows, MR);
         c.read.rows = 2 * c.rows;
         c.keys = FN(keys_left)(h, t);
@@ -310,6 +308,7 @@ FN(delta)(const struct la_head *h)
         c.v = FN(values)(h, t, r.v, r.ldm);
         FN(load_strength)(h, t, &r.beta);
         FN(load_mapped)(a, r.ldd, &h->q, t, h->d, h->map);
+        FN(look_ahead)(&h->o, t, h->m);
         FN(triangle)(r.l, r.rows, r.ba, r.ba, r.ldd, c.rows, h->d);
         FN(triangle)(r.p, r.rows, a, r.ba, r.ldd, c.rows, h->d);
         FN(delta_columns)(&c);

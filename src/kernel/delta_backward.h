@@ -91,7 +91,9 @@ FN(delta_backward_scratch)(const struct la_head *h)
 static int
 FN(delta_errors)(const struct la_head *h, const struct FN(delta_backward_room) * r)
 {
-    const struct FN(scan) state = {.K = h->d, .W = FN(round_up)(h->m, VL), .s = r->s};
+    struct la_fetch ahead = {0};
+    const struct FN(scan)
+        state = {.K = h->d, .W = FN(round_up)(h->m, VL), .s = r->s, .ahead = &ahead};
     struct FN(writing) c = {
         .read = state,
         .write = state,
@@ -116,7 +118,7 @@ FN(delta_errors)(const struct la_head *h, const struct FN(delta_backward_room) *
             FN(transpose_state)(r->heads + chunk / r->segment * r->state, r->s, h->d,
                                 h->m);
         }
-        const struct FN(span) t = FN(span)(i, r->rows, i + r->rows, h->n);
+        const struct FN(span) t = FN(span)(i, r->rows, i + r->rows, h->n, &ahead);
         c.rows = c.read.rows = c.write.rows = FN(round_up)(t.rows, MR);
         c.keys = FN(keys_left)(h, t);
         FN(load_features)(h, t, r->ab, r->ldd);
@@ -154,6 +156,7 @@ static int
 FN(delta_states)(const struct la_head *h, const struct FN(delta_backward_room) * r,
                  ptrdiff_t first)
 {
+    struct la_fetch ahead = {0};
     struct FN(scan) c = {
         .K = h->m,
         .W = FN(round_up)(h->d, VL),
@@ -162,6 +165,7 @@ FN(delta_states)(const struct la_head *h, const struct FN(delta_backward_room) *
         .ldb = r->ldm,
         .ldv = r->ldd,
         .s = r->states,
+        .ahead = &ahead,
     };
     const size_t bytes = (size_t)r->state * sizeof(T);
     memcpy(c.s, r->heads + first / r->rows / r->segment * r->state, bytes);
@@ -175,7 +179,8 @@ FN(delta_states)(const struct la_head *h, const struct FN(delta_backward_room) *
         c.rows = r->rows;
         memcpy(c.s + r->state, c.s, bytes);
         c.s += r->state;
-        FN(load_errors)(h, r, FN(rows_from)(first, r->rows), r->ab);
+        const ptrdiff_t next = first + r->rows;
+        FN(load_errors)(h, r, FN(span)(first, r->rows, next, h->n, &ahead), r->ab);
         FN(sweep)(&c, LA_WRITE);
     }
     return 0;
@@ -325,6 +330,9 @@ FN(load_reverse)(const struct la_head *h, const struct FN(delta_backward_room) *
     FN(load_mapped)(r->ab, r->ldd, &h->q, t, h->d, h->map);
     FN(load_errors)(h, r, t, b);
     FN(load_plain)(r->gn, r->ldm, &h->g, t, h->m);
+    FN(look_ahead)(&h->dq, t, h->d);
+    FN(look_ahead)(&h->dk, t, h->d);
+    FN(look_ahead)(&h->dv, t, h->m);
     if (h->scale != 1) {
         FN(scale_rows)(r->gn, r->ldm, t.rows, r->scale);
     }
@@ -390,7 +398,8 @@ FN(delta_back)(const struct la_head *h, const struct FN(delta_backward_room) * r
                                .lda = r->ldd,
                                .o = r->du,
                                .ldo = r->ldm,
-                               .s = r->r};
+                               .s = r->r,
+                               .ahead = t.ahead};
     c.write = (struct FN(scan)){.rows = 2 * rows,
                                 .K = h->d,
                                 .W = W,
@@ -398,7 +407,8 @@ FN(delta_back)(const struct la_head *h, const struct FN(delta_backward_room) * r
                                 .ldb = r->ldd,
                                 .v = r->gn,
                                 .ldv = r->ldm,
-                                .s = r->r};
+                                .s = r->r,
+                                .ahead = t.ahead};
     FN(by_tiles)(FN(delta_value_tile), &c, W);
     FN(triangle)(r->dx, r->rows, r->gn, r->u, r->ldm, rows, h->m);
     FN(triangle)(r->dy, r->rows, n, r->u, r->ldm, rows, h->m);
@@ -409,7 +419,8 @@ FN(delta_back)(const struct la_head *h, const struct FN(delta_backward_room) * r
                                .lda = r->ldm,
                                .o = r->da,
                                .ldo = r->ldd,
-                               .s = s};
+                               .s = s,
+                               .ahead = t.ahead};
     c.write = (struct FN(scan)){.rows = rows,
                                 .K = h->m,
                                 .W = D,
@@ -417,7 +428,8 @@ FN(delta_back)(const struct la_head *h, const struct FN(delta_backward_room) * r
                                 .lda = r->ldm,
                                 .o = r->db,
                                 .ldo = r->ldd,
-                                .s = r->rt};
+                                .s = r->rt,
+                                .ahead = t.ahead};
     FN(by_tiles)(FN(delta_feature_tile), &c, D);
     FN(store_reverse)(h, r, t, b);
     FN(transpose_state)(r->rt, r->r, h->d, h->m);
@@ -428,6 +440,7 @@ FN(delta_backward)(const struct la_head *h)
 {
     const struct FN(delta_backward_room) r = FN(delta_backward_room)(h, h->scratch);
     const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;
+    struct la_fetch ahead = {0};
     if (FN(delta_errors)(h, &r)) {
         return 1;
     }
@@ -444,7 +457,7 @@ FN(delta_backward)(const struct la_head *h)
             (begins && FN(delta_states)(h, &r, i - place * r.rows))) {
             return 1;
         }
-        FN(delta_back)(h, &r, FN(span)(i, r.rows, i - r.rows, h->n),
+        FN(delta_back)(h, &r, FN(span)(i, r.rows, i - r.rows, h->n, &ahead),
                        r.states + place * r.state);
     }
     FN(store_state)(&h->ds0, r.r, h->d, h->m);

@@ -24,7 +24,7 @@ FN(at)(T *p)
 INLINE struct FN(span) FN(task_span)(const struct la_task *t, ptrdiff_t i)
 {
     const ptrdiff_t first = t->first + i;
-    return FN(span)(first, LA_BLOCK, first + LA_BLOCK, t->first + t->rows);
+    return FN(span)(first, LA_BLOCK, first + LA_BLOCK, t->first + t->rows, NULL);
 }
 
 struct FN(share_room) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "table.h"
+#include "fetch.h"
 #include "half.h"
 #include "isa.h"
 

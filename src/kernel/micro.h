@@ -21,10 +21,11 @@ struct FN(scan) {
     ptrdiff_t ldx;
     T *o; /* (rows, W) */
     ptrdiff_t ldo;
-    const T *bias; /* (W) added to each row of O, or NULL */
-    T *s;          /* K rounded up to MR, times W */
-    T *e;          /* what rounding has kept from S so far, or NULL */
-    int upper;     /* X keeps j >= i instead of j <= i */
+    const T *bias;          /* (W) added to each row of O, or NULL */
+    T *s;                   /* K rounded up to MR, times W */
+    T *e;                   /* what rounding has kept from S so far, or NULL */
+    int upper;              /* X keeps j >= i instead of j <= i */
+    struct la_fetch *ahead; /* what each tile asks some of, or NULL */
 };
 
 /* c (rows, nr) += A (rows, k) B (k, nr), where A's rows are ai apart and its
@@ -116,6 +117,7 @@ FN(read_tile)(const struct FN(scan) * c, ptrdiff_t col, const T *s, ptrdiff_t k,
 {
     const ptrdiff_t lds = nr * VL;
     vec acc[2 * LA_TR][NR];
+    la_fetch_some(c->ahead);
     FN(clear_tile)(acc, rows, nr);
     if (k == 0 && c->bias != NULL) {
         LA_EACH(j, nr) {
@@ -168,6 +170,7 @@ FN(write_tile)(const struct FN(scan) * c, ptrdiff_t col, T *s, T *e, ptrdiff_t l
                const int rows, const int nr)
 {
     vec acc[2 * LA_TR][NR];
+    la_fetch_some(c->ahead);
     FN(clear_tile)(acc, rows, nr);
     FN(tile)(acc, rows, nr, c->b + l, 1, c->ldb, c->v + col, c->ldv, c->rows);
     LA_EACH(r, rows) {
@@ -297,6 +300,7 @@ FN(scores)(const struct FN(scan) * c)
         const ptrdiff_t first = c->upper ? i / SJ * SJ : 0;
         const ptrdiff_t end = c->upper ? rows : i + SI;
         for (ptrdiff_t j = first; j < end; j += SJ) {
+            la_fetch_some(c->ahead);
             FN(score_block)(&c->x[i * c->ldx + j], c->ldx, c->a + i * c->lda, c->lda,
                             c->b + j * c->ldb, c->ldb, c->K);
         }

@@ -55,6 +55,7 @@ FN(noncausal_backward_scratch)(const struct la_head *h)
 static int
 FN(sum_keys)(const struct la_head *h, const struct FN(noncausal_room) * r)
 {
+    struct la_fetch ahead = {0};
     struct FN(scan) c = {
         .K = h->d,
         .W = FN(round_up)(h->m, VL),
@@ -63,6 +64,7 @@ FN(sum_keys)(const struct la_head *h, const struct FN(noncausal_room) * r)
         .ldb = r->ldd,
         .ldv = r->ldm,
         .s = r->s,
+        .ahead = &ahead,
     };
     FN(clear)(r->s, FN(state_size)(h->d, h->m));
     FN(compensate)(&c, r->e, h->keys, r->rows);
@@ -72,7 +74,7 @@ FN(sum_keys)(const struct la_head *h, const struct FN(noncausal_room) * r)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct FN(span) t = FN(span)(j, r->rows, j + r->rows, h->keys);
+        const struct FN(span) t = FN(span)(j, r->rows, j + r->rows, h->keys, &ahead);
         c.rows = t.rows;
         FN(load_keys)(h, t, r->a, r->ldd, r->v, r->ldm);
         FN(add_rows)(r->z, r->ze, r->a, r->ldd, c.rows);
@@ -103,6 +105,7 @@ static int
 FN(noncausal)(const struct la_head *h)
 {
     const struct FN(noncausal_room) r = FN(noncausal_room)(h, h->scratch, 0);
+    struct la_fetch ahead = {0};
     struct FN(scan) c = {
         .K = h->d,
         .W = FN(round_up)(h->m, VL),
@@ -111,6 +114,7 @@ FN(noncausal)(const struct la_head *h)
         .o = r.v,
         .ldo = r.ldm,
         .s = r.s,
+        .ahead = &ahead,
     };
     if (FN(sum_keys)(h, &r)) {
         return 1;
@@ -119,12 +123,13 @@ FN(noncausal)(const struct la_head *h)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct FN(span) t = FN(span)(i, r.rows, i + r.rows, h->n);
+        const struct FN(span) t = FN(span)(i, r.rows, i + r.rows, h->n, &ahead);
         c.rows = t.rows;
         for (ptrdiff_t g = 0; g < h->group; g++) {
             const struct la_array q = FN(shifted)(&h->q, g * h->q_step);
             const struct la_array o = FN(shifted)(&h->o, g * h->o_step);
             FN(load_mapped)(r.a, r.ldd, &q, t, h->d, h->map);
+            FN(look_ahead)(&o, t, h->m);
             if (h->normalize) {
                 FN(row_dots)(r.r, r.a, r.ldd, r.z, 0, c.rows, r.ldd);
             }
@@ -147,6 +152,7 @@ FN(noncausal)(const struct la_head *h)
 static int
 FN(noncausal_dq)(const struct la_head *h, const struct FN(noncausal_room) * r)
 {
+    struct la_fetch ahead = {0};
     struct FN(scan) u = {
         .K = h->m,
         .W = FN(round_up)(h->d, VL),
@@ -155,6 +161,7 @@ FN(noncausal_dq)(const struct la_head *h, const struct FN(noncausal_room) * r)
         .o = r->da,
         .ldo = r->ldd,
         .s = r->t,
+        .ahead = &ahead,
     };
     struct FN(scan) sum = {
         .K = h->d,
@@ -164,6 +171,7 @@ FN(noncausal_dq)(const struct la_head *h, const struct FN(noncausal_room) * r)
         .ldb = r->ldd,
         .ldv = r->ldm,
         .s = r->s,
+        .ahead = &ahead,
     };
     FN(clear)(r->s, FN(state_size)(h->d, h->m));
     FN(compensate)(&sum, r->e, h->n, r->rows);
@@ -173,10 +181,11 @@ FN(noncausal_dq)(const struct la_head *h, const struct FN(noncausal_room) * r)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct FN(span) t = FN(span)(i, r->rows, i + r->rows, h->n);
+        const struct FN(span) t = FN(span)(i, r->rows, i + r->rows, h->n, &ahead);
         u.rows = sum.rows = t.rows;
         FN(load_mapped)(r->a, r->ldd, &h->q, t, h->d, h->map);
         FN(load_plain)(r->v, r->ldm, &h->g, t, h->m);
+        FN(look_ahead)(&h->dq, t, h->d);
         FN(sweep)(&u, LA_READ);
         FN(query_gradient)(h, r->da, r->a, r->z, 0, r->ldd, t.rows, r->r, r->w);
         FN(chain)(r->da, &h->q, t, h->d, r->a, r->ldd, h->map);
@@ -194,6 +203,7 @@ FN(noncausal_dq)(const struct la_head *h, const struct FN(noncausal_room) * r)
 static int
 FN(noncausal_dkv)(const struct la_head *h, const struct FN(noncausal_room) * r)
 {
+    struct la_fetch ahead = {0};
     struct FN(scan) dv = {
         .K = h->d,
         .W = FN(round_up)(h->m, VL),
@@ -202,6 +212,7 @@ FN(noncausal_dkv)(const struct la_head *h, const struct FN(noncausal_room) * r)
         .o = r->dv,
         .ldo = r->ldm,
         .s = r->s,
+        .ahead = &ahead,
     };
     struct FN(scan) db = {
         .K = h->m,
@@ -212,14 +223,17 @@ FN(noncausal_dkv)(const struct la_head *h, const struct FN(noncausal_room) * r)
         .ldo = r->ldd,
         .s = r->t,
         .bias = r->rz,
+        .ahead = &ahead,
     };
     for (ptrdiff_t j = 0; j < h->s; j += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct FN(span) t = FN(span)(j, r->rows, j + r->rows, h->s);
+        const struct FN(span) t = FN(span)(j, r->rows, j + r->rows, h->s, &ahead);
         dv.rows = db.rows = t.rows;
         FN(load_keys)(h, t, r->a, r->ldd, r->v, r->ldm);
+        FN(look_ahead)(&h->dk, t, h->d);
+        FN(look_ahead)(&h->dv, t, h->m);
         FN(sweep)(&dv, LA_READ);
         FN(sweep)(&db, LA_READ);
         FN(chain)(r->da, &h->k, t, h->d, r->a, r->ldd, h->map);
