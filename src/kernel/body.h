@@ -3,6 +3,7 @@
 #define ivec FN(ivec)
 
 #include "vec.h"
+#include "half.h"
 #include "feature.h"
 #include "chunk.h"
 #include "micro.h"
@@ -27,6 +28,7 @@
 #undef FN
 #undef T
 #undef INT
+#undef LA_HAS_HALVES
 #undef LA_LANES
 #undef LA_MM
 #undef ROUND_MAGIC

@@ -75,57 +75,21 @@ FN(shifted)(const struct la_array *x, ptrdiff_t step)
     return y;
 }
 
-INLINE vec
-FN(load_any)(const char *p)
-{
-    return (vec) * (const FN(vec_any) *)p;
-}
-
-/* The first `count` < VL numbers at p, then zeros. */
-INLINE vec
-FN(load_part)(const char *p, ptrdiff_t count)
-{
-    _Alignas(LA_ALIGN) T lanes[VL];
-    FN(store)(lanes, (vec){0});
-    for (ptrdiff_t i = 0; i < count; i++) {
-        memcpy(&lanes[i], p + i * (ptrdiff_t)sizeof(T), sizeof(T));
-    }
-    return FN(load)(lanes);
-}
-
-/* dst[0:cols] = numbers of any type, cs bytes apart. */
-static void
-FN(gather_row)(T *dst, const char *src, ptrdiff_t cs, ptrdiff_t cols, enum la_type type)
-{
-    if (type != LA_NATIVE) { /* only ever with T = float */
-        la_widen((float *)dst, src, cs, cols, type);
-        return;
-    }
-    for (ptrdiff_t i = 0; i < cols; i++) {
-        memcpy(&dst[i], src + i * cs, sizeof(T));
-    }
-}
-
 /* dst[0:ld] = phi(src[0:cols]), 0 beyond. */
 INLINE void
-FN(load_row)(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, enum la_type type,
-             ptrdiff_t cols, vec (*phi)(vec))
+FN(load_row)(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, ptrdiff_t cols,
+             vec (*phi)(vec), const enum la_type type)
 {
-    const char *raw = src;
+    const ptrdiff_t size = FN(size_of)(type);
     ptrdiff_t j = 0;
-    if (cs != (ptrdiff_t)sizeof(T) || type != LA_NATIVE) {
-        FN(gather_row)(dst, src, cs, cols, type);
-        raw = (const char *)dst;
+    for (; cs == size && j + VL <= cols; j += VL) {
+        FN(store)(&dst[j], phi(FN(read)(src + j * size, type)));
     }
-    for (; j + VL <= cols; j += VL) {
-        const char *p = raw + j * (ptrdiff_t)sizeof(T);
-        FN(store)(&dst[j], phi(FN(load_any)(p)));
-    }
-    if (j < cols) {
-        const vec x = FN(load_part)(raw + j * (ptrdiff_t)sizeof(T), cols - j);
-        const ivec inside = FN(iota)() < (ivec)((ivec){0} + (INT)(cols - j));
+    for (; j < cols; j += VL) {
+        const ptrdiff_t some = cols - j < VL ? cols - j : VL;
+        const ivec inside = FN(iota)() < (ivec)((ivec){0} + (INT)some);
+        const vec x = FN(read_part)(src + j * cs, cs, some, type);
         FN(store)(&dst[j], FN(keep)(inside, phi(x)));
-        j += VL;
     }
     for (; j < ld; j += VL) {
         FN(store)(&dst[j], (vec){0});
@@ -133,24 +97,41 @@ FN(load_row)(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, enum la_type t
 }
 
 INLINE void
-FN(load_rows)(T *dst, ptrdiff_t ld, const struct la_array *x, struct FN(span) t,
-              ptrdiff_t cols, vec (*phi)(vec))
+FN(load_typed)(T *dst, ptrdiff_t ld, const struct la_array *x, struct FN(span) t,
+               ptrdiff_t cols, vec (*phi)(vec), const enum la_type type)
 {
     const char *src = x->data + t.first * x->rs;
     ptrdiff_t i = 0;
-    FN(look_ahead)(x, t, cols);
-    if (ld == cols && x->type == LA_NATIVE && x->cs == (ptrdiff_t)sizeof(T) &&
-        x->rs == cols * x->cs) {
+    if (ld == cols && x->cs == FN(size_of)(type) && x->rs == cols * x->cs) {
         /* Rows without gaps are one long row. */
-        FN(load_row)(dst, t.rows * ld, src, x->cs, x->type, t.rows * cols, phi);
+        FN(load_row)(dst, t.rows * ld, src, x->cs, t.rows * cols, phi, type);
         i = t.rows;
     }
     for (; i < t.rows; i++, src += x->rs) {
-        FN(load_row)(dst + i * ld, ld, src, x->cs, x->type, cols, phi);
+        FN(load_row)(dst + i * ld, ld, src, x->cs, cols, phi, type);
     }
     for (; i % MR != 0; i++) {
         FN(clear)(dst + i * ld, ld);
     }
+}
+
+/* A loop for each type: a test for every vector would cost as much as the vector. */
+INLINE void
+FN(load_rows)(T *dst, ptrdiff_t ld, const struct la_array *x, struct FN(span) t,
+              ptrdiff_t cols, vec (*phi)(vec))
+{
+    FN(look_ahead)(x, t, cols);
+#if LA_HAS_HALVES
+    if (x->type == LA_HALF) {
+        FN(load_typed)(dst, ld, x, t, cols, phi, LA_HALF);
+        return;
+    }
+    if (x->type == LA_BFLOAT) {
+        FN(load_typed)(dst, ld, x, t, cols, phi, LA_BFLOAT);
+        return;
+    }
+#endif
+    FN(load_typed)(dst, ld, x, t, cols, phi, LA_NATIVE);
 }
 
 /* dst = rows t of x, unchanged. */
@@ -184,13 +165,10 @@ FN(load_at)(const struct la_array *x, ptrdiff_t i, ptrdiff_t j, ptrdiff_t cols)
 {
     const char *p = x->data + i * x->rs + j * x->cs;
     const ptrdiff_t some = cols - j < VL ? cols - j : VL;
-    if (x->cs == (ptrdiff_t)sizeof(T) && x->type == LA_NATIVE) {
-        return some == VL ? FN(load_any)(p) : FN(load_part)(p, some);
+    if (x->cs == FN(size_of)(x->type) && some == VL) {
+        return FN(read)(p, x->type);
     }
-    _Alignas(LA_ALIGN) T lanes[VL];
-    FN(store)(lanes, (vec){0});
-    FN(gather_row)(lanes, p, x->cs, some, x->type);
-    return FN(load)(lanes);
+    return FN(read_part)(p, x->cs, some, x->type);
 }
 
 /* grad (rows, ld) *= phi'(x), where y = phi(x): the chain rule through the map. */
@@ -223,29 +201,23 @@ FN(chain)(T *grad, const struct la_array *x, struct FN(span) t, ptrdiff_t cols,
     }
 }
 
-/* Rows t of x = src, each row times factor[row] where given. */
+/* Rows t of x = src, whole vectors a row, each times factor[row] where given. */
 static void
 FN(store_rows)(const struct la_array *x, struct FN(span) t, ptrdiff_t cols,
                const T *src, ptrdiff_t ld, const T *factor)
 {
+    const ptrdiff_t size = FN(size_of)(x->type);
     char *dst = x->data + t.first * x->rs;
     for (ptrdiff_t i = 0; i < t.rows; i++, dst += x->rs, src += ld) {
-        const T scalar = factor ? factor[i] : 1;
-        const vec scale = FN(set1)(scalar);
+        const vec scale = FN(set1)(factor ? factor[i] : 1);
         ptrdiff_t j = 0;
-        if (x->type != LA_NATIVE) {
-            la_narrow(dst, x->cs, (const float *)src, cols, (float)scalar, x->type);
-            continue;
+        for (; x->cs == size && j + VL <= cols; j += VL) {
+            FN(write)(dst + j * size, FN(load)(&src[j]) * scale, x->type);
         }
-        if (x->cs == (ptrdiff_t)sizeof(T)) {
-            for (; j + VL <= cols; j += VL) {
-                char *p = dst + j * (ptrdiff_t)sizeof(T);
-                *(FN(vec_any) *)p = (FN(vec_any))(FN(load)(&src[j]) * scale);
-            }
-        }
-        for (; j < cols; j++) {
-            const T y = src[j] * scalar;
-            memcpy(dst + j * x->cs, &y, sizeof(T));
+        for (; j < cols; j += VL) {
+            const ptrdiff_t some = cols - j < VL ? cols - j : VL;
+            FN(write_part)(dst + j * x->cs, x->cs, some, FN(load)(&src[j]) * scale,
+                           x->type);
         }
     }
 }

@@ -357,7 +357,9 @@ FN(store_reverse)(const struct la_head *h, const struct FN(delta_backward_room) 
     if (h->dbeta.cs == 0) {
         FN(row_dots)(r->sums, r->du, r->ldm, r->ones, 0, t.rows,
                      FN(round_up)(h->m, VL));
-        FN(store_rows)(&h->dbeta, t, 1, r->sums, 1, NULL);
+        const struct la_array row = {h->dbeta.data + t.first * h->dbeta.rs, 0,
+                                     h->dbeta.rs, h->dbeta.type};
+        FN(store_rows)(&row, FN(rows_from)(0, 1), t.rows, r->sums, 0, NULL);
     }
     else {
         FN(store_rows)(&h->dbeta, t, h->m, r->du, r->ldm, NULL);

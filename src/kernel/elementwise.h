@@ -7,14 +7,10 @@ INLINE vec
 FN(get)(const struct la_array *x, ptrdiff_t first, ptrdiff_t count)
 {
     const char *p = x->data + first * x->rs;
-    if (x->rs == (ptrdiff_t)sizeof(T)) {
-        return count >= VL ? FN(load_any)(p) : FN(load_part)(p, count);
+    if (x->rs == (ptrdiff_t)sizeof(T) && count >= VL) {
+        return FN(load_any)(p);
     }
-    _Alignas(LA_ALIGN) T lanes[VL] = {0};
-    for (ptrdiff_t i = 0; i < VL && i < count; i++) {
-        memcpy(&lanes[i], p + i * x->rs, sizeof(T));
-    }
-    return FN(load)(lanes);
+    return FN(read_part)(p, x->rs, count < VL ? count : VL, LA_NATIVE);
 }
 
 INLINE void
@@ -25,10 +21,7 @@ FN(put)(const struct la_array *x, ptrdiff_t first, ptrdiff_t count, vec y)
         *(FN(vec_any) *)p = (FN(vec_any))y;
         return;
     }
-    for (ptrdiff_t i = 0; i < VL && i < count; i++) {
-        const T number = y[i];
-        memcpy(p + i * x->rs, &number, sizeof(T));
-    }
+    FN(write_part)(p, x->rs, count < VL ? count : VL, y, LA_NATIVE);
 }
 
 /* y = f(x) for the task's numbers, nin operands to nout. */

@@ -1,156 +1,131 @@
-/* half.h: 16-bit numbers at the border: float16 and bfloat16 to float and back.
+/* half.h: vectors of numbers as operands hold them: in the kernel's own dtype T or,
+ * where that is float, as float16 or bfloat16.
  *
- * Everything is computed in float; these are exact on the way in and round once, to
- * nearest even, on the way out.  bfloat16 is converted with integer arithmetic: the
- * AVX512_BF16 instructions flush subnormals. */
-#ifndef LA_HALF_H
-#define LA_HALF_H
+ * Everything is computed in float; 16 bits become float exactly on the way in and are
+ * rounded once, to nearest even, on the way out.  bfloat16 is converted with integer
+ * arithmetic: the AVX512_BF16 instructions flush subnormals. */
 
-#include <stdint.h>
-#include <string.h>
+typedef uint16_t FN(u16) __attribute__((vector_size(LA_VBYTES / sizeof(T) * 2)));
+typedef uint16_t FN(u16_any)
+    __attribute__((vector_size(LA_VBYTES / sizeof(T) * 2), aligned(1), may_alias));
 
-#include "isa.h"
-#include "table.h"
-
-enum { LA_PIECE = 64 }; /* numbers converted at a time */
-
-static inline float
-la_float_of_bits(uint32_t bits)
+/* Bytes a number. */
+INLINE ptrdiff_t
+FN(size_of)(enum la_type type)
 {
-    float x;
-    memcpy(&x, &bits, sizeof(x));
-    return x;
+    return type == LA_NATIVE ? (ptrdiff_t)sizeof(T) : 2;
 }
 
-static inline uint32_t
-la_bits_of_float(float x)
+#if LA_HAS_HALVES
+INLINE vec
+FN(from_half)(FN(u16) bits)
 {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof(bits));
-    return bits;
-}
-
-static inline float
-la_half_to_float(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
-    if (rest >= 0x7c00) { /* inf, NaN */
-        return la_float_of_bits(sign | 0x7f800000 | (rest & 0x3ff) << 13);
-    }
+#if defined(__AVX512F__)
+    return (vec)_mm512_cvtph_ps((__m256i)bits);
+#elif defined(__F16C__)
+    return (vec)_mm256_cvtph_ps((__m128i)bits);
+#else
+    const ivec h = __builtin_convertvector(bits, ivec);
+    const ivec sign = (h & 0x8000) << 16, rest = h & 0x7fff;
     /* 2^112 rebiases the exponent, and makes subnormals normal on the way. */
-    return la_float_of_bits(sign |
-                            la_bits_of_float(la_float_of_bits(rest << 13) * 0x1p112f));
+    const vec finite = (vec)(rest << 13) * 0x1p112f;
+    const ivec other = 0x7f800000 | (rest & 0x3ff) << 13; /* inf, NaN */
+    return (vec)(sign | (ivec)FN(select)(rest >= 0x7c00, (vec)other, finite));
+#endif
 }
 
-static inline uint16_t
-la_float_to_half(float x)
+INLINE
+FN(u16) FN(to_half)(vec x)
 {
-    const uint32_t bits = la_bits_of_float(x), sign = bits >> 16 & 0x8000;
-    const uint32_t rest = bits & 0x7fffffff;
-    if (rest > 0x7f800000) { /* NaN */
-        return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff));
-    }
-    if (rest >= 0x477ff000) { /* rounds to 2^16 or more */
-        return (uint16_t)(sign | 0x7c00);
-    }
-    if (rest < 0x38800000) { /* subnormal: adding 1/2 rounds at its last bit */
-        const uint32_t sum = la_bits_of_float(la_float_of_bits(rest) + 0.5f);
-        return (uint16_t)(sign | (sum - 0x3f000000));
-    }
-    return (uint16_t)(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
+#if defined(__AVX512F__)
+    return (FN(u16))_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__F16C__)
+    return (FN(u16))_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
+#else
+    const ivec bits = (ivec)x, sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+    ivec h = (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13;
+    /* Subnormal: adding 1/2 rounds at its last bit. */
+    const ivec small = (ivec)((vec)rest + 0.5f) - 0x3f000000;
+    const ivec nan = 0x7e00 | (rest >> 13 & 0x3ff);
+    h = (ivec)FN(select)(rest < 0x38800000, (vec)small, (vec)h);
+    h = (ivec)FN(select)(rest >= 0x477ff000, (vec)((ivec){0} + 0x7c00), (vec)h);
+    h = (ivec)FN(select)(rest > 0x7f800000, (vec)nan, (vec)h);
+    return __builtin_convertvector(sign | h, FN(u16));
+#endif
 }
 
-static inline uint16_t
-la_float_to_bfloat(float x)
+INLINE vec
+FN(from_bfloat)(FN(u16) bits)
 {
-    const uint32_t bits = la_bits_of_float(x);
-    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    const int is_nan = (bits & 0x7fffffff) > 0x7f800000;
-    return (uint16_t)(is_nan ? (bits >> 16 | 0x40) : rounded);
+    return (vec)(__builtin_convertvector(bits, ivec) << 16);
 }
 
-static inline void
-la_widen_half(float *dst, const uint16_t *src, ptrdiff_t count)
+INLINE
+FN(u16) FN(to_bfloat)(vec x)
 {
-    ptrdiff_t i = 0;
-#if defined(__F16C__)
-    for (; i + 8 <= count; i += 8) {
-        _mm256_storeu_ps(dst + i,
-                         _mm256_cvtph_ps(_mm_loadu_si128((const void *)(src + i))));
+    const ivec bits = (ivec)x, high = bits >> 16;
+    const ivec rounded = (bits + 0x7fff + (high & 1)) >> 16;
+    const ivec h = (ivec)FN(select)(x == x, (vec)rounded, (vec)(high | 0x40));
+    return __builtin_convertvector(h, FN(u16));
+}
+#endif
+
+/* The numbers at p, one behind the other. */
+INLINE vec
+FN(read)(const char *p, enum la_type type)
+{
+#if LA_HAS_HALVES
+    if (type != LA_NATIVE) {
+        const FN(u16) bits = (FN(u16)) * (const FN(u16_any) *)p;
+        return type == LA_HALF ? FN(from_half)(bits) : FN(from_bfloat)(bits);
     }
 #endif
-    for (; i < count; i++) {
-        dst[i] = la_half_to_float(src[i]);
-    }
+    (void)type;
+    return FN(load_any)(p);
 }
 
-static inline void
-la_narrow_half(uint16_t *dst, const float *src, ptrdiff_t count)
+INLINE void
+FN(write)(char *p, vec x, enum la_type type)
 {
-    ptrdiff_t i = 0;
-#if defined(__F16C__)
-    for (; i + 8 <= count; i += 8) {
-        _mm_storeu_si128((void *)(dst + i), _mm256_cvtps_ph(_mm256_loadu_ps(src + i),
-                                                            _MM_FROUND_TO_NEAREST_INT));
+#if LA_HAS_HALVES
+    if (type != LA_NATIVE) {
+        *(FN(u16_any) *)p =
+            (FN(u16_any))(type == LA_HALF ? FN(to_half)(x) : FN(to_bfloat)(x));
+        return;
     }
 #endif
-    for (; i < count; i++) {
-        dst[i] = la_float_to_half(src[i]);
-    }
+    (void)type;
+    *(FN(vec_any) *)p = (FN(vec_any))x;
 }
 
-/* dst[0:count] = numbers of the given type at src, `step` bytes apart. */
-static void
-la_widen(float *dst, const char *src, ptrdiff_t step, ptrdiff_t count,
-         enum la_type type)
+/* The first `count` <= VL of the numbers that lie `step` bytes apart at p, then zeros.
+ */
+INLINE vec
+FN(read_part)(const char *p, ptrdiff_t step, ptrdiff_t count, enum la_type type)
 {
-    uint16_t bits[LA_PIECE];
-    for (ptrdiff_t i = 0; i < count; i += LA_PIECE) {
-        const ptrdiff_t some = count - i < LA_PIECE ? count - i : LA_PIECE;
-        if (step == sizeof(bits[0])) {
-            memcpy(bits, src + i * step, (size_t)some * sizeof(bits[0]));
-        }
-        for (ptrdiff_t j = 0; step != sizeof(bits[0]) && j < some; j++) {
-            memcpy(&bits[j], src + (i + j) * step, sizeof(bits[0]));
-        }
-        if (type == LA_HALF) {
-            la_widen_half(dst + i, bits, some);
+    _Alignas(LA_ALIGN) char lanes[LA_VBYTES] = {0};
+    for (ptrdiff_t i = 0; i < count; i++) {
+        if (type == LA_NATIVE) {
+            memcpy(lanes + i * (ptrdiff_t)sizeof(T), p + i * step, sizeof(T));
         }
         else {
-            for (ptrdiff_t j = 0; j < some; j++) {
-                dst[i + j] = la_float_of_bits((uint32_t)bits[j] << 16);
-            }
+            memcpy(lanes + 2 * i, p + i * step, 2);
         }
     }
+    return FN(read)(lanes, type);
 }
 
-/* Numbers of the given type at dst, `step` bytes apart, = factor src[0:count]. */
-static void
-la_narrow(char *dst, ptrdiff_t step, const float *src, ptrdiff_t count, float factor,
-          enum la_type type)
+INLINE void
+FN(write_part)(char *p, ptrdiff_t step, ptrdiff_t count, vec x, enum la_type type)
 {
-    float product[LA_PIECE];
-    uint16_t bits[LA_PIECE];
-    for (ptrdiff_t i = 0; i < count; i += LA_PIECE) {
-        const ptrdiff_t some = count - i < LA_PIECE ? count - i : LA_PIECE;
-        for (ptrdiff_t j = 0; j < some; j++) {
-            product[j] = src[i + j] * factor;
-        }
-        if (type == LA_HALF) {
-            la_narrow_half(bits, product, some);
+    _Alignas(LA_ALIGN) char lanes[LA_VBYTES];
+    FN(write)(lanes, x, type);
+    for (ptrdiff_t i = 0; i < count; i++) {
+        if (type == LA_NATIVE) {
+            memcpy(p + i * step, lanes + i * (ptrdiff_t)sizeof(T), sizeof(T));
         }
         else {
-            for (ptrdiff_t j = 0; j < some; j++) {
-                bits[j] = la_float_to_bfloat(product[j]);
-            }
-        }
-        if (step == sizeof(bits[0])) {
-            memcpy(dst + i * step, bits, (size_t)some * sizeof(bits[0]));
-        }
-        for (ptrdiff_t j = 0; step != sizeof(bits[0]) && j < some; j++) {
-            memcpy(dst + (i + j) * step, &bits[j], sizeof(bits[0]));
+            memcpy(p + i * step, lanes + 2 * i, 2);
         }
     }
 }
-
-#endif

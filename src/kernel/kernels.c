@@ -8,12 +8,12 @@
 
 #include "table.h"
 #include "fetch.h"
-#include "half.h"
 #include "isa.h"
 
 #define FN(name) name##_f32
 #define T float
 #define INT int32_t
+#define LA_HAS_HALVES 1
 #define LA_LANES LA_LANES_f32
 #define LA_MM(op) LA_PASTE(LA_MM_PREFIX(op), _ps)
 #define ROUND_MAGIC 0x1.8p23f
@@ -37,6 +37,7 @@
 #define FN(name) name##_f64
 #define T double
 #define INT int64_t
+#define LA_HAS_HALVES 0
 #define LA_LANES LA_LANES_f64
 #define LA_MM(op) LA_PASTE(LA_MM_PREFIX(op), _pd)
 #define ROUND_MAGIC 0x1.8p52

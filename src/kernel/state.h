@@ -53,7 +53,7 @@ FN(load_vector)(T *z, ptrdiff_t ld, const struct la_array *x, ptrdiff_t count)
 {
     FN(clear)(z, ld);
     if (x->data != NULL) {
-        FN(load_row)(z, ld, x->data, x->cs, x->type, count, FN(phi_identity));
+        FN(load_row)(z, ld, x->data, x->cs, count, FN(phi_identity), LA_NATIVE);
     }
 }
 

@@ -15,6 +15,12 @@ FN(load)(const T *p)
     return *(const vec *)p;
 }
 
+INLINE vec
+FN(load_any)(const char *p)
+{
+    return (vec) * (const FN(vec_any) *)p;
+}
+
 INLINE void
 FN(store)(T *p, vec x)
 {
