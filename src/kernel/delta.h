@@ -177,9 +177,8 @@ FN(attend)(const struct FN(writing) * c, ptrdiff_t col, const int nr)
 }
 
 INLINE void
-FN(delta_tile)(const void *chunk, ptrdiff_t col, const int nr)
+FN(delta_tile)(const struct FN(writing) * c, ptrdiff_t col, const int nr)
 {
-    const struct FN(writing) *c = chunk;
     FN(sweep_tile)(&c->read, col, LA_READ, nr);
     FN(substitute)(c, col, nr);
     if (c->p != NULL) {
@@ -188,37 +187,11 @@ FN(delta_tile)(const void *chunk, ptrdiff_t col, const int nr)
     FN(sweep_tile)(&c->write, col, LA_WRITE, nr);
 }
 
-/* tile(x, col, nr) for the column tiles of W columns, as sweep cuts them. */
-INLINE void
-FN(by_tiles)(void (*tile)(const void *, ptrdiff_t, const int), const void *x,
-             ptrdiff_t W)
-{
-    ptrdiff_t col = 0;
-    for (; col + NR * VL <= W; col += NR * VL) {
-        tile(x, col, NR);
-    }
-    switch ((W - col) / VL) {
-#if LA_NR > 2
-    case 3:
-        tile(x, col, 3);
-        break;
-    case 2:
-        tile(x, col, 2);
-        break;
-#endif
-    case 1:
-        tile(x, col, 1);
-        break;
-    default:
-        break;
-    }
-}
-
 /* E and U of a chunk, its outputs where wanted, and the state behind it. */
 static void
 FN(delta_columns)(const struct FN(writing) * c)
 {
-    FN(by_tiles)(FN(delta_tile), c, c->read.W);
+    LA_BY_TILES(c->read.W, FN(delta_tile)(c, col, nr));
 }
 
 struct FN(delta_room) {

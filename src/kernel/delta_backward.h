@@ -246,9 +246,8 @@ FN(substitute_back)(const struct FN(unwriting) * c, ptrdiff_t col, const int nr)
 }
 
 INLINE void
-FN(delta_value_tile)(const void *chunk, ptrdiff_t col, const int nr)
+FN(delta_value_tile)(const struct FN(unwriting) * c, ptrdiff_t col, const int nr)
 {
-    const struct FN(unwriting) *c = chunk;
     FN(sweep_tile)(&c->read, col, LA_READ, nr);
     FN(substitute_back)(c, col, nr);
     FN(sweep_tile)(&c->write, col, LA_WRITE, nr);
@@ -289,9 +288,8 @@ FN(diagonal_down)(vec y[][NR], const int nr, const T *x, ptrdiff_t ldx, const T 
 
 /* dA and dB of one column tile of the features. */
 INLINE void
-FN(delta_feature_tile)(const void *chunk, ptrdiff_t col, const int nr)
+FN(delta_feature_tile)(const struct FN(unwriting) * c, ptrdiff_t col, const int nr)
 {
-    const struct FN(unwriting) *c = chunk;
     const ptrdiff_t rows = c->rows, ldx = c->ldx, ldd = c->ldd;
     const T *a = c->ab + col, *b = a + rows * ldd;
     T *da = c->read.o + col, *db = da + rows * ldd;
@@ -411,7 +409,7 @@ FN(delta_back)(const struct la_head *h, const struct FN(delta_backward_room) * r
                                 .ldv = r->ldm,
                                 .s = r->r,
                                 .ahead = t.ahead};
-    FN(by_tiles)(FN(delta_value_tile), &c, W);
+    LA_BY_TILES(W, FN(delta_value_tile)(&c, col, nr));
     FN(triangle)(r->dx, r->rows, r->gn, r->u, r->ldm, rows, h->m);
     FN(triangle)(r->dy, r->rows, n, r->u, r->ldm, rows, h->m);
     c.read = (struct FN(scan)){.rows = 2 * rows,
@@ -432,7 +430,7 @@ FN(delta_back)(const struct la_head *h, const struct FN(delta_backward_room) * r
                                 .ldo = r->ldd,
                                 .s = r->rt,
                                 .ahead = t.ahead};
-    FN(by_tiles)(FN(delta_feature_tile), &c, D);
+    LA_BY_TILES(D, FN(delta_feature_tile)(&c, col, nr));
     FN(store_reverse)(h, r, t, b);
     FN(transpose_state)(r->rt, r->r, h->d, h->m);
 }

@@ -51,7 +51,7 @@ la_fetch_anew(struct la_fetch *f)
     f->count = 0;
 }
 
-static inline void
+static __attribute__((noinline)) void
 la_fetch_some(struct la_fetch *f)
 {
     if (f == NULL) {

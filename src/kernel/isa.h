@@ -81,6 +81,41 @@
     LA_UNROLL                                                                          \
     for (int i = 0; i < (n); i++)
 
+/* What `call` does to a tile of nr vectors from column `col` on, for all W columns:
+ * tiles of NR vectors and a narrower one for the rest.  A macro, not a function that is
+ * given a function: nr has to be a constant to every loop in it. */
+#define LA_TILE(width, call)                                                           \
+    do {                                                                               \
+        enum { nr = (width) };                                                         \
+        call;                                                                          \
+    } while (0)
+#if LA_NR > 2
+#define LA_NARROW_TILES(call)                                                          \
+    case 3:                                                                            \
+        LA_TILE(3, call);                                                              \
+        break;                                                                         \
+    case 2:                                                                            \
+        LA_TILE(2, call);                                                              \
+        break;
+#else
+#define LA_NARROW_TILES(call)
+#endif
+#define LA_BY_TILES(W, call)                                                           \
+    do {                                                                               \
+        ptrdiff_t col = 0;                                                             \
+        for (; col + NR * VL <= (W); col += NR * VL) {                                 \
+            LA_TILE(NR, call);                                                         \
+        }                                                                              \
+        switch (((W) - col) / VL) {                                                    \
+            LA_NARROW_TILES(call)                                                      \
+        case 1:                                                                        \
+            LA_TILE(1, call);                                                          \
+            break;                                                                     \
+        default:                                                                       \
+            break;                                                                     \
+        }                                                                              \
+    } while (0)
+
 #define INLINE static inline __attribute__((always_inline))
 
 #endif

@@ -225,25 +225,7 @@ FN(sweep_tile)(const struct FN(scan) * c, ptrdiff_t col, int what, const int nr)
 static void
 FN(sweep)(const struct FN(scan) * c, int what)
 {
-    ptrdiff_t col = 0;
-    for (; col + NR * VL <= c->W; col += NR * VL) {
-        FN(sweep_tile)(c, col, what, NR);
-    }
-    switch ((c->W - col) / VL) {
-#if LA_NR > 2
-    case 3:
-        FN(sweep_tile)(c, col, what, 3);
-        break;
-    case 2:
-        FN(sweep_tile)(c, col, what, 2);
-        break;
-#endif
-    case 1:
-        FN(sweep_tile)(c, col, what, 1);
-        break;
-    default:
-        break;
-    }
+    LA_BY_TILES(c->W, FN(sweep_tile)(c, col, what, nr));
 }
 
 /* One block of scores, SI rows by SJ columns, one vector in all: every product of

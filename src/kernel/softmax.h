@@ -169,26 +169,9 @@ FN(strip)(const struct FN(softmax_room) * r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t
             FN(row_weights)(r->p + row * LA_BLOCK, &r->top[i + row],
                             &r->sum[(i + row) * VL], diagonal ? end + row : end);
     }
-    const ptrdiff_t full = diagonal ? end - 1 : end, W = FN(round_up)(m, VL);
-    ptrdiff_t col = 0;
-    for (; col + NR * VL <= W; col += NR * VL) {
-        FN(strip_values)(r, o, fade, col, full, diagonal, NR);
-    }
-    switch ((W - col) / VL) {
-#if LA_NR > 2
-    case 3:
-        FN(strip_values)(r, o, fade, col, full, diagonal, 3);
-        break;
-    case 2:
-        FN(strip_values)(r, o, fade, col, full, diagonal, 2);
-        break;
-#endif
-    case 1:
-        FN(strip_values)(r, o, fade, col, full, diagonal, 1);
-        break;
-    default:
-        break;
-    }
+    const ptrdiff_t full = diagonal ? end - 1 : end;
+    LA_BY_TILES(FN(round_up)(m, VL),
+                FN(strip_values)(r, o, fade, col, full, diagonal, nr));
 }
 
 /* o, m and l of the queries [first, first + rows), all in scratch. */
