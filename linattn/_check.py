@@ -346,6 +346,16 @@ def state(
     return s, z
 
 
+def is_state(x: Any, normalize: Any) -> bool:
+    """Whether ``x`` has the fields it should have; what they hold is another matter."""
+    return (
+        isinstance(x, tuple)
+        and len(x) == 3
+        and x[2] is None
+        and (x[1] is None) is not bool(normalize)
+    )
+
+
 def _fits(x: Any, lead: tuple, core: tuple, dtype: np.dtype, normalize: bool) -> bool:
     """Whether a state needs no closer look: decoding asks for every token."""
     if not isinstance(x, tuple) or len(x) != 3 or x[2] is not None:

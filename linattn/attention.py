@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _check, _mapped, _segments, _state
 from ._gufuncs import CAUSAL, CAUSAL_STATE, NONCAUSAL, NONCAUSAL_KEYS, STEP, scalars
+from ._linattn import direct
 from ._state import State
 from .feature_maps import FeatureMap
 
@@ -300,6 +301,14 @@ def step(
             normalize=normalize, eps=eps, scale=scale, in_place=in_place,
         )  # fmt: skip
     gufunc = _check.lookup("step", STEP, feature_map, normalize)
+    if in_place and _check.is_state(state, normalize):
+        s, z, _ = state
+        if normalize:
+            o = direct(gufunc, q, k, v, scale, eps, None, s, z)
+        else:
+            o = direct(gufunc, q, k, v, scale, None, s)
+        if o is not NotImplemented:
+            return o, state
     q, k, v, batch = _check.token("step", q, k, v)
     numbers = scalars("step", q, k, v, scale, eps, normalize)
     core, dtype = (q.shape[-1], v.shape[-1]), _check.state_dtype(q, k, v)

@@ -15,6 +15,7 @@ from ._gufuncs import (
     DELTA_STEP,
     scalars,
 )
+from ._linattn import direct
 from ._state import State
 from .backward import _sum_all
 from .feature_maps import FeatureMap
@@ -346,6 +347,11 @@ def delta_step(
             delta_step, feature_map, q, k, v, beta, state, scale=scale, in_place=in_place
         )
     name = "delta_step"
+    if in_place and type(beta) is np.ndarray and _check.is_state(state, False):
+        gufunc = _check.lookup(name, DELTA_STEP, feature_map, beta.ndim >= np.ndim(q))
+        o = direct(gufunc, q, k, v, beta, scale, None, state[0])
+        if o is not NotImplemented:
+            return o, state
     q, k, v, batch = _check.token(name, q, k, v)
     m = v.shape[-1]
     beta, per_channel, shape = _check.strength(name, beta, (q, k, v), (*batch, m), 1)

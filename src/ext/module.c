@@ -1,22 +1,23 @@
 /* module.c: the Python module: the table of gufuncs, threads, instruction set.
  *
- * Every call of NumPy's C API is in this file. */
+ * Every call of NumPy's C API is in this file or in direct.c. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_2_1_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL la_array_api
+#define PY_UFUNC_UNIQUE_SYMBOL la_ufunc_api
 #include <numpy/ndarrayobject.h>
 #include <numpy/ufuncobject.h>
 
 #include <string.h>
 
 #include "cpu.h"
+#include "direct.h"
 #include "plan.h"
 #include "pool.h"
 #include "task.h"
-
-_Static_assert(sizeof(npy_intp) == sizeof(ptrdiff_t), "npy_intp is ptrdiff_t");
 
 /* --- gufuncs --------------------------------------------------------------- */
 
@@ -110,13 +111,8 @@ static struct gufunc {
 /* The same for all maps. */
 static struct la_form parsed[NFORMS][2];
 
-static void
-loop_entry(char **args, npy_intp const *dimensions, npy_intp const *steps, void *data)
-{
-    la_plan_loop(args, dimensions, steps, data);
-}
-
-static PyUFuncGenericFunction functions[NLOOPS] = {loop_entry, loop_entry, loop_entry};
+static PyUFuncGenericFunction functions[NLOOPS] = {la_gufunc_loop, la_gufunc_loop,
+                                                   la_gufunc_loop};
 
 static int
 type_letter(const struct la_slot *slot, int tokens, int rest)
@@ -227,8 +223,8 @@ add_bfloat16(PyObject *Py_UNUSED(module), PyObject *dtype)
         for (int j = 0; j < loop->form->nin + loop->form->nout; j++) {
             types[j] = type_letter(&loop->form->slots[j], number, NPY_FLOAT);
         }
-        if (PyUFunc_RegisterLoopForType((PyUFuncObject *)g->object, number, loop_entry,
-                                        types, loop) < 0) {
+        if (PyUFunc_RegisterLoopForType((PyUFuncObject *)g->object, number,
+                                        la_gufunc_loop, types, loop) < 0) {
             return NULL;
         }
     }
@@ -370,6 +366,7 @@ set_isa(PyObject *module, PyObject *arg)
 
 static PyMethodDef methods[] = {
     {"add_bfloat16", add_bfloat16, METH_O, NULL},
+    {"direct", (PyCFunction)(void (*)(void))la_direct, METH_FASTCALL, NULL},
     {"get_num_threads", get_num_threads, METH_NOARGS, NULL},
     {"set_num_threads", set_num_threads, METH_O, NULL},
     {"available_isas", available_isas, METH_NOARGS, NULL},

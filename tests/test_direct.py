@@ -1,0 +1,120 @@
+"""The short way of decoding: the gufunc's bits, or NotImplemented."""
+
+import numpy as np
+import pytest
+from linattn._linattn import direct
+
+import linattn
+from linattn import State
+from linattn._gufuncs import DELTA_STEP, STEP
+
+STEP_ELU, STEP_SUM = STEP["elu", True], STEP["elu", False]
+
+
+def token(*lead, d=5, m=3, dtype="f4"):
+    rng = np.random.default_rng(0)
+    shapes = ((*lead, d), (*lead, d), (*lead, m), (*lead, d, m), (*lead, d))
+    wide = [rng.random(shape).astype("f4" if dtype == "f2" else dtype) for shape in shapes]
+    return [x.astype(dtype) for x in wide[:3]] + wide[3:]
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("lead", [(), (1,), (7,), (3, 5), (600,)])
+def test_is_the_gufunc(lead, dtype):
+    q, k, v, s, z = token(*lead, dtype=dtype)
+    states = [(s.copy(), z.copy()) for _ in range(2)]
+    o = direct(STEP_ELU, q, k, v, 0.5, 1e-3, None, *states[0])
+    want = STEP_ELU(q, k, v, 0.5, 1e-3, out=(None, *states[1]))[0]
+    assert o.dtype == want.dtype
+    np.testing.assert_array_equal(o, want)
+    for a, b in zip(*states, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_is_the_gufunc_with_strengths(per_channel):
+    q, k, v, s, _ = token(4)
+    beta = np.full(v.shape if per_channel else (4,), 0.25, "f4")
+    one, other = s.copy(), s.copy()
+    gufunc = DELTA_STEP["relu", per_channel]
+    o = direct(gufunc, q, k, v, beta, 2.0, None, one)
+    np.testing.assert_array_equal(o, gufunc(q, k, v, beta, 2.0, out=(None, other))[0])
+    np.testing.assert_array_equal(one, other)
+
+
+def test_into_a_given_output():
+    q, k, v, s, z = token(4)
+    o = np.empty_like(v)
+    assert direct(STEP_ELU, q, k, v, 1.0, 0.0, o, s, z) is o
+
+
+def read_only(x):
+    x.flags.writeable = False
+    return x
+
+
+def misaligned(x):
+    raw = np.zeros(x.nbytes + 1, np.uint8)
+    y = raw[1:].view(x.dtype).reshape(x.shape)
+    y[...] = x
+    return y
+
+
+ODD = {
+    "a list": lambda a: a | {"q": a["q"].tolist()},
+    "another dtype": lambda a: a | {"v": a["v"].astype("f8")},
+    "byte order": lambda a: a | {x: a[x].astype(a[x].dtype.newbyteorder()) for x in "qkvsz"},
+    "integers": lambda a: a | {x: a[x].astype(int) for x in "qkv"},
+    "masked": lambda a: a | {"q": np.ma.array(a["q"])},
+    "strides": lambda a: a | {"k": np.repeat(a["k"], 2, -1)[..., ::2]},
+    "misaligned": lambda a: a | {"v": misaligned(a["v"])},
+    "broadcast": lambda a: a | {"k": a["k"][:1]},
+    "other axes": lambda a: a | {"k": a["k"][0]},
+    "no axes": lambda a: a | {"q": np.float32(1)},
+    "read-only state": lambda a: a | {"s": read_only(a["s"])},
+    "state of another d": lambda a: a | {"s": a["s"][:, :2].copy()},
+    "q in the state": lambda a: a | {"q": a["z"]},
+    "z in s": lambda a: a | {"z": a["s"].reshape(-1)[: a["z"].size].reshape(a["z"].shape)},
+    "an integer": lambda a: a | {"scale": 1},
+    "nan": lambda a: a | {"scale": float("nan")},
+    "too large": lambda a: a | {"eps": 1e300},
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_leaves_to_numpy(odd):
+    names = ("q", "k", "v", "s", "z")
+    a = ODD[odd](dict(zip(names, token(4), strict=True)) | {"scale": 1.0, "eps": 1e-6})
+    before = a["s"].copy(), a["z"].copy()
+    operands = (a["q"], a["k"], a["v"], a["scale"], a["eps"], None, a["s"], a["z"])
+    assert direct(STEP_ELU, *operands) is NotImplemented
+    np.testing.assert_array_equal(a["s"], before[0])
+    np.testing.assert_array_equal(a["z"], before[1])
+
+
+def test_empty():
+    for lead, d, m in [((0,), 3, 2), ((2, 0, 3), 3, 2), ((2,), 0, 2), ((2,), 3, 0)]:
+        q, k, v, s, z = token(*lead, d=d, m=m)
+        o = direct(STEP_ELU, q, k, v, 1.0, 1.0, None, s, z)
+        assert o.shape == v.shape
+        assert not o.any() or d
+
+
+def test_wants_one_of_the_gufuncs():
+    for args in ((), (np.add,), (np.add, 1, 2), (STEP_SUM,), (3, 4), (STEP_SUM, 1)):
+        with pytest.raises(TypeError, match="expected one of ufuncs"):
+            direct(*args)
+
+
+def test_step_returns_the_state_it_was_given():
+    q, k, v, s, z = token(4)
+    state = State(s, z)
+    _, after = linattn.step(q, k, v, state, in_place=True)
+    assert after is state
+    state = State(s)
+    beta = np.ones(4, "f4")
+    assert linattn.delta_step(q, k, v, beta, state, in_place=True)[1] is state
+    with pytest.raises(ValueError, match=r"state\.z is None"):
+        linattn.step(q, k, v, state, in_place=True)
+    with pytest.raises(ValueError, match=r"state\.z is given"):
+        linattn.step(q, k, v, State(s, z), in_place=True, normalize=False)
