@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def ratio(
-    report: Report, what: str, a: Call, b: Call, rounds: int, target: float, detail: str
+    report: Report, what: str, a: Call, b: Call, rounds: int, target: float | None, detail: str
 ) -> None:
     """Add the time of a over that of b; the detail has room for both, in milliseconds."""
     pair = interleave(a, b, rounds)

@@ -37,8 +37,7 @@ struct call {
     const char *types; /* of the loop's operands */
     int lead;          /* leading axes, those of the first operand */
     npy_intp *shape;   /* of the first operand */
-    npy_intp dims[1 + LA_MAX_DIMS],
-        steps[(1 + sizeof(((struct la_slot *)0)->dims)) * LA_MAX_OPERANDS];
+    npy_intp dims[1 + LA_MAX_DIMS], steps[(1 + LA_MAX_RANK) * LA_MAX_OPERANDS];
     char *data[LA_MAX_OPERANDS];
     npy_intp size[LA_MAX_OPERANDS]; /* in bytes */
     union {
@@ -120,7 +119,7 @@ static PyObject *
 make_output(struct call *c, int i)
 {
     const struct la_slot *slot = &c->form->slots[i];
-    npy_intp shape[NPY_MAXDIMS + sizeof(slot->dims)];
+    npy_intp shape[NPY_MAXDIMS + LA_MAX_RANK];
     memcpy(shape, c->shape, (size_t)c->lead * sizeof(npy_intp));
     for (int axis = 0; axis < slot->rank; axis++) {
         shape[c->lead + axis] = c->dims[1 + la_form_dim(c->form, slot->dims[axis])];

@@ -6,7 +6,7 @@
 
 #include "../kernel/table.h"
 
-enum { LA_MAX_OPERANDS = 24, LA_MAX_DIMS = 6 };
+enum { LA_MAX_OPERANDS = 24, LA_MAX_DIMS = 6, LA_MAX_RANK = 4 };
 
 /* Operands by the names that form.c lists; each is an array of la_head, a number,
  * or an index. */
@@ -45,7 +45,7 @@ struct la_form {
     struct la_slot {
         enum la_operand id;
         int rank;
-        char dims[4]; /* the letters of its core dimensions */
+        char dims[LA_MAX_RANK]; /* the letters of its core dimensions */
     } slots[LA_MAX_OPERANDS];
     int ndims;
     char dims[LA_MAX_DIMS + 1]; /* letters in order of appearance, as NumPy counts */
