@@ -39,7 +39,8 @@ FN(project_room)(const struct la_task *t)
 /* Rows of x, u = t x omega and, where there is room for it, h = t^2 |x|^2 / 2. */
 static void
 FN(project_rows)(const struct FN(project_room) * r, const struct la_array *x,
-                 ptrdiff_t first, ptrdiff_t rows, ptrdiff_t d, ptrdiff_t m, T t)
+                 ptrdiff_t first, ptrdiff_t rows, ptrdiff_t d, ptrdiff_t m, T t,
+                 struct la_fetch *ahead)
 {
     const struct FN(scan) c = {
         .rows = rows,
@@ -50,8 +51,10 @@ FN(project_rows)(const struct FN(project_room) * r, const struct la_array *x,
         .o = r->u,
         .ldo = r->ldm,
         .s = r->omega,
+        .ahead = ahead,
     };
-    FN(load_plain)(r->x, r->ldd, x, FN(rows_from)(first, rows), d);
+    const ptrdiff_t end = first + rows;
+    FN(load_plain)(r->x, r->ldd, x, FN(span)(first, rows, end, end, ahead), d);
     FN(sweep)(&c, LA_READ);
     if (r->h != NULL) {
         FN(row_dots)(r->h, r->x, r->ldd, r->x, r->ldd, rows, r->ldd);
@@ -70,13 +73,14 @@ FN(project)(const struct la_task *t, const int nout,
     const ptrdiff_t d = t->dim[1], m = t->dim[2];
     const T root = FN(number)(&t->x[2]);
     const vec c = FN(set1)((T)(1 / sqrt((double)m)));
+    struct la_fetch ahead = {0};
     FN(load_state)(r.omega, &t->x[1], d, m);
     for (ptrdiff_t i = 0; i < FN(state_size)(d, m); i++) {
         r.omega[i] *= root;
     }
     for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
         const ptrdiff_t rows = t->rows - i < LA_BLOCK ? t->rows - i : LA_BLOCK;
-        FN(project_rows)(&r, &t->x[0], t->first + i, rows, d, m, root);
+        FN(project_rows)(&r, &t->x[0], t->first + i, rows, d, m, root, &ahead);
         for (ptrdiff_t l = 0; l < rows; l++) {
             const vec h = FN(set1)(r.h[l]);
             for (ptrdiff_t j = l * r.ldm; j < l * r.ldm + m; j += VL) {

@@ -21,6 +21,7 @@ struct FN(running_room) {
     T *u, *most, *c;             /* of queries */
     T *top, *high, *low, *limit; /* by feature: M, K in two parts, how far M may go */
     T *next;                     /* M with one key more */
+    struct la_fetch ahead[2];    /* of queries, of keys */
     size_t bytes;
 };
 
@@ -173,8 +174,8 @@ FN(running_block)(const struct la_task *t, struct FN(running_room) * r, ptrdiff_
     struct FN(project_room) of_queries = r->keys;
     of_queries.u = r->u;
     of_queries.h = NULL; /* cancels in the quotient */
-    FN(project_rows)(&of_queries, &t->x[0], first, queries, d, f, root);
-    FN(project_rows)(&r->keys, &t->x[1], first, rows, d, f, root);
+    FN(project_rows)(&of_queries, &t->x[0], first, queries, d, f, root, &r->ahead[0]);
+    FN(project_rows)(&r->keys, &t->x[1], first, rows, d, f, root, &r->ahead[1]);
     ptrdiff_t there = keys - first < rows ? keys - first : rows;
     there = there > 0 ? there : 0;
     const ptrdiff_t done = FN(running_tops)(r, first, queries, there, f);
