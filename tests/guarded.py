@@ -1,0 +1,78 @@
+"""Every operator on arrays that end, or begin, at memory that may not be touched.
+
+Run as a script: what reads or writes out of bounds ends the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+import numpy as np
+
+import linattn
+from linattn import State, feature_maps
+
+try:
+    from ml_dtypes import bfloat16
+except ImportError:
+    bfloat16 = np.float16
+
+PAGE = mmap.PAGESIZE
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def guarded(x: np.ndarray, at_end: bool) -> np.ndarray:
+    """A copy of x that lies against a page without access, behind it or before it."""
+    pages = -(-x.nbytes // PAGE)
+    memory = mmap.mmap(-1, (pages + 2) * PAGE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for page in (0, pages + 1):
+        if libc.mprotect(ctypes.c_void_p(start + page * PAGE), PAGE, 0) != 0:
+            raise OSError(ctypes.get_errno(), "mprotect")
+    offset = PAGE + (pages * PAGE - x.nbytes if at_end else 0)
+    y = np.frombuffer(memory, x.dtype, x.size, offset).reshape(x.shape)
+    y[...] = x
+    return y
+
+
+def check(n: int, d: int, m: int, dtype: type, at_end: bool) -> None:
+    rng = np.random.default_rng(0)
+
+    def make(*shape: int, dtype: type = dtype) -> np.ndarray:
+        return guarded(rng.random(shape).astype(dtype), at_end)
+
+    wide = np.float64 if dtype is np.float64 else np.float32
+    q, k, v, g, o = (make(2, n, x) for x in (d, d, m, m, m))
+    beta = make(2, n)
+    state = State(make(2, d, m, dtype=wide), make(2, d, dtype=wide))
+    both = {"initial_state": state, "grad_state": state}
+    linattn.causal(q, k, v, initial_state=state, return_state=True, out=o)
+    linattn.noncausal(q, k, v, out=o)
+    linattn.causal_backward(q, k, v, g, **both)
+    linattn.noncausal_backward(q, k, v, g)
+    linattn.delta(q, k, v, beta, out=o)
+    linattn.delta(q, k, v, v, out=o)
+    linattn.delta_backward(q, k, v, beta, g)
+    outputs = [make(2, n, x) for x in (d, d, m)]
+    linattn.ufuncs.causal_backward_elu(q, k, v, g, 1.0, 1e-6, out=tuple(outputs))
+    token = (make(2, d), make(2, d), make(2, m))
+    linattn.step(*token, state, in_place=True)
+    linattn.delta_step(*token, make(2), State(state.s), in_place=True)
+    if wide is dtype:
+        linattn.softmax_attention(q, k, v, causal=True)
+        linattn.softmax_attention_backward(q, k, v, g, causal=True)
+        feature_maps.DPFP(nu=1)(q)
+        feature_maps.PositiveRandomFeatures(make(d, m))(q)
+
+
+def main() -> None:
+    for dtype in (np.float16, bfloat16, np.float32, np.float64):
+        for at_end in (True, False):
+            for n, d, m in [(1, 1, 1), (3, 5, 17), (16, 16, 16), (17, 33, 3), (33, 8, 65)]:
+                check(n, d, m, dtype, at_end)
+    print("within bounds")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""No operator touches memory beside its arrays."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from linattn import _config
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="protects pages as Linux does")
+@pytest.mark.parametrize("isa", _config.available_isas())
+def test_stays_within_bounds(isa):
+    script = Path(__file__).with_name("guarded.py")
+    code = f"import linattn, runpy; linattn.set_isa({isa!r}); runpy.run_path({str(script)!r}, "
+    code += "run_name='__main__')"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.stdout == "within bounds\n", f"exit code {run.returncode}\n{run.stderr}"
