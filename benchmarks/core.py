@@ -62,7 +62,7 @@ def ratio(
     threads: int = 1,
 ) -> None:
     """Add the time of a over that of b, each by the token (and head)."""
-    pair = interleave(a, b, rounds, threads)
+    pair = interleave(a, b, rounds, settle=threads > 1)
     per = tokens[1] / tokens[0]
     nanoseconds = pair.a / tokens[0] * 1e9, pair.b / tokens[1] * 1e9
     detail = f"{nanoseconds[0]:.0f} against {nanoseconds[1]:.0f} ns a token and head"

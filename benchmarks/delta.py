@@ -169,7 +169,7 @@ def onnx_runtime(report: Report, onnx: Any, rounds: int) -> None:
             ours = partial(linattn.delta, *operands[:4], out=out)
             want = truth(operands, backward=False)
             errors = _error(ours(), want), _error(theirs(), want)
-            pair = interleave(ours, theirs, rounds, count)
+            pair = interleave(ours, theirs, rounds, settle=count > 1)
         report.add(
             Row(
                 f"linattn / ONNX Runtime, {heads} heads, N = {n:,}, d = {d}, {many}",

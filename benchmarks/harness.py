@@ -7,6 +7,8 @@ A B A B, in one process, and the figure is the median of the ratios of neighbour
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import gc
 import multiprocessing
 import statistics
@@ -33,8 +35,8 @@ from cases import make as make
 
 #: Seconds one sample lasts at least: short calls are repeated to fill it.
 SAMPLE = 0.02
-#: Idle seconds before a sample where several threads run: a library's workers spin for a while
-#: after their last job and would take the next contender's core.
+#: Idle seconds before a sample: a library's workers spin or clear up for a while after their last
+#: job and would take the next contender's core.
 SETTLE = 0.05
 
 Call = Callable[[], Any]
@@ -51,21 +53,39 @@ class Pair:
     high: float
 
 
-def interleave(a: Call, b: Call, rounds: int, threads: int = 1) -> Pair:
-    """Time a and b in turn, ``rounds`` times each, after a warm-up of both."""
+def interleave(a: Call, b: Call, rounds: int, *, settle: bool = False) -> Pair:
+    """Time a and b in turn, ``rounds`` times each, after a warm-up of both.
+
+    With ``settle`` the machine is idle before each sample: for calls that leave threads at work.
+    """
+    _keep_memory()
     repeats = [_repeats(call) for call in (a, b)]
     gc.collect()
     times: list[tuple[float, float]] = []
     for _ in range(rounds):
         pair = []
         for call, count in zip((a, b), repeats, strict=True):
-            if threads > 1:
+            if settle:
                 time.sleep(SETTLE)
             pair.append(_sample(call, count))
         times.append((pair[0], pair[1]))
     ratios = [x / y for x, y in times]
     middle = [statistics.median(side) for side in zip(*times, strict=True)]
     return Pair(*middle, statistics.median(ratios), min(ratios), max(ratios))
+
+
+@functools.cache
+def _keep_memory() -> None:
+    """Have glibc hand freed memory on, not back to the system.
+
+    It decides by the sizes it has seen: clearing new pages would be part of one contender's
+    time and not of the other's, by chance.
+    """
+    trim_threshold, mmap_threshold = -1, -3
+    with contextlib.suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(trim_threshold, 2**31 - 1)
+        mallopt(mmap_threshold, 32 << 20)
 
 
 def best(call: Call, budget: float) -> float:

@@ -77,7 +77,7 @@ def frameworks(report: Report, forms: dict[str, Any], backward: bool, rounds: in
             continue
         for library, calls in form.rivals(operands, backward).items():
             label = fastest(calls)
-            pair = interleave(calls[label], ours, rounds)
+            pair = interleave(calls[label], ours, rounds, settle=True)
             report.add(
                 Row(
                     f"{library} / linattn, {what}",
@@ -121,7 +121,7 @@ def onnx_runtime(
     )
     want = truth(bench.name, operands)
     errors = _error(ours(), want), _error(theirs(), want)
-    pair = interleave(ours, theirs, rounds, count)
+    pair = interleave(ours, theirs, rounds, settle=count > 1)
     detail = f"{_nanoseconds(pair, bench)}; ONNX Runtime's error {errors[1]:.0e}"
     ratios = (pair.ratio, pair.low, pair.high)
     report.add(Row(what, *ratios, target=target, error=errors[0], detail=detail))
