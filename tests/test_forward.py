@@ -101,6 +101,20 @@ def test_last_row_of_causal_is_noncausal():
         np.testing.assert_allclose(last, whole, rtol=1e-12, atol=1e-13)
 
 
+def test_equal_terms_do_not_round_one_way_for_long():
+    """Sums of equal numbers, the worst there is for them, at lengths about the chunks'."""
+    rng = np.random.default_rng(0)
+    for n in (16, 256, 272, 1024, 4096):
+        for x in rng.uniform(0.1, 1, 8).astype("f4"):
+            for operator in (linattn.causal, linattn.noncausal):
+                for normalize in (True, False):
+                    operands = [np.full((n, width), x, "f4") for width in (64, 64, 16)]
+                    options = {"feature_map": "identity", "normalize": normalize}
+                    o = operator(*operands, **options)
+                    want = operator(*(y.astype("f8") for y in operands), **options)
+                    assert np.abs(o / want - 1).max() <= 32 * np.finfo("f4").eps / 2
+
+
 def test_constant_input_is_exact():
     """The mean of equal values is that value: rounding must not drift with the position."""
     ones = np.ones((300, 8), "f4")
