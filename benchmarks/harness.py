@@ -7,8 +7,6 @@ A B A B, in one process, and the figure is the median of the ratios of neighbour
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import gc
 import multiprocessing
 import statistics
@@ -58,7 +56,6 @@ def interleave(a: Call, b: Call, rounds: int, *, settle: bool = False) -> Pair:
 
     With ``settle`` the machine is idle before each sample: for calls that leave threads at work.
     """
-    _keep_memory()
     repeats = [_repeats(call) for call in (a, b)]
     gc.collect()
     times: list[tuple[float, float]] = []
@@ -72,20 +69,6 @@ def interleave(a: Call, b: Call, rounds: int, *, settle: bool = False) -> Pair:
     ratios = [x / y for x, y in times]
     middle = [statistics.median(side) for side in zip(*times, strict=True)]
     return Pair(*middle, statistics.median(ratios), min(ratios), max(ratios))
-
-
-@functools.cache
-def _keep_memory() -> None:
-    """Have glibc hand freed memory on, not back to the system.
-
-    It decides by the sizes it has seen: clearing new pages would be part of one contender's
-    time and not of the other's, by chance.
-    """
-    trim_threshold, mmap_threshold = -1, -3
-    with contextlib.suppress(AttributeError, OSError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(mmap_threshold, 32 << 20)
 
 
 def best(call: Call, budget: float) -> float:
