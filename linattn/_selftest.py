@@ -9,10 +9,21 @@ from collections.abc import Iterator
 import numpy as np
 
 import linattn
-from linattn import _config, _reference
+from linattn import _config, _reference, _reference_delta, _reference_softmax
 
 MAPS = ("identity", "relu", "elu", "softplus", "exp")
-OPERATORS = ("causal", "noncausal", "causal_backward", "noncausal_backward")
+#: By operator, the module of its twin.
+OPERATORS = {
+    name + direction: twins
+    for name, twins in (
+        ("causal", _reference),
+        ("noncausal", _reference),
+        ("delta", _reference_delta),
+        ("softmax_attention", _reference_softmax),
+        ("linformer", _reference_softmax),
+    )
+    for direction in ("", "_backward")
+}
 
 #: Largest error allowed, relative to the largest entry of the twin's answer (of all gradients
 #: together, as one alone may be a difference of nothing). Shapes here are short, so a wrong tile or
@@ -39,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             failures += len(failed)
             worst = max(error for _, error, _ in checks)
             verdict = f"{len(failed)} FAILED" if failed else "ok"
-            print(f"{isa:12} {operator:20} {len(checks):3} checks, worst {worst:.1e}  {verdict}")
+            print(f"{isa:12} {operator:26} {len(checks):3} checks, worst {worst:.1e}  {verdict}")
             for name, error in [c[:2] for c in checks] if args.verbose else failed:
                 print(f"    {name}: {error:.1e}")
     finally:
@@ -51,20 +62,38 @@ def run(args: argparse.Namespace) -> int:
 def _checks(operator: str) -> Iterator[tuple[str, float, bool]]:
     """(what was checked, error relative to the largest entry, whether it passed)."""
     rng = np.random.default_rng(0)
-    for (heads, n, d, m), dtype in itertools.product(SHAPES, TOLERANCE):
-        sizes = [(n, d), (n, d), (n, m), (n, m)]
-        arrays = [rng.standard_normal((heads, *size)).astype(dtype) for size in sizes]
-        operands = arrays if operator.endswith("backward") else arrays[:3]
+    for shape, dtype in itertools.product(SHAPES, TOLERANCE):
+        operands = [x.astype(dtype) for x in _operands(operator, shape, rng)]
+        for options in _options(operator):
+            got = getattr(linattn, operator)(*operands, **options)
+            want = getattr(OPERATORS[operator], operator)(*operands, **options)
+            error = _error(_tuple(got), _tuple(want))
+            name = " ".join([dtype, str(shape), *(f"{k}={v}" for k, v in options.items())])
+            yield name, error, error <= TOLERANCE[dtype]
+
+
+def _operands(operator: str, shape: tuple, rng: np.random.Generator) -> list[np.ndarray]:
+    heads, n, d, m = shape
+    q, k, v, grad_out = (rng.standard_normal((heads, n, width)) for width in (d, d, m, m))
+    operands = [q, k, v]
+    if operator.startswith("delta"):
+        k /= np.linalg.norm(k, axis=-1, keepdims=True)  # longer ones let the memory grow
+        operands.append(rng.random((heads, n)))
+    if operator.startswith("linformer"):
+        operands += [rng.standard_normal((n, 5)) / n for _ in range(2)]
+    return [*operands, grad_out] if operator.endswith("backward") else operands
+
+
+def _options(operator: str) -> Iterator[dict]:
+    if operator.startswith(("causal", "noncausal")):
         for feature_map, normalize in itertools.product(MAPS, (True, False)):
             # The signed weights of the identity can sum to nothing: no bound holds there.
-            if feature_map == "identity" and normalize:
-                continue
-            options = {"feature_map": feature_map, "normalize": normalize}
-            got = getattr(linattn, operator)(*operands, **options)
-            want = getattr(_reference, operator)(*operands, **options)
-            error = _error(_tuple(got), _tuple(want))
-            name = f"{dtype} {(heads, n, d, m)} {feature_map} normalize={normalize}"
-            yield name, error, error <= TOLERANCE[dtype]
+            if feature_map != "identity" or not normalize:
+                yield {"feature_map": feature_map, "normalize": normalize}
+    elif operator.startswith("softmax"):
+        yield from ({"causal": True}, {"causal": False})
+    else:
+        yield {}
 
 
 def _tuple(result: np.ndarray | tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
