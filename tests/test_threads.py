@@ -229,3 +229,12 @@ def test_ctrl_c(operator, count, heads):
         finally:
             process.kill()
     assert stdout.split() == ["interrupted", "alive"], stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities here")
+def test_leaves_the_callers_cpus_alone(threads):
+    """The workers keep off the caller's CPU; the caller may go where it could before."""
+    before = os.sched_getaffinity(0)
+    threads(2)
+    linattn.causal(*np.ones((3, 8, 512, 64), np.float32))
+    assert os.sched_getaffinity(0) == before
