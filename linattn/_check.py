@@ -358,14 +358,12 @@ def is_state(x: Any, normalize: Any) -> bool:
 
 def _fits(x: Any, lead: tuple, core: tuple, dtype: np.dtype, normalize: bool) -> bool:
     """Whether a state needs no closer look: decoding asks for every token."""
-    if not isinstance(x, tuple) or len(x) != 3 or x[2] is not None:
+    if not is_state(x, normalize):
         return False
     s, z = x[:2]
     if type(s) is not np.ndarray or s.dtype != dtype or s.shape != lead + core:
         return False
-    if not normalize or z is None:
-        return z is None and not normalize
-    return type(z) is np.ndarray and z.dtype == dtype and z.shape == lead + core[:-1]
+    return z is None or (type(z) is np.ndarray and z.dtype == dtype and z.shape == lead + core[:-1])
 
 
 def _broadcasts_to(shape: tuple, target: tuple) -> bool:

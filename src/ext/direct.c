@@ -33,6 +33,7 @@ la_gufunc_loop(char **args, npy_intp const *dimensions, npy_intp const *steps,
 }
 
 struct call {
+    struct la_loop *loop;
     const struct la_form *form;
     const char *types; /* of the loop's operands */
     int lead;          /* leading axes, those of the first operand */
@@ -48,7 +49,7 @@ struct call {
 
 /* The loop whose tokens have the dtype of q; 0 where there is none. */
 static int
-choose_loop(struct call *c, PyUFuncObject *gufunc, PyObject *q, void **loop)
+choose_loop(struct call *c, PyUFuncObject *gufunc, PyObject *q)
 {
     if (!PyArray_CheckExact(q)) {
         return 0;
@@ -56,8 +57,8 @@ choose_loop(struct call *c, PyUFuncObject *gufunc, PyObject *q, void **loop)
     for (int k = 0; k < gufunc->ntypes; k++) {
         const char *types = gufunc->types + k * gufunc->nargs;
         if (types[0] == PyArray_TYPE((PyArrayObject *)q)) {
-            *loop = gufunc->data[k];
-            c->form = ((struct la_loop *)*loop)->form;
+            c->loop = gufunc->data[k];
+            c->form = c->loop->form;
             c->types = types;
             c->lead = PyArray_NDIM((PyArrayObject *)q) - c->form->slots[0].rank;
             c->shape = PyArray_DIMS((PyArrayObject *)q);
@@ -166,14 +167,14 @@ set_steps(struct call *c)
 
 /* Runs the loop; where it is long, other Python threads may run meanwhile. */
 static void
-run(struct call *c, void *loop)
+run(struct call *c)
 {
     NPY_BEGIN_THREADS_DEF;
     if (c->dims[0] == 0) {
         return; /* as NumPy, which has nothing to do for an empty batch */
     }
     NPY_BEGIN_THREADS_THRESHOLDED(c->dims[0]);
-    la_gufunc_loop(c->data, c->dims, c->steps, loop);
+    la_gufunc_loop(c->data, c->dims, c->steps, c->loop);
     NPY_END_THREADS;
 }
 
@@ -187,9 +188,8 @@ la_direct(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     struct call c;
-    void *loop;
     PyObject *made = NULL;
-    int plain = choose_loop(&c, gufunc, args[1], &loop);
+    int plain = choose_loop(&c, gufunc, args[1]);
     memset(c.dims, -1, sizeof(c.dims));
     for (int i = 0; plain && i < nargs - 1; i++) {
         PyObject *x = args[1 + i];
@@ -210,7 +210,7 @@ la_direct(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
         Py_RETURN_NOTIMPLEMENTED;
     }
     set_steps(&c);
-    run(&c, loop);
+    run(&c);
     if (PyErr_Occurred()) {
         Py_XDECREF(made);
         return NULL;

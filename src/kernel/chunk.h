@@ -13,7 +13,8 @@ struct FN(span) {
     struct la_fetch *ahead;
 };
 
-/* The chunk at i, of up to `rows` out of n, in a scan that goes on at `next`. */
+/* The chunk at i, of up to `rows` out of n, in a scan that goes on at `next`; begins
+ * anew with what `ahead` asks for. */
 INLINE struct FN(span) FN(span)(ptrdiff_t i, ptrdiff_t rows, ptrdiff_t next,
                                 ptrdiff_t n, struct la_fetch *ahead)
 {
