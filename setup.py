@@ -7,6 +7,7 @@ import platform
 import sys
 import sysconfig
 from glob import glob
+from itertools import product
 
 import numpy
 from setuptools import Extension, setup
@@ -27,20 +28,22 @@ if MACHINE in ("x86_64", "amd64"):
 else:
     ISAS = {"generic": []}
 
+DTYPES = {"f32": [], "f64": [("LA_DOUBLE", None)]}
+
 COMMON = ["-std=gnu11", "-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
 # One rounding per multiply-add; nothing here loosens IEEE arithmetic otherwise.
 KERNEL = [*COMMON, "-ffp-contract=fast"]
 
 
 class BuildExt(build_ext):
-    """build_ext that also compiles src/kernel/kernels.c for every instruction set."""
+    """build_ext that also compiles src/kernel/kernels.c for every instruction set and dtype."""
 
     def build_extension(self, ext):
-        for isa, flags in ISAS.items():
+        for (isa, flags), (dtype, macros) in product(ISAS.items(), DTYPES.items()):
             ext.extra_objects += self.compiler.compile(
                 ["src/kernel/kernels.c"],
-                output_dir=f"{self.build_temp}/{isa}",
-                macros=[("LA_ISA", isa)],
+                output_dir=f"{self.build_temp}/{isa}_{dtype}",
+                macros=[("LA_ISA", isa), *macros],
                 extra_postargs=[*KERNEL, *flags],
                 depends=ext.depends,
             )

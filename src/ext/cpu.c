@@ -11,7 +11,9 @@
 #endif
 
 #if defined(__x86_64__)
-extern const struct la_table la_table_x86_64_v2, la_table_x86_64_v3, la_table_x86_64_v4;
+extern const struct la_table la_table_x86_64_v2_f32, la_table_x86_64_v2_f64,
+    la_table_x86_64_v3_f32, la_table_x86_64_v3_f64, la_table_x86_64_v4_f32,
+    la_table_x86_64_v4_f64;
 
 static int
 has_v2(void)
@@ -38,7 +40,7 @@ has_v4(void)
 
 #define CPU_INIT() __builtin_cpu_init() /* asks the operating system too (XGETBV) */
 #else
-extern const struct la_table la_table_generic;
+extern const struct la_table la_table_generic_f32, la_table_generic_f64;
 
 static int
 always(void)
@@ -51,17 +53,17 @@ always(void)
 
 static const struct isa {
     const char *name;
-    const struct la_table *table;
+    const struct la_table *tables[LA_NDTYPES];
     int (*usable)(void);
 } isas[] = {
 #if defined(__x86_64__)
-    {"x86-64-v4", &la_table_x86_64_v4, has_v4},
-    {"x86-64-v3", &la_table_x86_64_v3, has_v3},
-    {"x86-64-v2", &la_table_x86_64_v2, has_v2},
+    {"x86-64-v4", {&la_table_x86_64_v4_f32, &la_table_x86_64_v4_f64}, has_v4},
+    {"x86-64-v3", {&la_table_x86_64_v3_f32, &la_table_x86_64_v3_f64}, has_v3},
+    {"x86-64-v2", {&la_table_x86_64_v2_f32, &la_table_x86_64_v2_f64}, has_v2},
 #elif defined(__aarch64__)
-    {"neon", &la_table_generic, always},
+    {"neon", {&la_table_generic_f32, &la_table_generic_f64}, always},
 #else
-    {"generic", &la_table_generic, always},
+    {"generic", {&la_table_generic_f32, &la_table_generic_f64}, always},
 #endif
 };
 
@@ -70,7 +72,7 @@ enum { NISAS = sizeof(isas) / sizeof(isas[0]) };
 static const struct isa *usable[NISAS];
 static _Atomic(const struct isa *) selected;
 
-const struct la_table *
+int
 la_cpu_init(void)
 {
     CPU_INIT();
@@ -81,16 +83,16 @@ la_cpu_init(void)
         }
     }
     if (count == 0) {
-        return NULL;
+        return -1;
     }
     selected = usable[0];
-    return usable[0]->table;
+    return 0;
 }
 
 const struct la_table *
-la_cpu_table(void)
+la_cpu_table(enum la_dtype dtype)
 {
-    return atomic_load(&selected)->table;
+    return atomic_load(&selected)->tables[dtype];
 }
 
 const char *

@@ -4,12 +4,11 @@
 
 #include "../kernel/table.h"
 
-/* Picks the best instruction set of this CPU; NULL where even the baseline is
- * missing. */
-const struct la_table *la_cpu_init(void);
+/* Picks the best instruction set of this CPU; -1 where even the baseline is missing. */
+int la_cpu_init(void);
 
-/* The table in use. */
-const struct la_table *la_cpu_table(void);
+/* The kernels in use. */
+const struct la_table *la_cpu_table(enum la_dtype dtype);
 
 /* Name of the i-th instruction set built and usable here, best first, or NULL. */
 const char *la_cpu_isa(int i);

@@ -385,7 +385,7 @@ exec(PyObject *module)
         return -1;
     }
     if (!initialized) {
-        if (la_cpu_init() == NULL) {
+        if (la_cpu_init() < 0) {
             PyErr_SetString(PyExc_ImportError,
                             "linattn needs an x86-64-v2 CPU (SSE4.2 and POPCNT)");
             return -1;

@@ -312,8 +312,8 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
              void *data)
 {
     const struct la_loop *loop = data;
-    const struct la_table *table = la_cpu_table();
-    struct job job = {.kernel = &table->kernels[loop->op][loop->dtype],
+    const struct la_table *table = la_cpu_table(loop->dtype);
+    struct job job = {.kernel = &table->kernels[loop->op],
                       .dtype = loop->dtype,
                       .heads = dimensions[0],
                       .group = 1,

@@ -133,8 +133,7 @@ la_task_run(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
 {
     const struct la_task_loop *loop = data;
     const struct la_task_row *row = &la_task_rows[loop->task];
-    const struct la_task_kernel *kernel =
-        &la_cpu_table()->tasks[loop->task][loop->dtype];
+    const struct la_task_kernel *kernel = &la_cpu_table(loop->dtype)->tasks[loop->task];
     struct job job = {.run = kernel->run};
     const size_t heads = read_call(&job, row, args, dimensions, steps);
     const ptrdiff_t n = job.task.dim[0];

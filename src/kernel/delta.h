@@ -11,227 +11,231 @@
  * beta is a number a row or one a channel; columns of V never meet.  About 6 n d m
  * flops and the triangles.  Scratch: the state, d m numbers, and a few chunks.
  * Nothing of row j > i reaches row i. */
+#ifndef LA_DELTA_H
+#define LA_DELTA_H
+
+#include "scan.h"
 
 /* Short chunks, for the triangles cost rows (2 d + 2 m) a token.  Of d alone, for a
  * panel must give the bits of the whole. */
 static ptrdiff_t
-FN(delta_chunk)(ptrdiff_t d)
+delta_chunk(ptrdiff_t d)
 {
     return d <= 128 ? 16 : 32;
 }
 
 INLINE void
-FN(tile_load)(vec c[][NR], const int nr, const T *x, ptrdiff_t ld)
+tile_load(vec c[][NR], const int nr, const T *x, ptrdiff_t ld)
 {
     LA_EACH(i, MR) {
         LA_EACH(j, nr) {
-            c[i][j] = FN(load)(&x[i * ld + j * VL]);
+            c[i][j] = vload(&x[i * ld + j * VL]);
         }
     }
 }
 
 INLINE void
-FN(tile_store)(T *x, ptrdiff_t ld, vec c[][NR], const int nr)
+tile_store(T *x, ptrdiff_t ld, vec c[][NR], const int nr)
 {
     LA_EACH(i, MR) {
         LA_EACH(j, nr) {
-            FN(store)(&x[i * ld + j * VL], c[i][j]);
+            vstore(&x[i * ld + j * VL], c[i][j]);
         }
     }
 }
 
 /* Rows of a block that are write strengths: per token, one vector that holds the
  * number in every lane stands for all columns (step 0). */
-struct FN(strength) {
+struct strength {
     T *x;
     ptrdiff_t ld, step;
 };
 
 INLINE vec
-FN(strength_at)(const struct FN(strength) * beta, ptrdiff_t i, ptrdiff_t col)
+strength_at(const struct strength *beta, ptrdiff_t i, ptrdiff_t col)
 {
-    return FN(load)(&beta->x[i * beta->ld + col * beta->step]);
+    return vload(&beta->x[i * beta->ld + col * beta->step]);
 }
 
 /* beta of the tokens t; 0 where no key exists. */
 static void
-FN(load_strength)(const struct la_head *h, struct FN(span) t,
-                  const struct FN(strength) * beta)
+load_strength(const struct la_head *h, struct span t, const struct strength *beta)
 {
-    const ptrdiff_t all = FN(round_up)(t.rows, MR);
-    t.rows = FN(keys_left)(h, t);
-    FN(load_plain)(beta->x, beta->ld, &h->beta, t, beta->step ? h->m : 1);
+    const ptrdiff_t all = round_up(t.rows, MR);
+    t.rows = keys_left(h, t);
+    load_plain(beta->x, beta->ld, &h->beta, t, beta->step ? h->m : 1);
     for (ptrdiff_t r = 0; beta->step == 0 && r < t.rows; r++) {
         T *row = beta->x + r * beta->ld;
-        FN(store)(row, FN(set1)(row[0]));
+        vstore(row, vset1(row[0]));
     }
-    FN(clear_rows)(beta->x, beta->ld, t.rows, all);
+    clear_rows(beta->x, beta->ld, t.rows, all);
 }
 
-static struct FN(strength)
-    FN(take_strength)(struct FN(arena) * arena, const struct la_head *h, ptrdiff_t rows)
+static struct strength
+take_strength(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
-    const ptrdiff_t step = h->beta.cs != 0, ld = step ? FN(ld)(h->m) : VL;
-    return (struct FN(strength)){FN(take)(arena, rows * ld), ld, step};
+    const ptrdiff_t step = h->beta.cs != 0, ld = step ? row_step(h->m) : VL;
+    return (struct strength){take(arena, rows * ld), ld, step};
 }
 
 /* b = phi(k) of the tokens t; 0 where no key exists. */
 static void
-FN(load_features)(const struct la_head *h, struct FN(span) t, T *b, ptrdiff_t ldd)
+load_features(const struct la_head *h, struct span t, T *b, ptrdiff_t ldd)
 {
-    const ptrdiff_t all = FN(round_up)(t.rows, MR);
-    t.rows = FN(keys_left)(h, t);
-    FN(load_mapped)(b, ldd, &h->k, t, h->d, h->map);
-    FN(clear_rows)(b, ldd, t.rows, all);
+    const ptrdiff_t all = round_up(t.rows, MR);
+    t.rows = keys_left(h, t);
+    load_mapped(b, ldd, &h->k, t, h->d, h->map);
+    clear_rows(b, ldd, t.rows, all);
 }
 
 /* The values of the tokens t: where they lie, if that is as whole vectors and all
  * exist, or their copy in the block. */
 static struct la_array
-FN(values)(const struct la_head *h, struct FN(span) t, T *block, ptrdiff_t ldm)
+values(const struct la_head *h, struct span t, T *block, ptrdiff_t ldm)
 {
     struct la_array v = h->v;
-    struct FN(span) some = t;
-    some.rows = FN(keys_left)(h, t);
+    struct span some = t;
+    some.rows = keys_left(h, t);
     if (v.type == LA_NATIVE && v.cs == (ptrdiff_t)sizeof(T) && h->m % VL == 0 &&
         some.rows == t.rows && t.rows % MR == 0) {
-        FN(look_ahead)(&v, t, h->m);
+        look_ahead(&v, t, h->m);
         v.data += t.first * v.rs;
         return v;
     }
-    FN(load_plain)(block, ldm, &h->v, some, h->m);
-    FN(clear_rows)(block, ldm, some.rows, FN(round_up)(t.rows, MR));
+    load_plain(block, ldm, &h->v, some, h->m);
+    clear_rows(block, ldm, some.rows, round_up(t.rows, MR));
     return (struct la_array){(char *)block, ldm * (ptrdiff_t)sizeof(T), sizeof(T),
                              LA_NATIVE};
 }
 
 /* One chunk on its way through the columns of the state. */
-struct FN(writing) {
-    struct FN(scan) read;  /* B S, with A S below it where outputs are wanted */
-    struct FN(scan) write; /* S += B^T U */
-    ptrdiff_t rows, keys;  /* tokens, a multiple of MR; those that have a key */
-    const T *l, *p;        /* stril(B B^T), tril(A B^T) or NULL; (rows, ldx) */
+struct writing {
+    struct scan read;     /* B S, with A S below it where outputs are wanted */
+    struct scan write;    /* S += B^T U */
+    ptrdiff_t rows, keys; /* tokens, a multiple of MR; those that have a key */
+    const T *l, *p;       /* stril(B B^T), tril(A B^T) or NULL; (rows, ldx) */
     ptrdiff_t ldx;
     struct la_array v; /* its rows, by whole vectors */
     T *u, *e;          /* (rows, ldm); e is NULL where errors are not wanted */
     ptrdiff_t ldm;
-    struct FN(strength) beta;
+    struct strength beta;
 };
 
 /* U, and E, of one column tile, MR rows at a time: what earlier rows take away as a
  * product, then the MR rows among themselves, in registers. */
 INLINE void
-FN(substitute)(const struct FN(writing) * c, ptrdiff_t col, const int nr)
+substitute(const struct writing *c, ptrdiff_t col, const int nr)
 {
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         const T *l = c->l + i * c->ldx;
         const char *v = c->v.data + i * c->v.rs + col * (ptrdiff_t)sizeof(T);
         vec y[MR][NR];
-        FN(tile_load)(y, nr, c->read.o + i * c->read.ldo + col, c->read.ldo);
-        FN(tile)(y, MR, nr, l, c->ldx, 1, c->u + col, c->ldm, i);
+        tile_load(y, nr, c->read.o + i * c->read.ldo + col, c->read.ldo);
+        tile(y, MR, nr, l, c->ldx, 1, c->u + col, c->ldm, i);
         LA_EACH(r, MR) {
             LA_EACH(j, nr) {
-                const vec e = FN(load_any)(v + r * c->v.rs + j * LA_VBYTES) - y[r][j];
+                const vec e = vload_any(v + r * c->v.rs + j * LA_VBYTES) - y[r][j];
                 if (c->e != NULL) {
-                    FN(store)(&c->e[(i + r) * c->ldm + col + j * VL], e);
+                    vstore(&c->e[(i + r) * c->ldm + col + j * VL], e);
                 }
-                y[r][j] = FN(strength_at)(&c->beta, i + r, col + j * VL) * e;
+                y[r][j] = strength_at(&c->beta, i + r, col + j * VL) * e;
                 if (i + r >= c->keys) {
                     y[r][j] = (vec){0}; /* 0 times what an earlier row blew up */
                 }
             }
             LA_UNROLL
             for (int t = r + 1; t < MR; t++) {
-                const vec x = FN(set1)(l[t * c->ldx + i + r]);
+                const vec x = vset1(l[t * c->ldx + i + r]);
                 LA_EACH(j, nr) {
-                    y[t][j] = FN(fma)(x, y[r][j], y[t][j]);
+                    y[t][j] = vfma(x, y[r][j], y[t][j]);
                 }
             }
         }
-        FN(tile_store)(c->u + i * c->ldm + col, c->ldm, y, nr);
+        tile_store(c->u + i * c->ldm + col, c->ldm, y, nr);
     }
 }
 
 /* O of one column tile: what it holds, A S, plus tril(A B^T) U.  A later row is
  * skipped, not multiplied by zero: it may hold a NaN. */
 INLINE void
-FN(attend)(const struct FN(writing) * c, ptrdiff_t col, const int nr)
+attend(const struct writing *c, ptrdiff_t col, const int nr)
 {
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         const T *p = c->p + i * c->ldx, *u = c->u + i * c->ldm + col;
         T *o = c->read.o + (c->rows + i) * c->read.ldo + col;
         vec y[MR][NR];
-        FN(tile_load)(y, nr, o, c->read.ldo);
-        FN(tile)(y, MR, nr, p, c->ldx, 1, c->u + col, c->ldm, i);
+        tile_load(y, nr, o, c->read.ldo);
+        tile(y, MR, nr, p, c->ldx, 1, c->u + col, c->ldm, i);
         LA_EACH(t, MR) {
             LA_UNROLL
             for (int r = t; r < MR; r++) {
-                const vec x = FN(set1)(p[r * c->ldx + i + t]);
+                const vec x = vset1(p[r * c->ldx + i + t]);
                 LA_EACH(j, nr) {
-                    y[r][j] = FN(fma)(x, FN(load)(&u[t * c->ldm + j * VL]), y[r][j]);
+                    y[r][j] = vfma(x, vload(&u[t * c->ldm + j * VL]), y[r][j]);
                 }
             }
         }
-        FN(tile_store)(o, c->read.ldo, y, nr);
+        tile_store(o, c->read.ldo, y, nr);
     }
 }
 
 INLINE void
-FN(delta_tile)(const struct FN(writing) * c, ptrdiff_t col, const int nr)
+delta_tile(const struct writing *c, ptrdiff_t col, const int nr)
 {
-    FN(sweep_tile)(&c->read, col, LA_READ, nr);
-    FN(substitute)(c, col, nr);
+    sweep_tile(&c->read, col, LA_READ, nr);
+    substitute(c, col, nr);
     if (c->p != NULL) {
-        FN(attend)(c, col, nr);
+        attend(c, col, nr);
     }
-    FN(sweep_tile)(&c->write, col, LA_WRITE, nr);
+    sweep_tile(&c->write, col, LA_WRITE, nr);
 }
 
 /* E and U of a chunk, its outputs where wanted, and the state behind it. */
 static void
-FN(delta_columns)(const struct FN(writing) * c)
+delta_columns(const struct writing *c)
 {
-    LA_BY_TILES(c->read.W, FN(delta_tile)(c, col, nr));
+    LA_BY_TILES(c->read.W, delta_tile(c, col, nr));
 }
 
-struct FN(delta_room) {
+struct delta_room {
     ptrdiff_t rows, ldd, ldm;
     T *ba, *v, *o, *l, *p, *s, *scale;
-    struct FN(strength) beta;
+    struct strength beta;
     size_t bytes;
 };
 
-static struct FN(delta_room) FN(delta_room)(const struct la_head *h, void *scratch)
+static struct delta_room
+delta_room(const struct la_head *h, void *scratch)
 {
-    struct FN(delta_room) r;
-    struct FN(arena) arena = {scratch, 0};
-    r.rows = FN(delta_chunk)(h->d);
-    r.ldd = FN(ld)(h->d);
-    r.ldm = FN(ld)(h->m);
-    r.ba = FN(take)(&arena, 2 * r.rows * r.ldd);
-    r.v = FN(take)(&arena, r.rows * r.ldm);
-    r.o = FN(take)(&arena, 2 * r.rows * r.ldm);
-    r.l = FN(take)(&arena, r.rows * r.rows);
-    r.p = FN(take)(&arena, r.rows * r.rows);
-    r.s = FN(take)(&arena, FN(state_size)(h->d, h->m));
-    r.scale = FN(take)(&arena, r.rows);
-    r.beta = FN(take_strength)(&arena, h, r.rows);
+    struct delta_room r;
+    struct arena arena = {scratch, 0};
+    r.rows = delta_chunk(h->d);
+    r.ldd = row_step(h->d);
+    r.ldm = row_step(h->m);
+    r.ba = take(&arena, 2 * r.rows * r.ldd);
+    r.v = take(&arena, r.rows * r.ldm);
+    r.o = take(&arena, 2 * r.rows * r.ldm);
+    r.l = take(&arena, r.rows * r.rows);
+    r.p = take(&arena, r.rows * r.rows);
+    r.s = take(&arena, state_size(h->d, h->m));
+    r.scale = take(&arena, r.rows);
+    r.beta = take_strength(&arena, h, r.rows);
     r.bytes = arena.used;
     return r;
 }
 
 static size_t
-FN(delta_scratch)(const struct la_head *h)
+delta_scratch(const struct la_head *h)
 {
-    return FN(delta_room)(h, NULL).bytes;
+    return delta_room(h, NULL).bytes;
 }
 
 /* x = tril(a b^T), (rows, rows); its upper half holds anything. */
 static void
-FN(triangle)(T *x, ptrdiff_t ldx, const T *a, const T *b, ptrdiff_t ld, ptrdiff_t rows,
-             ptrdiff_t cols)
+triangle(T *x, ptrdiff_t ldx, const T *a, const T *b, ptrdiff_t ld, ptrdiff_t rows,
+         ptrdiff_t cols)
 {
-    const struct FN(scan) c = {
+    const struct scan c = {
         .rows = rows,
         .K = cols,
         .a = a,
@@ -241,17 +245,17 @@ FN(triangle)(T *x, ptrdiff_t ldx, const T *a, const T *b, ptrdiff_t ld, ptrdiff_
         .x = x,
         .ldx = ldx,
     };
-    FN(scores)(&c);
+    scores(&c);
 }
 
 static int
-FN(delta)(const struct la_head *h)
+delta(const struct la_head *h)
 {
-    const struct FN(delta_room) r = FN(delta_room)(h, h->scratch);
+    const struct delta_room r = delta_room(h, h->scratch);
     struct la_fetch ahead = {0};
-    const struct FN(scan)
-        state = {.K = h->d, .W = FN(round_up)(h->m, VL), .s = r.s, .ahead = &ahead};
-    struct FN(writing) c = {
+    const struct scan state = {
+        .K = h->d, .W = round_up(h->m, VL), .s = r.s, .ahead = &ahead};
+    struct writing c = {
         .read = state,
         .write = state,
         .l = r.l,
@@ -266,27 +270,29 @@ FN(delta)(const struct la_head *h)
     c.read.o = r.o;
     c.read.ldo = c.write.ldv = r.ldm;
     c.write.v = r.o;
-    FN(load_state)(r.s, &h->s0, h->d, h->m);
-    FN(factors)(h, r.scale, r.rows);
+    load_state(r.s, &h->s0, h->d, h->m);
+    factors(h, r.scale, r.rows);
     for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct FN(span) t = FN(span)(i, r.rows, i + r.rows, h->n, &ahead);
-        c.rows = c.write.rows = FN(round_up)(t.rows, MR);
+        const struct span t = span(i, r.rows, i + r.rows, h->n, &ahead);
+        c.rows = c.write.rows = round_up(t.rows, MR);
         c.read.rows = 2 * c.rows;
-        c.keys = FN(keys_left)(h, t);
+        c.keys = keys_left(h, t);
         T *const a = r.ba + c.rows * r.ldd;
-        FN(load_features)(h, t, r.ba, r.ldd);
-        c.v = FN(values)(h, t, r.v, r.ldm);
-        FN(load_strength)(h, t, &r.beta);
-        FN(load_mapped)(a, r.ldd, &h->q, t, h->d, h->map);
-        FN(look_ahead)(&h->o, t, h->m);
-        FN(triangle)(r.l, r.rows, r.ba, r.ba, r.ldd, c.rows, h->d);
-        FN(triangle)(r.p, r.rows, a, r.ba, r.ldd, c.rows, h->d);
-        FN(delta_columns)(&c);
-        FN(store_rows)(&h->o, t, h->m, r.o + c.rows * r.ldm, r.ldm, r.scale);
+        load_features(h, t, r.ba, r.ldd);
+        c.v = values(h, t, r.v, r.ldm);
+        load_strength(h, t, &r.beta);
+        load_mapped(a, r.ldd, &h->q, t, h->d, h->map);
+        look_ahead(&h->o, t, h->m);
+        triangle(r.l, r.rows, r.ba, r.ba, r.ldd, c.rows, h->d);
+        triangle(r.p, r.rows, a, r.ba, r.ldd, c.rows, h->d);
+        delta_columns(&c);
+        store_rows(&h->o, t, h->m, r.o + c.rows * r.ldm, r.ldm, r.scale);
     }
-    FN(store_state)(&h->s1, r.s, h->d, h->m);
+    store_state(&h->s1, r.s, h->d, h->m);
     return 0;
 }
+
+#endif

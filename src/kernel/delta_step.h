@@ -6,43 +6,46 @@
  * with a = phi(q), b = phi(k).  6 d m flops: both products with the state before the
  * token are summed on its one way into cache, and the update finds it there.  Where
  * no s0 is given the state is updated in place, in s1. */
+#ifndef LA_DELTA_STEP_H
+#define LA_DELTA_STEP_H
 
-struct FN(delta_step_room) {
+#include "delta.h"
+
+struct delta_step_room {
     ptrdiff_t ldd, ldm;
     T *a, *b, *v, *o, *dot, *scale;
-    struct FN(strength) beta;
+    struct strength beta;
     size_t bytes;
 };
 
-static struct FN(delta_step_room)
-    FN(delta_step_room)(const struct la_head *h, void *scratch)
+static struct delta_step_room
+delta_step_room(const struct la_head *h, void *scratch)
 {
-    struct FN(delta_step_room) r;
-    struct FN(arena) arena = {scratch, 0};
-    r.ldd = FN(ld)(h->d);
-    r.ldm = FN(ld)(h->m);
-    r.a =
-        FN(take)(&arena, MR * r.ldd); /* blocks are whole tiles, of a single row too */
-    r.b = FN(take)(&arena, MR * r.ldd);
-    r.v = FN(take)(&arena, MR * r.ldm);
-    r.beta = FN(take_strength)(&arena, h, MR);
-    r.o = FN(take)(&arena, r.ldm);
-    r.dot = FN(take)(&arena, VL);
-    r.scale = FN(take)(&arena, VL);
+    struct delta_step_room r;
+    struct arena arena = {scratch, 0};
+    r.ldd = row_step(h->d);
+    r.ldm = row_step(h->m);
+    r.a = take(&arena, MR * r.ldd); /* blocks are whole tiles, of a single row too */
+    r.b = take(&arena, MR * r.ldd);
+    r.v = take(&arena, MR * r.ldm);
+    r.beta = take_strength(&arena, h, MR);
+    r.o = take(&arena, r.ldm);
+    r.dot = take(&arena, VL);
+    r.scale = take(&arena, VL);
     r.bytes = arena.used;
     return r;
 }
 
 static size_t
-FN(delta_step_scratch)(const struct la_head *h)
+delta_step_scratch(const struct la_head *h)
 {
-    return FN(delta_step_room)(h, NULL).bytes;
+    return delta_step_room(h, NULL).bytes;
 }
 
 /* u, o and to = from + b u^T, nr vectors of columns from j on. */
 INLINE void
-FN(delta_step_tile)(const struct FN(delta_step_room) * r, const struct la_array *from,
-                    const struct la_array *to, ptrdiff_t d, ptrdiff_t j, const int nr)
+delta_step_tile(const struct delta_step_room *r, const struct la_array *from,
+                const struct la_array *to, ptrdiff_t d, ptrdiff_t j, const int nr)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
     vec x[NR], y[NR];
@@ -51,34 +54,34 @@ FN(delta_step_tile)(const struct FN(delta_step_room) * r, const struct la_array 
     }
     for (ptrdiff_t i = 0; i < d; i++) {
         const char *in = from->data + i * from->rs + byte;
-        const vec a = FN(set1)(r->a[i]), b = FN(set1)(r->b[i]);
+        const vec a = vset1(r->a[i]), b = vset1(r->b[i]);
         LA_EACH(t, nr) {
-            const vec s = FN(load_any)(in + t * LA_VBYTES);
-            x[t] = FN(fma)(b, s, x[t]);
-            y[t] = FN(fma)(a, s, y[t]);
+            const vec s = vload_any(in + t * LA_VBYTES);
+            x[t] = vfma(b, s, x[t]);
+            y[t] = vfma(a, s, y[t]);
         }
     }
-    const vec dot = FN(set1)(r->dot[0]);
+    const vec dot = vset1(r->dot[0]);
     LA_EACH(t, nr) {
         const ptrdiff_t col = j + t * VL;
-        x[t] = FN(strength_at)(&r->beta, 0, col) * (FN(load)(&r->v[col]) - x[t]);
-        FN(store)(&r->o[col], y[t] + dot * x[t]);
+        x[t] = strength_at(&r->beta, 0, col) * (vload(&r->v[col]) - x[t]);
+        vstore(&r->o[col], y[t] + dot * x[t]);
     }
     for (ptrdiff_t i = 0; i < d; i++) {
         const char *in = from->data + i * from->rs + byte;
         char *out = to->data + i * to->rs + byte;
-        const vec b = FN(set1)(r->b[i]);
+        const vec b = vset1(r->b[i]);
         LA_EACH(t, nr) {
-            const vec s = FN(load_any)(in + t * LA_VBYTES) + b * x[t];
-            *(FN(vec_any) *)(out + t * LA_VBYTES) = (FN(vec_any))s;
+            const vec s = vload_any(in + t * LA_VBYTES) + b * x[t];
+            *(vec_any *)(out + t * LA_VBYTES) = (vec_any)s;
         }
     }
 }
 
 /* The same for one column, at any stride. */
 static void
-FN(delta_step_column)(const struct FN(delta_step_room) * r, const struct la_array *from,
-                      const struct la_array *to, ptrdiff_t d, ptrdiff_t j)
+delta_step_column(const struct delta_step_room *r, const struct la_array *from,
+                  const struct la_array *to, ptrdiff_t d, ptrdiff_t j)
 {
     const char *in = from->data + j * from->cs;
     char *out = to->data + j * to->cs;
@@ -98,28 +101,30 @@ FN(delta_step_column)(const struct FN(delta_step_room) * r, const struct la_arra
 }
 
 static int
-FN(delta_step)(const struct la_head *h)
+delta_step(const struct la_head *h)
 {
-    const struct FN(delta_step_room) r = FN(delta_step_room)(h, h->scratch);
+    const struct delta_step_room r = delta_step_room(h, h->scratch);
     const struct la_array *from = h->s0.data ? &h->s0 : &h->s1, *to = &h->s1;
     const int unit = from->cs == (ptrdiff_t)sizeof(T) && to->cs == (ptrdiff_t)sizeof(T);
-    const struct FN(span) one = FN(rows_from)(0, 1);
+    const struct span one = rows_from(0, 1);
     ptrdiff_t j = 0;
-    FN(load_mapped)(r.a, r.ldd, &h->q, one, h->d, h->map);
-    FN(load_mapped)(r.b, r.ldd, &h->k, one, h->d, h->map);
-    FN(load_plain)(r.v, r.ldm, &h->v, one, h->m);
-    FN(load_strength)(h, one, &r.beta);
-    FN(row_dots)(r.dot, r.a, r.ldd, r.b, r.ldd, 1, r.ldd);
+    load_mapped(r.a, r.ldd, &h->q, one, h->d, h->map);
+    load_mapped(r.b, r.ldd, &h->k, one, h->d, h->map);
+    load_plain(r.v, r.ldm, &h->v, one, h->m);
+    load_strength(h, one, &r.beta);
+    row_dots(r.dot, r.a, r.ldd, r.b, r.ldd, 1, r.ldd);
     for (; unit && j + NR * VL <= h->m; j += NR * VL) {
-        FN(delta_step_tile)(&r, from, to, h->d, j, NR);
+        delta_step_tile(&r, from, to, h->d, j, NR);
     }
     for (; unit && j + VL <= h->m; j += VL) {
-        FN(delta_step_tile)(&r, from, to, h->d, j, 1);
+        delta_step_tile(&r, from, to, h->d, j, 1);
     }
     for (; j < h->m; j++) {
-        FN(delta_step_column)(&r, from, to, h->d, j);
+        delta_step_column(&r, from, to, h->d, j);
     }
-    FN(factors)(h, r.scale, 1);
-    FN(store_rows)(&h->o, one, h->m, r.o, r.ldm, r.scale);
+    factors(h, r.scale, 1);
+    store_rows(&h->o, one, h->m, r.o, r.ldm, r.scale);
     return 0;
 }
+
+#endif

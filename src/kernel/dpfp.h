@@ -4,10 +4,14 @@
  *   dpfp:  r = relu([x, -x]),  y = (r[j] r[(j - i) mod 2d], i = 1..nu), f = 2 d nu
  *                                                       Schlag et al. 2021, eq. 37-38
  * Scratch: a few blocks of rows, a few rows for dpfp. */
+#ifndef LA_DPFP_H
+#define LA_DPFP_H
+
+#include "scan.h"
 
 /* A scalar operand. */
 INLINE T
-FN(number)(const struct la_array *x)
+number_of(const struct la_array *x)
 {
     T y;
     memcpy(&y, x->data, sizeof(y));
@@ -15,53 +19,55 @@ FN(number)(const struct la_array *x)
 }
 
 INLINE vec *
-FN(at)(T *p)
+at(T *p)
 {
     return (vec *)p;
 }
 
 /* Rows from the i-th of a task on, at most LA_BLOCK. */
-INLINE struct FN(span) FN(task_span)(const struct la_task *t, ptrdiff_t i)
+INLINE struct span
+task_span(const struct la_task *t, ptrdiff_t i)
 {
     const ptrdiff_t first = t->first + i;
-    return FN(span)(first, LA_BLOCK, first + LA_BLOCK, t->first + t->rows, NULL);
+    return span(first, LA_BLOCK, first + LA_BLOCK, t->first + t->rows, NULL);
 }
 
-struct FN(share_room) {
+struct share_room {
     ptrdiff_t ld;
     T *y, *g, *ones, *sum, *dot;
     size_t bytes;
 };
 
-static struct FN(share_room) FN(cut_share)(const struct la_task *t)
+static struct share_room
+cut_share(const struct la_task *t)
 {
-    struct FN(share_room) r = {.ld = FN(ld)(t->dim[1])};
-    struct FN(arena) arena = {t->scratch, 0};
-    r.y = FN(take)(&arena, LA_BLOCK * r.ld);
-    r.g = FN(take)(&arena, LA_BLOCK * r.ld);
-    r.ones = FN(take)(&arena, r.ld);
-    r.sum = FN(take)(&arena, LA_BLOCK);
-    r.dot = FN(take)(&arena, LA_BLOCK);
+    struct share_room r = {.ld = row_step(t->dim[1])};
+    struct arena arena = {t->scratch, 0};
+    r.y = take(&arena, LA_BLOCK * r.ld);
+    r.g = take(&arena, LA_BLOCK * r.ld);
+    r.ones = take(&arena, r.ld);
+    r.sum = take(&arena, LA_BLOCK);
+    r.dot = take(&arena, LA_BLOCK);
     r.bytes = arena.used;
     return r;
 }
 
 static size_t
-FN(share_room)(const struct la_task *t)
+share_room(const struct la_task *t)
 {
     struct la_task dry = *t;
     dry.scratch = NULL;
-    return FN(cut_share)(&dry).bytes;
+    return cut_share(&dry).bytes;
 }
 
 /* sum_i = 1 / (sum of row i of y + eps) */
 static void
-FN(shares)(const struct FN(share_room) * r, ptrdiff_t rows, T eps)
+shares(const struct share_room *r, ptrdiff_t rows, T eps)
 {
     for (ptrdiff_t j = 0; j < r->ld; j++) {
         r->ones[j] = 1;
     }
-    FN(row_dots)(r->sum, r->y, r->ld, r->ones, 0, rows, r->ld);
+    row_dots(r->sum, r->y, r->ld, r->ones, 0, rows, r->ld);
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T sum = r->sum[i] + eps;
         r->sum[i] = sum == 0 ? 0 : 1 / sum;
@@ -69,83 +75,84 @@ FN(shares)(const struct FN(share_room) * r, ptrdiff_t rows, T eps)
 }
 
 static int
-FN(task_share)(const struct la_task *t)
+task_share(const struct la_task *t)
 {
-    const struct FN(share_room) r = FN(cut_share)(t);
+    const struct share_room r = cut_share(t);
     for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
-        const struct FN(span) some = FN(task_span)(t, i);
-        FN(load_plain)(r.y, r.ld, &t->x[0], some, t->dim[1]);
-        FN(shares)(&r, some.rows, FN(number)(&t->x[1]));
-        FN(store_rows)(&t->x[2], some, t->dim[1], r.y, r.ld, r.sum);
+        const struct span some = task_span(t, i);
+        load_plain(r.y, r.ld, &t->x[0], some, t->dim[1]);
+        shares(&r, some.rows, number_of(&t->x[1]));
+        store_rows(&t->x[2], some, t->dim[1], r.y, r.ld, r.sum);
     }
     return 0;
 }
 
 /* dy = (g - g.(y / sum)) / sum */
 static int
-FN(task_share_backward)(const struct la_task *t)
+task_share_backward(const struct la_task *t)
 {
-    const struct FN(share_room) r = FN(cut_share)(t);
+    const struct share_room r = cut_share(t);
     for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
-        const struct FN(span) some = FN(task_span)(t, i);
-        FN(load_plain)(r.y, r.ld, &t->x[0], some, t->dim[1]);
-        FN(load_plain)(r.g, r.ld, &t->x[1], some, t->dim[1]);
-        FN(shares)(&r, some.rows, FN(number)(&t->x[2]));
-        FN(row_dots)(r.dot, r.g, r.ld, r.y, r.ld, some.rows, r.ld);
+        const struct span some = task_span(t, i);
+        load_plain(r.y, r.ld, &t->x[0], some, t->dim[1]);
+        load_plain(r.g, r.ld, &t->x[1], some, t->dim[1]);
+        shares(&r, some.rows, number_of(&t->x[2]));
+        row_dots(r.dot, r.g, r.ld, r.y, r.ld, some.rows, r.ld);
         for (ptrdiff_t l = 0; l < some.rows; l++) {
-            const vec mean = FN(set1)(r.dot[l] * r.sum[l]);
+            const vec mean = vset1(r.dot[l] * r.sum[l]);
             for (ptrdiff_t j = 0; j < r.ld; j += VL) {
-                *FN(at)(&r.g[l * r.ld + j]) -= mean;
+                *at(&r.g[l * r.ld + j]) -= mean;
             }
         }
-        FN(store_rows)(&t->x[3], some, t->dim[1], r.g, r.ld, r.sum);
+        store_rows(&t->x[3], some, t->dim[1], r.g, r.ld, r.sum);
     }
     return 0;
 }
 
 /* Rows of 2d numbers, with nu more on a side where indices wrap, and a vector's room.
  */
-struct FN(dpfp_room) {
+struct dpfp_room {
     ptrdiff_t width, nu;
     T *x, *r, *y, *product, *dr;
     size_t bytes;
 };
 
-static struct FN(dpfp_room) FN(cut_dpfp)(const struct la_task *t)
+static struct dpfp_room
+cut_dpfp(const struct la_task *t)
 {
     const ptrdiff_t width = 2 * t->dim[1];
-    struct FN(dpfp_room) r = {.width = width, .nu = width ? t->dim[2] / width : 0};
-    struct FN(arena) arena = {t->scratch, 0};
-    r.x = FN(take)(&arena, width + VL);
-    r.r = FN(take)(&arena, width + r.nu + VL);
-    r.y = FN(take)(&arena, t->dim[2] + VL);
-    r.product = FN(take)(&arena, width + r.nu + VL);
-    r.dr = FN(take)(&arena, width + VL);
+    struct dpfp_room r = {.width = width, .nu = width ? t->dim[2] / width : 0};
+    struct arena arena = {t->scratch, 0};
+    r.x = take(&arena, width + VL);
+    r.r = take(&arena, width + r.nu + VL);
+    r.y = take(&arena, t->dim[2] + VL);
+    r.product = take(&arena, width + r.nu + VL);
+    r.dr = take(&arena, width + VL);
     r.bytes = arena.used;
     return r;
 }
 
 static size_t
-FN(dpfp_room)(const struct la_task *t)
+dpfp_room(const struct la_task *t)
 {
     struct la_task dry = *t;
     dry.scratch = NULL;
-    return FN(cut_dpfp)(&dry).bytes;
+    return cut_dpfp(&dry).bytes;
 }
 
 /* r[nu + j] = relu([x, -x])[j], and r[0..nu) the same continued to the left. */
 static void
-FN(rectify)(const struct FN(dpfp_room) * r, const struct la_array *x, ptrdiff_t row)
+rectify(const struct dpfp_room *r, const struct la_array *x, ptrdiff_t row)
 {
     const ptrdiff_t d = r->width / 2;
     T *half = r->r + r->nu;
-    FN(load_rows)(r->x, FN(round_up)(d, VL),
-                  &(struct la_array){x->data + row * x->rs, 0, x->cs, LA_NATIVE},
-                  FN(rows_from)(0, 1), d, FN(phi_identity));
+    load_rows(r->x, round_up(d, VL),
+              &(struct la_array){x->data + row * x->rs, 0, x->cs, LA_NATIVE},
+              rows_from(0, 1), d, phi_identity);
     for (int side = 0; side < 2; side++, half += d) {
         for (ptrdiff_t j = 0; j < d; j += VL) {
-            const vec y = FN(load)(&r->x[j]);
-            *(FN(vec_any) *)&half[j] = (FN(vec_any))FN(phi_relu)(side ? -y : y);
+            const vec y = vload(&r->x[j]);
+            *(vec_any *)&half[j] = (vec_any)phi_relu(side ? -y : y);
         }
     }
     for (ptrdiff_t i = r->nu - 1; i >= 0; i--) {
@@ -154,28 +161,28 @@ FN(rectify)(const struct FN(dpfp_room) * r, const struct la_array *x, ptrdiff_t 
 }
 
 static int
-FN(task_dpfp)(const struct la_task *t)
+task_dpfp(const struct la_task *t)
 {
-    const struct FN(dpfp_room) r = FN(cut_dpfp)(t);
+    const struct dpfp_room r = cut_dpfp(t);
     for (ptrdiff_t row = t->first; row < t->first + t->rows; row++) {
-        FN(rectify)(&r, &t->x[0], row);
+        rectify(&r, &t->x[0], row);
         const char *here = (const char *)(r.r + r.nu);
         for (ptrdiff_t i = 1; i <= r.nu; i++) {
             T *y = r.y + (i - 1) * r.width;
             for (ptrdiff_t j = 0; j < r.width * (ptrdiff_t)sizeof(T); j += LA_VBYTES) {
-                const vec product = FN(load_any)(here + j) *
-                                    FN(load_any)(here + j - i * (ptrdiff_t)sizeof(T));
-                *(FN(vec_any) *)((char *)y + j) = (FN(vec_any))product;
+                const vec product = vload_any(here + j) *
+                                    vload_any(here + j - i * (ptrdiff_t)sizeof(T));
+                *(vec_any *)((char *)y + j) = (vec_any)product;
             }
         }
-        FN(store_rows)(&t->x[1], FN(rows_from)(row, 1), t->dim[2], r.y, 0, NULL);
+        store_rows(&t->x[1], rows_from(row, 1), t->dim[2], r.y, 0, NULL);
     }
     return 0;
 }
 
 /* dr[j] = sum_i g_i[j] r[j - i] + (g_i r)[j + i] */
 static void
-FN(unrectify)(const struct FN(dpfp_room) * r)
+unrectify(const struct dpfp_room *r)
 {
     const T *here = r->r + r->nu;
     memset(r->dr, 0, (size_t)r->width * sizeof(T));
@@ -194,21 +201,23 @@ FN(unrectify)(const struct FN(dpfp_room) * r)
 }
 
 static int
-FN(task_dpfp_backward)(const struct la_task *t)
+task_dpfp_backward(const struct la_task *t)
 {
-    const struct FN(dpfp_room) r = FN(cut_dpfp)(t);
+    const struct dpfp_room r = cut_dpfp(t);
     const ptrdiff_t d = r.width / 2;
     for (ptrdiff_t row = t->first; row < t->first + t->rows; row++) {
-        FN(rectify)(&r, &t->x[0], row);
+        rectify(&r, &t->x[0], row);
         const struct la_array *g = &t->x[1];
         for (ptrdiff_t j = 0; j < t->dim[2]; j++) {
             memcpy(&r.y[j], g->data + row * g->rs + j * g->cs, sizeof(T));
         }
-        FN(unrectify)(&r);
+        unrectify(&r);
         for (ptrdiff_t j = 0; j < d; j++) {
             r.x[j] = r.x[j] > 0 ? r.dr[j] : r.x[j] < 0 ? -r.dr[d + j] : 0;
         }
-        FN(store_rows)(&t->x[2], FN(rows_from)(row, 1), d, r.x, 0, NULL);
+        store_rows(&t->x[2], rows_from(row, 1), d, r.x, 0, NULL);
     }
     return 0;
 }
+
+#endif

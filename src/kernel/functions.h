@@ -2,31 +2,38 @@
  * range.
  *
  * exp and softplus are in feature.h.  NaN stays NaN, and sin and cos of inf are NaN. */
+#ifndef LA_FUNCTIONS_H
+#define LA_FUNCTIONS_H
+
+#include <math.h>
+
+#include "feature.h"
+#include "table.h"
 
 INLINE vec
-FN(sigmoid)(vec x)
+vsigmoid(vec x)
 {
-    return FN(dphi_softplus)(x, x);
+    return dphi_softplus(x, x);
 }
 
 /* log(1 + x) = k log 2 + log(m), 1 + x = 2^k m with m in [sqrt 1/2, sqrt 2).  What was
  * lost in rounding 1 + x is added back; where |x| <= 1/4 there is nothing to split. */
 INLINE vec
-FN(log1p)(vec x)
+vlog1p(vec x)
 {
-    const vec one = FN(set1)(1), y = one + x;
-    const ivec above = (ivec)y - (ivec)FN(set1)((T)0.70710678118654752);
+    const vec one = vset1(1), y = one + x;
+    const ivec above = (ivec)y - (ivec)vset1((T)0.70710678118654752);
     const ivec k = above >> MANTISSA_BITS;
     const vec m = (vec)((ivec)y - (k << MANTISSA_BITS));
     const vec e = __builtin_convertvector(k, vec);
-    const vec lost = FN(select)(x > one, one - (y - x), x - (y - one)) / y;
-    const vec far = e * FN(set1)(LN2_HIGH) +
-                    (FN(log1p_near)(m - one) + (e * FN(set1)(LN2_LOW) + lost));
-    const ivec near = (x > FN(set1)((T)-0.25)) & (x < FN(set1)((T)0.25));
-    vec r = FN(select)(near, FN(log1p_near)(FN(keep)(near, x)), far);
-    r = FN(select)(x - x == (vec){0}, r, x);
-    r = FN(select)(y == (vec){0}, FN(set1)(-(T)INFINITY), r);
-    return FN(select)(y < (vec){0}, FN(set1)((T)NAN), r);
+    const vec lost = vselect(x > one, one - (y - x), x - (y - one)) / y;
+    const vec far =
+        e * vset1(LN2_HIGH) + (vlog1p_near(m - one) + (e * vset1(LN2_LOW) + lost));
+    const ivec near = (x > vset1((T)-0.25)) & (x < vset1((T)0.25));
+    vec r = vselect(near, vlog1p_near(vkeep(near, x)), far);
+    r = vselect(x - x == (vec){0}, r, x);
+    r = vselect(y == (vec){0}, vset1(-(T)INFINITY), r);
+    return vselect(y < (vec){0}, vset1((T)NAN), r);
 }
 
 /* x = k pi/2 + r + low, |r| <= pi/4: three parts of pi/2 of 33 bits, with which k <
@@ -36,7 +43,7 @@ FN(log1p)(vec x)
 #if MANTISSA_BITS == 52
 /* x - y, and what rounding lost. */
 INLINE vec
-FN(difference)(vec x, vec y, vec *lost)
+vdifference(vec x, vec y, vec *lost)
 {
     const vec d = x - y, t = d - x;
     *lost = (x - (d - t)) - (y + t);
@@ -44,16 +51,16 @@ FN(difference)(vec x, vec y, vec *lost)
 }
 
 INLINE vec
-FN(reduce)(vec x, vec *low, ivec *quadrant)
+vreduce(vec x, vec *low, ivec *quadrant)
 {
-    const vec turns = x * FN(set1)(0x1.45f306dc9c883p-1) + FN(set1)(ROUND_MAGIC);
-    const vec k = turns - FN(set1)(ROUND_MAGIC);
+    const vec turns = x * vset1(0x1.45f306dc9c883p-1) + vset1(ROUND_MAGIC);
+    const vec k = turns - vset1(ROUND_MAGIC);
     vec e2, e3;
     *quadrant = (ivec)turns;
-    const vec r1 = x - k * FN(set1)(0x1.921fb544p0);
-    const vec r2 = FN(difference)(r1, k * FN(set1)(0x1.0b4611a6p-34), &e2);
-    const vec r3 = FN(difference)(r2, k * FN(set1)(0x1.3198a2e0p-69), &e3);
-    const vec e = (e2 + e3) - k * FN(set1)(0x1.b839a252049c1p-104);
+    const vec r1 = x - k * vset1(0x1.921fb544p0);
+    const vec r2 = vdifference(r1, k * vset1(0x1.0b4611a6p-34), &e2);
+    const vec r3 = vdifference(r2, k * vset1(0x1.3198a2e0p-69), &e3);
+    const vec e = (e2 + e3) - k * vset1(0x1.b839a252049c1p-104);
     const vec r = r3 + e;
     *low = e - (r - r3);
     return r;
@@ -61,7 +68,7 @@ FN(reduce)(vec x, vec *low, ivec *quadrant)
 #else
 /* In double precision, where two parts do. */
 INLINE vec
-FN(reduce)(vec x, vec *low, ivec *quadrant)
+vreduce(vec x, vec *low, ivec *quadrant)
 {
     typedef double wide __attribute__((vector_size(2 * LA_VBYTES)));
     typedef int64_t iwide __attribute__((vector_size(2 * LA_VBYTES)));
@@ -76,19 +83,19 @@ FN(reduce)(vec x, vec *low, ivec *quadrant)
 
 /* The polynomial c_0 + c_1 x + ... */
 INLINE vec
-FN(polynomial)(vec x, const T *c, const int terms)
+vpolynomial(vec x, const T *c, const int terms)
 {
-    vec p = FN(set1)(c[terms - 1]);
+    vec p = vset1(c[terms - 1]);
     LA_UNROLL
     for (int i = terms - 2; i >= 0; i--) {
-        p = p * x + FN(set1)(c[i]);
+        p = p * x + vset1(c[i]);
     }
     return p;
 }
 
 /* Lanes beyond FAR, by the C library. */
 static __attribute__((noinline, cold)) void
-FN(sincos_far)(const T *x, T *s, T *c)
+sincos_far(const T *x, T *s, T *c)
 {
     for (int i = 0; i < VL; i++) {
         if (!(x[i] <= FAR && x[i] >= -FAR)) {
@@ -99,33 +106,34 @@ FN(sincos_far)(const T *x, T *s, T *c)
 }
 
 INLINE void
-FN(sincos)(vec x, vec *s, vec *c)
+vsincos(vec x, vec *s, vec *c)
 {
     static const T in_sin[] = {SIN_COEFFICIENTS}, in_cos[] = {COS_COEFFICIENTS};
     const int terms = sizeof(in_sin) / sizeof(T);
-    const ivec far = ~((x <= FN(set1)(FAR)) & (x >= FN(set1)(-FAR)));
+    const ivec far = ~((x <= vset1(FAR)) & (x >= vset1(-FAR)));
     vec low;
     ivec quadrant;
-    const vec r = FN(reduce)(FN(keep)(~far, x), &low, &quadrant);
-    const vec r2 = r * r, half = r2 * FN(set1)((T)0.5), one = FN(set1)(1);
-    const vec sine =
-        r + (r2 * r * FN(polynomial)(r2, in_sin, terms) + (low - half * low));
+    const vec r = vreduce(vkeep(~far, x), &low, &quadrant);
+    const vec r2 = r * r, half = r2 * vset1((T)0.5), one = vset1(1);
+    const vec sine = r + (r2 * r * vpolynomial(r2, in_sin, terms) + (low - half * low));
     const vec head = one - half;
     const vec cosine = head + (((one - head) - half) +
-                               (r2 * r2 * FN(polynomial)(r2, in_cos, terms) - r * low));
+                               (r2 * r2 * vpolynomial(r2, in_cos, terms) - r * low));
     const ivec swap = (quadrant & 1) != 0;
     const ivec minus_s = (quadrant & 2) << (8 * (int)sizeof(T) - 2);
     const ivec minus_c = ((quadrant + 1) & 2) << (8 * (int)sizeof(T) - 2);
-    *s = (vec)((ivec)FN(select)(swap, cosine, sine) ^ minus_s);
-    *c = (vec)((ivec)FN(select)(swap, sine, cosine) ^ minus_c);
-    *s = FN(select)(x == (vec){0}, x, *s);
-    if (FN(any)(far)) {
+    *s = (vec)((ivec)vselect(swap, cosine, sine) ^ minus_s);
+    *c = (vec)((ivec)vselect(swap, sine, cosine) ^ minus_c);
+    *s = vselect(x == (vec){0}, x, *s);
+    if (vany(far)) {
         _Alignas(LA_ALIGN) T lanes[3][VL];
-        FN(store)(lanes[0], x);
-        FN(store)(lanes[1], *s);
-        FN(store)(lanes[2], *c);
-        FN(sincos_far)(lanes[0], lanes[1], lanes[2]);
-        *s = FN(load)(lanes[1]);
-        *c = FN(load)(lanes[2]);
+        vstore(lanes[0], x);
+        vstore(lanes[1], *s);
+        vstore(lanes[2], *c);
+        sincos_far(lanes[0], lanes[1], lanes[2]);
+        *s = vload(lanes[1]);
+        *c = vload(lanes[2]);
     }
 }
+
+#endif

@@ -4,21 +4,28 @@
  * Everything is computed in float; 16 bits become float exactly on the way in and are
  * rounded once, to nearest even, on the way out.  bfloat16 is converted with integer
  * arithmetic: the AVX512_BF16 instructions flush subnormals. */
+#ifndef LA_HALF_H
+#define LA_HALF_H
 
-typedef uint16_t FN(u16) __attribute__((vector_size(LA_VBYTES / sizeof(T) * 2)));
-typedef uint16_t FN(u16_any)
+#include <string.h>
+
+#include "table.h"
+#include "vec.h"
+
+typedef uint16_t u16 __attribute__((vector_size(LA_VBYTES / sizeof(T) * 2)));
+typedef uint16_t u16_any
     __attribute__((vector_size(LA_VBYTES / sizeof(T) * 2), aligned(1), may_alias));
 
 /* Bytes a number. */
 INLINE ptrdiff_t
-FN(size_of)(enum la_type type)
+size_of(enum la_type type)
 {
     return type == LA_NATIVE ? (ptrdiff_t)sizeof(T) : 2;
 }
 
 #if LA_HAS_HALVES
 INLINE vec
-FN(from_half)(FN(u16) bits)
+from_half(u16 bits)
 {
 #if defined(__AVX512F__)
     return (vec)_mm512_cvtph_ps((__m256i)bits);
@@ -30,78 +37,79 @@ FN(from_half)(FN(u16) bits)
     /* 2^112 rebiases the exponent, and makes subnormals normal on the way. */
     const vec finite = (vec)(rest << 13) * 0x1p112f;
     const ivec other = 0x7f800000 | (rest & 0x3ff) << 13; /* inf, NaN */
-    return (vec)(sign | (ivec)FN(select)(rest >= 0x7c00, (vec)other, finite));
+    return (vec)(sign | (ivec)vselect(rest >= 0x7c00, (vec)other, finite));
 #endif
 }
 
 INLINE
-FN(u16) FN(to_half)(vec x)
+u16
+to_half(vec x)
 {
 #if defined(__AVX512F__)
-    return (FN(u16))_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+    return (u16)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
 #elif defined(__F16C__)
-    return (FN(u16))_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
+    return (u16)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
 #else
     const ivec bits = (ivec)x, sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
     ivec h = (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13;
     /* Subnormal: adding 1/2 rounds at its last bit. */
     const ivec small = (ivec)((vec)rest + 0.5f) - 0x3f000000;
     const ivec nan = 0x7e00 | (rest >> 13 & 0x3ff);
-    h = (ivec)FN(select)(rest < 0x38800000, (vec)small, (vec)h);
-    h = (ivec)FN(select)(rest >= 0x477ff000, (vec)((ivec){0} + 0x7c00), (vec)h);
-    h = (ivec)FN(select)(rest > 0x7f800000, (vec)nan, (vec)h);
-    return __builtin_convertvector(sign | h, FN(u16));
+    h = (ivec)vselect(rest < 0x38800000, (vec)small, (vec)h);
+    h = (ivec)vselect(rest >= 0x477ff000, (vec)((ivec){0} + 0x7c00), (vec)h);
+    h = (ivec)vselect(rest > 0x7f800000, (vec)nan, (vec)h);
+    return __builtin_convertvector(sign | h, u16);
 #endif
 }
 
 INLINE vec
-FN(from_bfloat)(FN(u16) bits)
+from_bfloat(u16 bits)
 {
     return (vec)(__builtin_convertvector(bits, ivec) << 16);
 }
 
 INLINE
-FN(u16) FN(to_bfloat)(vec x)
+u16
+to_bfloat(vec x)
 {
     const ivec bits = (ivec)x, high = bits >> 16;
     const ivec rounded = (bits + 0x7fff + (high & 1)) >> 16;
-    const ivec h = (ivec)FN(select)(x == x, (vec)rounded, (vec)(high | 0x40));
-    return __builtin_convertvector(h, FN(u16));
+    const ivec h = (ivec)vselect(x == x, (vec)rounded, (vec)(high | 0x40));
+    return __builtin_convertvector(h, u16);
 }
 #endif
 
 /* The numbers at p, one behind the other. */
 INLINE vec
-FN(read)(const char *p, enum la_type type)
+vread(const char *p, enum la_type type)
 {
 #if LA_HAS_HALVES
     if (type != LA_NATIVE) {
-        const FN(u16) bits = (FN(u16)) * (const FN(u16_any) *)p;
-        return type == LA_HALF ? FN(from_half)(bits) : FN(from_bfloat)(bits);
+        const u16 bits = (u16) * (const u16_any *)p;
+        return type == LA_HALF ? from_half(bits) : from_bfloat(bits);
     }
 #endif
     (void)type;
-    return FN(load_any)(p);
+    return vload_any(p);
 }
 
 INLINE void
-FN(write)(char *p, vec x, enum la_type type)
+vwrite(char *p, vec x, enum la_type type)
 {
 #if LA_HAS_HALVES
     if (type != LA_NATIVE) {
-        *(FN(u16_any) *)p =
-            (FN(u16_any))(type == LA_HALF ? FN(to_half)(x) : FN(to_bfloat)(x));
+        *(u16_any *)p = (u16_any)(type == LA_HALF ? to_half(x) : to_bfloat(x));
         return;
     }
 #endif
     (void)type;
-    *(FN(vec_any) *)p = (FN(vec_any))x;
+    *(vec_any *)p = (vec_any)x;
 }
 
 /* The first `count` <= VL of the numbers that lie `step` bytes apart at p, then zeros.
  */
 INLINE vec
-FN(read_part)(const char *p, ptrdiff_t step, ptrdiff_t count, enum la_type type)
+vread_part(const char *p, ptrdiff_t step, ptrdiff_t count, enum la_type type)
 {
     _Alignas(LA_ALIGN) char lanes[LA_VBYTES] = {0};
     for (ptrdiff_t i = 0; i < count; i++) {
@@ -112,14 +120,14 @@ FN(read_part)(const char *p, ptrdiff_t step, ptrdiff_t count, enum la_type type)
             memcpy(lanes + 2 * i, p + i * step, 2);
         }
     }
-    return FN(read)(lanes, type);
+    return vread(lanes, type);
 }
 
 INLINE void
-FN(write_part)(char *p, ptrdiff_t step, ptrdiff_t count, vec x, enum la_type type)
+vwrite_part(char *p, ptrdiff_t step, ptrdiff_t count, vec x, enum la_type type)
 {
     _Alignas(LA_ALIGN) char lanes[LA_VBYTES];
-    FN(write)(lanes, x, type);
+    vwrite(lanes, x, type);
     for (ptrdiff_t i = 0; i < count; i++) {
         if (type == LA_NATIVE) {
             memcpy(p + i * step, lanes + i * (ptrdiff_t)sizeof(T), sizeof(T));
@@ -129,3 +137,5 @@ FN(write_part)(char *p, ptrdiff_t step, ptrdiff_t count, vec x, enum la_type typ
         }
     }
 }
+
+#endif

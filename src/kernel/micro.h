@@ -4,6 +4,11 @@
  * Each number of a tile is one chain of multiply-adds in the order of the sum,
  * so its bits depend neither on the tile's shape nor on its place in the matrix:
  * that is what lets value columns be cut into panels freely. */
+#ifndef LA_MICRO_H
+#define LA_MICRO_H
+
+#include "chunk.h"
+#include "fetch.h"
 
 /* Rows of S read per pass, at most: they stay in first-level cache while all rows of
  * A go by. */
@@ -13,7 +18,7 @@
  *   read:  O = bias + X V + A S     with X (rows, rows) triangular, or absent
  *   write: S += B^T V
  * S is held by column tiles, each (K4, width) and contiguous. */
-struct FN(scan) {
+struct scan {
     ptrdiff_t rows, K, W; /* W: padded to whole vectors */
     const T *a, *b, *v;   /* (rows, K) (rows, K) (rows, W) */
     ptrdiff_t lda, ldb, ldv;
@@ -31,19 +36,19 @@ struct FN(scan) {
 /* c (rows, nr) += A (rows, k) B (k, nr), where A's rows are ai apart and its
  * columns al apart: one of the two is 1. */
 INLINE void
-FN(tile)(vec c[][NR], const int rows, const int nr, const T *a, const ptrdiff_t ai,
-         const ptrdiff_t al, const T *b, ptrdiff_t ldb, ptrdiff_t k)
+tile(vec c[][NR], const int rows, const int nr, const T *a, const ptrdiff_t ai,
+     const ptrdiff_t al, const T *b, ptrdiff_t ldb, ptrdiff_t k)
 {
     LA_UNROLL_BY_4
     for (ptrdiff_t l = 0; l < k; l++) {
         vec y[NR];
         LA_EACH(j, nr) {
-            y[j] = FN(load)(&b[l * ldb + j * VL]);
+            y[j] = vload(&b[l * ldb + j * VL]);
         }
         LA_EACH(i, rows) {
-            const vec x = FN(set1)(a[i * ai + l * al]);
+            const vec x = vset1(a[i * ai + l * al]);
             LA_EACH(j, nr) {
-                c[i][j] = FN(fma)(x, y[j], c[i][j]);
+                c[i][j] = vfma(x, y[j], c[i][j]);
             }
         }
     }
@@ -52,8 +57,8 @@ FN(tile)(vec c[][NR], const int rows, const int nr, const T *a, const ptrdiff_t 
 /* The diagonal block of X V.  A score of a later token is skipped, not multiplied
  * by zero: what it would meet may be a NaN. */
 INLINE void
-FN(tile_diagonal)(vec c[][NR], const int rows, const int nr, const T *x, ptrdiff_t ldx,
-                  const T *v, ptrdiff_t ldv, const int upper)
+tile_diagonal(vec c[][NR], const int rows, const int nr, const T *x, ptrdiff_t ldx,
+              const T *v, ptrdiff_t ldv, const int upper)
 {
     LA_EACH(t, rows) {
         LA_EACH(i, rows) {
@@ -61,8 +66,8 @@ FN(tile_diagonal)(vec c[][NR], const int rows, const int nr, const T *x, ptrdiff
                 continue;
             }
             LA_EACH(j, nr) {
-                c[i][j] = FN(fma)(FN(set1)(x[i * ldx + t]),
-                                  FN(load)(&v[t * ldv + j * VL]), c[i][j]);
+                c[i][j] =
+                    vfma(vset1(x[i * ldx + t]), vload(&v[t * ldv + j * VL]), c[i][j]);
             }
         }
     }
@@ -70,37 +75,37 @@ FN(tile_diagonal)(vec c[][NR], const int rows, const int nr, const T *x, ptrdiff
 
 /* c += the rows [i, i + rows) of X V. */
 INLINE void
-FN(tile_triangle)(vec c[][NR], const struct FN(scan) * s, ptrdiff_t i, const int rows,
-                  const int nr, const T *v)
+tile_triangle(vec c[][NR], const struct scan *s, ptrdiff_t i, const int rows,
+              const int nr, const T *v)
 {
     const T *x = s->x + i * s->ldx;
     if (s->upper) {
         const ptrdiff_t next = i + rows;
-        FN(tile_diagonal)(c, rows, nr, x + i, s->ldx, v + i * s->ldv, s->ldv, 1);
-        FN(tile)(c, rows, nr, x + next, s->ldx, 1, v + next * s->ldv, s->ldv,
-                 s->rows - next);
+        tile_diagonal(c, rows, nr, x + i, s->ldx, v + i * s->ldv, s->ldv, 1);
+        tile(c, rows, nr, x + next, s->ldx, 1, v + next * s->ldv, s->ldv,
+             s->rows - next);
     }
     else {
-        FN(tile)(c, rows, nr, x, s->ldx, 1, v, s->ldv, i);
-        FN(tile_diagonal)(c, rows, nr, x + i, s->ldx, v + i * s->ldv, s->ldv, 0);
+        tile(c, rows, nr, x, s->ldx, 1, v, s->ldv, i);
+        tile_diagonal(c, rows, nr, x + i, s->ldx, v + i * s->ldv, s->ldv, 0);
     }
 }
 
 /* Rows [i, i + rows) of one column tile of O = acc, or O += acc. */
 INLINE void
-FN(store_tile)(const struct FN(scan) * c, ptrdiff_t col, ptrdiff_t i, vec acc[][NR],
-               const int add, const int rows, const int nr)
+store_tile(const struct scan *c, ptrdiff_t col, ptrdiff_t i, vec acc[][NR],
+           const int add, const int rows, const int nr)
 {
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
             T *p = c->o + (i + r) * c->ldo + col + j * VL;
-            FN(store)(p, add ? FN(load)(p) + acc[r][j] : acc[r][j]);
+            vstore(p, add ? vload(p) + acc[r][j] : acc[r][j]);
         }
     }
 }
 
 INLINE void
-FN(clear_tile)(vec acc[][NR], const int rows, const int nr)
+clear_tile(vec acc[][NR], const int rows, const int nr)
 {
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
@@ -112,42 +117,42 @@ FN(clear_tile)(vec acc[][NR], const int rows, const int nr)
 /* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors; of
  * S its kc rows from k on, which add to O where they are not the first. */
 INLINE void
-FN(read_tile)(const struct FN(scan) * c, ptrdiff_t col, const T *s, ptrdiff_t k,
-              ptrdiff_t kc, ptrdiff_t i, const int rows, const int nr)
+read_tile(const struct scan *c, ptrdiff_t col, const T *s, ptrdiff_t k, ptrdiff_t kc,
+          ptrdiff_t i, const int rows, const int nr)
 {
     const ptrdiff_t lds = nr * VL;
     vec acc[2 * LA_TR][NR];
     la_fetch_some(c->ahead);
-    FN(clear_tile)(acc, rows, nr);
+    clear_tile(acc, rows, nr);
     if (k == 0 && c->bias != NULL) {
         LA_EACH(j, nr) {
             LA_EACH(r, rows) {
-                acc[r][j] = FN(load)(&c->bias[col + j * VL]);
+                acc[r][j] = vload(&c->bias[col + j * VL]);
             }
         }
     }
     if (k == 0 && c->x != NULL) {
-        FN(tile_triangle)(acc, c, i, rows, nr, c->v + col);
+        tile_triangle(acc, c, i, rows, nr, c->v + col);
     }
-    FN(tile)(acc, rows, nr, c->a + i * c->lda + k, c->lda, 1, s + k * lds, lds, kc);
-    FN(store_tile)(c, col, i, acc, k > 0, rows, nr);
+    tile(acc, rows, nr, c->a + i * c->lda + k, c->lda, 1, s + k * lds, lds, kc);
+    store_tile(c, col, i, acc, k > 0, rows, nr);
 }
 
 /* O = bias + X V + A S for one column tile of nr vectors. */
 INLINE void
-FN(read_tiles)(const struct FN(scan) * c, ptrdiff_t col, const T *s, const int nr)
+read_tiles(const struct scan *c, ptrdiff_t col, const T *s, const int nr)
 {
     for (ptrdiff_t k = 0; k == 0 || k < c->K; k += KC) {
         const ptrdiff_t kc = c->K - k < KC ? c->K - k : KC;
         ptrdiff_t i = 0;
         for (; nr <= NR / 2 && i + 2 * LA_TR <= c->rows; i += 2 * LA_TR) {
-            FN(read_tile)(c, col, s, k, kc, i, 2 * LA_TR, nr);
+            read_tile(c, col, s, k, kc, i, 2 * LA_TR, nr);
         }
         for (; i + LA_TR <= c->rows; i += LA_TR) {
-            FN(read_tile)(c, col, s, k, kc, i, LA_TR, nr);
+            read_tile(c, col, s, k, kc, i, LA_TR, nr);
         }
         for (; i < c->rows; i += MR) {
-            FN(read_tile)(c, col, s, k, kc, i, MR, nr);
+            read_tile(c, col, s, k, kc, i, MR, nr);
         }
     }
 }
@@ -155,10 +160,10 @@ FN(read_tiles)(const struct FN(scan) * c, ptrdiff_t col, const T *s, const int n
 /* What rounding kept from sum = old + more; nothing where the sum is inf or NaN, so
  * that an inf stays one. */
 INLINE vec
-FN(lost)(vec old, vec more, vec sum)
+rounding_lost(vec old, vec more, vec sum)
 {
     const vec lost = more - (sum - old);
-    return FN(keep)(lost == lost, lost);
+    return vkeep(lost == lost, lost);
 }
 
 /* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
@@ -166,66 +171,66 @@ FN(lost)(vec old, vec more, vec sum)
  * chunks would still round one way where all are alike: E gathers what each addition
  * lost (Kahan 1965) and adds it to the next. */
 INLINE void
-FN(write_tile)(const struct FN(scan) * c, ptrdiff_t col, T *s, T *e, ptrdiff_t l,
-               const int rows, const int nr)
+write_tile(const struct scan *c, ptrdiff_t col, T *s, T *e, ptrdiff_t l, const int rows,
+           const int nr)
 {
     vec acc[2 * LA_TR][NR];
     la_fetch_some(c->ahead);
-    FN(clear_tile)(acc, rows, nr);
-    FN(tile)(acc, rows, nr, c->b + l, 1, c->ldb, c->v + col, c->ldv, c->rows);
+    clear_tile(acc, rows, nr);
+    tile(acc, rows, nr, c->b + l, 1, c->ldb, c->v + col, c->ldv, c->rows);
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
             const ptrdiff_t at = (l + r) * nr * VL + j * VL;
-            const vec old = FN(load)(&s[at]);
+            const vec old = vload(&s[at]);
             vec more = acc[r][j];
             if (e != NULL) {
-                more += FN(load)(&e[at]);
+                more += vload(&e[at]);
             }
             const vec sum = old + more;
-            FN(store)(&s[at], sum);
+            vstore(&s[at], sum);
             if (e != NULL) {
-                FN(store)(&e[at], FN(lost)(old, more, sum));
+                vstore(&e[at], rounding_lost(old, more, sum));
             }
         }
     }
 }
 
 INLINE void
-FN(write_tiles)(const struct FN(scan) * c, ptrdiff_t col, T *s, T *e, const int nr)
+write_tiles(const struct scan *c, ptrdiff_t col, T *s, T *e, const int nr)
 {
     ptrdiff_t l = 0;
     for (; nr <= NR / 2 && l + 2 * LA_TR <= c->K; l += 2 * LA_TR) {
-        FN(write_tile)(c, col, s, e, l, 2 * LA_TR, nr);
+        write_tile(c, col, s, e, l, 2 * LA_TR, nr);
     }
     for (; l + LA_TR <= c->K; l += LA_TR) {
-        FN(write_tile)(c, col, s, e, l, LA_TR, nr);
+        write_tile(c, col, s, e, l, LA_TR, nr);
     }
     for (; l < c->K; l += MR) {
-        FN(write_tile)(c, col, s, e, l, MR, nr);
+        write_tile(c, col, s, e, l, MR, nr);
     }
 }
 
 /* Reads, then writes, one column tile of nr vectors. */
 INLINE void
-FN(sweep_tile)(const struct FN(scan) * c, ptrdiff_t col, int what, const int nr)
+sweep_tile(const struct scan *c, ptrdiff_t col, int what, const int nr)
 {
-    const ptrdiff_t at = col * FN(round_up)(c->K, MR);
+    const ptrdiff_t at = col * round_up(c->K, MR);
     if (what & LA_READ) {
-        FN(read_tiles)(c, col, c->s + at, nr);
+        read_tiles(c, col, c->s + at, nr);
     }
     if (what & LA_WRITE && c->e != NULL) {
-        FN(write_tiles)(c, col, c->s + at, c->e + at, nr);
+        write_tiles(c, col, c->s + at, c->e + at, nr);
     }
     else if (what & LA_WRITE) {
-        FN(write_tiles)(c, col, c->s + at, NULL, nr);
+        write_tiles(c, col, c->s + at, NULL, nr);
     }
 }
 
 /* Reads, then writes, each column tile of the state while it is in cache. */
 static void
-FN(sweep)(const struct FN(scan) * c, int what)
+sweep(const struct scan *c, int what)
 {
-    LA_BY_TILES(c->W, FN(sweep_tile)(c, col, what, nr));
+    LA_BY_TILES(c->W, sweep_tile(c, col, what, nr));
 }
 
 /* One block of scores, SI rows by SJ columns, one vector in all: every product of
@@ -235,7 +240,7 @@ FN(sweep)(const struct FN(scan) * c, int what)
 #define SJ (VL / SI)
 
 INLINE vec
-FN(score_part)(const T *a, ptrdiff_t lda, const T *b, ptrdiff_t ldb, ptrdiff_t K)
+score_part(const T *a, ptrdiff_t lda, const T *b, ptrdiff_t ldb, ptrdiff_t K)
 {
     vec acc[SI * SJ];
     LA_EACH(t, SI * SJ) {
@@ -244,30 +249,29 @@ FN(score_part)(const T *a, ptrdiff_t lda, const T *b, ptrdiff_t ldb, ptrdiff_t K
     for (ptrdiff_t l = 0; l < K; l += VL) {
         vec y[SJ];
         LA_EACH(j, SJ) {
-            y[j] = FN(load)(&b[j * ldb + l]);
+            y[j] = vload(&b[j * ldb + l]);
         }
         LA_EACH(i, SI) {
-            const vec row = FN(load)(&a[i * lda + l]);
+            const vec row = vload(&a[i * lda + l]);
             LA_EACH(j, SJ) {
-                acc[i * SJ + j] = FN(fma)(row, y[j], acc[i * SJ + j]);
+                acc[i * SJ + j] = vfma(row, y[j], acc[i * SJ + j]);
             }
         }
     }
-    return FN(lane_sums)(acc);
+    return lane_sums(acc);
 }
 
 /* In parts of KC numbers a lane, for the sake of short vectors and long rows. */
 INLINE void
-FN(score_block)(T *x, ptrdiff_t ldx, const T *a, ptrdiff_t lda, const T *b,
-                ptrdiff_t ldb, ptrdiff_t K)
+score_block(T *x, ptrdiff_t ldx, const T *a, ptrdiff_t lda, const T *b, ptrdiff_t ldb,
+            ptrdiff_t K)
 {
     _Alignas(LA_ALIGN) T sums[VL];
-    vec sum = FN(score_part)(a, lda, b, ldb, K < KC * VL ? K : KC * VL);
+    vec sum = score_part(a, lda, b, ldb, K < KC * VL ? K : KC * VL);
     for (ptrdiff_t l = KC * VL; l < K; l += KC * VL) {
-        sum +=
-            FN(score_part)(a + l, lda, b + l, ldb, K - l < KC * VL ? K - l : KC * VL);
+        sum += score_part(a + l, lda, b + l, ldb, K - l < KC * VL ? K - l : KC * VL);
     }
-    FN(store)(sums, sum);
+    vstore(sums, sum);
     LA_EACH(i, SI) {
         memcpy(&x[i * ldx], &sums[i * SJ], SJ * sizeof(T));
     }
@@ -275,16 +279,18 @@ FN(score_block)(T *x, ptrdiff_t ldx, const T *a, ptrdiff_t lda, const T *b,
 
 /* x_ij = a_i.b_j, at least where j <= i (upper: where j >= i). */
 static void
-FN(scores)(const struct FN(scan) * c)
+scores(const struct scan *c)
 {
-    const ptrdiff_t rows = FN(round_up)(c->rows, MR);
+    const ptrdiff_t rows = round_up(c->rows, MR);
     for (ptrdiff_t i = 0; i < rows; i += SI) {
         const ptrdiff_t first = c->upper ? i / SJ * SJ : 0;
         const ptrdiff_t end = c->upper ? rows : i + SI;
         for (ptrdiff_t j = first; j < end; j += SJ) {
             la_fetch_some(c->ahead);
-            FN(score_block)(&c->x[i * c->ldx + j], c->ldx, c->a + i * c->lda, c->lda,
-                            c->b + j * c->ldb, c->ldb, c->K);
+            score_block(&c->x[i * c->ldx + j], c->ldx, c->a + i * c->lda, c->lda,
+                        c->b + j * c->ldb, c->ldb, c->K);
         }
     }
 }
+
+#endif

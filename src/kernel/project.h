@@ -7,45 +7,50 @@
  *
  * x (n,d), omega (d,m), y (n,m).  2 n d m flops, and f on a block that is still in
  * cache. Scratch: omega and a few blocks of rows. */
+#ifndef LA_PROJECT_H
+#define LA_PROJECT_H
 
-struct FN(project_room) {
+#include "dpfp.h"
+#include "functions.h"
+
+struct project_room {
     ptrdiff_t ldd, ldm;
     T *x, *u, *h, *omega, *second;
     size_t bytes;
 };
 
-static struct FN(project_room) FN(cut_project)(const struct la_task *t)
+static struct project_room
+cut_project(const struct la_task *t)
 {
     const ptrdiff_t d = t->dim[1], m = t->dim[2];
-    struct FN(project_room) r = {.ldd = FN(ld)(d), .ldm = FN(ld)(m)};
-    struct FN(arena) arena = {t->scratch, 0};
-    r.x = FN(take)(&arena, LA_BLOCK * r.ldd);
-    r.u = FN(take)(&arena, LA_BLOCK * r.ldm);
-    r.second = FN(take)(&arena, LA_BLOCK * r.ldm);
-    r.h = FN(take)(&arena, LA_BLOCK);
-    r.omega = FN(take)(&arena, FN(state_size)(d, m));
+    struct project_room r = {.ldd = row_step(d), .ldm = row_step(m)};
+    struct arena arena = {t->scratch, 0};
+    r.x = take(&arena, LA_BLOCK * r.ldd);
+    r.u = take(&arena, LA_BLOCK * r.ldm);
+    r.second = take(&arena, LA_BLOCK * r.ldm);
+    r.h = take(&arena, LA_BLOCK);
+    r.omega = take(&arena, state_size(d, m));
     r.bytes = arena.used;
     return r;
 }
 
 static size_t
-FN(project_room)(const struct la_task *t)
+project_room(const struct la_task *t)
 {
     struct la_task dry = *t;
     dry.scratch = NULL;
-    return FN(cut_project)(&dry).bytes;
+    return cut_project(&dry).bytes;
 }
 
 /* Rows of x, u = t x omega and, where there is room for it, h = t^2 |x|^2 / 2. */
 static void
-FN(project_rows)(const struct FN(project_room) * r, const struct la_array *x,
-                 ptrdiff_t first, ptrdiff_t rows, ptrdiff_t d, ptrdiff_t m, T t,
-                 struct la_fetch *ahead)
+project_rows(const struct project_room *r, const struct la_array *x, ptrdiff_t first,
+             ptrdiff_t rows, ptrdiff_t d, ptrdiff_t m, T t, struct la_fetch *ahead)
 {
-    const struct FN(scan) c = {
+    const struct scan c = {
         .rows = rows,
         .K = d,
-        .W = FN(round_up)(m, VL),
+        .W = round_up(m, VL),
         .a = r->x,
         .lda = r->ldd,
         .o = r->u,
@@ -54,10 +59,10 @@ FN(project_rows)(const struct FN(project_room) * r, const struct la_array *x,
         .ahead = ahead,
     };
     const ptrdiff_t end = first + rows;
-    FN(load_plain)(r->x, r->ldd, x, FN(span)(first, rows, end, end, ahead), d);
-    FN(sweep)(&c, LA_READ);
+    load_plain(r->x, r->ldd, x, span(first, rows, end, end, ahead), d);
+    sweep(&c, LA_READ);
     if (r->h != NULL) {
-        FN(row_dots)(r->h, r->x, r->ldd, r->x, r->ldd, rows, r->ldd);
+        row_dots(r->h, r->x, r->ldd, r->x, r->ldd, rows, r->ldd);
         for (ptrdiff_t i = 0; i < rows; i++) {
             r->h[i] *= t * t / 2;
         }
@@ -66,57 +71,57 @@ FN(project_rows)(const struct FN(project_room) * r, const struct la_array *x,
 
 /* y = f(u, h, 1 / sqrt m), and a second output where f sets one. */
 INLINE int
-FN(project)(const struct la_task *t, const int nout,
-            void (*f)(vec *y, vec u, vec h, vec c))
+project(const struct la_task *t, const int nout, void (*f)(vec *y, vec u, vec h, vec c))
 {
-    const struct FN(project_room) r = FN(cut_project)(t);
+    const struct project_room r = cut_project(t);
     const ptrdiff_t d = t->dim[1], m = t->dim[2];
-    const T root = FN(number)(&t->x[2]);
-    const vec c = FN(set1)((T)(1 / sqrt((double)m)));
+    const T root = number_of(&t->x[2]);
+    const vec c = vset1((T)(1 / sqrt((double)m)));
     struct la_fetch ahead = {0};
-    FN(load_state)(r.omega, &t->x[1], d, m);
-    for (ptrdiff_t i = 0; i < FN(state_size)(d, m); i++) {
+    load_state(r.omega, &t->x[1], d, m);
+    for (ptrdiff_t i = 0; i < state_size(d, m); i++) {
         r.omega[i] *= root;
     }
     for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
         const ptrdiff_t rows = t->rows - i < LA_BLOCK ? t->rows - i : LA_BLOCK;
-        FN(project_rows)(&r, &t->x[0], t->first + i, rows, d, m, root, &ahead);
+        project_rows(&r, &t->x[0], t->first + i, rows, d, m, root, &ahead);
         for (ptrdiff_t l = 0; l < rows; l++) {
-            const vec h = FN(set1)(r.h[l]);
+            const vec h = vset1(r.h[l]);
             for (ptrdiff_t j = l * r.ldm; j < l * r.ldm + m; j += VL) {
                 vec y[2];
-                f(y, FN(load)(&r.u[j]), h, c);
-                FN(store)(&r.u[j], y[0]);
+                f(y, vload(&r.u[j]), h, c);
+                vstore(&r.u[j], y[0]);
                 if (nout > 1) {
-                    FN(store)(&r.second[j], y[1]);
+                    vstore(&r.second[j], y[1]);
                 }
             }
         }
-        FN(store_rows)(&t->x[3], FN(rows_from)(t->first + i, rows), m, r.u, r.ldm,
-                       NULL);
+        store_rows(&t->x[3], rows_from(t->first + i, rows), m, r.u, r.ldm, NULL);
         if (nout > 1) {
-            FN(store_rows)(&t->x[4], FN(rows_from)(t->first + i, rows), m, r.second,
-                           r.ldm, NULL);
+            store_rows(&t->x[4], rows_from(t->first + i, rows), m, r.second, r.ldm,
+                       NULL);
         }
     }
     return 0;
 }
 
 #define LA_PROJECT(name, nout, ...)                                                    \
-    INLINE void FN(project_##name)(vec * y, vec u, vec h, vec c)                       \
+    INLINE void project_##name(vec *y, vec u, vec h, vec c)                            \
     {                                                                                  \
         (void)h, (void)c;                                                              \
         __VA_ARGS__                                                                    \
     }                                                                                  \
-    static int FN(task_##name)(const struct la_task *t)                                \
+    static int task_##name(const struct la_task *t)                                    \
     {                                                                                  \
-        return FN(project)(t, nout, FN(project_##name));                               \
+        return project(t, nout, project_##name);                                       \
     }
 
 LA_PROJECT(log_features, 1, y[0] = u - h;)
-LA_PROJECT(positive_features, 1, y[0] = FN(exp)(u - h) * c;)
-LA_PROJECT(fourier_features, 2, FN(sincos)(u, &y[0], &y[1]); y[0] *= c; y[1] *= c;)
-LA_PROJECT(relu_features, 1, y[0] = FN(phi_relu)(u) * c;)
-LA_PROJECT(elu_features, 1, y[0] = FN(phi_elu)(u) * c;)
-LA_PROJECT(softplus_features, 1, y[0] = FN(phi_softplus)(u) * c;)
-LA_PROJECT(exp_features, 1, y[0] = FN(exp)(u) * c;)
+LA_PROJECT(positive_features, 1, y[0] = vexp(u - h) * c;)
+LA_PROJECT(fourier_features, 2, vsincos(u, &y[0], &y[1]); y[0] *= c; y[1] *= c;)
+LA_PROJECT(relu_features, 1, y[0] = phi_relu(u) * c;)
+LA_PROJECT(elu_features, 1, y[0] = phi_elu(u) * c;)
+LA_PROJECT(softplus_features, 1, y[0] = phi_softplus(u) * c;)
+LA_PROJECT(exp_features, 1, y[0] = vexp(u) * c;)
+
+#endif

@@ -1,14 +1,20 @@
 /* scan.h: what the recurrences share: scratch, the rows of a chunk, denominators and
  * cotangents. */
+#ifndef LA_SCAN_H
+#define LA_SCAN_H
 
-struct FN(arena) {
+#include "chunk.h"
+#include "micro.h"
+#include "state.h"
+
+struct arena {
     char *base;
     size_t used;
 };
 
 /* The next `count` numbers of the scratch, or just their room where base is NULL. */
 INLINE T *
-FN(take)(struct FN(arena) * arena, ptrdiff_t count)
+take(struct arena *arena, ptrdiff_t count)
 {
     T *p = arena->base ? (T *)(arena->base + arena->used) : NULL;
     arena->used += ((size_t)count * sizeof(T) + LA_ALIGN - 1) / LA_ALIGN * LA_ALIGN;
@@ -17,8 +23,8 @@ FN(take)(struct FN(arena) * arena, ptrdiff_t count)
 
 /* sum_i = x_i.y_i; a row step of zero repeats one row. */
 static void
-FN(row_dots)(T *sum, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ldy,
-             ptrdiff_t rows, ptrdiff_t cols)
+row_dots(T *sum, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ldy, ptrdiff_t rows,
+         ptrdiff_t cols)
 {
     for (ptrdiff_t first = 0; first < rows; first += VL) {
         const ptrdiff_t some = rows - first < VL ? rows - first : VL;
@@ -26,18 +32,18 @@ FN(row_dots)(T *sum, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ldy,
         for (ptrdiff_t i = 0; i < VL; i++) {
             part[i] = (vec){0};
             for (ptrdiff_t l = 0; i < some && l < cols; l += VL) {
-                part[i] = FN(fma)(FN(load)(&x[(first + i) * ldx + l]),
-                                  FN(load)(&y[(first + i) * ldy + l]), part[i]);
+                part[i] = vfma(vload(&x[(first + i) * ldx + l]),
+                               vload(&y[(first + i) * ldy + l]), part[i]);
             }
         }
-        FN(store)(&sum[first], FN(lane_sums)(part));
+        vstore(&sum[first], lane_sums(part));
     }
 }
 
 /* sum_i = a_i.z + the scores x_ij of j <= i: with z the sum of earlier b_j, that is
  * a_i times the sum of all b_j it may see.  Rows of X are whole vectors. */
 static void
-FN(score_sums)(T *sum, const struct FN(scan) * c, const T *z)
+score_sums(T *sum, const struct scan *c, const T *z)
 {
     for (ptrdiff_t first = 0; first < c->rows; first += VL) {
         vec part[VL];
@@ -45,15 +51,14 @@ FN(score_sums)(T *sum, const struct FN(scan) * c, const T *z)
             const ptrdiff_t i = first + r < c->rows ? first + r : c->rows - 1;
             part[r] = (vec){0};
             for (ptrdiff_t l = 0; l < c->lda; l += VL) {
-                part[r] =
-                    FN(fma)(FN(load)(&c->a[i * c->lda + l]), FN(load)(&z[l]), part[r]);
+                part[r] = vfma(vload(&c->a[i * c->lda + l]), vload(&z[l]), part[r]);
             }
             for (ptrdiff_t j = 0; j <= i; j += VL) {
-                const ivec seen = FN(iota)() <= (ivec)((ivec){0} + (INT)(i - j));
-                part[r] += FN(keep)(seen, FN(load)(&c->x[i * c->ldx + j]));
+                const ivec seen = viota() <= (ivec)((ivec){0} + (INT)(i - j));
+                part[r] += vkeep(seen, vload(&c->x[i * c->ldx + j]));
             }
         }
-        FN(store)(&sum[first], FN(lane_sums)(part));
+        vstore(&sum[first], lane_sums(part));
     }
 }
 
@@ -61,11 +66,11 @@ FN(score_sums)(T *sum, const struct FN(scan) * c, const T *z)
  * ones: where all chunks are alike each addition may round the same way, and a few
  * hundred of them passed the bound.  It costs a second state's traffic, 5 %. */
 static void
-FN(compensate)(struct FN(scan) * c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
+compensate(struct scan *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
 {
     c->e = tokens > 16 * rows ? e : NULL;
     if (c->e != NULL) {
-        FN(clear)(e, FN(state_size)(c->K, c->W));
+        clear(e, state_size(c->K, c->W));
     }
 }
 
@@ -73,65 +78,65 @@ FN(compensate)(struct FN(scan) * c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
  * from it so far (Kahan 1965), which goes along with the next chunk.  Additions that
  * all round one way would else add up over thousands of chunks. */
 INLINE void
-FN(add_to_sum)(T *sum, T *lost, vec more)
+add_to_sum(T *sum, T *lost, vec more)
 {
-    const vec old = FN(load)(sum), all = FN(load)(lost) + more, new = old + all;
-    FN(store)(sum, new);
-    FN(store)(lost, FN(lost)(old, all, new));
+    const vec old = vload(sum), all = vload(lost) + more, new = old + all;
+    vstore(sum, new);
+    vstore(lost, rounding_lost(old, all, new));
 }
 
 /* Row i of zs = z + b_0 + ... + b_i; z, of which `lost` is missing, is left at the
  * last. */
 static void
-FN(running_sums)(T *zs, T *z, T *lost, const T *b, ptrdiff_t ld, ptrdiff_t rows)
+running_sums(T *zs, T *z, T *lost, const T *b, ptrdiff_t ld, ptrdiff_t rows)
 {
     for (ptrdiff_t l = 0; l < ld; l += VL) {
-        const vec before = FN(load)(&z[l]);
+        const vec before = vload(&z[l]);
         vec sum = (vec){0};
         for (ptrdiff_t i = 0; i < rows; i++) {
-            sum += FN(load)(&b[i * ld + l]);
-            FN(store)(&zs[i * ld + l], before + sum);
+            sum += vload(&b[i * ld + l]);
+            vstore(&zs[i * ld + l], before + sum);
         }
-        FN(add_to_sum)(&z[l], &lost[l], sum);
+        add_to_sum(&z[l], &lost[l], sum);
     }
 }
 
 /* z += sum of the rows of b */
 static void
-FN(add_rows)(T *z, T *lost, const T *b, ptrdiff_t ld, ptrdiff_t rows)
+add_rows(T *z, T *lost, const T *b, ptrdiff_t ld, ptrdiff_t rows)
 {
     for (ptrdiff_t l = 0; l < ld; l += VL) {
         vec sum = (vec){0};
         for (ptrdiff_t i = 0; i < rows; i++) {
-            sum += FN(load)(&b[i * ld + l]);
+            sum += vload(&b[i * ld + l]);
         }
-        FN(add_to_sum)(&z[l], &lost[l], sum);
+        add_to_sum(&z[l], &lost[l], sum);
     }
 }
 
 /* factor_i = scale / (scale den_i + eps), in place; scale where not normalised. */
 static void
-FN(factors)(const struct la_head *h, T *den, ptrdiff_t rows)
+factors(const struct la_head *h, T *den, ptrdiff_t rows)
 {
-    const vec scale = FN(set1)((T)h->scale), eps = FN(set1)((T)h->eps);
+    const vec scale = vset1((T)h->scale), eps = vset1((T)h->eps);
     for (ptrdiff_t i = 0; i < rows; i += VL) {
-        const vec y = FN(load)(&den[i]);
-        FN(store)(&den[i], h->normalize ? scale / (scale * y + eps) : scale);
+        const vec y = vload(&den[i]);
+        vstore(&den[i], h->normalize ? scale / (scale * y + eps) : scale);
     }
 }
 
 /* Rows [from, to) of x (., ld) = 0: tokens that do not exist. */
 static void
-FN(clear_rows)(T *x, ptrdiff_t ld, ptrdiff_t from, ptrdiff_t to)
+clear_rows(T *x, ptrdiff_t ld, ptrdiff_t from, ptrdiff_t to)
 {
     if (from < to) {
-        FN(clear)(x + from * ld, (to - from) * ld);
+        clear(x + from * ld, (to - from) * ld);
     }
 }
 
 /* How many tokens of t have a key. */
 INLINE ptrdiff_t
-FN(keys_left)(const struct la_head *h, struct FN(span) t)
+keys_left(const struct la_head *h, struct span t)
 {
     const ptrdiff_t left = h->keys - t.first;
     return left < 0 ? 0 : left < t.rows ? left : t.rows;
@@ -139,20 +144,20 @@ FN(keys_left)(const struct la_head *h, struct FN(span) t)
 
 /* b = phi(k) and v of the tokens t; 0 where no key exists. */
 static void
-FN(load_keys)(const struct la_head *h, struct FN(span) t, T *b, ptrdiff_t ldd, T *v,
-              ptrdiff_t ldm)
+load_keys(const struct la_head *h, struct span t, T *b, ptrdiff_t ldd, T *v,
+          ptrdiff_t ldm)
 {
-    struct FN(span) some = t;
-    some.rows = FN(keys_left)(h, t);
-    FN(load_mapped)(b, ldd, &h->k, some, h->d, h->map);
-    FN(load_plain)(v, ldm, &h->v, some, h->m);
-    FN(clear_rows)(b, ldd, some.rows, FN(round_up)(t.rows, MR));
-    FN(clear_rows)(v, ldm, some.rows, FN(round_up)(t.rows, MR));
+    struct span some = t;
+    some.rows = keys_left(h, t);
+    load_mapped(b, ldd, &h->k, some, h->d, h->map);
+    load_plain(v, ldm, &h->v, some, h->m);
+    clear_rows(b, ldd, some.rows, round_up(t.rows, MR));
+    clear_rows(v, ldm, some.rows, round_up(t.rows, MR));
 }
 
 /* x_ij += w_j */
 static void
-FN(add_to_rows)(T *x, ptrdiff_t ld, ptrdiff_t rows, const T *w)
+add_to_rows(T *x, ptrdiff_t ld, ptrdiff_t rows, const T *w)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         for (ptrdiff_t j = 0; j < rows; j++) {
@@ -163,26 +168,26 @@ FN(add_to_rows)(T *x, ptrdiff_t ld, ptrdiff_t rows, const T *w)
 
 /* Row i of x (rows, ld) times factor[i]. */
 static void
-FN(scale_rows)(T *x, ptrdiff_t ld, ptrdiff_t rows, const T *factor)
+scale_rows(T *x, ptrdiff_t ld, ptrdiff_t rows, const T *factor)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
-        const vec scale = FN(set1)(factor[i]);
+        const vec scale = vset1(factor[i]);
         for (ptrdiff_t l = 0; l < ld; l += VL) {
-            FN(store)(&x[i * ld + l], FN(load)(&x[i * ld + l]) * scale);
+            vstore(&x[i * ld + l], vload(&x[i * ld + l]) * scale);
         }
     }
 }
 
 /* z += sum_i w_i a_i */
 static void
-FN(add_weighted)(T *z, T *lost, const T *a, ptrdiff_t ld, const T *w, ptrdiff_t rows)
+add_weighted(T *z, T *lost, const T *a, ptrdiff_t ld, const T *w, ptrdiff_t rows)
 {
     for (ptrdiff_t l = 0; l < ld; l += VL) {
         vec sum = (vec){0};
         for (ptrdiff_t i = 0; i < rows; i++) {
-            sum = FN(fma)(FN(set1)(w[i]), FN(load)(&a[i * ld + l]), sum);
+            sum = vfma(vset1(w[i]), vload(&a[i * ld + l]), sum);
         }
-        FN(add_to_sum)(&z[l], &lost[l], sum);
+        add_to_sum(&z[l], &lost[l], sum);
     }
 }
 
@@ -193,24 +198,26 @@ FN(add_weighted)(T *z, T *lost, const T *a, ptrdiff_t ld, const T *w, ptrdiff_t 
  * Since g_i.num_i = a_i.u_i, the output itself is not needed.  Columns of u past the
  * last whole vector hold nothing yet. */
 static void
-FN(query_gradient)(const struct la_head *h, T *u, const T *a, const T *zs,
-                   ptrdiff_t ldz, ptrdiff_t ld, ptrdiff_t rows, T *r, T *w)
+query_gradient(const struct la_head *h, T *u, const T *a, const T *zs, ptrdiff_t ldz,
+               ptrdiff_t ld, ptrdiff_t rows, T *r, T *w)
 {
-    const ptrdiff_t cols = FN(round_up)(h->d, VL);
+    const ptrdiff_t cols = round_up(h->d, VL);
     if (h->normalize) {
-        FN(row_dots)(r, a, ld, zs, ldz, rows, cols);
-        FN(row_dots)(w, a, ld, u, ld, rows, cols);
+        row_dots(r, a, ld, zs, ldz, rows, cols);
+        row_dots(w, a, ld, u, ld, rows, cols);
     }
-    FN(factors)(h, r, rows);
+    factors(h, r, rows);
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T wi = h->normalize ? -r[i] * (r[i] * w[i]) : 0;
         w[i] = wi;
         for (ptrdiff_t l = 0; l < cols; l += VL) {
-            vec da = FN(set1)(r[i]) * FN(load)(&u[i * ld + l]);
+            vec da = vset1(r[i]) * vload(&u[i * ld + l]);
             if (h->normalize) {
-                da = FN(fma)(FN(set1)(wi), FN(load)(&zs[i * ldz + l]), da);
+                da = vfma(vset1(wi), vload(&zs[i * ldz + l]), da);
             }
-            FN(store)(&u[i * ld + l], da);
+            vstore(&u[i * ld + l], da);
         }
     }
 }
+
+#endif

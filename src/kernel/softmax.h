@@ -7,10 +7,14 @@
  * flops, half of it causal.  Scratch: blocks of LA_QUERIES rows of q and o and of
  * LA_BLOCK keys; nothing of size n s.  Scores of later keys are replaced, not
  * multiplied by zero, and their values skipped: nothing of row j > i reaches row i. */
+#ifndef LA_SOFTMAX_H
+#define LA_SOFTMAX_H
+
+#include "dpfp.h"
 
 #define LA_QUERIES 256
 
-struct FN(softmax_room) {
+struct softmax_room {
     ptrdiff_t ldd, ldm;
     T *q, *o, *top, *sum, *p; /* of queries; sum by lanes */
     T *rows, *keys, *values;  /* a block of keys, transposed, and of values */
@@ -18,86 +22,86 @@ struct FN(softmax_room) {
 };
 
 /* The task's dimensions are n, d, s, m; its operands q, k, v, scale, causal. */
-static struct FN(softmax_room) FN(cut_softmax)(const struct la_task *t)
+static struct softmax_room
+cut_softmax(const struct la_task *t)
 {
     const ptrdiff_t d = t->dim[1], m = t->dim[3];
-    struct FN(softmax_room) r = {.ldd = FN(ld)(d), .ldm = FN(ld)(m)};
-    struct FN(arena) arena = {t->scratch, 0};
-    r.q = FN(take)(&arena, LA_QUERIES * r.ldd);
-    r.o = FN(take)(&arena, LA_QUERIES * r.ldm);
-    r.top = FN(take)(&arena, LA_QUERIES);
-    r.sum = FN(take)(&arena, LA_QUERIES * VL);
-    r.p = FN(take)(&arena, MR * LA_BLOCK);
-    r.rows = FN(take)(&arena, FN(state_size)(LA_BLOCK, d));
-    r.keys = FN(take)(&arena, FN(state_size)(d, LA_BLOCK));
-    r.values = FN(take)(&arena, FN(state_size)(LA_BLOCK, m));
+    struct softmax_room r = {.ldd = row_step(d), .ldm = row_step(m)};
+    struct arena arena = {t->scratch, 0};
+    r.q = take(&arena, LA_QUERIES * r.ldd);
+    r.o = take(&arena, LA_QUERIES * r.ldm);
+    r.top = take(&arena, LA_QUERIES);
+    r.sum = take(&arena, LA_QUERIES * VL);
+    r.p = take(&arena, MR * LA_BLOCK);
+    r.rows = take(&arena, state_size(LA_BLOCK, d));
+    r.keys = take(&arena, state_size(d, LA_BLOCK));
+    r.values = take(&arena, state_size(LA_BLOCK, m));
     r.bytes = arena.used;
     return r;
 }
 
 static size_t
-FN(softmax_room)(const struct la_task *t)
+softmax_room(const struct la_task *t)
 {
     struct la_task dry = *t;
     dry.scratch = NULL;
-    return FN(cut_softmax)(&dry).bytes;
+    return cut_softmax(&dry).bytes;
 }
 
 /* Rows [first, first + rows) of an operand. */
 INLINE struct la_array
-FN(part)(const struct la_array *x, ptrdiff_t first)
+rows_after(const struct la_array *x, ptrdiff_t first)
 {
     return (struct la_array){x->data + first * x->rs, x->rs, x->cs, x->type};
 }
 
 /* s (LA_BLOCK, cols), by column tiles = `rows` rows of x, then zeros. */
 static void
-FN(load_block)(T *s, const struct la_array *x, ptrdiff_t rows, ptrdiff_t cols)
+load_block(T *s, const struct la_array *x, ptrdiff_t rows, ptrdiff_t cols)
 {
-    const ptrdiff_t W = FN(round_up)(cols, VL);
+    const ptrdiff_t W = round_up(cols, VL);
     if (rows < LA_BLOCK) {
-        FN(clear)(s, FN(state_size)(LA_BLOCK, cols));
+        clear(s, state_size(LA_BLOCK, cols));
     }
     for (ptrdiff_t j = 0; j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
         const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
-        FN(load_plain)(FN(state_at)(s, LA_BLOCK, W, 0, j), width, &part,
-                       FN(rows_from)(0, rows), cols - j < width ? cols - j : width);
+        load_plain(state_at(s, LA_BLOCK, W, 0, j), width, &part, rows_from(0, rows),
+                   cols - j < width ? cols - j : width);
     }
 }
 
 /* The largest lane, in every lane. */
 INLINE vec
-FN(all_max)(vec x)
+vall_max(vec x)
 {
     LA_UNROLL
     for (int step = 1; step < VL; step *= 2) {
-        x = FN(max)(FN(zip_low)(x, x), FN(zip_high)(x, x));
+        x = vmax(vzip_low(x, x), vzip_high(x, x));
     }
     return x;
 }
 
 INLINE T
-FN(sum_lanes)(vec x)
+sum_lanes(vec x)
 {
     LA_UNROLL
     for (int step = 1; step < VL; step *= 2) {
-        x = FN(zip_low)(x, x) + FN(zip_high)(x, x);
+        x = vzip_low(x, x) + vzip_high(x, x);
     }
     return x[0];
 }
 
 /* p (MR, LA_BLOCK) = q_i.k_j for one strip of queries. */
 INLINE void
-FN(strip_scores)(const struct FN(softmax_room) * r, const T *q, ptrdiff_t d)
+strip_scores(const struct softmax_room *r, const T *q, ptrdiff_t d)
 {
     for (ptrdiff_t col = 0; col < LA_BLOCK; col += NR * VL) {
         vec acc[MR][NR] = {{{0}}};
-        FN(tile)(acc, MR, NR, q, r->ldd, 1, r->keys + col * FN(round_up)(d, MR),
-                 NR * VL, d);
+        tile(acc, MR, NR, q, r->ldd, 1, r->keys + col * round_up(d, MR), NR * VL, d);
         LA_EACH(i, MR) {
             LA_EACH(j, NR) {
-                FN(store)(&r->p[i * LA_BLOCK + col + j * VL], acc[i][j]);
+                vstore(&r->p[i * LA_BLOCK + col + j * VL], acc[i][j]);
             }
         }
     }
@@ -106,26 +110,26 @@ FN(strip_scores)(const struct FN(softmax_room) * r, const T *q, ptrdiff_t d)
 /* p becomes exp(p - m) with the new maximum, and 0 from key `end` on; what the sums so
  * far are to be multiplied by. */
 INLINE vec
-FN(row_weights)(T *p, T *top, T *sum, ptrdiff_t end)
+row_weights(T *p, T *top, T *sum, ptrdiff_t end)
 {
-    const vec before = FN(set1)(*top);
+    const vec before = vset1(*top);
     vec most = before, total = {0};
     LA_UNROLL
     for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
-        const ivec there = FN(iota)() < (ivec)((ivec){0} + (INT)(end - j));
-        const vec x = FN(select)(there, FN(load)(&p[j]), FN(set1)(-(T)INFINITY));
-        most = FN(max)(most, x);
-        FN(store)(&p[j], x);
+        const ivec there = viota() < (ivec)((ivec){0} + (INT)(end - j));
+        const vec x = vselect(there, vload(&p[j]), vset1(-(T)INFINITY));
+        most = vmax(most, x);
+        vstore(&p[j], x);
     }
-    most = FN(all_max)(most);
+    most = vall_max(most);
     LA_UNROLL
     for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
-        const vec x = FN(exp)(FN(load)(&p[j]) - most);
+        const vec x = vexp(vload(&p[j]) - most);
         total += x;
-        FN(store)(&p[j], x);
+        vstore(&p[j], x);
     }
-    const vec fade = FN(exp)(before - most);
-    FN(store)(sum, FN(load)(sum) * fade + total);
+    const vec fade = vexp(before - most);
+    vstore(sum, vload(sum) * fade + total);
     *top = most[0];
     return fade;
 }
@@ -133,24 +137,24 @@ FN(row_weights)(T *p, T *top, T *sum, ptrdiff_t end)
 /* o = fade o + p v for a strip and one column tile; `full` values, then where
  * `diagonal` a triangle of MR more. */
 INLINE void
-FN(strip_values)(const struct FN(softmax_room) * r, T *o, const vec *fade,
-                 ptrdiff_t col, ptrdiff_t full, int diagonal, const int nr)
+strip_values(const struct softmax_room *r, T *o, const vec *fade, ptrdiff_t col,
+             ptrdiff_t full, int diagonal, const int nr)
 {
     const ptrdiff_t lds = nr * VL;
     const T *v = r->values + col * LA_BLOCK;
     vec acc[MR][NR];
     LA_EACH(i, MR) {
         LA_EACH(j, nr) {
-            acc[i][j] = FN(load)(&o[i * r->ldm + col + j * VL]) * fade[i];
+            acc[i][j] = vload(&o[i * r->ldm + col + j * VL]) * fade[i];
         }
     }
-    FN(tile)(acc, MR, nr, r->p, LA_BLOCK, 1, v, lds, full);
+    tile(acc, MR, nr, r->p, LA_BLOCK, 1, v, lds, full);
     if (diagonal) {
-        FN(tile_diagonal)(acc, MR, nr, r->p + full, LA_BLOCK, v + full * lds, lds, 0);
+        tile_diagonal(acc, MR, nr, r->p + full, LA_BLOCK, v + full * lds, lds, 0);
     }
     LA_EACH(i, MR) {
         LA_EACH(j, nr) {
-            FN(store)(&o[i * r->ldm + col + j * VL], acc[i][j]);
+            vstore(&o[i * r->ldm + col + j * VL], acc[i][j]);
         }
     }
 }
@@ -158,71 +162,70 @@ FN(strip_values)(const struct FN(softmax_room) * r, T *o, const vec *fade,
 /* Adds one block of keys to strip i (of the block of queries): `end` keys for its first
  * row, and one more for each further row where causal. */
 INLINE void
-FN(strip)(const struct FN(softmax_room) * r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
-          ptrdiff_t end, int diagonal)
+strip(const struct softmax_room *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
+      ptrdiff_t end, int diagonal)
 {
     vec fade[MR];
     T *o = r->o + i * r->ldm;
-    FN(strip_scores)(r, r->q + i * r->ldd, d);
+    strip_scores(r, r->q + i * r->ldd, d);
     LA_EACH(row, MR) {
-        fade[row] =
-            FN(row_weights)(r->p + row * LA_BLOCK, &r->top[i + row],
-                            &r->sum[(i + row) * VL], diagonal ? end + row : end);
+        fade[row] = row_weights(r->p + row * LA_BLOCK, &r->top[i + row],
+                                &r->sum[(i + row) * VL], diagonal ? end + row : end);
     }
     const ptrdiff_t full = diagonal ? end - 1 : end;
-    LA_BY_TILES(FN(round_up)(m, VL),
-                FN(strip_values)(r, o, fade, col, full, diagonal, nr));
+    LA_BY_TILES(round_up(m, VL), strip_values(r, o, fade, col, full, diagonal, nr));
 }
 
 /* o, m and l of the queries [first, first + rows), all in scratch. */
 static int
-FN(softmax_rows)(const struct la_task *t, const struct FN(softmax_room) * r,
-                 ptrdiff_t first, ptrdiff_t rows)
+softmax_rows(const struct la_task *t, const struct softmax_room *r, ptrdiff_t first,
+             ptrdiff_t rows)
 {
     const ptrdiff_t d = t->dim[1], s = t->dim[2], m = t->dim[3];
-    const int causal = FN(number)(&t->x[4]) != 0;
-    const vec scale = FN(set1)(FN(number)(&t->x[3]));
+    const int causal = number_of(&t->x[4]) != 0;
+    const vec scale = vset1(number_of(&t->x[3]));
     const ptrdiff_t end = causal && first + rows < s ? first + rows : s;
-    FN(load_plain)(r->q, r->ldd, &t->x[0], FN(rows_from)(first, rows), d);
+    load_plain(r->q, r->ldd, &t->x[0], rows_from(first, rows), d);
     for (ptrdiff_t i = 0; i < rows * r->ldd; i += VL) {
-        *FN(at)(&r->q[i]) *= scale;
+        *at(&r->q[i]) *= scale;
     }
-    FN(clear)(r->o, LA_QUERIES * r->ldm);
-    FN(clear)(r->sum, LA_QUERIES * VL);
+    clear(r->o, LA_QUERIES * r->ldm);
+    clear(r->sum, LA_QUERIES * VL);
     for (ptrdiff_t i = 0; i < LA_QUERIES; i++) {
         r->top[i] = -LARGEST;
     }
     for (ptrdiff_t j = 0; j < end; j += LA_BLOCK) {
         const ptrdiff_t keys = s - j < LA_BLOCK ? s - j : LA_BLOCK;
-        const struct la_array k = FN(part)(&t->x[1], j), v = FN(part)(&t->x[2], j);
+        const struct la_array k = rows_after(&t->x[1], j), v = rows_after(&t->x[2], j);
         if (t->poll(t->poll_arg)) {
             return 1;
         }
-        FN(load_block)(r->rows, &k, keys, d);
-        FN(transpose_state)(r->keys, r->rows, LA_BLOCK, d);
-        FN(load_block)(r->values, &v, keys, m);
+        load_block(r->rows, &k, keys, d);
+        transpose_state(r->keys, r->rows, LA_BLOCK, d);
+        load_block(r->values, &v, keys, m);
         ptrdiff_t i = causal && j > first ? j - first : 0;
         for (; i < rows; i += MR) {
             const ptrdiff_t seen = first + i + 1 - j;
             const int diagonal = causal && seen <= LA_BLOCK;
-            FN(strip)(r, i, d, m, diagonal ? seen : keys, diagonal);
+            strip(r, i, d, m, diagonal ? seen : keys, diagonal);
         }
     }
     return 0;
 }
 
 static int
-FN(task_softmax)(const struct la_task *t)
+task_softmax(const struct la_task *t)
 {
-    const struct FN(softmax_room) r = FN(cut_softmax)(t);
-    if (FN(softmax_rows)(t, &r, t->first, t->rows)) {
+    const struct softmax_room r = cut_softmax(t);
+    if (softmax_rows(t, &r, t->first, t->rows)) {
         return 1;
     }
     for (ptrdiff_t i = 0; i < t->rows; i++) {
-        const T sum = FN(sum_lanes)(FN(load)(&r.sum[i * VL]));
+        const T sum = sum_lanes(vload(&r.sum[i * VL]));
         r.top[i] = sum == 0 ? 0 : 1 / sum; /* no key: 0 */
     }
-    FN(store_rows)(&t->x[5], FN(rows_from)(t->first, t->rows), t->dim[3], r.o, r.ldm,
-                   r.top);
+    store_rows(&t->x[5], rows_from(t->first, t->rows), t->dim[3], r.o, r.ldm, r.top);
     return 0;
 }
+
+#endif

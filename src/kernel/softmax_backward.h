@@ -7,9 +7,13 @@
  * blocks of queries.  5 n s d + 2 n s m flops and the forward's.  Scratch: dq, three
  * numbers a query, and blocks of LA_BLOCK rows.  Where causal, blocks on the diagonal
  * go row by row, so that a NaN of a later key or an earlier cotangent meets no zero. */
+#ifndef LA_SOFTMAX_BACKWARD_H
+#define LA_SOFTMAX_BACKWARD_H
 
-struct FN(gradient_room) {
-    struct FN(softmax_room) forward;
+#include "softmax.h"
+
+struct gradient_room {
+    struct softmax_room forward;
     ptrdiff_t ldp;
     T *dq, *top, *share, *mean;          /* of all queries: dq, m, 1 / l, D */
     T *q, *g, *p, *e, *part;             /* of a block of queries */
@@ -19,61 +23,60 @@ struct FN(gradient_room) {
 };
 
 /* Operands: q, k, v, g, scale, causal, dq, dk, dv. */
-static struct FN(gradient_room) FN(cut_gradient)(const struct la_task *t)
+static struct gradient_room
+cut_gradient(const struct la_task *t)
 {
     const ptrdiff_t n = t->dim[0], d = t->dim[1], m = t->dim[3];
-    struct FN(gradient_room)
-        r = {.forward = FN(cut_softmax)(t), .ldp = FN(ld)(LA_BLOCK)};
+    struct gradient_room r = {.forward = cut_softmax(t), .ldp = row_step(LA_BLOCK)};
     const ptrdiff_t ldd = r.forward.ldd, ldm = r.forward.ldm;
-    struct FN(arena) arena = {t->scratch, r.forward.bytes};
-    r.dq = FN(take)(&arena, (n + LA_BLOCK) * ldd);
-    r.top = FN(take)(&arena, n + LA_QUERIES);
-    r.share = FN(take)(&arena, n + LA_QUERIES);
-    r.mean = FN(take)(&arena, n + LA_QUERIES);
-    r.q = FN(take)(&arena, LA_BLOCK * ldd);
-    r.g = FN(take)(&arena, LA_QUERIES * ldm);
-    r.p = FN(take)(&arena, LA_BLOCK * r.ldp);
-    r.e = FN(take)(&arena, LA_BLOCK * r.ldp);
-    r.part = FN(take)(&arena, LA_BLOCK * ldd);
-    r.k = FN(take)(&arena, LA_BLOCK * ldd);
-    r.kt = FN(take)(&arena, FN(state_size)(d, LA_BLOCK));
-    r.vt = FN(take)(&arena, FN(state_size)(m, LA_BLOCK));
-    r.ks = FN(take)(&arena, FN(state_size)(LA_BLOCK, d));
-    r.v = FN(take)(&arena, FN(state_size)(LA_BLOCK, m));
-    r.dks = FN(take)(&arena, FN(state_size)(LA_BLOCK, d));
-    r.dvs = FN(take)(&arena, FN(state_size)(LA_BLOCK, m));
-    r.dk = FN(take)(&arena, LA_BLOCK * ldd);
-    r.dv = FN(take)(&arena, LA_BLOCK * ldm);
+    struct arena arena = {t->scratch, r.forward.bytes};
+    r.dq = take(&arena, (n + LA_BLOCK) * ldd);
+    r.top = take(&arena, n + LA_QUERIES);
+    r.share = take(&arena, n + LA_QUERIES);
+    r.mean = take(&arena, n + LA_QUERIES);
+    r.q = take(&arena, LA_BLOCK * ldd);
+    r.g = take(&arena, LA_QUERIES * ldm);
+    r.p = take(&arena, LA_BLOCK * r.ldp);
+    r.e = take(&arena, LA_BLOCK * r.ldp);
+    r.part = take(&arena, LA_BLOCK * ldd);
+    r.k = take(&arena, LA_BLOCK * ldd);
+    r.kt = take(&arena, state_size(d, LA_BLOCK));
+    r.vt = take(&arena, state_size(m, LA_BLOCK));
+    r.ks = take(&arena, state_size(LA_BLOCK, d));
+    r.v = take(&arena, state_size(LA_BLOCK, m));
+    r.dks = take(&arena, state_size(LA_BLOCK, d));
+    r.dvs = take(&arena, state_size(LA_BLOCK, m));
+    r.dk = take(&arena, LA_BLOCK * ldd);
+    r.dv = take(&arena, LA_BLOCK * ldm);
     r.bytes = arena.used;
     return r;
 }
 
 static size_t
-FN(gradient_room)(const struct la_task *t)
+gradient_room(const struct la_task *t)
 {
     struct la_task dry = *t;
     dry.scratch = NULL;
-    return FN(cut_gradient)(&dry).bytes;
+    return cut_gradient(&dry).bytes;
 }
 
 /* m_i, 1 / l_i and D_i of all queries. */
 static int
-FN(softmax_again)(const struct la_task *t, const struct FN(gradient_room) * r)
+softmax_again(const struct la_task *t, const struct gradient_room *r)
 {
     struct la_task forward = *t;
     forward.x[3] = t->x[4]; /* scale */
     forward.x[4] = t->x[5]; /* causal */
     for (ptrdiff_t i = 0; i < t->dim[0]; i += LA_QUERIES) {
         const ptrdiff_t rows = t->dim[0] - i < LA_QUERIES ? t->dim[0] - i : LA_QUERIES;
-        if (FN(softmax_rows)(&forward, &r->forward, i, rows)) {
+        if (softmax_rows(&forward, &r->forward, i, rows)) {
             return 1;
         }
-        FN(load_plain)(r->g, r->forward.ldm, &t->x[3], FN(rows_from)(i, rows),
-                       t->dim[3]);
-        FN(row_dots)(&r->mean[i], r->g, r->forward.ldm, r->forward.o, r->forward.ldm,
-                     rows, r->forward.ldm);
+        load_plain(r->g, r->forward.ldm, &t->x[3], rows_from(i, rows), t->dim[3]);
+        row_dots(&r->mean[i], r->g, r->forward.ldm, r->forward.o, r->forward.ldm, rows,
+                 r->forward.ldm);
         for (ptrdiff_t l = 0; l < rows; l++) {
-            const T sum = FN(sum_lanes)(FN(load)(&r->forward.sum[l * VL]));
+            const T sum = sum_lanes(vload(&r->forward.sum[l * VL]));
             r->share[i + l] = sum == 0 ? 0 : 1 / sum;
             r->top[i + l] = r->forward.top[l];
             r->mean[i + l] *= r->share[i + l];
@@ -85,36 +88,36 @@ FN(softmax_again)(const struct la_task *t, const struct FN(gradient_room) * r)
 /* p and e from the products q.k and g.v for queries [i, i + rows); 0 from key `end` on,
  * where on the diagonal each further row has a further key. */
 static void
-FN(weigh)(const struct FN(gradient_room) * r, ptrdiff_t i, ptrdiff_t rows,
-          ptrdiff_t end, int diagonal, T scale)
+weigh(const struct gradient_room *r, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t end,
+      int diagonal, T scale)
 {
-    for (ptrdiff_t l = 0; l < FN(round_up)(rows, MR); l++) {
-        const vec top = FN(set1)(r->top[i + l]), share = FN(set1)(r->share[i + l]);
-        const vec mean = FN(set1)(r->mean[i + l]), factor = FN(set1)(scale);
+    for (ptrdiff_t l = 0; l < round_up(rows, MR); l++) {
+        const vec top = vset1(r->top[i + l]), share = vset1(r->share[i + l]);
+        const vec mean = vset1(r->mean[i + l]), factor = vset1(scale);
         const ptrdiff_t keys = l >= rows ? 0 : diagonal ? l + 1 : end;
         for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
             T *p = &r->p[l * r->ldp + j], *e = &r->e[l * r->ldp + j];
-            const ivec there = FN(iota)() < (ivec)((ivec){0} + (INT)(keys - j));
-            const vec weight = FN(exp)(FN(load)(p) * factor - top) * share;
-            const vec slope = weight * (FN(load)(e) - mean) * factor;
-            FN(store)(p, FN(keep)(there, weight));
-            FN(store)(e, FN(keep)(there, slope));
+            const ivec there = viota() < (ivec)((ivec){0} + (INT)(keys - j));
+            const vec weight = vexp(vload(p) * factor - top) * share;
+            const vec slope = weight * (vload(e) - mean) * factor;
+            vstore(p, vkeep(there, weight));
+            vstore(e, vkeep(there, slope));
         }
     }
 }
 
 /* out_i += sum_{j <= i} x_ij y_j, or out_j += sum_{i >= j} x_ij y_i where `turned`. */
 static void
-FN(add_triangle)(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld,
-                 ptrdiff_t rows, int turned)
+add_triangle(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld,
+             ptrdiff_t rows, int turned)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         for (ptrdiff_t j = 0; j <= i; j++) {
             T *to = out + (turned ? j : i) * ld;
             const T *from = y + (turned ? i : j) * ld;
-            const vec weight = FN(set1)(x[i * ldx + j]);
+            const vec weight = vset1(x[i * ldx + j]);
             for (ptrdiff_t l = 0; l < ld; l += VL) {
-                *FN(at)(&to[l]) += weight * FN(load)(&from[l]);
+                *at(&to[l]) += weight * vload(&from[l]);
             }
         }
     }
@@ -122,121 +125,122 @@ FN(add_triangle)(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld,
 
 /* One block of queries with one block of keys. */
 static void
-FN(block_gradient)(const struct la_task *t, const struct FN(gradient_room) * r,
-                   ptrdiff_t i, ptrdiff_t keys, int diagonal)
+block_gradient(const struct la_task *t, const struct gradient_room *r, ptrdiff_t i,
+               ptrdiff_t keys, int diagonal)
 {
     const ptrdiff_t d = t->dim[1], m = t->dim[3], ldd = r->forward.ldd,
                     ldm = r->forward.ldm;
     const ptrdiff_t rows = t->dim[0] - i < LA_BLOCK ? t->dim[0] - i : LA_BLOCK;
-    const ptrdiff_t D = FN(round_up)(d, VL), M = FN(round_up)(m, VL);
-    FN(load_plain)(r->q, ldd, &t->x[0], FN(rows_from)(i, rows), d);
-    FN(load_plain)(r->g, ldm, &t->x[3], FN(rows_from)(i, rows), m);
-    struct FN(scan) c = {.rows = rows,
-                         .K = d,
-                         .W = LA_BLOCK,
-                         .a = r->q,
-                         .lda = ldd,
-                         .o = r->p,
-                         .ldo = r->ldp,
-                         .s = r->kt};
-    FN(sweep)(&c, LA_READ);
-    c = (struct FN(scan)){.rows = rows,
-                          .K = m,
-                          .W = LA_BLOCK,
-                          .a = r->g,
-                          .lda = ldm,
-                          .o = r->e,
-                          .ldo = r->ldp,
-                          .s = r->vt};
-    FN(sweep)(&c, LA_READ);
-    FN(weigh)(r, i, rows, keys, diagonal, FN(number)(&t->x[4]));
+    const ptrdiff_t D = round_up(d, VL), M = round_up(m, VL);
+    load_plain(r->q, ldd, &t->x[0], rows_from(i, rows), d);
+    load_plain(r->g, ldm, &t->x[3], rows_from(i, rows), m);
+    struct scan c = {.rows = rows,
+                     .K = d,
+                     .W = LA_BLOCK,
+                     .a = r->q,
+                     .lda = ldd,
+                     .o = r->p,
+                     .ldo = r->ldp,
+                     .s = r->kt};
+    sweep(&c, LA_READ);
+    c = (struct scan){.rows = rows,
+                      .K = m,
+                      .W = LA_BLOCK,
+                      .a = r->g,
+                      .lda = ldm,
+                      .o = r->e,
+                      .ldo = r->ldp,
+                      .s = r->vt};
+    sweep(&c, LA_READ);
+    weigh(r, i, rows, keys, diagonal, number_of(&t->x[4]));
     if (diagonal) {
-        FN(add_triangle)(r->dq + i * ldd, r->e, r->ldp, r->k, ldd, rows, 0);
-        FN(add_triangle)(r->dk, r->e, r->ldp, r->q, ldd, rows, 1);
-        FN(add_triangle)(r->dv, r->p, r->ldp, r->g, ldm, rows, 1);
+        add_triangle(r->dq + i * ldd, r->e, r->ldp, r->k, ldd, rows, 0);
+        add_triangle(r->dk, r->e, r->ldp, r->q, ldd, rows, 1);
+        add_triangle(r->dv, r->p, r->ldp, r->g, ldm, rows, 1);
         return;
     }
-    c = (struct FN(scan)){.rows = rows,
-                          .K = LA_BLOCK,
-                          .W = M,
-                          .b = r->p,
-                          .ldb = r->ldp,
-                          .v = r->g,
-                          .ldv = ldm,
-                          .s = r->dvs};
-    FN(sweep)(&c, LA_WRITE);
-    c = (struct FN(scan)){.rows = rows,
-                          .K = LA_BLOCK,
-                          .W = D,
-                          .b = r->e,
-                          .ldb = r->ldp,
-                          .v = r->q,
-                          .ldv = ldd,
-                          .s = r->dks};
-    FN(sweep)(&c, LA_WRITE);
-    c = (struct FN(scan)){.rows = rows,
-                          .K = LA_BLOCK,
-                          .W = D,
-                          .a = r->e,
-                          .lda = r->ldp,
-                          .o = r->part,
-                          .ldo = ldd,
-                          .s = r->ks};
-    FN(sweep)(&c, LA_READ);
+    c = (struct scan){.rows = rows,
+                      .K = LA_BLOCK,
+                      .W = M,
+                      .b = r->p,
+                      .ldb = r->ldp,
+                      .v = r->g,
+                      .ldv = ldm,
+                      .s = r->dvs};
+    sweep(&c, LA_WRITE);
+    c = (struct scan){.rows = rows,
+                      .K = LA_BLOCK,
+                      .W = D,
+                      .b = r->e,
+                      .ldb = r->ldp,
+                      .v = r->q,
+                      .ldv = ldd,
+                      .s = r->dks};
+    sweep(&c, LA_WRITE);
+    c = (struct scan){.rows = rows,
+                      .K = LA_BLOCK,
+                      .W = D,
+                      .a = r->e,
+                      .lda = r->ldp,
+                      .o = r->part,
+                      .ldo = ldd,
+                      .s = r->ks};
+    sweep(&c, LA_READ);
     for (ptrdiff_t l = 0; l < rows; l++) {
         for (ptrdiff_t j = 0; j < D; j += VL) {
-            *FN(at)(&r->dq[(i + l) * ldd + j]) += FN(load)(&r->part[l * ldd + j]);
+            *at(&r->dq[(i + l) * ldd + j]) += vload(&r->part[l * ldd + j]);
         }
     }
 }
 
 /* rows (., ld) += the state (LA_BLOCK, cols), and out to x. */
 static void
-FN(store_block)(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows,
-                ptrdiff_t cols, T *sum, ptrdiff_t ld, T *state)
+store_block(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows, ptrdiff_t cols,
+            T *sum, ptrdiff_t ld, T *state)
 {
-    const ptrdiff_t W = FN(round_up)(cols, VL);
+    const ptrdiff_t W = round_up(cols, VL);
     for (ptrdiff_t i = 0; i < rows; i++) {
         for (ptrdiff_t j = 0; j < W; j += VL) {
-            *FN(at)(&sum[i * ld + j]) +=
-                FN(load)(FN(state_at)(state, LA_BLOCK, W, i, j));
+            *at(&sum[i * ld + j]) += vload(state_at(state, LA_BLOCK, W, i, j));
         }
     }
-    FN(store_rows)(x, FN(rows_from)(first, rows), cols, sum, ld, NULL);
+    store_rows(x, rows_from(first, rows), cols, sum, ld, NULL);
 }
 
 static int
-FN(task_softmax_backward)(const struct la_task *t)
+task_softmax_backward(const struct la_task *t)
 {
-    const struct FN(gradient_room) r = FN(cut_gradient)(t);
+    const struct gradient_room r = cut_gradient(t);
     const ptrdiff_t n = t->dim[0], d = t->dim[1], s = t->dim[2], m = t->dim[3];
     const ptrdiff_t ldd = r.forward.ldd, ldm = r.forward.ldm;
-    const int causal = FN(number)(&t->x[5]) != 0;
-    if (FN(softmax_again)(t, &r)) {
+    const int causal = number_of(&t->x[5]) != 0;
+    if (softmax_again(t, &r)) {
         return 1;
     }
-    FN(clear)(r.dq, (n + LA_BLOCK) * ldd);
+    clear(r.dq, (n + LA_BLOCK) * ldd);
     for (ptrdiff_t j = 0; j < s; j += LA_BLOCK) {
         const ptrdiff_t keys = s - j < LA_BLOCK ? s - j : LA_BLOCK;
-        const struct la_array k = FN(part)(&t->x[1], j), v = FN(part)(&t->x[2], j);
-        FN(load_plain)(r.k, ldd, &k, FN(rows_from)(0, keys), d);
-        FN(load_block)(r.ks, &k, keys, d);
-        FN(load_block)(r.v, &v, keys, m);
-        FN(transpose_state)(r.kt, r.ks, LA_BLOCK, d);
-        FN(transpose_state)(r.vt, r.v, LA_BLOCK, m);
-        FN(clear)(r.dks, FN(state_size)(LA_BLOCK, d));
-        FN(clear)(r.dvs, FN(state_size)(LA_BLOCK, m));
-        FN(clear)(r.dk, LA_BLOCK * ldd);
-        FN(clear)(r.dv, LA_BLOCK * ldm);
+        const struct la_array k = rows_after(&t->x[1], j), v = rows_after(&t->x[2], j);
+        load_plain(r.k, ldd, &k, rows_from(0, keys), d);
+        load_block(r.ks, &k, keys, d);
+        load_block(r.v, &v, keys, m);
+        transpose_state(r.kt, r.ks, LA_BLOCK, d);
+        transpose_state(r.vt, r.v, LA_BLOCK, m);
+        clear(r.dks, state_size(LA_BLOCK, d));
+        clear(r.dvs, state_size(LA_BLOCK, m));
+        clear(r.dk, LA_BLOCK * ldd);
+        clear(r.dv, LA_BLOCK * ldm);
         for (ptrdiff_t i = causal ? j : 0; i < n; i += LA_BLOCK) {
             if (t->poll(t->poll_arg)) {
                 return 1;
             }
-            FN(block_gradient)(t, &r, i, keys, causal && i == j);
+            block_gradient(t, &r, i, keys, causal && i == j);
         }
-        FN(store_block)(&t->x[7], j, keys, d, r.dk, ldd, r.dks);
-        FN(store_block)(&t->x[8], j, keys, m, r.dv, ldm, r.dvs);
+        store_block(&t->x[7], j, keys, d, r.dk, ldd, r.dks);
+        store_block(&t->x[8], j, keys, m, r.dv, ldm, r.dvs);
     }
-    FN(store_rows)(&t->x[6], FN(rows_from)(0, n), d, r.dq, ldd, NULL);
+    store_rows(&t->x[6], rows_from(0, n), d, r.dq, ldd, NULL);
     return 0;
 }
+
+#endif

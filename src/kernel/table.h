@@ -89,11 +89,11 @@ struct la_task_kernel {
     size_t (*scratch)(const struct la_task *);
 };
 
+/* All kernels of one instruction set and one dtype. */
 struct la_table {
-    const char *isa;
     int vector_bytes;
-    struct la_kernel kernels[LA_NOPS][LA_NDTYPES];
-    struct la_task_kernel tasks[LA_NTASKS][LA_NDTYPES];
+    struct la_kernel kernels[LA_NOPS];
+    struct la_task_kernel tasks[LA_NTASKS];
 };
 
 #endif

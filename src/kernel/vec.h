@@ -4,25 +4,32 @@
  * Included once per dtype, with the constants that kernels.c sets.
  * Vectors never cross a non-inline function: their calling convention depends
  * on the compiler's flags. */
+#ifndef LA_VEC_H
+#define LA_VEC_H
+
+#include <stdint.h>
+
+#include "dtype.h"
+#include "isa.h"
 
 typedef T vec __attribute__((vector_size(LA_VBYTES)));
 typedef INT ivec __attribute__((vector_size(LA_VBYTES)));
-typedef T FN(vec_any) __attribute__((vector_size(LA_VBYTES), aligned(1), may_alias));
+typedef T vec_any __attribute__((vector_size(LA_VBYTES), aligned(1), may_alias));
 
 INLINE vec
-FN(load)(const T *p)
+vload(const T *p)
 {
     return *(const vec *)p;
 }
 
 INLINE vec
-FN(load_any)(const char *p)
+vload_any(const char *p)
 {
-    return (vec) * (const FN(vec_any) *)p;
+    return (vec) * (const vec_any *)p;
 }
 
 INLINE void
-FN(store)(T *p, vec x)
+vstore(T *p, vec x)
 {
     *(vec *)p = x;
 }
@@ -30,14 +37,14 @@ FN(store)(T *p, vec x)
 /* x in every lane.  Subtracting +0 changes no number, a zero's sign included, so
  * that compilers see a plain broadcast. */
 INLINE vec
-FN(set1)(T x)
+vset1(T x)
 {
     return x - (vec){0};
 }
 
 /* Lane numbers 0, 1, 2, ... */
 INLINE ivec
-FN(iota)(void)
+viota(void)
 {
     ivec v;
     for (int i = 0; i < VL; i++) {
@@ -48,20 +55,20 @@ FN(iota)(void)
 
 /* x where the mask is set, 0 elsewhere, whatever x holds there. */
 INLINE vec
-FN(keep)(ivec mask, vec x)
+vkeep(ivec mask, vec x)
 {
     return (vec)((ivec)x & mask);
 }
 
 INLINE vec
-FN(select)(ivec mask, vec x, vec y)
+vselect(ivec mask, vec x, vec y)
 {
     return (vec)(((ivec)x & mask) | ((ivec)y & ~mask));
 }
 
 /* Whether the mask is set in any lane. */
 INLINE int
-FN(any)(ivec mask)
+vany(ivec mask)
 {
 #if defined(__AVX512F__)
     return _mm512_test_epi64_mask((__m512i)mask, (__m512i)mask) != 0;
@@ -82,7 +89,7 @@ FN(any)(ivec mask)
  * fuse here and not there, depending on the code around: the bits of a sum would depend
  * on the shape of the tile it is in. */
 INLINE vec
-FN(fma)(vec x, vec y, vec z)
+vfma(vec x, vec y, vec z)
 {
 #if defined(__AVX512F__) || defined(__FMA__)
     return (vec)LA_MM(fmadd)(x, y, z);
@@ -94,27 +101,27 @@ FN(fma)(vec x, vec y, vec z)
 /* max and min return x where either is a NaN, so a NaN in x stays one. */
 #if defined(__SSE2__)
 INLINE vec
-FN(max)(vec floor, vec x)
+vmax(vec floor, vec x)
 {
     return (vec)LA_MM(max)(floor, x);
 }
 
 INLINE vec
-FN(min)(vec ceiling, vec x)
+vmin(vec ceiling, vec x)
 {
     return (vec)LA_MM(min)(ceiling, x);
 }
 #else
 INLINE vec
-FN(max)(vec floor, vec x)
+vmax(vec floor, vec x)
 {
-    return FN(select)(floor > x, floor, x);
+    return vselect(floor > x, floor, x);
 }
 
 INLINE vec
-FN(min)(vec ceiling, vec x)
+vmin(vec ceiling, vec x)
 {
-    return FN(select)(ceiling < x, ceiling, x);
+    return vselect(ceiling < x, ceiling, x);
 }
 #endif
 
@@ -122,16 +129,16 @@ FN(min)(vec ceiling, vec x)
  * |k| must stay below 2 * the largest exponent. */
 #if defined(__AVX512F__)
 INLINE vec
-FN(scale2)(vec x, vec k)
+vscale2(vec x, vec k)
 {
     return (vec)LA_MM(scalef)(x, k);
 }
 #else
 INLINE vec
-FN(scale2)(vec x, vec k)
+vscale2(vec x, vec k)
 {
     /* 2^k may lie outside the normal range, 2^(k/2) never does. */
-    const vec magic = FN(set1)(ROUND_MAGIC);
+    const vec magic = vset1(ROUND_MAGIC);
     const ivec whole = (ivec)(k + magic) - (ivec)magic, half = whole >> 1;
     const vec a = (vec)((half + EXPONENT_BIAS) << MANTISSA_BITS);
     const vec b = (vec)((whole - half + EXPONENT_BIAS) << MANTISSA_BITS);
@@ -141,13 +148,13 @@ FN(scale2)(vec x, vec k)
 
 /* Interleave the low (high) halves of x and y: x0 y0 x1 y1 ... */
 INLINE vec
-FN(zip_low)(vec x, vec y)
+vzip_low(vec x, vec y)
 {
     return LA_PASTE(LA_ZIP_LOW_, LA_LANES)(x, y);
 }
 
 INLINE vec
-FN(zip_high)(vec x, vec y)
+vzip_high(vec x, vec y)
 {
     return LA_PASTE(LA_ZIP_HIGH_, LA_LANES)(x, y);
 }
@@ -156,12 +163,12 @@ FN(zip_high)(vec x, vec y)
  * in registers where every loop over them has a constant length, and no further. */
 
 INLINE void
-FN(shuffle)(vec x[])
+vshuffle(vec x[])
 {
     vec y[VL];
     LA_EACH(i, VL / 2) {
-        y[2 * i] = FN(zip_low)(x[i], x[i + VL / 2]);
-        y[2 * i + 1] = FN(zip_high)(x[i], x[i + VL / 2]);
+        y[2 * i] = vzip_low(x[i], x[i + VL / 2]);
+        y[2 * i + 1] = vzip_high(x[i], x[i + VL / 2]);
     }
     LA_EACH(i, VL) {
         x[i] = y[i];
@@ -170,42 +177,44 @@ FN(shuffle)(vec x[])
 
 /* Transpose VL rows of VL in place: log2(VL) perfect shuffles. */
 INLINE void
-FN(transpose)(vec x[])
+vtranspose(vec x[])
 {
-    FN(shuffle)(x);
+    vshuffle(x);
     if (VL > 2) {
-        FN(shuffle)(x);
+        vshuffle(x);
     }
     if (VL > 4) {
-        FN(shuffle)(x);
+        vshuffle(x);
     }
     if (VL > 8) {
-        FN(shuffle)(x);
+        vshuffle(x);
     }
 }
 
 INLINE void
-FN(fold)(vec x[], const int half)
+fold(vec x[], const int half)
 {
     LA_EACH(i, half) {
-        x[i] = FN(zip_low)(x[i], x[i + half]) + FN(zip_high)(x[i], x[i + half]);
+        x[i] = vzip_low(x[i], x[i + half]) + vzip_high(x[i], x[i + half]);
     }
 }
 
 /* Lane i of the result is the sum of the lanes of x[i]; x is destroyed.
  * The same network as transpose, its pairs added as they appear. */
 INLINE vec
-FN(lane_sums)(vec x[])
+lane_sums(vec x[])
 {
     if (VL > 8) {
-        FN(fold)(x, 8);
+        fold(x, 8);
     }
     if (VL > 4) {
-        FN(fold)(x, 4);
+        fold(x, 4);
     }
     if (VL > 2) {
-        FN(fold)(x, 2);
+        fold(x, 2);
     }
-    FN(fold)(x, 1);
+    fold(x, 1);
     return x[0];
 }
+
+#endif
