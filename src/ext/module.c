@@ -17,6 +17,7 @@
 #include "direct.h"
 #include "plan.h"
 #include "pool.h"
+#include "scratch.h"
 #include "task.h"
 
 /* --- gufuncs --------------------------------------------------------------- */
@@ -364,6 +365,17 @@ set_isa(PyObject *module, PyObject *arg)
     Py_RETURN_NONE;
 }
 
+static PyObject *
+poison_scratch(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    const int on = PyObject_IsTrue(arg);
+    if (on < 0) {
+        return NULL;
+    }
+    la_scratch_poison(on);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"add_bfloat16", add_bfloat16, METH_O, NULL},
     {"direct", (PyCFunction)(void (*)(void))la_direct, METH_FASTCALL, NULL},
@@ -372,6 +384,7 @@ static PyMethodDef methods[] = {
     {"available_isas", available_isas, METH_NOARGS, NULL},
     {"get_isa", get_isa, METH_NOARGS, NULL},
     {"set_isa", set_isa, METH_O, NULL},
+    {"poison_scratch", poison_scratch, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -10,7 +10,6 @@
 
 #include "plan.h"
 
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +17,7 @@
 #include "interrupt.h"
 #include "modes.h"
 #include "pool.h"
+#include "scratch.h"
 
 struct job {
     const struct la_kernel *kernel;
@@ -290,23 +290,6 @@ cut_panels(struct job *job, ptrdiff_t pieces, int threads, ptrdiff_t lanes)
 /* Work below this many multiply-adds is done before a thread would have woken. */
 #define WORTH_THREADS 1e6
 
-/* Memory for `threads` kernels at once; -1 where there is none. */
-static int
-take_scratch(struct job *job, int threads)
-{
-    void *memory = NULL;
-    const size_t bytes = (job->kernel->scratch(&job->head) + LA_ALIGN - 1) / LA_ALIGN;
-    if (bytes > SIZE_MAX / 2 / LA_ALIGN / (size_t)threads) {
-        return -1;
-    }
-    job->lane_bytes = (bytes + 1) * LA_ALIGN;
-    if (posix_memalign(&memory, LA_ALIGN, job->lane_bytes * (size_t)threads) != 0) {
-        return -1;
-    }
-    job->scratch = memory;
-    return 0;
-}
-
 void
 la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
              void *data)
@@ -347,7 +330,9 @@ la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
     if ((size_t)threads > items) {
         threads = (int)items;
     }
-    if (take_scratch(&job, threads) < 0) {
+    job.scratch =
+        la_scratch_take(job.kernel->scratch(&job.head), threads, &job.lane_bytes);
+    if (job.scratch == NULL) {
         la_interrupt_no_memory();
         return;
     }

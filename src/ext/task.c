@@ -16,6 +16,7 @@
 #include "interrupt.h"
 #include "modes.h"
 #include "pool.h"
+#include "scratch.h"
 
 const struct la_task_row la_task_rows[LA_NTASKS] = {
 #define LA_TASK(name, room, signature, nin, nout, piece, doc)                          \
@@ -144,19 +145,16 @@ la_task_run(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
         return;
     }
     const int threads = threads_for(&job, heads, items);
-    job.lane_bytes = (kernel->scratch(&job.task) + LA_ALIGN - 1) / LA_ALIGN * LA_ALIGN;
-    void *memory = NULL;
-    if (job.lane_bytes > 0 &&
-        posix_memalign(&memory, LA_ALIGN, job.lane_bytes * (size_t)threads) != 0) {
+    job.scratch = la_scratch_take(kernel->scratch(&job.task), threads, &job.lane_bytes);
+    if (job.scratch == NULL) {
         la_interrupt_no_memory();
         return;
     }
-    job.scratch = memory;
     la_interrupt_start(&job.interrupt);
 
     /* Lanes beyond an edge may raise flags that no number of the result shows. */
     job.modes = la_modes_get();
     la_pool_run(run_piece, idle, &job, items, threads);
     la_modes_set(job.modes);
-    free(memory);
+    free(job.scratch);
 }
