@@ -1,52 +1,48 @@
-/* form.c: reads the forms of the gufuncs. */
+/* form.c: reads the rows of operators.def. */
 #include "form.h"
 
 #include <stdio.h>
 #include <string.h>
 
+const struct la_operator la_operators[LA_NOPS] = {
+#define LA_OP(op, form, properties, rows, doc) {#op, form, properties, rows, doc},
+#include "../kernel/operators.def"
+};
+
+const char *const la_map_names[LA_NMAPS] = {
+#define LA_MAP(map) #map,
+#include "../kernel/maps.def"
+};
+
 static const struct operand {
     const char *name;
     enum la_kind kind;
-    int normalizer; /* exists only with the normaliser */
-    size_t place;   /* in la_head, for arrays */
+    int of_z; /* exists only with the normaliser */
 } operands[LA_NOPERANDS] = {
-    [LA_Q] = {"q", LA_TOKENS, 0, offsetof(struct la_head, q)},
-    [LA_K] = {"k", LA_TOKENS, 0, offsetof(struct la_head, k)},
-    [LA_V] = {"v", LA_TOKENS, 0, offsetof(struct la_head, v)},
-    [LA_BETA] = {"beta", LA_TOKENS, 0, offsetof(struct la_head, beta)},
-    [LA_G] = {"grad_out", LA_TOKENS, 0, offsetof(struct la_head, g)},
-    [LA_SCALE] = {"scale", LA_NUMBER, 0, 0},
-    [LA_EPS] = {"eps", LA_NUMBER, 1, 0},
-    [LA_BEGIN] = {"begin", LA_INDEX, 0, 0},
-    [LA_END] = {"end", LA_INDEX, 0, 0},
-    [LA_KEYS] = {"keys", LA_INDEX, 0, 0},
-    [LA_S0] = {"s0", LA_STATE, 0, offsetof(struct la_head, s0)},
-    [LA_Z0] = {"z0", LA_STATE, 1, offsetof(struct la_head, z0)},
-    [LA_GS] = {"grad_s", LA_STATE, 0, offsetof(struct la_head, gs)},
-    [LA_GZ] = {"grad_z", LA_STATE, 1, offsetof(struct la_head, gz)},
-    [LA_O] = {"o", LA_TOKENS, 0, offsetof(struct la_head, o)},
-    [LA_S] = {"s", LA_STATE, 0, offsetof(struct la_head, s1)},
-    [LA_Z] = {"z", LA_STATE, 1, offsetof(struct la_head, z1)},
-    [LA_DQ] = {"dq", LA_TOKENS, 0, offsetof(struct la_head, dq)},
-    [LA_DK] = {"dk", LA_TOKENS, 0, offsetof(struct la_head, dk)},
-    [LA_DV] = {"dv", LA_TOKENS, 0, offsetof(struct la_head, dv)},
-    [LA_DBETA] = {"dbeta", LA_TOKENS, 0, offsetof(struct la_head, dbeta)},
-    [LA_DS0] = {"ds0", LA_STATE, 0, offsetof(struct la_head, ds0)},
-    [LA_DZ0] = {"dz0", LA_STATE, 1, offsetof(struct la_head, dz0)},
+#define LA_ARRAY(field, name, kind, of_z) [LA_AT_##field] = {name, kind, of_z},
+#include "../kernel/operands.def"
+#define LA_NUMBER(name, of_z) [LA_AT_##name] = {#name, LA_STATE, of_z},
+#include "../kernel/operands.def"
+#define LA_INDEX(name) [LA_AT_##name] = {#name, LA_STATE, 0},
+#include "../kernel/operands.def"
 };
 
-enum la_kind
-la_operand_kind(enum la_operand id)
+int
+la_is_tokens(enum la_operand id)
 {
-    return operands[id].kind;
+    return operands[id].kind == LA_TOKENS;
 }
 
-struct la_array *
-la_operand_in(struct la_head *head, enum la_operand id)
+int
+la_is_number(enum la_operand id)
 {
-    return operands[id].kind == LA_TOKENS || operands[id].kind == LA_STATE
-               ? (struct la_array *)((char *)head + operands[id].place)
-               : NULL;
+    return id >= LA_NARRAYS && id < LA_NARRAYS + LA_NNUMBERS;
+}
+
+int
+la_is_index(enum la_operand id)
+{
+    return id >= LA_NARRAYS + LA_NNUMBERS;
 }
 
 int
@@ -56,60 +52,123 @@ la_form_dim(const struct la_form *form, char letter)
     return letter != '\0' && p != NULL ? (int)(p - form->dims) : -1;
 }
 
-/* Reads "name(a,b)" at *text into slot, and moves *text behind it. */
 static int
-read_slot(struct la_slot *slot, const char **text)
+find_operand(const char *name, size_t length)
 {
-    const char *open = strchr(*text, '(');
-    const size_t length = open ? (size_t)(open - *text) : 0;
-    for (int id = 0; open != NULL && id < LA_NOPERANDS; id++) {
-        if (strlen(operands[id].name) != length ||
-            strncmp(operands[id].name, *text, length) != 0) {
-            continue;
+    for (int id = 0; id < LA_NOPERANDS; id++) {
+        if (strlen(operands[id].name) == length &&
+            strncmp(operands[id].name, name, length) == 0) {
+            return id;
         }
-        slot->id = (enum la_operand)id;
-        slot->rank = 0;
-        for (open++; *open != ')'; open++) {
-            if (*open != ',') {
-                slot->dims[slot->rank++] = *open;
-            }
-        }
-        *text = open + 1;
-        return 0;
     }
     return -1;
 }
 
-int
-la_form_read(struct la_form *form, const char *text, int normalize)
+/* The dimensions between parentheses; b is m, or nothing, as the variant has it. */
+static void
+read_dims(struct la_slot *slot, const char *text, la_variant variant)
 {
-    memset(form, 0, sizeof(*form));
-    int *count = &form->nin;
-    while (*text != '\0') {
+    for (; *text != ')'; text++) {
+        if (*text == ',' || (*text == 'b' && !(variant & LA_CHANNELS))) {
+            continue;
+        }
+        slot->dims[slot->rank++] = *text == 'b' ? 'm' : *text;
+    }
+}
+
+/* Whether the operand has a place in this form. */
+static int
+belongs(const struct la_form *form, int id)
+{
+    const int properties = la_operators[form->op].properties;
+    if (operands[id].of_z && properties & (LA_NORMALIZER | LA_STATES) &&
+        !(form->variant & LA_NORMALIZER)) {
+        return 0;
+    }
+    return !(form->variant & LA_IN_PLACE && (id == LA_AT_s0 || id == LA_AT_z0));
+}
+
+/* Adds the operands that text lists, "q(n,d) k(n,d)", up to "->" or its end, and counts
+ * them; where it stopped, or NULL on a name it does not know. */
+static const char *
+read_slots(struct la_form *form, const char *text, int *count)
+{
+    while (*text != '\0' && strncmp(text, "->", 2) != 0) {
         if (*text == ' ') {
             text++;
+            continue;
         }
-        else if (strncmp(text, "->", 2) == 0) {
-            text += 2;
-            count = &form->nout;
+        const size_t length = strcspn(text, "(");
+        const int id = find_operand(text, length);
+        if (id < 0 || form->nin + form->nout == LA_MAX_OPERANDS) {
+            return NULL;
         }
-        else {
+        if (belongs(form, id)) {
             struct la_slot *slot = &form->slots[form->nin + form->nout];
-            if (read_slot(slot, &text) < 0) {
-                return -1;
-            }
-            if (operands[slot->id].normalizer && !normalize) {
-                continue;
-            }
-            for (int i = 0; i < slot->rank; i++) {
-                if (la_form_dim(form, slot->dims[i]) < 0) {
-                    form->dims[form->ndims++] = slot->dims[i];
-                }
-            }
+            slot->id = (enum la_operand)id;
+            read_dims(slot, text + length + 1, form->variant);
             ++*count;
+        }
+        text += strcspn(text, ")") + 1;
+    }
+    return text;
+}
+
+static int
+is_backward(const struct la_operator *op)
+{
+    return strstr(op->name, "_backward") != NULL;
+}
+
+int
+la_form_read(struct la_form *form, enum la_op op, la_variant variant)
+{
+    const struct la_operator *row = &la_operators[op];
+    const int states = variant & LA_STATES, backward = is_backward(row);
+    memset(form, 0, sizeof(*form));
+    form->op = op;
+    form->variant = variant;
+    const char *text = read_slots(form, row->form, &form->nin);
+    if (text == NULL || *text == '\0') {
+        return -1;
+    }
+    if (states) {
+        read_slots(form, "begin(r) end(r) keys(r) s0(r,d,m) z0(r,d)", &form->nin);
+    }
+    if (states && backward) {
+        read_slots(form, "grad_s(r,d,m) grad_z(r,d)", &form->nin);
+    }
+    if (variant & LA_KEYS) {
+        read_slots(form, "keys()", &form->nin);
+    }
+    if (read_slots(form, text + 2, &form->nout) == NULL) {
+        return -1;
+    }
+    if (states) {
+        read_slots(form, backward ? "ds0(r,d,m) dz0(r,d)" : "s(r,d,m) z(r,d)",
+                   &form->nout);
+    }
+    for (int i = 0; i < form->nin + form->nout; i++) {
+        for (int j = 0; j < form->slots[i].rank; j++) {
+            if (la_form_dim(form, form->slots[i].dims[j]) < 0) {
+                form->dims[form->ndims++] = form->slots[i].dims[j];
+            }
         }
     }
     return 0;
+}
+
+void
+la_form_name(const struct la_form *form, char *text, size_t size)
+{
+    const struct la_operator *op = &la_operators[form->op];
+    const char *end = strstr(op->name, "_backward");
+    end = end != NULL ? end : strstr(op->name, "_step");
+    const int stem = end != NULL ? (int)(end - op->name) : (int)strlen(op->name);
+    snprintf(text, size, "%s%.*s%s%s%s%s", form->variant & LA_IN_PLACE ? "_" : "", stem,
+             op->name, form->variant & LA_CHANNELS ? "_channels" : "",
+             form->variant & LA_STATES ? "_state" : "",
+             form->variant & LA_KEYS ? "_keys" : "", op->name + stem);
 }
 
 /* Appends to text as far as it has room. */
@@ -136,7 +195,7 @@ la_form_signature(const struct la_form *form, char *text, size_t size)
 }
 
 void
-la_form_names(const struct la_form *form, char *text, size_t size)
+la_form_operands(const struct la_form *form, char *text, size_t size)
 {
     text[0] = '\0';
     for (int i = 0; i < form->nin + form->nout; i++) {

@@ -1,4 +1,4 @@
-/* plan.h: from a gufunc's inner loop to heads, panels and threads. */
+/* plan.h: one call of an operator, from its operands to heads, pieces and threads. */
 #ifndef LA_PLAN_H
 #define LA_PLAN_H
 
@@ -6,18 +6,42 @@
 
 #include "form.h"
 
-/* What one inner loop of a gufunc computes: its `data`. */
-struct la_loop {
+enum { LA_MAX_AXES = 8 };
+
+/* A call: its operands in the order of its form, with the steps of their axes in bytes.
+ * Leading axes are those of all operands broadcast; a step of 0 repeats an operand. */
+struct la_call {
     const struct la_form *form;
-    enum la_op op;
     enum la_map map;
-    enum la_dtype dtype; /* computed in; numbers, states and their gradients */
-    enum la_type type;   /* of the tokens' arrays */
-    int normalize;
+    enum la_dtype dtype;         /* computed in; numbers, states and their gradients */
+    enum la_type type;           /* of the tokens' arrays */
+    ptrdiff_t dims[LA_MAX_DIMS]; /* sizes, in the order of form->dims */
+    int axes;                    /* leading axes, first one outermost */
+    ptrdiff_t extent[LA_MAX_AXES];
+    struct la_operand_array {
+        char *data;
+        ptrdiff_t outer[LA_MAX_AXES], core[LA_MAX_RANK];
+    } x[LA_MAX_OPERANDS];
 };
 
-/* The inner loop of every gufunc, in NumPy's calling convention. */
-void la_plan_loop(char **args, const ptrdiff_t *dimensions, const ptrdiff_t *steps,
-                  void *data);
+/* Who watches a call: poll is asked about once a chunk, by the caller's thread alone;
+ * nonzero: give up.  NULL: nobody. */
+struct la_watch {
+    int (*poll)(void *);
+    void *arg;
+};
+
+enum la_status {
+    LA_DONE,
+    LA_STOPPED,   /* by the watch; outputs hold anything */
+    LA_NO_MEMORY, /* nothing was written */
+    LA_BAD_SHAPE, /* likewise */
+};
+
+/* Computes a call.  Raises nothing, needs no GIL; may be called by any thread. */
+enum la_status la_run(const struct la_call *call, const struct la_watch *watch);
+
+/* Whether a call is long enough for threads to be woken, and the GIL to be released. */
+int la_is_long(const struct la_call *call);
 
 #endif

@@ -2,7 +2,12 @@
  *
  * Workers start with the first call that needs them and sleep on a condition
  * variable in between: they never spin next to a BLAS.  One job runs at a time;
- * a second caller computes alone.  A forked child begins with an empty pool. */
+ * a second caller computes alone.
+ *
+ * A fork waits for the workers' present items: in the child, where they are gone,
+ * nothing is half done.  A caller that forks in the middle of its job, in a signal
+ * handler that it polled for, goes on there alone; elsewhere the child begins with an
+ * empty pool. */
 #define _GNU_SOURCE
 #include "pool.h"
 
@@ -30,10 +35,14 @@ static struct {
     la_work work;
     void *job;
     size_t items;
-    int next_lane;
+    int next_lane, helpers; /* lanes: the caller's is 0, then one for each helper */
     atomic_size_t next;
-    atomic_int stop;
+    atomic_int stop;  /* no further item: a piece of work said so */
+    atomic_int pause; /* no further item for workers: a fork waits */
 } pool;
+
+/* Whether this thread is the caller whose job runs. */
+static _Thread_local int is_owner;
 
 static atomic_int num_threads = 1;
 
@@ -45,13 +54,45 @@ reset(void)
     pthread_cond_init(&pool.wake, NULL);
     pthread_cond_init(&pool.done, NULL);
     pool.workers = pool.wanted = pool.running = 0;
+    atomic_store(&pool.pause, 0);
+}
+
+static void
+before_fork(void)
+{
+    pthread_mutex_lock(&pool.lock);
+    atomic_store(&pool.pause, 1);
+    pool.wanted = 0;
+    while (pool.running > 0) {
+        pthread_cond_wait(&pool.done, &pool.lock);
+    }
+}
+
+/* Lets the workers in again where their job is not done. */
+static void
+after_fork_in_parent(void)
+{
+    atomic_store(&pool.pause, 0);
+    pool.next_lane = 1;
+    pool.wanted = pool.helpers < pool.workers ? pool.helpers : pool.workers;
+    pthread_cond_broadcast(&pool.wake);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+static void
+after_fork_in_child(void)
+{
+    reset();
+    if (is_owner) {
+        pthread_mutex_lock(&pool.owner);
+    }
 }
 
 void
 la_pool_init(void)
 {
     reset();
-    pthread_atfork(NULL, NULL, reset);
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 int
@@ -86,7 +127,7 @@ static void
 share(la_work work, void *job, size_t items, int lane)
 {
     size_t item;
-    while (!atomic_load(&pool.stop) &&
+    while (!atomic_load(&pool.stop) && !(lane > 0 && atomic_load(&pool.pause)) &&
            (item = atomic_fetch_add(&pool.next, 1)) < items) {
         if (work(job, item, lane)) {
             atomic_store(&pool.stop, 1);
@@ -113,7 +154,7 @@ worker(void *unused)
         share(work, job, items, lane);
         pthread_mutex_lock(&pool.lock);
         if (--pool.running == 0) {
-            pthread_cond_signal(&pool.done);
+            pthread_cond_broadcast(&pool.done); /* the caller, and whoever forks */
         }
     }
     return NULL;
@@ -122,7 +163,7 @@ worker(void *unused)
 /* Starts workers until there are `count`, or no more can be had.  Signals are for
  * the threads that Python knows. */
 static void
-hire(int count)
+start_workers(int count)
 {
     sigset_t all, before;
     if (pool.workers >= count) {
@@ -152,7 +193,7 @@ hire(int count)
  * looks so: it is halted, and the host runs something else on it.  The two would then
  * share one CPU until the load is balanced, up to 4 ms later. */
 static void
-make_way(void)
+avoid_caller_cpu(void)
 {
 #if defined(__linux__)
     const int here = sched_getcpu();
@@ -175,7 +216,7 @@ static void
 wait_for_workers(void (*idle)(void *), void *job)
 {
     pthread_mutex_lock(&pool.lock);
-    pool.wanted = 0; /* who has not come by now finds nothing left to do */
+    pool.helpers = pool.wanted = 0; /* who comes late finds nothing left to do */
     while (pool.running > 0) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
@@ -212,20 +253,23 @@ la_pool_run(la_work work, void (*idle)(void *), void *job, size_t items, int lan
     }
     const int helpers = (size_t)lanes < items ? lanes - 1 : (int)items - 1;
     pthread_mutex_lock(&pool.lock);
-    hire(helpers);
-    make_way();
+    start_workers(helpers);
+    avoid_caller_cpu();
     pool.work = work;
     pool.job = job;
     pool.items = items;
     pool.next_lane = 1;
+    pool.helpers = helpers;
     pool.wanted = helpers < pool.workers ? helpers : pool.workers;
     atomic_store(&pool.next, 0);
     atomic_store(&pool.stop, 0);
     pthread_cond_broadcast(&pool.wake);
     pthread_mutex_unlock(&pool.lock);
 
+    is_owner = 1;
     share(work, job, items, 0);
     wait_for_workers(idle, job);
+    is_owner = 0;
     const int stopped = atomic_load(&pool.stop);
     pthread_mutex_unlock(&pool.owner);
     return stopped;

@@ -1,8 +1,8 @@
 /* table.h: the one contract between src/ext and src/kernel.
  *
- * src/ext fills a la_head (one head, one panel of value columns) and calls an
- * entry of the la_table chosen for this CPU.  Nothing else crosses the border.
- * The kernels allocate nothing, know no Python and hold no state. */
+ * src/ext fills a la_head (one head, one panel of value columns, one stretch of rows)
+ * and calls an entry of the la_table chosen for this CPU.  Nothing else crosses the
+ * border. The kernels allocate nothing, know no Python and hold no state. */
 #ifndef LA_TABLE_H
 #define LA_TABLE_H
 
@@ -11,18 +11,33 @@
 enum la_dtype { LA_F32, LA_F64, LA_NDTYPES };
 
 enum la_map {
-#define LA_MAP(map) LA_##map,
-#define LA_OP(op)
-#include "ops.def"
+#define LA_MAP(map) LA_MAP_##map,
+#include "maps.def"
     LA_NMAPS
 };
 
 enum la_op {
-#define LA_MAP(map)
-#define LA_OP(op) LA_##op,
-#include "ops.def"
+#define LA_OP(op, form, properties, rows, doc) LA_OP_##op,
+#include "operators.def"
     LA_NOPS
 };
+
+/* What is made of an operator's row, and how its work may be cut. */
+enum la_property {
+    LA_MAPS = 1,         /* one gufunc for each fused map */
+    LA_NORMALIZER = 2,   /* with and without the normaliser z */
+    LA_STATES = 4,       /* a form of r packed sequences with their states as well */
+    LA_KEYS = 8,         /* a form with a number of keys as well */
+    LA_CHANNELS = 16,    /* with beta one number a token, and one a channel */
+    LA_IN_PLACE = 32,    /* a form that updates its state as well */
+    LA_PANELS = 64,      /* columns of v never meet: they may be cut */
+    LA_GROUPS = 128,     /* heads that differ in q alone share one state */
+    LA_PAIRS = 256,      /* every query meets every key */
+    LA_ELEMENTWISE = 512 /* numbers, not rows: a plain ufunc */
+};
+
+/* Tokens may be held in 16 bits; states are as computed. */
+enum la_kind { LA_TOKENS, LA_STATE };
 
 /* How an operand's numbers are held: as the kernel's own dtype, or in 16 bits. */
 enum la_type { LA_NATIVE, LA_HALF, LA_BFLOAT };
@@ -34,23 +49,44 @@ struct la_array {
     enum la_type type;
 };
 
-/* Vectors (z) have no row step.  What a call lacks has data NULL. */
+/* Operands by number: arrays, in the order of la_head, then numbers, then indices. */
+enum la_operand {
+#define LA_ARRAY(field, name, kind, of_z) LA_AT_##field,
+#include "operands.def"
+#define LA_NUMBER(name, of_z) LA_AT_##name,
+#include "operands.def"
+#define LA_INDEX(name) LA_AT_##name,
+#include "operands.def"
+    LA_NOPERANDS,
+    LA_NARRAYS = LA_AT_scale, /* the first number */
+    LA_NNUMBERS = LA_AT_begin - LA_NARRAYS
+};
+
+/* One head.  Vectors have no row step.  What a call lacks has data NULL. */
 struct la_head {
-    ptrdiff_t n, s, d, m;      /* tokens of q, tokens of k, features, values */
-    ptrdiff_t keys;            /* keys that exist, the first of s */
-    struct la_array q, k, v;   /* (n,d) (s,d) (s,m) */
-    struct la_array beta;      /* (n,m); per token, with a column step of 0 */
-    struct la_array o;         /* (n,m) */
-    struct la_array s0, z0;    /* state before the first token, (d,m) (d) */
-    struct la_array s1, z1;    /* state behind the last */
-    struct la_array g, gs, gz; /* cotangents of o, s1, z1 */
-    struct la_array dq, dk, dv, dbeta, ds0, dz0;
-    /* `group` queries share these keys, each so many bytes behind the last; causal and
+    ptrdiff_t n, s, d, m, f; /* tokens of q, of k, widths of q, of v, of features */
+    ptrdiff_t keys;          /* keys that exist, the first of s */
+    ptrdiff_t first; /* which row of all the first one is, for some of the rows */
+    union {
+        struct {
+#define LA_ARRAY(field, name, kind, of_z) struct la_array field;
+#include "operands.def"
+        };
+        struct la_array arrays[LA_NARRAYS];
+    };
+    union {
+        struct {
+#define LA_NUMBER(name, of_z) double name;
+#include "operands.def"
+        };
+        double numbers[LA_NNUMBERS];
+    };
+    /* `group` queries share these keys, each so many bytes after the last; causal and
      * noncausal compute the state once for all of them. */
     ptrdiff_t group, q_step, o_step, s1_step, z1_step;
     enum la_map map;
     int normalize;
-    double scale, eps;
+    int channels;        /* beta is one number a channel, not one a token */
     void *scratch;       /* LA_ALIGN-aligned, of the operator's size */
     int (*poll)(void *); /* called about once a chunk; nonzero: give up */
     void *poll_arg;
@@ -62,38 +98,14 @@ struct la_head {
 struct la_kernel {
     /* Computes one head; 0, or nonzero where poll said to give up. */
     int (*run)(const struct la_head *);
-    /* Bytes of scratch that run needs for these n, s, d, m. */
+    /* Bytes of scratch that run needs for these sizes. */
     size_t (*scratch)(const struct la_head *);
-};
-
-/* Work on rows that do not depend on each other: feature maps, softmax attention. */
-enum la_task_name {
-#define LA_TASK(name, ...) LA_TASK_##name,
-#include "tasks.def"
-    LA_NTASKS
-};
-
-enum { LA_TASK_OPERANDS = 10, LA_TASK_DIMS = 8 };
-
-struct la_task {
-    ptrdiff_t dim[LA_TASK_DIMS]; /* core dimensions, in order of appearance */
-    ptrdiff_t first, rows;       /* the rows of the first dimension to compute */
-    struct la_array x[LA_TASK_OPERANDS]; /* as in the signature */
-    void *scratch;
-    int (*poll)(void *);
-    void *poll_arg;
-};
-
-struct la_task_kernel {
-    int (*run)(const struct la_task *);
-    size_t (*scratch)(const struct la_task *);
 };
 
 /* All kernels of one instruction set and one dtype. */
 struct la_table {
     int vector_bytes;
     struct la_kernel kernels[LA_NOPS];
-    struct la_task_kernel tasks[LA_NTASKS];
 };
 
 #endif

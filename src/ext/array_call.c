@@ -1,0 +1,267 @@
+/* array_call.c: a call on plain arrays, past NumPy's machinery.
+ *
+ * NumPy takes 2 us to look at the operands of a gufunc, as long as the kernel takes for
+ * one token of a few heads, and hands over one leading axis at a time.  Plain are
+ * exact, aligned, native arrays of one loop's dtypes, numbers that are finite Python
+ * floats, and outputs that overlap nothing; an output that is None is made.  Everything
+ * else, errors included, is left to NumPy. */
+#include "numpy_api.h"
+
+#include "gufunc.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "call.h"
+#include "gufunc_object.h"
+#include "run.h"
+
+/* The operands of a call as they are read. */
+struct operands {
+    const struct la_gufunc *g;
+    enum la_loop loop;
+    PyObject *object[LA_MAX_OPERANDS]; /* borrowed, but for those made */
+    int made[LA_MAX_OPERANDS];
+    struct la_tensor x[LA_MAX_OPERANDS];
+    union {
+        float f;
+        double d;
+    } numbers[LA_MAX_OPERANDS];
+};
+
+static int
+is_plain(PyObject *object, int type)
+{
+    PyArrayObject *x = (PyArrayObject *)object;
+    return PyArray_CheckExact(object) && PyArray_TYPE(x) == type &&
+           PyArray_ISBEHAVED_RO(x);
+}
+
+/* The loop whose tokens have the dtype of the first operand; 0 where there is none. */
+static int
+choose_loop(struct operands *c)
+{
+    for (int loop = 0; loop < LA_NLOOPS; loop++) {
+        c->loop = (enum la_loop)loop;
+        const int type = la_loop_type(c->g, c->loop, 0);
+        if (type != NPY_NOTYPE && is_plain(c->object[0], type)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int
+take_number(struct operands *c, int i)
+{
+    const int single = la_loop_kinds[c->loop].dtype == LA_F32;
+    if (!PyFloat_CheckExact(c->object[i])) {
+        return 0;
+    }
+    const double value = PyFloat_AsDouble(c->object[i]);
+    if (single) {
+        c->numbers[i].f = (float)value;
+    }
+    else {
+        c->numbers[i].d = value;
+    }
+    c->x[i] = (struct la_tensor){&c->numbers[i], 0, NULL, NULL};
+    return isfinite(single ? c->numbers[i].f : value);
+}
+
+static int
+take_array(struct operands *c, int i)
+{
+    PyArrayObject *x = (PyArrayObject *)c->object[i];
+    if (!is_plain(c->object[i], la_loop_type(c->g, c->loop, i)) ||
+        (i >= c->g->form->nin && !PyArray_ISWRITEABLE(x))) {
+        return 0;
+    }
+    c->x[i] = (struct la_tensor){PyArray_DATA(x), PyArray_NDIM(x), PyArray_DIMS(x),
+                                 PyArray_STRIDES(x)};
+    return 1;
+}
+
+/* The size of a core dimension, from the inputs; -1 where none has it. */
+static npy_intp
+core_size(const struct operands *c, char letter)
+{
+    const struct la_form *form = c->g->form;
+    for (int i = 0; i < form->nin; i++) {
+        const struct la_slot *slot = &form->slots[i];
+        for (int j = 0; j < slot->rank; j++) {
+            const int axis = c->x[i].ndim - slot->rank + j;
+            if (slot->dims[j] == letter) {
+                return axis < 0 ? -1 : c->x[i].shape[axis];
+            }
+        }
+    }
+    return -1;
+}
+
+/* A new array for output i: the inputs' leading axes broadcast, then its own.  0 where
+ * there is no such shape, -1 on an error. */
+static int
+make_output(struct operands *c, int i)
+{
+    const struct la_form *form = c->g->form;
+    const struct la_slot *slot = &form->slots[i];
+    npy_intp shape[NPY_MAXDIMS];
+    int lead = 0;
+    for (int j = 0; j < form->nin; j++) {
+        const int axes = c->x[j].ndim - form->slots[j].rank;
+        lead = axes > lead ? axes : lead;
+    }
+    if (lead + slot->rank > NPY_MAXDIMS) {
+        return 0;
+    }
+    for (int axis = 0; axis < lead; axis++) {
+        shape[axis] = 1;
+        for (int j = 0; j < form->nin; j++) {
+            const int at = axis - lead + c->x[j].ndim - form->slots[j].rank;
+            if (at >= 0 && c->x[j].shape[at] != 1) {
+                shape[axis] = c->x[j].shape[at];
+            }
+        }
+    }
+    for (int axis = 0; axis < slot->rank; axis++) {
+        shape[lead + axis] = core_size(c, slot->dims[axis]);
+        if (shape[lead + axis] < 0) {
+            return 0;
+        }
+    }
+    c->object[i] =
+        PyArray_SimpleNew(lead + slot->rank, shape, la_loop_type(c->g, c->loop, i));
+    c->made[i] = c->object[i] != NULL;
+    return c->made[i] ? take_array(c, i) : -1;
+}
+
+/* From the first byte of an array to after its last one; nothing where it is empty. */
+static void
+extent(const struct operands *c, int i, const char **begin, const char **end)
+{
+    const struct la_tensor *x = &c->x[i];
+    *begin = *end = x->data;
+    for (int axis = 0; axis < x->ndim; axis++) {
+        const ptrdiff_t span = (x->shape[axis] - 1) * x->strides[axis];
+        if (x->shape[axis] == 0) {
+            *end = *begin = x->data;
+            return;
+        }
+        *(span < 0 ? begin : end) += span;
+    }
+    *end += PyArray_Check(c->object[i])
+                ? PyArray_ITEMSIZE((PyArrayObject *)c->object[i])
+                : (npy_intp)sizeof(double);
+}
+
+/* Whether no output given by the caller shares memory with another operand. */
+static int
+outputs_are_apart(const struct operands *c)
+{
+    const struct la_form *form = c->g->form;
+    for (int i = form->nin; i < form->nin + form->nout; i++) {
+        const char *begin, *end, *other, *other_end;
+        if (c->made[i]) {
+            continue;
+        }
+        extent(c, i, &begin, &end);
+        for (int j = 0; j < form->nin + form->nout; j++) {
+            extent(c, j, &other, &other_end);
+            if (j != i && begin < other_end && other < end) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* An output that repeats its memory is NumPy's to refuse. */
+static int
+repeats_itself(const struct la_tensor *x)
+{
+    for (int axis = 0; axis < x->ndim; axis++) {
+        if (x->strides[axis] == 0 && x->shape[axis] > 1) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Reads all operands; 1 where they are plain, 0 where not, -1 on an error. */
+static int
+take_operands(struct operands *c)
+{
+    const struct la_form *form = c->g->form;
+    if (!choose_loop(c)) {
+        return 0;
+    }
+    for (int i = 0; i < form->nin + form->nout; i++) {
+        int taken;
+        if (la_is_number(form->slots[i].id)) {
+            taken = take_number(c, i);
+        }
+        else if (i >= form->nin && c->object[i] == Py_None) {
+            taken = make_output(c, i);
+        }
+        else {
+            taken = take_array(c, i) && (i < form->nin || !repeats_itself(&c->x[i]));
+        }
+        if (taken <= 0) {
+            return taken;
+        }
+    }
+    return outputs_are_apart(c);
+}
+
+/* The outputs: one, or a tuple of them. */
+static PyObject *
+result(const struct operands *c)
+{
+    const struct la_form *form = c->g->form;
+    if (form->nout == 1) {
+        return Py_NewRef(c->object[form->nin]);
+    }
+    PyObject *all = PyTuple_New(form->nout);
+    for (int i = 0; all != NULL && i < form->nout; i++) {
+        PyTuple_SetItem(all, i, Py_NewRef(c->object[form->nin + i]));
+    }
+    return all;
+}
+
+PyObject *
+la_gufunc_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs < 2 || !la_gufunc_is(args[0]) ||
+        nargs != 1 + ((PyUFuncObject *)args[0])->nargs) {
+        PyErr_SetString(PyExc_TypeError,
+                        "expected one of our gufuncs and its operands");
+        return NULL;
+    }
+    struct operands c;
+    struct la_call call;
+    PyObject *answer = NULL;
+    c.g = la_gufunc_of(args[0]);
+    for (int i = 0; i < nargs - 1; i++) {
+        c.object[i] = args[1 + i];
+        c.made[i] = 0;
+    }
+    int plain = take_operands(&c);
+    if (plain > 0) {
+        const struct la_loop_kind *kind = &la_loop_kinds[c.loop];
+        const struct la_operation what = {c.g->form, c.g->map, kind->dtype, kind->type};
+        plain = la_call_prepare(&call, &what, c.x) == LA_DONE;
+    }
+    if (plain > 0) {
+        answer = la_run_python(&call) < 0 ? NULL : result(&c);
+    }
+    else if (plain == 0) {
+        answer = Py_NewRef(Py_NotImplemented);
+    }
+    for (int i = 0; i < nargs - 1; i++) {
+        if (c.made[i]) {
+            Py_DECREF(c.object[i]);
+        }
+    }
+    return answer;
+}

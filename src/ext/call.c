@@ -1,0 +1,148 @@
+/* call.c: see call.h. */
+#include "call.h"
+
+#include <string.h>
+
+enum { MOST_AXES = 64 }; /* NumPy's limit; merged into LA_MAX_AXES */
+
+/* The leading axes of a call before they are merged. */
+struct lead {
+    int axes;
+    ptrdiff_t extent[MOST_AXES];
+    ptrdiff_t step[LA_MAX_OPERANDS][MOST_AXES];
+};
+
+/* Sizes of the core dimensions, which have to agree. */
+static int
+read_core(struct la_call *call, const struct la_form *form, const struct la_tensor *x)
+{
+    for (int i = 0; i < LA_MAX_DIMS; i++) {
+        call->dims[i] = -1;
+    }
+    for (int i = 0; i < form->nin + form->nout; i++) {
+        const struct la_slot *slot = &form->slots[i];
+        const int lead = x[i].ndim - slot->rank;
+        if (lead < 0 || lead > MOST_AXES) {
+            return -1;
+        }
+        call->x[i].data = x[i].data;
+        for (int j = 0; j < slot->rank; j++) {
+            ptrdiff_t *dim = &call->dims[la_form_dim(form, slot->dims[j])];
+            if (*dim >= 0 && *dim != x[i].shape[lead + j]) {
+                return -1;
+            }
+            *dim = x[i].shape[lead + j];
+            call->x[i].core[j] = x[i].strides[lead + j];
+        }
+    }
+    return 0;
+}
+
+/* The leading axes that the inputs broadcast to, which the outputs must have. */
+static int
+broadcast(struct lead *lead, const struct la_form *form, const struct la_tensor *x)
+{
+    const int count = form->nin + form->nout;
+    lead->axes = 0;
+    for (int i = 0; i < form->nin; i++) {
+        const int axes = x[i].ndim - form->slots[i].rank;
+        lead->axes = axes > lead->axes ? axes : lead->axes;
+    }
+    for (int axis = 0; axis < lead->axes; axis++) {
+        lead->extent[axis] = 1;
+    }
+    for (int i = 0; i < count; i++) {
+        const int axes = x[i].ndim - form->slots[i].rank, skip = lead->axes - axes;
+        if (skip < 0 || (i >= form->nin && skip != 0)) {
+            return -1;
+        }
+        for (int axis = 0; axis < lead->axes; axis++) {
+            const ptrdiff_t size = axis < skip ? 1 : x[i].shape[axis - skip];
+            ptrdiff_t *all = &lead->extent[axis];
+            if (i >= form->nin ? size != *all
+                               : size != 1 && *all != 1 && size != *all) {
+                return -1;
+            }
+            *all = size != 1 ? size : *all;
+            lead->step[i][axis] =
+                axis < skip || size == 1 ? 0 : x[i].strides[axis - skip];
+        }
+    }
+    return 0;
+}
+
+/* Whether axis b continues axis a in every operand: the two are one axis. */
+static int
+one_axis(const struct lead *lead, int a, int b, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (lead->step[i][a] != lead->extent[b] * lead->step[i][b]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Leading axes into the call: those of length 1 dropped, neighbours merged. */
+static int
+merge(struct la_call *call, const struct lead *lead, int count)
+{
+    struct lead out; /* 16 KiB, and only what is used of it is set */
+    out.axes = 0;
+    for (int axis = 0; axis < lead->axes; axis++) {
+        if (lead->extent[axis] == 1) {
+            continue;
+        }
+        const int here = out.axes;
+        out.extent[here] = lead->extent[axis];
+        for (int i = 0; i < count; i++) {
+            out.step[i][here] = lead->step[i][axis];
+        }
+        if (here > 0 && one_axis(&out, here - 1, here, count)) {
+            out.extent[here - 1] *= out.extent[here];
+            for (int i = 0; i < count; i++) {
+                out.step[i][here - 1] = out.step[i][here];
+            }
+        }
+        else {
+            out.axes++;
+        }
+    }
+    if (out.axes > LA_MAX_AXES) {
+        return -1;
+    }
+    call->axes = out.axes;
+    for (int axis = 0; axis < out.axes; axis++) {
+        call->extent[axis] = out.extent[axis];
+        for (int i = 0; i < count; i++) {
+            call->x[i].outer[axis] = out.step[i][axis];
+        }
+    }
+    return 0;
+}
+
+enum la_status
+la_call_prepare(struct la_call *call, const struct la_operation *what,
+                const struct la_tensor *operands)
+{
+    const struct la_form *form = what->form;
+    struct lead lead;
+    call->form = form;
+    call->map = what->map;
+    call->dtype = what->dtype;
+    call->type = what->type;
+    if (read_core(call, form, operands) < 0 || broadcast(&lead, form, operands) < 0 ||
+        merge(call, &lead, form->nin + form->nout) < 0) {
+        return LA_BAD_SHAPE;
+    }
+    return LA_DONE;
+}
+
+enum la_status
+la_call(const struct la_operation *what, const struct la_tensor *operands,
+        const struct la_watch *watch)
+{
+    struct la_call call;
+    const enum la_status status = la_call_prepare(&call, what, operands);
+    return status == LA_DONE ? la_run(&call, watch) : status;
+}

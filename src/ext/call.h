@@ -1,0 +1,34 @@
+/* call.h: a call without NumPy: pointers, shapes and strides in, a status out. */
+#ifndef LA_CALL_H
+#define LA_CALL_H
+
+#include <stddef.h>
+
+#include "plan.h"
+
+/* An array, or a number with ndim 0, that the caller owns. */
+struct la_tensor {
+    void *data;
+    int ndim;
+    const ptrdiff_t *shape, *strides; /* strides in bytes, any sign, zero allowed */
+};
+
+/* What an operator is called as. */
+struct la_operation {
+    const struct la_form *form;
+    enum la_map map;
+    enum la_dtype dtype; /* of numbers and states, and of tokens where type is native */
+    enum la_type type;   /* of tokens */
+};
+
+/* Fills `call` from its operands, in the order of the form.  Leading axes broadcast by
+ * NumPy's rules; outputs have all of them, and overlap nothing.  LA_DONE, or
+ * LA_BAD_SHAPE where shapes do not fit, or have too many axes that cannot be merged. */
+enum la_status la_call_prepare(struct la_call *call, const struct la_operation *what,
+                               const struct la_tensor *operands);
+
+/* Computes it.  Raises nothing and needs no GIL; any thread may call. */
+enum la_status la_call(const struct la_operation *what,
+                       const struct la_tensor *operands, const struct la_watch *watch);
+
+#endif

@@ -1,0 +1,409 @@
+/* gufunc.c: NumPy's gufuncs, made of operators.def: one for each form and map.
+ *
+ * A gufunc's loops are told apart by the dtype of its tokens.  Numbers, states and
+ * indices follow it: a float64 scale makes no float32 call a float64 one. */
+#define LA_FILLS_NUMPY_API
+#include "numpy_api.h"
+
+#include "gufunc.h"
+
+#include <string.h>
+
+#include "gufunc_object.h"
+#include "run.h"
+
+const struct la_loop_kind la_loop_kinds[LA_NLOOPS] = {
+    [LA_LOOP_HALF] = {NPY_HALF, NPY_FLOAT, LA_F32, LA_HALF},
+    [LA_LOOP_SINGLE] = {NPY_FLOAT, NPY_FLOAT, LA_F32, LA_NATIVE},
+    [LA_LOOP_DOUBLE] = {NPY_DOUBLE, NPY_DOUBLE, LA_F64, LA_NATIVE},
+    [LA_LOOP_BFLOAT] = {NPY_NOTYPE, NPY_FLOAT, LA_F32, LA_BFLOAT},
+};
+
+/* NumPy's number of the bfloat16 type, once there is one. */
+static int bfloat16 = NPY_NOTYPE;
+
+int
+la_loop_type(const struct la_gufunc *g, enum la_loop loop, int i)
+{
+    const enum la_operand id = g->form->slots[i].id;
+    const struct la_loop_kind *kind = &la_loop_kinds[loop];
+    if (la_is_index(id)) {
+        return NPY_INTP;
+    }
+    if (!la_is_tokens(id)) {
+        return kind->rest;
+    }
+    return loop == LA_LOOP_BFLOAT ? bfloat16 : kind->tokens;
+}
+
+/* --- loops ------------------------------------------------------------------ */
+
+/* One inner loop, in NumPy's calling convention, which holds the GIL. */
+static int
+run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dimensions,
+         const npy_intp *steps, enum la_loop loop)
+{
+    const struct la_gufunc *g = la_gufunc_of(context->caller);
+    const struct la_form *form = g->form;
+    const int elementwise = la_operators[form->op].properties & LA_ELEMENTWISE;
+    const int count = form->nin + form->nout;
+    const npy_intp *core = steps + count;
+    struct la_call call = {.form = form,
+                           .map = g->map,
+                           .dtype = la_loop_kinds[loop].dtype,
+                           .type = la_loop_kinds[loop].type,
+                           .axes = !elementwise,
+                           .extent = {dimensions[0]}};
+    memcpy(call.dims, dimensions + !elementwise,
+           (size_t)form->ndims * sizeof(npy_intp));
+    for (int i = 0; i < count; i++) {
+        call.x[i].data = data[i];
+        if (elementwise) { /* NumPy's loop is our only dimension */
+            call.x[i].core[0] = steps[i];
+            continue;
+        }
+        call.x[i].outer[0] = steps[i];
+        for (int j = 0; j < form->slots[i].rank; j++) {
+            call.x[i].core[j] = *core++;
+        }
+    }
+    return la_run_python(&call);
+}
+
+#define LOOP(name, loop)                                                               \
+    static int name(PyArrayMethod_Context *context, char *const *data,                 \
+                    const npy_intp *dimensions, const npy_intp *steps,                 \
+                    NpyAuxData *Py_UNUSED(unused))                                     \
+    {                                                                                  \
+        return run_loop(context, data, dimensions, steps, loop);                       \
+    }
+LOOP(loop_half, LA_LOOP_HALF)
+LOOP(loop_single, LA_LOOP_SINGLE)
+LOOP(loop_double, LA_LOOP_DOUBLE)
+LOOP(loop_bfloat, LA_LOOP_BFLOAT)
+#undef LOOP
+
+static PyArrayMethod_StridedLoop *const loops[LA_NLOOPS] = {loop_half, loop_single,
+                                                            loop_double, loop_bfloat};
+
+/* The GIL is ours to release: NumPy does so by the size of the outputs alone, which
+ * says nothing about the work where these are small. */
+static int
+add_loop(PyObject *gufunc, const struct la_gufunc *g, enum la_loop loop)
+{
+    PyArray_DTypeMeta *dtypes[LA_MAX_OPERANDS];
+    PyType_Slot slots[] = {{NPY_METH_strided_loop, (void *)loops[loop]}, {0, NULL}};
+    const int count = g->form->nin + g->form->nout;
+    PyArrayMethod_Spec spec = {
+        .name = g->name,
+        .nin = g->form->nin,
+        .nout = g->form->nout,
+        .casting = NPY_NO_CASTING,
+        .flags = NPY_METH_REQUIRES_PYAPI | NPY_METH_NO_FLOATINGPOINT_ERRORS,
+        .dtypes = dtypes,
+        .slots = slots,
+    };
+    for (int i = 0; i < count; i++) {
+        PyArray_Descr *descr = PyArray_DescrFromType(la_loop_type(g, loop, i));
+        if (descr == NULL) {
+            return -1;
+        }
+        dtypes[i] = (PyArray_DTypeMeta *)Py_TYPE((PyObject *)descr); /* which NumPy keeps */
+        Py_DECREF(descr);
+    }
+    return PyUFunc_AddLoopFromSpec(gufunc, &spec);
+}
+
+/* --- which loop ------------------------------------------------------------- */
+
+static PyArray_DTypeMeta *
+dtype_of(int type)
+{
+    PyArray_Descr *descr = PyArray_DescrFromType(type);
+    PyArray_DTypeMeta *dtype = (PyArray_DTypeMeta *)Py_TYPE((PyObject *)descr);
+    Py_DECREF(descr);
+    return dtype;
+}
+
+/* Whether the loop has all the dtypes that the caller asked for by name. */
+static int
+agrees(const struct la_gufunc *g, enum la_loop loop,
+       PyArray_DTypeMeta *const *signature)
+{
+    const int count = g->form->nin + g->form->nout;
+    for (int i = 0; i < count; i++) {
+        if (signature[i] != NULL &&
+            signature[i] != dtype_of(la_loop_type(g, loop, i))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* The loop for the dtypes of the tokens: their common dtype; float64 for integers, as
+ * NumPy has it for integers and a Python float.  -1 where there is none. */
+static int
+choose_loop(const struct la_gufunc *g, PyArray_DTypeMeta *const *dtypes)
+{
+    static const enum la_loop order[] = {LA_LOOP_HALF, LA_LOOP_BFLOAT, LA_LOOP_SINGLE,
+                                         LA_LOOP_DOUBLE};
+    PyArray_DTypeMeta *tokens[LA_MAX_OPERANDS];
+    int count = 0;
+    for (int i = 0; i < g->form->nin; i++) {
+        if (la_is_tokens(g->form->slots[i].id) && dtypes[i] != NULL) {
+            tokens[count++] = dtypes[i];
+        }
+    }
+    PyArray_DTypeMeta *common = PyArray_PromoteDTypeSequence(count, tokens);
+    if (common == NULL) {
+        PyErr_Clear();
+        return -1;
+    }
+    int found = -1;
+    for (int i = 0; found < 0 && i < LA_NLOOPS; i++) {
+        if ((order[i] != LA_LOOP_BFLOAT || bfloat16 != NPY_NOTYPE) &&
+            common == dtype_of(la_loop_type(g, order[i], 0))) {
+            found = (int)order[i];
+        }
+    }
+    Py_DECREF((PyObject *)common);
+    if (common == &PyArray_PyFloatDType || common == &PyArray_PyLongDType) {
+        return LA_LOOP_DOUBLE;
+    }
+    if (found < 0) {
+        /* Integers and bool cast to float64, longer floats and all else do not. */
+        static const int integers[] = {
+            NPY_BOOL, NPY_BYTE, NPY_UBYTE, NPY_SHORT,    NPY_USHORT,   NPY_INT,
+            NPY_UINT, NPY_LONG, NPY_ULONG, NPY_LONGLONG, NPY_ULONGLONG};
+        for (size_t i = 0; i < sizeof(integers) / sizeof(integers[0]); i++) {
+            if (common == dtype_of(integers[i])) {
+                return LA_LOOP_DOUBLE;
+            }
+        }
+    }
+    return found;
+}
+
+static int
+promote(PyObject *ufunc, PyArray_DTypeMeta *const dtypes[],
+        PyArray_DTypeMeta *const signature[], PyArray_DTypeMeta *new_dtypes[])
+{
+    const struct la_gufunc *g = la_gufunc_of(ufunc);
+    int loop = choose_loop(g, dtypes);
+    if (loop >= 0 && !agrees(g, (enum la_loop)loop, signature)) {
+        loop = -1;
+        for (int i = 0; loop < 0 && i < LA_NLOOPS; i++) {
+            if ((i != LA_LOOP_BFLOAT || bfloat16 != NPY_NOTYPE) &&
+                agrees(g, (enum la_loop)i, signature)) {
+                loop = i;
+            }
+        }
+    }
+    if (loop < 0) {
+        PyErr_Format(
+            PyExc_TypeError,
+            "%s: no loop for these dtypes; expected float16, bfloat16, float32 "
+            "or float64, or integers, which are computed in float64",
+            g->name);
+        return -1;
+    }
+    for (int i = 0; i < g->form->nin + g->form->nout; i++) {
+        new_dtypes[i] = dtype_of(la_loop_type(g, (enum la_loop)loop, i));
+        Py_INCREF((PyObject *)new_dtypes[i]);
+    }
+    return 0;
+}
+
+/* --- gufuncs ---------------------------------------------------------------- */
+
+/* Forms of an operator, and gufuncs in all: at most so many. */
+enum { NVARIANTS = 8, NGUFUNCS = 512 };
+
+static struct la_form forms[LA_NOPS * NVARIANTS];
+static struct la_gufunc gufuncs[NGUFUNCS];
+static int nforms, ngufuncs;
+
+int
+la_gufunc_is(PyObject *object)
+{
+    if (!PyObject_TypeCheck(object, &PyUFunc_Type)) {
+        return 0;
+    }
+    const char *g = (const char *)la_gufunc_of(object), *first = (const char *)gufuncs;
+    return g >= first && g < first + sizeof(gufuncs);
+}
+
+/* What `ufunc.types` tells of the loops. */
+static void
+tell_types(PyUFuncObject *gufunc, struct la_gufunc *g)
+{
+    static const enum la_loop told[] = {LA_LOOP_HALF, LA_LOOP_SINGLE, LA_LOOP_DOUBLE};
+    const int count = g->form->nin + g->form->nout;
+    for (size_t k = 0; k < sizeof(told) / sizeof(told[0]); k++) {
+        for (int i = 0; i < count; i++) {
+            g->types[k * (size_t)count + (size_t)i] = (char)la_loop_type(g, told[k], i);
+        }
+    }
+    gufunc->types = g->types;
+    gufunc->ntypes = sizeof(told) / sizeof(told[0]);
+}
+
+/* What the promoter is asked for: any dtypes at all. */
+static int
+add_promoter(PyObject *gufunc, int count)
+{
+    PyObject *any = PyTuple_New(count);
+    PyObject *capsule = PyCapsule_New((void *)promote, "numpy._ufunc_promoter", NULL);
+    for (int i = 0; any != NULL && i < count; i++) {
+        PyTuple_SetItem(any, i, Py_NewRef((PyObject *)&PyArrayDescr_Type));
+    }
+    const int status =
+        any == NULL || capsule == NULL ? -1 : PyUFunc_AddPromoter(gufunc, any, capsule);
+    Py_XDECREF(any);
+    Py_XDECREF(capsule);
+    return status;
+}
+
+static PyObject *
+new_gufunc(struct la_gufunc *g)
+{
+    const struct la_form *f = g->form;
+    const struct la_operator *op = &la_operators[f->op];
+    char signature[160];
+    la_form_signature(f, signature, sizeof(signature));
+    PyObject *object = PyUFunc_FromFuncAndDataAndSignature(
+        NULL, (void *const *)(void *)g, NULL, 0, f->nin, f->nout, PyUFunc_None, g->name,
+        g->doc, 0, op->properties & LA_ELEMENTWISE ? NULL : signature);
+    if (object == NULL) {
+        return NULL;
+    }
+    PyUFuncObject *gufunc = (PyUFuncObject *)object;
+    if (f->variant & LA_IN_PLACE) {
+        /* These read their states: a copy that NumPy puts in an output's place must
+         * hold what the output held. */
+        for (int i = f->nin + 1; i < f->nin + f->nout; i++) {
+            gufunc->op_flags[i] = NPY_ITER_READWRITE;
+        }
+    }
+    for (int loop = 0; loop < LA_LOOP_BFLOAT; loop++) {
+        if (add_loop(object, g, (enum la_loop)loop) < 0) {
+            Py_DECREF(object);
+            return NULL;
+        }
+    }
+    if (add_promoter(object, f->nin + f->nout) < 0) {
+        Py_DECREF(object);
+        return NULL;
+    }
+    tell_types(gufunc, g);
+    return object;
+}
+
+/* One gufunc of a form, into the dictionary. */
+static int
+add_gufunc(PyObject *all, const struct la_form *form, enum la_map map)
+{
+    if (ngufuncs == NGUFUNCS) {
+        PyErr_SetString(PyExc_SystemError, "more gufuncs than expected");
+        return -1;
+    }
+    struct la_gufunc *g = &gufuncs[ngufuncs++];
+    const struct la_operator *op = &la_operators[form->op];
+    char stem[48], operands[128];
+    la_form_name(form, stem, sizeof(stem));
+    la_form_operands(form, operands, sizeof(operands));
+    g->form = form;
+    g->map = map;
+    if (op->properties & LA_MAPS) {
+        PyOS_snprintf(g->name, sizeof(g->name), "%s_%s%s", stem, la_map_names[map],
+                      op->properties & LA_NORMALIZER && !(form->variant & LA_NORMALIZER)
+                          ? "_sum"
+                          : "");
+    }
+    else {
+        PyOS_snprintf(g->name, sizeof(g->name), "%s", stem);
+    }
+    PyOS_snprintf(g->doc, sizeof(g->doc), "%s%s%s", operands, op->doc ? ": " : "",
+                  op->doc ? op->doc : "");
+    g->object = new_gufunc(g);
+    if (g->object == NULL) {
+        return -1;
+    }
+    const int status = PyDict_SetItemString(all, g->name, g->object);
+    Py_DECREF(g->object); /* the dictionary keeps it */
+    return status;
+}
+
+static int
+add_form(PyObject *all, enum la_op op, la_variant variant)
+{
+    struct la_form *form = &forms[nforms++];
+    if (la_form_read(form, op, variant) < 0) {
+        PyErr_Format(PyExc_SystemError, "bad form: %s", la_operators[op].form);
+        return -1;
+    }
+    const int maps = la_operators[op].properties & LA_MAPS ? LA_NMAPS : 1;
+    for (int map = 0; map < maps; map++) {
+        if (add_gufunc(all, form, (enum la_map)map) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* All forms of an operator: every choice among what its properties offer. */
+static int
+add_forms(PyObject *all, enum la_op op)
+{
+    const int choices = LA_NORMALIZER | LA_STATES | LA_KEYS | LA_CHANNELS | LA_IN_PLACE;
+    const int offered = la_operators[op].properties & choices;
+    la_variant variant = 0;
+    do {
+        if (add_form(all, op, variant) < 0) {
+            return -1;
+        }
+        variant = (variant - offered) & offered; /* the next subset */
+    } while (variant != 0);
+    return 0;
+}
+
+int
+la_gufunc_add_all(PyObject *module)
+{
+    PyObject *all = PyDict_New(), *rows = PyDict_New();
+    int status = all == NULL || rows == NULL ? -1 : 0;
+    if (status == 0 && (PyArray_ImportNumPyAPI() < 0 || PyUFunc_ImportUFuncAPI() < 0)) {
+        status = -1;
+    }
+    nforms = ngufuncs = 0;
+    for (int op = 0; status == 0 && op < LA_NOPS; op++) {
+        status = add_forms(la_operators[op].properties & LA_MAPS ? all : rows,
+                           (enum la_op)op);
+    }
+    if (status == 0) {
+        status = PyModule_AddObjectRef(module, "ufuncs", all);
+    }
+    if (status == 0) {
+        status = PyModule_AddObjectRef(module, "rows", rows);
+    }
+    Py_XDECREF(all);
+    Py_XDECREF(rows);
+    return status;
+}
+
+PyObject *
+la_gufunc_add_bfloat16(PyObject *Py_UNUSED(module), PyObject *dtype)
+{
+    PyArray_Descr *descr = NULL;
+    if (!PyArray_DescrConverter(dtype, &descr)) {
+        return NULL;
+    }
+    bfloat16 = descr->type_num;
+    Py_DECREF(descr);
+    for (int i = 0; i < ngufuncs; i++) {
+        if (add_loop(gufuncs[i].object, &gufuncs[i], LA_LOOP_BFLOAT) < 0) {
+            return NULL;
+        }
+    }
+    Py_RETURN_NONE;
+}

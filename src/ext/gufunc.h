@@ -1,0 +1,16 @@
+/* gufunc.h: NumPy's gufuncs, made of operators.def. */
+#ifndef LA_GUFUNC_H
+#define LA_GUFUNC_H
+
+#include <Python.h>
+
+/* Adds the dictionaries `ufuncs` and `rows` of gufuncs to the module; 0, or -1. */
+int la_gufunc_add_all(PyObject *module);
+
+/* add_bfloat16(dtype): loops for a type that NumPy itself does not know. */
+PyObject *la_gufunc_add_bfloat16(PyObject *module, PyObject *dtype);
+
+/* call(gufunc, *operands): the same without NumPy's machinery. */
+PyObject *la_gufunc_call(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+
+#endif

@@ -1,0 +1,23 @@
+/* numpy_api.h: NumPy's C API.  Its tables are filled by gufunc.c, once. */
+#ifndef LA_NUMPY_API_H
+#define LA_NUMPY_API_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stddef.h>
+
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define NPY_TARGET_VERSION NPY_2_1_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL la_array_api
+#define PY_UFUNC_UNIQUE_SYMBOL la_ufunc_api
+#ifndef LA_FILLS_NUMPY_API
+#define NO_IMPORT_ARRAY
+#define NO_IMPORT_UFUNC
+#endif
+#include <numpy/ndarrayobject.h>
+#include <numpy/ufuncobject.h>
+
+_Static_assert(sizeof(npy_intp) == sizeof(ptrdiff_t), "npy_intp is ptrdiff_t");
+
+#endif

@@ -1,0 +1,24 @@
+/* run.c: see run.h. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "run.h"
+
+#include "interrupt.h"
+
+int
+la_run_python(const struct la_call *call)
+{
+    struct la_interrupt interrupt;
+    const struct la_watch watch = la_interrupt_watch(&interrupt);
+    /* Short calls keep it: another thread that takes it may hold it for 5 ms. */
+    PyThreadState *const state = la_is_long(call) ? PyEval_SaveThread() : NULL;
+    const enum la_status status = la_run(call, &watch);
+    if (state != NULL) {
+        PyEval_RestoreThread(state);
+    }
+    if (status == LA_NO_MEMORY) {
+        PyErr_NoMemory();
+    }
+    return status == LA_DONE ? 0 : -1;
+}
