@@ -72,7 +72,7 @@ INLINE ptrdiff_t
 row_step(ptrdiff_t cols)
 {
     const ptrdiff_t ld = round_up(cols, VL > MR ? VL : MR);
-    return ld > 0 && ld * (ptrdiff_t)sizeof(T) % 2048 == 0 ? ld + VL : ld;
+    return ld > 0 && ld % (2048 / (ptrdiff_t)sizeof(T)) == 0 ? ld + VL : ld;
 }
 
 /* The same array of a head `step` bytes further on. */

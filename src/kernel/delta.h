@@ -75,7 +75,7 @@ static struct strength
 take_strength(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
     const ptrdiff_t step = h->beta.cs != 0, ld = step ? row_step(h->m) : VL;
-    return (struct strength){take(arena, rows * ld), ld, step};
+    return (struct strength){take(arena, rows, ld), ld, step};
 }
 
 /* b = phi(k) of the tokens t; 0 where no key exists. */
@@ -212,13 +212,13 @@ delta_room(const struct la_head *h, void *scratch)
     r.rows = delta_chunk(h->d);
     r.ldd = row_step(h->d);
     r.ldm = row_step(h->m);
-    r.ba = take(&arena, 2 * r.rows * r.ldd);
-    r.v = take(&arena, r.rows * r.ldm);
-    r.o = take(&arena, 2 * r.rows * r.ldm);
-    r.l = take(&arena, r.rows * r.rows);
-    r.p = take(&arena, r.rows * r.rows);
-    r.s = take(&arena, state_size(h->d, h->m));
-    r.scale = take(&arena, r.rows);
+    r.ba = take(&arena, 2 * r.rows, r.ldd);
+    r.v = take(&arena, r.rows, r.ldm);
+    r.o = take(&arena, 2 * r.rows, r.ldm);
+    r.l = take(&arena, r.rows, r.rows);
+    r.p = take(&arena, r.rows, r.rows);
+    r.s = take_state(&arena, h->d, h->m);
+    r.scale = take(&arena, 1, r.rows);
     r.beta = take_strength(&arena, h, r.rows);
     r.bytes = arena.used;
     return r;

@@ -22,7 +22,6 @@
 
 struct delta_backward_room {
     ptrdiff_t rows, ldd, ldm, segment; /* tokens a chunk, chunks a segment */
-    ptrdiff_t state;                   /* numbers a state */
     T *ab, *v, *u, *e, *gn, *du, *l, *p, *dx, *dy, *da, *db, *s, *r, *rt;
     T *heads, *states; /* S^T before each segment, and before each chunk of one */
     T *scale, *ones, *sums;
@@ -51,33 +50,31 @@ delta_backward_room(const struct la_head *h, void *scratch)
     r.ldd = row_step(h->d);
     r.ldm = row_step(h->m);
     const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;
-    const ptrdiff_t s = state_size(h->d, h->m), t = state_size(h->m, h->d);
-    r.state = s > t ? s : t; /* a multiple of a vector */
     r.segment = segment_chunks(chunks);
-    r.ab = take(&arena, 2 * r.rows * r.ldd);
-    r.v = take(&arena, r.rows * r.ldm);
-    r.u = take(&arena, r.rows * r.ldm);
-    r.e = take(&arena, r.rows * r.ldm);
-    r.gn = take(&arena, 2 * r.rows * r.ldm);
-    r.du = take(&arena, r.rows * r.ldm);
-    r.l = take(&arena, r.rows * r.rows);
-    r.p = take(&arena, r.rows * r.rows);
-    r.dx = take(&arena, r.rows * r.rows);
-    r.dy = take(&arena, r.rows * r.rows);
-    r.da = take(&arena, 2 * r.rows * r.ldd);
-    r.db = take(&arena, r.rows * r.ldd);
-    r.s = take(&arena, r.state);
-    r.r = take(&arena, r.state);
-    r.rt = take(&arena, r.state);
-    r.heads = take(&arena, (chunks + r.segment - 1) / r.segment * r.state);
-    r.states = take(&arena, r.segment * r.state);
-    r.scale = take(&arena, r.rows);
-    r.ones = take(&arena, r.ldm);
-    r.sums = take(&arena, r.rows);
+    r.ab = take(&arena, 2 * r.rows, r.ldd);
+    r.v = take(&arena, r.rows, r.ldm);
+    r.u = take(&arena, r.rows, r.ldm);
+    r.e = take(&arena, r.rows, r.ldm);
+    r.gn = take(&arena, 2 * r.rows, r.ldm);
+    r.du = take(&arena, r.rows, r.ldm);
+    r.l = take(&arena, r.rows, r.rows);
+    r.p = take(&arena, r.rows, r.rows);
+    r.dx = take(&arena, r.rows, r.rows);
+    r.dy = take(&arena, r.rows, r.rows);
+    r.da = take(&arena, 2 * r.rows, r.ldd);
+    r.db = take(&arena, r.rows, r.ldd);
+    r.s = take_state(&arena, h->d, h->m);
+    r.r = take_state(&arena, h->d, h->m);
+    r.rt = take_state(&arena, h->d, h->m);
+    r.heads = take_states(&arena, (chunks + r.segment - 1) / r.segment, h->d, h->m);
+    r.states = take_states(&arena, r.segment, h->d, h->m);
+    r.scale = take(&arena, 1, r.rows);
+    r.ones = take(&arena, 1, r.ldm);
+    r.sums = take(&arena, 1, r.rows);
     r.beta = take_strength(&arena, h, r.rows);
     r.errors = h->dv;
     if (h->dv.type != LA_NATIVE) {
-        T *const e = take(&arena, h->n * h->m);
+        T *const e = take(&arena, h->n, h->m);
         r.errors = (struct la_array){(char *)e, h->m * (ptrdiff_t)sizeof(T), sizeof(T),
                                      LA_NATIVE};
     }
@@ -96,6 +93,7 @@ static int
 delta_errors(const struct la_head *h, const struct delta_backward_room *r)
 {
     struct la_fetch ahead = {0};
+    const ptrdiff_t size = state_size(h->d, h->m);
     const struct scan state = {
         .K = h->d, .W = round_up(h->m, VL), .s = r->s, .ahead = &ahead};
     struct writing c = {
@@ -119,7 +117,7 @@ delta_errors(const struct la_head *h, const struct delta_backward_room *r)
             return 1;
         }
         if (chunk % r->segment == 0) {
-            transpose_state(r->heads + chunk / r->segment * r->state, r->s, h->d, h->m);
+            transpose_state(r->heads + chunk / r->segment * size, r->s, h->d, h->m);
         }
         const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
         c.rows = c.read.rows = c.write.rows = round_up(t.rows, MR);
@@ -170,8 +168,9 @@ delta_states(const struct la_head *h, const struct delta_backward_room *r,
         .s = r->states,
         .ahead = &ahead,
     };
-    const size_t bytes = (size_t)r->state * sizeof(T);
-    memcpy(c.s, r->heads + first / r->rows / r->segment * r->state, bytes);
+    const ptrdiff_t size = state_size(h->d, h->m);
+    const size_t bytes = (size_t)size * sizeof(T);
+    memcpy(c.s, r->heads + first / r->rows / r->segment * size, bytes);
     for (ptrdiff_t chunk = 1; chunk < r->segment; chunk++, first += r->rows) {
         if (first + r->rows >= h->n) {
             break;
@@ -180,8 +179,8 @@ delta_states(const struct la_head *h, const struct delta_backward_room *r,
             return 1;
         }
         c.rows = r->rows;
-        memcpy(c.s + r->state, c.s, bytes);
-        c.s += r->state;
+        memcpy(c.s + size, c.s, bytes);
+        c.s += size;
         const ptrdiff_t next = first + r->rows;
         load_errors(h, r, span(first, r->rows, next, h->n, &ahead), r->ab);
         sweep(&c, LA_WRITE);
@@ -458,7 +457,7 @@ delta_backward(const struct la_head *h)
             return 1;
         }
         delta_back(h, &r, span(i, r.rows, i - r.rows, h->n, &ahead),
-                   r.states + place * r.state);
+                   r.states + place * state_size(h->d, h->m));
     }
     store_state(&h->ds0, r.r, h->d, h->m);
     return 0;

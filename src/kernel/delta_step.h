@@ -25,13 +25,13 @@ delta_step_room(const struct la_head *h, void *scratch)
     struct arena arena = {scratch, 0};
     r.ldd = row_step(h->d);
     r.ldm = row_step(h->m);
-    r.a = take(&arena, MR * r.ldd); /* blocks are whole tiles, of a single row too */
-    r.b = take(&arena, MR * r.ldd);
-    r.v = take(&arena, MR * r.ldm);
+    r.a = take(&arena, MR, r.ldd); /* blocks are whole tiles, of a single row too */
+    r.b = take(&arena, MR, r.ldd);
+    r.v = take(&arena, MR, r.ldm);
     r.beta = take_strength(&arena, h, MR);
-    r.o = take(&arena, r.ldm);
-    r.dot = take(&arena, VL);
-    r.scale = take(&arena, VL);
+    r.o = take(&arena, 1, r.ldm);
+    r.dot = take(&arena, 1, VL);
+    r.scale = take(&arena, 1, VL);
     r.bytes = arena.used;
     return r;
 }

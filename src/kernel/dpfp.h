@@ -43,11 +43,11 @@ cut_share(const struct la_task *t)
 {
     struct share_room r = {.ld = row_step(t->dim[1])};
     struct arena arena = {t->scratch, 0};
-    r.y = take(&arena, LA_BLOCK * r.ld);
-    r.g = take(&arena, LA_BLOCK * r.ld);
-    r.ones = take(&arena, r.ld);
-    r.sum = take(&arena, LA_BLOCK);
-    r.dot = take(&arena, LA_BLOCK);
+    r.y = take(&arena, LA_BLOCK, r.ld);
+    r.g = take(&arena, LA_BLOCK, r.ld);
+    r.ones = take(&arena, 1, r.ld);
+    r.sum = take(&arena, 1, LA_BLOCK);
+    r.dot = take(&arena, 1, LA_BLOCK);
     r.bytes = arena.used;
     return r;
 }
@@ -123,11 +123,11 @@ cut_dpfp(const struct la_task *t)
     const ptrdiff_t width = 2 * t->dim[1];
     struct dpfp_room r = {.width = width, .nu = width ? t->dim[2] / width : 0};
     struct arena arena = {t->scratch, 0};
-    r.x = take(&arena, width + VL);
-    r.r = take(&arena, width + r.nu + VL);
-    r.y = take(&arena, t->dim[2] + VL);
-    r.product = take(&arena, width + r.nu + VL);
-    r.dr = take(&arena, width + VL);
+    r.x = take(&arena, 1, width + VL);
+    r.r = take(&arena, 1, width + r.nu + VL);
+    r.y = take(&arena, 1, t->dim[2] + VL);
+    r.product = take(&arena, 1, width + r.nu + VL);
+    r.dr = take(&arena, 1, width + VL);
     r.bytes = arena.used;
     return r;
 }

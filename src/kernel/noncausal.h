@@ -25,19 +25,19 @@ noncausal_room(const struct la_head *h, void *scratch, int backward)
     r.rows = h->d <= 64 ? 32 : chunk_rows(h->d);
     r.ldd = row_step(h->d);
     r.ldm = row_step(h->m);
-    r.a = take(&arena, r.rows * r.ldd);
-    r.v = take(&arena, r.rows * r.ldm);
-    r.s = take(&arena, state_size(h->d, h->m));
-    r.e = take(&arena, state_size(h->d, h->m));
-    r.z = take(&arena, r.ldd);
-    r.ze = take(&arena, r.ldd);
-    r.r = take(&arena, r.rows);
+    r.a = take(&arena, r.rows, r.ldd);
+    r.v = take(&arena, r.rows, r.ldm);
+    r.s = take_state(&arena, h->d, h->m);
+    r.e = take_state(&arena, h->d, h->m);
+    r.z = take(&arena, 1, r.ldd);
+    r.ze = take(&arena, 1, r.ldd);
+    r.r = take(&arena, 1, r.rows);
     if (backward) {
-        r.da = take(&arena, r.rows * r.ldd);
-        r.dv = take(&arena, r.rows * r.ldm);
-        r.t = take(&arena, state_size(h->m, h->d));
-        r.rz = take(&arena, r.ldd);
-        r.w = take(&arena, r.rows);
+        r.da = take(&arena, r.rows, r.ldd);
+        r.dv = take(&arena, r.rows, r.ldm);
+        r.t = take_state(&arena, h->m, h->d);
+        r.rz = take(&arena, 1, r.ldd);
+        r.w = take(&arena, 1, r.rows);
     }
     r.bytes = arena.used;
     return r;

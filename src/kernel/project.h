@@ -26,11 +26,11 @@ cut_project(const struct la_task *t)
     struct project_room r = {
         .ldd = row_step(d), .ldm = row_step(m), .width = round_up(m, VL)};
     struct arena arena = {t->scratch, 0};
-    r.x = take(&arena, LA_BLOCK * r.ldd);
-    r.u = take(&arena, LA_BLOCK * r.ldm);
-    r.second = take(&arena, LA_BLOCK * r.ldm);
-    r.h = take(&arena, LA_BLOCK);
-    r.omega = take(&arena, state_size(d, m));
+    r.x = take(&arena, LA_BLOCK, r.ldd);
+    r.u = take(&arena, LA_BLOCK, r.ldm);
+    r.second = take(&arena, LA_BLOCK, r.ldm);
+    r.h = take(&arena, 1, LA_BLOCK);
+    r.omega = take_state(&arena, d, m);
     r.bytes = arena.used;
     return r;
 }

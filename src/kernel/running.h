@@ -37,14 +37,14 @@ cut_running(const struct la_task *t)
     keys.dim[2] = t->dim[3];
     struct running_room r = {.keys = cut_project(&keys)};
     struct arena arena = {t->scratch, r.keys.bytes};
-    r.u = take(&arena, LA_BLOCK * r.keys.ldm);
-    r.most = take(&arena, LA_BLOCK * VL);
-    r.c = take(&arena, LA_BLOCK);
-    r.top = take(&arena, r.keys.ldm);
-    r.next = take(&arena, r.keys.ldm);
-    r.high = take(&arena, r.keys.ldm);
-    r.low = take(&arena, r.keys.ldm);
-    r.limit = take(&arena, r.keys.ldm);
+    r.u = take(&arena, LA_BLOCK, r.keys.ldm);
+    r.most = take(&arena, LA_BLOCK, VL);
+    r.c = take(&arena, 1, LA_BLOCK);
+    r.top = take(&arena, 1, r.keys.ldm);
+    r.next = take(&arena, 1, r.keys.ldm);
+    r.high = take(&arena, 1, r.keys.ldm);
+    r.low = take(&arena, 1, r.keys.ldm);
+    r.limit = take(&arena, 1, r.keys.ldm);
     r.bytes = arena.used;
     return r;
 }

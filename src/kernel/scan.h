@@ -12,13 +12,49 @@ struct arena {
     size_t used;
 };
 
-/* The next `count` numbers of the scratch, or just their room where base is NULL. */
-INLINE T *
-take(struct arena *arena, ptrdiff_t count)
+/* x y, or SIZE_MAX where that is less. */
+INLINE size_t
+times(size_t x, size_t y)
+{
+    size_t product;
+    return __builtin_mul_overflow(x, y, &product) ? SIZE_MAX : product;
+}
+
+/* The next `count` numbers of the scratch; with base NULL they are only counted.  What
+ * no memory could hold leaves `used` at SIZE_MAX, for which there is none. */
+static T *
+take_numbers(struct arena *arena, size_t count)
 {
     T *p = arena->base ? (T *)(arena->base + arena->used) : NULL;
-    arena->used += ((size_t)count * sizeof(T) + LA_ALIGN - 1) / LA_ALIGN * LA_ALIGN;
+    size_t end;
+    if (__builtin_add_overflow(times(count, sizeof(T)), arena->used, &end) ||
+        end > SIZE_MAX - LA_ALIGN) {
+        arena->used = SIZE_MAX;
+        return p;
+    }
+    arena->used = (end + LA_ALIGN - 1) / LA_ALIGN * LA_ALIGN;
     return p;
+}
+
+/* The next rows times cols numbers of the scratch. */
+INLINE T *
+take(struct arena *arena, ptrdiff_t rows, ptrdiff_t cols)
+{
+    return take_numbers(arena, times((size_t)rows, (size_t)cols));
+}
+
+/* So many states (K, W) in a row, state_size numbers each. */
+INLINE T *
+take_states(struct arena *arena, ptrdiff_t count, ptrdiff_t K, ptrdiff_t W)
+{
+    const size_t state = times((size_t)state_rows(K), (size_t)state_rows(W));
+    return take_numbers(arena, times((size_t)count, state));
+}
+
+INLINE T *
+take_state(struct arena *arena, ptrdiff_t K, ptrdiff_t W)
+{
+    return take_states(arena, 1, K, W);
 }
 
 /* sum_i = x_i.y_i; a row step of zero repeats one row. */

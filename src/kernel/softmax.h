@@ -28,14 +28,14 @@ cut_softmax(const struct la_task *t)
     const ptrdiff_t d = t->dim[1], m = t->dim[3];
     struct softmax_room r = {.ldd = row_step(d), .ldm = row_step(m)};
     struct arena arena = {t->scratch, 0};
-    r.q = take(&arena, LA_QUERIES * r.ldd);
-    r.o = take(&arena, LA_QUERIES * r.ldm);
-    r.top = take(&arena, LA_QUERIES);
-    r.sum = take(&arena, LA_QUERIES * VL);
-    r.p = take(&arena, MR * LA_BLOCK);
-    r.rows = take(&arena, state_size(LA_BLOCK, d));
-    r.keys = take(&arena, state_size(d, LA_BLOCK));
-    r.values = take(&arena, state_size(LA_BLOCK, m));
+    r.q = take(&arena, LA_QUERIES, r.ldd);
+    r.o = take(&arena, LA_QUERIES, r.ldm);
+    r.top = take(&arena, 1, LA_QUERIES);
+    r.sum = take(&arena, LA_QUERIES, VL);
+    r.p = take(&arena, MR, LA_BLOCK);
+    r.rows = take_state(&arena, LA_BLOCK, d);
+    r.keys = take_state(&arena, d, LA_BLOCK);
+    r.values = take_state(&arena, LA_BLOCK, m);
     r.bytes = arena.used;
     return r;
 }

@@ -6,11 +6,19 @@
 #include "chunk.h"
 #include "micro.h"
 
-/* A zeroed state's room, (K, W): rows to whole vectors, so that it transposes. */
+/* Rows, and columns, of the memory that holds a state: whole vectors and whole tiles
+ * both ways, so that its transpose takes as much. */
+INLINE ptrdiff_t
+state_rows(ptrdiff_t K)
+{
+    return round_up(K, VL > MR ? VL : MR);
+}
+
+/* Numbers a state (K, W). */
 INLINE ptrdiff_t
 state_size(ptrdiff_t K, ptrdiff_t W)
 {
-    return round_up(K, VL > MR ? VL : MR) * round_up(W, VL);
+    return state_rows(K) * state_rows(W);
 }
 
 /* Where row l, column j of a state (K, W) lies, j a multiple of VL. */

@@ -23,13 +23,13 @@ step_room(const struct la_head *h, void *scratch)
     struct arena arena = {scratch, 0};
     r.ldd = row_step(h->d);
     r.ldm = row_step(h->m);
-    r.a = take(&arena, MR * r.ldd); /* blocks are whole tiles, of a single row too */
-    r.b = take(&arena, MR * r.ldd);
-    r.v = take(&arena, MR * r.ldm);
-    r.o = take(&arena, r.ldm);
-    r.z = take(&arena, r.ldd);
-    r.ze = take(&arena, r.ldd);
-    r.den = take(&arena, VL);
+    r.a = take(&arena, MR, r.ldd); /* blocks are whole tiles, of a single row too */
+    r.b = take(&arena, MR, r.ldd);
+    r.v = take(&arena, MR, r.ldm);
+    r.o = take(&arena, 1, r.ldm);
+    r.z = take(&arena, 1, r.ldd);
+    r.ze = take(&arena, 1, r.ldd);
+    r.den = take(&arena, 1, VL);
     r.bytes = arena.used;
     return r;
 }
