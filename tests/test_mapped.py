@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import linattn
+from linattn import _config
 from linattn import _reference as reference
 from linattn import _reference_delta as reference_delta
 from linattn import _reference_maps as twins
@@ -133,6 +134,23 @@ def test_inputs_of_any_size(operator, phi, scale):
         np.testing.assert_allclose(o, expected.astype(float), atol=min(tolerance, 2))
         with_eps = FORWARD[operator](q, k, v, feature_map=phi)
         np.testing.assert_allclose(with_eps, o, atol=1e-5)
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+@pytest.mark.parametrize("name", _config.available_isas())
+def test_any_number_of_features(isa, name, operator):
+    """Those that fill no vector and no register tile too, call after call."""
+    isa(name)
+    for dtype in (np.float32, np.float64):
+        q, k, v, _ = operands(70, dtype)
+        for f in (1, 2, 3, 4, 5, 6, 9, 14, 18):
+            phi = maps.PositiveRandomFeatures.sample(D, f, rng=f)
+            first = FORWARD[operator](q, k, v, feature_map=phi, eps=0.0)
+            expected = exact(q, k, v, phi, operator == "causal").astype(float)
+            np.testing.assert_allclose(first, expected, rtol=0, atol=400 * np.finfo(dtype).eps)
+            for _ in range(3):
+                again = FORWARD[operator](q, k, v, feature_map=phi, eps=0.0)
+                np.testing.assert_array_equal(again, first)
 
 
 @pytest.mark.parametrize("scale", [0.01, 1, 30])

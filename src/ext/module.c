@@ -91,11 +91,15 @@ set_isa(PyObject *module, PyObject *arg)
 static PyObject *
 poison_scratch(PyObject *Py_UNUSED(module), PyObject *arg)
 {
-    const int on = PyObject_IsTrue(arg);
-    if (on < 0) {
+    const long byte = PyLong_AsLong(arg);
+    if (byte == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    la_scratch_poison(on);
+    if (byte != 0 && (byte < 0x7f || byte > 0xff)) { /* a small number hides */
+        return PyErr_Format(PyExc_ValueError, "byte is %ld; expected 0, or 127 to 255",
+                            byte);
+    }
+    la_scratch_poison((int)byte);
     Py_RETURN_NONE;
 }
 

@@ -12,9 +12,9 @@
 static atomic_int poison;
 
 void
-la_scratch_poison(int on)
+la_scratch_poison(int byte)
 {
-    atomic_store(&poison, on);
+    atomic_store(&poison, byte);
 }
 
 void *
@@ -31,8 +31,9 @@ la_scratch_take(size_t bytes, int threads, size_t *lane)
         posix_memalign(&memory, LA_ALIGN, all) != 0) {
         return NULL;
     }
-    if (atomic_load(&poison)) {
-        memset(memory, 0xff, all); /* a NaN in every dtype */
+    const int byte = atomic_load(&poison);
+    if (byte != 0) {
+        memset(memory, byte, all);
     }
     return memory;
 }

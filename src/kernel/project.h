@@ -14,7 +14,7 @@
 #include "functions.h"
 
 struct project_room {
-    ptrdiff_t ldd, ldm;
+    ptrdiff_t ldd, ldm, width; /* columns of u that are written, at most ldm */
     T *x, *u, *h, *omega, *second;
     size_t bytes;
 };
@@ -23,7 +23,8 @@ static struct project_room
 cut_project(const struct la_task *t)
 {
     const ptrdiff_t d = t->dim[1], m = t->dim[2];
-    struct project_room r = {.ldd = row_step(d), .ldm = row_step(m)};
+    struct project_room r = {
+        .ldd = row_step(d), .ldm = row_step(m), .width = round_up(m, VL)};
     struct arena arena = {t->scratch, 0};
     r.x = take(&arena, LA_BLOCK, r.ldd);
     r.u = take(&arena, LA_BLOCK, r.ldm);
@@ -45,12 +46,12 @@ project_room(const struct la_task *t)
 /* Rows of x, u = t x omega and, where there is room for it, h = t^2 |x|^2 / 2. */
 static void
 project_rows(const struct project_room *r, const struct la_array *x, ptrdiff_t first,
-             ptrdiff_t rows, ptrdiff_t d, ptrdiff_t m, T t, struct la_fetch *ahead)
+             ptrdiff_t rows, ptrdiff_t d, T t, struct la_fetch *ahead)
 {
     const struct scan c = {
         .rows = rows,
         .K = d,
-        .W = round_up(m, VL),
+        .W = r->width,
         .a = r->x,
         .lda = r->ldd,
         .o = r->u,
@@ -84,7 +85,7 @@ project(const struct la_task *t, const int nout, void (*f)(vec *y, vec u, vec h,
     }
     for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
         const ptrdiff_t rows = t->rows - i < LA_BLOCK ? t->rows - i : LA_BLOCK;
-        project_rows(&r, &t->x[0], t->first + i, rows, d, m, root, &ahead);
+        project_rows(&r, &t->x[0], t->first + i, rows, d, root, &ahead);
         for (ptrdiff_t l = 0; l < rows; l++) {
             const vec h = vset1(r.h[l]);
             for (ptrdiff_t j = l * r.ldm; j < l * r.ldm + m; j += VL) {

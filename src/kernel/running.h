@@ -62,7 +62,7 @@ static void
 set_steps(const struct running_room *r)
 {
     const vec magic = vset1(ROUND_MAGIC), per_step = vset1(1 / (STEP_HIGH + STEP_LOW));
-    for (ptrdiff_t j = 0; j < r->keys.ldm; j += VL) {
+    for (ptrdiff_t j = 0; j < r->keys.width; j += VL) {
         const vec top = vload(&r->top[j]);
         const vec steps =
             (vkeep(top > vset1(-LARGEST), top) * per_step + magic) - magic;
@@ -81,7 +81,7 @@ exponents(const struct running_room *r, ptrdiff_t i)
     T *u = r->keys.u + i * r->keys.ldm;
     const vec h = vset1(r->keys.h[i]);
     ivec passed = {0};
-    for (ptrdiff_t j = 0; j < r->keys.ldm; j += VL) {
+    for (ptrdiff_t j = 0; j < r->keys.width; j += VL) {
         const vec e = vload(&u[j]) - h;
         passed |= e > vload(&r->limit[j]);
         vstore(&r->next[j], vmax(vload(&r->top[j]), e));
@@ -127,14 +127,14 @@ largest_lanes(T *c, const T *most, ptrdiff_t rows)
 INLINE void
 exponentials(const struct running_room *r, T *x, ptrdiff_t rows, T sign, const T *c)
 {
-    const ptrdiff_t ld = r->keys.ldm;
     const vec side = vset1(sign);
     for (ptrdiff_t i = 0; i < rows; i++) {
+        T *row = x + i * r->keys.ldm;
         const vec offset = vset1(c ? c[i] : 0);
-        for (ptrdiff_t j = 0; j < ld; j += VL) {
-            const vec y = (vload(&x[i * ld + j]) + side * vload(&r->high[j])) +
-                          side * vload(&r->low[j]);
-            vstore(&x[i * ld + j], vexp(y - offset));
+        for (ptrdiff_t j = 0; j < r->keys.width; j += VL) {
+            const vec y =
+                (vload(&row[j]) + side * vload(&r->high[j])) + side * vload(&r->low[j]);
+            vstore(&row[j], vexp(y - offset));
         }
     }
 }
@@ -176,8 +176,8 @@ running_block(const struct la_task *t, struct running_room *r, ptrdiff_t first,
     struct project_room of_queries = r->keys;
     of_queries.u = r->u;
     of_queries.h = NULL; /* cancels in the quotient */
-    project_rows(&of_queries, &t->x[0], first, queries, d, f, root, &r->ahead[0]);
-    project_rows(&r->keys, &t->x[1], first, rows, d, f, root, &r->ahead[1]);
+    project_rows(&of_queries, &t->x[0], first, queries, d, root, &r->ahead[0]);
+    project_rows(&r->keys, &t->x[1], first, rows, d, root, &r->ahead[1]);
     ptrdiff_t there = keys - first < rows ? keys - first : rows;
     there = there > 0 ? there : 0;
     const ptrdiff_t done = running_tops(r, first, queries, there, f);

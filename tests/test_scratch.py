@@ -1,0 +1,165 @@
+"""No kernel reads scratch that it has not written: what lies there changes no bit.
+
+Scratch is filled with NaN, and with large numbers of either sign, as a maximum may drop a NaN.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cases import MAPS
+
+import linattn
+from linattn import State, _config, _linattn, feature_maps
+
+try:
+    from ml_dtypes import bfloat16
+except ImportError:
+    bfloat16 = None
+
+DTYPES = [np.float16, bfloat16, np.float32, np.float64] if bfloat16 else [
+    np.float16, np.float32, np.float64]  # fmt: skip
+
+# n, s, d, m: full and ragged for vectors of 2, 4, 8 and 16 numbers, for register tiles, for blocks
+# of 64 rows and for pieces of 256.
+SIZES = [
+    (1, 1, 1, 1),
+    (3, 5, 2, 7),
+    (16, 64, 16, 32),
+    (37, 21, 5, 6),
+    (65, 70, 22, 33),
+    (70, 131, 67, 18),
+    (257, 129, 33, 1),
+    (19, 6, 130, 69),
+]
+BYTES = (0xFF, 0x7F, 0xFE)  # NaN, large, negative and large
+
+
+@pytest.fixture
+def poison():
+    """linattn._linattn.poison_scratch, undone afterwards."""
+    yield _linattn.poison_scratch
+    _linattn.poison_scratch(0)
+
+
+def operands(n: int, s: int, d: int, m: int, dtype: type) -> SimpleNamespace:
+    """q (n, d), k (s, d), v (s, m) and so on; K and V of n rows for what is causal."""
+    rng = np.random.default_rng([n, s, d, m])
+    wide = np.float64 if dtype is np.float64 else np.float32
+    shapes = {
+        "q": (n, d), "k": (s, d), "v": (s, m), "K": (n, d), "V": (n, m), "g": (n, m),
+        "beta": (n,), "channels": (n, m), "E": (s, 5), "F": (s, 5),
+    }  # fmt: skip
+    x = {name: rng.standard_normal((2, *shape)).astype(dtype) for name, shape in shapes.items()}
+    x["K"] = (x["K"] / np.sqrt(d)).astype(dtype)
+    state = State(rng.random((2, d, m)).astype(wide), rng.random((2, d)).astype(wide))
+    return SimpleNamespace(**x, n=n, s=s, d=d, m=m, state=state)
+
+
+def linear(x: SimpleNamespace) -> Iterator:
+    cuts = [0, x.n // 3, x.n // 3, x.n]
+    several = State(np.stack([x.state.s] * 3, 1), np.stack([x.state.z] * 3, 1))
+    token = (x.q[:, 0], x.K[:, 0], x.V[:, 0])
+    for feature_map, normalize in product(MAPS, (True, False)):
+        options = {"feature_map": feature_map, "normalize": normalize}
+        state = x.state if normalize else State(x.state.s)
+        packed = several if normalize else State(several.s)
+        both = {**options, "initial_state": state, "grad_state": state}
+        yield linattn.causal(x.q, x.K, x.V, initial_state=state, return_state=True, **options)
+        yield linattn.causal(x.q, x.K[:1], x.V[:1], **options)
+        yield linattn.causal_backward(x.q, x.K, x.V, x.g, key_lengths=x.n // 2, **both)
+        yield linattn.causal(
+            x.q, x.K, x.V, cu_seqlens=cuts, initial_state=packed, return_state=True, **options
+        )
+        yield linattn.causal_backward(x.q, x.K, x.V, x.g, cu_seqlens=cuts, **options)
+        yield linattn.noncausal(x.q, x.k, x.v, **options)
+        yield linattn.noncausal_backward(x.q, x.k, x.v, x.g, key_lengths=x.s // 2, **options)
+        yield linattn.step(*token, state, **options)
+
+
+def delta(x: SimpleNamespace) -> Iterator:
+    cuts = [0, x.n // 3, x.n // 3, x.n]
+    state, several = State(x.state.s), State(np.stack([x.state.s] * 3, 1))
+    for feature_map, beta in product(("identity", "elu"), (x.beta, x.channels)):
+        options = {"feature_map": feature_map, "scale": 0.5}
+        both = {**options, "initial_state": state}
+        yield linattn.delta(x.q, x.K, x.V, beta, return_state=True, **both)
+        yield linattn.delta_backward(x.q, x.K, x.V, beta, x.g, grad_state=state, **both)
+        yield linattn.delta(
+            x.q, x.K, x.V, beta, cu_seqlens=cuts, initial_state=several, return_state=True,
+            **options,
+        )  # fmt: skip
+        yield linattn.delta_backward(x.q, x.K, x.V, beta, x.g, key_lengths=x.n // 2, **options)
+        token = (x.q[:, 0], x.K[:, 0], x.V[:, 0], beta[:, 0])
+        yield linattn.delta_step(*token, state, **options)
+
+
+def softmax(x: SimpleNamespace) -> Iterator:
+    yield linattn.softmax_attention(x.q, x.k, x.v)
+    yield linattn.softmax_attention(x.q, x.K, x.V, causal=True)
+    yield linattn.softmax_attention_backward(x.q, x.k, x.v, x.g)
+    yield linattn.softmax_attention_backward(x.q, x.K, x.V, x.g, causal=True)
+    yield linattn.linformer(x.q, x.k, x.v, x.E, x.F)
+    yield linattn.linformer_backward(x.q, x.k, x.v, x.E, x.F, x.g)
+
+
+def map_objects(d: int) -> Iterator:
+    yield from map(feature_maps.get, feature_maps.NAMES)
+    yield feature_maps.get("softplus").normalized()
+    yield feature_maps.DPFP(nu=3)
+    yield feature_maps.FeedforwardKernel.aoglu(2, d, 2)
+    for f in (1, 5, 6, 34, 98):
+        yield feature_maps.RandomFourierFeatures.sample(d, f)
+        yield feature_maps.PositiveRandomFeatures.sample(d, f)
+        for name in feature_maps.GeneralizedRandomFeatures.functions:
+            yield feature_maps.GeneralizedRandomFeatures.sample(d, f, fn=name)
+
+
+def mapped(x: SimpleNamespace) -> Iterator:
+    for phi in map_objects(x.d):
+        y = phi(x.q)
+        yield y
+        yield phi.input_gradient(x.q, np.ones_like(y))
+    # Logarithms and rows in their own tasks, and a scale that moves: inputs of some size.
+    for f, size in product((1, 5, 6, 34, 98), (1, 9)):
+        phi = feature_maps.PositiveRandomFeatures.sample(x.d, f)
+        of_size = (size * x.q, size * x.k, x.v)
+        along = (size * x.q, size * x.K, x.V)
+        yield linattn.causal(*along, feature_map=phi, return_state=True)
+        yield linattn.causal_backward(*along, x.g, feature_map=phi, key_lengths=x.n // 2)
+        yield linattn.noncausal(*of_size, feature_map=phi, eps=0.0)
+        yield linattn.noncausal_backward(*of_size, x.g, feature_map=phi, key_lengths=x.s // 2)
+
+
+def elementwise(x: SimpleNamespace) -> Iterator:
+    for task in _linattn.tasks.values():
+        if task.signature is None and x.q.dtype.kind == "f":
+            yield task(*(x.q, x.q[::-1], x.q[:, ::-1])[: task.nin])
+
+
+FAMILIES = [linear, delta, softmax, mapped, elementwise]
+
+
+def flat(result) -> list[np.ndarray]:
+    if isinstance(result, (tuple, list)):
+        return [y for x in result for y in flat(x)]
+    return [] if result is None else [np.asarray(result)]
+
+
+@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: np.dtype(x).name)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda x: x.__name__)
+def test_scratch_is_written_before_it_is_read(isa, poison, family, dtype, name):
+    isa(name)
+    for sizes in SIZES:
+        x = operands(*sizes, dtype)
+        poison(0)
+        clean = list(map(flat, family(x)))
+        for byte in BYTES:
+            poison(byte)
+            for i, (y, z) in enumerate(zip(map(flat, family(x)), clean, strict=True)):
+                for a, b in zip(y, z, strict=True):
+                    same = a.tobytes() == b.tobytes()
+                    assert same, f"{sizes}, scratch of {byte:#x}: call {i} gives other numbers"
