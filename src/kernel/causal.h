@@ -45,7 +45,7 @@ causal_scratch(const struct la_head *h)
 }
 
 static int
-causal(const struct la_head *h)
+run_causal(const struct la_head *h)
 {
     const struct causal_room r = causal_room(h, h->scratch);
     struct la_fetch ahead = {0};
@@ -276,7 +276,7 @@ causal_dkv(const struct la_head *h, const struct causal_backward_room *r)
 }
 
 static int
-causal_backward(const struct la_head *h)
+run_causal_backward(const struct la_head *h)
 {
     const struct causal_backward_room r = causal_backward_room(h, h->scratch);
     return causal_dq(h, &r) || causal_dkv(h, &r);

@@ -157,12 +157,11 @@ load_mapped(T *dst, ptrdiff_t ld, const struct la_array *x, struct span t,
             ptrdiff_t cols, enum la_map map)
 {
     switch (map) {
-#define LA_OP(op)
 #define LA_MAP(map)                                                                    \
-    case LA_##map:                                                                     \
+    case LA_MAP_##map:                                                                 \
         load_rows(dst, ld, x, t, cols, phi_##map);                                     \
         break;
-#include "ops.def"
+#include "maps.def"
     default:
         break;
     }
@@ -198,12 +197,11 @@ chain(T *grad, const struct la_array *x, struct span t, ptrdiff_t cols, const T 
       ptrdiff_t ld, enum la_map map)
 {
     switch (map) {
-#define LA_OP(op)
 #define LA_MAP(map)                                                                    \
-    case LA_##map:                                                                     \
+    case LA_MAP_##map:                                                                 \
         chain_with(grad, x, t, cols, y, ld, dphi_##map);                               \
         break;
-#include "ops.def"
+#include "maps.def"
     default:
         break;
     }

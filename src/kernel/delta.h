@@ -249,7 +249,7 @@ triangle(T *x, ptrdiff_t ldx, const T *a, const T *b, ptrdiff_t ld, ptrdiff_t ro
 }
 
 static int
-delta(const struct la_head *h)
+run_delta(const struct la_head *h)
 {
     const struct delta_room r = delta_room(h, h->scratch);
     struct la_fetch ahead = {0};

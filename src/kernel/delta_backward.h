@@ -343,7 +343,7 @@ store_reverse(const struct la_head *h, const struct delta_backward_room *r,
 {
     const ptrdiff_t some = keys_left(h, t);
     T *const db = r->da + round_up(t.rows, MR) * r->ldd;
-    if (h->map != LA_identity) { /* its slope is 1 */
+    if (h->map != LA_MAP_identity) { /* its slope is 1 */
         chain(r->da, &h->q, t, h->d, r->ab, r->ldd, h->map);
         chain(db, &h->k, t, h->d, b, r->ldd, h->map);
     }
@@ -435,7 +435,7 @@ delta_back(const struct la_head *h, const struct delta_backward_room *r, struct 
 }
 
 static int
-delta_backward(const struct la_head *h)
+run_delta_backward(const struct la_head *h)
 {
     const struct delta_backward_room r = delta_backward_room(h, h->scratch);
     const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;

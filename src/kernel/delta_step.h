@@ -101,7 +101,7 @@ delta_step_column(const struct delta_step_room *r, const struct la_array *from,
 }
 
 static int
-delta_step(const struct la_head *h)
+run_delta_step(const struct la_head *h)
 {
     const struct delta_step_room r = delta_step_room(h, h->scratch);
     const struct la_array *from = h->s0.data ? &h->s0 : &h->s1, *to = &h->s1;

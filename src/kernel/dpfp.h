@@ -9,27 +9,17 @@
 
 #include "scan.h"
 
-/* A scalar operand. */
-INLINE T
-number_of(const struct la_array *x)
-{
-    T y;
-    memcpy(&y, x->data, sizeof(y));
-    return y;
-}
-
 INLINE vec *
 at(T *p)
 {
     return (vec *)p;
 }
 
-/* Rows from the i-th of a task on, at most LA_BLOCK. */
+/* Rows from the i-th on, at most LA_BLOCK. */
 INLINE struct span
-task_span(const struct la_task *t, ptrdiff_t i)
+rows_of(const struct la_head *h, ptrdiff_t i)
 {
-    const ptrdiff_t first = t->first + i;
-    return span(first, LA_BLOCK, first + LA_BLOCK, t->first + t->rows, NULL);
+    return span(i, LA_BLOCK, i + LA_BLOCK, h->n, NULL);
 }
 
 struct share_room {
@@ -39,10 +29,10 @@ struct share_room {
 };
 
 static struct share_room
-cut_share(const struct la_task *t)
+cut_share(const struct la_head *h)
 {
-    struct share_room r = {.ld = row_step(t->dim[1])};
-    struct arena arena = {t->scratch, 0};
+    struct share_room r = {.ld = row_step(h->f)};
+    struct arena arena = {h->scratch, 0};
     r.y = take(&arena, LA_BLOCK, r.ld);
     r.g = take(&arena, LA_BLOCK, r.ld);
     r.ones = take(&arena, 1, r.ld);
@@ -53,11 +43,17 @@ cut_share(const struct la_task *t)
 }
 
 static size_t
-share_room(const struct la_task *t)
+sum_normalize_scratch(const struct la_head *h)
 {
-    struct la_task dry = *t;
+    struct la_head dry = *h;
     dry.scratch = NULL;
     return cut_share(&dry).bytes;
+}
+
+static size_t
+sum_normalize_backward_scratch(const struct la_head *h)
+{
+    return sum_normalize_scratch(h);
 }
 
 /* sum_i = 1 / (sum of row i of y + eps) */
@@ -75,28 +71,28 @@ shares(const struct share_room *r, ptrdiff_t rows, T eps)
 }
 
 static int
-task_share(const struct la_task *t)
+run_sum_normalize(const struct la_head *h)
 {
-    const struct share_room r = cut_share(t);
-    for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
-        const struct span some = task_span(t, i);
-        load_plain(r.y, r.ld, &t->x[0], some, t->dim[1]);
-        shares(&r, some.rows, number_of(&t->x[1]));
-        store_rows(&t->x[2], some, t->dim[1], r.y, r.ld, r.sum);
+    const struct share_room r = cut_share(h);
+    for (ptrdiff_t i = 0; i < h->n; i += LA_BLOCK) {
+        const struct span some = rows_of(h, i);
+        load_plain(r.y, r.ld, &h->x, some, h->f);
+        shares(&r, some.rows, (T)h->eps);
+        store_rows(&h->y, some, h->f, r.y, r.ld, r.sum);
     }
     return 0;
 }
 
 /* dy = (g - g.(y / sum)) / sum */
 static int
-task_share_backward(const struct la_task *t)
+run_sum_normalize_backward(const struct la_head *h)
 {
-    const struct share_room r = cut_share(t);
-    for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
-        const struct span some = task_span(t, i);
-        load_plain(r.y, r.ld, &t->x[0], some, t->dim[1]);
-        load_plain(r.g, r.ld, &t->x[1], some, t->dim[1]);
-        shares(&r, some.rows, number_of(&t->x[2]));
+    const struct share_room r = cut_share(h);
+    for (ptrdiff_t i = 0; i < h->n; i += LA_BLOCK) {
+        const struct span some = rows_of(h, i);
+        load_plain(r.y, r.ld, &h->x, some, h->f);
+        load_plain(r.g, r.ld, &h->x1, some, h->f);
+        shares(&r, some.rows, (T)h->eps);
         row_dots(r.dot, r.g, r.ld, r.y, r.ld, some.rows, r.ld);
         for (ptrdiff_t l = 0; l < some.rows; l++) {
             const vec mean = vset1(r.dot[l] * r.sum[l]);
@@ -104,7 +100,7 @@ task_share_backward(const struct la_task *t)
                 *at(&r.g[l * r.ld + j]) -= mean;
             }
         }
-        store_rows(&t->x[3], some, t->dim[1], r.g, r.ld, r.sum);
+        store_rows(&h->y, some, h->f, r.g, r.ld, r.sum);
     }
     return 0;
 }
@@ -118,14 +114,14 @@ struct dpfp_room {
 };
 
 static struct dpfp_room
-cut_dpfp(const struct la_task *t)
+cut_dpfp(const struct la_head *h)
 {
-    const ptrdiff_t width = 2 * t->dim[1];
-    struct dpfp_room r = {.width = width, .nu = width ? t->dim[2] / width : 0};
-    struct arena arena = {t->scratch, 0};
+    const ptrdiff_t width = 2 * h->d;
+    struct dpfp_room r = {.width = width, .nu = width ? h->f / width : 0};
+    struct arena arena = {h->scratch, 0};
     r.x = take(&arena, 1, width + VL);
     r.r = take(&arena, 1, width + r.nu + VL);
-    r.y = take(&arena, 1, t->dim[2] + VL);
+    r.y = take(&arena, 1, h->f + VL);
     r.product = take(&arena, 1, width + r.nu + VL);
     r.dr = take(&arena, 1, width + VL);
     r.bytes = arena.used;
@@ -133,11 +129,17 @@ cut_dpfp(const struct la_task *t)
 }
 
 static size_t
-dpfp_room(const struct la_task *t)
+dpfp_scratch(const struct la_head *h)
 {
-    struct la_task dry = *t;
+    struct la_head dry = *h;
     dry.scratch = NULL;
     return cut_dpfp(&dry).bytes;
+}
+
+static size_t
+dpfp_backward_scratch(const struct la_head *h)
+{
+    return dpfp_scratch(h);
 }
 
 /* r[nu + j] = relu([x, -x])[j], and r[0..nu) the same continued to the left. */
@@ -161,11 +163,11 @@ rectify(const struct dpfp_room *r, const struct la_array *x, ptrdiff_t row)
 }
 
 static int
-task_dpfp(const struct la_task *t)
+run_dpfp(const struct la_head *h)
 {
-    const struct dpfp_room r = cut_dpfp(t);
-    for (ptrdiff_t row = t->first; row < t->first + t->rows; row++) {
-        rectify(&r, &t->x[0], row);
+    const struct dpfp_room r = cut_dpfp(h);
+    for (ptrdiff_t row = 0; row < h->n; row++) {
+        rectify(&r, &h->x, row);
         const char *here = (const char *)(r.r + r.nu);
         for (ptrdiff_t i = 1; i <= r.nu; i++) {
             T *y = r.y + (i - 1) * r.width;
@@ -175,7 +177,7 @@ task_dpfp(const struct la_task *t)
                 *(vec_any *)((char *)y + j) = (vec_any)product;
             }
         }
-        store_rows(&t->x[1], rows_from(row, 1), t->dim[2], r.y, 0, NULL);
+        store_rows(&h->y, rows_from(row, 1), h->f, r.y, 0, NULL);
     }
     return 0;
 }
@@ -201,21 +203,21 @@ unrectify(const struct dpfp_room *r)
 }
 
 static int
-task_dpfp_backward(const struct la_task *t)
+run_dpfp_backward(const struct la_head *h)
 {
-    const struct dpfp_room r = cut_dpfp(t);
+    const struct dpfp_room r = cut_dpfp(h);
     const ptrdiff_t d = r.width / 2;
-    for (ptrdiff_t row = t->first; row < t->first + t->rows; row++) {
-        rectify(&r, &t->x[0], row);
-        const struct la_array *g = &t->x[1];
-        for (ptrdiff_t j = 0; j < t->dim[2]; j++) {
+    for (ptrdiff_t row = 0; row < h->n; row++) {
+        rectify(&r, &h->x, row);
+        const struct la_array *g = &h->x1;
+        for (ptrdiff_t j = 0; j < h->f; j++) {
             memcpy(&r.y[j], g->data + row * g->rs + j * g->cs, sizeof(T));
         }
         unrectify(&r);
         for (ptrdiff_t j = 0; j < d; j++) {
             r.x[j] = r.x[j] > 0 ? r.dr[j] : r.x[j] < 0 ? -r.dr[d + j] : 0;
         }
-        store_rows(&t->x[2], rows_from(row, 1), d, r.x, 0, NULL);
+        store_rows(&h->y, rows_from(row, 1), d, r.x, 0, NULL);
     }
     return 0;
 }

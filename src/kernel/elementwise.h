@@ -31,17 +31,17 @@ put(const struct la_array *x, ptrdiff_t first, ptrdiff_t count, vec y)
 
 /* y = f(x) for the task's numbers, nin operands to nout. */
 INLINE int
-each(const struct la_task *t, const int nin, const int nout,
+each(const struct la_head *h, const int nin, const int nout,
      void (*f)(vec *y, const vec *x))
 {
-    for (ptrdiff_t i = 0; i < t->rows; i += VL) {
+    for (ptrdiff_t i = 0; i < h->n; i += VL) {
         vec x[3], y[2];
         LA_EACH(a, nin) {
-            x[a] = get(&t->x[a], t->first + i, t->rows - i);
+            x[a] = get(&h->arrays[LA_AT_x + a], i, h->n - i);
         }
         f(y, x);
         LA_EACH(a, nout) {
-            put(&t->x[nin + a], t->first + i, t->rows - i, y[a]);
+            put(&h->arrays[LA_AT_y + a], i, h->n - i, y[a]);
         }
     }
     return 0;
@@ -53,17 +53,21 @@ each(const struct la_task *t, const int nin, const int nout,
     {                                                                                  \
         __VA_ARGS__                                                                    \
     }                                                                                  \
-    static int task_##name(const struct la_task *t)                                    \
+    static size_t name##_scratch(const struct la_head *h)                              \
     {                                                                                  \
-        return each(t, nin, nout, each_##name);                                        \
+        (void)h;                                                                       \
+        return 0;                                                                      \
+    }                                                                                  \
+    static int run_##name(const struct la_head *h)                                     \
+    {                                                                                  \
+        return each(h, nin, nout, each_##name);                                        \
     }
 
-#define LA_OP(op)
 #define LA_MAP(map)                                                                    \
     LA_ELEMENTWISE(map, 1, 1, y[0] = phi_##map(x[0]);)                                 \
     LA_ELEMENTWISE(map##_backward, 2, 1,                                               \
                    y[0] = x[1] * dphi_##map(x[0], phi_##map(x[0]));)
-#include "ops.def"
+#include "maps.def"
 
 LA_ELEMENTWISE(sigmoid, 1, 1, y[0] = vsigmoid(x[0]);)
 LA_ELEMENTWISE(log1p, 1, 1, y[0] = vlog1p(x[0]);)
@@ -79,12 +83,5 @@ LA_ELEMENTWISE(gate_backward, 3, 2, const vec open = x[2] * vsigmoid(x[1]); y[0]
 LA_ELEMENTWISE(softplus_gate_backward, 3, 2, const vec open = x[2] * vsigmoid(x[1]);
                y[0] = open * vsigmoid(x[0]);
                y[1] = phi_softplus(x[0]) * open * vsigmoid(-x[1]);)
-
-static size_t
-no_room(const struct la_task *t)
-{
-    (void)t;
-    return 0;
-}
 
 #endif

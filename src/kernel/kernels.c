@@ -23,13 +23,7 @@ const struct la_table LA_TABLE_NAME(LA_ISA, LA_DTYPE) = {
     .vector_bytes = LA_VBYTES,
     .kernels =
         {
-#define LA_MAP(map)
-#define LA_OP(op) {op, op##_scratch},
-#include "ops.def"
-        },
-    .tasks =
-        {
-#define LA_TASK(name, room, ...) {task_##name, room},
-#include "tasks.def"
+#define LA_OP(op, form, properties, rows, doc) {run_##op, op##_scratch},
+#include "operators.def"
         },
 };

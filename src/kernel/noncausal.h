@@ -89,7 +89,7 @@ sum_keys(const struct la_head *h, const struct noncausal_room *r)
 
 /* The state behind all keys, alone. */
 static int
-state(const struct la_head *h)
+run_state(const struct la_head *h)
 {
     const struct noncausal_room r = noncausal_room(h, h->scratch, 0);
     if (sum_keys(h, &r)) {
@@ -106,7 +106,7 @@ state_scratch(const struct la_head *h)
 }
 
 static int
-noncausal(const struct la_head *h)
+run_noncausal(const struct la_head *h)
 {
     const struct noncausal_room r = noncausal_room(h, h->scratch, 0);
     struct la_fetch ahead = {0};
@@ -250,7 +250,7 @@ noncausal_dkv(const struct la_head *h, const struct noncausal_room *r)
 }
 
 static int
-noncausal_backward(const struct la_head *h)
+run_noncausal_backward(const struct la_head *h)
 {
     const struct noncausal_room r = noncausal_room(h, h->scratch, 1);
     if (sum_keys(h, &r)) {

@@ -20,12 +20,12 @@ struct project_room {
 };
 
 static struct project_room
-cut_project(const struct la_task *t)
+cut_project(const struct la_head *h)
 {
-    const ptrdiff_t d = t->dim[1], m = t->dim[2];
+    const ptrdiff_t d = h->d, m = h->f;
     struct project_room r = {
         .ldd = row_step(d), .ldm = row_step(m), .width = round_up(m, VL)};
-    struct arena arena = {t->scratch, 0};
+    struct arena arena = {h->scratch, 0};
     r.x = take(&arena, LA_BLOCK, r.ldd);
     r.u = take(&arena, LA_BLOCK, r.ldm);
     r.second = take(&arena, LA_BLOCK, r.ldm);
@@ -36,9 +36,9 @@ cut_project(const struct la_task *t)
 }
 
 static size_t
-project_room(const struct la_task *t)
+project_room(const struct la_head *h)
 {
-    struct la_task dry = *t;
+    struct la_head dry = *h;
     dry.scratch = NULL;
     return cut_project(&dry).bytes;
 }
@@ -72,20 +72,20 @@ project_rows(const struct project_room *r, const struct la_array *x, ptrdiff_t f
 
 /* y = f(u, h, 1 / sqrt m), and a second output where f sets one. */
 INLINE int
-project(const struct la_task *t, const int nout, void (*f)(vec *y, vec u, vec h, vec c))
+project(const struct la_head *h, const int nout, void (*f)(vec *y, vec u, vec h, vec c))
 {
-    const struct project_room r = cut_project(t);
-    const ptrdiff_t d = t->dim[1], m = t->dim[2];
-    const T root = number_of(&t->x[2]);
+    const struct project_room r = cut_project(h);
+    const ptrdiff_t d = h->d, m = h->f;
+    const T root = (T)h->t;
     const vec c = vset1((T)(1 / sqrt((double)m)));
     struct la_fetch ahead = {0};
-    load_state(r.omega, &t->x[1], d, m);
+    load_state(r.omega, &h->omega, d, m);
     for (ptrdiff_t i = 0; i < state_size(d, m); i++) {
         r.omega[i] *= root;
     }
-    for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
-        const ptrdiff_t rows = t->rows - i < LA_BLOCK ? t->rows - i : LA_BLOCK;
-        project_rows(&r, &t->x[0], t->first + i, rows, d, root, &ahead);
+    for (ptrdiff_t i = 0; i < h->n; i += LA_BLOCK) {
+        const ptrdiff_t rows = h->n - i < LA_BLOCK ? h->n - i : LA_BLOCK;
+        project_rows(&r, &h->x, i, rows, d, root, &ahead);
         for (ptrdiff_t l = 0; l < rows; l++) {
             const vec h = vset1(r.h[l]);
             for (ptrdiff_t j = l * r.ldm; j < l * r.ldm + m; j += VL) {
@@ -97,10 +97,9 @@ project(const struct la_task *t, const int nout, void (*f)(vec *y, vec u, vec h,
                 }
             }
         }
-        store_rows(&t->x[3], rows_from(t->first + i, rows), m, r.u, r.ldm, NULL);
+        store_rows(&h->y, rows_from(i, rows), m, r.u, r.ldm, NULL);
         if (nout > 1) {
-            store_rows(&t->x[4], rows_from(t->first + i, rows), m, r.second, r.ldm,
-                       NULL);
+            store_rows(&h->y1, rows_from(i, rows), m, r.second, r.ldm, NULL);
         }
     }
     return 0;
@@ -112,9 +111,13 @@ project(const struct la_task *t, const int nout, void (*f)(vec *y, vec u, vec h,
         (void)h, (void)c;                                                              \
         __VA_ARGS__                                                                    \
     }                                                                                  \
-    static int task_##name(const struct la_task *t)                                    \
+    static size_t name##_scratch(const struct la_head *h)                              \
     {                                                                                  \
-        return project(t, nout, project_##name);                                       \
+        return project_room(h);                                                        \
+    }                                                                                  \
+    static int run_##name(const struct la_head *h)                                     \
+    {                                                                                  \
+        return project(h, nout, project_##name);                                       \
     }
 
 LA_PROJECT(log_features, 1, y[0] = u - h;)

@@ -29,14 +29,11 @@ struct running_room {
     size_t bytes;
 };
 
-/* The task's dimensions are n, d, s, f. */
 static struct running_room
-cut_running(const struct la_task *t)
+cut_running(const struct la_head *h)
 {
-    struct la_task keys = *t;
-    keys.dim[2] = t->dim[3];
-    struct running_room r = {.keys = cut_project(&keys)};
-    struct arena arena = {t->scratch, r.keys.bytes};
+    struct running_room r = {.keys = cut_project(h)};
+    struct arena arena = {h->scratch, r.keys.bytes};
     r.u = take(&arena, LA_BLOCK, r.keys.ldm);
     r.most = take(&arena, LA_BLOCK, VL);
     r.c = take(&arena, 1, LA_BLOCK);
@@ -50,9 +47,9 @@ cut_running(const struct la_task *t)
 }
 
 static size_t
-running_room(const struct la_task *t)
+running_features_scratch(const struct la_head *h)
 {
-    struct la_task dry = *t;
+    struct la_head dry = *h;
     dry.scratch = NULL;
     return cut_running(&dry).bytes;
 }
@@ -168,16 +165,16 @@ running_tops(struct running_room *r, ptrdiff_t first, ptrdiff_t queries, ptrdiff
 
 /* One block of rows from `first`; how many of them were done. */
 static ptrdiff_t
-running_block(const struct la_task *t, struct running_room *r, ptrdiff_t first,
+running_block(const struct la_head *h, struct running_room *r, ptrdiff_t first,
               ptrdiff_t queries, ptrdiff_t rows, ptrdiff_t keys)
 {
-    const ptrdiff_t d = t->dim[1], f = t->dim[3], ld = r->keys.ldm;
-    const T root = number_of(&t->x[3]);
+    const ptrdiff_t d = h->d, f = h->f, ld = r->keys.ldm;
+    const T root = (T)h->t;
     struct project_room of_queries = r->keys;
     of_queries.u = r->u;
     of_queries.h = NULL; /* cancels in the quotient */
-    project_rows(&of_queries, &t->x[0], first, queries, d, root, &r->ahead[0]);
-    project_rows(&r->keys, &t->x[1], first, rows, d, root, &r->ahead[1]);
+    project_rows(&of_queries, &h->q, first, queries, d, root, &r->ahead[0]);
+    project_rows(&r->keys, &h->k, first, rows, d, root, &r->ahead[1]);
     ptrdiff_t there = keys - first < rows ? keys - first : rows;
     there = there > 0 ? there : 0;
     const ptrdiff_t done = running_tops(r, first, queries, there, f);
@@ -187,43 +184,42 @@ running_block(const struct la_task *t, struct running_room *r, ptrdiff_t first,
     exponentials(r, r->u, a, 1, r->c);
     exponentials(r, r->keys.u, b < there ? b : there, -1, NULL);
     clear_rows(r->keys.u, ld, there, b);
-    store_rows(&t->x[6], rows_from(first, a), f, r->u, ld, NULL);
-    store_rows(&t->x[7], rows_from(first, b), f, r->keys.u, ld, NULL);
+    store_rows(&h->a, rows_from(first, a), f, r->u, ld, NULL);
+    store_rows(&h->b, rows_from(first, b), f, r->keys.u, ld, NULL);
     return most;
 }
 
 static int
-task_running_features(const struct la_task *t)
+run_running_features(const struct la_head *h)
 {
-    struct running_room r = cut_running(t);
-    const ptrdiff_t n = t->dim[0], s = t->dim[2], f = t->dim[3];
+    struct running_room r = cut_running(h);
+    const ptrdiff_t n = h->n, s = h->s, f = h->f;
     const ptrdiff_t most = n > s ? n : s;
-    const T root = number_of(&t->x[3]);
-    load_state(r.keys.omega, &t->x[2], t->dim[1], f);
-    for (ptrdiff_t i = 0; i < state_size(t->dim[1], f); i++) {
+    const T root = (T)h->t;
+    load_state(r.keys.omega, &h->omega, h->d, f);
+    for (ptrdiff_t i = 0; i < state_size(h->d, f); i++) {
         r.keys.omega[i] *= root;
     }
-    load_vector(r.top, r.keys.ldm, &t->x[5], f);
+    load_vector(r.top, r.keys.ldm, &h->top, f);
     set_steps(&r);
     ptrdiff_t done = 0;
     while (done < most) {
         const ptrdiff_t rows = most - done < LA_BLOCK ? most - done : LA_BLOCK;
         const ptrdiff_t queries = n - done < rows ? n - done : rows;
         const ptrdiff_t keys = s - done < rows ? s - done : rows;
-        if (t->poll(t->poll_arg)) {
+        if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const ptrdiff_t here =
-            running_block(t, &r, done, queries > 0 ? queries : 0, keys > 0 ? keys : 0,
-                          (ptrdiff_t)number_of(&t->x[4]));
+        const ptrdiff_t here = running_block(h, &r, done, queries > 0 ? queries : 0,
+                                             keys > 0 ? keys : 0, h->keys);
         done += here;
         if (here < rows) {
             break;
         }
     }
-    store_vector(&t->x[8], r.top, r.keys.ldm, f);
+    store_vector(&h->top1, r.top, r.keys.ldm, f);
     const T count = (T)done;
-    memcpy(t->x[9].data, &count, sizeof(count));
+    memcpy(h->done.data, &count, sizeof(count));
     return 0;
 }
 

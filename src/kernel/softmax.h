@@ -21,13 +21,12 @@ struct softmax_room {
     size_t bytes;
 };
 
-/* The task's dimensions are n, d, s, m; its operands q, k, v, scale, causal. */
 static struct softmax_room
-cut_softmax(const struct la_task *t)
+cut_softmax(const struct la_head *h)
 {
-    const ptrdiff_t d = t->dim[1], m = t->dim[3];
+    const ptrdiff_t d = h->d, m = h->m;
     struct softmax_room r = {.ldd = row_step(d), .ldm = row_step(m)};
-    struct arena arena = {t->scratch, 0};
+    struct arena arena = {h->scratch, 0};
     r.q = take(&arena, LA_QUERIES, r.ldd);
     r.o = take(&arena, LA_QUERIES, r.ldm);
     r.top = take(&arena, 1, LA_QUERIES);
@@ -41,9 +40,9 @@ cut_softmax(const struct la_task *t)
 }
 
 static size_t
-softmax_room(const struct la_task *t)
+softmax_scratch(const struct la_head *h)
 {
-    struct la_task dry = *t;
+    struct la_head dry = *h;
     dry.scratch = NULL;
     return cut_softmax(&dry).bytes;
 }
@@ -178,14 +177,14 @@ strip(const struct softmax_room *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
 
 /* o, m and l of the queries [first, first + rows), all in scratch. */
 static int
-softmax_rows(const struct la_task *t, const struct softmax_room *r, ptrdiff_t first,
+softmax_rows(const struct la_head *h, const struct softmax_room *r, ptrdiff_t first,
              ptrdiff_t rows)
 {
-    const ptrdiff_t d = t->dim[1], s = t->dim[2], m = t->dim[3];
-    const int causal = number_of(&t->x[4]) != 0;
-    const vec scale = vset1(number_of(&t->x[3]));
+    const ptrdiff_t d = h->d, s = h->s, m = h->m;
+    const int causal = h->causal != 0;
+    const vec scale = vset1((T)h->scale);
     const ptrdiff_t end = causal && first + rows < s ? first + rows : s;
-    load_plain(r->q, r->ldd, &t->x[0], rows_from(first, rows), d);
+    load_plain(r->q, r->ldd, &h->q, rows_from(first - h->first, rows), d);
     for (ptrdiff_t i = 0; i < rows * r->ldd; i += VL) {
         *at(&r->q[i]) *= scale;
     }
@@ -196,8 +195,8 @@ softmax_rows(const struct la_task *t, const struct softmax_room *r, ptrdiff_t fi
     }
     for (ptrdiff_t j = 0; j < end; j += LA_BLOCK) {
         const ptrdiff_t keys = s - j < LA_BLOCK ? s - j : LA_BLOCK;
-        const struct la_array k = rows_after(&t->x[1], j), v = rows_after(&t->x[2], j);
-        if (t->poll(t->poll_arg)) {
+        const struct la_array k = rows_after(&h->k, j), v = rows_after(&h->v, j);
+        if (h->poll(h->poll_arg)) {
             return 1;
         }
         load_block(r->rows, &k, keys, d);
@@ -214,17 +213,17 @@ softmax_rows(const struct la_task *t, const struct softmax_room *r, ptrdiff_t fi
 }
 
 static int
-task_softmax(const struct la_task *t)
+run_softmax(const struct la_head *h)
 {
-    const struct softmax_room r = cut_softmax(t);
-    if (softmax_rows(t, &r, t->first, t->rows)) {
+    const struct softmax_room r = cut_softmax(h);
+    if (softmax_rows(h, &r, h->first, h->n)) {
         return 1;
     }
-    for (ptrdiff_t i = 0; i < t->rows; i++) {
+    for (ptrdiff_t i = 0; i < h->n; i++) {
         const T sum = sum_lanes(vload(&r.sum[i * VL]));
         r.top[i] = sum == 0 ? 0 : 1 / sum; /* no key: 0 */
     }
-    store_rows(&t->x[5], rows_from(t->first, t->rows), t->dim[3], r.o, r.ldm, r.top);
+    store_rows(&h->o, rows_from(0, h->n), h->m, r.o, r.ldm, r.top);
     return 0;
 }
 

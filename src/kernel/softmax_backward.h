@@ -22,14 +22,13 @@ struct gradient_room {
     size_t bytes;
 };
 
-/* Operands: q, k, v, g, scale, causal, dq, dk, dv. */
 static struct gradient_room
-cut_gradient(const struct la_task *t)
+cut_gradient(const struct la_head *h)
 {
-    const ptrdiff_t n = t->dim[0], d = t->dim[1], m = t->dim[3];
-    struct gradient_room r = {.forward = cut_softmax(t), .ldp = row_step(LA_BLOCK)};
+    const ptrdiff_t n = h->n, d = h->d, m = h->m;
+    struct gradient_room r = {.forward = cut_softmax(h), .ldp = row_step(LA_BLOCK)};
     const ptrdiff_t ldd = r.forward.ldd, ldm = r.forward.ldm;
-    struct arena arena = {t->scratch, r.forward.bytes};
+    struct arena arena = {h->scratch, r.forward.bytes};
     r.dq = take(&arena, n + LA_BLOCK, ldd);
     r.top = take(&arena, 1, n + LA_QUERIES);
     r.share = take(&arena, 1, n + LA_QUERIES);
@@ -53,26 +52,23 @@ cut_gradient(const struct la_task *t)
 }
 
 static size_t
-gradient_room(const struct la_task *t)
+softmax_backward_scratch(const struct la_head *h)
 {
-    struct la_task dry = *t;
+    struct la_head dry = *h;
     dry.scratch = NULL;
     return cut_gradient(&dry).bytes;
 }
 
 /* m_i, 1 / l_i and D_i of all queries. */
 static int
-softmax_again(const struct la_task *t, const struct gradient_room *r)
+softmax_again(const struct la_head *h, const struct gradient_room *r)
 {
-    struct la_task forward = *t;
-    forward.x[3] = t->x[4]; /* scale */
-    forward.x[4] = t->x[5]; /* causal */
-    for (ptrdiff_t i = 0; i < t->dim[0]; i += LA_QUERIES) {
-        const ptrdiff_t rows = t->dim[0] - i < LA_QUERIES ? t->dim[0] - i : LA_QUERIES;
-        if (softmax_rows(&forward, &r->forward, i, rows)) {
+    for (ptrdiff_t i = 0; i < h->n; i += LA_QUERIES) {
+        const ptrdiff_t rows = h->n - i < LA_QUERIES ? h->n - i : LA_QUERIES;
+        if (softmax_rows(h, &r->forward, i, rows)) {
             return 1;
         }
-        load_plain(r->g, r->forward.ldm, &t->x[3], rows_from(i, rows), t->dim[3]);
+        load_plain(r->g, r->forward.ldm, &h->g, rows_from(i, rows), h->m);
         row_dots(&r->mean[i], r->g, r->forward.ldm, r->forward.o, r->forward.ldm, rows,
                  r->forward.ldm);
         for (ptrdiff_t l = 0; l < rows; l++) {
@@ -125,15 +121,14 @@ add_triangle(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld,
 
 /* One block of queries with one block of keys. */
 static void
-block_gradient(const struct la_task *t, const struct gradient_room *r, ptrdiff_t i,
+block_gradient(const struct la_head *h, const struct gradient_room *r, ptrdiff_t i,
                ptrdiff_t keys, int diagonal)
 {
-    const ptrdiff_t d = t->dim[1], m = t->dim[3], ldd = r->forward.ldd,
-                    ldm = r->forward.ldm;
-    const ptrdiff_t rows = t->dim[0] - i < LA_BLOCK ? t->dim[0] - i : LA_BLOCK;
+    const ptrdiff_t d = h->d, m = h->m, ldd = r->forward.ldd, ldm = r->forward.ldm;
+    const ptrdiff_t rows = h->n - i < LA_BLOCK ? h->n - i : LA_BLOCK;
     const ptrdiff_t D = round_up(d, VL), M = round_up(m, VL);
-    load_plain(r->q, ldd, &t->x[0], rows_from(i, rows), d);
-    load_plain(r->g, ldm, &t->x[3], rows_from(i, rows), m);
+    load_plain(r->q, ldd, &h->q, rows_from(i, rows), d);
+    load_plain(r->g, ldm, &h->g, rows_from(i, rows), m);
     struct scan c = {.rows = rows,
                      .K = d,
                      .W = LA_BLOCK,
@@ -152,7 +147,7 @@ block_gradient(const struct la_task *t, const struct gradient_room *r, ptrdiff_t
                       .ldo = r->ldp,
                       .s = r->vt};
     sweep(&c, LA_READ);
-    weigh(r, i, rows, keys, diagonal, number_of(&t->x[4]));
+    weigh(r, i, rows, keys, diagonal, (T)h->scale);
     if (diagonal) {
         add_triangle(r->dq + i * ldd, r->e, r->ldp, r->k, ldd, rows, 0);
         add_triangle(r->dk, r->e, r->ldp, r->q, ldd, rows, 1);
@@ -208,19 +203,19 @@ store_block(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows, ptrdiff_t
 }
 
 static int
-task_softmax_backward(const struct la_task *t)
+run_softmax_backward(const struct la_head *h)
 {
-    const struct gradient_room r = cut_gradient(t);
-    const ptrdiff_t n = t->dim[0], d = t->dim[1], s = t->dim[2], m = t->dim[3];
+    const struct gradient_room r = cut_gradient(h);
+    const ptrdiff_t n = h->n, d = h->d, s = h->s, m = h->m;
     const ptrdiff_t ldd = r.forward.ldd, ldm = r.forward.ldm;
-    const int causal = number_of(&t->x[5]) != 0;
-    if (softmax_again(t, &r)) {
+    const int causal = h->causal != 0;
+    if (softmax_again(h, &r)) {
         return 1;
     }
     clear(r.dq, (n + LA_BLOCK) * ldd);
     for (ptrdiff_t j = 0; j < s; j += LA_BLOCK) {
         const ptrdiff_t keys = s - j < LA_BLOCK ? s - j : LA_BLOCK;
-        const struct la_array k = rows_after(&t->x[1], j), v = rows_after(&t->x[2], j);
+        const struct la_array k = rows_after(&h->k, j), v = rows_after(&h->v, j);
         load_plain(r.k, ldd, &k, rows_from(0, keys), d);
         load_block(r.ks, &k, keys, d);
         load_block(r.v, &v, keys, m);
@@ -231,15 +226,15 @@ task_softmax_backward(const struct la_task *t)
         clear(r.dk, LA_BLOCK * ldd);
         clear(r.dv, LA_BLOCK * ldm);
         for (ptrdiff_t i = causal ? j : 0; i < n; i += LA_BLOCK) {
-            if (t->poll(t->poll_arg)) {
+            if (h->poll(h->poll_arg)) {
                 return 1;
             }
-            block_gradient(t, &r, i, keys, causal && i == j);
+            block_gradient(h, &r, i, keys, causal && i == j);
         }
-        store_block(&t->x[7], j, keys, d, r.dk, ldd, r.dks);
-        store_block(&t->x[8], j, keys, m, r.dv, ldm, r.dvs);
+        store_block(&h->dk, j, keys, d, r.dk, ldd, r.dks);
+        store_block(&h->dv, j, keys, m, r.dv, ldm, r.dvs);
     }
-    store_rows(&t->x[6], rows_from(0, n), d, r.dq, ldd, NULL);
+    store_rows(&h->dq, rows_from(0, n), d, r.dq, ldd, NULL);
     return 0;
 }
 

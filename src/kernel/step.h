@@ -84,7 +84,7 @@ step_column(const struct step_room *r, const struct la_array *from,
 }
 
 static int
-step(const struct la_head *h)
+run_step(const struct la_head *h)
 {
     const struct step_room r = step_room(h, h->scratch);
     const struct la_array *s0 = h->s0.data ? &h->s0 : &h->s1;
