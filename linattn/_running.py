@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _check, _packed, attention, backward
+from . import _check, _gradients, _packed, attention
 from ._linattn import tasks
 from ._state import State
 from .feature_maps import PositiveRandomFeatures
@@ -217,7 +217,7 @@ def causal_backward(
         last.z[part.head] = behind.z * part.factor
         dq[rows] = phi._pull(da * part.a)
         dk[rows] = phi.exponent_gradient(call.k[rows], db * part.b)
-    grads = backward._sum_all((dq, dk, dv), tuple(map(np.asarray, (q, k, v))))
+    grads = _gradients.sum_all((dq, dk, dv), tuple(map(np.asarray, (q, k, v))))
     with_state = initial_state is not None or grad_state is not None
     return (*grads, State(last.s, last.z)) if with_state else grads
 
@@ -243,7 +243,7 @@ def noncausal_backward(
     da, db = da * a, db * b
     dq = phi._pull(da)
     dk = phi.exponent_gradient(k, db)
-    return (*backward._sum_all((dq, dk), (q, k)), dv)
+    return (*_gradients.sum_all((dq, dk), (q, k)), dv)
 
 
 def _over_all(name: str, phi: PositiveRandomFeatures, q, k, v, key_lengths) -> tuple:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from . import _check, _mapped, _state
+from . import _check, _gradients, _mapped, _state
 from ._gufuncs import (
     CAUSAL_BACKWARD,
     CAUSAL_STATE_BACKWARD,
@@ -121,7 +119,7 @@ def causal_backward(
     numbers = scalars(name, q, k, v, scale, eps, normalize)
     with_state = initial_state is not None or grad_state is not None
     if key_lengths is None and cu_seqlens is None and not with_state:
-        return _sum_all(gufunc(q, k, v, grad_out, *numbers), (q, k, v))
+        return _gradients.sum_all(gufunc(q, k, v, grad_out, *numbers), (q, k, v))
 
     batch, (n, m), d = shape[:-2], shape[-2:], q.shape[-1]
     packing = _state.sequences(name, n, batch, cu_seqlens, key_lengths)
@@ -133,11 +131,11 @@ def causal_backward(
     grads = CAUSAL_STATE_BACKWARD[feature_map, normalize](
         q, k, v, grad_out, *numbers, *packing.indices, *start, *last
     )
-    first, rest = _sum_all(grads[:3], (q, k, v)), grads[3:]
+    first, rest = _gradients.sum_all(grads[:3], (q, k, v)), grads[3:]
     if not with_state:
         return first
     if initial_state is not None:
-        rest = _sum_all(rest, start)
+        rest = _gradients.sum_all(rest, start)
     return *first, _state.result(packing, *rest)
 
 
@@ -228,24 +226,7 @@ def noncausal_backward(
     grad_out = _check.cotangent(name, grad_out, shape)
     numbers = scalars(name, q, k, v, scale, eps, normalize)
     if key_lengths is None:
-        return _sum_all(gufunc(q, k, v, grad_out, *numbers), (q, k, v))
+        return _gradients.sum_all(gufunc(q, k, v, grad_out, *numbers), (q, k, v))
     keys = _check.key_lengths(name, key_lengths, k.shape[-2], shape[:-2])
     keyed = NONCAUSAL_KEYS_BACKWARD[feature_map, normalize]
-    return _sum_all(keyed(q, k, v, grad_out, *numbers, keys), (q, k, v))
-
-
-def _sum_all(grads: tuple, operands: tuple) -> tuple:
-    return tuple(_sum_to(g, x.shape) for g, x in zip(grads, operands, strict=True))
-
-
-def _sum_to(grad: Any, shape: tuple) -> Any:
-    """The gradient of an operand that was broadcast: summed over the repeats."""
-    if grad.shape == shape:
-        return grad
-    extra = grad.ndim - len(shape)
-    axes = tuple(range(extra)) + tuple(
-        i + extra for i, n in enumerate(shape) if n == 1 and grad.shape[i + extra] != 1
-    )
-    wide = np.float32 if grad.dtype.itemsize == 2 else None
-    total = grad.sum(axis=axes, keepdims=True, dtype=wide).reshape(shape)
-    return total.astype(grad.dtype, copy=False)
+    return _gradients.sum_all(keyed(q, k, v, grad_out, *numbers, keys), (q, k, v))

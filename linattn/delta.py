@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _check, _mapped, _state
+from . import _check, _gradients, _mapped, _state
 from ._gufuncs import (
     DELTA,
     DELTA_BACKWARD,
@@ -17,7 +17,6 @@ from ._gufuncs import (
 )
 from ._linattn import direct
 from ._state import State
-from .backward import _sum_all
 from .feature_maps import FeatureMap
 
 
@@ -251,7 +250,7 @@ def delta_backward(
     operands, numbers = (q, k, v, beta), scalars(name, q, k, v, scale, 0.0, False)
     with_state = initial_state is not None or grad_state is not None
     if key_lengths is None and cu_seqlens is None and not with_state:
-        *grads, dbeta = _sum_all(gufunc(*operands, grad_out, *numbers), operands)
+        *grads, dbeta = _gradients.sum_all(gufunc(*operands, grad_out, *numbers), operands)
         return *grads, dbeta.reshape(given)
 
     batch, (n, m), d = shape[:-2], shape[-2:], q.shape[-1]
@@ -264,11 +263,11 @@ def delta_backward(
     *grads, ds = DELTA_STATE_BACKWARD[feature_map, per_channel](
         *operands, grad_out, *numbers, *packing.indices, *start, *last
     )
-    *grads, dbeta = _sum_all(tuple(grads), operands)
+    *grads, dbeta = _gradients.sum_all(tuple(grads), operands)
     if not with_state:
         return *grads, dbeta.reshape(given)
     if initial_state is not None:
-        (ds,) = _sum_all((ds,), start)
+        (ds,) = _gradients.sum_all((ds,), start)
     return *grads, dbeta.reshape(given), _state.result(packing, ds)
 
 
