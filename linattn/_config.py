@@ -114,11 +114,10 @@ def set_isa(name: str) -> None:
     """
     if not isinstance(name, str):
         raise TypeError(f"set_isa: name is {name!r}; expected a string")
-    try:
-        _linattn.set_isa(name)
-    except ValueError:
+    if name not in available_isas():  # C would read no further than a NUL
         known = ", ".join(available_isas())
-        raise ValueError(f"set_isa: name is {name!r}; expected one of {known}") from None
+        raise ValueError(f"set_isa: name is {name!r}; expected one of {known}")
+    _linattn.set_isa(name)
 
 
 def config() -> dict[str, Any]:

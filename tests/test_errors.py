@@ -160,8 +160,9 @@ def test_num_threads():
 
 def test_isa():
     before = linattn.get_isa()
-    with pytest.raises(ValueError, match=r"mmx.*" + before):
-        linattn.set_isa("mmx")
+    for bad in ("mmx", f"{before}\0junk", "", "\ud800"):
+        with pytest.raises(ValueError, match=rf"set_isa: name is .*{before}"):
+            linattn.set_isa(bad)
     assert linattn.get_isa() == before
 
 
