@@ -15,18 +15,15 @@ import numpy as np
 
 # bfloat16 is not NumPy's own: it is known by its name.
 _FAST = (np.dtype(np.float32), np.dtype(np.float64))
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
     """``x`` as an array of real numbers with at least so many axes."""
     if type(x) is not np.ndarray:
-        if isinstance(x, np.ma.MaskedArray):
-            raise TypeError(
-                f"{function}: {name} is a masked array, whose mask would be ignored; "
-                "expected a plain array (fill it first, or use key_lengths)"
-            )
-        if isinstance(x, np.ndarray) or not hasattr(x, "__array_ufunc__"):
-            x = np.asarray(x)  # subclasses, lists, tensors; dask and its like stay
+        _refuse_mask(function, name, x)
+        if isinstance(x, np.ndarray) or not _takes_gufuncs(x):
+            x = np.asarray(x)  # subclasses, lists, tensors, tables; dask and its like stay
     dtype = x.dtype
     if dtype not in _FAST and not (
         (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.name == "bfloat16"
@@ -41,6 +38,26 @@ def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
             f"{'axis, (..., d)' if axes == 1 else 'axes, (..., n, d)'}"
         )
     return x
+
+
+def _refuse_mask(function: str, name: str, x: Any) -> None:
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            f"{function}: {name} is a masked array, whose mask would be ignored; "
+            "expected a plain array (fill it first, or use key_lengths)"
+        )
+
+
+def _takes_gufuncs(x: Any) -> bool:
+    """Whether x is an array of a library that takes over NumPy's calls.
+
+    Tables (pandas, xarray) take ufuncs over as well, but know no gufunc.
+    """
+    return (
+        hasattr(x, "__array_ufunc__")
+        and hasattr(x, "__array_function__")
+        and isinstance(getattr(x, "dtype", None), np.dtype)
+    )
 
 
 def qkv(function: str, q: Any, k: Any, v: Any, *, same_length: bool) -> tuple[Any, Any, Any, tuple]:
@@ -188,8 +205,8 @@ def positive(function: str, name: str, x: Any) -> int:
     return value
 
 
-def number(function: str, name: str, x: Any) -> float:
-    """``x`` as a finite float."""
+def number(function: str, name: str, x: Any, *operands: Any) -> float:
+    """``x`` as a float, finite in what the operands, if any, are computed in."""
     if type(x) is not float:
         if isinstance(x, (str, bytes, complex)):
             raise TypeError(f"{function}: {name} is {x!r}; expected a real number")
@@ -213,9 +230,20 @@ def lookup(function: str, table: dict, feature_map: Any, normalize: Any) -> np.u
     if not isinstance(feature_map, str):
         raise TypeError(
             f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(known)}"
+        except OverflowError:  # its digits may be too many to show
+            raise ValueError(
+                f"{function}: {name} is too large for a float; expected a finite number"
+            ) from None
         )
     if feature_map not in known:
         raise ValueError(
+    if abs(x) > _LARGEST and operands:
+        dtype = state_dtype(*operands)
+        if dtype == np.float32:
+            raise ValueError(
+                f"{function}: {name} is {x}; expected a number that is finite in {dtype}, in "
+                "which the operands are computed"
+            )
             f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(known)}"
         )
     if not isinstance(normalize, (bool, np.bool_)):
@@ -261,6 +289,7 @@ def state_dtype(*operands: Any) -> np.dtype:
 
 
 def _integers(function: str, name: str, x: Any) -> np.ndarray:
+    _refuse_mask(function, name, x)
     x = np.asarray(x)
     if x.dtype.kind not in "iu":
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected integers")

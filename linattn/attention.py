@@ -110,7 +110,7 @@ def causal(
         )  # fmt: skip
     gufunc = _check.lookup("causal", CAUSAL, feature_map, normalize)
     q, k, v, shape = _check.qkv("causal", q, k, v, same_length=True)
-    numbers = scalars("causal", q, k, v, scale, eps, normalize)
+    numbers = scalars("causal", (q, k, v), scale, eps, normalize)
     if out is not None:
         _check.out("causal", out, shape, q, k, v)
     single = key_lengths is None and cu_seqlens is None
@@ -216,7 +216,7 @@ def noncausal(
         )  # fmt: skip
     gufunc = _check.lookup("noncausal", NONCAUSAL, feature_map, normalize)
     q, k, v, shape = _check.qkv("noncausal", q, k, v, same_length=False)
-    numbers = scalars("noncausal", q, k, v, scale, eps, normalize)
+    numbers = scalars("noncausal", (q, k, v), scale, eps, normalize)
     if out is not None:
         _check.out("noncausal", out, shape, q, k, v)
     if key_lengths is None:
@@ -310,7 +310,7 @@ def step(
         if o is not NotImplemented:
             return o, state
     q, k, v, batch = _check.token("step", q, k, v)
-    numbers = scalars("step", q, k, v, scale, eps, normalize)
+    numbers = scalars("step", (q, k, v), scale, eps, normalize)
     core, dtype = (q.shape[-1], v.shape[-1]), _check.state_dtype(q, k, v)
     s, z = _check.state("step", "state", state, batch, core, dtype, normalize)
     if in_place:

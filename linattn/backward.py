@@ -116,7 +116,7 @@ def causal_backward(
     gufunc = _check.lookup(name, CAUSAL_BACKWARD, feature_map, normalize)
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=True)
     grad_out = _check.cotangent(name, grad_out, shape)
-    numbers = scalars(name, q, k, v, scale, eps, normalize)
+    numbers = scalars(name, (q, k, v, grad_out), scale, eps, normalize)
     with_state = initial_state is not None or grad_state is not None
     if key_lengths is None and cu_seqlens is None and not with_state:
         return _gradients.sum_all(gufunc(q, k, v, grad_out, *numbers), (q, k, v))
@@ -224,7 +224,7 @@ def noncausal_backward(
     gufunc = _check.lookup(name, NONCAUSAL_BACKWARD, feature_map, normalize)
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=False)
     grad_out = _check.cotangent(name, grad_out, shape)
-    numbers = scalars(name, q, k, v, scale, eps, normalize)
+    numbers = scalars(name, (q, k, v, grad_out), scale, eps, normalize)
     if key_lengths is None:
         return _gradients.sum_all(gufunc(q, k, v, grad_out, *numbers), (q, k, v))
     keys = _check.key_lengths(name, key_lengths, k.shape[-2], shape[:-2])

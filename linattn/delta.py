@@ -122,7 +122,7 @@ def delta(
     q, k, v, shape = _check.qkv("delta", q, k, v, same_length=True)
     beta, per_channel, shape = _check.strength("delta", beta, (q, k, v), shape, 2)
     gufunc = _check.lookup("delta", DELTA, feature_map, per_channel)
-    numbers = scalars("delta", q, k, v, scale, 0.0, False)
+    numbers = scalars("delta", (q, k, v, beta), scale, 0.0, False)
     if out is not None:
         _check.out("delta", out, shape, q, k, v, beta)
     if key_lengths is None and cu_seqlens is None and initial_state is None and not return_state:
@@ -247,7 +247,8 @@ def delta_backward(
     beta, per_channel, shape = _check.strength(name, beta, (q, k, v), shape, 2)
     grad_out = _check.cotangent(name, grad_out, shape)
     gufunc = _check.lookup(name, DELTA_BACKWARD, feature_map, per_channel)
-    operands, numbers = (q, k, v, beta), scalars(name, q, k, v, scale, 0.0, False)
+    operands = q, k, v, beta
+    numbers = scalars(name, (*operands, grad_out), scale, 0.0, False)
     with_state = initial_state is not None or grad_state is not None
     if key_lengths is None and cu_seqlens is None and not with_state:
         *grads, dbeta = _gradients.sum_all(gufunc(*operands, grad_out, *numbers), operands)
@@ -355,7 +356,7 @@ def delta_step(
     m = v.shape[-1]
     beta, per_channel, shape = _check.strength(name, beta, (q, k, v), (*batch, m), 1)
     gufunc = _check.lookup(name, DELTA_STEP, feature_map, per_channel)
-    numbers = scalars(name, q, k, v, scale, 0.0, False)
+    numbers = scalars(name, (q, k, v, beta), scale, 0.0, False)
     batch, core = shape[:-1], (q.shape[-1], m)
     s, _ = _check.state(name, "state", state, batch, core, _check.state_dtype(q, k, v, beta), False)
     if in_place:

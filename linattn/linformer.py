@@ -162,4 +162,4 @@ def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> 
     work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     q, k, v, E, F = (np.asarray(x, work) for x in (q, k, v, E, F))
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
-    return q, k, v, E, F, _check.number(name, "scale", scale), (*batch, *shape[-2:]), dtype
+    return q, k, v, E, F, _check.number(name, "scale", scale, q), (*batch, *shape[-2:]), dtype

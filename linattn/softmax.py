@@ -152,4 +152,4 @@ def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tup
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=bool(causal))
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))
-    return q, k, v, shape, (_check.number(name, "scale", scale), float(causal))
+    return q, k, v, shape, (_check.number(name, "scale", scale, q, k, v), float(causal))
