@@ -160,9 +160,9 @@ def _dots(core: tuple) -> str:
     return f"({', '.join(['...', *map(str, core)])})"
 
 
-def in_place(function: str, s: np.ndarray, z: np.ndarray | None, batch: tuple) -> None:
+def in_place(function: str, state: tuple, batch: tuple) -> None:
     """A state that can be written to: nothing of it broadcast or read-only."""
-    for field, array, core in (("s", s, 2), ("z", z, 1)):
+    for field, array, core in zip(("s", "z", "log_scale"), state, (2, 1, 1), strict=True):
         if array is None:
             continue
         lead = array.shape[: array.ndim - core]
@@ -214,9 +214,20 @@ def number(function: str, name: str, x: Any, *operands: Any) -> float:
             value = float(x)
         except (TypeError, ValueError):
             raise TypeError(f"{function}: {name} is {x!r}; expected a real number") from None
+        except OverflowError:  # its digits may be too many to show
+            raise ValueError(
+                f"{function}: {name} is too large for a float; expected a finite number"
+            ) from None
         x = value
     if not math.isfinite(x):
         raise ValueError(f"{function}: {name} is {x}; expected a finite number")
+    if abs(x) > _LARGEST and operands:
+        dtype = state_dtype(*operands)
+        if dtype == np.float32:
+            raise ValueError(
+                f"{function}: {name} is {x}; expected a number that is finite in {dtype}, in "
+                "which the operands are computed"
+            )
     return x
 
 
@@ -230,20 +241,9 @@ def lookup(function: str, table: dict, feature_map: Any, normalize: Any) -> np.u
     if not isinstance(feature_map, str):
         raise TypeError(
             f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(known)}"
-        except OverflowError:  # its digits may be too many to show
-            raise ValueError(
-                f"{function}: {name} is too large for a float; expected a finite number"
-            ) from None
         )
     if feature_map not in known:
         raise ValueError(
-    if abs(x) > _LARGEST and operands:
-        dtype = state_dtype(*operands)
-        if dtype == np.float32:
-            raise ValueError(
-                f"{function}: {name} is {x}; expected a number that is finite in {dtype}, in "
-                "which the operands are computed"
-            )
             f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(known)}"
         )
     if not isinstance(normalize, (bool, np.bool_)):
@@ -338,26 +338,36 @@ def state(
     core: tuple[int, ...],
     dtype: np.dtype,
     normalize: bool,
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The arrays s (..., *core) and z (..., *core[:-1]), leading axes broadcasting to ``lead``."""
+    *,
+    scaled: bool = False,
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """s (..., *core), z and log_scale (..., *core[:-1]), leading axes broadcasting to ``lead``.
+
+    Only where ``scaled`` may there be a log_scale.
+    """
     if _fits(x, lead, core, dtype, normalize):
-        return x[:2]
+        return x
     try:
         if isinstance(x, np.ndarray):
             raise TypeError
         s, z, *rest = x
+        (log_scale,) = rest or (None,)
     except (TypeError, ValueError):
         raise TypeError(
             f"{function}: {name} is a {type(x).__name__}; expected a linattn.State(s, z)"
         ) from None
-    if len(rest) > 1 or (rest and rest[0] is not None):
+    if log_scale is not None and not scaled:
         raise ValueError(f"{function}: {name}.log_scale is given; expected None for this map")
     if normalize and z is None:
         raise ValueError(f"{function}: {name}.z is None; expected an array, as normalize is True")
     if not normalize and z is not None:
         raise ValueError(f"{function}: {name}.z is given; expected None, as normalize is False")
-    for field, array, shape in (("s", s, core), ("z", z, core[:-1])):
-        if array is None and field == "z":
+    for field, array, shape in (
+        ("s", s, core),
+        ("z", z, core[:-1]),
+        ("log_scale", log_scale, core[:-1]),
+    ):
+        if array is None and field != "s":
             continue
         if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
             raise TypeError(
@@ -372,7 +382,12 @@ def state(
             raise ValueError(
                 f"{function}: {name}.{field} has shape {array.shape}; expected {(*lead, *shape)}"
             )
-    return s, z
+    if log_scale is not None and not (log_scale < np.inf).all():
+        raise ValueError(
+            f"{function}: {name}.log_scale holds NaN or inf; expected finite numbers, or -inf "
+            "where there was no key"
+        )
+    return s, z, log_scale
 
 
 def is_state(x: Any, normalize: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Gradients of operands that were broadcast: sums over the repeats."""
+"""Gradients of operands that were broadcast, and of keys that do not exist."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ import numpy as np
 def sum_all(grads: tuple, operands: tuple) -> tuple:
     """Each gradient in its operand's shape: summed over the repeats."""
     return tuple(_sum_to(g, x.shape) for g, x in zip(grads, operands, strict=True))
+
+
+def clear_padding(dk: np.ndarray, key_lengths: Any) -> None:
+    """Sets the rows of dk to 0 that belong to no key, whatever a map made of what they held.
+
+    A row of keys that heads of different lengths share exists where it does for one of them.
+    """
+    if key_lengths is None:
+        return
+    lengths, lead = np.asarray(key_lengths), dk.shape[:-2]
+    lengths = lengths.reshape((1,) * (len(lead) - lengths.ndim) + lengths.shape)
+    longest = lengths.max(_repeats(lengths.shape, lead), keepdims=True, initial=0)
+    longest = longest.reshape(longest.shape[lengths.ndim - len(lead) :])
+    padding = np.arange(dk.shape[-2]) >= longest[..., None]
+    dk[np.broadcast_to(padding, dk.shape[:-1])] = 0
 
 
 def _sum_to(grad: Any, shape: tuple) -> Any:

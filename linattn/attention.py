@@ -297,7 +297,7 @@ def step(
     """
     if _mapped.outside(feature_map):
         return _mapped.call(
-            step, feature_map, q, k, v, state,
+            step, feature_map, q, k, v, state=state,
             normalize=normalize, eps=eps, scale=scale, in_place=in_place,
         )  # fmt: skip
     gufunc = _check.lookup("step", STEP, feature_map, normalize)
@@ -312,9 +312,9 @@ def step(
     q, k, v, batch = _check.token("step", q, k, v)
     numbers = scalars("step", (q, k, v), scale, eps, normalize)
     core, dtype = (q.shape[-1], v.shape[-1]), _check.state_dtype(q, k, v)
-    s, z = _check.state("step", "state", state, batch, core, dtype, normalize)
+    s, z, _ = fields = _check.state("step", "state", state, batch, core, dtype, normalize)
     if in_place:
-        _check.in_place("step", s, z, batch)
+        _check.in_place("step", fields, batch)
     else:
         s = np.array(np.broadcast_to(s, (*batch, *core)))
         z = np.array(np.broadcast_to(z, (*batch, core[0]))) if normalize else None

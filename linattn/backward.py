@@ -108,7 +108,7 @@ def causal_backward(
     """
     if _mapped.outside(feature_map):
         return _mapped.call(
-            causal_backward, feature_map, q, k, v, grad_out,
+            causal_backward, feature_map, q, k, v, grad_out=grad_out,
             normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths,
             cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
         )  # fmt: skip
@@ -217,7 +217,7 @@ def noncausal_backward(
     """
     if _mapped.outside(feature_map):
         return _mapped.call(
-            noncausal_backward, feature_map, q, k, v, grad_out,
+            noncausal_backward, feature_map, q, k, v, grad_out=grad_out,
             normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths,
         )  # fmt: skip
     name = "noncausal_backward"

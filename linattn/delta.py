@@ -115,7 +115,7 @@ def delta(
     """
     if _mapped.outside(feature_map):
         return _mapped.call(
-            delta, feature_map, q, k, v, beta,
+            delta, feature_map, q, k, v, beta=beta,
             scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
             initial_state=initial_state, return_state=return_state, out=out,
         )  # fmt: skip
@@ -238,7 +238,7 @@ def delta_backward(
     """
     if _mapped.outside(feature_map):
         return _mapped.call(
-            delta_backward, feature_map, q, k, v, beta, grad_out,
+            delta_backward, feature_map, q, k, v, beta=beta, grad_out=grad_out,
             scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
             initial_state=initial_state, grad_state=grad_state,
         )  # fmt: skip
@@ -344,7 +344,7 @@ def delta_step(
     """
     if _mapped.outside(feature_map):
         return _mapped.call(
-            delta_step, feature_map, q, k, v, beta, state, scale=scale, in_place=in_place
+            delta_step, feature_map, q, k, v, beta=beta, state=state, scale=scale, in_place=in_place
         )
     name = "delta_step"
     if in_place and type(beta) is np.ndarray and _check.is_state(state, False):
@@ -358,9 +358,10 @@ def delta_step(
     gufunc = _check.lookup(name, DELTA_STEP, feature_map, per_channel)
     numbers = scalars(name, (q, k, v, beta), scale, 0.0, False)
     batch, core = shape[:-1], (q.shape[-1], m)
-    s, _ = _check.state(name, "state", state, batch, core, _check.state_dtype(q, k, v, beta), False)
+    dtype = _check.state_dtype(q, k, v, beta)
+    s, *_ = fields = _check.state(name, "state", state, batch, core, dtype, False)
     if in_place:
-        _check.in_place(name, s, None, batch)
+        _check.in_place(name, fields, batch)
     else:
         s = np.array(np.broadcast_to(s, (*batch, *core)))
         state = State(s)
