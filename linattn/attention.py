@@ -89,6 +89,16 @@ def causal(
     -----
     4 n d m floating-point operations a head; scratch of d m numbers a thread.
 
+    The normaliser is as good as the weights' sum.  With ``'exp'`` a weight is e^(q + k):
+    beyond the range (q + k near 88 in float32, 709 in float64) results are NaN; subtract
+    from q and from k their largest entries, which cancel in the quotient, or take
+    `feature_maps.PositiveRandomFeatures`, which rescale.  With ``'elu'`` inputs far below 0
+    have weights near e^(q + k): where these sum to less than ``eps`` the result shrinks
+    towards 0 (all inputs -14, d = 64: 4e-5 of it is left); normalise the inputs, or lower
+    ``eps``, down to 0 above -40.  With ``'identity'`` the sum may change its sign and pass
+    near 0, where results have no bound: use it with features that are not negative, or with
+    ``normalize=False``.
+
     References
     ----------
     Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 9-12
@@ -198,6 +208,8 @@ def noncausal(
     -----
     2 (n + s) d m floating-point operations a head; scratch of d m numbers a thread.
 
+    On inputs that are very large or far below 0 see the notes of `causal`.
+
     References
     ----------
     Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 5-6
@@ -282,6 +294,8 @@ def step(
     Notes
     -----
     4 d m floating-point operations a head; the state is read and written once.
+
+    On inputs that are very large or far below 0 see the notes of `causal`.
 
     References
     ----------

@@ -94,6 +94,8 @@ def causal_backward(
     About 10 n d m floating-point operations a head.  Memory beyond the arrays: 2 d m
     numbers a thread and two numbers a token of each head under way.
 
+    On inputs that are very large or far below 0 see the notes of `causal`.
+
     References
     ----------
     Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 13-15
@@ -202,6 +204,8 @@ def noncausal_backward(
     -----
     About (6 n + 4 s) d m floating-point operations a head.  Memory beyond the arrays:
     2 d m numbers a thread.
+
+    On inputs that are very large or far below 0 see the notes of `causal`.
 
     References
     ----------

@@ -93,6 +93,7 @@ class Elementwise(FeatureMap):
     Notes
     -----
     One pass over memory forwards, one backwards.
+    ``'exp'`` overflows and ``'elu'`` comes near 0: see the notes of `linattn.causal`.
 
     References
     ----------
