@@ -18,8 +18,9 @@ class State(NamedTuple):
         ``sum_j phi(k_j) v_j^T``; (..., r, f, m) for r packed sequences.
     z : ndarray, shape (..., f), or None
         ``sum_j phi(k_j)``; None where there is no normaliser.
-    log_scale : ndarray or None
-        Only for maps that rescale as they go.
+    log_scale : ndarray, shape as z, or None
+        Only for maps that rescale as they go, and the logarithm of the largest feature of a
+        key so far; there None stands for plain sums.
 
     Examples
     --------
