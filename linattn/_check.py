@@ -15,18 +15,15 @@ import numpy as np
 
 # bfloat16 is not NumPy's own: it is known by its name.
 _FAST = (np.dtype(np.float32), np.dtype(np.float64))
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
     """``x`` as an array of real numbers with at least so many axes."""
     if type(x) is not np.ndarray:
-        if isinstance(x, np.ma.MaskedArray):
-            raise TypeError(
-                f"{function}: {name} is a masked array, whose mask would be ignored; "
-                "expected a plain array (fill it first, or use key_lengths)"
-            )
-        if isinstance(x, np.ndarray) or not hasattr(x, "__array_ufunc__"):
-            x = np.asarray(x)  # subclasses, lists, tensors; dask and its like stay
+        _refuse_mask(function, name, x)
+        if isinstance(x, np.ndarray) or not _takes_gufuncs(x):
+            x = np.asarray(x)  # subclasses, lists, tensors, tables; dask and its like stay
     dtype = x.dtype
     if dtype not in _FAST and not (
         (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.name == "bfloat16"
@@ -41,6 +38,26 @@ def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
             f"{'axis, (..., d)' if axes == 1 else 'axes, (..., n, d)'}"
         )
     return x
+
+
+def _refuse_mask(function: str, name: str, x: Any) -> None:
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            f"{function}: {name} is a masked array, whose mask would be ignored; "
+            "expected a plain array (fill it first, or use key_lengths)"
+        )
+
+
+def _takes_gufuncs(x: Any) -> bool:
+    """Whether x is an array of a library that takes over NumPy's calls.
+
+    Tables (pandas, xarray) take ufuncs over as well, but know no gufunc.
+    """
+    return (
+        hasattr(x, "__array_ufunc__")
+        and hasattr(x, "__array_function__")
+        and isinstance(getattr(x, "dtype", None), np.dtype)
+    )
 
 
 def qkv(function: str, q: Any, k: Any, v: Any, *, same_length: bool) -> tuple[Any, Any, Any, tuple]:
@@ -143,9 +160,9 @@ def _dots(core: tuple) -> str:
     return f"({', '.join(['...', *map(str, core)])})"
 
 
-def in_place(function: str, s: np.ndarray, z: np.ndarray | None, batch: tuple) -> None:
+def in_place(function: str, state: tuple, batch: tuple) -> None:
     """A state that can be written to: nothing of it broadcast or read-only."""
-    for field, array, core in (("s", s, 2), ("z", z, 1)):
+    for field, array, core in zip(("s", "z", "log_scale"), state, (2, 1, 1), strict=True):
         if array is None:
             continue
         lead = array.shape[: array.ndim - core]
@@ -188,8 +205,8 @@ def positive(function: str, name: str, x: Any) -> int:
     return value
 
 
-def number(function: str, name: str, x: Any) -> float:
-    """``x`` as a finite float."""
+def number(function: str, name: str, x: Any, *operands: Any) -> float:
+    """``x`` as a float, finite in what the operands, if any, are computed in."""
     if type(x) is not float:
         if isinstance(x, (str, bytes, complex)):
             raise TypeError(f"{function}: {name} is {x!r}; expected a real number")
@@ -197,9 +214,20 @@ def number(function: str, name: str, x: Any) -> float:
             value = float(x)
         except (TypeError, ValueError):
             raise TypeError(f"{function}: {name} is {x!r}; expected a real number") from None
+        except OverflowError:  # its digits may be too many to show
+            raise ValueError(
+                f"{function}: {name} is too large for a float; expected a finite number"
+            ) from None
         x = value
     if not math.isfinite(x):
         raise ValueError(f"{function}: {name} is {x}; expected a finite number")
+    if abs(x) > _LARGEST and operands:
+        dtype = state_dtype(*operands)
+        if dtype == np.float32:
+            raise ValueError(
+                f"{function}: {name} is {x}; expected a number that is finite in {dtype}, in "
+                "which the operands are computed"
+            )
     return x
 
 
@@ -261,6 +289,7 @@ def state_dtype(*operands: Any) -> np.dtype:
 
 
 def _integers(function: str, name: str, x: Any) -> np.ndarray:
+    _refuse_mask(function, name, x)
     x = np.asarray(x)
     if x.dtype.kind not in "iu":
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected integers")
@@ -309,26 +338,36 @@ def state(
     core: tuple[int, ...],
     dtype: np.dtype,
     normalize: bool,
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The arrays s (..., *core) and z (..., *core[:-1]), leading axes broadcasting to ``lead``."""
+    *,
+    scaled: bool = False,
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """s (..., *core), z and log_scale (..., *core[:-1]), leading axes broadcasting to ``lead``.
+
+    Only where ``scaled`` may there be a log_scale.
+    """
     if _fits(x, lead, core, dtype, normalize):
-        return x[:2]
+        return x
     try:
         if isinstance(x, np.ndarray):
             raise TypeError
         s, z, *rest = x
+        (log_scale,) = rest or (None,)
     except (TypeError, ValueError):
         raise TypeError(
             f"{function}: {name} is a {type(x).__name__}; expected a linattn.State(s, z)"
         ) from None
-    if len(rest) > 1 or (rest and rest[0] is not None):
+    if log_scale is not None and not scaled:
         raise ValueError(f"{function}: {name}.log_scale is given; expected None for this map")
     if normalize and z is None:
         raise ValueError(f"{function}: {name}.z is None; expected an array, as normalize is True")
     if not normalize and z is not None:
         raise ValueError(f"{function}: {name}.z is given; expected None, as normalize is False")
-    for field, array, shape in (("s", s, core), ("z", z, core[:-1])):
-        if array is None and field == "z":
+    for field, array, shape in (
+        ("s", s, core),
+        ("z", z, core[:-1]),
+        ("log_scale", log_scale, core[:-1]),
+    ):
+        if array is None and field != "s":
             continue
         if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
             raise TypeError(
@@ -343,7 +382,12 @@ def state(
             raise ValueError(
                 f"{function}: {name}.{field} has shape {array.shape}; expected {(*lead, *shape)}"
             )
-    return s, z
+    if log_scale is not None and not (log_scale < np.inf).all():
+        raise ValueError(
+            f"{function}: {name}.log_scale holds NaN or inf; expected finite numbers, or -inf "
+            "where there was no key"
+        )
+    return s, z, log_scale
 
 
 def is_state(x: Any, normalize: Any) -> bool:

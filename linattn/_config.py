@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
+from itertools import product
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from . import _linattn
 from ._version import __version__
+
+MAX_THREADS = 1024  #: what the pool takes
 
 
 def get_num_threads() -> int:
@@ -18,8 +23,9 @@ def get_num_threads() -> int:
     Returns
     -------
     int
-        At first the value of the environment variable ``LINATTN_NUM_THREADS``, or the
-        number of CPUs this process may run on.
+        At first the environment variable ``LINATTN_NUM_THREADS``; else ``OMP_NUM_THREADS``,
+        its first number; else the number of CPUs that this process may run on and that its
+        control group's quota pays for (1.5 CPUs count as 2).
 
     Examples
     --------
@@ -114,11 +120,10 @@ def set_isa(name: str) -> None:
     """
     if not isinstance(name, str):
         raise TypeError(f"set_isa: name is {name!r}; expected a string")
-    try:
-        _linattn.set_isa(name)
-    except ValueError:
+    if name not in available_isas():  # C would read no further than a NUL
         known = ", ".join(available_isas())
-        raise ValueError(f"set_isa: name is {name!r}; expected one of {known}") from None
+        raise ValueError(f"set_isa: name is {name!r}; expected one of {known}")
+    _linattn.set_isa(name)
 
 
 def config() -> dict[str, Any]:
@@ -149,7 +154,7 @@ def show_config() -> None:
 
 
 def _read_environment() -> None:
-    """Apply LINATTN_ISA and LINATTN_NUM_THREADS; a wrong value is an ImportError."""
+    """Apply LINATTN_ISA and the number of threads; a wrong value of ours is an ImportError."""
     isa = os.environ.get("LINATTN_ISA")
     threads = os.environ.get("LINATTN_NUM_THREADS")
     try:
@@ -158,12 +163,57 @@ def _read_environment() -> None:
     except ValueError as error:
         raise ImportError(f"environment variable LINATTN_ISA: {error}") from None
     try:
-        if threads:
-            set_num_threads(int(threads))
+        set_num_threads(int(threads) if threads else _default_threads())
     except ValueError:
         raise ImportError(
             f"environment variable LINATTN_NUM_THREADS is {threads!r}; expected 1 to 1024"
         ) from None
+
+
+def _default_threads() -> int:
+    """OMP_NUM_THREADS, by which joblib, Dask and torchrun share out CPUs; else the CPUs."""
+    by_level = os.environ.get("OMP_NUM_THREADS", "").split(",")  # of nested regions
+    try:
+        threads = int(by_level[0])
+    except ValueError:
+        threads = 0
+    if threads < 1:  # as good as none
+        threads = min(get_num_threads(), cpu_quota() or MAX_THREADS)  # by affinity, at first
+    return min(threads, MAX_THREADS)
+
+
+def cpu_quota(root: Path = Path("/")) -> int | None:
+    """CPUs that the process's control groups pay for, rounded up; None where none has a quota.
+
+    ``root`` is where /proc and /sys are.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except (OSError, ValueError):
+        return None
+    quotas = []
+    for controllers, path in (x.split(":", 2)[1:] for x in lines if x.count(":") > 1):
+        if not controllers:  # version 2
+            mounts, files = ("", "unified"), ("cpu.max",)
+        elif "cpu" in controllers.split(","):
+            mounts, files = ("cpu", controllers), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        else:
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        # A container may see its own group as the root of the mount.
+        for mount, folder in product(mounts, (group, *group.parents)):
+            quotas.append(_quota(root / "sys/fs/cgroup" / mount / folder, files))
+    return min((math.ceil(x) for x in quotas if x is not None), default=None)
+
+
+def _quota(folder: Path, files: tuple[str, ...]) -> float | None:
+    """Microseconds of CPU time a period, over those of the period."""
+    try:
+        text = " ".join((folder / name).read_text() for name in files)
+        quota, period = map(int, text.split())
+    except (OSError, ValueError):  # without a quota, "max" in version 2
+        return None
+    return quota / period if quota > 0 and period > 0 else None  # and -1 in version 1
 
 
 def _register_threadpoolctl() -> None:

@@ -48,12 +48,13 @@ DELTA_STATE_BACKWARD = _delta_table("delta{}_state_backward")
 DELTA_STEP = _delta_table("_delta{}_step")
 
 
-def scalars(function: str, q: Any, k: Any, v: Any, scale: Any, eps: Any, normalize: Any) -> tuple:
+def scalars(function: str, operands: tuple, scale: Any, eps: Any, normalize: Any) -> tuple:
     """``scale`` and, for a normaliser, ``eps``, checked."""
-    scale, eps = _check.number(function, "scale", scale), _check.number(function, "eps", eps)
-    if not (type(q) is type(k) is type(v) is np.ndarray):
+    scale = _check.number(function, "scale", scale, *operands)
+    eps = _check.number(function, "eps", eps, *operands)
+    if not all(type(x) is np.ndarray for x in operands):
         # Array libraries make float64 arrays of Python floats, and all would follow.
-        cast = _check.state_dtype(q, k, v).type
+        cast = _check.state_dtype(*operands).type
         scale, eps = cast(scale), cast(eps)
     return (scale, eps) if normalize else (scale,)
 

@@ -34,7 +34,8 @@ def delta(
     v : array_like, (..., n, m)
     beta : array_like, (..., n) or (..., n, m)
         Write strength, of a token or of each of its value channels; the second is meant where
-        beta has as many axes as the longest of q, k and v, or more.
+        beta has as many axes as the longest of q, k and v, or more.  A last axis of 1 then
+        serves all channels.
 
     Returns
     -------
@@ -97,7 +98,7 @@ def delta_backward(
         db[..., i, :] = write - _matvec(before.pop(), dv[..., i, :])
         ds[..., r, :, :] -= _outer(b[..., i, :], dv[..., i, :])
     _, db, dstrength = _keys_exist(a, db, dstrength, key_lengths)
-    if beta.ndim < strength.ndim:
+    if strength.shape[-1] == 1:  # one number for all channels
         dstrength = dstrength.sum(-1, keepdims=True)
     grads = (
         *_chain(phi, (q, scale * da), (k, db), (v, dv), key_lengths),

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _check, _packed, attention, backward
+from . import _check, _gradients, _state, attention
+from ._gufuncs import scalars
 from ._linattn import tasks
 from ._state import State
 from .feature_maps import PositiveRandomFeatures
 
 BITS = 96  #: a state's scale moves by so many powers of two, see STEP_HIGH in running.h
 BLOCK = 1024  #: tokens mapped at a time
+CORE = (2, 1, 1)  #: axes of s, z and log_scale that are no leading ones
 
 
 class _Segment(NamedTuple):
@@ -35,11 +36,15 @@ class _Segment(NamedTuple):
 
 
 class _Call:
-    """The operands of one causal call, broadcast over the heads."""
+    """The operands of one causal call, broadcast over the heads; states are (..., r, f, m)."""
 
-    def __init__(self, name, phi, q, k, v, grad_out, key_lengths, state) -> None:
+    def __init__(
+        self, name: str, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, grad_out: Any,
+        key_lengths: Any, cu_seqlens: Any, options: dict,
+    ) -> None:  # fmt: skip
         q, k, v, shape = _check.qkv(name, q, k, v, same_length=True)
-        self.dtype = _check.result_dtype(q, k, v)
+        scalars(name, (q, k, v), options["scale"], options["eps"], True)
+        self.name, self.dtype = name, _check.result_dtype(q, k, v)
         self.batch, self.n, self.shape = shape[:-2], shape[-2], shape
         self.q, self.k, self.v = (
             np.broadcast_to(np.asarray(x, self.dtype), (*self.batch, *x.shape[-2:]))
@@ -50,49 +55,66 @@ class _Call:
             self.grad = np.broadcast_to(
                 np.asarray(_check.cotangent(name, grad_out, shape), self.dtype), shape
             )
-        self.phi, self.f = phi, phi.features(q.shape[-1])
+        self.phi, self.core = phi, (phi.features(q.shape[-1]), shape[-1])
         _, self.omega, self.factor = phi._operands(np.zeros((1, q.shape[-1]), self.dtype))
+        self.packing = _state.sequences(name, self.n, self.batch, cu_seqlens, None)
         lengths = self.n if key_lengths is None else key_lengths
         lengths = _check.key_lengths(name, lengths, self.n, self.batch)
         self.keys = np.broadcast_to(lengths, self.batch)
-        self.state = self._start(name, state)
 
-    @property
-    def operands(self) -> tuple[np.ndarray, ...]:
-        return self.q, self.k, self.v, *self.state
+    def fields(self, argument: str, state: Any) -> State:
+        """The arrays of a state, checked."""
+        r, core = len(self.packing.begin), self.core
+        core = (r, *core) if self.packing.packed else core
+        fields = _check.state(
+            self.name, argument, state, self.batch, core, self.dtype, True, scaled=True
+        )
+        return State(*fields)
 
-    def _start(self, name: str, state: State | None) -> State:
-        core = (self.f, self.shape[-1])
+    def with_r(self, state: State) -> State:
+        """A state with an axis r, whether or not sequences are packed."""
+        if self.packing.packed:
+            return state
+        return State(*(x if x is None else np.expand_dims(x, -1 - axes)
+                       for x, axes in zip(state, CORE, strict=True)))  # fmt: skip
+
+    def empty_state(self) -> State:
+        f, m = self.core
+        lead = (*self.batch, len(self.packing.begin), f)
+        return State(*(np.empty(x, self.dtype) for x in ((*lead, m), lead, lead)))
+
+    def start(self, state: State | None) -> tuple[State, Any]:
+        """The state before the first tokens, with all leading axes, and its `_under_scale`."""
+        start = self.empty_state()
         if state is None:
-            return State(
-                np.zeros((*self.batch, *core), self.dtype),
-                np.zeros((*self.batch, self.f), self.dtype),
-                np.full((*self.batch, self.f), -np.inf, self.dtype),
-            )
-        plain = State(state.s, state.z)
-        s, z = _check.state(name, "initial_state", plain, self.batch, core, self.dtype, True)
-        top = state.log_scale
-        if top is None:
-            with np.errstate(divide="ignore"):
-                top = np.log(z)
-        return State(*(np.broadcast_to(x, (*self.batch, *x.shape[x.ndim - i :]))
-                       for x, i in ((s, 2), (z, 1), (np.asarray(top, self.dtype), 1))))  # fmt: skip
+            state, factor = State(0.0, 0.0, -np.inf), 1.0
+        else:
+            state, factor = _under_scale(self.with_r(state))
+        for x, y in zip(start, state, strict=True):
+            x[...] = y
+        return start, factor
 
     def segments(
-        self, operator: Callable, o: np.ndarray | None, block: int, options: dict
-    ) -> Iterator:
-        """Runs the operator over all segments, writing o; yields each; ends with self.state."""
-        state = self.state
+        self, operator: Callable, r: int, state: State, o: np.ndarray | None, block: int,
+        options: dict,
+    ) -> Iterator:  # fmt: skip
+        """Runs the operator over all segments of sequence r from its state, writing o.
+
+        Yields each, and then leaves the last state in the arrays of the first.
+        """
+        begin, end = (int(x[r]) for x in self.packing[:2])
+        arrays = state
         # A forward call has no use for a block behind it, and maps into the same memory.
         room = (
             ()
             if o is None
             else tuple(
-                np.empty((*self.batch, min(block, self.n), self.f), self.dtype) for _ in range(2)
+                np.empty((*self.batch, min(block, end - begin), self.core[0]), self.dtype)
+                for _ in range(2)
             )
         )
-        for first in range(0, self.n, block):
-            tokens = slice(first, min(first + block, self.n))
+        for first in range(begin, end, block):
+            tokens = slice(first, min(first + block, end))
             into = tuple(x[..., : tokens.stop - first, :] for x in room)
             a, b, top, rows = self._features((), tokens, state.log_scale, into)
             if (rows == tokens.stop - first).all():
@@ -102,7 +124,8 @@ class _Call:
             state = State(*(np.array(x) for x in state))
             for head in np.ndindex(self.batch):
                 yield from self._head(operator, head, tokens, state, o, options)
-        self.state = state
+        for x, y in zip(arrays, state, strict=True):
+            x[...] = y
 
     def _head(self, operator, head, tokens, states, o, options) -> Iterator[_Segment]:
         """The segments of one head; its state is updated in `states`."""
@@ -135,7 +158,7 @@ class _Call:
         factor = _factor(state.log_scale, top)
         start = State(state.s * factor[..., None], state.z * factor)
         segment = _Segment(head, tokens, a, b, start, factor)
-        if o is None and tokens.stop == self.n:
+        if o is None and tokens.stop in self.packing.end:
             return State(start.s, start.z, top), segment  # a gradient needs no later state
         rows = (*head, ..., tokens, slice(None))
         _, end = operator(
@@ -151,75 +174,101 @@ def causal(
     return_state: bool = False, out: np.ndarray | None = None, **options: Any,
 ) -> Any:  # fmt: skip
     """`linattn.causal` with positive random features and a normaliser."""
-    if cu_seqlens is not None:
-        return _packed.causal(
-            partial(causal, operator, phi, **options), q, k, v, cu_seqlens, key_lengths,
-            initial_state, return_state, out,
-        )  # fmt: skip
-    call = _Call("causal", phi, q, k, v, None, key_lengths, initial_state)
+    call = _Call("causal", phi, q, k, v, None, key_lengths, cu_seqlens, options)
     if out is not None:
         _check.out("causal", out, call.shape, call.q, call.k, call.v)
-    direct = out is not None and not any(np.may_share_memory(out, x) for x in call.operands)
+    if initial_state is not None:
+        initial_state = call.fields("initial_state", initial_state)
+    direct = out is not None and not any(
+        np.may_share_memory(out, x) for x in (call.q, call.k, call.v)
+    )
     o = out if direct else np.empty(call.shape, call.dtype)
-    for _ in call.segments(operator, o, BLOCK, options):
-        pass
+    state = _forward(call, operator, initial_state, o, options)
     if out is not None and not direct:
         out[...] = o
         o = out
-    return (o, call.state) if return_state else o
+    return (o, state) if return_state else o
 
 
 def step(
-    operator: Callable, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, state: State, *,
-    in_place: bool = False, **options: Any,
+    operator: Callable, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *,
+    state: State, in_place: bool = False, **options: Any,
 ) -> tuple[np.ndarray, State]:  # fmt: skip
     """`linattn.step` with positive random features and a normaliser."""
-    q, k, v, _ = _check.token("step", q, k, v)
     token = (x[..., None, :] for x in (q, k, v))
-    o, new = causal(
-        attention.causal, phi, *token, initial_state=state, return_state=True, **options
-    )
+    call = _Call("step", phi, *token, None, None, None, options)
+    fields = call.fields("state", state)
     if in_place:
-        if state.log_scale is None:
+        if fields.log_scale is None:
             raise ValueError("step: state.log_scale is None; expected an array to write to")
-        for x, y in zip(state, new, strict=True):
+        _check.in_place("step", fields, call.batch)
+    o = np.empty(call.shape, call.dtype)
+    new = _forward(call, attention.causal, fields, o, options)
+    if in_place:
+        for x, y in zip(fields, new, strict=True):
             x[...] = y
         new = state
     return o[..., 0, :], new
 
 
+def _forward(
+    call: _Call, operator: Callable, state: State | None, o: np.ndarray, options: dict
+) -> State:
+    """Writes o; the state after the last token."""
+    states, _ = call.start(state)
+    for r in range(len(call.packing.begin)):
+        for _ in call.segments(operator, r, _part(states, r), o, BLOCK, options):
+            pass
+    return _state.result(call.packing, *states)
+
+
 def causal_backward(
-    operator: Callable, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, grad_out: Any, *,
+    operator: Callable, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *, grad_out: Any,
     key_lengths: Any = None, cu_seqlens: Any = None, initial_state: State | None = None,
     grad_state: State | None = None, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """`linattn.causal_backward` likewise; the scales count as constants, exact for eps = 0."""
-    name = "causal_backward"
-    if cu_seqlens is not None:
-        return _packed.causal_backward(
-            partial(causal_backward, operator, phi, **options), q, k, v, grad_out, cu_seqlens,
-            key_lengths, initial_state, grad_state,
-        )  # fmt: skip
-    call = _Call(name, phi, q, k, v, grad_out, key_lengths, initial_state)
-    last = State(*(np.zeros_like(x) for x in call.state[:2]))
-    if grad_state is not None:
-        for x, y in zip(last, grad_state[:2], strict=False):
-            x[...] = y
-    dq, dk, dv = (np.empty(x.shape, call.dtype) for x in (call.q, call.k, call.v))
-    for part in reversed(list(call.segments(attention.causal, None, max(call.n, 1), options))):
-        rows = (*part.head, ..., part.tokens, slice(None))
-        da, db, dv[rows], behind = operator(
-            part.a, part.b, call.v[rows], call.grad[rows], feature_map="identity",
-            key_lengths=call.keys_in(part.head, part.tokens), initial_state=part.start,
-            grad_state=State(*(x[part.head] for x in last[:2])), **options,
-        )  # fmt: skip
-        last.s[part.head] = behind.s * part.factor[..., None]
-        last.z[part.head] = behind.z * part.factor
-        dq[rows] = phi._pull(da * part.a)
-        dk[rows] = phi.exponent_gradient(call.k[rows], db * part.b)
-    grads = backward._sum_all((dq, dk, dv), tuple(map(np.asarray, (q, k, v))))
-    with_state = initial_state is not None or grad_state is not None
-    return (*grads, State(last.s, last.z)) if with_state else grads
+    call = _Call("causal_backward", phi, q, k, v, grad_out, key_lengths, cu_seqlens, options)
+    given, last = (
+        None if state is None else call.fields(argument, state)
+        for argument, state in (("initial_state", initial_state), ("grad_state", grad_state))
+    )
+    starts, factor = call.start(given)
+    ds, dz, _ = call.empty_state()
+    ds[...], dz[...] = (0, 0) if last is None else call.with_r(last)[:2]
+    grads = tuple(np.empty(x.shape, call.dtype) for x in (call.q, call.k, call.v))
+    for r in range(len(call.packing.begin)):
+        start, behind = _part(starts, r), State(ds[..., r, :, :], dz[..., r, :])
+        parts = call.segments(attention.causal, r, start, None, max(call.n, 1), options)
+        for part in reversed(list(parts)):
+            _segment_backward(call, operator, part, behind, grads, options)
+    _gradients.clear_padding(grads[1], call.keys)
+    grads = _gradients.sum_all(grads, tuple(map(np.asarray, (q, k, v))))
+    if initial_state is None and grad_state is None:
+        return grads
+    ds *= np.asarray(factor)[..., None]
+    dz *= factor
+    if given is not None:
+        ds, dz = _gradients.sum_all((ds, dz), call.with_r(given)[:2])
+    return *grads, _state.result(call.packing, ds, dz)
+
+
+def _segment_backward(
+    call: _Call, operator: Callable, part: _Segment, behind: State, grads: tuple, options: dict
+) -> None:
+    """Writes dq, dk and dv of a segment; the gradient of the state behind it becomes that of
+    the state before."""
+    rows = (*part.head, ..., part.tokens, slice(None))
+    dq, dk, dv = grads
+    da, db, dv[rows], before = operator(
+        part.a, part.b, call.v[rows], call.grad[rows], feature_map="identity",
+        key_lengths=call.keys_in(part.head, part.tokens), initial_state=part.start,
+        grad_state=State(*(x[part.head] for x in behind[:2])), **options,
+    )  # fmt: skip
+    behind.s[part.head] = before.s * part.factor[..., None]
+    behind.z[part.head] = before.z * part.factor
+    dq[rows] = call.phi._pull(da * part.a)
+    dk[rows] = call.phi.exponent_gradient(call.k[rows], db * part.b)
 
 
 def noncausal(
@@ -232,7 +281,7 @@ def noncausal(
 
 
 def noncausal_backward(
-    operator: Callable, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, grad_out: Any, *,
+    operator: Callable, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *, grad_out: Any,
     key_lengths: Any = None, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """`linattn.noncausal_backward` likewise; the scales count as constants."""
@@ -243,7 +292,8 @@ def noncausal_backward(
     da, db = da * a, db * b
     dq = phi._pull(da)
     dk = phi.exponent_gradient(k, db)
-    return (*backward._sum_all((dq, dk), (q, k)), dv)
+    _gradients.clear_padding(dk, key_lengths)
+    return (*_gradients.sum_all((dq, dk), (q, k)), dv)
 
 
 def _over_all(name: str, phi: PositiveRandomFeatures, q, k, v, key_lengths) -> tuple:
@@ -261,6 +311,25 @@ def _over_all(name: str, phi: PositiveRandomFeatures, q, k, v, key_lengths) -> t
     if (rows < max(q.shape[-2], s)).any():  # no key lies above `top`, by the same arithmetic
         raise RuntimeError(f"{name}: the instruction set was changed during the call")
     return a, b, q, k
+
+
+def _part(state: State, r: int) -> State:
+    """Sequence r of a packed state, as views."""
+    s, z, log_scale = state
+    return State(s[..., r, :, :], z[..., r, :], log_scale[..., r, :])
+
+
+def _under_scale(state: State) -> tuple[State, Any]:
+    """A state without a scale, plain sums, under that of its own z; and by what it was
+    multiplied."""
+    s, z, log_scale = state
+    if log_scale is not None:
+        return state, 1.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_scale = np.log(z)
+    log_scale[~np.isfinite(log_scale)] = -np.inf
+    factor = _factor(np.zeros_like(z), log_scale)
+    return State(s * factor[..., None], z * factor, log_scale), factor
 
 
 def _factor(before: np.ndarray, after: np.ndarray) -> np.ndarray:

@@ -18,8 +18,9 @@ class State(NamedTuple):
         ``sum_j phi(k_j) v_j^T``; (..., r, f, m) for r packed sequences.
     z : ndarray, shape (..., f), or None
         ``sum_j phi(k_j)``; None where there is no normaliser.
-    log_scale : ndarray or None
-        Only for maps that rescale as they go.
+    log_scale : ndarray, shape as z, or None
+        Only for maps that rescale as they go, and the logarithm of the largest feature of a
+        key so far; there None stands for plain sums.
 
     Examples
     --------
@@ -84,16 +85,20 @@ def operands(
         )
     if packing.packed:
         core = (*lead, f, m)
-    s, z = _check.state(function, name, state, batch, core, dtype, normalize)
+    s, z, _ = _check.state(function, name, state, batch, core, dtype, normalize)
     if not packing.packed:
         s = s[..., None, :, :]
         z = z[..., None, :] if normalize else None
     return (s, z) if normalize else (s,)
 
 
-def result(packing: Sequences, s: np.ndarray, z: np.ndarray | None = None) -> State:
+def result(
+    packing: Sequences,
+    s: np.ndarray,
+    z: np.ndarray | None = None,
+    log_scale: np.ndarray | None = None,
+) -> State:
     """A `State` of what a gufunc returned, without the axis r where nothing is packed."""
-    if not packing.packed:
-        s = s[..., 0, :, :]
-        z = None if z is None else z[..., 0, :]
-    return State(s, z)
+    if packing.packed:
+        return State(s, z, log_scale)
+    return State(s[..., 0, :, :], *(None if x is None else x[..., 0, :] for x in (z, log_scale)))

@@ -89,6 +89,16 @@ def causal(
     -----
     4 n d m floating-point operations a head; scratch of d m numbers a thread.
 
+    The normaliser is as good as the weights' sum.  With ``'exp'`` a weight is e^(q + k):
+    beyond the range (q + k near 88 in float32, 709 in float64) results are NaN; subtract
+    from q and from k their largest entries, which cancel in the quotient, or take
+    `feature_maps.PositiveRandomFeatures`, which rescale.  With ``'elu'`` inputs far below 0
+    have weights near e^(q + k): where these sum to less than ``eps`` the result shrinks
+    towards 0 (all inputs -14, d = 64: 4e-5 of it is left); normalise the inputs, or lower
+    ``eps``, down to 0 above -40.  With ``'identity'`` the sum may change its sign and pass
+    near 0, where results have no bound: use it with features that are not negative, or with
+    ``normalize=False``.
+
     References
     ----------
     Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 9-12
@@ -110,7 +120,7 @@ def causal(
         )  # fmt: skip
     gufunc = _check.lookup("causal", CAUSAL, feature_map, normalize)
     q, k, v, shape = _check.qkv("causal", q, k, v, same_length=True)
-    numbers = scalars("causal", q, k, v, scale, eps, normalize)
+    numbers = scalars("causal", (q, k, v), scale, eps, normalize)
     if out is not None:
         _check.out("causal", out, shape, q, k, v)
     single = key_lengths is None and cu_seqlens is None
@@ -198,6 +208,8 @@ def noncausal(
     -----
     2 (n + s) d m floating-point operations a head; scratch of d m numbers a thread.
 
+    On inputs that are very large or far below 0 see the notes of `causal`.
+
     References
     ----------
     Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 5-6
@@ -216,7 +228,7 @@ def noncausal(
         )  # fmt: skip
     gufunc = _check.lookup("noncausal", NONCAUSAL, feature_map, normalize)
     q, k, v, shape = _check.qkv("noncausal", q, k, v, same_length=False)
-    numbers = scalars("noncausal", q, k, v, scale, eps, normalize)
+    numbers = scalars("noncausal", (q, k, v), scale, eps, normalize)
     if out is not None:
         _check.out("noncausal", out, shape, q, k, v)
     if key_lengths is None:
@@ -283,6 +295,8 @@ def step(
     -----
     4 d m floating-point operations a head; the state is read and written once.
 
+    On inputs that are very large or far below 0 see the notes of `causal`.
+
     References
     ----------
     Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 16-20
@@ -297,7 +311,7 @@ def step(
     """
     if _mapped.outside(feature_map):
         return _mapped.call(
-            step, feature_map, q, k, v, state,
+            step, feature_map, q, k, v, state=state,
             normalize=normalize, eps=eps, scale=scale, in_place=in_place,
         )  # fmt: skip
     gufunc = _check.lookup("step", STEP, feature_map, normalize)
@@ -310,11 +324,11 @@ def step(
         if o is not NotImplemented:
             return o, state
     q, k, v, batch = _check.token("step", q, k, v)
-    numbers = scalars("step", q, k, v, scale, eps, normalize)
+    numbers = scalars("step", (q, k, v), scale, eps, normalize)
     core, dtype = (q.shape[-1], v.shape[-1]), _check.state_dtype(q, k, v)
-    s, z = _check.state("step", "state", state, batch, core, dtype, normalize)
+    s, z, _ = fields = _check.state("step", "state", state, batch, core, dtype, normalize)
     if in_place:
-        _check.in_place("step", s, z, batch)
+        _check.in_place("step", fields, batch)
     else:
         s = np.array(np.broadcast_to(s, (*batch, *core)))
         z = np.array(np.broadcast_to(z, (*batch, core[0]))) if normalize else None

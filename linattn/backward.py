@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from . import _check, _mapped, _state
+from . import _check, _gradients, _mapped, _state
 from ._gufuncs import (
     CAUSAL_BACKWARD,
     CAUSAL_STATE_BACKWARD,
@@ -96,6 +94,8 @@ def causal_backward(
     About 10 n d m floating-point operations a head.  Memory beyond the arrays: 2 d m
     numbers a thread and two numbers a token of each head under way.
 
+    On inputs that are very large or far below 0 see the notes of `causal`.
+
     References
     ----------
     Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 13-15
@@ -110,7 +110,7 @@ def causal_backward(
     """
     if _mapped.outside(feature_map):
         return _mapped.call(
-            causal_backward, feature_map, q, k, v, grad_out,
+            causal_backward, feature_map, q, k, v, grad_out=grad_out,
             normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths,
             cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
         )  # fmt: skip
@@ -118,10 +118,10 @@ def causal_backward(
     gufunc = _check.lookup(name, CAUSAL_BACKWARD, feature_map, normalize)
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=True)
     grad_out = _check.cotangent(name, grad_out, shape)
-    numbers = scalars(name, q, k, v, scale, eps, normalize)
+    numbers = scalars(name, (q, k, v, grad_out), scale, eps, normalize)
     with_state = initial_state is not None or grad_state is not None
     if key_lengths is None and cu_seqlens is None and not with_state:
-        return _sum_all(gufunc(q, k, v, grad_out, *numbers), (q, k, v))
+        return _gradients.sum_all(gufunc(q, k, v, grad_out, *numbers), (q, k, v))
 
     batch, (n, m), d = shape[:-2], shape[-2:], q.shape[-1]
     packing = _state.sequences(name, n, batch, cu_seqlens, key_lengths)
@@ -133,11 +133,11 @@ def causal_backward(
     grads = CAUSAL_STATE_BACKWARD[feature_map, normalize](
         q, k, v, grad_out, *numbers, *packing.indices, *start, *last
     )
-    first, rest = _sum_all(grads[:3], (q, k, v)), grads[3:]
+    first, rest = _gradients.sum_all(grads[:3], (q, k, v)), grads[3:]
     if not with_state:
         return first
     if initial_state is not None:
-        rest = _sum_all(rest, start)
+        rest = _gradients.sum_all(rest, start)
     return *first, _state.result(packing, *rest)
 
 
@@ -205,6 +205,8 @@ def noncausal_backward(
     About (6 n + 4 s) d m floating-point operations a head.  Memory beyond the arrays:
     2 d m numbers a thread.
 
+    On inputs that are very large or far below 0 see the notes of `causal`.
+
     References
     ----------
     Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 5-6
@@ -219,33 +221,16 @@ def noncausal_backward(
     """
     if _mapped.outside(feature_map):
         return _mapped.call(
-            noncausal_backward, feature_map, q, k, v, grad_out,
+            noncausal_backward, feature_map, q, k, v, grad_out=grad_out,
             normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths,
         )  # fmt: skip
     name = "noncausal_backward"
     gufunc = _check.lookup(name, NONCAUSAL_BACKWARD, feature_map, normalize)
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=False)
     grad_out = _check.cotangent(name, grad_out, shape)
-    numbers = scalars(name, q, k, v, scale, eps, normalize)
+    numbers = scalars(name, (q, k, v, grad_out), scale, eps, normalize)
     if key_lengths is None:
-        return _sum_all(gufunc(q, k, v, grad_out, *numbers), (q, k, v))
+        return _gradients.sum_all(gufunc(q, k, v, grad_out, *numbers), (q, k, v))
     keys = _check.key_lengths(name, key_lengths, k.shape[-2], shape[:-2])
     keyed = NONCAUSAL_KEYS_BACKWARD[feature_map, normalize]
-    return _sum_all(keyed(q, k, v, grad_out, *numbers, keys), (q, k, v))
-
-
-def _sum_all(grads: tuple, operands: tuple) -> tuple:
-    return tuple(_sum_to(g, x.shape) for g, x in zip(grads, operands, strict=True))
-
-
-def _sum_to(grad: Any, shape: tuple) -> Any:
-    """The gradient of an operand that was broadcast: summed over the repeats."""
-    if grad.shape == shape:
-        return grad
-    extra = grad.ndim - len(shape)
-    axes = tuple(range(extra)) + tuple(
-        i + extra for i, n in enumerate(shape) if n == 1 and grad.shape[i + extra] != 1
-    )
-    wide = np.float32 if grad.dtype.itemsize == 2 else None
-    total = grad.sum(axis=axes, keepdims=True, dtype=wide).reshape(shape)
-    return total.astype(grad.dtype, copy=False)
+    return _gradients.sum_all(keyed(q, k, v, grad_out, *numbers, keys), (q, k, v))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _check, _mapped, _state
+from . import _check, _gradients, _mapped, _state
 from ._gufuncs import (
     DELTA,
     DELTA_BACKWARD,
@@ -17,7 +17,6 @@ from ._gufuncs import (
 )
 from ._linattn import direct
 from ._state import State
-from .backward import _sum_all
 from .feature_maps import FeatureMap
 
 
@@ -116,14 +115,14 @@ def delta(
     """
     if _mapped.outside(feature_map):
         return _mapped.call(
-            delta, feature_map, q, k, v, beta,
+            delta, feature_map, q, k, v, beta=beta,
             scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
             initial_state=initial_state, return_state=return_state, out=out,
         )  # fmt: skip
     q, k, v, shape = _check.qkv("delta", q, k, v, same_length=True)
     beta, per_channel, shape = _check.strength("delta", beta, (q, k, v), shape, 2)
     gufunc = _check.lookup("delta", DELTA, feature_map, per_channel)
-    numbers = scalars("delta", q, k, v, scale, 0.0, False)
+    numbers = scalars("delta", (q, k, v, beta), scale, 0.0, False)
     if out is not None:
         _check.out("delta", out, shape, q, k, v, beta)
     if key_lengths is None and cu_seqlens is None and initial_state is None and not return_state:
@@ -239,7 +238,7 @@ def delta_backward(
     """
     if _mapped.outside(feature_map):
         return _mapped.call(
-            delta_backward, feature_map, q, k, v, beta, grad_out,
+            delta_backward, feature_map, q, k, v, beta=beta, grad_out=grad_out,
             scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
             initial_state=initial_state, grad_state=grad_state,
         )  # fmt: skip
@@ -248,10 +247,11 @@ def delta_backward(
     beta, per_channel, shape = _check.strength(name, beta, (q, k, v), shape, 2)
     grad_out = _check.cotangent(name, grad_out, shape)
     gufunc = _check.lookup(name, DELTA_BACKWARD, feature_map, per_channel)
-    operands, numbers = (q, k, v, beta), scalars(name, q, k, v, scale, 0.0, False)
+    operands = q, k, v, beta
+    numbers = scalars(name, (*operands, grad_out), scale, 0.0, False)
     with_state = initial_state is not None or grad_state is not None
     if key_lengths is None and cu_seqlens is None and not with_state:
-        *grads, dbeta = _sum_all(gufunc(*operands, grad_out, *numbers), operands)
+        *grads, dbeta = _gradients.sum_all(gufunc(*operands, grad_out, *numbers), operands)
         return *grads, dbeta.reshape(given)
 
     batch, (n, m), d = shape[:-2], shape[-2:], q.shape[-1]
@@ -264,11 +264,11 @@ def delta_backward(
     *grads, ds = DELTA_STATE_BACKWARD[feature_map, per_channel](
         *operands, grad_out, *numbers, *packing.indices, *start, *last
     )
-    *grads, dbeta = _sum_all(tuple(grads), operands)
+    *grads, dbeta = _gradients.sum_all(tuple(grads), operands)
     if not with_state:
         return *grads, dbeta.reshape(given)
     if initial_state is not None:
-        (ds,) = _sum_all((ds,), start)
+        (ds,) = _gradients.sum_all((ds,), start)
     return *grads, dbeta.reshape(given), _state.result(packing, ds)
 
 
@@ -344,7 +344,7 @@ def delta_step(
     """
     if _mapped.outside(feature_map):
         return _mapped.call(
-            delta_step, feature_map, q, k, v, beta, state, scale=scale, in_place=in_place
+            delta_step, feature_map, q, k, v, beta=beta, state=state, scale=scale, in_place=in_place
         )
     name = "delta_step"
     if in_place and type(beta) is np.ndarray and _check.is_state(state, False):
@@ -356,11 +356,12 @@ def delta_step(
     m = v.shape[-1]
     beta, per_channel, shape = _check.strength(name, beta, (q, k, v), (*batch, m), 1)
     gufunc = _check.lookup(name, DELTA_STEP, feature_map, per_channel)
-    numbers = scalars(name, q, k, v, scale, 0.0, False)
+    numbers = scalars(name, (q, k, v, beta), scale, 0.0, False)
     batch, core = shape[:-1], (q.shape[-1], m)
-    s, _ = _check.state(name, "state", state, batch, core, _check.state_dtype(q, k, v, beta), False)
+    dtype = _check.state_dtype(q, k, v, beta)
+    s, *_ = fields = _check.state(name, "state", state, batch, core, dtype, False)
     if in_place:
-        _check.in_place(name, s, None, batch)
+        _check.in_place(name, fields, batch)
     else:
         s = np.array(np.broadcast_to(s, (*batch, *core)))
         state = State(s)

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _check
+from . import _check, _gradients
 from ._linattn import tasks
-from .backward import _sum_all
 
 
 def linformer(
@@ -131,9 +130,9 @@ def linformer_backward(
     grad_out = _check.cotangent(name, grad_out, shape)
     keys, values = E.mT @ k, F.mT @ v
     dq, dkeys, dvalues = tasks["softmax_backward"](q, keys, values, grad_out, scale, 0.0)
-    dkeys, dvalues = _sum_all((dkeys, dvalues), (keys, values))
+    dkeys, dvalues = _gradients.sum_all((dkeys, dvalues), (keys, values))
     grads = dq, E @ dkeys, F @ dvalues, k @ dkeys.mT, v @ dvalues.mT
-    return tuple(x.astype(dtype, copy=False) for x in _sum_all(grads, (q, k, v, E, F)))
+    return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v, E, F)))
 
 
 def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> tuple:
@@ -163,4 +162,4 @@ def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> 
     work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     q, k, v, E, F = (np.asarray(x, work) for x in (q, k, v, E, F))
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
-    return q, k, v, E, F, _check.number(name, "scale", scale), (*batch, *shape[-2:]), dtype
+    return q, k, v, E, F, _check.number(name, "scale", scale, q), (*batch, *shape[-2:]), dtype

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _check
+from . import _check, _gradients
 from ._linattn import tasks
-from .backward import _sum_all
 
 
 def softmax_attention(
@@ -143,7 +142,7 @@ def softmax_attention_backward(
     grad_out = _check.cotangent(name, grad_out, shape)
     dtype = _check.result_dtype(q, k, v)
     grads = tasks["softmax_backward"](q, k, v, grad_out, *numbers)
-    return tuple(x.astype(dtype, copy=False) for x in _sum_all(grads, (q, k, v)))
+    return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v)))
 
 
 def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tuple:
@@ -153,4 +152,4 @@ def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tup
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=bool(causal))
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))
-    return q, k, v, shape, (_check.number(name, "scale", scale), float(causal))
+    return q, k, v, shape, (_check.number(name, "scale", scale, q, k, v), float(causal))

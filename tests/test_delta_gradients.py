@@ -36,6 +36,23 @@ def test_adjoint(feature_map, channels):
         assert abs((g * jt).sum() - sum(x.sum() for x in products)) <= 1e-12 * size
 
 
+def test_one_number_for_all_channels():
+    """beta (..., n, 1), and with leading axes that the others lack: in kernel and twin alike."""
+    case = Delta(7, 3, 4, (2,), False, "elu", "float64")
+    q, k, v, beta, g = make(case)
+    alone = ref.delta_backward(q, k, v, beta, g, feature_map="elu")
+    for one in (beta[..., None], np.stack([beta, 2 * beta])[..., None], beta[:1, :, None]):
+        wide = np.broadcast_to(g, (*one.shape[:-3], 2, 7, 4))
+        options = {"feature_map": "elu"}
+        grads = linattn.delta_backward(q, k, v, one, wide, **options)
+        expected = ref.delta_backward(q, k, v, one, wide, **options)
+        for x, y in zip(grads, expected, strict=True):
+            assert x.shape == y.shape
+            np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12 * abs(y).max())
+        if one.shape[:-1] == beta.shape:
+            np.testing.assert_array_equal(expected[3][..., 0], alone[3])
+
+
 @CHANNELS
 def test_every_entry_by_complex_step(channels):
     case = Delta(6, 3, 2, (), channels, "elu", "float64")

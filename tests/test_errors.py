@@ -1,8 +1,11 @@
 """Bad input: an error that names the argument and what was expected; and nothing is written."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from cases import BACKWARD, FORWARD, MAPS
+from states import assert_same
 
 import linattn
 
@@ -117,6 +120,78 @@ def test_scalars(operator, name):
         refuse(operator, (TypeError, ValueError), name, **{name: bad})
 
 
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("name", ["eps", "scale"])
+def test_scalars_beyond_the_range(operator, name):
+    """Of a float, or of the type that the operands are computed in; and no warning comes first."""
+    for bad in (10**400, -(10**400), 10**5000, Fraction(10**400)):
+        refuse(operator, ValueError, name, "finite", **{name: bad})
+    for dtype in ("f4", "f2"):
+        arrays = {key: x.astype(dtype) for key, x in arguments(operator).items()}
+        for bad in (1e300, -1e39, np.float64(1e300), 10**300):
+            with pytest.raises(ValueError, match=rf"{operator}: {name} is .*finite in float32"):
+                getattr(linattn, operator)(**{**arrays, name: bad})
+        getattr(linattn, operator)(**{**arrays, name: 3.4e38})
+        wide = {**arrays, "v": arrays["v"].astype("f8")}
+        getattr(linattn, operator)(**{**wide, name: 1e300})
+    getattr(linattn, operator)(**arguments(operator, **{name: 1e300}))
+
+
+def test_scale_of_the_other_operators():
+    x = np.ones((5, 4), "f4")
+    state = linattn.State(np.zeros((4, 4), "f4"))
+    for call in (
+        lambda scale: linattn.delta(x, x, x, x[:, 0], scale=scale),
+        lambda scale: linattn.delta_backward(x, x, x, x[:, 0], x, scale=scale),
+        lambda scale: linattn.delta_step(*x[:3], x[0], state, scale=scale, in_place=True),
+        lambda scale: linattn.step(*x[:3], state, scale=scale, normalize=False, in_place=True),
+        lambda scale: linattn.softmax_attention(x, x, x, scale=scale),
+        lambda scale: linattn.softmax_attention_backward(x, x, x, x, scale=scale),
+        lambda scale: linattn.linformer(x, x, x, x, x, scale=scale),
+        lambda scale: linattn.linformer_backward(x, x, x, x, x, x, scale=scale),
+    ):
+        for bad in (10**400, 1e300):
+            with pytest.raises(ValueError, match=r"scale is .*finite"):
+                call(bad)
+        assert not state.s.any()
+
+
+class Table:
+    """As pandas and xarray have it: values, ufuncs taken over, and no array of numbers itself."""
+
+    def __init__(self, values, **attributes):
+        self.values = values
+        self.__dict__.update(attributes)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        return NotImplemented
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_tables(operator):
+    """Converted, whether or not they have a dtype; dask and its like take gufuncs over."""
+    arrays = arguments(operator)
+    expected = getattr(linattn, operator)(**arrays)
+    for attributes in ({}, {"dtype": np.dtype("f8"), "shape": (5, 4), "ndim": 2}):
+        tables = {name: Table(x, **attributes) for name, x in arrays.items()}
+        result = getattr(linattn, operator)(**tables)
+        assert_same(result, expected)
+    refuse(operator, TypeError, "q", "object", q=Table(np.ones((5, 4), object)))
+
+
+def test_data_frames():
+    pandas = pytest.importorskip("pandas")
+    x = np.arange(20.0).reshape(5, 4)
+    frame = pandas.DataFrame(x)
+    np.testing.assert_array_equal(linattn.causal(frame, frame, frame), linattn.causal(x, x, x))
+    state = linattn.State(np.zeros((4, 4)), np.zeros(4))
+    o, _ = linattn.step(*(pandas.Series(x[0]) for _ in range(3)), state)
+    np.testing.assert_array_equal(o, linattn.step(x[0], x[0], x[0], state)[0])
+
+
 @pytest.mark.parametrize("operator", FORWARD)
 def test_out(operator):
     for shape in [(5, 4), (4, 3), (3,), (), (1, 3)]:
@@ -160,8 +235,9 @@ def test_num_threads():
 
 def test_isa():
     before = linattn.get_isa()
-    with pytest.raises(ValueError, match=r"mmx.*" + before):
-        linattn.set_isa("mmx")
+    for bad in ("mmx", f"{before}\0junk", "", "\ud800"):
+        with pytest.raises(ValueError, match=rf"set_isa: name is .*{before}"):
+            linattn.set_isa(bad)
     assert linattn.get_isa() == before
 
 

@@ -232,3 +232,17 @@ def test_get():
     phi = maps.DPFP(2)
     assert maps.get(phi) is phi
     assert linattn.feature_maps is maps
+
+
+def test_parameters_beyond_float32():
+    """Of use with float64; an error with numbers that are computed in float32."""
+    x = np.ones((2, D))
+    for phi, name in (
+        (maps.DPFP(eps=1e300), "eps"),
+        (maps.get("elu").normalized(eps=1e300), "eps"),
+        (maps.RandomFourierFeatures.sample(D, 4, temperature=1e300), "temperature"),
+    ):
+        assert np.isfinite(phi(x)).all()
+        for dtype in ("f4", "f2"):
+            with pytest.raises(ValueError, match=rf"{name} is 1e\+300.*finite in float32"):
+                phi(x.astype(dtype))

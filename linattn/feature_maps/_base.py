@@ -72,6 +72,10 @@ class FeatureMap:
             )
         return np.asarray(grad, x.dtype)
 
+    def _number(self, name: str, x: np.ndarray) -> float:
+        """The parameter of that name, finite in x's dtype."""
+        return _check.number(type(self).__name__, name, getattr(self, name), x)
+
 
 class Elementwise(FeatureMap):
     """A map of one number, fused into the kernels: f = d.
@@ -89,6 +93,7 @@ class Elementwise(FeatureMap):
     Notes
     -----
     One pass over memory forwards, one backwards.
+    ``'exp'`` overflows and ``'elu'`` comes near 0: see the notes of `linattn.causal`.
 
     References
     ----------
@@ -166,12 +171,14 @@ class SumNormalized(FeatureMap):
 
     def __call__(self, x: Any) -> np.ndarray:
         y = _matrix(self.feature_map(x))
-        return tasks["share"](y, y.dtype.type(self.eps)).reshape(self._shape(x, y))
+        return tasks["share"](y, y.dtype.type(self._number("eps", y))).reshape(self._shape(x, y))
 
     def backward(self, x: Any, grad: Any) -> Any:
         y = self.feature_map(x)
         grad = self.feature_map._gradient(self.feature_map._input(x), grad)
-        inner = tasks["share_backward"](_matrix(y), _matrix(grad), y.dtype.type(self.eps))
+        inner = tasks["share_backward"](
+            _matrix(y), _matrix(grad), y.dtype.type(self._number("eps", y))
+        )
         return self.feature_map.backward(x, inner.reshape(y.shape))
 
     def input_gradient(self, x: Any, grad: Any) -> np.ndarray:

@@ -116,7 +116,8 @@ class RandomFeatures(FeatureMap):
     def _operands(self, x: Any) -> tuple[np.ndarray, np.ndarray, Any]:
         """x, omega and the factor sqrt(temperature), in x's dtype."""
         x = _matrix(self._input(x, self.omega.shape[0]))
-        return x, self._directions().astype(x.dtype), x.dtype.type(math.sqrt(self.temperature))
+        factor = math.sqrt(self._number("temperature", x))
+        return x, self._directions().astype(x.dtype), x.dtype.type(factor)
 
     def _directions(self) -> np.ndarray:
         return self.omega

@@ -1,0 +1,45 @@
+"""Gradients of operands that were broadcast, and of keys that do not exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def sum_all(grads: tuple, operands: tuple) -> tuple:
+    """Each gradient in its operand's shape: summed over the repeats."""
+    return tuple(_sum_to(g, x.shape) for g, x in zip(grads, operands, strict=True))
+
+
+def clear_padding(dk: np.ndarray, key_lengths: Any) -> None:
+    """Sets the rows of dk to 0 that belong to no key, whatever a map made of what they held.
+
+    A row of keys that heads of different lengths share exists where it does for one of them.
+    """
+    if key_lengths is None:
+        return
+    lengths, lead = np.asarray(key_lengths), dk.shape[:-2]
+    lengths = lengths.reshape((1,) * (len(lead) - lengths.ndim) + lengths.shape)
+    longest = lengths.max(_repeats(lengths.shape, lead), keepdims=True, initial=0)
+    longest = longest.reshape(longest.shape[lengths.ndim - len(lead) :])
+    padding = np.arange(dk.shape[-2]) >= longest[..., None]
+    dk[np.broadcast_to(padding, dk.shape[:-1])] = 0
+
+
+def _sum_to(grad: Any, shape: tuple) -> Any:
+    if grad.shape == shape:
+        return grad
+    wide = np.float32 if grad.dtype.itemsize == 2 else None
+    axes = _repeats(grad.shape, shape)
+    total = grad.sum(axis=axes, keepdims=True, dtype=wide).reshape(shape)
+    return total.astype(grad.dtype, copy=False)
+
+
+def _repeats(wide: tuple, shape: tuple) -> tuple[int, ...]:
+    """The axes of ``wide`` along which an array of ``shape`` was repeated."""
+    extra = len(wide) - len(shape)
+    return (
+        *range(extra),
+        *(i + extra for i, n in enumerate(shape) if n == 1 and wide[i + extra] != 1),
+    )

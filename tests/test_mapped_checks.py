@@ -1,0 +1,288 @@
+"""Operators with a map that is an object check, and ignore padding, as with a fused one."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from states import assert_same, flat
+
+import linattn
+from linattn import State
+from linattn import feature_maps as maps
+
+D, M, N = 6, 5, 12
+POSITIVE = maps.PositiveRandomFeatures.sample(D, 9, hyperbolic=True, rng=2)
+F = POSITIVE.features(D)
+MAPS = [
+    maps.get("elu"),
+    maps.get("exp").normalized(),
+    maps.get("relu").normalized(eps=0.0),
+    maps.DPFP(nu=2),
+    maps.GeneralizedRandomFeatures.sample(D, 9),
+    maps.RandomFourierFeatures.sample(D, 9),
+    maps.FeedforwardKernel.aoglu(3, D, 2),
+    POSITIVE,
+]
+OPERATORS = ["causal", "noncausal", "delta"]
+
+
+def operands(operator, lead=(3,), dtype="float64"):
+    """q, k and v by name, and what else the operator takes."""
+    rng = np.random.default_rng(1)
+    shapes = {"q": (N, D), "k": (N, D), "v": (N, M)}
+    if operator.startswith("delta"):
+        shapes["beta"] = (N,)
+    if operator.endswith("_backward"):
+        shapes["grad_out"] = (N, M)
+    if operator.endswith("step"):
+        shapes = {name: shape[1:] for name, shape in shapes.items()}
+    return {
+        name: rng.standard_normal((*lead, *shape)).astype(dtype) for name, shape in shapes.items()
+    }
+
+
+def state(lead=(), dtype="float64"):
+    rng = np.random.default_rng(2)
+    z, log_scale = 1 + rng.random((*lead, F)), rng.standard_normal((*lead, F))
+    s = rng.standard_normal((*lead, F, M))
+    return State(*(x.astype(dtype) for x in (s, z, log_scale)))
+
+
+def call(operator, arrays, **options):
+    return getattr(linattn, operator)(**arrays, feature_map=POSITIVE, **options)
+
+
+def refuse(operator, error, *words, arrays=None, **options):
+    with pytest.raises(error) as caught:
+        call(operator, arrays or operands(operator), **options)
+    assert type(caught.value) is error
+    for word in (f"{operator}: ", *words):
+        assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
+
+
+@pytest.mark.parametrize("phi", MAPS, ids=str)
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_padding_has_no_gradient(phi, operator, dtype, poison):
+    """Whatever it holds: 0 to the bit in dk, dv and dbeta, and not seen by anything else."""
+    lengths = np.array([0, 5, N])
+    packings = [{}] if operator == "noncausal" else [{}, {"cu_seqlens": [0, 4, 4, 9, N]}]
+    normalizers = [{}] if operator == "delta" else [{"normalize": x} for x in (True, False)]
+    for packing, normalizer in product(packings, normalizers):
+        arrays = operands(f"{operator}_backward", dtype=dtype)
+        options = {"feature_map": phi, "key_lengths": lengths, **packing, **normalizer}
+        with np.errstate(over="ignore"):  # signed features: a quotient may be beyond 16 bits
+            clean = getattr(linattn, f"{operator}_backward")(**arrays, **options)
+        past = np.arange(N) >= lengths[:, None]
+        for name in {"k", "v", "beta"} & arrays.keys():
+            arrays[name][past] = poison
+        with np.errstate(all="ignore"):  # of a map on inf, whose features are not used
+            grads = getattr(linattn, f"{operator}_backward")(**arrays, **options)
+        for grad in grads[1:]:
+            assert not grad[past].any()
+        assert_same(grads, clean)
+
+
+@pytest.mark.parametrize("phi", [maps.RandomFourierFeatures.sample(D, 9), POSITIVE], ids=str)
+@pytest.mark.parametrize("operator", ["causal_backward", "noncausal_backward"])
+def test_padding_of_shared_keys(phi, operator):
+    """A key exists where it does for one of the heads that share it."""
+    arrays = operands(operator, (2, 3))
+    for lengths in (np.array([[1, 9, 4], [7, 0, 5]]), np.array([3, 0, 8]), np.array([[2], [6]])):
+        every = np.broadcast_to(lengths, (2, 3))
+        for shared in ((1, 3), (2, 1), (1, 1), (3,), (1,), ()):
+            longest = every
+            for axis in range(2):
+                if len(shared) < 2 - axis or shared[axis - 2] == 1:
+                    longest = longest.max(axis, keepdims=True)
+            past = np.arange(N) >= longest.reshape(shared)[..., None]
+            k = np.random.default_rng(4).standard_normal((*shared, N, D))
+            k[past] = np.nan
+            options = {"feature_map": phi, "normalize": phi is POSITIVE, "key_lengths": lengths}
+            dk = getattr(linattn, operator)(**{**arrays, "k": k}, **options)[1]
+            np.testing.assert_array_equal(dk[past], 0)
+            assert dk[~past].all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("suffix", ["", "_backward", "_step"])
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("phi", [maps.DPFP(), POSITIVE], ids=str)
+def test_masks_are_refused(phi, operator, suffix, dtype):
+    """Before anything converts the operand that has one."""
+    name = {"causal_step": "step", "noncausal_step": "step"}.get(
+        operator + suffix, operator + suffix
+    )
+    good = operands(name, dtype=dtype)
+    if name.endswith("step"):
+        good["state"] = State(np.zeros((3, phi.features(D), M), "f4"))
+    for argument in good.keys() - {"state"}:
+        x = good[argument]
+        bad = {**good, argument: np.ma.masked_array(x, x > 0)}
+        with pytest.raises(TypeError, match=f"{name}: {argument} is a masked array"):
+            getattr(linattn, name)(**bad, feature_map=phi)
+        bad[argument] = x.astype(complex)
+        with pytest.raises(TypeError, match=f"{name}: {argument} has dtype complex128"):
+            getattr(linattn, name)(**bad, feature_map=phi)
+
+
+MIXED = [
+    ("float32", "float64", "float32"),
+    ("float16", "int16", "float16"),
+    ("float32", "int64", "float32"),
+    ("float16", "float16", "float32"),
+    ("float32", "float32", "float64"),
+    ("int8", "float16", "float16"),
+]
+
+
+@pytest.mark.parametrize("dtypes", MIXED, ids=str)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_dtypes_promote_as_with_a_fused_map(operator, dtypes):
+    """dtypes of q, of k and v, and of what else there is."""
+    for name in (operator, f"{operator}_backward"):
+        arrays = operands(name)
+        for key, x in arrays.items():
+            dtype = dtypes[{"q": 0, "k": 1, "v": 1}.get(key, 2)]
+            arrays[key] = np.rint(x).astype(dtype)
+        expected = flat(getattr(linattn, name)(**arrays, feature_map="elu"))
+        for phi in (maps.DPFP(), POSITIVE):
+            result = flat(getattr(linattn, name)(**arrays, feature_map=phi))
+            assert [x.dtype for x in result] == [x.dtype for x in expected]
+
+
+def test_a_number_for_beta_is_weak():
+    arrays = {**operands("delta_step", (), dtype="float16"), "beta": 0.5}
+    phi = maps.DPFP()
+    memory = State(np.zeros((phi.features(D), M), "f4"))
+    assert linattn.delta_step(**arrays, state=memory, feature_map=phi)[0].dtype == np.float16
+
+
+@pytest.mark.parametrize("packing", [{}, {"cu_seqlens": [0, 5, N]}])
+@pytest.mark.parametrize("operator", ["causal", "causal_backward"])
+def test_lengths(operator, packing):
+    for bad in (-1, 99, [1, 2, 99]):
+        refuse(operator, ValueError, "key_lengths", "0 to 12", key_lengths=bad, **packing)
+    refuse(operator, ValueError, "key_lengths", "(3,)", key_lengths=[1, 2], **packing)
+    masked = np.ma.masked_array([1, 2, 3], [0, 1, 0])
+    refuse(operator, TypeError, "key_lengths", "masked", key_lengths=masked, **packing)
+    arrays = operands(operator)
+    expected = call(operator, arrays, key_lengths=[1, 2, 12], **packing)
+    lengths = np.array([1, 2, 12], "u8")
+    assert_same(call(operator, arrays, key_lengths=lengths, **packing), expected)
+
+
+@pytest.mark.parametrize("argument", ["initial_state", "grad_state"])
+@pytest.mark.parametrize("packing", [{}, {"cu_seqlens": [0, 5, 5, N]}])
+def test_states(argument, packing):
+    own = (3,) if packing else ()
+    s, z, log_scale = state((3, *own))
+    bad_states = [
+        (ValueError, ".s", State(s[..., :-1], z, log_scale)),
+        (ValueError, ".z", State(s, z[..., :-1], log_scale)),
+        (ValueError, ".log_scale", State(s, z, log_scale[..., :-1])),
+        (ValueError, ".log_scale", State(s, z, np.where(z > 1.5, np.nan, log_scale))),
+        (ValueError, ".log_scale", State(s, z, np.where(z > 1.5, np.inf, log_scale))),
+        (ValueError, ".s", State(*(x[:2] for x in (s, z, log_scale)))),
+        (ValueError, ".z", State(s, None, log_scale)),
+        (TypeError, ".s", State(s.astype("f4"), z, log_scale)),
+        (TypeError, ".z", State(s, z.astype("f4"), log_scale)),
+        (TypeError, ".log_scale", State(s, z, log_scale.astype("f4"))),
+        (TypeError, ".log_scale", State(s, z, log_scale.tolist())),
+        (TypeError, "", 3),
+        (TypeError, "", (s,)),
+    ]
+    if packing:
+        bad_states.append((ValueError, ".s", state((3, 2))))
+    for operator in ("causal", "causal_backward"):
+        if operator == "causal" and argument == "grad_state":
+            continue
+        for error, field, bad in bad_states:
+            refuse(operator, error, argument + field, **packing, **{argument: bad})
+        good = call(operator, operands(operator), **packing, **{argument: (s, z, log_scale)})
+        assert_same(
+            good, call(operator, operands(operator), **packing, **{argument: state((3, *own))})
+        )
+
+
+def test_step_states():
+    arrays = operands("step")
+    s, z, log_scale = state((3,))
+    refuse("step", TypeError, "state is a NoneType", state=None)
+    refuse("step", ValueError, "state.log_scale", state=State(s, z, log_scale * np.nan))
+    refuse("step", ValueError, "eps", state=state((3,)), eps=np.nan)
+    expected = call("step", arrays, state=state((3,)))
+    assert_same(call("step", arrays, state=(s, z, log_scale)), expected)
+    assert_same(call("step", arrays, state=state((3,)), in_place=True), expected)
+    for i, field in enumerate(State._fields):
+        for bad in (lambda x: x[:1], lambda x: np.broadcast_to(x[:1], x.shape)):
+            fields = [*state((3,))]
+            fields[i] = bad(fields[i])
+            before = [x.copy() for x in fields]
+            refuse("step", ValueError, f"state.{field}", state=State(*fields), in_place=True)
+            assert_same(fields, before)
+    refuse("step", ValueError, "state.log_scale", state=State(s, z), in_place=True)
+
+
+@pytest.mark.parametrize("lead", [(), (2, 3)])
+def test_no_sequence(lead):
+    options = {"cu_seqlens": [0], "feature_map": POSITIVE}
+    q, k, v, g = (np.ones((*lead, 0, x)) for x in (D, D, M, M))
+    o, end = linattn.causal(q, k, v, return_state=True, **options)
+    assert o.shape == (*lead, 0, M)
+    assert end.s.shape == (*lead, 0, F, M)
+    assert end.log_scale.shape == (*lead, 0, F)
+    *grads, ds = linattn.causal_backward(q, k, v, g, grad_state=end, **options)
+    assert [x.shape for x in grads] == [x.shape for x in (q, k, v)]
+    assert ds.z.shape == (*lead, 0, F)
+
+
+@pytest.mark.parametrize("packing", [{}, {"cu_seqlens": [0, 5, 5, N]}])
+def test_gradient_of_a_broadcast_state(packing):
+    """In the state's own shape: the sum of those of its repeats."""
+    arrays = operands("causal_backward", (2, 3))
+    own = (3,) if packing else ()
+    last = state((2, 3, *own))
+    for shapes in product([(), (3,), (2, 1), (1, 1)], repeat=2):
+        s, z, log_scale = (
+            getattr(state((*x, *own)), field)
+            for x, field in zip((*shapes, shapes[0]), State._fields, strict=True)
+        )
+        given = State(s, z, log_scale)
+        cores = (1 + len(own) + 1, 1 + len(own), 1 + len(own))
+        full = State(*(
+            np.broadcast_to(x, (2, 3, *x.shape[x.ndim - core :])).copy()
+            for x, core in zip(given, cores, strict=True)
+        ))  # fmt: skip
+        options = {"grad_state": last, **packing}
+        ds, dz, _ = call("causal_backward", arrays, initial_state=given, **options)[-1]
+        wide = call("causal_backward", arrays, initial_state=full, **options)[-1]
+        assert ds.shape == s.shape
+        assert dz.shape == z.shape
+        for x, y in ((ds, wide.s), (dz, wide.z)):
+            sums = y.reshape(2, 3, *x.shape[x.ndim - (y.ndim - 2) :])
+            lead = x.shape[: x.ndim - (y.ndim - 2)]
+            axes = tuple(i for i, n in enumerate((1,) * (2 - len(lead)) + lead) if n == 1)
+            expected = sums.sum(axes, keepdims=True).reshape(x.shape)
+            np.testing.assert_allclose(x, expected, rtol=1e-12, atol=1e-12 * abs(y).max())
+
+
+def test_a_state_without_scale_holds_plain_sums():
+    """Of any size: what it means does not depend on how large its sums are."""
+    arrays = operands("causal", ())
+    plain = state()
+    for power in (-200, -60, 0, 60, 200):
+        factor = 2.0**power
+        given = State(plain.s * factor, plain.z * factor)
+        log_scale = np.zeros(F)  # |log_scale| < 33: s and z as they are
+        expected = call("causal", arrays, eps=0.0, initial_state=State(*given[:2], log_scale))
+        o = call("causal", arrays, eps=0.0, initial_state=given)
+        np.testing.assert_allclose(o, expected, rtol=1e-10, atol=1e-12)
+        grads = operands("causal_backward", ())
+        ds = [call("causal_backward", grads, eps=0.0, initial_state=x)[-1]
+              for x in (given, State(*given[:2], log_scale))]  # fmt: skip
+        for x, y in zip(*(x[:2] for x in ds), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12 * abs(y).max())
+    zeros = State(np.zeros((F, M)), np.zeros(F))
+    assert_same(call("causal", arrays, initial_state=zeros), call("causal", arrays))
