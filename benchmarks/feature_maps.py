@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from harness import Call, threads
-from linattn._linattn import tasks
+from linattn._linattn import row_ufuncs
 from report import Report, options
 from state import ratio
 
@@ -49,29 +49,29 @@ def elementwise() -> Iterator[Pair]:
     tall = [np.ascontiguousarray(x.reshape(-1, D)) for x in (a, b, g)]
     wide, root = np.empty((HEADS * N, 2 * D), np.float32), np.float32(np.sqrt(D))
     one = np.eye(D, dtype=np.float32)
-    yield "softplus / NumPy", lambda: tasks["softplus"](a, out=o), lambda: softplus(a), THIRD
-    yield "sigmoid / NumPy", lambda: tasks["sigmoid"](a, out=o), lambda: sigmoid(a), THIRD
+    yield "softplus / NumPy", lambda: row_ufuncs["softplus"](a, out=o), lambda: softplus(a), THIRD
+    yield "sigmoid / NumPy", lambda: row_ufuncs["sigmoid"](a, out=o), lambda: sigmoid(a), THIRD
     yield (
         "softplus(a) sigmoid(b) / NumPy",
-        lambda: tasks["softplus_gate"](a, b, out=o),
+        lambda: row_ufuncs["softplus_gate"](a, b, out=o),
         lambda: softplus(a) * sigmoid(b),
         THIRD,
     )
     yield (
         "gradient of a sigmoid(b) / NumPy",
-        lambda: tasks["gate_backward"](a, b, g),
+        lambda: row_ufuncs["gate_backward"](a, b, g),
         lambda: (g * sigmoid(b), g * a * sigmoid(b) * sigmoid(-b)),
         THIRD,
     )
     yield (
         "exp(u - h) / sqrt m, product included / NumPy",
-        lambda: tasks["positive_features"](tall[0], one, np.float32(1), out=o.reshape(-1, D)),
+        lambda: row_ufuncs["positive_features"](tall[0], one, np.float32(1), out=o.reshape(-1, D)),
         lambda: np.exp(tall[0] @ one - (tall[0] ** 2).sum(-1, keepdims=True) / 2) / root,
         THIRD,
     )
     yield (
         "[sin u, cos u] / sqrt m, product included / NumPy",
-        lambda: tasks["fourier_features"](
+        lambda: row_ufuncs["fourier_features"](
             tall[0], one, np.float32(1), out=(wide[:, :D], wide[:, D:])
         ),
         lambda: np.concatenate([np.sin(u := tall[0] @ one), np.cos(u)], -1) / root,

@@ -15,7 +15,7 @@ import numpy as np
 
 from . import _check, _gradients, _state, attention
 from ._gufuncs import scalars
-from ._linattn import tasks
+from ._linattn import row_ufuncs
 from ._state import State
 from .feature_maps import PositiveRandomFeatures
 
@@ -144,8 +144,8 @@ class _Call:
     def _features(self, head: Any, tokens: slice, top: np.ndarray, into: tuple = ()) -> tuple:
         rows = (*head, ..., tokens, slice(None))
         keys = self.keys_in(head, tokens)
-        return tasks["running_features"](
-            self.q[rows], self.k[rows], self.omega, self.factor, keys.astype(self.dtype), top,
+        return row_ufuncs["running_features"](
+            self.q[rows], self.k[rows], self.omega, self.factor, keys, top,
             out=(*(into or (None, None)), None, None),
         )  # fmt: skip
 
@@ -304,10 +304,10 @@ def _over_all(name: str, phi: PositiveRandomFeatures, q, k, v, key_lengths) -> t
     _, omega, factor = phi._operands(np.zeros((1, q.shape[-1]), dtype))
     s = k.shape[-2]
     keys = s if key_lengths is None else _check.key_lengths(name, key_lengths, s, shape[:-2])
-    exponents = tasks["log_features"](k, omega, factor)
+    exponents = row_ufuncs["log_features"](k, omega, factor)
     there = (np.arange(s) < np.asarray(keys)[..., None])[..., None]
     top = np.where(there, exponents, -np.inf).max(-2, initial=-np.inf)
-    a, b, _, rows = tasks["running_features"](q, k, omega, factor, dtype.type(keys), top)
+    a, b, _, rows = row_ufuncs["running_features"](q, k, omega, factor, keys, top)
     if (rows < max(q.shape[-2], s)).any():  # no key lies above `top`, by the same arithmetic
         raise RuntimeError(f"{name}: the instruction set was changed during the call")
     return a, b, q, k

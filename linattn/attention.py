@@ -8,7 +8,7 @@ import numpy as np
 
 from . import _check, _mapped, _segments, _state
 from ._gufuncs import CAUSAL, CAUSAL_STATE, NONCAUSAL, NONCAUSAL_KEYS, STEP, scalars
-from ._linattn import direct
+from ._linattn import call_plain
 from ._state import State
 from .feature_maps import FeatureMap
 
@@ -318,9 +318,9 @@ def step(
     if in_place and _check.is_state(state, normalize):
         s, z, _ = state
         if normalize:
-            o = direct(gufunc, q, k, v, scale, eps, None, s, z)
+            o = call_plain(gufunc, q, k, v, scale, eps, None, s, z)
         else:
-            o = direct(gufunc, q, k, v, scale, None, s)
+            o = call_plain(gufunc, q, k, v, scale, None, s)
         if o is not NotImplemented:
             return o, state
     q, k, v, batch = _check.token("step", q, k, v)

@@ -15,7 +15,7 @@ from ._gufuncs import (
     DELTA_STEP,
     scalars,
 )
-from ._linattn import direct
+from ._linattn import call_plain
 from ._state import State
 from .feature_maps import FeatureMap
 
@@ -349,7 +349,7 @@ def delta_step(
     name = "delta_step"
     if in_place and type(beta) is np.ndarray and _check.is_state(state, False):
         gufunc = _check.lookup(name, DELTA_STEP, feature_map, beta.ndim >= np.ndim(q))
-        o = direct(gufunc, q, k, v, beta, scale, None, state[0])
+        o = call_plain(gufunc, q, k, v, beta, scale, None, state[0])
         if o is not NotImplemented:
             return o, state
     q, k, v, batch = _check.token(name, q, k, v)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _check, _gradients
-from ._linattn import tasks
+from ._linattn import row_ufuncs
 
 
 def linformer(
@@ -70,7 +70,7 @@ def linformer(
     q, k, v, E, F, scale, shape, dtype = _operands("linformer", q, k, v, E, F, scale)
     if out is not None:
         _check.out("linformer", out, shape, np.empty(0, dtype))
-    o = tasks["softmax"](q, E.mT @ k, F.mT @ v, scale, 0.0, out=out)
+    o = row_ufuncs["softmax"](q, E.mT @ k, F.mT @ v, scale, 0.0, out=out)
     return o.astype(dtype, copy=False)
 
 
@@ -129,7 +129,7 @@ def linformer_backward(
     q, k, v, E, F, scale, shape, dtype = _operands(name, q, k, v, E, F, scale)
     grad_out = _check.cotangent(name, grad_out, shape)
     keys, values = E.mT @ k, F.mT @ v
-    dq, dkeys, dvalues = tasks["softmax_backward"](q, keys, values, grad_out, scale, 0.0)
+    dq, dkeys, dvalues = row_ufuncs["softmax_backward"](q, keys, values, grad_out, scale, 0.0)
     dkeys, dvalues = _gradients.sum_all((dkeys, dvalues), (keys, values))
     grads = dq, E @ dkeys, F @ dvalues, k @ dkeys.mT, v @ dvalues.mT
     return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v, E, F)))

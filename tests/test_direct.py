@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from linattn._linattn import direct
+from linattn._linattn import call_plain
 
 import linattn
 from linattn import State
@@ -23,7 +23,7 @@ def token(*lead, d=5, m=3, dtype="f4"):
 def test_is_the_gufunc(lead, dtype):
     q, k, v, s, z = token(*lead, dtype=dtype)
     states = [(s.copy(), z.copy()) for _ in range(2)]
-    o = direct(STEP_ELU, q, k, v, 0.5, 1e-3, None, *states[0])
+    o = call_plain(STEP_ELU, q, k, v, 0.5, 1e-3, None, *states[0])
     want = STEP_ELU(q, k, v, 0.5, 1e-3, out=(None, *states[1]))[0]
     assert o.dtype == want.dtype
     np.testing.assert_array_equal(o, want)
@@ -37,7 +37,7 @@ def test_is_the_gufunc_with_strengths(per_channel):
     beta = np.full(v.shape if per_channel else (4,), 0.25, "f4")
     one, other = s.copy(), s.copy()
     gufunc = DELTA_STEP["relu", per_channel]
-    o = direct(gufunc, q, k, v, beta, 2.0, None, one)
+    o = call_plain(gufunc, q, k, v, beta, 2.0, None, one)
     np.testing.assert_array_equal(o, gufunc(q, k, v, beta, 2.0, out=(None, other))[0])
     np.testing.assert_array_equal(one, other)
 
@@ -45,7 +45,7 @@ def test_is_the_gufunc_with_strengths(per_channel):
 def test_into_a_given_output():
     q, k, v, s, z = token(4)
     o = np.empty_like(v)
-    assert direct(STEP_ELU, q, k, v, 1.0, 0.0, o, s, z) is o
+    assert call_plain(STEP_ELU, q, k, v, 1.0, 0.0, o, s, z) is o
 
 
 def read_only(x):
@@ -87,7 +87,7 @@ def test_leaves_to_numpy(odd):
     a = ODD[odd](dict(zip(names, token(4), strict=True)) | {"scale": 1.0, "eps": 1e-6})
     before = a["s"].copy(), a["z"].copy()
     operands = (a["q"], a["k"], a["v"], a["scale"], a["eps"], None, a["s"], a["z"])
-    assert direct(STEP_ELU, *operands) is NotImplemented
+    assert call_plain(STEP_ELU, *operands) is NotImplemented
     np.testing.assert_array_equal(a["s"], before[0])
     np.testing.assert_array_equal(a["z"], before[1])
 
@@ -95,7 +95,7 @@ def test_leaves_to_numpy(odd):
 def test_empty():
     for lead, d, m in [((0,), 3, 2), ((2, 0, 3), 3, 2), ((2,), 0, 2), ((2,), 3, 0)]:
         q, k, v, s, z = token(*lead, d=d, m=m)
-        o = direct(STEP_ELU, q, k, v, 1.0, 1.0, None, s, z)
+        o = call_plain(STEP_ELU, q, k, v, 1.0, 1.0, None, s, z)
         assert o.shape == v.shape
         assert not o.any() or d
 

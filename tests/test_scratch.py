@@ -122,7 +122,7 @@ def mapped(x: SimpleNamespace) -> Iterator:
         y = phi(x.q)
         yield y
         yield phi.input_gradient(x.q, np.ones_like(y))
-    # Logarithms and rows in their own tasks, and a scale that moves: inputs of some size.
+    # Logarithms and rows in their own row_ufuncs, and a scale that moves: inputs of some size.
     for f, size in product((1, 5, 6, 34, 98), (1, 9)):
         phi = feature_maps.PositiveRandomFeatures.sample(x.d, f)
         of_size = (size * x.q, size * x.k, x.v)
@@ -134,7 +134,7 @@ def mapped(x: SimpleNamespace) -> Iterator:
 
 
 def elementwise(x: SimpleNamespace) -> Iterator:
-    for task in _linattn.tasks.values():
+    for task in _linattn.row_ufuncs.values():
         if task.signature is None and x.q.dtype.kind == "f":
             yield task(*(x.q, x.q[::-1], x.q[:, ::-1])[: task.nin])
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _check
-from .._linattn import tasks
+from .._linattn import row_ufuncs
 
 
 class FeatureMap:
@@ -115,11 +115,11 @@ class Elementwise(FeatureMap):
         self.name = name
 
     def __call__(self, x: Any) -> np.ndarray:
-        return tasks[self.name](self._input(x))
+        return row_ufuncs[self.name](self._input(x))
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
         x = self._input(x)
-        return tasks[f"{self.name}_backward"](x, self._gradient(x, grad))
+        return row_ufuncs[f"{self.name}_backward"](x, self._gradient(x, grad))
 
     def features(self, d: int) -> int:
         return d
@@ -171,12 +171,12 @@ class SumNormalized(FeatureMap):
 
     def __call__(self, x: Any) -> np.ndarray:
         y = _matrix(self.feature_map(x))
-        return tasks["share"](y, y.dtype.type(self._number("eps", y))).reshape(self._shape(x, y))
+        return row_ufuncs["sum_normalize"](y, y.dtype.type(self._number("eps", y))).reshape(self._shape(x, y))
 
     def backward(self, x: Any, grad: Any) -> Any:
         y = self.feature_map(x)
         grad = self.feature_map._gradient(self.feature_map._input(x), grad)
-        inner = tasks["share_backward"](
+        inner = row_ufuncs["sum_normalize_backward"](
             _matrix(y), _matrix(grad), y.dtype.type(self._number("eps", y))
         )
         return self.feature_map.backward(x, inner.reshape(y.shape))

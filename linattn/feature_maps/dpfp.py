@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._linattn import tasks
+from .._linattn import row_ufuncs
 from ._base import FeatureMap, _matrix, integer, positive
 
 
@@ -65,17 +65,17 @@ class DPFP(FeatureMap):
         x = self._input(x)
         y = self._products(x)
         if self.normalize:
-            y = tasks["share"](y, y.dtype.type(self._number("eps", y)))
+            y = row_ufuncs["sum_normalize"](y, y.dtype.type(self._number("eps", y)))
         return y.reshape(*x.shape[:-1], y.shape[-1])
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
         x = self._input(x)
         grad = _matrix(self._gradient(x, grad))
         if self.normalize:
-            grad = tasks["share_backward"](
+            grad = row_ufuncs["sum_normalize_backward"](
                 self._products(x), grad, x.dtype.type(self._number("eps", x))
             )
-        return tasks["dpfp_backward"](_matrix(x), grad).reshape(x.shape)
+        return row_ufuncs["dpfp_backward"](_matrix(x), grad).reshape(x.shape)
 
     def features(self, d: int) -> int:
         return 2 * d * self.nu
@@ -83,4 +83,4 @@ class DPFP(FeatureMap):
     def _products(self, x: np.ndarray) -> np.ndarray:
         x = _matrix(x)
         y = np.empty((*x.shape[:-1], self.features(x.shape[-1])), x.dtype)
-        return tasks["dpfp"](x, out=y)
+        return row_ufuncs["dpfp"](x, out=y)

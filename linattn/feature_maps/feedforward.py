@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._linattn import tasks
+from .._linattn import row_ufuncs
 from ._base import FeatureMap, integer, parameter
 from .random_features import orthogonal_matrix
 
@@ -198,11 +198,11 @@ class FeedforwardKernel(FeatureMap):
         last = i == len(self.weights) - 1
         a = x @ unit[0]
         if len(unit) == 1:
-            return (a, tasks["softplus"](a)) if last else (a,)
+            return (a, row_ufuncs["softplus"](a)) if last else (a,)
         inner = (x @ unit[1],)
         if len(unit) == 3:
             inner = (*inner, inner[0] @ unit[2])
-        return a, *inner, tasks["softplus_gate" if last else "gate"](a, inner[-1])
+        return a, *inner, row_ufuncs["softplus_gate" if last else "gate"](a, inner[-1])
 
     def _unit_backward(
         self, i: int, unit: Unit, tape: tuple[np.ndarray, ...], grad: np.ndarray
@@ -211,9 +211,9 @@ class FeedforwardKernel(FeatureMap):
         last = i == len(self.weights) - 1
         x, a = tape[:2]
         if len(unit) == 1:
-            da = tasks["softplus_backward"](a, grad) if last else grad
+            da = row_ufuncs["softplus_backward"](a, grad) if last else grad
             return da @ unit[0].mT, (_outer(x, da, unit[0]),)
-        da, db = tasks["softplus_gate_backward" if last else "gate_backward"](a, tape[-2], grad)
+        da, db = row_ufuncs["softplus_gate_backward" if last else "gate_backward"](a, tape[-2], grad)
         dx = da @ unit[0].mT
         of_w = _outer(x, da, unit[0])
         if len(unit) == 2:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._linattn import tasks
+from .._linattn import row_ufuncs
 from ._base import FeatureMap, _matrix, integer, parameter, positive
 
 NORMS = ("chi", "sqrt")
@@ -182,7 +182,7 @@ class RandomFourierFeatures(RandomFeatures):
         rows, omega, factor = self._operands(x)
         m = omega.shape[1]
         y = np.empty((*rows.shape[:-1], 2 * m), rows.dtype)
-        tasks["fourier_features"](rows, omega, factor, out=(y[..., :m], y[..., m:]))
+        row_ufuncs["fourier_features"](rows, omega, factor, out=(y[..., :m], y[..., m:]))
         return self._reshape(x, y)
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
@@ -259,7 +259,7 @@ class PositiveRandomFeatures(RandomFeatures):
         self.temperature = positive("PositiveRandomFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:
-        return self._reshape(x, tasks["positive_features"](*self._operands(x)))
+        return self._reshape(x, row_ufuncs["positive_features"](*self._operands(x)))
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
         x = self._input(x, self.omega.shape[0])
@@ -330,14 +330,14 @@ class GeneralizedRandomFeatures(RandomFeatures):
         self.temperature = positive("GeneralizedRandomFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:
-        return self._reshape(x, tasks[f"{self.fn}_features"](*self._operands(x)))
+        return self._reshape(x, row_ufuncs[f"{self.fn}_features"](*self._operands(x)))
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
         x = self._input(x, self.omega.shape[0])
         grad = self._gradient(x, grad)
         rows, omega, factor = self._operands(x)
         u = rows @ (factor * omega)
-        du = tasks[f"{self.fn}_backward"](u, grad.reshape(u.shape))
+        du = row_ufuncs[f"{self.fn}_backward"](u, grad.reshape(u.shape))
         du *= x.dtype.type(1 / math.sqrt(self.omega.shape[1]))
         return self._pull(du).reshape(x.shape)
 

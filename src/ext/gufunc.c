@@ -384,7 +384,7 @@ la_gufunc_add_all(PyObject *module)
         status = PyModule_AddObjectRef(module, "ufuncs", all);
     }
     if (status == 0) {
-        status = PyModule_AddObjectRef(module, "rows", rows);
+        status = PyModule_AddObjectRef(module, "row_ufuncs", rows);
     }
     Py_XDECREF(all);
     Py_XDECREF(rows);

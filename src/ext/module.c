@@ -105,7 +105,7 @@ poison_scratch(PyObject *Py_UNUSED(module), PyObject *arg)
 
 static PyMethodDef methods[] = {
     {"add_bfloat16", la_gufunc_add_bfloat16, METH_O, NULL},
-    {"call", (PyCFunction)(void (*)(void))la_gufunc_call, METH_FASTCALL, NULL},
+    {"call_plain", (PyCFunction)(void (*)(void))la_gufunc_call, METH_FASTCALL, NULL},
     {"get_num_threads", get_num_threads, METH_NOARGS, NULL},
     {"set_num_threads", set_num_threads, METH_O, NULL},
     {"available_isas", available_isas, METH_NOARGS, NULL},
