@@ -318,11 +318,11 @@ def step(
     if in_place and _check.is_state(state, normalize):
         s, z, _ = state
         if normalize:
-            o = call_plain(gufunc, q, k, v, scale, eps, None, s, z)
+            result = call_plain(gufunc, q, k, v, scale, eps, None, s, z)
         else:
-            o = call_plain(gufunc, q, k, v, scale, None, s)
-        if o is not NotImplemented:
-            return o, state
+            result = call_plain(gufunc, q, k, v, scale, None, s)
+        if result is not NotImplemented:
+            return result[0], state
     q, k, v, batch = _check.token("step", q, k, v)
     numbers = scalars("step", (q, k, v), scale, eps, normalize)
     core, dtype = (q.shape[-1], v.shape[-1]), _check.state_dtype(q, k, v)

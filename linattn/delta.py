@@ -349,9 +349,9 @@ def delta_step(
     name = "delta_step"
     if in_place and type(beta) is np.ndarray and _check.is_state(state, False):
         gufunc = _check.lookup(name, DELTA_STEP, feature_map, beta.ndim >= np.ndim(q))
-        o = call_plain(gufunc, q, k, v, beta, scale, None, state[0])
-        if o is not NotImplemented:
-            return o, state
+        result = call_plain(gufunc, q, k, v, beta, scale, None, state[0])
+        if result is not NotImplemented:
+            return result[0], state
     q, k, v, batch = _check.token(name, q, k, v)
     m = v.shape[-1]
     beta, per_channel, shape = _check.strength(name, beta, (q, k, v), (*batch, m), 1)

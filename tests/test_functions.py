@@ -91,7 +91,9 @@ def test_ends(dtype):
         "cos": [np.nan, np.nan, np.nan, np.cos(1000), np.cos(1000), 1, 1],
     }
     for name, values in expected.items():
-        np.testing.assert_allclose(row_ufuncs[name](x), values, rtol=1e-6, atol=1e-300, err_msg=name)
+        np.testing.assert_allclose(
+            row_ufuncs[name](x), values, rtol=1e-6, atol=1e-300, err_msg=name
+        )
     assert row_ufuncs["log1p"](np.array([-1.0], dtype)) == -np.inf
     assert np.signbit(row_ufuncs["sin"](x)[-1])
 

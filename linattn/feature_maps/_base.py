@@ -171,7 +171,9 @@ class SumNormalized(FeatureMap):
 
     def __call__(self, x: Any) -> np.ndarray:
         y = _matrix(self.feature_map(x))
-        return row_ufuncs["sum_normalize"](y, y.dtype.type(self._number("eps", y))).reshape(self._shape(x, y))
+        return row_ufuncs["sum_normalize"](y, y.dtype.type(self._number("eps", y))).reshape(
+            self._shape(x, y)
+        )
 
     def backward(self, x: Any, grad: Any) -> Any:
         y = self.feature_map(x)

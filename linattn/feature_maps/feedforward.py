@@ -213,7 +213,9 @@ class FeedforwardKernel(FeatureMap):
         if len(unit) == 1:
             da = row_ufuncs["softplus_backward"](a, grad) if last else grad
             return da @ unit[0].mT, (_outer(x, da, unit[0]),)
-        da, db = row_ufuncs["softplus_gate_backward" if last else "gate_backward"](a, tape[-2], grad)
+        da, db = row_ufuncs["softplus_gate_backward" if last else "gate_backward"](
+            a, tape[-2], grad
+        )
         dx = da @ unit[0].mT
         of_w = _outer(x, da, unit[0])
         if len(unit) == 2:

@@ -1,4 +1,4 @@
-"""The short way of decoding: the gufunc's bits, or NotImplemented."""
+"""A call past NumPy: the gufunc's bits, or NotImplemented."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,8 @@ def token(*lead, d=5, m=3, dtype="f4"):
 def test_is_the_gufunc(lead, dtype):
     q, k, v, s, z = token(*lead, dtype=dtype)
     states = [(s.copy(), z.copy()) for _ in range(2)]
-    o = call_plain(STEP_ELU, q, k, v, 0.5, 1e-3, None, *states[0])
+    o, *after = call_plain(STEP_ELU, q, k, v, 0.5, 1e-3, None, *states[0])
+    assert all(x is y for x, y in zip(after, states[0], strict=True))
     want = STEP_ELU(q, k, v, 0.5, 1e-3, out=(None, *states[1]))[0]
     assert o.dtype == want.dtype
     np.testing.assert_array_equal(o, want)
@@ -37,7 +38,7 @@ def test_is_the_gufunc_with_strengths(per_channel):
     beta = np.full(v.shape if per_channel else (4,), 0.25, "f4")
     one, other = s.copy(), s.copy()
     gufunc = DELTA_STEP["relu", per_channel]
-    o = call_plain(gufunc, q, k, v, beta, 2.0, None, one)
+    o, _ = call_plain(gufunc, q, k, v, beta, 2.0, None, one)
     np.testing.assert_array_equal(o, gufunc(q, k, v, beta, 2.0, out=(None, other))[0])
     np.testing.assert_array_equal(one, other)
 
@@ -45,7 +46,7 @@ def test_is_the_gufunc_with_strengths(per_channel):
 def test_into_a_given_output():
     q, k, v, s, z = token(4)
     o = np.empty_like(v)
-    assert call_plain(STEP_ELU, q, k, v, 1.0, 0.0, o, s, z) is o
+    assert call_plain(STEP_ELU, q, k, v, 1.0, 0.0, o, s, z)[0] is o
 
 
 def read_only(x):
@@ -60,17 +61,49 @@ def misaligned(x):
     return y
 
 
+PLAIN = {
+    "strides": lambda a: a | {"k": np.repeat(a["k"], 2, -1)[..., ::2]},
+    "backwards": lambda a: a | {"k": a["k"][::-1, ::-1]},
+    "broadcast": lambda a: a | {"k": a["k"][:1]},
+    "fewer axes": lambda a: a | {"k": a["k"][0]},
+    "a state at any stride": lambda a: a | {"s": a["s"].swapaxes(-1, -2).copy().swapaxes(-1, -2)},
+}
+
+
+@pytest.mark.parametrize("layout", PLAIN)
+def test_any_layout(layout):
+    names = ("q", "k", "v", "s", "z")
+    a = PLAIN[layout](dict(zip(names, token(4), strict=True)))
+    other = [a[x].copy() for x in names]
+    o, *_ = call_plain(STEP_ELU, a["q"], a["k"], a["v"], 1.0, 1e-6, None, a["s"], a["z"])
+    want = STEP_ELU(*other[:3], 1.0, 1e-6, out=(None, *other[3:]))
+    for x, y in zip((o, a["s"], a["z"]), want, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("swap", [(0, 1), (0, 2), (1, 2), (0, 3)])
+def test_leading_axes_in_any_order(swap):
+    """Merged or not, with a length of 1 among them, and broadcast."""
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.random((2, 3, 1, 4, 9, 5)).astype("f4").swapaxes(*swap) for _ in range(3))
+    gufunc = linattn.ufuncs.causal_elu
+    for operands in ((q, k, v), (q, k[:, :1], v), (q, k[0], v[:1]), (q[..., :1, :], k, v)):
+        if operands[0].shape[-2] != 9:
+            assert call_plain(gufunc, *operands, 1.0, 1e-6, None) is NotImplemented
+            continue
+        o = call_plain(gufunc, *operands, 1.0, 1e-6, None)
+        np.testing.assert_array_equal(o, gufunc(*operands, 1.0, 1e-6))
+
+
 ODD = {
     "a list": lambda a: a | {"q": a["q"].tolist()},
     "another dtype": lambda a: a | {"v": a["v"].astype("f8")},
     "byte order": lambda a: a | {x: a[x].astype(a[x].dtype.newbyteorder()) for x in "qkvsz"},
     "integers": lambda a: a | {x: a[x].astype(int) for x in "qkv"},
     "masked": lambda a: a | {"q": np.ma.array(a["q"])},
-    "strides": lambda a: a | {"k": np.repeat(a["k"], 2, -1)[..., ::2]},
     "misaligned": lambda a: a | {"v": misaligned(a["v"])},
-    "broadcast": lambda a: a | {"k": a["k"][:1]},
-    "other axes": lambda a: a | {"k": a["k"][0]},
     "no axes": lambda a: a | {"q": np.float32(1)},
+    "repeated state": lambda a: a | {"s": np.broadcast_to(a["s"][0], a["s"].shape)},
     "read-only state": lambda a: a | {"s": read_only(a["s"])},
     "state of another d": lambda a: a | {"s": a["s"][:, :2].copy()},
     "q in the state": lambda a: a | {"q": a["z"]},
@@ -95,15 +128,15 @@ def test_leaves_to_numpy(odd):
 def test_empty():
     for lead, d, m in [((0,), 3, 2), ((2, 0, 3), 3, 2), ((2,), 0, 2), ((2,), 3, 0)]:
         q, k, v, s, z = token(*lead, d=d, m=m)
-        o = call_plain(STEP_ELU, q, k, v, 1.0, 1.0, None, s, z)
+        o, *_ = call_plain(STEP_ELU, q, k, v, 1.0, 1.0, None, s, z)
         assert o.shape == v.shape
         assert not o.any() or d
 
 
 def test_wants_one_of_the_gufuncs():
     for args in ((), (np.add,), (np.add, 1, 2), (STEP_SUM,), (3, 4), (STEP_SUM, 1)):
-        with pytest.raises(TypeError, match="expected one of ufuncs"):
-            direct(*args)
+        with pytest.raises(TypeError, match="expected one of our gufuncs"):
+            call_plain(*args)
 
 
 def test_step_returns_the_state_it_was_given():
