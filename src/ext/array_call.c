@@ -176,16 +176,19 @@ outputs_are_apart(const struct operands *c)
     return 1;
 }
 
-/* An output that repeats its memory is NumPy's to refuse. */
+/* An output that repeats its memory is NumPy's to refuse.  The strides of an empty array
+ * mean nothing. */
 static int
 repeats_itself(const struct la_tensor *x)
 {
+    int repeats = 0;
     for (int axis = 0; axis < x->ndim; axis++) {
-        if (x->strides[axis] == 0 && x->shape[axis] > 1) {
-            return 1;
+        if (x->shape[axis] == 0) {
+            return 0;
         }
+        repeats |= x->strides[axis] == 0 && x->shape[axis] > 1;
     }
-    return 0;
+    return repeats;
 }
 
 /* Reads all operands; 1 where they are plain, 0 where not, -1 on an error. */
@@ -202,7 +205,9 @@ take_operands(struct operands *c)
             taken = take_number(c, i);
         }
         else if (i >= form->nin && c->object[i] == Py_None) {
-            taken = make_output(c, i);
+            /* A state that is updated in place has to be there. */
+            taken =
+                form->variant & LA_IN_PLACE && i > form->nin ? 0 : make_output(c, i);
         }
         else {
             taken = take_array(c, i) && (i < form->nin || !repeats_itself(&c->x[i]));

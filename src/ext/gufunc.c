@@ -108,7 +108,8 @@ add_loop(PyObject *gufunc, const struct la_gufunc *g, enum la_loop loop)
         if (descr == NULL) {
             return -1;
         }
-        dtypes[i] = (PyArray_DTypeMeta *)Py_TYPE((PyObject *)descr); /* which NumPy keeps */
+        dtypes[i] =
+            (PyArray_DTypeMeta *)Py_TYPE((PyObject *)descr); /* which NumPy keeps */
         Py_DECREF(descr);
     }
     return PyUFunc_AddLoopFromSpec(gufunc, &spec);
@@ -140,48 +141,52 @@ agrees(const struct la_gufunc *g, enum la_loop loop,
     return 1;
 }
 
-/* The loop for the dtypes of the tokens: their common dtype; float64 for integers, as
- * NumPy has it for integers and a Python float.  -1 where there is none. */
+/* Python's own numbers are as weak as NumPy has them: they go with all the rest. */
+static int
+is_python_number(PyArray_DTypeMeta *dtype)
+{
+    return dtype == &PyArray_PyFloatDType || dtype == &PyArray_PyLongDType;
+}
+
+/* Whether a dtype casts to one of NumPy's types without loss. */
+static int
+casts_to(PyArray_DTypeMeta *dtype, int type)
+{
+    PyArray_Descr *from = PyArray_GetDefaultDescr(dtype);
+    PyArray_Descr *to = from != NULL ? PyArray_DescrFromType(type) : NULL;
+    const int casts = to != NULL && PyArray_CanCastTypeTo(from, to, NPY_SAFE_CASTING);
+    PyErr_Clear();
+    Py_XDECREF((PyObject *)from);
+    Py_XDECREF((PyObject *)to);
+    return casts;
+}
+
+/* The first loop that the dtypes of all tokens cast to; float64 where all are integers,
+ * as NumPy has it for integers and a Python float.  -1 where there is none. */
 static int
 choose_loop(const struct la_gufunc *g, PyArray_DTypeMeta *const *dtypes)
 {
     static const enum la_loop order[] = {LA_LOOP_HALF, LA_LOOP_BFLOAT, LA_LOOP_SINGLE,
                                          LA_LOOP_DOUBLE};
-    PyArray_DTypeMeta *tokens[LA_MAX_OPERANDS];
-    int count = 0;
+    int integers = 1;
     for (int i = 0; i < g->form->nin; i++) {
-        if (la_is_tokens(g->form->slots[i].id) && dtypes[i] != NULL) {
-            tokens[count++] = dtypes[i];
+        if (la_is_tokens(g->form->slots[i].id)) {
+            integers = integers && (is_python_number(dtypes[i]) ||
+                                    casts_to(dtypes[i], NPY_LONGLONG) ||
+                                    casts_to(dtypes[i], NPY_ULONGLONG));
         }
     }
-    PyArray_DTypeMeta *common = PyArray_PromoteDTypeSequence(count, tokens);
-    if (common == NULL) {
-        PyErr_Clear();
-        return -1;
-    }
-    int found = -1;
-    for (int i = 0; found < 0 && i < LA_NLOOPS; i++) {
-        if ((order[i] != LA_LOOP_BFLOAT || bfloat16 != NPY_NOTYPE) &&
-            common == dtype_of(la_loop_type(g, order[i], 0))) {
-            found = (int)order[i];
+    for (int k = integers ? LA_NLOOPS - 1 : 0; k < LA_NLOOPS; k++) {
+        int all = order[k] != LA_LOOP_BFLOAT || bfloat16 != NPY_NOTYPE;
+        for (int i = 0; all && i < g->form->nin; i++) {
+            all = !la_is_tokens(g->form->slots[i].id) || is_python_number(dtypes[i]) ||
+                  casts_to(dtypes[i], la_loop_type(g, order[k], i));
+        }
+        if (all) {
+            return (int)order[k];
         }
     }
-    Py_DECREF((PyObject *)common);
-    if (common == &PyArray_PyFloatDType || common == &PyArray_PyLongDType) {
-        return LA_LOOP_DOUBLE;
-    }
-    if (found < 0) {
-        /* Integers and bool cast to float64, longer floats and all else do not. */
-        static const int integers[] = {
-            NPY_BOOL, NPY_BYTE, NPY_UBYTE, NPY_SHORT,    NPY_USHORT,   NPY_INT,
-            NPY_UINT, NPY_LONG, NPY_ULONG, NPY_LONGLONG, NPY_ULONGLONG};
-        for (size_t i = 0; i < sizeof(integers) / sizeof(integers[0]); i++) {
-            if (common == dtype_of(integers[i])) {
-                return LA_LOOP_DOUBLE;
-            }
-        }
-    }
-    return found;
+    return -1;
 }
 
 static int

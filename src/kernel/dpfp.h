@@ -148,9 +148,8 @@ rectify(const struct dpfp_room *r, const struct la_array *x, ptrdiff_t row)
 {
     const ptrdiff_t d = r->width / 2;
     T *half = r->r + r->nu;
-    load_rows(r->x, round_up(d, VL),
-              &(struct la_array){x->data + row * x->rs, 0, x->cs, LA_NATIVE},
-              rows_from(0, 1), d, phi_identity);
+    load_row(r->x, round_up(d, VL), x->data + row * x->rs, x->cs, d, phi_identity,
+             x->type);
     for (int side = 0; side < 2; side++, half += d) {
         for (ptrdiff_t j = 0; j < d; j += VL) {
             const vec y = vload(&r->x[j]);
@@ -210,9 +209,8 @@ run_dpfp_backward(const struct la_head *h)
     for (ptrdiff_t row = 0; row < h->n; row++) {
         rectify(&r, &h->x, row);
         const struct la_array *g = &h->x1;
-        for (ptrdiff_t j = 0; j < h->f; j++) {
-            memcpy(&r.y[j], g->data + row * g->rs + j * g->cs, sizeof(T));
-        }
+        load_row(r.y, round_up(h->f, VL), g->data + row * g->rs, g->cs, h->f,
+                 phi_identity, g->type);
         unrectify(&r);
         for (ptrdiff_t j = 0; j < d; j++) {
             r.x[j] = r.x[j] > 0 ? r.dr[j] : r.x[j] < 0 ? -r.dr[d + j] : 0;

@@ -12,21 +12,21 @@ INLINE vec
 get(const struct la_array *x, ptrdiff_t first, ptrdiff_t count)
 {
     const char *p = x->data + first * x->rs;
-    if (x->rs == (ptrdiff_t)sizeof(T) && count >= VL) {
-        return vload_any(p);
+    if (x->rs == size_of(x->type) && count >= VL) {
+        return vread(p, x->type);
     }
-    return vread_part(p, x->rs, count < VL ? count : VL, LA_NATIVE);
+    return vread_part(p, x->rs, count < VL ? count : VL, x->type);
 }
 
 INLINE void
 put(const struct la_array *x, ptrdiff_t first, ptrdiff_t count, vec y)
 {
     char *p = x->data + first * x->rs;
-    if (x->rs == (ptrdiff_t)sizeof(T) && count >= VL) {
-        *(vec_any *)p = (vec_any)y;
+    if (x->rs == size_of(x->type) && count >= VL) {
+        vwrite(p, y, x->type);
         return;
     }
-    vwrite_part(p, x->rs, count < VL ? count : VL, y, LA_NATIVE);
+    vwrite_part(p, x->rs, count < VL ? count : VL, y, x->type);
 }
 
 /* y = f(x) for the task's numbers, nin operands to nout. */
