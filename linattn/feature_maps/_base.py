@@ -166,12 +166,12 @@ class SumNormalized(FeatureMap):
 
     def __call__(self, x: Any) -> np.ndarray:
         y = _matrix(self.feature_map(x))
-        return tasks["share"](y, y.dtype.type(self.eps)).reshape(self._shape(x, y))
+        return tasks["sum_normalize"](y, y.dtype.type(self.eps)).reshape(self._shape(x, y))
 
     def backward(self, x: Any, grad: Any) -> Any:
         y = self.feature_map(x)
         grad = self.feature_map._gradient(self.feature_map._input(x), grad)
-        inner = tasks["share_backward"](_matrix(y), _matrix(grad), y.dtype.type(self.eps))
+        inner = tasks["sum_normalize_backward"](_matrix(y), _matrix(grad), y.dtype.type(self.eps))
         return self.feature_map.backward(x, inner.reshape(y.shape))
 
     def input_gradient(self, x: Any, grad: Any) -> np.ndarray:

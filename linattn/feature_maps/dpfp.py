@@ -65,14 +65,14 @@ class DPFP(FeatureMap):
         x = self._input(x)
         y = self._products(x)
         if self.normalize:
-            y = tasks["share"](y, y.dtype.type(self.eps))
+            y = tasks["sum_normalize"](y, y.dtype.type(self.eps))
         return y.reshape(*x.shape[:-1], y.shape[-1])
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
         x = self._input(x)
         grad = _matrix(self._gradient(x, grad))
         if self.normalize:
-            grad = tasks["share_backward"](self._products(x), grad, x.dtype.type(self.eps))
+            grad = tasks["sum_normalize_backward"](self._products(x), grad, x.dtype.type(self.eps))
         return tasks["dpfp_backward"](_matrix(x), grad).reshape(x.shape)
 
     def features(self, d: int) -> int:

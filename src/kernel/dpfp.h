@@ -1,7 +1,7 @@
 /* dpfp.h: row maps with a few operations a feature.
  *
- *   share: y / (sum y + eps), 0 where that is 0 / 0
- *   dpfp:  r = relu([x, -x]),  y = (r[j] r[(j - i) mod 2d], i = 1..nu), f = 2 d nu
+ *   sum_normalize: y / (sum y + eps), 0 where that is 0 / 0
+ *   dpfp: r = relu([x, -x]),  y = (r[j] r[(j - i) mod 2d], i = 1..nu), f = 2 d nu
  *                                                       Schlag et al. 2021, eq. 37-38
  * Scratch: a few blocks of rows, a few rows for dpfp. */
 #ifndef LA_DPFP_H
@@ -32,16 +32,16 @@ task_span(const struct la_task *t, ptrdiff_t i)
     return span(first, LA_BLOCK, first + LA_BLOCK, t->first + t->rows, NULL);
 }
 
-struct share_room {
+struct sum_normalize_scratch {
     ptrdiff_t ld;
     T *y, *g, *ones, *sum, *dot;
     size_t bytes;
 };
 
-static struct share_room
-cut_share(const struct la_task *t)
+static struct sum_normalize_scratch
+cut_sum_normalize(const struct la_task *t)
 {
-    struct share_room r = {.ld = row_step(t->dim[1])};
+    struct sum_normalize_scratch r = {.ld = row_step(t->dim[1])};
     struct arena arena = {t->scratch, 0};
     r.y = take(&arena, LA_BLOCK, r.ld);
     r.g = take(&arena, LA_BLOCK, r.ld);
@@ -53,16 +53,16 @@ cut_share(const struct la_task *t)
 }
 
 static size_t
-share_room(const struct la_task *t)
+sum_normalize_scratch(const struct la_task *t)
 {
     struct la_task dry = *t;
     dry.scratch = NULL;
-    return cut_share(&dry).bytes;
+    return cut_sum_normalize(&dry).bytes;
 }
 
 /* sum_i = 1 / (sum of row i of y + eps) */
 static void
-shares(const struct share_room *r, ptrdiff_t rows, T eps)
+inverse_sums(const struct sum_normalize_scratch *r, ptrdiff_t rows, T eps)
 {
     for (ptrdiff_t j = 0; j < r->ld; j++) {
         r->ones[j] = 1;
@@ -75,13 +75,13 @@ shares(const struct share_room *r, ptrdiff_t rows, T eps)
 }
 
 static int
-task_share(const struct la_task *t)
+task_sum_normalize(const struct la_task *t)
 {
-    const struct share_room r = cut_share(t);
+    const struct sum_normalize_scratch r = cut_sum_normalize(t);
     for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
         const struct span some = task_span(t, i);
         load_plain(r.y, r.ld, &t->x[0], some, t->dim[1]);
-        shares(&r, some.rows, number_of(&t->x[1]));
+        inverse_sums(&r, some.rows, number_of(&t->x[1]));
         store_rows(&t->x[2], some, t->dim[1], r.y, r.ld, r.sum);
     }
     return 0;
@@ -89,14 +89,14 @@ task_share(const struct la_task *t)
 
 /* dy = (g - g.(y / sum)) / sum */
 static int
-task_share_backward(const struct la_task *t)
+task_sum_normalize_backward(const struct la_task *t)
 {
-    const struct share_room r = cut_share(t);
+    const struct sum_normalize_scratch r = cut_sum_normalize(t);
     for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
         const struct span some = task_span(t, i);
         load_plain(r.y, r.ld, &t->x[0], some, t->dim[1]);
         load_plain(r.g, r.ld, &t->x[1], some, t->dim[1]);
-        shares(&r, some.rows, number_of(&t->x[2]));
+        inverse_sums(&r, some.rows, number_of(&t->x[2]));
         row_dots(r.dot, r.g, r.ld, r.y, r.ld, some.rows, r.ld);
         for (ptrdiff_t l = 0; l < some.rows; l++) {
             const vec mean = vset1(r.dot[l] * r.sum[l]);
@@ -109,19 +109,18 @@ task_share_backward(const struct la_task *t)
     return 0;
 }
 
-/* Rows of 2d numbers, with nu more on a side where indices wrap, and a vector's room.
- */
-struct dpfp_room {
+/* Rows of 2d numbers, nu more on a side where indices wrap, and a vector more. */
+struct dpfp_scratch {
     ptrdiff_t width, nu;
     T *x, *r, *y, *product, *dr;
     size_t bytes;
 };
 
-static struct dpfp_room
+static struct dpfp_scratch
 cut_dpfp(const struct la_task *t)
 {
     const ptrdiff_t width = 2 * t->dim[1];
-    struct dpfp_room r = {.width = width, .nu = width ? t->dim[2] / width : 0};
+    struct dpfp_scratch r = {.width = width, .nu = width ? t->dim[2] / width : 0};
     struct arena arena = {t->scratch, 0};
     r.x = take(&arena, 1, width + VL);
     r.r = take(&arena, 1, width + r.nu + VL);
@@ -133,7 +132,7 @@ cut_dpfp(const struct la_task *t)
 }
 
 static size_t
-dpfp_room(const struct la_task *t)
+dpfp_scratch(const struct la_task *t)
 {
     struct la_task dry = *t;
     dry.scratch = NULL;
@@ -142,7 +141,7 @@ dpfp_room(const struct la_task *t)
 
 /* r[nu + j] = relu([x, -x])[j], and r[0..nu) the same continued to the left. */
 static void
-rectify(const struct dpfp_room *r, const struct la_array *x, ptrdiff_t row)
+rectify(const struct dpfp_scratch *r, const struct la_array *x, ptrdiff_t row)
 {
     const ptrdiff_t d = r->width / 2;
     T *half = r->r + r->nu;
@@ -163,7 +162,7 @@ rectify(const struct dpfp_room *r, const struct la_array *x, ptrdiff_t row)
 static int
 task_dpfp(const struct la_task *t)
 {
-    const struct dpfp_room r = cut_dpfp(t);
+    const struct dpfp_scratch r = cut_dpfp(t);
     for (ptrdiff_t row = t->first; row < t->first + t->rows; row++) {
         rectify(&r, &t->x[0], row);
         const char *here = (const char *)(r.r + r.nu);
@@ -182,7 +181,7 @@ task_dpfp(const struct la_task *t)
 
 /* dr[j] = sum_i g_i[j] r[j - i] + (g_i r)[j + i] */
 static void
-unrectify(const struct dpfp_room *r)
+unrectify(const struct dpfp_scratch *r)
 {
     const T *here = r->r + r->nu;
     memset(r->dr, 0, (size_t)r->width * sizeof(T));
@@ -203,7 +202,7 @@ unrectify(const struct dpfp_room *r)
 static int
 task_dpfp_backward(const struct la_task *t)
 {
-    const struct dpfp_room r = cut_dpfp(t);
+    const struct dpfp_scratch r = cut_dpfp(t);
     const ptrdiff_t d = r.width / 2;
     for (ptrdiff_t row = t->first; row < t->first + t->rows; row++) {
         rectify(&r, &t->x[0], row);

@@ -81,7 +81,7 @@ LA_ELEMENTWISE(softplus_gate_backward, 3, 2, const vec open = x[2] * vsigmoid(x[
                y[1] = phi_softplus(x[0]) * open * vsigmoid(-x[1]);)
 
 static size_t
-no_room(const struct la_task *t)
+no_scratch(const struct la_task *t)
 {
     (void)t;
     return 0;

@@ -29,7 +29,7 @@ const struct la_table LA_TABLE_NAME(LA_ISA, LA_DTYPE) = {
         },
     .tasks =
         {
-#define LA_TASK(name, room, ...) {task_##name, room},
+#define LA_TASK(name, scratch, ...) {task_##name, scratch},
 #include "tasks.def"
         },
 };

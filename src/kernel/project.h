@@ -1,8 +1,10 @@
 /* project.h: random features, y = f(u) with u = t x omega.
  *
  *   log_features       u - t^2 |x|^2 / 2
- *   positive_features  exp(u - t^2 |x|^2 / 2) / sqrt m   Choromanski et al. 2021, eq.
- * 5-6 fourier_features   sin u / sqrt m, cos u / sqrt m    Peng et al. 2021, eq. 3-4
+ *   positive_features  exp(u - t^2 |x|^2 / 2) / sqrt m
+ *                                               Choromanski et al. 2021, eq. 5-6
+ *   fourier_features   sin u / sqrt m, cos u / sqrt m
+ *                                               Peng et al. 2021, eq. 3-4
  *   NAME_features      phi_NAME(u) / sqrt m
  *
  * x (n,d), omega (d,m), y (n,m).  2 n d m flops, and f on a block that is still in
@@ -13,17 +15,17 @@
 #include "dpfp.h"
 #include "functions.h"
 
-struct project_room {
+struct project_scratch {
     ptrdiff_t ldd, ldm, width; /* columns of u that are written, at most ldm */
     T *x, *u, *h, *omega, *second;
     size_t bytes;
 };
 
-static struct project_room
+static struct project_scratch
 cut_project(const struct la_task *t)
 {
     const ptrdiff_t d = t->dim[1], m = t->dim[2];
-    struct project_room r = {
+    struct project_scratch r = {
         .ldd = row_step(d), .ldm = row_step(m), .width = round_up(m, VL)};
     struct arena arena = {t->scratch, 0};
     r.x = take(&arena, LA_BLOCK, r.ldd);
@@ -36,16 +38,16 @@ cut_project(const struct la_task *t)
 }
 
 static size_t
-project_room(const struct la_task *t)
+project_scratch(const struct la_task *t)
 {
     struct la_task dry = *t;
     dry.scratch = NULL;
     return cut_project(&dry).bytes;
 }
 
-/* Rows of x, u = t x omega and, where there is room for it, h = t^2 |x|^2 / 2. */
+/* Rows of x, u = t x omega and, where it is wanted, h = t^2 |x|^2 / 2. */
 static void
-project_rows(const struct project_room *r, const struct la_array *x, ptrdiff_t first,
+project_rows(const struct project_scratch *r, const struct la_array *x, ptrdiff_t first,
              ptrdiff_t rows, ptrdiff_t d, T t, struct la_fetch *ahead)
 {
     const struct scan c = {
@@ -74,7 +76,7 @@ project_rows(const struct project_room *r, const struct la_array *x, ptrdiff_t f
 INLINE int
 project(const struct la_task *t, const int nout, void (*f)(vec *y, vec u, vec h, vec c))
 {
-    const struct project_room r = cut_project(t);
+    const struct project_scratch r = cut_project(t);
     const ptrdiff_t d = t->dim[1], m = t->dim[2];
     const T root = number_of(&t->x[2]);
     const vec c = vset1((T)(1 / sqrt((double)m)));

@@ -20,8 +20,8 @@
 #define STEP_HIGH ((T)66.53125) /* times a small integer exact */
 #define STEP_LOW ((T)0.01087933375474970405)
 
-struct running_room {
-    struct project_room keys;
+struct running_scratch {
+    struct project_scratch keys;
     T *u, *most, *c;             /* of queries */
     T *top, *high, *low, *limit; /* by feature: M, K in two parts, how far M may go */
     T *next;                     /* M with one key more */
@@ -30,12 +30,12 @@ struct running_room {
 };
 
 /* The task's dimensions are n, d, s, f. */
-static struct running_room
+static struct running_scratch
 cut_running(const struct la_task *t)
 {
     struct la_task keys = *t;
     keys.dim[2] = t->dim[3];
-    struct running_room r = {.keys = cut_project(&keys)};
+    struct running_scratch r = {.keys = cut_project(&keys)};
     struct arena arena = {t->scratch, r.keys.bytes};
     r.u = take(&arena, LA_BLOCK, r.keys.ldm);
     r.most = take(&arena, LA_BLOCK, VL);
@@ -50,7 +50,7 @@ cut_running(const struct la_task *t)
 }
 
 static size_t
-running_room(const struct la_task *t)
+running_scratch(const struct la_task *t)
 {
     struct la_task dry = *t;
     dry.scratch = NULL;
@@ -59,7 +59,7 @@ running_room(const struct la_task *t)
 
 /* K and the limit from M; a feature without keys counts as M = 0. */
 static void
-set_steps(const struct running_room *r)
+set_steps(const struct running_scratch *r)
 {
     const vec magic = vset1(ROUND_MAGIC), per_step = vset1(1 / (STEP_HIGH + STEP_LOW));
     for (ptrdiff_t j = 0; j < r->keys.width; j += VL) {
@@ -76,7 +76,7 @@ set_steps(const struct running_room *r)
 /* Key i's exponents, u becoming u - h, and M with them in r->next; whether one passed
  * its feature's limit. */
 INLINE int
-exponents(const struct running_room *r, ptrdiff_t i)
+exponents(const struct running_scratch *r, ptrdiff_t i)
 {
     T *u = r->keys.u + i * r->keys.ldm;
     const vec h = vset1(r->keys.h[i]);
@@ -92,7 +92,7 @@ exponents(const struct running_room *r, ptrdiff_t i)
 
 /* In each lane, the largest u + M of a query; f of them count. */
 INLINE vec
-largest(const struct running_room *r, const T *u, ptrdiff_t f)
+largest(const struct running_scratch *r, const T *u, ptrdiff_t f)
 {
     const ivec lane = viota();
     vec most = vset1(-(T)INFINITY);
@@ -125,7 +125,7 @@ largest_lanes(T *c, const T *most, ptrdiff_t rows)
 
 /* x_ij = exp((x_ij + sign K_j) - c_i) for some rows; c NULL: 0. */
 INLINE void
-exponentials(const struct running_room *r, T *x, ptrdiff_t rows, T sign, const T *c)
+exponentials(const struct running_scratch *r, T *x, ptrdiff_t rows, T sign, const T *c)
 {
     const vec side = vset1(sign);
     for (ptrdiff_t i = 0; i < rows; i++) {
@@ -142,8 +142,8 @@ exponentials(const struct running_room *r, T *x, ptrdiff_t rows, T sign, const T
 /* Takes keys and queries into M one by one, from row `first`, and leaves the lanes of c
  * in r->most; how many rows went before one changed a K. */
 static ptrdiff_t
-running_tops(struct running_room *r, ptrdiff_t first, ptrdiff_t queries, ptrdiff_t rows,
-             ptrdiff_t f)
+running_tops(struct running_scratch *r, ptrdiff_t first, ptrdiff_t queries,
+             ptrdiff_t rows, ptrdiff_t f)
 {
     ptrdiff_t i = 0;
     for (; i < queries || i < rows; i++) {
@@ -168,12 +168,12 @@ running_tops(struct running_room *r, ptrdiff_t first, ptrdiff_t queries, ptrdiff
 
 /* One block of rows from `first`; how many of them were done. */
 static ptrdiff_t
-running_block(const struct la_task *t, struct running_room *r, ptrdiff_t first,
+running_block(const struct la_task *t, struct running_scratch *r, ptrdiff_t first,
               ptrdiff_t queries, ptrdiff_t rows, ptrdiff_t keys)
 {
     const ptrdiff_t d = t->dim[1], f = t->dim[3], ld = r->keys.ldm;
     const T root = number_of(&t->x[3]);
-    struct project_room of_queries = r->keys;
+    struct project_scratch of_queries = r->keys;
     of_queries.u = r->u;
     of_queries.h = NULL; /* cancels in the quotient */
     project_rows(&of_queries, &t->x[0], first, queries, d, root, &r->ahead[0]);
@@ -195,7 +195,7 @@ running_block(const struct la_task *t, struct running_room *r, ptrdiff_t first,
 static int
 task_running_features(const struct la_task *t)
 {
-    struct running_room r = cut_running(t);
+    struct running_scratch r = cut_running(t);
     const ptrdiff_t n = t->dim[0], s = t->dim[2], f = t->dim[3];
     const ptrdiff_t most = n > s ? n : s;
     const T root = number_of(&t->x[3]);

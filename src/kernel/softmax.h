@@ -14,7 +14,7 @@
 
 #define LA_QUERIES 256
 
-struct softmax_room {
+struct softmax_scratch {
     ptrdiff_t ldd, ldm;
     T *q, *o, *top, *sum, *p; /* of queries; sum by lanes */
     T *rows, *keys, *values;  /* a block of keys, transposed, and of values */
@@ -22,11 +22,11 @@ struct softmax_room {
 };
 
 /* The task's dimensions are n, d, s, m; its operands q, k, v, scale, causal. */
-static struct softmax_room
+static struct softmax_scratch
 cut_softmax(const struct la_task *t)
 {
     const ptrdiff_t d = t->dim[1], m = t->dim[3];
-    struct softmax_room r = {.ldd = row_step(d), .ldm = row_step(m)};
+    struct softmax_scratch r = {.ldd = row_step(d), .ldm = row_step(m)};
     struct arena arena = {t->scratch, 0};
     r.q = take(&arena, LA_QUERIES, r.ldd);
     r.o = take(&arena, LA_QUERIES, r.ldm);
@@ -41,7 +41,7 @@ cut_softmax(const struct la_task *t)
 }
 
 static size_t
-softmax_room(const struct la_task *t)
+softmax_scratch(const struct la_task *t)
 {
     struct la_task dry = *t;
     dry.scratch = NULL;
@@ -94,7 +94,7 @@ sum_lanes(vec x)
 
 /* p (MR, LA_BLOCK) = q_i.k_j for one strip of queries. */
 INLINE void
-strip_scores(const struct softmax_room *r, const T *q, ptrdiff_t d)
+strip_scores(const struct softmax_scratch *r, const T *q, ptrdiff_t d)
 {
     for (ptrdiff_t col = 0; col < LA_BLOCK; col += NR * VL) {
         vec acc[MR][NR] = {{{0}}};
@@ -137,7 +137,7 @@ row_weights(T *p, T *top, T *sum, ptrdiff_t end)
 /* o = fade o + p v for a strip and one column tile; `full` values, then where
  * `diagonal` a triangle of MR more. */
 INLINE void
-strip_values(const struct softmax_room *r, T *o, const vec *fade, ptrdiff_t col,
+strip_values(const struct softmax_scratch *r, T *o, const vec *fade, ptrdiff_t col,
              ptrdiff_t full, int diagonal, const int nr)
 {
     const ptrdiff_t lds = nr * VL;
@@ -162,7 +162,7 @@ strip_values(const struct softmax_room *r, T *o, const vec *fade, ptrdiff_t col,
 /* Adds one block of keys to strip i (of the block of queries): `end` keys for its first
  * row, and one more for each further row where causal. */
 INLINE void
-strip(const struct softmax_room *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
+strip(const struct softmax_scratch *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
       ptrdiff_t end, int diagonal)
 {
     vec fade[MR];
@@ -178,7 +178,7 @@ strip(const struct softmax_room *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
 
 /* o, m and l of the queries [first, first + rows), all in scratch. */
 static int
-softmax_rows(const struct la_task *t, const struct softmax_room *r, ptrdiff_t first,
+softmax_rows(const struct la_task *t, const struct softmax_scratch *r, ptrdiff_t first,
              ptrdiff_t rows)
 {
     const ptrdiff_t d = t->dim[1], s = t->dim[2], m = t->dim[3];
@@ -216,7 +216,7 @@ softmax_rows(const struct la_task *t, const struct softmax_room *r, ptrdiff_t fi
 static int
 task_softmax(const struct la_task *t)
 {
-    const struct softmax_room r = cut_softmax(t);
+    const struct softmax_scratch r = cut_softmax(t);
     if (softmax_rows(t, &r, t->first, t->rows)) {
         return 1;
     }

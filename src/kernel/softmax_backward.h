@@ -12,10 +12,10 @@
 
 #include "softmax.h"
 
-struct gradient_room {
-    struct softmax_room forward;
+struct gradient_scratch {
+    struct softmax_scratch forward;
     ptrdiff_t ldp;
-    T *dq, *top, *share, *mean;          /* of all queries: dq, m, 1 / l, D */
+    T *dq, *top, *inverse, *mean;        /* of all queries: dq, m, 1 / l, D */
     T *q, *g, *p, *e, *part;             /* of a block of queries */
     T *k, *v, *kt, *vt, *ks, *dks, *dvs; /* of a block of keys: rows, states */
     T *dk, *dv;                          /* rows that the diagonal gives */
@@ -23,16 +23,16 @@ struct gradient_room {
 };
 
 /* Operands: q, k, v, g, scale, causal, dq, dk, dv. */
-static struct gradient_room
+static struct gradient_scratch
 cut_gradient(const struct la_task *t)
 {
     const ptrdiff_t n = t->dim[0], d = t->dim[1], m = t->dim[3];
-    struct gradient_room r = {.forward = cut_softmax(t), .ldp = row_step(LA_BLOCK)};
+    struct gradient_scratch r = {.forward = cut_softmax(t), .ldp = row_step(LA_BLOCK)};
     const ptrdiff_t ldd = r.forward.ldd, ldm = r.forward.ldm;
     struct arena arena = {t->scratch, r.forward.bytes};
     r.dq = take(&arena, n + LA_BLOCK, ldd);
     r.top = take(&arena, 1, n + LA_QUERIES);
-    r.share = take(&arena, 1, n + LA_QUERIES);
+    r.inverse = take(&arena, 1, n + LA_QUERIES);
     r.mean = take(&arena, 1, n + LA_QUERIES);
     r.q = take(&arena, LA_BLOCK, ldd);
     r.g = take(&arena, LA_QUERIES, ldm);
@@ -53,7 +53,7 @@ cut_gradient(const struct la_task *t)
 }
 
 static size_t
-gradient_room(const struct la_task *t)
+gradient_scratch(const struct la_task *t)
 {
     struct la_task dry = *t;
     dry.scratch = NULL;
@@ -62,7 +62,7 @@ gradient_room(const struct la_task *t)
 
 /* m_i, 1 / l_i and D_i of all queries. */
 static int
-softmax_again(const struct la_task *t, const struct gradient_room *r)
+softmax_again(const struct la_task *t, const struct gradient_scratch *r)
 {
     struct la_task forward = *t;
     forward.x[3] = t->x[4]; /* scale */
@@ -77,9 +77,9 @@ softmax_again(const struct la_task *t, const struct gradient_room *r)
                  r->forward.ldm);
         for (ptrdiff_t l = 0; l < rows; l++) {
             const T sum = sum_lanes(vload(&r->forward.sum[l * VL]));
-            r->share[i + l] = sum == 0 ? 0 : 1 / sum;
+            r->inverse[i + l] = sum == 0 ? 0 : 1 / sum;
             r->top[i + l] = r->forward.top[l];
-            r->mean[i + l] *= r->share[i + l];
+            r->mean[i + l] *= r->inverse[i + l];
         }
     }
     return 0;
@@ -88,17 +88,17 @@ softmax_again(const struct la_task *t, const struct gradient_room *r)
 /* p and e from the products q.k and g.v for queries [i, i + rows); 0 from key `end` on,
  * where on the diagonal each further row has a further key. */
 static void
-weigh(const struct gradient_room *r, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t end,
+weigh(const struct gradient_scratch *r, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t end,
       int diagonal, T scale)
 {
     for (ptrdiff_t l = 0; l < round_up(rows, MR); l++) {
-        const vec top = vset1(r->top[i + l]), share = vset1(r->share[i + l]);
+        const vec top = vset1(r->top[i + l]), inverse = vset1(r->inverse[i + l]);
         const vec mean = vset1(r->mean[i + l]), factor = vset1(scale);
         const ptrdiff_t keys = l >= rows ? 0 : diagonal ? l + 1 : end;
         for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
             T *p = &r->p[l * r->ldp + j], *e = &r->e[l * r->ldp + j];
             const ivec there = viota() < (ivec)((ivec){0} + (INT)(keys - j));
-            const vec weight = vexp(vload(p) * factor - top) * share;
+            const vec weight = vexp(vload(p) * factor - top) * inverse;
             const vec slope = weight * (vload(e) - mean) * factor;
             vstore(p, vkeep(there, weight));
             vstore(e, vkeep(there, slope));
@@ -125,7 +125,7 @@ add_triangle(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld,
 
 /* One block of queries with one block of keys. */
 static void
-block_gradient(const struct la_task *t, const struct gradient_room *r, ptrdiff_t i,
+block_gradient(const struct la_task *t, const struct gradient_scratch *r, ptrdiff_t i,
                ptrdiff_t keys, int diagonal)
 {
     const ptrdiff_t d = t->dim[1], m = t->dim[3], ldd = r->forward.ldd,
@@ -210,7 +210,7 @@ store_block(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows, ptrdiff_t
 static int
 task_softmax_backward(const struct la_task *t)
 {
-    const struct gradient_room r = cut_gradient(t);
+    const struct gradient_scratch r = cut_gradient(t);
     const ptrdiff_t n = t->dim[0], d = t->dim[1], s = t->dim[2], m = t->dim[3];
     const ptrdiff_t ldd = r.forward.ldd, ldm = r.forward.ldm;
     const int causal = number_of(&t->x[5]) != 0;
