@@ -6,7 +6,11 @@
  * in Dao et al. 2022, algorithm 1.  q (n,d), k (s,d), v (s,m) -> o (n,m). 2 n s (d + m)
  * flops, half of it causal.  Scratch: blocks of LA_QUERIES rows of q and o and of
  * LA_BLOCK keys; nothing of size n s.  Scores of later keys are replaced, not
- * multiplied by zero, and their values skipped: nothing of row j > i reaches row i. */
+ * multiplied by zero, and their values skipped: nothing of row j > i reaches row i.
+ *
+ * A score too large for its dtype counts as the largest number, or its negative, so
+ * that differences of scores stay what they are to exp: 0 between two such, else
+ * infinite. */
 #ifndef LA_SOFTMAX_H
 #define LA_SOFTMAX_H
 
@@ -14,10 +18,18 @@
 
 #define LA_QUERIES 256
 
+/* Products of numbers within FAR_INPUT sum to a finite score.  Numbers beyond it come
+ * within by FAR_DOWN; FAR_UP is its inverse. */
+#define FAR_INPUT ((T)(MANTISSA_BITS == 52 ? 0x1p480 : 0x1p48))
+#define FAR_DOWN ((T)(MANTISSA_BITS == 52 ? 0x1p-544 : 0x1p-80))
+#define FAR_UP ((T)(MANTISSA_BITS == 52 ? 0x1p544 : 0x1p80))
+
 struct softmax_scratch {
     ptrdiff_t ldd, ldm;
     T *q, *o, *top, *sum, *p; /* of queries; sum by lanes */
     T *rows, *keys, *values;  /* a block of keys, transposed, and of values */
+    T *far_q, *far_keys,
+        *far_p; /* of a strip of queries and a block of keys, smaller */
     size_t bytes;
 };
 
@@ -36,6 +48,9 @@ cut_softmax(const struct la_task *t)
     r.rows = take_state(&arena, LA_BLOCK, d);
     r.keys = take_state(&arena, d, LA_BLOCK);
     r.values = take_state(&arena, LA_BLOCK, m);
+    r.far_q = take(&arena, MR, r.ldd);
+    r.far_keys = take_state(&arena, d, LA_BLOCK);
+    r.far_p = take(&arena, MR, LA_BLOCK);
     r.bytes = arena.used;
     return r;
 }
@@ -94,16 +109,79 @@ sum_lanes(vec x)
 
 /* p (MR, LA_BLOCK) = q_i.k_j for one strip of queries. */
 INLINE void
-strip_scores(const struct softmax_scratch *r, const T *q, ptrdiff_t d)
+products(T *p, const T *q, ptrdiff_t ldd, const T *keys, ptrdiff_t d)
 {
     for (ptrdiff_t col = 0; col < LA_BLOCK; col += NR * VL) {
         vec acc[MR][NR] = {{{0}}};
-        tile(acc, MR, NR, q, r->ldd, 1, r->keys + col * round_up(d, MR), NR * VL, d);
+        tile(acc, MR, NR, q, ldd, 1, keys + col * round_up(d, MR), NR * VL, d);
         LA_EACH(i, MR) {
             LA_EACH(j, NR) {
-                vstore(&r->p[i * LA_BLOCK + col + j * VL], acc[i][j]);
+                vstore(&p[i * LA_BLOCK + col + j * VL], acc[i][j]);
             }
         }
+    }
+}
+
+/* x within the finite numbers; a NaN stays. */
+INLINE vec
+vfinite(vec x)
+{
+    return vmin(vset1(LARGEST), vmax(vset1(-LARGEST), x));
+}
+
+/* Whether any of `count` numbers, a multiple of VL, is beyond FAR_INPUT, or NaN. */
+static int
+any_far(const T *x, ptrdiff_t count)
+{
+    ivec near = ~(ivec){0};
+    for (ptrdiff_t i = 0; i < count; i += VL) {
+        const vec y = vload(&x[i]);
+        near &= (y < vset1(FAR_INPUT)) & (y > vset1(-FAR_INPUT));
+    }
+    return vany(~near);
+}
+
+/* y = x FAR_DOWN, `count` numbers, a multiple of VL. */
+static void
+scale_down(T *y, const T *x, ptrdiff_t count)
+{
+    for (ptrdiff_t i = 0; i < count; i += VL) {
+        vstore(&y[i], vload(&x[i]) * vset1(FAR_DOWN));
+    }
+}
+
+/* The block of keys in r->rows, transposed; whether one of their numbers is beyond
+ * FAR_INPUT. */
+static int
+turn_keys(const struct softmax_scratch *r, ptrdiff_t d)
+{
+    transpose_state(r->keys, r->rows, LA_BLOCK, d);
+    return any_far(r->keys, round_up(d, MR) * LA_BLOCK);
+}
+
+/* Scores that overflowed, or were a difference of two that did, from smaller numbers:
+ * what these lose in underflow is nothing beside a term that overflows. */
+static __attribute__((noinline, cold)) void
+far_scores(const struct softmax_scratch *r, T *p, const T *q, ptrdiff_t d)
+{
+    scale_down(r->far_q, q, MR * r->ldd);
+    scale_down(r->far_keys, r->keys, round_up(d, MR) * LA_BLOCK);
+    products(r->far_p, r->far_q, r->ldd, r->far_keys, d);
+    for (ptrdiff_t i = 0; i < MR * LA_BLOCK; i += VL) {
+        const vec x = vload(&p[i]), y = vload(&r->far_p[i]);
+        const vec far = vfinite(y * vset1(FAR_UP) * vset1(FAR_UP));
+        vstore(&p[i], vselect(x - x == (vec){0}, x, far));
+    }
+}
+
+/* p (MR, LA_BLOCK), the scores of one strip of queries, scale q, with the block of
+ * keys. far: whether a number of either is beyond FAR_INPUT. */
+INLINE void
+strip_scores(const struct softmax_scratch *r, T *p, const T *q, ptrdiff_t d, int far)
+{
+    products(p, q, r->ldd, r->keys, d);
+    if (far) {
+        far_scores(r, p, q, d);
     }
 }
 
@@ -163,17 +241,31 @@ strip_values(const struct softmax_scratch *r, T *o, const vec *fade, ptrdiff_t c
  * row, and one more for each further row where causal. */
 INLINE void
 strip(const struct softmax_scratch *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
-      ptrdiff_t end, int diagonal)
+      ptrdiff_t end, int diagonal, int far)
 {
     vec fade[MR];
     T *o = r->o + i * r->ldm;
-    strip_scores(r, r->q + i * r->ldd, d);
+    strip_scores(r, r->p, r->q + i * r->ldd, d, far);
     LA_EACH(row, MR) {
         fade[row] = row_weights(r->p + row * LA_BLOCK, &r->top[i + row],
                                 &r->sum[(i + row) * VL], diagonal ? end + row : end);
     }
     const ptrdiff_t full = diagonal ? end - 1 : end;
     LA_BY_TILES(round_up(m, VL), strip_values(r, o, fade, col, full, diagonal, nr));
+}
+
+/* q = scale times some rows of an operand; whether one of their numbers is beyond
+ * FAR_INPUT. */
+static int
+load_queries(T *q, ptrdiff_t ldd, const struct la_array *x, struct span rows,
+             ptrdiff_t d, T scale)
+{
+    const ptrdiff_t count = round_up(rows.rows, MR) * ldd;
+    load_plain(q, ldd, x, rows, d);
+    for (ptrdiff_t i = 0; i < count; i += VL) {
+        *at(&q[i]) = vfinite(vload(&q[i]) * vset1(scale));
+    }
+    return any_far(q, count);
 }
 
 /* o, m and l of the queries [first, first + rows), all in scratch. */
@@ -183,12 +275,9 @@ softmax_rows(const struct la_task *t, const struct softmax_scratch *r, ptrdiff_t
 {
     const ptrdiff_t d = t->dim[1], s = t->dim[2], m = t->dim[3];
     const int causal = number_of(&t->x[4]) != 0;
-    const vec scale = vset1(number_of(&t->x[3]));
     const ptrdiff_t end = causal && first + rows < s ? first + rows : s;
-    load_plain(r->q, r->ldd, &t->x[0], rows_from(first, rows), d);
-    for (ptrdiff_t i = 0; i < rows * r->ldd; i += VL) {
-        *at(&r->q[i]) *= scale;
-    }
+    const int far_queries = load_queries(r->q, r->ldd, &t->x[0], rows_from(first, rows),
+                                         d, number_of(&t->x[3]));
     clear(r->o, LA_QUERIES * r->ldm);
     clear(r->sum, LA_QUERIES * VL);
     for (ptrdiff_t i = 0; i < LA_QUERIES; i++) {
@@ -201,13 +290,13 @@ softmax_rows(const struct la_task *t, const struct softmax_scratch *r, ptrdiff_t
             return 1;
         }
         load_block(r->rows, &k, keys, d);
-        transpose_state(r->keys, r->rows, LA_BLOCK, d);
+        const int far = turn_keys(r, d) || far_queries;
         load_block(r->values, &v, keys, m);
         ptrdiff_t i = causal && j > first ? j - first : 0;
         for (; i < rows; i += MR) {
             const ptrdiff_t seen = first + i + 1 - j;
             const int diagonal = causal && seen <= LA_BLOCK;
-            strip(r, i, d, m, diagonal ? seen : keys, diagonal);
+            strip(r, i, d, m, diagonal ? seen : keys, diagonal, far);
         }
     }
     return 0;

@@ -1,12 +1,13 @@
 /* softmax_backward.h: gradients of softmax.h, with g the cotangent of o:
  *
- *   D_i = g_i.o_i,  e_ij = scale p_ij (g_i.v_j - D_i)
- *   dv_j = sum_i p_ij g_i,  dk_j = sum_i e_ij q_i,  dq_i = sum_j e_ij k_j
+ *   D_i = g_i.o_i,  e_ij = p_ij (g_i.v_j - D_i),  dv_j = sum_i p_ij g_i,
+ *   dk_j = sum_i e_ij (scale q_i),  dq_i = scale sum_j e_ij k_j
  *                                                       Dao et al. 2022, algorithm 4
  * The forward pass is repeated for m_i, l_i and D_i, then blocks of keys take all
- * blocks of queries.  5 n s d + 2 n s m flops and the forward's.  Scratch: dq, three
- * numbers a query, and blocks of LA_BLOCK rows.  Where causal, blocks on the diagonal
- * go row by row, so that a NaN of a later key or an earlier cotangent meets no zero. */
+ * blocks of queries, with the same scores to the bit: p_ij may never exceed 1.  5 n s d
+ * + 2 n s m flops and the forward's.  Scratch: dq, three numbers a query, and blocks of
+ * LA_BLOCK rows.  Where causal, blocks on the diagonal go row by row, so that a NaN of
+ * a later key or an earlier cotangent meets no zero. */
 #ifndef LA_SOFTMAX_BACKWARD_H
 #define LA_SOFTMAX_BACKWARD_H
 
@@ -14,11 +15,10 @@
 
 struct gradient_scratch {
     struct softmax_scratch forward;
-    ptrdiff_t ldp;
-    T *dq, *top, *inverse, *mean;        /* of all queries: dq, m, 1 / l, D */
-    T *q, *g, *p, *e, *part;             /* of a block of queries */
-    T *k, *v, *kt, *vt, *ks, *dks, *dvs; /* of a block of keys: rows, states */
-    T *dk, *dv;                          /* rows that the diagonal gives */
+    T *dq, *top, *inverse, *mean; /* of all queries: dq, m, 1 / l, D */
+    T *q, *g, *p, *e, *part;      /* of a block of queries, q by the scale */
+    T *k, *v, *vt, *dks, *dvs;    /* of a block of keys: rows, states */
+    T *dk, *dv;                   /* rows that the diagonal gives */
     size_t bytes;
 };
 
@@ -27,7 +27,7 @@ static struct gradient_scratch
 cut_gradient(const struct la_task *t)
 {
     const ptrdiff_t n = t->dim[0], d = t->dim[1], m = t->dim[3];
-    struct gradient_scratch r = {.forward = cut_softmax(t), .ldp = row_step(LA_BLOCK)};
+    struct gradient_scratch r = {.forward = cut_softmax(t)};
     const ptrdiff_t ldd = r.forward.ldd, ldm = r.forward.ldm;
     struct arena arena = {t->scratch, r.forward.bytes};
     r.dq = take(&arena, n + LA_BLOCK, ldd);
@@ -36,13 +36,11 @@ cut_gradient(const struct la_task *t)
     r.mean = take(&arena, 1, n + LA_QUERIES);
     r.q = take(&arena, LA_BLOCK, ldd);
     r.g = take(&arena, LA_QUERIES, ldm);
-    r.p = take(&arena, LA_BLOCK, r.ldp);
-    r.e = take(&arena, LA_BLOCK, r.ldp);
+    r.p = take(&arena, LA_BLOCK, LA_BLOCK);
+    r.e = take(&arena, LA_BLOCK, LA_BLOCK);
     r.part = take(&arena, LA_BLOCK, ldd);
     r.k = take(&arena, LA_BLOCK, ldd);
-    r.kt = take_state(&arena, d, LA_BLOCK);
     r.vt = take_state(&arena, m, LA_BLOCK);
-    r.ks = take_state(&arena, LA_BLOCK, d);
     r.v = take_state(&arena, LA_BLOCK, m);
     r.dks = take_state(&arena, LA_BLOCK, d);
     r.dvs = take_state(&arena, LA_BLOCK, m);
@@ -85,21 +83,21 @@ softmax_again(const struct la_task *t, const struct gradient_scratch *r)
     return 0;
 }
 
-/* p and e from the products q.k and g.v for queries [i, i + rows); 0 from key `end` on,
- * where on the diagonal each further row has a further key. */
+/* p and e from the scores and the products g.v for queries [i, i + rows); 0 from key
+ * `end` on, where on the diagonal each further row has a further key. */
 static void
 weigh(const struct gradient_scratch *r, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t end,
-      int diagonal, T scale)
+      int diagonal)
 {
     for (ptrdiff_t l = 0; l < round_up(rows, MR); l++) {
         const vec top = vset1(r->top[i + l]), inverse = vset1(r->inverse[i + l]);
-        const vec mean = vset1(r->mean[i + l]), factor = vset1(scale);
+        const vec mean = vset1(r->mean[i + l]);
         const ptrdiff_t keys = l >= rows ? 0 : diagonal ? l + 1 : end;
         for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
-            T *p = &r->p[l * r->ldp + j], *e = &r->e[l * r->ldp + j];
+            T *p = &r->p[l * LA_BLOCK + j], *e = &r->e[l * LA_BLOCK + j];
             const ivec there = viota() < (ivec)((ivec){0} + (INT)(keys - j));
-            const vec weight = vexp(vload(p) * factor - top) * inverse;
-            const vec slope = weight * (vload(e) - mean) * factor;
+            const vec weight = vexp(vload(p) - top) * inverse;
+            const vec slope = weight * (vload(e) - mean);
             vstore(p, vkeep(there, weight));
             vstore(e, vkeep(there, slope));
         }
@@ -126,44 +124,40 @@ add_triangle(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld,
 /* One block of queries with one block of keys. */
 static void
 block_gradient(const struct la_task *t, const struct gradient_scratch *r, ptrdiff_t i,
-               ptrdiff_t keys, int diagonal)
+               ptrdiff_t keys, int diagonal, int far_keys)
 {
     const ptrdiff_t d = t->dim[1], m = t->dim[3], ldd = r->forward.ldd,
                     ldm = r->forward.ldm;
     const ptrdiff_t rows = t->dim[0] - i < LA_BLOCK ? t->dim[0] - i : LA_BLOCK;
     const ptrdiff_t D = round_up(d, VL), M = round_up(m, VL);
-    load_plain(r->q, ldd, &t->x[0], rows_from(i, rows), d);
+    const int far =
+        load_queries(r->q, ldd, &t->x[0], rows_from(i, rows), d, number_of(&t->x[4])) ||
+        far_keys;
     load_plain(r->g, ldm, &t->x[3], rows_from(i, rows), m);
+    for (ptrdiff_t l = 0; l < rows; l += MR) {
+        strip_scores(&r->forward, r->p + l * LA_BLOCK, r->q + l * ldd, d, far);
+    }
     struct scan c = {.rows = rows,
-                     .K = d,
+                     .K = m,
                      .W = LA_BLOCK,
-                     .a = r->q,
-                     .lda = ldd,
-                     .o = r->p,
-                     .ldo = r->ldp,
-                     .s = r->kt};
+                     .a = r->g,
+                     .lda = ldm,
+                     .o = r->e,
+                     .ldo = LA_BLOCK,
+                     .s = r->vt};
     sweep(&c, LA_READ);
-    c = (struct scan){.rows = rows,
-                      .K = m,
-                      .W = LA_BLOCK,
-                      .a = r->g,
-                      .lda = ldm,
-                      .o = r->e,
-                      .ldo = r->ldp,
-                      .s = r->vt};
-    sweep(&c, LA_READ);
-    weigh(r, i, rows, keys, diagonal, number_of(&t->x[4]));
+    weigh(r, i, rows, keys, diagonal);
     if (diagonal) {
-        add_triangle(r->dq + i * ldd, r->e, r->ldp, r->k, ldd, rows, 0);
-        add_triangle(r->dk, r->e, r->ldp, r->q, ldd, rows, 1);
-        add_triangle(r->dv, r->p, r->ldp, r->g, ldm, rows, 1);
+        add_triangle(r->dq + i * ldd, r->e, LA_BLOCK, r->k, ldd, rows, 0);
+        add_triangle(r->dk, r->e, LA_BLOCK, r->q, ldd, rows, 1);
+        add_triangle(r->dv, r->p, LA_BLOCK, r->g, ldm, rows, 1);
         return;
     }
     c = (struct scan){.rows = rows,
                       .K = LA_BLOCK,
                       .W = M,
                       .b = r->p,
-                      .ldb = r->ldp,
+                      .ldb = LA_BLOCK,
                       .v = r->g,
                       .ldv = ldm,
                       .s = r->dvs};
@@ -172,7 +166,7 @@ block_gradient(const struct la_task *t, const struct gradient_scratch *r, ptrdif
                       .K = LA_BLOCK,
                       .W = D,
                       .b = r->e,
-                      .ldb = r->ldp,
+                      .ldb = LA_BLOCK,
                       .v = r->q,
                       .ldv = ldd,
                       .s = r->dks};
@@ -181,10 +175,10 @@ block_gradient(const struct la_task *t, const struct gradient_scratch *r, ptrdif
                       .K = LA_BLOCK,
                       .W = D,
                       .a = r->e,
-                      .lda = r->ldp,
+                      .lda = LA_BLOCK,
                       .o = r->part,
                       .ldo = ldd,
-                      .s = r->ks};
+                      .s = r->forward.rows};
     sweep(&c, LA_READ);
     for (ptrdiff_t l = 0; l < rows; l++) {
         for (ptrdiff_t j = 0; j < D; j += VL) {
@@ -222,9 +216,9 @@ task_softmax_backward(const struct la_task *t)
         const ptrdiff_t keys = s - j < LA_BLOCK ? s - j : LA_BLOCK;
         const struct la_array k = rows_after(&t->x[1], j), v = rows_after(&t->x[2], j);
         load_plain(r.k, ldd, &k, rows_from(0, keys), d);
-        load_block(r.ks, &k, keys, d);
+        load_block(r.forward.rows, &k, keys, d);
         load_block(r.v, &v, keys, m);
-        transpose_state(r.kt, r.ks, LA_BLOCK, d);
+        const int far = turn_keys(&r.forward, d);
         transpose_state(r.vt, r.v, LA_BLOCK, m);
         clear(r.dks, state_size(LA_BLOCK, d));
         clear(r.dvs, state_size(LA_BLOCK, m));
@@ -234,10 +228,14 @@ task_softmax_backward(const struct la_task *t)
             if (t->poll(t->poll_arg)) {
                 return 1;
             }
-            block_gradient(t, &r, i, keys, causal && i == j);
+            block_gradient(t, &r, i, keys, causal && i == j, far);
         }
         store_block(&t->x[7], j, keys, d, r.dk, ldd, r.dks);
         store_block(&t->x[8], j, keys, m, r.dv, ldm, r.dvs);
+    }
+    const vec scale = vset1(number_of(&t->x[4]));
+    for (ptrdiff_t i = 0; i < n * ldd; i += VL) {
+        *at(&r.dq[i]) *= scale;
     }
     store_rows(&t->x[6], rows_from(0, n), d, r.dq, ldd, NULL);
     return 0;
