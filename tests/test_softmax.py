@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import linattn
-from linattn import _config
+from linattn import _config, _products
 from linattn import _reference_softmax as reference
 
 SIZES = [  # n, s, d, m
@@ -240,6 +240,75 @@ def test_linformer(of_keys, of_values, dtype):
             lambda *x: (g * linattn.linformer(*x)).sum(), (q, k, v, E, F), grads,
             np.random.default_rng(1),
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+def test_products_in_parts(monkeypatch, lead):
+    """Heads first, then rows: the same numbers, whatever the axes that broadcast."""
+    rng = np.random.default_rng(0)
+    integers = lambda *shape: rng.integers(-9, 9, shape).astype(np.float32)  # noqa: E731
+    pairs = [(integers(*a, 11, 5), integers(*b, 5, 7)) for a in ((), lead) for b in ((), lead)]
+    pairs.append((integers(*lead, 0, 5), integers(5, 7)))
+    for part in (1, 50, 500, 2**26):
+        monkeypatch.setattr(_products, "PART", part)
+        for x, y in pairs:
+            np.testing.assert_array_equal(_products.product(x, y), x @ y)
+
+
+INTERRUPTED = """
+import signal, time
+import linattn, numpy as np
+from linattn._products import product
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+one = np.ones((1, 64), "f4")
+x = np.broadcast_to(one, (2**26, 64))
+y = np.ones((4096, 4096), "f4")
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+start = time.monotonic()
+try:
+    {call}
+except KeyboardInterrupt:
+    assert time.monotonic() - start < 2
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "linattn.linformer(one, x, x, x, x)",
+        "linattn.linformer_backward(one, x, x, x, x, one)",
+        "product(np.broadcast_to(y[:1], (2**14, 4096)), y)",
+    ],
+)
+def test_linformer_can_be_interrupted(interpreter, call):
+    """Minutes of work, in one product of NumPy's or of the kernels."""
+    stdout, _ = interpreter(INTERRUPTED.format(call=call))
+    assert stdout.split() == ["interrupted"]
+
+
+SCRATCH_TOO_LARGE = """
+import linattn, numpy as np
+one, out = np.ones((1, 1), "{dtype}"), np.full((1, 1), 7, "{dtype}")
+x = np.broadcast_to(one, (1, 2**{bits}))
+for call in (
+    lambda: linattn.softmax_attention(x, x, one, out=out),
+    lambda: linattn.softmax_attention_backward(x[:0], x[:0], one[:0], one[:0]),
+    lambda: linattn.linformer(x, x, one, one, one, out=out),
+):
+    try:
+        call()
+    except MemoryError:
+        print("MemoryError")
+    assert (out == 7).all()
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("bits", [48, 57, 59])
+def test_scratch_too_large(interpreter, bits, dtype):
+    stdout, _ = interpreter(SCRATCH_TOO_LARGE.format(bits=bits, dtype=dtype))
+    assert stdout.split() == ["MemoryError"] * 3
 
 
 Q, E = np.ones((2, 5, 3)), np.ones((5, 4))
