@@ -55,7 +55,7 @@ def linformer(
     Notes
     -----
     2 (s + n) r (d + m) floating-point operations a head; r (d + m) numbers beyond the arrays.
-    Stable for scores of any size.
+    Scores may be of any size, as in `softmax_attention`.
 
     References
     ----------
