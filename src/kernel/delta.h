@@ -74,8 +74,8 @@ load_strength(const struct la_head *h, struct span t, const struct strength *bet
 static struct strength
 take_strength(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
-    const ptrdiff_t step = h->beta.cs != 0, ld = step ? row_step(h->m) : VL;
-    return (struct strength){take(arena, rows, ld), ld, step};
+    const ptrdiff_t ld = h->channels ? row_step(h->m) : VL;
+    return (struct strength){take(arena, rows, ld), ld, h->channels};
 }
 
 /* b = phi(k) of the tokens t; 0 where no key exists. */

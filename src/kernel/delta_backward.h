@@ -352,7 +352,7 @@ store_reverse(const struct la_head *h, const struct delta_backward_room *r,
     store_rows(&h->dq, t, h->d, r->da, r->ldd, NULL);
     store_rows(&h->dk, t, h->d, db, r->ldd, NULL);
     store_rows(&h->dv, t, h->m, r->e, r->ldm, NULL);
-    if (h->dbeta.cs == 0) {
+    if (!h->channels) {
         row_dots(r->sums, r->du, r->ldm, r->ones, 0, t.rows, round_up(h->m, VL));
         const struct la_array row = {h->dbeta.data + t.first * h->dbeta.rs, 0,
                                      h->dbeta.rs, h->dbeta.type};
