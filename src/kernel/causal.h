@@ -69,6 +69,7 @@ causal(const struct la_head *h)
     compensate(&c, r.e, h->n, r.rows);
     load_vector(r.z, r.ldd, &h->z0, h->d);
     clear(r.ze, r.ldd);
+    const int keyless = no_keys(h, r.s, r.z);
     for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -85,7 +86,7 @@ causal(const struct la_head *h)
             if (h->normalize) {
                 score_sums(r.den, &c, r.z);
             }
-            factors(h, r.den, c.rows);
+            factors(h, r.den, c.rows, keyless);
             sweep(&c, g + 1 < h->group ? LA_READ : LA_READ | LA_WRITE);
             store_rows(&o, t, h->m, r.o, r.ldm, r.den);
         }
@@ -172,6 +173,7 @@ causal_dq(const struct la_head *h, const struct causal_backward_room *r)
     compensate(&c, r->e, h->n, r->rows);
     load_vector(r->z, r->ldd, &h->z0, h->d);
     clear(r->ze, r->ldd);
+    const int keyless = no_keys(h, r->t, r->z);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -188,7 +190,7 @@ causal_dq(const struct la_head *h, const struct causal_backward_room *r)
             running_sums(r->zs, r->z, r->ze, r->b, r->ldd, c.rows);
         }
         query_gradient(h, r->da, r->a, r->zs, r->ldd, r->ldd, c.rows, r->r + i,
-                       r->w + i);
+                       r->w + i, keyless);
         chain(r->da, &h->q, t, h->d, r->a, r->ldd, h->map);
         store_rows(&h->dq, t, h->d, r->da, r->ldd, NULL);
     }

@@ -271,7 +271,7 @@ delta(const struct la_head *h)
     c.read.ldo = c.write.ldv = r.ldm;
     c.write.v = r.o;
     load_state(r.s, &h->s0, h->d, h->m);
-    factors(h, r.scale, r.rows);
+    factors(h, r.scale, r.rows, 0);
     for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;

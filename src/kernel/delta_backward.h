@@ -445,7 +445,7 @@ delta_backward(const struct la_head *h)
     }
     load_state(r.r, &h->gs, h->d, h->m);
     transpose_state(r.rt, r.r, h->d, h->m);
-    factors(h, r.scale, r.rows);
+    factors(h, r.scale, r.rows, 0);
     for (ptrdiff_t j = 0; j < r.ldm; j++) {
         r.ones[j] = 1;
     }

@@ -122,7 +122,7 @@ delta_step(const struct la_head *h)
     for (; j < h->m; j++) {
         delta_step_column(&r, from, to, h->d, j);
     }
-    factors(h, r.scale, 1);
+    factors(h, r.scale, 1, 0);
     store_rows(&h->o, one, h->m, r.o, r.ldm, r.scale);
     return 0;
 }

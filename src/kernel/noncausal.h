@@ -137,7 +137,7 @@ noncausal(const struct la_head *h)
             if (h->normalize) {
                 row_dots(r.r, r.a, r.ldd, r.z, 0, c.rows, r.ldd);
             }
-            factors(h, r.r, c.rows);
+            factors(h, r.r, c.rows, h->keys == 0);
             sweep(&c, LA_READ);
             store_rows(&o, t, h->m, r.v, r.ldm, r.r);
         }
@@ -191,7 +191,8 @@ noncausal_dq(const struct la_head *h, const struct noncausal_room *r)
         load_plain(r->v, r->ldm, &h->g, t, h->m);
         look_ahead(&h->dq, t, h->d);
         sweep(&u, LA_READ);
-        query_gradient(h, r->da, r->a, r->z, 0, r->ldd, t.rows, r->r, r->w);
+        query_gradient(h, r->da, r->a, r->z, 0, r->ldd, t.rows, r->r, r->w,
+                       h->keys == 0);
         chain(r->da, &h->q, t, h->d, r->a, r->ldd, h->map);
         store_rows(&h->dq, t, h->d, r->da, r->ldd, NULL);
         scale_rows(r->v, r->ldm, t.rows, r->r);

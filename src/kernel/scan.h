@@ -150,15 +150,49 @@ add_rows(T *z, T *lost, const T *b, ptrdiff_t ld, ptrdiff_t rows)
     }
 }
 
-/* factor_i = scale / (scale den_i + eps), in place; scale where not normalised. */
+static int
+all_zero(const T *x, ptrdiff_t count)
+{
+    ptrdiff_t i = 0;
+    while (i < count && x[i] == 0) {
+        i++;
+    }
+    return i == count;
+}
+
+/* Whether the queries see no key: none is among the tokens, and the state before them,
+ * s and z as the scan holds it, is that of none. */
+static int
+no_keys(const struct la_head *h, const T *s, const T *z)
+{
+    return h->keys == 0 && all_zero(z, h->d) && all_zero(s, state_size(h->d, h->m));
+}
+
+/* factor_i = scale / (scale den_i + eps), in place; scale where not normalised. Queries
+ * that see no key at all have 0 for 0 / 0; any other denominator of 0 is IEEE's. */
 static void
-factors(const struct la_head *h, T *den, ptrdiff_t rows)
+factors(const struct la_head *h, T *den, ptrdiff_t rows, int keyless)
 {
     const vec scale = vset1((T)h->scale), eps = vset1((T)h->eps);
     for (ptrdiff_t i = 0; i < rows; i += VL) {
-        const vec y = vload(&den[i]);
-        vstore(&den[i], h->normalize ? scale / (scale * y + eps) : scale);
+        const vec y = vfma(scale, vload(&den[i]), eps);
+        const vec factor = scale / y;
+        const vec some = keyless ? vkeep(y != (vec){0}, factor) : factor;
+        vstore(&den[i], h->normalize ? some : scale);
     }
+}
+
+/* Multiply-adds between two looks at the clock: a millisecond at most. */
+#define LA_POLL 1000000
+
+/* Polls before the first of a head's steps, with *left = 0, and then once in LA_POLL
+ * multiply-adds, of which the next step has `work`. */
+INLINE int
+give_up(const struct la_head *h, ptrdiff_t *left, ptrdiff_t work)
+{
+    const int due = *left <= 0;
+    *left = (due ? LA_POLL : *left) - work;
+    return due && h->poll(h->poll_arg);
 }
 
 /* Rows [from, to) of x (., ld) = 0: tokens that do not exist. */
@@ -235,14 +269,14 @@ add_weighted(T *z, T *lost, const T *a, ptrdiff_t ld, const T *w, ptrdiff_t rows
  * last whole vector hold nothing yet. */
 static void
 query_gradient(const struct la_head *h, T *u, const T *a, const T *zs, ptrdiff_t ldz,
-               ptrdiff_t ld, ptrdiff_t rows, T *r, T *w)
+               ptrdiff_t ld, ptrdiff_t rows, T *r, T *w, int keyless)
 {
     const ptrdiff_t cols = round_up(h->d, VL);
     if (h->normalize) {
         row_dots(r, a, ld, zs, ldz, rows, cols);
         row_dots(w, a, ld, u, ld, rows, cols);
     }
-    factors(h, r, rows);
+    factors(h, r, rows, keyless);
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T wi = h->normalize ? -r[i] * (r[i] * w[i]) : 0;
         w[i] = wi;

@@ -116,7 +116,7 @@ step(const struct la_head *h)
         row_dots(r.den, r.a, r.ldd, r.z, r.ldd, 1, r.ldd);
         store_vector(&h->z1, r.z, r.ldd, h->d);
     }
-    factors(h, r.den, 1);
+    factors(h, r.den, 1, 0);
     store_rows(&h->o, one, h->m, r.o, r.ldm, r.den);
     return 0;
 }
