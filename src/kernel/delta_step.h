@@ -65,14 +65,14 @@ delta_step_tile(const struct delta_step_room *r, const struct la_array *from,
     LA_EACH(t, nr) {
         const ptrdiff_t col = j + t * VL;
         x[t] = strength_at(&r->beta, 0, col) * (vload(&r->v[col]) - x[t]);
-        vstore(&r->o[col], y[t] + dot * x[t]);
+        vstore(&r->o[col], vfma(dot, x[t], y[t]));
     }
     for (ptrdiff_t i = 0; i < d; i++) {
         const char *in = from->data + i * from->rs + byte;
         char *out = to->data + i * to->rs + byte;
         const vec b = vset1(r->b[i]);
         LA_EACH(t, nr) {
-            const vec s = vload_any(in + t * LA_VBYTES) + b * x[t];
+            const vec s = vfma(b, x[t], vload_any(in + t * LA_VBYTES));
             *(vec_any *)(out + t * LA_VBYTES) = (vec_any)s;
         }
     }
@@ -88,16 +88,34 @@ delta_step_column(const struct delta_step_room *r, const struct la_array *from,
     T x = 0, y = 0, s;
     for (ptrdiff_t i = 0; i < d; i++) {
         memcpy(&s, in + i * from->rs, sizeof(T));
-        x += r->b[i] * s;
-        y += r->a[i] * s;
+        x = fma_one(r->b[i], s, x);
+        y = fma_one(r->a[i], s, y);
     }
     x = r->beta.x[j * r->beta.step] * (r->v[j] - x);
-    r->o[j] = y + r->dot[0] * x;
+    r->o[j] = fma_one(r->dot[0], x, y);
     for (ptrdiff_t i = 0; i < d; i++) {
         memcpy(&s, in + i * from->rs, sizeof(T));
-        s += r->b[i] * x;
+        s = fma_one(r->b[i], x, s);
         memcpy(out + i * to->rs, &s, sizeof(T));
     }
+}
+
+/* The same for the next columns from j on, of which `left` are left; how many. */
+static ptrdiff_t
+delta_step_columns(const struct delta_step_room *r, const struct la_array *from,
+                   const struct la_array *to, ptrdiff_t d, ptrdiff_t j, ptrdiff_t left)
+{
+    const int unit = from->cs == (ptrdiff_t)sizeof(T) && to->cs == (ptrdiff_t)sizeof(T);
+    if (unit && left >= NR * VL) {
+        delta_step_tile(r, from, to, d, j, NR);
+        return NR * VL;
+    }
+    if (unit && left >= VL) {
+        delta_step_tile(r, from, to, d, j, 1);
+        return VL;
+    }
+    delta_step_column(r, from, to, d, j);
+    return 1;
 }
 
 static int
@@ -105,22 +123,18 @@ delta_step(const struct la_head *h)
 {
     const struct delta_step_room r = delta_step_room(h, h->scratch);
     const struct la_array *from = h->s0.data ? &h->s0 : &h->s1, *to = &h->s1;
-    const int unit = from->cs == (ptrdiff_t)sizeof(T) && to->cs == (ptrdiff_t)sizeof(T);
     const struct span one = rows_from(0, 1);
-    ptrdiff_t j = 0;
+    ptrdiff_t j = 0, until_poll = 0;
     load_mapped(r.a, r.ldd, &h->q, one, h->d, h->map);
     load_mapped(r.b, r.ldd, &h->k, one, h->d, h->map);
     load_plain(r.v, r.ldm, &h->v, one, h->m);
     load_strength(h, one, &r.beta);
     row_dots(r.dot, r.a, r.ldd, r.b, r.ldd, 1, r.ldd);
-    for (; unit && j + NR * VL <= h->m; j += NR * VL) {
-        delta_step_tile(&r, from, to, h->d, j, NR);
-    }
-    for (; unit && j + VL <= h->m; j += VL) {
-        delta_step_tile(&r, from, to, h->d, j, 1);
-    }
-    for (; j < h->m; j++) {
-        delta_step_column(&r, from, to, h->d, j);
+    while (j < h->m) {
+        if (give_up(h, &until_poll, 3 * h->d * NR * VL)) {
+            return 1;
+        }
+        j += delta_step_columns(&r, from, to, h->d, j, h->m - j);
     }
     factors(h, r.scale, 1, 0);
     store_rows(&h->o, one, h->m, r.o, r.ldm, r.scale);

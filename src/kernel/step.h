@@ -57,7 +57,7 @@ step_tile(const struct step_room *r, const struct la_array *from,
         char *out = to->data + i * to->rs + byte;
         const vec a = vset1(r->a[i]), b = vset1(r->b[i]);
         LA_EACH(t, nr) {
-            const vec s = vload_any(in + t * LA_VBYTES) + b * v[t];
+            const vec s = vfma(b, v[t], vload_any(in + t * LA_VBYTES));
             *(vec_any *)(out + t * LA_VBYTES) = (vec_any)s;
             sum[t] = vfma(a, s, sum[t]);
         }
@@ -76,9 +76,9 @@ step_column(const struct step_room *r, const struct la_array *from,
     for (ptrdiff_t i = l; i < end; i++) {
         T s;
         memcpy(&s, from->data + i * from->rs + j * from->cs, sizeof(T));
-        s += r->b[i] * r->v[j];
+        s = fma_one(r->b[i], r->v[j], s);
         memcpy(to->data + i * to->rs + j * to->cs, &s, sizeof(T));
-        sum += r->a[i] * s;
+        sum = fma_one(r->a[i], s, sum);
     }
     r->o[j] += sum;
 }
@@ -91,6 +91,7 @@ step(const struct la_head *h)
     const struct la_array *z0 = h->z0.data ? &h->z0 : &h->z1;
     const struct span one = rows_from(0, 1);
     const int unit = s0->cs == (ptrdiff_t)sizeof(T) && h->s1.cs == (ptrdiff_t)sizeof(T);
+    ptrdiff_t until_poll = 0;
     load_mapped(r.a, r.ldd, &h->q, one, h->d, h->map);
     load_mapped(r.b, r.ldd, &h->k, one, h->d, h->map);
     load_plain(r.v, r.ldm, &h->v, one, h->m);
@@ -99,6 +100,9 @@ step(const struct la_head *h)
     for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
         const ptrdiff_t end = h->d - l < LA_BLOCK ? h->d : l + LA_BLOCK;
         ptrdiff_t j = 0;
+        if (give_up(h, &until_poll, 2 * LA_BLOCK * h->m)) {
+            return 1;
+        }
         for (; unit && j + NR * VL <= h->m; j += NR * VL) {
             step_tile(&r, s0, &h->s1, l, end, j, NR);
         }
