@@ -72,9 +72,10 @@ softmax_again(const struct la_task *t, const struct gradient_room *r)
         if (softmax_rows(&forward, &r->forward, i, rows)) {
             return 1;
         }
-        load_plain(r->g, r->forward.ldm, &t->x[3], rows_from(i, rows), t->dim[3]);
-        row_dots(&r->mean[i], r->g, r->forward.ldm, r->forward.o, r->forward.ldm, rows,
-                 r->forward.ldm);
+        load_plain((struct block){r->g, r->forward.ldm}, &t->x[3], rows_from(i, rows),
+                   t->dim[3]);
+        row_dots(&r->mean[i], (struct block){r->g, r->forward.ldm},
+                 (struct block){r->forward.o, r->forward.ldm}, rows, r->forward.ldm);
         for (ptrdiff_t l = 0; l < rows; l++) {
             const T sum = sum_lanes(vload(&r->forward.sum[l * VL]));
             r->share[i + l] = sum == 0 ? 0 : 1 / sum;
@@ -132,24 +133,20 @@ block_gradient(const struct la_task *t, const struct gradient_room *r, ptrdiff_t
                     ldm = r->forward.ldm;
     const ptrdiff_t rows = t->dim[0] - i < LA_BLOCK ? t->dim[0] - i : LA_BLOCK;
     const ptrdiff_t D = round_up(d, VL), M = round_up(m, VL);
-    load_plain(r->q, ldd, &t->x[0], rows_from(i, rows), d);
-    load_plain(r->g, ldm, &t->x[3], rows_from(i, rows), m);
+    load_plain((struct block){r->q, ldd}, &t->x[0], rows_from(i, rows), d);
+    load_plain((struct block){r->g, ldm}, &t->x[3], rows_from(i, rows), m);
     struct scan c = {.rows = rows,
                      .K = d,
                      .W = LA_BLOCK,
-                     .a = r->q,
-                     .lda = ldd,
-                     .o = r->p,
-                     .ldo = r->ldp,
+                     .a = {r->q, ldd},
+                     .o = {r->p, r->ldp},
                      .s = r->kt};
     sweep(&c, LA_READ);
     c = (struct scan){.rows = rows,
                       .K = m,
                       .W = LA_BLOCK,
-                      .a = r->g,
-                      .lda = ldm,
-                      .o = r->e,
-                      .ldo = r->ldp,
+                      .a = {r->g, ldm},
+                      .o = {r->e, r->ldp},
                       .s = r->vt};
     sweep(&c, LA_READ);
     weigh(r, i, rows, keys, diagonal, number_of(&t->x[4]));
@@ -162,28 +159,22 @@ block_gradient(const struct la_task *t, const struct gradient_room *r, ptrdiff_t
     c = (struct scan){.rows = rows,
                       .K = LA_BLOCK,
                       .W = M,
-                      .b = r->p,
-                      .ldb = r->ldp,
-                      .v = r->g,
-                      .ldv = ldm,
+                      .b = {r->p, r->ldp},
+                      .v = {r->g, ldm},
                       .s = r->dvs};
     sweep(&c, LA_WRITE);
     c = (struct scan){.rows = rows,
                       .K = LA_BLOCK,
                       .W = D,
-                      .b = r->e,
-                      .ldb = r->ldp,
-                      .v = r->q,
-                      .ldv = ldd,
+                      .b = {r->e, r->ldp},
+                      .v = {r->q, ldd},
                       .s = r->dks};
     sweep(&c, LA_WRITE);
     c = (struct scan){.rows = rows,
                       .K = LA_BLOCK,
                       .W = D,
-                      .a = r->e,
-                      .lda = r->ldp,
-                      .o = r->part,
-                      .ldo = ldd,
+                      .a = {r->e, r->ldp},
+                      .o = {r->part, ldd},
                       .s = r->ks};
     sweep(&c, LA_READ);
     for (ptrdiff_t l = 0; l < rows; l++) {
@@ -204,7 +195,7 @@ store_block(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows, ptrdiff_t
             *at(&sum[i * ld + j]) += vload(state_at(state, LA_BLOCK, W, i, j));
         }
     }
-    store_rows(x, rows_from(first, rows), cols, sum, ld, NULL);
+    store_rows(x, rows_from(first, rows), cols, (struct block){sum, ld}, NULL);
 }
 
 static int
@@ -221,7 +212,7 @@ task_softmax_backward(const struct la_task *t)
     for (ptrdiff_t j = 0; j < s; j += LA_BLOCK) {
         const ptrdiff_t keys = s - j < LA_BLOCK ? s - j : LA_BLOCK;
         const struct la_array k = rows_after(&t->x[1], j), v = rows_after(&t->x[2], j);
-        load_plain(r.k, ldd, &k, rows_from(0, keys), d);
+        load_plain((struct block){r.k, ldd}, &k, rows_from(0, keys), d);
         load_block(r.ks, &k, keys, d);
         load_block(r.v, &v, keys, m);
         transpose_state(r.kt, r.ks, LA_BLOCK, d);
@@ -239,7 +230,7 @@ task_softmax_backward(const struct la_task *t)
         store_block(&t->x[7], j, keys, d, r.dk, ldd, r.dks);
         store_block(&t->x[8], j, keys, m, r.dv, ldm, r.dvs);
     }
-    store_rows(&t->x[6], rows_from(0, n), d, r.dq, ldd, NULL);
+    store_rows(&t->x[6], rows_from(0, n), d, (struct block){r.dq, ldd}, NULL);
     return 0;
 }
 
