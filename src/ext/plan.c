@@ -86,6 +86,9 @@ name_operands(struct job *job, const struct la_loop *loop, char **args,
             set_steps(x, slot, core);
             x->type = la_operand_kind(slot->id) == LA_TOKENS ? loop->type : LA_NATIVE;
         }
+        if (slot->id == LA_BETA) {
+            h->channels = slot->rank > 0 && slot->dims[slot->rank - 1] == 'm';
+        }
         core += slot->rank;
     }
     job->form = form;

@@ -67,7 +67,8 @@ inverse_sums(const struct sum_normalize_scratch *r, ptrdiff_t rows, T eps)
     for (ptrdiff_t j = 0; j < r->ld; j++) {
         r->ones[j] = 1;
     }
-    row_dots(r->sum, r->y, r->ld, r->ones, 0, rows, r->ld);
+    row_dots(r->sum, (struct block){r->y, r->ld}, (struct block){r->ones, 0}, rows,
+             r->ld);
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T sum = r->sum[i] + eps;
         r->sum[i] = sum == 0 ? 0 : 1 / sum;
@@ -80,9 +81,9 @@ task_sum_normalize(const struct la_task *t)
     const struct sum_normalize_scratch r = cut_sum_normalize(t);
     for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
         const struct span some = task_span(t, i);
-        load_plain(r.y, r.ld, &t->x[0], some, t->dim[1]);
+        load_plain((struct block){r.y, r.ld}, &t->x[0], some, t->dim[1]);
         inverse_sums(&r, some.rows, number_of(&t->x[1]));
-        store_rows(&t->x[2], some, t->dim[1], r.y, r.ld, r.sum);
+        store_rows(&t->x[2], some, t->dim[1], (struct block){r.y, r.ld}, r.sum);
     }
     return 0;
 }
@@ -94,17 +95,17 @@ task_sum_normalize_backward(const struct la_task *t)
     const struct sum_normalize_scratch r = cut_sum_normalize(t);
     for (ptrdiff_t i = 0; i < t->rows; i += LA_BLOCK) {
         const struct span some = task_span(t, i);
-        load_plain(r.y, r.ld, &t->x[0], some, t->dim[1]);
-        load_plain(r.g, r.ld, &t->x[1], some, t->dim[1]);
+        load_plain((struct block){r.y, r.ld}, &t->x[0], some, t->dim[1]);
+        load_plain((struct block){r.g, r.ld}, &t->x[1], some, t->dim[1]);
         inverse_sums(&r, some.rows, number_of(&t->x[2]));
-        row_dots(r.dot, r.g, r.ld, r.y, r.ld, some.rows, r.ld);
+        row_dots(r.dot, (struct block){r.g, r.ld}, (struct block){r.y, r.ld}, some.rows, r.ld);
         for (ptrdiff_t l = 0; l < some.rows; l++) {
             const vec mean = vset1(r.dot[l] * r.sum[l]);
             for (ptrdiff_t j = 0; j < r.ld; j += VL) {
                 *at(&r.g[l * r.ld + j]) -= mean;
             }
         }
-        store_rows(&t->x[3], some, t->dim[1], r.g, r.ld, r.sum);
+        store_rows(&t->x[3], some, t->dim[1], (struct block){r.g, r.ld}, r.sum);
     }
     return 0;
 }
@@ -145,7 +146,7 @@ rectify(const struct dpfp_scratch *r, const struct la_array *x, ptrdiff_t row)
 {
     const ptrdiff_t d = r->width / 2;
     T *half = r->r + r->nu;
-    load_rows(r->x, round_up(d, VL),
+    load_rows((struct block){r->x, round_up(d, VL)},
               &(struct la_array){x->data + row * x->rs, 0, x->cs, LA_NATIVE},
               rows_from(0, 1), d, phi_identity);
     for (int side = 0; side < 2; side++, half += d) {
@@ -174,7 +175,8 @@ task_dpfp(const struct la_task *t)
                 *(vec_any *)((char *)y + j) = (vec_any)product;
             }
         }
-        store_rows(&t->x[1], rows_from(row, 1), t->dim[2], r.y, 0, NULL);
+        store_rows(&t->x[1], rows_from(row, 1), t->dim[2], (struct block){r.y, 0},
+                   NULL);
     }
     return 0;
 }
@@ -214,7 +216,7 @@ task_dpfp_backward(const struct la_task *t)
         for (ptrdiff_t j = 0; j < d; j++) {
             r.x[j] = r.x[j] > 0 ? r.dr[j] : r.x[j] < 0 ? -r.dr[d + j] : 0;
         }
-        store_rows(&t->x[2], rows_from(row, 1), d, r.x, 0, NULL);
+        store_rows(&t->x[2], rows_from(row, 1), d, (struct block){r.x, 0}, NULL);
     }
     return 0;
 }

@@ -54,18 +54,17 @@ project_rows(const struct project_scratch *r, const struct la_array *x, ptrdiff_
         .rows = rows,
         .K = d,
         .W = r->width,
-        .a = r->x,
-        .lda = r->ldd,
-        .o = r->u,
-        .ldo = r->ldm,
+        .a = {r->x, r->ldd},
+        .o = {r->u, r->ldm},
         .s = r->omega,
         .ahead = ahead,
     };
     const ptrdiff_t end = first + rows;
-    load_plain(r->x, r->ldd, x, span(first, rows, end, end, ahead), d);
+    load_plain((struct block){r->x, r->ldd}, x, span(first, rows, end, end, ahead), d);
     sweep(&c, LA_READ);
     if (r->h != NULL) {
-        row_dots(r->h, r->x, r->ldd, r->x, r->ldd, rows, r->ldd);
+        row_dots(r->h, (struct block){r->x, r->ldd}, (struct block){r->x, r->ldd}, rows,
+                 r->ldd);
         for (ptrdiff_t i = 0; i < rows; i++) {
             r->h[i] *= t * t / 2;
         }
@@ -99,10 +98,11 @@ project(const struct la_task *t, const int nout, void (*f)(vec *y, vec u, vec h,
                 }
             }
         }
-        store_rows(&t->x[3], rows_from(t->first + i, rows), m, r.u, r.ldm, NULL);
+        store_rows(&t->x[3], rows_from(t->first + i, rows), m,
+                   (struct block){r.u, r.ldm}, NULL);
         if (nout > 1) {
-            store_rows(&t->x[4], rows_from(t->first + i, rows), m, r.second, r.ldm,
-                       NULL);
+            store_rows(&t->x[4], rows_from(t->first + i, rows), m,
+                       (struct block){r.second, r.ldm}, NULL);
         }
     }
     return 0;

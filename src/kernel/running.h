@@ -186,9 +186,9 @@ running_block(const struct la_task *t, struct running_scratch *r, ptrdiff_t firs
     largest_lanes(r->c, r->most, a);
     exponentials(r, r->u, a, 1, r->c);
     exponentials(r, r->keys.u, b < there ? b : there, -1, NULL);
-    clear_rows(r->keys.u, ld, there, b);
-    store_rows(&t->x[6], rows_from(first, a), f, r->u, ld, NULL);
-    store_rows(&t->x[7], rows_from(first, b), f, r->keys.u, ld, NULL);
+    clear_rows((struct block){r->keys.u, ld}, there, b);
+    store_rows(&t->x[6], rows_from(first, a), f, (struct block){r->u, ld}, NULL);
+    store_rows(&t->x[7], rows_from(first, b), f, (struct block){r->keys.u, ld}, NULL);
     return most;
 }
 
@@ -203,7 +203,7 @@ task_running_features(const struct la_task *t)
     for (ptrdiff_t i = 0; i < state_size(t->dim[1], f); i++) {
         r.keys.omega[i] *= root;
     }
-    load_vector(r.top, r.keys.ldm, &t->x[5], f);
+    load_vector(r.top, &t->x[5], f);
     set_steps(&r);
     ptrdiff_t done = 0;
     while (done < most) {
@@ -221,7 +221,7 @@ task_running_features(const struct la_task *t)
             break;
         }
     }
-    store_vector(&t->x[8], r.top, r.keys.ldm, f);
+    store_vector(&t->x[8], r.top, f);
     const T count = (T)done;
     memcpy(t->x[9].data, &count, sizeof(count));
     return 0;

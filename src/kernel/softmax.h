@@ -81,8 +81,8 @@ load_block(T *s, const struct la_array *x, ptrdiff_t rows, ptrdiff_t cols)
     for (ptrdiff_t j = 0; j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
         const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
-        load_plain(state_at(s, LA_BLOCK, W, 0, j), width, &part, rows_from(0, rows),
-                   cols - j < width ? cols - j : width);
+        load_plain((struct block){state_at(s, LA_BLOCK, W, 0, j), width}, &part,
+                   rows_from(0, rows), cols - j < width ? cols - j : width);
     }
 }
 
@@ -113,7 +113,7 @@ products(T *p, const T *q, ptrdiff_t ldd, const T *keys, ptrdiff_t d)
 {
     for (ptrdiff_t col = 0; col < LA_BLOCK; col += NR * VL) {
         vec acc[MR][NR] = {{{0}}};
-        tile(acc, MR, NR, q, ldd, 1, keys + col * round_up(d, MR), NR * VL, d);
+        tile(acc, MR, NR, (struct block){(T *)q, ldd}, 0, (struct block){(T *)keys + col * round_up(d, MR), NR * VL}, d);
         LA_EACH(i, MR) {
             LA_EACH(j, NR) {
                 vstore(&p[i * LA_BLOCK + col + j * VL], acc[i][j]);
@@ -219,16 +219,17 @@ strip_values(const struct softmax_scratch *r, T *o, const vec *fade, ptrdiff_t c
              ptrdiff_t full, int diagonal, const int nr)
 {
     const ptrdiff_t lds = nr * VL;
-    const T *v = r->values + col * LA_BLOCK;
+    T *v = r->values + col * LA_BLOCK;
     vec acc[MR][NR];
     LA_EACH(i, MR) {
         LA_EACH(j, nr) {
             acc[i][j] = vload(&o[i * r->ldm + col + j * VL]) * fade[i];
         }
     }
-    tile(acc, MR, nr, r->p, LA_BLOCK, 1, v, lds, full);
+    tile(acc, MR, nr, (struct block){r->p, LA_BLOCK}, 0, (struct block){v, lds}, full);
     if (diagonal) {
-        tile_diagonal(acc, MR, nr, r->p + full, LA_BLOCK, v + full * lds, lds, 0);
+        tile_diagonal(acc, MR, nr, (struct block){r->p + full, LA_BLOCK},
+                      (struct block){v + full * lds, lds}, 0);
     }
     LA_EACH(i, MR) {
         LA_EACH(j, nr) {
@@ -261,7 +262,7 @@ load_queries(T *q, ptrdiff_t ldd, const struct la_array *x, struct span rows,
              ptrdiff_t d, T scale)
 {
     const ptrdiff_t count = round_up(rows.rows, MR) * ldd;
-    load_plain(q, ldd, x, rows, d);
+    load_plain((struct block){q, ldd}, x, rows, d);
     for (ptrdiff_t i = 0; i < count; i += VL) {
         *at(&q[i]) = vfinite(vload(&q[i]) * vset1(scale));
     }
@@ -313,7 +314,8 @@ task_softmax(const struct la_task *t)
         const T sum = sum_lanes(vload(&r.sum[i * VL]));
         r.top[i] = sum == 0 ? 0 : 1 / sum; /* no key: 0 */
     }
-    store_rows(&t->x[5], rows_from(t->first, t->rows), t->dim[3], r.o, r.ldm, r.top);
+    store_rows(&t->x[5], rows_from(t->first, t->rows), t->dim[3],
+               (struct block){r.o, r.ldm}, r.top);
     return 0;
 }
 

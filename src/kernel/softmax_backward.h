@@ -70,9 +70,10 @@ softmax_again(const struct la_task *t, const struct gradient_scratch *r)
         if (softmax_rows(&forward, &r->forward, i, rows)) {
             return 1;
         }
-        load_plain(r->g, r->forward.ldm, &t->x[3], rows_from(i, rows), t->dim[3]);
-        row_dots(&r->mean[i], r->g, r->forward.ldm, r->forward.o, r->forward.ldm, rows,
-                 r->forward.ldm);
+        load_plain((struct block){r->g, r->forward.ldm}, &t->x[3], rows_from(i, rows),
+                   t->dim[3]);
+        row_dots(&r->mean[i], (struct block){r->g, r->forward.ldm},
+                 (struct block){r->forward.o, r->forward.ldm}, rows, r->forward.ldm);
         for (ptrdiff_t l = 0; l < rows; l++) {
             const T sum = sum_lanes(vload(&r->forward.sum[l * VL]));
             r->inverse[i + l] = sum == 0 ? 0 : 1 / sum;
@@ -133,17 +134,15 @@ block_gradient(const struct la_task *t, const struct gradient_scratch *r, ptrdif
     const int far =
         load_queries(r->q, ldd, &t->x[0], rows_from(i, rows), d, number_of(&t->x[4])) ||
         far_keys;
-    load_plain(r->g, ldm, &t->x[3], rows_from(i, rows), m);
+    load_plain((struct block){r->g, ldm}, &t->x[3], rows_from(i, rows), m);
     for (ptrdiff_t l = 0; l < rows; l += MR) {
         strip_scores(&r->forward, r->p + l * LA_BLOCK, r->q + l * ldd, d, far);
     }
     struct scan c = {.rows = rows,
                      .K = m,
                      .W = LA_BLOCK,
-                     .a = r->g,
-                     .lda = ldm,
-                     .o = r->e,
-                     .ldo = LA_BLOCK,
+                     .a = {r->g, ldm},
+                     .o = {r->e, LA_BLOCK},
                      .s = r->vt};
     sweep(&c, LA_READ);
     weigh(r, i, rows, keys, diagonal);
@@ -156,28 +155,22 @@ block_gradient(const struct la_task *t, const struct gradient_scratch *r, ptrdif
     c = (struct scan){.rows = rows,
                       .K = LA_BLOCK,
                       .W = M,
-                      .b = r->p,
-                      .ldb = LA_BLOCK,
-                      .v = r->g,
-                      .ldv = ldm,
+                      .b = {r->p, LA_BLOCK},
+                      .v = {r->g, ldm},
                       .s = r->dvs};
     sweep(&c, LA_WRITE);
     c = (struct scan){.rows = rows,
                       .K = LA_BLOCK,
                       .W = D,
-                      .b = r->e,
-                      .ldb = LA_BLOCK,
-                      .v = r->q,
-                      .ldv = ldd,
+                      .b = {r->e, LA_BLOCK},
+                      .v = {r->q, ldd},
                       .s = r->dks};
     sweep(&c, LA_WRITE);
     c = (struct scan){.rows = rows,
                       .K = LA_BLOCK,
                       .W = D,
-                      .a = r->e,
-                      .lda = LA_BLOCK,
-                      .o = r->part,
-                      .ldo = ldd,
+                      .a = {r->e, LA_BLOCK},
+                      .o = {r->part, ldd},
                       .s = r->forward.rows};
     sweep(&c, LA_READ);
     for (ptrdiff_t l = 0; l < rows; l++) {
@@ -198,7 +191,7 @@ store_block(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows, ptrdiff_t
             *at(&sum[i * ld + j]) += vload(state_at(state, LA_BLOCK, W, i, j));
         }
     }
-    store_rows(x, rows_from(first, rows), cols, sum, ld, NULL);
+    store_rows(x, rows_from(first, rows), cols, (struct block){sum, ld}, NULL);
 }
 
 static int
@@ -215,7 +208,7 @@ task_softmax_backward(const struct la_task *t)
     for (ptrdiff_t j = 0; j < s; j += LA_BLOCK) {
         const ptrdiff_t keys = s - j < LA_BLOCK ? s - j : LA_BLOCK;
         const struct la_array k = rows_after(&t->x[1], j), v = rows_after(&t->x[2], j);
-        load_plain(r.k, ldd, &k, rows_from(0, keys), d);
+        load_plain((struct block){r.k, ldd}, &k, rows_from(0, keys), d);
         load_block(r.forward.rows, &k, keys, d);
         load_block(r.v, &v, keys, m);
         const int far = turn_keys(&r.forward, d);
@@ -237,7 +230,7 @@ task_softmax_backward(const struct la_task *t)
     for (ptrdiff_t i = 0; i < n * ldd; i += VL) {
         *at(&r.dq[i]) *= scale;
     }
-    store_rows(&t->x[6], rows_from(0, n), d, r.dq, ldd, NULL);
+    store_rows(&t->x[6], rows_from(0, n), d, (struct block){r.dq, ldd}, NULL);
     return 0;
 }
 

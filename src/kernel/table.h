@@ -39,7 +39,8 @@ struct la_head {
     ptrdiff_t n, s, d, m;      /* tokens of q, tokens of k, features, values */
     ptrdiff_t keys;            /* keys that exist, the first of s */
     struct la_array q, k, v;   /* (n,d) (s,d) (s,m) */
-    struct la_array beta;      /* (n,m); per token, with a column step of 0 */
+    struct la_array beta;      /* (n,m) with `channels`, else (n) */
+    int channels;              /* beta and dbeta are one number a channel */
     struct la_array o;         /* (n,m) */
     struct la_array s0, z0;    /* state before the first token, (d,m) (d) */
     struct la_array s1, z1;    /* state behind the last */
