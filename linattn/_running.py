@@ -308,7 +308,7 @@ def _over_all(name: str, phi: PositiveRandomFeatures, q, k, v, key_lengths) -> t
     there = (np.arange(s) < np.asarray(keys)[..., None])[..., None]
     top = np.where(there, exponents, -np.inf).max(-2, initial=-np.inf)
     a, b, _, rows = row_ufuncs["running_features"](q, k, omega, factor, keys, top)
-    if (rows < max(q.shape[-2], s)).any():  # no key lies above `top`, by the same arithmetic
+    if (rows < dtype.type(max(q.shape[-2], s))).any():  # no key of the same bits passes `top`
         raise RuntimeError(f"{name}: the instruction set was changed during the call")
     return a, b, q, k
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _check, _gradients
 from ._linattn import row_ufuncs
+from ._products import product, transposed_product
 
 
 def linformer(
@@ -53,7 +54,7 @@ def linformer(
     Notes
     -----
     2 (s + n) r (d + m) floating-point operations a head; r (d + m) numbers beyond the arrays.
-    Stable for scores of any size.
+    Scores may be of any size, as in `softmax_attention`.
 
     References
     ----------
@@ -70,7 +71,8 @@ def linformer(
     q, k, v, E, F, scale, shape, dtype = _operands("linformer", q, k, v, E, F, scale)
     if out is not None:
         _check.out("linformer", out, shape, np.empty(0, dtype))
-    o = row_ufuncs["softmax"](q, E.mT @ k, F.mT @ v, scale, 0.0, out=out)
+    keys, values = transposed_product(E, k), transposed_product(F, v)
+    o = row_ufuncs["softmax"](q, keys, values, scale, 0.0, out=out)
     return o.astype(dtype, copy=False)
 
 
@@ -128,10 +130,11 @@ def linformer_backward(
     name = "linformer_backward"
     q, k, v, E, F, scale, shape, dtype = _operands(name, q, k, v, E, F, scale)
     grad_out = _check.cotangent(name, grad_out, shape)
-    keys, values = E.mT @ k, F.mT @ v
+    keys, values = transposed_product(E, k), transposed_product(F, v)
     dq, dkeys, dvalues = row_ufuncs["softmax_backward"](q, keys, values, grad_out, scale, 0.0)
     dkeys, dvalues = _gradients.sum_all((dkeys, dvalues), (keys, values))
-    grads = dq, E @ dkeys, F @ dvalues, k @ dkeys.mT, v @ dvalues.mT
+    pairs = (E, dkeys), (F, dvalues), (k, dkeys.mT), (v, dvalues.mT)
+    grads = dq, *(product(x, y) for x, y in pairs)
     return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v, E, F)))
 
 

@@ -63,6 +63,9 @@ def softmax_attention(
     2 n s (d + m) floating-point operations a head, half of it where causal; scratch of a few
     blocks of rows a thread, whatever n and s.
 
+    Scores of any size: one too large for its dtype counts as the largest number, or its
+    negative, so that such scores tie.
+
     References
     ----------
     Vaswani et al., "Attention is all you need", NeurIPS 2017, eq. 1;

@@ -21,7 +21,7 @@ OPERATORS = (
 )
 MODULES = [
     "linattn",
-    *(f"linattn.{module.name}" for module in pkgutil.iter_modules(linattn.__path__)),
+    *(module.name for module in pkgutil.walk_packages(linattn.__path__, "linattn.")),
 ]
 OPTIONAL = ("linattn.torch", "linattn.jax", "linattn.dask")  # need what they bridge to
 

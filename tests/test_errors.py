@@ -251,21 +251,31 @@ def test_result_too_large(operator):
 
 SCRATCH_TOO_LARGE = """
 import linattn, numpy as np
-d = 2**{bits}
-x = np.broadcast_to(np.ones((1, 1), "f4"), (1, d))
-v = np.ones((1, 1), "f4")
-out = np.full((1, 1), 7, "f4")
-for f in (linattn.causal, linattn.noncausal):
+one, beta = np.ones((1, 1), "{dtype}"), np.ones(1, "{dtype}")
+out = np.full((1, 1), 7, "{dtype}")
+x = np.broadcast_to(one, (1, 2**{bits}))
+no = x[:0]  # nothing to allocate but scratch
+for f, *operands in (
+    (linattn.causal, x, x, one),
+    (linattn.noncausal, x, x, one),
+    (linattn.delta, x, x, one, beta),
+    (linattn.delta, x, x, one, one),
+    (linattn.causal_backward, no, no, no, no),
+    (linattn.noncausal_backward, no, no, no, no),
+    (linattn.delta_backward, no, no, no, beta[:0], no),
+    (linattn.delta_backward, no, no, no, no, no),
+):
     try:
-        f(x, x, v, out=out)
+        f(*operands, **({{}} if len(operands[0]) == 0 else {{"out": out}}))
     except MemoryError:
         print("MemoryError")
     assert (out == 7).all()
 """
 
 
-@pytest.mark.parametrize("bits", [48, 57, 60])
-def test_scratch_too_large(interpreter, bits):
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("bits", [48, 57, 59])
+def test_scratch_too_large(interpreter, bits, dtype):
     """The kernel's own memory: MemoryError too, and sizes that overflow are not allocated small."""
-    stdout, _ = interpreter(SCRATCH_TOO_LARGE.format(bits=bits))
-    assert stdout.split() == ["MemoryError"] * 2
+    stdout, _ = interpreter(SCRATCH_TOO_LARGE.format(bits=bits, dtype=dtype))
+    assert stdout.split() == ["MemoryError"] * 8

@@ -63,6 +63,21 @@ def test_gradient_by_differences(phi):
 
 
 @every_map
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_rows_do_not_meet(phi, value):
+    """What a row of padding holds reaches no other row, forwards or backwards."""
+    x = inputs(np.float32)
+    grad = np.ones((*x.shape[:-1], phi.features(D)), np.float32)
+    for t in (0, 15, 64, 69):
+        bad, others = x.copy(), np.arange(x.shape[-2]) != t
+        bad[..., t, :] = value
+        for f in (phi, lambda x: phi.input_gradient(x, grad)):
+            with np.errstate(all="ignore"):
+                y = f(bad)
+            np.testing.assert_array_equal(y[..., others, :], f(x)[..., others, :])
+
+
+@every_map
 def test_is_a_value(phi):
     again = pickle.loads(pickle.dumps(phi))
     assert again == phi

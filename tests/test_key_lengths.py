@@ -78,6 +78,36 @@ def test_no_key_at_all(normalize):
         assert_same(grads, [np.zeros_like(x) for x in grads])
 
 
+@pytest.mark.parametrize("feature_map", MAPS)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_key_at_all_without_eps(name, feature_map, isa):
+    """0 / 0 is 0 for a query that sees no key, but its NaN stays one; other heads are as ever."""
+    f, options = getattr(linattn, name), {"feature_map": feature_map, "eps": 0.0}
+    for chosen in _config.available_isas():
+        isa(chosen)
+        operands = operands_for(name, (3, 40, 6, 19))
+        results = flat(f(*operands, key_lengths=[0, 5, 0], **options))
+        expected = flat(f(*(x[1] for x in operands), key_lengths=5, **options))
+        assert_same([x[1] for x in results], expected)
+        for x in results:
+            assert not x[::2].any()
+        operands[0][0, 20, 2] = np.nan
+        x = flat(f(*operands, key_lengths=[0, 5, 0], **options))[0]
+        assert np.isnan(x[0, 20]).any()
+        assert not x[0, :20].any() and not x[0, 21:].any()
+
+
+def test_no_key_but_a_state():
+    """A state without keys is none; one with a sum of 0 and a value is divided as IEEE says."""
+    operands = operands_for("causal", (3, 4, 6, 19), positive=True)
+    start = linattn.State(np.zeros((3, 6, 19), "f4"), np.zeros((3, 6), "f4"))
+    start.s[1:] = 2
+    start.z[2] = 4
+    o = linattn.causal(*operands, key_lengths=0, eps=0.0, initial_state=start)
+    for x, expected in zip(o, (0, np.inf, 0.5), strict=True):
+        np.testing.assert_allclose(x, np.full((4, 19), expected), rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_all_keys_change_no_bit(name):
     operands = operands_for(name, (3, 40, 16, 33))

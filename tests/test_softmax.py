@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import linattn
-from linattn import _config
+from linattn import _config, _products
 from linattn import _reference_softmax as reference
 
 SIZES = [  # n, s, d, m
@@ -85,6 +85,97 @@ def test_large_scores():
     np.testing.assert_array_equal(linattn.linformer(q, q, v, E, E, scale=1e4), v)
 
 
+OVERFLOW = [  # dtype, size of an input, scale: powers of 2, so that sums of integers are exact
+    (np.float16, 2.0**15, 2.0**110),
+    (np.float32, 2.0**100, None),
+    (np.float32, 1.0, 2.0**127),
+    (np.float64, 2.0**700, None),
+]
+
+
+@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("dtype", "size", "scale"), OVERFLOW)
+def test_scores_that_overflow(isa, name, causal, dtype, size, scale):
+    """They tie where they have one sign; a difference of two that cancel is 0."""
+    isa(name)
+    n, d = 70, 16
+    rng = np.random.default_rng(0)
+    v, g = rng.standard_normal((2, n, 5)).astype(dtype)
+    seen = np.tri(n, dtype=bool) if causal else np.ones((n, n), bool)
+    signs = rng.choice([-1, 1], (n, d))
+    apart = np.where(np.arange(n)[:, None] == 3, 0, signs)  # one key whose scores are finite
+    for of_q, of_k in (
+        (np.ones((n, d)), np.ones((n, d))),
+        (np.ones((n, d)), -np.ones((n, d))),
+        (signs, signs[::-1]),
+        (signs, apart),
+    ):
+        q, k = (size * of_q).astype(dtype), (size * of_k).astype(dtype)
+        order = np.where(seen, np.sign(of_q @ of_k.T), -2)
+        p = order == order.max(-1, keepdims=True)
+        p = p / p.sum(-1, keepdims=True)
+        wide = np.float64 if dtype == np.float64 else np.float32
+        tolerance = 8 * np.finfo(wide).eps if wide == dtype else 1e-3
+        options = {"causal": causal, "scale": scale}
+        o = linattn.softmax_attention(q, k, v, **options)
+        np.testing.assert_allclose(o, p @ v, rtol=0, atol=4 * tolerance)
+        with np.errstate(over="ignore"):  # dk of 16-bit numbers
+            dv = linattn.softmax_attention_backward(q, k, v, g, **options)[2]
+        np.testing.assert_allclose(dv, p.T @ g, rtol=0, atol=n * tolerance)
+        if not causal:
+            E = np.eye(n, dtype=dtype)
+            o = linattn.linformer(q, k, v, E, E, scale=scale)
+            np.testing.assert_allclose(o, p @ v, rtol=0, atol=4 * tolerance)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scale_times_queries_that_overflow(sign):
+    x, v = np.full((70, 8), 1e30, np.float32), np.arange(70, dtype=np.float32)[:, None]
+    o = linattn.softmax_attention(sign * x, x, v, scale=1e30, causal=True)
+    np.testing.assert_allclose(o, v / 2, rtol=0, atol=70 * np.finfo(np.float32).eps)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_where_scores_overflow(causal):
+    """Queries and keys of one size: weights are equal, and the formula is exact."""
+    n, d, size = 70, 4, 1e25
+    v, g = np.random.default_rng(0).standard_normal((2, n, 5)).astype(np.float32)
+    x = np.full((n, d), size, np.float32)
+    p = np.tri(n) if causal else np.ones((n, n))
+    p /= p.sum(-1, keepdims=True)
+    e = p * (g @ v.T - (g * (p @ v)).sum(-1, keepdims=True)) / np.sqrt(d)
+    dq, dk, _ = linattn.softmax_attention_backward(x, x, v, g, causal=causal)
+    tolerance = 100 * np.finfo(np.float32).eps * size
+    np.testing.assert_allclose(dq, e @ x, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(dk, e.T @ x, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("causal", [False, True])
+def test_weights_of_large_scores_sum_to_one(isa, name, dtype, causal):
+    """Backwards too, where scores of 1e10 are off by thousands: dv sums to the sum of g."""
+    isa(name)
+    q, k, v, g = operands(100, 100, 130, 3, dtype, lead=())
+    size = dtype(1e4 if dtype == np.float32 else 1e10)
+    dv = linattn.softmax_attention_backward(size * q, size * k, v, g, causal=causal, scale=0.3)[2]
+    tolerance = 100 * np.finfo(dtype).eps * abs(g).sum()
+    np.testing.assert_allclose(dv.sum(0), g.sum(0), rtol=0, atol=tolerance)
+
+
+def test_nan_stays():
+    """A NaN in q or k is no overflow: it stays, with the rows that see it, in any block."""
+    for t in (0, 69, 130):
+        for which in range(2):
+            x = [np.full((140, 8), 1e30, np.float32) for _ in range(2)]
+            x[which][t, 3] = np.nan
+            o = linattn.softmax_attention(*x, np.ones((140, 2), np.float32), causal=True)
+            hit = np.arange(140) == t if which == 0 else np.arange(140) >= t
+            np.testing.assert_array_equal(np.isnan(o).all(-1), hit)
+            np.testing.assert_array_equal(np.isnan(o).any(-1), hit)
+
+
 def test_nothing_of_a_later_token():
     q, k, v, g = operands(200, 200, 16, 16)
     o = linattn.softmax_attention(q, k, v, causal=True)
@@ -149,6 +240,75 @@ def test_linformer(of_keys, of_values, dtype):
             lambda *x: (g * linattn.linformer(*x)).sum(), (q, k, v, E, F), grads,
             np.random.default_rng(1),
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+def test_products_in_parts(monkeypatch, lead):
+    """Heads first, then rows: the same numbers, whatever the axes that broadcast."""
+    rng = np.random.default_rng(0)
+    integers = lambda *shape: rng.integers(-9, 9, shape).astype(np.float32)  # noqa: E731
+    pairs = [(integers(*a, 11, 5), integers(*b, 5, 7)) for a in ((), lead) for b in ((), lead)]
+    pairs.append((integers(*lead, 0, 5), integers(5, 7)))
+    for part in (1, 50, 500, 2**26):
+        monkeypatch.setattr(_products, "PART", part)
+        for x, y in pairs:
+            np.testing.assert_array_equal(_products.product(x, y), x @ y)
+
+
+INTERRUPTED = """
+import signal, time
+import linattn, numpy as np
+from linattn._products import product
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+one = np.ones((1, 64), "f4")
+x = np.broadcast_to(one, (2**26, 64))
+y = np.ones((4096, 4096), "f4")
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+start = time.monotonic()
+try:
+    {call}
+except KeyboardInterrupt:
+    assert time.monotonic() - start < 2
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "linattn.linformer(one, x, x, x, x)",
+        "linattn.linformer_backward(one, x, x, x, x, one)",
+        "product(np.broadcast_to(y[:1], (2**14, 4096)), y)",
+    ],
+)
+def test_linformer_can_be_interrupted(interpreter, call):
+    """Minutes of work, in one product of NumPy's or of the kernels."""
+    stdout, _ = interpreter(INTERRUPTED.format(call=call))
+    assert stdout.split() == ["interrupted"]
+
+
+SCRATCH_TOO_LARGE = """
+import linattn, numpy as np
+one, out = np.ones((1, 1), "{dtype}"), np.full((1, 1), 7, "{dtype}")
+x = np.broadcast_to(one, (1, 2**{bits}))
+for call in (
+    lambda: linattn.softmax_attention(x, x, one, out=out),
+    lambda: linattn.softmax_attention_backward(x[:0], x[:0], one[:0], one[:0]),
+    lambda: linattn.linformer(x, x, one, one, one, out=out),
+):
+    try:
+        call()
+    except MemoryError:
+        print("MemoryError")
+    assert (out == 7).all()
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("bits", [48, 57, 59])
+def test_scratch_too_large(interpreter, bits, dtype):
+    stdout, _ = interpreter(SCRATCH_TOO_LARGE.format(bits=bits, dtype=dtype))
+    assert stdout.split() == ["MemoryError"] * 3
 
 
 Q, E = np.ones((2, 5, 3)), np.ones((5, 4))

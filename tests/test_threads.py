@@ -328,6 +328,40 @@ def test_ctrl_c(operator, count, heads):
     assert stdout.split() == ["interrupted", "alive"], stderr
 
 
+STEP_INTERRUPTED = """
+import signal
+import linattn, numpy as np
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+d, m = {d}, {m}
+lead = () if d * m > 2**24 else (2**26 // (d * m),)
+k, v, beta = np.ones((*lead, d), "f4"), np.ones((*lead, m), "f4"), np.ones(lead, "f4")
+state = linattn.State(np.zeros((*lead, d, m), "f4"))
+options = {{"feature_map": "identity", "in_place": True}}
+linattn.set_num_threads(1)
+signal.setitimer(signal.ITIMER_REAL, 1e-3)
+try:
+    {call}
+except KeyboardInterrupt:
+    print("interrupted")
+assert state.s.reshape(-1)[0] != 0 and state.s.reshape(-1)[-1] == 0
+"""
+
+
+@needs_posix
+@pytest.mark.parametrize(("d", "m"), [(64, 64), (2**13, 2**13)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "linattn.step(k, k, v, state, normalize=False, **options)",
+        "linattn.delta_step(k, k, v, beta, state, **options)",
+    ],
+)
+def test_ctrl_c_in_a_step(interpreter, call, d, m):
+    """Between heads, and within one whose state is large: the rest of the states is as it was."""
+    stdout, _ = interpreter(STEP_INTERRUPTED.format(call=call, d=d, m=m))
+    assert stdout.split() == ["interrupted"]
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities here")
 def test_leaves_the_callers_cpus_alone(threads):
     """The workers keep off the caller's CPU; the caller may go where it could before."""

@@ -47,7 +47,7 @@ class DPFP(FeatureMap):
     >>> from linattn import feature_maps
     >>> phi = feature_maps.DPFP(nu=1, normalize=False)
     >>> phi([[1.0, 2.0, -3.0]])
-    array([[0., 2., 0., 0., 0., 0.]])
+    array([[3., 2., 0., 0., 0., 0.]])
     >>> phi.features(64)
     128
     """

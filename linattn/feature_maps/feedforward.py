@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from .._linattn import row_ufuncs
+from .._products import product, transposed_product
 from ._base import FeatureMap, integer, parameter
 from .random_features import orthogonal_matrix
 
@@ -196,12 +197,12 @@ class FeedforwardKernel(FeatureMap):
     def _unit(self, i: int, unit: Unit, x: np.ndarray) -> tuple[np.ndarray, ...]:
         """x W, the gate's products, and the unit's output, last."""
         last = i == len(self.weights) - 1
-        a = x @ unit[0]
+        a = product(x, unit[0])
         if len(unit) == 1:
             return (a, row_ufuncs["softplus"](a)) if last else (a,)
-        inner = (x @ unit[1],)
+        inner = (product(x, unit[1]),)
         if len(unit) == 3:
-            inner = (*inner, inner[0] @ unit[2])
+            inner = (*inner, product(inner[0], unit[2]))
         return a, *inner, row_ufuncs["softplus_gate" if last else "gate"](a, inner[-1])
 
     def _unit_backward(
@@ -212,24 +213,23 @@ class FeedforwardKernel(FeatureMap):
         x, a = tape[:2]
         if len(unit) == 1:
             da = row_ufuncs["softplus_backward"](a, grad) if last else grad
-            return da @ unit[0].mT, (_outer(x, da, unit[0]),)
+            return product(da, unit[0].mT), (_outer(x, da, unit[0]),)
         da, db = row_ufuncs["softplus_gate_backward" if last else "gate_backward"](
             a, tape[-2], grad
         )
-        dx = da @ unit[0].mT
+        dx = product(da, unit[0].mT)
         of_w = _outer(x, da, unit[0])
         if len(unit) == 2:
-            dx += db @ unit[1].mT
+            dx += product(db, unit[1].mT)
             return dx, (of_w, _outer(x, db, unit[1]))
-        low = db @ unit[2].mT
-        dx += low @ unit[1].mT
+        low = product(db, unit[2].mT)
+        dx += product(low, unit[1].mT)
         return dx, (of_w, _outer(x, low, unit[1]), _outer(tape[2], db, unit[2]))
 
 
 def _outer(x: np.ndarray, grad: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """The gradient of a weight: x^T grad, summed over all axes that it does not have."""
-    product = x.mT @ grad
-    extra = product.ndim - weight.ndim
-    product = product.sum(axis=tuple(range(extra)))
-    axes = tuple(i for i, size in enumerate(weight.shape[:-2]) if size != product.shape[i])
-    return product.sum(axis=axes, keepdims=True)
+    outer = transposed_product(x, grad)
+    outer = outer.sum(axis=tuple(range(outer.ndim - weight.ndim)))
+    axes = tuple(i for i, size in enumerate(weight.shape[:-2]) if size != outer.shape[i])
+    return outer.sum(axis=axes, keepdims=True)

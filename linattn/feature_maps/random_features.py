@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from .._linattn import row_ufuncs
+from .._products import product
 from ._base import FeatureMap, _matrix, integer, parameter, positive
 
 NORMS = ("chi", "sqrt")
@@ -130,7 +131,8 @@ class RandomFeatures(FeatureMap):
     def _pull(self, du: np.ndarray) -> np.ndarray:
         """The gradient of x from that of u = t x omega."""
         factor = math.sqrt(self.temperature)
-        return du @ (factor * self._directions().T).astype(du.dtype)
+        turned = (factor * self._directions().T).astype(du.dtype)
+        return self._reshape(du, product(_matrix(du), turned))
 
 
 class RandomFourierFeatures(RandomFeatures):
@@ -336,7 +338,7 @@ class GeneralizedRandomFeatures(RandomFeatures):
         x = self._input(x, self.omega.shape[0])
         grad = self._gradient(x, grad)
         rows, omega, factor = self._operands(x)
-        u = rows @ (factor * omega)
+        u = product(rows, factor * omega)
         du = row_ufuncs[f"{self.fn}_backward"](u, grad.reshape(u.shape))
         du *= x.dtype.type(1 / math.sqrt(self.omega.shape[1]))
         return self._pull(du).reshape(x.shape)

@@ -10,44 +10,34 @@
 
 #include "scan.h"
 
-struct causal_room {
-    ptrdiff_t rows, ldd, ldm;
-    T *a, *b, *v, *x, *o, *s, *e, *z, *ze, *den;
-    size_t bytes;
+struct causal_scratch {
+    ptrdiff_t rows; /* tokens a chunk */
+    struct block a, b, v, dots, o;
+    T *s, *e, *z, *ze, *den;
 };
 
-static struct causal_room
-causal_room(const struct la_head *h, void *scratch)
+static struct causal_scratch
+causal_carve(const struct la_head *h, struct arena *arena)
 {
-    struct causal_room r;
-    struct arena arena = {scratch, 0};
-    r.rows = chunk_rows(h->d);
-    r.ldd = row_step(h->d);
-    r.ldm = row_step(h->m);
-    r.a = take(&arena, r.rows, r.ldd);
-    r.b = take(&arena, r.rows, r.ldd);
-    r.v = take(&arena, r.rows, r.ldm);
-    r.x = take(&arena, r.rows, r.rows);
-    r.o = take(&arena, r.rows, r.ldm);
-    r.s = take_state(&arena, h->d, h->m);
-    r.e = take_state(&arena, h->d, h->m);
-    r.z = take(&arena, 1, r.ldd);
-    r.ze = take(&arena, 1, r.ldd);
-    r.den = take(&arena, 1, r.rows);
-    r.bytes = arena.used;
+    struct causal_scratch r = {.rows = chunk_rows(h->d)};
+    r.a = take_block(arena, r.rows, h->d);
+    r.b = take_block(arena, r.rows, h->d);
+    r.v = take_block(arena, r.rows, h->m);
+    r.dots = take_block(arena, r.rows, r.rows);
+    r.o = take_block(arena, r.rows, h->m);
+    r.s = take_state(arena, h->d, h->m);
+    r.e = take_state(arena, h->d, h->m);
+    r.z = take_row(arena, h->d);
+    r.ze = take_row(arena, h->d);
+    r.den = take(arena, 1, r.rows);
     return r;
-}
-
-static size_t
-causal_scratch(const struct la_head *h)
-{
-    return causal_room(h, NULL).bytes;
 }
 
 static int
 run_causal(const struct la_head *h)
 {
-    const struct causal_room r = causal_room(h, h->scratch);
+    struct arena arena = {h->scratch, 0};
+    const struct causal_scratch r = causal_carve(h, &arena);
     struct la_fetch ahead = {0};
     struct scan c = {
         .K = h->d,
@@ -55,45 +45,41 @@ run_causal(const struct la_head *h)
         .a = r.a,
         .b = r.b,
         .v = r.v,
-        .lda = r.ldd,
-        .ldb = r.ldd,
-        .ldv = r.ldm,
-        .x = r.x,
-        .ldx = r.rows,
+        .dots = r.dots,
         .o = r.o,
-        .ldo = r.ldm,
         .s = r.s,
         .ahead = &ahead,
     };
     load_state(r.s, &h->s0, h->d, h->m);
     compensate(&c, r.e, h->n, r.rows);
-    load_vector(r.z, r.ldd, &h->z0, h->d);
-    clear(r.ze, r.ldd);
+    load_vector(r.z, &h->z0, h->d);
+    clear(r.ze, r.a.ld);
+    const int keyless = no_keys(h, r.s, r.z);
     for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct span t = span(i, r.rows, i + r.rows, h->n, &ahead);
         c.rows = t.rows;
-        load_keys(h, t, r.b, r.ldd, r.v, r.ldm);
+        load_keys(h, t, r.b, r.v);
         for (ptrdiff_t g = 0; g < h->group; g++) {
             const struct la_array q = shifted(&h->q, g * h->q_step);
             const struct la_array o = shifted(&h->o, g * h->o_step);
-            load_mapped(r.a, r.ldd, &q, t, h->d, h->map);
+            load_mapped(r.a, &q, t, h->d, h->map);
             look_ahead(&o, t, h->m);
             scores(&c);
             if (h->normalize) {
                 score_sums(r.den, &c, r.z);
             }
-            factors(h, r.den, c.rows);
+            factors(h, r.den, c.rows, keyless);
             sweep(&c, g + 1 < h->group ? LA_READ : LA_READ | LA_WRITE);
-            store_rows(&o, t, h->m, r.o, r.ldm, r.den);
+            store_rows(&o, t, h->m, r.o, r.den);
         }
         if (h->normalize) {
-            add_rows(r.z, r.ze, r.b, r.ldd, c.rows);
+            add_rows(r.z, r.ze, r.b, c.rows);
         }
     }
-    store_states(h, r.s, r.z, r.ldd);
+    store_states(h, r.s, r.z);
     return 0;
 }
 
@@ -107,48 +93,38 @@ run_causal(const struct la_head *h)
  *            db_j = R_j v_j + sum_{i >= j} w_i a_i
  *
  * About 10 n d m flops.  Scratch: 2 d m + 2 n numbers, and a few chunks. */
-struct causal_backward_room {
-    ptrdiff_t rows, ldd, ldm;
-    T *a, *b, *v, *g, *y, *da, *dv, *s, *t, *e, *z, *ze, *zs, *r, *w;
-    size_t bytes;
+struct causal_backward_scratch {
+    ptrdiff_t rows; /* tokens a chunk */
+    struct block a, b, v, g, dots, da, dv, zs;
+    T *s, *t, *e, *z, *ze;
+    T *r, *w; /* of every token */
 };
 
-static struct causal_backward_room
-causal_backward_room(const struct la_head *h, void *scratch)
+static struct causal_backward_scratch
+causal_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    struct causal_backward_room r;
-    struct arena arena = {scratch, 0};
-    r.rows = chunk_rows(h->d);
-    r.ldd = row_step(h->d);
-    r.ldm = row_step(h->m);
-    r.a = take(&arena, r.rows, r.ldd);
-    r.b = take(&arena, r.rows, r.ldd);
-    r.v = take(&arena, r.rows, r.ldm);
-    r.g = take(&arena, r.rows, r.ldm);
-    r.y = take(&arena, r.rows, r.rows);
-    r.da = take(&arena, r.rows, r.ldd);
-    r.dv = take(&arena, r.rows, r.ldm);
-    r.s = take_state(&arena, h->d, h->m);
-    r.t = take_state(&arena, h->m, h->d);
-    r.e = take_state(&arena, h->d, h->m);
-    r.z = take(&arena, 1, r.ldd);
-    r.ze = take(&arena, 1, r.ldd);
-    r.zs = take(&arena, r.rows, r.ldd);
-    r.r = take(&arena, 1, h->n + r.rows);
-    r.w = take(&arena, 1, h->n + r.rows);
-    r.bytes = arena.used;
+    struct causal_backward_scratch r = {.rows = chunk_rows(h->d)};
+    r.a = take_block(arena, r.rows, h->d);
+    r.b = take_block(arena, r.rows, h->d);
+    r.v = take_block(arena, r.rows, h->m);
+    r.g = take_block(arena, r.rows, h->m);
+    r.dots = take_block(arena, r.rows, r.rows);
+    r.da = take_block(arena, r.rows, h->d);
+    r.dv = take_block(arena, r.rows, h->m);
+    r.zs = take_block(arena, r.rows, h->d);
+    r.s = take_state(arena, h->d, h->m);
+    r.t = take_state(arena, h->m, h->d);
+    r.e = take_state(arena, h->d, h->m);
+    r.z = take_row(arena, h->d);
+    r.ze = take_row(arena, h->d);
+    r.r = take(arena, 1, h->n + r.rows);
+    r.w = take(arena, 1, h->n + r.rows);
     return r;
-}
-
-static size_t
-causal_backward_scratch(const struct la_head *h)
-{
-    return causal_backward_room(h, NULL).bytes;
 }
 
 /* The forward scan: dq, and r_i, w_i of every token. */
 static int
-causal_dq(const struct la_head *h, const struct causal_backward_room *r)
+causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
 {
     struct la_fetch ahead = {0};
     struct scan c = {
@@ -157,47 +133,42 @@ causal_dq(const struct la_head *h, const struct causal_backward_room *r)
         .a = r->g,
         .b = r->v,
         .v = r->b,
-        .lda = r->ldm,
-        .ldb = r->ldm,
-        .ldv = r->ldd,
-        .x = r->y,
-        .ldx = r->rows,
+        .dots = r->dots,
         .o = r->da,
-        .ldo = r->ldd,
         .s = r->t,
         .ahead = &ahead,
     };
     const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
     load_state(r->t, &s0_transposed, h->m, h->d);
     compensate(&c, r->e, h->n, r->rows);
-    load_vector(r->z, r->ldd, &h->z0, h->d);
-    clear(r->ze, r->ldd);
+    load_vector(r->z, &h->z0, h->d);
+    clear(r->ze, r->a.ld);
+    const int keyless = no_keys(h, r->t, r->z);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
         c.rows = t.rows;
-        load_mapped(r->a, r->ldd, &h->q, t, h->d, h->map);
-        load_keys(h, t, r->b, r->ldd, r->v, r->ldm);
-        load_plain(r->g, r->ldm, &h->g, t, h->m);
+        load_mapped(r->a, &h->q, t, h->d, h->map);
+        load_keys(h, t, r->b, r->v);
+        load_plain(r->g, &h->g, t, h->m);
         look_ahead(&h->dq, t, h->d);
         scores(&c);
         sweep(&c, LA_READ | LA_WRITE);
         if (h->normalize) {
-            running_sums(r->zs, r->z, r->ze, r->b, r->ldd, c.rows);
+            running_sums(r->zs, r->z, r->ze, r->b, c.rows);
         }
-        query_gradient(h, r->da, r->a, r->zs, r->ldd, r->ldd, c.rows, r->r + i,
-                       r->w + i);
-        chain(r->da, &h->q, t, h->d, r->a, r->ldd, h->map);
-        store_rows(&h->dq, t, h->d, r->da, r->ldd, NULL);
+        query_gradient(h, r->da, r->a, r->zs, c.rows, r->r + i, r->w + i, keyless);
+        chain(r->da, &h->q, t, h->d, r->a, h->map);
+        store_rows(&h->dq, t, h->d, r->da, NULL);
     }
     return 0;
 }
 
 /* The reverse scan: dk and dv.  s holds R and t its transpose. */
 static int
-causal_dkv(const struct la_head *h, const struct causal_backward_room *r)
+causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
 {
     struct la_fetch ahead = {0};
     struct scan dv = {
@@ -206,13 +177,8 @@ causal_dkv(const struct la_head *h, const struct causal_backward_room *r)
         .a = r->b,
         .b = r->a,
         .v = r->g,
-        .lda = r->ldd,
-        .ldb = r->ldd,
-        .ldv = r->ldm,
-        .x = r->y,
-        .ldx = r->rows,
+        .dots = r->dots,
         .o = r->dv,
-        .ldo = r->ldm,
         .s = r->s,
         .upper = 1,
         .ahead = &ahead,
@@ -223,13 +189,8 @@ causal_dkv(const struct la_head *h, const struct causal_backward_room *r)
         .a = r->v,
         .b = r->g,
         .v = r->a,
-        .lda = r->ldm,
-        .ldb = r->ldm,
-        .ldv = r->ldd,
-        .x = r->y,
-        .ldx = r->rows,
+        .dots = r->dots,
         .o = r->da,
-        .ldo = r->ldd,
         .s = r->t,
         .bias = r->z,
         .upper = 1,
@@ -238,8 +199,8 @@ causal_dkv(const struct la_head *h, const struct causal_backward_room *r)
     load_state(r->s, &h->gs, h->d, h->m);
     transpose_state(r->t, r->s, h->d, h->m);
     compensate(&dv, r->e, h->n, r->rows);
-    load_vector(r->z, r->ldd, &h->gz, h->d);
-    clear(r->ze, r->ldd);
+    load_vector(r->z, &h->gz, h->d);
+    clear(r->ze, r->a.ld);
     for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0;
          i -= r->rows) {
         if (h->poll(h->poll_arg)) {
@@ -247,38 +208,39 @@ causal_dkv(const struct la_head *h, const struct causal_backward_room *r)
         }
         const struct span t = span(i, r->rows, i - r->rows, h->n, &ahead);
         dv.rows = db.rows = t.rows;
-        load_mapped(r->a, r->ldd, &h->q, t, h->d, h->map);
-        load_keys(h, t, r->b, r->ldd, r->v, r->ldm);
-        load_plain(r->g, r->ldm, &h->g, t, h->m);
+        load_mapped(r->a, &h->q, t, h->d, h->map);
+        load_keys(h, t, r->b, r->v);
+        load_plain(r->g, &h->g, t, h->m);
         look_ahead(&h->dk, t, h->d);
         look_ahead(&h->dv, t, h->m);
-        scale_rows(r->g, r->ldm, t.rows, r->r + i);
+        scale_rows(r->g, t.rows, r->r + i);
         scores(&dv);
         sweep(&dv, LA_READ | LA_WRITE);
         scores(&db);
         if (h->normalize) {
-            add_to_rows(r->y, r->rows, t.rows, r->w + i);
+            add_to_rows(r->dots, t.rows, r->w + i);
         }
         sweep(&db, LA_READ);
         transpose_state(r->t, r->s, h->d, h->m);
         if (h->normalize) {
-            add_weighted(r->z, r->ze, r->a, r->ldd, r->w + i, t.rows);
+            add_weighted(r->z, r->ze, r->a, r->w + i, t.rows);
         }
-        chain(r->da, &h->k, t, h->d, r->b, r->ldd, h->map);
-        clear_rows(r->da, r->ldd, keys_left(h, t), t.rows);
-        clear_rows(r->dv, r->ldm, keys_left(h, t), t.rows);
-        store_rows(&h->dk, t, h->d, r->da, r->ldd, NULL);
-        store_rows(&h->dv, t, h->m, r->dv, r->ldm, NULL);
+        chain(r->da, &h->k, t, h->d, r->b, h->map);
+        clear_rows(r->da, keys_left(h, t), t.rows);
+        clear_rows(r->dv, keys_left(h, t), t.rows);
+        store_rows(&h->dk, t, h->d, r->da, NULL);
+        store_rows(&h->dv, t, h->m, r->dv, NULL);
     }
     store_state(&h->ds0, r->s, h->d, h->m);
-    store_vector(&h->dz0, r->z, r->ldd, h->d);
+    store_vector(&h->dz0, r->z, h->d);
     return 0;
 }
 
 static int
 run_causal_backward(const struct la_head *h)
 {
-    const struct causal_backward_room r = causal_backward_room(h, h->scratch);
+    struct arena arena = {h->scratch, 0};
+    const struct causal_backward_scratch r = causal_backward_carve(h, &arena);
     return causal_dq(h, &r) || causal_dkv(h, &r);
 }
 

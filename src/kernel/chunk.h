@@ -1,13 +1,11 @@
-/* chunk.h: between the caller's arrays, of any strides, and packed row blocks.
+/* chunk.h: between the caller's arrays, of any strides, and blocks of rows.
  *
- * A block holds `rows` tokens of `cols` numbers, its row step `ld` a multiple of
- * the vector length.  Columns from cols to ld, and rows up to the next multiple
- * of MR, hold zeros (after the map: phi(0) = 1 must not leak in).  Everything
- * behind these functions works on blocks alone, so that neither the caller's
- * strides nor its alignment can change a bit of the result. */
+ * Everything behind these functions works on blocks alone (block.h), so that neither
+ * the caller's strides nor its alignment can change a bit of the result. */
 #ifndef LA_CHUNK_H
 #define LA_CHUNK_H
 
+#include "block.h"
 #include "feature.h"
 #include "fetch.h"
 #include "half.h"
@@ -54,27 +52,6 @@ chunk_rows(ptrdiff_t d)
     return d <= 64 ? 16 : d <= 192 ? 32 : 64;
 }
 
-INLINE ptrdiff_t
-round_up(ptrdiff_t x, ptrdiff_t step)
-{
-    return (x + step - 1) / step * step;
-}
-
-INLINE void
-clear(T *x, ptrdiff_t count)
-{
-    memset(x, 0, (size_t)count * sizeof(T));
-}
-
-/* Row step of a block of `cols` columns.  Steps of 2 KiB would put the same
- * columns of all rows into the same few sets of the first-level cache. */
-INLINE ptrdiff_t
-row_step(ptrdiff_t cols)
-{
-    const ptrdiff_t ld = round_up(cols, VL > MR ? VL : MR);
-    return ld > 0 && ld % (2048 / (ptrdiff_t)sizeof(T)) == 0 ? ld + VL : ld;
-}
-
 /* The same array of a head `step` bytes further on. */
 INLINE struct la_array
 shifted(const struct la_array *x, ptrdiff_t step)
@@ -106,60 +83,59 @@ load_row(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, ptrdiff_t cols,
 }
 
 INLINE void
-load_typed(T *dst, ptrdiff_t ld, const struct la_array *x, struct span t,
-           ptrdiff_t cols, vec (*phi)(vec), const enum la_type type)
+load_typed(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols,
+           vec (*phi)(vec), const enum la_type type)
 {
     const char *src = x->data + t.first * x->rs;
     ptrdiff_t i = 0;
-    if (ld == cols && x->cs == size_of(type) && x->rs == cols * x->cs) {
+    if (dst.ld == cols && x->cs == size_of(type) && x->rs == cols * x->cs) {
         /* Rows without gaps are one long row. */
-        load_row(dst, t.rows * ld, src, x->cs, t.rows * cols, phi, type);
+        load_row(dst.x, t.rows * dst.ld, src, x->cs, t.rows * cols, phi, type);
         i = t.rows;
     }
     for (; i < t.rows; i++, src += x->rs) {
-        load_row(dst + i * ld, ld, src, x->cs, cols, phi, type);
+        load_row(dst.x + i * dst.ld, dst.ld, src, x->cs, cols, phi, type);
     }
     for (; i % MR != 0; i++) {
-        clear(dst + i * ld, ld);
+        clear(dst.x + i * dst.ld, dst.ld);
     }
 }
 
 /* A loop for each type: a test for every vector would cost as much as the vector. */
 INLINE void
-load_rows(T *dst, ptrdiff_t ld, const struct la_array *x, struct span t, ptrdiff_t cols,
+load_rows(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols,
           vec (*phi)(vec))
 {
     look_ahead(x, t, cols);
 #if LA_HAS_HALVES
     if (x->type == LA_HALF) {
-        load_typed(dst, ld, x, t, cols, phi, LA_HALF);
+        load_typed(dst, x, t, cols, phi, LA_HALF);
         return;
     }
     if (x->type == LA_BFLOAT) {
-        load_typed(dst, ld, x, t, cols, phi, LA_BFLOAT);
+        load_typed(dst, x, t, cols, phi, LA_BFLOAT);
         return;
     }
 #endif
-    load_typed(dst, ld, x, t, cols, phi, LA_NATIVE);
+    load_typed(dst, x, t, cols, phi, LA_NATIVE);
 }
 
 /* dst = rows t of x, unchanged. */
 static void
-load_plain(T *dst, ptrdiff_t ld, const struct la_array *x, struct span t,
-           ptrdiff_t cols)
+load_plain(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols)
 {
-    load_rows(dst, ld, x, t, cols, phi_identity);
+    load_rows(dst, x, t, cols, phi_identity);
 }
 
 /* dst = phi(rows t of x). */
 static void
-load_mapped(T *dst, ptrdiff_t ld, const struct la_array *x, struct span t,
-            ptrdiff_t cols, enum la_map map)
+load_mapped(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols,
+            enum la_map map)
 {
     switch (map) {
 #define LA_MAP(map)                                                                    \
     case LA_MAP_##map:                                                                 \
-        load_rows(dst, ld, x, t, cols, phi_##map);                                     \
+        load_rows(dst, x, t, cols, phi_##map);                                         \
         break;
 #include "maps.def"
     default:
@@ -179,27 +155,27 @@ load_at(const struct la_array *x, ptrdiff_t i, ptrdiff_t j, ptrdiff_t cols)
     return vread_part(p, x->cs, some, x->type);
 }
 
-/* grad (rows, ld) *= phi'(x), where y = phi(x): the chain rule through the map. */
+/* grad *= phi'(x), where y = phi(x): the chain rule through the map. */
 INLINE void
-chain_with(T *grad, const struct la_array *x, struct span t, ptrdiff_t cols, const T *y,
-           ptrdiff_t ld, vec (*dphi)(vec, vec))
+chain_with(struct block grad, const struct la_array *x, struct span t, ptrdiff_t cols,
+           struct block y, vec (*dphi)(vec, vec))
 {
-    for (ptrdiff_t i = 0; i < t.rows; i++, grad += ld, y += ld) {
+    for (ptrdiff_t i = 0; i < t.rows; i++, grad.x += grad.ld, y.x += y.ld) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const vec slope = dphi(load_at(x, t.first + i, j, cols), vload(&y[j]));
-            vstore(&grad[j], vload(&grad[j]) * slope);
+            const vec slope = dphi(load_at(x, t.first + i, j, cols), vload(&y.x[j]));
+            vstore(&grad.x[j], vload(&grad.x[j]) * slope);
         }
     }
 }
 
 static void
-chain(T *grad, const struct la_array *x, struct span t, ptrdiff_t cols, const T *y,
-      ptrdiff_t ld, enum la_map map)
+chain(struct block grad, const struct la_array *x, struct span t, ptrdiff_t cols,
+      struct block y, enum la_map map)
 {
     switch (map) {
 #define LA_MAP(map)                                                                    \
     case LA_MAP_##map:                                                                 \
-        chain_with(grad, x, t, cols, y, ld, dphi_##map);                               \
+        chain_with(grad, x, t, cols, y, dphi_##map);                                   \
         break;
 #include "maps.def"
     default:
@@ -209,20 +185,21 @@ chain(T *grad, const struct la_array *x, struct span t, ptrdiff_t cols, const T 
 
 /* Rows t of x = src, whole vectors a row, each times factor[row] where given. */
 static void
-store_rows(const struct la_array *x, struct span t, ptrdiff_t cols, const T *src,
-           ptrdiff_t ld, const T *factor)
+store_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct block src,
+           const T *factor)
 {
     const ptrdiff_t size = size_of(x->type);
     char *dst = x->data + t.first * x->rs;
-    for (ptrdiff_t i = 0; i < t.rows; i++, dst += x->rs, src += ld) {
+    for (ptrdiff_t i = 0; i < t.rows; i++, dst += x->rs, src.x += src.ld) {
         const vec scale = vset1(factor ? factor[i] : 1);
         ptrdiff_t j = 0;
         for (; x->cs == size && j + VL <= cols; j += VL) {
-            vwrite(dst + j * size, vload(&src[j]) * scale, x->type);
+            vwrite(dst + j * size, vload(&src.x[j]) * scale, x->type);
         }
         for (; j < cols; j += VL) {
             const ptrdiff_t some = cols - j < VL ? cols - j : VL;
-            vwrite_part(dst + j * x->cs, x->cs, some, vload(&src[j]) * scale, x->type);
+            vwrite_part(dst + j * x->cs, x->cs, some, vload(&src.x[j]) * scale,
+                        x->type);
         }
     }
 }

@@ -25,73 +25,72 @@ delta_chunk(ptrdiff_t d)
 }
 
 INLINE void
-tile_load(vec c[][NR], const int nr, const T *x, ptrdiff_t ld)
+tile_load(vec c[][NR], const int nr, struct block x)
 {
     LA_EACH(i, MR) {
         LA_EACH(j, nr) {
-            c[i][j] = vload(&x[i * ld + j * VL]);
+            c[i][j] = vload(&x.x[i * x.ld + j * VL]);
         }
     }
 }
 
 INLINE void
-tile_store(T *x, ptrdiff_t ld, vec c[][NR], const int nr)
+tile_store(struct block x, vec c[][NR], const int nr)
 {
     LA_EACH(i, MR) {
         LA_EACH(j, nr) {
-            vstore(&x[i * ld + j * VL], c[i][j]);
+            vstore(&x.x[i * x.ld + j * VL], c[i][j]);
         }
     }
 }
 
-/* Rows of a block that are write strengths: per token, one vector that holds the
- * number in every lane stands for all columns (step 0). */
-struct strength {
-    T *x;
-    ptrdiff_t ld, step;
+/* beta of some tokens.  With a number a token, one vector that holds it in every lane
+ * stands for all columns (step 0). */
+struct beta {
+    struct block rows;
+    ptrdiff_t step;
 };
 
 INLINE vec
-strength_at(const struct strength *beta, ptrdiff_t i, ptrdiff_t col)
+beta_at(const struct beta *beta, ptrdiff_t i, ptrdiff_t col)
 {
-    return vload(&beta->x[i * beta->ld + col * beta->step]);
+    return vload(&beta->rows.x[i * beta->rows.ld + col * beta->step]);
 }
 
 /* beta of the tokens t; 0 where no key exists. */
 static void
-load_strength(const struct la_head *h, struct span t, const struct strength *beta)
+load_beta(const struct la_head *h, struct span t, const struct beta *beta)
 {
     const ptrdiff_t all = round_up(t.rows, MR);
     t.rows = keys_left(h, t);
-    load_plain(beta->x, beta->ld, &h->beta, t, beta->step ? h->m : 1);
-    for (ptrdiff_t r = 0; beta->step == 0 && r < t.rows; r++) {
-        T *row = beta->x + r * beta->ld;
+    load_plain(beta->rows, &h->beta, t, h->channels ? h->m : 1);
+    for (ptrdiff_t i = 0; !h->channels && i < t.rows; i++) {
+        T *row = beta->rows.x + i * beta->rows.ld;
         vstore(row, vset1(row[0]));
     }
-    clear_rows(beta->x, beta->ld, t.rows, all);
+    clear_rows(beta->rows, t.rows, all);
 }
 
-static struct strength
-take_strength(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
+static struct beta
+take_beta(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
-    const ptrdiff_t step = h->beta.cs != 0, ld = step ? row_step(h->m) : VL;
-    return (struct strength){take(arena, rows, ld), ld, step};
+    return (struct beta){take_block(arena, rows, h->channels ? h->m : 1), h->channels};
 }
 
 /* b = phi(k) of the tokens t; 0 where no key exists. */
 static void
-load_features(const struct la_head *h, struct span t, T *b, ptrdiff_t ldd)
+load_features(const struct la_head *h, struct span t, struct block b)
 {
     const ptrdiff_t all = round_up(t.rows, MR);
     t.rows = keys_left(h, t);
-    load_mapped(b, ldd, &h->k, t, h->d, h->map);
-    clear_rows(b, ldd, t.rows, all);
+    load_mapped(b, &h->k, t, h->d, h->map);
+    clear_rows(b, t.rows, all);
 }
 
 /* The values of the tokens t: where they lie, if that is as whole vectors and all
- * exist, or their copy in the block. */
+ * exist, or else their copy. */
 static struct la_array
-values(const struct la_head *h, struct span t, T *block, ptrdiff_t ldm)
+values(const struct la_head *h, struct span t, struct block copy)
 {
     struct la_array v = h->v;
     struct span some = t;
@@ -102,9 +101,9 @@ values(const struct la_head *h, struct span t, T *block, ptrdiff_t ldm)
         v.data += t.first * v.rs;
         return v;
     }
-    load_plain(block, ldm, &h->v, some, h->m);
-    clear_rows(block, ldm, some.rows, round_up(t.rows, MR));
-    return (struct la_array){(char *)block, ldm * (ptrdiff_t)sizeof(T), sizeof(T),
+    load_plain(copy, &h->v, some, h->m);
+    clear_rows(copy, some.rows, round_up(t.rows, MR));
+    return (struct la_array){(char *)copy.x, copy.ld * (ptrdiff_t)sizeof(T), sizeof(T),
                              LA_NATIVE};
 }
 
@@ -113,12 +112,10 @@ struct writing {
     struct scan read;     /* B S, with A S below it where outputs are wanted */
     struct scan write;    /* S += B^T U */
     ptrdiff_t rows, keys; /* tokens, a multiple of MR; those that have a key */
-    const T *l, *p;       /* stril(B B^T), tril(A B^T) or NULL; (rows, ldx) */
-    ptrdiff_t ldx;
-    struct la_array v; /* its rows, by whole vectors */
-    T *u, *e;          /* (rows, ldm); e is NULL where errors are not wanted */
-    ptrdiff_t ldm;
-    struct strength beta;
+    struct block l, p;    /* stril(B B^T), tril(A B^T) or no outputs; (rows, rows) */
+    struct la_array v;    /* its rows, by whole vectors */
+    struct block u, e;    /* e.x is NULL where errors are not wanted */
+    struct beta beta;
 };
 
 /* U, and E, of one column tile, MR rows at a time: what earlier rows take away as a
@@ -126,32 +123,33 @@ struct writing {
 INLINE void
 substitute(const struct writing *c, ptrdiff_t col, const int nr)
 {
+    const struct block u = block_at(c->u, 0, col), e = c->e;
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
-        const T *l = c->l + i * c->ldx;
+        const struct block l = block_at(c->l, i, i);
         const char *v = c->v.data + i * c->v.rs + col * (ptrdiff_t)sizeof(T);
         vec y[MR][NR];
-        tile_load(y, nr, c->read.o + i * c->read.ldo + col, c->read.ldo);
-        tile(y, MR, nr, l, c->ldx, 1, c->u + col, c->ldm, i);
+        tile_load(y, nr, block_at(c->read.o, i, col));
+        tile(y, MR, nr, block_at(c->l, i, 0), 0, u, i);
         LA_EACH(r, MR) {
             LA_EACH(j, nr) {
-                const vec e = vload_any(v + r * c->v.rs + j * LA_VBYTES) - y[r][j];
-                if (c->e != NULL) {
-                    vstore(&c->e[(i + r) * c->ldm + col + j * VL], e);
+                const vec error = vload_any(v + r * c->v.rs + j * LA_VBYTES) - y[r][j];
+                if (e.x != NULL) {
+                    vstore(&e.x[(i + r) * e.ld + col + j * VL], error);
                 }
-                y[r][j] = strength_at(&c->beta, i + r, col + j * VL) * e;
+                y[r][j] = beta_at(&c->beta, i + r, col + j * VL) * error;
                 if (i + r >= c->keys) {
                     y[r][j] = (vec){0}; /* 0 times what an earlier row blew up */
                 }
             }
             LA_UNROLL
             for (int t = r + 1; t < MR; t++) {
-                const vec x = vset1(l[t * c->ldx + i + r]);
+                const vec x = vset1(l.x[t * l.ld + r]);
                 LA_EACH(j, nr) {
                     y[t][j] = vfma(x, y[r][j], y[t][j]);
                 }
             }
         }
-        tile_store(c->u + i * c->ldm + col, c->ldm, y, nr);
+        tile_store(block_at(u, i, 0), y, nr);
     }
 }
 
@@ -160,22 +158,14 @@ substitute(const struct writing *c, ptrdiff_t col, const int nr)
 INLINE void
 attend(const struct writing *c, ptrdiff_t col, const int nr)
 {
+    const struct block u = block_at(c->u, 0, col);
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
-        const T *p = c->p + i * c->ldx, *u = c->u + i * c->ldm + col;
-        T *o = c->read.o + (c->rows + i) * c->read.ldo + col;
+        const struct block o = block_at(c->read.o, c->rows + i, col);
         vec y[MR][NR];
-        tile_load(y, nr, o, c->read.ldo);
-        tile(y, MR, nr, p, c->ldx, 1, c->u + col, c->ldm, i);
-        LA_EACH(t, MR) {
-            LA_UNROLL
-            for (int r = t; r < MR; r++) {
-                const vec x = vset1(p[r * c->ldx + i + t]);
-                LA_EACH(j, nr) {
-                    y[r][j] = vfma(x, vload(&u[t * c->ldm + j * VL]), y[r][j]);
-                }
-            }
-        }
-        tile_store(o, c->read.ldo, y, nr);
+        tile_load(y, nr, o);
+        tile(y, MR, nr, block_at(c->p, i, 0), 0, u, i);
+        tile_diagonal(y, MR, nr, block_at(c->p, i, i), block_at(u, i, 0), 0);
+        tile_store(o, y, nr);
     }
 }
 
@@ -184,74 +174,55 @@ delta_tile(const struct writing *c, ptrdiff_t col, const int nr)
 {
     sweep_tile(&c->read, col, LA_READ, nr);
     substitute(c, col, nr);
-    if (c->p != NULL) {
+    if (c->p.x != NULL) {
         attend(c, col, nr);
     }
     sweep_tile(&c->write, col, LA_WRITE, nr);
 }
 
-/* E and U of a chunk, its outputs where wanted, and the state behind it. */
+/* E and U of a chunk, its outputs where wanted, and the state after it. */
 static void
 delta_columns(const struct writing *c)
 {
     LA_BY_TILES(c->read.W, delta_tile(c, col, nr));
 }
 
-struct delta_room {
-    ptrdiff_t rows, ldd, ldm;
-    T *ba, *v, *o, *l, *p, *s, *scale;
-    struct strength beta;
-    size_t bytes;
+struct delta_scratch {
+    ptrdiff_t rows;               /* tokens a chunk */
+    struct block ba, v, bo, l, p; /* [B; A]; values; [B S, then U; O]; L, P */
+    struct beta beta;
+    T *s, *scale;
 };
 
-static struct delta_room
-delta_room(const struct la_head *h, void *scratch)
+static struct delta_scratch
+delta_carve(const struct la_head *h, struct arena *arena)
 {
-    struct delta_room r;
-    struct arena arena = {scratch, 0};
-    r.rows = delta_chunk(h->d);
-    r.ldd = row_step(h->d);
-    r.ldm = row_step(h->m);
-    r.ba = take(&arena, 2 * r.rows, r.ldd);
-    r.v = take(&arena, r.rows, r.ldm);
-    r.o = take(&arena, 2 * r.rows, r.ldm);
-    r.l = take(&arena, r.rows, r.rows);
-    r.p = take(&arena, r.rows, r.rows);
-    r.s = take_state(&arena, h->d, h->m);
-    r.scale = take(&arena, 1, r.rows);
-    r.beta = take_strength(&arena, h, r.rows);
-    r.bytes = arena.used;
+    struct delta_scratch r = {.rows = delta_chunk(h->d)};
+    r.ba = take_block(arena, 2 * r.rows, h->d);
+    r.v = take_block(arena, r.rows, h->m);
+    r.bo = take_block(arena, 2 * r.rows, h->m);
+    r.l = take_block(arena, r.rows, r.rows);
+    r.p = take_block(arena, r.rows, r.rows);
+    r.beta = take_beta(arena, h, r.rows);
+    r.s = take_state(arena, h->d, h->m);
+    r.scale = take(arena, 1, r.rows);
     return r;
 }
 
-static size_t
-delta_scratch(const struct la_head *h)
-{
-    return delta_room(h, NULL).bytes;
-}
-
-/* x = tril(a b^T), (rows, rows); its upper half holds anything. */
+/* x = tril(a b^T), (rows, rows), a and b (rows, cols); its upper half holds anything.
+ */
 static void
-triangle(T *x, ptrdiff_t ldx, const T *a, const T *b, ptrdiff_t ld, ptrdiff_t rows,
-         ptrdiff_t cols)
+triangle(struct block x, struct block a, struct block b, ptrdiff_t rows, ptrdiff_t cols)
 {
-    const struct scan c = {
-        .rows = rows,
-        .K = cols,
-        .a = a,
-        .b = b,
-        .lda = ld,
-        .ldb = ld,
-        .x = x,
-        .ldx = ldx,
-    };
+    const struct scan c = {.rows = rows, .K = cols, .a = a, .b = b, .dots = x};
     scores(&c);
 }
 
 static int
 run_delta(const struct la_head *h)
 {
-    const struct delta_room r = delta_room(h, h->scratch);
+    struct arena arena = {h->scratch, 0};
+    const struct delta_scratch r = delta_carve(h, &arena);
     struct la_fetch ahead = {0};
     const struct scan state = {
         .K = h->d, .W = round_up(h->m, VL), .s = r.s, .ahead = &ahead};
@@ -260,18 +231,13 @@ run_delta(const struct la_head *h)
         .write = state,
         .l = r.l,
         .p = r.p,
-        .ldx = r.rows,
-        .u = r.o,
-        .ldm = r.ldm,
-        .beta = r.beta, /* U in the place of B S */
+        .u = r.bo, /* in the place of B S */
+        .beta = r.beta,
     };
     c.read.a = c.write.b = r.ba;
-    c.read.lda = c.write.ldb = r.ldd;
-    c.read.o = r.o;
-    c.read.ldo = c.write.ldv = r.ldm;
-    c.write.v = r.o;
+    c.read.o = c.write.v = r.bo;
     load_state(r.s, &h->s0, h->d, h->m);
-    factors(h, r.scale, r.rows);
+    factors(h, r.scale, r.rows, 0);
     for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -280,16 +246,16 @@ run_delta(const struct la_head *h)
         c.rows = c.write.rows = round_up(t.rows, MR);
         c.read.rows = 2 * c.rows;
         c.keys = keys_left(h, t);
-        T *const a = r.ba + c.rows * r.ldd;
-        load_features(h, t, r.ba, r.ldd);
-        c.v = values(h, t, r.v, r.ldm);
-        load_strength(h, t, &r.beta);
-        load_mapped(a, r.ldd, &h->q, t, h->d, h->map);
+        const struct block a = block_at(r.ba, c.rows, 0);
+        load_features(h, t, r.ba);
+        c.v = values(h, t, r.v);
+        load_beta(h, t, &r.beta);
+        load_mapped(a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
-        triangle(r.l, r.rows, r.ba, r.ba, r.ldd, c.rows, h->d);
-        triangle(r.p, r.rows, a, r.ba, r.ldd, c.rows, h->d);
+        triangle(r.l, r.ba, r.ba, c.rows, h->d);
+        triangle(r.p, a, r.ba, c.rows, h->d);
         delta_columns(&c);
-        store_rows(&h->o, t, h->m, r.o + c.rows * r.ldm, r.ldm, r.scale);
+        store_rows(&h->o, t, h->m, block_at(r.bo, c.rows, 0), r.scale);
     }
     store_state(&h->s1, r.s, h->d, h->m);
     return 0;

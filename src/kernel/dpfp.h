@@ -1,7 +1,7 @@
 /* dpfp.h: row maps with a few operations a feature.
  *
- *   share: y / (sum y + eps), 0 where that is 0 / 0
- *   dpfp:  r = relu([x, -x]),  y = (r[j] r[(j - i) mod 2d], i = 1..nu), f = 2 d nu
+ *   sum_normalize: y / (sum y + eps), 0 where that is 0 / 0
+ *   dpfp: r = relu([x, -x]),  y = (r[j] r[(j - i) mod 2d], i = 1..nu), f = 2 d nu
  *                                                       Schlag et al. 2021, eq. 37-38
  * Scratch: a few blocks of rows, a few rows for dpfp. */
 #ifndef LA_DPFP_H
@@ -22,48 +22,32 @@ rows_of(const struct la_head *h, ptrdiff_t i)
     return span(i, LA_BLOCK, i + LA_BLOCK, h->n, NULL);
 }
 
-struct share_room {
+struct sum_normalize_scratch {
     ptrdiff_t ld;
     T *y, *g, *ones, *sum, *dot;
-    size_t bytes;
 };
 
-static struct share_room
-cut_share(const struct la_head *h)
+static struct sum_normalize_scratch
+sum_normalize_carve(const struct la_head *h, struct arena *arena)
 {
-    struct share_room r = {.ld = row_step(h->f)};
-    struct arena arena = {h->scratch, 0};
-    r.y = take(&arena, LA_BLOCK, r.ld);
-    r.g = take(&arena, LA_BLOCK, r.ld);
-    r.ones = take(&arena, 1, r.ld);
-    r.sum = take(&arena, 1, LA_BLOCK);
-    r.dot = take(&arena, 1, LA_BLOCK);
-    r.bytes = arena.used;
+    struct sum_normalize_scratch r = {.ld = row_step(h->f)};
+    r.y = take(arena, LA_BLOCK, r.ld);
+    r.g = take(arena, LA_BLOCK, r.ld);
+    r.ones = take(arena, 1, r.ld);
+    r.sum = take(arena, 1, LA_BLOCK);
+    r.dot = take(arena, 1, LA_BLOCK);
     return r;
-}
-
-static size_t
-sum_normalize_scratch(const struct la_head *h)
-{
-    struct la_head dry = *h;
-    dry.scratch = NULL;
-    return cut_share(&dry).bytes;
-}
-
-static size_t
-sum_normalize_backward_scratch(const struct la_head *h)
-{
-    return sum_normalize_scratch(h);
 }
 
 /* sum_i = 1 / (sum of row i of y + eps) */
 static void
-shares(const struct share_room *r, ptrdiff_t rows, T eps)
+inverse_sums(const struct sum_normalize_scratch *r, ptrdiff_t rows, T eps)
 {
     for (ptrdiff_t j = 0; j < r->ld; j++) {
         r->ones[j] = 1;
     }
-    row_dots(r->sum, r->y, r->ld, r->ones, 0, rows, r->ld);
+    row_dots(r->sum, (struct block){r->y, r->ld}, (struct block){r->ones, 0}, rows,
+             r->ld);
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T sum = r->sum[i] + eps;
         r->sum[i] = sum == 0 ? 0 : 1 / sum;
@@ -73,83 +57,75 @@ shares(const struct share_room *r, ptrdiff_t rows, T eps)
 static int
 run_sum_normalize(const struct la_head *h)
 {
-    const struct share_room r = cut_share(h);
+    struct arena arena = {h->scratch, 0};
+    const struct sum_normalize_scratch r = sum_normalize_carve(h, &arena);
     for (ptrdiff_t i = 0; i < h->n; i += LA_BLOCK) {
         const struct span some = rows_of(h, i);
-        load_plain(r.y, r.ld, &h->x, some, h->f);
-        shares(&r, some.rows, (T)h->eps);
-        store_rows(&h->y, some, h->f, r.y, r.ld, r.sum);
+        load_plain((struct block){r.y, r.ld}, &h->x, some, h->f);
+        inverse_sums(&r, some.rows, (T)h->eps);
+        store_rows(&h->y, some, h->f, (struct block){r.y, r.ld}, r.sum);
     }
     return 0;
 }
 
 /* dy = (g - g.(y / sum)) / sum */
+static struct sum_normalize_scratch
+sum_normalize_backward_carve(const struct la_head *h, struct arena *arena)
+{
+    return sum_normalize_carve(h, arena);
+}
+
 static int
 run_sum_normalize_backward(const struct la_head *h)
 {
-    const struct share_room r = cut_share(h);
+    struct arena arena = {h->scratch, 0};
+    const struct sum_normalize_scratch r = sum_normalize_carve(h, &arena);
     for (ptrdiff_t i = 0; i < h->n; i += LA_BLOCK) {
         const struct span some = rows_of(h, i);
-        load_plain(r.y, r.ld, &h->x, some, h->f);
-        load_plain(r.g, r.ld, &h->x1, some, h->f);
-        shares(&r, some.rows, (T)h->eps);
-        row_dots(r.dot, r.g, r.ld, r.y, r.ld, some.rows, r.ld);
+        load_plain((struct block){r.y, r.ld}, &h->x, some, h->f);
+        load_plain((struct block){r.g, r.ld}, &h->x1, some, h->f);
+        inverse_sums(&r, some.rows, (T)h->eps);
+        row_dots(r.dot, (struct block){r.g, r.ld}, (struct block){r.y, r.ld}, some.rows,
+                 r.ld);
         for (ptrdiff_t l = 0; l < some.rows; l++) {
             const vec mean = vset1(r.dot[l] * r.sum[l]);
             for (ptrdiff_t j = 0; j < r.ld; j += VL) {
                 *at(&r.g[l * r.ld + j]) -= mean;
             }
         }
-        store_rows(&h->y, some, h->f, r.g, r.ld, r.sum);
+        store_rows(&h->y, some, h->f, (struct block){r.g, r.ld}, r.sum);
     }
     return 0;
 }
 
-/* Rows of 2d numbers, with nu more on a side where indices wrap, and a vector's room.
- */
-struct dpfp_room {
+/* Rows of 2d numbers, nu more on a side where indices wrap, and a vector more. */
+struct dpfp_scratch {
     ptrdiff_t width, nu;
     T *x, *r, *y, *product, *dr;
-    size_t bytes;
 };
 
-static struct dpfp_room
-cut_dpfp(const struct la_head *h)
+static struct dpfp_scratch
+dpfp_carve(const struct la_head *h, struct arena *arena)
 {
     const ptrdiff_t width = 2 * h->d;
-    struct dpfp_room r = {.width = width, .nu = width ? h->f / width : 0};
-    struct arena arena = {h->scratch, 0};
-    r.x = take(&arena, 1, width + VL);
-    r.r = take(&arena, 1, width + r.nu + VL);
-    r.y = take(&arena, 1, h->f + VL);
-    r.product = take(&arena, 1, width + r.nu + VL);
-    r.dr = take(&arena, 1, width + VL);
-    r.bytes = arena.used;
+    struct dpfp_scratch r = {.width = width, .nu = width ? h->f / width : 0};
+    r.x = take(arena, 1, width + VL);
+    r.r = take(arena, 1, width + r.nu + VL);
+    r.y = take(arena, 1, h->f + VL);
+    r.product = take(arena, 1, width + r.nu + VL);
+    r.dr = take(arena, 1, width + VL);
     return r;
-}
-
-static size_t
-dpfp_scratch(const struct la_head *h)
-{
-    struct la_head dry = *h;
-    dry.scratch = NULL;
-    return cut_dpfp(&dry).bytes;
-}
-
-static size_t
-dpfp_backward_scratch(const struct la_head *h)
-{
-    return dpfp_scratch(h);
 }
 
 /* r[nu + j] = relu([x, -x])[j], and r[0..nu) the same continued to the left. */
 static void
-rectify(const struct dpfp_room *r, const struct la_array *x, ptrdiff_t row)
+rectify(const struct dpfp_scratch *r, const struct la_array *x, ptrdiff_t row)
 {
     const ptrdiff_t d = r->width / 2;
     T *half = r->r + r->nu;
-    load_row(r->x, round_up(d, VL), x->data + row * x->rs, x->cs, d, phi_identity,
-             x->type);
+    load_rows((struct block){r->x, round_up(d, VL)},
+              &(struct la_array){x->data + row * x->rs, 0, x->cs, x->type},
+              rows_from(0, 1), d, phi_identity);
     for (int side = 0; side < 2; side++, half += d) {
         for (ptrdiff_t j = 0; j < d; j += VL) {
             const vec y = vload(&r->x[j]);
@@ -164,7 +140,8 @@ rectify(const struct dpfp_room *r, const struct la_array *x, ptrdiff_t row)
 static int
 run_dpfp(const struct la_head *h)
 {
-    const struct dpfp_room r = cut_dpfp(h);
+    struct arena arena = {h->scratch, 0};
+    const struct dpfp_scratch r = dpfp_carve(h, &arena);
     for (ptrdiff_t row = 0; row < h->n; row++) {
         rectify(&r, &h->x, row);
         const char *here = (const char *)(r.r + r.nu);
@@ -176,14 +153,14 @@ run_dpfp(const struct la_head *h)
                 *(vec_any *)((char *)y + j) = (vec_any)product;
             }
         }
-        store_rows(&h->y, rows_from(row, 1), h->f, r.y, 0, NULL);
+        store_rows(&h->y, rows_from(row, 1), h->f, (struct block){r.y, 0}, NULL);
     }
     return 0;
 }
 
 /* dr[j] = sum_i g_i[j] r[j - i] + (g_i r)[j + i] */
 static void
-unrectify(const struct dpfp_room *r)
+unrectify(const struct dpfp_scratch *r)
 {
     const T *here = r->r + r->nu;
     memset(r->dr, 0, (size_t)r->width * sizeof(T));
@@ -201,10 +178,17 @@ unrectify(const struct dpfp_room *r)
     }
 }
 
+static struct dpfp_scratch
+dpfp_backward_carve(const struct la_head *h, struct arena *arena)
+{
+    return dpfp_carve(h, arena);
+}
+
 static int
 run_dpfp_backward(const struct la_head *h)
 {
-    const struct dpfp_room r = cut_dpfp(h);
+    struct arena arena = {h->scratch, 0};
+    const struct dpfp_scratch r = dpfp_carve(h, &arena);
     const ptrdiff_t d = r.width / 2;
     for (ptrdiff_t row = 0; row < h->n; row++) {
         rectify(&r, &h->x, row);
@@ -215,7 +199,7 @@ run_dpfp_backward(const struct la_head *h)
         for (ptrdiff_t j = 0; j < d; j++) {
             r.x[j] = r.x[j] > 0 ? r.dr[j] : r.x[j] < 0 ? -r.dr[d + j] : 0;
         }
-        store_rows(&h->y, rows_from(row, 1), d, r.x, 0, NULL);
+        store_rows(&h->y, rows_from(row, 1), d, (struct block){r.x, 0}, NULL);
     }
     return 0;
 }

@@ -4,6 +4,7 @@
 #ifndef LA_ELEMENTWISE_H
 #define LA_ELEMENTWISE_H
 
+#include "block.h"
 #include "functions.h"
 #include "half.h"
 
@@ -53,10 +54,9 @@ each(const struct la_head *h, const int nin, const int nout,
     {                                                                                  \
         __VA_ARGS__                                                                    \
     }                                                                                  \
-    static size_t name##_scratch(const struct la_head *h)                              \
+    static void name##_carve(const struct la_head *h, struct arena *arena)             \
     {                                                                                  \
-        (void)h;                                                                       \
-        return 0;                                                                      \
+        (void)h, (void)arena;                                                          \
     }                                                                                  \
     static int run_##name(const struct la_head *h)                                     \
     {                                                                                  \

@@ -10,8 +10,9 @@
 
 enum {
     LA_LINE = 64,       /* bytes */
-    LA_LINES_MOST = 32, /* asked for at a time */
-    LA_ROWS_AHEAD = 8,  /* sets of rows that may wait */
+    LA_LINES_MOST = 32, /* asked for at a time: what a core can wait for, and some */
+    LA_LINES_MORE = 4, /* where some are late: few, so that no tile asks for too many */
+    LA_ROWS_AHEAD = 8, /* operands whose rows may wait: a chunk of delta_reverse.h */
 };
 
 struct la_rows_ahead {
@@ -46,7 +47,7 @@ static inline void
 la_fetch_anew(struct la_fetch *f)
 {
     if (f->count > 0 && f->lines < LA_LINES_MOST) {
-        f->lines += 4;
+        f->lines += LA_LINES_MORE;
     }
     f->count = 0;
 }

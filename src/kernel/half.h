@@ -79,7 +79,7 @@ to_bfloat(vec x)
 }
 #endif
 
-/* The numbers at p, one behind the other. */
+/* The numbers at p, one after another. */
 INLINE vec
 vread(const char *p, enum la_type type)
 {

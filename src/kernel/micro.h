@@ -1,4 +1,4 @@
-/* micro.h: the register tiles, on packed blocks (chunk.h).
+/* micro.h: the register tiles, on blocks (block.h).
  *
  * A tile is LA_TR rows by up to NR vectors, held in registers while the sum runs.
  * Each number of a tile is one chain of multiply-adds in the order of the sum,
@@ -19,13 +19,10 @@
  *   write: S += B^T V
  * S is held by column tiles, each (K4, width) and contiguous. */
 struct scan {
-    ptrdiff_t rows, K, W; /* W: padded to whole vectors */
-    const T *a, *b, *v;   /* (rows, K) (rows, K) (rows, W) */
-    ptrdiff_t lda, ldb, ldv;
-    T *x; /* (rows, ldx) scores a_i.b_j, or NULL */
-    ptrdiff_t ldx;
-    T *o; /* (rows, W) */
-    ptrdiff_t ldo;
+    ptrdiff_t rows, K, W;   /* W: padded to whole vectors */
+    struct block a, b, v;   /* (rows, K) (rows, K) (rows, W) */
+    struct block dots;      /* X, (rows, rows): the scores a_i.b_j; .x NULL: absent */
+    struct block o;         /* (rows, W) */
     const T *bias;          /* (W) added to each row of O, or NULL */
     T *s;                   /* K rounded up to MR, times W */
     T *e;                   /* what rounding has kept from S so far, or NULL */
@@ -33,20 +30,19 @@ struct scan {
     struct la_fetch *ahead; /* what each tile asks some of, or NULL */
 };
 
-/* c (rows, nr) += A (rows, k) B (k, nr), where A's rows are ai apart and its
- * columns al apart: one of the two is 1. */
+/* c (rows, nr) += A (rows, k) B (k, nr), where the block holds A or, `turned`, A^T. */
 INLINE void
-tile(vec c[][NR], const int rows, const int nr, const T *a, const ptrdiff_t ai,
-     const ptrdiff_t al, const T *b, ptrdiff_t ldb, ptrdiff_t k)
+tile(vec c[][NR], const int rows, const int nr, struct block a, const int turned,
+     struct block b, ptrdiff_t k)
 {
     LA_UNROLL_BY_4
     for (ptrdiff_t l = 0; l < k; l++) {
         vec y[NR];
         LA_EACH(j, nr) {
-            y[j] = vload(&b[l * ldb + j * VL]);
+            y[j] = vload(&b.x[l * b.ld + j * VL]);
         }
         LA_EACH(i, rows) {
-            const vec x = vset1(a[i * ai + l * al]);
+            const vec x = vset1(turned ? a.x[l * a.ld + i] : a.x[i * a.ld + l]);
             LA_EACH(j, nr) {
                 c[i][j] = vfma(x, y[j], c[i][j]);
             }
@@ -57,8 +53,8 @@ tile(vec c[][NR], const int rows, const int nr, const T *a, const ptrdiff_t ai,
 /* The diagonal block of X V.  A score of a later token is skipped, not multiplied
  * by zero: what it would meet may be a NaN. */
 INLINE void
-tile_diagonal(vec c[][NR], const int rows, const int nr, const T *x, ptrdiff_t ldx,
-              const T *v, ptrdiff_t ldv, const int upper)
+tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x, struct block v,
+              const int upper)
 {
     LA_EACH(t, rows) {
         LA_EACH(i, rows) {
@@ -66,8 +62,8 @@ tile_diagonal(vec c[][NR], const int rows, const int nr, const T *x, ptrdiff_t l
                 continue;
             }
             LA_EACH(j, nr) {
-                c[i][j] =
-                    vfma(vset1(x[i * ldx + t]), vload(&v[t * ldv + j * VL]), c[i][j]);
+                const vec y = vload(&v.x[t * v.ld + j * VL]);
+                c[i][j] = vfma(vset1(x.x[i * x.ld + t]), y, c[i][j]);
             }
         }
     }
@@ -76,18 +72,18 @@ tile_diagonal(vec c[][NR], const int rows, const int nr, const T *x, ptrdiff_t l
 /* c += the rows [i, i + rows) of X V. */
 INLINE void
 tile_triangle(vec c[][NR], const struct scan *s, ptrdiff_t i, const int rows,
-              const int nr, const T *v)
+              const int nr, struct block v)
 {
-    const T *x = s->x + i * s->ldx;
+    const ptrdiff_t next = i + rows;
+    const struct block x = block_at(s->dots, i, i), here = block_at(v, i, 0);
     if (s->upper) {
-        const ptrdiff_t next = i + rows;
-        tile_diagonal(c, rows, nr, x + i, s->ldx, v + i * s->ldv, s->ldv, 1);
-        tile(c, rows, nr, x + next, s->ldx, 1, v + next * s->ldv, s->ldv,
+        tile_diagonal(c, rows, nr, x, here, 1);
+        tile(c, rows, nr, block_at(x, 0, rows), 0, block_at(v, next, 0),
              s->rows - next);
     }
     else {
-        tile(c, rows, nr, x, s->ldx, 1, v, s->ldv, i);
-        tile_diagonal(c, rows, nr, x + i, s->ldx, v + i * s->ldv, s->ldv, 0);
+        tile(c, rows, nr, block_at(s->dots, i, 0), 0, v, i);
+        tile_diagonal(c, rows, nr, x, here, 0);
     }
 }
 
@@ -98,7 +94,7 @@ store_tile(const struct scan *c, ptrdiff_t col, ptrdiff_t i, vec acc[][NR],
 {
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
-            T *p = c->o + (i + r) * c->ldo + col + j * VL;
+            T *p = c->o.x + (i + r) * c->o.ld + col + j * VL;
             vstore(p, add ? vload(p) + acc[r][j] : acc[r][j]);
         }
     }
@@ -117,10 +113,10 @@ clear_tile(vec acc[][NR], const int rows, const int nr)
 /* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors; of
  * S its kc rows from k on, which add to O where they are not the first. */
 INLINE void
-read_tile(const struct scan *c, ptrdiff_t col, const T *s, ptrdiff_t k, ptrdiff_t kc,
+read_tile(const struct scan *c, ptrdiff_t col, T *s, ptrdiff_t k, ptrdiff_t kc,
           ptrdiff_t i, const int rows, const int nr)
 {
-    const ptrdiff_t lds = nr * VL;
+    const struct block rest = {s + k * nr * VL, nr * VL};
     vec acc[2 * LA_TR][NR];
     la_fetch_some(c->ahead);
     clear_tile(acc, rows, nr);
@@ -131,16 +127,16 @@ read_tile(const struct scan *c, ptrdiff_t col, const T *s, ptrdiff_t k, ptrdiff_
             }
         }
     }
-    if (k == 0 && c->x != NULL) {
-        tile_triangle(acc, c, i, rows, nr, c->v + col);
+    if (k == 0 && c->dots.x != NULL) {
+        tile_triangle(acc, c, i, rows, nr, block_at(c->v, 0, col));
     }
-    tile(acc, rows, nr, c->a + i * c->lda + k, c->lda, 1, s + k * lds, lds, kc);
+    tile(acc, rows, nr, block_at(c->a, i, k), 0, rest, kc);
     store_tile(c, col, i, acc, k > 0, rows, nr);
 }
 
 /* O = bias + X V + A S for one column tile of nr vectors. */
 INLINE void
-read_tiles(const struct scan *c, ptrdiff_t col, const T *s, const int nr)
+read_tiles(const struct scan *c, ptrdiff_t col, T *s, const int nr)
 {
     for (ptrdiff_t k = 0; k == 0 || k < c->K; k += KC) {
         const ptrdiff_t kc = c->K - k < KC ? c->K - k : KC;
@@ -177,7 +173,7 @@ write_tile(const struct scan *c, ptrdiff_t col, T *s, T *e, ptrdiff_t l, const i
     vec acc[2 * LA_TR][NR];
     la_fetch_some(c->ahead);
     clear_tile(acc, rows, nr);
-    tile(acc, rows, nr, c->b + l, 1, c->ldb, c->v + col, c->ldv, c->rows);
+    tile(acc, rows, nr, block_at(c->b, 0, l), 1, block_at(c->v, 0, col), c->rows);
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
             const ptrdiff_t at = (l + r) * nr * VL + j * VL;
@@ -240,7 +236,7 @@ sweep(const struct scan *c, int what)
 #define SJ (VL / SI)
 
 INLINE vec
-score_part(const T *a, ptrdiff_t lda, const T *b, ptrdiff_t ldb, ptrdiff_t K)
+score_part(struct block a, struct block b, ptrdiff_t K)
 {
     vec acc[SI * SJ];
     LA_EACH(t, SI * SJ) {
@@ -249,10 +245,10 @@ score_part(const T *a, ptrdiff_t lda, const T *b, ptrdiff_t ldb, ptrdiff_t K)
     for (ptrdiff_t l = 0; l < K; l += VL) {
         vec y[SJ];
         LA_EACH(j, SJ) {
-            y[j] = vload(&b[j * ldb + l]);
+            y[j] = vload(&b.x[j * b.ld + l]);
         }
         LA_EACH(i, SI) {
-            const vec row = vload(&a[i * lda + l]);
+            const vec row = vload(&a.x[i * a.ld + l]);
             LA_EACH(j, SJ) {
                 acc[i * SJ + j] = vfma(row, y[j], acc[i * SJ + j]);
             }
@@ -263,17 +259,17 @@ score_part(const T *a, ptrdiff_t lda, const T *b, ptrdiff_t ldb, ptrdiff_t K)
 
 /* In parts of KC numbers a lane, for the sake of short vectors and long rows. */
 INLINE void
-score_block(T *x, ptrdiff_t ldx, const T *a, ptrdiff_t lda, const T *b, ptrdiff_t ldb,
-            ptrdiff_t K)
+score_block(struct block x, struct block a, struct block b, ptrdiff_t K)
 {
     _Alignas(LA_ALIGN) T sums[VL];
-    vec sum = score_part(a, lda, b, ldb, K < KC * VL ? K : KC * VL);
+    vec sum = score_part(a, b, K < KC * VL ? K : KC * VL);
     for (ptrdiff_t l = KC * VL; l < K; l += KC * VL) {
-        sum += score_part(a + l, lda, b + l, ldb, K - l < KC * VL ? K - l : KC * VL);
+        sum += score_part(block_at(a, 0, l), block_at(b, 0, l),
+                          K - l < KC * VL ? K - l : KC * VL);
     }
     vstore(sums, sum);
     LA_EACH(i, SI) {
-        memcpy(&x[i * ldx], &sums[i * SJ], SJ * sizeof(T));
+        memcpy(&x.x[i * x.ld], &sums[i * SJ], SJ * sizeof(T));
     }
 }
 
@@ -287,8 +283,8 @@ scores(const struct scan *c)
         const ptrdiff_t end = c->upper ? rows : i + SI;
         for (ptrdiff_t j = first; j < end; j += SJ) {
             la_fetch_some(c->ahead);
-            score_block(&c->x[i * c->ldx + j], c->ldx, c->a + i * c->lda, c->lda,
-                        c->b + j * c->ldb, c->ldb, c->K);
+            score_block(block_at(c->dots, i, j), block_at(c->a, i, 0),
+                        block_at(c->b, j, 0), c->K);
         }
     }
 }

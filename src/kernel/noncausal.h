@@ -9,55 +9,31 @@
 
 #include "scan.h"
 
-/* Rows of one block: `a` and `b` hold features, `v` and `g` values. */
-struct noncausal_room {
-    ptrdiff_t rows, ldd, ldm;
-    T *a, *v, *da, *dv, *s, *t, *e, *z, *ze, *rz, *r, *w;
-    size_t bytes;
+struct noncausal_scratch {
+    ptrdiff_t rows;    /* tokens at a time */
+    struct block a, v; /* features; values and results */
+    T *s, *e, *z, *ze, *r;
 };
 
-static struct noncausal_room
-noncausal_room(const struct la_head *h, void *scratch, int backward)
+static struct noncausal_scratch
+noncausal_carve(const struct la_head *h, struct arena *arena)
 {
-    struct noncausal_room r = {0};
-    struct arena arena = {scratch, 0};
-    /* No triangle limits it, and half as many sums to compensate. */
-    r.rows = h->d <= 64 ? 32 : chunk_rows(h->d);
-    r.ldd = row_step(h->d);
-    r.ldm = row_step(h->m);
-    r.a = take(&arena, r.rows, r.ldd);
-    r.v = take(&arena, r.rows, r.ldm);
-    r.s = take_state(&arena, h->d, h->m);
-    r.e = take_state(&arena, h->d, h->m);
-    r.z = take(&arena, 1, r.ldd);
-    r.ze = take(&arena, 1, r.ldd);
-    r.r = take(&arena, 1, r.rows);
-    if (backward) {
-        r.da = take(&arena, r.rows, r.ldd);
-        r.dv = take(&arena, r.rows, r.ldm);
-        r.t = take_state(&arena, h->m, h->d);
-        r.rz = take(&arena, 1, r.ldd);
-        r.w = take(&arena, 1, r.rows);
-    }
-    r.bytes = arena.used;
+    /* No triangle limits the rows of a narrow state, and twice as many are half as many
+     * sums to compensate. */
+    struct noncausal_scratch r = {.rows = h->d <= 64 ? 32 : chunk_rows(h->d)};
+    r.a = take_block(arena, r.rows, h->d);
+    r.v = take_block(arena, r.rows, h->m);
+    r.s = take_state(arena, h->d, h->m);
+    r.e = take_state(arena, h->d, h->m);
+    r.z = take_row(arena, h->d);
+    r.ze = take_row(arena, h->d);
+    r.r = take(arena, 1, r.rows);
     return r;
-}
-
-static size_t
-noncausal_scratch(const struct la_head *h)
-{
-    return noncausal_room(h, NULL, 0).bytes;
-}
-
-static size_t
-noncausal_backward_scratch(const struct la_head *h)
-{
-    return noncausal_room(h, NULL, 1).bytes;
 }
 
 /* S and z over all keys. */
 static int
-sum_keys(const struct la_head *h, const struct noncausal_room *r)
+sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
 {
     struct la_fetch ahead = {0};
     struct scan c = {
@@ -65,58 +41,56 @@ sum_keys(const struct la_head *h, const struct noncausal_room *r)
         .W = round_up(h->m, VL),
         .b = r->a,
         .v = r->v,
-        .ldb = r->ldd,
-        .ldv = r->ldm,
         .s = r->s,
         .ahead = &ahead,
     };
     clear(r->s, state_size(h->d, h->m));
     compensate(&c, r->e, h->keys, r->rows);
-    clear(r->z, r->ldd);
-    clear(r->ze, r->ldd);
+    clear(r->z, r->a.ld);
+    clear(r->ze, r->a.ld);
     for (ptrdiff_t j = 0; j < h->keys; j += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct span t = span(j, r->rows, j + r->rows, h->keys, &ahead);
         c.rows = t.rows;
-        load_keys(h, t, r->a, r->ldd, r->v, r->ldm);
-        add_rows(r->z, r->ze, r->a, r->ldd, c.rows);
+        load_keys(h, t, r->a, r->v);
+        add_rows(r->z, r->ze, r->a, c.rows);
         sweep(&c, LA_WRITE);
     }
     return 0;
 }
 
-/* The state behind all keys, alone. */
+static struct noncausal_scratch
+state_carve(const struct la_head *h, struct arena *arena)
+{
+    return noncausal_carve(h, arena);
+}
+
+/* The state after all keys, alone. */
 static int
 run_state(const struct la_head *h)
 {
-    const struct noncausal_room r = noncausal_room(h, h->scratch, 0);
+    struct arena arena = {h->scratch, 0};
+    const struct noncausal_scratch r = state_carve(h, &arena);
     if (sum_keys(h, &r)) {
         return 1;
     }
-    store_states(h, r.s, r.z, r.ldd);
+    store_states(h, r.s, r.z);
     return 0;
-}
-
-static size_t
-state_scratch(const struct la_head *h)
-{
-    return noncausal_scratch(h);
 }
 
 static int
 run_noncausal(const struct la_head *h)
 {
-    const struct noncausal_room r = noncausal_room(h, h->scratch, 0);
+    struct arena arena = {h->scratch, 0};
+    const struct noncausal_scratch r = noncausal_carve(h, &arena);
     struct la_fetch ahead = {0};
     struct scan c = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r.a,
-        .lda = r.ldd,
         .o = r.v,
-        .ldo = r.ldm,
         .s = r.s,
         .ahead = &ahead,
     };
@@ -132,14 +106,14 @@ run_noncausal(const struct la_head *h)
         for (ptrdiff_t g = 0; g < h->group; g++) {
             const struct la_array q = shifted(&h->q, g * h->q_step);
             const struct la_array o = shifted(&h->o, g * h->o_step);
-            load_mapped(r.a, r.ldd, &q, t, h->d, h->map);
+            load_mapped(r.a, &q, t, h->d, h->map);
             look_ahead(&o, t, h->m);
             if (h->normalize) {
-                row_dots(r.r, r.a, r.ldd, r.z, 0, c.rows, r.ldd);
+                row_dots(r.r, r.a, (struct block){r.z, 0}, c.rows, r.a.ld);
             }
-            factors(h, r.r, c.rows);
+            factors(h, r.r, c.rows, h->keys == 0);
             sweep(&c, LA_READ);
-            store_rows(&o, t, h->m, r.v, r.ldm, r.r);
+            store_rows(&o, t, h->m, r.v, r.r);
         }
     }
     return 0;
@@ -152,19 +126,36 @@ run_noncausal(const struct la_head *h)
  *
  * 2 (3 n + 2 s) d m flops and more.  Scratch: two states and a few blocks of rows. */
 
+struct noncausal_backward_scratch {
+    struct noncausal_scratch forward; /* s, z, e, ze: of S and z, then of R and rz */
+    struct block da, dv;
+    T *t, *rz, *w;
+};
+
+static struct noncausal_backward_scratch
+noncausal_backward_carve(const struct la_head *h, struct arena *arena)
+{
+    struct noncausal_backward_scratch r = {.forward = noncausal_carve(h, arena)};
+    r.da = take_block(arena, r.forward.rows, h->d);
+    r.dv = take_block(arena, r.forward.rows, h->m);
+    r.t = take_state(arena, h->m, h->d);
+    r.rz = take_row(arena, h->d);
+    r.w = take(arena, 1, r.forward.rows);
+    return r;
+}
+
 /* dq, while R gathers in s and the sum of w_i a_i in rz; t holds S^T. */
 static int
-noncausal_dq(const struct la_head *h, const struct noncausal_room *r)
+noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x)
 {
+    const struct noncausal_scratch *r = &x->forward;
     struct la_fetch ahead = {0};
     struct scan u = {
         .K = h->m,
         .W = round_up(h->d, VL),
         .a = r->v,
-        .lda = r->ldm,
-        .o = r->da,
-        .ldo = r->ldd,
-        .s = r->t,
+        .o = x->da,
+        .s = x->t,
         .ahead = &ahead,
     };
     struct scan sum = {
@@ -172,32 +163,31 @@ noncausal_dq(const struct la_head *h, const struct noncausal_room *r)
         .W = round_up(h->m, VL),
         .b = r->a,
         .v = r->v,
-        .ldb = r->ldd,
-        .ldv = r->ldm,
         .s = r->s,
         .ahead = &ahead,
     };
     clear(r->s, state_size(h->d, h->m));
     compensate(&sum, r->e, h->n, r->rows);
-    clear(r->rz, r->ldd);
-    clear(r->ze, r->ldd);
+    clear(x->rz, r->a.ld);
+    clear(r->ze, r->a.ld);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
         u.rows = sum.rows = t.rows;
-        load_mapped(r->a, r->ldd, &h->q, t, h->d, h->map);
-        load_plain(r->v, r->ldm, &h->g, t, h->m);
+        load_mapped(r->a, &h->q, t, h->d, h->map);
+        load_plain(r->v, &h->g, t, h->m);
         look_ahead(&h->dq, t, h->d);
         sweep(&u, LA_READ);
-        query_gradient(h, r->da, r->a, r->z, 0, r->ldd, t.rows, r->r, r->w);
-        chain(r->da, &h->q, t, h->d, r->a, r->ldd, h->map);
-        store_rows(&h->dq, t, h->d, r->da, r->ldd, NULL);
-        scale_rows(r->v, r->ldm, t.rows, r->r);
+        query_gradient(h, x->da, r->a, (struct block){r->z, 0}, t.rows, r->r, x->w,
+                       h->keys == 0);
+        chain(x->da, &h->q, t, h->d, r->a, h->map);
+        store_rows(&h->dq, t, h->d, x->da, NULL);
+        scale_rows(r->v, t.rows, r->r);
         sweep(&sum, LA_WRITE);
         if (h->normalize) {
-            add_weighted(r->rz, r->ze, r->a, r->ldd, r->w, t.rows);
+            add_weighted(x->rz, r->ze, r->a, x->w, t.rows);
         }
     }
     return 0;
@@ -205,16 +195,15 @@ noncausal_dq(const struct la_head *h, const struct noncausal_room *r)
 
 /* dk and dv, from R in s and R^T in t. */
 static int
-noncausal_dkv(const struct la_head *h, const struct noncausal_room *r)
+noncausal_dkv(const struct la_head *h, const struct noncausal_backward_scratch *x)
 {
+    const struct noncausal_scratch *r = &x->forward;
     struct la_fetch ahead = {0};
     struct scan dv = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r->a,
-        .lda = r->ldd,
-        .o = r->dv,
-        .ldo = r->ldm,
+        .o = x->dv,
         .s = r->s,
         .ahead = &ahead,
     };
@@ -222,11 +211,9 @@ noncausal_dkv(const struct la_head *h, const struct noncausal_room *r)
         .K = h->m,
         .W = round_up(h->d, VL),
         .a = r->v,
-        .lda = r->ldm,
-        .o = r->da,
-        .ldo = r->ldd,
-        .s = r->t,
-        .bias = r->rz,
+        .o = x->da,
+        .s = x->t,
+        .bias = x->rz,
         .ahead = &ahead,
     };
     for (ptrdiff_t j = 0; j < h->s; j += r->rows) {
@@ -235,16 +222,16 @@ noncausal_dkv(const struct la_head *h, const struct noncausal_room *r)
         }
         const struct span t = span(j, r->rows, j + r->rows, h->s, &ahead);
         dv.rows = db.rows = t.rows;
-        load_keys(h, t, r->a, r->ldd, r->v, r->ldm);
+        load_keys(h, t, r->a, r->v);
         look_ahead(&h->dk, t, h->d);
         look_ahead(&h->dv, t, h->m);
         sweep(&dv, LA_READ);
         sweep(&db, LA_READ);
-        chain(r->da, &h->k, t, h->d, r->a, r->ldd, h->map);
-        clear_rows(r->da, r->ldd, keys_left(h, t), t.rows);
-        clear_rows(r->dv, r->ldm, keys_left(h, t), t.rows);
-        store_rows(&h->dk, t, h->d, r->da, r->ldd, NULL);
-        store_rows(&h->dv, t, h->m, r->dv, r->ldm, NULL);
+        chain(x->da, &h->k, t, h->d, r->a, h->map);
+        clear_rows(x->da, keys_left(h, t), t.rows);
+        clear_rows(x->dv, keys_left(h, t), t.rows);
+        store_rows(&h->dk, t, h->d, x->da, NULL);
+        store_rows(&h->dv, t, h->m, x->dv, NULL);
     }
     return 0;
 }
@@ -252,16 +239,17 @@ noncausal_dkv(const struct la_head *h, const struct noncausal_room *r)
 static int
 run_noncausal_backward(const struct la_head *h)
 {
-    const struct noncausal_room r = noncausal_room(h, h->scratch, 1);
-    if (sum_keys(h, &r)) {
+    struct arena arena = {h->scratch, 0};
+    const struct noncausal_backward_scratch x = noncausal_backward_carve(h, &arena);
+    if (sum_keys(h, &x.forward)) {
         return 1;
     }
-    transpose_state(r.t, r.s, h->d, h->m);
-    if (noncausal_dq(h, &r)) {
+    transpose_state(x.t, x.forward.s, h->d, h->m);
+    if (noncausal_dq(h, &x)) {
         return 1;
     }
-    transpose_state(r.t, r.s, h->d, h->m);
-    return noncausal_dkv(h, &r);
+    transpose_state(x.t, x.forward.s, h->d, h->m);
+    return noncausal_dkv(h, &x);
 }
 
 #endif

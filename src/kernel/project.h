@@ -1,8 +1,10 @@
 /* project.h: random features, y = f(u) with u = t x omega.
  *
  *   log_features       u - t^2 |x|^2 / 2
- *   positive_features  exp(u - t^2 |x|^2 / 2) / sqrt m   Choromanski et al. 2021, eq.
- * 5-6 fourier_features   sin u / sqrt m, cos u / sqrt m    Peng et al. 2021, eq. 3-4
+ *   positive_features  exp(u - t^2 |x|^2 / 2) / sqrt m
+ *                                               Choromanski et al. 2021, eq. 5-6
+ *   fourier_features   sin u / sqrt m, cos u / sqrt m
+ *                                               Peng et al. 2021, eq. 3-4
  *   NAME_features      phi_NAME(u) / sqrt m
  *
  * x (n,d), omega (d,m), y (n,m).  2 n d m flops, and f on a block that is still in
@@ -13,57 +15,45 @@
 #include "dpfp.h"
 #include "functions.h"
 
-struct project_room {
+struct project_scratch {
     ptrdiff_t ldd, ldm, width; /* columns of u that are written, at most ldm */
     T *x, *u, *h, *omega, *second;
-    size_t bytes;
 };
 
-static struct project_room
-cut_project(const struct la_head *h)
+static struct project_scratch
+project_carve(const struct la_head *h, struct arena *arena)
 {
     const ptrdiff_t d = h->d, m = h->f;
-    struct project_room r = {
+    struct project_scratch r = {
         .ldd = row_step(d), .ldm = row_step(m), .width = round_up(m, VL)};
-    struct arena arena = {h->scratch, 0};
-    r.x = take(&arena, LA_BLOCK, r.ldd);
-    r.u = take(&arena, LA_BLOCK, r.ldm);
-    r.second = take(&arena, LA_BLOCK, r.ldm);
-    r.h = take(&arena, 1, LA_BLOCK);
-    r.omega = take_state(&arena, d, m);
-    r.bytes = arena.used;
+    r.x = take(arena, LA_BLOCK, r.ldd);
+    r.u = take(arena, LA_BLOCK, r.ldm);
+    r.second = take(arena, LA_BLOCK, r.ldm);
+    r.h = take(arena, 1, LA_BLOCK);
+    r.omega = take_state(arena, d, m);
     return r;
 }
 
-static size_t
-project_room(const struct la_head *h)
-{
-    struct la_head dry = *h;
-    dry.scratch = NULL;
-    return cut_project(&dry).bytes;
-}
-
-/* Rows of x, u = t x omega and, where there is room for it, h = t^2 |x|^2 / 2. */
+/* Rows of x, u = t x omega and, where it is wanted, h = t^2 |x|^2 / 2. */
 static void
-project_rows(const struct project_room *r, const struct la_array *x, ptrdiff_t first,
+project_rows(const struct project_scratch *r, const struct la_array *x, ptrdiff_t first,
              ptrdiff_t rows, ptrdiff_t d, T t, struct la_fetch *ahead)
 {
     const struct scan c = {
         .rows = rows,
         .K = d,
         .W = r->width,
-        .a = r->x,
-        .lda = r->ldd,
-        .o = r->u,
-        .ldo = r->ldm,
+        .a = {r->x, r->ldd},
+        .o = {r->u, r->ldm},
         .s = r->omega,
         .ahead = ahead,
     };
     const ptrdiff_t end = first + rows;
-    load_plain(r->x, r->ldd, x, span(first, rows, end, end, ahead), d);
+    load_plain((struct block){r->x, r->ldd}, x, span(first, rows, end, end, ahead), d);
     sweep(&c, LA_READ);
     if (r->h != NULL) {
-        row_dots(r->h, r->x, r->ldd, r->x, r->ldd, rows, r->ldd);
+        row_dots(r->h, (struct block){r->x, r->ldd}, (struct block){r->x, r->ldd}, rows,
+                 r->ldd);
         for (ptrdiff_t i = 0; i < rows; i++) {
             r->h[i] *= t * t / 2;
         }
@@ -74,7 +64,8 @@ project_rows(const struct project_room *r, const struct la_array *x, ptrdiff_t f
 INLINE int
 project(const struct la_head *h, const int nout, void (*f)(vec *y, vec u, vec h, vec c))
 {
-    const struct project_room r = cut_project(h);
+    struct arena arena = {h->scratch, 0};
+    const struct project_scratch r = project_carve(h, &arena);
     const ptrdiff_t d = h->d, m = h->f;
     const T root = (T)h->t;
     const vec c = vset1((T)(1 / sqrt((double)m)));
@@ -97,9 +88,10 @@ project(const struct la_head *h, const int nout, void (*f)(vec *y, vec u, vec h,
                 }
             }
         }
-        store_rows(&h->y, rows_from(i, rows), m, r.u, r.ldm, NULL);
+        store_rows(&h->y, rows_from(i, rows), m, (struct block){r.u, r.ldm}, NULL);
         if (nout > 1) {
-            store_rows(&h->y1, rows_from(i, rows), m, r.second, r.ldm, NULL);
+            store_rows(&h->y1, rows_from(i, rows), m, (struct block){r.second, r.ldm},
+                       NULL);
         }
     }
     return 0;
@@ -111,9 +103,10 @@ project(const struct la_head *h, const int nout, void (*f)(vec *y, vec u, vec h,
         (void)h, (void)c;                                                              \
         __VA_ARGS__                                                                    \
     }                                                                                  \
-    static size_t name##_scratch(const struct la_head *h)                              \
+    static struct project_scratch name##_carve(const struct la_head *h,                \
+                                               struct arena *arena)                    \
     {                                                                                  \
-        return project_room(h);                                                        \
+        return project_carve(h, arena);                                                \
     }                                                                                  \
     static int run_##name(const struct la_head *h)                                     \
     {                                                                                  \

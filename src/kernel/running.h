@@ -20,43 +20,32 @@
 #define STEP_HIGH ((T)66.53125) /* times a small integer exact */
 #define STEP_LOW ((T)0.01087933375474970405)
 
-struct running_room {
-    struct project_room keys;
+struct running_scratch {
+    struct project_scratch keys;
     T *u, *most, *c;             /* of queries */
     T *top, *high, *low, *limit; /* by feature: M, K in two parts, how far M may go */
     T *next;                     /* M with one key more */
     struct la_fetch ahead[2];    /* of queries, of keys */
-    size_t bytes;
 };
 
-static struct running_room
-cut_running(const struct la_head *h)
+static struct running_scratch
+running_features_carve(const struct la_head *h, struct arena *arena)
 {
-    struct running_room r = {.keys = cut_project(h)};
-    struct arena arena = {h->scratch, r.keys.bytes};
-    r.u = take(&arena, LA_BLOCK, r.keys.ldm);
-    r.most = take(&arena, LA_BLOCK, VL);
-    r.c = take(&arena, 1, LA_BLOCK);
-    r.top = take(&arena, 1, r.keys.ldm);
-    r.next = take(&arena, 1, r.keys.ldm);
-    r.high = take(&arena, 1, r.keys.ldm);
-    r.low = take(&arena, 1, r.keys.ldm);
-    r.limit = take(&arena, 1, r.keys.ldm);
-    r.bytes = arena.used;
+    struct running_scratch r = {.keys = project_carve(h, arena)};
+    r.u = take(arena, LA_BLOCK, r.keys.ldm);
+    r.most = take(arena, LA_BLOCK, VL);
+    r.c = take(arena, 1, LA_BLOCK);
+    r.top = take(arena, 1, r.keys.ldm);
+    r.next = take(arena, 1, r.keys.ldm);
+    r.high = take(arena, 1, r.keys.ldm);
+    r.low = take(arena, 1, r.keys.ldm);
+    r.limit = take(arena, 1, r.keys.ldm);
     return r;
-}
-
-static size_t
-running_features_scratch(const struct la_head *h)
-{
-    struct la_head dry = *h;
-    dry.scratch = NULL;
-    return cut_running(&dry).bytes;
 }
 
 /* K and the limit from M; a feature without keys counts as M = 0. */
 static void
-set_steps(const struct running_room *r)
+set_steps(const struct running_scratch *r)
 {
     const vec magic = vset1(ROUND_MAGIC), per_step = vset1(1 / (STEP_HIGH + STEP_LOW));
     for (ptrdiff_t j = 0; j < r->keys.width; j += VL) {
@@ -73,7 +62,7 @@ set_steps(const struct running_room *r)
 /* Key i's exponents, u becoming u - h, and M with them in r->next; whether one passed
  * its feature's limit. */
 INLINE int
-exponents(const struct running_room *r, ptrdiff_t i)
+exponents(const struct running_scratch *r, ptrdiff_t i)
 {
     T *u = r->keys.u + i * r->keys.ldm;
     const vec h = vset1(r->keys.h[i]);
@@ -89,7 +78,7 @@ exponents(const struct running_room *r, ptrdiff_t i)
 
 /* In each lane, the largest u + M of a query; f of them count. */
 INLINE vec
-largest(const struct running_room *r, const T *u, ptrdiff_t f)
+largest(const struct running_scratch *r, const T *u, ptrdiff_t f)
 {
     const ivec lane = viota();
     vec most = vset1(-(T)INFINITY);
@@ -122,7 +111,7 @@ largest_lanes(T *c, const T *most, ptrdiff_t rows)
 
 /* x_ij = exp((x_ij + sign K_j) - c_i) for some rows; c NULL: 0. */
 INLINE void
-exponentials(const struct running_room *r, T *x, ptrdiff_t rows, T sign, const T *c)
+exponentials(const struct running_scratch *r, T *x, ptrdiff_t rows, T sign, const T *c)
 {
     const vec side = vset1(sign);
     for (ptrdiff_t i = 0; i < rows; i++) {
@@ -139,8 +128,8 @@ exponentials(const struct running_room *r, T *x, ptrdiff_t rows, T sign, const T
 /* Takes keys and queries into M one by one, from row `first`, and leaves the lanes of c
  * in r->most; how many rows went before one changed a K. */
 static ptrdiff_t
-running_tops(struct running_room *r, ptrdiff_t first, ptrdiff_t queries, ptrdiff_t rows,
-             ptrdiff_t f)
+running_tops(struct running_scratch *r, ptrdiff_t first, ptrdiff_t queries,
+             ptrdiff_t rows, ptrdiff_t f)
 {
     ptrdiff_t i = 0;
     for (; i < queries || i < rows; i++) {
@@ -165,12 +154,12 @@ running_tops(struct running_room *r, ptrdiff_t first, ptrdiff_t queries, ptrdiff
 
 /* One block of rows from `first`; how many of them were done. */
 static ptrdiff_t
-running_block(const struct la_head *h, struct running_room *r, ptrdiff_t first,
+running_block(const struct la_head *h, struct running_scratch *r, ptrdiff_t first,
               ptrdiff_t queries, ptrdiff_t rows, ptrdiff_t keys)
 {
     const ptrdiff_t d = h->d, f = h->f, ld = r->keys.ldm;
     const T root = (T)h->t;
-    struct project_room of_queries = r->keys;
+    struct project_scratch of_queries = r->keys;
     of_queries.u = r->u;
     of_queries.h = NULL; /* cancels in the quotient */
     project_rows(&of_queries, &h->q, first, queries, d, root, &r->ahead[0]);
@@ -183,16 +172,17 @@ running_block(const struct la_head *h, struct running_room *r, ptrdiff_t first,
     largest_lanes(r->c, r->most, a);
     exponentials(r, r->u, a, 1, r->c);
     exponentials(r, r->keys.u, b < there ? b : there, -1, NULL);
-    clear_rows(r->keys.u, ld, there, b);
-    store_rows(&h->a, rows_from(first, a), f, r->u, ld, NULL);
-    store_rows(&h->b, rows_from(first, b), f, r->keys.u, ld, NULL);
+    clear_rows((struct block){r->keys.u, ld}, there, b);
+    store_rows(&h->a, rows_from(first, a), f, (struct block){r->u, ld}, NULL);
+    store_rows(&h->b, rows_from(first, b), f, (struct block){r->keys.u, ld}, NULL);
     return most;
 }
 
 static int
 run_running_features(const struct la_head *h)
 {
-    struct running_room r = cut_running(h);
+    struct arena arena = {h->scratch, 0};
+    struct running_scratch r = running_features_carve(h, &arena);
     const ptrdiff_t n = h->n, s = h->s, f = h->f;
     const ptrdiff_t most = n > s ? n : s;
     const T root = (T)h->t;
@@ -200,7 +190,7 @@ run_running_features(const struct la_head *h)
     for (ptrdiff_t i = 0; i < state_size(h->d, f); i++) {
         r.keys.omega[i] *= root;
     }
-    load_vector(r.top, r.keys.ldm, &h->top, f);
+    load_vector(r.top, &h->top, f);
     set_steps(&r);
     ptrdiff_t done = 0;
     while (done < most) {
@@ -217,7 +207,7 @@ run_running_features(const struct la_head *h)
             break;
         }
     }
-    store_vector(&h->top1, r.top, r.keys.ldm, f);
+    store_vector(&h->top1, r.top, f);
     const T count = (T)done;
     memcpy(h->done.data, &count, sizeof(count));
     return 0;

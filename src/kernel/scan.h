@@ -1,5 +1,5 @@
-/* scan.h: what the recurrences share: scratch, the rows of a chunk, denominators and
- * cotangents. */
+/* scan.h: what the recurrences share: sums over rows, the keys of a chunk, denominators
+ * and cotangents. */
 #ifndef LA_SCAN_H
 #define LA_SCAN_H
 
@@ -7,60 +7,9 @@
 #include "micro.h"
 #include "state.h"
 
-struct arena {
-    char *base;
-    size_t used;
-};
-
-/* x y, or SIZE_MAX where that is less. */
-INLINE size_t
-times(size_t x, size_t y)
-{
-    size_t product;
-    return __builtin_mul_overflow(x, y, &product) ? SIZE_MAX : product;
-}
-
-/* The next `count` numbers of the scratch; with base NULL they are only counted.  What
- * no memory could hold leaves `used` at SIZE_MAX, for which there is none. */
-static T *
-take_numbers(struct arena *arena, size_t count)
-{
-    T *p = arena->base ? (T *)(arena->base + arena->used) : NULL;
-    size_t end;
-    if (__builtin_add_overflow(times(count, sizeof(T)), arena->used, &end) ||
-        end > SIZE_MAX - LA_ALIGN) {
-        arena->used = SIZE_MAX;
-        return p;
-    }
-    arena->used = (end + LA_ALIGN - 1) / LA_ALIGN * LA_ALIGN;
-    return p;
-}
-
-/* The next rows times cols numbers of the scratch. */
-INLINE T *
-take(struct arena *arena, ptrdiff_t rows, ptrdiff_t cols)
-{
-    return take_numbers(arena, times((size_t)rows, (size_t)cols));
-}
-
-/* So many states (K, W) in a row, state_size numbers each. */
-INLINE T *
-take_states(struct arena *arena, ptrdiff_t count, ptrdiff_t K, ptrdiff_t W)
-{
-    const size_t state = times((size_t)state_rows(K), (size_t)state_rows(W));
-    return take_numbers(arena, times((size_t)count, state));
-}
-
-INLINE T *
-take_state(struct arena *arena, ptrdiff_t K, ptrdiff_t W)
-{
-    return take_states(arena, 1, K, W);
-}
-
-/* sum_i = x_i.y_i; a row step of zero repeats one row. */
+/* sum_i = x_i.y_i */
 static void
-row_dots(T *sum, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ldy, ptrdiff_t rows,
-         ptrdiff_t cols)
+row_dots(T *sum, struct block x, struct block y, ptrdiff_t rows, ptrdiff_t cols)
 {
     for (ptrdiff_t first = 0; first < rows; first += VL) {
         const ptrdiff_t some = rows - first < VL ? rows - first : VL;
@@ -68,16 +17,16 @@ row_dots(T *sum, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ldy, ptrdiff_t
         for (ptrdiff_t i = 0; i < VL; i++) {
             part[i] = (vec){0};
             for (ptrdiff_t l = 0; i < some && l < cols; l += VL) {
-                part[i] = vfma(vload(&x[(first + i) * ldx + l]),
-                               vload(&y[(first + i) * ldy + l]), part[i]);
+                part[i] = vfma(vload(&x.x[(first + i) * x.ld + l]),
+                               vload(&y.x[(first + i) * y.ld + l]), part[i]);
             }
         }
         vstore(&sum[first], lane_sums(part));
     }
 }
 
-/* sum_i = a_i.z + the scores x_ij of j <= i: with z the sum of earlier b_j, that is
- * a_i times the sum of all b_j it may see.  Rows of X are whole vectors. */
+/* sum_i = a_i.z + the scores a_i.b_j of j <= i: with z the sum of earlier b_j, that is
+ * a_i times the sum of all b_j it may see.  Rows of scores are whole vectors. */
 static void
 score_sums(T *sum, const struct scan *c, const T *z)
 {
@@ -86,12 +35,12 @@ score_sums(T *sum, const struct scan *c, const T *z)
         for (ptrdiff_t r = 0; r < VL; r++) {
             const ptrdiff_t i = first + r < c->rows ? first + r : c->rows - 1;
             part[r] = (vec){0};
-            for (ptrdiff_t l = 0; l < c->lda; l += VL) {
-                part[r] = vfma(vload(&c->a[i * c->lda + l]), vload(&z[l]), part[r]);
+            for (ptrdiff_t l = 0; l < c->a.ld; l += VL) {
+                part[r] = vfma(vload(&c->a.x[i * c->a.ld + l]), vload(&z[l]), part[r]);
             }
             for (ptrdiff_t j = 0; j <= i; j += VL) {
                 const ivec seen = viota() <= (ivec)((ivec){0} + (INT)(i - j));
-                part[r] += vkeep(seen, vload(&c->x[i * c->ldx + j]));
+                part[r] += vkeep(seen, vload(&c->dots.x[i * c->dots.ld + j]));
             }
         }
         vstore(&sum[first], lane_sums(part));
@@ -124,14 +73,14 @@ add_to_sum(T *sum, T *lost, vec more)
 /* Row i of zs = z + b_0 + ... + b_i; z, of which `lost` is missing, is left at the
  * last. */
 static void
-running_sums(T *zs, T *z, T *lost, const T *b, ptrdiff_t ld, ptrdiff_t rows)
+running_sums(struct block zs, T *z, T *lost, struct block b, ptrdiff_t rows)
 {
-    for (ptrdiff_t l = 0; l < ld; l += VL) {
+    for (ptrdiff_t l = 0; l < b.ld; l += VL) {
         const vec before = vload(&z[l]);
         vec sum = (vec){0};
         for (ptrdiff_t i = 0; i < rows; i++) {
-            sum += vload(&b[i * ld + l]);
-            vstore(&zs[i * ld + l], before + sum);
+            sum += vload(&b.x[i * b.ld + l]);
+            vstore(&zs.x[i * zs.ld + l], before + sum);
         }
         add_to_sum(&z[l], &lost[l], sum);
     }
@@ -139,35 +88,60 @@ running_sums(T *zs, T *z, T *lost, const T *b, ptrdiff_t ld, ptrdiff_t rows)
 
 /* z += sum of the rows of b */
 static void
-add_rows(T *z, T *lost, const T *b, ptrdiff_t ld, ptrdiff_t rows)
+add_rows(T *z, T *lost, struct block b, ptrdiff_t rows)
 {
-    for (ptrdiff_t l = 0; l < ld; l += VL) {
+    for (ptrdiff_t l = 0; l < b.ld; l += VL) {
         vec sum = (vec){0};
         for (ptrdiff_t i = 0; i < rows; i++) {
-            sum += vload(&b[i * ld + l]);
+            sum += vload(&b.x[i * b.ld + l]);
         }
         add_to_sum(&z[l], &lost[l], sum);
     }
 }
 
-/* factor_i = scale / (scale den_i + eps), in place; scale where not normalised. */
+static int
+all_zero(const T *x, ptrdiff_t count)
+{
+    ptrdiff_t i = 0;
+    while (i < count && x[i] == 0) {
+        i++;
+    }
+    return i == count;
+}
+
+/* Whether the queries see no key: none is among the tokens, and the state before them,
+ * s and z as the scan holds it, is that of none. */
+static int
+no_keys(const struct la_head *h, const T *s, const T *z)
+{
+    return h->keys == 0 && all_zero(z, h->d) && all_zero(s, state_size(h->d, h->m));
+}
+
+/* factor_i = scale / (scale den_i + eps), in place; scale where not normalised. Queries
+ * that see no key at all have 0 for 0 / 0; any other denominator of 0 is IEEE's. */
 static void
-factors(const struct la_head *h, T *den, ptrdiff_t rows)
+factors(const struct la_head *h, T *den, ptrdiff_t rows, int keyless)
 {
     const vec scale = vset1((T)h->scale), eps = vset1((T)h->eps);
     for (ptrdiff_t i = 0; i < rows; i += VL) {
-        const vec y = vload(&den[i]);
-        vstore(&den[i], h->normalize ? scale / (scale * y + eps) : scale);
+        const vec y = vfma(scale, vload(&den[i]), eps);
+        const vec factor = scale / y;
+        const vec some = keyless ? vkeep(y != (vec){0}, factor) : factor;
+        vstore(&den[i], h->normalize ? some : scale);
     }
 }
 
-/* Rows [from, to) of x (., ld) = 0: tokens that do not exist. */
-static void
-clear_rows(T *x, ptrdiff_t ld, ptrdiff_t from, ptrdiff_t to)
+/* Multiply-adds between two looks at the clock: a millisecond at most. */
+#define LA_POLL 1000000
+
+/* Polls before the first of a head's steps, with *left = 0, and then once in LA_POLL
+ * multiply-adds, of which the next step has `work`. */
+INLINE int
+give_up(const struct la_head *h, ptrdiff_t *left, ptrdiff_t work)
 {
-    if (from < to) {
-        clear(x + from * ld, (to - from) * ld);
-    }
+    const int due = *left <= 0;
+    *left = (due ? LA_POLL : *left) - work;
+    return due && h->poll(h->poll_arg);
 }
 
 /* How many tokens of t have a key. */
@@ -180,48 +154,47 @@ keys_left(const struct la_head *h, struct span t)
 
 /* b = phi(k) and v of the tokens t; 0 where no key exists. */
 static void
-load_keys(const struct la_head *h, struct span t, T *b, ptrdiff_t ldd, T *v,
-          ptrdiff_t ldm)
+load_keys(const struct la_head *h, struct span t, struct block b, struct block v)
 {
     struct span some = t;
     some.rows = keys_left(h, t);
-    load_mapped(b, ldd, &h->k, some, h->d, h->map);
-    load_plain(v, ldm, &h->v, some, h->m);
-    clear_rows(b, ldd, some.rows, round_up(t.rows, MR));
-    clear_rows(v, ldm, some.rows, round_up(t.rows, MR));
+    load_mapped(b, &h->k, some, h->d, h->map);
+    load_plain(v, &h->v, some, h->m);
+    clear_rows(b, some.rows, round_up(t.rows, MR));
+    clear_rows(v, some.rows, round_up(t.rows, MR));
 }
 
 /* x_ij += w_j */
 static void
-add_to_rows(T *x, ptrdiff_t ld, ptrdiff_t rows, const T *w)
+add_to_rows(struct block x, ptrdiff_t rows, const T *w)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         for (ptrdiff_t j = 0; j < rows; j++) {
-            x[i * ld + j] += w[j];
+            x.x[i * x.ld + j] += w[j];
         }
     }
 }
 
-/* Row i of x (rows, ld) times factor[i]. */
+/* Row i of x times factor[i]. */
 static void
-scale_rows(T *x, ptrdiff_t ld, ptrdiff_t rows, const T *factor)
+scale_rows(struct block x, ptrdiff_t rows, const T *factor)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         const vec scale = vset1(factor[i]);
-        for (ptrdiff_t l = 0; l < ld; l += VL) {
-            vstore(&x[i * ld + l], vload(&x[i * ld + l]) * scale);
+        for (ptrdiff_t l = 0; l < x.ld; l += VL) {
+            vstore(&x.x[i * x.ld + l], vload(&x.x[i * x.ld + l]) * scale);
         }
     }
 }
 
 /* z += sum_i w_i a_i */
 static void
-add_weighted(T *z, T *lost, const T *a, ptrdiff_t ld, const T *w, ptrdiff_t rows)
+add_weighted(T *z, T *lost, struct block a, const T *w, ptrdiff_t rows)
 {
-    for (ptrdiff_t l = 0; l < ld; l += VL) {
+    for (ptrdiff_t l = 0; l < a.ld; l += VL) {
         vec sum = (vec){0};
         for (ptrdiff_t i = 0; i < rows; i++) {
-            sum = vfma(vset1(w[i]), vload(&a[i * ld + l]), sum);
+            sum = vfma(vset1(w[i]), vload(&a.x[i * a.ld + l]), sum);
         }
         add_to_sum(&z[l], &lost[l], sum);
     }
@@ -234,24 +207,24 @@ add_weighted(T *z, T *lost, const T *a, ptrdiff_t ld, const T *w, ptrdiff_t rows
  * Since g_i.num_i = a_i.u_i, the output itself is not needed.  Columns of u past the
  * last whole vector hold nothing yet. */
 static void
-query_gradient(const struct la_head *h, T *u, const T *a, const T *zs, ptrdiff_t ldz,
-               ptrdiff_t ld, ptrdiff_t rows, T *r, T *w)
+query_gradient(const struct la_head *h, struct block u, struct block a, struct block zs,
+               ptrdiff_t rows, T *r, T *w, int keyless)
 {
     const ptrdiff_t cols = round_up(h->d, VL);
     if (h->normalize) {
-        row_dots(r, a, ld, zs, ldz, rows, cols);
-        row_dots(w, a, ld, u, ld, rows, cols);
+        row_dots(r, a, zs, rows, cols);
+        row_dots(w, a, u, rows, cols);
     }
-    factors(h, r, rows);
+    factors(h, r, rows, keyless);
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T wi = h->normalize ? -r[i] * (r[i] * w[i]) : 0;
         w[i] = wi;
         for (ptrdiff_t l = 0; l < cols; l += VL) {
-            vec da = vset1(r[i]) * vload(&u[i * ld + l]);
+            vec da = vset1(r[i]) * vload(&u.x[i * u.ld + l]);
             if (h->normalize) {
-                da = vfma(vset1(wi), vload(&zs[i * ldz + l]), da);
+                da = vfma(vset1(wi), vload(&zs.x[i * zs.ld + l]), da);
             }
-            vstore(&u[i * ld + l], da);
+            vstore(&u.x[i * u.ld + l], da);
         }
     }
 }

@@ -6,7 +6,11 @@
  * in Dao et al. 2022, algorithm 1.  q (n,d), k (s,d), v (s,m) -> o (n,m). 2 n s (d + m)
  * flops, half of it causal.  Scratch: blocks of LA_QUERIES rows of q and o and of
  * LA_BLOCK keys; nothing of size n s.  Scores of later keys are replaced, not
- * multiplied by zero, and their values skipped: nothing of row j > i reaches row i. */
+ * multiplied by zero, and their values skipped: nothing of row j > i reaches row i.
+ *
+ * A score too large for its dtype counts as the largest number, or its negative, so
+ * that differences of scores stay what they are to exp: 0 between two such, else
+ * infinite. */
 #ifndef LA_SOFTMAX_H
 #define LA_SOFTMAX_H
 
@@ -14,37 +18,37 @@
 
 #define LA_QUERIES 256
 
-struct softmax_room {
+/* Products of numbers within FAR_INPUT sum to a finite score.  Numbers beyond it come
+ * within by FAR_DOWN; FAR_UP is its inverse. */
+#define FAR_INPUT ((T)(MANTISSA_BITS == 52 ? 0x1p480 : 0x1p48))
+#define FAR_DOWN ((T)(MANTISSA_BITS == 52 ? 0x1p-544 : 0x1p-80))
+#define FAR_UP ((T)(MANTISSA_BITS == 52 ? 0x1p544 : 0x1p80))
+
+struct softmax_scratch {
     ptrdiff_t ldd, ldm;
     T *q, *o, *top, *sum, *p; /* of queries; sum by lanes */
     T *rows, *keys, *values;  /* a block of keys, transposed, and of values */
-    size_t bytes;
+    T *far_q, *far_keys,
+        *far_p; /* of a strip of queries and a block of keys, smaller */
 };
 
-static struct softmax_room
-cut_softmax(const struct la_head *h)
+static struct softmax_scratch
+softmax_carve(const struct la_head *h, struct arena *arena)
 {
     const ptrdiff_t d = h->d, m = h->m;
-    struct softmax_room r = {.ldd = row_step(d), .ldm = row_step(m)};
-    struct arena arena = {h->scratch, 0};
-    r.q = take(&arena, LA_QUERIES, r.ldd);
-    r.o = take(&arena, LA_QUERIES, r.ldm);
-    r.top = take(&arena, 1, LA_QUERIES);
-    r.sum = take(&arena, LA_QUERIES, VL);
-    r.p = take(&arena, MR, LA_BLOCK);
-    r.rows = take_state(&arena, LA_BLOCK, d);
-    r.keys = take_state(&arena, d, LA_BLOCK);
-    r.values = take_state(&arena, LA_BLOCK, m);
-    r.bytes = arena.used;
+    struct softmax_scratch r = {.ldd = row_step(d), .ldm = row_step(m)};
+    r.q = take(arena, LA_QUERIES, r.ldd);
+    r.o = take(arena, LA_QUERIES, r.ldm);
+    r.top = take(arena, 1, LA_QUERIES);
+    r.sum = take(arena, LA_QUERIES, VL);
+    r.p = take(arena, MR, LA_BLOCK);
+    r.rows = take_state(arena, LA_BLOCK, d);
+    r.keys = take_state(arena, d, LA_BLOCK);
+    r.values = take_state(arena, LA_BLOCK, m);
+    r.far_q = take(arena, MR, r.ldd);
+    r.far_keys = take_state(arena, d, LA_BLOCK);
+    r.far_p = take(arena, MR, LA_BLOCK);
     return r;
-}
-
-static size_t
-softmax_scratch(const struct la_head *h)
-{
-    struct la_head dry = *h;
-    dry.scratch = NULL;
-    return cut_softmax(&dry).bytes;
 }
 
 /* Rows [first, first + rows) of an operand. */
@@ -65,8 +69,8 @@ load_block(T *s, const struct la_array *x, ptrdiff_t rows, ptrdiff_t cols)
     for (ptrdiff_t j = 0; j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
         const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
-        load_plain(state_at(s, LA_BLOCK, W, 0, j), width, &part, rows_from(0, rows),
-                   cols - j < width ? cols - j : width);
+        load_plain((struct block){state_at(s, LA_BLOCK, W, 0, j), width}, &part,
+                   rows_from(0, rows), cols - j < width ? cols - j : width);
     }
 }
 
@@ -93,16 +97,80 @@ sum_lanes(vec x)
 
 /* p (MR, LA_BLOCK) = q_i.k_j for one strip of queries. */
 INLINE void
-strip_scores(const struct softmax_room *r, const T *q, ptrdiff_t d)
+products(T *p, const T *q, ptrdiff_t ldd, const T *keys, ptrdiff_t d)
 {
     for (ptrdiff_t col = 0; col < LA_BLOCK; col += NR * VL) {
         vec acc[MR][NR] = {{{0}}};
-        tile(acc, MR, NR, q, r->ldd, 1, r->keys + col * round_up(d, MR), NR * VL, d);
+        tile(acc, MR, NR, (struct block){(T *)q, ldd}, 0,
+             (struct block){(T *)keys + col * round_up(d, MR), NR * VL}, d);
         LA_EACH(i, MR) {
             LA_EACH(j, NR) {
-                vstore(&r->p[i * LA_BLOCK + col + j * VL], acc[i][j]);
+                vstore(&p[i * LA_BLOCK + col + j * VL], acc[i][j]);
             }
         }
+    }
+}
+
+/* x within the finite numbers; a NaN stays. */
+INLINE vec
+vfinite(vec x)
+{
+    return vmin(vset1(LARGEST), vmax(vset1(-LARGEST), x));
+}
+
+/* Whether any of `count` numbers, a multiple of VL, is beyond FAR_INPUT, or NaN. */
+static int
+any_far(const T *x, ptrdiff_t count)
+{
+    ivec near = ~(ivec){0};
+    for (ptrdiff_t i = 0; i < count; i += VL) {
+        const vec y = vload(&x[i]);
+        near &= (y < vset1(FAR_INPUT)) & (y > vset1(-FAR_INPUT));
+    }
+    return vany(~near);
+}
+
+/* y = x FAR_DOWN, `count` numbers, a multiple of VL. */
+static void
+scale_down(T *y, const T *x, ptrdiff_t count)
+{
+    for (ptrdiff_t i = 0; i < count; i += VL) {
+        vstore(&y[i], vload(&x[i]) * vset1(FAR_DOWN));
+    }
+}
+
+/* The block of keys in r->rows, transposed; whether one of their numbers is beyond
+ * FAR_INPUT. */
+static int
+turn_keys(const struct softmax_scratch *r, ptrdiff_t d)
+{
+    transpose_state(r->keys, r->rows, LA_BLOCK, d);
+    return any_far(r->keys, round_up(d, MR) * LA_BLOCK);
+}
+
+/* Scores that overflowed, or were a difference of two that did, from smaller numbers:
+ * what these lose in underflow is nothing beside a term that overflows. */
+static __attribute__((noinline, cold)) void
+far_scores(const struct softmax_scratch *r, T *p, const T *q, ptrdiff_t d)
+{
+    scale_down(r->far_q, q, MR * r->ldd);
+    scale_down(r->far_keys, r->keys, round_up(d, MR) * LA_BLOCK);
+    products(r->far_p, r->far_q, r->ldd, r->far_keys, d);
+    for (ptrdiff_t i = 0; i < MR * LA_BLOCK; i += VL) {
+        const vec x = vload(&p[i]), y = vload(&r->far_p[i]);
+        const vec far = vfinite(y * vset1(FAR_UP) * vset1(FAR_UP));
+        vstore(&p[i], vselect(x - x == (vec){0}, x, far));
+    }
+}
+
+/* p (MR, LA_BLOCK), the scores of one strip of queries, scale q, with the block of
+ * keys. far: whether a number of either is beyond FAR_INPUT. */
+INLINE void
+strip_scores(const struct softmax_scratch *r, T *p, const T *q, ptrdiff_t d, int far)
+{
+    products(p, q, r->ldd, r->keys, d);
+    if (far) {
+        far_scores(r, p, q, d);
     }
 }
 
@@ -136,20 +204,21 @@ row_weights(T *p, T *top, T *sum, ptrdiff_t end)
 /* o = fade o + p v for a strip and one column tile; `full` values, then where
  * `diagonal` a triangle of MR more. */
 INLINE void
-strip_values(const struct softmax_room *r, T *o, const vec *fade, ptrdiff_t col,
+strip_values(const struct softmax_scratch *r, T *o, const vec *fade, ptrdiff_t col,
              ptrdiff_t full, int diagonal, const int nr)
 {
     const ptrdiff_t lds = nr * VL;
-    const T *v = r->values + col * LA_BLOCK;
+    T *v = r->values + col * LA_BLOCK;
     vec acc[MR][NR];
     LA_EACH(i, MR) {
         LA_EACH(j, nr) {
             acc[i][j] = vload(&o[i * r->ldm + col + j * VL]) * fade[i];
         }
     }
-    tile(acc, MR, nr, r->p, LA_BLOCK, 1, v, lds, full);
+    tile(acc, MR, nr, (struct block){r->p, LA_BLOCK}, 0, (struct block){v, lds}, full);
     if (diagonal) {
-        tile_diagonal(acc, MR, nr, r->p + full, LA_BLOCK, v + full * lds, lds, 0);
+        tile_diagonal(acc, MR, nr, (struct block){r->p + full, LA_BLOCK},
+                      (struct block){v + full * lds, lds}, 0);
     }
     LA_EACH(i, MR) {
         LA_EACH(j, nr) {
@@ -161,12 +230,12 @@ strip_values(const struct softmax_room *r, T *o, const vec *fade, ptrdiff_t col,
 /* Adds one block of keys to strip i (of the block of queries): `end` keys for its first
  * row, and one more for each further row where causal. */
 INLINE void
-strip(const struct softmax_room *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
-      ptrdiff_t end, int diagonal)
+strip(const struct softmax_scratch *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
+      ptrdiff_t end, int diagonal, int far)
 {
     vec fade[MR];
     T *o = r->o + i * r->ldm;
-    strip_scores(r, r->q + i * r->ldd, d);
+    strip_scores(r, r->p, r->q + i * r->ldd, d, far);
     LA_EACH(row, MR) {
         fade[row] = row_weights(r->p + row * LA_BLOCK, &r->top[i + row],
                                 &r->sum[(i + row) * VL], diagonal ? end + row : end);
@@ -175,19 +244,30 @@ strip(const struct softmax_room *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
     LA_BY_TILES(round_up(m, VL), strip_values(r, o, fade, col, full, diagonal, nr));
 }
 
+/* q = scale times some rows of an operand; whether one of their numbers is beyond
+ * FAR_INPUT. */
+static int
+load_queries(T *q, ptrdiff_t ldd, const struct la_array *x, struct span rows,
+             ptrdiff_t d, T scale)
+{
+    const ptrdiff_t count = round_up(rows.rows, MR) * ldd;
+    load_plain((struct block){q, ldd}, x, rows, d);
+    for (ptrdiff_t i = 0; i < count; i += VL) {
+        *at(&q[i]) = vfinite(vload(&q[i]) * vset1(scale));
+    }
+    return any_far(q, count);
+}
+
 /* o, m and l of the queries [first, first + rows), all in scratch. */
 static int
-softmax_rows(const struct la_head *h, const struct softmax_room *r, ptrdiff_t first,
+softmax_rows(const struct la_head *h, const struct softmax_scratch *r, ptrdiff_t first,
              ptrdiff_t rows)
 {
     const ptrdiff_t d = h->d, s = h->s, m = h->m;
     const int causal = h->causal != 0;
-    const vec scale = vset1((T)h->scale);
     const ptrdiff_t end = causal && first + rows < s ? first + rows : s;
-    load_plain(r->q, r->ldd, &h->q, rows_from(first - h->first, rows), d);
-    for (ptrdiff_t i = 0; i < rows * r->ldd; i += VL) {
-        *at(&r->q[i]) *= scale;
-    }
+    const int far_queries =
+        load_queries(r->q, r->ldd, &h->q, rows_from(first, rows), d, (T)h->scale);
     clear(r->o, LA_QUERIES * r->ldm);
     clear(r->sum, LA_QUERIES * VL);
     for (ptrdiff_t i = 0; i < LA_QUERIES; i++) {
@@ -200,13 +280,13 @@ softmax_rows(const struct la_head *h, const struct softmax_room *r, ptrdiff_t fi
             return 1;
         }
         load_block(r->rows, &k, keys, d);
-        transpose_state(r->keys, r->rows, LA_BLOCK, d);
+        const int far = turn_keys(r, d) || far_queries;
         load_block(r->values, &v, keys, m);
         ptrdiff_t i = causal && j > first ? j - first : 0;
         for (; i < rows; i += MR) {
             const ptrdiff_t seen = first + i + 1 - j;
             const int diagonal = causal && seen <= LA_BLOCK;
-            strip(r, i, d, m, diagonal ? seen : keys, diagonal);
+            strip(r, i, d, m, diagonal ? seen : keys, diagonal, far);
         }
     }
     return 0;
@@ -215,7 +295,8 @@ softmax_rows(const struct la_head *h, const struct softmax_room *r, ptrdiff_t fi
 static int
 run_softmax(const struct la_head *h)
 {
-    const struct softmax_room r = cut_softmax(h);
+    struct arena arena = {h->scratch, 0};
+    const struct softmax_scratch r = softmax_carve(h, &arena);
     if (softmax_rows(h, &r, h->first, h->n)) {
         return 1;
     }
@@ -223,7 +304,7 @@ run_softmax(const struct la_head *h)
         const T sum = sum_lanes(vload(&r.sum[i * VL]));
         r.top[i] = sum == 0 ? 0 : 1 / sum; /* no key: 0 */
     }
-    store_rows(&h->o, rows_from(0, h->n), h->m, r.o, r.ldm, r.top);
+    store_rows(&h->o, rows_from(0, h->n), h->m, (struct block){r.o, r.ldm}, r.top);
     return 0;
 }
 

@@ -1,101 +1,89 @@
 /* softmax_backward.h: gradients of softmax.h, with g the cotangent of o:
  *
- *   D_i = g_i.o_i,  e_ij = scale p_ij (g_i.v_j - D_i)
- *   dv_j = sum_i p_ij g_i,  dk_j = sum_i e_ij q_i,  dq_i = sum_j e_ij k_j
+ *   D_i = g_i.o_i,  e_ij = p_ij (g_i.v_j - D_i),  dv_j = sum_i p_ij g_i,
+ *   dk_j = sum_i e_ij (scale q_i),  dq_i = scale sum_j e_ij k_j
  *                                                       Dao et al. 2022, algorithm 4
  * The forward pass is repeated for m_i, l_i and D_i, then blocks of keys take all
- * blocks of queries.  5 n s d + 2 n s m flops and the forward's.  Scratch: dq, three
- * numbers a query, and blocks of LA_BLOCK rows.  Where causal, blocks on the diagonal
- * go row by row, so that a NaN of a later key or an earlier cotangent meets no zero. */
+ * blocks of queries, with the same scores to the bit: p_ij may never exceed 1.  5 n s d
+ * + 2 n s m flops and the forward's.  Scratch: dq, three numbers a query, and blocks of
+ * LA_BLOCK rows.  Where causal, blocks on the diagonal go row by row, so that a NaN of
+ * a later key or an earlier cotangent meets no zero. */
 #ifndef LA_SOFTMAX_BACKWARD_H
 #define LA_SOFTMAX_BACKWARD_H
 
 #include "softmax.h"
 
-struct gradient_room {
-    struct softmax_room forward;
-    ptrdiff_t ldp;
-    T *dq, *top, *share, *mean;          /* of all queries: dq, m, 1 / l, D */
-    T *q, *g, *p, *e, *part;             /* of a block of queries */
-    T *k, *v, *kt, *vt, *ks, *dks, *dvs; /* of a block of keys: rows, states */
-    T *dk, *dv;                          /* rows that the diagonal gives */
-    size_t bytes;
+struct softmax_backward_scratch {
+    struct softmax_scratch forward;
+    T *dq, *top, *inverse, *mean; /* of all queries: dq, m, 1 / l, D */
+    T *q, *g, *p, *e, *part;      /* of a block of queries, q by the scale */
+    T *k, *v, *vt, *dks, *dvs;    /* of a block of keys: rows, states */
+    T *dk, *dv;                   /* rows that the diagonal gives */
 };
 
-static struct gradient_room
-cut_gradient(const struct la_head *h)
+static struct softmax_backward_scratch
+softmax_backward_carve(const struct la_head *h, struct arena *arena)
 {
     const ptrdiff_t n = h->n, d = h->d, m = h->m;
-    struct gradient_room r = {.forward = cut_softmax(h), .ldp = row_step(LA_BLOCK)};
+    struct softmax_backward_scratch r = {.forward = softmax_carve(h, arena)};
     const ptrdiff_t ldd = r.forward.ldd, ldm = r.forward.ldm;
-    struct arena arena = {h->scratch, r.forward.bytes};
-    r.dq = take(&arena, n + LA_BLOCK, ldd);
-    r.top = take(&arena, 1, n + LA_QUERIES);
-    r.share = take(&arena, 1, n + LA_QUERIES);
-    r.mean = take(&arena, 1, n + LA_QUERIES);
-    r.q = take(&arena, LA_BLOCK, ldd);
-    r.g = take(&arena, LA_QUERIES, ldm);
-    r.p = take(&arena, LA_BLOCK, r.ldp);
-    r.e = take(&arena, LA_BLOCK, r.ldp);
-    r.part = take(&arena, LA_BLOCK, ldd);
-    r.k = take(&arena, LA_BLOCK, ldd);
-    r.kt = take_state(&arena, d, LA_BLOCK);
-    r.vt = take_state(&arena, m, LA_BLOCK);
-    r.ks = take_state(&arena, LA_BLOCK, d);
-    r.v = take_state(&arena, LA_BLOCK, m);
-    r.dks = take_state(&arena, LA_BLOCK, d);
-    r.dvs = take_state(&arena, LA_BLOCK, m);
-    r.dk = take(&arena, LA_BLOCK, ldd);
-    r.dv = take(&arena, LA_BLOCK, ldm);
-    r.bytes = arena.used;
+    r.dq = take(arena, n + LA_BLOCK, ldd);
+    r.top = take(arena, 1, n + LA_QUERIES);
+    r.inverse = take(arena, 1, n + LA_QUERIES);
+    r.mean = take(arena, 1, n + LA_QUERIES);
+    r.q = take(arena, LA_BLOCK, ldd);
+    r.g = take(arena, LA_QUERIES, ldm);
+    r.p = take(arena, LA_BLOCK, LA_BLOCK);
+    r.e = take(arena, LA_BLOCK, LA_BLOCK);
+    r.part = take(arena, LA_BLOCK, ldd);
+    r.k = take(arena, LA_BLOCK, ldd);
+    r.vt = take_state(arena, m, LA_BLOCK);
+    r.v = take_state(arena, LA_BLOCK, m);
+    r.dks = take_state(arena, LA_BLOCK, d);
+    r.dvs = take_state(arena, LA_BLOCK, m);
+    r.dk = take(arena, LA_BLOCK, ldd);
+    r.dv = take(arena, LA_BLOCK, ldm);
     return r;
-}
-
-static size_t
-softmax_backward_scratch(const struct la_head *h)
-{
-    struct la_head dry = *h;
-    dry.scratch = NULL;
-    return cut_gradient(&dry).bytes;
 }
 
 /* m_i, 1 / l_i and D_i of all queries. */
 static int
-softmax_again(const struct la_head *h, const struct gradient_room *r)
+softmax_again(const struct la_head *h, const struct softmax_backward_scratch *r)
 {
     for (ptrdiff_t i = 0; i < h->n; i += LA_QUERIES) {
         const ptrdiff_t rows = h->n - i < LA_QUERIES ? h->n - i : LA_QUERIES;
         if (softmax_rows(h, &r->forward, i, rows)) {
             return 1;
         }
-        load_plain(r->g, r->forward.ldm, &h->g, rows_from(i, rows), h->m);
-        row_dots(&r->mean[i], r->g, r->forward.ldm, r->forward.o, r->forward.ldm, rows,
-                 r->forward.ldm);
+        load_plain((struct block){r->g, r->forward.ldm}, &h->g, rows_from(i, rows),
+                   h->m);
+        row_dots(&r->mean[i], (struct block){r->g, r->forward.ldm},
+                 (struct block){r->forward.o, r->forward.ldm}, rows, r->forward.ldm);
         for (ptrdiff_t l = 0; l < rows; l++) {
             const T sum = sum_lanes(vload(&r->forward.sum[l * VL]));
-            r->share[i + l] = sum == 0 ? 0 : 1 / sum;
+            r->inverse[i + l] = sum == 0 ? 0 : 1 / sum;
             r->top[i + l] = r->forward.top[l];
-            r->mean[i + l] *= r->share[i + l];
+            r->mean[i + l] *= r->inverse[i + l];
         }
     }
     return 0;
 }
 
-/* p and e from the products q.k and g.v for queries [i, i + rows); 0 from key `end` on,
- * where on the diagonal each further row has a further key. */
+/* p and e from the scores and the products g.v for queries [i, i + rows); 0 from key
+ * `end` on, where on the diagonal each further row has a further key. */
 static void
-weigh(const struct gradient_room *r, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t end,
-      int diagonal, T scale)
+weigh(const struct softmax_backward_scratch *r, ptrdiff_t i, ptrdiff_t rows,
+      ptrdiff_t end, int diagonal)
 {
     for (ptrdiff_t l = 0; l < round_up(rows, MR); l++) {
-        const vec top = vset1(r->top[i + l]), share = vset1(r->share[i + l]);
-        const vec mean = vset1(r->mean[i + l]), factor = vset1(scale);
+        const vec top = vset1(r->top[i + l]), inverse = vset1(r->inverse[i + l]);
+        const vec mean = vset1(r->mean[i + l]);
         const ptrdiff_t keys = l >= rows ? 0 : diagonal ? l + 1 : end;
         for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
-            T *p = &r->p[l * r->ldp + j], *e = &r->e[l * r->ldp + j];
+            T *p = &r->p[l * LA_BLOCK + j], *e = &r->e[l * LA_BLOCK + j];
             const ivec there = viota() < (ivec)((ivec){0} + (INT)(keys - j));
-            const vec weight = vexp(vload(p) * factor - top) * share;
-            const vec slope = weight * (vload(e) - mean) * factor;
+            const vec weight = vexp(vload(p) - top) * inverse;
+            const vec slope = weight * (vload(e) - mean);
             vstore(p, vkeep(there, weight));
             vstore(e, vkeep(there, slope));
         }
@@ -121,65 +109,52 @@ add_triangle(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld,
 
 /* One block of queries with one block of keys. */
 static void
-block_gradient(const struct la_head *h, const struct gradient_room *r, ptrdiff_t i,
-               ptrdiff_t keys, int diagonal)
+block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r,
+               ptrdiff_t i, ptrdiff_t keys, int diagonal, int far_keys)
 {
     const ptrdiff_t d = h->d, m = h->m, ldd = r->forward.ldd, ldm = r->forward.ldm;
     const ptrdiff_t rows = h->n - i < LA_BLOCK ? h->n - i : LA_BLOCK;
     const ptrdiff_t D = round_up(d, VL), M = round_up(m, VL);
-    load_plain(r->q, ldd, &h->q, rows_from(i, rows), d);
-    load_plain(r->g, ldm, &h->g, rows_from(i, rows), m);
+    const int far =
+        load_queries(r->q, ldd, &h->q, rows_from(i, rows), d, (T)h->scale) || far_keys;
+    load_plain((struct block){r->g, ldm}, &h->g, rows_from(i, rows), m);
+    for (ptrdiff_t l = 0; l < rows; l += MR) {
+        strip_scores(&r->forward, r->p + l * LA_BLOCK, r->q + l * ldd, d, far);
+    }
     struct scan c = {.rows = rows,
-                     .K = d,
+                     .K = m,
                      .W = LA_BLOCK,
-                     .a = r->q,
-                     .lda = ldd,
-                     .o = r->p,
-                     .ldo = r->ldp,
-                     .s = r->kt};
+                     .a = {r->g, ldm},
+                     .o = {r->e, LA_BLOCK},
+                     .s = r->vt};
     sweep(&c, LA_READ);
-    c = (struct scan){.rows = rows,
-                      .K = m,
-                      .W = LA_BLOCK,
-                      .a = r->g,
-                      .lda = ldm,
-                      .o = r->e,
-                      .ldo = r->ldp,
-                      .s = r->vt};
-    sweep(&c, LA_READ);
-    weigh(r, i, rows, keys, diagonal, (T)h->scale);
+    weigh(r, i, rows, keys, diagonal);
     if (diagonal) {
-        add_triangle(r->dq + i * ldd, r->e, r->ldp, r->k, ldd, rows, 0);
-        add_triangle(r->dk, r->e, r->ldp, r->q, ldd, rows, 1);
-        add_triangle(r->dv, r->p, r->ldp, r->g, ldm, rows, 1);
+        add_triangle(r->dq + i * ldd, r->e, LA_BLOCK, r->k, ldd, rows, 0);
+        add_triangle(r->dk, r->e, LA_BLOCK, r->q, ldd, rows, 1);
+        add_triangle(r->dv, r->p, LA_BLOCK, r->g, ldm, rows, 1);
         return;
     }
     c = (struct scan){.rows = rows,
                       .K = LA_BLOCK,
                       .W = M,
-                      .b = r->p,
-                      .ldb = r->ldp,
-                      .v = r->g,
-                      .ldv = ldm,
+                      .b = {r->p, LA_BLOCK},
+                      .v = {r->g, ldm},
                       .s = r->dvs};
     sweep(&c, LA_WRITE);
     c = (struct scan){.rows = rows,
                       .K = LA_BLOCK,
                       .W = D,
-                      .b = r->e,
-                      .ldb = r->ldp,
-                      .v = r->q,
-                      .ldv = ldd,
+                      .b = {r->e, LA_BLOCK},
+                      .v = {r->q, ldd},
                       .s = r->dks};
     sweep(&c, LA_WRITE);
     c = (struct scan){.rows = rows,
                       .K = LA_BLOCK,
                       .W = D,
-                      .a = r->e,
-                      .lda = r->ldp,
-                      .o = r->part,
-                      .ldo = ldd,
-                      .s = r->ks};
+                      .a = {r->e, LA_BLOCK},
+                      .o = {r->part, ldd},
+                      .s = r->forward.rows};
     sweep(&c, LA_READ);
     for (ptrdiff_t l = 0; l < rows; l++) {
         for (ptrdiff_t j = 0; j < D; j += VL) {
@@ -199,13 +174,14 @@ store_block(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows, ptrdiff_t
             *at(&sum[i * ld + j]) += vload(state_at(state, LA_BLOCK, W, i, j));
         }
     }
-    store_rows(x, rows_from(first, rows), cols, sum, ld, NULL);
+    store_rows(x, rows_from(first, rows), cols, (struct block){sum, ld}, NULL);
 }
 
 static int
 run_softmax_backward(const struct la_head *h)
 {
-    const struct gradient_room r = cut_gradient(h);
+    struct arena arena = {h->scratch, 0};
+    const struct softmax_backward_scratch r = softmax_backward_carve(h, &arena);
     const ptrdiff_t n = h->n, d = h->d, s = h->s, m = h->m;
     const ptrdiff_t ldd = r.forward.ldd, ldm = r.forward.ldm;
     const int causal = h->causal != 0;
@@ -216,10 +192,10 @@ run_softmax_backward(const struct la_head *h)
     for (ptrdiff_t j = 0; j < s; j += LA_BLOCK) {
         const ptrdiff_t keys = s - j < LA_BLOCK ? s - j : LA_BLOCK;
         const struct la_array k = rows_after(&h->k, j), v = rows_after(&h->v, j);
-        load_plain(r.k, ldd, &k, rows_from(0, keys), d);
-        load_block(r.ks, &k, keys, d);
+        load_plain((struct block){r.k, ldd}, &k, rows_from(0, keys), d);
+        load_block(r.forward.rows, &k, keys, d);
         load_block(r.v, &v, keys, m);
-        transpose_state(r.kt, r.ks, LA_BLOCK, d);
+        const int far = turn_keys(&r.forward, d);
         transpose_state(r.vt, r.v, LA_BLOCK, m);
         clear(r.dks, state_size(LA_BLOCK, d));
         clear(r.dvs, state_size(LA_BLOCK, m));
@@ -229,12 +205,16 @@ run_softmax_backward(const struct la_head *h)
             if (h->poll(h->poll_arg)) {
                 return 1;
             }
-            block_gradient(h, &r, i, keys, causal && i == j);
+            block_gradient(h, &r, i, keys, causal && i == j, far);
         }
         store_block(&h->dk, j, keys, d, r.dk, ldd, r.dks);
         store_block(&h->dv, j, keys, m, r.dv, ldm, r.dvs);
     }
-    store_rows(&h->dq, rows_from(0, n), d, r.dq, ldd, NULL);
+    const vec scale = vset1((T)h->scale);
+    for (ptrdiff_t i = 0; i < n * ldd; i += VL) {
+        *at(&r.dq[i]) *= scale;
+    }
+    store_rows(&h->dq, rows_from(0, n), d, (struct block){r.dq, ldd}, NULL);
     return 0;
 }
 

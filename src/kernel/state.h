@@ -21,6 +21,20 @@ state_size(ptrdiff_t K, ptrdiff_t W)
     return state_rows(K) * state_rows(W);
 }
 
+/* So many states (K, W), one after another. */
+INLINE T *
+take_states(struct arena *arena, ptrdiff_t count, ptrdiff_t K, ptrdiff_t W)
+{
+    const size_t state = times((size_t)state_rows(K), (size_t)state_rows(W));
+    return take_numbers(arena, times((size_t)count, state));
+}
+
+INLINE T *
+take_state(struct arena *arena, ptrdiff_t K, ptrdiff_t W)
+{
+    return take_states(arena, 1, K, W);
+}
+
 /* Where row l, column j of a state (K, W) lies, j a multiple of VL. */
 INLINE T *
 state_at(T *s, ptrdiff_t K, ptrdiff_t W, ptrdiff_t l, ptrdiff_t j)
@@ -42,8 +56,8 @@ load_state(T *s, const struct la_array *x, ptrdiff_t K, ptrdiff_t m)
     for (ptrdiff_t j = 0; j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
         const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
-        load_plain(state_at(s, K, W, 0, j), width, &part, rows_from(0, K),
-                   m - j < width ? m - j : width);
+        const struct block tile = {state_at(s, K, W, 0, j), width};
+        load_plain(tile, &part, rows_from(0, K), m - j < width ? m - j : width);
     }
 }
 
@@ -55,38 +69,38 @@ store_state(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t m)
     for (ptrdiff_t j = 0; x->data != NULL && j < W; j += NR * VL) {
         const ptrdiff_t width = W - j < NR * VL ? W - j : NR * VL;
         const struct la_array part = {x->data + j * x->cs, x->rs, x->cs, x->type};
-        store_rows(&part, rows_from(0, K), m - j < width ? m - j : width,
-                   state_at(s, K, W, 0, j), width, NULL);
+        const struct block tile = {state_at(s, K, W, 0, j), width};
+        store_rows(&part, rows_from(0, K), m - j < width ? m - j : width, tile, NULL);
     }
 }
 
 /* z = the caller's vector, or zeros; and back. */
 static void
-load_vector(T *z, ptrdiff_t ld, const struct la_array *x, ptrdiff_t count)
+load_vector(T *z, const struct la_array *x, ptrdiff_t count)
 {
-    clear(z, ld);
+    clear(z, row_step(count));
     if (x->data != NULL) {
-        load_row(z, ld, x->data, x->cs, count, phi_identity, LA_NATIVE);
+        load_row(z, row_step(count), x->data, x->cs, count, phi_identity, LA_NATIVE);
     }
 }
 
 static void
-store_vector(const struct la_array *x, const T *z, ptrdiff_t ld, ptrdiff_t count)
+store_vector(const struct la_array *x, T *z, ptrdiff_t count)
 {
     if (x->data != NULL) {
-        store_rows(x, rows_from(0, 1), count, z, ld, NULL);
+        store_rows(x, rows_from(0, 1), count, (struct block){z, 0}, NULL);
     }
 }
 
-/* The state behind the last token, to every head of the group. */
+/* The state after the last token, to every head of the group. */
 static void
-store_states(const struct la_head *h, T *s, const T *z, ptrdiff_t ld)
+store_states(const struct la_head *h, T *s, T *z)
 {
     for (ptrdiff_t g = 0; g < h->group; g++) {
         const struct la_array s1 = shifted(&h->s1, g * h->s1_step);
         const struct la_array z1 = shifted(&h->z1, g * h->z1_step);
         store_state(&s1, s, h->d, h->m);
-        store_vector(&z1, z, ld, h->d);
+        store_vector(&z1, z, h->d);
     }
 }
 

@@ -10,95 +10,90 @@
 
 #include "scan.h"
 
-struct step_room {
-    ptrdiff_t ldd, ldm;
-    T *a, *b, *v, *o, *z, *ze, *den;
-    size_t bytes;
+/* One row each, in blocks of a whole tile where rows are loaded. */
+struct step_scratch {
+    struct block a, b, v, o, z;
+    T *ze, *den;
 };
 
-static struct step_room
-step_room(const struct la_head *h, void *scratch)
+static struct step_scratch
+step_carve(const struct la_head *h, struct arena *arena)
 {
-    struct step_room r;
-    struct arena arena = {scratch, 0};
-    r.ldd = row_step(h->d);
-    r.ldm = row_step(h->m);
-    r.a = take(&arena, MR, r.ldd); /* blocks are whole tiles, of a single row too */
-    r.b = take(&arena, MR, r.ldd);
-    r.v = take(&arena, MR, r.ldm);
-    r.o = take(&arena, 1, r.ldm);
-    r.z = take(&arena, 1, r.ldd);
-    r.ze = take(&arena, 1, r.ldd);
-    r.den = take(&arena, 1, VL);
-    r.bytes = arena.used;
+    struct step_scratch r;
+    r.a = take_block(arena, MR, h->d);
+    r.b = take_block(arena, MR, h->d);
+    r.v = take_block(arena, MR, h->m);
+    r.o = take_block(arena, 1, h->m);
+    r.z = take_block(arena, 1, h->d);
+    r.ze = take_row(arena, h->d);
+    r.den = take(arena, 1, VL);
     return r;
-}
-
-static size_t
-step_scratch(const struct la_head *h)
-{
-    return step_room(h, NULL).bytes;
 }
 
 /* to = from + b v^T and o += a^T to, rows [l, end), nr vectors of columns from j on. */
 INLINE void
-step_tile(const struct step_room *r, const struct la_array *from,
+step_tile(const struct step_scratch *r, const struct la_array *from,
           const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j,
           const int nr)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
     vec v[NR], sum[NR];
     LA_EACH(t, nr) {
-        v[t] = vload(&r->v[j + t * VL]);
+        v[t] = vload(&r->v.x[j + t * VL]);
         sum[t] = (vec){0};
     }
     for (ptrdiff_t i = l; i < end; i++) {
         const char *in = from->data + i * from->rs + byte;
         char *out = to->data + i * to->rs + byte;
-        const vec a = vset1(r->a[i]), b = vset1(r->b[i]);
+        const vec a = vset1(r->a.x[i]), b = vset1(r->b.x[i]);
         LA_EACH(t, nr) {
-            const vec s = vload_any(in + t * LA_VBYTES) + b * v[t];
+            const vec s = vfma(b, v[t], vload_any(in + t * LA_VBYTES));
             *(vec_any *)(out + t * LA_VBYTES) = (vec_any)s;
             sum[t] = vfma(a, s, sum[t]);
         }
     }
     LA_EACH(t, nr) {
-        vstore(&r->o[j + t * VL], vload(&r->o[j + t * VL]) + sum[t]);
+        vstore(&r->o.x[j + t * VL], vload(&r->o.x[j + t * VL]) + sum[t]);
     }
 }
 
 /* The same for one column, at any stride. */
 static void
-step_column(const struct step_room *r, const struct la_array *from,
+step_column(const struct step_scratch *r, const struct la_array *from,
             const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j)
 {
     T sum = 0;
     for (ptrdiff_t i = l; i < end; i++) {
         T s;
         memcpy(&s, from->data + i * from->rs + j * from->cs, sizeof(T));
-        s += r->b[i] * r->v[j];
+        s = fma_one(r->b.x[i], r->v.x[j], s);
         memcpy(to->data + i * to->rs + j * to->cs, &s, sizeof(T));
-        sum += r->a[i] * s;
+        sum = fma_one(r->a.x[i], s, sum);
     }
-    r->o[j] += sum;
+    r->o.x[j] += sum;
 }
 
 static int
 run_step(const struct la_head *h)
 {
-    const struct step_room r = step_room(h, h->scratch);
+    struct arena arena = {h->scratch, 0};
+    const struct step_scratch r = step_carve(h, &arena);
     const struct la_array *s0 = h->s0.data ? &h->s0 : &h->s1;
     const struct la_array *z0 = h->z0.data ? &h->z0 : &h->z1;
     const struct span one = rows_from(0, 1);
     const int unit = s0->cs == (ptrdiff_t)sizeof(T) && h->s1.cs == (ptrdiff_t)sizeof(T);
-    load_mapped(r.a, r.ldd, &h->q, one, h->d, h->map);
-    load_mapped(r.b, r.ldd, &h->k, one, h->d, h->map);
-    load_plain(r.v, r.ldm, &h->v, one, h->m);
-    clear(r.o, r.ldm);
+    ptrdiff_t until_poll = 0;
+    load_mapped(r.a, &h->q, one, h->d, h->map);
+    load_mapped(r.b, &h->k, one, h->d, h->map);
+    load_plain(r.v, &h->v, one, h->m);
+    clear(r.o.x, r.o.ld);
     /* Sums of so many rows each keep the error of a long column that of a short one. */
     for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
         const ptrdiff_t end = h->d - l < LA_BLOCK ? h->d : l + LA_BLOCK;
         ptrdiff_t j = 0;
+        if (give_up(h, &until_poll, 2 * LA_BLOCK * h->m)) {
+            return 1;
+        }
         for (; unit && j + NR * VL <= h->m; j += NR * VL) {
             step_tile(&r, s0, &h->s1, l, end, j, NR);
         }
@@ -110,14 +105,14 @@ run_step(const struct la_head *h)
         }
     }
     if (h->normalize) {
-        load_vector(r.z, r.ldd, z0, h->d);
-        clear(r.ze, r.ldd);
-        add_rows(r.z, r.ze, r.b, r.ldd, 1);
-        row_dots(r.den, r.a, r.ldd, r.z, r.ldd, 1, r.ldd);
-        store_vector(&h->z1, r.z, r.ldd, h->d);
+        load_vector(r.z.x, z0, h->d);
+        clear(r.ze, r.z.ld);
+        add_rows(r.z.x, r.ze, r.b, 1);
+        row_dots(r.den, r.a, r.z, 1, r.a.ld);
+        store_vector(&h->z1, r.z.x, h->d);
     }
-    factors(h, r.den, 1);
-    store_rows(&h->o, one, h->m, r.o, r.ldm, r.den);
+    factors(h, r.den, 1, 0);
+    store_rows(&h->o, one, h->m, r.o, r.den);
     return 0;
 }
 

@@ -98,6 +98,18 @@ vfma(vec x, vec y, vec z)
 #endif
 }
 
+/* The same of single numbers, rounded as a lane is. */
+INLINE T
+fma_one(T x, T y, T z)
+{
+#if defined(__AVX512F__) || defined(__FMA__)
+    return sizeof(T) == sizeof(float) ? (T)__builtin_fmaf((float)x, (float)y, (float)z)
+                                      : (T)__builtin_fma(x, y, z);
+#else
+    return x * y + z;
+#endif
+}
+
 /* max and min return x where either is a NaN, so a NaN in x stays one. */
 #if defined(__SSE2__)
 INLINE vec

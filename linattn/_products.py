@@ -1,0 +1,35 @@
+"""Matrix products that a KeyboardInterrupt may stop: one call of NumPy's would run to its end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._gufuncs import STATE
+
+PART = 2**26  #: multiply-adds in one call of NumPy's: tens of milliseconds on a slow core
+
+
+def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """``x @ y`` in parts; how a head is cut depends on its own size alone."""
+    batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    out = np.empty((*batch, x.shape[-2], y.shape[-1]), np.result_type(x, y))
+    x, y = (np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (x, y))
+    _multiply(x, y, out)
+    return out
+
+
+def transposed_product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """``x.mT @ y``, a sum over tokens: what the kernels do best."""
+    return STATE["identity", False](x, y)
+
+
+def _multiply(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+    long = [axis for axis, length in enumerate(out.shape[:-1]) if length > 1]
+    if out.size * x.shape[-1] <= PART or not long:
+        np.matmul(x, y, out=out)
+        return
+    axis, rows = long[0], out.ndim - 2  # heads first, and rows of one head only
+    half = out.shape[axis] // 2
+    for part in (slice(half), slice(half, None)):
+        at = (*(slice(None),) * axis, part)
+        _multiply(x[at], y if axis == rows else y[at], out[at])

@@ -1,0 +1,296 @@
+/* delta_reverse.h: the delta rule's gradients, one chunk on its way back.
+ *
+ * Over the rows of a chunk (delta.h; L = stril(B B^T), P = tril(A B^T)), with S the
+ * state before it, R the gradient of the state after it, G scale times the cotangent,
+ * and N = -dE:
+ *
+ *   dU = B R + P^T G + L^T N,  N = -beta o dU         by substitution, last row first
+ *   dV = -N,  dbeta = dU o E
+ *   dA = G S^T + X B,                                   X = tril(G U^T)
+ *   dB = U R^T + N S^T + X^T A + (Y + Y^T) B,           Y = stril(N U^T)
+ *   R <- R + A^T G + B^T N
+ */
+#ifndef LA_DELTA_REVERSE_H
+#define LA_DELTA_REVERSE_H
+
+#include "delta.h"
+
+struct reverse_scratch {
+    struct block ab, gn, dab;  /* [A; B], [G; N], [dA; dB] in the making */
+    struct block u, e, du, db; /* U; E, then dV; dU, then dbeta; U R^T */
+    struct block l, p, x, y;   /* L, P, X, Y */
+    struct beta beta;
+    T *r, *rt; /* R and R^T */
+    T *scale, *ones, *sums;
+};
+
+static struct reverse_scratch
+reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena)
+{
+    struct reverse_scratch r;
+    r.ab = take_block(arena, 2 * rows, h->d);
+    r.gn = take_block(arena, 2 * rows, h->m);
+    r.dab = take_block(arena, 2 * rows, h->d);
+    r.u = take_block(arena, rows, h->m);
+    r.e = take_block(arena, rows, h->m);
+    r.du = take_block(arena, rows, h->m);
+    r.db = take_block(arena, rows, h->d);
+    r.l = take_block(arena, rows, rows);
+    r.p = take_block(arena, rows, rows);
+    r.x = take_block(arena, rows, rows);
+    r.y = take_block(arena, rows, rows);
+    r.beta = take_beta(arena, h, rows);
+    r.r = take_state(arena, h->d, h->m);
+    r.rt = take_state(arena, h->d, h->m);
+    r.scale = take(arena, 1, rows);
+    r.ones = take_row(arena, h->m);
+    r.sums = take(arena, 1, rows);
+    return r;
+}
+
+/* R of the last chunk, and the constants. */
+static void
+reverse_begin(const struct la_head *h, const struct reverse_scratch *r, ptrdiff_t rows)
+{
+    load_state(r->r, &h->gs, h->d, h->m);
+    transpose_state(r->rt, r->r, h->d, h->m);
+    factors(h, r->scale, rows, 0);
+    for (ptrdiff_t j = 0; j < r->u.ld; j++) {
+        r->ones[j] = 1;
+    }
+}
+
+/* B, E, beta and U = beta o E of the tokens t. */
+static void
+load_errors(const struct la_head *h, const struct reverse_scratch *r,
+            const struct la_array *errors, struct span t, struct block b)
+{
+    const ptrdiff_t all = round_up(t.rows, MR);
+    load_features(h, t, b);
+    load_beta(h, t, &r->beta);
+    t.rows = keys_left(h, t);
+    load_plain(r->e, errors, t, h->m);
+    clear_rows(r->e, t.rows, all);
+    for (ptrdiff_t i = 0; i < all; i++) {
+        const T *e = r->e.x + i * r->e.ld;
+        T *u = r->u.x + i * r->u.ld;
+        for (ptrdiff_t j = 0; j < h->m; j += VL) {
+            vstore(&u[j], beta_at(&r->beta, i, j) * vload(&e[j]));
+        }
+    }
+}
+
+/* What the tiles of a chunk need. */
+struct reverse {
+    struct scan read;        /* B R; or [G; N] S^T */
+    struct scan write;       /* R += [A; B]^T [G; N]; or, as a read, U R^T */
+    ptrdiff_t rows, keys;    /* tokens, a multiple of MR; those that have a key */
+    struct block a, b, g, n; /* A, B, G, N */
+    const struct reverse_scratch *r;
+};
+
+/* dU and N of one column tile of the values, from the last row to the first. */
+INLINE void
+substitute_back(const struct reverse *c, ptrdiff_t col, const int nr)
+{
+    const struct block g = block_at(c->g, 0, col), n = block_at(c->n, 0, col);
+    const struct block du = block_at(c->r->du, 0, col), e = block_at(c->r->e, 0, col);
+    for (ptrdiff_t i = c->rows - MR; i >= 0; i -= MR) {
+        const ptrdiff_t next = i + MR, left = c->rows - next;
+        const struct block l = block_at(c->r->l, i, i), p = block_at(c->r->p, i, i);
+        vec y[MR][NR];
+        tile_load(y, nr, block_at(du, i, 0));
+        tile(y, MR, nr, block_at(p, MR, 0), 1, block_at(g, next, 0), left);
+        tile(y, MR, nr, block_at(l, MR, 0), 1, block_at(n, next, 0), left);
+        LA_UNROLL
+        for (int r = MR - 1; r >= 0; r--) {
+            const int exists = i + r < c->keys;
+            LA_UNROLL
+            for (int t = 0; t <= r; t++) {
+                const vec x = vset1(p.x[r * p.ld + t]);
+                LA_EACH(j, nr) {
+                    y[t][j] = vfma(x, vload(&g.x[(i + r) * g.ld + j * VL]), y[t][j]);
+                }
+            }
+            LA_EACH(j, nr) {
+                const ptrdiff_t at = (i + r) * e.ld + j * VL;
+                const vec beta = beta_at(&c->r->beta, i + r, col + j * VL);
+                const vec dv = exists ? beta * y[r][j] : (vec){0};
+                vstore(&du.x[at], y[r][j] * vload(&e.x[at]));
+                vstore(&e.x[at], dv);
+                y[r][j] = -dv;
+                vstore(&n.x[at], y[r][j]);
+            }
+            LA_EACH(t, r) {
+                const vec x = vset1(l.x[r * l.ld + t]);
+                LA_EACH(j, nr) {
+                    y[t][j] = vfma(x, y[r][j], y[t][j]);
+                }
+            }
+        }
+    }
+}
+
+INLINE void
+reverse_value_tile(const struct reverse *c, ptrdiff_t col, const int nr)
+{
+    sweep_tile(&c->read, col, LA_READ, nr);
+    substitute_back(c, col, nr);
+    sweep_tile(&c->write, col, LA_WRITE, nr);
+}
+
+/* y (MR, nr) += the rows t of b (k, nr) times x_ti, for every i <= t or, strict,
+ * i < t; x is the MR x MR block on the diagonal, down its columns. */
+INLINE void
+diagonal_up(vec y[][NR], const int nr, struct block x, struct block b, const int strict)
+{
+    LA_EACH(t, MR) {
+        LA_UNROLL
+        for (int i = 0; i <= t - strict; i++) {
+            LA_EACH(j, nr) {
+                const vec row = vload(&b.x[t * b.ld + j * VL]);
+                y[i][j] = vfma(vset1(x.x[t * x.ld + i]), row, y[i][j]);
+            }
+        }
+    }
+}
+
+/* The same along its rows: the rows t of b times x_it, for every i >= t or i > t. */
+INLINE void
+diagonal_down(vec y[][NR], const int nr, struct block x, struct block b,
+              const int strict)
+{
+    LA_EACH(t, MR) {
+        LA_UNROLL
+        for (int i = t + strict; i < MR; i++) {
+            LA_EACH(j, nr) {
+                const vec row = vload(&b.x[t * b.ld + j * VL]);
+                y[i][j] = vfma(vset1(x.x[i * x.ld + t]), row, y[i][j]);
+            }
+        }
+    }
+}
+
+/* dA and dB of one column tile of the features. */
+INLINE void
+reverse_feature_tile(const struct reverse *c, ptrdiff_t col, const int nr)
+{
+    const struct block a = block_at(c->a, 0, col), b = block_at(c->b, 0, col);
+    const struct block x = c->r->x, y = c->r->y;
+    sweep_tile(&c->read, col, LA_READ, nr);
+    sweep_tile(&c->write, col, LA_READ, nr);
+    for (ptrdiff_t i = 0; i < c->rows; i += MR) {
+        const ptrdiff_t next = i + MR, left = c->rows - next;
+        const struct block da = block_at(c->read.o, i, col);
+        const struct block db = block_at(c->read.o, c->rows + i, col);
+        const struct block ai = block_at(a, i, 0), bi = block_at(b, i, 0);
+        const struct block xi = block_at(x, i, i), yi = block_at(y, i, i);
+        vec d[MR][NR], more[MR][NR];
+        tile_load(d, nr, da);
+        tile(d, MR, nr, block_at(x, i, 0), 0, b, i);
+        diagonal_down(d, nr, xi, bi, 0);
+        tile_store(da, d, nr);
+
+        tile_load(d, nr, db);
+        tile_load(more, nr, block_at(c->write.o, i, col));
+        LA_EACH(r, MR) {
+            LA_EACH(j, nr) {
+                d[r][j] += more[r][j];
+            }
+        }
+        tile(d, MR, nr, block_at(xi, MR, 0), 1, block_at(a, next, 0), left);
+        tile(d, MR, nr, block_at(yi, MR, 0), 1, block_at(b, next, 0), left);
+        tile(d, MR, nr, block_at(y, i, 0), 0, b, i);
+        diagonal_up(d, nr, xi, ai, 0);
+        diagonal_up(d, nr, yi, bi, 1);
+        diagonal_down(d, nr, yi, bi, 1);
+        tile_store(db, d, nr);
+    }
+}
+
+/* Reads all that the way back through the tokens t needs. */
+static void
+load_reverse(const struct la_head *h, const struct reverse *c,
+             const struct la_array *errors, struct span t)
+{
+    load_mapped(c->a, &h->q, t, h->d, h->map);
+    load_errors(h, c->r, errors, t, c->b);
+    load_plain(c->g, &h->g, t, h->m);
+    look_ahead(&h->dq, t, h->d);
+    look_ahead(&h->dk, t, h->d);
+    look_ahead(&h->dv, t, h->m);
+    if (h->scale != 1) {
+        scale_rows(c->g, t.rows, c->r->scale);
+    }
+}
+
+/* Writes the gradients of the tokens t. */
+static void
+store_reverse(const struct la_head *h, const struct reverse *c, struct span t)
+{
+    const struct reverse_scratch *r = c->r;
+    const struct block da = r->dab, db = block_at(r->dab, c->rows, 0);
+    if (h->map != LA_MAP_identity) { /* its slope is 1 */
+        chain(da, &h->q, t, h->d, c->a, h->map);
+        chain(db, &h->k, t, h->d, c->b, h->map);
+    }
+    clear_rows(db, c->keys, t.rows);
+    clear_rows(r->du, c->keys, t.rows);
+    store_rows(&h->dq, t, h->d, da, NULL);
+    store_rows(&h->dk, t, h->d, db, NULL);
+    store_rows(&h->dv, t, h->m, r->e, NULL);
+    if (h->channels) {
+        store_rows(&h->dbeta, t, h->m, r->du, NULL);
+        return;
+    }
+    row_dots(r->sums, r->du, (struct block){r->ones, 0}, t.rows, round_up(h->m, VL));
+    const struct la_array row = {h->dbeta.data + t.first * h->dbeta.rs, 0, h->dbeta.rs,
+                                 h->dbeta.type};
+    store_rows(&row, rows_from(0, 1), t.rows, (struct block){r->sums, 0}, NULL);
+}
+
+/* The reverse scan over the tokens t; s is S^T before them. */
+static void
+delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
+              const struct la_array *errors, struct span t, T *s)
+{
+    const ptrdiff_t rows = round_up(t.rows, MR);
+    const ptrdiff_t D = round_up(h->d, VL), W = round_up(h->m, VL);
+    struct scan by_value = {
+        .rows = rows, .K = h->d, .W = W, .s = r->r, .ahead = t.ahead};
+    struct scan by_feature = {.rows = rows, .K = h->m, .W = D, .ahead = t.ahead};
+    struct reverse c = {
+        .rows = rows,
+        .keys = keys_left(h, t),
+        .a = r->ab,
+        .b = block_at(r->ab, rows, 0),
+        .g = r->gn,
+        .n = block_at(r->gn, rows, 0),
+        .r = r,
+    };
+    load_reverse(h, &c, errors, t);
+    triangle(r->l, c.b, c.b, rows, h->d);
+    triangle(r->p, c.a, c.b, rows, h->d);
+    c.read = c.write = by_value;
+    c.read.a = c.b;
+    c.read.o = r->du;
+    c.write.rows = 2 * rows;
+    c.write.b = r->ab;
+    c.write.v = r->gn;
+    LA_BY_TILES(W, reverse_value_tile(&c, col, nr));
+    triangle(r->x, c.g, r->u, rows, h->m);
+    triangle(r->y, c.n, r->u, rows, h->m);
+    c.read = c.write = by_feature;
+    c.read.rows = 2 * rows;
+    c.read.a = r->gn;
+    c.read.o = r->dab;
+    c.read.s = s;
+    c.write.a = r->u;
+    c.write.o = r->db;
+    c.write.s = r->rt;
+    LA_BY_TILES(D, reverse_feature_tile(&c, col, nr));
+    store_reverse(h, &c, t);
+    transpose_state(r->rt, r->r, h->d, h->m);
+}
+
+#endif
