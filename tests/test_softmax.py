@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from bounds import check
+from cases import DTYPES, SOFTMAX, Case, make
 
 import linattn
 from linattn import _config
@@ -20,33 +22,22 @@ SIZES = [  # n, s, d, m
 ]
 
 
-def operands(n, s, d, m, dtype=np.float64, lead=(2,)):
-    rng = np.random.default_rng([n, s, d, m])
-    shapes = [(*lead, n, d), (*lead, s, d), (*lead, s, m), (*lead, n, m)]
-    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+def operands(n, s, d, m, dtype="float64", lead=(2,)):
+    return make(Case("softmax_attention_backward", n, d, m, s, lead=lead, dtype=dtype))
 
 
 @pytest.mark.parametrize("name", _config.available_isas())
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("causal", [False, True])
-def test_against_the_twin(isa, name, dtype, causal):
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operator", SOFTMAX)
+def test_against_the_twin(isa, name, dtype, operator):
     isa(name)
-    tolerance = 30 * np.finfo(dtype).eps
     for n, s, d, m in SIZES:
-        if causal and n != s:
-            continue
-        q, k, v, g = operands(n, s, d, m, dtype)
-        for scale in (None, 0.7):
-            o = linattn.softmax_attention(q, k, v, causal=causal, scale=scale)
-            expected = reference.softmax_attention(q, k, v, causal=causal, scale=scale)
-            assert o.dtype == dtype
-            np.testing.assert_allclose(o, expected, atol=tolerance * (1 + d / 10))
-            grads = linattn.softmax_attention_backward(q, k, v, g, causal=causal, scale=scale)
-            exact = reference.softmax_attention_backward(q, k, v, g, causal=causal, scale=scale)
-            for x, y in zip(grads, exact, strict=True):
-                assert x.shape == y.shape
-                size = 1 + abs(y).max(initial=0)
-                np.testing.assert_allclose(x, y, atol=tolerance * (1 + d / 10) * size)
+        for masked in (False, True) if n == s else (False,):
+            for scale in (None, 0.7):
+                case = Case(
+                    operator, n, d, m, s, lead=(2,), dtype=dtype, masked=masked, scale=scale
+                )
+                check(linattn, case)
 
 
 def differences(f, arrays, grads, rng):
@@ -100,7 +91,7 @@ def test_nothing_of_a_later_token():
 
 
 def test_threads_and_layouts(threads):
-    q, k, v, g = operands(700, 700, 20, 9, np.float32)
+    q, k, v, g = operands(700, 700, 20, 9, "float32")
     threads(1)
     o = linattn.softmax_attention(q, k, v, causal=True)
     grads = linattn.softmax_attention_backward(q, k, v, g)
