@@ -88,9 +88,7 @@ def evaluate(case: Case, operands, dtype, magnitude=False):
             kappa = (1 + (read(abs(a), abs(b), ones) + dtype(case.eps)) / den) / 2
     a, b, v = size(a), size(b), size(v)
     if magnitude and not isinstance(phi, maps.Elementwise):
-        jacobians = [_jacobian(phi, x) for x in (q, k)]
-        a = a + abs(case.scale) * (jacobians[0] * abs(q)[..., None]).sum(-2)
-        b = b + (jacobians[1] * abs(k)[..., None]).sum(-2)
+        a, b = a + abs(case.scale) * _moved(phi, q), b + _moved(phi, k)
     num = read(a, b, v)
     if not case.backward:
         return (num / den * kappa,)
@@ -107,7 +105,7 @@ def evaluate(case: Case, operands, dtype, magnitude=False):
     if isinstance(phi, maps.Elementwise):
         slope_q, slope_k = (abs(phi.backward(x, np.ones_like(x))) for x in (q, k))
         return abs(case.scale) * slope_q * da, slope_k * db, dv
-    dq, dk = ((jac @ x[..., None])[..., 0] for jac, x in zip(jacobians, (da, db), strict=True))
+    dq, dk = ((_jacobian(phi, x) @ y[..., None])[..., 0] for x, y in ((q, da), (k, db)))
     return abs(case.scale) * dq, dk, dv
 
 
@@ -120,6 +118,11 @@ def _jacobian(phi, x):
     """|d phi_j / d x_i|, (..., d, f), by complex steps."""
     steps = 1e-30j * np.eye(x.shape[-1])
     return np.stack([abs(phi(x + step).imag) / 1e-30 for step in steps], -2)
+
+
+def _moved(phi, x):
+    """|J| |x|: what phi moves by where every number of x does, relative to itself."""
+    return (_jacobian(phi, x) * abs(x)[..., None]).sum(-2)
 
 
 def oracle(case: Case, operands):
@@ -140,8 +143,12 @@ def linear_bound(case: Case, operands, expected):
 
 
 def delta_bound(case: Case, operands, expected):
+    count, phi = DELTA_ROUNDINGS, twin_of(case.feature_map)
+    if not isinstance(phi, maps.Elementwise):
+        q, k = (x.astype(np.float64) for x in operands[:2])
+        count *= 1 + max(_moved(phi, x).max() / abs(phi(x)).max() for x in (q, k))
     largest = max(abs(x).max(initial=0) for x in expected)
-    return [np.full(x.shape, DELTA_ROUNDINGS * largest) for x in expected]
+    return [np.full(x.shape, count * largest) for x in expected]
 
 
 def softmax_bound(case: Case, operands, expected):

@@ -119,6 +119,7 @@ def _dpfp(operator):
 
 
 DPFP = feature_maps.DPFP(nu=2)
+RANDOM = feature_maps.PositiveRandomFeatures.sample(4, 9)
 DELTA_BACKWARD = delta_case(20, 4, 3, feature_map="elu")
 DELTA = DELTA_BACKWARD._replace(operator="delta")
 SOFTMAX = Case("softmax_attention", 20, 4, 3, scale=0.5, masked=True)
@@ -168,6 +169,10 @@ MUTANTS = {
         _dpfp("causal_backward"),
     ),
     "DPFP rounded too often": (_slightly(ref.causal, 150 * U), _dpfp("causal")),
+    "random features without the norm of x": (
+        _with(ref.causal, feature_map=maps.Generalized(RANDOM.omega, "exp", RANDOM.temperature)),
+        _linear("causal", feature_map=RANDOM),
+    ),
     "delta adds": (_adds, DELTA),
     "delta reads before it writes": (_delta_reads_before_it_writes, DELTA),
     "delta takes the next beta": (_next_beta(ref_delta.delta), DELTA),
