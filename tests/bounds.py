@@ -46,7 +46,7 @@ def roundings(count: float, *arrays, dtype=None) -> float:
 def close(actual, expected, atol: float, rtol: float = 0.0) -> None:
     """As `assert_allclose`, without its rtol of 1e-7, beside which a smaller atol means nothing."""
     assert np.shape(actual) == np.shape(expected)
-    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)  # noqa: TID251
 
 
 def causal_product(x, y, z, chunk=128):
