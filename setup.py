@@ -1,13 +1,15 @@
-"""Builds linattn._linattn: the kernels once per instruction set, the rest once.
+"""Builds linattn._linattn: the kernels once per instruction set and dtype, the rest once.
 
 Metadata is in pyproject.toml; this file holds what setuptools cannot be told there.
 """
 
+import os
 import platform
+import shlex
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
-from itertools import product
 
 import numpy
 from setuptools import Extension, setup
@@ -25,33 +27,57 @@ if MACHINE in ("x86_64", "amd64"):
         # Without the second flag compilers fall back to 256-bit vectors.
         "x86_64_v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
     }
+elif MACHINE in ("aarch64", "arm64"):
+    ISAS = {"neon": []}
 else:
     ISAS = {"generic": []}
 
-DTYPES = {"f32": [], "f64": [("LA_DOUBLE", None)]}
+# LINATTN_ISAS names those to build where not all are wanted.
+wanted = os.environ.get("LINATTN_ISAS", "").replace("-", "_").split()
+if unknown := [isa for isa in wanted if isa not in ISAS]:
+    sys.exit(f"LINATTN_ISAS has {', '.join(unknown)}; this machine's are {', '.join(ISAS)}")
+ISAS = {isa: flags for isa, flags in ISAS.items() if not wanted or isa in wanted}
 
-COMMON = ["-std=gnu11", "-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
+COMMON = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra"]
+# Python's own flags may ask for debug information that few want; who asks in CFLAGS does.
+if not any(flag.startswith("-g") for flag in shlex.split(os.environ.get("CFLAGS", ""))):
+    COMMON += ["-g0"]
 # One rounding per multiply-add; nothing here loosens IEEE arithmetic otherwise.
 KERNEL = [*COMMON, "-ffp-contract=fast"]
 
 
+KERNELS = "src/kernel/kernels.c"
+DTYPES = {"f32": [], "f64": [("LA_DOUBLE", None)]}
+# What the kernels are compiled as: the folder of the objects, macros, flags.
+UNITS = [
+    (f"{isa}_{dtype}", [("LA_ISA", isa), *macros], [*KERNEL, *flags])
+    for isa, flags in ISAS.items()
+    for dtype, macros in DTYPES.items()
+]
+
+
 class BuildExt(build_ext):
-    """build_ext that also compiles src/kernel/kernels.c for every instruction set and dtype."""
+    """build_ext that first compiles every one of UNITS, several at a time."""
 
     def build_extension(self, ext):
-        for (isa, flags), (dtype, macros) in product(ISAS.items(), DTYPES.items()):
-            ext.extra_objects += self.compiler.compile(
-                ["src/kernel/kernels.c"],
-                output_dir=f"{self.build_temp}/{isa}_{dtype}",
-                macros=[("LA_ISA", isa), *macros],
-                extra_postargs=[*KERNEL, *flags],
-                depends=ext.depends,
+        def compile_unit(unit):
+            folder, macros, flags = unit
+            return self.compiler.compile(
+                [KERNELS],
+                output_dir=f"{self.build_temp}/{folder}",
+                macros=macros,
+                extra_postargs=flags,
             )
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for objects in pool.map(compile_unit, UNITS):
+                ext.extra_objects += objects
         super().build_extension(ext)
 
 
 # The stable ABI needs one wheel for all versions; free-threaded builds lack it.
 macros = [] if FREE_THREADED else [("Py_LIMITED_API", "0x030b0000")]
+macros += [(f"LA_HAS_{isa}", None) for isa in ISAS]
 options = {} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp311"}}
 
 setup(
@@ -59,7 +85,8 @@ setup(
         Extension(
             "linattn._linattn",
             sources=sorted(glob("src/ext/*.c")),
-            depends=sorted(glob("src/*/*.h") + glob("src/*/*.def")),
+            # What a change of it rebuilds, and what a source distribution holds beside the sources.
+            depends=[KERNELS, *sorted(glob("src/*/*.h") + glob("src/*/*.def"))],
             include_dirs=[numpy.get_include()],
             define_macros=macros,
             extra_compile_args=COMMON,

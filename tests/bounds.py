@@ -7,17 +7,46 @@ With u the unit roundoff, a = scale phi(q), b = phi(k)::
     normalised    |error of o| <= 16 u (1 + kappa) |a| |b|^T |v| / |den|,   kappa = |a| |z| / |den|
 
 kappa is 1, and the second line 32 u of the weighted |v|, for every map that is never negative.
-Gradients are longer products of the same factors and get twice the constants.
+Gradients are longer products of the same factors and get twice the constants.  A map that is more
+than a function of one number errs by itself as if its x were off by some u, which adds |J| |x|, J
+its Jacobian, to |phi(x)|.
+
+Softmax attention: a score x_ij may be off by u |scale| |q_i| . |k_j|, a weight p by as much
+relative to itself, and the sum of the weights by their mean.
+
+The delta rule: keys have norm 1 at most behind their map, so that nothing is amplified from token
+to token, and a result may be off by some roundings of the largest entry of the call.
 """
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import NamedTuple
+
 import numpy as np
-from cases import Case, call, make
+from cases import DELTA, Case, call, make
 
 from linattn import _reference as ref
+from linattn import _reference_delta as ref_delta
 from linattn import _reference_maps as maps
+from linattn import _reference_softmax as ref_softmax
 
 FORWARD_SUM, FORWARD_MEAN = 8, 16
 BACKWARD_SUM, BACKWARD_MEAN = 16, 32
+#: All gradients of the delta rule together, as one alone may be a difference of nothing.
+DELTA_ROUNDINGS = 24
+
+
+def roundings(count: float, *arrays, dtype=None) -> float:
+    """So many roundings (u) of the largest entry of the arrays, in their dtype unless given."""
+    largest = max((float(abs(x).max(initial=0)) for x in arrays), default=0.0)
+    info = np.finfo(dtype or np.result_type(*arrays))
+    return count * float(info.eps) / 2 * largest + float(info.tiny)
+
+
+def close(actual, expected, atol: float, rtol: float = 0.0) -> None:
+    """As `assert_allclose`, without its rtol of 1e-7, beside which a smaller atol means nothing."""
+    assert np.shape(actual) == np.shape(expected)
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)  # noqa: TID251
 
 
 def causal_product(x, y, z, chunk=128):
@@ -49,7 +78,7 @@ def evaluate(case: Case, operands, dtype, magnitude=False):
     q, k, v, *g = (x.astype(dtype) for x in operands)
     size = np.abs if magnitude else np.asarray
     read, write = _products(case.causal)
-    phi = maps.get(case.feature_map)
+    phi = twin_of(case.feature_map)
     a, b = case.scale * phi(q), phi(k)
     ones = np.ones((*k.shape[:-1], 1), dtype)
     den, kappa = dtype(1), dtype(1)
@@ -58,6 +87,8 @@ def evaluate(case: Case, operands, dtype, magnitude=False):
         if magnitude:
             kappa = (1 + (read(abs(a), abs(b), ones) + dtype(case.eps)) / den) / 2
     a, b, v = size(a), size(b), size(v)
+    if magnitude and not isinstance(phi, maps.Elementwise):
+        a, b = a + abs(case.scale) * _moved(phi, q), b + _moved(phi, k)
     num = read(a, b, v)
     if not case.backward:
         return (num / den * kappa,)
@@ -68,27 +99,94 @@ def evaluate(case: Case, operands, dtype, magnitude=False):
         c = c if magnitude else -c
         da = da + read(c, ones, b)
         db = db + write(ones, c, a)
-    slope_q, slope_k = (size(phi.backward(x, np.ones_like(x))) for x in (q, k))
-    return abs(case.scale) * slope_q * da, slope_k * db, write(b, a, h)
+    dv = write(b, a, h)
+    if not magnitude:
+        return phi.backward(q, case.scale * da), phi.backward(k, db), dv
+    if isinstance(phi, maps.Elementwise):
+        slope_q, slope_k = (abs(phi.backward(x, np.ones_like(x))) for x in (q, k))
+        return abs(case.scale) * slope_q * da, slope_k * db, dv
+    dq, dk = ((_jacobian(phi, x) @ y[..., None])[..., 0] for x, y in ((q, da), (k, db)))
+    return abs(case.scale) * dq, dk, dv
+
+
+def twin_of(feature_map):
+    """The twin of a map, given by its name or as an object."""
+    return maps.get(feature_map) if isinstance(feature_map, str) else maps.twin(feature_map)
+
+
+def _jacobian(phi, x):
+    """|d phi_j / d x_i|, (..., d, f), by complex steps."""
+    steps = 1e-30j * np.eye(x.shape[-1])
+    return np.stack([abs(phi(x + step).imag) / 1e-30 for step in steps], -2)
+
+
+def _moved(phi, x):
+    """|J| |x|: what phi moves by where every number of x does, relative to itself."""
+    return (_jacobian(phi, x) * abs(x)[..., None]).sum(-2)
 
 
 def oracle(case: Case, operands):
     """The twin in a wider type: float64 for float32, long double for float64."""
     wide = np.float64 if case.dtype == "float32" else np.longdouble
-    result = call(ref, case, [x.astype(wide) for x in operands])
+    twin = OPERATORS[case.forward].twin
+    case = case._replace(feature_map=twin_of(case.feature_map))
+    result = call(twin, case, [x.astype(wide) for x in operands])
     return result if case.backward else (result,)
 
 
-def bound(case: Case, operands):
-    """What each output may be off by."""
+def linear_bound(case: Case, operands, expected):
     if case.backward:
         factor = 2 * BACKWARD_MEAN if case.normalize else BACKWARD_SUM
     else:
         factor = 2 * FORWARD_MEAN if case.normalize else FORWARD_SUM
+    return [factor * x for x in evaluate(case, operands, np.float64, magnitude=True)]
+
+
+def delta_bound(case: Case, operands, expected):
+    count, phi = DELTA_ROUNDINGS, twin_of(case.feature_map)
+    if not isinstance(phi, maps.Elementwise):
+        q, k = (x.astype(np.float64) for x in operands[:2])
+        count *= 1 + max(_moved(phi, x).max() / abs(phi(x)).max() for x in (q, k))
+    largest = max(abs(x).max(initial=0) for x in expected)
+    return [np.full(x.shape, count * largest) for x in expected]
+
+
+def softmax_bound(case: Case, operands, expected):
+    q, k, v, *g = (abs(x.astype(np.float64)) for x in operands)
+    scale = ref_softmax._scale(q, case.scale)
+    wide = [x.astype(np.float64) for x in operands]
+    p = ref_softmax._weights(wide[0], wide[1], case.causal, case.scale)
+    w = p * (1 + abs(scale) * (q @ k.mT))  # what p may be off by, relative to u
+    w = w + p * w.sum(-1, keepdims=True)
+    if not case.backward:
+        return [FORWARD_SUM * (w @ v)]
+    slope = g[0] @ v.mT
+    e = w * (slope + (p * slope).sum(-1, keepdims=True))
+    e = abs(scale) * (e + p * (w * slope).sum(-1, keepdims=True))
+    return [BACKWARD_SUM * x for x in (e @ k, e.mT @ q, w.mT @ g[0])]
+
+
+class Operator(NamedTuple):
+    """A row of the table: the module that holds the twin, and the bound in units of u."""
+
+    twin: ModuleType
+    bound: Callable
+
+
+OPERATORS = {
+    "causal": Operator(ref, linear_bound),
+    "noncausal": Operator(ref, linear_bound),
+    "delta": Operator(ref_delta, delta_bound),
+    "softmax_attention": Operator(ref_softmax, softmax_bound),
+}
+
+
+def bound(case: Case, operands, expected=None):
+    """What each output may be off by."""
     info = np.finfo(case.dtype)
-    underflow = 1e8 * float(info.tiny)
-    unit = factor * float(info.eps) / 2
-    return [unit * x + underflow for x in evaluate(case, operands, np.float64, magnitude=True)]
+    unit, underflow = float(info.eps) / 2, 1e8 * float(info.tiny)
+    units = OPERATORS[case.forward].bound(case, operands, expected)
+    return [unit * x + underflow for x in units]
 
 
 def excess(actual, expected, allowed) -> float:
@@ -103,8 +201,9 @@ def compare(case: Case, operands, result, expected=None, slack: float = 1.0) -> 
     result = result if case.backward else (result,)
     expected = oracle(case, operands) if expected is None else expected
     worst = 0.0
-    names = ("dq", "dk", "dv") if case.backward else ("o",)
-    for name, x, y, allowed in zip(names, result, expected, bound(case, operands), strict=True):
+    names = ("dq", "dk", "dv", "dbeta")[: len(expected)] if case.backward else ("o",)
+    allowances = bound(case, operands, expected)
+    for name, x, y, allowed in zip(names, result, expected, allowances, strict=True):
         assert x.shape == y.shape, f"{case}: {name} has shape {x.shape}, not {y.shape}"
         assert x.dtype == case.dtype, f"{case}: {name} has dtype {x.dtype}"
         ratio = excess(x, y, allowed)
@@ -117,3 +216,9 @@ def check(module, case: Case, seed: int = 0) -> float:
     """Run the case on `module` and compare it with the oracle."""
     operands = make(case, seed)
     return compare(case, operands, call(module, case, operands))
+
+
+def check_delta(module, case: Case) -> None:
+    """The delta rule and its gradient, both on the operands of a `delta_case`."""
+    for operator in DELTA:
+        check(module, case._replace(operator=operator))

@@ -1,22 +1,34 @@
 """The one table of cases: tests take their shapes and inputs here, benchmarks theirs.
 
 A case says what is called on what; `make` gives it operands, `call` runs it on the package or on
-the twin, and `bounds.check` compares the two.  A new operator or map gets its rows here.
+the twin, and `bounds.check` compares the two.  A new operator gets a row in `OPTIONS` here, its
+twin and its bound in `bounds.OPERATORS`, and wrong versions of itself in test_bounds.py.
 """
 
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 FORWARD = ("causal", "noncausal")
 BACKWARD = ("causal_backward", "noncausal_backward")
+DELTA = ("delta", "delta_backward")
+SOFTMAX = ("softmax_attention", "softmax_attention_backward")
+OPTIONS = {
+    "causal": ("feature_map", "normalize", "eps", "scale"),
+    "noncausal": ("feature_map", "normalize", "eps", "scale"),
+    "delta": ("feature_map", "scale"),
+    "softmax_attention": ("causal", "scale"),
+}
 MAPS = ("identity", "relu", "elu", "softplus", "exp")
 DTYPES = ("float32", "float64")
 
 
 class Case(NamedTuple):
-    """One call: q (*lead, n, d), k (*lead, s, d), v (*lead, s, m), s = n unless given."""
+    """One call: q (*lead, n, d), k (*lead, s, d), v (*lead, s, m), s = n unless given.
+
+    The delta rule's beta is (*lead, n) or, per channel, (*lead, n, m).
+    """
 
     operator: str
     n: int
@@ -24,15 +36,22 @@ class Case(NamedTuple):
     m: int
     s: int | None = None
     lead: tuple[int, ...] = ()
-    feature_map: str = "elu"
+    feature_map: Any = "elu"  # a name or an object
     normalize: bool = True
     dtype: str = "float32"
     eps: float = 1e-6
     scale: float = 1.0
+    channels: bool = False  # beta of the delta rule is per channel
+    masked: bool = False  # softmax attention reads no later key
+
+    @property
+    def forward(self) -> str:
+        """The operator, or that of which it is the gradient."""
+        return self.operator.removesuffix("_backward")
 
     @property
     def causal(self) -> bool:
-        return self.operator.startswith("causal")
+        return self.forward == "causal" or self.masked
 
     @property
     def backward(self) -> bool:
@@ -44,8 +63,7 @@ class Case(NamedTuple):
 
     @property
     def options(self) -> dict:
-        names = ("feature_map", "normalize", "eps", "scale")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in OPTIONS[self.forward]}
 
     @property
     def ufunc(self) -> str:
@@ -61,16 +79,35 @@ class Case(NamedTuple):
     def shapes(self) -> list[tuple[int, ...]]:
         q, k = (*self.lead, self.n, self.d), (*self.lead, self.keys, self.d)
         v, g = (*self.lead, self.keys, self.m), (*self.lead, self.n, self.m)
-        return [q, k, v, g] if self.backward else [q, k, v]
+        beta = [v if self.channels else v[:-1]] if self.forward == "delta" else []
+        return [q, k, v, *beta, g] if self.backward else [q, k, v, *beta]
 
 
 def make(case: Case, seed: int = 0) -> list[np.ndarray]:
-    """Operands q, k, v (and the cotangent) of a case, the same ones every time."""
+    """Operands q, k, v (and beta, and the cotangent) of a case, the same ones every time."""
     rng = np.random.default_rng([seed, case.n, case.keys, case.d, case.m])
     arrays = [rng.standard_normal(shape) for shape in case.shapes]
-    if case.feature_map == "identity" and case.normalize:
+    if case.forward == "delta":
+        arrays[1] = _short(arrays[1], case.feature_map)
+        arrays[3] = rng.uniform(0, 2, arrays[3].shape)
+    elif case.feature_map == "identity" and case.normalize:
         arrays[:2] = map(abs, arrays[:2])  # signed weights may sum to 0, and then nothing is exact
     return [x.astype(case.dtype) for x in arrays]
+
+
+def _short(k, feature_map):
+    """Keys of norm 1 at most behind their map, the case that the delta rule is made for."""
+    if feature_map in ("identity", "relu"):
+        return k / (np.linalg.norm(k, axis=-1, keepdims=True) + 1e-30)
+    return k - 0.5 * np.log(max(k.shape[-1], 1)) - 2  # about exp(k), and so of norm 0.2
+
+
+def delta_case(n, d, m, lead=(), channels=False, feature_map="identity", dtype="float32") -> Case:
+    """The gradient of the delta rule, whose operands but the last are the rule's own."""
+    return Case(
+        "delta_backward", n, d, m,
+        lead=lead, channels=channels, feature_map=feature_map, dtype=dtype, scale=0.5,
+    )  # fmt: skip
 
 
 def call(module, case: Case, operands):
@@ -105,6 +142,7 @@ WIDE_SIZES = [  # longer chunks, and columns for several panels
     (20, 512, 512),  # rows of 2 KiB and a multiple of it, in either dtype
     (20, 250, 505),
 ]
+DELTA_SIZES = [*SIZES, (97, 72, 69), (65, 196, 200), (300, 8, 8), (600, 4, 4), (19, 500, 500)]
 
 # Keys and queries of different number, for the non-causal operators: (n, s).
 CROSS = [(0, 5), (5, 0), (1, 64), (64, 1), (7, 33), (33, 7), (65, 129), (130, 31)]

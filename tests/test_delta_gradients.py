@@ -4,13 +4,14 @@ import sys
 
 import numpy as np
 import pytest
-from cases import MAPS
-from delta_cases import Delta, make
+from bounds import DELTA_ROUNDINGS, close, roundings
+from cases import MAPS, delta_case, make
 
 import linattn
 from linattn import _reference_delta as ref
 
 STEP = 1e-30
+ROUNDINGS = 2 * DELTA_ROUNDINGS  # of the kernel, and of the twin in the same dtype
 CHANNELS = pytest.mark.parametrize("channels", [False, True])
 
 
@@ -26,7 +27,7 @@ def test_adjoint(feature_map, channels):
     """<g, J t> = <J^T g, t> for any direction t, J by complex steps."""
     rng = np.random.default_rng(8)
     for n, d, m in [(1, 3, 2), (17, 5, 8), (70, 33, 20)]:
-        case = Delta(n, d, m, (), channels, feature_map, "float64")
+        case = delta_case(n, d, m, (), channels, feature_map, "float64")
         *operands, g = make(case)
         directions = [rng.standard_normal(x.shape) for x in operands]
         jt = directional(operands, directions, case.options)
@@ -55,7 +56,7 @@ def test_one_number_for_all_channels():
 
 @CHANNELS
 def test_every_entry_by_complex_step(channels):
-    case = Delta(6, 3, 2, (), channels, "elu", "float64")
+    case = delta_case(6, 3, 2, (), channels, "elu", "float64")
     *operands, g = make(case)
     grads = linattn.delta_backward(*operands, g, **case.options)
     for which, grad in enumerate(grads):
@@ -63,14 +64,14 @@ def test_every_entry_by_complex_step(channels):
             directions = [np.zeros(x.shape) for x in operands]
             directions[which][index] = 1
             jt = directional(operands, directions, case.options)
-            np.testing.assert_allclose(grad[index], (g * jt).sum(), rtol=1e-11, atol=1e-13)
+            close(grad[index], (g * jt).sum(), atol=roundings(ROUNDINGS, *grads))
 
 
 @CHANNELS
 def test_states_by_complex_step(channels):
     """The initial state's gradient, and that of a loss on the final state."""
     rng = np.random.default_rng(3)
-    case = Delta(21, 4, 3, (), channels, dtype="float64")
+    case = delta_case(21, 4, 3, (), channels, dtype="float64")
     *operands, g = make(case)
     s, last = rng.standard_normal((2, 4, 3))
     *_, ds = linattn.delta_backward(
@@ -84,19 +85,19 @@ def test_states_by_complex_step(channels):
             *operands, **case.options, initial_state=linattn.State(moved, None), return_state=True
         )
         slope = ((g * o).sum() + (last * end.s).sum()).imag / STEP
-        np.testing.assert_allclose(ds.s[index], slope, rtol=1e-11, atol=1e-13)
+        close(ds.s[index], slope, atol=roundings(ROUNDINGS, ds.s))
 
 
 def test_zero_strength():
     """Where nothing is written the error at the key still is beta's gradient."""
-    case = Delta(40, 5, 4, dtype="float64")
+    case = delta_case(40, 5, 4, dtype="float64")
     q, k, v, beta, g = make(case)
     beta[::3] = 0
     grads = linattn.delta_backward(q, k, v, beta, g, **case.options)
     twin = ref.delta_backward(q, k, v, beta, g, **case.options)
     assert grads[3][::3].all()
     for x, y in zip(grads, twin, strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-12)
+        close(x, y, atol=roundings(ROUNDINGS, *twin))
 
 
 SCRIPT = """
@@ -120,13 +121,14 @@ print((peak() - before - sum(x.nbytes for x in result)) / 2**20)
 
 GARBAGE = """
 import linattn, numpy as np
-from delta_cases import SIZES, Delta, check
-for n, d, m in SIZES[::4]:
+from bounds import check_delta
+from cases import DELTA_SIZES, delta_case
+for n, d, m in DELTA_SIZES[::4]:
     for channels in (False, True):
         for isa in linattn._config.available_isas():
             linattn.set_isa(isa)
             np.full(2**22, np.nan)  # freed at once, and the next to be handed out
-            check(linattn, Delta(n, d, m, channels=channels))
+            check_delta(linattn, delta_case(n, d, m, channels=channels))
 """
 
 

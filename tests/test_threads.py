@@ -12,14 +12,14 @@ from cases import BACKWARD, FORWARD, Case, call, make
 from layouts import token_major
 
 import linattn
-from linattn import _config
+from linattn import _config, _segments
 
 OPERATORS = FORWARD + BACKWARD
 SHAPES = [  # lead, n, d, m
     ((), 1, 1, 1),
     ((), 129, 17, 5),
     ((), 3000, 64, 64),  # one head: panels
-    ((), 20011, 16, 16),  # one long head: segments
+    ((), _segments.LONG + 11, 4, 4),  # one long head: segments
     ((), 300, 8, 500),  # wide values
     ((), 40, 500, 500),
     ((3,), 1001, 32, 48),

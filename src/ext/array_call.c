@@ -176,8 +176,8 @@ outputs_are_apart(const struct operands *c)
     return 1;
 }
 
-/* An output that repeats its memory is NumPy's to refuse.  The strides of an empty array
- * mean nothing. */
+/* An output that repeats its memory is NumPy's to refuse.  The strides of an empty
+ * array mean nothing. */
 static int
 repeats_itself(const struct la_tensor *x)
 {

@@ -11,59 +11,63 @@
 #endif
 
 #if defined(__x86_64__)
-extern const struct la_table la_table_x86_64_v2_f32, la_table_x86_64_v2_f64,
-    la_table_x86_64_v3_f32, la_table_x86_64_v3_f64, la_table_x86_64_v4_f32,
-    la_table_x86_64_v4_f64;
-
+/* The level of x86-64 that processor and operating system support, 4 at most. */
 static int
-has_v2(void)
+level(void)
 {
-    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("ssse3") &&
-           __builtin_cpu_supports("popcnt");
+    __builtin_cpu_init(); /* asks the operating system too (XGETBV) */
+    if (!(__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("ssse3") &&
+          __builtin_cpu_supports("popcnt"))) {
+        return 1;
+    }
+    if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+          __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))) {
+        return 2;
+    }
+    if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+          __builtin_cpu_supports("avx512vl"))) {
+        return 3;
+    }
+    return 4;
 }
-
-static int
-has_v3(void)
-{
-    return has_v2() && __builtin_cpu_supports("avx2") &&
-           __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-           __builtin_cpu_supports("bmi2");
-}
-
-static int
-has_v4(void)
-{
-    return has_v3() && __builtin_cpu_supports("avx512f") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-
-#define CPU_INIT() __builtin_cpu_init() /* asks the operating system too (XGETBV) */
 #else
-extern const struct la_table la_table_generic_f32, la_table_generic_f64;
-
 static int
-always(void)
+level(void)
 {
-    return 1;
+    return 0;
 }
-
-#define CPU_INIT() ((void)0)
 #endif
+
+/* setup.py defines LA_HAS_... for each set that was built. */
+#define TABLES(isa)                                                                    \
+    extern const struct la_table la_table_##isa##_f32, la_table_##isa##_f64
+TABLES(x86_64_v2);
+TABLES(x86_64_v3);
+TABLES(x86_64_v4);
+TABLES(neon);
+TABLES(generic);
+#undef TABLES
 
 static const struct isa {
     const char *name;
     const struct la_table *tables[LA_NDTYPES];
-    int (*usable)(void);
+    int level; /* that it needs */
 } isas[] = {
-#if defined(__x86_64__)
-    {"x86-64-v4", {&la_table_x86_64_v4_f32, &la_table_x86_64_v4_f64}, has_v4},
-    {"x86-64-v3", {&la_table_x86_64_v3_f32, &la_table_x86_64_v3_f64}, has_v3},
-    {"x86-64-v2", {&la_table_x86_64_v2_f32, &la_table_x86_64_v2_f64}, has_v2},
-#elif defined(__aarch64__)
-    {"neon", {&la_table_generic_f32, &la_table_generic_f64}, always},
-#else
-    {"generic", {&la_table_generic_f32, &la_table_generic_f64}, always},
+#if defined(LA_HAS_x86_64_v4)
+    {"x86-64-v4", {&la_table_x86_64_v4_f32, &la_table_x86_64_v4_f64}, 4},
+#endif
+#if defined(LA_HAS_x86_64_v3)
+    {"x86-64-v3", {&la_table_x86_64_v3_f32, &la_table_x86_64_v3_f64}, 3},
+#endif
+#if defined(LA_HAS_x86_64_v2)
+    {"x86-64-v2", {&la_table_x86_64_v2_f32, &la_table_x86_64_v2_f64}, 2},
+#endif
+#if defined(LA_HAS_neon)
+    {"neon", {&la_table_neon_f32, &la_table_neon_f64}, 0},
+#endif
+#if defined(LA_HAS_generic)
+    {"generic", {&la_table_generic_f32, &la_table_generic_f64}, 0},
 #endif
 };
 
@@ -75,10 +79,10 @@ static _Atomic(const struct isa *) selected;
 int
 la_cpu_init(void)
 {
-    CPU_INIT();
+    const int have = level();
     int count = 0;
     for (int i = 0; i < NISAS; i++) {
-        if (isas[i].usable()) {
+        if (isas[i].level <= have) {
             usable[count++] = &isas[i];
         }
     }

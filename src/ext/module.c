@@ -124,7 +124,8 @@ exec(PyObject *module)
     if (!initialized) {
         if (la_cpu_init() < 0) {
             PyErr_SetString(PyExc_ImportError,
-                            "linattn needs an x86-64-v2 CPU (SSE4.2 and POPCNT)");
+                            "this CPU has no instruction set that linattn was built "
+                            "for; on x86-64 it needs v2 (SSE4.2 and POPCNT) at least");
             return -1;
         }
         la_pool_init();
