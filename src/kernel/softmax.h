@@ -266,8 +266,8 @@ softmax_rows(const struct la_head *h, const struct softmax_scratch *r, ptrdiff_t
     const ptrdiff_t d = h->d, s = h->s, m = h->m;
     const int causal = h->causal != 0;
     const ptrdiff_t end = causal && first + rows < s ? first + rows : s;
-    const int far_queries =
-        load_queries(r->q, r->ldd, &h->q, rows_from(first, rows), d, (T)h->scale);
+    const int far_queries = load_queries(
+        r->q, r->ldd, &h->q, rows_from(first - h->first, rows), d, (T)h->scale);
     clear(r->o, LA_QUERIES * r->ldm);
     clear(r->sum, LA_QUERIES * VL);
     for (ptrdiff_t i = 0; i < LA_QUERIES; i++) {
