@@ -17,16 +17,16 @@ vexp_parts(vec x, vec *low)
     const vec magic = vset1(ROUND_MAGIC); /* x + magic - magic rounds to even */
     const vec one = vset1(1);
     x = vmax(vset1(EXP_MIN), x);
-    const vec k = (x * vset1(LOG2_E) + magic) - magic;
-    const vec r = (x - k * vset1(LN2_HIGH)) - k * vset1(LN2_LOW);
+    const vec k = vfma(x, vset1(LOG2_E), magic) - magic;
+    const vec r = vfma(k, vset1(-LN2_LOW), vfma(k, vset1(-LN2_HIGH), x));
     static const T c[] = {EXP_COEFFICIENTS};
     const int terms = sizeof(c) / sizeof(c[0]);
     vec p = vset1(c[terms - 1]);
     LA_UNROLL
     for (int i = terms - 2; i >= 0; i--) {
-        p = p * r + vset1(c[i]);
+        p = vfma(p, r, vset1(c[i]));
     }
-    p = (p * r + one) * r;
+    p = vfma(p, r, one) * r;
     const vec sum = p + one;
     *low = vscale2(p - (sum - one), k);
     return vscale2(sum, k);
@@ -51,15 +51,15 @@ vexp(vec x)
 INLINE vec
 vlog1p_near(vec f)
 {
-    const vec w = f / (f + vset1(2)), w2 = w * w, half = vset1((T)0.5) * f * f;
+    const vec w = f / (f + vset1(2)), w2 = w * w, half = vset1((T)0.5) * f;
     static const T c[] = {LOG1P_COEFFICIENTS};
     const int degree = sizeof(c) / sizeof(c[0]);
     vec p = vset1(c[degree - 1]);
     LA_UNROLL
     for (int i = degree - 2; i >= 0; i--) {
-        p = p * w2 + vset1(c[i]);
+        p = vfma(p, w2, vset1(c[i]));
     }
-    return f - (half - w * (half + (w2 + w2) * p));
+    return f - vfma(half, f, -w * vfma(half, f, (w2 + w2) * p));
 }
 
 /* log(1 + t) for 0 <= t <= 1: beyond sqrt 2 as log(2) + log(1 + (t - 1) / 2). */
@@ -134,7 +134,8 @@ dphi_softplus(vec x, vec y)
     const ivec left = x < (vec){0};
     const vec lost = (e - (d - one)) + low;
     y = vselect(left, e, one) / d;
-    return y + (vkeep(left, low) - y * lost) * vselect(left, one - y, y);
+    const vec more = vfma(-y, lost, vkeep(left, low));
+    return vfma(more, vselect(left, one - y, y), y);
 }
 
 INLINE vec

@@ -93,6 +93,8 @@ vfma(vec x, vec y, vec z)
 {
 #if defined(__AVX512F__) || defined(__FMA__)
     return (vec)LA_MM(fmadd)(x, y, z);
+#elif defined(__aarch64__)
+    return (vec)LA_PASTE(vfmaq_, LA_DTYPE)(z, x, y);
 #else
     return x * y + z;
 #endif
@@ -102,7 +104,7 @@ vfma(vec x, vec y, vec z)
 INLINE T
 fma_one(T x, T y, T z)
 {
-#if defined(__AVX512F__) || defined(__FMA__)
+#if defined(__AVX512F__) || defined(__FMA__) || defined(__aarch64__)
     return sizeof(T) == sizeof(float) ? (T)__builtin_fmaf((float)x, (float)y, (float)z)
                                       : (T)__builtin_fma(x, y, z);
 #else
