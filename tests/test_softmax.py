@@ -110,21 +110,21 @@ def test_scores_that_overflow(isa, name, causal, dtype, size, scale):
         tolerance = 8 * np.finfo(wide).eps if wide == dtype else 1e-3
         options = {"causal": causal, "scale": scale}
         o = linattn.softmax_attention(q, k, v, **options)
-        np.testing.assert_allclose(o, p @ v, rtol=0, atol=4 * tolerance)
+        close(o, p @ v, atol=4 * tolerance)
         with np.errstate(over="ignore"):  # dk of 16-bit numbers
             dv = linattn.softmax_attention_backward(q, k, v, g, **options)[2]
-        np.testing.assert_allclose(dv, p.T @ g, rtol=0, atol=n * tolerance)
+        close(dv, p.T @ g, atol=n * tolerance)
         if not causal:
             E = np.eye(n, dtype=dtype)
             o = linattn.linformer(q, k, v, E, E, scale=scale)
-            np.testing.assert_allclose(o, p @ v, rtol=0, atol=4 * tolerance)
+            close(o, p @ v, atol=4 * tolerance)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_scale_times_queries_that_overflow(sign):
     x, v = np.full((70, 8), 1e30, np.float32), np.arange(70, dtype=np.float32)[:, None]
     o = linattn.softmax_attention(sign * x, x, v, scale=1e30, causal=True)
-    np.testing.assert_allclose(o, v / 2, rtol=0, atol=70 * np.finfo(np.float32).eps)
+    close(o, v / 2, atol=70 * np.finfo(np.float32).eps)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -138,8 +138,8 @@ def test_gradients_where_scores_overflow(causal):
     e = p * (g @ v.T - (g * (p @ v)).sum(-1, keepdims=True)) / np.sqrt(d)
     dq, dk, _ = linattn.softmax_attention_backward(x, x, v, g, causal=causal)
     tolerance = 100 * np.finfo(np.float32).eps * size
-    np.testing.assert_allclose(dq, e @ x, rtol=0, atol=tolerance)
-    np.testing.assert_allclose(dk, e.T @ x, rtol=0, atol=tolerance)
+    close(dq, e @ x, atol=tolerance)
+    close(dk, e.T @ x, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", _config.available_isas())
@@ -152,7 +152,7 @@ def test_weights_of_large_scores_sum_to_one(isa, name, dtype, causal):
     size = dtype(1e4 if dtype == np.float32 else 1e10)
     dv = linattn.softmax_attention_backward(size * q, size * k, v, g, causal=causal, scale=0.3)[2]
     tolerance = 100 * np.finfo(dtype).eps * abs(g).sum()
-    np.testing.assert_allclose(dv.sum(0), g.sum(0), rtol=0, atol=tolerance)
+    close(dv.sum(0), g.sum(0), atol=tolerance)
 
 
 def test_nan_stays():
