@@ -44,8 +44,9 @@ look_ahead(const struct la_array *x, struct span t, ptrdiff_t cols)
 }
 
 /* Rows a chunk.  The triangle costs rows (d + m) a token, reading and writing the
- * state d m / rows in memory traffic.  Of d alone: a panel of the values must be cut as
- * the whole is, or its bits would differ. */
+ * state d m / rows in memory traffic: measured, 16, 32 and 64 rows were fastest.  Of d
+ * alone: a panel of the values must be cut as the whole is, or its bits would differ.
+ */
 static ptrdiff_t
 chunk_rows(ptrdiff_t d)
 {

@@ -16,8 +16,8 @@
 
 #include "scan.h"
 
-/* Short chunks, for the triangles cost rows (2 d + 2 m) a token.  Of d alone, for a
- * panel must give the bits of the whole. */
+/* Short chunks, for the triangles cost rows (2 d + 2 m) a token; measured.  Of d alone,
+ * for a panel must give the bits of the whole. */
 static ptrdiff_t
 delta_chunk(ptrdiff_t d)
 {

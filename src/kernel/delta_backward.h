@@ -2,8 +2,8 @@
  *
  * The reverse scan goes over chunks as delta_reverse.h says.  It needs the state before
  * each, last chunk first.  A forward scan leaves E of every row in the place of dV,
- * whose turn comes later, and the state before every segment of about sqrt(chunks)
- * chunks, a checkpoint; from there the states of one segment are summed up again, by
+ * whose turn comes later, and the state before every stretch of about sqrt(chunks)
+ * chunks, a checkpoint; from there the states of one stretch are summed up again, by
  * U = beta o E, when the reverse scan comes to it.  About 18 n d m flops.  Scratch:
  * 2 sqrt(n / chunk) + 3 states, a few chunks, and E where dV has only 16 bits. */
 #ifndef LA_DELTA_BACKWARD_H
@@ -14,18 +14,18 @@
 #include "delta_reverse.h"
 
 struct delta_backward_scratch {
-    ptrdiff_t rows, segment; /* tokens a chunk, chunks a segment */
+    ptrdiff_t rows, stretch; /* tokens a chunk, chunks a stretch */
     struct reverse_scratch reverse;
     struct block v;
     T *s;
-    T *checkpoints, *states; /* S^T before each segment, and before each chunk of one */
+    T *checkpoints, *states; /* S^T before each stretch, and before each chunk of one */
     struct la_array errors;  /* E, (n,m) */
 };
 
-/* The square root of the number of chunks, rounded up: as many segments as chunks in
- * one take the least memory. */
+/* The square root of the number of chunks, rounded up: as many stretches as
+ * chunks in one take the least memory. */
 static ptrdiff_t
-segment_chunks(ptrdiff_t chunks)
+stretch_chunks(ptrdiff_t chunks)
 {
     const ptrdiff_t root = (ptrdiff_t)ceil(sqrt((double)chunks));
     return root > 1 ? root : 1;
@@ -36,13 +36,13 @@ delta_backward_carve(const struct la_head *h, struct arena *arena)
 {
     struct delta_backward_scratch r = {.rows = delta_chunk(h->d)};
     const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;
-    r.segment = segment_chunks(chunks);
-    r.reverse = reverse_carve(h, r.rows, arena);
+    r.stretch = stretch_chunks(chunks);
     r.v = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);
     r.checkpoints =
-        take_states(arena, (chunks + r.segment - 1) / r.segment, h->d, h->m);
-    r.states = take_states(arena, r.segment, h->d, h->m);
+        take_states(arena, (chunks + r.stretch - 1) / r.stretch, h->d, h->m);
+    r.states = take_states(arena, r.stretch, h->d, h->m);
+    r.reverse = reverse_carve(h, r.rows, arena);
     r.errors = h->dv;
     if (h->dv.type != LA_NATIVE) {
         T *const e = take(arena, h->n, h->m);
@@ -52,7 +52,7 @@ delta_backward_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* The forward scan: E of every row, and S^T before every segment. */
+/* The forward scan: E of every row, and S^T before every stretch. */
 static int
 delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
 {
@@ -77,8 +77,8 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        if (i / r->rows % r->segment == 0) {
-            transpose_state(r->checkpoints + i / r->rows / r->segment * size, r->s,
+        if (i / r->rows % r->stretch == 0) {
+            transpose_state(r->checkpoints + i / r->rows / r->stretch * size, r->s,
                             h->d, h->m);
         }
         const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
@@ -94,7 +94,7 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
     return 0;
 }
 
-/* S^T before each chunk of the segment from token `first` on. */
+/* S^T before each chunk of the stretch from token `first` on. */
 static int
 delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
              ptrdiff_t first)
@@ -111,8 +111,8 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
         .s = r->states,
         .ahead = &ahead,
     };
-    memcpy(c.s, r->checkpoints + first / r->rows / r->segment * size, bytes);
-    for (ptrdiff_t chunk = 1; chunk < r->segment; chunk++, first += r->rows) {
+    memcpy(c.s, r->checkpoints + first / r->rows / r->stretch * size, bytes);
+    for (ptrdiff_t chunk = 1; chunk < r->stretch; chunk++, first += r->rows) {
         const ptrdiff_t next = first + r->rows;
         if (next >= h->n) {
             break;
@@ -141,8 +141,8 @@ run_delta_backward(const struct la_head *h)
     }
     reverse_begin(h, &r.reverse, r.rows);
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
-        const ptrdiff_t place = chunk % r.segment, i = chunk * r.rows;
-        const int begins = chunk == chunks - 1 || place == r.segment - 1;
+        const ptrdiff_t place = chunk % r.stretch, i = chunk * r.rows;
+        const int begins = chunk == chunks - 1 || place == r.stretch - 1;
         if (h->poll(h->poll_arg) ||
             (begins && delta_states(h, &r, i - place * r.rows))) {
             return 1;

@@ -39,9 +39,9 @@ reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena)
     r.p = take_block(arena, rows, rows);
     r.x = take_block(arena, rows, rows);
     r.y = take_block(arena, rows, rows);
-    r.beta = take_beta(arena, h, rows);
     r.r = take_state(arena, h->d, h->m);
     r.rt = take_state(arena, h->d, h->m);
+    r.beta = take_beta(arena, h, rows);
     r.scale = take(arena, 1, rows);
     r.ones = take_row(arena, h->m);
     r.sums = take(arena, 1, rows);

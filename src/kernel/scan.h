@@ -47,9 +47,10 @@ score_sums(T *sum, const struct scan *c, const T *z)
     }
 }
 
-/* Lets the sum over so many tokens, in chunks of `rows`, be compensated, but for short
- * ones: where all chunks are alike each addition may round the same way, and a few
- * hundred of them passed the bound.  It costs a second state's traffic, 5 %. */
+/* Lets the sum over so many tokens, in chunks of `rows`, be compensated: where all
+ * chunks are alike each addition may round the same way, and a few hundred of them
+ * passed the bound.  That costs a second state's traffic, 5 %, so that sums of up to
+ * 16, far from it, go without. */
 static void
 compensate(struct scan *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
 {

@@ -1,7 +1,7 @@
 /* vec.h: the vector type of one dtype and one instruction set, and the few
  * operations on it that C cannot write with + - * /.
  *
- * Included once per dtype, with the constants that kernels.c sets.
+ * A unit has one dtype, T, whose constants are in dtype.h.
  * Vectors never cross a non-inline function: their calling convention depends
  * on the compiler's flags. */
 #ifndef LA_VEC_H
