@@ -215,7 +215,8 @@ def cpu_quota(root: Path = Path("/")) -> int | None:
     quotas = []
     for controllers, path in (x.split(":", 2)[1:] for x in lines if x.count(":") > 1):
         if not controllers:  # version 2
-            mounts, files = ("", "unified"), ("cpu.max",)
+            mounts: tuple[str, ...] = ("", "unified")
+            files: tuple[str, ...] = ("cpu.max",)
         elif "cpu" in controllers.split(","):
             mounts, files = ("cpu", controllers), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         else:
@@ -244,22 +245,22 @@ def _register_threadpoolctl() -> None:
     except ImportError:
         return
 
-    class LinattnController(threadpoolctl.LibController):
+    class LinattnController(threadpoolctl.LibController):  # type: ignore[misc]  # it has no types
         user_api = "linattn"
         internal_api = "linattn"
         filename_prefixes = ("_linattn",)
         check_symbols = ("linattn_get_num_threads", "linattn_set_num_threads")
 
-        def get_num_threads(self):
+        def get_num_threads(self) -> Any:
             return self.dynlib.linattn_get_num_threads()
 
-        def set_num_threads(self, num_threads):
+        def set_num_threads(self, num_threads: int) -> None:
             self.dynlib.linattn_set_num_threads(num_threads)
 
-        def get_version(self):
+        def get_version(self) -> str:
             return __version__
 
-        def set_additional_attributes(self):
+        def set_additional_attributes(self) -> None:
             self.isa = get_isa()
 
     threadpoolctl.register(LinattnController)

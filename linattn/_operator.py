@@ -22,7 +22,7 @@ What plain arrays need is done first, in few steps: such a call takes 2 us.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -36,7 +36,7 @@ from ._state import State
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from ._types import Array, ArrayLike, Map, Shape, StateLike
+    from ._types import Array, ArrayLike, Bool, Map, Shape
 
     Operands: TypeAlias = tuple[Any, ...]
     Table: TypeAlias = dict[tuple[str, str, bool], np.ufunc]
@@ -135,25 +135,17 @@ class Recurrence:
 
     # --- calls ---------------------------------------------------------------
 
-    @overload
-    def forward(
-        self, operands: Operands, *, return_state: Literal[False] = ..., **options: Any
-    ) -> Array: ...
-    @overload
-    def forward(
-        self, operands: Operands, *, return_state: bool, **options: Any
-    ) -> Array | tuple[Array, State]: ...
     def forward(
         self,
         operands: Operands,
         *,
         feature_map: Map,
         scale: float,
-        normalize: bool | np.bool_ = False,
+        normalize: Bool = False,
         eps: float = 0.0,
         key_lengths: ArrayLike | None = None,
         cu_seqlens: ArrayLike | None = None,
-        initial_state: StateLike | None = None,
+        initial_state: State | None = None,
         return_state: bool = False,
         out: Array | None = None,
     ) -> Any:
@@ -200,12 +192,12 @@ class Recurrence:
         *,
         feature_map: Map,
         scale: float,
-        normalize: bool | np.bool_ = False,
+        normalize: Bool = False,
         eps: float = 0.0,
         key_lengths: ArrayLike | None = None,
         cu_seqlens: ArrayLike | None = None,
-        initial_state: StateLike | None = None,
-        grad_state: StateLike | None = None,
+        initial_state: State | None = None,
+        grad_state: State | None = None,
     ) -> tuple[Any, ...]:
         """A gradient of each operand, and that of the initial state where there is a state."""
         with_state = initial_state is not None or grad_state is not None
@@ -248,11 +240,11 @@ class Recurrence:
     def step(
         self,
         operands: Operands,
-        state: StateLike,
+        state: Any,
         *,
         feature_map: Map,
         scale: float,
-        normalize: bool | np.bool_ = False,
+        normalize: Bool = False,
         eps: float = 0.0,
         in_place: bool = False,
     ) -> tuple[Array, State]:
@@ -276,15 +268,15 @@ class Recurrence:
         inputs = *call.arrays, *_check.numbers(function, call.arrays, scale, eps, key[-1])
         dtype = _check.state_dtype(*call.arrays)
         fields = _check.state(function, "state", state, call.batch, call.core, dtype, key[-1])
+        s, z, _ = fields
         if in_place:
             _check.in_place(function, fields, call.batch)
         else:
-            state = State(*(
-                None if x is None else np.array(np.broadcast_to(x, (*call.batch, *core)))
-                for x, core in zip(fields[:2], (call.core, call.core[:1]), strict=True)
-            ))  # fmt: skip
-            fields = state
-        outputs = (None, *_present(fields))
+            s = np.array(np.broadcast_to(s, (*call.batch, *call.core)))
+            if z is not None:
+                z = np.array(np.broadcast_to(z, (*call.batch, call.core[0])))
+            state = State(s, z)
+        outputs = (None, s) if z is None else (None, s, z)
         return run(self._step[key], inputs, outputs)[0], state
 
     # --- their parts ---------------------------------------------------------
@@ -356,8 +348,8 @@ class Recurrence:
 
     def _sequences(
         self, function: str, call: _Call, cu_seqlens: Any, key_lengths: Any
-    ) -> tuple[_state.Sequences | None, tuple[Any, ...]]:
-        """Where sequences begin and end, and the gufunc's operands that tell it so."""
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The packed sequences, None where there is no state, and operands that tell of them."""
         if self.cross:
             keys = call.arrays[1].shape[-2]
             return None, (_check.key_lengths(function, key_lengths, keys, call.batch),)

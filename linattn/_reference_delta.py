@@ -1,5 +1,7 @@
 """NumPy twin of the delta rule, token by token: see `linattn._reference`."""
 
+from typing import Any
+
 import numpy as np
 
 from linattn import _reference_maps as maps
@@ -20,9 +22,10 @@ from linattn._reference import (
 
 
 def delta(
-    q, k, v, beta, *, scale=1.0, feature_map="identity",
-    key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
-):  # fmt: skip
+    q: Any, k: Any, v: Any, beta: Any, *, scale: float = 1.0, feature_map: str = "identity",
+    key_lengths: Any = None, cu_seqlens: Any = None, initial_state: State | None = None,
+    return_state: bool = False,
+) -> Any:  # fmt: skip
     """Fast weights with the delta rule: a write replaces what the memory held at k.
 
     ``s_i = s_{i-1} + b_i (beta_i (v_i - s_{i-1}^T b_i))^T``, ``o_i = a_i^T s_i``.
@@ -56,9 +59,10 @@ def delta(
 
 
 def delta_backward(
-    q, k, v, beta, grad_out, *, scale=1.0, feature_map="identity",
-    key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
-):  # fmt: skip
+    q: Any, k: Any, v: Any, beta: Any, grad_out: Any, *, scale: float = 1.0,
+    feature_map: str = "identity", key_lengths: Any = None, cu_seqlens: Any = None,
+    initial_state: State | None = None, grad_state: State | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
     """Gradients of ``sum(grad_out * delta(q, k, v, beta)) + sum(grad_state * final state)``.
 
     With ``e_i = v_i - s_{i-1}^T b_i`` and r the gradient of s_i, from the last token on:
@@ -109,7 +113,10 @@ def delta_backward(
     return *grads, _gradient_of_state(ds, dz, initial_state, cu_seqlens, normalize=False)
 
 
-def delta_step(q, k, v, beta, state: State, *, scale=1.0, feature_map="identity"):
+def delta_step(
+    q: Any, k: Any, v: Any, beta: Any, state: State, *, scale: float = 1.0,
+    feature_map: str = "identity",
+) -> tuple[Any, State]:  # fmt: skip
     """One token of `delta`: ``q, k (..., d)``, ``v (..., m)``, ``beta (...)`` or ``(..., m)``."""
     strength = _channels(np.asarray(beta), *map(np.asarray, (q, k, v)))
     o, state = delta(

@@ -55,8 +55,9 @@ def causal(
     n = shape[-2]
     length = n // SEGMENTS
     whole = length * SEGMENTS
-    apart = out is not None and not any(np.may_share_memory(out, x) for x in (q, k, v))
-    o = out if apart else np.empty(shape, dtype)
+    o = out
+    if o is None or any(np.may_share_memory(o, x) for x in (q, k, v)):
+        o = np.empty(shape, dtype)
     cut_k, cut_v = _cut(k, length), _cut(v, length)
     first = run(sums, (cut_k[..., :-1, :, :], cut_v[..., :-1, :, :]))
     starts = tuple(
@@ -70,7 +71,7 @@ def causal(
         q, k, v, tail = (x[..., whole:, :] for x in (q, k, v, o))
         starts = (last[0][..., 0, :, :], *(z[..., 0, :] for z in last[1:]))
         last = _run(states, (q, k, v, *numbers), starts, tail)
-    if out is not None and not apart:
+    if out is not None and out is not o:
         out[...] = o
         o = out
     return (o, *last)

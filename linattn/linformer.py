@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,11 +13,21 @@ from ._docs import filled
 from ._gufuncs import row_ufuncs, run
 from ._products import product, transposed_product
 
+if TYPE_CHECKING:
+    from ._types import Array, ArrayLike
+
 
 @filled
 def linformer(
-    q: Any, k: Any, v: Any, E: Any, F: Any, *, scale: float | None = None, out: Any = None
-) -> np.ndarray:
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    E: ArrayLike,
+    F: ArrayLike,
+    *,
+    scale: float | None = None,
+    out: Array | None = None,
+) -> Array:
     """Softmax attention to r projected keys and values, O(n r).
 
     ``k' = E^T k``, ``v' = F^T v``, ``o = softmax(scale q k'^T) v'``.  Not causal: a projected
@@ -75,8 +85,15 @@ def linformer(
 
 @filled
 def linformer_backward(
-    q: Any, k: Any, v: Any, E: Any, F: Any, grad_out: Any, *, scale: float | None = None
-) -> tuple[np.ndarray, ...]:
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    E: ArrayLike,
+    F: ArrayLike,
+    grad_out: ArrayLike,
+    *,
+    scale: float | None = None,
+) -> tuple[Array, ...]:
     """Gradients of `linformer`.
 
     Parameters
@@ -131,7 +148,7 @@ def linformer_backward(
     return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v, E, F)))
 
 
-def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> tuple:
+def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> tuple[Any, ...]:
     """The operands in one dtype, the scale, and the shape and dtype of the output."""
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=False)
     E, F = _check.operand(name, "E", E), _check.operand(name, "F", F)
