@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _check, _mapped, _segments, _state
+from . import _check, _mapped, _state
 from ._gufuncs import CAUSAL, CAUSAL_STATE, NONCAUSAL, NONCAUSAL_KEYS, STEP, scalars
 from ._linattn import call_plain
 from ._state import State
@@ -124,8 +124,7 @@ def causal(
     if out is not None:
         _check.out("causal", out, shape, q, k, v)
     single = key_lengths is None and cu_seqlens is None
-    segmented = single and _segments.worthwhile(shape, q, k, v)
-    if single and initial_state is None and not return_state and not segmented:
+    if single and initial_state is None and not return_state:
         return gufunc(q, k, v, *numbers, out=out)
 
     batch, (n, m), d = shape[:-2], shape[-2:], q.shape[-1]
@@ -134,14 +133,9 @@ def causal(
     start = _state.operands(
         "causal", "initial_state", initial_state, packing, batch, (d, m), dtype, normalize
     )
-    key = feature_map, normalize
-    if segmented:
-        result = _check.result_dtype(q, k, v)
-        o, *end = _segments.causal(key, q, k, v, numbers, start, result, shape, out)
-    else:
-        o, *end = CAUSAL_STATE[key](
-            q, k, v, *numbers, *packing.indices, *start, out=(out, *(None for _ in start))
-        )
+    o, *end = CAUSAL_STATE[feature_map, normalize](
+        q, k, v, *numbers, *packing.indices, *start, out=(out, *(None for _ in start))
+    )
     return (o, _state.result(packing, *end)) if return_state else o
 
 

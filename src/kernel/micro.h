@@ -19,13 +19,15 @@
  *   write: S += B^T V
  * S is held by column tiles, each (K4, width) and contiguous. */
 struct scan {
-    ptrdiff_t rows, K, W;   /* W: padded to whole vectors */
-    struct block a, b, v;   /* (rows, K) (rows, K) (rows, W) */
-    struct block dots;      /* X, (rows, rows): the scores a_i.b_j; .x NULL: absent */
-    struct block o;         /* (rows, W) */
-    const T *bias;          /* (W) added to each row of O, or NULL */
-    T *s;                   /* K rounded up to MR, times W */
-    T *e;                   /* what rounding has kept from S so far, or NULL */
+    ptrdiff_t rows, K, W; /* W: padded to whole vectors */
+    struct block a, b, v; /* (rows, K) (rows, K) (rows, W) */
+    struct block dots;    /* X, (rows, rows): the scores a_i.b_j; .x NULL: absent */
+    struct block o;       /* (rows, W) */
+    const T *bias;        /* (W) added to each row of O, or NULL */
+    T *s;                 /* K rounded up to MR, times W */
+    T *e;                 /* what rounding has kept from S so far, or NULL */
+    const T *base; /* where not NULL, S is held as base + sum, with E of the sum */
+    T *sum;
     int upper;              /* X keeps j >= i instead of j <= i */
     struct la_fetch *ahead; /* what each tile asks some of, or NULL */
 };
@@ -162,47 +164,67 @@ rounding_lost(vec old, vec more, vec sum)
     return vkeep(lost == lost, lost);
 }
 
+/* What a sweep writes of one column tile: S, E, and where there is a base, S - base as
+ * it has been summed (struct scan). */
+struct state_tile {
+    T *s, *e, *sum;
+    const T *base;
+};
+
+INLINE struct state_tile
+state_tile(const struct scan *c, ptrdiff_t at)
+{
+    return (struct state_tile){c->s + at, c->e ? c->e + at : NULL,
+                               c->sum ? c->sum + at : NULL,
+                               c->base ? c->base + at : NULL};
+}
+
 /* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
  * summed first: that rounds less, and the sum need not wait for S.  Thousands of
  * chunks would still round one way where all are alike: E gathers what each addition
  * lost (Kahan 1965) and adds it to the next. */
 INLINE void
-write_tile(const struct scan *c, ptrdiff_t col, T *s, T *e, ptrdiff_t l, const int rows,
-           const int nr)
+write_tile(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
+           const int compensated, const int based, const int rows, const int nr)
 {
     vec acc[2 * LA_TR][NR];
+    T *const sum = based ? to.sum : to.s;
     la_fetch_some(c->ahead);
     clear_tile(acc, rows, nr);
     tile(acc, rows, nr, block_at(c->b, 0, l), 1, block_at(c->v, 0, col), c->rows);
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
             const ptrdiff_t at = (l + r) * nr * VL + j * VL;
-            const vec old = vload(&s[at]);
+            const vec old = vload(&sum[at]);
             vec more = acc[r][j];
-            if (e != NULL) {
-                more += vload(&e[at]);
+            if (compensated) {
+                more += vload(&to.e[at]);
             }
-            const vec sum = old + more;
-            vstore(&s[at], sum);
-            if (e != NULL) {
-                vstore(&e[at], rounding_lost(old, more, sum));
+            const vec new = old + more;
+            vstore(&sum[at], new);
+            if (compensated) {
+                vstore(&to.e[at], rounding_lost(old, more, new));
+            }
+            if (based) {
+                vstore(&to.s[at], vload(&to.base[at]) + new);
             }
         }
     }
 }
 
 INLINE void
-write_tiles(const struct scan *c, ptrdiff_t col, T *s, T *e, const int nr)
+write_tiles(const struct scan *c, ptrdiff_t col, struct state_tile to,
+            const int compensated, const int based, const int nr)
 {
     ptrdiff_t l = 0;
     for (; nr <= NR / 2 && l + 2 * LA_TR <= c->K; l += 2 * LA_TR) {
-        write_tile(c, col, s, e, l, 2 * LA_TR, nr);
+        write_tile(c, col, to, l, compensated, based, 2 * LA_TR, nr);
     }
     for (; l + LA_TR <= c->K; l += LA_TR) {
-        write_tile(c, col, s, e, l, LA_TR, nr);
+        write_tile(c, col, to, l, compensated, based, LA_TR, nr);
     }
     for (; l < c->K; l += MR) {
-        write_tile(c, col, s, e, l, MR, nr);
+        write_tile(c, col, to, l, compensated, based, MR, nr);
     }
 }
 
@@ -214,11 +236,17 @@ sweep_tile(const struct scan *c, ptrdiff_t col, int what, const int nr)
     if (what & LA_READ) {
         read_tiles(c, col, c->s + at, nr);
     }
-    if (what & LA_WRITE && c->e != NULL) {
-        write_tiles(c, col, c->s + at, c->e + at, nr);
+    if (!(what & LA_WRITE)) {
+        return;
     }
-    else if (what & LA_WRITE) {
-        write_tiles(c, col, c->s + at, NULL, nr);
+    if (c->base != NULL) {
+        write_tiles(c, col, state_tile(c, at), 1, 1, nr);
+    }
+    else if (c->e != NULL) {
+        write_tiles(c, col, state_tile(c, at), 1, 0, nr);
+    }
+    else {
+        write_tiles(c, col, state_tile(c, at), 0, 0, nr);
     }
 }
 
