@@ -9,10 +9,12 @@ import numpy as np
 
 from . import _check, _gradients
 from ._config import one_isa
+from ._docs import filled
 from ._gufuncs import row_ufuncs, run
 from ._products import product, transposed_product
 
 
+@filled
 def linformer(
     q: Any, k: Any, v: Any, E: Any, F: Any, *, scale: float | None = None, out: Any = None
 ) -> np.ndarray:
@@ -24,19 +26,13 @@ def linformer(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
-        dtypes cast by NumPy's rules.
-    k : array_like, shape (..., s, d)
-        Keys.
-    v : array_like, shape (..., s, m)
-        Values.
+    $softmax_q
+    $all_keys
+    $all_values
     E, F : array_like, shape (..., s, r)
         Projections of keys and of values.
-    scale : float, optional
-        1 / sqrt(d) by default.
-    out : ndarray, shape (..., n, m), optional
-        Where to put the result; of the result's dtype.  It may overlap an operand.
+    $softmax_scale
+    $out
 
     Returns
     -------
@@ -49,8 +45,7 @@ def linformer(
         ``out`` has another dtype.
     ValueError
         If shapes do not match, ``scale`` is not finite, or ``out`` has another shape.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -78,6 +73,7 @@ def linformer(
     return o.astype(dtype, copy=False)
 
 
+@filled
 def linformer_backward(
     q: Any, k: Any, v: Any, E: Any, F: Any, grad_out: Any, *, scale: float | None = None
 ) -> tuple[np.ndarray, ...]:
@@ -85,19 +81,13 @@ def linformer_backward(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
-        dtypes cast by NumPy's rules.
-    k : array_like, shape (..., s, d)
-        Keys.
-    v : array_like, shape (..., s, m)
-        Values.
+    $softmax_q
+    $all_keys
+    $all_values
     E, F : array_like, shape (..., s, r)
         Projections of keys and of values.
-    grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output; it may be an expanded view.
-    scale : float, optional
-        1 / sqrt(d) by default.
+    $grad_out
+    $softmax_scale
 
     Returns
     -------
@@ -111,8 +101,7 @@ def linformer_backward(
         If an operand is complex, masked, or not numbers, or ``scale`` is not a number.
     ValueError
         If shapes do not match, or ``scale`` is not finite.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
