@@ -9,6 +9,7 @@
 #include "delta_step.h"
 #include "dpfp.h"
 #include "elementwise.h"
+#include "gate.h"
 #include "noncausal.h"
 #include "project.h"
 #include "running.h"

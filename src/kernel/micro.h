@@ -16,7 +16,7 @@
 
 /* One contraction of the chunked recurrences over a state S (K, W):
  *   read:  O = bias + X V + A S     with X (rows, rows) triangular, or absent
- *   write: S += B^T V
+ *   write: S <- keep S + change S + B^T V   with keep = 1, change = 0 if absent
  * S is held by column tiles, each (K4, width) and contiguous. */
 struct scan {
     ptrdiff_t rows, K, W;   /* W: padded to whole vectors */
@@ -26,6 +26,8 @@ struct scan {
     const T *bias;          /* (W) added to each row of O, or NULL */
     T *s;                   /* K rounded up to MR, times W */
     T *e;                   /* what rounding has kept from S so far, or NULL */
+    const T *keep, *change; /* of S, one number a row (gate.h), or NULL */
+    int turned;             /* of S, one number a column (W) */
     int upper;              /* X keeps j >= i instead of j <= i */
     struct la_fetch *ahead; /* what each tile asks some of, or NULL */
 };
@@ -162,10 +164,18 @@ rounding_lost(vec old, vec more, vec sum)
     return vkeep(lost == lost, lost);
 }
 
+/* The decay of row l and columns [col, col + VL) of S. */
+INLINE vec
+decay_of(const struct scan *c, const T *x, ptrdiff_t l, ptrdiff_t col)
+{
+    return c->turned ? vload(&x[col]) : vset1(x[l]);
+}
+
 /* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
  * summed first: that rounds less, and the sum need not wait for S.  Thousands of
  * chunks would still round one way where all are alike: E gathers what each addition
- * lost (Kahan 1965) and adds it to the next. */
+ * lost (Kahan 1965) and adds it to the next.  What decays, decays before that, and E
+ * with it. */
 INLINE void
 write_tile(const struct scan *c, ptrdiff_t col, T *s, T *e, ptrdiff_t l, const int rows,
            const int nr)
@@ -177,10 +187,17 @@ write_tile(const struct scan *c, ptrdiff_t col, T *s, T *e, ptrdiff_t l, const i
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
             const ptrdiff_t at = (l + r) * nr * VL + j * VL;
-            const vec old = vload(&s[at]);
-            vec more = acc[r][j];
+            vec old = vload(&s[at]), more = acc[r][j];
+            vec kept = e != NULL ? vload(&e[at]) : (vec){0};
+            if (c->keep != NULL) {
+                const vec keep = decay_of(c, c->keep, l + r, col + j * VL);
+                const vec change = decay_of(c, c->change, l + r, col + j * VL);
+                kept = vfma(change, kept, keep * kept);
+                more = vfma(change, old, more);
+                old = keep * old;
+            }
             if (e != NULL) {
-                more += vload(&e[at]);
+                more += kept;
             }
             const vec sum = old + more;
             vstore(&s[at], sum);
