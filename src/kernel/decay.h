@@ -18,7 +18,7 @@
 struct decay {
     struct block g, up, down;
     T *first, *last;
-    T *keep, *change;        /* of the state over the chunk (gate.h), (d) either way */
+    T *keep, *change; /* of the state over the chunk (gate.h), (d) either way */
     ptrdiff_t step;
 };
 
@@ -110,8 +110,12 @@ load_decay(const struct la_head *h, const struct decay *x, struct span t)
     }
     memcpy(x->last, x->up.x + (rows - 1) * x->up.ld, (size_t)cols * sizeof(T));
     for (ptrdiff_t col = 0; col < h->d; col += VL) {
-        const vec total = sum_gates(x->g, col * x->step, rows);
-        decay_parts(total, &x->keep[col], &x->change[col]);
+        if (col == 0 || x->step != 0) {
+            decay_parts(sum_gates(x->g, col, rows), &x->keep[col], &x->change[col]);
+            continue;
+        }
+        vstore(&x->keep[col], vload(x->keep));
+        vstore(&x->change[col], vload(x->change));
     }
     return rows;
 }

@@ -10,6 +10,8 @@
 #include "dpfp.h"
 #include "elementwise.h"
 #include "gate.h"
+#include "gated_delta.h"
+#include "gated_delta_backward.h"
 #include "noncausal.h"
 #include "project.h"
 #include "running.h"
