@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from . import _check, _gradients
-from ._linattn import row_ufuncs
+from ._config import one_isa
+from ._docs import filled
+from ._gufuncs import row_ufuncs, run
 from ._products import product, transposed_product
 
 
+@filled
 def linformer(
     q: Any, k: Any, v: Any, E: Any, F: Any, *, scale: float | None = None, out: Any = None
 ) -> np.ndarray:
@@ -23,19 +26,13 @@ def linformer(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
-        dtypes cast by NumPy's rules.
-    k : array_like, shape (..., s, d)
-        Keys.
-    v : array_like, shape (..., s, m)
-        Values.
+    $softmax_q
+    $all_keys
+    $all_values
     E, F : array_like, shape (..., s, r)
         Projections of keys and of values.
-    scale : float, optional
-        1 / sqrt(d) by default.
-    out : ndarray, shape (..., n, m), optional
-        Where to put the result; of the result's dtype.  It may overlap an operand.
+    $softmax_scale
+    $out
 
     Returns
     -------
@@ -48,8 +45,7 @@ def linformer(
         ``out`` has another dtype.
     ValueError
         If shapes do not match, ``scale`` is not finite, or ``out`` has another shape.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -71,11 +67,13 @@ def linformer(
     q, k, v, E, F, scale, shape, dtype = _operands("linformer", q, k, v, E, F, scale)
     if out is not None:
         _check.out("linformer", out, shape, np.empty(0, dtype))
-    keys, values = transposed_product(E, k), transposed_product(F, v)
-    o = row_ufuncs["softmax"](q, keys, values, scale, 0.0, out=out)
+    with one_isa():
+        keys, values = transposed_product(E, k), transposed_product(F, v)
+        (o,) = run(row_ufuncs["softmax"], (q, keys, values, scale, 0.0), (out,))
     return o.astype(dtype, copy=False)
 
 
+@filled
 def linformer_backward(
     q: Any, k: Any, v: Any, E: Any, F: Any, grad_out: Any, *, scale: float | None = None
 ) -> tuple[np.ndarray, ...]:
@@ -83,19 +81,13 @@ def linformer_backward(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
-        dtypes cast by NumPy's rules.
-    k : array_like, shape (..., s, d)
-        Keys.
-    v : array_like, shape (..., s, m)
-        Values.
+    $softmax_q
+    $all_keys
+    $all_values
     E, F : array_like, shape (..., s, r)
         Projections of keys and of values.
-    grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output; it may be an expanded view.
-    scale : float, optional
-        1 / sqrt(d) by default.
+    $grad_out
+    $softmax_scale
 
     Returns
     -------
@@ -109,8 +101,7 @@ def linformer_backward(
         If an operand is complex, masked, or not numbers, or ``scale`` is not a number.
     ValueError
         If shapes do not match, or ``scale`` is not finite.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -130,8 +121,10 @@ def linformer_backward(
     name = "linformer_backward"
     q, k, v, E, F, scale, shape, dtype = _operands(name, q, k, v, E, F, scale)
     grad_out = _check.cotangent(name, grad_out, shape)
-    keys, values = transposed_product(E, k), transposed_product(F, v)
-    dq, dkeys, dvalues = row_ufuncs["softmax_backward"](q, keys, values, grad_out, scale, 0.0)
+    with one_isa():
+        keys, values = transposed_product(E, k), transposed_product(F, v)
+        inputs = q, keys, values, grad_out, scale, 0.0
+        dq, dkeys, dvalues = run(row_ufuncs["softmax_backward"], inputs)
     dkeys, dvalues = _gradients.sum_all((dkeys, dvalues), (keys, values))
     pairs = (E, dkeys), (F, dvalues), (k, dkeys.mT), (v, dvalues.mT)
     grads = dq, *(product(x, y) for x, y in pairs)

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from . import _check, _gradients
-from ._linattn import row_ufuncs
+from ._docs import filled
+from ._gufuncs import row_ufuncs, run
 
 
+@filled
 def softmax_attention(
     q: Any,
     k: Any,
@@ -29,19 +31,14 @@ def softmax_attention(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
-        dtypes cast by NumPy's rules.
+    $softmax_q
     k : array_like, shape (..., s, d)
         Keys; s = n where causal.
-    v : array_like, shape (..., s, m)
-        Values.
+    $all_values
     causal : bool, default False
         Whether a token sees later ones.
-    scale : float, optional
-        1 / sqrt(d) by default.
-    out : ndarray, shape (..., n, m), optional
-        Where to put the result; of the result's dtype.  It may overlap an operand.
+    $softmax_scale
+    $out
 
     Returns
     -------
@@ -55,8 +52,7 @@ def softmax_attention(
         ``causal`` not a bool, or ``out`` has another dtype.
     ValueError
         If shapes do not match, ``scale`` is not finite, or ``out`` has another shape.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -82,10 +78,11 @@ def softmax_attention(
     q, k, v, shape, numbers = _operands("softmax_attention", q, k, v, causal, scale)
     if out is not None:
         _check.out("softmax_attention", out, shape, q, k, v)
-    o = row_ufuncs["softmax"](q, k, v, *numbers, out=out)
+    (o,) = run(row_ufuncs["softmax"], (q, k, v, *numbers), (out,))
     return o.astype(_check.result_dtype(q, k, v), copy=False)
 
 
+@filled
 def softmax_attention_backward(
     q: Any, k: Any, v: Any, grad_out: Any, *, causal: bool = False, scale: float | None = None
 ) -> tuple[Any, Any, Any]:
@@ -93,15 +90,11 @@ def softmax_attention_backward(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
-        dtypes cast by NumPy's rules.
+    $softmax_q
     k : array_like, shape (..., s, d)
         Keys; s = n where causal.
-    v : array_like, shape (..., s, m)
-        Values.
-    grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output; it may be an expanded view.
+    $all_values
+    $grad_out
     causal : bool, default False
         As forwards.
     scale : float, optional
@@ -109,9 +102,7 @@ def softmax_attention_backward(
 
     Returns
     -------
-    dq, dk, dv : ndarray
-        Gradients, in the shapes of q, k and v; those of a broadcast operand are summed
-        over its repeats.
+    $gradients
 
     Raises
     ------
@@ -120,8 +111,7 @@ def softmax_attention_backward(
         ``causal`` not a bool.
     ValueError
         If shapes do not match, or ``scale`` is not finite.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -144,7 +134,7 @@ def softmax_attention_backward(
     q, k, v, shape, numbers = _operands(name, q, k, v, causal, scale)
     grad_out = _check.cotangent(name, grad_out, shape)
     dtype = _check.result_dtype(q, k, v)
-    grads = row_ufuncs["softmax_backward"](q, k, v, grad_out, *numbers)
+    grads = run(row_ufuncs["softmax_backward"], (q, k, v, grad_out, *numbers))
     return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v)))
 
 
