@@ -10,8 +10,7 @@ from ._config import (
 )
 from ._state import State
 from ._version import __version__
-from .attention import causal, noncausal, step
-from .backward import causal_backward, noncausal_backward
+from .attention import causal, causal_backward, noncausal, noncausal_backward, step
 from .delta import delta, delta_backward, delta_step
 from .linformer import linformer, linformer_backward
 from .softmax import softmax_attention, softmax_attention_backward

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from ._operator import Extra
 
 # bfloat16 is not NumPy's own: it is known by its name.
 _FAST = (np.dtype(np.float32), np.dtype(np.float64))
@@ -92,16 +96,7 @@ def qkv(function: str, q: Any, k: Any, v: Any, *, same_length: bool) -> tuple[An
 
 
 def token(function: str, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any, tuple]:
-    """The operands of one token, (..., d) and (..., m), and their leading axes."""
-    if (
-        type(q) is type(k) is type(v) is np.ndarray
-        and q.dtype == k.dtype == v.dtype
-        and q.dtype in _FAST
-        and q.ndim
-        and q.shape == k.shape
-        and q.shape[:-1] == v.shape[:-1]
-    ):
-        return q, k, v, q.shape[:-1]  # decoding calls this for every token
+    """The operands of one token, (..., d) and (..., m), and the shape of the output they give."""
     q, k, v = (operand(function, name, x, 1) for name, x in (("q", q), ("k", k), ("v", v)))
     if k.shape[-1] != q.shape[-1]:
         raise ValueError(
@@ -117,43 +112,53 @@ def token(function: str, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any, tuple]:
                 f"{function}: the leading axes of q {q.shape}, k {k.shape} and v {v.shape} "
                 "do not broadcast; expected equal lengths, or 1, axis by axis"
             ) from None
-    return q, k, v, batch
+    return q, k, v, (*batch, v.shape[-1])
 
 
-def strength(
-    function: str, beta: Any, operands: tuple, shape: tuple, core: int
+def extra(
+    function: str, row: Extra, given: Any, operands: Sequence[Any], batch: tuple, tokens: bool
 ) -> tuple[Any, bool, tuple]:
-    """``beta`` as (..., n) or (..., n, m), whether it is the second, and the output's shape.
+    """An operand besides q, k and v, whether it has channels, and the call's leading axes.
 
-    ``operands`` are q, k and v, and ``shape`` the output they give, whose last ``core`` axes
-    are no leading ones: 2, or 1 where there is one token.  With as many axes as the longest
-    operand beta is one number a channel, or, where its last axis is 1, one for all of them.
+    With as many axes as the longest of q, k and v it has channels, or, where its last axis is
+    1, one number for all of them.
     """
-    if isinstance(beta, (int, float)):
-        beta = np.asarray(beta, state_dtype(*operands))  # as weak as Python's numbers are
-    x = operand(function, "beta", beta, 0)
-    q, k, v = operands
-    per_channel = x.ndim >= max(q.ndim, k.ndim, v.ndim)
-    tokens, m = shape[len(shape) - core : -1], shape[-1]
-    if per_channel and x.shape[-1] == 1:
-        x, per_channel = x[..., 0], False
-    inner = (*tokens, m) if per_channel else tokens
-    batch, lead = shape[: len(shape) - core], x.shape[: max(x.ndim - len(inner), 0)]
+    if isinstance(given, (int, float)):
+        given = np.asarray(given, state_dtype(*operands))  # as weak as Python's numbers are
+    x = operand(function, row.name, given, 0)
+    q, _, v = operands
+    sizes = {"d": q.shape[-1], "m": v.shape[-1]}
+    if tokens:
+        sizes["n"] = q.shape[-2]
+    one, each = (
+        tuple(sizes[letter] for letter in letters if letter in sizes)
+        for letters in (row.dims, row.dims + row.channels)
+    )
+    wide = bool(row.channels) and x.ndim >= max(y.ndim for y in operands)
+    if wide and x.shape[-1] == 1:
+        x, wide = x[..., 0], False
+    inner = each if wide else one
+    lead = x.shape[: max(x.ndim - len(inner), 0)]
     if x.shape[len(lead) :] != inner:
-        one, each = (_dots(y) for y in (tokens, (*tokens, m)))
+        also = (
+            ", or, one number a channel and as many axes as the longest of q, k and v, "
+            f"{_dots(each)}"
+            if row.channels
+            else ""
+        )
         raise ValueError(
-            f"{function}: beta has shape {np.shape(beta)}; expected {one}, or, one number a "
-            f"channel and as many axes as the longest of q, k and v, {each}"
+            f"{function}: {row.name} has shape {np.shape(given)}; expected {_dots(one)}{also}"
         )
     if lead != batch:
         try:
             batch = np.broadcast_shapes(batch, lead)
         except ValueError:
             raise ValueError(
-                f"{function}: beta has shape {np.shape(beta)}, whose leading axes do not broadcast "
-                f"with {batch}, those of q, k and v; expected equal lengths, or 1, axis by axis"
+                f"{function}: {row.name} has shape {np.shape(given)}, whose leading axes do not "
+                f"broadcast with {batch}, those of the operands before it; expected equal lengths, "
+                "or 1, axis by axis"
             ) from None
-    return x, per_channel, (*batch, *tokens, m)
+    return x, wide, batch
 
 
 def _dots(core: tuple) -> str:
@@ -231,24 +236,44 @@ def number(function: str, name: str, x: Any, *operands: Any) -> float:
     return x
 
 
-def lookup(function: str, table: dict, feature_map: Any, normalize: Any) -> np.ufunc:
-    """The gufunc of a map, from a table by (map, normalize)."""
+def numbers(function: str, operands: tuple, scale: Any, eps: Any, normalize: bool) -> tuple:
+    """``scale`` and, for a normaliser, ``eps``."""
+    scale = number(function, "scale", scale, *operands)
+    eps = number(function, "eps", eps, *operands)
+    if not all(type(x) is np.ndarray for x in operands):
+        # Array libraries make float64 arrays of Python floats, and all would follow.
+        cast = state_dtype(*operands).type
+        scale, eps = cast(scale), cast(eps)
+    return (scale, eps) if normalize else (scale,)
+
+
+def is_plain_number(x: Any) -> bool:
+    """Whether x is a float that is finite in any dtype."""
+    return type(x) is float and -_LARGEST <= x <= _LARGEST
+
+
+def lookup(
+    function: str, table: dict, variant: str, feature_map: Any, normalize: Any
+) -> tuple[str, str, bool]:
+    """The key of a map in a table by (variant, map, normalize)."""
     try:
-        return table[feature_map, normalize]
-    except (KeyError, TypeError):
-        pass
-    known = sorted({name for name, _ in table})
+        known = (variant, feature_map, normalize) in table
+    except TypeError:
+        known = False
+    if known:
+        return variant, feature_map, bool(normalize)
+    names = sorted({name for _, name, _ in table})
     if not isinstance(feature_map, str):
         raise TypeError(
-            f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(known)}"
+            f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(names)}"
         )
-    if feature_map not in known:
+    if feature_map not in names:
         raise ValueError(
-            f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(known)}"
+            f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(names)}"
         )
     if not isinstance(normalize, (bool, np.bool_)):
         raise TypeError(f"{function}: normalize is {normalize!r}; expected True or False")
-    return table[feature_map, bool(normalize)]
+    return variant, feature_map, bool(normalize)
 
 
 def out(function: str, x: Any, expected: tuple, *operands: Any, name: str = "out") -> Any:
@@ -345,8 +370,6 @@ def state(
 
     Only where ``scaled`` may there be a log_scale.
     """
-    if _fits(x, lead, core, dtype, normalize):
-        return x
     try:
         if isinstance(x, np.ndarray):
             raise TypeError
@@ -398,16 +421,6 @@ def is_state(x: Any, normalize: Any) -> bool:
         and x[2] is None
         and (x[1] is None) is not bool(normalize)
     )
-
-
-def _fits(x: Any, lead: tuple, core: tuple, dtype: np.dtype, normalize: bool) -> bool:
-    """Whether a state needs no closer look: decoding asks for every token."""
-    if not is_state(x, normalize):
-        return False
-    s, z = x[:2]
-    if type(s) is not np.ndarray or s.dtype != dtype or s.shape != lead + core:
-        return False
-    return z is None or (type(z) is np.ndarray and z.dtype == dtype and z.shape == lead + core[:-1])
 
 
 def _broadcasts_to(shape: tuple, target: tuple) -> bool:

@@ -126,6 +126,27 @@ def set_isa(name: str) -> None:
     _linattn.set_isa(name)
 
 
+class one_isa:
+    """A context in which this thread's calls use one instruction set, whatever others set.
+
+    For what takes several gufuncs: their results have to fit together.
+    """
+
+    def __enter__(self) -> None:
+        _hold_isa()
+
+    def __exit__(self, *exception: object) -> None:
+        _release_isa()
+
+
+def _nothing() -> None:
+    pass
+
+
+_hold_isa = getattr(_linattn, "hold_isa", _nothing)
+_release_isa = getattr(_linattn, "release_isa", _nothing)
+
+
 def config() -> dict[str, Any]:
     """What `show_config` prints, as a dictionary."""
     return {

@@ -1,14 +1,18 @@
-"""Operators with a feature map that is an object: the map outside, the kernel with identity."""
+"""Recurrences with a feature map that is an object: the map outside, the kernel with identity."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _check, _gradients, _running
+from ._config import one_isa
 from .feature_maps import NAMES, Elementwise, FeatureMap, PositiveRandomFeatures, get
+
+if TYPE_CHECKING:
+    from ._operator import Recurrence
+    from ._types import Array
 
 
 def outside(feature_map: Any) -> bool:
@@ -16,12 +20,14 @@ def outside(feature_map: Any) -> bool:
     return not isinstance(feature_map, str) or feature_map == "dpfp"
 
 
-def call(operator: Callable, feature_map: Any, q: Any, k: Any, v: Any, **options: Any) -> Any:
-    """``operator(q, k, v, feature_map=feature_map, **options)``, forward or backward.
+def call(
+    recurrence: Recurrence, method: str, operands: tuple[Any, ...], feature_map: Any, **options: Any
+) -> Any:
+    """``recurrence.method(operands, feature_map=feature_map, **options)``.
 
     phi(q) and phi(k) are arrays of their own here: (n + s) f numbers a head.
     """
-    name = operator.__name__
+    name = recurrence.names[method]
     if not isinstance(feature_map, (str, FeatureMap)):
         raise TypeError(
             f"{name}: feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}, "
@@ -29,47 +35,64 @@ def call(operator: Callable, feature_map: Any, q: Any, k: Any, v: Any, **options
         )
     phi = get(feature_map)
     if isinstance(phi, Elementwise):
-        return operator(q, k, v, feature_map=phi.name, **options)
-    q, k, v, others = _operands(name, q, k, v, options)
-    dtype = _check.result_dtype(q, k, v, *others.values())
+        return getattr(recurrence, method)(operands, feature_map=phi.name, **options)
+    q, k, *others = _operands(recurrence, method, operands)
+    if method == "backward":
+        others.append(_check.operand(name, "grad_out", options.pop("grad_out"), 0))
+    dtype = _check.result_dtype(q, k, *(x for x in others if not _is_weak(x)))
     work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     q, k = np.asarray(q, work), np.asarray(k, work)
     run = _plain
-    if isinstance(phi, PositiveRandomFeatures) and options.get("normalize", False):
-        run = getattr(_running, name)
-    if dtype == work:
-        return run(operator, phi, q, k, v, **{**options, **others})
-    others = {key: np.asarray(x, work) for key, x in others.items()}
-    out = options.pop("out", None)
-    result = run(operator, phi, q, k, np.asarray(v, work), **{**options, **others})
-    return _narrowed(name, result, dtype, out)
+    if isinstance(phi, PositiveRandomFeatures) and options["normalize"]:
+        run = _running.call
+    if dtype != work:
+        others = [x if _is_weak(x) else np.asarray(x, work) for x in others]
+        out = options.pop("out", None)
+    if method == "backward":
+        options["grad_out"] = others.pop()
+    with one_isa():
+        result = run(recurrence, method, phi, (q, k, *others), **options)
+    return result if dtype == work else _narrowed(name, result, dtype, out)
 
 
-def _operands(name: str, q: Any, k: Any, v: Any, options: dict) -> tuple[Any, Any, Any, dict]:
-    """The operands, checked before anything converts them: q, k, v, and the others by name."""
-    if name.endswith("step"):
+def _operands(recurrence: Recurrence, method: str, operands: tuple[Any, ...]) -> list[Any]:
+    """The operands, checked before anything converts them."""
+    name = recurrence.names[method]
+    q, k, v, *extras = operands
+    if method == "step":
         q, k, v, _ = _check.token(name, q, k, v)
     else:
-        q, k, v, _ = _check.qkv(name, q, k, v, same_length=not name.startswith("noncausal"))
-    others = {
-        key: _check.operand(name, key, options[key], 0)
-        for key in ("beta", "grad_out")
-        if key in options and not isinstance(options[key], (int, float))  # numbers are weak
-    }
-    return q, k, v, others
+        q, k, v, _ = _check.qkv(name, q, k, v, same_length=not recurrence.cross)
+    return [q, k, v] + [
+        x if _is_weak(x) else _check.operand(name, extra.name, x, 0)
+        for extra, x in zip(recurrence.extras, extras, strict=True)
+    ]
 
 
-def _plain(operator: Callable, phi: FeatureMap, q: Any, k: Any, v: Any, **options: Any) -> Any:
-    result = operator(phi(q), phi(k), v, feature_map="identity", **options)
-    if not operator.__name__.endswith("_backward"):
+def _is_weak(x: Any) -> bool:
+    """Whether it has no say in what dtype a call has: a Python number, or nothing."""
+    return x is None or isinstance(x, (int, float))
+
+
+def _plain(
+    recurrence: Recurrence,
+    method: str,
+    phi: FeatureMap,
+    operands: tuple[Any, ...],
+    **options: Any,
+) -> Any:
+    q, k, *others = operands
+    inner = getattr(recurrence, method)
+    result = inner((phi(q), phi(k), *others), feature_map="identity", **options)
+    if method != "backward":
         return result
-    da, db, *others = result
+    da, db, *rest = result
     dk = phi.input_gradient(k, db)
     _gradients.clear_padding(dk, options["key_lengths"])
-    return phi.input_gradient(q, da), dk, *others
+    return phi.input_gradient(q, da), dk, *rest
 
 
-def _narrowed(name: str, result: Any, dtype: np.dtype, out: np.ndarray | None) -> Any:
+def _narrowed(name: str, result: Any, dtype: np.dtype[Any], out: Array | None) -> Any:
     """The float32 arrays of a result in 16 bits, the first of them in ``out``; states stay."""
     if not isinstance(result, tuple):
         return _narrowed(name, (result,), dtype, out)[0]

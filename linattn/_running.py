@@ -8,20 +8,36 @@ is the largest exponent of a key so far: a function of the prefix alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import _check, _gradients, _state, attention
-from ._gufuncs import scalars
-from ._linattn import row_ufuncs
+from . import _check, _gradients, _state
+from ._gufuncs import row_ufuncs
 from ._state import State
 from .feature_maps import PositiveRandomFeatures
+
+if TYPE_CHECKING:
+    from ._operator import Recurrence
+    from ._types import Array
 
 BITS = 96  #: a state's scale moves by so many powers of two, see STEP_HIGH in running.h
 BLOCK = 1024  #: tokens mapped at a time
 CORE = (2, 1, 1)  #: axes of s, z and log_scale that are no leading ones
+
+
+def call(
+    recurrence: Recurrence, method: str, phi: PositiveRandomFeatures, operands: tuple[Any, ...],
+    **options: Any,
+) -> Any:  # fmt: skip
+    """``recurrence.method`` with positive random features and a normaliser."""
+    methods = (
+        {"forward": _forward_over_all, "backward": _backward_over_all}
+        if recurrence.cross
+        else {"forward": _forward, "backward": _backward, "step": _step}
+    )
+    return methods[method](recurrence, phi, *operands, **options)
 
 
 class _Segment(NamedTuple):
@@ -39,12 +55,15 @@ class _Call:
     """The operands of one causal call, broadcast over the heads; states are (..., r, f, m)."""
 
     def __init__(
-        self, name: str, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, grad_out: Any,
-        key_lengths: Any, cu_seqlens: Any, options: dict,
+        self, recurrence: Recurrence, method: str, phi: PositiveRandomFeatures,
+        q: Any, k: Any, v: Any, grad_out: Any, key_lengths: Any, cu_seqlens: Any,
+        options: dict[str, Any],
     ) -> None:  # fmt: skip
+        self.recurrence, self.name = recurrence, recurrence.names[method]
+        name = self.name
         q, k, v, shape = _check.qkv(name, q, k, v, same_length=True)
-        scalars(name, (q, k, v), options["scale"], options["eps"], True)
-        self.name, self.dtype = name, _check.result_dtype(q, k, v)
+        _check.numbers(name, (q, k, v), options["scale"], options["eps"], True)
+        self.dtype = _check.result_dtype(q, k, v)
         self.batch, self.n, self.shape = shape[:-2], shape[-2], shape
         self.q, self.k, self.v = (
             np.broadcast_to(np.asarray(x, self.dtype), (*self.batch, *x.shape[-2:]))
@@ -95,10 +114,9 @@ class _Call:
         return start, factor
 
     def segments(
-        self, operator: Callable, r: int, state: State, o: np.ndarray | None, block: int,
-        options: dict,
-    ) -> Iterator:  # fmt: skip
-        """Runs the operator over all segments of sequence r from its state, writing o.
+        self, r: int, state: State, o: Array | None, block: int, options: dict[str, Any]
+    ) -> Iterator[_Segment]:
+        """Runs over all segments of sequence r from its state, writing o.
 
         Yields each, and then leaves the last state in the arrays of the first.
         """
@@ -118,16 +136,16 @@ class _Call:
             into = tuple(x[..., : tokens.stop - first, :] for x in room)
             a, b, top, rows = self._features((), tokens, state.log_scale, into)
             if (rows == tokens.stop - first).all():
-                state, segment = self._run(operator, (), tokens, a, b, state, top, o, options)
+                state, segment = self._run((), tokens, a, b, state, top, o, options)
                 yield segment
                 continue
             state = State(*(np.array(x) for x in state))
             for head in np.ndindex(self.batch):
-                yield from self._head(operator, head, tokens, state, o, options)
+                yield from self._head(head, tokens, state, o, options)
         for x, y in zip(arrays, state, strict=True):
             x[...] = y
 
-    def _head(self, operator, head, tokens, states, o, options) -> Iterator[_Segment]:
+    def _head(self, head, tokens, states, o, options) -> Iterator[_Segment]:
         """The segments of one head; its state is updated in `states`."""
         state, first = State(*(x[head] for x in states)), tokens.start
         while first < tokens.stop:
@@ -135,7 +153,7 @@ class _Call:
             a, b, top, rows = self._features(head, rest, state.log_scale)
             done = slice(first, first + int(rows))
             a, b = a[: int(rows)], b[: int(rows)]
-            state, segment = self._run(operator, head, done, a, b, state, top, o, options)
+            state, segment = self._run(head, done, a, b, state, top, o, options)
             yield segment
             first = done.stop
         for x, y in zip(states, state, strict=True):
@@ -153,7 +171,7 @@ class _Call:
         """How many of the tokens have keys."""
         return np.clip(self.keys[head] - tokens.start, 0, tokens.stop - tokens.start)
 
-    def _run(self, operator, head, tokens, a, b, state, top, o, options) -> tuple:
+    def _run(self, head, tokens, a, b, state, top, o, options) -> tuple:
         """One segment: rescales the state, computes its rows of o, and gives the state behind."""
         factor = _factor(state.log_scale, top)
         start = State(state.s * factor[..., None], state.z * factor)
@@ -161,49 +179,49 @@ class _Call:
         if o is None and tokens.stop in self.packing.end:
             return State(start.s, start.z, top), segment  # a gradient needs no later state
         rows = (*head, ..., tokens, slice(None))
-        _, end = operator(
-            a, b, self.v[rows], feature_map="identity", key_lengths=self.keys_in(head, tokens),
+        _, end = self.recurrence.forward(
+            (a, b, self.v[rows]), feature_map="identity", key_lengths=self.keys_in(head, tokens),
             initial_state=start, return_state=True, out=None if o is None else o[rows], **options,
         )  # fmt: skip
         return State(end.s, end.z, top), segment
 
 
-def causal(
-    operator: Callable, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *,
+def _forward(
+    recurrence: Recurrence, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *,
     key_lengths: Any = None, cu_seqlens: Any = None, initial_state: State | None = None,
-    return_state: bool = False, out: np.ndarray | None = None, **options: Any,
+    return_state: bool = False, out: Array | None = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """`linattn.causal` with positive random features and a normaliser."""
-    call = _Call("causal", phi, q, k, v, None, key_lengths, cu_seqlens, options)
+    """The operator in token order."""
+    call = _Call(recurrence, "forward", phi, q, k, v, None, key_lengths, cu_seqlens, options)
     if out is not None:
-        _check.out("causal", out, call.shape, call.q, call.k, call.v)
+        _check.out(call.name, out, call.shape, call.q, call.k, call.v)
     if initial_state is not None:
         initial_state = call.fields("initial_state", initial_state)
     direct = out is not None and not any(
         np.may_share_memory(out, x) for x in (call.q, call.k, call.v)
     )
     o = out if direct else np.empty(call.shape, call.dtype)
-    state = _forward(call, operator, initial_state, o, options)
+    state = _fill(call, initial_state, o, options)
     if out is not None and not direct:
         out[...] = o
         o = out
     return (o, state) if return_state else o
 
 
-def step(
-    operator: Callable, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *,
+def _step(
+    recurrence: Recurrence, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *,
     state: State, in_place: bool = False, **options: Any,
-) -> tuple[np.ndarray, State]:  # fmt: skip
-    """`linattn.step` with positive random features and a normaliser."""
+) -> tuple[Array, State]:  # fmt: skip
+    """The operator for one token."""
     token = (x[..., None, :] for x in (q, k, v))
-    call = _Call("step", phi, *token, None, None, None, options)
+    call = _Call(recurrence, "step", phi, *token, None, None, None, options)
     fields = call.fields("state", state)
     if in_place:
         if fields.log_scale is None:
-            raise ValueError("step: state.log_scale is None; expected an array to write to")
-        _check.in_place("step", fields, call.batch)
+            raise ValueError(f"{call.name}: state.log_scale is None; expected an array to write to")
+        _check.in_place(call.name, fields, call.batch)
     o = np.empty(call.shape, call.dtype)
-    new = _forward(call, attention.causal, fields, o, options)
+    new = _fill(call, fields, o, options)
     if in_place:
         for x, y in zip(fields, new, strict=True):
             x[...] = y
@@ -211,24 +229,22 @@ def step(
     return o[..., 0, :], new
 
 
-def _forward(
-    call: _Call, operator: Callable, state: State | None, o: np.ndarray, options: dict
-) -> State:
+def _fill(call: _Call, state: State | None, o: Array, options: dict[str, Any]) -> State:
     """Writes o; the state after the last token."""
     states, _ = call.start(state)
     for r in range(len(call.packing.begin)):
-        for _ in call.segments(operator, r, _part(states, r), o, BLOCK, options):
+        for _ in call.segments(r, _part(states, r), o, BLOCK, options):
             pass
     return _state.result(call.packing, *states)
 
 
-def causal_backward(
-    operator: Callable, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *, grad_out: Any,
+def _backward(
+    recurrence: Recurrence, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *, grad_out: Any,
     key_lengths: Any = None, cu_seqlens: Any = None, initial_state: State | None = None,
     grad_state: State | None = None, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.causal_backward` likewise; the scales count as constants, exact for eps = 0."""
-    call = _Call("causal_backward", phi, q, k, v, grad_out, key_lengths, cu_seqlens, options)
+    """Gradients in token order; the scales count as constants, exact for eps = 0."""
+    call = _Call(recurrence, "backward", phi, q, k, v, grad_out, key_lengths, cu_seqlens, options)
     given, last = (
         None if state is None else call.fields(argument, state)
         for argument, state in (("initial_state", initial_state), ("grad_state", grad_state))
@@ -239,9 +255,9 @@ def causal_backward(
     grads = tuple(np.empty(x.shape, call.dtype) for x in (call.q, call.k, call.v))
     for r in range(len(call.packing.begin)):
         start, behind = _part(starts, r), State(ds[..., r, :, :], dz[..., r, :])
-        parts = call.segments(attention.causal, r, start, None, max(call.n, 1), options)
+        parts = call.segments(r, start, None, max(call.n, 1), options)
         for part in reversed(list(parts)):
-            _segment_backward(call, operator, part, behind, grads, options)
+            _segment_backward(call, part, behind, grads, options)
     _gradients.clear_padding(grads[1], call.keys)
     grads = _gradients.sum_all(grads, tuple(map(np.asarray, (q, k, v))))
     if initial_state is None and grad_state is None:
@@ -254,14 +270,14 @@ def causal_backward(
 
 
 def _segment_backward(
-    call: _Call, operator: Callable, part: _Segment, behind: State, grads: tuple, options: dict
+    call: _Call, part: _Segment, behind: State, grads: tuple[Array, ...], options: dict[str, Any]
 ) -> None:
     """Writes dq, dk and dv of a segment; the gradient of the state behind it becomes that of
     the state before."""
     rows = (*part.head, ..., part.tokens, slice(None))
     dq, dk, dv = grads
-    da, db, dv[rows], before = operator(
-        part.a, part.b, call.v[rows], call.grad[rows], feature_map="identity",
+    da, db, dv[rows], before = call.recurrence.backward(
+        (part.a, part.b, call.v[rows]), call.grad[rows], feature_map="identity",
         key_lengths=call.keys_in(part.head, part.tokens), initial_state=part.start,
         grad_state=State(*(x[part.head] for x in behind[:2])), **options,
     )  # fmt: skip
@@ -271,23 +287,23 @@ def _segment_backward(
     dk[rows] = call.phi.exponent_gradient(call.k[rows], db * part.b)
 
 
-def noncausal(
-    operator: Callable, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *,
-    key_lengths: Any = None, **options: Any,
+def _forward_over_all(
+    recurrence: Recurrence, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *,
+    key_lengths: Any, **options: Any,
 ) -> Any:  # fmt: skip
-    """`linattn.noncausal` with positive random features and a normaliser."""
-    a, b = _over_all("noncausal", phi, q, k, v, key_lengths)[:2]
-    return operator(a, b, v, feature_map="identity", key_lengths=key_lengths, **options)
+    """The operator whose queries see all keys."""
+    a, b = _over_all(recurrence.name, phi, q, k, v, key_lengths)[:2]
+    return recurrence.forward((a, b, v), feature_map="identity", key_lengths=key_lengths, **options)
 
 
-def noncausal_backward(
-    operator: Callable, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *, grad_out: Any,
-    key_lengths: Any = None, **options: Any,
+def _backward_over_all(
+    recurrence: Recurrence, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *, grad_out: Any,
+    key_lengths: Any, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.noncausal_backward` likewise; the scales count as constants."""
-    a, b, q, k = _over_all("noncausal_backward", phi, q, k, v, key_lengths)
-    da, db, dv = operator(
-        a, b, v, grad_out, feature_map="identity", key_lengths=key_lengths, **options
+    """Its gradients; the scales count as constants."""
+    a, b, q, k = _over_all(recurrence.names["backward"], phi, q, k, v, key_lengths)
+    da, db, dv = recurrence.backward(
+        (a, b, v), grad_out, feature_map="identity", key_lengths=key_lengths, **options
     )
     da, db = da * a, db * b
     dq = phi._pull(da)

@@ -9,18 +9,26 @@ the number of threads, so that this does not change the result.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._gufuncs import CAUSAL_STATE, STATE
+from ._gufuncs import run
+
+if TYPE_CHECKING:
+    from ._types import Array, Shape
 
 SEGMENTS = 8
 LONG = 2**17  # tokens
 FEW = 2  # heads
 
 
-def worthwhile(shape: tuple, *operands: Any) -> bool:
+def may_cut(q: Any) -> bool:
+    """Whether a call with such queries needs a closer look."""
+    return type(q) is not np.ndarray or q.ndim < 2 or q.shape[-2] >= LONG
+
+
+def worthwhile(shape: Shape, *operands: Any) -> bool:
     """Whether to cut a call with output (..., n, m) into segments."""
     return (
         shape[-2] >= LONG
@@ -30,38 +38,50 @@ def worthwhile(shape: tuple, *operands: Any) -> bool:
     )
 
 
-def causal(key: tuple, q, k, v, numbers: tuple, start: tuple, dtype: np.dtype, shape: tuple, out):
-    """As the ``causal_state`` gufunc of one sequence: ``(o, s[, z])``, states (..., 1, d, m)."""
+def causal(
+    states: np.ufunc,
+    sums: np.ufunc,
+    inputs: tuple[Any, ...],
+    start: tuple[Any, ...],
+    shape: Shape,
+    dtype: np.dtype[Any],
+    out: Array | None,
+) -> tuple[Any, ...]:
+    """As the gufunc ``states`` of one sequence: ``(o, s[, z])``, states (..., 1, d, m).
+
+    ``sums`` gives the state of a sequence that starts from zeros.
+    """
+    q, k, v, *numbers = inputs
     n = shape[-2]
     length = n // SEGMENTS
     whole = length * SEGMENTS
     apart = out is not None and not any(np.may_share_memory(out, x) for x in (q, k, v))
     o = out if apart else np.empty(shape, dtype)
     cut_k, cut_v = _cut(k, length), _cut(v, length)
-    sums = STATE[key](cut_k[..., :-1, :, :], cut_v[..., :-1, :, :])
-    sums = sums if isinstance(sums, tuple) else (sums,)
+    first = run(sums, (cut_k[..., :-1, :, :], cut_v[..., :-1, :, :]))
     starts = tuple(
         _running(x[..., 0, :, :], s, 2) if i == 0 else _running(x[..., 0, :], s, 1)
-        for i, (x, s) in enumerate(zip(start, sums, strict=True))
+        for i, (x, s) in enumerate(zip(start, first, strict=True))
     )
-    end = _run(key, _cut(q, length), cut_k, cut_v, numbers, starts, _cut(o, length))
+    cut = _cut(q, length), cut_k, cut_v, *numbers
+    end = _run(states, cut, starts, _cut(o, length))
     last = tuple(x[..., -1, :, :, :] if i == 0 else x[..., -1, :, :] for i, x in enumerate(end))
     if whole < n:
         q, k, v, tail = (x[..., whole:, :] for x in (q, k, v, o))
         starts = (last[0][..., 0, :, :], *(z[..., 0, :] for z in last[1:]))
-        last = _run(key, q, k, v, numbers, starts, tail)
+        last = _run(states, (q, k, v, *numbers), starts, tail)
     if out is not None and not apart:
         out[...] = o
         o = out
     return (o, *last)
 
 
-def _cut(x: np.ndarray, length: int) -> np.ndarray:
+def _cut(x: Array, length: int) -> Array:
     """A view (..., SEGMENTS, length, columns) of the first tokens of x."""
     return x[..., : length * SEGMENTS, :].reshape(*x.shape[:-2], SEGMENTS, length, x.shape[-1])
 
 
-def _running(start: np.ndarray, sums: np.ndarray, core: int) -> np.ndarray:
+def _running(start: Array, sums: Array, core: int) -> Array:
     """The states before each segment, from those before the first and sums of the others."""
     axis = -core - 1
     lead = np.broadcast_shapes(start.shape[:-core], sums.shape[:axis])
@@ -70,11 +90,11 @@ def _running(start: np.ndarray, sums: np.ndarray, core: int) -> np.ndarray:
     return np.cumsum(np.concatenate((np.expand_dims(start, axis), sums), axis), axis)
 
 
-def _run(key, q, k, v, numbers, starts, o) -> tuple:
-    n = q.shape[-2]
+def _run(
+    states: np.ufunc, inputs: tuple[Any, ...], starts: tuple[Any, ...], o: Array
+) -> tuple[Any, ...]:
+    n = o.shape[-2]
     indices = (np.zeros(1, np.intp), np.full(1, n, np.intp), np.full(1, n, np.intp))
     starts = (starts[0][..., None, :, :], *(z[..., None, :] for z in starts[1:]))
-    _, *end = CAUSAL_STATE[key](
-        q, k, v, *numbers, *indices, *starts, out=(o, *(None for _ in starts))
-    )
+    _, *end = run(states, (*inputs, *indices, *starts), (o, *(None for _ in starts)))
     return tuple(end)

@@ -1,4 +1,4 @@
-"""Causal and non-causal linear attention, and the recurrent step."""
+"""Causal and non-causal linear attention, their gradients, and the recurrent step."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from . import _check, _mapped, _segments, _state
-from ._gufuncs import CAUSAL, CAUSAL_STATE, NONCAUSAL, NONCAUSAL_KEYS, STEP, scalars
-from ._linattn import call_plain
+from ._operator import Recurrence
 from ._state import State
 from .feature_maps import FeatureMap
+
+CAUSAL = Recurrence("causal", step="step", normalizer=True, sums="state")
+NONCAUSAL = Recurrence("noncausal", normalizer=True, cross=True)
 
 
 def causal(
@@ -112,37 +113,110 @@ def causal(
            [1., 1.],
            [1., 1.]], dtype=float32)
     """
-    if _mapped.outside(feature_map):
-        return _mapped.call(
-            causal, feature_map, q, k, v,
-            normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths,
-            cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
-        )  # fmt: skip
-    gufunc = _check.lookup("causal", CAUSAL, feature_map, normalize)
-    q, k, v, shape = _check.qkv("causal", q, k, v, same_length=True)
-    numbers = scalars("causal", (q, k, v), scale, eps, normalize)
-    if out is not None:
-        _check.out("causal", out, shape, q, k, v)
-    single = key_lengths is None and cu_seqlens is None
-    segmented = single and _segments.worthwhile(shape, q, k, v)
-    if single and initial_state is None and not return_state and not segmented:
-        return gufunc(q, k, v, *numbers, out=out)
+    return CAUSAL.forward(
+        (q, k, v), feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
+        key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+        return_state=return_state, out=out,
+    )  # fmt: skip
 
-    batch, (n, m), d = shape[:-2], shape[-2:], q.shape[-1]
-    packing = _state.sequences("causal", n, batch, cu_seqlens, key_lengths)
-    dtype = _check.state_dtype(q, k, v)
-    start = _state.operands(
-        "causal", "initial_state", initial_state, packing, batch, (d, m), dtype, normalize
-    )
-    key = feature_map, normalize
-    if segmented:
-        result = _check.result_dtype(q, k, v)
-        o, *end = _segments.causal(key, q, k, v, numbers, start, result, shape, out)
-    else:
-        o, *end = CAUSAL_STATE[key](
-            q, k, v, *numbers, *packing.indices, *start, out=(out, *(None for _ in start))
-        )
-    return (o, _state.result(packing, *end)) if return_state else o
+
+def causal_backward(
+    q: Any,
+    k: Any,
+    v: Any,
+    grad_out: Any,
+    *,
+    feature_map: str | FeatureMap = "elu",
+    normalize: bool = True,
+    eps: float = 1e-6,
+    scale: float = 1.0,
+    key_lengths: Any = None,
+    cu_seqlens: Any = None,
+    initial_state: State | None = None,
+    grad_state: State | None = None,
+) -> tuple[Any, ...]:
+    """Gradients of `causal`.
+
+    Exact for the equation of `causal`, the denominator and ``eps`` included.  The
+    forward result is not needed.
+
+    Parameters
+    ----------
+    q : array_like, shape (..., n, d)
+        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
+        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
+    k : array_like, shape (..., n, d)
+        Keys.
+    v : array_like, shape (..., n, m)
+        Values.
+    grad_out : array_like, shape (..., n, m)
+        The gradient of a scalar with respect to the output of `causal`; it may be
+        an expanded (zero-stride) view.
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+        The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
+        object of `linattn.feature_maps` is applied in arrays of its own.
+    normalize : bool, default True
+        Divide by the sum of the weights.
+    eps : float, default 1e-6
+        Added once, to the whole denominator; unused where ``normalize`` is False.
+    scale : float, default 1.0
+        Multiplies phi(q), in the denominator as well.
+    key_lengths : array_like of int, broadcasting to the leading axes, optional
+        Keys and values at and past it do not exist; every query is computed, and where
+        there is no key at all the output is 0.
+    cu_seqlens : array_like of int, shape (r + 1,), optional
+        r sequences packed along n, sequence i from ``cu_seqlens[i]`` to
+        ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.
+    initial_state : State, optional
+        The state before the first token, ``s`` (..., d, m) and ``z`` (..., d), or
+        (..., r, d, m) and (..., r, d) with ``cu_seqlens``; zeros by default.
+    grad_state : State, optional
+        The gradient with respect to the final state.
+
+    Returns
+    -------
+    dq, dk, dv : ndarray
+        Gradients, in the shapes of q, k and v; those of a broadcast operand are summed
+        over its repeats.
+    state : State
+        The gradient of the initial state, in its shape; only where ``initial_state`` or
+        ``grad_state`` is given.
+
+    Raises
+    ------
+    TypeError
+        If an operand is complex, masked, or not numbers; if ``eps`` or ``scale`` is not a
+        number, or a state has another dtype.
+    ValueError
+        If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
+        finite, or lengths or a state do not fit.
+    MemoryError
+        If there is no room for the result or the scratch.
+
+    Notes
+    -----
+    About 10 n d m floating-point operations a head.  Memory beyond the arrays: 2 d m
+    numbers a thread and two numbers a token of each head under way.
+
+    On inputs that are very large or far below 0 see the notes of `causal`.
+
+    References
+    ----------
+    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 13-15
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> q = k = v = np.ones((3, 2))
+    >>> dq, dk, dv = linattn.causal_backward(q, k, v, np.ones((3, 2)), eps=0.0)
+    >>> dv.sum(axis=0)
+    array([3., 3.])
+    """
+    return CAUSAL.backward(
+        (q, k, v), grad_out, feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
+        key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+        grad_state=grad_state,
+    )  # fmt: skip
 
 
 def noncausal(
@@ -221,20 +295,94 @@ def noncausal(
     >>> linattn.noncausal(q, k, np.arange(8.0).reshape(4, 2), eps=0.0)
     array([[3., 4.]])
     """
-    if _mapped.outside(feature_map):
-        return _mapped.call(
-            noncausal, feature_map, q, k, v,
-            normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths, out=out,
-        )  # fmt: skip
-    gufunc = _check.lookup("noncausal", NONCAUSAL, feature_map, normalize)
-    q, k, v, shape = _check.qkv("noncausal", q, k, v, same_length=False)
-    numbers = scalars("noncausal", (q, k, v), scale, eps, normalize)
-    if out is not None:
-        _check.out("noncausal", out, shape, q, k, v)
-    if key_lengths is None:
-        return gufunc(q, k, v, *numbers, out=out)
-    keys = _check.key_lengths("noncausal", key_lengths, k.shape[-2], shape[:-2])
-    return NONCAUSAL_KEYS[feature_map, normalize](q, k, v, *numbers, keys, out=out)
+    return NONCAUSAL.forward(
+        (q, k, v), feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
+        key_lengths=key_lengths, out=out,
+    )  # fmt: skip
+
+
+def noncausal_backward(
+    q: Any,
+    k: Any,
+    v: Any,
+    grad_out: Any,
+    *,
+    feature_map: str | FeatureMap = "elu",
+    normalize: bool = True,
+    eps: float = 1e-6,
+    scale: float = 1.0,
+    key_lengths: Any = None,
+) -> tuple[Any, ...]:
+    """Gradients of `noncausal`.
+
+    Exact for the equation of `noncausal`, the denominator and ``eps`` included.  The
+    forward result is not needed.
+
+    Parameters
+    ----------
+    q : array_like, shape (..., n, d)
+        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
+        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
+    k : array_like, shape (..., s, d)
+        Keys.
+    v : array_like, shape (..., s, m)
+        Values.
+    grad_out : array_like, shape (..., n, m)
+        The gradient of a scalar with respect to the output of `noncausal`; it may be
+        an expanded (zero-stride) view.
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+        The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
+        object of `linattn.feature_maps` is applied in arrays of its own.
+    normalize : bool, default True
+        Divide by the sum of the weights.
+    eps : float, default 1e-6
+        Added once, to the whole denominator; unused where ``normalize`` is False.
+    scale : float, default 1.0
+        Multiplies phi(q), in the denominator as well.
+    key_lengths : array_like of int, broadcasting to the leading axes, optional
+        Keys and values at and past it do not exist; every query is computed, and where
+        there is no key at all the output is 0.
+
+    Returns
+    -------
+    dq, dk, dv : ndarray
+        Gradients, in the shapes of q, k and v; those of a broadcast operand are summed
+        over its repeats.
+
+    Raises
+    ------
+    TypeError
+        If an operand is complex, masked, or not numbers; if ``eps`` or ``scale`` is not a
+        number.
+    ValueError
+        If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
+        finite, or lengths do not fit.
+    MemoryError
+        If there is no room for the result or the scratch.
+
+    Notes
+    -----
+    About (6 n + 4 s) d m floating-point operations a head.  Memory beyond the arrays:
+    2 d m numbers a thread.
+
+    On inputs that are very large or far below 0 see the notes of `causal`.
+
+    References
+    ----------
+    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 5-6
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> q = k = v = np.ones((3, 2))
+    >>> dq, dk, dv = linattn.noncausal_backward(q, k, v, np.ones((3, 2)), eps=0.0)
+    >>> dv.sum(axis=0)
+    array([3., 3.])
+    """
+    return NONCAUSAL.backward(
+        (q, k, v), grad_out, feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
+        key_lengths=key_lengths,
+    )  # fmt: skip
 
 
 def step(
@@ -309,29 +457,7 @@ def step(
     >>> o
     array([3., 4.])
     """
-    if _mapped.outside(feature_map):
-        return _mapped.call(
-            step, feature_map, q, k, v, state=state,
-            normalize=normalize, eps=eps, scale=scale, in_place=in_place,
-        )  # fmt: skip
-    gufunc = _check.lookup("step", STEP, feature_map, normalize)
-    if in_place and _check.is_state(state, normalize):
-        s, z, _ = state
-        if normalize:
-            result = call_plain(gufunc, q, k, v, scale, eps, None, s, z)
-        else:
-            result = call_plain(gufunc, q, k, v, scale, None, s)
-        if result is not NotImplemented:
-            return result[0], state
-    q, k, v, batch = _check.token("step", q, k, v)
-    numbers = scalars("step", (q, k, v), scale, eps, normalize)
-    core, dtype = (q.shape[-1], v.shape[-1]), _check.state_dtype(q, k, v)
-    s, z, _ = fields = _check.state("step", "state", state, batch, core, dtype, normalize)
-    if in_place:
-        _check.in_place("step", fields, batch)
-    else:
-        s = np.array(np.broadcast_to(s, (*batch, *core)))
-        z = np.array(np.broadcast_to(z, (*batch, core[0]))) if normalize else None
-        state = State(s, z)
-    o = gufunc(q, k, v, *numbers, out=(None, s, z) if normalize else (None, s))[0]
-    return o, state
+    return CAUSAL.step(
+        (q, k, v), state, feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
+        in_place=in_place,
+    )  # fmt: skip

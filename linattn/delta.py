@@ -6,18 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from . import _check, _gradients, _mapped, _state
-from ._gufuncs import (
-    DELTA,
-    DELTA_BACKWARD,
-    DELTA_STATE,
-    DELTA_STATE_BACKWARD,
-    DELTA_STEP,
-    scalars,
-)
-from ._linattn import call_plain
+from ._operator import Extra, Recurrence
 from ._state import State
 from .feature_maps import FeatureMap
+
+DELTA = Recurrence("delta", extras=(Extra("beta", "n", "m", "_channels"),))
 
 
 def delta(
@@ -113,31 +106,10 @@ def delta(
     array([[5.],
            [7.]])
     """
-    if _mapped.outside(feature_map):
-        return _mapped.call(
-            delta, feature_map, q, k, v, beta=beta,
-            scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-            initial_state=initial_state, return_state=return_state, out=out,
-        )  # fmt: skip
-    q, k, v, shape = _check.qkv("delta", q, k, v, same_length=True)
-    beta, per_channel, shape = _check.strength("delta", beta, (q, k, v), shape, 2)
-    gufunc = _check.lookup("delta", DELTA, feature_map, per_channel)
-    numbers = scalars("delta", (q, k, v, beta), scale, 0.0, False)
-    if out is not None:
-        _check.out("delta", out, shape, q, k, v, beta)
-    if key_lengths is None and cu_seqlens is None and initial_state is None and not return_state:
-        return gufunc(q, k, v, beta, *numbers, out=out)
-
-    batch, (n, m), d = shape[:-2], shape[-2:], q.shape[-1]
-    packing = _state.sequences("delta", n, batch, cu_seqlens, key_lengths)
-    dtype = _check.state_dtype(q, k, v, beta)
-    start = _state.operands(
-        "delta", "initial_state", initial_state, packing, batch, (d, m), dtype, False
-    )
-    o, s = DELTA_STATE[feature_map, per_channel](
-        q, k, v, beta, *numbers, *packing.indices, *start, out=(out, None)
-    )
-    return (o, _state.result(packing, s)) if return_state else o
+    return DELTA.forward(
+        (q, k, v, beta), feature_map=feature_map, scale=scale, key_lengths=key_lengths,
+        cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
+    )  # fmt: skip
 
 
 def delta_backward(
@@ -236,40 +208,10 @@ def delta_backward(
     >>> dbeta
     array([0., 2.])
     """
-    if _mapped.outside(feature_map):
-        return _mapped.call(
-            delta_backward, feature_map, q, k, v, beta=beta, grad_out=grad_out,
-            scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-            initial_state=initial_state, grad_state=grad_state,
-        )  # fmt: skip
-    name, given = "delta_backward", np.shape(beta)
-    q, k, v, shape = _check.qkv(name, q, k, v, same_length=True)
-    beta, per_channel, shape = _check.strength(name, beta, (q, k, v), shape, 2)
-    grad_out = _check.cotangent(name, grad_out, shape)
-    gufunc = _check.lookup(name, DELTA_BACKWARD, feature_map, per_channel)
-    operands = q, k, v, beta
-    numbers = scalars(name, (*operands, grad_out), scale, 0.0, False)
-    with_state = initial_state is not None or grad_state is not None
-    if key_lengths is None and cu_seqlens is None and not with_state:
-        *grads, dbeta = _gradients.sum_all(gufunc(*operands, grad_out, *numbers), operands)
-        return *grads, dbeta.reshape(given)
-
-    batch, (n, m), d = shape[:-2], shape[-2:], q.shape[-1]
-    packing = _state.sequences(name, n, batch, cu_seqlens, key_lengths)
-    dtype = _check.state_dtype(*operands, grad_out)
-    start, last = (
-        _state.operands(name, field, state, packing, batch, (d, m), dtype, False)
-        for field, state in (("initial_state", initial_state), ("grad_state", grad_state))
-    )
-    *grads, ds = DELTA_STATE_BACKWARD[feature_map, per_channel](
-        *operands, grad_out, *numbers, *packing.indices, *start, *last
-    )
-    *grads, dbeta = _gradients.sum_all(tuple(grads), operands)
-    if not with_state:
-        return *grads, dbeta.reshape(given)
-    if initial_state is not None:
-        (ds,) = _gradients.sum_all((ds,), start)
-    return *grads, dbeta.reshape(given), _state.result(packing, ds)
+    return DELTA.backward(
+        (q, k, v, beta), grad_out, feature_map=feature_map, scale=scale, key_lengths=key_lengths,
+        cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
+    )  # fmt: skip
 
 
 def delta_step(
@@ -342,27 +284,6 @@ def delta_step(
     >>> o
     array([2.])
     """
-    if _mapped.outside(feature_map):
-        return _mapped.call(
-            delta_step, feature_map, q, k, v, beta=beta, state=state, scale=scale, in_place=in_place
-        )
-    name = "delta_step"
-    if in_place and type(beta) is np.ndarray and _check.is_state(state, False):
-        gufunc = _check.lookup(name, DELTA_STEP, feature_map, beta.ndim >= np.ndim(q))
-        result = call_plain(gufunc, q, k, v, beta, scale, None, state[0])
-        if result is not NotImplemented:
-            return result[0], state
-    q, k, v, batch = _check.token(name, q, k, v)
-    m = v.shape[-1]
-    beta, per_channel, shape = _check.strength(name, beta, (q, k, v), (*batch, m), 1)
-    gufunc = _check.lookup(name, DELTA_STEP, feature_map, per_channel)
-    numbers = scalars(name, (q, k, v, beta), scale, 0.0, False)
-    batch, core = shape[:-1], (q.shape[-1], m)
-    dtype = _check.state_dtype(q, k, v, beta)
-    s, *_ = fields = _check.state(name, "state", state, batch, core, dtype, False)
-    if in_place:
-        _check.in_place(name, fields, batch)
-    else:
-        s = np.array(np.broadcast_to(s, (*batch, *core)))
-        state = State(s)
-    return gufunc(q, k, v, beta, *numbers, out=(None, s))[0], state
+    return DELTA.step(
+        (q, k, v, beta), state, feature_map=feature_map, scale=scale, in_place=in_place
+    )

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from . import _check, _gradients
-from ._linattn import row_ufuncs
+from ._config import one_isa
+from ._gufuncs import row_ufuncs, run
 from ._products import product, transposed_product
 
 
@@ -71,8 +72,9 @@ def linformer(
     q, k, v, E, F, scale, shape, dtype = _operands("linformer", q, k, v, E, F, scale)
     if out is not None:
         _check.out("linformer", out, shape, np.empty(0, dtype))
-    keys, values = transposed_product(E, k), transposed_product(F, v)
-    o = row_ufuncs["softmax"](q, keys, values, scale, 0.0, out=out)
+    with one_isa():
+        keys, values = transposed_product(E, k), transposed_product(F, v)
+        (o,) = run(row_ufuncs["softmax"], (q, keys, values, scale, 0.0), (out,))
     return o.astype(dtype, copy=False)
 
 
@@ -130,8 +132,10 @@ def linformer_backward(
     name = "linformer_backward"
     q, k, v, E, F, scale, shape, dtype = _operands(name, q, k, v, E, F, scale)
     grad_out = _check.cotangent(name, grad_out, shape)
-    keys, values = transposed_product(E, k), transposed_product(F, v)
-    dq, dkeys, dvalues = row_ufuncs["softmax_backward"](q, keys, values, grad_out, scale, 0.0)
+    with one_isa():
+        keys, values = transposed_product(E, k), transposed_product(F, v)
+        inputs = q, keys, values, grad_out, scale, 0.0
+        dq, dkeys, dvalues = run(row_ufuncs["softmax_backward"], inputs)
     dkeys, dvalues = _gradients.sum_all((dkeys, dvalues), (keys, values))
     pairs = (E, dkeys), (F, dvalues), (k, dkeys.mT), (v, dvalues.mT)
     grads = dq, *(product(x, y) for x, y in pairs)

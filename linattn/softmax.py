@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _check, _gradients
-from ._linattn import row_ufuncs
+from ._gufuncs import row_ufuncs, run
 
 
 def softmax_attention(
@@ -82,7 +82,7 @@ def softmax_attention(
     q, k, v, shape, numbers = _operands("softmax_attention", q, k, v, causal, scale)
     if out is not None:
         _check.out("softmax_attention", out, shape, q, k, v)
-    o = row_ufuncs["softmax"](q, k, v, *numbers, out=out)
+    (o,) = run(row_ufuncs["softmax"], (q, k, v, *numbers), (out,))
     return o.astype(_check.result_dtype(q, k, v), copy=False)
 
 
@@ -144,7 +144,7 @@ def softmax_attention_backward(
     q, k, v, shape, numbers = _operands(name, q, k, v, causal, scale)
     grad_out = _check.cotangent(name, grad_out, shape)
     dtype = _check.result_dtype(q, k, v)
-    grads = row_ufuncs["softmax_backward"](q, k, v, grad_out, *numbers)
+    grads = run(row_ufuncs["softmax_backward"], (q, k, v, grad_out, *numbers))
     return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v)))
 
 

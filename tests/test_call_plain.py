@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from linattn._linattn import call_plain
+from linattn._linattn import call_plain, ufuncs
 
 import linattn
 from linattn import State
-from linattn._gufuncs import DELTA_STEP, STEP
 
-STEP_ELU, STEP_SUM = STEP["elu", True], STEP["elu", False]
+STEP_ELU, STEP_SUM = ufuncs["_step_elu"], ufuncs["_step_elu_sum"]
 
 
 def token(*lead, d=5, m=3, dtype="f4"):
@@ -37,7 +36,7 @@ def test_is_the_gufunc_with_strengths(per_channel):
     q, k, v, s, _ = token(4)
     beta = np.full(v.shape if per_channel else (4,), 0.25, "f4")
     one, other = s.copy(), s.copy()
-    gufunc = DELTA_STEP["relu", per_channel]
+    gufunc = ufuncs["_delta_channels_step_relu" if per_channel else "_delta_step_relu"]
     o, _ = call_plain(gufunc, q, k, v, beta, 2.0, None, one)
     np.testing.assert_array_equal(o, gufunc(q, k, v, beta, 2.0, out=(None, other))[0])
     np.testing.assert_array_equal(one, other)

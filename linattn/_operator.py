@@ -1,0 +1,410 @@
+"""One place that builds forward, backward and step of a recurrence.
+
+A recurrence is a row of data, a `Recurrence`: its name, its operands besides q, k and v, and
+whether it has a normaliser.  A public function is a docstring and one call of `forward`,
+`backward` or `step`.  They check the operands, choose the gufunc, read states and packed
+sequences, apply maps that are objects, and sum gradients over broadcast axes.
+
+To add a recurrence "decay" with one gate a token, or one a key channel:
+
+1. Its kernels are rows of operators.def: ``decay``, ``decay_backward`` and ``decay_step``, with
+   the operands in the order ``q k v g [grad_out] scale [eps]``; begin, end, keys and the states
+   follow by themselves.  The gradients come in the order of the operands.
+2. In a module of its own, ``DECAY = Recurrence("decay", extras=(Extra("g", "n", "d",
+   "_channels"),))``.  A gufunc's name is made of the parts ``decay``, the suffixes of the extras
+   in their order, ``_state``, ``_backward`` and the map: ``decay_channels_state_backward_elu``.
+3. ``decay(q, k, v, g, *, ...)`` returns ``DECAY.forward((q, k, v, g), ...)``, its backward
+   ``DECAY.backward((q, k, v, g), grad_out, ...)``, its step ``DECAY.step((q, k, v, g), state,
+   ...)``.  An operand that may be left out is None in the tuple, and gets no gradient there.
+
+What plain arrays need is done first, in few steps: such a call takes 2 us.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+
+import numpy as np
+
+from . import _check, _gradients, _mapped, _segments, _state
+from ._config import one_isa
+from ._gufuncs import run, ufuncs
+from ._linattn import call_plain
+from ._state import State
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from ._types import Array, ArrayLike, Map, Shape, StateLike
+
+    Operands: TypeAlias = tuple[Any, ...]
+    Table: TypeAlias = dict[tuple[str, str, bool], np.ufunc]
+
+MAPS = ("identity", "relu", "elu", "softplus", "exp")  #: those that kernels apply themselves
+
+
+class Extra(NamedTuple):
+    """An operand besides q, k and v.
+
+    Its dimensions are letters: n tokens, d the width of q and k, m that of v.  A step knows no n.
+    """
+
+    name: str
+    dims: str  #: "n" a number a token, "nd" a row a token, "d" a row for all tokens
+    channels: str = ""  #: one more dimension that it may have, told by the number of its axes
+    suffix: str = ""  #: what a gufunc is called in addition where it has that, or is not left out
+    optional: bool = False
+
+
+class _Call(NamedTuple):
+    """The operands of one call, checked."""
+
+    arrays: tuple[Any, ...]  #: as gufuncs take them, without those left out
+    given: tuple[Shape, ...]  #: their shapes as they came
+    variant: str  #: the suffixes of the gufunc's name
+    batch: Shape
+    shape: Shape  #: of the output
+
+    @property
+    def core(self) -> tuple[int, int]:
+        """The shape of a state, (d, m)."""
+        return self.arrays[0].shape[-1], self.shape[-1]
+
+
+class Recurrence:
+    """Forward, backward and step of a recurrence, from its description.
+
+    Parameters
+    ----------
+    name : str
+        Of the public function and of the kernel.
+    step : str, optional
+        Of the function for one token; ``name_step`` by default.
+    extras : tuple of Extra
+        Operands besides q, k and v, in their order.
+    normalizer : bool
+        Whether outputs may be divided by the sum of the weights: gufuncs without that end with
+        ``_sum``, and states have a ``z``.
+    cross : bool
+        Whether every query sees every key: there are s keys, no state, and no step.
+    sums : str, optional
+        The operator that sums the state of a whole sequence, where the state is a sum: a long
+        sequence is then cut into segments.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        step: str = "",
+        extras: tuple[Extra, ...] = (),
+        normalizer: bool = False,
+        cross: bool = False,
+        sums: str = "",
+    ) -> None:
+        self.name, self.extras, self.cross = name, extras, cross
+        self.normalizer = normalizer
+        self.names = {
+            "forward": name, "backward": f"{name}_backward", "step": step or f"{name}_step",
+        }  # fmt: skip
+        form = "_keys" if cross else "_state"
+        self._whole = self._gufuncs(name + "{}")
+        self._parts = self._gufuncs(name + "{}" + form)
+        self._whole_backward = self._gufuncs(name + "{}_backward")
+        self._parts_backward = self._gufuncs(name + "{}" + form + "_backward")
+        self._sums = self._gufuncs(sums + "{}") if sums else {}
+        if not cross:
+            stem, end, _ = self.names["step"].partition("_step")
+            self._step = self._gufuncs(f"_{stem}{{}}{end}")
+
+    def _gufuncs(self, form: str) -> Table:
+        """By variant, which has its place in the name, map, and normaliser."""
+        variants = [""]
+        for extra in self.extras:
+            if extra.suffix:
+                variants += [variant + extra.suffix for variant in variants]
+        choices = ((True, ""), (False, "_sum")) if self.normalizer else ((False, ""),)
+        return {
+            (variant, feature_map, normalize): ufuncs[f"{form.format(variant)}_{feature_map}{end}"]
+            for variant in variants
+            for feature_map in MAPS
+            for normalize, end in choices
+        }
+
+    # --- calls ---------------------------------------------------------------
+
+    @overload
+    def forward(
+        self, operands: Operands, *, return_state: Literal[False] = ..., **options: Any
+    ) -> Array: ...
+    @overload
+    def forward(
+        self, operands: Operands, *, return_state: bool, **options: Any
+    ) -> Array | tuple[Array, State]: ...
+    def forward(
+        self,
+        operands: Operands,
+        *,
+        feature_map: Map,
+        scale: float,
+        normalize: bool | np.bool_ = False,
+        eps: float = 0.0,
+        key_lengths: ArrayLike | None = None,
+        cu_seqlens: ArrayLike | None = None,
+        initial_state: StateLike | None = None,
+        return_state: bool = False,
+        out: Array | None = None,
+    ) -> Any:
+        """The output, and the state after the last token where it is asked for."""
+        whole = key_lengths is None and cu_seqlens is None
+        alone = whole and initial_state is None and not return_state
+        if alone and out is None and not (self._sums and _segments.may_cut(operands[0])):
+            o = self._plain(self._whole, operands, (), feature_map, scale, normalize, eps)
+            if o is not NotImplemented:
+                return o
+        if _mapped.outside(feature_map):
+            return _mapped.call(
+                self, "forward", operands, feature_map,
+                normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths,
+                cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state,
+                out=out,
+            )  # fmt: skip
+        call = self._read(self.name, operands)
+        key = _check.lookup(self.name, self._whole, call.variant, feature_map, normalize)
+        inputs = *call.arrays, *_check.numbers(self.name, call.arrays, scale, eps, key[-1])
+        if out is not None:
+            _check.out(self.name, out, call.shape, *call.arrays)
+        cut = bool(self._sums) and whole and _segments.worthwhile(call.shape, *call.arrays)
+        if alone and not cut:
+            return run(self._whole[key], inputs, (out,))[0]
+
+        packing, indices = self._sequences(self.name, call, cu_seqlens, key_lengths)
+        start = self._state(self.name, "initial_state", initial_state, packing, call, key[-1])
+        if cut:
+            dtype = _check.result_dtype(*call.arrays)
+            with one_isa():
+                o, *end = _segments.causal(
+                    self._parts[key], self._sums[key], inputs, start, call.shape, dtype, out
+                )
+        else:
+            inputs = *inputs, *indices, *start
+            o, *end = run(self._parts[key], inputs, (out, *(None for _ in start)))
+        return (o, _state.result(packing, *end)) if return_state else o
+
+    def backward(
+        self,
+        operands: Operands,
+        grad_out: ArrayLike,
+        *,
+        feature_map: Map,
+        scale: float,
+        normalize: bool | np.bool_ = False,
+        eps: float = 0.0,
+        key_lengths: ArrayLike | None = None,
+        cu_seqlens: ArrayLike | None = None,
+        initial_state: StateLike | None = None,
+        grad_state: StateLike | None = None,
+    ) -> tuple[Any, ...]:
+        """A gradient of each operand, and that of the initial state where there is a state."""
+        with_state = initial_state is not None or grad_state is not None
+        alone = key_lengths is None and cu_seqlens is None and not with_state
+        if alone and _same_rows(operands[0], grad_out):
+            grads = self._plain(
+                self._whole_backward, operands, (grad_out,), feature_map, scale, normalize, eps
+            )
+            if grads is not NotImplemented:
+                return _gradients.sum_all(grads, _present(operands))
+        if _mapped.outside(feature_map):
+            return _mapped.call(
+                self, "backward", operands, feature_map, grad_out=grad_out,
+                normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths,
+                cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
+            )  # fmt: skip
+        function = self.names["backward"]
+        call = self._read(function, operands)
+        key = _check.lookup(function, self._whole, call.variant, feature_map, normalize)
+        grad_out = _check.cotangent(function, grad_out, call.shape)
+        inputs = *call.arrays, grad_out
+        inputs = *inputs, *_check.numbers(function, inputs, scale, eps, key[-1])
+        if alone:
+            return _summed(run(self._whole_backward[key], inputs), call)
+
+        packing, indices = self._sequences(function, call, cu_seqlens, key_lengths)
+        start, last = (
+            self._state(function, field, state, packing, call, key[-1], grad_out)
+            for field, state in (("initial_state", initial_state), ("grad_state", grad_state))
+        )
+        grads = run(self._parts_backward[key], (*inputs, *indices, *start, *last))
+        count = len(call.arrays)
+        first, rest = _summed(grads[:count], call), grads[count:]
+        if not with_state:
+            return first
+        if initial_state is not None:
+            rest = _gradients.sum_all(rest, start)
+        return *first, _state.result(packing, *rest)
+
+    def step(
+        self,
+        operands: Operands,
+        state: StateLike,
+        *,
+        feature_map: Map,
+        scale: float,
+        normalize: bool | np.bool_ = False,
+        eps: float = 0.0,
+        in_place: bool = False,
+    ) -> tuple[Array, State]:
+        """The output of one token, and the state after it."""
+        if _check.is_state(state, normalize):
+            after = state if in_place else _copy(state)
+            outputs = (None, *after[:2]) if normalize else (None, after[0])
+            result = self._plain(
+                self._step, operands, (), feature_map, scale, normalize, eps, outputs
+            )
+            if result is not NotImplemented:
+                return result[0], after
+        if _mapped.outside(feature_map):
+            return _mapped.call(
+                self, "step", operands, feature_map,
+                state=state, normalize=normalize, eps=eps, scale=scale, in_place=in_place,
+            )  # fmt: skip
+        function = self.names["step"]
+        call = self._read(function, operands, tokens=False)
+        key = _check.lookup(function, self._step, call.variant, feature_map, normalize)
+        inputs = *call.arrays, *_check.numbers(function, call.arrays, scale, eps, key[-1])
+        dtype = _check.state_dtype(*call.arrays)
+        fields = _check.state(function, "state", state, call.batch, call.core, dtype, key[-1])
+        if in_place:
+            _check.in_place(function, fields, call.batch)
+        else:
+            state = State(*(
+                None if x is None else np.array(np.broadcast_to(x, (*call.batch, *core)))
+                for x, core in zip(fields[:2], (call.core, call.core[:1]), strict=True)
+            ))  # fmt: skip
+            fields = state
+        outputs = (None, *_present(fields))
+        return run(self._step[key], inputs, outputs)[0], state
+
+    # --- their parts ---------------------------------------------------------
+
+    def _plain(
+        self,
+        table: Table,
+        operands: Operands,
+        more: tuple[Any, ...],
+        feature_map: Any,
+        scale: Any,
+        normalize: Any,
+        eps: Any,
+        outputs: tuple[Any, ...] = (),
+    ) -> Any:
+        """What a gufunc gives for plain arrays, which it checks itself; else NotImplemented."""
+        variant: str | None = ""
+        if self.extras:
+            variant = self._variant(operands)
+            operands = _present(operands)
+        if variant is None or type(feature_map) is not str:
+            return NotImplemented
+        if normalize is True:
+            numbers = scale, eps
+        elif normalize is False and _check.is_plain_number(eps):
+            numbers = (scale,)
+        else:
+            return NotImplemented
+        gufunc = table.get((variant, feature_map, normalize))
+        if gufunc is None:
+            return NotImplemented
+        outputs = outputs or (None,) * gufunc.nout
+        return call_plain(gufunc, *operands, *more, *numbers, *outputs)
+
+    def _variant(self, operands: Operands) -> str | None:
+        """The variant for plain arrays; None where they want a closer look."""
+        for x in operands:
+            if type(x) is not np.ndarray and x is not None:
+                return None
+        axes = max(x.ndim for x in operands[:3])
+        variant = ""
+        for extra, x in zip(self.extras, operands[3:], strict=True):
+            if x is None:
+                if not extra.optional:
+                    return None
+            elif extra.optional:
+                variant += extra.suffix
+            elif extra.channels and x.ndim >= axes:
+                if x.shape[-1] == 1:
+                    return None
+                variant += extra.suffix
+        return variant
+
+    def _read(self, function: str, operands: Operands, *, tokens: bool = True) -> _Call:
+        """The operands, checked: of all tokens, or of one."""
+        if tokens:
+            *arrays, shape = _check.qkv(function, *operands[:3], same_length=not self.cross)
+        else:
+            *arrays, shape = _check.token(function, *operands[:3])
+        core = 2 if tokens else 1
+        batch, variant = shape[:-core], ""
+        given = [x.shape for x in arrays]
+        for extra, x in zip(self.extras, operands[3:], strict=True):
+            if x is None and extra.optional:
+                continue
+            array, wide, batch = _check.extra(function, extra, x, arrays[:3], batch, tokens)
+            arrays.append(array)
+            given.append(np.shape(x))
+            if wide or extra.optional:
+                variant += extra.suffix
+        return _Call(tuple(arrays), tuple(given), variant, batch, (*batch, *shape[-core:]))
+
+    def _sequences(
+        self, function: str, call: _Call, cu_seqlens: Any, key_lengths: Any
+    ) -> tuple[_state.Sequences | None, tuple[Any, ...]]:
+        """Where sequences begin and end, and the gufunc's operands that tell it so."""
+        if self.cross:
+            keys = call.arrays[1].shape[-2]
+            return None, (_check.key_lengths(function, key_lengths, keys, call.batch),)
+        n = call.shape[-2]
+        packing = _state.sequences(function, n, call.batch, cu_seqlens, key_lengths)
+        return packing, packing.indices
+
+    def _state(
+        self,
+        function: str,
+        name: str,
+        state: Any,
+        packing: _state.Sequences | None,
+        call: _Call,
+        normalize: bool,
+        *more: Any,
+    ) -> tuple[Any, ...]:
+        """The arrays of a state of that name; none where there is no state."""
+        if packing is None:
+            return ()
+        dtype = _check.state_dtype(*call.arrays, *more)
+        return _state.operands(
+            function, name, state, packing, call.batch, call.core, dtype, normalize
+        )
+
+
+def _present(operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Those that are not None."""
+    return tuple(x for x in operands if x is not None)
+
+
+def _same_rows(q: Any, grad_out: Any) -> bool:
+    """Whether a gradient of the output surely has no leading axes of its own."""
+    return (
+        type(q) is type(grad_out) is np.ndarray
+        and q.ndim > 1
+        and q.shape[:-1] == grad_out.shape[:-1]
+    )
+
+
+def _summed(grads: tuple[Any, ...], call: _Call) -> tuple[Any, ...]:
+    """Each gradient in the shape that its operand came in."""
+    sums = _gradients.sum_all(grads, call.arrays)
+    return tuple(x.reshape(shape) for x, shape in zip(sums, call.given, strict=True))
+
+
+def _copy(state: Any) -> State:
+    """A state of its own, where it holds plain arrays."""
+    return State(*(np.array(x) if type(x) is np.ndarray else x for x in state))
