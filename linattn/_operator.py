@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
+from numpy import ndarray
 
 from . import _check, _gradients, _mapped, _segments, _state
 from ._config import one_isa
@@ -104,6 +105,7 @@ class Recurrence:
     ) -> None:
         self.name, self.extras, self.cross = name, extras, cross
         self.normalizer = normalizer
+        self._optional = any(extra.optional for extra in extras)
         self.names = {
             "forward": name, "backward": f"{name}_backward", "step": step or f"{name}_step",
         }  # fmt: skip
@@ -255,9 +257,9 @@ class Recurrence:
         in_place: bool = False,
     ) -> tuple[Array, State]:
         """The output of one token, and the state after it."""
-        if _check.is_state(state, normalize):
-            after = state if in_place else _copy(state)
-            outputs = (None, *after[:2]) if normalize else (None, after[0])
+        if type(state) is State and state[2] is None and (state[1] is None) is not normalize:
+            s, z, _ = after = state if in_place else _copy(state)
+            outputs = (None, s, z) if normalize else (None, s)
             result = self._plain(
                 self._step, operands, (), feature_map, scale, normalize, eps, outputs
             )
@@ -301,39 +303,36 @@ class Recurrence:
         """What a gufunc gives for plain arrays, which it checks itself; else NotImplemented."""
         variant: str | None = ""
         if self.extras:
-            variant = self._variant(operands)
-            operands = _present(operands)
-        if variant is None or type(feature_map) is not str:
-            return NotImplemented
-        if normalize is True:
-            numbers = scale, eps
-        elif normalize is False and _check.is_plain_number(eps):
-            numbers = (scale,)
-        else:
+            variant = self._variant(*operands)
+            if self._optional:
+                operands = _present(operands)
+        if variant is None or type(feature_map) is not str or type(normalize) is not bool:
             return NotImplemented
         gufunc = table.get((variant, feature_map, normalize))
         if gufunc is None:
             return NotImplemented
         outputs = outputs or (None,) * gufunc.nout
-        return call_plain(gufunc, *operands, *more, *numbers, *outputs)
+        if normalize:
+            return call_plain(gufunc, *operands, *more, scale, eps, *outputs)
+        if not _check.is_plain_number(eps):
+            return NotImplemented
+        return call_plain(gufunc, *operands, *more, scale, *outputs)
 
-    def _variant(self, operands: Operands) -> str | None:
-        """The variant for plain arrays; None where they want a closer look."""
-        for x in operands:
-            if type(x) is not np.ndarray and x is not None:
-                return None
-        axes = max(x.ndim for x in operands[:3])
+    def _variant(self, q: Any, k: Any, v: Any, *extras: Any) -> str | None:
+        """The variant for plain arrays of as many axes each; else None: for a closer look."""
+        if not type(q) is type(k) is type(v) is ndarray or not q.ndim == k.ndim == v.ndim:
+            return None
         variant = ""
-        for extra, x in zip(self.extras, operands[3:], strict=True):
-            if x is None:
-                if not extra.optional:
+        for (_, _, channels, suffix, optional), x in zip(self.extras, extras, strict=True):
+            if type(x) is not ndarray:
+                if x is not None or not optional:
                     return None
-            elif extra.optional:
-                variant += extra.suffix
-            elif extra.channels and x.ndim >= axes:
+            elif optional:
+                variant += suffix
+            elif channels and x.ndim >= q.ndim:
                 if x.shape[-1] == 1:
                     return None
-                variant += extra.suffix
+                variant += suffix
         return variant
 
     def _read(self, function: str, operands: Operands, *, tokens: bool = True) -> _Call:
