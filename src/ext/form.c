@@ -114,6 +114,9 @@ read_slots(struct la_form *form, const char *text, int *count)
         if (belongs(form, id)) {
             struct la_slot *slot = &form->slots[form->nin + form->nout];
             slot->id = (enum la_operand)id;
+            if (id == LA_AT_dbonus && form->variant & LA_STATES) {
+                slot->dims[slot->rank++] = 'r'; /* a sum over each sequence's tokens */
+            }
             read_dims(slot, text + length + 1, form->variant);
             ++*count;
         }

@@ -100,7 +100,7 @@ sum_gates(struct block g, ptrdiff_t col, ptrdiff_t rows)
 
 /* The decays of the tokens t, or of the first of them; of how many. */
 static ptrdiff_t
-load_decay(const struct la_head *h, const struct decay *x, struct span t)
+chunk_decay(const struct la_head *h, const struct decay *x, struct span t)
 {
     const ptrdiff_t cols = round_up(h->gate_channels ? h->d : 1, VL);
     ptrdiff_t rows = t.rows;

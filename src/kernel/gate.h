@@ -46,6 +46,7 @@ struct gate {
                               on to row i, from after row j on to the last */
     struct block within;   /* and of the sums g1, g1 + g2, g2 */
     struct block whole;    /* all of the MR rows; a row for each of them */
+    T *before;             /* all up to them; (d) */
 };
 
 static struct gate
@@ -66,6 +67,7 @@ take_gate(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
         r.from = take_block(arena, rows, h->d);
         r.within = take_block(arena, rows, h->d);
         r.whole = take_block(arena, rows / MR, h->d);
+        r.before = take_row(arena, h->d);
     }
     else {
         r.pairs = take_block(arena, rows + 1, rows);
@@ -298,30 +300,44 @@ struct reader {
     struct block a, x;
 };
 
+/* before = exp of all gates up to the MR rows from i on, with those of that block. */
+static void
+pass_block(const struct gate *gate, ptrdiff_t i, ptrdiff_t cols)
+{
+    const T *whole = gate->whole.x + i / MR * gate->whole.ld;
+    for (ptrdiff_t l = 0; l < cols; l += VL) {
+        const vec e = vload(&whole[l]);
+        vstore(&gate->before[l], i > 0 ? e * vload(&gate->before[l]) : e);
+    }
+}
+
+/* b_j <- exp(gates after j) b_j over the MR rows from i on: those of the block, from
+ * their own row on, and all earlier ones. */
+static void
+decay_keys(const struct gate *gate, struct block b, ptrdiff_t i, ptrdiff_t cols)
+{
+    decay_rows(b, 0, i, gate->whole.x + i / MR * gate->whole.ld, cols);
+    multiply_rows(b, gate->from, i, cols);
+}
+
 /* gated_triangles, with one number a channel. */
 static void
 channel_triangles(const struct gate *gate, const struct reader *reader, int readers,
                   struct block b, ptrdiff_t rows, ptrdiff_t d, struct la_fetch *ahead)
 {
     const ptrdiff_t cols = round_up(d, VL);
-    T *before = gate->total; /* exp of all gates before these rows */
     for (ptrdiff_t i = 0; i < rows; i += MR) {
-        const T *whole = gate->whole.x + i / MR * gate->whole.ld;
         for (int r = 0; r < readers; r++) {
             const struct block a = reader[r].a, x = reader[r].x;
             diagonal_scores(gate, x, a, b, i, cols);
             multiply_rows(a, gate->to, i, cols);
             earlier_scores(x, a, b, i, d, ahead);
             if (i > 0) {
-                decay_rows(a, i, i + MR, before, cols);
+                decay_rows(a, i, i + MR, gate->before, cols);
             }
         }
-        decay_rows(b, 0, i, whole, cols);
-        multiply_rows(b, gate->from, i, cols);
-        for (ptrdiff_t l = 0; l < cols; l += VL) {
-            const vec e = vload(&whole[l]);
-            vstore(&before[l], i > 0 ? e * vload(&before[l]) : e);
-        }
+        decay_keys(gate, b, i, cols);
+        pass_block(gate, i, cols);
     }
 }
 
@@ -375,6 +391,31 @@ gated_triangles(const struct gate *gate, const struct reader *reader, int reader
         scale_rows(a, rows, gate->start);
     }
     scale_rows(b, rows, gate->end);
+}
+
+/* x_i <- exp(G_i) x_i: what the readers see of the state before the chunk. */
+static void
+from_start(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
+{
+    const ptrdiff_t cols = round_up(d, VL);
+    if (!gate->channels) {
+        scale_rows(x, rows, gate->start);
+        return;
+    }
+    for (ptrdiff_t i = 0; i < rows; i += MR) {
+        multiply_rows(x, gate->to, i, cols);
+        if (i > 0) {
+            decay_rows(x, i, i + MR, gate->before, cols);
+        }
+        pass_block(gate, i, cols);
+    }
+}
+
+/* x_j <- exp(G_last - G_j) x_j: what the state after the chunk keeps of its rows. */
+static void
+to_end(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
+{
+    gated_triangles(gate, NULL, 0, x, rows, d, NULL);
 }
 
 #endif

@@ -106,7 +106,7 @@ struct gated_delta_scratch {
 };
 
 static struct gated_delta_scratch
-gated_carve(const struct la_head *h, struct arena *arena, int low_rank)
+rule_carve(const struct la_head *h, struct arena *arena, int low_rank)
 {
     struct gated_delta_scratch r = {.rows = delta_chunk(h->d)};
     r.ea = take_block(arena, 2 * r.rows, h->d);
@@ -131,18 +131,18 @@ gated_carve(const struct la_head *h, struct arena *arena, int low_rank)
 static struct gated_delta_scratch
 gated_delta_carve(const struct la_head *h, struct arena *arena)
 {
-    return gated_carve(h, arena, 0);
+    return rule_carve(h, arena, 0);
 }
 
 static struct gated_delta_scratch
 dplr_carve(const struct la_head *h, struct arena *arena)
 {
-    return gated_carve(h, arena, 1);
+    return rule_carve(h, arena, 1);
 }
 
 /* Reads the tokens t, and makes their triangles. */
 static void
-load_gated(const struct la_head *h, const struct gated_delta_scratch *r,
+load_rule(const struct la_head *h, const struct gated_delta_scratch *r,
            struct gated_rows *x, struct writing *c, struct span t)
 {
     const struct block b = x->low_rank ? block_at(r->b, c->rows, 0) : r->b;
@@ -173,10 +173,10 @@ load_gated(const struct la_head *h, const struct gated_delta_scratch *r,
 }
 
 static int
-run_gated_rule(const struct la_head *h, int low_rank)
+run_rule(const struct la_head *h, int low_rank)
 {
     struct arena arena = {h->scratch, 0};
-    const struct gated_delta_scratch r = gated_carve(h, &arena, low_rank);
+    const struct gated_delta_scratch r = rule_carve(h, &arena, low_rank);
     struct la_fetch ahead = {0};
     const struct scan state = {
         .K = h->d, .W = round_up(h->m, VL), .s = r.s, .ahead = &ahead};
@@ -200,7 +200,7 @@ run_gated_rule(const struct la_head *h, int low_rank)
             return 1;
         }
         struct span t = span(i, r.rows, i + r.rows, h->n, &ahead);
-        t.rows = load_decay(h, &r.decay, t);
+        t.rows = chunk_decay(h, &r.decay, t);
         t.next = i += t.rows;
         c.rows = round_up(t.rows, MR);
         c.keys = keys_left(h, t);
@@ -210,7 +210,7 @@ run_gated_rule(const struct la_head *h, int low_rank)
         if (low_rank) {
             c.given = r.vuo;
         }
-        load_gated(h, &r, &x, &c, t);
+        load_rule(h, &r, &x, &c, t);
         delta_columns(&c);
         store_rows(&h->o, t, h->m, block_at(c.read.o, c.rows, 0), r.scale);
     }
@@ -221,13 +221,13 @@ run_gated_rule(const struct la_head *h, int low_rank)
 static int
 run_gated_delta(const struct la_head *h)
 {
-    return run_gated_rule(h, 0);
+    return run_rule(h, 0);
 }
 
 static int
 run_dplr(const struct la_head *h)
 {
-    return run_gated_rule(h, 1);
+    return run_rule(h, 1);
 }
 
 #endif

@@ -14,9 +14,9 @@
 #include "delta_backward.h"
 #include "gated_delta_reverse.h"
 
-struct gated_backward_scratch {
+struct rule_backward_scratch {
     ptrdiff_t rows, stretch; /* tokens a chunk, at most; chunks a stretch */
-    struct gated_reverse reverse;
+    struct rule_reverse reverse;
     struct block v;
     T *s;
     T *checkpoints, *states; /* S^T before each stretch, and before each chunk of one */
@@ -24,16 +24,16 @@ struct gated_backward_scratch {
     unsigned char *begins;   /* whether a chunk begins with this token; (n) */
 };
 
-static struct gated_backward_scratch
-gated_backward_carve(const struct la_head *h, struct arena *arena, int low_rank)
+static struct rule_backward_scratch
+rule_backward_carve(const struct la_head *h, struct arena *arena, int low_rank)
 {
-    struct gated_backward_scratch r = {.rows = delta_chunk(h->d)};
+    struct rule_backward_scratch r = {.rows = delta_chunk(h->d)};
     r.stretch = stretch_chunks(h->n / 4);
     r.v = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);
     r.checkpoints = take_states(arena, h->n / r.stretch + 1, h->d, h->m);
     r.states = take_states(arena, r.stretch, h->d, h->m);
-    r.reverse = gated_reverse_carve(h, r.rows, arena, low_rank);
+    r.reverse = rule_reverse_carve(h, r.rows, arena, low_rank);
     r.begins = (unsigned char *)take(arena, h->n / (ptrdiff_t)sizeof(T) + 1, 1);
     r.errors = h->dv;
     if (h->dv.type != LA_NATIVE) {
@@ -44,21 +44,21 @@ gated_backward_carve(const struct la_head *h, struct arena *arena, int low_rank)
     return r;
 }
 
-static struct gated_backward_scratch
+static struct rule_backward_scratch
 gated_delta_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    return gated_backward_carve(h, arena, 0);
+    return rule_backward_carve(h, arena, 0);
 }
 
-static struct gated_backward_scratch
+static struct rule_backward_scratch
 dplr_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    return gated_backward_carve(h, arena, 1);
+    return rule_backward_carve(h, arena, 1);
 }
 
 /* Where the chunk before token i begins. */
 static ptrdiff_t
-chunk_before(const struct gated_backward_scratch *r, ptrdiff_t i)
+chunk_before(const struct rule_backward_scratch *r, ptrdiff_t i)
 {
     while (!r->begins[--i]) {
     }
@@ -67,7 +67,7 @@ chunk_before(const struct gated_backward_scratch *r, ptrdiff_t i)
 
 /* The chunk that begins at i, in a scan that goes on at its end. */
 static struct span
-chunk_from(const struct la_head *h, const struct gated_backward_scratch *r, ptrdiff_t i,
+chunk_from(const struct la_head *h, const struct rule_backward_scratch *r, ptrdiff_t i,
            struct la_fetch *ahead)
 {
     ptrdiff_t end = i + 1;
@@ -79,10 +79,10 @@ chunk_from(const struct la_head *h, const struct gated_backward_scratch *r, ptrd
 
 /* E, or U, of one chunk, and the state after it. */
 static void
-gated_chunk_errors(const struct la_head *h, const struct gated_backward_scratch *r,
+chunk_errors(const struct la_head *h, const struct rule_backward_scratch *r,
                    struct writing *c, struct span t)
 {
-    const struct gated_reverse *chunk = &r->reverse;
+    const struct rule_reverse *chunk = &r->reverse;
     const struct reverse_scratch *base = &chunk->base;
     const int low_rank = chunk->low_rank;
     struct gated_rows x = reverse_rows(chunk, c->rows);
@@ -111,9 +111,9 @@ gated_chunk_errors(const struct la_head *h, const struct gated_backward_scratch 
 /* The forward scan: E, or U, of every row, and S^T before every stretch; how many
  * chunks, or -1 to give up. */
 static ptrdiff_t
-gated_errors(const struct la_head *h, const struct gated_backward_scratch *r)
+rule_errors(const struct la_head *h, const struct rule_backward_scratch *r)
 {
-    const struct gated_reverse *chunk = &r->reverse;
+    const struct rule_reverse *chunk = &r->reverse;
     const struct reverse_scratch *base = &chunk->base;
     const int low_rank = chunk->low_rank;
     const ptrdiff_t size = state_size(h->d, h->m);
@@ -148,24 +148,24 @@ gated_errors(const struct la_head *h, const struct gated_backward_scratch *r)
                             h->m);
         }
         struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
-        t.rows = load_decay(h, &chunk->decay, t);
+        t.rows = chunk_decay(h, &chunk->decay, t);
         r->begins[i] = 1;
         t.next = i += t.rows;
         c.rows = c.read.rows = round_up(t.rows, MR);
         c.write.rows = (1 + low_rank) * c.rows;
         c.keys = keys_left(h, t);
         c.read.o = c.u = second(base->u, c.rows, low_rank);
-        gated_chunk_errors(h, r, &c, t);
+        chunk_errors(h, r, &c, t);
     }
     return chunks;
 }
 
 /* S^T before each of so many chunks of the stretch that begins at token i. */
 static int
-gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
+rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
              ptrdiff_t stretch, ptrdiff_t chunks, ptrdiff_t i)
 {
-    const struct gated_reverse *chunk = &r->reverse;
+    const struct rule_reverse *chunk = &r->reverse;
     const ptrdiff_t size = state_size(h->d, h->m);
     const size_t bytes = (size_t)size * sizeof(T);
     struct la_fetch ahead = {0};
@@ -190,7 +190,7 @@ gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
         const struct gated_rows x = reverse_rows(chunk, rows);
         memcpy(c.s + size, c.s, bytes);
         c.s += size;
-        load_decay(h, &chunk->decay, t);
+        chunk_decay(h, &chunk->decay, t);
         load_written(h, chunk, &x, &r->errors, t);
         c.rows = (1 + chunk->low_rank) * rows;
         sweep(&c, LA_WRITE);
@@ -200,12 +200,12 @@ gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
 }
 
 static int
-run_gated_backward(const struct la_head *h, int low_rank)
+run_rule_backward(const struct la_head *h, int low_rank)
 {
     struct arena arena = {h->scratch, 0};
-    const struct gated_backward_scratch r = gated_backward_carve(h, &arena, low_rank);
+    const struct rule_backward_scratch r = rule_backward_carve(h, &arena, low_rank);
     struct la_fetch ahead = {0};
-    const ptrdiff_t chunks = gated_errors(h, &r);
+    const ptrdiff_t chunks = rule_errors(h, &r);
     if (chunks < 0) {
         return 1;
     }
@@ -221,12 +221,12 @@ run_gated_backward(const struct la_head *h, int low_rank)
             for (ptrdiff_t back = 0; back < place; back++) {
                 first = chunk_before(&r, first);
             }
-            if (gated_states(h, &r, chunk / r.stretch, place + 1, first)) {
+            if (rule_states(h, &r, chunk / r.stretch, place + 1, first)) {
                 return 1;
             }
         }
         const ptrdiff_t before = begin > 0 ? chunk_before(&r, begin) : 0;
-        gated_reverse(h, &r.reverse, &r.errors,
+        rule_reverse(h, &r.reverse, &r.errors,
                       span(begin, end - begin, before, h->n, &ahead),
                       r.states + place * state_size(h->d, h->m));
         end = begin;
@@ -238,13 +238,13 @@ run_gated_backward(const struct la_head *h, int low_rank)
 static int
 run_gated_delta_backward(const struct la_head *h)
 {
-    return run_gated_backward(h, 0);
+    return run_rule_backward(h, 0);
 }
 
 static int
 run_dplr_backward(const struct la_head *h)
 {
-    return run_gated_backward(h, 1);
+    return run_rule_backward(h, 1);
 }
 
 #endif

@@ -27,7 +27,7 @@
 
 enum { LA_CHUNK_MOST = 32 }; /* tokens (delta_chunk) */
 
-struct gated_reverse {
+struct rule_reverse {
     struct reverse_scratch base; /* ab: [A; E]; u, du, db: of DPLR for [K; B] */
     struct decay decay;
     struct block ends;          /* [A'; E'] */
@@ -37,12 +37,12 @@ struct gated_reverse {
     int low_rank;
 };
 
-static struct gated_reverse
-gated_reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
+static struct rule_reverse
+rule_reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
                     int low_rank)
 {
     const ptrdiff_t writers = (1 + low_rank) * rows;
-    struct gated_reverse r = {.low_rank = low_rank};
+    struct rule_reverse r = {.low_rank = low_rank};
     r.base = reverse_carve(h, rows, arena);
     if (low_rank) {
         r.base.u = take_block(arena, writers, h->m);
@@ -63,7 +63,7 @@ gated_reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena
 
 /* The rows of a chunk of so many, and the places of B and U among the writers. */
 static struct gated_rows
-reverse_rows(const struct gated_reverse *r, ptrdiff_t rows)
+reverse_rows(const struct rule_reverse *r, ptrdiff_t rows)
 {
     return (struct gated_rows){.a = r->base.ab,
                                .e = block_at(r->base.ab, rows, 0),
@@ -86,7 +86,7 @@ copy_rows(struct block to, struct block from, ptrdiff_t rows)
 
 /* B' of the tokens t, and U. */
 static void
-load_written(const struct la_head *h, const struct gated_reverse *r,
+load_written(const struct la_head *h, const struct rule_reverse *r,
              const struct gated_rows *x, const struct la_array *errors, struct span t)
 {
     const ptrdiff_t rows = round_up(t.rows, MR), writers = (1 + r->low_rank) * rows;
@@ -107,7 +107,7 @@ load_written(const struct la_head *h, const struct gated_reverse *r,
 
 /* dV of one column tile, of DPLR: what dU does not pass on. */
 INLINE void
-values_back(const struct reverse *c, const struct gated_reverse *r, ptrdiff_t col,
+values_back(const struct reverse *c, const struct rule_reverse *r, ptrdiff_t col,
             const int nr)
 {
     const struct block g = block_at(c->g, 0, col), n = block_at(c->n, 0, col);
@@ -126,7 +126,7 @@ values_back(const struct reverse *c, const struct gated_reverse *r, ptrdiff_t co
 }
 
 INLINE void
-gated_value_tile(const struct reverse *c, const struct gated_reverse *r, ptrdiff_t col,
+gated_value_tile(const struct reverse *c, const struct rule_reverse *r, ptrdiff_t col,
                  const int nr, const int low_rank)
 {
     sweep_tile(&c->read, col, LA_READ, nr);
@@ -170,7 +170,7 @@ add_writes(const struct reverse *c, struct block db, struct block x, struct bloc
 
 /* What the triangles add to dA, dE and dB of one column tile of the features. */
 INLINE void
-gated_feature_tile(const struct reverse *c, const struct gated_reverse *r,
+gated_feature_tile(const struct reverse *c, const struct rule_reverse *r,
                    ptrdiff_t col, const int nr)
 {
     const struct reverse_scratch *base = &r->base;
@@ -193,7 +193,7 @@ gated_feature_tile(const struct reverse *c, const struct gated_reverse *r,
 
 /* first last o sum_m S o R of VL channels; s and rt are S^T and R^T, (m,d). */
 INLINE vec
-state_product(const struct la_head *h, const struct gated_reverse *r, T *s,
+state_product(const struct la_head *h, const struct rule_reverse *r, T *s,
               ptrdiff_t col)
 {
     const ptrdiff_t D = round_up(h->d, VL);
@@ -223,8 +223,8 @@ gather(vec *across, const T *x, vec a, const T *y, vec e, ptrdiff_t t)
 /* dg of VL channels, before dA, dE and dB get what the triangles add: those still hold
  * G S^T, N S^T and U R^T. */
 INLINE void
-gate_gradient(const struct la_head *h, const struct reverse *c,
-              const struct gated_reverse *r, struct span t, T *s, ptrdiff_t col)
+dgate_channels(const struct la_head *h, const struct reverse *c,
+              const struct rule_reverse *r, struct span t, T *s, ptrdiff_t col)
 {
     const struct reverse_scratch *base = &r->base;
     const struct block x[2] = {r->low_rank ? r->xk : base->x, base->x};
@@ -267,12 +267,12 @@ gate_gradient(const struct la_head *h, const struct reverse *c,
 
 /* Reads all that the way back through the tokens t needs. */
 static void
-load_gated_reverse(const struct la_head *h, const struct reverse *c,
-                   const struct gated_reverse *r, const struct la_array *errors,
+load_rule_reverse(const struct la_head *h, const struct reverse *c,
+                   const struct rule_reverse *r, const struct la_array *errors,
                    struct span t)
 {
     const struct gated_rows x = reverse_rows(r, c->rows);
-    load_decay(h, &r->decay, t);
+    chunk_decay(h, &r->decay, t);
     load_readers(h, &x, t);
     load_erasers(h, &x, t);
     copy_rows(r->ends, r->base.ab, 2 * c->rows);
@@ -290,7 +290,7 @@ load_gated_reverse(const struct la_head *h, const struct reverse *c,
 /* dA, dE and dB with their decays, of the keys as they are given. */
 static void
 fade_gradients(const struct la_head *h, const struct reverse *c,
-               const struct gated_reverse *r, ptrdiff_t rows)
+               const struct rule_reverse *r, ptrdiff_t rows)
 {
     const struct decay *x = &r->decay;
     const struct block de = block_at(r->base.dab, c->rows + r->low_rank, 0);
@@ -321,8 +321,8 @@ store_existing(const struct la_array *x, struct span t, ptrdiff_t cols,
 
 /* Writes the gradients of the tokens t. */
 static void
-store_gated_reverse(const struct la_head *h, const struct reverse *c,
-                    const struct gated_reverse *r, struct span t)
+store_rule_reverse(const struct la_head *h, const struct reverse *c,
+                    const struct rule_reverse *r, struct span t)
 {
     const struct reverse_scratch *base = &r->base;
     const struct block de = block_at(base->dab, c->rows, 0);
@@ -360,7 +360,7 @@ store_gated_reverse(const struct la_head *h, const struct reverse *c,
 /* The triangles of a chunk, and dU, N and R before it. */
 static void
 reverse_values(const struct la_head *h, struct reverse *c,
-               const struct gated_reverse *r, struct la_fetch *ahead)
+               const struct rule_reverse *r, struct la_fetch *ahead)
 {
     const struct reverse_scratch *base = &r->base;
     const struct block b = second(r->b, c->rows, r->low_rank);
@@ -390,7 +390,7 @@ reverse_values(const struct la_head *h, struct reverse *c,
 /* dA, dE, dB and dg, but for the decays of the rows. */
 static void
 reverse_features(const struct la_head *h, struct reverse *c,
-                 const struct gated_reverse *r, struct span t, T *s)
+                 const struct rule_reverse *r, struct span t, T *s)
 {
     const struct reverse_scratch *base = &r->base;
     const struct gated_rows x = reverse_rows(r, c->rows);
@@ -414,7 +414,7 @@ reverse_features(const struct la_head *h, struct reverse *c,
     sweep(&c->read, LA_READ);
     sweep(&c->write, LA_READ);
     for (ptrdiff_t col = 0; col < D; col += VL) {
-        gate_gradient(h, c, r, t, s, col);
+        dgate_channels(h, c, r, t, s, col);
     }
     read_state_before(base->dab, block_at(base->dab, c->rows, 0), &x, c->rows, h->d);
     write_state_after(base->db, &x, c->rows, h->d);
@@ -423,7 +423,7 @@ reverse_features(const struct la_head *h, struct reverse *c,
 
 /* The reverse scan over the tokens t; s is S^T before them. */
 static void
-gated_reverse(const struct la_head *h, const struct gated_reverse *r,
+rule_reverse(const struct la_head *h, const struct rule_reverse *r,
               const struct la_array *errors, struct span t, T *s)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
@@ -437,10 +437,10 @@ gated_reverse(const struct la_head *h, const struct gated_reverse *r,
         .du = second(r->base.du, rows, r->low_rank),
         .r = &r->base,
     };
-    load_gated_reverse(h, &c, r, errors, t);
+    load_rule_reverse(h, &c, r, errors, t);
     reverse_values(h, &c, r, t.ahead);
     reverse_features(h, &c, r, t, s);
-    store_gated_reverse(h, &c, r, t);
+    store_rule_reverse(h, &c, r, t);
     transpose_state(r->base.rt, r->base.r, h->d, h->m);
 }
 
