@@ -48,6 +48,9 @@ la_job_read(struct job *job)
     h->map = call->map;
     h->normalize = (form->variant & LA_NORMALIZER) != 0;
     h->channels = (form->variant & LA_CHANNELS) != 0;
+    h->gate_channels = (form->variant & LA_GATE_CHANNELS) != 0;
+    h->has_bonus = (form->variant & LA_BONUS) != 0;
+    h->has_erase = (form->variant & LA_ERASE) != 0;
     job->sequences = la_job_dimension(call, 'r', 1);
     job->heads = 1;
     for (int axis = 0; axis < call->axes; axis++) {

@@ -34,7 +34,10 @@ enum la_property {
     LA_GROUPS = 128,      /* heads that differ in q alone share one state */
     LA_PAIRS = 256,       /* every query meets every key */
     LA_ELEMENTWISE = 512, /* numbers, not rows: a plain ufunc */
-    LA_SEGMENTS = 1024    /* the state is a sum: long sequences are cut (segments.c) */
+    LA_GATE_CHANNELS = 1024, /* with a gate one number a token, and one a key channel */
+    LA_BONUS = 2048,         /* with and without a bonus for a token's own key */
+    LA_ERASE = 4096,         /* with and without erase keys */
+    LA_SEGMENTS = 8192 /* the state is a sum: long sequences are cut (segments.c) */
 };
 
 /* Tokens may be held in 16 bits; states are as computed. */
@@ -88,7 +91,9 @@ struct la_head {
     ptrdiff_t group, q_step, o_step, s1_step, z1_step;
     enum la_map map;
     int normalize;
-    int channels;        /* beta is one number a channel, not one a token */
+    int channels;      /* beta is one number a channel, not one a token */
+    int gate_channels; /* the gate is one number a key channel, not one a token */
+    int has_bonus, has_erase;
     void *scratch;       /* LA_ALIGN-aligned, of the operator's size */
     int (*poll)(void *); /* called about once a chunk; nonzero: give up */
     void *poll_arg;
