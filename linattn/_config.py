@@ -133,18 +133,10 @@ class one_isa:
     """
 
     def __enter__(self) -> None:
-        _hold_isa()
+        _linattn.hold_isa()
 
     def __exit__(self, *exception: object) -> None:
-        _release_isa()
-
-
-def _nothing() -> None:
-    pass
-
-
-_hold_isa = getattr(_linattn, "hold_isa", _nothing)
-_release_isa = getattr(_linattn, "release_isa", _nothing)
+        _linattn.release_isa()
 
 
 def config() -> dict[str, Any]:

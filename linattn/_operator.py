@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from . import _check, _gradients, _mapped, _segments, _state
-from ._config import one_isa
+from . import _check, _gradients, _mapped, _state
 from ._gufuncs import run, ufuncs
 from ._linattn import call_plain
 from ._state import State
@@ -88,9 +87,6 @@ class Recurrence:
         ``_sum``, and states have a ``z``.
     cross : bool
         Whether every query sees every key: there are s keys, no state, and no step.
-    sums : str, optional
-        The operator that sums the state of a whole sequence, where the state is a sum: a long
-        sequence is then cut into segments.
     """
 
     def __init__(
@@ -101,7 +97,6 @@ class Recurrence:
         extras: tuple[Extra, ...] = (),
         normalizer: bool = False,
         cross: bool = False,
-        sums: str = "",
     ) -> None:
         self.name, self.extras, self.cross = name, extras, cross
         self.normalizer = normalizer
@@ -114,7 +109,6 @@ class Recurrence:
         self._parts = self._gufuncs(name + "{}" + form)
         self._whole_backward = self._gufuncs(name + "{}_backward")
         self._parts_backward = self._gufuncs(name + "{}" + form + "_backward")
-        self._sums = self._gufuncs(sums + "{}") if sums else {}
         if not cross:
             stem, end, _ = self.names["step"].partition("_step")
             self._step = self._gufuncs(f"_{stem}{{}}{end}")
@@ -150,9 +144,11 @@ class Recurrence:
         out: Array | None = None,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
-        whole = key_lengths is None and cu_seqlens is None
-        alone = whole and initial_state is None and not return_state
-        if alone and out is None and not (self._sums and _segments.may_cut(operands[0])):
+        alone = (
+            key_lengths is None and cu_seqlens is None
+            and initial_state is None and not return_state
+        )  # fmt: skip
+        if alone and out is None:
             o = self._plain(self._whole, operands, (), feature_map, scale, normalize, eps)
             if o is not NotImplemented:
                 return o
@@ -168,21 +164,12 @@ class Recurrence:
         inputs = *call.arrays, *_check.numbers(self.name, call.arrays, scale, eps, key[-1])
         if out is not None:
             _check.out(self.name, out, call.shape, *call.arrays)
-        cut = bool(self._sums) and whole and _segments.worthwhile(call.shape, *call.arrays)
-        if alone and not cut:
+        if alone:
             return run(self._whole[key], inputs, (out,))[0]
 
         packing, indices = self._sequences(self.name, call, cu_seqlens, key_lengths)
         start = self._state(self.name, "initial_state", initial_state, packing, call, key[-1])
-        if cut:
-            dtype = _check.result_dtype(*call.arrays)
-            with one_isa():
-                o, *end = _segments.causal(
-                    self._parts[key], self._sums[key], inputs, start, call.shape, dtype, out
-                )
-        else:
-            inputs = *inputs, *indices, *start
-            o, *end = run(self._parts[key], inputs, (out, *(None for _ in start)))
+        o, *end = run(self._parts[key], (*inputs, *indices, *start), (out, *(None for _ in start)))
         return (o, _state.result(packing, *end)) if return_state else o
 
     def backward(

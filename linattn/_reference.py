@@ -10,7 +10,7 @@ position i holds tokens j <= i and nothing else, so NaN and inf cannot travel ba
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,10 +28,9 @@ class State(NamedTuple):
 
 
 def causal(
-    q: Any, k: Any, v: Any, *, feature_map: str = "elu", normalize: bool = True,
-    eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None, cu_seqlens: Any = None,
-    initial_state: State | None = None, return_state: bool = False,
-) -> Any:  # fmt: skip
+    q, k, v, *, feature_map="elu", normalize=True, eps=1e-6, scale=1.0,
+    key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
+):  # fmt: skip
     """Causal linear attention.
 
     ``s_i = s_{i-1} + b_i v_i^T``, ``z_i = z_{i-1} + b_i``, ``o_i = a_i^T s_i / (a_i . z_i + eps)``;
@@ -67,10 +66,9 @@ def causal(
 
 
 def causal_backward(
-    q: Any, k: Any, v: Any, grad_out: Any, *, feature_map: str = "elu", normalize: bool = True,
-    eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None, cu_seqlens: Any = None,
-    initial_state: State | None = None, grad_state: State | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
+    q, k, v, grad_out, *, feature_map="elu", normalize=True, eps=1e-6, scale=1.0,
+    key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
+):  # fmt: skip
     """Gradients of ``sum(grad_out * causal(q, k, v)) + sum(grad_state * final state)``.
 
     With ``den_i = a_i . z_i + eps``, ``h_i = g_i / den_i``, ``c_i = -(g_i . num_i) / den_i^2``,
@@ -119,9 +117,8 @@ def causal_backward(
 
 
 def noncausal(
-    q: Any, k: Any, v: Any, *, feature_map: str = "elu", normalize: bool = True,
-    eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
-) -> Any:  # fmt: skip
+    q, k, v, *, feature_map="elu", normalize=True, eps=1e-6, scale=1.0, key_lengths=None
+):  # fmt: skip
     """Non-causal linear attention: every query reads all keys.
 
     ``s = sum_j b_j v_j^T``, ``z = sum_j b_j``, ``o_i = a_i^T s / (a_i . z + eps)``; without the
@@ -149,9 +146,9 @@ def noncausal(
 
 
 def noncausal_backward(
-    q: Any, k: Any, v: Any, grad_out: Any, *, feature_map: str = "elu", normalize: bool = True,
-    eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
-) -> tuple[Any, ...]:  # fmt: skip
+    q, k, v, grad_out, *,
+    feature_map="elu", normalize=True, eps=1e-6, scale=1.0, key_lengths=None,
+):  # fmt: skip
     """Gradients of ``sum(grad_out * noncausal(q, k, v))``.
 
     ``h_i = g_i / den_i``, ``c_i = -(g_i . num_i) / den_i^2``, ``da_i = s h_i + c_i z``;
@@ -179,10 +176,7 @@ def noncausal_backward(
     return _chain(phi, (q, scale * da), (k, db), (v, dv), key_lengths)
 
 
-def step(
-    q: Any, k: Any, v: Any, state: State, *, feature_map: str = "elu", normalize: bool = True,
-    eps: float = 1e-6, scale: float = 1.0,
-) -> tuple[Any, State]:  # fmt: skip
+def step(q, k, v, state, *, feature_map="elu", normalize=True, eps=1e-6, scale=1.0):
     """One token of `causal` on a state: ``q, k (..., d)``, ``v (..., m)`` -> ``(o, State)``.
 
     Katharopoulos et al. 2020, eq. 16-20.
@@ -217,27 +211,30 @@ def _matvec(s: Array, x: Array) -> Array:
 # Operands, masks and states.
 
 
-def _wide(*arrays: Any, **states: State | None) -> list[Any]:
+def _wide(*arrays, **states):
     """Arrays, then states, all in their common dtype, float64 at least."""
-    operands = [np.asarray(x) for x in arrays]
+    arrays = [np.asarray(x) for x in arrays]
     leaves = [x for state in states.values() if state is not None for x in state if x is not None]
-    dtype = np.result_type(np.float64, *operands, *map(np.asarray, leaves))
-    wide: list[Any] = [x.astype(dtype) for x in operands]
+    dtype = np.result_type(np.float64, *arrays, *map(np.asarray, leaves))
+    wide = [x.astype(dtype) for x in arrays]
     for state in states.values():
-        fields: list[Any] = [x if x is None else np.asarray(x, dtype) for x in state or ()]
-        wide.append(state and State(*fields))
+        wide.append(state and State(*(x if x is None else np.asarray(x, dtype) for x in state)))
     return wide
 
 
-def _keys_exist(a: Any, b: Array, v: Array, key_lengths: Any) -> tuple[Any, Array, Array]:
+def _keys_exist(a, b: Array, v: Array, key_lengths):
     """a, and b and v with the rows at and past `key_lengths` set to 0, whatever they held."""
+    return a, _exists(b, key_lengths), _exists(v, key_lengths)
+
+
+def _exists(x: Array, key_lengths):
     if key_lengths is None:
-        return a, b, v
-    exists = (np.arange(b.shape[-2]) < np.asarray(key_lengths)[..., None])[..., None]
-    return a, np.where(exists, b, 0), np.where(exists, v, 0)
+        return x
+    exists = np.arange(x.shape[-2]) < np.asarray(key_lengths)[..., None]
+    return np.where(exists[..., None], x, 0)
 
 
-def _tokens(cu_seqlens: Any, n: int) -> Iterator[tuple[int, int]]:
+def _tokens(cu_seqlens, n: int) -> Iterator[tuple[int, int]]:
     """(r, i) for every token i of every packed sequence r."""
     bounds = (0, n) if cu_seqlens is None else cu_seqlens
     for r, (start, stop) in enumerate(pairwise(bounds)):
@@ -245,9 +242,7 @@ def _tokens(cu_seqlens: Any, n: int) -> Iterator[tuple[int, int]]:
             yield r, i
 
 
-def _start(
-    a: Array, b: Array, v: Array, state: State | None, cu_seqlens: Any, *others: Array
-) -> tuple[Array, Array]:
+def _start(a: Array, b: Array, v: Array, state: State | None, cu_seqlens, *others: Array):
     """A fresh s (..., r, f, m) and z (..., r, f): zeros, or a copy of `state`; r = 1 unpacked."""
     r = 1 if cu_seqlens is None else len(cu_seqlens) - 1
     lead = np.broadcast_shapes(*(x.shape[:-2] for x in (a, b, v, *others)))
@@ -262,14 +257,14 @@ def _start(
     return s, np.broadcast_to(z, (*lead, r, f)).astype(v.dtype)
 
 
-def _finish(s: Array, z: Array, cu_seqlens: Any, normalize: bool) -> State:
+def _finish(s: Array, z: Array, cu_seqlens, normalize: bool) -> State:
     """The public form of the state: no axis r unless packed, no z unless normalised."""
     if cu_seqlens is None:
         s, z = s[..., 0, :, :], z[..., 0, :]
     return State(s, z if normalize else None)
 
 
-def _gradient_of_state(ds: Any, dz: Any, state: Any, cu_seqlens: Any, normalize: bool) -> State:
+def _gradient_of_state(ds: Array, dz: Array, state: State | None, cu_seqlens, normalize) -> State:
     ds, dz, _ = _finish(ds, dz, cu_seqlens, normalize)
     if state is None:
         return State(ds, dz)
@@ -277,7 +272,7 @@ def _gradient_of_state(ds: Any, dz: Any, state: Any, cu_seqlens: Any, normalize:
     return State(_sum_to(ds, state.s, core), dz if dz is None else _sum_to(dz, state.z, core - 1))
 
 
-def _chain(phi: Any, dq: Any, dk: Any, dv: Any, key_lengths: Any) -> tuple[Array, Array, Array]:
+def _chain(phi, dq, dk, dv, key_lengths) -> tuple[Array, Array, Array]:
     """(dq, dk, dv) from pairs (q, its gradient through phi), (k, ...), and (v, its gradient)."""
     q, k, v = dq[0], dk[0], dv[0]
     _, dk, dv = _keys_exist(None, phi.backward(*dk), dv[1], key_lengths)
@@ -285,8 +280,10 @@ def _chain(phi: Any, dq: Any, dk: Any, dv: Any, key_lengths: Any) -> tuple[Array
 
 
 def _sum_to(grad: Array, operand: Array, core: int = 2) -> Array:
-    """`grad` summed over the leading axes along which `operand` was broadcast."""
+    """`grad` summed over the leading axes along which `operand` was broadcast, and repeated along
+    those on which it does not depend."""
     lead = operand.shape[: operand.ndim - core]
+    grad = np.broadcast_to(grad, np.broadcast_shapes(grad.shape, operand.shape))
     grad = grad.sum(axis=tuple(range(grad.ndim - core - len(lead))))
     stretched = tuple(i for i, size in enumerate(lead) if size == 1 and grad.shape[i] != 1)
     return grad.sum(axis=stretched, keepdims=True)

@@ -1,7 +1,5 @@
 """NumPy twin of the delta rule, token by token: see `linattn._reference`."""
 
-from typing import Any
-
 import numpy as np
 
 from linattn import _reference_maps as maps
@@ -10,6 +8,7 @@ from linattn._reference import (
     _chain,
     _finish,
     _gradient_of_state,
+    _exists,
     _keys_exist,
     _matvec,
     _outer,
@@ -22,10 +21,9 @@ from linattn._reference import (
 
 
 def delta(
-    q: Any, k: Any, v: Any, beta: Any, *, scale: float = 1.0, feature_map: str = "identity",
-    key_lengths: Any = None, cu_seqlens: Any = None, initial_state: State | None = None,
-    return_state: bool = False,
-) -> Any:  # fmt: skip
+    q, k, v, beta, *, scale=1.0, feature_map="identity",
+    key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
+):  # fmt: skip
     """Fast weights with the delta rule: a write replaces what the memory held at k.
 
     ``s_i = s_{i-1} + b_i (beta_i (v_i - s_{i-1}^T b_i))^T``, ``o_i = a_i^T s_i``.
@@ -48,7 +46,7 @@ def delta(
     q, k, v, beta, initial_state = _wide(q, k, v, beta, state=initial_state)
     phi = maps.get(feature_map)
     a, b, u = _keys_exist(scale * phi(q), phi(k), v, key_lengths)
-    strength = _channels(beta, q, k, v)
+    strength = _exists(_channels(beta, q, k, v), key_lengths)
     s, z = _start(a, b, u, initial_state, cu_seqlens, strength)
     o = np.empty((*s.shape[:-3], q.shape[-2], v.shape[-1]), s.dtype)
     for r, i in _tokens(cu_seqlens, q.shape[-2]):
@@ -59,10 +57,9 @@ def delta(
 
 
 def delta_backward(
-    q: Any, k: Any, v: Any, beta: Any, grad_out: Any, *, scale: float = 1.0,
-    feature_map: str = "identity", key_lengths: Any = None, cu_seqlens: Any = None,
-    initial_state: State | None = None, grad_state: State | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
+    q, k, v, beta, grad_out, *, scale=1.0, feature_map="identity",
+    key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
+):  # fmt: skip
     """Gradients of ``sum(grad_out * delta(q, k, v, beta)) + sum(grad_state * final state)``.
 
     With ``e_i = v_i - s_{i-1}^T b_i`` and r the gradient of s_i, from the last token on:
@@ -81,7 +78,8 @@ def delta_backward(
     )
     phi = maps.get(feature_map)
     a, b, u = _keys_exist(scale * phi(q), phi(k), v, key_lengths)
-    strength = _channels(beta, q, k, v)
+    channels = _channels(beta, q, k, v)
+    strength = _exists(channels, key_lengths)
     s, _ = _start(a, b, u, initial_state, cu_seqlens, strength, g)
     ds, dz = _start(a, b, u, grad_state, cu_seqlens, strength, g)
     lead, n = s.shape[:-3], q.shape[-2]
@@ -101,24 +99,24 @@ def delta_backward(
         write = _matvec(ds[..., r, :, :], strength[..., i, :] * error[..., i, :])
         db[..., i, :] = write - _matvec(before.pop(), dv[..., i, :])
         ds[..., r, :, :] -= _outer(b[..., i, :], dv[..., i, :])
-    _, db, dstrength = _keys_exist(a, db, dstrength, key_lengths)
-    if strength.shape[-1] == 1:  # one number for all channels
+    db, dstrength = _exists(db, key_lengths), _exists(dstrength, key_lengths)
+    if channels.shape[-1] == 1:  # one number for all channels
         dstrength = dstrength.sum(-1, keepdims=True)
     grads = (
         *_chain(phi, (q, scale * da), (k, db), (v, dv), key_lengths),
-        _sum_to(dstrength, strength).reshape(beta.shape),
+        _sum_to(dstrength, channels).reshape(beta.shape),
     )
     if initial_state is None and grad_state is None:
         return grads
     return *grads, _gradient_of_state(ds, dz, initial_state, cu_seqlens, normalize=False)
 
 
-def delta_step(
-    q: Any, k: Any, v: Any, beta: Any, state: State, *, scale: float = 1.0,
-    feature_map: str = "identity",
-) -> tuple[Any, State]:  # fmt: skip
+def delta_step(q, k, v, beta, state: State, *, scale=1.0, feature_map="identity"):
     """One token of `delta`: ``q, k (..., d)``, ``v (..., m)``, ``beta (...)`` or ``(..., m)``."""
-    strength = _channels(np.asarray(beta), *map(np.asarray, (q, k, v)))
+    others = tuple(map(np.asarray, (q, k, v)))
+    strength = _channels(np.asarray(beta), *others)
+    axes = max(x.ndim for x in others) - strength.ndim  # so that they are seen to be channels
+    strength = strength.reshape((1,) * axes + strength.shape)
     o, state = delta(
         *(np.asarray(x)[..., None, :] for x in (q, k, v, strength)),
         scale=scale, feature_map=feature_map, initial_state=state, return_state=True,

@@ -7,7 +7,7 @@ comparison therefore looks at the real part, and is written so that NaN falls th
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -190,7 +190,7 @@ class Feedforward:
     Yorsh and Kovalenko 2022.  The gradient is that of x alone.
     """
 
-    weights: tuple[tuple[Array, ...], ...]
+    weights: tuple
 
     def __call__(self, x: Array) -> Array:
         for i, unit in enumerate(self.weights):
@@ -213,7 +213,7 @@ class Feedforward:
             grad = dx
         return grad
 
-    def _parts(self, i: int, unit: tuple[Array, ...], x: Array) -> tuple[Array, ...]:
+    def _parts(self, i: int, unit, x: Array):
         """f(x W), f'(x W), the gate, and the output."""
         a = x @ unit[0]
         phi = MAPS["softplus" if i == len(self.weights) - 1 else "identity"]
@@ -226,7 +226,7 @@ class Feedforward:
         return phi(a), phi.backward(a, np.ones_like(a)), gate, phi(a) * gate
 
 
-def twin(feature_map: Any) -> FeatureMap:
+def twin(feature_map) -> FeatureMap:
     """The twin of an object of `linattn.feature_maps`, by the name of its class."""
     kind, get_parameter = type(feature_map).__name__, partial(getattr, feature_map)
     if kind == "Elementwise":

@@ -1,7 +1,5 @@
 """NumPy twins of softmax attention and Linformer: see `linattn._reference`."""
 
-from typing import Any
-
 import numpy as np
 
 from linattn._reference import _sum_to, _wide
@@ -9,17 +7,13 @@ from linattn._reference import _sum_to, _wide
 Array = np.ndarray
 
 
-def softmax_attention(
-    q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None
-) -> Array:
+def softmax_attention(q, k, v, *, causal=False, scale=None) -> Array:
     """``softmax(scale q k^T) v``; keys j <= i where `causal`.  Vaswani et al. 2017, eq. 1."""
     q, k, v = _wide(q, k, v)
     return _weights(q, k, causal, scale) @ v
 
 
-def softmax_attention_backward(
-    q: Any, k: Any, v: Any, grad_out: Any, *, causal: bool = False, scale: float | None = None
-) -> tuple[Array, ...]:
+def softmax_attention_backward(q, k, v, grad_out, *, causal=False, scale=None):
     """Gradients of ``sum(grad_out * softmax_attention(q, k, v))``.
 
     ``dv = p^T g``, ``e = scale p (g v^T - g.o)``, ``dq = e k``, ``dk = e^T q``.
@@ -31,15 +25,13 @@ def softmax_attention_backward(
     return tuple(_sum_to(x, y) for x, y in ((e @ k, q), (e.mT @ q, k), (p.mT @ g, v)))
 
 
-def linformer(q: Any, k: Any, v: Any, E: Any, F: Any, *, scale: float | None = None) -> Array:
+def linformer(q, k, v, E, F, *, scale=None) -> Array:
     """``softmax_attention(q, E^T k, F^T v)``.  Wang et al. 2020, eq. 7."""
     q, k, v, E, F = _wide(q, k, v, E, F)
     return softmax_attention(q, E.mT @ k, F.mT @ v, scale=scale)
 
 
-def linformer_backward(
-    q: Any, k: Any, v: Any, E: Any, F: Any, grad_out: Any, *, scale: float | None = None
-) -> tuple[Array, ...]:
+def linformer_backward(q, k, v, E, F, grad_out, *, scale=None):
     """Gradients of ``sum(grad_out * linformer(q, k, v, E, F))``, for all five."""
     q, k, v, E, F, g = _wide(q, k, v, E, F, grad_out)
     dq, dkeys, dvalues = softmax_attention_backward(q, E.mT @ k, F.mT @ v, g, scale=scale)
@@ -47,13 +39,13 @@ def linformer_backward(
     return tuple(_sum_to(x, y) for x, y in grads)
 
 
-def _scale(q: Array, scale: float | None) -> float:
-    return q.shape[-1] ** -0.5 if scale is None else scale
+def _scale(q: Array, scale):
+    return max(q.shape[-1], 1) ** -0.5 if scale is None else scale
 
 
-def _weights(q: Array, k: Array, causal: bool, scale: float | None) -> Array:
+def _weights(q: Array, k: Array, causal: bool, scale) -> Array:
     x = _scale(q, scale) * (q @ k.mT)
     if causal:
-        x = np.where(np.tri(*x.shape[-2:], dtype=np.bool_), x, -np.inf)
+        x = np.where(np.tri(*x.shape[-2:], dtype=bool), x, -np.inf)
     p = np.exp(x - x.real.max(-1, keepdims=True, initial=-np.finfo(x.real.dtype).max))
     return p / p.sum(-1, keepdims=True)

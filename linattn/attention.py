@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, Bool, CausalOptions, Map
 
-CAUSAL = Recurrence("causal", step="step", normalizer=True, sums="state")
+CAUSAL = Recurrence("causal", step="step", normalizer=True)
 NONCAUSAL = Recurrence("noncausal", normalizer=True, cross=True)
 
 

@@ -136,7 +136,8 @@ def linformer_backward(
     [(6, 2), (6, 2), (6, 2), (6, 3), (6, 3)]
     """
     name = "linformer_backward"
-    q, k, v, E, F, scale, shape, dtype = _operands(name, q, k, v, E, F, scale)
+    grad_out = _check.operand(name, "grad_out", grad_out)
+    q, k, v, E, F, scale, shape, dtype = _operands(name, q, k, v, E, F, scale, grad_out)
     grad_out = _check.cotangent(name, grad_out, shape)
     with one_isa():
         keys, values = transposed_product(E, k), transposed_product(F, v)
@@ -148,8 +149,13 @@ def linformer_backward(
     return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v, E, F)))
 
 
-def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> tuple[Any, ...]:
-    """The operands in one dtype, the scale, and the shape and dtype of the output."""
+def _operands(
+    name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any, *others: Any
+) -> tuple[Any, ...]:
+    """The operands in one dtype, the scale, and the shape and dtype of the output.
+
+    Others have a say in the dtype.
+    """
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=False)
     E, F = _check.operand(name, "E", E), _check.operand(name, "F", F)
     s = k.shape[-2]
@@ -171,7 +177,7 @@ def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> 
             f"{name}: the leading axes of E {E.shape} and F {F.shape} do not broadcast with "
             f"{shape[:-2]}; expected equal lengths, or 1, axis by axis"
         ) from None
-    dtype = _check.result_dtype(q, k, v, E, F)
+    dtype = _check.result_dtype(q, k, v, E, F, *others)
     work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     q, k, v, E, F = (np.asarray(x, work) for x in (q, k, v, E, F))
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale

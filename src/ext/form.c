@@ -64,15 +64,17 @@ find_operand(const char *name, size_t length)
     return -1;
 }
 
-/* The dimensions between parentheses; b is m, or nothing, as the variant has it. */
+/* The dimensions between parentheses; b is m, or nothing, as the variant has it, and c
+ * is d. */
 static void
 read_dims(struct la_slot *slot, const char *text, la_variant variant)
 {
     for (; *text != ')'; text++) {
-        if (*text == ',' || (*text == 'b' && !(variant & LA_CHANNELS))) {
+        if (*text == ',' || (*text == 'b' && !(variant & LA_CHANNELS)) ||
+            (*text == 'c' && !(variant & LA_GATE_CHANNELS))) {
             continue;
         }
-        slot->dims[slot->rank++] = *text == 'b' ? 'm' : *text;
+        slot->dims[slot->rank++] = *text == 'b' ? 'm' : *text == 'c' ? 'd' : *text;
     }
 }
 
@@ -84,6 +86,12 @@ belongs(const struct la_form *form, int id)
     if (operands[id].of_z && properties & (LA_NORMALIZER | LA_STATES) &&
         !(form->variant & LA_NORMALIZER)) {
         return 0;
+    }
+    if (id == LA_AT_bonus || id == LA_AT_dbonus) {
+        return form->variant & LA_BONUS;
+    }
+    if (id == LA_AT_erase || id == LA_AT_derase) {
+        return form->variant & LA_ERASE;
     }
     return !(form->variant & LA_IN_PLACE && (id == LA_AT_s0 || id == LA_AT_z0));
 }
@@ -106,6 +114,9 @@ read_slots(struct la_form *form, const char *text, int *count)
         if (belongs(form, id)) {
             struct la_slot *slot = &form->slots[form->nin + form->nout];
             slot->id = (enum la_operand)id;
+            if (id == LA_AT_dbonus && form->variant & LA_STATES) {
+                slot->dims[slot->rank++] = 'r'; /* a sum over each sequence's tokens */
+            }
             read_dims(slot, text + length + 1, form->variant);
             ++*count;
         }
@@ -165,8 +176,11 @@ la_form_name(const struct la_form *form, char *text, size_t size)
     const char *end = strstr(op->name, "_backward");
     end = end != NULL ? end : strstr(op->name, "_step");
     const int stem = end != NULL ? (int)(end - op->name) : (int)strlen(op->name);
-    snprintf(text, size, "%s%.*s%s%s%s%s", form->variant & LA_IN_PLACE ? "_" : "", stem,
-             op->name, form->variant & LA_CHANNELS ? "_channels" : "",
+    snprintf(text, size, "%s%.*s%s%s%s%s%s%s%s", form->variant & LA_IN_PLACE ? "_" : "",
+             stem, op->name, form->variant & LA_GATE_CHANNELS ? "_key_channels" : "",
+             form->variant & LA_CHANNELS ? "_channels" : "",
+             form->variant & LA_BONUS ? "_bonus" : "",
+             form->variant & LA_ERASE ? "_erase" : "",
              form->variant & LA_STATES ? "_state" : "",
              form->variant & LA_KEYS ? "_keys" : "", op->name + stem);
 }

@@ -1,7 +1,8 @@
 /* form.h: the forms of an operator: which operands it takes and gives in which order.
  *
  * A row of operators.def gives one form or several: with and without the normaliser,
- * with states of packed sequences, a number of keys, beta by channel, a state in place.
+ * with states of packed sequences, a number of keys, beta or gates by channel, a bonus
+ * or erase keys, a state in place.
  */
 #ifndef LA_FORM_H
 #define LA_FORM_H
@@ -23,8 +24,9 @@ struct la_operator {
 extern const struct la_operator la_operators[LA_NOPS];
 extern const char *const la_map_names[LA_NMAPS];
 
-/* Which form: LA_NORMALIZER, LA_STATES, LA_KEYS, LA_CHANNELS, LA_IN_PLACE, each of
- * which must be among the operator's properties. */
+/* Which form: LA_NORMALIZER, LA_STATES, LA_KEYS, LA_CHANNELS, LA_IN_PLACE,
+ * LA_GATE_CHANNELS, LA_BONUS, LA_ERASE, each of which must be among the operator's
+ * properties. */
 typedef int la_variant;
 
 struct la_form {

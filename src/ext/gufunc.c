@@ -222,7 +222,7 @@ promote(PyObject *ufunc, PyArray_DTypeMeta *const dtypes[],
 /* --- gufuncs ---------------------------------------------------------------- */
 
 /* Forms of an operator, and gufuncs in all: at most so many. */
-enum { NVARIANTS = 8, NGUFUNCS = 512 };
+enum { NVARIANTS = 16, NGUFUNCS = 1024 };
 
 static struct la_form forms[LA_NOPS * NVARIANTS];
 static struct la_gufunc gufuncs[NGUFUNCS];
@@ -314,7 +314,7 @@ add_gufunc(PyObject *all, const struct la_form *form, enum la_map map)
     }
     struct la_gufunc *g = &gufuncs[ngufuncs++];
     const struct la_operator *op = &la_operators[form->op];
-    char stem[48], operands[128];
+    char stem[64], operands[128];
     la_form_name(form, stem, sizeof(stem));
     la_form_operands(form, operands, sizeof(operands));
     g->form = form;
@@ -360,7 +360,8 @@ add_form(PyObject *all, enum la_op op, la_variant variant)
 static int
 add_forms(PyObject *all, enum la_op op)
 {
-    const int choices = LA_NORMALIZER | LA_STATES | LA_KEYS | LA_CHANNELS | LA_IN_PLACE;
+    const int choices = LA_NORMALIZER | LA_STATES | LA_KEYS | LA_CHANNELS |
+                        LA_IN_PLACE | LA_GATE_CHANNELS | LA_BONUS | LA_ERASE;
     const int offered = la_operators[op].properties & choices;
     la_variant variant = 0;
     do {
@@ -382,7 +383,8 @@ la_gufunc_add_all(PyObject *module)
     }
     nforms = ngufuncs = 0;
     for (int op = 0; status == 0 && op < LA_NOPS; op++) {
-        status = add_forms(la_operators[op].properties & LA_MAPS ? all : rows,
+        const int recurrent = LA_MAPS | LA_STATES | LA_IN_PLACE;
+        status = add_forms(la_operators[op].properties & recurrent ? all : rows,
                            (enum la_op)op);
     }
     if (status == 0) {

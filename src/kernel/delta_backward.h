@@ -9,8 +9,6 @@
 #ifndef LA_DELTA_BACKWARD_H
 #define LA_DELTA_BACKWARD_H
 
-#include <math.h>
-
 #include "delta_reverse.h"
 
 struct delta_backward_scratch {
@@ -21,15 +19,6 @@ struct delta_backward_scratch {
     T *checkpoints, *states; /* S^T before each stretch, and before each chunk of one */
     struct la_array errors;  /* E, (n,m) */
 };
-
-/* The square root of the number of chunks, rounded up: as many stretches as
- * chunks in one take the least memory. */
-static ptrdiff_t
-stretch_chunks(ptrdiff_t chunks)
-{
-    const ptrdiff_t root = (ptrdiff_t)ceil(sqrt((double)chunks));
-    return root > 1 ? root : 1;
-}
 
 static struct delta_backward_scratch
 delta_backward_carve(const struct la_head *h, struct arena *arena)
@@ -122,8 +111,9 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
         }
         memcpy(c.s + size, c.s, bytes);
         c.s += size;
-        load_errors(h, &r->reverse, &r->errors,
-                    span(first, r->rows, next, h->n, &ahead), r->reverse.ab);
+        const struct span t = span(first, r->rows, next, h->n, &ahead);
+        load_features(h, t, r->reverse.ab);
+        load_errors(h, &r->reverse, &r->errors, t);
         sweep(&c, LA_WRITE);
     }
     return 0;

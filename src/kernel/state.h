@@ -3,6 +3,8 @@
 #ifndef LA_STATE_H
 #define LA_STATE_H
 
+#include <math.h>
+
 #include "chunk.h"
 #include "micro.h"
 
@@ -102,6 +104,15 @@ store_states(const struct la_head *h, T *s, T *z)
         store_state(&s1, s, h->d, h->m);
         store_vector(&z1, z, h->d);
     }
+}
+
+/* The square root of the number of chunks, rounded up: as many stretches as
+ * chunks in one take the least memory. */
+static ptrdiff_t
+stretch_chunks(ptrdiff_t chunks)
+{
+    const ptrdiff_t root = (ptrdiff_t)ceil(sqrt((double)chunks));
+    return root > 1 ? root : 1;
 }
 
 /* dst (W, K) = src (K, W) transposed, both held by column tiles. */

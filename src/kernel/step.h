@@ -14,6 +14,7 @@
 struct step_scratch {
     struct block a, b, v, o, z;
     T *ze, *den;
+    T *keep, *change; /* of the state's rows */
 };
 
 static struct step_scratch
@@ -27,14 +28,23 @@ step_carve(const struct la_head *h, struct arena *arena)
     r.z = take_block(arena, 1, h->d);
     r.ze = take_row(arena, h->d);
     r.den = take(arena, 1, VL);
+    r.keep = r.change = NULL;
     return r;
 }
 
-/* to = from + b v^T and o += a^T to, rows [l, end), nr vectors of columns from j on. */
+/* Which step: what the state loses before its write, and what the query reads. */
+enum step_kind {
+    LA_STEP_SUM,   /* nothing; the state after the write */
+    LA_STEP_GATED, /* a share of each row; the state after the write */
+    LA_STEP_BEFORE /* the same; the state before the token */
+};
+
+/* to = (keep + change) from + b v^T and o += a^T to, or a^T from: rows [l, end), nr
+ * vectors of columns from j on. */
 INLINE void
 step_tile(const struct step_scratch *r, const struct la_array *from,
           const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j,
-          const int nr)
+          const enum step_kind kind, const int nr)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
     vec v[NR], sum[NR];
@@ -47,9 +57,14 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
         char *out = to->data + i * to->rs + byte;
         const vec a = vset1(r->a.x[i]), b = vset1(r->b.x[i]);
         LA_EACH(t, nr) {
-            const vec s = vfma(b, v[t], vload_any(in + t * LA_VBYTES));
+            const vec old = vload_any(in + t * LA_VBYTES);
+            vec s = old;
+            if (kind != LA_STEP_SUM) {
+                s = vfma(vset1(r->change[i]), old, vset1(r->keep[i]) * old);
+            }
+            s = vfma(b, v[t], s);
             *(vec_any *)(out + t * LA_VBYTES) = (vec_any)s;
-            sum[t] = vfma(a, s, sum[t]);
+            sum[t] = vfma(a, kind == LA_STEP_BEFORE ? old : s, sum[t]);
         }
     }
     LA_EACH(t, nr) {
@@ -60,33 +75,42 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
 /* The same for one column, at any stride. */
 static void
 step_column(const struct step_scratch *r, const struct la_array *from,
-            const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j)
+            const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j,
+            const enum step_kind kind)
 {
     T sum = 0;
     for (ptrdiff_t i = l; i < end; i++) {
-        T s;
-        memcpy(&s, from->data + i * from->rs + j * from->cs, sizeof(T));
+        T old, s;
+        memcpy(&old, from->data + i * from->rs + j * from->cs, sizeof(T));
+        s = old;
+        if (kind != LA_STEP_SUM) {
+            s = fma_one(r->change[i], old, r->keep[i] * old);
+        }
         s = fma_one(r->b.x[i], r->v.x[j], s);
         memcpy(to->data + i * to->rs + j * to->cs, &s, sizeof(T));
-        sum = fma_one(r->a.x[i], s, sum);
+        sum = fma_one(r->a.x[i], kind == LA_STEP_BEFORE ? old : s, sum);
     }
     r->o.x[j] += sum;
 }
 
-static int
-run_step(const struct la_head *h)
+/* phi(q), phi(k) and v of the token. */
+static void
+load_token(const struct la_head *h, const struct step_scratch *r)
 {
-    struct arena arena = {h->scratch, 0};
-    const struct step_scratch r = step_carve(h, &arena);
-    const struct la_array *s0 = h->s0.data ? &h->s0 : &h->s1;
-    const struct la_array *z0 = h->z0.data ? &h->z0 : &h->z1;
     const struct span one = rows_from(0, 1);
+    load_mapped(r->a, &h->q, one, h->d, h->map);
+    load_mapped(r->b, &h->k, one, h->d, h->map);
+    load_plain(r->v, &h->v, one, h->m);
+}
+
+/* The state after the token, and what the query reads of the states, added to o. */
+INLINE int
+step_state(const struct la_head *h, const struct step_scratch *r,
+           const enum step_kind kind)
+{
+    const struct la_array *s0 = h->s0.data ? &h->s0 : &h->s1;
     const int unit = s0->cs == (ptrdiff_t)sizeof(T) && h->s1.cs == (ptrdiff_t)sizeof(T);
     ptrdiff_t until_poll = 0;
-    load_mapped(r.a, &h->q, one, h->d, h->map);
-    load_mapped(r.b, &h->k, one, h->d, h->map);
-    load_plain(r.v, &h->v, one, h->m);
-    clear(r.o.x, r.o.ld);
     /* Sums of so many rows each keep the error of a long column that of a short one. */
     for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
         const ptrdiff_t end = h->d - l < LA_BLOCK ? h->d : l + LA_BLOCK;
@@ -95,14 +119,28 @@ run_step(const struct la_head *h)
             return 1;
         }
         for (; unit && j + NR * VL <= h->m; j += NR * VL) {
-            step_tile(&r, s0, &h->s1, l, end, j, NR);
+            step_tile(r, s0, &h->s1, l, end, j, kind, NR);
         }
         for (; unit && j + VL <= h->m; j += VL) {
-            step_tile(&r, s0, &h->s1, l, end, j, 1);
+            step_tile(r, s0, &h->s1, l, end, j, kind, 1);
         }
         for (; j < h->m; j++) {
-            step_column(&r, s0, &h->s1, l, end, j);
+            step_column(r, s0, &h->s1, l, end, j, kind);
         }
+    }
+    return 0;
+}
+
+static int
+run_step(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct step_scratch r = step_carve(h, &arena);
+    const struct la_array *z0 = h->z0.data ? &h->z0 : &h->z1;
+    load_token(h, &r);
+    clear(r.o.x, r.o.ld);
+    if (step_state(h, &r, LA_STEP_SUM)) {
+        return 1;
     }
     if (h->normalize) {
         load_vector(r.z.x, z0, h->d);
@@ -112,7 +150,7 @@ run_step(const struct la_head *h)
         store_vector(&h->z1, r.z.x, h->d);
     }
     factors(h, r.den, 1, 0);
-    store_rows(&h->o, one, h->m, r.o, r.den);
+    store_rows(&h->o, rows_from(0, 1), h->m, r.o, r.den);
     return 0;
 }
 

@@ -24,16 +24,20 @@ enum la_op {
 
 /* What is made of an operator's row, and how its work may be cut. */
 enum la_property {
-    LA_MAPS = 1,         /* one gufunc for each fused map */
-    LA_NORMALIZER = 2,   /* with and without the normaliser z */
-    LA_STATES = 4,       /* a form of r packed sequences with their states as well */
-    LA_KEYS = 8,         /* a form with a number of keys as well */
-    LA_CHANNELS = 16,    /* with beta one number a token, and one a channel */
-    LA_IN_PLACE = 32,    /* a form that updates its state as well */
-    LA_PANELS = 64,      /* columns of v never meet: they may be cut */
-    LA_GROUPS = 128,     /* heads that differ in q alone share one state */
-    LA_PAIRS = 256,      /* every query meets every key */
-    LA_ELEMENTWISE = 512 /* numbers, not rows: a plain ufunc */
+    LA_MAPS = 1,          /* one gufunc for each fused map */
+    LA_NORMALIZER = 2,    /* with and without the normaliser z */
+    LA_STATES = 4,        /* a form of r packed sequences with their states as well */
+    LA_KEYS = 8,          /* a form with a number of keys as well */
+    LA_CHANNELS = 16,     /* with beta one number a token, and one a channel */
+    LA_IN_PLACE = 32,     /* a form that updates its state as well */
+    LA_PANELS = 64,       /* columns of v never meet: they may be cut */
+    LA_GROUPS = 128,      /* heads that differ in q alone share one state */
+    LA_PAIRS = 256,       /* every query meets every key */
+    LA_ELEMENTWISE = 512, /* numbers, not rows: a plain ufunc */
+    LA_GATE_CHANNELS = 1024, /* with a gate one number a token, and one a key channel */
+    LA_BONUS = 2048,         /* with and without a bonus for a token's own key */
+    LA_ERASE = 4096,         /* with and without erase keys */
+    LA_SEGMENTS = 8192 /* the state is a sum: long sequences are cut (segments.c) */
 };
 
 /* Tokens may be held in 16 bits; states are as computed. */
@@ -66,7 +70,8 @@ enum la_operand {
 struct la_head {
     ptrdiff_t n, s, d, m, f; /* tokens of q, of k, widths of q, of v, of features */
     ptrdiff_t keys;          /* keys that exist, the first of s */
-    ptrdiff_t first; /* which row of all the first one is, for some of the rows */
+    ptrdiff_t first;   /* which row of all the first one is, for some of the rows */
+    ptrdiff_t segment; /* tokens a segment of a long sequence (causal.h), or 0 */
     union {
         struct {
 #define LA_ARRAY(field, name, kind, of_z) struct la_array field;
@@ -86,11 +91,18 @@ struct la_head {
     ptrdiff_t group, q_step, o_step, s1_step, z1_step;
     enum la_map map;
     int normalize;
-    int channels;        /* beta is one number a channel, not one a token */
+    int channels;      /* beta is one number a channel, not one a token */
+    int gate_channels; /* the gate is one number a key channel, not one a token */
+    int has_bonus, has_erase;
     void *scratch;       /* LA_ALIGN-aligned, of the operator's size */
     int (*poll)(void *); /* called about once a chunk; nonzero: give up */
     void *poll_arg;
 };
+
+/* A sequence of LA_LONG tokens or more is computed as so many segments, the last of
+ * which takes what is left over.  Of its length alone, so that neither the number of
+ * threads nor of heads changes a bit; whole chunks (chunk.h) of any kind. */
+enum { LA_LONG = 1 << 17, LA_SEGMENT_COUNT = 8, LA_SEGMENT_STEP = 64 };
 
 /* Every buffer a kernel cuts from its scratch starts on such a boundary. */
 #define LA_ALIGN 64

@@ -1,0 +1,421 @@
+/* gate.h: what a chunk's gates do: how much of each earlier token, and of the state,
+ * is left when a later token reads.
+ *
+ * g_i is the natural logarithm of a decay, one number a token or one a key channel
+ * (a row of the state); G_i is its sum from the chunk's first token on.  Row i reads
+ * what row j < i wrote times E_ij = exp(G_i - G_j), and the state before the chunk
+ * times exp(G_i); the state after it keeps exp(G_last), and what row j wrote
+ * exp(G_last - G_j).  Where a token reads before its decay (RWKV-6, with a bonus for
+ * its own key) G_{i-1} stands in the place of G_i for the readers.
+ *
+ * Numerics.  No factor is the product of a large and a small exponential, nor the
+ * exponential of a difference of long sums, from which a gate of -1e30 would wipe all
+ * that follows it: every exponent is a sum of the gates between the two tokens alone.
+ * Where no gate is positive, then, every factor is at most 1, a gate of -inf is a reset
+ * to exactly 0, and nothing overflows; a factor exceeds 1 only where the recurrence
+ * itself grows.  Row i looks at gates up to i only, so that no later gate, NaN or not,
+ * changes a bit of it.
+ *   One number a token: row i of all exponents is row i - 1 plus g_i; one exponential a
+ * pair of rows.
+ *   One a channel: MR rows at a time.  Among themselves they multiply channel by
+ * channel with the exponential of each of the ten sums that MR gates have.  What
+ * earlier rows of the chunk wrote is held decayed up to the MR rows' first token, the
+ * readers from there on, so that the products of both are register tiles as without
+ * gates; after them the earlier rows are decayed by exp of the MR rows' sum.  So a
+ * factor is a product of at most rows / MR + 1 exponentials, within 2 u each. The
+ * state's decay is applied in two parts, s <- keep s + change s: near 1 they are 1 and
+ * expm1(G), else 0 and exp(G).  A state that forgets little over thousands of chunks
+ * then rounds no more than one that forgets nothing (exp would round the decay itself,
+ * alike in all chunks), and with gates of 0 it has the same bits.
+ *
+ * A token without a key has the gate 0: it leaves the state as it is. */
+#ifndef LA_GATE_H
+#define LA_GATE_H
+
+#include "scan.h"
+
+struct gate {
+    int channels;          /* one number a key channel, not one a token */
+    struct block g;        /* (rows, d) or (rows, 1) */
+    T *keep, *change;      /* of the state's rows, over the chunk; (d) */
+    T *total, *lost;       /* sum of g, and what rounding kept from it; (d) or (1) */
+    T *bonus;              /* (d) u: rows read before their decay; NULL: after it */
+    struct block pairs;    /* one a token: E_ij; (rows + 1, rows) */
+    T *start, *end;        /* exp(G_i), exp(G_last - G_j); (rows) */
+    struct block to, from; /* one a channel, MR rows at a time: from their first token
+                              on to row i, from after row j on to the last */
+    struct block within;   /* and of the sums g1, g1 + g2, g2 */
+    struct block whole;    /* all of the MR rows; a row for each of them */
+    T *before;             /* all up to them; (d) */
+};
+
+static struct gate
+take_gate(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
+{
+    struct gate r = {.channels = h->gate_channels};
+    const ptrdiff_t cols = r.channels ? h->d : 1;
+    r.g = take_block(arena, rows, cols);
+    r.keep = take_row(arena, h->d);
+    r.change = take_row(arena, h->d);
+    r.total = take_row(arena, cols);
+    r.lost = take_row(arena, cols);
+    if (h->has_bonus) {
+        r.bonus = take_row(arena, h->d);
+    }
+    if (r.channels) {
+        r.to = take_block(arena, rows, h->d);
+        r.from = take_block(arena, rows, h->d);
+        r.within = take_block(arena, rows, h->d);
+        r.whole = take_block(arena, rows / MR, h->d);
+        r.before = take_row(arena, h->d);
+    }
+    else {
+        r.pairs = take_block(arena, rows + 1, rows);
+        r.start = take_row(arena, rows);
+        r.end = take_row(arena, rows);
+    }
+    return r;
+}
+
+static void
+load_bonus(const struct la_head *h, const struct gate *gate)
+{
+    if (gate->bonus != NULL) {
+        load_vector(gate->bonus, &h->bonus, h->d);
+    }
+}
+
+/* --- factors -------------------------------------------------------------- */
+
+/* exp(total) in two parts. */
+INLINE void
+decay_parts(vec total, T *keep, T *change)
+{
+    const vec one = vset1(1);
+    vec low;
+    const vec e = vexp_parts(vmin(vset1(EXP_MAX), total), &low);
+    const ivec near = (e > vset1((T)0.5)) & (e < vset1(2));
+    vstore(keep, vkeep(near, one));
+    vstore(change, vselect(near, (e - one) + low, e));
+}
+
+/* total += g_i of the MR rows from i on, compensated. */
+INLINE void
+add_gates(const struct gate *gate, ptrdiff_t i, ptrdiff_t col)
+{
+    LA_EACH(r, MR) {
+        add_to_sum(&gate->total[col], &gate->lost[col],
+                   vload(&gate->g.x[(i + r) * gate->g.ld + col]));
+    }
+}
+
+/* E_ij of columns [j, j + VL), and the last row of them all. */
+INLINE void
+pair_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t j)
+{
+    const struct block e = gate->pairs;
+    const ptrdiff_t next = gate->bonus != NULL; /* row i + 1 reads what i leaves */
+    vec sum = (vec){0};
+    for (ptrdiff_t i = j; i < rows; i++) {
+        const ivec earlier = viota() < (ivec)((ivec){0} + (INT)(i - j));
+        sum = vkeep(earlier, sum + vset1(gate->g.x[i * gate->g.ld]));
+        vstore(&e.x[(i + next) * e.ld + j], vexp(sum));
+    }
+    vstore(&gate->end[j], vexp(sum));
+}
+
+static void
+token_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
+{
+    const ptrdiff_t next = gate->bonus != NULL;
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        T *g = &gate->g.x[i * gate->g.ld];
+        if (next) {
+            gate->start[i] = gate->total[0];
+        }
+        vstore(g, vset1(g[0]));
+        add_to_sum(gate->total, gate->lost, vload(g));
+        if (!next) {
+            gate->start[i] = gate->total[0];
+        }
+    }
+    for (ptrdiff_t j = 0; j < rows; j += VL) {
+        pair_factors(gate, rows, j);
+        vstore(&gate->start[j], vexp(vload(&gate->start[j])));
+    }
+    for (ptrdiff_t l = 0; l < d; l += VL) {
+        decay_parts(vload(gate->total), &gate->keep[l], &gate->change[l]);
+    }
+}
+
+/* Factors of the MR rows from i on, columns [l, l + VL). */
+INLINE void
+channel_factors(const struct gate *gate, ptrdiff_t i, ptrdiff_t l)
+{
+    const struct block at = block_at(gate->g, i, l);
+    T *to = gate->to.x + i * gate->to.ld + l, *from = gate->from.x + i * at.ld + l;
+    T *within = gate->within.x + i * at.ld + l;
+    const vec g0 = vload(at.x), g1 = vload(at.x + at.ld), g2 = vload(at.x + 2 * at.ld);
+    const vec g3 = vload(at.x + 3 * at.ld), g01 = g0 + g1, g12 = g1 + g2;
+    const vec e0 = vexp(g0), e01 = vexp(g01), e012 = vexp(g01 + g2);
+    const vec e0123 = vexp(g01 + (g2 + g3));
+    const ptrdiff_t next = gate->bonus != NULL ? at.ld : 0;
+    vstore(to, vset1(1));
+    vstore(to + next, e0);
+    vstore(to + at.ld + next, e01);
+    vstore(to + 2 * at.ld + next, e012);
+    if (!next) {
+        vstore(to + 3 * at.ld, e0123);
+    }
+    vstore(&gate->whole.x[i / MR * at.ld + l], e0123);
+    vstore(within, vexp(g1));
+    vstore(within + at.ld, vexp(g12));
+    vstore(within + 2 * at.ld, vexp(g2));
+    vstore(from, vexp(g12 + g3));
+    vstore(from + at.ld, vexp(g2 + g3));
+    vstore(from + 2 * at.ld, vexp(g3));
+    vstore(from + 3 * at.ld, vset1(1));
+}
+
+/* Gates of the tokens t, and all their factors. */
+static void
+load_gate(const struct la_head *h, struct span t, const struct gate *gate)
+{
+    const ptrdiff_t rows = round_up(t.rows, MR), cols = gate->channels ? h->d : 1;
+    struct span some = t;
+    some.rows = keys_left(h, t);
+    load_plain(gate->g, &h->gate, some, cols);
+    clear_rows(gate->g, some.rows, rows);
+    clear(gate->total, row_step(cols));
+    clear(gate->lost, row_step(cols));
+    if (!gate->channels) {
+        token_factors(gate, rows, h->d);
+        return;
+    }
+    for (ptrdiff_t l = 0; l < h->d; l += VL) {
+        for (ptrdiff_t i = 0; i < rows; i += MR) {
+            channel_factors(gate, i, l);
+            add_gates(gate, i, l);
+        }
+        decay_parts(vload(&gate->total[l]), &gate->keep[l], &gate->change[l]);
+    }
+}
+
+/* --- triangles ------------------------------------------------------------ */
+
+/* Row i of x times factor, for rows [from, to). */
+INLINE void
+decay_rows(struct block x, ptrdiff_t from, ptrdiff_t to, const T *factor,
+           ptrdiff_t cols)
+{
+    for (ptrdiff_t i = from; i < to; i++) {
+        for (ptrdiff_t l = 0; l < cols; l += VL) {
+            vstore(&x.x[i * x.ld + l], vload(&x.x[i * x.ld + l]) * vload(&factor[l]));
+        }
+    }
+}
+
+/* x = x o y, rows [from, from + MR). */
+INLINE void
+multiply_rows(struct block x, struct block y, ptrdiff_t from, ptrdiff_t cols)
+{
+    LA_EACH(r, MR) {
+        decay_rows(x, from + r, from + r + 1, y.x + (from + r) * y.ld, cols);
+    }
+}
+
+/* E between rows j < i of the MR from `first` on, columns [l, l + VL); both numbers are
+ * known when this is compiled.  `next` is 1 where rows read before their decay. */
+INLINE vec
+factor_within(const struct gate *gate, ptrdiff_t first, ptrdiff_t l, const int i,
+              const int j, const int next)
+{
+    const int last = i - next;
+    const struct block x = last == 3 ? gate->from : gate->within;
+    const int row = last == 3 ? j : last == 2 ? 1 + j : 0;
+    return last == j ? vset1(1) : vload(&x.x[(first + row) * x.ld + l]);
+}
+
+/* The block on the diagonal of x_ij = (a_i o E_ij).b_j, from row `first` on. */
+INLINE void
+diagonal_with(const struct gate *gate, struct block x, struct block a, struct block b,
+              ptrdiff_t first, ptrdiff_t cols, const int next)
+{
+    _Alignas(LA_ALIGN) T sums[MR * MR];
+    vec part[MR * MR];
+    LA_EACH(t, MR * MR) {
+        part[t] = (vec){0};
+    }
+    for (ptrdiff_t l = 0; l < cols; l += VL) {
+        vec y[MR];
+        LA_EACH(j, MR) {
+            y[j] = vload(&b.x[(first + j) * b.ld + l]);
+        }
+        LA_EACH(i, MR) {
+            const vec row = vload(&a.x[(first + i) * a.ld + l]);
+            LA_EACH(j, i) {
+                const vec decayed = row * factor_within(gate, first, l, i, j, next);
+                part[MR * i + j] = vfma(decayed, y[j], part[MR * i + j]);
+            }
+            const vec own = next ? row * vload(&gate->bonus[l]) : row;
+            part[MR * i + i] = vfma(own, y[i], part[MR * i + i]);
+        }
+    }
+    LA_UNROLL
+    for (int t = 0; t < MR * MR; t += VL) {
+        vstore(&sums[t], lane_sums(part + t));
+    }
+    LA_EACH(i, MR) {
+        memcpy(&x.x[(first + i) * x.ld + first], &sums[MR * i], MR * sizeof(T));
+    }
+}
+
+static void
+diagonal_scores(const struct gate *gate, struct block x, struct block a, struct block b,
+                ptrdiff_t first, ptrdiff_t cols)
+{
+    if (gate->bonus != NULL) {
+        diagonal_with(gate, x, a, b, first, cols, 1);
+    }
+    else {
+        diagonal_with(gate, x, a, b, first, cols, 0);
+    }
+}
+
+/* x_ij of the MR rows from `first` on and all columns before them. */
+static void
+earlier_scores(struct block x, struct block a, struct block b, ptrdiff_t first,
+               ptrdiff_t d, struct la_fetch *ahead)
+{
+    for (ptrdiff_t i = first; i < first + MR; i += SI) {
+        for (ptrdiff_t j = 0; j < first; j += SJ) {
+            la_fetch_some(ahead);
+            score_block(block_at(x, i, j), block_at(a, i, 0), block_at(b, j, 0), d);
+        }
+    }
+}
+
+/* What readers see of the rows of a chunk: a (rows, d), and x (rows, rows). */
+struct reader {
+    struct block a, x;
+};
+
+/* before = exp of all gates up to the MR rows from i on, with those of that block. */
+static void
+pass_block(const struct gate *gate, ptrdiff_t i, ptrdiff_t cols)
+{
+    const T *whole = gate->whole.x + i / MR * gate->whole.ld;
+    for (ptrdiff_t l = 0; l < cols; l += VL) {
+        const vec e = vload(&whole[l]);
+        vstore(&gate->before[l], i > 0 ? e * vload(&gate->before[l]) : e);
+    }
+}
+
+/* b_j <- exp(gates after j) b_j over the MR rows from i on: those of the block, from
+ * their own row on, and all earlier ones. */
+static void
+decay_keys(const struct gate *gate, struct block b, ptrdiff_t i, ptrdiff_t cols)
+{
+    decay_rows(b, 0, i, gate->whole.x + i / MR * gate->whole.ld, cols);
+    multiply_rows(b, gate->from, i, cols);
+}
+
+/* gated_triangles, with one number a channel. */
+static void
+channel_triangles(const struct gate *gate, const struct reader *reader, int readers,
+                  struct block b, ptrdiff_t rows, ptrdiff_t d, struct la_fetch *ahead)
+{
+    const ptrdiff_t cols = round_up(d, VL);
+    for (ptrdiff_t i = 0; i < rows; i += MR) {
+        for (int r = 0; r < readers; r++) {
+            const struct block a = reader[r].a, x = reader[r].x;
+            diagonal_scores(gate, x, a, b, i, cols);
+            multiply_rows(a, gate->to, i, cols);
+            earlier_scores(x, a, b, i, d, ahead);
+            if (i > 0) {
+                decay_rows(a, i, i + MR, gate->before, cols);
+            }
+        }
+        decay_keys(gate, b, i, cols);
+        pass_block(gate, i, cols);
+    }
+}
+
+/* x_ii = (a_i o u).b_i */
+static void
+own_scores(const struct gate *gate, struct block x, struct block a, struct block b,
+           ptrdiff_t rows, ptrdiff_t d)
+{
+    _Alignas(LA_ALIGN) T sums[VL];
+    for (ptrdiff_t first = 0; first < rows; first += VL) {
+        vec part[VL];
+        for (ptrdiff_t r = 0; r < VL; r++) {
+            const ptrdiff_t i = first + r < rows ? first + r : rows - 1;
+            part[r] = (vec){0};
+            for (ptrdiff_t l = 0; l < d; l += VL) {
+                const vec own = vload(&a.x[i * a.ld + l]) * vload(&gate->bonus[l]);
+                part[r] = vfma(own, vload(&b.x[i * b.ld + l]), part[r]);
+            }
+        }
+        vstore(sums, lane_sums(part));
+        for (ptrdiff_t r = 0; r < VL && first + r < rows; r++) {
+            x.x[(first + r) * x.ld + first + r] = sums[r];
+        }
+    }
+}
+
+/* x_ij = (a_i o E_ij).b_j for j <= i, of each reader; its other half holds anything.
+ * On the way a_i becomes exp(G_i) a_i, which is to read the state, and b_j
+ * exp(G_last - G_j) b_j, which is to be written to it.  x_ii = a_i.b_i, or
+ * (a_i o u).b_i with a bonus. */
+static void
+gated_triangles(const struct gate *gate, const struct reader *reader, int readers,
+                struct block b, ptrdiff_t rows, ptrdiff_t d, struct la_fetch *ahead)
+{
+    if (gate->channels) {
+        channel_triangles(gate, reader, readers, b, rows, d, ahead);
+        return;
+    }
+    for (int r = 0; r < readers; r++) {
+        const struct block a = reader[r].a, x = reader[r].x;
+        const struct scan c = {
+            .rows = rows, .K = d, .a = a, .b = b, .dots = x, .ahead = ahead};
+        scores(&c);
+        for (ptrdiff_t i = 0; i < rows; i++) {
+            decay_rows(block_at(x, i, 0), 0, 1, gate->pairs.x + i * gate->pairs.ld,
+                       i + 1);
+        }
+        if (gate->bonus != NULL) {
+            own_scores(gate, x, a, b, rows, d);
+        }
+        scale_rows(a, rows, gate->start);
+    }
+    scale_rows(b, rows, gate->end);
+}
+
+/* x_i <- exp(G_i) x_i: what the readers see of the state before the chunk. */
+static void
+from_start(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
+{
+    const ptrdiff_t cols = round_up(d, VL);
+    if (!gate->channels) {
+        scale_rows(x, rows, gate->start);
+        return;
+    }
+    for (ptrdiff_t i = 0; i < rows; i += MR) {
+        multiply_rows(x, gate->to, i, cols);
+        if (i > 0) {
+            decay_rows(x, i, i + MR, gate->before, cols);
+        }
+        pass_block(gate, i, cols);
+    }
+}
+
+/* x_j <- exp(G_last - G_j) x_j: what the state after the chunk keeps of its rows. */
+static void
+to_end(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
+{
+    gated_triangles(gate, NULL, 0, x, rows, d, NULL);
+}
+
+#endif

@@ -1,0 +1,85 @@
+/* gated.h: causal linear attention whose state decays, one head, in chunks.
+ *
+ *   s_i = exp(g_i) s_{i-1} + b_i v_i^T,  b = phi(k);  g_i a number, or one a row of s
+ *   o_i = scale s_i^T phi(q_i)                              Dao and Gu 2024 (Mamba-2)
+ *   o_i = scale (s_{i-1} + (u o b_i) v_i^T)^T phi(q_i)      with a bonus u (RWKV-6)
+ *
+ * Over the rows of a chunk, with S the state before it and gate.h's factors:
+ *
+ *   O = X V + (exp(G) o A) S,  X = tril((A B^T) o E)
+ *   S <- exp(G_last) S + (exp(G_last - G) o B)^T V
+ *
+ * About 4 n d m flops and the triangles; one exponential a pair of rows of a chunk, or
+ * two and a half a key channel.  Scratch: the state, d m numbers, and a few chunks.
+ * Nothing of row j > i reaches row i. */
+#ifndef LA_GATED_H
+#define LA_GATED_H
+
+#include "gate.h"
+
+struct gated_scratch {
+    ptrdiff_t rows; /* tokens a chunk */
+    struct block a, b, v, dots, o;
+    struct gate gate;
+    T *s, *e, *scale;
+};
+
+static struct gated_scratch
+gated_carve(const struct la_head *h, struct arena *arena)
+{
+    struct gated_scratch r = {.rows = chunk_rows(h->d)};
+    r.a = take_block(arena, r.rows, h->d);
+    r.b = take_block(arena, r.rows, h->d);
+    r.v = take_block(arena, r.rows, h->m);
+    r.dots = take_block(arena, r.rows, r.rows);
+    r.o = take_block(arena, r.rows, h->m);
+    r.s = take_state(arena, h->d, h->m);
+    r.e = take_state(arena, h->d, h->m);
+    r.scale = take(arena, 1, r.rows);
+    r.gate = take_gate(arena, h, r.rows);
+    return r;
+}
+
+static int
+run_gated(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct gated_scratch r = gated_carve(h, &arena);
+    const struct reader q = {r.a, r.dots};
+    struct la_fetch ahead = {0};
+    struct scan c = {
+        .K = h->d,
+        .W = round_up(h->m, VL),
+        .a = r.a,
+        .b = r.b,
+        .v = r.v,
+        .dots = r.dots,
+        .o = r.o,
+        .s = r.s,
+        .keep = r.gate.keep,
+        .change = r.gate.change,
+        .ahead = &ahead,
+    };
+    load_state(r.s, &h->s0, h->d, h->m);
+    compensate(&c, r.e, h->n, r.rows);
+    load_bonus(h, &r.gate);
+    factors(h, r.scale, r.rows, 0);
+    for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct span t = span(i, r.rows, i + r.rows, h->n, &ahead);
+        c.rows = t.rows;
+        load_gate(h, t, &r.gate);
+        load_keys(h, t, r.b, r.v);
+        load_mapped(r.a, &h->q, t, h->d, h->map);
+        look_ahead(&h->o, t, h->m);
+        gated_triangles(&r.gate, &q, 1, r.b, round_up(t.rows, MR), h->d, &ahead);
+        sweep(&c, LA_READ | LA_WRITE);
+        store_rows(&h->o, t, h->m, r.o, r.scale);
+    }
+    store_state(&h->s1, r.s, h->d, h->m);
+    return 0;
+}
+
+#endif

@@ -1,0 +1,77 @@
+/* gated_step.h: one token of gated linear attention on a state.
+ *
+ *   s <- exp(g) s + b v^T,  o = scale s^T a                 a = phi(q), b = phi(k)
+ *   with a bonus:  o = scale (s_before^T a + (a.(u o b)) v)        (gated.h)
+ *
+ * 4 d m flops, one exponential a gate; reads and writes the state once, which is all
+ * its time.  Where no s0 is given the state is updated in place, in s1. */
+#ifndef LA_GATED_STEP_H
+#define LA_GATED_STEP_H
+
+#include "gate.h"
+#include "step.h"
+
+struct gated_step_scratch {
+    struct step_scratch step;
+    struct block g, u; /* one row each */
+};
+
+static struct gated_step_scratch
+gated_step_carve(const struct la_head *h, struct arena *arena)
+{
+    struct gated_step_scratch r;
+    r.step = step_carve(h, arena);
+    r.step.keep = take_row(arena, h->d);
+    r.step.change = take_row(arena, h->d);
+    r.g = take_block(arena, MR, h->d);
+    r.u = take_block(arena, MR, h->d);
+    return r;
+}
+
+/* The share of each row of the state that is kept. */
+static void
+load_decay(const struct la_head *h, const struct gated_step_scratch *r)
+{
+    load_plain(r->g, &h->gate, rows_from(0, 1), h->gate_channels ? h->d : 1);
+    for (ptrdiff_t l = 0; l < h->d; l += VL) {
+        const vec g = h->gate_channels ? vload(&r->g.x[l]) : vset1(r->g.x[0]);
+        decay_parts(g, &r->step.keep[l], &r->step.change[l]);
+    }
+}
+
+/* o = (a.(u o b)) v: what a query that reads before the write sees of its own key. */
+static void
+own_value(const struct la_head *h, const struct gated_step_scratch *r)
+{
+    load_plain(r->u, &h->bonus, rows_from(0, 1), h->d);
+    for (ptrdiff_t l = 0; l < h->d; l += VL) {
+        vstore(&r->u.x[l], vload(&r->u.x[l]) * vload(&r->step.b.x[l]));
+    }
+    row_dots(r->step.den, r->step.a, r->u, 1, round_up(h->d, VL));
+    const vec own = vset1(r->step.den[0]);
+    for (ptrdiff_t j = 0; j < h->m; j += VL) {
+        vstore(&r->step.o.x[j], own * vload(&r->step.v.x[j]));
+    }
+}
+
+static int
+run_gated_step(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct gated_step_scratch r = gated_step_carve(h, &arena);
+    load_token(h, &r.step);
+    load_decay(h, &r);
+    clear(r.step.o.x, r.step.o.ld);
+    if (h->has_bonus) {
+        own_value(h, &r);
+    }
+    if (h->has_bonus ? step_state(h, &r.step, LA_STEP_BEFORE)
+                     : step_state(h, &r.step, LA_STEP_GATED)) {
+        return 1;
+    }
+    factors(h, r.step.den, 1, 0);
+    store_rows(&h->o, rows_from(0, 1), h->m, r.step.o, r.step.den);
+    return 0;
+}
+
+#endif
