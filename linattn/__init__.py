@@ -12,6 +12,7 @@ from ._state import State
 from ._version import __version__
 from .attention import causal, causal_backward, noncausal, noncausal_backward, step
 from .delta import delta, delta_backward, delta_step
+from .gated import gated, gated_backward, gated_step
 from .linformer import linformer, linformer_backward
 from .softmax import softmax_attention, softmax_attention_backward
 from .streaming import blocks, stream
@@ -26,6 +27,9 @@ __all__ = [
     "delta_backward",
     "delta_step",
     "feature_maps",
+    "gated",
+    "gated_backward",
+    "gated_step",
     "get_isa",
     "get_num_threads",
     "linformer",

@@ -12,6 +12,12 @@ along n, each with its initial and final state.
 ``delta_backward(q, k, v, beta, grad_out, scale)``, ``delta_step(q, k, v, beta, scale, s0)`` and
 the ``_state`` forms.
 
+``gated_identity(q, k, v, g, scale)`` is `linattn.gated` with one gate a token,
+``gated_key_channels_identity`` with one a key channel, g (n, d), and
+``gated_bonus_identity(q, k, v, g, bonus, scale)`` with a bonus (d); likewise their ``_state`` and
+``_backward`` forms, whose gradient of the bonus is (r, d) for r packed sequences, and
+``gated_step(q, k, v, g, scale, s0)``.
+
 Operands are in each docstring, sizes in ``signature``.  Indices out of range are brought
 into it.
 """
