@@ -85,6 +85,8 @@ class Recurrence:
         Of the function for one token; ``name_step`` by default.
     extras : tuple of Extra
         Operands besides q, k and v, in their order.
+    mapped : bool
+        Whether a map is applied to q and k; without, no gufunc's name ends with one.
     normalizer : bool
         Whether outputs may be divided by the sum of the weights: gufuncs without that end with
         ``_sum``, and states have a ``z``.
@@ -101,12 +103,13 @@ class Recurrence:
         *,
         step: str = "",
         extras: tuple[Extra, ...] = (),
+        mapped: bool = True,
         normalizer: bool = False,
         cross: bool = False,
         sums: str = "",
     ) -> None:
         self.name, self.extras, self.cross = name, extras, cross
-        self.normalizer = normalizer
+        self.mapped, self.normalizer = mapped, normalizer
         self._optional = any(extra.optional for extra in extras)
         self.names = {
             "forward": name, "backward": f"{name}_backward", "step": step or f"{name}_step",
@@ -128,10 +131,11 @@ class Recurrence:
             if extra.suffix:
                 variants += [variant + extra.suffix for variant in variants]
         choices = ((True, ""), (False, "_sum")) if self.normalizer else ((False, ""),)
+        maps = {name: f"_{name}" for name in MAPS} if self.mapped else {"identity": ""}
         return {
-            (variant, feature_map, normalize): ufuncs[f"{form.format(variant)}_{feature_map}{end}"]
+            (variant, feature_map, normalize): ufuncs[f"{form.format(variant)}{named}{end}"]
             for variant in variants
-            for feature_map in MAPS
+            for feature_map, named in maps.items()
             for normalize, end in choices
         }
 

@@ -11,7 +11,8 @@ from ._operator import Extra, Recurrence
 from ._state import State
 from .feature_maps import FeatureMap
 
-DELTA = Recurrence("delta", extras=(Extra("beta", "n", "m", "_channels"),))
+BETA = Extra("beta", "n", "m", "_channels")
+DELTA = Recurrence("delta", extras=(BETA,))
 
 
 @filled

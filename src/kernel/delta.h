@@ -159,7 +159,8 @@ substitute(const struct writing *c, ptrdiff_t col, const int nr, const int low_r
         LA_EACH(r, MR) {
             LA_EACH(j, nr) {
                 if (!low_rank) {
-                    const vec error = vload_any(v + r * c->v.rs + j * LA_VBYTES) - y[r][j];
+                    const vec error =
+                        vload_any(v + r * c->v.rs + j * LA_VBYTES) - y[r][j];
                     if (e.x != NULL) {
                         vstore(&e.x[(i + r) * e.ld + col + j * VL], error);
                     }

@@ -8,9 +8,9 @@
  *   o_i = scale s_i^T phi(q_i)
  *
  * With the decays of a chunk (decay.h), s_i = first o up_i o x_i, and x knows no decay:
- * it is the delta rule's with down_i o b_i written, up_i o e_i and up_i o phi(q_i) read.
- * So the triangles and the substitution are those of delta.h, of such rows; those that
- * read the state itself are multiplied by first, those written to it by last.  DPLR
+ * it is the delta rule's with down_i o b_i written, up_i o e_i and up_i o phi(q_i)
+ * read. So the triangles and the substitution are those of delta.h, of such rows; those
+ * that read the state itself are multiplied by first, those written to it by last. DPLR
  * writes two rows a token, K of the values given and B of those read, and reads them
  * before the token's decay.
  *
@@ -92,8 +92,7 @@ erasers_before(struct block e, const struct gated_rows *x, ptrdiff_t rows, ptrdi
 
 /* B, or [K; B], as they are written to the state after the chunk: times last. */
 static void
-writers_after(struct block b, const struct gated_rows *x, ptrdiff_t rows,
-                  ptrdiff_t d)
+writers_after(struct block b, const struct gated_rows *x, ptrdiff_t rows, ptrdiff_t d)
 {
     const ptrdiff_t all = x->low_rank ? 2 * rows : rows;
     fade_all(b, x->decay.last, x->decay.step, all, d);
@@ -146,7 +145,7 @@ dplr_carve(const struct la_head *h, struct arena *arena)
 /* Reads the tokens t, and makes their triangles. */
 static void
 load_rule(const struct la_head *h, const struct gated_delta_scratch *r,
-           struct gated_rows *x, struct writing *c, struct span t)
+          struct gated_rows *x, struct writing *c, struct span t)
 {
     const struct block b = x->low_rank ? block_at(r->b, c->rows, 0) : r->b;
     x->e = r->ea;

@@ -80,7 +80,7 @@ chunk_from(const struct la_head *h, const struct rule_backward_scratch *r, ptrdi
 /* E, or U, of one chunk, and the state after it. */
 static void
 chunk_errors(const struct la_head *h, const struct rule_backward_scratch *r,
-                   struct writing *c, struct span t)
+             struct writing *c, struct span t)
 {
     const struct rule_reverse *chunk = &r->reverse;
     const struct reverse_scratch *base = &chunk->base;
@@ -163,7 +163,7 @@ rule_errors(const struct la_head *h, const struct rule_backward_scratch *r)
 /* S^T before each of so many chunks of the stretch that begins at token i. */
 static int
 rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
-             ptrdiff_t stretch, ptrdiff_t chunks, ptrdiff_t i)
+            ptrdiff_t stretch, ptrdiff_t chunks, ptrdiff_t i)
 {
     const struct rule_reverse *chunk = &r->reverse;
     const ptrdiff_t size = state_size(h->d, h->m);
@@ -227,8 +227,8 @@ run_rule_backward(const struct la_head *h, int low_rank)
         }
         const ptrdiff_t before = begin > 0 ? chunk_before(&r, begin) : 0;
         rule_reverse(h, &r.reverse, &r.errors,
-                      span(begin, end - begin, before, h->n, &ahead),
-                      r.states + place * state_size(h->d, h->m));
+                     span(begin, end - begin, before, h->n, &ahead),
+                     r.states + place * state_size(h->d, h->m));
         end = begin;
     }
     store_state(&h->ds0, r.reverse.base.r, h->d, h->m);

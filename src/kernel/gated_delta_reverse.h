@@ -30,8 +30,8 @@ enum { LA_CHUNK_MOST = 32 }; /* tokens (delta_chunk) */
 struct rule_reverse {
     struct reverse_scratch base; /* ab: [A; E]; u, du, db: of DPLR for [K; B] */
     struct decay decay;
-    struct block ends;          /* [A'; E'] */
-    struct block b, written;    /* B or [K; B], and times last */
+    struct block ends;       /* [A'; E'] */
+    struct block b, written; /* B or [K; B], and times last */
     struct block lk, pk, xk, yk;
     struct block dg;
     int low_rank;
@@ -39,7 +39,7 @@ struct rule_reverse {
 
 static struct rule_reverse
 rule_reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
-                    int low_rank)
+                   int low_rank)
 {
     const ptrdiff_t writers = (1 + low_rank) * rows;
     struct rule_reverse r = {.low_rank = low_rank};
@@ -170,8 +170,8 @@ add_writes(const struct reverse *c, struct block db, struct block x, struct bloc
 
 /* What the triangles add to dA, dE and dB of one column tile of the features. */
 INLINE void
-gated_feature_tile(const struct reverse *c, const struct rule_reverse *r,
-                   ptrdiff_t col, const int nr)
+gated_feature_tile(const struct reverse *c, const struct rule_reverse *r, ptrdiff_t col,
+                   const int nr)
 {
     const struct reverse_scratch *base = &r->base;
     const struct block da = base->dab, de = block_at(base->dab, c->rows, 0);
@@ -200,7 +200,8 @@ state_product(const struct la_head *h, const struct rule_reverse *r, T *s,
     const ptrdiff_t width = col / (NR * VL) * (NR * VL) + NR * VL <= D
                                 ? NR * VL
                                 : D - col / (NR * VL) * (NR * VL);
-    const T *x = state_at(s, h->m, D, 0, col), *y = state_at(r->base.rt, h->m, D, 0, col);
+    const T *x = state_at(s, h->m, D, 0, col),
+            *y = state_at(r->base.rt, h->m, D, 0, col);
     vec sum = (vec){0};
     for (ptrdiff_t l = 0; l < h->m; l++) {
         sum = vfma(vload(&x[l * width]), vload(&y[l * width]), sum);
@@ -224,12 +225,13 @@ gather(vec *across, const T *x, vec a, const T *y, vec e, ptrdiff_t t)
  * G S^T, N S^T and U R^T. */
 INLINE void
 dgate_channels(const struct la_head *h, const struct reverse *c,
-              const struct rule_reverse *r, struct span t, T *s, ptrdiff_t col)
+               const struct rule_reverse *r, struct span t, T *s, ptrdiff_t col)
 {
     const struct reverse_scratch *base = &r->base;
     const struct block x[2] = {r->low_rank ? r->xk : base->x, base->x};
     const struct block y[2] = {r->low_rank ? r->yk : base->y, base->y};
-    const struct block ds = block_at(base->dab, 0, col), ends = block_at(r->ends, 0, col);
+    const struct block ds = block_at(base->dab, 0, col),
+                       ends = block_at(r->ends, 0, col);
     const ptrdiff_t ld = ds.ld;
     vec behind[LA_CHUNK_MOST], across[2][LA_CHUNK_MOST], ahead = (vec){0};
     vec sum = state_product(h, r, s, col);
@@ -268,8 +270,8 @@ dgate_channels(const struct la_head *h, const struct reverse *c,
 /* Reads all that the way back through the tokens t needs. */
 static void
 load_rule_reverse(const struct la_head *h, const struct reverse *c,
-                   const struct rule_reverse *r, const struct la_array *errors,
-                   struct span t)
+                  const struct rule_reverse *r, const struct la_array *errors,
+                  struct span t)
 {
     const struct gated_rows x = reverse_rows(r, c->rows);
     chunk_decay(h, &r->decay, t);
@@ -323,7 +325,7 @@ store_existing(const struct la_array *x, struct span t, ptrdiff_t cols,
 /* Writes the gradients of the tokens t. */
 static void
 store_rule_reverse(const struct la_head *h, const struct reverse *c,
-                    const struct rule_reverse *r, struct span t)
+                   const struct rule_reverse *r, struct span t)
 {
     const struct reverse_scratch *base = &r->base;
     const struct block de = block_at(base->dab, c->rows, 0);
@@ -360,8 +362,8 @@ store_rule_reverse(const struct la_head *h, const struct reverse *c,
 
 /* The triangles of a chunk, and dU, N and R before it. */
 static void
-reverse_values(const struct la_head *h, struct reverse *c,
-               const struct rule_reverse *r, struct la_fetch *ahead)
+reverse_values(const struct la_head *h, struct reverse *c, const struct rule_reverse *r,
+               struct la_fetch *ahead)
 {
     const struct reverse_scratch *base = &r->base;
     const struct block b = second(r->b, c->rows, r->low_rank);
@@ -426,7 +428,7 @@ reverse_features(const struct la_head *h, struct reverse *c,
 /* The reverse scan over the tokens t; s is S^T before them. */
 static void
 rule_reverse(const struct la_head *h, const struct rule_reverse *r,
-              const struct la_array *errors, struct span t, T *s)
+             const struct la_array *errors, struct span t, T *s)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
     struct reverse c = {
