@@ -291,9 +291,9 @@ def test_instruction_sets(isa, name, kind):
 
 @pytest.fixture
 def poisoned():
-    linattn._linattn.poison_scratch(True)
+    linattn._linattn.poison_scratch(255)
     yield
-    linattn._linattn.poison_scratch(False)
+    linattn._linattn.poison_scratch(0)
 
 
 @KINDS
@@ -323,7 +323,9 @@ def test_poison_stays(kind, value):
                 for name, x in actual.items():
                     what = f"{case}: {value} in {which} at {t}, {name}"
                     if name in ("o", "dq"):  # others hang on all later tokens
-                        assert (x == clean[name])[twin[name] == twin_clean[name]].all(), what
+                        end = t if which == "g" else None  # which says where chunks begin
+                        unmoved = twin[name] == twin_clean[name]
+                        assert (x == clean[name])[:end][unmoved[:end]].all(), what
                     if np.isnan(value):
                         assert not np.isfinite(x[np.isnan(twin[name])]).any(), what
 
@@ -373,6 +375,8 @@ def test_long_runs_of_decay(kind):
     case = kind._replace(n=20000, d=16, m=8, dtype="float32")
     arrays = make(case)
     arrays["g"] = arrays["g"] * np.float32(0.01)
+    if case.erase:  # one that has nothing to do with the key makes the memory grow
+        arrays["erase"] = arrays["k"] * np.float32(0.9)
     wide = {name: x.astype("f8") for name, x in arrays.items()}
     narrow, exact = both(linattn, case, arrays), both(linattn, case, wide)
     for names in (("o", "s"), tuple(name for name in exact if name.startswith("d"))):
