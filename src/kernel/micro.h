@@ -273,21 +273,53 @@ write_tiles(const struct scan *c, ptrdiff_t col, struct state_tile to,
 
 /* Reads, then writes, one column tile of nr vectors. */
 INLINE void
-sweep_tile(const struct scan *c, ptrdiff_t col, int what, const int nr)
+sweep_width(const struct scan *c, ptrdiff_t col, int what, const int nr)
 {
     const ptrdiff_t at = col * round_up(c->K, MR);
     if (what & LA_READ) {
         read_tiles(c, col, c->s + at, nr);
     }
-    if (!(what & LA_WRITE)) {
-        return;
-    }
-    if (c->e != NULL) {
+    if (what & LA_WRITE && c->e != NULL) {
         write_tiles(c, col, state_tile(c, at), 1, nr);
     }
-    else {
+    else if (what & LA_WRITE) {
         write_tiles(c, col, state_tile(c, at), 0, nr);
     }
+}
+
+/* One function a width, which all recurrences call: their tiles are most of the code.
+ */
+#define LA_SWEEP_WIDTH(nr)                                                             \
+    static __attribute__((noinline)) void sweep_##nr(const struct scan *c,             \
+                                                     ptrdiff_t col, int what)          \
+    {                                                                                  \
+        sweep_width(c, col, what, nr);                                                 \
+    }
+LA_SWEEP_WIDTH(1)
+LA_SWEEP_WIDTH(2)
+#if LA_NR > 2
+LA_SWEEP_WIDTH(3)
+LA_SWEEP_WIDTH(4)
+#endif
+#undef LA_SWEEP_WIDTH
+
+INLINE void
+sweep_tile(const struct scan *c, ptrdiff_t col, int what, const int nr)
+{
+    if (nr == 1) {
+        sweep_1(c, col, what);
+    }
+    else if (nr == 2) {
+        sweep_2(c, col, what);
+    }
+#if LA_NR > 2
+    else if (nr == 3) {
+        sweep_3(c, col, what);
+    }
+    else {
+        sweep_4(c, col, what);
+    }
+#endif
 }
 
 /* Reads, then writes, each column tile of the state while it is in cache. */
