@@ -6,9 +6,9 @@ from linattn import _reference_maps as maps
 from linattn._reference import (
     State,
     _chain,
+    _exists,
     _finish,
     _gradient_of_state,
-    _exists,
     _keys_exist,
     _matvec,
     _outer,
