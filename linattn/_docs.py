@@ -30,6 +30,53 @@ PARAGRAPHS = {
         The token's query and key.
     v : array_like, shape (..., m)
         Its value.""",
+    "g": """
+    g : array_like, shape (..., n) or (..., n, d)
+        Natural logarithm of the decay of each token, or of each of its key channels: 0
+        forgets nothing, -inf all; it may be positive, where the memory then grows.  The
+        number of axes decides: with fewer axes than the longest of q, k and v it is (..., n);
+        otherwise (..., n, d), where a last axis of length 1 serves all channels.  It is
+        converted to what is computed in, float32 for 16-bit tokens, and has no say in the
+        result's dtype.""",
+    "token_g": """
+    g : array_like, shape (...) or (..., d)
+        Natural logarithm of its decay, or of that of each key channel, by its number of axes
+        as in the whole sequence.""",
+    "beta": """
+    beta : array_like, shape (..., n) or (..., n, m)
+        Write strength of each token, or of each of its value channels.  The number of
+        axes decides: with fewer axes than the longest of q, k and v it is (..., n);
+        otherwise (..., n, m), where a last axis of length 1 serves all channels.""",
+    "token_beta": """
+    beta : array_like, shape (...) or (..., m)
+        Its write strength, or one of each value channel.  The number of axes decides:
+        with fewer axes than the longest of q, k and v it is (...); otherwise (..., m),
+        where a last axis of length 1 serves all channels.""",
+    "memory": """
+    state : State
+        The memory so far, ``s`` (..., d, m), of the result's dtype, or float32 where that
+        has 16 bits, and ``z`` None.""",
+    "bad_forward": """
+    TypeError
+        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
+        ``out`` or a state has another dtype.
+    ValueError
+        If shapes do not match, a map is unknown, or ``scale`` is not finite, or lengths,
+        ``out`` or a state do not fit.""",
+    "bad_backward": """
+    TypeError
+        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
+        a state has another dtype.
+    ValueError
+        If shapes do not match, a map is unknown, or ``scale`` is not finite, or lengths or
+        a state do not fit.""",
+    "bad_step": """
+    TypeError
+        If an operand is not real numbers, or ``state`` of another dtype.
+    ValueError
+        If shapes do not match, or ``state`` has a ``z``.
+    MemoryError
+        If there is no room for the result.""",
     "feature_map": """
     feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
         The map phi, applied to q and k, ``{default}`` by default; ``'elu'`` is

@@ -33,6 +33,8 @@ def clear_padding(dk: Array, key_lengths: Any) -> None:
 def _sum_to(grad: Any, shape: Shape) -> Any:
     if grad.shape == shape:
         return grad
+    if type(grad) is np.ndarray:  # NumPy sums in the order of memory, which is that of operands
+        grad = np.ascontiguousarray(grad)
     wide = np.float32 if grad.dtype.itemsize == 2 else None
     axes = _repeats(grad.shape, shape)
     total = grad.sum(axis=axes, keepdims=True, dtype=wide).reshape(shape)

@@ -40,7 +40,9 @@ def call(
     q, k, *others = _operands(recurrence, method, operands)
     if method == "backward":
         others.append(_check.operand(name, "grad_out", options.pop("grad_out"), 0))
-    dtype = _check.result_dtype(q, k, *(x for x in others if not _is_weak(x)))
+    wide = (False, *(extra.wide for extra in recurrence.extras), False)
+    typed = (x for x, kept in zip(others, wide, strict=False) if not (kept or _is_weak(x)))
+    dtype = _check.result_dtype(q, k, *typed)
     work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     q, k = np.asarray(q, work), np.asarray(k, work)
     run: Callable[..., Any] = _plain
@@ -53,7 +55,10 @@ def call(
         options["grad_out"] = others.pop()
     with one_isa():
         result = run(recurrence, method, phi, (q, k, *others), **options)
-    return result if dtype == work else _narrowed(name, result, dtype, out)
+    if dtype == work:
+        return result
+    given = (kept for x, kept in zip(others, wide, strict=False) if x is not None)
+    return _narrowed(name, result, dtype, out, (False, False, *given))
 
 
 def _operands(recurrence: Recurrence, method: str, operands: tuple[Any, ...]) -> list[Any]:
@@ -93,12 +98,21 @@ def _plain(
     return phi.input_gradient(q, da), dk, *rest
 
 
-def _narrowed(name: str, result: Any, dtype: np.dtype[Any], out: Array | None) -> Any:
-    """The float32 arrays of a result in 16 bits, the first of them in ``out``; states stay."""
+def _narrowed(
+    name: str, result: Any, dtype: np.dtype[Any], out: Array | None, wide: tuple[bool, ...]
+) -> Any:
+    """The float32 arrays of a result in 16 bits, the first of them in ``out``.
+
+    States stay, and gradients of operands that are ``wide``.
+    """
     if not isinstance(result, tuple):
-        return _narrowed(name, (result,), dtype, out)[0]
+        return _narrowed(name, (result,), dtype, out, wide)[0]
     if out is not None:
         _check.out(name, out, result[0].shape, np.empty(0, dtype))
         out[...] = result[0]
         return (out, *result[1:])
-    return tuple(x if isinstance(x, tuple) else x.astype(dtype) for x in result)
+    kept = (*wide[: len(result)], *(False for _ in result[len(wide) :]))
+    return tuple(
+        x if isinstance(x, tuple) or stays else x.astype(dtype)
+        for x, stays in zip(result, kept, strict=True)
+    )

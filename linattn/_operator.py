@@ -54,6 +54,7 @@ class Extra(NamedTuple):
     channels: str = ""  #: one more dimension that it may have, told by the number of its axes
     suffix: str = ""  #: what a gufunc is called in addition where it has that, or is not left out
     optional: bool = False
+    wide: bool = False  #: held as states are: it has no say in the dtype of a call
 
 
 class _Call(NamedTuple):
@@ -64,6 +65,7 @@ class _Call(NamedTuple):
     variant: str  #: the suffixes of the gufunc's name
     batch: Shape
     shape: Shape  #: of the output
+    typed: tuple[Any, ...]  #: those arrays that say in what dtype all is computed
 
     @property
     def core(self) -> tuple[int, int]:
@@ -82,6 +84,8 @@ class Recurrence:
         Of the function for one token; ``name_step`` by default.
     extras : tuple of Extra
         Operands besides q, k and v, in their order.
+    mapped : bool
+        Whether a map is applied to q and k; without, no gufunc's name ends with one.
     normalizer : bool
         Whether outputs may be divided by the sum of the weights: gufuncs without that end with
         ``_sum``, and states have a ``z``.
@@ -95,11 +99,12 @@ class Recurrence:
         *,
         step: str = "",
         extras: tuple[Extra, ...] = (),
+        mapped: bool = True,
         normalizer: bool = False,
         cross: bool = False,
     ) -> None:
         self.name, self.extras, self.cross = name, extras, cross
-        self.normalizer = normalizer
+        self.mapped, self.normalizer = mapped, normalizer
         self._optional = any(extra.optional for extra in extras)
         self.names = {
             "forward": name, "backward": f"{name}_backward", "step": step or f"{name}_step",
@@ -120,10 +125,11 @@ class Recurrence:
             if extra.suffix:
                 variants += [variant + extra.suffix for variant in variants]
         choices = ((True, ""), (False, "_sum")) if self.normalizer else ((False, ""),)
+        maps = {name: f"_{name}" for name in MAPS} if self.mapped else {"identity": ""}
         return {
-            (variant, feature_map, normalize): ufuncs[f"{form.format(variant)}_{feature_map}{end}"]
+            (variant, feature_map, normalize): ufuncs[f"{form.format(variant)}{named}{end}"]
             for variant in variants
-            for feature_map in MAPS
+            for feature_map, named in maps.items()
             for normalize, end in choices
         }
 
@@ -161,9 +167,9 @@ class Recurrence:
             )  # fmt: skip
         call = self._read(self.name, operands)
         key = _check.lookup(self.name, self._whole, call.variant, feature_map, normalize)
-        inputs = *call.arrays, *_check.numbers(self.name, call.arrays, scale, eps, key[-1])
+        inputs = *call.arrays, *_check.numbers(self.name, call.typed, scale, eps, key[-1])
         if out is not None:
-            _check.out(self.name, out, call.shape, *call.arrays)
+            _check.out(self.name, out, call.shape, *call.typed)
         if alone:
             return run(self._whole[key], inputs, (out,))[0]
 
@@ -205,8 +211,8 @@ class Recurrence:
         call = self._read(function, operands)
         key = _check.lookup(function, self._whole, call.variant, feature_map, normalize)
         grad_out = _check.cotangent(function, grad_out, call.shape)
-        inputs = *call.arrays, grad_out
-        inputs = *inputs, *_check.numbers(function, inputs, scale, eps, key[-1])
+        numbers = _check.numbers(function, (*call.typed, grad_out), scale, eps, key[-1])
+        inputs = *call.arrays, grad_out, *numbers
         if alone:
             return _summed(run(self._whole_backward[key], inputs), call)
 
@@ -217,7 +223,11 @@ class Recurrence:
         )
         grads = run(self._parts_backward[key], (*inputs, *indices, *start, *last))
         count = len(call.arrays)
-        first, rest = _summed(grads[:count], call), grads[count:]
+        first, rest = list(grads[:count]), grads[count:]
+        for i, extra in enumerate(_named(self.extras, operands)):
+            if "n" not in extra.dims:
+                first[3 + i] = first[3 + i].sum(-2)  # one a sequence
+        first = _summed(tuple(first), call)
         if not with_state:
             return first
         if initial_state is not None:
@@ -252,8 +262,8 @@ class Recurrence:
         function = self.names["step"]
         call = self._read(function, operands, tokens=False)
         key = _check.lookup(function, self._step, call.variant, feature_map, normalize)
-        inputs = *call.arrays, *_check.numbers(function, call.arrays, scale, eps, key[-1])
-        dtype = _check.state_dtype(*call.arrays)
+        inputs = *call.arrays, *_check.numbers(function, call.typed, scale, eps, key[-1])
+        dtype = _check.state_dtype(*call.typed)
         fields = _check.state(function, "state", state, call.batch, call.core, dtype, key[-1])
         s, z, _ = fields
         if in_place:
@@ -302,7 +312,7 @@ class Recurrence:
         if not type(q) is type(k) is type(v) is ndarray or not q.ndim == k.ndim == v.ndim:
             return None
         variant = ""
-        for (_, _, channels, suffix, optional), x in zip(self.extras, extras, strict=True):
+        for (_, _, channels, suffix, optional, _), x in zip(self.extras, extras, strict=True):
             if type(x) is not ndarray:
                 if x is not None or not optional:
                     return None
@@ -322,16 +332,19 @@ class Recurrence:
             *arrays, shape = _check.token(function, *operands[:3])
         core = 2 if tokens else 1
         batch, variant = shape[:-core], ""
-        given = [x.shape for x in arrays]
+        given, typed = [x.shape for x in arrays], list(arrays)
         for extra, x in zip(self.extras, operands[3:], strict=True):
             if x is None and extra.optional:
                 continue
             array, wide, batch = _check.extra(function, extra, x, arrays[:3], batch, tokens)
             arrays.append(array)
+            if not extra.wide:
+                typed.append(array)
             given.append(np.shape(x))
             if wide or extra.optional:
                 variant += extra.suffix
-        return _Call(tuple(arrays), tuple(given), variant, batch, (*batch, *shape[-core:]))
+        shape = *batch, *shape[-core:]
+        return _Call(tuple(arrays), tuple(given), variant, batch, shape, tuple(typed))
 
     def _sequences(
         self, function: str, call: _Call, cu_seqlens: Any, key_lengths: Any
@@ -366,6 +379,11 @@ class Recurrence:
 def _present(operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """Those that are not None."""
     return tuple(x for x in operands if x is not None)
+
+
+def _named(extras: tuple[Extra, ...], operands: Operands) -> list[Extra]:
+    """The extras that are not left out."""
+    return [extra for extra, x in zip(extras, operands[3:], strict=True) if x is not None]
 
 
 def _same_rows(q: Any, grad_out: Any) -> bool:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, Map, RecurrenceOptions
 
-DELTA = Recurrence("delta", extras=(Extra("beta", "n", "m", "_channels"),))
+BETA = Extra("beta", "n", "m", "_channels")
+DELTA = Recurrence("delta", extras=(BETA,))
 
 
 @overload

@@ -12,6 +12,18 @@ along n, each with its initial and final state.
 ``delta_backward(q, k, v, beta, grad_out, scale)``, ``delta_step(q, k, v, beta, scale, s0)`` and
 the ``_state`` forms.
 
+``gated_identity(q, k, v, g, scale)`` is `linattn.gated` with one gate a token,
+``gated_key_channels_identity`` with one a key channel, g (n, d), and
+``gated_bonus_identity(q, k, v, g, bonus, scale)`` with a bonus (d); likewise their ``_state`` and
+``_backward`` forms, whose gradient of the bonus is (r, d) for r packed sequences, and
+``gated_step(q, k, v, g, scale, s0)``.
+
+``gated_delta_identity(q, k, v, g, beta, scale)`` is `linattn.gated_delta` with one gate and one
+strength a token; ``_key_channels``, ``_channels`` and ``_erase``, in this order, stand for a gate a
+key channel, a strength a value channel and erase keys after beta, (n, d).
+``dplr(q, k, v, a, b, g, scale)`` is `linattn.dplr`, which has no map.  Both have ``_state``,
+``_backward`` and ``_step`` forms.
+
 Operands are in each docstring, sizes in ``signature``.  Indices out of range are brought
 into it.
 """

@@ -76,21 +76,23 @@ load_readers(const struct la_head *h, const struct gated_rows *x, struct span t)
     fade_rows(x->a, x->decay.up, x->decay.step, t.rows, h->d);
 }
 
-/* E and A as they read the state before the chunk: times first. */
+/* A and E as they read the state before the chunk: times first. */
 static void
-read_state_before(struct block a, struct block e, const struct gated_rows *x,
-                  ptrdiff_t rows, ptrdiff_t d)
+readers_before(struct block a, const struct gated_rows *x, ptrdiff_t rows, ptrdiff_t d)
 {
-    const struct decay *decay = &x->decay;
+    fade_all(a, x->decay.first, x->decay.step, rows, d);
+}
+
+static void
+erasers_before(struct block e, const struct gated_rows *x, ptrdiff_t rows, ptrdiff_t d)
+{
     const ptrdiff_t from = x->low_rank; /* its first row reads before all decay */
-    fade_all(a, decay->first, decay->step, rows, d);
-    fade_all(block_at(e, from, 0), decay->first, decay->step, rows - from, d);
+    readers_before(block_at(e, from, 0), x, rows - from, d);
 }
 
 /* B, or [K; B], as they are written to the state after the chunk: times last. */
 static void
-write_state_after(struct block b, const struct gated_rows *x, ptrdiff_t rows,
-                  ptrdiff_t d)
+writers_after(struct block b, const struct gated_rows *x, ptrdiff_t rows, ptrdiff_t d)
 {
     const ptrdiff_t all = x->low_rank ? 2 * rows : rows;
     fade_all(b, x->decay.last, x->decay.step, all, d);
@@ -168,8 +170,9 @@ load_rule(const struct la_head *h, const struct gated_delta_scratch *r,
         triangle(r->lk, x->e, x->b, c->rows, h->d);
         triangle(r->pk, x->a, x->b, c->rows, h->d);
     }
-    read_state_before(x->a, x->e, x, c->rows, h->d);
-    write_state_after(x->b, x, c->rows, h->d);
+    readers_before(x->a, x, c->rows, h->d);
+    erasers_before(x->e, x, c->rows, h->d);
+    writers_after(x->b, x, c->rows, h->d);
 }
 
 static int

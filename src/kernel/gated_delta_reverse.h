@@ -92,7 +92,7 @@ load_written(const struct la_head *h, const struct rule_reverse *r,
     const ptrdiff_t rows = round_up(t.rows, MR), writers = (1 + r->low_rank) * rows;
     load_writers(h, x, t);
     copy_rows(r->written, r->b, writers);
-    write_state_after(r->written, x, rows, h->d);
+    writers_after(r->written, x, rows, h->d);
     if (!r->low_rank) {
         load_errors(h, &r->base, errors, t);
         return;
@@ -278,7 +278,8 @@ load_rule_reverse(const struct la_head *h, const struct reverse *c,
     load_readers(h, &x, t);
     load_erasers(h, &x, t);
     copy_rows(r->ends, r->base.ab, 2 * c->rows);
-    read_state_before(r->ends, block_at(r->ends, c->rows, 0), &x, c->rows, h->d);
+    readers_before(r->ends, &x, c->rows, h->d);
+    erasers_before(block_at(r->ends, c->rows, 0), &x, c->rows, h->d);
     load_written(h, r, &x, errors, t);
     load_plain(c->g, &h->g, t, h->m);
     look_ahead(&h->dq, t, h->d);
@@ -418,8 +419,9 @@ reverse_features(const struct la_head *h, struct reverse *c,
     for (ptrdiff_t col = 0; col < D; col += VL) {
         dgate_channels(h, c, r, t, s, col);
     }
-    read_state_before(base->dab, block_at(base->dab, c->rows, 0), &x, c->rows, h->d);
-    write_state_after(base->db, &x, c->rows, h->d);
+    readers_before(base->dab, &x, c->rows, h->d);
+    erasers_before(block_at(base->dab, c->rows, 0), &x, c->rows, h->d);
+    writers_after(base->db, &x, c->rows, h->d);
     LA_BY_TILES(D, gated_feature_tile(c, r, col, nr));
 }
 
