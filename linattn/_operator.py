@@ -223,11 +223,11 @@ class Recurrence:
         )
         grads = run(self._parts_backward[key], (*inputs, *indices, *start, *last))
         count = len(call.arrays)
-        first, rest = list(grads[:count]), grads[count:]
+        sums, rest = list(grads[:count]), grads[count:]
         for i, extra in enumerate(_named(self.extras, operands)):
             if "n" not in extra.dims:
-                first[3 + i] = first[3 + i].sum(-2)  # one a sequence
-        first = _summed(tuple(first), call)
+                sums[3 + i] = sums[3 + i].sum(-2)  # one a sequence
+        first = _summed(tuple(sums), call)
         if not with_state:
             return first
         if initial_state is not None:

@@ -16,8 +16,11 @@ __all__ = [
     "Bool",
     "CausalOptions",
     "DType",
+    "GatedDeltaOptions",
+    "GatedOptions",
     "Map",
     "RecurrenceOptions",
+    "SequenceOptions",
     "Shape",
     "State",
 ]
@@ -29,15 +32,32 @@ Map: TypeAlias = str | FeatureMap
 Shape: TypeAlias = tuple[int, ...]
 
 
-class RecurrenceOptions(TypedDict, total=False):
-    """What a recurrence over tokens takes, but ``return_state``."""
+class SequenceOptions(TypedDict, total=False):
+    """What every recurrence over tokens takes, but ``return_state``."""
 
     scale: float
-    feature_map: Map
     key_lengths: ArrayLike | None
     cu_seqlens: ArrayLike | None
     initial_state: State | None
     out: Array | None
+
+
+class RecurrenceOptions(SequenceOptions, total=False):
+    """What one with a feature map takes."""
+
+    feature_map: Map
+
+
+class GatedOptions(RecurrenceOptions, total=False):
+    """What `linattn.gated` takes."""
+
+    bonus: ArrayLike | None
+
+
+class GatedDeltaOptions(RecurrenceOptions, total=False):
+    """What `linattn.gated_delta` takes."""
+
+    erase: ArrayLike | None
 
 
 class CausalOptions(RecurrenceOptions, total=False):

@@ -2,34 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
 from ._operator import Extra, Recurrence
 from ._state import State
 from .gated import GATE
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ._types import Array, ArrayLike, SequenceOptions
+
 DPLR = Recurrence("dplr", extras=(Extra("a", "nd"), Extra("b", "nd"), GATE), mapped=False)
 
 
+@overload
+def dplr(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, a: ArrayLike, b: ArrayLike, g: ArrayLike, *,
+    return_state: Literal[False] = ..., **options: Unpack[SequenceOptions],
+) -> Array: ...  # fmt: skip
+@overload
+def dplr(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, a: ArrayLike, b: ArrayLike, g: ArrayLike, *,
+    return_state: Literal[True], **options: Unpack[SequenceOptions],
+) -> tuple[Array, State]: ...  # fmt: skip
+@overload
+def dplr(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, a: ArrayLike, b: ArrayLike, g: ArrayLike, *,
+    return_state: bool, **options: Unpack[SequenceOptions],
+) -> Array | tuple[Array, State]: ...  # fmt: skip
 @filled
 def dplr(
-    q: Any,
-    k: Any,
-    v: Any,
-    a: Any,
-    b: Any,
-    g: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    g: ArrayLike,
     *,
     scale: float = 1.0,
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     return_state: bool = False,
-    out: np.ndarray | None = None,
-) -> Any:
+    out: Array | None = None,
+) -> Array | tuple[Array, State]:
     """A memory whose transition is diagonal plus low rank: the generalised delta rule of RWKV-7.
 
     ``s_i = exp(g_i) s_{i-1} + b_i (s_{i-1}^T a_i)^T + k_i v_i^T``, ``o_i = scale s_i^T q_i``.
@@ -102,17 +120,17 @@ def dplr(
 
 @filled
 def dplr_backward(
-    q: Any,
-    k: Any,
-    v: Any,
-    a: Any,
-    b: Any,
-    g: Any,
-    grad_out: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    g: ArrayLike,
+    grad_out: ArrayLike,
     *,
     scale: float = 1.0,
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     grad_state: State | None = None,
 ) -> tuple[Any, ...]:
@@ -175,17 +193,17 @@ def dplr_backward(
 
 @filled
 def dplr_step(
-    q: Any,
-    k: Any,
-    v: Any,
-    a: Any,
-    b: Any,
-    g: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
+    g: ArrayLike,
     state: State,
     *,
     scale: float = 1.0,
     in_place: bool = False,
-) -> tuple[Any, State]:
+) -> tuple[Array, State]:
     """One token of `dplr`: write to the memory, then read it.
 
     ``s <- exp(g) s + b (s^T a)^T + k v^T``, ``o = scale s^T q``

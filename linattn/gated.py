@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
-
+from ._docs import filled
 from ._operator import Extra, Recurrence
 from ._state import State
-from .feature_maps import FeatureMap
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ._types import Array, ArrayLike, GatedOptions, Map
 
 GATE = Extra("g", "n", "d", "_key_channels", wide=True)
 GATED = Recurrence(
@@ -16,21 +19,37 @@ GATED = Recurrence(
 )
 
 
+@overload
 def gated(
-    q: Any,
-    k: Any,
-    v: Any,
-    g: Any,
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, *,
+    return_state: Literal[False] = ..., **options: Unpack[GatedOptions],
+) -> Array: ...  # fmt: skip
+@overload
+def gated(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, *,
+    return_state: Literal[True], **options: Unpack[GatedOptions],
+) -> tuple[Array, State]: ...  # fmt: skip
+@overload
+def gated(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, *,
+    return_state: bool, **options: Unpack[GatedOptions],
+) -> Array | tuple[Array, State]: ...  # fmt: skip
+@filled
+def gated(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    g: ArrayLike,
     *,
     scale: float = 1.0,
-    feature_map: str | FeatureMap = "identity",
-    bonus: Any = None,
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    feature_map: Map = "identity",
+    bonus: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     return_state: bool = False,
-    out: np.ndarray | None = None,
-) -> Any:
+    out: Array | None = None,
+) -> Array | tuple[Array, State]:
     """Causal linear attention whose memory decays before each write.
 
     ``s_i = exp(g_i) s_{i-1} + phi(k_i) v_i^T``, ``o_i = scale s_i^T phi(q_i)``: Mamba-2, RetNet
@@ -43,22 +62,11 @@ def gated(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
-        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
-    k : array_like, shape (..., n, d)
-        Keys.
-    v : array_like, shape (..., n, m)
-        Values.
-    g : array_like, shape (..., n) or (..., n, d)
-        Natural logarithm of the decay of each token, or of each of its key channels: 0
-        forgets nothing, -inf all; it may be positive, where the memory then grows.  The
-        number of axes decides: with fewer axes than the longest of q, k and v it is (..., n);
-        otherwise (..., n, d), where a last axis of length 1 serves all channels.  It is
-        converted to what is computed in, float32 for 16-bit tokens, and has no say in the
-        result's dtype.
-    scale : float, default 1.0
-        Multiplies the output.
+    $q
+    $k
+    $v
+    $g
+    $scale
     feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
         The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
         ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own,
@@ -68,16 +76,11 @@ def gated(
         token's decay and write.  Converted as ``g`` is.
     key_lengths : array_like of int, broadcasting to the leading axes, optional
         Keys, values and gates at and past it do not exist; every query is computed.
-    cu_seqlens : array_like of int, shape (r + 1,), optional
-        r sequences packed along n, sequence i from ``cu_seqlens[i]`` to
-        ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.
-    initial_state : State, optional
-        The memory before the first token, ``s`` (..., d, m), or (..., r, d, m) with
-        ``cu_seqlens``, and ``z`` None; zeros by default.
+    $cu_seqlens
+    $initial_memory
     return_state : bool, default False
         Return the memory after the last token as well.
-    out : ndarray, shape (..., n, m), optional
-        Where to put the result; of the result's dtype.  It may overlap an operand.
+    $out
 
     Returns
     -------
@@ -94,8 +97,7 @@ def gated(
     ValueError
         If shapes do not match, ``feature_map`` is unknown, or ``scale`` is not finite, or
         lengths, ``out`` or a state do not fit.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -127,18 +129,19 @@ def gated(
     )  # fmt: skip
 
 
+@filled
 def gated_backward(
-    q: Any,
-    k: Any,
-    v: Any,
-    g: Any,
-    grad_out: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    g: ArrayLike,
+    grad_out: ArrayLike,
     *,
     scale: float = 1.0,
-    feature_map: str | FeatureMap = "identity",
-    bonus: Any = None,
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    feature_map: Map = "identity",
+    bonus: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     grad_state: State | None = None,
 ) -> tuple[Any, ...]:
@@ -148,25 +151,14 @@ def gated_backward(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
-        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
-    k : array_like, shape (..., n, d)
-        Keys.
-    v : array_like, shape (..., n, m)
-        Values.
-    g : array_like, shape (..., n) or (..., n, d)
-        Natural logarithm of the decay of each token, or of each of its key channels: 0
-        forgets nothing, -inf all; it may be positive, where the memory then grows.  The
-        number of axes decides: with fewer axes than the longest of q, k and v it is (..., n);
-        otherwise (..., n, d), where a last axis of length 1 serves all channels.  It is
-        converted to what is computed in, float32 for 16-bit tokens, and has no say in the
-        result's dtype.
+    $q
+    $k
+    $v
+    $g
     grad_out : array_like, shape (..., n, m)
         The gradient of a scalar with respect to the output of `gated`; it may be an
         expanded (zero-stride) view.
-    scale : float, default 1.0
-        Multiplies the output.
+    $scale
     feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
         The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
         ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own,
@@ -176,14 +168,9 @@ def gated_backward(
         token's decay and write.  Converted as ``g`` is.
     key_lengths : array_like of int, broadcasting to the leading axes, optional
         Keys, values and gates at and past it do not exist; every query is computed.
-    cu_seqlens : array_like of int, shape (r + 1,), optional
-        r sequences packed along n, sequence i from ``cu_seqlens[i]`` to
-        ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.
-    initial_state : State, optional
-        The memory before the first token, ``s`` (..., d, m), or (..., r, d, m) with
-        ``cu_seqlens``, and ``z`` None; zeros by default.
-    grad_state : State, optional
-        The gradient with respect to the final state.
+    $cu_seqlens
+    $initial_memory
+    $grad_state
 
     Returns
     -------
@@ -193,9 +180,7 @@ def gated_backward(
         tokens.
     dbonus : ndarray
         Only where ``bonus`` is given.
-    state : State
-        The gradient of the initial state, in its shape; only where ``initial_state`` or
-        ``grad_state`` is given.
+    $gradient_of_state
 
     Raises
     ------
@@ -205,8 +190,7 @@ def gated_backward(
     ValueError
         If shapes do not match, ``feature_map`` is unknown, or ``scale`` is not finite, or
         lengths or a state do not fit.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -245,18 +229,19 @@ def gated_backward(
     )  # fmt: skip
 
 
+@filled
 def gated_step(
-    q: Any,
-    k: Any,
-    v: Any,
-    g: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    g: ArrayLike,
     state: State,
     *,
     scale: float = 1.0,
-    feature_map: str | FeatureMap = "identity",
-    bonus: Any = None,
+    feature_map: Map = "identity",
+    bonus: ArrayLike | None = None,
     in_place: bool = False,
-) -> tuple[Any, State]:
+) -> tuple[Array, State]:
     """One token of `gated`: let the memory decay, write to it, then read it.
 
     ``s <- exp(g) s + phi(k) v^T``, ``o = scale s^T phi(q)``; with a ``bonus`` it reads first.
@@ -273,11 +258,8 @@ def gated_step(
         Natural logarithm of the decay, one number or one a key channel.  The number of axes
         decides: with fewer axes than the longest of q, k and v it is (...); otherwise
         (..., d), where a last axis of length 1 serves all channels.
-    state : State
-        The memory so far, ``s`` (..., d, m), of the result's dtype, or float32 where that
-        has 16 bits, and ``z`` None.
-    scale : float, default 1.0
-        Multiplies the output.
+    $memory
+    $scale
     feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
         The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
         ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own,
@@ -297,12 +279,7 @@ def gated_step(
 
     Raises
     ------
-    TypeError
-        If an operand is not real numbers, or ``state`` of another dtype.
-    ValueError
-        If shapes do not match, or ``state`` has a ``z``.
-    MemoryError
-        If there is no room for the result.
+    $bad_step
 
     Notes
     -----

@@ -2,39 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
 from ._operator import Extra, Recurrence
 from ._state import State
 from .delta import BETA
-from .feature_maps import FeatureMap
 from .gated import GATE
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ._types import Array, ArrayLike, GatedDeltaOptions, Map
 
 GATED_DELTA = Recurrence(
     "gated_delta", extras=(GATE, BETA, Extra("erase", "nd", suffix="_erase", optional=True))
 )
 
 
+@overload
+def gated_delta(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, beta: ArrayLike, *,
+    return_state: Literal[False] = ..., **options: Unpack[GatedDeltaOptions],
+) -> Array: ...  # fmt: skip
+@overload
+def gated_delta(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, beta: ArrayLike, *,
+    return_state: Literal[True], **options: Unpack[GatedDeltaOptions],
+) -> tuple[Array, State]: ...  # fmt: skip
+@overload
+def gated_delta(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, beta: ArrayLike, *,
+    return_state: bool, **options: Unpack[GatedDeltaOptions],
+) -> Array | tuple[Array, State]: ...  # fmt: skip
 @filled
 def gated_delta(
-    q: Any,
-    k: Any,
-    v: Any,
-    g: Any,
-    beta: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    g: ArrayLike,
+    beta: ArrayLike,
     *,
     scale: float = 1.0,
-    feature_map: str | FeatureMap = "identity",
-    erase: Any = None,
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    feature_map: Map = "identity",
+    erase: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     return_state: bool = False,
-    out: np.ndarray | None = None,
-) -> Any:
+    out: Array | None = None,
+) -> Array | tuple[Array, State]:
     """The delta rule on a memory that decays before each write.
 
     ``R_i = exp(g_i) s_{i-1}``, ``s_i = R_i + phi(k_i) (beta_i * (v_i - R_i^T e_i))^T``,
@@ -108,18 +125,18 @@ def gated_delta(
 
 @filled
 def gated_delta_backward(
-    q: Any,
-    k: Any,
-    v: Any,
-    g: Any,
-    beta: Any,
-    grad_out: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    g: ArrayLike,
+    beta: ArrayLike,
+    grad_out: ArrayLike,
     *,
     scale: float = 1.0,
-    feature_map: str | FeatureMap = "identity",
-    erase: Any = None,
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    feature_map: Map = "identity",
+    erase: ArrayLike | None = None,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     grad_state: State | None = None,
 ) -> tuple[Any, ...]:
@@ -192,18 +209,18 @@ def gated_delta_backward(
 
 @filled
 def gated_delta_step(
-    q: Any,
-    k: Any,
-    v: Any,
-    g: Any,
-    beta: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    g: ArrayLike,
+    beta: ArrayLike,
     state: State,
     *,
     scale: float = 1.0,
-    feature_map: str | FeatureMap = "identity",
-    erase: Any = None,
+    feature_map: Map = "identity",
+    erase: ArrayLike | None = None,
     in_place: bool = False,
-) -> tuple[Any, State]:
+) -> tuple[Array, State]:
     """One token of `gated_delta`: forget, write to the memory, then read it.
 
     ``R = exp(g) s``, ``s <- R + phi(k) (beta * (v - R^T e))^T``, ``o = scale s^T phi(q)``
