@@ -120,22 +120,22 @@ chunk_decay(const struct la_head *h, const struct decay *x, struct span t)
     return rows;
 }
 
-/* Row i of x (rows, d) times row i of f, a block of decays. */
+/* Row i of y = row i of x (rows, d) times row i of f, a block of decays. */
 static void
-fade_rows(struct block x, struct block f, ptrdiff_t step, ptrdiff_t rows, ptrdiff_t d)
+fade_into(struct block y, struct block x, struct block f, ptrdiff_t step,
+          ptrdiff_t rows, ptrdiff_t d)
 {
-    for (ptrdiff_t i = 0; i < rows; i++, x.x += x.ld, f.x += f.ld) {
+    for (ptrdiff_t i = 0; i < rows; i++, y.x += y.ld, x.x += x.ld, f.x += f.ld) {
         for (ptrdiff_t l = 0; l < d; l += VL) {
-            vstore(&x.x[l], vload(&x.x[l]) * vload(&f.x[l * step]));
+            vstore(&y.x[l], vload(&x.x[l]) * vload(&f.x[l * step]));
         }
     }
 }
 
-/* The same with one row of decays for all. */
 INLINE void
-fade_all(struct block x, const T *f, ptrdiff_t step, ptrdiff_t rows, ptrdiff_t d)
+fade_rows(struct block x, struct block f, ptrdiff_t step, ptrdiff_t rows, ptrdiff_t d)
 {
-    fade_rows(x, (struct block){(T *)f, 0}, step, rows, d);
+    fade_into(x, x, f, step, rows, d);
 }
 
 #endif

@@ -76,26 +76,34 @@ load_readers(const struct la_head *h, const struct gated_rows *x, struct span t)
     fade_rows(x->a, x->decay.up, x->decay.step, t.rows, h->d);
 }
 
-/* A and E as they read the state before the chunk: times first. */
+/* y = A as it reads the state before the chunk, times first; in place where y is A. */
 static void
-readers_before(struct block a, const struct gated_rows *x, ptrdiff_t rows, ptrdiff_t d)
+readers_before(struct block y, struct block a, const struct gated_rows *x,
+               ptrdiff_t rows, ptrdiff_t d)
 {
-    fade_all(a, x->decay.first, x->decay.step, rows, d);
+    const struct block first = {x->decay.first, 0};
+    fade_into(y, a, first, x->decay.step, rows, d);
 }
 
+/* y = E likewise, but that DPLR's first row reads before all decay. */
 static void
-erasers_before(struct block e, const struct gated_rows *x, ptrdiff_t rows, ptrdiff_t d)
+erasers_before(struct block y, struct block e, const struct gated_rows *x,
+               ptrdiff_t rows, ptrdiff_t d)
 {
-    const ptrdiff_t from = x->low_rank; /* its first row reads before all decay */
-    readers_before(block_at(e, from, 0), x, rows - from, d);
+    const ptrdiff_t from = x->low_rank;
+    if (from > 0 && y.x != e.x) {
+        memcpy(y.x, e.x, (size_t)y.ld * sizeof(T));
+    }
+    readers_before(block_at(y, from, 0), block_at(e, from, 0), x, rows - from, d);
 }
 
-/* B, or [K; B], as they are written to the state after the chunk: times last. */
+/* y = B, or [K; B], as they are written to the state after the chunk: times last. */
 static void
-writers_after(struct block b, const struct gated_rows *x, ptrdiff_t rows, ptrdiff_t d)
+writers_after(struct block y, struct block b, const struct gated_rows *x,
+              ptrdiff_t rows, ptrdiff_t d)
 {
-    const ptrdiff_t all = x->low_rank ? 2 * rows : rows;
-    fade_all(b, x->decay.last, x->decay.step, all, d);
+    const struct block last = {x->decay.last, 0};
+    fade_into(y, b, last, x->decay.step, x->low_rank ? 2 * rows : rows, d);
 }
 
 struct gated_delta_scratch {
@@ -170,9 +178,9 @@ load_rule(const struct la_head *h, const struct gated_delta_scratch *r,
         triangle(r->lk, x->e, x->b, c->rows, h->d);
         triangle(r->pk, x->a, x->b, c->rows, h->d);
     }
-    readers_before(x->a, x, c->rows, h->d);
-    erasers_before(x->e, x, c->rows, h->d);
-    writers_after(x->b, x, c->rows, h->d);
+    readers_before(x->a, x->a, x, c->rows, h->d);
+    erasers_before(x->e, x->e, x, c->rows, h->d);
+    writers_after(x->b, x->b, x, c->rows, h->d);
 }
 
 static int

@@ -102,8 +102,8 @@ chunk_errors(const struct la_head *h, const struct rule_backward_scratch *r,
         c->v = values(h, t, r->v);
         load_beta(h, t, &base->beta);
     }
-    erasers_before(x.e, &x, c->rows, h->d);
-    writers_after(chunk->b, &x, c->rows, h->d);
+    erasers_before(x.e, x.e, &x, c->rows, h->d);
+    writers_after(x.b, x.b, &x, c->rows, h->d);
     delta_columns(c);
     store_rows(&r->errors, t, h->m, low_rank ? c->u : base->e, NULL);
 }
