@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
 from ._operator import Recurrence
 from ._state import State
-from .feature_maps import FeatureMap
 
-CAUSAL = Recurrence("causal", step="step", normalizer=True, sums="state")
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ._types import Array, ArrayLike, Bool, CausalOptions, Map
+
+CAUSAL = Recurrence("causal", step="step", normalizer=True)
 NONCAUSAL = Recurrence("noncausal", normalizer=True, cross=True)
 
 
+@overload
+def causal(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, *,
+    return_state: Literal[False] = ..., **options: Unpack[CausalOptions],
+) -> Array: ...  # fmt: skip
+@overload
+def causal(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, *,
+    return_state: Literal[True], **options: Unpack[CausalOptions],
+) -> tuple[Array, State]: ...  # fmt: skip
+@overload
+def causal(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, *,
+    return_state: bool, **options: Unpack[CausalOptions],
+) -> Array | tuple[Array, State]: ...  # fmt: skip
 @filled
 def causal(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
     *,
-    feature_map: str | FeatureMap = "elu",
-    normalize: bool = True,
+    feature_map: Map = "elu",
+    normalize: Bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     return_state: bool = False,
-    out: np.ndarray | None = None,
-) -> Any:
+    out: Array | None = None,
+) -> Array | tuple[Array, State]:
     """Causal linear attention.
 
     ``s_i = s_{i-1} + phi(k_i) v_i^T``, ``z_i = z_{i-1} + phi(k_i)``,
@@ -104,17 +121,17 @@ def causal(
 
 @filled
 def causal_backward(
-    q: Any,
-    k: Any,
-    v: Any,
-    grad_out: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    grad_out: ArrayLike,
     *,
-    feature_map: str | FeatureMap = "elu",
-    normalize: bool = True,
+    feature_map: Map = "elu",
+    normalize: Bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     grad_state: State | None = None,
 ) -> tuple[Any, ...]:
@@ -179,17 +196,17 @@ def causal_backward(
 
 @filled
 def noncausal(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
     *,
-    feature_map: str | FeatureMap = "elu",
-    normalize: bool = True,
+    feature_map: Map = "elu",
+    normalize: Bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
-    key_lengths: Any = None,
-    out: np.ndarray | None = None,
-) -> Any:
+    key_lengths: ArrayLike | None = None,
+    out: Array | None = None,
+) -> Array:
     """Linear attention of every query to every key.
 
     ``S = sum_j phi(k_j) v_j^T``, ``z = sum_j phi(k_j)``,
@@ -247,16 +264,16 @@ def noncausal(
 
 @filled
 def noncausal_backward(
-    q: Any,
-    k: Any,
-    v: Any,
-    grad_out: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    grad_out: ArrayLike,
     *,
-    feature_map: str | FeatureMap = "elu",
-    normalize: bool = True,
+    feature_map: Map = "elu",
+    normalize: Bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
-    key_lengths: Any = None,
+    key_lengths: ArrayLike | None = None,
 ) -> tuple[Any, ...]:
     """Gradients of `noncausal`.
 
@@ -314,17 +331,17 @@ def noncausal_backward(
 
 @filled
 def step(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
     state: State,
     *,
-    feature_map: str | FeatureMap = "elu",
-    normalize: bool = True,
+    feature_map: Map = "elu",
+    normalize: Bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
     in_place: bool = False,
-) -> tuple[Any, State]:
+) -> tuple[Array, State]:
     """One token of `causal`: write to the state, then read it.
 
     ``s <- s + phi(k) v^T``, ``z <- z + phi(k)``,

@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
 from ._operator import Extra, Recurrence
 from ._state import State
-from .feature_maps import FeatureMap
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ._types import Array, ArrayLike, Map, RecurrenceOptions
 
 BETA = Extra("beta", "n", "m", "_channels")
 DELTA = Recurrence("delta", extras=(BETA,))
 
 
+@overload
+def delta(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, beta: ArrayLike, *,
+    return_state: Literal[False] = ..., **options: Unpack[RecurrenceOptions],
+) -> Array: ...  # fmt: skip
+@overload
+def delta(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, beta: ArrayLike, *,
+    return_state: Literal[True], **options: Unpack[RecurrenceOptions],
+) -> tuple[Array, State]: ...  # fmt: skip
+@overload
+def delta(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, beta: ArrayLike, *,
+    return_state: bool, **options: Unpack[RecurrenceOptions],
+) -> Array | tuple[Array, State]: ...  # fmt: skip
 @filled
 def delta(
-    q: Any,
-    k: Any,
-    v: Any,
-    beta: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    beta: ArrayLike,
     *,
     scale: float = 1.0,
-    feature_map: str | FeatureMap = "identity",
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    feature_map: Map = "identity",
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     return_state: bool = False,
-    out: np.ndarray | None = None,
-) -> Any:
+    out: Array | None = None,
+) -> Array | tuple[Array, State]:
     """Fast weights with the delta rule.
 
     ``s_i = s_{i-1} + phi(k_i) (beta_i * (v_i - s_{i-1}^T phi(k_i)))^T``,
@@ -103,16 +120,16 @@ def delta(
 
 @filled
 def delta_backward(
-    q: Any,
-    k: Any,
-    v: Any,
-    beta: Any,
-    grad_out: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    beta: ArrayLike,
+    grad_out: ArrayLike,
     *,
     scale: float = 1.0,
-    feature_map: str | FeatureMap = "identity",
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    feature_map: Map = "identity",
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     grad_state: State | None = None,
 ) -> tuple[Any, ...]:
@@ -188,16 +205,16 @@ def delta_backward(
 
 @filled
 def delta_step(
-    q: Any,
-    k: Any,
-    v: Any,
-    beta: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    beta: ArrayLike,
     state: State,
     *,
     scale: float = 1.0,
-    feature_map: str | FeatureMap = "identity",
+    feature_map: Map = "identity",
     in_place: bool = False,
-) -> tuple[Any, State]:
+) -> tuple[Array, State]:
     """One token of `delta`: write to the memory, then read it.
 
     ``s <- s + phi(k) (beta * (v - s^T phi(k)))^T``, ``o = scale s^T phi(q)``

@@ -215,8 +215,8 @@ def gated_backward(
     d > 192), and never the states of all tokens.
 
     The error of dg is, as that of the other gradients, in proportion to the sum of the
-    magnitudes that make it up, the pairs of tokens on either side of it; with one gate a key
-    channel the pairs within its chunk of 16 to 64 tokens that lie after it are among these.
+    magnitudes of its terms, which are the pairs of tokens on either side of a gate: they are
+    added up as they stand, not as the difference of two longer sums.
 
     References
     ----------

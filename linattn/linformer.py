@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,11 +13,21 @@ from ._docs import filled
 from ._gufuncs import row_ufuncs, run
 from ._products import product, transposed_product
 
+if TYPE_CHECKING:
+    from ._types import Array, ArrayLike
+
 
 @filled
 def linformer(
-    q: Any, k: Any, v: Any, E: Any, F: Any, *, scale: float | None = None, out: Any = None
-) -> np.ndarray:
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    E: ArrayLike,
+    F: ArrayLike,
+    *,
+    scale: float | None = None,
+    out: Array | None = None,
+) -> Array:
     """Softmax attention to r projected keys and values, O(n r).
 
     ``k' = E^T k``, ``v' = F^T v``, ``o = softmax(scale q k'^T) v'``.  Not causal: a projected
@@ -75,8 +85,15 @@ def linformer(
 
 @filled
 def linformer_backward(
-    q: Any, k: Any, v: Any, E: Any, F: Any, grad_out: Any, *, scale: float | None = None
-) -> tuple[np.ndarray, ...]:
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    E: ArrayLike,
+    F: ArrayLike,
+    grad_out: ArrayLike,
+    *,
+    scale: float | None = None,
+) -> tuple[Array, ...]:
     """Gradients of `linformer`.
 
     Parameters
@@ -119,7 +136,8 @@ def linformer_backward(
     [(6, 2), (6, 2), (6, 2), (6, 3), (6, 3)]
     """
     name = "linformer_backward"
-    q, k, v, E, F, scale, shape, dtype = _operands(name, q, k, v, E, F, scale)
+    grad_out = _check.operand(name, "grad_out", grad_out)
+    q, k, v, E, F, scale, shape, dtype = _operands(name, q, k, v, E, F, scale, grad_out)
     grad_out = _check.cotangent(name, grad_out, shape)
     with one_isa():
         keys, values = transposed_product(E, k), transposed_product(F, v)
@@ -131,8 +149,13 @@ def linformer_backward(
     return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v, E, F)))
 
 
-def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> tuple:
-    """The operands in one dtype, the scale, and the shape and dtype of the output."""
+def _operands(
+    name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any, *others: Any
+) -> tuple[Any, ...]:
+    """The operands in one dtype, the scale, and the shape and dtype of the output.
+
+    Others have a say in the dtype.
+    """
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=False)
     E, F = _check.operand(name, "E", E), _check.operand(name, "F", F)
     s = k.shape[-2]
@@ -154,7 +177,7 @@ def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> 
             f"{name}: the leading axes of E {E.shape} and F {F.shape} do not broadcast with "
             f"{shape[:-2]}; expected equal lengths, or 1, axis by axis"
         ) from None
-    dtype = _check.result_dtype(q, k, v, E, F)
+    dtype = _check.result_dtype(q, k, v, E, F, *others)
     work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     q, k, v, E, F = (np.asarray(x, work) for x in (q, k, v, E, F))
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,17 +11,20 @@ from . import _check, _gradients
 from ._docs import filled
 from ._gufuncs import row_ufuncs, run
 
+if TYPE_CHECKING:
+    from ._types import Array, ArrayLike, Bool
+
 
 @filled
 def softmax_attention(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
     *,
-    causal: bool = False,
+    causal: Bool = False,
     scale: float | None = None,
-    out: np.ndarray | None = None,
-) -> Any:
+    out: Array | None = None,
+) -> Array:
     """Softmax attention, exact, by blocks.
 
     ``o_i = sum_j p_ij v_j``, ``p_i = softmax(scale q_i.k_j)`` over all keys, or over keys
@@ -84,8 +87,14 @@ def softmax_attention(
 
 @filled
 def softmax_attention_backward(
-    q: Any, k: Any, v: Any, grad_out: Any, *, causal: bool = False, scale: float | None = None
-) -> tuple[Any, Any, Any]:
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    grad_out: ArrayLike,
+    *,
+    causal: Bool = False,
+    scale: float | None = None,
+) -> tuple[Array, Array, Array]:
     """Gradients of `softmax_attention`.
 
     Parameters
@@ -133,12 +142,12 @@ def softmax_attention_backward(
     name = "softmax_attention_backward"
     q, k, v, shape, numbers = _operands(name, q, k, v, causal, scale)
     grad_out = _check.cotangent(name, grad_out, shape)
-    dtype = _check.result_dtype(q, k, v)
+    dtype = _check.result_dtype(q, k, v, grad_out)
     grads = run(row_ufuncs["softmax_backward"], (q, k, v, grad_out, *numbers))
     return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v)))
 
 
-def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tuple:
+def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tuple[Any, ...]:
     """q, k, v as arrays, the output's shape, and (scale, causal) as the kernels take them."""
     if not isinstance(causal, (bool, np.bool_)):
         raise TypeError(f"{name}: causal is {causal!r}; expected True or False")

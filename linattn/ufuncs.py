@@ -28,7 +28,17 @@ Operands are in each docstring, sizes in ``signature``.  Indices out of range ar
 into it.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ._linattn import ufuncs as _ufuncs
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    def __getattr__(name: str) -> np.ufunc: ...
+
 
 _public = {name: f for name, f in _ufuncs.items() if not name.startswith("_")}
 

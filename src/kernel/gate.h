@@ -87,16 +87,17 @@ load_bonus(const struct la_head *h, const struct gate *gate)
 
 /* --- factors -------------------------------------------------------------- */
 
-/* exp(total) in two parts. */
+/* exp(total + lost) in two parts. */
 INLINE void
-decay_parts(vec total, T *keep, T *change)
+decay_parts(vec total, vec lost, T *keep, T *change)
 {
     const vec one = vset1(1);
     vec low;
     const vec e = vexp_parts(vmin(vset1(EXP_MAX), total), &low);
     const ivec near = (e > vset1((T)0.5)) & (e < vset1(2));
+    low = vfma(vmin(vset1(LARGEST), e), lost, low);
     vstore(keep, vkeep(near, one));
-    vstore(change, vselect(near, (e - one) + low, e));
+    vstore(change, (e - vkeep(near, one)) + low);
 }
 
 /* total += g_i of the MR rows from i on, compensated. */
@@ -144,7 +145,8 @@ token_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
         vstore(&gate->start[j], vexp(vload(&gate->start[j])));
     }
     for (ptrdiff_t l = 0; l < d; l += VL) {
-        decay_parts(vload(gate->total), &gate->keep[l], &gate->change[l]);
+        decay_parts(vload(gate->total), vload(gate->lost), &gate->keep[l],
+                    &gate->change[l]);
     }
 }
 
@@ -197,7 +199,8 @@ load_gate(const struct la_head *h, struct span t, const struct gate *gate)
             channel_factors(gate, i, l);
             add_gates(gate, i, l);
         }
-        decay_parts(vload(&gate->total[l]), &gate->keep[l], &gate->change[l]);
+        decay_parts(vload(&gate->total[l]), vload(&gate->lost[l]), &gate->keep[l],
+                    &gate->change[l]);
     }
 }
 

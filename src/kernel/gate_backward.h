@@ -13,10 +13,12 @@
  *        + sum_{i >= t} a_i o dA_i + sum_{j < t} b_j o dB_j  dA, dB through S and R
  *        + exp(G_last) o (S o R) 1
  *
- * Numerics.  The last three have no cancellation.  Nor has the first with one number a
- * token, where it is summed as it stands.  With one a channel it is taken as
- * sum_{i >= t} (a_i o da_i - b_i o db_i), the pairs behind t cancelling: its error is
- * in proportion to all pairs of the chunk, of at most 64 rows, and not of the sequence.
+ * Numerics.  Nothing cancels: the sums are taken as they stand, so that the error of dg
+ * is in proportion to the magnitude of its terms, as for other gradients, and no pair
+ * of tokens on one side of t touches it.  With one number a token that is a running sum
+ * over rows of p o x.  With one a channel the pairs of rows of two blocks of MR rows
+ * that have t's block between them are added up while da is: each partial sum of da
+ * over the first blocks of keys is what the rows see of all keys before the next block.
  */
 #ifndef LA_GATE_BACKWARD_H
 #define LA_GATE_BACKWARD_H
@@ -43,31 +45,75 @@ turn(struct block dst, struct block src, ptrdiff_t rows)
 
 /* --- products with the triangle's gradient -------------------------------- */
 
-/* What the two products of a chunk need. */
+/* What the two products of a chunk need, and what they leave for the gradient of g. */
 struct pairs {
     const struct gate *gate;
     ptrdiff_t rows, d;
     struct block p, turned; /* (rows, rows); its diagonal counts for nothing */
+    struct block a, b;      /* (rows, d) */
+    struct block dg;     /* one a channel: pairs with a row in t's block, (rows, d) */
+    struct block across; /* and those that have it between them; a row a block */
 };
 
-/* One column tile of da, MR rows from i on; b as channel_triangles has it there. */
+/* y = what MR rows from i on get from the blocks before them, but for the decay from
+ * their first token on; to `across` on the way. */
+INLINE void
+lower_sums(const struct pairs *c, vec y[][NR], struct block b, ptrdiff_t i,
+           ptrdiff_t col, const int nr)
+{
+    const struct block a = block_at(c->a, i, col), to = block_at(c->gate->to, i, col);
+    clear_tile(y, MR, nr);
+    for (ptrdiff_t first = 0; first < i; first += MR) {
+        T *sum = c->across.x + (first / MR + 1) * c->across.ld + col;
+        tile(y, MR, nr, block_at(c->p, i, first), 0, block_at(b, first, 0), MR);
+        LA_EACH(j, nr) {
+            vec all = vload(&sum[j * VL]);
+            LA_EACH(r, MR) {
+                const ptrdiff_t at = r * a.ld + j * VL;
+                all = vfma(vload(&a.x[at]) * vload(&to.x[at]), y[r][j], all);
+            }
+            if (first + MR < i) { /* there is a block between */
+                vstore(&sum[j * VL], all);
+            }
+        }
+    }
+}
+
+/* One column tile of da, MR rows from i on; b as channel_triangles has it there.  And
+ * of dg: their pairs with keys before them, and with each other. */
 INLINE void
 lower_rows(const struct pairs *c, struct block o, struct block b, ptrdiff_t i,
            ptrdiff_t col, const int nr, const int next)
 {
-    const struct block p = block_at(c->p, i, 0), to = block_at(c->gate->to, i, col);
+    const struct block p = block_at(c->p, i, i), to = block_at(c->gate->to, i, col);
+    const struct block a = block_at(c->a, i, col), dg = block_at(c->dg, i, col);
     vec y[MR][NR];
-    clear_tile(y, MR, nr);
-    tile(y, MR, nr, p, 0, b, i);
-    LA_EACH(r, MR) {
-        LA_EACH(j, nr) {
-            y[r][j] *= vload(&to.x[r * to.ld + j * VL]);
+    lower_sums(c, y, b, i, col, nr);
+    LA_EACH(j, nr) {
+        vec near[MR];
+        LA_EACH(s, MR) {
+            near[s] = (vec){0};
+        }
+        LA_EACH(r, MR) {
+            const vec row = vload(&a.x[r * a.ld + j * VL]);
+            vec sum = y[r][j] * vload(&to.x[r * to.ld + j * VL]);
+            LA_EACH(s, r + 1 - next) {
+                near[s] += row * sum;
+            }
             LA_EACH(t, r) {
                 const vec e = factor_within(c->gate, i, col + j * VL, r, t, next);
-                const vec row = vload(&b.x[(i + t) * b.ld + j * VL]);
-                y[r][j] = vfma(vset1(p.x[r * p.ld + i + t]), e * row, y[r][j]);
+                const vec key = vload(&b.x[(i + t) * b.ld + j * VL]);
+                const vec x = vset1(p.x[r * p.ld + t]) * (e * key);
+                sum += x;
+                LA_UNROLL
+                for (int s = t + 1; s <= r - next; s++) {
+                    near[s] += row * x;
+                }
             }
-            vstore(&o.x[(i + r) * o.ld + j * VL], y[r][j]);
+            vstore(&o.x[(i + r) * o.ld + j * VL], sum);
+        }
+        LA_EACH(s, MR) {
+            vstore(&dg.x[s * dg.ld + j * VL], near[s]);
         }
     }
 }
@@ -91,26 +137,32 @@ lower_tile(const struct pairs *c, struct block o, struct block b, ptrdiff_t col,
     }
 }
 
-/* One column tile of db, MR rows from i on; later rows of a as decayed from there. */
+/* One column tile of db, MR rows from i on; later rows of a as decayed from there.  And
+ * of dg: their pairs with readers after them. */
 INLINE void
 upper_rows(const struct pairs *c, struct block o, struct block a, ptrdiff_t i,
            ptrdiff_t col, const int nr, const int next)
 {
     const struct block p = block_at(c->p, i, i), from = block_at(c->gate->from, i, col);
+    const struct block b = block_at(c->b, i, col), dg = block_at(c->dg, i, col);
     const ptrdiff_t later = i + MR;
     vec y[MR][NR];
     clear_tile(y, MR, nr);
     tile(y, MR, nr, block_at(p, MR, 0), 1, block_at(a, later, 0), c->rows - later);
-    LA_EACH(r, MR) {
-        LA_EACH(j, nr) {
-            y[r][j] *= vload(&from.x[r * from.ld + j * VL]);
+    LA_EACH(j, nr) {
+        vec before = vload(&c->across.x[i / MR * c->across.ld + col + j * VL]);
+        LA_EACH(r, MR) {
+            const ptrdiff_t at = r * b.ld + j * VL;
+            vec sum = y[r][j] * vload(&from.x[at]);
+            vstore(&dg.x[at], vload(&dg.x[at]) + before);
+            before = vfma(vload(&b.x[at]), sum, before);
             LA_UNROLL
             for (int t = r + 1; t < MR; t++) {
                 const vec e = factor_within(c->gate, i, col + j * VL, t, r, next);
                 const vec row = vload(&a.x[(i + t) * a.ld + j * VL]);
-                y[r][j] = vfma(vset1(p.x[t * p.ld + r]), e * row, y[r][j]);
+                sum = vfma(vset1(p.x[t * p.ld + r]), e * row, sum);
             }
-            vstore(&o.x[(i + r) * o.ld + j * VL], y[r][j]);
+            vstore(&o.x[(i + r) * o.ld + j * VL], sum);
         }
     }
 }
@@ -154,6 +206,7 @@ pair_products(const struct pairs *c, struct block da, struct block db, struct bl
 {
     const ptrdiff_t cols = round_up(c->d, VL);
     if (c->gate->channels) {
+        clear(c->across.x, c->rows / MR * c->across.ld);
         LA_BY_TILES(cols, lower_tile(c, da, b, col, nr));
         LA_BY_TILES(cols, upper_tile(c, db, a, col, nr));
         return;
@@ -176,8 +229,8 @@ pair_products(const struct pairs *c, struct block da, struct block db, struct bl
 
 /* What becomes of the gates of a chunk: rows of dg, (rows, d), or numbers, (rows). */
 struct gate_gradient {
-    struct block dg;   /* one a channel */
-    struct block rest; /* (rows, rows), one a token */
+    struct block dg, across; /* one a channel (struct pairs) */
+    struct block rest;       /* (rows, rows), one a token */
     T *sums, *by_a, *by_b, *ones;
     T *state; /* exp(G_last) o (S o R) 1, (d) */
 };
@@ -187,6 +240,7 @@ take_gate_gradient(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
     struct gate_gradient r = {0};
     r.dg = take_block(arena, rows, h->gate_channels ? h->d : 1);
+    r.across = take_block(arena, rows / MR, h->gate_channels ? h->d : 1);
     r.rest = take_block(arena, rows, rows);
     r.sums = take_row(arena, rows);
     r.by_a = take_row(arena, rows);
@@ -236,13 +290,13 @@ within_gradient(const struct gate *gate, const struct gate_gradient *r, struct b
     row_dots(r->sums, r->rest, (struct block){r->ones, 0}, rows, rows);
 }
 
-/* What two blocks of rows have in common, and their parts of a gradient: within the
- * chunk, and through the states before and after it; all (rows, d). */
+/* The rows of a chunk, and what reaches them through the states; all (rows, d). */
 struct gate_pass {
-    struct block a, da, far_a; /* of the readers */
-    struct block b, db, far_b; /* of the keys */
+    struct block a, far_a; /* of the readers */
+    struct block b, far_b; /* of the keys */
 };
 
+/* dg, to what holds the pairs within the chunk. */
 static void
 channel_gradient(const struct gate *gate, const struct gate_gradient *r,
                  const struct gate_pass *x, ptrdiff_t rows, ptrdiff_t d)
@@ -250,27 +304,16 @@ channel_gradient(const struct gate *gate, const struct gate_gradient *r,
     const int next = gate->bonus != NULL;
     const ptrdiff_t ld = x->a.ld; /* of them all */
     for (ptrdiff_t l = 0; l < d; l += VL) {
-        vec near = (vec){0}, far = (vec){0}, before = vload(&r->state[l]);
+        vec after = (vec){0}, before = vload(&r->state[l]);
         for (ptrdiff_t i = rows - 1; i >= 0; i--) {
             const ptrdiff_t at = i * ld + l;
-            const vec a = vload(&x->a.x[at]), more = a * vload(&x->da.x[at]);
-            const vec b = vload(&x->b.x[at]), less = b * vload(&x->db.x[at]);
-            const vec seen = a * vload(&x->far_a.x[at]);
-            near -= less;
-            if (!next) {
-                near += more;
-                far += seen;
-            }
-            vstore(&r->dg.x[i * r->dg.ld + l], near + far);
-            if (next) {
-                near += more;
-                far += seen;
-            }
+            const vec old = after;
+            after = vfma(vload(&x->a.x[at]), vload(&x->far_a.x[at]), after);
+            vstore(&r->dg.x[at], vload(&r->dg.x[at]) + (next ? old : after));
         }
         for (ptrdiff_t i = 0; i < rows; i++) {
             const ptrdiff_t at = i * ld + l;
-            T *dg = &r->dg.x[i * r->dg.ld + l];
-            vstore(dg, vload(dg) + before);
+            vstore(&r->dg.x[at], vload(&r->dg.x[at]) + before);
             before = vfma(vload(&x->b.x[at]), vload(&x->far_b.x[at]), before);
         }
     }

@@ -210,8 +210,16 @@ gated_near(const struct la_head *h, const struct gated_backward_scratch *r,
     const ptrdiff_t rows = round_up(t.rows, MR);
     const struct scan p = {
         .rows = rows, .K = h->m, .a = r->c, .b = r->v, .dots = r->p, .ahead = t.ahead};
-    const struct pairs pairs = {&r->gate, rows, h->d, r->p, r->turned};
-    const struct gate_pass pass = {r->a, r->da, r->far_a, r->b, r->db, r->far_b};
+    const struct pairs pairs = {.gate = &r->gate,
+                                .rows = rows,
+                                .d = h->d,
+                                .p = r->p,
+                                .turned = r->turned,
+                                .a = r->a,
+                                .b = r->b,
+                                .dg = r->gradient.dg,
+                                .across = r->gradient.across};
+    const struct gate_pass pass = {r->a, r->far_a, r->b, r->far_b};
     scores(&p);
     for (ptrdiff_t i = 0; i < rows; i++) {
         r->own[i] = r->p.x[i * r->p.ld + i];

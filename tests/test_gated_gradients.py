@@ -1,0 +1,211 @@
+"""Gradients of gated linear attention: complex steps, adjoints, memory; and wrong formulas."""
+
+import sys
+
+import numpy as np
+import pytest
+from bounds import close, roundings
+from cases import MAPS
+from gates import KINDS, ROUNDINGS, Case, both, compare, make, oracle, states
+
+import linattn
+from linattn import State
+from linattn import _reference_gated as ref
+
+STEP = 1e-30
+
+
+def slope(case, arrays, directions, first=None, last=None, state_direction=None):
+    """Derivative of ``sum(grad_out o) + sum(last s)`` along `directions`, by one complex step."""
+    moved = {name: x + 1j * STEP * directions[name] for name, x in arrays.items()}
+    c = moved.pop("grad_out").real
+    options = {"scale": case.scale, "feature_map": case.feature_map}
+    if first is not None:
+        options["initial_state"] = State(first.s + 1j * STEP * state_direction, None)
+    o, end = ref.gated(**moved, **options, return_state=True)
+    total = (c * o).sum() + (0 if last is None else (last.s * end.s).sum())
+    return total.imag / STEP
+
+
+def directions(rng, arrays):
+    """A random one for each operand but the cotangent."""
+    return {
+        name: 0 * x if name == "grad_out" else rng.standard_normal(x.shape)
+        for name, x in arrays.items()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("feature_map", MAPS)
+@KINDS
+def test_adjoint(feature_map, channels, bonus):
+    """<c, J t> = <J^T c, t> for any direction t, J by complex steps."""
+    rng = np.random.default_rng(8)
+    for n, d, m in [(1, 3, 2), (17, 5, 8), (70, 33, 20)]:
+        for gates in ("weak", "growing"):
+            case = Case(n, d, m, (), channels, bonus, gates, feature_map, "float64")
+            arrays = make(case)
+            first, last = states(case)
+            t, ts = directions(rng, arrays), rng.standard_normal((d, m))
+            grads = both(linattn, case, arrays, initial_state=first, grad_state=last)
+            names = {"q": "dq", "k": "dk", "v": "dv", "g": "dg", "bonus": "dbonus"}
+            products = [grads[names[name]] * t[name] for name in arrays if name in names]
+            products.append(grads["ds"] * ts)
+            jt = slope(case, arrays, t, first, last, ts)
+            size = sum(abs(x).sum() for x in products)
+            assert abs(jt - sum(x.sum() for x in products)) <= 1e-12 * size
+
+
+@KINDS
+def test_every_entry_by_complex_step(channels, bonus):
+    case = Case(6, 3, 2, (), channels, bonus, "growing", "elu", "float64")
+    arrays = make(case)
+    grads = both(linattn, case, arrays)
+    for name, x in arrays.items():
+        if name == "grad_out":
+            continue
+        grad = grads[f"d{name}"]
+        for index in np.ndindex(x.shape):
+            t = {key: np.zeros(y.shape) for key, y in arrays.items()}
+            t[name][index] = 1
+            expected = slope(case, arrays, t)
+            close(grad[index], expected, atol=roundings(2 * ROUNDINGS["gradients"], grad))
+
+
+def test_one_number_for_all_channels():
+    """g (..., n, 1), and with leading axes that the others lack: in kernel and twin alike."""
+    case = Case(7, 3, 4, (2,), feature_map="elu", dtype="float64")
+    arrays = make(case)
+    g = arrays["g"]
+    for one in (g[..., None], np.stack([g, 2 * g])[..., None], g[:1, :, None]):
+        c = np.broadcast_to(arrays["grad_out"], (*one.shape[:-3], 2, 7, 4))
+        grads, expected = (
+            both(module, case, {**arrays, "g": one, "grad_out": c}) for module in (linattn, ref)
+        )
+        for name, x in grads.items():
+            y = expected[name]
+            assert x.shape == y.shape
+            close(x, y, atol=1e-13 * abs(y).max(), rtol=1e-12)
+
+
+SCRIPT = """
+import resource, sys
+import linattn, numpy as np
+
+def peak():
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+n, d = 2**18, 64
+q, v, c = (np.full((n, d), 0.125, "f4") for _ in range(3))
+g = np.full((n, d), -0.5, "f4")
+few = slice(3000)
+linattn.gated_backward(q[few], q[few], v[few], g[few], c[few])
+before = peak()
+result = linattn.gated_backward(q, q, v, g, c)
+print((peak() - before - sum(x.nbytes for x in result)) / 2**20)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs getrusage")
+def test_memory(interpreter):
+    """The square root of the chunks, not the states of all tokens, nor of all chunks (256 MiB)."""
+    stdout, _ = interpreter(SCRIPT)
+    assert float(stdout) <= 8
+
+
+GARBAGE = """
+import linattn
+from gates import Case, check, states
+from linattn import _linattn
+_linattn.poison_scratch(255)
+for n, d, m in [(1, 1, 1), (37, 17, 5), (33, 16, 32), (70, 65, 66), (130, 200, 8)]:
+    for channels in (False, True):
+        for bonus in (False, True):
+            for isa in linattn._config.available_isas():
+                linattn.set_isa(isa)
+                for dtype in ("float32", "float64"):
+                    case = Case(n, d, m, (), channels, bonus, "resets", dtype=dtype)
+                    first, last = states(case)
+                    check(linattn, case, initial_state=first, grad_state=last)
+"""
+
+
+def test_scratch_is_written_before_it_is_read(interpreter):
+    interpreter(GARBAGE)
+
+
+# --- the bound itself ----------------------------------------------------------------------------
+
+
+def _with(change):
+    """The oracle on operands that are not those of the case."""
+    return lambda case, arrays: oracle(case, change({k: x.copy() for k, x in arrays.items()}))
+
+
+def _next_gate(arrays):
+    return {**arrays, "g": np.roll(arrays["g"], -1, 0)}
+
+
+def _no_gate(arrays):
+    return {**arrays, "g": 0 * arrays["g"]}
+
+
+def _slightly_other_gates(arrays):
+    return {**arrays, "g": arrays["g"] * (1 + 1e-4)}
+
+
+def _bonus_of_one(arrays):
+    return {**arrays, "bonus": 1 + 0 * arrays["bonus"]}
+
+
+def _reads_after_its_write(case, arrays):
+    """The bonus without its order: s_i, of which the token's own part counts u times."""
+    u, b = arrays["bonus"], arrays["k"]
+    without = {name: x for name, x in arrays.items() if name != "bonus"}
+    result = oracle(case, without)
+    own = (arrays["q"] * (u - 1) * b).sum(-1, keepdims=True) * arrays["v"]
+    return {**oracle(case, arrays), "o": result["o"] + case.scale * own}
+
+
+def _decays_after_its_write(case, arrays):
+    """s_i = exp(g_i) (s_{i-1} + b_i v_i^T)."""
+    g = arrays["g"] if case.channels else arrays["g"][:, None]
+    return oracle(case, {**arrays, "k": arrays["k"] * np.exp(g)})
+
+
+def _lost(name):
+    def wrong(case, arrays):
+        result = oracle(case, arrays)
+        return {**result, name: 0 * result[name]}
+
+    return wrong
+
+
+def _slightly(case, arrays):
+    return {name: x * (1 + 60 * 2.0**-24) for name, x in oracle(case, arrays).items()}
+
+
+MUTANTS = {
+    "the next gate": _with(_next_gate),
+    "no gate": _with(_no_gate),
+    "gates rounded to four digits": _with(_slightly_other_gates),
+    "decays after its write": _decays_after_its_write,
+    "rounded too often": _slightly,
+    **{f"{name} lost": _lost(name) for name in ("dq", "dk", "dv", "dg")},
+}
+BONUS_MUTANTS = {
+    "bonus of one": _with(_bonus_of_one),
+    "reads after its write": _reads_after_its_write,
+    "dbonus lost": _lost("dbonus"),
+}
+
+
+@pytest.mark.parametrize("name", [*MUTANTS, *BONUS_MUTANTS])
+@pytest.mark.parametrize("channels", [False, True])
+def test_a_wrong_formula_fails(name, channels):
+    mutant = {**MUTANTS, **BONUS_MUTANTS}[name]
+    case = Case(20, 4, 3, (), channels, name in BONUS_MUTANTS)
+    arrays = make(case)
+    compare(case, arrays, {key: x.astype("f4") for key, x in oracle(case, arrays).items()})
+    with pytest.raises(AssertionError, match="is off by"):
+        compare(case, arrays, {key: x.astype("f4") for key, x in mutant(case, arrays).items()})
