@@ -53,18 +53,32 @@ load_writers(const struct la_head *h, const struct gated_rows *x, struct span t)
     }
 }
 
-/* E, up; DPLR's reads before the decay of its own token. */
+/* E, up, where it is not B; DPLR's reads before the decay of its own token. */
 static void
 load_erasers(const struct la_head *h, const struct gated_rows *x, struct span t)
 {
-    const struct la_array *key = h->has_erase ? &h->erase : &h->k;
     const struct block next = block_at(x->e, 1, 0);
     if (x->low_rank) {
         load_existing(x->e, h, &h->a, t, LA_MAP_identity);
         fade_rows(next, x->decay.up, x->decay.step, t.rows - 1, h->d);
         return;
     }
-    load_existing(x->e, h, key, t, h->has_erase ? LA_MAP_identity : h->map);
+    load_existing(x->e, h, &h->erase, t, LA_MAP_identity);
+    fade_rows(x->e, x->decay.up, x->decay.step, t.rows, h->d);
+}
+
+/* B and E; where they are one, its map is computed once. */
+static void
+load_rows_of_keys(const struct la_head *h, const struct gated_rows *x, struct span t)
+{
+    if (x->low_rank || h->has_erase) {
+        load_writers(h, x, t);
+        load_erasers(h, x, t);
+        return;
+    }
+    load_existing(x->e, h, &h->k, t, h->map);
+    fade_into(x->b, x->e, x->decay.down, x->decay.step, t.rows, h->d);
+    clear_rows(x->b, t.rows, round_up(t.rows, MR));
     fade_rows(x->e, x->decay.up, x->decay.step, t.rows, h->d);
 }
 
@@ -158,8 +172,7 @@ load_rule(const struct la_head *h, const struct gated_delta_scratch *r,
     const struct block b = x->low_rank ? block_at(r->b, c->rows, 0) : r->b;
     x->e = r->ea;
     x->a = block_at(r->ea, c->rows, 0);
-    load_writers(h, x, t);
-    load_erasers(h, x, t);
+    load_rows_of_keys(h, x, t);
     if (x->low_rank) {
         struct span some = t;
         some.rows = c->keys;

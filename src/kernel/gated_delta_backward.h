@@ -88,8 +88,7 @@ chunk_errors(const struct la_head *h, const struct rule_backward_scratch *r,
     struct gated_rows x = reverse_rows(chunk, c->rows);
     const struct block b = second(chunk->b, c->rows, low_rank);
     x.e = base->ab;
-    load_writers(h, &x, t);
-    load_erasers(h, &x, t);
+    load_rows_of_keys(h, &x, t);
     triangle(base->l, x.e, b, c->rows, h->d);
     if (low_rank) {
         struct span some = t;
@@ -191,6 +190,7 @@ rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
         memcpy(c.s + size, c.s, bytes);
         c.s += size;
         chunk_decay(h, &chunk->decay, t);
+        load_writers(h, &x, t);
         load_written(h, chunk, &x, &r->errors, t);
         c.rows = (1 + chunk->low_rank) * rows;
         sweep(&c, LA_WRITE);

@@ -17,8 +17,6 @@
 #include "delta_reverse.h"
 #include "gated_delta.h"
 
-enum { LA_CHUNK_MOST = 32 }; /* tokens (delta_chunk) */
-
 struct rule_reverse {
     struct reverse_scratch base; /* ab: [A; E]; u, du, db: of DPLR for [K; B] */
     struct decay decay;

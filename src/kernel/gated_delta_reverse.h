@@ -33,13 +33,12 @@ second(struct block x, ptrdiff_t rows, int low_rank)
     return block_at(x, low_rank ? rows : 0, 0);
 }
 
-/* B' of the tokens t, and U. */
+/* B', of B, and U of the tokens t. */
 static void
 load_written(const struct la_head *h, const struct rule_reverse *r,
              const struct gated_rows *x, const struct la_array *errors, struct span t)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
-    load_writers(h, x, t);
     writers_after(r->written, r->b, x, rows, h->d);
     if (!r->low_rank) {
         load_errors(h, &r->base, errors, t);
@@ -146,7 +145,7 @@ load_rule_reverse(const struct la_head *h, const struct reverse *c,
     const struct gated_rows x = reverse_rows(r, c->rows);
     chunk_decay(h, &r->decay, t);
     load_readers(h, &x, t);
-    load_erasers(h, &x, t);
+    load_rows_of_keys(h, &x, t);
     readers_before(r->ends, x.a, &x, c->rows, h->d);
     erasers_before(block_at(r->ends, c->rows, 0), x.e, &x, c->rows, h->d);
     load_written(h, r, &x, errors, t);
