@@ -28,10 +28,10 @@ static struct rule_backward_scratch
 rule_backward_carve(const struct la_head *h, struct arena *arena, int low_rank)
 {
     struct rule_backward_scratch r = {.rows = delta_chunk(h->d)};
-    r.stretch = stretch_chunks(h->n / 4);
+    r.stretch = stretch_chunks(h->n / 4); /* n <= 4 stretch^2 + 3 */
     r.v = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);
-    r.checkpoints = take_states(arena, h->n / r.stretch + 1, h->d, h->m);
+    r.checkpoints = take_states(arena, 4 * r.stretch + 3, h->d, h->m);
     r.states = take_states(arena, r.stretch, h->d, h->m);
     r.reverse = rule_reverse_carve(h, r.rows, arena, low_rank);
     r.begins = (unsigned char *)take(arena, h->n / (ptrdiff_t)sizeof(T) + 1, 1);
