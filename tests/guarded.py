@@ -59,12 +59,23 @@ def check(n: int, d: int, m: int, dtype: type, at_end: bool) -> None:
     linattn.delta(q, k, v, v, initial_state=State(state.s), return_state=True)
     linattn.delta_backward(q, k, v, beta, g)
     linattn.delta_backward(q, k, v, v, g)
+    for gate in (make(2, n, dtype=wide), make(2, n, d, dtype=wide)):
+        for strength, erase in ((beta, None), (v, k)):
+            operands = (q, k, v, -gate, strength)
+            linattn.gated_delta(*operands, erase=erase, out=o)
+            linattn.gated_delta_backward(*operands, g, erase=erase)
+        linattn.dplr(q, k, v, -k, k, -gate, out=o)
+        linattn.dplr_backward(q, k, v, -k, k, -gate, g)
     outputs = [make(2, n, x) for x in (d, d, m)]
     linattn.ufuncs.causal_backward_elu(q, k, v, g, 1.0, 1e-6, out=tuple(outputs))
     token = (make(2, d), make(2, d), make(2, m))
     linattn.step(*token, state, in_place=True)
     linattn.delta_step(*token, make(2), State(state.s), in_place=True)
     linattn.delta_step(*token, token[2], State(state.s), in_place=True)
+    for gate in (make(2, dtype=wide), make(2, d, dtype=wide)):
+        memory = State(state.s)
+        linattn.gated_delta_step(*token, gate, make(2), memory, erase=token[0], in_place=True)
+        linattn.dplr_step(*token, token[0], token[1], gate, memory, in_place=True)
     if wide is dtype:
         linattn.softmax_attention(q, k, v, causal=True)
         linattn.softmax_attention_backward(q, k, v, g, causal=True)

@@ -195,6 +195,18 @@ def test_packed_sequences(kind):
 
 
 @KINDS
+def test_packed_chunks_of_one_token(kind):
+    """The scratch of all tokens does for a part of them, whose square roots fall otherwise."""
+    case = kind._replace(n=260, d=4, m=4, dtype="float32")
+    arrays = make(case)
+    arrays["g"] = np.full_like(arrays["g"], -100)
+    packed = both(linattn, case, arrays, cu_seqlens=[0, 256, 260])
+    alone = both(linattn, case, part(case, arrays, 0, 256))
+    for name in alone.keys() - {"s"}:
+        np.testing.assert_array_equal(packed[name][:256], alone[name], err_msg=name)
+
+
+@KINDS
 def test_key_lengths(kind):
     """What lies past them may hold anything, does not decay, and its gradient is 0."""
     lengths = np.array([0, 13, 16, 40])

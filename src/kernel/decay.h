@@ -13,6 +13,8 @@
 
 #include "gate.h"
 
+enum { LA_CHUNK_MOST = 32 }; /* tokens (delta_chunk) */
+
 /* Of some tokens.  With a number a token, one vector that holds it in every lane stands
  * for all channels (step 0). */
 struct decay {
@@ -85,17 +87,45 @@ decay_channels(const struct decay *x, ptrdiff_t col, ptrdiff_t rows)
     return rows;
 }
 
-/* The sum of g over so many tokens. */
-INLINE vec
-sum_gates(struct block g, ptrdiff_t col, ptrdiff_t rows)
+/* keep and change of the VL channels from col on, over so many tokens. */
+INLINE void
+decay_over(const struct decay *x, ptrdiff_t col, ptrdiff_t rows)
 {
     vec sum = (vec){0}, rest = (vec){0};
     for (ptrdiff_t i = 0; i < rows; i++) {
         vec lost;
-        sum = two_sum(sum, vload(&g.x[i * g.ld + col]), &lost);
+        sum = two_sum(sum, vload(&x->g.x[i * x->g.ld + col]), &lost);
         rest += lost;
     }
-    return vselect(sum - sum == (vec){0}, sum + rest, sum);
+    decay_parts(sum, vkeep(rest == rest, rest), &x->keep[col], &x->change[col]);
+}
+
+/* up and down with a number a token, whose sums take the lanes of one vector. */
+static ptrdiff_t
+decay_tokens(const struct decay *x, ptrdiff_t rows)
+{
+    _Alignas(LA_ALIGN) T sums[LA_CHUNK_MOST] = {0}, rests[LA_CHUNK_MOST] = {0};
+    T sum = 0, rest = 0;
+    vstore(x->first, vexp(vload(x->g.x)));
+    for (ptrdiff_t i = 1; i < rows; i++) {
+        const T g = x->g.x[i * x->g.ld], next = sum + g, part = next - sum;
+        if (!(next <= LA_DECAY_RANGE && next >= -LA_DECAY_RANGE)) {
+            rows = i;
+            break;
+        }
+        rests[i] = rest += (sum - (next - part)) + (g - part);
+        sums[i] = sum = next;
+    }
+    for (ptrdiff_t i = 0; i < rows; i += VL) {
+        const vec high = vexp(vload(&sums[i]));
+        vstore(&sums[i], vfma(high, vload(&rests[i]), high));
+        vstore(&rests[i], vset1(1) / vload(&sums[i]));
+    }
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        vstore(&x->up.x[i * x->up.ld], vset1(sums[i]));
+        vstore(&x->down.x[i * x->down.ld], vset1(rests[i]));
+    }
+    return rows;
 }
 
 /* The decays of the tokens t, or of the first of them; of how many. */
@@ -105,14 +135,16 @@ chunk_decay(const struct la_head *h, const struct decay *x, struct span t)
     const ptrdiff_t cols = round_up(h->gate_channels ? h->d : 1, VL);
     ptrdiff_t rows = t.rows;
     load_gates(h, t, x->g);
-    for (ptrdiff_t col = 0; col < cols; col += VL) {
+    if (!h->gate_channels) {
+        rows = decay_tokens(x, rows);
+    }
+    for (ptrdiff_t col = 0; h->gate_channels && col < cols; col += VL) {
         rows = decay_channels(x, col, rows);
     }
     memcpy(x->last, x->up.x + (rows - 1) * x->up.ld, (size_t)cols * sizeof(T));
     for (ptrdiff_t col = 0; col < h->d; col += VL) {
         if (col == 0 || x->step != 0) {
-            decay_parts(sum_gates(x->g, col, rows), (vec){0}, &x->keep[col],
-                        &x->change[col]);
+            decay_over(x, col, rows);
             continue;
         }
         vstore(&x->keep[col], vload(x->keep));
@@ -121,22 +153,22 @@ chunk_decay(const struct la_head *h, const struct decay *x, struct span t)
     return rows;
 }
 
-/* Row i of x (rows, d) times row i of f, a block of decays. */
+/* Row i of y = row i of x (rows, d) times row i of f, a block of decays. */
 static void
-fade_rows(struct block x, struct block f, ptrdiff_t step, ptrdiff_t rows, ptrdiff_t d)
+fade_into(struct block y, struct block x, struct block f, ptrdiff_t step,
+          ptrdiff_t rows, ptrdiff_t d)
 {
-    for (ptrdiff_t i = 0; i < rows; i++, x.x += x.ld, f.x += f.ld) {
+    for (ptrdiff_t i = 0; i < rows; i++, y.x += y.ld, x.x += x.ld, f.x += f.ld) {
         for (ptrdiff_t l = 0; l < d; l += VL) {
-            vstore(&x.x[l], vload(&x.x[l]) * vload(&f.x[l * step]));
+            vstore(&y.x[l], vload(&x.x[l]) * vload(&f.x[l * step]));
         }
     }
 }
 
-/* The same with one row of decays for all. */
 INLINE void
-fade_all(struct block x, const T *f, ptrdiff_t step, ptrdiff_t rows, ptrdiff_t d)
+fade_rows(struct block x, struct block f, ptrdiff_t step, ptrdiff_t rows, ptrdiff_t d)
 {
-    fade_rows(x, (struct block){(T *)f, 0}, step, rows, d);
+    fade_into(x, x, f, step, rows, d);
 }
 
 #endif

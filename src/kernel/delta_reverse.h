@@ -43,7 +43,7 @@ reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena)
     r.rt = take_state(arena, h->d, h->m);
     r.beta = take_beta(arena, h, rows);
     r.scale = take(arena, 1, rows);
-    r.ones = take_row(arena, h->d > h->m ? h->d : h->m);
+    r.ones = take_row(arena, h->m);
     r.sums = take(arena, 1, rows);
     return r;
 }
@@ -55,7 +55,7 @@ reverse_begin(const struct la_head *h, const struct reverse_scratch *r, ptrdiff_
     load_state(r->r, &h->gs, h->d, h->m);
     transpose_state(r->rt, r->r, h->d, h->m);
     factors(h, r->scale, rows, 0);
-    for (ptrdiff_t j = 0; j < row_step(h->d) || j < row_step(h->m); j++) {
+    for (ptrdiff_t j = 0; j < r->u.ld; j++) {
         r->ones[j] = 1;
     }
 }
@@ -216,18 +216,24 @@ load_reverse(const struct la_head *h, const struct reverse *c,
     }
 }
 
-/* Rows t of x = src (rows, cols), or, with one number a token, the sums of its rows. */
+/* Tokens t of x = src, one number each. */
 static void
-store_channels(const struct reverse_scratch *r, const struct la_array *x, int channels,
-               struct span t, ptrdiff_t cols, struct block src)
+store_numbers(const struct la_array *x, struct span t, T *src)
 {
-    if (channels) {
-        store_rows(x, t, cols, src, NULL);
+    const struct la_array row = {x->data + t.first * x->rs, 0, x->rs, x->type};
+    store_rows(&row, rows_from(0, 1), t.rows, (struct block){src, 0}, NULL);
+}
+
+/* Writes dbeta of the tokens t. */
+static void
+store_strengths(const struct la_head *h, const struct reverse_scratch *r, struct span t)
+{
+    if (h->channels) {
+        store_rows(&h->dbeta, t, h->m, r->du, NULL);
         return;
     }
-    row_dots(r->sums, src, (struct block){r->ones, 0}, t.rows, round_up(cols, VL));
-    const struct la_array row = {x->data + t.first * x->rs, 0, x->rs, x->type};
-    store_rows(&row, rows_from(0, 1), t.rows, (struct block){r->sums, 0}, NULL);
+    row_dots(r->sums, r->du, (struct block){r->ones, 0}, t.rows, round_up(h->m, VL));
+    store_numbers(&h->dbeta, t, r->sums);
 }
 
 /* Writes the gradients of the tokens t. */
@@ -245,7 +251,7 @@ store_reverse(const struct la_head *h, const struct reverse *c, struct span t)
     store_rows(&h->dq, t, h->d, da, NULL);
     store_rows(&h->dk, t, h->d, db, NULL);
     store_rows(&h->dv, t, h->m, r->e, NULL);
-    store_channels(r, &h->dbeta, h->channels, t, h->m, r->du);
+    store_strengths(h, r, t);
 }
 
 /* The reverse scan over the tokens t; s is S^T before them. */

@@ -12,7 +12,7 @@ enum {
     LA_LINE = 64,       /* bytes */
     LA_LINES_MOST = 32, /* asked for at a time: what a core can wait for, and some */
     LA_LINES_MORE = 4, /* where some are late: few, so that no tile asks for too many */
-    LA_ROWS_AHEAD = 8, /* operands whose rows may wait: a chunk of delta_reverse.h */
+    LA_ROWS_AHEAD = 16, /* operands whose rows may wait: those of dplr_backward */
 };
 
 struct la_rows_ahead {

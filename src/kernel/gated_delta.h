@@ -53,18 +53,32 @@ load_writers(const struct la_head *h, const struct gated_rows *x, struct span t)
     }
 }
 
-/* E, up; DPLR's reads before the decay of its own token. */
+/* E, up, where it is not B; DPLR's reads before the decay of its own token. */
 static void
 load_erasers(const struct la_head *h, const struct gated_rows *x, struct span t)
 {
-    const struct la_array *key = h->has_erase ? &h->erase : &h->k;
     const struct block next = block_at(x->e, 1, 0);
     if (x->low_rank) {
         load_existing(x->e, h, &h->a, t, LA_MAP_identity);
         fade_rows(next, x->decay.up, x->decay.step, t.rows - 1, h->d);
         return;
     }
-    load_existing(x->e, h, key, t, h->has_erase ? LA_MAP_identity : h->map);
+    load_existing(x->e, h, &h->erase, t, LA_MAP_identity);
+    fade_rows(x->e, x->decay.up, x->decay.step, t.rows, h->d);
+}
+
+/* B and E; where they are one, its map is computed once. */
+static void
+load_rows_of_keys(const struct la_head *h, const struct gated_rows *x, struct span t)
+{
+    if (x->low_rank || h->has_erase) {
+        load_writers(h, x, t);
+        load_erasers(h, x, t);
+        return;
+    }
+    load_existing(x->e, h, &h->k, t, h->map);
+    fade_into(x->b, x->e, x->decay.down, x->decay.step, t.rows, h->d);
+    clear_rows(x->b, t.rows, round_up(t.rows, MR));
     fade_rows(x->e, x->decay.up, x->decay.step, t.rows, h->d);
 }
 
@@ -76,26 +90,34 @@ load_readers(const struct la_head *h, const struct gated_rows *x, struct span t)
     fade_rows(x->a, x->decay.up, x->decay.step, t.rows, h->d);
 }
 
-/* A and E as they read the state before the chunk: times first. */
+/* y = A as it reads the state before the chunk, times first; in place where y is A. */
 static void
-readers_before(struct block a, const struct gated_rows *x, ptrdiff_t rows, ptrdiff_t d)
+readers_before(struct block y, struct block a, const struct gated_rows *x,
+               ptrdiff_t rows, ptrdiff_t d)
 {
-    fade_all(a, x->decay.first, x->decay.step, rows, d);
+    const struct block first = {x->decay.first, 0};
+    fade_into(y, a, first, x->decay.step, rows, d);
 }
 
+/* y = E likewise, but that DPLR's first row reads before all decay. */
 static void
-erasers_before(struct block e, const struct gated_rows *x, ptrdiff_t rows, ptrdiff_t d)
+erasers_before(struct block y, struct block e, const struct gated_rows *x,
+               ptrdiff_t rows, ptrdiff_t d)
 {
-    const ptrdiff_t from = x->low_rank; /* its first row reads before all decay */
-    readers_before(block_at(e, from, 0), x, rows - from, d);
+    const ptrdiff_t from = x->low_rank;
+    if (from > 0 && y.x != e.x) {
+        memcpy(y.x, e.x, (size_t)y.ld * sizeof(T));
+    }
+    readers_before(block_at(y, from, 0), block_at(e, from, 0), x, rows - from, d);
 }
 
-/* B, or [K; B], as they are written to the state after the chunk: times last. */
+/* y = B, or [K; B], as they are written to the state after the chunk: times last. */
 static void
-writers_after(struct block b, const struct gated_rows *x, ptrdiff_t rows, ptrdiff_t d)
+writers_after(struct block y, struct block b, const struct gated_rows *x,
+              ptrdiff_t rows, ptrdiff_t d)
 {
-    const ptrdiff_t all = x->low_rank ? 2 * rows : rows;
-    fade_all(b, x->decay.last, x->decay.step, all, d);
+    const struct block last = {x->decay.last, 0};
+    fade_into(y, b, last, x->decay.step, x->low_rank ? 2 * rows : rows, d);
 }
 
 struct gated_delta_scratch {
@@ -150,8 +172,7 @@ load_rule(const struct la_head *h, const struct gated_delta_scratch *r,
     const struct block b = x->low_rank ? block_at(r->b, c->rows, 0) : r->b;
     x->e = r->ea;
     x->a = block_at(r->ea, c->rows, 0);
-    load_writers(h, x, t);
-    load_erasers(h, x, t);
+    load_rows_of_keys(h, x, t);
     if (x->low_rank) {
         struct span some = t;
         some.rows = c->keys;
@@ -170,9 +191,9 @@ load_rule(const struct la_head *h, const struct gated_delta_scratch *r,
         triangle(r->lk, x->e, x->b, c->rows, h->d);
         triangle(r->pk, x->a, x->b, c->rows, h->d);
     }
-    readers_before(x->a, x, c->rows, h->d);
-    erasers_before(x->e, x, c->rows, h->d);
-    writers_after(x->b, x, c->rows, h->d);
+    readers_before(x->a, x->a, x, c->rows, h->d);
+    erasers_before(x->e, x->e, x, c->rows, h->d);
+    writers_after(x->b, x->b, x, c->rows, h->d);
 }
 
 static int

@@ -28,10 +28,10 @@ static struct rule_backward_scratch
 rule_backward_carve(const struct la_head *h, struct arena *arena, int low_rank)
 {
     struct rule_backward_scratch r = {.rows = delta_chunk(h->d)};
-    r.stretch = stretch_chunks(h->n / 4);
+    r.stretch = stretch_chunks(h->n / 4); /* n <= 4 stretch^2 + 3 */
     r.v = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);
-    r.checkpoints = take_states(arena, h->n / r.stretch + 1, h->d, h->m);
+    r.checkpoints = take_states(arena, 4 * r.stretch + 3, h->d, h->m);
     r.states = take_states(arena, r.stretch, h->d, h->m);
     r.reverse = rule_reverse_carve(h, r.rows, arena, low_rank);
     r.begins = (unsigned char *)take(arena, h->n / (ptrdiff_t)sizeof(T) + 1, 1);
@@ -88,8 +88,7 @@ chunk_errors(const struct la_head *h, const struct rule_backward_scratch *r,
     struct gated_rows x = reverse_rows(chunk, c->rows);
     const struct block b = second(chunk->b, c->rows, low_rank);
     x.e = base->ab;
-    load_writers(h, &x, t);
-    load_erasers(h, &x, t);
+    load_rows_of_keys(h, &x, t);
     triangle(base->l, x.e, b, c->rows, h->d);
     if (low_rank) {
         struct span some = t;
@@ -102,8 +101,8 @@ chunk_errors(const struct la_head *h, const struct rule_backward_scratch *r,
         c->v = values(h, t, r->v);
         load_beta(h, t, &base->beta);
     }
-    erasers_before(x.e, &x, c->rows, h->d);
-    writers_after(chunk->b, &x, c->rows, h->d);
+    erasers_before(x.e, x.e, &x, c->rows, h->d);
+    writers_after(x.b, x.b, &x, c->rows, h->d);
     delta_columns(c);
     store_rows(&r->errors, t, h->m, low_rank ? c->u : base->e, NULL);
 }
@@ -191,6 +190,7 @@ rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
         memcpy(c.s + size, c.s, bytes);
         c.s += size;
         chunk_decay(h, &chunk->decay, t);
+        load_writers(h, &x, t);
         load_written(h, chunk, &x, &r->errors, t);
         c.rows = (1 + chunk->low_rank) * rows;
         sweep(&c, LA_WRITE);

@@ -10,56 +10,11 @@
  *   dB = down o (last o U R^T + X^T A + Y^T E)
  *   R <- first last o R + A'^T G + E'^T N
  *
- * and of DPLR likewise for K and V, but that N^T L_K is part of dV.  A gate multiplies
- * all that earlier tokens left behind on its way to all that later ones make of it:
- *
- *   dg_t = first last o rows(S o R) + sum_{i >= t} (A'_i o G_i S^T + E'_i o N_i S^T)
- *        + sum_{j < t} B'_j o U_j R^T + sum_{j < t <= i} (X_ij A_i + Y_ij E_i) o B_j
- *
- * a sum of products of what is behind and what is ahead, as the token by token gradient
- * is: no long sums that cancel, and no token reaches a gradient that does not hang on
- * it.  (DPLR reads before its token's decay: t < i for E.) */
+ * and of DPLR likewise for K and V, but that N^T L_K is part of dV. */
 #ifndef LA_GATED_DELTA_REVERSE_H
 #define LA_GATED_DELTA_REVERSE_H
 
-#include "delta_reverse.h"
-#include "gated_delta.h"
-
-enum { LA_CHUNK_MOST = 32 }; /* tokens (delta_chunk) */
-
-struct rule_reverse {
-    struct reverse_scratch base; /* ab: [A; E]; u, du, db: of DPLR for [K; B] */
-    struct decay decay;
-    struct block ends;       /* [A'; E'] */
-    struct block b, written; /* B or [K; B], and times last */
-    struct block lk, pk, xk, yk;
-    struct block dg;
-    int low_rank;
-};
-
-static struct rule_reverse
-rule_reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
-                   int low_rank)
-{
-    const ptrdiff_t writers = (1 + low_rank) * rows;
-    struct rule_reverse r = {.low_rank = low_rank};
-    r.base = reverse_carve(h, rows, arena);
-    if (low_rank) {
-        r.base.u = take_block(arena, writers, h->m);
-        r.base.du = take_block(arena, writers, h->m);
-        r.base.db = take_block(arena, writers, h->d);
-        r.lk = take_block(arena, rows, rows);
-        r.pk = take_block(arena, rows, rows);
-        r.xk = take_block(arena, rows, rows);
-        r.yk = take_block(arena, rows, rows);
-    }
-    r.decay = take_decay(arena, h, rows);
-    r.ends = take_block(arena, 2 * rows, h->d);
-    r.b = take_block(arena, writers, h->d);
-    r.written = take_block(arena, writers, h->d);
-    r.dg = take_block(arena, rows, h->d);
-    return r;
-}
+#include "gated_delta_gate.h"
 
 /* The rows of a chunk of so many, and the places of B and U among the writers. */
 static struct gated_rows
@@ -78,21 +33,13 @@ second(struct block x, ptrdiff_t rows, int low_rank)
     return block_at(x, low_rank ? rows : 0, 0);
 }
 
-static void
-copy_rows(struct block to, struct block from, ptrdiff_t rows)
-{
-    memcpy(to.x, from.x, (size_t)(rows * from.ld) * sizeof(T));
-}
-
-/* B' of the tokens t, and U. */
+/* B', of B, and U of the tokens t. */
 static void
 load_written(const struct la_head *h, const struct rule_reverse *r,
              const struct gated_rows *x, const struct la_array *errors, struct span t)
 {
-    const ptrdiff_t rows = round_up(t.rows, MR), writers = (1 + r->low_rank) * rows;
-    load_writers(h, x, t);
-    copy_rows(r->written, r->b, writers);
-    writers_after(r->written, x, rows, h->d);
+    const ptrdiff_t rows = round_up(t.rows, MR);
+    writers_after(r->written, r->b, x, rows, h->d);
     if (!r->low_rank) {
         load_errors(h, &r->base, errors, t);
         return;
@@ -189,84 +136,6 @@ gated_feature_tile(const struct reverse *c, const struct rule_reverse *r, ptrdif
     }
 }
 
-/* --- the gates' gradient -------------------------------------------------- */
-
-/* first last o sum_m S o R of VL channels; s and rt are S^T and R^T, (m,d). */
-INLINE vec
-state_product(const struct la_head *h, const struct rule_reverse *r, T *s,
-              ptrdiff_t col)
-{
-    const ptrdiff_t D = round_up(h->d, VL);
-    const ptrdiff_t width = col / (NR * VL) * (NR * VL) + NR * VL <= D
-                                ? NR * VL
-                                : D - col / (NR * VL) * (NR * VL);
-    const T *x = state_at(s, h->m, D, 0, col),
-            *y = state_at(r->base.rt, h->m, D, 0, col);
-    vec sum = (vec){0};
-    for (ptrdiff_t l = 0; l < h->m; l++) {
-        sum = vfma(vload(&x[l * width]), vload(&y[l * width]), sum);
-    }
-    return sum * (vload(&r->decay.keep[col]) + vload(&r->decay.change[col]));
-}
-
-/* across_j += x_j a + y_j e for the rows j before t. */
-INLINE void
-gather(vec *across, const T *x, vec a, const T *y, vec e, ptrdiff_t t)
-{
-    for (ptrdiff_t j = 0; j < t; j++) {
-        across[j] = vfma(vset1(x[j]), a, across[j]);
-        if (y != NULL) {
-            across[j] = vfma(vset1(y[j]), e, across[j]);
-        }
-    }
-}
-
-/* dg of VL channels, before dA, dE and dB get what the triangles add: those still hold
- * G S^T, N S^T and U R^T. */
-INLINE void
-dgate_channels(const struct la_head *h, const struct reverse *c,
-               const struct rule_reverse *r, struct span t, T *s, ptrdiff_t col)
-{
-    const struct reverse_scratch *base = &r->base;
-    const struct block x[2] = {r->low_rank ? r->xk : base->x, base->x};
-    const struct block y[2] = {r->low_rank ? r->yk : base->y, base->y};
-    const struct block ds = block_at(base->dab, 0, col),
-                       ends = block_at(r->ends, 0, col);
-    const ptrdiff_t ld = ds.ld;
-    vec behind[LA_CHUNK_MOST], across[2][LA_CHUNK_MOST], ahead = (vec){0};
-    vec sum = state_product(h, r, s, col);
-    for (ptrdiff_t j = 0; j < t.rows; j++) {
-        behind[j] = sum;
-        for (ptrdiff_t w = 0; w <= r->low_rank; w++) {
-            const ptrdiff_t at = (w * c->rows + j) * ld + col;
-            sum = vfma(vload(&r->written.x[at]), vload(&base->db.x[at]), sum);
-            across[w][j] = (vec){0};
-        }
-    }
-    for (ptrdiff_t i = t.rows - 1; i >= 0; i--) {
-        const ptrdiff_t later = i + r->low_rank, erases = (c->rows + later) * ld;
-        const int reads = later < t.rows;
-        const vec a = vload(&c->a.x[i * ld + col]);
-        const vec e = reads ? vload(&c->b.x[later * ld + col]) : (vec){0};
-        ahead = vfma(vload(&ends.x[i * ld]), vload(&ds.x[i * ld]), ahead);
-        if (reads) {
-            ahead = vfma(vload(&ends.x[erases]), vload(&ds.x[erases]), ahead);
-        }
-        sum = behind[i] + ahead;
-        for (ptrdiff_t w = 0; w <= r->low_rank; w++) {
-            gather(across[w], &x[w].x[i * x[w].ld], a,
-                   reads ? &y[w].x[later * y[w].ld] : NULL, e, i);
-            for (ptrdiff_t j = 0; j < i; j++) {
-                const vec b = vload(&r->b.x[(w * c->rows + j) * ld + col]);
-                sum = vfma(b, across[w][j], sum);
-            }
-        }
-        vstore(&r->dg.x[i * r->dg.ld + col], sum);
-    }
-}
-
-/* --- one chunk ------------------------------------------------------------ */
-
 /* Reads all that the way back through the tokens t needs. */
 static void
 load_rule_reverse(const struct la_head *h, const struct reverse *c,
@@ -276,10 +145,9 @@ load_rule_reverse(const struct la_head *h, const struct reverse *c,
     const struct gated_rows x = reverse_rows(r, c->rows);
     chunk_decay(h, &r->decay, t);
     load_readers(h, &x, t);
-    load_erasers(h, &x, t);
-    copy_rows(r->ends, r->base.ab, 2 * c->rows);
-    readers_before(r->ends, &x, c->rows, h->d);
-    erasers_before(block_at(r->ends, c->rows, 0), &x, c->rows, h->d);
+    load_rows_of_keys(h, &x, t);
+    readers_before(r->ends, x.a, &x, c->rows, h->d);
+    erasers_before(block_at(r->ends, c->rows, 0), x.e, &x, c->rows, h->d);
     load_written(h, r, &x, errors, t);
     load_plain(c->g, &h->g, t, h->m);
     look_ahead(&h->dq, t, h->d);
@@ -330,8 +198,12 @@ store_rule_reverse(const struct la_head *h, const struct reverse *c,
     const struct reverse_scratch *base = &r->base;
     const struct block de = block_at(base->dab, c->rows, 0);
     fade_gradients(h, c, r, t.rows);
-    clear_rows(r->dg, c->keys, t.rows);
-    store_channels(base, &h->dgate, h->gate_channels, t, h->d, r->dg);
+    if (h->gate_channels) {
+        store_existing(&h->dgate, t, h->d, r->dg, c->keys);
+    }
+    else {
+        store_numbers(&h->dgate, t, r->dg.x);
+    }
     if (r->low_rank) {
         const struct block db = block_at(base->db, c->rows, 0);
         store_rows(&h->dq, t, h->d, base->dab, NULL);
@@ -357,7 +229,7 @@ store_rule_reverse(const struct la_head *h, const struct reverse *c,
         store_existing(&h->derase, t, h->d, de, c->keys);
     }
     clear_rows(base->du, c->keys, t.rows);
-    store_channels(base, &h->dbeta, h->channels, t, h->m, base->du);
+    store_strengths(h, base, t);
 }
 
 /* The triangles of a chunk, and dU, N and R before it. */
@@ -398,6 +270,7 @@ reverse_features(const struct la_head *h, struct reverse *c,
     const struct reverse_scratch *base = &r->base;
     const struct gated_rows x = reverse_rows(r, c->rows);
     const struct block u = second(base->u, c->rows, r->low_rank);
+    const struct block de = block_at(base->dab, c->rows, 0);
     const ptrdiff_t D = round_up(h->d, VL);
     const struct scan state = {
         .rows = 2 * c->rows, .K = h->m, .W = D, .s = s, .ahead = t.ahead};
@@ -416,12 +289,15 @@ reverse_features(const struct la_head *h, struct reverse *c,
     c->write.s = base->rt;
     sweep(&c->read, LA_READ);
     sweep(&c->write, LA_READ);
-    for (ptrdiff_t col = 0; col < D; col += VL) {
+    if (!h->gate_channels) {
+        dgate_tokens(h, c, r, t, s);
+    }
+    for (ptrdiff_t col = 0; h->gate_channels && col < D; col += VL) {
         dgate_channels(h, c, r, t, s, col);
     }
-    readers_before(base->dab, &x, c->rows, h->d);
-    erasers_before(block_at(base->dab, c->rows, 0), &x, c->rows, h->d);
-    writers_after(base->db, &x, c->rows, h->d);
+    readers_before(base->dab, base->dab, &x, c->rows, h->d);
+    erasers_before(de, de, &x, c->rows, h->d);
+    writers_after(base->db, base->db, &x, c->rows, h->d);
     LA_BY_TILES(D, gated_feature_tile(c, r, col, nr));
 }
 
