@@ -15,18 +15,21 @@
  * to exactly 0, and nothing overflows; a factor exceeds 1 only where the recurrence
  * itself grows.  Row i looks at gates up to i only, so that no later gate, NaN or not,
  * changes a bit of it.
- *   One number a token: row i of all exponents is row i - 1 plus g_i; one exponential a
+ *
+ * One number a token: row i of all exponents is row i - 1 plus g_i; one exponential a
  * pair of rows.
- *   One a channel: MR rows at a time.  Among themselves they multiply channel by
- * channel with the exponential of each of the ten sums that MR gates have.  What
- * earlier rows of the chunk wrote is held decayed up to the MR rows' first token, the
- * readers from there on, so that the products of both are register tiles as without
- * gates; after them the earlier rows are decayed by exp of the MR rows' sum.  So a
- * factor is a product of at most rows / MR + 1 exponentials, within 2 u each. The
- * state's decay is applied in two parts, s <- keep s + change s: near 1 they are 1 and
- * expm1(G), else 0 and exp(G).  A state that forgets little over thousands of chunks
- * then rounds no more than one that forgets nothing (exp would round the decay itself,
- * alike in all chunks), and with gates of 0 it has the same bits.
+ *
+ * One a channel: MR rows at a time.  Among themselves they multiply channel by channel
+ * with the exponential of each of the ten sums that MR gates have.  What earlier rows
+ * of the chunk wrote is held decayed up to the MR rows' first token, the readers from
+ * there on, so that the products of both are register tiles as without gates; after
+ * them the earlier rows are decayed by exp of the MR rows' sum.  So a factor is a
+ * product of at most rows / MR + 1 exponentials, within 2 u each.
+ *
+ * The state's decay is applied in two parts, s <- keep s + change s: near 1 they are 1
+ * and expm1(G), else 0 and exp(G).  A state that forgets little over thousands of
+ * chunks then rounds no more than one that forgets nothing (exp would round the decay
+ * itself, alike in all chunks), and with gates of 0 it has the same bits.
  *
  * A token without a key has the gate 0: it leaves the state as it is. */
 #ifndef LA_GATE_H
@@ -36,9 +39,8 @@
 
 struct gate {
     int channels;          /* one number a key channel, not one a token */
-    struct block g;        /* (rows, d) or (rows, 1) */
+    struct block g;        /* (rows, d), or one row */
     T *keep, *change;      /* of the state's rows, over the chunk; (d) */
-    T *total, *lost;       /* sum of g, and what rounding kept from it; (d) or (1) */
     T *bonus;              /* (d) u: rows read before their decay; NULL: after it */
     struct block pairs;    /* one a token: E_ij; (rows + 1, rows) */
     T *start, *end;        /* exp(G_i), exp(G_last - G_j); (rows) */
@@ -47,18 +49,16 @@ struct gate {
     struct block within;   /* and of the sums g1, g1 + g2, g2 */
     struct block whole;    /* all of the MR rows; a row for each of them */
     T *before;             /* all up to them; (d) */
+    T *total, *lost;       /* sum of g, and what rounding kept from it; (d) */
 };
 
 static struct gate
 take_gate(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
     struct gate r = {.channels = h->gate_channels};
-    const ptrdiff_t cols = r.channels ? h->d : 1;
-    r.g = take_block(arena, rows, cols);
+    r.g = take_block(arena, r.channels ? rows : 1, r.channels ? h->d : rows);
     r.keep = take_row(arena, h->d);
     r.change = take_row(arena, h->d);
-    r.total = take_row(arena, cols);
-    r.lost = take_row(arena, cols);
     if (h->has_bonus) {
         r.bonus = take_row(arena, h->d);
     }
@@ -68,6 +68,8 @@ take_gate(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
         r.within = take_block(arena, rows, h->d);
         r.whole = take_block(arena, rows / MR, h->d);
         r.before = take_row(arena, h->d);
+        r.total = take_row(arena, h->d);
+        r.lost = take_row(arena, h->d);
     }
     else {
         r.pairs = take_block(arena, rows + 1, rows);
@@ -87,30 +89,19 @@ load_bonus(const struct la_head *h, const struct gate *gate)
 
 /* --- factors -------------------------------------------------------------- */
 
-/* exp(total + lost) in two parts. */
+/* exp(total) in two parts. */
 INLINE void
-decay_parts(vec total, vec lost, T *keep, T *change)
+decay_parts(vec total, T *keep, T *change)
 {
     const vec one = vset1(1);
     vec low;
     const vec e = vexp_parts(vmin(vset1(EXP_MAX), total), &low);
     const ivec near = (e > vset1((T)0.5)) & (e < vset1(2));
-    low = vfma(vmin(vset1(LARGEST), e), lost, low);
     vstore(keep, vkeep(near, one));
     vstore(change, (e - vkeep(near, one)) + low);
 }
 
-/* total += g_i of the MR rows from i on, compensated. */
-INLINE void
-add_gates(const struct gate *gate, ptrdiff_t i, ptrdiff_t col)
-{
-    LA_EACH(r, MR) {
-        add_to_sum(&gate->total[col], &gate->lost[col],
-                   vload(&gate->g.x[(i + r) * gate->g.ld + col]));
-    }
-}
-
-/* E_ij of columns [j, j + VL), and the last row of them all. */
+/* One number a token: E_ij of columns [j, j + VL). */
 INLINE void
 pair_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t j)
 {
@@ -119,88 +110,138 @@ pair_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t j)
     vec sum = (vec){0};
     for (ptrdiff_t i = j; i < rows; i++) {
         const ivec earlier = viota() < (ivec)((ivec){0} + (INT)(i - j));
-        sum = vkeep(earlier, sum + vset1(gate->g.x[i * gate->g.ld]));
+        sum = vkeep(earlier, sum + vset1(gate->g.x[i]));
         vstore(&e.x[(i + next) * e.ld + j], vexp(sum));
     }
-    vstore(&gate->end[j], vexp(sum));
 }
 
+/* exp(G_i), and the pairs. */
 static void
-token_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
+token_readers(const struct gate *gate, ptrdiff_t rows)
 {
-    const ptrdiff_t next = gate->bonus != NULL;
+    const int next = gate->bonus != NULL;
+    T sum = 0;
     for (ptrdiff_t i = 0; i < rows; i++) {
-        T *g = &gate->g.x[i * gate->g.ld];
-        if (next) {
-            gate->start[i] = gate->total[0];
-        }
-        vstore(g, vset1(g[0]));
-        add_to_sum(gate->total, gate->lost, vload(g));
-        if (!next) {
-            gate->start[i] = gate->total[0];
-        }
+        const T before = sum;
+        sum += gate->g.x[i];
+        gate->start[i] = next ? before : sum;
     }
     for (ptrdiff_t j = 0; j < rows; j += VL) {
         pair_factors(gate, rows, j);
         vstore(&gate->start[j], vexp(vload(&gate->start[j])));
     }
+}
+
+/* exp(G_last - G_j), and the state's decay: its sum in four parts, which rounds less.
+ */
+static void
+token_ends(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
+{
+    T sum = 0, part[MR] = {0};
+    for (ptrdiff_t i = rows; i-- > 0;) {
+        gate->end[i] = sum;
+        sum += gate->g.x[i];
+        part[i % MR] += gate->g.x[i];
+    }
+    const vec total = vset1((part[0] + part[1]) + (part[2] + part[3]));
+    for (ptrdiff_t j = 0; j < rows; j += VL) {
+        vstore(&gate->end[j], vexp(vload(&gate->end[j])));
+    }
     for (ptrdiff_t l = 0; l < d; l += VL) {
-        decay_parts(vload(gate->total), vload(gate->lost), &gate->keep[l],
-                    &gate->change[l]);
+        decay_parts(total, &gate->keep[l], &gate->change[l]);
     }
 }
 
-/* Factors of the MR rows from i on, columns [l, l + VL). */
+/* One number a channel: factors of the MR rows from i on, columns [l, l + VL), for
+ * readers and, with their sum, which is compensated, for the state. */
 INLINE void
-channel_factors(const struct gate *gate, ptrdiff_t i, ptrdiff_t l)
+channel_readers(const struct gate *gate, ptrdiff_t i, ptrdiff_t l)
 {
     const struct block at = block_at(gate->g, i, l);
-    T *to = gate->to.x + i * gate->to.ld + l, *from = gate->from.x + i * at.ld + l;
-    T *within = gate->within.x + i * at.ld + l;
+    T *to = gate->to.x + i * at.ld + l, *within = gate->within.x + i * at.ld + l;
     const vec g0 = vload(at.x), g1 = vload(at.x + at.ld), g2 = vload(at.x + 2 * at.ld);
-    const vec g3 = vload(at.x + 3 * at.ld), g01 = g0 + g1, g12 = g1 + g2;
-    const vec e0 = vexp(g0), e01 = vexp(g01), e012 = vexp(g01 + g2);
-    const vec e0123 = vexp(g01 + (g2 + g3));
+    const vec g01 = g0 + g1;
     const ptrdiff_t next = gate->bonus != NULL ? at.ld : 0;
     vstore(to, vset1(1));
-    vstore(to + next, e0);
-    vstore(to + at.ld + next, e01);
-    vstore(to + 2 * at.ld + next, e012);
+    vstore(to + next, vexp(g0));
+    vstore(to + at.ld + next, vexp(g01));
+    vstore(to + 2 * at.ld + next, vexp(g01 + g2));
     if (!next) {
-        vstore(to + 3 * at.ld, e0123);
+        vstore(to + 3 * at.ld, vload(&gate->whole.x[i / MR * at.ld + l]));
     }
-    vstore(&gate->whole.x[i / MR * at.ld + l], e0123);
     vstore(within, vexp(g1));
-    vstore(within + at.ld, vexp(g12));
+    vstore(within + at.ld, vexp(g1 + g2));
     vstore(within + 2 * at.ld, vexp(g2));
-    vstore(from, vexp(g12 + g3));
-    vstore(from + at.ld, vexp(g2 + g3));
-    vstore(from + 2 * at.ld, vexp(g3));
-    vstore(from + 3 * at.ld, vset1(1));
 }
 
-/* Gates of the tokens t, and all their factors. */
+INLINE void
+channel_ends(const struct gate *gate, ptrdiff_t i, ptrdiff_t l)
+{
+    const struct block at = block_at(gate->g, i, l);
+    T *from = gate->from.x + i * at.ld + l;
+    const vec g0 = vload(at.x), g1 = vload(at.x + at.ld), g2 = vload(at.x + 2 * at.ld);
+    const vec g3 = vload(at.x + 3 * at.ld), g23 = g2 + g3, all = (g0 + g1) + g23;
+    vstore(&gate->whole.x[i / MR * at.ld + l], vexp(all));
+    vstore(from, vexp(g1 + g23));
+    vstore(from + at.ld, vexp(g23));
+    vstore(from + 2 * at.ld, vexp(g3));
+    vstore(from + 3 * at.ld, vset1(1));
+    add_to_sum(&gate->total[l], &gate->lost[l], all);
+}
+
+/* Gates of the tokens t, 0 where no key exists: their row, or rows. */
+static void
+read_gates(const struct la_head *h, struct span t, const struct gate *gate)
+{
+    struct span some = t;
+    some.rows = keys_left(h, t);
+    if (gate->channels) {
+        load_plain(gate->g, &h->gate, some, h->d);
+        clear_rows(gate->g, some.rows, round_up(t.rows, MR));
+        return;
+    }
+    const struct la_array row = {h->gate.data + t.first * h->gate.rs, 0, h->gate.rs,
+                                 h->gate.type};
+    clear(gate->g.x, gate->g.ld);
+    load_row(gate->g.x, gate->g.ld, row.data, row.cs, some.rows, phi_identity,
+             LA_NATIVE);
+}
+
+/* The factors that the state after the tokens t needs: of its own rows, and of what
+ * they write. */
+static void
+load_gate_ends(const struct la_head *h, struct span t, const struct gate *gate)
+{
+    const ptrdiff_t rows = round_up(t.rows, MR);
+    read_gates(h, t, gate);
+    if (!gate->channels) {
+        token_ends(gate, rows, h->d);
+        return;
+    }
+    clear(gate->total, gate->g.ld);
+    clear(gate->lost, gate->g.ld);
+    for (ptrdiff_t l = 0; l < h->d; l += VL) {
+        for (ptrdiff_t i = 0; i < rows; i += MR) {
+            channel_ends(gate, i, l);
+        }
+        decay_parts(vload(&gate->total[l]), &gate->keep[l], &gate->change[l]);
+    }
+}
+
+/* All factors of the tokens t. */
 static void
 load_gate(const struct la_head *h, struct span t, const struct gate *gate)
 {
-    const ptrdiff_t rows = round_up(t.rows, MR), cols = gate->channels ? h->d : 1;
-    struct span some = t;
-    some.rows = keys_left(h, t);
-    load_plain(gate->g, &h->gate, some, cols);
-    clear_rows(gate->g, some.rows, rows);
-    clear(gate->total, row_step(cols));
-    clear(gate->lost, row_step(cols));
+    const ptrdiff_t rows = round_up(t.rows, MR);
+    load_gate_ends(h, t, gate);
     if (!gate->channels) {
-        token_factors(gate, rows, h->d);
+        token_readers(gate, rows);
         return;
     }
-    for (ptrdiff_t l = 0; l < h->d; l += VL) {
-        for (ptrdiff_t i = 0; i < rows; i += MR) {
-            channel_factors(gate, i, l);
-            add_gates(gate, i, l);
+    for (ptrdiff_t i = 0; i < rows; i += MR) {
+        for (ptrdiff_t l = 0; l < h->d; l += VL) {
+            channel_readers(gate, i, l);
         }
-        decay_parts(vload(&gate->total[l]), vload(&gate->lost[l]), &gate->keep[l],
-                    &gate->change[l]);
     }
 }
 

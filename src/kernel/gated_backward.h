@@ -36,7 +36,7 @@ struct gated_backward_scratch {
 static struct gated_backward_scratch
 gated_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    struct gated_backward_scratch r = {.rows = chunk_rows(h->d)};
+    struct gated_backward_scratch r = {.rows = h->d <= 192 ? 32 : 64};
     const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;
     struct block *const keys[] = {&r.a,  &r.b,  &r.decayed_a, &r.decayed_b,
                                   &r.da, &r.db, &r.far_a,     &r.far_b};
@@ -88,7 +88,7 @@ gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
 {
     c->rows = t.rows;
     c->ahead = t.ahead;
-    load_gate(h, t, &r->gate);
+    load_gate_ends(h, t, &r->gate);
     load_keys(h, t, r->b, r->v);
     to_end(&r->gate, r->b, round_up(t.rows, MR), h->d);
     sweep(c, LA_WRITE);
