@@ -48,7 +48,7 @@ struct gate {
                               on to row i, from after row j on to the last */
     struct block within;   /* and of the sums g1, g1 + g2, g2 */
     struct block whole;    /* all of the MR rows; a row for each of them */
-    T *before;             /* all up to them; (d) */
+    T *before;             /* all blocks passed on the way; (d) */
     T *total, *lost;       /* sum of g, and what rounding kept from it; (d) */
 };
 
@@ -344,14 +344,15 @@ struct reader {
     struct block a, x;
 };
 
-/* before = exp of all gates up to the MR rows from i on, with those of that block. */
-static void
-pass_block(const struct gate *gate, ptrdiff_t i, ptrdiff_t cols)
+/* before = exp of all gates of the blocks passed, with that of the MR rows from i on.
+ */
+INLINE void
+pass_block(const struct gate *gate, ptrdiff_t i, ptrdiff_t cols, const int first)
 {
     const T *whole = gate->whole.x + i / MR * gate->whole.ld;
     for (ptrdiff_t l = 0; l < cols; l += VL) {
         const vec e = vload(&whole[l]);
-        vstore(&gate->before[l], i > 0 ? e * vload(&gate->before[l]) : e);
+        vstore(&gate->before[l], first ? e : e * vload(&gate->before[l]));
     }
 }
 
@@ -381,7 +382,7 @@ channel_triangles(const struct gate *gate, const struct reader *reader, int read
             }
         }
         decay_keys(gate, b, i, cols);
-        pass_block(gate, i, cols);
+        pass_block(gate, i, cols, i == 0);
     }
 }
 
@@ -437,21 +438,28 @@ gated_triangles(const struct gate *gate, const struct reader *reader, int reader
     scale_rows(b, rows, gate->end);
 }
 
+/* x <- factor o x o before, MR rows from i on, and before <- before o whole. */
+INLINE void
+pass_rows(const struct gate *gate, struct block x, struct block factor, ptrdiff_t i,
+          ptrdiff_t cols, const int first)
+{
+    multiply_rows(x, factor, i, cols);
+    if (!first) {
+        decay_rows(x, i, i + MR, gate->before, cols);
+    }
+    pass_block(gate, i, cols, first);
+}
+
 /* x_i <- exp(G_i) x_i: what the readers see of the state before the chunk. */
 static void
 from_start(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
 {
-    const ptrdiff_t cols = round_up(d, VL);
     if (!gate->channels) {
         scale_rows(x, rows, gate->start);
         return;
     }
     for (ptrdiff_t i = 0; i < rows; i += MR) {
-        multiply_rows(x, gate->to, i, cols);
-        if (i > 0) {
-            decay_rows(x, i, i + MR, gate->before, cols);
-        }
-        pass_block(gate, i, cols);
+        pass_rows(gate, x, gate->to, i, round_up(d, VL), i == 0);
     }
 }
 
@@ -459,7 +467,13 @@ from_start(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
 static void
 to_end(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
 {
-    gated_triangles(gate, NULL, 0, x, rows, d, NULL);
+    if (!gate->channels) {
+        scale_rows(x, rows, gate->end);
+        return;
+    }
+    for (ptrdiff_t i = rows - MR; i >= 0; i -= MR) {
+        pass_rows(gate, x, gate->from, i, round_up(d, VL), i == rows - MR);
+    }
 }
 
 #endif
