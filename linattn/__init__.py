@@ -12,7 +12,9 @@ from ._state import State
 from ._version import __version__
 from .attention import causal, causal_backward, noncausal, noncausal_backward, step
 from .delta import delta, delta_backward, delta_step
+from .dplr import dplr, dplr_backward, dplr_step
 from .gated import gated, gated_backward, gated_step
+from .gated_delta import gated_delta, gated_delta_backward, gated_delta_step
 from .linformer import linformer, linformer_backward
 from .softmax import softmax_attention, softmax_attention_backward
 from .streaming import blocks, stream
@@ -26,9 +28,15 @@ __all__ = [
     "delta",
     "delta_backward",
     "delta_step",
+    "dplr",
+    "dplr_backward",
+    "dplr_step",
     "feature_maps",
     "gated",
     "gated_backward",
+    "gated_delta",
+    "gated_delta_backward",
+    "gated_delta_step",
     "gated_step",
     "get_isa",
     "get_num_threads",

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from ._operator import Extra
+    from ._operator import Extra, Table
+    from ._types import Array, DType, Shape
 
 # bfloat16 is not NumPy's own: it is known by its name.
 _FAST = (np.dtype(np.float32), np.dtype(np.float64))
@@ -64,7 +65,7 @@ def _takes_gufuncs(x: Any) -> bool:
     )
 
 
-def qkv(function: str, q: Any, k: Any, v: Any, *, same_length: bool) -> tuple[Any, Any, Any, tuple]:
+def qkv(function: str, q: Any, k: Any, v: Any, *, same_length: bool) -> tuple[Any, Any, Any, Shape]:
     """The three operands, and the shape of the output they give."""
     q, k, v = operand(function, "q", q), operand(function, "k", k), operand(function, "v", v)
     n, d = q.shape[-2:]
@@ -95,7 +96,7 @@ def qkv(function: str, q: Any, k: Any, v: Any, *, same_length: bool) -> tuple[An
     return q, k, v, (*batch, n, v.shape[-1])
 
 
-def token(function: str, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any, tuple]:
+def token(function: str, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any, Shape]:
     """The operands of one token, (..., d) and (..., m), and the shape of the output they give."""
     q, k, v = (operand(function, name, x, 1) for name, x in (("q", q), ("k", k), ("v", v)))
     if k.shape[-1] != q.shape[-1]:
@@ -116,8 +117,8 @@ def token(function: str, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any, tuple]:
 
 
 def extra(
-    function: str, row: Extra, given: Any, operands: Sequence[Any], batch: tuple, tokens: bool
-) -> tuple[Any, bool, tuple]:
+    function: str, row: Extra, given: Any, operands: Sequence[Any], batch: Shape, tokens: bool
+) -> tuple[Any, bool, Shape]:
     """An operand besides q, k and v, whether it has channels, and the call's leading axes.
 
     With as many axes as the longest of q, k and v it has channels, or, where its last axis is
@@ -161,11 +162,11 @@ def extra(
     return x, wide, batch
 
 
-def _dots(core: tuple) -> str:
+def _dots(core: Shape) -> str:
     return f"({', '.join(['...', *map(str, core)])})"
 
 
-def in_place(function: str, state: tuple, batch: tuple) -> None:
+def in_place(function: str, state: tuple[Any, ...], batch: Shape) -> None:
     """A state that can be written to: nothing of it broadcast or read-only."""
     for field, array, core in zip(("s", "z", "log_scale"), state, (2, 1, 1), strict=True):
         if array is None:
@@ -187,7 +188,7 @@ def in_place(function: str, state: tuple, batch: tuple) -> None:
             )
 
 
-def cotangent(function: str, g: Any, expected: tuple) -> Any:
+def cotangent(function: str, g: Any, expected: Shape) -> Any:
     """``grad_out``, which must broadcast to the shape of the output."""
     g = operand(function, "grad_out", g)
     if g.shape != expected:
@@ -236,7 +237,9 @@ def number(function: str, name: str, x: Any, *operands: Any) -> float:
     return x
 
 
-def numbers(function: str, operands: tuple, scale: Any, eps: Any, normalize: bool) -> tuple:
+def numbers(
+    function: str, operands: tuple[Any, ...], scale: Any, eps: Any, normalize: bool
+) -> tuple[Any, ...]:
     """``scale`` and, for a normaliser, ``eps``."""
     scale = number(function, "scale", scale, *operands)
     eps = number(function, "eps", eps, *operands)
@@ -253,7 +256,7 @@ def is_plain_number(x: Any) -> bool:
 
 
 def lookup(
-    function: str, table: dict, variant: str, feature_map: Any, normalize: Any
+    function: str, table: Table, variant: str, feature_map: Any, normalize: Any
 ) -> tuple[str, str, bool]:
     """The key of a map in a table by (variant, map, normalize)."""
     try:
@@ -276,7 +279,7 @@ def lookup(
     return variant, feature_map, bool(normalize)
 
 
-def out(function: str, x: Any, expected: tuple, *operands: Any, name: str = "out") -> Any:
+def out(function: str, x: Any, expected: Shape, *operands: Any, name: str = "out") -> Any:
     """An array to write into: of the right shape and dtype, and writeable."""
     if type(x) is np.ma.MaskedArray or not isinstance(x, np.ndarray):
         raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a NumPy array")
@@ -290,7 +293,7 @@ def out(function: str, x: Any, expected: tuple, *operands: Any, name: str = "out
     return x
 
 
-def result_dtype(*operands: Any) -> np.dtype:
+def result_dtype(*operands: Any) -> DType:
     """The first of float16, bfloat16, float32 and float64 that every operand casts to; float64
     where all are integers, as NumPy has it for integers and a Python float."""
     first = operands[0].dtype
@@ -307,13 +310,13 @@ def result_dtype(*operands: Any) -> np.dtype:
     return np.dtype(np.float64)
 
 
-def state_dtype(*operands: Any) -> np.dtype:
+def state_dtype(*operands: Any) -> DType:
     """What the operands are computed and their states held in: float32 for 16-bit ones."""
     dtype = result_dtype(*operands)
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
-def _integers(function: str, name: str, x: Any) -> np.ndarray:
+def _integers(function: str, name: str, x: Any) -> Array:
     _refuse_mask(function, name, x)
     x = np.asarray(x)
     if x.dtype.kind not in "iu":
@@ -321,7 +324,7 @@ def _integers(function: str, name: str, x: Any) -> np.ndarray:
     return x.astype(np.intp, copy=False)
 
 
-def key_lengths(function: str, x: Any, limit: int, batch: tuple) -> np.ndarray:
+def key_lengths(function: str, x: Any, limit: int, batch: Shape) -> Array:
     """``key_lengths``: integers from 0 to the number of keys, broadcasting to the batch."""
     x = _integers(function, "key_lengths", x)
     if not _broadcasts_to(x.shape, batch):
@@ -337,7 +340,7 @@ def key_lengths(function: str, x: Any, limit: int, batch: tuple) -> np.ndarray:
     return x
 
 
-def cu_seqlens(function: str, x: Any, n: int) -> np.ndarray:
+def cu_seqlens(function: str, x: Any, n: int) -> Array:
     """``cu_seqlens``: (r + 1,) integers from 0 to n that never decrease."""
     x = _integers(function, "cu_seqlens", x)
     if x.ndim != 1 or len(x) < 1:
@@ -359,13 +362,13 @@ def state(
     function: str,
     name: str,
     x: Any,
-    lead: tuple,
-    core: tuple[int, ...],
-    dtype: np.dtype,
+    lead: Shape,
+    core: Shape,
+    dtype: DType,
     normalize: bool,
     *,
     scaled: bool = False,
-) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+) -> tuple[Array, Array | None, Array | None]:
     """s (..., *core), z and log_scale (..., *core[:-1]), leading axes broadcasting to ``lead``.
 
     Only where ``scaled`` may there be a log_scale.
@@ -423,6 +426,6 @@ def is_state(x: Any, normalize: Any) -> bool:
     )
 
 
-def _broadcasts_to(shape: tuple, target: tuple) -> bool:
+def _broadcasts_to(shape: Shape, target: Shape) -> bool:
     extra = len(target) - len(shape)
     return extra >= 0 and all(a in (1, b) for a, b in zip(shape, target[extra:], strict=True))

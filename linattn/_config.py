@@ -133,18 +133,10 @@ class one_isa:
     """
 
     def __enter__(self) -> None:
-        _hold_isa()
+        _linattn.hold_isa()
 
     def __exit__(self, *exception: object) -> None:
-        _release_isa()
-
-
-def _nothing() -> None:
-    pass
-
-
-_hold_isa = getattr(_linattn, "hold_isa", _nothing)
-_release_isa = getattr(_linattn, "release_isa", _nothing)
+        _linattn.release_isa()
 
 
 def config() -> dict[str, Any]:
@@ -215,7 +207,8 @@ def cpu_quota(root: Path = Path("/")) -> int | None:
     quotas = []
     for controllers, path in (x.split(":", 2)[1:] for x in lines if x.count(":") > 1):
         if not controllers:  # version 2
-            mounts, files = ("", "unified"), ("cpu.max",)
+            mounts: tuple[str, ...] = ("", "unified")
+            files: tuple[str, ...] = ("cpu.max",)
         elif "cpu" in controllers.split(","):
             mounts, files = ("cpu", controllers), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         else:
@@ -244,22 +237,22 @@ def _register_threadpoolctl() -> None:
     except ImportError:
         return
 
-    class LinattnController(threadpoolctl.LibController):
+    class LinattnController(threadpoolctl.LibController):  # type: ignore[misc]  # it has no types
         user_api = "linattn"
         internal_api = "linattn"
         filename_prefixes = ("_linattn",)
         check_symbols = ("linattn_get_num_threads", "linattn_set_num_threads")
 
-        def get_num_threads(self):
+        def get_num_threads(self) -> Any:
             return self.dynlib.linattn_get_num_threads()
 
-        def set_num_threads(self, num_threads):
+        def set_num_threads(self, num_threads: int) -> None:
             self.dynlib.linattn_set_num_threads(num_threads)
 
-        def get_version(self):
+        def get_version(self) -> str:
             return __version__
 
-        def set_additional_attributes(self):
+        def set_additional_attributes(self) -> None:
             self.isa = get_isa()
 
     threadpoolctl.register(LinattnController)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from ._types import Array, Shape
 
-def sum_all(grads: tuple, operands: tuple) -> tuple:
+
+def sum_all(grads: tuple[Any, ...], operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """Each gradient in its operand's shape: summed over the repeats."""
     return tuple(_sum_to(g, x.shape) for g, x in zip(grads, operands, strict=True))
 
 
-def clear_padding(dk: np.ndarray, key_lengths: Any) -> None:
+def clear_padding(dk: Array, key_lengths: Any) -> None:
     """Sets the rows of dk to 0 that belong to no key, whatever a map made of what they held.
 
     A row of keys that heads of different lengths share exists where it does for one of them.
@@ -27,16 +30,18 @@ def clear_padding(dk: np.ndarray, key_lengths: Any) -> None:
     dk[np.broadcast_to(padding, dk.shape[:-1])] = 0
 
 
-def _sum_to(grad: Any, shape: tuple) -> Any:
+def _sum_to(grad: Any, shape: Shape) -> Any:
     if grad.shape == shape:
         return grad
+    if type(grad) is np.ndarray:  # NumPy sums in the order of memory, which is that of operands
+        grad = np.ascontiguousarray(grad)
     wide = np.float32 if grad.dtype.itemsize == 2 else None
     axes = _repeats(grad.shape, shape)
     total = grad.sum(axis=axes, keepdims=True, dtype=wide).reshape(shape)
     return total.astype(grad.dtype, copy=False)
 
 
-def _repeats(wide: tuple, shape: tuple) -> tuple[int, ...]:
+def _repeats(wide: Shape, shape: Shape) -> tuple[int, ...]:
     """The axes of ``wide`` along which an array of ``shape`` was repeated."""
     extra = len(wide) - len(shape)
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,7 +45,7 @@ def call(
     dtype = _check.result_dtype(q, k, *typed)
     work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     q, k = np.asarray(q, work), np.asarray(k, work)
-    run = _plain
+    run: Callable[..., Any] = _plain
     if isinstance(phi, PositiveRandomFeatures) and options["normalize"]:
         run = _running.call
     if dtype != work:

@@ -22,13 +22,12 @@ What plain arrays need is done first, in few steps: such a call takes 2 us.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
-from . import _check, _gradients, _mapped, _segments, _state
-from ._config import one_isa
+from . import _check, _gradients, _mapped, _state
 from ._gufuncs import run, ufuncs
 from ._linattn import call_plain
 from ._state import State
@@ -36,7 +35,7 @@ from ._state import State
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from ._types import Array, ArrayLike, Map, Shape, StateLike
+    from ._types import Array, ArrayLike, Bool, Map, Shape
 
     Operands: TypeAlias = tuple[Any, ...]
     Table: TypeAlias = dict[tuple[str, str, bool], np.ufunc]
@@ -85,14 +84,13 @@ class Recurrence:
         Of the function for one token; ``name_step`` by default.
     extras : tuple of Extra
         Operands besides q, k and v, in their order.
+    mapped : bool
+        Whether a map is applied to q and k; without, no gufunc's name ends with one.
     normalizer : bool
         Whether outputs may be divided by the sum of the weights: gufuncs without that end with
         ``_sum``, and states have a ``z``.
     cross : bool
         Whether every query sees every key: there are s keys, no state, and no step.
-    sums : str, optional
-        The operator that sums the state of a whole sequence, where the state is a sum: a long
-        sequence is then cut into segments.
     """
 
     def __init__(
@@ -101,12 +99,12 @@ class Recurrence:
         *,
         step: str = "",
         extras: tuple[Extra, ...] = (),
+        mapped: bool = True,
         normalizer: bool = False,
         cross: bool = False,
-        sums: str = "",
     ) -> None:
         self.name, self.extras, self.cross = name, extras, cross
-        self.normalizer = normalizer
+        self.mapped, self.normalizer = mapped, normalizer
         self._optional = any(extra.optional for extra in extras)
         self.names = {
             "forward": name, "backward": f"{name}_backward", "step": step or f"{name}_step",
@@ -116,7 +114,6 @@ class Recurrence:
         self._parts = self._gufuncs(name + "{}" + form)
         self._whole_backward = self._gufuncs(name + "{}_backward")
         self._parts_backward = self._gufuncs(name + "{}" + form + "_backward")
-        self._sums = self._gufuncs(sums + "{}") if sums else {}
         if not cross:
             stem, end, _ = self.names["step"].partition("_step")
             self._step = self._gufuncs(f"_{stem}{{}}{end}")
@@ -128,41 +125,36 @@ class Recurrence:
             if extra.suffix:
                 variants += [variant + extra.suffix for variant in variants]
         choices = ((True, ""), (False, "_sum")) if self.normalizer else ((False, ""),)
+        maps = {name: f"_{name}" for name in MAPS} if self.mapped else {"identity": ""}
         return {
-            (variant, feature_map, normalize): ufuncs[f"{form.format(variant)}_{feature_map}{end}"]
+            (variant, feature_map, normalize): ufuncs[f"{form.format(variant)}{named}{end}"]
             for variant in variants
-            for feature_map in MAPS
+            for feature_map, named in maps.items()
             for normalize, end in choices
         }
 
     # --- calls ---------------------------------------------------------------
 
-    @overload
-    def forward(
-        self, operands: Operands, *, return_state: Literal[False] = ..., **options: Any
-    ) -> Array: ...
-    @overload
-    def forward(
-        self, operands: Operands, *, return_state: bool, **options: Any
-    ) -> Array | tuple[Array, State]: ...
     def forward(
         self,
         operands: Operands,
         *,
         feature_map: Map,
         scale: float,
-        normalize: bool | np.bool_ = False,
+        normalize: Bool = False,
         eps: float = 0.0,
         key_lengths: ArrayLike | None = None,
         cu_seqlens: ArrayLike | None = None,
-        initial_state: StateLike | None = None,
+        initial_state: State | None = None,
         return_state: bool = False,
         out: Array | None = None,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
-        whole = key_lengths is None and cu_seqlens is None
-        alone = whole and initial_state is None and not return_state
-        if alone and out is None and not (self._sums and _segments.may_cut(operands[0])):
+        alone = (
+            key_lengths is None and cu_seqlens is None
+            and initial_state is None and not return_state
+        )  # fmt: skip
+        if alone and out is None:
             o = self._plain(self._whole, operands, (), feature_map, scale, normalize, eps)
             if o is not NotImplemented:
                 return o
@@ -178,21 +170,12 @@ class Recurrence:
         inputs = *call.arrays, *_check.numbers(self.name, call.typed, scale, eps, key[-1])
         if out is not None:
             _check.out(self.name, out, call.shape, *call.typed)
-        cut = bool(self._sums) and whole and _segments.worthwhile(call.shape, *call.arrays)
-        if alone and not cut:
+        if alone:
             return run(self._whole[key], inputs, (out,))[0]
 
         packing, indices = self._sequences(self.name, call, cu_seqlens, key_lengths)
         start = self._state(self.name, "initial_state", initial_state, packing, call, key[-1])
-        if cut:
-            dtype = _check.result_dtype(*call.typed)
-            with one_isa():
-                o, *end = _segments.causal(
-                    self._parts[key], self._sums[key], inputs, start, call.shape, dtype, out
-                )
-        else:
-            inputs = *inputs, *indices, *start
-            o, *end = run(self._parts[key], inputs, (out, *(None for _ in start)))
+        o, *end = run(self._parts[key], (*inputs, *indices, *start), (out, *(None for _ in start)))
         return (o, _state.result(packing, *end)) if return_state else o
 
     def backward(
@@ -202,12 +185,12 @@ class Recurrence:
         *,
         feature_map: Map,
         scale: float,
-        normalize: bool | np.bool_ = False,
+        normalize: Bool = False,
         eps: float = 0.0,
         key_lengths: ArrayLike | None = None,
         cu_seqlens: ArrayLike | None = None,
-        initial_state: StateLike | None = None,
-        grad_state: StateLike | None = None,
+        initial_state: State | None = None,
+        grad_state: State | None = None,
     ) -> tuple[Any, ...]:
         """A gradient of each operand, and that of the initial state where there is a state."""
         with_state = initial_state is not None or grad_state is not None
@@ -254,11 +237,11 @@ class Recurrence:
     def step(
         self,
         operands: Operands,
-        state: StateLike,
+        state: Any,
         *,
         feature_map: Map,
         scale: float,
-        normalize: bool | np.bool_ = False,
+        normalize: Bool = False,
         eps: float = 0.0,
         in_place: bool = False,
     ) -> tuple[Array, State]:
@@ -282,15 +265,15 @@ class Recurrence:
         inputs = *call.arrays, *_check.numbers(function, call.typed, scale, eps, key[-1])
         dtype = _check.state_dtype(*call.typed)
         fields = _check.state(function, "state", state, call.batch, call.core, dtype, key[-1])
+        s, z, _ = fields
         if in_place:
             _check.in_place(function, fields, call.batch)
         else:
-            state = State(*(
-                None if x is None else np.array(np.broadcast_to(x, (*call.batch, *core)))
-                for x, core in zip(fields[:2], (call.core, call.core[:1]), strict=True)
-            ))  # fmt: skip
-            fields = state
-        outputs = (None, *_present(fields))
+            s = np.array(np.broadcast_to(s, (*call.batch, *call.core)))
+            if z is not None:
+                z = np.array(np.broadcast_to(z, (*call.batch, call.core[0])))
+            state = State(s, z)
+        outputs = (None, s) if z is None else (None, s, z)
         return run(self._step[key], inputs, outputs)[0], state
 
     # --- their parts ---------------------------------------------------------
@@ -365,8 +348,8 @@ class Recurrence:
 
     def _sequences(
         self, function: str, call: _Call, cu_seqlens: Any, key_lengths: Any
-    ) -> tuple[_state.Sequences | None, tuple[Any, ...]]:
-        """Where sequences begin and end, and the gufunc's operands that tell it so."""
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The packed sequences, None where there is no state, and operands that tell of them."""
         if self.cross:
             keys = call.arrays[1].shape[-2]
             return None, (_check.key_lengths(function, key_lengths, keys, call.batch),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ._gufuncs import ufuncs
@@ -9,7 +11,7 @@ from ._gufuncs import ufuncs
 PART = 2**26  #: multiply-adds in one call of NumPy's: tens of milliseconds on a slow core
 
 
-def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def product(x: Any, y: Any) -> np.ndarray:
     """``x @ y`` in parts; how a head is cut depends on its own size alone."""
     batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     out = np.empty((*batch, x.shape[-2], y.shape[-1]), np.result_type(x, y))
@@ -18,7 +20,7 @@ def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return out
 
 
-def transposed_product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def transposed_product(x: Any, y: Any) -> np.ndarray:
     """``x.mT @ y``, a sum over tokens: what the kernels do best."""
     return ufuncs["state_identity_sum"](x, y)
 

@@ -224,10 +224,14 @@ def _wide(*arrays, **states):
 
 def _keys_exist(a, b: Array, v: Array, key_lengths):
     """a, and b and v with the rows at and past `key_lengths` set to 0, whatever they held."""
+    return a, _exists(b, key_lengths), _exists(v, key_lengths)
+
+
+def _exists(x: Array, key_lengths):
     if key_lengths is None:
-        return a, b, v
-    exists = (np.arange(b.shape[-2]) < np.asarray(key_lengths)[..., None])[..., None]
-    return a, np.where(exists, b, 0), np.where(exists, v, 0)
+        return x
+    exists = np.arange(x.shape[-2]) < np.asarray(key_lengths)[..., None]
+    return np.where(exists[..., None], x, 0)
 
 
 def _tokens(cu_seqlens, n: int) -> Iterator[tuple[int, int]]:
@@ -276,8 +280,10 @@ def _chain(phi, dq, dk, dv, key_lengths) -> tuple[Array, Array, Array]:
 
 
 def _sum_to(grad: Array, operand: Array, core: int = 2) -> Array:
-    """`grad` summed over the leading axes along which `operand` was broadcast."""
+    """`grad` summed over the leading axes along which `operand` was broadcast, and repeated along
+    those on which it does not depend."""
     lead = operand.shape[: operand.ndim - core]
+    grad = np.broadcast_to(grad, np.broadcast_shapes(grad.shape, operand.shape))
     grad = grad.sum(axis=tuple(range(grad.ndim - core - len(lead))))
     stretched = tuple(i for i, size in enumerate(lead) if size == 1 and grad.shape[i] != 1)
     return grad.sum(axis=stretched, keepdims=True)

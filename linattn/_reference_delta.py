@@ -6,6 +6,7 @@ from linattn import _reference_maps as maps
 from linattn._reference import (
     State,
     _chain,
+    _exists,
     _finish,
     _gradient_of_state,
     _keys_exist,
@@ -45,7 +46,7 @@ def delta(
     q, k, v, beta, initial_state = _wide(q, k, v, beta, state=initial_state)
     phi = maps.get(feature_map)
     a, b, u = _keys_exist(scale * phi(q), phi(k), v, key_lengths)
-    strength = _channels(beta, q, k, v)
+    strength = _exists(_channels(beta, q, k, v), key_lengths)
     s, z = _start(a, b, u, initial_state, cu_seqlens, strength)
     o = np.empty((*s.shape[:-3], q.shape[-2], v.shape[-1]), s.dtype)
     for r, i in _tokens(cu_seqlens, q.shape[-2]):
@@ -77,7 +78,8 @@ def delta_backward(
     )
     phi = maps.get(feature_map)
     a, b, u = _keys_exist(scale * phi(q), phi(k), v, key_lengths)
-    strength = _channels(beta, q, k, v)
+    channels = _channels(beta, q, k, v)
+    strength = _exists(channels, key_lengths)
     s, _ = _start(a, b, u, initial_state, cu_seqlens, strength, g)
     ds, dz = _start(a, b, u, grad_state, cu_seqlens, strength, g)
     lead, n = s.shape[:-3], q.shape[-2]
@@ -97,12 +99,12 @@ def delta_backward(
         write = _matvec(ds[..., r, :, :], strength[..., i, :] * error[..., i, :])
         db[..., i, :] = write - _matvec(before.pop(), dv[..., i, :])
         ds[..., r, :, :] -= _outer(b[..., i, :], dv[..., i, :])
-    _, db, dstrength = _keys_exist(a, db, dstrength, key_lengths)
-    if strength.shape[-1] == 1:  # one number for all channels
+    db, dstrength = _exists(db, key_lengths), _exists(dstrength, key_lengths)
+    if channels.shape[-1] == 1:  # one number for all channels
         dstrength = dstrength.sum(-1, keepdims=True)
     grads = (
         *_chain(phi, (q, scale * da), (k, db), (v, dv), key_lengths),
-        _sum_to(dstrength, strength).reshape(beta.shape),
+        _sum_to(dstrength, channels).reshape(beta.shape),
     )
     if initial_state is None and grad_state is None:
         return grads
@@ -111,7 +113,10 @@ def delta_backward(
 
 def delta_step(q, k, v, beta, state: State, *, scale=1.0, feature_map="identity"):
     """One token of `delta`: ``q, k (..., d)``, ``v (..., m)``, ``beta (...)`` or ``(..., m)``."""
-    strength = _channels(np.asarray(beta), *map(np.asarray, (q, k, v)))
+    others = tuple(map(np.asarray, (q, k, v)))
+    strength = _channels(np.asarray(beta), *others)
+    axes = max(x.ndim for x in others) - strength.ndim  # so that they are seen to be channels
+    strength = strength.reshape((1,) * axes + strength.shape)
     o, state = delta(
         *(np.asarray(x)[..., None, :] for x in (q, k, v, strength)),
         scale=scale, feature_map=feature_map, initial_state=state, return_state=True,

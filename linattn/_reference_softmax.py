@@ -40,7 +40,7 @@ def linformer_backward(q, k, v, E, F, grad_out, *, scale=None):
 
 
 def _scale(q: Array, scale):
-    return q.shape[-1] ** -0.5 if scale is None else scale
+    return max(q.shape[-1], 1) ** -0.5 if scale is None else scale
 
 
 def _weights(q: Array, k: Array, causal: bool, scale) -> Array:

@@ -32,7 +32,7 @@ def call(
     **options: Any,
 ) -> Any:  # fmt: skip
     """``recurrence.method`` with positive random features and a normaliser."""
-    methods = (
+    methods: dict[str, Any] = (
         {"forward": _forward_over_all, "backward": _backward_over_all}
         if recurrence.cross
         else {"forward": _forward, "backward": _backward, "step": _step}
@@ -45,10 +45,10 @@ class _Segment(NamedTuple):
 
     head: Any
     tokens: slice
-    a: np.ndarray
-    b: np.ndarray
+    a: Array
+    b: Array
     start: State
-    factor: np.ndarray
+    factor: Array
 
 
 class _Call:
@@ -69,7 +69,7 @@ class _Call:
             np.broadcast_to(np.asarray(x, self.dtype), (*self.batch, *x.shape[-2:]))
             for x in (q, k, v)
         )
-        self.grad = None
+        self.grad: Any = None
         if grad_out is not None:
             self.grad = np.broadcast_to(
                 np.asarray(_check.cotangent(name, grad_out, shape), self.dtype), shape
@@ -84,9 +84,9 @@ class _Call:
     def fields(self, argument: str, state: Any) -> State:
         """The arrays of a state, checked."""
         r, core = len(self.packing.begin), self.core
-        core = (r, *core) if self.packing.packed else core
+        inner = (r, *core) if self.packing.packed else core
         fields = _check.state(
-            self.name, argument, state, self.batch, core, self.dtype, True, scaled=True
+            self.name, argument, state, self.batch, inner, self.dtype, True, scaled=True
         )
         return State(*fields)
 
@@ -94,8 +94,11 @@ class _Call:
         """A state with an axis r, whether or not sequences are packed."""
         if self.packing.packed:
             return state
-        return State(*(x if x is None else np.expand_dims(x, -1 - axes)
-                       for x, axes in zip(state, CORE, strict=True)))  # fmt: skip
+        fields: Iterator[Any] = (
+            x if x is None else np.expand_dims(x, -1 - axes)
+            for x, axes in zip(state, CORE, strict=True)
+        )
+        return State(*fields)
 
     def empty_state(self) -> State:
         f, m = self.core
@@ -106,7 +109,7 @@ class _Call:
         """The state before the first tokens, with all leading axes, and its `_under_scale`."""
         start = self.empty_state()
         if state is None:
-            state, factor = State(0.0, 0.0, -np.inf), 1.0
+            state, factor = State(np.zeros(()), 0.0, -np.inf), 1.0
         else:
             state, factor = _under_scale(self.with_r(state))
         for x, y in zip(start, state, strict=True):
@@ -145,7 +148,9 @@ class _Call:
         for x, y in zip(arrays, state, strict=True):
             x[...] = y
 
-    def _head(self, head, tokens, states, o, options) -> Iterator[_Segment]:
+    def _head(
+        self, head: Any, tokens: slice, states: State, o: Array | None, options: dict[str, Any]
+    ) -> Iterator[_Segment]:
         """The segments of one head; its state is updated in `states`."""
         state, first = State(*(x[head] for x in states)), tokens.start
         while first < tokens.stop:
@@ -159,7 +164,9 @@ class _Call:
         for x, y in zip(states, state, strict=True):
             x[head] = y
 
-    def _features(self, head: Any, tokens: slice, top: np.ndarray, into: tuple = ()) -> tuple:
+    def _features(
+        self, head: Any, tokens: slice, top: Array, into: tuple[Any, ...] = ()
+    ) -> tuple[Any, ...]:
         rows = (*head, ..., tokens, slice(None))
         keys = self.keys_in(head, tokens)
         return row_ufuncs["running_features"](
@@ -167,11 +174,14 @@ class _Call:
             out=(*(into or (None, None)), None, None),
         )  # fmt: skip
 
-    def keys_in(self, head: Any, tokens: slice) -> np.ndarray:
+    def keys_in(self, head: Any, tokens: slice) -> Array:
         """How many of the tokens have keys."""
         return np.clip(self.keys[head] - tokens.start, 0, tokens.stop - tokens.start)
 
-    def _run(self, head, tokens, a, b, state, top, o, options) -> tuple:
+    def _run(
+        self, head: Any, tokens: slice, a: Array, b: Array, state: State, top: Array,
+        o: Array | None, options: dict[str, Any],
+    ) -> tuple[State, _Segment]:  # fmt: skip
         """One segment: rescales the state, computes its rows of o, and gives the state behind."""
         factor = _factor(state.log_scale, top)
         start = State(state.s * factor[..., None], state.z * factor)
@@ -197,12 +207,11 @@ def _forward(
         _check.out(call.name, out, call.shape, call.q, call.k, call.v)
     if initial_state is not None:
         initial_state = call.fields("initial_state", initial_state)
-    direct = out is not None and not any(
-        np.may_share_memory(out, x) for x in (call.q, call.k, call.v)
-    )
-    o = out if direct else np.empty(call.shape, call.dtype)
+    o = out
+    if o is None or any(np.may_share_memory(o, x) for x in (call.q, call.k, call.v)):
+        o = np.empty(call.shape, call.dtype)
     state = _fill(call, initial_state, o, options)
-    if out is not None and not direct:
+    if out is not None and out is not o:
         out[...] = o
         o = out
     return (o, state) if return_state else o
@@ -213,8 +222,8 @@ def _step(
     state: State, in_place: bool = False, **options: Any,
 ) -> tuple[Array, State]:  # fmt: skip
     """The operator for one token."""
-    token = (x[..., None, :] for x in (q, k, v))
-    call = _Call(recurrence, "step", phi, *token, None, None, None, options)
+    q, k, v = (x[..., None, :] for x in (q, k, v))
+    call = _Call(recurrence, "step", phi, q, k, v, None, None, None, options)
     fields = call.fields("state", state)
     if in_place:
         if fields.log_scale is None:
@@ -312,7 +321,9 @@ def _backward_over_all(
     return (*_gradients.sum_all((dq, dk), (q, k)), dv)
 
 
-def _over_all(name: str, phi: PositiveRandomFeatures, q, k, v, key_lengths) -> tuple:
+def _over_all(
+    name: str, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, key_lengths: Any
+) -> tuple[Any, ...]:
     """a and b under one scale, the largest exponents of all keys; and q and k as arrays."""
     q, k, _, shape = _check.qkv(name, q, k, v, same_length=False)
     dtype = _check.result_dtype(q, k)
@@ -348,7 +359,7 @@ def _under_scale(state: State) -> tuple[State, Any]:
     return State(s * factor[..., None], z * factor, log_scale), factor
 
 
-def _factor(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+def _factor(before: Array, after: Array) -> Array:
     """What takes a state from one scale to the next: a power of two, feature by feature."""
     step = BITS * math.log(2)
     steps = [np.rint(np.where(np.isfinite(x), x, 0) / step) for x in (before, after)]

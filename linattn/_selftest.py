@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def _checks(operator: str) -> Iterator[tuple[str, float, bool]]:
             yield name, error, error <= TOLERANCE[dtype]
 
 
-def _operands(operator: str, shape: tuple, rng: np.random.Generator) -> list[np.ndarray]:
+def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[np.ndarray]:
     heads, n, d, m = shape
     q, k, v, grad_out = (rng.standard_normal((heads, n, width)) for width in (d, d, m, m))
     operands = [q, k, v]
@@ -84,7 +85,7 @@ def _operands(operator: str, shape: tuple, rng: np.random.Generator) -> list[np.
     return [*operands, grad_out] if operator.endswith("backward") else operands
 
 
-def _options(operator: str) -> Iterator[dict]:
+def _options(operator: str) -> Iterator[dict[str, Any]]:
     if operator.startswith(("causal", "noncausal")):
         for feature_map, normalize in itertools.product(MAPS, (True, False)):
             # The signed weights of the identity can sum to nothing: no bound holds there.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import _check
+
+if TYPE_CHECKING:
+    from ._types import Array, ArrayLike, DType, Shape
 
 
 class State(NamedTuple):
@@ -31,26 +34,28 @@ class State(NamedTuple):
     array([6., 6.])
     """
 
-    s: Any
-    z: Any = None
+    s: Array
+    z: Any = None  # an array or None, which a call's options tell and its type cannot
     log_scale: Any = None
 
 
 class Sequences(NamedTuple):
     """Where sequences begin and end along n, (r,), and how many keys each has, (..., r)."""
 
-    begin: np.ndarray
-    end: np.ndarray
-    keys: np.ndarray
+    begin: Array
+    end: Array
+    keys: Array
     packed: bool
 
     @property
-    def indices(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def indices(self) -> tuple[Array, Array, Array]:
         """The operands begin, end and keys."""
         return self[:3]
 
 
-def sequences(function: str, n: int, batch: tuple, cu_seqlens: Any, key_lengths: Any) -> Sequences:
+def sequences(
+    function: str, n: int, batch: Shape, cu_seqlens: ArrayLike | None, key_lengths: ArrayLike | None
+) -> Sequences:
     """Read ``cu_seqlens`` and ``key_lengths``; one sequence where there is none."""
     if cu_seqlens is None:
         begin, end = np.zeros(1, np.intp), np.full(1, n, np.intp)
@@ -69,34 +74,29 @@ def operands(
     name: str,
     state: Any,
     packing: Sequences,
-    batch: tuple,
+    batch: Shape,
     core: tuple[int, int],
-    dtype: np.dtype,
+    dtype: DType,
     normalize: bool,
-) -> tuple:
+) -> tuple[Any, ...]:
     """The arrays of a state as the gufuncs take them, (..., r, f, m); zeros for None."""
     f, m = core
     lead = (len(packing.begin),)
     if state is None:
-        s, z = np.zeros((f, m), dtype), np.zeros(f, dtype)
-        return (
-            np.broadcast_to(s, (*lead, f, m)),
-            *((np.broadcast_to(z, (*lead, f)),) if normalize else ()),
-        )
-    if packing.packed:
-        core = (*lead, f, m)
-    s, z, _ = _check.state(function, name, state, batch, core, dtype, normalize)
+        shapes = ((f, m), (f,)) if normalize else ((f, m),)
+        return tuple(np.broadcast_to(np.zeros(x, dtype), (*lead, *x)) for x in shapes)
+    inner = (*lead, f, m) if packing.packed else core
+    s, z, _ = _check.state(function, name, state, batch, inner, dtype, normalize)
     if not packing.packed:
-        s = s[..., None, :, :]
-        z = z[..., None, :] if normalize else None
-    return (s, z) if normalize else (s,)
+        s, z = s[..., None, :, :], None if z is None else z[..., None, :]
+    return (s,) if z is None else (s, z)
 
 
 def result(
     packing: Sequences,
-    s: np.ndarray,
-    z: np.ndarray | None = None,
-    log_scale: np.ndarray | None = None,
+    s: Array,
+    z: Array | None = None,
+    log_scale: Array | None = None,
 ) -> State:
     """A `State` of what a gufunc returned, without the axis r where nothing is packed."""
     if packing.packed:

@@ -14,7 +14,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +27,7 @@ Order = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 QUADRATIC = "(Q K^T) V  NumPy"
 LINEAR = "Q (K^T V)  NumPy"
-PLAIN = {"feature_map": "identity", "normalize": False}
+PLAIN: dict[str, Any] = {"feature_map": "identity", "normalize": False}
 
 CONTENDERS: dict[str, Order] = {
     QUADRATIC: lambda q, k, v: (q @ k.T) @ v,
@@ -152,7 +154,7 @@ def _check(rows: dict[str, Row], operands: Sequence[np.ndarray], bar: Bar) -> No
         if row.skipped:
             continue
         try:
-            got, row.memory = _memory.peak(lambda name=name: CONTENDERS[name](*operands))
+            got, row.memory = _memory.peak(partial(CONTENDERS[name], *operands))
         except MemoryError:
             row.skipped = "ran out of memory"
             continue
@@ -186,7 +188,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def plot(rows: Sequence[Row]):
+def plot(rows: Sequence[Row]) -> Any:
     """Matplotlib figure of seconds against N, the published figures as open marks."""
     from matplotlib.figure import Figure
 
@@ -203,7 +205,7 @@ def plot(rows: Sequence[Row]):
             label = name.replace("K^T", "K$^T$").replace("NumPy", "published")
             axes.plot(*zip(*theirs, strict=True), "o--", color=color, mfc="none", label=label)
     lengths = sorted({row.n for row in rows})
-    seconds = [y for line in axes.lines for y in line.get_ydata()] or [1.0]
+    seconds = [y for line in axes.lines for y in np.asarray(line.get_ydata())] or [1.0]
     decades = 10 ** np.floor(np.log10(min(seconds))), 10 ** np.ceil(np.log10(max(seconds)))
     axes.set(xscale="log", yscale="log", ylim=decades, xlabel="N", ylabel="seconds")
     axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
@@ -218,7 +220,7 @@ class Bar:
 
     WIDTH = 30
 
-    def __init__(self, stream) -> None:
+    def __init__(self, stream: Any) -> None:
         self.stream = stream if stream is not None and stream.isatty() else None
         self.total, self.done = 1, 0
 

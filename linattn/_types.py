@@ -1,11 +1,11 @@
-"""Names for type checkers; nothing of it is imported when the package runs."""
+"""Names for type checkers: nothing else imports this."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ._state import State
 from .feature_maps import FeatureMap
@@ -13,39 +13,35 @@ from .feature_maps import FeatureMap
 __all__ = [
     "Array",
     "ArrayLike",
+    "Bool",
     "CausalOptions",
-    "DTypeLike",
-    "DeltaOptions",
-    "FeatureMap",
+    "DType",
     "Map",
+    "RecurrenceOptions",
     "Shape",
     "State",
-    "StateLike",
 ]
 
 Array: TypeAlias = NDArray[Any]
+Bool: TypeAlias = bool | np.bool_
+DType: TypeAlias = np.dtype[Any]
+Map: TypeAlias = str | FeatureMap
 Shape: TypeAlias = tuple[int, ...]
-Map: TypeAlias = Literal["identity", "relu", "elu", "softplus", "exp", "dpfp"] | str | FeatureMap
-StateLike: TypeAlias = State | tuple[Array, ...]
 
 
-class SequenceOptions(TypedDict, total=False):
-    """What every recurrence over tokens takes."""
+class RecurrenceOptions(TypedDict, total=False):
+    """What a recurrence over tokens takes, but ``return_state``."""
 
     scale: float
     feature_map: Map
     key_lengths: ArrayLike | None
     cu_seqlens: ArrayLike | None
-    initial_state: StateLike | None
+    initial_state: State | None
     out: Array | None
 
 
-class DeltaOptions(SequenceOptions):
-    """Options of `linattn.delta`, but ``return_state``."""
+class CausalOptions(RecurrenceOptions, total=False):
+    """What one with a normaliser takes."""
 
-
-class CausalOptions(SequenceOptions, total=False):
-    """Options of `linattn.causal`, but ``return_state``."""
-
-    normalize: bool | np.bool_
+    normalize: Bool
     eps: float

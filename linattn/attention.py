@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
-
+from ._docs import filled
 from ._operator import Recurrence
 from ._state import State
-from .feature_maps import FeatureMap
 
-CAUSAL = Recurrence("causal", step="step", normalizer=True, sums="state")
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ._types import Array, ArrayLike, Bool, CausalOptions, Map
+
+CAUSAL = Recurrence("causal", step="step", normalizer=True)
 NONCAUSAL = Recurrence("noncausal", normalizer=True, cross=True)
 
 
+@overload
 def causal(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, *,
+    return_state: Literal[False] = ..., **options: Unpack[CausalOptions],
+) -> Array: ...  # fmt: skip
+@overload
+def causal(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, *,
+    return_state: Literal[True], **options: Unpack[CausalOptions],
+) -> tuple[Array, State]: ...  # fmt: skip
+@overload
+def causal(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, *,
+    return_state: bool, **options: Unpack[CausalOptions],
+) -> Array | tuple[Array, State]: ...  # fmt: skip
+@filled
+def causal(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
     *,
-    feature_map: str | FeatureMap = "elu",
-    normalize: bool = True,
+    feature_map: Map = "elu",
+    normalize: Bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     return_state: bool = False,
-    out: np.ndarray | None = None,
-) -> Any:
+    out: Array | None = None,
+) -> Array | tuple[Array, State]:
     """Causal linear attention.
 
     ``s_i = s_{i-1} + phi(k_i) v_i^T``, ``z_i = z_{i-1} + phi(k_i)``,
@@ -39,35 +58,16 @@ def causal(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
-        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
-    k : array_like, shape (..., n, d)
-        Keys.
-    v : array_like, shape (..., n, m)
-        Values.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
-        object of `linattn.feature_maps` is applied in arrays of its own.
-    normalize : bool, default True
-        Divide by the sum of the weights.
-    eps : float, default 1e-6
-        Added once, to the whole denominator; unused where ``normalize`` is False.
-    scale : float, default 1.0
-        Multiplies phi(q), in the denominator as well.
-    key_lengths : array_like of int, broadcasting to the leading axes, optional
-        Keys and values at and past it do not exist; every query is computed, and where
-        there is no key at all the output is 0.
-    cu_seqlens : array_like of int, shape (r + 1,), optional
-        r sequences packed along n, sequence i from ``cu_seqlens[i]`` to
-        ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.
-    initial_state : State, optional
-        The state before the first token, ``s`` (..., d, m) and ``z`` (..., d), or
-        (..., r, d, m) and (..., r, d) with ``cu_seqlens``; zeros by default.
-    return_state : bool, default False
-        Return the state behind the last token as well.
-    out : ndarray, shape (..., n, m), optional
-        Where to put the result; of the result's dtype.  It may overlap an operand.
+    $q
+    $k
+    $v
+    $feature_map
+    $normalizer
+    $key_lengths
+    $cu_seqlens
+    $initial_state
+    $return_state
+    $out
 
     Returns
     -------
@@ -83,8 +83,7 @@ def causal(
     ValueError
         If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
         finite, or lengths, ``out`` or a state do not fit.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -120,18 +119,19 @@ def causal(
     )  # fmt: skip
 
 
+@filled
 def causal_backward(
-    q: Any,
-    k: Any,
-    v: Any,
-    grad_out: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    grad_out: ArrayLike,
     *,
-    feature_map: str | FeatureMap = "elu",
-    normalize: bool = True,
+    feature_map: Map = "elu",
+    normalize: Bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     grad_state: State | None = None,
 ) -> tuple[Any, ...]:
@@ -142,45 +142,21 @@ def causal_backward(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
-        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
-    k : array_like, shape (..., n, d)
-        Keys.
-    v : array_like, shape (..., n, m)
-        Values.
-    grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output of `causal`; it may be
-        an expanded (zero-stride) view.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
-        object of `linattn.feature_maps` is applied in arrays of its own.
-    normalize : bool, default True
-        Divide by the sum of the weights.
-    eps : float, default 1e-6
-        Added once, to the whole denominator; unused where ``normalize`` is False.
-    scale : float, default 1.0
-        Multiplies phi(q), in the denominator as well.
-    key_lengths : array_like of int, broadcasting to the leading axes, optional
-        Keys and values at and past it do not exist; every query is computed, and where
-        there is no key at all the output is 0.
-    cu_seqlens : array_like of int, shape (r + 1,), optional
-        r sequences packed along n, sequence i from ``cu_seqlens[i]`` to
-        ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.
-    initial_state : State, optional
-        The state before the first token, ``s`` (..., d, m) and ``z`` (..., d), or
-        (..., r, d, m) and (..., r, d) with ``cu_seqlens``; zeros by default.
-    grad_state : State, optional
-        The gradient with respect to the final state.
+    $q
+    $k
+    $v
+    $grad_out
+    $feature_map
+    $normalizer
+    $key_lengths
+    $cu_seqlens
+    $initial_state
+    $grad_state
 
     Returns
     -------
-    dq, dk, dv : ndarray
-        Gradients, in the shapes of q, k and v; those of a broadcast operand are summed
-        over its repeats.
-    state : State
-        The gradient of the initial state, in its shape; only where ``initial_state`` or
-        ``grad_state`` is given.
+    $gradients
+    $gradient_of_state
 
     Raises
     ------
@@ -190,8 +166,7 @@ def causal_backward(
     ValueError
         If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
         finite, or lengths or a state do not fit.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -219,18 +194,19 @@ def causal_backward(
     )  # fmt: skip
 
 
+@filled
 def noncausal(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
     *,
-    feature_map: str | FeatureMap = "elu",
-    normalize: bool = True,
+    feature_map: Map = "elu",
+    normalize: Bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
-    key_lengths: Any = None,
-    out: np.ndarray | None = None,
-) -> Any:
+    key_lengths: ArrayLike | None = None,
+    out: Array | None = None,
+) -> Array:
     """Linear attention of every query to every key.
 
     ``S = sum_j phi(k_j) v_j^T``, ``z = sum_j phi(k_j)``,
@@ -241,27 +217,13 @@ def noncausal(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
-        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
-    k : array_like, shape (..., s, d)
-        Keys.
-    v : array_like, shape (..., s, m)
-        Values.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
-        object of `linattn.feature_maps` is applied in arrays of its own.
-    normalize : bool, default True
-        Divide by the sum of the weights.
-    eps : float, default 1e-6
-        Added once, to the whole denominator; unused where ``normalize`` is False.
-    scale : float, default 1.0
-        Multiplies phi(q), in the denominator as well.
-    key_lengths : array_like of int, broadcasting to the leading axes, optional
-        Keys and values at and past it do not exist; every query is computed, and where
-        there is no key at all the output is 0.
-    out : ndarray, shape (..., n, m), optional
-        Where to put the result; of the result's dtype.  It may overlap an operand.
+    $q
+    $all_keys
+    $all_values
+    $feature_map
+    $normalizer
+    $key_lengths
+    $out
 
     Returns
     -------
@@ -275,8 +237,7 @@ def noncausal(
     ValueError
         If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
         finite, or lengths or ``out`` do not fit.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -301,17 +262,18 @@ def noncausal(
     )  # fmt: skip
 
 
+@filled
 def noncausal_backward(
-    q: Any,
-    k: Any,
-    v: Any,
-    grad_out: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    grad_out: ArrayLike,
     *,
-    feature_map: str | FeatureMap = "elu",
-    normalize: bool = True,
+    feature_map: Map = "elu",
+    normalize: Bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
-    key_lengths: Any = None,
+    key_lengths: ArrayLike | None = None,
 ) -> tuple[Any, ...]:
     """Gradients of `noncausal`.
 
@@ -320,34 +282,17 @@ def noncausal_backward(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
-        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
-    k : array_like, shape (..., s, d)
-        Keys.
-    v : array_like, shape (..., s, m)
-        Values.
-    grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output of `noncausal`; it may be
-        an expanded (zero-stride) view.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
-        object of `linattn.feature_maps` is applied in arrays of its own.
-    normalize : bool, default True
-        Divide by the sum of the weights.
-    eps : float, default 1e-6
-        Added once, to the whole denominator; unused where ``normalize`` is False.
-    scale : float, default 1.0
-        Multiplies phi(q), in the denominator as well.
-    key_lengths : array_like of int, broadcasting to the leading axes, optional
-        Keys and values at and past it do not exist; every query is computed, and where
-        there is no key at all the output is 0.
+    $q
+    $all_keys
+    $all_values
+    $grad_out
+    $feature_map
+    $normalizer
+    $key_lengths
 
     Returns
     -------
-    dq, dk, dv : ndarray
-        Gradients, in the shapes of q, k and v; those of a broadcast operand are summed
-        over its repeats.
+    $gradients
 
     Raises
     ------
@@ -357,8 +302,7 @@ def noncausal_backward(
     ValueError
         If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
         finite, or lengths do not fit.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -385,18 +329,19 @@ def noncausal_backward(
     )  # fmt: skip
 
 
+@filled
 def step(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
     state: State,
     *,
-    feature_map: str | FeatureMap = "elu",
-    normalize: bool = True,
+    feature_map: Map = "elu",
+    normalize: Bool = True,
     eps: float = 1e-6,
     scale: float = 1.0,
     in_place: bool = False,
-) -> tuple[Any, State]:
+) -> tuple[Array, State]:
     """One token of `causal`: write to the state, then read it.
 
     ``s <- s + phi(k) v^T``, ``z <- z + phi(k)``,
@@ -404,31 +349,19 @@ def step(
 
     Parameters
     ----------
-    q, k : array_like, shape (..., d)
-        The token's query and key.
-    v : array_like, shape (..., m)
-        Its value.
+    $token
     state : State
         The state so far, ``s`` (..., d, m) and ``z`` (..., d), of the result's dtype, or
         float32 where that has 16 bits.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
-        object of `linattn.feature_maps` is applied in arrays of its own.
-    normalize : bool, default True
-        Divide by the sum of the weights.
-    eps : float, default 1e-6
-        Added once, to the whole denominator; unused where ``normalize`` is False.
-    scale : float, default 1.0
-        Multiplies phi(q), in the denominator as well.
-    in_place : bool, default False
-        Write the new state into the arrays of ``state``, which must then be writeable
-        and have all the leading axes, and return them.
+    $feature_map
+    $normalizer
+    $in_place
 
     Returns
     -------
     o : ndarray, shape (..., m)
     state : State
-        The state behind the token.
+        The state after the token.
 
     Raises
     ------

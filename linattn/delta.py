@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
-
+from ._docs import filled
 from ._operator import Extra, Recurrence
 from ._state import State
-from .feature_maps import FeatureMap
 
-DELTA = Recurrence("delta", extras=(Extra("beta", "n", "m", "_channels"),))
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ._types import Array, ArrayLike, Map, RecurrenceOptions
+
+BETA = Extra("beta", "n", "m", "_channels")
+DELTA = Recurrence("delta", extras=(BETA,))
 
 
+@overload
 def delta(
-    q: Any,
-    k: Any,
-    v: Any,
-    beta: Any,
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, beta: ArrayLike, *,
+    return_state: Literal[False] = ..., **options: Unpack[RecurrenceOptions],
+) -> Array: ...  # fmt: skip
+@overload
+def delta(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, beta: ArrayLike, *,
+    return_state: Literal[True], **options: Unpack[RecurrenceOptions],
+) -> tuple[Array, State]: ...  # fmt: skip
+@overload
+def delta(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, beta: ArrayLike, *,
+    return_state: bool, **options: Unpack[RecurrenceOptions],
+) -> Array | tuple[Array, State]: ...  # fmt: skip
+@filled
+def delta(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    beta: ArrayLike,
     *,
     scale: float = 1.0,
-    feature_map: str | FeatureMap = "identity",
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    feature_map: Map = "identity",
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     return_state: bool = False,
-    out: np.ndarray | None = None,
-) -> Any:
+    out: Array | None = None,
+) -> Array | tuple[Array, State]:
     """Fast weights with the delta rule.
 
     ``s_i = s_{i-1} + phi(k_i) (beta_i * (v_i - s_{i-1}^T phi(k_i)))^T``,
@@ -38,35 +58,22 @@ def delta(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
-        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
+    $q
     k : array_like, shape (..., n, d)
         Keys.  Where phi(k) has norm 1 and beta lies in [0, 2] the memory stays bounded;
         longer keys can make it grow without limit, to inf and NaN from there on.
-    v : array_like, shape (..., n, m)
-        Values.
+    $v
     beta : array_like, shape (..., n) or (..., n, m)
         Write strength of each token, or of each of its value channels.  The number of
         axes decides: with fewer axes than the longest of q, k and v it is (..., n);
         otherwise (..., n, m), where a last axis of length 1 serves all channels.
-    scale : float, default 1.0
-        Multiplies the output.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
-        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.
-    key_lengths : array_like of int, broadcasting to the leading axes, optional
-        Keys, values and strengths at and past it do not exist; every query is computed.
-    cu_seqlens : array_like of int, shape (r + 1,), optional
-        r sequences packed along n, sequence i from ``cu_seqlens[i]`` to
-        ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.
-    initial_state : State, optional
-        The memory before the first token, ``s`` (..., d, m), or (..., r, d, m) with
-        ``cu_seqlens``, and ``z`` None; zeros by default.
-    return_state : bool, default False
-        Return the memory behind the last token as well.
-    out : ndarray, shape (..., n, m), optional
-        Where to put the result; of the result's dtype.  It may overlap an operand.
+    $scale
+    $feature_map
+    $token_lengths
+    $cu_seqlens
+    $initial_memory
+    $return_state
+    $out
 
     Returns
     -------
@@ -83,8 +90,7 @@ def delta(
     ValueError
         If shapes do not match, ``feature_map`` is unknown, or ``scale`` is not finite, or
         lengths, ``out`` or a state do not fit.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -112,17 +118,18 @@ def delta(
     )  # fmt: skip
 
 
+@filled
 def delta_backward(
-    q: Any,
-    k: Any,
-    v: Any,
-    beta: Any,
-    grad_out: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    beta: ArrayLike,
+    grad_out: ArrayLike,
     *,
     scale: float = 1.0,
-    feature_map: str | FeatureMap = "identity",
-    key_lengths: Any = None,
-    cu_seqlens: Any = None,
+    feature_map: Map = "identity",
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
     grad_state: State | None = None,
 ) -> tuple[Any, ...]:
@@ -132,44 +139,27 @@ def delta_backward(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
-        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
-    k : array_like, shape (..., n, d)
-        Keys.
-    v : array_like, shape (..., n, m)
-        Values.
+    $q
+    $k
+    $v
     beta : array_like, shape (..., n) or (..., n, m)
         Write strength of each token, or of each of its value channels.  The number of
         axes decides: with fewer axes than the longest of q, k and v it is (..., n);
         otherwise (..., n, m), where a last axis of length 1 serves all channels.
-    grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output of `delta`; it may be an
-        expanded (zero-stride) view.
-    scale : float, default 1.0
-        Multiplies the output.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
-        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.
-    key_lengths : array_like of int, broadcasting to the leading axes, optional
-        Keys, values and strengths at and past it do not exist; every query is computed.
-    cu_seqlens : array_like of int, shape (r + 1,), optional
-        r sequences packed along n, sequence i from ``cu_seqlens[i]`` to
-        ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.
-    initial_state : State, optional
-        The memory before the first token, ``s`` (..., d, m), or (..., r, d, m) with
-        ``cu_seqlens``, and ``z`` None; zeros by default.
-    grad_state : State, optional
-        The gradient with respect to the final state.
+    $grad_out
+    $scale
+    $feature_map
+    $token_lengths
+    $cu_seqlens
+    $initial_memory
+    $grad_state
 
     Returns
     -------
     dq, dk, dv, dbeta : ndarray
         Gradients, in the shapes of q, k, v and beta; those of a broadcast operand are
         summed over its repeats.
-    state : State
-        The gradient of the initial state, in its shape; only where ``initial_state`` or
-        ``grad_state`` is given.
+    $gradient_of_state
 
     Raises
     ------
@@ -179,8 +169,7 @@ def delta_backward(
     ValueError
         If shapes do not match, ``feature_map`` is unknown, or ``scale`` is not finite, or
         lengths or a state do not fit.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -214,27 +203,25 @@ def delta_backward(
     )  # fmt: skip
 
 
+@filled
 def delta_step(
-    q: Any,
-    k: Any,
-    v: Any,
-    beta: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    beta: ArrayLike,
     state: State,
     *,
     scale: float = 1.0,
-    feature_map: str | FeatureMap = "identity",
+    feature_map: Map = "identity",
     in_place: bool = False,
-) -> tuple[Any, State]:
+) -> tuple[Array, State]:
     """One token of `delta`: write to the memory, then read it.
 
     ``s <- s + phi(k) (beta * (v - s^T phi(k)))^T``, ``o = scale s^T phi(q)``
 
     Parameters
     ----------
-    q, k : array_like, shape (..., d)
-        The token's query and key.
-    v : array_like, shape (..., m)
-        Its value.
+    $token
     beta : array_like, shape (...) or (..., m)
         Its write strength, or one of each value channel.  The number of axes decides:
         with fewer axes than the longest of q, k and v it is (...); otherwise (..., m),
@@ -242,20 +229,15 @@ def delta_step(
     state : State
         The memory so far, ``s`` (..., d, m), of the result's dtype, or float32 where that
         has 16 bits, and ``z`` None.
-    scale : float, default 1.0
-        Multiplies the output.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
-        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.
-    in_place : bool, default False
-        Write the new state into the array of ``state``, which must then be writeable and
-        have all the leading axes, and return it.
+    $scale
+    $feature_map
+    $in_place
 
     Returns
     -------
     o : ndarray, shape (..., m)
     state : State
-        The state behind the token.
+        The state after the token.
 
     Raises
     ------

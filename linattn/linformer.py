@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _check, _gradients
 from ._config import one_isa
+from ._docs import filled
 from ._gufuncs import row_ufuncs, run
 from ._products import product, transposed_product
 
+if TYPE_CHECKING:
+    from ._types import Array, ArrayLike
 
+
+@filled
 def linformer(
-    q: Any, k: Any, v: Any, E: Any, F: Any, *, scale: float | None = None, out: Any = None
-) -> np.ndarray:
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    E: ArrayLike,
+    F: ArrayLike,
+    *,
+    scale: float | None = None,
+    out: Array | None = None,
+) -> Array:
     """Softmax attention to r projected keys and values, O(n r).
 
     ``k' = E^T k``, ``v' = F^T v``, ``o = softmax(scale q k'^T) v'``.  Not causal: a projected
@@ -24,19 +36,13 @@ def linformer(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
-        dtypes cast by NumPy's rules.
-    k : array_like, shape (..., s, d)
-        Keys.
-    v : array_like, shape (..., s, m)
-        Values.
+    $softmax_q
+    $all_keys
+    $all_values
     E, F : array_like, shape (..., s, r)
         Projections of keys and of values.
-    scale : float, optional
-        1 / sqrt(d) by default.
-    out : ndarray, shape (..., n, m), optional
-        Where to put the result; of the result's dtype.  It may overlap an operand.
+    $softmax_scale
+    $out
 
     Returns
     -------
@@ -49,8 +55,7 @@ def linformer(
         ``out`` has another dtype.
     ValueError
         If shapes do not match, ``scale`` is not finite, or ``out`` has another shape.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -78,26 +83,28 @@ def linformer(
     return o.astype(dtype, copy=False)
 
 
+@filled
 def linformer_backward(
-    q: Any, k: Any, v: Any, E: Any, F: Any, grad_out: Any, *, scale: float | None = None
-) -> tuple[np.ndarray, ...]:
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    E: ArrayLike,
+    F: ArrayLike,
+    grad_out: ArrayLike,
+    *,
+    scale: float | None = None,
+) -> tuple[Array, ...]:
     """Gradients of `linformer`.
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
-        dtypes cast by NumPy's rules.
-    k : array_like, shape (..., s, d)
-        Keys.
-    v : array_like, shape (..., s, m)
-        Values.
+    $softmax_q
+    $all_keys
+    $all_values
     E, F : array_like, shape (..., s, r)
         Projections of keys and of values.
-    grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output; it may be an expanded view.
-    scale : float, optional
-        1 / sqrt(d) by default.
+    $grad_out
+    $softmax_scale
 
     Returns
     -------
@@ -111,8 +118,7 @@ def linformer_backward(
         If an operand is complex, masked, or not numbers, or ``scale`` is not a number.
     ValueError
         If shapes do not match, or ``scale`` is not finite.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -130,7 +136,8 @@ def linformer_backward(
     [(6, 2), (6, 2), (6, 2), (6, 3), (6, 3)]
     """
     name = "linformer_backward"
-    q, k, v, E, F, scale, shape, dtype = _operands(name, q, k, v, E, F, scale)
+    grad_out = _check.operand(name, "grad_out", grad_out)
+    q, k, v, E, F, scale, shape, dtype = _operands(name, q, k, v, E, F, scale, grad_out)
     grad_out = _check.cotangent(name, grad_out, shape)
     with one_isa():
         keys, values = transposed_product(E, k), transposed_product(F, v)
@@ -142,8 +149,13 @@ def linformer_backward(
     return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v, E, F)))
 
 
-def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> tuple:
-    """The operands in one dtype, the scale, and the shape and dtype of the output."""
+def _operands(
+    name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any, *others: Any
+) -> tuple[Any, ...]:
+    """The operands in one dtype, the scale, and the shape and dtype of the output.
+
+    Others have a say in the dtype.
+    """
     q, k, v, shape = _check.qkv(name, q, k, v, same_length=False)
     E, F = _check.operand(name, "E", E), _check.operand(name, "F", F)
     s = k.shape[-2]
@@ -165,7 +177,7 @@ def _operands(name: str, q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> 
             f"{name}: the leading axes of E {E.shape} and F {F.shape} do not broadcast with "
             f"{shape[:-2]}; expected equal lengths, or 1, axis by axis"
         ) from None
-    dtype = _check.result_dtype(q, k, v, E, F)
+    dtype = _check.result_dtype(q, k, v, E, F, *others)
     work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     q, k, v, E, F = (np.asarray(x, work) for x in (q, k, v, E, F))
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _check, _gradients
+from ._docs import filled
 from ._gufuncs import row_ufuncs, run
 
+if TYPE_CHECKING:
+    from ._types import Array, ArrayLike, Bool
 
+
+@filled
 def softmax_attention(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
     *,
-    causal: bool = False,
+    causal: Bool = False,
     scale: float | None = None,
-    out: np.ndarray | None = None,
-) -> Any:
+    out: Array | None = None,
+) -> Array:
     """Softmax attention, exact, by blocks.
 
     ``o_i = sum_j p_ij v_j``, ``p_i = softmax(scale q_i.k_j)`` over all keys, or over keys
@@ -29,19 +34,14 @@ def softmax_attention(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
-        dtypes cast by NumPy's rules.
+    $softmax_q
     k : array_like, shape (..., s, d)
         Keys; s = n where causal.
-    v : array_like, shape (..., s, m)
-        Values.
+    $all_values
     causal : bool, default False
         Whether a token sees later ones.
-    scale : float, optional
-        1 / sqrt(d) by default.
-    out : ndarray, shape (..., n, m), optional
-        Where to put the result; of the result's dtype.  It may overlap an operand.
+    $softmax_scale
+    $out
 
     Returns
     -------
@@ -55,8 +55,7 @@ def softmax_attention(
         ``causal`` not a bool, or ``out`` has another dtype.
     ValueError
         If shapes do not match, ``scale`` is not finite, or ``out`` has another shape.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -86,22 +85,25 @@ def softmax_attention(
     return o.astype(_check.result_dtype(q, k, v), copy=False)
 
 
+@filled
 def softmax_attention_backward(
-    q: Any, k: Any, v: Any, grad_out: Any, *, causal: bool = False, scale: float | None = None
-) -> tuple[Any, Any, Any]:
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    grad_out: ArrayLike,
+    *,
+    causal: Bool = False,
+    scale: float | None = None,
+) -> tuple[Array, Array, Array]:
     """Gradients of `softmax_attention`.
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
-        dtypes cast by NumPy's rules.
+    $softmax_q
     k : array_like, shape (..., s, d)
         Keys; s = n where causal.
-    v : array_like, shape (..., s, m)
-        Values.
-    grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output; it may be an expanded view.
+    $all_values
+    $grad_out
     causal : bool, default False
         As forwards.
     scale : float, optional
@@ -109,9 +111,7 @@ def softmax_attention_backward(
 
     Returns
     -------
-    dq, dk, dv : ndarray
-        Gradients, in the shapes of q, k and v; those of a broadcast operand are summed
-        over its repeats.
+    $gradients
 
     Raises
     ------
@@ -120,8 +120,7 @@ def softmax_attention_backward(
         ``causal`` not a bool.
     ValueError
         If shapes do not match, or ``scale`` is not finite.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $no_room
 
     Notes
     -----
@@ -143,12 +142,12 @@ def softmax_attention_backward(
     name = "softmax_attention_backward"
     q, k, v, shape, numbers = _operands(name, q, k, v, causal, scale)
     grad_out = _check.cotangent(name, grad_out, shape)
-    dtype = _check.result_dtype(q, k, v)
+    dtype = _check.result_dtype(q, k, v, grad_out)
     grads = run(row_ufuncs["softmax_backward"], (q, k, v, grad_out, *numbers))
     return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v)))
 
 
-def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tuple:
+def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tuple[Any, ...]:
     """q, k, v as arrays, the output's shape, and (scale, causal) as the kernels take them."""
     if not isinstance(causal, (bool, np.bool_)):
         raise TypeError(f"{name}: causal is {causal!r}; expected True or False")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,8 +11,11 @@ from . import _check
 from ._state import State
 from .attention import causal
 
+if TYPE_CHECKING:
+    from ._types import Array
 
-def blocks(size: int, *arrays: Any) -> Iterator[tuple]:
+
+def blocks(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
     """Cut arrays into consecutive blocks of tokens.
 
     Parameters
@@ -62,13 +65,13 @@ def blocks(size: int, *arrays: Any) -> Iterator[tuple]:
 
 
 def stream(
-    chunks: Iterable[tuple],
+    chunks: Iterable[tuple[Any, ...]],
     *,
     initial_state: State | None = None,
     progress: bool = False,
     total: int | None = None,
     **options: Any,
-) -> Iterator[tuple[Any, State]]:
+) -> Iterator[tuple[Array, State]]:
     """Causal attention chunk by chunk, in memory that does not grow with the sequence.
 
     Parameters
@@ -119,7 +122,9 @@ def stream(
     return _stream(chunks, initial_state, bar, options)
 
 
-def _stream(chunks, state, bar, options):
+def _stream(
+    chunks: Iterable[tuple[Any, ...]], state: State | None, bar: Any, options: dict[str, Any]
+) -> Iterator[tuple[Array, State]]:
     try:
         for q, k, v in chunks:
             o, state = causal(q, k, v, initial_state=state, return_state=True, **options)

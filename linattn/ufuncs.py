@@ -18,11 +18,27 @@ the ``_state`` forms.
 ``_backward`` forms, whose gradient of the bonus is (r, d) for r packed sequences, and
 ``gated_step(q, k, v, g, scale, s0)``.
 
+``gated_delta_identity(q, k, v, g, beta, scale)`` is `linattn.gated_delta` with one gate and one
+strength a token; ``_key_channels``, ``_channels`` and ``_erase``, in this order, stand for a gate a
+key channel, a strength a value channel and erase keys after beta, (n, d).
+``dplr(q, k, v, a, b, g, scale)`` is `linattn.dplr`, which has no map.  Both have ``_state``,
+``_backward`` and ``_step`` forms.
+
 Operands are in each docstring, sizes in ``signature``.  Indices out of range are brought
 into it.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ._linattn import ufuncs as _ufuncs
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    def __getattr__(name: str) -> np.ufunc: ...
+
 
 _public = {name: f for name, f in _ufuncs.items() if not name.startswith("_")}
 

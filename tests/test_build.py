@@ -39,7 +39,8 @@ def test_archive_holds_every_file(archive):
     """Of the sources, the package and the tests."""
     with tarfile.open(archive) as tar:
         held = {name.partition("/")[2] for name in tar.getnames()}
-    patterns = ("src/*/*", "linattn/**/*.py", "linattn/py.typed", "tests/*.*", "notebooks/*.ipynb")
+    package = "linattn/**/*.py", "linattn/*.pyi", "linattn/py.typed"
+    patterns = ("src/*/*", *package, "tests/*.*", "notebooks/*.ipynb")
     wanted = {
         str(file.relative_to(ROOT))
         for pattern in patterns

@@ -1,11 +1,15 @@
 """Every instruction set this CPU has, forced by the call and by the environment."""
 
+import threading
+from functools import partial
+
+import numpy as np
 import pytest
 from bounds import check
 from cases import BACKWARD, FORWARD, VARIANTS, Case
 
 import linattn
-from linattn import _config
+from linattn import _config, feature_maps
 
 OPERATORS = FORWARD + BACKWARD
 SIZES = [(1, 1, 1), (17, 5, 3), (33, 16, 31), (70, 65, 66)]
@@ -55,3 +59,33 @@ def test_config_tells(isa, capsys):
         isa(name)
         text = linattn.show_config() or capsys.readouterr().out
         assert name in str(text)
+
+
+def test_a_call_keeps_its_set(isa):
+    """One made of many calls of kernels, too, while another thread changes the set."""
+    names = _config.available_isas()
+    if len(names) < 2:
+        pytest.skip("one instruction set here")
+    q, k, v = np.random.default_rng(0).standard_normal((3, 6000, 16)).astype(np.float32)
+    phi = feature_maps.PositiveRandomFeatures.sample(16, 20)
+    call = partial(linattn.causal, 4 * q, 4 * k, v, feature_map=phi)
+    expected = set()
+    for name in names:
+        isa(name)
+        expected.add(call().tobytes())
+    assert len(expected) > 1
+    stop = threading.Event()
+
+    def change():
+        while not stop.is_set():
+            for name in names:
+                linattn.set_isa(name)
+
+    other = threading.Thread(target=change)
+    other.start()
+    try:
+        results = {call().tobytes() for _ in range(20)}
+    finally:
+        stop.set()
+        other.join()
+    assert results <= expected

@@ -206,3 +206,20 @@ def test_mixed_and_integer_dtypes(operator):
     result = getattr(linattn, operator)(*single, **options)
     for x in result if case.backward else (result,):
         assert x.dtype == np.float32
+
+
+@pytest.mark.parametrize("operator", BACKWARD)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layout_changes_no_bit_of_a_sum_over_heads(operator, layout):
+    """NumPy lays its own outputs out as operands are, and sums in the order of memory."""
+    n, d, m = 9, 5, 6
+    rng = np.random.default_rng(0)
+    case = Case(operator, n, d, m)
+    shapes = ((4, 5, n, d), (1, n, d), (n, m), (4, 5, n, m))
+    plain = [rng.standard_normal(shape).astype("f4") for shape in shapes]
+    expected = results(case, plain)
+    for turn in (lambda x: x, lambda x: x.swapaxes(0, 1).copy().swapaxes(0, 1)):
+        operands = [LAYOUTS[layout](x) if x.ndim < 4 else turn(x) for x in plain]
+        assert_same(results(case, operands), expected)
+        operands = [LAYOUTS[layout](x) if x.ndim == 4 else x for x in plain]
+        assert_same(results(case, operands), expected)

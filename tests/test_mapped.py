@@ -374,3 +374,24 @@ def test_16_bits(dtype):
     E = np.ones((20, 4), dtype)
     assert linattn.linformer(q, k, v, E, E, out=np.empty_like(q)).dtype == dtype
     assert linattn.linformer_backward(q, k, v, E, E, g)[4].dtype == dtype
+
+
+@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("phi", POSITIVE, ids=str)
+def test_a_state_is_sums_of_features(isa, name, phi):
+    """Those of phi itself, so that a state made of phi(k) is a place to start from."""
+    isa(name)
+    for dtype in (np.float32, np.float64):
+        q, k, v, _ = operands(dtype=dtype)
+        features = phi(k)
+        sums = linattn.State(features.mT @ v, features.sum(-2))
+        _, state = linattn.causal(q, k, v, feature_map=phi, return_state=True)
+        terms = 200 * np.finfo(dtype).eps
+        close(state.s, sums.s, rtol=0, atol=terms * abs(features.mT @ abs(v)).max())
+        close(state.z, sums.z, rtol=terms, atol=0)
+        close(state.log_scale, np.log(features).max(-2), rtol=0, atol=terms)
+        o = linattn.causal(q, k, v, feature_map=phi, initial_state=sums, eps=0.0)
+        expected = reference.causal(
+            q, k, v, feature_map=twins.twin(phi), initial_state=sums, eps=0.0
+        )
+        close(o, expected, rtol=0, atol=terms * abs(v).max())

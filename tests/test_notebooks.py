@@ -31,5 +31,13 @@ def test_is_committed_with_outputs(file):
     assert file.stat().st_size < 300_000
 
 
+def test_costs_are_measured_against_themselves():
+    """Elu takes as long as elu."""
+    book = nbformat.read(NOTEBOOKS / "feature_maps.ipynb", as_version=4)
+    text = "".join(out.get("text", "") for cell in book.cells for out in cell.get("outputs", ()))
+    (row,) = (line for line in text.splitlines() if line.startswith("elu "))
+    assert 0.9 <= float(row.split()[-3]) <= 1.1, row
+
+
 def test_there_are_some():
     assert {file.stem for file in FILES} >= {"feature_maps", "quickstart", "streaming", "timing"}

@@ -1,4 +1,4 @@
-"""A long sequence of few heads is cut into segments: no result depends on it beyond rounding."""
+"""A long sequence is computed in segments, by its length alone, whoever computes it."""
 
 import numpy as np
 import pytest
@@ -7,16 +7,18 @@ from layouts import LAYOUTS
 from states import assert_same, bound, check, compare, oracle, state, tokens
 
 import linattn
-from linattn import _config, _segments
+from linattn import _config, _linattn
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch):
-    """Segments from 64 tokens on."""
-    monkeypatch.setattr(_segments, "LONG", 64)
+def short():
+    """Segments from 512 tokens on."""
+    before = _linattn.long_sequence(512)
+    yield
+    _linattn.long_sequence(before)
 
 
-LENGTHS = (63, 64, 65, 71, 72, 100, 135, 136)
+LENGTHS = (511, 512, 513, 575, 576, 1000, 1087)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -37,23 +39,62 @@ def test_against_the_twin(normalize, dtype):
 @pytest.mark.parametrize("feature_map", MAPS)
 def test_maps(feature_map):
     for normalize in (True, False):
-        operands = tokens((100, 16, 33), positive=feature_map == "identity")
+        operands = tokens((700, 16, 33), positive=feature_map == "identity")
         check("causal", operands, feature_map=feature_map, normalize=normalize, return_state=True)
 
 
-def test_shape_alone_decides(monkeypatch):
-    cut = []
-    inner = _segments.causal
-    monkeypatch.setattr(_segments, "causal", lambda *args: cut.append(1) or inner(*args))
-    for lead, n, expected in [
-        ((), 63, 0), ((), 64, 1), ((2,), 64, 1), ((1, 2, 1), 64, 1), ((3,), 64, 0), ((2, 2), 64, 0),
-    ]:  # fmt: skip
-        cut.clear()
-        linattn.causal(*tokens((*lead, n, 5, 9)))
-        assert len(cut) == expected
-        linattn.causal(*tokens((*lead, n, 5, 9)), key_lengths=n)
-        linattn.causal(*tokens((*lead, n, 5, 9)), cu_seqlens=[0, n])
-        assert len(cut) == expected
+def test_segments_are_what_is_computed():
+    """Other bits than those of one run through all tokens, or nothing here tests anything."""
+    operands = tokens((1000, 16, 33))
+    cut = linattn.causal(*operands)
+    _linattn.long_sequence(10**6)
+    whole = linattn.causal(*operands)
+    assert (cut[:64] == whole[:64]).all()
+    assert (cut != whole).any()
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_any_company(threads, normalize):
+    """Alone, among others, packed, with lengths, by the gufunc: the same bits."""
+    for n in LENGTHS:
+        operands = tokens((5, n, 16, 33))
+        start = state((5, 16, 33), normalize=normalize)
+        options = {"normalize": normalize, "initial_state": start, "return_state": True}
+        threads(1)
+        o, end = linattn.causal(*operands, **options)
+        for count in (1, 2, 7):
+            threads(count)
+            for head in (0, 3):
+                own = [x[head] for x in operands]
+                alone = {**options, "initial_state": _of(start, lambda x, i=head: x[i])}
+                last = _of(end, lambda x, i=head: x[i])
+                for more in ({}, {"key_lengths": n}):
+                    assert_same(linattn.causal(*own, **alone, **more), (o[head], last))
+                alone["initial_state"] = _of(alone["initial_state"], lambda x: x[None])
+                packed = linattn.causal(*own, cu_seqlens=[0, n], **alone)
+                assert_same(packed, (o[head], _of(last, lambda x: x[None])))
+        plain = linattn.causal(*operands, normalize=normalize)
+        for head in range(5):
+            own = [x[head] for x in operands]
+            assert_same(linattn.causal(*own, normalize=normalize), plain[head])
+
+
+def _of(whole, f):
+    return type(whole)(*(None if x is None else f(x) for x in whole))
+
+
+def test_lengths(threads):
+    """Keys that end anywhere, between segments too; none in some."""
+    for n in (513, 1087):
+        operands = tokens((n, 16, 33))
+        for keys in (0, 1, 63, 64, 65, 128, n - 1):
+            threads(1)
+            expected = linattn.causal(*operands, key_lengths=keys, return_state=True)
+            padded = [operands[0], *(x.copy() for x in operands[1:])]
+            for x in padded[1:]:
+                x[keys:] = np.nan
+            threads(8)
+            assert_same(linattn.causal(*padded, key_lengths=keys, return_state=True), expected)
 
 
 def test_state_changes_no_bit():
@@ -79,11 +120,11 @@ def test_threads_and_instruction_sets(threads, isa):
     for name in _config.available_isas():
         isa(name)
         for dtype in ("float32", "float64"):
-            check("causal", tokens((2, 100, 16, 33), dtype=dtype), return_state=True)
+            check("causal", tokens((2, 700, 16, 33), dtype=dtype), return_state=True)
 
 
 def test_layouts():
-    operands = tokens((2, 100, 17, 20))
+    operands = tokens((2, 700, 17, 20))
     expected = linattn.causal(*operands, return_state=True)
     for name, layout in LAYOUTS.items():
         given = [layout(x) for x in operands]
@@ -104,7 +145,7 @@ def test_broadcasting():
     for leads in [((2,), (), ()), ((), (2,), (1,)), ((), (), (2,)), ((1,), (1, 1), ())]:
         rng = np.random.default_rng(2)
         operands = [
-            rng.standard_normal((*lead, 100, w)).astype("f4")
+            rng.standard_normal((*lead, 700, w)).astype("f4")
             for lead, w in zip(leads, (6, 6, 19), strict=True)
         ]
         lead = np.broadcast_shapes(*leads)
@@ -117,7 +158,7 @@ def test_broadcasting():
 
 
 def test_out_may_overlap_an_input():
-    operands = tokens((2, 100, 20, 20))
+    operands = tokens((2, 700, 20, 20))
     expected = linattn.causal(*operands)
     for which in range(3):
         given = [x.copy() for x in operands]
@@ -127,10 +168,10 @@ def test_out_may_overlap_an_input():
 
 
 def test_out_spares_its_surroundings():
-    operands = tokens((2, 100, 6, 20))
+    operands = tokens((2, 700, 6, 20))
     expected = linattn.causal(*operands)
-    memory = np.full((4, 110, 50), 7, "f4")
-    out = memory[1:-1, 3:103, 10:30]
+    memory = np.full((4, 710, 50), 7, "f4")
+    out = memory[1:-1, 3:703, 10:30]
     linattn.causal(*operands, out=out)
     np.testing.assert_array_equal(out, expected)
     out[...] = 7
@@ -140,7 +181,7 @@ def test_out_spares_its_surroundings():
 @pytest.mark.parametrize("dtypes", ["dff", "fdf", "ffd", "dee", "eff", "ldf", "lll", "dlf"])
 def test_mixed_dtypes(dtypes):
     """Sums of the segments are as wide as the result."""
-    operands = [np.rint(3 * x) / 4 for x in tokens((100, 6, 19))]
+    operands = [np.rint(3 * x) / 4 for x in tokens((700, 6, 19))]
     operands = [x.astype(c) for x, c in zip(operands, dtypes, strict=True)]
     wide = [x.astype(np.result_type(*operands, np.float16)) for x in operands]
     result = linattn.causal(*operands, return_state=True)
@@ -156,7 +197,7 @@ def test_mixed_dtypes(dtypes):
 def test_half(dtype):
     if dtype == "bfloat16":
         dtype = pytest.importorskip("ml_dtypes").bfloat16
-    operands = tokens((2, 100, 16, 33), dtype=dtype)
+    operands = tokens((2, 700, 16, 33), dtype=dtype)
     o, end = linattn.causal(*operands, return_state=True)
     single, last = linattn.causal(*(x.astype("f4") for x in operands), return_state=True)
     assert o.dtype == dtype
@@ -167,9 +208,9 @@ def test_half(dtype):
 def test_nothing_looks_ahead():
     rng = np.random.default_rng(3)
     for normalize in (True, False):
-        operands = tokens((135, 8, 9))
+        operands = tokens((1087, 8, 9))
         clean, _ = linattn.causal(*operands, normalize=normalize, return_state=True)
-        for t in (1, 15, 16, 17, 64, 119, 120, 127, 128, 129, 134):
+        for t in (1, 15, 16, 17, 64, 127, 128, 129, 512, 895, 896, 897, 1024, 1086):
             future = [x.copy() for x in operands]
             for x in future:
                 x[t:] = rng.choice([np.nan, np.inf, -np.inf, 1e38, 0], x[t:].shape)
@@ -180,7 +221,7 @@ def test_nothing_looks_ahead():
 
 def test_nothing_to_do():
     for lead, d, m in [((0,), 5, 3), ((2, 0), 5, 3), ((), 0, 3), ((), 5, 0)]:
-        operands = tokens((*lead, 100, d, m))
+        operands = tokens((*lead, 700, d, m))
         o, end = linattn.causal(*operands, return_state=True)
-        assert o.shape == (*lead, 100, m) and not o.any()
+        assert o.shape == (*lead, 700, m) and not o.any()
         assert end.s.shape == (*lead, d, m) and end.z.shape == (*lead, d)

@@ -236,6 +236,22 @@ def test_linformer(of_keys, of_values, dtype):
         )  # fmt: skip
 
 
+def test_the_cotangent_has_a_say_in_the_dtype():
+    """As everywhere: a wider one is not narrowed, and gradients are as exact as it is."""
+    q, k, v, g = (x.astype("f4") for x in operands(5, 7, 4, 3, lead=()))
+    E = np.random.default_rng(0).standard_normal((7, 4)).astype("f4")
+    for f, arrays in (
+        (linattn.softmax_attention_backward, (q, k, v)),
+        (linattn.linformer_backward, (q, k, v, E, E)),
+    ):
+        wide = f(*(x.astype("f8") for x in arrays), g.astype("f8"))
+        for x, y in zip(f(*arrays, g.astype("f8")), wide, strict=True):
+            assert x.dtype == np.float64
+            np.testing.assert_array_equal(x, y)
+        for x in f(*(x.astype("f2") for x in arrays), g):
+            assert x.dtype == np.float32
+
+
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
 def test_products_in_parts(monkeypatch, lead):
     """Heads first, then rows: the same numbers, whatever the axes that broadcast."""

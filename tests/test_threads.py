@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,14 +13,14 @@ from cases import BACKWARD, FORWARD, Case, call, make
 from layouts import token_major
 
 import linattn
-from linattn import _config, _segments
+from linattn import _config
 
 OPERATORS = FORWARD + BACKWARD
 SHAPES = [  # lead, n, d, m
     ((), 1, 1, 1),
     ((), 129, 17, 5),
     ((), 3000, 64, 64),  # one head: panels
-    ((), _segments.LONG + 11, 4, 4),  # one long head: segments
+    ((), 2**17 + 11, 4, 4),  # one long head: segments
     ((), 300, 8, 500),  # wide values
     ((), 40, 500, 500),
     ((3,), 1001, 32, 48),
@@ -328,6 +329,31 @@ def test_ctrl_c(operator, count, heads):
     assert stdout.split() == ["interrupted", "alive"], stderr
 
 
+UNCOVERED = """
+import signal, time
+import linattn, numpy as np
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+linattn.set_num_threads(1)
+q = np.broadcast_to(np.float32(1), (2 * 10**7, 64))
+none, state = np.zeros(0, np.intp), np.zeros((0, 64, 64), np.float32)
+f = linattn.ufuncs.causal_state_identity_sum
+out = np.empty((2 * 10**7, 64), np.float32)
+begin = time.perf_counter()
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+try:
+    f(q, q, q, 1.0, none, none, none, state, out=(out, None))
+except KeyboardInterrupt:
+    print(time.perf_counter() - begin)
+"""
+
+
+@needs_posix
+def test_ctrl_c_where_nothing_is_computed(interpreter):
+    """Tokens of no sequence: their zeros are written in a loop of its own."""
+    stdout, _ = interpreter(UNCOVERED)
+    assert float(stdout) < 1
+
+
 STEP_INTERRUPTED = """
 import signal
 import linattn, numpy as np
@@ -360,6 +386,91 @@ def test_ctrl_c_in_a_step(interpreter, call, d, m):
     """Between heads, and within one whose state is large: the rest of the states is as it was."""
     stdout, _ = interpreter(STEP_INTERRUPTED.format(call=call, d=d, m=m))
     assert stdout.split() == ["interrupted"]
+
+
+def others_ran(work) -> int:
+    """How often another Python thread got a turn during work(), which ran once."""
+    turns, stop = [], threading.Event()
+
+    def count():
+        while not stop.wait(0.001):
+            turns.append(1)
+
+    other = threading.Thread(target=count)
+    other.start()
+    before = len(turns)
+    work()
+    during = len(turns) - before
+    stop.set()
+    other.join()
+    return during
+
+
+def test_other_python_threads_run_meanwhile(threads):
+    """Whatever the size of the outputs and the number of heads: the work decides."""
+    threads(1)
+    K = np.ones((2_000_000, 64), np.float32)
+    state = linattn.State(np.ones((30, 2000, 600), np.float32), np.ones((30, 2000), np.float32))
+    q, v = np.ones((30, 2000), np.float32), np.ones((30, 600), np.float32)
+    beta = np.ones(30, np.float32)
+    axes = linattn.ufuncs.noncausal_elu
+
+    def steps():
+        for _ in range(5):
+            linattn.step(q, q, v, state, in_place=True)
+
+    def delta_steps():
+        for _ in range(5):
+            linattn.delta_step(q / 2000, q / 2000, v, beta, linattn.State(state.s), in_place=True)
+
+    for work in (
+        lambda: linattn.noncausal(K[:1], K, K),
+        lambda: axes(K[:1], K, K, 1.0, 1e-6),
+        lambda: linattn.softmax_attention(K[:1], K, K),
+        steps,
+        delta_steps,
+    ):
+        assert others_ran(work) >= 3
+
+
+FORKS = """
+import os, signal, sys
+import numpy as np
+import linattn
+linattn.set_num_threads(4)
+heads, n = 24, 16384
+q, k, v = np.random.default_rng(0).standard_normal((3, heads, n, 64), dtype=np.float32)
+expected = linattn.causal(q, k, v)
+parent, children = os.getpid(), []
+
+def handler(signum, frame):
+    child = os.fork()
+    if child:
+        children.append(child)
+
+signal.signal(signal.SIGALRM, handler)
+out = np.full_like(expected, np.nan)
+for i in range(6):
+    signal.setitimer(signal.ITIMER_REAL, 0.01 + 0.01 * i)
+    out[...] = np.nan
+    linattn.causal(q, k, v, out=out)
+    right = np.array_equal(out, expected)
+    if os.getpid() != parent:
+        again = np.array_equal(linattn.causal(q, k, v), expected)  # with workers of its own
+        os._exit(0 if right and again else 1)
+    assert right
+codes = [os.waitpid(child, 0)[1] for child in children]
+print(len(codes), sum(map(bool, codes)))
+"""
+
+
+@needs_posix
+def test_fork_in_the_middle_of_a_call(interpreter):
+    """A signal handler that forks: the child goes on with the call, and nothing is missing."""
+    stdout, _ = interpreter(FORKS, timeout=300)
+    forked, wrong = map(int, stdout.split())
+    assert forked >= 3
+    assert wrong == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities here")

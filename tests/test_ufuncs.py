@@ -155,6 +155,29 @@ def test_core_axes_must_match(causal):
             linattn.ufuncs.causal_elu(*bad, 1.0, 1e-6)
 
 
+WEAK = [
+    1 / np.sqrt(6.0),
+    np.float64(0.5),
+    np.array(0.5),
+    np.array([0.5, 0.25, 2.0]),
+    1,
+    np.int64(2),
+]
+
+
+@pytest.mark.parametrize("scale", WEAK, ids=repr)
+def test_scalars_follow_the_tokens(causal, scale):
+    """A NumPy float64, a 0-d array or an array of numbers makes no float64 result."""
+    operands, _ = causal
+    for dtype in ("f2", "f4", "f8"):
+        tokens = [x.astype(dtype) for x in operands]
+        o = linattn.ufuncs.causal_elu(*tokens, scale, np.float64(1e-6))
+        wide = np.asarray(scale, np.float32 if dtype == "f2" else dtype)
+        assert o.dtype == dtype
+        same = linattn.ufuncs.causal_elu(*tokens, wide, wide.dtype.type(1e-6))
+        np.testing.assert_array_equal(o, same)
+
+
 class _Recorder:
     """Something that takes a ufunc call over."""
 
@@ -172,7 +195,7 @@ def test_dask_array(causal):
     da = pytest.importorskip("dask.array")
     operands, expected = causal
     chunked = [da.from_array(x, chunks=(1, 2, -1, -1)) for x in operands]
-    scalars = np.float32(1), np.float32(1e-6)  # dask makes arrays of them: 1.0 would be float64
+    scalars = 1.0, 1e-6  # of which dask makes float64 arrays
     for lazy in (linattn.ufuncs.causal_elu(*chunked, *scalars), linattn.causal(*chunked)):
         assert isinstance(lazy, da.Array)
         o = lazy.compute(scheduler="threads")

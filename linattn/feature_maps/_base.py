@@ -191,7 +191,7 @@ class SumNormalized(FeatureMap):
         return self.feature_map.features(d)
 
     @staticmethod
-    def _shape(x: Any, y: np.ndarray) -> tuple:
+    def _shape(x: Any, y: np.ndarray) -> tuple[Any, ...]:
         return (*np.shape(x)[:-1], y.shape[-1])
 
 

@@ -200,7 +200,7 @@ class FeedforwardKernel(FeatureMap):
         a = product(x, unit[0])
         if len(unit) == 1:
             return (a, row_ufuncs["softplus"](a)) if last else (a,)
-        inner = (product(x, unit[1]),)
+        inner: Unit = (product(x, unit[1]),)
         if len(unit) == 3:
             inner = (*inner, product(inner[0], unit[2]))
         return a, *inner, row_ufuncs["softplus_gate" if last else "gate"](a, inner[-1])

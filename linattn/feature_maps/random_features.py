@@ -82,6 +82,7 @@ class RandomFeatures(FeatureMap):
     """What the maps of this file share: `omega`, how it is drawn, how a row is checked."""
 
     omega: np.ndarray
+    temperature: float
 
     @classmethod
     def sample(
@@ -96,7 +97,7 @@ class RandomFeatures(FeatureMap):
     ) -> Self:
         """A map with ``omega`` (dim, features) as `draw` gives it; options as the class takes."""
         omega = draw(dim, features, rng=rng, orthogonal=orthogonal, norms=norms)
-        return cls(omega, **options)
+        return cls(omega, **options)  # type: ignore[call-arg]  # each class takes its own
 
     def redraw(self, rng: Any = None, *, orthogonal: bool = True, norms: str = "chi") -> Self:
         """The same map with another ``omega``, drawn like that of `sample`."""

@@ -75,6 +75,8 @@ enum { NISAS = sizeof(isas) / sizeof(isas[0]) };
 
 static const struct isa *usable[NISAS];
 static _Atomic(const struct isa *) selected;
+static _Thread_local const struct isa *held;
+static _Thread_local int holds;
 
 int
 la_cpu_init(void)
@@ -96,7 +98,8 @@ la_cpu_init(void)
 const struct la_table *
 la_cpu_table(enum la_dtype dtype)
 {
-    return atomic_load(&selected)->tables[dtype];
+    const struct isa *isa = holds > 0 ? held : atomic_load(&selected);
+    return isa->tables[dtype];
 }
 
 const char *
@@ -109,6 +112,20 @@ const char *
 la_cpu_selected(void)
 {
     return atomic_load(&selected)->name;
+}
+
+void
+la_cpu_hold(void)
+{
+    if (holds++ == 0) {
+        held = atomic_load(&selected);
+    }
+}
+
+void
+la_cpu_release(void)
+{
+    holds -= holds > 0;
 }
 
 int

@@ -383,7 +383,8 @@ la_gufunc_add_all(PyObject *module)
     }
     nforms = ngufuncs = 0;
     for (int op = 0; status == 0 && op < LA_NOPS; op++) {
-        status = add_forms(la_operators[op].properties & LA_MAPS ? all : rows,
+        const int recurrent = LA_MAPS | LA_STATES | LA_IN_PLACE;
+        status = add_forms(la_operators[op].properties & recurrent ? all : rows,
                            (enum la_op)op);
     }
     if (status == 0) {

@@ -4,6 +4,7 @@
 
 #include "cpu.h"
 #include "gufunc.h"
+#include "job.h"
 #include "pool.h"
 #include "scratch.h"
 
@@ -103,6 +104,31 @@ poison_scratch(PyObject *Py_UNUSED(module), PyObject *arg)
     Py_RETURN_NONE;
 }
 
+static PyObject *
+hold_isa(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    la_cpu_hold();
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+release_isa(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
+{
+    la_cpu_release();
+    Py_RETURN_NONE;
+}
+
+/* long_sequence(tokens): la_job_set_long, for tests. */
+static PyObject *
+long_sequence(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    const Py_ssize_t tokens = PyLong_AsSsize_t(arg);
+    if (tokens == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    return PyLong_FromSsize_t(la_job_set_long(tokens));
+}
+
 static PyMethodDef methods[] = {
     {"add_bfloat16", la_gufunc_add_bfloat16, METH_O, NULL},
     {"call_plain", (PyCFunction)(void (*)(void))la_gufunc_call, METH_FASTCALL, NULL},
@@ -111,6 +137,9 @@ static PyMethodDef methods[] = {
     {"available_isas", available_isas, METH_NOARGS, NULL},
     {"get_isa", get_isa, METH_NOARGS, NULL},
     {"set_isa", set_isa, METH_O, NULL},
+    {"hold_isa", hold_isa, METH_NOARGS, NULL},
+    {"release_isa", release_isa, METH_NOARGS, NULL},
+    {"long_sequence", long_sequence, METH_O, NULL},
     {"poison_scratch", poison_scratch, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -8,193 +8,13 @@
 #define _GNU_SOURCE
 #include "plan.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cpu.h"
-#include "modes.h"
+#include "job.h"
 #include "pool.h"
 #include "scratch.h"
-
-struct job {
-    const struct la_call *call;
-    const struct la_watch *watch;
-    const struct la_kernel *kernel;
-    int properties;
-    struct la_head head; /* what all pieces share; no data yet */
-    const struct la_operand_array
-        *by_id[LA_NOPERANDS];      /* NULL where the call has none */
-    ptrdiff_t inner[LA_NOPERANDS]; /* step from sequence to sequence, bytes */
-    ptrdiff_t heads, sequences;
-    ptrdiff_t last, group,
-        groups;              /* heads of the last axis, in a group; groups of it */
-    ptrdiff_t panels, width; /* column panels of the values, columns each */
-    ptrdiff_t rows, parts;   /* rows a part, parts of n */
-    char *scratch;
-    size_t lane_bytes;
-    la_modes modes; /* the caller's */
-    atomic_int stop;
-};
-
-/* --- operands ------------------------------------------------------------- */
-
-static ptrdiff_t
-dimension(const struct la_call *call, char letter, ptrdiff_t otherwise)
-{
-    const int i = la_form_dim(call->form, letter);
-    return i < 0 ? otherwise : call->dims[i];
-}
-
-/* Row and column step of an operand, from those of its core dimensions.  A number a
- * token is a matrix of equal columns. */
-static void
-set_steps(struct la_array *x, const struct la_slot *slot, const ptrdiff_t *core)
-{
-    const int rank = slot->rank, by_sequence = slot->dims[0] == 'r';
-    x->rs = rank - by_sequence > 1 ? core[rank - 2] : 0;
-    x->cs = rank > 0 ? core[rank - 1] : 0;
-    if (rank == 1 && slot->dims[0] == 'n') {
-        x->rs = x->cs;
-        x->cs = 0;
-    }
-}
-
-/* Reads sizes and steps of a call, in the order of its form, into the job. */
-static void
-name_operands(struct job *job)
-{
-    const struct la_call *call = job->call;
-    const struct la_form *form = call->form;
-    struct la_head *h = &job->head;
-    for (int i = 0; i < form->nin + form->nout; i++) {
-        const struct la_slot *slot = &form->slots[i];
-        job->by_id[slot->id] = &call->x[i];
-        job->inner[slot->id] = slot->dims[0] == 'r' ? call->x[i].core[0] : 0;
-        if (slot->id < LA_NARRAYS) {
-            struct la_array *x = &h->arrays[slot->id];
-            set_steps(x, slot, call->x[i].core);
-            x->type = la_is_tokens(slot->id) ? call->type : LA_NATIVE;
-        }
-    }
-    h->n = dimension(call, 'n', 1);
-    h->s = dimension(call, 's', h->n);
-    h->d = dimension(call, 'd', 0);
-    h->m = dimension(call, 'm', 0);
-    h->f = dimension(call, 'f', 0);
-    h->map = call->map;
-    h->normalize = (form->variant & LA_NORMALIZER) != 0;
-    h->channels = (form->variant & LA_CHANNELS) != 0;
-    h->gate_channels = (form->variant & LA_GATE_CHANNELS) != 0;
-    h->has_bonus = (form->variant & LA_BONUS) != 0;
-    h->has_erase = (form->variant & LA_ERASE) != 0;
-    job->sequences = dimension(call, 'r', 1);
-    job->heads = 1;
-    for (int axis = 0; axis < call->axes; axis++) {
-        job->heads *= call->extent[axis];
-    }
-}
-
-/* --- pieces of work ------------------------------------------------------- */
-
-/* The first of some heads with the same keys, one of their sequences, one panel of
- * value columns, one stretch of rows. */
-struct piece {
-    ptrdiff_t head, sequence, panel, part;
-};
-
-static char *
-at(const struct job *job, int id, struct piece p)
-{
-    const struct la_call *call = job->call;
-    char *data = job->by_id[id]->data + p.sequence * job->inner[id];
-    for (int axis = call->axes - 1; axis >= 0; axis--) {
-        data += p.head % call->extent[axis] * job->by_id[id]->outer[axis];
-        p.head /= call->extent[axis];
-    }
-    return data;
-}
-
-static double
-number(const struct job *job, int id, struct piece p)
-{
-    float single;
-    double x;
-    if (job->call->dtype == LA_F32) {
-        memcpy(&single, at(job, id, p), sizeof(single));
-        return single;
-    }
-    memcpy(&x, at(job, id, p), sizeof(x));
-    return x;
-}
-
-/* An index operand, forced into [low, high]: a gufunc takes any numbers, and none of
- * them may lead out of the arrays. */
-static ptrdiff_t
-limit(const struct job *job, enum la_operand id, struct piece p, ptrdiff_t low,
-      ptrdiff_t high, ptrdiff_t otherwise)
-{
-    ptrdiff_t x = otherwise;
-    if (job->by_id[id] != NULL) {
-        memcpy(&x, at(job, id, p), sizeof(x));
-    }
-    return x < low ? low : x > high ? high : x;
-}
-
-/* Step from one head of the last axis to the next. */
-static ptrdiff_t
-last_step(const struct job *job, enum la_operand id)
-{
-    const struct la_call *call = job->call;
-    return job->by_id[id] != NULL && call->axes > 0
-               ? job->by_id[id]->outer[call->axes - 1]
-               : 0;
-}
-
-/* Points the arrays of h at one piece, and sets its numbers. */
-static void
-place(const struct job *job, struct la_head *h, struct piece p)
-{
-    const struct la_form *form = job->call->form;
-    const ptrdiff_t begin = limit(job, LA_AT_begin, p, 0, h->n, 0) + p.part * job->rows;
-    const ptrdiff_t column = p.panel * job->width;
-    for (int i = 0; i < form->nin + form->nout; i++) {
-        const struct la_slot *slot = &form->slots[i];
-        if (la_is_number(slot->id)) {
-            h->numbers[slot->id - LA_NARRAYS] = number(job, slot->id, p);
-        }
-        if (slot->id >= LA_NARRAYS) {
-            continue;
-        }
-        struct la_array *x = &h->arrays[slot->id];
-        x->data = at(job, slot->id, p);
-        if (slot->dims[0] == 'n') {
-            x->data += begin * x->rs;
-        }
-        if (slot->rank > 0 && slot->dims[slot->rank - 1] == 'm') {
-            x->data += column * x->cs;
-        }
-    }
-    if (p.panel > 0) {
-        h->z1.data = NULL; /* the same in all panels: the first one's to write */
-    }
-    if (job->by_id[LA_AT_begin] != NULL) {
-        h->n = limit(job, LA_AT_end, p, begin, h->n, h->n) - begin;
-        h->s = h->n;
-    }
-    if (job->parts > 1) {
-        h->first = begin;
-        h->n = h->n - begin < job->rows ? h->n - begin : job->rows;
-    }
-    const ptrdiff_t left = job->last - p.head % job->last;
-    h->group = left < job->group ? left : job->group;
-    h->q_step = last_step(job, LA_AT_q);
-    h->o_step = last_step(job, LA_AT_o);
-    h->s1_step = last_step(job, LA_AT_s1);
-    h->z1_step = last_step(job, LA_AT_z1);
-    h->keys = limit(job, LA_AT_keys, p, 0, h->s, h->s);
-    h->m = h->m - column < job->width ? h->m - column : job->width;
-}
 
 /* --- running them --------------------------------------------------------- */
 
@@ -221,6 +41,39 @@ idle(void *arg)
     poll_caller(arg);
 }
 
+void
+la_job_enter(struct job *job, struct la_head *h, int lane)
+{
+    h->scratch = job->scratch + (size_t)lane * job->lane_bytes;
+    h->poll = lane == 0 ? poll_caller : poll_worker;
+    h->poll_arg = job;
+    if (lane > 0) {
+        la_modes_set(job->modes);
+    }
+}
+
+enum la_status
+la_job_run(struct job *job, const struct la_kernel *kernel,
+           int (*piece)(void *job, size_t item, int lane), const struct la_head *whole,
+           size_t items, int threads)
+{
+    if ((size_t)threads > items) {
+        threads = (int)items;
+    }
+    job->kernel = kernel;
+    job->scratch = la_scratch_take(kernel->scratch(whole), threads, &job->lane_bytes);
+    if (job->scratch == NULL) {
+        return LA_NO_MEMORY;
+    }
+    /* Lanes past a block's edge may raise flags that no number of the result shows: the
+     * call raises none. */
+    job->modes = la_modes_get();
+    const int stopped = la_pool_run(piece, idle, job, items, threads);
+    la_modes_set(job->modes);
+    free(job->scratch);
+    return stopped ? LA_STOPPED : LA_DONE;
+}
+
 static int
 run_piece(void *arg, size_t item, int lane)
 {
@@ -234,13 +87,8 @@ run_piece(void *arg, size_t item, int lane)
                                 group % job->groups * job->group,
                             rest % job->sequences, panel, part};
     struct la_head h = job->head;
-    place(job, &h, p);
-    h.scratch = job->scratch + (size_t)lane * job->lane_bytes;
-    h.poll = lane == 0 ? poll_caller : poll_worker;
-    h.poll_arg = job;
-    if (lane > 0) {
-        la_modes_set(job->modes);
-    }
+    la_job_place(job, &h, p);
+    la_job_enter(job, &h, lane);
     return h.poll(job) || job->kernel->run(&h);
 }
 
@@ -253,11 +101,11 @@ covered(const struct job *job, ptrdiff_t head)
     ptrdiff_t next = 0;
     for (ptrdiff_t r = 0; r < job->sequences; r++) {
         const struct piece p = {head, r, 0, 0};
-        const ptrdiff_t begin = limit(job, LA_AT_begin, p, 0, job->head.n, 0);
+        const ptrdiff_t begin = la_job_index(job, LA_AT_begin, p, 0, job->head.n, 0);
         if (begin != next) {
             return 0;
         }
-        next = limit(job, LA_AT_end, p, begin, job->head.n, job->head.n);
+        next = la_job_index(job, LA_AT_end, p, begin, job->head.n, job->head.n);
     }
     return next == job->head.n;
 }
@@ -296,9 +144,9 @@ clear_uncovered(struct job *job)
             const struct la_slot *slot = &form->slots[i];
             const struct piece p = {head, 0, 0, 0};
             const ptrdiff_t cols =
-                slot->rank < 2 ? 1 : dimension(job->call, slot->dims[1], 0);
+                slot->rank < 2 ? 1 : la_job_dimension(job->call, slot->dims[1], 0);
             if (slot->dims[0] == 'n' && clear_rows(job, &job->head.arrays[slot->id],
-                                                   at(job, slot->id, p), cols)) {
+                                                   la_job_at(job, slot->id, p), cols)) {
                 return 1;
             }
         }
@@ -371,11 +219,11 @@ cut_rows(struct job *job)
 static double
 work(const struct la_call *call)
 {
-    const double n = (double)dimension(call, 'n', 1);
-    const double s = (double)dimension(call, 's', (ptrdiff_t)n);
-    const double d = (double)dimension(call, 'd', 0),
-                 m = (double)dimension(call, 'm', 0);
-    const double f = (double)dimension(call, 'f', 0);
+    const double n = (double)la_job_dimension(call, 'n', 1);
+    const double s = (double)la_job_dimension(call, 's', (ptrdiff_t)n);
+    const double d = (double)la_job_dimension(call, 'd', 0),
+                 m = (double)la_job_dimension(call, 'm', 0);
+    const double f = (double)la_job_dimension(call, 'f', 0);
     double heads = 1;
     for (int axis = 0; axis < call->axes; axis++) {
         heads *= (double)call->extent[axis];
@@ -397,10 +245,11 @@ la_run(const struct la_call *call, const struct la_watch *watch)
     const struct la_table *table = la_cpu_table(call->dtype);
     struct job job = {.call = call,
                       .watch = watch,
+                      .table = table,
                       .kernel = &table->kernels[call->form->op],
                       .properties = la_operators[call->form->op].properties};
     const ptrdiff_t itemsize = call->dtype == LA_F32 ? sizeof(float) : sizeof(double);
-    name_operands(&job);
+    la_job_read(&job);
     int threads = la_is_long(call) ? la_pool_get_num_threads() : 1;
     group_heads(&job, threads);
     cut_rows(&job);
@@ -414,23 +263,13 @@ la_run(const struct la_call *call, const struct la_watch *watch)
     if (items == 0) {
         return LA_DONE;
     }
-    if ((size_t)threads > items) {
-        threads = (int)items;
-    }
     struct la_head whole = job.head;
     whole.n = job.parts > 1 ? job.rows : whole.n;
     whole.group = 1;
     whole.m = job.width;
-    job.scratch =
-        la_scratch_take(job.kernel->scratch(&whole), threads, &job.lane_bytes);
-    if (job.scratch == NULL) {
-        return LA_NO_MEMORY;
+    whole.segment = la_job_segment(&job, whole.n);
+    if (whole.segment > 0 && (size_t)threads > items && job.sequences == 1) {
+        return la_run_segments(&job, threads);
     }
-    /* Lanes past a block's edge may raise flags that no number of the result shows: the
-     * call raises none. */
-    job.modes = la_modes_get();
-    const int stopped = la_pool_run(run_piece, idle, &job, items, threads);
-    la_modes_set(job.modes);
-    free(job.scratch);
-    return stopped ? LA_STOPPED : LA_DONE;
+    return la_job_run(&job, job.kernel, run_piece, &whole, items, threads);
 }

@@ -4,7 +4,11 @@
  *   o_i = scale phi(q_i)^T s_i / (scale phi(q_i).z_i + eps)
  *                                            Katharopoulos et al. 2020, eq. 9-12
  * About 4 n d m flops.  Scratch: the state, d m numbers, and a few chunks.
- * Nothing of row j > i reaches row i. */
+ * Nothing of row j > i reaches row i.
+ *
+ * A long sequence is a row of segments (segments.c): the state before each of them plus
+ * what the segment adds, summed by itself.  So a segment whose start is known gives the
+ * same bits alone; what it adds costs some traffic, about 10 %. */
 #ifndef LA_CAUSAL_H
 #define LA_CAUSAL_H
 
@@ -14,6 +18,7 @@ struct causal_scratch {
     ptrdiff_t rows; /* tokens a chunk */
     struct block a, b, v, dots, o;
     T *s, *e, *z, *ze, *den;
+    T *base, *sum, *z_base, *z_sum; /* where there are segments */
 };
 
 static struct causal_scratch
@@ -30,7 +35,22 @@ causal_carve(const struct la_head *h, struct arena *arena)
     r.z = take_row(arena, h->d);
     r.ze = take_row(arena, h->d);
     r.den = take(arena, 1, r.rows);
+    if (h->segment > 0) {
+        r.base = take_state(arena, h->d, h->m);
+        r.sum = take_state(arena, h->d, h->m);
+        r.z_base = take_row(arena, h->d);
+        r.z_sum = take_row(arena, h->d);
+    }
     return r;
+}
+
+/* z = z_base + z_sum */
+static void
+add_base(const struct causal_scratch *r)
+{
+    for (ptrdiff_t l = 0; l < r->a.ld; l += VL) {
+        vstore(&r->z[l], vload(&r->z_base[l]) + vload(&r->z_sum[l]));
+    }
 }
 
 static int
@@ -61,6 +81,15 @@ run_causal(const struct la_head *h)
         }
         const struct span t = span(i, r.rows, i + r.rows, h->n, &ahead);
         c.rows = t.rows;
+        if (h->segment > 0 && i % h->segment == 0 &&
+            i / h->segment < LA_SEGMENT_COUNT) {
+            begin_segment(&c, r.base, r.sum, r.e);
+            memcpy(r.z_base, r.z, (size_t)r.a.ld * sizeof(T));
+            clear(r.z_sum, r.a.ld);
+            clear(r.ze, r.a.ld);
+        }
+        /* A sum by itself has nothing of chunks without keys. */
+        const int writes = h->segment == 0 || keys_left(h, t) > 0 ? LA_WRITE : 0;
         load_keys(h, t, r.b, r.v);
         for (ptrdiff_t g = 0; g < h->group; g++) {
             const struct la_array q = shifted(&h->q, g * h->q_step);
@@ -72,11 +101,14 @@ run_causal(const struct la_head *h)
                 score_sums(r.den, &c, r.z);
             }
             factors(h, r.den, c.rows, keyless);
-            sweep(&c, g + 1 < h->group ? LA_READ : LA_READ | LA_WRITE);
+            sweep(&c, g + 1 < h->group ? LA_READ : LA_READ | writes);
             store_rows(&o, t, h->m, r.o, r.den);
         }
-        if (h->normalize) {
-            add_rows(r.z, r.ze, r.b, c.rows);
+        if (h->normalize && writes) {
+            add_rows(h->segment > 0 ? r.z_sum : r.z, r.ze, r.b, c.rows);
+            if (h->segment > 0) {
+                add_base(&r);
+            }
         }
     }
     store_states(h, r.s, r.z);

@@ -107,21 +107,42 @@ values(const struct la_head *h, struct span t, struct block copy)
                              LA_NATIVE};
 }
 
-/* One chunk on its way through the columns of the state. */
+/* y (MR, nr) += the rows t of b (k, nr) times x_it, for every i >= t or, strict, i > t;
+ * x is the MR x MR block on the diagonal, along its rows. */
+INLINE void
+diagonal_down(vec y[][NR], const int nr, struct block x, struct block b,
+              const int strict)
+{
+    LA_EACH(t, MR) {
+        LA_UNROLL
+        for (int i = t + strict; i < MR; i++) {
+            LA_EACH(j, nr) {
+                const vec row = vload(&b.x[t * b.ld + j * VL]);
+                y[i][j] = vfma(vset1(x.x[i * x.ld + t]), row, y[i][j]);
+            }
+        }
+    }
+}
+
+/* One chunk on its way through the columns of the state.  Its writes are B and U, or,
+ * of DPLR, K and V beside them, whose rows lie before those of B and U. */
 struct writing {
-    struct scan read;     /* B S, with A S below it where outputs are wanted */
+    struct scan read;     /* E S, with A S below it where outputs are wanted */
     struct scan write;    /* S += B^T U */
     ptrdiff_t rows, keys; /* tokens, a multiple of MR; those that have a key */
-    struct block l, p;    /* stril(B B^T), tril(A B^T) or no outputs; (rows, rows) */
+    struct block l, p;    /* stril(E B^T), tril(A B^T) or no outputs; (rows, rows) */
+    struct block lk, pk;  /* stril(E K^T), tril(A K^T), of DPLR */
     struct la_array v;    /* its rows, by whole vectors */
+    struct block given;   /* V, of DPLR */
     struct block u, e;    /* e.x is NULL where errors are not wanted */
     struct beta beta;
 };
 
 /* U, and E, of one column tile, MR rows at a time: what earlier rows take away as a
- * product, then the MR rows among themselves, in registers. */
+ * product, then the MR rows among themselves, in registers.  Of DPLR (`low_rank`) U is
+ * what the rows read. */
 INLINE void
-substitute(const struct writing *c, ptrdiff_t col, const int nr)
+substitute(const struct writing *c, ptrdiff_t col, const int nr, const int low_rank)
 {
     const struct block u = block_at(c->u, 0, col), e = c->e;
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
@@ -130,13 +151,21 @@ substitute(const struct writing *c, ptrdiff_t col, const int nr)
         vec y[MR][NR];
         tile_load(y, nr, block_at(c->read.o, i, col));
         tile(y, MR, nr, block_at(c->l, i, 0), 0, u, i);
+        if (low_rank) {
+            const struct block given = block_at(c->given, 0, col);
+            tile(y, MR, nr, block_at(c->lk, i, 0), 0, given, i);
+            diagonal_down(y, nr, block_at(c->lk, i, i), block_at(given, i, 0), 1);
+        }
         LA_EACH(r, MR) {
             LA_EACH(j, nr) {
-                const vec error = vload_any(v + r * c->v.rs + j * LA_VBYTES) - y[r][j];
-                if (e.x != NULL) {
-                    vstore(&e.x[(i + r) * e.ld + col + j * VL], error);
+                if (!low_rank) {
+                    const vec error =
+                        vload_any(v + r * c->v.rs + j * LA_VBYTES) - y[r][j];
+                    if (e.x != NULL) {
+                        vstore(&e.x[(i + r) * e.ld + col + j * VL], error);
+                    }
+                    y[r][j] = beta_at(&c->beta, i + r, col + j * VL) * error;
                 }
-                y[r][j] = beta_at(&c->beta, i + r, col + j * VL) * error;
                 if (i + r >= c->keys) {
                     y[r][j] = (vec){0}; /* 0 times what an earlier row blew up */
                 }
@@ -153,29 +182,38 @@ substitute(const struct writing *c, ptrdiff_t col, const int nr)
     }
 }
 
-/* O of one column tile: what it holds, A S, plus tril(A B^T) U.  A later row is
- * skipped, not multiplied by zero: it may hold a NaN. */
+/* y += rows [i, i + MR) of tril(P) U.  A later row is skipped, not multiplied by zero:
+ * it may hold a NaN. */
 INLINE void
-attend(const struct writing *c, ptrdiff_t col, const int nr)
+attend_to(vec y[][NR], const int nr, struct block p, struct block u, ptrdiff_t i)
 {
-    const struct block u = block_at(c->u, 0, col);
+    tile(y, MR, nr, block_at(p, i, 0), 0, u, i);
+    tile_diagonal(y, MR, nr, block_at(p, i, i), block_at(u, i, 0), 0);
+}
+
+/* O of one column tile: what it holds, A S, plus tril(A B^T) U, and tril(A K^T) V. */
+INLINE void
+attend(const struct writing *c, ptrdiff_t col, const int nr, const int low_rank)
+{
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         const struct block o = block_at(c->read.o, c->rows + i, col);
         vec y[MR][NR];
         tile_load(y, nr, o);
-        tile(y, MR, nr, block_at(c->p, i, 0), 0, u, i);
-        tile_diagonal(y, MR, nr, block_at(c->p, i, i), block_at(u, i, 0), 0);
+        attend_to(y, nr, c->p, block_at(c->u, 0, col), i);
+        if (low_rank) {
+            attend_to(y, nr, c->pk, block_at(c->given, 0, col), i);
+        }
         tile_store(o, y, nr);
     }
 }
 
 INLINE void
-delta_tile(const struct writing *c, ptrdiff_t col, const int nr)
+delta_tile(const struct writing *c, ptrdiff_t col, const int nr, const int low_rank)
 {
     sweep_tile(&c->read, col, LA_READ, nr);
-    substitute(c, col, nr);
+    substitute(c, col, nr, low_rank);
     if (c->p.x != NULL) {
-        attend(c, col, nr);
+        attend(c, col, nr, low_rank);
     }
     sweep_tile(&c->write, col, LA_WRITE, nr);
 }
@@ -184,7 +222,12 @@ delta_tile(const struct writing *c, ptrdiff_t col, const int nr)
 static void
 delta_columns(const struct writing *c)
 {
-    LA_BY_TILES(c->read.W, delta_tile(c, col, nr));
+    if (c->given.x != NULL) {
+        LA_BY_TILES(c->read.W, delta_tile(c, col, nr, 1));
+    }
+    else {
+        LA_BY_TILES(c->read.W, delta_tile(c, col, nr, 0));
+    }
 }
 
 struct delta_scratch {

@@ -111,8 +111,9 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
         }
         memcpy(c.s + size, c.s, bytes);
         c.s += size;
-        load_errors(h, &r->reverse, &r->errors,
-                    span(first, r->rows, next, h->n, &ahead), r->reverse.ab);
+        const struct span t = span(first, r->rows, next, h->n, &ahead);
+        load_features(h, t, r->reverse.ab);
+        load_errors(h, &r->reverse, &r->errors, t);
         sweep(&c, LA_WRITE);
     }
     return 0;

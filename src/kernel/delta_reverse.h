@@ -43,7 +43,7 @@ reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena)
     r.rt = take_state(arena, h->d, h->m);
     r.beta = take_beta(arena, h, rows);
     r.scale = take(arena, 1, rows);
-    r.ones = take_row(arena, h->m);
+    r.ones = take_row(arena, h->d > h->m ? h->d : h->m);
     r.sums = take(arena, 1, rows);
     return r;
 }
@@ -55,18 +55,17 @@ reverse_begin(const struct la_head *h, const struct reverse_scratch *r, ptrdiff_
     load_state(r->r, &h->gs, h->d, h->m);
     transpose_state(r->rt, r->r, h->d, h->m);
     factors(h, r->scale, rows, 0);
-    for (ptrdiff_t j = 0; j < r->u.ld; j++) {
+    for (ptrdiff_t j = 0; j < row_step(h->d) || j < row_step(h->m); j++) {
         r->ones[j] = 1;
     }
 }
 
-/* B, E, beta and U = beta o E of the tokens t. */
+/* E, beta and U = beta o E of the tokens t. */
 static void
 load_errors(const struct la_head *h, const struct reverse_scratch *r,
-            const struct la_array *errors, struct span t, struct block b)
+            const struct la_array *errors, struct span t)
 {
     const ptrdiff_t all = round_up(t.rows, MR);
-    load_features(h, t, b);
     load_beta(h, t, &r->beta);
     t.rows = keys_left(h, t);
     load_plain(r->e, errors, t, h->m);
@@ -86,15 +85,18 @@ struct reverse {
     struct scan write;       /* R += [A; B]^T [G; N]; or, as a read, U R^T */
     ptrdiff_t rows, keys;    /* tokens, a multiple of MR; those that have a key */
     struct block a, b, g, n; /* A, B, G, N */
+    struct block du;
     const struct reverse_scratch *r;
 };
 
-/* dU and N of one column tile of the values, from the last row to the first. */
+/* dU and N of one column tile of the values, from the last row to the first.  Of DPLR
+ * (`low_rank`, gated_delta_reverse.h) N is dU. */
 INLINE void
-substitute_back(const struct reverse *c, ptrdiff_t col, const int nr)
+substitute_back(const struct reverse *c, ptrdiff_t col, const int nr,
+                const int low_rank)
 {
     const struct block g = block_at(c->g, 0, col), n = block_at(c->n, 0, col);
-    const struct block du = block_at(c->r->du, 0, col), e = block_at(c->r->e, 0, col);
+    const struct block du = block_at(c->du, 0, col), e = block_at(c->r->e, 0, col);
     for (ptrdiff_t i = c->rows - MR; i >= 0; i -= MR) {
         const ptrdiff_t next = i + MR, left = c->rows - next;
         const struct block l = block_at(c->r->l, i, i), p = block_at(c->r->p, i, i);
@@ -113,7 +115,12 @@ substitute_back(const struct reverse *c, ptrdiff_t col, const int nr)
                 }
             }
             LA_EACH(j, nr) {
-                const ptrdiff_t at = (i + r) * e.ld + j * VL;
+                const ptrdiff_t at = (i + r) * n.ld + j * VL;
+                if (low_rank) {
+                    y[r][j] = exists ? y[r][j] : (vec){0};
+                    vstore(&n.x[at], y[r][j]);
+                    continue;
+                }
                 const vec beta = beta_at(&c->r->beta, i + r, col + j * VL);
                 const vec dv = exists ? beta * y[r][j] : (vec){0};
                 vstore(&du.x[at], y[r][j] * vload(&e.x[at]));
@@ -135,7 +142,7 @@ INLINE void
 reverse_value_tile(const struct reverse *c, ptrdiff_t col, const int nr)
 {
     sweep_tile(&c->read, col, LA_READ, nr);
-    substitute_back(c, col, nr);
+    substitute_back(c, col, nr, 0);
     sweep_tile(&c->write, col, LA_WRITE, nr);
 }
 
@@ -150,22 +157,6 @@ diagonal_up(vec y[][NR], const int nr, struct block x, struct block b, const int
             LA_EACH(j, nr) {
                 const vec row = vload(&b.x[t * b.ld + j * VL]);
                 y[i][j] = vfma(vset1(x.x[t * x.ld + i]), row, y[i][j]);
-            }
-        }
-    }
-}
-
-/* The same along its rows: the rows t of b times x_it, for every i >= t or i > t. */
-INLINE void
-diagonal_down(vec y[][NR], const int nr, struct block x, struct block b,
-              const int strict)
-{
-    LA_EACH(t, MR) {
-        LA_UNROLL
-        for (int i = t + strict; i < MR; i++) {
-            LA_EACH(j, nr) {
-                const vec row = vload(&b.x[t * b.ld + j * VL]);
-                y[i][j] = vfma(vset1(x.x[i * x.ld + t]), row, y[i][j]);
             }
         }
     }
@@ -214,7 +205,8 @@ load_reverse(const struct la_head *h, const struct reverse *c,
              const struct la_array *errors, struct span t)
 {
     load_mapped(c->a, &h->q, t, h->d, h->map);
-    load_errors(h, c->r, errors, t, c->b);
+    load_features(h, t, c->b);
+    load_errors(h, c->r, errors, t);
     load_plain(c->g, &h->g, t, h->m);
     look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
@@ -222,6 +214,20 @@ load_reverse(const struct la_head *h, const struct reverse *c,
     if (h->scale != 1) {
         scale_rows(c->g, t.rows, c->r->scale);
     }
+}
+
+/* Rows t of x = src (rows, cols), or, with one number a token, the sums of its rows. */
+static void
+store_channels(const struct reverse_scratch *r, const struct la_array *x, int channels,
+               struct span t, ptrdiff_t cols, struct block src)
+{
+    if (channels) {
+        store_rows(x, t, cols, src, NULL);
+        return;
+    }
+    row_dots(r->sums, src, (struct block){r->ones, 0}, t.rows, round_up(cols, VL));
+    const struct la_array row = {x->data + t.first * x->rs, 0, x->rs, x->type};
+    store_rows(&row, rows_from(0, 1), t.rows, (struct block){r->sums, 0}, NULL);
 }
 
 /* Writes the gradients of the tokens t. */
@@ -239,14 +245,7 @@ store_reverse(const struct la_head *h, const struct reverse *c, struct span t)
     store_rows(&h->dq, t, h->d, da, NULL);
     store_rows(&h->dk, t, h->d, db, NULL);
     store_rows(&h->dv, t, h->m, r->e, NULL);
-    if (h->channels) {
-        store_rows(&h->dbeta, t, h->m, r->du, NULL);
-        return;
-    }
-    row_dots(r->sums, r->du, (struct block){r->ones, 0}, t.rows, round_up(h->m, VL));
-    const struct la_array row = {h->dbeta.data + t.first * h->dbeta.rs, 0, h->dbeta.rs,
-                                 h->dbeta.type};
-    store_rows(&row, rows_from(0, 1), t.rows, (struct block){r->sums, 0}, NULL);
+    store_channels(r, &h->dbeta, h->channels, t, h->m, r->du);
 }
 
 /* The reverse scan over the tokens t; s is S^T before them. */
@@ -266,6 +265,7 @@ delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
         .b = block_at(r->ab, rows, 0),
         .g = r->gn,
         .n = block_at(r->gn, rows, 0),
+        .du = r->du,
         .r = r,
     };
     load_reverse(h, &c, errors, t);

@@ -1,41 +1,58 @@
-/* delta_step.h: one token of the delta rule on a state.
+/* delta_step.h: one token of the delta rule, of the gated one or of DPLR on a state.
  *
- *   u = beta o (v - s^T b),  s <- s + b u^T
- *   o = scale s^T a = scale (s_before^T a + (a.b) u)
- *                                                 Schlag et al. 2021, eq. 24-25
- * with a = phi(q), b = phi(k).  6 d m flops: both products with the state before the
- * token are summed on its one way into cache, and the update finds it there.  Where
- * no s0 is given the state is updated in place, in s1. */
+ *   u = beta o (v - R^T e),  s <- R + b u^T,  R = exp(g) s     (delta: g = 0, e = b)
+ *   u = s^T c,  s <- R + b u^T + k v^T                         (DPLR, c its a)
+ *   o = scale s^T a = scale (R^T a + (a.b) u [+ (a.k) v])
+ * with a = phi(q), b = phi(k).  See delta.h and gated_delta.h for the sources.
+ * 6 d m flops: both products with the state before the token are summed on its one way
+ * into cache, and the update finds it there.  Where no s0 is given the state is
+ * updated in place, in s1. */
 #ifndef LA_DELTA_STEP_H
 #define LA_DELTA_STEP_H
 
+#include "decay.h"
 #include "delta.h"
+
+enum step_rule { DELTA_STEP, GATED_STEP, DPLR_STEP };
 
 /* One row each, in blocks of a whole tile where rows are loaded. */
 struct delta_step_scratch {
-    struct block a, b, v, o;
+    struct block a, b, k, v, o; /* k: of DPLR */
+    struct block reads, erases; /* what meets s for o and for u: a and e, decayed */
+    struct block decay;         /* exp(g), (d) */
     struct beta beta;
-    T *dot, *scale;
+    T *dot, *dot_k, *scale;
 };
 
 static struct delta_step_scratch
-delta_step_carve(const struct la_head *h, struct arena *arena)
+step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rule)
 {
     struct delta_step_scratch r;
-    r.a = take_block(arena, MR, h->d);
-    r.b = take_block(arena, MR, h->d);
+    r.a = r.reads = take_block(arena, MR, h->d);
+    r.b = r.erases = r.k = take_block(arena, MR, h->d);
+    r.decay = (struct block){NULL, 0};
+    if (rule != DELTA_STEP) {
+        r.reads = take_block(arena, MR, h->d);
+        r.erases = take_block(arena, MR, h->d);
+        r.decay = take_block(arena, MR, h->d);
+    }
+    if (rule == DPLR_STEP) {
+        r.k = take_block(arena, MR, h->d);
+    }
     r.v = take_block(arena, MR, h->m);
     r.o = take_block(arena, 1, h->m);
     r.beta = take_beta(arena, h, MR);
     r.dot = take(arena, 1, VL);
+    r.dot_k = take(arena, 1, VL);
     r.scale = take(arena, 1, VL);
     return r;
 }
 
-/* u, o and to = from + b u^T, nr vectors of columns from j on. */
+/* u, o and the state after, nr vectors of columns from j on. */
 INLINE void
 delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
-                const struct la_array *to, ptrdiff_t d, ptrdiff_t j, const int nr)
+                const struct la_array *to, ptrdiff_t d, ptrdiff_t j, const int nr,
+                const enum step_rule rule)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
     vec x[NR], y[NR];
@@ -44,17 +61,23 @@ delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
     }
     for (ptrdiff_t i = 0; i < d; i++) {
         const char *in = from->data + i * from->rs + byte;
-        const vec a = vset1(r->a.x[i]), b = vset1(r->b.x[i]);
+        const vec a = vset1(r->reads.x[i]), e = vset1(r->erases.x[i]);
         LA_EACH(t, nr) {
             const vec s = vload_any(in + t * LA_VBYTES);
-            x[t] = vfma(b, s, x[t]);
+            x[t] = vfma(e, s, x[t]);
             y[t] = vfma(a, s, y[t]);
         }
     }
-    const vec dot = vset1(r->dot[0]);
+    const vec dot = vset1(r->dot[0]), dot_k = vset1(r->dot_k[0]);
     LA_EACH(t, nr) {
         const ptrdiff_t col = j + t * VL;
-        x[t] = beta_at(&r->beta, 0, col) * (vload(&r->v.x[col]) - x[t]);
+        const vec v = vload(&r->v.x[col]);
+        if (rule == DPLR_STEP) {
+            y[t] = vfma(dot_k, v, y[t]);
+        }
+        else {
+            x[t] = beta_at(&r->beta, 0, col) * (v - x[t]);
+        }
         vstore(&r->o.x[col], vfma(dot, x[t], y[t]));
     }
     for (ptrdiff_t i = 0; i < d; i++) {
@@ -62,74 +85,172 @@ delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
         char *out = to->data + i * to->rs + byte;
         const vec b = vset1(r->b.x[i]);
         LA_EACH(t, nr) {
-            const vec s = vfma(b, x[t], vload_any(in + t * LA_VBYTES));
-            *(vec_any *)(out + t * LA_VBYTES) = (vec_any)s;
+            vec s = vload_any(in + t * LA_VBYTES);
+            if (rule != DELTA_STEP) {
+                s *= vset1(r->decay.x[i]);
+            }
+            if (rule == DPLR_STEP) {
+                s = vfma(vset1(r->k.x[i]), vload(&r->v.x[j + t * VL]), s);
+            }
+            *(vec_any *)(out + t * LA_VBYTES) = (vec_any)vfma(b, x[t], s);
         }
     }
 }
 
 /* The same for one column, at any stride. */
-static void
+INLINE void
 delta_step_column(const struct delta_step_scratch *r, const struct la_array *from,
-                  const struct la_array *to, ptrdiff_t d, ptrdiff_t j)
+                  const struct la_array *to, ptrdiff_t d, ptrdiff_t j,
+                  const enum step_rule rule)
 {
     const char *in = from->data + j * from->cs;
     char *out = to->data + j * to->cs;
+    const T v = r->v.x[j];
     T x = 0, y = 0, s;
     for (ptrdiff_t i = 0; i < d; i++) {
         memcpy(&s, in + i * from->rs, sizeof(T));
-        x = fma_one(r->b.x[i], s, x);
-        y = fma_one(r->a.x[i], s, y);
+        x = fma_one(r->erases.x[i], s, x);
+        y = fma_one(r->reads.x[i], s, y);
     }
-    x = r->beta.rows.x[j * r->beta.step] * (r->v.x[j] - x);
+    if (rule == DPLR_STEP) {
+        y = fma_one(r->dot_k[0], v, y);
+    }
+    else {
+        x = r->beta.rows.x[j * r->beta.step] * (v - x);
+    }
     r->o.x[j] = fma_one(r->dot[0], x, y);
     for (ptrdiff_t i = 0; i < d; i++) {
         memcpy(&s, in + i * from->rs, sizeof(T));
+        if (rule != DELTA_STEP) {
+            s *= r->decay.x[i];
+        }
+        if (rule == DPLR_STEP) {
+            s = fma_one(r->k.x[i], v, s);
+        }
         s = fma_one(r->b.x[i], x, s);
         memcpy(out + i * to->rs, &s, sizeof(T));
     }
 }
 
 /* The same for the next columns from j on, of which `left` are left; how many. */
-static ptrdiff_t
+INLINE ptrdiff_t
 delta_step_columns(const struct delta_step_scratch *r, const struct la_array *from,
-                   const struct la_array *to, ptrdiff_t d, ptrdiff_t j, ptrdiff_t left)
+                   const struct la_array *to, ptrdiff_t d, ptrdiff_t j, ptrdiff_t left,
+                   const enum step_rule rule)
 {
     const int unit = from->cs == (ptrdiff_t)sizeof(T) && to->cs == (ptrdiff_t)sizeof(T);
     if (unit && left >= NR * VL) {
-        delta_step_tile(r, from, to, d, j, NR);
+        delta_step_tile(r, from, to, d, j, NR, rule);
         return NR * VL;
     }
     if (unit && left >= VL) {
-        delta_step_tile(r, from, to, d, j, 1);
+        delta_step_tile(r, from, to, d, j, 1, rule);
         return VL;
     }
-    delta_step_column(r, from, to, d, j);
+    delta_step_column(r, from, to, d, j, rule);
     return 1;
+}
+
+/* exp(g) in every channel. */
+static void
+load_step_decay(const struct la_head *h, struct block decay)
+{
+    load_plain(decay, &h->gate, rows_from(0, 1), h->gate_channels ? h->d : 1);
+    const vec all = vexp(vset1(h->d > 0 ? decay.x[0] : 0));
+    for (ptrdiff_t l = 0; l < h->d; l += VL) {
+        vstore(&decay.x[l], h->gate_channels ? vexp(vload(&decay.x[l])) : all);
+    }
+}
+
+/* The rows of the token. */
+INLINE void
+load_step(const struct la_head *h, const struct delta_step_scratch *r,
+          const enum step_rule rule)
+{
+    const struct span one = rows_from(0, 1);
+    load_mapped(r->a, &h->q, one, h->d, h->map);
+    load_mapped(r->k, &h->k, one, h->d, h->map);
+    load_plain(r->v, &h->v, one, h->m);
+    if (rule == DPLR_STEP) {
+        load_plain(r->b, &h->b, one, h->d);
+        load_plain(r->erases, &h->a, one, h->d);
+        row_dots(r->dot_k, r->a, r->k, 1, r->a.ld);
+    }
+    else {
+        load_beta(h, one, &r->beta);
+        r->dot_k[0] = 0;
+    }
+    row_dots(r->dot, r->a, r->b, 1, r->a.ld);
+    if (rule == DELTA_STEP) {
+        return;
+    }
+    load_step_decay(h, r->decay);
+    memcpy(r->reads.x, r->a.x, (size_t)r->a.ld * sizeof(T));
+    fade_rows(r->reads, r->decay, 1, 1, h->d);
+    if (rule == GATED_STEP) {
+        if (h->has_erase) {
+            load_plain(r->erases, &h->erase, one, h->d);
+        }
+        else {
+            memcpy(r->erases.x, r->b.x, (size_t)r->b.ld * sizeof(T));
+        }
+        fade_rows(r->erases, r->decay, 1, 1, h->d);
+    }
+}
+
+INLINE int
+run_step_rule(const struct la_head *h, const enum step_rule rule)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct delta_step_scratch r = step_rule_carve(h, &arena, rule);
+    const struct la_array *from = h->s0.data ? &h->s0 : &h->s1, *to = &h->s1;
+    ptrdiff_t j = 0, until_poll = 0;
+    load_step(h, &r, rule);
+    while (j < h->m) {
+        if (give_up(h, &until_poll, 3 * h->d * NR * VL)) {
+            return 1;
+        }
+        j += delta_step_columns(&r, from, to, h->d, j, h->m - j, rule);
+    }
+    factors(h, r.scale, 1, 0);
+    store_rows(&h->o, rows_from(0, 1), h->m, r.o, r.scale);
+    return 0;
+}
+
+static struct delta_step_scratch
+delta_step_carve(const struct la_head *h, struct arena *arena)
+{
+    return step_rule_carve(h, arena, DELTA_STEP);
 }
 
 static int
 run_delta_step(const struct la_head *h)
 {
-    struct arena arena = {h->scratch, 0};
-    const struct delta_step_scratch r = delta_step_carve(h, &arena);
-    const struct la_array *from = h->s0.data ? &h->s0 : &h->s1, *to = &h->s1;
-    const struct span one = rows_from(0, 1);
-    ptrdiff_t j = 0, until_poll = 0;
-    load_mapped(r.a, &h->q, one, h->d, h->map);
-    load_mapped(r.b, &h->k, one, h->d, h->map);
-    load_plain(r.v, &h->v, one, h->m);
-    load_beta(h, one, &r.beta);
-    row_dots(r.dot, r.a, r.b, 1, r.a.ld);
-    while (j < h->m) {
-        if (give_up(h, &until_poll, 3 * h->d * NR * VL)) {
-            return 1;
-        }
-        j += delta_step_columns(&r, from, to, h->d, j, h->m - j);
-    }
-    factors(h, r.scale, 1, 0);
-    store_rows(&h->o, one, h->m, r.o, r.scale);
-    return 0;
+    return run_step_rule(h, DELTA_STEP);
+}
+
+static struct delta_step_scratch
+gated_delta_step_carve(const struct la_head *h, struct arena *arena)
+{
+    return step_rule_carve(h, arena, GATED_STEP);
+}
+
+static int
+run_gated_delta_step(const struct la_head *h)
+{
+    return run_step_rule(h, GATED_STEP);
+}
+
+static struct delta_step_scratch
+dplr_step_carve(const struct la_head *h, struct arena *arena)
+{
+    return step_rule_carve(h, arena, DPLR_STEP);
+}
+
+static int
+run_dplr_step(const struct la_head *h)
+{
+    return run_step_rule(h, DPLR_STEP);
 }
 
 #endif

@@ -11,6 +11,8 @@
 #include "elementwise.h"
 #include "gated.h"
 #include "gated_backward.h"
+#include "gated_delta.h"
+#include "gated_delta_backward.h"
 #include "gated_step.h"
 #include "noncausal.h"
 #include "project.h"

@@ -19,13 +19,15 @@
  *   write: S <- keep S + change S + B^T V   with keep = 1, change = 0 if absent
  * S is held by column tiles, each (K4, width) and contiguous. */
 struct scan {
-    ptrdiff_t rows, K, W;   /* W: padded to whole vectors */
-    struct block a, b, v;   /* (rows, K) (rows, K) (rows, W) */
-    struct block dots;      /* X, (rows, rows): the scores a_i.b_j; .x NULL: absent */
-    struct block o;         /* (rows, W) */
-    const T *bias;          /* (W) added to each row of O, or NULL */
-    T *s;                   /* K rounded up to MR, times W */
-    T *e;                   /* what rounding has kept from S so far, or NULL */
+    ptrdiff_t rows, K, W; /* W: padded to whole vectors */
+    struct block a, b, v; /* (rows, K) (rows, K) (rows, W) */
+    struct block dots;    /* X, (rows, rows): the scores a_i.b_j; .x NULL: absent */
+    struct block o;       /* (rows, W) */
+    const T *bias;        /* (W) added to each row of O, or NULL */
+    T *s;                 /* K rounded up to MR, times W */
+    T *e;                 /* what rounding has kept from S so far, or NULL */
+    const T *base; /* where not NULL, S is held as base + sum, with E of the sum */
+    T *sum;
     const T *keep, *change; /* of S, one number a row (gate.h), or NULL */
     int turned;             /* of S, one number a column (W) */
     int upper;              /* X keeps j >= i instead of j <= i */
@@ -164,6 +166,21 @@ rounding_lost(vec old, vec more, vec sum)
     return vkeep(lost == lost, lost);
 }
 
+/* What a sweep writes of one column tile: S, E, and where there is a base, S - base as
+ * it has been summed (struct scan). */
+struct state_tile {
+    T *s, *e, *sum;
+    const T *base;
+};
+
+INLINE struct state_tile
+state_tile(const struct scan *c, ptrdiff_t at)
+{
+    return (struct state_tile){c->s + at, c->e ? c->e + at : NULL,
+                               c->sum ? c->sum + at : NULL,
+                               c->base ? c->base + at : NULL};
+}
+
 /* The decay of row l and columns [col, col + VL) of S. */
 INLINE vec
 decay_of(const struct scan *c, const T *x, ptrdiff_t l, ptrdiff_t col)
@@ -171,55 +188,86 @@ decay_of(const struct scan *c, const T *x, ptrdiff_t l, ptrdiff_t col)
     return c->turned ? vload(&x[col]) : vset1(x[l]);
 }
 
-/* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
- * summed first: that rounds less, and the sum need not wait for S.  Thousands of
- * chunks would still round one way where all are alike: E gathers what each addition
- * lost (Kahan 1965) and adds it to the next.  What decays, decays before that, and E
- * with it. */
+/* Rows [l, l + rows) of S += acc for one column tile, with E.  What decays, decays
+ * before that, and E with it. */
 INLINE void
-write_tile(const struct scan *c, ptrdiff_t col, T *s, T *e, ptrdiff_t l, const int rows,
-           const int nr)
+decay_and_add(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
+              vec acc[][NR], const int compensated, const int rows, const int nr)
 {
-    vec acc[2 * LA_TR][NR];
-    la_fetch_some(c->ahead);
-    clear_tile(acc, rows, nr);
-    tile(acc, rows, nr, block_at(c->b, 0, l), 1, block_at(c->v, 0, col), c->rows);
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
             const ptrdiff_t at = (l + r) * nr * VL + j * VL;
-            vec old = vload(&s[at]), more = acc[r][j];
-            vec kept = e != NULL ? vload(&e[at]) : (vec){0};
-            if (c->keep != NULL) {
-                const vec keep = decay_of(c, c->keep, l + r, col + j * VL);
-                const vec change = decay_of(c, c->change, l + r, col + j * VL);
-                kept = vfma(change, kept, keep * kept);
-                more = vfma(change, old, more);
-                old = keep * old;
-            }
-            if (e != NULL) {
-                more += kept;
+            const vec keep = decay_of(c, c->keep, l + r, col + j * VL);
+            const vec change = decay_of(c, c->change, l + r, col + j * VL);
+            const vec before = vload(&to.s[at]), old = keep * before;
+            vec more = vfma(change, before, acc[r][j]);
+            if (compensated) {
+                const vec kept = vload(&to.e[at]);
+                more += vfma(change, kept, keep * kept);
             }
             const vec sum = old + more;
+            vstore(&to.s[at], sum);
+            if (compensated) {
+                vstore(&to.e[at], rounding_lost(old, more, sum));
+            }
+        }
+    }
+}
+
+/* Rows [l, l + rows) of S += acc for one column tile, with E. */
+INLINE void
+add_tile(T *s, T *e, ptrdiff_t l, vec acc[][NR], const int compensated, const int rows,
+         const int nr)
+{
+    LA_EACH(r, rows) {
+        LA_EACH(j, nr) {
+            const ptrdiff_t at = (l + r) * nr * VL + j * VL;
+            const vec old = vload(&s[at]);
+            const vec more = compensated ? acc[r][j] + vload(&e[at]) : acc[r][j];
+            const vec sum = old + more;
             vstore(&s[at], sum);
-            if (e != NULL) {
+            if (compensated) {
                 vstore(&e[at], rounding_lost(old, more, sum));
             }
         }
     }
 }
 
+/* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
+ * summed first: that rounds less, and the sum need not wait for S.  Thousands of
+ * chunks would still round one way where all are alike: E gathers what each addition
+ * lost (Kahan 1965) and adds it to the next. */
 INLINE void
-write_tiles(const struct scan *c, ptrdiff_t col, T *s, T *e, const int nr)
+write_tile(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
+           const int compensated, const int rows, const int nr)
+{
+    vec acc[2 * LA_TR][NR];
+    la_fetch_some(c->ahead);
+    clear_tile(acc, rows, nr);
+    tile(acc, rows, nr, block_at(c->b, 0, l), 1, block_at(c->v, 0, col), c->rows);
+    if (c->keep != NULL) {
+        decay_and_add(c, col, to, l, acc, compensated, rows, nr);
+        return;
+    }
+    add_tile(to.base ? to.sum : to.s, to.e, l, acc, compensated, rows, nr);
+    for (ptrdiff_t i = l * nr * VL; to.base && i < (l + rows) * nr * VL; i += VL) {
+        vstore(&to.s[i], vload(&to.base[i]) + vload(&to.sum[i]));
+    }
+}
+
+INLINE void
+write_tiles(const struct scan *c, ptrdiff_t col, struct state_tile to,
+            const int compensated, const int nr)
 {
     ptrdiff_t l = 0;
     for (; nr <= NR / 2 && l + 2 * LA_TR <= c->K; l += 2 * LA_TR) {
-        write_tile(c, col, s, e, l, 2 * LA_TR, nr);
+        write_tile(c, col, to, l, compensated, 2 * LA_TR, nr);
     }
     for (; l + LA_TR <= c->K; l += LA_TR) {
-        write_tile(c, col, s, e, l, LA_TR, nr);
+        write_tile(c, col, to, l, compensated, LA_TR, nr);
     }
     for (; l < c->K; l += MR) {
-        write_tile(c, col, s, e, l, MR, nr);
+        write_tile(c, col, to, l, compensated, MR, nr);
     }
 }
 
@@ -231,11 +279,14 @@ sweep_tile(const struct scan *c, ptrdiff_t col, int what, const int nr)
     if (what & LA_READ) {
         read_tiles(c, col, c->s + at, nr);
     }
-    if (what & LA_WRITE && c->e != NULL) {
-        write_tiles(c, col, c->s + at, c->e + at, nr);
+    if (!(what & LA_WRITE)) {
+        return;
     }
-    else if (what & LA_WRITE) {
-        write_tiles(c, col, c->s + at, NULL, nr);
+    if (c->e != NULL) {
+        write_tiles(c, col, state_tile(c, at), 1, nr);
+    }
+    else {
+        write_tiles(c, col, state_tile(c, at), 0, nr);
     }
 }
 

@@ -45,7 +45,13 @@ sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
         .ahead = &ahead,
     };
     clear(r->s, state_size(h->d, h->m));
-    compensate(&c, r->e, h->keys, r->rows);
+    if (h->segment > 0) {
+        c.e = r->e;
+        clear(r->e, state_size(h->d, h->m));
+    }
+    else {
+        compensate(&c, r->e, h->keys, r->rows);
+    }
     clear(r->z, r->a.ld);
     clear(r->ze, r->a.ld);
     for (ptrdiff_t j = 0; j < h->keys; j += r->rows) {
@@ -64,10 +70,12 @@ sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
 static struct noncausal_scratch
 state_carve(const struct la_head *h, struct arena *arena)
 {
-    return noncausal_carve(h, arena);
+    struct noncausal_scratch r = noncausal_carve(h, arena);
+    r.rows = h->segment > 0 ? chunk_rows(h->d) : r.rows; /* no more than carved */
+    return r;
 }
 
-/* The state after all keys, alone. */
+/* The state after all keys, alone; of a segment, summed as causal.h sums it. */
 static int
 run_state(const struct la_head *h)
 {

@@ -1,6 +1,6 @@
 /* project.h: random features, y = f(u) with u = t x omega.
  *
- *   log_features       u - t^2 |x|^2 / 2
+ *   log_features       u - t^2 |x|^2 / 2 - log(m) / 2, the logarithm of
  *   positive_features  exp(u - t^2 |x|^2 / 2) / sqrt m
  *                                               Choromanski et al. 2021, eq. 5-6
  *   fourier_features   sin u / sqrt m, cos u / sqrt m
@@ -60,15 +60,29 @@ project_rows(const struct project_scratch *r, const struct la_array *x, ptrdiff_
     }
 }
 
-/* y = f(u, h, 1 / sqrt m), and a second output where f sets one. */
+/* 1 / sqrt m */
+INLINE vec
+over_root(ptrdiff_t m)
+{
+    return vset1((T)(1 / sqrt((double)m)));
+}
+
+/* log(sqrt m) */
+INLINE vec
+log_root(ptrdiff_t m)
+{
+    return vlog1p(vset1((T)(m - 1))) * vset1((T)0.5);
+}
+
+/* y = f(u, h, c), c a number of m alone, and a second output where f sets one. */
 INLINE int
-project(const struct la_head *h, const int nout, void (*f)(vec *y, vec u, vec h, vec c))
+project(const struct la_head *h, const int nout, const vec c,
+        void (*f)(vec *y, vec u, vec h, vec c))
 {
     struct arena arena = {h->scratch, 0};
     const struct project_scratch r = project_carve(h, &arena);
     const ptrdiff_t d = h->d, m = h->f;
     const T root = (T)h->t;
-    const vec c = vset1((T)(1 / sqrt((double)m)));
     struct la_fetch ahead = {0};
     load_state(r.omega, &h->omega, d, m);
     for (ptrdiff_t i = 0; i < state_size(d, m); i++) {
@@ -97,7 +111,7 @@ project(const struct la_head *h, const int nout, void (*f)(vec *y, vec u, vec h,
     return 0;
 }
 
-#define LA_PROJECT(name, nout, ...)                                                    \
+#define LA_PROJECT(name, nout, constant, ...)                                          \
     INLINE void project_##name(vec *y, vec u, vec h, vec c)                            \
     {                                                                                  \
         (void)h, (void)c;                                                              \
@@ -110,15 +124,16 @@ project(const struct la_head *h, const int nout, void (*f)(vec *y, vec u, vec h,
     }                                                                                  \
     static int run_##name(const struct la_head *h)                                     \
     {                                                                                  \
-        return project(h, nout, project_##name);                                       \
+        return project(h, nout, constant(h->f), project_##name);                       \
     }
 
-LA_PROJECT(log_features, 1, y[0] = u - h;)
-LA_PROJECT(positive_features, 1, y[0] = vexp(u - h) * c;)
-LA_PROJECT(fourier_features, 2, vsincos(u, &y[0], &y[1]); y[0] *= c; y[1] *= c;)
-LA_PROJECT(relu_features, 1, y[0] = phi_relu(u) * c;)
-LA_PROJECT(elu_features, 1, y[0] = phi_elu(u) * c;)
-LA_PROJECT(softplus_features, 1, y[0] = phi_softplus(u) * c;)
-LA_PROJECT(exp_features, 1, y[0] = vexp(u) * c;)
+LA_PROJECT(log_features, 1, log_root, y[0] = u - (h + c);)
+LA_PROJECT(positive_features, 1, over_root, y[0] = vexp(u - h) * c;)
+LA_PROJECT(fourier_features, 2, over_root, vsincos(u, &y[0], &y[1]); y[0] *= c;
+           y[1] *= c;)
+LA_PROJECT(relu_features, 1, over_root, y[0] = phi_relu(u) * c;)
+LA_PROJECT(elu_features, 1, over_root, y[0] = phi_elu(u) * c;)
+LA_PROJECT(softplus_features, 1, over_root, y[0] = phi_softplus(u) * c;)
+LA_PROJECT(exp_features, 1, over_root, y[0] = vexp(u) * c;)
 
 #endif

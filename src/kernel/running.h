@@ -1,7 +1,8 @@
 /* running.h: positive random features of any magnitude, without a look ahead.
  *
- * With e_jf = u_jf - |t k_j|^2 / 2 the exponent of feature f of key j, and M_if its
- * largest up to token i, the quotient of attention is left as it is by
+ * With e_jf = u_jf - |t k_j|^2 / 2 - log(m) / 2 the logarithm of feature f of key j, m
+ * of them, and M_if its largest up to token i, the quotient of attention is left as it
+ * is by
  *
  *   b_jf = exp(e_jf - K_f),  a_if = exp(u_if + K_f - c_i),  c_i = max_f (u_if + M_if)
  *
@@ -25,6 +26,7 @@ struct running_scratch {
     T *u, *most, *c;             /* of queries */
     T *top, *high, *low, *limit; /* by feature: M, K in two parts, how far M may go */
     T *next;                     /* M with one key more */
+    vec log_root;                /* log(m) / 2 */
     struct la_fetch ahead[2];    /* of queries, of keys */
 };
 
@@ -59,13 +61,13 @@ set_steps(const struct running_scratch *r)
     }
 }
 
-/* Key i's exponents, u becoming u - h, and M with them in r->next; whether one passed
+/* Key i's exponents in place of its u, and M with them in r->next; whether one passed
  * its feature's limit. */
 INLINE int
 exponents(const struct running_scratch *r, ptrdiff_t i)
 {
     T *u = r->keys.u + i * r->keys.ldm;
-    const vec h = vset1(r->keys.h[i]);
+    const vec h = vset1(r->keys.h[i]) + r->log_root; /* in the order of log_features */
     ivec passed = {0};
     for (ptrdiff_t j = 0; j < r->keys.width; j += VL) {
         const vec e = vload(&u[j]) - h;
@@ -183,6 +185,7 @@ run_running_features(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     struct running_scratch r = running_features_carve(h, &arena);
+    r.log_root = log_root(h->f);
     const ptrdiff_t n = h->n, s = h->s, f = h->f;
     const ptrdiff_t most = n > s ? n : s;
     const T root = (T)h->t;

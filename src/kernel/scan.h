@@ -60,6 +60,20 @@ compensate(struct scan *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
     }
 }
 
+/* Lets S be held as base + sum from here on: a segment of a long sequence begins.  What
+ * it adds is summed by itself, as it would be by whoever computes the segment alone. */
+static void
+begin_segment(struct scan *c, T *base, T *sum, T *e)
+{
+    const ptrdiff_t count = state_size(c->K, c->W);
+    memcpy(base, c->s, (size_t)count * sizeof(T));
+    clear(sum, count);
+    clear(e, count);
+    c->base = base;
+    c->sum = sum;
+    c->e = e;
+}
+
 /* Sums over a sequence are kept as two numbers: the sum, and what rounding has kept
  * from it so far (Kahan 1965), which goes along with the next chunk.  Additions that
  * all round one way would else add up over thousands of chunks. */

@@ -36,7 +36,8 @@ enum la_property {
     LA_ELEMENTWISE = 512, /* numbers, not rows: a plain ufunc */
     LA_GATE_CHANNELS = 1024, /* with a gate one number a token, and one a key channel */
     LA_BONUS = 2048,         /* with and without a bonus for a token's own key */
-    LA_ERASE = 4096          /* with and without erase keys */
+    LA_ERASE = 4096,         /* with and without erase keys */
+    LA_SEGMENTS = 8192 /* the state is a sum: long sequences are cut (segments.c) */
 };
 
 /* Tokens may be held in 16 bits; states are as computed. */
@@ -69,7 +70,8 @@ enum la_operand {
 struct la_head {
     ptrdiff_t n, s, d, m, f; /* tokens of q, of k, widths of q, of v, of features */
     ptrdiff_t keys;          /* keys that exist, the first of s */
-    ptrdiff_t first; /* which row of all the first one is, for some of the rows */
+    ptrdiff_t first;   /* which row of all the first one is, for some of the rows */
+    ptrdiff_t segment; /* tokens a segment of a long sequence (causal.h), or 0 */
     union {
         struct {
 #define LA_ARRAY(field, name, kind, of_z) struct la_array field;
@@ -96,6 +98,11 @@ struct la_head {
     int (*poll)(void *); /* called about once a chunk; nonzero: give up */
     void *poll_arg;
 };
+
+/* A sequence of LA_LONG tokens or more is computed as so many segments, the last of
+ * which takes what is left over.  Of its length alone, so that neither the number of
+ * threads nor of heads changes a bit; whole chunks (chunk.h) of any kind. */
+enum { LA_LONG = 1 << 17, LA_SEGMENT_COUNT = 8, LA_SEGMENT_STEP = 64 };
 
 /* Every buffer a kernel cuts from its scratch starts on such a boundary. */
 #define LA_ALIGN 64

@@ -1,0 +1,5 @@
+# Commands for who works on linattn.  ARGS go to pytest, PYTHON names the interpreter.
+
+.PHONY: asan
+asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	tests/sanitize.sh $(ARGS)

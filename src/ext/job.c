@@ -1,0 +1,167 @@
+/* job.c: see job.h. */
+#include "job.h"
+
+#include <string.h>
+
+ptrdiff_t
+la_job_dimension(const struct la_call *call, char letter, ptrdiff_t otherwise)
+{
+    const int i = la_form_dim(call->form, letter);
+    return i < 0 ? otherwise : call->dims[i];
+}
+
+/* Row and column step of an operand, from those of its core dimensions.  A number a
+ * token is a matrix of equal columns. */
+static void
+set_steps(struct la_array *x, const struct la_slot *slot, const ptrdiff_t *core)
+{
+    const int rank = slot->rank, by_sequence = slot->dims[0] == 'r';
+    x->rs = rank - by_sequence > 1 ? core[rank - 2] : 0;
+    x->cs = rank > 0 ? core[rank - 1] : 0;
+    if (rank == 1 && slot->dims[0] == 'n') {
+        x->rs = x->cs;
+        x->cs = 0;
+    }
+}
+
+void
+la_job_read(struct job *job)
+{
+    const struct la_call *call = job->call;
+    const struct la_form *form = call->form;
+    struct la_head *h = &job->head;
+    for (int i = 0; i < form->nin + form->nout; i++) {
+        const struct la_slot *slot = &form->slots[i];
+        job->by_id[slot->id] = &call->x[i];
+        job->inner[slot->id] = slot->dims[0] == 'r' ? call->x[i].core[0] : 0;
+        if (slot->id < LA_NARRAYS) {
+            struct la_array *x = &h->arrays[slot->id];
+            set_steps(x, slot, call->x[i].core);
+            x->type = la_is_tokens(slot->id) ? call->type : LA_NATIVE;
+        }
+    }
+    h->n = la_job_dimension(call, 'n', 1);
+    h->s = la_job_dimension(call, 's', h->n);
+    h->d = la_job_dimension(call, 'd', 0);
+    h->m = la_job_dimension(call, 'm', 0);
+    h->f = la_job_dimension(call, 'f', 0);
+    h->map = call->map;
+    h->normalize = (form->variant & LA_NORMALIZER) != 0;
+    h->channels = (form->variant & LA_CHANNELS) != 0;
+    h->gate_channels = (form->variant & LA_GATE_CHANNELS) != 0;
+    h->has_bonus = (form->variant & LA_BONUS) != 0;
+    h->has_erase = (form->variant & LA_ERASE) != 0;
+    job->sequences = la_job_dimension(call, 'r', 1);
+    job->heads = 1;
+    for (int axis = 0; axis < call->axes; axis++) {
+        job->heads *= call->extent[axis];
+    }
+}
+
+char *
+la_job_at(const struct job *job, int id, struct piece p)
+{
+    const struct la_call *call = job->call;
+    char *data = job->by_id[id]->data + p.sequence * job->inner[id];
+    for (int axis = call->axes - 1; axis >= 0; axis--) {
+        data += p.head % call->extent[axis] * job->by_id[id]->outer[axis];
+        p.head /= call->extent[axis];
+    }
+    return data;
+}
+
+static double
+number(const struct job *job, int id, struct piece p)
+{
+    float single;
+    double x;
+    if (job->call->dtype == LA_F32) {
+        memcpy(&single, la_job_at(job, id, p), sizeof(single));
+        return single;
+    }
+    memcpy(&x, la_job_at(job, id, p), sizeof(x));
+    return x;
+}
+
+ptrdiff_t
+la_job_index(const struct job *job, enum la_operand id, struct piece p, ptrdiff_t low,
+             ptrdiff_t high, ptrdiff_t otherwise)
+{
+    ptrdiff_t x = otherwise;
+    if (job->by_id[id] != NULL) {
+        memcpy(&x, la_job_at(job, id, p), sizeof(x));
+    }
+    return x < low ? low : x > high ? high : x;
+}
+
+static _Atomic ptrdiff_t long_sequence = LA_LONG;
+
+ptrdiff_t
+la_job_set_long(ptrdiff_t tokens)
+{
+    const ptrdiff_t least = LA_SEGMENT_COUNT * LA_SEGMENT_STEP;
+    return atomic_exchange(&long_sequence, tokens < least ? least : tokens);
+}
+
+ptrdiff_t
+la_job_segment(const struct job *job, ptrdiff_t n)
+{
+    const int cut = job->properties & LA_SEGMENTS && n >= long_sequence;
+    return cut ? n / LA_SEGMENT_COUNT / LA_SEGMENT_STEP * LA_SEGMENT_STEP : 0;
+}
+
+/* Step from one head of the last axis to the next. */
+static ptrdiff_t
+last_step(const struct job *job, enum la_operand id)
+{
+    const struct la_call *call = job->call;
+    return job->by_id[id] != NULL && call->axes > 0
+               ? job->by_id[id]->outer[call->axes - 1]
+               : 0;
+}
+
+void
+la_job_place(const struct job *job, struct la_head *h, struct piece p)
+{
+    const struct la_form *form = job->call->form;
+    const ptrdiff_t begin =
+        la_job_index(job, LA_AT_begin, p, 0, h->n, 0) + p.part * job->rows;
+    const ptrdiff_t column = p.panel * job->width;
+    for (int i = 0; i < form->nin + form->nout; i++) {
+        const struct la_slot *slot = &form->slots[i];
+        if (la_is_number(slot->id)) {
+            h->numbers[slot->id - LA_NARRAYS] = number(job, slot->id, p);
+        }
+        if (slot->id >= LA_NARRAYS) {
+            continue;
+        }
+        struct la_array *x = &h->arrays[slot->id];
+        x->data = la_job_at(job, slot->id, p);
+        if (slot->dims[0] == 'n') {
+            x->data += begin * x->rs;
+        }
+        if (slot->rank > 0 && slot->dims[slot->rank - 1] == 'm') {
+            x->data += column * x->cs;
+        }
+    }
+    if (p.panel > 0) {
+        h->z1.data = NULL; /* the same in all panels: the first one's to write */
+    }
+    if (job->by_id[LA_AT_begin] != NULL) {
+        h->n = la_job_index(job, LA_AT_end, p, begin, h->n, h->n) - begin;
+        h->s = h->n;
+    }
+    if (job->parts > 1) {
+        h->first = begin;
+        h->n = h->n - begin < job->rows ? h->n - begin : job->rows;
+    }
+    h->segment = la_job_segment(job, h->n);
+    const ptrdiff_t left = job->last - p.head % job->last;
+    h->group = left < job->group ? left : job->group;
+    h->q_step = last_step(job, LA_AT_q);
+    h->o_step = last_step(job, LA_AT_o);
+    h->s1_step = last_step(job, LA_AT_s1);
+    h->z1_step = last_step(job, LA_AT_z1);
+    h->keys = la_job_index(job, LA_AT_keys, p, 0, h->s, h->s);
+    h->m = h->m - column < job->width ? h->m - column : job->width;
+}

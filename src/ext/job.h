@@ -1,0 +1,76 @@
+/* job.h: a call on its way: what its pieces share, and where each of them lies. */
+#ifndef LA_JOB_H
+#define LA_JOB_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "modes.h"
+#include "plan.h"
+
+struct job {
+    const struct la_call *call;
+    const struct la_watch *watch;
+    const struct la_table *table;
+    const struct la_kernel *kernel;
+    int properties;
+    struct la_head head; /* what all pieces share; no data yet */
+    const struct la_operand_array
+        *by_id[LA_NOPERANDS];      /* NULL where the call has none */
+    ptrdiff_t inner[LA_NOPERANDS]; /* step from sequence to sequence, bytes */
+    ptrdiff_t heads, sequences;
+    ptrdiff_t last, group,
+        groups;              /* heads of the last axis, in a group; groups of it */
+    ptrdiff_t panels, width; /* column panels of the values, columns each */
+    ptrdiff_t rows, parts;   /* rows a part, parts of n */
+    char *scratch;
+    size_t lane_bytes;
+    la_modes modes;             /* the caller's */
+    struct la_state_sums *sums; /* of segments.c */
+    atomic_int stop;
+};
+
+/* The first of some heads with the same keys, one of their sequences, one panel of
+ * value columns, one stretch of rows. */
+struct piece {
+    ptrdiff_t head, sequence, panel, part;
+};
+
+/* Reads sizes and steps of the call, in the order of its form, into the job. */
+void la_job_read(struct job *job);
+
+/* Size of a dimension by its letter. */
+ptrdiff_t la_job_dimension(const struct la_call *call, char letter,
+                           ptrdiff_t otherwise);
+
+/* Where operand id of a piece begins. */
+char *la_job_at(const struct job *job, int id, struct piece p);
+
+/* An index operand, forced into [low, high]: a gufunc takes any numbers, and none of
+ * them may lead out of the arrays. */
+ptrdiff_t la_job_index(const struct job *job, enum la_operand id, struct piece p,
+                       ptrdiff_t low, ptrdiff_t high, ptrdiff_t otherwise);
+
+/* Points the arrays of h, a copy of job->head, at one piece, and sets its numbers. */
+void la_job_place(const struct job *job, struct la_head *h, struct piece p);
+
+/* Tokens a segment of a sequence of n, or 0 where it is not cut. */
+ptrdiff_t la_job_segment(const struct job *job, ptrdiff_t n);
+
+/* Sets from how many tokens on a sequence is cut, LA_LONG at first; what it was before.
+ * For tests. */
+ptrdiff_t la_job_set_long(ptrdiff_t tokens);
+
+/* Runs the pieces [0, items) of a job on `threads`, with scratch for `whole`, which is
+ * a head as large as any. */
+enum la_status la_job_run(struct job *job, const struct la_kernel *kernel,
+                          int (*piece)(void *job, size_t item, int lane),
+                          const struct la_head *whole, size_t items, int threads);
+
+/* What every piece does first: scratch and poll of a head for its lane. */
+void la_job_enter(struct job *job, struct la_head *h, int lane);
+
+/* The segments of the one sequence of each head, in parallel (segments.c). */
+enum la_status la_run_segments(struct job *job, int threads);
+
+#endif

@@ -1,0 +1,182 @@
+/* segments.c: one long sequence as several pieces of work, where heads and panels are
+ * fewer than threads.
+ *
+ * What each segment but the last adds to the state is summed first, in parallel;
+ * running sums of that start the segments, which then are computed at the same time.
+ * That costs a third more arithmetic, and gives the bits of causal.h, which goes
+ * through the same segments one after another where there is other work to share out.
+ */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "job.h"
+
+/* The states before all segments of all pieces' heads, and room for those after the
+ * last: `count` states s (d,m), then as many z (d). */
+struct la_state_sums {
+    char *s, *z;
+    ptrdiff_t itemsize, d, m, tokens; /* tokens a segment */
+};
+
+static struct la_array
+state_at(const struct la_state_sums *sums, size_t i)
+{
+    return (struct la_array){sums->s + i * (size_t)(sums->d * sums->m * sums->itemsize),
+                             sums->m * sums->itemsize, sums->itemsize, LA_NATIVE};
+}
+
+static struct la_array
+vector_at(const struct la_state_sums *sums, size_t i)
+{
+    return (struct la_array){sums->z + i * (size_t)(sums->d * sums->itemsize), 0,
+                             sums->itemsize, LA_NATIVE};
+}
+
+/* The heads of group g, from its segment j on, as far as it goes. */
+static void
+place_segment(const struct job *job, struct la_head *h, size_t group, ptrdiff_t panel,
+              ptrdiff_t j)
+{
+    const ptrdiff_t g = (ptrdiff_t)group, tokens = job->sums->tokens;
+    const struct piece p = {g / job->groups * job->last + g % job->groups * job->group,
+                            0, panel, 0};
+    struct la_array *const of_tokens[] = {&h->q, &h->k, &h->v, &h->o};
+    *h = job->head;
+    la_job_place(job, h, p);
+    const ptrdiff_t first = j * tokens;
+    for (size_t i = 0; i < sizeof(of_tokens) / sizeof(of_tokens[0]); i++) {
+        of_tokens[i]->data += first * of_tokens[i]->rs;
+    }
+    h->n = h->s = j + 1 < LA_SEGMENT_COUNT ? tokens : h->n - first;
+    h->keys = h->keys < first ? 0 : h->keys - first;
+    h->keys = h->keys < h->n ? h->keys : h->n;
+    h->segment = h->n;
+}
+
+/* What one segment adds to the state: item = group * (segments - 1) + segment. */
+static int
+sum_segment(void *arg, size_t item, int lane)
+{
+    struct job *job = arg;
+    const size_t group = item / (LA_SEGMENT_COUNT - 1);
+    const ptrdiff_t j = (ptrdiff_t)(item % (LA_SEGMENT_COUNT - 1));
+    const size_t to = group * LA_SEGMENT_COUNT + (size_t)j + 1;
+    struct la_head h;
+    place_segment(job, &h, group, 0, j);
+    h.m = job->head.m; /* all columns */
+    h.group = 1;
+    h.s1 = state_at(job->sums, to);
+    h.z1 = vector_at(job->sums, to);
+    la_job_enter(job, &h, lane);
+    return h.poll(h.poll_arg) || job->kernel->run(&h);
+}
+
+/* One segment from its start: item = (group * segments + segment) * panels + panel. */
+static int
+run_segment(void *arg, size_t item, int lane)
+{
+    struct job *job = arg;
+    const size_t at = item / (size_t)job->panels, group = at / LA_SEGMENT_COUNT;
+    const ptrdiff_t panel = (ptrdiff_t)(item % (size_t)job->panels);
+    const ptrdiff_t j = (ptrdiff_t)(at % LA_SEGMENT_COUNT);
+    struct la_head h;
+    place_segment(job, &h, group, panel, j);
+    h.s0 = state_at(job->sums, at);
+    h.s0.data += panel * job->width * job->sums->itemsize;
+    h.z0 = vector_at(job->sums, at);
+    if (j + 1 < LA_SEGMENT_COUNT) {
+        h.s1.data = h.z1.data = NULL;
+    }
+    la_job_enter(job, &h, lane);
+    return h.poll(h.poll_arg) || job->kernel->run(&h);
+}
+
+/* y += x, for `count` numbers. */
+static void
+add(char *y, const char *x, ptrdiff_t count, enum la_dtype dtype)
+{
+    for (ptrdiff_t i = 0; dtype == LA_F32 && i < count; i++) {
+        ((float *)y)[i] += ((const float *)x)[i];
+    }
+    for (ptrdiff_t i = 0; dtype == LA_F64 && i < count; i++) {
+        ((double *)y)[i] += ((const double *)x)[i];
+    }
+}
+
+/* The caller's matrix, or zeros, to `to`, which has no gaps. */
+static void
+copy_state(char *to, const struct la_array *from, ptrdiff_t rows, ptrdiff_t cols,
+           ptrdiff_t itemsize)
+{
+    for (ptrdiff_t i = 0; i < rows * cols; i++) {
+        if (from->data == NULL) {
+            memset(to + i * itemsize, 0, (size_t)itemsize);
+        }
+        else {
+            memcpy(to + i * itemsize,
+                   from->data + i / cols * from->rs + i % cols * from->cs,
+                   (size_t)itemsize);
+        }
+    }
+}
+
+/* From what each segment adds to the states before them. */
+static void
+running_sums(const struct job *job, size_t groups)
+{
+    const struct la_state_sums *sums = job->sums;
+    const ptrdiff_t d = sums->d, m = sums->m;
+    for (size_t group = 0; group < groups; group++) {
+        struct la_head h;
+        const size_t first = group * LA_SEGMENT_COUNT;
+        place_segment(job, &h, group, 0, 0);
+        copy_state(state_at(sums, first).data, &h.s0, d, m, sums->itemsize);
+        copy_state(vector_at(sums, first).data, &h.z0, 1, d, sums->itemsize);
+        for (size_t j = first + 1; j < first + LA_SEGMENT_COUNT; j++) {
+            add(state_at(sums, j).data, state_at(sums, j - 1).data, d * m,
+                job->call->dtype);
+            add(vector_at(sums, j).data, vector_at(sums, j - 1).data, d,
+                job->call->dtype);
+        }
+    }
+}
+
+enum la_status
+la_run_segments(struct job *job, int threads)
+{
+    const size_t groups = (size_t)(job->heads / job->last * job->groups);
+    const size_t itemsize = job->call->dtype == LA_F32 ? sizeof(float) : sizeof(double);
+    struct la_state_sums sums = {.itemsize = (ptrdiff_t)itemsize,
+                                 .d = job->head.d,
+                                 .m = job->head.m,
+                                 .tokens = la_job_segment(job, job->head.n)};
+    const size_t d = (size_t)sums.d, m = (size_t)sums.m;
+    const size_t count = groups * LA_SEGMENT_COUNT;
+    size_t bytes;
+    if (__builtin_mul_overflow(d, m + 1, &bytes) ||
+        __builtin_mul_overflow(bytes, count * itemsize, &bytes)) {
+        return LA_NO_MEMORY;
+    }
+    sums.s = malloc(bytes + 1);
+    if (sums.s == NULL) {
+        return LA_NO_MEMORY;
+    }
+    sums.z = sums.s + count * d * m * itemsize;
+    job->sums = &sums;
+    const struct la_kernel *causal = job->kernel;
+    struct la_head whole = job->head;
+    whole.group = 1;
+    whole.segment = whole.n;
+    enum la_status status =
+        la_job_run(job, &job->table->kernels[LA_OP_state], sum_segment, &whole,
+                   groups * (LA_SEGMENT_COUNT - 1), threads);
+    if (status == LA_DONE) {
+        running_sums(job, groups);
+        whole.m = job->width;
+        status = la_job_run(job, causal, run_segment, &whole,
+                            count * (size_t)job->panels, threads);
+    }
+    free(sums.s);
+    return status;
+}

@@ -1,0 +1,195 @@
+"""Cases of the gated delta rule and of DPLR: operands, gates of every kind, twins, error bounds.
+
+Removal keys have norm 1 at most and gates do not let the memory grow for long, so that nothing is
+amplified from token to token: a result may be off by some roundings of the largest entry of all
+that a call computes, as for the delta rule.
+"""
+
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from bounds import DELTA_ROUNDINGS, close, roundings
+
+import linattn
+from linattn import State
+from linattn import _reference_gated_delta as ref
+
+#: Of either side, where two results of the same dtype are compared.
+ROUNDINGS = 2 * DELTA_ROUNDINGS
+DTYPES = ("float32", "float64")
+
+
+class Case(NamedTuple):
+    """q, k (*lead, n, d), v (*lead, n, m), g (*lead, n[, d]), beta (*lead, n[, m]) and so on."""
+
+    rule: str = "gated_delta"
+    key_channels: bool = False  # a gate a key channel
+    channels: bool = False  # a strength a value channel
+    erase: bool = False
+    n: int = 40
+    d: int = 6
+    m: int = 5
+    lead: tuple[int, ...] = ()
+    gates: str = "weak"
+    feature_map: str = "identity"
+    dtype: str = "float64"
+
+    @property
+    def options(self) -> dict:
+        return {"scale": 0.5} | (
+            {"feature_map": self.feature_map} if self.rule == "gated_delta" else {}
+        )
+
+    @property
+    def rows(self) -> set[str]:
+        """Operands with an axis after that of the tokens."""
+        return {"q", "k", "v", "a", "b", "erase", "grad_out"} | {
+            name for name, given in (("g", self.key_channels), ("beta", self.channels)) if given
+        }
+
+
+GATED_DELTA = [
+    Case("gated_delta", *kind) for kind in product((False, True), (False, True), (False, True))
+]
+DPLR = [Case("dplr", key_channels) for key_channels in (False, True)]
+KINDS = pytest.mark.parametrize(
+    "kind",
+    GATED_DELTA + DPLR,
+    ids=lambda x: "-".join([x.rule, *(name for name in x._fields[1:4] if getattr(x, name))]),
+)
+
+
+def _weak(rng, shape):
+    return -0.1 * rng.exponential(size=shape)
+
+
+def _strong(rng, shape):
+    return -5 * rng.exponential(size=shape)
+
+
+def _growing(rng, shape):
+    return rng.uniform(-0.3, 0.2, shape)
+
+
+def _resets(rng, shape):
+    """A little of everything: nothing kept, next to nothing, runs of -60, all kept."""
+    g = _weak(rng, shape)
+    for value, share in ((-np.inf, 0.05), (-1e30, 0.05), (-60, 0.3), (0, 0.1), (-300, 0.05)):
+        g[rng.random(shape) < share] = value
+    return g
+
+
+GATES = {"weak": _weak, "strong": _strong, "growing": _growing, "resets": _resets}
+
+
+def make(case: Case, seed: int = 0) -> dict[str, np.ndarray]:
+    """The operands by name, the cotangent last, the same ones every time."""
+    rng = np.random.default_rng([seed, case.n, case.d, case.m])
+    tokens = (*case.lead, case.n)
+    normal = lambda size: rng.standard_normal((*tokens, size))  # noqa: E731
+    unit = lambda x: x / (np.linalg.norm(x, axis=-1, keepdims=True) + 1e-30)  # noqa: E731
+    arrays = {"q": normal(case.d), "k": unit(normal(case.d)), "v": normal(case.m)}
+    if case.feature_map not in ("identity", "relu"):
+        arrays["k"] -= 0.5 * np.log(max(case.d, 1)) + 2  # about exp(k), and so of norm 0.2
+    g = GATES[case.gates](rng, (*tokens, case.d) if case.key_channels else tokens)
+    if case.rule == "dplr":
+        kappa = unit(normal(case.d))
+        arrays |= {"a": -kappa, "b": kappa * rng.uniform(0, 1, (*tokens, 1)), "g": g}
+    else:
+        shape = (*tokens, case.m) if case.channels else tokens
+        arrays |= {"g": g, "beta": rng.uniform(0, 1, shape)}
+        if case.erase:
+            arrays["erase"] = unit(normal(case.d))
+    arrays["grad_out"] = normal(case.m)
+    return {name: x.astype(case.dtype) for name, x in arrays.items()}
+
+
+def states(case: Case, r: tuple[int, ...] = (), seed: int = 0) -> tuple[State, State]:
+    """An initial state, and the gradient of the final one."""
+    rng = np.random.default_rng([seed, 5, case.d, case.m])
+    first, last = rng.standard_normal((2, *case.lead, *r, case.d, case.m)).astype(case.dtype)
+    return State(first), State(last)
+
+
+def part(case: Case, arrays, begin: int, end: int) -> dict[str, np.ndarray]:
+    """The operands of tokens [begin, end)."""
+    return {
+        name: x[..., begin:end, :] if name in case.rows else x[..., begin:end]
+        for name, x in arrays.items()
+    }
+
+
+def token(case: Case, arrays, i: int) -> dict[str, np.ndarray]:
+    """The operands of one token, as a step takes them."""
+    return {
+        name: x[..., i, :] if name in case.rows else x[..., i]
+        for name, x in arrays.items()
+        if name != "grad_out"
+    }
+
+
+def forward(module, case: Case, arrays, **more) -> dict[str, np.ndarray]:
+    """Output and final state, by name."""
+    given = {name: x for name, x in arrays.items() if name != "grad_out"}
+    with np.errstate(all="ignore"):
+        o, state = getattr(module, case.rule)(**given, **case.options, **more, return_state=True)
+    return {"o": o, "s": state.s}
+
+
+def backward(module, case: Case, arrays, **more) -> dict[str, np.ndarray]:
+    """Gradients by name."""
+    with np.errstate(all="ignore"):
+        grads = getattr(module, f"{case.rule}_backward")(**arrays, **case.options, **more)
+    names = [f"d{name}" for name in arrays if name != "grad_out"]
+    if len(grads) > len(names):
+        grads = (*grads[:-1], grads[-1].s)
+        names.append("ds")
+    return dict(zip(names, grads, strict=True))
+
+
+def both(module, case: Case, arrays, grad_state=None, **more) -> dict[str, np.ndarray]:
+    late = more if grad_state is None else {**more, "grad_state": grad_state}
+    return {**forward(module, case, arrays, **more), **backward(module, case, arrays, **late)}
+
+
+def _wide(x, dtype):
+    if isinstance(x, State):
+        return State(x.s.astype(dtype), None)
+    return x.astype(dtype) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
+
+
+def oracle(case: Case, arrays, **more) -> dict[str, np.ndarray]:
+    """The twin in a wider type: float64 for float32, long double for float64."""
+    wide = np.longdouble if case.dtype == "float64" else np.float64
+    arrays, more = ({key: _wide(x, wide) for key, x in all.items()} for all in (arrays, more))
+    return both(ref, case, arrays, **more)
+
+
+def compare(actual, expected, count=ROUNDINGS, dtype=None) -> None:
+    """Forward and backward each within roundings of their largest entry."""
+    assert actual.keys() == expected.keys()
+    for names in ({"o", "s"}, expected.keys() - {"o", "s"}):
+        some = {name: expected[name] for name in expected if name in names}
+        if not some:
+            continue
+        atol = roundings(count, *some.values(), dtype=dtype)
+        for name, y in some.items():
+            close(actual[name], y, atol=atol)
+
+
+def same(actual, expected, message="") -> None:
+    """Bit for bit."""
+    assert actual.keys() == expected.keys()
+    for name, x in actual.items():
+        np.testing.assert_array_equal(x, expected[name], err_msg=f"{name} {message}")
+
+
+def check(case: Case, module=linattn, seed: int = 0, **more) -> None:
+    """Output, state and gradients on `module` against the oracle."""
+    arrays = make(case, seed)
+    actual = both(module, case, arrays, **more)
+    for name, x in actual.items():
+        assert x.dtype == case.dtype, f"{name} has dtype {x.dtype}"
+    compare(actual, oracle(case, arrays, **more), DELTA_ROUNDINGS, case.dtype)

@@ -1,0 +1,99 @@
+"""DPLR beside what it generalises, and its errors; what it promises is in test_gated_delta."""
+
+import numpy as np
+import pytest
+from rules import DPLR, GATED_DELTA, State, both, compare, forward, make
+
+import linattn
+
+
+@pytest.mark.parametrize("key_channels", [False, True])
+def test_rwkv7(key_channels):
+    """x070's loop: state (m, d), decay w, removal key kappa, replacement key, rate a."""
+    case = DPLR[key_channels]._replace(n=30)
+    arrays = make(case)
+    r, k, v, kappa = (arrays[name] for name in ("q", "k", "v", "a"))
+    kappa = -kappa
+    w = np.exp(arrays["g"]) if key_channels else np.exp(arrays["g"])[:, None]
+    state, out = np.zeros((case.m, case.d)), []
+    for t in range(case.n):
+        removed = state @ (-kappa[t][:, None]) @ arrays["b"][t][None, :]
+        state = state * w[t] + removed + np.outer(v[t], k[t])
+        out.append(0.5 * state @ r[t])
+    compare(forward(linattn, case, arrays), {"o": np.array(out), "s": state.T})
+
+
+@pytest.mark.parametrize("key_channels", [False, True])
+def test_the_gated_delta_rule_is_one(key_channels):
+    """exp(g) k is what the decayed memory is read with: a = exp(g) k, b = -beta k."""
+    case = GATED_DELTA[4 * key_channels]._replace(n=50, lead=(2,))
+    arrays = make(case)
+    assert case.key_channels == key_channels
+    g = arrays["g"] if key_channels else arrays["g"][..., None]
+    beta = arrays["beta"][..., None]
+    o, state = linattn.dplr(
+        arrays["q"], beta * arrays["k"], arrays["v"], np.exp(g) * arrays["k"],
+        -beta * arrays["k"], arrays["g"], scale=0.5, return_state=True,
+    )  # fmt: skip
+    compare({"o": o, "s": state.s}, forward(linattn, case, arrays))
+
+
+def test_without_low_rank_it_is_gated():
+    """a = b = 0 leaves gated linear attention."""
+    for case in DPLR:
+        arrays = make(case)
+        arrays["a"] = arrays["b"] = np.zeros_like(arrays["a"])
+        actual = both(linattn, case, arrays)
+        q, k, v, g, h = (arrays[name] for name in ("q", "k", "v", "g", "grad_out"))
+        o, state = linattn.gated(q, k, v, g, scale=0.5, return_state=True)
+        dq, dk, dv, dg = linattn.gated_backward(q, k, v, g, h, scale=0.5)
+        del actual["da"], actual["db"]
+        compare(actual, {"o": o, "s": state.s, "dq": dq, "dk": dk, "dv": dv, "dg": dg})
+
+
+GOOD = {
+    "q": np.ones((2, 5, 4)), "k": np.ones((2, 5, 4)), "v": np.ones((2, 5, 3)),
+    "a": np.ones((2, 5, 4)), "b": np.ones((2, 5, 4)), "g": np.zeros((2, 5)),
+    "grad_out": np.ones((2, 5, 3)),
+}  # fmt: skip
+
+
+def refuse(operator, error, *words, **changed):
+    """The call fails, and its message holds every word."""
+    given = {**GOOD, **changed}
+    if operator == "dplr":
+        del given["grad_out"]
+    with pytest.raises(error) as caught:
+        getattr(linattn, operator)(**given)
+    for word in (f"{operator}: ", *words):
+        assert word in str(caught.value), f"{word!r} is not in {str(caught.value)!r}"
+
+
+@pytest.mark.parametrize("operator", ["dplr", "dplr_backward"])
+def test_bad_input(operator):
+    for shape in [(), (2, 4), (2, 5, 3), (5, 4), (2, 3)]:
+        refuse(operator, ValueError, "g has", str(shape), "(..., 5)", "(..., 5, 4)",
+               g=np.ones(shape))  # fmt: skip
+    for name in ("a", "b"):
+        for shape in [(2, 5), (2, 5, 3), (2, 4, 4), (4,)]:
+            refuse(operator, ValueError, f"{name} has", str(shape), "(..., 5, 4)",
+                   **{name: np.ones(shape)})  # fmt: skip
+        refuse(operator, TypeError, name, "complex", **{name: np.ones((2, 5, 4), complex)})
+    refuse(operator, ValueError, "k has", "(2, 5, 9)", k=np.ones((2, 5, 9)))
+    refuse(operator, ValueError, "scale", scale=np.inf)
+    refuse(operator, ValueError, "cu_seqlens", cu_seqlens=[0, 4])
+    refuse(operator, ValueError, "initial_state.z",
+           initial_state=State(np.zeros((2, 4, 3)), np.zeros((2, 4))))  # fmt: skip
+
+
+def test_bad_step():
+    good = {name: x[:, 0] for name, x in GOOD.items() if name != "grad_out"}
+    good["state"] = State(np.zeros((2, 4, 3)))
+    for words, changed in [
+        (("g has", "(2, 3)", "(..., 4)"), {"g": np.ones((2, 3))}),
+        (("a has", "(2, 3)", "(..., 4)"), {"a": np.ones((2, 3))}),
+        (("state.s", "(2, 3, 4)"), {"state": State(np.zeros((2, 3, 4)))}),
+    ]:
+        with pytest.raises(ValueError) as caught:
+            linattn.dplr_step(**{**good, **changed})
+        assert all(word in str(caught.value) for word in ("dplr_step: ", *words)), caught.value
