@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ._docs import filled
 from ._operator import Extra, Recurrence
 from ._state import State
 from .feature_maps import FeatureMap
@@ -16,6 +17,7 @@ GATED = Recurrence(
 )
 
 
+@filled
 def gated(
     q: Any,
     k: Any,
@@ -43,41 +45,18 @@ def gated(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
-        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
-    k : array_like, shape (..., n, d)
-        Keys.
-    v : array_like, shape (..., n, m)
-        Values.
-    g : array_like, shape (..., n) or (..., n, d)
-        Natural logarithm of the decay of each token, or of each of its key channels: 0
-        forgets nothing, -inf all; it may be positive, where the memory then grows.  The
-        number of axes decides: with fewer axes than the longest of q, k and v it is (..., n);
-        otherwise (..., n, d), where a last axis of length 1 serves all channels.  It is
-        converted to what is computed in, float32 for 16-bit tokens, and has no say in the
-        result's dtype.
-    scale : float, default 1.0
-        Multiplies the output.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
-        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own,
-        and d then is the number of features for ``g``, ``bonus`` and states.
-    bonus : array_like, shape (..., d), optional
-        Weight u of each key channel for a token's own key; with it queries read before their
-        token's decay and write.  Converted as ``g`` is.
-    key_lengths : array_like of int, broadcasting to the leading axes, optional
-        Keys, values and gates at and past it do not exist; every query is computed.
-    cu_seqlens : array_like of int, shape (r + 1,), optional
-        r sequences packed along n, sequence i from ``cu_seqlens[i]`` to
-        ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.
-    initial_state : State, optional
-        The memory before the first token, ``s`` (..., d, m), or (..., r, d, m) with
-        ``cu_seqlens``, and ``z`` None; zeros by default.
-    return_state : bool, default False
-        Return the memory after the last token as well.
-    out : ndarray, shape (..., n, m), optional
-        Where to put the result; of the result's dtype.  It may overlap an operand.
+    $q
+    $k
+    $v
+    $g
+    $scale
+    $feature_map
+    $bonus
+    $token_lengths
+    $cu_seqlens
+    $initial_memory
+    $return_state
+    $out
 
     Returns
     -------
@@ -88,14 +67,8 @@ def gated(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
-        ``out`` or a state has another dtype.
-    ValueError
-        If shapes do not match, ``feature_map`` is unknown, or ``scale`` is not finite, or
-        lengths, ``out`` or a state do not fit.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $bad_forward
+    $no_room
 
     Notes
     -----
@@ -127,6 +100,7 @@ def gated(
     )  # fmt: skip
 
 
+@filled
 def gated_backward(
     q: Any,
     k: Any,
@@ -148,42 +122,18 @@ def gated_backward(
 
     Parameters
     ----------
-    q : array_like, shape (..., n, d)
-        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
-        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.
-    k : array_like, shape (..., n, d)
-        Keys.
-    v : array_like, shape (..., n, m)
-        Values.
-    g : array_like, shape (..., n) or (..., n, d)
-        Natural logarithm of the decay of each token, or of each of its key channels: 0
-        forgets nothing, -inf all; it may be positive, where the memory then grows.  The
-        number of axes decides: with fewer axes than the longest of q, k and v it is (..., n);
-        otherwise (..., n, d), where a last axis of length 1 serves all channels.  It is
-        converted to what is computed in, float32 for 16-bit tokens, and has no say in the
-        result's dtype.
-    grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output of `gated`; it may be an
-        expanded (zero-stride) view.
-    scale : float, default 1.0
-        Multiplies the output.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
-        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own,
-        and d then is the number of features for ``g``, ``bonus`` and states.
-    bonus : array_like, shape (..., d), optional
-        Weight u of each key channel for a token's own key; with it queries read before their
-        token's decay and write.  Converted as ``g`` is.
-    key_lengths : array_like of int, broadcasting to the leading axes, optional
-        Keys, values and gates at and past it do not exist; every query is computed.
-    cu_seqlens : array_like of int, shape (r + 1,), optional
-        r sequences packed along n, sequence i from ``cu_seqlens[i]`` to
-        ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.
-    initial_state : State, optional
-        The memory before the first token, ``s`` (..., d, m), or (..., r, d, m) with
-        ``cu_seqlens``, and ``z`` None; zeros by default.
-    grad_state : State, optional
-        The gradient with respect to the final state.
+    $q
+    $k
+    $v
+    $g
+    $grad_out
+    $scale
+    $feature_map
+    $bonus
+    $token_lengths
+    $cu_seqlens
+    $initial_memory
+    $grad_state
 
     Returns
     -------
@@ -193,26 +143,18 @@ def gated_backward(
         tokens.
     dbonus : ndarray
         Only where ``bonus`` is given.
-    state : State
-        The gradient of the initial state, in its shape; only where ``initial_state`` or
-        ``grad_state`` is given.
+    $gradient_of_state
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
-        a state has another dtype.
-    ValueError
-        If shapes do not match, ``feature_map`` is unknown, or ``scale`` is not finite, or
-        lengths or a state do not fit.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $bad_backward
+    $no_room
 
     Notes
     -----
     About 12 n d m floating-point operations a head.  Memory beyond the arrays: about
-    2 sqrt(n / 16) + 4 states of d m numbers a thread (n / 32 where d > 64, n / 64 where
-    d > 192), and never the states of all tokens.
+    2 sqrt(n / 32) + 4 states of d m numbers a thread (n / 64 where d > 192), and never the
+    states of all tokens.
 
     The error of dg is, as that of the other gradients, in proportion to the sum of the
     magnitudes of its terms, which are the pairs of tokens on either side of a gate: they are
@@ -245,6 +187,7 @@ def gated_backward(
     )  # fmt: skip
 
 
+@filled
 def gated_step(
     q: Any,
     k: Any,
@@ -263,31 +206,13 @@ def gated_step(
 
     Parameters
     ----------
-    q : array_like, shape (..., d)
-        The token's query.
-    k : array_like, shape (..., d)
-        Its key.
-    v : array_like, shape (..., m)
-        Its value.
-    g : array_like, shape (...) or (..., d)
-        Natural logarithm of the decay, one number or one a key channel.  The number of axes
-        decides: with fewer axes than the longest of q, k and v it is (...); otherwise
-        (..., d), where a last axis of length 1 serves all channels.
-    state : State
-        The memory so far, ``s`` (..., d, m), of the result's dtype, or float32 where that
-        has 16 bits, and ``z`` None.
-    scale : float, default 1.0
-        Multiplies the output.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
-        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own,
-        and d then is the number of features for ``g``, ``bonus`` and states.
-    bonus : array_like, shape (..., d), optional
-        Weight u of each key channel for a token's own key; with it queries read before their
-        token's decay and write.  Converted as ``g`` is.
-    in_place : bool, default False
-        Write the new state into the array of ``state``, which must then be writeable and
-        have all the leading axes, and return it.
+    $token
+    $token_g
+    $memory
+    $scale
+    $feature_map
+    $bonus
+    $in_place
 
     Returns
     -------
@@ -297,12 +222,7 @@ def gated_step(
 
     Raises
     ------
-    TypeError
-        If an operand is not real numbers, or ``state`` of another dtype.
-    ValueError
-        If shapes do not match, or ``state`` has a ``z``.
-    MemoryError
-        If there is no room for the result.
+    $bad_step
 
     Notes
     -----

@@ -111,8 +111,7 @@ chunk_decay(const struct la_head *h, const struct decay *x, struct span t)
     memcpy(x->last, x->up.x + (rows - 1) * x->up.ld, (size_t)cols * sizeof(T));
     for (ptrdiff_t col = 0; col < h->d; col += VL) {
         if (col == 0 || x->step != 0) {
-            decay_parts(sum_gates(x->g, col, rows), (vec){0}, &x->keep[col],
-                        &x->change[col]);
+            decay_parts(sum_gates(x->g, col, rows), &x->keep[col], &x->change[col]);
             continue;
         }
         vstore(&x->keep[col], vload(x->keep));
