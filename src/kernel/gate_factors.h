@@ -169,7 +169,6 @@ read_gates(const struct la_head *h, struct span t, const struct gate *gate)
     }
     const struct la_array row = {h->gate.data + t.first * h->gate.rs, 0, h->gate.rs,
                                  h->gate.type};
-    clear(gate->g.x, gate->g.ld);
     load_row(gate->g.x, gate->g.ld, row.data, row.cs, some.rows, phi_identity,
              LA_NATIVE);
 }
