@@ -38,6 +38,10 @@ PARAGRAPHS = {
         otherwise (..., n, d), where a last axis of length 1 serves all channels.  It is
         converted to what is computed in, float32 for 16-bit tokens, and has no say in the
         result's dtype.""",
+    "bonus": """
+    bonus : array_like, shape (..., d), optional
+        Weight u of each key channel for a token's own key; with it queries read before their
+        token's decay and write.  It is converted as ``g`` is.""",
     "token_g": """
     g : array_like, shape (...) or (..., d)
         Natural logarithm of its decay, or of that of each key channel, by its number of axes

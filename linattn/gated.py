@@ -67,19 +67,12 @@ def gated(
     $v
     $g
     $scale
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
-        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own,
-        and d then is the number of features for ``g``, ``bonus`` and states.
-    bonus : array_like, shape (..., d), optional
-        Weight u of each key channel for a token's own key; with it queries read before their
-        token's decay and write.  Converted as ``g`` is.
-    key_lengths : array_like of int, broadcasting to the leading axes, optional
-        Keys, values and gates at and past it do not exist; every query is computed.
+    $feature_map
+    $bonus
+    $token_lengths
     $cu_seqlens
     $initial_memory
-    return_state : bool, default False
-        Return the memory after the last token as well.
+    $return_state
     $out
 
     Returns
@@ -91,12 +84,7 @@ def gated(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
-        ``out`` or a state has another dtype.
-    ValueError
-        If shapes do not match, ``feature_map`` is unknown, or ``scale`` is not finite, or
-        lengths, ``out`` or a state do not fit.
+    $bad_forward
     $no_room
 
     Notes
@@ -155,19 +143,11 @@ def gated_backward(
     $k
     $v
     $g
-    grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output of `gated`; it may be an
-        expanded (zero-stride) view.
+    $grad_out
     $scale
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
-        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own,
-        and d then is the number of features for ``g``, ``bonus`` and states.
-    bonus : array_like, shape (..., d), optional
-        Weight u of each key channel for a token's own key; with it queries read before their
-        token's decay and write.  Converted as ``g`` is.
-    key_lengths : array_like of int, broadcasting to the leading axes, optional
-        Keys, values and gates at and past it do not exist; every query is computed.
+    $feature_map
+    $bonus
+    $token_lengths
     $cu_seqlens
     $initial_memory
     $grad_state
@@ -184,19 +164,14 @@ def gated_backward(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
-        a state has another dtype.
-    ValueError
-        If shapes do not match, ``feature_map`` is unknown, or ``scale`` is not finite, or
-        lengths or a state do not fit.
+    $bad_backward
     $no_room
 
     Notes
     -----
     About 12 n d m floating-point operations a head.  Memory beyond the arrays: about
-    2 sqrt(n / 16) + 4 states of d m numbers a thread (n / 32 where d > 64, n / 64 where
-    d > 192), and never the states of all tokens.
+    2 sqrt(n / 32) + 4 states of d m numbers a thread (n / 64 where d > 192), and never the
+    states of all tokens.
 
     The error of dg is, as that of the other gradients, in proportion to the sum of the
     magnitudes of its terms, which are the pairs of tokens on either side of a gate: they are
@@ -248,28 +223,13 @@ def gated_step(
 
     Parameters
     ----------
-    q : array_like, shape (..., d)
-        The token's query.
-    k : array_like, shape (..., d)
-        Its key.
-    v : array_like, shape (..., m)
-        Its value.
-    g : array_like, shape (...) or (..., d)
-        Natural logarithm of the decay, one number or one a key channel.  The number of axes
-        decides: with fewer axes than the longest of q, k and v it is (...); otherwise
-        (..., d), where a last axis of length 1 serves all channels.
+    $token
+    $token_g
     $memory
     $scale
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
-        The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
-        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own,
-        and d then is the number of features for ``g``, ``bonus`` and states.
-    bonus : array_like, shape (..., d), optional
-        Weight u of each key channel for a token's own key; with it queries read before their
-        token's decay and write.  Converted as ``g`` is.
-    in_place : bool, default False
-        Write the new state into the array of ``state``, which must then be writeable and
-        have all the leading axes, and return it.
+    $feature_map
+    $bonus
+    $in_place
 
     Returns
     -------

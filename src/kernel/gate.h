@@ -15,196 +15,27 @@
  * to exactly 0, and nothing overflows; a factor exceeds 1 only where the recurrence
  * itself grows.  Row i looks at gates up to i only, so that no later gate, NaN or not,
  * changes a bit of it.
- *   One number a token: row i of all exponents is row i - 1 plus g_i; one exponential a
+ *
+ * One number a token: row i of all exponents is row i - 1 plus g_i; one exponential a
  * pair of rows.
- *   One a channel: MR rows at a time.  Among themselves they multiply channel by
- * channel with the exponential of each of the ten sums that MR gates have.  What
- * earlier rows of the chunk wrote is held decayed up to the MR rows' first token, the
- * readers from there on, so that the products of both are register tiles as without
- * gates; after them the earlier rows are decayed by exp of the MR rows' sum.  So a
- * factor is a product of at most rows / MR + 1 exponentials, within 2 u each. The
- * state's decay is applied in two parts, s <- keep s + change s: near 1 they are 1 and
- * expm1(G), else 0 and exp(G).  A state that forgets little over thousands of chunks
- * then rounds no more than one that forgets nothing (exp would round the decay itself,
- * alike in all chunks), and with gates of 0 it has the same bits.
+ *
+ * One a channel: MR rows at a time.  Among themselves they multiply channel by channel
+ * with the exponential of each of the ten sums that MR gates have.  What earlier rows
+ * of the chunk wrote is held decayed up to the MR rows' first token, the readers from
+ * there on, so that the products of both are register tiles as without gates; after
+ * them the earlier rows are decayed by exp of the MR rows' sum.  So a factor is a
+ * product of at most rows / MR + 1 exponentials, within 2 u each.
+ *
+ * The state's decay is applied in two parts, s <- keep s + change s: near 1 they are 1
+ * and expm1(G), else 0 and exp(G).  A state that forgets little over thousands of
+ * chunks then rounds no more than one that forgets nothing (exp would round the decay
+ * itself, alike in all chunks), and with gates of 0 it has the same bits.
  *
  * A token without a key has the gate 0: it leaves the state as it is. */
 #ifndef LA_GATE_H
 #define LA_GATE_H
 
-#include "scan.h"
-
-struct gate {
-    int channels;          /* one number a key channel, not one a token */
-    struct block g;        /* (rows, d) or (rows, 1) */
-    T *keep, *change;      /* of the state's rows, over the chunk; (d) */
-    T *total, *lost;       /* sum of g, and what rounding kept from it; (d) or (1) */
-    T *bonus;              /* (d) u: rows read before their decay; NULL: after it */
-    struct block pairs;    /* one a token: E_ij; (rows + 1, rows) */
-    T *start, *end;        /* exp(G_i), exp(G_last - G_j); (rows) */
-    struct block to, from; /* one a channel, MR rows at a time: from their first token
-                              on to row i, from after row j on to the last */
-    struct block within;   /* and of the sums g1, g1 + g2, g2 */
-    struct block whole;    /* all of the MR rows; a row for each of them */
-    T *before;             /* all up to them; (d) */
-};
-
-static struct gate
-take_gate(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
-{
-    struct gate r = {.channels = h->gate_channels};
-    const ptrdiff_t cols = r.channels ? h->d : 1;
-    r.g = take_block(arena, rows, cols);
-    r.keep = take_row(arena, h->d);
-    r.change = take_row(arena, h->d);
-    r.total = take_row(arena, cols);
-    r.lost = take_row(arena, cols);
-    if (h->has_bonus) {
-        r.bonus = take_row(arena, h->d);
-    }
-    if (r.channels) {
-        r.to = take_block(arena, rows, h->d);
-        r.from = take_block(arena, rows, h->d);
-        r.within = take_block(arena, rows, h->d);
-        r.whole = take_block(arena, rows / MR, h->d);
-        r.before = take_row(arena, h->d);
-    }
-    else {
-        r.pairs = take_block(arena, rows + 1, rows);
-        r.start = take_row(arena, rows);
-        r.end = take_row(arena, rows);
-    }
-    return r;
-}
-
-static void
-load_bonus(const struct la_head *h, const struct gate *gate)
-{
-    if (gate->bonus != NULL) {
-        load_vector(gate->bonus, &h->bonus, h->d);
-    }
-}
-
-/* --- factors -------------------------------------------------------------- */
-
-/* exp(total + lost) in two parts. */
-INLINE void
-decay_parts(vec total, vec lost, T *keep, T *change)
-{
-    const vec one = vset1(1);
-    vec low;
-    const vec e = vexp_parts(vmin(vset1(EXP_MAX), total), &low);
-    const ivec near = (e > vset1((T)0.5)) & (e < vset1(2));
-    low = vfma(vmin(vset1(LARGEST), e), lost, low);
-    vstore(keep, vkeep(near, one));
-    vstore(change, (e - vkeep(near, one)) + low);
-}
-
-/* total += g_i of the MR rows from i on, compensated. */
-INLINE void
-add_gates(const struct gate *gate, ptrdiff_t i, ptrdiff_t col)
-{
-    LA_EACH(r, MR) {
-        add_to_sum(&gate->total[col], &gate->lost[col],
-                   vload(&gate->g.x[(i + r) * gate->g.ld + col]));
-    }
-}
-
-/* E_ij of columns [j, j + VL), and the last row of them all. */
-INLINE void
-pair_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t j)
-{
-    const struct block e = gate->pairs;
-    const ptrdiff_t next = gate->bonus != NULL; /* row i + 1 reads what i leaves */
-    vec sum = (vec){0};
-    for (ptrdiff_t i = j; i < rows; i++) {
-        const ivec earlier = viota() < (ivec)((ivec){0} + (INT)(i - j));
-        sum = vkeep(earlier, sum + vset1(gate->g.x[i * gate->g.ld]));
-        vstore(&e.x[(i + next) * e.ld + j], vexp(sum));
-    }
-    vstore(&gate->end[j], vexp(sum));
-}
-
-static void
-token_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
-{
-    const ptrdiff_t next = gate->bonus != NULL;
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        T *g = &gate->g.x[i * gate->g.ld];
-        if (next) {
-            gate->start[i] = gate->total[0];
-        }
-        vstore(g, vset1(g[0]));
-        add_to_sum(gate->total, gate->lost, vload(g));
-        if (!next) {
-            gate->start[i] = gate->total[0];
-        }
-    }
-    for (ptrdiff_t j = 0; j < rows; j += VL) {
-        pair_factors(gate, rows, j);
-        vstore(&gate->start[j], vexp(vload(&gate->start[j])));
-    }
-    for (ptrdiff_t l = 0; l < d; l += VL) {
-        decay_parts(vload(gate->total), vload(gate->lost), &gate->keep[l],
-                    &gate->change[l]);
-    }
-}
-
-/* Factors of the MR rows from i on, columns [l, l + VL). */
-INLINE void
-channel_factors(const struct gate *gate, ptrdiff_t i, ptrdiff_t l)
-{
-    const struct block at = block_at(gate->g, i, l);
-    T *to = gate->to.x + i * gate->to.ld + l, *from = gate->from.x + i * at.ld + l;
-    T *within = gate->within.x + i * at.ld + l;
-    const vec g0 = vload(at.x), g1 = vload(at.x + at.ld), g2 = vload(at.x + 2 * at.ld);
-    const vec g3 = vload(at.x + 3 * at.ld), g01 = g0 + g1, g12 = g1 + g2;
-    const vec e0 = vexp(g0), e01 = vexp(g01), e012 = vexp(g01 + g2);
-    const vec e0123 = vexp(g01 + (g2 + g3));
-    const ptrdiff_t next = gate->bonus != NULL ? at.ld : 0;
-    vstore(to, vset1(1));
-    vstore(to + next, e0);
-    vstore(to + at.ld + next, e01);
-    vstore(to + 2 * at.ld + next, e012);
-    if (!next) {
-        vstore(to + 3 * at.ld, e0123);
-    }
-    vstore(&gate->whole.x[i / MR * at.ld + l], e0123);
-    vstore(within, vexp(g1));
-    vstore(within + at.ld, vexp(g12));
-    vstore(within + 2 * at.ld, vexp(g2));
-    vstore(from, vexp(g12 + g3));
-    vstore(from + at.ld, vexp(g2 + g3));
-    vstore(from + 2 * at.ld, vexp(g3));
-    vstore(from + 3 * at.ld, vset1(1));
-}
-
-/* Gates of the tokens t, and all their factors. */
-static void
-load_gate(const struct la_head *h, struct span t, const struct gate *gate)
-{
-    const ptrdiff_t rows = round_up(t.rows, MR), cols = gate->channels ? h->d : 1;
-    struct span some = t;
-    some.rows = keys_left(h, t);
-    load_plain(gate->g, &h->gate, some, cols);
-    clear_rows(gate->g, some.rows, rows);
-    clear(gate->total, row_step(cols));
-    clear(gate->lost, row_step(cols));
-    if (!gate->channels) {
-        token_factors(gate, rows, h->d);
-        return;
-    }
-    for (ptrdiff_t l = 0; l < h->d; l += VL) {
-        for (ptrdiff_t i = 0; i < rows; i += MR) {
-            channel_factors(gate, i, l);
-            add_gates(gate, i, l);
-        }
-        decay_parts(vload(&gate->total[l]), vload(&gate->lost[l]), &gate->keep[l],
-                    &gate->change[l]);
-    }
-}
-
-/* --- triangles ------------------------------------------------------------ */
+#include "gate_factors.h"
 
 /* Row i of x times factor, for rows [from, to). */
 INLINE void
@@ -303,14 +134,15 @@ struct reader {
     struct block a, x;
 };
 
-/* before = exp of all gates up to the MR rows from i on, with those of that block. */
-static void
-pass_block(const struct gate *gate, ptrdiff_t i, ptrdiff_t cols)
+/* before = exp of all gates of the blocks passed, with that of the MR rows from i on.
+ */
+INLINE void
+pass_block(const struct gate *gate, ptrdiff_t i, ptrdiff_t cols, const int first)
 {
     const T *whole = gate->whole.x + i / MR * gate->whole.ld;
     for (ptrdiff_t l = 0; l < cols; l += VL) {
         const vec e = vload(&whole[l]);
-        vstore(&gate->before[l], i > 0 ? e * vload(&gate->before[l]) : e);
+        vstore(&gate->before[l], first ? e : e * vload(&gate->before[l]));
     }
 }
 
@@ -340,7 +172,7 @@ channel_triangles(const struct gate *gate, const struct reader *reader, int read
             }
         }
         decay_keys(gate, b, i, cols);
-        pass_block(gate, i, cols);
+        pass_block(gate, i, cols, i == 0);
     }
 }
 
@@ -396,21 +228,28 @@ gated_triangles(const struct gate *gate, const struct reader *reader, int reader
     scale_rows(b, rows, gate->end);
 }
 
+/* x <- factor o x o before, MR rows from i on, and before <- before o whole. */
+INLINE void
+pass_rows(const struct gate *gate, struct block x, struct block factor, ptrdiff_t i,
+          ptrdiff_t cols, const int first)
+{
+    multiply_rows(x, factor, i, cols);
+    if (!first) {
+        decay_rows(x, i, i + MR, gate->before, cols);
+    }
+    pass_block(gate, i, cols, first);
+}
+
 /* x_i <- exp(G_i) x_i: what the readers see of the state before the chunk. */
 static void
 from_start(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
 {
-    const ptrdiff_t cols = round_up(d, VL);
     if (!gate->channels) {
         scale_rows(x, rows, gate->start);
         return;
     }
     for (ptrdiff_t i = 0; i < rows; i += MR) {
-        multiply_rows(x, gate->to, i, cols);
-        if (i > 0) {
-            decay_rows(x, i, i + MR, gate->before, cols);
-        }
-        pass_block(gate, i, cols);
+        pass_rows(gate, x, gate->to, i, round_up(d, VL), i == 0);
     }
 }
 
@@ -418,7 +257,13 @@ from_start(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
 static void
 to_end(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
 {
-    gated_triangles(gate, NULL, 0, x, rows, d, NULL);
+    if (!gate->channels) {
+        scale_rows(x, rows, gate->end);
+        return;
+    }
+    for (ptrdiff_t i = rows - MR; i >= 0; i -= MR) {
+        pass_rows(gate, x, gate->from, i, round_up(d, VL), i == rows - MR);
+    }
 }
 
 #endif
