@@ -559,19 +559,23 @@ def score_units(trial: Trial, expected) -> list:
 
 
 def run(trial: Trial, plainly: bool) -> list[np.ndarray]:
-    """The results; as drawn, the operands are looked at afterwards."""
+    """The results; as drawn, the operands are looked at afterwards.
+
+    Everything is copied, as some ways to lay an array out leave a small one where it is.
+    """
     options = dict(trial.options)
     for key, x in options.items():
         if isinstance(x, State):
             ways = (np.copy, np.copy) if plainly else trial.state_ways[key]
             arrays = zip(x[:2], ways[:2], strict=True)
-            options[key] = State(*(y if y is None else way(y) for y, way in arrays))
+            options[key] = State(*(y if y is None else way(y.copy()) for y, way in arrays))
     given = options.get("state") if options.get("in_place") else None
     if plainly:
         linattn.set_num_threads(1)
         return flat(trial.f(*map(np.copy, trial.operands), **options))
     linattn.set_num_threads(trial.threads)
-    operands, shared = [way(x) for x, way in zip(trial.operands, trial.ways, strict=True)], None
+    operands = [way(x.copy()) for x, way in zip(trial.operands, trial.ways, strict=True)]
+    shared = None
     if trial.out:
         shape, way, shared, begins = trial.out
         if shared is None:
