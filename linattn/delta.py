@@ -348,7 +348,8 @@ def delta_step(
         )
     name = "delta_step"
     if in_place and type(beta) is np.ndarray and _check.is_state(state, False):
-        gufunc = _check.lookup(name, DELTA_STEP, feature_map, beta.ndim >= np.ndim(q))
+        per_channel = beta.ndim >= max(np.ndim(q), np.ndim(k), np.ndim(v))
+        gufunc = _check.lookup(name, DELTA_STEP, feature_map, per_channel)
         result = call_plain(gufunc, q, k, v, beta, scale, None, state[0])
         if result is not NotImplemented:
             return result[0], state
