@@ -1,4 +1,4 @@
-# Commands for who works on linattn.  ARGS go to pytest, PYTHON names the interpreter.
+# Commands for who works on linattn.  ARGS go to the command, PYTHON names the interpreter.
 
 .PHONY: asan
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -12,9 +12,13 @@ PART = 2**26  #: multiply-adds in one call of NumPy's: tens of milliseconds on a
 
 
 def product(x: Any, y: Any) -> np.ndarray:
-    """``x @ y`` in parts; how a head is cut depends on its own size alone."""
+    """``x @ y`` in parts; how a head is cut depends on its own size alone.
+
+    Both are brought into one layout, as NumPy's product depends on it in its last bits.
+    """
     batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     out = np.empty((*batch, x.shape[-2], y.shape[-1]), np.result_type(x, y))
+    y = np.ascontiguousarray(y)
     x, y = (np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (x, y))
     _multiply(x, y, out)
     return out
@@ -28,7 +32,7 @@ def transposed_product(x: Any, y: Any) -> np.ndarray:
 def _multiply(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
     long = [axis for axis, length in enumerate(out.shape[:-1]) if length > 1]
     if out.size * x.shape[-1] <= PART or not long:
-        np.matmul(x, y, out=out)
+        np.matmul(np.ascontiguousarray(x), y, out=out)
         return
     axis, rows = long[0], out.ndim - 2  # heads first, and rows of one head only
     half = out.shape[axis] // 2

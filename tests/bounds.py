@@ -152,13 +152,18 @@ def delta_bound(case: Case, operands, expected):
 
 
 def softmax_bound(case: Case, operands, expected):
-    q, k, v, *g = (abs(x.astype(np.float64)) for x in operands)
-    scale = ref_softmax._scale(q, case.scale)
-    wide = [x.astype(np.float64) for x in operands]
-    p = ref_softmax._weights(wide[0], wide[1], case.causal, case.scale)
+    return softmax_units(operands, case.causal, case.scale)
+
+
+def softmax_units(operands, causal, scale, sizes=None):
+    """`sizes`: the magnitudes of k and v, where they are sums themselves."""
+    q, k, v, *g = (x.astype(np.float64) for x in operands)
+    scale = ref_softmax._scale(q, scale)
+    p = ref_softmax._weights(q, k, causal, scale)
+    q, k, v, *g = map(abs, (q, *(sizes or (k, v)), *g))
     w = p * (1 + abs(scale) * (q @ k.mT))  # what p may be off by, relative to u
     w = w + p * w.sum(-1, keepdims=True)
-    if not case.backward:
+    if not g:
         return [FORWARD_SUM * (w @ v)]
     slope = g[0] @ v.mT
     e = w * (slope + (p * slope).sum(-1, keepdims=True))

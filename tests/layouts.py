@@ -7,7 +7,8 @@ def _inside(x: np.ndarray, index) -> np.ndarray:
     """x as the view `index` of a larger array; what lies between is NaN and must not be read."""
     probe = np.empty([3 * size + 2 for size in x.shape], bool)[index]
     assert all(have >= want for have, want in zip(probe.shape, x.shape, strict=True))
-    larger = np.full([3 * size + 2 for size in x.shape], np.nan, x.dtype)
+    other = 77 if x.dtype.kind in "biu" else np.nan
+    larger = np.full([3 * size + 2 for size in x.shape], other, x.dtype)
     view = larger[index][tuple(slice(size) for size in x.shape)]
     view[...] = x
     return view

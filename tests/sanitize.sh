@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests, or those that the arguments name to pytest, under gcc's AddressSanitizer and
-# UndefinedBehaviorSanitizer.  The extension is built in a copy of the tree, build/sanitize, and
+# The tests, or those that the arguments name to pytest, or a script after --script, under gcc's
+# AddressSanitizer and UndefinedBehaviorSanitizer.  The extension is built in a copy of the tree, build/sanitize, and
 # the one in use is left alone.  PYTHON names the interpreter (python3 by default).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,6 +30,10 @@ export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export PYTHONPATH=$copy PYTHONDONTWRITEBYTECODE=1
 preload="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
+
+if [ "${1-}" = --script ]; then
+    LD_PRELOAD=$preload exec "$python" "${@:2}"
+fi
 
 # The sanitizers' own memory is in the way of those that measure it; the others build a library
 # without sanitizers, and start kernels of Jupyter, to no new end.

@@ -11,6 +11,7 @@ Weights are never negative here (identity gets positive operands, and z is posit
 
 import numpy as np
 from bounds import BACKWARD_MEAN, BACKWARD_SUM, FORWARD_MEAN, FORWARD_SUM, excess
+from map_bounds import moved, spread
 
 import linattn
 from linattn import State
@@ -59,11 +60,19 @@ def oracle(name, operands, **options) -> list[np.ndarray]:
 
 def bound(name, operands, **options) -> list[np.ndarray]:
     """What each array of the result may be off by."""
+    info = np.finfo(operands[0].dtype)
+    unit, underflow = float(info.eps) / 2, 1e8 * float(info.tiny)
+    return [unit * x + underflow for x in units(name, operands, **options)]
+
+
+def units(name, operands, **options) -> list[np.ndarray]:
+    """The bound in units of u."""
     options = {**DEFAULTS, **options}
     chosen = {key: options.pop(key) for key in DEFAULTS}
     phi, normalize = maps.get(chosen["feature_map"]), chosen["normalize"]
     q, k, v, *g = (x.astype(np.float64) for x in operands)
-    a, b = abs(chosen["scale"] * phi(q)), abs(phi(k))
+    a, b = (abs(phi(x)) + moved(phi, x) for x in (q, k))
+    a = abs(chosen["scale"]) * a
     for key in ("initial_state", "grad_state"):
         if key in options:
             options[key] = _each(options[key], lambda x: abs(x).astype(np.float64))
@@ -73,13 +82,10 @@ def bound(name, operands, **options) -> list[np.ndarray]:
         factors = [2 * FORWARD_MEAN if normalize else FORWARD_SUM, FORWARD_SUM, FORWARD_MEAN]
     else:
         magnitude = _gradients(name, a, b, abs(v), abs(g[0]), options, plain, normalize)
-        slopes = [abs(phi.backward(x, np.ones_like(x))) for x in (q, k)]
-        magnitude[0] = magnitude[0] * slopes[0] * abs(chosen["scale"])
-        magnitude[1] = magnitude[1] * slopes[1]
+        magnitude[0] = spread(phi, q, magnitude[0] * abs(chosen["scale"]))
+        magnitude[1] = spread(phi, k, magnitude[1])
         factors = [2 * BACKWARD_MEAN if normalize else BACKWARD_SUM] * 5
-    info = np.finfo(operands[0].dtype)
-    unit, underflow = float(info.eps) / 2, 1e8 * float(info.tiny)
-    return [f * unit * x + underflow for f, x in zip(factors, magnitude, strict=False)]
+    return [f * x for f, x in zip(factors, magnitude, strict=False)]
 
 
 def _gradients(name, a, b, v, g, options, plain, normalize):

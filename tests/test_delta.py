@@ -296,3 +296,17 @@ def test_ufuncs():
     ):
         o, _ = ufunc(*(x[:, 0] for x in (*operands[:3], beta)), 1.0, s)
         close(o, first, atol=roundings(ROUNDINGS, first))
+
+
+def test_a_strength_a_head_in_place():
+    """The longest of q, k and v tells it from one a channel, though q is one for all heads."""
+    rng = np.random.default_rng(0)
+    d, heads = 3, 5  # as many channels as heads
+    q, k, v = rng.random(d), rng.random((heads, d)), rng.random((heads, heads))
+    beta = rng.random(heads)
+    state = linattn.State(rng.random((heads, d, heads)))
+    o, end = linattn.delta_step(q, k, v, beta, state)
+    again, same = linattn.delta_step(q, k, v, beta, state, in_place=True)
+    assert same is state
+    np.testing.assert_array_equal(again, o)
+    np.testing.assert_array_equal(state.s, end.s)

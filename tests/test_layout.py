@@ -8,6 +8,7 @@ from layouts import LAYOUTS, token_major
 
 import linattn
 from linattn import _reference as ref
+from linattn import feature_maps
 
 OPERATORS = FORWARD + BACKWARD
 
@@ -223,3 +224,21 @@ def test_layout_changes_no_bit_of_a_sum_over_heads(operator, layout):
         assert_same(results(case, operands), expected)
         operands = [LAYOUTS[layout](x) if x.ndim == 4 else x for x in plain]
         assert_same(results(case, operands), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layout_changes_no_bit_of_matrix_products(layout):
+    """NumPy hands some layouts to its BLAS as they are, and multiplies others by itself."""
+    rng = np.random.default_rng(0)
+    phi = feature_maps.FeedforwardKernel.aoglu(3, 7, 2, rng=1)
+    for dtype in ("f4", "f8"):
+        draw = lambda *shape, dtype=dtype: rng.standard_normal(shape).astype(dtype)  # noqa: E731
+        sizes = ((9, 7), (12, 7), (12, 5), (12, 4), (12, 4), (9, 5))
+        operands = [draw(2, 3, *size) for size in sizes]
+        laid = [LAYOUTS[layout](x) for x in operands]
+        expected = linattn.linformer_backward(*operands)
+        assert_same(linattn.linformer_backward(*laid), expected)
+        q, k, v, *_, g = operands
+        expected = linattn.noncausal_backward(q, k, v, g, feature_map=phi)
+        q, k, v, *_, g = laid
+        assert_same(linattn.noncausal_backward(q, k, v, g, feature_map=phi), expected)

@@ -97,7 +97,10 @@ decay_over(const struct decay *x, ptrdiff_t col, ptrdiff_t rows)
         sum = two_sum(sum, vload(&x->g.x[i * x->g.ld + col]), &lost);
         rest += lost;
     }
-    decay_parts(sum, vkeep(rest == rest, rest), &x->keep[col], &x->change[col]);
+    decay_parts(sum, &x->keep[col], &x->change[col]);
+    const vec keep = vload(&x->keep[col]), change = vload(&x->change[col]);
+    const vec whole = vmin(vset1(LARGEST), keep + change);
+    vstore(&x->change[col], vfma(whole, vkeep(rest == rest, rest), change));
 }
 
 /* up and down with a number a token, whose sums take the lanes of one vector. */

@@ -1,0 +1,102 @@
+"""The differential tester finds nothing wrong here, and does find what is made wrong."""
+
+import differential
+import numpy as np
+import pytest
+
+import linattn
+from linattn import State, _config
+
+CASES = 2500
+ISAS = _config.available_isas()
+
+
+@pytest.fixture(autouse=True)
+def settings(threads, isa):
+    """Threads and instruction set, which each case sets, are put back."""
+
+
+def test_random_cases():
+    for number in range(CASES):
+        message = differential.failure(20, number, ISAS)
+        assert message is None, message
+
+
+def nudged(result, amount):
+    """The first array that has numbers, one of them moved by so much of the largest."""
+    x = next((x for x in differential.flat(result) if x.size), None)
+    if x is not None and x.flags.writeable:
+        at = (0,) * x.ndim
+        x[at] += x.dtype.type(amount * abs(x.astype(float)).max() + np.finfo(np.float32).tiny)
+    return result
+
+
+FUNCTIONS = [
+    name + end for name in differential.OPERANDS for end in ("", "_backward")
+] + ["step", "delta_step"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_wrong_number_is_found(monkeypatch, name):
+    """One number off by 3 %, more than a number of 16 bits may be."""
+    f = getattr(linattn, name)
+    monkeypatch.setattr(linattn, name, lambda *x, **y: nudged(f(*x, **y), 0.03))
+    found = list(failures(range(300), name))
+    assert any("times what is allowed" in message for message in found)
+
+
+def test_a_bit_by_the_number_of_threads_is_found(monkeypatch):
+    f = linattn.causal
+
+    def causal(*operands, **options):
+        result = f(*operands, **options)
+        return nudged(result, 2e-16 if linattn.get_num_threads() > 1 else 0)
+
+    monkeypatch.setattr(linattn, "causal", causal)
+    assert any("on contiguous copies" in x for x in failures(range(300), "causal"))
+
+
+def test_an_operand_written_to_is_found(monkeypatch):
+    f = linattn.noncausal
+
+    def noncausal(q, *operands, **options):
+        result = f(q, *operands, **options)
+        if q.size and q.flags.writeable:
+            q[(0,) * q.ndim] = 1 - q[(0,) * q.ndim]
+        return result
+
+    monkeypatch.setattr(linattn, "noncausal", noncausal)
+    assert any("operand 0 was written to" in x for x in failures(range(300), "noncausal"))
+
+
+def failures(numbers, name):
+    """What is found in the cases of one function."""
+    with np.errstate(all="ignore"):
+        mine = [n for n in numbers if differential.draw(0, n).name == name]
+    messages = (differential.failure(0, n, ISAS[:1]) for n in mine)
+    return [message for message in messages if message]
+
+
+def test_a_failure_says_how_to_repeat_it(monkeypatch, capsys):
+    f = linattn.causal
+    monkeypatch.setattr(linattn, "causal", lambda *x, **y: nudged(f(*x, **y), 1))
+    assert differential.main(["--cases", "300", "--isa", ISAS[0]]) == 1
+    line = capsys.readouterr().out.splitlines()[0]
+    command, arguments = line.split(".py ")
+    assert command == "python tests/differential"
+    assert differential.main(arguments.split()) == 1
+    monkeypatch.undo()
+    assert differential.main(arguments.split()) == 0
+
+
+def test_a_case_depends_on_its_number_alone():
+    draw = lambda: [differential.draw(5, n) for n in (7, 3, 11)]  # noqa: E731
+    differential.draw(5, 0)
+    for x, y in zip(draw(), draw(), strict=True):
+        assert str(x) == str(y)
+        for a, b in zip(x.operands, y.operands, strict=True):
+            np.testing.assert_array_equal(a, b)
+        states = [z for z in x.options.values() if isinstance(z, State)]
+        again = [z for z in y.options.values() if isinstance(z, State)]
+        for a, b in zip(differential.flat(states), differential.flat(again), strict=True):
+            np.testing.assert_array_equal(a, b)
