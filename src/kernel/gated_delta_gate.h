@@ -155,7 +155,7 @@ token_crossing(const struct writer *w, vec *across, ptrdiff_t j, ptrdiff_t i,
 }
 
 /* dg_t with one number a token: the sum of all channels, those of (X_ij A_i) o B_j
- * being X_ij P_ij.  In the place of dg, one number after another. */
+ * being X_ij P_ij; in sums. */
 static void
 dgate_tokens(const struct la_head *h, const struct reverse *c,
              const struct rule_reverse *r, struct span t, T *s)
@@ -205,7 +205,7 @@ dgate_tokens(const struct la_head *h, const struct reverse *c,
     for (ptrdiff_t i = t.rows - 1; i >= 0; i--) {
         const ptrdiff_t later = i + r->low_rank;
         ahead += reads[i] + (later < t.rows ? erases[later] : 0);
-        r->dg.x[i] = i < c->keys ? cross[i] + ahead : 0;
+        r->base.sums[i] = i < c->keys ? cross[i] + ahead : 0;
     }
 }
 

@@ -202,7 +202,7 @@ store_rule_reverse(const struct la_head *h, const struct reverse *c,
         store_existing(&h->dgate, t, h->d, r->dg, c->keys);
     }
     else {
-        store_numbers(&h->dgate, t, r->dg.x);
+        store_numbers(&h->dgate, t, base->sums);
     }
     if (r->low_rank) {
         const struct block db = block_at(base->db, c->rows, 0);
