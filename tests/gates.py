@@ -3,7 +3,7 @@
 Every result is a sum of products, so that the twin on absolute values tells how large its terms
 are together.  A result may be off by `ROUNDINGS` u of that: half as much again as causal's, for the
 decays are rounded too.  Where gates sum to some tens that sum itself is rounded by more than u of
-what they leave: there a result may be off by as many u of u times the largest entry.
+what they leave: there a result may be off by as many u of u times the largest entry of all.
 """
 
 from typing import Any, NamedTuple
@@ -158,17 +158,15 @@ def check(module, case: Case, seed: int = 0, **more) -> dict[str, float]:
 
 def compare(case: Case, arrays, actual, **more) -> dict[str, float]:
     expected, sizes = oracle(case, arrays, **more), magnitude(case, arrays, **more)
-    info = np.finfo(case.dtype)
-    used = {}
+    info, used = np.finfo(case.dtype), {}
+    unit, largest = float(info.eps) / 2, max(x.max(initial=0) for x in sizes.values())
     assert actual.keys() == expected.keys()
     for name, x in actual.items():
         y = expected[name]
         assert x.shape == y.shape, f"{case}: {name} has shape {x.shape}, not {y.shape}"
         assert x.dtype == case.dtype, f"{case}: {name} has dtype {x.dtype}"
         count = ROUNDINGS.get(name, ROUNDINGS["gradients"])
-        size, unit = sizes[name], float(info.eps) / 2
-        size = size + unit * size.max(initial=0)
-        allowed = count * unit * size + 1e8 * float(info.tiny)
+        allowed = count * unit * (sizes[name] + unit * largest) + 1e8 * float(info.tiny)
         used[name] = excess(x, y, allowed)
         assert used[name] <= 1, f"{case}: {name} is off by {used[name]:.3g} times what is allowed"
     return used
