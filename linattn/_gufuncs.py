@@ -9,7 +9,7 @@ import numpy as np
 from . import _check
 from ._linattn import add_bfloat16, ufuncs
 
-MAPS = ("identity", "relu", "elu", "softplus", "exp")
+MAPS = ("identity", "relu", "elu", "softplus", "exp", "l2norm")
 
 
 def _table(form: str) -> dict[tuple[str, bool], np.ufunc]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from . import _check, _gradients, _running
-from .feature_maps import NAMES, Elementwise, FeatureMap, PositiveRandomFeatures, get
+from .feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
+from .feature_maps._base import Fused
 
 
 def outside(feature_map: Any) -> bool:
@@ -28,7 +29,7 @@ def call(operator: Callable, feature_map: Any, q: Any, k: Any, v: Any, **options
             "or an object of linattn.feature_maps"
         )
     phi = get(feature_map)
-    if isinstance(phi, Elementwise):
+    if isinstance(phi, Fused):
         return operator(q, k, v, feature_map=phi.name, **options)
     q, k, v, others = _operands(name, q, k, v, options)
     dtype = _check.result_dtype(q, k, v, *others.values())

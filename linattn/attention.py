@@ -45,7 +45,7 @@ def causal(
         Keys.
     v : array_like, shape (..., n, m)
         Values.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'l2norm', 'dpfp'} or FeatureMap
         The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
         object of `linattn.feature_maps` is applied in arrays of its own.
     normalize : bool, default True
@@ -174,7 +174,7 @@ def noncausal(
         Keys.
     v : array_like, shape (..., s, m)
         Values.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'l2norm', 'dpfp'} or FeatureMap
         The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
         object of `linattn.feature_maps` is applied in arrays of its own.
     normalize : bool, default True
@@ -263,7 +263,7 @@ def step(
     state : State
         The state so far, ``s`` (..., d, m) and ``z`` (..., d), of the result's dtype, or
         float32 where that has 16 bits.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'l2norm', 'dpfp'} or FeatureMap
         The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
         object of `linattn.feature_maps` is applied in arrays of its own.
     normalize : bool, default True

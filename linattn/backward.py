@@ -48,7 +48,7 @@ def causal_backward(
     grad_out : array_like, shape (..., n, m)
         The gradient of a scalar with respect to the output of `causal`; it may be
         an expanded (zero-stride) view.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'l2norm', 'dpfp'} or FeatureMap
         The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
         object of `linattn.feature_maps` is applied in arrays of its own.
     normalize : bool, default True
@@ -170,7 +170,7 @@ def noncausal_backward(
     grad_out : array_like, shape (..., n, m)
         The gradient of a scalar with respect to the output of `noncausal`; it may be
         an expanded (zero-stride) view.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'l2norm', 'dpfp'} or FeatureMap
         The map phi, applied to q and k; ``'elu'``, the default, is ``elu(x) + 1``; an
         object of `linattn.feature_maps` is applied in arrays of its own.
     normalize : bool, default True

@@ -59,7 +59,7 @@ def delta(
         otherwise (..., n, m), where a last axis of length 1 serves all channels.
     scale : float, default 1.0
         Multiplies the output.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'l2norm', 'dpfp'} or FeatureMap
         The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
         ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.
     key_lengths : array_like of int, broadcasting to the leading axes, optional
@@ -176,7 +176,7 @@ def delta_backward(
         expanded (zero-stride) view.
     scale : float, default 1.0
         Multiplies the output.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'l2norm', 'dpfp'} or FeatureMap
         The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
         ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.
     key_lengths : array_like of int, broadcasting to the leading axes, optional
@@ -302,7 +302,7 @@ def delta_step(
         has 16 bits, and ``z`` None.
     scale : float, default 1.0
         Multiplies the output.
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'l2norm', 'dpfp'} or FeatureMap
         The map phi, applied to q and k, ``'identity'`` by default; ``'elu'`` is
         ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.
     in_place : bool, default False

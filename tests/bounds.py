@@ -115,7 +115,14 @@ def twin_of(feature_map):
 
 
 def _jacobian(phi, x):
-    """|d phi_j / d x_i|, (..., d, f), by complex steps."""
+    """|d phi_j / d x_i|, (..., d, f), by complex steps.
+
+    That of l2norm, (I - y y^T) / norm, is itself a difference: both its terms count.
+    """
+    if isinstance(phi, maps.L2Norm):
+        y = abs(phi(x))
+        inner = np.eye(x.shape[-1]) + y[..., :, None] * y[..., None, :]
+        return inner / phi._norm(x)[..., None]
     steps = 1e-30j * np.eye(x.shape[-1])
     return np.stack([abs(phi(x + step).imag) / 1e-30 for step in steps], -2)
 

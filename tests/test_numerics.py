@@ -11,7 +11,7 @@ from linattn import _reference_maps as maps
 
 def through(feature_map, x):
     """phi(x) as the kernels see it: one query, whose phi(0) or phi(1) is known, and one key."""
-    q = np.ones_like(x) if feature_map in ("identity", "relu") else np.zeros_like(x)
+    q = np.ones_like(x) if feature_map in ("identity", "relu", "l2norm") else np.zeros_like(x)
     core = (..., None, None)
     o = linattn.noncausal(
         q[core], x[core], np.ones_like(x)[core], feature_map=feature_map, normalize=False
@@ -21,7 +21,7 @@ def through(feature_map, x):
 
 def slope_through(feature_map, x):
     """phi'(x), as the gradient of the same call."""
-    q = np.ones_like(x) if feature_map in ("identity", "relu") else np.zeros_like(x)
+    q = np.ones_like(x) if feature_map in ("identity", "relu", "l2norm") else np.zeros_like(x)
     core = (..., None, None)
     one = np.ones_like(x)[core]
     _, dk, _ = linattn.noncausal_backward(

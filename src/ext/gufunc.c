@@ -382,8 +382,7 @@ la_gufunc_add_all(PyObject *module)
     }
     nforms = ngufuncs = 0;
     for (int op = 0; status == 0 && op < LA_NOPS; op++) {
-        status = add_forms(la_operators[op].properties & LA_MAPS ? all : rows,
-                           (enum la_op)op);
+        status = add_forms(la_operators[op].doc == NULL ? all : rows, (enum la_op)op);
     }
     if (status == 0) {
         status = PyModule_AddObjectRef(module, "ufuncs", all);

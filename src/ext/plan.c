@@ -153,7 +153,9 @@ static void
 place(const struct job *job, struct la_head *h, struct piece p)
 {
     const struct la_form *form = job->call->form;
-    const ptrdiff_t begin = limit(job, LA_AT_begin, p, 0, h->n, 0) + p.part * job->rows;
+    const ptrdiff_t start = limit(job, LA_AT_begin, p, 0, h->n, 0);
+    const ptrdiff_t end = limit(job, LA_AT_end, p, start, h->n, h->n);
+    const ptrdiff_t first = p.part * job->rows, begin = start + first;
     const ptrdiff_t column = p.panel * job->width;
     for (int i = 0; i < form->nin + form->nout; i++) {
         const struct la_slot *slot = &form->slots[i];
@@ -176,12 +178,13 @@ place(const struct job *job, struct la_head *h, struct piece p)
         h->z1.data = NULL; /* the same in all panels: the first one's to write */
     }
     if (job->by_id[LA_AT_begin] != NULL) {
-        h->n = limit(job, LA_AT_end, p, begin, h->n, h->n) - begin;
-        h->s = h->n;
+        h->s = end - start;
     }
+    h->n = end - start;
     if (job->parts > 1) {
-        h->first = begin;
-        h->n = h->n - begin < job->rows ? h->n - begin : job->rows;
+        const ptrdiff_t left = h->n - first;
+        h->first = first;
+        h->n = left < 0 ? 0 : left < job->rows ? left : job->rows;
     }
     const ptrdiff_t left = job->last - p.head % job->last;
     h->group = left < job->group ? left : job->group;
@@ -361,7 +364,8 @@ cut_rows(struct job *job)
 {
     const ptrdiff_t n = job->head.n;
     job->rows = la_operators[job->call->form->op].rows;
-    job->parts = job->rows > 0 ? (n + job->rows - 1) / job->rows : 1;
+    /* No rows are one part: there may be a state to hand through. */
+    job->parts = job->rows > 0 && n > 0 ? (n + job->rows - 1) / job->rows : 1;
 }
 
 /* Multiply-adds, or what takes about as long. */

@@ -12,6 +12,7 @@ enum la_dtype { LA_F32, LA_F64, LA_NDTYPES };
 
 enum la_map {
 #define LA_MAP(map) LA_MAP_##map,
+#define LA_ROW_MAP(map) LA_MAP_##map,
 #include "maps.def"
     LA_NMAPS
 };
