@@ -160,4 +160,33 @@ store_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct block
     }
 }
 
+/* The same without a factor.  Results that no cache could hold are written past it
+ * where the instruction set can: a line need then not be read first. */
+static void
+stream_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct block src,
+            int large)
+{
+#if defined(__SSE2__)
+    const size_t step = (size_t)x->rs | (uintptr_t)x->data;
+    if (large && x->type == LA_NATIVE && x->cs == (ptrdiff_t)sizeof(T) &&
+        step % sizeof(T) == 0) {
+        char *dst = x->data + t.first * x->rs;
+        for (ptrdiff_t i = 0; i < t.rows; i++, dst += x->rs, src.x += src.ld) {
+            const ptrdiff_t before =
+                (ptrdiff_t)(-(uintptr_t)dst % LA_VBYTES / sizeof(T));
+            ptrdiff_t j = before < cols ? before : cols;
+            memcpy(dst, src.x, (size_t)j * sizeof(T));
+            for (; j + VL <= cols; j += VL) {
+                LA_MM(stream)((T *)dst + j, vload_any((const char *)(src.x + j)));
+            }
+            memcpy((T *)dst + j, src.x + j, (size_t)(cols - j) * sizeof(T));
+        }
+        _mm_sfence();
+        return;
+    }
+#endif
+    (void)large;
+    store_rows(x, t, cols, src, NULL);
+}
+
 #endif

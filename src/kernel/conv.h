@@ -33,18 +33,19 @@ conv_taps(const struct la_head *h)
     return h->f > h->d ? h->f : h->d + 1;
 }
 
+/* Channels of the panel from `col` on. */
 INLINE ptrdiff_t
-conv_cols(const struct la_head *h)
+panel_cols(const struct la_head *h, ptrdiff_t col)
 {
-    return h->m < LA_CONV_COLS ? h->m : LA_CONV_COLS;
+    return h->m - col < LA_CONV_COLS ? h->m - col : LA_CONV_COLS;
 }
 
 static struct conv_scratch
 causal_conv1d_carve(const struct la_head *h, struct arena *arena)
 {
     struct conv_scratch r;
-    r.x = take_block(arena, LA_CONV_ROWS + conv_taps(h) + MR, conv_cols(h));
-    r.y = take_block(arena, LA_CONV_ROWS, conv_cols(h));
+    r.x = take_block(arena, LA_CONV_ROWS + conv_taps(h) + MR, panel_cols(h, 0));
+    r.y = take_block(arena, LA_CONV_ROWS, panel_cols(h, 0));
     r.weight = take_block(arena, conv_taps(h) + MR, h->m);
     r.bias = take_block(arena, MR, h->m).x;
     return r;
@@ -208,6 +209,22 @@ store_inputs(const struct la_head *h, struct block copy, ptrdiff_t col, ptrdiff_
     }
 }
 
+/* Asks for the rows of the next panel, or of the first one of the next tokens. */
+INLINE void
+look_after(const struct la_head *h, struct span t, ptrdiff_t col)
+{
+    const int more = col + LA_CONV_COLS < h->m;
+    const ptrdiff_t first = more ? t.first : t.first + LA_CONV_ROWS;
+    const ptrdiff_t next = more ? col + LA_CONV_COLS : 0;
+    const struct la_array x = shifted(&h->x, next * h->x.cs);
+    if (first < h->n) {
+        const ptrdiff_t rows =
+            h->n - first < LA_CONV_ROWS ? h->n - first : LA_CONV_ROWS;
+        look_ahead(&x, (struct span){t.first, rows, first, t.ahead},
+                   panel_cols(h, next));
+    }
+}
+
 static int
 run_causal_conv1d(const struct la_head *h)
 {
@@ -219,22 +236,21 @@ run_causal_conv1d(const struct la_head *h)
     for (ptrdiff_t i = 0; i < h->n; i += LA_CONV_ROWS) {
         for (ptrdiff_t col = 0; col < h->m; col += LA_CONV_COLS) {
             const struct span t = span(i, LA_CONV_ROWS, i, h->n, &ahead);
-            const ptrdiff_t left = h->m - col;
-            const ptrdiff_t cols = left < LA_CONV_COLS ? left : LA_CONV_COLS;
+            const ptrdiff_t cols = panel_cols(h, col);
             const struct la_array y = shifted(&h->y, col * h->y.cs);
             if (give_up(h, &until_poll, t.rows * cols * conv_taps(h))) {
                 return 1;
             }
             const struct la_array x = conv_window(h, r.x, t, col, cols);
+            look_after(h, t, col);
             convolve(r.y, x, block_at(r.weight, 0, col),
                      (struct block){r.bias + col, 0}, t.rows, cols, conv_taps(h),
                      h->silu != 0, &ahead);
-            store_rows(&y, t, cols, r.y, NULL);
+            stream_rows(&y, t, cols, r.y, h->large);
         }
     }
     for (ptrdiff_t col = 0; col < h->m; col += LA_CONV_COLS) {
-        const ptrdiff_t left = h->m - col;
-        store_inputs(h, r.x, col, left < LA_CONV_COLS ? left : LA_CONV_COLS);
+        store_inputs(h, r.x, col, panel_cols(h, col));
     }
     return 0;
 }

@@ -23,7 +23,7 @@ static struct conv_backward_scratch
 causal_conv1d_backward_carve(const struct la_head *h, struct arena *arena)
 {
     struct conv_backward_scratch r = {.forward = causal_conv1d_carve(h, arena)};
-    const ptrdiff_t taps = conv_taps(h), cols = conv_cols(h);
+    const ptrdiff_t taps = conv_taps(h), cols = panel_cols(h, 0);
     r.reversed = take_block(arena, taps, h->m);
     r.gp = take_block(arena, LA_CONV_ROWS + taps - 1, cols);
     r.dw = take_block(arena, taps + 1, cols); /* its last row is dbias */
@@ -174,12 +174,11 @@ run_causal_conv1d_backward(const struct la_head *h)
                r.forward.weight.x + (taps - 1 - k) * r.forward.weight.ld,
                (size_t)r.reversed.ld * sizeof(T));
     }
-    clear(r.zeros, row_step(conv_cols(h)));
+    clear(r.zeros, row_step(panel_cols(h, 0)));
     for (ptrdiff_t col = 0; col < h->m; col += LA_CONV_COLS) {
-        const ptrdiff_t left = h->m - col;
         const struct conv_panel p = {
             .col = col,
-            .cols = left < LA_CONV_COLS ? left : LA_CONV_COLS,
+            .cols = panel_cols(h, col),
             .g = shifted(&h->g, col * h->g.cs),
             .dx = shifted(&h->dx, col * h->dx.cs),
             .ds0 = shifted(&h->ds0, col * h->ds0.cs),

@@ -87,6 +87,7 @@ struct la_head {
     ptrdiff_t group, q_step, o_step, s1_step, z1_step;
     enum la_map map;
     int normalize;
+    int large;           /* results are more than a cache holds */
     int channels;        /* beta is one number a channel, not one a token */
     void *scratch;       /* LA_ALIGN-aligned, of the operator's size */
     int (*poll)(void *); /* called about once a chunk; nonzero: give up */
