@@ -12,6 +12,8 @@ from ._state import State
 from ._version import __version__
 from .attention import causal, noncausal, step
 from .backward import causal_backward, noncausal_backward
+from .conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
+from .decay import log_decay, log_decay_backward
 from .delta import delta, delta_backward, delta_step
 from .linformer import linformer, linformer_backward
 from .softmax import softmax_attention, softmax_attention_backward
@@ -23,6 +25,9 @@ __all__ = [
     "blocks",
     "causal",
     "causal_backward",
+    "causal_conv1d",
+    "causal_conv1d_backward",
+    "causal_conv1d_step",
     "delta",
     "delta_backward",
     "delta_step",
@@ -31,6 +36,8 @@ __all__ = [
     "get_num_threads",
     "linformer",
     "linformer_backward",
+    "log_decay",
+    "log_decay_backward",
     "noncausal",
     "noncausal_backward",
     "set_isa",

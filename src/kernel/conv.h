@@ -10,7 +10,6 @@
 #ifndef LA_CONV_H
 #define LA_CONV_H
 
-#include "functions.h"
 #include "scan.h"
 
 enum {
@@ -73,8 +72,10 @@ vsilu(vec p)
 INLINE vec
 vsilu_slope(vec p)
 {
-    const vec s = vsigmoid(p);
-    return vfma(p * s, vsigmoid(-p), s);
+    const vec one = vset1(1), e = vexp_bounded(vminus_abs(p)), d = one / (one + e);
+    const ivec left = p < (vec){0};
+    const vec s = vselect(left, e, one) * d, other = vselect(left, one, e) * d;
+    return vfma(p * s, other, s);
 }
 
 /* The rows that tokens t of some columns read: x_{t - w + 1} to x_t, where they lie, if

@@ -71,7 +71,7 @@ conv_weight_columns(struct block dw, struct block lost, struct block gp,
 /* One panel of channels. */
 struct conv_panel {
     ptrdiff_t col, cols;
-    struct la_array g, dx, ds0, gs;
+    struct la_array x, g, dx, ds0, gs;
 };
 
 /* gp of the tokens t, after the w - 1 rows before them, and its sums. */
@@ -82,11 +82,11 @@ conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
     const ptrdiff_t taps = conv_taps(h);
     const struct block gp = block_at(r->gp, taps - 1, 0), g = r->forward.y;
     const struct la_array x = conv_window(h, r->forward.x, t, p->col, p->cols);
-    load_plain(g, &p->g, t, p->cols);
+    load_plain(g, &p->g, rows_from(t.first, t.rows), p->cols);
     if (h->silu != 0) {
         convolve(gp, x, block_at(r->forward.weight, 0, p->col),
                  (struct block){r->forward.bias + p->col, 0}, t.rows, p->cols, taps, 0,
-                 NULL);
+                 t.ahead);
     }
     for (ptrdiff_t i = 0; i < t.rows; i++) {
         for (ptrdiff_t j = 0; j < p->cols; j += VL) {
@@ -107,14 +107,15 @@ conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
  * initial state; the last d of the sequence have the final state's gradient as well. */
 static void
 conv_gradients(const struct la_head *h, const struct conv_backward_scratch *r,
-               const struct conv_panel *p, ptrdiff_t i, ptrdiff_t rows)
+               const struct conv_panel *p, ptrdiff_t i, ptrdiff_t rows,
+               struct la_fetch *ahead)
 {
     const struct la_array gp = {(char *)r->gp.x, r->gp.ld * (ptrdiff_t)sizeof(T),
                                 sizeof(T), LA_NATIVE};
     const ptrdiff_t taps = conv_taps(h), from = i - (taps - 1);
     const struct block dx = r->forward.y;
     convolve(dx, gp, block_at(r->reversed, 0, p->col), (struct block){r->zeros, 0},
-             rows, p->cols, taps, 0, NULL);
+             rows, p->cols, taps, 0, ahead);
     for (ptrdiff_t k = 0; k < rows; k++) {
         const ptrdiff_t token = from + k, final = token - (h->n - h->d);
         const struct block row = block_at(dx, k, 0);
@@ -138,6 +139,7 @@ conv_backward_panel(const struct la_head *h, const struct conv_backward_scratch 
     const ptrdiff_t taps = conv_taps(h), late = taps - 1;
     const struct la_array dw = shifted(&h->dweight, p->col * h->dweight.cs);
     const struct la_array db = shifted(&h->dbias, p->col * h->dbias.cs);
+    struct la_fetch ahead = {0};
     ptrdiff_t until_poll = 0, rows = 0;
     clear_rows(r->dw, 0, taps + 1);
     clear_rows(r->lost, 0, taps + 1);
@@ -150,10 +152,16 @@ conv_backward_panel(const struct la_head *h, const struct conv_backward_scratch 
         }
         const ptrdiff_t left = h->n - i, some = left < rows ? left : rows;
         if (some > 0) {
-            conv_cotangents(h, r, p, rows_from(i, some));
+            const struct span t = span(i, some, i + some, h->n, &ahead);
+            if (left - some >= some) {
+                look_ahead(&p->x, t, p->cols);
+                look_ahead(&p->g, t, p->cols);
+                look_ahead(&p->dx, t, p->cols);
+            }
+            conv_cotangents(h, r, p, t);
         }
         clear_rows(block_at(r->gp, late, 0), some > 0 ? some : 0, rows);
-        conv_gradients(h, r, p, i, rows);
+        conv_gradients(h, r, p, i, rows, &ahead);
         memmove(r->gp.x, r->gp.x + rows * r->gp.ld,
                 (size_t)(late * r->gp.ld) * sizeof(T));
     }
@@ -179,6 +187,7 @@ run_causal_conv1d_backward(const struct la_head *h)
         const struct conv_panel p = {
             .col = col,
             .cols = panel_cols(h, col),
+            .x = shifted(&h->x, col * h->x.cs),
             .g = shifted(&h->g, col * h->g.cs),
             .dx = shifted(&h->dx, col * h->dx.cs),
             .ds0 = shifted(&h->ds0, col * h->ds0.cs),
