@@ -135,15 +135,12 @@ def log_decay_backward(
 def _operands(name: str, x: Any, A_log: Any, dt_bias: Any) -> tuple[tuple, tuple]:
     """The operands as arrays, Python's numbers as weak as they are, and the result's shape."""
     x = _check.operand(name, "x", x, 0)
-    given = {"A_log": A_log, "dt_bias": dt_bias}
+    dtype = _check.result_dtype(x)
     arrays = {
         key: _check.operand(
-            name,
-            key,
-            np.asarray(y, x.dtype) if isinstance(y, float) and x.dtype.kind == "f" else y,
-            0,
+            name, key, np.asarray(y, dtype) if isinstance(y, (int, float)) else y, 0
         )
-        for key, y in given.items()
+        for key, y in (("A_log", A_log), ("dt_bias", dt_bias))
     }
     shape = x.shape
     for key, y in arrays.items():
