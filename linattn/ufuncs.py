@@ -12,6 +12,9 @@ along n, each with its initial and final state.
 ``delta_backward(q, k, v, beta, grad_out, scale)``, ``delta_step(q, k, v, beta, scale, s0)`` and
 the ``_state`` forms.
 
+``causal_conv1d(x, weight, bias, silu)`` is `linattn.causal_conv1d`, silu 0 or 1, and takes the
+filters by tap, weight (w, c), and states likewise, (w - 1, c); its ``out`` must not be ``x``.
+
 Operands are in each docstring, sizes in ``signature``.  Indices out of range are brought
 into it.
 """

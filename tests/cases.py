@@ -20,7 +20,8 @@ OPTIONS = {
     "delta": ("feature_map", "scale"),
     "softmax_attention": ("causal", "scale"),
 }
-MAPS = ("identity", "relu", "elu", "softplus", "exp", "l2norm")
+ELEMENTWISE = ("identity", "relu", "elu", "softplus", "exp")
+MAPS = (*ELEMENTWISE, "l2norm")
 DTYPES = ("float32", "float64")
 
 

@@ -10,7 +10,7 @@ Weights are never negative here (identity gets positive operands, and z is posit
 """
 
 import numpy as np
-from bounds import BACKWARD_MEAN, BACKWARD_SUM, FORWARD_MEAN, FORWARD_SUM, excess
+from bounds import BACKWARD_MEAN, BACKWARD_SUM, FORWARD_MEAN, FORWARD_SUM, excess, moved, through
 
 import linattn
 from linattn import State
@@ -63,7 +63,10 @@ def bound(name, operands, **options) -> list[np.ndarray]:
     chosen = {key: options.pop(key) for key in DEFAULTS}
     phi, normalize = maps.get(chosen["feature_map"]), chosen["normalize"]
     q, k, v, *g = (x.astype(np.float64) for x in operands)
-    a, b = abs(chosen["scale"] * phi(q)), abs(phi(k))
+    a, b = abs(phi(q)), abs(phi(k))
+    if not isinstance(phi, maps.Elementwise):
+        a, b = a + moved(phi, q), b + moved(phi, k)
+    a = abs(chosen["scale"]) * a
     for key in ("initial_state", "grad_state"):
         if key in options:
             options[key] = _each(options[key], lambda x: abs(x).astype(np.float64))
@@ -73,9 +76,8 @@ def bound(name, operands, **options) -> list[np.ndarray]:
         factors = [2 * FORWARD_MEAN if normalize else FORWARD_SUM, FORWARD_SUM, FORWARD_MEAN]
     else:
         magnitude = _gradients(name, a, b, abs(v), abs(g[0]), options, plain, normalize)
-        slopes = [abs(phi.backward(x, np.ones_like(x))) for x in (q, k)]
-        magnitude[0] = magnitude[0] * slopes[0] * abs(chosen["scale"])
-        magnitude[1] = magnitude[1] * slopes[1]
+        magnitude[0] = through(phi, q, magnitude[0]) * abs(chosen["scale"])
+        magnitude[1] = through(phi, k, magnitude[1])
         factors = [2 * BACKWARD_MEAN if normalize else BACKWARD_SUM] * 5
     info = np.finfo(operands[0].dtype)
     unit, underflow = float(info.eps) / 2, 1e8 * float(info.tiny)
