@@ -4,7 +4,8 @@
 
 #include <Python.h>
 
-/* Adds the dictionaries `ufuncs` and `row_ufuncs` of gufuncs to the module; 0, or -1. */
+/* Adds the dictionaries `ufuncs` and `row_ufuncs` of gufuncs to the module; 0, or -1.
+ */
 int la_gufunc_add_all(PyObject *module);
 
 /* add_bfloat16(dtype): loops for a type that NumPy itself does not know. */
