@@ -113,7 +113,7 @@ def test_steps():
 def test_every_size_of_row(dtype):
     """Rows of zeros stay so; rows whose squares leave the range of the dtype have norm 1."""
     info = np.finfo(dtype)
-    with np.errstate(all="raise"):
+    with np.errstate(divide="raise", over="raise", invalid="raise"):
         np.testing.assert_array_equal(PHI(np.zeros((3, 4), dtype)), 0)
         for size in (float(info.max) / 8, float(info.max) ** 0.75, 64.0, 1e6):
             x = (np.array([[3.0, 4.0, 0.0], [0.0, -1.0, 0.0]]) / 5 * size).astype(dtype)
