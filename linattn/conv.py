@@ -300,7 +300,10 @@ def _operands(name: str, x: Any, weight: Any, bias: Any, activation: Any, core: 
     if activation not in (None, "silu"):
         error = ValueError if isinstance(activation, str) else TypeError
         raise error(f"{name}: activation is {activation!r}; expected None or 'silu'")
-    return x, weight.swapaxes(-1, -2), bias, shape, float(activation is not None)
+    taps = weight.swapaxes(-1, -2)
+    if type(taps) is np.ndarray:
+        taps = np.ascontiguousarray(taps)  # once, not by every head and sequence
+    return x, taps, bias, shape, float(activation is not None)
 
 
 def _inputs(

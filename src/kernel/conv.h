@@ -233,7 +233,9 @@ run_causal_conv1d(const struct la_head *h)
     const struct conv_scratch r = causal_conv1d_carve(h, &arena);
     struct la_fetch ahead = {0};
     ptrdiff_t until_poll = 0;
-    load_taps(h, &r);
+    if (h->n > 0) { /* of many short sequences most stretches are empty */
+        load_taps(h, &r);
+    }
     for (ptrdiff_t i = 0; i < h->n; i += LA_CONV_ROWS) {
         for (ptrdiff_t col = 0; col < h->m; col += LA_CONV_COLS) {
             const struct span t = span(i, LA_CONV_ROWS, i, h->n, &ahead);
