@@ -11,6 +11,8 @@ from ._config import (
 from ._state import State
 from ._version import __version__
 from .attention import causal, causal_backward, noncausal, noncausal_backward, step
+from .conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
+from .decay import log_decay, log_decay_backward
 from .delta import delta, delta_backward, delta_step
 from .dplr import dplr, dplr_backward, dplr_step
 from .gated import gated, gated_backward, gated_step
@@ -25,6 +27,9 @@ __all__ = [
     "blocks",
     "causal",
     "causal_backward",
+    "causal_conv1d",
+    "causal_conv1d_backward",
+    "causal_conv1d_step",
     "delta",
     "delta_backward",
     "delta_step",
@@ -42,6 +47,8 @@ __all__ = [
     "get_num_threads",
     "linformer",
     "linformer_backward",
+    "log_decay",
+    "log_decay_backward",
     "noncausal",
     "noncausal_backward",
     "set_isa",

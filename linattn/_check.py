@@ -166,26 +166,75 @@ def _dots(core: Shape) -> str:
     return f"({', '.join(['...', *map(str, core)])})"
 
 
+def filters(function: str, x: Any, weight: Any, bias: Any, core: int) -> tuple:
+    """The shape of a convolution's output, from x (..., n, c) or (..., c), filters (..., c, w)
+    and bias (..., c)."""
+    c = x.shape[-1]
+    if weight.shape[-2] != c or weight.shape[-1] < 1:
+        raise ValueError(
+            f"{function}: weight has shape {weight.shape}; expected ({c}, w) with w >= 1, "
+            f"as x has shape {x.shape}"
+        )
+    if bias.shape[-1] != c:
+        raise ValueError(
+            f"{function}: bias has shape {bias.shape}; expected ({c},), as x has shape {x.shape}"
+        )
+    batch = x.shape[: x.ndim - core]
+    for name, lead in (("weight", weight.shape[:-2]), ("bias", bias.shape[:-1])):
+        try:
+            batch = np.broadcast_shapes(batch, lead)
+        except ValueError:
+            raise ValueError(
+                f"{function}: {name} has leading axes {lead}, which do not broadcast with {batch}; "
+                "expected equal lengths, or 1, axis by axis"
+            ) from None
+    return (*batch, *x.shape[x.ndim - core :])
+
+
+def inputs(
+    function: str, name: str, x: Any, lead: tuple, core: tuple[int, ...], dtype: np.dtype
+) -> None:
+    """The state of a convolution: an array (..., *core) whose other axes broadcast to ``lead``."""
+    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a NumPy array")
+    if x.dtype != dtype:
+        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected {dtype}")
+    inner = x.ndim - len(core)
+    if inner < 0 or x.shape[inner:] != core or not _broadcasts_to(x.shape[:inner], lead):
+        raise ValueError(f"{function}: {name} has shape {x.shape}; expected {(*lead, *core)}")
+
+
+def broadcast(function: str, name: str, x: Any, shape: tuple) -> Any:
+    """``x``, which must broadcast to the shape of the result."""
+    if not _broadcasts_to(x.shape, shape):
+        raise ValueError(f"{function}: {name} has shape {x.shape}; expected {shape}, as the result")
+    return x
+
+
 def in_place(function: str, state: tuple[Any, ...], batch: Shape) -> None:
     """A state that can be written to: nothing of it broadcast or read-only."""
     for field, array, core in zip(("s", "z", "log_scale"), state, (2, 1, 1), strict=True):
-        if array is None:
-            continue
-        lead = array.shape[: array.ndim - core]
-        if lead != batch:
-            raise ValueError(
-                f"{function}: state.{field} has shape {array.shape}; expected leading axes "
-                f"{batch} to be updated in place"
-            )
-        if not array.flags.writeable:
-            raise ValueError(f"{function}: state.{field} is read-only; expected a writeable array")
-        if not array.flags.c_contiguous and any(
-            step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)
-        ):
-            raise ValueError(
-                f"{function}: state.{field} repeats its memory (strides {array.strides}); "
-                "expected an array to be updated in place"
-            )
+        if array is not None:
+            updated(function, f"state.{field}", array, batch, core)
+
+
+def updated(function: str, name: str, array: np.ndarray, batch: tuple, core: int) -> None:
+    """An array that can be updated, with all the leading axes."""
+    lead = array.shape[: array.ndim - core]
+    if lead != batch:
+        raise ValueError(
+            f"{function}: {name} has shape {array.shape}; expected leading axes "
+            f"{batch} to be updated in place"
+        )
+    if not array.flags.writeable:
+        raise ValueError(f"{function}: {name} is read-only; expected a writeable array")
+    if not array.flags.c_contiguous and any(
+        step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)
+    ):
+        raise ValueError(
+            f"{function}: {name} repeats its memory (strides {array.strides}); "
+            "expected an array to be updated in place"
+        )
 
 
 def cotangent(function: str, g: Any, expected: Shape) -> Any:
@@ -291,6 +340,12 @@ def out(function: str, x: Any, expected: Shape, *operands: Any, name: str = "out
     if not x.flags.writeable:
         raise ValueError(f"{function}: {name} is read-only; expected a writeable array")
     return x
+
+
+def apart(x: np.ndarray, y: Any) -> Any:
+    """``y``, or a copy where ``out`` lies in it: for kernels that read rows of it after writing
+    others, which NumPy takes to be safe where the two are one array."""
+    return y.copy() if np.may_share_memory(x, y) else y
 
 
 def result_dtype(*operands: Any) -> DType:

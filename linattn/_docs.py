@@ -82,7 +82,7 @@ PARAGRAPHS = {
     MemoryError
         If there is no room for the result.""",
     "feature_map": """
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'dpfp'} or FeatureMap
+    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'l2norm', 'dpfp'} or FeatureMap
         The map phi, applied to q and k, ``{default}`` by default; ``'elu'`` is
         ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.""",
     "normalizer": """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,22 @@ if TYPE_CHECKING:
 def sum_all(grads: tuple[Any, ...], operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """Each gradient in its operand's shape: summed over the repeats."""
     return tuple(_sum_to(g, x.shape) for g, x in zip(grads, operands, strict=True))
+
+
+def sum_wide(grad: np.ndarray, shape: tuple) -> np.ndarray:
+    """``grad`` in an operand's shape; where there is something to sum, pairwise in float64."""
+    if grad.shape == shape:
+        return grad
+    axes = _repeats(grad.shape, shape)
+    parts = np.moveaxis(grad, axes, range(len(axes)))
+    parts = parts.reshape(math.prod(parts.shape[: len(axes)]), *parts.shape[len(axes) :])
+    if len(parts) == 0:
+        return np.zeros(shape, np.float64)
+    while len(parts) > 1:
+        half = len(parts) // 2
+        sums = np.add(parts[:half], parts[half : 2 * half], dtype=np.float64)
+        parts = np.concatenate((sums, parts[2 * half :]))
+    return parts.reshape(shape)
 
 
 def clear_padding(dk: Array, key_lengths: Any) -> None:

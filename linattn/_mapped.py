@@ -9,7 +9,8 @@ import numpy as np
 
 from . import _check, _gradients, _running
 from ._config import one_isa
-from .feature_maps import NAMES, Elementwise, FeatureMap, PositiveRandomFeatures, get
+from .feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
+from .feature_maps._base import Fused
 
 if TYPE_CHECKING:
     from ._operator import Recurrence
@@ -35,7 +36,7 @@ def call(
             "or an object of linattn.feature_maps"
         )
     phi = get(feature_map)
-    if isinstance(phi, Elementwise):
+    if isinstance(phi, Fused):
         return getattr(recurrence, method)(operands, feature_map=phi.name, **options)
     q, k, *others = _operands(recurrence, method, operands)
     if method == "backward":

@@ -40,7 +40,14 @@ if TYPE_CHECKING:
     Operands: TypeAlias = tuple[Any, ...]
     Table: TypeAlias = dict[tuple[str, str, bool], np.ufunc]
 
-MAPS = ("identity", "relu", "elu", "softplus", "exp")  #: those that kernels apply themselves
+MAPS = (
+    "identity",
+    "relu",
+    "elu",
+    "softplus",
+    "exp",
+    "l2norm",
+)  #: those that kernels apply themselves
 
 
 class Extra(NamedTuple):

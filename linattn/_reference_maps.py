@@ -66,12 +66,29 @@ def _softplus_derivative(x: Array) -> Array:
     return np.where(x.real > 0, 1, e) / (1 + e)
 
 
+@dataclass(frozen=True)
+class L2Norm:
+    """``x / sqrt(sum x^2 + 1e-6)``."""
+
+    def __call__(self, x: Array) -> Array:
+        return x / self._norm(x)
+
+    def backward(self, x: Array, grad: Array) -> Array:
+        y = self(x)
+        return (grad - (grad * y).sum(-1, keepdims=True) * y) / self._norm(x)
+
+    @staticmethod
+    def _norm(x: Array) -> Array:
+        return np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6)
+
+
 MAPS: dict[str, FeatureMap] = {
     "identity": Elementwise(lambda x: x, np.ones_like),
     "relu": Elementwise(_relu, _relu_derivative),
     "elu": Elementwise(_elu, _elu_derivative),
     "softplus": Elementwise(_softplus, _softplus_derivative),
     "exp": Elementwise(np.exp, np.exp),
+    "l2norm": L2Norm(),
 }
 
 
@@ -229,7 +246,7 @@ class Feedforward:
 def twin(feature_map) -> FeatureMap:
     """The twin of an object of `linattn.feature_maps`, by the name of its class."""
     kind, get_parameter = type(feature_map).__name__, partial(getattr, feature_map)
-    if kind == "Elementwise":
+    if kind in ("Elementwise", "L2Norm"):
         return MAPS[feature_map.name]
     if kind == "SumNormalized":
         return SumNormalized(twin(feature_map.feature_map), feature_map.eps)

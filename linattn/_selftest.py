@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 import linattn
-from linattn import _config, _reference, _reference_delta, _reference_softmax
+from linattn import _config, _reference, _reference_conv, _reference_delta, _reference_softmax
 
-MAPS = ("identity", "relu", "elu", "softplus", "exp")
+MAPS = ("identity", "relu", "elu", "softplus", "exp", "l2norm")
 #: By operator, the module of its twin.
 OPERATORS = {
     name + direction: twins
@@ -20,6 +20,7 @@ OPERATORS = {
         ("causal", _reference),
         ("noncausal", _reference),
         ("delta", _reference_delta),
+        ("causal_conv1d", _reference_conv),
         ("softmax_attention", _reference_softmax),
         ("linformer", _reference_softmax),
     )
@@ -76,7 +77,7 @@ def _checks(operator: str) -> Iterator[tuple[str, float, bool]]:
 def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[np.ndarray]:
     heads, n, d, m = shape
     q, k, v, grad_out = (rng.standard_normal((heads, n, width)) for width in (d, d, m, m))
-    operands = [q, k, v]
+    operands = [v, rng.standard_normal((m, 4))] if "conv1d" in operator else [q, k, v]
     if operator.startswith("delta"):
         k /= np.linalg.norm(k, axis=-1, keepdims=True)  # longer ones let the memory grow
         operands.append(rng.random((heads, n)))
@@ -86,10 +87,12 @@ def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -
 
 
 def _options(operator: str) -> Iterator[dict[str, Any]]:
-    if operator.startswith(("causal", "noncausal")):
+    if "conv1d" in operator:
+        yield from ({"activation": None}, {"activation": "silu"})
+    elif operator.startswith(("causal", "noncausal")):
         for feature_map, normalize in itertools.product(MAPS, (True, False)):
-            # The signed weights of the identity can sum to nothing: no bound holds there.
-            if feature_map != "identity" or not normalize:
+            # Signed weights can sum to nothing: no bound holds there.
+            if feature_map not in ("identity", "l2norm") or not normalize:
                 yield {"feature_map": feature_map, "normalize": normalize}
     elif operator.startswith("softmax"):
         yield from ({"causal": True}, {"causal": False})

@@ -88,7 +88,7 @@ def evaluate(case: Case, operands, dtype, magnitude=False):
             kappa = (1 + (read(abs(a), abs(b), ones) + dtype(case.eps)) / den) / 2
     a, b, v = size(a), size(b), size(v)
     if magnitude and not isinstance(phi, maps.Elementwise):
-        a, b = a + abs(case.scale) * _moved(phi, q), b + _moved(phi, k)
+        a, b = a + abs(case.scale) * moved(phi, q), b + moved(phi, k)
     num = read(a, b, v)
     if not case.backward:
         return (num / den * kappa,)
@@ -102,11 +102,14 @@ def evaluate(case: Case, operands, dtype, magnitude=False):
     dv = write(b, a, h)
     if not magnitude:
         return phi.backward(q, case.scale * da), phi.backward(k, db), dv
+    return abs(case.scale) * through(phi, q, da), through(phi, k, db), dv
+
+
+def through(phi, x, grad):
+    """The magnitude of the gradient of x, from that of the gradient of phi(x)."""
     if isinstance(phi, maps.Elementwise):
-        slope_q, slope_k = (abs(phi.backward(x, np.ones_like(x))) for x in (q, k))
-        return abs(case.scale) * slope_q * da, slope_k * db, dv
-    dq, dk = ((_jacobian(phi, x) @ y[..., None])[..., 0] for x, y in ((q, da), (k, db)))
-    return abs(case.scale) * dq, dk, dv
+        return abs(phi.backward(x, np.ones_like(x))) * grad
+    return (_jacobian(phi, x) @ grad[..., None])[..., 0]
 
 
 def twin_of(feature_map):
@@ -115,12 +118,19 @@ def twin_of(feature_map):
 
 
 def _jacobian(phi, x):
-    """|d phi_j / d x_i|, (..., d, f), by complex steps."""
+    """|d phi_j / d x_i|, (..., d, f), by complex steps.
+
+    That of l2norm, (I - y y^T) / norm, is itself a difference: both its terms count.
+    """
+    if isinstance(phi, maps.L2Norm):
+        y = abs(phi(x))
+        inner = np.eye(x.shape[-1]) + y[..., :, None] * y[..., None, :]
+        return inner / phi._norm(x)[..., None]
     steps = 1e-30j * np.eye(x.shape[-1])
     return np.stack([abs(phi(x + step).imag) / 1e-30 for step in steps], -2)
 
 
-def _moved(phi, x):
+def moved(phi, x):
     """|J| |x|: what phi moves by where every number of x does, relative to itself."""
     return (_jacobian(phi, x) * abs(x)[..., None]).sum(-2)
 
@@ -146,7 +156,7 @@ def delta_bound(case: Case, operands, expected):
     count, phi = DELTA_ROUNDINGS, twin_of(case.feature_map)
     if not isinstance(phi, maps.Elementwise):
         q, k = (x.astype(np.float64) for x in operands[:2])
-        count *= 1 + max(_moved(phi, x).max() / abs(phi(x)).max() for x in (q, k))
+        count *= 1 + max(moved(phi, x).max() / abs(phi(x)).max() for x in (q, k))
     largest = max(abs(x).max(initial=0) for x in expected)
     return [np.full(x.shape, count * largest) for x in expected]
 

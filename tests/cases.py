@@ -20,7 +20,8 @@ OPTIONS = {
     "delta": ("feature_map", "scale"),
     "softmax_attention": ("causal", "scale"),
 }
-MAPS = ("identity", "relu", "elu", "softplus", "exp")
+ELEMENTWISE = ("identity", "relu", "elu", "softplus", "exp")
+MAPS = (*ELEMENTWISE, "l2norm")
 DTYPES = ("float32", "float64")
 
 
@@ -90,7 +91,7 @@ def make(case: Case, seed: int = 0) -> list[np.ndarray]:
     if case.forward == "delta":
         arrays[1] = _short(arrays[1], case.feature_map)
         arrays[3] = rng.uniform(0, 2, arrays[3].shape)
-    elif case.feature_map == "identity" and case.normalize:
+    elif case.feature_map in ("identity", "l2norm") and case.normalize:
         arrays[:2] = map(abs, arrays[:2])  # signed weights may sum to 0, and then nothing is exact
     return [x.astype(case.dtype) for x in arrays]
 
@@ -99,6 +100,8 @@ def _short(k, feature_map):
     """Keys of norm 1 at most behind their map, the case that the delta rule is made for."""
     if feature_map in ("identity", "relu"):
         return k / (np.linalg.norm(k, axis=-1, keepdims=True) + 1e-30)
+    if feature_map == "l2norm":
+        return k  # its features have that norm
     return k - 0.5 * np.log(max(k.shape[-1], 1)) - 2  # about exp(k), and so of norm 0.2
 
 

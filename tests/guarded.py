@@ -76,10 +76,19 @@ def check(n: int, d: int, m: int, dtype: type, at_end: bool) -> None:
         memory = State(state.s)
         linattn.gated_delta_step(*token, gate, make(2), memory, erase=token[0], in_place=True)
         linattn.dplr_step(*token, token[0], token[1], gate, memory, in_place=True)
+    weight, inputs = make(m, 4), make(2, m, 3, dtype=wide)
+    conv = {"initial_state": inputs, "activation": "silu"}
+    linattn.causal_conv1d(v, weight, make(m), return_state=True, out=o, **conv)
+    linattn.causal_conv1d_backward(v, weight, g, make(m), grad_state=inputs, **conv)
+    linattn.causal_conv1d(v, make(m, 9), out=o)
+    linattn.causal_conv1d_step(token[2], weight, inputs, in_place=True)
+    linattn.causal_backward(q, k, v, g, feature_map="l2norm", normalize=False)
+    linattn.log_decay(v, make(m), make(m))
     if wide is dtype:
         linattn.softmax_attention(q, k, v, causal=True)
         linattn.softmax_attention_backward(q, k, v, g, causal=True)
         feature_maps.DPFP(nu=1)(q)
+        feature_maps.L2Norm().backward(q, feature_maps.L2Norm()(q))
         if d * m > 0:
             feature_maps.PositiveRandomFeatures(make(d, m))(q)
 

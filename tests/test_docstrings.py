@@ -14,6 +14,9 @@ OPERATORS = (
     "causal",
     "noncausal",
     "causal_backward",
+    "causal_conv1d",
+    "causal_conv1d_backward",
+    "causal_conv1d_step",
     "noncausal_backward",
     "delta",
     "delta_backward",
@@ -29,6 +32,8 @@ OPERATORS = (
     "softmax_attention_backward",
     "linformer",
     "linformer_backward",
+    "log_decay",
+    "log_decay_backward",
 )
 MODULES = [
     "linattn",

@@ -96,6 +96,20 @@ def delta(x: SimpleNamespace) -> Iterator:
         yield linattn.delta_step(*token, state, **options)
 
 
+def convolution(x: SimpleNamespace) -> Iterator:
+    cuts, m = [0, x.n // 3, x.n // 3, x.n], x.V.shape[-1]
+    for w in (1, 2, 4, 9):
+        weight, bias = np.ones((m, w), x.V.dtype), x.V[0, 0]
+        options = {"activation": "silu"}
+        o, state = linattn.causal_conv1d(x.V, weight, bias, return_state=True, **options)
+        both = {**options, "initial_state": state}
+        yield o, state
+        yield linattn.causal_conv1d(x.V, weight, return_state=True, **both)
+        yield linattn.causal_conv1d_backward(x.V, weight, x.g, bias, grad_state=state, **both)
+        yield linattn.causal_conv1d_backward(x.V, weight, x.g, cu_seqlens=cuts, **options)
+        yield linattn.causal_conv1d_step(x.V[:, 0], weight, state, bias, **options)
+
+
 def softmax(x: SimpleNamespace) -> Iterator:
     yield linattn.softmax_attention(x.q, x.k, x.v)
     yield linattn.softmax_attention(x.q, x.K, x.V, causal=True)
@@ -136,10 +150,10 @@ def mapped(x: SimpleNamespace) -> Iterator:
 def elementwise(x: SimpleNamespace) -> Iterator:
     for task in _linattn.row_ufuncs.values():
         if task.signature is None and x.q.dtype.kind == "f":
-            yield task(*(x.q, x.q[::-1], x.q[:, ::-1])[: task.nin])
+            yield task(*(x.q, x.q[::-1], x.q[:, ::-1], x.q, x.q)[: task.nin])
 
 
-FAMILIES = [linear, delta, softmax, mapped, elementwise]
+FAMILIES = [linear, delta, convolution, softmax, mapped, elementwise]
 
 
 def flat(result) -> list[np.ndarray]:

@@ -362,3 +362,15 @@ def test_memory_is_linear(interpreter):
     """A score matrix would be 1 GiB."""
     stdout, _ = interpreter(MEMORY)
     assert int(stdout) < 32 * 1024
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_out_may_be_an_operand(causal):
+    """Keys and values are read again and again while results are written."""
+    rng = np.random.default_rng(0)
+    operands = list(rng.standard_normal((3, 2, 300, 16)))
+    expected = linattn.softmax_attention(*operands, causal=causal)
+    for i in range(3):
+        changed = [x.copy() for x in operands]
+        linattn.softmax_attention(*changed, causal=causal, out=changed[i])
+        np.testing.assert_array_equal(changed[i], expected)

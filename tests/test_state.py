@@ -18,7 +18,7 @@ SIZES = [(1, 1, 1), (3, 4, 16), (17, 5, 33), (40, 16, 64), (67, 65, 20), (34, 20
 
 def case(n, d, m, lead=(), dtype="float32", feature_map="elu", normalize=True, grad=False, seed=0):
     """Operands and options of a call with an initial state (and a final gradient)."""
-    positive = feature_map == "identity" and normalize
+    positive = feature_map in ("identity", "l2norm") and normalize
     operands = tokens((*lead, n, d, m), dtype=dtype, positive=positive, cotangent=grad, seed=seed)
     options = {"feature_map": feature_map, "normalize": normalize, "scale": 0.4, "eps": 0.01}
     core = (*lead, d, m)

@@ -37,7 +37,12 @@ def test_against_the_twin(feature_map, normalize, dtype):
     for lead in [(), (5,), (2, 3)]:
         for d, m in [(1, 1), (3, 4), (5, 33), (16, 64), (65, 20), (64, 65), (130, 129)]:
             operands, current = token(
-                lead, d, m, dtype=dtype, normalize=normalize, positive=feature_map == "identity"
+                lead,
+                d,
+                m,
+                dtype=dtype,
+                normalize=normalize,
+                positive=feature_map in ("identity", "l2norm"),
             )
             result = flat(linattn.step(*operands, current, **options))
             expected = oracle("step", operands, state=current, **options)
@@ -52,7 +57,9 @@ def test_step_by_step_equals_causal(feature_map, normalize, in_place):
     options = {"feature_map": feature_map, "normalize": normalize}
     lead, n, d, m = (2, 3), 70, 16, 33
     for dtype in ("float32", "float64"):
-        operands = tokens((*lead, n, d, m), dtype=dtype, positive=feature_map == "identity")
+        operands = tokens(
+            (*lead, n, d, m), dtype=dtype, positive=feature_map in ("identity", "l2norm")
+        )
         start = state((*lead, d, m), dtype=dtype, normalize=normalize)
         expected = oracle("causal", operands, initial_state=start, return_state=True, **options)
         allowed = bound("causal", operands, initial_state=start, return_state=True, **options)

@@ -6,7 +6,7 @@ object for anything that they accept.
 
 from __future__ import annotations
 
-from ._base import Elementwise, FeatureMap, SumNormalized
+from ._base import Elementwise, FeatureMap, L2Norm, SumNormalized
 from .dpfp import DPFP
 from .feedforward import FeedforwardKernel
 from .random_features import (
@@ -17,7 +17,7 @@ from .random_features import (
 )
 
 # The names that `get` and every operator know.
-NAMES = (*Elementwise.names, "dpfp")
+NAMES = (*Elementwise.names, "l2norm", "dpfp")
 
 __all__ = [
     "DPFP",
@@ -26,6 +26,7 @@ __all__ = [
     "FeatureMap",
     "FeedforwardKernel",
     "GeneralizedRandomFeatures",
+    "L2Norm",
     "PositiveRandomFeatures",
     "RandomFourierFeatures",
     "SumNormalized",
@@ -40,7 +41,8 @@ def get(feature_map: str | FeatureMap) -> FeatureMap:
     Parameters
     ----------
     feature_map : str or FeatureMap
-        ``'identity'``, ``'relu'``, ``'elu'``, ``'softplus'``, ``'exp'``, ``'dpfp'``, or a map.
+        ``'identity'``, ``'relu'``, ``'elu'``, ``'softplus'``, ``'exp'``, ``'l2norm'``,
+        ``'dpfp'``, or a map.
 
     Returns
     -------
@@ -67,6 +69,8 @@ def get(feature_map: str | FeatureMap) -> FeatureMap:
         raise TypeError(f"get: feature_map is {feature_map!r}; expected a name or a feature map")
     if feature_map == "dpfp":
         return DPFP()
+    if feature_map == "l2norm":
+        return L2Norm()
     if feature_map not in Elementwise.names:
         raise ValueError(f"get: feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}")
     return Elementwise(feature_map)

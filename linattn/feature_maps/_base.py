@@ -77,7 +77,25 @@ class FeatureMap:
         return _check.number(type(self).__name__, name, getattr(self, name), x)
 
 
-class Elementwise(FeatureMap):
+class Fused(FeatureMap):
+    """A map that the kernels apply on the way in, by its name: f = d."""
+
+    name: str
+
+    def __call__(self, x: Any) -> np.ndarray:
+        x = self._input(x)
+        return row_ufuncs[self.name](_matrix(x)).reshape(x.shape)
+
+    def backward(self, x: Any, grad: Any) -> np.ndarray:
+        x = self._input(x)
+        grad = self._gradient(x, grad)
+        return row_ufuncs[f"{self.name}_backward"](_matrix(x), _matrix(grad)).reshape(x.shape)
+
+    def features(self, d: int) -> int:
+        return d
+
+
+class Elementwise(Fused):
     """A map of one number, fused into the kernels: f = d.
 
     Parameters
@@ -114,15 +132,29 @@ class Elementwise(FeatureMap):
             raise ValueError(f"Elementwise: name is {name!r}; expected one of {self.names}")
         self.name = name
 
-    def __call__(self, x: Any) -> np.ndarray:
-        return row_ufuncs[self.name](self._input(x))
 
-    def backward(self, x: Any, grad: Any) -> np.ndarray:
-        x = self._input(x)
-        return row_ufuncs[f"{self.name}_backward"](x, self._gradient(x, grad))
+class L2Norm(Fused):
+    """Rows of norm 1, ``x / sqrt(sum x^2 + 1e-6)``, fused into the kernels: f = d.
 
-    def features(self, d: int) -> int:
-        return d
+    Notes
+    -----
+    Keys and queries of the gated delta rule are mapped so: with norm 1 a write replaces what
+    the memory held at the key.  Rows of zeros stay zeros.  One pass over memory forwards, one
+    backwards; rows whose squares overflow are scaled first.
+
+    References
+    ----------
+    Yang et al., "Gated Delta Networks", ICLR 2025, section 3.4
+
+    Examples
+    --------
+    >>> from linattn import feature_maps
+    >>> feature_maps.L2Norm()([[3.0, 4.0], [0.0, 0.0]]).round(6)
+    array([[0.6, 0.8],
+           [0. , 0. ]])
+    """
+
+    name = "l2norm"
 
 
 class SumNormalized(FeatureMap):

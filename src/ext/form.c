@@ -11,6 +11,7 @@ const struct la_operator la_operators[LA_NOPS] = {
 
 const char *const la_map_names[LA_NMAPS] = {
 #define LA_MAP(map) #map,
+#define LA_ROW_MAP(map) #map,
 #include "../kernel/maps.def"
 };
 
@@ -64,18 +65,33 @@ find_operand(const char *name, size_t length)
     return -1;
 }
 
-/* The dimensions between parentheses; b is m, or nothing, as the variant has it, and c
- * is d. */
+/* The dimensions between parentheses; b is m, c is d, and p is r, or nothing, as the
+ * variant has it. */
 static void
 read_dims(struct la_slot *slot, const char *text, la_variant variant)
 {
     for (; *text != ')'; text++) {
         if (*text == ',' || (*text == 'b' && !(variant & LA_CHANNELS)) ||
-            (*text == 'c' && !(variant & LA_GATE_CHANNELS))) {
+            (*text == 'c' && !(variant & LA_GATE_CHANNELS)) ||
+            (*text == 'p' && !(variant & LA_STATES))) {
             continue;
         }
-        slot->dims[slot->rank++] = *text == 'b' ? 'm' : *text == 'c' ? 'd' : *text;
+        slot->dims[slot->rank++] = *text == 'b'   ? 'm'
+                                   : *text == 'c' ? 'd'
+                                   : *text == 'p' ? 'r'
+                                                  : *text;
     }
+}
+
+/* Whether the form has that operand already. */
+static int
+has(const struct la_form *form, int id)
+{
+    int i = 0;
+    while (i < form->nin + form->nout && form->slots[i].id != (enum la_operand)id) {
+        i++;
+    }
+    return i < form->nin + form->nout;
 }
 
 /* Whether the operand has a place in this form. */
@@ -83,6 +99,9 @@ static int
 belongs(const struct la_form *form, int id)
 {
     const int properties = la_operators[form->op].properties;
+    if (id == LA_AT_keys && !has(form, LA_AT_k)) {
+        return 0;
+    }
     if (operands[id].of_z && properties & (LA_NORMALIZER | LA_STATES) &&
         !(form->variant & LA_NORMALIZER)) {
         return 0;

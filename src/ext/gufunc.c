@@ -383,9 +383,7 @@ la_gufunc_add_all(PyObject *module)
     }
     nforms = ngufuncs = 0;
     for (int op = 0; status == 0 && op < LA_NOPS; op++) {
-        const int recurrent = LA_MAPS | LA_STATES | LA_IN_PLACE;
-        status = add_forms(la_operators[op].properties & recurrent ? all : rows,
-                           (enum la_op)op);
+        status = add_forms(la_operators[op].doc == NULL ? all : rows, (enum la_op)op);
     }
     if (status == 0) {
         status = PyModule_AddObjectRef(module, "ufuncs", all);

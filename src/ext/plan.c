@@ -212,7 +212,8 @@ cut_rows(struct job *job)
 {
     const ptrdiff_t n = job->head.n;
     job->rows = la_operators[job->call->form->op].rows;
-    job->parts = job->rows > 0 ? (n + job->rows - 1) / job->rows : 1;
+    /* No rows are one part: there may be a state to hand through. */
+    job->parts = job->rows > 0 && n > 0 ? (n + job->rows - 1) / job->rows : 1;
 }
 
 /* Multiply-adds, or what takes about as long. */

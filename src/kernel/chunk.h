@@ -74,9 +74,8 @@ load_row(T *dst, ptrdiff_t ld, const char *src, ptrdiff_t cs, ptrdiff_t cols,
     }
     for (; j < cols; j += VL) {
         const ptrdiff_t some = cols - j < VL ? cols - j : VL;
-        const ivec inside = viota() < (ivec)((ivec){0} + (INT)some);
         const vec x = vread_part(src + j * cs, cs, some, type);
-        vstore(&dst[j], vkeep(inside, phi(x)));
+        vstore(&dst[j], vkeep(first_lanes(some), phi(x)));
     }
     for (; j < ld; j += VL) {
         vstore(&dst[j], (vec){0});
@@ -128,22 +127,6 @@ load_plain(struct block dst, const struct la_array *x, struct span t, ptrdiff_t 
     load_rows(dst, x, t, cols, phi_identity);
 }
 
-/* dst = phi(rows t of x). */
-static void
-load_mapped(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols,
-            enum la_map map)
-{
-    switch (map) {
-#define LA_MAP(map)                                                                    \
-    case LA_MAP_##map:                                                                 \
-        load_rows(dst, x, t, cols, phi_##map);                                         \
-        break;
-#include "maps.def"
-    default:
-        break;
-    }
-}
-
 /* Columns [j, j + VL) of row i of x, as far as there are `cols`; zeros beyond. */
 INLINE vec
 load_at(const struct la_array *x, ptrdiff_t i, ptrdiff_t j, ptrdiff_t cols)
@@ -154,34 +137,6 @@ load_at(const struct la_array *x, ptrdiff_t i, ptrdiff_t j, ptrdiff_t cols)
         return vread(p, x->type);
     }
     return vread_part(p, x->cs, some, x->type);
-}
-
-/* grad *= phi'(x), where y = phi(x): the chain rule through the map. */
-INLINE void
-chain_with(struct block grad, const struct la_array *x, struct span t, ptrdiff_t cols,
-           struct block y, vec (*dphi)(vec, vec))
-{
-    for (ptrdiff_t i = 0; i < t.rows; i++, grad.x += grad.ld, y.x += y.ld) {
-        for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const vec slope = dphi(load_at(x, t.first + i, j, cols), vload(&y.x[j]));
-            vstore(&grad.x[j], vload(&grad.x[j]) * slope);
-        }
-    }
-}
-
-static void
-chain(struct block grad, const struct la_array *x, struct span t, ptrdiff_t cols,
-      struct block y, enum la_map map)
-{
-    switch (map) {
-#define LA_MAP(map)                                                                    \
-    case LA_MAP_##map:                                                                 \
-        chain_with(grad, x, t, cols, y, dphi_##map);                                   \
-        break;
-#include "maps.def"
-    default:
-        break;
-    }
 }
 
 /* Rows t of x = src, whole vectors a row, each times factor[row] where given. */
@@ -203,6 +158,35 @@ store_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct block
                         x->type);
         }
     }
+}
+
+/* The same without a factor.  Results that no cache could hold are written past it
+ * where the instruction set can: a line need then not be read first. */
+static void
+stream_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct block src,
+            int large)
+{
+#if defined(__SSE2__)
+    const size_t step = (size_t)x->rs | (uintptr_t)x->data;
+    if (large && x->type == LA_NATIVE && x->cs == (ptrdiff_t)sizeof(T) &&
+        step % sizeof(T) == 0) {
+        char *dst = x->data + t.first * x->rs;
+        for (ptrdiff_t i = 0; i < t.rows; i++, dst += x->rs, src.x += src.ld) {
+            const ptrdiff_t before =
+                (ptrdiff_t)(-(uintptr_t)dst % LA_VBYTES / sizeof(T));
+            ptrdiff_t j = before < cols ? before : cols;
+            memcpy(dst, src.x, (size_t)j * sizeof(T));
+            for (; j + VL <= cols; j += VL) {
+                LA_MM(stream)((T *)dst + j, vload_any((const char *)(src.x + j)));
+            }
+            memcpy((T *)dst + j, src.x + j, (size_t)(cols - j) * sizeof(T));
+        }
+        _mm_sfence();
+        return;
+    }
+#endif
+    (void)large;
+    store_rows(x, t, cols, src, NULL);
 }
 
 #endif

@@ -1,5 +1,6 @@
 /* dpfp.h: row maps with a few operations a feature.
  *
+ *   the fused maps of rows (mapped.h), by themselves
  *   sum_normalize: y / (sum y + eps), 0 where that is 0 / 0
  *   dpfp: r = relu([x, -x]),  y = (r[j] r[(j - i) mod 2d], i = 1..nu), f = 2 d nu
  *                                                       Schlag et al. 2021, eq. 37-38
@@ -21,6 +22,52 @@ rows_of(const struct la_head *h, ptrdiff_t i)
 {
     return span(i, LA_BLOCK, i + LA_BLOCK, h->n, NULL);
 }
+
+/* Feature maps of rows by themselves: y = phi(x), and their chain rule. */
+struct row_map_scratch {
+    struct block y, g;
+};
+
+static struct row_map_scratch
+row_map_carve(const struct la_head *h, struct arena *arena)
+{
+    struct row_map_scratch r;
+    r.y = take_block(arena, LA_BLOCK, h->d);
+    r.g = take_block(arena, LA_BLOCK, h->d);
+    return r;
+}
+
+static int
+run_row_map(const struct la_head *h, enum la_map map, int backward)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct row_map_scratch r = row_map_carve(h, &arena);
+    for (ptrdiff_t i = 0; i < h->n; i += LA_BLOCK) {
+        const struct span t = rows_of(h, i);
+        load_mapped(r.y, &h->x, t, h->d, map);
+        if (backward) {
+            load_plain(r.g, &h->x1, t, h->d);
+            chain(r.g, &h->x, t, h->d, r.y, map);
+        }
+        store_rows(&h->y, t, h->d, backward ? r.g : r.y, NULL);
+    }
+    return 0;
+}
+
+#define LA_RUN_ROW_MAP(name, map, backward)                                            \
+    static struct row_map_scratch name##_carve(const struct la_head *h,                \
+                                               struct arena *arena)                    \
+    {                                                                                  \
+        return row_map_carve(h, arena);                                                \
+    }                                                                                  \
+    static int run_##name(const struct la_head *h)                                     \
+    {                                                                                  \
+        return run_row_map(h, map, backward);                                          \
+    }
+#define LA_ROW_MAP(map)                                                                \
+    LA_RUN_ROW_MAP(map, LA_MAP_##map, 0)                                               \
+    LA_RUN_ROW_MAP(map##_backward, LA_MAP_##map, 1)
+#include "maps.def"
 
 struct sum_normalize_scratch {
     ptrdiff_t ld;

@@ -36,7 +36,7 @@ each(const struct la_head *h, const int nin, const int nout,
      void (*f)(vec *y, const vec *x))
 {
     for (ptrdiff_t i = 0; i < h->n; i += VL) {
-        vec x[3], y[2];
+        vec x[5], y[2];
         LA_EACH(a, nin) {
             x[a] = get(&h->arrays[LA_AT_x + a], i, h->n - i);
         }
@@ -83,5 +83,19 @@ LA_ELEMENTWISE(gate_backward, 3, 2, const vec open = x[2] * vsigmoid(x[1]); y[0]
 LA_ELEMENTWISE(softplus_gate_backward, 3, 2, const vec open = x[2] * vsigmoid(x[1]);
                y[0] = open * vsigmoid(x[0]);
                y[1] = phi_softplus(x[0]) * open * vsigmoid(-x[1]);)
+
+/* The logarithms of decays: -e^A softplus(z), z = x + b, of x, A, b; and L sigmoid(e^A
+ * z) of x, A, b, L.  Gradients of x (and of b) and of A, of the same and that of the
+ * result before L. */
+LA_ELEMENTWISE(log_decay, 3, 1, y[0] = -vexp(x[1]) * phi_softplus(x[0] + x[2]);)
+LA_ELEMENTWISE(log_decay_backward, 4, 2, const vec z = x[0] + x[2],
+               rate = -vexp(x[1]) * x[3];
+               y[0] = rate * vsigmoid(z); y[1] = rate * phi_softplus(z);)
+LA_ELEMENTWISE(bounded_log_decay, 4, 1,
+               y[0] = x[3] * vsigmoid(vexp(x[1]) * (x[0] + x[2]));)
+LA_ELEMENTWISE(bounded_log_decay_backward, 5, 2, const vec rate = vexp(x[1]);
+               const vec z = x[0] + x[2], u = rate * z;
+               const vec slope = x[4] * x[3] * vsigmoid(u) * vsigmoid(-u);
+               y[0] = slope * rate; y[1] = slope * u;)
 
 #endif

@@ -1,7 +1,7 @@
 /* feature.h: the elementwise feature maps phi and their derivatives, on vectors.
  *
  * A map is two lines here, phi_NAME(x) and dphi_NAME(x, y) with y = phi(x), and
- * one line in ops.def.  All are within 2 ulp over the whole range:
+ * one line in maps.def.  All are within 2 ulp over the whole range:
  * overflow gives inf, underflow passes through the subnormals to 0, NaN stays. */
 #ifndef LA_FEATURE_H
 #define LA_FEATURE_H

@@ -4,6 +4,7 @@
 #define LA_SCAN_H
 
 #include "chunk.h"
+#include "mapped.h"
 #include "micro.h"
 #include "state.h"
 

@@ -12,6 +12,7 @@ enum la_dtype { LA_F32, LA_F64, LA_NDTYPES };
 
 enum la_map {
 #define LA_MAP(map) LA_MAP_##map,
+#define LA_ROW_MAP(map) LA_MAP_##map,
 #include "maps.def"
     LA_NMAPS
 };
@@ -91,6 +92,7 @@ struct la_head {
     ptrdiff_t group, q_step, o_step, s1_step, z1_step;
     enum la_map map;
     int normalize;
+    int large;         /* results are more than a cache holds */
     int channels;      /* beta is one number a channel, not one a token */
     int gate_channels; /* the gate is one number a key channel, not one a token */
     int has_bonus, has_erase;

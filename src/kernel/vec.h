@@ -7,6 +7,8 @@
 #ifndef LA_VEC_H
 #define LA_VEC_H
 
+#include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "dtype.h"
@@ -51,6 +53,13 @@ viota(void)
         v[i] = i;
     }
     return v;
+}
+
+/* The mask of the first `count` lanes. */
+INLINE ivec
+first_lanes(ptrdiff_t count)
+{
+    return viota() < (ivec)((ivec){0} + (INT)count);
 }
 
 /* x where the mask is set, 0 elsewhere, whatever x holds there. */
@@ -138,6 +147,21 @@ vmin(vec ceiling, vec x)
     return vselect(ceiling < x, ceiling, x);
 }
 #endif
+
+INLINE vec
+vsqrt(vec x)
+{
+#if defined(__SSE2__)
+    return (vec)LA_MM(sqrt)(x);
+#elif defined(__aarch64__)
+    return (vec)LA_PASTE(vsqrtq_, LA_DTYPE)(x);
+#else
+    for (int i = 0; i < VL; i++) {
+        x[i] = (T)sqrt((double)x[i]);
+    }
+    return x;
+#endif
+}
 
 /* x * 2^k for k held as an integral float, rounded once, subnormals included.
  * |k| must stay below 2 * the largest exponent. */

@@ -1,0 +1,323 @@
+"""The short causal convolution in front of gated models: forward, gradients, one token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _check, _gradients, _state
+from ._linattn import call_plain, ufuncs
+
+
+def causal_conv1d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    activation: str | None = None,
+    cu_seqlens: Any = None,
+    initial_state: np.ndarray | None = None,
+    return_state: bool = False,
+    out: np.ndarray | None = None,
+) -> Any:
+    """Causal convolution of each channel with its own short filter.
+
+    ``o_t = bias + sum_{j=0}^{w-1} weight[:, w-1-j] x_{t-j}``, then the activation: the last
+    weight multiplies the present token.  Inputs before the first token are 0, or those of
+    ``initial_state``.  Nothing at position t changes an output before t.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., n, c)
+        Tokens, float16, bfloat16, float32 or float64 (other real dtypes are cast by NumPy's
+        rules).  16-bit numbers are computed in float32 and rounded once.
+    weight : array_like, shape (c, w)
+        The filter of each channel, w >= 1; leading axes, if any, broadcast with those of x.
+    bias : array_like, shape (c,), optional
+        Added to each channel.
+    activation : {None, 'silu'}, default None
+        ``silu(p) = p / (1 + exp(-p))`` of the sum.
+    cu_seqlens : array_like of int, shape (r + 1,), optional
+        r sequences packed along n, sequence i from ``cu_seqlens[i]`` to
+        ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.
+    initial_state : ndarray, shape (..., c, w - 1), optional
+        The inputs before the first token, oldest first, or (..., r, c, w - 1) with
+        ``cu_seqlens``, of the result's dtype, or float32 where that has 16 bits; zeros by
+        default.
+    return_state : bool, default False
+        Return the last w - 1 inputs as well.
+    out : ndarray, shape (..., n, c), optional
+        Where to put the result; of the result's dtype.  It may overlap an operand.
+
+    Returns
+    -------
+    o : ndarray, shape (..., n, c)
+    state : ndarray, shape (..., c, w - 1)
+        Only with ``return_state``; (..., r, c, w - 1) with ``cu_seqlens``.  A sequence cut
+        anywhere continues from it.
+
+    Raises
+    ------
+    TypeError
+        If an operand is complex, masked, or not numbers; if ``out`` or a state has another
+        dtype.
+    ValueError
+        If shapes do not match, ``activation`` is unknown, or ``cu_seqlens``, ``out`` or a
+        state do not fit.
+    MemoryError
+        If there is no room for the result or the scratch.
+
+    Notes
+    -----
+    2 w n c floating-point operations, and about 25 a number for silu; one pass over memory.
+    Results of 16 MiB and more are written past the processor's cache.
+
+    References
+    ----------
+    Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023,
+    section 3.4
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x = np.array([[1.0], [2.0], [4.0], [8.0]])
+    >>> o, state = linattn.causal_conv1d(x, [[0.5, 1.0]], return_state=True)
+    >>> o.ravel(), state
+    (array([ 1. ,  2.5,  5. , 10. ]), array([[8.]]))
+    """
+    name = "causal_conv1d"
+    x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, 2)
+    if out is not None:
+        _check.out(name, out, shape, x, taps, bias)
+        x = _check.apart(out, x)
+    if cu_seqlens is None and initial_state is None and not return_state:
+        return ufuncs[name](x, taps, bias, silu, out=out)
+    packing = _state.sequences(name, shape[-2], shape[:-2], cu_seqlens, None)
+    dtype = _check.state_dtype(x, taps, bias)
+    start = _inputs(name, "initial_state", initial_state, packing, shape, taps, dtype)
+    o, s = ufuncs[f"{name}_state"](
+        x, taps, bias, silu, packing.begin, packing.end, start, out=(out, None)
+    )
+    return (o, _result(packing, s)) if return_state else o
+
+
+def causal_conv1d_backward(
+    x: Any,
+    weight: Any,
+    grad_out: Any,
+    bias: Any = None,
+    *,
+    activation: str | None = None,
+    cu_seqlens: Any = None,
+    initial_state: np.ndarray | None = None,
+    grad_state: np.ndarray | None = None,
+) -> tuple[np.ndarray, ...]:
+    """Gradients of `causal_conv1d`.
+
+    Exact for its equation.  The forward result is not needed.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., n, c)
+        Tokens, float16, bfloat16, float32 or float64 (other real dtypes are cast by NumPy's
+        rules).  16-bit numbers are computed in float32 and rounded once.
+    weight : array_like, shape (c, w)
+        The filter of each channel, w >= 1; leading axes, if any, broadcast with those of x.
+    grad_out : array_like, shape (..., n, c)
+        The gradient of a scalar with respect to the output; it may be an expanded
+        (zero-stride) view.
+    bias : array_like, shape (c,), optional
+        Added to each channel.
+    activation : {None, 'silu'}, default None
+        ``silu(p) = p / (1 + exp(-p))`` of the sum.
+    cu_seqlens : array_like of int, shape (r + 1,), optional
+        r sequences packed along n, each with a state of its own.
+    initial_state : ndarray, shape (..., c, w - 1), optional
+        The inputs before the first token, or (..., r, c, w - 1) with ``cu_seqlens``.
+    grad_state : ndarray, shape (..., c, w - 1), optional
+        The gradient with respect to the final state, or (..., r, c, w - 1).
+
+    Returns
+    -------
+    dx, dweight : ndarray
+        Gradients, in the shapes of x and weight; those of a broadcast operand are summed over
+        its repeats.
+    dbias : ndarray
+        Only where ``bias`` is given.
+    dstate : ndarray
+        The gradient of the initial state, in its shape; only where ``initial_state`` or
+        ``grad_state`` is given.
+
+    Raises
+    ------
+    TypeError
+        If an operand is complex, masked, or not numbers; if a state has another dtype.
+    ValueError
+        If shapes do not match, ``activation`` is unknown, or ``cu_seqlens`` or a state does
+        not fit.
+    MemoryError
+        If there is no room for the result or the scratch.
+
+    Notes
+    -----
+    6 w n c floating-point operations, and about 30 a number for silu.  Sums over tokens are
+    compensated, those over heads and sequences in float64; memory beyond the arrays: w c
+    numbers a head and a sequence.
+
+    References
+    ----------
+    Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023,
+    section 3.4
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x = np.array([[1.0], [2.0], [4.0], [8.0]])
+    >>> dx, dweight = linattn.causal_conv1d_backward(x, [[0.5, 1.0]], np.ones((4, 1)))
+    >>> dx.ravel(), dweight
+    (array([1.5, 1.5, 1.5, 1. ]), array([[ 7., 15.]]))
+    """
+    name, has_bias = "causal_conv1d_backward", bias is not None
+    x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, 2)
+    grad_out = _check.cotangent(name, grad_out, shape)
+    operands = x, taps, bias, grad_out
+    dtype, wide = _check.result_dtype(*operands), _check.state_dtype(*operands)
+    with_state = initial_state is not None or grad_state is not None
+    dstate = ()
+    if cu_seqlens is None and not with_state:
+        dx, dtaps, dbias = ufuncs[name](*operands, silu)
+    else:
+        packing = _state.sequences(name, shape[-2], shape[:-2], cu_seqlens, None)
+        start, last = (
+            _inputs(name, field, state, packing, shape, taps, wide)
+            for field, state in (("initial_state", initial_state), ("grad_state", grad_state))
+        )
+        dx, dtaps, dbias, ds = ufuncs["causal_conv1d_state_backward"](
+            *operands, silu, packing.begin, packing.end, start, last
+        )
+        dtaps, dbias = (
+            _gradients.sum_wide(y, (*shape[:-2], 1, *y.shape[len(shape) - 1 :])).squeeze(
+                len(shape) - 2
+            )
+            for y in (dtaps, dbias)
+        )
+        if with_state:
+            ds = _gradients.sum_wide(ds, start.shape) if initial_state is not None else ds
+            dstate = (_result(packing, ds).astype(wide, copy=False),)
+    dx = _gradients.sum_wide(dx, x.shape).astype(dtype, copy=False)
+    dweight = _gradients.sum_wide(dtaps, taps.shape).swapaxes(-1, -2).astype(dtype, order="C")
+    dbias = _gradients.sum_wide(dbias, bias.shape).astype(dtype, copy=False)
+    return dx, dweight, *((dbias,) if has_bias else ()), *dstate
+
+
+def causal_conv1d_step(
+    x: Any,
+    weight: Any,
+    state: np.ndarray,
+    bias: Any = None,
+    *,
+    activation: str | None = None,
+    in_place: bool = False,
+) -> tuple[Any, np.ndarray]:
+    """One token of `causal_conv1d`.
+
+    ``o = bias + sum_{k < w-1} weight[:, k] state[:, k] + weight[:, w-1] x``, then the
+    activation; the token becomes the last of the state, whose first is forgotten.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., c)
+        The token.
+    weight : array_like, shape (c, w)
+        The filter of each channel, w >= 1; leading axes, if any, broadcast with those of x.
+    state : ndarray, shape (..., c, w - 1)
+        The inputs before it, oldest first, of the result's dtype, or float32 where that has
+        16 bits.
+    bias : array_like, shape (c,), optional
+        Added to each channel.
+    activation : {None, 'silu'}, default None
+        ``silu(p) = p / (1 + exp(-p))`` of the sum.
+    in_place : bool, default False
+        Write the new state into ``state``, which must then be writeable and have all the
+        leading axes, and return it.
+
+    Returns
+    -------
+    o : ndarray, shape (..., c)
+    state : ndarray, shape (..., c, w - 1)
+        The state after the token.
+
+    Raises
+    ------
+    TypeError
+        If an operand is not real numbers, or ``state`` of another dtype.
+    ValueError
+        If shapes do not match, or ``activation`` is unknown.
+    MemoryError
+        If there is no room for the result.
+
+    Notes
+    -----
+    2 w c floating-point operations; the state is read and written once.
+
+    References
+    ----------
+    Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023,
+    section 3.4
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> state = np.array([[4.0]])
+    >>> o, state = linattn.causal_conv1d_step(np.array([8.0]), [[0.5, 1.0]], state)
+    >>> o, state
+    (array([10.]), array([[8.]]))
+    """
+    name = "causal_conv1d_step"
+    x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, 1)
+    dtype = _check.state_dtype(x, taps, bias)
+    core = (shape[-1], taps.shape[-2] - 1)
+    _check.inputs(name, "state", state, shape[:-1], core, dtype)
+    if in_place:
+        _check.updated(name, "state", state, shape[:-1], 2)
+    else:
+        state = np.array(np.broadcast_to(state, (*shape[:-1], *core)))
+    s = state.swapaxes(-1, -2)
+    result = call_plain(ufuncs["_causal_conv1d_step"], x, taps, bias, silu, None, s)
+    if result is NotImplemented:
+        result = ufuncs["_causal_conv1d_step"](x, taps, bias, silu, out=(None, s))
+    return result[0], state
+
+
+def _operands(name: str, x: Any, weight: Any, bias: Any, activation: Any, core: int) -> tuple:
+    """x, the taps (w, c), the bias, the output's shape, and 1.0 for silu or 0.0."""
+    x, weight = _check.operand(name, "x", x, core), _check.operand(name, "weight", weight)
+    if bias is None:
+        bias = np.zeros(x.shape[-1], _check.result_dtype(x, weight))
+    bias = _check.operand(name, "bias", bias, 1)
+    shape = _check.filters(name, x, weight, bias, core)
+    if activation not in (None, "silu"):
+        error = ValueError if isinstance(activation, str) else TypeError
+        raise error(f"{name}: activation is {activation!r}; expected None or 'silu'")
+    taps = weight.swapaxes(-1, -2)
+    if type(taps) is np.ndarray:
+        taps = np.ascontiguousarray(taps)  # once, not by every head and sequence
+    return x, taps, bias, shape, float(activation is not None)
+
+
+def _inputs(
+    name: str, field: str, state: Any, packing: Any, shape: tuple, taps: Any, dtype: np.dtype
+) -> np.ndarray:
+    """A state as the gufuncs take it, (..., r, w - 1, c); zeros for None."""
+    r, core = len(packing.begin), (shape[-1], taps.shape[-2] - 1)
+    if state is None:
+        return np.broadcast_to(np.zeros((), dtype), (r, *core[::-1]))
+    _check.inputs(name, field, state, shape[:-2], (r, *core) if packing.packed else core, dtype)
+    state = state.swapaxes(-1, -2)
+    return state if packing.packed else state[..., None, :, :]
+
+
+def _result(packing: Any, s: np.ndarray) -> np.ndarray:
+    """What a gufunc returned, (..., r, w - 1, c), as callers have it."""
+    return (s if packing.packed else s[..., 0, :, :]).swapaxes(-1, -2).copy()

@@ -1,0 +1,158 @@
+"""Logarithms of decays, as gated models compute them from their inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _check, _gradients
+from ._linattn import row_ufuncs
+
+
+def log_decay(x: Any, A_log: Any, dt_bias: Any, *, lower_bound: float | None = None) -> Any:
+    """The logarithm of a decay, the gate g of gated models.
+
+    ``-exp(A_log) softplus(x + dt_bias)``, or, with a lower bound,
+    ``lower_bound sigmoid(exp(A_log) (x + dt_bias))``.
+
+    Parameters
+    ----------
+    x : array_like, shape (...)
+        What the model computes from a token, float16, bfloat16, float32 or float64 (other
+        real dtypes are cast by NumPy's rules).  16-bit numbers are computed in float32 and
+        rounded once.
+    A_log : array_like, broadcasting with x
+        The logarithm of the rate, commonly one number a head.
+    dt_bias : array_like, broadcasting with x
+        Added to x.
+    lower_bound : float, optional
+        The least value, a negative number such as -5, of the second form.
+
+    Returns
+    -------
+    ndarray
+        Of the shape that the operands broadcast to.
+
+    Raises
+    ------
+    TypeError
+        If an operand is complex, masked, or not numbers, or ``lower_bound`` is not a number.
+    ValueError
+        If shapes do not broadcast, or ``lower_bound`` is not finite.
+
+    Notes
+    -----
+    One pass over memory; softplus and sigmoid within 2 units of the last place.
+
+    References
+    ----------
+    Yang, Kautz and Hatamizadeh, "Gated Delta Networks", ICLR 2025; Kimi Team, "Kimi Linear",
+    2025 (the lower bound)
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> np.exp(linattn.log_decay(np.array([-20.0, 0.0, 20.0]), 0.0, 0.0)).round(3)
+    array([1. , 0.5, 0. ])
+    >>> linattn.log_decay(np.array([-20.0, 0.0, 20.0]), 0.0, 0.0, lower_bound=-5).round(3)
+    array([-0. , -2.5, -5. ])
+    """
+    operands, _ = _operands("log_decay", x, A_log, dt_bias)
+    if lower_bound is None:
+        return row_ufuncs["log_decay"](*operands)
+    dtype = _check.result_dtype(*operands)
+    bound = _bound("log_decay", lower_bound, operands)
+    return row_ufuncs["bounded_log_decay"](*operands, bound).astype(dtype, copy=False)
+
+
+def log_decay_backward(
+    x: Any, A_log: Any, dt_bias: Any, grad: Any, *, lower_bound: float | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gradients of `log_decay`.
+
+    Parameters
+    ----------
+    x : array_like, shape (...)
+        What the model computes from a token, float16, bfloat16, float32 or float64 (other
+        real dtypes are cast by NumPy's rules).  16-bit numbers are computed in float32 and
+        rounded once.
+    A_log : array_like, broadcasting with x
+        The logarithm of the rate, commonly one number a head.
+    dt_bias : array_like, broadcasting with x
+        Added to x.
+    grad : array_like
+        The gradient of a scalar with respect to the result, of its shape, or broadcasting
+        to it.
+    lower_bound : float, optional
+        The least value, a negative number such as -5, of the second form.
+
+    Returns
+    -------
+    dx, dA_log, ddt_bias : ndarray
+        In the shapes of the operands; those of a broadcast operand are summed over its
+        repeats.
+
+    Raises
+    ------
+    TypeError
+        If an operand is complex, masked, or not numbers, or ``lower_bound`` is not a number.
+    ValueError
+        If shapes do not broadcast, or ``lower_bound`` is not finite.
+
+    Notes
+    -----
+    One pass over memory, and sums over repeats pairwise in float64.
+
+    References
+    ----------
+    Yang, Kautz and Hatamizadeh, "Gated Delta Networks", ICLR 2025; Kimi Team, "Kimi Linear",
+    2025 (the lower bound)
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x = np.zeros((3, 2))
+    >>> dx, dA_log, ddt_bias = linattn.log_decay_backward(x, np.zeros(2), np.zeros(2), x + 1)
+    >>> dx[0], ddt_bias, dA_log.round(3)
+    (array([-0.5, -0.5]), array([-1.5, -1.5]), array([-2.079, -2.079]))
+    """
+    name = "log_decay_backward"
+    operands, shape = _operands(name, x, A_log, dt_bias)
+    grad = _check.broadcast(name, "grad", _check.operand(name, "grad", grad, 0), shape)
+    dtype, wide = (f(*operands, grad) for f in (_check.result_dtype, _check.state_dtype))
+    arrays = [np.asarray(y, wide) for y in operands]  # whose sums are not to be of 16 bits
+    if lower_bound is None:
+        task = "log_decay_backward"
+    else:
+        task = "bounded_log_decay_backward"
+        arrays.append(_bound(name, lower_bound, operands))
+    dz, dA = row_ufuncs[task](*arrays, np.asarray(grad, wide))
+    grads = zip((dz, dA, dz), operands, strict=True)
+    return tuple(_gradients.sum_wide(y, to.shape).astype(dtype, copy=False) for y, to in grads)
+
+
+def _operands(name: str, x: Any, A_log: Any, dt_bias: Any) -> tuple[tuple, tuple]:
+    """The operands as arrays, Python's numbers as weak as they are, and the result's shape."""
+    x = _check.operand(name, "x", x, 0)
+    dtype = _check.result_dtype(x)
+    arrays = {
+        key: _check.operand(
+            name, key, np.asarray(y, dtype) if isinstance(y, (int, float)) else y, 0
+        )
+        for key, y in (("A_log", A_log), ("dt_bias", dt_bias))
+    }
+    shape = x.shape
+    for key, y in arrays.items():
+        try:
+            shape = np.broadcast_shapes(shape, y.shape)
+        except ValueError:
+            raise ValueError(
+                f"{name}: {key} has shape {y.shape}; expected one that broadcasts with {shape}"
+            ) from None
+    return (x, *arrays.values()), shape
+
+
+def _bound(name: str, lower_bound: Any, operands: tuple) -> np.ndarray:
+    value = _check.number(name, "lower_bound", lower_bound, *operands)
+    return np.asarray(value, _check.state_dtype(*operands))

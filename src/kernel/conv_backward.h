@@ -1,0 +1,203 @@
+/* conv_backward.h: gradients of the short causal convolution, one sequence.
+ *
+ * With gp_t = g_t o silu'(p_t), or g_t, and gp = 0 beyond the last token:
+ *
+ *   dx_t = sum_{k < w} weight_{w-1-k} o gp_{t+k},   t >= 0, and ds0 where t < 0
+ *   dweight_k = sum_t gp_t o x_{t-w+1+k},  dbias = sum_t gp_t
+ *
+ * so that dx is a convolution of gp with the taps in reverse, w - 1 rows late.  The
+ * gradient of the final state adds to its rows.  p is computed again.  6 w n m flops.
+ * Long sums are compensated.  Scratch: the weights twice and some rows. */
+#ifndef LA_CONV_BACKWARD_H
+#define LA_CONV_BACKWARD_H
+
+#include "conv.h"
+
+struct conv_backward_scratch {
+    struct conv_scratch forward; /* y: grad_out, then dx */
+    struct block reversed, gp, dw, lost;
+    T *zeros;
+};
+
+static struct conv_backward_scratch
+causal_conv1d_backward_carve(const struct la_head *h, struct arena *arena)
+{
+    struct conv_backward_scratch r = {.forward = causal_conv1d_carve(h, arena)};
+    const ptrdiff_t taps = conv_taps(h), cols = panel_cols(h, 0);
+    r.reversed = take_block(arena, taps, h->m);
+    r.gp = take_block(arena, LA_CONV_ROWS + taps - 1, cols);
+    r.dw = take_block(arena, taps + 1, cols); /* its last row is dbias */
+    r.lost = take_block(arena, taps + 1, cols);
+    r.zeros = take_row(arena, cols);
+    return r;
+}
+
+/* Rows of dw += sum_i gp_i x_{i+k}, of one vector of columns. */
+INLINE void
+conv_weight_tile(struct block dw, struct block lost, struct block gp, struct la_array x,
+                 ptrdiff_t rows, const int w)
+{
+    vec sum[LA_CONV_TAPS], window[LA_CONV_TAPS];
+    LA_EACH(t, w) {
+        sum[t] = (vec){0};
+        window[t] = t + 1 < w ? vload_any(x.data + t * x.rs) : (vec){0};
+    }
+    const char *next = x.data + (w - 1) * x.rs;
+    for (ptrdiff_t i = 0; i < rows; i++, next += x.rs) {
+        const vec g = vload(&gp.x[i * gp.ld]);
+        window[w - 1] = vload_any(next);
+        LA_EACH(t, w) {
+            sum[t] = vfma(g, window[t], sum[t]);
+        }
+        LA_EACH(t, w - 1) {
+            window[t] = window[t + 1];
+        }
+    }
+    LA_EACH(t, w) {
+        add_to_sum(&dw.x[t * dw.ld], &lost.x[t * lost.ld], sum[t]);
+    }
+}
+
+INLINE void
+conv_weight_columns(struct block dw, struct block lost, struct block gp,
+                    struct la_array x, ptrdiff_t rows, ptrdiff_t cols, const int w)
+{
+    for (ptrdiff_t j = 0; j < cols; j += VL) {
+        conv_weight_tile(block_at(dw, 0, j), block_at(lost, 0, j), block_at(gp, 0, j),
+                         shifted(&x, j * (ptrdiff_t)sizeof(T)), rows, w);
+    }
+}
+
+/* One panel of channels. */
+struct conv_panel {
+    ptrdiff_t col, cols;
+    struct la_array x, g, dx, ds0, gs;
+};
+
+/* gp of the tokens t, after the w - 1 rows before them, and its sums. */
+static void
+conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
+                const struct conv_panel *p, struct span t)
+{
+    const ptrdiff_t taps = conv_taps(h);
+    const struct block gp = block_at(r->gp, taps - 1, 0), g = r->forward.y;
+    const struct la_array x = conv_window(h, r->forward.x, t, p->col, p->cols);
+    load_plain(g, &p->g, rows_from(t.first, t.rows), p->cols);
+    if (h->silu != 0) {
+        convolve(gp, x, block_at(r->forward.weight, 0, p->col),
+                 (struct block){r->forward.bias + p->col, 0}, t.rows, p->cols, taps, 0,
+                 t.ahead);
+    }
+    for (ptrdiff_t i = 0; i < t.rows; i++) {
+        for (ptrdiff_t j = 0; j < p->cols; j += VL) {
+            const vec y = vload(&g.x[i * g.ld + j]);
+            T *to = &gp.x[i * gp.ld + j];
+            vstore(to, h->silu != 0 ? y * vsilu_slope(vload(to)) : y);
+        }
+    }
+    for (ptrdiff_t k = 0; k < taps; k += LA_CONV_TAPS) {
+        LA_WITH_TAPS(taps - k, conv_weight_columns(
+                                   block_at(r->dw, k, 0), block_at(r->lost, k, 0), gp,
+                                   shifted(&x, k * x.rs), t.rows, p->cols, w));
+    }
+    add_rows(r->dw.x + taps * r->dw.ld, r->lost.x + taps * r->lost.ld, gp, t.rows);
+}
+
+/* dx of `rows` tokens from the w - 1st before i on, of which those before 0 are of the
+ * initial state; the last d of the sequence have the final state's gradient as well. */
+static void
+conv_gradients(const struct la_head *h, const struct conv_backward_scratch *r,
+               const struct conv_panel *p, ptrdiff_t i, ptrdiff_t rows,
+               struct la_fetch *ahead)
+{
+    const struct la_array gp = {(char *)r->gp.x, r->gp.ld * (ptrdiff_t)sizeof(T),
+                                sizeof(T), LA_NATIVE};
+    const ptrdiff_t taps = conv_taps(h), from = i - (taps - 1);
+    const struct block dx = r->forward.y;
+    convolve(dx, gp, block_at(r->reversed, 0, p->col), (struct block){r->zeros, 0},
+             rows, p->cols, taps, 0, ahead);
+    for (ptrdiff_t k = 0; k < rows; k++) {
+        const ptrdiff_t token = from + k, final = token - (h->n - h->d);
+        const struct block row = block_at(dx, k, 0);
+        for (ptrdiff_t j = 0; p->gs.data != NULL && final >= 0 && j < p->cols;
+             j += VL) {
+            vstore(&row.x[j], vload(&row.x[j]) + load_at(&p->gs, final, j, p->cols));
+        }
+        if (token >= 0) {
+            store_rows(&p->dx, rows_from(token, 1), p->cols, row, NULL);
+        }
+        else if (p->ds0.data != NULL && h->d + token >= 0) { /* d may be less */
+            store_rows(&p->ds0, rows_from(h->d + token, 1), p->cols, row, NULL);
+        }
+    }
+}
+
+static int
+conv_backward_panel(const struct la_head *h, const struct conv_backward_scratch *r,
+                    const struct conv_panel *p)
+{
+    const ptrdiff_t taps = conv_taps(h), late = taps - 1;
+    const struct la_array dw = shifted(&h->dweight, p->col * h->dweight.cs);
+    const struct la_array db = shifted(&h->dbias, p->col * h->dbias.cs);
+    struct la_fetch ahead = {0};
+    ptrdiff_t until_poll = 0, rows = 0;
+    clear_rows(r->dw, 0, taps + 1);
+    clear_rows(r->lost, 0, taps + 1);
+    clear_rows(r->gp, 0, late);
+    for (ptrdiff_t i = 0; i < h->n + late; i += rows) {
+        const ptrdiff_t all = h->n + late - i;
+        rows = all < LA_CONV_ROWS ? all : LA_CONV_ROWS;
+        if (give_up(h, &until_poll, 4 * rows * p->cols * taps)) {
+            return 1;
+        }
+        const ptrdiff_t left = h->n - i, some = left < rows ? left : rows;
+        if (some > 0) {
+            const struct span t = span(i, some, i + some, h->n, &ahead);
+            if (left - some >= some) {
+                look_ahead(&p->x, t, p->cols);
+                look_ahead(&p->g, t, p->cols);
+                look_ahead(&p->dx, t, p->cols);
+            }
+            conv_cotangents(h, r, p, t);
+        }
+        clear_rows(block_at(r->gp, late, 0), some > 0 ? some : 0, rows);
+        conv_gradients(h, r, p, i, rows, &ahead);
+        memmove(r->gp.x, r->gp.x + rows * r->gp.ld,
+                (size_t)(late * r->gp.ld) * sizeof(T));
+    }
+    store_rows(&dw, rows_from(0, h->f), p->cols, block_at(r->dw, taps - h->f, 0), NULL);
+    store_rows(&db, rows_from(0, 1), p->cols, block_at(r->dw, taps, 0), NULL);
+    return 0;
+}
+
+static int
+run_causal_conv1d_backward(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct conv_backward_scratch r = causal_conv1d_backward_carve(h, &arena);
+    const ptrdiff_t taps = conv_taps(h);
+    load_taps(h, &r.forward);
+    for (ptrdiff_t k = 0; k < taps; k++) {
+        memcpy(r.reversed.x + k * r.reversed.ld,
+               r.forward.weight.x + (taps - 1 - k) * r.forward.weight.ld,
+               (size_t)r.reversed.ld * sizeof(T));
+    }
+    clear(r.zeros, row_step(panel_cols(h, 0)));
+    for (ptrdiff_t col = 0; col < h->m; col += LA_CONV_COLS) {
+        const struct conv_panel p = {
+            .col = col,
+            .cols = panel_cols(h, col),
+            .x = shifted(&h->x, col * h->x.cs),
+            .g = shifted(&h->g, col * h->g.cs),
+            .dx = shifted(&h->dx, col * h->dx.cs),
+            .ds0 = shifted(&h->ds0, col * h->ds0.cs),
+            .gs = shifted(&h->gs, col * h->gs.cs),
+        };
+        if (conv_backward_panel(h, &r, &p)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,170 @@
+/* mapped.h: phi of the rows of a block as they are loaded, and the chain rule through
+ * it.
+ *
+ * Maps of one number (feature.h) are applied to each vector on its way in.  A map of
+ * whole rows is applied once they lie in the block; its chain rule sees x and phi(x):
+ *
+ *   l2norm   y = r x, r = 1 / sqrt(x.x + 1e-6);   dx = r (g - (g.y) y) */
+#ifndef LA_MAPPED_H
+#define LA_MAPPED_H
+
+#include "chunk.h"
+
+/* Columns j to j + VL of the rows of a block are zeros from `cols` on; of a gradient
+ * they may hold anything. */
+INLINE vec
+load_inside(const T *row, ptrdiff_t j, ptrdiff_t cols)
+{
+    const vec x = vload(&row[j]);
+    return cols - j < VL ? vkeep(first_lanes(cols - j), x) : x;
+}
+
+/* r of a row whose squares leave the range of T: of the row over its largest entry. */
+static __attribute__((noinline, cold)) T
+far_norm(const struct la_array *x, ptrdiff_t i, ptrdiff_t cols)
+{
+    _Alignas(LA_ALIGN) T lanes[VL];
+    double top = 0, sum = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            vstore(lanes, load_at(x, i, j, cols));
+            for (int l = 0; l < VL; l++) {
+                const double size = fabs((double)lanes[l]);
+                if (pass == 0) {
+                    top = size > top ? size : top;
+                }
+                else {
+                    sum += size / top * (size / top);
+                }
+            }
+        }
+    }
+    return top <= (double)LARGEST ? (T)(1 / top / sqrt(sum)) : 0;
+}
+
+/* r of the rows [first, first + some), some <= VL, of x. */
+INLINE vec
+inverse_norms(const struct la_array *x, ptrdiff_t first, ptrdiff_t some, ptrdiff_t cols)
+{
+    vec part[VL];
+    for (ptrdiff_t i = 0; i < VL; i++) {
+        part[i] = (vec){0};
+        for (ptrdiff_t j = 0; i < some && j < cols; j += VL) {
+            const vec y = load_at(x, first + i, j, cols);
+            part[i] = vfma(y, y, part[i]);
+        }
+    }
+    const vec sums = lane_sums(part);
+    const vec r = vset1(1) / vsqrt(sums + vset1((T)1e-6));
+    if (vany(sums > vset1(LARGEST))) {
+        _Alignas(LA_ALIGN) T lanes[VL];
+        vstore(lanes, r);
+        for (ptrdiff_t i = 0; i < some; i++) {
+            lanes[i] = lanes[i] == 0 ? far_norm(x, first + i, cols) : lanes[i];
+        }
+        return vload(lanes);
+    }
+    return r;
+}
+
+/* The rows of y are mapped in place; its columns from `cols` on are zeros. */
+static void
+phi_l2norm(struct block y, ptrdiff_t rows, ptrdiff_t cols)
+{
+    const struct la_array x = {(char *)y.x, y.ld * (ptrdiff_t)sizeof(T), sizeof(T),
+                               LA_NATIVE};
+    for (ptrdiff_t first = 0; first < rows; first += VL) {
+        const ptrdiff_t some = rows - first < VL ? rows - first : VL;
+        _Alignas(LA_ALIGN) T r[VL];
+        vstore(r, inverse_norms(&x, first, some, round_up(cols, VL)));
+        for (ptrdiff_t i = 0; i < some; i++) {
+            T *row = y.x + (first + i) * y.ld;
+            for (ptrdiff_t j = 0; j < cols; j += VL) {
+                vstore(&row[j], vload(&row[j]) * vset1(r[i]));
+            }
+        }
+    }
+}
+
+static void
+dphi_l2norm(struct block grad, const struct la_array *x, struct span t, ptrdiff_t cols,
+            struct block y)
+{
+    for (ptrdiff_t first = 0; first < t.rows; first += VL) {
+        const ptrdiff_t some = t.rows - first < VL ? t.rows - first : VL;
+        _Alignas(LA_ALIGN) T r[VL], dot[VL];
+        vec part[VL];
+        vstore(r, inverse_norms(x, t.first + first, some, cols));
+        for (ptrdiff_t i = 0; i < VL; i++) {
+            part[i] = (vec){0};
+            for (ptrdiff_t j = 0; i < some && j < cols; j += VL) {
+                const vec g = load_inside(grad.x + (first + i) * grad.ld, j, cols);
+                part[i] = vfma(g, vload(&y.x[(first + i) * y.ld + j]), part[i]);
+            }
+        }
+        vstore(dot, lane_sums(part));
+        for (ptrdiff_t i = 0; i < some; i++) {
+            T *g = grad.x + (first + i) * grad.ld;
+            for (ptrdiff_t j = 0; j < cols; j += VL) {
+                const vec rest = vfma(
+                    vset1(-dot[i]), vload(&y.x[(first + i) * y.ld + j]), vload(&g[j]));
+                vstore(&g[j], vset1(r[i]) * rest);
+            }
+        }
+    }
+}
+
+/* dst = phi(rows t of x). */
+static void
+load_mapped(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols,
+            enum la_map map)
+{
+    switch (map) {
+#define LA_MAP(map)                                                                    \
+    case LA_MAP_##map:                                                                 \
+        load_rows(dst, x, t, cols, phi_##map);                                         \
+        break;
+#define LA_ROW_MAP(map)                                                                \
+    case LA_MAP_##map:                                                                 \
+        load_plain(dst, x, t, cols);                                                   \
+        phi_##map(dst, t.rows, cols);                                                  \
+        break;
+#include "maps.def"
+    default:
+        break;
+    }
+}
+
+/* grad *= phi'(x), where y = phi(x): the chain rule through the map. */
+INLINE void
+chain_with(struct block grad, const struct la_array *x, struct span t, ptrdiff_t cols,
+           struct block y, vec (*dphi)(vec, vec))
+{
+    for (ptrdiff_t i = 0; i < t.rows; i++, grad.x += grad.ld, y.x += y.ld) {
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            const vec slope = dphi(load_at(x, t.first + i, j, cols), vload(&y.x[j]));
+            vstore(&grad.x[j], vload(&grad.x[j]) * slope);
+        }
+    }
+}
+
+static void
+chain(struct block grad, const struct la_array *x, struct span t, ptrdiff_t cols,
+      struct block y, enum la_map map)
+{
+    switch (map) {
+#define LA_MAP(map)                                                                    \
+    case LA_MAP_##map:                                                                 \
+        chain_with(grad, x, t, cols, y, dphi_##map);                                   \
+        break;
+#define LA_ROW_MAP(map)                                                                \
+    case LA_MAP_##map:                                                                 \
+        dphi_##map(grad, x, t, cols, y);                                               \
+        break;
+#include "maps.def"
+    default:
+        break;
+    }
+}
+
+#endif

@@ -1,0 +1,190 @@
+"""The map l2norm: rows over their norm, in every operator by its name and as an object.
+
+Its values, gradients, states and packed sequences in all operators are in the tables of the other
+files, where it is one of cases.MAPS.
+"""
+
+import numpy as np
+import pytest
+from bounds import close, excess, roundings
+from cases import DTYPES
+from layouts import LAYOUTS
+
+import linattn
+from linattn import State, _config, feature_maps
+from linattn import _reference_maps as maps
+
+PHI = feature_maps.get("l2norm")
+TWIN = maps.MAPS["l2norm"]
+SHAPES = [(5,), (1, 1), (3, 0), (0, 4), (7, 64), (2, 33, 65), (300, 20), (2, 3, 17, 100), (4, 600)]
+
+
+def wide(x):
+    return x.astype(np.longdouble if x.dtype == np.float64 else np.float64)
+
+
+def check(phi, shape, dtype):
+    rng = np.random.default_rng(0)
+    x, g = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+    X, G = wide(x), wide(g)
+    u, tiny = float(np.finfo(dtype).eps) / 2, float(np.finfo(dtype).tiny)
+    y, dx = phi(x), phi.backward(x, g)
+    assert y.dtype == dx.dtype == dtype
+    assert excess(y, TWIN(X), 8 * u * abs(TWIN(X)) + tiny) <= 1
+    size = abs(TWIN(X))
+    terms = (abs(G) + (abs(G) * size).sum(-1, keepdims=True) * size) / TWIN._norm(X)
+    assert excess(dx, TWIN.backward(X, G), 16 * u * terms + tiny) <= 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_against_the_twin(shape, dtype):
+    check(PHI, shape, dtype)
+
+
+@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_instruction_sets(isa, name, dtype):
+    isa(name)
+    for shape in SHAPES:
+        check(PHI, shape, dtype)
+
+
+def test_the_twin_by_complex_steps():
+    rng = np.random.default_rng(0)
+    x, g = rng.standard_normal((2, 3, 5))
+    dx = TWIN.backward(x, g)
+    for at in np.ndindex(x.shape):
+        moved = x.astype(complex)
+        moved[at] += 1e-30j
+        close(dx[at], (g * TWIN(moved)).sum().imag / 1e-30, atol=1e-14)
+
+
+def test_as_an_object():
+    assert feature_maps.L2Norm() == PHI
+    assert repr(PHI) == "L2Norm()"
+    assert PHI.features(7) == 7
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 2, 20, 8))
+    beta = rng.uniform(0, 1, (2, 20))
+    for call in (
+        lambda phi: linattn.causal(q, k, v, feature_map=phi, normalize=False),
+        lambda phi: linattn.noncausal(q, k, v, feature_map=phi, normalize=False),
+        lambda phi: linattn.delta(q, k, v, beta, feature_map=phi),
+    ):
+        np.testing.assert_array_equal(call(PHI), call("l2norm"))
+    with pytest.raises(ValueError, match="L2Norm: grad has shape"):
+        PHI.backward(q, q[0])
+
+
+def test_fused_is_the_map_before_the_operator():
+    rng = np.random.default_rng(0)
+    q, k, v, g = rng.standard_normal((4, 2, 100, 24))
+    beta = rng.uniform(0, 1, (2, 100))
+    for operator, operands in (
+        ("causal", (q, k, v)), ("noncausal", (q, k, v)), ("delta", (q, k, v, beta)),
+    ):  # fmt: skip
+        options = {} if operator == "delta" else {"normalize": False}
+        forward, backward = (getattr(linattn, operator + end) for end in ("", "_backward"))
+        inner = (PHI(q), PHI(k), *operands[2:])
+        o = forward(*operands, feature_map="l2norm", **options)
+        expected = forward(*inner, feature_map="identity", **options)
+        close(o, expected, atol=roundings(32, expected))
+        grads = backward(*operands, g, feature_map="l2norm", **options)
+        da, db, *more = backward(*inner, g, feature_map="identity", **options)
+        for y, z in zip(grads, (PHI.backward(q, da), PHI.backward(k, db), *more), strict=True):
+            close(y, z, atol=roundings(256, z))
+
+
+def test_steps():
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 2, 12, 9))
+    o, end = linattn.causal(q, k, v, feature_map="l2norm", normalize=False, return_state=True)
+    state = State(np.zeros((2, 9, 9)))
+    for t in range(12):
+        row, state = linattn.step(
+            q[:, t], k[:, t], v[:, t], state, feature_map="l2norm", normalize=False
+        )
+        close(row, o[:, t], atol=1e-14)
+    close(state.s, end.s, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_size_of_row(dtype):
+    """Rows of zeros stay so; rows whose squares leave the range of the dtype have norm 1."""
+    info = np.finfo(dtype)
+    with np.errstate(divide="raise", over="raise", invalid="raise"):
+        np.testing.assert_array_equal(PHI(np.zeros((3, 4), dtype)), 0)
+        for size in (float(info.max) / 8, float(info.max) ** 0.75, 64.0, 1e6):
+            x = (np.array([[3.0, 4.0, 0.0], [0.0, -1.0, 0.0]]) / 5 * size).astype(dtype)
+            expected = [[0.6, 0.8, 0], [0, -1, 0]]
+            close(PHI(x), expected, atol=8 * float(info.eps) + (1e-8 if size == 64 else 0))
+            dx = PHI.backward(x, np.ones_like(x)).astype(np.float64) * size
+            close(dx, [[0.16, -0.12, 1], [5, 0, 5]], atol=2e-5)
+        small = np.full((1, 4), float(info.tiny), dtype)
+        close(PHI(small), 1e3 * small, atol=0, rtol=1e-6)
+
+
+def test_nan_and_inf_stay_in_their_row():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 20)).astype(np.float32)
+    clean = PHI(x)
+    for bad in (np.nan, np.inf, -np.inf):
+        spoiled = x.copy()
+        spoiled[17, 3] = bad
+        y = PHI(spoiled)
+        assert np.isnan(y[17, 3])
+        np.testing.assert_array_equal(np.delete(y, 17, 0), np.delete(clean, 17, 0))
+        v = rng.standard_normal((40, 5)).astype(np.float32)
+        before = linattn.delta(x, x, v, np.ones(40, "f4"), feature_map="l2norm")
+        after = linattn.delta(spoiled, spoiled, v, np.ones(40, "f4"), feature_map="l2norm")
+        np.testing.assert_array_equal(after[:17], before[:17])
+
+
+def test_bits(threads):
+    rng = np.random.default_rng(0)
+    q, k, v, g = rng.standard_normal((4, 2, 3, 90, 40)).astype(np.float32)
+    run = lambda q, k, v, g: (  # noqa: E731
+        linattn.causal(q, k, v, feature_map="l2norm", normalize=False),
+        *linattn.causal_backward(q, k, v, g, feature_map="l2norm", normalize=False),
+        PHI(q), PHI.backward(q, g),
+    )  # fmt: skip
+    threads(1)
+    expected = run(q, k, v, g)
+    for count in (2, 5):
+        threads(count)
+        for y, z in zip(run(q, k, v, g), expected, strict=True):
+            np.testing.assert_array_equal(y, z)
+    for lay in LAYOUTS.values():
+        for y, z in zip(run(*map(lay, (q, k, v, g))), expected, strict=True):
+            np.testing.assert_array_equal(y, z)
+
+
+class Wrong(feature_maps.L2Norm):
+    """The map with one thing wrong."""
+
+    def __init__(self, forward, backward):
+        self._forward, self._backward = forward, backward
+
+    def __call__(self, x):
+        return self._forward(x)
+
+    def backward(self, x, grad):
+        return self._backward(x, grad)
+
+
+MUTANTS = {
+    "another eps": Wrong(lambda x: x / np.sqrt((x * x).sum(-1, keepdims=True) + x.dtype.type(1e-4)),
+                         PHI.backward),
+    "eps on the norm": Wrong(lambda x: x / (np.linalg.norm(x, axis=-1, keepdims=True)
+                                            + x.dtype.type(1e-6)), PHI.backward),
+    "no projection": Wrong(PHI, lambda x, g: g / np.sqrt((x * x).sum(-1, keepdims=True))),
+    "projection on x": Wrong(PHI, lambda x, g: (g - (g * x).sum(-1, keepdims=True) * x)
+                             / np.linalg.norm(x, axis=-1, keepdims=True)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_wrong_ones_are_found(name):
+    with pytest.raises(AssertionError):
+        check(MUTANTS[name], (7, 64), "float64")
