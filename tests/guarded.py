@@ -91,6 +91,19 @@ def check(n: int, d: int, m: int, dtype: type, at_end: bool) -> None:
         feature_maps.L2Norm().backward(q, feature_maps.L2Norm()(q))
         if d * m > 0:
             feature_maps.PositiveRandomFeatures(make(d, m))(q)
+    for gates in (2, n), (2, n, d):
+        gate, bonus = make(*gates, dtype=wide), make(2, d, dtype=wide)
+        suffix = "_key_channels" if len(gates) > 2 else ""
+        linattn.gated(q, k, v, -gate, out=o)
+        linattn.gated(q, k, v, gate, bonus=bonus, initial_state=State(state.s), return_state=True)
+        outputs = [*(make(2, n, x) for x in (d, d, m)), make(*gates, dtype=wide)]
+        backward = getattr(linattn.ufuncs, f"gated{suffix}_bonus_backward_identity")
+        last = make(2, d, dtype=wide)
+        backward(q, k, v, gate, bonus, g, 1.0, out=(*outputs, last))
+        linattn.gated_backward(q, k, v, gate, g, bonus=bonus, initial_state=State(state.s))
+        for u in (None, bonus):
+            one = gate[:, 0] if n else make(*gates[:1], *gates[2:], dtype=wide)
+            linattn.gated_step(*token, one, State(state.s), bonus=u, in_place=True)
 
 
 def main() -> None:
