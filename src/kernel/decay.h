@@ -11,9 +11,8 @@
 #ifndef LA_DECAY_H
 #define LA_DECAY_H
 
+#include "delta.h"
 #include "gate.h"
-
-enum { LA_CHUNK_MOST = 32 }; /* tokens (delta_chunk) */
 
 /* Of some tokens.  With a number a token, one vector that holds it in every lane stands
  * for all channels (step 0). */
@@ -29,7 +28,9 @@ take_decay(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
     const ptrdiff_t cols = h->gate_channels ? h->d : 1;
     struct decay x = {.step = h->gate_channels};
-    x.g = take_block(arena, rows, cols);
+    if (h->gate_channels) {
+        x.g = take_block(arena, rows, h->d);
+    }
     x.up = take_block(arena, rows, cols);
     x.down = take_block(arena, rows, cols);
     x.first = take_row(arena, cols);
@@ -37,20 +38,6 @@ take_decay(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
     x.keep = take_row(arena, h->d);
     x.change = take_row(arena, h->d);
     return x;
-}
-
-/* g of the tokens t, 0 where none exists, in every lane where there is one a token. */
-static void
-load_gates(const struct la_head *h, struct span t, struct block g)
-{
-    const ptrdiff_t all = t.rows;
-    t.rows = keys_left(h, t);
-    load_plain(g, &h->gate, t, h->gate_channels ? h->d : 1);
-    for (ptrdiff_t i = 0; !h->gate_channels && i < t.rows; i++) {
-        T *row = g.x + i * g.ld;
-        vstore(row, vset1(row[0]));
-    }
-    clear_rows(g, t.rows, all);
 }
 
 /* x + y, and what rounding lost, whichever is larger. */
@@ -103,22 +90,46 @@ decay_over(const struct decay *x, ptrdiff_t col, ptrdiff_t rows)
     vstore(&x->change[col], vfma(whole, vkeep(rest == rest, rest), change));
 }
 
-/* up and down with a number a token, whose sums take the lanes of one vector. */
+/* The same of all channels, g being theirs; 0 where no token exists. */
 static ptrdiff_t
-decay_tokens(const struct decay *x, ptrdiff_t rows)
+channel_decay(const struct la_head *h, const struct decay *x, struct span t)
 {
+    ptrdiff_t rows = t.rows;
+    t.rows = keys_left(h, t);
+    load_plain(x->g, &h->gate, t, h->d);
+    clear_rows(x->g, t.rows, rows);
+    for (ptrdiff_t col = 0; col < h->d; col += VL) {
+        rows = decay_channels(x, col, rows);
+    }
+    for (ptrdiff_t col = 0; col < h->d; col += VL) {
+        vstore(&x->last[col], vload(&x->up.x[(rows - 1) * x->up.ld + col]));
+        decay_over(x, col, rows);
+    }
+    return rows;
+}
+
+/* The same with a number a token: sums take the lanes of a vector or two. */
+static ptrdiff_t
+token_decay(const struct la_head *h, const struct decay *x, struct span t)
+{
+    _Alignas(LA_ALIGN) T g[MR * LA_CHUNK_MOST];
     _Alignas(LA_ALIGN) T sums[LA_CHUNK_MOST] = {0}, rests[LA_CHUNK_MOST] = {0};
-    T sum = 0, rest = 0;
-    vstore(x->first, vexp(vload(x->g.x)));
+    const T range = LA_DECAY_RANGE;
+    ptrdiff_t rows = t.rows;
+    t.rows = keys_left(h, t);
+    load_numbers(g, &h->gate, t);
     for (ptrdiff_t i = 1; i < rows; i++) {
-        const T g = x->g.x[i * x->g.ld], next = sum + g, part = next - sum;
-        if (!(next <= LA_DECAY_RANGE && next >= -LA_DECAY_RANGE)) {
+        const T old = sums[i - 1], sum = old + g[i], part = sum - old;
+        if (!(sum <= range && sum >= -range)) {
             rows = i;
             break;
         }
-        rests[i] = rest += (sum - (next - part)) + (g - part);
-        sums[i] = sum = next;
+        rests[i] = rests[i - 1] + ((old - (sum - part)) + (g[i] - part));
+        sums[i] = sum;
     }
+    vec lost;
+    const vec sum = two_sum(vset1(g[0]), vset1(sums[rows - 1]), &lost);
+    const vec rest = lost + vset1(rests[rows - 1]);
     for (ptrdiff_t i = 0; i < rows; i += VL) {
         const vec high = vexp(vload(&sums[i]));
         vstore(&sums[i], vfma(high, vload(&rests[i]), high));
@@ -128,6 +139,11 @@ decay_tokens(const struct decay *x, ptrdiff_t rows)
         vstore(&x->up.x[i * x->up.ld], vset1(sums[i]));
         vstore(&x->down.x[i * x->down.ld], vset1(rests[i]));
     }
+    vstore(x->first, vexp(vset1(g[0])));
+    vstore(x->last, vset1(sums[rows - 1]));
+    for (ptrdiff_t col = 0; col < h->d; col += VL) {
+        decay_parts(sum, vkeep(rest == rest, rest), &x->keep[col], &x->change[col]);
+    }
     return rows;
 }
 
@@ -135,25 +151,7 @@ decay_tokens(const struct decay *x, ptrdiff_t rows)
 static ptrdiff_t
 chunk_decay(const struct la_head *h, const struct decay *x, struct span t)
 {
-    const ptrdiff_t cols = round_up(h->gate_channels ? h->d : 1, VL);
-    ptrdiff_t rows = t.rows;
-    load_gates(h, t, x->g);
-    if (!h->gate_channels) {
-        rows = decay_tokens(x, rows);
-    }
-    for (ptrdiff_t col = 0; h->gate_channels && col < cols; col += VL) {
-        rows = decay_channels(x, col, rows);
-    }
-    memcpy(x->last, x->up.x + (rows - 1) * x->up.ld, (size_t)cols * sizeof(T));
-    for (ptrdiff_t col = 0; col < h->d; col += VL) {
-        if (col == 0 || x->step != 0) {
-            decay_over(x, col, rows);
-            continue;
-        }
-        vstore(&x->keep[col], vload(x->keep));
-        vstore(&x->change[col], vload(x->change));
-    }
-    return rows;
+    return h->gate_channels ? channel_decay(h, x, t) : token_decay(h, x, t);
 }
 
 /* Row i of y = row i of x (rows, d) times row i of f, a block of decays. */

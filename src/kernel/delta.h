@@ -18,6 +18,8 @@
 
 /* Short chunks, for the triangles cost rows (2 d + 2 m) a token; measured.  Of d alone,
  * for a panel must give the bits of the whole. */
+enum { LA_CHUNK_MOST = 32 };
+
 static ptrdiff_t
 delta_chunk(ptrdiff_t d)
 {
@@ -57,16 +59,29 @@ beta_at(const struct beta *beta, ptrdiff_t i, ptrdiff_t col)
     return vload(&beta->rows.x[i * beta->rows.ld + col * beta->step]);
 }
 
+/* Tokens t of x, a number each, and zeros to the end of the row. */
+INLINE void
+load_numbers(T row[MR * LA_CHUNK_MOST], const struct la_array *x, struct span t)
+{
+    const struct la_array all = {x->data + t.first * x->rs, 0, x->rs, x->type};
+    load_plain((struct block){row, LA_CHUNK_MOST}, &all, rows_from(0, 1), t.rows);
+}
+
 /* beta of the tokens t; 0 where no key exists. */
 static void
 load_beta(const struct la_head *h, struct span t, const struct beta *beta)
 {
+    _Alignas(LA_ALIGN) T numbers[MR * LA_CHUNK_MOST];
     const ptrdiff_t all = round_up(t.rows, MR);
     t.rows = keys_left(h, t);
-    load_plain(beta->rows, &h->beta, t, h->channels ? h->m : 1);
+    if (h->channels) {
+        load_plain(beta->rows, &h->beta, t, h->m);
+    }
+    else {
+        load_numbers(numbers, &h->beta, t);
+    }
     for (ptrdiff_t i = 0; !h->channels && i < t.rows; i++) {
-        T *row = beta->rows.x + i * beta->rows.ld;
-        vstore(row, vset1(row[0]));
+        vstore(beta->rows.x + i * beta->rows.ld, vset1(numbers[i]));
     }
     clear_rows(beta->rows, t.rows, all);
 }
