@@ -456,7 +456,11 @@ def short_keys(k, phi):
     """Of norm 1 at most behind their map."""
     if phi in ("identity", "relu"):
         return 0.99 * k / (np.linalg.norm(k, axis=-1, keepdims=True) + 1e-30)
-    return k - 0.5 * np.log(max(k.shape[-1], 1)) - 2 if phi in FUSED else k
+    if phi not in FUSED:
+        return k
+    k = k - 0.5 * np.log(max(k.shape[-1], 1)) - 2
+    norm = np.linalg.norm(np.exp(k), axis=-1, keepdims=True)  # no map is above exp
+    return k - np.log(np.maximum(norm, 1))
 
 
 def draw_out(lot: Lot, arrays, shape: tuple, dtype: np.dtype) -> tuple:
@@ -523,7 +527,9 @@ def delta_units(trial: Trial, expected) -> list:
     a = abs(phi(q))
     states = [x.s for x in trial.options.values() if isinstance(x, State)]
     length = lambda x: top(np.linalg.norm(x, axis=-1))  # noqa: E731
-    held = max(top(v), *map(top, states), 0.0)
+    # A key of norm x needs a memory of v / x to answer with v.
+    norm = np.linalg.norm(phi(k)) / max(prod(k.shape[:-1]), 1) ** 0.5
+    held = max(top(v) / max(norm, 0.1), *map(top, states), 0.0)
     natural = [*expected, np.float64(held), np.float64(scale * length(a) * held)]
     steep = 1.0
     if g:
