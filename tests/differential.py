@@ -481,12 +481,6 @@ def _clean(trial: Trial) -> list[np.ndarray]:
 
 def linear_units(trial: Trial, expected) -> list:
     options = trial.options | {"feature_map": twin_map(trial.options["feature_map"])}
-    for key in ("initial_state", "grad_state"):
-        if options.get("normalize") and key in options:  # s and z side by side
-            s, z, _ = options[key]
-            lead = np.broadcast_shapes(s.shape[:-2], z.shape[:-1])
-            parts = ((s, s.shape[-2:]), (z, z.shape[-1:]))
-            options[key] = State(*(np.broadcast_to(x, (*lead, *core)) for x, core in parts))
     result = terms(trial, units(trial.name, _clean(trial), **options))
     if len(result) > 3 and "initial_state" in options:
         start = trial.options["initial_state"]

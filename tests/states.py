@@ -128,10 +128,16 @@ def _gradients(name, right, moved, v, g, options, eps):
 
 
 def _with_column(options):
-    """States (s, z) as (s beside z,)."""
-    join = lambda x: State(np.concatenate((x.s, x.z[..., None]), -1), None)  # noqa: E731
+    """States (s, z) as (s beside z,), with the leading axes of both."""
     states = ("initial_state", "grad_state")
-    return {key: x and join(x) if key in states else x for key, x in options.items()}
+    return {key: x and _join(x) if key in states else x for key, x in options.items()}
+
+
+def _join(state: State) -> State:
+    s, z = state.s, state.z[..., None]
+    lead = np.broadcast_shapes(s.shape[:-2], z.shape[:-2])
+    s, z = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (s, z))
+    return State(np.concatenate((s, z), -1), None)
 
 
 def check(name, operands, **options) -> list[np.ndarray]:
