@@ -73,7 +73,7 @@ def working(dtype: np.dtype) -> np.dtype:
 
 
 class Trial(NamedTuple):
-    """One call.  Arrays are contiguous here; `ways` lays them out, and `share` where out lies."""
+    """One call.  Arrays are contiguous here; `ways` lays them out."""
 
     name: str
     f: Callable
@@ -84,7 +84,7 @@ class Trial(NamedTuple):
     options: dict
     dtype: np.dtype
     threads: int
-    out: tuple | None = None  # its shape, its way, the operand it shares memory with or None
+    out: tuple | None = None  # see draw_out
     state_ways: dict | None = None  # by the name of the option
     repeats: bool = False  # operands broadcast, over whose repeats gradients are summed
     alike: bool = False  # numbers are repeated
