@@ -73,7 +73,7 @@ def working(dtype: np.dtype) -> np.dtype:
 
 
 class Trial(NamedTuple):
-    """One call.  Arrays are contiguous here; `ways` lays them out, and `share` where out lies."""
+    """One call.  Arrays are contiguous here; `ways` lays them out."""
 
     name: str
     f: Callable
@@ -84,7 +84,7 @@ class Trial(NamedTuple):
     options: dict
     dtype: np.dtype
     threads: int
-    out: tuple | None = None  # its shape, its way, the operand it shares memory with or None
+    out: tuple | None = None  # see draw_out
     state_ways: dict | None = None  # by the name of the option
     repeats: bool = False  # operands broadcast, over whose repeats gradients are summed
     alike: bool = False  # numbers are repeated
@@ -456,7 +456,11 @@ def short_keys(k, phi):
     """Of norm 1 at most behind their map."""
     if phi in ("identity", "relu"):
         return 0.99 * k / (np.linalg.norm(k, axis=-1, keepdims=True) + 1e-30)
-    return k - 0.5 * np.log(max(k.shape[-1], 1)) - 2 if phi in FUSED else k
+    if phi not in FUSED:
+        return k
+    k = k - 0.5 * np.log(max(k.shape[-1], 1)) - 2
+    norm = np.linalg.norm(np.exp(k), axis=-1, keepdims=True)  # no map is above exp
+    return k - np.log(np.maximum(norm, 1))
 
 
 def draw_out(lot: Lot, arrays, shape: tuple, dtype: np.dtype) -> tuple:
@@ -477,12 +481,6 @@ def _clean(trial: Trial) -> list[np.ndarray]:
 
 def linear_units(trial: Trial, expected) -> list:
     options = trial.options | {"feature_map": twin_map(trial.options["feature_map"])}
-    for key in ("initial_state", "grad_state"):
-        if options.get("normalize") and key in options:  # s and z side by side
-            s, z, _ = options[key]
-            lead = np.broadcast_shapes(s.shape[:-2], z.shape[:-1])
-            parts = ((s, s.shape[-2:]), (z, z.shape[-1:]))
-            options[key] = State(*(np.broadcast_to(x, (*lead, *core)) for x, core in parts))
     result = terms(trial, units(trial.name, _clean(trial), **options))
     if len(result) > 3 and "initial_state" in options:
         start = trial.options["initial_state"]
@@ -523,7 +521,9 @@ def delta_units(trial: Trial, expected) -> list:
     a = abs(phi(q))
     states = [x.s for x in trial.options.values() if isinstance(x, State)]
     length = lambda x: top(np.linalg.norm(x, axis=-1))  # noqa: E731
-    held = max(top(v), *map(top, states), 0.0)
+    # A key of norm x needs a memory of v / x to answer with v.
+    norm = np.linalg.norm(phi(k)) / max(prod(k.shape[:-1]), 1) ** 0.5
+    held = max(top(v) / max(norm, 0.1), *map(top, states), 0.0)
     natural = [*expected, np.float64(held), np.float64(scale * length(a) * held)]
     steep = 1.0
     if g:

@@ -70,48 +70,74 @@ def units(name, operands, **options) -> list[np.ndarray]:
     options = {**DEFAULTS, **options}
     chosen = {key: options.pop(key) for key in DEFAULTS}
     phi, normalize = maps.get(chosen["feature_map"]), chosen["normalize"]
-    q, k, v, *g = (x.astype(np.float64) for x in operands)
-    a, b = (abs(phi(x)) + moved(phi, x) for x in (q, k))
-    a = abs(chosen["scale"]) * a
+    q, k, v, *g = (abs(x) if i > 1 else x for i, x in enumerate(map(_double, operands)))
+    a, b = abs(chosen["scale"] * phi(q)), abs(phi(k))
+    moved_a, moved_b = a + abs(chosen["scale"]) * moved(phi, q), b + moved(phi, k)
     for key in ("initial_state", "grad_state"):
         if key in options:
-            options[key] = _each(options[key], lambda x: abs(x).astype(np.float64))
-    plain = {"feature_map": "identity", "eps": chosen["eps"]}
+            options[key] = _each(options[key], lambda x: abs(_double(x)))
+    plain = {"feature_map": "identity", "normalize": False}
+    eps, f = chosen["eps"], getattr(ref, name)
+    if not normalize and g:
+        magnitude = flat(f(moved_a, moved_b, v, *g, **options, **plain))
+    elif not normalize:
+        magnitude = flat(f(moved_a, moved_b, v, **options, **plain))
+    elif g:
+        magnitude = _gradients(name, (a, b), (moved_a, moved_b), v, g[0], options, eps)
+    else:
+        o, *state = _with_sums(name, (moved_a, moved_b), v, options)
+        right = _with_sums(name, (a, b), v, options)[0]
+        den = right[..., -1:] + eps
+        o = o[..., :-1] / den + right[..., :-1] / den * (o[..., -1:] + eps) / den
+        magnitude = [o / 2, *(x for s in state for x in (s[..., :-1], s[..., -1]))]
     if not g:
-        magnitude = flat(getattr(ref, name)(a, b, abs(v), **options, **plain, normalize=normalize))
         factors = [2 * FORWARD_MEAN if normalize else FORWARD_SUM, FORWARD_SUM, FORWARD_MEAN]
     else:
-        magnitude = _gradients(name, a, b, abs(v), abs(g[0]), options, plain, normalize)
         magnitude[0] = spread(phi, q, magnitude[0] * abs(chosen["scale"]))
         magnitude[1] = spread(phi, k, magnitude[1])
         factors = [2 * BACKWARD_MEAN if normalize else BACKWARD_SUM] * 5
     return [f * x for f, x in zip(factors, magnitude, strict=False)]
 
 
-def _gradients(name, a, b, v, g, options, plain, normalize):
-    """Magnitudes of dq, dk, dv, ds0 and dz0, before the slopes of the map."""
-    backward = getattr(ref, name)
-    if not normalize:
-        return flat(backward(a, b, v, g, **options, **plain, normalize=False))
+def _double(x):
+    return x.astype(np.float64)
+
+
+def _with_sums(name, features, v, options) -> list[np.ndarray]:
+    """The forward sums over v and, in one column more, over the weights; then the state's."""
     forward = getattr(ref, name.removesuffix("_backward"))
-    rest = {key: x for key, x in options.items() if key != "grad_state"}
-    mean = forward(a, b, v, **rest, **plain)
-    rest = _with_column(rest)
-    ones = np.ones((*v.shape[:-1], 1))
-    den = forward(a, b, np.concatenate((v, ones), -1), **rest, **plain, normalize=False)
-    den = den[..., -1:] + plain["eps"]
-    h = g / den
-    h = np.concatenate((h, (h * mean).sum(-1, keepdims=True)), -1)
-    v = np.concatenate((v, ones), -1)
-    dq, dk, dv, *ds = flat(backward(a, b, v, h, **_with_column(options), **plain, normalize=False))
+    options = {key: x for key, x in options.items() if key != "grad_state"}
+    v = np.concatenate((v, np.ones((*v.shape[:-1], 1))), -1)
+    plain = {"feature_map": "identity", "normalize": False}
+    return flat(forward(*features, v, **_with_column(options), **plain))
+
+
+def _gradients(name, right, moved, v, g, options, eps):
+    """Magnitudes of dq, dk, dv, ds0 and dz0, before the slopes of the map.
+
+    Denominators are those of the right features; all that they divide may have moved.
+    """
+    den = _with_sums(name, right, v, options)[0][..., -1:] + eps
+    sums = _with_sums(name, moved, v, options)[0]
+    h = g / den * ((sums[..., -1:] + eps) / den)
+    h = np.concatenate((h, (h * sums[..., :-1] / den).sum(-1, keepdims=True)), -1)
+    v = np.concatenate((v, np.ones((*v.shape[:-1], 1))), -1)
+    plain = {"feature_map": "identity", "normalize": False}
+    dq, dk, dv, *ds = flat(getattr(ref, name)(*moved, v, h, **_with_column(options), **plain))
     return [dq, dk, dv[..., :-1], *(x for s in ds for x in (s[..., :-1], s[..., -1]))]
 
 
 def _with_column(options):
-    """States (s, z) as (s beside z,)."""
-    join = lambda x: State(np.concatenate((x.s, x.z[..., None]), -1), None)  # noqa: E731
+    """States (s, z) as (s beside z,), with the leading axes of both."""
     states = ("initial_state", "grad_state")
-    return {key: x and join(x) if key in states else x for key, x in options.items()}
+    return {key: x and _join(x) if key in states else x for key, x in options.items()}
+
+
+def _join(state: State) -> State:
+    s, z = state.s, state.z[..., None]
+    lead = np.broadcast_shapes(s.shape[:-2], z.shape[:-2])
+    s, z = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (s, z))
+    return State(np.concatenate((s, z), -1), None)
 
 
 def check(name, operands, **options) -> list[np.ndarray]:
