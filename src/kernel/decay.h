@@ -23,6 +23,15 @@ struct decay {
     ptrdiff_t step;
 };
 
+/* exp(sum + rest) in two parts, where rest is what rounding kept from the sum. */
+INLINE void
+decay_by(vec sum, vec rest, T *keep, T *change)
+{
+    decay_parts(sum, keep, change);
+    const vec whole = vmin(vset1(LARGEST), vload(keep) + vload(change));
+    vstore(change, vfma(whole, vkeep(rest == rest, rest), vload(change)));
+}
+
 static struct decay
 take_decay(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
@@ -84,10 +93,7 @@ decay_over(const struct decay *x, ptrdiff_t col, ptrdiff_t rows)
         sum = two_sum(sum, vload(&x->g.x[i * x->g.ld + col]), &lost);
         rest += lost;
     }
-    decay_parts(sum, &x->keep[col], &x->change[col]);
-    const vec keep = vload(&x->keep[col]), change = vload(&x->change[col]);
-    const vec whole = vmin(vset1(LARGEST), keep + change);
-    vstore(&x->change[col], vfma(whole, vkeep(rest == rest, rest), change));
+    decay_by(sum, rest, &x->keep[col], &x->change[col]);
 }
 
 /* The same of all channels, g being theirs; 0 where no token exists. */
@@ -142,7 +148,7 @@ token_decay(const struct la_head *h, const struct decay *x, struct span t)
     vstore(x->first, vexp(vset1(g[0])));
     vstore(x->last, vset1(sums[rows - 1]));
     for (ptrdiff_t col = 0; col < h->d; col += VL) {
-        decay_parts(sum, vkeep(rest == rest, rest), &x->keep[col], &x->change[col]);
+        decay_by(sum, rest, &x->keep[col], &x->change[col]);
     }
     return rows;
 }
