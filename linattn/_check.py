@@ -166,7 +166,7 @@ def _dots(core: Shape) -> str:
     return f"({', '.join(['...', *map(str, core)])})"
 
 
-def filters(function: str, x: Any, weight: Any, bias: Any, core: int) -> tuple:
+def filters(function: str, x: Any, weight: Any, bias: Any, core: int) -> Shape:
     """The shape of a convolution's output, from x (..., n, c) or (..., c), filters (..., c, w)
     and bias (..., c)."""
     c = x.shape[-1]
@@ -192,7 +192,7 @@ def filters(function: str, x: Any, weight: Any, bias: Any, core: int) -> tuple:
 
 
 def inputs(
-    function: str, name: str, x: Any, lead: tuple, core: tuple[int, ...], dtype: np.dtype
+    function: str, name: str, x: Any, lead: Shape, core: tuple[int, ...], dtype: np.dtype
 ) -> None:
     """The state of a convolution: an array (..., *core) whose other axes broadcast to ``lead``."""
     if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
@@ -204,7 +204,7 @@ def inputs(
         raise ValueError(f"{function}: {name} has shape {x.shape}; expected {(*lead, *core)}")
 
 
-def broadcast(function: str, name: str, x: Any, shape: tuple) -> Any:
+def broadcast(function: str, name: str, x: Any, shape: Shape) -> Any:
     """``x``, which must broadcast to the shape of the result."""
     if not _broadcasts_to(x.shape, shape):
         raise ValueError(f"{function}: {name} has shape {x.shape}; expected {shape}, as the result")
@@ -218,7 +218,7 @@ def in_place(function: str, state: tuple[Any, ...], batch: Shape) -> None:
             updated(function, f"state.{field}", array, batch, core)
 
 
-def updated(function: str, name: str, array: np.ndarray, batch: tuple, core: int) -> None:
+def updated(function: str, name: str, array: np.ndarray, batch: Shape, core: int) -> None:
     """An array that can be updated, with all the leading axes."""
     lead = array.shape[: array.ndim - core]
     if lead != batch:

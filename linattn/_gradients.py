@@ -16,7 +16,7 @@ def sum_all(grads: tuple[Any, ...], operands: tuple[Any, ...]) -> tuple[Any, ...
     return tuple(_sum_to(g, x.shape) for g, x in zip(grads, operands, strict=True))
 
 
-def sum_wide(grad: np.ndarray, shape: tuple) -> np.ndarray:
+def sum_wide(grad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """``grad`` in an operand's shape; where there is something to sum, pairwise in float64."""
     if grad.shape == shape:
         return grad

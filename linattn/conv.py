@@ -184,7 +184,7 @@ def causal_conv1d_backward(
     operands = x, taps, bias, grad_out
     dtype, wide = _check.result_dtype(*operands), _check.state_dtype(*operands)
     with_state = initial_state is not None or grad_state is not None
-    dstate = ()
+    dstate: tuple[np.ndarray, ...] = ()
     if cu_seqlens is None and not with_state:
         dx, dtaps, dbias = ufuncs[name](*operands, silu)
     else:
@@ -290,7 +290,9 @@ def causal_conv1d_step(
     return result[0], state
 
 
-def _operands(name: str, x: Any, weight: Any, bias: Any, activation: Any, core: int) -> tuple:
+def _operands(
+    name: str, x: Any, weight: Any, bias: Any, activation: Any, core: int
+) -> tuple[Any, ...]:
     """x, the taps (w, c), the bias, the output's shape, and 1.0 for silu or 0.0."""
     x, weight = _check.operand(name, "x", x, core), _check.operand(name, "weight", weight)
     if bias is None:
@@ -307,7 +309,13 @@ def _operands(name: str, x: Any, weight: Any, bias: Any, activation: Any, core: 
 
 
 def _inputs(
-    name: str, field: str, state: Any, packing: Any, shape: tuple, taps: Any, dtype: np.dtype
+    name: str,
+    field: str,
+    state: Any,
+    packing: Any,
+    shape: tuple[int, ...],
+    taps: Any,
+    dtype: np.dtype,
 ) -> np.ndarray:
     """A state as the gufuncs take it, (..., r, w - 1, c); zeros for None."""
     r, core = len(packing.begin), (shape[-1], taps.shape[-2] - 1)

@@ -129,10 +129,15 @@ def log_decay_backward(
         arrays.append(_bound(name, lower_bound, operands))
     dz, dA = row_ufuncs[task](*arrays, np.asarray(grad, wide))
     grads = zip((dz, dA, dz), operands, strict=True)
-    return tuple(_gradients.sum_wide(y, to.shape).astype(dtype, copy=False) for y, to in grads)
+    dx, dA_log, ddt_bias = (
+        _gradients.sum_wide(y, to.shape).astype(dtype, copy=False) for y, to in grads
+    )
+    return dx, dA_log, ddt_bias
 
 
-def _operands(name: str, x: Any, A_log: Any, dt_bias: Any) -> tuple[tuple, tuple]:
+def _operands(
+    name: str, x: Any, A_log: Any, dt_bias: Any
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """The operands as arrays, Python's numbers as weak as they are, and the result's shape."""
     x = _check.operand(name, "x", x, 0)
     dtype = _check.result_dtype(x)
@@ -153,6 +158,6 @@ def _operands(name: str, x: Any, A_log: Any, dt_bias: Any) -> tuple[tuple, tuple
     return (x, *arrays.values()), shape
 
 
-def _bound(name: str, lower_bound: Any, operands: tuple) -> np.ndarray:
+def _bound(name: str, lower_bound: Any, operands: tuple[Any, ...]) -> np.ndarray:
     value = _check.number(name, "lower_bound", lower_bound, *operands)
     return np.asarray(value, _check.state_dtype(*operands))
