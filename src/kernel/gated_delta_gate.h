@@ -60,9 +60,16 @@ state_product(const struct la_head *h, const struct rule_reverse *r, T *s,
     const ptrdiff_t width = D - tile < NR * VL ? D - tile : NR * VL;
     const T *x = state_at(s, h->m, D, 0, col);
     const T *y = state_at(r->base.rt, h->m, D, 0, col);
-    vec sum[4] = {{0}};
-    for (ptrdiff_t l = 0; l < h->m; l++) { /* four sums: one would wait for itself */
-        sum[l % 4] = vfma(vload(&x[l * width]), vload(&y[l * width]), sum[l % 4]);
+    vec sum[4] = {{0}}; /* one would wait for itself */
+    ptrdiff_t l = 0;
+    for (; l + 4 <= h->m; l += 4) {
+        LA_EACH(t, 4) {
+            const ptrdiff_t at = (l + t) * width;
+            sum[t] = vfma(vload(&x[at]), vload(&y[at]), sum[t]);
+        }
+    }
+    for (; l < h->m; l++) {
+        sum[0] = vfma(vload(&x[l * width]), vload(&y[l * width]), sum[0]);
     }
     const vec all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     return all * (vload(&r->decay.keep[col]) + vload(&r->decay.change[col]));
@@ -92,9 +99,17 @@ crossing(const struct writer *w, vec *across, const T *b, ptrdiff_t ld, ptrdiff_
     const T *x = &w->x.x[i * w->x.ld];
     const T *y = later < 0 ? x : &w->y.x[later * w->y.ld];
     vec sum[2] = {{0}};
-    for (ptrdiff_t j = 0; j < i; j++) {
+    ptrdiff_t j = 0;
+    for (; j + 2 <= i; j += 2) {
+        LA_EACH(t, 2) {
+            const vec more = vfma(vset1(x[j + t]), a, across[j + t]);
+            across[j + t] = vfma(vset1(y[j + t]), e, more);
+            sum[t] = vfma(vload(&b[(j + t) * ld]), across[j + t], sum[t]);
+        }
+    }
+    if (j < i) {
         across[j] = vfma(vset1(y[j]), e, vfma(vset1(x[j]), a, across[j]));
-        sum[j % 2] = vfma(vload(&b[j * ld]), across[j], sum[j % 2]);
+        sum[0] = vfma(vload(&b[j * ld]), across[j], sum[0]);
     }
     return sum[0] + sum[1];
 }
