@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from bounds import excess
+from map_bounds import spread
 
 import linattn
 from linattn import State
@@ -142,7 +143,7 @@ def magnitude(case: Case, arrays, **more) -> dict[str, np.ndarray]:
     plain = case._replace(feature_map="identity", scale=abs(case.scale))
     result = both(ref, plain, sizes, **more)
     for name, x in (("dq", q), ("dk", k)):
-        result[name] = result[name] * abs(phi.backward(x, np.ones_like(x)))
+        result[name] = spread(phi, x, result[name])
     return result
 
 

@@ -19,12 +19,17 @@ def moved(phi, x):
         return _slope(phi, x) * _sums(phi, x) / phi.omega.shape[-1] ** 0.5
     if isinstance(phi, maps.Feedforward):
         return _through_units(phi, x)
+    if isinstance(phi, maps.L2Norm):
+        return 2 * abs(phi(x))  # |J| |x|, of x itself and of its norm
     return 0 * phi(x)  # functions of single numbers, and sums of what is never negative
 
 
 def spread(phi, x, grad):
     if isinstance(phi, maps.Elementwise):
         return abs(phi.backward(x, grad))
+    if isinstance(phi, maps.L2Norm):
+        y = abs(phi(x))  # (g - (g.y) y) / norm is a difference: both its terms count
+        return (grad + (grad * y).sum(-1, keepdims=True) * y) / phi._norm(x)
     if isinstance(phi, maps.SumNormalized):
         return spread(phi.feature_map, x, _of_quotient(phi.feature_map(x), grad, phi.eps))
     if isinstance(phi, maps.DPFP):
