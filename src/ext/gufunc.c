@@ -7,6 +7,7 @@
 
 #include "gufunc.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "gufunc_object.h"
@@ -38,6 +39,55 @@ la_loop_type(const struct la_gufunc *g, enum la_loop loop, int i)
 
 /* --- loops ------------------------------------------------------------------ */
 
+/* From the first byte of operand i of a call to after its last one. */
+static void
+extent(const struct la_call *call, int i, npy_intp itemsize, char **begin, char **end)
+{
+    const struct la_slot *slot = &call->form->slots[i];
+    *begin = *end = call->x[i].data;
+    for (int axis = 0; axis < call->axes + slot->rank; axis++) {
+        const int core = axis - call->axes;
+        const ptrdiff_t size =
+            core < 0 ? call->extent[axis]
+                     : call->dims[la_form_dim(call->form, slot->dims[core])];
+        const ptrdiff_t step =
+            core < 0 ? call->x[i].outer[axis] : call->x[i].core[core];
+        if (size == 0) {
+            *end = *begin;
+            return;
+        }
+        *(step < 0 ? begin : end) += (size - 1) * step;
+    }
+    *end += itemsize;
+}
+
+/* Copies the inputs that share memory with an output, into copies[i], to be freed.
+ * NumPy does so, but not where the two are one array: it takes a gufunc to read all of
+ * its operands before it writes.  0, or -1 where there is no memory. */
+static int
+copy_aliased(struct la_call *call, PyArray_Descr *const *descr, void **copies)
+{
+    const struct la_form *form = call->form;
+    for (int i = 0; i < form->nin; i++) {
+        char *begin, *end, *to, *to_end;
+        extent(call, i, PyDataType_ELSIZE(descr[i]), &begin, &end);
+        for (int j = form->nin; copies[i] == NULL && j < form->nin + form->nout; j++) {
+            extent(call, j, PyDataType_ELSIZE(descr[j]), &to, &to_end);
+            if (begin >= to_end || to >= end) {
+                continue;
+            }
+            copies[i] = malloc((size_t)(end - begin));
+            if (copies[i] == NULL) {
+                PyErr_NoMemory();
+                return -1;
+            }
+            memcpy(copies[i], begin, (size_t)(end - begin));
+            call->x[i].data = (char *)copies[i] + (call->x[i].data - begin);
+        }
+    }
+    return 0;
+}
+
 /* One inner loop, in NumPy's calling convention, which holds the GIL. */
 static int
 run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dimensions,
@@ -67,7 +117,15 @@ run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dime
             call.x[i].core[j] = *core++;
         }
     }
-    return la_run_python(&call);
+    void *copies[LA_MAX_OPERANDS] = {NULL};
+    int status = elementwise ? 0 : copy_aliased(&call, context->descriptors, copies);
+    if (status == 0) {
+        status = la_run_python(&call);
+    }
+    for (int i = 0; i < form->nin; i++) {
+        free(copies[i]);
+    }
+    return status;
 }
 
 #define LOOP(name, loop)                                                               \
