@@ -7,6 +7,7 @@
 
 #include "gufunc.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "gufunc_object.h"
@@ -38,6 +39,93 @@ la_loop_type(const struct la_gufunc *g, enum la_loop loop, int i)
 
 /* --- loops ------------------------------------------------------------------ */
 
+/* NumPy copies what overlaps, but for an output that begins where an operand does: it
+ * takes the two to be one array, of which a loop writes an element after it has read
+ * it. Kernels read more than that, and threads at any time. */
+static int
+is_shared(const struct la_call *call, int operand)
+{
+    const struct la_form *form = call->form;
+    for (int i = form->nin; i < form->nin + form->nout; i++) {
+        if (call->x[i].data == call->x[operand].data) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* An array of any steps into one without gaps. */
+static void
+pack(char *to, const char *from, int rank, const ptrdiff_t *sizes,
+     const ptrdiff_t *steps, const ptrdiff_t *packed)
+{
+    for (ptrdiff_t i = 0; i < sizes[0]; i++, to += packed[0], from += steps[0]) {
+        if (rank == 1) {
+            memcpy(to, from, (size_t)packed[0]);
+        }
+        else {
+            pack(to, from, rank - 1, sizes + 1, steps + 1, packed + 1);
+        }
+    }
+}
+
+/* Puts a copy of an operand in its place in the call: its memory, or NULL. */
+static char *
+set_apart(struct la_call *call, int operand, ptrdiff_t item)
+{
+    const struct la_slot *slot = &call->form->slots[operand];
+    ptrdiff_t sizes[1 + LA_MAX_RANK] = {call->extent[0]};
+    ptrdiff_t steps[1 + LA_MAX_RANK] = {call->x[operand].outer[0]};
+    ptrdiff_t packed[1 + LA_MAX_RANK];
+    for (int j = 0; j < slot->rank; j++) {
+        sizes[1 + j] = call->dims[la_form_dim(call->form, slot->dims[j])];
+        steps[1 + j] = call->x[operand].core[j];
+    }
+    ptrdiff_t bytes = item;
+    for (int j = slot->rank; j >= 0; j--) {
+        packed[j] = bytes;
+        bytes *= sizes[j];
+    }
+    char *copy = malloc(bytes > 0 ? (size_t)bytes : 1);
+    if (copy == NULL) {
+        return NULL;
+    }
+    if (bytes > 0) {
+        pack(copy, call->x[operand].data, 1 + slot->rank, sizes, steps, packed);
+    }
+    call->x[operand].data = copy;
+    call->x[operand].outer[0] = packed[0];
+    for (int j = 0; j < slot->rank; j++) {
+        call->x[operand].core[j] = packed[1 + j];
+    }
+    return copy;
+}
+
+/* Runs a call whose outputs may be operands. */
+static int
+run_apart(struct la_call *call, PyArrayMethod_Context *context)
+{
+    char *copies[LA_MAX_OPERANDS];
+    int count = 0, status = 0;
+    for (int i = 0; i < call->form->nin && status == 0; i++) {
+        if (is_shared(call, i)) {
+            const ptrdiff_t item = PyDataType_ELSIZE(context->descriptors[i]);
+            copies[count] = set_apart(call, i, item);
+            status = copies[count++] == NULL ? -1 : 0;
+        }
+    }
+    if (status == 0) {
+        status = la_run_python(call);
+    }
+    else {
+        PyErr_NoMemory();
+    }
+    while (count > 0) {
+        free(copies[--count]);
+    }
+    return status;
+}
+
 /* One inner loop, in NumPy's calling convention, which holds the GIL. */
 static int
 run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dimensions,
@@ -67,7 +155,7 @@ run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dime
             call.x[i].core[j] = *core++;
         }
     }
-    return la_run_python(&call);
+    return elementwise ? la_run_python(&call) : run_apart(&call, context);
 }
 
 #define LOOP(name, loop)                                                               \
