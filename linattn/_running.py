@@ -353,7 +353,7 @@ def _under_scale(state: State) -> tuple[State, Any]:
     if log_scale is not None:
         return state, 1.0
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_scale = np.log(z)
+        log_scale = np.log(np.ascontiguousarray(z))  # which differs by layout in its last bit
     log_scale[~np.isfinite(log_scale)] = -np.inf
     factor = _factor(np.zeros_like(z), log_scale)
     return State(s * factor[..., None], z * factor, log_scale), factor

@@ -5,6 +5,7 @@ import pytest
 from bounds import bound, excess
 from cases import BACKWARD, FORWARD, Case, call, make
 from layouts import LAYOUTS, token_major
+from linattn._linattn import row_ufuncs
 
 import linattn
 from linattn import _reference as ref
@@ -242,3 +243,39 @@ def test_layout_changes_no_bit_of_matrix_products(layout):
         expected = linattn.noncausal_backward(q, k, v, g, feature_map=phi)
         q, k, v, *_, g = laid
         assert_same(linattn.noncausal_backward(q, k, v, g, feature_map=phi), expected)
+
+
+WHOLE = {  # gufuncs: their operands, and what comes after them
+    **{f"{operator}_elu": ("qkv", (1.0, 1e-6)) for operator in FORWARD},
+    **{f"{operator}_elu": ("qkvg", (1.0, 1e-6)) for operator in BACKWARD},
+    "delta_identity": ("qkvb", (1.0,)),
+    "delta_backward_identity": ("qkvbg", (1.0,)),
+    "softmax": ("qkv", (0.1, 0.0)),
+    "softmax_backward": ("qkvg", (0.1, 0.0)),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_output_may_be_an_operand(threads, name):
+    """The whole of one: NumPy takes that to be safe, and copies only what overlaps in part."""
+    letters, numbers = WHOLE[name]
+    f = {**vars(linattn.ufuncs), **row_ufuncs}[name]
+    rng = np.random.default_rng(0)
+    for n, heads, count in ((20, 5, 1), (300, 1, 4), (300, 5, 4)):
+        threads(count)
+        arrays = {x: rng.standard_normal((heads, n, 64)).astype("f4") for x in "qkvg"}
+        arrays |= {"k": arrays["k"] / 8, "b": rng.random((heads, n)).astype("f4")}
+        plain = [arrays[x] for x in letters]
+        expected = f(*plain, *numbers)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        for which, turned in ((i, t) for i in range(len(plain)) for t in (False, True)):
+            for to in range(len(expected)):
+                operands = [x.copy() for x in plain]
+                if operands[which].shape != expected[to].shape:
+                    continue
+                if turned:
+                    operands[which] = operands[which][::-1, ::-1].copy()[::-1, ::-1]
+                out = [None] * len(expected)
+                out[to] = operands[which]
+                result = f(*operands, *numbers, out=tuple(out))
+                assert_same(result if isinstance(result, tuple) else (result,), expected)
