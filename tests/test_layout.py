@@ -5,11 +5,11 @@ import pytest
 from bounds import bound, excess
 from cases import BACKWARD, FORWARD, Case, call, make
 from layouts import LAYOUTS, token_major
-from linattn._linattn import row_ufuncs
 
 import linattn
 from linattn import _reference as ref
 from linattn import feature_maps
+from linattn._linattn import row_ufuncs
 
 OPERATORS = FORWARD + BACKWARD
 
