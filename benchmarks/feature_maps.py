@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import numpy as np
 from harness import Call, threads
-from linattn._linattn import row_ufuncs
 from report import Report, options
 from state import ratio
 
 import linattn
 from linattn import feature_maps as maps
+from linattn._linattn import row_ufuncs
 
 HEADS, N, D = 8, 4096, 64
 #: Elementwise passes are held to a third of the time of the NumPy expressions.

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from linattn._linattn import call_plain, ufuncs
 
 import linattn
 from linattn import State
+from linattn._linattn import call_plain, ufuncs
 
 STEP_ELU, STEP_SUM = ufuncs["_step_elu"], ufuncs["_step_elu_sum"]
 

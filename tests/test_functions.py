@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from bounds import close
 from cases import DTYPES
-from linattn._linattn import row_ufuncs
 
 from linattn import _config
+from linattn._linattn import row_ufuncs
 
 NAMES = ("exp", "log1p", "sigmoid", "softplus", "sin", "cos")
 EXACT = {
