@@ -342,12 +342,6 @@ def out(function: str, x: Any, expected: Shape, *operands: Any, name: str = "out
     return x
 
 
-def apart(x: np.ndarray, y: Any) -> Any:
-    """``y``, or a copy where ``out`` lies in it: for kernels that read rows of it after writing
-    others, which NumPy takes to be safe where the two are one array."""
-    return y.copy() if np.may_share_memory(x, y) else y
-
-
 def result_dtype(*operands: Any) -> DType:
     """The first of float16, bfloat16, float32 and float64 that every operand casts to; float64
     where all are integers, as NumPy has it for integers and a Python float."""

@@ -90,7 +90,6 @@ def causal_conv1d(
     x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, 2)
     if out is not None:
         _check.out(name, out, shape, x, taps, bias)
-        x = _check.apart(out, x)
     if cu_seqlens is None and initial_state is None and not return_state:
         return ufuncs[name](x, taps, bias, silu, out=out)
     packing = _state.sequences(name, shape[-2], shape[:-2], cu_seqlens, None)

@@ -25,7 +25,7 @@ key channel, a strength a value channel and erase keys after beta, (n, d).
 ``_backward`` and ``_step`` forms.
 
 ``causal_conv1d(x, weight, bias, silu)`` is `linattn.causal_conv1d`, silu 0 or 1, and takes the
-filters by tap, weight (w, c), and states likewise, (w - 1, c); its ``out`` must not be ``x``.
+filters by tap, weight (w, c), and states likewise, (w - 1, c).
 
 Operands are in each docstring, sizes in ``signature``.  Indices out of range are brought
 into it.
