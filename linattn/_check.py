@@ -27,6 +27,7 @@ def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
     """``x`` as an array of real numbers with at least so many axes."""
     if type(x) is not np.ndarray:
         _refuse_mask(function, name, x)
+        _refuse_graph(function, name, x)
         if isinstance(x, np.ndarray) or not _takes_gufuncs(x):
             x = np.asarray(x)  # subclasses, lists, tensors, tables; dask and its like stay
     dtype = x.dtype
@@ -50,6 +51,14 @@ def _refuse_mask(function: str, name: str, x: Any) -> None:
         raise TypeError(
             f"{function}: {name} is a masked array, whose mask would be ignored; "
             "expected a plain array (fill it first, or use key_lengths)"
+        )
+
+
+def _refuse_graph(function: str, name: str, x: Any) -> None:
+    if getattr(x, "requires_grad", False):
+        raise TypeError(
+            f"{function}: {name} requires grad, which an array cannot; use "
+            f"linattn.torch.{function.removesuffix('_backward')}, or {name}.detach()"
         )
 
 

@@ -34,8 +34,8 @@ class State(NamedTuple):
     array([6., 6.])
     """
 
-    s: Array
-    z: Any = None  # an array or None, which a call's options tell and its type cannot
+    s: Any  # an array, or a tensor in linattn.torch
+    z: Any = None  # the same, or None, which a call's options tell and its type cannot
     log_scale: Any = None
 
 

@@ -48,6 +48,18 @@ set_num_threads(PyObject *Py_UNUSED(module), PyObject *arg)
     Py_RETURN_NONE;
 }
 
+/* hold_threads(n): n threads for calls of this thread, 0: as set_num_threads says. */
+static PyObject *
+hold_threads(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    const long n = PyLong_AsLong(arg);
+    if (n == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    la_pool_hold_threads(n < 0 ? 0 : n > LA_MAX_THREADS ? LA_MAX_THREADS : (int)n);
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 available_isas(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
@@ -134,6 +146,7 @@ static PyMethodDef methods[] = {
     {"call_plain", (PyCFunction)(void (*)(void))la_gufunc_call, METH_FASTCALL, NULL},
     {"get_num_threads", get_num_threads, METH_NOARGS, NULL},
     {"set_num_threads", set_num_threads, METH_O, NULL},
+    {"hold_threads", hold_threads, METH_O, NULL},
     {"available_isas", available_isas, METH_NOARGS, NULL},
     {"get_isa", get_isa, METH_NOARGS, NULL},
     {"set_isa", set_isa, METH_O, NULL},

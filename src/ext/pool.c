@@ -45,6 +45,7 @@ static struct {
 static _Thread_local int is_owner;
 
 static atomic_int num_threads = 1;
+static _Thread_local int held_threads; /* of this thread's calls; 0: num_threads */
 
 static void
 reset(void)
@@ -98,13 +99,19 @@ la_pool_init(void)
 int
 la_pool_get_num_threads(void)
 {
-    return atomic_load(&num_threads);
+    return held_threads > 0 ? held_threads : atomic_load(&num_threads);
 }
 
 void
 la_pool_set_num_threads(int n)
 {
     atomic_store(&num_threads, n);
+}
+
+void
+la_pool_hold_threads(int n)
+{
+    held_threads = n;
 }
 
 int

@@ -19,6 +19,10 @@ int la_pool_run(la_work work, void (*idle)(void *job), void *job, size_t items,
 int la_pool_get_num_threads(void);
 void la_pool_set_num_threads(int n);
 
+/* As set_num_threads for calls of this thread alone, until 0: a framework has a number
+ * of threads of its own. */
+void la_pool_hold_threads(int n);
+
 /* CPUs this process may run on. */
 int la_pool_cpus(void);
 

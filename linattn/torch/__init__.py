@@ -1,0 +1,57 @@
+"""linattn for PyTorch: the operators on CPU tensors, differentiable.
+
+Names and arguments are those of the NumPy functions but for ``out``.  Each operator is in
+``torch.ops.linattn``: it works under torch.compile, torch.export, torch.func and autocast, and
+computes on the memory of tensors of any strides, with as many threads as PyTorch uses.
+Gradients flow through states.
+"""
+
+from __future__ import annotations
+
+try:
+    import ml_dtypes as _ml_dtypes  # noqa: F401
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"linattn.torch needs {error.name}: pip install 'linattn[torch]'") from error
+
+from .._state import State
+from . import feature_maps
+from .operators import (
+    causal,
+    causal_conv1d,
+    causal_conv1d_step,
+    delta,
+    delta_step,
+    dplr,
+    dplr_step,
+    gated,
+    gated_delta,
+    gated_delta_step,
+    gated_step,
+    linformer,
+    log_decay,
+    noncausal,
+    softmax_attention,
+    step,
+)
+
+__all__ = [
+    "State",
+    "causal",
+    "causal_conv1d",
+    "causal_conv1d_step",
+    "delta",
+    "delta_step",
+    "dplr",
+    "dplr_step",
+    "feature_maps",
+    "gated",
+    "gated_delta",
+    "gated_delta_step",
+    "gated_step",
+    "linformer",
+    "log_decay",
+    "noncausal",
+    "softmax_attention",
+    "step",
+]

@@ -1,0 +1,197 @@
+"""Operators as PyTorch knows them: a schema, shapes, gradients, vmap, autocast.
+
+An `Operator` is in ``torch.ops.linattn`` and serves torch.compile, torch.export, torch.func and
+autocast from there.  A plain call, on CPU tensors with none of these at work, goes past the
+dispatcher, which takes 10 us to reach a kernel in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _tensors
+
+LIBRARY = torch.library.Library("linattn", "DEF")
+
+_PLAIN = {Tensor, torch.nn.Parameter}
+_C = torch._C
+
+
+class Operator:
+    """A function of tensors and numbers.
+
+    Parameters
+    ----------
+    name : str
+        In ``torch.ops.linattn``.
+    arguments : sequence of str
+        As a schema has them, ``"Tensor? z"``.
+    returns : str
+        As a schema has it.
+    run : callable
+        The function, on CPU tensors.
+    fake : callable
+        The same, shapes and dtypes only.
+    ranks : callable
+        From the numbers of axes of the arguments, None for what is no tensor, those of each
+        that are its own, not leading ones; None for what no map may run over.
+    gradient : callable, optional
+        From the arguments and the gradients of the outputs, None for zeros, those of the
+        arguments.  Without it a second derivative is asked for, and refused.
+    cast : sequence of str
+        Arguments that autocast converts.
+    like : sequence of str, optional
+        For a gradient operator, the argument whose shape each output has.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        returns: str,
+        run: Callable[..., Any],
+        fake: Callable[..., Any],
+        *,
+        ranks: Callable[..., Sequence[int | None]],
+        gradient: Callable[..., Sequence[Tensor | None]] | None = None,
+        cast: Sequence[str] = (),
+        like: Sequence[str] | None = None,
+    ) -> None:
+        self.name, self.run, self._ranks = name, run, ranks
+        self.names = [argument.split()[-1] for argument in arguments]
+        self._gradient = gradient or self._no_gradient
+        self._cast = tuple(self.names.index(x) for x in cast)
+        self._like = None if like is None else tuple(self.names.index(x) for x in like)
+        LIBRARY.define(f"{name}({', '.join(arguments)}) -> {returns}")
+        self.op = getattr(torch.ops.linattn, name).default
+        qualified = f"linattn::{name}"
+        LIBRARY.impl(name, run, "CPU")
+        torch.library.register_fake(qualified, fake, lib=LIBRARY)
+        if "!" in "".join(arguments):  # what writes to an argument has no gradient
+            return
+        LIBRARY.impl(name, self._autocast, "AutocastCPU")
+        torch.library.register_vmap(qualified, self._vmap, lib=LIBRARY)
+        torch.library.register_autograd(
+            qualified, self._backward, setup_context=self._setup, lib=LIBRARY
+        )
+        self._transformed = _function(f"linattn::{name}", self.op, self._setup, self._backward)
+        recorded = _function(f"linattn::{name}", run, self._setup, self._backward)
+        # Function.apply looks at the signature of forward each time, which takes 20 us.
+        self._recorded = super(torch.autograd.Function, recorded).apply  # type: ignore[misc]
+
+    def __call__(self, *args: Any) -> Any:
+        if not torch.compiler.is_compiling() and _is_plain(args):
+            try:
+                if torch.is_grad_enabled() and _C._any_requires_grad(*args):
+                    return self._recorded(*args)
+                return self.run(*args)
+            except (TypeError, RuntimeError):  # perhaps a tensor has no memory to look at
+                self._check(args)
+                raise
+        self._check(args)
+        if not torch.compiler.is_compiling() and _C._are_functorch_transforms_active():
+            return self._transformed.apply(*args)
+        return self.op(*args)
+
+    def _check(self, args: tuple[Any, ...]) -> None:
+        for name, x in zip(self.names, args, strict=True):
+            if isinstance(x, Tensor):
+                _tensors.check(self.name, name, x)
+
+    # --- gradients -------------------------------------------------------------
+
+    @staticmethod
+    def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs))
+        ctx.others = tuple(None if isinstance(x, Tensor) else x for x in inputs)
+
+    def _backward(self, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        args = tuple(
+            y if x is None else x for x, y in zip(ctx.saved_tensors, ctx.others, strict=True)
+        )
+        if all(grad is None for grad in grads):
+            return (None,) * len(args)
+        return tuple(self._gradient(args, grads))
+
+    def _no_gradient(self, args: Any, grads: Any) -> Any:
+        raise RuntimeError(
+            f"linattn.torch: {self.name} has no derivative: gradients of gradients are not "
+            "there; use plain PyTorch operations where they are needed"
+        )
+
+    # --- transforms --------------------------------------------------------------
+
+    def _autocast(self, *args: Any) -> Any:
+        dtype = torch.get_autocast_dtype("cpu")
+        converted = list(args)
+        for i in self._cast:
+            x = args[i]
+            if x is not None and x.dtype.is_floating_point and x.dtype is not torch.float64:
+                converted[i] = x.to(dtype)
+        with _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(_C.DispatchKey.AutocastCPU)):
+            return self.op(*converted)
+
+    def _vmap(self, info: Any, dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        """The mapped axis becomes the first leading one of every operand."""
+        axes = [
+            x.ndim - (dim is not None) if isinstance(x, Tensor) else None
+            for x, dim in zip(args, dims, strict=True)
+        ]
+        ranks = self._ranks(*axes)
+        pairs = list(zip(axes, ranks, strict=True))
+        most = max(a - r for a, r in pairs if a is not None and r is not None)
+        mapped = list(args)
+        for i, (x, dim, (a, rank)) in enumerate(zip(args, dims, pairs, strict=True)):
+            if a is None:
+                continue
+            if rank is None:
+                if dim is not None:
+                    raise ValueError(f"{self.name}: {self.names[i]} cannot be mapped over by vmap")
+                continue
+            x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+            mapped[i] = x[(slice(None), *(None,) * (most - (a - rank)))]
+        out = self.op(*mapped)
+        if self._like is None:
+            return out, tuple(0 for _ in out) if isinstance(out, tuple) else 0
+        shapes = [None if args[i] is None else _without(args[i].shape, dims[i]) for i in self._like]
+        grads = tuple(
+            x if shape is None else x.reshape(info.batch_size, *shape)
+            for x, shape in zip(out, shapes, strict=True)
+        )
+        return grads, tuple(None if shape is None else 0 for shape in shapes)
+
+
+def _is_plain(args: tuple[Any, ...]) -> bool:
+    """Whether nothing but autograd looks at a call on these."""
+    for x in args:
+        if isinstance(x, Tensor) and not (type(x) in _PLAIN and x.is_cpu):
+            return False
+    return not (
+        _C._are_functorch_transforms_active()
+        or _C._len_torch_dispatch_stack()
+        or torch.is_autocast_enabled("cpu")
+        or _C._get_tracing_state()
+        or _C._autograd._profiler_enabled()
+    )
+
+
+def _function(name: str, forward: Any, setup: Any, backward: Any) -> Any:
+    return type(
+        name,
+        (torch.autograd.Function,),
+        {
+            "generate_vmap_rule": True,
+            "forward": staticmethod(forward),
+            "setup_context": staticmethod(setup),
+            "backward": staticmethod(backward),
+        },
+    )
+
+
+def _without(shape: Sequence[int], dim: int | None) -> list[int]:
+    return [size for i, size in enumerate(shape) if i != dim]

@@ -1,0 +1,93 @@
+"""Tensors as arrays and back, without a copy, and what of a tensor is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._linattn import hold_threads
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def array(x: Tensor) -> np.ndarray[Any, Any]:
+    """The tensor's memory as an array; bfloat16, which NumPy lacks, is that of ml_dtypes."""
+    if x.dtype is torch.bfloat16:
+        return x.view(torch.int16).numpy().view(_BFLOAT16)
+    return x.numpy()
+
+
+def maybe_array(x: Tensor | None) -> np.ndarray[Any, Any] | None:
+    return None if x is None else array(x)
+
+
+def tensor(x: np.ndarray[Any, Any], dtype: torch.dtype | None = None) -> Tensor:
+    """The array's memory as a contiguous tensor, converted where another dtype is asked for."""
+    if not x.flags.c_contiguous:
+        x = np.ascontiguousarray(x)
+    if x.dtype == _BFLOAT16:
+        y = torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
+    else:
+        y = torch.from_numpy(x)
+    return y if dtype is None or y.dtype is dtype else y.to(dtype)
+
+
+def tensors(results: Iterable[Any], like: Iterable[Tensor | None]) -> tuple[Tensor, ...]:
+    """Each as a tensor of the dtype of what it is the gradient of; nothing for None."""
+    return tuple(
+        nothing() if x is None else tensor(x, y.dtype if y is not None else None)
+        for x, y in zip(results, like, strict=True)
+    )
+
+
+def nothing() -> Tensor:
+    """What an operator returns for a result that there is not."""
+    return torch.empty(0)
+
+
+class threads:
+    """A context in which this thread's calls use as many threads as PyTorch's do."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        hold_threads(torch.get_num_threads())
+
+    def __exit__(self, *exception: object) -> None:
+        hold_threads(0)
+
+
+def work_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What is computed in, and what states hold: float32 for 16-bit tokens."""
+    return torch.float32 if dtype.itemsize == 2 else dtype
+
+
+#: What operators take as it is.
+REAL = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
+
+
+def check(function: str, name: str, x: Any) -> None:
+    """Refuses what is no tensor of real numbers in this machine's memory."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a tensor")
+    if x.layout is not torch.strided:
+        raise TypeError(
+            f"{function}: {name} has layout {x.layout}; expected a strided tensor "
+            f"({name}.to_dense() makes one)"
+        )
+    if x.is_quantized:
+        raise TypeError(
+            f"{function}: {name} is quantised; expected real numbers ({name}.dequantize())"
+        )
+    if x.dtype.is_complex:
+        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected real numbers")
+    if x.device.type not in ("cpu", "meta"):
+        raise TypeError(
+            f"{function}: {name} is on {x.device}; linattn computes on CPUs: expected a tensor "
+            f"there ({name}.cpu()), or use an implementation for that device"
+        )

@@ -1,0 +1,192 @@
+"""Feature maps phi of tensors ``(..., n, d)``: those of `linattn.feature_maps`, differentiable.
+
+Names and arguments are theirs; ``omega`` may be a tensor, and the weights of a
+`FeedforwardKernel` are tensors that can be trained.  Objects of `linattn.feature_maps` are taken
+as ``feature_map=`` as well, and any function of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from .. import feature_maps as _numpy
+from ..feature_maps import NAMES, draw
+from ._maps import TensorMap, resolve
+from ._tensors import array
+
+__all__ = [
+    "DPFP",
+    "NAMES",
+    "Elementwise",
+    "FeedforwardKernel",
+    "GeneralizedRandomFeatures",
+    "L2Norm",
+    "PositiveRandomFeatures",
+    "RandomFourierFeatures",
+    "SumNormalized",
+    "TensorMap",
+    "draw",
+    "get",
+]
+
+
+def get(feature_map: Any) -> Any:
+    """The map of a name, or the one given, as a callable on tensors.
+
+    Parameters
+    ----------
+    feature_map : str, map, or callable
+        As the operators take it.
+
+    Returns
+    -------
+    callable
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    TypeError
+        If it is neither a name nor callable.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch import feature_maps
+    >>> feature_maps.get("elu")(torch.tensor([[-1e9, 0.0, 2.0]]))
+    tensor([[0., 1., 3.]])
+    """
+    phi = resolve("get", feature_map)
+    return TensorMap(_numpy.get(phi)) if isinstance(phi, str) else phi
+
+
+def Elementwise(name: str) -> TensorMap:
+    """`linattn.feature_maps.Elementwise` of tensors."""
+    return TensorMap(_numpy.Elementwise(name))
+
+
+def L2Norm() -> TensorMap:
+    """`linattn.feature_maps.L2Norm` of tensors."""
+    return TensorMap(_numpy.L2Norm())
+
+
+def DPFP(nu: int = 1, normalize: bool = True, eps: float = 1e-6) -> TensorMap:
+    """`linattn.feature_maps.DPFP` of tensors."""
+    return TensorMap(_numpy.DPFP(nu, normalize, eps))
+
+
+class SumNormalized:
+    """Another map divided by the sum of its features, ``phi(x) / (sum phi(x) + eps)``.
+
+    Parameters
+    ----------
+    feature_map : str, map, or callable
+        A map without negative features, lest the sum vanish.
+    eps : float, default 1e-6
+        Added to the sum; where both are 0 the features are 0.
+    """
+
+    def __init__(self, feature_map: Any, eps: float = 1e-6) -> None:
+        self.feature_map, self.eps = get(feature_map), eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y: Tensor = self.feature_map(x)
+        total = y.sum(-1, keepdim=True) + self.eps
+        return y / total.where(total != 0, 1.0)
+
+
+class _RandomFeatures(TensorMap):
+    """A map with directions ``omega``, which may be a tensor."""
+
+    _kind: Any
+
+    def __init__(self, omega: Any, **options: Any) -> None:
+        given = omega if isinstance(omega, Tensor) else None
+        if given is not None:
+            omega = array(given.detach())
+        super().__init__(self._kind(omega, **options), given)
+
+    @classmethod
+    def sample(
+        cls, dim: int, features: int, *, rng: Any = None, orthogonal: bool = True,
+        norms: str = "chi", **options: Any,
+    ) -> Self:  # fmt: skip
+        """A map with ``omega`` (dim, features) as `draw` gives it; options as the class takes."""
+        return cls(draw(dim, features, rng=rng, orthogonal=orthogonal, norms=norms), **options)
+
+
+class RandomFourierFeatures(_RandomFeatures):
+    """`linattn.feature_maps.RandomFourierFeatures` of tensors."""
+
+    _kind = _numpy.RandomFourierFeatures
+
+
+class PositiveRandomFeatures(_RandomFeatures):
+    """`linattn.feature_maps.PositiveRandomFeatures` of tensors."""
+
+    _kind = _numpy.PositiveRandomFeatures
+
+
+class GeneralizedRandomFeatures(_RandomFeatures):
+    """`linattn.feature_maps.GeneralizedRandomFeatures` of tensors."""
+
+    _kind = _numpy.GeneralizedRandomFeatures
+
+
+class FeedforwardKernel:
+    """A feedforward network without biases as a feature map, per head: f = n = d.
+
+    A unit is ``(W,)``: ``f(x W)``; ``(W, G)``: ``f(x W) * sigmoid(x G)``; or ``(W, A, B)``:
+    ``f(x W) * sigmoid((x A) B)``.  f is the identity, and softplus in the last unit.  Made of
+    PyTorch's own operations, whose products are as good as any.
+
+    Parameters
+    ----------
+    weights : sequence of units
+        Each a sequence of tensors, W and G (heads, n, n) or (n, n), A (heads, n, r) and
+        B (heads, r, n) or without heads, which broadcast with x (..., heads, tokens, n).
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linattn.feature_maps.FeedforwardKernel`.
+
+    References
+    ----------
+    Yorsh and Kovalenko, "Linear self-attention approximation via trainable feedforward
+    kernel", ICANN 2022, eq. 8-12
+
+    Examples
+    --------
+    >>> import torch, linattn
+    >>> from linattn.torch import feature_maps
+    >>> phi = feature_maps.get(linattn.feature_maps.FeedforwardKernel.glu(8, 64, rng=0))
+    >>> phi(torch.ones(8, 10, 64, dtype=torch.float64)).shape
+    torch.Size([8, 10, 64])
+    """
+
+    def __init__(self, weights: Sequence[Sequence[Tensor]]) -> None:
+        _numpy.FeedforwardKernel([tuple(array(w.detach()) for w in unit) for unit in weights])
+        self.weights = [tuple(unit) for unit in weights]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for i, (w, *gates) in enumerate(self.weights):
+            y = x @ w.to(x.dtype)
+            if i == len(self.weights) - 1:
+                y = torch.nn.functional.softplus(y)
+            for gate in gates:
+                x = x @ gate.to(x.dtype)
+            x = y * torch.sigmoid(x) if gates else y
+        return x
+
+    def orthogonality(self, weight: float) -> Tensor:
+        """A penalty that keeps every W orthogonal, to be added to a loss.
+
+        ``weight * sum over units of the mean over heads and entries of (W W^T - I)^2``.
+        """
+        offs = (w @ w.mT - torch.eye(w.shape[-1]).to(w) for w, *_ in self.weights)
+        return weight * torch.stack([(off**2).mean() for off in offs]).sum()
