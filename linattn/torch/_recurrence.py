@@ -279,7 +279,7 @@ class TensorRecurrence:
                 rank = self._rank(extra, x.ndim, (q.ndim, k.ndim, v.ndim), step)
                 leads.append(x.shape[: max(x.ndim - rank, 0)])
         lead = torch.broadcast_shapes(*leads)
-        o = v.new_empty((*lead, *([] if step else [q.shape[-2]]), v.shape[-1]))
+        o = _like(v, (*lead, *([] if step else [q.shape[-2]]), v.shape[-1]))
         if "s" not in named:
             return o
         f, m, dtype = self._features(named), v.shape[-1], work_dtype(v.dtype)
@@ -346,15 +346,18 @@ class TensorRecurrence:
     def _run(self, *args: Any) -> Any:
         named = self._named(args)
         operands, options = self._call(named)
-        if "s" not in named:
-            with threads():
-                return tensor(self.r.forward(operands, **options))
+        o = None
+        if not named["v"].is_contiguous():
+            o = _first(self._fake(*args))
+            options["out"] = array(o)
+        if "s" in named:
+            options |= {"initial_state": self._arrays(named), "return_state": True}
         with threads():
-            o, state = self.r.forward(
-                operands, **options, initial_state=self._arrays(named), return_state=True
-            )
-        fields = state[: len(self.fields)]
-        return tensor(o), *tensors(fields, (None,) * len(fields))
+            result = self.r.forward(operands, **options)
+        if "s" not in named:
+            return tensor(result) if o is None else o
+        fields = result[1][: len(self.fields)]
+        return tensor(result[0]) if o is None else o, *tensors(fields, (None,) * len(fields))
 
     def _run_backward(self, *args: Any) -> Any:
         count = self._grads(args)
@@ -435,6 +438,15 @@ class TensorRecurrence:
             found[x] if x not in place or found[x] is None else found[x].squeeze(place[x])
             for x in named
         ]
+
+
+def _like(v: Tensor, shape: Sequence[int]) -> Tensor:
+    """Memory for an output, in the layout of the values where it has their shape.
+
+    So (batch, tokens, heads, m) turned to (batch, heads, tokens, m) can be turned back for
+    nothing.
+    """
+    return torch.empty_like(v) if v.shape == torch.Size(shape) else v.new_empty(shape)
 
 
 def _first(x: Any) -> Any:

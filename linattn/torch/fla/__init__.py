@@ -1,0 +1,92 @@
+"""A stand-in on CPUs for the operators of flash-linear-attention (fla).
+
+Functions have fla's names, order of parameters, defaults and layouts: tokens [B, T, H, K], gates
+[B, T, H] or [B, T, H, K], states [N, H, K, V] (``state_v_first``: [N, H, V, K]), B = 1 with
+``cu_seqlens``, ``scale=None`` for 1 / sqrt(K); grouped value heads where fla has them.  Both of a
+pair compute the same here, exactly, with gradients of all operands and states.
+
+====================  ========================================  ==========================
+fla                   functions                                 of linattn.torch
+====================  ========================================  ==========================
+linear_attn           chunk_, fused_recurrent_                  causal
+simple_gla            chunk_, fused_recurrent_                  gated
+gla                   chunk_, fused_recurrent_ (without gv)     gated, by channel
+retention             chunk_, fused_recurrent_                  gated
+lightning_attn        chunk_, fused_recurrent_                  gated
+rwkv6                 chunk_, fused_recurrent_                  gated, with a bonus
+delta_rule            chunk_, fused_recurrent_                  delta
+gated_delta_rule      chunk_, fused_recurrent_ (without gv)     gated_delta
+kda                   chunk_, fused_recurrent_                  gated_delta, by channel
+dplr_delta_rule       chunk_, fused_recurrent_                  dplr
+rwkv7                 chunk_, fused_recurrent_, fused_mul_recu… dplr
+modules               causal_conv1d, causal_conv1d_update,      causal_conv1d
+                      ShortConvolution
+====================  ========================================  ==========================
+
+Keywords that say how a GPU computes (``chunk_size``, ``chunk_indices``, ``cu_seqlens_cpu``,
+``disable_recompute``, ``safe_gate`` and ``lower_bound`` where gates are given) change nothing;
+one that cannot be honoured (``gv``, ``cp_context``, ``return_intermediate_states``,
+``use_graph``) raises NotImplementedError, one that is unknown TypeError.
+"""
+
+from .convolution import ShortConvolution, causal_conv1d, causal_conv1d_update
+from .delta import (
+    chunk_delta_rule,
+    chunk_dplr_delta_rule,
+    chunk_gated_delta_rule,
+    chunk_gdn,
+    chunk_kda,
+    chunk_rwkv7,
+    fused_mul_recurrent_rwkv7,
+    fused_recurrent_delta_rule,
+    fused_recurrent_dplr_delta_rule,
+    fused_recurrent_gated_delta_rule,
+    fused_recurrent_gdn,
+    fused_recurrent_kda,
+    fused_recurrent_rwkv7,
+)
+from .linear import (
+    chunk_gla,
+    chunk_lightning_attn,
+    chunk_linear_attn,
+    chunk_retention,
+    chunk_rwkv6,
+    chunk_simple_gla,
+    fused_recurrent_gla,
+    fused_recurrent_lightning_attn,
+    fused_recurrent_linear_attn,
+    fused_recurrent_retention,
+    fused_recurrent_rwkv6,
+    fused_recurrent_simple_gla,
+)
+
+__all__ = [
+    "ShortConvolution",
+    "causal_conv1d",
+    "causal_conv1d_update",
+    "chunk_delta_rule",
+    "chunk_dplr_delta_rule",
+    "chunk_gated_delta_rule",
+    "chunk_gdn",
+    "chunk_gla",
+    "chunk_kda",
+    "chunk_lightning_attn",
+    "chunk_linear_attn",
+    "chunk_retention",
+    "chunk_rwkv6",
+    "chunk_rwkv7",
+    "chunk_simple_gla",
+    "fused_mul_recurrent_rwkv7",
+    "fused_recurrent_delta_rule",
+    "fused_recurrent_dplr_delta_rule",
+    "fused_recurrent_gated_delta_rule",
+    "fused_recurrent_gdn",
+    "fused_recurrent_gla",
+    "fused_recurrent_kda",
+    "fused_recurrent_lightning_attn",
+    "fused_recurrent_linear_attn",
+    "fused_recurrent_retention",
+    "fused_recurrent_rwkv6",
+    "fused_recurrent_rwkv7",
+    "fused_recurrent_simple_gla",
+]

@@ -1,0 +1,185 @@
+"""The short convolution: causal_conv1d, causal_conv1d_update, ShortConvolution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..operators import causal_conv1d as _conv
+from ..operators import causal_conv1d_step
+from ._layout import refuse
+
+BACKENDS = ("triton", "cuda", "mix")  #: names of GPU kernels, all the same here
+
+
+def causal_conv1d(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool | None = False,
+    activation: str | None = None,
+    backend: str | None = "triton",
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    chunk_indices: Tensor | None = None,
+    cp_context: Any = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The convolution of x [B, T, D] with weight [D, W], plus ``residual``.
+
+    States are the last W inputs, [N, D, W], of which the oldest is not read.
+    """
+    name = "causal_conv1d"
+    refuse(name, kwargs | {"cp_context": cp_context})
+    if weight is None:
+        raise ValueError(f"{name}: weight is None; expected [D, W]")
+    if backend not in BACKENDS:
+        raise ValueError(f"{name}: backend is {backend!r}; expected one of {BACKENDS}")
+    if x.ndim != 3 or (cu_seqlens is not None and x.shape[0] != 1):
+        raise ValueError(
+            f"{name}: x has shape {tuple(x.shape)}; expected [B, T, D], B = 1 with cu_seqlens"
+        )
+    start = None
+    if initial_state is not None:
+        start = initial_state[..., 1:]
+        start = start if cu_seqlens is None else start.unsqueeze(0)
+    y = _conv(
+        x, weight, bias, activation=_activation(name, activation), cu_seqlens=cu_seqlens,
+        initial_state=start,
+    )  # fmt: skip
+    y = y.to(x.dtype)
+    y = y if residual is None else y + residual
+    if not output_final_state:
+        return y, None
+    return y, _last(x, initial_state, weight.shape[-1], cu_seqlens)
+
+
+def causal_conv1d_update(
+    x: Tensor,
+    cache: Tensor,
+    residual: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One token of each sequence, x [N, D], [N, 1, D] or [1, N, D]; the cache is updated."""
+    name = "causal_conv1d_update"
+    if weight is None:
+        raise ValueError(f"{name}: weight is None; expected [D, W]")
+    n, d = cache.shape[0], cache.shape[1]
+    if x.numel() != n * d:
+        raise ValueError(
+            f"{name}: x has shape {tuple(x.shape)}; expected one token for each of the {n} "
+            f"sequences of the cache, of {d} channels"
+        )
+    token = x.reshape(n, d)
+    y, _ = causal_conv1d_step(
+        token, weight, cache[..., 1:], bias, activation=_activation(name, activation)
+    )
+    with torch.no_grad():
+        cache.copy_(torch.cat([cache[..., 1:], token.unsqueeze(-1).to(cache.dtype)], -1))
+    y = y.to(x.dtype).reshape(x.shape)
+    return y if residual is None else y + residual, cache
+
+
+class ShortConvolution(nn.Conv1d):
+    """The short convolution as a layer: x [B, T, D], weight [D, 1, W], states [N, D, W].
+
+    Parameters
+    ----------
+    hidden_size, kernel_size : int
+        D and W.
+    bias : bool, default False
+        Whether there is one.
+    activation : {'silu', 'swish', None}, default 'silu'
+        Applied to the sum.
+    backend : str, optional
+        A name of fla's, which changes nothing here.
+    device, dtype : optional
+        Of the parameters.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        kernel_size: int,
+        bias: bool = False,
+        activation: str | None = "silu",
+        backend: str | None = "triton",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            hidden_size, hidden_size, kernel_size, padding=kernel_size - 1, groups=hidden_size,
+            bias=bias, device=device, dtype=dtype,
+        )  # fmt: skip
+        _activation("ShortConvolution", activation)
+        self.hidden_size, self.activation, self.backend = hidden_size, activation, backend
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        residual: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: Tensor | None = None,
+        output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+        chunk_indices: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """y and, where asked for, the last W inputs.
+
+        One token a sequence with a cache and without autograd updates the cache in place.
+        """
+        if mask is not None:
+            if cu_seqlens is not None:
+                raise ValueError("ShortConvolution: mask and cu_seqlens are both given")
+            x = x * mask.unsqueeze(-1)
+        sequences = x.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
+        one = x.shape[0] * x.shape[1] == sequences and (
+            cu_seqlens is None or bool((cu_seqlens.diff() == 1).all())
+        )
+        weight = self.weight.squeeze(1)
+        if one and cache is not None and not torch.is_grad_enabled():
+            y, cache = causal_conv1d_update(x, cache, residual, weight, self.bias, self.activation)
+            return y, cache if output_final_state else None
+        return causal_conv1d(
+            x, weight, self.bias, residual, cache, output_final_state, self.activation,
+            cu_seqlens=cu_seqlens, chunk_indices=chunk_indices, **kwargs,
+        )  # fmt: skip
+
+    @property
+    def state_size(self) -> int:
+        """Numbers a sequence in a state."""
+        return self.hidden_size * self.kernel_size[0]
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation}"
+
+
+def _activation(name: str, activation: str | None) -> str | None:
+    if activation not in (None, "silu", "swish"):
+        raise ValueError(f"{name}: activation is {activation!r}; expected 'silu', 'swish' or None")
+    return None if activation is None else "silu"
+
+
+def _last(x: Tensor, start: Tensor | None, w: int, cu_seqlens: Tensor | None) -> Tensor:
+    """The last w inputs of each sequence, [N, D, w], those before the first token from start."""
+    begin = torch.zeros(1, dtype=torch.long) if cu_seqlens is None else cu_seqlens[:-1]
+    end = torch.full((1,), x.shape[1]) if cu_seqlens is None else cu_seqlens[1:]
+    at = end[:, None] - w + torch.arange(w)  # (N or 1, w)
+    inside = at >= begin[:, None]
+    if cu_seqlens is None:
+        rows = x[:, at[0].clamp(min=0)] if x.shape[1] else x.new_zeros(x.shape[0], w, x.shape[2])
+    else:
+        rows = x[0, at.clamp(min=0)] if x.shape[1] else x.new_zeros(len(at), w, x.shape[2])
+    last = torch.where(inside[..., None], rows, 0)
+    if start is not None:
+        moved = (at - begin[:, None] + w).clamp(max=w - 1)  # its place among those before
+        before = torch.gather(start, 2, moved[:, None].expand(start.shape).long())
+        last = torch.where(inside[..., None], last, before.transpose(1, 2).to(x.dtype))
+    return last.transpose(1, 2).contiguous()

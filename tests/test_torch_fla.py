@@ -1,0 +1,424 @@
+"""linattn.torch.fla against loops over tokens, in fla's layouts."""
+
+from itertools import pairwise
+
+import pytest
+from bounds import close
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch.nn.functional as F  # noqa: E402
+
+from linattn.torch import fla  # noqa: E402
+
+B, T, H, G, K, V = 2, 11, 3, 2, 4, 5
+CUTS = (0, 4, 4, 11)
+
+
+def loop(q, k, v, *, g=None, beta=None, a=None, b=None, u=None, scale=None, start=None):
+    """Any of the recurrences, a token at a time: (o, s), tokens [B, T, H, K]."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    groups = v.shape[2] // q.shape[2]
+    q, k = (x.repeat_interleave(groups, 2) for x in (q, k))
+    s = torch.zeros(q.shape[0], v.shape[2], q.shape[-1], v.shape[-1]).to(q)
+    s = s if start is None else s + start
+    out = []
+    for i in range(q.shape[1]):
+        decay = torch.ones(()) if g is None else g[:, i].exp()
+        decay = decay[..., None] if decay.ndim == 3 else decay[..., None, None]
+        decay = decay if g is not None else 1.0
+        kv = torch.einsum("bhk,bhv->bhkv", k[:, i], v[:, i])
+        if u is not None:
+            out.append(torch.einsum("bhk,bhkv->bhv", q[:, i], s + u[..., None] * kv))
+        if beta is not None:
+            s = s * decay
+            read = torch.einsum("bhk,bhkv->bhv", k[:, i], s)
+            write = beta[:, i, :, None] * (v[:, i] - read)
+            s = s + torch.einsum("bhk,bhv->bhkv", k[:, i], write)
+        elif a is not None:
+            read = torch.einsum("bhk,bhkv->bhv", a[:, i], s)
+            s = s * decay + torch.einsum("bhk,bhv->bhkv", b[:, i], read) + kv
+        else:
+            s = s * decay + kv
+        if u is None:
+            out.append(torch.einsum("bhk,bhkv->bhv", q[:, i], s))
+    o = torch.stack(out, 1) if out else v
+    return scale * o, s
+
+
+def rand(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def norm(x):
+    return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def tokens(groups=1, batch=B):
+    q, k = rand(batch, T, H, K), rand(batch, T, H, K, seed=1)
+    return q, k, rand(batch, T, H * groups, V, seed=2)
+
+
+def inputs(groups=1, batch=B):
+    """Everything that an operator may take, by fla's names."""
+    heads = H * groups
+    q, k, v = tokens(groups, batch)
+    return {
+        "q": q, "r": q, "k": k, "v": v,
+        "g": -rand(batch, T, heads, seed=3).abs(),
+        "gk": -rand(batch, T, heads, K, seed=4).abs(), "w": -rand(batch, T, heads, K, seed=4).abs(),
+        "beta": rand(batch, T, heads, seed=5).sigmoid(),
+        "a": norm(rand(batch, T, H, K, seed=6)) / 2, "b": norm(rand(batch, T, H, K, seed=7)) / 2,
+        "u": rand(H, K, seed=8), "g_gamma": -rand(heads, seed=9).abs(),
+    }  # fmt: skip
+
+
+def retention(x):
+    return {"g": torch.log(1 - 2.0 ** (-5 - torch.arange(H))).double().expand(B, T, H)}
+
+
+def lightning(x):
+    return {"g": (-8 / H * (1 - 1 / 4) * torch.arange(H)).double().expand(B, T, H)}
+
+
+def pick(*names, **others):
+    return lambda x: {key: x[name] for key, name in {**dict(zip(names, names, strict=True)),
+                                                     **others}.items()}  # fmt: skip
+
+
+#: (functions, operands after q, k, v as given, what the loop takes, options, groups)
+CASES = {
+    "linear_attn": (("q", "k", "v"), lambda x: {}, {"normalize": False}, 1),
+    "simple_gla": (("q", "k", "v", "g"), pick("g"), {}, 2),
+    "gla": (("q", "k", "v", "gk"), pick(g="gk"), {}, 1),
+    "retention": (("q", "k", "v"), retention, {}, 1),
+    "lightning_attn": (("q", "k", "v"), lightning, {"layer_idx": 1, "num_layers": 4}, 1),
+    "rwkv6": (("r", "k", "v", "w", "u"), pick("u", g="w"), {}, 1),
+    "delta_rule": (("q", "k", "v", "beta"), pick("beta"), {}, 2),
+    "gated_delta_rule": (("q", "k", "v", "g", "beta"), pick("g", "beta"), {}, 2),
+    "kda": (("q", "k", "v", "gk", "beta"), pick("beta", g="gk"), {}, 2),
+    "dplr_delta_rule": (("q", "k", "v", "a", "b", "gk"), pick("a", "b", g="gk"), {}, 1),
+    "rwkv7": (("r", "w", "k", "v", "a", "b"), pick("a", "b", g="w"), {"scale": None}, 1),
+}
+EACH = pytest.mark.parametrize("name", CASES)
+FORMS = ("chunk", "fused_recurrent")
+RULES = ("delta_rule", "gated_delta_rule", "kda")  # whose keys have norm 1
+
+
+def call(name, x, form="chunk", **options):
+    names, _, more, _ = CASES[name]
+    named = ("g", "beta") if name == "gated_delta_rule" else ()  # not at one place in both forms
+    given = [x[i] for i in names if i not in named]
+    keywords = {i: x[i] for i in named}
+    return getattr(fla, f"{form}_{name}")(*given, **keywords, **more, **options)
+
+
+def expected(name, x, **options):
+    _, also, _, _ = CASES[name]
+    q, k = (x[i] for i in ("q", "k"))
+    return loop(q, k, x["v"], **also(x), **options)
+
+
+def make(name, batch=B):
+    x = inputs(CASES[name][3], batch)
+    return x | {"q": norm(x["q"]), "k": norm(x["k"]), "r": norm(x["r"])} if name in RULES else x
+
+
+@EACH
+@pytest.mark.parametrize("form", FORMS)
+def test_against_a_loop(name, form):
+    x = make(name)
+    o, s = call(name, x, form, output_final_state=True)
+    want, state = expected(name, x)
+    tolerance = 3e-7 if name in ("retention", "lightning_attn") else 1e-13  # decays in float32
+    close(o, want, atol=tolerance * float(want.abs().max()))
+    close(s, state, atol=tolerance * float(state.abs().max()))
+    assert o.is_contiguous() and s.is_contiguous()
+    start = rand(*state.shape, seed=10)
+    o, s = call(name, x, form, initial_state=start, output_final_state=True)
+    want, state = expected(name, x, start=start)
+    close(o, want, atol=tolerance * float(want.abs().max()))
+    close(s, state, atol=tolerance * float(state.abs().max()))
+    alone, nothing = call(name, x, form, output_final_state=False)
+    assert nothing is None and alone.shape == o.shape
+
+
+@EACH
+def test_gradients(name):
+    x = {key: y.clone().requires_grad_() for key, y in make(name).items()}
+    x["r"] = x["q"]
+    start = rand(B, x["v"].shape[2], K, V, seed=10).requires_grad_()
+    also = [*(x[i] for i in CASES[name][0]), start]
+    o, s = call(name, x, initial_state=start, output_final_state=True)
+    found = torch.autograd.grad(o.square().sum() + s.sum(), also)
+    want, state = expected(name, x, start=start)
+    tolerance = 3e-6 if name in ("retention", "lightning_attn") else 1e-12
+    for y, z in zip(found, torch.autograd.grad(want.square().sum() + state.sum(), also),
+                    strict=True):  # fmt: skip
+        close(y, z, atol=tolerance * float(z.abs().max()))
+
+
+@EACH
+@pytest.mark.parametrize("form", FORMS)
+def test_packed(name, form):
+    """With cu_seqlens, an empty sequence among them, as one by one."""
+    x = make(name, batch=1)
+    starts = rand(3, x["v"].shape[2], K, V, seed=10)
+    o, s = call(
+        name, x, form, cu_seqlens=torch.tensor(CUTS), initial_state=starts, output_final_state=True
+    )
+    assert s.shape == starts.shape
+    whole = ("u", "g_gamma")
+    for i, (begin, end) in enumerate(pairwise(CUTS)):
+        part = {key: y if key in whole else y[:, begin:end] for key, y in x.items()}
+        if begin == end:
+            close(s[i], starts[i], atol=0.0)
+            continue
+        alone, state = call(
+            name, part, form, initial_state=starts[i : i + 1], output_final_state=True
+        )
+        close(o[:, begin:end], alone, atol=1e-13 * float(alone.abs().max()))
+        close(s[i : i + 1], state, atol=1e-13 * float(state.abs().max()))
+
+
+@pytest.mark.parametrize("name", [x for x in CASES if x not in ("delta_rule", "gated_delta_rule",
+                                                                "kda", "rwkv7")])  # fmt: skip
+@pytest.mark.parametrize("cuts", [None, CUTS])
+def test_reverse(name, cuts):
+    """From the last token to the first, sequence by sequence."""
+    x = make(name, batch=1 if cuts else B)
+    more = {"cu_seqlens": torch.tensor(cuts)} if cuts else {}
+    n = 3 if cuts else B
+    starts = rand(n, H * CASES[name][3], K, V, seed=10)
+    o, s = call(
+        name, x, "fused_recurrent", reverse=True, initial_state=starts, output_final_state=True,
+        **more,
+    )  # fmt: skip
+    for i, (begin, end) in enumerate(pairwise(cuts) if cuts else [(0, T)]):
+        part = {
+            key: y if key in ("u", "g_gamma") else y[:, begin:end].flip(1) for key, y in x.items()
+        }
+        rows = slice(i, i + 1) if cuts else slice(None)
+        alone, state = call(name, part, initial_state=starts[rows], output_final_state=True)
+        close(o[:, begin:end], alone.flip(1), atol=1e-12)
+        close(s[rows], state, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_normalised_linear_attention(form):
+    q, k, v = (x.abs() for x in tokens())
+    run = getattr(fla, f"{form}_linear_attn")
+    o, (s, z) = run(q, k, v, normalize=True, output_final_state=True)
+    num, state = loop(q, k, v)
+    den = K**-0.5 * (q * k.cumsum(1)).sum(-1, keepdim=True)
+    close(o, num / (den + 1e-10), atol=1e-13)
+    close(s, state, atol=1e-13)
+    close(z, k.sum(1, keepdim=True), atol=1e-13)
+    first, half = run(q[:, :5], k[:, :5], v[:, :5], normalize=True, output_final_state=True)
+    second, end = run(q[:, 5:], k[:, 5:], v[:, 5:], normalize=True, initial_state=half,
+                      output_final_state=True)  # fmt: skip
+    close(torch.cat([first, second], 1), o, atol=1e-13)
+    close(end[1], z, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["simple_gla", "gla", "gated_delta_rule", "kda"])
+def test_states_by_value_first(name):
+    x = make(name)
+    start = rand(B, x["v"].shape[2], K, V, seed=10)
+    o, s = call(name, x, initial_state=start, output_final_state=True)
+    for key in ("state_v_first", "transpose_state_layout"):
+        if key != "state_v_first" and name == "gla":
+            continue
+        with pytest.warns(DeprecationWarning) if key != "state_v_first" else _nothing():
+            again, turned = call(
+                name, x, initial_state=start.mT, output_final_state=True, **{key: True}
+            )
+        close(again, o, atol=0.0)
+        close(turned.mT, s, atol=0.0)
+
+
+class _nothing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        return None
+
+
+def test_decays_of_heads():
+    x = make("simple_gla")
+    q, k, v = x["q"], x["k"], x["v"]
+    o, _ = fla.chunk_simple_gla(q, k, v, g_gamma=x["g_gamma"])
+    close(o, loop(q, k, v, g=x["g_gamma"].expand(B, T, H * 2))[0], atol=1e-13)
+    o, _ = fla.fused_recurrent_simple_gla(q, k, v)
+    close(o, loop(q, k, v)[0], atol=1e-13)
+    with pytest.raises(ValueError, match="g and g_gamma are both given"):
+        fla.chunk_simple_gla(q, k, v, x["g"], x["g_gamma"])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_models_compute(form):
+    """Norms, gates and strengths inside: gated_delta_rule and kda."""
+    x = inputs(2)
+    q, k, v = x["q"], x["k"], x["v"]
+    heads = 2 * H
+    A_log, bias, raw = rand(heads, seed=20), rand(heads, seed=21), rand(B, T, heads, seed=22)
+    options = {"use_qk_l2norm_in_kernel": True, "use_gate_in_kernel": True, "A_log": A_log,
+               "use_beta_sigmoid_in_kernel": True}  # fmt: skip
+    run = getattr(fla, f"{form}_gated_delta_rule")
+    o, _ = run(q, k, v, g=raw, beta=x["g"], dt_bias=bias, allow_neg_eigval=True, **options)
+    gate = -A_log.exp() * F.softplus(raw + bias)
+    want, _ = loop(norm(q), norm(k), v, g=gate, beta=2 * x["g"].sigmoid())
+    close(o, want, atol=1e-12)
+
+    run = getattr(fla, f"{form}_kda")
+    raw, bias = rand(B, T, heads, K, seed=23), rand(heads * K, seed=24)
+    shifted = raw + bias.view(heads, K)
+    o, _ = run(q, k, v, g=raw, beta=x["g"], dt_bias=bias, **options)
+    gate = -A_log[:, None].exp() * F.softplus(shifted)
+    close(o, loop(norm(q), norm(k), v, g=gate, beta=x["g"].sigmoid())[0], atol=1e-12)
+    for rate in (A_log, None):
+        o, _ = run(q, k, v, g=raw, beta=x["g"], dt_bias=bias, lower_bound=-4.0,
+                   **options | {"A_log": rate})  # fmt: skip
+        gate = -4 * ((1.0 if rate is None else rate[:, None].exp()) * shifted).sigmoid()
+        close(o, loop(norm(q), norm(k), v, g=gate, beta=x["g"].sigmoid())[0], atol=1e-12)
+    with pytest.raises(ValueError, match="A_log is None"):
+        run(q, k, v, x["gk"], x["beta"], use_gate_in_kernel=True)
+    with pytest.raises(ValueError, match="expected use_beta_sigmoid_in_kernel"):
+        run(q, k, v, x["gk"], x["beta"], allow_neg_eigval=True)
+
+
+def test_both_gates_of_the_recurrent_form():
+    x = make("kda")
+    q, k, v, g, gk = (x[i] for i in ("q", "k", "v", "g", "gk"))
+    run = fla.fused_recurrent_gated_delta_rule
+    for gates, want in (
+        ({"g": g, "gk": gk}, gk + g[..., None]), ({"gk": gk}, gk), ({}, torch.zeros_like(g)),
+    ):  # fmt: skip
+        o, _ = run(q, k, v, **gates)
+        close(o, loop(q, k, v, g=want, beta=torch.ones_like(g))[0], atol=1e-12)
+
+
+def test_rwkv7_from_its_parts():
+    x = inputs()
+    o, s = fla.fused_mul_recurrent_rwkv7(x["q"], x["w"], x["k"], x["v"], x["a"], x["b"],
+                                         output_final_state=True)  # fmt: skip
+    want, state = loop(x["q"], x["k"], x["v"], a=-x["a"], b=x["a"] * x["b"], g=x["w"], scale=1.0)
+    close(o, want, atol=1e-12)
+    close(s, state, atol=1e-12)
+
+
+@EACH
+def test_sixteen_bits(name):
+    """Tokens of bfloat16, gates and states of float32."""
+    x = {key: y.bfloat16() for key, y in make(name).items()}
+    o, s = call(name, x, output_final_state=True)
+    assert o.dtype is torch.bfloat16 and s.dtype is torch.float32
+    want, state = expected(name, {key: y.double() for key, y in x.items()})
+    close(o.double(), want, atol=2**-8 * float(want.abs().max()))
+    close(s.double(), state, atol=1e-5 * float(state.abs().max()))
+    mixed = x | {key: x[key].float() for key in ("beta", "g", "gk", "w")}
+    assert call(name, mixed)[0].dtype is torch.bfloat16
+
+
+# --- the convolution -----------------------------------------------------------------
+
+
+def filtered(x, weight, bias, start, activation):
+    """One sequence (T, D), those before it (D, W): y and the last W inputs."""
+    w = weight.shape[-1]
+    whole = torch.cat([start, x.T], -1)
+    y = torch.stack([(whole[:, i + 1 : i + 1 + w] * weight).sum(-1) for i in range(len(x))])
+    y = y if bias is None else y + bias
+    return F.silu(y) if activation else y, whole[:, -w:]
+
+
+@pytest.mark.parametrize("w", [2, 4, 14])
+@pytest.mark.parametrize("cuts", [None, CUTS])
+@pytest.mark.parametrize("given", [False, True])
+def test_convolution(w, cuts, given):
+    x = rand(1 if cuts else B, T, K, seed=1)
+    weight, bias = rand(K, w, seed=2), rand(K, seed=3) if given else None
+    n = 3 if cuts else B
+    start = rand(n, K, w, seed=4) if given else None
+    residual = rand(*x.shape, seed=5) if given else None
+    activation = "swish" if given else None
+    layer = fla.ShortConvolution(K, w, bias=given, activation=activation, dtype=torch.float64)
+    layer.load_state_dict({"weight": weight[:, None]} | ({"bias": bias} if given else {}))
+    more = {"cu_seqlens": torch.tensor(cuts)} if cuts else {}
+    y, s = layer(x, residual, cache=start, output_final_state=True, **more)
+    again, nothing = fla.causal_conv1d(x, weight, bias, residual, start, activation=activation,
+                                       **more)  # fmt: skip
+    assert nothing is None and torch.equal(y, again) and s.shape == (n, K, w)
+    for i in range(n):
+        rows = slice(*cuts[i : i + 2]) if cuts else slice(None)
+        before = torch.zeros(K, w).double() if start is None else start[i]
+        part = x[0 if cuts else i, rows]
+        want, state = filtered(part, weight, bias, before, activation) if len(part) else (
+            part, before)  # fmt: skip
+        want = want if residual is None else want + residual[0 if cuts else i, rows]
+        close(y[0 if cuts else i, rows].detach(), want, atol=1e-13)
+        close(s[i].detach(), state, atol=0.0)
+
+
+@pytest.mark.parametrize("shape", [(B, K), (B, 1, K), (1, B, K)])
+def test_convolution_of_one_token(shape):
+    """The cache is updated in place, by the layer too where nothing is recorded."""
+    weight, bias, cache = rand(K, 3, seed=2), rand(K, seed=3), rand(B, K, 3, seed=4)
+    x, residual = rand(*shape, seed=1), rand(*shape, seed=5)
+    kept = cache.clone()
+    y, same = fla.causal_conv1d_update(x, cache, residual, weight, bias, "silu")
+    assert same is cache and y.shape == shape
+    for i in range(B):
+        row = x.reshape(B, K)[i : i + 1]
+        want, state = filtered(row, weight, bias, kept[i], "silu")
+        close(y.reshape(B, K)[i], want[0] + residual.reshape(B, K)[i], atol=1e-13)
+        close(cache[i], state, atol=0.0)
+    layer = fla.ShortConvolution(K, 3, dtype=torch.float64)
+    if shape == (B, 1, K):
+        cache = kept.clone()
+        with torch.no_grad():
+            _, same = layer(x, cache=cache, output_final_state=True)
+        assert same is cache and not torch.equal(cache, kept)
+
+
+# --- what is refused ------------------------------------------------------------------
+
+
+def test_keywords_that_cannot_be_honoured():
+    x = make("gated_delta_rule")
+    q, k, v, g, beta = (x[i] for i in ("q", "k", "v", "g", "beta"))
+    with pytest.raises(NotImplementedError, match="cp_context is"):
+        fla.chunk_gated_delta_rule(q, k, v, g, beta, cp_context=object())
+    with pytest.raises(TypeError, match="nosuch is no keyword"):
+        fla.chunk_gated_delta_rule(q, k, v, g, beta, nosuch=1)
+    with pytest.raises(TypeError, match="head_first"):
+        fla.chunk_simple_gla(q, k, v, g, head_first=True)
+    with pytest.raises(NotImplementedError, match=r"gv is a tensor of shape \(2, 11, 6, 5\)"):
+        fla.fused_recurrent_gla(q, k, v, gv=v)
+    with pytest.raises(NotImplementedError, match="return_intermediate_states is True"):
+        fla.chunk_kda(q, k, v, x["gk"], beta, return_intermediate_states=True)
+    with pytest.raises(ValueError, match="lower_bound is None"):
+        fla.chunk_kda(q, k, v, x["gk"], beta, use_gate_in_kernel=True, safe_gate=True,
+                      A_log=torch.zeros(6))  # fmt: skip
+    same = fla.chunk_gated_delta_rule(q, k, v, g, beta, chunk_size=32, chunk_indices=None)[0]
+    assert torch.equal(same, fla.chunk_gated_delta_rule(q, k, v, g, beta)[0])
+
+
+def test_wrong_shapes():
+    x = make("gated_delta_rule")
+    q, k, v, g, beta = (x[i] for i in ("q", "k", "v", "g", "beta"))
+    run = fla.chunk_gated_delta_rule
+    with pytest.raises(ValueError, match=r"q has shape \(11, 3, 4\); expected \[B, T, H, K\]"):
+        run(q[0], k, v, g, beta)
+    with pytest.raises(ValueError, match=r"v has shape .* HV a multiple of 3"):
+        run(q, k, v[:, :, :4], g[:, :, :4], beta[:, :, :4])
+    with pytest.raises(ValueError, match=r"a gate, .* \(2, 11, 3\); expected \(2, 11, 6\)"):
+        run(q, k, v, g[:, :, :3], beta)
+    with pytest.raises(ValueError, match="q has a batch of 2; expected 1 with cu_seqlens"):
+        run(q, k, v, g, beta, cu_seqlens=torch.tensor(CUTS))
+    with pytest.raises(ValueError, match="expected 3 states"):
+        run(q[:1], k[:1], v[:1], g[:1], beta[:1], cu_seqlens=torch.tensor(CUTS),
+            initial_state=torch.zeros(1, 6, K, V))  # fmt: skip
+    with pytest.raises(ValueError, match="activation is 'relu'"):
+        fla.causal_conv1d(torch.ones(1, 3, 2), torch.ones(2, 2), activation="relu")
