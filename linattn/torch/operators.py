@@ -6,12 +6,15 @@ from typing import Any
 
 from torch import Tensor
 
+import linattn
+
 from .._state import State
 from ..attention import CAUSAL, NONCAUSAL
 from ..delta import DELTA
 from ..dplr import DPLR
 from ..gated import GATED
 from ..gated_delta import GATED_DELTA
+from ._docs import like
 from ._functions import CONVOLUTION, LINFORMER, LOG_DECAY, SOFTMAX
 from ._recurrence import TensorRecurrence
 
@@ -23,6 +26,7 @@ _GATED_DELTA = TensorRecurrence(GATED_DELTA)
 _DPLR = TensorRecurrence(DPLR)
 
 
+@like(linattn.causal)
 def causal(
     q: Tensor,
     k: Tensor,
@@ -37,7 +41,15 @@ def causal(
     initial_state: State | None = None,
     return_state: bool = False,
 ) -> Any:
-    """`linattn.causal` on tensors (..., n, d), (..., n, d), (..., n, m)."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> x = torch.ones(3, 2, requires_grad=True)
+    >>> o, state = linattn.torch.causal(x, x, x, return_state=True)
+    >>> o.sum().backward()
+    >>> state.z
+    tensor([6., 6.], grad_fn=<linattn::causal_stateBackward>)
+    """
     return _CAUSAL.forward(
         (q, k, v), feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
         key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
@@ -45,6 +57,7 @@ def causal(
     )  # fmt: skip
 
 
+@like(linattn.noncausal)
 def noncausal(
     q: Tensor,
     k: Tensor,
@@ -56,7 +69,14 @@ def noncausal(
     scale: float = 1.0,
     key_lengths: Any = None,
 ) -> Tensor:
-    """`linattn.noncausal` on tensors (..., n, d), (..., s, d), (..., s, m)."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> x = torch.tensor([[0.0], [1.0], [5.0]])
+    >>> linattn.torch.noncausal(x, x, x, feature_map="relu", key_lengths=2, eps=0.0)[1:]
+    tensor([[1.],
+            [1.]])
+    """
     o: Tensor = _NONCAUSAL.forward(
         (q, k, v), feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
         key_lengths=key_lengths,
@@ -64,6 +84,7 @@ def noncausal(
     return o
 
 
+@like(linattn.step)
 def step(
     q: Tensor,
     k: Tensor,
@@ -76,13 +97,22 @@ def step(
     scale: float = 1.0,
     in_place: bool = False,
 ) -> tuple[Tensor, State]:
-    """`linattn.step`, one token of `causal`: tensors (..., d), (..., d), (..., m)."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> state = linattn.torch.State(torch.zeros(1, 1), torch.zeros(1))
+    >>> x = torch.ones(1)
+    >>> o, state = linattn.torch.step(x, x, x, state)
+    >>> state.s
+    tensor([[2.]])
+    """
     return _CAUSAL.step(
         (q, k, v), state, feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
         in_place=in_place,
     )  # fmt: skip
 
 
+@like(linattn.delta)
 def delta(
     q: Tensor,
     k: Tensor,
@@ -96,13 +126,22 @@ def delta(
     initial_state: State | None = None,
     return_state: bool = False,
 ) -> Any:
-    """`linattn.delta` on tensors."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> k = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    >>> v = torch.tensor([[3.0], [5.0]])
+    >>> linattn.torch.delta(k, k, v, torch.tensor([1.0, 0.5]))
+    tensor([[3.],
+            [4.]])
+    """
     return _DELTA.forward(
         (q, k, v, beta), scale=scale, feature_map=feature_map, key_lengths=key_lengths,
         cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state,
     )  # fmt: skip
 
 
+@like(linattn.delta_step)
 def delta_step(
     q: Tensor,
     k: Tensor,
@@ -114,12 +153,21 @@ def delta_step(
     feature_map: Any = "identity",
     in_place: bool = False,
 ) -> tuple[Tensor, State]:
-    """`linattn.delta_step`, one token of `delta`."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> state = linattn.torch.State(torch.tensor([[3.0], [0.0]]))
+    >>> k = torch.tensor([1.0, 0.0])
+    >>> o, state = linattn.torch.delta_step(k, k, torch.tensor([5.0]), torch.tensor(0.5), state)
+    >>> o
+    tensor([4.])
+    """
     return _DELTA.step(
         (q, k, v, beta), state, scale=scale, feature_map=feature_map, in_place=in_place
     )
 
 
+@like(linattn.gated)
 def gated(
     q: Tensor,
     k: Tensor,
@@ -134,13 +182,22 @@ def gated(
     initial_state: State | None = None,
     return_state: bool = False,
 ) -> Any:
-    """`linattn.gated` on tensors."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> x = torch.ones(3, 1)
+    >>> linattn.torch.gated(x, x, x, torch.full((3,), 0.5).log())
+    tensor([[1.0000],
+            [1.5000],
+            [1.7500]])
+    """
     return _GATED.forward(
         (q, k, v, g, bonus), scale=scale, feature_map=feature_map, key_lengths=key_lengths,
         cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state,
     )  # fmt: skip
 
 
+@like(linattn.gated_step)
 def gated_step(
     q: Tensor,
     k: Tensor,
@@ -153,12 +210,24 @@ def gated_step(
     bonus: Tensor | None = None,
     in_place: bool = False,
 ) -> tuple[Tensor, State]:
-    """`linattn.gated_step`, one token of `gated`."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> state = linattn.torch.State(torch.full((2, 1), 8.0))
+    >>> k = torch.tensor([1.0, 0.0])
+    >>> o, state = linattn.torch.gated_step(
+    ...     k, k, torch.tensor([4.0]), torch.tensor(0.5).log(), state
+    ... )
+    >>> state.s
+    tensor([[8.],
+            [4.]])
+    """
     return _GATED.step(
         (q, k, v, g, bonus), state, scale=scale, feature_map=feature_map, in_place=in_place
     )
 
 
+@like(linattn.gated_delta)
 def gated_delta(
     q: Tensor,
     k: Tensor,
@@ -174,13 +243,22 @@ def gated_delta(
     initial_state: State | None = None,
     return_state: bool = False,
 ) -> Any:
-    """`linattn.gated_delta` on tensors."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> k = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    >>> v, g = torch.tensor([[4.0], [6.0]]), torch.tensor([1.0, 0.5]).log()
+    >>> linattn.torch.gated_delta(k, k, v, g, torch.tensor([1.0, 0.5]))
+    tensor([[4.],
+            [4.]])
+    """
     return _GATED_DELTA.forward(
         (q, k, v, g, beta, erase), scale=scale, feature_map=feature_map, key_lengths=key_lengths,
         cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state,
     )  # fmt: skip
 
 
+@like(linattn.gated_delta_step)
 def gated_delta_step(
     q: Tensor,
     k: Tensor,
@@ -194,12 +272,23 @@ def gated_delta_step(
     erase: Tensor | None = None,
     in_place: bool = False,
 ) -> tuple[Tensor, State]:
-    """`linattn.gated_delta_step`, one token of `gated_delta`."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> state = linattn.torch.State(torch.tensor([[4.0], [0.0]]))
+    >>> k, half = torch.tensor([1.0, 0.0]), torch.tensor(0.5)
+    >>> o, state = linattn.torch.gated_delta_step(
+    ...     k, k, torch.tensor([6.0]), half.log(), half, state
+    ... )
+    >>> o
+    tensor([4.])
+    """
     return _GATED_DELTA.step(
         (q, k, v, g, beta, erase), state, scale=scale, feature_map=feature_map, in_place=in_place
     )
 
 
+@like(linattn.dplr)
 def dplr(
     q: Tensor,
     k: Tensor,
@@ -214,13 +303,22 @@ def dplr(
     initial_state: State | None = None,
     return_state: bool = False,
 ) -> Any:
-    """`linattn.dplr` on tensors."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> k = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    >>> v = torch.tensor([[4.0], [6.0]])
+    >>> linattn.torch.dplr(k, k, v, -k, k, torch.zeros(2))  # what is removed is replaced
+    tensor([[4.],
+            [6.]])
+    """
     return _DPLR.forward(
         (q, k, v, a, b, g), scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
         initial_state=initial_state, return_state=return_state,
     )  # fmt: skip
 
 
+@like(linattn.dplr_step)
 def dplr_step(
     q: Tensor,
     k: Tensor,
@@ -233,10 +331,21 @@ def dplr_step(
     scale: float = 1.0,
     in_place: bool = False,
 ) -> tuple[Tensor, State]:
-    """`linattn.dplr_step`, one token of `dplr`."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> state = linattn.torch.State(torch.tensor([[4.0], [0.0]]))
+    >>> k = torch.tensor([1.0, 0.0])
+    >>> o, state = linattn.torch.dplr_step(
+    ...     k, k, torch.tensor([6.0]), -k, k, torch.tensor(0.0), state
+    ... )
+    >>> o
+    tensor([6.])
+    """
     return _DPLR.step((q, k, v, a, b, g), state, scale=scale, in_place=in_place)
 
 
+@like(linattn.causal_conv1d)
 def causal_conv1d(
     x: Tensor,
     weight: Tensor,
@@ -247,10 +356,17 @@ def causal_conv1d(
     initial_state: Tensor | None = None,
     return_state: bool = False,
 ) -> Any:
-    """`linattn.causal_conv1d` on tensors x (..., n, c), weight (c, w)."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> x = torch.tensor([[1.0], [2.0], [4.0]])
+    >>> linattn.torch.causal_conv1d(x, torch.tensor([[0.5, 1.0]])).T
+    tensor([[1.0000, 2.5000, 5.0000]])
+    """
     return CONVOLUTION.forward(x, weight, bias, activation, cu_seqlens, initial_state, return_state)
 
 
+@like(linattn.causal_conv1d_step)
 def causal_conv1d_step(
     x: Tensor,
     weight: Tensor,
@@ -260,24 +376,53 @@ def causal_conv1d_step(
     activation: str | None = None,
     in_place: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`linattn.causal_conv1d_step`, one token of `causal_conv1d`."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> o, state = linattn.torch.causal_conv1d_step(
+    ...     torch.tensor([8.0]), torch.tensor([[0.5, 1.0]]), torch.tensor([[4.0]])
+    ... )
+    >>> o, state
+    (tensor([10.]), tensor([[8.]]))
+    """
     return CONVOLUTION.step(x, weight, state, bias, activation, in_place)
 
 
+@like(linattn.softmax_attention)
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None
 ) -> Tensor:
-    """`linattn.softmax_attention` on tensors."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> x = torch.eye(2)
+    >>> linattn.torch.softmax_attention(x, x, x, causal=True, scale=1.0986123)
+    tensor([[1.0000, 0.0000],
+            [0.2500, 0.7500]])
+    """
     return SOFTMAX(q, k, v, causal=causal, scale=scale)
 
 
+@like(linattn.linformer)
 def linformer(
     q: Tensor, k: Tensor, v: Tensor, E: Tensor, F: Tensor, *, scale: float | None = None
 ) -> Tensor:
-    """`linattn.linformer` on tensors."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> x, E = torch.ones(6, 2), torch.full((6, 3), 1 / 6)
+    >>> linattn.torch.linformer(x, x, x, E, E).shape
+    torch.Size([6, 2])
+    """
     return LINFORMER(q, k, v, E, F, scale=scale)
 
 
+@like(linattn.log_decay)
 def log_decay(x: Tensor, A_log: Any, dt_bias: Any, *, lower_bound: float | None = None) -> Tensor:
-    """`linattn.log_decay` on tensors."""
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> linattn.torch.log_decay(torch.tensor([-20.0, 0.0, 20.0]), 0.0, 0.0, lower_bound=-5)
+    tensor([-1.0306e-08, -2.5000e+00, -5.0000e+00])
+    """
     return LOG_DECAY(x, A_log, dt_bias, lower_bound=lower_bound)
