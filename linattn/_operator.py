@@ -165,6 +165,15 @@ class Recurrence:
             o = self._plain(self._whole, operands, (), feature_map, scale, normalize, eps)
             if o is not NotImplemented:
                 return o
+        if _is_lazy(operands):
+            from . import dask
+
+            return dask.forward(
+                self, operands, feature_map=feature_map, scale=scale,
+                **self._normalizer(normalize, eps), key_lengths=key_lengths,
+                cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state,
+                out=out,
+            )  # fmt: skip
         if _mapped.outside(feature_map):
             return _mapped.call(
                 self, "forward", operands, feature_map,
@@ -208,6 +217,14 @@ class Recurrence:
             )
             if grads is not NotImplemented:
                 return _gradients.sum_all(grads, _present(operands))
+        if _is_lazy((*operands, grad_out)):
+            from . import dask
+
+            return dask.backward(
+                self, operands, grad_out, feature_map=feature_map, scale=scale,
+                **self._normalizer(normalize, eps), key_lengths=key_lengths,
+                cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
+            )  # fmt: skip
         if _mapped.outside(feature_map):
             return _mapped.call(
                 self, "backward", operands, feature_map, grad_out=grad_out,
@@ -284,6 +301,10 @@ class Recurrence:
         return run(self._step[key], inputs, outputs)[0], state
 
     # --- their parts ---------------------------------------------------------
+
+    def _normalizer(self, normalize: Any, eps: Any) -> dict[str, Any]:
+        """The options that only a recurrence with a normaliser has."""
+        return {"normalize": normalize, "eps": eps} if self.normalizer else {}
 
     def _plain(
         self,
@@ -381,6 +402,11 @@ class Recurrence:
         return _state.operands(
             function, name, state, packing, call.batch, call.core, dtype, normalize
         )
+
+
+def _is_lazy(operands: tuple[Any, ...]) -> bool:
+    """Whether one is a dask array."""
+    return any(type(x).__module__.startswith("dask.") for x in operands)
 
 
 def _present(operands: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,0 +1,206 @@
+"""A sequence in blocks: what each block does to the state, and how such things are put together.
+
+A recurrence takes the state before a block to that after it by ``s -> A s + b``: b is the state
+that the block alone leaves, A the product of its tokens' transitions.  So blocks are looked at
+apart, their elements (A, b) are put together in a scan, and each block then runs from its own
+state.  A is nothing for sums (`linattn.causal`), one factor, or one a row of s, for `gated`, and a
+matrix (f, f) for `delta`, `gated_delta` and `dplr`; what the recurrence leaves of the identity,
+where nothing is written.
+
+Gradients go the same way from the last block to the first, with A transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from . import _check, _mapped, feature_maps
+from ._gradients import clear_padding
+from ._operator import Recurrence
+from ._products import product, transposed_product
+from ._state import State
+from .attention import CAUSAL
+from .delta import DELTA
+from .dplr import DPLR
+from .gated import GATED
+from .gated_delta import GATED_DELTA
+
+T = TypeVar("T")
+
+#: Those whose blocks have an element.
+RECURRENCES = {r.name: r for r in (CAUSAL, DELTA, GATED, GATED_DELTA, DPLR)}
+
+
+class Element(NamedTuple):
+    """What a block does to a state: ``s -> a s + s0``, ``z -> z + z0``."""
+
+    a: Any  # None, factors (..., f or 1, 1), or a matrix (..., f, f)
+    s: Any
+    z: Any = None
+
+
+def compose(first: Element, second: Element) -> Element:
+    """One block after another."""
+    a = second.a if first.a is None else first.a if second.a is None else _act(second.a, first.a)
+    z = None if first.z is None else first.z + second.z
+    return Element(a, _act(second.a, first.s) + second.s, z)
+
+
+def after(state: State | None, element: Element) -> State:
+    """The state after a block, from that before it; None is the empty one."""
+    if state is None:
+        return State(element.s, element.z)
+    s = _act(element.a, state.s) + element.s
+    return State(s, None if element.z is None else state.z + element.z)
+
+
+def turned(element: Element, state: State) -> Element:
+    """The element of a block's gradient, which goes the other way; what is added is `state`."""
+    a = element.a
+    is_matrix = a is not None and a.shape[-1] != 1
+    return Element(a.mT if is_matrix else a, state.s, state.z)
+
+
+def _act(a: Any, s: Any) -> Any:
+    return s if a is None else a * s if a.shape[-1] == 1 else a @ s
+
+
+def scan(elements: Sequence[T], combine: Callable[[T, T], T]) -> list[T]:
+    """``e_0``, ``e_0 e_1``, ...: 2 n combinations, 2 log2(n) deep."""
+    if len(elements) < 2:
+        return list(elements)
+    pairs = [combine(x, y) for x, y in zip(elements[::2], elements[1::2], strict=False)]
+    sums = scan(pairs, combine)
+    out = [elements[0]]
+    for i in range(1, len(elements)):
+        out.append(sums[i // 2] if i % 2 else combine(sums[i // 2 - 1], elements[i]))
+    return out
+
+
+def element(
+    name: str, operands: tuple[Any, ...], key_lengths: Any = None, **options: Any
+) -> Element:
+    """The element of a block of tokens."""
+    r = RECURRENCES[name]
+    if r is CAUSAL:
+        return Element(None, *_sums(operands, key_lengths, **options))
+    end = _end(r, operands, key_lengths, None, **options)
+    return Element(_transition(r, operands, key_lengths, end, **options), end.s)
+
+
+def _sums(
+    operands: tuple[Any, ...], key_lengths: Any, *, feature_map: Any, normalize: bool,
+    **unused: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """``sum phi(k) v^T`` and ``sum phi(k)``, without the outputs that `causal` would make."""
+    _, k, v = operands
+    b = feature_maps.get(feature_map)(k)
+    v = np.asarray(v, b.dtype)
+    if key_lengths is not None:
+        there = (np.arange(k.shape[-2]) < np.asarray(key_lengths)[..., None])[..., None]
+        b, v = np.where(there, b, 0), np.where(there, v, 0)
+    s = transposed_product(b, v)
+    if not normalize:
+        return s, None
+    z = transposed_product(b, np.ones((v.shape[-2], 1), b.dtype))[..., 0]
+    return s, np.broadcast_to(z, s.shape[:-1])
+
+
+def _end(r: Recurrence, operands: Any, key_lengths: Any, start: Any, **options: Any) -> State:
+    state: State = r.forward(
+        operands, key_lengths=key_lengths, initial_state=start, return_state=True, **options
+    )[1]
+    return state
+
+
+def _transition(r: Recurrence, operands: Any, key_lengths: Any, end: State, **options: Any) -> Any:
+    """A: what is left of the identity where nothing is written."""
+    q, k, v, *extras = operands
+    f, dtype = end.s.shape[-2], end.s.dtype
+    if r is GATED:
+        g = np.asarray(extras[0], dtype)
+        g = g[..., None] if g.ndim < max(x.ndim for x in (q, k, v)) else g
+        if key_lengths is not None:
+            there = np.arange(g.shape[-2]) < np.asarray(key_lengths)[..., None]
+            g = np.where(there[..., None], g, 0)
+        return np.exp(g.sum(-2))[..., None]
+    strength = next((x for x, e in zip(extras, r.extras, strict=True) if e.name == "beta"), None)
+    if strength is not None and strength.ndim >= max(x.ndim for x in (q, k, v)):
+        raise ValueError(
+            f"{r.name}: beta has shape {strength.shape}, one number a value channel; expected one "
+            "a token where the sequence is in blocks, as channels would have a transition each"
+        )
+    nothing = np.broadcast_to(np.zeros((), v.dtype), (*v.shape[:-1], f))
+    return _end(
+        r, (q, k, nothing, *extras), key_lengths, State(np.eye(f, dtype=dtype)), **options
+    ).s
+
+
+def check(name: str, feature_map: Any, normalize: bool) -> None:
+    """Refuses maps whose states are no plain sums."""
+    if normalize and _mapped.outside(feature_map) and isinstance(
+        feature_map, feature_maps.PositiveRandomFeatures
+    ):  # fmt: skip
+        raise ValueError(
+            f"{name}: feature_map is {feature_map!r}; expected another map, or normalize=False, "
+            "where the sequence is in blocks: its states carry a scale of their own"
+        )
+
+
+# --- queries that see all keys ------------------------------------------------------
+
+
+def read(
+    q: Any, state: State, *, feature_map: Any, normalize: bool, eps: float, scale: float
+) -> Any:
+    """What queries read of the sums over all keys, as `linattn.noncausal` does."""
+    _, o, den = _read(q, state, feature_map, normalize, eps, scale)
+    return (o / den if normalize else o).astype(_check.result_dtype(q), copy=False)
+
+
+def _read(
+    q: Any, state: State, feature_map: Any, normalize: bool, eps: float, scale: float
+) -> tuple[Any, Any, Any]:
+    a = feature_maps.get(feature_map)(q) * state.s.dtype.type(scale)
+    o = product(a, state.s)
+    den = product(a, state.z[..., None]) + a.dtype.type(eps) if normalize else None
+    return a, o, den
+
+
+def read_backward(
+    q: Any, state: State, grad_out: Any, *, feature_map: Any, normalize: bool, eps: float,
+    scale: float,
+) -> tuple[Any, State]:  # fmt: skip
+    """The gradients of the queries and of the sums."""
+    phi = feature_maps.get(feature_map)
+    a, o, den = _read(q, state, feature_map, normalize, eps, scale)
+    grad = np.asarray(grad_out, a.dtype)
+    dz = None
+    if normalize:
+        grad = grad / den
+        weight = -(grad * o).sum(-1, keepdims=True) / den
+        da = product(grad, state.s.mT) + weight * state.z[..., None, :]
+        dz = transposed_product(a, weight)[..., 0]
+    else:
+        da = product(grad, state.s.mT)
+    dq = phi.input_gradient(q, a.dtype.type(scale) * da)
+    return dq.astype(_check.result_dtype(q), copy=False), State(transposed_product(a, grad), dz)
+
+
+def sums_backward(
+    k: Any, v: Any, grad: State, key_lengths: Any, *, feature_map: Any, **options: Any
+) -> tuple[Any, Any]:
+    """The gradients of keys and values, from that of the sums."""
+    phi = feature_maps.get(feature_map)
+    b = phi(k)
+    db = product(np.asarray(v, b.dtype), grad.s.mT)
+    if grad.z is not None:
+        db += grad.z[..., None, :]
+    dk, dv = phi.input_gradient(k, db), product(b, grad.s)
+    for x in (dk, dv):
+        clear_padding(x, key_lengths)
+    dtype = _check.result_dtype(k, v)
+    return dk.astype(dtype, copy=False), dv.astype(dtype, copy=False)

@@ -1,0 +1,216 @@
+"""Dask arrays in blocks against the same call on one array."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+from bounds import close
+
+import linattn
+from linattn import State
+
+da = pytest.importorskip("dask.array", reason="dask is not installed")
+
+import dask  # noqa: E402
+
+import linattn.dask  # noqa: E402
+
+B, H, N, D, M = 2, 3, 20, 4, 5
+LENGTHS = np.array([[3, 20, 0], [9, 14, 8]])
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+Q, K, V, C = draw(B, H, N, D), draw(B, H, N, D, seed=1), draw(B, H, N, M, seed=2), draw(B, H, N, M)
+G, GATES = -abs(draw(B, H, N, seed=3)), -abs(draw(B, H, N, D, seed=4))
+BETA, A, BONUS = 1 / (1 + np.exp(G)), draw(B, H, N, D, seed=5) / 5, draw(D, seed=6)
+#: The function, its operands, its options, and the fields of its states.
+CASES = [
+    ("causal", (Q, K, V), {}, "sz"),
+    ("causal", (Q, K, V), {"normalize": False, "feature_map": "dpfp"}, ""),
+    ("causal", (Q, K, V), {"key_lengths": LENGTHS}, "sz"),
+    ("causal", (Q, K[:, :1], V[:1]), {}, "sz"),
+    ("causal", (Q, K[0], V), {"scale": 0.5, "eps": 0.1}, "sz"),
+    ("noncausal", (Q, K, V), {}, ""),
+    ("noncausal", (Q, K, V), {"key_lengths": LENGTHS, "feature_map": "dpfp"}, ""),
+    ("noncausal", (Q[..., :5, :], K[:1], V), {"normalize": False, "scale": 0.5}, ""),
+    ("delta", (Q, K, V, BETA), {"feature_map": "l2norm"}, "s"),
+    ("gated", (Q, K, V, G), {}, "s"),
+    ("gated", (Q, K, V, GATES), {"bonus": BONUS}, "s"),
+    ("gated", (Q, K, V, G), {"key_lengths": LENGTHS}, "s"),
+    ("gated_delta", (Q, K, V, G, BETA), {"feature_map": "l2norm"}, "s"),
+    ("gated_delta", (Q, K, V, GATES, BETA), {"erase": A, "scale": 0.5}, "s"),
+    ("dplr", (Q, K, V, A, A, GATES), {}, "s"),
+]
+EACH = pytest.mark.parametrize(
+    ("name", "operands", "options", "fields"), CASES,
+    ids=[f"{name}-{'-'.join(options)}" for name, _, options, _ in CASES],
+)  # fmt: skip
+
+
+def chunked(x):
+    """In two by two chunks of heads, and of 7 tokens."""
+    chunks = {4: (1, 2, 7, -1), 3: (1, 2, 7)}
+    return da.from_array(x, chunks=chunks[x.ndim]) if x.shape[:2] == (B, H) else x
+
+
+def lazy(name, operands, options, **more):
+    options = {key: chunked(x) if key == "erase" else x for key, x in options.items()}
+    return getattr(linattn.dask, name)(*map(chunked, operands), **options, **more)
+
+
+def leaves(x):
+    if isinstance(x, tuple):
+        return [z for y in x if y is not None for z in leaves(y)]
+    return [x]
+
+
+def same(actual, expected):
+    for x, y in zip(leaves(actual), leaves(expected), strict=True):
+        assert isinstance(x, da.Array)
+        assert x.shape == y.shape and x.dtype == y.dtype
+        close(x.compute(scheduler="synchronous"), y, atol=1e-12 * max(abs(y).max(), 1e-3))
+
+
+def states(fields):
+    s, z = draw(B, H, D, M, seed=7), abs(draw(B, H, D, seed=8))
+    return State(s, z if fields == "sz" else None)
+
+
+@EACH
+def test_forward(name, operands, options, fields):
+    o = lazy(name, operands, options)
+    assert o.chunks[-1] == (M,) and o.chunks[-2] in ((7, 7, 6), (5,))
+    same(o, getattr(linattn, name)(*operands, **options))
+    if fields:
+        more = {"initial_state": states(fields), "return_state": True}
+        same(lazy(name, operands, options, **more),
+             getattr(linattn, name)(*operands, **options, **more))  # fmt: skip
+
+
+@EACH
+def test_backward(name, operands, options, fields):
+    grad = C[..., : operands[0].shape[-2], :]
+    backward = f"{name}_backward"
+    same(lazy(backward, (*operands, grad), options),
+         getattr(linattn, backward)(*operands, grad, **options))  # fmt: skip
+    if fields:
+        more = {"initial_state": states(fields), "grad_state": states(fields)}
+        same(lazy(backward, (*operands, grad), options, **more),
+             getattr(linattn, backward)(*operands, grad, **options, **more))  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_dtypes(dtype):
+    operands = [x.astype(dtype) for x in (Q, K, V, G, BETA)]
+    o, state = lazy("gated_delta", operands, {"feature_map": "l2norm"}, return_state=True)
+    expected, end = linattn.gated_delta(*operands, feature_map="l2norm", return_state=True)
+    assert o.dtype == dtype and state.s.dtype == np.float32
+    step = 2e-3 if dtype == "float16" else 2e-6
+    close(o.compute(), expected, atol=step * abs(expected).max())
+    close(state.s.compute(), end.s, atol=2e-6 * abs(end.s).max())
+    for x, y in zip(lazy("delta_backward", (*operands[:3], operands[4], C.astype(dtype)), {}),
+                    linattn.delta_backward(*operands[:3], operands[4], C.astype(dtype)),
+                    strict=True):  # fmt: skip
+        assert x.dtype == y.dtype
+        close(x.compute(), y, atol=step * abs(y).max())
+
+
+def test_the_package_comes_here_by_itself():
+    """linattn.causal of dask arrays, lengths and maps that are objects; nothing is computed."""
+
+    def never(block):
+        if block.size:
+            raise AssertionError("computed while the graph was built")
+        return block
+
+    q, k, v = (chunked(x).map_blocks(never, dtype=x.dtype) for x in (Q, K, V))
+    phi = linattn.feature_maps.RandomFourierFeatures.sample(D, 6, rng=0)
+    o = linattn.causal(q, k, v, key_lengths=LENGTHS, feature_map=phi, normalize=False)
+    assert isinstance(o, da.Array) and o.chunks == (*q.chunks[:3], (M,))
+    linattn.causal_backward(q, k, v, chunked(C), key_lengths=LENGTHS)
+    linattn.noncausal(q, k, v)
+    o = linattn.causal(chunked(Q), K, V, key_lengths=da.from_array(LENGTHS, chunks=1))
+    same(o, linattn.causal(Q, K, V, key_lengths=LENGTHS))
+
+
+def test_packed_sequences():
+    """In one chunk of tokens, whose sequences have a state each."""
+    operands = [da.from_array(x, chunks=(1, 2, -1, -1)) for x in (Q, K, V)]
+    more = {"cu_seqlens": [0, 8, 8, N], "return_state": True}
+    same(linattn.causal(*operands, **more), linattn.causal(Q, K, V, **more))
+    with pytest.raises(ValueError, match=r"q is in chunks of \(7, 7, 6\) tokens; expected one"):
+        linattn.causal(*map(chunked, (Q, K, V)), cu_seqlens=[0, 8, N])
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_schedulers(scheduler):
+    o = linattn.dask.delta(*map(chunked, (Q, K, V, BETA)), feature_map="l2norm")
+    expected = linattn.delta(Q, K, V, BETA, feature_map="l2norm")
+    close(o.compute(scheduler=scheduler), expected, atol=1e-12 * abs(expected).max())
+
+
+def test_depth_of_the_scan():
+    """Logarithmic: a chain of 64 blocks would be 64 steps long."""
+    x = da.zeros((6400, 2), chunks=(100, 2))
+    graph = dict(linattn.dask.causal(x, x, x).__dask_graph__())
+    parents = dask.core.get_dependencies
+    depth = {}
+
+    def deep(key):
+        if key not in depth:
+            depth[key] = 1 + max(map(deep, parents(graph, key)), default=0)
+        return depth[key]
+
+    assert max(map(deep, graph)) < 30
+
+
+def test_wrong_input():
+    q, k, v = map(chunked, (Q, K, V))
+    with pytest.raises(ValueError, match=r"expected one chunk along its width"):
+        linattn.dask.causal(q.rechunk({3: 2}), k, v)
+    with pytest.raises(ValueError, match=r"causal: k has shape \(2, 3, 19, 4\)"):
+        linattn.dask.causal(q, k[:, :, 1:], v)
+    with pytest.raises(TypeError, match="out is given"):
+        linattn.dask.causal(q, k, v, out=np.empty(V.shape))
+    with pytest.raises(ValueError, match="one number a value channel"):
+        linattn.dask.delta(q, k, v, chunked(draw(B, H, N, M))).compute()
+    phi = linattn.feature_maps.PositiveRandomFeatures.sample(D, 6, rng=0)
+    with pytest.raises(ValueError, match="its states carry a scale of their own"):
+        linattn.dask.causal(q, k, v, feature_map=phi)
+    with pytest.raises(ValueError, match=r"initial_state\.s has shape"):
+        linattn.dask.causal(q, k, v, initial_state=State(np.zeros((3, 3)), np.zeros(3)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kills a process of the cluster")
+def test_a_worker_that_dies():
+    """In the middle of a run: another does its work, and no result changes."""
+    distributed = pytest.importorskip("distributed")
+    operands = [np.tile(x, (1, 1, 200, 1)) for x in (Q, K, V)]
+    lazies = [da.from_array(x, chunks=(1, 2, 400, -1)) for x in operands]
+
+    def slow(block):
+        time.sleep(0.05)
+        return block
+
+    expected = linattn.causal_backward(*operands, np.ones_like(operands[2]))
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        grads = linattn.dask.causal_backward(
+            *(x.map_blocks(slow, dtype=x.dtype) for x in lazies), da.ones_like(lazies[2])
+        )
+        future = client.compute(grads)
+        time.sleep(0.5)
+        pids = list(client.run(os.getpid).values())
+        os.kill(pids[0], signal.SIGKILL)
+        for x, y in zip(client.gather(future), expected, strict=True):
+            close(x, y, atol=1e-10 * abs(y).max())
