@@ -139,6 +139,19 @@ def _transition(r: Recurrence, operands: Any, key_lengths: Any, end: State, **op
     ).s
 
 
+def empty_state(
+    r: Recurrence, operands: tuple[Any, ...], sequences: int | None = None, *, feature_map: Any,
+    normalize: bool = False, **unused: Any,
+) -> State:  # fmt: skip
+    """The state of no token, with all leading axes, lest its gradient be summed over some."""
+    call = r._read(r.name, operands)
+    f = feature_maps.get(feature_map).features(operands[0].shape[-1])
+    packed = () if sequences is None else (sequences,)
+    shape, dtype = (*call.batch, *packed, f), _check.state_dtype(*call.typed)
+    z = np.zeros(shape, dtype) if normalize else None
+    return State(np.zeros((*shape, call.shape[-1]), dtype), z)
+
+
 def check(name: str, feature_map: Any, normalize: bool) -> None:
     """Refuses maps whose states are no plain sums."""
     if normalize and _mapped.outside(feature_map) and isinstance(

@@ -482,23 +482,14 @@ def _backward(
     """The gradient of each operand, None for those left out, and of the state before."""
     r = _ALL[name]
     if state is None:
-        state = _nothing(r, operands, cu_seqlens, **options)
+        sequences = None if cu_seqlens is None else len(cu_seqlens) - 1
+        state = _blocks.empty_state(r, tuple(operands), sequences, **options)
     *grads, start = r.backward(
         tuple(operands), grad, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
         initial_state=state, grad_state=grad_state, **options,
     )  # fmt: skip
     found = iter(grads)
     return *(None if x is None else next(found) for x in operands), start
-
-
-def _nothing(r: Recurrence, operands: Any, cu_seqlens: Any, **options: Any) -> State:
-    """The empty state, with all leading axes, lest its gradient be summed over some."""
-    call = r._read(r.name, tuple(operands))
-    f = feature_maps.get(options["feature_map"]).features(operands[0].shape[-1])
-    packed = () if cu_seqlens is None else (len(cu_seqlens) - 1,)
-    shape, dtype = (*call.batch, *packed, f), _check.state_dtype(*call.typed)
-    s = np.zeros((*shape, call.shape[-1]), dtype)
-    return State(s, np.zeros(shape, dtype) if options.get("normalize") else None)
 
 
 def _read(q: Any, state: Any, dtype: Any, options: Any) -> Any:

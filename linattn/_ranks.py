@@ -1,0 +1,188 @@
+"""Recurrences over ranks that have a stretch of the tokens each, whatever connects them.
+
+Each rank computes what its stretch does to the state, the ranks before it tell what they do, and
+it then runs from its own state; gradients go the same way from the last rank to the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from . import _blocks, _check
+from ._operator import Recurrence
+from ._state import State
+from .attention import NONCAUSAL
+
+
+class Ranks(Protocol):
+    """What connects the ranks; every method is called by all of them together."""
+
+    rank: int
+
+    def gather(self, x: Any) -> list[Any]:
+        """The objects of all ranks."""
+
+    def before(self, element: _blocks.Element) -> _blocks.Element | None:
+        """What the ranks before this one do to a state; None on the first."""
+
+    def behind(self, element: _blocks.Element) -> _blocks.Element | None:
+        """The same of the ranks behind it, the last of them first; None on the last."""
+
+    def total(self, x: Any) -> Any:
+        """The sum of all ranks' arrays."""
+
+    def share(self, x: Any, root: int) -> Any:
+        """That of the rank ``root``, which may count from the last as -1."""
+
+
+def forward(
+    ranks: Ranks, name: str, operands: tuple[Any, ...], *, key_lengths: Any = None,
+    initial_state: State | None = None, return_state: bool = False, **options: Any,
+) -> Any:  # fmt: skip
+    """A recurrence's outputs of this rank's tokens, and the state after the last token of all."""
+    r = _blocks.RECURRENCES[name]
+    operands, lengths, start = _start(ranks, r, operands, key_lengths, initial_state, options)
+    result = _together(
+        ranks,
+        lambda: r.forward(
+            operands, key_lengths=lengths, initial_state=start, return_state=return_state, **options
+        ),
+    )
+    return (result[0], ranks.share(result[1], -1)) if return_state else result
+
+
+def backward(
+    ranks: Ranks, name: str, operands: tuple[Any, ...], grad_out: Any, *, key_lengths: Any = None,
+    initial_state: State | None = None, grad_state: State | None = None, **options: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Its gradients: those of this rank's operands, and that of the first state."""
+    r = _blocks.RECURRENCES[name]
+    operands, lengths, start = _start(ranks, r, operands, key_lengths, initial_state, options)
+
+    def run(grad: State | None) -> tuple[Any, ...]:
+        grads: tuple[Any, ...] = r.backward(
+            operands, grad_out, key_lengths=lengths, grad_state=grad,
+            initial_state=_blocks.empty_state(r, operands, **options) if start is None else start,
+            **options,
+        )  # fmt: skip
+        return grads
+
+    def alone() -> tuple[Any, ...]:
+        grads = run(None)
+        element = _blocks.element(name, operands, lengths, **options)
+        return grads, _blocks.turned(element, grads[-1])
+
+    grads, element = _together(ranks, alone)
+    behind = ranks.behind(element)
+    last = grad_state if behind is None else _blocks.after(grad_state, behind)
+    grads = _together(ranks, lambda: grads if last is None else run(last))
+    first = list(grads[:-1])
+    extras = [e for e, x in zip(r.extras, operands[3:], strict=True) if x is not None]
+    for i, extra in enumerate(extras, 3):
+        if "n" not in extra.dims:  # every rank has the same one
+            first[i] = ranks.total(first[i])
+    if initial_state is None and grad_state is None:
+        return tuple(first)
+    return *first, ranks.share(grads[-1], 0)
+
+
+def noncausal(
+    ranks: Ranks, operands: tuple[Any, ...], *, key_lengths: Any = None, **options: Any
+) -> Any:
+    """This rank's queries to the keys of all ranks."""
+    operands, state, _ = _total(ranks, operands, key_lengths, options)
+    return _blocks.read(operands[0], state, **options)
+
+
+def noncausal_backward(
+    ranks: Ranks, operands: tuple[Any, ...], grad_out: Any, *, key_lengths: Any = None,
+    **options: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Its gradients: those of this rank's operands."""
+    operands, state, lengths = _total(ranks, operands, key_lengths, options)
+    q, k, v = operands
+    dq, grad = _together(ranks, lambda: _blocks.read_backward(q, state, grad_out, **options))
+    grad = State(*(None if x is None else ranks.total(x) for x in grad))
+    return dq, *_blocks.sums_backward(k, v, grad, lengths, **options)
+
+
+def _start(
+    ranks: Ranks, r: Recurrence, operands: tuple[Any, ...], key_lengths: Any,
+    initial_state: State | None, options: dict[str, Any],
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """The operands as arrays, this stretch's lengths, and the state before it."""
+
+    def alone() -> Any:
+        arrays = tuple(None if x is None else np.asarray(x) for x in operands)
+        _blocks.check(r.name, options["feature_map"], options.get("normalize", False))
+        call = r._read(r.name, arrays)
+        return arrays, (call.batch, call.core, str(_check.result_dtype(*call.typed)))
+
+    arrays, meta = _together(ranks, alone)
+    _agree(ranks, r.name, meta)
+    lengths = _lengths(ranks, arrays[1].shape[-2], key_lengths)
+    element = _together(ranks, lambda: _blocks.element(r.name, arrays, lengths, **options))
+    before = ranks.before(element)
+    start = initial_state if before is None else _blocks.after(initial_state, before)
+    return arrays, lengths, start
+
+
+def _total(
+    ranks: Ranks, operands: tuple[Any, ...], key_lengths: Any, options: dict[str, Any]
+) -> tuple[Any, State, Any]:
+    """The operands as arrays, the sums over the keys of all ranks, this stretch's lengths."""
+
+    def alone() -> Any:
+        arrays = tuple(map(np.asarray, operands))
+        call = NONCAUSAL._read("noncausal", arrays)
+        for name, x in zip("qkv", arrays, strict=True):
+            if x.shape[:-2] != call.batch:
+                raise ValueError(
+                    f"noncausal: {name} has shape {x.shape}; expected the leading axes "
+                    f"{call.batch} in each of q, k and v where they are on several ranks"
+                )
+        return arrays, (call.batch, call.core, str(_check.result_dtype(*call.typed)))
+
+    arrays, meta = _together(ranks, alone)
+    _agree(ranks, "noncausal", meta)
+    _, k, v = arrays
+    lengths = _lengths(ranks, k.shape[-2], key_lengths)
+    element = _together(ranks, lambda: _blocks.element("causal", (k, k, v), lengths, **options))
+    z = None if element.z is None else ranks.total(element.z)
+    return arrays, State(ranks.total(element.s), z), lengths
+
+
+def _lengths(ranks: Ranks, n: int, key_lengths: Any) -> Any:
+    """Lengths of all tokens as those of this stretch."""
+    if key_lengths is None:
+        return None
+    begin = sum(ranks.gather(n)[: ranks.rank])
+    return np.clip(np.asarray(key_lengths) - begin, 0, n)
+
+
+def _together(ranks: Ranks, function: Callable[[], Any]) -> Any:
+    """The function's result, or an error on every rank where one of them has one."""
+    result, error = None, None
+    try:
+        result = function()
+    except Exception as found:
+        error = found
+    errors = ranks.gather(None if error is None else f"{type(error).__name__}: {error}")
+    if error is not None:
+        raise error
+    for rank, text in enumerate(errors):
+        if text is not None:
+            raise RuntimeError(f"linattn: rank {rank} has an error: {text}")
+    return result
+
+
+def _agree(ranks: Ranks, name: str, meta: Any) -> None:
+    for rank, other in enumerate(ranks.gather(meta)):
+        if other != meta:
+            raise ValueError(
+                f"{name}: leading axes, (d, m) and dtype are {meta} here and {other} on rank "
+                f"{rank}; expected the same on all ranks, which differ in their tokens alone"
+            )

@@ -1,0 +1,84 @@
+"""What test_mpi.py runs on several ranks: everything against one array; ends in "all the same"."""
+
+import sys
+
+import numpy as np
+from bounds import close
+from mpi4py import MPI
+from test_dask import CASES, C, N, states
+
+import linattn
+import linattn.mpi
+
+COMM = MPI.COMM_WORLD
+BEGIN, END = (N * (COMM.rank + i) // COMM.size for i in (0, 1))
+
+
+def mine(x):
+    """This rank's tokens."""
+    axis = next((i for i, size in enumerate(x.shape) if size == N), None)
+    return x if axis is None else np.ascontiguousarray(x.take(range(BEGIN, END), axis))
+
+
+def compare(actual, expected, whole=()):
+    for i, (x, y) in enumerate(zip(actual, expected, strict=True)):
+        if isinstance(y, linattn.State):
+            compare([z for z in x if z is not None], [z for z in y if z is not None],
+                    whole=range(3))  # fmt: skip
+            continue
+        y = y if i in whole else mine(y)
+        close(x, y, atol=1e-12 * max(abs(y).max(initial=0), 1e-3))
+
+
+def results():
+    for name, operands, options, fields in CASES:
+        if name == "noncausal" and any(x.shape[:2] != (2, 3) for x in operands):
+            continue  # broadcasts
+        if "feature_map" in options and options["feature_map"] == "dpfp" and fields == "s":
+            continue
+        local = tuple(map(mine, operands))
+        if name == "noncausal" and len(local[0]) and operands[0].shape[-2] != N:
+            continue
+        given = {key: mine(x) if key == "erase" else x for key, x in options.items()}
+        run, reference = getattr(linattn.mpi, name), getattr(linattn, name)
+        compare([run(*local, **given)], [reference(*operands, **options)])
+        back, reference_back = (getattr(x, f"{name}_backward") for x in (linattn.mpi, linattn))
+        fixed = range(4, 9) if "bonus" in options else ()
+        compare(back(*local, mine(C), **given), reference_back(*operands, C, **options), fixed)
+        if not fields:
+            continue
+        more = {"initial_state": states(fields), "return_state": True}
+        compare(run(*local, **given, **more), reference(*operands, **options, **more))
+        more = {"initial_state": states(fields), "grad_state": states(fields)}
+        compare(back(*local, mine(C), **given, **more),
+                reference_back(*operands, C, **options, **more), fixed)  # fmt: skip
+
+
+def errors():
+    """On one rank, and so on all."""
+    _, (q, k, v), _, _ = CASES[0]
+    q, k, v = map(mine, (q, k, v))
+    wrong = k[..., 1:] if COMM.rank == 1 else k
+    try:
+        linattn.mpi.causal(q, wrong, v)
+    except (ValueError, RuntimeError) as error:
+        assert "k has shape" in str(error)
+        assert isinstance(error, ValueError) == (COMM.rank == 1)
+    else:
+        raise AssertionError("no error")
+    narrow = (x[:1] if COMM.rank == 1 else x for x in (q, k, v))
+    try:
+        linattn.mpi.causal(*narrow)
+    except ValueError as error:
+        assert "expected the same on all ranks" in str(error)
+    else:
+        raise AssertionError("no error")
+
+
+results()
+if COMM.size > 1:
+    errors()
+COMM.Barrier()
+if COMM.rank == 0:
+    print("all the same")
+    sys.stdout.flush()
