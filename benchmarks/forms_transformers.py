@@ -16,8 +16,8 @@ from transformers.models.kimi_linear.modeling_kimi_linear import chunk_kimi_delt
 from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
 from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
 
-#: Those of the models' own configurations, and one or two that may suit a CPU better.
-CHUNKS = {"gated_delta": (32, 64), "gated_delta by channel": (32, 64), "gated": (64, 128, 256)}
+#: Chunk lengths: first that of the models' own configuration, then others that may suit a CPU.
+CHUNKS = {"gated": (256, 64, 128), "gated_delta": (64, 32), "gated_delta by channel": (64,)}
 
 
 def _mamba2(C, B, x, dt, chunk: int) -> torch.Tensor:
@@ -37,7 +37,7 @@ FORMS = {"gated": _mamba2, "gated_delta": _qwen3, "gated_delta by channel": _kim
 
 
 def calls(name: str, operands: list[np.ndarray], backward: bool) -> dict[str, Call]:
-    """Calls to choose the fastest of; operands (heads, n[, d]), the last of them the cotangent."""
+    """By chunk length, the model's own first; operands (heads, n[, d]), the last the cotangent."""
     theirs = [np.ascontiguousarray(x.swapaxes(0, 1))[None] for x in operands]
     call = both if backward else forward
     return {f"chunk {c}": _turned(call(_with(FORMS[name], c), theirs)) for c in CHUNKS[name]}
