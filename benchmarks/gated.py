@@ -38,6 +38,8 @@ TRANSFORMERS = {
     "gated_delta": ("torch_chunk_gated_delta_rule", 10.0, 12.0),
     "gated_delta by channel": ("chunk_kimi_delta_attention", 50.0, 50.0),
 }
+#: What part of the tokens the slowest of them gets, whose time is the same for each.
+PART = 4
 #: How far two results in float32 may lie apart, as a part of the largest entry.
 SAME = 1e-4
 
@@ -279,7 +281,9 @@ def transformers(report: Report, form: Any, d: int, rounds: int) -> None:
     """As its models run it; and, without a target, with the chunks that are fastest here."""
     heads, n, _ = SHAPES[d]
     for name, (function, *targets) in TRANSFORMERS.items():
-        arrays = make(*SHAPES[d], name.endswith("by channel"))
+        by_channel = name.endswith("by channel")
+        shape = (heads, n // PART if by_channel else n, d)
+        arrays = make(*shape, by_channel)
         rule = mamba2 if name == "gated" else delta_rule
         operands = rule(arrays)[0]
         for reverse, target in zip((False, True), targets, strict=True):
@@ -294,10 +298,10 @@ def transformers(report: Report, form: Any, d: int, rounds: int) -> None:
                 errors = np.max([agree(*three) for three in pairs], axis=0)
                 pair = interleave(calls[label], ours, rounds)
                 what = "forward + backward" if reverse else "forward"
-                nanoseconds = _nanoseconds(pair, heads * n)
+                nanoseconds = _nanoseconds(pair, heads * shape[1])
                 report.add(
                     Row(
-                        f"{function} / {name}, {what}, {named(SHAPES[d])}", *_figures(pair),
+                        f"{function} / {name}, {what}, {named(shape)}", *_figures(pair),
                         target=target if label == own else None, at_least=True, error=errors[0],
                         detail=f"{label}; {nanoseconds}; linattn's error {errors[1]:.0e}",
                     )
