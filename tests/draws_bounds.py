@@ -80,7 +80,7 @@ def _size(x):
 
 
 def delta_units(trial: Trial, expected) -> list:
-    """Some roundings of the largest number there is, of any head."""
+    """Some roundings of the largest number there is, of any head; equal terms round one way."""
     operands = clean(trial)
     q, k, v = (operands[x] for x in "qkv")
     g = operands.get("grad_out")
@@ -102,7 +102,7 @@ def delta_units(trial: Trial, expected) -> list:
     if not isinstance(phi, twins.Elementwise):
         steep *= 1 + max(top(moved(phi, x)) / (top(phi(x)) or 1) for x in (q, k))
     heads = prod(np.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v)))) if g is not None else 1
-    count = DELTA_ROUNDINGS * steep * max(heads, 1)
+    count = (DELTA_ROUNDINGS + trial.alike * a.shape[-1]) * steep * max(heads, 1)
     return [np.full(x.shape, count * top(*map(np.asarray, natural))) for x in expected]
 
 
