@@ -18,7 +18,7 @@ def rivals(operands: list[np.ndarray], backward: bool) -> dict[str, dict[str, Ca
     torch.compiler.reset()
     # The loop over chunks would be unrolled, which takes minutes: its two stages are compiled.
     stages = [torch.compile(f, dynamic=False) for f in (prepare, advance)]
-    call = _both if backward else _forward
+    call = both if backward else forward
     return {
         "PyTorch, token by token": {"recurrence": call(recurrence, operands)},
         "PyTorch, chunked": {
@@ -30,8 +30,9 @@ def rivals(operands: list[np.ndarray], backward: bool) -> dict[str, dict[str, Ca
     }
 
 
-def _forward(form: Form, operands: list[np.ndarray]) -> Call:
-    inputs = [torch.from_numpy(x) for x in operands[:4]]
+def forward(form: Form, operands: list[np.ndarray]) -> Call:
+    """Operands, the last of them the cotangent, which has no say here."""
+    inputs = [torch.from_numpy(x) for x in operands[:-1]]
 
     def call() -> torch.Tensor:
         with torch.no_grad():
@@ -40,7 +41,8 @@ def _forward(form: Form, operands: list[np.ndarray]) -> Call:
     return call
 
 
-def _both(form: Form, operands: list[np.ndarray]) -> Call:
+def both(form: Form, operands: list[np.ndarray]) -> Call:
+    """The output, and the gradient of each operand but the last."""
     *inputs, g = map(torch.from_numpy, operands)
     inputs = [x.clone().requires_grad_() for x in inputs]
 

@@ -10,24 +10,37 @@ import onnxruntime
 from harness import Call
 from onnx import TensorProto, helper
 
+#: By the operands besides queries, keys and values.
+RULES = {
+    (): "linear", ("beta",): "delta", ("decay",): "gated", ("decay", "beta"): "gated_delta"
+}  # fmt: skip
+
 
 def linear(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, beta: np.ndarray | None = None, *, threads: int
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    beta: np.ndarray | None = None,
+    decay: np.ndarray | None = None,
+    *,
+    threads: int,
 ) -> Call:
     """A call of the one-node model on (heads, n, d) arrays; its result is (heads, n, m).
 
-    With ``beta`` (heads, n) its update rule is the delta rule.
-    Operands and result are bound to the session once, so that a call is nothing but the operator.
+    With ``beta`` (heads, n) its update rule is the delta rule, with ``decay`` (heads, n) or
+    (heads, n, d) a gated one.  Operands and result are bound to the session once, so that a call
+    is nothing but the operator.
     """
     heads, n, m = v.shape
+    all_of_it = {"query": q, "key": k, "value": v, "decay": decay, "beta": beta}
+    given = {name: x for name, x in all_of_it.items() if x is not None}
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(
-        _model(heads, beta is not None), options, providers=["CPUExecutionProvider"]
+        _model(heads, tuple(given)), options, providers=["CPUExecutionProvider"]
     )
     binding = session.io_binding()
-    given = {"query": q, "key": k, "value": v} | ({} if beta is None else {"beta": beta})
     packed = {
         name: np.ascontiguousarray(x.swapaxes(0, 1)).reshape(1, n, -1) for name, x in given.items()
     }
@@ -44,16 +57,17 @@ def linear(
     return call
 
 
-def _model(heads: int, delta: bool) -> bytes:
+def _model(heads: int, given: tuple[str, ...]) -> bytes:
     def value(name: str):
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["b", "n", name + "_width"])
 
+    names = ("query", "key", "value", "past_state", "decay", "beta")
     node = helper.make_node(
         "LinearAttention",
-        ["query", "key", "value", *(["", "", "beta"] if delta else [])],
+        [name if name in given else "" for name in names],
         ["output", "state"],
         domain="com.microsoft",
-        update_rule="delta" if delta else "linear",
+        update_rule=RULES[given[3:]],
         q_num_heads=heads,
         kv_num_heads=heads,
         scale=1.0,

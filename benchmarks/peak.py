@@ -1,8 +1,8 @@
 """Shares of the processor's FMA peak, which is measured in turn with each operator.
 
 A ratio to a BLAS depends on how well that is tuned for the processor; a share of the peak does
-not.  Useful operations are counted alone: 4 n d m of causal and noncausal attention, 6 n d m of
-the delta rule; maps, triangles and normalisers are what is lost.
+not.  Useful operations are counted alone: 4 n d m of causal, noncausal and gated attention, 6 n d m
+of the delta rules; maps, triangles, gates and normalisers are what is lost.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ FLAGS = [
     "-fPIC",
 ]
 
+#: One a token; a strength of 1 / d goes with keys of norm sqrt d.
+GATES, STRENGTHS = (np.full((8, 4096), x, np.float32) for x in (-0.1, 1 / 64))
+
 # name, operator, (heads, n, d, m), dtype, useful operations by n d m, options, goal
 SHAPES = [
     ("causal", linattn.causal, (8, 4096, 64, 64), "float32", 4, {}, 0.58),
@@ -41,6 +44,10 @@ SHAPES = [
     ("causal, d = 128", linattn.causal, (16, 2048, 128, 128), "float32", 4, {}, 0.68),
     ("noncausal, d = 500", linattn.noncausal, (1, 10000, 500, 500), "float64", 4,
      {"feature_map": "identity", "normalize": False}, 0.85),
+    ("gated", linattn.gated, (8, 4096, 64, 64), "float32", 4, {"g": GATES}, None),
+    ("delta", linattn.delta, (8, 4096, 64, 64), "float32", 6, {"beta": STRENGTHS}, None),
+    ("gated_delta", linattn.gated_delta, (8, 4096, 64, 64), "float32", 6,
+     {"g": GATES, "beta": STRENGTHS}, None),
 ]  # fmt: skip
 
 

@@ -121,7 +121,7 @@ def machine() -> str:
     versions = [f"linattn {linattn.__version__} ({linattn.get_isa()})", f"numpy {np.__version__}"]
     versions += [
         f"{name} {module.__version__}"
-        for name in ("torch", "jax", "onnxruntime")
+        for name in ("torch", "transformers", "jax", "onnxruntime")
         if (module := sys.modules.get(name))
     ]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -398,7 +398,7 @@ class Recurrence:
         """The arrays of a state of that name; none where there is no state."""
         if packing is None:
             return ()
-        dtype = _check.state_dtype(*call.arrays, *more)
+        dtype = _check.state_dtype(*call.typed, *more)
         return _state.operands(
             function, name, state, packing, call.batch, call.core, dtype, normalize
         )

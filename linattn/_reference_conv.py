@@ -26,7 +26,7 @@ def causal_conv1d(
     x, weight, bias, start = _operands(x, weight, bias, initial_state)
     o, states = [], []
     for r, (begin, end) in enumerate(_sequences(cu_seqlens, x.shape[-2])):
-        inputs = _inputs(x[..., begin:end, :], weight, _of(start, r, cu_seqlens))
+        inputs = _inputs(x[..., begin:end, :], weight, bias, _of(start, r, cu_seqlens))
         o.append(_sums(inputs, weight, bias)[0])
         states.append(inputs[..., end - begin :, :].swapaxes(-1, -2))
     o = np.concatenate(o, -2) if o else x
@@ -60,7 +60,7 @@ def causal_conv1d_backward(
     dx, dweight, dbias = (np.zeros((*lead, *s), dtype) for s in ((n, c), (c, w), (c,)))
     dstates = []
     for r, (begin, end) in enumerate(_sequences(cu_seqlens, n)):
-        inputs = _inputs(x[..., begin:end, :], weight, _of(start, r, cu_seqlens))
+        inputs = _inputs(x[..., begin:end, :], weight, bias, _of(start, r, cu_seqlens))
         p, windows = _sums(inputs, weight, bias)
         g = grad[..., begin:end, :] * (_slope(p) if activation == "silu" else 1)
         dinputs = np.zeros((*lead, end - begin + w - 1, c), dtype)
@@ -134,12 +134,12 @@ def _of(state, r, cu_seqlens):
     return state if state is None or cu_seqlens is None else state[..., r, :, :]
 
 
-def _inputs(x, weight, start):
+def _inputs(x, weight, bias, start):
     """The tokens after the w - 1 before them."""
     w = weight.shape[-1]
     start = np.zeros((x.shape[-1], w - 1), x.dtype) if start is None else start
     start = start.swapaxes(-1, -2)
-    lead = np.broadcast_shapes(x.shape[:-2], start.shape[:-2], weight.shape[:-2])
+    lead = np.broadcast_shapes(*(y.shape[:-2] for y in (x, start, weight)), bias.shape[:-1])
     parts = (np.broadcast_to(y, (*lead, *y.shape[-2:])) for y in (start, x))
     return np.concatenate(list(parts), -2)
 

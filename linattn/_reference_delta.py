@@ -114,11 +114,8 @@ def delta_backward(
 def delta_step(q, k, v, beta, state: State, *, scale=1.0, feature_map="identity"):
     """One token of `delta`: ``q, k (..., d)``, ``v (..., m)``, ``beta (...)`` or ``(..., m)``."""
     others = tuple(map(np.asarray, (q, k, v)))
-    strength = _channels(np.asarray(beta), *others)
-    axes = max(x.ndim for x in others) - strength.ndim  # so that they are seen to be channels
-    strength = strength.reshape((1,) * axes + strength.shape)
     o, state = delta(
-        *(np.asarray(x)[..., None, :] for x in (q, k, v, strength)),
+        *(x[..., None, :] for x in (*others, _token_channels(np.asarray(beta), *others))),
         scale=scale, feature_map=feature_map, initial_state=state, return_state=True,
     )  # fmt: skip
     return o[..., 0, :], state
@@ -127,3 +124,9 @@ def delta_step(q, k, v, beta, state: State, *, scale=1.0, feature_map="identity"
 def _channels(beta: np.ndarray, *others: np.ndarray) -> np.ndarray:
     """beta with its channels last: (..., n, m) as it is, (..., n) as (..., n, 1)."""
     return beta if beta.ndim >= max(x.ndim for x in others) else beta[..., None]
+
+
+def _token_channels(x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    """Likewise of one token, with so many axes that they are seen to be channels."""
+    x = _channels(x, *others)
+    return x.reshape((1,) * (max(y.ndim for y in others) - x.ndim) + x.shape)

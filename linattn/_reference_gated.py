@@ -6,6 +6,7 @@ from linattn import _reference_maps as maps
 from linattn._reference import (
     State,
     _chain,
+    _exists,
     _finish,
     _gradient_of_state,
     _keys_exist,
@@ -17,6 +18,7 @@ from linattn._reference import (
     _vecmat,
     _wide,
 )
+from linattn._reference_delta import _channels, _token_channels
 
 
 def gated(
@@ -115,11 +117,12 @@ def gated_backward(
             dv[..., i, :] += (a[..., i, :] * ub).sum(-1, keepdims=True) * c[..., i, :]
             du[..., 0, :] += a[..., i, :] * b[..., i, :] * p
     _, db, dg = _keys_exist(a, db, dg, key_lengths)
-    if decay.shape[-1] == 1:  # one number for all channels
+    channels = _channels(g, q, k, v)
+    if channels.shape[-1] == 1:  # one number for all channels
         dg = dg.sum(-1, keepdims=True)
     grads = (
         *_chain(phi, (q, scale * da), (k, db), (v, dv), key_lengths),
-        _sum_to(dg, decay).reshape(g.shape),
+        _sum_to(dg, channels).reshape(g.shape),
     )
     if bonus is not None:
         grads = (*grads, _sum_to(du, u)[..., 0, :].reshape(np.shape(bonus)))
@@ -130,10 +133,9 @@ def gated_backward(
 
 def gated_step(q, k, v, g, state: State, *, scale=1.0, feature_map="identity", bonus=None):
     """One token of `gated`: ``q, k (..., d)``, ``v (..., m)``, ``g (...)`` or ``(..., d)``."""
-    g = np.asarray(g)
-    per_channel = g.ndim >= max(np.ndim(x) for x in (q, k, v))
+    others = tuple(map(np.asarray, (q, k, v)))
     o, state = gated(
-        *(np.asarray(x)[..., None, :] for x in (q, k, v, g if per_channel else g[..., None])),
+        *(x[..., None, :] for x in (*others, _token_channels(np.asarray(g), *others))),
         scale=scale, feature_map=feature_map, bonus=bonus, initial_state=state,
         return_state=True,
     )  # fmt: skip
@@ -142,8 +144,7 @@ def gated_step(q, k, v, g, state: State, *, scale=1.0, feature_map="identity", b
 
 def _decay(g: np.ndarray, others: tuple, key_lengths) -> np.ndarray:
     """exp(g), channels last: (..., n, d) or (..., n, 1); 1 where no key exists."""
-    g = g if g.ndim >= max(x.ndim for x in others) else g[..., None]
-    return np.exp(_keys_exist(None, g, g, key_lengths)[1])
+    return np.exp(_exists(_channels(g, *others), key_lengths))
 
 
 def _bonus(bonus, b: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from linattn._reference import (
     _vecmat,
     _wide,
 )
-from linattn._reference_delta import _channels
+from linattn._reference_delta import _channels, _token_channels
 
 
 def gated_delta(
@@ -116,8 +116,8 @@ def gated_delta_backward(
         db = db + de
     grads = (
         *_chain(phi, (q, scale * da), (k, db), (v, dv), key_lengths),
-        _sum_channels(dg, g, decay),
-        _sum_channels(dstrength, beta, strength),
+        _sum_channels(dg, g, q, k, v),
+        _sum_channels(dstrength, beta, q, k, v),
         *(() if erase is None else (_sum_to(de, np.asarray(erase)),)),
     )
     if initial_state is None and grad_state is None:
@@ -130,7 +130,7 @@ def gated_delta_step(
 ):
     """One token of `gated_delta`: operands without the axis n."""
     q, k, v, g, beta = map(np.asarray, (q, k, v, g, beta))
-    rows = (q, k, v, _channels(g, q, k, v), _channels(beta, q, k, v))
+    rows = (q, k, v, _token_channels(g, q, k, v), _token_channels(beta, q, k, v))
     o, state = gated_delta(
         *(x[..., None, :] for x in rows),
         scale=scale, feature_map=feature_map, initial_state=state, return_state=True,
@@ -221,7 +221,7 @@ def dplr_backward(
     _, da, db = _keys_exist(q, da, db, key_lengths)
     _, dg, _ = _keys_exist(q, dg, dv, key_lengths)
     pairs = (dq, q), (dk, k0), (dv, v0), (da, a0), (db, b0)
-    grads = (*(_sum_to(*pair) for pair in pairs), _sum_channels(dg, g, decay))
+    grads = (*(_sum_to(*pair) for pair in pairs), _sum_channels(dg, g, q, k0, v0))
     if initial_state is None and grad_state is None:
         return grads
     return *grads, _gradient_of_state(ds, dz, initial_state, cu_seqlens, normalize=False)
@@ -231,7 +231,7 @@ def dplr_step(q, k, v, a, b, g, state: State, *, scale=1.0):
     """One token of `dplr`: operands without the axis n."""
     q, k, v, a, b, g = map(np.asarray, (q, k, v, a, b, g))
     o, state = dplr(
-        *(x[..., None, :] for x in (q, k, v, a, b, _channels(g, q, k, v))),
+        *(x[..., None, :] for x in (q, k, v, a, b, _token_channels(g, q, k, v))),
         scale=scale, initial_state=state, return_state=True,
     )  # fmt: skip
     return o[..., 0, :], state
@@ -254,8 +254,9 @@ def _dplr_operands(q, k, v, a, b, g, key_lengths):
     return a, b, k, v, np.exp(g)
 
 
-def _sum_channels(grad, operand, wide):
-    """A gradient by channel in the operand's shape, of which `wide` has the channels last."""
+def _sum_channels(grad, operand, *others):
+    """A gradient by channel in the shape of an operand told apart by its axes."""
+    wide = _channels(operand, *others)
     if wide.shape[-1] == 1:  # one number for all channels
         grad = grad.sum(-1, keepdims=True)
     return _sum_to(grad, wide).reshape(operand.shape)

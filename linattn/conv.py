@@ -295,7 +295,7 @@ def _operands(
     """x, the taps (w, c), the bias, the output's shape, and 1.0 for silu or 0.0."""
     x, weight = _check.operand(name, "x", x, core), _check.operand(name, "weight", weight)
     if bias is None:
-        bias = np.zeros(x.shape[-1], _check.result_dtype(x, weight))
+        bias = np.zeros(x.shape[-1], x.dtype)  # which has no say in the result's
     bias = _check.operand(name, "bias", bias, 1)
     shape = _check.filters(name, x, weight, bias, core)
     if activation not in (None, "silu"):

@@ -42,8 +42,8 @@ def state(shape, *, seed=0, dtype="float32", normalize=True):
 
 def flat(result) -> list[np.ndarray]:
     """The arrays of a result, those of its states among them."""
-    if isinstance(result, np.ndarray):
-        return [result]
+    if isinstance(result, (np.ndarray, np.generic)):
+        return [np.asarray(result)]
     return [x for part in result if part is not None for x in flat(part)]
 
 

@@ -406,6 +406,15 @@ def test_gradients_of_broadcast_operands():
         close(y, z, atol=roundings(100, z))
 
 
+def test_no_bias_has_no_say_in_the_dtype():
+    """Integers with a float32 cotangent and states, as with a bias of integers."""
+    x, weight, grad = np.ones((5, 3), "u1"), np.ones((3, 4), "i1"), np.ones((5, 3), "f4")
+    given = {"initial_state": np.ones((3, 3), "f4")}
+    for bias in (None, np.zeros(3, "u1")):
+        grads = linattn.causal_conv1d_backward(x, weight, grad, bias, **given)
+        assert {y.dtype for y in grads} == {np.dtype("f4")}
+
+
 def test_gufuncs():
     x, weight, b, g, *_ = make(20, 6, 4)
     f = linattn.ufuncs.causal_conv1d

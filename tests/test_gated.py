@@ -8,6 +8,7 @@ from bounds import close, roundings
 from cases import DTYPES, MAPS
 from gates import GATES, KINDS, ROUNDINGS, Case, both, check, compare, make, states
 from layouts import LAYOUTS
+from states import flat
 
 import linattn
 from linattn import State
@@ -93,6 +94,21 @@ def test_sixteen_bits(channels, bonus):
         np.testing.assert_array_equal(x, y.astype(x.dtype), err_msg=name)
     narrow = {**half, "g": half["g"].astype("f2")}
     assert linattn.gated(*(narrow[name] for name in "qkvg")).dtype == np.float16
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "float16"])
+@pytest.mark.parametrize("name", ["gated", "gated_delta", "dplr"])
+def test_gates_have_no_say_in_the_dtype_of_states(name, dtype):
+    """With states and without, and in gradients."""
+    x = np.eye(3, dtype=np.float32)
+    g, one, start = np.zeros(3, dtype), np.ones(3, np.float32), State(2 * x)
+    more = {"gated": (g,), "gated_delta": (g, one), "dplr": (-x, x, g)}[name]
+    forward, backward = (getattr(linattn, name + end) for end in ("", "_backward"))
+    for given in ({}, {"initial_state": start}):
+        o, state = forward(x, x, x, *more, **given, return_state=True)
+        assert {o.dtype, state.s.dtype} == {np.dtype("f4")}
+        grads = backward(x, x, x, *more, x, **given)
+        assert {y.dtype for y in flat(grads)} == {np.dtype("f4")}
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -40,4 +40,5 @@ def test_costs_are_measured_against_themselves():
 
 
 def test_there_are_some():
-    assert {file.stem for file in FILES} >= {"feature_maps", "quickstart", "streaming", "timing"}
+    names = {"fast_weights", "feature_maps", "gated", "quickstart", "streaming", "timing"}
+    assert {file.stem for file in FILES} >= names
