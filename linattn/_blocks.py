@@ -68,6 +68,21 @@ def _act(a: Any, s: Any) -> Any:
     return s if a is None else a * s if a.shape[-1] == 1 else a @ s
 
 
+def pack(element: Element) -> Any:
+    """An element as one row of numbers, to be sent."""
+    return np.concatenate([np.ravel(x) for x in element if x is not None])
+
+
+def unpack(flat: Any, like: Element) -> Element:
+    """The element that a row of numbers holds, of the shape of another; views of the row."""
+    fields, at = [], 0
+    for x in like:
+        size = 0 if x is None else x.size
+        fields.append(None if x is None else flat[at : at + size].reshape(x.shape))
+        at += size
+    return Element(*fields)
+
+
 def scan(elements: Sequence[T], combine: Callable[[T, T], T]) -> list[T]:
     """``e_0``, ``e_0 e_1``, ...: 2 n combinations, 2 log2(n) deep."""
     if len(elements) < 2:

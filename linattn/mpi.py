@@ -235,23 +235,14 @@ class _Ranks:
 
 def _exscan(comm: Any, element: _blocks.Element) -> _blocks.Element | None:
     """What the ranks before this one do to a state; None on the first."""
-    parts = [x for x in element if x is not None]
-    shapes = [x.shape for x in parts]
-    mine = np.concatenate([np.ravel(x) for x in parts])
+    mine = _blocks.pack(element)
 
     def read(buffer: Any) -> _blocks.Element:
-        flat, fields, at = np.frombuffer(buffer, mine.dtype), [], 0
-        for shape in shapes:
-            size = int(np.prod(shape))
-            fields.append(flat[at : at + size].reshape(shape))
-            at += size
-        found = iter(fields)
-        return _blocks.Element(*(None if x is None else next(found) for x in element))
+        return _blocks.unpack(np.frombuffer(buffer, mine.dtype), element)
 
     def combine(first: Any, second: Any, datatype: Any) -> None:
         both = _blocks.compose(read(first), read(second))
-        flat = np.concatenate([np.ravel(x) for x in both if x is not None])
-        np.frombuffer(second, mine.dtype)[...] = flat
+        np.frombuffer(second, mine.dtype)[...] = _blocks.pack(both)
 
     numbers = MPI.DOUBLE if mine.dtype == np.float64 else MPI.FLOAT
     whole = numbers.Create_contiguous(mine.size).Commit()  # an element is passed as a whole

@@ -1,0 +1,171 @@
+"""The recurrences over torch.distributed: each process has a stretch of the tokens of every head.
+
+As LASP-2 does it: each process computes what its stretch does to the state, one all-gather makes
+that known to all, and each then runs from its own state; backwards the same.  What is gathered is
+a state, d m + d numbers a head, and a matrix d d where the recurrence has one; whatever the length
+of the sequence.
+
+The functions take this process's tokens, in the order of ranks, and a ``group`` (the whole world by
+default) whose processes call together, forwards and backwards.  Gradients are those of the loss
+summed over processes with respect to this process's operands: what DistributedDataParallel, whose
+average divides by their number, then makes of parameters is as for batches on other processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .. import _blocks, _ranks
+from . import _maps
+from ._tensors import array, tensor, tensors, threads
+
+__all__ = ["causal", "delta", "dplr", "gated", "gated_delta", "noncausal"]
+
+
+def causal(
+    q: Tensor, k: Tensor, v: Tensor, *, group: Any = None, feature_map: Any = "elu",
+    normalize: bool = True, eps: float = 1e-6, scale: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """`linattn.torch.causal` of this process's tokens."""
+    return _run("causal", (q, k, v), group, feature_map, normalize=normalize, eps=eps, scale=scale)
+
+
+def noncausal(
+    q: Tensor, k: Tensor, v: Tensor, *, group: Any = None, feature_map: Any = "elu",
+    normalize: bool = True, eps: float = 1e-6, scale: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """`linattn.torch.noncausal` of this process's queries to the keys of all processes."""
+    return _run(
+        "noncausal", (q, k, v), group, feature_map, normalize=normalize, eps=eps, scale=scale
+    )
+
+
+def delta(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, group: Any = None, scale: float = 1.0,
+    feature_map: Any = "identity",
+) -> Tensor:  # fmt: skip
+    """`linattn.torch.delta` of this process's tokens."""
+    return _run("delta", (q, k, v, beta), group, feature_map, scale=scale)
+
+
+def gated(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, group: Any = None, scale: float = 1.0,
+    feature_map: Any = "identity", bonus: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """`linattn.torch.gated` of this process's tokens.
+
+    The gradient of ``bonus``, which all processes have, is the sum over them.
+    """
+    return _run("gated", (q, k, v, g, bonus), group, feature_map, scale=scale)
+
+
+def gated_delta(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, group: Any = None,
+    scale: float = 1.0, feature_map: Any = "identity", erase: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """`linattn.torch.gated_delta` of this process's tokens."""
+    return _run("gated_delta", (q, k, v, g, beta, erase), group, feature_map, scale=scale)
+
+
+def dplr(
+    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, g: Tensor, *, group: Any = None,
+    scale: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """`linattn.torch.dplr` of this process's tokens."""
+    return _run("dplr", (q, k, v, a, b, g), group, "identity", scale=scale)
+
+
+def _run(
+    name: str, operands: Sequence[Tensor | None], group: Any, feature_map: Any, **options: Any
+) -> Tensor:
+    phi = _maps.resolve(name, feature_map)
+    if not isinstance(phi, str):
+        q, k, *others = operands
+        operands, phi = (phi(q), phi(k), *others), "identity"
+    o: Tensor = _Sequence.apply(name, group, options | {"feature_map": phi}, *operands)
+    return o
+
+
+class _Sequence(torch.autograd.Function):
+    """A recurrence over the processes of a group."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, group: Any, options: Any, *operands: Any) -> Tensor:
+        ctx.save_for_backward(*operands)
+        ctx.call = name, _Processes(group), options
+        return tensor(_compute(ctx.call, operands), operands[2].dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        operands = ctx.saved_tensors
+        found = iter(_compute(ctx.call, operands, array(grad)))
+        present = (None if x is None else next(found) for x in operands)
+        grads = tensors(present, operands)
+        return None, None, None, *(
+            None if x is None else grad for x, grad in zip(operands, grads, strict=True)
+        )  # fmt: skip
+
+
+def _compute(call: Any, operands: Sequence[Any], *grad: Any) -> Any:
+    name, ranks, options = call
+    arrays = tuple(None if x is None else array(x.detach()) for x in operands)
+    with threads():
+        if name == "noncausal":
+            if grad:
+                return _ranks.noncausal_backward(ranks, arrays, *grad, **options)
+            return _ranks.noncausal(ranks, arrays, **options)
+        if grad:
+            return _ranks.backward(ranks, name, arrays, *grad, **options)
+        return _ranks.forward(ranks, name, arrays, **options)
+
+
+class _Processes:
+    """The processes of a group."""
+
+    def __init__(self, group: Any) -> None:
+        self.group, self.rank = group, dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        if self.rank < 0:
+            raise ValueError("linattn.torch.distributed: this process is not in the group")
+
+    def gather(self, x: Any) -> list[Any]:
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, x, group=self.group)
+        return found
+
+    def before(self, element: _blocks.Element) -> _blocks.Element | None:
+        return _composed(self._elements(element)[: self.rank])
+
+    def behind(self, element: _blocks.Element) -> _blocks.Element | None:
+        return _composed(self._elements(element)[: self.rank : -1])
+
+    def total(self, x: Any) -> Any:
+        total = torch.from_numpy(np.array(x))
+        dist.all_reduce(total, group=self.group)
+        return total.numpy()
+
+    def share(self, x: Any, root: int) -> Any:
+        return self.gather(x)[root]
+
+    def _elements(self, element: _blocks.Element) -> list[_blocks.Element]:
+        """Those of all processes, by one all-gather."""
+        mine = torch.from_numpy(_blocks.pack(element))
+        gathered = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(gathered, mine, group=self.group)
+        return [_blocks.unpack(x.numpy(), element) for x in gathered]
+
+
+def _composed(elements: Sequence[_blocks.Element]) -> _blocks.Element | None:
+    if not elements:
+        return None
+    whole, *rest = elements
+    for element in rest:
+        whole = _blocks.compose(whole, element)
+    return whole
