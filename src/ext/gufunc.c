@@ -454,6 +454,18 @@ la_gufunc_add_all(PyObject *module)
     return status;
 }
 
+const struct la_form *
+la_gufunc_form(const char *name, enum la_map *map)
+{
+    for (int i = 0; i < ngufuncs; i++) {
+        if (strcmp(gufuncs[i].name, name) == 0) {
+            *map = gufuncs[i].map;
+            return gufuncs[i].form;
+        }
+    }
+    return NULL;
+}
+
 PyObject *
 la_gufunc_add_bfloat16(PyObject *Py_UNUSED(module), PyObject *dtype)
 {

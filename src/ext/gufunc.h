@@ -4,9 +4,14 @@
 
 #include <Python.h>
 
+#include "form.h"
+
 /* Adds the dictionaries `ufuncs` and `row_ufuncs` of gufuncs to the module; 0, or -1.
  */
 int la_gufunc_add_all(PyObject *module);
+
+/* The form and the map of the gufunc of that name; NULL where there is none. */
+const struct la_form *la_gufunc_form(const char *name, enum la_map *map);
 
 /* add_bfloat16(dtype): loops for a type that NumPy itself does not know. */
 PyObject *la_gufunc_add_bfloat16(PyObject *module, PyObject *dtype);

@@ -7,6 +7,7 @@
 #include "job.h"
 #include "pool.h"
 #include "scratch.h"
+#include "xla.h"
 
 /* --- threads and instruction set ------------------------------------------- */
 
@@ -153,6 +154,7 @@ static PyMethodDef methods[] = {
     {"hold_isa", hold_isa, METH_NOARGS, NULL},
     {"release_isa", release_isa, METH_NOARGS, NULL},
     {"long_sequence", long_sequence, METH_O, NULL},
+    {"xla_handler", la_xla_handler, METH_NOARGS, NULL},
     {"poison_scratch", poison_scratch, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -1,0 +1,89 @@
+"""Operators as custom calls of XLA, or, where this build has no handler for it, as callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._gufuncs import row_ufuncs, run, ufuncs
+from .._linattn import xla_handler
+
+_HANDLER = xla_handler()
+if _HANDLER is not None:
+    jax.ffi.register_ffi_target("linattn", _HANDLER, platform="cpu")
+
+#: Whether calls go to C without Python.
+IN_C = _HANDLER is not None
+
+
+def call(
+    name: str, arrays: Sequence[Any], numbers: Sequence[float], at: int, outputs: Sequence[Any]
+) -> Any:
+    """The gufunc of that name on arrays that have all leading axes, of length 1 or more.
+
+    Its numbers stand before the array ``at``; outputs are shapes with dtypes.
+    """
+    if IN_C:
+        return jax.ffi.ffi_call("linattn", tuple(outputs), vmap_method="expand_dims")(
+            *arrays, operator=name, numbers=np.asarray(numbers, np.float64)
+        )
+
+    def host(*operands: Any) -> Any:
+        given = [np.asarray(x) for x in operands]
+        wide = outputs[0].dtype if len(given) == 0 else _work(given[0].dtype)
+        scalars = [wide.type(x) for x in numbers]
+        gufunc = ufuncs[name] if name in ufuncs else row_ufuncs[name]
+        found = run(gufunc, (*given[:at], *scalars, *given[at:]))
+        return tuple(np.asarray(x, like.dtype) for x, like in zip(found, outputs, strict=True))
+
+    return jax.pure_callback(host, tuple(outputs), *arrays, vmap_method="expand_dims")
+
+
+def like(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(shape), dtype)
+
+
+def work_dtype(dtype: Any) -> Any:
+    """What is computed in, and what states hold: float32 for 16-bit tokens."""
+    return _work(jnp.dtype(dtype))
+
+
+def _work(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+def with_lead(x: Any, rank: int, lead: int) -> Any:
+    """x with so many leading axes."""
+    return x.reshape((1,) * (lead - (x.ndim - rank)) + x.shape)
+
+
+def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:
+    """A gradient in its operand's shape: summed over what was broadcast."""
+    extra = x.ndim - len(shape)
+    axes = tuple(
+        i for i, size in enumerate(x.shape)
+        if i < extra or (shape[i - extra] == 1 and size != 1)
+    )  # fmt: skip
+    return x.sum(axes).reshape(shape).astype(dtype) if axes else x.reshape(shape).astype(dtype)
+
+
+def promoted(name: str, operands: dict[str, Any], wide: Sequence[str] = ()) -> list[Any]:
+    """The operands as arrays of one floating dtype, those that are wide in what is computed in."""
+    arrays = {key: jnp.asarray(x) for key, x in operands.items() if x is not None}
+    for key, x in arrays.items():
+        if jnp.issubdtype(x.dtype, jnp.complexfloating):
+            raise TypeError(f"{name}: {key} has dtype {x.dtype}; expected real numbers")
+    weak = [key for key, x in operands.items() if isinstance(x, (int, float))]
+    typed = [x for key, x in arrays.items() if key not in wide and key not in weak]
+    dtype = jnp.result_type(*typed)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        dtype = jnp.result_type(float)
+    return [
+        None if x is None
+        else arrays[key].astype(work_dtype(dtype) if key in wide else dtype)
+        for key, x in operands.items()
+    ]  # fmt: skip

@@ -1,0 +1,283 @@
+"""A recurrence as a function of JAX, from its description, with its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._mapped import outside
+from .._operator import MAPS, Recurrence
+from .._state import State
+from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
+from ..feature_maps._base import Fused
+from ._call import call, like, promoted, summed, with_lead, work_dtype
+
+
+class Form(NamedTuple):
+    """What is known when a call is traced."""
+
+    r: Recurrence
+    names: tuple[str, ...]  # of the operands that there are
+    ranks: tuple[int, ...]  # how many axes of each are its own
+    variant: str
+    feature_map: str
+    normalize: bool
+    numbers: tuple[float, ...]
+    parts: bool  # with states, lengths or packed sequences
+    tokens: bool  # or one token, as a step has it
+
+    def name(self, backward: bool = False) -> str:
+        """That of the gufunc."""
+        kind = ("_keys" if self.r.cross else "_state") if self.parts else ""
+        end = f"_{self.feature_map}" if self.r.mapped else ""
+        end += "_sum" if self.r.normalizer and not self.normalize else ""
+        return f"{self.r.name}{self.variant}{kind}{'_backward' * backward}{end}"
+
+
+def forward(
+    r: Recurrence, operands: dict[str, Any], *, feature_map: Any = "identity", scale: float,
+    normalize: bool = False, eps: float = 0.0, key_lengths: Any = None, cu_seqlens: Any = None,
+    initial_state: State | None = None, return_state: bool = False,
+) -> Any:  # fmt: skip
+    """The output, and the state after the last token where it is asked for."""
+    wide = [extra.name for extra in r.extras if extra.wide]
+    names = [name for name, x in operands.items() if x is not None]
+    arrays = [x for x in promoted(r.name, operands, wide) if x is not None]
+    phi = _resolved(r.name, feature_map, normalize)
+    dtype = arrays[0].dtype
+    if not isinstance(phi, str):
+        if key_lengths is not None:  # whatever stands behind is not to be mapped
+            there = jnp.arange(arrays[1].shape[-2]) < jnp.asarray(key_lengths)[..., None]
+            arrays[1] = jnp.where(there[..., None], arrays[1], 0)
+        arrays = [x.astype(work_dtype(dtype)) for x in arrays]
+        arrays[0], arrays[1], phi = phi(arrays[0]), phi(arrays[1]), "identity"
+    _check(r, names, arrays)
+    ranks, variant = _ranks(r, names, arrays)
+    numbers = (float(scale), *([float(eps)] if normalize else []))
+    parts = any(x is not None for x in (key_lengths, cu_seqlens, initial_state)) or return_state
+    form = Form(r, tuple(names), ranks, variant, phi, normalize, numbers, parts, True)
+    shapes = (x.shape[: x.ndim - rank] for x, rank in zip(arrays, ranks, strict=True))
+    lead = jnp.broadcast_shapes(*shapes)
+    indices, state = _sequences(form, arrays, lead, key_lengths, cu_seqlens, initial_state)
+    o, *end = _run(form, tuple(arrays), indices, state)
+    o = o.astype(dtype)
+    if not return_state:
+        return o
+    if cu_seqlens is None:
+        end = [x.reshape(x.shape[: -x_rank - 1] + x.shape[-x_rank:])
+               for x, x_rank in zip(end, (2, 1), strict=False)]  # fmt: skip
+    return o, State(*end)
+
+
+def step(
+    r: Recurrence, operands: dict[str, Any], state: State, **options: Any
+) -> tuple[Any, State]:
+    """The output of one token, and the state after it: a sequence of one."""
+    token = {x: jnp.asarray(y) for x, y in operands.items() if y is not None}
+    axes = max(token[x].ndim for x in ("q", "k", "v"))
+    whole = {}
+    for name, x in token.items():
+        extra = next((e for e in r.extras if e.name == name), None)
+        if extra is None or (extra.channels and x.ndim >= axes) or extra.dims == "nd":
+            whole[name] = x[..., None, :]
+        else:
+            whole[name] = x[..., None] if "n" in extra.dims else x
+    given = {name: whole.get(name) for name in operands}
+    o, after = forward(r, given, **options, initial_state=state, return_state=True)
+    return o[..., 0, :], after
+
+
+def _resolved(name: str, feature_map: Any, normalize: bool) -> Any:
+    """A name that kernels know, or a function of JAX's arrays."""
+    if isinstance(feature_map, str) and not outside(feature_map):
+        get(feature_map)  # raises where the name is unknown
+        return feature_map
+    if isinstance(feature_map, (str, FeatureMap)):
+        phi = get(feature_map)
+        if isinstance(phi, Fused):
+            return phi.name
+        if normalize and isinstance(phi, PositiveRandomFeatures):
+            raise ValueError(
+                f"{name}: feature_map is {phi!r}; expected another map, or normalize=False: "
+                "linattn.jax does not rescale its features"
+            )
+        return partial(_mapped, phi)
+    if callable(feature_map):
+        return feature_map
+    raise TypeError(
+        f"{name}: feature_map is {feature_map!r}; expected one of {', '.join(MAPS)}, an object of "
+        "linattn.feature_maps, or a function"
+    )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _mapped(phi: FeatureMap, x: Any) -> Any:
+    shape = (*x.shape[:-1], phi.features(x.shape[-1]))
+    return jax.pure_callback(
+        lambda x: np.asarray(phi(np.asarray(x)), x.dtype), like(shape, x.dtype), x,
+        vmap_method="expand_dims",
+    )  # fmt: skip
+
+
+def _mapped_forward(phi: FeatureMap, x: Any) -> Any:
+    return _mapped(phi, x), x
+
+
+def _mapped_backward(phi: FeatureMap, x: Any, grad: Any) -> Any:
+    return (
+        jax.pure_callback(
+            lambda x, g: np.asarray(phi.input_gradient(np.asarray(x), np.asarray(g)), x.dtype),
+            like(x.shape, x.dtype), x, grad, vmap_method="broadcast_all",
+        ),
+    )  # fmt: skip
+
+
+_mapped.defvjp(_mapped_forward, _mapped_backward)
+
+
+# --- checks and shapes -----------------------------------------------------------------
+
+
+def _check(r: Recurrence, names: Sequence[str], arrays: Sequence[Any]) -> None:
+    """The NumPy package's checks, of shapes alone."""
+    given = dict(zip(names, arrays, strict=True))
+    every = ("q", "k", "v", *(extra.name for extra in r.extras))
+    metas = (
+        None if name not in given
+        else np.broadcast_to(np.zeros((), np.float32), given[name].shape)
+        for name in every
+    )  # fmt: skip
+    r._read(r.name, tuple(metas))
+
+
+def _ranks(r: Recurrence, names: Sequence[str], arrays: list[Any]) -> tuple[tuple[int, ...], str]:
+    """How many axes of each operand are its own, and the suffixes of the gufunc's name."""
+    given = dict(zip(names, arrays, strict=True))
+    axes = max(given[x].ndim for x in ("q", "k", "v"))
+    ranks, variant = [2, 2, 2], ""
+    for i, name in enumerate(names[3:], 3):
+        extra = next(e for e in r.extras if e.name == name)
+        channels = bool(extra.channels) and arrays[i].ndim >= axes
+        if channels and arrays[i].shape[-1] == 1:
+            arrays[i], channels = arrays[i][..., 0], False
+        ranks.append(len(extra.dims) + channels)
+        if arrays[i].ndim < ranks[-1]:
+            arrays[i] = jnp.broadcast_to(arrays[i], given["q"].shape[-2:-1])
+        if channels or extra.optional:
+            variant += extra.suffix
+    return tuple(ranks), variant
+
+
+def _sequences(
+    form: Form, arrays: Sequence[Any], lead: Any, key_lengths: Any, cu_seqlens: Any, state: Any
+) -> tuple[Any, Any]:
+    """Indices (begin, end, keys), or keys alone, and a state's fields (..., r, f, m)."""
+    if not form.parts:
+        return (), ()
+    s = arrays[1].shape[-2]
+    lengths = None if key_lengths is None else jnp.asarray(key_lengths)
+    if lengths is not None and not jnp.issubdtype(lengths.dtype, jnp.integer):
+        raise TypeError(f"{form.r.name}: key_lengths has dtype {lengths.dtype}; expected integers")
+    if form.r.cross:
+        return (jnp.asarray(lengths, jnp.int32),), ()
+    bounds = jnp.asarray([0, s] if cu_seqlens is None else cu_seqlens, jnp.int32)
+    begin, end = bounds[:-1], bounds[1:]
+    keys = end - begin
+    if lengths is not None:
+        keys = jnp.clip(lengths.astype(jnp.int32)[..., None] - begin, 0, keys)
+    r, f, m = len(begin), arrays[1].shape[-1], arrays[2].shape[-1]
+    dtype = work_dtype(arrays[0].dtype)
+    shapes = [(r, f, m), (r, f)] if form.normalize else [(r, f, m)]
+    if state is None:
+        fields = [jnp.zeros(shape, dtype) for shape in shapes]
+    else:
+        fields = [jnp.asarray(x, dtype) for x in state[:2] if x is not None]
+        if len(fields) != len(shapes):
+            raise ValueError(
+                f"{form.r.name}: initial_state has {len(fields)} fields; expected "
+                f"{len(shapes)}, as normalize is {form.normalize}"
+            )
+        if cu_seqlens is None:
+            fields = [jnp.expand_dims(x, -len(shape)) for x, shape in
+                      zip(fields, shapes, strict=True)]  # fmt: skip
+        for x, shape in zip(fields, shapes, strict=True):
+            if x.shape[x.ndim - len(shape) :] != shape:
+                raise ValueError(
+                    f"{form.r.name}: initial_state has a field of shape {x.shape}; expected "
+                    f"{(*lead, *shape)}"
+                )
+    return (begin, end, keys), tuple(fields)
+
+
+# --- the call and its gradient -------------------------------------------------------------
+
+
+def _padded(form: Form, arrays: Any, indices: Any, state: Any) -> tuple[Any, Any, Any, Any]:
+    """All with the same number of leading axes, and those axes."""
+    index_ranks = (0,) if form.r.cross else (1, 1, 1)
+    groups = (
+        (arrays, form.ranks), (indices, index_ranks[: len(indices)]), (state, (3, 2)[: len(state)]),
+    )  # fmt: skip
+    leads = [
+        x.shape[: x.ndim - rank]
+        for group, ranks in groups
+        for x, rank in zip(group, ranks, strict=True)
+    ]
+    lead = jnp.broadcast_shapes(*leads)
+    arrays, indices, state = (
+        tuple(with_lead(x, rank, len(lead)) for x, rank in zip(group, ranks, strict=True))
+        for group, ranks in groups
+    )
+    return arrays, indices, state, lead
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _run(form: Form, arrays: Any, indices: Any, state: Any) -> Any:
+    arrays, indices, state, lead = _padded(form, arrays, indices, state)
+    q, _, v = arrays[:3]
+    outputs = [like((*lead, q.shape[-2], v.shape[-1]), v.dtype)]
+    outputs += [like((*lead, *x.shape[len(lead) :]), x.dtype) for x in state]
+    return call(form.name(), (*arrays, *indices, *state), form.numbers, len(arrays), outputs)
+
+
+def _run_forward(form: Form, arrays: Any, indices: Any, state: Any) -> Any:
+    return _run(form, arrays, indices, state), (arrays, indices, state)
+
+
+def _run_backward(form: Form, saved: Any, grads: Any) -> Any:
+    given, given_indices, given_state = saved
+    arrays, indices, state, lead = _padded(form, given, given_indices, given_state)
+    grad_out, *grad_state = grads
+    dtype = arrays[0].dtype
+    wide = [e.wide for name in form.names[3:] for e in form.r.extras if e.name == name]
+    packed = (indices[0].shape[-1],) if state else ()
+    outputs = []
+    for i, x in enumerate(arrays):
+        kind = work_dtype(dtype) if i >= 3 and wide[i - 3] else dtype
+        extra = None if i < 3 else next(e for e in form.r.extras if e.name == form.names[i])
+        core = x.shape[len(lead) :]
+        if extra is not None and "n" not in extra.dims:  # a sum over each sequence's tokens
+            core = (*packed, *core)
+        outputs.append(like((*lead, *core), kind))
+    outputs += [like((*lead, *x.shape[len(lead) :]), x.dtype) for x in state]
+    operands = (*arrays, grad_out.astype(dtype), *indices, *state, *grad_state)
+    found = call(form.name(True), operands, form.numbers, len(arrays) + 1, outputs)
+    first = []
+    for i, (x, y) in enumerate(zip(found, given, strict=False)):
+        extra = None if i < 3 else next(e for e in form.r.extras if e.name == form.names[i])
+        if extra is not None and "n" not in extra.dims and packed:
+            x = x.sum(-2)
+        first.append(summed(x, y.shape, y.dtype))
+    rest = tuple(
+        summed(x, y.shape, y.dtype) for x, y in zip(found[len(given) :], given_state, strict=True)
+    )
+    nothing = tuple(np.zeros(x.shape, jax.dtypes.float0) for x in given_indices)
+    return tuple(first), nothing, rest
+
+
+_run.defvjp(_run_forward, _run_backward)

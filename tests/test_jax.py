@@ -1,0 +1,232 @@
+"""linattn.jax: the NumPy package's results on JAX's arrays, by C and by callbacks."""
+
+import os
+from functools import partial
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+
+import numpy as np
+import pytest
+from bounds import close
+
+import linattn
+from linattn import State
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+
+import jax.numpy as jnp  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
+
+import linattn.jax as la  # noqa: E402
+from linattn.jax import _call  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _wide():
+    jax.config.update("jax_enable_x64", True)  # in all threads, those of devices as well
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.fixture(params=["c", "callback"])
+def way(request, monkeypatch):
+    """Straight to C where this build can, and through Python."""
+    if request.param == "c" and not la.IN_C:
+        pytest.skip("built without JAX beside it")
+    monkeypatch.setattr(_call, "IN_C", request.param == "c")
+    jax.clear_caches()
+    return request.param
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+N, D, M = 8, 4, 5
+Q, K, V = draw(2, 3, N, D), draw(2, 3, N, D, seed=1), draw(2, 3, N, M, seed=2)
+G, GATES = -abs(draw(2, 3, N, seed=3)), -abs(draw(2, 3, N, D, seed=4))
+BETA, STRENGTHS = 1 / (1 + np.exp(G)), 1 / (1 + np.exp(draw(2, 3, N, M, seed=5)))
+A, BONUS = draw(2, 3, N, D, seed=6) / 5, draw(3, D, seed=7)
+LENGTHS = np.array([[8, 0, 3], [5, 8, 1]])
+PHI = linattn.feature_maps.RandomFourierFeatures.sample(D, 6, rng=0)
+CASES = [
+    ("causal", (Q, K, V), {}),
+    ("causal", (Q, K[:, :1], V[0]), {"scale": 0.5, "eps": 0.1}),
+    ("causal", (Q, K, V), {"feature_map": "dpfp", "normalize": False}),
+    ("causal", (Q, K, V), {"feature_map": PHI, "normalize": False}),
+    ("causal", (Q, K, V), {"key_lengths": LENGTHS}),
+    ("causal", (Q, K, V), {"cu_seqlens": np.array([0, 3, 3, 8])}),
+    ("noncausal", (Q, K, V), {}),
+    ("noncausal", (Q[..., :5, :], K, V), {"key_lengths": LENGTHS, "feature_map": "softplus"}),
+    ("delta", (Q, K, V, BETA), {"feature_map": "l2norm"}),
+    ("delta", (Q, K, V, STRENGTHS), {"feature_map": "l2norm"}),
+    ("gated", (Q, K, V, G), {}),
+    ("gated", (Q, K, V, GATES), {"bonus": BONUS}),
+    ("gated_delta", (Q, K, V, G, BETA), {"feature_map": "l2norm"}),
+    ("gated_delta", (Q, K, V, GATES, STRENGTHS), {"erase": A, "scale": 0.5}),
+    ("dplr", (Q, K, V, A, A, GATES), {}),
+    ("softmax_attention", (Q, K, V), {"causal": True}),
+    ("softmax_attention", (Q[..., :5, :], K[0], V), {"scale": 0.3}),
+    ("linformer", (Q, K, V, draw(N, 3), draw(3, N, 3)), {}),
+    ("log_decay", (G, draw(3, 1), draw(3, 1, seed=1)), {}),
+    ("log_decay", (G, draw(3, 1), draw(3, 1, seed=1)), {"lower_bound": -5.0}),
+    ("causal_conv1d", (Q, draw(D, 3), draw(D)), {"activation": "silu"}),
+    ("causal_conv1d", (Q, draw(D, 3)), {"cu_seqlens": np.array([0, 3, 3, 8])}),
+]
+IDS = [f"{name}-{i}" for i, (name, _, _) in enumerate(CASES)]
+EACH = pytest.mark.parametrize(("name", "operands", "options"), CASES, ids=IDS)
+SHARDED = [case for case in CASES if case[0] in ("causal", "delta", "gated", "gated_delta", "dplr")
+           and not {"key_lengths", "cu_seqlens"} & set(case[2])
+           and not any(x is STRENGTHS for x in case[1])
+           and all(x.shape[:2] == (2, 3) for x in case[1])]  # fmt: skip
+
+
+def leaves(x):
+    return [y for y in jax.tree.leaves(x) if y is not None]
+
+
+def compare(actual, expected, tolerance=1e-13):
+    for x, y in zip(leaves(actual), leaves(expected), strict=True):
+        assert x.shape == y.shape and x.dtype == y.dtype
+        close(np.asarray(x), np.asarray(y), atol=tolerance * max(abs(np.asarray(y)).max(), 1e-3))
+
+
+@EACH
+def test_results_and_gradients(way, name, operands, options):
+    """Those of the arrays, in jit; the gradients by finite differences."""
+    run = jax.jit(partial(getattr(la, name), **options))
+    compare(run(*operands), getattr(linattn, name)(*operands, **options))
+    if way == "callback" and name not in ("causal", "dplr", "causal_conv1d"):
+        return
+    check_grads(run, operands, order=1, modes=["rev"], eps=1e-6, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_dtypes(way, dtype):
+    operands = [jnp.asarray(x, dtype) for x in (Q, K, V)]
+    gates, beta = jnp.asarray(G, jnp.float32), jnp.asarray(BETA, dtype)
+    o, state = la.gated_delta(*operands, gates, beta, feature_map="l2norm", return_state=True)
+    assert o.dtype == dtype and state.s.dtype == jnp.float32
+    expected, end = linattn.gated_delta(*map(np.asarray, (*operands, gates, beta)),
+                                        feature_map="l2norm", return_state=True)  # fmt: skip
+    np.testing.assert_array_equal(np.asarray(o, np.float32), np.asarray(expected, np.float32))
+    np.testing.assert_array_equal(np.asarray(state.s), end.s)
+    grads = jax.grad(
+        lambda *x: la.gated_delta(*x, feature_map="l2norm").astype(jnp.float32).sum(),
+        argnums=(0, 1, 2, 3, 4),
+    )(*operands, gates, beta)
+    assert [x.dtype for x in grads] == [dtype, dtype, dtype, jnp.float32, dtype]
+    assert all(bool(jnp.isfinite(x).all()) for x in grads)
+
+
+@pytest.mark.parametrize(("name", "operands", "options"), SHARDED,
+                         ids=[f"{x[0]}-{i}" for i, x in enumerate(SHARDED)])  # fmt: skip
+def test_states(way, name, operands, options):
+    """Given, returned, their gradients, and tokens one by one."""
+    f = linattn.feature_maps.get(options.get("feature_map", "elu")).features(D)
+    normalized = name == "causal" and options.get("normalize", True)
+    start = State(draw(2, 3, f, M), abs(draw(2, 3, f)) if normalized else None)
+    more = {"initial_state": start, "return_state": True}
+    run = getattr(la, name)
+    compare(run(*operands, **options, **more),
+            getattr(linattn, name)(*operands, **options, **more))  # fmt: skip
+    check_grads(
+        lambda state, *x: run(*x, **options, initial_state=state, return_state=True),
+        (start, *operands), order=1, modes=["rev"], eps=1e-6, rtol=1e-5, atol=1e-5,
+    )  # fmt: skip
+    state, rows = start, []
+    static = {x: y for x, y in options.items() if x not in ("bonus", "erase")}
+    one = getattr(la, "step" if name == "causal" else f"{name}_step")
+    step = jax.jit(partial(one, **static))
+    for i in range(3):
+        token = [x[..., i] if x.ndim == 3 else x[..., i, :] for x in operands]
+        extra = {x: y if x == "bonus" else y[..., i, :] for x, y in options.items()
+                 if x in ("bonus", "erase")}  # fmt: skip
+        o, state = step(*token, state=state, **extra)
+        rows.append(o)
+    compare(jnp.stack(rows, -2), run(*operands, **options, initial_state=start)[..., :3, :], 1e-12)
+
+
+@EACH
+def test_vmap(way, name, operands, options):
+    """Over all operands, and over one alone; gradients by sample."""
+    if way == "callback" and name not in ("causal", "dplr", "causal_conv1d"):
+        return
+    if "cu_seqlens" in options and name == "causal_conv1d":
+        options = {}
+    run = partial(getattr(la, name), **options)
+    stacked = [np.stack([x, 0.5 * x]) for x in operands]
+    compare(jax.vmap(run)(*stacked),
+            jnp.stack([run(*(x[i] for x in stacked)) for i in range(2)]), 1e-12)  # fmt: skip
+    axes = (0, *(None for _ in operands[1:]))
+    compare(jax.vmap(run, axes)(stacked[0], *operands[1:]),
+            jnp.stack([run(x, *operands[1:]) for x in stacked[0]]), 1e-12)  # fmt: skip
+    grad = jax.grad(lambda *x: run(*x).sum())
+    compare(jax.jit(jax.vmap(grad))(*stacked),
+            jnp.stack([grad(*(x[i] for x in stacked)) for i in range(2)]), 1e-11)  # fmt: skip
+
+
+@pytest.mark.skipif(jax.device_count() < 4, reason="XLA was started with fewer host devices")
+@pytest.mark.parametrize(("name", "operands", "options"), SHARDED,
+                         ids=[f"{x[0]}-{i}" for i, x in enumerate(SHARDED)])  # fmt: skip
+def test_shard_map_over_the_sequence(name, operands, options):
+    """On four host devices, gradients included."""
+    mesh = jax.make_mesh((4,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
+    tokens = jax.sharding.PartitionSpec(None, None, "seq")
+    keywords = {x: y for x, y in options.items() if isinstance(y, np.ndarray)}
+    static = {x: y for x, y in options.items() if x not in keywords}
+    specs = tuple(jax.sharding.PartitionSpec() if x == "bonus" else tokens for x in keywords)
+
+    def local(*x):
+        given = dict(zip(keywords, x[len(operands) :], strict=True))
+        return getattr(la, name)(*x[: len(operands)], **static, **given, axis_name="seq")
+
+    over = jax.jit(jax.shard_map(
+        local, mesh=mesh, in_specs=(*(tokens for _ in operands), *specs), out_specs=tokens,
+        check_vma=False,
+    ))  # fmt: skip
+
+    def alone(*x):
+        given = dict(zip(keywords, x[len(operands) :], strict=True))
+        return getattr(la, name)(*x[: len(operands)], **static, **given)
+
+    every = (*operands, *keywords.values())
+    compare(over(*every), alone(*every), 1e-12)
+    argnums = tuple(range(len(every)))
+    compare(jax.grad(lambda *x: (over(*x) ** 2).sum(), argnums)(*every),
+            jax.grad(lambda *x: (alone(*x) ** 2).sum(), argnums)(*every), 1e-11)  # fmt: skip
+
+
+def test_without_64_bits(way):
+    """JAX's default: indices are of 32 bits, and so is all else."""
+    with jax.enable_x64(False):
+        o = jax.jit(partial(la.causal, key_lengths=LENGTHS))(Q, K, V)
+        assert o.dtype == jnp.float32
+        expected = linattn.causal(*(x.astype(np.float32) for x in (Q, K, V)), key_lengths=LENGTHS)
+        np.testing.assert_array_equal(np.asarray(o), expected)
+
+
+def test_wrong_input():
+    with pytest.raises(ValueError, match=r"causal: k has shape \(2, 3, 7, 4\)"):
+        la.causal(Q, K[..., 1:, :], V)
+    with pytest.raises(ValueError, match=r"feature_map is 'nosuch'"):
+        la.causal(Q, K, V, feature_map="nosuch")
+    with pytest.raises(TypeError, match="feature_map is 3"):
+        la.causal(Q, K, V, feature_map=3)
+    with pytest.raises(TypeError, match="q has dtype complex"):
+        la.causal(Q * 1j, K, V)
+    with pytest.raises(ValueError, match="does not rescale"):
+        la.causal(Q, K, V, feature_map=linattn.feature_maps.PositiveRandomFeatures.sample(D, 6))
+    with pytest.raises(ValueError, match="initial_state has a field of shape"):
+        la.causal(Q, K, V, initial_state=State(np.zeros((3, 3)), np.zeros(4)))
+    with pytest.raises(TypeError, match="key_lengths has dtype float64"):
+        la.causal(Q, K, V, key_lengths=2.5)
+    with pytest.raises(ValueError, match="activation is 'relu'"):
+        la.causal_conv1d(Q, draw(D, 3), activation="relu")
+    with pytest.raises(ValueError, match="weight has shape"):
+        la.causal_conv1d(Q, draw(D + 1, 3))
+
+
+def test_functions_of_arrays_are_maps():
+    o = la.causal(Q, K, V, feature_map=jax.nn.relu)
+    compare(o, la.causal(Q, K, V, feature_map="relu"))
