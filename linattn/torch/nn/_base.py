@@ -148,10 +148,14 @@ class Attention(nn.Module):
 
         Raises
         ------
+        TypeError
+            If ``batch`` is no integer.
         ValueError
-            If the layer is not causal, or ``batch`` negative.
+            If it is negative, or the layer is not causal.
         """
         self._need_states("init_state")
+        if not isinstance(batch, int):
+            raise TypeError(f"{self._name}.init_state: batch is {batch!r}; expected an integer")
         if batch < 0:
             raise ValueError(f"{self._name}.init_state: batch is {batch}; expected at least 0")
         return self._first(batch)

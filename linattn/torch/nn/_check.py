@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...feature_maps._base import integer, positive
-
-__all__ = ["integer", "key_lengths", "key_padding_mask", "multiple", "positive", "probability"]
-__all__ += ["state", "token", "tokens"]
+from ...feature_maps._base import integer as integer
+from ...feature_maps._base import positive as positive
 
 
 def multiple(layer: str, of: tuple[str, int], by: tuple[str, int]) -> int:

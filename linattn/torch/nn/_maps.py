@@ -62,17 +62,33 @@ def owned(layer: str, feature_map: Any, device: Any, dtype: torch.dtype | None) 
     return phi
 
 
+def check(layer: str, phi: Any, heads: int, kv_heads: int, d: int) -> None:
+    """Refuses a map with tensors for other heads than the layer's."""
+    if isinstance(phi, RandomFeatures) and phi.omega.shape[0] != d:
+        raise ValueError(
+            f"{layer}: feature_map has omega of shape {tuple(phi.omega.shape)}; expected "
+            f"({d}, features), as heads have {d} numbers"
+        )
+    if isinstance(phi, FeedforwardKernel):
+        shape = tuple(phi.weights[0][0].shape)
+        shared = (d, d)
+        if shape != shared and (shape != (heads, *shared) or kv_heads != heads):
+            own = f" or ({heads}, {d}, {d})" if kv_heads == heads else ", as num_kv_heads differs"
+            raise ValueError(
+                f"{layer}: feature_map has weights of shape {shape}; expected {shared}{own}"
+            )
+
+
 def features(feature_map: Any, heads: int, d: int) -> int:
     """f, the number of features of d numbers."""
     if isinstance(feature_map, str):
         return d
     if isinstance(feature_map, TensorMap):
         return feature_map.features(d)
-    like = next(iter(feature_map.parameters()), None) if isinstance(
-        feature_map, nn.Module) else None  # fmt: skip
+    parameters = feature_map.parameters() if isinstance(feature_map, nn.Module) else ()
+    like = next(iter(parameters), torch.empty(0))
     with torch.no_grad():
-        x = torch.zeros(heads, 1, d, dtype=None if like is None else like.dtype)
-        f: int = feature_map(x).shape[-1]
+        f: int = feature_map(like.new_zeros(heads, 1, d)).shape[-1]
     return f
 
 

@@ -218,7 +218,6 @@ class GatedAttention(ConvolvedAttention):
     """
 
     _operator = Operator(gated, gated_step)
-    _options: dict[str, Any] = {}  # noqa: RUF012  # never changed
     _shown = ("embed_dim", "num_heads", "num_groups", "state_dim", "head_dim")
 
     def __init__(
@@ -248,6 +247,7 @@ class GatedAttention(ConvolvedAttention):
         self.num_heads, self.num_groups = num_heads, num_groups
         self.state_dim, self.head_dim = state_dim, head_dim
         self._split = (width, num_groups * state_dim, num_groups * state_dim)
+        self._options = {}
         self.vkq_proj = nn.Linear(embed_dim, sum(self._split), bias=bias, **factory)
         self.gate_proj = nn.Linear(embed_dim, width, bias=bias, **factory)
         self.decay_proj = nn.Linear(embed_dim, num_heads, bias=bias, **factory)
@@ -272,7 +272,7 @@ class GatedAttention(ConvolvedAttention):
         a = others[1]
         groups, group = self.num_groups, self.num_heads // self.num_groups
         v, k, q = mixed.split(self._split, -1)
-        dt = functional.softplus(a.to(work_dtype(a.dtype)) + self.dt_bias)
+        dt = -log_decay(a.to(work_dtype(a.dtype)), 0.0, self.dt_bias)  # softplus
         g = rates_by_heads(-torch.exp(self.A_log.to(dt.dtype)) * dt, groups, group)
         dt = rates_by_heads(dt, groups, group)[..., None].to(v.dtype)
         return (

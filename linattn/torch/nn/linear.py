@@ -59,7 +59,7 @@ class LinearAttention(Attention):
         If an argument has another type.
     ValueError
         If embed_dim is no multiple of num_heads, num_heads none of num_kv_heads, dropout no
-        probability, or the map unknown.
+        probability, or the map unknown or for heads of another width or number.
 
     Notes
     -----
@@ -110,6 +110,7 @@ class LinearAttention(Attention):
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self.causal, self.normalize, self.eps, self.scale = causal, normalize, eps, scale
         self.feature_map = _maps.owned(name, feature_map, **factory)
+        _maps.check(name, self.feature_map, num_heads, num_kv_heads, head_dim)
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
         self.k_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, bias=bias, **factory)
         self.v_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, bias=bias, **factory)
