@@ -39,7 +39,7 @@ class Attention(nn.Module):
 
     #: Whether no output depends on later tokens: then there are states and steps.
     causal: bool = True
-    _kind: type = State
+    _kind: type[tuple[Any, ...]] = State
     #: Attributes that the layer's repr shows.
     _shown: tuple[str, ...] = ("embed_dim", "num_heads")
 
@@ -107,7 +107,7 @@ class Attention(nn.Module):
         if state is not None or return_state:
             self._need_states("forward")
         if state is not None:
-            _check.state(self._name, state, self._kind)
+            _check.state(self._name, state, self._kind, x.shape[0])
         pads = padding(self._name, x, key_lengths, key_padding_mask)
         if pads is not None:
             x = pads.strip(x)
@@ -139,7 +139,7 @@ class Attention(nn.Module):
         """
         self._need_states("step")
         _check.token(self._name, x, self.embed_dim)
-        _check.state(f"{self._name}.step", state, self._kind)
+        _check.state(f"{self._name}.step", state, self._kind, x.shape[0])
         o, state = self._token(x, state)
         return self.dropout(self.out_proj(o)), state
 

@@ -47,13 +47,19 @@ def _shape(layer: str, x: Any, axes: int, expected: str, width: int) -> None:
         raise ValueError(f"{layer}: x has shape {tuple(x.shape)}; expected {expected}")
 
 
-def state(layer: str, x: Any, kind: type) -> None:
-    """Refuses all but a state of that kind."""
+def state(layer: str, x: Any, kind: type[tuple[Any, ...]], batch: int) -> None:
+    """Refuses all but a state of that kind, of so many sequences.
+
+    All tensors of a state begin with that axis, and each kind has one of its own.
+    """
     if not isinstance(x, kind):
         raise TypeError(
             f"{layer}: state is a {type(x).__name__}; expected a {kind.__name__}, from init_state "
             "or an earlier call"
         )
+    given = next(len(field) for field in x if isinstance(field, Tensor))
+    if given != batch:
+        raise ValueError(f"{layer}: state is of {given} sequences; expected {batch}, as x has")
 
 
 def key_lengths(layer: str, x: Any, batch: int, n: int) -> Tensor:

@@ -52,7 +52,10 @@ class FeedforwardKernel(nn.Module, feature_maps.FeedforwardKernel):
 def owned(layer: str, feature_map: Any, device: Any, dtype: torch.dtype | None) -> Any:
     """The map of a name, or the one given, as a layer keeps it."""
     phi = resolve(layer, feature_map)
-    factory = {"device": device, "dtype": dtype or torch.get_default_dtype()}
+    factory = {
+        "device": torch.get_default_device() if device is None else device,
+        "dtype": dtype or torch.get_default_dtype(),
+    }
     if isinstance(phi, nn.Module):
         return phi
     if isinstance(phi, TensorMap) and phi.omega is not None:
@@ -94,7 +97,7 @@ def features(feature_map: Any, heads: int, d: int) -> int:
 
 def rng(generator: torch.Generator | None = None) -> np.random.Generator:
     """A generator of NumPy's that PyTorch's seeds."""
-    return np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
+    return np.random.default_rng(int(torch.randint(2**62, (), generator=generator, device="cpu")))
 
 
 def kernel(kind: str, heads: int, d: int, depth: int, rank: int | None) -> Any:

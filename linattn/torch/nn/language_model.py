@@ -158,7 +158,7 @@ class TransformerLM(nn.Module):
     def step(self, tokens: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
         """The logits (batch, num_tokens) after one token a sequence, (batch,), and the state."""
         self._check("TransformerLM.step", tokens, 1, "(batch,)")
-        _check.state("TransformerLM.step", state, ModelState)
+        _check.state("TransformerLM.step", state, ModelState, len(tokens))
         x, states = self._embed(tokens, state.position), []
         for block, before in zip(self.blocks, state.blocks, strict=True):
             x, after = block.step(x, before)  # type: ignore[operator]  # a TransformerBlock
@@ -235,7 +235,7 @@ class TransformerLM(nn.Module):
         name = type(self).__name__
         self._check(name, tokens, 2, "(batch, tokens)")
         if state is not None:
-            _check.state(name, state, ModelState)
+            _check.state(name, state, ModelState, len(tokens))
         batch, n = tokens.shape
         pads = padding(name, tokens, key_lengths, key_padding_mask)
         begin = self._position(batch) if state is None else state.position
