@@ -336,6 +336,15 @@ def test_compile(new):
         within(a, b)
 
 
+def test_compiled_once_for_all_sizes():
+    layer = made(functools.partial(nn.LinearAttention, E, 2)).eval().requires_grad_(False)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for mask in (MASK, MASK[1:, :7].contiguous()):
+            x = tokens(*mask.shape)
+            within(compiled(x, key_padding_mask=mask), layer(x, key_padding_mask=mask))
+
+
 def test_gradients_by_sample():
     layer, x = made(functools.partial(nn.GatedDeltaNet, E, 2)), tokens()
     parameters = dict(layer.named_parameters())

@@ -29,7 +29,7 @@ class Padding:
         self.there = torch.arange(n, device=lengths.device) < lengths[:, None]
 
     def strip(self, x: Tensor) -> Tensor:
-        """x (batch, n, ...) with all padding at the end, as zeros: NaN in it goes nowhere."""
+        """x (batch, n, width) with all padding at the end, as zeros: NaN in it goes nowhere."""
         return torch.where(self.there[..., None], self._ordered(x, self._order), 0)
 
     def restore(self, x: Tensor) -> Tensor:
@@ -39,7 +39,8 @@ class Padding:
 
     @staticmethod
     def _ordered(x: Tensor, order: Tensor | None) -> Tensor:
-        return x if order is None else torch.take_along_dim(x, order[..., None], dim=1)
+        # take_along_dim would be compiled anew for every batch.
+        return x if order is None else x.gather(1, order[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def padding(layer: str, x: Tensor, key_lengths: Any, key_padding_mask: Any) -> Padding | None:
