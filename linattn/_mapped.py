@@ -90,7 +90,11 @@ def _plain(
 ) -> Any:
     q, k, *others = operands
     inner = getattr(recurrence, method)
-    result = inner((phi(q), phi(k), *others), feature_map="identity", **options)
+    if method == "step":  # weights by head stand before the tokens' axis, which one token lacks
+        a, b = (phi(x[..., None, :])[..., 0, :] for x in (q, k))
+    else:
+        a, b = phi(q), phi(k)
+    result = inner((a, b, *others), feature_map="identity", **options)
     if method != "backward":
         return result
     da, db, *rest = result

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 
 import pytest
 
@@ -73,10 +74,25 @@ def test_sections_of_functions_of_tensors(name):
     assert "array" not in text and ">>> import torch, linattn.torch" in text
 
 
+def test_sections_of_layers():
+    """An attention layer is called as its base class says."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    nn = importlib.import_module("linattn.torch.nn")
+    assert "Returns\n" in inspect.getdoc(nn.Attention.forward)
+    layers = [getattr(nn, name) for name in nn.__all__]
+    for layer in layers:
+        assert inspect.getdoc(layer), layer
+        if issubclass(layer, tuple) or layer is nn.Attention:
+            continue
+        for section in ("Parameters", "Raises", "References", "Examples"):
+            assert f"{section}\n{'-' * len(section)}" in inspect.getdoc(layer), (layer, section)
+        assert documented(layer) == list(inspect.signature(layer).parameters), layer
+
+
 def documented(f):
     """The names that stand before a colon in the section Parameters, in their order."""
     _, _, rest = inspect.getdoc(f).partition("Parameters\n----------\n")
-    section, _, _ = rest.partition("\n\nReturns\n")
+    section = re.split(r"\n\n\w+\n-+\n", rest)[0]
     return [
         name.strip()
         for line in section.splitlines()

@@ -511,6 +511,19 @@ def test_learned_maps_are_trained():
     assert layer[0].weight.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize("feature_map", MAPS, ids=str)
+def test_maps_of_one_token(feature_map):
+    """As in a sequence: weights by head find their heads, and not a batch as large."""
+    whole = [x[:1].repeat(3, 1, 1, 1) for x in make(ROWS[0]).values()]  # as many as heads
+    normalize = isinstance(feature_map, linattn.feature_maps.PositiveRandomFeatures)
+    options = {"feature_map": feature_map, "normalize": normalize}
+    o, state = la.causal(*whole, **options, return_state=True)
+    _, middle = la.causal(*(x[..., :-1, :] for x in whole), **options, return_state=True)
+    last, after = la.step(*(x[..., -1, :] for x in whole), middle, **options)
+    for x, y in ((last, o[..., -1, :]), (after.s, state.s)):
+        close(x, y, atol=1e-13 * float(y.abs().max()), rtol=0)
+
+
 def test_padding_is_not_mapped():
     """NaN behind key_lengths reaches neither results nor gradients, whatever the map."""
     operands = leaves(make(ROWS[0]))

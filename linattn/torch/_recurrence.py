@@ -173,7 +173,10 @@ class TensorRecurrence:
                 if args[0].dtype.itemsize == 2:
                     narrow = args[0].dtype
                     args = [x.float() if isinstance(x, Tensor) else x for x in args]
-                args[0], args[1] = phi(args[0]), phi(args[1])
+                if name == self.r.names["step"]:  # weights by head stand before the tokens' axis
+                    args[:2] = (phi(x[..., None, :])[..., 0, :] for x in args[:2])
+                else:
+                    args[:2] = phi(args[0]), phi(args[1])
             args += [text, omega]
         if self.r.normalizer:
             args += [normalize, _number(name, "eps", eps)]

@@ -1,0 +1,33 @@
+"""Layers of PyTorch on the operators of linattn.torch, and a transformer of them.
+
+Each takes and gives tokens (batch, n, embed_dim).  A causal one runs in three forms on the same
+weights: on whole sequences, on parts with a state between them, and token by token.
+"""
+
+from ._base import Attention
+from .conv import ConvolvedState, ShortConvolution
+from .delta import FastWeightAttention
+from .gated import GatedAttention, GatedDeltaNet
+from .language_model import ModelState, TransformerLM
+from .linear import FeedforwardKernelAttention, LinearAttention, PerformerAttention
+from .linformer import LinformerAttention
+from .softmax import Cache, SoftmaxAttention
+from .transformer import TransformerBlock
+
+__all__ = [
+    "Attention",
+    "Cache",
+    "ConvolvedState",
+    "FastWeightAttention",
+    "FeedforwardKernelAttention",
+    "GatedAttention",
+    "GatedDeltaNet",
+    "LinearAttention",
+    "LinformerAttention",
+    "ModelState",
+    "PerformerAttention",
+    "ShortConvolution",
+    "SoftmaxAttention",
+    "TransformerBlock",
+    "TransformerLM",
+]

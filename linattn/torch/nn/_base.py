@@ -1,0 +1,233 @@
+"""What every attention layer is: projections, padding, states and single tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..._state import State
+from .._tensors import work_dtype
+from . import _check
+from ._padding import padding
+
+
+class Attention(nn.Module):
+    """A layer from tokens (batch, n, embed_dim) to as many of the same width.
+
+    Every layer is called as
+
+    ``layer(x, key_lengths=None, key_padding_mask=None, state=None, return_state=False)``
+
+    and a causal one has ``init_state(batch)`` and ``step(x, state)`` as well.
+
+    Parameters
+    ----------
+    embed_dim : int
+        The width of a token.
+    width : int
+        The width of all heads together, which `out_proj` takes to `embed_dim`.
+    bias : bool
+        Whether `out_proj` has a bias.
+    dropout : float
+        Of the layer's output, in training.
+    **factory
+        device and dtype of the parameters.
+    """
+
+    #: Whether no output depends on later tokens: then there are states and steps.
+    causal: bool = True
+    _kind: type[tuple[Any, ...]] = State
+    #: Attributes that the layer's repr shows.
+    _shown: tuple[str, ...] = ("embed_dim", "num_heads")
+
+    def __init__(
+        self, embed_dim: int, width: int, bias: bool, dropout: float, **factory: Any
+    ) -> None:
+        super().__init__()
+        self.embed_dim = _check.integer(self._name, "embed_dim", embed_dim)
+        self.out_proj = nn.Linear(width, embed_dim, bias=bias, **factory)
+        self.dropout = nn.Dropout(_check.probability(self._name, "dropout", dropout))
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def reset_parameters(self) -> None:
+        """New weights: projections as `torch.nn.MultiheadAttention` draws them, biases 0."""
+        for name, child in self.named_children():
+            if name.endswith("_proj") and isinstance(child, nn.Linear):
+                nn.init.xavier_uniform_(child.weight)
+                if child.bias is not None:
+                    nn.init.zeros_(child.bias)
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        key_lengths: Any = None,
+        key_padding_mask: Tensor | None = None,
+        state: Any = None,
+        return_state: bool = False,
+    ) -> Any:
+        """The layer on whole sequences.
+
+        Parameters
+        ----------
+        x : tensor, shape (batch, n, embed_dim)
+            Tokens.
+        key_lengths : tensor of int, shape (batch,), optional
+            How many tokens each sequence has; what comes after them is padding.
+        key_padding_mask : tensor of bool, shape (batch, n), optional
+            True for padding, wherever it stands.  The layer computes as if padding were not
+            there, and its output there is 0.
+        state : optional
+            What came before, from `init_state` or an earlier call of a causal layer.
+        return_state : bool, default False
+            Return the state after the last token as well.
+
+        Returns
+        -------
+        y : tensor, shape (batch, n, embed_dim)
+        state
+            Only with ``return_state``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has another type or shape, lengths are out of range, or the layer is
+            not causal and a state is given or asked for.
+        """
+        _check.tokens(self._name, x, self.embed_dim)
+        if state is not None or return_state:
+            self._need_states("forward")
+        if state is not None:
+            _check.state(self._name, state, self._kind, x.shape[0])
+        pads = padding(self._name, x, key_lengths, key_padding_mask)
+        if pads is not None:
+            x = pads.strip(x)
+        lengths = None if pads is None else pads.lengths
+        o, state = self._sequence(x, lengths, state, return_state)
+        y = self.dropout(self.out_proj(o))
+        if pads is not None:
+            y = pads.restore(y)
+        return (y, state) if return_state else y
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The layer on one token a sequence, (batch, embed_dim): its output, and the next state.
+
+        Parameters
+        ----------
+        x : tensor, shape (batch, embed_dim)
+        state
+            From `init_state`, an earlier step, or ``forward(..., return_state=True)``.
+
+        Returns
+        -------
+        y : tensor, shape (batch, embed_dim)
+        state
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has another type or shape, or the layer is not causal.
+        """
+        self._need_states("step")
+        _check.token(self._name, x, self.embed_dim)
+        _check.state(f"{self._name}.step", state, self._kind, x.shape[0])
+        o, state = self._token(x, state)
+        return self.dropout(self.out_proj(o)), state
+
+    def init_state(self, batch: int) -> Any:
+        """The state before the first token of so many sequences.
+
+        Raises
+        ------
+        TypeError
+            If ``batch`` is no integer.
+        ValueError
+            If it is negative, or the layer is not causal.
+        """
+        self._need_states("init_state")
+        if not isinstance(batch, int):
+            raise TypeError(f"{self._name}.init_state: batch is {batch!r}; expected an integer")
+        if batch < 0:
+            raise ValueError(f"{self._name}.init_state: batch is {batch}; expected at least 0")
+        return self._first(batch)
+
+    def _need_states(self, method: str) -> None:
+        if not self.causal:
+            raise ValueError(
+                f"{self._name}.{method}: the layer is not causal, and has no state and no step; "
+                "expected whole sequences, without state and return_state"
+            )
+
+    def _zeros(self, *shape: int) -> Tensor:
+        """Zeros of a state's dtype."""
+        weight = self.out_proj.weight
+        return torch.zeros(shape, device=weight.device, dtype=work_dtype(weight.dtype))
+
+    def _sequence(
+        self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
+    ) -> tuple[Tensor, Any]:
+        """What goes into `out_proj`, and the state after it."""
+        raise NotImplementedError
+
+    def _token(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The same for one token."""
+        raise NotImplementedError
+
+    def _first(self, batch: int) -> Any:
+        raise NotImplementedError
+
+
+class Operator(NamedTuple):
+    """An operator of linattn.torch by its two functions."""
+
+    forward: Callable[..., Any]
+    step: Callable[..., tuple[Tensor, State]]
+
+    def sequence(
+        self,
+        operands: tuple[Tensor, ...],
+        lengths: Tensor | None,
+        state: Any,
+        return_state: bool,
+        **options: Any,
+    ) -> tuple[Tensor, Any]:
+        """The result (batch, n, heads m) for operands (batch, *heads, n, ...), and the state."""
+        if lengths is not None:
+            heads = operands[0].ndim - 3
+            options["key_lengths"] = lengths.view(-1, *(1 for _ in range(heads)))
+        o = self.forward(*operands, initial_state=state, return_state=return_state, **options)
+        o, state = o if return_state else (o, None)
+        return together(o), state
+
+    def token(
+        self, operands: tuple[Tensor, ...], state: State, **options: Any
+    ) -> tuple[Tensor, State]:
+        """The result (batch, heads m) for operands (batch, *heads, ...), and the state."""
+        o, state = self.step(*operands, state, **options)
+        return o.flatten(1), state
+
+
+def by_heads(x: Tensor, *heads: int) -> Tensor:
+    """(batch, n, heads d) as (batch, *heads, n, d); (batch, heads d) as (batch, *heads, d)."""
+    y = x.unflatten(-1, (*heads, -1))
+    return y.movedim(1, -2) if x.ndim == 3 else y
+
+
+def rates_by_heads(x: Tensor, *heads: int) -> Tensor:
+    """(batch, n, heads) as (batch, *heads, n); (batch, heads) as (batch, *heads)."""
+    y = x.unflatten(-1, heads)
+    return y.movedim(1, -1) if x.ndim == 3 else y
+
+
+def together(o: Tensor) -> Tensor:
+    """(batch, *heads, n, m) as (batch, n, heads m)."""
+    return o.flatten(1, -3).transpose(1, 2).flatten(2)

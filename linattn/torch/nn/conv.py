@@ -1,0 +1,216 @@
+"""The short causal convolution in front of gated models, and what layers behind it share."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..._state import State
+from .._tensors import work_dtype
+from ..operators import causal_conv1d, causal_conv1d_step
+from . import _check
+from ._base import Attention, Operator
+from ._padding import padding
+
+
+class ShortConvolution(nn.Module):
+    """Causal convolution of each channel with its own short filter, then silu.
+
+    ``o_t = silu(bias + sum_j weight[:, w-1-j] x_{t-j})``: the last weight multiplies the present
+    token.
+
+    Parameters
+    ----------
+    channels : int
+        c, the width of a token.
+    size : int, default 4
+        w, the length of a filter.
+    bias : bool, default False
+        Whether channels have a bias.
+    activation : {None, 'silu'}, default 'silu'
+        Of the sum.
+    device, dtype
+        Of the parameters.
+
+    Raises
+    ------
+    TypeError
+        If an argument has another type.
+    ValueError
+        If channels or size is below 1, or the activation unknown.
+
+    Notes
+    -----
+    2 w floating-point operations a number, and about 25 for silu.  A state is a tensor, the
+    last w - 1 inputs, (batch, c, w - 1).
+
+    References
+    ----------
+    Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023,
+    section 3.4
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch.nn import ShortConvolution
+    >>> layer, x = ShortConvolution(6), torch.ones(2, 10, 6)
+    >>> y, state = layer(x, return_state=True)
+    >>> y.shape, state.shape
+    (torch.Size([2, 10, 6]), torch.Size([2, 6, 3]))
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        size: int = 4,
+        *,
+        bias: bool = False,
+        activation: str | None = "silu",
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        name, factory = type(self).__name__, {"device": device, "dtype": dtype}
+        super().__init__()
+        self.channels = _check.integer(name, "channels", channels)
+        self.size = _check.integer(name, "size", size)
+        if activation not in (None, "silu"):
+            raise ValueError(f"{name}: activation is {activation!r}; expected None or 'silu'")
+        self.activation = activation
+        self.weight = nn.Parameter(torch.empty(channels, size, **factory))
+        self.bias = nn.Parameter(torch.empty(channels, **factory)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """New weights, as `torch.nn.Conv1d` draws them."""
+        for x in (self.weight, self.bias):
+            if x is not None:
+                nn.init.uniform_(x, -1 / math.sqrt(self.size), 1 / math.sqrt(self.size))
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.channels}, size={self.size}, bias={self.bias is not None}, "
+            f"activation={self.activation!r}"
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        key_lengths: Any = None,
+        state: Tensor | None = None,
+        return_state: bool = False,
+    ) -> Any:
+        """The convolution of whole sequences (batch, n, c), and the state after the last token.
+
+        With ``key_lengths (batch,)`` that is the last of so many; what comes after it counts
+        as padding, and is not to be looked at.
+        """
+        name = type(self).__name__
+        _check.tokens(name, x, self.channels)
+        pads = padding(name, x, key_lengths, None)
+        if pads is None or not return_state:
+            return causal_conv1d(
+                x, self.weight, self.bias, activation=self.activation,
+                initial_state=state, return_state=return_state,
+            )  # fmt: skip
+        if state is None:
+            state = self.init_state(x.shape[0])
+        y = causal_conv1d(
+            x, self.weight, self.bias, activation=self.activation, initial_state=state
+        )
+        inputs = torch.cat([state, x.mT.to(state.dtype)], -1)
+        window = torch.arange(self.size - 1, device=x.device)
+        place = (pads.lengths[:, None] + window)[:, None].expand(-1, self.channels, -1)
+        return y, inputs.gather(-1, place)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One token (batch, c): its output, and the next state."""
+        _check.token(type(self).__name__, x, self.channels)
+        return causal_conv1d_step(x, self.weight, state, self.bias, activation=self.activation)
+
+    def init_state(self, batch: int) -> Tensor:
+        """The state before the first token of so many sequences: zeros."""
+        shape, weight = (batch, self.channels, self.size - 1), self.weight
+        return torch.zeros(shape, device=weight.device, dtype=work_dtype(weight.dtype))
+
+
+class ConvolvedState(NamedTuple):
+    """The state of a layer with a short convolution.
+
+    Parameters
+    ----------
+    conv : tensor, shape (batch, c, w - 1)
+        That of the convolution.
+    memory : linattn.State
+        That of the recurrence after it.
+    """
+
+    conv: Tensor
+    memory: State
+
+
+class ConvolvedAttention(Attention):
+    """A layer whose operands come through one `ShortConvolution`."""
+
+    _kind = ConvolvedState
+    _operator: Operator
+    _options: dict[str, Any]
+    conv: ShortConvolution
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self.conv.reset_parameters()
+
+    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """What is to be convolved, and whatever else x is projected to."""
+        raise NotImplementedError
+
+    def _operands(self, mixed: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        """The operator's operands of what was convolved and the rest."""
+        raise NotImplementedError
+
+    def _finish(self, o: Tensor, mixed: Tensor, *others: Tensor) -> Tensor:
+        """What goes into `out_proj`."""
+        raise NotImplementedError
+
+    def _memory(self, batch: int) -> State:
+        raise NotImplementedError
+
+    def _sequence(
+        self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
+    ) -> tuple[Tensor, Any]:
+        conv: Any
+        conv, memory = state or (None, None)
+        mixed, *others = self._project(x)
+        if return_state:
+            mixed, conv = self.conv(mixed, key_lengths=lengths, state=conv, return_state=True)
+        else:
+            mixed = self.conv(mixed, key_lengths=lengths, state=conv)
+        o, memory = self._operator.sequence(
+            self._operands(mixed, *others), lengths, memory, return_state, **self._options
+        )
+        state = ConvolvedState(conv, memory) if return_state else None
+        return self._finish(o, mixed, *others), state
+
+    def _token(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        mixed, *others = self._project(x)
+        mixed, conv = self.conv.step(mixed, state.conv)
+        o, memory = self._operator.token(
+            self._operands(mixed, *others), state.memory, **self._options
+        )
+        return self._finish(o, mixed, *others), ConvolvedState(conv, memory)
+
+    def _first(self, batch: int) -> ConvolvedState:
+        return ConvolvedState(self.conv.init_state(batch), self._memory(batch))
+
+
+def reset_decay(A_log: Tensor, dt_bias: Tensor) -> None:
+    """Rates exp(A_log) in [1, 16], and dt_bias such that time steps softplus(dt_bias) are
+    from 0.001 to 0.1, evenly by their logarithms, as Mamba-2 has them."""
+    with torch.no_grad():
+        A_log.uniform_(1, 16).log_()
+        dt = torch.empty_like(dt_bias).uniform_(math.log(1e-3), math.log(0.1)).exp_()
+        dt_bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus

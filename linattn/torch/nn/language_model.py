@@ -1,0 +1,306 @@
+"""A language model of blocks, which generates from their states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from . import _check
+from ._padding import padding
+from .transformer import TransformerBlock
+
+
+class ModelState(NamedTuple):
+    """The state of a `TransformerLM`.
+
+    Parameters
+    ----------
+    blocks : tuple
+        Those of its blocks.
+    position : tensor of int, shape (batch,)
+        How many tokens there have been.
+    """
+
+    blocks: tuple[Any, ...]
+    position: Tensor
+
+
+class TransformerLM(nn.Module):
+    """A language model: embedding, blocks, a norm, and the embedding again as the head.
+
+    Parameters
+    ----------
+    num_tokens : int
+        The size of the vocabulary.
+    blocks : sequence of TransformerBlock
+        One or more of equal width, of equal or unlike kinds.
+    max_length : int, optional
+        With it there are trained embeddings of so many positions, and no longer sequences.
+    dropout : float, default 0.0
+        Of the embedding, in training.
+    device, dtype
+        Of the embedding and the norm.
+
+    Raises
+    ------
+    TypeError
+        If a block is none, or an argument has another type.
+    ValueError
+        If there is no block, their widths differ, num_tokens or max_length is below 1, or
+        dropout no probability.
+
+    References
+    ----------
+    Press and Wolf, "Using the output embedding to improve language models", EACL 2017 (the
+    head)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch.nn import LinearAttention, TransformerBlock, TransformerLM
+    >>> blocks = [TransformerBlock(LinearAttention(32, num_heads=2)) for _ in range(2)]
+    >>> model = TransformerLM(100, blocks).eval()
+    >>> model(torch.zeros(2, 10, dtype=torch.int64)).shape
+    torch.Size([2, 10, 100])
+    >>> model.generate(torch.tensor([[1, 2, 3]]), steps=5).shape
+    torch.Size([1, 8])
+    """
+
+    def __init__(
+        self,
+        num_tokens: int,
+        blocks: Sequence[TransformerBlock],
+        *,
+        max_length: int | None = None,
+        dropout: float = 0.0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        name, factory = type(self).__name__, {"device": device, "dtype": dtype}
+        blocks = list(blocks)
+        if not blocks:
+            raise ValueError(f"{name}: blocks is empty; expected at least one TransformerBlock")
+        for i, block in enumerate(blocks):
+            if not isinstance(block, TransformerBlock):
+                raise TypeError(
+                    f"{name}: blocks[{i}] is a {type(block).__name__}; expected a TransformerBlock"
+                )
+            if block.embed_dim != blocks[0].embed_dim:
+                raise ValueError(
+                    f"{name}: blocks[{i}] has embed_dim {block.embed_dim}; expected "
+                    f"{blocks[0].embed_dim}, as blocks[0]"
+                )
+        super().__init__()
+        width = self.embed_dim = blocks[0].embed_dim
+        self.num_tokens = _check.integer(name, "num_tokens", num_tokens)
+        self.max_length = max_length
+        self.embedding = nn.Embedding(num_tokens, width, **factory)
+        self.positions = None
+        if max_length is not None:
+            _check.integer(name, "max_length", max_length)
+            self.positions = nn.Embedding(max_length, width, **factory)
+        self.dropout = nn.Dropout(_check.probability(name, "dropout", dropout))
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(width, **factory)
+        self._reset_embeddings()
+
+    def reset_parameters(self) -> None:
+        """New weights, those of the blocks too."""
+        self._reset_embeddings()
+        self.norm.reset_parameters()
+        for block in self.blocks:
+            block.reset_parameters()  # type: ignore[operator]  # a TransformerBlock
+
+    def _reset_embeddings(self) -> None:
+        for embedding in (self.embedding, self.positions):
+            if embedding is not None:
+                nn.init.normal_(embedding.weight, std=0.02)
+
+    def extra_repr(self) -> str:
+        return f"num_tokens={self.num_tokens}, max_length={self.max_length}"
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        key_lengths: Any = None,
+        key_padding_mask: Tensor | None = None,
+        state: ModelState | None = None,
+        return_state: bool = False,
+    ) -> Any:
+        """The logits of each token's successor.
+
+        Parameters
+        ----------
+        tokens : tensor of int, shape (batch, n)
+        key_lengths, key_padding_mask, state, return_state
+            As those of the layers.
+
+        Returns
+        -------
+        logits : tensor, shape (batch, n, num_tokens)
+        state : ModelState
+            Only with ``return_state``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As the layers, and if tokens have another type or shape.
+        """
+        x, state = self._body(tokens, key_lengths, key_padding_mask, state, return_state)
+        logits = self._head(x)
+        return (logits, state) if return_state else logits
+
+    def step(self, tokens: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
+        """The logits (batch, num_tokens) after one token a sequence, (batch,), and the state."""
+        self._check("TransformerLM.step", tokens, 1, "(batch,)")
+        _check.state("TransformerLM.step", state, ModelState, len(tokens))
+        x, states = self._embed(tokens, state.position), []
+        for block, before in zip(self.blocks, state.blocks, strict=True):
+            x, after = block.step(x, before)  # type: ignore[operator]  # a TransformerBlock
+            states.append(after)
+        return self._head(x), ModelState(tuple(states), state.position + 1)
+
+    def init_state(self, batch: int) -> ModelState:
+        """The state before the first token of so many sequences."""
+        blocks = tuple(block.init_state(batch) for block in self.blocks)  # type: ignore[operator]
+        return ModelState(blocks, self._position(batch))
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompt: Tensor,
+        steps: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Sequences continued token by token, in time that does not grow with their length.
+
+        Parameters
+        ----------
+        prompt : tensor of int, shape (batch, n), n >= 1
+            How they begin.
+        steps : int
+            How many tokens to add.
+        temperature : float, default 1.0
+            Divides the logits; 0 takes the most probable token.
+        top_k : int, optional
+            Draw from so many most probable tokens alone.
+        generator : torch.Generator, optional
+            Draws.
+
+        Returns
+        -------
+        tensor of int, shape (batch, n + steps)
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument has another type or shape, or is out of range, or a layer is not
+            causal.
+
+        Notes
+        -----
+        With dropout, call ``eval()`` first.
+        """
+        name = "TransformerLM.generate"
+        self._check(name, prompt, 2, "(batch, tokens)")
+        if not prompt.shape[1]:
+            raise ValueError(f"{name}: prompt has shape {tuple(prompt.shape)}; expected a token")
+        if steps:
+            _check.integer(name, "steps", steps)
+        _check.positive(name, "temperature", temperature, zero=True)
+        if top_k is not None and _check.integer(name, "top_k", top_k) > self.num_tokens:
+            raise ValueError(f"{name}: top_k is {top_k}; expected at most {self.num_tokens}")
+        x, state = self._body(prompt, None, None, None, True)
+        logits, tokens = self._head(x[:, -1]), [prompt]
+        for i in range(steps):
+            token = _drawn(logits, temperature, top_k, generator).to(prompt.dtype)
+            tokens.append(token[:, None])
+            if i < steps - 1:
+                logits, state = self.step(token, state)
+        return torch.cat(tokens, 1)
+
+    def _body(
+        self, tokens: Tensor, key_lengths: Any, key_padding_mask: Any, state: Any,
+        return_state: bool,
+    ) -> tuple[Tensor, Any]:  # fmt: skip
+        """What the head is applied to, (batch, n, embed_dim)."""
+        name = type(self).__name__
+        self._check(name, tokens, 2, "(batch, tokens)")
+        if state is not None:
+            _check.state(name, state, ModelState, len(tokens))
+        batch, n = tokens.shape
+        pads = padding(name, tokens, key_lengths, key_padding_mask)
+        begin = self._position(batch) if state is None else state.position
+        place = torch.arange(n, device=tokens.device).expand(batch, n)
+        if key_padding_mask is not None:
+            place = (~key_padding_mask).cumsum(1) - 1
+        if pads is not None:
+            place = place.clamp(0)
+        x, states = self._embed(tokens, begin[:, None] + place), []
+        options = {"key_lengths": key_lengths, "key_padding_mask": key_padding_mask}
+        for i, block in enumerate(self.blocks):
+            x = block(
+                x, state=None if state is None else state.blocks[i], return_state=return_state,
+                **options,
+            )  # fmt: skip
+            if return_state:
+                x, after = x
+                states.append(after)
+        if not return_state:
+            return x, None
+        end = begin + (n if pads is None else pads.lengths)
+        return x, ModelState(tuple(states), end)
+
+    def _embed(self, tokens: Tensor, position: Tensor) -> Tensor:
+        x: Tensor = self.embedding(tokens)
+        if self.positions is not None:
+            self._check_positions(position)
+            x = x + self.positions(position)
+        y: Tensor = self.dropout(x)
+        return y
+
+    def _head(self, x: Tensor) -> Tensor:
+        return functional.linear(self.norm(x), self.embedding.weight)
+
+    def _position(self, batch: int) -> Tensor:
+        return torch.zeros(batch, dtype=torch.int64, device=self.embedding.weight.device)
+
+    def _check_positions(self, position: Tensor) -> None:
+        if torch.compiler.is_compiling() or not position.numel():
+            return
+        last = int(position.max())
+        if self.max_length is not None and last >= self.max_length:
+            raise ValueError(
+                f"TransformerLM: tokens reach position {last}; expected less than max_length = "
+                f"{self.max_length}"
+            )
+
+    @staticmethod
+    def _check(name: str, tokens: Any, axes: int, expected: str) -> None:
+        if not isinstance(tokens, Tensor):
+            raise TypeError(f"{name}: tokens is a {type(tokens).__name__}; expected a tensor")
+        if tokens.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"{name}: tokens has dtype {tokens.dtype}; expected int64 or int32")
+        if tokens.ndim != axes:
+            raise ValueError(f"{name}: tokens has shape {tuple(tokens.shape)}; expected {expected}")
+
+
+def _drawn(
+    logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None
+) -> Tensor:
+    """A token a row, (batch,)."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits = logits.float() / temperature
+    if top_k is not None:
+        least = logits.topk(top_k).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]

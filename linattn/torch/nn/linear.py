@@ -1,0 +1,356 @@
+"""Linear attention as a layer: with any feature map, with random features, with learned ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ... import feature_maps as _numpy
+from ..._state import State
+from ..operators import causal, noncausal, step
+from . import _check, _maps
+from ._base import Attention, Operator, by_heads, together
+
+_CAUSAL = Operator(causal, step)
+
+
+class LinearAttention(Attention):
+    """Multi-head linear attention: ``softmax(q.k)`` becomes ``phi(q).phi(k)``, O(n).
+
+    ``o_i = phi(q_i)^T s_i / (phi(q_i).z_i + eps)``, ``s_i = sum_j phi(k_j) v_j^T``,
+    ``z_i = sum_j phi(k_j)``, sums over j <= i where causal and over all j where not, for each
+    head; queries, keys and values are projections of x, and so is the output of all heads.
+
+    Parameters
+    ----------
+    embed_dim : int
+        The width of a token.
+    num_heads : int
+        Heads of queries, each of embed_dim / num_heads numbers.
+    causal : bool, default True
+        Whether a token sees none after it.
+    feature_map : str, map, or callable, default 'elu'
+        As `linattn.torch.causal` takes it.  What tensors a map has, the layer owns: directions
+        of random features as a buffer, weights of a feedforward kernel as parameters; a module
+        is trained with the layer.
+    num_kv_heads : int, optional
+        Heads of keys and values, a divisor of num_heads, each for a group of query heads;
+        num_heads by default.
+    normalize : bool, default True
+        Divide by the sum of weights.
+    eps : float, default 1e-6
+        Added to that sum.
+    scale : float, default 1.0
+        Multiplies phi(q).
+    bias : bool, default True
+        Whether projections have biases.
+    dropout : float, default 0.0
+        Of the layer's output, in training.
+    device, dtype
+        Of the parameters.
+
+    Raises
+    ------
+    TypeError
+        If an argument has another type.
+    ValueError
+        If embed_dim is no multiple of num_heads, num_heads none of num_kv_heads, dropout no
+        probability, or the map unknown or for heads of another width or number.
+
+    Notes
+    -----
+    Time and memory O(n), and O(1) a token for `step`.  A state is a `linattn.State`: s (batch,
+    num_heads, f, d), z (batch, num_heads, f); with fewer heads of keys, num_heads becomes two
+    axes, (num_kv_heads, num_heads / num_kv_heads).
+
+    References
+    ----------
+    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 5-6 (not causal), 9-12, 16-20
+    (step)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch.nn import LinearAttention
+    >>> layer, x = LinearAttention(64, num_heads=4), torch.ones(2, 10, 64)
+    >>> layer(x).shape
+    torch.Size([2, 10, 64])
+    >>> y, state = layer.step(x[:, 0], layer.init_state(2))
+    >>> state.s.shape
+    torch.Size([2, 4, 16, 16])
+    """
+
+    _shown = ("embed_dim", "num_heads", "num_kv_heads", "causal", "normalize", "eps", "scale")
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        causal: bool = True,
+        feature_map: Any = "elu",
+        num_kv_heads: int | None = None,
+        normalize: bool = True,
+        eps: float = 1e-6,
+        scale: float = 1.0,
+        bias: bool = True,
+        dropout: float = 0.0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        name, factory = self._name, {"device": device, "dtype": dtype}
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        head_dim = _check.multiple(name, ("embed_dim", embed_dim), ("num_heads", num_heads))
+        group = _check.multiple(name, ("num_heads", num_heads), ("num_kv_heads", num_kv_heads))
+        super().__init__(embed_dim, embed_dim, bias, dropout, **factory)
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
+        self.causal, self.normalize, self.eps, self.scale = causal, normalize, eps, scale
+        self.feature_map = _maps.owned(name, feature_map, **factory)
+        _maps.check(name, self.feature_map, num_heads, num_kv_heads, head_dim)
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
+        self.k_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, bias=bias, **factory)
+        self.v_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, bias=bias, **factory)
+        grouped = num_kv_heads != num_heads
+        self._heads = (num_kv_heads, group) if grouped else (num_heads,)
+        self._kv_heads = (num_kv_heads, 1) if grouped else (num_heads,)
+        self.reset_parameters()
+
+    def extra_repr(self) -> str:
+        shown = super().extra_repr()
+        if isinstance(self.feature_map, nn.Module):  # which is shown as what it is
+            return shown
+        return f"{shown}, feature_map={self.feature_map!r}"
+
+    def _operands(self, x: Tensor) -> tuple[Tensor, ...]:
+        q = by_heads(self.q_proj(x), *self._heads)
+        return q, *(by_heads(y(x), *self._kv_heads) for y in (self.k_proj, self.v_proj))
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {
+            "feature_map": self.feature_map, "normalize": self.normalize, "eps": self.eps,
+            "scale": self.scale,
+        }  # fmt: skip
+
+    def _sequence(
+        self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
+    ) -> tuple[Tensor, Any]:
+        operands, options = self._operands(x), self._options
+        if self.causal:
+            return _CAUSAL.sequence(operands, lengths, state, return_state, **options)
+        if lengths is not None:
+            options["key_lengths"] = lengths.view(-1, *(1 for _ in self._heads))
+        return together(noncausal(*operands, **options)), None
+
+    def _token(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return _CAUSAL.token(self._operands(x), state, **self._options)
+
+    def _first(self, batch: int) -> State:
+        f = _maps.features(self.feature_map, self.num_heads, self.head_dim)
+        s = self._zeros(batch, *self._heads, f, self.head_dim)
+        return State(s, self._zeros(*s.shape[:-1]) if self.normalize else None)
+
+
+class PerformerAttention(LinearAttention):
+    """Linear attention with positive random features, which approximates softmax attention.
+
+    ``phi(x) = exp(x' omega - |x'|^2 / 2) / sqrt(m)``, ``x' = x / d^(1/4)``, so that
+    ``E phi(q).phi(k) = exp(q.k / sqrt(d))``.  The directions omega (d, m) are a buffer: they are
+    saved with the layer, and not trained.
+
+    Parameters
+    ----------
+    embed_dim : int
+        The width of a token.
+    num_heads : int
+        Heads of queries, each of d = embed_dim / num_heads numbers.
+    num_features : int, optional
+        m, the number of directions; d log d, rounded, by default.
+    hyperbolic : bool, default False
+        Twice the features of as many directions, less variance.
+    orthogonal : bool, default True
+        Directions orthogonal by blocks of d, which lowers the variance.
+    causal : bool, default True
+        Whether a token sees none after it.
+    num_kv_heads : int, optional
+        Heads of keys and values, a divisor of num_heads; num_heads by default.
+    eps : float, default 1e-6
+        Added to the sum of weights, relative to its largest term.
+    bias : bool, default True
+        Whether projections have biases.
+    dropout : float, default 0.0
+        Of the layer's output, in training.
+    device, dtype
+        Of the parameters and of omega.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `LinearAttention`, and if num_features is no positive integer.
+
+    Notes
+    -----
+    As `LinearAttention` with f = m features, 2 m if hyperbolic.  Inputs of any size neither
+    overflow nor see a later token.  PyTorch's generator draws omega.
+
+    References
+    ----------
+    Choromanski et al., "Rethinking Attention with Performers", ICLR 2021, eq. 5-7 and
+    section 4 (redrawing)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch.nn import PerformerAttention
+    >>> layer = PerformerAttention(64, num_heads=4, num_features=32, causal=False)
+    >>> layer.redraw(torch.Generator().manual_seed(1))
+    >>> layer(torch.ones(2, 10, 64)).shape, layer.omega.shape
+    (torch.Size([2, 10, 64]), torch.Size([16, 32]))
+    """
+
+    feature_map: _maps.RandomFeatures
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        num_features: int | None = None,
+        *,
+        hyperbolic: bool = False,
+        orthogonal: bool = True,
+        causal: bool = True,
+        num_kv_heads: int | None = None,
+        eps: float = 1e-6,
+        bias: bool = True,
+        dropout: float = 0.0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        d = _check.multiple(self._name, ("embed_dim", embed_dim), ("num_heads", num_heads))
+        if num_features is None:
+            num_features = max(1, round(d * math.log(d)))
+        _check.integer(self._name, "num_features", num_features)
+        phi = _numpy.PositiveRandomFeatures(np.ones((d, num_features)), hyperbolic)
+        super().__init__(
+            embed_dim, num_heads, causal=causal, feature_map=phi, num_kv_heads=num_kv_heads,
+            eps=eps, bias=bias, dropout=dropout, device=device, dtype=dtype,
+        )  # fmt: skip
+        self.orthogonal = orthogonal
+        self.redraw()
+
+    @property
+    def omega(self) -> Tensor:
+        """The directions (d, m)."""
+        return self.feature_map.omega
+
+    def redraw(self, generator: torch.Generator | None = None) -> None:
+        """New directions, as training wants them now and then; states made before are void."""
+        self.feature_map.redraw(generator, orthogonal=self.orthogonal)
+
+
+class FeedforwardKernelAttention(LinearAttention):
+    """Linear attention whose feature map is a feedforward network, trained with the layer.
+
+    By head, ``phi(x) = softplus(x W) * sigmoid(x G)``, in ``'aoglu'`` with G = A B of low rank;
+    of several units all but the last are without softplus.
+
+    Parameters
+    ----------
+    embed_dim : int
+        The width of a token.
+    num_heads : int
+        Heads, each of d = embed_dim / num_heads numbers and as many features.
+    kind : {'linear', 'glu', 'oglu', 'aoglu'}, default 'aoglu'
+        Units without gates, with gates, or with gates of low rank; ``'oglu'`` is ``'glu'`` for
+        training with `orthogonality`.
+    depth : int, default 1
+        The number of units.
+    rank : int, optional
+        Of the gates of ``'aoglu'``; d / 4 by default.
+    causal : bool, default True
+        Whether a token sees none after it.
+    eps : float, default 1e-6
+        Added to the sum of weights.
+    bias : bool, default True
+        Whether projections have biases.
+    dropout : float, default 0.0
+        Of the layer's output, in training.
+    device, dtype
+        Of the parameters.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `LinearAttention`, and if kind is unknown, or rank given for a kind without.
+
+    Notes
+    -----
+    As `LinearAttention`, and 2 d^2 floating-point operations for W and G each, a token and head.
+
+    References
+    ----------
+    Yorsh and Kovalenko, "Linear self-attention approximation via trainable feedforward
+    kernel", ICANN 2022, eq. 8-12
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch.nn import FeedforwardKernelAttention
+    >>> layer = FeedforwardKernelAttention(64, num_heads=4, kind="oglu")
+    >>> loss = layer(torch.ones(2, 10, 64)).mean() + layer.orthogonality(1e-2)
+    >>> loss.backward()
+    """
+
+    feature_map: _maps.FeedforwardKernel
+    kinds = ("linear", "glu", "oglu", "aoglu")
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        kind: str = "aoglu",
+        depth: int = 1,
+        rank: int | None = None,
+        causal: bool = True,
+        eps: float = 1e-6,
+        bias: bool = True,
+        dropout: float = 0.0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        name = self._name
+        if kind not in self.kinds:
+            raise ValueError(f"{name}: kind is {kind!r}; expected one of {self.kinds}")
+        if rank is not None and kind != "aoglu":
+            raise ValueError(f"{name}: rank is {rank}; expected None, as kind is {kind!r}")
+        d = _check.multiple(name, ("embed_dim", embed_dim), ("num_heads", num_heads))
+        self._drawn = kind, num_heads, d, depth, rank
+        super().__init__(
+            embed_dim, num_heads, causal=causal, feature_map=_maps.kernel(*self._drawn), eps=eps,
+            bias=bias, dropout=dropout, device=device, dtype=dtype,
+        )  # fmt: skip
+        self.kind, self.depth = kind, depth
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, kind={self.kind!r}, depth={self.depth}"
+
+    def reset_parameters(self) -> None:
+        """New weights, those of the map too: W orthogonal, gates from N(0, 2 / fan in)."""
+        super().reset_parameters()
+        drawn = _maps.kernel(*self._drawn).weights
+        with torch.no_grad():
+            for unit, arrays in zip(self.feature_map.weights, drawn, strict=True):
+                for weight, array in zip(unit, arrays, strict=True):
+                    weight.copy_(torch.from_numpy(array.copy()))
+
+    def orthogonality(self, weight: float) -> Tensor:
+        """The regulariser of ``'oglu'`` and ``'aoglu'``, to be added to a loss.
+
+        ``weight * sum over units of the mean over heads and entries of (W W^T - I)^2``.
+        """
+        return self.feature_map.orthogonality(weight)

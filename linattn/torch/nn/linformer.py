@@ -1,0 +1,126 @@
+"""Linformer: softmax attention to keys and values projected along the sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..operators import linformer
+from . import _check
+from ._base import Attention, by_heads, together
+
+
+class LinformerAttention(Attention):
+    """Multi-head softmax attention to r projected keys and values, O(n r); not causal.
+
+    ``o = softmax(q (E^T k)^T / sqrt(d)) F^T v``, E and F (n, r) trained, for sequences of up to
+    `max_length` tokens: the first n rows serve n tokens.
+
+    Parameters
+    ----------
+    embed_dim : int
+        The width of a token.
+    num_heads : int
+        Heads, each of d = embed_dim / num_heads numbers.
+    max_length : int
+        Rows of E and F, the longest sequence.
+    num_projections : int
+        r, the number of projected keys.
+    sharing : {'none', 'heads', 'key_value'}, default 'heads'
+        An E and an F for each head, for all heads together, or one array as both.
+    bias : bool, default True
+        Whether projections of tokens have biases.
+    dropout : float, default 0.0
+        Of the layer's output, in training.
+    device, dtype
+        Of the parameters.
+
+    Raises
+    ------
+    TypeError
+        If an argument has another type.
+    ValueError
+        If embed_dim is no multiple of num_heads, max_length or num_projections below 1, sharing
+        unknown, or dropout no probability; from `forward` if a sequence is longer than
+        max_length.
+
+    Notes
+    -----
+    2 (s + n) r (d + d) floating-point operations a head, s = n keys.  There is no state and no
+    step: a projected key mixes all positions.  Padding counts as keys and values of 0, and
+    tokens by their places without it.
+
+    References
+    ----------
+    Wang et al., "Linformer: self-attention with linear complexity", 2020, eq. 7 and section 4
+    (sharing)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch.nn import LinformerAttention
+    >>> layer = LinformerAttention(64, num_heads=4, max_length=128, num_projections=16)
+    >>> layer(torch.ones(2, 100, 64)).shape
+    torch.Size([2, 100, 64])
+    """
+
+    causal = False
+    sharings = ("none", "heads", "key_value")
+    _shown = ("embed_dim", "num_heads", "max_length", "num_projections", "sharing")
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        max_length: int,
+        num_projections: int,
+        *,
+        sharing: str = "heads",
+        bias: bool = True,
+        dropout: float = 0.0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        name, factory = self._name, {"device": device, "dtype": dtype}
+        _check.multiple(name, ("embed_dim", embed_dim), ("num_heads", num_heads))
+        _check.integer(name, "max_length", max_length)
+        _check.integer(name, "num_projections", num_projections)
+        if sharing not in self.sharings:
+            raise ValueError(f"{name}: sharing is {sharing!r}; expected one of {self.sharings}")
+        super().__init__(embed_dim, embed_dim, bias, dropout, **factory)
+        self.num_heads, self.sharing = num_heads, sharing
+        self.max_length, self.num_projections = max_length, num_projections
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
+        self.k_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
+        self.v_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
+        shape = (*((num_heads,) if sharing == "none" else ()), max_length, num_projections)
+        self.E = nn.Parameter(torch.empty(shape, **factory))
+        self.F = None if sharing == "key_value" else nn.Parameter(torch.empty(shape, **factory))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """New weights, E and F as those of linear layers."""
+        super().reset_parameters()
+        for x in (self.E, self.F):
+            if x is not None:
+                for matrix in x.view(-1, *x.shape[-2:]).unbind():
+                    nn.init.xavier_uniform_(matrix)
+
+    def _sequence(
+        self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
+    ) -> tuple[Tensor, Any]:
+        n = x.shape[1]
+        if n > self.max_length:
+            raise ValueError(
+                f"{self._name}: x has shape {tuple(x.shape)}; expected at most max_length = "
+                f"{self.max_length} tokens"
+            )
+        q, k, v = (by_heads(y(x), self.num_heads) for y in (self.q_proj, self.k_proj, self.v_proj))
+        if lengths is not None:
+            there = (torch.arange(n, device=x.device) < lengths[:, None])[:, None, :, None]
+            k, v = torch.where(there, k, 0), torch.where(there, v, 0)
+        E = self.E[..., :n, :]
+        F = E if self.F is None else self.F[..., :n, :]
+        return together(linformer(q, k, v, E, F)), None

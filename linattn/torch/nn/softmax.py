@@ -1,0 +1,152 @@
+"""Exact softmax attention as a layer like the others, to compare them with."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from . import _check
+from ._base import Attention, by_heads, together
+
+
+class Cache(NamedTuple):
+    """The state of softmax attention: all keys and values so far.
+
+    Parameters
+    ----------
+    k, v : tensor, shape (batch, num_kv_heads, tokens, d)
+        Keys and values.
+    there : tensor of bool, shape (batch, tokens), optional
+        False for padding among them; None where there is none.
+    """
+
+    k: Tensor
+    v: Tensor
+    there: Tensor | None = None
+
+
+class SoftmaxAttention(Attention):
+    """Multi-head softmax attention, by PyTorch's own operator, O(n^2).
+
+    ``o_i = sum_j p_ij v_j``, ``p_i = softmax(q_i.k_j / sqrt(d))``, over j <= i where causal.
+    With the same arguments and weights as `LinearAttention`, which it is a baseline for; its
+    state grows with each token.
+
+    Parameters
+    ----------
+    embed_dim : int
+        The width of a token.
+    num_heads : int
+        Heads of queries, each of d = embed_dim / num_heads numbers.
+    causal : bool, default True
+        Whether a token sees none after it.
+    num_kv_heads : int, optional
+        Heads of keys and values, a divisor of num_heads; num_heads by default.
+    bias : bool, default True
+        Whether projections have biases.
+    dropout : float, default 0.0
+        Of the layer's output, in training.
+    device, dtype
+        Of the parameters.
+
+    Raises
+    ------
+    TypeError
+        If an argument has another type.
+    ValueError
+        If embed_dim is no multiple of num_heads, num_heads none of num_kv_heads, or dropout no
+        probability.
+
+    Notes
+    -----
+    4 n^2 d floating-point operations a head, half of it where causal, and O(n) a token for
+    `step`.  A state is a `Cache`.
+
+    References
+    ----------
+    Vaswani et al., "Attention is all you need", NeurIPS 2017, eq. 1; Ainslie et al., "GQA",
+    EMNLP 2023, section 2.2 (fewer heads of keys)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch.nn import SoftmaxAttention
+    >>> layer, x = SoftmaxAttention(64, num_heads=4), torch.ones(2, 10, 64)
+    >>> y, state = layer(x, return_state=True)
+    >>> state.k.shape
+    torch.Size([2, 4, 10, 16])
+    """
+
+    _kind = Cache
+    _shown = ("embed_dim", "num_heads", "num_kv_heads", "causal")
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        causal: bool = True,
+        num_kv_heads: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        name, factory = self._name, {"device": device, "dtype": dtype}
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        head_dim = _check.multiple(name, ("embed_dim", embed_dim), ("num_heads", num_heads))
+        _check.multiple(name, ("num_heads", num_heads), ("num_kv_heads", num_kv_heads))
+        super().__init__(embed_dim, embed_dim, bias, dropout, **factory)
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
+        self.causal = causal
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
+        self.k_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, bias=bias, **factory)
+        self.v_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, bias=bias, **factory)
+        self.reset_parameters()
+
+    def _sequence(
+        self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
+    ) -> tuple[Tensor, Any]:
+        n = x.shape[1]
+        q = by_heads(self.q_proj(x), self.num_heads)
+        k, v = (by_heads(y(x), self.num_kv_heads) for y in (self.k_proj, self.v_proj))
+        there = None
+        if lengths is not None:
+            there = torch.arange(n, device=x.device) < lengths[:, None]
+        cache = Cache(k, v, there) if state is None else _extended(state, k, v, there)
+        k, v, there = cache
+        mask = None
+        if self.causal and (k.shape[2] > n or there is not None):
+            mask = torch.ones(n, k.shape[2], dtype=torch.bool, device=x.device).tril(k.shape[2] - n)
+        if there is not None:
+            mask = there[:, None, None] if mask is None else there[:, None, None] & mask
+        o = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=self.causal and mask is None,
+            enable_gqa=self.num_kv_heads != self.num_heads,
+        )  # fmt: skip
+        return together(o), cache if return_state else None
+
+    def _token(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        o, state = self._sequence(x[:, None], None, state, True)
+        return o[:, 0], state
+
+    def _first(self, batch: int) -> Cache:
+        weight = self.k_proj.weight
+        shape = (batch, self.num_kv_heads, 0, self.head_dim)
+        k = torch.zeros(shape, device=weight.device, dtype=weight.dtype)
+        return Cache(k, k.clone())
+
+
+def _extended(cache: Cache, k: Tensor, v: Tensor, there: Tensor | None) -> Cache:
+    """The cache with more keys and values."""
+    past = cache.there
+    if past is not None or there is not None:
+        old, new = (
+            torch.ones(y.shape[0], y.shape[2], dtype=torch.bool, device=y.device) if x is None
+            else x for x, y in ((past, cache.k), (there, k))
+        )  # fmt: skip
+        there = torch.cat([old, new], 1)
+    return Cache(torch.cat([cache.k, k], 2), torch.cat([cache.v, v], 2), there)

@@ -1,0 +1,118 @@
+"""A block of a transformer, around any of these layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from . import _check
+from ._base import Attention
+
+
+class TransformerBlock(nn.Module):
+    """Attention and a feed-forward network, each after a norm and beside a residual.
+
+    ``y = x + attention(norm(x))``, ``z = y + W_2 f(W_1 norm(y))``.
+
+    Parameters
+    ----------
+    attention : Attention
+        Any layer of this package.
+    dim_feedforward : int, optional
+        The width of the network between; 4 embed_dim by default.
+    activation : callable, default torch.nn.functional.gelu
+        f.
+    norm_eps : float, default 1e-5
+        Added to the variance by the norms.
+    bias : bool, default True
+        Whether norms and the network have biases.
+    dropout : float, default 0.0
+        Of what is added to a residual, and between the network's layers, in training.
+    device, dtype
+        Of the parameters.
+
+    Raises
+    ------
+    TypeError
+        If attention is no layer of this package, or an argument has another type.
+    ValueError
+        If dim_feedforward is below 1, or dropout no probability.
+
+    Notes
+    -----
+    Called as its attention is, and with its states and steps.
+
+    References
+    ----------
+    Xiong et al., "On Layer Normalization in the Transformer Architecture", ICML 2020, table 1
+    (the norm before)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch.nn import LinearAttention, TransformerBlock
+    >>> block = TransformerBlock(LinearAttention(64, num_heads=4))
+    >>> block(torch.ones(2, 10, 64)).shape
+    torch.Size([2, 10, 64])
+    """
+
+    def __init__(
+        self,
+        attention: Attention,
+        *,
+        dim_feedforward: int | None = None,
+        activation: Callable[[Tensor], Tensor] = functional.gelu,
+        norm_eps: float = 1e-5,
+        bias: bool = True,
+        dropout: float = 0.0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        name, factory = type(self).__name__, {"device": device, "dtype": dtype}
+        if not isinstance(attention, Attention):
+            raise TypeError(
+                f"{name}: attention is a {type(attention).__name__}; expected a layer of "
+                "linattn.torch.nn"
+            )
+        super().__init__()
+        width = self.embed_dim = attention.embed_dim
+        inner = 4 * width if dim_feedforward is None else dim_feedforward
+        _check.integer(name, "dim_feedforward", inner)
+        _check.positive(name, "norm_eps", norm_eps, zero=True)
+        self.norm1 = nn.LayerNorm(width, norm_eps, bias=bias, **factory)
+        self.attention = attention
+        self.norm2 = nn.LayerNorm(width, norm_eps, bias=bias, **factory)
+        self.linear1 = nn.Linear(width, inner, bias=bias, **factory)
+        self.linear2 = nn.Linear(inner, width, bias=bias, **factory)
+        self.activation = activation
+        self.dropout = nn.Dropout(_check.probability(name, "dropout", dropout))
+
+    def reset_parameters(self) -> None:
+        """New weights, those of the attention too."""
+        for child in (self.norm1, self.attention, self.norm2, self.linear1, self.linear2):
+            child.reset_parameters()
+
+    def forward(self, x: Tensor, **options: Any) -> Any:
+        """The block on whole sequences (batch, n, embed_dim); options as its attention's."""
+        y = self.attention(self.norm1(x), **options)
+        y, state = y if options.get("return_state") else (y, None)
+        y = self._residuals(x, y)
+        return (y, state) if options.get("return_state") else y
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The block on one token (batch, embed_dim): its output, and the next state."""
+        y, state = self.attention.step(self.norm1(x), state)
+        return self._residuals(x, y), state
+
+    def init_state(self, batch: int) -> Any:
+        """The state before the first token of so many sequences."""
+        return self.attention.init_state(batch)
+
+    def _residuals(self, x: Tensor, attended: Tensor) -> Tensor:
+        x = x + self.dropout(attended)
+        inner = self.dropout(self.activation(self.linear1(self.norm2(x))))
+        return x + self.dropout(self.linear2(inner))

@@ -1,0 +1,125 @@
+"""linattn.torch.nn: a block of a transformer, and a language model of blocks."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from layer_cases import (  # noqa: E402, F401  # a fixture is used by its name
+    BATCH,
+    MASK,
+    OTHERS,
+    RECURRENT_KINDS,
+    E,
+    N,
+    by_steps,
+    seeded,
+    tokens,
+    within,
+)  # fmt: skip
+
+from linattn.torch import nn  # noqa: E402
+
+
+def model(new=None, dtype=torch.float64, **options):
+    """Of two blocks, the second of another kind unless one is given."""
+    kinds = (nn.LinearAttention, nn.GatedDeltaNet)
+    layers = [kind(E, 2, dtype=dtype) for kind in kinds] if new is None else [new(dtype=dtype)]
+    blocks = [nn.TransformerBlock(x, dim_feedforward=24, dtype=dtype) for x in layers]
+    return nn.TransformerLM(7, blocks, dtype=dtype, **options)
+
+
+def sentences(batch=BATCH, n=N):
+    return torch.randint(7, (batch, n))
+
+
+@pytest.mark.parametrize("new", [None, *RECURRENT_KINDS])
+def test_a_model_in_three_forms(new):
+    lm, x = model(new, max_length=2 * N), sentences()
+    y, _ = lm(x, return_state=True)
+    assert y.shape == (BATCH, N, 7)
+    first, state = lm(x[:, :4], return_state=True)
+    within(torch.cat([first, lm(x[:, 4:], state=state)], 1), y, 1000)
+    within(by_steps(lm, x, lm.init_state(BATCH))[0], y, 1000)
+    z = lm(x, key_padding_mask=MASK)
+    for i in range(BATCH):
+        there = ~MASK[i]
+        within(z[i, there], lm(x[i : i + 1, there])[0], 1000)
+    _, state = lm(x, key_padding_mask=MASK, return_state=True)
+    assert state.position.tolist() == (~MASK).sum(1).tolist()
+
+
+def test_a_block_is_its_equation():
+    block = nn.TransformerBlock(nn.LinearAttention(E, 2, dtype=torch.float64), dtype=torch.float64)
+    x = tokens()
+    y = x + block.attention(block.norm1(x))
+    inner = torch.nn.functional.gelu(block.linear1(block.norm2(y)))
+    within(block(x), y + block.linear2(inner))
+    dropped = copy.deepcopy(block)
+    dropped.dropout.p = 0.5
+    assert not torch.equal(dropped(x), block(x)) and torch.equal(dropped.eval()(x), block(x))
+
+
+def test_a_model_learns():
+    """0 is followed by 1, 2 and 3 in turn: what comes next is in the past, not in the token."""
+    lm = nn.TransformerLM(
+        4, [nn.TransformerBlock(layer(32, 2)) for layer in (nn.GatedDeltaNet, nn.LinearAttention)]
+    )
+    x = torch.tensor([0, 1, 0, 2, 0, 3] * 5)
+    x = torch.stack([x[i : i + 24] for i in range(6)])
+    optimizer = torch.optim.AdamW(lm.parameters(), lr=1e-2)
+    for _ in range(60):
+        logits = lm(x[:, :-1])[:, 3:]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), x[:, 4:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.02
+    lm.eval()
+    assert lm.generate(x[:, :12], 12, temperature=0).tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("new", [None, *RECURRENT_KINDS])
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"top_k": 3}, {"temperature": 0.7}])
+def test_generation_with_states_is_that_from_scratch(new, options):
+    lm, x = model(new).eval(), sentences()
+    lm.embedding.weight.data *= 50  # probabilities that differ
+    found = lm.generate(x, 6, generator=torch.Generator().manual_seed(3), **options)
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(6):
+        logits = lm(x)[:, -1].detach().float()
+        if options.get("temperature") == 0:
+            drawn = logits.argmax(-1)
+        else:
+            logits = logits / options.get("temperature", 1)
+            if "top_k" in options:
+                kept = logits.topk(3).indices
+                logits = torch.full_like(logits, -torch.inf).scatter(
+                    1, kept, logits.gather(1, kept)
+                )
+            drawn = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+        x = torch.cat([x, drawn[:, None]], 1)
+    assert torch.equal(found, x)
+
+
+def test_what_a_model_refuses():
+    lm, x = model(max_length=N), sentences()
+    assert torch.equal(lm.generate(x, 0), x)
+    for call, error, message in (
+        (lambda: lm(x[0]), ValueError, r"tokens has shape \(11,\); expected \(batch, tokens\)"),
+        (lambda: lm(x.float()), TypeError, r"tokens has dtype torch\.float32; expected int64"),
+        (lambda: lm(sentences(2, N + 1)), ValueError, "position 11; expected less than max_length"),
+        (lambda: lm(x, key_padding_mask=MASK[1:]), ValueError, "key_padding_mask has shape"),
+        (lambda: lm(x, state=lm.init_state(2)), ValueError, "state is of 2 sequences; expected 3"),
+        (lambda: lm(x, state=()), TypeError, "state is a tuple; expected a ModelState"),
+        (lambda: lm.step(x, lm.init_state(3)), ValueError, r"expected \(batch,\)"),
+        (lambda: lm.generate(x[:, :0], 2), ValueError, r"prompt has shape \(3, 0\)"),
+        (lambda: lm.generate(x, 2), ValueError, "position 11"),
+        (lambda: lm.generate(x, -1), ValueError, "steps is -1"),
+        (lambda: lm.generate(x, 2, top_k=8), ValueError, "top_k is 8; expected at most 7"),
+        (lambda: lm.generate(x, 2, temperature=-1.0), ValueError, "temperature is -1.0"),
+        (lambda: model(OTHERS[0].values[0]).generate(x, 2), ValueError, "is not causal"),
+    ):
+        with pytest.raises(error, match=message):
+            call()

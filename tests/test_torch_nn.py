@@ -1,0 +1,372 @@
+"""linattn.torch.nn: layers against their equations, one form against another, and what users of
+torch.nn expect of a module."""
+
+import copy
+import functools
+import pickle
+
+import pytest
+from bounds import close
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from layer_cases import (  # noqa: E402, F401  # a fixture is used by its name
+    BATCH,
+    EACH,
+    EACH_CAUSAL,
+    EACH_OTHER,
+    KINDS,
+    MASK,
+    RECURRENT_KINDS,
+    E,
+    N,
+    by_steps,
+    leaves,
+    made,
+    seeded,
+    tokens,
+    within,
+)  # fmt: skip
+from plain_layers import plain  # noqa: E402
+
+import linattn  # noqa: E402
+from linattn.torch import nn  # noqa: E402
+
+# --- equations ----------------------------------------------------------------
+
+
+@EACH
+def test_outputs_and_gradients_are_those_of_the_equations(new):
+    layer, x = made(new), tokens().requires_grad_()
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+    y, expected = layer(x), plain(layer, x)
+    within(y, expected)
+    cotangent = torch.randn_like(y)
+    actual = torch.autograd.grad((y * cotangent).sum(), (x, *parameters))
+    exact = torch.autograd.grad((expected * cotangent).sum(), (x, *parameters))
+    largest = max(float(g.abs().max()) for g in exact)
+    for name, g, h in zip(("x", *names), actual, exact, strict=True):
+        assert float(h.abs().max()) > 0, name
+        close(g.numpy(), h.numpy(), atol=4000 * 2**-53 * largest)
+
+
+@EACH_CAUSAL
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_steps_and_parts_are_the_whole(new, dtype):
+    layer, x = made(new, dtype), tokens(dtype=dtype)
+    y, end = layer(x, return_state=True)
+    within(layer(x), y)
+    stepped, after = by_steps(layer, x, layer.init_state(BATCH))
+    within(stepped, y)
+    for cut in (0, 2, 7, N):
+        first, state = layer(x[:, :cut], return_state=True)
+        rest, last = layer(x[:, cut:], state=state, return_state=True)
+        within(torch.cat([first, rest], 1), y)
+        within(by_steps(layer, x[:, cut:], state)[0] if cut < N else y[:, N:], y[:, cut:])
+        next_token = tokens(n=1, dtype=dtype)[:, 0]
+        results = [layer.step(next_token, s)[0] for s in (end, after, last)]
+        within(results[1], results[0])
+        within(results[2], results[0])
+
+
+@EACH_CAUSAL
+def test_gradients_flow_through_states(new):
+    """Of parameters and tokens, in parts and step by step."""
+    layer, x = made(new), tokens().requires_grad_()
+    parameters = (x, *layer.parameters())
+    cotangent = torch.randn(BATCH, N, E, dtype=x.dtype)
+    first, state = layer(x[:, :4], return_state=True)
+    parts = torch.cat([first, layer(x[:, 4:], state=state)], 1)
+    stepped, _ = by_steps(layer, x, layer.init_state(BATCH))
+    expected = torch.autograd.grad((layer(x) * cotangent).sum(), parameters)
+    largest = max(float(g.abs().max()) for g in expected)
+    for y in (parts, stepped):
+        for g, h in zip(torch.autograd.grad((y * cotangent).sum(), parameters), expected,
+                        strict=True):  # fmt: skip
+            close(g.numpy(), h.numpy(), atol=4000 * 2**-53 * largest)
+
+
+@EACH_CAUSAL
+def test_no_output_depends_on_later_tokens(new):
+    layer, x = made(new), tokens()
+    y = layer(x)
+    later = 1e9 if isinstance(layer, nn.SoftmaxAttention) else torch.nan  # which PyTorch's spreads
+    x[:, 6:] = later
+    torch.testing.assert_close(layer(x)[:, :6], y[:, :6], rtol=0, atol=0)
+
+
+@EACH_OTHER
+def test_what_is_not_causal_has_no_states(new):
+    layer, x = made(new), tokens()
+    for call in (
+        lambda: layer.step(x[:, 0], None),
+        lambda: layer.init_state(2),
+        lambda: layer(x, return_state=True),
+        lambda: layer(x, state=linattn.State(x)),
+    ):
+        with pytest.raises(ValueError, match=r"the layer is not causal, and has no state and no"):
+            call()
+
+
+def test_weights_of_one_form_serve_the_others():
+    """Trained both ways, a layer goes on as a causal one, whose weights have the same names."""
+    both = made(functools.partial(nn.LinearAttention, E, 4, causal=False))
+    one = nn.LinearAttention(E, 4, dtype=torch.float64)
+    exact = nn.SoftmaxAttention(E, 4, dtype=torch.float64)
+    for layer in (one, exact):
+        layer.load_state_dict(both.state_dict())
+    x = tokens()
+    within(by_steps(one, x, one.init_state(BATCH))[0][:, -1], both(x)[:, -1])
+    within(exact(x), plain(exact, x))
+
+
+def test_performer_approximates_softmax():
+    """Its error falls as the square root of the number of features."""
+    exact = nn.SoftmaxAttention(E, 2, dtype=torch.float64)
+    x = tokens() / 4
+    errors = []
+    for m in (16, 4096):
+        layer = nn.PerformerAttention(E, 2, m, dtype=torch.float64)
+        layer.load_state_dict(exact.state_dict(), strict=False)
+        errors.append((layer(x) - exact(x)).square().mean().sqrt().item())
+    assert errors[1] < errors[0] / 8
+
+
+def test_redraw():
+    layer, x = nn.PerformerAttention(E, 2, 8), tokens(dtype=torch.float32)
+    before, y = layer.omega.clone(), layer(x)
+    layer.redraw(torch.Generator().manual_seed(1))
+    assert layer.omega.shape == (6, 8) and not torch.equal(layer.omega, before)
+    assert not torch.equal(layer(x), y)
+    assert [name for name, _ in layer.named_buffers()] == ["feature_map.omega"]
+    again = nn.PerformerAttention(E, 2, 8)
+    again.redraw(torch.Generator().manual_seed(1))
+    assert torch.equal(again.omega, layer.omega)
+
+
+def test_regulariser():
+    layer = nn.FeedforwardKernelAttention(E, 3, kind="oglu", dtype=torch.float64)
+    assert layer.orthogonality(1.0).item() < 1e-28  # they begin orthogonal
+    w, gate = layer.feature_map.weights[0]
+    with torch.no_grad():
+        w.mul_(2)
+    layer.orthogonality(0.5).backward()
+    off = w.detach() @ w.detach().mT - torch.eye(4)
+    close(w.grad.numpy(), (0.5 * 4 / off.numel() * off @ w.detach()).numpy(), atol=1e-14)
+    assert gate.grad is None
+
+
+def test_a_convolution_alone():
+    conv, x = nn.ShortConvolution(E, 3, bias=True, activation=None), tokens(dtype=torch.float32)
+    y, end = conv(x, return_state=True)
+    state, outputs = conv.init_state(BATCH), []
+    for i in range(N):
+        o, state = conv.step(x[:, i], state)
+        outputs.append(o)
+    within(torch.stack(outputs, 1), y)
+    assert torch.equal(state, end) and str(conv) == (
+        "ShortConvolution(12, size=3, bias=True, activation=None)"
+    )
+    padded = x.clone()
+    padded[0, 1:] = torch.nan
+    _, short = conv(padded, key_lengths=torch.tensor([1, N, N]), return_state=True)
+    assert torch.equal(short[1:], end[1:])
+    assert torch.equal(short[0], torch.stack([torch.zeros(E), x[0, 0]], 1))
+    with pytest.raises(ValueError, match="activation is 'relu'; expected None or 'silu'"):
+        nn.ShortConvolution(E, activation="relu")
+
+
+# --- maps ------------------------------------------------------------------------
+
+
+MAPS = [
+    *linattn.feature_maps.NAMES,
+    linattn.feature_maps.DPFP(nu=2),
+    linattn.feature_maps.GeneralizedRandomFeatures.sample(3, 6, rng=1),
+    linattn.feature_maps.PositiveRandomFeatures.sample(3, 6, rng=1).normalized(1e-3),
+    linattn.feature_maps.FeedforwardKernel.glu(4, 3, rng=1),
+    linattn.torch.feature_maps.RandomFourierFeatures.sample(3, 6, rng=1),
+    linattn.torch.feature_maps.SumNormalized("softplus"),
+    torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Softplus()).double(),
+    lambda x: torch.cat([x, 2 * x], -1),
+]
+
+
+@pytest.mark.parametrize("feature_map", MAPS, ids=lambda x: type(x).__name__ + str(x)[:12])
+def test_any_map(feature_map):
+    layer = nn.LinearAttention(E, 4, feature_map=feature_map, normalize=False, dtype=torch.float64)
+    x = tokens()
+    y, state = layer(x, return_state=True)
+    assert layer.init_state(BATCH).s.shape == state.s.shape
+    within(by_steps(layer, x, layer.init_state(BATCH))[0], y, 2000)
+    y.sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+    again = nn.LinearAttention(E, 4, feature_map=feature_map, normalize=False, dtype=torch.float64)
+    again.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(again(x), y, rtol=0, atol=0)
+
+
+# --- padding -----------------------------------------------------------------------
+
+
+@EACH
+def test_padding_is_not_there(new):
+    """Before, after or between tokens, NaN or not: rows are those of sequences without it."""
+    layer = made(new)
+    scattered = torch.rand(BATCH, N) < 0.4
+    for mask in (MASK, scattered):
+        x = tokens()
+        x[mask] = torch.nan
+        x.requires_grad_()
+        y = layer(x, key_padding_mask=mask)
+        y.sum().backward()
+        assert (y[mask] == 0).all() and (x.grad[mask] == 0).all()
+        assert all(p.grad.isfinite().all() for p in layer.parameters())
+        for i in range(BATCH):
+            there = ~mask[i]
+            within(y[i, there], layer(x[i : i + 1, there].detach())[0])
+
+
+@EACH
+def test_key_lengths(new):
+    """As a mask of what comes after; nobody there at all is no matter."""
+    layer, x = made(new), tokens()
+    lengths = torch.tensor([N, 0, 4])
+    mask = torch.arange(N) >= lengths[:, None]
+    y = layer(x, key_lengths=lengths)
+    torch.testing.assert_close(layer(x, key_padding_mask=mask), y, rtol=0, atol=0)
+    torch.testing.assert_close(layer(x, key_lengths=[N, 0, 4]), y, rtol=0, atol=0)
+
+
+@EACH_CAUSAL
+def test_states_are_those_after_the_last_token(new):
+    """A padded batch is read in two parts and goes on step by step."""
+    layer, x, more = made(new), tokens(), tokens(n=2)
+    for mask in (MASK, torch.arange(N) >= torch.tensor([[N], [0], [2]])):
+        _, middle = layer(x, key_padding_mask=mask, return_state=True)
+        other = torch.tensor([[True, False], [False, True], [False, False]])
+        first, state = layer(more, key_padding_mask=other, state=middle, return_state=True)
+        last, _ = layer.step(x[:, 0], state)
+        for i in range(BATCH):
+            whole = torch.cat([x[i, ~mask[i]], more[i, ~other[i]], x[i, :1]])
+            expected = layer(whole[None])[0]
+            within(last[i], expected[-1])
+            within(first[i, ~other[i]], expected[-1 - int((~other[i]).sum()) : -1])
+
+
+# --- modules ---------------------------------------------------------------------------
+
+
+@EACH
+def test_dropout_only_in_training(new):
+    layer, x = new(dropout=0.5), tokens(dtype=torch.float32)
+    y = layer.eval()(x)
+    assert torch.equal(layer(x), y)
+    z = layer.train()(x)
+    dropped = z == 0
+    assert 0.3 < dropped.float().mean() < 0.7
+    torch.testing.assert_close(z[~dropped], 2 * y[~dropped])
+
+
+@EACH
+def test_copies_and_saved_weights(new):
+    layer, other, x = made(new), made(new), tokens()
+    y = layer(x)
+    assert not torch.equal(other(x), y)
+    other.load_state_dict(layer.state_dict())
+    for same in (other, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(same(x), y)
+    assert str(layer) == str(other) and f"embed_dim={E}" in str(layer)
+    layer.reset_parameters()
+    assert not torch.equal(layer(x), y)
+    assert torch.equal(other(x), y)
+
+
+@EACH
+def test_dtypes_and_devices(new):
+    layer = new(device="meta", dtype=torch.bfloat16)
+    tensors = [*layer.parameters(), *layer.buffers()]
+    assert {(x.device.type, x.dtype) for x in tensors} == {("meta", torch.bfloat16)}
+    y = layer(torch.empty(2, 5, E, device="meta", dtype=torch.bfloat16))
+    assert y.shape == (2, 5, E) and y.is_meta and y.dtype is torch.bfloat16
+    with torch.device("meta"):
+        assert all(x.is_meta for x in new().state_dict().values())
+    layer, x = new(), tokens(dtype=torch.float32)
+    y = layer(x)
+    narrow = copy.deepcopy(layer).to(torch.bfloat16)(x.bfloat16())
+    assert narrow.dtype is torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = layer(x)
+    for z in (narrow, cast):
+        error = (z.float() - y).square().mean().sqrt() / y.square().mean().sqrt()
+        assert error < 16 * 2**-8  # as many roundings of bfloat16
+
+
+@pytest.mark.parametrize("new", RECURRENT_KINDS)
+def test_states_of_narrow_layers(new):
+    """Hold what is computed in, and steps go on from them."""
+    layer, x = new(dtype=torch.bfloat16), tokens(dtype=torch.bfloat16)
+    y, state = layer(x, return_state=True)
+    dtype = torch.bfloat16 if isinstance(layer, nn.SoftmaxAttention) else torch.float32
+    for tree in (state, layer.init_state(BATCH)):
+        assert {z.dtype for z in leaves(tree) if z is not None} == {dtype}
+    stepped, _ = by_steps(layer, x, layer.init_state(BATCH))
+    close(stepped.detach().float(), y.detach().float(), atol=2**-6 * y.abs().max().item())
+
+
+@pytest.mark.parametrize("new", KINDS)
+def test_compile(new):
+    """In one graph: a sequence, its state, a step, and gradients; padding as well."""
+    layer, x = made(new), tokens()
+
+    def run(x, mask):
+        if not layer.causal:
+            return (layer(x, key_padding_mask=mask).square().sum(),)
+        y, state = layer(x, key_padding_mask=mask, return_state=True)
+        z, _ = layer.step(x[:, 0], state)
+        fields = [s for s in leaves(state) if s is not None and s.is_floating_point()]
+        return y.square().sum() + z.square().sum(), *fields
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    grads = []
+    for function in (run, compiled):
+        loss, *state = function(x, MASK)
+        grads.append([loss.detach(), *torch.autograd.grad(loss, layer.parameters()), *state])
+    for a, b in zip(*grads, strict=True):
+        within(a, b)
+
+
+def test_compiled_once_for_all_sizes():
+    layer = made(functools.partial(nn.LinearAttention, E, 2)).eval().requires_grad_(False)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for mask in (MASK, MASK[1:, :7].contiguous()):
+            x = tokens(*mask.shape)
+            within(compiled(x, key_padding_mask=mask), layer(x, key_padding_mask=mask))
+
+
+def test_gradients_by_sample():
+    layer, x = made(functools.partial(nn.GatedDeltaNet, E, 2)), tokens()
+    parameters = dict(layer.named_parameters())
+
+    def loss(given, sample):
+        return torch.func.functional_call(layer, given, (sample[None],)).square().sum()
+
+    found = torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
+    for i in range(BATCH):
+        expected = torch.autograd.grad(loss(parameters, x[i]), tuple(parameters.values()))
+        for g, h in zip(found.values(), expected, strict=True):
+            within(g[i], h, 1000)
+
+
+def test_export():
+    layer, x = made(functools.partial(nn.GatedDeltaNet, E, 2)), tokens()
+    program = torch.export.export(layer, (x,))
+    within(program.module()(x), layer(x))
+
+
+@EACH
+def test_nothing_to_do(new):
+    layer = new()
+    assert layer(torch.ones(0, 5, E)).shape == (0, 5, E)
+    assert layer(torch.ones(2, 0, E)).shape == (2, 0, E)
