@@ -1,0 +1,88 @@
+"""Copying: the synthetic task of Katharopoulos et al., figure 2.
+
+A sequence is ``0 s 0 s``, zero padded, s of n symbols, n uniform in 32 to 62; the loss is on the
+second s, which a model can only know from the first.  ``python experiments/copy_task.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from training import arguments, batches, cosine, curves, language_model, record, seeded, train
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "length": 16, "batch": 4, "steps": 4, "every": 2, "rate": 1e-3, "warm_up": 2,
+        "model": {"width": 16, "heads": 2, "depth": 1, "feedforward": 32},
+    },
+    "small": {
+        "length": 128, "batch": 32, "steps": 3000, "every": 250, "rate": 1e-3, "warm_up": 200,
+        "model": {"width": 64, "heads": 2, "depth": 2, "feedforward": 128},
+    },
+    "full": {
+        "length": 128, "batch": 64, "steps": 40_000, "every": 500, "rate": 1e-3, "warm_up": 1000,
+        "model": {"width": 256, "heads": 8, "depth": 4, "feedforward": 1024},
+    },
+}  # fmt: skip
+SYMBOLS = 10
+
+
+def draw(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Sequences (batch, length) of 0 and symbols 1 to 10, and where the second s stands."""
+    least, most = length // 4, length // 2 - 2
+    n = torch.randint(least, most + 1, (batch, 1), generator=generator)
+    s = torch.randint(1, SYMBOLS + 1, (batch, length), generator=generator)
+    at = torch.arange(length).expand(batch, length)
+    first, second = (at > 0) & (at <= n), (at > n + 1) & (at <= 2 * n + 1)
+    place = torch.where(second, at - n - 1, at)  # of the symbol in s
+    return torch.where(first | second, s.gather(1, place), 0), second
+
+
+def loss_of(model: nn.Module, tokens: Tensor, copied: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean loss of the copied symbols, and how many of them are right."""
+    logits = model(tokens[:, :-1])[copied[:, 1:]]
+    goal = tokens[:, 1:][copied[:, 1:]]
+    return nn.functional.cross_entropy(logits, goal), (logits.argmax(-1) == goal).float().mean()
+
+
+def run(argv: list[str] | None = None) -> dict[str, Any]:
+    options = arguments(__doc__ or "", argv)
+    size = SIZES[options.size]
+    steps = options.steps or size["steps"]
+    runs = {}
+    for kind in options.kinds or ("softmax", "linear", "delta", "gated_delta"):
+        seeded(options.seed)
+        model = language_model(kind, SYMBOLS + 1, length=size["length"], **size["model"])
+
+        def loss(model: nn.Module, generator: torch.Generator) -> Tensor:
+            return loss_of(model, *draw(size["batch"], size["length"], generator))[0]
+
+        def evaluate(model: nn.Module) -> dict[str, float]:
+            found = [
+                loss_of(model, *draw(size["batch"], size["length"], g))
+                for g in batches(4, options.seed)
+            ]
+            return {
+                "test loss": torch.stack([x for x, _ in found]).mean().item(),
+                "accuracy": torch.stack([x for _, x in found]).mean().item(),
+            }
+
+        def rate(step: int) -> float:
+            return cosine(step, steps, warm_up=size["warm_up"], peak=size["rate"])
+
+        runs[kind] = train(f"copy_{kind}", model, loss, options, steps=steps, rate=rate,
+                           evaluate=evaluate, every=size["every"])  # fmt: skip
+    record("copy_task", options, runs)
+    curves(options.out / "copy_task.png", runs, ["test loss", "accuracy"])
+    return runs
+
+
+if __name__ == "__main__":
+    try:
+        for kind, rows in run().items():
+            print(f"{kind:>12}: accuracy {rows[-1]['accuracy']:.4f}, {rows[-1]['seconds']:.0f} s")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,231 @@
+"""What the experiments share: a command line, training that can be interrupted, results.
+
+An experiment is a script: ``python experiments/copy_task.py --size small``.  A run writes its
+checkpoint, its figures and its numbers into ``--out``; started again after Ctrl-C it goes on from
+the checkpoint, bit for bit, as everything random comes from a step's own generator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from linattn.torch import nn as layers
+
+#: Attention by the names that experiments use.
+KINDS = ("softmax", "linear", "delta", "gated_delta", "performer")
+SIZES = ("tiny", "small", "full")
+
+
+def arguments(description: str, argv: list[str] | None = None, **more: Any) -> argparse.Namespace:
+    """The options of every experiment, and those of one: name to keywords of add_argument."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--size", choices=SIZES, default="small", help="tiny is for tests")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, help="instead of the size's own number")
+    parser.add_argument("--out", type=Path, default=Path("experiments/runs"))
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, help="which attention to train")
+    for name, keywords in more.items():
+        parser.add_argument(f"--{name}", **keywords)
+    options = parser.parse_args(argv)
+    options.out.mkdir(parents=True, exist_ok=True)
+    options.command = " ".join(["python", *sys.argv]) if argv is None else " ".join(argv)
+    return options
+
+
+def attention(kind: str, width: int, heads: int, **options: Any) -> layers.Attention:
+    """A causal layer of that kind."""
+    if kind == "softmax":
+        return layers.SoftmaxAttention(width, heads, **options)
+    if kind == "linear":
+        return layers.LinearAttention(width, heads, **options)
+    if kind == "delta":
+        return layers.FastWeightAttention(width, heads, **options)
+    if kind == "gated_delta":
+        return layers.GatedDeltaNet(width, heads, **options)
+    if kind == "performer":
+        return layers.PerformerAttention(width, heads, **options)
+    raise ValueError(f"attention: kind is {kind!r}; expected one of {KINDS}")
+
+
+def language_model(
+    kind: str, vocabulary: int, *, width: int, heads: int, depth: int, feedforward: int,
+    length: int | None, dropout: float = 0.0,
+) -> layers.TransformerLM:  # fmt: skip
+    """A model of equal blocks."""
+    blocks = [
+        layers.TransformerBlock(
+            attention(kind, width, heads), dim_feedforward=feedforward, dropout=dropout
+        )
+        for _ in range(depth)
+    ]
+    return layers.TransformerLM(vocabulary, blocks, max_length=length, dropout=dropout)
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(x.numel() for x in model.parameters())
+
+
+def generator(seed: int, step: int) -> torch.Generator:
+    """That of one step alone: a run that was interrupted draws what it would have drawn."""
+    return torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
+
+
+def seeded(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  # libraries draw from it
+    torch.manual_seed(seed)
+
+
+def cosine(step: int, steps: int, *, warm_up: int, peak: float) -> float:
+    """A learning rate that rises over `warm_up` steps and falls to a tenth."""
+    if step < warm_up:
+        return peak * (step + 1) / warm_up
+    part = (step - warm_up) / max(steps - warm_up, 1)
+    return float(peak * (0.55 + 0.45 * np.cos(np.pi * min(part, 1))))
+
+
+def train(
+    name: str,
+    model: nn.Module,
+    loss: Callable[[nn.Module, torch.Generator], Tensor],
+    options: argparse.Namespace,
+    *,
+    steps: int,
+    rate: Callable[[int], float],
+    evaluate: Callable[[nn.Module], dict[str, float]],
+    every: int,
+    clip: float = 1.0,
+    weight_decay: float = 0.0,
+) -> list[dict[str, float]]:
+    """Trains with AdamW; the rows of what was measured, one each `every` steps.
+
+    Ctrl-C leaves a checkpoint, from which the same command goes on.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=weight_decay)
+    path = options.out / f"{name}.pt"
+    config = {"steps": steps, "size": options.size, "seed": options.seed, "name": name}
+    step, rows, seconds = _restored(path, model, optimizer, config)
+    bar = tqdm(initial=step, total=steps, desc=name, disable=options.size == "tiny")
+    total, count, begin = 0.0, 0, time.perf_counter()
+    try:
+        while step < steps:
+            for group in optimizer.param_groups:
+                group["lr"] = rate(step)
+            torch.manual_seed(options.seed * 1_000_003 + step)  # of dropout
+            optimizer.zero_grad()
+            value = loss(model, generator(options.seed, step))
+            value.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            step += 1
+            total, count = total + value.item(), count + 1
+            bar.update()
+            if step % every == 0 or step == steps:
+                spent = seconds + time.perf_counter() - begin
+                row = {"step": step, "loss": total / count, "seconds": round(spent, 1)}
+                model.eval()
+                with torch.no_grad():
+                    row |= evaluate(model)
+                model.train()
+                rows.append(row)
+                total, count = 0.0, 0
+                bar.set_postfix({x: f"{y:.4g}" for x, y in row.items() if x != "step"})
+                _save(path, model, optimizer, config, step, rows, spent)
+    except KeyboardInterrupt:
+        print(f"\n{name}: interrupted; the same command goes on from step "
+              f"{rows[-1]['step'] if rows else 0}")  # fmt: skip
+        raise
+    finally:
+        bar.close()
+    return rows
+
+
+def _save(
+    path: Path, model: nn.Module, optimizer: Any, config: Any, step: int, rows: Any, seconds: float
+) -> None:
+    """In one move: an interrupted write leaves the checkpoint before."""
+    part = path.with_suffix(".part")
+    torch.save(
+        {"config": config, "model": model.state_dict(), "optimizer": optimizer.state_dict(),
+         "step": step, "rows": rows, "seconds": seconds}, part,
+    )  # fmt: skip
+    part.replace(path)
+
+
+def _restored(path: Path, model: nn.Module, optimizer: Any, config: Any) -> tuple[int, Any, float]:
+    if not path.exists():
+        return 0, [], 0.0
+    try:
+        saved = torch.load(path, weights_only=True)
+    except Exception as error:
+        raise SystemExit(f"{path} is no checkpoint ({error}); remove it to begin anew") from None
+    if saved["config"] != config:
+        raise SystemExit(
+            f"{path} is of another configuration, {saved['config']}; this run is {config}: "
+            "choose another --out, or remove it"
+        )
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    return saved["step"], saved["rows"], saved["seconds"]
+
+
+def record(name: str, options: argparse.Namespace, results: Any) -> Path:
+    """Writes the numbers of a run, with the command and the machine, as JSON."""
+    path: Path = options.out / f"{name}.json"
+    facts = {
+        "command": options.command,
+        "machine": processor(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "seed": options.seed,
+        "size": options.size,
+        "results": results,
+    }
+    path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(x.partition(":")[2].strip() for x in lines if x.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def batches(count: int, seed: int) -> Iterator[torch.Generator]:
+    """Generators of batches that training never draws."""
+    for i in range(count):
+        yield generator(seed + 987_654_321, i)
+
+
+def curves(path: Path, runs: dict[str, list[dict[str, float]]], fields: list[str]) -> None:
+    """A figure of what was measured against steps, a panel a field."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(fields), figsize=(4.5 * len(fields), 3.2), squeeze=False)
+    for panel, field in zip(axes[0], fields, strict=True):
+        for name, rows in runs.items():
+            panel.plot([x["step"] for x in rows], [x[field] for x in rows], label=name)
+        panel.set(xlabel="steps", title=field)
+        panel.grid(alpha=0.3)
+    axes[0][0].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

@@ -1,0 +1,116 @@
+"""Each experiment at a tiny size; interrupted runs; files that are wrong."""
+
+import gzip
+import importlib
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("matplotlib", reason="the experiments draw")
+
+EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXPERIMENTS))
+
+
+def run(name, out, *more):
+    return importlib.import_module(name).run(["--size", "tiny", "--out", str(out), *more])
+
+
+@pytest.mark.parametrize("name", ["copy_task", "fast_weights_lm", "scaling", "image_generation"])
+def test_tiny(name, tmp_path):
+    if name == "image_generation":
+        pytest.importorskip("sklearn", reason="scikit-learn has the digits")
+    run(name, tmp_path)
+    (facts,) = (json.loads(x.read_text()) for x in tmp_path.glob("*.json"))
+    assert {"command", "machine", "seed", "results"} <= set(facts)
+    assert list(tmp_path.glob("*.png"))
+
+
+def test_interrupted_runs_go_on_bit_for_bit(tmp_path, monkeypatch):
+    copy_task = importlib.import_module("copy_task")
+    whole = run("copy_task", tmp_path / "whole", "--kinds", "linear")
+    plain, calls = copy_task.loss_of, []
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == 8:  # two steps, four batches of the evaluation, and one more step
+            raise KeyboardInterrupt
+        return plain(*args)
+
+    monkeypatch.setattr(copy_task, "loss_of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run("copy_task", tmp_path / "cut", "--kinds", "linear")
+    monkeypatch.setattr(copy_task, "loss_of", plain)
+    again = run("copy_task", tmp_path / "cut", "--kinds", "linear")
+    for x, y in zip(again["linear"], whole["linear"], strict=True):
+        assert {**x, "seconds": 0} == {**y, "seconds": 0}
+    saved = [torch.load(tmp_path / x / "copy_linear.pt")["model"] for x in ("whole", "cut")]
+    assert all(torch.equal(saved[0][name], saved[1][name]) for name in saved[0])
+
+
+def test_checkpoints_of_something_else(tmp_path):
+    run("copy_task", tmp_path, "--kinds", "linear")
+    with pytest.raises(SystemExit, match="of another configuration"):
+        run("copy_task", tmp_path, "--kinds", "linear", "--seed", "1")
+    (tmp_path / "copy_linear.pt").write_bytes(b"nothing")
+    with pytest.raises(SystemExit, match="is no checkpoint"):
+        run("copy_task", tmp_path, "--kinds", "linear")
+
+
+def test_the_copied_part():
+    """The second s is the first, and stands after a 0."""
+    tokens, second = importlib.import_module("copy_task").draw(
+        50, 128, torch.Generator().manual_seed(0)
+    )
+    for row, mask in zip(tokens, second, strict=True):
+        n = int(mask.sum())
+        assert 32 <= n <= 62
+        assert row[0] == row[n + 1] == 0 and (row[2 * n + 2 :] == 0).all()
+        assert torch.equal(row[1 : n + 1], row[mask]) and (row[mask] > 0).all()
+
+
+def test_ngram_bits():
+    """Of text that repeats, few; of noise, those of its alphabet."""
+    lm = importlib.import_module("fast_weights_lm")
+    rng = np.random.default_rng(0)
+    loop, noise = torch.arange(4).repeat(500), torch.tensor(rng.integers(0, 4, 4000))
+    assert lm.ngram_bits(loop, loop[:100], 4, 3) < 0.1
+    assert 1.95 < lm.ngram_bits(noise, torch.tensor(rng.integers(0, 4, 1000)), 4, 2) < 2.1
+    with pytest.raises(SystemExit, match="expected a text file"):
+        lm.text_of("/nosuch/file", 10)
+
+
+def test_files_of_images(tmp_path):
+    images = importlib.import_module("image_generation")
+    x = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    data = bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 3, 4) + x.tobytes()
+    for name, content in (("plain", data), ("zipped", gzip.compress(data))):
+        (tmp_path / name).write_bytes(content)
+        np.testing.assert_array_equal(images.read_idx(tmp_path / name), x)
+    for name, content, message in (
+        ("magic", b"\1" + data[1:], "expected 00 00 08"),
+        ("short", data[:-1], "holds 23 bytes; expected 24"),
+        ("header", data[:6], "ends within its header"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            images.read_idx(tmp_path / name)
+    with pytest.raises(ValueError, match="expected an idx file"):
+        images.read_idx(tmp_path / "nosuch")
+    rows = np.zeros((2, 3073), np.uint8)
+    rows[:, 0], rows[1, 1:] = (3, 9), 7
+    rows.tofile(tmp_path / "cifar")
+    pixels, labels = images.read_cifar(tmp_path / "cifar")
+    assert pixels.shape == (2, 3, 32, 32) and labels.tolist() == [3, 9] and pixels[1].min() == 7
+    rows[0, 0] = 10
+    rows.tofile(tmp_path / "cifar")
+    with pytest.raises(ValueError, match="the binary version of CIFAR-10"):
+        images.read_cifar(tmp_path / "cifar")
