@@ -75,7 +75,6 @@ class BuildExt(build_ext):
         super().build_extension(ext)
 
 
-
 def xla_headers():
     """Where jaxlib's headers are, if it is installed beside what is built: an isolated build sees
     no packages, but knows the folder that they are in.  LINATTN_XLA_INCLUDE names another."""

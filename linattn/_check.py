@@ -29,7 +29,7 @@ def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
         _refuse_mask(function, name, x)
         _refuse_graph(function, name, x)
         if isinstance(x, np.ndarray) or not _takes_gufuncs(x):
-            x = np.asarray(x)  # subclasses, lists, tensors, tables; dask and its like stay
+            x = _as_array(function, name, x)  # subclasses, lists, tensors; dask and its like stay
     dtype = x.dtype
     if dtype not in _FAST and not (
         (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.name == "bfloat16"
@@ -60,6 +60,17 @@ def _refuse_graph(function: str, name: str, x: Any) -> None:
             f"{function}: {name} requires grad, which an array cannot; use "
             f"linattn.torch.{function.removesuffix('_backward')}, or {name}.detach()"
         )
+
+
+def _as_array(function: str, name: str, x: Any) -> Any:
+    try:
+        return np.asarray(x)
+    except (TypeError, RuntimeError) as error:  # a tensor of bfloat16, or on another device
+        way = "linattn.torch" if type(x).__module__.startswith("torch") else "an array of it"
+        kind = type(x).__name__
+        raise TypeError(
+            f"{function}: {name} is a {kind} that NumPy cannot read ({error}); use {way}"
+        ) from None
 
 
 def _takes_gufuncs(x: Any) -> bool:
