@@ -139,6 +139,13 @@ def test_redraw():
     assert layer.omega.shape == (6, 8) and not torch.equal(layer.omega, before)
     assert not torch.equal(layer(x), y)
     assert [name for name, _ in layer.named_buffers()] == ["feature_map.omega"]
+    phi = linattn.torch.feature_maps.PositiveRandomFeatures.sample(6, 8)
+    one, other = (
+        nn.LinearAttention(E, 2, feature_map=phi, dtype=phi.omega.dtype) for _ in range(2)
+    )
+    before = phi.omega.clone()
+    one.feature_map.redraw()  # a layer's own
+    assert torch.equal(other.feature_map.omega, before) and torch.equal(phi.omega, before)
     again = nn.PerformerAttention(E, 2, 8)
     again.redraw(torch.Generator().manual_seed(1))
     assert torch.equal(again.omega, layer.omega)
@@ -266,6 +273,10 @@ def test_dropout_only_in_training(new):
     dropped = z == 0
     assert 0.3 < dropped.float().mean() < 0.7
     torch.testing.assert_close(z[~dropped], 2 * y[~dropped])
+    if layer.causal:
+        layer.dropout.p = 1.0  # in every form
+        assert not layer(x, state=layer.init_state(BATCH), return_state=True)[0].any()
+        assert not layer.step(x[:, 0], layer.init_state(BATCH))[0].any()
 
 
 @EACH
