@@ -15,7 +15,7 @@ except ImportError as error:
     raise ImportError(f"linattn.torch needs {error.name}: pip install 'linattn[torch]'") from error
 
 from .._state import State
-from . import feature_maps
+from . import feature_maps, fla, nn
 from .operators import (
     causal,
     causal_conv1d,
@@ -45,12 +45,14 @@ __all__ = [
     "dplr",
     "dplr_step",
     "feature_maps",
+    "fla",
     "gated",
     "gated_delta",
     "gated_delta_step",
     "gated_step",
     "linformer",
     "log_decay",
+    "nn",
     "noncausal",
     "softmax_attention",
     "step",
