@@ -437,10 +437,11 @@ def state(
     normalize: bool,
     *,
     scaled: bool = False,
+    any_scale: bool = False,
 ) -> tuple[Array, Array | None, Array | None]:
     """s (..., *core), z and log_scale (..., *core[:-1]), leading axes broadcasting to ``lead``.
 
-    Only where ``scaled`` may there be a log_scale.
+    Only where ``scaled`` may there be a log_scale, of numbers below inf unless ``any_scale``.
     """
     try:
         if isinstance(x, np.ndarray):
@@ -477,7 +478,7 @@ def state(
             raise ValueError(
                 f"{function}: {name}.{field} has shape {array.shape}; expected {(*lead, *shape)}"
             )
-    if log_scale is not None and not (log_scale < np.inf).all():
+    if log_scale is not None and not any_scale and not (log_scale < np.inf).all():
         raise ValueError(
             f"{function}: {name}.log_scale holds NaN or inf; expected finite numbers, or -inf "
             "where there was no key"

@@ -18,10 +18,11 @@ from bounds import (
 from cases import DTYPES, Case, delta_case, make
 
 import linattn
-from linattn import _config
+from linattn import State, _config
 from linattn import _reference as reference
 from linattn import _reference_delta as reference_delta
 from linattn import _reference_maps as twins
+from linattn import _reference_running as reference_running
 from linattn import feature_maps as maps
 
 D = 6
@@ -265,11 +266,12 @@ def test_key_lengths_hide_keys():
 
 @pytest.mark.parametrize("operator", FORWARD)
 @pytest.mark.parametrize("scale", [1, 30])
-def test_gradients(operator, scale):
+@pytest.mark.parametrize("eps", [0.0, 0.5])
+def test_gradients(operator, scale, eps):
     rng = np.random.default_rng(0)
     q, k, v, g = operands(60, np.float64, scale)
     k = k[:, :1]
-    phi, options = POSITIVE[1], {"feature_map": POSITIVE[1], "eps": 0.0}
+    phi, options = POSITIVE[1], {"feature_map": POSITIVE[1], "eps": eps}
     grads = BACKWARD[operator](q, k, v, g, **options)
     for i, grad in enumerate(grads):
         step = 1e-7 * rng.standard_normal(grad.shape)
@@ -279,7 +281,7 @@ def test_gradients(operator, scale):
             moved[i] = moved[i] + sign * step
             ends.append((g * FORWARD[operator](*moved, **options)).sum())
         close((ends[0] - ends[1]) / 2, (grad * step).sum(), atol=0, rtol=1e-4)
-    if scale == 1:
+    if scale == 1 and eps == 0:
         exact_grads = getattr(reference, f"{operator}_backward")(
             q, k, v, g, feature_map=twins.twin(phi), eps=0.0
         )
@@ -287,11 +289,68 @@ def test_gradients(operator, scale):
             close(x, y, rtol=1e-9, atol=1e-12 * abs(y).max())
 
 
+@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("operator", FORWARD)
+@pytest.mark.parametrize("phi", POSITIVE, ids=str)
+def test_eps_counts_relative_to_the_largest_term(isa, name, phi, operator):
+    """In the result and in its gradient: against the twin and its complex step, entry by entry."""
+    isa(name)
+    for eps, factor, scale in (
+        (0.5, 1.0, 0.7),
+        (20.0, 4.0, -0.1),
+        (2.0, 30.0, 1.0),
+        (1e-6, 1.0, 1.0),
+    ):
+        q, k, v, g = (x[0, 0] for x in operands(11, np.float64, factor))
+        options = {"eps": eps, "scale": scale}
+        one = {**options, "feature_map": twins.twin(phi), "causal": operator == "causal"}
+        o = FORWARD[operator](q, k, v, feature_map=phi, **options)
+        expected = reference_running.attention(q, k, v, **one)
+        terms = 1e-13 * max(1, factor) ** 2  # exponents grow with the square
+        close(o, expected, rtol=0, atol=terms * abs(expected).max())
+        grads = BACKWARD[operator](q, k, v, g, feature_map=phi, **options)
+        for i, grad in enumerate(grads):
+            expected = np.empty_like(grad)
+            for at in np.ndindex(grad.shape):
+                moved = [x.astype(complex) for x in (q, k, v)]
+                moved[i][at] += 1e-30j
+                o = reference_running.attention(*moved, **one)
+                expected[at] = (g * o.imag).sum() / 1e-30
+            close(grad, expected, rtol=0, atol=terms * abs(expected).max())
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("scale", [1, 10])
+def test_gradient_of_a_state(scale, plain):
+    """That of log_scale too, on which eps depends: by differences, at the ends of a sequence."""
+    rng = np.random.default_rng(5)
+    q, k, v, g = operands(20, np.float64, scale)
+    options = {"feature_map": POSITIVE[0], "eps": 2.0, "scale": 0.7, "key_lengths": [0, 12, 20]}
+    _, start = linattn.causal(q / 2, k / 2, v, return_state=True, **options)
+    start = start._replace(log_scale=np.where(np.isfinite(start.log_scale), start.log_scale, -9.0))
+    if plain:
+        start = linattn.State(start.s, start.z + 0.5)
+    ends = linattn.State(*(rng.standard_normal(x.shape) for x in (start.s, start.z, start.z)))
+
+    def loss(state):
+        o, end = linattn.causal(q, k, v, initial_state=state, return_state=True, **options)
+        return (g * o).sum() + sum((x * y).sum() for x, y in zip(ends, end, strict=True))
+
+    *_, grad = linattn.causal_backward(q, k, v, g, initial_state=start, grad_state=ends, **options)
+    assert (grad.log_scale is None) is plain
+    for i, x in enumerate(start[: 2 if plain else 3]):
+        step = 1e-6 * rng.standard_normal(x.shape) * abs(x)
+        moved = [start._replace(**{State._fields[i]: x + sign * step}) for sign in (1, -1)]
+        difference = (loss(moved[0]) - loss(moved[1])) / 2
+        close(difference, (grad[i] * step).sum(), rtol=0, atol=1e-6 * abs(grad[i] * step).sum())
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.5])
 @pytest.mark.parametrize("scale", [1, 30])
-def test_gradients_through_a_state(scale):
+def test_gradients_through_a_state(scale, eps):
     """Cut in two, the gradients of the whole come back through grad_state."""
     q, k, v, g = operands(80, np.float64, scale)
-    options = {"feature_map": POSITIVE[0], "eps": 0.0}
+    options = {"feature_map": POSITIVE[0], "eps": eps}
     whole = linattn.causal_backward(q, k, v, g, **options)
     head, tail = ([x[..., cut, :] for x in (q, k, v, g)] for cut in (slice(50), slice(50, 80)))
     _, state = linattn.causal(*head[:3], return_state=True, **options)

@@ -208,7 +208,8 @@ class PositiveRandomFeatures(RandomFeatures):
 
     With a normaliser, `linattn.causal` and its like rescale as they go, so that inputs of any
     size neither overflow nor see a later token; ``eps`` then counts relative to the largest
-    term of the denominator, and a `State` carries the scale in ``log_scale``.
+    term of the denominator, in the gradients as well, and a `State` carries the scale in
+    ``log_scale``.
 
     Parameters
     ----------

@@ -165,7 +165,8 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
         }
     }
     if (p.panel > 0) {
-        h->z1.data = NULL; /* the same in all panels: the first one's to write */
+        h->z1.data = h->top1.data =
+            NULL; /* the same in all: the first one's to write */
     }
     if (job->by_id[LA_AT_begin] != NULL) {
         h->s = end - start;

@@ -225,13 +225,14 @@ work(const struct la_call *call)
     const double d = (double)la_job_dimension(call, 'd', 0),
                  m = (double)la_job_dimension(call, 'm', 0);
     const double f = (double)la_job_dimension(call, 'f', 0);
+    const double width = f > 0 ? (f + 1) * (d + m + 2) : (d + 1) * (m + 1);
     double heads = 1;
     for (int axis = 0; axis < call->axes; axis++) {
         heads *= (double)call->extent[axis];
     }
     return la_operators[call->form->op].properties & LA_PAIRS
                ? heads * n * (s + 1) * (d + m + 1)
-               : heads * (n + s) * (d + 1) * (m + 1) * (f + 1);
+               : heads * (n + s) * width;
 }
 
 int

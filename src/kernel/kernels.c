@@ -19,6 +19,8 @@
 #include "noncausal.h"
 #include "project.h"
 #include "running.h"
+#include "running_causal.h"
+#include "running_causal_backward.h"
 #include "softmax.h"
 #include "softmax_backward.h"
 #include "step.h"

@@ -7,88 +7,253 @@
  *   b_jf = exp(e_jf - K_f),  a_if = exp(u_if + K_f - c_i),  c_i = max_f (u_if + M_if)
  *
  * where K_f = C round(M_if / C), C = 96 log 2, so that a change of K_f rescales a state
- * by a power of two.  A row at which any K_f changes, but for the first, ends the work.
- * The largest term of a_i.z_i is at least 1, and every number stays within 2^+-48.
+ * by a power of two.  The largest term of a_i.z_i is at least 1, which eps is added to,
+ * and every number stays within 2^+-48.  A chunk is cut where any K_f changes: a piece
+ * has one scale.  All is a function of the prefix alone.
  *
- * q (n,d), k (s,d), omega (d,f), t, how many keys there are, M (f) -> a (n,f), b (s,f),
- * M, rows done.  2 (n + s) d f flops and an exponential a feature; scratch as
- * project.h. */
+ * A state is s (f,m) and z (f) under K, and M (f). */
 #ifndef LA_RUNNING_H
 #define LA_RUNNING_H
 
 #include "project.h"
 
-#define STEP_HIGH ((T)66.53125) /* times a small integer exact */
-#define STEP_LOW ((T)0.01087933375474970405)
+#define STEP_BITS 96
+#define STEP_HIGH                                                                      \
+    ((T)66.53125) /* STEP_BITS log 2 in two parts: times a small integer */
+#define STEP_LOW ((T)0.01087933375474970405) /* the first is exact */
 
-struct running_scratch {
-    struct project_scratch keys;
-    T *u, *most, *c;             /* of queries */
-    T *top, *high, *low, *limit; /* by feature: M, K in two parts, how far M may go */
-    T *next;                     /* M with one key more */
-    vec log_root;                /* log(m) / 2 */
-    struct la_fetch ahead[2];    /* of queries, of keys */
+enum { LA_MOST_ROWS = 64 }; /* of a chunk */
+
+/* The features of one chunk. */
+struct running {
+    ptrdiff_t f, width; /* features, and as whole vectors */
+    T *omega;           /* t omega (d,f) */
+    T t;
+    struct block x, u, e;  /* rows of q or of k, u of queries, exponents of keys */
+    struct block top;      /* M before the chunk and after each of its rows */
+    T *h, *c, *most;       /* |t k|^2 / 2; c, and the lanes that it is the largest of */
+    T *steps, *high, *low; /* round(M / C), and C times that in two parts */
+    T *power;              /* by which powers of two the scale changes */
 };
 
-static struct running_scratch
-running_features_carve(const struct la_head *h, struct arena *arena)
+static struct running
+running_carve(const struct la_head *h, struct arena *arena, ptrdiff_t rows)
 {
-    struct running_scratch r = {.keys = project_carve(h, arena)};
-    r.u = take(arena, LA_BLOCK, r.keys.ldm);
-    r.most = take(arena, LA_BLOCK, VL);
-    r.c = take(arena, 1, LA_BLOCK);
-    r.top = take(arena, 1, r.keys.ldm);
-    r.next = take(arena, 1, r.keys.ldm);
-    r.high = take(arena, 1, r.keys.ldm);
-    r.low = take(arena, 1, r.keys.ldm);
-    r.limit = take(arena, 1, r.keys.ldm);
+    struct running r = {.f = h->f, .width = round_up(h->f, VL), .t = (T)h->t};
+    r.omega = take_state(arena, h->d, h->f);
+    r.x = take_block(arena, rows, h->d);
+    r.u = take_block(arena, rows, h->f);
+    r.e = take_block(arena, rows, h->f);
+    r.top = take_block(arena, rows + 1, h->f);
+    r.h = take(arena, 1, rows);
+    r.c = take(arena, 1, rows);
+    r.most = take(arena, rows, VL);
+    r.steps = take_row(arena, h->f);
+    r.high = take_row(arena, h->f);
+    r.low = take_row(arena, h->f);
+    r.power = take_row(arena, h->f);
     return r;
 }
 
-/* K and the limit from M; a feature without keys counts as M = 0. */
 static void
-set_steps(const struct running_scratch *r)
+load_directions(const struct la_head *h, const struct running *r)
 {
-    const vec magic = vset1(ROUND_MAGIC), per_step = vset1(1 / (STEP_HIGH + STEP_LOW));
-    for (ptrdiff_t j = 0; j < r->keys.width; j += VL) {
-        const vec top = vload(&r->top[j]);
-        const vec steps =
-            (vkeep(top > vset1(-LARGEST), top) * per_step + magic) - magic;
-        vstore(&r->high[j], steps * vset1(STEP_HIGH));
-        vstore(&r->low[j], steps * vset1(STEP_LOW));
-        const vec limit = (steps + vset1((T)0.5)) * vset1(STEP_HIGH + STEP_LOW);
-        vstore(&r->limit[j], vmax(limit, top));
+    load_state(r->omega, &h->omega, h->d, h->f);
+    for (ptrdiff_t i = 0; i < state_size(h->d, h->f); i++) {
+        r->omega[i] *= r->t;
     }
 }
 
-/* Key i's exponents in place of its u, and M with them in r->next; whether one passed
- * its feature's limit. */
-INLINE int
-exponents(const struct running_scratch *r, ptrdiff_t i)
+/* --- scales ----------------------------------------------------------------- */
+
+/* M after so many rows of the chunk. */
+INLINE T *
+top_after(const struct running *r, ptrdiff_t rows)
 {
-    T *u = r->keys.u + i * r->keys.ldm;
-    const vec h = vset1(r->keys.h[i]) + r->log_root; /* in the order of log_features */
-    ivec passed = {0};
-    for (ptrdiff_t j = 0; j < r->keys.width; j += VL) {
-        const vec e = vload(&u[j]) - h;
-        passed |= e > vload(&r->limit[j]);
-        vstore(&r->next[j], vmax(vload(&r->top[j]), e));
-        vstore(&u[j], e);
+    return r->top.x + rows * r->top.ld;
+}
+
+/* x where it is finite, else 0: a feature without keys, M = -inf, counts as M = 0. */
+INLINE vec
+where_finite(vec x)
+{
+    return vkeep(x - x == (vec){0}, x);
+}
+
+/* round(M / C) */
+INLINE vec
+steps_of(const T *top)
+{
+    const vec magic = vset1(ROUND_MAGIC), per_step = vset1(1 / (STEP_HIGH + STEP_LOW));
+    return vfma(where_finite(vload(top)), per_step, magic) - magic;
+}
+
+static void
+set_scale(const struct running *r, const T *top)
+{
+    for (ptrdiff_t j = 0; j < r->width; j += VL) {
+        const vec steps = steps_of(&top[j]);
+        vstore(&r->steps[j], steps);
+        vstore(&r->high[j], steps * vset1(STEP_HIGH));
+        vstore(&r->low[j], steps * vset1(STEP_LOW));
     }
-    return vany(passed);
+}
+
+static int
+has_scale(const struct running *r, const T *top)
+{
+    ivec other = {0};
+    for (ptrdiff_t j = 0; j < r->width; j += VL) {
+        other |= steps_of(&top[j]) != vload(&r->steps[j]);
+    }
+    return !vany(other);
+}
+
+/* Where the piece from row `from` of a chunk ends; sets its scale. */
+static ptrdiff_t
+piece_end(const struct running *r, ptrdiff_t from, ptrdiff_t rows)
+{
+    ptrdiff_t to = from + 1;
+    set_scale(r, top_after(r, to));
+    if (has_scale(r, top_after(r, rows))) {
+        return rows; /* M only grows */
+    }
+    while (has_scale(r, top_after(r, to + 1))) {
+        to++;
+    }
+    return to;
+}
+
+/* The powers of two that take a state from the scale of one M to that of a later one,
+ * or plain sums, `before` NULL; whether any is not 0.  Where there was no key there is
+ * nothing to scale.  Beyond the limits nothing is left either way. */
+static int
+scale_change(const struct running *r, const T *before, const T *after)
+{
+    const vec most = vset1(2 * EXPONENT_BIAS - 2);
+    ivec any = {0};
+    for (ptrdiff_t j = 0; j < r->width; j += VL) {
+        vec power = -steps_of(&after[j]);
+        if (before != NULL) {
+            const vec m = vload(&before[j]);
+            power = vkeep(m - m == (vec){0}, steps_of(&before[j]) + power);
+        }
+        power = vmin(most, vmax(-most, vset1(STEP_BITS) * power));
+        any |= power != (vec){0};
+        vstore(&r->power[j], power);
+    }
+    return vany(any);
+}
+
+/* A state (f, W), or `turned` (K, f), under the next scale; z likewise.  NULL: none. */
+static void
+scale_state(const struct running *r, T *s, ptrdiff_t K, ptrdiff_t W, int turned)
+{
+    for (ptrdiff_t l = 0; s != NULL && l < K; l++) {
+        for (ptrdiff_t j = 0; j < W; j += VL) {
+            T *x = state_at(s, K, W, l, j);
+            const vec power = turned ? vload(&r->power[j]) : vset1(r->power[l]);
+            vstore(x, vscale2(vload(x), power));
+        }
+    }
+}
+
+static void
+scale_vector(const struct running *r, T *z)
+{
+    for (ptrdiff_t j = 0; j < r->width; j += VL) {
+        vstore(&z[j], vscale2(vload(&z[j]), vload(&r->power[j])));
+    }
+}
+
+/* What a recurrence sums, S with E and z with ze, under the scale after `after`. */
+static void
+scale_sums(const struct running *r, const struct scan *c, T *z, T *ze, int turned)
+{
+    scale_state(r, c->s, c->K, c->W, turned);
+    scale_state(r, c->e, c->K, c->W, turned);
+    scale_vector(r, z);
+    scale_vector(r, ze);
+}
+
+/* The caller's M, and the logarithm of z where he has plain sums, which is told by NaN;
+ * whether he has. */
+static int
+load_top(const struct la_head *h, const struct running *r, const T *z)
+{
+    T *top = r->top.x;
+    load_vector(top, &h->top, h->f);
+    const int plain = h->f > 0 && isnan(top[0]);
+    for (ptrdiff_t l = 0; plain && l < h->f; l++) {
+        const double logarithm = log((double)z[l]);
+        top[l] = isfinite(logarithm) ? (T)logarithm : -(T)INFINITY;
+    }
+    return plain;
+}
+
+/* --- features --------------------------------------------------------------- */
+
+/* Rows of u = t x omega. */
+static void
+project_block(const struct running *r, ptrdiff_t d, struct block u, struct span t)
+{
+    const struct scan c = {
+        .rows = t.rows,
+        .K = d,
+        .W = r->width,
+        .a = r->x,
+        .o = u,
+        .s = r->omega,
+        .ahead = t.ahead,
+    };
+    sweep(&c, LA_READ);
+}
+
+static void
+project_queries(const struct la_head *h, const struct running *r, struct span t)
+{
+    load_plain(r->x, &h->q, t, h->d);
+    project_block(r, h->d, r->u, t);
+}
+
+/* Exponents of keys, whose rows stay in x. */
+static void
+project_keys(const struct la_head *h, const struct running *r, struct span t)
+{
+    load_plain(r->x, &h->k, t, h->d);
+    project_block(r, h->d, r->e, t);
+    row_dots(r->h, r->x, r->x, t.rows, r->x.ld);
+    const vec log_root_f = log_root(h->f);
+    for (ptrdiff_t i = 0; i < t.rows; i++) {
+        const vec half = vset1(r->h[i] * (r->t * r->t / 2)) + log_root_f;
+        T *e = r->e.x + i * r->e.ld; /* in the order of log_features */
+        for (ptrdiff_t j = 0; j < r->width; j += VL) {
+            vstore(&e[j], vload(&e[j]) - half);
+        }
+    }
+}
+
+/* M after each of some rows, the first `keys` of which have keys. */
+static void
+running_tops(const struct running *r, ptrdiff_t rows, ptrdiff_t keys)
+{
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const T *e = r->e.x + i * r->e.ld;
+        for (ptrdiff_t j = 0; j < r->width; j += VL) {
+            const vec top = vload(&top_after(r, i)[j]);
+            vstore(&top_after(r, i + 1)[j], i < keys ? vmax(top, vload(&e[j])) : top);
+        }
+    }
 }
 
 /* In each lane, the largest u + M of a query; f of them count. */
 INLINE vec
-largest(const struct running_scratch *r, const T *u, ptrdiff_t f)
+largest(const T *u, const T *top, ptrdiff_t f)
 {
-    const ivec lane = viota();
     vec most = vset1(-(T)INFINITY);
     for (ptrdiff_t j = 0; j < f; j += VL) {
-        const vec top = vload(&r->top[j]);
-        const vec sum = vload(&u[j]) + vkeep(top > vset1(-LARGEST), top);
-        const ivec inside = lane < (ivec)((ivec){0} + (INT)(f - j));
-        most = vmax(most, vselect(inside, sum, most));
+        const vec sum = vload(&u[j]) + where_finite(vload(&top[j]));
+        most = vmax(most, vselect(first_lanes(f - j), sum, most));
     }
     return most;
 }
@@ -111,108 +276,125 @@ largest_lanes(T *c, const T *most, ptrdiff_t rows)
     }
 }
 
-/* x_ij = exp((x_ij + sign K_j) - c_i) for some rows; c NULL: 0. */
+/* c_i of some queries, row i of `top` for M. */
+static void
+query_tops(const struct running *r, ptrdiff_t rows, struct block top)
+{
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const T *u = r->u.x + i * r->u.ld;
+        vstore(&r->most[i * VL], largest(u, top.x + i * top.ld, r->f));
+    }
+    largest_lanes(r->c, r->most, rows);
+}
+
+/* Which feature has u + M = c_i; -1 where none, which takes a NaN. */
+static ptrdiff_t
+largest_feature(const struct running *r, ptrdiff_t i)
+{
+    const T *u = r->u.x + i * r->u.ld, *top = top_after(r, i + 1);
+    for (ptrdiff_t j = 0; j < r->f; j += VL) {
+        const ivec same = vload(&u[j]) + where_finite(vload(&top[j])) == vset1(r->c[i]);
+        for (ptrdiff_t l = 0; vany(same) && l < VL && j + l < r->f; l++) {
+            if (same[l]) {
+                return j + l;
+            }
+        }
+    }
+    return -1;
+}
+
+/* The chunk t, the first `keys` of which have keys: u, e, M and c. */
+static void
+running_chunk(const struct la_head *h, const struct running *r, struct span t,
+              ptrdiff_t keys)
+{
+    struct span some = t;
+    some.rows = keys;
+    project_queries(h, r, t);
+    project_keys(h, r, some);
+    running_tops(r, t.rows, keys);
+    query_tops(r, t.rows, (struct block){top_after(r, 1), r->top.ld});
+}
+
+/* y_ij = exp((x_ij + sign K_j) - c_i) for some rows, 0 for those up to the next
+ * multiple of MR, and past the last feature; c NULL: 0. */
 INLINE void
-exponentials(const struct running_scratch *r, T *x, ptrdiff_t rows, T sign, const T *c)
+exponentials(const struct running *r, struct block y, struct block x, ptrdiff_t rows,
+             T sign, const T *c)
 {
     const vec side = vset1(sign);
     for (ptrdiff_t i = 0; i < rows; i++) {
-        T *row = x + i * r->keys.ldm;
+        const T *from = x.x + i * x.ld;
+        T *to = y.x + i * y.ld;
         const vec offset = vset1(c ? c[i] : 0);
-        for (ptrdiff_t j = 0; j < r->keys.width; j += VL) {
-            const vec y =
-                (vload(&row[j]) + side * vload(&r->high[j])) + side * vload(&r->low[j]);
-            vstore(&row[j], vexp(y - offset));
+        ptrdiff_t j = 0;
+        for (; j < r->width; j += VL) {
+            const vec sum = (vload(&from[j]) + side * vload(&r->high[j])) +
+                            side * vload(&r->low[j]);
+            vstore(&to[j], vkeep(first_lanes(r->f - j), vexp(sum - offset)));
+        }
+        for (; j < y.ld; j += VL) {
+            vstore(&to[j], (vec){0});
         }
     }
+    clear_rows(y, rows, round_up(rows, MR));
 }
 
-/* Takes keys and queries into M one by one, from row `first`, and leaves the lanes of c
- * in r->most; how many rows went before one changed a K. */
-static ptrdiff_t
-running_tops(struct running_scratch *r, ptrdiff_t first, ptrdiff_t queries,
-             ptrdiff_t rows, ptrdiff_t f)
+/* a and b of the rows [from, to) of the chunk, the first `keys` of which have keys. */
+static void
+running_features(const struct running *r, struct block a, struct block b,
+                 ptrdiff_t from, ptrdiff_t to, ptrdiff_t keys)
 {
-    ptrdiff_t i = 0;
-    for (; i < queries || i < rows; i++) {
-        if (i < rows) {
-            const int passed = exponents(r, i);
-            if (passed && first + i > 0) {
-                break;
-            }
-            T *const before = r->top;
-            r->top = r->next;
-            r->next = before;
-            if (first + i == 0) {
-                set_steps(r);
-            }
-        }
-        if (i < queries) {
-            vstore(&r->most[i * VL], largest(r, r->u + i * r->keys.ldm, f));
-        }
-    }
-    return i;
+    const ptrdiff_t rows = to - from, left = keys - from;
+    const ptrdiff_t some = left < 0 ? 0 : left < rows ? left : rows;
+    exponentials(r, a, block_at(r->u, from, 0), rows, 1, r->c + from);
+    exponentials(r, b, block_at(r->e, from, 0), some, -1, NULL);
+    clear_rows(b, some, round_up(rows, MR));
 }
 
-/* One block of rows from `first`; how many of them were done. */
-static ptrdiff_t
-running_block(const struct la_head *h, struct running_scratch *r, ptrdiff_t first,
-              ptrdiff_t queries, ptrdiff_t rows, ptrdiff_t keys)
+/* --- under a given M -------------------------------------------------------- */
+
+/* a and b of all queries and keys under one M, for operators whose queries see all
+ * keys.
+ *
+ * q (n,d), k (s,d), omega (d,f), t, how many keys there are, M (f) -> a (n,f), b (s,f).
+ * 2 (n + s) d f flops and an exponential a feature; scratch: omega and a few blocks. */
+static struct running
+scaled_features_carve(const struct la_head *h, struct arena *arena)
 {
-    const ptrdiff_t d = h->d, f = h->f, ld = r->keys.ldm;
-    const T root = (T)h->t;
-    struct project_scratch of_queries = r->keys;
-    of_queries.u = r->u;
-    of_queries.h = NULL; /* cancels in the quotient */
-    project_rows(&of_queries, &h->q, first, queries, d, root, &r->ahead[0]);
-    project_rows(&r->keys, &h->k, first, rows, d, root, &r->ahead[1]);
-    ptrdiff_t there = keys - first < rows ? keys - first : rows;
-    there = there > 0 ? there : 0;
-    const ptrdiff_t done = running_tops(r, first, queries, there, f);
-    const ptrdiff_t most = done < there ? done : queries > rows ? queries : rows;
-    const ptrdiff_t a = most < queries ? most : queries, b = most < rows ? most : rows;
-    largest_lanes(r->c, r->most, a);
-    exponentials(r, r->u, a, 1, r->c);
-    exponentials(r, r->keys.u, b < there ? b : there, -1, NULL);
-    clear_rows((struct block){r->keys.u, ld}, there, b);
-    store_rows(&h->a, rows_from(first, a), f, (struct block){r->u, ld}, NULL);
-    store_rows(&h->b, rows_from(first, b), f, (struct block){r->keys.u, ld}, NULL);
-    return most;
+    return running_carve(h, arena, LA_MOST_ROWS);
 }
 
 static int
-run_running_features(const struct la_head *h)
+run_scaled_features(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
-    struct running_scratch r = running_features_carve(h, &arena);
-    r.log_root = log_root(h->f);
-    const ptrdiff_t n = h->n, s = h->s, f = h->f;
-    const ptrdiff_t most = n > s ? n : s;
-    const T root = (T)h->t;
-    load_state(r.keys.omega, &h->omega, h->d, f);
-    for (ptrdiff_t i = 0; i < state_size(h->d, f); i++) {
-        r.keys.omega[i] *= root;
-    }
-    load_vector(r.top, &h->top, f);
-    set_steps(&r);
-    ptrdiff_t done = 0;
-    while (done < most) {
-        const ptrdiff_t rows = most - done < LA_BLOCK ? most - done : LA_BLOCK;
-        const ptrdiff_t queries = n - done < rows ? n - done : rows;
-        const ptrdiff_t keys = s - done < rows ? s - done : rows;
+    const struct running r = scaled_features_carve(h, &arena);
+    struct la_fetch ahead = {0};
+    load_directions(h, &r);
+    load_vector(r.top.x, &h->top, h->f);
+    set_scale(&r, r.top.x);
+    for (ptrdiff_t i = 0; i < h->n || i < h->s; i += LA_MOST_ROWS) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const ptrdiff_t here = running_block(h, &r, done, queries > 0 ? queries : 0,
-                                             keys > 0 ? keys : 0, h->keys);
-        done += here;
-        if (here < rows) {
-            break;
+        if (i < h->n) {
+            const struct span t = span(i, LA_MOST_ROWS, i + LA_MOST_ROWS, h->n, &ahead);
+            project_queries(h, &r, t);
+            query_tops(&r, t.rows, (struct block){r.top.x, 0});
+            exponentials(&r, r.u, r.u, t.rows, 1, r.c);
+            store_rows(&h->a, t, h->f, r.u, NULL);
+        }
+        if (i < h->s) {
+            const struct span t = span(i, LA_MOST_ROWS, i + LA_MOST_ROWS, h->s, &ahead);
+            struct span some = t;
+            some.rows = keys_left(h, t);
+            project_keys(h, &r, some);
+            exponentials(&r, r.e, r.e, some.rows, -1, NULL);
+            clear_rows(r.e, some.rows, t.rows);
+            store_rows(&h->b, t, h->f, r.e, NULL);
         }
     }
-    store_vector(&h->top1, r.top, f);
-    const T count = (T)done;
-    memcpy(h->done.data, &count, sizeof(count));
     return 0;
 }
 
