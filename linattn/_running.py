@@ -63,15 +63,15 @@ class _Call:
         inner = (r, *self.core) if packed else self.core
         if state is None and argument != "state":
             state = np.zeros(inner, self.dtype), np.zeros(inner[:-1], self.dtype)
-        s, z, log_scale = _check.state(
+        fields = State(*_check.state(
             self.name, argument, state, self.batch, inner, self.dtype, True,
             scaled=True, any_scale=argument == "grad_state",
-        )  # fmt: skip
-        if log_scale is None:
-            log_scale = np.full_like(z, no_scale)
+        ))  # fmt: skip
+        if fields.log_scale is None:
+            fields = fields._replace(log_scale=np.full_like(fields.z, no_scale))
         if packed:
-            return State(s, z, log_scale)
-        return State(s[..., None, :, :], *(x[..., None, :] for x in (z, log_scale)))
+            return fields
+        return State(fields.s[..., None, :, :], *(x[..., None, :] for x in fields[1:]))
 
     def run(self, start: State, out: Array | None = None) -> tuple[Array, State]:
         """The output and the state after the last token."""
