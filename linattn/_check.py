@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from ._operator import Extra, Table
+    from ._operator import Extra, Key
     from ._types import Array, DType, Shape
 
 # bfloat16 is not NumPy's own: it is known by its name.
@@ -325,8 +325,8 @@ def is_plain_number(x: Any) -> bool:
 
 
 def lookup(
-    function: str, table: Table, variant: str, feature_map: Any, normalize: Any
-) -> tuple[str, str, bool]:
+    function: str, table: Mapping[Key, Any], variant: str, feature_map: Any, normalize: Any
+) -> Key:
     """The key of a map in a table by (variant, map, normalize)."""
     try:
         known = (variant, feature_map, normalize) in table

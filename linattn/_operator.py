@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ._types import Array, ArrayLike, Bool, Map, Shape
 
     Operands: TypeAlias = tuple[Any, ...]
-    Table: TypeAlias = dict[tuple[str, str, bool], np.ufunc]
+    Key: TypeAlias = tuple[str, str, bool]
 
 MAPS = (
     "identity",
@@ -78,6 +78,17 @@ class _Call(NamedTuple):
     def core(self) -> tuple[int, int]:
         """The shape of a state, (d, m)."""
         return self.arrays[0].shape[-1], self.shape[-1]
+
+
+class Table(dict["Key", np.ufunc]):
+    """The gufuncs of a form by variant, which has its place in the name, map and normaliser."""
+
+    def __init__(self, names: dict[Key, str]) -> None:
+        self.names = names
+
+    def __missing__(self, key: Key) -> np.ufunc:
+        gufunc = self[key] = ufuncs[self.names[key]]
+        return gufunc
 
 
 class Recurrence:
@@ -126,19 +137,18 @@ class Recurrence:
             self._step = self._gufuncs(f"_{stem}{{}}{end}")
 
     def _gufuncs(self, form: str) -> Table:
-        """By variant, which has its place in the name, map, and normaliser."""
         variants = [""]
         for extra in self.extras:
             if extra.suffix:
                 variants += [variant + extra.suffix for variant in variants]
         choices = ((True, ""), (False, "_sum")) if self.normalizer else ((False, ""),)
         maps = {name: f"_{name}" for name in MAPS} if self.mapped else {"identity": ""}
-        return {
-            (variant, feature_map, normalize): ufuncs[f"{form.format(variant)}{named}{end}"]
+        return Table({
+            (variant, feature_map, normalize): f"{form.format(variant)}{named}{end}"
             for variant in variants
             for feature_map, named in maps.items()
             for normalize, end in choices
-        }
+        })  # fmt: skip
 
     # --- calls ---------------------------------------------------------------
 
@@ -182,7 +192,7 @@ class Recurrence:
                 out=out,
             )  # fmt: skip
         call = self._read(self.name, operands)
-        key = _check.lookup(self.name, self._whole, call.variant, feature_map, normalize)
+        key = _check.lookup(self.name, self._whole.names, call.variant, feature_map, normalize)
         inputs = *call.arrays, *_check.numbers(self.name, call.typed, scale, eps, key[-1])
         if out is not None:
             _check.out(self.name, out, call.shape, *call.typed)
@@ -233,7 +243,7 @@ class Recurrence:
             )  # fmt: skip
         function = self.names["backward"]
         call = self._read(function, operands)
-        key = _check.lookup(function, self._whole, call.variant, feature_map, normalize)
+        key = _check.lookup(function, self._whole.names, call.variant, feature_map, normalize)
         grad_out = _check.cotangent(function, grad_out, call.shape)
         numbers = _check.numbers(function, (*call.typed, grad_out), scale, eps, key[-1])
         inputs = *call.arrays, grad_out, *numbers
@@ -285,7 +295,7 @@ class Recurrence:
             )  # fmt: skip
         function = self.names["step"]
         call = self._read(function, operands, tokens=False)
-        key = _check.lookup(function, self._step, call.variant, feature_map, normalize)
+        key = _check.lookup(function, self._step.names, call.variant, feature_map, normalize)
         inputs = *call.arrays, *_check.numbers(function, call.typed, scale, eps, key[-1])
         dtype = _check.state_dtype(*call.typed)
         fields = _check.state(function, "state", state, call.batch, call.core, dtype, key[-1])
@@ -325,9 +335,12 @@ class Recurrence:
                 operands = _present(operands)
         if variant is None or type(feature_map) is not str or type(normalize) is not bool:
             return NotImplemented
-        gufunc = table.get((variant, feature_map, normalize))
+        key = variant, feature_map, normalize
+        gufunc = table.get(key)
         if gufunc is None:
-            return NotImplemented
+            if key not in table.names:
+                return NotImplemented
+            gufunc = table[key]
         outputs = outputs or (None,) * gufunc.nout
         if normalize:
             return call_plain(gufunc, *operands, *more, scale, eps, *outputs)

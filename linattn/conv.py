@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from . import _check, _gradients, _state
-from ._linattn import call_plain, ufuncs
+from ._gufuncs import ufuncs
+from ._linattn import call_plain
 
 
 def causal_conv1d(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import _check, _gradients
-from ._linattn import row_ufuncs
+from ._gufuncs import row_ufuncs
 
 
 def log_decay(x: Any, A_log: Any, dt_bias: Any, *, lower_bound: float | None = None) -> Any:

@@ -35,19 +35,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._linattn import ufuncs as _ufuncs
+from ._gufuncs import ufuncs as _ufuncs
 
 if TYPE_CHECKING:
     import numpy as np
 
-    def __getattr__(name: str) -> np.ufunc: ...
+__all__ = sorted(name for name in _ufuncs.names if not name.startswith("_"))
+_names = frozenset(__all__)
 
 
-_public = {name: f for name, f in _ufuncs.items() if not name.startswith("_")}
-
-__all__ = sorted(_public)
-
-globals().update(_public)
+def __getattr__(name: str) -> np.ufunc:
+    if name not in _names:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    f = globals()[name] = _ufuncs[name]
+    return f
 
 
 def __dir__() -> list[str]:

@@ -23,7 +23,7 @@ from states import flat
 
 from linattn import _check, feature_maps
 from linattn import _reference_maps as twins
-from linattn._linattn import row_ufuncs
+from linattn._gufuncs import row_ufuncs
 
 FUNCTIONS = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),

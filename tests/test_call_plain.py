@@ -5,7 +5,8 @@ import pytest
 
 import linattn
 from linattn import State
-from linattn._linattn import call_plain, ufuncs
+from linattn._gufuncs import ufuncs
+from linattn._linattn import call_plain
 
 STEP_ELU, STEP_SUM = ufuncs["_step_elu"], ufuncs["_step_elu_sum"]
 

@@ -7,7 +7,7 @@ from bounds import close
 from cases import DTYPES
 
 from linattn import _config
-from linattn._linattn import row_ufuncs
+from linattn._gufuncs import row_ufuncs
 
 NAMES = ("exp", "log1p", "sigmoid", "softplus", "sin", "cos")
 EXACT = {

@@ -9,7 +9,7 @@ from layouts import LAYOUTS, token_major
 import linattn
 from linattn import _reference as ref
 from linattn import feature_maps
-from linattn._linattn import row_ufuncs
+from linattn._gufuncs import row_ufuncs
 
 OPERATORS = FORWARD + BACKWARD
 

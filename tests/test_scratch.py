@@ -13,6 +13,7 @@ from cases import MAPS
 
 import linattn
 from linattn import State, _config, _linattn, feature_maps
+from linattn._gufuncs import row_ufuncs
 
 try:
     from ml_dtypes import bfloat16
@@ -148,7 +149,7 @@ def mapped(x: SimpleNamespace) -> Iterator:
 
 
 def elementwise(x: SimpleNamespace) -> Iterator:
-    for task in _linattn.row_ufuncs.values():
+    for task in map(row_ufuncs.__getitem__, row_ufuncs.names):
         if task.signature is None and x.q.dtype.kind == "f":
             yield task(*(x.q, x.q[::-1], x.q[:, ::-1], x.q, x.q)[: task.nin])
 

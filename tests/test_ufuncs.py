@@ -1,11 +1,18 @@
 """The raw gufuncs are NumPy's own kind, and whatever speaks that protocol can call them."""
 
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from bounds import close
 from cases import BACKWARD, DTYPES, FORWARD, MAPS, Case, call, make
 
 import linattn
+from linattn._linattn import make_ufunc, ufunc_names
 
 SIGNATURES = {
     "causal": "(n,d),(n,d),(n,m){}->(n,m)",
@@ -52,9 +59,47 @@ def test_is_what_the_wrapper_calls(case):
 
 
 def test_all_are_listed():
-    have = {name for name, f in vars(linattn.ufuncs).items() if isinstance(f, np.ufunc)}
-    assert {case.ufunc for case in ALL} <= have
-    assert have <= set(dir(linattn.ufuncs))
+    assert {case.ufunc for case in ALL} <= set(dir(linattn.ufuncs))
+    for name in dir(linattn.ufuncs):
+        f = getattr(linattn.ufuncs, name)
+        assert isinstance(f, np.ufunc)
+        assert f.__name__ == name
+        assert f is getattr(linattn.ufuncs, name)
+        assert pickle.loads(pickle.dumps(f)) is f
+    with pytest.raises(AttributeError, match=r"'linattn\.ufuncs' has no attribute '_step_elu'"):
+        _ = linattn.ufuncs._step_elu
+
+
+def test_are_made_on_first_use():
+    """Hundreds of them would take longer than all else of an import."""
+    program = """
+import numpy as np, linattn
+made = lambda: [name for name, f in vars(linattn.ufuncs).items() if isinstance(f, np.ufunc)]
+assert len(linattn._gufuncs.ufuncs) == len(linattn._gufuncs.row_ufuncs) == 0
+assert not made()
+assert "delta_relu" in linattn._gufuncs.ufuncs and "relu" not in linattn._gufuncs.ufuncs
+linattn.causal(np.ones((2, 3)), np.ones((2, 3)), np.ones((2, 3)))
+assert list(linattn._gufuncs.ufuncs) == ["causal_elu"]
+linattn.ufuncs.delta_relu
+assert made() == ["delta_relu"]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_one_gufunc_for_all_threads():
+    """Whoever asks for it first."""
+    barrier = threading.Barrier(4)
+
+    def make_all(_):
+        barrier.wait()
+        return [make_ufunc(name) for name in ufunc_names]
+
+    with ThreadPoolExecutor(4) as pool:
+        first, *others = pool.map(make_all, range(4))
+    for other in others:
+        assert all(x is y for x, y in zip(first, other, strict=True))
+    with pytest.raises(KeyError, match="no_such"):
+        make_ufunc("no_such")
 
 
 @pytest.fixture

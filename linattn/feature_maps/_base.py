@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _check
-from .._linattn import row_ufuncs
+from .._gufuncs import row_ufuncs
 
 
 class FeatureMap:

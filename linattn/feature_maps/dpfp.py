@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._linattn import row_ufuncs
+from .._gufuncs import row_ufuncs
 from ._base import FeatureMap, _matrix, integer, positive
 
 

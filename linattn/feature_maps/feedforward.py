@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._linattn import row_ufuncs
+from .._gufuncs import row_ufuncs
 from .._products import product, transposed_product
 from ._base import FeatureMap, integer, parameter
 from .random_features import orthogonal_matrix

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._linattn import row_ufuncs
+from .._gufuncs import row_ufuncs
 from .._products import product
 from ._base import FeatureMap, _matrix, integer, parameter, positive
 

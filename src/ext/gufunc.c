@@ -1,4 +1,5 @@
-/* gufunc.c: NumPy's gufuncs, made of operators.def: one for each form and map.
+/* gufunc.c: NumPy's gufuncs, made of operators.def: one for each form and map, when it
+ * is asked for: 600 of them take 10 ms.
  *
  * A gufunc's loops are told apart by the dtype of its tokens.  Numbers, states and
  * indices follow it: a float64 scale makes no float32 call a float64 one. */
@@ -7,6 +8,7 @@
 
 #include "gufunc.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -297,18 +299,18 @@ la_gufunc_is(PyObject *object)
 }
 
 /* What `ufunc.types` tells of the loops. */
+static const enum la_loop told[] = {LA_LOOP_HALF, LA_LOOP_SINGLE, LA_LOOP_DOUBLE};
+enum { NTOLD = sizeof(told) / sizeof(told[0]) };
+
 static void
-tell_types(PyUFuncObject *gufunc, struct la_gufunc *g)
+write_types(struct la_gufunc *g)
 {
-    static const enum la_loop told[] = {LA_LOOP_HALF, LA_LOOP_SINGLE, LA_LOOP_DOUBLE};
     const int count = g->form->nin + g->form->nout;
-    for (size_t k = 0; k < sizeof(told) / sizeof(told[0]); k++) {
+    for (int k = 0; k < NTOLD; k++) {
         for (int i = 0; i < count; i++) {
-            g->types[k * (size_t)count + (size_t)i] = (char)la_loop_type(g, told[k], i);
+            g->types[k * count + i] = (char)la_loop_type(g, told[k], i);
         }
     }
-    gufunc->types = g->types;
-    gufunc->ntypes = sizeof(told) / sizeof(told[0]);
 }
 
 /* What the promoter is asked for: any dtypes at all. */
@@ -348,23 +350,24 @@ new_gufunc(struct la_gufunc *g)
             gufunc->op_flags[i] = NPY_ITER_READWRITE;
         }
     }
-    for (int loop = 0; loop < LA_LOOP_BFLOAT; loop++) {
-        if (add_loop(object, g, (enum la_loop)loop) < 0) {
-            Py_DECREF(object);
-            return NULL;
+    int status = add_promoter(object, f->nin + f->nout);
+    for (int loop = 0; status == 0 && loop < LA_NLOOPS; loop++) {
+        if (loop != LA_LOOP_BFLOAT || bfloat16 != NPY_NOTYPE) {
+            status = add_loop(object, g, (enum la_loop)loop);
         }
     }
-    if (add_promoter(object, f->nin + f->nout) < 0) {
+    if (status < 0) {
         Py_DECREF(object);
         return NULL;
     }
-    tell_types(gufunc, g);
+    gufunc->types = g->types;
+    gufunc->ntypes = NTOLD;
     return object;
 }
 
-/* One gufunc of a form, into the dictionary. */
+/* One gufunc of a form, which is made when it is asked for. */
 static int
-add_gufunc(PyObject *all, const struct la_form *form, enum la_map map)
+add_gufunc(const struct la_form *form, enum la_map map)
 {
     if (ngufuncs == NGUFUNCS) {
         PyErr_SetString(PyExc_SystemError, "more gufuncs than expected");
@@ -388,17 +391,12 @@ add_gufunc(PyObject *all, const struct la_form *form, enum la_map map)
     }
     PyOS_snprintf(g->doc, sizeof(g->doc), "%s%s%s", operands, op->doc ? ": " : "",
                   op->doc ? op->doc : "");
-    g->object = new_gufunc(g);
-    if (g->object == NULL) {
-        return -1;
-    }
-    const int status = PyDict_SetItemString(all, g->name, g->object);
-    Py_DECREF(g->object); /* the dictionary keeps it */
-    return status;
+    write_types(g);
+    return 0;
 }
 
 static int
-add_form(PyObject *all, enum la_op op, la_variant variant)
+add_form(enum la_op op, la_variant variant)
 {
     struct la_form *form = &forms[nforms++];
     if (la_form_read(form, op, variant) < 0) {
@@ -407,7 +405,7 @@ add_form(PyObject *all, enum la_op op, la_variant variant)
     }
     const int maps = la_operators[op].properties & LA_MAPS ? LA_NMAPS : 1;
     for (int map = 0; map < maps; map++) {
-        if (add_gufunc(all, form, (enum la_map)map) < 0) {
+        if (add_gufunc(form, (enum la_map)map) < 0) {
             return -1;
         }
     }
@@ -416,14 +414,14 @@ add_form(PyObject *all, enum la_op op, la_variant variant)
 
 /* All forms of an operator: every choice among what its properties offer. */
 static int
-add_forms(PyObject *all, enum la_op op)
+add_forms(enum la_op op)
 {
     const int choices = LA_NORMALIZER | LA_STATES | LA_KEYS | LA_CHANNELS |
                         LA_IN_PLACE | LA_GATE_CHANNELS | LA_BONUS | LA_ERASE;
     const int offered = la_operators[op].properties & choices;
     la_variant variant = 0;
     do {
-        if (add_form(all, op, variant) < 0) {
+        if (add_form(op, variant) < 0) {
             return -1;
         }
         variant = (variant - offered) & offered; /* the next subset */
@@ -431,39 +429,95 @@ add_forms(PyObject *all, enum la_op op)
     return 0;
 }
 
+/* The names of the gufuncs, of operators of rows or of the others. */
+static PyObject *
+names(int of_rows)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < ngufuncs; i++) {
+        if ((la_operators[gufuncs[i].form->op].doc != NULL) != of_rows) {
+            continue;
+        }
+        PyObject *name = PyUnicode_FromString(gufuncs[i].name);
+        if (name == NULL || PyList_Append(list, name) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(name);
+    }
+    PyObject *all = list != NULL ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return all;
+}
+
+/* Adds a new object to the module, and drops it; 0, or -1. */
+static int
+add_object(PyObject *module, const char *name, PyObject *object)
+{
+    const int status = PyModule_AddObjectRef(module, name, object);
+    Py_XDECREF(object);
+    return status;
+}
+
 int
 la_gufunc_add_all(PyObject *module)
 {
-    PyObject *all = PyDict_New(), *rows = PyDict_New();
-    int status = all == NULL || rows == NULL ? -1 : 0;
-    if (status == 0 && (PyArray_ImportNumPyAPI() < 0 || PyUFunc_ImportUFuncAPI() < 0)) {
-        status = -1;
+    if (PyArray_ImportNumPyAPI() < 0 || PyUFunc_ImportUFuncAPI() < 0) {
+        return -1;
     }
-    nforms = ngufuncs = 0;
-    for (int op = 0; status == 0 && op < LA_NOPS; op++) {
-        status = add_forms(la_operators[op].doc == NULL ? all : rows, (enum la_op)op);
+    const int known = ngufuncs > 0; /* they are the process's: NumPy keeps pointers */
+    for (int op = 0; !known && op < LA_NOPS; op++) {
+        if (add_forms((enum la_op)op) < 0) {
+            return -1;
+        }
     }
-    if (status == 0) {
-        status = PyModule_AddObjectRef(module, "ufuncs", all);
+    if (add_object(module, "ufunc_names", names(0)) < 0) {
+        return -1;
     }
-    if (status == 0) {
-        status = PyModule_AddObjectRef(module, "row_ufuncs", rows);
+    return add_object(module, "row_ufunc_names", names(1));
+}
+
+static struct la_gufunc *
+find_gufunc(const char *name)
+{
+    for (int i = 0; i < ngufuncs; i++) {
+        if (strcmp(gufuncs[i].name, name) == 0) {
+            return &gufuncs[i];
+        }
     }
-    Py_XDECREF(all);
-    Py_XDECREF(rows);
-    return status;
+    return NULL;
+}
+
+PyObject *
+la_gufunc_make(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    const char *name = PyUnicode_AsUTF8AndSize(arg, NULL);
+    struct la_gufunc *g = name != NULL ? find_gufunc(name) : NULL;
+    if (g == NULL) {
+        if (name != NULL) {
+            PyErr_SetObject(PyExc_KeyError, arg);
+        }
+        return NULL;
+    }
+    PyObject *object = atomic_load(&g->object), *other = NULL;
+    if (object == NULL) {
+        object = new_gufunc(g);
+        if (object != NULL &&
+            !atomic_compare_exchange_strong(&g->object, &other, object)) {
+            Py_DECREF(object); /* another thread was first */
+            object = other;
+        }
+    }
+    return Py_XNewRef(object);
 }
 
 const struct la_form *
 la_gufunc_form(const char *name, enum la_map *map)
 {
-    for (int i = 0; i < ngufuncs; i++) {
-        if (strcmp(gufuncs[i].name, name) == 0) {
-            *map = gufuncs[i].map;
-            return gufuncs[i].form;
-        }
+    const struct la_gufunc *g = find_gufunc(name);
+    if (g != NULL) {
+        *map = g->map;
     }
-    return NULL;
+    return g != NULL ? g->form : NULL;
 }
 
 PyObject *
@@ -473,10 +527,12 @@ la_gufunc_add_bfloat16(PyObject *Py_UNUSED(module), PyObject *dtype)
     if (!PyArray_DescrConverter(dtype, &descr)) {
         return NULL;
     }
+    const int known = bfloat16 != NPY_NOTYPE;
     bfloat16 = descr->type_num;
     Py_DECREF(descr);
-    for (int i = 0; i < ngufuncs; i++) {
-        if (add_loop(gufuncs[i].object, &gufuncs[i], LA_LOOP_BFLOAT) < 0) {
+    for (int i = 0; !known && i < ngufuncs; i++) {
+        PyObject *object = atomic_load(&gufuncs[i].object);
+        if (object != NULL && add_loop(object, &gufuncs[i], LA_LOOP_BFLOAT) < 0) {
             return NULL;
         }
     }

@@ -6,9 +6,11 @@
 
 #include "form.h"
 
-/* Adds the dictionaries `ufuncs` and `row_ufuncs` of gufuncs to the module; 0, or -1.
- */
+/* Adds the tuples `ufunc_names` and `row_ufunc_names` to the module; 0, or -1. */
 int la_gufunc_add_all(PyObject *module);
+
+/* make_ufunc(name): the gufunc of that name, always the same. */
+PyObject *la_gufunc_make(PyObject *module, PyObject *name);
 
 /* The form and the map of the gufunc of that name; NULL where there is none. */
 const struct la_form *la_gufunc_form(const char *name, enum la_map *map);

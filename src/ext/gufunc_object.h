@@ -29,7 +29,7 @@ struct la_gufunc {
     enum la_map map;
     char name[80], doc[192];
     char types[3 * LA_MAX_OPERANDS];
-    PyObject *object; /* borrowed: the module keeps it */
+    PyObject *_Atomic object; /* once it has been asked for, and then for good */
 };
 
 /* That of a gufunc object, which must be one of ours. */
