@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from cases import BACKWARD, FORWARD, Case, call, make
 from layouts import token_major
+from states import assert_same, flat
 
 import linattn
 from linattn import _config
@@ -51,6 +52,32 @@ def test_one_to_eight_threads(threads, operator, shape):
             assert linattn.get_num_threads() == count
             for x, y in zip(results(case, operands), expected, strict=True):
                 np.testing.assert_array_equal(x, y, err_msg=f"{count} threads")
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("feature_map", ["elu", "identity", "l2norm"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_backward_of_one_head(threads, dtype, feature_map, normalize):
+    """In passes where there are threads for it: with states, keys that do not exist, and none."""
+    rng = np.random.default_rng(0)
+    wide = np.promote_types(dtype, np.float32)
+    for lead, n, d, m in (((), 2000, 33, 64), ((2,), 1001, 64, 33), ((), 6000, 20, 20)):
+        q, k, v, g = (rng.random((*lead, n, x)).astype(dtype) for x in (d, d, m, m))
+        states = [
+            linattn.State(*(rng.random((*lead, *x)).astype(wide) for x in ((d, m), (d,))))
+            for _ in range(2)
+        ]
+        if not normalize:
+            states = [x._replace(z=None) for x in states]
+        ends = dict(zip(("initial_state", "grad_state"), states, strict=True))
+        for keys, given in ((None, {}), (777, {}), (0, {}), (None, ends), (0, ends)):
+            options = {"feature_map": feature_map, "normalize": normalize, "key_lengths": keys}
+            options |= {"scale": 0.7, "eps": 0.0 if keys == 0 else 1e-3}
+            threads(1)
+            expected = flat(linattn.causal_backward(q, k, v, g, **options, **given))
+            for count in (2, 3, 7):
+                threads(count)
+                assert_same(linattn.causal_backward(q, k, v, g, **options, **given), expected)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

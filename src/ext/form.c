@@ -15,6 +15,11 @@ const char *const la_map_names[LA_NMAPS] = {
 #include "../kernel/maps.def"
 };
 
+const char la_map_of_rows[LA_NMAPS] = {
+#define LA_ROW_MAP(map) [LA_MAP_##map] = 1,
+#include "../kernel/maps.def"
+};
+
 static const struct operand {
     const char *name;
     enum la_kind kind;

@@ -23,6 +23,7 @@ struct la_operator {
 
 extern const struct la_operator la_operators[LA_NOPS];
 extern const char *const la_map_names[LA_NMAPS];
+extern const char la_map_of_rows[LA_NMAPS]; /* whether a number depends on its row */
 
 /* Which form: LA_NORMALIZER, LA_STATES, LA_KEYS, LA_CHANNELS, LA_IN_PLACE,
  * LA_GATE_CHANNELS, LA_BONUS, LA_ERASE, each of which must be among the operator's

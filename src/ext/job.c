@@ -60,7 +60,7 @@ la_job_read(struct job *job)
     }
     h->n = la_job_dimension(call, 'n', 1);
     h->s = la_job_dimension(call, 's', h->n);
-    h->d = la_job_dimension(call, 'd', 0);
+    h->d = h->all_d = la_job_dimension(call, 'd', 0);
     h->m = la_job_dimension(call, 'm', 0);
     h->f = la_job_dimension(call, 'f', 0);
     h->map = call->map;

@@ -27,6 +27,7 @@ struct job {
     size_t lane_bytes;
     la_modes modes;             /* the caller's */
     struct la_state_sums *sums; /* of segments.c */
+    struct la_passes *passes;   /* of passes.c */
     atomic_int stop;
 };
 
@@ -72,5 +73,8 @@ void la_job_enter(struct job *job, struct la_head *h, int lane);
 
 /* The segments of the one sequence of each head, in parallel (segments.c). */
 enum la_status la_run_segments(struct job *job, int threads);
+
+/* The passes of the one sequence of each head, in parallel (passes.c). */
+enum la_status la_run_passes(struct job *job, int threads);
 
 #endif

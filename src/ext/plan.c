@@ -273,5 +273,10 @@ la_run(const struct la_call *call, const struct la_watch *watch)
     if (whole.segment > 0 && (size_t)threads > items && job.sequences == 1) {
         return la_run_segments(&job, threads);
     }
+    /* Threads wait for each other twice there. */
+    if (job.properties & LA_PASSES && (size_t)threads >= 2 * items &&
+        job.sequences == 1 && work(call) >= 4e6) {
+        return la_run_passes(&job, threads);
+    }
     return la_job_run(&job, job.kernel, run_piece, &whole, items, threads);
 }

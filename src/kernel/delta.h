@@ -92,16 +92,6 @@ take_beta(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
     return (struct beta){take_block(arena, rows, h->channels ? h->m : 1), h->channels};
 }
 
-/* b = phi(k) of the tokens t; 0 where no key exists. */
-static void
-load_features(const struct la_head *h, struct span t, struct block b)
-{
-    const ptrdiff_t all = round_up(t.rows, MR);
-    t.rows = keys_left(h, t);
-    load_mapped(b, &h->k, t, h->d, h->map);
-    clear_rows(b, t.rows, all);
-}
-
 /* The values of the tokens t: where they lie, if that is as whole vectors and all
  * exist, or else their copy. */
 static struct la_array

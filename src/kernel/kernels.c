@@ -4,6 +4,7 @@
  * that select it, and LA_DOUBLE the dtype (dtype.h).  All functions are static; the
  * unit exports la_table_<LA_ISA>_<dtype> alone. */
 #include "causal.h"
+#include "causal_backward.h"
 #include "conv.h"
 #include "conv_backward.h"
 #include "delta.h"

@@ -23,15 +23,11 @@ head_of_features(const struct la_head *h)
     return inner;
 }
 
-/* Tokens t of v, and zeros where no key exists and in MR rows more, which a tile of a
- * piece may reach. */
+/* Zeros in the MR rows after those of a chunk, which a tile of a piece may reach. */
 static void
-load_values(const struct la_head *h, struct span t, struct block v)
+clear_after(struct block x, ptrdiff_t rows)
 {
-    struct span some = t;
-    some.rows = keys_left(h, t);
-    load_plain(v, &h->v, some, h->m);
-    clear_rows(v, some.rows, round_up(t.rows, MR) + MR);
+    clear_rows(x, round_up(rows, MR), round_up(rows, MR) + MR);
 }
 
 struct running_causal_scratch {
@@ -110,6 +106,7 @@ run_running_causal(const struct la_head *h)
         const struct span t = span(i, r.rows, i + r.rows, h->n, &ahead);
         running_chunk(h, &r.f, t, keys_left(h, t));
         load_values(h, t, r.v);
+        clear_after(r.v, t.rows);
         look_ahead(&h->o, t, h->m);
         for (ptrdiff_t from = 0, to; from < t.rows; from = to) {
             if (h->poll(h->poll_arg)) {

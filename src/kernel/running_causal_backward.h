@@ -95,12 +95,15 @@ times_rows(struct block x, struct block y, ptrdiff_t rows, ptrdiff_t cols)
     }
 }
 
-/* Tokens t of the cotangent, and MR rows of zeros more. */
+/* v and g of the chunk t. */
 static void
-load_cotangents(const struct la_head *h, struct span t, struct block g)
+load_columns(const struct la_head *h, const struct running_causal_backward_scratch *r,
+             struct span t)
 {
-    load_plain(g, &h->g, t, h->m);
-    clear_rows(g, t.rows, round_up(t.rows, MR) + MR);
+    load_values(h, t, r->v);
+    load_plain(r->g, &h->g, t, h->m);
+    clear_after(r->v, t.rows);
+    clear_after(r->g, t.rows);
 }
 
 /* --- the forward scan ------------------------------------------------------- */
@@ -163,8 +166,7 @@ running_dq(const struct la_head *h, const struct running_causal_backward_scratch
         const size_t row = (size_t)r->tops.ld * sizeof(T);
         memcpy(r->tops.x + i / r->rows * r->tops.ld, r->f.top.x, row);
         running_chunk(h, &r->f, t, keys_left(h, t));
-        load_values(h, t, r->v);
-        load_cotangents(h, t, r->g);
+        load_columns(h, r, t);
         look_ahead(&h->dq, t, h->d);
         for (ptrdiff_t from = 0, to; from < t.rows; from = to) {
             if (h->poll(h->poll_arg)) {
@@ -347,8 +349,7 @@ running_dkv(const struct la_head *h, const struct running_causal_backward_scratc
         memcpy(r->f.top.x, r->tops.x + i / r->rows * r->tops.ld,
                (size_t)r->tops.ld * sizeof(T));
         running_chunk(h, &r->f, t, keys_left(h, t));
-        load_values(h, t, r->v);
-        load_cotangents(h, t, r->g);
+        load_columns(h, r, t);
         look_ahead(&h->dk, t, h->d);
         look_ahead(&h->dv, t, h->m);
         scale_rows(r->g, t.rows, r->r + i);

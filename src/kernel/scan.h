@@ -168,16 +168,31 @@ keys_left(const struct la_head *h, struct span t)
     return left < 0 ? 0 : left < t.rows ? left : t.rows;
 }
 
-/* b = phi(k) and v of the tokens t; 0 where no key exists. */
+/* b = phi(k) of the tokens t; 0 where no key exists. */
+static void
+load_features(const struct la_head *h, struct span t, struct block b)
+{
+    const ptrdiff_t all = round_up(t.rows, MR);
+    t.rows = keys_left(h, t);
+    load_mapped(b, &h->k, t, h->d, h->map);
+    clear_rows(b, t.rows, all);
+}
+
+/* v of the tokens t; 0 where no key exists. */
+static void
+load_values(const struct la_head *h, struct span t, struct block v)
+{
+    const ptrdiff_t all = round_up(t.rows, MR);
+    t.rows = keys_left(h, t);
+    load_plain(v, &h->v, t, h->m);
+    clear_rows(v, t.rows, all);
+}
+
 static void
 load_keys(const struct la_head *h, struct span t, struct block b, struct block v)
 {
-    struct span some = t;
-    some.rows = keys_left(h, t);
-    load_mapped(b, &h->k, some, h->d, h->map);
-    load_plain(v, &h->v, some, h->m);
-    clear_rows(b, some.rows, round_up(t.rows, MR));
-    clear_rows(v, some.rows, round_up(t.rows, MR));
+    load_features(h, t, b);
+    load_values(h, t, v);
 }
 
 /* x_ij += w_j */

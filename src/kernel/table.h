@@ -38,8 +38,13 @@ enum la_property {
     LA_GATE_CHANNELS = 1024, /* with a gate one number a token, and one a key channel */
     LA_BONUS = 2048,         /* with and without a bonus for a token's own key */
     LA_ERASE = 4096,         /* with and without erase keys */
-    LA_SEGMENTS = 8192 /* the state is a sum: long sequences are cut (segments.c) */
+    LA_SEGMENTS = 8192, /* the state is a sum: long sequences are cut (segments.c) */
+    LA_PASSES = 16384   /* may be done in parts, enum la_pass (passes.c) */
 };
+
+/* Which part of a backward operator a piece of work is: all of it; dq, with two rates a
+ * token that dk needs; dv; or dk, for some columns of the keys. */
+enum la_pass { LA_ALL_PASSES, LA_PASS_QUERIES, LA_PASS_VALUES, LA_PASS_KEYS };
 
 /* Tokens may be held in 16 bits; states are as computed. */
 enum la_kind { LA_TOKENS, LA_STATE };
@@ -70,6 +75,7 @@ enum la_operand {
 /* One head.  Vectors have no row step.  What a call lacks has data NULL. */
 struct la_head {
     ptrdiff_t n, s, d, m, f; /* tokens of q, of k, widths of q, of v, of features */
+    ptrdiff_t all_d;         /* d of the whole, of which this may be some columns */
     ptrdiff_t keys;          /* keys that exist, the first of s */
     ptrdiff_t first;   /* which row of all the first one is, for some of the rows */
     ptrdiff_t segment; /* tokens a segment of a long sequence (causal.h), or 0 */
@@ -91,6 +97,8 @@ struct la_head {
      * noncausal compute the state once for all of them. */
     ptrdiff_t group, q_step, o_step, s1_step, z1_step;
     enum la_map map;
+    enum la_pass pass;
+    void *rates; /* of a pass: of every token, twice n rounded up to LA_SEGMENT_STEP */
     int normalize;
     int large;         /* results are more than a cache holds */
     int channels;      /* beta is one number a channel, not one a token */

@@ -1,0 +1,99 @@
+/* passes.c: a backward operator in passes, where heads are fewer than threads.
+ *
+ * dq, with two rates a token, and dv at the same time; then dk by columns of the keys.
+ * Every number is summed as in one go, so that the number of threads changes no bit; a
+ * fifth more arithmetic is done in all. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+
+#include "job.h"
+#include "scratch.h"
+
+/* The rates of all heads, and the columns of the keys in the last pass. */
+struct la_passes {
+    char *rates;
+    size_t bytes; /* of a head */
+    ptrdiff_t panels, width;
+};
+
+/* Head `at`, for a pass. */
+static struct la_head
+head_of_pass(struct job *job, size_t at, enum la_pass pass, int lane)
+{
+    struct la_head h = job->head;
+    la_job_place(job, &h, (struct piece){(ptrdiff_t)at, 0, 0, 0});
+    h.pass = pass;
+    h.rates = job->passes->rates + at * job->passes->bytes;
+    la_job_enter(job, &h, lane);
+    return h;
+}
+
+/* dv, or dq and the rates: item = 2 head + which. */
+static int
+run_rows(void *arg, size_t item, int lane)
+{
+    struct job *job = arg;
+    const enum la_pass pass = item % 2 ? LA_PASS_QUERIES : LA_PASS_VALUES;
+    const struct la_head h = head_of_pass(job, item / 2, pass, lane);
+    return h.poll(h.poll_arg) || job->kernel->run(&h);
+}
+
+/* dk of some columns: item = head * panels + panel. */
+static int
+run_columns(void *arg, size_t item, int lane)
+{
+    struct job *job = arg;
+    const struct la_passes *p = job->passes;
+    struct la_head h = head_of_pass(job, item / (size_t)p->panels, LA_PASS_KEYS, lane);
+    const ptrdiff_t column = (ptrdiff_t)(item % (size_t)p->panels) * p->width;
+    struct la_array *const by_column[] = {&h.q, &h.k, &h.dk, &h.gz, &h.dz0};
+    for (size_t i = 0; i < sizeof(by_column) / sizeof(by_column[0]); i++) {
+        by_column[i]->data += by_column[i]->data ? column * by_column[i]->cs : 0;
+    }
+    h.gs.data += h.gs.data ? column * h.gs.rs : 0;
+    h.d = h.d - column < p->width ? h.d - column : p->width;
+    return h.poll(h.poll_arg) || job->kernel->run(&h);
+}
+
+/* Cuts the keys' columns, two vectors at least, unless a map wants whole rows. */
+static void
+cut_columns(const struct job *job, struct la_passes *passes, ptrdiff_t itemsize,
+            int threads)
+{
+    const ptrdiff_t lanes = job->table->vector_bytes / itemsize, d = job->head.d;
+    const ptrdiff_t vectors = (d + lanes - 1) / lanes;
+    ptrdiff_t panels = la_map_of_rows[job->head.map] ? 1 : threads / job->heads;
+    panels = panels < vectors / 2 ? panels : vectors / 2;
+    passes->panels = 1;
+    passes->width = d;
+    if (panels > 1) {
+        passes->width = (vectors + panels - 1) / panels * lanes;
+        passes->panels = (d + passes->width - 1) / passes->width;
+    }
+}
+
+enum la_status
+la_run_passes(struct job *job, int threads)
+{
+    const ptrdiff_t itemsize =
+        job->call->dtype == LA_F32 ? sizeof(float) : sizeof(double);
+    const ptrdiff_t steps = (job->head.n + LA_SEGMENT_STEP - 1) / LA_SEGMENT_STEP;
+    const size_t heads = (size_t)job->heads;
+    struct la_passes passes;
+    cut_columns(job, &passes, itemsize, threads);
+    passes.rates = la_scratch_take((size_t)(2 * steps * LA_SEGMENT_STEP * itemsize),
+                                   (int)heads, &passes.bytes);
+    if (passes.rates == NULL) {
+        return LA_NO_MEMORY;
+    }
+    job->passes = &passes;
+    const struct la_head whole = job->head;
+    enum la_status status =
+        la_job_run(job, job->kernel, run_rows, &whole, 2 * heads, threads);
+    if (status == LA_DONE) {
+        status = la_job_run(job, job->kernel, run_columns, &whole,
+                            heads * (size_t)passes.panels, threads);
+    }
+    free(passes.rates);
+    return status;
+}
