@@ -209,7 +209,7 @@ class PositiveRandomFeatures(RandomFeatures):
     With a normaliser, `linattn.causal` and its like rescale as they go, so that inputs of any
     size neither overflow nor see a later token; ``eps`` then counts relative to the largest
     term of the denominator, in the gradients as well, and a `State` carries the scale in
-    ``log_scale``.
+    ``log_scale``; in the gradient of a state that is the gradient of ``log_scale``.
 
     Parameters
     ----------
