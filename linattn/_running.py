@@ -14,7 +14,6 @@ import numpy as np
 
 from . import _check, _gradients, _state
 from ._gufuncs import row_ufuncs, run
-from ._products import product
 from ._state import State
 from .feature_maps import PositiveRandomFeatures
 
@@ -149,41 +148,42 @@ def _backward_over_all(
     key_lengths: Any, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Its gradients."""
-    a, b, q, k, exponents, top = _over_all(recurrence.names["backward"], phi, q, k, v, key_lengths)
+    name = recurrence.names["backward"]
+    a, b, most, exponents, q, k = _over_all(name, phi, q, k, v, key_lengths)
     da, db, dv = recurrence.backward(
         (a, b, v), grad_out, feature_map="identity", key_lengths=key_lengths, **options
     )
     du, de = da * a, db * b
     if options["eps"] != 0 and k.shape[-2] > 0:
-        _add_largest_terms(phi, q, du, de, exponents, top)
+        _add_largest_terms(du, de, most, exponents)
     dq = phi._pull(du)
     dk = phi.exponent_gradient(k, de)
     _gradients.clear_padding(dk, key_lengths)
     return (*_gradients.sum_all((dq, dk), (q, k)), dv)
 
 
-def _add_largest_terms(
-    phi: PositiveRandomFeatures, q: Array, du: Array, de: Array, exponents: Array, top: Array
-) -> None:
-    """What eps adds to the gradients of u and e: it counts relative to ``exp(c_i)``, where c_i is
-    the largest ``u_if + top_f``, and top_f the largest exponent of a key.
+def _add_largest_terms(du: Array, de: Array, most: Array, exponents: Array) -> None:
+    """What eps adds to the gradients of u and e: it counts relative to ``exp(c_i)``, the largest
+    term ``u_if + e_jf``, of the feature most_i and of the key whose exponent is its largest.
 
     Scaling all of a_i by a factor changes the quotient as scaling eps by its inverse does.
     """
-    _, omega, factor = phi._operands(q)
-    largest = product(q, factor * omega) + np.where(np.isfinite(top), top, 0)[..., None, :]
-    at = np.arange(du.shape[-1]) == largest.argmax(-1)[..., None]
-    dc = np.where(at, -du.sum(-1, keepdims=True), 0)
-    du += dc
-    first = (exponents == top[..., None, :]).argmax(-2)
-    rows = np.arange(de.shape[-2])[:, None] == first[..., None, :]
-    de += rows * dc.sum(-2, keepdims=True)
+    *lead, _, f = du.shape
+    feature = most[..., None].astype(np.intp)
+    dc = -du.sum(-1, keepdims=True)
+    np.put_along_axis(du, feature, np.take_along_axis(du, feature, -1) + dc, -1)
+    heads = math.prod(lead)
+    places = feature.reshape(heads, -1) + f * np.arange(heads)[:, None]
+    sums = np.bincount(places.ravel(), dc.ravel(), heads * f).reshape(*lead, 1, f)
+    key = np.broadcast_to(exponents.argmax(-2, keepdims=True), sums.shape)
+    more = np.take_along_axis(de, key, -2) + sums.astype(de.dtype)
+    np.put_along_axis(de, key, more, -2)
 
 
 def _over_all(
     name: str, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, key_lengths: Any
 ) -> tuple[Any, ...]:
-    """a and b under one scale, q and k as arrays, the exponents of all keys, and their largest."""
+    """a and b under one scale, which of a is the largest term, the exponents of keys, q and k."""
     q, k, _, shape = _check.qkv(name, q, k, v, same_length=False)
     dtype = _check.result_dtype(q, k)
     q, k = np.asarray(q, dtype), np.asarray(k, dtype)
@@ -194,5 +194,5 @@ def _over_all(
     there = (np.arange(s) < np.asarray(keys)[..., None])[..., None]
     exponents = np.where(there, exponents, -np.inf)
     top = exponents.max(-2, initial=-np.inf)
-    a, b = row_ufuncs["scaled_features"](q, k, omega, factor, keys, top)
-    return a, b, q, k, exponents, top
+    a, b, most = row_ufuncs["scaled_features"](q, k, omega, factor, keys, top)
+    return a, b, most, exponents, q, k

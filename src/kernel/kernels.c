@@ -22,6 +22,7 @@
 #include "running.h"
 #include "running_causal.h"
 #include "running_causal_backward.h"
+#include "scaled_features.h"
 #include "softmax.h"
 #include "softmax_backward.h"
 #include "step.h"

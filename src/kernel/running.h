@@ -287,11 +287,12 @@ query_tops(const struct running *r, ptrdiff_t rows, struct block top)
     largest_lanes(r->c, r->most, rows);
 }
 
-/* Which feature has u + M = c_i; -1 where none, which takes a NaN. */
+/* Which feature has u + M = c_i, for query i and its M; -1 where none, which takes a
+ * NaN. */
 static ptrdiff_t
-largest_feature(const struct running *r, ptrdiff_t i)
+largest_feature(const struct running *r, ptrdiff_t i, const T *top)
 {
-    const T *u = r->u.x + i * r->u.ld, *top = top_after(r, i + 1);
+    const T *u = r->u.x + i * r->u.ld;
     for (ptrdiff_t j = 0; j < r->f; j += VL) {
         const ivec same = vload(&u[j]) + where_finite(vload(&top[j])) == vset1(r->c[i]);
         for (ptrdiff_t l = 0; vany(same) && l < VL && j + l < r->f; l++) {
@@ -350,52 +351,6 @@ running_features(const struct running *r, struct block a, struct block b,
     exponentials(r, a, block_at(r->u, from, 0), rows, 1, r->c + from);
     exponentials(r, b, block_at(r->e, from, 0), some, -1, NULL);
     clear_rows(b, some, round_up(rows, MR));
-}
-
-/* --- under a given M -------------------------------------------------------- */
-
-/* a and b of all queries and keys under one M, for operators whose queries see all
- * keys.
- *
- * q (n,d), k (s,d), omega (d,f), t, how many keys there are, M (f) -> a (n,f), b (s,f).
- * 2 (n + s) d f flops and an exponential a feature; scratch: omega and a few blocks. */
-static struct running
-scaled_features_carve(const struct la_head *h, struct arena *arena)
-{
-    return running_carve(h, arena, LA_MOST_ROWS);
-}
-
-static int
-run_scaled_features(const struct la_head *h)
-{
-    struct arena arena = {h->scratch, 0};
-    const struct running r = scaled_features_carve(h, &arena);
-    struct la_fetch ahead = {0};
-    load_directions(h, &r);
-    load_vector(r.top.x, &h->top, h->f);
-    set_scale(&r, r.top.x);
-    for (ptrdiff_t i = 0; i < h->n || i < h->s; i += LA_MOST_ROWS) {
-        if (h->poll(h->poll_arg)) {
-            return 1;
-        }
-        if (i < h->n) {
-            const struct span t = span(i, LA_MOST_ROWS, i + LA_MOST_ROWS, h->n, &ahead);
-            project_queries(h, &r, t);
-            query_tops(&r, t.rows, (struct block){r.top.x, 0});
-            exponentials(&r, r.u, r.u, t.rows, 1, r.c);
-            store_rows(&h->a, t, h->f, r.u, NULL);
-        }
-        if (i < h->s) {
-            const struct span t = span(i, LA_MOST_ROWS, i + LA_MOST_ROWS, h->s, &ahead);
-            struct span some = t;
-            some.rows = keys_left(h, t);
-            project_keys(h, &r, some);
-            exponentials(&r, r.e, r.e, some.rows, -1, NULL);
-            clear_rows(r.e, some.rows, t.rows);
-            store_rows(&h->b, t, h->f, r.e, NULL);
-        }
-    }
-    return 0;
 }
 
 #endif

@@ -131,7 +131,7 @@ running_dq_piece(const struct la_head *inner,
     memcpy(r->w + first, r->weight, (size_t)rows * sizeof(T));
     times_rows(r->da, r->a, rows, f->width);
     for (ptrdiff_t i = 0; i < rows; i++) {
-        const ptrdiff_t l = largest_feature(f, from + i);
+        const ptrdiff_t l = largest_feature(f, from + i, top_after(f, from + i + 1));
         if (l >= 0) {
             r->da.x[i * r->da.ld + l] += gradient_of_c(inner, r->weight[i]);
         }
@@ -193,8 +193,8 @@ gradient_of_tops(const struct la_head *h,
 {
     const struct running *f = &r->f;
     for (ptrdiff_t i = to - 1; i >= from; i--) {
-        const ptrdiff_t most = largest_feature(f, i);
         const T *before = top_after(f, i), *after = top_after(f, i + 1);
+        const ptrdiff_t most = largest_feature(f, i, after);
         T *de = r->da.x + (i - from) * r->da.ld;
         if (most >= 0 && isfinite(after[most])) {
             r->dtop[most] += gradient_of_c(h, r->w[t.first + i]);

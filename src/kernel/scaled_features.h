@@ -1,0 +1,69 @@
+/* scaled_features.h: positive random features under a given scale (running.h), for
+ * operators whose queries see all keys.
+ *
+ * q (n,d), k (s,d), omega (d,f), t, how many keys there are, M (f) -> a (n,f), b (s,f),
+ * and for each query which feature's term is c (n).
+ * 2 (n + s) d f flops and an exponential a feature; scratch: omega and a few blocks. */
+#ifndef LA_SCALED_FEATURES_H
+#define LA_SCALED_FEATURES_H
+
+#include "running.h"
+
+static struct running
+scaled_features_carve(const struct la_head *h, struct arena *arena)
+{
+    return running_carve(h, arena, LA_MOST_ROWS);
+}
+
+/* a of the queries t, and which feature's term is the largest. */
+static void
+scaled_queries(const struct la_head *h, const struct running *r, struct span t)
+{
+    project_queries(h, r, t);
+    query_tops(r, t.rows, (struct block){r->top.x, 0});
+    for (ptrdiff_t i = 0; i < t.rows; i++) {
+        const ptrdiff_t most = largest_feature(r, i, r->top.x);
+        const T number = most < 0 ? 0 : (T)most;
+        memcpy(h->most.data + (t.first + i) * h->most.rs, &number, sizeof(number));
+    }
+    exponentials(r, r->u, r->u, t.rows, 1, r->c);
+    store_rows(&h->a, t, h->f, r->u, NULL);
+}
+
+/* b of the keys t. */
+static void
+scaled_keys(const struct la_head *h, const struct running *r, struct span t)
+{
+    struct span some = t;
+    some.rows = keys_left(h, t);
+    project_keys(h, r, some);
+    exponentials(r, r->e, r->e, some.rows, -1, NULL);
+    clear_rows(r->e, some.rows, t.rows);
+    store_rows(&h->b, t, h->f, r->e, NULL);
+}
+
+static int
+run_scaled_features(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct running r = scaled_features_carve(h, &arena);
+    struct la_fetch ahead = {0};
+    load_directions(h, &r);
+    load_vector(r.top.x, &h->top, h->f);
+    set_scale(&r, r.top.x);
+    for (ptrdiff_t i = 0; i < h->n || i < h->s; i += LA_MOST_ROWS) {
+        const ptrdiff_t next = i + LA_MOST_ROWS;
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        if (i < h->n) {
+            scaled_queries(h, &r, span(i, LA_MOST_ROWS, next, h->n, &ahead));
+        }
+        if (i < h->s) {
+            scaled_keys(h, &r, span(i, LA_MOST_ROWS, next, h->s, &ahead));
+        }
+    }
+    return 0;
+}
+
+#endif
