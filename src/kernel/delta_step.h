@@ -10,8 +10,8 @@
 #ifndef LA_DELTA_STEP_H
 #define LA_DELTA_STEP_H
 
-#include "decay.h"
 #include "delta.h"
+#include "gate.h"
 
 enum step_rule { DELTA_STEP, GATED_STEP, DPLR_STEP };
 
@@ -186,7 +186,7 @@ load_step(const struct la_head *h, const struct delta_step_scratch *r,
     }
     load_step_decay(h, r->decay);
     memcpy(r->reads.x, r->a.x, (size_t)r->a.ld * sizeof(T));
-    fade_rows(r->reads, r->decay, 1, 1, h->d);
+    multiply_rows(r->reads, r->reads, r->decay, 1, h->d);
     if (rule == GATED_STEP) {
         if (h->has_erase) {
             load_plain(r->erases, &h->erase, one, h->d);
@@ -194,7 +194,7 @@ load_step(const struct la_head *h, const struct delta_step_scratch *r,
         else {
             memcpy(r->erases.x, r->b.x, (size_t)r->b.ld * sizeof(T));
         }
-        fade_rows(r->erases, r->decay, 1, 1, h->d);
+        multiply_rows(r->erases, r->erases, r->decay, 1, h->d);
     }
 }
 

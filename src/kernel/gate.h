@@ -1,30 +1,39 @@
 /* gate.h: what a chunk's gates do: how much of each earlier token, and of the state,
  * is left when a later token reads.
  *
- * g_i is the natural logarithm of a decay, one number a token or one a key channel
- * (a row of the state); G_i is its sum from the chunk's first token on.  Row i reads
- * what row j < i wrote times E_ij = exp(G_i - G_j), and the state before the chunk
- * times exp(G_i); the state after it keeps exp(G_last), and what row j wrote
- * exp(G_last - G_j).  Where a token reads before its decay (RWKV-6, with a bonus for
- * its own key) G_{i-1} stands in the place of G_i for the readers.
+ * g_i is the natural logarithm of a decay, one number a token or one a key channel (a
+ * row of the state); G_i is its sum from the chunk's first token on.  Row i reads what
+ * row j < i wrote times E_ij = exp(G_i - G_j), and the state before the chunk times
+ * exp(G_i); the state after it keeps exp(G_last), and what row j wrote
+ * exp(G_last - G_j).  Where a row reads before its decay (`before`: queries with a bonus
+ * for their own key, DPLR's a) G_{i-1} stands in the place of G_i.
  *
- * Numerics.  No factor is the product of a large and a small exponential, nor the
- * exponential of a difference of long sums, from which a gate of -1e30 would wipe all
- * that follows it: every exponent is a sum of the gates between the two tokens alone.
- * Where no gate is positive, then, every factor is at most 1, a gate of -inf is a reset
- * to exactly 0, and nothing overflows; a factor exceeds 1 only where the recurrence
- * itself grows.  Row i looks at gates up to i only, so that no later gate, NaN or not,
+ * What the rows of a chunk do to each other takes three steps, of which one kind of gate
+ * needs the first and the other the second:
+ *
+ *   meet       rows as the triangle's product takes them
+ *   triangle   the product, with E
+ *   from_start, to_end    readers as they meet the state before the chunk, and writers
+ *                         as they are added to the state after it
+ *
+ * One number a token: the triangle is multiplied by E.  No factor is the product of a
+ * large and a small exponential, nor the exponential of a difference of long sums, from
+ * which a gate of -1e30 would wipe all that follows it: every exponent is a sum of the
+ * gates between the two tokens alone.  Where no gate is positive every factor is at most
+ * 1 and a gate of -inf is a reset to exactly 0.  One exponential a pair of rows.
+ *
+ * One a channel: with H_i = g_1 + ... + g_i of the tokens after the chunk's first,
+ *
+ *   up_i = exp(H_i), down_i = 1 / up_i, first = exp(g_0), last = up of the last row
+ *
+ * readers meet with up, writers with down.  A chunk ends before the token whose |H| would
+ * pass LA_DECAY_RANGE, so that every product of up and down is as right as its factors: a
+ * reset always begins one.  Where it ends hangs on no later token.  H is summed in two
+ * numbers: up is right to a few roundings whatever H is.  One exponential and a division
+ * a gate.
+ *
+ * Either way row i looks at gates up to i only, so that no later gate, NaN or not,
  * changes a bit of it.
- *
- * One number a token: row i of all exponents is row i - 1 plus g_i; one exponential a
- * pair of rows.
- *
- * One a channel: MR rows at a time.  Among themselves they multiply channel by channel
- * with the exponential of each of the ten sums that MR gates have.  What earlier rows
- * of the chunk wrote is held decayed up to the MR rows' first token, the readers from
- * there on, so that the products of both are register tiles as without gates; after
- * them the earlier rows are decayed by exp of the MR rows' sum.  So a factor is a
- * product of at most rows / MR + 1 exponentials, within 2 u each.
  *
  * The state's decay is applied in two parts, s <- keep s + change s: near 1 they are 1
  * and expm1(G), else 0 and exp(G).  A state that forgets little over thousands of
@@ -35,234 +44,335 @@
 #ifndef LA_GATE_H
 #define LA_GATE_H
 
-#include "gate_factors.h"
+#include "scan.h"
 
-/* Row i of x times factor, for rows [from, to). */
-INLINE void
-decay_rows(struct block x, ptrdiff_t from, ptrdiff_t to, const T *factor,
-           ptrdiff_t cols)
-{
-    for (ptrdiff_t i = from; i < to; i++) {
-        for (ptrdiff_t l = 0; l < cols; l += VL) {
-            vstore(&x.x[i * x.ld + l], vload(&x.x[i * x.ld + l]) * vload(&factor[l]));
-        }
-    }
-}
-
-/* x = x o y, rows [from, from + MR). */
-INLINE void
-multiply_rows(struct block x, struct block y, ptrdiff_t from, ptrdiff_t cols)
-{
-    LA_EACH(r, MR) {
-        decay_rows(x, from + r, from + r + 1, y.x + (from + r) * y.ld, cols);
-    }
-}
-
-/* E between rows j < i of the MR from `first` on, columns [l, l + VL); both numbers are
- * known when this is compiled.  `next` is 1 where rows read before their decay. */
-INLINE vec
-factor_within(const struct gate *gate, ptrdiff_t first, ptrdiff_t l, const int i,
-              const int j, const int next)
-{
-    const int last = i - next;
-    const struct block x = last == 3 ? gate->from : gate->within;
-    const int row = last == 3 ? j : last == 2 ? 1 + j : 0;
-    return last == j ? vset1(1) : vload(&x.x[(first + row) * x.ld + l]);
-}
-
-/* The block on the diagonal of x_ij = (a_i o E_ij).b_j, from row `first` on. */
-INLINE void
-diagonal_with(const struct gate *gate, struct block x, struct block a, struct block b,
-              ptrdiff_t first, ptrdiff_t cols, const int next)
-{
-    _Alignas(LA_ALIGN) T sums[MR * MR];
-    vec part[MR * MR];
-    LA_EACH(t, MR * MR) {
-        part[t] = (vec){0};
-    }
-    for (ptrdiff_t l = 0; l < cols; l += VL) {
-        vec y[MR];
-        LA_EACH(j, MR) {
-            y[j] = vload(&b.x[(first + j) * b.ld + l]);
-        }
-        LA_EACH(i, MR) {
-            const vec row = vload(&a.x[(first + i) * a.ld + l]);
-            LA_EACH(j, i) {
-                const vec decayed = row * factor_within(gate, first, l, i, j, next);
-                part[MR * i + j] = vfma(decayed, y[j], part[MR * i + j]);
-            }
-            const vec own = next ? row * vload(&gate->bonus[l]) : row;
-            part[MR * i + i] = vfma(own, y[i], part[MR * i + i]);
-        }
-    }
-    LA_UNROLL
-    for (int t = 0; t < MR * MR; t += VL) {
-        vstore(&sums[t], lane_sums(part + t));
-    }
-    LA_EACH(i, MR) {
-        memcpy(&x.x[(first + i) * x.ld + first], &sums[MR * i], MR * sizeof(T));
-    }
-}
-
-static void
-diagonal_scores(const struct gate *gate, struct block x, struct block a, struct block b,
-                ptrdiff_t first, ptrdiff_t cols)
-{
-    if (gate->bonus != NULL) {
-        diagonal_with(gate, x, a, b, first, cols, 1);
-    }
-    else {
-        diagonal_with(gate, x, a, b, first, cols, 0);
-    }
-}
-
-/* x_ij of the MR rows from `first` on and all columns before them. */
-static void
-earlier_scores(struct block x, struct block a, struct block b, ptrdiff_t first,
-               ptrdiff_t d, struct la_fetch *ahead)
-{
-    for (ptrdiff_t i = first; i < first + MR; i += SI) {
-        for (ptrdiff_t j = 0; j < first; j += SJ) {
-            la_fetch_some(ahead);
-            score_block(block_at(x, i, j), block_at(a, i, 0), block_at(b, j, 0), d);
-        }
-    }
-}
-
-/* What readers see of the rows of a chunk: a (rows, d), and x (rows, rows). */
-struct reader {
-    struct block a, x;
+struct gate {
+    int channels;          /* one number a key channel, not one a token */
+    struct block g;        /* (rows, d), or one row */
+    T *keep, *change;      /* of the state's rows, over the chunk; (d) */
+    struct block pairs;    /* one a token: E_ij, of a row that reads before its decay in
+                              row i - 1; (rows, rows) */
+    T *start, *end;        /* exp(G_i), after VL numbers of which the last is 1, and
+                              exp(G_last - G_j); (rows) */
+    struct block up, down; /* one a channel; (rows, d) */
+    T *first, *last;       /* (d) */
 };
 
-/* before = exp of all gates of the blocks passed, with that of the MR rows from i on.
- */
+static struct gate
+take_gate(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
+{
+    struct gate r = {.channels = h->gate_channels};
+    r.g = take_block(arena, r.channels ? rows : MR, r.channels ? h->d : rows);
+    r.keep = take_row(arena, h->d);
+    r.change = take_row(arena, h->d);
+    if (r.channels) {
+        r.up = take_block(arena, rows, h->d);
+        r.down = take_block(arena, rows, h->d);
+        r.first = take_row(arena, h->d);
+        r.last = take_row(arena, h->d);
+    }
+    else {
+        r.pairs = take_block(arena, rows, rows);
+        r.end = take_row(arena, rows);
+        r.start = take(arena, 1, VL + round_up(rows, VL));
+    }
+    return r;
+}
+
+/* x + y, and what rounding lost, whichever is larger. */
+INLINE vec
+two_sum(vec x, vec y, vec *lost)
+{
+    const vec sum = x + y, part = sum - x;
+    *lost = (x - (sum - part)) + (y - part);
+    return sum;
+}
+
+/* exp(sum + rest) in two parts, where rest is what rounding kept from the sum. */
 INLINE void
-pass_block(const struct gate *gate, ptrdiff_t i, ptrdiff_t cols, const int first)
+decay_parts(vec sum, vec rest, T *keep, T *change)
 {
-    const T *whole = gate->whole.x + i / MR * gate->whole.ld;
-    for (ptrdiff_t l = 0; l < cols; l += VL) {
-        const vec e = vload(&whole[l]);
-        vstore(&gate->before[l], first ? e : e * vload(&gate->before[l]));
+    const vec one = vset1(1);
+    vec low;
+    const vec e = vexp_parts(vmin(vset1(EXP_MAX), sum), &low);
+    const vec near = vkeep((e > vset1((T)0.5)) & (e < vset1(2)), one);
+    vstore(keep, near);
+    vstore(change, vfma(vmin(vset1(LARGEST), e), vkeep(rest == rest, rest),
+                        (e - near) + low));
+}
+
+/* --- one number a token --------------------------------------------------- */
+
+/* E_ij of columns [j, j + VL). */
+INLINE void
+pair_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t j)
+{
+    const struct block e = gate->pairs;
+    vec sum = (vec){0};
+    for (ptrdiff_t i = j; i < rows; i++) {
+        const ivec earlier = viota() < (ivec)((ivec){0} + (INT)(i - j));
+        sum = vkeep(earlier, sum + vset1(gate->g.x[i]));
+        vstore(&e.x[i * e.ld + j], vexp(sum));
     }
 }
 
-/* b_j <- exp(gates after j) b_j over the MR rows from i on: those of the block, from
- * their own row on, and all earlier ones. */
 static void
-decay_keys(const struct gate *gate, struct block b, ptrdiff_t i, ptrdiff_t cols)
+token_readers(const struct gate *gate, ptrdiff_t rows)
 {
-    decay_rows(b, 0, i, gate->whole.x + i / MR * gate->whole.ld, cols);
-    multiply_rows(b, gate->from, i, cols);
+    T *const start = gate->start + VL, sum = 0;
+    start[-1] = 1;
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        sum += gate->g.x[i];
+        start[i] = sum;
+    }
+    for (ptrdiff_t j = 0; j < rows; j += VL) {
+        pair_factors(gate, rows, j);
+        vstore(&start[j], vexp(vload(&start[j])));
+    }
 }
 
-/* gated_triangles, with one number a channel. */
 static void
-channel_triangles(const struct gate *gate, const struct reader *reader, int readers,
-                  struct block b, ptrdiff_t rows, ptrdiff_t d, struct la_fetch *ahead)
+token_ends(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
 {
-    const ptrdiff_t cols = round_up(d, VL);
-    for (ptrdiff_t i = 0; i < rows; i += MR) {
-        for (int r = 0; r < readers; r++) {
-            const struct block a = reader[r].a, x = reader[r].x;
-            diagonal_scores(gate, x, a, b, i, cols);
-            multiply_rows(a, gate->to, i, cols);
-            earlier_scores(x, a, b, i, d, ahead);
-            if (i > 0) {
-                decay_rows(a, i, i + MR, gate->before, cols);
-            }
+    T sum = 0, rest = 0;
+    for (ptrdiff_t i = rows; i-- > 0;) {
+        const T old = sum, g = gate->g.x[i];
+        gate->end[i] = sum;
+        sum += g;
+        const T part = sum - old;
+        rest += (old - (sum - part)) + (g - part);
+    }
+    for (ptrdiff_t j = 0; j < rows; j += VL) {
+        vstore(&gate->end[j], vexp(vload(&gate->end[j])));
+    }
+    for (ptrdiff_t l = 0; l < d; l += VL) {
+        decay_parts(vset1(sum), vset1(rest), &gate->keep[l], &gate->change[l]);
+    }
+}
+
+/* --- one number a channel ------------------------------------------------- */
+
+/* H of the VL channels from col on, in two numbers, in the places of up and down; of
+ * how many of the rows. */
+INLINE ptrdiff_t
+channel_sums(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
+{
+    const vec range = vset1(LA_DECAY_RANGE);
+    vec sum = (vec){0}, rest = (vec){0};
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const ptrdiff_t at = i * gate->g.ld + col;
+        vec lost = (vec){0};
+        if (i > 0) {
+            sum = two_sum(sum, vload(&gate->g.x[at]), &lost);
         }
-        decay_keys(gate, b, i, cols);
-        pass_block(gate, i, cols, i == 0);
+        if (vany(~((sum <= range) & (sum >= -range)))) {
+            return i; /* NaN and resets among them */
+        }
+        rest += lost;
+        vstore(&gate->up.x[at], sum);
+        vstore(&gate->down.x[at], rest);
+    }
+    return rows;
+}
+
+/* The factors of the VL channels from col on, from their sums. */
+INLINE void
+channel_factors(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
+{
+    const struct block up = block_at(gate->up, 0, col);
+    T *const down = gate->down.x + col, *const end = up.x + (rows - 1) * up.ld;
+    const vec g = vload(&gate->g.x[col]);
+    vec lost;
+    const vec total = two_sum(g, vload(end), &lost);
+    decay_parts(total, lost + vload(&down[(rows - 1) * up.ld]), &gate->keep[col],
+                &gate->change[col]);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const vec high = vexp_bounded(vload(&up.x[i * up.ld]));
+        const vec all = vfma(high, vload(&down[i * up.ld]), high);
+        vstore(&up.x[i * up.ld], all);
+        vstore(&down[i * up.ld], vset1(1) / all);
+    }
+    vstore(&gate->first[col], vexp(g));
+    vstore(&gate->last[col], vload(end));
+}
+
+/* Gates of the tokens t, 0 where no key exists: their row, or rows. */
+static void
+read_gates(const struct la_head *h, struct span t, const struct gate *gate)
+{
+    const ptrdiff_t rows = t.rows;
+    t.rows = keys_left(h, t);
+    if (gate->channels) {
+        load_plain(gate->g, &h->gate, t, h->d);
+        clear_rows(gate->g, t.rows, rows);
+        return;
+    }
+    const struct la_array row = {h->gate.data + t.first * h->gate.rs, 0, h->gate.rs,
+                                 h->gate.type};
+    load_plain(gate->g, &row, rows_from(0, 1), t.rows);
+}
+
+/* The factors of a chunk: the tokens t, or the first of them; of how many. */
+static ptrdiff_t
+load_gate(const struct la_head *h, struct span t, const struct gate *gate)
+{
+    ptrdiff_t rows = t.rows;
+    read_gates(h, t, gate);
+    if (!gate->channels) {
+        token_ends(gate, round_up(rows, MR), h->d);
+        token_readers(gate, round_up(rows, MR));
+        return rows;
+    }
+    for (ptrdiff_t col = 0; col < h->d; col += VL) {
+        rows = channel_sums(gate, col, rows);
+    }
+    for (ptrdiff_t col = 0; col < h->d; col += VL) {
+        channel_factors(gate, col, rows);
+    }
+    return rows;
+}
+
+/* The same where only the state after the chunk is wanted: what to_end takes. */
+static ptrdiff_t
+load_gate_ends(const struct la_head *h, struct span t, const struct gate *gate)
+{
+    if (gate->channels) {
+        return load_gate(h, t, gate);
+    }
+    read_gates(h, t, gate);
+    token_ends(gate, round_up(t.rows, MR), h->d);
+    return t.rows;
+}
+
+/* exp(G_i) as row i reads; one number a token. */
+INLINE const T *
+start_of(const struct gate *gate, int before)
+{
+    return gate->start + VL - before;
+}
+
+/* --- rows ----------------------------------------------------------------- */
+
+/* y = x o factor, a row for each of x or, with ld = 0, one for all. */
+INLINE void
+multiply_rows(struct block y, struct block x, struct block factor, ptrdiff_t rows,
+              ptrdiff_t d)
+{
+    for (ptrdiff_t i = 0; i < rows; i++, y.x += y.ld, x.x += x.ld, factor.x += factor.ld) {
+        for (ptrdiff_t l = 0; l < d; l += VL) {
+            vstore(&y.x[l], vload(&x.x[l]) * vload(&factor.x[l]));
+        }
     }
 }
 
-/* x_ii = (a_i o u).b_i */
-static void
-own_scores(const struct gate *gate, struct block x, struct block a, struct block b,
-           ptrdiff_t rows, ptrdiff_t d)
+/* y_i = factor_i x_i */
+INLINE void
+scale_into(struct block y, struct block x, const T *factor, ptrdiff_t rows, ptrdiff_t d)
 {
-    _Alignas(LA_ALIGN) T sums[VL];
+    for (ptrdiff_t i = 0; i < rows; i++, y.x += y.ld, x.x += x.ld) {
+        const vec scale = vset1(factor[i]);
+        for (ptrdiff_t l = 0; l < d; l += VL) {
+            vstore(&y.x[l], vload(&x.x[l]) * scale);
+        }
+    }
+}
+
+INLINE void
+copy_rows(struct block y, struct block x, ptrdiff_t rows)
+{
+    if (y.x != x.x) {
+        memcpy(y.x, x.x, (size_t)(rows * x.ld) * sizeof(T));
+    }
+}
+
+/* y = x, so many readers, as they meet the writers of their chunk. */
+static void
+readers_meet(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
+             ptrdiff_t d, int before)
+{
+    const ptrdiff_t same = gate->channels ? before : rows;
+    copy_rows(y, x, same);
+    multiply_rows(block_at(y, same, 0), block_at(x, same, 0), gate->up, rows - same, d);
+    clear_rows(y, rows, round_up(rows, MR));
+}
+
+/* y = x, so many writers, as they meet the readers. */
+static void
+writers_meet(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
+             ptrdiff_t d)
+{
+    if (gate->channels) {
+        multiply_rows(y, x, gate->down, rows, d);
+    }
+    else {
+        copy_rows(y, x, rows);
+    }
+    clear_rows(y, rows, round_up(rows, MR));
+}
+
+/* x_ij <- x_ij E_ij for j <= i (before: j < i), where x = A B^T of rows that have met.
+ */
+static void
+gate_triangle(const struct gate *gate, struct block x, ptrdiff_t rows, int before)
+{
+    for (ptrdiff_t i = before; !gate->channels && i < rows; i++) {
+        const struct block row = block_at(x, i, 0), e = block_at(gate->pairs, i - before, 0);
+        multiply_rows(row, row, e, 1, i + 1);
+    }
+}
+
+/* y = x, which has met, as it reads the state before the chunk. */
+static void
+from_start(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
+           ptrdiff_t d, int before)
+{
+    if (!gate->channels) {
+        scale_into(y, x, start_of(gate, before), rows, d);
+        return;
+    }
+    copy_rows(y, x, before);
+    multiply_rows(block_at(y, before, 0), block_at(x, before, 0),
+                  (struct block){gate->first, 0}, rows - before, d);
+}
+
+/* y = x, which has met, as it is written to the state after the chunk. */
+static void
+to_end(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
+       ptrdiff_t d)
+{
+    if (!gate->channels) {
+        scale_into(y, x, gate->end, rows, d);
+        return;
+    }
+    multiply_rows(y, x, (struct block){gate->last, 0}, rows, d);
+}
+
+/* --- a bonus -------------------------------------------------------------- */
+
+/* own_i = (a_i o u).b_i, of rows as they are given. */
+static void
+own_scores(T *own, const T *u, struct block a, struct block b, ptrdiff_t rows,
+           ptrdiff_t d)
+{
     for (ptrdiff_t first = 0; first < rows; first += VL) {
         vec part[VL];
         for (ptrdiff_t r = 0; r < VL; r++) {
             const ptrdiff_t i = first + r < rows ? first + r : rows - 1;
             part[r] = (vec){0};
             for (ptrdiff_t l = 0; l < d; l += VL) {
-                const vec own = vload(&a.x[i * a.ld + l]) * vload(&gate->bonus[l]);
-                part[r] = vfma(own, vload(&b.x[i * b.ld + l]), part[r]);
+                const vec bonus = vload(&a.x[i * a.ld + l]) * vload(&u[l]);
+                part[r] = vfma(bonus, vload(&b.x[i * b.ld + l]), part[r]);
             }
         }
-        vstore(sums, lane_sums(part));
-        for (ptrdiff_t r = 0; r < VL && first + r < rows; r++) {
-            x.x[(first + r) * x.ld + first + r] = sums[r];
-        }
+        vstore(&own[first], lane_sums(part));
     }
 }
 
-/* x_ij = (a_i o E_ij).b_j for j <= i, of each reader; its other half holds anything.
- * On the way a_i becomes exp(G_i) a_i, which is to read the state, and b_j
- * exp(G_last - G_j) b_j, which is to be written to it.  x_ii = a_i.b_i, or
- * (a_i o u).b_i with a bonus. */
 static void
-gated_triangles(const struct gate *gate, const struct reader *reader, int readers,
-                struct block b, ptrdiff_t rows, ptrdiff_t d, struct la_fetch *ahead)
+set_diagonal(struct block x, const T *own, ptrdiff_t rows)
 {
-    if (gate->channels) {
-        channel_triangles(gate, reader, readers, b, rows, d, ahead);
-        return;
-    }
-    for (int r = 0; r < readers; r++) {
-        const struct block a = reader[r].a, x = reader[r].x;
-        const struct scan c = {
-            .rows = rows, .K = d, .a = a, .b = b, .dots = x, .ahead = ahead};
-        scores(&c);
-        for (ptrdiff_t i = 0; i < rows; i++) {
-            decay_rows(block_at(x, i, 0), 0, 1, gate->pairs.x + i * gate->pairs.ld,
-                       i + 1);
-        }
-        if (gate->bonus != NULL) {
-            own_scores(gate, x, a, b, rows, d);
-        }
-        scale_rows(a, rows, gate->start);
-    }
-    scale_rows(b, rows, gate->end);
-}
-
-/* x <- factor o x o before, MR rows from i on, and before <- before o whole. */
-INLINE void
-pass_rows(const struct gate *gate, struct block x, struct block factor, ptrdiff_t i,
-          ptrdiff_t cols, const int first)
-{
-    multiply_rows(x, factor, i, cols);
-    if (!first) {
-        decay_rows(x, i, i + MR, gate->before, cols);
-    }
-    pass_block(gate, i, cols, first);
-}
-
-/* x_i <- exp(G_i) x_i: what the readers see of the state before the chunk. */
-static void
-from_start(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
-{
-    if (!gate->channels) {
-        scale_rows(x, rows, gate->start);
-        return;
-    }
-    for (ptrdiff_t i = 0; i < rows; i += MR) {
-        pass_rows(gate, x, gate->to, i, round_up(d, VL), i == 0);
-    }
-}
-
-/* x_j <- exp(G_last - G_j) x_j: what the state after the chunk keeps of its rows. */
-static void
-to_end(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
-{
-    if (!gate->channels) {
-        scale_rows(x, rows, gate->end);
-        return;
-    }
-    for (ptrdiff_t i = rows - MR; i >= 0; i -= MR) {
-        pass_rows(gate, x, gate->from, i, round_up(d, VL), i == rows - MR);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        x.x[i * x.ld + i] = own[i];
     }
 }
 
