@@ -175,25 +175,54 @@ channel_sums(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
     return rows;
 }
 
-/* The factors of the VL channels from col on, from their sums. */
+/* exp(sum + rest) */
+INLINE vec
+exp_of_sums(vec sum, vec rest)
+{
+    const vec high = vexp_bounded(sum);
+    return vfma(high, rest, high);
+}
+
+/* keep and change of the VL channels from col on, from their sums. */
+INLINE void
+channel_decay(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
+{
+    const ptrdiff_t end = (rows - 1) * gate->up.ld + col;
+    vec lost;
+    const vec sum = two_sum(vload(&gate->g.x[col]), vload(&gate->up.x[end]), &lost);
+    decay_parts(sum, lost + vload(&gate->down.x[end]), &gate->keep[col],
+                &gate->change[col]);
+}
+
+/* up and down of the VL channels from col on, from their sums. */
 INLINE void
 channel_factors(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
 {
-    const struct block up = block_at(gate->up, 0, col);
-    T *const down = gate->down.x + col, *const end = up.x + (rows - 1) * up.ld;
-    const vec g = vload(&gate->g.x[col]);
-    vec lost;
-    const vec total = two_sum(g, vload(end), &lost);
-    decay_parts(total, lost + vload(&down[(rows - 1) * up.ld]), &gate->keep[col],
-                &gate->change[col]);
+    const ptrdiff_t ld = gate->up.ld;
+    T *const up = gate->up.x + col, *const down = gate->down.x + col;
+    channel_decay(gate, col, rows);
     for (ptrdiff_t i = 0; i < rows; i++) {
-        const vec high = vexp_bounded(vload(&up.x[i * up.ld]));
-        const vec all = vfma(high, vload(&down[i * up.ld]), high);
-        vstore(&up.x[i * up.ld], all);
-        vstore(&down[i * up.ld], vset1(1) / all);
+        const vec all = exp_of_sums(vload(&up[i * ld]), vload(&down[i * ld]));
+        vstore(&up[i * ld], all);
+        vstore(&down[i * ld], vset1(1) / all);
     }
-    vstore(&gate->first[col], vexp(g));
-    vstore(&gate->last[col], vload(end));
+    vstore(&gate->first[col], vexp(vload(&gate->g.x[col])));
+    vstore(&gate->last[col], vload(&up[(rows - 1) * ld]));
+}
+
+/* exp(H_last - H_j) in the place of down. */
+INLINE void
+channel_ends(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
+{
+    const ptrdiff_t ld = gate->up.ld, end = (rows - 1) * ld;
+    T *const sums = gate->up.x + col, *const rests = gate->down.x + col;
+    const vec sum = vload(&sums[end]), rest = vload(&rests[end]);
+    channel_decay(gate, col, rows);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        vec lost;
+        const vec left = two_sum(sum, -vload(&sums[i * ld]), &lost);
+        vstore(&rests[i * ld], exp_of_sums(left, lost + (rest - vload(&rests[i * ld]))));
+    }
 }
 
 /* Gates of the tokens t, 0 where no key exists: their row, or rows. */
@@ -212,36 +241,45 @@ read_gates(const struct la_head *h, struct span t, const struct gate *gate)
     load_plain(gate->g, &row, rows_from(0, 1), t.rows);
 }
 
+/* H of a chunk, the tokens t or the first of them; of how many. */
+static ptrdiff_t
+load_sums(const struct la_head *h, struct span t, const struct gate *gate)
+{
+    ptrdiff_t rows = t.rows;
+    read_gates(h, t, gate);
+    for (ptrdiff_t col = 0; gate->channels && col < h->d; col += VL) {
+        rows = channel_sums(gate, col, rows);
+    }
+    return rows;
+}
+
 /* The factors of a chunk: the tokens t, or the first of them; of how many. */
 static ptrdiff_t
 load_gate(const struct la_head *h, struct span t, const struct gate *gate)
 {
-    ptrdiff_t rows = t.rows;
-    read_gates(h, t, gate);
+    const ptrdiff_t rows = load_sums(h, t, gate);
     if (!gate->channels) {
         token_ends(gate, round_up(rows, MR), h->d);
         token_readers(gate, round_up(rows, MR));
-        return rows;
     }
-    for (ptrdiff_t col = 0; col < h->d; col += VL) {
-        rows = channel_sums(gate, col, rows);
-    }
-    for (ptrdiff_t col = 0; col < h->d; col += VL) {
+    for (ptrdiff_t col = 0; gate->channels && col < h->d; col += VL) {
         channel_factors(gate, col, rows);
     }
     return rows;
 }
 
-/* The same where only the state after the chunk is wanted: what to_end takes. */
+/* The same where only the state after the chunk is wanted: what given_to_end takes. */
 static ptrdiff_t
 load_gate_ends(const struct la_head *h, struct span t, const struct gate *gate)
 {
-    if (gate->channels) {
-        return load_gate(h, t, gate);
+    const ptrdiff_t rows = load_sums(h, t, gate);
+    if (!gate->channels) {
+        token_ends(gate, round_up(rows, MR), h->d);
     }
-    read_gates(h, t, gate);
-    token_ends(gate, round_up(t.rows, MR), h->d);
-    return t.rows;
+    for (ptrdiff_t col = 0; gate->channels && col < h->d; col += VL) {
+        channel_ends(gate, col, rows);
+    }
+    return rows;
 }
 
 /* exp(G_i) as row i reads; one number a token. */
@@ -345,6 +383,19 @@ to_end(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
         return;
     }
     multiply_rows(y, x, (struct block){gate->last, 0}, rows, d);
+}
+
+/* x, as it is given, as it is written to the state after the chunk; after
+ * load_gate_ends. */
+static void
+given_to_end(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
+{
+    if (gate->channels) {
+        multiply_rows(x, x, gate->down, rows, d);
+    }
+    else {
+        scale_into(x, x, gate->end, rows, d);
+    }
 }
 
 /* --- a bonus -------------------------------------------------------------- */

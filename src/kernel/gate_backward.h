@@ -69,8 +69,7 @@ state_gradient(const struct gate *gate, T *state, T *s, T *rt, ptrdiff_t K, ptrd
 {
     const ptrdiff_t W = round_up(d, VL);
     for (ptrdiff_t j = 0; j < W; j += VL) {
-        const ptrdiff_t tile = j / (NR * VL) * (NR * VL);
-        const ptrdiff_t width = W - tile < NR * VL ? W - tile : NR * VL;
+        const ptrdiff_t width = state_step(W, j);
         const T *x = state_at(s, K, W, 0, j), *y = state_at(rt, K, W, 0, j);
         vec sum[MR] = {{0}}; /* one would wait for itself */
         ptrdiff_t l = 0;

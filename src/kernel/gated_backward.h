@@ -83,7 +83,7 @@ gated_state(const struct la_head *h, const struct gated_backward_scratch *r,
         .K = h->m,
         .W = round_up(h->d, VL),
         .b = r->v,
-        .v = r->far_b,
+        .v = r->b,
         .keep = r->gate.keep,
         .change = r->gate.change,
         .turned = 1,
@@ -99,8 +99,7 @@ gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
     c->rows = t.rows = load_gate_ends(h, t, &r->gate);
     t.next = t.first + t.rows;
     load_keys(h, t, r->b, r->v);
-    writers_meet(&r->gate, r->far_b, r->b, t.rows, h->d);
-    to_end(&r->gate, r->far_b, r->far_b, t.rows, h->d);
+    given_to_end(&r->gate, r->b, t.rows, h->d);
     sweep(c, LA_WRITE);
     return t.rows;
 }
@@ -148,7 +147,7 @@ gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        memcpy(state_of(x->states, h, place), c.s, bytes);
+        c.from = state_of(x->states, h, place - 1);
         c.s = state_of(x->states, h, place);
         gated_forward(h, r, &c, chunk_from(h, x, i, &ahead));
     }

@@ -39,16 +39,13 @@ load_existing(struct block b, const struct la_head *h, const struct la_array *x,
     clear_rows(b, t.rows, all);
 }
 
-/* Those that write, B or [K; B]. */
+/* Those that write, B or [K; B], as they are given. */
 static void
-load_writers(const struct la_head *h, const struct gated_rows *x, struct span t)
+load_writers(const struct la_head *h, struct block b, struct span t, int low_rank)
 {
-    const struct block second = block_at(x->b, round_up(t.rows, MR), 0);
-    load_existing(x->b, h, &h->k, t, h->map);
-    writers_meet(x->gate, x->b, x->b, t.rows, h->d);
-    if (x->low_rank) {
-        load_existing(second, h, &h->b, t, LA_MAP_identity);
-        writers_meet(x->gate, second, second, t.rows, h->d);
+    load_existing(b, h, &h->k, t, h->map);
+    if (low_rank) {
+        load_existing(block_at(b, round_up(t.rows, MR), 0), h, &h->b, t, LA_MAP_identity);
     }
 }
 
@@ -67,7 +64,12 @@ static void
 load_rows_of_keys(const struct la_head *h, const struct gated_rows *x, struct span t)
 {
     if (x->low_rank || h->has_erase) {
-        load_writers(h, x, t);
+        const struct block second = block_at(x->b, round_up(t.rows, MR), 0);
+        load_writers(h, x->b, t, x->low_rank);
+        writers_meet(x->gate, x->b, x->b, t.rows, h->d);
+        if (x->low_rank) {
+            writers_meet(x->gate, second, second, t.rows, h->d);
+        }
         load_existing(x->e, h, x->low_rank ? &h->a : &h->erase, t, LA_MAP_identity);
     }
     else {

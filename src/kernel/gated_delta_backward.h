@@ -158,13 +158,17 @@ rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
             return 1;
         }
         const struct span t = chunk_from(h, x, i, &ahead);
-        const struct gated_rows rows = reverse_rows(h, chunk, round_up(t.rows, MR));
-        memcpy(state_of(x->states, h, place), c.s, bytes);
+        const ptrdiff_t rows = round_up(t.rows, MR);
+        c.from = state_of(x->states, h, place - 1);
         c.s = state_of(x->states, h, place);
+        c.rows = (1 + chunk->low_rank) * rows;
         load_gate_ends(h, t, &chunk->gate);
-        load_writers(h, &rows, t);
-        load_written(h, chunk, &rows, &r->errors, t);
-        c.rows = (1 + chunk->low_rank) * round_up(t.rows, MR);
+        load_writers(h, chunk->written, t, chunk->low_rank);
+        given_to_end(&chunk->gate, chunk->written, t.rows, h->d);
+        if (chunk->low_rank) {
+            given_to_end(&chunk->gate, block_at(chunk->written, rows, 0), t.rows, h->d);
+        }
+        load_written(h, chunk, &r->errors, t);
         sweep(&c, LA_WRITE);
         i = t.next;
     }

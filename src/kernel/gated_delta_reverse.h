@@ -67,13 +67,12 @@ second(struct block x, ptrdiff_t rows, int low_rank)
     return block_at(x, low_rank ? rows : 0, 0);
 }
 
-/* B' and U of the tokens t. */
+/* U of the tokens t, with E where it is E that is left of them. */
 static void
 load_written(const struct la_head *h, const struct rule_reverse *r,
-             const struct gated_rows *x, const struct la_array *errors, struct span t)
+             const struct la_array *errors, struct span t)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
-    writers_to_end(x, r->written, rows, h->d);
     if (!r->low_rank) {
         load_errors(h, &r->base, errors, t);
         return;
@@ -130,7 +129,8 @@ load_rule_reverse(const struct la_head *h, const struct reverse *c,
     from_start(&r->gate, r->ends, x->a, c->rows, h->d, 0);
     from_start(&r->gate, block_at(r->ends, c->rows, 0), x->e, c->rows, h->d,
                r->low_rank);
-    load_written(h, r, x, errors, t);
+    writers_to_end(x, r->written, c->rows, h->d);
+    load_written(h, r, errors, t);
     load_plain(c->g, &h->g, t, h->m);
     look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
