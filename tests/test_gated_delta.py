@@ -371,8 +371,9 @@ def test_resets(kind):
             cut["a"][:, t] = 0
         whole = forward(linattn, case, cut, initial_state=start)
         rest = forward(linattn, case, part(case, cut, t, case.n))
-        np.testing.assert_array_equal(whole["o"][:, t:], rest["o"])
-        np.testing.assert_array_equal(whole["s"], rest["s"])
+        compare({"o": whole["o"][:, t:], "s": whole["s"]}, rest)
+        if t == case.n - 1:
+            np.testing.assert_array_equal(whole["s"], rest["s"])
         grads = backward(linattn, case, cut, initial_state=start)
         assert not grads["dg"][:, t].any()
         if t > 0:

@@ -116,37 +116,57 @@ pair_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t j)
     }
 }
 
-static void
-token_readers(const struct gate *gate, ptrdiff_t rows)
+/* sum and rest += g, in two numbers. */
+INLINE void
+add_gate(T *sum, T *rest, T g)
 {
-    T *const start = gate->start + VL, sum = 0;
-    start[-1] = 1;
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        sum += gate->g.x[i];
-        start[i] = sum;
-    }
-    for (ptrdiff_t j = 0; j < rows; j += VL) {
-        pair_factors(gate, rows, j);
-        vstore(&start[j], vexp(vload(&start[j])));
+    const T old = *sum, all = old + g, part = all - old;
+    *rest += (old - (all - part)) + (g - part);
+    *sum = all;
+}
+
+/* keep and change, the same for all channels. */
+static void
+token_decay(const struct gate *gate, T sum, T rest, ptrdiff_t d)
+{
+    _Alignas(LA_ALIGN) T keep[VL], change[VL];
+    decay_parts(vset1(sum), vset1(rest), keep, change);
+    for (ptrdiff_t l = 0; l < d; l += VL) {
+        vstore(&gate->keep[l], vload(keep));
+        vstore(&gate->change[l], vload(change));
     }
 }
 
+/* All factors of a chunk. */
+static void
+token_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
+{
+    T *const start = gate->start + VL, sum = 0, rest = 0;
+    start[-1] = 1;
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        add_gate(&sum, &rest, gate->g.x[i]);
+        start[i] = sum;
+    }
+    token_decay(gate, sum, rest, d);
+    for (ptrdiff_t j = 0; j < rows; j += VL) {
+        pair_factors(gate, rows, j);
+        vstore(&start[j], vexp(vload(&start[j])));
+        vstore(&gate->end[j], vload(&gate->pairs.x[(rows - 1) * gate->pairs.ld + j]));
+    }
+}
+
+/* Those of the state after it. */
 static void
 token_ends(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
 {
     T sum = 0, rest = 0;
     for (ptrdiff_t i = rows; i-- > 0;) {
-        const T old = sum, g = gate->g.x[i];
         gate->end[i] = sum;
-        sum += g;
-        const T part = sum - old;
-        rest += (old - (sum - part)) + (g - part);
+        add_gate(&sum, &rest, gate->g.x[i]);
     }
+    token_decay(gate, sum, rest, d);
     for (ptrdiff_t j = 0; j < rows; j += VL) {
         vstore(&gate->end[j], vexp(vload(&gate->end[j])));
-    }
-    for (ptrdiff_t l = 0; l < d; l += VL) {
-        decay_parts(vset1(sum), vset1(rest), &gate->keep[l], &gate->change[l]);
     }
 }
 
@@ -259,8 +279,7 @@ load_gate(const struct la_head *h, struct span t, const struct gate *gate)
 {
     const ptrdiff_t rows = load_sums(h, t, gate);
     if (!gate->channels) {
-        token_ends(gate, round_up(rows, MR), h->d);
-        token_readers(gate, round_up(rows, MR));
+        token_factors(gate, round_up(rows, MR), h->d);
     }
     for (ptrdiff_t col = 0; gate->channels && col < h->d; col += VL) {
         channel_factors(gate, col, rows);

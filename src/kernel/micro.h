@@ -200,7 +200,7 @@ decay_and_add(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff
             vec more = vfma(change, before, acc[r][j]);
             if (compensated) {
                 const vec kept = vload(&to.e[at]);
-                more += vfma(change, kept, keep * kept);
+                more = vfma(keep + change, kept, more);
             }
             const vec sum = old + more;
             vstore(&to.s[at], sum);
