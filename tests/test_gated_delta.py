@@ -8,30 +8,24 @@ import numpy as np
 import pytest
 from bounds import DELTA_ROUNDINGS, close, roundings
 from cases import MAPS
+from gated_calls import GATES, backward, both, forward, same, states
 from layouts import LAYOUTS
 from rules import (
     DPLR,
     DTYPES,
     GATED_DELTA,
-    GATES,
     KINDS,
     ROUNDINGS,
     Case,
-    State,
-    backward,
-    both,
     check,
     compare,
-    forward,
     make,
     part,
-    same,
-    states,
     token,
 )  # fmt: skip
 
 import linattn
-from linattn import _config
+from linattn import State, _config
 from linattn import _reference_gated_delta as ref
 
 SIZES = [

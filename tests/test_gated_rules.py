@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from cases import DTYPES, MAPS
-from gates import KINDS, ROUNDINGS, Case, both, check, compare, forward, make, oracle, states
+from gated_calls import both, forward, oracle, states
+from gates import KINDS, ROUNDINGS, Case, check, compare, make
 
 import linattn
 from linattn import State, _config
