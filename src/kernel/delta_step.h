@@ -83,15 +83,16 @@ delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
         vstore(&r->o.x[col], vfma(dot, x[t], y[t]));
     }
     for (ptrdiff_t i = 0; i < d; i++, in += from->rs, out += to->rs) {
-        const vec b = vset1(b_of[i]);
+        const vec b = vset1(b_of[i]), k = vset1(k_of[i]);
+        const vec kept = rule == DELTA_STEP ? vset1(1) : vset1(decay[i]);
         LA_EACH(t, nr) {
             vec s = vload_any(in + t * LA_VBYTES);
             __builtin_prefetch(in + ahead + t * LA_VBYTES);
             if (rule != DELTA_STEP) {
-                s *= vset1(decay[i]);
+                s *= kept;
             }
             if (rule == DPLR_STEP) {
-                s = vfma(vset1(k_of[i]), v[t], s);
+                s = vfma(k, v[t], s);
             }
             *(vec_any *)(out + t * LA_VBYTES) = (vec_any)vfma(b, x[t], s);
         }

@@ -5,11 +5,11 @@
  * row of the state); G_i is its sum from the chunk's first token on.  Row i reads what
  * row j < i wrote times E_ij = exp(G_i - G_j), and the state before the chunk times
  * exp(G_i); the state after it keeps exp(G_last), and what row j wrote
- * exp(G_last - G_j).  Where a row reads before its decay (`before`: queries with a bonus
- * for their own key, DPLR's a) G_{i-1} stands in the place of G_i.
+ * exp(G_last - G_j).  Where a row reads before its decay (`before`: queries with a
+ * bonus for their own key, DPLR's a) G_{i-1} stands in the place of G_i.
  *
- * What the rows of a chunk do to each other takes three steps, of which one kind of gate
- * needs the first and the other the second:
+ * What the rows of a chunk do to each other takes three steps, of which one kind of
+ * gate needs the first and the other the second:
  *
  *   meet       rows as the triangle's product takes them
  *   triangle   the product, with E
@@ -19,18 +19,18 @@
  * One number a token: the triangle is multiplied by E.  No factor is the product of a
  * large and a small exponential, nor the exponential of a difference of long sums, from
  * which a gate of -1e30 would wipe all that follows it: every exponent is a sum of the
- * gates between the two tokens alone.  Where no gate is positive every factor is at most
- * 1 and a gate of -inf is a reset to exactly 0.  One exponential a pair of rows.
+ * gates between the two tokens alone.  Where no gate is positive every factor is at
+ * most 1 and a gate of -inf is a reset to exactly 0.  One exponential a pair of rows.
  *
  * One a channel: with H_i = g_1 + ... + g_i of the tokens after the chunk's first,
  *
  *   up_i = exp(H_i), down_i = 1 / up_i, first = exp(g_0), last = up of the last row
  *
- * readers meet with up, writers with down.  A chunk ends before the token whose |H| would
- * pass LA_DECAY_RANGE, so that every product of up and down is as right as its factors: a
- * reset always begins one.  Where it ends hangs on no later token.  H is summed in two
- * numbers: up is right to a few roundings whatever H is.  One exponential and a division
- * a gate.
+ * readers meet with up, writers with down.  A chunk ends before the token whose |H|
+ * would pass LA_DECAY_RANGE, so that every product of up and down is as right as its
+ * factors: a reset always begins one.  Where it ends hangs on no later token.  H is
+ * summed in two numbers: up is right to a few roundings whatever H is.  One exponential
+ * and a division a gate.
  *
  * Either way row i looks at gates up to i only, so that no later gate, NaN or not,
  * changes a bit of it.
@@ -97,8 +97,8 @@ decay_parts(vec sum, vec rest, T *keep, T *change)
     const vec e = vexp_parts(vmin(vset1(EXP_MAX), sum), &low);
     const vec near = vkeep((e > vset1((T)0.5)) & (e < vset1(2)), one);
     vstore(keep, near);
-    vstore(change, vfma(vmin(vset1(LARGEST), e), vkeep(rest == rest, rest),
-                        (e - near) + low));
+    vstore(change,
+           vfma(vmin(vset1(LARGEST), e), vkeep(rest == rest, rest), (e - near) + low));
 }
 
 /* --- one number a token --------------------------------------------------- */
@@ -241,7 +241,8 @@ channel_ends(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
     for (ptrdiff_t i = 0; i < rows; i++) {
         vec lost;
         const vec left = two_sum(sum, -vload(&sums[i * ld]), &lost);
-        vstore(&rests[i * ld], exp_of_sums(left, lost + (rest - vload(&rests[i * ld]))));
+        vstore(&rests[i * ld],
+               exp_of_sums(left, lost + (rest - vload(&rests[i * ld]))));
     }
 }
 
@@ -315,7 +316,8 @@ INLINE void
 multiply_rows(struct block y, struct block x, struct block factor, ptrdiff_t rows,
               ptrdiff_t d)
 {
-    for (ptrdiff_t i = 0; i < rows; i++, y.x += y.ld, x.x += x.ld, factor.x += factor.ld) {
+    for (ptrdiff_t i = 0; i < rows;
+         i++, y.x += y.ld, x.x += x.ld, factor.x += factor.ld) {
         for (ptrdiff_t l = 0; l < d; l += VL) {
             vstore(&y.x[l], vload(&x.x[l]) * vload(&factor.x[l]));
         }
@@ -373,7 +375,8 @@ static void
 gate_triangle(const struct gate *gate, struct block x, ptrdiff_t rows, int before)
 {
     for (ptrdiff_t i = before; !gate->channels && i < rows; i++) {
-        const struct block row = block_at(x, i, 0), e = block_at(gate->pairs, i - before, 0);
+        const struct block row = block_at(x, i, 0),
+                           e = block_at(gate->pairs, i - before, 0);
         multiply_rows(row, row, e, 1, i + 1);
     }
 }

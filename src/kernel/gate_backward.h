@@ -14,12 +14,12 @@
  * (i > t for rows that read before their decay.)  With a number a token, dg is the sum
  * over the channels: products of rows, and X_ij P_ij.
  *
- * Numerics.  Nothing cancels: every product of what is behind t and what is ahead stands
- * in the sum by itself, so that the error of dg is in proportion to the magnitude of its
- * terms, as for other gradients, and no pair of tokens on one side of t touches it.
- * With a number a channel what row i sees of keys before t is a partial sum of da_i,
- * which is there for a while when it is summed up MR keys at a time; pairs with an MR
- * rows' block between them are added up once for the block. */
+ * Numerics.  Nothing cancels: every product of what is behind t and what is ahead
+ * stands in the sum by itself, so that the error of dg is in proportion to the
+ * magnitude of its terms, as for other gradients, and no pair of tokens on one side of
+ * t touches it. With a number a channel what row i sees of keys before t is a partial
+ * sum of da_i, which is there for a while when it is summed up MR keys at a time; pairs
+ * with an MR rows' block between them are added up once for the block. */
 #ifndef LA_GATE_BACKWARD_H
 #define LA_GATE_BACKWARD_H
 
@@ -180,8 +180,8 @@ add_across(vec y[][NR], struct block a, T *across, ptrdiff_t tokens, const int n
 }
 
 /* y += what the MR rows from i on see of each other's keys, a key at a time; and of dg,
- * in its place already where there was another reader: what each row from a gate on sees
- * of all keys before it. */
+ * in its place already where there was another reader: what each row from a gate on
+ * sees of all keys before it. */
 INLINE void
 near_gates(const struct gate_pairs *c, vec y[][NR], const int reader, ptrdiff_t i,
            ptrdiff_t col, const int nr, const int strict, const int before)

@@ -22,7 +22,8 @@ struct gated_scratch {
     struct block a, b, v, dots, o;
     struct gate gate;
     T *s, *e, *scale;
-    T *bonus, *own; /* u, or NULL, and what queries see of their own keys; (d), (rows) */
+    T *bonus,
+        *own; /* u, or NULL, and what queries see of their own keys; (d), (rows) */
 };
 
 static struct gated_scratch

@@ -8,7 +8,7 @@
  *   R <- exp(G_last) R + (exp(G) o A)^T C
  *   dg as gate_backward.h has it;  du = sum p_ii a_i o b_i
  *
- * States come back as stretch.h says.  About 12 n d m flops and the triangles.  Scratch:
+ * States come back as stretch.h says.  About 12 n d m flops and the triangles. Scratch:
  * the states of stretch.h and 4, and some chunks. */
 #ifndef LA_GATED_BACKWARD_H
 #define LA_GATED_BACKWARD_H
@@ -26,9 +26,9 @@ struct gated_backward_scratch {
     struct block da, db, dv;
     struct gate gate;
     struct gate_pairs pairs;
-    T *scale, *own, *own_p;        /* (rows); what queries see of their own keys; p_ii */
-    T *bonus, *du, *du_lost;       /* u, or NULL; (d) */
-    T *r, *rt, *r_lost;            /* R, R^T */
+    T *scale, *own, *own_p;  /* (rows); what queries see of their own keys; p_ii */
+    T *bonus, *du, *du_lost; /* u, or NULL; (d) */
+    T *r, *rt, *r_lost;      /* R, R^T */
     T *s_lost;
 };
 

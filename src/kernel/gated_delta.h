@@ -45,7 +45,8 @@ load_writers(const struct la_head *h, struct block b, struct span t, int low_ran
 {
     load_existing(b, h, &h->k, t, h->map);
     if (low_rank) {
-        load_existing(block_at(b, round_up(t.rows, MR), 0), h, &h->b, t, LA_MAP_identity);
+        load_existing(block_at(b, round_up(t.rows, MR), 0), h, &h->b, t,
+                      LA_MAP_identity);
     }
 }
 
@@ -151,8 +152,8 @@ dplr_carve(const struct la_head *h, struct arena *arena)
 
 /* Reads the tokens t, and makes their triangles. */
 static void
-load_rule(const struct la_head *h, const struct gated_delta_scratch *r,
-          int low_rank, struct writing *c, struct span t)
+load_rule(const struct la_head *h, const struct gated_delta_scratch *r, int low_rank,
+          struct writing *c, struct span t)
 {
     const ptrdiff_t rows = c->rows;
     const struct gated_rows x =

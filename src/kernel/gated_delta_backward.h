@@ -61,8 +61,8 @@ chunk_errors(const struct la_head *h, const struct rule_backward_scratch *r,
     const struct gated_rows x =
         gated_rows(h, &chunk->gate, base->ab, base->ab, chunk->b, low_rank);
     load_rows_of_keys(h, &x, t);
-    gated_triangle_of(x.gate, base->l, x.e, second(x.b, c->rows, low_rank), c->rows, h->d,
-                      low_rank);
+    gated_triangle_of(x.gate, base->l, x.e, second(x.b, c->rows, low_rank), c->rows,
+                      h->d, low_rank);
     if (low_rank) {
         struct span some = t;
         some.rows = c->keys;
@@ -116,8 +116,8 @@ rule_errors(const struct la_head *h, const struct rule_backward_scratch *r)
             return -1;
         }
         if (chunks % x->stretch == 0) {
-            transpose_state(state_of(x->checkpoints, h, chunks / x->stretch), r->s, h->d,
-                            h->m);
+            transpose_state(state_of(x->checkpoints, h, chunks / x->stretch), r->s,
+                            h->d, h->m);
         }
         struct span t = span(i, x->rows, i + x->rows, h->n, &ahead);
         t.rows = load_gate(h, t, &chunk->gate);

@@ -238,7 +238,8 @@ rule_pairs(const struct la_head *h, const struct reverse *c,
     y.readers = 2;
     y.writers = 1 + r->low_rank;
     y.reader[0] = (struct gate_reader){x->a, base->dab, 0, 0};
-    y.reader[1] = (struct gate_reader){x->e, block_at(base->dab, rows, 0), 1, r->low_rank};
+    y.reader[1] =
+        (struct gate_reader){x->e, block_at(base->dab, rows, 0), 1, r->low_rank};
     y.writer[0] = (struct gate_writer){second(x->b, rows, r->low_rank),
                                        second(base->db, rows, r->low_rank)};
     y.writer[1] = (struct gate_writer){x->b, base->db};

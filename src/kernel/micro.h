@@ -190,17 +190,24 @@ decay_and_add(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff
               const int nr)
 {
     const T *from = c->from ? c->from + (to.s - c->s) : to.s;
+    vec keep[NR],
+        change[NR]; /* held, for the compiler thinks that stores change them */
+    LA_EACH(j, nr) {
+        keep[j] = turned ? vload(&c->keep[col + j * VL]) : (vec){0};
+        change[j] = turned ? vload(&c->change[col + j * VL]) : (vec){0};
+    }
     LA_EACH(r, rows) {
+        const vec row_keep = turned ? (vec){0} : vset1(c->keep[l + r]);
+        const vec row_change = turned ? (vec){0} : vset1(c->change[l + r]);
         LA_EACH(j, nr) {
-            const ptrdiff_t at = (l + r) * nr * VL + j * VL, place = col + j * VL;
-            const vec keep = turned ? vload(&c->keep[place]) : vset1(c->keep[l + r]);
-            const vec change =
-                turned ? vload(&c->change[place]) : vset1(c->change[l + r]);
-            const vec before = vload(&from[at]), old = keep * before;
-            vec more = vfma(change, before, acc[r][j]);
+            const ptrdiff_t at = (l + r) * nr * VL + j * VL;
+            const vec by = turned ? change[j] : row_change;
+            const vec share = turned ? keep[j] : row_keep;
+            const vec before = vload(&from[at]), old = kept_of(share, before);
+            vec more = vfma(by, before, acc[r][j]);
             if (compensated) {
                 const vec kept = vload(&to.e[at]);
-                more = vfma(keep + change, kept, more);
+                more = vfma(share + by, kept, more);
             }
             const vec sum = old + more;
             vstore(&to.s[at], sum);

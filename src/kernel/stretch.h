@@ -1,11 +1,12 @@
 /* stretch.h: the chunks of a forward scan, found again on the way back, and the states
  * before them.
  *
- * Gates may decide where a chunk begins (gate.h), which the forward scan marks, a byte a
- * token.  It leaves the state before every stretch of chunks, a checkpoint; the states of
- * one stretch at a time are summed up again.  About as many chunks a stretch as there are
- * stretches, sqrt(chunks), take the least memory; where there may be as many chunks as
- * tokens, up to 2.5 sqrt(n) states, of which without strong gates a fourth is touched. */
+ * Gates may decide where a chunk begins (gate.h), which the forward scan marks, a byte
+ * a token.  It leaves the state before every stretch of chunks, a checkpoint; the
+ * states of one stretch at a time are summed up again.  About as many chunks a stretch
+ * as there are stretches, sqrt(chunks), take the least memory; where there may be as
+ * many chunks as tokens, up to 2.5 sqrt(n) states, of which without strong gates a
+ * fourth is touched. */
 #ifndef LA_STRETCH_H
 #define LA_STRETCH_H
 
@@ -24,8 +25,7 @@ take_stretches(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
     const ptrdiff_t most = h->gate_channels ? h->n : fewest;
     struct stretches r = {.rows = rows};
     r.stretch = stretch_chunks(h->gate_channels ? h->n / 4 : fewest);
-    r.checkpoints =
-        take_states(arena, (most + r.stretch - 1) / r.stretch, h->d, h->m);
+    r.checkpoints = take_states(arena, (most + r.stretch - 1) / r.stretch, h->d, h->m);
     r.states = take_states(arena, r.stretch, h->d, h->m);
     r.begins = (unsigned char *)take(arena, h->n / (ptrdiff_t)sizeof(T) + 1, 1);
     return r;
