@@ -5,8 +5,9 @@
  *   o = scale s^T a = scale (R^T a + (a.b) u [+ (a.k) v])
  * with a = phi(q), b = phi(k).  See delta.h and gated_delta.h for the sources.
  * 6 d m flops: both products with the state before the token are summed on its one way
- * into cache, and the update finds it there.  Where no s0 is given the state is
- * updated in place, in s1. */
+ * into cache, and the update finds it there, and asks for the columns after it.  Two
+ * loads and a store a number, where a step of causal has one and one: half as much
+ * again in cache.  Where no s0 is given the state is updated in place, in s1. */
 #ifndef LA_DELTA_STEP_H
 #define LA_DELTA_STEP_H
 
@@ -48,7 +49,8 @@ step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rul
     return r;
 }
 
-/* u, o and the state after, nr vectors of columns from j on. */
+/* u, o and the state after, nr vectors of columns from j on; what comes next lies
+ * `ahead` bytes after them. */
 INLINE void
 delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
                 const struct la_array *to, ptrdiff_t d, ptrdiff_t j, ptrdiff_t ahead,
@@ -143,7 +145,7 @@ delta_step_columns(const struct delta_step_scratch *r, const struct la_array *fr
     const int unit = from->cs == (ptrdiff_t)sizeof(T) && to->cs == (ptrdiff_t)sizeof(T);
     if (unit && left >= NR * VL) {
         const ptrdiff_t width = NR * LA_VBYTES;
-        const ptrdiff_t next = d * from->rs - j * (ptrdiff_t)sizeof(T);
+        const ptrdiff_t next = d * from->rs - j * (ptrdiff_t)sizeof(T); /* a head's */
         delta_step_tile(r, from, to, d, j, left > NR * VL ? width : next, NR, rule);
         return NR * VL;
     }
