@@ -255,6 +255,24 @@ def test_step_at_any_stride():
     close(state.s, end.s, atol=roundings(2 * ROUNDINGS["s"], end.s))
 
 
+@KINDS
+def test_an_infinite_memory_stays_infinite(channels, bonus):
+    """However much of it is forgotten, in a step at any stride and over chunks."""
+    case = Case(40, 16, 64, (), channels, bonus)
+    arrays = make(case)
+    arrays["g"] = arrays["g"] - 1
+    del arrays["grad_out"]
+    start = np.ones((16, 64), "f4")
+    start[3, 5] = np.inf
+    one = {name: x if name == "bonus" else x[0] for name, x in arrays.items()}
+    with np.errstate(all="ignore"):
+        for memory in (start, np.asfortranarray(start)):
+            _, after = linattn.gated_step(**one, state=State(memory))
+            np.testing.assert_array_equal(np.isinf(after.s), np.isinf(start))
+        _, end = linattn.gated(**arrays, initial_state=State(start), return_state=True)
+    np.testing.assert_array_equal(np.isinf(end.s), np.isinf(start))
+
+
 def test_step_takes_a_number():
     """A Python number has no dtype of its own."""
     q, k, v = (np.ones(3, "f4") for _ in range(3))

@@ -91,7 +91,7 @@ step_column(const struct step_scratch *r, const struct la_array *from,
         memcpy(&old, from->data + i * from->rs + j * from->cs, sizeof(T));
         s = old;
         if (kind != LA_STEP_SUM) {
-            s = fma_one(r->change[i], old, r->keep[i] * old);
+            s = fma_one(r->change[i], old, r->keep[i] != 0 ? old : 0);
         }
         s = fma_one(r->b.x[i], r->v.x[j], s);
         memcpy(to->data + i * to->rs + j * to->cs, &s, sizeof(T));

@@ -75,7 +75,7 @@ vselect(ivec mask, vec x, vec y)
     return (vec)(((ivec)x & mask) | ((ivec)y & ~mask));
 }
 
-/* x where keep, which is 1 or 0, is 1. */
+/* keep x, where keep is 1 or 0, and 0 whatever x is where it is 0. */
 INLINE vec
 kept_of(vec keep, vec x)
 {
