@@ -124,6 +124,9 @@ class Recurrence:
         self.name, self.extras, self.cross = name, extras, cross
         self.mapped, self.normalizer = mapped, normalizer
         self._optional = any(extra.optional for extra in extras)
+        self._marks = tuple(
+            (3 + i, extra.channels, extra.suffix, extra.optional) for i, extra in enumerate(extras)
+        )
         self.names = {
             "forward": name, "backward": f"{name}_backward", "step": step or f"{name}_step",
         }  # fmt: skip
@@ -330,7 +333,7 @@ class Recurrence:
         """What a gufunc gives for plain arrays, which it checks itself; else NotImplemented."""
         variant: str | None = ""
         if self.extras:
-            variant = self._variant(*operands)
+            variant = self._variant(operands)
             if self._optional:
                 operands = _present(operands)
         if variant is None or type(feature_map) is not str or type(normalize) is not bool:
@@ -348,12 +351,14 @@ class Recurrence:
             return NotImplemented
         return call_plain(gufunc, *operands, *more, scale, *outputs)
 
-    def _variant(self, q: Any, k: Any, v: Any, *extras: Any) -> str | None:
+    def _variant(self, operands: Operands) -> str | None:
         """The variant for plain arrays of as many axes each; else None: for a closer look."""
+        q, k, v = operands[:3]
         if not type(q) is type(k) is type(v) is ndarray or not q.ndim == k.ndim == v.ndim:
             return None
         variant = ""
-        for (_, _, channels, suffix, optional, _), x in zip(self.extras, extras, strict=True):
+        for i, channels, suffix, optional in self._marks:
+            x = operands[i]
             if type(x) is not ndarray:
                 if x is not None or not optional:
                     return None
@@ -424,7 +429,7 @@ def _is_lazy(operands: tuple[Any, ...]) -> bool:
 
 def _present(operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """Those that are not None."""
-    return tuple(x for x in operands if x is not None)
+    return tuple([x for x in operands if x is not None])  # faster than of a generator
 
 
 def _named(extras: tuple[Extra, ...], operands: Operands) -> list[Extra]:

@@ -1,4 +1,4 @@
-"""Cases of the gated delta rule and of DPLR: operands, gates of every kind, twins, error bounds.
+"""Cases of the gated delta rule and of DPLR: operands, twins, error bounds.
 
 Removal keys have norm 1 at most and gates do not let the memory grow for long, so that nothing is
 amplified from token to token: a result may be off by some roundings of the largest entry of all
@@ -6,14 +6,14 @@ that a call computes, as for the delta rule.
 """
 
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from bounds import DELTA_ROUNDINGS, close, roundings
+from gated_calls import GATES, both, oracle
 
 import linattn
-from linattn import State
 from linattn import _reference_gated_delta as ref
 
 #: Of either side, where two results of the same dtype are compared.
@@ -35,6 +35,7 @@ class Case(NamedTuple):
     gates: str = "weak"
     feature_map: str = "identity"
     dtype: str = "float64"
+    twin: Any = ref
 
     @property
     def options(self) -> dict:
@@ -61,29 +62,6 @@ KINDS = pytest.mark.parametrize(
 )
 
 
-def _weak(rng, shape):
-    return -0.1 * rng.exponential(size=shape)
-
-
-def _strong(rng, shape):
-    return -5 * rng.exponential(size=shape)
-
-
-def _growing(rng, shape):
-    return rng.uniform(-0.3, 0.2, shape)
-
-
-def _resets(rng, shape):
-    """A little of everything: nothing kept, next to nothing, runs of -60, all kept."""
-    g = _weak(rng, shape)
-    for value, share in ((-np.inf, 0.05), (-1e30, 0.05), (-60, 0.3), (0, 0.1), (-300, 0.05)):
-        g[rng.random(shape) < share] = value
-    return g
-
-
-GATES = {"weak": _weak, "strong": _strong, "growing": _growing, "resets": _resets}
-
-
 def make(case: Case, seed: int = 0) -> dict[str, np.ndarray]:
     """The operands by name, the cotangent last, the same ones every time."""
     rng = np.random.default_rng([seed, case.n, case.d, case.m])
@@ -106,13 +84,6 @@ def make(case: Case, seed: int = 0) -> dict[str, np.ndarray]:
     return {name: x.astype(case.dtype) for name, x in arrays.items()}
 
 
-def states(case: Case, r: tuple[int, ...] = (), seed: int = 0) -> tuple[State, State]:
-    """An initial state, and the gradient of the final one."""
-    rng = np.random.default_rng([seed, 5, case.d, case.m])
-    first, last = rng.standard_normal((2, *case.lead, *r, case.d, case.m)).astype(case.dtype)
-    return State(first), State(last)
-
-
 def part(case: Case, arrays, begin: int, end: int) -> dict[str, np.ndarray]:
     """The operands of tokens [begin, end)."""
     return {
@@ -130,43 +101,6 @@ def token(case: Case, arrays, i: int) -> dict[str, np.ndarray]:
     }
 
 
-def forward(module, case: Case, arrays, **more) -> dict[str, np.ndarray]:
-    """Output and final state, by name."""
-    given = {name: x for name, x in arrays.items() if name != "grad_out"}
-    with np.errstate(all="ignore"):
-        o, state = getattr(module, case.rule)(**given, **case.options, **more, return_state=True)
-    return {"o": o, "s": state.s}
-
-
-def backward(module, case: Case, arrays, **more) -> dict[str, np.ndarray]:
-    """Gradients by name."""
-    with np.errstate(all="ignore"):
-        grads = getattr(module, f"{case.rule}_backward")(**arrays, **case.options, **more)
-    names = [f"d{name}" for name in arrays if name != "grad_out"]
-    if len(grads) > len(names):
-        grads = (*grads[:-1], grads[-1].s)
-        names.append("ds")
-    return dict(zip(names, grads, strict=True))
-
-
-def both(module, case: Case, arrays, grad_state=None, **more) -> dict[str, np.ndarray]:
-    late = more if grad_state is None else {**more, "grad_state": grad_state}
-    return {**forward(module, case, arrays, **more), **backward(module, case, arrays, **late)}
-
-
-def _wide(x, dtype):
-    if isinstance(x, State):
-        return State(x.s.astype(dtype), None)
-    return x.astype(dtype) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
-
-
-def oracle(case: Case, arrays, **more) -> dict[str, np.ndarray]:
-    """The twin in a wider type: float64 for float32, long double for float64."""
-    wide = np.longdouble if case.dtype == "float64" else np.float64
-    arrays, more = ({key: _wide(x, wide) for key, x in all.items()} for all in (arrays, more))
-    return both(ref, case, arrays, **more)
-
-
 def compare(actual, expected, count=ROUNDINGS, dtype=None) -> None:
     """Forward and backward each within roundings of their largest entry."""
     assert actual.keys() == expected.keys()
@@ -177,13 +111,6 @@ def compare(actual, expected, count=ROUNDINGS, dtype=None) -> None:
         atol = roundings(count, *some.values(), dtype=dtype)
         for name, y in some.items():
             close(actual[name], y, atol=atol)
-
-
-def same(actual, expected, message="") -> None:
-    """Bit for bit."""
-    assert actual.keys() == expected.keys()
-    for name, x in actual.items():
-        np.testing.assert_array_equal(x, expected[name], err_msg=f"{name} {message}")
 
 
 def check(case: Case, module=linattn, seed: int = 0, **more) -> None:

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
-from rules import DPLR, GATED_DELTA, State, both, compare, forward, make
+from gated_calls import both, forward
+from rules import DPLR, GATED_DELTA, compare, make
 
 import linattn
+from linattn import State
 
 
 @pytest.mark.parametrize("key_channels", [False, True])

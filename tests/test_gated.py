@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from cases import DTYPES, MAPS
-from gates import GATES, KINDS, ROUNDINGS, Case, both, check, compare, make, states
+from gated_calls import GATES, both, same, states
+from gates import KINDS, ROUNDINGS, Case, check, compare, make
 from layouts import LAYOUTS
 from states import flat
 
@@ -22,12 +23,6 @@ SIZES = [
     *((n, 200, 40) for n in (63, 65, 130)),
     (5, 0, 3), (5, 3, 0), (300, 4, 4), (19, 500, 20),
 ]  # fmt: skip
-
-
-def assert_same(actual, expected):
-    """Bit for bit."""
-    for name, x in actual.items():
-        np.testing.assert_array_equal(x, expected[name], err_msg=name)
 
 
 def rows(arrays, begin, end):
@@ -119,7 +114,7 @@ def test_layouts(name, channels, bonus):
         case = Case(37, 17, 21, (2, 3), channels, bonus, dtype=dtype)
         arrays = make(case)
         moved = {key: LAYOUTS[name](x) for key, x in arrays.items()}
-        assert_same(both(linattn, case, moved), both(linattn, case, arrays))
+        same(both(linattn, case, moved), both(linattn, case, arrays))
         out = LAYOUTS[name](np.zeros_like(arrays["v"]))
         if out.dtype.isnative and out.flags.writeable:
             del moved["grad_out"], arrays["grad_out"]
@@ -201,7 +196,7 @@ def test_packed_sequences(channels, bonus):
         here |= {
             name: packed[name][:, begin:end] for name in ("o", "dq", "dk", "dv", "dg")
         }  # fmt: skip
-        assert_same(alone, here)
+        same(alone, here)
     if bonus:
         close(packed["dbonus"], total, atol=roundings(16, total))
 
@@ -260,6 +255,24 @@ def test_step_at_any_stride():
     close(state.s, end.s, atol=roundings(2 * ROUNDINGS["s"], end.s))
 
 
+@KINDS
+def test_an_infinite_memory_stays_infinite(channels, bonus):
+    """However much of it is forgotten, in a step at any stride and over chunks."""
+    case = Case(40, 16, 64, (), channels, bonus)
+    arrays = make(case)
+    arrays["g"] = arrays["g"] - 1
+    del arrays["grad_out"]
+    start = np.ones((16, 64), "f4")
+    start[3, 5] = np.inf
+    one = {name: x if name == "bonus" else x[0] for name, x in arrays.items()}
+    with np.errstate(all="ignore"):
+        for memory in (start, np.asfortranarray(start)):
+            _, after = linattn.gated_step(**one, state=State(memory))
+            np.testing.assert_array_equal(np.isinf(after.s), np.isinf(start))
+        _, end = linattn.gated(**arrays, initial_state=State(start), return_state=True)
+    np.testing.assert_array_equal(np.isinf(end.s), np.isinf(start))
+
+
 def test_step_takes_a_number():
     """A Python number has no dtype of its own."""
     q, k, v = (np.ones(3, "f4") for _ in range(3))
@@ -271,7 +284,7 @@ def test_gates_have_no_say_in_the_dtype():
     """As scale has none: a gate is converted to what the tokens are computed in."""
     arrays = make(Case(20, 4, 3, bonus=True))
     wide = {**arrays, "g": arrays["g"].astype("f8"), "bonus": arrays["bonus"].astype("f8")}
-    assert_same(both(linattn, Case(20, 4, 3), wide), both(linattn, Case(20, 4, 3), arrays))
+    same(both(linattn, Case(20, 4, 3), wide), both(linattn, Case(20, 4, 3), arrays))
     given = {name: x for name, x in wide.items() if name != "grad_out"}
     out = np.empty_like(arrays["v"])
     assert linattn.gated(**given, out=out) is out

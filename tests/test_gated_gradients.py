@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from cases import MAPS
-from gates import KINDS, ROUNDINGS, Case, both, compare, make, oracle, states
+from gated_calls import both, oracle, states
+from gates import KINDS, ROUNDINGS, Case, compare, make
 
 import linattn
 from linattn import State
@@ -115,7 +116,8 @@ def test_memory(interpreter):
 
 GARBAGE = """
 import linattn
-from gates import Case, check, states
+from gated_calls import states
+from gates import Case, check
 from linattn import _linattn
 _linattn.poison_scratch(255)
 for n, d, m in [(1, 1, 1), (37, 17, 5), (33, 16, 32), (70, 65, 66), (130, 200, 8)]:

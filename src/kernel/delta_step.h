@@ -5,13 +5,14 @@
  *   o = scale s^T a = scale (R^T a + (a.b) u [+ (a.k) v])
  * with a = phi(q), b = phi(k).  See delta.h and gated_delta.h for the sources.
  * 6 d m flops: both products with the state before the token are summed on its one way
- * into cache, and the update finds it there.  Where no s0 is given the state is
- * updated in place, in s1. */
+ * into cache, and the update finds it there, and asks for the columns after it.  Two
+ * loads and a store a number, where a step of causal has one and one: half as much
+ * again in cache.  Where no s0 is given the state is updated in place, in s1. */
 #ifndef LA_DELTA_STEP_H
 #define LA_DELTA_STEP_H
 
-#include "decay.h"
 #include "delta.h"
+#include "gate.h"
 
 enum step_rule { DELTA_STEP, GATED_STEP, DPLR_STEP };
 
@@ -48,22 +49,25 @@ step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rul
     return r;
 }
 
-/* u, o and the state after, nr vectors of columns from j on. */
+/* u, o and the state after, nr vectors of columns from j on; what comes next lies
+ * `ahead` bytes after them. */
 INLINE void
 delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
-                const struct la_array *to, ptrdiff_t d, ptrdiff_t j, const int nr,
-                const enum step_rule rule)
+                const struct la_array *to, ptrdiff_t d, ptrdiff_t j, ptrdiff_t ahead,
+                const int nr, const enum step_rule rule)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
-    vec x[NR], y[NR];
+    const T *const b_of = r->b.x, *const k_of = r->k.x, *const decay = r->decay.x;
+    const char *in = from->data + byte;
+    char *out = to->data + byte;
+    vec x[NR], y[NR], v[NR];
     LA_EACH(t, nr) {
         x[t] = y[t] = (vec){0};
     }
     for (ptrdiff_t i = 0; i < d; i++) {
-        const char *in = from->data + i * from->rs + byte;
         const vec a = vset1(r->reads.x[i]), e = vset1(r->erases.x[i]);
         LA_EACH(t, nr) {
-            const vec s = vload_any(in + t * LA_VBYTES);
+            const vec s = vload_any(in + i * from->rs + t * LA_VBYTES);
             x[t] = vfma(e, s, x[t]);
             y[t] = vfma(a, s, y[t]);
         }
@@ -71,26 +75,26 @@ delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
     const vec dot = vset1(r->dot[0]), dot_k = vset1(r->dot_k[0]);
     LA_EACH(t, nr) {
         const ptrdiff_t col = j + t * VL;
-        const vec v = vload(&r->v.x[col]);
+        v[t] = vload(&r->v.x[col]);
         if (rule == DPLR_STEP) {
-            y[t] = vfma(dot_k, v, y[t]);
+            y[t] = vfma(dot_k, v[t], y[t]);
         }
         else {
-            x[t] = beta_at(&r->beta, 0, col) * (v - x[t]);
+            x[t] = beta_at(&r->beta, 0, col) * (v[t] - x[t]);
         }
         vstore(&r->o.x[col], vfma(dot, x[t], y[t]));
     }
-    for (ptrdiff_t i = 0; i < d; i++) {
-        const char *in = from->data + i * from->rs + byte;
-        char *out = to->data + i * to->rs + byte;
-        const vec b = vset1(r->b.x[i]);
+    for (ptrdiff_t i = 0; i < d; i++, in += from->rs, out += to->rs) {
+        const vec b = vset1(b_of[i]), k = vset1(k_of[i]);
+        const vec kept = rule == DELTA_STEP ? vset1(1) : vset1(decay[i]);
         LA_EACH(t, nr) {
             vec s = vload_any(in + t * LA_VBYTES);
+            __builtin_prefetch(in + ahead + t * LA_VBYTES);
             if (rule != DELTA_STEP) {
-                s *= vset1(r->decay.x[i]);
+                s *= kept;
             }
             if (rule == DPLR_STEP) {
-                s = vfma(vset1(r->k.x[i]), vload(&r->v.x[j + t * VL]), s);
+                s = vfma(k, v[t], s);
             }
             *(vec_any *)(out + t * LA_VBYTES) = (vec_any)vfma(b, x[t], s);
         }
@@ -140,11 +144,13 @@ delta_step_columns(const struct delta_step_scratch *r, const struct la_array *fr
 {
     const int unit = from->cs == (ptrdiff_t)sizeof(T) && to->cs == (ptrdiff_t)sizeof(T);
     if (unit && left >= NR * VL) {
-        delta_step_tile(r, from, to, d, j, NR, rule);
+        const ptrdiff_t width = NR * LA_VBYTES;
+        const ptrdiff_t next = d * from->rs - j * (ptrdiff_t)sizeof(T); /* a head's */
+        delta_step_tile(r, from, to, d, j, left > NR * VL ? width : next, NR, rule);
         return NR * VL;
     }
     if (unit && left >= VL) {
-        delta_step_tile(r, from, to, d, j, 1, rule);
+        delta_step_tile(r, from, to, d, j, LA_VBYTES, 1, rule);
         return VL;
     }
     delta_step_column(r, from, to, d, j, rule);
@@ -186,7 +192,7 @@ load_step(const struct la_head *h, const struct delta_step_scratch *r,
     }
     load_step_decay(h, r->decay);
     memcpy(r->reads.x, r->a.x, (size_t)r->a.ld * sizeof(T));
-    fade_rows(r->reads, r->decay, 1, 1, h->d);
+    multiply_rows(r->reads, r->reads, r->decay, 1, h->d);
     if (rule == GATED_STEP) {
         if (h->has_erase) {
             load_plain(r->erases, &h->erase, one, h->d);
@@ -194,7 +200,7 @@ load_step(const struct la_head *h, const struct delta_step_scratch *r,
         else {
             memcpy(r->erases.x, r->b.x, (size_t)r->b.ld * sizeof(T));
         }
-        fade_rows(r->erases, r->decay, 1, 1, h->d);
+        multiply_rows(r->erases, r->erases, r->decay, 1, h->d);
     }
 }
 

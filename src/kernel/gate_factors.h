@@ -8,207 +8,265 @@ struct gate {
     int channels;          /* one number a key channel, not one a token */
     struct block g;        /* (rows, d), or one row */
     T *keep, *change;      /* of the state's rows, over the chunk; (d) */
-    T *bonus;              /* (d) u: rows read before their decay; NULL: after it */
-    struct block pairs;    /* one a token: E_ij; (rows + 1, rows) */
-    T *start, *end;        /* exp(G_i), exp(G_last - G_j); (rows) */
-    struct block to, from; /* one a channel, MR rows at a time: from their first token
-                              on to row i, from after row j on to the last */
-    struct block within;   /* and of the sums g1, g1 + g2, g2 */
-    struct block whole;    /* all of the MR rows; a row for each of them */
-    T *before;             /* all blocks passed on the way; (d) */
-    T *total, *lost;       /* sum of g, and what rounding kept from it; (d) */
+    struct block pairs;    /* one a token: E_ij, of a row that reads before its decay in
+                              row i - 1; (rows, rows) */
+    T *start, *end;        /* exp(G_i), after VL numbers of which the last is 1, and
+                              exp(G_last - G_j); (rows) */
+    struct block up, down; /* one a channel; (rows, d) */
+    T *first, *last;       /* (d) */
 };
 
 static struct gate
 take_gate(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
     struct gate r = {.channels = h->gate_channels};
-    r.g = take_block(arena, r.channels ? rows : 1, r.channels ? h->d : rows);
+    r.g = take_block(arena, r.channels ? rows : MR, r.channels ? h->d : rows);
     r.keep = take_row(arena, h->d);
     r.change = take_row(arena, h->d);
-    if (h->has_bonus) {
-        r.bonus = take_row(arena, h->d);
-    }
     if (r.channels) {
-        r.to = take_block(arena, rows, h->d);
-        r.from = take_block(arena, rows, h->d);
-        r.within = take_block(arena, rows, h->d);
-        r.whole = take_block(arena, rows / MR, h->d);
-        r.before = take_row(arena, h->d);
-        r.total = take_row(arena, h->d);
-        r.lost = take_row(arena, h->d);
+        r.up = take_block(arena, rows, h->d);
+        r.down = take_block(arena, rows, h->d);
+        r.first = take_row(arena, h->d);
+        r.last = take_row(arena, h->d);
     }
     else {
-        r.pairs = take_block(arena, rows + 1, rows);
-        r.start = take_row(arena, rows);
+        r.pairs = take_block(arena, rows, rows);
         r.end = take_row(arena, rows);
+        r.start = take(arena, 1, VL + round_up(rows, VL));
     }
     return r;
 }
 
-static void
-load_bonus(const struct la_head *h, const struct gate *gate)
+/* x + y, and what rounding lost, whichever is larger. */
+INLINE vec
+two_sum(vec x, vec y, vec *lost)
 {
-    if (gate->bonus != NULL) {
-        load_vector(gate->bonus, &h->bonus, h->d);
-    }
+    const vec sum = x + y, part = sum - x;
+    *lost = (x - (sum - part)) + (y - part);
+    return sum;
 }
 
-/* --- factors -------------------------------------------------------------- */
-
-/* exp(total) in two parts. */
+/* exp(sum + rest) in two parts, where rest is what rounding kept from the sum. */
 INLINE void
-decay_parts(vec total, T *keep, T *change)
+decay_parts(vec sum, vec rest, T *keep, T *change)
 {
     const vec one = vset1(1);
     vec low;
-    const vec e = vexp_parts(vmin(vset1(EXP_MAX), total), &low);
-    const ivec near = (e > vset1((T)0.5)) & (e < vset1(2));
-    vstore(keep, vkeep(near, one));
-    vstore(change, (e - vkeep(near, one)) + low);
+    const vec e = vexp_parts(vmin(vset1(EXP_MAX), sum), &low);
+    const vec near = vkeep((e > vset1((T)0.5)) & (e < vset1(2)), one);
+    vstore(keep, near);
+    vstore(change,
+           vfma(vmin(vset1(LARGEST), e), vkeep(rest == rest, rest), (e - near) + low));
 }
 
-/* One number a token: E_ij of columns [j, j + VL). */
+/* --- one number a token --------------------------------------------------- */
+
+/* E_ij of columns [j, j + VL). */
 INLINE void
 pair_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t j)
 {
     const struct block e = gate->pairs;
-    const ptrdiff_t next = gate->bonus != NULL; /* row i + 1 reads what i leaves */
     vec sum = (vec){0};
     for (ptrdiff_t i = j; i < rows; i++) {
         const ivec earlier = viota() < (ivec)((ivec){0} + (INT)(i - j));
         sum = vkeep(earlier, sum + vset1(gate->g.x[i]));
-        vstore(&e.x[(i + next) * e.ld + j], vexp(sum));
+        vstore(&e.x[i * e.ld + j], vexp(sum));
     }
 }
 
-/* exp(G_i), and the pairs. */
-static void
-token_readers(const struct gate *gate, ptrdiff_t rows)
+/* sum and rest += g, in two numbers. */
+INLINE void
+add_gate(T *sum, T *rest, T g)
 {
-    const int next = gate->bonus != NULL;
-    T sum = 0;
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        const T before = sum;
-        sum += gate->g.x[i];
-        gate->start[i] = next ? before : sum;
+    const T old = *sum, all = old + g, part = all - old;
+    *rest += (old - (all - part)) + (g - part);
+    *sum = all;
+}
+
+/* keep and change, the same for all channels. */
+static void
+token_decay(const struct gate *gate, T sum, T rest, ptrdiff_t d)
+{
+    _Alignas(LA_ALIGN) T keep[VL], change[VL];
+    decay_parts(vset1(sum), vset1(rest), keep, change);
+    for (ptrdiff_t l = 0; l < d; l += VL) {
+        vstore(&gate->keep[l], vload(keep));
+        vstore(&gate->change[l], vload(change));
     }
+}
+
+/* All factors of a chunk. */
+static void
+token_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
+{
+    T *const start = gate->start + VL, sum = 0, rest = 0;
+    start[-1] = 1;
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        add_gate(&sum, &rest, gate->g.x[i]);
+        start[i] = sum;
+    }
+    token_decay(gate, sum, rest, d);
     for (ptrdiff_t j = 0; j < rows; j += VL) {
         pair_factors(gate, rows, j);
-        vstore(&gate->start[j], vexp(vload(&gate->start[j])));
+        vstore(&start[j], vexp(vload(&start[j])));
+        vstore(&gate->end[j], vload(&gate->pairs.x[(rows - 1) * gate->pairs.ld + j]));
     }
 }
 
-/* exp(G_last - G_j), and the state's decay: its sum in four parts, which rounds less.
- */
+/* Those of the state after it. */
 static void
 token_ends(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
 {
-    T sum = 0, part[MR] = {0};
+    T sum = 0, rest = 0;
     for (ptrdiff_t i = rows; i-- > 0;) {
         gate->end[i] = sum;
-        sum += gate->g.x[i];
-        part[i % MR] += gate->g.x[i];
+        add_gate(&sum, &rest, gate->g.x[i]);
     }
-    const vec total = vset1((part[0] + part[1]) + (part[2] + part[3]));
+    token_decay(gate, sum, rest, d);
     for (ptrdiff_t j = 0; j < rows; j += VL) {
         vstore(&gate->end[j], vexp(vload(&gate->end[j])));
     }
-    for (ptrdiff_t l = 0; l < d; l += VL) {
-        decay_parts(total, &gate->keep[l], &gate->change[l]);
-    }
 }
 
-/* One number a channel: factors of the MR rows from i on, columns [l, l + VL), for
- * readers and, with their sum, which is compensated, for the state. */
-INLINE void
-channel_readers(const struct gate *gate, ptrdiff_t i, ptrdiff_t l)
+/* --- one number a channel ------------------------------------------------- */
+
+/* H of the VL channels from col on, in two numbers, in the places of up and down; of
+ * how many of the rows. */
+INLINE ptrdiff_t
+channel_sums(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
 {
-    const struct block at = block_at(gate->g, i, l);
-    T *to = gate->to.x + i * at.ld + l, *within = gate->within.x + i * at.ld + l;
-    const vec g0 = vload(at.x), g1 = vload(at.x + at.ld), g2 = vload(at.x + 2 * at.ld);
-    const vec g01 = g0 + g1;
-    const ptrdiff_t next = gate->bonus != NULL ? at.ld : 0;
-    vstore(to, vset1(1));
-    vstore(to + next, vexp(g0));
-    vstore(to + at.ld + next, vexp(g01));
-    vstore(to + 2 * at.ld + next, vexp(g01 + g2));
-    if (!next) {
-        vstore(to + 3 * at.ld, vload(&gate->whole.x[i / MR * at.ld + l]));
+    const vec least = vset1(LA_DECAY_LEAST), most = vset1(LA_DECAY_MOST);
+    vec sum = (vec){0}, rest = (vec){0};
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const ptrdiff_t at = i * gate->g.ld + col;
+        vec lost = (vec){0};
+        if (i > 0) {
+            sum = two_sum(sum, vload(&gate->g.x[at]), &lost);
+        }
+        if (vany(~((sum <= most) & (sum >= least)))) {
+            return i; /* NaN and resets among them */
+        }
+        rest += lost;
+        vstore(&gate->up.x[at], sum);
+        vstore(&gate->down.x[at], rest);
     }
-    vstore(within, vexp(g1));
-    vstore(within + at.ld, vexp(g1 + g2));
-    vstore(within + 2 * at.ld, vexp(g2));
+    return rows;
 }
 
-INLINE void
-channel_ends(const struct gate *gate, ptrdiff_t i, ptrdiff_t l)
+/* exp(sum + rest) */
+INLINE vec
+exp_of_sums(vec sum, vec rest)
 {
-    const struct block at = block_at(gate->g, i, l);
-    T *from = gate->from.x + i * at.ld + l;
-    const vec g0 = vload(at.x), g1 = vload(at.x + at.ld), g2 = vload(at.x + 2 * at.ld);
-    const vec g3 = vload(at.x + 3 * at.ld), g23 = g2 + g3, all = (g0 + g1) + g23;
-    vstore(&gate->whole.x[i / MR * at.ld + l], vexp(all));
-    vstore(from, vexp(g1 + g23));
-    vstore(from + at.ld, vexp(g23));
-    vstore(from + 2 * at.ld, vexp(g3));
-    vstore(from + 3 * at.ld, vset1(1));
-    add_to_sum(&gate->total[l], &gate->lost[l], all);
+    const vec high = vexp_bounded(sum);
+    return vfma(high, rest, high);
+}
+
+/* keep and change of the VL channels from col on, from their sums. */
+INLINE void
+channel_decay(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
+{
+    const ptrdiff_t end = (rows - 1) * gate->up.ld + col;
+    vec lost;
+    const vec sum = two_sum(vload(&gate->g.x[col]), vload(&gate->up.x[end]), &lost);
+    decay_parts(sum, lost + vload(&gate->down.x[end]), &gate->keep[col],
+                &gate->change[col]);
+}
+
+/* up and down of the VL channels from col on, from their sums. */
+INLINE void
+channel_factors(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
+{
+    const ptrdiff_t ld = gate->up.ld;
+    const vec scale = vset1(LA_DECAY_SCALE);
+    T *const up = gate->up.x + col, *const down = gate->down.x + col;
+    channel_decay(gate, col, rows);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const vec e = exp_of_sums(vload(&up[i * ld]), vload(&down[i * ld]));
+        const vec all = scale * e;
+        vstore(&up[i * ld], all);
+        vstore(&down[i * ld], vset1(1) / all);
+    }
+    vstore(&gate->first[col], vexp(vload(&gate->g.x[col])) * (vset1(1) / scale));
+    vstore(&gate->last[col], vload(&up[(rows - 1) * ld]));
+}
+
+/* exp(H_last - H_j) in the place of down. */
+INLINE void
+channel_ends(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
+{
+    const ptrdiff_t ld = gate->up.ld, end = (rows - 1) * ld;
+    T *const sums = gate->up.x + col, *const rests = gate->down.x + col;
+    const vec sum = vload(&sums[end]), rest = vload(&rests[end]);
+    channel_decay(gate, col, rows);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        vec lost;
+        const vec left = two_sum(sum, -vload(&sums[i * ld]), &lost);
+        vstore(&rests[i * ld],
+               exp_of_sums(left, lost + (rest - vload(&rests[i * ld]))));
+    }
 }
 
 /* Gates of the tokens t, 0 where no key exists: their row, or rows. */
 static void
 read_gates(const struct la_head *h, struct span t, const struct gate *gate)
 {
-    struct span some = t;
-    some.rows = keys_left(h, t);
+    const ptrdiff_t rows = t.rows;
+    t.rows = keys_left(h, t);
     if (gate->channels) {
-        load_plain(gate->g, &h->gate, some, h->d);
-        clear_rows(gate->g, some.rows, round_up(t.rows, MR));
+        load_plain(gate->g, &h->gate, t, h->d);
+        clear_rows(gate->g, t.rows, rows);
         return;
     }
     const struct la_array row = {h->gate.data + t.first * h->gate.rs, 0, h->gate.rs,
                                  h->gate.type};
-    load_row(gate->g.x, gate->g.ld, row.data, row.cs, some.rows, phi_identity,
-             LA_NATIVE);
+    load_plain(gate->g, &row, rows_from(0, 1), t.rows);
 }
 
-/* The factors that the state after the tokens t needs: of its own rows, and of what
- * they write. */
-static void
-load_gate_ends(const struct la_head *h, struct span t, const struct gate *gate)
+/* H of a chunk, the tokens t or the first of them; of how many. */
+static ptrdiff_t
+load_sums(const struct la_head *h, struct span t, const struct gate *gate)
 {
-    const ptrdiff_t rows = round_up(t.rows, MR);
+    ptrdiff_t rows = t.rows;
     read_gates(h, t, gate);
-    if (!gate->channels) {
-        token_ends(gate, rows, h->d);
-        return;
+    for (ptrdiff_t col = 0; gate->channels && col < h->d; col += VL) {
+        rows = channel_sums(gate, col, rows);
     }
-    clear(gate->total, gate->g.ld);
-    clear(gate->lost, gate->g.ld);
-    for (ptrdiff_t l = 0; l < h->d; l += VL) {
-        for (ptrdiff_t i = 0; i < rows; i += MR) {
-            channel_ends(gate, i, l);
-        }
-        decay_parts(vload(&gate->total[l]), &gate->keep[l], &gate->change[l]);
-    }
+    return rows;
 }
 
-/* All factors of the tokens t. */
-static void
+/* The factors of a chunk: the tokens t, or the first of them; of how many. */
+static ptrdiff_t
 load_gate(const struct la_head *h, struct span t, const struct gate *gate)
 {
-    const ptrdiff_t rows = round_up(t.rows, MR);
-    load_gate_ends(h, t, gate);
+    const ptrdiff_t rows = load_sums(h, t, gate);
     if (!gate->channels) {
-        token_readers(gate, rows);
-        return;
+        token_factors(gate, round_up(rows, MR), h->d);
     }
-    for (ptrdiff_t i = 0; i < rows; i += MR) {
-        for (ptrdiff_t l = 0; l < h->d; l += VL) {
-            channel_readers(gate, i, l);
-        }
+    for (ptrdiff_t col = 0; gate->channels && col < h->d; col += VL) {
+        channel_factors(gate, col, rows);
     }
+    return rows;
+}
+
+/* The same where only the state after the chunk is wanted: what given_to_end takes. */
+static ptrdiff_t
+load_gate_ends(const struct la_head *h, struct span t, const struct gate *gate)
+{
+    const ptrdiff_t rows = load_sums(h, t, gate);
+    if (!gate->channels) {
+        token_ends(gate, round_up(rows, MR), h->d);
+    }
+    for (ptrdiff_t col = 0; gate->channels && col < h->d; col += VL) {
+        channel_ends(gate, col, rows);
+    }
+    return rows;
+}
+
+/* exp(G_i) as row i reads; one number a token. */
+INLINE const T *
+start_of(const struct gate *gate, int before)
+{
+    return gate->start + VL - before;
 }
 
 #endif

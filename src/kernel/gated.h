@@ -10,7 +10,7 @@
  *   S <- exp(G_last) S + (exp(G_last - G) o B)^T V
  *
  * About 4 n d m flops and the triangles; one exponential a pair of rows of a chunk, or
- * two and a half a key channel.  Scratch: the state, d m numbers, and a few chunks.
+ * one a gate of a key channel.  Scratch: the state, d m numbers, and a few chunks.
  * Nothing of row j > i reaches row i. */
 #ifndef LA_GATED_H
 #define LA_GATED_H
@@ -18,10 +18,12 @@
 #include "gate.h"
 
 struct gated_scratch {
-    ptrdiff_t rows; /* tokens a chunk */
+    ptrdiff_t rows; /* tokens a chunk, at most */
     struct block a, b, v, dots, o;
     struct gate gate;
     T *s, *e, *scale;
+    T *bonus,
+        *own; /* u, or NULL, and what queries see of their own keys; (d), (rows) */
 };
 
 static struct gated_scratch
@@ -37,7 +39,33 @@ gated_carve(const struct la_head *h, struct arena *arena)
     r.e = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
     r.gate = take_gate(arena, h, r.rows);
+    if (h->has_bonus) {
+        r.bonus = take_row(arena, h->d);
+        r.own = take_row(arena, r.rows);
+    }
     return r;
+}
+
+/* X, and A and B as they meet the states. */
+static void
+gated_triangle(const struct la_head *h, const struct gated_scratch *r,
+               struct la_fetch *ahead, ptrdiff_t tokens)
+{
+    const ptrdiff_t rows = round_up(tokens, MR);
+    const struct scan c = {
+        .rows = rows, .K = h->d, .a = r->a, .b = r->b, .dots = r->dots, .ahead = ahead};
+    if (h->has_bonus) {
+        own_scores(r->own, r->bonus, r->a, r->b, rows, h->d);
+    }
+    readers_meet(&r->gate, r->a, r->a, tokens, h->d, h->has_bonus);
+    writers_meet(&r->gate, r->b, r->b, tokens, h->d);
+    scores(&c);
+    gate_triangle(&r->gate, r->dots, rows, h->has_bonus);
+    if (h->has_bonus) {
+        set_diagonal(r->dots, r->own, rows);
+    }
+    from_start(&r->gate, r->a, r->a, tokens, h->d, h->has_bonus);
+    to_end(&r->gate, r->b, r->b, tokens, h->d);
 }
 
 static int
@@ -45,7 +73,6 @@ run_gated(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct gated_scratch r = gated_carve(h, &arena);
-    const struct reader q = {r.a, r.dots};
     struct la_fetch ahead = {0};
     struct scan c = {
         .K = h->d,
@@ -62,19 +89,21 @@ run_gated(const struct la_head *h)
     };
     load_state(r.s, &h->s0, h->d, h->m);
     compensate(&c, r.e, h->n, r.rows);
-    load_bonus(h, &r.gate);
+    if (h->has_bonus) {
+        load_vector(r.bonus, &h->bonus, h->d);
+    }
     factors(h, r.scale, r.rows, 0);
-    for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
+    for (ptrdiff_t i = 0; i < h->n; i += c.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        const struct span t = span(i, r.rows, i + r.rows, h->n, &ahead);
-        c.rows = t.rows;
-        load_gate(h, t, &r.gate);
+        struct span t = span(i, r.rows, i + r.rows, h->n, &ahead);
+        c.rows = t.rows = load_gate(h, t, &r.gate);
+        t.next = i + t.rows;
         load_keys(h, t, r.b, r.v);
         load_mapped(r.a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
-        gated_triangles(&r.gate, &q, 1, r.b, round_up(t.rows, MR), h->d, &ahead);
+        gated_triangle(h, &r, &ahead, t.rows);
         sweep(&c, LA_READ | LA_WRITE);
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }

@@ -8,29 +8,28 @@
  *   R <- exp(G_last) R + (exp(G) o A)^T C
  *   dg as gate_backward.h has it;  du = sum p_ii a_i o b_i
  *
- * A forward scan leaves the state before every stretch of about sqrt(chunks) chunks, a
- * checkpoint; from there the states of one stretch are summed up again when the
- * reverse scan comes to it.  About 12 n d m flops and the triangles.  Scratch:
- * 2 sqrt(n / chunk) + 4 states, and some chunks. */
+ * States come back as stretch.h says.  About 12 n d m flops and the triangles. Scratch:
+ * the states of stretch.h and 4, and some chunks. */
 #ifndef LA_GATED_BACKWARD_H
 #define LA_GATED_BACKWARD_H
 
 #include "gate_backward.h"
 #include "gated.h"
+#include "stretch.h"
 
 struct gated_backward_scratch {
-    ptrdiff_t rows, stretch; /* tokens a chunk, chunks a stretch */
+    struct stretches chunks;
     struct block a, b, v, c;
-    struct block decayed_a, decayed_b;
+    struct block met_a, met_b, far_a, far_b; /* A and B as they meet each other, and the
+                                                states */
     struct block x, p, turned;
-    struct block da, db, far_a, far_b, dv;
+    struct block da, db, dv;
     struct gate gate;
-    struct gate_gradient gradient;
-    T *scale, *own; /* (rows); own: p_ii */
-    T *du, *du_lost;
-    T *r, *rt, *r_lost; /* R, R^T */
+    struct gate_pairs pairs;
+    T *scale, *own, *own_p;  /* (rows); what queries see of their own keys; p_ii */
+    T *bonus, *du, *du_lost; /* u, or NULL; (d) */
+    T *r, *rt, *r_lost;      /* R, R^T */
     T *s_lost;
-    T *checkpoints, *states; /* S^T before each stretch, and before each chunk of one */
 };
 
 /* Longer chunks than forward, for each takes five sweeps over a state, a copy and a
@@ -44,39 +43,41 @@ gated_backward_rows(ptrdiff_t d)
 static struct gated_backward_scratch
 gated_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    struct gated_backward_scratch r = {.rows = gated_backward_rows(h->d)};
-    const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;
-    struct block *const keys[] = {&r.a,  &r.b,  &r.decayed_a, &r.decayed_b,
-                                  &r.da, &r.db, &r.far_a,     &r.far_b};
+    const ptrdiff_t rows = gated_backward_rows(h->d);
+    struct gated_backward_scratch r = {0};
+    struct block *const keys[] = {&r.a,     &r.b,     &r.met_a, &r.met_b,
+                                  &r.far_a, &r.far_b, &r.da,    &r.db};
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-        *keys[i] = take_block(arena, r.rows, h->d);
+        *keys[i] = take_block(arena, rows, h->d);
     }
-    r.stretch = stretch_chunks(chunks);
-    r.v = take_block(arena, r.rows, h->m);
-    r.c = take_block(arena, r.rows, h->m);
-    r.dv = take_block(arena, r.rows, h->m);
-    r.x = take_block(arena, r.rows, r.rows);
-    r.p = take_block(arena, r.rows, r.rows);
-    r.turned = take_block(arena, r.rows, r.rows);
-    r.gate = take_gate(arena, h, r.rows);
-    r.gradient = take_gate_gradient(arena, h, r.rows);
-    r.scale = take(arena, 1, r.rows);
-    r.own = take(arena, 1, r.rows);
-    r.du = take_row(arena, h->d);
-    r.du_lost = take_row(arena, h->d);
+    r.v = take_block(arena, rows, h->m);
+    r.c = take_block(arena, rows, h->m);
+    r.dv = take_block(arena, rows, h->m);
+    r.x = take_block(arena, rows, rows);
+    r.p = take_block(arena, rows, rows);
+    r.turned = take_block(arena, rows, rows);
+    r.gate = take_gate(arena, h, rows);
+    take_gate_gradient(arena, h, rows, &r.pairs);
+    r.scale = take(arena, 1, rows);
+    if (h->has_bonus) {
+        r.own = take_row(arena, rows);
+        r.own_p = take_row(arena, rows);
+        r.bonus = take_row(arena, h->d);
+        r.du = take_row(arena, h->d);
+        r.du_lost = take_row(arena, h->d);
+    }
     r.r = take_state(arena, h->d, h->m);
     r.rt = take_state(arena, h->d, h->m);
     r.r_lost = take_state(arena, h->d, h->m);
     r.s_lost = take_state(arena, h->d, h->m);
-    r.checkpoints =
-        take_states(arena, (chunks + r.stretch - 1) / r.stretch, h->d, h->m);
-    r.states = take_states(arena, r.stretch, h->d, h->m);
+    r.chunks = take_stretches(arena, h, rows);
     return r;
 }
 
 /* S^T (m, d) as it is summed up. */
 static struct scan
-gated_state(const struct la_head *h, const struct gated_backward_scratch *r)
+gated_state(const struct la_head *h, const struct gated_backward_scratch *r,
+            struct la_fetch *ahead)
 {
     return (struct scan){
         .K = h->m,
@@ -86,68 +87,69 @@ gated_state(const struct la_head *h, const struct gated_backward_scratch *r)
         .keep = r->gate.keep,
         .change = r->gate.change,
         .turned = 1,
+        .ahead = ahead,
     };
 }
 
-/* S^T after the tokens t. */
-static void
+/* S^T after the tokens t, or the first of them; how many. */
+static ptrdiff_t
 gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
               struct scan *c, struct span t)
 {
-    c->rows = t.rows;
-    c->ahead = t.ahead;
-    load_gate_ends(h, t, &r->gate);
+    c->rows = t.rows = load_gate_ends(h, t, &r->gate);
+    t.next = t.first + t.rows;
     load_keys(h, t, r->b, r->v);
-    to_end(&r->gate, r->b, round_up(t.rows, MR), h->d);
+    given_to_end(&r->gate, r->b, t.rows, h->d);
     sweep(c, LA_WRITE);
+    return t.rows;
 }
 
-/* The forward scan: S^T before every stretch. */
-static int
+/* The forward scan: S^T before every stretch; how many chunks, or -1 to give up. */
+static ptrdiff_t
 gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *r)
 {
-    const ptrdiff_t size = state_size(h->d, h->m);
+    const struct stretches *x = &r->chunks;
+    const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
     const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
     struct la_fetch ahead = {0};
-    struct scan c = gated_state(h, r);
+    struct scan c = gated_state(h, r, &ahead);
+    ptrdiff_t chunks = 0;
     c.s = r->rt; /* free until the reverse scan */
     load_state(c.s, &s0_transposed, h->m, h->d);
-    compensate(&c, r->s_lost, h->n, r->rows);
-    for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
+    compensate(&c, r->s_lost, h->n, x->rows);
+    memset(x->begins, 0, (size_t)h->n);
+    for (ptrdiff_t i = 0; i < h->n; i += c.rows, chunks++) {
         if (h->poll(h->poll_arg)) {
-            return 1;
+            return -1;
         }
-        if (i / r->rows % r->stretch == 0) {
-            memcpy(r->checkpoints + i / r->rows / r->stretch * size, c.s,
-                   (size_t)size * sizeof(T));
+        if (chunks % x->stretch == 0) {
+            memcpy(state_of(x->checkpoints, h, chunks / x->stretch), c.s, bytes);
         }
-        gated_forward(h, r, &c, span(i, r->rows, i + r->rows, h->n, &ahead));
+        x->begins[i] = 1;
+        gated_forward(h, r, &c, span(i, x->rows, i + x->rows, h->n, &ahead));
     }
-    return 0;
+    return chunks;
 }
 
-/* S^T before each chunk of the stretch from token `first` on. */
+/* S^T before each of so many chunks of the stretch that begins at token i. */
 static int
 gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
-             ptrdiff_t first)
+             ptrdiff_t stretch, ptrdiff_t chunks, ptrdiff_t i)
 {
-    const ptrdiff_t size = state_size(h->d, h->m);
-    const size_t bytes = (size_t)size * sizeof(T);
+    const struct stretches *x = &r->chunks;
+    const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
     struct la_fetch ahead = {0};
-    struct scan c = gated_state(h, r);
-    c.s = r->states;
-    compensate(&c, r->s_lost, r->stretch * r->rows, r->rows);
-    memcpy(c.s, r->checkpoints + first / r->rows / r->stretch * size, bytes);
-    for (ptrdiff_t chunk = 1; chunk < r->stretch; chunk++, first += r->rows) {
-        if (first + r->rows >= h->n) {
-            break;
-        }
+    struct scan c = gated_state(h, r, &ahead);
+    c.s = x->states;
+    compensate(&c, r->s_lost, x->stretch * x->rows, x->rows);
+    memcpy(c.s, state_of(x->checkpoints, h, stretch), bytes);
+    for (ptrdiff_t place = 1; place < chunks; place++, i += c.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        memcpy(c.s + size, c.s, bytes);
-        c.s += size;
-        gated_forward(h, r, &c, span(first, r->rows, first + r->rows, h->n, &ahead));
+        c.from = state_of(x->states, h, place - 1);
+        c.s = state_of(x->states, h, place);
+        gated_forward(h, r, &c, chunk_from(h, x, i, &ahead));
     }
     return 0;
 }
@@ -169,98 +171,104 @@ load_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     }
 }
 
+/* dst = src transposed, rows by rows, of which whole vectors are there. */
 static void
-copy_block(struct block dst, struct block src, ptrdiff_t rows)
+turn(struct block dst, struct block src, ptrdiff_t rows)
 {
-    memcpy(dst.x, src.x, (size_t)(rows * src.ld) * sizeof(T));
+    for (ptrdiff_t i = 0; i < rows; i += VL) {
+        for (ptrdiff_t j = 0; j < rows; j += VL) {
+            vec x[VL];
+            LA_EACH(r, VL) {
+                x[r] = vload(&src.x[(i + r) * src.ld + j]);
+            }
+            vtranspose(x);
+            LA_EACH(r, VL) {
+                vstore(&dst.x[(j + r) * dst.ld + i], x[r]);
+            }
+        }
+    }
 }
 
-/* dV and the next R. */
+/* A and B as they meet, X, dV and the next R. */
 static void
 gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
-             struct scan *dv, ptrdiff_t rows)
+             struct scan *dv, ptrdiff_t tokens)
 {
-    const struct reader q = {r->decayed_a, r->x};
-    copy_block(r->decayed_a, r->a, rows);
-    copy_block(r->decayed_b, r->b, rows);
-    gated_triangles(&r->gate, &q, 1, r->decayed_b, rows, h->d, dv->ahead);
-    turn(r->turned, r->x, rows);
+    const struct gate *gate = &r->gate;
+    const struct scan x = {.rows = dv->rows,
+                           .K = h->d,
+                           .a = r->met_a,
+                           .b = r->met_b,
+                           .dots = r->x,
+                           .ahead = dv->ahead};
+    readers_meet(gate, r->met_a, r->a, tokens, h->d, h->has_bonus);
+    writers_meet(gate, r->met_b, r->b, tokens, h->d);
+    scores(&x);
+    gate_triangle(gate, r->x, dv->rows, h->has_bonus);
+    if (h->has_bonus) {
+        own_scores(r->own, r->bonus, r->a, r->b, dv->rows, h->d);
+        set_diagonal(r->x, r->own, dv->rows);
+    }
+    from_start(gate, r->far_a, r->met_a, dv->rows, h->d, h->has_bonus);
+    to_end(gate, r->far_b, r->met_b, dv->rows, h->d);
+    turn(r->turned, r->x, dv->rows);
     sweep(dv, LA_READ | LA_WRITE);
 }
 
-/* What reaches dA and dB through S and R. */
+/* dA, dB and dg, but for what comes of a bonus. */
 static void
-gated_far(const struct la_head *h, const struct gated_backward_scratch *r, T *s,
-          struct span t)
+gated_features(const struct la_head *h, const struct gated_backward_scratch *r, T *s,
+               struct span t)
 {
-    const ptrdiff_t rows = round_up(t.rows, MR);
-    struct scan c = {.rows = rows,
-                     .K = h->m,
-                     .W = round_up(h->d, VL),
-                     .a = r->c,
-                     .o = r->far_a,
-                     .s = s,
-                     .ahead = t.ahead};
-    sweep(&c, LA_READ);
-    from_start(&r->gate, r->far_a, rows, h->d);
-    c.a = r->v;
-    c.o = r->far_b;
-    c.s = r->rt;
-    sweep(&c, LA_READ);
-    to_end(&r->gate, r->far_b, rows, h->d);
-}
-
-/* What reaches them within the chunk, and dg. */
-static void
-gated_near(const struct la_head *h, const struct gated_backward_scratch *r,
-           struct span t)
-{
-    const ptrdiff_t rows = round_up(t.rows, MR);
+    const ptrdiff_t rows = round_up(t.rows, MR), W = round_up(h->d, VL);
     const struct scan p = {
         .rows = rows, .K = h->m, .a = r->c, .b = r->v, .dots = r->p, .ahead = t.ahead};
-    const struct pairs pairs = {.gate = &r->gate,
-                                .rows = rows,
-                                .d = h->d,
-                                .p = r->p,
-                                .turned = r->turned,
-                                .a = r->a,
-                                .b = r->b,
-                                .dg = r->gradient.dg,
-                                .across = r->gradient.across};
-    const struct gate_pass pass = {r->a, r->far_a, r->b, r->far_b};
+    const struct scan da = {.rows = rows,
+                            .K = h->m,
+                            .W = W,
+                            .a = r->c,
+                            .o = r->da,
+                            .s = s,
+                            .ahead = t.ahead};
+    const struct scan db = {.rows = rows,
+                            .K = h->m,
+                            .W = W,
+                            .a = r->v,
+                            .o = r->db,
+                            .s = r->rt,
+                            .ahead = t.ahead};
+    struct gate_pairs pairs = r->pairs;
+    pairs.gate = &r->gate;
+    pairs.tokens = t.rows;
+    pairs.rows = rows;
+    pairs.d = h->d;
+    pairs.readers = pairs.writers = 1;
+    pairs.reader[0] = (struct gate_reader){r->met_a, r->da, h->has_bonus, h->has_bonus};
+    pairs.writer[0] = (struct gate_writer){r->met_b, r->db};
+    pairs.p[0][0] = r->x;
+    pairs.x[0][0] = r->p;
+    sweep(&da, LA_READ);
+    sweep(&db, LA_READ);
     scores(&p);
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        r->own[i] = r->p.x[i * r->p.ld + i];
+    for (ptrdiff_t i = 0; h->has_bonus && i < rows; i++) {
+        r->own_p[i] = r->p.x[i * r->p.ld + i];
     }
-    copy_block(r->decayed_a, r->a, rows);
-    copy_block(r->decayed_b, r->b, rows);
-    if (h->gate_channels) {
-        pair_products(&pairs, r->da, r->db, r->decayed_a, r->decayed_b);
-        channel_gradient(&r->gate, &r->gradient, &pass, rows, h->d);
-        return;
-    }
-    within_gradient(&r->gate, &r->gradient, r->x, r->p, rows);
-    pair_products(&pairs, r->da, r->db, r->decayed_a, r->decayed_b);
-    token_gradient(&r->gate, &r->gradient, &pass, rows, h->d);
+    gate_gradients(&pairs);
 }
 
-/* dA and dB in all, with each token's own p_ii (u o) b_i and a_i, and du. */
+/* p_ii (u o) b_i and a_i to dA and dB, and du. */
 static void
-gated_sums(const struct la_head *h, const struct gated_backward_scratch *r,
-           ptrdiff_t rows)
+bonus_gradient(const struct la_head *h, const struct gated_backward_scratch *r,
+               ptrdiff_t tokens)
 {
-    const T *u = r->gate.bonus;
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
-        const vec bonus = u != NULL ? vload(&u[l]) : vset1(1);
         vec du = (vec){0};
-        for (ptrdiff_t i = 0; i < rows; i++) {
+        for (ptrdiff_t i = 0; i < tokens; i++) {
             const ptrdiff_t at = i * r->a.ld + l;
-            const vec own = vset1(r->own[i]), weight = own * bonus;
+            const vec own = vset1(r->own_p[i]), weight = own * vload(&r->bonus[l]);
             const vec a = vload(&r->a.x[at]), b = vload(&r->b.x[at]);
-            const vec da = vload(&r->da.x[at]) + vload(&r->far_a.x[at]);
-            const vec db = vload(&r->db.x[at]) + vload(&r->far_b.x[at]);
-            vstore(&r->da.x[at], vfma(weight, b, da));
-            vstore(&r->db.x[at], vfma(weight, a, db));
+            vstore(&r->da.x[at], vfma(weight, b, vload(&r->da.x[at])));
+            vstore(&r->db.x[at], vfma(weight, a, vload(&r->db.x[at])));
             du = vfma(own * a, b, du);
         }
         add_to_sum(&r->du[l], &r->du_lost[l], du);
@@ -281,7 +289,7 @@ store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     store_rows(&h->dq, t, h->d, r->da, NULL);
     store_rows(&h->dk, t, h->d, r->db, NULL);
     store_rows(&h->dv, t, h->m, r->dv, NULL);
-    store_gate_gradient(h, &r->gradient, t);
+    store_gate_gradient(h, &r->pairs, t);
 }
 
 /* The reverse scan over the tokens t; s is S^T before them. */
@@ -289,15 +297,15 @@ static void
 gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
               struct scan *dv, struct span t, T *s)
 {
-    const ptrdiff_t rows = round_up(t.rows, MR);
-    dv->rows = rows;
+    dv->rows = round_up(t.rows, MR);
     dv->ahead = t.ahead;
     load_gated(h, r, t);
-    state_gradient(&r->gate, &r->gradient, s, r->rt, h->m, h->d);
-    gated_values(h, r, dv, rows);
-    gated_far(h, r, s, t);
-    gated_near(h, r, t);
-    gated_sums(h, r, rows);
+    state_gradient(&r->gate, r->pairs.state, s, r->rt, h->m, h->d);
+    gated_values(h, r, dv, t.rows);
+    gated_features(h, r, s, t);
+    if (h->has_bonus) {
+        bonus_gradient(h, r, t.rows);
+    }
     store_gated(h, r, t);
     transpose_state(r->rt, r->r, h->d, h->m);
 }
@@ -308,12 +316,11 @@ gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
 {
     load_state(r->r, &h->gs, h->d, h->m);
     transpose_state(r->rt, r->r, h->d, h->m);
-    factors(h, r->scale, r->rows, 0);
-    load_bonus(h, &r->gate);
-    clear(r->du, r->a.ld);
-    clear(r->du_lost, r->a.ld);
-    for (ptrdiff_t j = 0; j < r->a.ld || j < r->x.ld; j++) {
-        r->gradient.ones[j] = 1;
+    factors(h, r->scale, r->chunks.rows, 0);
+    if (h->has_bonus) {
+        load_vector(r->bonus, &h->bonus, h->d);
+        clear(r->du, r->a.ld);
+        clear(r->du_lost, r->a.ld);
     }
 }
 
@@ -322,13 +329,13 @@ run_gated_backward(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct gated_backward_scratch r = gated_backward_carve(h, &arena);
-    const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;
+    const struct stretches *x = &r.chunks;
     struct la_fetch ahead = {0};
     struct scan dv = {
         .K = h->d,
         .W = round_up(h->m, VL),
-        .a = r.decayed_b,
-        .b = r.decayed_a,
+        .a = r.far_b,
+        .b = r.far_a,
         .v = r.c,
         .dots = r.turned,
         .o = r.dv,
@@ -337,24 +344,26 @@ run_gated_backward(const struct la_head *h)
         .change = r.gate.change,
         .upper = 1,
     };
-    if (gated_checkpoints(h, &r)) {
-        return 1;
-    }
+    const ptrdiff_t chunks = gated_checkpoints(h, &r);
     gated_begin(h, &r);
-    compensate(&dv, r.r_lost, h->n, r.rows);
+    compensate(&dv, r.r_lost, h->n, x->rows);
+    struct span t = {.first = h->n};
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
-        const ptrdiff_t place = chunk % r.stretch, i = chunk * r.rows;
-        const int begins = chunk == chunks - 1 || place == r.stretch - 1;
+        const ptrdiff_t place = chunk % x->stretch;
+        const int begins = chunk == chunks - 1 || place == x->stretch - 1;
+        t = chunk_until(h, x, t.first, &ahead);
         if (h->poll(h->poll_arg) ||
-            (begins && gated_states(h, &r, i - place * r.rows))) {
+            (begins && gated_states(h, &r, chunk / x->stretch, place + 1,
+                                    chunks_before(x, place, t.first)))) {
             return 1;
         }
-        gated_reverse(h, &r, &dv, span(i, r.rows, i - r.rows, h->n, &ahead),
-                      r.states + place * state_size(h->d, h->m));
+        gated_reverse(h, &r, &dv, t, state_of(x->states, h, place));
     }
     store_state(&h->ds0, r.r, h->d, h->m);
-    store_vector(&h->dbonus, r.du, h->d);
-    return 0;
+    if (h->has_bonus) {
+        store_vector(&h->dbonus, r.du, h->d);
+    }
+    return chunks < 0;
 }
 
 #endif

@@ -7,25 +7,24 @@
  *                                                  Peng et al. 2025, eq. 15-17
  *   o_i = scale s_i^T phi(q_i)
  *
- * With the decays of a chunk (decay.h), s_i = first o up_i o x_i, and x knows no decay:
- * it is the delta rule's with down_i o b_i written, up_i o e_i and up_i o phi(q_i)
- * read. So the triangles and the substitution are those of delta.h, of such rows; those
- * that read the state itself are multiplied by first, those written to it by last. DPLR
- * writes two rows a token, K of the values given and B of those read, and reads them
- * before the token's decay.
+ * The triangles and the substitution are those of delta.h, with the gates of a chunk
+ * (gate.h) between the rows of E and phi(Q), its readers, and those of B, its writers.
+ * DPLR writes two rows a token, K of the values given and B of those read, and reads
+ * them before the token's decay.
  *
  * About 6 n d m flops (DPLR: 8 n d m) and the triangles.  Scratch: the state, d m
  * numbers, and a few chunks.  Nothing of row j > i reaches row i. */
 #ifndef LA_GATED_DELTA_H
 #define LA_GATED_DELTA_H
 
-#include "decay.h"
 #include "delta.h"
+#include "gate.h"
 
-/* What the tokens of a chunk read with, [A; E], and write to: B, or [K; B]. */
+/* What the tokens of a chunk read with, A and E, and write to: B, or [K; B]; as they
+ * meet each other. */
 struct gated_rows {
     struct block a, e, b;
-    struct decay decay;
+    const struct gate *gate;
     int low_rank;
 };
 
@@ -40,31 +39,25 @@ load_existing(struct block b, const struct la_head *h, const struct la_array *x,
     clear_rows(b, t.rows, all);
 }
 
-/* Those that write, B or [K; B], down. */
+/* Those that write, B or [K; B], as they are given. */
 static void
-load_writers(const struct la_head *h, const struct gated_rows *x, struct span t)
+load_writers(const struct la_head *h, struct block b, struct span t, int low_rank)
 {
-    const struct block second = block_at(x->b, round_up(t.rows, MR), 0);
-    load_existing(x->b, h, &h->k, t, h->map);
-    fade_rows(x->b, x->decay.down, x->decay.step, t.rows, h->d);
-    if (x->low_rank) {
-        load_existing(second, h, &h->b, t, LA_MAP_identity);
-        fade_rows(second, x->decay.down, x->decay.step, t.rows, h->d);
+    load_existing(b, h, &h->k, t, h->map);
+    if (low_rank) {
+        load_existing(block_at(b, round_up(t.rows, MR), 0), h, &h->b, t,
+                      LA_MAP_identity);
     }
 }
 
-/* E, up, where it is not B; DPLR's reads before the decay of its own token. */
-static void
-load_erasers(const struct la_head *h, const struct gated_rows *x, struct span t)
+/* The rows of a chunk of so many, E and A at ea and B at b; B is E itself where they
+ * are one and no gate comes between them. */
+static struct gated_rows
+gated_rows(const struct la_head *h, const struct gate *gate, struct block a,
+           struct block e, struct block b, int low_rank)
 {
-    const struct block next = block_at(x->e, 1, 0);
-    if (x->low_rank) {
-        load_existing(x->e, h, &h->a, t, LA_MAP_identity);
-        fade_rows(next, x->decay.up, x->decay.step, t.rows - 1, h->d);
-        return;
-    }
-    load_existing(x->e, h, &h->erase, t, LA_MAP_identity);
-    fade_rows(x->e, x->decay.up, x->decay.step, t.rows, h->d);
+    const int one = !gate->channels && !h->has_erase && !low_rank;
+    return (struct gated_rows){a, e, one ? e : b, gate, low_rank};
 }
 
 /* B and E; where they are one, its map is computed once. */
@@ -72,59 +65,52 @@ static void
 load_rows_of_keys(const struct la_head *h, const struct gated_rows *x, struct span t)
 {
     if (x->low_rank || h->has_erase) {
-        load_writers(h, x, t);
-        load_erasers(h, x, t);
-        return;
+        const struct block second = block_at(x->b, round_up(t.rows, MR), 0);
+        load_writers(h, x->b, t, x->low_rank);
+        writers_meet(x->gate, x->b, x->b, t.rows, h->d);
+        if (x->low_rank) {
+            writers_meet(x->gate, second, second, t.rows, h->d);
+        }
+        load_existing(x->e, h, x->low_rank ? &h->a : &h->erase, t, LA_MAP_identity);
     }
-    load_existing(x->e, h, &h->k, t, h->map);
-    fade_into(x->b, x->e, x->decay.down, x->decay.step, t.rows, h->d);
-    clear_rows(x->b, t.rows, round_up(t.rows, MR));
-    fade_rows(x->e, x->decay.up, x->decay.step, t.rows, h->d);
+    else {
+        load_existing(x->e, h, &h->k, t, h->map);
+        writers_meet(x->gate, x->b, x->e, t.rows, h->d);
+    }
+    readers_meet(x->gate, x->e, x->e, t.rows, h->d, x->low_rank);
 }
 
-/* A, up. */
 static void
 load_readers(const struct la_head *h, const struct gated_rows *x, struct span t)
 {
     load_mapped(x->a, &h->q, t, h->d, h->map);
-    fade_rows(x->a, x->decay.up, x->decay.step, t.rows, h->d);
+    readers_meet(x->gate, x->a, x->a, t.rows, h->d, 0);
 }
 
-/* y = A as it reads the state before the chunk, times first; in place where y is A. */
+/* The triangles of the readers x and the writers b. */
 static void
-readers_before(struct block y, struct block a, const struct gated_rows *x,
-               ptrdiff_t rows, ptrdiff_t d)
+gated_triangle_of(const struct gate *gate, struct block y, struct block x,
+                  struct block b, ptrdiff_t rows, ptrdiff_t d, int before)
 {
-    const struct block first = {x->decay.first, 0};
-    fade_into(y, a, first, x->decay.step, rows, d);
+    triangle(y, x, b, rows, d);
+    gate_triangle(gate, y, rows, before);
 }
 
-/* y = E likewise, but that DPLR's first row reads before all decay. */
+/* B, or [K; B], as they are written to the state after the chunk. */
 static void
-erasers_before(struct block y, struct block e, const struct gated_rows *x,
-               ptrdiff_t rows, ptrdiff_t d)
+writers_to_end(const struct gated_rows *x, struct block y, ptrdiff_t rows, ptrdiff_t d)
 {
-    const ptrdiff_t from = x->low_rank;
-    if (from > 0 && y.x != e.x) {
-        memcpy(y.x, e.x, (size_t)y.ld * sizeof(T));
+    to_end(x->gate, y, x->b, rows, d);
+    if (x->low_rank) {
+        to_end(x->gate, block_at(y, rows, 0), block_at(x->b, rows, 0), rows, d);
     }
-    readers_before(block_at(y, from, 0), block_at(e, from, 0), x, rows - from, d);
-}
-
-/* y = B, or [K; B], as they are written to the state after the chunk: times last. */
-static void
-writers_after(struct block y, struct block b, const struct gated_rows *x,
-              ptrdiff_t rows, ptrdiff_t d)
-{
-    const struct block last = {x->decay.last, 0};
-    fade_into(y, b, last, x->decay.step, x->low_rank ? 2 * rows : rows, d);
 }
 
 struct gated_delta_scratch {
     ptrdiff_t rows;             /* tokens a chunk, at most */
     struct block ea, b, v, vuo; /* [E; A]; writers; values; [(V;) U; O] */
     struct block l, p, lk, pk;
-    struct decay decay;
+    struct gate gate;
     struct beta beta;
     T *s, *scale;
 };
@@ -146,7 +132,7 @@ rule_carve(const struct la_head *h, struct arena *arena, int low_rank)
         r.v = take_block(arena, r.rows, h->m);
         r.beta = take_beta(arena, h, r.rows);
     }
-    r.decay = take_decay(arena, h, r.rows);
+    r.gate = take_gate(arena, h, r.rows);
     r.s = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
     return r;
@@ -166,34 +152,35 @@ dplr_carve(const struct la_head *h, struct arena *arena)
 
 /* Reads the tokens t, and makes their triangles. */
 static void
-load_rule(const struct la_head *h, const struct gated_delta_scratch *r,
-          struct gated_rows *x, struct writing *c, struct span t)
+load_rule(const struct la_head *h, const struct gated_delta_scratch *r, int low_rank,
+          struct writing *c, struct span t)
 {
-    const struct block b = x->low_rank ? block_at(r->b, c->rows, 0) : r->b;
-    x->e = r->ea;
-    x->a = block_at(r->ea, c->rows, 0);
-    load_rows_of_keys(h, x, t);
-    if (x->low_rank) {
+    const ptrdiff_t rows = c->rows;
+    const struct gated_rows x =
+        gated_rows(h, &r->gate, block_at(r->ea, rows, 0), r->ea, r->b, low_rank);
+    const struct block b = block_at(x.b, low_rank ? rows : 0, 0);
+    load_rows_of_keys(h, &x, t);
+    if (low_rank) {
         struct span some = t;
         some.rows = c->keys;
         load_plain(r->vuo, &h->v, some, h->m);
-        clear_rows(r->vuo, c->keys, c->rows);
+        clear_rows(r->vuo, c->keys, rows);
     }
     else {
         c->v = values(h, t, r->v);
         load_beta(h, t, &r->beta);
     }
-    load_readers(h, x, t);
+    load_readers(h, &x, t);
     look_ahead(&h->o, t, h->m);
-    triangle(r->l, x->e, b, c->rows, h->d);
-    triangle(r->p, x->a, b, c->rows, h->d);
-    if (x->low_rank) {
-        triangle(r->lk, x->e, x->b, c->rows, h->d);
-        triangle(r->pk, x->a, x->b, c->rows, h->d);
+    gated_triangle_of(x.gate, r->l, x.e, b, rows, h->d, low_rank);
+    gated_triangle_of(x.gate, r->p, x.a, b, rows, h->d, 0);
+    if (low_rank) {
+        gated_triangle_of(x.gate, r->lk, x.e, x.b, rows, h->d, 1);
+        gated_triangle_of(x.gate, r->pk, x.a, x.b, rows, h->d, 0);
     }
-    readers_before(x->a, x->a, x, c->rows, h->d);
-    erasers_before(x->e, x->e, x, c->rows, h->d);
-    writers_after(x->b, x->b, x, c->rows, h->d);
+    writers_to_end(&x, r->b, rows, h->d);
+    from_start(x.gate, x.e, x.e, rows, h->d, low_rank);
+    from_start(x.gate, x.a, x.a, rows, h->d, 0);
 }
 
 static int
@@ -204,7 +191,6 @@ run_rule(const struct la_head *h, int low_rank)
     struct la_fetch ahead = {0};
     const struct scan state = {
         .K = h->d, .W = round_up(h->m, VL), .s = r.s, .ahead = &ahead};
-    struct gated_rows x = {.b = r.b, .decay = r.decay, .low_rank = low_rank};
     struct writing c = {.read = state,
                         .write = state,
                         .l = r.l,
@@ -215,8 +201,8 @@ run_rule(const struct la_head *h, int low_rank)
     c.read.a = r.ea;
     c.write.b = r.b;
     c.write.v = r.vuo;
-    c.write.keep = r.decay.keep;
-    c.write.change = r.decay.change;
+    c.write.keep = r.gate.keep;
+    c.write.change = r.gate.change;
     load_state(r.s, &h->s0, h->d, h->m);
     factors(h, r.scale, r.rows, 0);
     for (ptrdiff_t i = 0; i < h->n;) {
@@ -224,7 +210,7 @@ run_rule(const struct la_head *h, int low_rank)
             return 1;
         }
         struct span t = span(i, r.rows, i + r.rows, h->n, &ahead);
-        t.rows = chunk_decay(h, &r.decay, t);
+        t.rows = load_gate(h, t, &r.gate);
         t.next = i += t.rows;
         c.rows = round_up(t.rows, MR);
         c.keys = keys_left(h, t);
@@ -234,7 +220,7 @@ run_rule(const struct la_head *h, int low_rank)
         if (low_rank) {
             c.given = r.vuo;
         }
-        load_rule(h, &r, &x, &c, t);
+        load_rule(h, &r, low_rank, &c, t);
         delta_columns(&c);
         store_rows(&h->o, t, h->m, block_at(c.read.o, c.rows, 0), r.scale);
     }

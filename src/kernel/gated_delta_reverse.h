@@ -1,30 +1,64 @@
 /* gated_delta_reverse.h: gradients of the gated delta rule and of DPLR, one chunk on
  * its way back.
  *
- * Over the rows of a chunk as gated_delta.h has them, A and E up, B (DPLR: [K; B] with
- * [V; U]) down, and with A', E' times first, B' times last, delta_reverse.h becomes
+ * Over the rows of a chunk as gated_delta.h has them, with the gates of gate.h and
+ * A', E' readers from the chunk's start, B' writers to its end (DPLR: [K; B] with
+ * [V; U]), delta_reverse.h becomes
  *
  *   dU = B' R + P^T G + L^T N by substitution, N = -beta o dU or, of DPLR, N = dU
- *   dA = up o (first o G S^T + X B),         X = tril(G U^T)
- *   dE = up o (first o N S^T + Y B),         Y = stril(N U^T)
- *   dB = down o (last o U R^T + X^T A + Y^T E)
- *   R <- first last o R + A'^T G + E'^T N
+ *   R <- exp(G_last) R + A'^T G + E'^T N
  *
- * and of DPLR likewise for K and V, but that N^T L_K is part of dV. */
+ * and dA, dE, dB and dg are gate_backward.h's, of the triangles' gradients
+ * X = tril(G U^T), Y = stril(N U^T) and of what comes through the states: G S^T, N S^T
+ * and U R^T.  Of DPLR likewise for K and V, but that N^T L_K is part of dV.
+ */
 #ifndef LA_GATED_DELTA_REVERSE_H
 #define LA_GATED_DELTA_REVERSE_H
 
-#include "gated_delta_gate.h"
+#include "delta_reverse.h"
+#include "gate_backward.h"
+#include "gated_delta.h"
 
-/* The rows of a chunk of so many, and the places of B and U among the writers. */
-static struct gated_rows
-reverse_rows(const struct rule_reverse *r, ptrdiff_t rows)
+struct rule_reverse {
+    struct reverse_scratch base; /* ab: [A; E]; u, du, db: of DPLR for [K; B] */
+    struct gate gate;
+    struct gate_pairs pairs;
+    struct block ends;       /* [A'; E'] */
+    struct block b, written; /* B or [K; B], as it meets A and E; B' */
+    struct block lk, pk, xk, yk;
+    int low_rank;
+};
+
+static struct rule_reverse
+rule_reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
+                   int low_rank)
 {
-    return (struct gated_rows){.a = r->base.ab,
-                               .e = block_at(r->base.ab, rows, 0),
-                               .b = r->b,
-                               .decay = r->decay,
-                               .low_rank = r->low_rank};
+    const ptrdiff_t writers = (1 + low_rank) * rows;
+    struct rule_reverse r = {.low_rank = low_rank};
+    r.base = reverse_carve(h, rows, arena);
+    if (low_rank) {
+        r.base.u = take_block(arena, writers, h->m);
+        r.base.du = take_block(arena, writers, h->m);
+        r.base.db = take_block(arena, writers, h->d);
+        r.lk = take_block(arena, rows, rows);
+        r.pk = take_block(arena, rows, rows);
+        r.xk = take_block(arena, rows, rows);
+        r.yk = take_block(arena, rows, rows);
+    }
+    r.gate = take_gate(arena, h, rows);
+    take_gate_gradient(arena, h, rows, &r.pairs);
+    r.ends = take_block(arena, 2 * rows, h->d);
+    r.b = take_block(arena, writers, h->d);
+    r.written = take_block(arena, writers, h->d);
+    return r;
+}
+
+/* The rows of a chunk of so many. */
+static struct gated_rows
+reverse_rows(const struct la_head *h, const struct rule_reverse *r, ptrdiff_t rows)
+{
+    return gated_rows(h, &r->gate, r->base.ab, block_at(r->base.ab, rows, 0), r->b,
+                      r->low_rank);
 }
 
 INLINE struct block
@@ -33,13 +67,12 @@ second(struct block x, ptrdiff_t rows, int low_rank)
     return block_at(x, low_rank ? rows : 0, 0);
 }
 
-/* B', of B, and U of the tokens t. */
+/* U of the tokens t, with E where it is E that is left of them. */
 static void
 load_written(const struct la_head *h, const struct rule_reverse *r,
-             const struct gated_rows *x, const struct la_array *errors, struct span t)
+             const struct la_array *errors, struct span t)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
-    writers_after(r->written, r->b, x, rows, h->d);
     if (!r->low_rank) {
         load_errors(h, &r->base, errors, t);
         return;
@@ -84,92 +117,26 @@ gated_value_tile(const struct reverse *c, const struct rule_reverse *r, ptrdiff_
     sweep_tile(&c->write, col, LA_WRITE, nr);
 }
 
-/* x += X B from the rows of a writer, or stril. */
-INLINE void
-add_reads(struct block dx, struct block x, struct block b, ptrdiff_t i, ptrdiff_t col,
-          const int nr, const int strict)
-{
-    const struct block to = block_at(dx, i, col), from = block_at(b, 0, col);
-    vec y[MR][NR];
-    tile_load(y, nr, to);
-    tile(y, MR, nr, block_at(x, i, 0), 0, from, i);
-    diagonal_down(y, nr, block_at(x, i, i), block_at(from, i, 0), strict);
-    tile_store(to, y, nr);
-}
-
-/* db += X^T A + Y^T E */
-INLINE void
-add_writes(const struct reverse *c, struct block db, struct block x, struct block y,
-           ptrdiff_t i, ptrdiff_t col, const int nr)
-{
-    const ptrdiff_t next = i + MR, left = c->rows - next;
-    const struct block to = block_at(db, i, col);
-    const struct block a = block_at(c->a, i, col), e = block_at(c->b, i, col);
-    const struct block xi = block_at(x, i, i), yi = block_at(y, i, i);
-    vec d[MR][NR];
-    tile_load(d, nr, to);
-    tile(d, MR, nr, block_at(xi, MR, 0), 1, block_at(a, MR, 0), left);
-    tile(d, MR, nr, block_at(yi, MR, 0), 1, block_at(e, MR, 0), left);
-    diagonal_up(d, nr, xi, a, 0);
-    diagonal_up(d, nr, yi, e, 1);
-    tile_store(to, d, nr);
-}
-
-/* What the triangles add to dA, dE and dB of one column tile of the features. */
-INLINE void
-gated_feature_tile(const struct reverse *c, const struct rule_reverse *r, ptrdiff_t col,
-                   const int nr)
-{
-    const struct reverse_scratch *base = &r->base;
-    const struct block da = base->dab, de = block_at(base->dab, c->rows, 0);
-    const struct block b = second(r->b, c->rows, r->low_rank);
-    const struct block db = second(base->db, c->rows, r->low_rank);
-    for (ptrdiff_t i = 0; i < c->rows; i += MR) {
-        add_reads(da, base->x, b, i, col, nr, 0);
-        add_reads(de, base->y, b, i, col, nr, 1);
-        add_writes(c, db, base->x, base->y, i, col, nr);
-        if (r->low_rank) {
-            add_reads(da, r->xk, r->b, i, col, nr, 0);
-            add_reads(de, r->yk, r->b, i, col, nr, 1);
-            add_writes(c, base->db, r->xk, r->yk, i, col, nr);
-        }
-    }
-}
-
 /* Reads all that the way back through the tokens t needs. */
 static void
 load_rule_reverse(const struct la_head *h, const struct reverse *c,
-                  const struct rule_reverse *r, const struct la_array *errors,
-                  struct span t)
+                  const struct rule_reverse *r, const struct gated_rows *x,
+                  const struct la_array *errors, struct span t)
 {
-    const struct gated_rows x = reverse_rows(r, c->rows);
-    chunk_decay(h, &r->decay, t);
-    load_readers(h, &x, t);
-    load_rows_of_keys(h, &x, t);
-    readers_before(r->ends, x.a, &x, c->rows, h->d);
-    erasers_before(block_at(r->ends, c->rows, 0), x.e, &x, c->rows, h->d);
-    load_written(h, r, &x, errors, t);
+    load_gate(h, t, &r->gate);
+    load_readers(h, x, t);
+    load_rows_of_keys(h, x, t);
+    from_start(&r->gate, r->ends, x->a, c->rows, h->d, 0);
+    from_start(&r->gate, block_at(r->ends, c->rows, 0), x->e, c->rows, h->d,
+               r->low_rank);
+    writers_to_end(x, r->written, c->rows, h->d);
+    load_written(h, r, errors, t);
     load_plain(c->g, &h->g, t, h->m);
     look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
     look_ahead(&h->dv, t, h->m);
     if (h->scale != 1) {
         scale_rows(c->g, t.rows, r->base.scale);
-    }
-}
-
-/* dA, dE and dB with their decays, of the keys as they are given. */
-static void
-fade_gradients(const struct la_head *h, const struct reverse *c,
-               const struct rule_reverse *r, ptrdiff_t rows)
-{
-    const struct decay *x = &r->decay;
-    const struct block de = block_at(r->base.dab, c->rows + r->low_rank, 0);
-    fade_rows(r->base.dab, x->up, x->step, rows, h->d);
-    fade_rows(de, x->up, x->step, rows - r->low_rank, h->d);
-    fade_rows(r->base.db, x->down, x->step, rows, h->d);
-    if (r->low_rank) {
-        fade_rows(block_at(r->base.db, c->rows, 0), x->down, x->step, rows, h->d);
     }
 }
 
@@ -197,13 +164,7 @@ store_rule_reverse(const struct la_head *h, const struct reverse *c,
 {
     const struct reverse_scratch *base = &r->base;
     const struct block de = block_at(base->dab, c->rows, 0);
-    fade_gradients(h, c, r, t.rows);
-    if (h->gate_channels) {
-        store_existing(&h->dgate, t, h->d, r->dg, c->keys);
-    }
-    else {
-        store_numbers(&h->dgate, t, base->sums);
-    }
+    store_gate_gradient(h, &r->pairs, t);
     if (r->low_rank) {
         const struct block db = block_at(base->db, c->rows, 0);
         store_rows(&h->dq, t, h->d, base->dab, NULL);
@@ -235,14 +196,14 @@ store_rule_reverse(const struct la_head *h, const struct reverse *c,
 /* The triangles of a chunk, and dU, N and R before it. */
 static void
 reverse_values(const struct la_head *h, struct reverse *c, const struct rule_reverse *r,
-               struct la_fetch *ahead)
+               const struct gated_rows *x, struct la_fetch *ahead)
 {
     const struct reverse_scratch *base = &r->base;
-    const struct block b = second(r->b, c->rows, r->low_rank);
+    const struct block b = second(x->b, c->rows, r->low_rank);
     const struct scan state = {
         .K = h->d, .W = round_up(h->m, VL), .s = base->r, .ahead = ahead};
-    triangle(base->l, c->b, b, c->rows, h->d);
-    triangle(base->p, c->a, b, c->rows, h->d);
+    gated_triangle_of(x->gate, base->l, x->e, b, c->rows, h->d, r->low_rank);
+    gated_triangle_of(x->gate, base->p, x->a, b, c->rows, h->d, 0);
     c->read = c->write = state;
     c->read.rows = (1 + r->low_rank) * c->rows;
     c->read.a = r->written;
@@ -250,11 +211,11 @@ reverse_values(const struct la_head *h, struct reverse *c, const struct rule_rev
     c->write.rows = 2 * c->rows;
     c->write.b = r->ends;
     c->write.v = base->gn;
-    c->write.keep = r->decay.keep;
-    c->write.change = r->decay.change;
+    c->write.keep = r->gate.keep;
+    c->write.change = r->gate.change;
     if (r->low_rank) {
-        triangle(r->lk, c->b, r->b, c->rows, h->d);
-        triangle(r->pk, c->a, r->b, c->rows, h->d);
+        gated_triangle_of(x->gate, r->lk, x->e, x->b, c->rows, h->d, 1);
+        gated_triangle_of(x->gate, r->pk, x->a, x->b, c->rows, h->d, 0);
         LA_BY_TILES(state.W, gated_value_tile(c, r, col, nr, 1));
     }
     else {
@@ -262,18 +223,47 @@ reverse_values(const struct la_head *h, struct reverse *c, const struct rule_rev
     }
 }
 
-/* dA, dE, dB and dg, but for the decays of the rows. */
-static void
-reverse_features(const struct la_head *h, struct reverse *c,
-                 const struct rule_reverse *r, struct span t, T *s)
+/* What gate_backward.h is to know of a chunk. */
+static struct gate_pairs
+rule_pairs(const struct la_head *h, const struct reverse *c,
+           const struct rule_reverse *r, const struct gated_rows *x, ptrdiff_t tokens)
 {
     const struct reverse_scratch *base = &r->base;
-    const struct gated_rows x = reverse_rows(r, c->rows);
+    const ptrdiff_t rows = c->rows;
+    struct gate_pairs y = r->pairs;
+    y.gate = &r->gate;
+    y.tokens = tokens;
+    y.rows = rows;
+    y.d = h->d;
+    y.readers = 2;
+    y.writers = 1 + r->low_rank;
+    y.reader[0] = (struct gate_reader){x->a, base->dab, 0, 0};
+    y.reader[1] =
+        (struct gate_reader){x->e, block_at(base->dab, rows, 0), 1, r->low_rank};
+    y.writer[0] = (struct gate_writer){second(x->b, rows, r->low_rank),
+                                       second(base->db, rows, r->low_rank)};
+    y.writer[1] = (struct gate_writer){x->b, base->db};
+    const struct block p[2][2] = {{base->p, r->pk}, {base->l, r->lk}};
+    const struct block dp[2][2] = {{base->x, r->xk}, {base->y, r->yk}};
+    memcpy(y.p, p, sizeof(p));
+    memcpy(y.x, dp, sizeof(dp));
+    return y;
+}
+
+/* dA, dE, dB and dg. */
+static void
+reverse_features(const struct la_head *h, struct reverse *c,
+                 const struct rule_reverse *r, const struct gated_rows *x,
+                 struct span t, T *s)
+{
+    const struct reverse_scratch *base = &r->base;
     const struct block u = second(base->u, c->rows, r->low_rank);
-    const struct block de = block_at(base->dab, c->rows, 0);
-    const ptrdiff_t D = round_up(h->d, VL);
-    const struct scan state = {
-        .rows = 2 * c->rows, .K = h->m, .W = D, .s = s, .ahead = t.ahead};
+    const struct gate_pairs pairs = rule_pairs(h, c, r, x, t.rows);
+    const struct scan state = {.rows = 2 * c->rows,
+                               .K = h->m,
+                               .W = round_up(h->d, VL),
+                               .s = s,
+                               .ahead = t.ahead};
     triangle(base->x, c->g, u, c->rows, h->m);
     triangle(base->y, c->n, u, c->rows, h->m);
     if (r->low_rank) {
@@ -289,16 +279,7 @@ reverse_features(const struct la_head *h, struct reverse *c,
     c->write.s = base->rt;
     sweep(&c->read, LA_READ);
     sweep(&c->write, LA_READ);
-    if (!h->gate_channels) {
-        dgate_tokens(h, c, r, t, s);
-    }
-    for (ptrdiff_t col = 0; h->gate_channels && col < D; col += VL) {
-        dgate_channels(h, c, r, t, s, col);
-    }
-    readers_before(base->dab, base->dab, &x, c->rows, h->d);
-    erasers_before(de, de, &x, c->rows, h->d);
-    writers_after(base->db, base->db, &x, c->rows, h->d);
-    LA_BY_TILES(D, gated_feature_tile(c, r, col, nr));
+    gate_gradients(&pairs);
 }
 
 /* The reverse scan over the tokens t; s is S^T before them. */
@@ -307,19 +288,21 @@ rule_reverse(const struct la_head *h, const struct rule_reverse *r,
              const struct la_array *errors, struct span t, T *s)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
+    const struct gated_rows x = reverse_rows(h, r, rows);
     struct reverse c = {
         .rows = rows,
         .keys = keys_left(h, t),
-        .a = r->base.ab,
-        .b = block_at(r->base.ab, rows, 0),
+        .a = x.a,
+        .b = x.e,
         .g = r->base.gn,
         .n = block_at(r->base.gn, rows, 0),
         .du = second(r->base.du, rows, r->low_rank),
         .r = &r->base,
     };
-    load_rule_reverse(h, &c, r, errors, t);
-    reverse_values(h, &c, r, t.ahead);
-    reverse_features(h, &c, r, t, s);
+    load_rule_reverse(h, &c, r, &x, errors, t);
+    state_gradient(&r->gate, r->pairs.state, s, r->base.rt, h->m, h->d);
+    reverse_values(h, &c, r, &x, t.ahead);
+    reverse_features(h, &c, r, &x, t, s);
     store_rule_reverse(h, &c, r, t);
     transpose_state(r->base.rt, r->base.r, h->d, h->m);
 }

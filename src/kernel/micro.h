@@ -30,6 +30,7 @@ struct scan {
     T *sum;
     const T *keep, *change; /* of S, one number a row (gate.h), or NULL */
     int turned;             /* of S, one number a column (W) */
+    const T *from;          /* where what decays is read, or NULL: S */
     int upper;              /* X keeps j >= i instead of j <= i */
     struct la_fetch *ahead; /* what each tile asks some of, or NULL */
 };
@@ -181,29 +182,32 @@ state_tile(const struct scan *c, ptrdiff_t at)
                                c->base ? c->base + at : NULL};
 }
 
-/* The decay of row l and columns [col, col + VL) of S. */
-INLINE vec
-decay_of(const struct scan *c, const T *x, ptrdiff_t l, ptrdiff_t col)
-{
-    return c->turned ? vload(&x[col]) : vset1(x[l]);
-}
-
 /* Rows [l, l + rows) of S += acc for one column tile, with E.  What decays, decays
- * before that, and E with it. */
+ * before that, and E with it.  `turned`: one decay a column. */
 INLINE void
 decay_and_add(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
-              vec acc[][NR], const int compensated, const int rows, const int nr)
+              vec acc[][NR], const int compensated, const int turned, const int rows,
+              const int nr)
 {
+    const T *from = c->from ? c->from + (to.s - c->s) : to.s;
+    vec keep[NR],
+        change[NR]; /* held, for the compiler thinks that stores change them */
+    LA_EACH(j, nr) {
+        keep[j] = turned ? vload(&c->keep[col + j * VL]) : (vec){0};
+        change[j] = turned ? vload(&c->change[col + j * VL]) : (vec){0};
+    }
     LA_EACH(r, rows) {
+        const vec row_keep = turned ? (vec){0} : vset1(c->keep[l + r]);
+        const vec row_change = turned ? (vec){0} : vset1(c->change[l + r]);
         LA_EACH(j, nr) {
             const ptrdiff_t at = (l + r) * nr * VL + j * VL;
-            const vec keep = decay_of(c, c->keep, l + r, col + j * VL);
-            const vec change = decay_of(c, c->change, l + r, col + j * VL);
-            const vec before = vload(&to.s[at]), old = keep * before;
-            vec more = vfma(change, before, acc[r][j]);
+            const vec by = turned ? change[j] : row_change;
+            const vec share = turned ? keep[j] : row_keep;
+            const vec before = vload(&from[at]), old = kept_of(share, before);
+            vec more = vfma(by, before, acc[r][j]);
             if (compensated) {
                 const vec kept = vload(&to.e[at]);
-                more += vfma(change, kept, keep * kept);
+                more = vfma(share + by, kept, more);
             }
             const vec sum = old + more;
             vstore(&to.s[at], sum);
@@ -245,8 +249,12 @@ write_tile(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff_t 
     la_fetch_some(c->ahead);
     clear_tile(acc, rows, nr);
     tile(acc, rows, nr, block_at(c->b, 0, l), 1, block_at(c->v, 0, col), c->rows);
+    if (c->keep != NULL && c->turned) {
+        decay_and_add(c, col, to, l, acc, compensated, 1, rows, nr);
+        return;
+    }
     if (c->keep != NULL) {
-        decay_and_add(c, col, to, l, acc, compensated, rows, nr);
+        decay_and_add(c, col, to, l, acc, compensated, 0, rows, nr);
         return;
     }
     add_tile(to.base ? to.sum : to.s, to.e, l, acc, compensated, rows, nr);

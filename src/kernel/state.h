@@ -115,6 +115,14 @@ stretch_chunks(ptrdiff_t chunks)
     return root > 1 ? root : 1;
 }
 
+/* Numbers from row to row of a state of W columns, whole vectors, where column j is. */
+INLINE ptrdiff_t
+state_step(ptrdiff_t W, ptrdiff_t j)
+{
+    const ptrdiff_t left = W - j / (NR * VL) * (NR * VL);
+    return left < NR * VL ? left : NR * VL;
+}
+
 /* dst (W, K) = src (K, W) transposed, both held by column tiles. */
 static void
 transpose_state(T *dst, T *src, ptrdiff_t K, ptrdiff_t W)
@@ -122,15 +130,19 @@ transpose_state(T *dst, T *src, ptrdiff_t K, ptrdiff_t W)
     const ptrdiff_t Kp = round_up(K, VL), Wp = round_up(W, VL);
     const ptrdiff_t K4 = round_up(K, MR), W4 = round_up(W, MR);
     for (ptrdiff_t l = 0; l < K; l += VL) {
+        const ptrdiff_t out = state_step(Kp, l), rows = K4 - l < VL ? K4 - l : VL;
         for (ptrdiff_t j = 0; j < W; j += VL) {
+            const ptrdiff_t in = state_step(Wp, j), cols = W4 - j < VL ? W4 - j : VL;
+            const T *from = state_at(src, K, Wp, l, j);
+            T *to = state_at(dst, W, Kp, j, l);
             vec x[VL];
             LA_EACH(r, VL) {
-                x[r] = l + r < K4 ? vload(state_at(src, K, Wp, l + r, j)) : (vec){0};
+                x[r] = r < rows ? vload(&from[r * in]) : (vec){0};
             }
             vtranspose(x);
             LA_EACH(r, VL) {
-                if (j + r < W4) {
-                    vstore(state_at(dst, W, Kp, j + r, l), x[r]);
+                if (r < cols) {
+                    vstore(&to[r * out], x[r]);
                 }
             }
         }

@@ -47,20 +47,27 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
           const enum step_kind kind, const int nr)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
+    const T *const a_of = r->a.x, *const b_of = r->b.x; /* stores change none */
+    const T *const keep = r->keep, *const change = r->change;
+    const char *in = from->data + l * from->rs + byte;
+    char *out = to->data + l * to->rs + byte;
     vec v[NR], sum[NR];
     LA_EACH(t, nr) {
         v[t] = vload(&r->v.x[j + t * VL]);
         sum[t] = (vec){0};
     }
-    for (ptrdiff_t i = l; i < end; i++) {
-        const char *in = from->data + i * from->rs + byte;
-        char *out = to->data + i * to->rs + byte;
-        const vec a = vset1(r->a.x[i]), b = vset1(r->b.x[i]);
+    for (ptrdiff_t i = l; i < end; i++, in += from->rs, out += to->rs) {
+        const vec a = vset1(a_of[i]), b = vset1(b_of[i]);
+        vec whole = (vec){0}, part = (vec){0};
+        if (kind != LA_STEP_SUM) {
+            whole = vset1(keep[i]);
+            part = vset1(change[i]);
+        }
         LA_EACH(t, nr) {
             const vec old = vload_any(in + t * LA_VBYTES);
             vec s = old;
             if (kind != LA_STEP_SUM) {
-                s = vfma(vset1(r->change[i]), old, vset1(r->keep[i]) * old);
+                s = vfma(part, old, kept_of(whole, old));
             }
             s = vfma(b, v[t], s);
             *(vec_any *)(out + t * LA_VBYTES) = (vec_any)s;
@@ -84,7 +91,7 @@ step_column(const struct step_scratch *r, const struct la_array *from,
         memcpy(&old, from->data + i * from->rs + j * from->cs, sizeof(T));
         s = old;
         if (kind != LA_STEP_SUM) {
-            s = fma_one(r->change[i], old, r->keep[i] * old);
+            s = fma_one(r->change[i], old, r->keep[i] != 0 ? old : 0);
         }
         s = fma_one(r->b.x[i], r->v.x[j], s);
         memcpy(to->data + i * to->rs + j * to->cs, &s, sizeof(T));

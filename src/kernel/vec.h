@@ -75,6 +75,13 @@ vselect(ivec mask, vec x, vec y)
     return (vec)(((ivec)x & mask) | ((ivec)y & ~mask));
 }
 
+/* keep x, where keep is 1 or 0, and 0 whatever x is where it is 0. */
+INLINE vec
+kept_of(vec keep, vec x)
+{
+    return vkeep(keep != (vec){0}, x);
+}
+
 /* Whether the mask is set in any lane. */
 INLINE int
 vany(ivec mask)

@@ -1,0 +1,82 @@
+/* stretch.h: the chunks of a forward scan, found again on the way back, and the states
+ * before them.
+ *
+ * Gates may decide where a chunk begins (gate.h), which the forward scan marks, a byte
+ * a token.  It leaves the state before every stretch of chunks, a checkpoint; the
+ * states of one stretch at a time are summed up again.  About as many chunks a stretch
+ * as there are stretches, sqrt(chunks), take the least memory; where there may be as
+ * many chunks as tokens, up to 2.5 sqrt(n) states, of which without strong gates a
+ * fourth is touched. */
+#ifndef LA_STRETCH_H
+#define LA_STRETCH_H
+
+#include "state.h"
+
+struct stretches {
+    ptrdiff_t rows, stretch; /* tokens a chunk, at most; chunks a stretch */
+    T *checkpoints, *states; /* S^T before each stretch, and before each chunk of one */
+    unsigned char *begins;   /* whether a chunk begins with this token; (n) */
+};
+
+static struct stretches
+take_stretches(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
+{
+    const ptrdiff_t fewest = (h->n + rows - 1) / rows;
+    const ptrdiff_t most = h->gate_channels ? h->n : fewest;
+    struct stretches r = {.rows = rows};
+    r.stretch = stretch_chunks(h->gate_channels ? h->n / 4 : fewest);
+    r.checkpoints = take_states(arena, (most + r.stretch - 1) / r.stretch, h->d, h->m);
+    r.states = take_states(arena, r.stretch, h->d, h->m);
+    r.begins = (unsigned char *)take(arena, h->n / (ptrdiff_t)sizeof(T) + 1, 1);
+    return r;
+}
+
+/* Where a state lies among `states`, or checkpoints. */
+INLINE T *
+state_of(T *states, const struct la_head *h, ptrdiff_t index)
+{
+    return states + index * state_size(h->d, h->m);
+}
+
+/* Where the chunk before token i begins. */
+static ptrdiff_t
+chunk_before(const struct stretches *r, ptrdiff_t i)
+{
+    while (!r->begins[--i]) {
+    }
+    return i;
+}
+
+/* The chunk that begins at i, in a scan that goes on at its end. */
+static struct span
+chunk_from(const struct la_head *h, const struct stretches *r, ptrdiff_t i,
+           struct la_fetch *ahead)
+{
+    ptrdiff_t end = i + 1;
+    while (end < h->n && !r->begins[end]) {
+        end++;
+    }
+    return span(i, end - i, end, h->n, ahead);
+}
+
+/* The chunk that ends before token `end`, in a scan that goes on before it. */
+static struct span
+chunk_until(const struct la_head *h, const struct stretches *r, ptrdiff_t end,
+            struct la_fetch *ahead)
+{
+    const ptrdiff_t begin = chunk_before(r, end);
+    const ptrdiff_t before = begin > 0 ? chunk_before(r, begin) : 0;
+    return span(begin, end - begin, before, h->n, ahead);
+}
+
+/* Where so many chunks before token i begin. */
+static ptrdiff_t
+chunks_before(const struct stretches *r, ptrdiff_t chunks, ptrdiff_t i)
+{
+    while (chunks-- > 0) {
+        i = chunk_before(r, i);
+    }
+    return i;
+}
+
+#endif
