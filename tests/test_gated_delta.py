@@ -543,3 +543,12 @@ def test_grouped_heads_and_broadcasting():
         axes = tuple(i for i, size in enumerate(padded) if size == 1)
         expected[f"d{name}"] = grad.sum(axes).reshape(arrays[name].shape)
     compare(actual, expected)
+
+
+@pytest.mark.parametrize("name", ["gated_delta_step", "dplr_step"])
+def test_steps_without_keys(name):
+    """d = 0: a gate that forgets all has nowhere to be written to, and the output is 0."""
+    empty, v, g = np.zeros((2, 0)), np.ones((2, 3)), np.full(2, -np.inf)
+    extras = (g, np.ones(2)) if name == "gated_delta_step" else (empty, empty, g)
+    o, _ = getattr(linattn, name)(empty, empty, v, *extras, State(np.zeros((2, 0, 3))))
+    np.testing.assert_array_equal(o, np.zeros((2, 3)))

@@ -161,8 +161,11 @@ delta_step_columns(const struct delta_step_scratch *r, const struct la_array *fr
 static void
 load_step_decay(const struct la_head *h, struct block decay)
 {
+    if (h->d == 0) {
+        return; /* the block has no room for one number either */
+    }
     load_plain(decay, &h->gate, rows_from(0, 1), h->gate_channels ? h->d : 1);
-    const vec all = vexp(vset1(h->d > 0 ? decay.x[0] : 0));
+    const vec all = vexp(vset1(decay.x[0]));
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
         vstore(&decay.x[l], h->gate_channels ? vexp(vload(&decay.x[l])) : all);
     }
