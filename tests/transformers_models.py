@@ -88,8 +88,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     }),
     "bamba": ("BambaForCausalLM", "BambaConfig", _MAMBA | {"attn_layer_indices": [1]}),
     "falcon_h1": ("FalconH1ForCausalLM", "FalconH1Config", _MAMBA | {"mamba_d_ssm": 64}),
-    "granitemoehybrid": ("GraniteMoeHybridForCausalLM", "GraniteMoeHybridConfig", _MAMBA | _LAYERS | {
-        "num_local_experts": 4, "shared_intermediate_size": 32,
+    "granitemoehybrid": ("GraniteMoeHybridForCausalLM", "GraniteMoeHybridConfig", _MAMBA | {
+        **_LAYERS, "num_local_experts": 4, "shared_intermediate_size": 32,
     }),
     "nemotron_h": ("NemotronHForCausalLM", "NemotronHConfig", _PLAIN | {
         "layer_types": ["linear_attention", "full_attention", "mlp"], "intermediate_size": 48,
@@ -120,9 +120,16 @@ def build(family: str, **changes: Any) -> Any:
     kind, config, given = MODELS[family]
     package = importlib.import_module(f"transformers.models.{family}")
     torch.manual_seed(0)
-    model = getattr(package, kind)(getattr(package, config)(**given | changes)).eval()
+    model = getattr(package, kind)(getattr(package, config)(**_merged(given, changes))).eval()
     with torch.no_grad():
         for p in model.parameters():
             if p.ndim > 1:
                 p.normal_(std=0.5 / p.shape[-1] ** 0.5)
     return model
+
+
+def _merged(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    return given | {
+        key: _merged(given[key], value) if isinstance(value, dict) else value
+        for key, value in changes.items()
+    }

@@ -216,7 +216,7 @@ def mamba2_selective_state_update(
     if _writable(state, *operands) and state.dtype is torch.float32:
         o, _ = gated_step(*operands, State(s), in_place=True)
     else:
-        o, after = gated_step(*operands, State(s))
+        o, after = gated_step(*operands, State(s.clone()))  # for the gradients
         state.copy_(_joined(after.s, repeats).mT)
     o = _joined(o, repeats)
     if D is not None:
