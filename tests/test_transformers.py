@@ -41,8 +41,17 @@ def model():
     return functools.cache(build)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """What is as small as this takes longer on two."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(autouse=True)
-def unpatched():
+def _unpatched():
     assert patched() == []
     yield
     assert patched() == []

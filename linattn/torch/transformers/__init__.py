@@ -166,12 +166,11 @@ def patched() -> list[str]:
 
 
 def _patch(module: ModuleType) -> None:
-    done = {place.ours for place in _places}
     for name, stand_in in STAND_INS.items():
-        *path, attribute = name.split(".")
-        owner = functools.reduce(lambda x, part: getattr(x, part, None), path, module)
-        original = vars(owner).get(attribute) if owner is not None else None
-        if not callable(original) or original in done:
+        kind, _, attribute = name.rpartition(".")
+        owner = getattr(module, kind, None) if kind else module
+        original = None if owner is None else vars(owner).get(attribute)
+        if not callable(original) or any(original is place.ours for place in _places):
             continue
         full = f"{module.__name__}.{name}"
         if problem := _mismatch(name, original, stand_in):

@@ -49,9 +49,14 @@ def torch_chunk_gated_delta_rule(
         return NotImplemented
     many = sequences is not None
     heads, repeats = key.shape[2], value.shape[2] // key.shape[2]
+    q, k = (_shared(x.transpose(1, 2), repeats) for x in (query, key))
+    v, g, beta = (_split(x.transpose(1, 2), heads, repeats) for x in (value, g, beta))
     o, state = gated_delta(
-        *(_shared(x.transpose(1, 2), repeats) for x in (query, key)),
-        *(_split(x.transpose(1, 2), heads, repeats) for x in (value, g, beta)),
+        q,
+        k,
+        v,
+        g,
+        beta,
         scale=key.shape[-1] ** -0.5,
         feature_map="l2norm" if use_qk_l2norm_in_kernel else "identity",
         cu_seqlens=sequences,
@@ -85,9 +90,14 @@ def torch_recurrent_gated_delta_rule(
             cu_seqlens=cu_seqlens, cu_seq_lens_q=cu_seq_lens_q, seq_idx=seq_idx,
         )  # fmt: skip
     heads, repeats = key.shape[2], value.shape[2] // key.shape[2]
+    q, k = (_shared(x[:, 0], repeats) for x in (query, key))
+    v, g, beta = (_split(x[:, 0], heads, repeats) for x in (value, g, beta))
     o, state = gated_delta_step(
-        *(_shared(x[:, 0], repeats) for x in (query, key)),
-        *(_split(x[:, 0], heads, repeats) for x in (value, g, beta)),
+        q,
+        k,
+        v,
+        g,
+        beta,
         State(_split(initial_state, heads, repeats)),
         scale=key.shape[-1] ** -0.5,
         feature_map="l2norm" if use_qk_l2norm_in_kernel else "identity",
@@ -169,14 +179,19 @@ def mamba2_chunk_scan(
     heads, repeats = B.shape[2], hidden_states.shape[2] // B.shape[2]
     dt = _time_step(dt, dt_bias, dt_softplus).clamp(*dt_limit)
     x = hidden_states.float()
+    q, k = (_shared(y.float().transpose(1, 2), repeats) for y in (C, B))
+    values, gates = x * dt[..., None], dt * A.float()
+    v, g = (_split(y.transpose(1, 2), heads, repeats) for y in (values, gates))
+    start = None if initial_states is None else initial_states.mT
     o, state = gated(
-        *(_shared(y.float().transpose(1, 2), repeats) for y in (C, B)),
-        *(_split(y.transpose(1, 2), heads, repeats) for y in (x * dt[..., None], dt * A.float())),
-        initial_state=None if initial_states is None
-        else _state(initial_states.mT, many, heads, repeats),
+        q,
+        k,
+        v,
+        g,
         cu_seqlens=sequences,
+        initial_state=_state(start, many, heads, repeats),
         return_state=True,
-    )  # fmt: skip
+    )
     o = _joined(o, repeats).transpose(1, 2)
     if D is not None:
         o = torch.addcmul(o, x, D[:, None].float())
@@ -208,15 +223,13 @@ def mamba2_selective_state_update(
         return NotImplemented
     dt = _time_step(dt[..., 0], None if dt_bias is None else dt_bias[..., 0], dt_softplus)
     x = hidden_states.float()
-    s = _split(state.mT, heads, repeats)
-    operands = [
-        *(_shared(y.float(), repeats) for y in (C, B)),
-        *(_split(y, heads, repeats) for y in (x * dt[..., None], dt * A[..., 0, 0].float())),
-    ]
-    if _writable(state, *operands) and state.dtype is torch.float32:
-        o, _ = gated_step(*operands, State(s), in_place=True)
+    q, k = (_shared(y.float(), repeats) for y in (C, B))
+    values, gates = x * dt[..., None], dt * A[..., 0, 0].float()
+    s, v, g = (_split(y, heads, repeats) for y in (state.mT, values, gates))
+    if state.dtype is torch.float32 and _writable(state, q, k, v, g):
+        o, _ = gated_step(q, k, v, g, State(s), in_place=True)
     else:
-        o, after = gated_step(*operands, State(s.clone()))  # for the gradients
+        o, after = gated_step(q, k, v, g, State(s.clone()))  # gradients need what was there
         state.copy_(_joined(after.s, repeats).mT)
     o = _joined(o, repeats)
     if D is not None:
