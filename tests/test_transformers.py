@@ -626,6 +626,28 @@ def test_another_signature_is_left_alone(monkeypatch):
         assert f"transformers {transformers.__version__}" in text and "left as it is" in text
 
 
+def test_functions_as_modules(monkeypatch):
+    """As they are where the package kernels is installed."""
+    fake = types.ModuleType("transformers.models.fake.modeling_fake")
+    function = module("lfm2").causal_conv1d_fn
+
+    class Function(torch.nn.Module):
+        def forward(self, hidden_states, weight, bias=None, activation=None, **kwargs):
+            return function(hidden_states, weight, bias, activation, **kwargs)
+
+    fake.causal_conv1d_fn = before = Function()
+    monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    with patch_transformers():
+        assert f"{fake.__name__}.causal_conv1d_fn" in patched()
+        x, weight = normal(1, 5, 3), normal(5, 4)
+        for activation in ("silu", "gelu"):  # linattn's, and the library's
+            close(
+                fake.causal_conv1d_fn(x, weight, None, activation),
+                before(x, weight, None, activation),
+            )
+    assert fake.causal_conv1d_fn is before
+
+
 def test_another_body_of_a_method_is_left_alone(monkeypatch):
     attention = module("minimax").MiniMaxLightningAttention
 

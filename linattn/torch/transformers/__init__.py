@@ -200,7 +200,12 @@ def _mismatch(name: str, original: Callable[..., Any], stand_in: Callable[..., A
 
 
 def _parameters(function: Callable[..., Any], *, besides: bool = True) -> list[str]:
-    """A signature, with or without the keywords that stand-ins have besides."""
+    """A signature, with or without the keywords that stand-ins have besides.
+
+    With the package kernels, functions of the library are modules that call them.
+    """
+    if isinstance(function, torch.nn.Module):
+        function = function.forward
     given = inspect.signature(function).parameters.values()
     kept = [x for x in given if besides or x.kind is not x.KEYWORD_ONLY]
     return [str(x.replace(annotation=x.empty)) for x in kept]
