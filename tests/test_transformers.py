@@ -211,6 +211,20 @@ def test_bfloat16(family, monkeypatch):
     assert ids.shape == (1, 8)
 
 
+@pytest.mark.parametrize("family", ["qwen3_5", "kimi_linear", "mamba2"])
+def test_autocast(family, model):
+    """Products are of 16 bits then, in the library's functions and in linattn's."""
+
+    def loss():
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            return model(family)(tokens(2, 9), labels=tokens(2, 9), use_cache=False).loss
+
+    before = loss()
+    with patch_transformers(), torch.autocast("cpu", torch.bfloat16):
+        close(loss(), before, part=2**-7)
+        model(family).generate(tokens(1, 5), max_new_tokens=3, do_sample=False)
+
+
 # --- functions ------------------------------------------------------------------------------
 
 
@@ -352,7 +366,8 @@ def test_causal_conv1d_fn(activation, dtype, functions):
 def test_causal_conv1d_update(dtype, grad, functions):
     """The state, of the filter's width or another, goes on with the tokens."""
     part = PART if dtype is not torch.bfloat16 else 2**-5
-    for n, width, more, activation in itertools.product((1, 3), (2, 4), (0, 1, 3), (None, "silu")):
+    shapes = (1, 3), ((4, 0), (4, 1), (4, 3), (2, 0), (1, 1), (1, 2))
+    for n, (width, more), activation in itertools.product(*shapes, (None, "silu")):
         x, weight = normal(2, 5, n, dtype=dtype), normal(5, width, seed=1, dtype=dtype)
         bias, found = normal(5, seed=2, dtype=dtype), []
         weight.requires_grad_(grad)
@@ -615,6 +630,11 @@ def test_another_signature_is_left_alone(monkeypatch):
         assert vars(fake)["causal_conv1d_fn"] is not before["causal_conv1d_fn"]
         for name in before.keys() - {"causal_conv1d_fn"}:
             assert vars(fake)[name] is before[name]
+    with warnings.catch_warnings(), pytest.raises(UserWarning):
+        warnings.simplefilter("error")
+        patch_transformers()
+    assert patched() == []
+    assert {w.filename for w in warned} == {__file__}
     texts = [str(w.message) for w in warned]
     assert len(texts) == 3
     for name in (

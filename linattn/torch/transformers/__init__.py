@@ -75,9 +75,13 @@ class Patch:
         self._first = _HOOK not in sys.meta_path
         if self._first:
             sys.meta_path.insert(0, _HOOK)
-        for name, module in list(sys.modules.items()):
-            if _MODELS.fullmatch(name):
-                _patch(module)
+        try:
+            for name, module in list(sys.modules.items()):
+                if _MODELS.fullmatch(name):
+                    _patch(module)
+        except BaseException:  # a warning may be an error
+            self.__exit__()
+            raise
 
     def undo(self) -> None:
         """Give every function back to the library, whichever call patched it.
@@ -178,7 +182,7 @@ def _patch(module: ModuleType) -> None:
             warnings.warn(
                 f"linattn.torch.patch_transformers: transformers {version}: {full}{problem}; "
                 "it is left as it is",
-                stacklevel=2,
+                stacklevel=4,
             )
             continue
         ours = _replacement(original, stand_in)

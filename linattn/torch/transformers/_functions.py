@@ -308,6 +308,7 @@ def causal_conv1d_update(
     dtypes = {x.dtype for x in (hidden_states, conv_state, weight)}
     if (
         hidden_states.shape[-1] == 1
+        and extra < length
         and dtypes == {torch.float32}
         and _writable(conv_state, hidden_states, weight, bias)
     ):
