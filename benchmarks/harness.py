@@ -38,6 +38,7 @@ SAMPLE = 0.02
 SETTLE = 0.05
 
 Call = Callable[[], Any]
+Clock = Callable[[], float]
 
 
 @dataclass
@@ -51,12 +52,14 @@ class Pair:
     high: float
 
 
-def interleave(a: Call, b: Call, rounds: int, *, settle: bool = False) -> Pair:
+def interleave(
+    a: Call, b: Call, rounds: int, *, settle: bool = False, clock: Clock = time.perf_counter
+) -> Pair:
     """Time a and b in turn, ``rounds`` times each, after a warm-up of both.
 
     With ``settle`` the machine is idle before each sample: for calls that leave threads at work.
     """
-    repeats = [_repeats(call) for call in (a, b)]
+    repeats = [_repeats(call, clock) for call in (a, b)]
     gc.collect()
     times: list[tuple[float, float]] = []
     for _ in range(rounds):
@@ -64,7 +67,7 @@ def interleave(a: Call, b: Call, rounds: int, *, settle: bool = False) -> Pair:
         for call, count in zip((a, b), repeats, strict=True):
             if settle:
                 time.sleep(SETTLE)
-            pair.append(_sample(call, count))
+            pair.append(_sample(call, count, clock))
         times.append((pair[0], pair[1]))
     ratios = [x / y for x, y in times]
     middle = [statistics.median(side) for side in zip(*times, strict=True)]
@@ -79,16 +82,16 @@ def best(call: Call, budget: float) -> float:
     return min(taken)
 
 
-def _repeats(call: Call) -> int:
+def _repeats(call: Call, clock: Clock) -> int:
     call()
-    return max(1, round(SAMPLE / max(_sample(call, 1), 1e-7)))
+    return max(1, round(SAMPLE / max(_sample(call, 1, clock), 1e-7)))
 
 
-def _sample(call: Call, count: int) -> float:
-    start = time.perf_counter()
+def _sample(call: Call, count: int, clock: Clock = time.perf_counter) -> float:
+    start = clock()
     for _ in range(count):
         call()
-    return (time.perf_counter() - start) / count
+    return (clock() - start) / count
 
 
 @contextlib.contextmanager

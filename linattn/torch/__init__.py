@@ -34,6 +34,7 @@ from .operators import (
     softmax_attention,
     step,
 )
+from .transformers import patch_transformers, patched
 
 __all__ = [
     "State",
@@ -54,6 +55,8 @@ __all__ = [
     "log_decay",
     "nn",
     "noncausal",
+    "patch_transformers",
+    "patched",
     "softmax_attention",
     "step",
 ]

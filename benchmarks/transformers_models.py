@@ -1,0 +1,227 @@
+"""Models of Hugging Face Transformers, run by linattn and by the library's own functions.
+
+Float32, random weights, one sequence: prefill (logits of the last token), a training step (loss
+and gradients), and one more token on the cache of the prefill.  Of 24 layers there are 4, with a
+sixth of the vocabulary, so that each part has the share of the time that it has in a whole model.
+Times of one thread are those that the processor spent on it, which other programs change least.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from harness import Pair, interleave, threads
+from report import Report, Row, options, say
+
+_SHAPE = {
+    "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8, "pad_token_id": 0,
+    "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+
+
+class Model(NamedTuple):
+    """A model, its operator, and the lengths that it is timed with."""
+
+    title: str
+    family: str
+    kind: str
+    config: str
+    given: dict[str, Any]
+    layers: int  #: with the operator
+    operator: str
+    heads: tuple[int, int, int]  #: heads, width of keys and of values
+    prefill: int = 2048
+    train: int = 512
+
+
+#: How many times faster: prefill, training step, operator.
+PREFILL, TRAIN, OPERATOR = 1.5, 1.45, 10
+
+
+MODELS = (
+    Model(
+        "Qwen3.5-0.8B", "qwen3_5", "Qwen3_5ForCausalLM", "Qwen3_5TextConfig",
+        _SHAPE | {
+            "vocab_size": 248320 // 6, "intermediate_size": 3584, "num_key_value_heads": 2,
+            "head_dim": 256, "linear_num_key_heads": 16, "linear_num_value_heads": 16,
+            "tie_word_embeddings": True,
+        },
+        3, "torch_chunk_gated_delta_rule", (16, 128, 128),
+    ),
+    Model(
+        "Kimi's operator at these shapes", "kimi_linear", "KimiLinearForCausalLM",
+        "KimiLinearConfig",
+        _SHAPE | {
+            "vocab_size": 163840 // 6, "intermediate_size": 3584, "num_key_value_heads": 8,
+            "linear_head_dim": 128, "linear_num_heads": 16, "kv_lora_rank": 512,
+            "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+            "mlp_layer_types": ["dense"] * 4, "tie_word_embeddings": True,
+        },
+        3, "chunk_kimi_delta_attention", (16, 128, 128), 1024, 256,
+    ),
+    Model(
+        "Mamba-2 130M", "mamba2", "Mamba2ForCausalLM", "Mamba2Config",
+        _SHAPE | {
+            "vocab_size": 50288 // 6, "hidden_size": 768, "num_heads": 24, "head_dim": 64,
+            "n_groups": 1, "state_size": 128, "tie_word_embeddings": True,
+        },
+        4, "mamba2_chunk_scan", (24, 128, 64),
+    ),
+)  # fmt: skip
+
+
+def main() -> int:
+    parser = options(__doc__)
+    parser.add_argument("--threads", type=int, default=1, help="1 by default")
+    parser.add_argument("--family", help="one model alone")
+    args = parser.parse_args()
+    report = Report(f"Models of Transformers, {args.threads} thread(s)", args)
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        say(args, f"skipped: {error}")
+        return 0
+    transformers.logging.set_verbosity_error()
+    with threads(args.threads):
+        for model in MODELS:
+            if args.family not in (None, model.family):
+                continue
+            torch.manual_seed(0)
+            rounds = 2 if args.quick or model.family == "kimi_linear" else 5
+            clock = time.process_time if args.threads == 1 else time.perf_counter
+            pairs = Pairs(model, rounds, clock)
+            whole(report, model, pairs)
+            operator(report, model, pairs)
+    return report.finish()
+
+
+class Pairs:
+    """One call by the library's functions and by linattn's, and their times compared."""
+
+    def __init__(self, model: Model, rounds: int, clock: Callable[[], float]) -> None:
+        self.rounds, self.clock = rounds, clock
+        from linattn.torch import patch_transformers, patched
+
+        name = f"transformers.models.{model.family}.modeling_{model.family}"
+        self.module = importlib.import_module(name)
+        self.library = dict(vars(self.module))
+        with patch_transformers():
+            names = [x.rpartition(".")[2] for x in patched() if x.startswith(name)]
+            self.ours = {x: vars(self.module)[x] for x in names}
+        self.library = {x: self.library[x] for x in names}
+
+    def time(self, call: Callable[[], Any], times: int = 1) -> Pair:
+        def by(functions: dict[str, Any]) -> Callable[[], Any]:
+            def run() -> Any:
+                vars(self.module).update(functions)
+                return call()
+
+            return run
+
+        try:
+            return interleave(
+                by(self.library), by(self.ours), times * self.rounds, clock=self.clock
+            )
+        finally:
+            vars(self.module).update(self.library)
+
+
+def add(report: Report, what: str, pair: Pair, target: float | None, unit: float = 1.0) -> None:
+    detail = f"{unit * pair.a:.3g} against {unit * pair.b:.3g} {'ms' if unit == 1e3 else 's'}"
+    report.add(
+        Row(what, pair.ratio, pair.low, pair.high, target=target, at_least=True, detail=detail)
+    )
+
+
+def whole(report: Report, model: Model, pairs: Pairs) -> None:
+    import torch
+
+    package = importlib.import_module(f"transformers.models.{model.family}")
+    net = getattr(package, model.kind)(getattr(package, model.config)(**model.given))
+    ids = torch.randint(1, 1000, (1, model.prefill))
+
+    def prefill() -> Any:
+        with torch.no_grad():
+            return net(ids, use_cache=True, logits_to_keep=1)
+
+    def train() -> None:
+        net.zero_grad()
+        some = ids[:, : model.train]
+        net(some, labels=some, use_cache=False).loss.backward()
+
+    name = f"{model.title}: library / linattn"
+    net.eval()
+    add(report, f"{name}, prefill of {model.prefill:,}", pairs.time(prefill), PREFILL)
+    net.train()
+    add(report, f"{name}, training step of {model.train}", pairs.time(train), TRAIN)
+    net.eval()
+    first = prefill()
+    cache = {name: first[name] for name in ("past_key_values", "cache_params") if name in first}
+
+    def decode() -> Any:
+        with torch.no_grad():
+            return net(ids[:, :1], use_cache=True, **cache)
+
+    add(report, f"{name}, one token", pairs.time(decode, 4), None, 1e3)
+
+
+def operands(model: Model, n: int) -> tuple[list[Any], dict[str, Any]]:
+    """As models give them: parts of one projection."""
+    import torch
+
+    heads, d, m = model.heads
+    if model.family == "mamba2":
+        x, B, C = torch.randn(1, n, heads * m + 2 * d).split([heads * m, d, d], -1)
+        args = [
+            x.view(1, n, heads, m), torch.randn(1, n, heads), -torch.rand(heads) * heads,
+            B.view(1, n, 1, d), C.view(1, n, 1, d), 256, torch.ones(heads), torch.ones(heads),
+        ]  # fmt: skip
+        return args, {"dt_softplus": True}
+    parts = torch.randn(1, n, heads * (2 * d + m)).split([heads * d, heads * d, heads * m], -1)
+    q, k, v = (x.view(1, n, heads, -1) for x in parts)
+    gate = (1, n, heads, d) if "kimi" in model.operator else (1, n, heads)
+    args = [q, k, v, -torch.rand(gate), torch.rand(1, n, heads)]
+    return args, {"use_qk_l2norm_in_kernel": True}
+
+
+def operator(report: Report, model: Model, pairs: Pairs) -> None:
+    """The operator by itself, and the convolution in front of it."""
+    import torch
+
+    heads, d, m = model.heads
+    channels = heads * m + 2 * d * (1 if model.family == "mamba2" else heads)
+    for n, backward in ((model.prefill, False), (model.train, True)):
+        x, weight = torch.randn(1, n, channels).transpose(1, 2), torch.randn(channels, 4)
+        convolution: tuple[list[Any], dict[str, Any]] = [x, weight, None, "silu"], {}
+        form = f"{'forward + backward' if backward else 'forward'}, {n:,} tokens"
+        for what, function, (args, given), target in (
+            ("operator", model.operator, operands(model, n), OPERATOR),
+            ("convolution", "causal_conv1d_fn", convolution, None),
+        ):
+            call = _call(pairs.module, function, args, given, backward)
+            name = f"{model.title}: library / linattn, {what}, {form}"
+            add(report, name, pairs.time(call), target, 1e3)
+
+
+def _call(module: Any, function: str, args: Any, given: Any, backward: bool) -> Callable[[], None]:
+    import torch
+
+    for x in args:
+        if isinstance(x, torch.Tensor):
+            x.requires_grad_(backward)
+
+    def call() -> None:
+        o = vars(module)[function](*args, **given)
+        if backward:
+            (o[0] if isinstance(o, tuple) else o).sum().backward()
+
+    return call
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,281 @@
+"""Models of Hugging Face Transformers, run by linattn on CPUs.
+
+Without a GPU the library computes linear attention in plain PyTorch: functions of the modules
+``transformers.models.*.modeling_*``, looked up there at each call.  `patch_transformers` puts
+others in their places, for models that are built already too.  Modules imported later are
+patched right after their import, by an entry in `sys.meta_path`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import inspect
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from ._functions import STAND_INS
+
+_MODELS = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
+#: A method is replaced as a whole, so that it has to be the very one that is known.
+_DIGESTS = {
+    "MiniMaxLightningAttention.forward": (
+        "69bc3f622840097cfc6810b4640b50455db872e89ee2a49d8bb326b65a9f88c5"
+    )
+}
+#: Keywords that models hand on to all of their parts, and that are none of these functions'.
+_PASSED_ON = {
+    "cache_position",
+    "cu_seq_lens_k",
+    "is_causal",
+    "max_length_k",
+    "max_length_q",
+    "num_items_in_batch",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "position_embeddings",
+    "position_ids",
+    "use_cache",
+}
+
+
+class _Place(NamedTuple):
+    """A function that was replaced."""
+
+    owner: Any  #: the module or the class
+    attribute: str
+    name: str  #: with that of the module
+    original: Callable[..., Any]
+    ours: Callable[..., Any]
+
+    @property
+    def now(self) -> Any:
+        return vars(self.owner).get(self.attribute)
+
+
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
+_places: list[_Place] = []
+
+
+class Patch:
+    """What `patch_transformers` returns: a context, with `undo`."""
+
+    def __init__(self) -> None:
+        self._first = _HOOK not in sys.meta_path
+        if self._first:
+            sys.meta_path.insert(0, _HOOK)
+        try:
+            for name, module in list(sys.modules.items()):
+                if _MODELS.fullmatch(name):
+                    _patch(module)
+        except BaseException:  # a warning may be an error
+            self.__exit__()
+            raise
+
+    def undo(self) -> None:
+        """Give every function back to the library, whichever call patched it.
+
+        A function that another program has replaced since is left to that program.
+        """
+        if _HOOK in sys.meta_path:
+            sys.meta_path.remove(_HOOK)
+        while _places:
+            place = _places.pop()
+            if place.now is place.ours:
+                setattr(place.owner, place.attribute, place.original)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._first:
+            self.undo()
+
+    def __repr__(self) -> str:
+        return f"<{len(patched())} functions of transformers run on linattn>"
+
+
+def patch_transformers() -> Patch:
+    """Make the models of Transformers compute with linattn on CPUs.
+
+    The chunked and recurrent forms of the gated delta rule (Qwen3-Next, Qwen3.5, OLMo Hybrid,
+    ...), of Kimi's delta attention (Kimi Linear, ...) and of Mamba-2 (Bamba, Falcon-H1,
+    Nemotron-H, Granite, Zamba2, ...), MiniMax's lightning attention, and the short convolution
+    of all of these.  Models give the same results, of float32 within its rounding, and so do
+    their gradients.  Those built already, and those imported later, are patched as well.
+
+    A call on tensors elsewhere than in the CPU's memory, or with a keyword that linattn has
+    not, goes to the library's own function; so does all while a model is exported.  A function
+    whose signature is another than that of Transformers 5.23 is left alone, with a warning.
+
+    Returns
+    -------
+    Patch
+        Its ``undo()`` gives all functions back.  As a context, leaving it does so, unless the
+        models were patched before.
+
+    Raises
+    ------
+    ImportError
+        If Transformers is not installed.
+
+    Notes
+    -----
+    Calling it twice is harmless.  With it, packed sequences run on CPUs: ``cu_seq_lens_q`` or
+    ``seq_idx``, as the library's DataCollatorWithFlattening gives them, keep the sequences of
+    a row apart.
+
+    States are float32, or float64 for tokens of float64.
+
+    Examples
+    --------
+    >>> import linattn.torch
+    >>> with linattn.torch.patch_transformers():  # doctest: +SKIP
+    ...     tokens = model.generate(**inputs)
+    """
+    try:
+        importlib.import_module("transformers")
+    except ImportError as error:
+        raise ImportError(
+            f"linattn.torch.patch_transformers needs {error.name}: "
+            "pip install 'linattn[transformers]'"
+        ) from error
+    return Patch()
+
+
+def patched() -> list[str]:
+    """The functions of Transformers that linattn stands in for at present.
+
+    Returns
+    -------
+    list of str
+        Sorted, such as ``"transformers.models.mamba2.modeling_mamba2.mamba2_chunk_scan"``;
+        only of modules that are imported.
+    """
+    return sorted(place.name for place in _places if place.now is place.ours)
+
+
+# --- replacing --------------------------------------------------------------------------------
+
+
+def _patch(module: ModuleType) -> None:
+    for name, stand_in in STAND_INS.items():
+        kind, _, attribute = name.rpartition(".")
+        owner = getattr(module, kind, None) if kind else module
+        original = None if owner is None else vars(owner).get(attribute)
+        if not callable(original) or any(original is place.ours for place in _places):
+            continue
+        full = f"{module.__name__}.{name}"
+        if problem := _mismatch(name, original, stand_in):
+            version = getattr(sys.modules.get("transformers"), "__version__", "of no version")
+            warnings.warn(
+                f"linattn.torch.patch_transformers: transformers {version}: {full}{problem}; "
+                "it is left as it is",
+                stacklevel=4,
+            )
+            continue
+        ours = _replacement(original, stand_in)
+        _places.append(_Place(owner, attribute, full, original, ours))
+        setattr(owner, attribute, ours)
+
+
+def _mismatch(name: str, original: Callable[..., Any], stand_in: Callable[..., Any]) -> str:
+    """In what a function is another than the one that is known."""
+    try:
+        found, known = _parameters(original), _parameters(stand_in, besides=False)
+        if found != known:
+            return f"({', '.join(found)}) does not take ({', '.join(known)})"
+        if name in _DIGESTS and _digest(original) != _DIGESTS[name]:
+            return " has been changed"
+    except (OSError, TypeError, ValueError):  # no signature, or no source
+        return " cannot be looked at"
+    return ""
+
+
+def _parameters(function: Callable[..., Any], *, besides: bool = True) -> list[str]:
+    """A signature, with or without the keywords that stand-ins have besides.
+
+    With the package kernels, functions of the library are modules that call them.
+    """
+    if isinstance(function, torch.nn.Module):
+        function = function.forward
+    given = inspect.signature(function).parameters.values()
+    kept = [x for x in given if besides or x.kind is not x.KEYWORD_ONLY]
+    return [str(x.replace(annotation=x.empty)) for x in kept]
+
+
+def _digest(function: Callable[..., Any]) -> str:
+    return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()
+
+
+def _replacement(original: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
+    named = frozenset(inspect.signature(stand_in).parameters) | _PASSED_ON
+
+    @functools.wraps(stand_in)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if (
+            all(_is_here(x) for x in args)
+            and all(x is None or (name in named and _is_here(x)) for name, x in kwargs.items())
+            and not _is_exporting()
+        ):
+            result = stand_in(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return original(*args, **kwargs)
+
+    return run
+
+
+def _is_here(x: Any) -> bool:
+    """Whether it is no tensor, or one in the CPU's memory."""
+    return not isinstance(x, Tensor) or (x.is_cpu and x.layout is torch.strided)
+
+
+# --- modules imported later -------------------------------------------------------------------
+
+
+class _Hook(MetaPathFinder):
+    """Finds models as they are found without it, and patches them when they have run."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if not _MODELS.fullmatch(fullname):
+            return None
+        others: Iterator[Any] = (x for x in sys.meta_path if not isinstance(x, _Hook))
+        for finder in others:
+            spec: ModuleSpec | None = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _PatchingLoader(spec.loader)
+                return spec
+        return None
+
+
+class _PatchingLoader(Loader):
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader  # so that nothing tells of the hook
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        if _HOOK in sys.meta_path:  # not undone meanwhile
+            _patch(module)
+
+
+_HOOK = _Hook()

@@ -1,0 +1,437 @@
+"""What stands in for functions of Transformers: their signatures, linattn's operators.
+
+Each function has the signature of the one that it stands for.  Arguments after the ``*`` are
+keywords besides, by which models say how packed sequences lie in a row: the library's own forms
+refuse ``cu_seqlens`` and ``seq_idx``, and do not look at ``cu_seq_lens_q``.  What returns
+NotImplemented leaves a call to the function that it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..._state import State
+from ..operators import (
+    causal_conv1d,
+    causal_conv1d_step,
+    gated,
+    gated_delta,
+    gated_delta_step,
+    gated_step,
+)
+
+# --- the gated delta rule, a gate a token (Qwen) or a key channel (Kimi) -----------------
+
+
+def torch_chunk_gated_delta_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    chunk_size: int = 64,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    *,
+    cu_seqlens: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **kwargs: Any,
+) -> Any:
+    sequences = _sequences(key, cu_seqlens, cu_seq_lens_q, seq_idx)
+    if sequences is NotImplemented:
+        return NotImplemented
+    many = sequences is not None
+    heads, repeats = key.shape[2], value.shape[2] // key.shape[2]
+    q, k = (_shared(x.transpose(1, 2), repeats) for x in (query, key))
+    v, g, beta = (_split(x.transpose(1, 2), heads, repeats) for x in (value, g, beta))
+    o, state = gated_delta(
+        q,
+        k,
+        v,
+        g,
+        beta,
+        scale=key.shape[-1] ** -0.5,
+        feature_map="l2norm" if use_qk_l2norm_in_kernel else "identity",
+        cu_seqlens=sequences,
+        initial_state=_state(initial_state, many, heads, repeats),
+        return_state=True,
+    )
+    o = _joined(o, repeats).transpose(1, 2).to(query.dtype, memory_format=torch.contiguous_format)
+    return o, _final(state.s, many, repeats) if output_final_state else None
+
+
+def torch_recurrent_gated_delta_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    *,
+    cu_seqlens: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **kwargs: Any,
+) -> Any:
+    packed = cu_seqlens is not None or cu_seq_lens_q is not None or seq_idx is not None
+    if packed or initial_state is None or key.shape[1] != 1:
+        return torch_chunk_gated_delta_rule(
+            query, key, value, g, beta, 64, initial_state, output_final_state,
+            use_qk_l2norm_in_kernel,
+            cu_seqlens=cu_seqlens, cu_seq_lens_q=cu_seq_lens_q, seq_idx=seq_idx,
+        )  # fmt: skip
+    heads, repeats = key.shape[2], value.shape[2] // key.shape[2]
+    q, k = (_shared(x[:, 0], repeats) for x in (query, key))
+    v, g, beta = (_split(x[:, 0], heads, repeats) for x in (value, g, beta))
+    o, state = gated_delta_step(
+        q,
+        k,
+        v,
+        g,
+        beta,
+        State(_split(initial_state, heads, repeats)),
+        scale=key.shape[-1] ** -0.5,
+        feature_map="l2norm" if use_qk_l2norm_in_kernel else "identity",
+    )
+    o = _joined(o, repeats)[:, None].to(query.dtype)
+    return o, _joined(state.s, repeats) if output_final_state else None
+
+
+def chunk_kimi_delta_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    chunk_size: int = 64,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    *,
+    cu_seqlens: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **kwargs: Any,
+) -> Any:
+    return torch_chunk_gated_delta_rule(
+        query, key, value, g, beta, chunk_size, initial_state, output_final_state,
+        use_qk_l2norm_in_kernel,
+        cu_seqlens=cu_seqlens, cu_seq_lens_q=cu_seq_lens_q, seq_idx=seq_idx,
+    )  # fmt: skip
+
+
+def recurrent_kimi_delta_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    initial_state: Tensor | None,
+    output_final_state: bool,
+    use_qk_l2norm_in_kernel: bool = False,
+    *,
+    cu_seqlens: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **kwargs: Any,
+) -> Any:
+    return torch_recurrent_gated_delta_rule(
+        query, key, value, g, beta, initial_state, output_final_state, use_qk_l2norm_in_kernel,
+        cu_seqlens=cu_seqlens, cu_seq_lens_q=cu_seq_lens_q, seq_idx=seq_idx,
+    )  # fmt: skip
+
+
+# --- Mamba-2: queries C, keys B, values dt x, gates dt A; states have values first ---------
+
+
+def mamba2_chunk_scan(
+    hidden_states: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    chunk_size: int,
+    D: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False,
+    *,
+    cu_seqlens: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **kwargs: Any,
+) -> Any:
+    sequences = _sequences(hidden_states, cu_seqlens, cu_seq_lens_q, seq_idx)
+    many = sequences is not None
+    if sequences is NotImplemented or (many and initial_states is not None):
+        return NotImplemented
+    heads, repeats = B.shape[2], hidden_states.shape[2] // B.shape[2]
+    dt = _time_step(dt, dt_bias, dt_softplus).clamp(*dt_limit)
+    x = hidden_states.float()
+    q, k = (_shared(y.float().transpose(1, 2), repeats) for y in (C, B))
+    values, gates = x * dt[..., None], dt * A.float()
+    v, g = (_split(y.transpose(1, 2), heads, repeats) for y in (values, gates))
+    start = None if initial_states is None else initial_states.mT
+    o, state = gated(
+        q,
+        k,
+        v,
+        g,
+        cu_seqlens=sequences,
+        initial_state=_state(start, many, heads, repeats),
+        return_state=True,
+    )
+    o = _joined(o, repeats).transpose(1, 2)
+    if D is not None:
+        o = torch.addcmul(o, x, D[:, None].float())
+    o = o.contiguous()
+    if not return_final_states:
+        return o
+    final = _final(state.s, many, repeats).mT
+    return o, final[-1:] if many else final
+
+
+def mamba2_selective_state_update(
+    state: Tensor,
+    hidden_states: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    z: Tensor | None = None,
+    **kwargs: Any,
+) -> Any:
+    heads, repeats = B.shape[1], hidden_states.shape[1] // B.shape[1]
+    # A decay of its own for each channel or entry of the state is Mamba's, not Mamba-2's.
+    same = [_is_repeated(dt, -1), _is_repeated(A, -1), _is_repeated(A, -2)]
+    same += [dt_bias is None or _is_repeated(dt_bias, -1)]
+    if not all(same):
+        return NotImplemented
+    dt = _time_step(dt[..., 0], None if dt_bias is None else dt_bias[..., 0], dt_softplus)
+    x = hidden_states.float()
+    q, k = (_shared(y.float(), repeats) for y in (C, B))
+    values, gates = x * dt[..., None], dt * A[..., 0, 0].float()
+    s, v, g = (_split(y, heads, repeats) for y in (state.mT, values, gates))
+    if state.dtype is torch.float32 and _writable(state, q, k, v, g):
+        o, _ = gated_step(q, k, v, g, State(s), in_place=True)
+    else:
+        o, after = gated_step(q, k, v, g, State(s.clone()))  # gradients need what was there
+        state.copy_(_joined(after.s, repeats).mT)
+    o = _joined(o, repeats)
+    if D is not None:
+        o = o + x * D
+    if z is not None:
+        o = o * F.silu(z)
+    return o.to(hidden_states.dtype)
+
+
+def mamba2_split_conv1d_scan_combined(
+    zxbcdt: Tensor,
+    conv1d_weight: Tensor,
+    conv1d_bias: Tensor | None,
+    dt_bias: Tensor,
+    A: Tensor,
+    D: Tensor,
+    chunk_size: int,
+    initial_states: Tensor | None = None,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False,
+    activation: str = "silu",
+    rmsnorm_weight: Tensor | None = None,
+    rmsnorm_eps: float = 1e-6,
+    outproj_weight: Tensor | None = None,
+    outproj_bias: Tensor | None = None,
+    headdim: int | None = None,
+    ngroups: int = 1,
+    norm_before_gate: bool = True,
+    *,
+    cu_seqlens: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **kwargs: Any,
+) -> None:
+    """None: the model is to call its convolution and its scan."""
+
+
+# --- the convolution, channels first ----------------------------------------------------
+
+#: By the library's name, linattn's.
+_ACTIVATIONS = {None: None, "silu": "silu", "swish": "silu"}
+
+
+def causal_conv1d_fn(
+    hidden_states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    *,
+    cu_seqlens: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **kwargs: Any,
+) -> Any:
+    x = hidden_states.transpose(1, 2)
+    sequences = _sequences(x, cu_seqlens, cu_seq_lens_q, seq_idx)
+    if sequences is NotImplemented or activation not in _ACTIVATIONS:
+        return NotImplemented
+    o = causal_conv1d(
+        x.to(weight.dtype), weight, bias, activation=_ACTIVATIONS[activation], cu_seqlens=sequences
+    )
+    return o.to(hidden_states.dtype).transpose(1, 2)
+
+
+def causal_conv1d_update(
+    hidden_states: Tensor,
+    conv_state: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+) -> Any:
+    length, extra = conv_state.shape[-1], conv_state.shape[-1] - weight.shape[-1] + 1
+    if activation not in _ACTIVATIONS or extra < 0:
+        return NotImplemented
+    activation = _ACTIVATIONS[activation]
+    dtypes = {x.dtype for x in (hidden_states, conv_state, weight)}
+    if (
+        hidden_states.shape[-1] == 1
+        and extra < length
+        and dtypes == {torch.float32}
+        and _writable(conv_state, hidden_states, weight, bias)
+    ):
+        if extra:
+            conv_state[..., :extra] = conv_state[..., 1 : extra + 1].clone()
+        o, _ = causal_conv1d_step(
+            hidden_states[..., 0], weight, conv_state[..., extra:], bias, activation=activation,
+            in_place=True,
+        )  # fmt: skip
+        return o[..., None]
+    x = torch.cat([conv_state, hidden_states], -1).to(weight.dtype)
+    before, now = x.split([length, hidden_states.shape[-1]], -1)
+    o = causal_conv1d(
+        now.transpose(1, 2), weight, bias, activation=activation, initial_state=before[..., extra:]
+    )
+    conv_state.copy_(x[..., -length:])
+    return o.to(hidden_states.dtype).transpose(1, 2)
+
+
+# --- MiniMax, whose attention is part of a method ------------------------------------------
+
+
+def lightning_attention(
+    self: Any,
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor],
+    attention_mask: Tensor | None,
+    past_key_values: Any = None,
+    **kwargs: Any,
+) -> Any:
+    x = self.act_fn(self.qkv_proj(hidden_states))
+    if attention_mask is not None:
+        x = (x * attention_mask[:, :, None]).to(x.dtype)
+    x = x.unflatten(-1, (self.num_attention_heads, 3 * self.head_dim)).transpose(1, 2)
+    q, k, v = x.split(self.head_dim, -1)
+    s = None if past_key_values is None else past_key_values.get_linear_cache(self.layer_idx)
+    o, state = gated(
+        q, k, v, -self.slope_rate[..., 0].expand(-1, q.shape[-2]),
+        initial_state=None if s is None else State(s), return_state=True,
+    )  # fmt: skip
+    o = self.norm(o.transpose(1, 2).flatten(2))
+    o = self.out_proj(F.sigmoid(self.output_gate(hidden_states)) * o)
+    if past_key_values is not None:
+        past_key_values.set_linear_cache(self.layer_idx, state.s)
+    return o, state.s
+
+
+# --- heads, states, sequences -------------------------------------------------------------
+
+
+def _shared(x: Tensor, repeats: int) -> Tensor:
+    """(B, heads, ...), each used by so many heads of values, broadcast to them."""
+    return x if repeats == 1 else x.unsqueeze(2)
+
+
+def _split(x: Tensor, heads: int, repeats: int) -> Tensor:
+    """(B, heads repeats, ...) as (B, heads, repeats, ...)."""
+    return x if repeats == 1 else x.unflatten(1, (heads, repeats))
+
+
+def _joined(x: Tensor, repeats: int) -> Tensor:
+    return x if repeats == 1 else x.flatten(1, 2)
+
+
+def _state(s: Tensor | None, many: bool, heads: int, repeats: int) -> State | None:
+    """A state (B, heads, d, m), or one a packed sequence, (r, heads, d, m)."""
+    if s is None:
+        return None
+    return State(_split(s.transpose(0, 1)[None] if many else s, heads, repeats))
+
+
+def _final(s: Tensor, many: bool, repeats: int) -> Tensor:
+    s = _joined(s, repeats)
+    return s[0].transpose(0, 1) if many else s
+
+
+def _sequences(
+    x: Tensor, cu_seqlens: Tensor | None, cu_seq_lens_q: Tensor | None, seq_idx: Tensor | None
+) -> Any:
+    """Where the sequences packed in the row x (1, n, ...) begin and end; None where it is one."""
+    if cu_seqlens is None:
+        cu_seqlens = cu_seq_lens_q
+    if cu_seqlens is None and seq_idx is None:
+        return None
+    if x.shape[0] != 1:
+        return NotImplemented
+    if cu_seqlens is not None:
+        return cu_seqlens
+    index = seq_idx.reshape(-1)  # type: ignore[union-attr]
+    if len(index) != x.shape[1]:
+        return NotImplemented
+    begin = (index[1:] != index[:-1]).nonzero()[:, 0] + 1
+    return torch.cat([begin.new_zeros(1), begin, begin.new_tensor([x.shape[1]])])
+
+
+def _time_step(dt: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
+    dt = dt.float() if bias is None else dt.float() + bias.float()
+    return F.softplus(dt) if softplus else dt
+
+
+def _is_repeated(x: Tensor, dim: int) -> bool:
+    return x.shape[dim] == 1 or x.stride(dim) == 0
+
+
+def _writable(*operands: Tensor | None) -> bool:
+    """Whether a step may write to its state: no gradient is to pass through it."""
+    return not torch.is_grad_enabled() or not any(
+        x is not None and x.requires_grad for x in operands
+    )
+
+
+#: What each stands for: a function of a module, or a method.
+STAND_INS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        torch_chunk_gated_delta_rule,
+        torch_recurrent_gated_delta_rule,
+        chunk_kimi_delta_attention,
+        recurrent_kimi_delta_attention,
+        mamba2_chunk_scan,
+        mamba2_selective_state_update,
+        mamba2_split_conv1d_scan_combined,
+        causal_conv1d_fn,
+        causal_conv1d_update,
+    )
+} | {"MiniMaxLightningAttention.forward": lightning_attention}
