@@ -96,7 +96,7 @@ class _Call:
         given = [x if x is None or hasattr(x, "dtype") else np.asarray(x) for x in operands]
         metas: tuple[Any, ...] = tuple(None if x is None else _meta(x) for x in given)
         call = r._read(self.name, metas)
-        _check.lookup(self.name, r._whole, call.variant, _known(options["feature_map"]),
+        _check.lookup(self.name, r._whole.names, call.variant, _known(options["feature_map"]),
                       options.get("normalize", False))  # fmt: skip
         _check.numbers(self.name, call.typed, options["scale"], options.get("eps", 0.0), True)
         self.shape, self.batch = call.shape, call.shape[:-2]

@@ -130,8 +130,6 @@ def test_gradients(row):
 
 @EACH_RECURRENT
 def test_gradients_of_states_and_through_them(row):
-    if row.state == "sz-scale":
-        pytest.skip("scales have no gradient of their own; see the next test")
     operands, start = leaves(make(row)), leaves(cases.state(row))
     names, fields = tuple(operands), tuple(start)
 

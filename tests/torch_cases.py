@@ -37,7 +37,7 @@ ROWS = [
     Row("causal", QKV, {}, "sz", "step"),
     Row("causal", QKV, {"normalize": False, "scale": 0.5, "feature_map": "relu"}, "s", "step"),
     Row("causal", QKV, {"feature_map": "dpfp"}, "sz", "step"),
-    Row("causal", QKV, {"feature_map": POSITIVE, "eps": 0.0}, "sz-scale", "step"),
+    Row("causal", QKV, {"feature_map": POSITIVE, "eps": 0.1}, "sz-scale", "step"),
     Row("causal", QKV, {"key_lengths": lengths()}, "sz"),
     Row("noncausal", QKV),
     Row("noncausal", QKV, {"key_lengths": lengths(), "feature_map": "softplus"}),

@@ -27,9 +27,8 @@ class TensorRecurrence:
         r = self.r = recurrence
         normalized = ("z", "log_scale") if r.normalizer else ()
         self.operands = ("q", "k", "v", *(extra.name for extra in r.extras))
-        #: Fields of a state, and those that have a gradient.
+        #: Fields of a state, each of which has a gradient.
         self.fields = () if r.cross else ("s", *normalized)
-        self.smooth = self.fields[:2]
         optional = {extra.name for extra in r.extras if extra.optional}
         operands = [f"Tensor{'?' * (x in optional)} {x}" for x in self.operands]
         options = ["str feature_map", "Tensor? omega"] if r.mapped else []
@@ -57,16 +56,16 @@ class TensorRecurrence:
         )  # fmt: skip
         if r.cross:
             return
-        grads = ["Tensor grad_out", *(f"Tensor? grad_{x}" for x in self.smooth)]
+        grads = ["Tensor grad_out", *(f"Tensor? grad_{x}" for x in self.fields)]
         self.parts = Operator(
             f"{r.name}_state", whole + states, many(1 + len(self.fields)),
             self._run, self._fake,
             ranks=self._ranks, gradient=self._gradient, cast=cast,
         )  # fmt: skip
         self.parts_backward = Operator(
-            f"{r.name}_state_backward", grads + whole + states, many(count + len(self.smooth)),
+            f"{r.name}_state_backward", grads + whole + states, many(count + len(self.fields)),
             self._run_backward, self._fake_backward,
-            ranks=self._ranks_backward, like=(*self.operands, *self.smooth),
+            ranks=self._ranks_backward, like=(*self.operands, *self.fields),
         )  # fmt: skip
         step = r.names["step"]
         self.step_names = [x.split()[-1] for x in operands + options + states]
@@ -266,10 +265,10 @@ class TensorRecurrence:
         return self._ranks(*axes, step=True)
 
     def _ranks_backward(self, *axes: int | None) -> list[int | None]:
-        count = 1 + len(self.smooth)
+        count = 1 + len(self.fields)
         ranks = self._ranks(*axes[count:])
         own = dict(zip(self.names, ranks, strict=True))
-        return [2, *(own[field] for field in self.smooth), *ranks]
+        return [2, *(own[field] for field in self.fields), *ranks]
 
     def _fake(self, *args: Any, step: bool = False) -> Any:
         named = self._named(args, self.step_names if step else None)
@@ -308,20 +307,20 @@ class TensorRecurrence:
     def _fake_backward(self, *args: Any) -> Any:
         args = args[self._grads(args) :]
         named = self._named(args)
-        like = [*self.operands, *(self.smooth if "s" in named else ())]
+        like = [*self.operands, *(self.fields if "s" in named else ())]
         full = self._fake(*args)
         grads = []
         for name in like:
             x = named[name]
-            if x is None and name in self.smooth:  # of zeros, with all leading axes
-                x = full[1 + self.smooth.index(name)]
+            if x is None and name in self.fields:  # of zeros, with all leading axes
+                x = full[1 + self.fields.index(name)]
             grads.append(_tensors.nothing() if x is None else x.new_empty(x.shape))
         return tuple(grads)
 
     def _grads(self, args: Sequence[Any]) -> int:
         """How many arguments of a gradient operator come before those of the forward one."""
         rest = len(self.names) - len(self.fields)
-        return 1 if len(args) == 1 + rest else 1 + len(self.smooth)
+        return 1 if len(args) == 1 + rest else 1 + len(self.fields)
 
     # --- computing ---------------------------------------------------------------
 
@@ -375,18 +374,19 @@ class TensorRecurrence:
         results = [None if named[name] is None else grads.pop(0) for name in self.operands]
         like = [named[name] for name in self.operands]
         if state is not None:
-            results += [state.s, state.z][: len(self.smooth)]
-            like += [named[name] for name in self.smooth]
+            results += state[: len(self.fields)]
+            like += [named[name] for name in self.fields]
         return tensors(results, like)
 
     def _cotangent(self, named: dict[str, Any], grads: Sequence[Tensor | None]) -> State:
         """The gradient with respect to the final state, zeros where there is none."""
         shapes = self._fake(*(named[name] for name in self.names))[1:]
-        fields: list[Any] = []
-        for grad, like in zip(grads, shapes, strict=False):
-            if named.get("normalize", True) or not fields:
-                fields.append(array(torch.zeros(like.shape, dtype=like.dtype)
-                                    if grad is None else grad))  # fmt: skip
+        there = (True, named.get("normalize", False), named.get("omega") is not None)
+        fields = (
+            None if not exists
+            else array(torch.zeros(like.shape, dtype=like.dtype) if grad is None else grad)
+            for exists, grad, like in zip(there, grads, shapes, strict=False)
+        )  # fmt: skip
         return State(*fields)
 
     def _run_step(self, *args: Any) -> Any:
@@ -415,8 +415,8 @@ class TensorRecurrence:
         if "s" not in named:
             found = dict(zip(self.operands, self.whole_backward(grad_out, *args), strict=True))
         else:
-            last = [self._or_none(x) for x in grads[1 : 1 + len(self.smooth)]]
-            names = (*self.operands, *self.smooth)
+            last = [self._or_none(x) for x in grads[1 : 1 + len(self.fields)]]
+            names = (*self.operands, *self.fields)
             found = dict(zip(names, self.parts_backward(grad_out, *last, *args), strict=True))
         return [found.get(name) if named[name] is not None else None for name in named]
 
