@@ -18,14 +18,17 @@ struct stretches {
     unsigned char *begins;   /* whether a chunk begins with this token; (n) */
 };
 
+/* A head that is shorter than the one that scratch was taken for must need no more of
+ * it: so many checkpoints as are enough for any n up to this one.  With s =
+ * ceil(sqrt(c)) chunks a stretch, c / s <= s; and with c = n / 4, n / s <= 4 s. */
 static struct stretches
 take_stretches(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
-    const ptrdiff_t fewest = (h->n + rows - 1) / rows;
-    const ptrdiff_t most = h->gate_channels ? h->n : fewest;
     struct stretches r = {.rows = rows};
-    r.stretch = stretch_chunks(h->gate_channels ? h->n / 4 : fewest);
-    r.checkpoints = take_states(arena, (most + r.stretch - 1) / r.stretch, h->d, h->m);
+    r.stretch =
+        stretch_chunks(h->gate_channels ? (h->n + 3) / 4 : (h->n + rows - 1) / rows);
+    r.checkpoints =
+        take_states(arena, h->gate_channels ? 4 * r.stretch : r.stretch, h->d, h->m);
     r.states = take_states(arena, r.stretch, h->d, h->m);
     r.begins = (unsigned char *)take(arena, h->n / (ptrdiff_t)sizeof(T) + 1, 1);
     return r;
