@@ -215,7 +215,7 @@ def test_a_wrong_formula_fails(name, channels):
 
 @KINDS
 def test_shorter_sequences_need_no_more_scratch(channels, bonus):
-    """Packed sequences share scratch that was measured for them all in one; gates cut every token."""
+    """Packed ones share scratch that was measured for them in one; gates cut every token."""
     for n in range(1, 40):
         case = Case(n + 1, 12, 40, channels=channels, bonus=bonus, gates="strong")
         arrays = make(case)
