@@ -156,7 +156,6 @@ class _Call:
         unified = iter(unified)
         arrays = [None if x is None else next(unified) for x in arrays]
         *self.arrays, self.grad, self.lengths = arrays
-        self.lead = self.arrays[0].chunks[:0]
         q, k = self.arrays[:2]
         whole = [x for x in arrays if x is not None]
         self.lead = tuple(

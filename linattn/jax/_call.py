@@ -34,8 +34,7 @@ def call(
 
     def host(*operands: Any) -> Any:
         given = [np.asarray(x) for x in operands]
-        wide = outputs[0].dtype if len(given) == 0 else _work(given[0].dtype)
-        scalars = [wide.type(x) for x in numbers]
+        scalars = [work_dtype(given[0].dtype).type(x) for x in numbers]
         gufunc = ufuncs[name] if name in ufuncs else row_ufuncs[name]
         found = run(gufunc, (*given[:at], *scalars, *given[at:]))
         return tuple(np.asarray(x, like.dtype) for x, like in zip(found, outputs, strict=True))
@@ -49,10 +48,7 @@ def like(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
 
 def work_dtype(dtype: Any) -> Any:
     """What is computed in, and what states hold: float32 for 16-bit tokens."""
-    return _work(jnp.dtype(dtype))
-
-
-def _work(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    dtype = jnp.dtype(dtype)
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 

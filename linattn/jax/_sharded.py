@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .. import _blocks
 from .._operator import Recurrence
 from .._state import State
 from . import _recurrence
@@ -36,14 +37,9 @@ def forward(
     for i in range(jax.lax.axis_size(axis_name)):
         a, end = jax.tree.map(lambda x, i=i: x[i], everyone)
         start = jax.tree.map(lambda x, y, i=i: jnp.where(here == i, y, x), start, last)
-        last = _after(a, last, end)
+        last = _blocks.after(last, _blocks.Element(a, end.s, end.z))
     o = _recurrence.forward(r, operands, initial_state=start, **options)
     return (o, last) if return_state else o
-
-
-def _after(a: Any, state: State, end: State) -> State:
-    s = state.s if a is None else a * state.s if a.shape[-1] == 1 else a @ state.s
-    return State(s + end.s, None if end.z is None else state.z + end.z)
 
 
 def _transition(

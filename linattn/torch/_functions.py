@@ -198,7 +198,7 @@ class _Convolution:
         return o, x.new_empty((*inner, *core), dtype=work_dtype(x.dtype))
 
     def _fake_backward(self, grad: Tensor, *args: Any) -> Any:
-        return tuple(torch.empty(0) if x is None else x.new_empty(x.shape) for x in args[:3])
+        return tuple(_tensors.nothing() if x is None else x.new_empty(x.shape) for x in args[:3])
 
     def _fake_state_backward(self, grad: Tensor, last: Any, *args: Any) -> Any:
         s = self._fake(*args)[1] if args[5] is None else args[5]
@@ -308,13 +308,7 @@ class _Convolution:
         if not in_place:
             o, s = self.new_step(*args, state.to(work_dtype(args[0].dtype)))
             return o, s
-        if torch.is_grad_enabled() and any(
-            isinstance(y, Tensor) and y.requires_grad for y in (*args, state)
-        ):
-            raise RuntimeError(
-                f"{name}: in_place is True and an operand requires grad; expected "
-                "in_place=False, or torch.no_grad()"
-            )
+        _tensors.check_in_place(name, (*args, state))
         return self.step_in_place(*args, state), state
 
 

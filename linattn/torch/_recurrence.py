@@ -132,13 +132,7 @@ class TensorRecurrence:
         if fields[0] is None:
             raise TypeError(f"{name}: state is None; expected a linattn.State(s, z)")
         if in_place:
-            if torch.is_grad_enabled() and any(
-                isinstance(x, Tensor) and x.requires_grad for x in (*args, *fields)
-            ):
-                raise RuntimeError(
-                    f"{name}: in_place is True and an operand requires grad; expected "
-                    "in_place=False, or torch.no_grad()"
-                )
+            _tensors.check_in_place(name, (*args, *fields))
             o, after = self.step_in_place(*args, *fields), state
         else:
             o, *end = self.new_step(*args, *fields)

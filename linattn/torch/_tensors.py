@@ -67,6 +67,15 @@ def work_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize == 2 else dtype
 
 
+def check_in_place(function: str, operands: Iterable[Any]) -> None:
+    """Refuses to write to a state through which a gradient is to pass."""
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in operands):
+        raise RuntimeError(
+            f"{function}: in_place is True and an operand requires grad; expected "
+            "in_place=False, or torch.no_grad()"
+        )
+
+
 #: What operators take as it is.
 REAL = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
