@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..._state import State
+from ..fla import chunk_gated_delta_rule
 from ..operators import (
     causal_conv1d,
     causal_conv1d_step,
     gated,
-    gated_delta,
     gated_delta_step,
     gated_step,
 )
@@ -47,24 +47,11 @@ def torch_chunk_gated_delta_rule(
     sequences = _sequences(key, cu_seqlens, cu_seq_lens_q, seq_idx)
     if sequences is NotImplemented:
         return NotImplemented
-    many = sequences is not None
-    heads, repeats = key.shape[2], value.shape[2] // key.shape[2]
-    q, k = (_shared(x.transpose(1, 2), repeats) for x in (query, key))
-    v, g, beta = (_split(x.transpose(1, 2), heads, repeats) for x in (value, g, beta))
-    o, state = gated_delta(
-        q,
-        k,
-        v,
-        g,
-        beta,
-        scale=key.shape[-1] ** -0.5,
-        feature_map="l2norm" if use_qk_l2norm_in_kernel else "identity",
-        cu_seqlens=sequences,
-        initial_state=_state(initial_state, many, heads, repeats),
-        return_state=True,
-    )
-    o = _joined(o, repeats).transpose(1, 2).to(query.dtype, memory_format=torch.contiguous_format)
-    return o, _final(state.s, many, repeats) if output_final_state else None
+    o, state = chunk_gated_delta_rule(
+        query, key, value, g, beta, None, initial_state, output_final_state,
+        use_qk_l2norm_in_kernel, cu_seqlens=sequences,
+    )  # fmt: skip
+    return o.to(query.dtype), state
 
 
 def torch_recurrent_gated_delta_rule(
