@@ -10,6 +10,7 @@ from linattn import _reference_maps as maps
 from linattn._reference import (
     State,
     _chain,
+    _exists,
     _finish,
     _gradient_of_state,
     _keys_exist,
@@ -248,10 +249,8 @@ def _operands(q, k, v, g, beta, erase, scale, phi, key_lengths):
 
 def _dplr_operands(q, k, v, a, b, g, key_lengths):
     """a, b, k, v and exp(g) likewise."""
-    _, k, v = _keys_exist(q, k, v, key_lengths)
-    _, a, b = _keys_exist(q, a, b, key_lengths)
-    _, g, _ = _keys_exist(q, _channels(g, q, k, v), v, key_lengths)
-    return a, b, k, v, np.exp(g)
+    g = _channels(g, q, k, v)  # before the axes of the lengths come to k and v
+    return *(_exists(x, key_lengths) for x in (a, b, k, v)), np.exp(_exists(g, key_lengths))
 
 
 def _sum_channels(grad, operand, *others):

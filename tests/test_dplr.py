@@ -6,7 +6,7 @@ from gated_calls import both, forward
 from rules import DPLR, GATED_DELTA, compare, make
 
 import linattn
-from linattn import State
+from linattn import State, _reference_gated_delta
 
 
 @pytest.mark.parametrize("key_channels", [False, True])
@@ -51,6 +51,20 @@ def test_without_low_rank_it_is_gated():
         dq, dk, dv, dg = linattn.gated_backward(q, k, v, g, h, scale=0.5)
         del actual["da"], actual["db"]
         compare(actual, {"o": o, "s": state.s, "dq": dq, "dk": dk, "dv": dv, "dg": dg})
+
+
+def test_axes_of_lengths_say_nothing_of_the_gate():
+    """Whether g is by channel is told by q, k and v, not by what key_lengths adds to them."""
+    arrays = make(DPLR[0]._replace(n=6, lead=(), key_channels=True, dtype=np.float64))
+    del arrays["grad_out"]
+    arrays["g"] = arrays["g"][:, :1]
+    operands, lengths = [arrays[x] for x in "qkvabg"], np.array([4, 6])
+    wide = [np.broadcast_to(x, (2, *x.shape)) for x in operands]
+    expected = linattn.dplr(*wide, key_lengths=lengths)
+    operands[4] = wide[4]  # b, the one with an axis for them
+    for module in (linattn, _reference_gated_delta):
+        o = module.dplr(*operands, key_lengths=lengths)
+        compare({"o": o}, {"o": expected})
 
 
 GOOD = {
