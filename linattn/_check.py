@@ -46,6 +46,11 @@ def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
     return x
 
 
+def shape_alone(x: Any) -> Any:
+    """An array of the shape of x, for checks of what is no array; None for None."""
+    return None if x is None else np.broadcast_to(np.float32(0), tuple(x.shape))
+
+
 def refuse_masked(function: str, name: str, x: Any) -> None:
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +19,10 @@ from .gated import GATED
 from .gated_delta import GATED_DELTA
 
 if TYPE_CHECKING:
-    from ._types import ArrayLike, Bool, Map, Stateful
+    from ._operator import Recurrence
+    from ._types import Array, ArrayLike, Bool, Map, Shape, Stateful
+
+NAME = "initial_state"
 
 #: By function, its recurrence.
 _RECURRENCES = {
@@ -93,33 +97,62 @@ def initial_state(
     >>> state.s.shape, state.z[0]
     ((2, 4, 4), array([20., 20., 20., 20.], dtype=float32))
     """
-    name = "initial_state"
+    phi = get(feature_map)
+
+    def full(shape: Shape, value: float, typed: tuple[Array, ...]) -> Array:
+        return np.full(shape, value, _check.state_dtype(*typed))
+
+    return state_of(
+        (q, k, v, *others), operator, phi.features, full, normalize=normalize,
+        cu_seqlens=cu_seqlens, running=isinstance(phi, PositiveRandomFeatures),
+        unmapped=None if isinstance(phi, Fused) else phi,
+    )  # fmt: skip
+
+
+def recurrence_of(operator: str, others: int) -> tuple[Recurrence, bool]:
+    """The recurrence of an operator's name, and whether that is of all tokens, not of one."""
     if operator not in _RECURRENCES:
         known = ", ".join(_RECURRENCES)
-        raise ValueError(f"{name}: operator is {operator!r}; expected one of {known}")
+        raise ValueError(f"{NAME}: operator is {operator!r}; expected one of {known}")
     recurrence = _RECURRENCES[operator]
-    whole = operator == recurrence.name
-    if len(others) > len(recurrence.extras):
+    if others > len(recurrence.extras):
         known = ", ".join(extra.name for extra in recurrence.extras) or "none"
-        raise TypeError(f"{name}: {len(others)} operands after v; those of {operator} are {known}")
+        raise TypeError(f"{NAME}: {others} operands after v; those of {operator} are {known}")
+    return recurrence, operator == recurrence.name
+
+
+def state_of(
+    operands: tuple[Any, ...],
+    operator: str,
+    features: Callable[[int], int],
+    full: Callable[[Shape, float, tuple[Array, ...]], Any],
+    *,
+    normalize: Bool,
+    cu_seqlens: Any,
+    running: bool,
+    unmapped: Any,
+) -> State:
+    """The state before the first token, of what ``full`` makes of a shape, a number and operands.
+
+    ``features`` of d numbers are those of the map, which rescales as it goes if ``running``;
+    ``unmapped`` is one that operators without maps refuse.
+    """
+    recurrence, whole = recurrence_of(operator, len(operands) - 3)
     if cu_seqlens is not None and not whole:
         raise TypeError(
-            f"{name}: cu_seqlens is given; expected None, as {operator} is of one token"
+            f"{NAME}: cu_seqlens is given; expected None, as {operator} is of one token"
         )
-    phi = get(feature_map)
-    if not recurrence.mapped and not isinstance(phi, Fused):
-        raise TypeError(f"{name}: feature_map is {phi!r}; expected none, as {operator} has no map")
-    call = recurrence._read(name, (q, k, v, *others), tokens=whole)
+    if not recurrence.mapped and unmapped is not None:
+        raise TypeError(
+            f"{NAME}: feature_map is {unmapped!r}; expected none, as {operator} has no map"
+        )
+    call = recurrence._read(NAME, operands, tokens=whole)
     d, m = call.core
-    f = phi.features(d)
-    lead = call.batch
+    f, lead = features(d), call.batch
     if cu_seqlens is not None:
-        lead = *lead, len(_check.cu_seqlens(name, cu_seqlens, call.shape[-2])) - 1
-    dtype = _check.state_dtype(*call.typed)
-    s = np.zeros((*lead, f, m), dtype)
+        lead = *lead, len(_check.cu_seqlens(NAME, cu_seqlens, call.shape[-2])) - 1
+    s = full((*lead, f, m), 0.0, call.typed)
     if not (recurrence.normalizer and normalize):
         return State(s)
-    log_scale = None
-    if isinstance(phi, PositiveRandomFeatures):
-        log_scale = np.full((*lead, f), -np.inf, dtype)
-    return State(s, np.zeros((*lead, f), dtype), log_scale)
+    log_scale = full((*lead, f), -np.inf, call.typed) if running else None
+    return State(s, full((*lead, f), 0.0, call.typed), log_scale)

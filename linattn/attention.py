@@ -334,7 +334,6 @@ def noncausal_backward(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def step(
     q: ArrayLike,

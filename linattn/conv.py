@@ -234,7 +234,6 @@ def causal_conv1d_backward(
     return dx, dweight, *((dbias,) if bias is not None else ()), *dstate
 
 
-@refuses_masks
 def causal_conv1d_step(
     x: ArrayLike,
     weight: ArrayLike,

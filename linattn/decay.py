@@ -8,13 +8,11 @@ import numpy as np
 
 from . import _check, _gradients
 from ._gufuncs import row_ufuncs
-from ._masks import refuses_masks
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike
 
 
-@refuses_masks
 def log_decay(
     x: ArrayLike, A_log: ArrayLike, dt_bias: ArrayLike, *, lower_bound: float | None = None
 ) -> Array:
@@ -73,7 +71,6 @@ def log_decay(
     return row_ufuncs["bounded_log_decay"](*operands, bound).astype(dtype, copy=False)
 
 
-@refuses_masks
 def log_decay_backward(
     x: ArrayLike, A_log: ArrayLike, dt_bias: ArrayLike, grad: ArrayLike, *,
     lower_bound: float | None = None,

@@ -206,7 +206,6 @@ def delta_backward(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def delta_step(
     q: ArrayLike,

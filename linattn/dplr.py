@@ -196,7 +196,6 @@ def dplr_backward(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def dplr_step(
     q: ArrayLike,

@@ -209,7 +209,6 @@ def gated_backward(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def gated_step(
     q: ArrayLike,

@@ -211,7 +211,6 @@ def gated_delta_backward(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def gated_delta_step(
     q: ArrayLike,

@@ -43,6 +43,7 @@ except ImportError as error:
     raise ImportError("linattn.mpi needs mpi4py: pip install 'linattn[mpi]'") from error
 
 from . import _blocks, _ranks
+from ._masks import refuses_masks
 from ._state import State
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
 ]
 
 
+@refuses_masks
 def causal(
     q: Any, k: Any, v: Any, *, comm: Any = None, feature_map: Any = "elu", normalize: bool = True,
     eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
@@ -78,6 +80,7 @@ def causal(
     )  # fmt: skip
 
 
+@refuses_masks
 def causal_backward(
     q: Any, k: Any, v: Any, grad_out: Any, *, comm: Any = None, feature_map: Any = "elu",
     normalize: bool = True, eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
@@ -91,6 +94,7 @@ def causal_backward(
     )  # fmt: skip
 
 
+@refuses_masks
 def delta(
     q: Any, k: Any, v: Any, beta: Any, *, comm: Any = None, scale: float = 1.0,
     feature_map: Any = "identity", key_lengths: Any = None, initial_state: State | None = None,
@@ -104,6 +108,7 @@ def delta(
     )  # fmt: skip
 
 
+@refuses_masks
 def delta_backward(
     q: Any, k: Any, v: Any, beta: Any, grad_out: Any, *, comm: Any = None, scale: float = 1.0,
     feature_map: Any = "identity", key_lengths: Any = None, initial_state: State | None = None,
@@ -117,6 +122,7 @@ def delta_backward(
     )  # fmt: skip
 
 
+@refuses_masks
 def gated(
     q: Any, k: Any, v: Any, g: Any, *, comm: Any = None, scale: float = 1.0,
     feature_map: Any = "identity", bonus: Any = None, key_lengths: Any = None,
@@ -130,6 +136,7 @@ def gated(
     )  # fmt: skip
 
 
+@refuses_masks
 def gated_backward(
     q: Any, k: Any, v: Any, g: Any, grad_out: Any, *, comm: Any = None, scale: float = 1.0,
     feature_map: Any = "identity", bonus: Any = None, key_lengths: Any = None,
@@ -143,6 +150,7 @@ def gated_backward(
     )  # fmt: skip
 
 
+@refuses_masks
 def gated_delta(
     q: Any, k: Any, v: Any, g: Any, beta: Any, *, comm: Any = None, scale: float = 1.0,
     feature_map: Any = "identity", erase: Any = None, key_lengths: Any = None,
@@ -156,6 +164,7 @@ def gated_delta(
     )  # fmt: skip
 
 
+@refuses_masks
 def gated_delta_backward(
     q: Any, k: Any, v: Any, g: Any, beta: Any, grad_out: Any, *, comm: Any = None,
     scale: float = 1.0, feature_map: Any = "identity", erase: Any = None, key_lengths: Any = None,
@@ -169,6 +178,7 @@ def gated_delta_backward(
     )  # fmt: skip
 
 
+@refuses_masks
 def dplr(
     q: Any, k: Any, v: Any, a: Any, b: Any, g: Any, *, comm: Any = None, scale: float = 1.0,
     key_lengths: Any = None, initial_state: State | None = None, return_state: bool = False,
@@ -181,6 +191,7 @@ def dplr(
     )  # fmt: skip
 
 
+@refuses_masks
 def dplr_backward(
     q: Any, k: Any, v: Any, a: Any, b: Any, g: Any, grad_out: Any, *, comm: Any = None,
     scale: float = 1.0, key_lengths: Any = None, initial_state: State | None = None,
@@ -194,6 +205,7 @@ def dplr_backward(
     )  # fmt: skip
 
 
+@refuses_masks
 def noncausal(
     q: Any, k: Any, v: Any, *, comm: Any = None, feature_map: Any = "elu", normalize: bool = True,
     eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
@@ -205,6 +217,7 @@ def noncausal(
     )  # fmt: skip
 
 
+@refuses_masks
 def noncausal_backward(
     q: Any, k: Any, v: Any, grad_out: Any, *, comm: Any = None, feature_map: Any = "elu",
     normalize: bool = True, eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,

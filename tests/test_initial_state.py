@@ -1,5 +1,7 @@
 """initial_state: what an operator begins with by itself, as arrays that steps can write to."""
 
+import importlib
+
 import numpy as np
 import pytest
 from bounds import close
@@ -145,3 +147,79 @@ def test_shapes_are_checked():
     q, k, v = operands("causal")
     with pytest.raises(ValueError, match=r"initial_state: k has shape .* as many rows"):
         linattn.initial_state(q, k[..., 1:, :], v)
+
+
+def tensors():
+    return pytest.importorskip("torch", reason="PyTorch is not installed").as_tensor
+
+
+def jax_arrays():
+    return pytest.importorskip("jax.numpy", reason="JAX is not installed").asarray
+
+
+OTHERS = pytest.mark.parametrize(
+    ("library", "made"), [("linattn.torch", tensors), ("linattn.jax", jax_arrays)]
+)
+
+
+@OTHERS
+@EACH
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("bounds", [None, [0, 2, 2, N]])
+def test_other_libraries_have_the_same(library, made, name, dtype, bounds):
+    of, arrays = made(), operands(name, dtype)
+    module = importlib.import_module(library)
+    given = [of(x) for x in arrays]
+    expected = linattn.initial_state(*arrays, operator=name, cu_seqlens=bounds)
+    state = module.initial_state(*given, operator=name, cu_seqlens=bounds)
+    for x, y in zip(state, expected, strict=True):
+        assert x is y is None or (type(x) is type(given[0]) and x.shape == y.shape)
+        assert x is None or (str(x.dtype).endswith("float32") and not x.any())
+    token = [of(x) for x in one(name, arrays, 0)]
+    step = OPERATORS[name][0]
+    state = module.initial_state(*token, operator=step)
+    o, _ = getattr(module, step)(*token, state)
+    close(np.asarray(o), getattr(linattn, name)(*arrays)[..., 0, :], rtol=1e-2, atol=1e-2)
+
+
+@OTHERS
+def test_other_libraries_refuse_the_same(library, made):
+    of, arrays = made(), operands("causal")
+    f = importlib.import_module(library).initial_state
+    q, k, v = map(of, arrays)
+    with pytest.raises(ValueError, match="noncausal"):
+        f(q, k, v, operator="noncausal")
+    with pytest.raises(TypeError, match="1 operands after v; those of causal are none"):
+        f(q, k, v, v)
+    with pytest.raises(TypeError, match="one token"):
+        f(q, k, v, operator="step", cu_seqlens=[0, N])
+    with pytest.raises(TypeError, match="no map"):
+        f(q, k, v, operator="dplr", feature_map="dpfp")
+    with pytest.raises(ValueError, match="as many rows"):
+        f(q, k[..., 1:, :], v)
+
+
+@OTHERS
+def test_functions_as_maps_of_other_libraries(library, made):
+    of, arrays = made(), operands("causal")
+    module = importlib.import_module(library)
+    given = [of(x) for x in arrays]
+    options = {"feature_map": lambda x: (x * x)[..., [0, 1, 2, 3, 4, 0, 1]]}
+    state = module.initial_state(*given, **options)
+    _, end = module.causal(*given, **options, return_state=True)
+    assert [x is None or x.shape for x in state] == [x is None or x.shape for x in end]
+
+
+def test_tensors_that_have_only_shapes():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    import linattn.torch as la
+
+    x = torch.empty(2, 5, 4, device="meta", dtype=torch.bfloat16)
+    s, z, _ = la.initial_state(x, x, x)
+    assert s.device.type == z.device.type == "meta" and s.dtype is torch.float32
+    phi = la.feature_maps.PositiveRandomFeatures.sample(4, 6, rng=0)
+    x = torch.ones(2, 5, 4)
+    state = la.initial_state(x, x, x, feature_map=phi)
+    _, end = la.causal(x, x, x, feature_map=phi, return_state=True)
+    assert [y.shape for y in state] == [y.shape for y in end]
+    assert (state.log_scale == -torch.inf).all()

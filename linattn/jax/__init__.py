@@ -19,6 +19,7 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn.jax needs {error.name}: pip install 'linattn[jax]'") from error
 
+from .._masks import refuses_masks
 from .._state import State
 from ..attention import CAUSAL, NONCAUSAL
 from ..delta import DELTA
@@ -42,6 +43,7 @@ __all__ = [
     "gated_delta",
     "gated_delta_step",
     "gated_step",
+    "initial_state",
     "linformer",
     "log_decay",
     "noncausal",
@@ -56,6 +58,7 @@ def _forward(axis_name: str | None, r: Any, operands: dict[str, Any], **options:
     return _sharded.forward(r, operands, axis_name, **options)
 
 
+@refuses_masks
 def causal(
     q: Any, k: Any, v: Any, *, feature_map: Any = "elu", normalize: bool = True,
     eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None, cu_seqlens: Any = None,
@@ -78,6 +81,7 @@ def causal(
     )  # fmt: skip
 
 
+@refuses_masks
 def noncausal(
     q: Any, k: Any, v: Any, *, feature_map: Any = "elu", normalize: bool = True,
     eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
@@ -100,6 +104,26 @@ def step(
     )  # fmt: skip
 
 
+@refuses_masks
+def initial_state(
+    q: Any, k: Any, v: Any, *others: Any, operator: str = "causal", feature_map: Any = "elu",
+    normalize: bool = True, cu_seqlens: Any = None,
+) -> State:  # fmt: skip
+    """`linattn.initial_state` as JAX's arrays.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, linattn.jax
+    >>> x = jnp.ones((2, 4))
+    >>> linattn.jax.initial_state(x, x, x, operator="step").s.shape
+    (2, 4, 4)
+    """
+    return _recurrence.initial_state(
+        (q, k, v, *others), operator, feature_map, normalize, cu_seqlens
+    )
+
+
+@refuses_masks
 def delta(
     q: Any, k: Any, v: Any, beta: Any, *, scale: float = 1.0, feature_map: Any = "identity",
     key_lengths: Any = None, cu_seqlens: Any = None, initial_state: State | None = None,
@@ -125,6 +149,7 @@ def delta_step(
     )  # fmt: skip
 
 
+@refuses_masks
 def gated(
     q: Any, k: Any, v: Any, g: Any, *, scale: float = 1.0, feature_map: Any = "identity",
     bonus: Any = None, key_lengths: Any = None, cu_seqlens: Any = None,
@@ -150,6 +175,7 @@ def gated_step(
     )  # fmt: skip
 
 
+@refuses_masks
 def gated_delta(
     q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float = 1.0,
     feature_map: Any = "identity", erase: Any = None, key_lengths: Any = None,
@@ -176,6 +202,7 @@ def gated_delta_step(
     )  # fmt: skip
 
 
+@refuses_masks
 def dplr(
     q: Any, k: Any, v: Any, a: Any, b: Any, g: Any, *, scale: float = 1.0,
     key_lengths: Any = None, cu_seqlens: Any = None, initial_state: State | None = None,
@@ -199,6 +226,7 @@ def dplr_step(
     )
 
 
+@refuses_masks
 def causal_conv1d(
     x: Any, weight: Any, bias: Any = None, *, activation: str | None = None,
     cu_seqlens: Any = None, initial_state: Any = None, return_state: bool = False,
@@ -242,6 +270,7 @@ def causal_conv1d_step(
     return o[..., 0, :], after
 
 
+@refuses_masks
 def softmax_attention(
     q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None
 ) -> Any:
@@ -256,6 +285,7 @@ def softmax_attention(
     return _functions.softmax(scale, bool(causal), q, k, v)
 
 
+@refuses_masks
 def linformer(q: Any, k: Any, v: Any, E: Any, F: Any, *, scale: float | None = None) -> Any:
     """`linattn.linformer` on JAX's arrays."""
     q, k, v, E, F = promoted("linformer", {"q": q, "k": k, "v": v, "E": E, "F": F})

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._check import shape_alone
+from .._initial import NAME, recurrence_of, state_of
 from .._mapped import outside
 from .._operator import MAPS, Recurrence
 from .._state import State
@@ -92,6 +94,30 @@ def step(
     return o[..., 0, :], after
 
 
+def initial_state(
+    operands: tuple[Any, ...], operator: str, feature_map: Any, normalize: bool, cu_seqlens: Any
+) -> State:
+    """The state before the first token."""
+    r, whole = recurrence_of(operator, len(operands) - 3)
+    extras = r.extras[: len(operands) - 3]
+    given = dict(zip(("q", "k", "v", *(e.name for e in extras)), operands, strict=True))
+    arrays = promoted(NAME, given, [e.name for e in extras if e.wide])
+    phi = _resolved(NAME, feature_map, normalize)
+    k, dtype = arrays[1], work_dtype(arrays[0].dtype)
+
+    def features(d: int) -> int:
+        if isinstance(phi, str):
+            return d
+        one = k[..., :1, :] if whole else k[..., None, :]
+        return int(jax.eval_shape(phi, one.astype(dtype)).shape[-1])
+
+    return state_of(
+        tuple(map(shape_alone, arrays)), operator, features,
+        lambda shape, value, _: jnp.full(shape, value, dtype), normalize=normalize,
+        cu_seqlens=cu_seqlens, running=False, unmapped=None if isinstance(phi, str) else phi,
+    )  # fmt: skip
+
+
 def _resolved(name: str, feature_map: Any, normalize: bool) -> Any:
     """A name that kernels know, or a function of JAX's arrays."""
     if isinstance(feature_map, str) and not outside(feature_map):
@@ -147,12 +173,7 @@ def _check(r: Recurrence, names: Sequence[str], arrays: Sequence[Any]) -> None:
     """The NumPy package's checks, of shapes alone."""
     given = dict(zip(names, arrays, strict=True))
     every = ("q", "k", "v", *(extra.name for extra in r.extras))
-    metas = (
-        None if name not in given
-        else np.broadcast_to(np.zeros((), np.float32), given[name].shape)
-        for name in every
-    )  # fmt: skip
-    r._read(r.name, tuple(metas))
+    r._read(r.name, tuple(shape_alone(given.get(name)) for name in every))
 
 
 def _ranks(r: Recurrence, names: Sequence[str], arrays: list[Any]) -> tuple[tuple[int, ...], str]:

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._check import shape_alone
+from .._initial import NAME, state_of
 from .._operator import MAPS, Extra, Recurrence
 from .._state import State
 from . import _maps, _tensors
@@ -139,6 +141,36 @@ class TensorRecurrence:
             after = self._result(end, normalize, args)
         return o if narrow is None else o.to(narrow), after
 
+    def initial_state(
+        self,
+        operands: Sequence[Any],
+        operator: str,
+        whole: bool,
+        *,
+        feature_map: Any,
+        normalize: bool,
+        cu_seqlens: Any,
+    ) -> State:
+        """Before the first token of an operator, which takes all of them or one."""
+        args = self._promoted(NAME, operands)
+        phi = _maps.resolve(NAME, feature_map)
+        k, v = args[1:3]
+        dtype = work_dtype(v.dtype)
+
+        def features(d: int) -> int:
+            if isinstance(phi, (str, _maps.TensorMap)):
+                return d if isinstance(phi, str) else phi.features(d)
+            one = k[..., :1, :] if whole else k[..., None, :]
+            with torch.no_grad():
+                return int(phi(one.to(dtype)).shape[-1])
+
+        return state_of(
+            tuple(map(shape_alone, args)), operator, features,
+            lambda shape, value, _: v.new_full(shape, value, dtype=dtype), normalize=normalize,
+            cu_seqlens=cu_seqlens, running=isinstance(phi, _maps.TensorMap) and phi.running,
+            unmapped=None if isinstance(phi, str) else phi,
+        )  # fmt: skip
+
     def _arguments(
         self, name: str, operands: Sequence[Any], feature_map: Any, normalize: Any, eps: Any,
         scale: Any, key_lengths: Tensor | None,
@@ -181,7 +213,8 @@ class TensorRecurrence:
         kept = [False] * 3 + [extra.wide for extra in self.r.extras]
         args = [q, k, v, *extras]
         dtype = q.dtype if isinstance(q, Tensor) else None
-        for i, (argument, x) in enumerate(zip(self.operands, args, strict=True)):
+        # A state needs not all.
+        for i, (argument, x) in enumerate(zip(self.operands, args, strict=False)):
             if x is None and i >= 3 and self.r.extras[i - 3].optional:
                 continue
             if isinstance(x, (int, float)) and i >= 3:  # as weak as Python's numbers are

@@ -25,12 +25,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .. import _blocks, _ranks
+from .._masks import refuses_masks
 from . import _maps
 from ._tensors import array, tensor, tensors, threads
 
 __all__ = ["causal", "delta", "dplr", "gated", "gated_delta", "noncausal"]
 
 
+@refuses_masks
 def causal(
     q: Tensor, k: Tensor, v: Tensor, *, group: Any = None, feature_map: Any = "elu",
     normalize: bool = True, eps: float = 1e-6, scale: float = 1.0,
@@ -39,6 +41,7 @@ def causal(
     return _run("causal", (q, k, v), group, feature_map, normalize=normalize, eps=eps, scale=scale)
 
 
+@refuses_masks
 def noncausal(
     q: Tensor, k: Tensor, v: Tensor, *, group: Any = None, feature_map: Any = "elu",
     normalize: bool = True, eps: float = 1e-6, scale: float = 1.0,
@@ -49,6 +52,7 @@ def noncausal(
     )
 
 
+@refuses_masks
 def delta(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, group: Any = None, scale: float = 1.0,
     feature_map: Any = "identity",
@@ -57,6 +61,7 @@ def delta(
     return _run("delta", (q, k, v, beta), group, feature_map, scale=scale)
 
 
+@refuses_masks
 def gated(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, group: Any = None, scale: float = 1.0,
     feature_map: Any = "identity", bonus: Tensor | None = None,
@@ -68,6 +73,7 @@ def gated(
     return _run("gated", (q, k, v, g, bonus), group, feature_map, scale=scale)
 
 
+@refuses_masks
 def gated_delta(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, group: Any = None,
     scale: float = 1.0, feature_map: Any = "identity", erase: Tensor | None = None,
@@ -76,6 +82,7 @@ def gated_delta(
     return _run("gated_delta", (q, k, v, g, beta, erase), group, feature_map, scale=scale)
 
 
+@refuses_masks
 def dplr(
     q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, g: Tensor, *, group: Any = None,
     scale: float = 1.0,

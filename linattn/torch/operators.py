@@ -8,6 +8,8 @@ from torch import Tensor
 
 import linattn
 
+from .._initial import recurrence_of
+from .._masks import refuses_masks
 from .._state import State
 from ..attention import CAUSAL, NONCAUSAL
 from ..delta import DELTA
@@ -24,8 +26,10 @@ _DELTA = TensorRecurrence(DELTA)
 _GATED = TensorRecurrence(GATED)
 _GATED_DELTA = TensorRecurrence(GATED_DELTA)
 _DPLR = TensorRecurrence(DPLR)
+_OF = {x.r.name: x for x in (_CAUSAL, _DELTA, _GATED, _GATED_DELTA, _DPLR)}
 
 
+@refuses_masks
 @like(linattn.causal)
 def causal(
     q: Tensor,
@@ -57,6 +61,7 @@ def causal(
     )  # fmt: skip
 
 
+@refuses_masks
 @like(linattn.noncausal)
 def noncausal(
     q: Tensor,
@@ -112,6 +117,35 @@ def step(
     )  # fmt: skip
 
 
+@refuses_masks
+@like(linattn.initial_state)
+def initial_state(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *others: Any,
+    operator: str = "causal",
+    feature_map: Any = "elu",
+    normalize: bool = True,
+    cu_seqlens: Any = None,
+) -> State:
+    """Example.
+
+    >>> import torch, linattn.torch
+    >>> q = k = v = torch.ones(2, 4)
+    >>> state = linattn.torch.initial_state(q, k, v, operator="step")
+    >>> o, state = linattn.torch.step(q, k, v, state, in_place=True)
+    >>> state.s.shape, state.z[0]
+    (torch.Size([2, 4, 4]), tensor([2., 2., 2., 2.]))
+    """
+    recurrence, whole = recurrence_of(operator, len(others))
+    return _OF[recurrence.name].initial_state(
+        (q, k, v, *others), operator, whole, feature_map=feature_map, normalize=normalize,
+        cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+
+
+@refuses_masks
 @like(linattn.delta)
 def delta(
     q: Tensor,
@@ -167,6 +201,7 @@ def delta_step(
     )
 
 
+@refuses_masks
 @like(linattn.gated)
 def gated(
     q: Tensor,
@@ -227,6 +262,7 @@ def gated_step(
     )
 
 
+@refuses_masks
 @like(linattn.gated_delta)
 def gated_delta(
     q: Tensor,
@@ -288,6 +324,7 @@ def gated_delta_step(
     )
 
 
+@refuses_masks
 @like(linattn.dplr)
 def dplr(
     q: Tensor,
@@ -345,6 +382,7 @@ def dplr_step(
     return _DPLR.step((q, k, v, a, b, g), state, scale=scale, in_place=in_place)
 
 
+@refuses_masks
 @like(linattn.causal_conv1d)
 def causal_conv1d(
     x: Tensor,
@@ -388,6 +426,7 @@ def causal_conv1d_step(
     return CONVOLUTION.step(x, weight, state, bias, activation, in_place)
 
 
+@refuses_masks
 @like(linattn.softmax_attention)
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None
@@ -403,6 +442,7 @@ def softmax_attention(
     return SOFTMAX(q, k, v, causal=causal, scale=scale)
 
 
+@refuses_masks
 @like(linattn.linformer)
 def linformer(
     q: Tensor, k: Tensor, v: Tensor, E: Tensor, F: Tensor, *, scale: float | None = None
