@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +19,18 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """The status of a command; that of SIGPIPE where whom it prints to has left, as head does."""
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
+        return 128 + 13
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="linattn", description="Linear attention.")
     parser.add_argument("--version", action="version", version=f"linattn {linattn.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

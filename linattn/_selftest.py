@@ -12,6 +12,7 @@ import numpy as np
 
 import linattn
 from linattn import (
+    State,
     _config,
     _reference,
     _reference_conv,
@@ -25,8 +26,8 @@ from linattn._progress import Bar
 
 #: By operator, the module of its twin.
 OPERATORS = {
-    name + direction: twins
-    for name, twins in (
+    name: twins
+    for stem, twins in (
         ("causal", _reference),
         ("noncausal", _reference),
         ("delta", _reference_delta),
@@ -34,10 +35,12 @@ OPERATORS = {
         ("gated_delta", _reference_gated_delta),
         ("dplr", _reference_gated_delta),
         ("causal_conv1d", _reference_conv),
+        ("log_decay", _reference_conv),
         ("softmax_attention", _reference_softmax),
         ("linformer", _reference_softmax),
     )
-    for direction in ("", "_backward")
+    for name in (stem, f"{stem}_backward", "step" if stem == "causal" else f"{stem}_step")
+    if hasattr(linattn, name)
 }
 
 #: Largest error allowed, relative to the largest entry of the twin's answer (of all gradients
@@ -84,35 +87,50 @@ def _checks(operator: str) -> Iterator[tuple[str, float, bool]]:
     for shape, dtype in itertools.product(SHAPES, TOLERANCE):
         operands = [x.astype(dtype) for x in _operands(operator, shape, rng)]
         for options in _options(operator):
-            got = getattr(linattn, operator)(*operands, **options)
-            want = getattr(OPERATORS[operator], operator)(*operands, **options)
-            error = _error(_tuple(got), _tuple(want))
+            given: list[Any] = operands
+            if operator.endswith("step") and "conv1d" not in operator:
+                *token, s, z = operands
+                given = [*token, State(s, z if options.get("normalize") else None)]
+            got = getattr(linattn, operator)(*given, **options)
+            want = getattr(OPERATORS[operator], operator)(*given, **options)
+            error = _error(_flat(got), _flat(want))
             name = " ".join([dtype, str(shape), *(f"{k}={v}" for k, v in options.items())])
             yield name, error, error <= TOLERANCE[dtype]
 
 
 def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[np.ndarray]:
+    """All arrays; those of a step are of the first token, and a state s, z follows them."""
     heads, n, d, m = shape
+    stem, _, last = operator.rpartition("_")
+    stem = {"step": stem or "causal", "backward": stem}.get(last, operator)
     q, k, v, grad_out = (rng.standard_normal((heads, n, width)) for width in (d, d, m, m))
     # Longer keys let the memory of delta rules grow.
     unit = k / np.linalg.norm(k, axis=-1, keepdims=True)
     gate, strength = -rng.random((heads, n)), rng.random((heads, n))
+    weight, bias, rate = rng.standard_normal((m, 4)), *rng.standard_normal((2, m))
     operands = {
-        "causal_conv1d": [v, rng.standard_normal((m, 4))],
+        "causal_conv1d": [v, weight],
+        "log_decay": [v, rate, bias],
         "delta": [q, unit, v, strength],
         "gated": [q, k, v, gate],
         "gated_delta": [q, unit, v, gate, strength],
         "dplr": [q, k, v, -unit, unit * strength[..., None], gate],
-    }.get(operator.removesuffix("_backward"), [q, k, v])
-    if operator.startswith("linformer"):
-        operands += [rng.standard_normal((n, 5)) / n for _ in range(2)]
-    return [*operands, grad_out] if operator.endswith("backward") else operands
+        "linformer": [q, k, v, *(rng.standard_normal((2, n, 5)) / n)],
+    }.get(stem, [q, k, v])
+    if last == "step":
+        token = [x if x is weight else x[:, 0] for x in operands]
+        if stem == "causal_conv1d":
+            return [*token, rng.standard_normal((heads, m, 3))]
+        return [*token, rng.standard_normal((heads, d, m)), rng.random((heads, d))]
+    return [*operands, grad_out] if last == "backward" else operands
 
 
 def _options(operator: str) -> Iterator[dict[str, Any]]:
     if "conv1d" in operator:
         yield from ({"activation": None}, {"activation": "silu"})
-    elif operator.startswith(("causal", "noncausal")):
+    elif operator.startswith("log_decay"):
+        yield from ({"lower_bound": None}, {"lower_bound": -5.0})
+    elif operator.startswith(("causal", "noncausal")) or operator == "step":
         for feature_map, normalize in itertools.product(MAPS, (True, False)):
             # Signed weights can sum to nothing: no bound holds there.
             if feature_map not in ("identity", "l2norm") or not normalize:
@@ -123,8 +141,11 @@ def _options(operator: str) -> Iterator[dict[str, Any]]:
         yield {}
 
 
-def _tuple(result: np.ndarray | tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-    return result if isinstance(result, tuple) else (result,)
+def _flat(result: Any) -> tuple[np.ndarray, ...]:
+    """The arrays of a result, those of a state among them."""
+    if isinstance(result, tuple):
+        return tuple(x for part in result for x in _flat(part))
+    return () if result is None else (result,)
 
 
 def _error(got: tuple[np.ndarray, ...], want: tuple[np.ndarray, ...]) -> float:

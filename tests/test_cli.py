@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from every_call import every_call
 
 import linattn
 from linattn import _config, _heads, _memory, _selftest, _timing
@@ -80,6 +81,20 @@ def test_it_is_called_linattn():
     assert err.endswith("linattn info: error: unrecognized arguments: --wrong\n")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of Unix")
+@pytest.mark.parametrize("given", ["--help", "info", "info --json", "selftest", "timing --help"])
+def test_a_reader_that_leaves_is_no_error(given):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "linattn", *given.split()]
+    try:
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(write)
+    assert done.stderr == b""
+    assert done.returncode == 141 or "--help" in given  # which argparse prints without looking
+
+
 def test_selftest(capsys):
     before = linattn.get_isa()
     assert main(["selftest"]) == 0
@@ -87,6 +102,11 @@ def test_selftest(capsys):
     assert out.endswith("selftest passed\n")
     assert all(operator in out for operator in _selftest.OPERATORS)
     assert linattn.get_isa() == before
+
+
+def test_selftest_has_every_operator():
+    names = {call.name for call in every_call()} & set(linattn.__all__)
+    assert set(_selftest.OPERATORS) == names
 
 
 def test_selftest_finds_a_fault(capsys, monkeypatch):
