@@ -41,6 +41,9 @@ errors: ## the table of measured errors
 docs: ## the documentation, into docs/_build/html; first: pip install -e '.[docs]'
 	$(PYTHON) -m sphinx -W --keep-going -b html docs docs/_build/html $(ARGS)
 
-.PHONY: compare
-compare: ## every operator's time at two commits, BASE and the present one, in turn
-	cd benchmarks/commits && asv continuous --interleave-rounds --factor 1.1 --split $(ARGS) $(BASE) HEAD
+.PHONY: compare history
+compare: ## every operator's time and instructions at two commits, BASE and the present one
+	$(PYTHON) benchmarks/compare.py $(ARGS) $(BASE)
+
+history: ## times at many commits, as pages of asv: COMMITS=v0.1.0..HEAD
+	cd benchmarks/commits && asv run --skip-existing $(ARGS) $(COMMITS) && asv publish

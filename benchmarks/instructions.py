@@ -16,18 +16,22 @@ import gc
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from history import NAMES, calls
 
+import linattn
+
 N = 512
 WARM_UP = 8  #: calls, until Python's interpreter has adapted to them
+COMPILER = shlex.split(os.environ.get("CC", "cc"))
 SOURCE = Path(__file__).with_name("callgrind.c")
 ENVIRONMENT = {
-    "LINATTN_ISA": "x86-64-v3",
     "LINATTN_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
@@ -43,24 +47,37 @@ def main() -> int:
     if args.count:
         return count(ctypes.CDLL(args.count), names)
     print("| operator | instructions a token |\n| --- | --- |")
-    for name, instructions in per_token(names).items():
+    for name, instructions in per_token(names, Path(linattn.__file__).parent.parent).items():
         print(f"| `{name}` | {instructions:,.0f} |")
     return 0
 
 
-def per_token(names: tuple[str, ...]) -> dict[str, float]:
-    """By operator."""
+def environment(tree: Path) -> dict[str, str]:
+    """Variables for a process that is to import the linattn of a folder."""
+    return {**ENVIRONMENT, "PYTHONPATH": str(tree)}
+
+
+def possible() -> bool:
+    """Whether Valgrind, its header file and a compiler are here."""
+    command = [*COMPILER, "-fsyntax-only", SOURCE]
+    return (
+        shutil.which("valgrind") is not None
+        and not subprocess.run(command, capture_output=True, check=False).returncode
+    )
+
+
+def per_token(names: Sequence[str], tree: Path) -> dict[str, float]:
+    """By operator, of the linattn in a folder."""
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "callgrind.so"
-        compiler = shlex.split(os.environ.get("CC", "cc"))
-        subprocess.run([*compiler, "-shared", "-fPIC", SOURCE, "-o", library], check=True)
+        subprocess.run([*COMPILER, "-shared", "-fPIC", SOURCE, "-o", library], check=True)
         subprocess.run(
             [
                 "valgrind", "--quiet", "--tool=callgrind", "--instr-atstart=no",
                 f"--callgrind-out-file={folder}/out", sys.executable, __file__,
                 "--count", library, *names,
             ],
-            env={**os.environ, **ENVIRONMENT}, check=True,
+            env={**os.environ, **environment(tree), "LINATTN_ISA": "x86-64-v3"}, check=True,
         )  # fmt: skip
         counts = dict(filter(None, map(counted, Path(folder).glob("out.*"))))
     return {

@@ -1,9 +1,9 @@
 """Times of every operator, for asv (``pip install asv virtualenv``): one thread, heads of 64.
 
-``make compare BASE=COMMIT`` builds that commit and the present one and times the two in turn, round
-by round, so that a drift of the machine falls on both; it names what takes 1.1 times as long, or
-as little.  ``LINATTN_ISAS=x86-64-v3`` in the environment builds, and so times, that set alone.
-Counts of instructions are in ../instructions.py.
+``make history COMMITS=A..B`` builds each commit, times it, and draws the times as pages.  These are
+as good as the machine was quiet and alike each time; whether one commit is slower than another,
+../compare.py says.  ``LINATTN_ISAS=x86-64-v3`` in the environment builds, and so times, that set
+alone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ class Operators:
 
     params: ClassVar = [NAMES]
     param_names: ClassVar = ["operator"]
-    rounds = 6
-    repeat = (3, 8, 1.0)
     sample_time = 0.05
 
     def setup(self, operator: str) -> None:

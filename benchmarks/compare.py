@@ -1,0 +1,225 @@
+"""Times and instructions of every operator at two commits: does a change cost?
+
+    make compare BASE=COMMIT            # against the present one
+    python compare.py BASE [HEAD]
+
+A commit is unpacked and built once, under build/compare, for the best instruction set of this
+machine; a folder that holds a built linattn may stand for one.  The calls are those of this file's
+own commit.
+
+Two processes, one with each, take turns of a few milliseconds on one core, A B B A, and measure
+processor time, of which what others run beside has no part; the figure of such a pair of processes
+is the median of the ratios of neighbours.  Where memory lies is another in each pair of processes,
+and may be worth some per cent: so there are several, and the interval is of their figures.  An
+operator is slower, and the exit status 1, where all of its interval is above 1.05.
+
+Where Valgrind is there, instructions are counted as well (instructions.py): a figure without noise,
+but of x86-64-v3, and of work, not of time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import instructions
+from history import NAMES, calls
+
+import linattn
+from linattn._config import available_isas
+from linattn._progress import Bar
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILDS = ROOT / "build" / "compare"
+TURN = 3e-3  #: seconds that a turn takes at least
+LIMIT = 1.05
+CONFIDENCE = 0.95
+
+
+class Ratio(NamedTuple):
+    """Of the second time to the first, with the interval that its median is in."""
+
+    seconds: float  #: a call of the first
+    middle: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        if self.low > LIMIT:
+            return "slower"
+        if self.high < 1 / LIMIT:
+            return "faster"
+        return "" if self.low < 1 / LIMIT or self.high > LIMIT else "same"
+
+
+class Side:
+    """A process that has one linattn, and times calls when it is told to."""
+
+    def __init__(self, tree: Path, n: int, heads: int, cpu: int | None) -> None:
+        pinned = [] if cpu is None else ["--cpu", str(cpu)]
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, tree, "--serve", "-n", str(n), "--heads", str(heads),
+             *pinned],
+            env={**os.environ, **instructions.environment(tree)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        )  # fmt: skip
+
+    def __call__(self, name: str, count: int) -> float:
+        """Seconds a call, of so many."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{name} {count}\n")
+        if not (answer := self.process.stdout.readline()):
+            sys.exit(f"compare.py: the process of {self.process.args[2]} ended")
+        return float(answer)
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+def serve(tree: Path, n: int, heads: int) -> int:
+    """Answers the lines "NAME COUNT" with seconds a call, until there are no more."""
+    if tree.resolve() not in Path(linattn.__file__).parents:
+        sys.exit(f"compare.py: {linattn.__file__} is imported, which is not of {tree}")
+    table = calls(n, heads)
+    gc.collect()
+    gc.disable()
+    for line in sys.stdin:
+        name, count = line.split()
+        run = table[name].run
+        run()  # the other side's turn was before
+        start = time.thread_time()
+        for _ in range(int(count)):
+            run()
+        print((time.thread_time() - start) / int(count), flush=True)
+    return 0
+
+
+def figures(sides: tuple[Side, Side], name: str, pairs: int) -> tuple[float, float]:
+    """Seconds a call of the first, and the median of the second's to it, in turns."""
+    a, b = sides
+    count = max(1, math.ceil(TURN / max(min(a(name, 1), b(name, 1)), 1e-7)))
+    times = []
+    for i in range(pairs):
+        if i % 2:
+            times.append((a(name, count), b(name, count)))
+        else:
+            times.append((b(name, count), a(name, count))[::-1])
+    return statistics.median(x for x, _ in times), statistics.median(y / x for x, y in times)
+
+
+def ratios(
+    trees: tuple[Path, Path], names: Sequence[str], *, n: int, heads: int, starts: int, pairs: int
+) -> dict[str, Ratio]:
+    """By operator."""
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    bar = Bar(sys.stderr, starts * len(names))
+    for start in range(starts):
+        cpu = cpus[start % len(cpus)]
+        order = slice(None, None, -1 if start % 2 else 1)  # which process is begun first
+        sides = tuple(Side(tree, n, heads, cpu) for tree in trees[order])[order]
+        for name in names:
+            bar.step(f"{start + 1} of {starts}: {name}")
+            found[name].append(figures(sides, name, pairs))
+        for side in sides:
+            side.close()
+    bar.clear()
+    return {name: interval(given) for name, given in found.items()}
+
+
+def interval(given: Sequence[tuple[float, float]]) -> Ratio:
+    """The median, and the narrowest pair of order statistics that holds it with CONFIDENCE."""
+    seconds, values = zip(*given, strict=True)
+    ordered, size = sorted(values), len(values)
+    out, missed = 0, 2 / 2**size  # so many are left out at each end, and what that misses
+    while missed + 2 * math.comb(size, out + 1) / 2**size <= 1 - CONFIDENCE:
+        out += 1
+        missed += 2 * math.comb(size, out) / 2**size
+    return Ratio(statistics.median(seconds), statistics.median(values), ordered[out],
+                 ordered[-1 - out])  # fmt: skip
+
+
+def tree_of(given: str) -> Path:
+    """The folder of a built linattn, from a commit or a folder."""
+    if (Path(given) / "linattn").is_dir():
+        return Path(given).resolve()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--verify", f"{given}^{{commit}}"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.strip()  # fmt: skip
+    tree = BUILDS / commit[:12]
+    if not list(tree.glob("linattn/_linattn*.so")):
+        print(f"building {given} in {tree}", file=sys.stderr)
+        shutil.rmtree(tree, ignore_errors=True)
+        tree.mkdir(parents=True)
+        archive = subprocess.run(
+            ["git", "archive", commit], cwd=ROOT, check=True, capture_output=True
+        ).stdout
+        subprocess.run(["tar", "-x", "-C", tree], input=archive, check=True)
+        isas = {available_isas()[0]} | ({"x86-64-v3"} & {*available_isas()})
+        subprocess.run(
+            [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+            cwd=tree, env={"LINATTN_ISAS": " ".join(isas), **os.environ}, check=True,
+        )  # fmt: skip
+    return tree
+
+
+def rows(
+    times: dict[str, Ratio], counts: tuple[dict[str, float], dict[str, float]] | None
+) -> Iterator[str]:
+    """The table, as Markdown."""
+    head = ["operator", "us a call", "time", "interval", ""]
+    head += ["instructions a token", "instructions"] if counts else []
+    yield f"| {' | '.join(head)} |"
+    yield f"|{' --- |' * len(head)}"
+    for name, x in times.items():
+        cells = [f"`{name}`", f"{x.seconds * 1e6:.4g}", f"{x.middle:.3f}",
+                 f"{x.low:.3f}-{x.high:.3f}", x.verdict]  # fmt: skip
+        if counts:
+            a, b = (side[name] for side in counts)
+            cells += [f"{a:,.0f}", f"{b / a:.3f}"]
+        yield f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("base", help="a commit, or the folder of a built linattn")
+    parser.add_argument("head", nargs="?", default="HEAD", help="another; HEAD by default")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=NAMES, default=NAMES)
+    parser.add_argument("-n", type=int, default=512, help="tokens")
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--starts", type=int, default=9, help="pairs of processes")
+    parser.add_argument("--pairs", type=int, default=30, help="pairs of turns in each")
+    parser.add_argument("--no-counts", action="store_true", help="times alone")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--cpu", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        if args.cpu is not None:
+            os.sched_setaffinity(0, {args.cpu})
+        return serve(Path(args.base), args.n, args.heads)
+    trees = tree_of(args.base), tree_of(args.head)
+    times = ratios(trees, args.only, n=args.n, heads=args.heads, starts=args.starts,
+                   pairs=args.pairs)  # fmt: skip
+    counts = None
+    if not args.no_counts and instructions.possible():
+        counts = tuple(instructions.per_token(args.only, tree) for tree in trees)
+    print("\n".join(rows(times, counts)))
+    slower = [name for name, x in times.items() if x.verdict == "slower"]
+    print(f"\nslower: {', '.join(slower) or 'none'}")
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
