@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
+from training import waves
 
 from linattn.torch import nn as layers
 
@@ -50,5 +50,4 @@ class Encoder(nn.Module):
 
 def sinusoids(n: int, width: int) -> Tensor:
     """The places 0 to n - 1 as Vaswani et al. write them, section 3.5: (n, width)."""
-    at = torch.arange(n)[:, None] * 10_000.0 ** (-torch.arange(0, width, 2) / width)
-    return torch.stack([at.sin(), at.cos()], -1).flatten(1)[:, :width]
+    return waves(n, width).unflatten(1, (2, -1)).mT.flatten(1)[:, :width]

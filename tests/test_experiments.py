@@ -4,7 +4,6 @@ import gzip
 import importlib
 import json
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from idx_files import idx
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("matplotlib", reason="the experiments draw")
@@ -171,7 +171,7 @@ def test_ngram_bits():
 def test_files_of_images(tmp_path):
     images = importlib.import_module("image_generation")
     x = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
-    data = bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 3, 4) + x.tobytes()
+    data = idx(x)
     for name, content in (("plain", data), ("zipped", gzip.compress(data))):
         (tmp_path / name).write_bytes(content)
         np.testing.assert_array_equal(images.read_idx(tmp_path / name), x)

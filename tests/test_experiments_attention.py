@@ -3,10 +3,10 @@
 import gzip
 import importlib
 import json
-import struct
 
 import numpy as np
 import pytest
+from idx_files import idx
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("matplotlib", reason="the experiments draw")
@@ -16,12 +16,6 @@ pytestmark = pytest.mark.usefixtures("experiment")
 
 def run(name, out, *more):
     return importlib.import_module(name).run(["--size", "tiny", "--out", str(out), *more])
-
-
-def idx(images):
-    """A file of MNIST's format."""
-    header = bytes([0, 0, 8, images.ndim]) + struct.pack(f">{images.ndim}I", *images.shape)
-    return header + images.tobytes()
 
 
 @pytest.mark.parametrize("name", ["linformer_rank", "performer_compatibility"])
