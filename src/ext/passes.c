@@ -3,9 +3,6 @@
  * dq, with two rates a token, and dv at the same time; then dk by columns of the keys.
  * Every number is summed as in one go, so that the number of threads changes no bit; a
  * fifth more arithmetic is done in all. */
-#define _GNU_SOURCE
-#include <stdlib.h>
-
 #include "job.h"
 
 /* The rates of all heads, and the columns of the keys in the last pass. */
@@ -102,6 +99,6 @@ la_run_passes(struct job *job, int threads)
                             heads * (size_t)passes.panels, threads);
     }
     const int overrun = la_scratch_overrun(&rates);
-    free(rates.memory);
+    la_scratch_give(&rates);
     return overrun ? LA_OVERRUN : status;
 }

@@ -5,10 +5,8 @@
  * where rows are independent, stretches of them.  A panel's columns are computed by the
  * same operations in the same order whatever its width (micro.h), and a row whatever
  * stretch it is in, so how many threads there are changes no bit. */
-#define _GNU_SOURCE
 #include "plan.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "cpu.h"
@@ -63,7 +61,7 @@ int
 la_job_reserve(struct job *job, size_t bytes, int lanes)
 {
     if (job->scratch.lanes < lanes || job->scratch.bytes < bytes) {
-        free(job->scratch.memory);
+        la_scratch_give(&job->scratch);
         job->scratch = la_scratch_take(bytes, lanes);
     }
     return job->scratch.memory == NULL ? -1 : 0;
@@ -326,6 +324,6 @@ la_run(const struct la_call *call, const struct la_watch *watch)
     cut_panels(&job, pieces, threads, table->vector_bytes / itemsize);
     const enum la_status status =
         run_job(&job, (size_t)pieces * (size_t)job.panels, threads);
-    free(job.scratch.memory);
+    la_scratch_give(&job.scratch);
     return status;
 }

@@ -1,13 +1,11 @@
 /* scratch.c: see scratch.h. */
-#define _GNU_SOURCE
 #include "scratch.h"
 
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../kernel/table.h"
+#include "os.h"
 
 enum { GUARD = 64 * LA_ALIGN }; /* after a poisoned lane */
 
@@ -24,7 +22,6 @@ la_scratch_take(size_t bytes, int lanes)
 {
     struct la_scratch scratch = {
         .bytes = bytes, .lanes = lanes, .poison = atomic_load(&poison)};
-    void *memory = NULL;
     size_t all;
     if (bytes > SIZE_MAX - 2 * LA_ALIGN - GUARD) {
         return scratch;
@@ -33,11 +30,18 @@ la_scratch_take(size_t bytes, int lanes)
     scratch.lane =
         (bytes / LA_ALIGN + 2) * LA_ALIGN + (scratch.poison != 0 ? GUARD : 0);
     if (__builtin_mul_overflow(scratch.lane, (size_t)lanes, &all) ||
-        all > PTRDIFF_MAX || posix_memalign(&memory, LA_ALIGN, all) != 0) {
+        all > PTRDIFF_MAX) {
         return scratch;
     }
-    scratch.memory = memory;
+    scratch.memory = la_aligned_take(LA_ALIGN, all);
     return scratch;
+}
+
+void
+la_scratch_give(struct la_scratch *scratch)
+{
+    la_aligned_give(scratch->memory);
+    scratch->memory = NULL;
 }
 
 void

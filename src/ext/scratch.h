@@ -6,7 +6,7 @@
 
 /* Memory for some kernels at once, each in a lane of its own. */
 struct la_scratch {
-    char *memory;       /* LA_ALIGN-aligned, to be freed; NULL where there is none */
+    char *memory;       /* LA_ALIGN-aligned; NULL where there is none */
     size_t bytes, lane; /* for each kernel, and from one to the next */
     int lanes;
     int poison; /* the byte that fills it, or 0 */
@@ -20,6 +20,9 @@ void la_scratch_poison(int byte);
 
 /* `bytes` for each of so many kernels. */
 struct la_scratch la_scratch_take(size_t bytes, int lanes);
+
+/* Gives it back. */
+void la_scratch_give(struct la_scratch *scratch);
 
 /* Poisons it, where that is asked for. */
 void la_scratch_prepare(struct la_scratch *scratch);

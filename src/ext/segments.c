@@ -6,7 +6,6 @@
  * That costs a third more arithmetic, and gives the bits of causal.h, which goes
  * through the same segments one after another where there is other work to share out.
  */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,0 +1,128 @@
+/* os_windows.c: os.h for Windows. */
+#if defined(_WIN32)
+#include "os.h"
+
+#include <malloc.h>
+#include <process.h>
+
+/* --- threads --------------------------------------------------------------- */
+
+void
+la_mutex_init(la_mutex *mutex)
+{
+    InitializeSRWLock(mutex);
+}
+
+void
+la_condition_init(la_condition *condition)
+{
+    InitializeConditionVariable(condition);
+}
+
+void
+la_mutex_lock(la_mutex *mutex)
+{
+    AcquireSRWLockExclusive(mutex);
+}
+
+void
+la_mutex_unlock(la_mutex *mutex)
+{
+    ReleaseSRWLockExclusive(mutex);
+}
+
+int
+la_mutex_try(la_mutex *mutex)
+{
+    return TryAcquireSRWLockExclusive(mutex);
+}
+
+void
+la_condition_wait(la_condition *condition, la_mutex *mutex)
+{
+    SleepConditionVariableSRW(condition, mutex, INFINITE, 0);
+}
+
+int
+la_condition_wait_ms(la_condition *condition, la_mutex *mutex, int ms)
+{
+    return !SleepConditionVariableSRW(condition, mutex, (DWORD)ms, 0);
+}
+
+void
+la_condition_wake_all(la_condition *condition)
+{
+    WakeAllConditionVariable(condition);
+}
+
+static void (*work_of_threads)(void);
+
+static unsigned __stdcall
+run(void *unused)
+{
+    (void)unused;
+    work_of_threads();
+    return 0;
+}
+
+int
+la_threads_start(void (*work)(void), int have, int count)
+{
+    work_of_threads = work;
+    while (have < count) {
+        const uintptr_t thread = _beginthreadex(NULL, 0, run, NULL, 0, NULL);
+        if (thread == 0) {
+            break;
+        }
+        CloseHandle((HANDLE)thread); /* it runs on */
+        have++;
+    }
+    return have;
+}
+
+/* Windows wakes a thread on an idle CPU of its own. */
+void
+la_threads_avoid_caller(int count)
+{
+    (void)count;
+}
+
+/* There are no forks. */
+void
+la_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void))
+{
+    (void)before, (void)in_parent, (void)in_child;
+}
+
+long
+la_cpu_count(void)
+{
+    DWORD_PTR mine, all;
+    /* 0 where they are of several groups of 64. */
+    if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all) && mine != 0) {
+        return __builtin_popcountll(mine);
+    }
+    return (long)GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
+}
+
+/* --- time and memory ------------------------------------------------------- */
+
+int64_t
+la_clock_ms(void)
+{
+    return (int64_t)GetTickCount64();
+}
+
+void *
+la_aligned_take(size_t alignment, size_t bytes)
+{
+    return _aligned_malloc(bytes, alignment);
+}
+
+void
+la_aligned_give(void *memory)
+{
+    _aligned_free(memory);
+}
+
+#endif
