@@ -11,25 +11,45 @@
 #endif
 
 #if defined(__x86_64__)
-/* The level of x86-64 that processor and operating system support, 4 at most. */
+#include <cpuid.h>
+
+/* What a level of x86-64 needs beyond the one before it: of the processor, by CPUID's
+ * leaves 1 and 7, and of the operating system the registers that it keeps for a thread,
+ * by XCR0: 256 bits of each vector, then 512.  By hand: what __builtin_cpu_supports
+ * reads is filled in by some compilers' run-time libraries only. */
+static const struct {
+    unsigned ecx1, ebx7, kept;
+} levels[3] = {
+    {bit_SSSE3 | bit_SSE4_2 | bit_POPCNT, 0, 0},
+    {bit_FMA, bit_AVX2 | bit_BMI | bit_BMI2, 0x06},
+    {0, bit_AVX512F | bit_AVX512BW | bit_AVX512CD | bit_AVX512DQ | bit_AVX512VL, 0xe6},
+};
+
+static unsigned
+kept_registers(void)
+{
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+#if defined(__APPLE__)
+    low |= 0xe0; /* from their first use on */
+#endif
+    return low;
+}
+
+/* The level that processor and operating system support. */
 static int
 level(void)
 {
-    __builtin_cpu_init(); /* asks the operating system too (XGETBV) */
-    if (!(__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("ssse3") &&
-          __builtin_cpu_supports("popcnt"))) {
-        return 1;
+    unsigned eax, ebx, ecx, edx, ecx1 = 0, ebx7 = 0;
+    __get_cpuid(1, &eax, &ebx, &ecx1, &edx);
+    __get_cpuid_count(7, 0, &eax, &ebx7, &ecx, &edx);
+    const unsigned kept = ecx1 & bit_OSXSAVE ? kept_registers() : 0;
+    int have = 1;
+    while (have < 4 && !(levels[have - 1].ecx1 & ~ecx1) &&
+           !(levels[have - 1].ebx7 & ~ebx7) && !(levels[have - 1].kept & ~kept)) {
+        have++;
     }
-    if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-          __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2"))) {
-        return 2;
-    }
-    if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-          __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-          __builtin_cpu_supports("avx512vl"))) {
-        return 3;
-    }
-    return 4;
+    return have;
 }
 #else
 static int
