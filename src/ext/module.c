@@ -10,19 +10,18 @@
 #include "xla.h"
 
 #if defined(__clang__)
-#define COMPILER "clang " __clang_version__
+#define BUILT_BY "clang " __clang_version__
 #elif defined(__GNUC__)
-#define COMPILER "gcc " __VERSION__
+#define BUILT_BY "gcc " __VERSION__
 #else
-#define COMPILER "unknown"
+#define BUILT_BY "unknown"
 #endif
 
 /* --- threads and instruction set ------------------------------------------- */
 
 /* For callers that reach the library through its symbols, threadpoolctl above all. */
-#define EXPORT __attribute__((visibility("default")))
-EXPORT int linattn_get_num_threads(void);
-EXPORT void linattn_set_num_threads(int n);
+Py_EXPORTED_SYMBOL int linattn_get_num_threads(void);
+Py_EXPORTED_SYMBOL void linattn_set_num_threads(int n);
 
 int
 linattn_get_num_threads(void)
@@ -185,7 +184,7 @@ exec(PyObject *module)
         la_pool_set_num_threads(la_pool_cpus());
         initialized = 1;
     }
-    if (PyModule_AddStringConstant(module, "compiler", COMPILER) < 0) {
+    if (PyModule_AddStringConstant(module, "compiler", BUILT_BY) < 0) {
         return -1;
     }
     return la_gufunc_add_all(module);
