@@ -101,6 +101,8 @@ def delta_units(trial: Trial, expected) -> list:
         steep = max(1.0, *(top(spread(phi, x, np.ones(phi(x).shape))) for x in (q, k)))
     if not isinstance(phi, twins.Elementwise):
         steep *= 1 + max(top(moved(phi, x)) / (top(phi(x)) or 1) for x in (q, k))
+    if "g" in operands:  # what grows is larger in a chunk, of 16 tokens, before it is erased
+        steep *= 1 + 16 * max(0.0, operands["g"].max(initial=0))
     heads = prod(np.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v)))) if g is not None else 1
     count = (DELTA_ROUNDINGS + trial.alike * a.shape[-1]) * steep * max(heads, 1)
     return [np.full(x.shape, count * top(*map(np.asarray, natural))) for x in expected]
