@@ -88,7 +88,8 @@ def bars(
     for i, row in enumerate(rows):
         panel.annotate(f"{row.median:.3g}", (row.high, i), xytext=(5, 0),
                        textcoords="offset points", va="center")  # fmt: skip
-    panel.set_xlim(0.7 if log else 0, right * (2 if log else 1.15))
+    other = panel.get_xlim()[1]  # of a panel that shares the axis
+    panel.set_xlim(0.7 if log else 0, max(other, right * (2 if log else 1.15)))
     panel.axvline(1, lw=1, ls="--", color=panel.xaxis.label.get_color())
     panel.set_title(title, fontsize="medium")
     panel.grid(axis="x", alpha=0.25)
