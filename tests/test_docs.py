@@ -40,7 +40,7 @@ def test_python_blocks(name, threads):  # some set the number
     run_python(DOCS / name)
 
 
-NOT_RUN = ("pip install", "linattn timing")
+NOT_RUN = ("pip install", "linattn timing", "make compare")
 
 
 def commands():
