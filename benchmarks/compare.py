@@ -221,6 +221,9 @@ def main() -> int:
     print("\n".join(rows(times, counts)))
     slower = [name for name, x in times.items() if x.verdict == "slower"]
     print(f"\nslower: {', '.join(slower) or 'none'}")
+    if counts:
+        more = [name for name in args.only if counts[1][name] > LIMIT * counts[0][name]]
+        print(f"more instructions: {', '.join(more) or 'none'}")
     return 1 if slower else 0
 
 
