@@ -93,7 +93,7 @@ static const struct isa {
 
 enum { NISAS = sizeof(isas) / sizeof(isas[0]) };
 
-static const struct isa *usable[NISAS];
+static const struct isa *usable[NISAS + 1]; /* best first, then NULL */
 static _Atomic(const struct isa *) selected;
 static _Thread_local const struct isa *held;
 static _Thread_local int holds;
@@ -125,7 +125,7 @@ la_cpu_table(enum la_dtype dtype)
 const char *
 la_cpu_isa(int i)
 {
-    return i >= 0 && i < NISAS && usable[i] ? usable[i]->name : NULL;
+    return usable[i] != NULL ? usable[i]->name : NULL;
 }
 
 const char *
@@ -151,7 +151,7 @@ la_cpu_release(void)
 int
 la_cpu_select(const char *name)
 {
-    for (int i = 0; i < NISAS && usable[i]; i++) {
+    for (int i = 0; usable[i] != NULL; i++) {
         if (strcmp(usable[i]->name, name) == 0) {
             atomic_store(&selected, usable[i]);
             return 0;

@@ -10,7 +10,8 @@ int la_cpu_init(void);
 /* The kernels in use. */
 const struct la_table *la_cpu_table(enum la_dtype dtype);
 
-/* Name of the i-th instruction set built and usable here, best first, or NULL. */
+/* Name of the i-th instruction set built and usable here, best first; NULL after the
+ * last one. */
 const char *la_cpu_isa(int i);
 
 /* Lets this thread keep the kernels in use now, whatever others select, until as many

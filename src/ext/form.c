@@ -1,6 +1,9 @@
-/* form.c: reads the rows of operators.def. */
+/* form.c: reads the rows of operators.def.  They are the same in every build, so that
+ * whatever is wrong in one of them ends the first import with its assertion. */
+#undef NDEBUG
 #include "form.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -61,13 +64,13 @@ la_form_dim(const struct la_form *form, char letter)
 static int
 find_operand(const char *name, size_t length)
 {
-    for (int id = 0; id < LA_NOPERANDS; id++) {
-        if (strlen(operands[id].name) == length &&
-            strncmp(operands[id].name, name, length) == 0) {
-            return id;
-        }
+    int id = 0;
+    while (strlen(operands[id].name) != length ||
+           strncmp(operands[id].name, name, length) != 0) {
+        id++;
+        assert(id < LA_NOPERANDS);
     }
-    return -1;
+    return id;
 }
 
 /* The dimensions between parentheses; b is m, c is d, and p is r, or nothing, as the
@@ -121,7 +124,7 @@ belongs(const struct la_form *form, int id)
 }
 
 /* Adds the operands that text lists, "q(n,d) k(n,d)", up to "->" or its end, and counts
- * them; where it stopped, or NULL on a name it does not know. */
+ * them; where it stopped. */
 static const char *
 read_slots(struct la_form *form, const char *text, int *count)
 {
@@ -132,9 +135,7 @@ read_slots(struct la_form *form, const char *text, int *count)
         }
         const size_t length = strcspn(text, "(");
         const int id = find_operand(text, length);
-        if (id < 0 || form->nin + form->nout == LA_MAX_OPERANDS) {
-            return NULL;
-        }
+        assert(form->nin + form->nout < LA_MAX_OPERANDS);
         if (belongs(form, id)) {
             struct la_slot *slot = &form->slots[form->nin + form->nout];
             slot->id = (enum la_operand)id;
@@ -155,7 +156,7 @@ is_backward(const struct la_operator *op)
     return strstr(op->name, "_backward") != NULL;
 }
 
-int
+void
 la_form_read(struct la_form *form, enum la_op op, la_variant variant)
 {
     const struct la_operator *row = &la_operators[op];
@@ -164,9 +165,7 @@ la_form_read(struct la_form *form, enum la_op op, la_variant variant)
     form->op = op;
     form->variant = variant;
     const char *text = read_slots(form, row->form, &form->nin);
-    if (text == NULL || *text == '\0') {
-        return -1;
-    }
+    assert(*text != '\0');
     if (states) {
         read_slots(form, "begin(r) end(r) keys(r) s0(r,d,m) z0(r,d)", &form->nin);
     }
@@ -176,9 +175,7 @@ la_form_read(struct la_form *form, enum la_op op, la_variant variant)
     if (variant & LA_KEYS) {
         read_slots(form, "keys()", &form->nin);
     }
-    if (read_slots(form, text + 2, &form->nout) == NULL) {
-        return -1;
-    }
+    read_slots(form, text + 2, &form->nout);
     if (states) {
         read_slots(form, backward ? "ds0(r,d,m) dz0(r,d)" : "s(r,d,m) z(r,d)",
                    &form->nout);
@@ -190,7 +187,6 @@ la_form_read(struct la_form *form, enum la_op op, la_variant variant)
             }
         }
     }
-    return 0;
 }
 
 void

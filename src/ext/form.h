@@ -43,8 +43,8 @@ struct la_form {
     char dims[LA_MAX_DIMS + 1]; /* letters in order of appearance, as NumPy counts */
 };
 
-/* One form of an operator; 0, or -1 where its row is wrong. */
-int la_form_read(struct la_form *form, enum la_op op, la_variant variant);
+/* One form of an operator. */
+void la_form_read(struct la_form *form, enum la_op op, la_variant variant);
 
 /* Its name, e.g. "delta_channels_state_backward", to which a map is added. */
 void la_form_name(const struct la_form *form, char *text, size_t size);

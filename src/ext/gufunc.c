@@ -4,19 +4,21 @@
  * A gufunc's loops are told apart by the dtype of its tokens.  Numbers, states and
  * indices follow it: a float64 scale makes no float32 call a float64 one. */
 #define LA_FILLS_NUMPY_API
+#undef NDEBUG /* how many there are is the same in every build */
 #include "numpy_api.h"
 
 #include "gufunc.h"
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "gufunc_object.h"
 
 /* Forms of an operator, and gufuncs in all: at most so many. */
-enum { NVARIANTS = 16, NGUFUNCS = 1024 };
+enum { NFORMS = 16 * LA_NOPS, NGUFUNCS = 1024 };
 
-static struct la_form forms[LA_NOPS * NVARIANTS];
+static struct la_form forms[NFORMS];
 static struct la_gufunc gufuncs[NGUFUNCS];
 static int nforms, ngufuncs;
 
@@ -80,13 +82,10 @@ new_gufunc(struct la_gufunc *g)
 }
 
 /* One gufunc of a form, which is made when it is asked for. */
-static int
+static void
 add_gufunc(const struct la_form *form, enum la_map map)
 {
-    if (ngufuncs == NGUFUNCS) {
-        PyErr_SetString(PyExc_SystemError, "more gufuncs than expected");
-        return -1;
-    }
+    assert(ngufuncs < NGUFUNCS);
     struct la_gufunc *g = &gufuncs[ngufuncs++];
     const struct la_operator *op = &la_operators[form->op];
     char stem[64], operands[128];
@@ -106,28 +105,22 @@ add_gufunc(const struct la_form *form, enum la_map map)
     PyOS_snprintf(g->doc, sizeof(g->doc), "%s%s%s", operands, op->doc ? ": " : "",
                   op->doc ? op->doc : "");
     write_types(g);
-    return 0;
 }
 
-static int
+static void
 add_form(enum la_op op, la_variant variant)
 {
+    assert(nforms < NFORMS);
     struct la_form *form = &forms[nforms++];
-    if (la_form_read(form, op, variant) < 0) {
-        PyErr_Format(PyExc_SystemError, "bad form: %s", la_operators[op].form);
-        return -1;
-    }
+    la_form_read(form, op, variant);
     const int maps = la_operators[op].properties & LA_MAPS ? LA_NMAPS : 1;
     for (int map = 0; map < maps; map++) {
-        if (add_gufunc(form, (enum la_map)map) < 0) {
-            return -1;
-        }
+        add_gufunc(form, (enum la_map)map);
     }
-    return 0;
 }
 
 /* All forms of an operator: every choice among what its properties offer. */
-static int
+static void
 add_forms(enum la_op op)
 {
     const int choices = LA_NORMALIZER | LA_STATES | LA_KEYS | LA_CHANNELS |
@@ -135,12 +128,9 @@ add_forms(enum la_op op)
     const int offered = la_operators[op].properties & choices;
     la_variant variant = 0;
     do {
-        if (add_form(op, variant) < 0) {
-            return -1;
-        }
+        add_form(op, variant);
         variant = (variant - offered) & offered; /* the next subset */
     } while (variant != 0);
-    return 0;
 }
 
 /* The names of the gufuncs, of operators of rows or of the others. */
@@ -180,9 +170,7 @@ la_gufunc_add_all(PyObject *module)
     }
     const int known = ngufuncs > 0; /* they are the process's: NumPy keeps pointers */
     for (int op = 0; !known && op < LA_NOPS; op++) {
-        if (add_forms((enum la_op)op) < 0) {
-            return -1;
-        }
+        add_forms((enum la_op)op);
     }
     if (add_object(module, "ufunc_names", names(0)) < 0) {
         return -1;
@@ -205,11 +193,12 @@ PyObject *
 la_gufunc_make(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     const char *name = PyUnicode_AsUTF8AndSize(arg, NULL);
-    struct la_gufunc *g = name != NULL ? find_gufunc(name) : NULL;
+    if (name == NULL) {
+        return NULL;
+    }
+    struct la_gufunc *g = find_gufunc(name);
     if (g == NULL) {
-        if (name != NULL) {
-            PyErr_SetObject(PyExc_KeyError, arg);
-        }
+        PyErr_SetObject(PyExc_KeyError, arg);
         return NULL;
     }
     PyObject *object = atomic_load(&g->object), *other = NULL;

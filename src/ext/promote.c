@@ -3,15 +3,6 @@
 
 #include "gufunc_object.h"
 
-static PyArray_DTypeMeta *
-dtype_of(int type)
-{
-    PyArray_Descr *descr = PyArray_DescrFromType(type);
-    PyArray_DTypeMeta *dtype = (PyArray_DTypeMeta *)Py_TYPE((PyObject *)descr);
-    Py_DECREF(descr);
-    return dtype;
-}
-
 /* Whether the loop has all the dtypes that the caller asked for by name. */
 static int
 agrees(const struct la_gufunc *g, enum la_loop loop,
@@ -19,8 +10,7 @@ agrees(const struct la_gufunc *g, enum la_loop loop,
 {
     const int count = g->form->nin + g->form->nout;
     for (int i = 0; i < count; i++) {
-        if (signature[i] != NULL &&
-            signature[i] != dtype_of(la_loop_type(g, loop, i))) {
+        if (signature[i] != NULL && signature[i] != la_loop_dtype(g, loop, i)) {
             return 0;
         }
     }
@@ -39,11 +29,14 @@ static int
 casts_to(PyArray_DTypeMeta *dtype, int type)
 {
     PyArray_Descr *from = PyArray_GetDefaultDescr(dtype);
-    PyArray_Descr *to = from != NULL ? PyArray_DescrFromType(type) : NULL;
-    const int casts = to != NULL && PyArray_CanCastTypeTo(from, to, NPY_SAFE_CASTING);
-    PyErr_Clear();
-    Py_XDECREF((PyObject *)from);
-    Py_XDECREF((PyObject *)to);
+    if (from == NULL) { /* there are no such arrays: Python's complex numbers */
+        PyErr_Clear();
+        return 0;
+    }
+    PyArray_Descr *to = PyArray_DescrFromType(type);
+    const int casts = PyArray_CanCastTypeTo(from, to, NPY_SAFE_CASTING);
+    Py_DECREF(from);
+    Py_DECREF(to);
     return casts;
 }
 
@@ -99,7 +92,7 @@ promote(PyObject *ufunc, PyArray_DTypeMeta *const dtypes[],
         return -1;
     }
     for (int i = 0; i < g->form->nin + g->form->nout; i++) {
-        new_dtypes[i] = dtype_of(la_loop_type(g, (enum la_loop)loop, i));
+        new_dtypes[i] = la_loop_dtype(g, (enum la_loop)loop, i);
         Py_INCREF((PyObject *)new_dtypes[i]);
     }
     return 0;
