@@ -1,4 +1,5 @@
-/* faults.c: preloaded, makes memory and threads fail when a test says so.
+/* faults.c: preloaded, makes memory, threads and what is known of CPUs fail when a test
+ * says so, and writes past the extension's memory.
  *
  * Counted are requests of the extension's code, or of that and Python's: the n-th of
  * them fails.  What the extension holds is counted as well. */
@@ -6,10 +7,13 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
 
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t),
     *__libc_realloc(void *, size_t), *__libc_memalign(size_t, size_t);
@@ -22,6 +26,10 @@ static atomic_long fail_at, seen, held; /* fail_at: 0, none */
 static _Atomic(void *) pieces[256];     /* those held */
 static atomic_long threads = 1 << 30;   /* that may still be started */
 static atomic_int both, armed;
+static atomic_long cpus; /* that the system tells of where it has no sets; 0: it has */
+static _Atomic(char *)
+    beyond; /* the end of the piece that was asked for last, aligned */
+static atomic_int overrun;
 
 void
 faults_range(int of_python, uintptr_t begin, uintptr_t end)
@@ -58,6 +66,22 @@ void
 faults_threads(long n)
 {
     atomic_store(&threads, n);
+}
+
+/* From now on there are no sets of CPUs, and no word of where a thread runs; 0: there
+ * are again. */
+void
+faults_cpus(long n)
+{
+    atomic_store(&cpus, n);
+}
+
+/* Whether the end of aligned memory is written over when the extension asks for the
+ * time, which it does in the middle of a call. */
+void
+faults_overrun(int yes)
+{
+    atomic_store(&overrun, yes);
 }
 
 static int
@@ -99,6 +123,12 @@ counted(void *memory, void *caller)
 }
 
 #define HERE __builtin_return_address(0)
+/* `next`: the function that this one stands before. */
+#define NEXT(type, name, ...)                                                          \
+    static type (*next)(__VA_ARGS__);                                                  \
+    if (next == NULL) {                                                                \
+        *(void **)&next = dlsym(RTLD_NEXT, #name);                                     \
+    }
 
 void *
 malloc(size_t size)
@@ -125,6 +155,9 @@ posix_memalign(void **memory, size_t alignment, size_t size)
     if (p == NULL) {
         return ENOMEM;
     }
+    if (ours(HERE)) {
+        atomic_store(&beyond, (char *)p + size);
+    }
     *memory = p;
     return 0;
 }
@@ -145,10 +178,7 @@ free(void *memory)
 void *
 mmap(void *at, size_t size, int protection, int flags, int file, off_t offset)
 {
-    static void *(*next)(void *, size_t, int, int, int, off_t);
-    if (next == NULL) {
-        *(void **)&next = dlsym(RTLD_NEXT, "mmap");
-    }
+    NEXT(void *, mmap, void *, size_t, int, int, int, off_t)
     if (fails(HERE)) {
         errno = ENOMEM;
         return MAP_FAILED;
@@ -160,12 +190,41 @@ int
 pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                void *(*start)(void *), void *arg)
 {
-    static int (*next)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
-    if (next == NULL) {
-        *(void **)&next = dlsym(RTLD_NEXT, "pthread_create");
-    }
+    NEXT(int, pthread_create, pthread_t *, const pthread_attr_t *, void *(*)(void *),
+         void *)
     if (ours(HERE) && atomic_fetch_sub(&threads, 1) <= 0) {
         return EAGAIN;
     }
     return next(thread, attributes, start, arg);
+}
+
+int
+sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set)
+{
+    NEXT(int, sched_getaffinity, pid_t, size_t, cpu_set_t *)
+    return ours(HERE) && atomic_load(&cpus) != 0 ? -1 : next(pid, size, set);
+}
+
+int
+sched_getcpu(void)
+{
+    NEXT(int, sched_getcpu, void)
+    return ours(HERE) && atomic_load(&cpus) != 0 ? -1 : next();
+}
+
+long
+sysconf(int name)
+{
+    NEXT(long, sysconf, int)
+    return ours(HERE) && atomic_load(&cpus) != 0 ? atomic_load(&cpus) : next(name);
+}
+
+int
+clock_gettime(clockid_t clock, struct timespec *now)
+{
+    NEXT(int, clock_gettime, clockid_t, struct timespec *)
+    if (ours(HERE) && atomic_load(&overrun)) {
+        atomic_load(&beyond)[-1] = 0;
+    }
+    return next(clock, now);
 }

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 
 import numpy as np
 from every_call import Call, every_call
+from preloaded import find_code, shim
 from states import flat
 
 import linattn
 from linattn import _linattn
-
-shim = ctypes.CDLL(None)
-shim.faults_arm.argtypes = [ctypes.c_long, ctypes.c_int]
-shim.faults_range.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t]
-shim.faults_disarm.restype = shim.faults_held.restype = ctypes.c_long
-
-
-def find_code() -> None:
-    """Tells the shim where the extension's code lies, and where Python's."""
-    for of_python, name in enumerate(("/_linattn", "/libpython", os.path.realpath(sys.executable))):
-        with open("/proc/self/maps") as maps:
-            ends = [line.split()[0].split("-") for line in maps if name in line]
-        if ends:
-            shim.faults_range(of_python > 0, int(ends[0][0], 16), int(ends[-1][1], 16))
-        if of_python and ends:
-            break
 
 
 def same(results, expected) -> bool:
@@ -92,9 +76,29 @@ def large_calls():
     yield Call("cast", linattn.causal, (q, q, byte_swapped))
 
 
+def overrun() -> None:
+    """Poisoned scratch that is written past is told of, and such a call only."""
+    _linattn.poison_scratch(0xFF)
+    for call in large_calls():
+        call.run()
+        error = None
+        shim.faults_overrun(True)
+        try:
+            call.run()
+        except SystemError as caught:
+            error = str(caught)
+        finally:
+            shim.faults_overrun(False)
+        assert error == "linattn: a kernel needs more scratch than it was given", call.name
+    print("told")
+
+
 def main(what: str, *arguments: str) -> None:
     find_code()
     _linattn.long_sequence(512)
+    if what == "overrun":
+        overrun()
+        return
     if what == "threads":
         shim.faults_threads(int(arguments[0]))
         linattn.set_num_threads(1)

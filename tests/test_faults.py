@@ -27,9 +27,9 @@ def shim(tmp_path_factory):
     return library
 
 
-def run(shim, *arguments, timeout=300):
+def run(shim, *arguments, script="faults.py", timeout=300):
     done = subprocess.run(
-        [sys.executable, HERE / "faults.py", *arguments],
+        [sys.executable, HERE / script, *arguments],
         env={**os.environ, "LD_PRELOAD": str(shim), "PYTHONMALLOC": "malloc"},
         capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
@@ -51,3 +51,21 @@ def test_memory_of_python(shim):
 def test_threads(shim, count):
     """Fewer than asked for, or none: the same numbers."""
     assert run(shim, "threads", str(count)) == f"right {count}"
+
+
+def test_memory_of_an_import(shim):
+    """The import of the extension, and what it makes on first use: whole once there is memory."""
+    assert run(shim, "memory", script="faults_import.py") == "whole"
+
+
+@pytest.mark.parametrize(("told", "found"), [(-1, 1), (5, 5), (5000, 1024)])
+def test_no_sets_of_cpus(shim, told, found, monkeypatch):
+    """Where the system has none an import takes the number that it tells of."""
+    for name in ("LINATTN_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    assert int(run(shim, "cpus", str(told), script="faults_import.py")) == found
+
+
+def test_overrun(shim):
+    """A kernel that wrote past its scratch would be told of."""
+    assert run(shim, "overrun") == "told"

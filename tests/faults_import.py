@@ -1,0 +1,89 @@
+"""What a process does that imports the extension with faults.c preloaded; see test_faults.py."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from importlib.machinery import PathFinder
+from types import ModuleType
+
+import numpy as np
+from preloaded import find_code, shim
+
+# They use up what Python keeps of such objects: each new one asks for memory.
+USED_UP = [[] for _ in range(200)], [float(x) for x in range(300)]
+
+
+def fail_in_turn(f, most: int = 10000) -> int:
+    """Calls f until it is done; in the n-th call the n-th request of memory fails."""
+    failures = n = 0
+    seen = 1
+    while n < min(seen, most):
+        n += 1
+        shim.faults_arm(n, True)
+        try:
+            f()
+        except MemoryError:
+            failures += 1
+        finally:
+            seen = shim.faults_disarm()
+    return failures
+
+
+def find() -> importlib.machinery.ModuleSpec:
+    package = PathFinder.find_spec("linattn")
+    spec = PathFinder.find_spec("_linattn", package.submodule_search_locations)
+    return importlib.util.spec_from_file_location("linattn._linattn", spec.origin)
+
+
+def load(spec) -> ModuleType:
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def memory() -> None:
+    """Import, gufuncs and calls that need a new loop fail with MemoryError, then are whole."""
+    spec = find()
+    ctypes.CDLL(spec.origin)
+    find_code()
+    loaded: list[ModuleType] = []
+    assert fail_in_turn(lambda: loaded.append(load(spec))) > 100
+    assert fail_in_turn(lambda: loaded.append(load(spec))) > 100
+    module = loaded[0]
+    assert fail_in_turn(module.available_isas) > 3
+    assert fail_in_turn(module.xla_handler) >= 0
+    long = max(module.ufunc_names, key=len)  # with operands enough for a tuple that is not kept
+    for name in ("causal_relu", "_step_elu_sum", long, "sigmoid"):
+        # NumPy ends the process where it has no room for a loop's own object.
+        assert fail_in_turn(lambda: module.make_ufunc(name), 4) == 4  # noqa: B023
+    import linattn
+
+    assert module.ufunc_names == linattn._linattn.ufunc_names
+    q = np.arange(12).reshape(4, 3) % 5
+    gufunc = module.make_ufunc("causal_relu")
+    assert fail_in_turn(lambda: gufunc(q, q, q, 1, 1e-6)) > 5  # what loop it takes is found first
+    expected = linattn.causal(*3 * [q.astype(float)], feature_map="relu")
+    assert np.array_equal(gufunc(q, q, q, 1, 1e-6), expected)
+    print("whole")
+
+
+def cpus(count: str) -> None:
+    """How many threads an import finds where the system tells of so many CPUs, and their result."""
+    spec = find()
+    ctypes.CDLL(spec.origin)
+    find_code()
+    shim.faults_cpus(int(count))
+    import linattn
+
+    print(linattn._linattn.get_num_threads())
+    q = np.random.default_rng(0).standard_normal((4, 3000, 32)).astype("f4")
+    linattn.set_num_threads(4)
+    o = linattn.causal(q, q, q)
+    linattn.set_num_threads(1)
+    assert np.array_equal(o, linattn.causal(q, q, q))
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,163 @@
+"""The extension itself: its functions' wrong arguments, its symbols, what it makes on first use."""
+
+import ctypes
+import re
+
+import numpy as np
+import pytest
+
+from linattn import _linattn
+
+NUMBERS = ("set_num_threads", "hold_threads", "poison_scratch", "long_sequence")
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_is_wanted(name):
+    for wrong in ("4", None, 2.5):
+        with pytest.raises(TypeError):
+            getattr(_linattn, name)(wrong)
+    with pytest.raises(OverflowError):
+        getattr(_linattn, name)(2**70)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "expected"),
+    [
+        ("set_num_threads", -1, "n is -1; expected 1 to 1024 threads"),
+        ("set_num_threads", 0, "n is 0; expected 1 to 1024 threads"),
+        ("set_num_threads", 1025, "n is 1025; expected 1 to 1024 threads"),
+        ("poison_scratch", -1, "byte is -1; expected 0, or 127 to 255"),
+        ("poison_scratch", 1, "byte is 1; expected 0, or 127 to 255"),
+        ("poison_scratch", 256, "byte is 256; expected 0, or 127 to 255"),
+    ],
+)
+def test_a_number_out_of_range(name, wrong, expected):
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        getattr(_linattn, name)(wrong)
+
+
+@pytest.mark.parametrize("name", ["set_isa", "make_ufunc"])
+def test_a_name_is_wanted(name):
+    for wrong in (3, None, b"x86-64-v3"):
+        with pytest.raises(TypeError):
+            getattr(_linattn, name)(wrong)
+
+
+def test_set_isa_names_those_that_there_are():
+    before = _linattn.get_isa()
+    with pytest.raises(ValueError) as error:
+        _linattn.set_isa("mmx")
+    assert "'mmx'" in str(error.value) and str(_linattn.available_isas()) in str(error.value)
+    assert _linattn.get_isa() == before
+
+
+@pytest.mark.parametrize(("n", "held"), [(-1, 2), (0, 2), (3, 3), (5000, 1024)])
+def test_hold_threads(threads, n, held):
+    """For this thread, as many as there can be; none: as set."""
+    threads(2)
+    try:
+        _linattn.hold_threads(n)
+        assert _linattn.get_num_threads() == held
+    finally:
+        _linattn.hold_threads(0)
+
+
+def test_long_sequence():
+    """A number that is too small is the smallest that makes sense; it tells what was before."""
+    before = _linattn.long_sequence(-1)
+    least = _linattn.long_sequence(10**6)
+    assert 0 < least < before
+    assert _linattn.long_sequence(before) == 10**6
+
+
+@pytest.mark.parametrize(("n", "got"), [(-5, 1), (0, 1), (3, 3), (10**6, 1024)])
+def test_symbols(threads, n, got):
+    """What threadpoolctl and the like call takes any number."""
+    threads(2)
+    library = ctypes.CDLL(_linattn.__file__)
+    library.linattn_set_num_threads(n)
+    assert library.linattn_get_num_threads() == _linattn.get_num_threads() == got
+
+
+def test_too_many_releases():
+    """A release that nobody held is none."""
+    before = _linattn.get_isa()
+    _linattn.release_isa()
+    _linattn.hold_isa()
+    _linattn.hold_isa()
+    for _ in range(3):
+        _linattn.release_isa()
+    assert _linattn.get_isa() == before
+
+
+def test_a_gufunc_that_is_asked_for_while_it_is_made(interpreter):
+    """By what the garbage collector calls, say: there is one all the same."""
+    script = """
+import gc
+from linattn._linattn import make_ufunc, ufunc_names
+inner = {}
+def again(phase, info):
+    if phase == "start" and name not in inner:
+        inner[name] = None
+        inner[name] = make_ufunc(name)
+gc.callbacks.append(again)
+for name in ufunc_names[:40]:
+    gc.collect(0)
+    inner.pop(name, None)
+    gc.set_threshold(1)
+    made = make_ufunc(name)
+    gc.set_threshold(0)
+    assert made is make_ufunc(name)
+    assert name not in inner or inner[name] is made, name
+print("one")
+"""
+    assert interpreter(script)[0].strip() == "one"
+
+
+WITHOUT_BFLOAT16 = """
+import sys
+sys.modules["ml_dtypes"] = None
+import numpy as np, linattn
+before = linattn.ufuncs.causal_elu
+del sys.modules["ml_dtypes"]
+q = np.random.default_rng(0).random((5, 3), "f4")
+"""
+
+
+def test_bfloat16_made_known_late(interpreter):
+    """Gufuncs that there are by then take it as well, and a second time changes nothing."""
+    pytest.importorskip("ml_dtypes")
+    script = f"""{WITHOUT_BFLOAT16}
+import ml_dtypes
+q = q.astype(ml_dtypes.bfloat16)
+for _ in range(2):
+    linattn._linattn.add_bfloat16(q.dtype)
+    for f in (before, linattn.ufuncs.noncausal_elu):
+        o = f(q, q, q, 1.0, 1e-6)
+        assert o.dtype == q.dtype and np.isfinite(o.astype("f4")).all()
+print("known")
+"""
+    assert interpreter(script)[0].strip() == "known"
+
+
+def test_bfloat16_has_to_be_a_new_type(interpreter):
+    """No dtype, and one that there is a loop for already."""
+    with pytest.raises(TypeError):
+        _linattn.add_bfloat16("no such type")
+    script = f"""{WITHOUT_BFLOAT16}
+wrong = 0
+for f in (lambda: linattn._linattn.add_bfloat16(q.dtype), lambda: linattn.ufuncs.noncausal_elu):
+    try:
+        f()
+    except TypeError:
+        wrong += 1
+print(wrong)
+"""
+    assert interpreter(script)[0].strip() == "2"
+
+
+def test_no_loop_for_python_objects():
+    q = np.ones((3, 2), "f4")
+    for wrong in (1j, "a", object(), np.datetime64(1, "s"), q.astype(complex)):
+        with pytest.raises(TypeError, match="causal_elu: no loop for these dtypes"):
+            _linattn.make_ufunc("causal_elu")(q, wrong, q, 1.0, 1e-6)
