@@ -1,33 +1,53 @@
 #!/usr/bin/env bash
-# Lines and branches of src/ext that the tests reach, by gcov; or that those reach which the
-# arguments name to pytest.  The kernels are not counted: their unrolled tiles would count each line
-# many times.  PYTHON names the interpreter.
+# Usage: tests/coverage.sh [--kernels] [arguments of pytest]
+#
+# Lines and branches of src/ext, or of src/kernel, that the tests reach, or that those reach which
+# the arguments name.  Clang counts them in the source (-fcoverage-mapping): a branch is a condition
+# that somebody wrote, each operand of && and || by itself, and counts twice, true and false.  gcov
+# counts the jumps of the object code instead: those in macros of Python, NumPy and the C library,
+# and in a kernel every copy of a tile.  Here a line is one line however often it is inlined or
+# unrolled, and for both dtypes.
+#
+# Kernels are compiled for this alone, for one instruction set (ISA, x86-64-v3 by default), with
+# little optimisation.  build/coverage/listing shows every line with how often it was reached,
+# build/coverage/missing what was not.  PYTHON names the interpreter, CLANG the compiler, beside
+# which llvm-profdata and llvm-cov of the same version have to be.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-python=${PYTHON:-python3}
+python=${PYTHON:-python3} clang=${CLANG:-clang} isa=${ISA:-x86-64-v3}
+tools=$(dirname "$(readlink -f "$(command -v "$clang")")")
 copy=$PWD/build/coverage
+# Counters are those of a file that is mapped, so that a child counts that ends without a word.
+count=(-fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic
+    -mllvm -runtime-counter-relocation -Wno-unused-command-line-argument)
+# Left out is what calls the extension as others do, and takes long: layers, models, documents.
+tests=(--ignore-glob='tests/test_torch_*' --ignore-glob='tests/test_experiments*'
+    --ignore=tests/test_{build,docs,listops,models,notebooks,readme,speech,transformers}.py)
+folder=src/ext flags=(-O0 "${count[@]}")
 rm -rf "$copy"
-tests/rebuild.sh "$copy" gcc -O0 -g --coverage -fprofile-update=atomic
-(cd "$copy" && PYTHONPATH=$copy "$python" -m pytest -q -p no:cacheprovider "$@") || true
-gcov -b -n -o "$copy/objects" src/ext/*.c >"$copy/report" 2>/dev/null
-"$python" - "$copy/report" <<'END'
-import re
-import sys
 
-kinds = {"Lines executed": "lines", "Taken at least once": "branches"}
-rows, name = {}, ""
-for line in open(sys.argv[1]):
-    if match := re.match(r"File '(.*)'", line):
-        name = match[1]
-    match = re.match(r"(.*):([\d.]+)% of (\d+)", line)
-    if match and match[1] in kinds and name.startswith("src/ext/"):
-        count = int(match[3])
-        for key in (name, "all of src/ext"):
-            row = rows.setdefault(key, dict.fromkeys(kinds, (0, 0)))
-            reached, of = row[match[1]]
-            row[match[1]] = (reached + round(float(match[2]) / 100 * count), of + count)
-for name, row in sorted(rows.items()):
-    shares = (f"{kinds[key]} {100 * x / max(of, 1):5.1f} % of {of:4}" for key, (x, of) in row.items())
-    print(f"{name:28}", *shares)
-END
+if [ "${1-}" = --kernels ]; then
+    shift
+    folder=src/kernel flags=(-O1 -fprofile-instr-generate)
+    export KERNELS=$copy/kernels
+    for dtype in f32 f64; do
+        object=$KERNELS/${isa//-/_}_$dtype/src/kernel/kernels.o
+        macro=$([ $dtype = f64 ] && echo -DLA_DOUBLE || echo -DLA_SINGLE)
+        mkdir -p "$(dirname "$object")"
+        # The two would be taken for one file of the same functions but for its name.
+        "$clang" -std=gnu11 -O1 -fPIC -fvisibility=hidden -w "-march=$isa" -ffp-contract=fast \
+            "-DLA_ISA=${isa//-/_}" "$macro" "${count[@]}" \
+            -Xclang -main-file-name -Xclang "kernels_$dtype.c" \
+            -c src/kernel/kernels.c -o "$object" &
+    done
+    wait
+fi
+tests/rebuild.sh "$copy" "$clang" "${flags[@]}"
+mkdir "$copy/profiles"
+(cd "$copy" && PYTHONPATH=$copy LLVM_PROFILE_FILE=$copy/profiles/%m%c.profraw \
+    "$python" -m pytest -q -p no:cacheprovider "${tests[@]}" "$@") || true
+"$tools/llvm-profdata" merge -o "$copy/profile" "$copy"/profiles/*.profraw
+"$tools/llvm-cov" show -show-branches=count -show-instantiations=false \
+    -instr-profile "$copy/profile" "$copy"/linattn/_linattn*.so >"$copy/listing"
+"$python" tests/covered.py $folder "$copy/missing" <"$copy/listing"

@@ -2,26 +2,27 @@
 # Usage: tests/rebuild.sh COPY COMPILER FLAG...
 #
 # A copy of the package and the tests in which src/ext is compiled so, and linked with the kernels of
-# the build in use.  PYTHON names the interpreter.
+# the build in use, or of those in the folder KERNELS.  PYTHON names the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 python=${PYTHON:-python3} copy=$1 compiler=$2
 shift 2
-mapfile -t kernels < <(find build/temp.* -path '*kernel/kernels.o')
+mapfile -t kernels < <(compgen -G "${KERNELS:-build/temp.*}/*/src/kernel/kernels.o")
 [ ${#kernels[@]} -gt 0 ] ||
     { echo "build first: $python setup.py build_ext --inplace" >&2; exit 1; }
 mkdir -p "$copy/objects"
 cp -r linattn tests benchmarks README.md "$copy"
 read -r -a own < <("$python" -c "
+import sys
 import sysconfig
 from glob import glob
 import numpy
-isas = {x.split('/')[2].rsplit('_', 1)[0] for x in glob('build/temp.*/*/src/kernel/kernels.o')}
+isas = {x.split('/')[-4].rsplit('_', 1)[0] for x in sys.argv[1:]}
 xla = glob(sysconfig.get_path('platlib') + '/jaxlib/include/xla')
-print('-I' + numpy.get_include(), '-I' + sysconfig.get_path('include'),
+print('-isystem', numpy.get_include(), '-isystem', sysconfig.get_path('include'),
       *('-DLA_HAS_' + isa for isa in isas),
-      *('-DLA_HAS_XLA -I' + x.removesuffix('/xla') for x in xla))")
+      *('-DLA_HAS_XLA -isystem ' + x.removesuffix('/xla') for x in xla))" "${kernels[@]}")
 for file in src/ext/*.c; do
     "$compiler" -std=gnu11 -fPIC -fwrapv -fvisibility=hidden -w -DPy_LIMITED_API=0x030b0000 \
         "${own[@]}" "$@" -c "$file" -o "$copy/objects/$(basename "$file" .c).o"
