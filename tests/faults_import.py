@@ -69,6 +69,37 @@ def memory() -> None:
     print("whole")
 
 
+def xla() -> None:
+    """Every request that the extension makes in a call by XLA fails in turn: an error in words."""
+    import jax
+
+    import linattn.jax
+
+    if not linattn.jax.IN_C:
+        print("built without JAX beside it")
+        return
+    find_code()
+    q = np.random.default_rng(0).standard_normal((3, 9, 4)).astype("f4")
+    call = jax.jit(linattn.jax.noncausal)
+    lengths = np.array([4, 0, 9], np.int32)
+    expected = np.asarray(call(q, q, q, key_lengths=lengths))
+    failures = 0
+    while True:
+        shim.faults_arm(failures + 1, False)
+        try:
+            o = np.asarray(call(q, q, q, key_lengths=lengths))
+        except (ValueError, jax.errors.JaxRuntimeError) as error:
+            assert "RESOURCE_EXHAUSTED: linattn: no room for the call" in str(error), error
+            failures += 1
+        else:
+            break
+        finally:
+            shim.faults_disarm()
+    assert np.array_equal(o, expected)
+    assert failures > 1
+    print("whole")
+
+
 def cpus(count: str) -> None:
     """How many threads an import finds where the system tells of so many CPUs, and their result."""
     spec = find()

@@ -58,6 +58,11 @@ def test_memory_of_an_import(shim):
     assert run(shim, "memory", script="faults_import.py") == "whole"
 
 
+def test_memory_of_a_call_by_xla(shim):
+    pytest.importorskip("jax", reason="JAX is not installed")
+    assert run(shim, "xla", script="faults_import.py") in ("whole", "built without JAX beside it")
+
+
 @pytest.mark.parametrize(("told", "found"), [(-1, 1), (5, 5), (5000, 1024)])
 def test_no_sets_of_cpus(shim, told, found, monkeypatch):
     """Where the system has none an import takes the number that it tells of."""

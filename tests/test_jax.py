@@ -242,6 +242,62 @@ def test_wrong_input():
         la.causal_conv1d(Q, draw(D + 1, 3))
 
 
+NUMBERS, X = np.array([1.0, 1e-6]), np.ones((2, 4, 3))
+WRONG = {  # arguments, attributes, and what the error says
+    "no name": ((X, X, X), {"numbers": NUMBERS}, "no such operator"),
+    "another name": ((X, X, X), {"operator": "caus_elu", "numbers": NUMBERS}, "no such operator"),
+    "a longer name": ((X, X, X), {"operator": "x" * 99, "numbers": NUMBERS}, "no such operator"),
+    "a number": ((X, X, X), {"operator": 3, "numbers": NUMBERS}, "no such operator"),
+    "no numbers": ((X, X, X), {"operator": "causal_elu"}, "no such operator"),
+    "narrow numbers": (
+        (X, X, X),
+        {"operator": "causal_elu", "numbers": np.float32(NUMBERS)},
+        "no such operator",
+    ),
+    "one number": ((X, X, X), {"numbers": NUMBERS[:1]}, "fewer numbers"),
+    "no arrays": ((), {}, "not those of the operator"),
+    "integers": ((X.astype(int), X, X), {}, "not those of the operator"),
+    "two arrays": ((X, X), {}, "fewer operands"),
+    "four arrays": ((X, X, X, X), {}, "more operands"),
+    "two dtypes": ((X, X.astype("f4"), X), {}, "wrong dtype"),
+    "shapes": ((X, X[:, 1:], X), {}, "shapes of operands do not fit"),
+    "axes": ((X.reshape(31 * (1,) + X.shape), X, X), {}, "too many axes"),
+    "keys": ((X, X, X, X[:, 0, 0]), {"operator": "noncausal_keys_elu"}, "wrong dtype"),
+}
+
+
+@pytest.mark.skipif(not la.IN_C, reason="built without JAX beside it")
+@pytest.mark.parametrize("case", WRONG)
+def test_what_no_function_asks_of_the_handler(case):
+    """An error in words, whatever the call is made of."""
+    arrays, attributes, expected = WRONG[case]
+    if "no such" not in expected:
+        attributes = {"operator": "causal_elu", "numbers": NUMBERS} | attributes
+    o = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=f"INVALID_ARGUMENT: linattn: .*{expected}"
+    ):
+        np.asarray(jax.ffi.ffi_call("linattn", o)(*arrays, **attributes))
+
+
+@pytest.mark.skipif(not la.IN_C, reason="built without JAX beside it")
+def test_results_of_the_handler_have_to_fit():
+    for o, expected in (
+        ((jax.ShapeDtypeStruct(X.shape, X.dtype),) * 2, "not those of the operator"),
+        ((jax.ShapeDtypeStruct(X.shape, np.float32),), "wrong dtype"),
+        ((jax.ShapeDtypeStruct((2, 4, 2), X.dtype),), "shapes of operands do not fit"),
+    ):
+        call = jax.ffi.ffi_call("linattn", o)
+        with pytest.raises(jax.errors.JaxRuntimeError, match=expected):
+            np.asarray(call(X, X, X, operator="causal_elu", numbers=NUMBERS)[0])
+
+
+def test_no_sequences(way):
+    """None of them: zeros for all tokens."""
+    o = jax.jit(partial(la.causal, cu_seqlens=np.array([0], np.int32)))(Q, K, V)
+    assert o.shape == V.shape and not np.asarray(o).any()
+
+
 def test_functions_of_arrays_are_maps():
     o = la.causal(Q, K, V, feature_map=jax.nn.relu)
     compare(o, la.causal(Q, K, V, feature_map="relu"))

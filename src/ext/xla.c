@@ -29,13 +29,16 @@ struct operands {
     ptrdiff_t *indices[LA_MAX_OPERANDS]; /* widened from 32 bits; to be freed */
 };
 
+static const char no_memory[] = "linattn: no room for the call";
+
 static XLA_FFI_Error *
-fail(const XLA_FFI_CallFrame *frame, XLA_FFI_Error_Code code, const char *message)
+fail(const XLA_FFI_CallFrame *frame, const char *message)
 {
     XLA_FFI_Error_Create_Args args = {
         .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
         .message = message,
-        .errc = code,
+        .errc = message == no_memory ? XLA_FFI_Error_Code_RESOURCE_EXHAUSTED
+                                     : XLA_FFI_Error_Code_INVALID_ARGUMENT,
     };
     return frame->api->XLA_FFI_Error_Create(&args);
 }
@@ -99,11 +102,11 @@ take_buffer(struct operands *c, int i, const XLA_FFI_Buffer *b)
     const enum la_operand id = c->form->slots[i].id;
     const int is_index = la_is_index(id);
     if (b->rank > MOST_RANK) {
-        return "an operand has too many axes";
+        return "linattn: an operand has too many axes";
     }
     if (is_index ? b->dtype != XLA_FFI_DataType_S32 && b->dtype != XLA_FFI_DataType_S64
                  : b->dtype != expected_dtype(&c->what, id)) {
-        return "an operand has the wrong dtype";
+        return "linattn: an operand has the wrong dtype";
     }
     const ptrdiff_t itemsize = is_index ? (ptrdiff_t)sizeof(ptrdiff_t)
                                : b->dtype == XLA_FFI_DataType_F64 ? 8
@@ -117,7 +120,7 @@ take_buffer(struct operands *c, int i, const XLA_FFI_Buffer *b)
     }
     c->x[i] = (struct la_tensor){b->data, (int)b->rank, c->shape[i], c->strides[i]};
     if (is_index && b->dtype == XLA_FFI_DataType_S32 && widen(c, i, b, count) < 0) {
-        return "out of memory";
+        return no_memory;
     }
     return NULL;
 }
@@ -145,7 +148,7 @@ take_operands(struct operands *c, const XLA_FFI_CallFrame *frame,
     if (frame->args.size == 0 || frame->rets.size != form->nout ||
         read_dtype(&c->what, ((const XLA_FFI_Buffer *)frame->args.args[0])->dtype) <
             0) {
-        return "the operands are not those of the operator";
+        return "linattn: the operands are not those of the operator";
     }
     for (int i = 0; i < form->nin + form->nout; i++) {
         const char *wrong = NULL;
@@ -154,12 +157,12 @@ take_operands(struct operands *c, const XLA_FFI_CallFrame *frame,
         }
         else if (la_is_number(form->slots[i].id)) {
             if (number == numbers->size) {
-                return "there are fewer numbers than the operator takes";
+                return "linattn: there are fewer numbers than the operator takes";
             }
             take_number(c, i, ((const double *)numbers->data)[number++]);
         }
         else if (arg == frame->args.size) {
-            return "there are fewer operands than the operator takes";
+            return "linattn: there are fewer operands than the operator takes";
         }
         else {
             wrong = take_buffer(c, i, frame->args.args[arg++]);
@@ -168,8 +171,9 @@ take_operands(struct operands *c, const XLA_FFI_CallFrame *frame,
             return wrong;
         }
     }
-    return arg == frame->args.size ? NULL
-                                   : "there are more operands than the operator takes";
+    return arg == frame->args.size
+               ? NULL
+               : "linattn: there are more operands than the operator takes";
 }
 
 static XLA_FFI_Error *
@@ -186,26 +190,19 @@ execute(const XLA_FFI_CallFrame *frame)
     memset(c.indices, 0, sizeof(c.indices));
     c.form = c.what.form = la_gufunc_form(text, &c.what.map);
     if (c.form == NULL || numbers == NULL || numbers->dtype != XLA_FFI_DataType_F64) {
-        return fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT,
-                    "linattn: there is no such operator");
+        return fail(frame, "linattn: there is no such operator");
     }
     const char *wrong = take_operands(&c, frame, numbers);
-    enum la_status status = LA_BAD_SHAPE;
     if (wrong == NULL) {
-        status = la_call(&c.what, c.x, NULL);
+        const enum la_status status = la_call(&c.what, c.x, NULL);
+        wrong = status == LA_DONE        ? NULL
+                : status == LA_NO_MEMORY ? no_memory
+                                         : "linattn: shapes of operands do not fit";
     }
     for (int i = 0; i < LA_MAX_OPERANDS; i++) {
         free(c.indices[i]);
     }
-    if (status == LA_DONE) {
-        return NULL;
-    }
-    if (status == LA_NO_MEMORY) {
-        return fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
-                    "linattn: no room for the scratch");
-    }
-    return fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT,
-                wrong != NULL ? wrong : "linattn: shapes of operands do not fit");
+    return wrong != NULL ? fail(frame, wrong) : NULL;
 }
 
 static XLA_FFI_Error *
