@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import sys
 from importlib.machinery import PathFinder
 from types import ModuleType
@@ -43,11 +44,33 @@ def load(spec) -> ModuleType:
     return module
 
 
+def fails_in_a_child(f, n: int, errors: tuple[type[BaseException], ...]) -> bool:
+    """Whether f raises one of these in a process of its own where the n-th request fails."""
+    pid = os.fork()
+    if pid == 0:
+        code = 2
+        shim.faults_arm(n, True)
+        try:
+            f()
+            code = 0
+        except errors:
+            code = 1
+        finally:
+            shim.faults_disarm()
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (0, 1), f"exit status {code} where request {n} fails"
+    return code == 1
+
+
 def memory() -> None:
     """Import, gufuncs and calls that need a new loop fail with MemoryError, then are whole."""
     spec = find()
     ctypes.CDLL(spec.origin)
     find_code()
+    # NumPy's tables are looked for in the first import of a process alone.
+    kinds = MemoryError, ImportError
+    assert sum(fails_in_a_child(lambda: load(spec), n, kinds) for n in range(1, 150)) > 100
     loaded: list[ModuleType] = []
     assert fail_in_turn(lambda: loaded.append(load(spec))) > 100
     assert fail_in_turn(lambda: loaded.append(load(spec))) > 100

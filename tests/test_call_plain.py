@@ -54,6 +54,13 @@ def read_only(x):
     return x
 
 
+def gaps(x, axes):
+    """As many leading axes of two, each with a gap behind it."""
+    wide = np.zeros((3,) * axes + x.shape, x.dtype)[(slice(2),) * axes]
+    wide[...] = x
+    return wide
+
+
 def misaligned(x):
     raw = np.zeros(x.nbytes + 1, np.uint8)
     y = raw[1:].view(x.dtype).reshape(x.shape)
@@ -103,6 +110,8 @@ ODD = {
     "masked": lambda a: a | {"q": np.ma.array(a["q"])},
     "misaligned": lambda a: a | {"v": misaligned(a["v"])},
     "no axes": lambda a: a | {"q": np.float32(1)},
+    "no state": lambda a: a | {"s": None},
+    "axes that do not merge": lambda a: a | {"k": gaps(a["k"], 9)},
     "repeated state": lambda a: a | {"s": np.broadcast_to(a["s"][0], a["s"].shape)},
     "read-only state": lambda a: a | {"s": read_only(a["s"])},
     "state of another d": lambda a: a | {"s": a["s"][:, :2].copy()},
@@ -118,11 +127,20 @@ ODD = {
 def test_leaves_to_numpy(odd):
     names = ("q", "k", "v", "s", "z")
     a = ODD[odd](dict(zip(names, token(4), strict=True)) | {"scale": 1.0, "eps": 1e-6})
-    before = a["s"].copy(), a["z"].copy()
+    before = [np.array(x) for x in (a["s"], a["z"])]
     operands = (a["q"], a["k"], a["v"], a["scale"], a["eps"], None, a["s"], a["z"])
     assert call_plain(STEP_ELU, *operands) is NotImplemented
     np.testing.assert_array_equal(a["s"], before[0])
     np.testing.assert_array_equal(a["z"], before[1])
+
+
+def test_more_axes_than_numpy_has():
+    """Of the state: the tokens have as many as there can be."""
+    q = np.ones((1,) * 62 + (3, 2), "f4")
+    begin, end = np.zeros((2, 1), np.intp)
+    s = np.zeros((1, 2, 2), "f4")
+    f = ufuncs["causal_state_elu_sum"]
+    assert call_plain(f, q, q, q, 1.0, begin, end, end, s, None, None) is NotImplemented
 
 
 def test_empty():

@@ -279,3 +279,29 @@ def test_scratch_too_large(interpreter, bits, dtype):
     """The kernel's own memory: MemoryError too, and sizes that overflow are not allocated small."""
     stdout, _ = interpreter(SCRATCH_TOO_LARGE.format(bits=bits, dtype=dtype))
     assert stdout.split() == ["MemoryError"] * 8
+
+
+SCRATCH_OF_ALL = """
+import linattn, numpy as np
+linattn._linattn.long_sequence(512)
+linattn.set_num_threads({threads})
+x = np.broadcast_to(np.ones((1, 1, 1), "f4"), ({heads}, {n}, 2**{bits}))
+out = np.full(({heads}, {n}, {m}), 7, "f4")
+try:
+    linattn.causal(x, x, np.ones_like(out), out=out)
+except MemoryError:
+    print("MemoryError")
+assert (out == 7).all()
+"""
+
+
+@pytest.mark.parametrize(
+    ("threads", "heads", "n", "m", "bits"),
+    [(4, 4, 1, 1, bits) for bits in range(50, 56)]
+    + [(1, 4, 1, 1, 53)]
+    + [(1024, 1, 512, 2**13, bits) for bits in (48, 49, 51)],
+)
+def test_scratch_of_all_threads_too_large(interpreter, threads, heads, n, m, bits):
+    """That of one may fit into an address space, that of all does not; nor do segments' states."""
+    script = SCRATCH_OF_ALL.format(threads=threads, heads=heads, n=n, m=m, bits=bits)
+    assert interpreter(script)[0].strip() == "MemoryError"

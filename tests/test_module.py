@@ -101,10 +101,11 @@ def again(phase, info):
         inner[name] = None
         inner[name] = make_ufunc(name)
 gc.callbacks.append(again)
-for name in ufunc_names[:40]:
-    gc.collect(0)
+for i, name in enumerate(ufunc_names[:100]):
+    gc.set_threshold(0)
+    gc.collect()
     inner.pop(name, None)
-    gc.set_threshold(1)
+    gc.set_threshold(1 + i % 20)
     made = make_ufunc(name)
     gc.set_threshold(0)
     assert made is make_ufunc(name)
@@ -121,6 +122,8 @@ import numpy as np, linattn
 before = linattn.ufuncs.causal_elu
 del sys.modules["ml_dtypes"]
 q = np.random.default_rng(0).random((5, 3), "f4")
+assert linattn._linattn.call_plain(before, [[1.0]], q, q, 1.0, 1e-6, None) is NotImplemented
+assert before(q.astype(int), q, q, 1.0, 1e-6).dtype == "f8"
 """
 
 

@@ -227,6 +227,29 @@ def test_gufuncs_bring_indices_into_range():
         assert not any(np.isnan(x).any() or x[~inside].any() for x in grads[:3])
 
 
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("step", [1, 2])
+def test_zeros_for_tokens_of_no_sequence(dtype, step):
+    """In one head of two, for every dtype, with gaps between the columns of a result."""
+    wide = "f8" if dtype == "f8" else "f4"
+    q, k, v, g = (x.astype(dtype) for x in tokens((2, 21, 6, 19), cotangent=True))
+    decay = -np.abs(q[..., 0]).astype(dtype)
+    begin, end = np.array([[0, 10], [3, 10]]), np.array([[10, 21], [5, 21]])
+    keys = np.full((2, 2), 21)
+    s = np.zeros((2, 2, 6, 19), wide)
+    out = np.full((2, 21, 19 * step), np.nan, dtype)[..., ::step]
+    o, _ = linattn.ufuncs.gated_state_elu(q, k, v, decay, 1.0, begin, end, keys, s, out=(out, None))
+    assert o is out and not np.isnan(out).any()
+    uncovered = np.r_[0:3, 5:10]
+    assert not out[1, uncovered].any()
+    assert out[0].any(-1).all() and np.delete(out[1], uncovered, 0).any(-1).all()
+    *grads, _ = linattn.ufuncs.gated_state_backward_elu(
+        q, k, v, decay, g, 1.0, begin, end, keys, s, s
+    )
+    for x in grads:
+        assert not np.isnan(x).any() and not x[1, uncovered].any()
+
+
 def test_threads_and_instruction_sets(threads, isa):
     cu = [0, 700, 700, 701, 1500, 3000]
     for lead in ((), (2,)):

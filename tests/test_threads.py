@@ -529,6 +529,28 @@ def test_fork_in_the_middle_of_a_call(interpreter):
     assert wrong == 0
 
 
+MOVED = """
+import os
+import numpy as np, linattn
+q = np.random.default_rng(0).standard_normal((6, 2000, 32)).astype("f4")
+linattn.set_num_threads(1)
+expected = linattn.causal(q, q, q)
+linattn.set_num_threads(3)
+every = sorted(os.sched_getaffinity(0))
+for cpus in ({every[0]}, {every[-1]}, every, {every[-1]}):
+    os.sched_setaffinity(0, cpus)
+    for _ in range(3):
+        assert np.array_equal(linattn.causal(q, q, q), expected)
+print("same")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinities here")
+def test_a_process_that_is_moved(interpreter):
+    """To one CPU, to another one that it was not on when its workers began, and back."""
+    assert interpreter(MOVED)[0].strip() == "same"
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities here")
 def test_leaves_the_callers_cpus_alone(threads):
     """The workers keep off the caller's CPU; the caller may go where it could before."""

@@ -174,10 +174,10 @@ run_alone(la_work work, void *job, size_t items)
 int
 la_pool_run(la_work work, void (*idle)(void *), void *job, size_t items, int lanes)
 {
-    if (lanes <= 1 || items <= 1 || !la_mutex_try(&pool.owner)) {
+    if (lanes <= 1 || !la_mutex_try(&pool.owner)) {
         return run_alone(work, job, items);
     }
-    const int helpers = (size_t)lanes < items ? lanes - 1 : (int)items - 1;
+    const int helpers = lanes - 1;
     la_mutex_lock(&pool.lock);
     pool.workers = la_threads_start(worker, pool.workers, helpers);
     la_threads_avoid_caller(pool.workers);
