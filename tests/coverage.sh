@@ -21,15 +21,21 @@ copy=$PWD/build/coverage
 # Counters are those of a file that is mapped, so that a child counts that ends without a word.
 count=(-fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic
     -mllvm -runtime-counter-relocation -Wno-unused-command-line-argument)
-# Left out is what calls the extension as others do, and takes long: layers, models, documents.
-tests=(--ignore-glob='tests/test_torch_*' --ignore-glob='tests/test_experiments*'
-    --ignore=tests/test_{build,docs,listops,models,notebooks,readme,speech,transformers}.py)
+# Left out is what calls either as others do: the arithmetic in hundreds of shapes for src/ext, what
+# is above and around a call for src/kernel; layers, models and documents for both.
 folder=src/ext flags=(-O0 "${count[@]}")
+tests=(tests/test_{array_libraries,call_plain,errors,faults,forward,functions,initial_state}.py
+    tests/test_{interrupts,isa,jax,key_lengths,layout,log_decay,memory,module,neighbours}.py
+    tests/test_{packed,segments,state,state_errors,step,streaming,threads,turns,ufuncs}.py)
 rm -rf "$copy"
 
 if [ "${1-}" = --kernels ]; then
     shift
     folder=src/kernel flags=(-O1 -fprofile-instr-generate)
+    tests=(tests/test_{backward,conv,delta,delta_gradients,delta_rules,dplr,errors}.py
+        tests/test_{feature_maps,forward,functions,gated,gated_delta,gated_gradients}.py
+        tests/test_{gated_rules,half,interrupts,key_lengths,l2norm,log_decay,mapped}.py
+        tests/test_{packed,segments,softmax,state,step,threads,turns}.py)
     export KERNELS=$copy/kernels
     for dtype in f32 f64; do
         object=$KERNELS/${isa//-/_}_$dtype/src/kernel/kernels.o
@@ -42,6 +48,9 @@ if [ "${1-}" = --kernels ]; then
             -c src/kernel/kernels.c -o "$object" &
     done
     wait
+fi
+if [[ " $*" = *" tests/"* ]]; then
+    tests=() # others are named
 fi
 tests/rebuild.sh "$copy" "$clang" "${flags[@]}"
 mkdir "$copy/profiles"

@@ -53,8 +53,7 @@ int la_loop_add_bfloat16(int type);
 int la_loop_add(PyObject *gufunc, const struct la_gufunc *g, enum la_loop loop);
 int la_promoter_add(PyObject *gufunc, int count);
 
-/* NumPy's type of operand i in a loop, and its class, which NumPy keeps. */
+/* NumPy's type of operand i in a loop. */
 int la_loop_type(const struct la_gufunc *g, enum la_loop loop, int i);
-PyArray_DTypeMeta *la_loop_dtype(const struct la_gufunc *g, enum la_loop loop, int i);
 
 #endif

@@ -45,15 +45,6 @@ la_loop_type(const struct la_gufunc *g, enum la_loop loop, int i)
     return loop == LA_LOOP_BFLOAT ? bfloat16 : kind->tokens;
 }
 
-PyArray_DTypeMeta *
-la_loop_dtype(const struct la_gufunc *g, enum la_loop loop, int i)
-{
-    PyArray_Descr *descr = PyArray_DescrFromType(la_loop_type(g, loop, i));
-    PyArray_DTypeMeta *dtype = (PyArray_DTypeMeta *)Py_TYPE((PyObject *)descr);
-    Py_DECREF(descr);
-    return dtype;
-}
-
 /* From the first byte of operand i of a call to after its last one. */
 static void
 extent(const struct la_call *call, int i, npy_intp itemsize, char **begin, char **end)
@@ -192,7 +183,10 @@ la_loop_add(PyObject *gufunc, const struct la_gufunc *g, enum la_loop loop)
         .slots = slots,
     };
     for (int i = 0; i < count; i++) {
-        dtypes[i] = la_loop_dtype(g, loop, i);
+        PyArray_Descr *descr = PyArray_DescrFromType(la_loop_type(g, loop, i));
+        dtypes[i] =
+            (PyArray_DTypeMeta *)Py_TYPE((PyObject *)descr); /* which NumPy keeps */
+        Py_DECREF(descr);
     }
     return PyUFunc_AddLoopFromSpec(gufunc, &spec);
 }

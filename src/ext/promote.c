@@ -3,6 +3,15 @@
 
 #include "gufunc_object.h"
 
+static PyArray_DTypeMeta *
+dtype_of(const struct la_gufunc *g, enum la_loop loop, int i)
+{
+    PyArray_Descr *descr = PyArray_DescrFromType(la_loop_type(g, loop, i));
+    PyArray_DTypeMeta *dtype = (PyArray_DTypeMeta *)Py_TYPE((PyObject *)descr);
+    Py_DECREF(descr);
+    return dtype;
+}
+
 /* Whether the loop has all the dtypes that the caller asked for by name. */
 static int
 agrees(const struct la_gufunc *g, enum la_loop loop,
@@ -10,7 +19,7 @@ agrees(const struct la_gufunc *g, enum la_loop loop,
 {
     const int count = g->form->nin + g->form->nout;
     for (int i = 0; i < count; i++) {
-        if (signature[i] != NULL && signature[i] != la_loop_dtype(g, loop, i)) {
+        if (signature[i] != NULL && signature[i] != dtype_of(g, loop, i)) {
             return 0;
         }
     }
@@ -92,7 +101,7 @@ promote(PyObject *ufunc, PyArray_DTypeMeta *const dtypes[],
         return -1;
     }
     for (int i = 0; i < g->form->nin + g->form->nout; i++) {
-        new_dtypes[i] = la_loop_dtype(g, (enum la_loop)loop, i);
+        new_dtypes[i] = dtype_of(g, (enum la_loop)loop, i);
         Py_INCREF((PyObject *)new_dtypes[i]);
     }
     return 0;
