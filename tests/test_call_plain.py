@@ -111,7 +111,6 @@ ODD = {
     "misaligned": lambda a: a | {"v": misaligned(a["v"])},
     "no axes": lambda a: a | {"q": np.float32(1)},
     "no state": lambda a: a | {"s": None},
-    "axes that do not merge": lambda a: a | {"k": gaps(a["k"], 9)},
     "repeated state": lambda a: a | {"s": np.broadcast_to(a["s"][0], a["s"].shape)},
     "read-only state": lambda a: a | {"s": read_only(a["s"])},
     "state of another d": lambda a: a | {"s": a["s"][:, :2].copy()},
@@ -132,6 +131,25 @@ def test_leaves_to_numpy(odd):
     assert call_plain(STEP_ELU, *operands) is NotImplemented
     np.testing.assert_array_equal(a["s"], before[0])
     np.testing.assert_array_equal(a["z"], before[1])
+
+
+def test_axes_that_do_not_merge():
+    """More of them than a call has room for: NumPy hands over one after another."""
+    q = np.random.default_rng(0).random((3, 2)).astype("f4")
+    many, f = gaps(q, 9), ufuncs["causal_elu"]
+    assert call_plain(f, many, many, many, 1.0, 1e-6, None) is NotImplemented
+    np.testing.assert_array_equal(
+        f(many, many, many, 1.0, 1e-6), np.broadcast_to(f(q, q, q, 1.0, 1e-6), many.shape)
+    )
+
+
+@pytest.mark.parametrize("lead", [(3,), (1, 4), ()])
+def test_an_output_of_other_axes(lead):
+    """Those that the operands do not make of it are NumPy's to judge."""
+    q, k, v, *_ = token(4, 7)
+    out = np.zeros((*lead, 7, 3), "f4")
+    assert call_plain(ufuncs["causal_elu"], q, k, v, 1.0, 1e-6, out) is NotImplemented
+    assert not out.any()
 
 
 def test_more_axes_than_numpy_has():

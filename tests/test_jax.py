@@ -244,7 +244,7 @@ def test_wrong_input():
 
 NUMBERS, X = np.array([1.0, 1e-6]), np.ones((2, 4, 3))
 WRONG = {  # arguments, attributes, and what the error says
-    "no name": ((X, X, X), {"numbers": NUMBERS}, "no such operator"),
+    "no name": ((X, X, X), {"numbers": NUMBERS, "opinions": 1}, "no such operator"),
     "another name": ((X, X, X), {"operator": "caus_elu", "numbers": NUMBERS}, "no such operator"),
     "a longer name": ((X, X, X), {"operator": "x" * 99, "numbers": NUMBERS}, "no such operator"),
     "a number": ((X, X, X), {"operator": 3, "numbers": NUMBERS}, "no such operator"),
@@ -286,10 +286,20 @@ def test_results_of_the_handler_have_to_fit():
         ((jax.ShapeDtypeStruct(X.shape, X.dtype),) * 2, "not those of the operator"),
         ((jax.ShapeDtypeStruct(X.shape, np.float32),), "wrong dtype"),
         ((jax.ShapeDtypeStruct((2, 4, 2), X.dtype),), "shapes of operands do not fit"),
+        ((jax.ShapeDtypeStruct((1, 2, 4, 3), X.dtype),), "shapes of operands do not fit"),
     ):
         call = jax.ffi.ffi_call("linattn", o)
         with pytest.raises(jax.errors.JaxRuntimeError, match=expected):
             np.asarray(call(X, X, X, operator="causal_elu", numbers=NUMBERS)[0])
+
+
+@pytest.mark.skipif(not la.IN_C, reason="built without JAX beside it")
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_indices_of_the_handler(dtype):
+    call = jax.ffi.ffi_call("linattn", jax.ShapeDtypeStruct(X.shape, X.dtype))
+    lengths = np.array([3, 0], dtype)
+    o = call(X, X, X, lengths, operator="noncausal_keys_elu", numbers=NUMBERS)
+    np.testing.assert_array_equal(np.asarray(o), linattn.noncausal(X, X, X, key_lengths=lengths))
 
 
 def test_no_sequences(way):

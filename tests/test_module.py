@@ -101,6 +101,7 @@ def again(phase, info):
         inner[name] = None
         inner[name] = make_ufunc(name)
 gc.callbacks.append(again)
+used_up = [(i,) * n for n in range(1, 20) for i in range(2100)], [[] for _ in range(200)]
 for i, name in enumerate(ufunc_names[:100]):
     gc.set_threshold(0)
     gc.collect()
@@ -157,6 +158,23 @@ for f in (lambda: linattn._linattn.add_bfloat16(q.dtype), lambda: linattn.ufuncs
 print(wrong)
 """
     assert interpreter(script)[0].strip() == "2"
+
+
+def test_numbers_of_python_follow_the_arrays():
+    """As NumPy has it; by themselves they are float64."""
+    gate = _linattn.make_ufunc("gate")
+    for dtype in ("f2", "f4", "f8"):
+        x = np.full(3, 2, dtype)
+        for number in (2, 2.0):
+            o = gate(x, number)
+            assert o.dtype == gate(number, x).dtype == dtype
+            np.testing.assert_array_equal(o, gate(x, x))
+    for one in (2, 2.0, np.int8(2), np.uint64(2)):
+        for other in (2, 2.0, np.arange(3)):
+            assert gate(one, other).dtype == gate(other, one).dtype == "f8"
+    assert gate(np.float32(2), 2, dtype="f8").dtype == "f8"
+    with pytest.raises(TypeError, match="gate: no loop for these dtypes"):
+        gate(1.0, 2.0, dtype="i4")
 
 
 def test_no_loop_for_python_objects():

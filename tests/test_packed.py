@@ -250,6 +250,16 @@ def test_zeros_for_tokens_of_no_sequence(dtype, step):
         assert not np.isnan(x).any() and not x[1, uncovered].any()
 
 
+def test_a_short_sequence_beside_long_ones(threads):
+    """Of what is cut into rows, which the short one has too few of."""
+    x, weight = np.random.default_rng(0).random((40000, 3)), np.ones((3, 4))
+    cu = [0, 100, 40000]
+    expected = np.concatenate([linattn.causal_conv1d(part, weight) for part in (x[:100], x[100:])])
+    for count in (1, 4):
+        threads(count)
+        np.testing.assert_array_equal(linattn.causal_conv1d(x, weight, cu_seqlens=cu), expected)
+
+
 def test_threads_and_instruction_sets(threads, isa):
     cu = [0, 700, 700, 701, 1500, 3000]
     for lead in ((), (2,)):

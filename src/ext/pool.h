@@ -9,9 +9,10 @@
 typedef int (*la_work)(void *job, size_t item, int lane);
 
 /* Runs work(job, i, lane) for i in [0, items) on up to `lanes` threads, no more than
- * there are items, the caller among them, and returns when all are done; nonzero where one gave up.  While it
- * waits for the others it calls idle(job) every few milliseconds.
- * Where the pool is busy with another caller's job, runs all on the caller. */
+ * there are items, the caller among them, and returns when all are done; nonzero where
+ * one gave up.  While it waits for the others it calls idle(job) every few
+ * milliseconds.  Where the pool is busy with another caller's job, runs all on the
+ * caller. */
 int la_pool_run(la_work work, void (*idle)(void *job), void *job, size_t items,
                 int lanes);
 
