@@ -9,33 +9,34 @@
 # unrolled, and for both dtypes.
 #
 # Kernels are compiled for this alone, for one instruction set (ISA, x86-64-v3 by default), with
-# little optimisation.  build/coverage/listing shows every line with how often it was reached,
-# build/coverage/missing what was not.  PYTHON names the interpreter, CLANG the compiler, beside
+# little optimisation.  build/coverage/*/listing shows every line with how often it was reached,
+# build/coverage/*/missing what was not.  PYTHON names the interpreter, CLANG the compiler, beside
 # which llvm-profdata and llvm-cov of the same version have to be.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 python=${PYTHON:-python3} clang=${CLANG:-clang} isa=${ISA:-x86-64-v3}
 tools=$(dirname "$(readlink -f "$(command -v "$clang")")")
-copy=$PWD/build/coverage
+folder=src/ext
 # Counters are those of a file that is mapped, so that a child counts that ends without a word.
 count=(-fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic
     -mllvm -runtime-counter-relocation -Wno-unused-command-line-argument)
 # Left out is what calls either as others do: the arithmetic in hundreds of shapes for src/ext, what
 # is above and around a call for src/kernel; layers, models and documents for both.
-folder=src/ext flags=(-O0 "${count[@]}")
+flags=(-O0 "${count[@]}")
 tests=(tests/test_{array_libraries,call_plain,errors,faults,forward,functions,initial_state}.py
     tests/test_{interrupts,isa,jax,key_lengths,layout,log_decay,memory,module,neighbours}.py
     tests/test_{packed,segments,state,state_errors,step,streaming,threads,turns,ufuncs}.py)
-rm -rf "$copy"
-
 if [ "${1-}" = --kernels ]; then
     shift
     folder=src/kernel flags=(-O1 -fprofile-instr-generate)
-    tests=(tests/test_{backward,conv,delta,delta_gradients,delta_rules,dplr,errors}.py
-        tests/test_{feature_maps,forward,functions,gated,gated_delta,gated_gradients}.py
-        tests/test_{gated_rules,half,interrupts,key_lengths,l2norm,log_decay,mapped}.py
-        tests/test_{packed,segments,softmax,state,step,threads,turns}.py)
+    tests=(tests/test_{differential,turns,functions,feature_maps,mapped,errors,threads}.py
+        tests/test_{interrupts,packed,segments,softmax,conv,half,key_lengths,l2norm}.py
+        tests/test_{log_decay,state,step,forward,backward,dplr,gated,delta}.py)
+fi
+copy=$PWD/build/coverage/${folder#*/}
+rm -rf "$copy"
+if [ $folder = src/kernel ]; then
     export KERNELS=$copy/kernels
     for dtype in f32 f64; do
         object=$KERNELS/${isa//-/_}_$dtype/src/kernel/kernels.o
