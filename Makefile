@@ -28,7 +28,7 @@ valgrind: ## a few tests under Valgrind, which has no AVX-512
 fuzz: ## libFuzzer on the entry without NumPy
 	tests/fuzz/run.sh $(ARGS)
 
-coverage: ## lines and branches of src/ext that the tests reach; ARGS=--kernels: of src/kernel
+coverage: ## lines and branches of src/ext, ARGS=--kernels: of src/kernel, that the tests reach
 	tests/coverage.sh $(ARGS)
 
 differential: ## random calls against the twins

@@ -9,9 +9,10 @@
 # unrolled, and for both dtypes.
 #
 # Kernels are compiled for this alone, for one instruction set (ISA, x86-64-v3 by default), with
-# little optimisation.  build/coverage/*/listing shows every line with how often it was reached,
-# build/coverage/*/missing what was not.  PYTHON names the interpreter, CLANG the compiler, beside
-# which llvm-profdata and llvm-cov of the same version have to be.
+# little optimisation: tests of time and of memory may fail there, which changes no figure.
+# build/coverage/*/listing shows every line with how often it was reached, build/coverage/*/missing
+# what was not; nothing is left out of the count, other processors' code neither.  PYTHON names the
+# interpreter, CLANG the compiler, beside which llvm-profdata and llvm-cov of its version have to be.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
