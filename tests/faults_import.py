@@ -129,9 +129,9 @@ def cpus(count: str) -> None:
     ctypes.CDLL(spec.origin)
     find_code()
     shim.faults_cpus(int(count))
+    print(load(spec).get_num_threads())  # the package's own would know of quotas, too
     import linattn
 
-    print(linattn._linattn.get_num_threads())
     q = np.random.default_rng(0).standard_normal((4, 3000, 32)).astype("f4")
     linattn.set_num_threads(4)
     o = linattn.causal(q, q, q)

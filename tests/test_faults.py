@@ -64,10 +64,8 @@ def test_memory_of_a_call_by_xla(shim):
 
 
 @pytest.mark.parametrize(("told", "found"), [(-1, 1), (5, 5), (5000, 1024)])
-def test_no_sets_of_cpus(shim, told, found, monkeypatch):
+def test_no_sets_of_cpus(shim, told, found):
     """Where the system has none an import takes the number that it tells of."""
-    for name in ("LINATTN_NUM_THREADS", "OMP_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
     assert int(run(shim, "cpus", str(told), script="faults_import.py")) == found
 
 
