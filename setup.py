@@ -121,6 +121,10 @@ class BuildExt(build_ext):
             for objects in pool.map(compile_unit, UNITS):
                 ext.extra_objects += objects
         super().build_extension(ext)
+        if WINDOWS:  # what the linker leaves beside it for debuggers and other linkers
+            folder = os.path.dirname(self.get_ext_fullpath(ext.name))
+            for file in glob(f"{folder}/*.lib") + glob(f"{folder}/*.pdb"):
+                os.remove(file)
 
     def get_libraries(self, ext):
         """On Windows with Python's own: python3 is that of the stable ABI."""

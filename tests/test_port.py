@@ -1,0 +1,75 @@
+"""That src/ext and the kernels compile for macOS, for Windows and for musl; which wheels there are.
+
+ziglang has those systems' headers.  Python's and NumPy's are of the system that the tests run on,
+with what differs put right.
+"""
+
+import subprocess
+import sys
+import sysconfig
+
+import numpy as np
+import port
+import pytest
+
+pytest.importorskip("ziglang")
+
+HEADERS = {
+    "first.h": """
+#include <pyconfig.h>
+#undef _GNU_SOURCE
+#if defined(_WIN32)
+#undef HAVE_SYS_SELECT_H
+#undef SIZEOF_LONG
+#define SIZEOF_LONG 4
+#define COMPILER "that of Python, which its headers name on Windows"
+#endif
+""",
+    "endian.h": """
+#define LITTLE_ENDIAN 1234
+#define BIG_ENDIAN 4321
+#define BYTE_ORDER LITTLE_ENDIAN
+""",
+}
+ISAS = {
+    "x86_64-windows-gnu": "x86_64_v3",
+    "aarch64-macos": "neon",
+    "x86_64-linux-musl": "x86_64_v3",
+}
+
+
+@pytest.mark.parametrize("target", ISAS)
+def test_the_extension_compiles(tmp_path, target):
+    for name, text in HEADERS.items():
+        (tmp_path / name).write_text(text)
+    folders = [tmp_path, np.get_include(), sysconfig.get_path("include")]
+    for file in sorted(port.ROOT.glob("src/ext/*.c")):
+        port.zig(
+            target, "-O0", "-DPy_LIMITED_API=0x030b0000",
+            f"-DLA_HAS_{ISAS[target]}", "-include", "first.h", *(f"-isystem{x}" for x in folders),
+            "-c", file, "-o", tmp_path / "object",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("target", list(ISAS)[:2])
+def test_the_kernels_compile(tmp_path, target):
+    port.kernels(target, ISAS[target], tmp_path, "-O0")
+
+
+WHEELS = {
+    "linux": ["manylinux_x86_64", "manylinux_aarch64", "musllinux_x86_64", "musllinux_aarch64"],
+    "macos": ["macosx_x86_64", "macosx_arm64"],
+    "windows": ["win_amd64"],
+}
+
+
+@pytest.mark.parametrize("system", WHEELS)
+def test_wheels(system):
+    """Of the stable ABI, and for a free-threaded Python."""
+    pytest.importorskip("cibuildwheel")
+    told = subprocess.run(
+        [sys.executable, "-m", "cibuildwheel", "--print-build-identifiers", "--platform", system],
+        cwd=port.ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for wheel in WHEELS[system]:
+        assert {f"cp311-{wheel}", f"cp314t-{wheel}"} <= set(told.split())
