@@ -371,7 +371,7 @@ def test_ctrl_c(operator, count, heads):
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(timeout=0.3)  # it is in the call
             process.send_signal(signal.SIGINT)
-            stdout, stderr = process.communicate(timeout=5)
+            stdout, stderr = process.communicate(timeout=60)
         finally:
             process.kill()
     assert stdout.split() == ["interrupted", "alive"], stderr
