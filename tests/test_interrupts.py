@@ -140,6 +140,53 @@ def test_threads_of_python(threads):
     assert linattn.get_num_threads() == 4
 
 
+AT_ONCE = """
+import random, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+has_lock = getattr(sys, "_is_gil_enabled", lambda: True)
+had_lock = has_lock()
+from every_call import every_call
+import linattn
+from linattn import _config
+
+callers = 6
+calls = [list(every_call(70, 9, 17)) for _ in range(callers)]
+start = threading.Barrier(callers)
+
+def run(caller):
+    "Each call once, as some of them change their state, in an order of its own."
+    order = list(range(len(calls[caller])))
+    random.Random(caller).shuffle(order)
+    start.wait()
+    return {i: [x.tobytes() for x in calls[caller][i].results()] for i in order}
+
+isas = _config.available_isas()
+with ThreadPoolExecutor(callers) as pool:
+    futures = [pool.submit(run, caller) for caller in range(callers)]
+    changes = random.Random(0)
+    while not all(future.done() for future in futures):
+        linattn.set_num_threads(changes.randint(1, 4))
+        linattn.set_isa(changes.choice(isas))
+    found = [future.result() for future in futures]
+
+linattn.set_num_threads(1)
+expected = []
+for isa in isas:
+    linattn.set_isa(isa)
+    expected.append([[x.tobytes() for x in call.results()] for call in every_call(70, 9, 17)])
+for caller, results in enumerate(found):
+    for i, result in results.items():
+        assert any(result == of_isa[i] for of_isa in expected), calls[caller][i].name
+assert has_lock() == had_lock  # an import may bring it back
+"""
+
+
+def test_first_calls_at_once(interpreter):
+    """Gufuncs are made by several threads at once, while the pool and the instruction set change:
+    every result has the bits of one of the sets."""
+    interpreter(AT_ONCE, timeout=300)
+
+
 ERRORS = {"all fine": 1.0, "overflow": 1e38, "nan": np.nan, "inf": np.inf}
 
 
