@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Usage: tests/pythons.sh [SUITE [FREE]]
+#
+# Every Python of a Debian suite (testing by default), in a root of its own, build/pythons/SUITE:
+# tests/wheels.py builds archive and wheel there and installs both under each of them, with the
+# selftest; then the tests below run on the wheel.  FREE, such as 3.14, is built of the suite's
+# source as well, without its lock (free-threaded): what the lock may have hidden is tested there.
+# As root, on Debian (apt install mmdebstrap); all else comes from Debian and the package index.
+# MMDEBSTRAP has further options for mmdebstrap, LINATTN_ISAS the instruction sets to build.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+suite=${1:-testing} free=${2-}
+root=$PWD/build/pythons/$suite
+tests=(test_{forward,backward,half,delta,gated,conv,errors,ufuncs}.py)
+free_tests=(test_{threads,interrupts,memory,turns,gated_delta}.py)
+
+# A command in /linattn of the root, which has the kernel's file systems for as long as it runs.
+inside() {
+    # shellcheck disable=SC2016
+    unshare --mount --pid --fork bash -c '
+        mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && exec env "$@"' "$root" \
+        PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
+        PIP_ONLY_BINARY=numpy,ml_dtypes unshare --root="$root" --wd=/linattn "$@"
+}
+
+if [ ! -e "$root/made" ]; then
+    # What it mounts is seen by it alone, and is gone with it: /dev is not to be removed from.
+    rm -rf --one-file-system "$root"
+    # shellcheck disable=SC2086
+    unshare --mount mmdebstrap --variant=apt ${MMDEBSTRAP-} \
+        --include='?name(^python3\.[0-9]+-(dev|venv)$)' --include=ca-certificates,gcc,libc6-dev \
+        --include=dpkg-dev,make,zlib1g-dev,libssl-dev,libffi-dev "$suite" "$root"
+    touch "$root/made"
+fi
+# Who stands between here and the package index is known to this machine.
+cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+rm -rf "$root/linattn" && mkdir "$root/linattn"
+git ls-files -z | tar --create --null --files-from=- --ignore-failed-read |
+    tar --extract --directory="$root/linattn"
+
+if [ -n "$free" ] && [ ! -e "$root/usr/local/bin/python${free}t" ]; then
+    # Optimised little: its speed is not what is tested.
+    # shellcheck disable=SC2016
+    inside sh -euc '
+        sed -n "s/^deb /deb-src /p" /etc/apt/sources.list >/etc/apt/sources.list.d/source.list
+        apt-get -q update
+        cd /opt
+        apt-get -q source --download-only "python$0"
+        dpkg-source --no-check --skip-patches -x "python$0"_*.dsc "python$0"
+        cd "python$0"
+        ./configure -q --prefix="/opt/free$0" --disable-gil --disable-test-modules \
+            "OPT=-DNDEBUG -O1"
+        make -s -j"$(nproc)"
+        make -s altinstall
+        ln -s "/opt/free$0/bin/python$0t" /usr/local/bin/' "$free" >"$root/build.log" 2>&1 ||
+        { tail -n 50 "$root/build.log"; exit 1; }
+fi
+
+# shellcheck disable=SC2016
+inside bash -euc '
+    rm -rf /tests && mkdir /tests
+    all=(/usr/bin/python3.??) free=(/usr/local/bin/python3.??t)
+    [ -x "${free[0]}" ] || free=()
+    "${all[-1]}" -m venv /tests/build
+    /tests/build/bin/pip install -q build
+    /tests/build/bin/python tests/wheels.py --folder /tests/wheels
+    cd tests # where the package is not, but that which is installed
+    for python in "${all[@]}" "${free[@]}"; do
+        place=/tests/${python##*/}
+        "$python" -m venv "$place"
+        "$place/bin/pip" install -q numpy pytest hypothesis ml_dtypes threadpoolctl
+        "$place/bin/pip" install -q --no-index --no-deps --find-links /tests/wheels linattn
+        read -ra files <<<"$0"
+        [[ $python != *t ]] || read -ra files <<<"$0 $1"
+        "$place/bin/linattn" info
+        "$place/bin/pytest" -q -p no:cacheprovider "${files[@]}"
+    done' "${tests[*]}" "${free_tests[*]}"
