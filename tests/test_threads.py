@@ -462,6 +462,9 @@ def others_ran(work) -> int:
     return during
 
 
+@pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="no lock here to be given up"
+)
 def test_other_python_threads_run_meanwhile(threads):
     """Whatever the size of the outputs and the number of heads: the work decides."""
     threads(1)
