@@ -69,7 +69,7 @@ inside bash -euc '
     for python in "${all[@]}" "${free[@]}"; do
         place=/tests/${python##*/}
         "$python" -m venv "$place"
-        "$place/bin/pip" install -q numpy pytest hypothesis ml_dtypes threadpoolctl
+        "$place/bin/pip" install -q numpy pytest ml_dtypes threadpoolctl
         "$place/bin/pip" install -q --no-index --no-deps --find-links /tests/wheels linattn
         read -ra files <<<"$0"
         [[ $python != *t ]] || read -ra files <<<"$0 $1"
