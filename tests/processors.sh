@@ -49,9 +49,9 @@ inside() {
 }
 
 architecture() {
-    local name=$1 isa=generic python kernels=() compile
+    local name=$1 isa=generic contract=off python kernels=() compile
     root=$PWD/build/processors/$name
-    [ "$name" != arm64 ] || isa=neon
+    [ "$name" != arm64 ] || isa=neon contract=fast
     if [ ! -e "$root/made" ]; then
         # What it mounts is seen by it alone, and is gone with it: /dev is not to be removed from.
         rm -rf --one-file-system "$root"
@@ -70,8 +70,8 @@ architecture() {
     compile=("$triplet-gcc" -std=gnu11 -O3 -fPIC -fwrapv -fvisibility=hidden)
     for dtype in FLOAT DOUBLE; do
         kernels+=("$root/linattn/$dtype.o")
-        "${compile[@]}" -ffp-contract=fast -DLA_ISA="$isa" -DLA_"$dtype" -c src/kernel/kernels.c \
-            -o "${kernels[-1]}"
+        "${compile[@]}" -ffp-contract="$contract" -DLA_ISA="$isa" -DLA_"$dtype" \
+            -c src/kernel/kernels.c -o "${kernels[-1]}"
     done
     "${compile[@]}" -DPy_LIMITED_API=0x030b0000 -DLA_HAS_"$isa" -I"$python" \
         -I"$root/usr/lib/python3/dist-packages/numpy/_core/include" -idirafter "$root/usr/include" \
