@@ -239,11 +239,20 @@ def test_plot_of_an_unknown_kind(capsys, tmp_path):
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_ctrl_c():
     command = [sys.executable, "-m", "linattn", "timing", "-n", "3000", "--repeat", "100000"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    process.stdout.readline()  # it has begun
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs ignore it
+    try:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        process.stdout.readline()  # it has begun
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
     # Where exec() was interrupted, in an import, CPython ends itself by the signal: 130 in a shell.
     assert process.returncode in (130, -signal.SIGINT)
     assert err.strip() == "interrupted"
