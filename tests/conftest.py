@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,14 @@ def isa():
     before = linattn.get_isa()
     yield linattn.set_isa
     linattn.set_isa(before)
+
+
+@pytest.fixture
+def children_heed_ctrl_c():
+    """Where they inherit a deaf ear, as what a shell has in its background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

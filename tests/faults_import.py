@@ -33,7 +33,7 @@ def fail_in_turn(f, most: int = 10000) -> int:
 
 
 def find() -> importlib.machinery.ModuleSpec:
-    package = PathFinder.find_spec("linattn")
+    package = importlib.util.find_spec("linattn")  # which is not imported yet
     spec = PathFinder.find_spec("_linattn", package.submodule_search_locations)
     return importlib.util.spec_from_file_location("linattn._linattn", spec.origin)
 

@@ -237,15 +237,9 @@ def test_plot_of_an_unknown_kind(capsys, tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_ctrl_c():
+def test_ctrl_c(children_heed_ctrl_c):
     command = [sys.executable, "-m", "linattn", "timing", "-n", "3000", "--repeat", "100000"]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs ignore it
-    try:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-    finally:
-        signal.signal(signal.SIGINT, before)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         process.stdout.readline()  # it has begun
         time.sleep(0.5)

@@ -92,7 +92,7 @@ def test_checkpoints_between_measurements(tmp_path, monkeypatch, capsys):
         assert {**x, "seconds": 0} == {**y, "seconds": 0}
 
 
-def test_ctrl_c_leaves_a_checkpoint(tmp_path):
+def test_ctrl_c_leaves_a_checkpoint(tmp_path, children_heed_ctrl_c):
     """The script itself, as in a terminal."""
     command = [sys.executable, str(EXPERIMENTS / "copy_task.py"), "--size", "tiny", "--steps",
                "2000", "--kinds", "linear", "--out", str(tmp_path)]  # fmt: skip
