@@ -124,21 +124,11 @@ VARIANTS = ("m1", "m2", "m3", "m4", "m5", "f1", "f2", "f3", "klatt", "klatt2")
 HELD_OUT = ("m6", "m7", "f4", "f5", "klatt3")
 
 
-def _run(command: list[str], tries: int = 3) -> subprocess.CompletedProcess[bytes]:
-    """Its end; espeak-ng's two threads may wait for each other for ever: then it is begun anew."""
-    try:
-        return subprocess.run(command, capture_output=True, timeout=60)
-    except subprocess.TimeoutExpired:
-        if tries == 1:
-            raise
-    return _run(command, tries - 1)
-
-
 def _espeak(speaker: Speaker, digits: list[int], pauses: np.ndarray) -> tuple[np.ndarray, int]:
     text = "".join(WORDS[x] + (", " if y else " ") for x, y in zip(digits, pauses, strict=True))
     options = ["-v", speaker.name, "-p", str(round(20 + 60 * speaker.pitch)),
                "-s", str(round(130 + 90 * speaker.speed))]  # fmt: skip
-    done = _run(["espeak-ng", *options, "--stdout", text])
+    done = subprocess.run(["espeak-ng", *options, "--stdout", text], capture_output=True)
     if done.returncode or done.stdout[:4] != b"RIFF":
         raise SystemExit(
             f"espeak-ng {' '.join(options)}: {done.stderr.decode(errors='replace').strip()}; "
