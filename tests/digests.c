@@ -8,19 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "call.h"
 #include "cpu.h"
+#include "entry.h"
 #include "job.h"
 #include "pool.h"
 
 enum { TOKENS = 600, HEADS = 2, SEQUENCES = 2 };
-
-static const struct la_operation types[] = {
-    {.dtype = LA_F32, .type = LA_NATIVE},
-    {.dtype = LA_F64, .type = LA_NATIVE},
-    {.dtype = LA_F32, .type = LA_HALF},
-    {.dtype = LA_F32, .type = LA_BFLOAT},
-};
 
 static const char *const type_names[] = {"float32", "float64", "float16", "bfloat16"};
 
@@ -32,18 +25,6 @@ number(void)
 {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (double)((int64_t)(state >> 53) - 1024) / 1024;
-}
-
-static ptrdiff_t
-size_of(const struct la_operation *what, enum la_operand id)
-{
-    if (la_is_index(id)) {
-        return sizeof(ptrdiff_t);
-    }
-    if (la_is_tokens(id) && what->type != LA_NATIVE) {
-        return 2;
-    }
-    return what->dtype == LA_F32 ? sizeof(float) : sizeof(double);
 }
 
 /* Of a number that is 0 or no less than 2^-14, the bits in 16; what is too long is cut
@@ -64,7 +45,7 @@ half_bits(float x, enum la_type type)
 static void
 put(char *to, const struct la_operation *what, enum la_operand id, double x)
 {
-    const ptrdiff_t size = size_of(what, id);
+    const ptrdiff_t size = la_size_of(what, id);
     const float single = (float)x;
     const uint16_t half = half_bits(single, what->type);
     memcpy(to,
@@ -144,7 +125,7 @@ lay_out(struct array *x, struct la_tensor *tensor, const struct la_operation *wh
         int i)
 {
     const struct la_slot *slot = &what->form->slots[i];
-    const ptrdiff_t size = size_of(what, slot->id);
+    const ptrdiff_t size = la_size_of(what, slot->id);
     const int axes = la_is_number(slot->id) ? 0 : 1 + slot->rank;
     x->shape[0] = HEADS;
     for (int axis = 1; axis < axes; axis++) {
@@ -200,8 +181,8 @@ print(const struct la_form *form, enum la_map map)
 {
     char name[64];
     la_form_name(form, name, sizeof(name));
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-        struct la_operation what = types[i];
+    for (size_t i = 0; i < LA_NTYPES; i++) {
+        struct la_operation what = la_types[i];
         what.form = form;
         what.map = map;
         const uint64_t one = digest(&what, 1);
@@ -218,15 +199,13 @@ print(const struct la_form *form, enum la_map map)
 static int
 print_forms(enum la_op op)
 {
-    const int choices = LA_NORMALIZER | LA_STATES | LA_KEYS | LA_CHANNELS |
-                        LA_IN_PLACE | LA_GATE_CHANNELS | LA_BONUS | LA_ERASE;
-    const int offered = la_operators[op].properties & choices;
+    const la_variant offered = la_form_choices(op);
     const int maps = la_operators[op].properties & LA_MAPS ? LA_NMAPS : 1;
     la_variant variant = 0;
     int failed = 0;
     do {
         struct la_form form;
-        failed |= la_form_read(&form, op, variant) < 0;
+        la_form_read(&form, op, variant);
         for (int map = 0; map < maps && !failed; map++) {
             failed |= print(&form, (enum la_map)map);
         }

@@ -51,6 +51,11 @@ def test_the_extension_compiles(tmp_path, target):
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("target", ISAS)
+def test_the_program_of_digests_compiles(tmp_path, target):
+    port.zig(target, "-O0", "-Isrc/ext", "-c", "tests/digests.c", "-o", tmp_path / "object")
+
+
 @pytest.mark.parametrize("target", list(ISAS)[:2])
 def test_the_kernels_compile(tmp_path, target):
     port.kernels(target, ISAS[target], tmp_path, "-O0")

@@ -156,6 +156,14 @@ is_backward(const struct la_operator *op)
     return strstr(op->name, "_backward") != NULL;
 }
 
+la_variant
+la_form_choices(enum la_op op)
+{
+    return la_operators[op].properties &
+           (LA_NORMALIZER | LA_STATES | LA_KEYS | LA_CHANNELS | LA_IN_PLACE |
+            LA_GATE_CHANNELS | LA_BONUS | LA_ERASE);
+}
+
 void
 la_form_read(struct la_form *form, enum la_op op, la_variant variant)
 {

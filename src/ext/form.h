@@ -43,6 +43,9 @@ struct la_form {
     char dims[LA_MAX_DIMS + 1]; /* letters in order of appearance, as NumPy counts */
 };
 
+/* The choices that an operator offers, of which any make a form. */
+la_variant la_form_choices(enum la_op op);
+
 /* One form of an operator. */
 void la_form_read(struct la_form *form, enum la_op op, la_variant variant);
 

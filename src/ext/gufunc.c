@@ -123,9 +123,7 @@ add_form(enum la_op op, la_variant variant)
 static void
 add_forms(enum la_op op)
 {
-    const int choices = LA_NORMALIZER | LA_STATES | LA_KEYS | LA_CHANNELS |
-                        LA_IN_PLACE | LA_GATE_CHANNELS | LA_BONUS | LA_ERASE;
-    const int offered = la_operators[op].properties & choices;
+    const la_variant offered = la_form_choices(op);
     la_variant variant = 0;
     do {
         add_form(op, variant);

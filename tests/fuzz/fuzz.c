@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "call.h"
+#include "../entry.h"
 #include "cpu.h"
 #include "job.h"
 #include "pool.h"
@@ -46,23 +46,11 @@ struct array {
     ptrdiff_t shape[MOST_AXES], strides[MOST_AXES];
 };
 
-static ptrdiff_t
-size_of_number(const struct la_operation *what, enum la_operand id)
-{
-    if (la_is_index(id)) {
-        return sizeof(ptrdiff_t);
-    }
-    if (la_is_tokens(id) && what->type != LA_NATIVE) {
-        return 2;
-    }
-    return what->dtype == LA_F32 ? sizeof(float) : sizeof(double);
-}
-
 static void
 fill(char *to, const struct la_operation *what, enum la_operand id, ptrdiff_t n)
 {
     static const double odd[] = {0, 1, -1, 1e-30, 1e30};
-    const ptrdiff_t size = size_of_number(what, id);
+    const ptrdiff_t size = la_size_of(what, id);
     double x = (double)(int64_t)(next() % 2001 - 1000) / 300;
     x = next() % 64 == 0 ? odd[next() % 5] : x;
     const float single = (float)x;
@@ -84,7 +72,7 @@ static int
 lay_out(struct array *x, struct la_tensor *tensor, const struct la_operation *what,
         enum la_operand id, int axes, int is_output, ptrdiff_t n)
 {
-    const ptrdiff_t size = size_of_number(what, id);
+    const ptrdiff_t size = la_size_of(what, id);
     ptrdiff_t step = size, low = 0, high = 0, count = 1;
     int order[MOST_AXES];
     for (int i = 0; i < axes; i++) {
@@ -196,20 +184,12 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const int poisons[] = {0xff, 0x7f, 0xfe};
-    static const struct la_operation types[] = {
-        {.dtype = LA_F32, .type = LA_NATIVE},
-        {.dtype = LA_F64, .type = LA_NATIVE},
-        {.dtype = LA_F32, .type = LA_HALF},
-        {.dtype = LA_F32, .type = LA_BFLOAT},
-    };
-    const int choices = LA_NORMALIZER | LA_STATES | LA_KEYS | LA_CHANNELS |
-                        LA_IN_PLACE | LA_GATE_CHANNELS | LA_BONUS | LA_ERASE;
     struct la_form form;
     in = (struct input){data, size, 0};
-    struct la_operation what = types[choose(4)];
+    struct la_operation what = la_types[choose(LA_NTYPES)];
     const enum la_op op = (enum la_op)choose(LA_NOPS);
     const int bits = choose(256) | choose(256) << 8;
-    la_form_read(&form, op, bits & choices & la_operators[op].properties);
+    la_form_read(&form, op, bits & la_form_choices(op));
     what.form = &form;
     what.map =
         la_operators[op].properties & LA_MAPS ? (enum la_map)choose(LA_NMAPS) : 0;
