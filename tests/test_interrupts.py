@@ -35,14 +35,16 @@ interrupted.main({arguments})
 def test_ctrl_c_in_every_operator(interpreter, n, d, m, heads, only):
     """Within 50 ms of the processor's time, in calls of many heads and in those of large ones.
 
-    Twice that passes, for processors half as fast.  Not counted is what NumPy does before and
-    after: copies of states and sums over heads.
+    Twice that passes, for processors half as fast, and LINATTN_SLOWER times that, for builds that
+    are slower by design.  Not counted is what NumPy does before and after: copies of states and
+    sums over heads.
     """
+    limit = 100 * float(os.environ.get("LINATTN_SLOWER", "1"))
     arguments = ", ".join(map(repr, (str(n), str(d), str(m), str(heads), only)))
     stdout, _ = interpreter(INTERRUPTED.format(here=str(HERE), arguments=arguments), timeout=600)
     late = dict(line.split() for line in stdout.splitlines())
     assert len(late) > (5 if only else 15)
-    assert all(ms == "None" or float(ms) < 100 for ms in late.values()), late
+    assert all(ms == "None" or float(ms) < limit for ms in late.values()), late
 
 
 SPAWNED = """
