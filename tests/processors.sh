@@ -55,6 +55,7 @@ architecture() {
     if [ ! -e "$root/made" ]; then
         # What it mounts is seen by it alone, and is gone with it: /dev is not to be removed from.
         rm -rf --one-file-system "$root"
+        mkdir -p "$(dirname "$root")"
         # shellcheck disable=SC2086
         unshare --mount mmdebstrap --variant=extract --architectures="$name" ${MMDEBSTRAP-} \
             --include=base-files,dash,libpython3-dev,python3-numpy,python3-ml-dtypes,python3-pytest \

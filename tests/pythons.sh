@@ -27,6 +27,7 @@ inside() {
 if [ ! -e "$root/made" ]; then
     # What it mounts is seen by it alone, and is gone with it: /dev is not to be removed from.
     rm -rf --one-file-system "$root"
+    mkdir -p "$(dirname "$root")"
     # shellcheck disable=SC2086
     unshare --mount mmdebstrap --variant=apt ${MMDEBSTRAP-} \
         --include='?name(^python3\.[0-9]+-(dev|venv)$)' --include=ca-certificates,gcc,libc6-dev \
