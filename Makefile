@@ -45,5 +45,5 @@ docs: ## the documentation, into docs/_build/html; first: pip install -e '.[docs
 compare: ## every operator's time and instructions at two commits, BASE and the present one
 	$(PYTHON) benchmarks/compare.py $(BASE) $(ARGS)
 
-history: ## times at many commits, as pages of asv: COMMITS=v0.1.0..HEAD
+history: ## times at many commits, as pages of asv: COMMITS=main~10..main
 	cd benchmarks/commits && asv run --skip-existing $(ARGS) $(COMMITS) && asv publish

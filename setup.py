@@ -29,7 +29,7 @@ FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 ZIG = WINDOWS or "zig" in os.environ.get("CC", "")
 
 # Instruction sets: the name of the table the kernels emit, and what selects it.
-# A new one is a row here and one in src/ext/cpu.c.
+# CONTRIBUTING.md has what a new one takes besides.
 if MACHINE in ("x86_64", "amd64"):
     level = "-march=x86_64_v" if ZIG else "-march=x86-64-v"
     ISAS = {

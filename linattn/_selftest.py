@@ -48,6 +48,9 @@ OPERATORS = {
 #: a wrong sign is far outside and rounding well inside.
 TOLERANCE = {"float32": 1e-4, "float64": 1e-12}
 
+#: Maps of either sign, whose weights can sum to nothing: no bound holds where they are normalised.
+SIGNED = ("identity", "l2norm")
+
 #: (heads, n, d, m): below, at and past a vector, a tile and a chunk.
 SHAPES = ((2, 1, 1, 1), (2, 67, 5, 3), (1, 130, 64, 64), (2, 33, 65, 70))
 
@@ -132,8 +135,7 @@ def _options(operator: str) -> Iterator[dict[str, Any]]:
         yield from ({"lower_bound": None}, {"lower_bound": -5.0})
     elif operator.startswith(("causal", "noncausal")) or operator == "step":
         for feature_map, normalize in itertools.product(MAPS, (True, False)):
-            # Signed weights can sum to nothing: no bound holds there.
-            if feature_map not in ("identity", "l2norm") or not normalize:
+            if feature_map not in SIGNED or not normalize:
                 yield {"feature_map": feature_map, "normalize": normalize}
     elif operator.startswith("softmax"):
         yield from ({"causal": True}, {"causal": False})

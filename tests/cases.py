@@ -22,6 +22,9 @@ OPTIONS = {
 }
 ELEMENTWISE = ("identity", "relu", "elu", "softplus", "exp")
 MAPS = (*ELEMENTWISE, "l2norm")
+#: Those of either sign, whose weights can sum to nothing: normalised, they have operands that make
+#: the features positive.
+SIGNED = ("identity", "l2norm")
 DTYPES = ("float32", "float64")
 
 
@@ -91,7 +94,7 @@ def make(case: Case, seed: int = 0) -> list[np.ndarray]:
     if case.forward == "delta":
         arrays[1] = _short(arrays[1], case.feature_map)
         arrays[3] = rng.uniform(0, 2, arrays[3].shape)
-    elif case.feature_map in ("identity", "l2norm") and case.normalize:
+    elif case.feature_map in SIGNED and case.normalize:
         arrays[:2] = map(abs, arrays[:2])  # signed weights may sum to 0, and then nothing is exact
     return [x.astype(case.dtype) for x in arrays]
 

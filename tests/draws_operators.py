@@ -10,6 +10,7 @@ from typing import NamedTuple
 import gates
 import numpy as np
 import rules
+from cases import SIGNED
 from draws import (
     DTYPES,
     FUSED,
@@ -137,7 +138,7 @@ def draw_operands(lot, names, core, sizes, lead, options) -> tuple[dict, dict, t
     phi, dtypes = options.get("feature_map", "identity"), lot.dtypes(names)
     sizes["f"] = features(phi, sizes["d"])
     # No sum of weights near 0.
-    positive = phi in ("identity", "l2norm") and options.get("normalize", False)
+    positive = phi in SIGNED and options.get("normalize", False)
     leads = {x: lot.narrow(lead) for x in names}
     cores = {x: tuple(sizes[y] for y in core[x]) for x in names}
     for x in {"k", "a", "b", "erase"} & {*names} if {"beta", "a"} & {*names} else ():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from bounds import close, excess
-from cases import MAPS, VARIANTS
+from cases import MAPS, SIGNED, VARIANTS
 from states import assert_same, bound, check, flat, state, tokens
 
 import linattn
@@ -22,7 +22,7 @@ def operands_for(name, shape, **options):
 @pytest.mark.parametrize(("feature_map", "normalize", "dtype"), VARIANTS)
 def test_against_the_twin(name, feature_map, normalize, dtype):
     options = {"feature_map": feature_map, "normalize": normalize, "eps": 0.01, "scale": 0.4}
-    positive = feature_map in ("identity", "l2norm")
+    positive = feature_map in SIGNED
     for d, m in [(5, 9), (16, 33)]:
         operands = operands_for(name, (len(LENGTHS), 40, d, m), dtype=dtype, positive=positive)
         check(name, operands, key_lengths=np.array(LENGTHS), **options)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from bounds import excess
-from cases import MAPS, VARIANTS
+from cases import MAPS, SIGNED, VARIANTS
 from states import assert_same, bound, check, flat, state, tokens
 
 import linattn
@@ -59,7 +59,7 @@ def loop(name, operands, cu, **options):
 @pytest.mark.parametrize(("feature_map", "normalize", "dtype"), VARIANTS)
 def test_equals_a_loop(name, feature_map, normalize, dtype):
     """To the bit, with and without states, in any batch."""
-    positive = feature_map in ("identity", "l2norm")
+    positive = feature_map in SIGNED
     for cu in PACKINGS:
         for lead in ((), (2, 3)):
             operands, options = case(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import MAPS
+from cases import MAPS, SIGNED
 from layouts import LAYOUTS
 from states import assert_same, bound, check, compare, oracle, state, tokens
 
@@ -39,7 +39,7 @@ def test_against_the_twin(normalize, dtype):
 @pytest.mark.parametrize("feature_map", MAPS)
 def test_maps(feature_map):
     for normalize in (True, False):
-        operands = tokens((700, 16, 33), positive=feature_map in ("identity", "l2norm"))
+        operands = tokens((700, 16, 33), positive=feature_map in SIGNED)
         check("causal", operands, feature_map=feature_map, normalize=normalize, return_state=True)
 
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from bounds import close
-from cases import MAPS, VARIANTS
+from cases import MAPS, SIGNED, VARIANTS
 from layouts import LAYOUTS
 from states import assert_same, bound, check, compare, flat, oracle, state, tokens
 
@@ -18,7 +18,7 @@ SIZES = [(1, 1, 1), (3, 4, 16), (17, 5, 33), (40, 16, 64), (67, 65, 20), (34, 20
 
 def case(n, d, m, lead=(), dtype="float32", feature_map="elu", normalize=True, grad=False, seed=0):
     """Operands and options of a call with an initial state (and a final gradient)."""
-    positive = feature_map in ("identity", "l2norm") and normalize
+    positive = feature_map in SIGNED and normalize
     operands = tokens((*lead, n, d, m), dtype=dtype, positive=positive, cotangent=grad, seed=seed)
     options = {"feature_map": feature_map, "normalize": normalize, "scale": 0.4, "eps": 0.01}
     core = (*lead, d, m)

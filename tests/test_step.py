@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from bounds import close
-from cases import MAPS, VARIANTS
+from cases import MAPS, SIGNED, VARIANTS
 from layouts import LAYOUTS, unaligned
 from states import assert_same, bound, check, compare, flat, oracle, state, tokens
 
@@ -42,7 +42,7 @@ def test_against_the_twin(feature_map, normalize, dtype):
                 m,
                 dtype=dtype,
                 normalize=normalize,
-                positive=feature_map in ("identity", "l2norm"),
+                positive=feature_map in SIGNED,
             )
             result = flat(linattn.step(*operands, current, **options))
             expected = oracle("step", operands, state=current, **options)
@@ -57,9 +57,7 @@ def test_step_by_step_equals_causal(feature_map, normalize, in_place):
     options = {"feature_map": feature_map, "normalize": normalize}
     lead, n, d, m = (2, 3), 70, 16, 33
     for dtype in ("float32", "float64"):
-        operands = tokens(
-            (*lead, n, d, m), dtype=dtype, positive=feature_map in ("identity", "l2norm")
-        )
+        operands = tokens((*lead, n, d, m), dtype=dtype, positive=feature_map in SIGNED)
         start = state((*lead, d, m), dtype=dtype, normalize=normalize)
         expected = oracle("causal", operands, initial_state=start, return_state=True, **options)
         allowed = bound("causal", operands, initial_state=start, return_state=True, **options)

@@ -1,6 +1,7 @@
 /* cpu.c: instruction sets built into this extension, and the choice among them.
  *
- * A new instruction set is one row here and one in setup.py. */
+ * CONTRIBUTING.md has what a new one takes: here a TABLES line, a row of isas, and for
+ * x86-64 a row of levels. */
 #include "cpu.h"
 
 #include <stdatomic.h>
@@ -19,7 +20,7 @@
  * reads is filled in by some compilers' run-time libraries only. */
 static const struct {
     unsigned ecx1, ebx7, kept;
-} levels[3] = {
+} levels[] = {
     {bit_SSSE3 | bit_SSE4_2 | bit_POPCNT, 0, 0},
     {bit_FMA, bit_AVX2 | bit_BMI | bit_BMI2, 0x06},
     {0, bit_AVX512F | bit_AVX512BW | bit_AVX512CD | bit_AVX512DQ | bit_AVX512VL, 0xe6},
@@ -44,8 +45,9 @@ level(void)
     __get_cpuid(1, &eax, &ebx, &ecx1, &edx);
     __get_cpuid_count(7, 0, &eax, &ebx7, &ecx, &edx);
     const unsigned kept = ecx1 & bit_OSXSAVE ? kept_registers() : 0;
+    const int known = sizeof(levels) / sizeof(levels[0]);
     int have = 1;
-    while (have < 4 && !(levels[have - 1].ecx1 & ~ecx1) &&
+    while (have <= known && !(levels[have - 1].ecx1 & ~ecx1) &&
            !(levels[have - 1].ebx7 & ~ebx7) && !(levels[have - 1].kept & ~kept)) {
         have++;
     }
