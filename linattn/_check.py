@@ -70,6 +70,8 @@ def _refuse_graph(function: str, name: str, x: Any) -> None:
 def _as_array(function: str, name: str, x: Any) -> Any:
     try:
         return np.asarray(x)
+    except ValueError as error:  # rows of other lengths
+        raise ValueError(f"{function}: {name} is no array ({error})") from None
     except (TypeError, RuntimeError) as error:  # a tensor of bfloat16, or on another device
         way = "linattn.torch" if type(x).__module__.startswith("torch") else "an array of it"
         kind = type(x).__name__
@@ -149,8 +151,9 @@ def extra(
     With as many axes as the longest of q, k and v it has channels, or, where its last axis is
     1, one number for all of them.
     """
-    if isinstance(given, (int, float)):
-        given = np.asarray(given, state_dtype(*operands))  # as weak as Python's numbers are
+    if isinstance(given, (int, float)):  # as weak as Python's numbers are
+        dtype = (state_dtype if row.wide else result_dtype)(*operands)
+        given = np.asarray(real(function, row.name, given), dtype)
     x = operand(function, row.name, given, 0)
     q, _, v = operands
     sizes = {"d": q.shape[-1], "m": v.shape[-1]}
@@ -285,20 +288,39 @@ def positive(function: str, name: str, x: Any) -> int:
     return value
 
 
+def flag(function: str, name: str, x: Any) -> bool:
+    """``x`` as a bool, which it has to be already."""
+    if not isinstance(x, (bool, np.bool_)):
+        raise TypeError(f"{function}: {name} is {x!r}; expected True or False")
+    return bool(x)
+
+
+def activation(function: str, x: Any) -> float:
+    """``activation`` as the kernels take it: 1.0 for silu, 0.0 for none."""
+    if x is None or (isinstance(x, str) and x == "silu"):
+        return float(x is not None)
+    error = ValueError if isinstance(x, str) else TypeError
+    raise error(f"{function}: activation is {x!r}; expected None or 'silu'")
+
+
+def real(function: str, name: str, x: Any) -> float:
+    """``x`` as a float, which may be infinite or NaN."""
+    try:
+        if isinstance(x, (str, bytes, bytearray)) or np.asarray(x).dtype.kind in "cSUMm":
+            raise TypeError
+        return float(x)
+    except (TypeError, ValueError):
+        raise TypeError(f"{function}: {name} is {x!r}; expected a real number") from None
+    except OverflowError:  # its digits may be too many to show
+        raise ValueError(
+            f"{function}: {name} is too large for a float; expected a finite number"
+        ) from None
+
+
 def number(function: str, name: str, x: Any, *operands: Any) -> float:
     """``x`` as a float, finite in what the operands, if any, are computed in."""
     if type(x) is not float:
-        if isinstance(x, (str, bytes, complex)):
-            raise TypeError(f"{function}: {name} is {x!r}; expected a real number")
-        try:
-            value = float(x)
-        except (TypeError, ValueError):
-            raise TypeError(f"{function}: {name} is {x!r}; expected a real number") from None
-        except OverflowError:  # its digits may be too many to show
-            raise ValueError(
-                f"{function}: {name} is too large for a float; expected a finite number"
-            ) from None
-        x = value
+        x = real(function, name, x)
     if not math.isfinite(x):
         raise ValueError(f"{function}: {name} is {x}; expected a finite number")
     if abs(x) > _LARGEST and operands:
@@ -348,9 +370,7 @@ def lookup(
         raise ValueError(
             f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(names)}"
         )
-    if not isinstance(normalize, (bool, np.bool_)):
-        raise TypeError(f"{function}: normalize is {normalize!r}; expected True or False")
-    return variant, feature_map, bool(normalize)
+    return variant, feature_map, flag(function, "normalize", normalize)
 
 
 def out(function: str, x: Any, expected: Shape, *operands: Any, name: str = "out") -> Any:
@@ -395,6 +415,8 @@ def _integers(function: str, name: str, x: Any) -> Array:
     x = np.asarray(x)
     if x.dtype.kind not in "iu":
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected integers")
+    if x.dtype.itemsize == 8 and x.dtype.kind == "u":  # too large ones would be negative
+        x = np.minimum(x, np.iinfo(np.intp).max)
     return x.astype(np.intp, copy=False)
 
 

@@ -322,13 +322,11 @@ def _operands(
         bias = np.zeros(x.shape[-1], x.dtype)  # which has no say in the result's
     bias = _check.operand(name, "bias", bias, 1)
     shape = _check.filters(name, x, weight, bias, core)
-    if activation not in (None, "silu"):
-        error = ValueError if isinstance(activation, str) else TypeError
-        raise error(f"{name}: activation is {activation!r}; expected None or 'silu'")
+    silu = _check.activation(name, activation)
     taps = weight.swapaxes(-1, -2)
     if type(taps) is np.ndarray:
         taps = np.ascontiguousarray(taps)  # once, not by every head and sequence
-    return x, taps, bias, shape, float(activation is not None)
+    return x, taps, bias, shape, silu
 
 
 def _inputs(

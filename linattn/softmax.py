@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from . import _check, _gradients
 from ._docs import filled
 from ._gufuncs import row_ufuncs, run
@@ -152,9 +150,8 @@ def softmax_attention_backward(
 
 def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tuple[Any, ...]:
     """q, k, v as arrays, the output's shape, and (scale, causal) as the kernels take them."""
-    if not isinstance(causal, (bool, np.bool_)):
-        raise TypeError(f"{name}: causal is {causal!r}; expected True or False")
-    q, k, v, shape = _check.qkv(name, q, k, v, same_length=bool(causal))
+    causal = _check.flag(name, "causal", causal)
+    q, k, v, shape = _check.qkv(name, q, k, v, same_length=causal)
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))
     return q, k, v, shape, (_check.number(name, "scale", scale, q, k, v), float(causal))

@@ -456,6 +456,7 @@ BAD = [
     (TypeError, "x", "complex", {"x": np.ones((6, 3), complex)}),
     (ValueError, "activation", "'gelu'", {"activation": "gelu"}),
     (TypeError, "activation", "True", {"activation": True}),
+    (TypeError, "activation", "array", {"activation": np.ones(2)}),
     (ValueError, "initial_state", "(3, 2)", {"initial_state": np.ones((3, 2))}),
     (ValueError, "initial_state", "(2, 3, 3)", {"initial_state": np.ones((2, 3, 3))}),
     (TypeError, "initial_state", "float32", {"initial_state": np.ones((3, 3), "f4")}),

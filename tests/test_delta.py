@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import ml_dtypes
 import numpy as np
 import pytest
 from bounds import DELTA_ROUNDINGS, check_delta, close, roundings
@@ -259,6 +260,23 @@ def test_step_takes_a_number():
     q, k, v = (np.ones(3, "f4") for _ in range(3))
     o, state = linattn.delta_step(q, k, v, 0.5, linattn.State(np.zeros((3, 3), "f4")))
     assert o.dtype == state.s.dtype == np.float32
+    with pytest.raises(ValueError, match="delta_step: beta is too large for a float"):
+        linattn.delta_step(q, k, v, 10**400, state)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_steps_of_16_bits_take_a_number(dtype):
+    """Which does not widen the result."""
+    q = np.ones(3, dtype)
+    state = linattn.State(np.zeros((3, 3), "f4"))
+    for o, _ in (
+        linattn.delta_step(q, q, q, 0.1, state),
+        linattn.gated_step(q, q, q, -0.1, state),
+        linattn.gated_delta_step(q, q, q, -0.1, 1, state),
+    ):
+        assert o.dtype == dtype
+    expected = linattn.delta_step(q, q, q, dtype(0.1), state)[0]
+    np.testing.assert_array_equal(linattn.delta_step(q, q, q, 0.1, state)[0], expected)
 
 
 def test_nothing_to_do():

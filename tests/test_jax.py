@@ -232,14 +232,82 @@ def test_wrong_input():
         la.causal(Q * 1j, K, V)
     with pytest.raises(ValueError, match="does not rescale"):
         la.causal(Q, K, V, feature_map=linattn.feature_maps.PositiveRandomFeatures.sample(D, 6))
-    with pytest.raises(ValueError, match="initial_state has a field of shape"):
-        la.causal(Q, K, V, initial_state=State(np.zeros((3, 3)), np.zeros(4)))
-    with pytest.raises(TypeError, match="key_lengths has dtype float64"):
-        la.causal(Q, K, V, key_lengths=2.5)
     with pytest.raises(ValueError, match="activation is 'relu'"):
         la.causal_conv1d(Q, draw(D, 3), activation="relu")
     with pytest.raises(ValueError, match="weight has shape"):
         la.causal_conv1d(Q, draw(D + 1, 3))
+
+
+TOKEN = (Q[..., 0, :], K[..., 0, :], V[..., 0, :])
+START = (np.zeros((D, M)), np.zeros(D))
+BAD = {  # options, error, and what it says
+    "length": ({"key_lengths": 99}, ValueError, "key_lengths has values from 99 to 99; expected"),
+    "negative": ({"key_lengths": -1}, ValueError, "key_lengths has values from -1"),
+    "lengths": ({"key_lengths": [1, 2, 3, 4]}, ValueError, "key_lengths has shape"),
+    "more lengths": ({"key_lengths": [[[8]]]}, ValueError, "key_lengths has shape"),
+    "real lengths": ({"key_lengths": 2.5}, TypeError, "key_lengths has dtype float64"),
+    "short": ({"cu_seqlens": [0, 3]}, ValueError, "cu_seqlens ends with 3; expected n = 8"),
+    "long": ({"cu_seqlens": [0, 300]}, ValueError, "cu_seqlens ends with 300"),
+    "late": ({"cu_seqlens": [-3, 8]}, ValueError, "cu_seqlens begins with -3"),
+    "decreasing": ({"cu_seqlens": [0, 5, 2, 8]}, ValueError, "cu_seqlens decreases from 5 to 2"),
+    "no bounds": ({"cu_seqlens": np.zeros(0, int)}, ValueError, "cu_seqlens has shape"),
+    "a matrix": ({"cu_seqlens": [[0, 8]]}, ValueError, "cu_seqlens has shape"),
+    "real bounds": ({"cu_seqlens": [0.0, 8.0]}, TypeError, "cu_seqlens has dtype float64"),
+    "state": ({"initial_state": State(np.zeros((3, 3)), START[1])}, ValueError, r"state\.s has shape"),
+    "more states": (
+        {"initial_state": State(np.zeros((5, D, M)), START[1])}, ValueError, r"state\.s has shape",
+    ),
+    "no z": ({"initial_state": State(START[0])}, ValueError, "initial_state.z is None"),
+    "log_scale": (
+        {"initial_state": State(*START, START[1])}, ValueError, "initial_state.log_scale is given",
+    ),
+    "an array": ({"initial_state": START[0]}, TypeError, "initial_state is a ndarray"),
+    "eps": ({"eps": np.nan}, ValueError, "eps is nan; expected a finite number"),
+    "scale": ({"scale": np.inf}, ValueError, "scale is inf; expected a finite number"),
+    "a word": ({"scale": "a"}, TypeError, "scale is 'a'; expected a real number"),
+    "complex": ({"scale": 1j}, TypeError, "scale is 1j; expected a real number"),
+    "normalize": ({"normalize": None}, TypeError, "normalize is None; expected True or False"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_numpy_refuses(bad):
+    """The same errors, with values that are known when the call is traced, and within jit."""
+    options, error, message = BAD[bad]
+    for f in (linattn.causal, la.causal, jax.jit(partial(la.causal, **options))):
+        with pytest.raises(error, match=f"^causal: .*{message}"):
+            f(Q, K, V, **({} if hasattr(f, "lower") else options))
+
+
+def test_what_is_refused_of_what_is_traced():
+    """Shapes and dtypes, as nobody knows the values."""
+    lengths = jax.jit(lambda x: la.causal(Q, K, V, key_lengths=x))
+    bounds = jax.jit(lambda x: la.causal(Q, K, V, cu_seqlens=x))
+    for call, x, error in (
+        (lengths, [1, 2], ValueError), (lengths, 2.5, TypeError), (bounds, [[0, 8]], ValueError),
+        (bounds, [], TypeError), (bounds, np.zeros(0, int), ValueError),
+    ):  # fmt: skip
+        with pytest.raises(error, match="^causal: (key_lengths|cu_seqlens) has "):
+            call(jnp.asarray(x))
+    compare(lengths(jnp.asarray([3, 8, 0])), la.causal(Q, K, V, key_lengths=[3, 8, 0]))
+    compare(bounds(jnp.asarray([0, 3, 8])), la.causal(Q, K, V, cu_seqlens=[0, 3, 8]))
+    with pytest.raises(TypeError, match="^causal: scale is .*; expected a real number"):
+        jax.jit(lambda x: la.causal(Q, K, V, scale=x))(2.0)
+
+
+def test_what_steps_refuse():
+    for call, error, message in (
+        (lambda: la.step(*TOKEN, None), TypeError, "step: state is a NoneType"),
+        (lambda: la.step(*TOKEN, State(START[0])), ValueError, "step: state.z is None"),
+        (lambda: la.step(TOKEN[0], TOKEN[1][..., 1:], TOKEN[2], State(*START)), ValueError,
+         r"step: k has shape \(2, 3, 3\)"),
+        (lambda: la.delta_step(*TOKEN, 0.5, State(np.zeros((9, D, M)))), ValueError,
+         r"delta_step: state\.s has shape \(9, 4, 5\)"),
+        (lambda: la.delta_step(*TOKEN, np.ones(7), State(START[0])), ValueError,
+         r"delta_step: beta has shape \(7,\)"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message):
+            call()
 
 
 NUMBERS, X = np.array([1.0, 1e-6]), np.ones((2, 4, 3))
@@ -303,9 +371,10 @@ def test_indices_of_the_handler(dtype):
 
 
 def test_no_sequences(way):
-    """None of them: zeros for all tokens."""
-    o = jax.jit(partial(la.causal, cu_seqlens=np.array([0], np.int32)))(Q, K, V)
-    assert o.shape == V.shape and not np.asarray(o).any()
+    """None of them, which have no tokens."""
+    none = (x[..., :0, :] for x in (Q, K, V))
+    o = jax.jit(partial(la.causal, cu_seqlens=np.array([0], np.int32)))(*none)
+    assert o.shape == (2, 3, 0, V.shape[-1])
 
 
 def test_functions_of_arrays_are_maps():

@@ -207,3 +207,10 @@ def test_threads_and_instruction_sets(threads, isa):
             for dtype in ("float32", "float64"):
                 operands = operands_for(name, (len(LENGTHS), 40, 9, 37), dtype=dtype)
                 check(name, operands, key_lengths=np.array(LENGTHS))
+
+
+def test_lengths_beyond_integers():
+    """Of 64 bits without a sign: none becomes a negative one."""
+    x = np.ones((3, 2))
+    with pytest.raises(ValueError, match="key_lengths has values from 9223372036854775807 to 9"):
+        linattn.causal(x, x, x, key_lengths=np.uint64(2**64 - 1))

@@ -88,6 +88,16 @@ def test_steps(row):
         assert_same((again, same), (o, after))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_steps_of_16_bits_take_a_number(dtype):
+    """Which does not widen the result."""
+    q, state = torch.ones(3, dtype=dtype), la.State(torch.zeros(3, 3))
+    assert la.delta_step(q, q, q, 0.1, state)[0].dtype is dtype
+    assert la.gated_delta_step(q, q, q, -0.1, 1, state)[0].dtype is dtype
+    with pytest.raises(ValueError, match="delta_step: beta is too large for a float"):
+        la.delta_step(q, q, q, 10**400, state)
+
+
 @EACH
 def test_layouts_and_expanded_operands(row):
     """Views of any strides, and of none."""

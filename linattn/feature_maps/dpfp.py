@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _check
 from .._gufuncs import row_ufuncs
 from ._base import FeatureMap, _matrix, integer, positive
 
@@ -56,9 +57,7 @@ class DPFP(FeatureMap):
 
     def __init__(self, nu: int = 1, normalize: bool = True, eps: float = 1e-6) -> None:
         self.nu = integer("DPFP", "nu", nu)
-        if not isinstance(normalize, (bool, np.bool_)):
-            raise TypeError(f"DPFP: normalize is {normalize!r}; expected True or False")
-        self.normalize = bool(normalize)
+        self.normalize = _check.flag("DPFP", "normalize", normalize)
         self.eps = positive("DPFP", "eps", eps, zero=True)
 
     def __call__(self, x: Any) -> np.ndarray:

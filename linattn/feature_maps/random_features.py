@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from .. import _check
 from .._gufuncs import row_ufuncs
 from .._products import product
 from ._base import FeatureMap, _matrix, integer, parameter, positive
@@ -253,11 +254,7 @@ class PositiveRandomFeatures(RandomFeatures):
         self, omega: Any, hyperbolic: bool = False, temperature: float | None = None
     ) -> None:
         self._set_omega(omega)
-        if not isinstance(hyperbolic, (bool, np.bool_)):
-            raise TypeError(
-                f"PositiveRandomFeatures: hyperbolic is {hyperbolic!r}; expected True or False"
-            )
-        self.hyperbolic = bool(hyperbolic)
+        self.hyperbolic = _check.flag("PositiveRandomFeatures", "hyperbolic", hyperbolic)
         if temperature is None:
             temperature = 1 / math.sqrt(self.omega.shape[0])
         self.temperature = positive("PositiveRandomFeatures", "temperature", temperature)

@@ -10,13 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _check
 from .._check import shape_alone
 from .._initial import NAME, recurrence_of, state_of
 from .._mapped import outside
 from .._operator import MAPS, Recurrence
 from .._state import State
+from .._types import Shape
 from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._base import Fused
+from . import _check as check
 from ._call import call, like, promoted, summed, with_lead, work_dtype
 
 
@@ -44,29 +47,38 @@ class Form(NamedTuple):
 def forward(
     r: Recurrence, operands: dict[str, Any], *, feature_map: Any = "identity", scale: float,
     normalize: bool = False, eps: float = 0.0, key_lengths: Any = None, cu_seqlens: Any = None,
-    initial_state: State | None = None, return_state: bool = False,
+    initial_state: State | None = None, return_state: bool = False, one: bool = False,
 ) -> Any:  # fmt: skip
-    """The output, and the state after the last token where it is asked for."""
-    wide = [extra.name for extra in r.extras if extra.wide]
-    names = [name for name, x in operands.items() if x is not None]
-    arrays = [x for x in promoted(r.name, operands, wide) if x is not None]
-    phi = _resolved(r.name, feature_map, normalize)
-    dtype = arrays[0].dtype
+    """The output, and the state after the last token where it is asked for.
+
+    Errors are those of a step where there is ``one`` token.
+    """
+    name = r.names["step" if one else "forward"]
+    names = [x for x, y in operands.items() if y is not None]
+    arrays = _arrays(name, r, operands)
+    phi = _resolved(name, feature_map, normalize)
+    batch = _read(name, r, names, arrays)
+    dtype, s = arrays[0].dtype, arrays[1].shape[-2]
+    if key_lengths is not None:
+        key_lengths = check.key_lengths(name, key_lengths, s, batch)
     if not isinstance(phi, str):
         if key_lengths is not None:  # whatever stands behind is not to be mapped
-            there = jnp.arange(arrays[1].shape[-2]) < jnp.asarray(key_lengths)[..., None]
+            there = jnp.arange(s) < key_lengths[..., None]
             arrays[1] = jnp.where(there[..., None], arrays[1], 0)
         arrays = [x.astype(work_dtype(dtype)) for x in arrays]
         arrays[0], arrays[1], phi = phi(arrays[0]), phi(arrays[1]), "identity"
-    _check(r, names, arrays)
+        _read(name, r, names, arrays)
     ranks, variant = _ranks(r, names, arrays)
-    numbers = (float(scale), *([float(eps)] if normalize else []))
+    numbers = tuple(_check.number(name, x, y, *arrays) for x, y in (("scale", scale), ("eps", eps)))
     parts = any(x is not None for x in (key_lengths, cu_seqlens, initial_state)) or return_state
-    form = Form(r, tuple(names), ranks, variant, phi, normalize, numbers, parts, True)
-    shapes = (x.shape[: x.ndim - rank] for x, rank in zip(arrays, ranks, strict=True))
-    lead = jnp.broadcast_shapes(*shapes)
-    indices, state = _sequences(form, arrays, lead, key_lengths, cu_seqlens, initial_state)
-    o, *end = _run(form, tuple(arrays), indices, state)
+    form = Form(
+        r, tuple(names), ranks, variant, phi, normalize, numbers[: 1 + normalize], parts, True
+    )
+    indices, fields = _sequences(name, form, arrays, key_lengths, cu_seqlens), ()
+    if parts and not r.cross:
+        packed = None if cu_seqlens is None else len(indices[0])
+        fields = _state(name, form, arrays, batch, packed, initial_state)
+    o, *end = _run(form, tuple(arrays), indices, fields)
     o = o.astype(dtype)
     if not return_state:
         return o
@@ -80,7 +92,10 @@ def step(
     r: Recurrence, operands: dict[str, Any], state: State, **options: Any
 ) -> tuple[Any, State]:
     """The output of one token, and the state after it: a sequence of one."""
-    token = {x: jnp.asarray(y) for x, y in operands.items() if y is not None}
+    names = [x for x, y in operands.items() if y is not None]
+    arrays = _arrays(r.names["step"], r, operands)
+    _read(r.names["step"], r, names, arrays, tokens=False)
+    token = dict(zip(names, arrays, strict=True))
     axes = max(token[x].ndim for x in ("q", "k", "v"))
     whole = {}
     for name, x in token.items():
@@ -90,7 +105,7 @@ def step(
         else:
             whole[name] = x[..., None] if "n" in extra.dims else x
     given = {name: whole.get(name) for name in operands}
-    o, after = forward(r, given, **options, initial_state=state, return_state=True)
+    o, after = forward(r, given, **options, initial_state=state, return_state=True, one=True)
     return o[..., 0, :], after
 
 
@@ -118,8 +133,9 @@ def initial_state(
     )  # fmt: skip
 
 
-def _resolved(name: str, feature_map: Any, normalize: bool) -> Any:
+def _resolved(name: str, feature_map: Any, normalize: Any) -> Any:
     """A name that kernels know, or a function of JAX's arrays."""
+    _check.flag(name, "normalize", normalize)
     if isinstance(feature_map, str) and not outside(feature_map):
         get(feature_map)  # raises where the name is unknown
         return feature_map
@@ -169,11 +185,19 @@ _mapped.defvjp(_mapped_forward, _mapped_backward)
 # --- checks and shapes -----------------------------------------------------------------
 
 
-def _check(r: Recurrence, names: Sequence[str], arrays: Sequence[Any]) -> None:
-    """The NumPy package's checks, of shapes alone."""
+def _arrays(name: str, r: Recurrence, operands: dict[str, Any]) -> list[Any]:
+    """The operands that there are, in their dtypes."""
+    wide = [extra.name for extra in r.extras if extra.wide]
+    return [x for x in promoted(name, operands, wide) if x is not None]
+
+
+def _read(
+    name: str, r: Recurrence, names: Sequence[str], arrays: Sequence[Any], tokens: bool = True
+) -> Shape:
+    """The leading axes, after the NumPy package's checks of shapes: of all tokens, or of one."""
     given = dict(zip(names, arrays, strict=True))
     every = ("q", "k", "v", *(extra.name for extra in r.extras))
-    r._read(r.name, tuple(shape_alone(given.get(name)) for name in every))
+    return r._read(name, tuple(shape_alone(given.get(x)) for x in every), tokens=tokens).batch
 
 
 def _ranks(r: Recurrence, names: Sequence[str], arrays: list[Any]) -> tuple[tuple[int, ...], str]:
@@ -195,44 +219,36 @@ def _ranks(r: Recurrence, names: Sequence[str], arrays: list[Any]) -> tuple[tupl
 
 
 def _sequences(
-    form: Form, arrays: Sequence[Any], lead: Any, key_lengths: Any, cu_seqlens: Any, state: Any
-) -> tuple[Any, Any]:
-    """Indices (begin, end, keys), or keys alone, and a state's fields (..., r, f, m)."""
-    if not form.parts:
-        return (), ()
-    s = arrays[1].shape[-2]
-    lengths = None if key_lengths is None else jnp.asarray(key_lengths)
-    if lengths is not None and not jnp.issubdtype(lengths.dtype, jnp.integer):
-        raise TypeError(f"{form.r.name}: key_lengths has dtype {lengths.dtype}; expected integers")
-    if form.r.cross:
-        return (jnp.asarray(lengths, jnp.int32),), ()
-    bounds = jnp.asarray([0, s] if cu_seqlens is None else cu_seqlens, jnp.int32)
+    name: str, form: Form, arrays: Sequence[Any], key_lengths: Any, cu_seqlens: Any
+) -> tuple[Any, ...]:
+    """Indices (begin, end, keys), or keys alone; none where the gufunc asks for none."""
+    if not form.parts or form.r.cross:
+        return (key_lengths,) if form.parts else ()
+    n = arrays[1].shape[-2]
+    bounds = check.cu_seqlens(name, [0, n] if cu_seqlens is None else cu_seqlens, n)
     begin, end = bounds[:-1], bounds[1:]
     keys = end - begin
-    if lengths is not None:
-        keys = jnp.clip(lengths.astype(jnp.int32)[..., None] - begin, 0, keys)
-    r, f, m = len(begin), arrays[1].shape[-1], arrays[2].shape[-1]
+    if key_lengths is not None:
+        keys = jnp.clip(key_lengths[..., None] - begin, 0, keys)
+    return begin, end, keys
+
+
+def _state(
+    name: str, form: Form, arrays: Sequence[Any], batch: Shape, r: int | None, state: Any
+) -> tuple[Any, ...]:
+    """The fields (..., r, f, m) of a state of r sequences, or of one that is not packed."""
+    f, m = arrays[1].shape[-1], arrays[2].shape[-1]
     dtype = work_dtype(arrays[0].dtype)
-    shapes = [(r, f, m), (r, f)] if form.normalize else [(r, f, m)]
-    if state is None:
-        fields = [jnp.zeros(shape, dtype) for shape in shapes]
-    else:
-        fields = [jnp.asarray(x, dtype) for x in state[:2] if x is not None]
-        if len(fields) != len(shapes):
-            raise ValueError(
-                f"{form.r.name}: initial_state has {len(fields)} fields; expected "
-                f"{len(shapes)}, as normalize is {form.normalize}"
-            )
-        if cu_seqlens is None:
-            fields = [jnp.expand_dims(x, -len(shape)) for x, shape in
-                      zip(fields, shapes, strict=True)]  # fmt: skip
-        for x, shape in zip(fields, shapes, strict=True):
-            if x.shape[x.ndim - len(shape) :] != shape:
-                raise ValueError(
-                    f"{form.r.name}: initial_state has a field of shape {x.shape}; expected "
-                    f"{(*lead, *shape)}"
-                )
-    return (begin, end, keys), tuple(fields)
+    lead = 1 if r is None else r
+    shapes = [(lead, f, m), (lead, f)]
+    field = "state" if name == form.r.names["step"] else "initial_state"
+    if state is None and field != "state":
+        return tuple(jnp.zeros(shape, dtype) for shape in shapes[: 1 + form.normalize])
+    core = (f, m) if r is None else (r, f, m)
+    fields = check.state(name, field, state, batch, core, dtype, form.normalize)
+    if r is None:
+        fields = tuple(jnp.expand_dims(x, -len(y)) for x, y in zip(fields, shapes, strict=False))
+    return fields
 
 
 # --- the call and its gradient -------------------------------------------------------------

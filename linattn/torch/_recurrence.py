@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import _check
 from .._check import shape_alone
 from .._initial import NAME, state_of
 from .._operator import MAPS, Extra, Recurrence
@@ -180,8 +181,7 @@ class TensorRecurrence:
         Features of 16-bit tokens are of 32 bits; then the result's dtype comes as well.
         """
         args, narrow = self._promoted(name, operands), None
-        if not isinstance(normalize, bool):
-            raise TypeError(f"{name}: normalize is {normalize!r}; expected True or False")
+        normalize = _check.flag(name, "normalize", normalize)
         if self.r.mapped:
             phi = _maps.resolve(name, feature_map)
             if isinstance(phi, str):
@@ -218,8 +218,8 @@ class TensorRecurrence:
             if x is None and i >= 3 and self.r.extras[i - 3].optional:
                 continue
             if isinstance(x, (int, float)) and i >= 3:  # as weak as Python's numbers are
-                args[i] = torch.tensor(float(x), dtype=work_dtype(v.dtype))
-                kept[i] = True
+                number = _check.real(name, argument, x)
+                args[i] = torch.tensor(number, dtype=work_dtype(v.dtype))
                 continue
             if not isinstance(x, Tensor) or x.dtype not in _tensors.REAL:
                 _tensors.check(name, argument, x)
