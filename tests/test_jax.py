@@ -253,7 +253,9 @@ BAD = {  # options, error, and what it says
     "no bounds": ({"cu_seqlens": np.zeros(0, int)}, ValueError, "cu_seqlens has shape"),
     "a matrix": ({"cu_seqlens": [[0, 8]]}, ValueError, "cu_seqlens has shape"),
     "real bounds": ({"cu_seqlens": [0.0, 8.0]}, TypeError, "cu_seqlens has dtype float64"),
-    "state": ({"initial_state": State(np.zeros((3, 3)), START[1])}, ValueError, r"state\.s has shape"),
+    "state": (
+        {"initial_state": State(np.zeros((3, 3)), START[1])}, ValueError, r"state\.s has shape",
+    ),
     "more states": (
         {"initial_state": State(np.zeros((5, D, M)), START[1])}, ValueError, r"state\.s has shape",
     ),
@@ -287,11 +289,11 @@ def test_what_is_refused_of_what_is_traced():
         (lengths, [1, 2], ValueError), (lengths, 2.5, TypeError), (bounds, [[0, 8]], ValueError),
         (bounds, [], TypeError), (bounds, np.zeros(0, int), ValueError),
     ):  # fmt: skip
-        with pytest.raises(error, match="^causal: (key_lengths|cu_seqlens) has "):
+        with pytest.raises(error, match=r"^causal: (key_lengths|cu_seqlens) has "):
             call(jnp.asarray(x))
     compare(lengths(jnp.asarray([3, 8, 0])), la.causal(Q, K, V, key_lengths=[3, 8, 0]))
     compare(bounds(jnp.asarray([0, 3, 8])), la.causal(Q, K, V, cu_seqlens=[0, 3, 8]))
-    with pytest.raises(TypeError, match="^causal: scale is .*; expected a real number"):
+    with pytest.raises(TypeError, match=r"^causal: scale is .*; expected a real number"):
         jax.jit(lambda x: la.causal(Q, K, V, scale=x))(2.0)
 
 
