@@ -339,18 +339,23 @@ def lookup(
         known = False
     if known:
         return variant, feature_map, bool(normalize)
-    names = sorted({name for _, name, _ in table})
-    if not isinstance(feature_map, str):
-        raise TypeError(
-            f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(names)}"
-        )
+    names = [name for _, name, _ in table]
     if feature_map not in names:
-        raise ValueError(
-            f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(names)}"
-        )
+        raise unknown_map(function, feature_map)
     if not isinstance(normalize, (bool, np.bool_)):
         raise TypeError(f"{function}: normalize is {normalize!r}; expected True or False")
     return variant, feature_map, bool(normalize)
+
+
+def unknown_map(function: str, feature_map: Any, more: str = "") -> Exception:
+    """The error for what is no feature map, where one may be more than a name or an object."""
+    from .feature_maps import NAMES  # which checks its parameters here
+
+    error = ValueError if isinstance(feature_map, str) else TypeError
+    return error(
+        f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}, or an "
+        f"object of linattn.feature_maps{more}"
+    )
 
 
 def out(function: str, x: Any, expected: Shape, *operands: Any, name: str = "out") -> Any:

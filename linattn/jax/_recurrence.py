@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._check import shape_alone
+from .._check import shape_alone, unknown_map
 from .._initial import NAME, recurrence_of, state_of
 from .._mapped import outside
 from .._operator import MAPS, Recurrence
@@ -121,7 +121,8 @@ def initial_state(
 def _resolved(name: str, feature_map: Any, normalize: bool) -> Any:
     """A name that kernels know, or a function of JAX's arrays."""
     if isinstance(feature_map, str) and not outside(feature_map):
-        get(feature_map)  # raises where the name is unknown
+        if feature_map not in MAPS:
+            raise unknown_map(name, feature_map, ", or a function")
         return feature_map
     if isinstance(feature_map, (str, FeatureMap)):
         phi = get(feature_map)
@@ -135,10 +136,7 @@ def _resolved(name: str, feature_map: Any, normalize: bool) -> Any:
         return partial(_mapped, phi)
     if callable(feature_map):
         return feature_map
-    raise TypeError(
-        f"{name}: feature_map is {feature_map!r}; expected one of {', '.join(MAPS)}, an object of "
-        "linattn.feature_maps, or a function"
-    )
+    raise unknown_map(name, feature_map, ", or a function")
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
