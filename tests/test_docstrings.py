@@ -75,6 +75,45 @@ def test_sections_of_functions_of_tensors(name):
     assert "array" not in text and ">>> import torch, linattn.torch" in text
 
 
+BRIDGES = {
+    "linattn.jax": (),
+    "linattn.dask": (),
+    "linattn.mpi": (),
+    "linattn.torch": ("initial_state",),  # the others above
+    "linattn.torch.distributed": (),
+    "linattn.torch.feature_maps": (),
+}
+
+
+@pytest.mark.parametrize("module", BRIDGES)
+def test_sections_of_bridges(module):
+    """Each says what it takes itself, and of ``out`` only where it is taken."""
+    needed = module.split(".")[1]
+    pytest.importorskip({"mpi": "mpi4py"}.get(needed, needed))
+    package = importlib.import_module(module)
+    functions = [getattr(package, x) for x in BRIDGES[module] or package.__all__]
+    functions = [f for f in functions if inspect.isfunction(f)]
+    assert functions
+    for f in functions:
+        text = inspect.getdoc(f)
+        for section in ("Parameters", "Returns", "Raises", "Examples"):
+            if section in ("Parameters", "Raises") and not signature(f):
+                continue  # L2Norm()
+            assert f"{section}\n{'-' * len(section)}" in text, (f, section)
+        assert documented(f) == signature(f) or not signature(f), f
+        assert "``out``" not in text or "out" in signature(f), f
+
+
+def test_sections_of_maps_of_tensors():
+    maps = pytest.importorskip("linattn.torch.feature_maps")
+    for name in maps.__all__:
+        f = getattr(maps, name)
+        if inspect.isclass(f) and f is not maps.TensorMap:
+            for section in ("Parameters", "Raises", "Examples"):
+                assert f"{section}\n{'-' * len(section)}" in inspect.getdoc(f), (f, section)
+            assert documented(f) == signature(f), f
+
+
 def test_sections_of_helpers():
     for f in (linattn.stream, linattn.initial_state):
         for section in (*SECTIONS[:1], *SECTIONS[2:]):
