@@ -81,6 +81,7 @@ BRIDGES = {
     "linattn.mpi": (),
     "linattn.torch": ("initial_state",),  # the others above
     "linattn.torch.distributed": (),
+    "linattn.torch.fla": (),
     "linattn.torch.feature_maps": (),
 }
 
