@@ -184,6 +184,16 @@ def check(name: str, feature_map: Any, normalize: bool) -> None:
         )
 
 
+def check_options(
+    r: Recurrence, name: str, call: Any, *, feature_map: Any, scale: Any, normalize: Any = False,
+    eps: Any = 0.0,
+) -> None:  # fmt: skip
+    """The checks of arrays, of all but them."""
+    fused = "identity" if _mapped.outside(feature_map) else feature_map
+    _check.lookup(name, r._whole.names, call.variant, fused, normalize)
+    _check.numbers(name, call.typed, scale, eps, True)
+
+
 # --- queries that see all keys ------------------------------------------------------
 
 

@@ -361,16 +361,20 @@ def lookup(
         known = False
     if known:
         return variant, feature_map, bool(normalize)
-    names = sorted({name for _, name, _ in table})
-    if not isinstance(feature_map, str):
-        raise TypeError(
-            f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(names)}"
-        )
-    if feature_map not in names:
-        raise ValueError(
-            f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(names)}"
-        )
+    if not isinstance(feature_map, str) or all(feature_map != name for _, name, _ in table):
+        raise unknown_map(function, feature_map)
     return variant, feature_map, flag(function, "normalize", normalize)
+
+
+def unknown_map(function: str, feature_map: Any, more: str = "") -> Exception:
+    """The error for what is no feature map, where one may be more than a name or an object."""
+    from .feature_maps import NAMES  # which checks its parameters here
+
+    error = ValueError if isinstance(feature_map, str) else TypeError
+    return error(
+        f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}, or an "
+        f"object of linattn.feature_maps{more}"
+    )
 
 
 def out(function: str, x: Any, expected: Shape, *operands: Any, name: str = "out") -> Any:

@@ -153,7 +153,27 @@ def config() -> dict[str, Any]:
 
 
 def show_config() -> None:
-    """Print the version, instruction set, threads, compiler and NumPy in use."""
+    """Print the version, instruction set, threads, compiler and NumPy in use.
+
+    Returns
+    -------
+    None
+
+    Notes
+    -----
+    No time and no memory to speak of.  ``linattn info`` tells more, for a report of a fault.
+
+    Examples
+    --------
+    >>> import linattn
+    >>> linattn.show_config()  # doctest: +ELLIPSIS
+            linattn: ...
+    instruction set: ...
+          available: ...
+            threads: ...
+           compiler: ...
+              numpy: ...
+    """
     names = {
         "version": "linattn",
         "isa": "instruction set",

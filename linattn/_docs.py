@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,27 +60,25 @@ PARAGRAPHS = {
     state : State
         The memory so far, ``s`` (..., d, m), of the result's dtype, or float32 where that
         has 16 bits, and ``z`` None.""",
-    "bad_forward": """
+    "raises": """
     TypeError
-        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
-        ``out`` or a state has another dtype.
+        If an operand is complex, masked, or not numbers.
+        If ``eps`` or ``scale`` is not a number.
+        If ``normalize`` is not a bool.
+        If ``feature_map`` is neither a name nor a map.
+        If ``key_lengths`` or ``cu_seqlens`` is not of integers.
+        If ``initial_state``, ``grad_state`` or ``state`` is no State, or of another dtype.
+        If ``out`` is no array, or of another dtype.
     ValueError
-        If shapes do not match, a map is unknown, or ``scale`` is not finite, or lengths,
-        ``out`` or a state do not fit.""",
-    "bad_backward": """
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
-        a state has another dtype.
-    ValueError
-        If shapes do not match, a map is unknown, or ``scale`` is not finite, or lengths or
-        a state do not fit.""",
-    "bad_step": """
-    TypeError
-        If an operand is not real numbers, or ``state`` of another dtype.
-    ValueError
-        If shapes do not match, or ``state`` has a ``z``.
+        If shapes do not match.
+        If ``eps`` or ``scale`` is not finite.
+        If ``feature_map`` is the name of no map.
+        If ``key_lengths`` or ``cu_seqlens`` does not fit the tokens.
+        If ``initial_state``, ``grad_state`` or ``state`` has another shape, or a wrong ``z``.
+        If ``in_place`` is asked for and the state is read-only, or lacks leading axes.
+        If ``out`` has another shape, or is read-only.
     MemoryError
-        If there is no room for the result.""",
+        If there is no room for the result or the scratch.""",
     "feature_map": """
     feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'l2norm', 'dpfp'} or FeatureMap
         The map phi, applied to q and k, ``{default}`` by default; ``'elu'`` is
@@ -109,12 +107,12 @@ PARAGRAPHS = {
         ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.""",
     "initial_memory": """
     initial_state : State, optional
-        The memory before the first token, ``s`` (..., d, m), or (..., r, d, m) with
-        ``cu_seqlens``, and ``z`` None; zeros by default.""",
+        The memory before the first token, ``s`` (..., d, m) and ``z`` None; zeros by default.
+        With ``cu_seqlens`` its ``s`` is (..., r, d, m).""",
     "initial_state": """
     initial_state : State, optional
-        The state before the first token, ``s`` (..., d, m) and ``z`` (..., d), or
-        (..., r, d, m) and (..., r, d) with ``cu_seqlens``; zeros by default.""",
+        The state before the first token, ``s`` (..., d, m) and ``z`` (..., d); zeros by default.
+        With ``cu_seqlens`` they are (..., r, d, m) and (..., r, d).""",
     "return_state": """
     return_state : bool, default False
         Return the state after the last token as well.""",
@@ -157,10 +155,32 @@ def filled(f: F) -> F:
     """f, its docstring's lines ``$name`` replaced by the paragraphs of that name."""
     if f.__doc__ is None:  # python -OO
         return f
+    text, margin = f.__doc__, "    "
+    if f"\n{margin}$" not in text:  # Python 3.13 takes it away
+        text = text.replace("\n", f"\n{margin}")
     default = repr((f.__kwdefaults__ or {}).get("feature_map"))
     lines = [
         PARAGRAPHS[line[5:]][1:].replace("{default}", default) if line.startswith("    $") else line
-        for line in f.__doc__.split("\n")
+        for line in text.split("\n")
     ]
-    f.__doc__ = "\n".join(lines)
+    takes = f.__code__.co_varnames[: f.__code__.co_argcount + f.__code__.co_kwonlyargcount]
+    f.__doc__ = restricted("\n".join(lines), takes)
     return f
+
+
+def restricted(text: str, takes: Collection[str]) -> str:
+    """Without what lines that begin with "If" or "With" say of parameters that are not taken."""
+    lines = []
+    for line in text.split("\n"):
+        if line.lstrip().startswith(("If ``", "With ``")):
+            before, *parts = line.split("``")
+            count = 1
+            while parts[count] in (", ", " or "):
+                count += 2
+            names = [f"``{x}``" for x in parts[:count:2] if x in takes]
+            if not names:
+                continue
+            listed = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+            line = f"{before}{listed}{'``'.join(parts[count:])}"
+        lines.append(line)
+    return "\n".join(lines)

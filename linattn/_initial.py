@@ -70,7 +70,7 @@ def initial_state(
     -------
     State
         New arrays, ``s`` (..., f, m) and, for a normaliser, ``z`` (..., f), with an axis r before
-        these two for packed sequences; for `feature_maps.PositiveRandomFeatures` with a
+        these two for packed sequences; for `linattn.feature_maps.PositiveRandomFeatures` with a
         normaliser also ``log_scale``, -inf: no key so far.  They have all leading axes, as steps
         in place need, and the dtype that is computed in: float32 for 16-bit tokens.
 
@@ -86,6 +86,11 @@ def initial_state(
     -----
     f (m + 1) numbers a head.  Operators over whole sequences begin with such a state by
     themselves.
+
+    References
+    ----------
+    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 16-17; the papers of the other
+    operators begin with zeros as well
 
     Examples
     --------

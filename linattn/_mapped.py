@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _check, _gradients, _running
 from ._config import one_isa
-from .feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
+from .feature_maps import FeatureMap, PositiveRandomFeatures, get
 from .feature_maps._base import Fused
 
 if TYPE_CHECKING:
@@ -31,10 +31,7 @@ def call(
     """
     name = recurrence.names[method]
     if not isinstance(feature_map, (str, FeatureMap)):
-        raise TypeError(
-            f"{name}: feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}, "
-            "or an object of linattn.feature_maps"
-        )
+        raise _check.unknown_map(name, feature_map)
     phi = get(feature_map)
     if isinstance(phi, Fused):
         return getattr(recurrence, method)(operands, feature_map=phi.name, **options)

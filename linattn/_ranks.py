@@ -131,10 +131,12 @@ def _start(
     name = r.names[method]
 
     def alone() -> Any:
-        arrays = tuple(None if x is None else np.asarray(x) for x in operands)
+        call = r._read(name, operands)
+        _blocks.check_options(r, name, call, **options)
         _blocks.check(name, options["feature_map"], options.get("normalize", False))
+        arrays = tuple(None if x is None else np.asarray(x) for x in operands)
         given = {"an initial_state": initial_state is not None} | asked
-        return arrays, _agreement(r._read(name, arrays), key_lengths, options | given)
+        return arrays, _agreement(call, key_lengths, options | given)
 
     arrays = _meet(ranks, name, alone)
     lengths = _lengths(ranks, arrays[1], key_lengths)
@@ -151,9 +153,10 @@ def _total(
     name = NONCAUSAL.names[method]
 
     def alone() -> Any:
-        arrays = tuple(map(np.asarray, operands))
+        call = NONCAUSAL._read(name, operands)
+        _blocks.check_options(NONCAUSAL, name, call, **options)
         _blocks.check(name, options["feature_map"], options["normalize"])
-        call = NONCAUSAL._read(name, arrays)
+        arrays = tuple(map(np.asarray, operands))
         for letter, x in zip("qkv", arrays, strict=True):
             if x.shape[:-2] != call.batch:
                 raise ValueError(

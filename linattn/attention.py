@@ -79,13 +79,7 @@ def causal(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``eps`` or ``scale`` is not a
-        number, or ``out`` or a state has another dtype.
-    ValueError
-        If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
-        finite, or lengths, ``out`` or a state do not fit.
-    $no_room
+    $raises
 
     Notes
     -----
@@ -94,8 +88,8 @@ def causal(
     The normaliser is as good as the weights' sum.  With ``'exp'`` a weight is e^(q + k):
     beyond the range (q + k near 88 in float32, 709 in float64) results are NaN; subtract
     from q and from k their largest entries, which cancel in the quotient, or take
-    `feature_maps.PositiveRandomFeatures`, which rescale.  With ``'elu'`` inputs far below 0
-    have weights near e^(q + k): where these sum to less than ``eps`` the result shrinks
+    `linattn.feature_maps.PositiveRandomFeatures`, which rescale.  With ``'elu'`` inputs far
+    below 0 have weights near e^(q + k): where these sum to less than ``eps`` the result shrinks
     towards 0 (all inputs -14, d = 64: 4e-5 of it is left); normalise the inputs, or lower
     ``eps``, down to 0 above -40.  With ``'identity'`` the sum may change its sign and pass
     near 0, where results have no bound: use it with features that are not negative, or with
@@ -163,13 +157,7 @@ def causal_backward(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``eps`` or ``scale`` is not a
-        number, or a state has another dtype.
-    ValueError
-        If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
-        finite, or lengths or a state do not fit.
-    $no_room
+    $raises
 
     Notes
     -----
@@ -235,13 +223,7 @@ def noncausal(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``eps`` or ``scale`` is not a
-        number, or ``out`` has another dtype.
-    ValueError
-        If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
-        finite, or lengths or ``out`` do not fit.
-    $no_room
+    $raises
 
     Notes
     -----
@@ -301,13 +283,7 @@ def noncausal_backward(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``eps`` or ``scale`` is not a
-        number.
-    ValueError
-        If shapes do not match, ``feature_map`` is unknown, or ``eps`` or ``scale`` is not
-        finite, or lengths do not fit.
-    $no_room
+    $raises
 
     Notes
     -----
@@ -370,12 +346,7 @@ def step(
 
     Raises
     ------
-    TypeError
-        If an operand is not real numbers, or ``state`` of another dtype.
-    ValueError
-        If shapes do not match, or ``z`` is missing or superfluous.
-    MemoryError
-        If there is no room for the result.
+    $raises
 
     Notes
     -----

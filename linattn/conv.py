@@ -83,11 +83,15 @@ def causal_conv1d(
     Raises
     ------
     TypeError
-        If an operand is complex, masked, or not numbers; if ``out`` or a state has another
-        dtype.
+        If an operand is complex, masked, or not numbers.
+        If ``activation`` is neither a string nor None.
+        If ``cu_seqlens`` is not of integers.
+        If ``initial_state`` or ``out`` is no array, or of another dtype.
     ValueError
-        If shapes do not match, ``activation`` is unknown, or ``cu_seqlens``, ``out`` or a
-        state do not fit.
+        If shapes do not match, or ``activation`` is unknown.
+        If ``cu_seqlens`` does not fit the tokens.
+        If ``initial_state`` or ``out`` has another shape.
+        If ``out`` is read-only.
     MemoryError
         If there is no room for the result or the scratch.
 
@@ -175,10 +179,14 @@ def causal_conv1d_backward(
     Raises
     ------
     TypeError
-        If an operand is complex, masked, or not numbers; if a state has another dtype.
+        If an operand is complex, masked, or not numbers.
+        If ``activation`` is neither a string nor None.
+        If ``cu_seqlens`` is not of integers.
+        If ``initial_state`` or ``grad_state`` is no array, or of another dtype.
     ValueError
-        If shapes do not match, ``activation`` is unknown, or ``cu_seqlens`` or a state does
-        not fit.
+        If shapes do not match, or ``activation`` is unknown.
+        If ``cu_seqlens`` does not fit the tokens.
+        If ``initial_state`` or ``grad_state`` has another shape.
     MemoryError
         If there is no room for the result or the scratch.
 
@@ -274,9 +282,12 @@ def causal_conv1d_step(
     Raises
     ------
     TypeError
-        If an operand is not real numbers, or ``state`` of another dtype.
+        If an operand is complex, masked, or not numbers.
+        If ``activation`` is neither a string nor None.
+        If ``state`` is no array, or of another dtype.
     ValueError
         If shapes do not match, or ``activation`` is unknown.
+        If ``in_place`` is asked for and the state is read-only, or lacks leading axes.
     MemoryError
         If there is no room for the result.
 

@@ -86,13 +86,7 @@ def delta(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
-        ``out`` or a state has another dtype.
-    ValueError
-        If shapes do not match, ``feature_map`` is unknown, or ``scale`` is not finite, or
-        lengths, ``out`` or a state do not fit.
-    $no_room
+    $raises
 
     Notes
     -----
@@ -166,13 +160,7 @@ def delta_backward(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
-        a state has another dtype.
-    ValueError
-        If shapes do not match, ``feature_map`` is unknown, or ``scale`` is not finite, or
-        lengths or a state do not fit.
-    $no_room
+    $raises
 
     Notes
     -----
@@ -244,12 +232,7 @@ def delta_step(
 
     Raises
     ------
-    TypeError
-        If an operand is not real numbers, or ``state`` of another dtype.
-    ValueError
-        If shapes do not match, or ``state`` has a ``z``.
-    MemoryError
-        If there is no room for the result.
+    $raises
 
     Notes
     -----

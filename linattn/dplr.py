@@ -87,8 +87,7 @@ def dplr(
 
     Raises
     ------
-    $bad_forward
-    $no_room
+    $raises
 
     Notes
     -----
@@ -166,8 +165,7 @@ def dplr_backward(
 
     Raises
     ------
-    $bad_backward
-    $no_room
+    $raises
 
     Notes
     -----
@@ -231,7 +229,7 @@ def dplr_step(
 
     Raises
     ------
-    $bad_step
+    $raises
 
     Notes
     -----

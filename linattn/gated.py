@@ -86,8 +86,7 @@ def gated(
 
     Raises
     ------
-    $bad_forward
-    $no_room
+    $raises
 
     Notes
     -----
@@ -169,8 +168,7 @@ def gated_backward(
 
     Raises
     ------
-    $bad_backward
-    $no_room
+    $raises
 
     Notes
     -----
@@ -244,7 +242,7 @@ def gated_step(
 
     Raises
     ------
-    $bad_step
+    $raises
 
     Notes
     -----

@@ -92,8 +92,7 @@ def gated_delta(
 
     Raises
     ------
-    $bad_forward
-    $no_room
+    $raises
 
     Notes
     -----
@@ -176,8 +175,7 @@ def gated_delta_backward(
 
     Raises
     ------
-    $bad_backward
-    $no_room
+    $raises
 
     Notes
     -----
@@ -249,7 +247,7 @@ def gated_delta_step(
 
     Raises
     ------
-    $bad_step
+    $raises
 
     Notes
     -----

@@ -53,10 +53,12 @@ def linformer(
     Raises
     ------
     TypeError
-        If an operand is complex, masked, or not numbers, or ``scale`` is not a number, or
-        ``out`` has another dtype.
+        If an operand is complex, masked, or not numbers.
+        If ``scale`` is not a number.
+        If ``out`` is no array, or of another dtype.
     ValueError
-        If shapes do not match, ``scale`` is not finite, or ``out`` has another shape.
+        If shapes do not match, or ``scale`` is not finite.
+        If ``out`` has another shape, or is read-only.
     $no_room
 
     Notes

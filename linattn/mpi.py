@@ -11,6 +11,9 @@ An error on one rank is an error on all of them, and so are calls that differ in
 tokens, before anything waits.  A rank that is killed ends the job, as MPI does; one that leaves by
 an exception of its own would keep the others waiting, unless it runs under ``-m mpi4py``.
 
+There is no ``cu_seqlens`` and no ``out``; ``beta`` is one number a token, not one a value channel,
+and `linattn.feature_maps.PositiveRandomFeatures` need ``normalize=False``.
+
 A job of a batch system, in which rank i reads its own tokens::
 
     #!/bin/sh
@@ -42,7 +45,10 @@ try:
 except ImportError as error:
     raise ImportError("linattn.mpi needs mpi4py: pip install 'linattn[mpi]'") from error
 
+import linattn
+
 from . import _blocks, _ranks
+from ._bridge_docs import RESCALING, Bridge, like
 from ._masks import refuses_masks
 from ._state import State
 
@@ -61,18 +67,31 @@ __all__ = [
     "noncausal_backward",
 ]
 
+_MPI = Bridge(
+    words=RESCALING,
+    parameters="""
+    comm : mpi4py.MPI.Comm, optional
+        COMM_WORLD by default.  All its ranks call together, with the same arguments but for the
+        tokens; lengths and states are those of the whole sequence, alike on every rank.""",
+    also_raises="""
+    ValueError
+        If calls differ between ranks.
+        If ``normalize`` is True and the map one of PositiveRandomFeatures.
+        If ``beta`` is one number a value channel.
+    RuntimeError
+        If another rank has an error.""",
+    notes="A scan over the ranks besides; where it takes a matrix, up to twice the time more.",
+)
+
 
 @refuses_masks
+@like(linattn.causal, _MPI)
 def causal(
     q: Any, k: Any, v: Any, *, comm: Any = None, feature_map: Any = "elu", normalize: bool = True,
     eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
     initial_state: State | None = None, return_state: bool = False,
 ) -> Any:  # fmt: skip
-    """`linattn.causal` of this rank's tokens.
-
-    ``comm`` is COMM_WORLD by default; ``key_lengths`` count from the first token of all, and
-    ``initial_state`` and the returned state are those of all, alike on every rank.
-    """
+    """`linattn.causal` of this rank's tokens."""
     return _ranks.forward(
         _Ranks(comm), "causal", (q, k, v), key_lengths=key_lengths,
         initial_state=initial_state, return_state=return_state,
@@ -81,12 +100,13 @@ def causal(
 
 
 @refuses_masks
+@like(linattn.causal_backward, _MPI)
 def causal_backward(
     q: Any, k: Any, v: Any, grad_out: Any, *, comm: Any = None, feature_map: Any = "elu",
     normalize: bool = True, eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
     initial_state: State | None = None, grad_state: State | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Gradients of `causal`: those of this rank's operands, and that of the first state."""
+    """`linattn.causal_backward` of this rank's tokens."""
     return _ranks.backward(
         _Ranks(comm), "causal", (q, k, v), grad_out, key_lengths=key_lengths,
         initial_state=initial_state, grad_state=grad_state,
@@ -95,12 +115,13 @@ def causal_backward(
 
 
 @refuses_masks
+@like(linattn.delta, _MPI)
 def delta(
     q: Any, k: Any, v: Any, beta: Any, *, comm: Any = None, scale: float = 1.0,
     feature_map: Any = "identity", key_lengths: Any = None, initial_state: State | None = None,
     return_state: bool = False,
 ) -> Any:  # fmt: skip
-    """`linattn.delta` of this rank's tokens; see `causal`."""
+    """`linattn.delta` of this rank's tokens."""
     return _ranks.forward(
         _Ranks(comm), "delta", (q, k, v, beta), key_lengths=key_lengths,
         initial_state=initial_state, return_state=return_state,
@@ -109,12 +130,13 @@ def delta(
 
 
 @refuses_masks
+@like(linattn.delta_backward, _MPI)
 def delta_backward(
     q: Any, k: Any, v: Any, beta: Any, grad_out: Any, *, comm: Any = None, scale: float = 1.0,
     feature_map: Any = "identity", key_lengths: Any = None, initial_state: State | None = None,
     grad_state: State | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Gradients of `delta`; see `causal_backward`."""
+    """`linattn.delta_backward` of this rank's tokens."""
     return _ranks.backward(
         _Ranks(comm), "delta", (q, k, v, beta), grad_out, key_lengths=key_lengths,
         initial_state=initial_state, grad_state=grad_state,
@@ -123,12 +145,13 @@ def delta_backward(
 
 
 @refuses_masks
+@like(linattn.gated, _MPI)
 def gated(
     q: Any, k: Any, v: Any, g: Any, *, comm: Any = None, scale: float = 1.0,
     feature_map: Any = "identity", bonus: Any = None, key_lengths: Any = None,
     initial_state: State | None = None, return_state: bool = False,
 ) -> Any:  # fmt: skip
-    """`linattn.gated` of this rank's tokens; see `causal`."""
+    """`linattn.gated` of this rank's tokens."""
     return _ranks.forward(
         _Ranks(comm), "gated", (q, k, v, g, bonus), key_lengths=key_lengths,
         initial_state=initial_state, return_state=return_state,
@@ -137,12 +160,13 @@ def gated(
 
 
 @refuses_masks
+@like(linattn.gated_backward, _MPI)
 def gated_backward(
     q: Any, k: Any, v: Any, g: Any, grad_out: Any, *, comm: Any = None, scale: float = 1.0,
     feature_map: Any = "identity", bonus: Any = None, key_lengths: Any = None,
     initial_state: State | None = None, grad_state: State | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Gradients of `gated`; see `causal_backward`.  That of ``bonus`` is the sum over ranks."""
+    """`linattn.gated_backward` of this rank's tokens, but dbonus is the sum over ranks."""
     return _ranks.backward(
         _Ranks(comm), "gated", (q, k, v, g, bonus), grad_out, key_lengths=key_lengths,
         initial_state=initial_state, grad_state=grad_state,
@@ -151,12 +175,13 @@ def gated_backward(
 
 
 @refuses_masks
+@like(linattn.gated_delta, _MPI)
 def gated_delta(
     q: Any, k: Any, v: Any, g: Any, beta: Any, *, comm: Any = None, scale: float = 1.0,
     feature_map: Any = "identity", erase: Any = None, key_lengths: Any = None,
     initial_state: State | None = None, return_state: bool = False,
 ) -> Any:  # fmt: skip
-    """`linattn.gated_delta` of this rank's tokens; see `causal`."""
+    """`linattn.gated_delta` of this rank's tokens."""
     return _ranks.forward(
         _Ranks(comm), "gated_delta", (q, k, v, g, beta, erase), key_lengths=key_lengths,
         initial_state=initial_state, return_state=return_state,
@@ -165,12 +190,13 @@ def gated_delta(
 
 
 @refuses_masks
+@like(linattn.gated_delta_backward, _MPI)
 def gated_delta_backward(
     q: Any, k: Any, v: Any, g: Any, beta: Any, grad_out: Any, *, comm: Any = None,
     scale: float = 1.0, feature_map: Any = "identity", erase: Any = None, key_lengths: Any = None,
     initial_state: State | None = None, grad_state: State | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Gradients of `gated_delta`; see `causal_backward`."""
+    """`linattn.gated_delta_backward` of this rank's tokens."""
     return _ranks.backward(
         _Ranks(comm), "gated_delta", (q, k, v, g, beta, erase), grad_out, key_lengths=key_lengths,
         initial_state=initial_state, grad_state=grad_state,
@@ -179,11 +205,12 @@ def gated_delta_backward(
 
 
 @refuses_masks
+@like(linattn.dplr, _MPI)
 def dplr(
     q: Any, k: Any, v: Any, a: Any, b: Any, g: Any, *, comm: Any = None, scale: float = 1.0,
     key_lengths: Any = None, initial_state: State | None = None, return_state: bool = False,
 ) -> Any:  # fmt: skip
-    """`linattn.dplr` of this rank's tokens; see `causal`."""
+    """`linattn.dplr` of this rank's tokens."""
     return _ranks.forward(
         _Ranks(comm), "dplr", (q, k, v, a, b, g), key_lengths=key_lengths,
         initial_state=initial_state, return_state=return_state,
@@ -192,12 +219,13 @@ def dplr(
 
 
 @refuses_masks
+@like(linattn.dplr_backward, _MPI)
 def dplr_backward(
     q: Any, k: Any, v: Any, a: Any, b: Any, g: Any, grad_out: Any, *, comm: Any = None,
     scale: float = 1.0, key_lengths: Any = None, initial_state: State | None = None,
     grad_state: State | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Gradients of `dplr`; see `causal_backward`."""
+    """`linattn.dplr_backward` of this rank's tokens."""
     return _ranks.backward(
         _Ranks(comm), "dplr", (q, k, v, a, b, g), grad_out, key_lengths=key_lengths,
         initial_state=initial_state, grad_state=grad_state,
@@ -206,6 +234,7 @@ def dplr_backward(
 
 
 @refuses_masks
+@like(linattn.noncausal, _MPI)
 def noncausal(
     q: Any, k: Any, v: Any, *, comm: Any = None, feature_map: Any = "elu", normalize: bool = True,
     eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
@@ -218,11 +247,12 @@ def noncausal(
 
 
 @refuses_masks
+@like(linattn.noncausal_backward, _MPI)
 def noncausal_backward(
     q: Any, k: Any, v: Any, grad_out: Any, *, comm: Any = None, feature_map: Any = "elu",
     normalize: bool = True, eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Gradients of `noncausal`: those of this rank's operands."""
+    """`linattn.noncausal_backward` of this rank's tokens."""
     return _ranks.noncausal_backward(
         _Ranks(comm), (q, k, v), grad_out, key_lengths=key_lengths, feature_map=feature_map,
         normalize=normalize, eps=eps, scale=scale,

@@ -109,6 +109,11 @@ def stream(
     The time of `causal` on the whole sequence, 4 n d m operations a head; the memory of
     one chunk and two states.
 
+    References
+    ----------
+    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 16-20: a chunk in the place of
+    a token
+
     Examples
     --------
     >>> import numpy as np, linattn

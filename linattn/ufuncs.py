@@ -5,18 +5,19 @@
 normaliser, ``causal_elu_sum(q, k, v, scale)`` the same without it; likewise
 ``noncausal``, ``causal_backward``, ``noncausal_backward`` and ``step``, with every fused
 map.  The ``_state`` and ``_keys`` forms take more: key counts, and r sequences packed
-along n, each with its initial and final state.
+along n, each with its initial and final state.  ``state_elu(k, v)`` and ``state_elu_sum(k, v)`` are
+the sums over all keys alone.
 
 ``delta_identity(q, k, v, beta, scale)`` is `linattn.delta` with one strength a token, and
 ``delta_channels_identity`` the same with one a value channel, beta (n, m); likewise
-``delta_backward(q, k, v, beta, grad_out, scale)``, ``delta_step(q, k, v, beta, scale, s0)`` and
-the ``_state`` forms.
+``delta_backward_identity(q, k, v, beta, grad_out, scale)``,
+``delta_step_identity(q, k, v, beta, scale, s0)`` and the ``_state`` forms.
 
 ``gated_identity(q, k, v, g, scale)`` is `linattn.gated` with one gate a token,
 ``gated_key_channels_identity`` with one a key channel, g (n, d), and
 ``gated_bonus_identity(q, k, v, g, bonus, scale)`` with a bonus (d); likewise their ``_state`` and
 ``_backward`` forms, whose gradient of the bonus is (r, d) for r packed sequences, and
-``gated_step(q, k, v, g, scale, s0)``.
+``gated_step_identity(q, k, v, g, scale, s0)``.
 
 ``gated_delta_identity(q, k, v, g, beta, scale)`` is `linattn.gated_delta` with one gate and one
 strength a token; ``_key_channels``, ``_channels`` and ``_erase``, in this order, stand for a gate a

@@ -66,6 +66,21 @@ def errors():
             assert "carry a scale of their own" in str(error)
         else:
             raise AssertionError("no error")
+    masked = np.ma.masked_array(k, k > 0)
+    for call in (linattn.mpi.causal, linattn.mpi.noncausal):
+        for error, what, options in [
+            (TypeError, "masked", {"k": masked}),
+            (ValueError, "feature_map is 'zz'", {"feature_map": "zz"}),
+            (TypeError, "eps is 'a'", {"eps": "a"}),
+            (ValueError, "scale is inf", {"scale": np.inf}),
+            (TypeError, "normalize is 3", {"normalize": 3}),
+        ]:
+            try:
+                call(**{"q": q, "k": k, "v": v} | options)
+            except error as found:
+                assert what in str(found), found
+            else:
+                raise AssertionError(f"no error where {what}")
     wrong = k[..., 1:] if COMM.rank == 1 else k
     try:
         linattn.mpi.causal(q, wrong, v)

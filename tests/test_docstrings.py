@@ -9,6 +9,7 @@ import re
 import pytest
 
 import linattn
+from linattn import _docs
 
 SECTIONS = ("Parameters", "Returns", "Raises", "Notes", "References", "Examples")
 OPERATORS = (
@@ -74,6 +75,82 @@ def test_sections_of_functions_of_tensors(name):
     assert "array" not in text and ">>> import torch, linattn.torch" in text
 
 
+BRIDGES = {
+    "linattn.jax": (),
+    "linattn.dask": (),
+    "linattn.mpi": (),
+    "linattn.torch": ("initial_state",),  # the others above
+    "linattn.torch.distributed": (),
+    "linattn.torch.fla": (),
+    "linattn.torch.feature_maps": (),
+}
+
+
+@pytest.mark.parametrize("module", BRIDGES)
+def test_sections_of_bridges(module):
+    """Each says what it takes itself, and of ``out`` only where it is taken."""
+    needed = module.split(".")[1]
+    pytest.importorskip({"mpi": "mpi4py"}.get(needed, needed))
+    package = importlib.import_module(module)
+    functions = [getattr(package, x) for x in BRIDGES[module] or package.__all__]
+    functions = [f for f in functions if inspect.isfunction(f)]
+    assert functions
+    for f in functions:
+        text = inspect.getdoc(f)
+        for section in ("Parameters", "Returns", "Raises", "Examples"):
+            if section in ("Parameters", "Raises") and not signature(f):
+                continue  # L2Norm()
+            assert f"{section}\n{'-' * len(section)}" in text, (f, section)
+        assert documented(f) == signature(f) or not signature(f), f
+        assert "``out``" not in text or "out" in signature(f), f
+
+
+def test_sections_of_maps_of_tensors():
+    maps = pytest.importorskip("linattn.torch.feature_maps")
+    for name in maps.__all__:
+        f = getattr(maps, name)
+        if inspect.isclass(f) and f is not maps.TensorMap:
+            for section in ("Parameters", "Raises", "Examples"):
+                assert f"{section}\n{'-' * len(section)}" in inspect.getdoc(f), (f, section)
+            assert documented(f) == signature(f), f
+
+
+def test_sections_of_helpers():
+    for f in (linattn.stream, linattn.initial_state):
+        for section in (*SECTIONS[:1], *SECTIONS[2:]):
+            assert f"{section}\n{'-' * len(section)}" in inspect.getdoc(f), (f, section)
+    assert "Examples\n-----" in inspect.getdoc(linattn.show_config)
+
+
+def test_errors_named_are_of_what_is_taken():
+    """No docstring speaks of a map where there is none, nor of an output that is not taken."""
+    for name in OPERATORS:
+        f = getattr(linattn, name)
+        raises = inspect.getdoc(f).partition("Raises\n------\n")[2].partition("\n\n")[0]
+        named = set(re.findall(r"If ``(\w+)``", raises))
+        assert named <= set(signature(f)), name
+        assert " map" not in raises or "feature_map" in signature(f), name
+
+
+def test_paragraphs_where_python_takes_the_margin_away():
+    """As Python 3.13 does."""
+
+    def f(q, *, feature_map="relu"):
+        """One.
+
+        Raises
+        ------
+        $raises
+        """
+
+    text = inspect.cleandoc(f.__doc__)
+    for margin in ("    ", ""):
+        f.__doc__ = text.replace("\n", f"\n{margin}")
+        found = inspect.getdoc(_docs.filled(f))
+        assert "\nTypeError\n    If an operand" in found and "$" not in found
+        assert "``feature_map``" in found and "``scale``" not in found
+
+
 def test_sections_of_layers():
     """An attention layer is called as its base class says."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -89,14 +166,19 @@ def test_sections_of_layers():
         assert documented(layer) == list(inspect.signature(layer).parameters), layer
 
 
+def signature(f):
+    """The names of what a function takes."""
+    return list(inspect.signature(f).parameters)
+
+
 def documented(f):
     """The names that stand before a colon in the section Parameters, in their order."""
     _, _, rest = inspect.getdoc(f).partition("Parameters\n----------\n")
     section = re.split(r"\n\n\w+\n-+\n", rest)[0]
     return [
-        name.strip()
+        name.strip().lstrip("*")
         for line in section.splitlines()
-        if not line.startswith(" ")
+        if line and not line.startswith(" ")
         for name in line.partition(" : ")[0].split(",")
     ]
 

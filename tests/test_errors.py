@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import BACKWARD, FORWARD, MAPS
+from cases import BACKWARD, FORWARD
 from states import assert_same
 
 import linattn
@@ -106,9 +106,10 @@ def test_masked_arrays(operator):
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_feature_map(operator):
-    refuse(operator, ValueError, "feature_map", "'gelu'", *MAPS, feature_map="gelu")
+    known = *linattn.feature_maps.NAMES, "or an object of linattn.feature_maps"
+    refuse(operator, ValueError, "feature_map", "'gelu'", *known, feature_map="gelu")
     for bad in (None, 3, np.tanh):
-        refuse(operator, (ValueError, TypeError), "feature_map", *MAPS, feature_map=bad)
+        refuse(operator, (ValueError, TypeError), "feature_map", *known, feature_map=bad)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -238,6 +238,7 @@ def test_wrong_input():
         la.causal_conv1d(Q, draw(D + 1, 3))
 
 
+X = np.ones((2, 4, 3))
 TOKEN = (Q[..., 0, :], K[..., 0, :], V[..., 0, :])
 START = (np.zeros((D, M)), np.zeros(D))
 BAD = {  # options, error, and what it says
@@ -297,6 +298,35 @@ def test_what_is_refused_of_what_is_traced():
         jax.jit(lambda x: la.causal(Q, K, V, scale=x))(2.0)
 
 
+OTHERS = {  # a call that both refuse, with the same words
+    "taps": lambda at: at.causal_conv1d(X, X[0, :, :2]),
+    "a bias": lambda at: at.causal_conv1d(X, X[0, :3], X[0, 0, :2]),
+    "activation": lambda at: at.causal_conv1d(X, X[0, :3], activation=X),
+    "bounds": lambda at: at.causal_conv1d(X, X[0, :3], cu_seqlens=[0, 5]),
+    "inputs": lambda at: at.causal_conv1d(X, X[0, :3], initial_state=np.zeros((3, 9))),
+    "no inputs": lambda at: at.causal_conv1d_step(X[0, 0], X[0, :3], np.zeros((3, 9))),
+    "scale": lambda at: at.softmax_attention(X, X, X, scale=np.nan),
+    "causal": lambda at: at.softmax_attention(X, X, X, causal=None),
+    "keys": lambda at: at.softmax_attention(X, X[:, :2], X),
+    "rows": lambda at: at.softmax_attention(X, X[:, :2], X[:, :2], causal=True),
+    "E": lambda at: at.linformer(X, X, X, X[0, :2], X[0]),
+    "F": lambda at: at.linformer(X, X, X, X[0], X[0, :, :2]),
+    "linformer": lambda at: at.linformer(X, X, X, X[0], X[0], scale="a"),
+    "A_log": lambda at: at.log_decay(X, X[0, :2], X),
+    "lower_bound": lambda at: at.log_decay(X, X, X, lower_bound=np.inf),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_what_others_refuse(case):
+    said = []
+    for at in (linattn, la):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            OTHERS[case](at)
+        said.append(f"{caught.type.__name__}: {caught.value}")
+    assert said[0] == said[1]
+
+
 def test_what_steps_refuse():
     for call, error, message in (
         (lambda: la.step(*TOKEN, None), TypeError, "step: state is a NoneType"),
@@ -312,7 +342,7 @@ def test_what_steps_refuse():
             call()
 
 
-NUMBERS, X = np.array([1.0, 1e-6]), np.ones((2, 4, 3))
+NUMBERS = np.array([1.0, 1e-6])
 WRONG = {  # arguments, attributes, and what the error says
     "no name": ((X, X, X), {"numbers": NUMBERS, "opinions": 1}, "no such operator"),
     "another name": ((X, X, X), {"operator": "caus_elu", "numbers": NUMBERS}, "no such operator"),

@@ -9,6 +9,10 @@ the effects are put together in a scan of 2 log16(blocks) steps, and each block 
 own state; the gradient goes the same way from the last block to the first.  So a worker holds its
 blocks and some states, and tasks are pure functions: retries, spilling and persisting are safe.
 
+``out`` is refused, as results are lazy, and so are chunks along the width, ``beta`` a value
+channel, `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``, and ``cu_seqlens``
+where the tokens are in more than one chunk.
+
 What it costs, in passes over the tokens: ``causal`` 0.4 of a pass more than in one piece; ``gated``
 one more; ``delta``, ``gated_delta`` and ``dplr`` two more, one of them as wide as there are
 features, as the effect of a block on a state is a matrix there: it pays from three workers on.  So
@@ -26,6 +30,7 @@ some virtual machines. Where memory allows, set both of these before a cluster s
 
 from __future__ import annotations
 
+import inspect
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -35,6 +40,7 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn.dask needs {error.name}: pip install 'linattn[dask]'") from error
 
+from .._bridge_docs import RESCALING, Bridge, like
 from .._operator import Recurrence
 from . import _in_order, _over_all
 
@@ -59,6 +65,27 @@ __all__ = [
 ]
 
 
+_DASK = Bridge(
+    words=RESCALING | {"ndarray": "dask array"},
+    also_raises="""
+    TypeError
+        If an array for the result is given.
+    ValueError
+        If an operand is in several chunks along its width.
+        If ``cu_seqlens`` is given and tokens are in several chunks.
+        If ``normalize`` is True and the map one of PositiveRandomFeatures.
+        If ``beta`` is one number a value channel.""",
+    notes="What a sequence in several chunks costs besides: see `linattn.dask`.",
+)
+_EXAMPLE = """
+    >>> import dask.array as da, linattn.dask
+    >>> x = da.ones((6, 2), chunks=(3, 2))
+    >>> o = {call}
+    >>> o.compute().shape
+    (6, 2)"""
+_BACKWARD = _EXAMPLE.replace(">>> o =", ">>> dq, *others =").replace("o.compute", "dq.compute")
+
+
 def _lazily(function: Any) -> Any:
     """A function of the package whose first operand becomes a dask array."""
 
@@ -66,7 +93,13 @@ def _lazily(function: Any) -> Any:
     def lazy(first: Any, *others: Any, **options: Any) -> Any:
         return function(da.asarray(first), *others, **options)
 
-    return lazy
+    whole = inspect.signature(function)
+    taken = [x for name, x in whole.parameters.items() if name != "out"]
+    lazy.__signature__ = whole.replace(parameters=taken)  # type: ignore[attr-defined]
+    lazy.__module__ = __name__
+    lazy.__doc__ = f"`linattn.{function.__name__}` of dask arrays, lazy."
+    example = _BACKWARD if function.__name__.endswith("_backward") else _EXAMPLE
+    return like(function, _DASK._replace(example=example))(lazy)
 
 
 causal, causal_backward = map(_lazily, (_attention.causal, _attention.causal_backward))

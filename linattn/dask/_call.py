@@ -10,7 +10,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from .. import _blocks, _check, _mapped, feature_maps
+from .. import _blocks, _check, feature_maps
 from .._operator import Recurrence
 from .._state import State
 from . import _tasks
@@ -49,9 +49,7 @@ class Call:
         r, options = self.r, self.options
         metas = tuple(None if x is None else _meta(x) for x in given)
         call = r._read(self.name, metas)
-        fused = "identity" if _mapped.outside(options["feature_map"]) else options["feature_map"]
-        _check.lookup(self.name, r._whole.names, call.variant, fused, self.normalize)
-        _check.numbers(self.name, call.typed, options["scale"], options.get("eps", 0.0), True)
+        _blocks.check_options(r, self.name, call, **options)
         self.shape, self.batch = call.shape, call.shape[:-2]
         self.dtype = _check.result_dtype(*call.typed)
         self.state_dtype = _check.state_dtype(*call.typed)

@@ -146,7 +146,7 @@ class RandomFourierFeatures(RandomFeatures):
     Parameters
     ----------
     omega : array_like, shape (d, m)
-        Random directions, N(0, I) by column; `sample` draws them.
+        Random directions, N(0, I) by column; ``sample`` draws them.
     temperature : float, default 1.0
         The kernel's inverse squared width.
 
@@ -215,7 +215,7 @@ class PositiveRandomFeatures(RandomFeatures):
     Parameters
     ----------
     omega : array_like, shape (d, m)
-        Random directions, N(0, I) by column; `sample` draws them.
+        Random directions, N(0, I) by column; ``sample`` draws them.
     hyperbolic : bool, default False
         ``[exp(u - h), exp(-u - h)] / sqrt(2 m)`` instead: twice the features, less variance.
     temperature : float, optional
@@ -288,7 +288,7 @@ class GeneralizedRandomFeatures(RandomFeatures):
     Parameters
     ----------
     omega : array_like, shape (d, m)
-        Random directions; `sample` draws them.
+        Random directions; ``sample`` draws them.
     fn : {'relu', 'softplus', 'exp', 'elu'}, default 'relu'
         ``'elu'`` is ``elu(u) + 1``.  None gives negative features.
     temperature : float, default 1.0

@@ -11,6 +11,14 @@ import numpy as np
 
 from .. import _check
 from .._types import DType, Shape
+from ._call import work_dtype
+
+
+def stand_in(x: Any) -> Any:
+    """An array of x's shape, and of what x is computed in, that takes no memory; numbers stay."""
+    if isinstance(x, (int, float)):
+        return x
+    return np.broadcast_to(np.zeros((), work_dtype(x.dtype)), x.shape)
 
 
 def key_lengths(function: str, x: Any, limit: int, batch: Shape) -> Any:
@@ -44,6 +52,15 @@ def state(
     _check.state(function, name, shapes, lead, core, dtype, normalize)
     s, z, *_ = x
     return tuple(jnp.asarray(y, dtype) for y in (s, z) if y is not None)
+
+
+def inputs(
+    function: str, name: str, x: Any, lead: Shape, core: tuple[int, ...], dtype: DType
+) -> Any:
+    """The state of a convolution as `_check.inputs` has it, but for its dtype."""
+    there = x if x is None else np.broadcast_to(dtype.type(0), np.shape(x))
+    _check.inputs(function, name, there, lead, core, dtype)
+    return jnp.asarray(x, dtype)
 
 
 def _there(x: Any, instead: Any) -> Any:

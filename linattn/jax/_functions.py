@@ -1,4 +1,4 @@
-"""Functions of JAX's arrays that are no recurrences: softmax attention and the convolution."""
+"""Functions of JAX's arrays that are no recurrences: softmax attention, convolution, decays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._call import call, like, summed, with_lead, work_dtype
+from .. import conv, decay
+from .._check import number
+from ..linformer import _operands as linformer_operands
+from ..softmax import _operands as softmax_operands
+from . import _check
+from ._call import call, like, promoted, summed, with_lead, work_dtype
 
 
 def _lead(arrays: Any, ranks: Any) -> tuple[Any, Any]:
@@ -21,6 +26,22 @@ def _lead(arrays: Any, ranks: Any) -> tuple[Any, Any]:
 
 
 # --- softmax attention ------------------------------------------------------------------
+
+
+def softmax_attention(q: Any, k: Any, v: Any, causal: bool, scale: Any) -> Any:
+    name = "softmax_attention"
+    q, k, v = promoted(name, {"q": q, "k": k, "v": v})
+    given = _check.stand_in(q), _check.stand_in(k), _check.stand_in(v)
+    *_, (scale, _) = softmax_operands(name, *given, causal, scale)
+    return softmax(scale, bool(causal), q, k, v)
+
+
+def linformer(q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> Any:
+    name = "linformer"
+    q, k, v, E, F = promoted(name, {"q": q, "k": k, "v": v, "E": E, "F": F})
+    given = [_check.stand_in(x) for x in (q, k, v, E, F)]
+    *_, scale, _, _ = linformer_operands(name, *given, scale)
+    return softmax(scale, False, q, E.mT @ k, F.mT @ v)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -48,6 +69,39 @@ softmax.defvjp(_softmax_forward, _softmax_backward)
 # --- the convolution ----------------------------------------------------------------------
 
 RANKS = (2, 2, 1)  #: axes of x, of the taps (w, c) and of the bias that are no leading ones
+
+
+def causal_conv1d(
+    x: Any, weight: Any, bias: Any, activation: Any, cu_seqlens: Any, state: Any,
+    name: str = "causal_conv1d", field: str = "initial_state",
+) -> tuple[Any, Any]:  # fmt: skip
+    """The output, and the state after the last token."""
+    if bias is None:
+        bias = jnp.zeros(jnp.shape(x)[-1:], jnp.asarray(x).dtype)
+    x, weight, bias = promoted(name, {"x": x, "weight": weight, "bias": bias})
+    given = _check.stand_in(x), _check.stand_in(weight), _check.stand_in(bias)
+    *_, shape, silu = conv._operands(name, *given, activation, 2)
+    (n, c), w, packed = shape[-2:], weight.shape[-1], cu_seqlens is not None
+    bounds = _check.cu_seqlens(name, cu_seqlens if packed else [0, n], n)
+    r, dtype = len(bounds) - 1, work_dtype(x.dtype)
+    if state is None and field != "state":
+        fields = jnp.zeros((r, w - 1, c), dtype)
+    else:
+        core = (r, c, w - 1) if packed else (c, w - 1)
+        fields = _check.inputs(name, field, state, shape[:-2], core, dtype).mT
+        fields = fields if packed else fields[..., None, :, :]
+    o, end = convolution(silu, (x, weight.mT, bias), (bounds[:-1], bounds[1:]), fields)
+    return o, (end if packed else end[..., 0, :, :]).mT
+
+
+def causal_conv1d_step(
+    x: Any, weight: Any, state: Any, bias: Any, activation: Any
+) -> tuple[Any, Any]:
+    """The output of one token, and the state after it."""
+    name = "causal_conv1d_step"
+    token = jnp.asarray(x)[..., None, :]
+    o, after = causal_conv1d(token, weight, bias, activation, None, state, name, "state")
+    return o[..., 0, :], after
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -87,3 +141,21 @@ def _convolution_backward(silu: float, saved: Any, grads: Any) -> Any:
 
 
 convolution.defvjp(_convolution_forward, _convolution_backward)
+
+
+# --- decays -------------------------------------------------------------------------------
+
+
+def log_decay(x: Any, A_log: Any, dt_bias: Any, lower_bound: Any) -> Any:
+    """By JAX's own operations."""
+    x = jnp.asarray(x)
+    A_log, dt_bias = (
+        y if isinstance(y, (int, float)) else jnp.asarray(y) for y in (A_log, dt_bias)
+    )
+    given = [_check.stand_in(y) for y in (x, A_log, dt_bias)]
+    arrays, _ = decay._operands("log_decay", *given)
+    z = x + dt_bias
+    if lower_bound is None:
+        return -jnp.exp(A_log) * jnp.logaddexp(z, 0.0)
+    bound = number("log_decay", "lower_bound", lower_bound, *arrays)
+    return bound / (1 + jnp.exp(-jnp.exp(A_log) * z))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check
-from .._check import shape_alone
+from .._check import shape_alone, unknown_map
 from .._initial import NAME, recurrence_of, state_of
 from .._mapped import outside
 from .._operator import MAPS, Recurrence
@@ -137,7 +137,8 @@ def _resolved(name: str, feature_map: Any, normalize: Any) -> Any:
     """A name that kernels know, or a function of JAX's arrays."""
     _check.flag(name, "normalize", normalize)
     if isinstance(feature_map, str) and not outside(feature_map):
-        get(feature_map)  # raises where the name is unknown
+        if feature_map not in MAPS:
+            raise unknown_map(name, feature_map, ", or a function")
         return feature_map
     if isinstance(feature_map, (str, FeatureMap)):
         phi = get(feature_map)
@@ -151,10 +152,7 @@ def _resolved(name: str, feature_map: Any, normalize: Any) -> Any:
         return partial(_mapped, phi)
     if callable(feature_map):
         return feature_map
-    raise TypeError(
-        f"{name}: feature_map is {feature_map!r}; expected one of {', '.join(MAPS)}, an object of "
-        "linattn.feature_maps, or a function"
-    )
+    raise unknown_map(name, feature_map, ", or a function")
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import feature_maps as numpy_maps
+from .._check import unknown_map
 from .._operator import MAPS
 from ..feature_maps import FeatureMap
 from ..feature_maps._base import Fused
@@ -73,7 +74,6 @@ def resolve(function: str, feature_map: Any) -> Any:
             return feature_map
         if feature_map in _NAMED:
             return _NAMED[feature_map]
-        feature_map = numpy_maps.get(feature_map)  # raises: the name is unknown
     if isinstance(feature_map, Fused):
         return feature_map.name
     if isinstance(feature_map, numpy_maps.FeedforwardKernel):
@@ -86,11 +86,7 @@ def resolve(function: str, feature_map: Any) -> Any:
     if isinstance(feature_map, TensorMap) and feature_map.text in MAPS:
         return feature_map.text
     if not callable(feature_map):
-        raise TypeError(
-            f"{function}: feature_map is {feature_map!r}; expected one of "
-            f"{', '.join(numpy_maps.NAMES)}, an object of linattn.feature_maps, or a function "
-            "of tensors"
-        )
+        raise unknown_map(function, feature_map, ", or a function of tensors")
     return feature_map
 
 

@@ -10,6 +10,10 @@ default) whose processes call together, forwards and backwards.  Gradients are t
 summed over processes with respect to this process's operands: what DistributedDataParallel, whose
 average divides by their number, then makes of parameters is as for batches on other processes.
 
+There are no ``key_lengths``, ``cu_seqlens``, ``initial_state`` and ``return_state``; ``beta`` is
+one number a token, not one a value channel, and `linattn.feature_maps.PositiveRandomFeatures`
+need ``normalize=False``.
+
 An error in one process is an error in all.  Where one dies, the others raise at once or when the
 group's ``timeout`` is over, which `torch.distributed.init_process_group` takes.
 """
@@ -24,15 +28,44 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+import linattn
+
 from .. import _blocks, _ranks
+from .._bridge_docs import RESCALING, Bridge, like
 from .._masks import refuses_masks
 from . import _maps
+from ._docs import WORDS
 from ._tensors import array, tensor, tensors, threads
 
 __all__ = ["causal", "delta", "dplr", "gated", "gated_delta", "noncausal"]
 
+_PROCESSES = Bridge(
+    words=RESCALING | WORDS,
+    parameters="""
+    group : torch.distributed.ProcessGroup, optional
+        The whole world by default.  All its processes call together, with the same arguments but
+        for the tokens, forwards and backwards.""",
+    also_raises="""
+    ValueError
+        If calls differ between processes, or this one is not in the group.
+        If ``normalize`` is True and the map one of PositiveRandomFeatures.
+        If ``beta`` is one number a value channel.
+    RuntimeError
+        If another process has an error.""",
+    notes="One all-gather besides; where it takes a matrix, up to twice the time more.",
+    example="""
+    >>> import torch, torch.distributed as dist, linattn.torch.distributed
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> x = torch.ones(3, 2)
+    >>> o = {call}
+    >>> o.shape
+    torch.Size([3, 2])
+    >>> dist.destroy_process_group()""",
+)
+
 
 @refuses_masks
+@like(linattn.causal, _PROCESSES)
 def causal(
     q: Tensor, k: Tensor, v: Tensor, *, group: Any = None, feature_map: Any = "elu",
     normalize: bool = True, eps: float = 1e-6, scale: float = 1.0,
@@ -42,6 +75,7 @@ def causal(
 
 
 @refuses_masks
+@like(linattn.noncausal, _PROCESSES)
 def noncausal(
     q: Tensor, k: Tensor, v: Tensor, *, group: Any = None, feature_map: Any = "elu",
     normalize: bool = True, eps: float = 1e-6, scale: float = 1.0,
@@ -53,6 +87,7 @@ def noncausal(
 
 
 @refuses_masks
+@like(linattn.delta, _PROCESSES)
 def delta(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, group: Any = None, scale: float = 1.0,
     feature_map: Any = "identity",
@@ -62,6 +97,7 @@ def delta(
 
 
 @refuses_masks
+@like(linattn.gated, _PROCESSES)
 def gated(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, group: Any = None, scale: float = 1.0,
     feature_map: Any = "identity", bonus: Tensor | None = None,
@@ -74,6 +110,7 @@ def gated(
 
 
 @refuses_masks
+@like(linattn.gated_delta, _PROCESSES)
 def gated_delta(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, group: Any = None,
     scale: float = 1.0, feature_map: Any = "identity", erase: Tensor | None = None,
@@ -83,6 +120,7 @@ def gated_delta(
 
 
 @refuses_masks
+@like(linattn.dplr, _PROCESSES)
 def dplr(
     q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, g: Tensor, *, group: Any = None,
     scale: float = 1.0,

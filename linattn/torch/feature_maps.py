@@ -7,6 +7,7 @@ as ``feature_map=`` as well, and any function of tensors.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from .. import feature_maps as _numpy
 from ..feature_maps import NAMES, draw
+from ._docs import like
 from ._maps import TensorMap, resolve
 from ._tensors import array
 
@@ -64,18 +66,57 @@ def get(feature_map: Any) -> Any:
     return TensorMap(_numpy.get(phi)) if isinstance(phi, str) else phi
 
 
+@like(_numpy.Elementwise)
 def Elementwise(name: str) -> TensorMap:
-    """`linattn.feature_maps.Elementwise` of tensors."""
+    """`linattn.feature_maps.Elementwise` of tensors.
+
+    Returns
+    -------
+    TensorMap
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch import feature_maps
+    >>> feature_maps.Elementwise("relu")(torch.tensor([[-1.0, 2.0]]))
+    tensor([[0., 2.]])
+    """
     return TensorMap(_numpy.Elementwise(name))
 
 
+@like(_numpy.L2Norm)
 def L2Norm() -> TensorMap:
-    """`linattn.feature_maps.L2Norm` of tensors."""
+    """`linattn.feature_maps.L2Norm` of tensors.
+
+    Returns
+    -------
+    TensorMap
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch import feature_maps
+    >>> feature_maps.L2Norm()(torch.tensor([[3.0, 4.0]]))
+    tensor([[0.6000, 0.8000]])
+    """
     return TensorMap(_numpy.L2Norm())
 
 
+@like(_numpy.DPFP)
 def DPFP(nu: int = 1, normalize: bool = True, eps: float = 1e-6) -> TensorMap:
-    """`linattn.feature_maps.DPFP` of tensors."""
+    """`linattn.feature_maps.DPFP` of tensors.
+
+    Returns
+    -------
+    TensorMap
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch import feature_maps
+    >>> feature_maps.DPFP(nu=1, normalize=False)(torch.tensor([[1.0, 2.0, -3.0]]))
+    tensor([[3., 2., 0., 0., 0., 0.]])
+    """
     return TensorMap(_numpy.DPFP(nu, normalize, eps))
 
 
@@ -88,6 +129,20 @@ class SumNormalized:
         A map without negative features, lest the sum vanish.
     eps : float, default 1e-6
         Added to the sum; where both are 0 the features are 0.
+
+    Raises
+    ------
+    TypeError
+        If ``feature_map`` is neither a name, a map, nor callable.
+    ValueError
+        If ``feature_map`` is the name of no map.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch import feature_maps
+    >>> feature_maps.SumNormalized("relu", eps=0.0)(torch.tensor([[1.0, 3.0, -1.0]]))
+    tensor([[0.2500, 0.7500, 0.0000]])
     """
 
     def __init__(self, feature_map: Any, eps: float = 1e-6) -> None:
@@ -119,22 +174,55 @@ class _RandomFeatures(TensorMap):
         return cls(draw(dim, features, rng=rng, orthogonal=orthogonal, norms=norms), **options)
 
 
+@like(_numpy.RandomFourierFeatures)
 class RandomFourierFeatures(_RandomFeatures):
-    """`linattn.feature_maps.RandomFourierFeatures` of tensors."""
+    """`linattn.feature_maps.RandomFourierFeatures` of tensors.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch import feature_maps
+    >>> phi = feature_maps.RandomFourierFeatures.sample(4, 64, rng=1)
+    >>> phi(torch.ones(10, 4)).shape
+    torch.Size([10, 128])
+    """
 
     _kind = _numpy.RandomFourierFeatures
+    __signature__ = inspect.signature(_kind)
 
 
+@like(_numpy.PositiveRandomFeatures)
 class PositiveRandomFeatures(_RandomFeatures):
-    """`linattn.feature_maps.PositiveRandomFeatures` of tensors."""
+    """`linattn.feature_maps.PositiveRandomFeatures` of tensors.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch import feature_maps
+    >>> phi = feature_maps.PositiveRandomFeatures.sample(4, 64, rng=1)
+    >>> phi(torch.ones(10, 4)).shape
+    torch.Size([10, 64])
+    """
 
     _kind = _numpy.PositiveRandomFeatures
+    __signature__ = inspect.signature(_kind)
 
 
+@like(_numpy.GeneralizedRandomFeatures)
 class GeneralizedRandomFeatures(_RandomFeatures):
-    """`linattn.feature_maps.GeneralizedRandomFeatures` of tensors."""
+    """`linattn.feature_maps.GeneralizedRandomFeatures` of tensors.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch import feature_maps
+    >>> phi = feature_maps.GeneralizedRandomFeatures.sample(4, 64, rng=1)
+    >>> phi(torch.ones(10, 4)).shape
+    torch.Size([10, 64])
+    """
 
     _kind = _numpy.GeneralizedRandomFeatures
+    __signature__ = inspect.signature(_kind)
 
 
 class FeedforwardKernel:

@@ -45,8 +45,10 @@ def causal(
     initial_state: State | None = None,
     return_state: bool = False,
 ) -> Any:
-    """Example.
+    """`linattn.causal` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> x = torch.ones(3, 2, requires_grad=True)
     >>> o, state = linattn.torch.causal(x, x, x, return_state=True)
@@ -74,8 +76,10 @@ def noncausal(
     scale: float = 1.0,
     key_lengths: Any = None,
 ) -> Tensor:
-    """Example.
+    """`linattn.noncausal` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> x = torch.tensor([[0.0], [1.0], [5.0]])
     >>> linattn.torch.noncausal(x, x, x, feature_map="relu", key_lengths=2, eps=0.0)[1:]
@@ -102,8 +106,10 @@ def step(
     scale: float = 1.0,
     in_place: bool = False,
 ) -> tuple[Tensor, State]:
-    """Example.
+    """`linattn.step` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> state = linattn.torch.State(torch.zeros(1, 1), torch.zeros(1))
     >>> x = torch.ones(1)
@@ -129,8 +135,10 @@ def initial_state(
     normalize: bool = True,
     cu_seqlens: Any = None,
 ) -> State:
-    """Example.
+    """`linattn.initial_state` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> q = k = v = torch.ones(2, 4)
     >>> state = linattn.torch.initial_state(q, k, v, operator="step")
@@ -160,8 +168,10 @@ def delta(
     initial_state: State | None = None,
     return_state: bool = False,
 ) -> Any:
-    """Example.
+    """`linattn.delta` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> k = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     >>> v = torch.tensor([[3.0], [5.0]])
@@ -187,8 +197,10 @@ def delta_step(
     feature_map: Any = "identity",
     in_place: bool = False,
 ) -> tuple[Tensor, State]:
-    """Example.
+    """`linattn.delta_step` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> state = linattn.torch.State(torch.tensor([[3.0], [0.0]]))
     >>> k = torch.tensor([1.0, 0.0])
@@ -217,8 +229,10 @@ def gated(
     initial_state: State | None = None,
     return_state: bool = False,
 ) -> Any:
-    """Example.
+    """`linattn.gated` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> x = torch.ones(3, 1)
     >>> linattn.torch.gated(x, x, x, torch.full((3,), 0.5).log())
@@ -245,8 +259,10 @@ def gated_step(
     bonus: Tensor | None = None,
     in_place: bool = False,
 ) -> tuple[Tensor, State]:
-    """Example.
+    """`linattn.gated_step` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> state = linattn.torch.State(torch.full((2, 1), 8.0))
     >>> k = torch.tensor([1.0, 0.0])
@@ -279,8 +295,10 @@ def gated_delta(
     initial_state: State | None = None,
     return_state: bool = False,
 ) -> Any:
-    """Example.
+    """`linattn.gated_delta` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> k = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     >>> v, g = torch.tensor([[4.0], [6.0]]), torch.tensor([1.0, 0.5]).log()
@@ -308,8 +326,10 @@ def gated_delta_step(
     erase: Tensor | None = None,
     in_place: bool = False,
 ) -> tuple[Tensor, State]:
-    """Example.
+    """`linattn.gated_delta_step` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> state = linattn.torch.State(torch.tensor([[4.0], [0.0]]))
     >>> k, half = torch.tensor([1.0, 0.0]), torch.tensor(0.5)
@@ -340,8 +360,10 @@ def dplr(
     initial_state: State | None = None,
     return_state: bool = False,
 ) -> Any:
-    """Example.
+    """`linattn.dplr` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> k = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     >>> v = torch.tensor([[4.0], [6.0]])
@@ -368,8 +390,10 @@ def dplr_step(
     scale: float = 1.0,
     in_place: bool = False,
 ) -> tuple[Tensor, State]:
-    """Example.
+    """`linattn.dplr_step` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> state = linattn.torch.State(torch.tensor([[4.0], [0.0]]))
     >>> k = torch.tensor([1.0, 0.0])
@@ -394,8 +418,10 @@ def causal_conv1d(
     initial_state: Tensor | None = None,
     return_state: bool = False,
 ) -> Any:
-    """Example.
+    """`linattn.causal_conv1d` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> x = torch.tensor([[1.0], [2.0], [4.0]])
     >>> linattn.torch.causal_conv1d(x, torch.tensor([[0.5, 1.0]])).T
@@ -414,8 +440,10 @@ def causal_conv1d_step(
     activation: str | None = None,
     in_place: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Example.
+    """`linattn.causal_conv1d_step` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> o, state = linattn.torch.causal_conv1d_step(
     ...     torch.tensor([8.0]), torch.tensor([[0.5, 1.0]]), torch.tensor([[4.0]])
@@ -431,8 +459,10 @@ def causal_conv1d_step(
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None
 ) -> Tensor:
-    """Example.
+    """`linattn.softmax_attention` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> x = torch.eye(2)
     >>> linattn.torch.softmax_attention(x, x, x, causal=True, scale=1.0986123)
@@ -447,8 +477,10 @@ def softmax_attention(
 def linformer(
     q: Tensor, k: Tensor, v: Tensor, E: Tensor, F: Tensor, *, scale: float | None = None
 ) -> Tensor:
-    """Example.
+    """`linattn.linformer` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> x, E = torch.ones(6, 2), torch.full((6, 3), 1 / 6)
     >>> linattn.torch.linformer(x, x, x, E, E).shape
@@ -459,8 +491,10 @@ def linformer(
 
 @like(linattn.log_decay)
 def log_decay(x: Tensor, A_log: Any, dt_bias: Any, *, lower_bound: float | None = None) -> Tensor:
-    """Example.
+    """`linattn.log_decay` on CPU tensors, differentiable.
 
+    Examples
+    --------
     >>> import torch, linattn.torch
     >>> linattn.torch.log_decay(torch.tensor([-20.0, 0.0, 20.0]), 0.0, 0.0, lower_bound=-5)
     tensor([-1.0306e-08, -2.5000e+00, -5.0000e+00])

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from ..operators import causal_conv1d as _conv
 from ..operators import causal_conv1d_step
+from ._docs import documented
 from ._layout import refuse
 
 BACKENDS = ("triton", "cuda", "mix")  #: names of GPU kernels, all the same here
 
 
+@documented("causal_conv1d", initial_state="Tensor, [N, D, W], optional")
 def causal_conv1d(
     x: Tensor,
     weight: Tensor | None = None,
@@ -32,6 +34,15 @@ def causal_conv1d(
     """The convolution of x [B, T, D] with weight [D, W], plus ``residual``.
 
     States are the last W inputs, [N, D, W], of which the oldest is not read.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch import fla
+    >>> x, weight = torch.tensor([[[1.0], [2.0], [4.0]]]), torch.tensor([[0.5, 1.0]])
+    >>> y, state = fla.causal_conv1d(x, weight, output_final_state=True)
+    >>> y.flatten(), state
+    (tensor([1.0000, 2.5000, 5.0000]), tensor([[[2., 4.]]]))
     """
     name = "causal_conv1d"
     refuse(name, kwargs | {"cp_context": cp_context})
@@ -58,6 +69,7 @@ def causal_conv1d(
     return y, _last(x, initial_state, weight.shape[-1], cu_seqlens)
 
 
+@documented("causal_conv1d_step", x="Tensor, [N, D], [N, 1, D] or [1, N, D]")
 def causal_conv1d_update(
     x: Tensor,
     cache: Tensor,
@@ -66,7 +78,16 @@ def causal_conv1d_update(
     bias: Tensor | None = None,
     activation: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One token of each sequence, x [N, D], [N, 1, D] or [1, N, D]; the cache is updated."""
+    """One token of each sequence, x [N, D], [N, 1, D] or [1, N, D]; the cache is updated.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch import fla
+    >>> cache, weight = torch.tensor([[[2.0, 4.0]]]), torch.tensor([[0.5, 1.0]])
+    >>> fla.causal_conv1d_update(torch.tensor([[8.0]]), cache, weight=weight)
+    (tensor([[10.]]), tensor([[[4., 8.]]]))
+    """
     name = "causal_conv1d_update"
     if weight is None:
         raise ValueError(f"{name}: weight is None; expected [D, W]")

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from ..operators import delta, dplr, gated_delta, log_decay
+from ._docs import documented
 from ._layout import refuse, run, v_first
 
 Result = tuple[Tensor, Any]
 
 
+@documented("delta")
 def chunk_delta_rule(
     q: Tensor,
     k: Tensor,
@@ -35,6 +37,7 @@ def chunk_delta_rule(
     )  # fmt: skip
 
 
+@documented("delta")
 def fused_recurrent_delta_rule(
     q: Tensor,
     k: Tensor,
@@ -54,6 +57,7 @@ def fused_recurrent_delta_rule(
     )  # fmt: skip
 
 
+@documented("gated_delta")
 def chunk_gated_delta_rule(
     q: Tensor,
     k: Tensor,
@@ -91,6 +95,7 @@ def chunk_gated_delta_rule(
     )  # fmt: skip
 
 
+@documented("gated_delta")
 def fused_recurrent_gated_delta_rule(
     q: Tensor,
     k: Tensor,
@@ -132,6 +137,7 @@ def fused_recurrent_gated_delta_rule(
     )  # fmt: skip
 
 
+@documented("gated_delta", g="Tensor, [B, T, HV, K]")
 def chunk_kda(
     q: Tensor,
     k: Tensor,
@@ -180,6 +186,7 @@ def chunk_kda(
     )  # fmt: skip
 
 
+@documented("gated_delta", g="Tensor, [B, T, HV, K]")
 def fused_recurrent_kda(
     q: Tensor,
     k: Tensor,
@@ -227,6 +234,7 @@ def _kda(
     return run(name, gated_delta, q, k, v, (g, beta), **options)
 
 
+@documented("dplr")
 def chunk_dplr_delta_rule(
     q: Tensor,
     k: Tensor,
@@ -255,6 +263,7 @@ def chunk_dplr_delta_rule(
     )  # fmt: skip
 
 
+@documented("dplr")
 def fused_recurrent_dplr_delta_rule(
     q: Tensor,
     k: Tensor,
@@ -276,6 +285,7 @@ def fused_recurrent_dplr_delta_rule(
     )  # fmt: skip
 
 
+@documented("dplr")
 def chunk_rwkv7(
     r: Tensor,
     w: Tensor,
@@ -302,6 +312,7 @@ def chunk_rwkv7(
     )  # fmt: skip
 
 
+@documented("dplr")
 def fused_recurrent_rwkv7(
     r: Tensor,
     w: Tensor,
@@ -322,6 +333,7 @@ def fused_recurrent_rwkv7(
     )  # fmt: skip
 
 
+@documented("dplr")
 def fused_mul_recurrent_rwkv7(
     r: Tensor,
     w: Tensor,

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from ..operators import causal, gated
+from ._docs import documented
 from ._layout import refuse, run, v_first
 
 Result = tuple[Tensor, Any]
 EPS = 1e-10  #: added to the denominator where outputs are normalised
 
 
+@documented("causal")
 def chunk_linear_attn(
     q: Tensor,
     k: Tensor,
@@ -31,6 +33,7 @@ def chunk_linear_attn(
     )  # fmt: skip
 
 
+@documented("causal")
 def fused_recurrent_linear_attn(
     q: Tensor,
     k: Tensor,
@@ -57,6 +60,7 @@ def _linear(name: str, q: Tensor, k: Tensor, v: Tensor, normalize: bool, **optio
     )  # fmt: skip
 
 
+@documented("gated")
 def chunk_simple_gla(
     q: Tensor,
     k: Tensor,
@@ -79,6 +83,7 @@ def chunk_simple_gla(
     )  # fmt: skip
 
 
+@documented("gated")
 def fused_recurrent_simple_gla(
     q: Tensor,
     k: Tensor,
@@ -116,6 +121,7 @@ def _simple_gla(
     return run(name, gated, q, k, v, (g,), **options)
 
 
+@documented("gated", g="Tensor, [B, T, H, K]")
 def chunk_gla(
     q: Tensor,
     k: Tensor,
@@ -136,6 +142,7 @@ def chunk_gla(
     )  # fmt: skip
 
 
+@documented("gated")
 def fused_recurrent_gla(
     q: Tensor,
     k: Tensor,
@@ -163,6 +170,7 @@ def fused_recurrent_gla(
     )  # fmt: skip
 
 
+@documented("gated")
 def chunk_retention(
     q: Tensor,
     k: Tensor,
@@ -181,6 +189,7 @@ def chunk_retention(
     )  # fmt: skip
 
 
+@documented("gated")
 def fused_recurrent_retention(
     q: Tensor,
     k: Tensor,
@@ -205,6 +214,7 @@ def _retention(q: Tensor) -> Tensor:
     return torch.log1p(-(2.0 ** (-5.0 - torch.arange(q.shape[2], dtype=torch.float32))))
 
 
+@documented("gated")
 def chunk_lightning_attn(
     q: Tensor,
     k: Tensor,
@@ -225,6 +235,7 @@ def chunk_lightning_attn(
     )  # fmt: skip
 
 
+@documented("gated")
 def fused_recurrent_lightning_attn(
     q: Tensor,
     k: Tensor,
@@ -250,6 +261,7 @@ def _lightning(q: Tensor, layer: int, layers: int) -> Tensor:
     return -(8 / heads * (1 - layer / layers)) * torch.arange(heads, dtype=torch.float32)
 
 
+@documented("gated")
 def chunk_rwkv6(
     r: Tensor,
     k: Tensor,
@@ -271,6 +283,7 @@ def chunk_rwkv6(
     )  # fmt: skip
 
 
+@documented("gated")
 def fused_recurrent_rwkv6(
     r: Tensor,
     k: Tensor,

@@ -112,8 +112,9 @@ def patch_transformers() -> Patch:
     The chunked and recurrent forms of the gated delta rule (Qwen3-Next, Qwen3.5, OLMo Hybrid,
     ...), of Kimi's delta attention (Kimi Linear, ...) and of Mamba-2 (Bamba, Falcon-H1,
     Nemotron-H, Granite, Zamba2, ...), MiniMax's lightning attention, and the short convolution
-    of all of these.  Models give the same results, of float32 within its rounding, and so do
-    their gradients.  Those built already, and those imported later, are patched as well.
+    of all of these, of Mamba, Jamba and LFM2.  Models give the same results, of float32 within
+    its rounding, and so do their gradients.  Those built already, and those imported later, are
+    patched as well.
 
     A call on tensors elsewhere than in the CPU's memory, or with a keyword that linattn has
     not, goes to the library's own function; so does all while a model is exported.  A function
