@@ -306,7 +306,9 @@ def activation(function: str, x: Any) -> float:
 def real(function: str, name: str, x: Any) -> float:
     """``x`` as a float, which may be infinite or NaN."""
     try:
-        if isinstance(x, (str, bytes, bytearray)) or np.asarray(x).dtype.kind in "cSUMm":
+        if not isinstance(x, (int, float)) and (
+            isinstance(x, (str, bytes, bytearray)) or np.asarray(x).dtype.kind in "cSUMm"
+        ):
             raise TypeError
         return float(x)
     except (TypeError, ValueError):

@@ -197,6 +197,24 @@ def test_shard_map_over_the_sequence(name, operands, options):
             jax.grad(lambda *x: (alone(*x) ** 2).sum(), argnums)(*every), 1e-11)  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "state",
+    [State(np.ones((4, 1)), np.ones(4)), State(np.ones((4, 5))), np.ones((4, 5))],
+    ids=["s", "z", "array"],
+)
+def test_shard_map_refuses_states(state):
+    def call(q, k, v):
+        return la.causal(q, k, v, axis_name="t", initial_state=state)
+
+    mesh = jax.make_mesh((1,), ("t",), axis_types=(jax.sharding.AxisType.Auto,))
+    tokens = jax.sharding.PartitionSpec(None, None, "t")
+    whole = jax.shard_map(
+        call, mesh=mesh, in_specs=(tokens,) * 3, out_specs=tokens, check_vma=False
+    )
+    with pytest.raises((TypeError, ValueError), match="causal: initial_state"):
+        whole(Q, K, V)
+
+
 def test_no_copy():
     """XLA gives its buffers to C as they are, those that are broadcast too, and adds none."""
     if not la.IN_C:
@@ -325,6 +343,33 @@ def test_what_others_refuse(case):
             OTHERS[case](at)
         said.append(f"{caught.type.__name__}: {caught.value}")
     assert said[0] == said[1]
+
+
+def test_lists_of_what_is_traced():
+    bounds = jax.jit(lambda x: la.causal(Q, K, V, cu_seqlens=[0, x, 8]))
+    compare(bounds(3), la.causal(Q, K, V, cu_seqlens=[0, 3, 8]))
+    lengths = jax.jit(lambda x: la.noncausal(Q, K, V, key_lengths=[x, 2, 8]))
+    compare(lengths(3), la.noncausal(Q, K, V, key_lengths=[3, 2, 8]))
+    start = jax.jit(lambda x: la.causal(Q, K, V, initial_state=State([[x] * M] * D, [x] * D)))
+    filled = State(np.full((D, M), 2.0), np.full(D, 2.0))
+    compare(start(2.0), la.causal(Q, K, V, initial_state=filled))
+
+
+def test_sizes_that_are_symbols():
+    """As exports have them, where a function is exported so."""
+    (batch,) = jax.export.symbolic_shape("b")
+    given = jax.ShapeDtypeStruct((batch, 4, 3), X.dtype)
+    checks = [jax.export.DisabledSafetyCheck.custom_call("linattn")]
+    call = jax.export.export(jax.jit(la.softmax_attention), disabled_checks=checks)
+    whole = call(given, given, given)
+    compare(whole.call(X, X, X), la.softmax_attention(X, X, X))
+
+
+def test_dtypes_of_functions_and_of_8_bits():
+    o = la.causal(Q, K, V, feature_map=lambda x: jnp.exp(x).astype(jnp.bfloat16))
+    compare(o, la.causal(Q, K, V, feature_map="exp"), 1e-2)
+    with pytest.raises(TypeError, match="causal: q has dtype float8_e4m3fn; expected"):
+        la.causal(jnp.asarray(Q, jnp.float8_e4m3fn), K, V)
 
 
 def test_what_steps_refuse():

@@ -96,6 +96,11 @@ def test_steps_of_16_bits_take_a_number(dtype):
     assert la.gated_delta_step(q, q, q, -0.1, 1, state)[0].dtype is dtype
     with pytest.raises(ValueError, match="delta_step: beta is too large for a float"):
         la.delta_step(q, q, q, 10**400, state)
+    compiled = torch.compile(
+        lambda q, s: la.gated_delta_step(q, q, q, -0.1, 1, s)[0],
+        fullgraph=True, backend="aot_eager",
+    )  # fmt: skip
+    assert torch.equal(compiled(q, state), la.gated_delta_step(q, q, q, -0.1, 1, state)[0])
 
 
 @EACH

@@ -73,6 +73,8 @@ def promoted(name: str, operands: dict[str, Any], wide: Sequence[str] = ()) -> l
     for key, x in arrays.items():
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
             raise TypeError(f"{name}: {key} has dtype {x.dtype}; expected real numbers")
+        if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1:
+            raise TypeError(f"{name}: {key} has dtype {x.dtype}; expected 16 bits or more")
     weak = [key for key, x in operands.items() if isinstance(x, (int, float))]
     typed = [x for key, x in arrays.items() if key not in wide and key not in weak]
     dtype = jnp.result_type(*typed)

@@ -18,7 +18,9 @@ def stand_in(x: Any) -> Any:
     """An array of x's shape, and of what x is computed in, that takes no memory; numbers stay."""
     if isinstance(x, (int, float)):
         return x
-    return np.broadcast_to(np.zeros((), work_dtype(x.dtype)), x.shape)
+    # A size that is a symbol, as exports have them, equals itself alone.
+    shape = [size if isinstance(size, int) else 2 + hash(size) % 4096 for size in x.shape]
+    return np.broadcast_to(np.zeros((), work_dtype(x.dtype)), shape)
 
 
 def key_lengths(function: str, x: Any, limit: int, batch: Shape) -> Any:
@@ -44,25 +46,26 @@ def state(
     function: str, name: str, x: Any, lead: Shape, core: Shape, dtype: DType, normalize: bool
 ) -> tuple[Any, ...]:
     """The fields of a state as arrays of ``dtype``, as `_check.state` has them but for theirs."""
-    shapes = x
+    given = x
     if isinstance(x, tuple):
-        shapes = tuple(
-            None if y is None else np.broadcast_to(dtype.type(0), np.shape(y)) for y in x
-        )
-    _check.state(function, name, shapes, lead, core, dtype, normalize)
-    s, z, *_ = x
-    return tuple(jnp.asarray(y, dtype) for y in (s, z) if y is not None)
+        x = tuple(None if y is None else jnp.asarray(y, dtype) for y in x)
+        given = tuple(None if y is None else stand_in(y) for y in x)
+    _check.state(function, name, given, lead, core, dtype, normalize)
+    return tuple(y for y in x[:2] if y is not None)
 
 
 def inputs(
     function: str, name: str, x: Any, lead: Shape, core: tuple[int, ...], dtype: DType
 ) -> Any:
     """The state of a convolution as `_check.inputs` has it, but for its dtype."""
-    there = x if x is None else np.broadcast_to(dtype.type(0), np.shape(x))
-    _check.inputs(function, name, there, lead, core, dtype)
-    return jnp.asarray(x, dtype)
+    x = None if x is None else jnp.asarray(x, dtype)
+    _check.inputs(function, name, None if x is None else stand_in(x), lead, core, dtype)
+    return x
 
 
 def _there(x: Any, instead: Any) -> Any:
     """x as NumPy has it, or what ``instead`` makes of its shape and dtype where it is traced."""
-    return instead(x.shape, x.dtype) if isinstance(x, jax.core.Tracer) else np.asarray(x)
+    if any(isinstance(y, jax.core.Tracer) for y in jax.tree.leaves(x)):  # one, or a list of some
+        x = jnp.asarray(x)
+        return instead(x.shape, x.dtype)
+    return np.asarray(x)

@@ -66,7 +66,8 @@ def forward(
             there = jnp.arange(s) < key_lengths[..., None]
             arrays[1] = jnp.where(there[..., None], arrays[1], 0)
         arrays = [x.astype(work_dtype(dtype)) for x in arrays]
-        arrays[0], arrays[1], phi = phi(arrays[0]), phi(arrays[1]), "identity"
+        features = (phi(x).astype(work_dtype(dtype)) for x in arrays[:2])
+        arrays[:2], phi = features, "identity"
         _read(name, r, names, arrays)
     ranks, variant = _ranks(r, names, arrays)
     numbers = tuple(_check.number(name, x, y, *arrays) for x, y in (("scale", scale), ("eps", eps)))

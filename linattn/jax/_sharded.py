@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from .. import _blocks
 from .._operator import Recurrence
 from .._state import State
-from . import _recurrence
+from . import _check, _recurrence
 
 
 def forward(
@@ -42,7 +42,11 @@ def forward(
     here = jax.lax.axis_index(axis_name)
     state = State(*(None if x is None else jnp.zeros_like(x) for x in end))
     if initial_state is not None:
-        state = jax.tree.map(lambda x, y: x + jnp.asarray(y, x.dtype), state, initial_state)
+        fields = _check.state(
+            r.name, "initial_state", initial_state, end.s.shape[:-2], end.s.shape[-2:],
+            end.s.dtype, end.z is not None,
+        )  # fmt: skip
+        state = jax.tree.map(jnp.add, state, State(*fields))
     start = last = state
     for i in range(jax.lax.axis_size(axis_name)):
         a, end = jax.tree.map(lambda x, i=i: x[i], everyone)
