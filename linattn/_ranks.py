@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from . import _blocks, _check
+from . import _blocks, _check, feature_maps
 from ._operator import Recurrence
 from ._state import State
 from .attention import NONCAUSAL
@@ -70,8 +70,9 @@ def backward(
     r = _blocks.RECURRENCES[name]
     asked = {"a grad_state": grad_state is not None}
     operands, lengths, start = _start(
-        ranks, r, "backward", operands, key_lengths, initial_state, options, asked
-    )
+        ranks, r, "backward", operands, key_lengths, initial_state, options, asked,
+        grad_out, grad_state,
+    )  # fmt: skip
 
     def run(grad: State | None) -> tuple[Any, ...]:
         grads: tuple[Any, ...] = r.backward(
@@ -126,6 +127,7 @@ def noncausal_backward(
 def _start(
     ranks: Ranks, r: Recurrence, method: str, operands: tuple[Any, ...], key_lengths: Any,
     initial_state: State | None, options: dict[str, Any], asked: dict[str, Any],
+    grad_out: Any = None, grad_state: State | None = None,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """The operands as arrays, this stretch's lengths, and the state before it."""
     name = r.names[method]
@@ -134,6 +136,13 @@ def _start(
         call = r._read(name, operands)
         _blocks.check_options(r, name, call, **options)
         _blocks.check(name, options["feature_map"], options.get("normalize", False))
+        grad = () if grad_out is None else (_check.cotangent(name, grad_out, call.shape),)
+        f = feature_maps.get(options["feature_map"]).features(call.core[0])
+        dtype = _check.state_dtype(*call.typed, *grad)
+        for field, state in (("initial_state", initial_state), ("grad_state", grad_state)):
+            if state is not None:
+                _check.state(name, field, state, call.batch, (f, call.core[1]), dtype,
+                             options.get("normalize", False))  # fmt: skip
         arrays = tuple(None if x is None else np.asarray(x) for x in operands)
         given = {"an initial_state": initial_state is not None} | asked
         return arrays, _agreement(call, key_lengths, options | given)
@@ -191,9 +200,14 @@ def _lengths(ranks: Ranks, k: Any, key_lengths: Any) -> Any:
 
 def _meet(ranks: Ranks, name: str, alone: Callable[[], tuple[Any, Any]]) -> Any:
     """This rank's arrays, or an error on all ranks where their calls differ."""
-    arrays, meta = _together(ranks, alone)
-    mine = {"the function": name} | meta
-    least, most = ranks.extremes(zlib.crc32(pickle.dumps(mine)))
+
+    def described() -> tuple[Any, dict[str, Any], int]:
+        arrays, meta = alone()
+        mine = {"the function": name} | meta
+        return arrays, mine, zlib.crc32(pickle.dumps(mine))
+
+    arrays, mine, checksum = _together(ranks, described)
+    least, most = ranks.extremes(checksum)
     if least != most:  # what is equal may differ in its bytes
         for rank, other in enumerate(ranks.gather(mine)):
             for what, value in mine.items():

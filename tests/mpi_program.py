@@ -1,6 +1,7 @@
 """What test_mpi.py runs on several ranks: everything against one array; ends in "all the same"."""
 
 import sys
+from functools import partial
 
 import numpy as np
 from bounds import close
@@ -113,9 +114,40 @@ def errors():
             raise AssertionError(f"no error where {what} on one rank")
 
 
+def refused(call, what):
+    """On every rank, whichever of them has the error."""
+    try:
+        call()
+    except (TypeError, ValueError, RuntimeError) as error:
+        assert what in str(error), f"{what} is not in: {error}"
+    else:
+        raise AssertionError(f"no error where {what}")
+
+
+def wrong_states():
+    """On all ranks, and on each of them alone."""
+    local = tuple(map(mine, CASES[0][1]))
+    right = states("sz")
+    s, z, _ = right
+    for wrong, what in [
+        (linattn.State(s), "z is None"),
+        (linattn.State(s[..., 1:], z), "s has shape (2, 3, 4, 4)"),
+        (linattn.State(s[:, :2], z), "s has shape (2, 2, 4, 5)"),
+        (linattn.State(s.astype("float32"), z), "s has dtype float32"),
+        (s, "is a ndarray"),
+    ]:
+        for where in (None, *range(COMM.size)):
+            state = wrong if where in (None, COMM.rank) else right
+            refused(partial(linattn.mpi.causal, *local, initial_state=state), what)
+            for field in ("initial_state", "grad_state"):
+                given = {"initial_state": right, field: state}
+                refused(partial(linattn.mpi.causal_backward, *local, mine(C), **given), what)
+
+
 results()
 if COMM.size > 1:
     errors()
+    wrong_states()
 COMM.Barrier()
 if COMM.rank == 0:
     print("all the same")
