@@ -149,6 +149,16 @@ def transition(
     return end_of((q, k, nothing, *extras), State(xp.eye(f, dtype=end.s.dtype))).s
 
 
+def own_axes(r: Recurrence, operands: Sequence[Any]) -> list[int]:
+    """How many axes of each operand do not lead; tokens, if it has them, are the first of these."""
+    axes = max(x.ndim for x in operands[:3])
+    own = [2, 2, 2]
+    for extra, x in zip(r.extras, operands[3:], strict=True):
+        wide = x is not None and bool(extra.channels) and x.ndim >= axes
+        own.append(len(extra.dims) + wide)
+    return own
+
+
 def gradient_is_sum(r: Recurrence, *, normalize: bool = False, **unused: Any) -> bool:
     """Whether outputs alone give the gradient of the state before them: a seventh of the time."""
     return r is CAUSAL and not normalize

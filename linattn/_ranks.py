@@ -117,7 +117,7 @@ def noncausal_backward(
     **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Its gradients: those of this rank's operands."""
-    operands, state, lengths = _total(ranks, "backward", operands, key_lengths, options)
+    operands, state, lengths = _total(ranks, "backward", operands, key_lengths, options, grad_out)
     q, k, v = operands
     dq, grad = _together(ranks, lambda: _blocks.read_backward(q, state, grad_out, **options))
     grad = State(*(None if x is None else ranks.total(x) for x in grad))
@@ -145,7 +145,7 @@ def _start(
                              options.get("normalize", False))  # fmt: skip
         arrays = tuple(None if x is None else np.asarray(x) for x in operands)
         given = {"an initial_state": initial_state is not None} | asked
-        return arrays, _agreement(call, key_lengths, options | given)
+        return arrays, _agreement(r, call, arrays, grad, key_lengths, options | given)
 
     arrays = _meet(ranks, name, alone)
     lengths = _lengths(ranks, arrays[1], key_lengths)
@@ -156,8 +156,9 @@ def _start(
 
 
 def _total(
-    ranks: Ranks, method: str, operands: tuple[Any, ...], key_lengths: Any, options: dict[str, Any]
-) -> tuple[Any, State, Any]:
+    ranks: Ranks, method: str, operands: tuple[Any, ...], key_lengths: Any,
+    options: dict[str, Any], grad_out: Any = None,
+) -> tuple[Any, State, Any]:  # fmt: skip
     """The operands as arrays, the sums over the keys of all ranks, this stretch's lengths."""
     name = NONCAUSAL.names[method]
 
@@ -172,7 +173,8 @@ def _total(
                     f"{name}: {letter} has shape {x.shape}; expected the leading axes "
                     f"{call.batch} in each of q, k and v where they are on several ranks"
                 )
-        return arrays, _agreement(call, key_lengths, options)
+        grad = () if grad_out is None else (_check.cotangent(name, grad_out, call.shape),)
+        return arrays, _agreement(NONCAUSAL, call, arrays, grad, key_lengths, options)
 
     _, k, v = arrays = _meet(ranks, name, alone)
     lengths = _lengths(ranks, k, key_lengths)
@@ -181,13 +183,30 @@ def _total(
     return arrays, State(ranks.total(element.s), z), lengths
 
 
-def _agreement(call: Any, key_lengths: Any, options: dict[str, Any]) -> dict[str, Any]:
+def _agreement(
+    r: Recurrence, call: Any, arrays: tuple[Any, ...], grad: tuple[Any, ...], key_lengths: Any,
+    options: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
     """What has to be the same on all ranks, lest one of them wait for another in vain."""
+    own = _blocks.own_axes(r, arrays)
+    tokens = [True] * 3 + ["n" in extra.dims for extra in r.extras]
+    shapes = {
+        f"the shape of {name}": None if x is None else _but_tokens(x.shape, axes if by_token else 0)
+        for name, x, axes, by_token in zip(
+            ["q", "k", "v", *(extra.name for extra in r.extras)], arrays, own, tokens, strict=True
+        )
+    }
     return {
-        "the leading axes": call.batch, "(d, m)": call.core,
-        "dtype": str(_check.result_dtype(*call.typed)),
+        "the leading axes": call.batch, "(d, m)": call.core, **shapes,
+        "the shape of grad_out": [_but_tokens(x.shape, 2) for x in grad],
+        "dtype": [str(x.dtype) for x in (*call.typed, *grad)],
         "key_lengths": None if key_lengths is None else np.asarray(key_lengths).tolist(), **options,
     }  # fmt: skip
+
+
+def _but_tokens(shape: tuple[int, ...], own: int) -> tuple[Any, ...]:
+    """A shape with the letter n where it has tokens: first of so many axes that do not lead."""
+    return tuple("n" if i == len(shape) - own else size for i, size in enumerate(shape))
 
 
 def _lengths(ranks: Ranks, k: Any, key_lengths: Any) -> Any:

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from bounds import close
 from mpi4py import MPI
-from test_dask import CASES, LENGTHS, C, N, states
+from test_dask import BETA, BONUS, CASES, GATES, LENGTHS, A, C, G, K, N, Q, V, states
 
 import linattn
 import linattn.mpi
@@ -144,10 +144,36 @@ def wrong_states():
                 refused(partial(linattn.mpi.causal_backward, *local, mine(C), **given), what)
 
 
+def unlike_operands():
+    """Each of them right, but in more than their tokens other than those of other ranks."""
+    q, k, v, g, gates, beta, erase, c = map(mine, (Q, K, V, G, GATES, BETA, A, C))
+    odd = COMM.rank == 1
+    gated, gated_back, gated_delta, noncausal_back, causal_back = (
+        getattr(linattn.mpi, x)
+        for x in ("gated", "gated_backward", "gated_delta", "noncausal_backward", "causal_backward")
+    )
+    bonus, erase = (x if odd else None for x in (BONUS, erase))
+    shared = (x[:, :1] if odd else x for x in (k, v))
+    for call, what in [
+        (partial(gated, q, k, v, gates, bonus=bonus), "the shape of bonus is "),
+        (partial(gated_back, q, k, v, gates, c, bonus=bonus), "the shape of bonus is "),
+        (partial(gated_delta, q, k, v, g, beta, erase=erase), "the shape of erase is "),
+        (partial(gated, q, k, v, gates if odd else g), "the shape of g is "),
+        (partial(linattn.mpi.delta, q, k, v, v if odd else beta), "the shape of beta is "),
+        (partial(linattn.mpi.causal, q, *shared), "the shape of k is "),
+        (partial(causal_back, q, k, v, c[0] if odd else c), "the shape of grad_out is "),
+        (partial(noncausal_back, q, k, v, c[0] if odd else c), "the shape of grad_out is "),
+        (partial(linattn.mpi.noncausal, q, *(x if odd else x.astype("f4") for x in (k, v))),
+         "dtype is "),
+    ]:  # fmt: skip
+        refused(call, what)
+
+
 results()
 if COMM.size > 1:
     errors()
     wrong_states()
+    unlike_operands()
 COMM.Barrier()
 if COMM.rank == 0:
     print("all the same")

@@ -64,11 +64,7 @@ class Call:
 
     def _ranks(self, given: Sequence[Any]) -> None:
         """How many axes of each operand are its own, and which of them are tokens."""
-        axes = max(x.ndim for x in given[:3])
-        self.ranks = [2, 2, 2]
-        for extra, x in zip(self.r.extras, given[3:], strict=True):
-            wide = x is not None and bool(extra.channels) and x.ndim >= axes
-            self.ranks.append(len(extra.dims) + wide)
+        self.ranks = _blocks.own_axes(self.r, given)
         self.has_tokens = [True] * 3 + ["n" in extra.dims for extra in self.r.extras]
 
     def _chunk(self, arrays: list[Any]) -> None:
