@@ -145,10 +145,11 @@ def _start(
                              options.get("normalize", False))  # fmt: skip
         arrays = tuple(None if x is None else np.asarray(x) for x in operands)
         given = {"an initial_state": initial_state is not None} | asked
-        return arrays, _agreement(r, call, arrays, grad, key_lengths, options | given)
+        meta = _agreement(name, r, call, arrays, grad, key_lengths, options | given)
+        return (arrays, call.batch), meta
 
-    arrays = _meet(ranks, name, alone)
-    lengths = _lengths(ranks, arrays[1], key_lengths)
+    arrays, batch = _meet(ranks, name, alone)
+    lengths = _lengths(ranks, name, arrays[1], batch, key_lengths)
     element = _together(ranks, lambda: _blocks.element(r.name, arrays, lengths, **options))
     before = ranks.before(element)
     start = initial_state if before is None else _blocks.after(initial_state, before)
@@ -174,33 +175,38 @@ def _total(
                     f"{call.batch} in each of q, k and v where they are on several ranks"
                 )
         grad = () if grad_out is None else (_check.cotangent(name, grad_out, call.shape),)
-        return arrays, _agreement(NONCAUSAL, call, arrays, grad, key_lengths, options)
+        meta = _agreement(name, NONCAUSAL, call, arrays, grad, key_lengths, options)
+        return (arrays, call.batch), meta
 
-    _, k, v = arrays = _meet(ranks, name, alone)
-    lengths = _lengths(ranks, k, key_lengths)
+    arrays, batch = _meet(ranks, name, alone)
+    _, k, v = arrays
+    lengths = _lengths(ranks, name, k, batch, key_lengths)
     element = _together(ranks, lambda: _blocks.element("causal", (k, k, v), lengths, **options))
     z = None if element.z is None else ranks.total(element.z)
     return arrays, State(ranks.total(element.s), z), lengths
 
 
 def _agreement(
-    r: Recurrence, call: Any, arrays: tuple[Any, ...], grad: tuple[Any, ...], key_lengths: Any,
-    options: dict[str, Any],
+    name: str, r: Recurrence, call: Any, arrays: tuple[Any, ...], grad: tuple[Any, ...],
+    key_lengths: Any, options: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """What has to be the same on all ranks, lest one of them wait for another in vain."""
     own = _blocks.own_axes(r, arrays)
     tokens = [True] * 3 + ["n" in extra.dims for extra in r.extras]
     shapes = {
-        f"the shape of {name}": None if x is None else _but_tokens(x.shape, axes if by_token else 0)
-        for name, x, axes, by_token in zip(
+        f"the shape of {what}": None if x is None else _but_tokens(x.shape, axes if by_token else 0)
+        for what, x, axes, by_token in zip(
             ["q", "k", "v", *(extra.name for extra in r.extras)], arrays, own, tokens, strict=True
         )
     }
+    lengths = None
+    if key_lengths is not None:
+        lengths = _check.integers(name, "key_lengths", key_lengths).tolist()
     return {
         "the leading axes": call.batch, "(d, m)": call.core, **shapes,
         "the shape of grad_out": [_but_tokens(x.shape, 2) for x in grad],
         "dtype": [str(x.dtype) for x in (*call.typed, *grad)],
-        "key_lengths": None if key_lengths is None else np.asarray(key_lengths).tolist(), **options,
+        "key_lengths": lengths, **options,
     }  # fmt: skip
 
 
@@ -209,23 +215,25 @@ def _but_tokens(shape: tuple[int, ...], own: int) -> tuple[Any, ...]:
     return tuple("n" if i == len(shape) - own else size for i, size in enumerate(shape))
 
 
-def _lengths(ranks: Ranks, k: Any, key_lengths: Any) -> Any:
+def _lengths(ranks: Ranks, name: str, k: Any, batch: tuple[int, ...], key_lengths: Any) -> Any:
     """Lengths of all tokens as those of this stretch."""
     if key_lengths is None:
         return None
     n = k.shape[-2]
-    return np.clip(np.asarray(key_lengths) - sum(ranks.gather(n)[: ranks.rank]), 0, n)
+    sizes = ranks.gather(n)
+    whole = _together(ranks, lambda: _check.key_lengths(name, key_lengths, sum(sizes), batch))
+    return np.clip(whole - sum(sizes[: ranks.rank]), 0, n)
 
 
 def _meet(ranks: Ranks, name: str, alone: Callable[[], tuple[Any, Any]]) -> Any:
-    """This rank's arrays, or an error on all ranks where their calls differ."""
+    """What this rank finds alone, or an error on all ranks where their calls differ."""
 
     def described() -> tuple[Any, dict[str, Any], int]:
-        arrays, meta = alone()
+        found, meta = alone()
         mine = {"the function": name} | meta
-        return arrays, mine, zlib.crc32(pickle.dumps(mine))
+        return found, mine, zlib.crc32(pickle.dumps(mine))
 
-    arrays, mine, checksum = _together(ranks, described)
+    found, mine, checksum = _together(ranks, described)
     least, most = ranks.extremes(checksum)
     if least != most:  # what is equal may differ in its bytes
         for rank, other in enumerate(ranks.gather(mine)):
@@ -235,7 +243,7 @@ def _meet(ranks: Ranks, name: str, alone: Callable[[], tuple[Any, Any]]) -> Any:
                         f"{name}: {what} is {value} here and {other.get(what)} on rank {rank}; "
                         "expected the same on all ranks, which differ in their tokens alone"
                     )
-    return arrays
+    return found
 
 
 def _together(ranks: Ranks, function: Callable[[], Any]) -> Any:

@@ -169,11 +169,34 @@ def unlike_operands():
         refused(call, what)
 
 
+def wrong_lengths():
+    """They are of the whole sequence, and so is their limit; what one rank gives, others see."""
+    local = tuple(map(mine, CASES[0][1]))
+    for wrong, what in [
+        (-1, "key_lengths has values from -1 to -1; expected 0 to 20"),
+        (N + 1, "key_lengths has values from 21 to 21; expected 0 to 20"),
+        (True, "key_lengths has dtype bool"),
+        (2.0, "key_lengths has dtype float64"),
+        ("all", "key_lengths has dtype <U3"),
+        ([3, 4], "key_lengths has shape (2,)"),
+        ([[3], [4, 5]], "inhomogeneous"),
+        (np.ma.masked_array([3]), "key_lengths is a masked array"),
+    ]:
+        for name in ("causal", "noncausal", "causal_backward", "noncausal_backward"):
+            grad = (mine(C),) if name.endswith("backward") else ()
+            call = partial(getattr(linattn.mpi, name), *local, *grad)
+            refused(partial(call, key_lengths=wrong), what)
+    for other in (2.0, lambda: 2):  # equal but no integer, and what cannot be sent
+        lengths = other if COMM.rank == 1 else 2
+        refused(partial(linattn.mpi.causal, *local, key_lengths=lengths), "")
+
+
 results()
 if COMM.size > 1:
     errors()
     wrong_states()
     unlike_operands()
+    wrong_lengths()
 COMM.Barrier()
 if COMM.rank == 0:
     print("all the same")
