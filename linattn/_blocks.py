@@ -52,8 +52,8 @@ def after(state: State | None, element: Element) -> State:
     """The state after a block, from that before it; None is the empty one."""
     if state is None:
         return State(element.s, element.z)
-    s = _act(element.a, state.s) + element.s
-    return State(s, None if element.z is None else state.z + element.z)
+    s, z = state[:2]  # a pair is a state too
+    return State(_act(element.a, s) + element.s, None if element.z is None else z + element.z)
 
 
 def turned(element: Element, state: State) -> Element:

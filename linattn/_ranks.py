@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from . import _blocks, _check, feature_maps
+from ._gradients import sum_all
 from ._operator import Recurrence
 from ._state import State
 from .attention import NONCAUSAL
@@ -75,9 +76,11 @@ def backward(
     )  # fmt: skip
 
     def run(grad: State | None) -> tuple[Any, ...]:
+        before = _blocks.empty_state(r, operands, **options)
+        if start is not None:  # with all leading axes, as on the other ranks
+            before = _blocks.after(before, _blocks.Element(None, *start[:2]))
         grads: tuple[Any, ...] = r.backward(
-            operands, grad_out, key_lengths=lengths, grad_state=grad,
-            initial_state=_blocks.empty_state(r, operands, **options) if start is None else start,
+            operands, grad_out, key_lengths=lengths, grad_state=grad, initial_state=before,
             **options,
         )  # fmt: skip
         return grads
@@ -101,7 +104,11 @@ def backward(
             first[i] = ranks.total(first[i])
     if initial_state is None and grad_state is None:
         return tuple(first)
-    return *first, ranks.share(grads[-1], 0)
+    state = ranks.share(grads[-1], 0)
+    if initial_state is not None:
+        given = tuple(x for x in initial_state if x is not None)
+        state = State(*sum_all(state[: len(given)], given))
+    return *first, state
 
 
 def noncausal(

@@ -55,6 +55,16 @@ def results():
                 reference_back(*operands, C, **options, **more), fixed)  # fmt: skip
 
 
+def grouped_queries():
+    """Heads share keys and the state before them, which is a pair; gradients are summed."""
+    operands, state = (Q, K[:, :1], V[:, :1]), states("sz")
+    shared = state.s[0, 0], state.z[0, 0]
+    for more in [{}, {"initial_state": shared}, {"grad_state": tuple(state[:2])},
+                 {"initial_state": shared, "grad_state": state}]:  # fmt: skip
+        compare(linattn.mpi.causal_backward(*map(mine, (*operands, C)), **more),
+                linattn.causal_backward(*operands, C, **more))  # fmt: skip
+
+
 def errors():
     """On one rank, and so on all."""
     _, (q, k, v), _, _ = CASES[0]
@@ -192,6 +202,7 @@ def wrong_lengths():
 
 
 results()
+grouped_queries()
 if COMM.size > 1:
     errors()
     wrong_states()
