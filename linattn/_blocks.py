@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _check, _mapped, feature_maps
-from ._gradients import clear_padding
+from ._gradients import clear_padding, sum_all
 from ._gufuncs import run, ufuncs
 from ._operator import Recurrence
 from ._products import product, transposed_product
@@ -240,6 +240,7 @@ def read_backward(
         dz = transposed_product(a, weight)[..., 0]
     else:
         da = product(grad, state.s.mT)
+    (da,) = sum_all((da,), (a,))
     dq = phi.input_gradient(q, a.dtype.type(scale) * da)
     return dq.astype(_check.result_dtype(q), copy=False), State(transposed_product(a, grad), dz)
 
@@ -250,11 +251,13 @@ def sums_backward(
     """The gradients of keys and values, from that of the sums."""
     phi = feature_maps.get(feature_map)
     b = phi(k)
-    db = product(np.asarray(v, b.dtype), grad.s.mT)
+    db, dv = product(np.asarray(v, b.dtype), grad.s.mT), product(b, grad.s)
     if grad.z is not None:
         db += grad.z[..., None, :]
-    dk, dv = phi.input_gradient(k, db), product(b, grad.s)
-    for x in (dk, dv):
+    for x in (db, dv):  # heads that share keys may have other lengths
         clear_padding(x, key_lengths)
+    db, dv = sum_all((db, dv), (b, v))
+    dk = phi.input_gradient(k, db)
+    clear_padding(dk, key_lengths)
     dtype = _check.result_dtype(k, v)
     return dk.astype(dtype, copy=False), dv.astype(dtype, copy=False)

@@ -106,6 +106,18 @@ def test_backward(name, operands, options, fields):
              getattr(linattn, backward)(*operands, grad, **options, **more))  # fmt: skip
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("shared", [{0}, {1, 2}, {1}, {2}])
+def test_shared_heads_over_all_keys(shared, normalize):
+    """Grouped queries, and queries that several heads of keys share: gradients are summed."""
+    operands = [x[:, :1] if i in shared else x for i, x in enumerate((Q, K, V))]
+    lazies = [da.from_array(x, chunks=(1, 2, 7, -1)) for x in operands]
+    for lengths in (None, LENGTHS):
+        options = {"normalize": normalize, "key_lengths": lengths, "feature_map": "l2norm"}
+        same(linattn.dask.noncausal_backward(*lazies, chunked(C), **options),
+             linattn.noncausal_backward(*operands, C, **options))  # fmt: skip
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_dtypes(dtype):
     operands = [x.astype(dtype) for x in (Q, K, V, G, BETA)]
