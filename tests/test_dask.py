@@ -245,6 +245,24 @@ def test_wrong_input():
         linattn.dask.causal(q, k, v, initial_state=State(np.zeros((3, 3)), np.zeros(3)))
 
 
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("causal: q", lambda x, y: linattn.causal(y, x, x)),
+        ("noncausal: v", lambda x, y: linattn.noncausal(x, x, y)),
+        ("gated: g", lambda x, y: linattn.dask.gated(x, x, x, y[:, 0])),
+        ("causal_backward: grad_out", lambda x, y: linattn.causal_backward(x, x, x, y)),
+        ("causal: key_lengths", lambda x, y: linattn.causal(x, x, x, key_lengths=y[:, 0])),
+        ("causal: initial_state.z",
+         lambda x, y: linattn.causal(x, x, x, initial_state=State(x[:2], y[:, 0]))),
+    ],
+)  # fmt: skip
+def test_unknown_chunk_sizes(name, call):
+    x = da.ones((6, 2), chunks=(3, 2))
+    with pytest.raises(ValueError, match=f"{name} has shape .*nan.*compute_chunk_sizes"):
+        call(x, x[x[:, 0] > 0])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="kills a process of the cluster")
 def test_a_worker_that_dies():
     """In the middle of a run: another does its work, and no result changes.
