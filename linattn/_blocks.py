@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _check, _mapped, feature_maps
-from ._gradients import clear_padding
+from ._gradients import clear_padding, sum_all
 from ._gufuncs import run, ufuncs
 from ._operator import Recurrence
 from ._products import product, transposed_product
@@ -52,8 +52,8 @@ def after(state: State | None, element: Element) -> State:
     """The state after a block, from that before it; None is the empty one."""
     if state is None:
         return State(element.s, element.z)
-    s = _act(element.a, state.s) + element.s
-    return State(s, None if element.z is None else state.z + element.z)
+    s, z = state[:2]  # a pair is a state too
+    return State(_act(element.a, s) + element.s, None if element.z is None else z + element.z)
 
 
 def turned(element: Element, state: State) -> Element:
@@ -149,6 +149,16 @@ def transition(
     return end_of((q, k, nothing, *extras), State(xp.eye(f, dtype=end.s.dtype))).s
 
 
+def own_axes(r: Recurrence, operands: Sequence[Any]) -> list[int]:
+    """How many axes of each operand do not lead; tokens, if it has them, are the first of these."""
+    axes = max(x.ndim for x in operands[:3])
+    own = [2, 2, 2]
+    for extra, x in zip(r.extras, operands[3:], strict=True):
+        wide = x is not None and bool(extra.channels) and x.ndim >= axes
+        own.append(len(extra.dims) + wide)
+    return own
+
+
 def gradient_is_sum(r: Recurrence, *, normalize: bool = False, **unused: Any) -> bool:
     """Whether outputs alone give the gradient of the state before them: a seventh of the time."""
     return r is CAUSAL and not normalize
@@ -230,6 +240,7 @@ def read_backward(
         dz = transposed_product(a, weight)[..., 0]
     else:
         da = product(grad, state.s.mT)
+    (da,) = sum_all((da,), (a,))
     dq = phi.input_gradient(q, a.dtype.type(scale) * da)
     return dq.astype(_check.result_dtype(q), copy=False), State(transposed_product(a, grad), dz)
 
@@ -240,11 +251,13 @@ def sums_backward(
     """The gradients of keys and values, from that of the sums."""
     phi = feature_maps.get(feature_map)
     b = phi(k)
-    db = product(np.asarray(v, b.dtype), grad.s.mT)
+    db, dv = product(np.asarray(v, b.dtype), grad.s.mT), product(b, grad.s)
     if grad.z is not None:
         db += grad.z[..., None, :]
-    dk, dv = phi.input_gradient(k, db), product(b, grad.s)
-    for x in (dk, dv):
+    for x in (db, dv):  # heads that share keys may have other lengths
         clear_padding(x, key_lengths)
+    db, dv = sum_all((db, dv), (b, v))
+    dk = phi.input_gradient(k, db)
+    clear_padding(dk, key_lengths)
     dtype = _check.result_dtype(k, v)
     return dk.astype(dtype, copy=False), dv.astype(dtype, copy=False)

@@ -416,7 +416,8 @@ def state_dtype(*operands: Any) -> DType:
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
-def _integers(function: str, name: str, x: Any) -> Array:
+def integers(function: str, name: str, x: Any) -> Array:
+    """``x`` as an array of integers, which it has to be already."""
     refuse_masked(function, name, x)
     x = np.asarray(x)
     if x.dtype.kind not in "iu":
@@ -428,7 +429,7 @@ def _integers(function: str, name: str, x: Any) -> Array:
 
 def key_lengths(function: str, x: Any, limit: int, batch: Shape) -> Array:
     """``key_lengths``: integers from 0 to the number of keys, broadcasting to the batch."""
-    x = _integers(function, "key_lengths", x)
+    x = integers(function, "key_lengths", x)
     if not _broadcasts_to(x.shape, batch):
         raise ValueError(
             f"{function}: key_lengths has shape {x.shape}; expected one that broadcasts to "
@@ -444,7 +445,7 @@ def key_lengths(function: str, x: Any, limit: int, batch: Shape) -> Array:
 
 def cu_seqlens(function: str, x: Any, n: int) -> Array:
     """``cu_seqlens``: (r + 1,) integers from 0 to n that never decrease."""
-    x = _integers(function, "cu_seqlens", x)
+    x = integers(function, "cu_seqlens", x)
     if x.ndim != 1 or len(x) < 1:
         raise ValueError(f"{function}: cu_seqlens has shape {x.shape}; expected (r + 1,)")
     if x[0] != 0:

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from . import _blocks, _check
+from . import _blocks, _check, feature_maps
+from ._gradients import sum_all
 from ._operator import Recurrence
 from ._state import State
 from .attention import NONCAUSAL
@@ -70,13 +71,16 @@ def backward(
     r = _blocks.RECURRENCES[name]
     asked = {"a grad_state": grad_state is not None}
     operands, lengths, start = _start(
-        ranks, r, "backward", operands, key_lengths, initial_state, options, asked
-    )
+        ranks, r, "backward", operands, key_lengths, initial_state, options, asked,
+        grad_out, grad_state,
+    )  # fmt: skip
 
     def run(grad: State | None) -> tuple[Any, ...]:
+        before = _blocks.empty_state(r, operands, **options)
+        if start is not None:  # with all leading axes, as on the other ranks
+            before = _blocks.after(before, _blocks.Element(None, *start[:2]))
         grads: tuple[Any, ...] = r.backward(
-            operands, grad_out, key_lengths=lengths, grad_state=grad,
-            initial_state=_blocks.empty_state(r, operands, **options) if start is None else start,
+            operands, grad_out, key_lengths=lengths, grad_state=grad, initial_state=before,
             **options,
         )  # fmt: skip
         return grads
@@ -100,7 +104,11 @@ def backward(
             first[i] = ranks.total(first[i])
     if initial_state is None and grad_state is None:
         return tuple(first)
-    return *first, ranks.share(grads[-1], 0)
+    state = ranks.share(grads[-1], 0)
+    if initial_state is not None:
+        given = tuple(x for x in initial_state if x is not None)
+        state = State(*sum_all(state[: len(given)], given))
+    return *first, state
 
 
 def noncausal(
@@ -116,7 +124,7 @@ def noncausal_backward(
     **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Its gradients: those of this rank's operands."""
-    operands, state, lengths = _total(ranks, "backward", operands, key_lengths, options)
+    operands, state, lengths = _total(ranks, "backward", operands, key_lengths, options, grad_out)
     q, k, v = operands
     dq, grad = _together(ranks, lambda: _blocks.read_backward(q, state, grad_out, **options))
     grad = State(*(None if x is None else ranks.total(x) for x in grad))
@@ -126,6 +134,7 @@ def noncausal_backward(
 def _start(
     ranks: Ranks, r: Recurrence, method: str, operands: tuple[Any, ...], key_lengths: Any,
     initial_state: State | None, options: dict[str, Any], asked: dict[str, Any],
+    grad_out: Any = None, grad_state: State | None = None,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """The operands as arrays, this stretch's lengths, and the state before it."""
     name = r.names[method]
@@ -134,12 +143,20 @@ def _start(
         call = r._read(name, operands)
         _blocks.check_options(r, name, call, **options)
         _blocks.check(name, options["feature_map"], options.get("normalize", False))
+        grad = () if grad_out is None else (_check.cotangent(name, grad_out, call.shape),)
+        f = feature_maps.get(options["feature_map"]).features(call.core[0])
+        dtype = _check.state_dtype(*call.typed, *grad)
+        for field, state in (("initial_state", initial_state), ("grad_state", grad_state)):
+            if state is not None:
+                _check.state(name, field, state, call.batch, (f, call.core[1]), dtype,
+                             options.get("normalize", False))  # fmt: skip
         arrays = tuple(None if x is None else np.asarray(x) for x in operands)
         given = {"an initial_state": initial_state is not None} | asked
-        return arrays, _agreement(call, key_lengths, options | given)
+        meta = _agreement(name, r, call, arrays, grad, key_lengths, options | given)
+        return (arrays, call.batch), meta
 
-    arrays = _meet(ranks, name, alone)
-    lengths = _lengths(ranks, arrays[1], key_lengths)
+    arrays, batch = _meet(ranks, name, alone)
+    lengths = _lengths(ranks, name, arrays[1], batch, key_lengths)
     element = _together(ranks, lambda: _blocks.element(r.name, arrays, lengths, **options))
     before = ranks.before(element)
     start = initial_state if before is None else _blocks.after(initial_state, before)
@@ -147,8 +164,9 @@ def _start(
 
 
 def _total(
-    ranks: Ranks, method: str, operands: tuple[Any, ...], key_lengths: Any, options: dict[str, Any]
-) -> tuple[Any, State, Any]:
+    ranks: Ranks, method: str, operands: tuple[Any, ...], key_lengths: Any,
+    options: dict[str, Any], grad_out: Any = None,
+) -> tuple[Any, State, Any]:  # fmt: skip
     """The operands as arrays, the sums over the keys of all ranks, this stretch's lengths."""
     name = NONCAUSAL.names[method]
 
@@ -163,37 +181,67 @@ def _total(
                     f"{name}: {letter} has shape {x.shape}; expected the leading axes "
                     f"{call.batch} in each of q, k and v where they are on several ranks"
                 )
-        return arrays, _agreement(call, key_lengths, options)
+        grad = () if grad_out is None else (_check.cotangent(name, grad_out, call.shape),)
+        meta = _agreement(name, NONCAUSAL, call, arrays, grad, key_lengths, options)
+        return (arrays, call.batch), meta
 
-    _, k, v = arrays = _meet(ranks, name, alone)
-    lengths = _lengths(ranks, k, key_lengths)
+    arrays, batch = _meet(ranks, name, alone)
+    _, k, v = arrays
+    lengths = _lengths(ranks, name, k, batch, key_lengths)
     element = _together(ranks, lambda: _blocks.element("causal", (k, k, v), lengths, **options))
     z = None if element.z is None else ranks.total(element.z)
     return arrays, State(ranks.total(element.s), z), lengths
 
 
-def _agreement(call: Any, key_lengths: Any, options: dict[str, Any]) -> dict[str, Any]:
+def _agreement(
+    name: str, r: Recurrence, call: Any, arrays: tuple[Any, ...], grad: tuple[Any, ...],
+    key_lengths: Any, options: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
     """What has to be the same on all ranks, lest one of them wait for another in vain."""
+    own = _blocks.own_axes(r, arrays)
+    tokens = [True] * 3 + ["n" in extra.dims for extra in r.extras]
+    shapes = {
+        f"the shape of {what}": None if x is None else _but_tokens(x.shape, axes if by_token else 0)
+        for what, x, axes, by_token in zip(
+            ["q", "k", "v", *(extra.name for extra in r.extras)], arrays, own, tokens, strict=True
+        )
+    }
+    lengths = None
+    if key_lengths is not None:
+        lengths = _check.integers(name, "key_lengths", key_lengths).tolist()
     return {
-        "the leading axes": call.batch, "(d, m)": call.core,
-        "dtype": str(_check.result_dtype(*call.typed)),
-        "key_lengths": None if key_lengths is None else np.asarray(key_lengths).tolist(), **options,
+        "the leading axes": call.batch, "(d, m)": call.core, **shapes,
+        "the shape of grad_out": [_but_tokens(x.shape, 2) for x in grad],
+        "dtype": [str(x.dtype) for x in (*call.typed, *grad)],
+        "key_lengths": lengths, **options,
     }  # fmt: skip
 
 
-def _lengths(ranks: Ranks, k: Any, key_lengths: Any) -> Any:
+def _but_tokens(shape: tuple[int, ...], own: int) -> tuple[Any, ...]:
+    """A shape with the letter n where it has tokens: first of so many axes that do not lead."""
+    return tuple("n" if i == len(shape) - own else size for i, size in enumerate(shape))
+
+
+def _lengths(ranks: Ranks, name: str, k: Any, batch: tuple[int, ...], key_lengths: Any) -> Any:
     """Lengths of all tokens as those of this stretch."""
     if key_lengths is None:
         return None
     n = k.shape[-2]
-    return np.clip(np.asarray(key_lengths) - sum(ranks.gather(n)[: ranks.rank]), 0, n)
+    sizes = ranks.gather(n)
+    whole = _together(ranks, lambda: _check.key_lengths(name, key_lengths, sum(sizes), batch))
+    return np.clip(whole - sum(sizes[: ranks.rank]), 0, n)
 
 
 def _meet(ranks: Ranks, name: str, alone: Callable[[], tuple[Any, Any]]) -> Any:
-    """This rank's arrays, or an error on all ranks where their calls differ."""
-    arrays, meta = _together(ranks, alone)
-    mine = {"the function": name} | meta
-    least, most = ranks.extremes(zlib.crc32(pickle.dumps(mine)))
+    """What this rank finds alone, or an error on all ranks where their calls differ."""
+
+    def described() -> tuple[Any, dict[str, Any], int]:
+        found, meta = alone()
+        mine = {"the function": name} | meta
+        return found, mine, zlib.crc32(pickle.dumps(mine))
+
+    found, mine, checksum = _together(ranks, described)
+    least, most = ranks.extremes(checksum)
     if least != most:  # what is equal may differ in its bytes
         for rank, other in enumerate(ranks.gather(mine)):
             for what, value in mine.items():
@@ -202,7 +250,7 @@ def _meet(ranks: Ranks, name: str, alone: Callable[[], tuple[Any, Any]]) -> Any:
                         f"{name}: {what} is {value} here and {other.get(what)} on rank {rank}; "
                         "expected the same on all ranks, which differ in their tokens alone"
                     )
-    return arrays
+    return found
 
 
 def _together(ranks: Ranks, function: Callable[[], Any]) -> Any:

@@ -1,11 +1,12 @@
 """What test_mpi.py runs on several ranks: everything against one array; ends in "all the same"."""
 
 import sys
+from functools import partial
 
 import numpy as np
 from bounds import close
 from mpi4py import MPI
-from test_dask import CASES, LENGTHS, C, N, states
+from test_dask import BETA, BONUS, CASES, GATES, LENGTHS, A, C, G, K, N, Q, V, states
 
 import linattn
 import linattn.mpi
@@ -52,6 +53,16 @@ def results():
         more = {"initial_state": states(fields), "grad_state": states(fields)}
         compare(back(*local, mine(C), **given, **more),
                 reference_back(*operands, C, **options, **more), fixed)  # fmt: skip
+
+
+def grouped_queries():
+    """Heads share keys and the state before them, which is a pair; gradients are summed."""
+    operands, state = (Q, K[:, :1], V[:, :1]), states("sz")
+    shared = state.s[0, 0], state.z[0, 0]
+    for more in [{}, {"initial_state": shared}, {"grad_state": tuple(state[:2])},
+                 {"initial_state": shared, "grad_state": state}]:  # fmt: skip
+        compare(linattn.mpi.causal_backward(*map(mine, (*operands, C)), **more),
+                linattn.causal_backward(*operands, C, **more))  # fmt: skip
 
 
 def errors():
@@ -113,9 +124,90 @@ def errors():
             raise AssertionError(f"no error where {what} on one rank")
 
 
+def refused(call, what):
+    """On every rank, whichever of them has the error."""
+    try:
+        call()
+    except (TypeError, ValueError, RuntimeError) as error:
+        assert what in str(error), f"{what} is not in: {error}"
+    else:
+        raise AssertionError(f"no error where {what}")
+
+
+def wrong_states():
+    """On all ranks, and on each of them alone."""
+    local = tuple(map(mine, CASES[0][1]))
+    right = states("sz")
+    s, z, _ = right
+    for wrong, what in [
+        (linattn.State(s), "z is None"),
+        (linattn.State(s[..., 1:], z), "s has shape (2, 3, 4, 4)"),
+        (linattn.State(s[:, :2], z), "s has shape (2, 2, 4, 5)"),
+        (linattn.State(s.astype("float32"), z), "s has dtype float32"),
+        (s, "is a ndarray"),
+    ]:
+        for where in (None, *range(COMM.size)):
+            state = wrong if where in (None, COMM.rank) else right
+            refused(partial(linattn.mpi.causal, *local, initial_state=state), what)
+            for field in ("initial_state", "grad_state"):
+                given = {"initial_state": right, field: state}
+                refused(partial(linattn.mpi.causal_backward, *local, mine(C), **given), what)
+
+
+def unlike_operands():
+    """Each of them right, but in more than their tokens other than those of other ranks."""
+    q, k, v, g, gates, beta, erase, c = map(mine, (Q, K, V, G, GATES, BETA, A, C))
+    odd = COMM.rank == 1
+    gated, gated_back, gated_delta, noncausal_back, causal_back = (
+        getattr(linattn.mpi, x)
+        for x in ("gated", "gated_backward", "gated_delta", "noncausal_backward", "causal_backward")
+    )
+    bonus, erase = (x if odd else None for x in (BONUS, erase))
+    shared = (x[:, :1] if odd else x for x in (k, v))
+    for call, what in [
+        (partial(gated, q, k, v, gates, bonus=bonus), "the shape of bonus is "),
+        (partial(gated_back, q, k, v, gates, c, bonus=bonus), "the shape of bonus is "),
+        (partial(gated_delta, q, k, v, g, beta, erase=erase), "the shape of erase is "),
+        (partial(gated, q, k, v, gates if odd else g), "the shape of g is "),
+        (partial(linattn.mpi.delta, q, k, v, v if odd else beta), "the shape of beta is "),
+        (partial(linattn.mpi.causal, q, *shared), "the shape of k is "),
+        (partial(causal_back, q, k, v, c[0] if odd else c), "the shape of grad_out is "),
+        (partial(noncausal_back, q, k, v, c[0] if odd else c), "the shape of grad_out is "),
+        (partial(linattn.mpi.noncausal, q, *(x if odd else x.astype("f4") for x in (k, v))),
+         "dtype is "),
+    ]:  # fmt: skip
+        refused(call, what)
+
+
+def wrong_lengths():
+    """They are of the whole sequence, and so is their limit; what one rank gives, others see."""
+    local = tuple(map(mine, CASES[0][1]))
+    for wrong, what in [
+        (-1, "key_lengths has values from -1 to -1; expected 0 to 20"),
+        (N + 1, "key_lengths has values from 21 to 21; expected 0 to 20"),
+        (True, "key_lengths has dtype bool"),
+        (2.0, "key_lengths has dtype float64"),
+        ("all", "key_lengths has dtype <U3"),
+        ([3, 4], "key_lengths has shape (2,)"),
+        ([[3], [4, 5]], "inhomogeneous"),
+        (np.ma.masked_array([3]), "key_lengths is a masked array"),
+    ]:
+        for name in ("causal", "noncausal", "causal_backward", "noncausal_backward"):
+            grad = (mine(C),) if name.endswith("backward") else ()
+            call = partial(getattr(linattn.mpi, name), *local, *grad)
+            refused(partial(call, key_lengths=wrong), what)
+    for other in (2.0, lambda: 2):  # equal but no integer, and what cannot be sent
+        lengths = other if COMM.rank == 1 else 2
+        refused(partial(linattn.mpi.causal, *local, key_lengths=lengths), "")
+
+
 results()
+grouped_queries()
 if COMM.size > 1:
     errors()
+    wrong_states()
+    unlike_operands()
+    wrong_lengths()
 COMM.Barrier()
 if COMM.rank == 0:
     print("all the same")

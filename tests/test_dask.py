@@ -106,6 +106,18 @@ def test_backward(name, operands, options, fields):
              getattr(linattn, backward)(*operands, grad, **options, **more))  # fmt: skip
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("shared", [{0}, {1, 2}, {1}, {2}])
+def test_shared_heads_over_all_keys(shared, normalize):
+    """Grouped queries, and queries that several heads of keys share: gradients are summed."""
+    operands = [x[:, :1] if i in shared else x for i, x in enumerate((Q, K, V))]
+    lazies = [da.from_array(x, chunks=(1, 2, 7, -1)) for x in operands]
+    for lengths in (None, LENGTHS):
+        options = {"normalize": normalize, "key_lengths": lengths, "feature_map": "l2norm"}
+        same(linattn.dask.noncausal_backward(*lazies, chunked(C), **options),
+             linattn.noncausal_backward(*operands, C, **options))  # fmt: skip
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_dtypes(dtype):
     operands = [x.astype(dtype) for x in (Q, K, V, G, BETA)]
@@ -231,6 +243,24 @@ def test_wrong_input():
             call(q, k, v, feature_map=phi)
     with pytest.raises(ValueError, match=r"initial_state\.s has shape"):
         linattn.dask.causal(q, k, v, initial_state=State(np.zeros((3, 3)), np.zeros(3)))
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("causal: q", lambda x, y: linattn.causal(y, x, x)),
+        ("noncausal: v", lambda x, y: linattn.noncausal(x, x, y)),
+        ("gated: g", lambda x, y: linattn.dask.gated(x, x, x, y[:, 0])),
+        ("causal_backward: grad_out", lambda x, y: linattn.causal_backward(x, x, x, y)),
+        ("causal: key_lengths", lambda x, y: linattn.causal(x, x, x, key_lengths=y[:, 0])),
+        ("causal: initial_state.z",
+         lambda x, y: linattn.causal(x, x, x, initial_state=State(x[:2], y[:, 0]))),
+    ],
+)  # fmt: skip
+def test_unknown_chunk_sizes(name, call):
+    x = da.ones((6, 2), chunks=(3, 2))
+    with pytest.raises(ValueError, match=f"{name} has shape .*nan.*compute_chunk_sizes"):
+        call(x, x[x[:, 0] > 0])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kills a process of the cluster")

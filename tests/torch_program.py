@@ -96,6 +96,16 @@ def errors(rank):
         assert "k has shape" in str(error)
     else:
         raise AssertionError("no error")
+    g, by_channel, bonus = draw(2, 5), draw(2, 5, D), draw(D)
+    if rank == 1:
+        g, bonus = by_channel, None
+    for gates, more, what in [(g, {}, "shape of g is"), (by_channel, {"bonus": bonus}, "of bonus")]:
+        try:
+            distributed.gated(q, q, q, gates, **more)
+        except ValueError as error:
+            assert what in str(error)
+        else:
+            raise AssertionError("no error")
 
 
 dist.init_process_group("gloo")

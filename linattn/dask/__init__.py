@@ -9,6 +9,9 @@ the effects are put together in a scan of 2 log16(blocks) steps, and each block 
 own state; the gradient goes the same way from the last block to the first.  So a worker holds its
 blocks and some states, and tasks are pure functions: retries, spilling and persisting are safe.
 
+Nothing is checked that is not known before it is computed: ``key_lengths`` in a dask array below 0
+count as 0, and those above the number of keys as that number.  Chunk sizes have to be known.
+
 ``out`` is refused, as results are lazy, and so are chunks along the width, ``beta`` a value
 channel, `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``, and ``cu_seqlens``
 where the tokens are in more than one chunk.
@@ -71,7 +74,7 @@ _DASK = Bridge(
     TypeError
         If an array for the result is given.
     ValueError
-        If an operand is in several chunks along its width.
+        If an array has unknown chunk sizes, or an operand several chunks along its width.
         If ``cu_seqlens`` is given and tokens are in several chunks.
         If ``normalize`` is True and the map one of PositiveRandomFeatures.
         If ``beta`` is one number a value channel.""",

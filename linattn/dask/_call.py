@@ -32,7 +32,7 @@ class Call:
         given = [x if x is None or hasattr(x, "dtype") else np.asarray(x) for x in operands]
         self._check(given)
         if grad_out is not None:
-            meta = _check.cotangent(self.name, _meta(grad_out), self.shape)
+            meta = _check.cotangent(self.name, self._meta("grad_out", grad_out), self.shape)
             grad_out = da.broadcast_to(da.asarray(grad_out), meta.shape)
         if key_lengths is not None:
             key_lengths = self._lengths(key_lengths, given[1].shape[-2])
@@ -47,7 +47,10 @@ class Call:
     def _check(self, given: Sequence[Any]) -> None:
         """The checks of arrays, of shapes and dtypes alone."""
         r, options = self.r, self.options
-        metas = tuple(None if x is None else _meta(x) for x in given)
+        names = "q", "k", "v", *(extra.name for extra in r.extras)
+        metas = tuple(
+            None if x is None else self._meta(name, x) for name, x in zip(names, given, strict=True)
+        )
         call = r._read(self.name, metas)
         _blocks.check_options(r, self.name, call, **options)
         self.shape, self.batch = call.shape, call.shape[:-2]
@@ -56,19 +59,24 @@ class Call:
         phi = feature_maps.get(options["feature_map"])
         self.f, self.m = phi.features(given[0].shape[-1]), self.shape[-1]
 
+    def _meta(self, name: str, x: Any) -> Any:
+        """An array of that shape and dtype, of no memory, for the checks."""
+        if any(size != size for size in x.shape):  # dask's mark of what is not known
+            raise ValueError(
+                f"{self.name}: {name} has shape {x.shape}, of unknown chunk sizes; expected known "
+                "ones: call its compute_chunk_sizes() first"
+            )
+        return np.broadcast_to(np.zeros((), x.dtype), x.shape)
+
     def _lengths(self, key_lengths: Any, keys: int) -> Any:
         if not isinstance(key_lengths, da.Array):
             return da.asarray(_check.key_lengths(self.name, key_lengths, keys, self.batch))
-        _check.key_lengths(self.name, _meta(key_lengths), keys, self.batch)
+        _check.key_lengths(self.name, self._meta("key_lengths", key_lengths), keys, self.batch)
         return key_lengths
 
     def _ranks(self, given: Sequence[Any]) -> None:
         """How many axes of each operand are its own, and which of them are tokens."""
-        axes = max(x.ndim for x in given[:3])
-        self.ranks = [2, 2, 2]
-        for extra, x in zip(self.r.extras, given[3:], strict=True):
-            wide = x is not None and bool(extra.channels) and x.ndim >= axes
-            self.ranks.append(len(extra.dims) + wide)
+        self.ranks = _blocks.own_axes(self.r, given)
         self.has_tokens = [True] * 3 + ["n" in extra.dims for extra in self.r.extras]
 
     def _chunk(self, arrays: list[Any]) -> None:
@@ -124,7 +132,10 @@ class Call:
         if state is None:
             return []
         r = self._packed
-        metas = State(*(None if x is None else _meta(x) for x in state))
+        metas = State(*(
+            None if x is None else self._meta(f"{field}.{part}", x)
+            for part, x in zip(State._fields, state, strict=False)
+        ))  # fmt: skip
         _check.state(self.name, field, metas, self.batch, (*r, self.f, self.m), self.state_dtype,
                      self.normalize)  # fmt: skip
         fields = []
@@ -239,8 +250,3 @@ def _place(x: Any, position: tuple[int, ...]) -> tuple[int, ...]:
 def _key(x: Any, position: tuple[int, ...], *more: int) -> Any:
     at = *_place(x, position), *more
     return x.name, *at, *(0 for _ in x.numblocks[len(at) :])
-
-
-def _meta(x: Any) -> Any:
-    """An array of that shape and dtype, of no memory, for the checks."""
-    return np.broadcast_to(np.zeros((), x.dtype), x.shape)
