@@ -88,6 +88,44 @@ def test_steps(row):
         assert_same((again, same), (o, after))
 
 
+@EACH_STEP
+def test_steps_in_place_are_seen_by_backward(row):
+    """As those of PyTorch's own operators: what a gradient needs and is no more is an error."""
+    operands, start = leaves(make(row)), cases.state(row)
+    given = cases.token(row, make(row), 0)
+    o = call(la, row, operands, initial_state=cases.pack(row, start))
+    with torch.no_grad():
+        call(la, row, given, step=True, state=cases.pack(row, start), in_place=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        o.sum().backward()
+    versions = [x._version for x in start.values()]
+
+    def again():
+        return call(la, row, given, step=True, state=cases.pack(row, start), in_place=True)
+
+    def dispatched():
+        with torch.autograd.profiler.profile():
+            return again()
+
+    for run in (again, dispatched, torch.compile(again, fullgraph=True, backend="aot_eager")):
+        run()
+        after = [x._version for x in start.values()]
+        assert all(x < y for x, y in zip(versions, after, strict=True)), run
+        versions = after
+
+
+@EACH_STEP
+def test_steps_in_place_in_inference_mode(row):
+    """Of tensors made there, which count no versions, and of others, which do."""
+    given, other = cases.token(row, make(row), 0), cases.state(row)
+    expected = call(la, row, given, step=True, state=cases.pack(row, other))
+    with torch.inference_mode():
+        for state in ({name: x.clone() for name, x in other.items()}, other):
+            state = cases.pack(row, state)
+            assert_same(call(la, row, given, step=True, state=state, in_place=True), expected)
+    assert all(x._version == 1 for x in other.values())
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_steps_of_16_bits_take_a_number(dtype):
     """Which does not widen the result."""
