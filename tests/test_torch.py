@@ -502,6 +502,38 @@ def test_arrays_refuse_tensors_with_gradients():
         linattn.log_decay(np.ones(5), y[:, 0], 0.0)
 
 
+def test_the_default_device_is_not_looked_at():
+    """What a call makes for itself is where its operands are."""
+    x, w, state = torch.ones(1, 6, 2, 4), torch.ones(4, 3), la.State(torch.ones(4, 4))
+    row, token = x[0, :, 0], x[0, 0, 0]
+    cuts, length = torch.tensor([0, 2, 6]), torch.tensor([1])
+    layer = la.nn.LinearAttention(4, 2)
+
+    @torch.no_grad()
+    def calls():
+        phi = {"feature_map": torch.square}
+        yield la.causal(x, x, x, **phi, key_lengths=length)
+        yield la.causal(x, x, x, **phi, key_lengths=[1])
+        yield la.causal(row, row, row, cu_seqlens=[0, 2, 6])
+        yield la.delta_step(token, token, token, 0.5, state)[0]
+        yield la.log_decay(x, 1.0, 0.5)
+        yield la.causal_conv1d(row, w, cu_seqlens=[0, 2, 6])
+        yield la.fla.fused_recurrent_gla(x, x, x)[0]
+        yield la.fla.fused_recurrent_simple_gla(x, x, x)[0]
+        yield la.fla.fused_recurrent_gated_delta_rule(x, x, x, gk=-x)[0]
+        yield la.fla.fused_recurrent_gated_delta_rule(x, x, x)[0]
+        yield la.fla.chunk_retention(x, x, x)[0]
+        yield la.fla.chunk_lightning_attn(x, x, x, 1, 4)[0]
+        yield from la.fla.causal_conv1d(x[:, :, 0], w, output_final_state=True)
+        yield from la.fla.causal_conv1d(x[:, :, 0], w, cu_seqlens=cuts, output_final_state=True)
+        yield layer(x[:, :, 0], key_lengths=[3])
+
+    expected = tuple(calls())
+    with torch.device("meta"):
+        found = tuple(calls())
+    assert_same(found, expected)
+
+
 # --- maps -------------------------------------------------------------------------------
 
 
