@@ -1,5 +1,7 @@
 """linattn.torch: the NumPy package's results on tensors, and PyTorch's own checks of operators."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from bounds import close
@@ -500,6 +502,35 @@ def test_arrays_refuse_tensors_with_gradients():
         linattn.causal(y, x, x)
     with pytest.raises(TypeError, match=r"log_decay: A_log requires grad"):
         linattn.log_decay(np.ones(5), y[:, 0], 0.0)
+
+
+@EACH
+def test_negative_bits(row):
+    """As of the imaginary part of a conjugate: operands have them, what is written has none."""
+
+    def negative(tensors):
+        return {name: torch.complex(x, -x).conj().imag for name, x in tensors.items()}
+
+    def gradients(tensors):
+        given = leaves(tensors)
+        o = call(la, row, {name: torch._neg_view(-x) for name, x in given.items()})
+        return torch.autograd.grad(torch._neg_view(o).square().sum(), list(given.values()))
+
+    operands = make(row)
+    assert_same(call(la, row, negative(operands)), call(la, row, operands))
+    assert_same(tuple(gradients(operands)), tuple(gradients(negative(operands))))
+    if not row.step:
+        return
+    given, state = cases.token(row, operands, 0), cases.state(row)
+    expected = call(la, row, given, step=True, state=cases.pack(row, state))
+    for in_place in (False, True):
+        found = call(la, row, negative(given), step=True, state=cases.pack(row, state),
+                     in_place=in_place)  # fmt: skip
+        assert_same(found, expected)
+    state = cases.pack(row, negative(state))
+    for here in (contextlib.nullcontext(), torch.autograd.profiler.profile()):
+        with here, pytest.raises(TypeError, match="step_: s has the negative bit"):
+            call(la, row, given, step=True, state=state, in_place=True)
 
 
 def test_the_default_device_is_not_looked_at():

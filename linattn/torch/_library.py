@@ -95,7 +95,9 @@ class Operator:
                 return self.run(*args)
             except (TypeError, RuntimeError):  # perhaps a tensor has no memory to look at
                 self._check(args)
-                raise
+                # A negative bit has memory that says something else: the dispatcher resolves it.
+                if not any(isinstance(x, Tensor) and x.is_neg() for x in args):
+                    raise
         self._check(args)
         if not torch.compiler.is_compiling() and _C._are_functorch_transforms_active():
             return self._transformed.apply(*args)
@@ -105,6 +107,15 @@ class Operator:
         for name, x in zip(self.names, args, strict=True):
             if isinstance(x, Tensor):
                 _tensors.check(self.name, name, x)
+        if torch.compiler.is_compiling():  # whose tensors tell of no bits
+            return
+        for i in self._written:
+            if args[i] is not None and args[i].is_neg():
+                name = self.names[i]
+                raise TypeError(
+                    f"{self.name}: {name} has the negative bit and cannot be written to; "
+                    f"expected a tensor without ({name}.resolve_neg() makes one)"
+                )
 
     def _run_written(self, *args: Any) -> Any:
         """Autograd, which has not seen the writing, is told of it."""
