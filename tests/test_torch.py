@@ -1,5 +1,7 @@
 """linattn.torch: the NumPy package's results on tensors, and PyTorch's own checks of operators."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from bounds import close
@@ -86,6 +88,44 @@ def test_steps(row):
         again, same = call(la, row, given, step=True, state=state, in_place=True)
         assert same is state
         assert_same((again, same), (o, after))
+
+
+@EACH_STEP
+def test_steps_in_place_are_seen_by_backward(row):
+    """As those of PyTorch's own operators: what a gradient needs and is no more is an error."""
+    operands, start = leaves(make(row)), cases.state(row)
+    given = cases.token(row, make(row), 0)
+    o = call(la, row, operands, initial_state=cases.pack(row, start))
+    with torch.no_grad():
+        call(la, row, given, step=True, state=cases.pack(row, start), in_place=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        o.sum().backward()
+    versions = [x._version for x in start.values()]
+
+    def again():
+        return call(la, row, given, step=True, state=cases.pack(row, start), in_place=True)
+
+    def dispatched():
+        with torch.autograd.profiler.profile():
+            return again()
+
+    for run in (again, dispatched, torch.compile(again, fullgraph=True, backend="aot_eager")):
+        run()
+        after = [x._version for x in start.values()]
+        assert all(x < y for x, y in zip(versions, after, strict=True)), run
+        versions = after
+
+
+@EACH_STEP
+def test_steps_in_place_in_inference_mode(row):
+    """Of tensors made there, which count no versions, and of others, which do."""
+    given, other = cases.token(row, make(row), 0), cases.state(row)
+    expected = call(la, row, given, step=True, state=cases.pack(row, other))
+    with torch.inference_mode():
+        for state in ({name: x.clone() for name, x in other.items()}, other):
+            state = cases.pack(row, state)
+            assert_same(call(la, row, given, step=True, state=state, in_place=True), expected)
+    assert all(x._version == 1 for x in other.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -467,6 +507,67 @@ def test_arrays_refuse_tensors_with_gradients():
         linattn.causal(y, x, x)
     with pytest.raises(TypeError, match=r"log_decay: A_log requires grad"):
         linattn.log_decay(np.ones(5), y[:, 0], 0.0)
+
+
+@EACH
+def test_negative_bits(row):
+    """As of the imaginary part of a conjugate: operands have them, what is written has none."""
+
+    def negative(tensors):
+        return {name: torch.complex(x, -x).conj().imag for name, x in tensors.items()}
+
+    def gradients(tensors):
+        given = leaves(tensors)
+        o = call(la, row, {name: torch._neg_view(-x) for name, x in given.items()})
+        return torch.autograd.grad(torch._neg_view(o).square().sum(), list(given.values()))
+
+    operands = make(row)
+    assert_same(call(la, row, negative(operands)), call(la, row, operands))
+    assert_same(tuple(gradients(operands)), tuple(gradients(negative(operands))))
+    if not row.step:
+        return
+    given, state = cases.token(row, operands, 0), cases.state(row)
+    expected = call(la, row, given, step=True, state=cases.pack(row, state))
+    for in_place in (False, True):
+        found = call(la, row, negative(given), step=True, state=cases.pack(row, state),
+                     in_place=in_place)  # fmt: skip
+        assert_same(found, expected)
+    state = cases.pack(row, negative(state))
+    for here in (contextlib.nullcontext(), torch.autograd.profiler.profile()):
+        with here, pytest.raises(TypeError, match="step_: s has the negative bit"):
+            call(la, row, given, step=True, state=state, in_place=True)
+
+
+def test_the_default_device_is_not_looked_at():
+    """What a call makes for itself is where its operands are."""
+    x, w, state = torch.ones(1, 6, 2, 4), torch.ones(4, 3), la.State(torch.ones(4, 4))
+    row, token = x[0, :, 0], x[0, 0, 0]
+    cuts, length = torch.tensor([0, 2, 6]), torch.tensor([1])
+    layer = la.nn.LinearAttention(4, 2)
+
+    @torch.no_grad()
+    def calls():
+        phi = {"feature_map": torch.square}
+        yield la.causal(x, x, x, **phi, key_lengths=length)
+        yield la.causal(x, x, x, **phi, key_lengths=[1])
+        yield la.causal(row, row, row, cu_seqlens=[0, 2, 6])
+        yield la.delta_step(token, token, token, 0.5, state)[0]
+        yield la.log_decay(x, 1.0, 0.5)
+        yield la.causal_conv1d(row, w, cu_seqlens=[0, 2, 6])
+        yield la.fla.fused_recurrent_gla(x, x, x)[0]
+        yield la.fla.fused_recurrent_simple_gla(x, x, x)[0]
+        yield la.fla.fused_recurrent_gated_delta_rule(x, x, x, gk=-x)[0]
+        yield la.fla.fused_recurrent_gated_delta_rule(x, x, x)[0]
+        yield la.fla.chunk_retention(x, x, x)[0]
+        yield la.fla.chunk_lightning_attn(x, x, x, 1, 4)[0]
+        yield from la.fla.causal_conv1d(x[:, :, 0], w, output_final_state=True)
+        yield from la.fla.causal_conv1d(x[:, :, 0], w, cu_seqlens=cuts, output_final_state=True)
+        yield layer(x[:, :, 0], key_lengths=[3])
+
+    expected = tuple(calls())
+    with torch.device("meta"):
+        found = tuple(calls())
+    assert_same(found, expected)
 
 
 # --- maps -------------------------------------------------------------------------------

@@ -294,6 +294,23 @@ def test_copies_and_saved_weights(new):
 
 
 @EACH
+def test_weights_are_drawn_where_there_were_none(new):
+    """A layer made without memory has, after a reset, weights that a seed repeats."""
+    layer = new(device="meta").to_empty(device="cpu")
+    drawn = []
+    for _ in range(2):
+        with torch.no_grad():
+            for x in layer.state_dict().values():
+                x.fill_(torch.nan)
+        torch.manual_seed(1)
+        layer.reset_parameters()
+        drawn.append({name: x.clone() for name, x in layer.state_dict().items()})
+    assert all(x.isfinite().all() for x in drawn[0].values())
+    assert all(torch.equal(x, drawn[1][name]) for name, x in drawn[0].items())
+    assert layer(tokens(dtype=torch.float32)).isfinite().all()
+
+
+@EACH
 def test_dtypes_and_devices(new):
     layer = new(device="meta", dtype=torch.bfloat16)
     tensors = [*layer.parameters(), *layer.buffers()]

@@ -99,19 +99,20 @@ class Function:
 
 def promoted(name: str, operands: dict[str, Any]) -> list[Any]:
     """The tensors in one dtype; Python's numbers follow them, None stays."""
-    dtype = None
+    dtype = device = None
     for argument, x in operands.items():
         if isinstance(x, (int, float)) or x is None:
             continue
         if not isinstance(x, Tensor) or x.dtype not in _tensors.REAL:
             _tensors.check(name, argument, x)
         dtype = x.dtype if dtype is None else torch.promote_types(dtype, x.dtype)
+        device = x.device
     if dtype is None or not (dtype.is_floating_point or dtype.is_complex):
         dtype = torch.get_default_dtype()
     return [
         x if x is None
         else x.to(dtype) if isinstance(x, Tensor)
-        else torch.tensor(x, dtype=dtype)
+        else torch.tensor(x, dtype=dtype, device=device)
         for x in operands.values()
     ]  # fmt: skip
 
@@ -239,8 +240,7 @@ class _Convolution:
     def _run_state_backward(self, grad: Tensor, last: Tensor | None, *args: Any) -> Any:
         (x, weight, bias), options = self._call(args)
         if last is None:
-            like = self._fake(*args)[1]
-            last = torch.zeros(like.shape, dtype=like.dtype)
+            last = torch.zeros_like(self._fake(*args)[1])
         with threads():
             dx, dw, *db, ds = causal_conv1d_backward(
                 x, weight, array(grad), bias, **options,
@@ -289,7 +289,7 @@ class _Convolution:
         name = "causal_conv1d"
         args = promoted(name, {"x": x, "weight": weight, "bias": bias})
         if cu_seqlens is not None and not isinstance(cu_seqlens, Tensor):
-            cu_seqlens = torch.as_tensor(cu_seqlens)
+            cu_seqlens = torch.as_tensor(cu_seqlens, device=args[0].device)
         args += [activation, cu_seqlens]
         if initial_state is None and not return_state:
             return self.whole(*args)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from . import _tensors
 
@@ -61,6 +62,9 @@ class Operator:
         cast: Sequence[str] = (),
         like: Sequence[str] | None = None,
     ) -> None:
+        self._written = [i for i, argument in enumerate(arguments) if "!" in argument]
+        if self._written:
+            self._write, run = run, self._run_written
         self.name, self.run, self._ranks = name, run, ranks
         self.names = [argument.split()[-1] for argument in arguments]
         self._gradient = gradient or self._no_gradient
@@ -71,7 +75,7 @@ class Operator:
         qualified = f"linattn::{name}"
         LIBRARY.impl(name, run, "CPU")
         torch.library.register_fake(qualified, fake, lib=LIBRARY)
-        if "!" in "".join(arguments):  # what writes to an argument has no gradient
+        if self._written:  # what writes to an argument has no gradient
             return
         LIBRARY.impl(name, self._autocast, "AutocastCPU")
         torch.library.register_vmap(qualified, self._vmap, lib=LIBRARY)
@@ -91,7 +95,9 @@ class Operator:
                 return self.run(*args)
             except (TypeError, RuntimeError):  # perhaps a tensor has no memory to look at
                 self._check(args)
-                raise
+                # A negative bit has memory that says something else: the dispatcher resolves it.
+                if not any(isinstance(x, Tensor) and x.is_neg() for x in args):
+                    raise
         self._check(args)
         if not torch.compiler.is_compiling() and _C._are_functorch_transforms_active():
             return self._transformed.apply(*args)
@@ -101,6 +107,21 @@ class Operator:
         for name, x in zip(self.names, args, strict=True):
             if isinstance(x, Tensor):
                 _tensors.check(self.name, name, x)
+        if torch.compiler.is_compiling():  # whose tensors tell of no bits
+            return
+        for i in self._written:
+            if args[i] is not None and args[i].is_neg():
+                name = self.names[i]
+                raise TypeError(
+                    f"{self.name}: {name} has the negative bit and cannot be written to; "
+                    f"expected a tensor without ({name}.resolve_neg() makes one)"
+                )
+
+    def _run_written(self, *args: Any) -> Any:
+        """Autograd, which has not seen the writing, is told of it."""
+        result = self._write(*args)
+        increment_version([args[i] for i in self._written if args[i] is not None])
+        return result
 
     # --- gradients -------------------------------------------------------------
 

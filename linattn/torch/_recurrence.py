@@ -102,9 +102,9 @@ class TensorRecurrence:
         """The output, and the state after the last token where it is asked for."""
         name = self.r.name
         if key_lengths is not None:
-            key_lengths = _integers(name, "key_lengths", key_lengths)
+            key_lengths = _integers(name, "key_lengths", key_lengths, operands[0])
         if cu_seqlens is not None:
-            cu_seqlens = _integers(name, "cu_seqlens", cu_seqlens)
+            cu_seqlens = _integers(name, "cu_seqlens", cu_seqlens, operands[0])
         args, narrow = self._arguments(
             name, operands, feature_map, normalize, eps, scale, key_lengths
         )
@@ -190,7 +190,8 @@ class TensorRecurrence:
                 text, omega = phi.text, phi.omega
             else:
                 if key_lengths is not None:  # whatever stands behind is not to be mapped
-                    there = torch.arange(args[1].shape[-2]) < key_lengths[..., None]
+                    places = torch.arange(args[1].shape[-2], device=args[1].device)
+                    there = places < key_lengths[..., None]
                     args[1] = torch.where(there[..., None], args[1], 0)
                 text, omega = "identity", None
                 for argument, x in zip("qk", args, strict=False):
@@ -219,7 +220,7 @@ class TensorRecurrence:
                 continue
             if isinstance(x, (int, float)) and i >= 3:  # as weak as Python's numbers are
                 number = _check.real(name, argument, x)
-                args[i] = torch.tensor(number, dtype=work_dtype(v.dtype))
+                args[i] = torch.tensor(number, dtype=work_dtype(v.dtype), device=v.device)
                 continue
             if not isinstance(x, Tensor) or x.dtype not in _tensors.REAL:
                 _tensors.check(name, argument, x)
@@ -411,7 +412,7 @@ class TensorRecurrence:
         there = (True, named.get("normalize", False), named.get("omega") is not None)
         fields = (
             None if not exists
-            else array(torch.zeros(like.shape, dtype=like.dtype) if grad is None else grad)
+            else array(torch.zeros_like(like) if grad is None else grad)
             for exists, grad, like in zip(there, grads, shapes, strict=False)
         )  # fmt: skip
         return State(*fields)
@@ -483,9 +484,10 @@ def _first(x: Any) -> Any:
     return x[0] if isinstance(x, tuple) else x
 
 
-def _integers(name: str, argument: str, x: Any) -> Tensor:
+def _integers(name: str, argument: str, x: Any, q: Any) -> Tensor:
+    """Those of a list where the queries are."""
     if not isinstance(x, Tensor):
-        x = torch.as_tensor(x)
+        x = torch.as_tensor(x, device=q.device if isinstance(q, Tensor) else None)
     if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool:
         raise TypeError(f"{name}: {argument} has dtype {x.dtype}; expected integers")
     return x

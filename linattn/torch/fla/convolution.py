@@ -190,9 +190,9 @@ def _activation(name: str, activation: str | None) -> str | None:
 
 def _last(x: Tensor, start: Tensor | None, w: int, cu_seqlens: Tensor | None) -> Tensor:
     """The last w inputs of each sequence, [N, D, w], those before the first token from start."""
-    begin = torch.zeros(1, dtype=torch.long) if cu_seqlens is None else cu_seqlens[:-1]
-    end = torch.full((1,), x.shape[1]) if cu_seqlens is None else cu_seqlens[1:]
-    at = end[:, None] - w + torch.arange(w)  # (N or 1, w)
+    cuts = torch.tensor([0, x.shape[1]], device=x.device) if cu_seqlens is None else cu_seqlens
+    begin, end = cuts[:-1], cuts[1:]
+    at = end[:, None] - w + torch.arange(w, device=x.device)  # (N or 1, w)
     inside = at >= begin[:, None]
     if cu_seqlens is None:
         rows = x[:, at[0].clamp(min=0)] if x.shape[1] else x.new_zeros(x.shape[0], w, x.shape[2])

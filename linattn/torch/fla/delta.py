@@ -129,7 +129,8 @@ def fused_recurrent_gated_delta_rule(
     if gk is not None:
         gate = gk if g is None else gk + g.unsqueeze(-1)
     else:
-        gate = torch.zeros((), dtype=torch.float32).expand(v.shape[:3]) if g is None else g
+        nothing = torch.zeros((), dtype=torch.float32, device=v.device)
+        gate = nothing.expand(v.shape[:3]) if g is None else g
     return run(
         name, gated_delta, q, k, v, (gate, beta), scale=scale, initial_state=initial_state,
         output_final_state=output_final_state, feature_map=_map(use_qk_l2norm_in_kernel),
@@ -384,5 +385,7 @@ def _gate(
     if A_log is None and lower_bound is None:
         raise ValueError(f"{name}: A_log is None; expected the logarithm of the rate of each head")
     g = g if g.dtype is torch.float64 else g.float()
-    A_log, dt_bias = (torch.zeros(()) if x is None else x for x in (A_log, dt_bias))
+    A_log, dt_bias = (
+        torch.zeros((), device=g.device) if x is None else x for x in (A_log, dt_bias)
+    )
     return log_decay(g, A_log, dt_bias, lower_bound=lower_bound)

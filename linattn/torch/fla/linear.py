@@ -116,7 +116,8 @@ def _simple_gla(
     if g is not None and g_gamma is not None:
         raise ValueError(f"{name}: g and g_gamma are both given; expected one of them")
     if g is None:
-        g = torch.zeros((), dtype=torch.float32) if g_gamma is None else g_gamma
+        nothing = torch.zeros((), dtype=torch.float32, device=v.device)
+        g = nothing if g_gamma is None else g_gamma
         g = g.expand(v.shape[:3])
     return run(name, gated, q, k, v, (g,), **options)
 
@@ -162,7 +163,7 @@ def fused_recurrent_gla(
     state_v_first = v_first(name, state_v_first, kwargs)
     refuse(name, kwargs | {"gv": gv})
     if gk is None:
-        gk = torch.zeros((), dtype=torch.float32).expand(v.shape[:3])
+        gk = torch.zeros((), dtype=torch.float32, device=v.device).expand(v.shape[:3])
     return run(
         name, gated, q, k, v, (gk,), scale=scale, initial_state=initial_state,
         output_final_state=output_final_state, reverse=reverse, state_v_first=state_v_first,
@@ -211,7 +212,8 @@ def fused_recurrent_retention(
 
 
 def _retention(q: Tensor) -> Tensor:
-    return torch.log1p(-(2.0 ** (-5.0 - torch.arange(q.shape[2], dtype=torch.float32))))
+    heads = torch.arange(q.shape[2], dtype=torch.float32, device=q.device)
+    return torch.log1p(-(2.0 ** (-5.0 - heads)))
 
 
 @documented("gated")
@@ -258,7 +260,8 @@ def fused_recurrent_lightning_attn(
 
 def _lightning(q: Tensor, layer: int, layers: int) -> Tensor:
     heads = q.shape[2]
-    return -(8 / heads * (1 - layer / layers)) * torch.arange(heads, dtype=torch.float32)
+    each = torch.arange(heads, dtype=torch.float32, device=q.device)
+    return -(8 / heads * (1 - layer / layers)) * each
 
 
 @documented("gated")

@@ -62,10 +62,10 @@ def state(layer: str, x: Any, kind: type[tuple[Any, ...]], batch: int) -> None:
         raise ValueError(f"{layer}: state is of {given} sequences; expected {batch}, as x has")
 
 
-def key_lengths(layer: str, x: Any, batch: int, n: int) -> Tensor:
+def key_lengths(layer: str, x: Any, batch: int, n: int, device: torch.device) -> Tensor:
     """Lengths as a tensor (batch,), from 0 to n."""
     if isinstance(x, Sequence):
-        x = torch.as_tensor(x)
+        x = torch.as_tensor(x, device=device)
     if not isinstance(x, Tensor):
         raise TypeError(f"{layer}: key_lengths is a {type(x).__name__}; expected a tensor")
     if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool:

@@ -49,7 +49,7 @@ def padding(layer: str, x: Tensor, key_lengths: Any, key_padding_mask: Any) -> P
     if key_lengths is None and key_padding_mask is None:
         return None
     if key_padding_mask is None:
-        return Padding(_check.key_lengths(layer, key_lengths, batch, n), n)
+        return Padding(_check.key_lengths(layer, key_lengths, batch, n, x.device), n)
     if key_lengths is not None:
         raise ValueError(
             f"{layer}: key_lengths and key_padding_mask are both given; expected one of them"

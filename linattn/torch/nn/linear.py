@@ -235,17 +235,21 @@ class PerformerAttention(LinearAttention):
             num_features = max(1, round(d * math.log(d)))
         _check.integer(self._name, "num_features", num_features)
         phi = _numpy.PositiveRandomFeatures(np.ones((d, num_features)), hyperbolic)
+        self.orthogonal = orthogonal
         super().__init__(
             embed_dim, num_heads, causal=causal, feature_map=phi, num_kv_heads=num_kv_heads,
             eps=eps, bias=bias, dropout=dropout, device=device, dtype=dtype,
         )  # fmt: skip
-        self.orthogonal = orthogonal
-        self.redraw()
 
     @property
     def omega(self) -> Tensor:
         """The directions (d, m)."""
         return self.feature_map.omega
+
+    def reset_parameters(self) -> None:
+        """New weights, and new directions."""
+        super().reset_parameters()
+        self.redraw()
 
     def redraw(self, generator: torch.Generator | None = None) -> None:
         """New directions, as training wants them now and then; states made before are void."""
