@@ -26,6 +26,7 @@ class Operators:
     params: ClassVar = [NAMES]
     param_names: ClassVar = ["operator"]
     sample_time = 0.05
+    timeout = 600  # seconds, on a machine that does other work as well
 
     def setup(self, operator: str) -> None:
         linattn.set_num_threads(1)
