@@ -50,6 +50,14 @@ if unknown := [isa for isa in wanted if isa not in ISAS]:
     sys.exit(f"LINATTN_ISAS has {', '.join(unknown)}; this machine's are {', '.join(ISAS)}")
 ISAS = {isa: flags for isa, flags in ISAS.items() if not wanted or isa in wanted}
 
+for name in ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS"):
+    try:
+        words = shlex.split(os.environ.get(name, "-"))
+    except ValueError as error:
+        sys.exit(f"linattn: {name} is {os.environ[name]!r}: {str(error).lower()}")
+    if name == "CC" and not words:
+        sys.exit("linattn: CC is empty; name a compiler in it, or unset it")
+
 COMMON = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra"]
 # Python's own flags may ask for debug information that few want; who asks in CFLAGS does.
 if not any(flag.startswith("-g") for flag in shlex.split(os.environ.get("CFLAGS", ""))):

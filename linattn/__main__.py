@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import linattn
-from linattn import _info, _selftest, _timing
+from linattn import _config, _info, _selftest, _timing
 
 #: By name: the module and what it is for.
 COMMANDS = {
@@ -20,14 +20,20 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The status of a command; that of SIGPIPE where whom it prints to has left, as head does."""
+    if sys.stdout is None:
+        print("error: standard output is closed", file=sys.stderr)
+        return 1
     try:
         try:
             return _run(argv)
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
-        return 128 + 13
+        if isinstance(error, BrokenPipeError):
+            return 128 + 13
+        print(f"error: {error}", file=sys.stderr)
+        return 1
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -42,6 +48,9 @@ def _run(argv: Sequence[str] | None) -> int:
     args, unknown = parser.parse_known_args(argv)
     if unknown:  # argparse would show the usage of all
         args.command.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if _config.problems and args.run is not _info.run:  # which shows them
+        print(*(f"error: {problem}" for problem in _config.problems), sep="\n", file=sys.stderr)
+        return 1
     try:
         return args.run(args)
     except KeyboardInterrupt:

@@ -187,7 +187,7 @@ def show_config() -> None:
         print(f"{names[key]:>15}: {text}")
 
 
-#: What is wrong in the environment, where `linattn info` went on to tell of it.
+#: What is wrong in the environment, where the command `linattn` went on to tell of it.
 problems: list[str] = []
 
 
@@ -208,16 +208,17 @@ def _read_environment() -> None:
 
 
 def _refuse(problem: str) -> None:
-    if not _is_info():
+    if not _is_command():
         raise ImportError(problem) from None
     problems.append(problem)
 
 
-def _is_info() -> bool:
-    """Whether the process is ``linattn info`` or ``python -m linattn info``, which has to run."""
-    if sys.argv[:2] == ["-m", "info"]:  # as argv is while Python finds the package
-        return "linattn" in sys.orig_argv
-    return Path(sys.argv[0]).stem == "linattn" and sys.argv[1:2] == ["info"]
+def _is_command() -> bool:
+    """Whether the process is ``linattn`` or ``python -m linattn``, which tells in a line."""
+    if sys.argv[:1] == ["-m"]:  # as argv is while Python finds the package
+        at = len(sys.orig_argv) - len(sys.argv)
+        return sys.orig_argv[at : at + 1] == ["linattn"]
+    return bool(sys.argv) and Path(sys.argv[0]).stem == "linattn"
 
 
 def _default_threads() -> int:

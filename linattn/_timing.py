@@ -288,7 +288,9 @@ def _threads(text: str) -> int:
         raise argparse.ArgumentTypeError(
             "needs threadpoolctl to hold NumPy to the same number: pip install threadpoolctl"
         )
-    return _positive(text)
+    if (number := _positive(text)) > _config.MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"expected 1 to {_config.MAX_THREADS}, got {text!r}")
+    return number
 
 
 def _writable(text: str) -> Path:

@@ -74,6 +74,24 @@ def test_no_compiler_is_an_error_of_one_line():
         assert done.stderr.splitlines()[-1].startswith("linattn: no C compiler (no-such-cc); ")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("CC", "", "linattn: CC is empty; "),
+        ("CC", "gcc '", "linattn: CC is "),
+        ("CFLAGS", "-O1 '-g", "linattn: CFLAGS is "),
+        ("LDFLAGS", '"', "linattn: LDFLAGS is "),
+    ],
+)
+def test_a_wrong_variable_is_an_error_of_one_line(name, value, line):
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--build-temp", os.devnull],
+        cwd=ROOT, env={**os.environ, name: value}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(line)
+
+
 def test_an_unbuilt_clone_says_what_to_do(tmp_path):
     shutil.copytree(ROOT / "linattn", tmp_path / "linattn", ignore=shutil.ignore_patterns("*.so"))
     done = subprocess.run(

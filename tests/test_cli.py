@@ -70,7 +70,18 @@ def test_info_runs_where_the_environment_is_wrong():
 @pytest.mark.parametrize("name", ["selftest", "timing"])
 def test_nothing_else_does(name):
     status, out, err = command(name, LINATTN_ISA="mmx")
-    assert (status, out) == (1, "") and "ImportError: environment variable LINATTN_ISA" in err
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("error: environment variable LINATTN_ISA: ")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+@pytest.mark.parametrize("given", ["info", "info --json"])
+@pytest.mark.parametrize("to", [">&-", "> /dev/full"])
+def test_output_that_cannot_be_written_is_an_error_of_one_line(given, to):
+    line = f'"{sys.executable}" -m linattn {given} {to}'
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("error: ")
 
 
 def test_it_is_called_linattn():
@@ -146,6 +157,14 @@ def test_timing_threads(capsys):
     assert main([*SMALL, "--threads", "1"]) == 0
     assert "1 threads" in capsys.readouterr().out
     assert linattn.get_num_threads() == before
+
+
+@pytest.mark.parametrize("threads", ["0", "99999"])
+def test_timing_threads_out_of_range(capsys, threads):
+    pytest.importorskip("threadpoolctl")
+    with pytest.raises(SystemExit, match="2"):
+        main([*SMALL, "--threads", threads])
+    assert "argument --threads: expected " in capsys.readouterr().err
 
 
 def test_published_figures_stand_beside():
