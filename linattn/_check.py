@@ -46,9 +46,9 @@ def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
     return x
 
 
-def shape_alone(x: Any) -> Any:
-    """An array of the shape of x, for checks of what is no array; None for None."""
-    return None if x is None else np.broadcast_to(np.float32(0), tuple(x.shape))
+def shape_alone(x: Any, dtype: Any = np.float32) -> Any:
+    """An array of the shape of x, of no memory, for checks of what is no array; None for None."""
+    return None if x is None else np.broadcast_to(np.zeros((), dtype), tuple(x.shape))
 
 
 def refuse_masked(function: str, name: str, x: Any) -> None:

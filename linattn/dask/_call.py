@@ -66,7 +66,7 @@ class Call:
                 f"{self.name}: {name} has shape {x.shape}, of unknown chunk sizes; expected known "
                 "ones: call its compute_chunk_sizes() first"
             )
-        return np.broadcast_to(np.zeros((), x.dtype), x.shape)
+        return _check.shape_alone(x, x.dtype)
 
     def _lengths(self, key_lengths: Any, keys: int) -> Any:
         if not isinstance(key_lengths, da.Array):

@@ -84,6 +84,13 @@ _JAX = Bridge(
         If ``axis_name`` is given with key_lengths, cu_seqlens, or a beta a value channel.""",
     notes="Where ``key_lengths`` or ``cu_seqlens`` is traced, its values are not checked.",
 )
+_SCALED = _JAX._replace(
+    raises="""
+    TypeError
+        If an operand is complex, or ``scale`` is traced, or no real number.
+    ValueError
+        If shapes do not match, or ``scale`` is not finite.""",
+)
 
 
 def _forward(axis_name: str | None, r: Any, operands: dict[str, Any], **options: Any) -> Any:
@@ -428,18 +435,11 @@ def causal_conv1d_step(
 
 
 @refuses_masks
-@like(linattn.softmax_attention, _JAX)
+@like(linattn.softmax_attention, _SCALED)
 def softmax_attention(
     q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None
 ) -> Any:
     """`linattn.softmax_attention` on JAX's arrays.
-
-    Raises
-    ------
-    TypeError
-        If an operand is complex, or ``scale`` is traced, or no real number.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
 
     Examples
     --------
@@ -453,16 +453,9 @@ def softmax_attention(
 
 
 @refuses_masks
-@like(linattn.linformer, _JAX)
+@like(linattn.linformer, _SCALED)
 def linformer(q: Any, k: Any, v: Any, E: Any, F: Any, *, scale: float | None = None) -> Any:
     """`linattn.linformer` on JAX's arrays.
-
-    Raises
-    ------
-    TypeError
-        If an operand is complex, or ``scale`` is traced, or no real number.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
 
     Examples
     --------

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _check
-from .._check import shape_alone, unknown_map
+from .._check import flag, number, shape_alone, unknown_map
 from .._initial import NAME, recurrence_of, state_of
 from .._mapped import outside
 from .._operator import MAPS, Recurrence
@@ -19,7 +18,7 @@ from .._state import State
 from .._types import Shape
 from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._base import Fused
-from . import _check as check
+from . import _check
 from ._call import call, like, promoted, summed, with_lead, work_dtype
 
 
@@ -60,7 +59,7 @@ def forward(
     batch = _read(name, r, names, arrays)
     dtype, s = arrays[0].dtype, arrays[1].shape[-2]
     if key_lengths is not None:
-        key_lengths = check.key_lengths(name, key_lengths, s, batch)
+        key_lengths = _check.key_lengths(name, key_lengths, s, batch)
     if not isinstance(phi, str):
         if key_lengths is not None:  # whatever stands behind is not to be mapped
             there = jnp.arange(s) < key_lengths[..., None]
@@ -70,7 +69,7 @@ def forward(
         arrays[:2], phi = features, "identity"
         _read(name, r, names, arrays)
     ranks, variant = _ranks(r, names, arrays)
-    numbers = tuple(_check.number(name, x, y, *arrays) for x, y in (("scale", scale), ("eps", eps)))
+    numbers = tuple(number(name, x, y, *arrays) for x, y in (("scale", scale), ("eps", eps)))
     parts = any(x is not None for x in (key_lengths, cu_seqlens, initial_state)) or return_state
     form = Form(
         r, tuple(names), ranks, variant, phi, normalize, numbers[: 1 + normalize], parts, True
@@ -136,7 +135,7 @@ def initial_state(
 
 def _resolved(name: str, feature_map: Any, normalize: Any) -> Any:
     """A name that kernels know, or a function of JAX's arrays."""
-    _check.flag(name, "normalize", normalize)
+    flag(name, "normalize", normalize)
     if isinstance(feature_map, str) and not outside(feature_map):
         if feature_map not in MAPS:
             raise unknown_map(name, feature_map, ", or a function")
@@ -224,7 +223,7 @@ def _sequences(
     if not form.parts or form.r.cross:
         return (key_lengths,) if form.parts else ()
     n = arrays[1].shape[-2]
-    bounds = check.cu_seqlens(name, [0, n] if cu_seqlens is None else cu_seqlens, n)
+    bounds = _check.cu_seqlens(name, [0, n] if cu_seqlens is None else cu_seqlens, n)
     begin, end = bounds[:-1], bounds[1:]
     keys = end - begin
     if key_lengths is not None:
@@ -244,7 +243,7 @@ def _state(
     if state is None and field != "state":
         return tuple(jnp.zeros(shape, dtype) for shape in shapes[: 1 + form.normalize])
     core = (f, m) if r is None else (r, f, m)
-    fields = check.state(name, field, state, batch, core, dtype, form.normalize)
+    fields = _check.state(name, field, state, batch, core, dtype, form.normalize)
     if r is None:
         fields = tuple(jnp.expand_dims(x, -len(y)) for x, y in zip(fields, shapes, strict=False))
     return fields
