@@ -336,8 +336,8 @@ def lightning_attention(
     s = None if past_key_values is None else past_key_values.get_linear_cache(self.layer_idx)
     if sequences is NotImplemented or (sequences is not None and s is not None):
         raise ValueError(
-            "MiniMaxLightningAttention: packed sequences are given with a cache or in several rows; "
-            "expected one row of new sequences"
+            "MiniMaxLightningAttention: packed sequences are given with a cache or in several "
+            "rows; expected one row of new sequences"
         )
     x = self.act_fn(self.qkv_proj(hidden_states))
     if attention_mask is not None:
