@@ -164,6 +164,16 @@ def test_packed_sequences():
         linattn.causal(*map(chunked, (Q, K, V)), cu_seqlens=[0, 8, N])
 
 
+def test_steps():
+    """One token is not cut."""
+    q, beta = da.ones((3, D), chunks=1), da.ones(3, chunks=1)
+    state = linattn.State(np.zeros((3, D, D)), np.zeros((3, D)))
+    with pytest.raises(TypeError, match="step: an operand is a dask array; expected NumPy"):
+        linattn.step(q, q, q, state)
+    with pytest.raises(TypeError, match="delta_step: an operand is a dask array"):
+        linattn.delta_step(q, q, q, beta, linattn.State(state.s))
+
+
 @pytest.mark.parametrize("scheduler", ["threads", "processes"])
 def test_schedulers(scheduler):
     o = linattn.dask.delta(*map(chunked, (Q, K, V, BETA)), feature_map="l2norm")
