@@ -291,6 +291,11 @@ class Recurrence:
             )
             if result is not NotImplemented:
                 return result[0], after
+        if _is_lazy(operands):
+            raise TypeError(
+                f"{self.names['step']}: an operand is a dask array; expected NumPy arrays, as one "
+                "token has nothing to cut: call compute() first"
+            )
         if _mapped.outside(feature_map):
             return _mapped.call(
                 self, "step", operands, feature_map,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -46,11 +46,15 @@ class Ranks(Protocol):
 
 def forward(
     ranks: Ranks, name: str, operands: tuple[Any, ...], *, key_lengths: Any = None,
-    initial_state: State | None = None, return_state: bool = False, **options: Any,
+    initial_state: State | None = None, return_state: bool = False,
+    alike: dict[str, Any] | None = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """A recurrence's outputs of this rank's tokens, and the state after the last token of all."""
+    """A recurrence's outputs of this rank's tokens, and the state after the last token of all.
+
+    What ``alike`` holds is the same on all ranks.
+    """
     r = _blocks.RECURRENCES[name]
-    asked = {"return_state": bool(return_state)}
+    asked = {"return_state": bool(return_state)} | (alike or {})
     operands, lengths, start = _start(
         ranks, r, "forward", operands, key_lengths, initial_state, options, asked
     )
@@ -112,10 +116,11 @@ def backward(
 
 
 def noncausal(
-    ranks: Ranks, operands: tuple[Any, ...], *, key_lengths: Any = None, **options: Any
-) -> Any:
+    ranks: Ranks, operands: tuple[Any, ...], *, key_lengths: Any = None,
+    alike: dict[str, Any] | None = None, **options: Any,
+) -> Any:  # fmt: skip
     """This rank's queries to the keys of all ranks."""
-    operands, state, _ = _total(ranks, "forward", operands, key_lengths, options)
+    operands, state, _ = _total(ranks, "forward", operands, key_lengths, options, alike)
     return _blocks.read(operands[0], state, **options)
 
 
@@ -124,7 +129,9 @@ def noncausal_backward(
     **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Its gradients: those of this rank's operands."""
-    operands, state, lengths = _total(ranks, "backward", operands, key_lengths, options, grad_out)
+    operands, state, lengths = _total(
+        ranks, "backward", operands, key_lengths, options, None, grad_out
+    )
     q, k, v = operands
     dq, grad = _together(ranks, lambda: _blocks.read_backward(q, state, grad_out, **options))
     grad = State(*(None if x is None else ranks.total(x) for x in grad))
@@ -152,6 +159,9 @@ def _start(
                              options.get("normalize", False))  # fmt: skip
         arrays = tuple(None if x is None else np.asarray(x) for x in operands)
         given = {"an initial_state": initial_state is not None} | asked
+        for field, state in (("initial_state", initial_state), ("grad_state", grad_state)):
+            if state is not None:
+                given[f"the checksum of {field}"] = _checksum(state)
         meta = _agreement(name, r, call, arrays, grad, key_lengths, options | given)
         return (arrays, call.batch), meta
 
@@ -165,7 +175,7 @@ def _start(
 
 def _total(
     ranks: Ranks, method: str, operands: tuple[Any, ...], key_lengths: Any,
-    options: dict[str, Any], grad_out: Any = None,
+    options: dict[str, Any], alike: dict[str, Any] | None, grad_out: Any = None,
 ) -> tuple[Any, State, Any]:  # fmt: skip
     """The operands as arrays, the sums over the keys of all ranks, this stretch's lengths."""
     name = NONCAUSAL.names[method]
@@ -182,7 +192,7 @@ def _total(
                     f"{call.batch} in each of q, k and v where they are on several ranks"
                 )
         grad = () if grad_out is None else (_check.cotangent(name, grad_out, call.shape),)
-        meta = _agreement(name, NONCAUSAL, call, arrays, grad, key_lengths, options)
+        meta = _agreement(name, NONCAUSAL, call, arrays, grad, key_lengths, options | (alike or {}))
         return (arrays, call.batch), meta
 
     arrays, batch = _meet(ranks, name, alone)
@@ -215,6 +225,12 @@ def _agreement(
         "dtype": [str(x.dtype) for x in (*call.typed, *grad)],
         "key_lengths": lengths, **options,
     }  # fmt: skip
+
+
+def _checksum(state: State) -> tuple[int, ...]:
+    """What tells states of other numbers, which every rank has to have alike."""
+    fields = (np.ascontiguousarray(x) for x in state if x is not None)
+    return tuple(zlib.crc32(x.view(np.uint8).data if x.size else b"") for x in fields)
 
 
 def _but_tokens(shape: tuple[int, ...], own: int) -> tuple[Any, ...]:
@@ -251,6 +267,16 @@ def _meet(ranks: Ranks, name: str, alone: Callable[[], tuple[Any, Any]]) -> Any:
                         "expected the same on all ranks, which differ in their tokens alone"
                     )
     return found
+
+
+def fail(ranks: Ranks, error: Exception) -> NoReturn:
+    """An error of this rank alone, before the exchange at the beginning of every call."""
+
+    def alone() -> NoReturn:
+        raise error
+
+    _together(ranks, alone)
+    raise error
 
 
 def _together(ranks: Ranks, function: Callable[[], Any]) -> Any:

@@ -154,6 +154,21 @@ def wrong_states():
                 refused(partial(linattn.mpi.causal_backward, *local, mine(C), **given), what)
 
 
+def unlike_states():
+    """States of other numbers, and gradients of them, are seen before anything is computed."""
+    local, right = tuple(map(mine, CASES[0][1])), states("sz")
+    other = linattn.State(right.s, right.z + (COMM.rank == 1))
+    back = partial(linattn.mpi.causal_backward, *local, mine(C))
+    for call, what in [
+        (partial(linattn.mpi.causal, *local, initial_state=other), "initial_state"),
+        (partial(back, initial_state=other), "initial_state"),
+        (partial(back, grad_state=other), "grad_state"),
+    ]:
+        refused(call, f"the checksum of {what} is")
+    copied = linattn.State(np.asfortranarray(right.s), right.z.copy())  # the same numbers
+    linattn.mpi.causal(*local, initial_state=copied if COMM.rank == 1 else right)
+
+
 def unlike_operands():
     """Each of them right, but in more than their tokens other than those of other ranks."""
     q, k, v, g, gates, beta, erase, c = map(mine, (Q, K, V, G, GATES, BETA, A, C))
@@ -206,6 +221,7 @@ grouped_queries()
 if COMM.size > 1:
     errors()
     wrong_states()
+    unlike_states()
     unlike_operands()
     wrong_lengths()
 COMM.Barrier()

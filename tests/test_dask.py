@@ -157,8 +157,21 @@ def test_packed_sequences():
     operands = [da.from_array(x, chunks=(1, 2, -1, -1)) for x in (Q, K, V)]
     more = {"cu_seqlens": [0, 8, 8, N], "return_state": True}
     same(linattn.causal(*operands, **more), linattn.causal(Q, K, V, **more))
+    for wrong, what in [([0, 8], "ends with 8"), ([0, 9, 8, N], "decreases"), ([0.0, N], "dtype")]:
+        with pytest.raises((TypeError, ValueError), match=f"causal: cu_seqlens .*{what}"):
+            linattn.causal(*operands, cu_seqlens=wrong)  # before anything is computed
     with pytest.raises(ValueError, match=r"q is in chunks of \(7, 7, 6\) tokens; expected one"):
         linattn.causal(*map(chunked, (Q, K, V)), cu_seqlens=[0, 8, N])
+
+
+def test_steps():
+    """One token is not cut."""
+    q, beta = da.ones((3, D), chunks=1), da.ones(3, chunks=1)
+    state = linattn.State(np.zeros((3, D, D)), np.zeros((3, D)))
+    with pytest.raises(TypeError, match="step: an operand is a dask array; expected NumPy"):
+        linattn.step(q, q, q, state)
+    with pytest.raises(TypeError, match="delta_step: an operand is a dask array"):
+        linattn.delta_step(q, q, q, beta, linattn.State(state.s))
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "processes"])

@@ -405,6 +405,61 @@ def test_keywords_that_cannot_be_honoured():
     assert torch.equal(same, fla.chunk_gated_delta_rule(q, k, v, g, beta)[0])
 
 
+def test_gates_of_another_rank():
+    """A gate a token is not taken for one a channel, nor the other way around."""
+    x = make("gated_delta_rule")
+    q, k, v, g, beta = (x[i] for i in ("q", "k", "v", "g", "beta"))
+    gk = g[..., None].expand(*g.shape, K)
+    one = q, k, v[:, :, :3]  # as many heads of values as of keys
+    g3, gk3 = g[:, :, :3], gk[:, :, :3]
+    for name, args, argument in [
+        ("chunk_simple_gla", (q, k, v, gk), "g"),
+        ("fused_recurrent_simple_gla", (q, k, v, gk), "g"),
+        ("chunk_gla", (*one, g3), "g"),
+        ("fused_recurrent_gla", (*one, g3), "gk"),
+        ("chunk_gated_delta_rule", (q, k, v, gk, beta), "g"),
+        ("fused_recurrent_gated_delta_rule", (q, k, v, gk), "g"),
+        ("fused_recurrent_gated_delta_rule", (q, k, v, None, g), "gk"),
+        ("fused_recurrent_gated_delta_rule", (q, k, v, gk, gk), "g"),
+        ("chunk_kda", (q, k, v, g, beta), "g"),
+        ("fused_recurrent_kda", (q, k, v, g, beta), "g"),
+        ("chunk_rwkv6", (*one, g3, torch.ones(3, K)), "w"),
+        ("chunk_dplr_delta_rule", (*one, gk3, gk3, g3), "gk"),
+        ("chunk_dplr_delta_rule", (*one, g3, gk3, gk3), "a"),
+    ]:
+        with pytest.raises(ValueError, match=f"{name}: {argument} has shape"):
+            getattr(fla, name)(*args)
+
+
+def test_what_is_missing():
+    x = make("gated_delta_rule")
+    q, k, v, g, beta = (x[i] for i in ("q", "k", "v", "g", "beta"))
+    for name, args, argument in [
+        ("chunk_delta_rule", (q, k, v, None), "beta"),
+        ("chunk_gated_delta_rule", (q, k, v, None, beta), "g"),
+        ("chunk_gated_delta_rule", (q, k, v, g, None), "beta"),
+        ("chunk_kda", (q, k, v, None, beta), "g"),
+        ("chunk_gla", (q, k, v, None), "g"),
+    ]:
+        with pytest.raises(TypeError, match=f"{name}: {argument} is None; expected a tensor"):
+            getattr(fla, name)(*args)
+    with pytest.raises(TypeError, match="beta is None; expected a tensor"):
+        fla.chunk_gated_delta_rule(q, k, v, g, None, use_beta_sigmoid_in_kernel=True)
+
+
+def test_cu_seqlens_as_a_list():
+    x = make("gated_delta_rule", batch=1)
+    args = [x[i] for i in ("q", "k", "v")]
+    for run in (fla.fused_recurrent_simple_gla, fla.fused_recurrent_linear_attn):
+        args[2] = args[2] if run is fla.fused_recurrent_simple_gla else args[2][:, :, :3]
+        given = {"output_final_state": True, "reverse": True}
+        for a, b in zip(
+            run(*args, cu_seqlens=list(CUTS), **given),
+            run(*args, cu_seqlens=torch.tensor(CUTS), **given), strict=True,
+        ):  # fmt: skip
+            assert torch.equal(a, b)
+
+
 def test_wrong_shapes():
     x = make("gated_delta_rule")
     q, k, v, g, beta = (x[i] for i in ("q", "k", "v", "g", "beta"))
@@ -413,12 +468,16 @@ def test_wrong_shapes():
         run(q[0], k, v, g, beta)
     with pytest.raises(ValueError, match=r"v has shape .* HV a multiple of 3"):
         run(q, k, v[:, :, :4], g[:, :, :4], beta[:, :, :4])
-    with pytest.raises(ValueError, match=r"a gate, .* \(2, 11, 3\); expected \(2, 11, 6\)"):
+    with pytest.raises(ValueError, match=r"g has shape \(2, 11, 3\); expected \(2, 11, 6\), \["):
         run(q, k, v, g[:, :, :3], beta)
     with pytest.raises(ValueError, match="q has a batch of 2; expected 1 with cu_seqlens"):
         run(q, k, v, g, beta, cu_seqlens=torch.tensor(CUTS))
     with pytest.raises(ValueError, match="expected 3 states"):
         run(q[:1], k[:1], v[:1], g[:1], beta[:1], cu_seqlens=torch.tensor(CUTS),
             initial_state=torch.zeros(1, 6, K, V))  # fmt: skip
+    with pytest.raises(TypeError, match="initial_state is a tuple of 2; expected a tensor"):
+        run(q, k, v, g, beta, initial_state=(torch.zeros(2, 6, K, V), None))
+    with pytest.raises(TypeError, match="initial_state is a tuple of 1; expected a pair"):
+        fla.chunk_linear_attn(q, k, v[:, :, :3], initial_state=(torch.zeros(2, 3, K, V),))
     with pytest.raises(ValueError, match="activation is 'relu'"):
         fla.causal_conv1d(torch.ones(1, 3, 2), torch.ones(2, 2), activation="relu")

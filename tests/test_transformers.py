@@ -11,8 +11,10 @@ import importlib.util
 import inspect
 import itertools
 import sys
+import threading
 import types
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,11 +23,11 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("ml_dtypes")
 
-from transformers_models import MODELS, VOCABULARY, build, module  # noqa: E402
+from transformers_models import MODELS, SCANS, VOCABULARY, build, module  # noqa: E402
 
 import linattn.torch  # noqa: E402
 from linattn.torch import patch_transformers, patched  # noqa: E402
-from linattn.torch.transformers import STAND_INS  # noqa: E402
+from linattn.torch.transformers import DROP_PACKING, MIX_PACKED, STAND_INS  # noqa: E402
 
 FAMILIES = [
     family for family in MODELS if importlib.util.find_spec(f"transformers.models.{family}")
@@ -164,12 +166,10 @@ ALL_LINEAR = {
 }
 
 
-@pytest.mark.parametrize("family", [x for x in FAMILIES if x != "minimax"])
+@families
 def test_packed_sequences(family):
     """Three sequences in a row are as each by itself; the library's own functions refuse them."""
     packed_model = build(family, **ALL_LINEAR.get(family, {}))
-    if family == "mamba2":  # whose other part keeps what it is told to itself
-        packed_model = packed_model.backbone
 
     def run(ids, **given):
         return packed_model(ids, use_cache=False, **given)[0]
@@ -188,13 +188,36 @@ def test_packed_sequences(family):
     index = torch.cat([torch.full((1, n), i) for i, n in enumerate(lengths)], 1).int()
     with torch.no_grad():
         apart = torch.cat([run(x) for x in ids.split(lengths, 1)], 1)
-        with pytest.raises(ValueError, match="can't keep packed sequences apart"):
-            run(ids, seq_idx=index, **packed)
+        if family not in ("mamba2", "minimax"):  # which mix them without a word
+            with pytest.raises(ValueError, match="can't keep packed sequences apart"):
+                run(ids, seq_idx=index, **packed)
         with patch_transformers():
             close(run(ids, seq_idx=index, **packed), apart)
             close(run(ids, **packed), apart)
     with patch_transformers():  # where Mamba-2 asks for a fused form first
         close(packed_model.train()(ids, seq_idx=index, use_cache=False, **packed)[0], apart)
+
+
+@pytest.mark.parametrize("family", SCANS)
+@pytest.mark.parametrize("packing", ["cu_seq_lens_q", "seq_idx"])
+def test_packed_sequences_that_a_scan_mixes(family, packing):
+    """Where the scan is the library's, several sequences in a row are refused, and one is not."""
+    m = build(family)
+    ids = tokens(1, 5)
+    several = {"cu_seq_lens_q": torch.tensor([0, 2, 5]), "seq_idx": torch.tensor([[0, 0, 1, 1, 1]])}
+    one = {"cu_seq_lens_q": torch.tensor([0, 5]), "seq_idx": torch.zeros(1, 5, dtype=torch.int32)}
+    with torch.no_grad(), patch_transformers():
+        with pytest.raises(ValueError, match="does not keep apart"):
+            m(ids, use_cache=False, **{packing: several[packing]})
+        close(m(ids, use_cache=False, **{packing: one[packing]})[0], m(ids, use_cache=False)[0])
+
+
+def test_packed_sequences_in_several_rows(functions):
+    """The library's functions do not look at cu_seq_lens_q: they would mix the sequences."""
+    delta = functions("qwen3_next")[1].torch_chunk_gated_delta_rule
+    operands = gated_delta_operands(3, 2, 2)
+    with pytest.raises(ValueError, match="cu_seq_lens_q is given for 2 rows"):
+        delta(*operands, cu_seq_lens_q=torch.tensor([0, 3, 6]))
 
 
 @families
@@ -517,12 +540,15 @@ def test_export_and_compile():
 # --- patching --------------------------------------------------------------------------------
 
 
+REPLACED = [*STAND_INS, *(f"{name}.forward" for name in (*DROP_PACKING, *MIX_PACKED))]
+
+
 def everything():
     """Every module and function that has a stand-in, by a look at the library's sources."""
     folder = Path(transformers.__file__).parent / "models"
     for file in sorted(folder.glob("*/modeling_*.py")):
         text = file.read_text()
-        for name in STAND_INS:
+        for name in REPLACED:
             head, _, method = name.partition(".")
             if f"\ndef {head}(" in text or (method and f"\nclass {head}(" in text):
                 yield f"transformers.models.{file.parent.name}.{file.stem}.{name}"
@@ -579,6 +605,31 @@ def test_twice():
         pass
     assert m.torch_chunk_gated_delta_rule is ours
     again.undo()
+    assert m.torch_chunk_gated_delta_rule is own
+
+
+def test_threads():
+    """The first of two threads to leave its context leaves the other's functions patched."""
+    m = module("qwen3_next")
+    own = m.torch_chunk_gated_delta_rule
+    entered, left = threading.Event(), threading.Event()
+
+    def other():
+        with patch_transformers():
+            entered.set()
+            assert left.wait(60)
+            return m.torch_chunk_gated_delta_rule is not own
+
+    with ThreadPoolExecutor(1) as pool:
+        with patch_transformers():
+            result = pool.submit(other)
+            assert entered.wait(60)
+        left.set()
+        assert result.result()
+    assert m.torch_chunk_gated_delta_rule is own
+    with patch_transformers() as patch, patch:
+        patch_transformers().undo()
+        assert m.torch_chunk_gated_delta_rule is not own
     assert m.torch_chunk_gated_delta_rule is own
 
 

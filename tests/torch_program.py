@@ -80,6 +80,39 @@ def beside_data_parallel(rank, size):
         close(size * p.grad, y, atol=1e-11 * float(y.abs().max()))
 
 
+def broken(x):
+    raise ValueError("a map that cannot be applied")
+
+
+def errors_of_one(rank):
+    """Whatever one process raises before the first exchange, none of them is left waiting."""
+    q = draw(2, 5, D)
+    odd = rank == 1
+    for x, options in [
+        (q, {"feature_map": "zz"}),
+        (q, {"feature_map": broken}),
+        (q.numpy(), {}),
+        (q[0].tolist(), {}),
+        (None, {}),
+    ]:
+        for call in (distributed.causal, distributed.noncausal):
+            try:
+                call(q, q, x if odd else q, **(options if odd else {}))
+            except (TypeError, ValueError, RuntimeError) as error:
+                assert isinstance(error, RuntimeError) != odd
+            else:
+                raise AssertionError("no error")
+    for call in (distributed.causal, distributed.noncausal):
+        try:
+            call(q, q, q.clone().requires_grad_(odd))
+        except ValueError as error:
+            assert "whether an operand requires grad is" in str(error)
+        else:
+            raise AssertionError("no error")
+        with torch.no_grad():
+            call(q, q, q.clone().requires_grad_(odd))
+
+
 def errors(rank):
     q = draw(2, 5, D)
     phi = linattn.feature_maps.PositiveRandomFeatures.sample(D, 6, rng=0)
@@ -114,6 +147,7 @@ compare(dist.get_rank(), dist.get_world_size())
 beside_data_parallel(dist.get_rank(), dist.get_world_size())
 if dist.get_world_size() > 1:
     errors(dist.get_rank())
+    errors_of_one(dist.get_rank())
 dist.barrier()
 if dist.get_rank() == 0:
     print("all the same", flush=True)

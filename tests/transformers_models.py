@@ -106,6 +106,24 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     }),
 }  # fmt: skip
 
+_MAMBA_1: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4,
+    "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+#: Those of which linattn has the convolution alone.
+SCANS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "mamba": ("MambaForCausalLM", "MambaConfig", _MAMBA_1),
+    "falcon_mamba": ("FalconMambaForCausalLM", "FalconMambaConfig", _MAMBA_1),
+    "jamba": ("JambaForCausalLM", "JambaConfig", _PLAIN | {
+        "num_hidden_layers": 2, "intermediate_size": 48, "mamba_d_state": 4, "num_experts": 2,
+        "attn_layer_period": 2, "attn_layer_offset": 1,
+    }),
+    "zamba": ("ZambaForCausalLM", "ZambaConfig", _PLAIN | {
+        "num_hidden_layers": 3, "intermediate_size": 48, "mamba_d_state": 4,
+        "layer_types": ["linear_attention", "hybrid", "hybrid"],
+    }),
+}  # fmt: skip
+
 
 def module(family: str) -> Any:
     return importlib.import_module(f"transformers.models.{family}.modeling_{family}")
@@ -117,7 +135,7 @@ def build(family: str, **changes: Any) -> Any:
     Those hardly let a token see another.
     """
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    kind, config, given = MODELS[family]
+    kind, config, given = (MODELS | SCANS)[family]
     package = importlib.import_module(f"transformers.models.{family}")
     torch.manual_seed(0)
     model = getattr(package, kind)(getattr(package, config)(**_merged(given, changes))).eval()

@@ -26,11 +26,13 @@ class Call:
         grad_state: State | None = None, grad_out: Any = None,
     ) -> None:  # fmt: skip
         self.r, self.name, self.options = r, r.names[method], options
-        self.cu_seqlens = None if cu_seqlens is None else np.asarray(cu_seqlens)
         self.normalize = options.get("normalize", False)
         _blocks.check(self.name, options["feature_map"], self.normalize)
         given = [x if x is None or hasattr(x, "dtype") else np.asarray(x) for x in operands]
         self._check(given)
+        self.cu_seqlens = None
+        if cu_seqlens is not None:
+            self.cu_seqlens = _check.cu_seqlens(self.name, cu_seqlens, given[1].shape[-2])
         if grad_out is not None:
             meta = _check.cotangent(self.name, self._meta("grad_out", grad_out), self.shape)
             grad_out = da.broadcast_to(da.asarray(grad_out), meta.shape)

@@ -33,9 +33,10 @@ import linattn
 from .. import _blocks, _ranks
 from .._bridge_docs import RESCALING, Bridge, like
 from .._masks import refuses_masks
+from ..attention import NONCAUSAL
 from . import _maps
 from ._docs import WORDS
-from ._tensors import array, tensor, tensors, threads
+from ._tensors import array, check, tensor, tensors, threads
 
 __all__ = ["causal", "delta", "dplr", "gated", "gated_delta", "noncausal"]
 
@@ -132,24 +133,49 @@ def dplr(
 def _run(
     name: str, operands: Sequence[Tensor | None], group: Any, feature_map: Any, **options: Any
 ) -> Tensor:
+    processes = _Processes(group)
+    try:
+        operands, phi = _mapped(name, operands, feature_map, options)
+    except Exception as error:
+        _ranks.fail(processes, error)
+    # Where one process computes gradients, it waits for all others to do so.
+    recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
+    o: Tensor = _Sequence.apply(
+        name, processes, options | {"feature_map": phi}, recorded, *operands
+    )
+    return o
+
+
+def _mapped(
+    name: str, operands: Sequence[Any], feature_map: Any, options: dict[str, Any]
+) -> tuple[Sequence[Any], str]:
+    """The operands and a map that kernels have: any other is applied here."""
+    r = _blocks.RECURRENCES.get(name, NONCAUSAL)
+    names = ("q", "k", "v", *(extra.name for extra in r.extras))
+    optional = {extra.name for extra in r.extras if extra.optional}
+    for argument, x in zip(names, operands, strict=True):
+        if x is not None or argument not in optional:
+            check(name, argument, x)
     phi = _maps.resolve(name, feature_map)
     if isinstance(phi, _maps.TensorMap) and phi.running:
         _blocks.check(name, _maps.restore(phi.text, phi.omega), options.get("normalize", False))
-    if not isinstance(phi, str):
-        q, k, *others = operands
-        operands, phi = (phi(q), phi(k), *others), "identity"
-    o: Tensor = _Sequence.apply(name, group, options | {"feature_map": phi}, *operands)
-    return o
+    if isinstance(phi, str):
+        return operands, phi
+    q, k, *others = operands
+    return (phi(q), phi(k), *others), "identity"
 
 
 class _Sequence(torch.autograd.Function):
     """A recurrence over the processes of a group."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, group: Any, options: Any, *operands: Any) -> Tensor:
+    def forward(
+        ctx: Any, name: str, processes: Any, options: Any, recorded: bool, *operands: Any
+    ) -> Tensor:
         ctx.save_for_backward(*operands)
-        ctx.call = name, _Processes(group), options
-        return tensor(_compute(ctx.call, operands), operands[2].dtype)
+        ctx.call = name, processes, options
+        alike = {"whether an operand requires grad": recorded}
+        return tensor(_compute(ctx.call, operands, alike=alike), operands[2].dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -158,22 +184,22 @@ class _Sequence(torch.autograd.Function):
         found = iter(_compute(ctx.call, operands, array(grad)))
         present = (None if x is None else next(found) for x in operands)
         grads = tensors(present, operands)
-        return None, None, None, *(
+        return None, None, None, None, *(
             None if x is None else grad for x, grad in zip(operands, grads, strict=True)
         )  # fmt: skip
 
 
-def _compute(call: Any, operands: Sequence[Any], *grad: Any) -> Any:
+def _compute(call: Any, operands: Sequence[Any], *grad: Any, **alike: Any) -> Any:
     name, ranks, options = call
     arrays = tuple(None if x is None else array(x.detach()) for x in operands)
     with threads():
         if name == "noncausal":
             if grad:
                 return _ranks.noncausal_backward(ranks, arrays, *grad, **options)
-            return _ranks.noncausal(ranks, arrays, **options)
+            return _ranks.noncausal(ranks, arrays, **alike, **options)
         if grad:
             return _ranks.backward(ranks, name, arrays, *grad, **options)
-        return _ranks.forward(ranks, name, arrays, **options)
+        return _ranks.forward(ranks, name, arrays, **alike, **options)
 
 
 class _Processes:

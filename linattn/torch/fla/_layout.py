@@ -61,8 +61,9 @@ def run(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    extras: Sequence[Tensor],
+    extras: dict[str, Tensor],
     *,
+    channels: Sequence[str] = (),
     scale: float | None,
     initial_state: Any,
     output_final_state: bool,
@@ -72,20 +73,24 @@ def run(
     normalized: bool = False,
     **options: Any,
 ) -> tuple[Tensor, Any]:
-    """An operator of linattn.torch on fla's layouts; extras are [B, T, HV] or [B, T, HV, X].
+    """An operator of linattn.torch on fla's layouts.
 
-    With ``normalized`` a state is a pair, the second of it [N, 1, H, K].
+    Extras are [B, T, HV], those named in ``channels`` [B, T, HV, K].  With ``normalized`` a state
+    is a pair, the second of it [N, 1, H, K].
     """
-    _check(name, q, k, v, extras, cu_seqlens, initial_state)
+    if cu_seqlens is not None and not isinstance(cu_seqlens, Tensor):
+        cu_seqlens = torch.as_tensor(cu_seqlens)
+    _check(name, q, k, v, extras, channels, cu_seqlens)
+    s, z = _fields(name, initial_state, cu_seqlens, normalized)
     groups = v.shape[2] // k.shape[2]
     dtype = v.dtype
     if scale is None:
         scale = k.shape[-1] ** -0.5
-    tokens = [x.flip(1) for x in (q, k, v, *extras)] if reverse else [q, k, v, *extras]
+    tokens = [q, k, v, *extras.values()]
+    tokens = [x.flip(1) for x in tokens] if reverse else tokens
     operands = [_heads(x, groups if i > 1 else 1) for i, x in enumerate(tokens)]
     if groups > 1:
         operands = [x.unsqueeze(2) for x in operands[:2]] + operands[2:]
-    s, z = initial_state if isinstance(initial_state, tuple) else (initial_state, None)
     if s is not None:
         s = s.mT if state_v_first else s
         s = _state_in(s, groups, cu_seqlens)
@@ -134,11 +139,11 @@ def _state_out(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
 
 
 def _check(
-    name: str, q: Any, k: Any, v: Any, extras: Sequence[Any], cu_seqlens: Any, initial_state: Any
-) -> None:
+    name: str, q: Any, k: Any, v: Any, extras: dict[str, Any], channels: Sequence[str],
+    cu_seqlens: Tensor | None,
+) -> None:  # fmt: skip
     for argument, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name}: {argument} is a {type(x).__name__}; expected a tensor")
+        check_tensor(name, argument, x)
         if x.ndim != 4:
             raise ValueError(
                 f"{name}: {argument} has shape {tuple(x.shape)}; expected [B, T, H, "
@@ -153,25 +158,60 @@ def _check(
             f"{name}: v has shape {tuple(v.shape)}; expected [{k.shape[0]}, {k.shape[1]}, HV, V], "
             f"HV a multiple of {k.shape[2]} heads of keys"
         )
-    for x in extras:
-        if x.shape[:3] != v.shape[:3]:
-            raise ValueError(
-                f"{name}: a gate, a strength or a key has shape {tuple(x.shape)}; expected "
-                f"{tuple(v.shape[:3])} at its beginning, [B, T, HV]"
-            )
-    if cu_seqlens is None:
-        return
-    if q.shape[0] != 1:
+    for argument, x in extras.items():
+        if argument in channels:
+            check_shape(name, argument, x, (*v.shape[:3], k.shape[3]), "[B, T, HV, K]")
+        elif not (argument == "beta" and isinstance(x, Tensor) and x.shape == v.shape):
+            check_shape(name, argument, x, v.shape[:3], "[B, T, HV]")
+    if cu_seqlens is not None and q.shape[0] != 1:
         raise ValueError(
             f"{name}: q has a batch of {q.shape[0]}; expected 1 with cu_seqlens, the sequences "
             "one after another along T"
         )
-    s = initial_state[0] if isinstance(initial_state, tuple) else initial_state
-    if s is not None and s.shape[0] != len(cu_seqlens) - 1:
+
+
+def check_tensor(name: str, argument: str, x: Any) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"{name}: {argument} is {'None' if x is None else f'a {type(x).__name__}'}; "
+            "expected a tensor"
+        )
+
+
+def check_shape(name: str, argument: str, x: Any, expected: Sequence[int], letters: str) -> None:
+    check_tensor(name, argument, x)
+    if x.shape != tuple(expected):
+        raise ValueError(
+            f"{name}: {argument} has shape {tuple(x.shape)}; expected {tuple(expected)}, {letters}"
+        )
+
+
+def no_decay(v: Tensor) -> Tensor:
+    """Gates [B, T, HV] of a state that does not decay."""
+    return torch.zeros((), dtype=torch.float32, device=v.device).expand(v.shape[:3])
+
+
+def _fields(
+    name: str, state: Any, cu_seqlens: Tensor | None, normalized: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """s and, where there is one, z of an initial state."""
+    if state is None:
+        return None, None
+    s, z = state, None
+    if isinstance(state, tuple):
+        if not normalized or len(state) != 2:
+            raise TypeError(
+                f"{name}: initial_state is a tuple of {len(state)}; expected a "
+                f"{'pair of tensors' if normalized else 'tensor'}"
+            )
+        s, z = state
+    check_tensor(name, "initial_state", s)
+    if cu_seqlens is not None and s.shape[:1] != (len(cu_seqlens) - 1,):
         raise ValueError(
             f"{name}: initial_state has shape {tuple(s.shape)}; expected "
             f"{len(cu_seqlens) - 1} states, as cu_seqlens has sequences"
         )
+    return s, z
 
 
 def _short(x: Any) -> str:

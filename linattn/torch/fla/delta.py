@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..operators import delta, dplr, gated_delta, log_decay
 from ._docs import documented
-from ._layout import refuse, run, v_first
+from ._layout import check_shape, check_tensor, no_decay, refuse, run, v_first
 
 Result = tuple[Tensor, Any]
 
@@ -31,9 +31,9 @@ def chunk_delta_rule(
     """The delta rule."""
     refuse("chunk_delta_rule", kwargs)
     return run(
-        "chunk_delta_rule", delta, q, k, v, (beta,), scale=scale, initial_state=initial_state,
-        output_final_state=output_final_state, feature_map=_map(use_qk_l2norm_in_kernel),
-        cu_seqlens=cu_seqlens,
+        "chunk_delta_rule", delta, q, k, v, {"beta": beta}, scale=scale,
+        initial_state=initial_state, output_final_state=output_final_state,
+        feature_map=_map(use_qk_l2norm_in_kernel), cu_seqlens=cu_seqlens,
     )  # fmt: skip
 
 
@@ -51,7 +51,7 @@ def fused_recurrent_delta_rule(
 ) -> Result:
     """The delta rule; beta is 1 where it is None."""
     return run(
-        "fused_recurrent_delta_rule", delta, q, k, v, (_strength(beta, v),), scale=scale,
+        "fused_recurrent_delta_rule", delta, q, k, v, {"beta": _strength(beta, v)}, scale=scale,
         initial_state=initial_state, output_final_state=output_final_state,
         feature_map=_map(use_qk_l2norm_in_kernel), cu_seqlens=cu_seqlens,
     )  # fmt: skip
@@ -89,9 +89,10 @@ def chunk_gated_delta_rule(
     if use_gate_in_kernel:
         g = _gate(name, g, A_log, dt_bias, None)
     return run(
-        name, gated_delta, q, k, v, (g, beta), scale=scale, initial_state=initial_state,
-        output_final_state=output_final_state, feature_map=_map(use_qk_l2norm_in_kernel),
-        state_v_first=state_v_first, cu_seqlens=cu_seqlens,
+        name, gated_delta, q, k, v, {"g": g, "beta": beta}, scale=scale,
+        initial_state=initial_state, output_final_state=output_final_state,
+        feature_map=_map(use_qk_l2norm_in_kernel), state_v_first=state_v_first,
+        cu_seqlens=cu_seqlens,
     )  # fmt: skip
 
 
@@ -126,15 +127,17 @@ def fused_recurrent_gated_delta_rule(
         if g is None:
             raise ValueError(f"{name}: g is None; expected what the gate is computed from")
         g = _gate(name, g, A_log, dt_bias, None)
+    gate = {"g": no_decay(v) if g is None else g}
     if gk is not None:
-        gate = gk if g is None else gk + g.unsqueeze(-1)
-    else:
-        nothing = torch.zeros((), dtype=torch.float32, device=v.device)
-        gate = nothing.expand(v.shape[:3]) if g is None else g
+        if g is not None:
+            check_shape(name, "g", g, v.shape[:3], "[B, T, HV]")
+            gk = gk + g.unsqueeze(-1)
+        gate = {"gk": gk}
     return run(
-        name, gated_delta, q, k, v, (gate, beta), scale=scale, initial_state=initial_state,
-        output_final_state=output_final_state, feature_map=_map(use_qk_l2norm_in_kernel),
-        state_v_first=state_v_first, cu_seqlens=cu_seqlens,
+        name, gated_delta, q, k, v, gate | {"beta": beta}, channels=("gk",), scale=scale,
+        initial_state=initial_state, output_final_state=output_final_state,
+        feature_map=_map(use_qk_l2norm_in_kernel), state_v_first=state_v_first,
+        cu_seqlens=cu_seqlens,
     )  # fmt: skip
 
 
@@ -232,7 +235,7 @@ def _kda(
         if dt_bias is not None:
             dt_bias = dt_bias.reshape(v.shape[2], -1)
         g = _gate(name, g, A_log, dt_bias, lower_bound)
-    return run(name, gated_delta, q, k, v, (g, beta), **options)
+    return run(name, gated_delta, q, k, v, {"g": g, "beta": beta}, channels=("g",), **options)
 
 
 @documented("dplr")
@@ -258,8 +261,9 @@ def chunk_dplr_delta_rule(
     """The generalised delta rule, log decays gk [B, T, H, K]; bounds of gates are hints."""
     name = "chunk_dplr_delta_rule"
     refuse(name, kwargs | {"cp_context": cp_context})
-    return run(
-        name, dplr, q, k, v, (a, b, gk), scale=scale, initial_state=initial_state,
+    return _dplr(
+        name, q, k, v, {"a": a, "b": b, "gk": gk}, scale=scale,
+        initial_state=initial_state,
         output_final_state=output_final_state, cu_seqlens=cu_seqlens,
     )  # fmt: skip
 
@@ -279,8 +283,8 @@ def fused_recurrent_dplr_delta_rule(
     cu_seqlens: Tensor | None = None,
 ) -> Result:
     """The generalised delta rule, log decays gk [B, T, H, K]."""
-    return run(
-        "fused_recurrent_dplr_delta_rule", dplr, q, k, v, (a, b, gk), scale=scale,
+    return _dplr(
+        "fused_recurrent_dplr_delta_rule", q, k, v, {"a": a, "b": b, "gk": gk}, scale=scale,
         initial_state=initial_state, output_final_state=output_final_state, reverse=reverse,
         cu_seqlens=cu_seqlens,
     )  # fmt: skip
@@ -307,8 +311,9 @@ def chunk_rwkv7(
 ) -> Result:
     """RWKV-7, log decays w [B, T, H, K]; bounds of gates are hints."""
     refuse("chunk_rwkv7", {"cp_context": cp_context})
-    return run(
-        "chunk_rwkv7", dplr, r, k, v, (a, b, w), scale=scale, initial_state=initial_state,
+    return _dplr(
+        "chunk_rwkv7", r, k, v, {"a": a, "b": b, "w": w}, scale=scale,
+        initial_state=initial_state,
         output_final_state=output_final_state, cu_seqlens=cu_seqlens,
     )  # fmt: skip
 
@@ -327,8 +332,8 @@ def fused_recurrent_rwkv7(
     cu_seqlens: Tensor | None = None,
 ) -> Result:
     """RWKV-7, log decays w [B, T, H, K]."""
-    return run(
-        "fused_recurrent_rwkv7", dplr, r, k, v, (a, b, w), scale=scale,
+    return _dplr(
+        "fused_recurrent_rwkv7", r, k, v, {"a": a, "b": b, "w": w}, scale=scale,
         initial_state=initial_state, output_final_state=output_final_state,
         cu_seqlens=cu_seqlens,
     )  # fmt: skip
@@ -349,14 +354,20 @@ def fused_mul_recurrent_rwkv7(
     cu_seqlens: Tensor | None = None,
 ) -> Result:
     """RWKV-7 from the removal key kk and the rate a: its a is -kk, its b is kk a."""
-    return run(
-        "fused_mul_recurrent_rwkv7", dplr, r, k, v, (-kk, kk * a, w), scale=scale,
+    return _dplr(
+        "fused_mul_recurrent_rwkv7", r, k, v, {"a": -kk, "b": kk * a, "w": w}, scale=scale,
         initial_state=initial_state, output_final_state=output_final_state, reverse=reverse,
         cu_seqlens=cu_seqlens,
     )  # fmt: skip
 
 
 chunk_gdn, fused_recurrent_gdn = chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+
+
+def _dplr(
+    name: str, q: Tensor, k: Tensor, v: Tensor, extras: dict[str, Tensor], **options: Any
+) -> Result:
+    return run(name, dplr, q, k, v, extras, channels=tuple(extras), **options)
 
 
 def _map(l2norm: bool) -> str:
@@ -375,6 +386,7 @@ def _sigmoid(name: str, beta: Tensor, apply: bool, negative: bool) -> Tensor:
         )
     if not apply:
         return beta
+    check_tensor(name, "beta", beta)
     return 2 * beta.sigmoid() if negative else beta.sigmoid()
 
 
@@ -384,6 +396,7 @@ def _gate(
     """The log decay from what a model computes, in float32 at least."""
     if A_log is None and lower_bound is None:
         raise ValueError(f"{name}: A_log is None; expected the logarithm of the rate of each head")
+    check_tensor(name, "g", g)
     g = g if g.dtype is torch.float64 else g.float()
     A_log, dt_bias = (
         torch.zeros((), device=g.device) if x is None else x for x in (A_log, dt_bias)

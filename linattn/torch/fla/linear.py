@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..operators import causal, gated
 from ._docs import documented
-from ._layout import refuse, run, v_first
+from ._layout import no_decay, refuse, run, v_first
 
 Result = tuple[Tensor, Any]
 EPS = 1e-10  #: added to the denominator where outputs are normalised
@@ -55,7 +55,7 @@ def fused_recurrent_linear_attn(
 
 def _linear(name: str, q: Tensor, k: Tensor, v: Tensor, normalize: bool, **options: Any) -> Result:
     return run(
-        name, causal, q, k, v, (), **options, feature_map="identity", normalize=normalize,
+        name, causal, q, k, v, {}, **options, feature_map="identity", normalize=normalize,
         normalized=normalize, eps=EPS,
     )  # fmt: skip
 
@@ -116,10 +116,8 @@ def _simple_gla(
     if g is not None and g_gamma is not None:
         raise ValueError(f"{name}: g and g_gamma are both given; expected one of them")
     if g is None:
-        nothing = torch.zeros((), dtype=torch.float32, device=v.device)
-        g = nothing if g_gamma is None else g_gamma
-        g = g.expand(v.shape[:3])
-    return run(name, gated, q, k, v, (g,), **options)
+        g = no_decay(v) if g_gamma is None else g_gamma.expand(v.shape[:3])
+    return run(name, gated, q, k, v, {"g": g}, **options)
 
 
 @documented("gated", g="Tensor, [B, T, H, K]")
@@ -137,9 +135,9 @@ def chunk_gla(
 ) -> Result:
     """Gated linear attention, one log decay a key channel, [B, T, H, K]."""
     return run(
-        "chunk_gla", gated, q, k, v, (g,), scale=scale, initial_state=initial_state,
-        output_final_state=output_final_state, state_v_first=state_v_first,
-        cu_seqlens=cu_seqlens,
+        "chunk_gla", gated, q, k, v, {"g": g}, channels=("g",), scale=scale,
+        initial_state=initial_state, output_final_state=output_final_state,
+        state_v_first=state_v_first, cu_seqlens=cu_seqlens,
     )  # fmt: skip
 
 
@@ -162,10 +160,9 @@ def fused_recurrent_gla(
     name = "fused_recurrent_gla"
     state_v_first = v_first(name, state_v_first, kwargs)
     refuse(name, kwargs | {"gv": gv})
-    if gk is None:
-        gk = torch.zeros((), dtype=torch.float32, device=v.device).expand(v.shape[:3])
+    gate = {"g": no_decay(v)} if gk is None else {"gk": gk}
     return run(
-        name, gated, q, k, v, (gk,), scale=scale, initial_state=initial_state,
+        name, gated, q, k, v, gate, channels=("gk",), scale=scale, initial_state=initial_state,
         output_final_state=output_final_state, reverse=reverse, state_v_first=state_v_first,
         cu_seqlens=cu_seqlens,
     )  # fmt: skip
@@ -281,8 +278,8 @@ def chunk_rwkv6(
     """RWKV-6: log decays w [B, T, H, K] and a bonus u [H, K] of a token's own key."""
     refuse("chunk_rwkv6", kwargs)
     return run(
-        "chunk_rwkv6", gated, r, k, v, (w,), bonus=u, scale=scale, initial_state=initial_state,
-        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        "chunk_rwkv6", gated, r, k, v, {"w": w}, channels=("w",), bonus=u, scale=scale,
+        initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
     )  # fmt: skip
 
 
@@ -301,7 +298,7 @@ def fused_recurrent_rwkv6(
 ) -> Result:
     """RWKV-6: log decays w [B, T, H, K] and a bonus u [H, K] of a token's own key."""
     return run(
-        "fused_recurrent_rwkv6", gated, r, k, v, (w,), bonus=u, scale=scale,
+        "fused_recurrent_rwkv6", gated, r, k, v, {"w": w}, channels=("w",), bonus=u, scale=scale,
         initial_state=initial_state, output_final_state=output_final_state, reverse=reverse,
         cu_seqlens=cu_seqlens,
     )  # fmt: skip

@@ -14,6 +14,7 @@ import importlib
 import inspect
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from importlib.abc import Loader, MetaPathFinder
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from ._functions import STAND_INS
+from ._functions import DROP_PACKING, MIX_PACKED, PACKING, STAND_INS
 
 _MODELS = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
 #: A method is replaced as a whole, so that it has to be the very one that is known.
@@ -66,41 +67,51 @@ class _Place(NamedTuple):
 
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 _places: list[_Place] = []
+_lock = threading.RLock()  # of the places, and of what holds them:
+_kept: set[Patch] = set()  # calls that are not used as contexts
+_entered: dict[Patch, int] = {}  # contexts, and how often each has been entered
 
 
 class Patch:
-    """What `linattn.torch.patch_transformers` returns: a context, with `undo`."""
+    """What `linattn.torch.patch_transformers` returns: a context, with `undo`.
+
+    Functions are patched while there is a context that has not been left, in whatever thread, or
+    a call that has not been undone.
+    """
 
     def __init__(self) -> None:
-        self._first = _HOOK not in sys.meta_path
-        if self._first:
-            sys.meta_path.insert(0, _HOOK)
-        try:
-            for name, module in list(sys.modules.items()):
-                if _MODELS.fullmatch(name):
-                    _patch(module)
-        except BaseException:  # a warning may be an error
-            self.__exit__()
-            raise
+        with _lock:
+            _kept.add(self)
+            try:
+                _patch_all()
+            except BaseException:  # a warning may be an error
+                _release(self)
+                raise
 
     def undo(self) -> None:
         """Give every function back to the library, whichever call patched it.
 
-        A function that another program has replaced since is left to that program.
+        They stay patched within the contexts of others, until the last of these is left.  A
+        function that another program has replaced since is left to that program.
         """
-        if _HOOK in sys.meta_path:
-            sys.meta_path.remove(_HOOK)
-        while _places:
-            place = _places.pop()
-            if place.now is place.ours:
-                setattr(place.owner, place.attribute, place.original)
+        with _lock:
+            _release(self, *_kept)
 
     def __enter__(self) -> Self:
+        with _lock:
+            _kept.discard(self)
+            _entered[self] = _entered.get(self, 0) + 1
+            if _HOOK not in sys.meta_path:  # another thread has undone it since
+                _patch_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._first:
-            self.undo()
+        with _lock:
+            left = _entered.get(self, 1) - 1
+            if left:
+                _entered[self] = left
+            else:
+                _release(self)
 
     def __repr__(self) -> str:
         return f"<{len(patched())} functions of transformers run on linattn>"
@@ -124,7 +135,7 @@ def patch_transformers() -> Patch:
     -------
     Patch
         Its ``undo()`` gives all functions back.  As a context, leaving it does so, unless the
-        models were patched before.
+        models were patched before or another context, perhaps of another thread, still runs.
 
     Raises
     ------
@@ -135,7 +146,8 @@ def patch_transformers() -> Patch:
     -----
     Calling it twice is harmless.  With it, packed sequences run on CPUs: ``cu_seq_lens_q`` or
     ``seq_idx``, as the library's DataCollatorWithFlattening gives them, keep the sequences of
-    a row apart.
+    a row apart.  Mamba, Falcon-Mamba, Jamba and Zamba, whose scan is the library's, raise
+    ValueError for them.
 
     States are float32, or float64 for tokens of float64.
 
@@ -170,25 +182,62 @@ def patched() -> list[str]:
 # --- replacing --------------------------------------------------------------------------------
 
 
+def _patch_all() -> None:
+    if _HOOK not in sys.meta_path:
+        sys.meta_path.insert(0, _HOOK)
+    for name, module in list(sys.modules.items()):
+        if _MODELS.fullmatch(name):
+            _patch(module)
+
+
+def _release(*patches: Patch) -> None:
+    """Forgets what held the functions, and gives them back where nothing else holds them."""
+    for patch in patches:
+        _kept.discard(patch)
+        _entered.pop(patch, None)
+    if _kept or _entered:
+        return
+    if _HOOK in sys.meta_path:
+        sys.meta_path.remove(_HOOK)
+    while _places:
+        place = _places.pop()
+        if place.now is place.ours:
+            setattr(place.owner, place.attribute, place.original)
+
+
 def _patch(module: ModuleType) -> None:
     for name, stand_in in STAND_INS.items():
-        kind, _, attribute = name.rpartition(".")
-        owner = getattr(module, kind, None) if kind else module
-        original = None if owner is None else vars(owner).get(attribute)
-        if not callable(original) or any(original is place.ours for place in _places):
-            continue
-        full = f"{module.__name__}.{name}"
-        if problem := _mismatch(name, original, stand_in):
-            version = getattr(sys.modules.get("transformers"), "__version__", "of no version")
-            warnings.warn(
-                f"linattn.torch.patch_transformers: transformers {version}: {full}{problem}; "
-                "it is left as it is",
-                stacklevel=4,
-            )
-            continue
-        ours = _replacement(original, stand_in)
-        _places.append(_Place(owner, attribute, full, original, ours))
-        setattr(owner, attribute, ours)
+        _replace(module, name, functools.partial(_replacement, stand_in=stand_in), stand_in)
+    for name, part in DROP_PACKING.items():
+        _replace(module, f"{name}.forward", functools.partial(_handing_on, part=part))
+    for name in MIX_PACKED:
+        _replace(module, f"{name}.forward", functools.partial(_refusing, name=name))
+
+
+def _replace(
+    module: ModuleType,
+    name: str,
+    make: Callable[..., Any],
+    stand_in: Callable[..., Any] | None = None,
+) -> None:
+    """Puts what is made of a function of the module, or of a method, in its place."""
+    kind, _, attribute = name.rpartition(".")
+    owner = getattr(module, kind, None) if kind else module
+    original = None if owner is None else vars(owner).get(attribute)
+    if not callable(original) or any(original is place.ours for place in _places):
+        return
+    full = f"{module.__name__}.{name}"
+    if stand_in is not None and (problem := _mismatch(name, original, stand_in)):
+        version = getattr(sys.modules.get("transformers"), "__version__", "of no version")
+        warnings.warn(
+            f"linattn.torch.patch_transformers: transformers {version}: {full}{problem}; "
+            "it is left as it is",
+            stacklevel=6,
+        )
+        return
+    ours = make(original)
+    _places.append(_Place(owner, attribute, full, original, ours))
+    setattr(owner, attribute, ours)
 
 
 def _mismatch(name: str, original: Callable[..., Any], stand_in: Callable[..., Any]) -> str:
@@ -238,6 +287,43 @@ def _replacement(original: Callable[..., Any], stand_in: Callable[..., Any]) -> 
     return run
 
 
+def _handing_on(original: Callable[..., Any], part: str) -> Callable[..., Any]:
+    """A module's forward that tells a part of it of packed sequences, as it does not itself."""
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        packing = {name: kwargs[name] for name in PACKING if kwargs.get(name) is not None}
+        if not packing:
+            return original(self, *args, **kwargs)
+        thread = threading.get_ident()
+
+        def add(module: Any, given: Any, named: dict[str, Any]) -> Any:
+            return (given, named | packing) if threading.get_ident() == thread else None
+
+        with getattr(self, part).register_forward_pre_hook(add, with_kwargs=True):
+            return original(self, *args, **kwargs)
+
+    return forward
+
+
+def _refusing(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A forward that would mix packed sequences, with an error for more than one."""
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        bounds = (kwargs.get("cu_seqlens"), kwargs.get("cu_seq_lens_q"))
+        index = kwargs.get("seq_idx")
+        several = any(x is not None and len(x) > 2 for x in bounds)
+        if several or (index is not None and bool((index != index[..., :1]).any())):
+            raise ValueError(
+                f"{name}: packed sequences are given, which its scan does not keep apart; expected "
+                "one sequence a row"
+            )
+        return original(*args, **kwargs)
+
+    return forward
+
+
 def _is_here(x: Any) -> bool:
     """Whether it is no tensor, or one in the CPU's memory."""
     return not isinstance(x, Tensor) or (x.is_cpu and x.layout is torch.strided)
@@ -275,8 +361,9 @@ class _PatchingLoader(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        if _HOOK in sys.meta_path:  # not undone meanwhile
-            _patch(module)
+        with _lock:
+            if _HOOK in sys.meta_path:  # not undone meanwhile
+                _patch(module)
 
 
 _HOOK = _Hook()

@@ -25,6 +25,9 @@ from ..operators import (
     gated_step,
 )
 
+#: The keywords that tell where packed sequences lie.
+PACKING = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")
+
 # --- the gated delta rule, a gate a token (Qwen) or a key channel (Kimi) -----------------
 
 
@@ -324,23 +327,33 @@ def lightning_attention(
     position_embeddings: tuple[Tensor, Tensor],
     attention_mask: Tensor | None,
     past_key_values: Any = None,
+    *,
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
     **kwargs: Any,
 ) -> Any:
+    sequences = _sequences(hidden_states, None, cu_seq_lens_q, seq_idx)
+    s = None if past_key_values is None else past_key_values.get_linear_cache(self.layer_idx)
+    if sequences is NotImplemented or (sequences is not None and s is not None):
+        raise ValueError(
+            "MiniMaxLightningAttention: packed sequences are given with a cache or in several "
+            "rows; expected one row of new sequences"
+        )
     x = self.act_fn(self.qkv_proj(hidden_states))
     if attention_mask is not None:
         x = (x * attention_mask[:, :, None]).to(x.dtype)
     x = x.unflatten(-1, (self.num_attention_heads, 3 * self.head_dim)).transpose(1, 2)
     q, k, v = x.split(self.head_dim, -1)
-    s = None if past_key_values is None else past_key_values.get_linear_cache(self.layer_idx)
     o, state = gated(
-        q, k, v, -self.slope_rate[..., 0].expand(-1, q.shape[-2]),
+        q, k, v, -self.slope_rate[..., 0].expand(-1, q.shape[-2]), cu_seqlens=sequences,
         initial_state=None if s is None else State(s), return_state=True,
     )  # fmt: skip
+    final = state.s if sequences is None else state.s[:, :, -1]
     o = self.norm(o.transpose(1, 2).flatten(2))
     o = self.out_proj(F.sigmoid(self.output_gate(hidden_states)) * o)
     if past_key_values is not None:
-        past_key_values.set_linear_cache(self.layer_idx, state.s)
-    return o, state.s
+        past_key_values.set_linear_cache(self.layer_idx, final)
+    return o, final
 
 
 # --- heads, states, sequences -------------------------------------------------------------
@@ -381,6 +394,11 @@ def _sequences(
     if cu_seqlens is None and seq_idx is None:
         return None
     if x.shape[0] != 1:
+        if cu_seq_lens_q is not None:  # which the library's own function would not look at
+            raise ValueError(
+                f"linattn.torch.patch_transformers: cu_seq_lens_q is given for {x.shape[0]} rows; "
+                "expected all sequences in one row"
+            )
         return NotImplemented
     if cu_seqlens is not None:
         return cu_seqlens
@@ -406,6 +424,15 @@ def _writable(*operands: Tensor | None) -> bool:
         x is not None and x.requires_grad for x in operands
     )
 
+
+#: Models that do not hand these keywords on to a part of them, which then mixes the sequences.
+DROP_PACKING = {"Mamba2ForCausalLM": "backbone"}
+#: Models and layers whose scan is the library's and keeps no sequences apart.
+MIX_PACKED = (
+    "FalconMambaForCausalLM", "FalconMambaModel", "FalconMambaMixer", "JambaModel",
+    "JambaMambaMixer", "MambaForCausalLM", "MambaModel", "MambaMixer", "ZambaModel",
+    "ZambaMambaMixer",
+)  # fmt: skip
 
 #: What each stands for: a function of a module, or a method.
 STAND_INS: dict[str, Callable[..., Any]] = {
