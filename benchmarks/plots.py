@@ -172,9 +172,7 @@ def recurrences(colors: Sequence[str]) -> Figure:
 
 def inverse(rows: Iterable[Measured]) -> list[Measured]:
     """Ratios the other way around."""
-    return [
-        row._replace(median=1 / row.median, low=1 / row.high, high=1 / row.low) for row in rows
-    ]
+    return [row._replace(median=1 / row.median, low=1 / row.high, high=1 / row.low) for row in rows]
 
 
 def maps(colors: Sequence[str]) -> Figure:
