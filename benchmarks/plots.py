@@ -84,12 +84,12 @@ def bars(
     if log:
         panel.set_xscale("log")
         panel.xaxis.set_major_formatter("{x:,g}")
-    right = max(row.high for row in rows)
-    for i, row in enumerate(rows):
-        panel.annotate(f"{row.median:.3g}", (row.high, i), xytext=(5, 0),
-                       textcoords="offset points", va="center")  # fmt: skip
+    for i, row in enumerate(rows):  # in a column of their own: at a bar's end a whisker may be
+        panel.annotate(f"{row.median:.3g}", (1, i), xycoords=panel.get_yaxis_transform(),
+                       xytext=(6, 0), textcoords="offset points", va="center")  # fmt: skip
+    right = max(row.high for row in rows) * (1.1 if log else 1.03)
     other = panel.get_xlim()[1]  # of a panel that shares the axis
-    panel.set_xlim(0.7 if log else 0, max(other, right * (2 if log else 1.15)))
+    panel.set_xlim(0.7 if log else 0, max(other, right))
     panel.axvline(1, lw=1, ls="--", color=panel.xaxis.label.get_color())
     panel.set_title(title, fontsize="medium")
     panel.grid(axis="x", alpha=0.25)
@@ -170,14 +170,19 @@ def recurrences(colors: Sequence[str]) -> Figure:
     return figure
 
 
+def inverse(rows: Iterable[Measured]) -> list[Measured]:
+    """Ratios the other way around."""
+    return [row._replace(median=1 / row.median, low=1 / row.high, high=1 / row.low) for row in rows]
+
+
 def maps(colors: Sequence[str]) -> Figure:
-    """Feature maps, softmax attention and Linformer beside NumPy and PyTorch."""
+    """How many times linattn's time maps, softmax attention and Linformer take elsewhere."""
     rows = ratios("Feature maps, Linformer and softmax attention")
     figure = Figure(figsize=(8, 4), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(7, 4))
-    bars(upper, pick(rows, r"(.*) / NumPy"), "maps: linattn / NumPy", colors[0])
-    bars(lower, pick(rows, r"(.*) / PyTorch.*"), "linattn / PyTorch", colors[1])
-    lower.set_xlabel("ratio of times")
+    bars(upper, inverse(pick(rows, r"(.*) / NumPy")), "maps in NumPy", colors[0])
+    bars(lower, inverse(pick(rows, r"(.*) / PyTorch.*")), "attention in PyTorch", colors[1])
+    lower.set_xlabel("times linattn's time")
     return figure
 
 
@@ -190,7 +195,7 @@ def models(colors: Sequence[str]) -> Figure:
     parts = pick(rows, r"(.*linattn, operator, .*)", ": library / linattn, operator")
     bars(panels[0], whole, "whole models", colors[0], log=True)
     bars(panels[1], parts, "their operator alone", colors[1], log=True)
-    panels[1].set_xlabel("the library's time over linattn's")
+    panels[1].set_xlabel("times linattn's time")
     return figure
 
 

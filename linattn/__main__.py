@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="linattn", description="Linear attention.")
     parser.add_argument("--version", action="version", version=f"linattn {linattn.__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    parser.set_defaults(run=None, command=parser)
+    commands = parser.add_subparsers(metavar="COMMAND")
     for name, (module, what) in COMMANDS.items():
         command = commands.add_parser(name, help=what, description=what)
         module.add_arguments(command)
@@ -48,6 +49,9 @@ def _run(argv: Sequence[str] | None) -> int:
     args, unknown = parser.parse_known_args(argv)
     if unknown:  # argparse would show the usage of all
         args.command.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if args.run is None:
+        parser.print_help()
+        return 0
     if _config.problems and args.run is not _info.run:  # which shows them
         print(*(f"error: {problem}" for problem in _config.problems), sep="\n", file=sys.stderr)
         return 1

@@ -146,3 +146,16 @@ def table(rows: list[Row]) -> str:
         cells = [f"{1e3 * x:9.1f} ms {x / y:6.1f} x" for x, y in pairs if x and y]
         lines.append(" ".join([f"{row.name:20}", *(f"{x:>21}" for x in cells)]))
     return "\n".join(lines)
+
+
+def conclusion(rows: list[Row]) -> str:
+    """What the table says, in a sentence."""
+    first, *others = rows
+    parts = []
+    for what, mine, theirs in (
+        ("forward", first.forward, [x.forward for x in others]),
+        ("with gradients", first.both, [x.both for x in others if x.both]),
+    ):
+        if mine and theirs:
+            parts.append(f"{min(theirs) / mine:.1f} times as fast {what}")
+    return f"{LINATTN} is {' and '.join(parts)} as the fastest form written by hand."

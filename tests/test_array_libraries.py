@@ -1,4 +1,4 @@
-"""What arrays of other libraries give: the README's table, a line a test."""
+"""What arrays of other libraries give: the table of docs/howto/arrays.md, a row a test."""
 
 import numpy as np
 import pytest

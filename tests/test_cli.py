@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -175,6 +176,33 @@ def test_published_figures_stand_beside():
     assert "3.270 s" in text and "0.209 s" in text
 
 
+def test_no_command_is_its_help(capsys):
+    assert main([]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "" and all(name in printed.out for name in ("info", "selftest", "timing"))
+
+
+def test_timing_ends_in_a_conclusion(capsys, monkeypatch):
+    assert main(SMALL) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(
+        r"linattn is \d+\.\d times as fast forward( and .*)? as the fastest form written by hand\. "
+        r"At N = 70, linattn\.noncausal is \d+ times as fast as \(Q K\^T\) V, .*\.",
+        last,
+    )
+    monkeypatch.setattr(_memory, "available", lambda: 1000)
+    assert main(SMALL) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("as the fastest form written by hand.")
+
+
+def test_published_times_are_explained(capsys, monkeypatch):
+    monkeypatch.setattr(_timing, "PUBLISHED", {_timing.LINEAR: {50: 0.1}})
+    assert main([*SMALL, "-d", "500"]) == 0
+    assert _timing.SOURCE in capsys.readouterr().out
+    assert main(SMALL) == 0
+    assert "published:" not in capsys.readouterr().out
+
+
 def test_timing_plot(tmp_path):
     pytest.importorskip("matplotlib")
     file = tmp_path / "plot.png"
@@ -219,7 +247,7 @@ def test_timing_checks_results_first(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "COMMAND"),
+        (["nothing"], "invalid choice: 'nothing'"),
         (["timing", "-n", "0"], "at least 1, got '0'"),
         (["timing", "-n", "many"], "at least 1, got 'many'"),
         (["timing", "-d", "-3"], "-d"),
@@ -285,7 +313,7 @@ def test_timing_leaves_out_what_takes_too_long(capsys, monkeypatch, asked):
     assert main([*SMALL[:1], *(SMALL[1:4] if asked else []), "-d", "8", "--repeat", "1"]) == 0
     out = capsys.readouterr().out
     assert out.count("skipped: would take about 0 s; -n 70 runs it") == (not asked)
-    assert out.count("linattn.noncausal") == 2
+    assert out.count("\nlinattn.noncausal") == 2
 
 
 class Terminal:

@@ -1,4 +1,4 @@
-"""Threads among neighbours: the README's table of who says how many, a line a test.
+"""Threads among neighbours: the tables of docs/howto/threads.md, a row a test.
 
 The environment at import, affinity, quotas and threadpoolctl are in test_threads.py, PyTorch's
 number in test_torch.py, dask's nanny in test_dask.py.
