@@ -1,8 +1,18 @@
-"""Operators as custom calls of XLA, or, where this build has no handler for it, as callbacks."""
+"""Operators, and functions of NumPy's arrays, as custom calls of XLA.
+
+Where XLA does not take the handler they are callbacks, which are slower, and may wait for one
+another for ever where there are several devices: there they are refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import atexit
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import jax
@@ -10,14 +20,43 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._gufuncs import row_ufuncs, run, ufuncs
-from .._linattn import xla_handler
+from .._linattn import xla_finish, xla_handler
 
-_HANDLER = xla_handler()
-if _HANDLER is not None:
-    jax.ffi.register_ffi_target("linattn", _HANDLER, platform="cpu")
+#: Functions of NumPy's arrays by what XLA calls them: numbers that no other process has, as a
+#: program that is exported keeps them.
+_FUNCTIONS: dict[int, Callable[..., Any]] = {}
+
+
+def _called(
+    number: int, arguments: tuple[memoryview, ...], results: tuple[memoryview, ...]
+) -> str | None:
+    """Runs a function of `_FUNCTIONS` for the handler; None, or what is wrong."""
+    try:
+        (result,) = map(np.asarray, results)
+        result[...] = _FUNCTIONS[number](*map(np.asarray, arguments))
+    except KeyError:
+        return "linattn: the feature map is an object of the process that exported this"
+    except BaseException as error:  # XLA raises it again where the result is waited for
+        return f"linattn: {type(error).__name__}: {error}"
+    return None
+
+
+def _register() -> bool:
+    """Whether XLA takes the handler."""
+    try:
+        jax.ffi.register_ffi_target("linattn", xla_handler(_called), platform="cpu")
+    except Exception as error:
+        warnings.warn(
+            f"linattn.jax: this JAX takes no C functions of linattn ({error}); calls go through "
+            "jax.pure_callback, which is slower and for one device alone",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
+        return False
+    return True
+
 
 #: Whether calls go to C without Python.
-IN_C = _HANDLER is not None
+IN_C = _register()
 
 
 def call(
@@ -32,14 +71,56 @@ def call(
             *arrays, operator=name, numbers=np.asarray(numbers, np.float64)
         )
 
-    def host(*operands: Any) -> Any:
-        given = [np.asarray(x) for x in operands]
+    def host(*given: Any) -> Any:
         scalars = [work_dtype(given[0].dtype).type(x) for x in numbers]
         gufunc = ufuncs[name] if name in ufuncs else row_ufuncs[name]
         found = run(gufunc, (*given[:at], *scalars, *given[at:]))
         return tuple(np.asarray(x, like.dtype) for x, like in zip(found, outputs, strict=True))
 
-    return jax.pure_callback(host, tuple(outputs), *arrays, vmap_method="expand_dims")
+    return _call_back(host, tuple(outputs), arrays, "expand_dims")
+
+
+def call_function(
+    function: Callable[..., Any], output: Any, arrays: Sequence[Any], vmap_method: str
+) -> Any:
+    """A function of NumPy's arrays, which are of float32 or float64; equal ones are one."""
+    if IN_C:
+        return jax.ffi.ffi_call("linattn", output, vmap_method=vmap_method)(
+            *arrays, function=np.int64(_number(function))
+        )
+    return _call_back(
+        lambda *x: np.asarray(function(*x), output.dtype), output, arrays, vmap_method
+    )
+
+
+@cache
+def _number(function: Callable[..., Any]) -> int:
+    if not _FUNCTIONS:
+        atexit.register(_finish)
+    number = secrets.randbits(63)
+    _FUNCTIONS[number] = function
+    return number
+
+
+def _finish() -> None:
+    """Waits for XLA's threads to leave Python, as they may not be there where it ends."""
+    with suppress(Exception):  # who waited for the result has seen it
+        jax.block_until_ready(jax.live_arrays())
+    while xla_finish():
+        time.sleep(0.001)
+
+
+def _call_back(function: Any, outputs: Any, arrays: Sequence[Any], vmap_method: str) -> Any:
+    devices = jax.local_device_count(backend="cpu")
+    if devices > 1:
+        raise RuntimeError(
+            f"linattn.jax: this JAX takes no C functions of linattn, and has {devices} devices on "
+            "CPUs, on which its callbacks may wait for one another for ever; expected one device, "
+            "or another version of JAX or linattn"
+        )
+    return jax.pure_callback(
+        lambda *x: function(*map(np.asarray, x)), outputs, *arrays, vmap_method=vmap_method
+    )
 
 
 def like(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:

@@ -19,7 +19,7 @@ from .._types import Shape
 from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._base import Fused
 from . import _check
-from ._call import call, like, promoted, summed, with_lead, work_dtype
+from ._call import call, call_function, like, promoted, summed, with_lead, work_dtype
 
 
 class Form(NamedTuple):
@@ -158,10 +158,7 @@ def _resolved(name: str, feature_map: Any, normalize: Any) -> Any:
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _mapped(phi: FeatureMap, x: Any) -> Any:
     shape = (*x.shape[:-1], phi.features(x.shape[-1]))
-    return jax.pure_callback(
-        lambda x: np.asarray(phi(np.asarray(x)), x.dtype), like(shape, x.dtype), x,
-        vmap_method="expand_dims",
-    )  # fmt: skip
+    return call_function(phi, like(shape, x.dtype), (x,), "expand_dims")
 
 
 def _mapped_forward(phi: FeatureMap, x: Any) -> Any:
@@ -169,12 +166,17 @@ def _mapped_forward(phi: FeatureMap, x: Any) -> Any:
 
 
 def _mapped_backward(phi: FeatureMap, x: Any, grad: Any) -> Any:
-    return (
-        jax.pure_callback(
-            lambda x, g: np.asarray(phi.input_gradient(np.asarray(x), np.asarray(g)), x.dtype),
-            like(x.shape, x.dtype), x, grad, vmap_method="broadcast_all",
-        ),
-    )  # fmt: skip
+    gradient = _InputGradient(phi)
+    return (call_function(gradient, like(x.shape, x.dtype), (x, grad), "broadcast_all"),)
+
+
+class _InputGradient(NamedTuple):
+    """The gradient of a map, equal to that of an equal map."""
+
+    phi: FeatureMap
+
+    def __call__(self, x: Any, grad: Any) -> Any:
+        return self.phi.input_gradient(x, grad)
 
 
 _mapped.defvjp(_mapped_forward, _mapped_backward)
