@@ -1,4 +1,4 @@
-"""Operators, and functions of NumPy's arrays, as custom calls of XLA.
+"""Operators, and feature maps that are objects, as custom calls of XLA.
 
 Where XLA does not take the handler they are callbacks, which are slower, and may wait for one
 another for ever where there are several devices: there they are refused.
@@ -21,9 +21,10 @@ import numpy as np
 
 from .._gufuncs import row_ufuncs, run, ufuncs
 from .._linattn import xla_finish, xla_handler
+from ..feature_maps import FeatureMap
 
-#: Functions of NumPy's arrays by what XLA calls them: numbers that no other process has, as a
-#: program that is exported keeps them.
+#: Methods of maps by what XLA calls them: numbers that no other process has, as a program that is
+#: exported keeps them.
 _FUNCTIONS: dict[int, Callable[..., Any]] = {}
 
 
@@ -31,11 +32,15 @@ def _called(
     number: int, arguments: tuple[memoryview, ...], results: tuple[memoryview, ...]
 ) -> str | None:
     """Runs a function of `_FUNCTIONS` for the handler; None, or what is wrong."""
+    function = _FUNCTIONS.get(number)
+    if function is None:
+        return "linattn: the feature map is an object of the process that exported this"
     try:
         (result,) = map(np.asarray, results)
-        result[...] = _FUNCTIONS[number](*map(np.asarray, arguments))
-    except KeyError:
-        return "linattn: the feature map is an object of the process that exported this"
+        found = function(*map(np.asarray, arguments))
+        if found.shape != result.shape:
+            raise ValueError(f"{function} returned {found.shape}; expected {result.shape}")
+        result[...] = found
     except BaseException as error:  # XLA raises it again where the result is waited for
         return f"linattn: {type(error).__name__}: {error}"
     return None
@@ -55,7 +60,7 @@ def _register() -> bool:
     return True
 
 
-#: Whether calls go to C without Python.
+#: Whether calls go to C without Python, as they do unless JAX refuses the handler.
 IN_C = _register()
 
 
@@ -80,25 +85,26 @@ def call(
     return _call_back(host, tuple(outputs), arrays, "expand_dims")
 
 
-def call_function(
-    function: Callable[..., Any], output: Any, arrays: Sequence[Any], vmap_method: str
+def call_method(
+    phi: FeatureMap, method: str, output: Any, arrays: Sequence[Any], vmap_method: str
 ) -> Any:
-    """A function of NumPy's arrays, which are of float32 or float64; equal ones are one."""
+    """A method of a map on arrays of float32 or float64."""
     if IN_C:
         return jax.ffi.ffi_call("linattn", output, vmap_method=vmap_method)(
-            *arrays, function=np.int64(_number(function))
+            *arrays, function=np.int64(_number(phi, method))
         )
+    function = getattr(phi, method)
     return _call_back(
         lambda *x: np.asarray(function(*x), output.dtype), output, arrays, vmap_method
     )
 
 
 @cache
-def _number(function: Callable[..., Any]) -> int:
+def _number(phi: FeatureMap, method: str) -> int:
     if not _FUNCTIONS:
         atexit.register(_finish)
     number = secrets.randbits(63)
-    _FUNCTIONS[number] = function
+    _FUNCTIONS[number] = getattr(phi, method)
     return number
 
 
@@ -136,6 +142,12 @@ def work_dtype(dtype: Any) -> Any:
 def with_lead(x: Any, rank: int, lead: int) -> Any:
     """x with so many leading axes."""
     return x.reshape((1,) * (lead - (x.ndim - rank)) + x.shape)
+
+
+def aligned(*arrays: Any) -> tuple[Any, ...]:
+    """All with as many axes, which JAX may be told to ask for; Python's numbers stay."""
+    axes = max(jnp.ndim(x) for x in arrays)
+    return tuple(x if isinstance(x, (int, float)) else with_lead(x, 0, axes) for x in arrays)
 
 
 def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:

@@ -82,6 +82,9 @@ read_result(PyObject *done, char *message)
     }
     if (length >= LA_XLA_MESSAGE) {
         length = LA_XLA_MESSAGE - 1;
+        while ((text[length] & 0xC0) == 0x80) { /* no character is cut in two */
+            length--;
+        }
     }
     memcpy(message, text, (size_t)length);
     message[length] = '\0';
