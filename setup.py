@@ -140,17 +140,6 @@ class BuildExt(build_ext):
         return ["python3"] if WINDOWS and not FREE_THREADED else super().get_libraries(ext)
 
 
-def xla_headers():
-    """Where jaxlib's headers are, if it is installed beside what is built: an isolated build sees
-    no packages, but knows the folder that they are in.  LINATTN_XLA_INCLUDE names another."""
-    places = [os.environ.get("LINATTN_XLA_INCLUDE", "")]
-    places += [f"{folder}/jaxlib/include" for folder in {*sys.path, sysconfig.get_path("platlib")}]
-    return [x for x in places if x and os.path.exists(f"{x}/xla/ffi/api/c_api.h")][:1]
-
-
-XLA = xla_headers()
-
-
 def description():
     """README as a package index can show it: it has none of the files that links lead to."""
     with open("README.md", encoding="utf-8") as readme:
@@ -161,7 +150,6 @@ def description():
 # The stable ABI needs one wheel for all versions; free-threaded builds lack it.
 macros = [] if FREE_THREADED else [("Py_LIMITED_API", "0x030b0000")]
 macros += [(f"LA_HAS_{isa}", None) for isa in ISAS]
-macros += [("LA_HAS_XLA", None)] if XLA else []
 options = {} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp311"}}
 
 setup(
@@ -173,7 +161,7 @@ setup(
             sources=sorted(glob("src/ext/*.c")),
             # What a change of it rebuilds, and what a source distribution holds beside the sources.
             depends=[KERNELS, *sorted(glob("src/*/*.h") + glob("src/*/*.def"))],
-            include_dirs=[numpy.get_include(), *XLA],
+            include_dirs=[numpy.get_include()],
             define_macros=macros,
             extra_compile_args=COMMON,
             libraries=[] if WINDOWS else ["m"],

@@ -16,13 +16,10 @@ cp -r linattn tests benchmarks README.md "$copy"
 read -r -a own < <("$python" -c "
 import sys
 import sysconfig
-from glob import glob
 import numpy
 isas = {x.split('/')[-4].rsplit('_', 1)[0] for x in sys.argv[1:]}
-xla = glob(sysconfig.get_path('platlib') + '/jaxlib/include/xla')
 print('-isystem', numpy.get_include(), '-isystem', sysconfig.get_path('include'),
-      *('-DLA_HAS_' + isa for isa in isas),
-      *('-DLA_HAS_XLA -isystem ' + x.removesuffix('/xla') for x in xla))" "${kernels[@]}")
+      *('-DLA_HAS_' + isa for isa in isas))" "${kernels[@]}")
 for file in src/ext/*.c; do
     "$compiler" -std=gnu11 -fPIC -fwrapv -fvisibility=hidden -w -DPy_LIMITED_API=0x030b0000 \
         "${own[@]}" "$@" -c "$file" -o "$copy/objects/$(basename "$file" .c).o"

@@ -1,6 +1,8 @@
-"""linattn.jax: the NumPy package's results on JAX's arrays, by C and by callbacks."""
+"""linattn.jax: the NumPy package's results on JAX's arrays."""
 
 import os
+import subprocess
+import sys
 from functools import partial
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
@@ -26,16 +28,6 @@ def _wide():
     jax.config.update("jax_enable_x64", True)  # in all threads, those of devices as well
     yield
     jax.config.update("jax_enable_x64", False)
-
-
-@pytest.fixture(params=["c", "callback"])
-def way(request, monkeypatch):
-    """Straight to C where this build can, and through Python."""
-    if request.param == "c" and not la.IN_C:
-        pytest.skip("built without JAX beside it")
-    monkeypatch.setattr(_call, "IN_C", request.param == "c")
-    jax.clear_caches()
-    return request.param
 
 
 def draw(*shape, seed=0):
@@ -92,17 +84,15 @@ def compare(actual, expected, tolerance=1e-13):
 
 
 @EACH
-def test_results_and_gradients(way, name, operands, options):
+def test_results_and_gradients(name, operands, options):
     """Those of the arrays, in jit; the gradients by finite differences."""
     run = jax.jit(partial(getattr(la, name), **options))
     compare(run(*operands), getattr(linattn, name)(*operands, **options))
-    if way == "callback" and name not in ("causal", "dplr", "causal_conv1d"):
-        return
     check_grads(run, operands, order=1, modes=["rev"], eps=1e-6, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
-def test_dtypes(way, dtype):
+def test_dtypes(dtype):
     operands = [jnp.asarray(x, dtype) for x in (Q, K, V)]
     gates, beta = jnp.asarray(G, jnp.float32), jnp.asarray(BETA, dtype)
     o, state = la.gated_delta(*operands, gates, beta, feature_map="l2norm", return_state=True)
@@ -121,7 +111,7 @@ def test_dtypes(way, dtype):
 
 @pytest.mark.parametrize(("name", "operands", "options"), SHARDED,
                          ids=[f"{x[0]}-{i}" for i, x in enumerate(SHARDED)])  # fmt: skip
-def test_states(way, name, operands, options):
+def test_states(name, operands, options):
     """Given, returned, their gradients, and tokens one by one."""
     f = linattn.feature_maps.get(options.get("feature_map", "elu")).features(D)
     normalized = name == "causal" and options.get("normalize", True)
@@ -148,10 +138,8 @@ def test_states(way, name, operands, options):
 
 
 @EACH
-def test_vmap(way, name, operands, options):
+def test_vmap(name, operands, options):
     """Over all operands, and over one alone; gradients by sample."""
-    if way == "callback" and name not in ("causal", "dplr", "causal_conv1d"):
-        return
     if "cu_seqlens" in options and name == "causal_conv1d":
         options = {}
     run = partial(getattr(la, name), **options)
@@ -217,8 +205,6 @@ def test_shard_map_refuses_states(state):
 
 def test_no_copy():
     """XLA gives its buffers to C as they are, those that are broadcast too, and adds none."""
-    if not la.IN_C:
-        pytest.skip("built without JAX beside it")
     operands = Q, K[:, :1], V[:1]
     grad = jax.grad(lambda *x: la.causal(*x, normalize=False).sum())
     for run in (la.causal, partial(la.causal, return_state=True), grad):
@@ -230,7 +216,7 @@ def test_no_copy():
     assert " broadcast(" not in compiled.as_text()
 
 
-def test_without_64_bits(way):
+def test_without_64_bits():
     """JAX's default: indices are of 32 bits, and so is all else."""
     with jax.enable_x64(False):
         o = jax.jit(partial(la.causal, key_lengths=LENGTHS))(Q, K, V)
@@ -355,14 +341,173 @@ def test_lists_of_what_is_traced():
     compare(start(2.0), la.causal(Q, K, V, initial_state=filled))
 
 
-def test_sizes_that_are_symbols():
-    """As exports have them, where a function is exported so."""
-    (batch,) = jax.export.symbolic_shape("b")
-    given = jax.ShapeDtypeStruct((batch, 4, 3), X.dtype)
+SYMBOLS = {  # a call, and the axes after the heads of what it is given; n is the tokens'
+    "causal": (lambda x: la.causal(x, x, x), ["nd"]),
+    "states": (lambda x: la.causal(x, x, x, return_state=True), ["nd"]),
+    "gradient": (jax.grad(lambda x: la.causal(x, x, x).sum()), ["nd"]),
+    "lengths": (lambda x: la.causal(x, x, x, key_lengths=3), ["nd"]),
+    "packed": (lambda x: la.gated(x, x, x, x, cu_seqlens=[0, 1, 4], return_state=True), ["nd"]),
+    "dpfp": (lambda x: la.causal(x, x, x, feature_map="dpfp"), ["nd"]),
+    "noncausal": (lambda x: la.noncausal(x, x, x, key_lengths=3), ["nd"]),
+    "delta": (lambda x, beta: la.delta(x, x, x, beta), ["nd", "n"]),
+    "gated": (lambda x, s: la.gated(x, x, x, x, initial_state=State(s)), ["nd", "dd"]),
+    "gated_step": (lambda x, s: la.gated_step(x, x, x, x, State(s)), ["d", "dd"]),
+    "gated_delta": (lambda x, g: la.gated_delta(x, x, x, g, g), ["nd", "n"]),
+    "dplr": (lambda x, g: la.dplr(x, x, x, x, x, g), ["nd", "n"]),
+    "softmax": (lambda x: la.softmax_attention(x, x, x), ["nd"]),
+    "linformer": (lambda x: la.linformer(x, x, x, x, x), ["nd"]),
+    "log_decay": (lambda x: la.log_decay(x, x, x), ["nd"]),
+    "convolution": (lambda x: la.causal_conv1d(x, jnp.ones((D, 3)), return_state=True), ["nd"]),
+}
+
+
+@pytest.mark.parametrize("case", SYMBOLS)
+def test_sizes_that_are_symbols(case):
+    """As exports have them: of heads, and of tokens."""
+    call, axes = SYMBOLS[case]
+    heads, n = jax.export.symbolic_shape("h, n")
+    sizes = {"n": n, "d": D}
+    given = [jax.ShapeDtypeStruct((heads, *(sizes[x] for x in own)), X.dtype) for own in axes]
     checks = [jax.export.DisabledSafetyCheck.custom_call("linattn")]
-    call = jax.export.export(jax.jit(la.softmax_attention), disabled_checks=checks)
-    whole = call(given, given, given)
-    compare(whole.call(X, X, X), la.softmax_attention(X, X, X))
+    whole = jax.export.export(jax.jit(call), disabled_checks=checks)(*given)
+    arrays = [abs(draw(2, *({"n": 4, "d": D}[x] for x in own))) for own in axes]
+    compare(whole.call(*arrays), call(*arrays))
+
+
+def test_a_state_of_symbols_is_refused():
+    (heads,) = jax.export.symbolic_shape("h")
+    x = jax.ShapeDtypeStruct((heads, 4, D), X.dtype)
+    with pytest.raises(TypeError, match=r"^initial_state: q has shape \(h, 4, 4\); expected sizes"):
+        jax.export.export(jax.jit(lambda x: la.initial_state(x, x, x)))(x)
+
+
+def test_an_object_is_of_its_process():
+    """A map that another process exported: an error, and no other map."""
+    o = jax.ffi.ffi_call("linattn", jax.ShapeDtypeStruct(X.shape, X.dtype))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="object of the process that exported"):
+        np.asarray(o(X, function=np.int64(1)))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="takes and returns float32 or float64"):
+        np.asarray(o(X.astype(int), function=np.int64(1)))
+
+
+class Wrong(linattn.feature_maps.FeatureMap):
+    _parameters = ("result",)
+
+    def __init__(self, result):
+        self.result = result
+
+    def features(self, d):
+        return d
+
+    def __call__(self, x):
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (KeyError("elsewhere"), "linattn: KeyError: 'elsewhere'"),
+        (ValueError("!" + 999 * "\N{SNOWMAN}"), "linattn: ValueError: !\N{SNOWMAN}"),
+        (np.ones((8, 1)), r"linattn: ValueError: .* returned \(8, 1\); expected \(2, 3, 8, 4\)"),
+    ],
+)
+def test_errors_of_maps(result, expected):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=expected):
+        np.asarray(la.causal(Q, K, V, feature_map=Wrong(result)))
+
+
+@pytest.mark.skipif(jax.device_count() < 4, reason="XLA was started with fewer host devices")
+def test_maps_on_several_devices():
+    """None waits for another, as callbacks of JAX did with arrays of this size."""
+    x = jnp.asarray(draw(2, 4000, D).repeat(8, 0), jnp.float32)
+    mesh = jax.make_mesh((4,), ("heads",), axis_types=(jax.sharding.AxisType.Auto,))
+    heads = jax.sharding.PartitionSpec("heads")
+    run = partial(la.causal, feature_map=PHI, normalize=False)
+    over = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=(heads,) * 3, out_specs=heads,
+                                 check_vma=False))  # fmt: skip
+    expected = run(x, x, x)
+    compare(over(x, x, x), expected)
+    placed = jax.device_put(x, jax.sharding.NamedSharding(mesh, heads))
+    compare(jax.jit(run)(placed, placed, placed), expected)
+
+
+ENDS = """
+import jax, linattn, linattn.jax
+phi = linattn.feature_maps.RandomFourierFeatures.sample(64, 64, rng=0)
+x = jax.numpy.ones((8, 2000, 64))
+mesh = jax.make_mesh((4,), ("heads",), axis_types=(jax.sharding.AxisType.Auto,))
+heads = jax.sharding.PartitionSpec("heads")
+run = jax.jit(jax.shard_map(
+    lambda x: linattn.jax.causal(x, x, x, feature_map=phi, normalize=False),
+    mesh=mesh, in_specs=heads, out_specs=heads, check_vma=False,
+))
+kept = run(x)
+run(x)
+"""
+
+
+@pytest.mark.slow
+def test_python_may_end_while_maps_run():
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS], env=environment, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_the_handler(monkeypatch):
+    """A warning, callbacks on one device, and an error where there are several."""
+
+    def refuse(*args, **options):
+        raise RuntimeError("no room for handlers")
+
+    assert la.IN_C
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", refuse)
+    with pytest.warns(RuntimeWarning, match=r"^linattn.jax: .*no room for handlers"):
+        assert not _call._register()
+    expected = [la.causal(Q, K, V), la.delta(Q, K, V, BETA), la.causal_conv1d(Q, draw(D, 3))]
+    maps = partial(la.causal, feature_map=PHI, normalize=False)
+    gradient = jax.grad(lambda *x: maps(*x).sum(), (0, 1, 2))
+    expected += [la.causal(Q, K, V, return_state=True), maps(Q, K, V), gradient(Q, K, V)]
+    monkeypatch.setattr(_call, "IN_C", False)
+    monkeypatch.setattr(jax, "local_device_count", lambda backend: 2)
+    for call in (la.causal, maps):
+        with pytest.raises(RuntimeError, match=r"^linattn.jax: .*has 2 devices on CPUs"):
+            call(Q, K, V)
+    monkeypatch.setattr(jax, "local_device_count", lambda backend: 1)
+    found = [la.causal(Q, K, V), la.delta(Q, K, V, BETA), la.causal_conv1d(Q, draw(D, 3))]
+    found += [la.causal(Q, K, V, return_state=True), maps(Q, K, V), gradient(Q, K, V)]
+    compare(found, expected)
+
+
+@pytest.fixture
+def strict():
+    """JAX told to refuse operands of fewer axes than another."""
+    with jax.numpy_rank_promotion("raise"):
+        yield
+
+
+@EACH
+def test_no_axes_are_promoted(strict, name, operands, options):
+    run = partial(getattr(la, name), **options)
+    jax.eval_shape(jax.grad(lambda *x: run(*x).sum(), tuple(range(len(operands)))), *operands)
+    if name in ("causal", "noncausal", "delta", "gated", "gated_delta", "dplr"):
+        jax.eval_shape(lambda *x: run(*x, key_lengths=LENGTHS[0]), *operands)
+
+
+def test_no_axes_of_states_are_promoted(strict):
+    state = State(draw(3, D, M))
+    given = {"key_lengths": LENGTHS, "cu_seqlens": [0, 3, 8]}
+    jax.eval_shape(partial(la.delta, **given), Q, K, V, BETA)
+    jax.eval_shape(partial(la.delta, initial_state=state), Q, K, V, BETA)
+    mesh = jax.make_mesh((1,), ("t",), axis_types=(jax.sharding.AxisType.Auto,))
+    local = partial(la.delta, initial_state=state, axis_name="t")
+    whole = jax.sharding.PartitionSpec()
+    run = jax.shard_map(local, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
+    compare(jax.jit(run)(Q, K, V, BETA), la.delta(Q, K, V, BETA, initial_state=state), 1e-12)
 
 
 def test_dtypes_of_functions_and_of_8_bits():
@@ -411,7 +556,6 @@ WRONG = {  # arguments, attributes, and what the error says
 }
 
 
-@pytest.mark.skipif(not la.IN_C, reason="built without JAX beside it")
 @pytest.mark.parametrize("case", WRONG)
 def test_what_no_function_asks_of_the_handler(case):
     """An error in words, whatever the call is made of."""
@@ -425,7 +569,6 @@ def test_what_no_function_asks_of_the_handler(case):
         np.asarray(jax.ffi.ffi_call("linattn", o)(*arrays, **attributes))
 
 
-@pytest.mark.skipif(not la.IN_C, reason="built without JAX beside it")
 def test_results_of_the_handler_have_to_fit():
     for o, expected in (
         ((jax.ShapeDtypeStruct(X.shape, X.dtype),) * 2, "not those of the operator"),
@@ -438,7 +581,6 @@ def test_results_of_the_handler_have_to_fit():
             np.asarray(call(X, X, X, operator="causal_elu", numbers=NUMBERS)[0])
 
 
-@pytest.mark.skipif(not la.IN_C, reason="built without JAX beside it")
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_indices_of_the_handler(dtype):
     call = jax.ffi.ffi_call("linattn", jax.ShapeDtypeStruct(X.shape, X.dtype))
@@ -447,7 +589,7 @@ def test_indices_of_the_handler(dtype):
     np.testing.assert_array_equal(np.asarray(o), linattn.noncausal(X, X, X, key_lengths=lengths))
 
 
-def test_no_sequences(way):
+def test_no_sequences():
     """None of them, which have no tokens."""
     none = (x[..., :0, :] for x in (Q, K, V))
     o = jax.jit(partial(la.causal, cu_seqlens=np.array([0], np.int32)))(*none)

@@ -2,10 +2,17 @@
 
 Names and arguments are those of the NumPy functions, but there is no ``out``, no ``in_place`` and
 no ``_backward``; ``axis_name`` is more, and ``feature_map`` may be a function of JAX's arrays as
-well.  `linattn.feature_maps.PositiveRandomFeatures` need ``normalize=False``.  Where linattn was
-built with JAX installed, a call goes from XLA to the C kernels without Python or a copy; otherwise
-through `jax.pure_callback` (`IN_C` tells).  Gradients are reverse-mode and flow through states;
-there are none of gradients.  ``scale`` and ``eps`` are numbers when a function is traced.
+well.  `linattn.feature_maps.PositiveRandomFeatures` need ``normalize=False``.  A call goes from XLA
+to the C kernels without Python or a copy; only feature maps that are objects run in Python, on
+XLA's buffers.  Gradients are reverse-mode and flow through states; there are none of gradients.
+``scale`` and ``eps`` are numbers when a function is traced.
+
+`jax.export` needs ``DisabledSafetyCheck.custom_call("linattn")``, and takes sizes that are symbols;
+a process that runs an export has to import linattn.jax first.  Feature maps that are objects work
+in no process but the one that exported them.
+
+If a version of JAX does not accept the handler, there is a warning, `IN_C` is False, and calls use
+`jax.pure_callback`, on one device alone.
 
 Within `jax.shard_map`, ``axis_name`` says along which axis of the mesh the tokens are cut: each
 device computes what its stretch does to the state, and one all-gather of that is all that is sent.

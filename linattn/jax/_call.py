@@ -1,8 +1,18 @@
-"""Operators as custom calls of XLA, or, where this build has no handler for it, as callbacks."""
+"""Operators, and feature maps that are objects, as custom calls of XLA.
+
+Where XLA does not take the handler they are callbacks, which are slower, and may wait for one
+another for ever where there are several devices: there they are refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import atexit
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import jax
@@ -10,14 +20,48 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._gufuncs import row_ufuncs, run, ufuncs
-from .._linattn import xla_handler
+from .._linattn import xla_finish, xla_handler
+from ..feature_maps import FeatureMap
 
-_HANDLER = xla_handler()
-if _HANDLER is not None:
-    jax.ffi.register_ffi_target("linattn", _HANDLER, platform="cpu")
+#: Methods of maps by what XLA calls them: numbers that no other process has, as a program that is
+#: exported keeps them.
+_FUNCTIONS: dict[int, Callable[..., Any]] = {}
 
-#: Whether calls go to C without Python.
-IN_C = _HANDLER is not None
+
+def _called(
+    number: int, arguments: tuple[memoryview, ...], results: tuple[memoryview, ...]
+) -> str | None:
+    """Runs a function of `_FUNCTIONS` for the handler; None, or what is wrong."""
+    function = _FUNCTIONS.get(number)
+    if function is None:
+        return "linattn: the feature map is an object of the process that exported this"
+    try:
+        (result,) = map(np.asarray, results)
+        found = function(*map(np.asarray, arguments))
+        if found.shape != result.shape:
+            raise ValueError(f"{function} returned {found.shape}; expected {result.shape}")
+        result[...] = found
+    except BaseException as error:  # XLA raises it again where the result is waited for
+        return f"linattn: {type(error).__name__}: {error}"
+    return None
+
+
+def _register() -> bool:
+    """Whether XLA takes the handler."""
+    try:
+        jax.ffi.register_ffi_target("linattn", xla_handler(_called), platform="cpu")
+    except Exception as error:
+        warnings.warn(
+            f"linattn.jax: this JAX takes no C functions of linattn ({error}); calls go through "
+            "jax.pure_callback, which is slower and for one device alone",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
+        return False
+    return True
+
+
+#: Whether calls go to C without Python, as they do unless JAX refuses the handler.
+IN_C = _register()
 
 
 def call(
@@ -32,14 +76,57 @@ def call(
             *arrays, operator=name, numbers=np.asarray(numbers, np.float64)
         )
 
-    def host(*operands: Any) -> Any:
-        given = [np.asarray(x) for x in operands]
+    def host(*given: Any) -> Any:
         scalars = [work_dtype(given[0].dtype).type(x) for x in numbers]
         gufunc = ufuncs[name] if name in ufuncs else row_ufuncs[name]
         found = run(gufunc, (*given[:at], *scalars, *given[at:]))
         return tuple(np.asarray(x, like.dtype) for x, like in zip(found, outputs, strict=True))
 
-    return jax.pure_callback(host, tuple(outputs), *arrays, vmap_method="expand_dims")
+    return _call_back(host, tuple(outputs), arrays, "expand_dims")
+
+
+def call_method(
+    phi: FeatureMap, method: str, output: Any, arrays: Sequence[Any], vmap_method: str
+) -> Any:
+    """A method of a map on arrays of float32 or float64."""
+    if IN_C:
+        return jax.ffi.ffi_call("linattn", output, vmap_method=vmap_method)(
+            *arrays, function=np.int64(_number(phi, method))
+        )
+    function = getattr(phi, method)
+    return _call_back(
+        lambda *x: np.asarray(function(*x), output.dtype), output, arrays, vmap_method
+    )
+
+
+@cache
+def _number(phi: FeatureMap, method: str) -> int:
+    if not _FUNCTIONS:
+        atexit.register(_finish)
+    number = secrets.randbits(63)
+    _FUNCTIONS[number] = getattr(phi, method)
+    return number
+
+
+def _finish() -> None:
+    """Waits for XLA's threads to leave Python, as they may not be there where it ends."""
+    with suppress(Exception):  # who waited for the result has seen it
+        jax.block_until_ready(jax.live_arrays())
+    while xla_finish():
+        time.sleep(0.001)
+
+
+def _call_back(function: Any, outputs: Any, arrays: Sequence[Any], vmap_method: str) -> Any:
+    devices = jax.local_device_count(backend="cpu")
+    if devices > 1:
+        raise RuntimeError(
+            f"linattn.jax: this JAX takes no C functions of linattn, and has {devices} devices on "
+            "CPUs, on which its callbacks may wait for one another for ever; expected one device, "
+            "or another version of JAX or linattn"
+        )
+    return jax.pure_callback(
+        lambda *x: function(*map(np.asarray, x)), outputs, *arrays, vmap_method=vmap_method
+    )
 
 
 def like(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -55,6 +142,12 @@ def work_dtype(dtype: Any) -> Any:
 def with_lead(x: Any, rank: int, lead: int) -> Any:
     """x with so many leading axes."""
     return x.reshape((1,) * (lead - (x.ndim - rank)) + x.shape)
+
+
+def aligned(*arrays: Any) -> tuple[Any, ...]:
+    """All with as many axes, which JAX may be told to ask for; Python's numbers stay."""
+    axes = max(jnp.ndim(x) for x in arrays)
+    return tuple(x if isinstance(x, (int, float)) else with_lead(x, 0, axes) for x in arrays)
 
 
 def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:

@@ -3,6 +3,8 @@ of values where there are any."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,52 +16,62 @@ from .._types import DType, Shape
 from ._call import work_dtype
 
 
+def sizes(shape: Sequence[Any]) -> Shape:
+    """A shape in numbers: a size that is a symbol, as exports have them, equals itself alone."""
+    return tuple(size if isinstance(size, int) else 2 + hash(size) % 4096 for size in shape)
+
+
 def stand_in(x: Any) -> Any:
-    """An array of x's shape, and of what x is computed in, that takes no memory; numbers stay."""
-    if isinstance(x, (int, float)):
+    """An array of x's shape, and of what x is computed in, that takes no memory; numbers and None
+    stay."""
+    if x is None or isinstance(x, (int, float)):
         return x
-    # A size that is a symbol, as exports have them, equals itself alone.
-    shape = [size if isinstance(size, int) else 2 + hash(size) % 4096 for size in x.shape]
-    return np.broadcast_to(np.zeros((), work_dtype(x.dtype)), shape)
+    return np.broadcast_to(np.zeros((), work_dtype(x.dtype)), sizes(x.shape))
 
 
-def key_lengths(function: str, x: Any, limit: int, batch: Shape) -> Any:
+def key_lengths(function: str, x: Any, limit: Any, batch: Shape) -> Any:
     """``key_lengths`` as `_check.key_lengths` has them."""
-    _check.key_lengths(function, _there(x, np.zeros), limit, batch)
+    most = limit if isinstance(limit, int) else sys.maxsize
+    _check.key_lengths(function, _there(x, np.zeros), most, batch)
     return jnp.asarray(x, jnp.int32)
 
 
-def cu_seqlens(function: str, x: Any, n: int) -> Any:
-    """``cu_seqlens`` as `_check.cu_seqlens` has them."""
+def cu_seqlens(function: str, x: Any, n: Any) -> Any:
+    """``cu_seqlens`` as `_check.cu_seqlens` has them; [0, n] for None."""
+    if x is None:
+        return jnp.asarray([0, n], jnp.int32)
+    known = isinstance(n, int)
 
     def whole(shape: Shape, dtype: DType) -> Any:
         bounds = np.zeros(shape, np.result_type(dtype, np.int64))
-        if len(shape) == 1:
+        if len(shape) == 1 and known:
             bounds[-1:] = n
         return bounds
 
-    _check.cu_seqlens(function, _there(x, whole), n)
+    bounds = _there(x, whole)
+    _check.cu_seqlens(function, bounds, n if known else bounds.flat[-1] if bounds.size else 0)
     return jnp.asarray(x, jnp.int32)
 
 
 def state(
-    function: str, name: str, x: Any, lead: Shape, core: Shape, dtype: DType, normalize: bool
-) -> tuple[Any, ...]:
+    function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType,
+    normalize: bool,
+) -> tuple[Any, ...]:  # fmt: skip
     """The fields of a state as arrays of ``dtype``, as `_check.state` has them but for theirs."""
     given = x
     if isinstance(x, tuple):
         x = tuple(None if y is None else jnp.asarray(y, dtype) for y in x)
         given = tuple(None if y is None else stand_in(y) for y in x)
-    _check.state(function, name, given, lead, core, dtype, normalize)
+    _check.state(function, name, given, sizes(lead), sizes(core), dtype, normalize)
     return tuple(y for y in x[:2] if y is not None)
 
 
 def inputs(
-    function: str, name: str, x: Any, lead: Shape, core: tuple[int, ...], dtype: DType
+    function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType
 ) -> Any:
     """The state of a convolution as `_check.inputs` has it, but for its dtype."""
     x = None if x is None else jnp.asarray(x, dtype)
-    _check.inputs(function, name, None if x is None else stand_in(x), lead, core, dtype)
+    _check.inputs(function, name, stand_in(x), sizes(lead), sizes(core), dtype)
     return x
 
 
@@ -67,5 +79,5 @@ def _there(x: Any, instead: Any) -> Any:
     """x as NumPy has it, or what ``instead`` makes of its shape and dtype where it is traced."""
     if any(isinstance(y, jax.core.Tracer) for y in jax.tree.leaves(x)):  # one, or a list of some
         x = jnp.asarray(x)
-        return instead(x.shape, x.dtype)
+        return instead(sizes(x.shape), x.dtype)
     return np.asarray(x)

@@ -14,7 +14,7 @@ from .._check import number
 from ..linformer import _operands as linformer_operands
 from ..softmax import _operands as softmax_operands
 from . import _check
-from ._call import call, like, promoted, summed, with_lead, work_dtype
+from ._call import aligned, call, like, promoted, summed, with_lead, work_dtype
 
 
 def _lead(arrays: Any, ranks: Any) -> tuple[Any, Any]:
@@ -81,9 +81,9 @@ def causal_conv1d(
     x, weight, bias = promoted(name, {"x": x, "weight": weight, "bias": bias})
     given = _check.stand_in(x), _check.stand_in(weight), _check.stand_in(bias)
     *_, shape, silu = conv._operands(name, *given, activation, 2)
-    (n, c), w, packed = shape[-2:], weight.shape[-1], cu_seqlens is not None
-    bounds = _check.cu_seqlens(name, cu_seqlens if packed else [0, n], n)
-    r, dtype = len(bounds) - 1, work_dtype(x.dtype)
+    (n, c), w, packed = x.shape[-2:], weight.shape[-1], cu_seqlens is not None
+    bounds = _check.cu_seqlens(name, cu_seqlens, n)
+    r, dtype = bounds.shape[0] - 1, work_dtype(x.dtype)
     if state is None and field != "state":
         fields = jnp.zeros((r, w - 1, c), dtype)
     else:
@@ -154,6 +154,7 @@ def log_decay(x: Any, A_log: Any, dt_bias: Any, lower_bound: Any) -> Any:
     )
     given = [_check.stand_in(y) for y in (x, A_log, dt_bias)]
     arrays, _ = decay._operands("log_decay", *given)
+    x, A_log, dt_bias = aligned(x, A_log, dt_bias)
     z = x + dt_bias
     if lower_bound is None:
         return -jnp.exp(A_log) * jnp.logaddexp(z, 0.0)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._check import flag, number, shape_alone, unknown_map
+from .._check import flag, number, unknown_map
 from .._initial import NAME, recurrence_of, state_of
 from .._mapped import outside
 from .._operator import MAPS, Recurrence
@@ -19,7 +19,7 @@ from .._types import Shape
 from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._base import Fused
 from . import _check
-from ._call import call, like, promoted, summed, with_lead, work_dtype
+from ._call import aligned, call, call_method, like, promoted, summed, with_lead, work_dtype
 
 
 class Form(NamedTuple):
@@ -62,8 +62,9 @@ def forward(
         key_lengths = _check.key_lengths(name, key_lengths, s, batch)
     if not isinstance(phi, str):
         if key_lengths is not None:  # whatever stands behind is not to be mapped
-            there = jnp.arange(s) < key_lengths[..., None]
-            arrays[1] = jnp.where(there[..., None], arrays[1], 0)
+            position, end = aligned(jnp.arange(s), key_lengths[..., None])
+            there, k = aligned((position < end)[..., None], arrays[1])
+            arrays[1] = jnp.where(there, k, 0)
         arrays = [x.astype(work_dtype(dtype)) for x in arrays]
         features = (phi(x).astype(work_dtype(dtype)) for x in arrays[:2])
         arrays[:2], phi = features, "identity"
@@ -76,7 +77,7 @@ def forward(
     )
     indices, fields = _sequences(name, form, arrays, key_lengths, cu_seqlens), ()
     if parts and not r.cross:
-        packed = None if cu_seqlens is None else len(indices[0])
+        packed = None if cu_seqlens is None else indices[0].shape[0]
         fields = _state(name, form, arrays, batch, packed, initial_state)
     o, *end = _run(form, tuple(arrays), indices, fields)
     o = o.astype(dtype)
@@ -117,6 +118,11 @@ def initial_state(
     extras = r.extras[: len(operands) - 3]
     given = dict(zip(("q", "k", "v", *(e.name for e in extras)), operands, strict=True))
     arrays = promoted(NAME, given, [e.name for e in extras if e.wide])
+    for key, x in zip(given, arrays, strict=True):
+        if not all(isinstance(size, int) for size in x.shape):
+            raise TypeError(
+                f"{NAME}: {key} has shape {x.shape}; expected sizes that are numbers, not symbols"
+            )
     phi = _resolved(NAME, feature_map, normalize)
     k, dtype = arrays[1], work_dtype(arrays[0].dtype)
 
@@ -127,7 +133,7 @@ def initial_state(
         return int(jax.eval_shape(phi, one.astype(dtype)).shape[-1])
 
     return state_of(
-        tuple(map(shape_alone, arrays)), operator, features,
+        tuple(map(_check.stand_in, arrays)), operator, features,
         lambda shape, value, _: jnp.full(shape, value, dtype), normalize=normalize,
         cu_seqlens=cu_seqlens, running=False, unmapped=None if isinstance(phi, str) else phi,
     )  # fmt: skip
@@ -158,10 +164,7 @@ def _resolved(name: str, feature_map: Any, normalize: Any) -> Any:
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _mapped(phi: FeatureMap, x: Any) -> Any:
     shape = (*x.shape[:-1], phi.features(x.shape[-1]))
-    return jax.pure_callback(
-        lambda x: np.asarray(phi(np.asarray(x)), x.dtype), like(shape, x.dtype), x,
-        vmap_method="expand_dims",
-    )  # fmt: skip
+    return call_method(phi, "__call__", like(shape, x.dtype), (x,), "expand_dims")
 
 
 def _mapped_forward(phi: FeatureMap, x: Any) -> Any:
@@ -169,12 +172,8 @@ def _mapped_forward(phi: FeatureMap, x: Any) -> Any:
 
 
 def _mapped_backward(phi: FeatureMap, x: Any, grad: Any) -> Any:
-    return (
-        jax.pure_callback(
-            lambda x, g: np.asarray(phi.input_gradient(np.asarray(x), np.asarray(g)), x.dtype),
-            like(x.shape, x.dtype), x, grad, vmap_method="broadcast_all",
-        ),
-    )  # fmt: skip
+    output = like(x.shape, x.dtype)
+    return (call_method(phi, "input_gradient", output, (x, grad), "broadcast_all"),)
 
 
 _mapped.defvjp(_mapped_forward, _mapped_backward)
@@ -195,7 +194,7 @@ def _read(
     """The leading axes, after the NumPy package's checks of shapes: of all tokens, or of one."""
     given = dict(zip(names, arrays, strict=True))
     every = ("q", "k", "v", *(extra.name for extra in r.extras))
-    return r._read(name, tuple(shape_alone(given.get(x)) for x in every), tokens=tokens).batch
+    return r._read(name, tuple(_check.stand_in(given.get(x)) for x in every), tokens=tokens).batch
 
 
 def _ranks(r: Recurrence, names: Sequence[str], arrays: list[Any]) -> tuple[tuple[int, ...], str]:
@@ -223,16 +222,17 @@ def _sequences(
     if not form.parts or form.r.cross:
         return (key_lengths,) if form.parts else ()
     n = arrays[1].shape[-2]
-    bounds = _check.cu_seqlens(name, [0, n] if cu_seqlens is None else cu_seqlens, n)
+    bounds = _check.cu_seqlens(name, cu_seqlens, n)
     begin, end = bounds[:-1], bounds[1:]
     keys = end - begin
     if key_lengths is not None:
-        keys = jnp.clip(key_lengths[..., None] - begin, 0, keys)
+        last, first, keys = aligned(key_lengths[..., None], begin, keys)
+        keys = jnp.clip(last - first, 0, keys)
     return begin, end, keys
 
 
 def _state(
-    name: str, form: Form, arrays: Sequence[Any], batch: Shape, r: int | None, state: Any
+    name: str, form: Form, arrays: Sequence[Any], batch: Shape, r: Any, state: Any
 ) -> tuple[Any, ...]:
     """The fields (..., r, f, m) of a state of r sequences, or of one that is not packed."""
     f, m = arrays[1].shape[-1], arrays[2].shape[-1]

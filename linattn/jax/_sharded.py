@@ -46,7 +46,7 @@ def forward(
             r.name, "initial_state", initial_state, end.s.shape[:-2], end.s.shape[-2:],
             end.s.dtype, end.z is not None,
         )  # fmt: skip
-        state = jax.tree.map(jnp.add, state, State(*fields))
+        state = jax.tree.map(lambda x, y: jnp.broadcast_to(y, x.shape), state, State(*fields))
     start = last = state
     for i in range(jax.lax.axis_size(axis_name)):
         a, end = jax.tree.map(lambda x, i=i: x[i], everyone)

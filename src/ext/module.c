@@ -162,7 +162,8 @@ static PyMethodDef methods[] = {
     {"hold_isa", hold_isa, METH_NOARGS, NULL},
     {"release_isa", release_isa, METH_NOARGS, NULL},
     {"long_sequence", long_sequence, METH_O, NULL},
-    {"xla_handler", la_xla_handler, METH_NOARGS, NULL},
+    {"xla_finish", la_xla_finish, METH_NOARGS, NULL},
+    {"xla_handler", la_xla_handler, METH_O, NULL},
     {"poison_scratch", poison_scratch, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

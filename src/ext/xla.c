@@ -2,26 +2,23 @@
  *
  * One handler serves all operators: the attribute "operator" is a gufunc's name, the
  * arguments are its arrays and indices in the order of its form, "numbers" its numbers.
- * It needs no Python: XLA's threads call it, and la_call raises nothing. */
+ * That needs no Python: XLA's threads call it, and la_call raises nothing.  With the
+ * attribute "function" instead it calls a function of Python, see xla_python.c. */
 #include "xla.h"
-
-#ifdef LA_HAS_XLA
 
 #include <stdlib.h>
 #include <string.h>
-#include <xla/ffi/api/c_api.h>
 
 #include "call.h"
 #include "gufunc.h"
-
-enum { MOST_RANK = 32 };
 
 /* The operands of a call as they are read. */
 struct operands {
     const struct la_form *form;
     struct la_operation what;
     struct la_tensor x[LA_MAX_OPERANDS];
-    ptrdiff_t shape[LA_MAX_OPERANDS][MOST_RANK], strides[LA_MAX_OPERANDS][MOST_RANK];
+    ptrdiff_t shape[LA_MAX_OPERANDS][LA_XLA_RANK],
+        strides[LA_MAX_OPERANDS][LA_XLA_RANK];
     union {
         float f;
         double d;
@@ -29,29 +26,57 @@ struct operands {
     ptrdiff_t *indices[LA_MAX_OPERANDS]; /* widened from 32 bits; to be freed */
 };
 
-static const char no_memory[] = "linattn: no room for the call";
+const char la_xla_no_memory[] = "linattn: no room for the call";
+static const char strange[] =
+    "linattn: XLA's foreign function interface is not the version 0.x that linattn was "
+    "built for; install another version of JAX or of linattn";
 
-static XLA_FFI_Error *
-fail(const XLA_FFI_CallFrame *frame, const char *message)
+static struct la_xla_error *
+fail(const struct la_xla_frame *frame, const char *message)
 {
-    XLA_FFI_Error_Create_Args args = {
-        .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
+    struct la_xla_error_args args = {
+        .struct_size =
+            offsetof(struct la_xla_error_args, code) + sizeof(enum la_xla_code),
         .message = message,
-        .errc = message == no_memory ? XLA_FFI_Error_Code_RESOURCE_EXHAUSTED
-                                     : XLA_FFI_Error_Code_INVALID_ARGUMENT,
+        .code = message == la_xla_no_memory ? LA_XLA_RESOURCE_EXHAUSTED
+                : message == strange        ? LA_XLA_UNIMPLEMENTED
+                                            : LA_XLA_INVALID_ARGUMENT,
     };
-    return frame->api->XLA_FFI_Error_Create(&args);
+    return frame->api->create_error(&args);
+}
+
+/* Whether an error can be made: so it is in every 0.x, or XLA would not have got here.
+ */
+static int
+can_fail(const struct la_xla_frame *frame)
+{
+    return LA_XLA_HAS(frame, struct la_xla_frame, api) && frame->api != NULL &&
+           LA_XLA_HAS(frame->api, struct la_xla_api, create_error);
+}
+
+/* Whether a frame is laid out as xla_ffi.h has it.  What it holds itself, not by a
+ * pointer, has to be of that very size. */
+static int
+is_known(const struct la_xla_frame *frame)
+{
+    return frame->api->version.major == LA_XLA_MAJOR &&
+           LA_XLA_HAS(frame, struct la_xla_frame, attributes) &&
+           frame->args.struct_size == sizeof(frame->args) &&
+           frame->rets.struct_size == sizeof(frame->rets) &&
+           frame->attributes.struct_size == sizeof(frame->attributes);
 }
 
 /* The attribute of that name and type, or NULL. */
 static const void *
-attribute(const XLA_FFI_CallFrame *frame, const char *name, XLA_FFI_AttrType type)
+attribute(const struct la_xla_frame *frame, const char *name,
+          enum la_xla_attribute type)
 {
     const size_t length = strlen(name);
-    for (int64_t i = 0; i < frame->attrs.size; i++) {
-        const XLA_FFI_ByteSpan *key = frame->attrs.names[i];
-        if (key->len == length && memcmp(key->ptr, name, length) == 0) {
-            return frame->attrs.types[i] == type ? frame->attrs.attrs[i] : NULL;
+    for (int64_t i = 0; i < frame->attributes.size; i++) {
+        const struct la_xla_bytes *key = frame->attributes.names[i];
+        if (key->size == length && memcmp(key->data, name, length) == 0) {
+            return frame->attributes.types[i] == type ? frame->attributes.values[i]
+                                                      : NULL;
         }
     }
     return NULL;
@@ -59,30 +84,28 @@ attribute(const XLA_FFI_CallFrame *frame, const char *name, XLA_FFI_AttrType typ
 
 /* What the dtype of the first operand makes of a call; -1 where it is none of ours. */
 static int
-read_dtype(struct la_operation *what, XLA_FFI_DataType dtype)
+read_dtype(struct la_operation *what, enum la_xla_dtype dtype)
 {
-    what->dtype = dtype == XLA_FFI_DataType_F64 ? LA_F64 : LA_F32;
-    what->type = dtype == XLA_FFI_DataType_F16    ? LA_HALF
-                 : dtype == XLA_FFI_DataType_BF16 ? LA_BFLOAT
-                                                  : LA_NATIVE;
-    return dtype == XLA_FFI_DataType_F32 || dtype == XLA_FFI_DataType_F64 ||
-                   what->type != LA_NATIVE
-               ? 0
-               : -1;
+    what->dtype = dtype == LA_XLA_F64 ? LA_F64 : LA_F32;
+    what->type = dtype == LA_XLA_F16    ? LA_HALF
+                 : dtype == LA_XLA_BF16 ? LA_BFLOAT
+                                        : LA_NATIVE;
+    return dtype == LA_XLA_F32 || dtype == LA_XLA_F64 || what->type != LA_NATIVE ? 0
+                                                                                 : -1;
 }
 
-static XLA_FFI_DataType
+static enum la_xla_dtype
 expected_dtype(const struct la_operation *what, enum la_operand id)
 {
     if (la_is_tokens(id) && what->type != LA_NATIVE) {
-        return what->type == LA_HALF ? XLA_FFI_DataType_F16 : XLA_FFI_DataType_BF16;
+        return what->type == LA_HALF ? LA_XLA_F16 : LA_XLA_BF16;
     }
-    return what->dtype == LA_F64 ? XLA_FFI_DataType_F64 : XLA_FFI_DataType_F32;
+    return what->dtype == LA_F64 ? LA_XLA_F64 : LA_XLA_F32;
 }
 
 /* Indices of 32 bits, which is what JAX has by default, in our own integers. */
 static int
-widen(struct operands *c, int i, const XLA_FFI_Buffer *b, ptrdiff_t count)
+widen(struct operands *c, int i, const struct la_xla_buffer *b, ptrdiff_t count)
 {
     c->indices[i] = malloc((size_t)(count ? count : 1) * sizeof(ptrdiff_t));
     if (c->indices[i] == NULL) {
@@ -97,21 +120,24 @@ widen(struct operands *c, int i, const XLA_FFI_Buffer *b, ptrdiff_t count)
 
 /* A buffer as operand i; NULL, or what is wrong with it. */
 static const char *
-take_buffer(struct operands *c, int i, const XLA_FFI_Buffer *b)
+take_buffer(struct operands *c, int i, const struct la_xla_buffer *b)
 {
     const enum la_operand id = c->form->slots[i].id;
     const int is_index = la_is_index(id);
-    if (b->rank > MOST_RANK) {
+    if (!LA_XLA_HAS(b, struct la_xla_buffer, dims)) {
+        return strange;
+    }
+    if (b->rank > LA_XLA_RANK) {
         return "linattn: an operand has too many axes";
     }
-    if (is_index ? b->dtype != XLA_FFI_DataType_S32 && b->dtype != XLA_FFI_DataType_S64
+    if (is_index ? b->dtype != LA_XLA_S32 && b->dtype != LA_XLA_S64
                  : b->dtype != expected_dtype(&c->what, id)) {
         return "linattn: an operand has the wrong dtype";
     }
-    const ptrdiff_t itemsize = is_index ? (ptrdiff_t)sizeof(ptrdiff_t)
-                               : b->dtype == XLA_FFI_DataType_F64 ? 8
-                               : b->dtype == XLA_FFI_DataType_F32 ? 4
-                                                                  : 2;
+    const ptrdiff_t itemsize = is_index                 ? (ptrdiff_t)sizeof(ptrdiff_t)
+                               : b->dtype == LA_XLA_F64 ? 8
+                               : b->dtype == LA_XLA_F32 ? 4
+                                                        : 2;
     ptrdiff_t count = 1;
     for (int64_t axis = b->rank - 1; axis >= 0; axis--) {
         c->shape[i][axis] = (ptrdiff_t)b->dims[axis];
@@ -119,8 +145,8 @@ take_buffer(struct operands *c, int i, const XLA_FFI_Buffer *b)
         count *= (ptrdiff_t)b->dims[axis];
     }
     c->x[i] = (struct la_tensor){b->data, (int)b->rank, c->shape[i], c->strides[i]};
-    if (is_index && b->dtype == XLA_FFI_DataType_S32 && widen(c, i, b, count) < 0) {
-        return no_memory;
+    if (is_index && b->dtype == LA_XLA_S32 && widen(c, i, b, count) < 0) {
+        return la_xla_no_memory;
     }
     return NULL;
 }
@@ -139,21 +165,21 @@ take_number(struct operands *c, int i, double value)
 
 /* Reads all operands; NULL, or what is wrong. */
 static const char *
-take_operands(struct operands *c, const XLA_FFI_CallFrame *frame,
-              const XLA_FFI_Array *numbers)
+take_operands(struct operands *c, const struct la_xla_frame *frame,
+              const struct la_xla_array *numbers)
 {
     const struct la_form *form = c->form;
     int64_t arg = 0;
     size_t number = 0;
     if (frame->args.size == 0 || frame->rets.size != form->nout ||
-        read_dtype(&c->what, ((const XLA_FFI_Buffer *)frame->args.args[0])->dtype) <
-            0) {
+        read_dtype(&c->what,
+                   ((const struct la_xla_buffer *)frame->args.buffers[0])->dtype) < 0) {
         return "linattn: the operands are not those of the operator";
     }
     for (int i = 0; i < form->nin + form->nout; i++) {
         const char *wrong = NULL;
         if (i >= form->nin) {
-            wrong = take_buffer(c, i, frame->rets.rets[i - form->nin]);
+            wrong = take_buffer(c, i, frame->rets.buffers[i - form->nin]);
         }
         else if (la_is_number(form->slots[i].id)) {
             if (number == numbers->size) {
@@ -165,7 +191,7 @@ take_operands(struct operands *c, const XLA_FFI_CallFrame *frame,
             return "linattn: there are fewer operands than the operator takes";
         }
         else {
-            wrong = take_buffer(c, i, frame->args.args[arg++]);
+            wrong = take_buffer(c, i, frame->args.buffers[arg++]);
         }
         if (wrong != NULL) {
             return wrong;
@@ -176,65 +202,81 @@ take_operands(struct operands *c, const XLA_FFI_CallFrame *frame,
                : "linattn: there are more operands than the operator takes";
 }
 
-static XLA_FFI_Error *
-execute(const XLA_FFI_CallFrame *frame)
+/* The call of an operator; NULL, or what is wrong. */
+static const char *
+call_operator(const struct la_xla_frame *frame)
 {
-    const XLA_FFI_ByteSpan *name =
-        attribute(frame, "operator", XLA_FFI_AttrType_STRING);
-    const XLA_FFI_Array *numbers = attribute(frame, "numbers", XLA_FFI_AttrType_ARRAY);
+    const struct la_xla_bytes *name = attribute(frame, "operator", LA_XLA_STRING);
+    const struct la_xla_array *numbers = attribute(frame, "numbers", LA_XLA_ARRAY);
     char text[96] = "";
-    if (name != NULL && name->len < sizeof(text)) {
-        memcpy(text, name->ptr, name->len);
+    if (name != NULL && name->size < sizeof(text)) {
+        memcpy(text, name->data, name->size);
     }
     struct operands c;
     memset(c.indices, 0, sizeof(c.indices));
     c.form = c.what.form = la_gufunc_form(text, &c.what.map);
-    if (c.form == NULL || numbers == NULL || numbers->dtype != XLA_FFI_DataType_F64) {
-        return fail(frame, "linattn: there is no such operator");
+    if (c.form == NULL || numbers == NULL || numbers->dtype != LA_XLA_F64) {
+        return "linattn: there is no such operator";
     }
     const char *wrong = take_operands(&c, frame, numbers);
     if (wrong == NULL) {
         const enum la_status status = la_call(&c.what, c.x, NULL);
         wrong = status == LA_DONE        ? NULL
-                : status == LA_NO_MEMORY ? no_memory
+                : status == LA_NO_MEMORY ? la_xla_no_memory
                                          : "linattn: shapes of operands do not fit";
     }
     for (int i = 0; i < LA_MAX_OPERANDS; i++) {
         free(c.indices[i]);
     }
+    return wrong;
+}
+
+static struct la_xla_error *
+execute(const struct la_xla_frame *frame)
+{
+    if (!is_known(frame)) {
+        return fail(frame, strange);
+    }
+    const struct la_xla_scalar *function = attribute(frame, "function", LA_XLA_SCALAR);
+    char message[LA_XLA_MESSAGE];
+    const char *wrong =
+        function != NULL && function->dtype == LA_XLA_S64
+            ? la_xla_python(frame, *(const int64_t *)function->value, message)
+            : call_operator(frame);
     return wrong != NULL ? fail(frame, wrong) : NULL;
 }
 
-static XLA_FFI_Error *
-handler(XLA_FFI_CallFrame *frame)
+/* XLA asks for the version when a handler is registered.  It is told its own: a refusal
+ * would keep JAX from starting on CPUs at all, and execute() refuses frames that it
+ * does not know. */
+static void
+tell_version(const struct la_xla_frame *frame)
 {
-    XLA_FFI_Extension_Base *extension = frame->extension_start;
-    if (extension != NULL && extension->type == XLA_FFI_Extension_Metadata) {
-        XLA_FFI_Metadata *metadata =
-            ((XLA_FFI_Metadata_Extension *)extension)->metadata;
-        metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-        metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+    struct la_xla_metadata *metadata =
+        ((struct la_xla_metadata_extension *)frame->extension)->metadata;
+    if (can_fail(frame) && LA_XLA_HAS(metadata, struct la_xla_metadata, version)) {
+        metadata->version.major = frame->api->version.major;
+        metadata->version.minor = frame->api->version.minor;
+    }
+}
+
+static struct la_xla_error *
+handler(struct la_xla_frame *frame)
+{
+    if (frame->extension != NULL && frame->extension->type == LA_XLA_METADATA) {
+        tell_version(frame);
         return NULL;
     }
-    return execute(frame);
+    return can_fail(frame) ? execute(frame) : NULL;
 }
 
 PyObject *
-la_xla_handler(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+la_xla_handler(PyObject *Py_UNUSED(module), PyObject *caller)
 {
+    la_xla_set_caller(caller);
     /* A function pointer in a capsule, as JAX takes it. */
     void *pointer;
-    XLA_FFI_Handler *function = handler;
+    la_xla_function *function = handler;
     memcpy(&pointer, &function, sizeof(pointer));
     return PyCapsule_New(pointer, "xla._CUSTOM_CALL_TARGET", NULL);
 }
-
-#else
-
-PyObject *
-la_xla_handler(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
-{
-    Py_RETURN_NONE;
-}
-
-#endif

@@ -1,0 +1,142 @@
+/* xla_python.c: functions of Python on XLA's buffers, for feature maps that no kernel
+ * has.
+ *
+ * jax.pure_callback hands arrays of JAX to its function, which on several devices may
+ * wait for ever for one another; these are plain views of the buffers. */
+#include "xla.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+static PyObject
+    *caller; /* caller(function, arguments, results) -> None, or what is wrong */
+static atomic_int running, finishing;
+
+/* Whether views can be made of them. */
+static int
+are_floats(const struct la_xla_buffers *buffers)
+{
+    for (int64_t i = 0; i < buffers->size; i++) {
+        const struct la_xla_buffer *b = buffers->buffers[i];
+        if (!LA_XLA_HAS(b, struct la_xla_buffer, dims) || b->rank > LA_XLA_RANK ||
+            (b->dtype != LA_XLA_F64 && b->dtype != LA_XLA_F32)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* A memoryview of a buffer. */
+static PyObject *
+view_of(const struct la_xla_buffer *b, int readonly)
+{
+    static double nothing; /* views need an address even where there is nothing */
+    Py_ssize_t shape[LA_XLA_RANK], strides[LA_XLA_RANK];
+    const int is_double = b->dtype == LA_XLA_F64;
+    Py_buffer view = {
+        .buf = b->data,
+        .itemsize = is_double ? sizeof(double) : sizeof(float),
+        .readonly = readonly,
+        .ndim = (int)b->rank,
+        .format = is_double ? "d" : "f",
+        .shape = shape,
+        .strides = strides,
+    };
+    view.len = view.itemsize;
+    for (int64_t axis = b->rank - 1; axis >= 0; axis--) {
+        shape[axis] = (Py_ssize_t)b->dims[axis];
+        strides[axis] = view.len;
+        view.len *= shape[axis];
+    }
+    if (view.buf == NULL) {
+        view.buf = &nothing;
+    }
+    return PyMemoryView_FromBuffer(&view);
+}
+
+static PyObject *
+views_of(const struct la_xla_buffers *buffers, int readonly)
+{
+    PyObject *views = PyTuple_New((Py_ssize_t)buffers->size);
+    for (Py_ssize_t i = 0; views != NULL && i < buffers->size; i++) {
+        PyObject *view = view_of(buffers->buffers[i], readonly);
+        if (view == NULL || PyTuple_SetItem(views, i, view) < 0) {
+            Py_CLEAR(views);
+        }
+    }
+    return views;
+}
+
+/* What the caller returned: NULL, or what is wrong. */
+static const char *
+read_result(PyObject *done, char *message)
+{
+    Py_ssize_t length = 0;
+    const char *text;
+    if (done == Py_None) {
+        return NULL;
+    }
+    if (done == NULL || (text = PyUnicode_AsUTF8AndSize(done, &length)) == NULL) {
+        PyErr_Clear();
+        return la_xla_no_memory;
+    }
+    if (length >= LA_XLA_MESSAGE) {
+        length = LA_XLA_MESSAGE - 1;
+        while ((text[length] & 0xC0) == 0x80) { /* no character is cut in two */
+            length--;
+        }
+    }
+    memcpy(message, text, (size_t)length);
+    message[length] = '\0';
+    return message;
+}
+
+static const char *
+call_python(const struct la_xla_frame *frame, int64_t function, char *message)
+{
+    const PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *done = NULL, *arguments = views_of(&frame->args, 1);
+    PyObject *results = arguments == NULL ? NULL : views_of(&frame->rets, 0);
+    if (results != NULL) {
+        done = PyObject_CallFunction(caller, "LOO", (long long)function, arguments,
+                                     results);
+    }
+    const char *wrong = read_result(done, message);
+    Py_XDECREF(done);
+    Py_XDECREF(results);
+    Py_XDECREF(arguments);
+    PyGILState_Release(state);
+    return wrong;
+}
+
+const char *
+la_xla_python(const struct la_xla_frame *frame, int64_t function, char *message)
+{
+    if (!are_floats(&frame->args) || !are_floats(&frame->rets)) {
+        return "linattn: a function takes and returns float32 or float64";
+    }
+    atomic_fetch_add(&running,
+                     1); /* before it looks whether to begin: see la_xla_finish */
+    const char *wrong =
+        atomic_load(&finishing)
+            ? "linattn: Python is at its end, and runs no more functions"
+            : call_python(frame, function, message);
+    atomic_fetch_sub(&running, 1);
+    return wrong;
+}
+
+PyObject *
+la_xla_finish(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    atomic_store(&finishing, 1);
+    return PyLong_FromLong(atomic_load(&running));
+}
+
+void
+la_xla_set_caller(PyObject *function)
+{
+    PyObject *before = caller;
+    Py_INCREF(function);
+    caller = function;
+    Py_XDECREF(before);
+}
