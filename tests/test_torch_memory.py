@@ -222,7 +222,7 @@ def test_tensors_left_on_meta(name):
         tensors[leaf] = there.to("meta")
         for call_of in (layer, lambda x: layer.step(x[:, 0], layer.init_state(2))):
             if path != "out_proj.weight" or call_of is layer:  # which says where states are
-                with pytest.raises((TypeError, RuntimeError), match=r"on (the expected device )?meta"):
+                with pytest.raises((TypeError, RuntimeError), match="meta"):
                     call_of(x)
         tensors[leaf] = there
     assert layer.to("meta")(x.to("meta")).is_meta

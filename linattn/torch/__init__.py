@@ -3,7 +3,7 @@
 Names and arguments are those of the NumPy functions but for ``out``.  Each operator is in
 ``torch.ops.linattn``: it works under torch.compile, torch.export, torch.func and autocast, and
 computes on the memory of tensors of any strides, with as many threads as PyTorch uses.
-Gradients flow through states.
+Gradients flow through states.  Forward-mode derivatives (jvp, jacfwd) raise NotImplementedError.
 
 Once this is imported, ``torch.load`` takes states that ``torch.save`` has written, also with
 ``weights_only=True``, its default.

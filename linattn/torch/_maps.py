@@ -38,7 +38,7 @@ class TensorMap:
     Parameters
     ----------
     phi : linattn.feature_maps.FeatureMap
-        What it computes, forwards and backwards; or the text that `described` makes of it.
+        What it computes, forwards and backwards; or the text of one, as ``text`` is.
     omega : tensor, optional
         The directions of random features where they are a tensor already; a buffer of a
         module is used as it is at each call.
