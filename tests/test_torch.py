@@ -469,6 +469,36 @@ def test_wrong_tensors(row):
             assert f"{row.name}: {own} " in str(error.value)
 
 
+@EACH
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_of_no_plain_numbers(row):
+    """float8, which nothing computes in, and nested tensors of both layouts."""
+    operands = make(row)
+    for name, x in operands.items():
+        own = {"g_d": "g", "beta_m": "beta", "c": "x"}.get(name, name)
+        with pytest.raises(TypeError, match=rf"{row.name}: {own} has dtype torch\.float8_e4m3fn"):
+            call(la, row, operands | {name: x.to(torch.float8_e4m3fn)})
+        for layout in (torch.strided, torch.jagged):
+            nested = torch.nested.nested_tensor([x, x], layout=layout)
+            with pytest.raises(TypeError, match=rf"{row.name}: {own} is a nested tensor"):
+                call(la, row, operands | {name: nested})
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_in_states_and_maps():
+    x = torch.ones(5, 4)
+    nested = torch.nested.nested_tensor([x, x[:2]])
+    for call_of in (
+        lambda: la.initial_state(nested, nested, nested),
+        lambda: la.causal(nested, x, x, return_state=True),
+        lambda: la.causal(nested, x, x, feature_map=torch.square, key_lengths=3),
+        lambda: la.step(x[0], x[0], x[0], la.State(nested, x[0])),
+        lambda: la.feature_maps.get("dpfp")(nested),
+    ):
+        with pytest.raises(TypeError, match="is a nested tensor; expected a plain one"):
+            call_of()
+
+
 def test_quantised_and_meta_tensors():
     q = torch.quantize_per_tensor(torch.ones(2, 3), 0.1, 0, torch.qint8)
     with pytest.raises(TypeError, match=r"causal: q is quantised.*dequantize"):
@@ -491,6 +521,12 @@ def test_wrong_shapes_and_options():
         la.causal(x, x, x, key_lengths=torch.tensor(2.0))
     with pytest.raises(TypeError, match="initial_state is a Tensor"):
         la.causal(x, x, x, initial_state=x)
+    s = torch.zeros(3, 3)
+    for wrong, what in (((s,), "tuple of 1"), ((), "tuple of 0"), ([s, s[0]], "list")):
+        with pytest.raises(TypeError, match=rf"initial_state is a {what}; expected a linattn\.St"):
+            la.causal(x, x, x, initial_state=wrong)
+    with pytest.raises(TypeError, match=r"initial_state\.s is a NoneType; expected a tensor"):
+        la.causal(x, x, x, initial_state=la.State(None))
     with pytest.raises(ValueError, match="z is given"):
         la.delta(x, x, x, torch.ones(5), initial_state=linattn.State(torch.ones(3, 3), x[0]))
     state = linattn.State(torch.zeros(3, 3), torch.zeros(3))
@@ -534,7 +570,7 @@ def test_negative_bits(row):
         assert_same(found, expected)
     state = cases.pack(row, negative(state))
     for here in (contextlib.nullcontext(), torch.autograd.profiler.profile()):
-        with here, pytest.raises(TypeError, match="step_: s has the negative bit"):
+        with here, pytest.raises(TypeError, match="step: s has the negative bit"):
             call(la, row, given, step=True, state=state, in_place=True)
 
 

@@ -105,6 +105,52 @@ def test_generation_with_states_is_that_from_scratch(new, options):
     assert torch.equal(found, x)
 
 
+def drawn_often(lm, x, **options):
+    """The tokens that follow, of many draws."""
+    generator = torch.Generator().manual_seed(5)
+    many = lm.generate(x.expand(2000, -1), 1, generator=generator, **options)
+    return many[:, -1].bincount(minlength=7) / 2000
+
+
+def test_draws_from_the_most_probable_tokens():
+    lm, x = model().eval(), sentences(1, 2)
+    lm.embedding.weight.data *= 50
+    p = lm(x)[0, -1].detach().softmax(-1)
+    falling, order = p.sort(descending=True)
+    for kept in range(1, 8):
+        most = falling[:kept].sum()
+        found = drawn_often(lm, x, top_p=float(most - falling[kept - 1] / 2))
+        assert not found[order[kept:]].any()
+        expected = (p * (p >= falling[kept - 1])) / most
+        assert (found - expected).abs().max() < 5 / 2000**0.5 / 2  # five deviations
+    most = falling[:2] / falling[:3].sum()  # of those that top_k leaves
+    found = drawn_often(lm, x, top_k=3, top_p=float(most.sum() - most[1] / 2))
+    assert not found[order[2:]].any()
+    assert torch.equal(drawn_often(lm, x, top_p=1.0), drawn_often(lm, x))
+
+
+def test_generation_ends():
+    """Each sequence at its stop token, which fills it; the whole when all have ended."""
+    lm, x = model().eval(), sentences(3, 4)
+    lm.embedding.weight.data *= 50
+    options = {"temperature": 2.0}
+    whole = lm.generate(x, 40, generator=torch.Generator().manual_seed(3), **options)
+    for stop in range(7):
+        found = lm.generate(
+            x, 40, generator=torch.Generator().manual_seed(3), stop_token=stop, **options
+        )
+        new = found[:, 4:]
+        ended = (new == stop).cumsum(1) > 0
+        assert (new[ended] == stop).all()  # and nothing else after the first
+        assert not ended[:, :-1].all(0).any()  # at once
+        assert ended[:, -1].all() or found.shape == (3, 44)
+        first = next((i for i in range(new.shape[1]) if ended[:, i].any()), new.shape[1])
+        assert torch.equal(new[:, : first + 1], whole[:, 4 : 4 + first + 1])
+    greedy = lm.generate(x[:1], 1, temperature=0)
+    stop = int(greedy[0, -1])
+    assert torch.equal(lm.generate(x[:1], 9, temperature=0, stop_token=stop), greedy)
+
+
 def test_what_a_model_refuses():
     lm, x = model(max_length=N), sentences()
     assert torch.equal(lm.generate(x, 0), x)
@@ -120,6 +166,11 @@ def test_what_a_model_refuses():
         (lambda: lm.generate(x, 2), ValueError, "position 11"),
         (lambda: lm.generate(x, -1), ValueError, "steps is -1"),
         (lambda: lm.generate(x, 2, top_k=8), ValueError, "top_k is 8; expected at most 7"),
+        (lambda: lm.generate(x, 2, top_p=0.0), ValueError, "top_p is 0.0; expected a positive"),
+        (lambda: lm.generate(x, 2, top_p=1.5), ValueError, "top_p is 1.5; expected a number above"),
+        (lambda: lm.generate(x, 2, stop_token=7), ValueError, "stop_token is 7; expected 0 to 6"),
+        (lambda: lm.generate(x, 2, stop_token=1.0), TypeError, "stop_token is 1.0; expected an in"),
+        (lambda: lm.generate(x, 2, 0.5), TypeError, "3 arguments .* expected prompt and steps"),
         (lambda: lm.generate(x, 2, temperature=-1.0), ValueError, "temperature is -1.0"),
         (lambda: model(OTHERS[0].values[0]).generate(x, 2), ValueError, "is not causal"),
     ):

@@ -398,3 +398,14 @@ def test_nothing_to_do(new):
     layer = new()
     assert layer(torch.ones(0, 5, E)).shape == (0, 5, E)
     assert layer(torch.ones(2, 0, E)).shape == (2, 0, E)
+
+
+@pytest.mark.parametrize("new", RECURRENT_KINDS)
+def test_saved_states_load(new, tmp_path):
+    """As torch.load does by default: weights_only=True."""
+    block = nn.TransformerBlock(new())
+    state = nn.TransformerLM(7, [block]).init_state(2)
+    torch.save(state, tmp_path / "state.pt")
+    found = torch.load(tmp_path / "state.pt", weights_only=True)
+    torch.testing.assert_close(found, state, rtol=0, atol=0)
+    assert type(found.blocks[0]) is type(state.blocks[0])

@@ -1,5 +1,7 @@
 """linattn.torch.nn refuses what it cannot do, and says what it was and what was expected."""
 
+import warnings
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -8,6 +10,13 @@ from layer_cases import BATCH, KINDS, E, N, tokens  # noqa: E402
 
 import linattn  # noqa: E402
 from linattn.torch import nn  # noqa: E402
+
+
+def nested(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a prototype
+        return torch.nested.nested_tensor([x[0], x[1, :2]])
+
 
 MADE = [
     (lambda: nn.LinearAttention(10, 4), "LinearAttention: embed_dim is 10; expected a multiple of "
@@ -49,10 +58,29 @@ def test_what_cannot_be_made(make, message):
 def test_wrong_types():
     with pytest.raises(TypeError, match="attention is a Linear; expected a layer of linattn"):
         nn.TransformerBlock(torch.nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"attention is a int; .* such as LinearAttention\(embed"):
+        nn.TransformerBlock(64)
     with pytest.raises(TypeError, match=r"blocks\[0\] is a Linear; expected a TransformerBlock"):
         nn.TransformerLM(5, [torch.nn.Linear(2, 2)])
     with pytest.raises(TypeError, match=r"LinearAttention: num_heads is 2\.5; expected an integer"):
         nn.LinearAttention(12, 2.5)
+
+
+LAYERS = [x for x in vars(nn).values() if isinstance(x, type) and issubclass(x, nn.Attention)]
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: nn.TransformerBlock(64, 4), "attention, and by keyword dim_feedforward, activ"),
+        (lambda: nn.TransformerLM(5, [], 3), "num_tokens and blocks, and by keyword max_length, "),
+        (lambda: nn.SoftmaxAttention(8, 2, True), "embed_dim and num_heads, and by keyword caus"),
+        *[(lambda kind=x: kind(8, 2, 3, 4, 5), "by keyword") for x in LAYERS[1:]],
+    ],
+)  # fmt: skip
+def test_too_many_arguments_by_position(make, expected):
+    with pytest.raises(TypeError, match=rf"\w+: \d arguments are given by position; .*{expected}"):
+        make()
 
 
 @pytest.mark.parametrize("new", KINDS)
@@ -64,6 +92,7 @@ def test_wrong_calls(new):
         ({"x": x[..., 1:]}, ValueError, r"x has shape \(3, 11, 11\); expected \(batch, tokens, 12"),
         ({"x": x[0]}, ValueError, r"x has shape \(11, 12\); expected"),
         ({"x": x.numpy()}, TypeError, "x is a ndarray; expected a tensor"),
+        ({"x": nested(x)}, TypeError, "x is a nested tensor; expected a plain one"),
         ({"key_padding_mask": mask[:, 1:]}, ValueError,
          r"key_padding_mask has shape \(3, 10\); expected \(3, 11\)"),
         ({"key_padding_mask": mask.float()}, TypeError, "key_padding_mask has dtype torch.float32"),
@@ -75,6 +104,8 @@ def test_wrong_calls(new):
     ):  # fmt: skip
         with pytest.raises(error, match=f"{name}: .*{message}"):
             layer(**{"x": x} | options)
+    with pytest.raises(TypeError, match=f"{name}.forward: 2 .* expected x, and by keyword key_len"):
+        layer(x, lengths)
     if isinstance(layer, nn.LinformerAttention):
         with pytest.raises(ValueError, match="expected at most max_length = 16 tokens"):
             layer(torch.ones(2, 17, E))
@@ -92,3 +123,6 @@ def test_wrong_calls(new):
             call()
     with pytest.raises(ValueError, match="batch is -1; expected at least 0"):
         layer.init_state(-1)
+    for wrong in (True, 2.0):
+        with pytest.raises(TypeError, match=rf"{name}.init_state: batch is {wrong}; expected an"):
+            layer.init_state(wrong)

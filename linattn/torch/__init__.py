@@ -3,14 +3,17 @@
 Names and arguments are those of the NumPy functions but for ``out``.  Each operator is in
 ``torch.ops.linattn``: it works under torch.compile, torch.export, torch.func and autocast, and
 computes on the memory of tensors of any strides, with as many threads as PyTorch uses.
-Gradients flow through states.
+Gradients flow through states.  Forward-mode derivatives (jvp, jacfwd) raise NotImplementedError.
+
+Once this is imported, ``torch.load`` takes states that ``torch.save`` has written, also with
+``weights_only=True``, its default.
 """
 
 from __future__ import annotations
 
 try:
     import ml_dtypes as _ml_dtypes  # noqa: F401
-    import torch as _torch  # noqa: F401
+    import torch as _torch
 except ImportError as error:
     raise ImportError(f"linattn.torch needs {error.name}: pip install 'linattn[torch]'") from error
 
@@ -36,6 +39,9 @@ from .operators import (
     step,
 )
 from .transformers import patch_transformers, patched
+
+# torch.load(weights_only=True) takes states that torch.save has written.
+_torch.serialization.add_safe_globals([State, nn.Cache, nn.ConvolvedState, nn.ModelState])
 
 __all__ = [
     "State",

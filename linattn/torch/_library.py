@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._library.autograd import Info, make_autograd_impl
+from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from . import _tensors
@@ -66,6 +68,8 @@ class Operator:
         if self._written:
             self._write, run = run, self._run_written
         self.name, self.run, self._ranks = name, run, ranks
+        #: What users called, for messages.
+        self._called = name.removesuffix("_").removesuffix("_state")
         self.names = [argument.split()[-1] for argument in arguments]
         self._gradient = gradient or self._no_gradient
         self._cast = tuple(self.names.index(x) for x in cast)
@@ -74,21 +78,24 @@ class Operator:
         self.op = getattr(torch.ops.linattn, name).default
         qualified = f"linattn::{name}"
         LIBRARY.impl(name, run, "CPU")
-        torch.library.register_fake(qualified, fake, lib=LIBRARY)
+        torch.library.register_fake(qualified, self._shapes(fake), lib=LIBRARY)
+        torch.library.register_vmap(qualified, self._vmap, lib=LIBRARY)
+        LIBRARY.impl(name, self._autograd(), "Autograd", with_keyset=True)
         if self._written:  # what writes to an argument has no gradient
             return
         LIBRARY.impl(name, self._autocast, "AutocastCPU")
-        torch.library.register_vmap(qualified, self._vmap, lib=LIBRARY)
-        torch.library.register_autograd(
-            qualified, self._backward, setup_context=self._setup, lib=LIBRARY
-        )
-        self._transformed = _function(f"linattn::{name}", self.op, self._setup, self._backward)
-        recorded = _function(f"linattn::{name}", run, self._setup, self._backward)
+        self._transformed = self._function(self.op)
+        recorded = self._function(run)
         # Function.apply looks at the signature of forward each time, which takes 20 us.
         self._recorded = super(torch.autograd.Function, recorded).apply  # type: ignore[misc]
 
     def __call__(self, *args: Any) -> Any:
-        if not torch.compiler.is_compiling() and _is_plain(args):
+        if torch.compiler.is_compiling():
+            self._check(args)
+            return self.op(*args)
+        if forward_ad._current_level >= 0:
+            self._refuse_tangents(args)
+        if _is_plain(args):
             try:
                 if torch.is_grad_enabled() and _C._any_requires_grad(*args):
                     return self._recorded(*args)
@@ -99,23 +106,44 @@ class Operator:
                 if not any(isinstance(x, Tensor) and x.is_neg() for x in args):
                     raise
         self._check(args)
-        if not torch.compiler.is_compiling() and _C._are_functorch_transforms_active():
+        if _C._are_functorch_transforms_active() and not self._written:
             return self._transformed.apply(*args)
         return self.op(*args)
 
     def _check(self, args: tuple[Any, ...]) -> None:
         for name, x in zip(self.names, args, strict=True):
             if isinstance(x, Tensor):
-                _tensors.check(self.name, name, x)
+                _tensors.check(self._called, name, x)
+        self._check_devices(args)
         if torch.compiler.is_compiling():  # whose tensors tell of no bits
             return
         for i in self._written:
             if args[i] is not None and args[i].is_neg():
                 name = self.names[i]
                 raise TypeError(
-                    f"{self.name}: {name} has the negative bit and cannot be written to; "
+                    f"{self._called}: {name} has the negative bit and cannot be written to; "
                     f"expected a tensor without ({name}.resolve_neg() makes one)"
                 )
+
+    def _check_devices(self, args: tuple[Any, ...]) -> None:
+        there = [(x, y.device) for x, y in zip(self.names, args, strict=True)
+                 if isinstance(y, Tensor)]  # fmt: skip
+        first, device = there[0]
+        for name, other in there:
+            if other != device:
+                raise TypeError(
+                    f"{self._called}: {name} is on {other} and {first} on {device}; "
+                    "expected one device for all"
+                )
+
+    def _shapes(self, fake: Callable[..., Any]) -> Callable[..., Any]:
+        """What the operator returns where an argument has no memory: then none may have any."""
+
+        def checked(*args: Any) -> Any:
+            self._check_devices(args)
+            return fake(*args)
+
+        return checked
 
     def _run_written(self, *args: Any) -> Any:
         """Autograd, which has not seen the writing, is told of it."""
@@ -124,6 +152,42 @@ class Operator:
         return result
 
     # --- gradients -------------------------------------------------------------
+
+    def _autograd(self) -> Callable[..., Any]:
+        """The operator as autograd calls it, which hands over the keys that are left."""
+        info = Info(None, None) if self._written else Info(self._backward, self._setup)
+        differentiable = make_autograd_impl(self.op, info)
+
+        def checked(keys: Any, *args: Any) -> Any:
+            if forward_ad._current_level >= 0:
+                self._refuse_tangents(args)
+            return differentiable(keys, *args)
+
+        return checked
+
+    def _function(self, forward: Callable[..., Any]) -> Any:
+        return type(
+            f"linattn::{self.name}",
+            (torch.autograd.Function,),
+            {
+                "generate_vmap_rule": True,
+                "forward": staticmethod(forward),
+                "setup_context": staticmethod(self._setup),
+                "backward": staticmethod(self._backward),
+                "jvp": staticmethod(self._no_tangents),
+            },
+        )
+
+    def _refuse_tangents(self, args: tuple[Any, ...]) -> None:
+        for x in args:
+            if isinstance(x, Tensor) and _has_tangent(x):
+                self._no_tangents()
+
+    def _no_tangents(self, *args: Any) -> Any:
+        raise NotImplementedError(
+            f"linattn.torch: {self._called} has no forward-mode derivative; use reverse mode "
+            "(backward, torch.func.vjp or jacrev), or plain PyTorch operations"
+        )
 
     @staticmethod
     def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -141,7 +205,7 @@ class Operator:
 
     def _no_gradient(self, args: Any, grads: Any) -> Any:
         raise RuntimeError(
-            f"linattn.torch: {self.name} has no derivative: gradients of gradients are not "
+            f"linattn.torch: {self._called} has no derivative: gradients of gradients are not "
             "there; use plain PyTorch operations where they are needed"
         )
 
@@ -172,8 +236,15 @@ class Operator:
                 continue
             if rank is None:
                 if dim is not None:
-                    raise ValueError(f"{self.name}: {self.names[i]} cannot be mapped over by vmap")
+                    raise ValueError(
+                        f"{self._called}: {self.names[i]} cannot be mapped over by vmap"
+                    )
                 continue
+            if dim is None and i in self._written:
+                raise ValueError(
+                    f"{self._called}: {self.names[i]} is not mapped over by vmap, "
+                    "other operands are; expected a state for each, or in_place=False"
+                )
             x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
             mapped[i] = x[(slice(None), *(None,) * (most - (a - rank)))]
         out = self.op(*mapped)
@@ -201,17 +272,11 @@ def _is_plain(args: tuple[Any, ...]) -> bool:
     )
 
 
-def _function(name: str, forward: Any, setup: Any, backward: Any) -> Any:
-    return type(
-        name,
-        (torch.autograd.Function,),
-        {
-            "generate_vmap_rule": True,
-            "forward": staticmethod(forward),
-            "setup_context": staticmethod(setup),
-            "backward": staticmethod(backward),
-        },
-    )
+def _has_tangent(x: Tensor) -> bool:
+    """Whether a forward-mode derivative is to pass through x, or through what vmap maps over."""
+    while _C._functorch.is_batchedtensor(x):
+        x = _C._functorch.get_unwrapped(x)
+    return forward_ad.unpack_dual(x).tangent is not None
 
 
 def _without(shape: Sequence[int], dim: int | None) -> list[int]:

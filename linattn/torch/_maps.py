@@ -23,27 +23,53 @@ from ._library import Operator
 from ._tensors import array, maybe_array, tensor, threads
 
 
+def _constant(function: Any) -> Any:
+    """Marks a function of numbers and texts, which torch.compile then calls as it compiles.
+
+    What torch.compiler.assume_constant_result does, but for importing the compiler: 0.9 s.
+    """
+    function._dynamo_marked_constant = True
+    return function
+
+
 class TensorMap:
     """A map phi along the last axis of tensors, ``(..., n, d) -> (..., n, f)``, differentiable.
 
     Parameters
     ----------
     phi : linattn.feature_maps.FeatureMap
-        What it computes, forwards and backwards.
+        What it computes, forwards and backwards; or the text of one, as ``text`` is.
     omega : tensor, optional
         The directions of random features where they are a tensor already; a buffer of a
         module is used as it is at each call.
     """
 
-    def __init__(self, phi: FeatureMap, omega: Tensor | None = None) -> None:
-        self.text = phi.name if isinstance(phi, Fused) else _text(phi)
-        own = getattr(_innermost(phi), "omega", None)
-        self.omega = torch.from_numpy(own.copy()) if omega is None and own is not None else omega
-        #: Whether normalised operators rescale as they go.
-        self.running = isinstance(phi, numpy_maps.PositiveRandomFeatures)
+    #: Whether omega was an array, which is on no device of its own.
+    _of_array = False
+
+    def __init__(self, phi: FeatureMap | str, omega: Tensor | None = None) -> None:
+        if isinstance(phi, str):
+            self.text = phi
+        else:
+            self.text = _finished_text(phi) or _whole_text(phi)
+            own = getattr(_innermost(phi), "omega", None)
+            if omega is None and own is not None:
+                omega, self._of_array = torch.from_numpy(own.copy()), True
+        self.omega = omega
+
+    @property
+    def running(self) -> bool:
+        """Whether normalised operators rescale as they go."""
+        return self.text.startswith(numpy_maps.PositiveRandomFeatures.__name__)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return FEATURES(x, self.text, self.omega)
+        return FEATURES(x, self.text, self.directions(x))
+
+    def directions(self, x: Tensor) -> Tensor | None:
+        """omega, where x is."""
+        if self._of_array and x.device != self.omega.device:  # type: ignore[union-attr]
+            return self.omega.to(x.device)  # type: ignore[union-attr]
+        return self.omega
 
     def features(self, d: int) -> int:
         """f, the number of features of d numbers."""
@@ -60,11 +86,26 @@ def restore(text: str, omega: Tensor | None) -> Any:
 
 def features(text: str, d: int, directions: int | None) -> int:
     """How many features the map described makes of d numbers."""
+    by_number, by_direction = _sizes(text)
+    return by_number * d if directions is None else by_direction * directions
+
+
+@_constant
+def _sizes(text: str) -> tuple[int, int]:
+    """How many features there are of each number, or of each direction."""
     if text in MAPS:
-        return d
-    omega = None if directions is None else np.zeros((1, int(directions)))
-    f: int = _build(_parsed(text), omega).features(d)
-    return f
+        return 1, 0
+    count = _build(_parsed(text), np.zeros((1, 1))).features(1)
+    return count, count
+
+
+@_constant
+def described(kind: str, *parameters: Any, shape: Any = None, **options: Any) -> str:
+    """The text of the map of that class with those parameters, its omega of that shape."""
+    if shape is not None:
+        parameters = np.zeros(shape), *parameters
+    phi = getattr(numpy_maps, kind)(*parameters, **options)
+    return _whole_text(phi)
 
 
 def resolve(function: str, feature_map: Any) -> Any:
@@ -104,8 +145,18 @@ def _text(x: Any) -> str:
     return f"{type(x).__name__}({', '.join(given)})"
 
 
-# What torch.compiler.assume_constant_result sets, but for importing the compiler: 0.9 s.
-_text._dynamo_marked_constant = True  # type: ignore[attr-defined]
+@_constant
+def _finished_text(phi: FeatureMap) -> str:
+    """The text of a map, or "" for one without attributes.
+
+    So torch.compile hands over a map that is made in what it compiles, whose text it has to
+    trace.  That of a map made before it need not, and its numbers may then be symbols.
+    """
+    return _whole_text(phi) if vars(phi) else ""
+
+
+def _whole_text(phi: FeatureMap) -> str:
+    return phi.name if isinstance(phi, Fused) else _text(phi)
 
 
 @lru_cache

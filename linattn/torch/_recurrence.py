@@ -6,6 +6,7 @@ gradients, and the step, new and in place.  All call its NumPy form.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -154,6 +155,9 @@ class TensorRecurrence:
     ) -> State:
         """Before the first token of an operator, which takes all of them or one."""
         args = self._promoted(NAME, operands)
+        for argument, x in zip(self.operands, args, strict=False):
+            if isinstance(x, Tensor):
+                _tensors.check(NAME, argument, x)
         phi = _maps.resolve(NAME, feature_map)
         k, v = args[1:3]
         dtype = work_dtype(v.dtype)
@@ -165,11 +169,23 @@ class TensorRecurrence:
             with torch.no_grad():
                 return int(phi(one.to(dtype)).shape[-1])
 
+        def full(shape: Any, value: float, _: Any = None) -> Tensor:
+            return v.new_full(shape, value, dtype=dtype)
+
+        running = isinstance(phi, _maps.TensorMap) and phi.running
+        if torch.compiler.is_compiling():  # sizes may be symbols, which no check of NumPy's reads
+            named = dict(zip(self.operands, args, strict=False))
+            lead = self._lead(named, step=not whole)
+            if cu_seqlens is not None:
+                lead = (*lead, len(cu_seqlens) - 1)
+            z = (*lead, features(k.shape[-1]))
+            s = full((*z, v.shape[-1]), 0.0)
+            if not (self.r.normalizer and normalize):
+                return State(s)
+            return State(s, full(z, 0.0), full(z, -math.inf) if running else None)
         return state_of(
-            tuple(map(shape_alone, args)), operator, features,
-            lambda shape, value, _: v.new_full(shape, value, dtype=dtype), normalize=normalize,
-            cu_seqlens=cu_seqlens, running=isinstance(phi, _maps.TensorMap) and phi.running,
-            unmapped=None if isinstance(phi, str) else phi,
+            tuple(map(shape_alone, args)), operator, features, full, normalize=normalize,
+            cu_seqlens=cu_seqlens, running=running, unmapped=None if isinstance(phi, str) else phi,
         )  # fmt: skip
 
     def _arguments(
@@ -187,15 +203,15 @@ class TensorRecurrence:
             if isinstance(phi, str):
                 text, omega = phi, None
             elif isinstance(phi, _maps.TensorMap) and phi.running and normalize:
-                text, omega = phi.text, phi.omega
+                text, omega = phi.text, phi.directions(args[0])
             else:
+                for argument, x in zip("qk", args, strict=False):
+                    _tensors.check(name, argument, x)
                 if key_lengths is not None:  # whatever stands behind is not to be mapped
                     places = torch.arange(args[1].shape[-2], device=args[1].device)
                     there = places < key_lengths[..., None]
                     args[1] = torch.where(there[..., None], args[1], 0)
                 text, omega = "identity", None
-                for argument, x in zip("qk", args, strict=False):
-                    _tensors.check(name, argument, x)
                 if args[0].dtype.itemsize == 2:
                     narrow = args[0].dtype
                     args = [x.float() if isinstance(x, Tensor) else x for x in args]
@@ -242,13 +258,12 @@ class TensorRecurrence:
         """The fields of a state as operators take them."""
         if state is None:
             return (None,) * len(self.fields)
-        if not isinstance(state, tuple) or not 1 <= len(state) <= 3:
-            raise TypeError(
-                f"{name}: {argument} is a {type(state).__name__}; expected a linattn.State(s, z)"
-            )
+        if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
+            what = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
+            raise TypeError(f"{name}: {argument} is a {what}; expected a linattn.State(s, z)")
         given = dict(zip(("s", "z", "log_scale"), state, strict=False))
         for field, x in given.items():
-            if x is not None and not isinstance(x, Tensor):
+            if not isinstance(x, Tensor) and (x is not None or field == "s"):
                 _tensors.check(name, f"{argument}.{field}", x)
             if x is not None and field not in self.fields:
                 raise ValueError(f"{name}: {argument}.{field} is given; expected None")
@@ -300,15 +315,8 @@ class TensorRecurrence:
 
     def _fake(self, *args: Any, step: bool = False) -> Any:
         named = self._named(args, self.step_names if step else None)
-        q, k, v = named["q"], named["k"], named["v"]
-        token = 1 if step else 2
-        leads = [x.shape[:-token] for x in (q, k, v)]
-        for extra in self.r.extras:
-            x = named[extra.name]
-            if x is not None:
-                rank = self._rank(extra, x.ndim, (q.ndim, k.ndim, v.ndim), step)
-                leads.append(x.shape[: max(x.ndim - rank, 0)])
-        lead = torch.broadcast_shapes(*leads)
+        q, v = named["q"], named["v"]
+        lead = self._lead(named, step)
         o = _like(v, (*lead, *([] if step else [q.shape[-2]]), v.shape[-1]))
         if "s" not in named:
             return o
@@ -321,6 +329,17 @@ class TensorRecurrence:
         row, nothing = v.new_empty((*inner, f), dtype=dtype), _tensors.nothing()
         z = row if named["normalize"] else nothing.clone()
         return o, s, z, torch.empty_like(row) if named["omega"] is not None else nothing
+
+    def _lead(self, named: dict[str, Any], step: bool) -> tuple[int, ...]:
+        """The leading axes of the operands, broadcast."""
+        tokens = named["q"], named["k"], named["v"]
+        leads = [x.shape[: -1 if step else -2] for x in tokens]
+        for extra in self.r.extras:
+            x = named.get(extra.name)
+            if x is not None:
+                rank = self._rank(extra, x.ndim, tuple(y.ndim for y in tokens), step)
+                leads.append(x.shape[: max(x.ndim - rank, 0)])
+        return torch.broadcast_shapes(*leads)
 
     def _features(self, named: dict[str, Any]) -> int:
         d = named["q"].shape[-1]

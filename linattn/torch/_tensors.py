@@ -10,16 +10,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._linattn import hold_threads
+from .._linattn import array_at, hold_threads
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
+#: What tensors are of, and arrays of their memory; NumPy lacks bfloat16, ml_dtypes has it.
+_DTYPES = {getattr(torch, dtype.name): dtype for dtype in (
+    _BFLOAT16, *map(np.dtype, (
+        np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64,
+        np.uint8, np.uint16, np.uint32, np.uint64, np.bool_,
+    )),
+)}  # fmt: skip
+
 
 def array(x: Tensor) -> np.ndarray[Any, Any]:
-    """The tensor's memory as an array; bfloat16, which NumPy lacks, is that of ml_dtypes."""
-    if x.dtype is torch.bfloat16:
-        return x.view(torch.int16).numpy().view(_BFLOAT16)
-    return x.numpy()
+    """The tensor's memory as an array, which leaves it resizable, as ``x.numpy()`` does not.
+
+    TypeError or RuntimeError where there is no such memory.
+    """
+    dtype = _DTYPES.get(x.dtype)
+    if dtype is None or x.is_neg():  # the negative bit: memory says something else
+        raise TypeError(f"no array of a tensor of {x.dtype}, or with the negative bit")
+    return array_at(x, x.data_ptr(), x.shape, x.stride(), dtype)
 
 
 def maybe_array(x: Tensor | None) -> np.ndarray[Any, Any] | None:
@@ -84,6 +96,11 @@ def check(function: str, name: str, x: Any) -> None:
     """Refuses what is no tensor of real numbers in this machine's memory."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a tensor")
+    if x.is_nested:
+        raise TypeError(
+            f"{function}: {name} is a nested tensor; expected a plain one (padded, with "
+            "key_lengths, or packed, with cu_seqlens)"
+        )
     if x.layout is not torch.strided:
         raise TypeError(
             f"{function}: {name} has layout {x.layout}; expected a strided tensor "
@@ -93,6 +110,9 @@ def check(function: str, name: str, x: Any) -> None:
         raise TypeError(
             f"{function}: {name} is quantised; expected real numbers ({name}.dequantize())"
         )
+    if x.dtype.is_floating_point and x.dtype not in REAL:
+        known = ", ".join(map(str, sorted(REAL, key=str)))
+        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected one of {known}")
     if x.dtype.is_complex:
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected real numbers")
     if x.device.type not in ("cpu", "meta"):

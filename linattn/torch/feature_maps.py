@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from .. import feature_maps as _numpy
+from .._check import shape_alone
 from ..feature_maps import NAMES, draw
 from ._docs import like
-from ._maps import TensorMap, resolve
-from ._tensors import array
+from ._maps import TensorMap, described, resolve
+from ._tensors import check
 
 __all__ = [
     "DPFP",
@@ -63,7 +64,7 @@ def get(feature_map: Any) -> Any:
     tensor([[0., 1., 3.]])
     """
     phi = resolve("get", feature_map)
-    return TensorMap(_numpy.get(phi)) if isinstance(phi, str) else phi
+    return TensorMap(phi) if isinstance(phi, str) else phi
 
 
 @like(_numpy.Elementwise)
@@ -81,7 +82,7 @@ def Elementwise(name: str) -> TensorMap:
     >>> feature_maps.Elementwise("relu")(torch.tensor([[-1.0, 2.0]]))
     tensor([[0., 2.]])
     """
-    return TensorMap(_numpy.Elementwise(name))
+    return TensorMap(described("Elementwise", name))
 
 
 @like(_numpy.L2Norm)
@@ -99,7 +100,7 @@ def L2Norm() -> TensorMap:
     >>> feature_maps.L2Norm()(torch.tensor([[3.0, 4.0]]))
     tensor([[0.6000, 0.8000]])
     """
-    return TensorMap(_numpy.L2Norm())
+    return TensorMap(described("L2Norm"))
 
 
 @like(_numpy.DPFP)
@@ -117,7 +118,7 @@ def DPFP(nu: int = 1, normalize: bool = True, eps: float = 1e-6) -> TensorMap:
     >>> feature_maps.DPFP(nu=1, normalize=False)(torch.tensor([[1.0, 2.0, -3.0]]))
     tensor([[3., 2., 0., 0., 0., 0.]])
     """
-    return TensorMap(_numpy.DPFP(nu, normalize, eps))
+    return TensorMap(described("DPFP", nu, normalize, eps))
 
 
 class SumNormalized:
@@ -159,11 +160,13 @@ class _RandomFeatures(TensorMap):
 
     _kind: Any
 
-    def __init__(self, omega: Any, **options: Any) -> None:
-        given = omega if isinstance(omega, Tensor) else None
-        if given is not None:
-            omega = array(given.detach())
-        super().__init__(self._kind(omega, **options), given)
+    def __init__(self, omega: Any, *parameters: Any, **options: Any) -> None:
+        if not isinstance(omega, Tensor):
+            super().__init__(self._kind(omega, *parameters, **options))
+            return
+        kind = self._kind.__name__
+        check(kind, "omega", omega)
+        super().__init__(described(kind, *parameters, shape=tuple(omega.shape), **options), omega)
 
     @classmethod
     def sample(
@@ -225,6 +228,12 @@ class GeneralizedRandomFeatures(_RandomFeatures):
     __signature__ = inspect.signature(_kind)
 
 
+def _weight(w: Any, name: str) -> Any:
+    """An array of that shape."""
+    check("FeedforwardKernel", name, w)
+    return shape_alone(w)
+
+
 class FeedforwardKernel:
     """A feedforward network without biases as a feature map, per head: f = n = d.
 
@@ -258,7 +267,13 @@ class FeedforwardKernel:
     """
 
     def __init__(self, weights: Sequence[Sequence[Tensor]]) -> None:
-        _numpy.FeedforwardKernel([tuple(array(w.detach()) for w in unit) for unit in weights])
+        if not torch.compiler.is_compiling():  # whose products check shapes
+            _numpy.FeedforwardKernel(
+                [
+                    tuple(_weight(w, f"weights[{i}][{j}]") for j, w in enumerate(unit))
+                    for i, unit in enumerate(weights)
+                ]
+            )
         self.weights = [tuple(unit) for unit in weights]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -276,5 +291,8 @@ class FeedforwardKernel:
 
         ``weight * sum over units of the mean over heads and entries of (W W^T - I)^2``.
         """
-        offs = (w @ w.mT - torch.eye(w.shape[-1]).to(w) for w, *_ in self.weights)
+        offs = (
+            w @ w.mT - torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
+            for w, *_ in self.weights
+        )
         return weight * torch.stack([(off**2).mean() for off in offs]).sum()

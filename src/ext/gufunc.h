@@ -21,4 +21,8 @@ PyObject *la_gufunc_add_bfloat16(PyObject *module, PyObject *dtype);
 /* call(gufunc, *operands): the same without NumPy's machinery. */
 PyObject *la_gufunc_call(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
+/* array_at(owner, address, shape, strides, dtype): a writeable array there, strides in
+ * elements, that keeps its owner alive. */
+PyObject *la_array_at(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+
 #endif

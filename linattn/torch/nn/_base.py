@@ -66,6 +66,7 @@ class Attention(nn.Module):
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
+    @_check.keywords
     def forward(
         self,
         x: Tensor,
@@ -104,6 +105,7 @@ class Attention(nn.Module):
             not causal and a state is given or asked for.
         """
         _check.tokens(self._name, x, self.embed_dim)
+        _check.memory(self._name, self, x)
         if state is not None or return_state:
             self._need_states("forward")
         if state is not None:
@@ -140,6 +142,7 @@ class Attention(nn.Module):
         """
         self._need_states("step")
         _check.token(self._name, x, self.embed_dim)
+        _check.memory(self._name, self, x)
         _check.state(f"{self._name}.step", state, self._kind, x.shape[0])
         o, state = self._token(x, state)
         return self.dropout(self.out_proj(o)), state
@@ -155,7 +158,7 @@ class Attention(nn.Module):
             If it is negative, or the layer is not causal.
         """
         self._need_states("init_state")
-        if not isinstance(batch, int):
+        if not isinstance(batch, (int, torch.SymInt)) or isinstance(batch, bool):
             raise TypeError(f"{self._name}.init_state: batch is {batch!r}; expected an integer")
         if batch < 0:
             raise ValueError(f"{self._name}.init_state: batch is {batch}; expected at least 0")

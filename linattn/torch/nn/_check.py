@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ...feature_maps._base import integer as integer
 from ...feature_maps._base import positive as positive
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def keywords(method: F) -> F:
+    """The method, whose error for too many arguments by position names those by keyword."""
+    parameters = inspect.signature(method).parameters.values()
+    by_place = [x.name for x in parameters if x.kind is x.POSITIONAL_OR_KEYWORD][1:]
+    by_name = [x.name for x in parameters if x.kind is x.KEYWORD_ONLY]
+    what = "" if method.__name__ == "__init__" else f".{method.__name__}"
+
+    @functools.wraps(method)
+    def checked(self: Any, *args: Any, **options: Any) -> Any:
+        if len(args) > len(by_place):
+            raise TypeError(
+                f"{type(self).__name__}{what}: {len(args)} arguments are given by position; "
+                f"expected {' and '.join(by_place)}, and by keyword {', '.join(by_name)}"
+            )
+        return method(self, *args, **options)
+
+    return checked  # type: ignore[return-value]  # of the same signature
 
 
 def multiple(layer: str, of: tuple[str, int], by: tuple[str, int]) -> int:
@@ -30,6 +53,14 @@ def probability(layer: str, name: str, x: Any) -> float:
     return float(x)
 
 
+def index(layer: str, name: str, x: Any, count: int) -> None:
+    """Refuses all but an integer from 0 to count - 1."""
+    if isinstance(x, bool) or not isinstance(x, int):
+        raise TypeError(f"{layer}: {name} is {x!r}; expected an integer")
+    if not 0 <= x < count:
+        raise ValueError(f"{layer}: {name} is {x}; expected 0 to {count - 1}")
+
+
 def tokens(layer: str, x: Any, width: int) -> None:
     """Refuses all but a tensor (batch, tokens, width)."""
     _shape(layer, x, 3, f"(batch, tokens, {width})", width)
@@ -40,9 +71,24 @@ def token(layer: str, x: Any, width: int) -> None:
     _shape(f"{layer}.step", x, 2, f"(batch, {width}), one token", width)
 
 
+def memory(layer: str, module: torch.nn.Module, x: Tensor) -> None:
+    """Refuses parameters left on the meta device, of which PyTorch makes whatever memory holds."""
+    if x.is_meta or torch.compiler.is_compiling():
+        return
+    for name, child in module.named_modules():
+        for own, parameter in child._parameters.items():
+            if parameter is not None and parameter.is_meta:
+                raise TypeError(
+                    f"{layer}: {f'{name}.{own}'.lstrip('.')} is on meta and x on {x.device}; "
+                    "expected one device for all"
+                )
+
+
 def _shape(layer: str, x: Any, axes: int, expected: str, width: int) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{layer}: x is a {type(x).__name__}; expected a tensor {expected}")
+    if x.is_nested:
+        raise TypeError(f"{layer}: x is a nested tensor; expected a plain one, with key_lengths")
     if x.ndim != axes or x.shape[-1] != width:
         raise ValueError(f"{layer}: x has shape {tuple(x.shape)}; expected {expected}")
 

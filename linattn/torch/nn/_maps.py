@@ -20,7 +20,7 @@ class RandomFeatures(nn.Module, TensorMap):
 
     def __init__(self, phi: TensorMap, **factory: Any) -> None:
         nn.Module.__init__(self)
-        self.text, self.running = phi.text, phi.running
+        self.text = phi.text
         assert phi.omega is not None
         self.register_buffer("omega", phi.omega.clone().to(**factory))
 

@@ -62,6 +62,7 @@ class ShortConvolution(nn.Module):
     (torch.Size([2, 10, 6]), torch.Size([2, 6, 3]))
     """
 
+    @_check.keywords
     def __init__(
         self,
         channels: int,
@@ -95,6 +96,7 @@ class ShortConvolution(nn.Module):
             f"activation={self.activation!r}"
         )
 
+    @_check.keywords
     def forward(
         self,
         x: Tensor,

@@ -68,6 +68,7 @@ class FastWeightAttention(Attention):
 
     _shown = ("embed_dim", "num_heads", "nu")
 
+    @_check.keywords
     def __init__(
         self,
         embed_dim: int,

@@ -85,6 +85,7 @@ class GatedDeltaNet(ConvolvedAttention):
         "embed_dim", "num_heads", "num_v_heads", "head_dim", "head_v_dim", "allow_neg_eigval",
     )  # fmt: skip
 
+    @_check.keywords
     def __init__(
         self,
         embed_dim: int,
@@ -220,6 +221,7 @@ class GatedAttention(ConvolvedAttention):
     _operator = Operator(gated, gated_step)
     _shown = ("embed_dim", "num_heads", "num_groups", "state_dim", "head_dim")
 
+    @_check.keywords
     def __init__(
         self,
         embed_dim: int,

@@ -70,6 +70,7 @@ class TransformerLM(nn.Module):
     torch.Size([1, 8])
     """
 
+    @_check.keywords
     def __init__(
         self,
         num_tokens: int,
@@ -123,6 +124,7 @@ class TransformerLM(nn.Module):
     def extra_repr(self) -> str:
         return f"num_tokens={self.num_tokens}, max_length={self.max_length}"
 
+    @_check.keywords
     def forward(
         self,
         tokens: Tensor,
@@ -172,6 +174,7 @@ class TransformerLM(nn.Module):
         return ModelState(blocks, self._position(batch))
 
     @torch.no_grad()
+    @_check.keywords
     def generate(
         self,
         prompt: Tensor,
@@ -179,6 +182,8 @@ class TransformerLM(nn.Module):
         *,
         temperature: float = 1.0,
         top_k: int | None = None,
+        top_p: float | None = None,
+        stop_token: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Sequences continued token by token, in time that does not grow with their length.
@@ -188,17 +193,23 @@ class TransformerLM(nn.Module):
         prompt : tensor of int, shape (batch, n), n >= 1
             How they begin.
         steps : int
-            How many tokens to add.
+            How many tokens to add, at most.
         temperature : float, default 1.0
             Divides the logits; 0 takes the most probable token.
         top_k : int, optional
             Draw from so many most probable tokens alone.
+        top_p : float, optional
+            Draw from the fewest most probable tokens alone whose probabilities, after ``top_k``,
+            have at least this sum, above 0 and at most 1.
+        stop_token : int, optional
+            Ends a sequence, whose further tokens are ``stop_token`` as well; once all sequences
+            have ended no more tokens are added.
         generator : torch.Generator, optional
             Draws.
 
         Returns
         -------
-        tensor of int, shape (batch, n + steps)
+        tensor of int, shape (batch, n + steps), or less where all sequences have ended
 
         Raises
         ------
@@ -219,13 +230,22 @@ class TransformerLM(nn.Module):
         _check.positive(name, "temperature", temperature, zero=True)
         if top_k is not None and _check.integer(name, "top_k", top_k) > self.num_tokens:
             raise ValueError(f"{name}: top_k is {top_k}; expected at most {self.num_tokens}")
+        if top_p is not None and _check.positive(name, "top_p", top_p) > 1:
+            raise ValueError(f"{name}: top_p is {top_p}; expected a number above 0, at most 1")
+        if stop_token is not None:
+            _check.index(name, "stop_token", stop_token, self.num_tokens)
         x, state = self._body(prompt, None, None, None, True)
         logits, tokens = self._head(x[:, -1]), [prompt]
+        ended = torch.zeros(len(prompt), dtype=torch.bool, device=prompt.device)
         for i in range(steps):
-            token = _drawn(logits, temperature, top_k, generator).to(prompt.dtype)
+            token = _drawn(logits, temperature, top_k, top_p, generator).to(prompt.dtype)
+            if stop_token is not None:
+                token = token.masked_fill(ended, stop_token)
+                ended = token == stop_token
             tokens.append(token[:, None])
-            if i < steps - 1:
-                logits, state = self.step(token, state)
+            if i == steps - 1 or (stop_token is not None and ended.all()):
+                break
+            logits, state = self.step(token, state)
         return torch.cat(tokens, 1)
 
     def _body(
@@ -295,8 +315,9 @@ class TransformerLM(nn.Module):
 
 
 def _drawn(
-    logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None
-) -> Tensor:
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None,
+    generator: torch.Generator | None,
+) -> Tensor:  # fmt: skip
     """A token a row, (batch,)."""
     if temperature == 0:
         return logits.argmax(-1)
@@ -304,4 +325,9 @@ def _drawn(
     if top_k is not None:
         least = logits.topk(top_k).values[:, -1:]
         logits = logits.masked_fill(logits < least, -torch.inf)
-    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+    p = logits.softmax(-1)
+    if top_p is not None:
+        falling, order = p.sort(-1, descending=True)
+        before = falling.cumsum(-1) - falling  # of those that are more probable
+        p = torch.zeros_like(p).scatter(-1, order, falling.masked_fill(before >= top_p, 0))
+    return torch.multinomial(p, 1, generator=generator)[:, 0]

@@ -86,6 +86,7 @@ class LinearAttention(Attention):
 
     _shown = ("embed_dim", "num_heads", "num_kv_heads", "causal", "normalize", "eps", "scale")
 
+    @_check.keywords
     def __init__(
         self,
         embed_dim: int,
@@ -214,6 +215,7 @@ class PerformerAttention(LinearAttention):
 
     feature_map: _maps.RandomFeatures
 
+    @_check.keywords
     def __init__(
         self,
         embed_dim: int,
@@ -312,6 +314,7 @@ class FeedforwardKernelAttention(LinearAttention):
     feature_map: _maps.FeedforwardKernel
     kinds = ("linear", "glu", "oglu", "aoglu")
 
+    @_check.keywords
     def __init__(
         self,
         embed_dim: int,

@@ -70,6 +70,7 @@ class LinformerAttention(Attention):
     sharings = ("none", "heads", "key_value")
     _shown = ("embed_dim", "num_heads", "max_length", "num_projections", "sharing")
 
+    @_check.keywords
     def __init__(
         self,
         embed_dim: int,

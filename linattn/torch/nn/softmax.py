@@ -83,6 +83,7 @@ class SoftmaxAttention(Attention):
     _kind = Cache
     _shown = ("embed_dim", "num_heads", "num_kv_heads", "causal")
 
+    @_check.keywords
     def __init__(
         self,
         embed_dim: int,

@@ -60,6 +60,7 @@ class TransformerBlock(nn.Module):
     torch.Size([2, 10, 64])
     """
 
+    @_check.keywords
     def __init__(
         self,
         attention: Attention,
@@ -76,7 +77,7 @@ class TransformerBlock(nn.Module):
         if not isinstance(attention, Attention):
             raise TypeError(
                 f"{name}: attention is a {type(attention).__name__}; expected a layer of "
-                "linattn.torch.nn"
+                "linattn.torch.nn, such as LinearAttention(embed_dim, num_heads)"
             )
         super().__init__()
         width = self.embed_dim = attention.embed_dim

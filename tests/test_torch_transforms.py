@@ -1,0 +1,159 @@
+"""Forward-mode derivatives, which there are none of, and vmap over steps in place."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch.autograd.forward_ad as forward_ad  # noqa: E402
+import torch_cases as cases  # noqa: E402
+from bounds import close  # noqa: E402
+from torch_cases import RECURRENT, ROWS, STEPS, call, make  # noqa: E402
+
+import linattn.torch as la  # noqa: E402
+
+EACH = pytest.mark.parametrize("row", ROWS, ids=str)
+EACH_RECURRENT = pytest.mark.parametrize("row", RECURRENT, ids=str)
+EACH_STEP = pytest.mark.parametrize("row", STEPS, ids=str)
+REFUSED = {"expected_exception": NotImplementedError, "match": "no forward-mode derivative"}
+
+# --- forward mode -------------------------------------------------------------------
+
+
+def dual(x):
+    return forward_ad.make_dual(x, torch.ones_like(x))
+
+
+@EACH
+def test_tangents_are_refused(row):
+    """Of each operand, with gradients or without, alone and by PyTorch's functions."""
+    operands = make(row)
+    for name, x in operands.items():
+
+        def one(x, name=name):
+            return call(la, row, operands | {name: x})
+
+        with forward_ad.dual_level():
+            for given in (x, x.clone().requires_grad_()):
+                with pytest.raises(**REFUSED):
+                    one(dual(given))
+            one(x)  # which has none
+        with pytest.raises(**REFUSED):
+            torch.func.jvp(one, (x,), (x,))
+        with pytest.raises(**REFUSED):
+            torch.func.jacfwd(one)(x)
+        with pytest.raises(**REFUSED):
+            torch.func.jvp(lambda x, one=one: torch.vmap(one)(x), (x[None],), (x[None],))
+
+
+@EACH
+def test_tangents_of_gradients_are_refused(row):
+    operands = {name: x.requires_grad_() for name, x in make(row).items()}
+    o = call(la, row, operands)
+    with forward_ad.dual_level(), pytest.raises(**REFUSED):
+        torch.autograd.grad(o, list(operands.values()), dual(torch.ones_like(o)))
+    x = operands[row.operands[0]].detach()
+
+    def loss(x):
+        return call(la, row, operands | {row.operands[0]: x}).sum()
+
+    with pytest.raises(**REFUSED):
+        torch.func.jacfwd(torch.func.grad(loss))(x)
+
+
+@EACH_RECURRENT
+def test_tangents_of_states_are_refused(row):
+    operands = make(row)
+    for name in cases.state(row):
+        state = cases.state(row)
+        with forward_ad.dual_level(), pytest.raises(**REFUSED):
+            start = cases.pack(row, state | {name: dual(state[name])})
+            call(la, row, operands, initial_state=start)
+
+
+@EACH_STEP
+@pytest.mark.parametrize("in_place", [False, True])
+def test_tangents_of_steps_are_refused(row, in_place):
+    """Before a state is written."""
+    token = cases.token(row, make(row), 0)
+    for name in (*token, *cases.state(row)):
+        state, before = cases.state(row), cases.state(row)
+
+        def one(x, name=name, state=state):
+            given = cases.pack(row, state | {name: x} if name in state else state)
+            return call(la, row, token | {name: x} if name in token else token, step=True,
+                        state=given, in_place=in_place)[0]  # fmt: skip
+
+        x = (token | state)[name]
+        with forward_ad.dual_level(), pytest.raises(**REFUSED):
+            one(dual(x))
+        with pytest.raises(**REFUSED):
+            torch.func.jvp(one, (x,), (x,))
+        assert all(torch.equal(x, before[field]) for field, x in state.items())
+
+
+@pytest.mark.parametrize("name", la.feature_maps.NAMES)
+def test_tangents_of_maps_are_refused(name):
+    with forward_ad.dual_level(), pytest.raises(**REFUSED):
+        la.feature_maps.get(name)(dual(torch.ones(3, 4)))
+
+
+def test_tangents_of_directions_are_refused():
+    x, omega = torch.ones(3, 4), torch.ones(4, 6)
+    with forward_ad.dual_level(), pytest.raises(**REFUSED):
+        phi = la.feature_maps.PositiveRandomFeatures(dual(omega))
+        la.causal(x, x, x, feature_map=phi)
+
+
+def test_tangents_of_operators_of_the_library_are_refused():
+    """As torch.compile, torch.export, autocast and PyTorch's own transforms call them."""
+    x = torch.ones(3, 4)
+
+    def raw(q):
+        return torch.ops.linattn.causal(q, x, x, "elu", None, True, 1e-6, 1.0, None, None)
+
+    with forward_ad.dual_level():
+        for given in (x, x.clone().requires_grad_()):
+            with pytest.raises(**REFUSED):
+                raw(dual(given))
+        with torch.autocast("cpu", torch.bfloat16), pytest.raises(**REFUSED):
+            la.causal(dual(x), x, x)
+    with pytest.raises(**REFUSED):
+        torch.func.jvp(raw, (x,), (x,))
+
+
+# --- vmap over steps in place ---------------------------------------------------------
+
+
+@EACH_STEP
+def test_steps_in_place_under_vmap(row):
+    """Every mapped state is updated, along whichever axis."""
+    token = cases.token(row, make(row), 0)
+    states = [cases.state(row, seed=i) for i in range(3)]
+    expected = [call(la, row, token, step=True, state=cases.pack(row, x)) for x in states]
+    for dim in (0, -1):
+        given = {name: torch.stack([x[name] for x in states], dim) for name in states[0]}
+        o = torch.vmap(
+            lambda state: call(
+                la, row, token, step=True, state=cases.pack(row, state), in_place=True
+            )[0],
+            in_dims=dim,
+        )(given)
+        close(o, torch.stack([o for o, _ in expected]), atol=1e-13, rtol=1e-12)
+        for i, (_, after) in enumerate(expected):
+            for name, x in cases.fields(row, after).items():
+                close(given[name].select(dim, i), x, atol=1e-13, rtol=1e-12)
+
+
+@EACH_STEP
+def test_a_state_that_is_shared_under_vmap(row):
+    token, state = cases.token(row, make(row), 0), cases.state(row)
+    name = row.operands[0]
+
+    def one(x):
+        return call(la, row, token | {name: x}, step=True, state=cases.pack(row, state),
+                    in_place=True)[0]  # fmt: skip
+
+    with pytest.raises(ValueError, match=f"{row.step}: s is not mapped over by vmap"):
+        torch.vmap(one)(torch.stack([token[name]] * 3))
+    before = cases.state(row)
+    assert all(torch.equal(x, before[field]) for field, x in state.items())
