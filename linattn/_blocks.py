@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _check, _mapped, feature_maps
-from ._gradients import clear_padding, sum_all
+from ._gradients import clear_padding, sum_all, summed
 from ._gufuncs import run, ufuncs
 from ._operator import Recurrence
 from ._products import product, transposed_product
@@ -240,7 +240,7 @@ def read_backward(
         dz = transposed_product(a, weight)[..., 0]
     else:
         da = product(grad, state.s.mT)
-    (da,) = sum_all((da,), (a,))
+    da = summed(da, a.shape, da.dtype)
     dq = phi.input_gradient(q, a.dtype.type(scale) * da)
     return dq.astype(_check.result_dtype(q), copy=False), State(transposed_product(a, grad), dz)
 
@@ -256,8 +256,8 @@ def sums_backward(
         db += grad.z[..., None, :]
     for x in (db, dv):  # heads that share keys may have other lengths
         clear_padding(x, key_lengths)
-    db, dv = sum_all((db, dv), (b, v))
+    dtype = _check.result_dtype(k, v)
+    db, dv = sum_all((db, dv), (b, v), (db.dtype, dtype))
     dk = phi.input_gradient(k, db)
     clear_padding(dk, key_lengths)
-    dtype = _check.result_dtype(k, v)
-    return dk.astype(dtype, copy=False), dv.astype(dtype, copy=False)
+    return dk.astype(dtype, copy=False), dv

@@ -135,9 +135,7 @@ def log_decay_backward(
         arrays.append(_bound(name, lower_bound, operands))
     dz, dA = row_ufuncs[task](*arrays, np.asarray(grad, wide))
     grads = zip((dz, dA, dz), operands, strict=True)
-    dx, dA_log, ddt_bias = (
-        _gradients.sum_wide(y, to.shape).astype(dtype, copy=False) for y, to in grads
-    )
+    dx, dA_log, ddt_bias = (_gradients.summed(y, to.shape, dtype) for y, to in grads)
     return dx, dA_log, ddt_bias
 
 

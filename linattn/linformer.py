@@ -151,7 +151,7 @@ def linformer_backward(
     dkeys, dvalues = _gradients.sum_all((dkeys, dvalues), (keys, values))
     pairs = (E, dkeys), (F, dvalues), (k, dkeys.mT), (v, dvalues.mT)
     grads = dq, *(product(x, y) for x, y in pairs)
-    return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v, E, F)))
+    return _gradients.sum_all(grads, (q, k, v, E, F), (dtype,) * 5)
 
 
 def _operands(

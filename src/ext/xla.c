@@ -101,11 +101,13 @@ take_buffer(struct operands *c, int i, const XLA_FFI_Buffer *b)
 {
     const enum la_operand id = c->form->slots[i].id;
     const int is_index = la_is_index(id);
+    const int wide = i >= c->form->nin && c->what.type != LA_NATIVE &&
+                     b->dtype == XLA_FFI_DataType_F32; /* as the caller asks for it */
     if (b->rank > MOST_RANK) {
         return "linattn: an operand has too many axes";
     }
     if (is_index ? b->dtype != XLA_FFI_DataType_S32 && b->dtype != XLA_FFI_DataType_S64
-                 : b->dtype != expected_dtype(&c->what, id)) {
+                 : !wide && b->dtype != expected_dtype(&c->what, id)) {
         return "linattn: an operand has the wrong dtype";
     }
     const ptrdiff_t itemsize = is_index ? (ptrdiff_t)sizeof(ptrdiff_t)
@@ -118,7 +120,8 @@ take_buffer(struct operands *c, int i, const XLA_FFI_Buffer *b)
         c->strides[i][axis] = count * itemsize;
         count *= (ptrdiff_t)b->dims[axis];
     }
-    c->x[i] = (struct la_tensor){b->data, (int)b->rank, c->shape[i], c->strides[i]};
+    c->x[i] =
+        (struct la_tensor){b->data, (int)b->rank, c->shape[i], c->strides[i], wide};
     if (is_index && b->dtype == XLA_FFI_DataType_S32 && widen(c, i, b, count) < 0) {
         return no_memory;
     }
@@ -134,7 +137,7 @@ take_number(struct operands *c, int i, double value)
     else {
         c->numbers[i].f = (float)value;
     }
-    c->x[i] = (struct la_tensor){&c->numbers[i], 0, NULL, NULL};
+    c->x[i] = (struct la_tensor){.data = &c->numbers[i]};
 }
 
 /* Reads all operands; NULL, or what is wrong. */
