@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._gufuncs import row_ufuncs, run, ufuncs
+from .._gradients import run
+from .._gufuncs import row_ufuncs, ufuncs
 from .._linattn import xla_handler
 
 _HANDLER = xla_handler()
@@ -36,7 +38,7 @@ def call(
         given = [np.asarray(x) for x in operands]
         scalars = [work_dtype(given[0].dtype).type(x) for x in numbers]
         gufunc = ufuncs[name] if name in ufuncs else row_ufuncs[name]
-        found = run(gufunc, (*given[:at], *scalars, *given[at:]))
+        found = run(gufunc, (*given[:at], *scalars, *given[at:]), given[0].dtype)
         return tuple(np.asarray(x, like.dtype) for x, like in zip(found, outputs, strict=True))
 
     return jax.pure_callback(host, tuple(outputs), *arrays, vmap_method="expand_dims")
@@ -57,14 +59,67 @@ def with_lead(x: Any, rank: int, lead: int) -> Any:
     return x.reshape((1,) * (lead - (x.ndim - rank)) + x.shape)
 
 
+def gradient(lead: Sequence[int], x: Any, given: Any) -> jax.ShapeDtypeStruct:
+    """What a gufunc gives as the gradient of x, which is `given` with all leading axes.
+
+    What is to be summed is not rounded to 16 bits before.
+    """
+    shape = (*lead, *x.shape[len(lead) :])
+    return like(shape, x.dtype if shape == given.shape else work_dtype(x.dtype))
+
+
 def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:
-    """A gradient in its operand's shape: summed over what was broadcast."""
+    """A gradient in its operand's shape: summed over what was broadcast, then rounded."""
     extra = x.ndim - len(shape)
-    axes = tuple(
-        i for i, size in enumerate(x.shape)
-        if i < extra or (shape[i - extra] == 1 and size != 1)
-    )  # fmt: skip
-    return x.sum(axes).reshape(shape).astype(dtype) if axes else x.reshape(shape).astype(dtype)
+    for i, size in enumerate(x.shape):
+        if i < extra or (shape[i - extra] == 1 and size != 1):
+            x = total(x, i)
+    return x.reshape(shape).astype(dtype)
+
+
+def total(x: Any, axis: int) -> Any:
+    """The sum along an axis, which stays: in pairs, ``log2(count)`` roundings deep."""
+    n = x.shape[axis]
+    if not isinstance(n, int) or n == 0:  # a symbol, as exports have them
+        return x.sum(axis, keepdims=True)
+    while n > 1:
+        half = (n + 1) // 2
+        first, rest = (
+            jax.lax.slice_in_dim(x, *ends, axis=axis) for ends in ((0, half), (half, n))
+        )
+        if n % 2:
+            middle = jax.lax.slice_in_dim(first, half - 1, half, axis=axis)
+            first = jax.lax.slice_in_dim(first, 0, half - 1, axis=axis)
+            x = jnp.concatenate([first + rest, middle], axis)
+        else:
+            x = first + rest
+        n = half
+    return x
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def spread(x: Any, shape: Sequence[int]) -> Any:
+    """x broadcast to that shape; its gradient is summed as `total` sums."""
+    return jnp.broadcast_to(x, shape)
+
+
+@spread.defjvp
+def _spread_tangent(shape: Sequence[int], primals: Any, tangents: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    t = with_lead(t, 0, len(shape))
+    for axis, size in enumerate(shape):
+        if t.shape[axis] != size:
+            t = _copies(t, axis, size)
+    return jnp.broadcast_to(x, shape), t
+
+
+def _copies(x: Any, axis: int, n: int) -> Any:
+    """n times x, of length 1 along the axis: `total` backwards, so that it is its transpose."""
+    if not isinstance(n, int) or n < 2:
+        return jnp.broadcast_to(x, (*x.shape[:axis], n, *x.shape[axis + 1 :]))
+    half = (n + 1) // 2
+    x = _copies(x, axis, half)
+    return jnp.concatenate([x, jax.lax.slice_in_dim(x, 0, n - half, axis=axis)], axis)
 
 
 def promoted(name: str, operands: dict[str, Any], wide: Sequence[str] = ()) -> list[Any]:
