@@ -122,12 +122,18 @@ def _copies(x: Any, axis: int, n: int) -> Any:
     return jnp.concatenate([x, jax.lax.slice_in_dim(x, 0, n - half, axis=axis)], axis)
 
 
+def real(function: str, name: str, x: Any) -> Any:
+    """x as an array; complex numbers, whose imaginary part a cast would drop, are refused."""
+    x = jnp.asarray(x)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected real numbers")
+    return x
+
+
 def promoted(name: str, operands: dict[str, Any], wide: Sequence[str] = ()) -> list[Any]:
     """The operands as arrays of one floating dtype, those that are wide in what is computed in."""
-    arrays = {key: jnp.asarray(x) for key, x in operands.items() if x is not None}
+    arrays = {key: real(name, key, x) for key, x in operands.items() if x is not None}
     for key, x in arrays.items():
-        if jnp.issubdtype(x.dtype, jnp.complexfloating):
-            raise TypeError(f"{name}: {key} has dtype {x.dtype}; expected real numbers")
         if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1:
             raise TypeError(f"{name}: {key} has dtype {x.dtype}; expected 16 bits or more")
     weak = [key for key, x in operands.items() if isinstance(x, (int, float))]

@@ -19,7 +19,7 @@ from .._types import Shape
 from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._base import Fused
 from . import _check
-from ._call import call, gradient, like, promoted, summed, total, with_lead, work_dtype
+from ._call import call, gradient, like, promoted, real, summed, total, with_lead, work_dtype
 
 
 class Form(NamedTuple):
@@ -65,7 +65,10 @@ def forward(
             there = jnp.arange(s) < key_lengths[..., None]
             arrays[1] = jnp.where(there[..., None], arrays[1], 0)
         arrays = [x.astype(work_dtype(dtype)) for x in arrays]
-        features = (phi(x).astype(work_dtype(dtype)) for x in arrays[:2])
+        features = (
+            real(name, f"feature_map({x})", phi(y)).astype(work_dtype(dtype))
+            for x, y in zip("qk", arrays, strict=False)
+        )
         arrays[:2], phi = features, "identity"
         _read(name, r, names, arrays)
     ranks, variant = _ranks(r, names, arrays)

@@ -36,8 +36,13 @@ from .._masks import refuses_masks
 from . import _maps
 from ._docs import WORDS
 from ._tensors import array, tensor, tensors, threads
+from .operators import _CAUSAL, _DELTA, _DPLR, _GATED, _GATED_DELTA, _NONCAUSAL
 
 __all__ = ["causal", "delta", "dplr", "gated", "gated_delta", "noncausal"]
+
+_RECURRENCES = {
+    x.r.name: x for x in (_CAUSAL, _NONCAUSAL, _DELTA, _GATED, _GATED_DELTA, _DPLR)
+}
 
 _PROCESSES = Bridge(
     words=RESCALING | WORDS,
@@ -132,14 +137,21 @@ def dplr(
 def _run(
     name: str, operands: Sequence[Tensor | None], group: Any, feature_map: Any, **options: Any
 ) -> Tensor:
-    phi = _maps.resolve(name, feature_map)
-    if isinstance(phi, _maps.TensorMap) and phi.running:
-        _blocks.check(name, _maps.restore(phi.text, phi.omega), options.get("normalize", False))
-    if not isinstance(phi, str):
-        q, k, *others = operands
-        operands, phi = (phi(q), phi(k), *others), "identity"
-    o: Tensor = _Sequence.apply(name, group, options | {"feature_map": phi}, *operands)
-    return o
+    r = _RECURRENCES[name]
+    options = {"normalize": False, "eps": 0.0} | options
+
+    def alone() -> tuple[list[Any], torch.dtype | None]:
+        phi = _maps.resolve(name, feature_map)
+        if isinstance(phi, _maps.TensorMap) and phi.running:
+            _blocks.check(name, _maps.restore(phi.text, phi.omega), options["normalize"])
+        return r.arguments(name, operands, feature_map, **options, key_lengths=None)
+
+    args, narrow = _ranks._together(_Processes(group), alone)
+    named = dict(zip(r.names, args, strict=False))
+    known = ("feature_map", "normalize", "eps", "scale")
+    given = {"feature_map": "identity"} | {x: named[x] for x in known if x in named}
+    o: Tensor = _Sequence.apply(name, group, given, *args[: len(operands)])
+    return o if narrow is None else o.to(narrow)
 
 
 class _Sequence(torch.autograd.Function):
@@ -149,7 +161,7 @@ class _Sequence(torch.autograd.Function):
     def forward(ctx: Any, name: str, group: Any, options: Any, *operands: Any) -> Tensor:
         ctx.save_for_backward(*operands)
         ctx.call = name, _Processes(group), options
-        return tensor(_compute(ctx.call, operands), operands[2].dtype)
+        return tensor(_compute(ctx.call, operands))
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..._state import State
+from .. import _tensors
 
 #: Keywords about how a GPU computes, which change no result.
 HINTS = ("cu_seqlens_cpu", "chunk_indices", "chunk_size", "disable_recompute")
@@ -74,11 +75,12 @@ def run(
 ) -> tuple[Tensor, Any]:
     """An operator of linattn.torch on fla's layouts; extras are [B, T, HV] or [B, T, HV, X].
 
-    With ``normalized`` a state is a pair, the second of it [N, 1, H, K].
+    With ``normalized`` a state is a pair, the second of it [N, 1, H, K].  The result has the dtype
+    that q, k and v have together: gates and strengths have no say in it, as in fla.
     """
     _check(name, q, k, v, extras, cu_seqlens, initial_state)
     groups = v.shape[2] // k.shape[2]
-    dtype = v.dtype
+    dtype = _tensors.promotion(x.dtype for x in (q, k, v))
     if scale is None:
         scale = k.shape[-1] ** -0.5
     tokens = [x.flip(1) for x in (q, k, v, *extras)] if reverse else [q, k, v, *extras]
