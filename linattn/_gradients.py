@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._gufuncs import quiet, through_numpy
 from ._linattn import call_plain
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def run(gufunc: np.ufunc, inputs: tuple[Any, ...], dtype: DType) -> tuple[Any, .
     result = call_plain(gufunc, *inputs, *(None,) * gufunc.nout)
     if result is NotImplemented:
         wide = {"dtype": np.float32} if dtype.itemsize == 2 else {}
-        result = gufunc(*inputs, **wide)
+        result = through_numpy(gufunc, *inputs, **wide)
     return result if isinstance(result, tuple) else (result,)
 
 
@@ -44,15 +45,15 @@ def sum_all(
     ])  # fmt: skip
 
 
+@quiet
 def summed(grad: Any, shape: Shape, dtype: DType) -> Any:
     """``grad`` summed over what was repeated of an array of ``shape``, and rounded to ``dtype``.
 
     Rounding to a sum in float64 comes before, ``2**-53 log2(count)`` of the sum of absolutes.
     """
-    with np.errstate(all="ignore"):
-        for axis in _repeats(grad.shape, shape):
-            grad = _total(grad, axis)
-        return grad.reshape(shape).astype(dtype, copy=False)
+    for axis in _repeats(grad.shape, shape):
+        grad = _total(grad, axis)
+    return grad.reshape(shape).astype(dtype, copy=False)
 
 
 def over_axis(x: Array, axis: int) -> Array:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from . import _check, _gradients, _state
-from ._gufuncs import ufuncs
-from ._linattn import call_plain
+from ._gufuncs import quiet, run, ufuncs
 from ._masks import refuses_masks
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ def causal_conv1d(
     x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = ..., *,
     return_state: bool, **options: Unpack[ConvolutionOptions],
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
+@quiet
 @refuses_masks
 def causal_conv1d(
     x: ArrayLike,
@@ -128,6 +128,7 @@ def causal_conv1d(
     return (o, _result(packing, s)) if return_state else o
 
 
+@quiet
 @refuses_masks
 def causal_conv1d_backward(
     x: ArrayLike,
@@ -313,10 +314,8 @@ def causal_conv1d_step(
     else:
         state = np.array(np.broadcast_to(state, (*shape[:-1], *core)))
     s = state.swapaxes(-1, -2)
-    result = call_plain(ufuncs["_causal_conv1d_step"], x, taps, bias, silu, None, s)
-    if result is NotImplemented:
-        result = ufuncs["_causal_conv1d_step"](x, taps, bias, silu, out=(None, s))
-    return result[0], state
+    o, _ = run(ufuncs["_causal_conv1d_step"], (x, taps, bias, silu), (None, s))
+    return o, state
 
 
 def _operands(

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check, _gradients
-from ._gufuncs import row_ufuncs
+from ._gufuncs import quiet, row_ufuncs
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike
 
 
+@quiet
 def log_decay(
     x: ArrayLike, A_log: ArrayLike, dt_bias: ArrayLike, *, lower_bound: float | None = None
 ) -> Array:
@@ -71,6 +72,7 @@ def log_decay(
     return row_ufuncs["bounded_log_decay"](*operands, bound).astype(dtype, copy=False)
 
 
+@quiet
 def log_decay_backward(
     x: ArrayLike, A_log: ArrayLike, dt_bias: ArrayLike, grad: ArrayLike, *,
     lower_bound: float | None = None,

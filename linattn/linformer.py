@@ -10,7 +10,7 @@ import numpy as np
 from . import _check, _gradients
 from ._config import one_isa
 from ._docs import filled
-from ._gufuncs import row_ufuncs, run
+from ._gufuncs import quiet, row_ufuncs, run
 from ._masks import refuses_masks
 from ._products import product, transposed_product
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ._types import Array, ArrayLike
 
 
+@quiet
 @refuses_masks
 @filled
 def linformer(
@@ -87,6 +88,7 @@ def linformer(
     return o.astype(dtype, copy=False)
 
 
+@quiet
 @refuses_masks
 @filled
 def linformer_backward(

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from . import _check, _gradients
 from ._docs import filled
-from ._gufuncs import row_ufuncs, run
+from ._gufuncs import quiet, row_ufuncs, run
 from ._masks import refuses_masks
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike, Bool
 
 
+@quiet
 @refuses_masks
 @filled
 def softmax_attention(
@@ -87,6 +88,7 @@ def softmax_attention(
     return o.astype(_check.result_dtype(q, k, v), copy=False)
 
 
+@quiet
 @refuses_masks
 @filled
 def softmax_attention_backward(

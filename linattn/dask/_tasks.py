@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import _blocks, _gradients
+from .._gufuncs import quiet
 from .._state import State
 
 
@@ -48,16 +49,16 @@ def backward(
 ) -> Any:  # fmt: skip
     """The gradient of each operand, None for those left out, and of the state before."""
     r, state = _blocks.RECURRENCES[name], states[i]
-    *operands, grad = _at_least(dtype, *operands, grad)
+    *arrays, grad = _at_least(dtype, *operands, grad)
     if state is None:
         sequences = None if cu_seqlens is None else len(cu_seqlens) - 1
-        state = _blocks.empty_state(r, operands, sequences, **options)
+        state = _blocks.empty_state(r, tuple(arrays), sequences, **options)
     *grads, start = r.backward(
-        operands, grad, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+        tuple(arrays), grad, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
         initial_state=state, grad_state=grad_states[j], **options,
     )  # fmt: skip
     found = iter(grads)
-    return *(None if x is None else next(found) for x in operands), start
+    return *(None if x is None else next(found) for x in arrays), start
 
 
 def _at_least(dtype: Any, *arrays: Any) -> list[Any]:
@@ -117,6 +118,7 @@ def field(i: int, x: Any) -> Any:
     return x[i]
 
 
+@quiet
 def add(x: Any, y: Any) -> Any:
     if isinstance(x, State):
         return State(*(None if a is None else a + b for a, b in zip(x, y, strict=True)))

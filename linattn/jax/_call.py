@@ -84,9 +84,7 @@ def total(x: Any, axis: int) -> Any:
         return x.sum(axis, keepdims=True)
     while n > 1:
         half = (n + 1) // 2
-        first, rest = (
-            jax.lax.slice_in_dim(x, *ends, axis=axis) for ends in ((0, half), (half, n))
-        )
+        first, rest = (jax.lax.slice_in_dim(x, *ends, axis=axis) for ends in ((0, half), (half, n)))
         if n % 2:
             middle = jax.lax.slice_in_dim(first, half - 1, half, axis=axis)
             first = jax.lax.slice_in_dim(first, 0, half - 1, axis=axis)

@@ -40,9 +40,7 @@ from .operators import _CAUSAL, _DELTA, _DPLR, _GATED, _GATED_DELTA, _NONCAUSAL
 
 __all__ = ["causal", "delta", "dplr", "gated", "gated_delta", "noncausal"]
 
-_RECURRENCES = {
-    x.r.name: x for x in (_CAUSAL, _NONCAUSAL, _DELTA, _GATED, _GATED_DELTA, _DPLR)
-}
+_RECURRENCES = {x.r.name: x for x in (_CAUSAL, _NONCAUSAL, _DELTA, _GATED, _GATED_DELTA, _DPLR)}
 
 _PROCESSES = Bridge(
     words=RESCALING | WORDS,
