@@ -21,6 +21,7 @@ from linattn import feature_maps
 N, D, M = 3, 2, 2
 HEADS = 65536
 HALVES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
+DPFP = feature_maps.DPFP(1, normalize=False)
 RANDOM = feature_maps.PositiveRandomFeatures.sample(D, 4, rng=0, temperature=0.1)
 U = 2.0**-24  #: of float32
 
@@ -74,7 +75,7 @@ def _rows() -> list[Row]:
         Row("softmax_attention", qkv, {"causal": True}),
         Row("softmax_attention", qkv, {}),
         Row("linformer", projected, {}, 64),
-        Row("causal", qkv, {"feature_map": "dpfp", "normalize": False}, 64),
+        Row("causal", qkv, {"feature_map": DPFP, "normalize": False}, 64),
         Row("causal", qkv, {"feature_map": RANDOM}, 64),
         Row("causal_conv1d", {"x": (N, D), "weight": (D, 2), "bias": (D,), "grad_out": (N, D)},
             {}),
