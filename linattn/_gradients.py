@@ -49,7 +49,7 @@ def sum_all(
 def summed(grad: Any, shape: Shape, dtype: DType) -> Any:
     """``grad`` summed over what was repeated of an array of ``shape``, and rounded to ``dtype``.
 
-    Rounding to a sum in float64 comes before, ``2**-53 log2(count)`` of the sum of absolutes.
+    The sum is off by at most ``2**-53 log2(count)`` of the sum of absolutes before it is rounded.
     """
     for axis in _repeats(grad.shape, shape):
         grad = _total(grad, axis)
