@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ._types import Array, DType, Shape
 
 
+BLOCK = 2**16  #: numbers that are summed at a time: they and their sums stay in a cache
+
+
 def run(gufunc: np.ufunc, inputs: tuple[Any, ...], dtype: DType) -> tuple[Any, ...]:
     """The outputs of a gradient's gufunc, for operands whose gradients are to be of ``dtype``.
 
@@ -51,9 +54,22 @@ def summed(grad: Any, shape: Shape, dtype: DType) -> Any:
 
     The sum is off by at most ``2**-53 log2(count)`` of the sum of absolutes before it is rounded.
     """
-    for axis in _repeats(grad.shape, shape):
-        grad = _total(grad, axis)
-    return grad.reshape(shape).astype(dtype, copy=False)
+    axes = _repeats(grad.shape, shape)
+    if not axes or type(grad) is not np.ndarray:  # of dask and its like
+        total = grad.sum(axis=axes, dtype=np.float64) if axes else grad
+        return total.reshape(shape).astype(dtype, copy=False)
+    sizes = [1 if i in axes else size for i, size in enumerate(grad.shape)]
+    out = np.empty(sizes, dtype)
+    longest = sizes.index(max(sizes))
+    step = max(1, sizes[longest] * BLOCK // max(grad.size, 1))
+    for begin in range(0, sizes[longest], step):
+        part = slice(begin, begin + step) if longest not in axes else slice(None)
+        block = (*(slice(None),) * longest, part)
+        x = grad[block]
+        for axis in axes:
+            x = _total(x, axis)
+        out[block] = x
+    return out.reshape(shape)
 
 
 def over_axis(x: Array, axis: int) -> Array:
@@ -78,21 +94,18 @@ def clear_padding(dk: Array, key_lengths: Any) -> None:
     dk[np.broadcast_to(padding, dk.shape[:-1])] = 0
 
 
-def _total(x: Any, axis: int) -> Any:
+def _total(x: np.ndarray, axis: int) -> np.ndarray:
     """The sum along an axis, which stays: in pairs, in an order that its length alone decides."""
-    if type(x) is not np.ndarray:  # of dask and its like
-        return x.sum(axis=axis, dtype=np.float64, keepdims=True)
-    parts = np.moveaxis(x, axis, 0)
-    n = len(parts)
+    before, n = (slice(None),) * axis, x.shape[axis]
     if n == 0:
         return np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]))
     half = (n + 1) // 2
-    sums = parts[:half].astype(np.float64)
-    sums[: n - half] += parts[half:]
+    sums = x[(*before, slice(half))].astype(np.float64)
+    sums[(*before, slice(n - half))] += x[(*before, slice(half, None))]
     while half > 1:
         n, half = half, (half + 1) // 2
-        sums[: n - half] += sums[half:n]
-    return np.moveaxis(sums[:1], 0, axis)
+        sums[(*before, slice(n - half))] += sums[(*before, slice(half, n))]
+    return sums[(*before, slice(1))]
 
 
 def _repeats(wide: Shape, shape: Shape) -> tuple[int, ...]:
