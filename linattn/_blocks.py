@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _check, _mapped, feature_maps
-from ._gradients import clear_padding, sum_all
-from ._gufuncs import run, ufuncs
+from ._gradients import clear_padding, sum_all, summed
+from ._gufuncs import quiet, run, ufuncs
 from ._operator import Recurrence
 from ._products import product, transposed_product
 from ._state import State
@@ -41,6 +41,7 @@ class Element(NamedTuple):
     z: Any = None
 
 
+@quiet
 def compose(first: Element, second: Element) -> Element:
     """One block after another."""
     a = second.a if first.a is None else first.a if second.a is None else _act(second.a, first.a)
@@ -48,6 +49,7 @@ def compose(first: Element, second: Element) -> Element:
     return Element(a, _act(second.a, first.s) + second.s, z)
 
 
+@quiet
 def after(state: State | None, element: Element) -> State:
     """The state after a block, from that before it; None is the empty one."""
     if state is None:
@@ -82,6 +84,7 @@ def unpack(flat: Any, like: Element) -> Element:
     return Element(*fields)
 
 
+@quiet
 def element(
     name: str, operands: tuple[Any, ...], key_lengths: Any = None, **options: Any
 ) -> Element:
@@ -119,6 +122,7 @@ def _sums(
     return s, z
 
 
+@quiet
 def transition(
     r: Recurrence, operands: Sequence[Any], end: State, end_of: Callable[..., State], xp: Any = np,
     key_lengths: Any = None,
@@ -164,6 +168,7 @@ def gradient_is_sum(r: Recurrence, *, normalize: bool = False, **unused: Any) ->
     return r is CAUSAL and not normalize
 
 
+@quiet
 def gradient_sum(q: Any, grad_out: Any, *, feature_map: Any, scale: float, **unused: Any) -> State:
     """That gradient, ``scale sum phi(q) g^T``."""
     s, _ = _sums((q, q, grad_out), None, feature_map=feature_map, normalize=False)
@@ -207,6 +212,7 @@ def check_options(
 # --- queries that see all keys ------------------------------------------------------
 
 
+@quiet
 def read(
     q: Any, state: State, *, feature_map: Any, normalize: bool, eps: float, scale: float
 ) -> Any:
@@ -224,6 +230,7 @@ def _read(
     return a, o, den
 
 
+@quiet
 def read_backward(
     q: Any, state: State, grad_out: Any, *, feature_map: Any, normalize: bool, eps: float,
     scale: float,
@@ -240,11 +247,12 @@ def read_backward(
         dz = transposed_product(a, weight)[..., 0]
     else:
         da = product(grad, state.s.mT)
-    (da,) = sum_all((da,), (a,))
+    da = summed(da, a.shape, da.dtype)
     dq = phi.input_gradient(q, a.dtype.type(scale) * da)
     return dq.astype(_check.result_dtype(q), copy=False), State(transposed_product(a, grad), dz)
 
 
+@quiet
 def sums_backward(
     k: Any, v: Any, grad: State, key_lengths: Any, *, feature_map: Any, **options: Any
 ) -> tuple[Any, Any]:
@@ -256,8 +264,8 @@ def sums_backward(
         db += grad.z[..., None, :]
     for x in (db, dv):  # heads that share keys may have other lengths
         clear_padding(x, key_lengths)
-    db, dv = sum_all((db, dv), (b, v))
+    dtype = _check.result_dtype(k, v)
+    db, dv = sum_all((db, dv), (b, v), (db.dtype, dtype))
     dk = phi.input_gradient(k, db)
     clear_padding(dk, key_lengths)
-    dtype = _check.result_dtype(k, v)
-    return dk.astype(dtype, copy=False), dv.astype(dtype, copy=False)
+    return dk.astype(dtype, copy=False), dv

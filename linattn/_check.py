@@ -153,7 +153,8 @@ def extra(
     """
     if isinstance(given, (int, float)):  # as weak as Python's numbers are
         dtype = (state_dtype if row.wide else result_dtype)(*operands)
-        given = np.asarray(real(function, row.name, given), dtype)
+        with np.errstate(all="ignore"):
+            given = np.asarray(real(function, row.name, given), dtype)
     x = operand(function, row.name, given, 0)
     q, _, v = operands
     sizes = {"d": q.shape[-1], "m": v.shape[-1]}
@@ -344,7 +345,8 @@ def numbers(
     if not all(type(x) is np.ndarray for x in operands):
         # Array libraries make float64 arrays of Python floats, and all would follow.
         cast = state_dtype(*operands).type
-        scale, eps = cast(scale), cast(eps)
+        with np.errstate(all="ignore"):
+            scale, eps = cast(scale), cast(eps)
     return (scale, eps) if normalize else (scale,)
 
 

@@ -1,35 +1,82 @@
-"""Gradients of operands that were broadcast, and of keys that do not exist."""
+"""Gradients of operands that were broadcast, and of keys that do not exist.
+
+The gradient of an operand that heads share is the sum of theirs.  They come in float32 where the
+operands have 16 bits, are summed in pairs in float64, and the sum is rounded once.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._gufuncs import quiet, through_numpy
+from ._linattn import call_plain
+
 if TYPE_CHECKING:
-    from ._types import Array, Shape
+    from ._types import Array, DType, Shape
 
 
-def sum_all(grads: tuple[Any, ...], operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Each gradient in its operand's shape: summed over the repeats."""
-    return tuple(_sum_to(g, x.shape) for g, x in zip(grads, operands, strict=True))
+BLOCK = 2**16  #: numbers that are summed at a time: they and their sums stay in a cache
 
 
-def sum_wide(grad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """``grad`` in an operand's shape; where there is something to sum, pairwise in float64."""
-    if grad.shape == shape:
-        return grad
+def run(gufunc: np.ufunc, inputs: tuple[Any, ...], dtype: DType) -> tuple[Any, ...]:
+    """The outputs of a gradient's gufunc, for operands whose gradients are to be of ``dtype``.
+
+    Those that `sum_all` sums are float32 where that has 16 bits; by way of NumPy all of them are.
+    """
+    result = call_plain(gufunc, *inputs, *(None,) * gufunc.nout)
+    if result is NotImplemented:
+        wide = {"dtype": np.float32} if dtype.itemsize == 2 else {}
+        result = through_numpy(gufunc, *inputs, **wide)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def sum_all(
+    grads: Sequence[Any], operands: Sequence[Any], dtypes: Sequence[DType] | None = None
+) -> tuple[Any, ...]:
+    """Each gradient in its operand's shape, summed over the repeats, and in its dtype.
+
+    That is the operand's own where none is given.
+    """
+    if dtypes is None:
+        dtypes = [x.dtype for x in operands]
+    return tuple([
+        g if g.shape == x.shape and g.dtype == dtype else summed(g, x.shape, dtype)
+        for g, x, dtype in zip(grads, operands, dtypes, strict=True)
+    ])  # fmt: skip
+
+
+@quiet
+def summed(grad: Any, shape: Shape, dtype: DType) -> Any:
+    """``grad`` summed over what was repeated of an array of ``shape``, and rounded to ``dtype``.
+
+    The sum is off by at most ``2**-53 log2(count)`` of the sum of absolutes before it is rounded.
+    """
     axes = _repeats(grad.shape, shape)
-    parts = np.moveaxis(grad, axes, range(len(axes)))
-    parts = parts.reshape(math.prod(parts.shape[: len(axes)]), *parts.shape[len(axes) :])
-    if len(parts) == 0:
-        return np.zeros(shape, np.float64)
-    while len(parts) > 1:
-        half = len(parts) // 2
-        sums = np.add(parts[:half], parts[half : 2 * half], dtype=np.float64)
-        parts = np.concatenate((sums, parts[2 * half :]))
-    return parts.reshape(shape)
+    if not axes or type(grad) is not np.ndarray:  # of dask and its like
+        total = grad.sum(axis=axes, dtype=np.float64) if axes else grad
+        return total.reshape(shape).astype(dtype, copy=False)
+    sizes = [1 if i in axes else size for i, size in enumerate(grad.shape)]
+    out = np.empty(sizes, dtype)
+    longest = sizes.index(max(sizes))
+    step = max(1, sizes[longest] * BLOCK // max(grad.size, 1))
+    for begin in range(0, sizes[longest], step):
+        part = slice(begin, begin + step) if longest not in axes else slice(None)
+        block = (*(slice(None),) * longest, part)
+        x = grad[block]
+        for axis in axes:
+            x = _total(x, axis)
+        out[block] = x
+    return out.reshape(shape)
+
+
+def over_axis(x: Array, axis: int) -> Array:
+    """``x.sum(axis)``, in float64 until it is rounded to the dtype of x."""
+    axis %= x.ndim
+    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    return summed(x, shape, x.dtype).squeeze(axis)
 
 
 def clear_padding(dk: Array, key_lengths: Any) -> None:
@@ -47,15 +94,18 @@ def clear_padding(dk: Array, key_lengths: Any) -> None:
     dk[np.broadcast_to(padding, dk.shape[:-1])] = 0
 
 
-def _sum_to(grad: Any, shape: Shape) -> Any:
-    if grad.shape == shape:
-        return grad
-    if type(grad) is np.ndarray:  # NumPy sums in the order of memory, which is that of operands
-        grad = np.ascontiguousarray(grad)
-    wide = np.float32 if grad.dtype.itemsize == 2 else None
-    axes = _repeats(grad.shape, shape)
-    total = grad.sum(axis=axes, keepdims=True, dtype=wide).reshape(shape)
-    return total.astype(grad.dtype, copy=False)
+def _total(x: np.ndarray, axis: int) -> np.ndarray:
+    """The sum along an axis, which stays: in pairs, in an order that its length alone decides."""
+    before, n = (slice(None),) * axis, x.shape[axis]
+    if n == 0:
+        return np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+    half = (n + 1) // 2
+    sums = x[(*before, slice(half))].astype(np.float64)
+    sums[(*before, slice(n - half))] += x[(*before, slice(half, None))]
+    while half > 1:
+        n, half = half, (half + 1) // 2
+        sums[(*before, slice(n - half))] += sums[(*before, slice(half, n))]
+    return sums[(*before, slice(1))]
 
 
 def _repeats(wide: Shape, shape: Shape) -> tuple[int, ...]:

@@ -8,7 +8,11 @@ import numpy as np
 
 from ._linattn import add_bfloat16, call_plain, make_ufunc, row_ufunc_names, ufunc_names
 
-__all__ = ["row_ufuncs", "run", "ufuncs"]
+__all__ = ["quiet", "row_ufuncs", "run", "through_numpy", "ufuncs"]
+
+#: Decorates what computes or rounds with NumPy's own operations: they raise no floating-point
+#: errors then, whatever `numpy.errstate` says, as kernels raise none.
+quiet = np.errstate(all="ignore")
 
 
 class Gufuncs(dict[str, np.ufunc]):
@@ -35,8 +39,14 @@ def run(
     outputs = outputs or (None,) * gufunc.nout
     result = call_plain(gufunc, *inputs, *outputs)
     if result is NotImplemented:
-        result = gufunc(*inputs, out=outputs)
+        result = through_numpy(gufunc, *inputs, out=outputs)
     return result if isinstance(result, tuple) else (result,)
+
+
+@quiet
+def through_numpy(gufunc: np.ufunc, *inputs: Any, **options: Any) -> Any:
+    """The gufunc as NumPy calls it, which casts what it must."""
+    return gufunc(*inputs, **options)
 
 
 try:

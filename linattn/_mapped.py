@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _check, _gradients, _running
 from ._config import one_isa
+from ._gufuncs import quiet
 from .feature_maps import FeatureMap, PositiveRandomFeatures, get
 from .feature_maps._base import Fused
 
@@ -22,6 +23,7 @@ def outside(feature_map: Any) -> bool:
     return not isinstance(feature_map, str) or feature_map == "dpfp"
 
 
+@quiet
 def call(
     recurrence: Recurrence, method: str, operands: tuple[Any, ...], feature_map: Any, **options: Any
 ) -> Any:

@@ -22,6 +22,7 @@ What plain arrays need is done first, in few steps: such a call takes 2 us.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ from ._state import State
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from ._types import Array, ArrayLike, Bool, Map, Shape
+    from ._types import Array, ArrayLike, Bool, DType, Map, Shape
 
     Operands: TypeAlias = tuple[Any, ...]
     Key: TypeAlias = tuple[str, str, bool]
@@ -248,23 +249,28 @@ class Recurrence:
         call = self._read(function, operands)
         key = _check.lookup(function, self._whole.names, call.variant, feature_map, normalize)
         grad_out = _check.cotangent(function, grad_out, call.shape)
-        numbers = _check.numbers(function, (*call.typed, grad_out), scale, eps, key[-1])
+        typed = *call.typed, grad_out
+        numbers = _check.numbers(function, typed, scale, eps, key[-1])
         inputs = *call.arrays, grad_out, *numbers
+        dtype, extras = _check.result_dtype(*typed), _named(self.extras, operands)
+        dtypes = [dtype] * 3 + [_check.state_dtype(*typed) if x.wide else dtype for x in extras]
         if alone:
-            return _summed(run(self._whole_backward[key], inputs), call)
+            grads = _gradients.run(self._whole_backward[key], inputs, dtype)
+            return _summed(grads, call, dtypes)
 
         packing, indices = self._sequences(function, call, cu_seqlens, key_lengths)
         start, last = (
             self._state(function, field, state, packing, call, key[-1], grad_out)
             for field, state in (("initial_state", initial_state), ("grad_state", grad_state))
         )
-        grads = run(self._parts_backward[key], (*inputs, *indices, *start, *last))
+        inputs = *inputs, *indices, *start, *last
+        grads = _gradients.run(self._parts_backward[key], inputs, dtype)
         count = len(call.arrays)
         sums, rest = list(grads[:count]), grads[count:]
-        for i, extra in enumerate(_named(self.extras, operands)):
+        for i, extra in enumerate(extras):
             if "n" not in extra.dims:
-                sums[3 + i] = sums[3 + i].sum(-2)  # one a sequence
-        first = _summed(tuple(sums), call)
+                sums[3 + i] = _gradients.over_axis(sums[3 + i], -2)  # one a sequence
+        first = _summed(sums, call, dtypes)
         if not with_state:
             return first
         if initial_state is not None:
@@ -451,9 +457,9 @@ def _same_rows(q: Any, grad_out: Any) -> bool:
     )
 
 
-def _summed(grads: tuple[Any, ...], call: _Call) -> tuple[Any, ...]:
+def _summed(grads: Sequence[Any], call: _Call, dtypes: Sequence[DType]) -> tuple[Any, ...]:
     """Each gradient in the shape that its operand came in."""
-    sums = _gradients.sum_all(grads, call.arrays)
+    sums = _gradients.sum_all(grads, call.arrays, dtypes)
     return tuple(x.reshape(shape) for x, shape in zip(sums, call.given, strict=True))
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from . import _check, _gradients, _state
-from ._gufuncs import ufuncs
-from ._linattn import call_plain
+from ._gufuncs import quiet, run, ufuncs
 from ._masks import refuses_masks
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ def causal_conv1d(
     x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = ..., *,
     return_state: bool, **options: Unpack[ConvolutionOptions],
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
+@quiet
 @refuses_masks
 def causal_conv1d(
     x: ArrayLike,
@@ -128,6 +128,7 @@ def causal_conv1d(
     return (o, _result(packing, s)) if return_state else o
 
 
+@quiet
 @refuses_masks
 def causal_conv1d_backward(
     x: ArrayLike,
@@ -217,28 +218,23 @@ def causal_conv1d_backward(
     with_state = initial_state is not None or grad_state is not None
     dstate: tuple[np.ndarray, ...] = ()
     if cu_seqlens is None and not with_state:
-        dx, dtaps, dbias = ufuncs[name](*operands, silu)
+        dx, dtaps, dbias = _gradients.run(ufuncs[name], (*operands, silu), dtype)
     else:
         packing = _state.sequences(name, shape[-2], shape[:-2], cu_seqlens, None)
         start, last = (
             _inputs(name, field, state, packing, shape, taps, wide)
             for field, state in (("initial_state", initial_state), ("grad_state", grad_state))
         )
-        dx, dtaps, dbias, ds = ufuncs["causal_conv1d_state_backward"](
-            *operands, silu, packing.begin, packing.end, start, last
-        )
-        dtaps, dbias = (
-            _gradients.sum_wide(y, (*shape[:-2], 1, *y.shape[len(shape) - 1 :])).squeeze(
-                len(shape) - 2
-            )
-            for y in (dtaps, dbias)
-        )
+        inputs = *operands, silu, packing.begin, packing.end, start, last
+        gufunc = ufuncs["causal_conv1d_state_backward"]
+        dx, dtaps, dbias, ds = _gradients.run(gufunc, inputs, dtype)
+        sequences = len(shape) - 2
+        dtaps, dbias = (_gradients.over_axis(y, sequences) for y in (dtaps, dbias))
         if with_state:
-            ds = _gradients.sum_wide(ds, start.shape) if initial_state is not None else ds
-            dstate = (_result(packing, ds).astype(wide, copy=False),)
-    dx = _gradients.sum_wide(dx, tokens.shape).astype(dtype, copy=False)
-    dweight = _gradients.sum_wide(dtaps, taps.shape).swapaxes(-1, -2).astype(dtype, order="C")
-    dbias = _gradients.sum_wide(dbias, added.shape).astype(dtype, copy=False)
+            ds = _gradients.summed(ds, start.shape, wide) if initial_state is not None else ds
+            dstate = (_result(packing, ds),)
+    dx, dtaps, dbias = _gradients.sum_all((dx, dtaps, dbias), (tokens, taps, added), (dtype,) * 3)
+    dweight = np.ascontiguousarray(dtaps.swapaxes(-1, -2))
     return dx, dweight, *((dbias,) if bias is not None else ()), *dstate
 
 
@@ -318,10 +314,8 @@ def causal_conv1d_step(
     else:
         state = np.array(np.broadcast_to(state, (*shape[:-1], *core)))
     s = state.swapaxes(-1, -2)
-    result = call_plain(ufuncs["_causal_conv1d_step"], x, taps, bias, silu, None, s)
-    if result is NotImplemented:
-        result = ufuncs["_causal_conv1d_step"](x, taps, bias, silu, out=(None, s))
-    return result[0], state
+    o, _ = run(ufuncs["_causal_conv1d_step"], (x, taps, bias, silu), (None, s))
+    return o, state
 
 
 def _operands(

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check, _gradients
-from ._gufuncs import row_ufuncs
+from ._gufuncs import quiet, row_ufuncs
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike
 
 
+@quiet
 def log_decay(
     x: ArrayLike, A_log: ArrayLike, dt_bias: ArrayLike, *, lower_bound: float | None = None
 ) -> Array:
@@ -71,6 +72,7 @@ def log_decay(
     return row_ufuncs["bounded_log_decay"](*operands, bound).astype(dtype, copy=False)
 
 
+@quiet
 def log_decay_backward(
     x: ArrayLike, A_log: ArrayLike, dt_bias: ArrayLike, grad: ArrayLike, *,
     lower_bound: float | None = None,
@@ -135,9 +137,7 @@ def log_decay_backward(
         arrays.append(_bound(name, lower_bound, operands))
     dz, dA = row_ufuncs[task](*arrays, np.asarray(grad, wide))
     grads = zip((dz, dA, dz), operands, strict=True)
-    dx, dA_log, ddt_bias = (
-        _gradients.sum_wide(y, to.shape).astype(dtype, copy=False) for y, to in grads
-    )
+    dx, dA_log, ddt_bias = (_gradients.summed(y, to.shape, dtype) for y, to in grads)
     return dx, dA_log, ddt_bias
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from . import _check, _gradients
 from ._config import one_isa
 from ._docs import filled
-from ._gufuncs import row_ufuncs, run
+from ._gufuncs import quiet, row_ufuncs, run
 from ._masks import refuses_masks
 from ._products import product, transposed_product
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ._types import Array, ArrayLike
 
 
+@quiet
 @refuses_masks
 @filled
 def linformer(
@@ -87,6 +88,7 @@ def linformer(
     return o.astype(dtype, copy=False)
 
 
+@quiet
 @refuses_masks
 @filled
 def linformer_backward(
@@ -151,7 +153,7 @@ def linformer_backward(
     dkeys, dvalues = _gradients.sum_all((dkeys, dvalues), (keys, values))
     pairs = (E, dkeys), (F, dvalues), (k, dkeys.mT), (v, dvalues.mT)
     grads = dq, *(product(x, y) for x, y in pairs)
-    return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v, E, F)))
+    return _gradients.sum_all(grads, (q, k, v, E, F), (dtype,) * 5)
 
 
 def _operands(

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from . import _check, _gradients
 from ._docs import filled
-from ._gufuncs import row_ufuncs, run
+from ._gufuncs import quiet, row_ufuncs, run
 from ._masks import refuses_masks
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike, Bool
 
 
+@quiet
 @refuses_masks
 @filled
 def softmax_attention(
@@ -87,6 +88,7 @@ def softmax_attention(
     return o.astype(_check.result_dtype(q, k, v), copy=False)
 
 
+@quiet
 @refuses_masks
 @filled
 def softmax_attention_backward(
@@ -146,8 +148,9 @@ def softmax_attention_backward(
     q, k, v, shape, numbers = _operands(name, q, k, v, causal, scale)
     grad_out = _check.cotangent(name, grad_out, shape)
     dtype = _check.result_dtype(q, k, v, grad_out)
-    grads = run(row_ufuncs["softmax_backward"], (q, k, v, grad_out, *numbers))
-    return tuple(x.astype(dtype, copy=False) for x in _gradients.sum_all(grads, (q, k, v)))
+    inputs = q, k, v, grad_out, *numbers
+    grads = _gradients.run(row_ufuncs["softmax_backward"], inputs, dtype)
+    return _gradients.sum_all(grads, (q, k, v), (dtype,) * 3)
 
 
 def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tuple[Any, ...]:

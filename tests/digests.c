@@ -148,7 +148,7 @@ lay_out(struct array *x, struct la_tensor *tensor, const struct la_operation *wh
             put(x->data + j * size, what, slot->id, value(slot->id, j));
         }
     }
-    *tensor = (struct la_tensor){x->data, axes, x->shape, x->strides};
+    *tensor = (struct la_tensor){x->data, axes, x->shape, x->strides, 0};
 }
 
 /* The FNV-1a hash of what one call gives; 0 where it fails. */

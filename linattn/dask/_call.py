@@ -29,13 +29,15 @@ class Call:
         self.normalize = options.get("normalize", False)
         _blocks.check(self.name, options["feature_map"], self.normalize)
         given = [x if x is None or hasattr(x, "dtype") else np.asarray(x) for x in operands]
-        self._check(given)
+        typed = self._check(given)
         self.cu_seqlens = None
         if cu_seqlens is not None:
             self.cu_seqlens = _check.cu_seqlens(self.name, cu_seqlens, given[1].shape[-2])
         if grad_out is not None:
             meta = _check.cotangent(self.name, self._meta("grad_out", grad_out), self.shape)
             grad_out = da.broadcast_to(da.asarray(grad_out), meta.shape)
+            typed = *typed, meta
+        self.dtype, self.state_dtype = _check.result_dtype(*typed), _check.state_dtype(*typed)
         if key_lengths is not None:
             key_lengths = self._lengths(key_lengths, given[1].shape[-2])
         self.given = given
@@ -46,8 +48,8 @@ class Call:
         sources = [*self.arrays, self.grad, self.lengths, *self.states[0], *self.states[1]]
         self.graph = Graph(self.name, sources, self.options, self.cu_seqlens)
 
-    def _check(self, given: Sequence[Any]) -> None:
-        """The checks of arrays, of shapes and dtypes alone."""
+    def _check(self, given: Sequence[Any]) -> tuple[Any, ...]:
+        """The checks of arrays, of shapes and dtypes alone; those that decide the call's dtype."""
         r, options = self.r, self.options
         names = "q", "k", "v", *(extra.name for extra in r.extras)
         metas = tuple(
@@ -56,10 +58,9 @@ class Call:
         call = r._read(self.name, metas)
         _blocks.check_options(r, self.name, call, **options)
         self.shape, self.batch = call.shape, call.shape[:-2]
-        self.dtype = _check.result_dtype(*call.typed)
-        self.state_dtype = _check.state_dtype(*call.typed)
         phi = feature_maps.get(options["feature_map"])
         self.f, self.m = phi.features(given[0].shape[-1]), self.shape[-1]
+        return call.typed
 
     def _meta(self, name: str, x: Any) -> Any:
         """An array of that shape and dtype, of no memory, for the checks."""
@@ -214,10 +215,17 @@ class Call:
         there = [(i, x) for i, x in enumerate(self.arrays) if x is not None]
         sums = {i: self._shared(i, parts[i]) for i, _ in there}
         return tuple(
-            summed(self.graph.array(f"d{i}", sums[i], x.chunks, self._gradient_dtype(i)),
-                   self.given[i].shape)
+            summed(self.graph.array(f"d{i}", sums[i], x.chunks, self._wide(i, self.part_dtype)),
+                   self.given[i].shape, self._wide(i, self.dtype))
             for i, x in there
         )  # fmt: skip
+
+    @property
+    def part_dtype(self) -> Any:
+        """What tasks give gradients of tokens in: not rounded where there is more to be added."""
+        lead = len(self.batch)
+        shared = any(x is not None and x.shape[:lead] != self.batch for x in self.arrays)
+        return self.state_dtype if shared else self.dtype
 
     def _shared(self, i: int, parts: dict[Any, Any]) -> dict[Any, Any]:
         """Operand i's gradients by its own blocks: summed over those that share one."""
@@ -227,21 +235,24 @@ class Call:
             blocks.setdefault((*where, j) if self.has_tokens[i] else where, []).append(part)
         return {at: self.graph.reduce(same, _tasks.add) for at, same in blocks.items()}
 
-    def _gradient_dtype(self, i: int) -> Any:
-        wide = i >= 3 and self.r.extras[i - 3].wide
-        return self.state_dtype if wide else self.dtype
+    def _wide(self, i: int, dtype: Any) -> Any:
+        """The dtype of operand i's gradient where others have ``dtype``."""
+        return self.state_dtype if i >= 3 and self.r.extras[i - 3].wide else dtype
 
 
-def summed(x: Any, shape: Sequence[int]) -> Any:
-    """x summed over what was broadcast, in that shape."""
+def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:
+    """x summed over what was broadcast, in that shape, and rounded to ``dtype`` after that."""
     extra = x.ndim - len(shape)
     axes = tuple(
         j for j in range(x.ndim)
         if x.shape[j] != 1 and (j < extra or shape[j - extra] == 1)
     )  # fmt: skip
     if axes:
-        x = x.sum(axis=axes, keepdims=True, dtype=x.dtype)
-    return x.reshape(tuple(shape)) if x.shape != tuple(shape) else x
+        x = da.reduction(
+            x, _tasks.total, _tasks.total, axis=axes, keepdims=True, dtype=np.float64
+        )  # fmt: skip
+    x = x.reshape(tuple(shape)) if x.shape != tuple(shape) else x
+    return x if x.dtype == dtype else x.map_blocks(_tasks.rounded, dtype, dtype=dtype)
 
 
 def _place(x: Any, position: tuple[int, ...]) -> tuple[int, ...]:

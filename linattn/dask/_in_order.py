@@ -80,7 +80,7 @@ def backward(
     state = call.as_state(fields)
     if initial_state is not None:
         state = State(*(
-            None if x is None else summed(x, np.shape(y))
+            None if x is None else summed(x, np.shape(y), x.dtype)
             for x, y in zip(state, initial_state, strict=True)
         ))  # fmt: skip
     return *first, state
@@ -128,7 +128,7 @@ def _end_gradients(
 
 def _gradients(call: Call, at: tuple[int, ...], j: int, state: Any, grad: Any) -> Any:
     """Those of block j, from the state before it and the gradient of that after it."""
-    run = partial(_tasks.backward, call.r.name, call.cu_seqlens, call.options)
+    run = partial(_tasks.backward, call.r.name, call.cu_seqlens, call.part_dtype, call.options)
     return call.graph.add(
         run, call.grad_out(at, j), call.key_lengths(at, j), *state, *grad, *call.operands(at, j)
     )

@@ -33,8 +33,8 @@ def backward(
     """`Recurrence.backward` of a recurrence over all keys."""
     call = Call(r, "backward", operands, options, key_lengths, grad_out=grad_out)
     add = call.graph.add
-    of_queries = partial(_tasks.read_backward, options)
-    of_keys = partial(_tasks.sums_backward, options)
+    of_queries = partial(_tasks.read_backward, call.part_dtype, options)
+    of_keys = partial(_tasks.sums_backward, call.part_dtype, options)
     parts: list[dict[Any, Any]] = [{}, {}, {}]
     for at in call.positions():
         state = _total(call, at)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _blocks
+from .. import _blocks, _gradients
+from .._gufuncs import quiet
 from .._state import State
 
 
@@ -43,20 +44,38 @@ def forward(
 
 
 def backward(
-    name: str, cu_seqlens: Any, options: Any, grad: Any, key_lengths: Any, states: Any, i: int,
-    grad_states: Any, j: int, *operands: Any,
+    name: str, cu_seqlens: Any, dtype: Any, options: Any, grad: Any, key_lengths: Any,
+    states: Any, i: int, grad_states: Any, j: int, *operands: Any,
 ) -> Any:  # fmt: skip
     """The gradient of each operand, None for those left out, and of the state before."""
     r, state = _blocks.RECURRENCES[name], states[i]
+    *arrays, grad = _at_least(dtype, *operands, grad)
     if state is None:
         sequences = None if cu_seqlens is None else len(cu_seqlens) - 1
-        state = _blocks.empty_state(r, operands, sequences, **options)
+        state = _blocks.empty_state(r, tuple(arrays), sequences, **options)
     *grads, start = r.backward(
-        operands, grad, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+        tuple(arrays), grad, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
         initial_state=state, grad_state=grad_states[j], **options,
     )  # fmt: skip
     found = iter(grads)
-    return *(None if x is None else next(found) for x in operands), start
+    return *(None if x is None else next(found) for x in arrays), start
+
+
+def _at_least(dtype: Any, *arrays: Any) -> list[Any]:
+    """Arrays whose gradients come in float32 where that is ``dtype``, not in 16 bits."""
+    if dtype != np.float32:
+        return list(arrays)
+    return [x if x is None or x.dtype.itemsize > 2 else np.asarray(x, dtype) for x in arrays]
+
+
+def total(x: Any, axis: Any, keepdims: bool) -> Any:
+    """What `_gradients.summed` sums, of one chunk, in float64."""
+    shape = tuple(1 if i in axis else size for i, size in enumerate(x.shape))
+    return _gradients.summed(x, shape, np.dtype(np.float64))
+
+
+def rounded(x: Any, dtype: Any) -> Any:
+    return _gradients.summed(x, x.shape, dtype)
 
 
 def gradient_sum(options: Any, q: Any, grad_out: Any) -> Any:
@@ -73,11 +92,15 @@ def read(dtype: Any, options: Any, q: Any, state: Any) -> Any:
     return _blocks.read(q, state, **options).astype(dtype, copy=False)
 
 
-def read_backward(options: Any, q: Any, state: Any, grad: Any) -> Any:
+def read_backward(dtype: Any, options: Any, q: Any, state: Any, grad: Any) -> Any:
+    q, grad = _at_least(dtype, q, grad)
     return _blocks.read_backward(q, state, grad, **options)
 
 
-def sums_backward(options: Any, k: Any, v: Any, grad: Any, key_lengths: Any) -> Any:
+def sums_backward(
+    dtype: Any, options: Any, k: Any, v: Any, grad: Any, key_lengths: Any
+) -> Any:  # fmt: skip
+    k, v = _at_least(dtype, k, v)
     return _blocks.sums_backward(k, v, grad, key_lengths, **options)
 
 
@@ -95,6 +118,7 @@ def field(i: int, x: Any) -> Any:
     return x[i]
 
 
+@quiet
 def add(x: Any, y: Any) -> Any:
     if isinstance(x, State):
         return State(*(None if a is None else a + b for a, b in zip(x, y, strict=True)))

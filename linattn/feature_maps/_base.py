@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _check
-from .._gufuncs import row_ufuncs
+from .._gufuncs import quiet, row_ufuncs
 
 
 class FeatureMap:
@@ -19,6 +19,13 @@ class FeatureMap:
 
     #: Names of the constructor's arguments, which are attributes as well.
     _parameters: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        """What a map computes raises no floating-point errors."""
+        super().__init_subclass__()
+        for name in ("__call__", "backward", "input_gradient", "exponent_gradient"):
+            if name in vars(cls):
+                setattr(cls, name, quiet(vars(cls)[name]))
 
     def __call__(self, x: Any) -> np.ndarray:
         """phi(x)."""

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from .._gradients import summed
 from .._gufuncs import row_ufuncs
 from .._products import product, transposed_product
 from ._base import FeatureMap, integer, parameter
@@ -230,6 +231,4 @@ class FeedforwardKernel(FeatureMap):
 def _outer(x: np.ndarray, grad: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """The gradient of a weight: x^T grad, summed over all axes that it does not have."""
     outer = transposed_product(x, grad)
-    outer = outer.sum(axis=tuple(range(outer.ndim - weight.ndim)))
-    axes = tuple(i for i, size in enumerate(weight.shape[:-2]) if size != outer.shape[i])
-    return outer.sum(axis=axes, keepdims=True)
+    return np.asarray(summed(outer, weight.shape, outer.dtype))

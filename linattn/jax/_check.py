@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import _check
 from .._types import DType, Shape
-from ._call import work_dtype
+from ._call import real, work_dtype
 
 
 def sizes(shape: Sequence[Any]) -> Shape:
@@ -60,7 +60,11 @@ def state(
     """The fields of a state as arrays of ``dtype``, as `_check.state` has them but for theirs."""
     given = x
     if isinstance(x, tuple):
-        x = tuple(None if y is None else jnp.asarray(y, dtype) for y in x)
+        named = zip(x, ("s", "z", "log_scale"), strict=False)
+        x = tuple(
+            None if y is None else real(function, f"{name}.{field}", y).astype(dtype)
+            for y, field in named
+        )
         given = tuple(None if y is None else stand_in(y) for y in x)
     _check.state(function, name, given, sizes(lead), sizes(core), dtype, normalize)
     return tuple(y for y in x[:2] if y is not None)
@@ -70,7 +74,7 @@ def inputs(
     function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType
 ) -> Any:
     """The state of a convolution as `_check.inputs` has it, but for its dtype."""
-    x = None if x is None else jnp.asarray(x, dtype)
+    x = None if x is None else real(function, name, x).astype(dtype)
     _check.inputs(function, name, stand_in(x), sizes(lead), sizes(core), dtype)
     return x
 

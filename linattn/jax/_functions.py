@@ -14,7 +14,17 @@ from .._check import number
 from ..linformer import _operands as linformer_operands
 from ..softmax import _operands as softmax_operands
 from . import _check
-from ._call import aligned, call, like, promoted, summed, with_lead, work_dtype
+from ._call import (
+    call,
+    gradient,
+    like,
+    promoted,
+    spread,
+    summed,
+    total,
+    with_lead,
+    work_dtype,
+)
 
 
 def _lead(arrays: Any, ranks: Any) -> tuple[Any, Any]:
@@ -41,7 +51,28 @@ def linformer(q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> Any:
     q, k, v, E, F = promoted(name, {"q": q, "k": k, "v": v, "E": E, "F": F})
     given = [_check.stand_in(x) for x in (q, k, v, E, F)]
     *_, scale, _, _ = linformer_operands(name, *given, scale)
+    work = work_dtype(q.dtype)
+    return projected(scale, *(x.astype(work) for x in (q, k, v, E, F))).astype(q.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def projected(scale: float, q: Any, k: Any, v: Any, E: Any, F: Any) -> Any:
+    """`softmax` of the keys ``E^T k`` and the values ``F^T v``."""
     return softmax(scale, False, q, E.mT @ k, F.mT @ v)
+
+
+def _projected_forward(scale: float, *given: Any) -> Any:
+    return projected(scale, *given), given
+
+
+def _projected_backward(scale: float, given: Any, grad: Any) -> Any:
+    q, k, v, E, F = given
+    dq, dkeys, dvalues = _softmax_backward(scale, False, (q, E.mT @ k, F.mT @ v), grad)
+    found = dq, E @ dkeys, F @ dvalues, k @ dkeys.mT, v @ dvalues.mT
+    return tuple(summed(x, y.shape, y.dtype) for x, y in zip(found, given, strict=True))
+
+
+projected.defvjp(_projected_forward, _projected_backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -58,7 +89,7 @@ def _softmax_forward(scale: float, causal: bool, q: Any, k: Any, v: Any) -> Any:
 
 def _softmax_backward(scale: float, causal: bool, given: Any, grad: Any) -> Any:
     arrays, lead = _lead(given, (2, 2, 2))
-    outputs = [like((*lead, *x.shape[-2:]), x.dtype) for x in arrays]
+    outputs = [gradient(lead, x, y) for x, y in zip(arrays, given, strict=True)]
     found = call("softmax_backward", (*arrays, grad), (scale, float(causal)), 4, outputs)
     return tuple(summed(x, y.shape, y.dtype) for x, y in zip(found, given, strict=True))
 
@@ -126,7 +157,7 @@ def _convolution_backward(silu: float, saved: Any, grads: Any) -> Any:
     x, taps, bias = padded[:3]
     wide, r = work_dtype(x.dtype), indices[0].shape[-1]
     outputs = [
-        like((*lead, *x.shape[-2:]), x.dtype),
+        gradient(lead, x, arrays[0]),
         like((*lead, r, *taps.shape[-2:]), wide),
         like((*lead, r, bias.shape[-1]), wide),
         like((*lead, *state.shape[-3:]), state.dtype),
@@ -134,7 +165,7 @@ def _convolution_backward(silu: float, saved: Any, grads: Any) -> Any:
     grad, grad_state = grads
     operands = (*padded[:3], grad.astype(x.dtype), *padded[3:], grad_state)
     dx, dtaps, dbias, ds = call("causal_conv1d_state_backward", operands, (silu,), 4, outputs)
-    found = (dx, dtaps.sum(-3), dbias.sum(-2))
+    found = dx, total(dtaps, dtaps.ndim - 3).squeeze(-3), total(dbias, dbias.ndim - 2).squeeze(-2)
     first = tuple(summed(y, z.shape, z.dtype) for y, z in zip(found, arrays, strict=True))
     nothing = tuple(np.zeros(y.shape, jax.dtypes.float0) for y in indices)
     return first, nothing, summed(ds, state.shape, state.dtype)
@@ -154,9 +185,13 @@ def log_decay(x: Any, A_log: Any, dt_bias: Any, lower_bound: Any) -> Any:
     )
     given = [_check.stand_in(y) for y in (x, A_log, dt_bias)]
     arrays, _ = decay._operands("log_decay", *given)
-    x, A_log, dt_bias = aligned(x, A_log, dt_bias)
+    dtype = jnp.result_type(x, A_log, dt_bias, float)
+    shape = jnp.broadcast_shapes(*(jnp.shape(y) for y in (x, A_log, dt_bias)))
+    x, A_log, dt_bias = (
+        spread(jnp.asarray(y, work_dtype(dtype)), shape) for y in (x, A_log, dt_bias)
+    )
     z = x + dt_bias
     if lower_bound is None:
-        return -jnp.exp(A_log) * jnp.logaddexp(z, 0.0)
+        return (-jnp.exp(A_log) * jnp.logaddexp(z, 0.0)).astype(dtype)
     bound = number("log_decay", "lower_bound", lower_bound, *arrays)
-    return bound / (1 + jnp.exp(-jnp.exp(A_log) * z))
+    return (bound / (1 + jnp.exp(-jnp.exp(A_log) * z))).astype(dtype)

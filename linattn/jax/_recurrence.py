@@ -19,7 +19,19 @@ from .._types import Shape
 from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._base import Fused
 from . import _check
-from ._call import aligned, call, call_method, like, promoted, summed, with_lead, work_dtype
+from ._call import (
+    aligned,
+    call,
+    call_method,
+    gradient,
+    like,
+    promoted,
+    real,
+    summed,
+    total,
+    with_lead,
+    work_dtype,
+)
 
 
 class Form(NamedTuple):
@@ -66,7 +78,10 @@ def forward(
             there, k = aligned((position < end)[..., None], arrays[1])
             arrays[1] = jnp.where(there, k, 0)
         arrays = [x.astype(work_dtype(dtype)) for x in arrays]
-        features = (phi(x).astype(work_dtype(dtype)) for x in arrays[:2])
+        features = (
+            real(name, f"feature_map({x})", phi(y)).astype(work_dtype(dtype))
+            for x, y in zip("qk", arrays, strict=False)
+        )
         arrays[:2], phi = features, "identity"
         _read(name, r, names, arrays)
     ranks, variant = _ranks(r, names, arrays)
@@ -289,16 +304,14 @@ def _run_backward(form: Form, saved: Any, grads: Any) -> Any:
     arrays, indices, state, lead = _padded(form, given, given_indices, given_state)
     grad_out, *grad_state = grads
     dtype = arrays[0].dtype
-    wide = [e.wide for name in form.names[3:] for e in form.r.extras if e.name == name]
     packed = (indices[0].shape[-1],) if state else ()
     outputs = []
     for i, x in enumerate(arrays):
-        kind = work_dtype(dtype) if i >= 3 and wide[i - 3] else dtype
         extra = None if i < 3 else next(e for e in form.r.extras if e.name == form.names[i])
-        core = x.shape[len(lead) :]
         if extra is not None and "n" not in extra.dims:  # a sum over each sequence's tokens
-            core = (*packed, *core)
-        outputs.append(like((*lead, *core), kind))
+            outputs.append(like((*lead, *packed, *x.shape[len(lead) :]), x.dtype))
+        else:
+            outputs.append(gradient(lead, x, given[i]))
     outputs += [like((*lead, *x.shape[len(lead) :]), x.dtype) for x in state]
     operands = (*arrays, grad_out.astype(dtype), *indices, *state, *grad_state)
     found = call(form.name(True), operands, form.numbers, len(arrays) + 1, outputs)
@@ -306,7 +319,7 @@ def _run_backward(form: Form, saved: Any, grads: Any) -> Any:
     for i, (x, y) in enumerate(zip(found, given, strict=False)):
         extra = None if i < 3 else next(e for e in form.r.extras if e.name == form.names[i])
         if extra is not None and "n" not in extra.dims and packed:
-            x = x.sum(-2)
+            x = total(x, x.ndim - 2).squeeze(-2)
         first.append(summed(x, y.shape, y.dtype))
     rest = tuple(
         summed(x, y.shape, y.dtype) for x, y in zip(found[len(given) :], given_state, strict=True)

@@ -99,16 +99,15 @@ class Function:
 
 def promoted(name: str, operands: dict[str, Any]) -> list[Any]:
     """The tensors in one dtype; Python's numbers follow them, None stays."""
-    dtype = device = None
+    device, dtypes = None, []
     for argument, x in operands.items():
         if isinstance(x, (int, float)) or x is None:
             continue
         if not isinstance(x, Tensor) or x.dtype not in _tensors.REAL:
             _tensors.check(name, argument, x)
-        dtype = x.dtype if dtype is None else torch.promote_types(dtype, x.dtype)
+        dtypes.append(x.dtype)
         device = x.device
-    if dtype is None or not (dtype.is_floating_point or dtype.is_complex):
-        dtype = torch.get_default_dtype()
+    dtype = _tensors.promotion(dtypes)
     return [
         x if x is None
         else x.to(dtype) if isinstance(x, Tensor)

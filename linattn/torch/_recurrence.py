@@ -106,7 +106,7 @@ class TensorRecurrence:
             key_lengths = _integers(name, "key_lengths", key_lengths, operands[0])
         if cu_seqlens is not None:
             cu_seqlens = _integers(name, "cu_seqlens", cu_seqlens, operands[0])
-        args, narrow = self._arguments(
+        args, narrow = self.arguments(
             name, operands, feature_map, normalize, eps, scale, key_lengths
         )
         args += [key_lengths] if self.r.cross else [key_lengths, cu_seqlens]
@@ -131,7 +131,7 @@ class TensorRecurrence:
     ) -> tuple[Tensor, State]:
         """The output of one token, and the state after it."""
         name = self.r.names["step"]
-        args, narrow = self._arguments(name, operands, feature_map, normalize, eps, scale, None)
+        args, narrow = self.arguments(name, operands, feature_map, normalize, eps, scale, None)
         fields = self._state(name, "state", state, args[0], convert=not in_place)
         if fields[0] is None:
             raise TypeError(f"{name}: state is None; expected a linattn.State(s, z)")
@@ -188,7 +188,7 @@ class TensorRecurrence:
             cu_seqlens=cu_seqlens, running=running, unmapped=None if isinstance(phi, str) else phi,
         )  # fmt: skip
 
-    def _arguments(
+    def arguments(
         self, name: str, operands: Sequence[Any], feature_map: Any, normalize: Any, eps: Any,
         scale: Any, key_lengths: Tensor | None,
     ) -> tuple[list[Any], torch.dtype | None]:  # fmt: skip
@@ -229,7 +229,7 @@ class TensorRecurrence:
         q, k, v, *extras = operands
         kept = [False] * 3 + [extra.wide for extra in self.r.extras]
         args = [q, k, v, *extras]
-        dtype = q.dtype if isinstance(q, Tensor) else None
+        dtypes = []
         # A state needs not all.
         for i, (argument, x) in enumerate(zip(self.operands, args, strict=False)):
             if x is None and i >= 3 and self.r.extras[i - 3].optional:
@@ -240,16 +240,15 @@ class TensorRecurrence:
                 continue
             if not isinstance(x, Tensor) or x.dtype not in _tensors.REAL:
                 _tensors.check(name, argument, x)
-            if not kept[i] and x.dtype is not dtype:
-                dtype = torch.promote_types(dtype, x.dtype)  # type: ignore[arg-type]
-        if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
-            dtype = torch.get_default_dtype()
+            if not kept[i]:
+                dtypes.append(x.dtype)
+        dtype = _tensors.promotion(dtypes)
         for i, x in enumerate(args):
             if isinstance(x, Tensor) and x.dtype is not dtype:
                 if not kept[i]:
                     args[i] = x.to(dtype)
                 elif not x.dtype.is_floating_point and not x.dtype.is_complex:
-                    args[i] = x.to(work_dtype(dtype))  # type: ignore[arg-type]
+                    args[i] = x.to(work_dtype(dtype))
         return args
 
     def _state(
@@ -263,7 +262,8 @@ class TensorRecurrence:
             raise TypeError(f"{name}: {argument} is a {what}; expected a linattn.State(s, z)")
         given = dict(zip(("s", "z", "log_scale"), state, strict=False))
         for field, x in given.items():
-            if not isinstance(x, Tensor) and (x is not None or field == "s"):
+            there = x is not None or field == "s"
+            if there and (not isinstance(x, Tensor) or x.dtype not in _tensors.REAL):
                 _tensors.check(name, f"{argument}.{field}", x)
             if x is not None and field not in self.fields:
                 raise ValueError(f"{name}: {argument}.{field} is given; expected None")
@@ -513,6 +513,6 @@ def _integers(name: str, argument: str, x: Any, q: Any) -> Tensor:
 
 
 def _number(name: str, argument: str, x: Any) -> float:
-    if not isinstance(x, (int, float, np.number)):
+    if not isinstance(x, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name}: {argument} is {x!r}; expected a number")
     return float(x)

@@ -79,6 +79,17 @@ def work_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize == 2 else dtype
 
 
+def promotion(dtypes: Iterable[torch.dtype]) -> torch.dtype:
+    """The dtype that tensors of these are computed in together: PyTorch's default for integers."""
+    found = None
+    for dtype in dtypes:
+        if dtype is not found:
+            found = dtype if found is None else torch.promote_types(found, dtype)
+    if found is None or not (found.is_floating_point or found.is_complex):
+        return torch.get_default_dtype()
+    return found
+
+
 def check_in_place(function: str, operands: Iterable[Any]) -> None:
     """Refuses to write to a state through which a gradient is to pass."""
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in operands):

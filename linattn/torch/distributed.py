@@ -36,9 +36,12 @@ from .._masks import refuses_masks
 from ..attention import NONCAUSAL
 from . import _maps
 from ._docs import WORDS
-from ._tensors import array, check, tensor, tensors, threads
+from ._tensors import array, tensor, tensors, threads
+from .operators import _CAUSAL, _DELTA, _DPLR, _GATED, _GATED_DELTA, _NONCAUSAL
 
 __all__ = ["causal", "delta", "dplr", "gated", "gated_delta", "noncausal"]
+
+_RECURRENCES = {x.r.name: x for x in (_CAUSAL, _NONCAUSAL, _DELTA, _GATED, _GATED_DELTA, _DPLR)}
 
 _PROCESSES = Bridge(
     words=RESCALING | WORDS,
@@ -133,36 +136,23 @@ def dplr(
 def _run(
     name: str, operands: Sequence[Tensor | None], group: Any, feature_map: Any, **options: Any
 ) -> Tensor:
-    processes = _Processes(group)
+    r, processes = _RECURRENCES[name], _Processes(group)
+    options = {"normalize": False, "eps": 0.0} | options
     try:
-        operands, phi = _mapped(name, operands, feature_map, options)
+        phi = _maps.resolve(name, feature_map)
+        if isinstance(phi, _maps.TensorMap) and phi.running:
+            _blocks.check(name, _maps.restore(phi.text, phi.omega), options["normalize"])
+        args, narrow = r.arguments(name, operands, feature_map, **options, key_lengths=None)
     except Exception as error:
         _ranks.fail(processes, error)
+    named = dict(zip(r.names, args, strict=False))
+    known = ("feature_map", "normalize", "eps", "scale")
+    given = {"feature_map": "identity"} | {x: named[x] for x in known if x in named}
+    operands = args[: len(operands)]
     # Where one process computes gradients, it waits for all others to do so.
     recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
-    o: Tensor = _Sequence.apply(
-        name, processes, options | {"feature_map": phi}, recorded, *operands
-    )
-    return o
-
-
-def _mapped(
-    name: str, operands: Sequence[Any], feature_map: Any, options: dict[str, Any]
-) -> tuple[Sequence[Any], str]:
-    """The operands and a map that kernels have: any other is applied here."""
-    r = _blocks.RECURRENCES.get(name, NONCAUSAL)
-    names = ("q", "k", "v", *(extra.name for extra in r.extras))
-    optional = {extra.name for extra in r.extras if extra.optional}
-    for argument, x in zip(names, operands, strict=True):
-        if x is not None or argument not in optional:
-            check(name, argument, x)
-    phi = _maps.resolve(name, feature_map)
-    if isinstance(phi, _maps.TensorMap) and phi.running:
-        _blocks.check(name, _maps.restore(phi.text, phi.omega), options.get("normalize", False))
-    if isinstance(phi, str):
-        return operands, phi
-    q, k, *others = operands
-    return (phi(q), phi(k), *others), "identity"
+    o: Tensor = _Sequence.apply(name, processes, given, recorded, *operands)
+    return o if narrow is None else o.to(narrow)
 
 
 class _Sequence(torch.autograd.Function):
@@ -175,7 +165,7 @@ class _Sequence(torch.autograd.Function):
         ctx.save_for_backward(*operands)
         ctx.call = name, processes, options
         alike = {"whether an operand requires grad": recorded}
-        return tensor(_compute(ctx.call, operands, alike=alike), operands[2].dtype)
+        return tensor(_compute(ctx.call, operands, alike=alike))
 
     @staticmethod
     @torch.autograd.function.once_differentiable

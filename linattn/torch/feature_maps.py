@@ -19,7 +19,7 @@ from .._check import shape_alone
 from ..feature_maps import NAMES, draw
 from ._docs import like
 from ._maps import TensorMap, described, resolve
-from ._tensors import check
+from ._tensors import check, work_dtype
 
 __all__ = [
     "DPFP",
@@ -277,6 +277,8 @@ class FeedforwardKernel:
         self.weights = [tuple(unit) for unit in weights]
 
     def __call__(self, x: Tensor) -> Tensor:
+        dtype = x.dtype
+        x = x.to(work_dtype(dtype))  # gradients of weights are sums over batches
         for i, (w, *gates) in enumerate(self.weights):
             y = x @ w.to(x.dtype)
             if i == len(self.weights) - 1:
@@ -284,7 +286,7 @@ class FeedforwardKernel:
             for gate in gates:
                 x = x @ gate.to(x.dtype)
             x = y * torch.sigmoid(x) if gates else y
-        return x
+        return x.to(dtype)
 
     def orthogonality(self, weight: float) -> Tensor:
         """A penalty that keeps every W orthogonal, to be added to a loss.

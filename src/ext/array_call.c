@@ -65,20 +65,26 @@ take_number(struct operands *c, int i)
     else {
         c->numbers[i].d = value;
     }
-    c->x[i] = (struct la_tensor){&c->numbers[i], 0, NULL, NULL};
+    c->x[i] = (struct la_tensor){.data = &c->numbers[i]};
     return isfinite(single ? c->numbers[i].f : value);
+}
+
+static void
+set_array(struct operands *c, int i, int wide)
+{
+    PyArrayObject *x = (PyArrayObject *)c->object[i];
+    c->x[i] = (struct la_tensor){PyArray_DATA(x), PyArray_NDIM(x), PyArray_DIMS(x),
+                                 PyArray_STRIDES(x), wide};
 }
 
 static int
 take_array(struct operands *c, int i)
 {
-    PyArrayObject *x = (PyArrayObject *)c->object[i];
     if (!is_plain(c->object[i], la_loop_type(c->g, c->loop, i)) ||
-        (i >= c->g->form->nin && !PyArray_ISWRITEABLE(x))) {
+        (i >= c->g->form->nin && !PyArray_ISWRITEABLE((PyArrayObject *)c->object[i]))) {
         return 0;
     }
-    c->x[i] = (struct la_tensor){PyArray_DATA(x), PyArray_NDIM(x), PyArray_DIMS(x),
-                                 PyArray_STRIDES(x)};
+    set_array(c, i, 0);
     return 1;
 }
 
@@ -97,6 +103,22 @@ core_size(const struct operands *c, char letter)
         }
     }
     return -1;
+}
+
+/* Whether output i, with these leading axes, is the gradient of an input that is
+ * repeated along one of them: the caller sums it, and rounds what 16 bits hold after
+ * that alone. */
+static int
+is_to_be_summed(const struct operands *c, int i, const npy_intp *shape, int lead)
+{
+    const int of = la_form_gradient_of(c->g->form, i);
+    const int skip =
+        of < 0 ? lead : lead - (c->x[of].ndim - c->g->form->slots[of].rank);
+    int repeated = 0;
+    for (int axis = 0; of >= 0 && axis < lead; axis++) {
+        repeated |= axis < skip || c->x[of].shape[axis - skip] != shape[axis];
+    }
+    return repeated;
 }
 
 /* A new array for output i: the inputs' leading axes broadcast, then its own.  0 where
@@ -130,10 +152,15 @@ make_output(struct operands *c, int i)
             return 0;
         }
     }
-    c->object[i] =
-        PyArray_SimpleNew(lead + slot->rank, shape, la_loop_type(c->g, c->loop, i));
+    const int wide = la_is_tokens(slot->id) && is_to_be_summed(c, i, shape, lead);
+    const int type =
+        wide ? la_loop_kinds[c->loop].rest : la_loop_type(c->g, c->loop, i);
+    c->object[i] = PyArray_SimpleNew(lead + slot->rank, shape, type);
     c->made[i] = c->object[i] != NULL;
-    return c->made[i] ? take_array(c, i) : -1;
+    if (c->made[i]) {
+        set_array(c, i, wide);
+    }
+    return c->made[i] ? 1 : -1;
 }
 
 /* From the first byte of an array to after its last one; nothing where it is empty. */

@@ -12,10 +12,12 @@ struct lead {
     ptrdiff_t step[LA_MAX_OPERANDS][MOST_AXES];
 };
 
-/* Sizes of the core dimensions, which have to agree. */
+/* Types of the operands, and sizes of the core dimensions, which have to agree. */
 static int
-read_core(struct la_call *call, const struct la_form *form, const struct la_tensor *x)
+read_core(struct la_call *call, const struct la_operation *what,
+          const struct la_tensor *x)
 {
+    const struct la_form *form = what->form;
     for (int i = 0; i < LA_MAX_DIMS; i++) {
         call->dims[i] = -1;
     }
@@ -26,6 +28,7 @@ read_core(struct la_call *call, const struct la_form *form, const struct la_tens
             return -1;
         }
         call->x[i].data = x[i].data;
+        call->x[i].type = la_is_tokens(slot->id) && !x[i].wide ? what->type : LA_NATIVE;
         for (int j = 0; j < slot->rank; j++) {
             ptrdiff_t *dim = &call->dims[la_form_dim(form, slot->dims[j])];
             if (*dim >= 0 && *dim != x[i].shape[lead + j]) {
@@ -130,8 +133,7 @@ la_call_prepare(struct la_call *call, const struct la_operation *what,
     call->form = form;
     call->map = what->map;
     call->dtype = what->dtype;
-    call->type = what->type;
-    if (read_core(call, form, operands) < 0 || broadcast(&lead, form, operands) < 0 ||
+    if (read_core(call, what, operands) < 0 || broadcast(&lead, form, operands) < 0 ||
         merge(call, &lead, form->nin + form->nout) < 0) {
         return LA_BAD_SHAPE;
     }

@@ -11,6 +11,7 @@ struct la_tensor {
     void *data;
     int ndim;
     const ptrdiff_t *shape, *strides; /* strides in bytes, any sign, zero allowed */
+    int wide; /* of tokens, and held as computed where those of the call have 16 bits */
 };
 
 /* What an operator is called as. */

@@ -245,3 +245,14 @@ la_form_operands(const struct la_form *form, char *text, size_t size)
         append(text, size, operands[form->slots[i].id].name);
     }
 }
+
+int
+la_form_gradient_of(const struct la_form *form, int i)
+{
+    const char *name = operands[form->slots[i].id].name;
+    int of = name[0] == 'd' && i >= form->nin ? form->nin - 1 : -1;
+    while (of >= 0 && strcmp(operands[form->slots[of].id].name, name + 1) != 0) {
+        of--;
+    }
+    return of;
+}

@@ -63,6 +63,9 @@ int la_is_tokens(enum la_operand id);
 int la_is_number(enum la_operand id);
 int la_is_index(enum la_operand id);
 
+/* Which input the output i is the gradient of, or -1. */
+int la_form_gradient_of(const struct la_form *form, int i);
+
 /* Position of a dimension's letter among form->dims, or -1. */
 int la_form_dim(const struct la_form *form, char letter);
 

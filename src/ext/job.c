@@ -55,7 +55,7 @@ la_job_read(struct job *job)
         if (slot->id < LA_NARRAYS) {
             struct la_array *x = &h->arrays[slot->id];
             set_steps(x, slot, call->x[i].core);
-            x->type = la_is_tokens(slot->id) ? call->type : LA_NATIVE;
+            x->type = call->x[i].type;
         }
     }
     h->n = la_job_dimension(call, 'n', 1);

@@ -119,13 +119,14 @@ run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dime
     struct la_call call = {.form = form,
                            .map = g->map,
                            .dtype = la_loop_kinds[loop].dtype,
-                           .type = la_loop_kinds[loop].type,
                            .axes = !elementwise,
                            .extent = {dimensions[0]}};
     memcpy(call.dims, dimensions + !elementwise,
            (size_t)form->ndims * sizeof(npy_intp));
     for (int i = 0; i < count; i++) {
         call.x[i].data = data[i];
+        call.x[i].type =
+            la_is_tokens(form->slots[i].id) ? la_loop_kinds[loop].type : LA_NATIVE;
         if (elementwise) { /* NumPy's loop is our only dimension */
             call.x[i].core[0] = steps[i];
             continue;

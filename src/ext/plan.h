@@ -14,13 +14,13 @@ struct la_call {
     const struct la_form *form;
     enum la_map map;
     enum la_dtype dtype;         /* computed in; numbers, states and their gradients */
-    enum la_type type;           /* of the tokens' arrays */
     ptrdiff_t dims[LA_MAX_DIMS]; /* sizes, in the order of form->dims */
     int axes;                    /* leading axes, first one outermost */
     ptrdiff_t extent[LA_MAX_AXES];
     struct la_operand_array {
         char *data;
         ptrdiff_t outer[LA_MAX_AXES], core[LA_MAX_RANK];
+        enum la_type type;
     } x[LA_MAX_OPERANDS];
 };
 

@@ -127,11 +127,13 @@ take_buffer(struct operands *c, int i, const struct la_xla_buffer *b)
     if (!LA_XLA_HAS(b, struct la_xla_buffer, dims)) {
         return strange;
     }
+    const int wide = i >= c->form->nin && c->what.type != LA_NATIVE &&
+                     b->dtype == LA_XLA_F32; /* as the caller asks for it */
     if (b->rank > LA_XLA_RANK) {
         return "linattn: an operand has too many axes";
     }
     if (is_index ? b->dtype != LA_XLA_S32 && b->dtype != LA_XLA_S64
-                 : b->dtype != expected_dtype(&c->what, id)) {
+                 : !wide && b->dtype != expected_dtype(&c->what, id)) {
         return "linattn: an operand has the wrong dtype";
     }
     const ptrdiff_t itemsize = is_index                 ? (ptrdiff_t)sizeof(ptrdiff_t)
@@ -144,7 +146,8 @@ take_buffer(struct operands *c, int i, const struct la_xla_buffer *b)
         c->strides[i][axis] = count * itemsize;
         count *= (ptrdiff_t)b->dims[axis];
     }
-    c->x[i] = (struct la_tensor){b->data, (int)b->rank, c->shape[i], c->strides[i]};
+    c->x[i] =
+        (struct la_tensor){b->data, (int)b->rank, c->shape[i], c->strides[i], wide};
     if (is_index && b->dtype == LA_XLA_S32 && widen(c, i, b, count) < 0) {
         return la_xla_no_memory;
     }
@@ -160,7 +163,7 @@ take_number(struct operands *c, int i, double value)
     else {
         c->numbers[i].f = (float)value;
     }
-    c->x[i] = (struct la_tensor){&c->numbers[i], 0, NULL, NULL};
+    c->x[i] = (struct la_tensor){.data = &c->numbers[i]};
 }
 
 /* Reads all operands; NULL, or what is wrong. */

@@ -105,7 +105,7 @@ lay_out(struct array *x, struct la_tensor *tensor, const struct la_operation *wh
     for (ptrdiff_t at = 0; count > 0 && at <= high - low; at += size) {
         fill(x->memory + at, what, id, n);
     }
-    *tensor = (struct la_tensor){x->memory - low, axes, x->shape, x->strides};
+    *tensor = (struct la_tensor){x->memory - low, axes, x->shape, x->strides, 0};
     return 0;
 }
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..._state import State
+from .. import _tensors
 
 #: Keywords about how a GPU computes, which change no result.
 HINTS = ("cu_seqlens_cpu", "chunk_indices", "chunk_size", "disable_recompute")
@@ -76,14 +77,15 @@ def run(
     """An operator of linattn.torch on fla's layouts.
 
     Extras are [B, T, HV], those named in ``channels`` [B, T, HV, K].  With ``normalized`` a state
-    is a pair, the second of it [N, 1, H, K].
+    is a pair, the second of it [N, 1, H, K].  The result has the dtype that q, k and v have
+    together: gates and strengths have no say in it, as in fla.
     """
     if cu_seqlens is not None and not isinstance(cu_seqlens, Tensor):
         cu_seqlens = torch.as_tensor(cu_seqlens)
     _check(name, q, k, v, extras, channels, cu_seqlens)
     s, z = _fields(name, initial_state, cu_seqlens, normalized)
     groups = v.shape[2] // k.shape[2]
-    dtype = v.dtype
+    dtype = _tensors.promotion(x.dtype for x in (q, k, v))
     if scale is None:
         scale = k.shape[-1] ** -0.5
     tokens = [q, k, v, *extras.values()]

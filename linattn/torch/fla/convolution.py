@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._tensors import promotion
 from ..operators import causal_conv1d as _conv
 from ..operators import causal_conv1d_step
 from ._docs import documented
@@ -62,7 +63,7 @@ def causal_conv1d(
         x, weight, bias, activation=_activation(name, activation), cu_seqlens=cu_seqlens,
         initial_state=start,
     )  # fmt: skip
-    y = y.to(x.dtype)
+    y = y.to(promotion([x.dtype]))  # weights have no say in it
     y = y if residual is None else y + residual
     if not output_final_state:
         return y, None
@@ -103,7 +104,7 @@ def causal_conv1d_update(
     )
     with torch.no_grad():
         cache.copy_(torch.cat([cache[..., 1:], token.unsqueeze(-1).to(cache.dtype)], -1))
-    y = y.to(x.dtype).reshape(x.shape)
+    y = y.to(promotion([x.dtype])).reshape(x.shape)
     return y if residual is None else y + residual, cache
 
 
