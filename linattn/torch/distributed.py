@@ -33,7 +33,6 @@ import linattn
 from .. import _blocks, _ranks
 from .._bridge_docs import RESCALING, Bridge, like
 from .._masks import refuses_masks
-from ..attention import NONCAUSAL
 from . import _maps
 from ._docs import WORDS
 from ._tensors import array, tensor, tensors, threads
