@@ -8,7 +8,7 @@ import pytest
 
 from linattn import _linattn
 
-NUMBERS = ("set_num_threads", "hold_threads", "poison_scratch", "long_sequence")
+NUMBERS = ("set_num_threads", "hold_threads", "poison_scratch", "long_sequence", "delay_workers")
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -27,6 +27,7 @@ def test_a_number_is_wanted(name):
         ("set_num_threads", 0, "n is 0; expected 1 to 1024 threads"),
         ("set_num_threads", 1025, "n is 1025; expected 1 to 1024 threads"),
         ("poison_scratch", -1, "byte is -1; expected 0, or 127 to 255"),
+        ("delay_workers", -1, "ms is -1; expected 0 to 1000"),
         ("poison_scratch", 1, "byte is 1; expected 0, or 127 to 255"),
         ("poison_scratch", 256, "byte is 256; expected 0, or 127 to 255"),
     ],

@@ -83,9 +83,11 @@ la_job_run(struct job *job, const struct la_kernel *kernel,
     /* Lanes past a block's edge may raise flags that no number of the result shows: the
      * call raises none. */
     job->modes = la_modes_get();
-    const int stopped = la_pool_run(piece, idle, job, items, threads);
+    const int gave_up = la_pool_run(piece, idle, job, items, threads);
     la_modes_set(job->modes);
     const int overrun = atomic_load(&job->overrun) || la_scratch_overrun(&job->scratch);
+    /* The watch may have stopped the job when no piece looked any more. */
+    const int stopped = gave_up || poll_worker(job);
     return overrun ? LA_OVERRUN : stopped ? LA_STOPPED : LA_DONE;
 }
 
