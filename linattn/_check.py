@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._linattn import overlaps_itself
+
 if TYPE_CHECKING:
     from ._operator import Extra, Key
     from ._types import Array, DType, Shape
@@ -254,14 +256,17 @@ def updated(function: str, name: str, array: np.ndarray, batch: Shape, core: int
             f"{function}: {name} has shape {array.shape}; expected leading axes "
             f"{batch} to be updated in place"
         )
+    _written(function, name, array)
+
+
+def _written(function: str, name: str, array: np.ndarray) -> None:
+    """An array to write into: writeable, each element in a place of its own."""
     if not array.flags.writeable:
         raise ValueError(f"{function}: {name} is read-only; expected a writeable array")
-    if not array.flags.c_contiguous and any(
-        step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)
-    ):
+    if not array.flags.c_contiguous and overlaps_itself(array):
         raise ValueError(
-            f"{function}: {name} repeats its memory (strides {array.strides}); "
-            "expected an array to be updated in place"
+            f"{function}: {name} repeats its memory (shape {array.shape}, strides "
+            f"{array.strides}); expected elements that do not overlap"
         )
 
 
@@ -388,8 +393,7 @@ def out(function: str, x: Any, expected: Shape, *operands: Any, name: str = "out
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected {dtype}")
     if x.shape != expected:
         raise ValueError(f"{function}: {name} has shape {x.shape}; expected {expected}")
-    if not x.flags.writeable:
-        raise ValueError(f"{function}: {name} is read-only; expected a writeable array")
+    _written(function, name, x)
     return x
 
 

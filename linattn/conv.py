@@ -91,7 +91,7 @@ def causal_conv1d(
         If shapes do not match, or ``activation`` is unknown.
         If ``cu_seqlens`` does not fit the tokens.
         If ``initial_state`` or ``out`` has another shape.
-        If ``out`` is read-only.
+        If ``out`` is read-only, or repeats its memory.
     MemoryError
         If there is no room for the result or the scratch.
 
@@ -287,7 +287,8 @@ def causal_conv1d_step(
         If ``state`` is no array, or of another dtype.
     ValueError
         If shapes do not match, or ``activation`` is unknown.
-        If ``in_place`` is asked for and the state is read-only, or lacks leading axes.
+        If ``in_place`` is asked for and the state is read-only, repeats its
+        memory, or lacks leading axes.
     MemoryError
         If there is no room for the result.
 

@@ -11,6 +11,22 @@ from linattn import _linattn
 NUMBERS = ("set_num_threads", "hold_threads", "poison_scratch", "long_sequence", "delay_workers")
 
 
+def test_overlaps_itself():
+    """As a sort of all addresses tells."""
+    rng, memory = np.random.default_rng(0), np.zeros(1000)
+    found = set()
+    for dtype in 800 * ["f2", "f4", "f8"]:
+        shape, strides = rng.integers(rng.integers(2), 5, 3), rng.integers(-30, 31, 3)
+        x = np.lib.stride_tricks.as_strided(memory[500:].view(dtype), shape, strides)
+        places = np.einsum("a,ai->i", strides, np.indices(shape).reshape(3, -1))
+        meet = np.diff(np.sort(places)).min(initial=99) < x.itemsize
+        assert _linattn.overlaps_itself(x) == meet, (shape, strides, dtype)
+        found.add(bool(meet))
+    assert found == {True, False}
+    with pytest.raises(TypeError, match="expected an array"):
+        _linattn.overlaps_itself([1])
+
+
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_number_is_wanted(name):
     for wrong in ("4", None, 2.5):

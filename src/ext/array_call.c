@@ -176,19 +176,30 @@ outputs_are_apart(const struct operands *c)
     return 1;
 }
 
-/* An output that repeats its memory is NumPy's to refuse.  The strides of an empty
- * array mean nothing. */
+/* Whether elements of an output lie in the same memory: NumPy's to look at.  -1 on an
+ * error. */
 static int
-repeats_itself(const struct la_tensor *x)
+overlaps_itself(const struct la_tensor *x, PyArrayObject *array)
 {
-    int repeats = 0;
-    for (int axis = 0; axis < x->ndim; axis++) {
-        if (x->shape[axis] == 0) {
-            return 0;
-        }
-        repeats |= x->strides[axis] == 0 && x->shape[axis] > 1;
+    const int status = la_overlaps_itself(x, PyArray_ITEMSIZE(array));
+    if (status < 0) {
+        PyErr_NoMemory();
     }
-    return repeats;
+    return status;
+}
+
+PyObject *
+la_array_overlaps_itself(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    if (!PyArray_Check(arg)) {
+        PyErr_SetString(PyExc_TypeError, "expected an array");
+        return NULL;
+    }
+    PyArrayObject *x = (PyArrayObject *)arg;
+    const struct la_tensor tensor = {PyArray_DATA(x), PyArray_NDIM(x), PyArray_DIMS(x),
+                                     PyArray_STRIDES(x)};
+    const int status = overlaps_itself(&tensor, x);
+    return status < 0 ? NULL : PyBool_FromLong(status);
 }
 
 /* Reads all operands; 1 where they are plain, 0 where not, -1 on an error. */
@@ -210,7 +221,12 @@ take_operands(struct operands *c)
                 form->variant & LA_IN_PLACE && i > form->nin ? 0 : make_output(c, i);
         }
         else {
-            taken = take_array(c, i) && (i < form->nin || !repeats_itself(&c->x[i]));
+            taken = take_array(c, i);
+            if (taken > 0 && i >= form->nin) {
+                const int shared =
+                    overlaps_itself(&c->x[i], (PyArrayObject *)c->object[i]);
+                taken = shared < 0 ? -1 : !shared;
+            }
         }
         if (taken <= 0) {
             return taken;

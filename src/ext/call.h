@@ -27,6 +27,10 @@ struct la_operation {
 enum la_status la_call_prepare(struct la_call *call, const struct la_operation *what,
                                const struct la_tensor *operands);
 
+/* Whether elements of an array lie in the same memory; -1 where there is none to find
+ * out (overlap.c). */
+int la_overlaps_itself(const struct la_tensor *x, ptrdiff_t itemsize);
+
 /* Computes it.  Raises nothing and needs no GIL; any thread may call. */
 enum la_status la_call(const struct la_operation *what,
                        const struct la_tensor *operands, const struct la_watch *watch);

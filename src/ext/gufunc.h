@@ -21,4 +21,7 @@ PyObject *la_gufunc_add_bfloat16(PyObject *module, PyObject *dtype);
 /* call(gufunc, *operands): the same without NumPy's machinery. */
 PyObject *la_gufunc_call(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
+/* overlaps_itself(array): whether elements of it lie in the same memory. */
+PyObject *la_array_overlaps_itself(PyObject *module, PyObject *array);
+
 #endif

@@ -167,6 +167,7 @@ long_sequence(PyObject *Py_UNUSED(module), PyObject *arg)
 static PyMethodDef methods[] = {
     {"add_bfloat16", la_gufunc_add_bfloat16, METH_O, NULL},
     {"call_plain", (PyCFunction)(void (*)(void))la_gufunc_call, METH_FASTCALL, NULL},
+    {"overlaps_itself", la_array_overlaps_itself, METH_O, NULL},
     {"make_ufunc", la_gufunc_make, METH_O, NULL},
     {"get_num_threads", get_num_threads, METH_NOARGS, NULL},
     {"set_num_threads", set_num_threads, METH_O, NULL},

@@ -36,6 +36,7 @@ enum la_status {
     LA_STOPPED,   /* by the watch; outputs hold anything */
     LA_NO_MEMORY, /* nothing was written */
     LA_BAD_SHAPE, /* likewise */
+    LA_OVERLAP,   /* likewise: two sequences have a token in common */
     LA_OVERRUN,   /* of poisoned scratch (scratch.h): a fault of ours */
 };
 
