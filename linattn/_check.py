@@ -161,11 +161,9 @@ def extra(
     sizes = {"d": q.shape[-1], "m": v.shape[-1]}
     if tokens:
         sizes["n"] = q.shape[-2]
-    one, each = (
-        tuple(sizes[letter] for letter in letters if letter in sizes)
-        for letters in (row.dims, row.dims + row.channels)
-    )
-    wide = bool(row.channels) and x.ndim >= max(y.ndim for y in operands)
+    one = tuple([sizes[letter] for letter in row.dims if letter in sizes])
+    each = (*one, sizes[row.channels]) if row.channels else one
+    wide = bool(row.channels) and x.ndim >= max([y.ndim for y in operands])
     if wide and x.shape[-1] == 1:
         x, wide = x[..., 0], False
     inner = each if wide else one
@@ -346,7 +344,7 @@ def numbers(
     """``scale`` and, for a normaliser, ``eps``."""
     scale = number(function, "scale", scale, *operands)
     eps = number(function, "eps", eps, *operands)
-    if not all(type(x) is np.ndarray for x in operands):
+    if any([type(x) is not np.ndarray for x in operands]):
         # Array libraries make float64 arrays of Python floats, and all would follow.
         cast = state_dtype(*operands).type
         scale, eps = cast(scale), cast(eps)
@@ -439,7 +437,7 @@ def key_lengths(function: str, x: Any, limit: int, batch: Shape) -> Array:
             f"{function}: key_lengths has shape {x.shape}; expected one that broadcasts to "
             f"the leading axes {batch}"
         )
-    if x.size and (x.min() < 0 or x.max() > limit):
+    if x.size and x.view(np.uintp).max() > limit:  # a negative one is large there
         raise ValueError(
             f"{function}: key_lengths has values from {x.min()} to {x.max()}; "
             f"expected 0 to {limit}, the number of keys"

@@ -204,7 +204,8 @@ class Recurrence:
 
         packing, indices = self._sequences(self.name, call, cu_seqlens, key_lengths)
         start = self._state(self.name, "initial_state", initial_state, packing, call, key[-1])
-        o, *end = run(self._parts[key], (*inputs, *indices, *start), (out, *(None for _ in start)))
+        wanted = (None if return_state else ...,) * len(start)
+        o, *end = run(self._parts[key], (*inputs, *indices, *start), (out, *wanted))
         return (o, _state.result(packing, *end)) if return_state else o
 
     def backward(
@@ -258,8 +259,9 @@ class Recurrence:
             self._state(function, field, state, packing, call, key[-1], grad_out)
             for field, state in (("initial_state", initial_state), ("grad_state", grad_state))
         )
-        grads = run(self._parts_backward[key], (*inputs, *indices, *start, *last))
         count = len(call.arrays)
+        wanted = *(None,) * count, *(None if with_state else ...,) * len(start)
+        grads = run(self._parts_backward[key], (*inputs, *indices, *start, *last), wanted)
         sums, rest = list(grads[:count]), grads[count:]
         for i, extra in enumerate(_named(self.extras, operands)):
             if "n" not in extra.dims:
@@ -359,8 +361,8 @@ class Recurrence:
         variant = ""
         for i, channels, suffix, optional in self._marks:
             x = operands[i]
-            if type(x) is not ndarray:
-                if x is not None or not optional:
+            if type(x) is not ndarray:  # of one token a number may be Python's own
+                if not (x is None if optional else type(x) is float):
                     return None
             elif optional:
                 variant += suffix
@@ -376,6 +378,14 @@ class Recurrence:
             *arrays, shape = _check.qkv(function, *operands[:3], same_length=not self.cross)
         else:
             *arrays, shape = _check.token(function, *operands[:3])
+        if not self.extras:
+            given = tuple([x.shape for x in arrays])
+            return _Call(tuple(arrays), given, "", shape[: -1 - tokens], shape, tuple(arrays))
+        return self._read_extras(function, operands, tokens, arrays, shape)
+
+    def _read_extras(
+        self, function: str, operands: Operands, tokens: bool, arrays: list[Any], shape: Shape
+    ) -> _Call:
         core = 2 if tokens else 1
         batch, variant = shape[:-core], ""
         given, typed = [x.shape for x in arrays], list(arrays)
@@ -416,6 +426,8 @@ class Recurrence:
         """The arrays of a state of that name; none where there is no state."""
         if packing is None:
             return ()
+        if state is None:  # left out
+            return (..., ...) if normalize else (...,)
         dtype = _check.state_dtype(*call.typed, *more)
         return _state.operands(
             function, name, state, packing, call.batch, call.core, dtype, normalize
@@ -424,7 +436,8 @@ class Recurrence:
 
 def _is_lazy(operands: tuple[Any, ...]) -> bool:
     """Whether one is a dask array."""
-    return any(type(x).__module__.startswith("dask.") for x in operands)
+    others = [x for x in operands if type(x) is not ndarray]
+    return any(type(x).__module__.startswith("dask.") for x in others)
 
 
 def _present(operands: tuple[Any, ...]) -> tuple[Any, ...]:

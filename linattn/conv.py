@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from . import _check, _gradients, _state
-from ._gufuncs import ufuncs
+from ._gufuncs import run, ufuncs
 from ._linattn import call_plain
 from ._masks import refuses_masks
 
@@ -121,10 +121,10 @@ def causal_conv1d(
         return ufuncs[name](x, taps, bias, silu, out=out)
     packing = _state.sequences(name, shape[-2], shape[:-2], cu_seqlens, None)
     dtype = _check.state_dtype(x, taps, bias)
-    start = _inputs(name, "initial_state", initial_state, packing, shape, taps, dtype)
-    o, s = ufuncs[f"{name}_state"](
-        x, taps, bias, silu, packing.begin, packing.end, start, out=(out, None)
-    )
+    start = _inputs(name, "initial_state", initial_state, packing, shape, taps, dtype, return_state)
+    wanted: Any = None if return_state else ...
+    inputs = x, taps, bias, silu, packing.begin, packing.end, start
+    o, s = run(ufuncs[f"{name}_state"], inputs, (out, wanted))
     return (o, _result(packing, s)) if return_state else o
 
 
@@ -221,12 +221,12 @@ def causal_conv1d_backward(
     else:
         packing = _state.sequences(name, shape[-2], shape[:-2], cu_seqlens, None)
         start, last = (
-            _inputs(name, field, state, packing, shape, taps, wide)
+            _inputs(name, field, state, packing, shape, taps, wide, with_state)
             for field, state in (("initial_state", initial_state), ("grad_state", grad_state))
         )
-        dx, dtaps, dbias, ds = ufuncs["causal_conv1d_state_backward"](
-            *operands, silu, packing.begin, packing.end, start, last
-        )
+        inputs = *operands, silu, packing.begin, packing.end, start, last
+        wanted = None, None, None, None if with_state else ...
+        dx, dtaps, dbias, ds = run(ufuncs["causal_conv1d_state_backward"], inputs, wanted)
         dtaps, dbias = (
             _gradients.sum_wide(y, (*shape[:-2], 1, *y.shape[len(shape) - 1 :])).squeeze(
                 len(shape) - 2
@@ -349,9 +349,13 @@ def _inputs(
     shape: tuple[int, ...],
     taps: Any,
     dtype: np.dtype,
-) -> np.ndarray:
-    """A state as the gufuncs take it, (..., r, w - 1, c); zeros for None."""
-    r, core = len(packing.begin), (shape[-1], taps.shape[-2] - 1)
+    with_state: bool,
+) -> Any:
+    """A state as the gufuncs take it, (..., r, w - 1, c); for None zeros, left out where no state
+    is asked for, whose length they would tell."""
+    r, core = packing.r, (shape[-1], taps.shape[-2] - 1)
+    if state is None and not with_state:
+        return ...
     if state is None:
         return np.broadcast_to(np.zeros((), dtype), (r, *core[::-1]))
     _check.inputs(name, field, state, shape[:-2], (r, *core) if packing.packed else core, dtype)

@@ -3,8 +3,9 @@
  * NumPy takes 2 us to look at the operands of a gufunc, as long as the kernel takes for
  * one token of a few heads, and hands over one leading axis at a time.  Plain are
  * exact, aligned, native arrays of one loop's dtypes, numbers that are finite Python
- * floats, and outputs that overlap nothing; an output that is None is made.  Everything
- * else, errors included, is left to NumPy. */
+ * floats, and outputs that overlap nothing; an output that is None is made, and what
+ * may be left out is where it is Ellipsis.  Everything else, errors included, is left
+ * to NumPy. */
 #include "numpy_api.h"
 
 #include "gufunc.h"
@@ -51,6 +52,7 @@ choose_loop(struct operands *c)
     return 0;
 }
 
+/* A number for the kernel, or a core of no axes, as a Python float. */
 static int
 take_number(struct operands *c, int i)
 {
@@ -67,6 +69,26 @@ take_number(struct operands *c, int i)
     }
     c->x[i] = (struct la_tensor){&c->numbers[i], 0, NULL, NULL};
     return isfinite(single ? c->numbers[i].f : value);
+}
+
+/* Whether operand i is held as the kernel computes. */
+static int
+is_native(const struct operands *c, int i)
+{
+    const struct la_loop_kind *kind = &la_loop_kinds[c->loop];
+    return la_loop_type(c->g, c->loop, i) ==
+           (kind->dtype == LA_F32 ? NPY_FLOAT : NPY_DOUBLE);
+}
+
+/* Whether operand i is left out. */
+static int
+take_nothing(struct operands *c, int i)
+{
+    if (c->object[i] != Py_Ellipsis || !la_may_lack(c->g->form, i)) {
+        return 0;
+    }
+    c->x[i] = (struct la_tensor){.ndim = -1};
+    return 1;
 }
 
 static int
@@ -89,14 +111,14 @@ core_size(const struct operands *c, char letter)
     const struct la_form *form = c->g->form;
     for (int i = 0; i < form->nin; i++) {
         const struct la_slot *slot = &form->slots[i];
-        for (int j = 0; j < slot->rank; j++) {
+        for (int j = 0; c->x[i].ndim >= 0 && j < slot->rank; j++) {
             const int axis = c->x[i].ndim - slot->rank + j;
             if (slot->dims[j] == letter) {
                 return axis < 0 ? -1 : c->x[i].shape[axis];
             }
         }
     }
-    return -1;
+    return letter == 'r' ? 1 : -1; /* all is one sequence */
 }
 
 /* A new array for output i: the inputs' leading axes broadcast, then its own.  0 where
@@ -110,7 +132,7 @@ make_output(struct operands *c, int i)
     int lead = 0;
     for (int j = 0; j < form->nin; j++) {
         const int axes = c->x[j].ndim - form->slots[j].rank;
-        lead = axes > lead ? axes : lead;
+        lead = axes > lead ? axes : lead; /* below 0 where it is left out */
     }
     if (lead + slot->rank > NPY_MAXDIMS) {
         return 0;
@@ -162,13 +184,16 @@ outputs_are_apart(const struct operands *c)
     const struct la_form *form = c->g->form;
     for (int i = form->nin; i < form->nin + form->nout; i++) {
         const char *begin, *end, *other, *other_end;
-        if (c->made[i]) {
+        if (c->made[i] || c->x[i].ndim < 0) {
             continue;
         }
         extent(c, i, &begin, &end);
         for (int j = 0; j < form->nin + form->nout; j++) {
+            if (j == i || c->x[j].ndim < 0) {
+                continue;
+            }
             extent(c, j, &other, &other_end);
-            if (j != i && begin < other_end && other < end) {
+            if (begin < other_end && other < end) {
                 return 0;
             }
         }
@@ -215,6 +240,13 @@ take_operands(struct operands *c)
         if (la_is_number(form->slots[i].id)) {
             taken = take_number(c, i);
         }
+        else if (take_nothing(c, i)) {
+            taken = 1;
+        }
+        else if (i < form->nin && PyFloat_CheckExact(c->object[i])) {
+            taken =
+                c->g->form->slots[i].rank == 0 && is_native(c, i) && take_number(c, i);
+        }
         else if (i >= form->nin && c->object[i] == Py_None) {
             /* A state that is updated in place has to be there. */
             taken =
@@ -245,7 +277,8 @@ result(const struct operands *c)
     }
     PyObject *all = PyTuple_New(form->nout);
     for (int i = 0; all != NULL && i < form->nout; i++) {
-        PyTuple_SetItem(all, i, Py_NewRef(c->object[form->nin + i]));
+        PyObject *x = c->x[form->nin + i].ndim < 0 ? Py_None : c->object[form->nin + i];
+        PyTuple_SetItem(all, i, Py_NewRef(x));
     }
     return all;
 }

@@ -9,7 +9,7 @@
 /* An array, or a number with ndim 0, that the caller owns. */
 struct la_tensor {
     void *data;
-    int ndim;
+    int ndim;                         /* -1: it is left out */
     const ptrdiff_t *shape, *strides; /* strides in bytes, any sign, zero allowed */
 };
 

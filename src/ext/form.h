@@ -63,6 +63,10 @@ int la_is_tokens(enum la_operand id);
 int la_is_number(enum la_operand id);
 int la_is_index(enum la_operand id);
 
+/* Whether a call may leave out operand i: where sequences are, for one that is all,
+ * states that are zero, or that no one wants. */
+int la_may_lack(const struct la_form *form, int i);
+
 /* Position of a dimension's letter among form->dims, or -1. */
 int la_form_dim(const struct la_form *form, char letter);
 

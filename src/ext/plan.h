@@ -19,6 +19,7 @@ struct la_call {
     int axes;                    /* leading axes, first one outermost */
     ptrdiff_t extent[LA_MAX_AXES];
     struct la_operand_array {
+        int lacks; /* it is left out, as some may be (la_may_lack) */
         char *data;
         ptrdiff_t outer[LA_MAX_AXES], core[LA_MAX_RANK];
     } x[LA_MAX_OPERANDS];

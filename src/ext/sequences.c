@@ -81,14 +81,20 @@ cover_head(struct job *job, ptrdiff_t head, int *gaps)
     return status;
 }
 
+static ptrdiff_t
+step_of(const struct job *job, enum la_operand id, int axis)
+{
+    return job->by_id[id] != NULL ? job->by_id[id]->outer[axis] : 0;
+}
+
 /* Heads whose sequences may differ from the first one's. */
 static ptrdiff_t
 heads_to_look_at(const struct job *job)
 {
     int same = 1;
     for (int axis = 0; axis < job->call->axes; axis++) {
-        same = same && job->by_id[LA_AT_begin]->outer[axis] == 0 &&
-               job->by_id[LA_AT_end]->outer[axis] == 0;
+        same = same && step_of(job, LA_AT_begin, axis) == 0 &&
+               step_of(job, LA_AT_end, axis) == 0;
     }
     return same && job->heads > 1 ? 1 : job->heads;
 }
@@ -98,8 +104,8 @@ la_sequences_check(struct job *job, int *gaps)
 {
     enum la_status status = LA_DONE;
     *gaps = 0;
-    if (job->by_id[LA_AT_begin] == NULL) {
-        return status;
+    if (job->by_id[LA_AT_begin] == NULL && job->by_id[LA_AT_end] == NULL) {
+        return job->sequences > 1 ? LA_OVERLAP : LA_DONE;
     }
     const ptrdiff_t heads = heads_to_look_at(job);
     for (ptrdiff_t head = 0; status == LA_DONE && head < heads; head++) {
