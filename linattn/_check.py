@@ -501,6 +501,8 @@ def state(
     ):
         if array is None and field != "s":
             continue
+        if type(array) is np.ndarray and array.dtype == dtype and array.shape == (*lead, *shape):
+            continue
         if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
             raise TypeError(
                 f"{function}: {name}.{field} is a {type(array).__name__}; expected a NumPy array"

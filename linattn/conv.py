@@ -118,7 +118,7 @@ def causal_conv1d(
     if out is not None:
         _check.out(name, out, shape, x, taps, bias)
     if cu_seqlens is None and initial_state is None and not return_state:
-        return ufuncs[name](x, taps, bias, silu, out=out)
+        return run(ufuncs[name], (x, taps, bias, silu), (out,))[0]
     packing = _state.sequences(name, shape[-2], shape[:-2], cu_seqlens, None)
     dtype = _check.state_dtype(x, taps, bias)
     start = _inputs(name, "initial_state", initial_state, packing, shape, taps, dtype, return_state)
@@ -217,7 +217,7 @@ def causal_conv1d_backward(
     with_state = initial_state is not None or grad_state is not None
     dstate: tuple[np.ndarray, ...] = ()
     if cu_seqlens is None and not with_state:
-        dx, dtaps, dbias = ufuncs[name](*operands, silu)
+        dx, dtaps, dbias = run(ufuncs[name], (*operands, silu))
     else:
         packing = _state.sequences(name, shape[-2], shape[:-2], cu_seqlens, None)
         start, last = (
