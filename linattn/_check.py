@@ -96,6 +96,15 @@ def _takes_gufuncs(x: Any) -> bool:
 
 def qkv(function: str, q: Any, k: Any, v: Any, *, same_length: bool) -> tuple[Any, Any, Any, Shape]:
     """The three operands, and the shape of the output they give."""
+    if (
+        type(q) is type(k) is type(v) is np.ndarray
+        and q.ndim > 1
+        and k.shape == q.shape
+        and v.shape[:-1] == q.shape[:-1]
+        and q.dtype == k.dtype == v.dtype
+        and q.dtype in _FAST
+    ):
+        return q, k, v, v.shape
     q, k, v = operand(function, "q", q), operand(function, "k", k), operand(function, "v", v)
     n, d = q.shape[-2:]
     s = k.shape[-2]
@@ -342,9 +351,12 @@ def numbers(
     function: str, operands: tuple[Any, ...], scale: Any, eps: Any, normalize: bool
 ) -> tuple[Any, ...]:
     """``scale`` and, for a normaliser, ``eps``."""
+    plain = not any([type(x) is not np.ndarray for x in operands])
+    if plain and is_plain_number(scale) and is_plain_number(eps):
+        return (scale, eps) if normalize else (scale,)
     scale = number(function, "scale", scale, *operands)
     eps = number(function, "eps", eps, *operands)
-    if any([type(x) is not np.ndarray for x in operands]):
+    if not plain:
         # Array libraries make float64 arrays of Python floats, and all would follow.
         cast = state_dtype(*operands).type
         scale, eps = cast(scale), cast(eps)
@@ -437,7 +449,7 @@ def key_lengths(function: str, x: Any, limit: int, batch: Shape) -> Array:
             f"{function}: key_lengths has shape {x.shape}; expected one that broadcasts to "
             f"the leading axes {batch}"
         )
-    if x.size and x.view(np.uintp).max() > limit:  # a negative one is large there
+    if x.size and np.maximum.reduce(x.view(np.uintp), None) > limit:  # negative: large there
         raise ValueError(
             f"{function}: key_lengths has values from {x.min()} to {x.max()}; "
             f"expected 0 to {limit}, the number of keys"
@@ -535,5 +547,7 @@ def is_state(x: Any, normalize: Any) -> bool:
 
 
 def _broadcasts_to(shape: Shape, target: Shape) -> bool:
+    if shape == target:
+        return True
     extra = len(target) - len(shape)
     return extra >= 0 and all(a in (1, b) for a, b in zip(shape, target[extra:], strict=True))

@@ -101,4 +101,5 @@ def result(
     """A `State` of what a gufunc returned, without the axis r where nothing is packed."""
     if packing.packed:
         return State(s, z, log_scale)
-    return State(s[..., 0, :, :], *(None if x is None else x[..., 0, :] for x in (z, log_scale)))
+    z = None if z is None else z[..., 0, :]
+    return State(s[..., 0, :, :], z, None if log_scale is None else log_scale[..., 0, :])
