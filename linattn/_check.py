@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._linattn import overlaps_itself
+
 if TYPE_CHECKING:
     from ._operator import Extra, Key
     from ._types import Array, DType, Shape
@@ -94,6 +96,15 @@ def _takes_gufuncs(x: Any) -> bool:
 
 def qkv(function: str, q: Any, k: Any, v: Any, *, same_length: bool) -> tuple[Any, Any, Any, Shape]:
     """The three operands, and the shape of the output they give."""
+    if (
+        type(q) is type(k) is type(v) is np.ndarray
+        and q.ndim > 1
+        and k.shape == q.shape
+        and v.shape[:-1] == q.shape[:-1]
+        and q.dtype == k.dtype == v.dtype
+        and q.dtype in _FAST
+    ):
+        return q, k, v, v.shape
     q, k, v = operand(function, "q", q), operand(function, "k", k), operand(function, "v", v)
     n, d = q.shape[-2:]
     s = k.shape[-2]
@@ -160,11 +171,9 @@ def extra(
     sizes = {"d": q.shape[-1], "m": v.shape[-1]}
     if tokens:
         sizes["n"] = q.shape[-2]
-    one, each = (
-        tuple(sizes[letter] for letter in letters if letter in sizes)
-        for letters in (row.dims, row.dims + row.channels)
-    )
-    wide = bool(row.channels) and x.ndim >= max(y.ndim for y in operands)
+    one = tuple([sizes[letter] for letter in row.dims if letter in sizes])
+    each = (*one, sizes[row.channels]) if row.channels else one
+    wide = bool(row.channels) and x.ndim >= max([y.ndim for y in operands])
     if wide and x.shape[-1] == 1:
         x, wide = x[..., 0], False
     inner = each if wide else one
@@ -255,14 +264,17 @@ def updated(function: str, name: str, array: np.ndarray, batch: Shape, core: int
             f"{function}: {name} has shape {array.shape}; expected leading axes "
             f"{batch} to be updated in place"
         )
+    _written(function, name, array)
+
+
+def _written(function: str, name: str, array: np.ndarray) -> None:
+    """An array to write into: writeable, each element in a place of its own."""
     if not array.flags.writeable:
         raise ValueError(f"{function}: {name} is read-only; expected a writeable array")
-    if not array.flags.c_contiguous and any(
-        step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)
-    ):
+    if not array.flags.c_contiguous and overlaps_itself(array):
         raise ValueError(
-            f"{function}: {name} repeats its memory (strides {array.strides}); "
-            "expected an array to be updated in place"
+            f"{function}: {name} repeats its memory (shape {array.shape}, strides "
+            f"{array.strides}); expected elements that do not overlap"
         )
 
 
@@ -340,9 +352,12 @@ def numbers(
     function: str, operands: tuple[Any, ...], scale: Any, eps: Any, normalize: bool
 ) -> tuple[Any, ...]:
     """``scale`` and, for a normaliser, ``eps``."""
+    plain = not any([type(x) is not np.ndarray for x in operands])
+    if plain and is_plain_number(scale) and is_plain_number(eps):
+        return (scale, eps) if normalize else (scale,)
     scale = number(function, "scale", scale, *operands)
     eps = number(function, "eps", eps, *operands)
-    if not all(type(x) is np.ndarray for x in operands):
+    if not plain:
         # Array libraries make float64 arrays of Python floats, and all would follow.
         cast = state_dtype(*operands).type
         with np.errstate(all="ignore"):
@@ -390,8 +405,7 @@ def out(function: str, x: Any, expected: Shape, *operands: Any, name: str = "out
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected {dtype}")
     if x.shape != expected:
         raise ValueError(f"{function}: {name} has shape {x.shape}; expected {expected}")
-    if not x.flags.writeable:
-        raise ValueError(f"{function}: {name} is read-only; expected a writeable array")
+    _written(function, name, x)
     return x
 
 
@@ -437,7 +451,7 @@ def key_lengths(function: str, x: Any, limit: int, batch: Shape) -> Array:
             f"{function}: key_lengths has shape {x.shape}; expected one that broadcasts to "
             f"the leading axes {batch}"
         )
-    if x.size and (x.min() < 0 or x.max() > limit):
+    if x.size and np.maximum.reduce(x.view(np.uintp), None) > limit:  # negative: large there
         raise ValueError(
             f"{function}: key_lengths has values from {x.min()} to {x.max()}; "
             f"expected 0 to {limit}, the number of keys"
@@ -501,6 +515,8 @@ def state(
     ):
         if array is None and field != "s":
             continue
+        if type(array) is np.ndarray and array.dtype == dtype and array.shape == (*lead, *shape):
+            continue
         if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
             raise TypeError(
                 f"{function}: {name}.{field} is a {type(array).__name__}; expected a NumPy array"
@@ -533,5 +549,7 @@ def is_state(x: Any, normalize: Any) -> bool:
 
 
 def _broadcasts_to(shape: Shape, target: Shape) -> bool:
+    if shape == target:
+        return True
     extra = len(target) - len(shape)
     return extra >= 0 and all(a in (1, b) for a, b in zip(shape, target[extra:], strict=True))

@@ -11,26 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._gufuncs import quiet, through_numpy
-from ._linattn import call_plain
+from ._gufuncs import quiet
 
 if TYPE_CHECKING:
     from ._types import Array, DType, Shape
 
 
 BLOCK = 2**16  #: numbers that are summed at a time: they and their sums stay in a cache
-
-
-def run(gufunc: np.ufunc, inputs: tuple[Any, ...], dtype: DType) -> tuple[Any, ...]:
-    """The outputs of a gradient's gufunc, for operands whose gradients are to be of ``dtype``.
-
-    Those that `sum_all` sums are float32 where that has 16 bits; by way of NumPy all of them are.
-    """
-    result = call_plain(gufunc, *inputs, *(None,) * gufunc.nout)
-    if result is NotImplemented:
-        wide = {"dtype": np.float32} if dtype.itemsize == 2 else {}
-        result = through_numpy(gufunc, *inputs, **wide)
-    return result if isinstance(result, tuple) else (result,)
 
 
 def sum_all(

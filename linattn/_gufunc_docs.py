@@ -28,7 +28,7 @@ OPERANDS = {
     "scale": "Multiplies phi(q).",
     "eps": "Added to the denominator.",
     "grad_out": "Gradient of a scalar with respect to the output.",
-    "begin": "First token of each sequence.",
+    "begin": "First token of each sequence; no two of them have one in common.",
     "end": "The token after the last of each sequence.",
     "keys": "How many of its tokens have a key.",
     "s0": "State before the first token.",

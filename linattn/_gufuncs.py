@@ -33,13 +33,26 @@ ufuncs, row_ufuncs = Gufuncs(ufunc_names), Gufuncs(row_ufunc_names)
 
 
 def run(
-    gufunc: np.ufunc, inputs: tuple[Any, ...], outputs: tuple[Any, ...] = ()
+    gufunc: np.ufunc,
+    inputs: tuple[Any, ...],
+    outputs: tuple[Any, ...] = (),
+    dtype: np.dtype[Any] | None = None,
 ) -> tuple[Any, ...]:
-    """The gufunc's outputs, into those given that are not None; by way of NumPy where it must."""
+    """The gufunc's outputs, into those given that are not None; by way of NumPy where it must.
+
+    What is Ellipsis is left out: indices where all is one sequence, states that are zero, and
+    outputs that no one wants, as far as NumPy is not needed.  Of gradients ``dtype`` is what they
+    are to be in the end: where that has 16 bits, those that `_gradients.sum_all` sums come in
+    float32, and by way of NumPy all of them do.
+    """
     outputs = outputs or (None,) * gufunc.nout
     result = call_plain(gufunc, *inputs, *outputs)
+    if result is NotImplemented and any([x is ... for x in (*inputs, *outputs)]):
+        result = call_plain(gufunc, *_cast(gufunc, inputs), *outputs)
     if result is NotImplemented:
-        result = through_numpy(gufunc, *inputs, out=outputs)
+        gradient = {"dtype": np.float32} if dtype is not None and dtype.itemsize == 2 else {}
+        outputs = tuple(None if x is ... else x for x in outputs)
+        result = through_numpy(gufunc, *_filled(gufunc, inputs), out=outputs, **gradient)
     return result if isinstance(result, tuple) else (result,)
 
 
@@ -47,6 +60,42 @@ def run(
 def through_numpy(gufunc: np.ufunc, *inputs: Any, **options: Any) -> Any:
     """The gufunc as NumPy calls it, which casts what it must."""
     return gufunc(*inputs, **options)
+
+
+@quiet
+def _cast(gufunc: np.ufunc, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs as the gufunc's loop takes them, where all are NumPy's own arrays."""
+    kinds = [type(x) for x in inputs]
+    if not all(kind in (np.ndarray, float, type(...)) for kind in kinds):
+        return inputs
+    dtypes = [
+        x.dtype if kind is np.ndarray else float if kind is float else np.dtype(np.float32)
+        for x, kind in zip(inputs, kinds, strict=True)
+    ]
+    loop = gufunc.resolve_dtypes((*dtypes, *(None,) * gufunc.nout), casting="unsafe")
+    return tuple(
+        np.require(x, dtype, "A") if kind is np.ndarray else x
+        for x, kind, dtype in zip(inputs, kinds, loop, strict=False)
+    )
+
+
+def _filled(gufunc: np.ufunc, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The inputs, those of them that are left out as NumPy wants them."""
+    if not any(x is ... for x in inputs):
+        return inputs
+    signature, _, _ = str(gufunc.signature)[1:].partition(")->")
+    cores = [core.split(",") for core in signature.split("),(")]
+    sizes = {"r": 1}
+    for x, core in zip(inputs, cores, strict=True):
+        if x is not ... and core != [""]:
+            sizes |= zip(core, np.shape(x)[-len(core) :], strict=True)
+    begin = cores.index(["r"])
+    return tuple(
+        x if x is not ...
+        else np.full(sizes["r"], 0 if i == begin else sizes["n"]) if core == ["r"]
+        else np.broadcast_to(np.float32(0), [sizes.get(letter, 0) for letter in core])
+        for i, (x, core) in enumerate(zip(inputs, cores, strict=True))
+    )  # fmt: skip
 
 
 try:

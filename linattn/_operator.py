@@ -205,7 +205,8 @@ class Recurrence:
 
         packing, indices = self._sequences(self.name, call, cu_seqlens, key_lengths)
         start = self._state(self.name, "initial_state", initial_state, packing, call, key[-1])
-        o, *end = run(self._parts[key], (*inputs, *indices, *start), (out, *(None for _ in start)))
+        wanted = (None if return_state else ...,) * len(start)
+        o, *end = run(self._parts[key], (*inputs, *indices, *start), (out, *wanted))
         return (o, _state.result(packing, *end)) if return_state else o
 
     def backward(
@@ -255,7 +256,7 @@ class Recurrence:
         dtype, extras = _check.result_dtype(*typed), _named(self.extras, operands)
         dtypes = [dtype] * 3 + [_check.state_dtype(*typed) if x.wide else dtype for x in extras]
         if alone:
-            grads = _gradients.run(self._whole_backward[key], inputs, dtype)
+            grads = run(self._whole_backward[key], inputs, dtype=dtype)
             return _summed(grads, call, dtypes)
 
         packing, indices = self._sequences(function, call, cu_seqlens, key_lengths)
@@ -263,9 +264,10 @@ class Recurrence:
             self._state(function, field, state, packing, call, key[-1], grad_out)
             for field, state in (("initial_state", initial_state), ("grad_state", grad_state))
         )
-        inputs = *inputs, *indices, *start, *last
-        grads = _gradients.run(self._parts_backward[key], inputs, dtype)
         count = len(call.arrays)
+        wanted = *(None,) * count, *(None if with_state else ...,) * len(start)
+        inputs = *inputs, *indices, *start, *last
+        grads = run(self._parts_backward[key], inputs, wanted, dtype)
         sums, rest = list(grads[:count]), grads[count:]
         for i, extra in enumerate(extras):
             if "n" not in extra.dims:
@@ -370,8 +372,8 @@ class Recurrence:
         variant = ""
         for i, channels, suffix, optional in self._marks:
             x = operands[i]
-            if type(x) is not ndarray:
-                if x is not None or not optional:
+            if type(x) is not ndarray:  # of one token a number may be Python's own
+                if not (x is None if optional else type(x) is float):
                     return None
             elif optional:
                 variant += suffix
@@ -387,6 +389,14 @@ class Recurrence:
             *arrays, shape = _check.qkv(function, *operands[:3], same_length=not self.cross)
         else:
             *arrays, shape = _check.token(function, *operands[:3])
+        if not self.extras:
+            given = tuple([x.shape for x in arrays])
+            return _Call(tuple(arrays), given, "", shape[: -1 - tokens], shape, tuple(arrays))
+        return self._read_extras(function, operands, tokens, arrays, shape)
+
+    def _read_extras(
+        self, function: str, operands: Operands, tokens: bool, arrays: list[Any], shape: Shape
+    ) -> _Call:
         core = 2 if tokens else 1
         batch, variant = shape[:-core], ""
         given, typed = [x.shape for x in arrays], list(arrays)
@@ -427,6 +437,8 @@ class Recurrence:
         """The arrays of a state of that name; none where there is no state."""
         if packing is None:
             return ()
+        if state is None:  # left out
+            return (..., ...) if normalize else (...,)
         dtype = _check.state_dtype(*call.typed, *more)
         return _state.operands(
             function, name, state, packing, call.batch, call.core, dtype, normalize
@@ -435,7 +447,8 @@ class Recurrence:
 
 def _is_lazy(operands: tuple[Any, ...]) -> bool:
     """Whether one is a dask array."""
-    return any(type(x).__module__.startswith("dask.") for x in operands)
+    others = [x for x in operands if type(x) is not ndarray]
+    return any(type(x).__module__.startswith("dask.") for x in others)
 
 
 def _present(operands: tuple[Any, ...]) -> tuple[Any, ...]:

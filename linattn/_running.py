@@ -58,7 +58,7 @@ class _Call:
     def state(self, argument: str, state: Any, no_scale: float) -> State:
         """The arrays of a state (..., r, f, m), zeros for one that is left out; log_scale is
         `no_scale` where there is none."""
-        r, packed = len(self.packing.begin), self.packing.packed
+        r, packed = self.packing.r, self.packing.packed
         inner = (r, *self.core) if packed else self.core
         if state is None and argument != "state":
             state = np.zeros(inner, self.dtype), np.zeros(inner[:-1], self.dtype)

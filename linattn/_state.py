@@ -40,15 +40,17 @@ class State(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """Where sequences begin and end along n, (r,), and how many keys each has, (..., r)."""
+    """Where sequences begin and end along n, (r,), and how many keys each has, (..., r);
+    Ellipsis where that is all of n."""
 
-    begin: Array
-    end: Array
-    keys: Array
+    begin: Any
+    end: Any
+    keys: Any
     packed: bool
+    r: int
 
     @property
-    def indices(self) -> tuple[Array, Array, Array]:
+    def indices(self) -> tuple[Any, Any, Any]:
         """The operands begin, end and keys."""
         return self[:3]
 
@@ -57,16 +59,19 @@ def sequences(
     function: str, n: int, batch: Shape, cu_seqlens: ArrayLike | None, key_lengths: ArrayLike | None
 ) -> Sequences:
     """Read ``cu_seqlens`` and ``key_lengths``; one sequence where there is none."""
-    if cu_seqlens is None:
-        begin, end = np.zeros(1, np.intp), np.full(1, n, np.intp)
-    else:
+    keys: Any = ...
+    begin: Any = ...
+    end: Any = ...
+    r = 1
+    if cu_seqlens is not None:
         bounds = _check.cu_seqlens(function, cu_seqlens, n)
-        begin, end = bounds[:-1], bounds[1:]
-    keys = end - begin
+        begin, end, r = bounds[:-1], bounds[1:], len(bounds) - 1
     if key_lengths is not None:
         lengths = _check.key_lengths(function, key_lengths, n, batch)
-        keys = np.clip(lengths[..., None] - begin, 0, keys)
-    return Sequences(begin, end, keys, cu_seqlens is not None)
+        keys = lengths[..., None]
+        if cu_seqlens is not None:
+            keys = np.clip(keys - begin, 0, end - begin)
+    return Sequences(begin, end, keys, cu_seqlens is not None, r)
 
 
 def operands(
@@ -79,13 +84,8 @@ def operands(
     dtype: DType,
     normalize: bool,
 ) -> tuple[Any, ...]:
-    """The arrays of a state as the gufuncs take them, (..., r, f, m); zeros for None."""
-    f, m = core
-    lead = (len(packing.begin),)
-    if state is None:
-        shapes = ((f, m), (f,)) if normalize else ((f, m),)
-        return tuple(np.broadcast_to(np.zeros(x, dtype), (*lead, *x)) for x in shapes)
-    inner = (*lead, f, m) if packing.packed else core
+    """The arrays of a state as the gufuncs take them, (..., r, f, m)."""
+    inner = (packing.r, *core) if packing.packed else core
     s, z, _ = _check.state(function, name, state, batch, inner, dtype, normalize)
     if not packing.packed:
         s, z = s[..., None, :, :], None if z is None else z[..., None, :]
@@ -101,4 +101,5 @@ def result(
     """A `State` of what a gufunc returned, without the axis r where nothing is packed."""
     if packing.packed:
         return State(s, z, log_scale)
-    return State(s[..., 0, :, :], *(None if x is None else x[..., 0, :] for x in (z, log_scale)))
+    z = None if z is None else z[..., 0, :]
+    return State(s[..., 0, :, :], z, None if log_scale is None else log_scale[..., 0, :])

@@ -91,7 +91,7 @@ def causal_conv1d(
         If shapes do not match, or ``activation`` is unknown.
         If ``cu_seqlens`` does not fit the tokens.
         If ``initial_state`` or ``out`` has another shape.
-        If ``out`` is read-only.
+        If ``out`` is read-only, or repeats its memory.
     MemoryError
         If there is no room for the result or the scratch.
 
@@ -118,13 +118,13 @@ def causal_conv1d(
     if out is not None:
         _check.out(name, out, shape, x, taps, bias)
     if cu_seqlens is None and initial_state is None and not return_state:
-        return ufuncs[name](x, taps, bias, silu, out=out)
+        return run(ufuncs[name], (x, taps, bias, silu), (out,))[0]
     packing = _state.sequences(name, shape[-2], shape[:-2], cu_seqlens, None)
     dtype = _check.state_dtype(x, taps, bias)
-    start = _inputs(name, "initial_state", initial_state, packing, shape, taps, dtype)
-    o, s = ufuncs[f"{name}_state"](
-        x, taps, bias, silu, packing.begin, packing.end, start, out=(out, None)
-    )
+    start = _inputs(name, "initial_state", initial_state, packing, shape, taps, dtype, return_state)
+    wanted: Any = None if return_state else ...
+    inputs = x, taps, bias, silu, packing.begin, packing.end, start
+    o, s = run(ufuncs[f"{name}_state"], inputs, (out, wanted))
     return (o, _result(packing, s)) if return_state else o
 
 
@@ -218,16 +218,17 @@ def causal_conv1d_backward(
     with_state = initial_state is not None or grad_state is not None
     dstate: tuple[np.ndarray, ...] = ()
     if cu_seqlens is None and not with_state:
-        dx, dtaps, dbias = _gradients.run(ufuncs[name], (*operands, silu), dtype)
+        dx, dtaps, dbias = run(ufuncs[name], (*operands, silu), dtype=dtype)
     else:
         packing = _state.sequences(name, shape[-2], shape[:-2], cu_seqlens, None)
         start, last = (
-            _inputs(name, field, state, packing, shape, taps, wide)
+            _inputs(name, field, state, packing, shape, taps, wide, with_state)
             for field, state in (("initial_state", initial_state), ("grad_state", grad_state))
         )
         inputs = *operands, silu, packing.begin, packing.end, start, last
+        wanted = None, None, None, None if with_state else ...
         gufunc = ufuncs["causal_conv1d_state_backward"]
-        dx, dtaps, dbias, ds = _gradients.run(gufunc, inputs, dtype)
+        dx, dtaps, dbias, ds = run(gufunc, inputs, wanted, dtype)
         sequences = len(shape) - 2
         dtaps, dbias = (_gradients.over_axis(y, sequences) for y in (dtaps, dbias))
         if with_state:
@@ -283,7 +284,8 @@ def causal_conv1d_step(
         If ``state`` is no array, or of another dtype.
     ValueError
         If shapes do not match, or ``activation`` is unknown.
-        If ``in_place`` is asked for and the state is read-only, or lacks leading axes.
+        If ``in_place`` is asked for and the state is read-only, repeats its
+        memory, or lacks leading axes.
     MemoryError
         If there is no room for the result.
 
@@ -342,9 +344,13 @@ def _inputs(
     shape: tuple[int, ...],
     taps: Any,
     dtype: np.dtype,
-) -> np.ndarray:
-    """A state as the gufuncs take it, (..., r, w - 1, c); zeros for None."""
-    r, core = len(packing.begin), (shape[-1], taps.shape[-2] - 1)
+    with_state: bool,
+) -> Any:
+    """A state as the gufuncs take it, (..., r, w - 1, c); for None zeros, left out where no state
+    is asked for, whose length they would tell."""
+    r, core = packing.r, (shape[-1], taps.shape[-2] - 1)
+    if state is None and not with_state:
+        return ...
     if state is None:
         return np.broadcast_to(np.zeros((), dtype), (r, *core[::-1]))
     _check.inputs(name, field, state, shape[:-2], (r, *core) if packing.packed else core, dtype)

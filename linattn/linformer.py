@@ -59,7 +59,7 @@ def linformer(
         If ``out`` is no array, or of another dtype.
     ValueError
         If shapes do not match, or ``scale`` is not finite.
-        If ``out`` has another shape, or is read-only.
+        If ``out`` has another shape, is read-only, or repeats its memory.
     $no_room
 
     Notes

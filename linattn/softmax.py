@@ -57,7 +57,7 @@ def softmax_attention(
         If ``out`` is no array, or of another dtype.
     ValueError
         If shapes do not match, or ``scale`` is not finite.
-        If ``out`` has another shape, or is read-only.
+        If ``out`` has another shape, is read-only, or repeats its memory.
     $no_room
 
     Notes
@@ -149,7 +149,7 @@ def softmax_attention_backward(
     grad_out = _check.cotangent(name, grad_out, shape)
     dtype = _check.result_dtype(q, k, v, grad_out)
     inputs = q, k, v, grad_out, *numbers
-    grads = _gradients.run(row_ufuncs["softmax_backward"], inputs, dtype)
+    grads = run(row_ufuncs["softmax_backward"], inputs, dtype=dtype)
     return _gradients.sum_all(grads, (q, k, v), (dtype,) * 3)
 
 

@@ -70,6 +70,11 @@ def large_calls():
     gaps = q, q, v, 1.0, one, one + 50, one + 90, state
     gufunc = linattn.ufuncs.causal_state_elu_sum
     yield Call("gaps", gufunc, gaps, {"out": (out, None)}, (out,))
+    unordered = np.array([2000, 0], np.intp), np.array([4096, 2000], np.intp)
+    gaps = q, q, v, 1.0, *unordered, unordered[1], np.repeat(state, 2, 0)
+    yield Call("unordered", gufunc, gaps, {"out": (out, None)}, (out,))
+    apart = np.lib.stride_tricks.as_strided(np.ones(2**19, "f4"), v.shape, (8, 4 * 4097))
+    yield Call("out whose rows cross", linattn.causal, (q, q, v), {"out": apart}, (apart,))
     memory = np.ones((4096, 64), "f4")
     yield Call("out is q", linattn.causal, (memory, np.ones_like(v), v), {"out": memory}, (memory,))
     byte_swapped = v.astype(v.dtype.newbyteorder())

@@ -1,11 +1,13 @@
 """A call past NumPy: the gufunc's bits, or NotImplemented."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 import linattn
 from linattn import State
-from linattn._gufuncs import ufuncs
+from linattn._gufuncs import run, ufuncs
 from linattn._linattn import call_plain
 
 STEP_ELU, STEP_SUM = ufuncs["_step_elu"], ufuncs["_step_elu_sum"]
@@ -159,6 +161,79 @@ def test_more_axes_than_numpy_has():
     s = np.zeros((1, 2, 2), "f4")
     f = ufuncs["causal_state_elu_sum"]
     assert call_plain(f, q, q, q, 1.0, begin, end, end, s, None, None) is NotImplemented
+
+
+def test_what_may_be_left_out():
+    """Indices of one sequence that is all, states that are zero, states that no one wants."""
+    f, backward = ufuncs["causal_state_elu"], ufuncs["causal_state_backward_elu"]
+    q = np.random.default_rng(0).random((3, 9, 5)).astype("f4")
+    begin, end, keys = np.array([0]), np.array([9]), np.array([[4], [9], [0]])
+    s, z = np.zeros((1, 5, 5), "f4"), np.zeros((1, 5), "f4")
+    for some in (keys, ...):
+        rest = np.broadcast_to(end if some is ... else some, (3, 1))
+        want = f(q, q, q, 1.0, 1e-6, begin, end, rest, s, z)
+        given = q, q, q, 1.0, 1e-6, ..., ..., some, ..., ...
+        for wanted in itertools.product((None, ...), repeat=2):
+            found = call_plain(f, *given, None, *wanted)
+            for x, y, asked in zip(found, want, (None, *wanted), strict=True):
+                assert x is None if asked is ... else np.array_equal(x, y)
+            for x, y in zip(run(f, given, (None, *wanted)), found, strict=True):
+                assert x is y is None or np.array_equal(x, y)
+        want = backward(q, q, q, q, 1.0, 1e-6, begin, end, rest, s, z, s, z)
+        given = *given[:3], q, *given[3:], ..., ...
+        found = call_plain(backward, *given, None, None, None, ..., ...)
+        assert found[3:] == (None, None)
+        for x, y in zip(found[:3], want, strict=False):
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("dtypes", ["f4 f8", ">f4", "i8", "f4 list"])
+def test_what_is_left_out_of_odd_arrays(dtypes):
+    """They are cast, or go by way of NumPy, which wants all."""
+    first, *last = dtypes.split()
+    q = (9 * np.random.default_rng(0).random((3, 9, 5))).astype(first)
+    v = q.tolist() if last == ["list"] else q.astype(last[0] if last else first)
+    begin, end = np.array([0, 4]), np.array([4, 9])
+    for indices, r in ((..., ..., ...), 1), ((begin, end, ...), 2):
+        all_of_it = (begin, end) if r == 2 else (np.array([0]), np.array([9]))
+        want = ufuncs["delta_state_elu"](
+            q, q, v, q[..., 0], 1.0, *all_of_it, np.full(r, 9), np.zeros((r, 5, 5), "f4")
+        )
+        given = q, q, v, q[..., 0], 1.0, *indices, ...
+        o, none = run(ufuncs["delta_state_elu"], given, (None, ...))
+        np.testing.assert_array_equal(o, want[0])
+        assert none is None or last == ["list"]
+        for x, y in zip(run(ufuncs["delta_state_elu"], given), want, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_what_may_not_be_left_out():
+    q, s = np.ones((9, 5), "f4"), np.zeros((2, 5, 5), "f4")
+    assert call_plain(ufuncs["causal_elu"], q, ..., q, 1.0, 1e-6, None) is NotImplemented
+    assert call_plain(ufuncs["causal_elu"], q, q, q, 1.0, 1e-6, ...) is NotImplemented
+    f = ufuncs["causal_state_elu_sum"]
+    given = ..., ..., ..., s, None, None
+    assert call_plain(f, q, q, q, ..., *given) is NotImplemented
+    assert call_plain(f, q, q, q, 1.0, *given[:4], ..., None) is NotImplemented
+    with pytest.raises(ValueError, match="two sequences the same token"):
+        call_plain(f, q, q, q, 1.0, *given)
+    token = np.ones(5, "f4")
+    assert call_plain(STEP_SUM, token, token, token, 1.0, None, ...) is NotImplemented
+    keys = ufuncs["noncausal_keys_elu_sum"]
+    assert call_plain(keys, q, q, q, 1.0, ..., None) is NotImplemented
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("number", [0.5, -1e30, 1e300, np.inf, 2, np.float64(0.5)])
+def test_a_number_of_python_for_a_core_of_no_axes(dtype, number):
+    q, k, v, s, _ = token(4, dtype=dtype)
+    state = State(s)
+    with np.errstate(all="ignore"):
+        beta = np.full(4, number, dtype)
+        o, after = linattn.delta_step(q, k, v, number, state)
+        want, expected = linattn.delta_step(q, k, v, beta, state)
+    np.testing.assert_array_equal(o, want)
+    np.testing.assert_array_equal(after.s, expected.s)
 
 
 def test_empty():

@@ -1,7 +1,10 @@
 """Processes: Ctrl-C in every operator, forks and spawned children, interpreters, Python threads."""
 
+import functools
 import multiprocessing
 import os
+import random
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from every_call import every_call
 
 import linattn
+from linattn import _linattn
 
 HERE = Path(__file__).resolve().parent
 needs_posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no signals or forks here")
@@ -45,6 +49,101 @@ def test_ctrl_c_in_every_operator(interpreter, n, d, m, heads, only):
     late = dict(line.split() for line in stdout.splitlines())
     assert len(late) > (5 if only else 15)
     assert all(ms == "None" or float(ms) < limit for ms in late.values()), late
+
+
+class Interrupt(Exception):
+    pass
+
+
+@pytest.fixture
+def timer():
+    """timer(seconds): raises Interrupt, in the main thread, so much later; 0: not any more."""
+
+    def interrupt(*_):
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def slow_workers():
+    """_linattn.delay_workers, undone afterwards."""
+    yield _linattn.delay_workers
+    _linattn.delay_workers(0)
+
+
+def interrupted(run, timer, seconds):
+    """Whether the timer interrupted a call, and what the call gave otherwise."""
+    result = None
+    try:
+        try:
+            timer(seconds)
+            result = run()
+        finally:
+            timer(0)
+    except Interrupt:
+        return True, None
+    return False, result
+
+
+@functools.cache
+def heads(count, n=80, d=32):
+    return np.random.default_rng(0).standard_normal((count, n, d)).astype("f4")
+
+
+PACKED = np.arange(0, 8001, 100)
+CUT_BY = {
+    "heads": lambda: linattn.causal(*3 * [heads(640)]),
+    "panels": lambda: linattn.causal(*3 * [heads(1, 6000, 64)]),
+    "sequences": lambda: linattn.causal(*3 * [heads(1, 8000)], cu_seqlens=PACKED),
+    "segments": lambda: linattn.causal(*3 * [heads(1, 6000, 64)], normalize=False),
+    "passes": lambda: linattn.causal_backward(*4 * [heads(1, 6000, 64)]),
+    "turns": lambda: linattn.causal(*3 * [heads(8000, 8).swapaxes(0, 1)]),
+    "rows": lambda: linattn.softmax_attention(*3 * [heads(1, 2000)]),
+    "numbers": lambda: linattn.log_decay(*3 * [heads(1, 40000, 100)]),
+}
+
+
+@needs_posix
+@pytest.mark.parametrize("cut", CUT_BY)
+def test_an_interrupt_while_the_caller_waits(threads, timer, slow_workers, cut):
+    """The last that is computed is another thread's, and it looks for no signal any more."""
+    before = _linattn.long_sequence(512 if cut == "segments" else 2**62)
+    threads(2)
+    CUT_BY[cut]()
+    slow_workers(80)
+    stopped = 0
+    try:  # a busy machine may leave the worker no piece: then the call is done at once
+        for seconds in (0.04, 0.12) * 20:  # in a first pass, and in a second one
+            stopped += interrupted(CUT_BY[cut], timer, seconds)[0]
+            if stopped == 2:
+                break
+    finally:
+        _linattn.long_sequence(before)
+    assert stopped
+
+
+@needs_posix
+@pytest.mark.slow
+def test_interrupts_at_any_time(threads, timer, slow_workers):
+    """Every operator, with workers that are late: it is interrupted, or gives its result."""
+    threads(3)
+    rng = random.Random(0)
+    calls = [call for call in every_call(600, 16, 24, lead=(3,)) if not call.written]
+    expected = [call.results() for call in calls]
+    seen = []
+    for _ in range(20):
+        for call, right in zip(calls, expected, strict=True):
+            slow_workers(rng.choice((0, 1, 10, 40, 70)))
+            stopped, results = interrupted(call.results, timer, rng.choice((1e-4, 0.003, 0.03)))
+            seen.append(stopped)
+            for x, y in zip(() if stopped else results, right, strict=not stopped):
+                np.testing.assert_array_equal(x, y)
+    assert any(seen)
+    assert not all(seen)
 
 
 SPAWNED = """

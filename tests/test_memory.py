@@ -2,10 +2,15 @@
 
 import os
 import sys
+import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cases import BACKWARD, FORWARD
+from recurrences import RULES, make
+
+import linattn
 
 SCRIPT = """
 import resource, sys
@@ -44,6 +49,38 @@ def test_beyond_the_arrays(interpreter, operator, token_major, mebibytes):
     )  # fmt: skip
     stdout, _ = interpreter(script)
     assert float(stdout) <= mebibytes
+
+
+MANY = {"key_lengths": np.arange(200) % 9, "cu_seqlens": np.arange(0, 1601, 8)}
+
+
+@pytest.mark.parametrize("dtypes", ["f4", "f4 f8", ">f4"])
+@pytest.mark.parametrize("way", MANY)
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_no_states_where_none_is_asked_for(rule, way, dtypes):
+    """Of 200 sequences of 8 tokens each, whose states would be 8 times an operand."""
+    heads = {"key_lengths": (200, 8), "cu_seqlens": (1600,)}[way]
+    arrays = make(rule, heads[-1], 64, 64, lead=heads[:-1])
+    operands = {name: x.astype(dtypes[:3].strip()) for name, x in arrays.items()}
+    operands["v"] = arrays["v"].astype(dtypes.split()[-1])  # the others are cast
+    grad_out = operands.pop("grad_out")
+    options = rule.options | {way: MANY[way]}
+    backward = getattr(linattn, f"{rule.name}_backward")
+    forward = getattr(linattn, rule.name)
+    calls = (
+        lambda: forward(**operands, **options),
+        (lambda: backward(**operands, grad_out=grad_out, **options)),
+    )
+    copies = sum(x.nbytes for x in (*arrays.values(),)) if dtypes != "f4" else 0
+    for call in calls:
+        call()
+        tracemalloc.start()
+        result = call()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        new = sum(x.nbytes for x in (result if isinstance(result, tuple) else (result,)))
+        states = 200 * 64 * 64 * operands["v"].itemsize
+        assert peak - new - copies < states / 4
 
 
 GARBAGE = """

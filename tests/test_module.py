@@ -8,7 +8,23 @@ import pytest
 
 from linattn import _linattn
 
-NUMBERS = ("set_num_threads", "hold_threads", "poison_scratch", "long_sequence")
+NUMBERS = ("set_num_threads", "hold_threads", "poison_scratch", "long_sequence", "delay_workers")
+
+
+def test_overlaps_itself():
+    """As a sort of all addresses tells."""
+    rng, memory = np.random.default_rng(0), np.zeros(1000)
+    found = set()
+    for dtype in 800 * ["f2", "f4", "f8"]:
+        shape, strides = rng.integers(rng.integers(2), 5, 3), rng.integers(-30, 31, 3)
+        x = np.lib.stride_tricks.as_strided(memory[500:].view(dtype), shape, strides)
+        places = np.einsum("a,ai->i", strides, np.indices(shape).reshape(3, -1))
+        meet = np.diff(np.sort(places)).min(initial=99) < x.itemsize
+        assert _linattn.overlaps_itself(x) == meet, (shape, strides, dtype)
+        found.add(bool(meet))
+    assert found == {True, False}
+    with pytest.raises(TypeError, match="expected an array"):
+        _linattn.overlaps_itself([1])
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -27,6 +43,7 @@ def test_a_number_is_wanted(name):
         ("set_num_threads", 0, "n is 0; expected 1 to 1024 threads"),
         ("set_num_threads", 1025, "n is 1025; expected 1 to 1024 threads"),
         ("poison_scratch", -1, "byte is -1; expected 0, or 127 to 255"),
+        ("delay_workers", -1, "ms is -1; expected 0 to 1000"),
         ("poison_scratch", 1, "byte is 1; expected 0, or 127 to 255"),
         ("poison_scratch", 256, "byte is 256; expected 0, or 127 to 255"),
     ],

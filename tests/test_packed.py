@@ -250,6 +250,36 @@ def test_zeros_for_tokens_of_no_sequence(dtype, step):
         assert not np.isnan(x).any() and not x[1, uncovered].any()
 
 
+@pytest.mark.parametrize(
+    ("begin", "end", "good"),
+    [
+        ([0, 4], [5, 8], False),
+        ([4, 0], [8, 5], False),
+        ([0, 0], [8, 8], False),
+        ([0, 2, 1], [1, 8, 3], False),
+        ([0, 2], [[8, 2], [3, 8]], False),  # in the second head alone
+        ([4, 0], [8, 4], True),
+        ([4, 3, 0], [8, 3, 4], True),  # empty ones have no token
+        ([0, 9, -3], [8, 20, -1], True),
+        ([5, 3], [2, 5], True),  # the first is none
+    ],
+)
+def test_sequences_with_a_token_in_common(begin, end, good):
+    """Two threads would write it: refused by the gufunc before it writes anything."""
+    q = tokens((2, 8, 6, 6))[0]
+    begin, end = np.broadcast_arrays(begin, end)
+    s = np.zeros((begin.shape[-1], 6, 6), q.dtype)
+    o = np.full_like(q, 7)
+    call = linattn.ufuncs.causal_state_elu_sum
+    if good:
+        call(q, q, q, 1.0, begin, end, np.broadcast_to(8, begin.shape), s, out=(o, None))
+        assert (o != 7).all()
+    else:
+        with pytest.raises(ValueError, match="causal_state: begin and end give two sequences"):
+            call(q, q, q, 1.0, begin, end, np.broadcast_to(8, begin.shape), s, out=(o, None))
+        assert (o == 7).all()
+
+
 def test_a_short_sequence_beside_long_ones(threads):
     """Of what is cut into rows, which the short one has too few of."""
     x, weight = np.random.default_rng(0).random((40000, 3)), np.ones((3, 4))

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import recurrences
 from cases import BACKWARD, FORWARD, Case, call, make
 from layouts import token_major
 from states import assert_same, flat
@@ -401,6 +402,44 @@ except KeyboardInterrupt:
 def test_ctrl_c_where_nothing_is_computed(interpreter):
     """Tokens of no sequence: their zeros are written in a loop of its own, few of them here."""
     stdout, _ = interpreter(UNCOVERED)
+    assert float(stdout) < 0.5
+
+
+@pytest.mark.parametrize("lead", [(2**40,), (2**20, 2**20)], ids=str)
+@pytest.mark.parametrize("rule", recurrences.RULES, ids=str)
+def test_no_tokens_of_many_heads(rule, lead):
+    """There is nothing to write: they are not gone over one by one."""
+    arrays = recurrences.make(rule, 0, 3, 2, lead=(1,) * len(lead))
+    arrays = {x: np.broadcast_to(y, (*lead, *y.shape[len(lead) :])) for x, y in arrays.items()}
+    grad_out = arrays.pop("grad_out")
+    o = getattr(linattn, rule.name)(**arrays, **rule.options)
+    assert o.shape == (*lead, 0, 2)
+    if "bonus" not in arrays:  # whose gradient has a row for every head
+        backward = getattr(linattn, f"{rule.name}_backward")
+        dq, *_ = backward(**arrays, grad_out=grad_out, **rule.options)
+        assert dq.shape == (*lead, 0, 3)
+
+
+STATES_INTERRUPTED = """
+import signal
+import linattn, numpy as np
+signal.signal(signal.SIGPROF, signal.default_int_handler)
+heads = 2**23
+q = np.broadcast_to(np.zeros((1, 0, 1), "f4"), (heads, 0, 1))
+begin = np.zeros(1, int)
+s0, s = np.broadcast_to(np.ones((1, 1), "f4"), (heads, 1, 1, 1)), np.zeros((heads, 1, 1, 1), "f4")
+signal.setitimer(signal.ITIMER_PROF, 0.02)
+try:
+    linattn.ufuncs.causal_state_elu_sum(q, q, q, 1.0, begin, begin, begin, s0, out=(None, s))
+except KeyboardInterrupt:
+    print(s.mean())
+"""
+
+
+@needs_posix
+def test_ctrl_c_where_states_are_handed_through(interpreter):
+    """Of heads without a token, whose keys are all the same."""
+    stdout, _ = interpreter(STATES_INTERRUPTED)
     assert float(stdout) < 0.5
 
 

@@ -19,8 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._gradients import run
-from .._gufuncs import row_ufuncs, ufuncs
+from .._gufuncs import row_ufuncs, run, ufuncs
 from .._linattn import xla_finish, xla_handler
 from ..feature_maps import FeatureMap
 
@@ -80,7 +79,7 @@ def call(
     def host(*given: Any) -> Any:
         scalars = [work_dtype(given[0].dtype).type(x) for x in numbers]
         gufunc = ufuncs[name] if name in ufuncs else row_ufuncs[name]
-        found = run(gufunc, (*given[:at], *scalars, *given[at:]), given[0].dtype)
+        found = run(gufunc, (*given[:at], *scalars, *given[at:]), dtype=given[0].dtype)
         return tuple(np.asarray(x, like.dtype) for x, like in zip(found, outputs, strict=True))
 
     return _call_back(host, tuple(outputs), arrays, "expand_dims")

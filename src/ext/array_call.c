@@ -3,8 +3,9 @@
  * NumPy takes 2 us to look at the operands of a gufunc, as long as the kernel takes for
  * one token of a few heads, and hands over one leading axis at a time.  Plain are
  * exact, aligned, native arrays of one loop's dtypes, numbers that are finite Python
- * floats, and outputs that overlap nothing; an output that is None is made.  Everything
- * else, errors included, is left to NumPy. */
+ * floats, and outputs that overlap nothing; an output that is None is made, and what
+ * may be left out is where it is Ellipsis.  Everything else, errors included, is left
+ * to NumPy. */
 #include "numpy_api.h"
 
 #include "gufunc.h"
@@ -51,6 +52,7 @@ choose_loop(struct operands *c)
     return 0;
 }
 
+/* A number for the kernel, or a core of no axes, as a Python float. */
 static int
 take_number(struct operands *c, int i)
 {
@@ -77,6 +79,26 @@ set_array(struct operands *c, int i, int wide)
                                  PyArray_STRIDES(x), wide};
 }
 
+/* Whether operand i is held as the kernel computes. */
+static int
+is_native(const struct operands *c, int i)
+{
+    const struct la_loop_kind *kind = &la_loop_kinds[c->loop];
+    return la_loop_type(c->g, c->loop, i) ==
+           (kind->dtype == LA_F32 ? NPY_FLOAT : NPY_DOUBLE);
+}
+
+/* Whether operand i is left out. */
+static int
+take_nothing(struct operands *c, int i)
+{
+    if (c->object[i] != Py_Ellipsis || !la_may_lack(c->g->form, i)) {
+        return 0;
+    }
+    c->x[i] = (struct la_tensor){.ndim = -1};
+    return 1;
+}
+
 static int
 take_array(struct operands *c, int i)
 {
@@ -95,14 +117,14 @@ core_size(const struct operands *c, char letter)
     const struct la_form *form = c->g->form;
     for (int i = 0; i < form->nin; i++) {
         const struct la_slot *slot = &form->slots[i];
-        for (int j = 0; j < slot->rank; j++) {
+        for (int j = 0; c->x[i].ndim >= 0 && j < slot->rank; j++) {
             const int axis = c->x[i].ndim - slot->rank + j;
             if (slot->dims[j] == letter) {
                 return axis < 0 ? -1 : c->x[i].shape[axis];
             }
         }
     }
-    return -1;
+    return letter == 'r' ? 1 : -1; /* all is one sequence */
 }
 
 /* Whether output i, with these leading axes, is the gradient of an input that is
@@ -132,7 +154,7 @@ make_output(struct operands *c, int i)
     int lead = 0;
     for (int j = 0; j < form->nin; j++) {
         const int axes = c->x[j].ndim - form->slots[j].rank;
-        lead = axes > lead ? axes : lead;
+        lead = axes > lead ? axes : lead; /* below 0 where it is left out */
     }
     if (lead + slot->rank > NPY_MAXDIMS) {
         return 0;
@@ -189,13 +211,16 @@ outputs_are_apart(const struct operands *c)
     const struct la_form *form = c->g->form;
     for (int i = form->nin; i < form->nin + form->nout; i++) {
         const char *begin, *end, *other, *other_end;
-        if (c->made[i]) {
+        if (c->made[i] || c->x[i].ndim < 0) {
             continue;
         }
         extent(c, i, &begin, &end);
         for (int j = 0; j < form->nin + form->nout; j++) {
+            if (j == i || c->x[j].ndim < 0) {
+                continue;
+            }
             extent(c, j, &other, &other_end);
-            if (j != i && begin < other_end && other < end) {
+            if (begin < other_end && other < end) {
                 return 0;
             }
         }
@@ -203,19 +228,30 @@ outputs_are_apart(const struct operands *c)
     return 1;
 }
 
-/* An output that repeats its memory is NumPy's to refuse.  The strides of an empty
- * array mean nothing. */
+/* Whether elements of an output lie in the same memory: NumPy's to look at.  -1 on an
+ * error. */
 static int
-repeats_itself(const struct la_tensor *x)
+overlaps_itself(const struct la_tensor *x, PyArrayObject *array)
 {
-    int repeats = 0;
-    for (int axis = 0; axis < x->ndim; axis++) {
-        if (x->shape[axis] == 0) {
-            return 0;
-        }
-        repeats |= x->strides[axis] == 0 && x->shape[axis] > 1;
+    const int status = la_overlaps_itself(x, PyArray_ITEMSIZE(array));
+    if (status < 0) {
+        PyErr_NoMemory();
     }
-    return repeats;
+    return status;
+}
+
+PyObject *
+la_array_overlaps_itself(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    if (!PyArray_Check(arg)) {
+        PyErr_SetString(PyExc_TypeError, "expected an array");
+        return NULL;
+    }
+    PyArrayObject *x = (PyArrayObject *)arg;
+    const struct la_tensor tensor = {PyArray_DATA(x), PyArray_NDIM(x), PyArray_DIMS(x),
+                                     PyArray_STRIDES(x), 0};
+    const int status = overlaps_itself(&tensor, x);
+    return status < 0 ? NULL : PyBool_FromLong(status);
 }
 
 /* Reads all operands; 1 where they are plain, 0 where not, -1 on an error. */
@@ -231,13 +267,25 @@ take_operands(struct operands *c)
         if (la_is_number(form->slots[i].id)) {
             taken = take_number(c, i);
         }
+        else if (take_nothing(c, i)) {
+            taken = 1;
+        }
+        else if (i < form->nin && PyFloat_CheckExact(c->object[i])) {
+            taken =
+                c->g->form->slots[i].rank == 0 && is_native(c, i) && take_number(c, i);
+        }
         else if (i >= form->nin && c->object[i] == Py_None) {
             /* A state that is updated in place has to be there. */
             taken =
                 form->variant & LA_IN_PLACE && i > form->nin ? 0 : make_output(c, i);
         }
         else {
-            taken = take_array(c, i) && (i < form->nin || !repeats_itself(&c->x[i]));
+            taken = take_array(c, i);
+            if (taken > 0 && i >= form->nin) {
+                const int shared =
+                    overlaps_itself(&c->x[i], (PyArrayObject *)c->object[i]);
+                taken = shared < 0 ? -1 : !shared;
+            }
         }
         if (taken <= 0) {
             return taken;
@@ -256,7 +304,8 @@ result(const struct operands *c)
     }
     PyObject *all = PyTuple_New(form->nout);
     for (int i = 0; all != NULL && i < form->nout; i++) {
-        PyTuple_SetItem(all, i, Py_NewRef(c->object[form->nin + i]));
+        PyObject *x = c->x[form->nin + i].ndim < 0 ? Py_None : c->object[form->nin + i];
+        PyTuple_SetItem(all, i, Py_NewRef(x));
     }
     return all;
 }

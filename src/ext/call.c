@@ -24,6 +24,10 @@ read_core(struct la_call *call, const struct la_operation *what,
     for (int i = 0; i < form->nin + form->nout; i++) {
         const struct la_slot *slot = &form->slots[i];
         const int lead = x[i].ndim - slot->rank;
+        call->x[i].lacks = x[i].ndim < 0;
+        if (call->x[i].lacks && la_may_lack(form, i)) {
+            continue;
+        }
         if (lead < 0 || lead > MOST_AXES) {
             return -1;
         }
@@ -38,7 +42,19 @@ read_core(struct la_call *call, const struct la_operation *what,
             call->x[i].core[j] = x[i].strides[lead + j];
         }
     }
+    for (int i = 0; i < form->ndims; i++) { /* that nothing has which is there */
+        if (call->dims[i] < 0) {
+            call->dims[i] = form->dims[i] == 'r' ? 1 : 0;
+        }
+    }
     return 0;
+}
+
+/* How many leading axes an operand has. */
+static int
+leading(const struct la_form *form, const struct la_tensor *x, int i)
+{
+    return x[i].ndim < 0 ? 0 : x[i].ndim - form->slots[i].rank;
 }
 
 /* The leading axes that the inputs broadcast to, which the outputs must have. */
@@ -48,22 +64,22 @@ broadcast(struct lead *lead, const struct la_form *form, const struct la_tensor 
     const int count = form->nin + form->nout;
     lead->axes = 0;
     for (int i = 0; i < form->nin; i++) {
-        const int axes = x[i].ndim - form->slots[i].rank;
+        const int axes = leading(form, x, i);
         lead->axes = axes > lead->axes ? axes : lead->axes;
     }
     for (int axis = 0; axis < lead->axes; axis++) {
         lead->extent[axis] = 1;
     }
     for (int i = 0; i < count; i++) {
-        const int axes = x[i].ndim - form->slots[i].rank, skip = lead->axes - axes;
-        if (skip < 0 || (i >= form->nin && skip != 0)) {
+        const int axes = leading(form, x, i), skip = lead->axes - axes;
+        const int written = i >= form->nin && x[i].ndim >= 0;
+        if (skip < 0 || (written && skip != 0)) {
             return -1;
         }
         for (int axis = 0; axis < lead->axes; axis++) {
             const ptrdiff_t size = axis < skip ? 1 : x[i].shape[axis - skip];
             ptrdiff_t *all = &lead->extent[axis];
-            if (i >= form->nin ? size != *all
-                               : size != 1 && *all != 1 && size != *all) {
+            if (written ? size != *all : size != 1 && *all != 1 && size != *all) {
                 return -1;
             }
             *all = size != 1 ? size : *all;

@@ -9,7 +9,7 @@
 /* An array, or a number with ndim 0, that the caller owns. */
 struct la_tensor {
     void *data;
-    int ndim;
+    int ndim;                         /* -1: it is left out */
     const ptrdiff_t *shape, *strides; /* strides in bytes, any sign, zero allowed */
     int wide; /* of tokens, and held as computed where those of the call have 16 bits */
 };
@@ -27,6 +27,10 @@ struct la_operation {
  * LA_BAD_SHAPE where shapes do not fit, or have too many axes that cannot be merged. */
 enum la_status la_call_prepare(struct la_call *call, const struct la_operation *what,
                                const struct la_tensor *operands);
+
+/* Whether elements of an array lie in the same memory; -1 where there is none to find
+ * out (overlap.c). */
+int la_overlaps_itself(const struct la_tensor *x, ptrdiff_t itemsize);
 
 /* Computes it.  Raises nothing and needs no GIL; any thread may call. */
 enum la_status la_call(const struct la_operation *what,

@@ -102,6 +102,18 @@ has(const struct la_form *form, int id)
     return i < form->nin + form->nout;
 }
 
+int
+la_may_lack(const struct la_form *form, int i)
+{
+    const enum la_operand id = form->slots[i].id;
+    if (la_is_index(id)) {
+        return has(form, LA_AT_begin);
+    }
+    return form->variant & LA_STATES &&
+           (id == LA_AT_s0 || id == LA_AT_z0 || id == LA_AT_gs || id == LA_AT_gz ||
+            id == LA_AT_s1 || id == LA_AT_z1 || id == LA_AT_ds0 || id == LA_AT_dz0);
+}
+
 /* Whether the operand has a place in this form. */
 static int
 belongs(const struct la_form *form, int id)

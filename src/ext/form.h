@@ -66,6 +66,10 @@ int la_is_index(enum la_operand id);
 /* Which input the output i is the gradient of, or -1. */
 int la_form_gradient_of(const struct la_form *form, int i);
 
+/* Whether a call may leave out operand i: where sequences are, for one that is all,
+ * states that are zero, or that no one wants. */
+int la_may_lack(const struct la_form *form, int i);
+
 /* Position of a dimension's letter among form->dims, or -1. */
 int la_form_dim(const struct la_form *form, char letter);
 

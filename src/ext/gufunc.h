@@ -25,4 +25,7 @@ PyObject *la_gufunc_call(PyObject *module, PyObject *const *args, Py_ssize_t nar
  * elements, that keeps its owner alive. */
 PyObject *la_array_at(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
+/* overlaps_itself(array): whether elements of it lie in the same memory. */
+PyObject *la_array_overlaps_itself(PyObject *module, PyObject *array);
+
 #endif

@@ -50,6 +50,9 @@ la_job_read(struct job *job)
     struct la_head *h = &job->head;
     for (int i = 0; i < form->nin + form->nout; i++) {
         const struct la_slot *slot = &form->slots[i];
+        if (call->x[i].lacks) {
+            continue;
+        }
         job->by_id[slot->id] = &call->x[i];
         job->inner[slot->id] = slot->dims[0] == 'r' ? call->x[i].core[0] : 0;
         if (slot->id < LA_NARRAYS) {
@@ -152,7 +155,7 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
         if (la_is_number(slot->id)) {
             h->numbers[slot->id - LA_NARRAYS] = number(job, slot->id, p);
         }
-        if (slot->id >= LA_NARRAYS) {
+        if (slot->id >= LA_NARRAYS || job->by_id[slot->id] == NULL) {
             continue;
         }
         struct la_array *x = &h->arrays[slot->id];
@@ -171,7 +174,7 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
         h->z1.data = h->top1.data =
             NULL; /* the same in all: the first one's to write */
     }
-    if (job->by_id[LA_AT_begin] != NULL) {
+    if (job->by_id[LA_AT_begin] != NULL || job->by_id[LA_AT_end] != NULL) {
         h->s = end - start;
     }
     h->n = end - start;

@@ -77,6 +77,17 @@ enum la_status la_job_run(struct job *job, const struct la_kernel *kernel,
 /* Computes a piece, with the scratch and the poll of its lane; nonzero: give up. */
 int la_job_compute(struct job *job, struct la_head *h, int lane);
 
+/* Asks the watch whether to give up; for the caller's thread. */
+int la_job_poll(struct job *job);
+
+/* Whether the packed sequences, if there are any, leave tokens out; LA_OVERLAP where
+ * they have tokens in common (sequences.c). */
+enum la_status la_sequences_check(struct job *job, int *gaps);
+
+/* Zeros for all rows of the results, of which sequences are not to cover all: a result
+ * never shows what memory held.  Nonzero: give up. */
+int la_sequences_clear(struct job *job);
+
 /* The segments of the one sequence of each head, in parallel (segments.c). */
 enum la_status la_run_segments(struct job *job, int threads);
 

@@ -124,6 +124,21 @@ poison_scratch(PyObject *Py_UNUSED(module), PyObject *arg)
     Py_RETURN_NONE;
 }
 
+/* delay_workers(ms): la_pool_delay_workers, for tests. */
+static PyObject *
+delay_workers(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    const long ms = PyLong_AsLong(arg);
+    if (ms == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (ms < 0 || ms > 1000) {
+        return PyErr_Format(PyExc_ValueError, "ms is %ld; expected 0 to 1000", ms);
+    }
+    la_pool_delay_workers((int)ms);
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 hold_isa(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored))
 {
@@ -153,6 +168,7 @@ static PyMethodDef methods[] = {
     {"add_bfloat16", la_gufunc_add_bfloat16, METH_O, NULL},
     {"array_at", (PyCFunction)(void (*)(void))la_array_at, METH_FASTCALL, NULL},
     {"call_plain", (PyCFunction)(void (*)(void))la_gufunc_call, METH_FASTCALL, NULL},
+    {"overlaps_itself", la_array_overlaps_itself, METH_O, NULL},
     {"make_ufunc", la_gufunc_make, METH_O, NULL},
     {"get_num_threads", get_num_threads, METH_NOARGS, NULL},
     {"set_num_threads", set_num_threads, METH_O, NULL},
@@ -160,6 +176,7 @@ static PyMethodDef methods[] = {
     {"available_isas", available_isas, METH_NOARGS, NULL},
     {"get_isa", get_isa, METH_NOARGS, NULL},
     {"set_isa", set_isa, METH_O, NULL},
+    {"delay_workers", delay_workers, METH_O, NULL},
     {"hold_isa", hold_isa, METH_NOARGS, NULL},
     {"release_isa", release_isa, METH_NOARGS, NULL},
     {"long_sequence", long_sequence, METH_O, NULL},

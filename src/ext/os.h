@@ -51,6 +51,8 @@ long la_cpu_count(void);
 /* Milliseconds since some moment, by a clock that is cheap to read. */
 int64_t la_clock_ms(void);
 
+void la_sleep_ms(int ms);
+
 /* Memory from such a boundary on, a power of two; NULL where there is none. */
 void *la_aligned_take(size_t alignment, size_t bytes);
 void la_aligned_give(void *memory);

@@ -191,6 +191,13 @@ la_clock_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+void
+la_sleep_ms(int ms)
+{
+    const struct timespec time = {ms / 1000, ms % 1000 * 1000L * 1000};
+    nanosleep(&time, NULL);
+}
+
 void *
 la_aligned_take(size_t alignment, size_t bytes)
 {

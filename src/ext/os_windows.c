@@ -113,6 +113,12 @@ la_clock_ms(void)
     return (int64_t)GetTickCount64();
 }
 
+void
+la_sleep_ms(int ms)
+{
+    Sleep((DWORD)ms);
+}
+
 void *
 la_aligned_take(size_t alignment, size_t bytes)
 {

@@ -40,6 +40,12 @@ idle(void *arg)
 }
 
 int
+la_job_poll(struct job *job)
+{
+    return poll_caller(job);
+}
+
+int
 la_job_compute(struct job *job, struct la_head *h, int lane)
 {
     const struct la_scratch *scratch = &job->scratch;
@@ -83,9 +89,11 @@ la_job_run(struct job *job, const struct la_kernel *kernel,
     /* Lanes past a block's edge may raise flags that no number of the result shows: the
      * call raises none. */
     job->modes = la_modes_get();
-    const int stopped = la_pool_run(piece, idle, job, items, threads);
+    const int gave_up = la_pool_run(piece, idle, job, items, threads);
     la_modes_set(job->modes);
     const int overrun = atomic_load(&job->overrun) || la_scratch_overrun(&job->scratch);
+    /* The watch may have stopped the job when no piece looked any more. */
+    const int stopped = gave_up || poll_worker(job);
     return overrun ? LA_OVERRUN : stopped ? LA_STOPPED : LA_DONE;
 }
 
@@ -104,79 +112,6 @@ run_piece(void *arg, size_t item, int lane)
     struct la_head h = job->head;
     la_job_place(job, &h, p);
     return la_job_compute(job, &h, lane);
-}
-
-/* --- tokens of no sequence ------------------------------------------------ */
-
-/* Whether the sequences of a head cover its tokens one after another. */
-static int
-covered(const struct job *job, ptrdiff_t head)
-{
-    ptrdiff_t next = 0;
-    for (ptrdiff_t r = 0; r < job->sequences; r++) {
-        const struct piece p = {head, r, 0, 0};
-        const ptrdiff_t begin = la_job_index(job, LA_AT_begin, p, 0, job->head.n, 0);
-        if (begin != next) {
-            return 0;
-        }
-        next = la_job_index(job, LA_AT_end, p, begin, job->head.n, job->head.n);
-    }
-    return next == job->head.n;
-}
-
-static int
-clear_rows(struct job *job, const struct la_array *x, char *data, ptrdiff_t cols)
-{
-    const ptrdiff_t size = x->type != LA_NATIVE         ? 2
-                           : job->call->dtype == LA_F32 ? (ptrdiff_t)sizeof(float)
-                                                        : (ptrdiff_t)sizeof(double);
-    for (ptrdiff_t t = 0; t < job->head.n; t++, data += x->rs) {
-        if (t % 256 == 0 && poll_caller(job)) { /* a few us of work */
-            return 1;
-        }
-        if (x->cs == size) {
-            memset(data, 0, (size_t)(cols * size));
-            continue;
-        }
-        for (ptrdiff_t j = 0; j < cols; j++) {
-            memset(data + j * x->cs, 0, (size_t)size);
-        }
-    }
-    return 0;
-}
-
-/* Whether there are tokens of no sequence. */
-static int
-has_gaps(const struct job *job)
-{
-    ptrdiff_t head = job->by_id[LA_AT_begin] != NULL ? 0 : job->heads;
-    while (head < job->heads && covered(job, head)) {
-        head++;
-    }
-    return head < job->heads;
-}
-
-/* Zeros for the tokens of no sequence: a result never shows what memory held. */
-static int
-clear_uncovered(struct job *job)
-{
-    const struct la_form *form = job->call->form;
-    for (ptrdiff_t head = 0; head < job->heads; head++) {
-        if (covered(job, head)) {
-            continue;
-        }
-        for (int i = form->nin; i < form->nin + form->nout; i++) {
-            const struct la_slot *slot = &form->slots[i];
-            const struct piece p = {head, 0, 0, 0};
-            const ptrdiff_t cols =
-                slot->rank < 2 ? 1 : la_job_dimension(job->call, slot->dims[1], 0);
-            if (slot->dims[0] == 'n' && clear_rows(job, &job->head.arrays[slot->id],
-                                                   la_job_at(job, slot->id, p), cols)) {
-                return 1;
-            }
-        }
-    }
-    return 0;
 }
 
 /* --- cutting -------------------------------------------------------------- */
@@ -204,7 +139,9 @@ group_heads(struct job *job, int threads)
     job->last = call->axes > 0 ? call->extent[call->axes - 1] : 1;
     job->last = job->last > 0 ? job->last : 1;
     job->group = 1;
-    if (job->properties & LA_GROUPS && call->axes > 0 && same_keys(job)) {
+    /* A group is polled for once in some tokens, of which there have to be any. */
+    if (job->properties & LA_GROUPS && job->head.n > 0 && call->axes > 0 &&
+        same_keys(job)) {
         const ptrdiff_t others = job->heads / job->last;
         const ptrdiff_t parts = others > 0 ? (threads + others - 1) / others : 1;
         job->group = (job->last + parts - 1) / parts;
@@ -275,14 +212,18 @@ run_job(struct job *job, size_t items, int threads)
     whole.group = 1;
     whole.m = job->width;
     whole.segment = la_job_segment(job, whole.n);
-    const int gaps = has_gaps(job);
+    int gaps;
+    const enum la_status status = la_sequences_check(job, &gaps);
+    if (status != LA_DONE) {
+        return status;
+    }
     if (gaps) {
         /* Nothing is written where there is no room. */
         const int lanes = items < (size_t)threads ? (int)items : threads;
         if (la_job_reserve(job, job->kernel->scratch(&whole), lanes) < 0) {
             return LA_NO_MEMORY;
         }
-        if (clear_uncovered(job)) {
+        if (la_sequences_clear(job)) {
             return LA_STOPPED;
         }
     }
@@ -304,6 +245,23 @@ run_job(struct job *job, size_t items, int threads)
                      : la_job_run(job, job->kernel, run_piece, bytes, items, threads);
 }
 
+/* Whether all results are empty. */
+static int
+writes_nothing(const struct job *job)
+{
+    const struct la_form *form = job->call->form;
+    int none = 1;
+    for (int i = form->nin; i < form->nin + form->nout; i++) {
+        int empty = job->heads == 0;
+        for (int j = 0; j < form->slots[i].rank; j++) {
+            empty =
+                empty || la_job_dimension(job->call, form->slots[i].dims[j], 1) == 0;
+        }
+        none = none && empty;
+    }
+    return none;
+}
+
 enum la_status
 la_run(const struct la_call *call, const struct la_watch *watch)
 {
@@ -316,6 +274,9 @@ la_run(const struct la_call *call, const struct la_watch *watch)
                       .properties = la_operators[call->form->op].properties};
     const ptrdiff_t itemsize = call->dtype == LA_F32 ? sizeof(float) : sizeof(double);
     la_job_read(&job);
+    if (writes_nothing(&job)) { /* of however many heads */
+        return la_job_poll(&job) ? LA_STOPPED : LA_DONE;
+    }
     const int threads = la_is_long(call) ? la_pool_get_num_threads() : 1;
     group_heads(&job, threads);
     cut_rows(&job);

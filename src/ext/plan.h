@@ -18,6 +18,7 @@ struct la_call {
     int axes;                    /* leading axes, first one outermost */
     ptrdiff_t extent[LA_MAX_AXES];
     struct la_operand_array {
+        int lacks; /* it is left out, as some may be (la_may_lack) */
         char *data;
         ptrdiff_t outer[LA_MAX_AXES], core[LA_MAX_RANK];
         enum la_type type;
@@ -36,6 +37,7 @@ enum la_status {
     LA_STOPPED,   /* by the watch; outputs hold anything */
     LA_NO_MEMORY, /* nothing was written */
     LA_BAD_SHAPE, /* likewise */
+    LA_OVERLAP,   /* likewise: two sequences have a token in common */
     LA_OVERRUN,   /* of poisoned scratch (scratch.h): a fault of ours */
 };
 

@@ -36,6 +36,8 @@ static _Thread_local int is_owner;
 static atomic_int num_threads = 1;
 static _Thread_local int held_threads; /* of this thread's calls; 0: num_threads */
 
+static atomic_int delay_ms; /* of workers, after each piece */
+
 static void
 reset(void)
 {
@@ -103,6 +105,12 @@ la_pool_hold_threads(int n)
     held_threads = n;
 }
 
+void
+la_pool_delay_workers(int ms)
+{
+    atomic_store(&delay_ms, ms);
+}
+
 int
 la_pool_cpus(void)
 {
@@ -118,6 +126,9 @@ share(la_work work, void *job, size_t items, int lane)
            (item = atomic_fetch_add(&pool.next, 1)) < items) {
         if (work(job, item, lane)) {
             atomic_store(&pool.stop, 1);
+        }
+        if (lane > 0 && atomic_load_explicit(&delay_ms, memory_order_relaxed) > 0) {
+            la_sleep_ms(atomic_load(&delay_ms));
         }
     }
 }

@@ -24,6 +24,10 @@ void la_pool_set_num_threads(int n);
  * of threads of its own. */
 void la_pool_hold_threads(int n);
 
+/* Lets workers wait for so many milliseconds after each piece, so that the caller is
+ * done long before them; 0: no more.  For tests. */
+void la_pool_delay_workers(int ms);
+
 /* CPUs this process may run on. */
 int la_pool_cpus(void);
 

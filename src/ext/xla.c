@@ -226,6 +226,7 @@ call_operator(const struct la_xla_frame *frame)
         const enum la_status status = la_call(&c.what, c.x, NULL);
         wrong = status == LA_DONE        ? NULL
                 : status == LA_NO_MEMORY ? la_xla_no_memory
+                : status == LA_OVERLAP   ? "linattn: packed sequences share tokens"
                                          : "linattn: shapes of operands do not fit";
     }
     for (int i = 0; i < LA_MAX_OPERANDS; i++) {

@@ -1,0 +1,108 @@
+/* overlap.c: whether elements of one array lie in the same memory. */
+#include <limits.h>
+#include <stdlib.h>
+
+#include "call.h"
+
+enum { MOST_AXES = 64 }; /* NumPy's limit */
+
+/* The axes that lead somewhere, shortest step first, steps made positive. */
+struct walk {
+    int axes;
+    ptrdiff_t size[MOST_AXES], step[MOST_AXES];
+    double count;     /* elements */
+    ptrdiff_t extent; /* bytes from the first to after the last */
+};
+
+/* Adds an axis in its place. */
+static void
+insert(struct walk *w, ptrdiff_t size, ptrdiff_t step)
+{
+    int at = w->axes++;
+    for (; at > 0 && w->step[at - 1] > step; at--) {
+        w->step[at] = w->step[at - 1];
+        w->size[at] = w->size[at - 1];
+    }
+    w->step[at] = step;
+    w->size[at] = size;
+    w->count *= (double)size;
+    w->extent += (size - 1) * step;
+}
+
+/* Whether each axis steps over all that the shorter ones reach. */
+static int
+is_nested(const struct walk *w, ptrdiff_t itemsize)
+{
+    ptrdiff_t reach = itemsize;
+    for (int axis = 0; axis < w->axes; axis++) {
+        if (w->step[axis] < reach) {
+            return 0;
+        }
+        reach += (w->size[axis] - 1) * w->step[axis];
+    }
+    return 1;
+}
+
+/* Marks the `width` units from `at` on; whether one was marked before. */
+static int
+mark(unsigned char *marks, ptrdiff_t at, ptrdiff_t width)
+{
+    int found = 0;
+    for (ptrdiff_t i = at; i < at + width; i++) {
+        const unsigned char bit = (unsigned char)(1 << i % CHAR_BIT);
+        found |= marks[i / CHAR_BIT] & bit;
+        marks[i / CHAR_BIT] |= bit;
+    }
+    return found;
+}
+
+/* Goes to every element; 1 where two meet, -1 where there is no memory. */
+static int
+two_meet(const struct walk *w, ptrdiff_t itemsize)
+{
+    ptrdiff_t unit = itemsize, at = 0, index[MOST_AXES] = {0};
+    for (int axis = 0; axis < w->axes; axis++) {
+        for (ptrdiff_t rest = w->step[axis]; rest != 0;) { /* the common divisor */
+            const ptrdiff_t next = unit % rest;
+            unit = rest;
+            rest = next;
+        }
+    }
+    unsigned char *marks = calloc((size_t)(w->extent / unit / CHAR_BIT + 1), 1);
+    if (marks == NULL) {
+        return -1;
+    }
+    int found = 0, axis = 0;
+    while (!found && axis < w->axes) {
+        found = mark(marks, at / unit, itemsize / unit);
+        for (axis = 0; axis < w->axes && ++index[axis] == w->size[axis]; axis++) {
+            at -= (w->size[axis] - 1) * w->step[axis];
+            index[axis] = 0;
+        }
+        at += axis < w->axes ? w->step[axis] : 0;
+    }
+    free(marks);
+    return found;
+}
+
+int
+la_overlaps_itself(const struct la_tensor *x, ptrdiff_t itemsize)
+{
+    struct walk w = {.count = 1, .extent = itemsize};
+    for (int axis = 0; axis < x->ndim; axis++) {
+        if (x->shape[axis] == 0) { /* the strides of an empty array mean nothing */
+            return 0;
+        }
+    }
+    for (int axis = 0; axis < x->ndim; axis++) {
+        const ptrdiff_t step = x->strides[axis];
+        if (x->shape[axis] > 1) {
+            insert(&w, x->shape[axis], step < 0 ? -step : step);
+        }
+    }
+    if (is_nested(&w, itemsize)) {
+        return 0;
+    }
+    /* More elements than there is room for overlap, without a look at each of them. */
+    return w.count * (double)itemsize > (double)w.extent ? 1 : two_meet(&w, itemsize);
+}

@@ -1,0 +1,157 @@
+/* sequences.c: what the packed sequences of a call cover: tokens of no sequence become
+ * zeros, and a token of two is refused, which two threads would write. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "job.h"
+
+struct range {
+    ptrdiff_t begin, end;
+};
+
+static struct range
+sequence_at(const struct job *job, ptrdiff_t head, ptrdiff_t sequence)
+{
+    const struct piece p = {head, sequence, 0, 0};
+    struct range x;
+    x.begin = la_job_index(job, LA_AT_begin, p, 0, job->head.n, 0);
+    x.end = la_job_index(job, LA_AT_end, p, x.begin, job->head.n, job->head.n);
+    return x;
+}
+
+/* Goes over the tokens' ranges of a head, from the first token on. */
+struct cover {
+    ptrdiff_t next; /* the token after the last range */
+    int gap, back;  /* tokens were left out; a range began before the last one's end */
+};
+
+static void
+go_on(struct cover *c, struct range x)
+{
+    if (x.begin < x.end) {
+        c->gap |= x.begin > c->next;
+        c->back |= x.begin < c->next;
+        c->next = x.end;
+    }
+}
+
+static int
+by_begin(const void *x, const void *y)
+{
+    const struct range *a = x, *b = y;
+    return (a->begin > b->begin) - (a->begin < b->begin);
+}
+
+/* Sequences that do not follow one after another, once they are sorted. */
+static enum la_status
+cover_sorted(const struct job *job, ptrdiff_t head, struct cover *c)
+{
+    const size_t count = (size_t)job->sequences;
+    size_t bytes, used = 0;
+    struct range *all =
+        __builtin_mul_overflow(count, sizeof(*all), &bytes) ? NULL : malloc(bytes);
+    if (all == NULL) {
+        return LA_NO_MEMORY;
+    }
+    for (size_t r = 0; r < count; r++) {
+        all[used] = sequence_at(job, head, (ptrdiff_t)r);
+        used += all[used].begin < all[used].end;
+    }
+    qsort(all, used, sizeof(*all), by_begin);
+    *c = (struct cover){0};
+    for (size_t r = 0; r < used; r++) {
+        go_on(c, all[r]);
+    }
+    free(all);
+    return c->back ? LA_OVERLAP : LA_DONE;
+}
+
+static enum la_status
+cover_head(struct job *job, ptrdiff_t head, int *gaps)
+{
+    struct cover c = {0};
+    for (ptrdiff_t r = 0; r < job->sequences && !c.back; r++) {
+        if (r % 1024 == 0 && la_job_poll(job)) {
+            return LA_STOPPED;
+        }
+        go_on(&c, sequence_at(job, head, r));
+    }
+    const enum la_status status = c.back ? cover_sorted(job, head, &c) : LA_DONE;
+    *gaps = c.gap || c.next < job->head.n;
+    return status;
+}
+
+static ptrdiff_t
+step_of(const struct job *job, enum la_operand id, int axis)
+{
+    return job->by_id[id] != NULL ? job->by_id[id]->outer[axis] : 0;
+}
+
+/* Heads whose sequences may differ from the first one's. */
+static ptrdiff_t
+heads_to_look_at(const struct job *job)
+{
+    int same = 1;
+    for (int axis = 0; axis < job->call->axes; axis++) {
+        same = same && step_of(job, LA_AT_begin, axis) == 0 &&
+               step_of(job, LA_AT_end, axis) == 0;
+    }
+    return same && job->heads > 1 ? 1 : job->heads;
+}
+
+enum la_status
+la_sequences_check(struct job *job, int *gaps)
+{
+    enum la_status status = LA_DONE;
+    *gaps = 0;
+    if (job->by_id[LA_AT_begin] == NULL && job->by_id[LA_AT_end] == NULL) {
+        return job->sequences > 1 ? LA_OVERLAP : LA_DONE;
+    }
+    const ptrdiff_t heads = heads_to_look_at(job);
+    for (ptrdiff_t head = 0; status == LA_DONE && head < heads; head++) {
+        int some = 0;
+        status = cover_head(job, head, &some);
+        *gaps = *gaps || some;
+    }
+    return status;
+}
+
+static int
+clear_rows(struct job *job, const struct la_array *x, char *data, ptrdiff_t cols)
+{
+    const ptrdiff_t size = x->type != LA_NATIVE         ? 2
+                           : job->call->dtype == LA_F32 ? (ptrdiff_t)sizeof(float)
+                                                        : (ptrdiff_t)sizeof(double);
+    for (ptrdiff_t t = 0; t < job->head.n; t++, data += x->rs) {
+        if (t % 256 == 0 && la_job_poll(job)) { /* a few us of work */
+            return 1;
+        }
+        if (x->cs == size) {
+            memset(data, 0, (size_t)(cols * size));
+            continue;
+        }
+        for (ptrdiff_t j = 0; j < cols; j++) {
+            memset(data + j * x->cs, 0, (size_t)size);
+        }
+    }
+    return 0;
+}
+
+int
+la_sequences_clear(struct job *job)
+{
+    const struct la_form *form = job->call->form;
+    for (ptrdiff_t head = 0; head < job->heads; head++) {
+        for (int i = form->nin; i < form->nin + form->nout; i++) {
+            const struct la_slot *slot = &form->slots[i];
+            const struct piece p = {head, 0, 0, 0};
+            const ptrdiff_t cols =
+                slot->rank < 2 ? 1 : la_job_dimension(job->call, slot->dims[1], 0);
+            if (slot->dims[0] == 'n' && clear_rows(job, &job->head.arrays[slot->id],
+                                                   la_job_at(job, slot->id, p), cols)) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
