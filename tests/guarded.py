@@ -20,11 +20,22 @@ except ImportError:
 
 PAGE = mmap.PAGESIZE
 SIZES = [(1, 1, 1), (3, 5, 17), (16, 16, 16), (17, 33, 3), (33, 8, 65), (33, 8, 0), (33, 0, 8)]
+#: A row, or a column, that is any part of a vector.
+NARROW = [(19 - d, d, m) for d, m in zip(range(1, 17), range(16, 0, -1), strict=True)]
+#: A view of memory that holds the same numbers in another order; each undoes itself.
+LAYOUTS = {
+    "by rows": lambda x: x,
+    "by columns": lambda x: x.swapaxes(-1, -2) if x.ndim > 1 else x,
+    "rows backwards": lambda x: x[..., ::-1, :] if x.ndim > 1 else x[::-1],
+    "columns backwards": lambda x: x[..., ::-1],
+    "backwards by columns": lambda x: LAYOUTS["by columns"](np.flip(x)),
+}
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def guarded(x: np.ndarray, at_end: bool) -> np.ndarray:
+def guarded(x: np.ndarray, at_end: bool, layout: str) -> np.ndarray:
     """A copy of x that lies against a page without access, behind it or before it."""
+    x = LAYOUTS[layout](x)
     pages = -(-x.nbytes // PAGE)  # none where x is empty: then nothing may be touched
     memory = mmap.mmap(-1, (pages + 2) * PAGE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -34,16 +45,17 @@ def guarded(x: np.ndarray, at_end: bool) -> np.ndarray:
     offset = PAGE + (pages * PAGE - x.nbytes if at_end else 0)
     y = np.frombuffer(memory, x.dtype, x.size, offset).reshape(x.shape)
     y[...] = x
+    y = LAYOUTS[layout](y)
     if x.size == 0:  # as many of NumPy's own empty arrays have them
         y = np.lib.stride_tricks.as_strided(y, strides=(0,) * y.ndim)
     return y
 
 
-def check(n: int, d: int, m: int, dtype: type, at_end: bool) -> None:
+def check(n: int, d: int, m: int, dtype: type, at_end: bool, layout: str) -> None:
     rng = np.random.default_rng(0)
 
     def make(*shape: int, dtype: type = dtype) -> np.ndarray:
-        return guarded(rng.random(shape).astype(dtype), at_end)
+        return guarded(rng.random(shape).astype(dtype), at_end, layout)
 
     wide = np.float64 if dtype is np.float64 else np.float32
     q, k, v, g, o = (make(2, n, x) for x in (d, d, m, m, m))
@@ -109,8 +121,11 @@ def check(n: int, d: int, m: int, dtype: type, at_end: bool) -> None:
 def main() -> None:
     for dtype in (np.float16, bfloat16, np.float32, np.float64):
         for at_end in (True, False):
-            for n, d, m in SIZES:
-                check(n, d, m, dtype, at_end)
+            for n, d, m in SIZES + NARROW:
+                check(n, d, m, dtype, at_end, "by rows")
+            for layout in LAYOUTS:
+                for n, d, m in SIZES[3:4] + NARROW[2::6]:
+                    check(n, d, m, dtype, at_end, layout)
     print("within bounds")
 
 

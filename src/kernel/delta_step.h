@@ -54,7 +54,7 @@ step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rul
 INLINE void
 delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
                 const struct la_array *to, ptrdiff_t d, ptrdiff_t j, ptrdiff_t ahead,
-                const int nr, const enum step_rule rule)
+                const int nr, const ptrdiff_t some, const enum step_rule rule)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
     const T *const b_of = r->b.x, *const k_of = r->k.x, *const decay = r->decay.x;
@@ -67,7 +67,8 @@ delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
     for (ptrdiff_t i = 0; i < d; i++) {
         const vec a = vset1(r->reads.x[i]), e = vset1(r->erases.x[i]);
         LA_EACH(t, nr) {
-            const vec s = vload_any(in + i * from->rs + t * LA_VBYTES);
+            const vec s = vread_some(in + i * from->rs + t * LA_VBYTES,
+                                     t + 1 < nr ? VL : some, LA_NATIVE);
             x[t] = vfma(e, s, x[t]);
             y[t] = vfma(a, s, y[t]);
         }
@@ -88,7 +89,8 @@ delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
         const vec b = vset1(b_of[i]), k = vset1(k_of[i]);
         const vec kept = rule == DELTA_STEP ? vset1(1) : vset1(decay[i]);
         LA_EACH(t, nr) {
-            vec s = vload_any(in + t * LA_VBYTES);
+            const ptrdiff_t count = t + 1 < nr ? VL : some;
+            vec s = vread_some(in + t * LA_VBYTES, count, LA_NATIVE);
             __builtin_prefetch(in + ahead + t * LA_VBYTES);
             if (rule != DELTA_STEP) {
                 s *= kept;
@@ -96,7 +98,7 @@ delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
             if (rule == DPLR_STEP) {
                 s = vfma(k, v[t], s);
             }
-            *(vec_any *)(out + t * LA_VBYTES) = (vec_any)vfma(b, x[t], s);
+            vstore_pieces(out + t * LA_VBYTES, count, vfma(b, x[t], s));
         }
     }
 }
@@ -146,12 +148,16 @@ delta_step_columns(const struct delta_step_scratch *r, const struct la_array *fr
     if (unit && left >= NR * VL) {
         const ptrdiff_t width = NR * LA_VBYTES;
         const ptrdiff_t next = d * from->rs - j * (ptrdiff_t)sizeof(T); /* a head's */
-        delta_step_tile(r, from, to, d, j, left > NR * VL ? width : next, NR, rule);
+        delta_step_tile(r, from, to, d, j, left > NR * VL ? width : next, NR, VL, rule);
         return NR * VL;
     }
     if (unit && left >= VL) {
-        delta_step_tile(r, from, to, d, j, LA_VBYTES, 1, rule);
+        delta_step_tile(r, from, to, d, j, LA_VBYTES, 1, VL, rule);
         return VL;
+    }
+    if (unit) {
+        delta_step_tile(r, from, to, d, j, LA_VBYTES, 1, left, rule);
+        return left;
     }
     delta_step_column(r, from, to, d, j, rule);
     return 1;

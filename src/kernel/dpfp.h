@@ -239,9 +239,7 @@ run_dpfp_backward(const struct la_head *h)
     const ptrdiff_t d = r.width / 2;
     for (ptrdiff_t row = 0; row < h->n; row++) {
         rectify(&r, &h->x, row);
-        const struct la_array *g = &h->x1;
-        load_row(r.y, round_up(h->f, VL), g->data + row * g->rs, g->cs, h->f,
-                 phi_identity, g->type);
+        load_row(r.y, round_up(h->f, VL), &h->x1, row, h->f);
         unrectify(&r);
         for (ptrdiff_t j = 0; j < d; j++) {
             r.x[j] = r.x[j] > 0 ? r.dr[j] : r.x[j] < 0 ? -r.dr[d + j] : 0;

@@ -9,12 +9,9 @@
 
 #include <string.h>
 
+#include "part.h"
 #include "table.h"
 #include "vec.h"
-
-typedef uint16_t u16 __attribute__((vector_size(LA_VBYTES / sizeof(T) * 2)));
-typedef uint16_t u16_any
-    __attribute__((vector_size(LA_VBYTES / sizeof(T) * 2), aligned(1), may_alias));
 
 /* Bytes a number. */
 INLINE ptrdiff_t
@@ -79,14 +76,28 @@ to_bfloat(vec x)
 }
 #endif
 
+#if LA_HAS_HALVES
+INLINE vec
+from_bits(u16 bits, enum la_type type)
+{
+    return type == LA_HALF ? from_half(bits) : from_bfloat(bits);
+}
+
+INLINE
+u16
+to_bits(vec x, enum la_type type)
+{
+    return type == LA_HALF ? to_half(x) : to_bfloat(x);
+}
+#endif
+
 /* The numbers at p, one after another. */
 INLINE vec
 vread(const char *p, enum la_type type)
 {
 #if LA_HAS_HALVES
     if (type != LA_NATIVE) {
-        const u16 bits = (u16) * (const u16_any *)p;
-        return type == LA_HALF ? from_half(bits) : from_bfloat(bits);
+        return from_bits((u16) * (const u16_any *)p, type);
     }
 #endif
     (void)type;
@@ -98,7 +109,7 @@ vwrite(char *p, vec x, enum la_type type)
 {
 #if LA_HAS_HALVES
     if (type != LA_NATIVE) {
-        *(u16_any *)p = (u16_any)(type == LA_HALF ? to_half(x) : to_bfloat(x));
+        *(u16_any *)p = (u16_any)to_bits(x, type);
         return;
     }
 #endif
@@ -106,19 +117,60 @@ vwrite(char *p, vec x, enum la_type type)
     *(vec_any *)p = (vec_any)x;
 }
 
+/* The first `count` <= VL of the numbers at p, one after another, then zeros. */
+INLINE vec
+vread_some(const char *p, ptrdiff_t count, enum la_type type)
+{
+    if (count == VL) {
+        return vread(p, type);
+    }
+#if LA_HAS_HALVES
+    if (type != LA_NATIVE) {
+        return from_bits(hload_part(p, count), type);
+    }
+#endif
+    return vload_part(p, count);
+}
+
+INLINE void
+vwrite_some(char *p, ptrdiff_t count, vec x, enum la_type type)
+{
+    if (count == VL) {
+        vwrite(p, x, type);
+        return;
+    }
+#if LA_HAS_HALVES
+    if (type != LA_NATIVE) {
+        hstore_part(p, count, to_bits(x, type));
+        return;
+    }
+#endif
+    vstore_part(p, count, x);
+}
+
+INLINE void
+copy_number(char *to, const char *from, enum la_type type)
+{
+    if (type == LA_NATIVE) {
+        memcpy(to, from, sizeof(T));
+    }
+    else {
+        memcpy(to, from, 2);
+    }
+}
+
 /* The first `count` <= VL of the numbers that lie `step` bytes apart at p, then zeros.
  */
 INLINE vec
 vread_part(const char *p, ptrdiff_t step, ptrdiff_t count, enum la_type type)
 {
+    const ptrdiff_t size = size_of(type);
+    if (step == size) {
+        return vread_some(p, count, type);
+    }
     _Alignas(LA_ALIGN) char lanes[LA_VBYTES] = {0};
     for (ptrdiff_t i = 0; i < count; i++) {
-        if (type == LA_NATIVE) {
-            memcpy(lanes + i * (ptrdiff_t)sizeof(T), p + i * step, sizeof(T));
-        }
-        else {
-            memcpy(lanes + 2 * i, p + i * step, 2);
-        }
+        copy_number(lanes + i * size, p + i * step, type);
     }
     return vread(lanes, type);
 }
@@ -126,15 +178,15 @@ vread_part(const char *p, ptrdiff_t step, ptrdiff_t count, enum la_type type)
 INLINE void
 vwrite_part(char *p, ptrdiff_t step, ptrdiff_t count, vec x, enum la_type type)
 {
+    const ptrdiff_t size = size_of(type);
+    if (step == size) {
+        vwrite_some(p, count, x, type);
+        return;
+    }
     _Alignas(LA_ALIGN) char lanes[LA_VBYTES];
     vwrite(lanes, x, type);
     for (ptrdiff_t i = 0; i < count; i++) {
-        if (type == LA_NATIVE) {
-            memcpy(p + i * step, lanes + i * (ptrdiff_t)sizeof(T), sizeof(T));
-        }
-        else {
-            memcpy(p + i * step, lanes + 2 * i, 2);
-        }
+        copy_number(p + i * step, lanes + i * size, type);
     }
 }
 

@@ -47,10 +47,20 @@ INLINE vec
 inverse_norms(const struct la_array *x, ptrdiff_t first, ptrdiff_t some, ptrdiff_t cols)
 {
     vec part[VL];
-    for (ptrdiff_t i = 0; i < VL; i++) {
+    LA_EACH(i, VL) {
         part[i] = (vec){0};
-        for (ptrdiff_t j = 0; i < some && j < cols; j += VL) {
+    }
+    for (ptrdiff_t i = 0; by_rows(x) && i < some; i++) {
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
             const vec y = load_at(x, first + i, j, cols);
+            part[i] = vfma(y, y, part[i]);
+        }
+    }
+    for (ptrdiff_t j = 0; !by_rows(x) && j < cols; j += VL) {
+        _Alignas(LA_ALIGN) T copy[VL * VL];
+        load_tile(copy, x, first, some, j, cols);
+        for (ptrdiff_t i = 0; i < some; i++) {
+            const vec y = vload(&copy[i * VL]);
             part[i] = vfma(y, y, part[i]);
         }
     }
@@ -135,15 +145,35 @@ load_mapped(struct block dst, const struct la_array *x, struct span t, ptrdiff_t
     }
 }
 
-/* grad *= phi'(x), where y = phi(x): the chain rule through the map. */
+/* grad *= phi'(x), where y = phi(x), x by rows. */
 INLINE void
-chain_with(struct block grad, const struct la_array *x, struct span t, ptrdiff_t cols,
-           struct block y, vec (*dphi)(vec, vec))
+chain_by_rows(struct block grad, const struct la_array *x, struct span t,
+              ptrdiff_t cols, struct block y, vec (*dphi)(vec, vec))
 {
     for (ptrdiff_t i = 0; i < t.rows; i++, grad.x += grad.ld, y.x += y.ld) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             const vec slope = dphi(load_at(x, t.first + i, j, cols), vload(&y.x[j]));
             vstore(&grad.x[j], vload(&grad.x[j]) * slope);
+        }
+    }
+}
+
+/* The chain rule through the map. */
+INLINE void
+chain_with(struct block grad, const struct la_array *x, struct span t, ptrdiff_t cols,
+           struct block y, vec (*dphi)(vec, vec))
+{
+    if (by_rows(x)) {
+        chain_by_rows(grad, x, t, cols, y, dphi);
+        return;
+    }
+    for (ptrdiff_t i = 0; i < t.rows; i += VL) {
+        const ptrdiff_t rows = t.rows - i < VL ? t.rows - i : VL;
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            _Alignas(LA_ALIGN) T copy[VL * VL];
+            const struct la_array tile = load_tile(copy, x, t.first + i, rows, j, cols);
+            chain_by_rows(block_at(grad, i, j), &tile, rows_from(0, rows), VL,
+                          block_at(y, i, j), dphi);
         }
     }
 }

@@ -82,7 +82,7 @@ load_vector(T *z, const struct la_array *x, ptrdiff_t count)
 {
     clear(z, row_step(count));
     if (x->data != NULL) {
-        load_row(z, row_step(count), x->data, x->cs, count, phi_identity, LA_NATIVE);
+        load_row(z, row_step(count), x, 0, count);
     }
 }
 

@@ -40,11 +40,11 @@ enum step_kind {
 };
 
 /* to = (keep + change) from + b v^T and o += a^T to, or a^T from: rows [l, end), nr
- * vectors of columns from j on. */
+ * vectors of columns from j on, the last of which has `some` columns. */
 INLINE void
 step_tile(const struct step_scratch *r, const struct la_array *from,
           const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j,
-          const enum step_kind kind, const int nr)
+          const enum step_kind kind, const int nr, const ptrdiff_t some)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
     const T *const a_of = r->a.x, *const b_of = r->b.x; /* stores change none */
@@ -64,13 +64,14 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
             part = vset1(change[i]);
         }
         LA_EACH(t, nr) {
-            const vec old = vload_any(in + t * LA_VBYTES);
+            const ptrdiff_t count = t + 1 < nr ? VL : some;
+            const vec old = vread_some(in + t * LA_VBYTES, count, LA_NATIVE);
             vec s = old;
             if (kind != LA_STEP_SUM) {
                 s = vfma(part, old, kept_of(whole, old));
             }
             s = vfma(b, v[t], s);
-            *(vec_any *)(out + t * LA_VBYTES) = (vec_any)s;
+            vstore_pieces(out + t * LA_VBYTES, count, s);
             sum[t] = vfma(a, kind == LA_STEP_BEFORE ? old : s, sum[t]);
         }
     }
@@ -126,10 +127,14 @@ step_state(const struct la_head *h, const struct step_scratch *r,
             return 1;
         }
         for (; unit && j + NR * VL <= h->m; j += NR * VL) {
-            step_tile(r, s0, &h->s1, l, end, j, kind, NR);
+            step_tile(r, s0, &h->s1, l, end, j, kind, NR, VL);
         }
         for (; unit && j + VL <= h->m; j += VL) {
-            step_tile(r, s0, &h->s1, l, end, j, kind, 1);
+            step_tile(r, s0, &h->s1, l, end, j, kind, 1, VL);
+        }
+        if (unit && j < h->m) {
+            step_tile(r, s0, &h->s1, l, end, j, kind, 1, h->m - j);
+            j = h->m;
         }
         for (; j < h->m; j++) {
             step_column(r, s0, &h->s1, l, end, j, kind);
