@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import _check
 from .._gufuncs import row_ufuncs
+from .._linattn import map_names
 
 
 class FeatureMap:
@@ -124,7 +125,7 @@ class Elementwise(Fused):
     array([[0., 1., 3.]])
     """
 
-    names = ("identity", "relu", "elu", "softplus", "exp")
+    names = map_names
     _parameters = ("name",)
 
     def __init__(self, name: str) -> None:
