@@ -27,8 +27,8 @@ interrupted.main({arguments})
     ("n", "d", "m", "heads", "only"),
     [
         (64, 16, 16, 10000, ""),
-        (64, 1024, 1024, 20, ""),
-        (20000, 16, 16, 30, ""),
+        pytest.param(64, 1024, 1024, 20, "", marks=pytest.mark.slow),
+        pytest.param(20000, 16, 16, 30, "", marks=pytest.mark.slow),
         (64, 16, 16, 20000, "q"),
     ],
 )

@@ -284,8 +284,15 @@ def _arguments(monkeypatch, row, run):
     return seen
 
 
+#: What torch.library.opcheck looks at; tracing, which takes long, test_compile does as well.
+CHECKS = "test_schema", "test_autograd_registration", "test_faketensor"
+
+
+@pytest.mark.parametrize(
+    "checks", [CHECKS, pytest.param(["test_aot_dispatch_dynamic"], marks=pytest.mark.slow)]
+)
 @EACH
-def test_opcheck(row, monkeypatch):
+def test_opcheck(row, checks, monkeypatch):
     operands = leaves(make(row))
 
     def run():
@@ -307,7 +314,7 @@ def test_opcheck(row, monkeypatch):
             args = [x.detach() if isinstance(x, torch.Tensor) else x for x in args]
         if op._schema.is_mutable:
             args = [x.detach() if isinstance(x, torch.Tensor) else x for x in args]
-        torch.library.opcheck(op, tuple(args))
+        torch.library.opcheck(op, tuple(args), test_utils=checks)
 
 
 @EACH
