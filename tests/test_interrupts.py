@@ -252,7 +252,7 @@ def test_indices_beyond_32_bits():
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.skipif("LINATTN_LARGE" not in os.environ, reason="takes minutes")
+@pytest.mark.slow
 def test_sums_over_more_than_32_bits_count():
     """2^31 + 5 tokens of ones: the state counts them."""
     rows = 2**31 + 5
