@@ -102,11 +102,11 @@ def make(case: Case, seed: int = 0) -> list[np.ndarray]:
     return [x.astype(case.dtype) for x in arrays]
 
 
-def vanishes(feature_map: str) -> bool:
-    """Whether zeros have features of zeros, and short rows short ones; else they have those of
-    rows far below zero, as exp has.
+def vanishes(feature_map: Any) -> bool:
+    """Whether it is fused and keeps zeros, and short rows, as they are; other maps' features are
+    short far below zero, as those of exp.
     """
-    return not maps.get(feature_map)(np.zeros(1)).any()
+    return feature_map in MAPS and not maps.get(feature_map)(np.zeros(1)).any()
 
 
 def _short(k, feature_map):
