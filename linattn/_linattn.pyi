@@ -6,6 +6,8 @@ import numpy as np
 compiler: Final[str]
 ufunc_names: Final[tuple[str, ...]]
 row_ufunc_names: Final[tuple[str, ...]]
+map_names: Final[tuple[str, ...]]
+row_map_names: Final[tuple[str, ...]]
 
 def add_bfloat16(dtype: np.dtype[Any], /) -> None: ...
 def array_at(

@@ -30,7 +30,7 @@ from numpy import ndarray
 
 from . import _check, _gradients, _mapped, _state
 from ._gufuncs import run, ufuncs
-from ._linattn import call_plain
+from ._linattn import call_plain, map_names, row_map_names
 from ._state import State
 
 if TYPE_CHECKING:
@@ -41,14 +41,7 @@ if TYPE_CHECKING:
     Operands: TypeAlias = tuple[Any, ...]
     Key: TypeAlias = tuple[str, str, bool]
 
-MAPS = (
-    "identity",
-    "relu",
-    "elu",
-    "softplus",
-    "exp",
-    "l2norm",
-)  #: those that kernels apply themselves
+MAPS = (*map_names, *row_map_names)  #: those that kernels apply themselves
 
 
 class Extra(NamedTuple):

@@ -10,6 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn import _reference_maps as maps
+from linattn._linattn import map_names
+from linattn._operator import MAPS
+from linattn._selftest import SIGNED
+
 FORWARD = ("causal", "noncausal")
 BACKWARD = ("causal_backward", "noncausal_backward")
 DELTA = ("delta", "delta_backward")
@@ -20,11 +25,9 @@ OPTIONS = {
     "delta": ("feature_map", "scale"),
     "softmax_attention": ("causal", "scale"),
 }
-ELEMENTWISE = ("identity", "relu", "elu", "softplus", "exp")
-MAPS = (*ELEMENTWISE, "l2norm")
-#: Those of either sign, whose weights can sum to nothing: normalised, they have operands that make
-#: the features positive.
-SIGNED = ("identity", "l2norm")
+#: Maps of one number.  Where those of either sign, SIGNED, are normalised, operands are such that
+#: the features are positive.
+ELEMENTWISE = map_names
 DTYPES = ("float32", "float64")
 
 
@@ -99,12 +102,17 @@ def make(case: Case, seed: int = 0) -> list[np.ndarray]:
     return [x.astype(case.dtype) for x in arrays]
 
 
+def vanishes(feature_map: Any) -> bool:
+    """Whether it is fused and keeps zeros, and short rows, as they are; other maps' features are
+    short far below zero, as those of exp.
+    """
+    return feature_map in MAPS and not maps.get(feature_map)(np.zeros(1)).any()
+
+
 def _short(k, feature_map):
     """Keys of norm 1 at most behind their map, the case that the delta rule is made for."""
-    if feature_map in ("identity", "relu"):
+    if vanishes(feature_map):
         return k / (np.linalg.norm(k, axis=-1, keepdims=True) + 1e-30)
-    if feature_map == "l2norm":
-        return k  # its features have that norm
     return k - 0.5 * np.log(max(k.shape[-1], 1)) - 2  # about exp(k), and so of norm 0.2
 
 

@@ -1,14 +1,19 @@
-"""Fixtures: threads and instruction set are put back; interpreters, experiments at one call."""
+"""How the tests run: on all processors, and with what skips; fixtures.
+
+Threads and instruction set are put back; interpreters and experiments are at one call.
+"""
 
 import importlib
 import os
 import signal
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-# The oracle's products are small, and BLAS threads that spin would only be in the way.
+# Products in tests are small, and threads of BLAS and of PyTorch that spin only in the way.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
@@ -16,6 +21,51 @@ import pytest
 import linattn
 
 HERE = Path(__file__).resolve().parent
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--listed-skips",
+        action="store_true",
+        help="a test that is skipped, but not in tests/allowed_skips.txt, has failed",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """A run of all tests takes every processor, unless -n says how many; one of a file takes one.
+
+    A worker takes a stretch of the files, so that not all of them import all that bridges want.
+    """
+    option = config.option
+    of_all = config.args_source is not config.ArgsSource.ARGS and not hasattr(config, "workerinput")
+    if of_all and getattr(option, "numprocesses", 0) is None and not option.usepdb:
+        option.numprocesses = min(linattn.get_num_threads(), 8)
+        option.dist = "worksteal"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    return judged((yield), item.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    return judged((yield), collector.config)
+
+
+def judged(report, config):
+    """The report, a failure where --listed-skips is given and the skip is not listed."""
+    if config.getoption("--listed-skips") and report.skipped and not hasattr(report, "wasxfail"):
+        name, why = report.nodeid.rpartition("tests/")[2], report.longrepr[2]
+        rows = (HERE / "allowed_skips.txt").read_text().splitlines()
+        listed = (row.split(" | ") for row in rows if row and not row.startswith("#"))
+        if not any(
+            fnmatchcase(name, x) and fnmatchcase(why, f"Skipped: {y}") for x, y, _ in listed
+        ):
+            report.outcome = "failed"
+            report.longrepr = f"{why}; tests/allowed_skips.txt does not list that"
+    return report
 
 
 def pytest_report_header():

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from bounds import twin_of
+from cases import MAPS
 from layouts import LAYOUTS
 from ml_dtypes import bfloat16
 
@@ -24,7 +25,6 @@ from linattn import _reference_gated_delta as ref_gated_delta
 from linattn import _reference_maps as twins
 from linattn import _reference_softmax as ref_softmax
 
-FUSED = ("identity", "relu", "elu", "softplus", "exp", "l2norm")
 EDGES, FAR = (15, 16, 17, 31, 32, 33), (63, 64, 65, 100, 127, 128, 129, 200)
 LEADS = ((), (), (), (1,), (2,), (3,), (2, 3), (3, 1), (2, 1, 2), (5,), (0,), (2, 0))
 DTYPES = tuple(map(np.dtype, ("f4", "f8", "f2", bfloat16)))
@@ -181,7 +181,7 @@ class Lot:
     def map(self, d: int, kinds: tuple) -> Any:
         """The name of a map, or an object."""
         if d == 0 or d > 17 or self.chance(0.8):
-            return self.pick(FUSED)
+            return self.pick(MAPS)
         return map_object(self.pick(kinds), d)
 
 

@@ -10,10 +10,9 @@ from typing import NamedTuple
 import gates
 import numpy as np
 import rules
-from cases import SIGNED
+from cases import MAPS, SIGNED, vanishes
 from draws import (
     DTYPES,
-    FUSED,
     WIDE,
     Lot,
     Trial,
@@ -220,10 +219,10 @@ def bounded(lot, arrays, ways, phi, n) -> None:
 
 def short_keys(k, phi):
     """Of norm 1 at most behind their map."""
-    if phi in ("identity", "relu"):
-        return 0.99 * k / (np.linalg.norm(k, axis=-1, keepdims=True) + 1e-30)
-    if phi not in FUSED or phi == "l2norm":
+    if phi not in MAPS:
         return k
+    if vanishes(phi):
+        return 0.99 * k / (np.linalg.norm(k, axis=-1, keepdims=True) + 1e-30)
     k = k - 0.5 * np.log(max(k.shape[-1], 1)) - 2
     norm = np.linalg.norm(np.exp(k), axis=-1, keepdims=True)  # no map is above exp
     return k - np.log(np.maximum(norm, 1))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from bounds import BACKWARD_SUM, FORWARD_SUM
+from cases import MAPS
 from draws import (
     DTYPES,
-    FUSED,
     Lot,
     Trial,
     call_of,
@@ -40,7 +40,7 @@ def feature_map(lot: Lot) -> Trial:
     sizes, lead = lot.sizes(*"nd")
     d = sizes["d"] = min(max(sizes["d"], 1), 65)
     kinds = (*KINDS, "fourier") if backward else (*KINDS, "fourier", "relu")
-    phi = feature_maps.get(lot.pick(FUSED) if lot.chance(0.4) else map_object(lot.pick(kinds), d))
+    phi = feature_maps.get(lot.pick(MAPS) if lot.chance(0.4) else map_object(lot.pick(kinds), d))
     exact = twins.twin(phi)
     names = ("x", "grad") if backward else ("x",)
     dtypes = lot.dtypes(names)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from bounds import DELTA_ROUNDINGS, close, roundings
+from cases import vanishes
 from gated_calls import GATES, both, oracle
 
 import linattn
@@ -69,7 +70,7 @@ def make(case: Case, seed: int = 0) -> dict[str, np.ndarray]:
     normal = lambda size: rng.standard_normal((*tokens, size))  # noqa: E731
     unit = lambda x: x / (np.linalg.norm(x, axis=-1, keepdims=True) + 1e-30)  # noqa: E731
     arrays = {"q": normal(case.d), "k": unit(normal(case.d)), "v": normal(case.m)}
-    if case.feature_map not in ("identity", "relu"):
+    if not vanishes(case.feature_map):
         arrays["k"] -= 0.5 * np.log(max(case.d, 1)) + 2  # about exp(k), and so of norm 0.2
     g = GATES[case.gates](rng, (*tokens, case.d) if case.key_channels else tokens)
     if case.rule == "dplr":

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from bounds import close
-from cases import BACKWARD, Case, make
+from cases import BACKWARD, ELEMENTWISE, Case, make
 
 import linattn
 from linattn import _reference as ref
@@ -17,7 +17,7 @@ def _directional(forward, operands, directions, options):
 
 @pytest.mark.parametrize("operator", BACKWARD)
 @pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("feature_map", ["identity", "relu", "elu", "softplus", "exp"])
+@pytest.mark.parametrize("feature_map", ELEMENTWISE)
 def test_adjoint(operator, feature_map, normalize):
     """<g, J t> = <J^T g, t>."""
     rng = np.random.default_rng(8)

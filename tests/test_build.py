@@ -112,6 +112,7 @@ print(*linattn._config.available_isas())
 """
 
 
+@pytest.mark.slow
 def test_installs_from_the_archive(archive, tmp_path):
     """With one instruction set, to be quick; and that set alone is there."""
     target = tmp_path / "site"

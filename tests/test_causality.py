@@ -6,7 +6,7 @@ may not change by a bit; where it makes the twin's NaN, the kernel's cannot be a
 
 import numpy as np
 import pytest
-from cases import BACKWARD, FORWARD, Case, call, make
+from cases import BACKWARD, ELEMENTWISE, FORWARD, Case, call, make
 
 import linattn
 from linattn import _reference as ref
@@ -57,7 +57,7 @@ def test_nan_and_inf(operator, normalize):
 
 
 @pytest.mark.parametrize("operator", ["causal", "causal_backward"])
-@pytest.mark.parametrize("feature_map", ["identity", "relu", "softplus", "exp"])
+@pytest.mark.parametrize("feature_map", ELEMENTWISE)
 def test_other_maps(operator, feature_map):
     for normalize in (True, False):
         case = Case(operator, N, 8, 12, feature_map=feature_map, normalize=normalize)

@@ -29,6 +29,7 @@ def run(base, head, *names):
     return done.returncode, rows
 
 
+@pytest.mark.slow
 def test_twice_as_much_work_is_found(tmp_path):
     """In a copy, where causal computes all twice."""
     shutil.copytree(PACKAGE, tmp_path / "linattn", ignore=shutil.ignore_patterns("__pycache__"))

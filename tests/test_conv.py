@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from bounds import close, excess, roundings
 from layouts import LAYOUTS
+from onnx_cases import onnx_cases
 
 import linattn
 from linattn import _config
@@ -537,24 +538,10 @@ def test_wrong_ones_are_found(name):
         check(module, 33, 20, 4, "float32", "silu")
 
 
-def onnx_cases():
-    node = pytest.importorskip("onnx.backend.test.case.node")
-    try:
-        cases = node.collect_testcases("CausalConvWithState")
-    except ModuleNotFoundError:
-        cases = []
-    ours = (case for case in cases if "expanded" not in case.name)
-    return [case for case in ours if case.model.graph.node[0].op_type == "CausalConvWithState"]
-
-
-@pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")  # of cases that are not ours
 def test_onnx_cases():
     """CausalConvWithState of opset 27: channels before tokens."""
     onnx = pytest.importorskip("onnx")
-    cases = onnx_cases()
-    if not cases:
-        pytest.skip("this onnx knows no CausalConvWithState")
-    for case in cases:
+    for case in onnx_cases("causal_conv_with_state", "CausalConvWithState"):
         node = case.model.graph.node[0]
         activation = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}.get(
             "activation", b"none"

@@ -49,7 +49,9 @@ def commands():
         for block in blocks(TEXTS[name], "sh"):
             for line in block.splitlines():
                 if not line.startswith(NOT_RUN) and "cd benchmarks" not in block:
-                    yield pytest.param(line, id=f"{name}: {line}")
+                    # Each process imports PyTorch: test_torch_distributed.py has the same.
+                    marks = [pytest.mark.slow] if line.startswith("torchrun") else []
+                    yield pytest.param(line, id=f"{name}: {line}", marks=marks)
 
 
 @pytest.mark.parametrize("line", [*commands()])

@@ -24,7 +24,10 @@ def run(name, out, *more):
     return importlib.import_module(name).run(["--size", "tiny", "--out", str(out), *more])
 
 
-@pytest.mark.parametrize("name", ["copy_task", "fast_weights_lm", "scaling", "image_generation"])
+@pytest.mark.parametrize("name", [
+    "copy_task", "fast_weights_lm", "scaling",
+    pytest.param("image_generation", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_tiny(name, tmp_path):
     if name == "image_generation":
         pytest.importorskip("sklearn", reason="scikit-learn has the digits")
@@ -34,6 +37,7 @@ def test_tiny(name, tmp_path):
     assert list(tmp_path.glob("*.png"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, checkpoint", [("copy_task", "copy_{}.pt"), ("fast_weights_lm", "lm_{}.pt")]
 )
@@ -92,6 +96,7 @@ def test_checkpoints_between_measurements(tmp_path, monkeypatch, capsys):
         assert {**x, "seconds": 0} == {**y, "seconds": 0}
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_checkpoint(tmp_path, children_heed_ctrl_c):
     """The script itself, as in a terminal."""
     command = [sys.executable, str(EXPERIMENTS / "copy_task.py"), "--size", "tiny", "--steps",

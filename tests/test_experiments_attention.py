@@ -18,6 +18,7 @@ def run(name, out, *more):
     return importlib.import_module(name).run(["--size", "tiny", "--out", str(out), *more])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["linformer_rank", "performer_compatibility"])
 def test_tiny(name, tmp_path):
     run(name, tmp_path)
@@ -114,6 +115,7 @@ def test_images_of_the_user(tmp_path, shape):
     assert sorted(rows.tolist()) == sorted(x.reshape(len(x), -1).tolist())
 
 
+@pytest.mark.slow
 def test_a_run_on_images_of_the_user(tmp_path):
     x = np.random.default_rng(0).integers(0, 256, (60, 4, 3), dtype=np.uint8)
     (tmp_path / "images").write_bytes(idx(x))
@@ -126,6 +128,7 @@ def test_a_run_on_images_of_the_user(tmp_path):
             run("image_generation", tmp_path, *options)
 
 
+@pytest.mark.slow
 def test_checkpoints_of_other_images(tmp_path):
     """Another file, and another shape in a file of the same name: neither goes on."""
     options = ["--part", "quality", "--kinds", "linear"]

@@ -77,11 +77,9 @@ def test_map_objects(kind):
     compare(actual, expected)
 
 
-@KINDS
+@pytest.mark.parametrize("kind", GATED_DELTA)
 def test_no_gate_is_the_delta_rule(kind):
     """g = 0 and erase = phi(k): within rounding."""
-    if kind.rule == "dplr":
-        pytest.skip("another rule")
     for dtype in DTYPES:
         case = kind._replace(n=70, d=17, m=20, dtype=dtype)
         arrays = make(case)

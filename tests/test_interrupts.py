@@ -31,8 +31,8 @@ interrupted.main({arguments})
     ("n", "d", "m", "heads", "only"),
     [
         (64, 16, 16, 10000, ""),
-        (64, 1024, 1024, 20, ""),
-        (20000, 16, 16, 30, ""),
+        pytest.param(64, 1024, 1024, 20, "", marks=pytest.mark.slow),
+        pytest.param(20000, 16, 16, 30, "", marks=pytest.mark.slow),
         (64, 16, 16, 20000, "q"),
     ],
 )
@@ -367,7 +367,7 @@ def test_indices_beyond_32_bits():
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.skipif("LINATTN_LARGE" not in os.environ, reason="takes minutes")
+@pytest.mark.slow
 def test_sums_over_more_than_32_bits_count():
     """2^31 + 5 tokens of ones: the state counts them."""
     rows = 2**31 + 5

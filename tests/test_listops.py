@@ -30,6 +30,7 @@ def value_of(tokens):
     return found
 
 
+@pytest.mark.slow
 def test_tiny(experiment, tmp_path):
     listops = experiment("listops")
     command = ["--size", "tiny", "--out", str(tmp_path)]

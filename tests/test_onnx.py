@@ -1,25 +1,16 @@
 """The onnx package's reference cases of LinearAttention, opset 27, all update rules."""
 
-import warnings
-
 import numpy as np
 import pytest
+from onnx_cases import onnx_cases
 
 import linattn
 
 onnx = pytest.importorskip("onnx")
-node_cases = pytest.importorskip("onnx.backend.test.case.node")
 pytest.importorskip("onnx.reference.ops.op_linear_attention")
 
 
-def cases(operator):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = node_cases.collect_testcases(operator)
-    return [case for case in found if case.model.graph.node[0].op_type == operator]
-
-
-CASES = cases("LinearAttention")
+CASES = onnx_cases("linear_attention", "LinearAttention")
 
 
 def array(x):

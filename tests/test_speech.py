@@ -13,6 +13,7 @@ pytest.importorskip("scipy", reason="the mel filter banks are SciPy's")
 FORMANTS = ("--size", "tiny", "--voices", "formants")
 
 
+@pytest.mark.slow
 def test_tiny(experiment, tmp_path):
     """A run says whose voices they were; the same command again finds its checkpoints."""
     speech = experiment("speech")
@@ -28,6 +29,7 @@ def test_tiny(experiment, tmp_path):
         speech.run([*FORMANTS, "--out", str(tmp_path), "--seed", "1"])
 
 
+@pytest.mark.slow
 def test_interrupted_runs_go_on_bit_for_bit(experiment, tmp_path, monkeypatch):
     speech = experiment("speech")
     command = [*FORMANTS, "--kinds", "linear", "--utterances", "3", "--out"]

@@ -201,11 +201,9 @@ def test_gradients_of_states_and_through_them(row):
     assert torch.autograd.gradcheck(function, tensors, fast_mode=True)
 
 
-@EACH_RECURRENT
+@pytest.mark.parametrize("row", [x for x in RECURRENT if "key_lengths" not in x.options], ids=str)
 def test_truncated_gradients_are_those_of_the_whole(row):
-    """Cut in two, gradients flow back through the state."""
-    if "key_lengths" in row.options:
-        pytest.skip("lengths count from the first token")
+    """Cut in two, gradients flow back through the state; lengths count from the first token."""
     whole, parts = leaves(make(row)), leaves(make(row))
     call(la, row, whole).square().sum().backward()
     rows = {"beta": -1, "g": -1}
@@ -224,11 +222,9 @@ def test_truncated_gradients_are_those_of_the_whole(row):
         close(x.grad, whole[name].grad, atol=1e-12 * float(whole[name].grad.abs().max()))
 
 
-@EACH_STEP
+@pytest.mark.parametrize("row", [x for x in STEPS if x.state != "sz-scale"], ids=str)
 def test_gradients_of_steps(row):
-    """Those of tokens one by one are those of the sequence."""
-    if row.state == "sz-scale":
-        pytest.skip("a state of no token has no scale yet")
+    """Those of tokens one by one are those of the sequence; before them a state has no scale."""
     whole, tokens = leaves(make(row)), leaves(make(row))
     start = cases.pack(row, cases.state(row))
     o, end = call(la, row, whole, initial_state=start, return_state=True)
@@ -288,8 +284,15 @@ def _arguments(monkeypatch, row, run):
     return seen
 
 
+#: What torch.library.opcheck looks at; tracing, which takes long, test_compile does as well.
+CHECKS = "test_schema", "test_autograd_registration", "test_faketensor"
+
+
+@pytest.mark.parametrize(
+    "checks", [CHECKS, pytest.param(["test_aot_dispatch_dynamic"], marks=pytest.mark.slow)]
+)
 @EACH
-def test_opcheck(row, monkeypatch):
+def test_opcheck(row, checks, monkeypatch):
     operands = leaves(make(row))
 
     def run():
@@ -311,7 +314,7 @@ def test_opcheck(row, monkeypatch):
             args = [x.detach() if isinstance(x, torch.Tensor) else x for x in args]
         if op._schema.is_mutable:
             args = [x.detach() if isinstance(x, torch.Tensor) else x for x in args]
-        torch.library.opcheck(op, tuple(args))
+        torch.library.opcheck(op, tuple(args), test_utils=checks)
 
 
 @EACH

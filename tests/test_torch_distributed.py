@@ -12,7 +12,9 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="built without distributed")
-@pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.parametrize("processes", [
+    pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_processes(processes):
     """Outputs and gradients are those of one process; errors of one are errors of all."""
     run = subprocess.run(

@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import _check
 from .._gufuncs import quiet, row_ufuncs
+from .._linattn import map_names
 
 
 class FeatureMap:
@@ -131,7 +132,7 @@ class Elementwise(Fused):
     array([[0., 1., 3.]])
     """
 
-    names = ("identity", "relu", "elu", "softplus", "exp")
+    names = map_names
     _parameters = ("name",)
 
     def __init__(self, name: str) -> None:

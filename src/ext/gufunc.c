@@ -131,24 +131,50 @@ add_forms(enum la_op op)
     } while (variant != 0);
 }
 
+/* Appends a name to a list; 0, or -1. */
+static int
+append_name(PyObject *list, const char *text)
+{
+    PyObject *name = PyUnicode_FromString(text);
+    const int status = name != NULL ? PyList_Append(list, name) : -1;
+    Py_XDECREF(name);
+    return status;
+}
+
+/* The list as a tuple, and drops it; NULL of none. */
+static PyObject *
+as_tuple(PyObject *list)
+{
+    PyObject *tuple = list != NULL ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return tuple;
+}
+
 /* The names of the gufuncs, of operators of rows or of the others. */
 static PyObject *
-names(int of_rows)
+gufunc_names(int of_rows)
 {
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < ngufuncs; i++) {
-        if ((la_operators[gufuncs[i].form->op].doc != NULL) != of_rows) {
-            continue;
-        }
-        PyObject *name = PyUnicode_FromString(gufuncs[i].name);
-        if (name == NULL || PyList_Append(list, name) < 0) {
+        if ((la_operators[gufuncs[i].form->op].doc != NULL) == of_rows &&
+            append_name(list, gufuncs[i].name) < 0) {
             Py_CLEAR(list);
         }
-        Py_XDECREF(name);
     }
-    PyObject *all = list != NULL ? PyList_AsTuple(list) : NULL;
-    Py_XDECREF(list);
-    return all;
+    return as_tuple(list);
+}
+
+/* The names of the maps in kernels, of whole rows or of each number by itself. */
+static PyObject *
+map_names(int of_rows)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < LA_NMAPS; i++) {
+        if (la_map_of_rows[i] == of_rows && append_name(list, la_map_names[i]) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return as_tuple(list);
 }
 
 /* Adds a new object to the module, and drops it; 0, or -1. */
@@ -170,10 +196,12 @@ la_gufunc_add_all(PyObject *module)
     for (int op = 0; !known && op < LA_NOPS; op++) {
         add_forms((enum la_op)op);
     }
-    if (add_object(module, "ufunc_names", names(0)) < 0) {
+    if (add_object(module, "ufunc_names", gufunc_names(0)) < 0 ||
+        add_object(module, "row_ufunc_names", gufunc_names(1)) < 0 ||
+        add_object(module, "map_names", map_names(0)) < 0) {
         return -1;
     }
-    return add_object(module, "row_ufunc_names", names(1));
+    return add_object(module, "row_map_names", map_names(1));
 }
 
 static struct la_gufunc *

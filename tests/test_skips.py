@@ -1,0 +1,45 @@
+"""With --listed-skips a skip that allowed_skips.txt does not list is a failure."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+TESTS = """
+import pytest
+def test_of_the_system():
+    pytest.skip("espeak-ng is not installed")
+def test_new():
+    pytest.skip("not today")
+@pytest.mark.xfail
+def test_of_a_known_fault():
+    assert False
+"""
+MISSING = "import pytest; pytest.importorskip('no_such_module')"
+
+
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    [
+        (["--listed-skips"], "1 failed, 1 skipped, 1 xfailed, 1 error"),
+        (["--listed-skips", "-n", "1"], "1 failed, 1 skipped, 1 xfailed, 1 error"),
+        ([], "3 skipped, 1 xfailed"),
+    ],
+    ids=["here", "in workers", "not asked for"],
+)
+def test_skips(tmp_path, options, ends):
+    for name in ("conftest.py", "allowed_skips.txt"):
+        shutil.copy(HERE / name, tmp_path)
+    (tmp_path / "test_speech.py").write_text(TESTS)
+    (tmp_path / "test_other.py").write_text(MISSING)
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    done = subprocess.run(
+        [sys.executable, *command, *options, tmp_path],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTEST_ADDOPTS": ""},
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1].startswith(ends), done.stdout
