@@ -56,7 +56,7 @@ def gated(
         write = _outer(b[..., i, :], w[..., i, :])
         if bonus is not None:
             seen = s[..., r, :, :] + u[..., 0, :, None] * write
-        s[..., r, :, :] = decay[..., i, :, None] * s[..., r, :, :] + write
+        s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :]) + write
         o[..., i, :] = _vecmat(a[..., i, :], s[..., r, :, :] if bonus is None else seen)
     return (o, _finish(s, z, cu_seqlens, normalize=False)) if return_state else o
 
@@ -97,7 +97,7 @@ def gated_backward(
     kept = []  # exp(g_i) s_{i-1} of every token: the twin can afford them
     for r, i in _tokens(cu_seqlens, n):
         before = s[..., r, :, :].copy()
-        kept.append(decay[..., i, :, None] * before)
+        kept.append(_kept(decay[..., i, :], before))
         s[..., r, :, :] = kept[-1] + _outer(b[..., i, :], w[..., i, :])
         da[..., i, :] = _matvec(s[..., r, :, :] if bonus is None else before, c[..., i, :])
     for r, i in reversed(list(_tokens(cu_seqlens, n))):
@@ -106,8 +106,8 @@ def gated_backward(
             ds[..., r, :, :] += read
         dv[..., i, :] = _vecmat(b[..., i, :], ds[..., r, :, :])
         db[..., i, :] = _matvec(ds[..., r, :, :], w[..., i, :])
-        dg[..., i, :] = (kept.pop() * ds[..., r, :, :]).sum(-1)
-        ds[..., r, :, :] = decay[..., i, :, None] * ds[..., r, :, :]
+        dg[..., i, :] = _gradient_of_gate(decay[..., i, :], kept.pop(), ds[..., r, :, :])
+        ds[..., r, :, :] = _kept(decay[..., i, :], ds[..., r, :, :])
         if bonus is not None:
             ds[..., r, :, :] += read
             ub = u[..., 0, :] * b[..., i, :]
@@ -145,6 +145,16 @@ def gated_step(q, k, v, g, state: State, *, scale=1.0, feature_map="identity", b
 def _decay(g: np.ndarray, others: tuple, key_lengths) -> np.ndarray:
     """exp(g), channels last: (..., n, d) or (..., n, 1); 1 where no key exists."""
     return np.exp(_exists(_channels(g, *others), key_lengths))
+
+
+def _kept(decay: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """What a decay (..., d) leaves of s (..., d, m): a decay of 0 nothing, of inf and NaN too."""
+    return np.where(decay[..., None] == 0, 0, decay[..., None] * s)
+
+
+def _gradient_of_gate(decay: np.ndarray, kept: np.ndarray, ds: np.ndarray) -> np.ndarray:
+    """rows(kept o ds); 0 where nothing is kept."""
+    return np.where(decay == 0, 0, (kept * ds).sum(-1))
 
 
 def _bonus(bonus, b: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from linattn._reference import (
     _wide,
 )
 from linattn._reference_delta import _channels, _token_channels
+from linattn._reference_gated import _gradient_of_gate, _kept
 
 
 def gated_delta(
@@ -58,7 +59,7 @@ def gated_delta(
     s, z = _start(a, b, u, initial_state, cu_seqlens, e, decay, strength)
     o = np.empty((*s.shape[:-3], q.shape[-2], v.shape[-1]), s.dtype)
     for r, i in _tokens(cu_seqlens, q.shape[-2]):
-        s[..., r, :, :] *= decay[..., i, :, None]
+        s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :])
         error = u[..., i, :] - _vecmat(e[..., i, :], s[..., r, :, :])
         s[..., r, :, :] += _outer(b[..., i, :], strength[..., i, :] * error)
         o[..., i, :] = _vecmat(a[..., i, :], s[..., r, :, :])
@@ -95,7 +96,7 @@ def gated_delta_backward(
     error, dv, dstrength = (np.empty((*lead, n, s.shape[-1]), s.dtype) for _ in range(3))
     decayed = []  # R_i of every token: the twin can afford them
     for r, i in _tokens(cu_seqlens, n):
-        s[..., r, :, :] *= decay[..., i, :, None]
+        s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :])
         decayed.append(s[..., r, :, :].copy())
         error[..., i, :] = u[..., i, :] - _vecmat(e[..., i, :], decayed[-1])
         s[..., r, :, :] += _outer(b[..., i, :], strength[..., i, :] * error[..., i, :])
@@ -109,8 +110,8 @@ def gated_delta_backward(
         db[..., i, :] = _matvec(ds[..., r, :, :], strength[..., i, :] * error[..., i, :])
         de[..., i, :] = -_matvec(before, dv[..., i, :])
         ds[..., r, :, :] -= _outer(e[..., i, :], dv[..., i, :])
-        dg[..., i, :] = (before * ds[..., r, :, :]).sum(-1)
-        ds[..., r, :, :] *= decay[..., i, :, None]
+        dg[..., i, :] = _gradient_of_gate(decay[..., i, :], before, ds[..., r, :, :])
+        ds[..., r, :, :] = _kept(decay[..., i, :], ds[..., r, :, :])
     _, dg, dstrength = _keys_exist(a, dg, dstrength, key_lengths)
     _, de, _ = _keys_exist(a, de, dv, key_lengths)
     if erase is None:
@@ -168,7 +169,7 @@ def dplr(
     o = np.empty((*s.shape[:-3], q.shape[-2], v.shape[-1]), s.dtype)
     for r, i in _tokens(cu_seqlens, q.shape[-2]):
         x = _vecmat(a[..., i, :], s[..., r, :, :])
-        s[..., r, :, :] *= decay[..., i, :, None]
+        s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :])
         s[..., r, :, :] += _outer(b[..., i, :], x) + _outer(k[..., i, :], u[..., i, :])
         o[..., i, :] = scale * _vecmat(q[..., i, :], s[..., r, :, :])
     return (o, _finish(s, z, cu_seqlens, normalize=False)) if return_state else o
@@ -203,7 +204,7 @@ def dplr_backward(
     before = []
     for r, i in _tokens(cu_seqlens, n):
         before.append(s[..., r, :, :].copy())
-        s[..., r, :, :] *= decay[..., i, :, None]
+        s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :])
         s[..., r, :, :] += _outer(b[..., i, :], _vecmat(a[..., i, :], before[-1]))
         s[..., r, :, :] += _outer(k[..., i, :], v[..., i, :])
         dq[..., i, :] = scale * _matvec(s[..., r, :, :], h[..., i, :])
@@ -215,8 +216,8 @@ def dplr_backward(
         db[..., i, :] = _matvec(ds[..., r, :, :], _vecmat(a[..., i, :], last))
         y = _vecmat(b[..., i, :], ds[..., r, :, :])
         da[..., i, :] = _matvec(last, y)
-        ds[..., r, :, :] *= decay[..., i, :, None]
-        dg[..., i, :] = (last * ds[..., r, :, :]).sum(-1)
+        ds[..., r, :, :] = _kept(decay[..., i, :], ds[..., r, :, :])
+        dg[..., i, :] = _gradient_of_gate(decay[..., i, :], last, ds[..., r, :, :])
         ds[..., r, :, :] += _outer(a[..., i, :], y)
     _, dk, dv = _keys_exist(q, dk, dv, key_lengths)
     _, da, db = _keys_exist(q, da, db, key_lengths)

@@ -92,11 +92,15 @@ def dplr(
     Notes
     -----
     About 8 n d m floating-point operations a head, a triangular solve for every 16 or 32
-    tokens among them, and an exponential a gate; scratch of d m numbers a thread.  With a gate a
-    key channel a chunk of tokens ends early where a channel's decays together pass e^-60
-    (float64: e^-450), so that long runs of very strong gates cost up to 10 times as much; with a
-    gate a token all gates cost the same.  A gate of -inf keeps nothing but what
-    is read and written; one that is NaN makes all NaN from there on.
+    tokens among them, and an exponential a gate; scratch of d m numbers a thread.  A gate of -inf
+    keeps nothing but what a reads and b writes, which is inf or NaN where the memory is; positive
+    gates are right as long as exp(g) and the memory are finite at every token; one that is NaN
+    makes all NaN from there on.
+
+    A chunk of tokens ends early before a reset and where gates together pass e^20 (float64:
+    e^150); with a gate a key channel also where they pass e^-60 (float64: e^-450), so that long
+    runs of very strong gates cost up to 10 times as much.  With a gate a key channel the range of
+    k, q, a and b is that of k and q in `gated`.
 
     References
     ----------
@@ -171,7 +175,7 @@ def dplr_backward(
     -----
     About 28 n d m floating-point operations a head.  Memory beyond the arrays: at most
     2.5 sqrt(n) + 3 states of d m numbers a thread, of which a fourth is touched where chunks are
-    whole or there is a gate a token, and n bytes; with 16-bit operands n m float32 numbers more.
+    whole, and n bytes; with 16-bit operands n m float32 numbers more.
     dg is summed from products of what lies before a token's decay and after it, as exact as the
     other gradients.
 

@@ -92,10 +92,17 @@ def gated(
     -----
     About 4 n d m floating-point operations a head, and half a dozen exponentials a token, or
     one a key channel; scratch of 2 d m numbers a thread.  A gate of -inf, or of -1e30, resets the
-    memory to exactly 0, and long runs of strong gates are as exact as weak ones.  With a gate a
-    key channel a chunk of 16 to 64 tokens ends early where a channel's decays together pass
-    e^-60 (float64: e^-450), so that long runs of very strong gates cost several times as much;
-    with a gate a token all gates cost the same.  A gate that is NaN makes all NaN from there on.
+    memory to exactly 0, even where it holds inf or NaN, and long runs of strong gates are as exact
+    as weak ones.  Positive gates are right as long as exp(g) and the memory are finite at every
+    token, and gradients as long as products of the memory and its gradient are.  A gate that is
+    NaN makes all NaN from there on.
+
+    Chunks of 16 to 64 tokens end early before a reset and where gates together pass e^20 (float64:
+    e^150); with a gate a key channel also where they pass e^-60 (float64: e^-450), so that long
+    runs of very strong gates cost several times as much.  With a gate a key channel phi(q),
+    phi(k), and in gradients what the memory and the cotangents make of them, should be between
+    2^-68 and 2^68 in magnitude, or 0 (float64: 2^588): beyond that digits are lost, or results
+    overflow.  A gate a token has no such range.
 
     References
     ----------
@@ -173,8 +180,9 @@ def gated_backward(
     Notes
     -----
     About 12 n d m floating-point operations a head.  Memory beyond the arrays: about
-    2 sqrt(n / 32) + 4 states of d m numbers a thread (n / 64 where d > 192), with a gate a key
-    channel at most 2.5 sqrt(n) + 4, of which few are touched where chunks are whole; and n bytes.
+    2 sqrt(n / 32) + 4 states of d m numbers a thread (n / 64 where d > 192); where resets and
+    growing gates end chunks early at most 2 sqrt(n) + 4, with a gate a key channel
+    2.5 sqrt(n) + 4, reserved but not touched while chunks are whole; and n bytes.
 
     The error of dg is, as that of the other gradients, in proportion to the sum of the
     magnitudes of its terms, which are the pairs of tokens on either side of a gate: they are

@@ -97,11 +97,14 @@ def gated_delta(
     Notes
     -----
     About 6 n d m floating-point operations a head, a triangular solve for every 16 or 32
-    tokens among them, and an exponential a gate; scratch of d m numbers a thread.  With a gate a
-    key channel a chunk of tokens ends early where a channel's decays together pass e^-60
-    (float64: e^-450), so that long runs of very strong gates cost up to 10 times as much; with a
-    gate a token all gates cost the same.  A gate of -inf resets the memory to exactly 0.  A gate
-    that is NaN makes all NaN from there on.
+    tokens among them, and an exponential a gate; scratch of d m numbers a thread.  A gate of -inf
+    resets the memory to exactly 0, even where it holds inf or NaN; positive ones are right as long
+    as exp(g) and the memory are finite at every token; one that is NaN makes all NaN from there on.
+
+    A chunk of tokens ends early before a reset and where gates together pass e^20 (float64:
+    e^150); with a gate a key channel also where they pass e^-60 (float64: e^-450), so that long
+    runs of very strong gates cost up to 10 times as much.  With a gate a key channel the range of
+    keys and queries is that of `gated`.
 
     References
     ----------
@@ -181,7 +184,7 @@ def gated_delta_backward(
     -----
     About 20 n d m floating-point operations a head.  Memory beyond the arrays: at most
     2.5 sqrt(n) + 3 states of d m numbers a thread, of which a fourth is touched where chunks are
-    whole or there is a gate a token, and n bytes; with 16-bit operands n m float32 numbers more.
+    whole, and n bytes; with 16-bit operands n m float32 numbers more.
     dg is summed from products of what lies before a token's decay and after it, without a
     difference of long sums: it is as exact as the other gradients, and 0 where the memory before
     a token or all that later tokens make of it is 0.

@@ -411,13 +411,11 @@ print((peak() - before - sum(x.nbytes for x in result)) / 2**20)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs getrusage")
 @pytest.mark.parametrize(
-    ("gate", "most"), [("n, -0.1", 8), ("n, -60.0", 8), ("(n, d), -0.1", 8), ("(n, d), -70.0", 28)]
+    ("gate", "most"),
+    [("n, -0.1", 8), ("n, -60.0", 8), ("n, -1e30", 20), ("(n, d), -0.1", 8), ("(n, d), -70.0", 28)],
 )
 def test_memory(interpreter, gate, most):
-    """Some square roots of n states, with every token a chunk of its own too; never n (4 GiB).
-
-    Gates of one number a token make no more chunks, however strong they are.
-    """
+    """Some square roots of n states, with every token a chunk of its own too; never n (4 GiB)."""
     stdout, _ = interpreter(SCRIPT.replace("GATE", gate))
     assert float(stdout) <= most
 

@@ -56,6 +56,43 @@ def test_against_the_twin(dtype, lower_bound):
 
 
 @pytest.mark.parametrize("lower_bound", BOUNDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rates_out_of_range(dtype, lower_bound):
+    """exp(A_log) is inf, or 0, where the result is neither."""
+    info = np.finfo(dtype)
+    top, rng = np.log(float(info.max)), np.random.default_rng(0)
+    A_log = rng.uniform(-1.4 * top, 1.4 * top, 3000).astype(dtype)
+    x = np.concatenate([
+        rng.uniform(-3 * top, 3 * top, 1000), rng.standard_normal(1000),
+        rng.choice([-1, 1], 1000) * 10 ** rng.uniform(-30, 30, 1000),
+    ]).astype(dtype)  # fmt: skip
+    x[:5], A_log[:5] = [-200, 0, 0, -top - 10, 1e-30], [100, 100, 2 * top, top + 5, 1.1 * top]
+    one, zero = np.ones_like(x), np.zeros_like(x)
+    with np.errstate(all="ignore"):
+        X, A, B, G = wide(x, A_log, zero, one)
+        # Of the second form the exponent is e^A x, which is off by roundings of itself.
+        steep = 1 if lower_bound is None else 1 + np.minimum(np.exp(A) * abs(X), top)
+        o = linattn.log_decay(x, A_log, zero, lower_bound=lower_bound)
+        grads = linattn.log_decay_backward(x, A_log, zero, one, lower_bound=lower_bound)
+        twins = ref.log_decay_backward(X, A, B, G, lower_bound=lower_bound)
+        expected = (ref.log_decay(X, A, B, lower_bound=lower_bound), *twins)
+        for y, z in zip((o, *grads), expected, strict=True):
+            assert not np.isnan(y).any()
+            inside = abs(z) < float(info.max) * (1 - 1e-3)
+            assert np.isinf(y[abs(z) > float(info.max) * (1 + 1e-3)]).all()
+            allowed = 4 * float(info.eps) * steep * abs(z) + 200 * float(info.smallest_subnormal)
+            assert excess(y[inside], z[inside], np.broadcast_to(allowed, z.shape)[inside]) <= 1
+
+
+def test_the_rates_that_were_nan():
+    """Infinity times 0."""
+    x = np.float32(0)
+    assert linattn.log_decay(x - 200, x + 100, x) == np.float32(-np.exp(-100.0))
+    assert linattn.log_decay(x, x + 100, x, lower_bound=-5) == -2.5
+    assert linattn.log_decay(x, x + 200, x, lower_bound=-5) == -2.5
+
+
+@pytest.mark.parametrize("lower_bound", BOUNDS)
 def test_the_twin_by_complex_steps(lower_bound):
     x, A_log, dt_bias, grad = make(shape=(2, 5, 3), param=(3,))
     operands = [x, A_log, dt_bias]

@@ -179,7 +179,7 @@ def exact(q, k, v, phi, causal):
 
 @pytest.mark.parametrize("operator", FORWARD)
 @pytest.mark.parametrize("phi", POSITIVE, ids=str)
-@pytest.mark.parametrize("scale", [0.01, 1, 4, 30, 300])
+@pytest.mark.parametrize("scale", [0.01, 1, 4, 30, 300, 3e4, 3e9])
 def test_inputs_of_any_size(operator, phi, scale):
     """Finite, and right to the rounding of exponents that grow like scale^2."""
     for dtype in (np.float32, np.float64):
@@ -191,6 +191,43 @@ def test_inputs_of_any_size(operator, phi, scale):
         with_eps = FORWARD[operator](q, k, v, feature_map=phi)
         # eps is relative to the largest term, by a power of two: at most twice itself.
         close(with_eps, o, atol=roundings(4 * FORWARD_MEAN, v), rtol=2e-6)
+
+
+@pytest.mark.parametrize("phi", POSITIVE, ids=str)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_all_is_finite(dtype, phi):
+    """Up to where x omega overflows: output, state and gradients; no key is lost to inf - inf."""
+    scales = {np.float16: (300, 1e4), np.float32: (3e4, 1e15, 1e19, 1e25, 1e35)}
+    for scale in scales.get(dtype, (3e9, 1e30, 1e154, 1e200, 1e300)):
+        q, k, v, g = (x.astype(dtype) for x in operands(70, np.float64, scale))
+        for name, forward in FORWARD.items():
+            o = forward(q, k, v, feature_map=phi)
+            assert np.isfinite(o).all()
+            assert (o <= v.max()).all() and (o >= v.min()).all()
+            # A gradient is a multiple of q or k: float16 has no room for it.
+            wide = (x.astype("f4") if dtype == np.float16 else x for x in (q, k, v, g))
+            grads = BACKWARD[name](*wide, feature_map=phi)
+            assert all(np.isfinite(x).all() for x in grads)
+        state = linattn.causal(q, k, v, feature_map=phi, return_state=True)[1]
+        assert all(np.isfinite(x).all() for x in state)
+        small, _ = linattn.step(q[..., 0, :], k[..., 0, :], v[..., 0, :], state, feature_map=phi)
+        assert np.isfinite(small).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_smallest_of_huge_keys_wins(dtype):
+    """Its exponent is by far the largest, as long as float32 can tell them apart."""
+    q, k, v, _ = operands(70, dtype)
+    size = np.sqrt((k.astype(float) ** 2).sum(-1))
+    first = np.minimum.accumulate(size, -1)
+    nearest = (size[..., None, :] == first[..., None]).argmax(-1)
+    expected = np.take_along_axis(v, nearest[..., None], -2)
+    rtol = 4 * float(np.finfo(dtype).eps)
+    for scale in (1e10, 1e15, 1e18):
+        o = linattn.causal(q, dtype(scale) * k, v, feature_map=POSITIVE[0], eps=0.0)
+        close(o, expected, atol=0, rtol=rtol)
+        o = linattn.noncausal(q, dtype(scale) * k, v, feature_map=POSITIVE[0], eps=0.0)
+        close(o[..., -1, :], expected[..., -1, :], atol=0, rtol=rtol)
 
 
 @pytest.mark.parametrize("operator", FORWARD)

@@ -208,7 +208,11 @@ class PositiveRandomFeatures(RandomFeatures):
     (FAVOR+).  No feature is negative.
 
     With a normaliser, `linattn.causal` and its like rescale as they go, so that inputs of any
-    size neither overflow nor see a later token; ``eps`` then counts relative to the largest
+    size neither overflow nor see a later token: results are finite as long as ``x omega`` is.  An
+    exponent is off by some roundings of ``|x'|^2``, so that weights of keys of about the same
+    exponent are right up to ``|x'|`` of some hundreds in float32, 10^7 in float64; from there on
+    the largest exponent takes all, and where ``|x'|`` passes 10^19 (float64: 10^153), keys count
+    alike.  ``eps`` then counts relative to the largest
     term of the denominator, in the gradients as well, and a `linattn.State` carries the scale in
     ``log_scale``; in the gradient of a state that is the gradient of ``log_scale``.
 

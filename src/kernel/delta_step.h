@@ -54,7 +54,7 @@ step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rul
 INLINE void
 delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
                 const struct la_array *to, ptrdiff_t d, ptrdiff_t j, ptrdiff_t ahead,
-                const int nr, const ptrdiff_t some, const enum step_rule rule)
+                const int nr, const ptrdiff_t some, const enum step_rule rule, const int resets)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
     const T *const b_of = r->b.x, *const k_of = r->k.x, *const decay = r->decay.x;
@@ -67,8 +67,11 @@ delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
     for (ptrdiff_t i = 0; i < d; i++) {
         const vec a = vset1(r->reads.x[i]), e = vset1(r->erases.x[i]);
         LA_EACH(t, nr) {
-            const vec s = vread_some(in + i * from->rs + t * LA_VBYTES,
-                                     t + 1 < nr ? VL : some, LA_NATIVE);
+            vec s = vread_some(in + i * from->rs + t * LA_VBYTES,
+                               t + 1 < nr ? VL : some, LA_NATIVE);
+            if (resets) {
+                s = kept_of(vset1(decay[i]), s);
+            }
             x[t] = vfma(e, s, x[t]);
             y[t] = vfma(a, s, y[t]);
         }
@@ -93,7 +96,7 @@ delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
             vec s = vread_some(in + t * LA_VBYTES, count, LA_NATIVE);
             __builtin_prefetch(in + ahead + t * LA_VBYTES);
             if (rule != DELTA_STEP) {
-                s *= kept;
+                s = kept * (resets ? kept_of(kept, s) : s);
             }
             if (rule == DPLR_STEP) {
                 s = vfma(k, v[t], s);
@@ -107,7 +110,7 @@ delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
 INLINE void
 delta_step_column(const struct delta_step_scratch *r, const struct la_array *from,
                   const struct la_array *to, ptrdiff_t d, ptrdiff_t j,
-                  const enum step_rule rule)
+                  const enum step_rule rule, const int resets)
 {
     const char *in = from->data + j * from->cs;
     char *out = to->data + j * to->cs;
@@ -115,6 +118,7 @@ delta_step_column(const struct delta_step_scratch *r, const struct la_array *fro
     T x = 0, y = 0, s;
     for (ptrdiff_t i = 0; i < d; i++) {
         memcpy(&s, in + i * from->rs, sizeof(T));
+        s = resets && r->decay.x[i] == 0 ? 0 : s;
         x = fma_one(r->erases.x[i], s, x);
         y = fma_one(r->reads.x[i], s, y);
     }
@@ -128,7 +132,7 @@ delta_step_column(const struct delta_step_scratch *r, const struct la_array *fro
     for (ptrdiff_t i = 0; i < d; i++) {
         memcpy(&s, in + i * from->rs, sizeof(T));
         if (rule != DELTA_STEP) {
-            s *= r->decay.x[i];
+            s = resets && r->decay.x[i] == 0 ? 0 : s * r->decay.x[i];
         }
         if (rule == DPLR_STEP) {
             s = fma_one(r->k.x[i], v, s);
@@ -142,43 +146,49 @@ delta_step_column(const struct delta_step_scratch *r, const struct la_array *fro
 INLINE ptrdiff_t
 delta_step_columns(const struct delta_step_scratch *r, const struct la_array *from,
                    const struct la_array *to, ptrdiff_t d, ptrdiff_t j, ptrdiff_t left,
-                   const enum step_rule rule)
+                   const enum step_rule rule, const int resets)
 {
     const int unit = from->cs == (ptrdiff_t)sizeof(T) && to->cs == (ptrdiff_t)sizeof(T);
     if (unit && left >= NR * VL) {
         const ptrdiff_t width = NR * LA_VBYTES;
         const ptrdiff_t next = d * from->rs - j * (ptrdiff_t)sizeof(T); /* a head's */
-        delta_step_tile(r, from, to, d, j, left > NR * VL ? width : next, NR, VL, rule);
+        delta_step_tile(r, from, to, d, j, left > NR * VL ? width : next, NR, VL, rule,
+                        resets);
         return NR * VL;
     }
     if (unit && left >= VL) {
-        delta_step_tile(r, from, to, d, j, LA_VBYTES, 1, VL, rule);
+        delta_step_tile(r, from, to, d, j, LA_VBYTES, 1, VL, rule, resets);
         return VL;
     }
     if (unit) {
-        delta_step_tile(r, from, to, d, j, LA_VBYTES, 1, left, rule);
+        delta_step_tile(r, from, to, d, j, LA_VBYTES, 1, left, rule, resets);
         return left;
     }
-    delta_step_column(r, from, to, d, j, rule);
+    delta_step_column(r, from, to, d, j, rule, resets);
     return 1;
 }
 
-/* exp(g) in every channel. */
-static void
+/* exp(g) in every channel; whether any is a reset. */
+static int
 load_step_decay(const struct la_head *h, struct block decay)
 {
+    ivec resets = {0};
     if (h->d == 0) {
-        return; /* the block has no room for one number either */
+        return 0; /* the block has no room for one number either */
     }
     load_plain(decay, &h->gate, rows_from(0, 1), h->gate_channels ? h->d : 1);
-    const vec all = vexp(vset1(decay.x[0]));
+    const vec first = vset1(decay.x[0]), all = vexp(first);
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
-        vstore(&decay.x[l], h->gate_channels ? vexp(vload(&decay.x[l])) : all);
+        const vec g = h->gate_channels ? vload(&decay.x[l]) : first;
+        vstore(&decay.x[l], h->gate_channels ? vexp(g) : all);
+        resets |= is_reset(g);
     }
+    return vany(resets);
 }
 
-/* The rows of the token. */
-INLINE void
+/* The rows of the token; whether the state forgets rows that could be inf or NaN (of
+ * DPLR, which reads them before that, they would be so again). */
+INLINE int
 load_step(const struct la_head *h, const struct delta_step_scratch *r,
           const enum step_rule rule)
 {
@@ -197,9 +207,9 @@ load_step(const struct la_head *h, const struct delta_step_scratch *r,
     }
     row_dots(r->dot, r->a, r->b, 1, r->a.ld);
     if (rule == DELTA_STEP) {
-        return;
+        return 0;
     }
-    load_step_decay(h, r->decay);
+    const int resets = load_step_decay(h, r->decay);
     memcpy(r->reads.x, r->a.x, (size_t)r->a.ld * sizeof(T));
     multiply_rows(r->reads, r->reads, r->decay, 1, h->d);
     if (rule == GATED_STEP) {
@@ -211,6 +221,7 @@ load_step(const struct la_head *h, const struct delta_step_scratch *r,
         }
         multiply_rows(r->erases, r->erases, r->decay, 1, h->d);
     }
+    return resets && rule == GATED_STEP;
 }
 
 INLINE int
@@ -220,12 +231,13 @@ run_step_rule(const struct la_head *h, const enum step_rule rule)
     const struct delta_step_scratch r = step_rule_carve(h, &arena, rule);
     const struct la_array *from = h->s0.data ? &h->s0 : &h->s1, *to = &h->s1;
     ptrdiff_t j = 0, until_poll = 0;
-    load_step(h, &r, rule);
+    const int resets = load_step(h, &r, rule);
     while (j < h->m) {
         if (give_up(h, &until_poll, 3 * h->d * NR * VL)) {
             return 1;
         }
-        j += delta_step_columns(&r, from, to, h->d, j, h->m - j, rule);
+        j += resets ? delta_step_columns(&r, from, to, h->d, j, h->m - j, rule, 1)
+                    : delta_step_columns(&r, from, to, h->d, j, h->m - j, rule, 0);
     }
     factors(h, r.scale, 1, 0);
     store_rows(&h->o, rows_from(0, 1), h->m, r.o, r.scale);

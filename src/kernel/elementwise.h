@@ -84,18 +84,56 @@ LA_ELEMENTWISE(softplus_gate_backward, 3, 2, const vec open = x[2] * vsigmoid(x[
                y[0] = open * vsigmoid(x[0]);
                y[1] = phi_softplus(x[0]) * open * vsigmoid(-x[1]);)
 
+/* Beyond these e^x is near the ends of the range. */
+#define EXP_SAFE (EXP_MAX - 9)
+
+/* e^a z, where 0 times any rate is 0, and so is any number times a rate that rounds to
+ * 0. */
+INLINE vec
+times_rate(vec z, vec a)
+{
+    const ivec far = ~((a <= vset1(EXP_SAFE)) & (a >= vset1(-EXP_SAFE)));
+    vec y = vexp(a) * z;
+    if (vany(far)) { /* in two halves */
+        const vec half = vmin(vset1(LARGEST), vexp(a * vset1((T)0.5)));
+        y = vselect(far, half * z * half, y);
+    }
+    return y;
+}
+
+/* e^a g y, where y >= 0 is as good as e^z for z below -EXP_SAFE: there e^a may be inf
+ * and y be 0, but a + z is what it is. */
+INLINE vec
+times_decay(vec a, vec g, vec y, vec z)
+{
+    const vec safe = vset1(EXP_SAFE);
+    const ivec deep = z < -safe;
+    vec r = vexp(a) * g * y;
+    if (vany(deep | (a > safe) | (a < -safe))) {
+        vec lost;
+        const vec sum = two_sum(a, z, &lost);
+        const vec one = vset1(1) + vkeep(lost == lost, lost);
+        const vec half = vexp(vselect(deep, sum, a) * vset1((T)0.5));
+        const vec all = half * vselect(deep, one, y) * g * half;
+        r = vselect(deep | (a > safe) | (a < -safe), all, r);
+    }
+    return r;
+}
+
 /* The logarithms of decays: -e^A softplus(z), z = x + b, of x, A, b; and L sigmoid(e^A
  * z) of x, A, b, L.  Gradients of x (and of b) and of A, of the same and that of the
  * result before L. */
-LA_ELEMENTWISE(log_decay, 3, 1, y[0] = -vexp(x[1]) * phi_softplus(x[0] + x[2]);)
-LA_ELEMENTWISE(log_decay_backward, 4, 2, const vec z = x[0] + x[2],
-               rate = -vexp(x[1]) * x[3];
-               y[0] = rate * vsigmoid(z); y[1] = rate * phi_softplus(z);)
+LA_ELEMENTWISE(log_decay, 3, 1, const vec z = x[0] + x[2];
+               y[0] = times_decay(x[1], vset1(-1), phi_softplus(z), z);)
+LA_ELEMENTWISE(log_decay_backward, 4, 2, const vec z = x[0] + x[2];
+               y[0] = times_decay(x[1], -x[3], vsigmoid(z), z);
+               y[1] = times_decay(x[1], -x[3], phi_softplus(z), z);)
 LA_ELEMENTWISE(bounded_log_decay, 4, 1,
-               y[0] = x[3] * vsigmoid(vexp(x[1]) * (x[0] + x[2]));)
-LA_ELEMENTWISE(bounded_log_decay_backward, 5, 2, const vec rate = vexp(x[1]);
-               const vec z = x[0] + x[2], u = rate * z;
-               const vec slope = x[4] * x[3] * vsigmoid(u) * vsigmoid(-u);
-               y[0] = slope * rate; y[1] = slope * u;)
+               y[0] = x[3] * vsigmoid(times_rate(x[0] + x[2], x[1]));)
+LA_ELEMENTWISE(bounded_log_decay_backward, 5, 2,
+               const vec u = times_rate(x[0] + x[2], x[1]), outer = x[4] * x[3];
+               const vec slope = vsigmoid(u) * vsigmoid(-u), most = vset1(LARGEST);
+               y[0] = times_decay(x[1], outer, slope, vminus_abs(u));
+               y[1] = outer * slope * vmax(-most, vmin(most, u));)
 
 #endif

@@ -10,6 +10,15 @@
 #include "feature.h"
 #include "table.h"
 
+/* x + y, and what rounding lost, whichever is larger. */
+INLINE vec
+two_sum(vec x, vec y, vec *lost)
+{
+    const vec sum = x + y, part = sum - x;
+    *lost = (x - (sum - part)) + (y - part);
+    return sum;
+}
+
 INLINE vec
 vsigmoid(vec x)
 {

@@ -20,7 +20,9 @@
  * large and a small exponential, nor the exponential of a difference of long sums, from
  * which a gate of -1e30 would wipe all that follows it: every exponent is a sum of the
  * gates between the two tokens alone.  Where no gate is positive every factor is at
- * most 1 and a gate of -inf is a reset to exactly 0.  One exponential a pair of rows.
+ * most 1.  One exponential a pair of rows.  A chunk ends before the token up to which
+ * some gates, one after another, sum to more than LA_DECAY_MOST: no factor overflows
+ * then but that of a single gate, however much gates grow and shrink together.
  *
  * One a channel: with H_i = g_1 + ... + g_i of the tokens after the chunk's first,
  *
@@ -28,13 +30,17 @@
  *
  * readers meet with up, writers with down.  A chunk ends before the token whose H would
  * leave LA_DECAY_LEAST to LA_DECAY_MOST, so that every product of up and down is as
- * right as its factors: a reset always begins one.  c, a power of two, puts up and down
- * of that range about 1.  Where a chunk ends hangs on no later token.  H is summed in
- * two numbers: up is right to a few roundings whatever H is.  One exponential and a
- * division a gate.
+ * right as its factors.  c, a power of two, puts up and down of that range about 1.  H
+ * is summed in two numbers: up is right to a few roundings whatever H is.  One
+ * exponential and a division a gate.
  *
- * Either way row i looks at gates up to i only, so that no later gate, NaN or not,
- * changes a bit of it.
+ * A reset, a gate whose exponential is 0, always begins a chunk, and the state before
+ * it is cleared: 0 times inf or NaN would not be 0.  With a bonus, whose queries read
+ * that state, a reset is a chunk of its own.  DPLR's a reads it too, so that nothing is
+ * gained by clearing it there.
+ *
+ * Either way row i, and where its chunk ends, depend on gates up to i only, so that no
+ * later gate, NaN or not, changes a bit of it.
  *
  * The state's decay is applied in two parts, s <- keep s + change s: near 1 they are 1
  * and expm1(G), else 0 and exp(G).  A state that forgets little over thousands of
@@ -154,6 +160,59 @@ given_to_end(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t 
     else {
         scale_into(x, x, gate->end, rows, d);
     }
+}
+
+/* --- resets --------------------------------------------------------------- */
+
+/* s (K, W) = 0 where the chunk's first gates forget it: rows or, turned, columns.  Inf
+ * and NaN times a decay of 0 would stay. */
+static void
+forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int turned)
+{
+    if (s == NULL || !forgets(gate, turned ? W : K)) {
+        return;
+    }
+    if (!gate->channels) {
+        clear(s, state_size(K, W)); /* what lies past its rows and columns too */
+        return;
+    }
+    for (ptrdiff_t l = 0; l < K; l++) {
+        for (ptrdiff_t j = 0; j < W; j += VL) {
+            const T *g = gate->g.x;
+            T *x = state_at(s, K, W, l, j);
+            const ivec reset = is_reset(turned ? vload(&g[j]) : vset1(g[l]));
+            vstore(x, vkeep(~reset, vload(x)));
+        }
+    }
+}
+
+/* The same of the state that a sweep decays, and of what it lacks. */
+static void
+forget_state(const struct gate *gate, struct scan *c)
+{
+    if (!forgets(gate, c->turned ? c->W : c->K)) {
+        return;
+    }
+    if (c->from != NULL) {
+        memcpy(c->s, c->from, (size_t)state_size(c->K, c->W) * sizeof(T));
+        c->from = NULL;
+    }
+    forget(gate, c->s, c->K, c->W, c->turned);
+    forget(gate, c->e, c->K, c->W, c->turned);
+}
+
+/* Reads the state, decays it and writes to it. */
+static void
+sweep_decayed(const struct gate *gate, struct scan *c, int before)
+{
+    if (before && forgets(gate, c->K)) {
+        sweep(c, LA_READ);
+        forget_state(gate, c);
+        sweep(c, LA_WRITE);
+        return;
+    }
+    forget_state(gate, c);
+    sweep(c, LA_READ | LA_WRITE);
 }
 
 /* --- a bonus -------------------------------------------------------------- */

@@ -271,9 +271,14 @@ gate_gradients(const struct gate_pairs *c)
 
 /* dg of the tokens t, 0 for those that have no key, to the caller's array. */
 static void
-store_gate_gradient(const struct la_head *h, const struct gate_pairs *c, struct span t)
+store_gate_gradient(const struct la_head *h, const struct gate *gate,
+                    const struct gate_pairs *c, struct span t)
 {
     const ptrdiff_t keys = keys_left(h, t);
+    for (ptrdiff_t l = 0; h->gate_channels && l < h->d; l += VL) {
+        const ivec reset = is_reset(vload(&gate->g.x[l])); /* then it is 0 */
+        vstore(&c->dg.x[l], vkeep(~reset, vload(&c->dg.x[l])));
+    }
     if (h->gate_channels) {
         clear_rows(c->dg, keys, t.rows);
         store_rows(&h->dgate, t, h->d, c->dg, NULL);
@@ -281,6 +286,9 @@ store_gate_gradient(const struct la_head *h, const struct gate_pairs *c, struct 
     }
     for (ptrdiff_t i = keys; i < t.rows; i++) {
         c->dg_token[i] = 0;
+    }
+    if (gate->g.x[0] <= EXP_MIN) {
+        c->dg_token[0] = 0;
     }
     store_numbers(&h->dgate, t, c->dg_token);
 }

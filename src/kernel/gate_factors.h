@@ -2,6 +2,7 @@
 #ifndef LA_GATE_FACTORS_H
 #define LA_GATE_FACTORS_H
 
+#include "functions.h"
 #include "scan.h"
 
 struct gate {
@@ -37,15 +38,6 @@ take_gate(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
     return r;
 }
 
-/* x + y, and what rounding lost, whichever is larger. */
-INLINE vec
-two_sum(vec x, vec y, vec *lost)
-{
-    const vec sum = x + y, part = sum - x;
-    *lost = (x - (sum - part)) + (y - part);
-    return sum;
-}
-
 /* exp(sum + rest) in two parts, where rest is what rounding kept from the sum. */
 INLINE void
 decay_parts(vec sum, vec rest, T *keep, T *change)
@@ -57,6 +49,52 @@ decay_parts(vec sum, vec rest, T *keep, T *change)
     vstore(keep, near);
     vstore(change,
            vfma(vmin(vset1(LARGEST), e), vkeep(rest == rest, rest), (e - near) + low));
+}
+
+/* --- where a chunk ends --------------------------------------------------- */
+
+/* Whether a gate leaves nothing. */
+INLINE ivec
+is_reset(vec g)
+{
+    return g <= vset1(EXP_MIN);
+}
+
+/* Whether the chunk's first gates forget the state before it, or some of its rows. */
+INLINE int
+forgets(const struct gate *gate, ptrdiff_t d)
+{
+    ivec any = {0};
+    for (ptrdiff_t l = 0; l < (gate->channels ? d : 1); l += VL) {
+        any |= is_reset(gate->channels ? vload(&gate->g.x[l]) : vset1(gate->g.x[0]));
+    }
+    return vany(any);
+}
+
+/* How many of the rows are a chunk, one gate a token: a reset begins the next, and so
+ * does a token up to which gates of this one grow by more than LA_DECAY_MOST. */
+static ptrdiff_t
+token_rows(const struct gate *gate, ptrdiff_t rows)
+{
+    const T *g = gate->g.x;
+    vec growth = (vec){0};
+    ivec odd = {0};
+    for (ptrdiff_t i = 0; i < rows; i += VL) {
+        const vec x = vload(&g[i]);
+        growth += vmax((vec){0}, x);
+        odd |= ~(x > vset1(EXP_MIN));
+    }
+    if (!vany(odd | (growth > vset1(LA_DECAY_MOST / VL)))) {
+        return rows; /* all of them together are too few to matter */
+    }
+    T most = g[0]; /* of all sums that end here */
+    for (ptrdiff_t i = 1; i < rows; i++) {
+        most = (most > 0 ? most : 0) + g[i];
+        if (g[i] <= EXP_MIN || most > LA_DECAY_MOST) {
+            return i;
+        }
+    }
+    return rows;
 }
 
 /* --- one number a token --------------------------------------------------- */
@@ -228,6 +266,13 @@ load_sums(const struct la_head *h, struct span t, const struct gate *gate)
 {
     ptrdiff_t rows = t.rows;
     read_gates(h, t, gate);
+    if (h->has_bonus && forgets(gate, h->d)) {
+        rows = 1;
+    }
+    if (!gate->channels) {
+        rows = token_rows(gate, rows);
+        clear(gate->g.x + rows, gate->g.ld - rows);
+    }
     for (ptrdiff_t col = 0; gate->channels && col < h->d; col += VL) {
         rows = channel_sums(gate, col, rows);
     }

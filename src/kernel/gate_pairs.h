@@ -43,7 +43,27 @@ take_gate_gradient(struct arena *arena, const struct la_head *h, ptrdiff_t rows,
     c->state = take_row(arena, h->d);
 }
 
-/* state = exp(G_last) o (sum over the rows of s o rt), both (K, d) by column tiles. */
+/* The sums over the rows of (share s) o rt, of the VL columns of K rows from x and y
+ * on. */
+INLINE vec
+row_products(const T *x, const T *y, ptrdiff_t K, ptrdiff_t width, vec share)
+{
+    vec sum[MR] = {{0}}; /* one would wait for itself */
+    ptrdiff_t l = 0;
+    for (; l + MR <= K; l += MR) {
+        LA_EACH(t, MR) {
+            const ptrdiff_t at = (l + t) * width;
+            sum[t] = vfma(share * vload(&x[at]), vload(&y[at]), sum[t]);
+        }
+    }
+    for (; l < K; l++) {
+        sum[0] = vfma(share * vload(&x[l * width]), vload(&y[l * width]), sum[0]);
+    }
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* state = exp(G_last) o (sum over the rows of s o rt), both (K, d) by column tiles.
+ * Where the sum is too large the decay comes first: it may be small. */
 static void
 state_gradient(const struct gate *gate, T *state, T *s, T *rt, ptrdiff_t K, ptrdiff_t d)
 {
@@ -51,19 +71,15 @@ state_gradient(const struct gate *gate, T *state, T *s, T *rt, ptrdiff_t K, ptrd
     for (ptrdiff_t j = 0; j < W; j += VL) {
         const ptrdiff_t width = state_step(W, j);
         const T *x = state_at(s, K, W, 0, j), *y = state_at(rt, K, W, 0, j);
-        vec sum[MR] = {{0}}; /* one would wait for itself */
-        ptrdiff_t l = 0;
-        for (; l + MR <= K; l += MR) {
-            LA_EACH(t, MR) {
-                const ptrdiff_t at = (l + t) * width;
-                sum[t] = vfma(vload(&x[at]), vload(&y[at]), sum[t]);
-            }
-        }
-        for (; l < K; l++) {
-            sum[0] = vfma(vload(&x[l * width]), vload(&y[l * width]), sum[0]);
-        }
         const vec whole = vload(&gate->keep[j]) + vload(&gate->change[j]);
-        vstore(&state[j], whole * ((sum[0] + sum[1]) + (sum[2] + sum[3])));
+        const vec sum = row_products(x, y, K, width, vset1(1));
+        const ivec large = sum - sum != (vec){0};
+        vec all = whole * kept_of(whole, sum);
+        if (vany(large)) {
+            const vec again = row_products(x, y, K, width, whole);
+            all = vselect(large, kept_of(whole, again), all);
+        }
+        vstore(&state[j], all);
     }
 }
 

@@ -108,7 +108,7 @@ run_gated(const struct la_head *h)
         load_mapped(r.a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, &r, ahead, t.rows);
-        sweep(&c, LA_READ | LA_WRITE);
+        sweep_decayed(&r.gate, &c, h->has_bonus);
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }
     if (turn_finishes(h, i)) {

@@ -100,6 +100,7 @@ gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
     t.next = t.first + t.rows;
     load_keys(h, t, r->b, r->v);
     given_to_end(&r->gate, r->b, t.rows, h->d);
+    forget_state(&r->gate, c);
     sweep(c, LA_WRITE);
     return t.rows;
 }
@@ -212,7 +213,12 @@ gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
     from_start(gate, r->far_a, r->met_a, dv->rows, h->d, h->has_bonus);
     to_end(gate, r->far_b, r->met_b, dv->rows, h->d);
     turn(r->turned, r->x, dv->rows);
+    if (h->has_bonus) {
+        sweep_decayed(gate, dv, 1);
+        return;
+    }
     sweep(dv, LA_READ | LA_WRITE);
+    forget_state(gate, dv);
 }
 
 /* dA, dB and dg, but for what comes of a bonus. */
@@ -289,7 +295,7 @@ store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     store_rows(&h->dq, t, h->d, r->da, NULL);
     store_rows(&h->dk, t, h->d, r->db, NULL);
     store_rows(&h->dv, t, h->m, r->dv, NULL);
-    store_gate_gradient(h, &r->pairs, t);
+    store_gate_gradient(h, &r->gate, &r->pairs, t);
 }
 
 /* The reverse scan over the tokens t; s is S^T before them. */
@@ -300,6 +306,9 @@ gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
     dv->rows = round_up(t.rows, MR);
     dv->ahead = t.ahead;
     load_gated(h, r, t);
+    if (!h->has_bonus) {
+        forget(&r->gate, s, h->m, round_up(h->d, VL), 1);
+    }
     state_gradient(&r->gate, r->pairs.state, s, r->rt, h->m, h->d);
     gated_values(h, r, dv, t.rows);
     gated_features(h, r, s, t);
@@ -328,9 +337,10 @@ static int
 run_gated_backward(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
-    const struct gated_backward_scratch r = gated_backward_carve(h, &arena);
+    struct gated_backward_scratch r = gated_backward_carve(h, &arena);
     const struct stretches *x = &r.chunks;
     struct la_fetch ahead = {0};
+    count_chunks(&r.chunks, h, &r.gate);
     struct scan dv = {
         .K = h->d,
         .W = round_up(h->m, VL),

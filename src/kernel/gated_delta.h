@@ -224,6 +224,9 @@ run_rule(const struct la_head *h, int low_rank)
             c.given = r.vuo;
         }
         load_rule(h, &r, low_rank, &c, t);
+        if (!low_rank) {
+            forget_state(&r.gate, &c.write);
+        }
         delta_columns(&c);
         store_rows(&h->o, t, h->m, block_at(c.read.o, c.rows, 0), r.scale);
     }

@@ -76,6 +76,9 @@ chunk_errors(const struct la_head *h, const struct rule_backward_scratch *r,
     }
     writers_to_end(&x, chunk->written, c->rows, h->d);
     from_start(x.gate, x.e, x.e, c->rows, h->d, low_rank);
+    if (!low_rank) {
+        forget_state(x.gate, &c->write);
+    }
     delta_columns(c);
     store_rows(&r->errors, t, h->m, low_rank ? c->u : base->e, NULL);
 }
@@ -169,6 +172,9 @@ rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
             given_to_end(&chunk->gate, block_at(chunk->written, rows, 0), t.rows, h->d);
         }
         load_written(h, chunk, &r->errors, t);
+        if (!chunk->low_rank) {
+            forget_state(&chunk->gate, &c);
+        }
         sweep(&c, LA_WRITE);
         i = t.next;
     }
@@ -179,9 +185,10 @@ static int
 run_rule_backward(const struct la_head *h, int low_rank)
 {
     struct arena arena = {h->scratch, 0};
-    const struct rule_backward_scratch r = rule_backward_carve(h, &arena, low_rank);
+    struct rule_backward_scratch r = rule_backward_carve(h, &arena, low_rank);
     const struct stretches *x = &r.chunks;
     struct la_fetch ahead = {0};
+    count_chunks(&r.chunks, h, &r.reverse.gate);
     const ptrdiff_t chunks = rule_errors(h, &r);
     struct span t = {.first = h->n};
     reverse_begin(h, &r.reverse.base, x->rows);

@@ -164,7 +164,7 @@ store_rule_reverse(const struct la_head *h, const struct reverse *c,
 {
     const struct reverse_scratch *base = &r->base;
     const struct block de = block_at(base->dab, c->rows, 0);
-    store_gate_gradient(h, &r->pairs, t);
+    store_gate_gradient(h, &r->gate, &r->pairs, t);
     if (r->low_rank) {
         const struct block db = block_at(base->db, c->rows, 0);
         store_rows(&h->dq, t, h->d, base->dab, NULL);
@@ -300,8 +300,14 @@ rule_reverse(const struct la_head *h, const struct rule_reverse *r,
         .r = &r->base,
     };
     load_rule_reverse(h, &c, r, &x, errors, t);
+    if (!r->low_rank) {
+        forget(&r->gate, s, h->m, round_up(h->d, VL), 1);
+    }
     state_gradient(&r->gate, r->pairs.state, s, r->base.rt, h->m, h->d);
     reverse_values(h, &c, r, &x, t.ahead);
+    if (!r->low_rank) {
+        forget(&r->gate, r->base.r, h->d, round_up(h->m, VL), 0);
+    }
     reverse_features(h, &c, r, &x, t, s);
     store_rule_reverse(h, &c, r, t);
     transpose_state(r->base.rt, r->base.r, h->d, h->m);

@@ -28,15 +28,30 @@ gated_step_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* The share of each row of the state that is kept. */
-static void
+/* The share of each row of the state that is kept; whether there is one of nothing. */
+static int
 load_decay(const struct la_head *h, const struct gated_step_scratch *r)
 {
+    ivec resets = {0};
     load_plain(r->g, &h->gate, rows_from(0, 1), h->gate_channels ? h->d : 1);
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
         const vec g = h->gate_channels ? vload(&r->g.x[l]) : vset1(r->g.x[0]);
         decay_parts(g, (vec){0}, &r->step.keep[l], &r->step.change[l]);
+        resets |= is_reset(g);
     }
+    return vany(resets);
+}
+
+/* step_state, whose kind the compiler is to know. */
+static int
+decay_state(const struct la_head *h, const struct step_scratch *r, int resets)
+{
+    const int gated = LA_STEP_GATED, before = gated | LA_STEP_BEFORE;
+    if (resets) {
+        return h->has_bonus ? step_state(h, r, before | LA_STEP_RESET)
+                            : step_state(h, r, gated | LA_STEP_RESET);
+    }
+    return h->has_bonus ? step_state(h, r, before) : step_state(h, r, gated);
 }
 
 /* o = (a.(u o b)) v: what a query that reads before the write sees of its own key. */
@@ -60,13 +75,12 @@ run_gated_step(const struct la_head *h)
     struct arena arena = {h->scratch, 0};
     const struct gated_step_scratch r = gated_step_carve(h, &arena);
     load_token(h, &r.step);
-    load_decay(h, &r);
+    const int resets = load_decay(h, &r);
     clear(r.step.o.x, r.step.o.ld);
     if (h->has_bonus) {
         own_value(h, &r);
     }
-    if (h->has_bonus ? step_state(h, &r.step, LA_STEP_BEFORE)
-                     : step_state(h, &r.step, LA_STEP_GATED)) {
+    if (decay_state(h, &r.step, resets)) {
         return 1;
     }
     factors(h, r.step.den, 1, 0);

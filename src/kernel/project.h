@@ -74,6 +74,14 @@ log_root(ptrdiff_t m)
     return vlog1p(vset1((T)(m - 1))) * vset1((T)0.5);
 }
 
+/* u - h, where h may be inf: large keys have the same exponent then, and a finite one.
+ */
+INLINE vec
+exponent(vec u, vec h)
+{
+    return vmax(vset1(-LARGEST / 4), u - vmin(vset1(LARGEST / 2), h));
+}
+
 /* y = f(u, h, c), c a number of m alone, and a second output where f sets one. */
 INLINE int
 project(const struct la_head *h, const int nout, const vec c,
@@ -127,7 +135,7 @@ project(const struct la_head *h, const int nout, const vec c,
         return project(h, nout, constant(h->f), project_##name);                       \
     }
 
-LA_PROJECT(log_features, 1, log_root, y[0] = u - (h + c);)
+LA_PROJECT(log_features, 1, log_root, y[0] = exponent(u, h + c);)
 LA_PROJECT(positive_features, 1, over_root, y[0] = vexp(u - h) * c;)
 LA_PROJECT(fourier_features, 2, over_root, vsincos(u, &y[0], &y[1]); y[0] *= c;
            y[1] *= c;)

@@ -11,6 +11,14 @@
  * and every number stays within 2^+-48.  A chunk is cut where any K_f changes: a piece
  * has one scale.  All is a function of the prefix alone.
  *
+ * Beyond FAR_EXPONENT sums with K_f are rounded to more than their distance from M_if.
+ * There
+ *
+ *   b_jf = exp((e_jf - M_jf) + (M_jf - K_f)),  a_if = exp((u_if + M_if - c_i) - ...)
+ *
+ * with M - K kept to half a step, and differences that are 0 for the largest: it wins,
+ * however large it is, and nothing meets inf - inf.
+ *
  * A state is s (f,m) and z (f) under K, and M (f). */
 #ifndef LA_RUNNING_H
 #define LA_RUNNING_H
@@ -21,6 +29,9 @@
 #define STEP_HIGH                                                                      \
     ((T)66.53125) /* STEP_BITS log 2 in two parts: times a small integer */
 #define STEP_LOW ((T)0.01087933375474970405) /* the first is exact */
+
+#define FAR_STEPS ((T)(1LL << (MANTISSA_BITS - 12)))
+#define FAR_EXPONENT (FAR_STEPS * STEP_HIGH)
 
 enum { LA_MOST_ROWS = 64 }; /* of a chunk */
 
@@ -228,7 +239,7 @@ project_keys(const struct la_head *h, const struct running *r, struct span t)
         const vec half = vset1(r->h[i] * (r->t * r->t / 2)) + log_root_f;
         T *e = r->e.x + i * r->e.ld; /* in the order of log_features */
         for (ptrdiff_t j = 0; j < r->width; j += VL) {
-            vstore(&e[j], vload(&e[j]) - half);
+            vstore(&e[j], exponent(vload(&e[j]), half));
         }
     }
 }
@@ -317,18 +328,52 @@ running_chunk(const struct la_head *h, const struct running *r, struct span t,
     query_tops(r, t.rows, (struct block){top_after(r, 1), r->top.ld});
 }
 
+/* Whether any K_f is beyond FAR_EXPONENT. */
+static int
+scale_is_far(const struct running *r)
+{
+    ivec far = {0};
+    for (ptrdiff_t j = 0; j < r->width; j += VL) {
+        far |= vminus_abs(vload(&r->steps[j])) < vset1(-FAR_STEPS);
+    }
+    return vany(far);
+}
+
+/* The exponents of one row of a, c not NULL, or of b where they are beyond that; x are
+ * its u or e, and `top` its M. */
+static __attribute__((noinline, cold)) void
+far_exponents(const struct running *r, T *y, const T *x, const T *top, const T *c)
+{
+    const vec most = vset1(STEP_HIGH / 2 + 1);
+    for (ptrdiff_t j = 0; j < r->width; j += VL) {
+        const vec m = where_finite(vload(&top[j]));
+        const vec above = (m - vload(&r->high[j])) - vload(&r->low[j]);
+        const vec shift = vmin(most, vmax(-most, above));
+        const vec a = ((vload(&x[j]) + m) - vset1(c ? *c : 0)) - shift;
+        const vec b = (vload(&x[j]) - m) + shift;
+        vstore(&y[j], c ? a : b);
+    }
+}
+
 /* y_ij = exp((x_ij + sign K_j) - c_i) for some rows, 0 for those up to the next
- * multiple of MR, and past the last feature; c NULL: 0. */
+ * multiple of MR, and past the last feature; c NULL: 0.  Rows of `top`: their M. */
 INLINE void
-exponentials(const struct running *r, struct block y, struct block x, ptrdiff_t rows,
-             T sign, const T *c)
+exponentials(const struct running *r, struct block y, struct block x, struct block top,
+             ptrdiff_t rows, T sign, const T *c)
 {
     const vec side = vset1(sign);
+    const int far = scale_is_far(r);
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T *from = x.x + i * x.ld;
         T *to = y.x + i * y.ld;
         const vec offset = vset1(c ? c[i] : 0);
         ptrdiff_t j = 0;
+        if (far || (c != NULL && !(c[i] > -FAR_EXPONENT && c[i] < FAR_EXPONENT))) {
+            far_exponents(r, to, from, top.x + i * top.ld, c ? &c[i] : NULL);
+            for (; j < r->width; j += VL) {
+                vstore(&to[j], vkeep(first_lanes(r->f - j), vexp(vload(&to[j]))));
+            }
+        }
         for (; j < r->width; j += VL) {
             const vec sum = (vload(&from[j]) + side * vload(&r->high[j])) +
                             side * vload(&r->low[j]);
@@ -348,8 +393,9 @@ running_features(const struct running *r, struct block a, struct block b,
 {
     const ptrdiff_t rows = to - from, left = keys - from;
     const ptrdiff_t some = left < 0 ? 0 : left < rows ? left : rows;
-    exponentials(r, a, block_at(r->u, from, 0), rows, 1, r->c + from);
-    exponentials(r, b, block_at(r->e, from, 0), some, -1, NULL);
+    const struct block top = {top_after(r, from + 1), r->top.ld};
+    exponentials(r, a, block_at(r->u, from, 0), top, rows, 1, r->c + from);
+    exponentials(r, b, block_at(r->e, from, 0), top, some, -1, NULL);
     clear_rows(b, some, round_up(rows, MR));
 }
 

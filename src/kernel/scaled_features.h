@@ -26,7 +26,7 @@ scaled_queries(const struct la_head *h, const struct running *r, struct span t)
         const T number = most < 0 ? 0 : (T)most;
         memcpy(h->most.data + (t.first + i) * h->most.rs, &number, sizeof(number));
     }
-    exponentials(r, r->u, r->u, t.rows, 1, r->c);
+    exponentials(r, r->u, r->u, (struct block){r->top.x, 0}, t.rows, 1, r->c);
     store_rows(&h->a, t, h->f, r->u, NULL);
 }
 
@@ -37,7 +37,7 @@ scaled_keys(const struct la_head *h, const struct running *r, struct span t)
     struct span some = t;
     some.rows = keys_left(h, t);
     project_keys(h, r, some);
-    exponentials(r, r->e, r->e, some.rows, -1, NULL);
+    exponentials(r, r->e, r->e, (struct block){r->top.x, 0}, some.rows, -1, NULL);
     clear_rows(r->e, some.rows, t.rows);
     store_rows(&h->b, t, h->f, r->e, NULL);
 }

@@ -34,9 +34,10 @@ step_carve(const struct la_head *h, struct arena *arena)
 
 /* Which step: what the state loses before its write, and what the query reads. */
 enum step_kind {
-    LA_STEP_SUM,   /* nothing; the state after the write */
-    LA_STEP_GATED, /* a share of each row; the state after the write */
-    LA_STEP_BEFORE /* the same; the state before the token */
+    LA_STEP_SUM = 0,    /* nothing; the state after the write */
+    LA_STEP_GATED = 1,  /* a share of each row */
+    LA_STEP_BEFORE = 2, /* the query reads the state before the token */
+    LA_STEP_RESET = 4   /* some rows keep nothing, inf and NaN neither */
 };
 
 /* to = (keep + change) from + b v^T and o += a^T to, or a^T from: rows [l, end), nr
@@ -44,7 +45,7 @@ enum step_kind {
 INLINE void
 step_tile(const struct step_scratch *r, const struct la_array *from,
           const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j,
-          const enum step_kind kind, const int nr, const ptrdiff_t some)
+          const int kind, const int nr, const ptrdiff_t some)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
     const T *const a_of = r->a.x, *const b_of = r->b.x; /* stores change none */
@@ -59,7 +60,7 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
     for (ptrdiff_t i = l; i < end; i++, in += from->rs, out += to->rs) {
         const vec a = vset1(a_of[i]), b = vset1(b_of[i]);
         vec whole = (vec){0}, part = (vec){0};
-        if (kind != LA_STEP_SUM) {
+        if (kind & LA_STEP_GATED) {
             whole = vset1(keep[i]);
             part = vset1(change[i]);
         }
@@ -67,12 +68,15 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
             const ptrdiff_t count = t + 1 < nr ? VL : some;
             const vec old = vread_some(in + t * LA_VBYTES, count, LA_NATIVE);
             vec s = old;
-            if (kind != LA_STEP_SUM) {
+            if (kind & LA_STEP_GATED) {
                 s = vfma(part, old, kept_of(whole, old));
+            }
+            if (kind & LA_STEP_RESET) {
+                s = kept_of(whole + part, s);
             }
             s = vfma(b, v[t], s);
             vstore_pieces(out + t * LA_VBYTES, count, s);
-            sum[t] = vfma(a, kind == LA_STEP_BEFORE ? old : s, sum[t]);
+            sum[t] = vfma(a, kind & LA_STEP_BEFORE ? old : s, sum[t]);
         }
     }
     LA_EACH(t, nr) {
@@ -84,19 +88,22 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
 static void
 step_column(const struct step_scratch *r, const struct la_array *from,
             const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j,
-            const enum step_kind kind)
+            const int kind)
 {
     T sum = 0;
     for (ptrdiff_t i = l; i < end; i++) {
         T old, s;
         memcpy(&old, from->data + i * from->rs + j * from->cs, sizeof(T));
         s = old;
-        if (kind != LA_STEP_SUM) {
+        if (kind & LA_STEP_GATED) {
             s = fma_one(r->change[i], old, r->keep[i] != 0 ? old : 0);
+        }
+        if (kind & LA_STEP_RESET && r->keep[i] + r->change[i] == 0) {
+            s = 0;
         }
         s = fma_one(r->b.x[i], r->v.x[j], s);
         memcpy(to->data + i * to->rs + j * to->cs, &s, sizeof(T));
-        sum = fma_one(r->a.x[i], kind == LA_STEP_BEFORE ? old : s, sum);
+        sum = fma_one(r->a.x[i], kind & LA_STEP_BEFORE ? old : s, sum);
     }
     r->o.x[j] += sum;
 }
@@ -113,8 +120,7 @@ load_token(const struct la_head *h, const struct step_scratch *r)
 
 /* The state after the token, and what the query reads of the states, added to o. */
 INLINE int
-step_state(const struct la_head *h, const struct step_scratch *r,
-           const enum step_kind kind)
+step_state(const struct la_head *h, const struct step_scratch *r, const int kind)
 {
     const struct la_array *s0 = h->s0.data ? &h->s0 : &h->s1;
     const int unit = s0->cs == (ptrdiff_t)sizeof(T) && h->s1.cs == (ptrdiff_t)sizeof(T);

@@ -4,13 +4,14 @@
  * Gates may decide where a chunk begins (gate.h), which the forward scan marks, a byte
  * a token.  It leaves the state before every stretch of chunks, a checkpoint; the
  * states of one stretch at a time are summed up again.  About as many chunks a stretch
- * as there are stretches, sqrt(chunks), take the least memory; where there may be as
- * many chunks as tokens, up to 2.5 sqrt(n) states, of which without strong gates a
- * fourth is touched. */
+ * as there are stretches, sqrt(chunks), take the least memory.  There may be as many
+ * chunks as tokens: one gate a token, they are counted beforehand, and of 2 sqrt(n)
+ * states 2 sqrt(chunks) are touched; one a channel, up to 2.5 sqrt(n), of which without
+ * strong gates a fourth is touched. */
 #ifndef LA_STRETCH_H
 #define LA_STRETCH_H
 
-#include "state.h"
+#include "gate_factors.h"
 
 struct stretches {
     ptrdiff_t rows, stretch; /* tokens a chunk, at most; chunks a stretch */
@@ -20,18 +21,34 @@ struct stretches {
 
 /* A head that is shorter than the one that scratch was taken for must need no more of
  * it: so many checkpoints as are enough for any n up to this one.  With s =
- * ceil(sqrt(c)) chunks a stretch, c / s <= s; and with c = n / 4, n / s <= 4 s. */
+ * ceil(sqrt(c)) chunks a stretch, c / s <= s; and with c = n / 4, n / s <= 4 s.  One
+ * gate a token, `stretch` is the most that count_chunks may make of it. */
 static struct stretches
 take_stretches(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
     struct stretches r = {.rows = rows};
-    r.stretch =
-        stretch_chunks(h->gate_channels ? (h->n + 3) / 4 : (h->n + rows - 1) / rows);
+    r.stretch = stretch_chunks(h->gate_channels ? (h->n + 3) / 4 : h->n);
     r.checkpoints =
         take_states(arena, h->gate_channels ? 4 * r.stretch : r.stretch, h->d, h->m);
     r.states = take_states(arena, r.stretch, h->d, h->m);
     r.begins = (unsigned char *)take(arena, h->n / (ptrdiff_t)sizeof(T) + 1, 1);
     return r;
+}
+
+/* Counts the chunks of a head with one gate a token, for its stretches. */
+static void
+count_chunks(struct stretches *r, const struct la_head *h, const struct gate *gate)
+{
+    ptrdiff_t chunks = 0;
+    for (ptrdiff_t i = 0; !gate->channels && i < h->n; chunks++) {
+        if (h->poll(h->poll_arg)) {
+            return; /* it is enough for any number of chunks */
+        }
+        i += load_sums(h, span(i, r->rows, i + r->rows, h->n, NULL), gate);
+    }
+    if (!gate->channels) {
+        r->stretch = stretch_chunks(chunks);
+    }
 }
 
 /* Where a state lies among `states`, or checkpoints. */
