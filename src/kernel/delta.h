@@ -235,7 +235,7 @@ run_delta(const struct la_head *h)
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
         compensate(&c.write, r.lost, h->n, r.rows);
-        factors(h, r.scale, r.rows, 0);
+        factors(h, r.scale, r.rows, 0, NULL);
     }
     for (; i < turn_end(h); i += r.rows) {
         if (h->poll(h->poll_arg)) {

@@ -56,7 +56,7 @@ reverse_begin(const struct la_head *h, const struct reverse_scratch *r, ptrdiff_
     load_state(r->r, &h->gs, h->d, h->m);
     transpose_state(r->rt, r->r, h->d, h->m);
     clear(r->lost, state_size(h->d, h->m));
-    factors(h, r->scale, rows, 0);
+    factors(h, r->scale, rows, 0, NULL);
     for (ptrdiff_t j = 0; j < r->u.ld; j++) {
         r->ones[j] = 1;
     }

@@ -221,7 +221,7 @@ run_step_rule(const struct la_head *h, const enum step_rule rule)
         }
         j += delta_step_columns(&r, from, to, h->d, j, h->m - j, rule);
     }
-    factors(h, r.scale, 1, 0);
+    factors(h, r.scale, 1, 0, NULL);
     store_rows(&h->o, rows_from(0, 1), h->m, r.o, r.scale);
     return 0;
 }

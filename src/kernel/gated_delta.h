@@ -209,7 +209,7 @@ run_rule(const struct la_head *h, int low_rank)
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
         compensate(&c.write, r.lost, h->n, r.rows);
-        factors(h, r.scale, r.rows, 0);
+        factors(h, r.scale, r.rows, 0, NULL);
     }
     while (i < turn_end(h)) {
         if (h->poll(h->poll_arg)) {

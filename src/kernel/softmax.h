@@ -8,10 +8,11 @@
  * LA_BLOCK keys; nothing of size n s.  Scores of later keys are replaced, not
  * multiplied by zero, and their values skipped: nothing of row j > i reaches row i.
  *
- * Each block is summed by itself, and the sums over blocks are compensated: a chain over
- * all keys would round as often as there are keys, one way where they are alike.  For
- * the same reason m_i is the maximum or up to 1 less: it moves only where it must, so
- * that slowly growing scores do not rescale the sums, and round them, in every block.
+ * Each block is summed by itself, and the sums over blocks are compensated: a chain
+ * over all keys would round as often as there are keys, one way where they are alike.
+ * For the same reason m_i is the maximum or up to 1 less: it moves only where it must,
+ * so that slowly growing scores do not rescale the sums, and round them, in every
+ * block.
  *
  * A score too large for its dtype counts as the largest number, or its negative, so
  * that differences of scores stay what they are to exp: 0 between two such, else

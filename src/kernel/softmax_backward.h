@@ -6,8 +6,9 @@
  * The forward pass is repeated for m_i, l_i and D_i, then blocks of keys take all
  * blocks of queries, with the same scores to the bit: p_ij may never exceed 1.  5 n s d
  * + 2 n s m flops and the forward's.  Sums over blocks are compensated.  Scratch: twice
- * dq, three numbers a query, and blocks of LA_BLOCK rows.  Where causal, blocks on the diagonal go row by row, so that a NaN of
- * a later key or an earlier cotangent meets no zero. */
+ * dq, three numbers a query, and blocks of LA_BLOCK rows.  Where causal, blocks on the
+ * diagonal go row by row, so that a NaN of a later key or an earlier cotangent meets no
+ * zero. */
 #ifndef LA_SOFTMAX_BACKWARD_H
 #define LA_SOFTMAX_BACKWARD_H
 
@@ -20,7 +21,7 @@ struct softmax_backward_scratch {
     T *q, *g, *p, *e, *part;      /* of a block of queries, q by the scale */
     T *k, *v, *vt, *dks, *dvs;    /* of a block of keys: rows, states */
     T *dks_lost, *dvs_lost;
-    T *dk, *dv;                   /* rows that the diagonal gives */
+    T *dk, *dv; /* rows that the diagonal gives */
 };
 
 static struct softmax_backward_scratch
