@@ -222,7 +222,8 @@ def softmax_units(operands, causal, scale, sizes=None, any_operands=False):
     score, count = abs(scale) * (q @ k.mT), 1
     if any_operands:
         most = score.max(-1, keepdims=True, initial=0)
-        score, count = (q.shape[-1] + 2) * score + 6 * most, 32 + links(max(q.shape[-1], 64))
+        count = 32 + links(max(q.shape[-1], v.shape[-1], 64))
+        score = (q.shape[-1] + 2) * score + 6 * most
     w = p * (count + score)  # what p may be off by, relative to u
     w = w + p * w.sum(-1, keepdims=True)
     if not g:
