@@ -45,10 +45,11 @@ DELTA_ROUNDINGS = 24
 
 #: For all operands, in `links` of the widest contraction: a denominator is a sum of its own, and a
 #: gradient has a numerator, two denominators and the sum over their products.  Two for a gated
-#: one: its decays are rounded, too (`gates.py`).
+#: one: its decays are rounded, too (`gates.py`).  What a delta rule writes has been read before,
+#: and so has what its gradient passes on.
 WORST = {
     "forward sum": 1, "forward mean": 2, "backward sum": 1, "backward mean": 4,
-    "gated": 2, "delta": 1,
+    "gated": 2, "delta": 2, "delta backward": 4,
 }  # fmt: skip
 
 

@@ -193,7 +193,8 @@ def rows_of(kind: str) -> Iterator[Row]:
         for gradient, end in ((False, ""), (True, "_backward")):
             bound = GATED["gradients" if gradient else "o"] if gated else DELTA_ROUNDINGS
             if not normal:
-                bound = int(WORST["gated" if gated else "delta"] * links(WIDTH))
+                of = "gated" if gated else "delta backward" if gradient else "delta"
+                bound = int(WORST[of] * links(WIDTH))
             measure = "sum" if gated else "largest"
             run = recurrence(rule, gradient, kind)
             yield Row(f"{rule.name}{end}, {own}", kind, measure, bound, run)

@@ -111,7 +111,7 @@ def recurrence(rule: recurrences.Rule, d: int, backward: bool) -> Target:
         most = max(float(abs(x).max()) for x in exact)
         return _ratios(results, exact, [np.full(np.shape(x), most) for x in exact])
 
-    kind = "gated" if gated else "delta"
+    kind = "gated" if gated else "delta backward" if backward else "delta"
     operands = (*names, "g") if "g" in rule.letters else (*names,)
     return Target((*operands, "grad_out") if backward else operands, errors, WORST[kind] * links(d))
 
