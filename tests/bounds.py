@@ -1,21 +1,29 @@
 """How wrong a result may be: the oracle of a case, its error bound, and the comparison.
 
-Rounding errors are bounded by the same sums with every factor replaced by its absolute value.
-With u the unit roundoff, a = scale phi(q), b = phi(k)::
+Rounding errors are bounded by the same sums with every factor replaced by its absolute value, M:
+with u the unit roundoff, a = scale phi(q), b = phi(k)::
 
-    unnormalised  |error of o| <= 8 u |a| |b|^T |v|
-    normalised    |error of o| <= 16 u (1 + kappa) |a| |b|^T |v| / |den|,   kappa = |a| |z| / |den|
+    unnormalised  M = |a| |b|^T |v|
+    normalised    M = (1 + kappa) / 2 |a| |b|^T |v| / |den|,   kappa = |a| |z| / |den|
 
-kappa is 1, and the second line 32 u of the weighted |v|, for every map that is never negative.
-Gradients are longer products of the same factors and get twice the constants.  A map that is more
-than a function of one number errs by itself as if its x were off by some u, which adds |J| |x|, J
-its Jacobian, to |phi(x)|.
+kappa is 1 for every map that is never negative.  Gradients are longer products of the same factors.
+A map that is more than a function of one number errs by itself as if its x were off by some u,
+which adds |J| |x|, J its Jacobian, to |phi(x)|.
+
+Each operator has two bounds.  One holds for all operands and is derived: no term of a sum is
+rounded more often than there are links in the longest chain of additions that it goes through
+(`links`, `WORST`), and each rounding is by u of a partial sum, which M bounds.  The other is what
+roundings come to that go up and down by chance, as they do where operands are drawn from a normal
+distribution: a tenth of the first and less (`FORWARD_SUM` and so on).  A wrong formula, which the
+first might hide in narrow cases, does not pass the second.
 
 Softmax attention: a score x_ij may be off by u |scale| |q_i| . |k_j|, a weight p by as much
 relative to itself, and the sum of the weights by their mean.
 
-The delta rule: keys have norm 1 at most behind their map, so that nothing is amplified from token
-to token, and a result may be off by some roundings of the largest entry of the call.
+The delta rules: keys have norm 1 at most behind their map, so that nothing is amplified from token
+to token, and a result may be off by some roundings of the largest entry of the call.  What a token
+is off by later tokens carry on, as they would carry on a change of its value by as much; that is a
+matter of the operands, and no bound that leaves it out holds for all of them.
 """
 
 from collections.abc import Callable
@@ -34,6 +42,42 @@ FORWARD_SUM, FORWARD_MEAN = 8, 16
 BACKWARD_SUM, BACKWARD_MEAN = 16, 32
 #: All gradients of the delta rule together, as one alone may be a difference of nothing.
 DELTA_ROUNDINGS = 24
+
+#: For all operands, in `links` of the widest contraction: a denominator is a sum of its own, and a
+#: gradient has a numerator, two denominators and the sum over their products.  Two for a gated
+#: one: its decays are rounded, too (`gates.py`).  What a delta rule writes has been read before,
+#: and so has what its gradient passes on; 8 is not derived: a search found up to 4.5.
+WORST = {
+    "forward sum": 1, "forward mean": 2, "backward sum": 1, "backward mean": 4,
+    "gated": 2, "delta": 2, "delta backward": 8,
+}  # fmt: skip
+
+
+def links(width: int) -> float:
+    """How often a term of a contraction over so many channels is rounded, at most.
+
+    A chunk (chunk.h, delta.h, gated_backward.h, noncausal.h) is summed one token after another, at
+    `tokens` roundings.  Before that its scores have been summed by lanes of 16 bytes at least and
+    in parts (micro.h), or after that the chunk has been added to the state: compensated, or one of
+    16 at most (scan.h).  A read of the state goes on in the same sum over 64 channels at a time.
+    The rest: factors, scale, products where they are not fused, and segments.
+    """
+    tokens = 32 if width <= 192 else 64
+    scores = min(width, 128) / 2 + width / 128
+    return tokens + max(scores, 16) + min(width, 64) + width / 64 + 8
+
+
+#: What a map that is not its argument or 0 may be off by, twice: 4 units of the last place each.
+OF_MAPS = 16
+
+
+def worst(case: Case) -> float:
+    """`links` and `WORST` of linear attention, in units of u M."""
+    kind = "backward " if case.backward else "forward "
+    kind += "mean" if case.normalize else "sum"
+    exact = case.feature_map in ("identity", "relu")
+    width = max(case.d, case.m) if case.backward else case.d
+    return WORST[kind] * (links(width) + (0 if exact else OF_MAPS))
 
 
 def roundings(count: float, *arrays, dtype=None) -> float:
@@ -165,20 +209,30 @@ def softmax_bound(case: Case, operands, expected):
     return softmax_units(operands, case.causal, case.scale)
 
 
-def softmax_units(operands, causal, scale, sizes=None):
-    """`sizes`: the magnitudes of k and v, where they are sums themselves."""
+def softmax_units(operands, causal, scale, sizes=None, any_operands=False):
+    """`sizes`: the magnitudes of k and v, where they are sums themselves.
+
+    For any operands a score has been rounded as often as it has terms, and by the difference from
+    the maximum, and a weighted sum as `links` has it, but that its chunks have 64 keys.
+    """
     q, k, v, *g = (x.astype(np.float64) for x in operands)
     scale = ref_softmax._scale(q, scale)
     p = ref_softmax._weights(q, k, causal, scale)
     q, k, v, *g = map(abs, (q, *(sizes or (k, v)), *g))
-    w = p * (1 + abs(scale) * (q @ k.mT))  # what p may be off by, relative to u
+    forward, backward = (1, 2) if any_operands else (FORWARD_SUM, BACKWARD_SUM)
+    score, count = abs(scale) * (q @ k.mT), 1
+    if any_operands:
+        most = score.max(-1, keepdims=True, initial=0)
+        count = 32 + links(max(q.shape[-1], v.shape[-1], 64))
+        score = (q.shape[-1] + 2) * score + 6 * most
+    w = p * (count + score)  # what p may be off by, relative to u
     w = w + p * w.sum(-1, keepdims=True)
     if not g:
-        return [FORWARD_SUM * (w @ v)]
+        return [forward * (w @ v)]
     slope = g[0] @ v.mT
     e = w * (slope + (p * slope).sum(-1, keepdims=True))
     e = abs(scale) * (e + p * (w * slope).sum(-1, keepdims=True))
-    return [BACKWARD_SUM * x for x in (e @ k, e.mT @ q, w.mT @ g[0])]
+    return [backward * x for x in (e @ k, e.mT @ q, w.mT @ g[0])]
 
 
 class Operator(NamedTuple):

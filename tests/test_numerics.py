@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from bounds import compare, evaluate, excess
+from bounds import close, compare, evaluate, excess, worst
 from cases import BACKWARD, DTYPES, ELEMENTWISE, FORWARD, MAPS, Case, call, make, vanishes
 
 import linattn
 from linattn import _reference_maps as maps
+from linattn import feature_maps
 
 
 def known(feature_map, x):
@@ -201,3 +202,40 @@ assert before == subnormals() and min(before) > 0, (before, subnormals())
 
 def test_import_changes_no_floating_point_mode(interpreter):
     interpreter(FLOATING_POINT_MODE)
+
+
+@pytest.mark.parametrize("n", [37, 3000])
+@pytest.mark.parametrize("operator", FORWARD + BACKWARD)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_denominators_without_a_finite_inverse(operator, dtype, n):
+    """They are subnormal, or next to it, and the quotients as right as any."""
+    case = Case(operator, n, 5, 8, feature_map="identity", dtype=dtype, eps=0.0)
+    rng = np.random.default_rng(0)
+    operands = [rng.integers(1, 4, shape).astype(dtype) for shape in case.shapes]
+    for x in operands[:2]:  # the products are multiples of the smallest number
+        x *= x_type(dtype)(2.0**-70 if dtype == "float32" else 2.0**-535)
+    with np.errstate(over="raise", invalid="raise"):
+        result = call(linattn, case, operands)
+    exact = evaluate(case, operands, np.longdouble)
+    sizes = evaluate(case, operands, np.longdouble, magnitude=True)
+    unit = float(np.finfo(dtype).eps) / 2
+    for x, y, size in zip(result if case.backward else (result,), exact, sizes, strict=True):
+        assert excess(x, y, worst(case) * unit * size) <= 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_small_denominators_of_steps_and_maps(dtype):
+    small = x_type(dtype)(2.0**-70 if dtype == "float32" else 2.0**-535)
+    q, k = (np.full((1, 3), small * x) for x in (1, 3))
+    v = np.arange(1, 6, dtype=dtype)[None]
+    state = linattn.State(np.zeros((3, 5), dtype), np.zeros(3, dtype))
+    o, _ = linattn.step(q[0], k[0], v[0], state, feature_map="identity", eps=0.0)
+    np.testing.assert_array_equal(o, v[0])
+    phi = feature_maps.get("identity").normalized(eps=0.0)
+    x = np.array([[1, 2, 5]], dtype) * small * small
+    np.testing.assert_array_equal(phi(x), np.array([[1, 2, 5]], dtype) / 8)
+    grad = np.array([[3, 1, 2]], dtype) * x_type(dtype)(2.0**-60)
+    wide = maps.SumNormalized(maps.get("identity"), eps=0.0)
+    expected = wide.backward(x.astype(np.longdouble), grad.astype(np.longdouble))
+    size = float(abs(expected).max())
+    close(phi.backward(x, grad) / size, expected / size, atol=8 * np.finfo(dtype).eps)

@@ -76,7 +76,7 @@ la_run_passes(struct job *job, int threads)
     struct la_passes passes;
     cut_columns(job, &passes, itemsize, threads);
     size_t bytes;
-    if (__builtin_mul_overflow((size_t)(2 * LA_SEGMENT_STEP * itemsize), (size_t)steps,
+    if (__builtin_mul_overflow((size_t)(3 * LA_SEGMENT_STEP * itemsize), (size_t)steps,
                                &bytes)) {
         return LA_NO_MEMORY;
     }

@@ -17,7 +17,7 @@
 struct causal_scratch {
     ptrdiff_t rows; /* tokens a chunk */
     struct block a, b, v, dots, o;
-    T *s, *e, *z, *ze, *den;
+    T *s, *e, *z, *ze, *den, *lift;
     T *base, *sum, *z_base, *z_sum; /* where there are segments */
 };
 
@@ -35,6 +35,7 @@ causal_carve(const struct la_head *h, struct arena *arena)
     r.z = take_row(arena, h->d);
     r.ze = take_row(arena, h->d);
     r.den = take(arena, 1, r.rows);
+    r.lift = take(arena, 1, r.rows);
     if (h->segment > 0) {
         r.base = take_state(arena, h->d, h->m);
         r.sum = take_state(arena, h->d, h->m);
@@ -107,8 +108,10 @@ run_causal(const struct la_head *h)
             if (h->normalize) {
                 score_sums(r.den, &c, r.z);
             }
-            factors(h, r.den, c.rows, keyless);
             sweep(&c, g + 1 < h->group ? LA_READ : LA_READ | writes);
+            if (factors(h, r.den, c.rows, keyless, r.lift)) {
+                lift_rows(r.o, c.rows, h->m, r.lift);
+            }
             store_rows(&o, t, h->m, r.o, r.den);
         }
         if (h->normalize && writes) {

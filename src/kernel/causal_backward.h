@@ -2,13 +2,13 @@
  * phi(q), b = phi(k)):
  *
  * forward    u_i = s_i g_i, which is causal attention of g to v and b;
- *            dq_i from u_i, z_i (scan.h), which leaves r_i and w_i, two numbers a
- *            token, for the second scan
+ *            dq_i from u_i, z_i (scan.h), which leaves r_i, w_i and lift_i, three
+ *            numbers a token, for the second scan
  * reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T
  *            dv_j = R_j^T b_j
  *            db_j = R_j v_j + sum_{i >= j} w_i a_i
  *
- * About 10 n d m flops.  Scratch: 2 d m + 2 n numbers, and a few chunks.
+ * About 10 n d m flops.  Scratch: 2 d m + 3 n numbers, and a few chunks.
  *
  * Or in three passes (enum la_pass), which several threads share out (passes.c): dq,
  * with r and w; dv, with an r of its own; and dk, by columns.  Each sums what the scans
@@ -23,7 +23,7 @@ struct causal_backward_scratch {
     ptrdiff_t rows; /* tokens a chunk */
     struct block a, b, v, g, dots, da, dv, zs;
     T *s, *t, *e, *z, *ze;
-    T *r, *w; /* of every token */
+    T *r, *w, *lift; /* of every token */
 };
 
 static struct causal_backward_scratch
@@ -45,6 +45,7 @@ causal_backward_carve(const struct la_head *h, struct arena *arena)
     r.ze = take_row(arena, h->d);
     r.r = take(arena, 1, h->n + r.rows);
     r.w = take(arena, 1, h->n + r.rows);
+    r.lift = take(arena, 1, h->n + r.rows);
     return r;
 }
 
@@ -67,7 +68,7 @@ causal_rates(const struct la_head *h, const struct causal_backward_scratch *r)
             running_sums(r->zs, r->z, r->ze, r->b, t.rows);
             row_dots(r->r + i, r->a, r->zs, t.rows, round_up(h->d, VL));
         }
-        factors(h, r->r + i, t.rows, keyless);
+        factors(h, r->r + i, t.rows, keyless, r->lift + i);
     }
     return 0;
 }
@@ -109,8 +110,12 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
         if (h->normalize) {
             running_sums(r->zs, r->z, r->ze, r->b, c.rows);
         }
-        query_gradient(h, r->da, r->a, r->zs, c.rows, r->r + i, r->w + i, keyless);
+        const int lifted = query_gradient(h, r->da, r->a, r->zs, c.rows, r->r + i,
+                                          r->w + i, keyless, r->lift + i);
         chain(r->da, &h->q, t, h->d, r->a, h->map);
+        if (lifted) {
+            lift_rows(r->da, c.rows, h->d, r->lift + i);
+        }
         store_rows(&h->dq, t, h->d, r->da, NULL);
     }
     return 0;
@@ -161,6 +166,9 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
         const struct span t = span(i, r->rows, i - r->rows, h->n, &ahead);
         dv.rows = db.rows = t.rows;
         load_mapped(r->a, &h->q, t, h->d, h->map);
+        if (h->normalize && any_lifted(t.rows, r->lift + i)) {
+            lift_rows(r->a, t.rows, h->d, r->lift + i);
+        }
         load_features(h, t, r->b);
         if (keys) {
             load_values(h, t, r->v);
@@ -212,6 +220,7 @@ run_causal_backward(const struct la_head *h)
     if (h->pass != LA_ALL_PASSES) {
         r.r = h->rates;
         r.w = r.r + round_up(h->n, LA_SEGMENT_STEP);
+        r.lift = r.w + round_up(h->n, LA_SEGMENT_STEP);
     }
     return (h->pass != LA_PASS_KEYS && causal_dq(h, &r)) ||
            (h->pass != LA_PASS_QUERIES && causal_dkv(h, &r));

@@ -193,7 +193,7 @@ struct delta_scratch {
     ptrdiff_t rows;               /* tokens a chunk */
     struct block ba, v, bo, l, p; /* [B; A]; values; [B S, then U; O]; L, P */
     struct beta beta;
-    T *s, *scale;
+    T *s, *lost, *scale; /* lost: what rounding has kept from s */
 };
 
 static struct delta_scratch
@@ -207,6 +207,7 @@ delta_carve(const struct la_head *h, struct arena *arena)
     r.p = take_block(arena, r.rows, r.rows);
     r.beta = take_beta(arena, h, r.rows);
     r.s = take_state(arena, h->d, h->m);
+    r.lost = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
     return r;
 }
@@ -230,9 +231,11 @@ run_delta(const struct la_head *h)
     c.read.a = c.write.b = r.ba;
     c.read.o = c.write.v = r.bo;
     ptrdiff_t i = turn_begin(h);
+    take_up_sum(&c.write, r.lost, h->n, r.rows);
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
-        factors(h, r.scale, r.rows, 0);
+        compensate(&c.write, r.lost, h->n, r.rows);
+        factors(h, r.scale, r.rows, 0, NULL);
     }
     for (; i < turn_end(h); i += r.rows) {
         if (h->poll(h->poll_arg)) {

@@ -5,7 +5,7 @@
  * whose turn comes later, and the state before every stretch of about sqrt(chunks)
  * chunks, a checkpoint; from there the states of one stretch are summed up again, by
  * U = beta o E, when the reverse scan comes to it.  About 18 n d m flops.  Scratch:
- * 2 sqrt(n / chunk) + 3 states, a few chunks, and E where dV has only 16 bits. */
+ * 2 sqrt(n / chunk) + 5 states, a few chunks, and E where dV has only 16 bits. */
 #ifndef LA_DELTA_BACKWARD_H
 #define LA_DELTA_BACKWARD_H
 
@@ -15,7 +15,7 @@ struct delta_backward_scratch {
     ptrdiff_t rows, stretch; /* tokens a chunk, chunks a stretch */
     struct reverse_scratch reverse;
     struct block v;
-    T *s;
+    T *s, *lost; /* lost: what rounding has kept from s, or from the states */
     T *checkpoints, *states; /* S^T before each stretch, and before each chunk of one */
     struct la_array errors;  /* E, (n,m) */
 };
@@ -28,6 +28,7 @@ delta_backward_carve(const struct la_head *h, struct arena *arena)
     r.stretch = stretch_chunks(chunks);
     r.v = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);
+    r.lost = take_state(arena, h->d, h->m);
     r.checkpoints =
         take_states(arena, (chunks + r.stretch - 1) / r.stretch, h->d, h->m);
     r.states = take_states(arena, r.stretch, h->d, h->m);
@@ -62,6 +63,7 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
     c.read.o = chunk->du;
     c.write.v = chunk->u;
     load_state(r->s, &h->s0, h->d, h->m);
+    compensate(&c.write, r->lost, h->n, r->rows);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -100,6 +102,7 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
         .s = r->states,
         .ahead = &ahead,
     };
+    compensate(&c, r->lost, r->stretch * r->rows, r->rows);
     memcpy(c.s, r->checkpoints + first / r->rows / r->stretch * size, bytes);
     for (ptrdiff_t chunk = 1; chunk < r->stretch; chunk++, first += r->rows) {
         const ptrdiff_t next = first + r->rows;

@@ -20,7 +20,7 @@ struct reverse_scratch {
     struct block u, e, du, db; /* U; E, then dV; dU, then dbeta; U R^T */
     struct block l, p, x, y;   /* L, P, X, Y */
     struct beta beta;
-    T *r, *rt; /* R and R^T */
+    T *r, *rt, *lost; /* R and R^T; what rounding has kept from R */
     T *scale, *ones, *sums;
 };
 
@@ -41,6 +41,7 @@ reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena)
     r.y = take_block(arena, rows, rows);
     r.r = take_state(arena, h->d, h->m);
     r.rt = take_state(arena, h->d, h->m);
+    r.lost = take_state(arena, h->d, h->m);
     r.beta = take_beta(arena, h, rows);
     r.scale = take(arena, 1, rows);
     r.ones = take_row(arena, h->m);
@@ -54,7 +55,8 @@ reverse_begin(const struct la_head *h, const struct reverse_scratch *r, ptrdiff_
 {
     load_state(r->r, &h->gs, h->d, h->m);
     transpose_state(r->rt, r->r, h->d, h->m);
-    factors(h, r->scale, rows, 0);
+    clear(r->lost, state_size(h->d, h->m));
+    factors(h, r->scale, rows, 0, NULL);
     for (ptrdiff_t j = 0; j < r->u.ld; j++) {
         r->ones[j] = 1;
     }
@@ -259,6 +261,7 @@ delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
     c.write.rows = 2 * rows;
     c.write.b = r->ab;
     c.write.v = r->gn;
+    take_up_sum(&c.write, r->lost, h->n, delta_chunk(h->d));
     LA_BY_TILES(W, reverse_value_tile(&c, col, nr));
     triangle(r->x, c.g, r->u, rows, h->m);
     triangle(r->y, c.n, r->u, rows, h->m);

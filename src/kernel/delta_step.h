@@ -54,7 +54,8 @@ step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rul
 INLINE void
 delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
                 const struct la_array *to, ptrdiff_t d, ptrdiff_t j, ptrdiff_t ahead,
-                const int nr, const ptrdiff_t some, const enum step_rule rule, const int resets)
+                const int nr, const ptrdiff_t some, const enum step_rule rule,
+                const int resets)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
     const T *const b_of = r->b.x, *const k_of = r->k.x, *const decay = r->decay.x;
@@ -239,7 +240,7 @@ run_step_rule(const struct la_head *h, const enum step_rule rule)
         j += resets ? delta_step_columns(&r, from, to, h->d, j, h->m - j, rule, 1)
                     : delta_step_columns(&r, from, to, h->d, j, h->m - j, rule, 0);
     }
-    factors(h, r.scale, 1, 0);
+    factors(h, r.scale, 1, 0, NULL);
     store_rows(&h->o, rows_from(0, 1), h->m, r.o, r.scale);
     return 0;
 }

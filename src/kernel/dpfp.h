@@ -71,7 +71,7 @@ run_row_map(const struct la_head *h, enum la_map map, int backward)
 
 struct sum_normalize_scratch {
     ptrdiff_t ld;
-    T *y, *g, *ones, *sum, *dot;
+    T *y, *g, *ones, *sum, *dot, *lift;
 };
 
 static struct sum_normalize_scratch
@@ -83,10 +83,12 @@ sum_normalize_carve(const struct la_head *h, struct arena *arena)
     r.ones = take(arena, 1, r.ld);
     r.sum = take(arena, 1, LA_BLOCK);
     r.dot = take(arena, 1, LA_BLOCK);
+    r.lift = take(arena, 1, LA_BLOCK);
     return r;
 }
 
-/* sum_i = 1 / (sum of row i of y + eps) */
+/* sum_i = 1 / (sum of row i of y + eps); where that is very large, of lift_i times
+ * both, and y is lifted (factors). */
 static void
 inverse_sums(const struct sum_normalize_scratch *r, ptrdiff_t rows, T eps)
 {
@@ -97,7 +99,11 @@ inverse_sums(const struct sum_normalize_scratch *r, ptrdiff_t rows, T eps)
              r->ld);
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T sum = r->sum[i] + eps;
-        r->sum[i] = sum == 0 ? 0 : 1 / sum;
+        r->lift[i] = sum != 0 && fabs((double)(1 / sum)) > (double)LIFT ? LIFT : 1;
+        r->sum[i] = sum == 0 ? 0 : 1 / (r->lift[i] * sum);
+    }
+    if (any_lifted(rows, r->lift)) {
+        lift_rows((struct block){r->y, r->ld}, rows, r->ld, r->lift);
     }
 }
 
@@ -139,6 +145,9 @@ run_sum_normalize_backward(const struct la_head *h)
             for (ptrdiff_t j = 0; j < r.ld; j += VL) {
                 *at(&r.g[l * r.ld + j]) -= mean;
             }
+        }
+        if (any_lifted(some.rows, r.lift)) {
+            lift_rows((struct block){r.g, r.ld}, some.rows, r.ld, r.lift);
         }
         store_rows(&h->y, some, h->f, (struct block){r.g, r.ld}, r.sum);
     }

@@ -95,7 +95,7 @@ run_gated(const struct la_head *h)
         if (h->has_bonus) {
             load_vector(r.bonus, &h->bonus, h->d);
         }
-        factors(h, r.scale, r.rows, 0);
+        factors(h, r.scale, r.rows, 0, NULL);
     }
     for (; i < turn_end(h); i += c.rows) {
         if (h->poll(h->poll_arg)) {

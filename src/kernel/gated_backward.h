@@ -325,7 +325,7 @@ gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
 {
     load_state(r->r, &h->gs, h->d, h->m);
     transpose_state(r->rt, r->r, h->d, h->m);
-    factors(h, r->scale, r->chunks.rows, 0);
+    factors(h, r->scale, r->chunks.rows, 0, NULL);
     if (h->has_bonus) {
         load_vector(r->bonus, &h->bonus, h->d);
         clear(r->du, r->a.ld);

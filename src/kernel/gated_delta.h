@@ -112,7 +112,7 @@ struct gated_delta_scratch {
     struct block l, p, lk, pk;
     struct gate gate;
     struct beta beta;
-    T *s, *scale;
+    T *s, *lost, *scale; /* lost: what rounding has kept from s */
 };
 
 static struct gated_delta_scratch
@@ -134,6 +134,7 @@ rule_carve(const struct la_head *h, struct arena *arena, int low_rank)
     }
     r.gate = take_gate(arena, h, r.rows);
     r.s = take_state(arena, h->d, h->m);
+    r.lost = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
     return r;
 }
@@ -204,9 +205,11 @@ run_rule(const struct la_head *h, int low_rank)
     c.write.keep = r.gate.keep;
     c.write.change = r.gate.change;
     ptrdiff_t i = turn_begin(h);
+    take_up_sum(&c.write, r.lost, h->n, r.rows);
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
-        factors(h, r.scale, r.rows, 0);
+        compensate(&c.write, r.lost, h->n, r.rows);
+        factors(h, r.scale, r.rows, 0, NULL);
     }
     while (i < turn_end(h)) {
         if (h->poll(h->poll_arg)) {

@@ -3,7 +3,7 @@
  *
  * As delta_backward.h: a forward scan leaves E (of DPLR: U) of every row in the place
  * of dV, and states come back as stretch.h says.  About 20 n d m flops (DPLR:
- * 28 n d m).  Scratch: the states of stretch.h and 3, a few chunks, and E where dV has
+ * 28 n d m).  Scratch: the states of stretch.h and 5, a few chunks, and E where dV has
  * only 16 bits. */
 #ifndef LA_GATED_DELTA_BACKWARD_H
 #define LA_GATED_DELTA_BACKWARD_H
@@ -16,7 +16,7 @@ struct rule_backward_scratch {
     struct stretches chunks;
     struct rule_reverse reverse;
     struct block v;
-    T *s;
+    T *s, *lost; /* lost: what rounding has kept from s, or from the states */
     struct la_array errors; /* E or U, (n,m) */
 };
 
@@ -27,6 +27,7 @@ rule_backward_carve(const struct la_head *h, struct arena *arena, int low_rank)
     struct rule_backward_scratch r;
     r.v = take_block(arena, rows, h->m);
     r.s = take_state(arena, h->d, h->m);
+    r.lost = take_state(arena, h->d, h->m);
     r.reverse = rule_reverse_carve(h, rows, arena, low_rank);
     r.chunks = take_stretches(arena, h, rows);
     r.errors = h->dv;
@@ -113,6 +114,7 @@ rule_errors(const struct la_head *h, const struct rule_backward_scratch *r)
         c.e = base->e;
     }
     load_state(r->s, &h->s0, h->d, h->m);
+    compensate(&c.write, r->lost, h->n, x->rows);
     memset(x->begins, 0, (size_t)h->n);
     for (ptrdiff_t i = 0; i < h->n; chunks++) {
         if (h->poll(h->poll_arg)) {
@@ -155,6 +157,7 @@ rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
         .turned = 1,
         .ahead = &ahead,
     };
+    compensate(&c, r->lost, x->stretch * x->rows, x->rows);
     memcpy(c.s, state_of(x->checkpoints, h, stretch), bytes);
     for (ptrdiff_t place = 1; place < chunks; place++) {
         if (h->poll(h->poll_arg)) {

@@ -213,6 +213,7 @@ reverse_values(const struct la_head *h, struct reverse *c, const struct rule_rev
     c->write.v = base->gn;
     c->write.keep = r->gate.keep;
     c->write.change = r->gate.change;
+    take_up_sum(&c->write, base->lost, h->n, delta_chunk(h->d));
     if (r->low_rank) {
         gated_triangle_of(x->gate, r->lk, x->e, x->b, c->rows, h->d, 1);
         gated_triangle_of(x->gate, r->pk, x->a, x->b, c->rows, h->d, 0);

@@ -83,7 +83,7 @@ run_gated_step(const struct la_head *h)
     if (decay_state(h, &r.step, resets)) {
         return 1;
     }
-    factors(h, r.step.den, 1, 0);
+    factors(h, r.step.den, 1, 0, NULL);
     store_rows(&h->o, rows_from(0, 1), h->m, r.step.o, r.step.den);
     return 0;
 }

@@ -12,7 +12,7 @@
 struct noncausal_scratch {
     ptrdiff_t rows;    /* tokens at a time */
     struct block a, v; /* features; values and results */
-    T *s, *e, *z, *ze, *r;
+    T *s, *e, *z, *ze, *r, *lift;
 };
 
 static struct noncausal_scratch
@@ -28,6 +28,7 @@ noncausal_carve(const struct la_head *h, struct arena *arena)
     r.z = take_row(arena, h->d);
     r.ze = take_row(arena, h->d);
     r.r = take(arena, 1, r.rows);
+    r.lift = take(arena, 1, r.rows);
     return r;
 }
 
@@ -119,8 +120,10 @@ run_noncausal(const struct la_head *h)
             if (h->normalize) {
                 row_dots(r.r, r.a, (struct block){r.z, 0}, c.rows, r.a.ld);
             }
-            factors(h, r.r, c.rows, h->keys == 0);
             sweep(&c, LA_READ);
+            if (factors(h, r.r, c.rows, h->keys == 0, r.lift)) {
+                lift_rows(r.v, c.rows, h->m, r.lift);
+            }
             store_rows(&o, t, h->m, r.v, r.r);
         }
     }
@@ -188,9 +191,13 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
         load_plain(r->v, &h->g, t, h->m);
         look_ahead(&h->dq, t, h->d);
         sweep(&u, LA_READ);
-        query_gradient(h, x->da, r->a, (struct block){r->z, 0}, t.rows, r->r, x->w,
-                       h->keys == 0);
+        const int lifted = query_gradient(h, x->da, r->a, (struct block){r->z, 0},
+                                          t.rows, r->r, x->w, h->keys == 0, r->lift);
         chain(x->da, &h->q, t, h->d, r->a, h->map);
+        if (lifted) {
+            lift_rows(x->da, t.rows, h->d, r->lift);
+            lift_rows(r->a, t.rows, h->d, r->lift);
+        }
         store_rows(&h->dq, t, h->d, x->da, NULL);
         scale_rows(r->v, t.rows, r->r);
         sweep(&sum, LA_WRITE);

@@ -70,7 +70,7 @@ running_causal_piece(const struct la_head *inner,
     c->v = block_at(r->v, from, 0);
     scores(c);
     score_sums(r->den, c, r->z);
-    factors(inner, r->den, c->rows, keyless);
+    factors(inner, r->den, c->rows, keyless, NULL); /* at least scale */
     sweep(c, LA_READ | LA_WRITE);
     add_rows(r->z, r->ze, r->b, c->rows);
     store_rows(&inner->o, rows_from(t.first + from, c->rows), inner->m, r->o, r->den);

@@ -126,7 +126,7 @@ running_dq_piece(const struct la_head *inner,
     scores(c);
     sweep(c, LA_READ | LA_WRITE);
     running_sums(r->zs, r->z, r->ze, r->b, rows);
-    query_gradient(inner, r->da, r->a, r->zs, rows, r->den, r->weight, keyless);
+    query_gradient(inner, r->da, r->a, r->zs, rows, r->den, r->weight, keyless, NULL);
     memcpy(r->r + first, r->den, (size_t)rows * sizeof(T));
     memcpy(r->w + first, r->weight, (size_t)rows * sizeof(T));
     times_rows(r->da, r->a, rows, f->width);

@@ -164,18 +164,62 @@ no_keys(const struct la_head *h, const T *z)
     return h->keys == 0 && all_zero(z, h->d) && starts_from_zero(h);
 }
 
+/* An inverse above this, or one that is infinite, is taken of LIFT times the number. */
+#define LIFT ((T)(MANTISSA_BITS == 52 ? 0x1p512 : 0x1p64))
+
 /* factor_i = scale / (scale den_i + eps), in place; scale where not normalised. Queries
- * that see no key at all have 0 for 0 / 0; any other denominator of 0 is IEEE's. */
-static void
-factors(const struct la_head *h, T *den, ptrdiff_t rows, int keyless)
+ * that see no key at all have 0 for 0 / 0; any other denominator of 0 is IEEE's.
+ *
+ * Where the denominator is so small that the factor, or what it multiplies, might be
+ * infinite, lift_i is LIFT, else 1, and the factor is that of a query whose features,
+ * and eps, are lift_i times as large: what it multiplies has to be lifted, too
+ * (lift_rows).  Whether any is. */
+static int
+factors(const struct la_head *h, T *den, ptrdiff_t rows, int keyless, T *lift)
 {
-    const vec scale = vset1((T)h->scale), eps = vset1((T)h->eps);
+    const vec scale = vset1((T)h->scale), eps = vset1((T)h->eps), one = vset1(1);
+    int lifted = 0;
     for (ptrdiff_t i = 0; i < rows; i += VL) {
-        const vec y = vfma(scale, vload(&den[i]), eps);
-        const vec factor = scale / y;
-        const vec some = keyless ? vkeep(y != (vec){0}, factor) : factor;
-        vstore(&den[i], h->normalize ? some : scale);
+        if (!h->normalize) {
+            vstore(&den[i], scale);
+            continue;
+        }
+        vec y = vfma(scale, vload(&den[i]), eps), factor = scale / y;
+        if (lift != NULL) {
+            const ivec some = first_lanes(rows - i) & (y != (vec){0});
+            const ivec far = some & ((factor > vset1(LIFT)) | (factor < vset1(-LIFT)));
+            const vec by = vselect(far, vset1(LIFT), one);
+            vstore(&lift[i], by);
+            if (vany(far)) {
+                lifted = 1;
+                y *= by;
+                factor = scale / y;
+            }
+        }
+        vstore(&den[i], keyless ? vkeep(y != (vec){0}, factor) : factor);
     }
+    return lifted;
+}
+
+/* Row i of x (rows, cols) times lift_i, which is 1 but for a few. */
+static __attribute__((noinline, cold)) void
+lift_rows(struct block x, ptrdiff_t rows, ptrdiff_t cols, const T *lift)
+{
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        for (ptrdiff_t l = 0; lift[i] != 1 && l < cols; l++) {
+            x.x[i * x.ld + l] *= lift[i];
+        }
+    }
+}
+
+static int
+any_lifted(ptrdiff_t rows, const T *lift)
+{
+    int any = 0;
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        any |= lift[i] != 1;
+    }
+    return any;
 }
 
 /* Multiply-adds between two looks at the clock: a millisecond at most. */
@@ -267,17 +311,21 @@ add_weighted(T *z, T *lost, struct block a, const T *w, ptrdiff_t rows)
  *   w_i = -r_i^2 a_i.u_i                     left in w
  *   da_i = r_i u_i + w_i z_i                 in place of u
  * Since g_i.num_i = a_i.u_i, the output itself is not needed.  Columns of u past the
- * last whole vector hold nothing yet. */
-static void
+ * last whole vector hold nothing yet.  Where lift_i (factors) is not 1 all are those
+ * of lift_i a_i; whether any is. */
+static int
 query_gradient(const struct la_head *h, struct block u, struct block a, struct block zs,
-               ptrdiff_t rows, T *r, T *w, int keyless)
+               ptrdiff_t rows, T *r, T *w, int keyless, T *lift)
 {
     const ptrdiff_t cols = round_up(h->d, VL);
     if (h->normalize) {
         row_dots(r, a, zs, rows, cols);
         row_dots(w, a, u, rows, cols);
     }
-    factors(h, r, rows, keyless);
+    const int lifted = factors(h, r, rows, keyless, lift);
+    if (lifted) {
+        lift_rows((struct block){w, 1}, rows, 1, lift);
+    }
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T wi = h->normalize ? -r[i] * (r[i] * w[i]) : 0;
         w[i] = wi;
@@ -289,6 +337,7 @@ query_gradient(const struct la_head *h, struct block u, struct block a, struct b
             vstore(&u.x[i * u.ld + l], da);
         }
     }
+    return lifted;
 }
 
 #endif

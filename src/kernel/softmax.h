@@ -8,6 +8,12 @@
  * LA_BLOCK keys; nothing of size n s.  Scores of later keys are replaced, not
  * multiplied by zero, and their values skipped: nothing of row j > i reaches row i.
  *
+ * Each block is summed by itself, and the sums over blocks are compensated: a chain
+ * over all keys would round as often as there are keys, one way where they are alike.
+ * For the same reason m_i is the maximum or up to 1 less: it moves only where it must,
+ * so that slowly growing scores do not rescale the sums, and round them, in every
+ * block.
+ *
  * A score too large for its dtype counts as the largest number, or its negative, so
  * that differences of scores stay what they are to exp: 0 between two such, else
  * infinite. */
@@ -27,6 +33,7 @@
 struct softmax_scratch {
     ptrdiff_t ldd, ldm;
     T *q, *o, *top, *sum, *p; /* of queries; sum by lanes */
+    T *o_lost, *sum_lost;     /* what rounding has kept from o and from sum */
     T *rows, *keys, *values;  /* a block of keys, transposed, and of values */
     T *far_q, *far_keys,
         *far_p; /* of a strip of queries and a block of keys, smaller */
@@ -41,6 +48,8 @@ softmax_carve(const struct la_head *h, struct arena *arena)
     r.o = take(arena, LA_QUERIES, r.ldm);
     r.top = take(arena, 1, LA_QUERIES);
     r.sum = take(arena, LA_QUERIES, VL);
+    r.o_lost = take(arena, LA_QUERIES, r.ldm);
+    r.sum_lost = take(arena, LA_QUERIES, VL);
     r.p = take(arena, MR, LA_BLOCK);
     r.rows = take_state(arena, LA_BLOCK, d);
     r.keys = take_state(arena, d, LA_BLOCK);
@@ -174,10 +183,20 @@ strip_scores(const struct softmax_scratch *r, T *p, const T *q, ptrdiff_t d, int
     }
 }
 
-/* p becomes exp(p - m) with the new maximum, and 0 from key `end` on; what the sums so
- * far are to be multiplied by. */
+/* sum = fade sum + more, with what rounding keeps from it. */
+INLINE void
+fade_and_add(T *sum, T *lost, vec fade, vec more)
+{
+    const vec old = vload(sum) * fade, all = vfma(vload(lost), fade, more);
+    const vec new = old + all;
+    vstore(sum, new);
+    vstore(lost, rounding_lost(old, all, new));
+}
+
+/* p becomes exp(p - m) with the new m, and 0 from key `end` on; what the sums so far
+ * are to be multiplied by.  m is a maximum that no score exceeds by more than 1. */
 INLINE vec
-row_weights(T *p, T *top, T *sum, ptrdiff_t end)
+row_weights(T *p, T *top, T *sum, T *lost, ptrdiff_t end)
 {
     const vec before = vset1(*top);
     vec most = before, total = {0};
@@ -189,6 +208,7 @@ row_weights(T *p, T *top, T *sum, ptrdiff_t end)
         vstore(&p[j], x);
     }
     most = vall_max(most);
+    most = vselect(most <= before + vset1(1), before, most); /* a NaN is new */
     LA_UNROLL
     for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
         const vec x = vexp(vload(&p[j]) - most);
@@ -196,25 +216,21 @@ row_weights(T *p, T *top, T *sum, ptrdiff_t end)
         vstore(&p[j], x);
     }
     const vec fade = vexp(before - most);
-    vstore(sum, vload(sum) * fade + total);
+    fade_and_add(sum, lost, fade, total);
     *top = most[0];
     return fade;
 }
 
-/* o = fade o + p v for a strip and one column tile; `full` values, then where
- * `diagonal` a triangle of MR more. */
+/* o = fade o + p v for a strip, from row `first` on, and one column tile; `full`
+ * values, then where `diagonal` a triangle of MR more. */
 INLINE void
-strip_values(const struct softmax_scratch *r, T *o, const vec *fade, ptrdiff_t col,
-             ptrdiff_t full, int diagonal, const int nr)
+strip_values(const struct softmax_scratch *r, ptrdiff_t first, const vec *fade,
+             ptrdiff_t col, ptrdiff_t full, int diagonal, const int nr)
 {
     const ptrdiff_t lds = nr * VL;
     T *v = r->values + col * LA_BLOCK;
     vec acc[MR][NR];
-    LA_EACH(i, MR) {
-        LA_EACH(j, nr) {
-            acc[i][j] = vload(&o[i * r->ldm + col + j * VL]) * fade[i];
-        }
-    }
+    clear_tile(acc, MR, nr);
     tile(acc, MR, nr, (struct block){r->p, LA_BLOCK}, 0, (struct block){v, lds}, full);
     if (diagonal) {
         tile_diagonal(acc, MR, nr, (struct block){r->p + full, LA_BLOCK},
@@ -222,7 +238,8 @@ strip_values(const struct softmax_scratch *r, T *o, const vec *fade, ptrdiff_t c
     }
     LA_EACH(i, MR) {
         LA_EACH(j, nr) {
-            vstore(&o[i * r->ldm + col + j * VL], acc[i][j]);
+            const ptrdiff_t at = (first + i) * r->ldm + col + j * VL;
+            fade_and_add(&r->o[at], &r->o_lost[at], fade[i], acc[i][j]);
         }
     }
 }
@@ -234,14 +251,14 @@ strip(const struct softmax_scratch *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
       ptrdiff_t end, int diagonal, int far)
 {
     vec fade[MR];
-    T *o = r->o + i * r->ldm;
     strip_scores(r, r->p, r->q + i * r->ldd, d, far);
     LA_EACH(row, MR) {
         fade[row] = row_weights(r->p + row * LA_BLOCK, &r->top[i + row],
-                                &r->sum[(i + row) * VL], diagonal ? end + row : end);
+                                &r->sum[(i + row) * VL], &r->sum_lost[(i + row) * VL],
+                                diagonal ? end + row : end);
     }
     const ptrdiff_t full = diagonal ? end - 1 : end;
-    LA_BY_TILES(round_up(m, VL), strip_values(r, o, fade, col, full, diagonal, nr));
+    LA_BY_TILES(round_up(m, VL), strip_values(r, i, fade, col, full, diagonal, nr));
 }
 
 /* q = scale times some rows of an operand; whether one of their numbers is beyond
@@ -269,7 +286,9 @@ softmax_rows(const struct la_head *h, const struct softmax_scratch *r, ptrdiff_t
     const int far_queries = load_queries(
         r->q, r->ldd, &h->q, rows_from(first - h->first, rows), d, (T)h->scale);
     clear(r->o, LA_QUERIES * r->ldm);
+    clear(r->o_lost, LA_QUERIES * r->ldm);
     clear(r->sum, LA_QUERIES * VL);
+    clear(r->sum_lost, LA_QUERIES * VL);
     for (ptrdiff_t i = 0; i < LA_QUERIES; i++) {
         r->top[i] = -LARGEST;
     }

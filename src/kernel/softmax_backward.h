@@ -5,9 +5,10 @@
  *                                                       Dao et al. 2022, algorithm 4
  * The forward pass is repeated for m_i, l_i and D_i, then blocks of keys take all
  * blocks of queries, with the same scores to the bit: p_ij may never exceed 1.  5 n s d
- * + 2 n s m flops and the forward's.  Scratch: dq, three numbers a query, and blocks of
- * LA_BLOCK rows.  Where causal, blocks on the diagonal go row by row, so that a NaN of
- * a later key or an earlier cotangent meets no zero. */
+ * + 2 n s m flops and the forward's.  Sums over blocks are compensated.  Scratch: twice
+ * dq, three numbers a query, and blocks of LA_BLOCK rows.  Where causal, blocks on the
+ * diagonal go row by row, so that a NaN of a later key or an earlier cotangent meets no
+ * zero. */
 #ifndef LA_SOFTMAX_BACKWARD_H
 #define LA_SOFTMAX_BACKWARD_H
 
@@ -16,9 +17,11 @@
 struct softmax_backward_scratch {
     struct softmax_scratch forward;
     T *dq, *top, *inverse, *mean; /* of all queries: dq, m, 1 / l, D */
+    T *dq_lost;                   /* what rounding has kept from dq */
     T *q, *g, *p, *e, *part;      /* of a block of queries, q by the scale */
     T *k, *v, *vt, *dks, *dvs;    /* of a block of keys: rows, states */
-    T *dk, *dv;                   /* rows that the diagonal gives */
+    T *dks_lost, *dvs_lost;
+    T *dk, *dv; /* rows that the diagonal gives */
 };
 
 static struct softmax_backward_scratch
@@ -28,6 +31,7 @@ softmax_backward_carve(const struct la_head *h, struct arena *arena)
     struct softmax_backward_scratch r = {.forward = softmax_carve(h, arena)};
     const ptrdiff_t ldd = r.forward.ldd, ldm = r.forward.ldm;
     r.dq = take(arena, n + LA_BLOCK, ldd);
+    r.dq_lost = take(arena, n + LA_BLOCK, ldd);
     r.top = take(arena, 1, n + LA_QUERIES);
     r.inverse = take(arena, 1, n + LA_QUERIES);
     r.mean = take(arena, 1, n + LA_QUERIES);
@@ -41,6 +45,8 @@ softmax_backward_carve(const struct la_head *h, struct arena *arena)
     r.v = take_state(arena, LA_BLOCK, m);
     r.dks = take_state(arena, LA_BLOCK, d);
     r.dvs = take_state(arena, LA_BLOCK, m);
+    r.dks_lost = take_state(arena, LA_BLOCK, d);
+    r.dvs_lost = take_state(arena, LA_BLOCK, m);
     r.dk = take(arena, LA_BLOCK, ldd);
     r.dv = take(arena, LA_BLOCK, ldm);
     return r;
@@ -107,6 +113,20 @@ add_triangle(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld,
     }
 }
 
+/* dq of the queries [i, i + rows) += part, D numbers each. */
+static void
+add_part(const struct softmax_backward_scratch *r, ptrdiff_t i, ptrdiff_t rows,
+         ptrdiff_t D)
+{
+    const ptrdiff_t ldd = r->forward.ldd;
+    for (ptrdiff_t l = 0; l < rows; l++) {
+        for (ptrdiff_t j = 0; j < D; j += VL) {
+            const ptrdiff_t to = (i + l) * ldd + j;
+            add_to_sum(&r->dq[to], &r->dq_lost[to], vload(&r->part[l * ldd + j]));
+        }
+    }
+}
+
 /* One block of queries with one block of keys. */
 static void
 block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r,
@@ -130,9 +150,11 @@ block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r
     sweep(&c, LA_READ);
     weigh(r, i, rows, keys, diagonal);
     if (diagonal) {
-        add_triangle(r->dq + i * ldd, r->e, LA_BLOCK, r->k, ldd, rows, 0);
+        clear(r->part, rows * ldd);
+        add_triangle(r->part, r->e, LA_BLOCK, r->k, ldd, rows, 0);
         add_triangle(r->dk, r->e, LA_BLOCK, r->q, ldd, rows, 1);
         add_triangle(r->dv, r->p, LA_BLOCK, r->g, ldm, rows, 1);
+        add_part(r, i, rows, D);
         return;
     }
     c = (struct scan){.rows = rows,
@@ -140,14 +162,16 @@ block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r
                       .W = M,
                       .b = {r->p, LA_BLOCK},
                       .v = {r->g, ldm},
-                      .s = r->dvs};
+                      .s = r->dvs,
+                      .e = r->dvs_lost};
     sweep(&c, LA_WRITE);
     c = (struct scan){.rows = rows,
                       .K = LA_BLOCK,
                       .W = D,
                       .b = {r->e, LA_BLOCK},
                       .v = {r->q, ldd},
-                      .s = r->dks};
+                      .s = r->dks,
+                      .e = r->dks_lost};
     sweep(&c, LA_WRITE);
     c = (struct scan){.rows = rows,
                       .K = LA_BLOCK,
@@ -156,11 +180,7 @@ block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r
                       .o = {r->part, ldd},
                       .s = r->forward.rows};
     sweep(&c, LA_READ);
-    for (ptrdiff_t l = 0; l < rows; l++) {
-        for (ptrdiff_t j = 0; j < D; j += VL) {
-            *at(&r->dq[(i + l) * ldd + j]) += vload(&r->part[l * ldd + j]);
-        }
-    }
+    add_part(r, i, rows, D);
 }
 
 /* rows (., ld) += the state (LA_BLOCK, cols), and out to x. */
@@ -189,6 +209,7 @@ run_softmax_backward(const struct la_head *h)
         return 1;
     }
     clear(r.dq, (n + LA_BLOCK) * ldd);
+    clear(r.dq_lost, (n + LA_BLOCK) * ldd);
     for (ptrdiff_t j = 0; j < s; j += LA_BLOCK) {
         const ptrdiff_t keys = s - j < LA_BLOCK ? s - j : LA_BLOCK;
         const struct la_array k = rows_after(&h->k, j), v = rows_after(&h->v, j);
@@ -199,6 +220,8 @@ run_softmax_backward(const struct la_head *h)
         transpose_state(r.vt, r.v, LA_BLOCK, m);
         clear(r.dks, state_size(LA_BLOCK, d));
         clear(r.dvs, state_size(LA_BLOCK, m));
+        clear(r.dks_lost, state_size(LA_BLOCK, d));
+        clear(r.dvs_lost, state_size(LA_BLOCK, m));
         clear(r.dk, LA_BLOCK * ldd);
         clear(r.dv, LA_BLOCK * ldm);
         for (ptrdiff_t i = causal ? j : 0; i < n; i += LA_BLOCK) {

@@ -13,7 +13,7 @@
 /* One row each, in blocks of a whole tile where rows are loaded. */
 struct step_scratch {
     struct block a, b, v, o, z;
-    T *ze, *den;
+    T *ze, *den, *lift;
     T *keep, *change; /* of the state's rows */
 };
 
@@ -28,6 +28,7 @@ step_carve(const struct la_head *h, struct arena *arena)
     r.z = take_block(arena, 1, h->d);
     r.ze = take_row(arena, h->d);
     r.den = take(arena, 1, VL);
+    r.lift = take(arena, 1, VL);
     r.keep = r.change = NULL;
     return r;
 }
@@ -167,7 +168,9 @@ run_step(const struct la_head *h)
         row_dots(r.den, r.a, r.z, 1, r.a.ld);
         store_vector(&h->z1, r.z.x, h->d);
     }
-    factors(h, r.den, 1, 0);
+    if (factors(h, r.den, 1, 0, r.lift)) {
+        lift_rows(r.o, 1, h->m, r.lift);
+    }
     store_rows(&h->o, rows_from(0, 1), h->m, r.o, r.den);
     return 0;
 }

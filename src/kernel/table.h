@@ -111,7 +111,7 @@ struct la_head {
     ptrdiff_t group, q_step, o_step, s1_step, z1_step;
     enum la_map map;
     enum la_pass pass;
-    void *rates; /* of a pass: of every token, twice n rounded up to LA_SEGMENT_STEP */
+    void *rates; /* of a pass: of every token, thrice n rounded up to LA_SEGMENT_STEP */
     int normalize;
     int large;         /* results are more than a cache holds */
     int channels;      /* beta is one number a channel, not one a token */
