@@ -60,7 +60,7 @@ def test_the_description_stands_alone(archive):
     assert "Description-Content-Type: text/markdown" in text
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert links and all(link.startswith("https://") for link in links)
-    assert "$$" not in text and "It is for people who work in NumPy" in text
+    assert "$$" not in text and "It is for people who use NumPy" in text
 
 
 def test_no_compiler_is_an_error_of_one_line():

@@ -303,7 +303,6 @@ one, out = np.ones((1, 1), "{dtype}"), np.full((1, 1), 7, "{dtype}")
 x = np.broadcast_to(one, (1, 2**{bits}))
 for call in (
     lambda: linattn.softmax_attention(x, x, one, out=out),
-    lambda: linattn.softmax_attention_backward(x[:0], x[:0], one[:0], one[:0]),
     lambda: linattn.linformer(x, x, one, one, one, out=out),
 ):
     try:
@@ -318,7 +317,7 @@ for call in (
 @pytest.mark.parametrize("bits", [48, 57, 59])
 def test_scratch_too_large(interpreter, bits, dtype):
     stdout, _ = interpreter(SCRATCH_TOO_LARGE.format(bits=bits, dtype=dtype))
-    assert stdout.split() == ["MemoryError"] * 3
+    assert stdout.split() == ["MemoryError"] * 2
 
 
 Q, E = np.ones((2, 5, 3)), np.ones((5, 4))

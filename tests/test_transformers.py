@@ -748,10 +748,10 @@ assert linattn.torch.patched() == [] and m.causal_conv1d_fn is not ours
 from transformers import Mamba2ForCausalLM
 assert linattn.torch.patched() == []
 patch = linattn.torch.patch_transformers()
-assert len(linattn.torch.patched()) == 7
+assert len(linattn.torch.patched()) == 8
 import importlib
 importlib.reload(m)
-assert len(linattn.torch.patched()) == 7 and m.causal_conv1d_fn is not ours
+assert len(linattn.torch.patched()) == 8 and m.causal_conv1d_fn is not ours
 patch.undo()
 assert linattn.torch.patched() == []
 """

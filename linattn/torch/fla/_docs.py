@@ -80,7 +80,7 @@ def documented(operator: str, **shapes: str) -> Callable[[F], F]:
             f"\nParameters\n----------\n{rows}\nReturns\n-------\n{_RETURNS[operator]}\n\n"
             f"Raises\n------\nTypeError\n    If an operand is no tensor{unknown}.\nValueError\n"
             "    If shapes do not match, or options contradict each other.\n"
-            f"{refusal}\nExamples\n--------\n{examples or _example(f.__name__, takes)}"
+            f"{refusal}\nExamples\n--------\n{examples or _example(f.__name__, takes, shapes)}"
         )
         return f
 
@@ -109,9 +109,11 @@ def _row(name: str, shape: str | None) -> str:
     return f"{stars}{name} : {shape or kind}\n    {text}\n"
 
 
-def _example(name: str, takes: Mapping[str, inspect.Parameter]) -> str:
+def _example(name: str, takes: Mapping[str, inspect.Parameter], shapes: Mapping[str, str]) -> str:
     required = [x for x, p in takes.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    values = ", ".join(_PARAMETERS[x][2] for x in required)
+    values = ", ".join(  # what has another shape here has that of keys
+        "x" if shapes.get(x, "").endswith("K]") else _PARAMETERS[x][2] for x in required
+    )
     return (
         ">>> import torch\n>>> from linattn.torch import fla\n>>> x = torch.ones(1, 3, 2, 4)\n"
         f">>> o, state = fla.{name}({values}, output_final_state=True)\n"

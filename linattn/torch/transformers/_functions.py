@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..._state import State
-from ..fla import chunk_gated_delta_rule
+from ..fla import chunk_gated_delta_rule, chunk_kda
 from ..operators import (
     causal_conv1d,
     causal_conv1d_step,
@@ -50,7 +50,8 @@ def torch_chunk_gated_delta_rule(
     sequences = _sequences(key, cu_seqlens, cu_seq_lens_q, seq_idx)
     if sequences is NotImplemented:
         return NotImplemented
-    o, state = chunk_gated_delta_rule(
+    rule = chunk_gated_delta_rule if g.ndim == 3 else chunk_kda
+    o, state = rule(
         query, key, value, g, beta, None, initial_state, output_final_state,
         use_qk_l2norm_in_kernel, cu_seqlens=sequences,
     )  # fmt: skip
