@@ -1,7 +1,8 @@
 """Gradients of operands that were broadcast, and of keys that do not exist.
 
 The gradient of an operand that heads share is the sum of theirs.  They come in float32 where the
-operands have 16 bits, are summed in pairs in float64, and the sum is rounded once.
+operands have 16 bits, are summed in pairs in float64, and the sum is rounded once (to bfloat16 by
+way of float32, as ml_dtypes does it).
 """
 
 from __future__ import annotations

@@ -431,6 +431,34 @@ def test_gates_of_another_rank():
             getattr(fla, name)(*args)
 
 
+def test_a_bonus_serves_all_heads_of_values():
+    """u [H, K] belongs to heads of keys, also where these are as many as the groups."""
+    q, k, v = tokens(2)
+    q, k, v, u = q[:, :, :2], k[:, :, :2], v[:, :, :4], rand(2, K, seed=5)
+    w = -rand(B, T, 4, K, seed=6).abs()
+    for run in (fla.chunk_rwkv6, fla.fused_recurrent_rwkv6):
+        o, _ = run(q, k, v, w, u, scale=1.0)
+        want, _ = loop(q, k, v, g=w, u=u.repeat_interleave(2, 0), scale=1.0)
+        close(o, want, atol=1e-13 * float(want.abs().max()))
+        for wrong, error in ((None, TypeError), (rand(4, K), ValueError), (rand(K), ValueError)):
+            with pytest.raises(error, match=r"u (is|has shape)"):
+                run(q, k, v, w, wrong)
+
+
+def test_first_states_of_another_shape():
+    """They are not broadcast: heads or sequences would share what is one's."""
+    q, k, v = tokens(2)
+    g = -rand(B, T, 6, seed=5).abs()
+    good = rand(B, 6, K, V, seed=7)
+    fla.chunk_simple_gla(q, k, v, g, initial_state=good)
+    fla.chunk_simple_gla(q, k, v, g, initial_state=good.mT, state_v_first=True)
+    for wrong in (good[:1], good[:, :3], good[:, :1], good[0, 0], good.mT):
+        with pytest.raises(ValueError, match=r"initial_state has shape .*, \[N, HV, K, V\]"):
+            fla.chunk_simple_gla(q, k, v, g, initial_state=wrong)
+    with pytest.raises(ValueError, match=r"g_gamma has shape \(11, 6\); expected \(6,\)"):
+        fla.chunk_simple_gla(q, k, v, g_gamma=g[0])
+
+
 def test_what_is_missing():
     x = make("gated_delta_rule")
     q, k, v, g, beta = (x[i] for i in ("q", "k", "v", "g", "beta"))
@@ -472,7 +500,7 @@ def test_wrong_shapes():
         run(q, k, v, g[:, :, :3], beta)
     with pytest.raises(ValueError, match="q has a batch of 2; expected 1 with cu_seqlens"):
         run(q, k, v, g, beta, cu_seqlens=torch.tensor(CUTS))
-    with pytest.raises(ValueError, match="expected 3 states"):
+    with pytest.raises(ValueError, match="a state for each sequence of cu_seqlens"):
         run(q[:1], k[:1], v[:1], g[:1], beta[:1], cu_seqlens=torch.tensor(CUTS),
             initial_state=torch.zeros(1, 6, K, V))  # fmt: skip
     with pytest.raises(TypeError, match="initial_state is a tuple of 2; expected a tensor"):

@@ -93,6 +93,8 @@ def errors_of_one(rank):
         (q, {"feature_map": broken}),
         (q.numpy(), {}),
         (q[0].tolist(), {}),
+        (q.to("meta"), {}),
+        (q.to_sparse(), {}),
         (None, {}),
     ]:
         for call in (distributed.causal, distributed.noncausal):
@@ -111,6 +113,7 @@ def errors_of_one(rank):
             raise AssertionError("no error")
         with torch.no_grad():
             call(q, q, q.clone().requires_grad_(odd))
+            assert torch.equal(call(q, q, torch._neg_view(q)), -call(q, q, q))
 
 
 def errors(rank):

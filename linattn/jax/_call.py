@@ -37,7 +37,9 @@ def _called(
         return "linattn: the feature map is an object of the process that exported this"
     try:
         (result,) = map(np.asarray, results)
-        found = function(*map(np.asarray, arguments))
+        found = np.asarray(function(*map(np.asarray, arguments)))
+        if np.iscomplexobj(found):
+            raise TypeError(f"{function} returned {found.dtype}; expected real numbers")
         if found.shape != result.shape:
             raise ValueError(f"{function} returned {found.shape}; expected {result.shape}")
         result[...] = found

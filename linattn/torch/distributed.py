@@ -35,7 +35,7 @@ from .._bridge_docs import RESCALING, Bridge, like
 from .._masks import refuses_masks
 from . import _maps
 from ._docs import WORDS
-from ._tensors import array, tensor, tensors, threads
+from ._tensors import array, check, tensor, tensors, threads
 from .operators import _CAUSAL, _DELTA, _DPLR, _GATED, _GATED_DELTA, _NONCAUSAL
 
 __all__ = ["causal", "delta", "dplr", "gated", "gated_delta", "noncausal"]
@@ -142,6 +142,7 @@ def _run(
         if isinstance(phi, _maps.TensorMap) and phi.running:
             _blocks.check(name, _maps.restore(phi.text, phi.omega), options["normalize"])
         args, narrow = r.arguments(name, operands, feature_map, **options, key_lengths=None)
+        args = [_plain(name, argument, x) for argument, x in zip(r.names, args, strict=False)]
     except Exception as error:
         _ranks.fail(processes, error)
     named = dict(zip(r.names, args, strict=False))
@@ -152,6 +153,15 @@ def _run(
     recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
     o: Tensor = _Sequence.apply(name, processes, given, recorded, *operands)
     return o if narrow is None else o.to(narrow)
+
+
+def _plain(name: str, argument: str, x: Any) -> Any:
+    """A tensor whose memory can be read; anything else is an error here, not in the exchange."""
+    if isinstance(x, Tensor):
+        check(name, argument, x)
+        x = x.resolve_neg()
+        array(x.detach())
+    return x
 
 
 class _Sequence(torch.autograd.Function):
@@ -170,7 +180,7 @@ class _Sequence(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         operands = ctx.saved_tensors
-        found = iter(_compute(ctx.call, operands, array(grad)))
+        found = iter(_compute(ctx.call, operands, array(grad.resolve_neg())))
         present = (None if x is None else next(found) for x in operands)
         grads = tensors(present, operands)
         return None, None, None, None, *(

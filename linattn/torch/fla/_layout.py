@@ -83,7 +83,7 @@ def run(
     if cu_seqlens is not None and not isinstance(cu_seqlens, Tensor):
         cu_seqlens = torch.as_tensor(cu_seqlens)
     _check(name, q, k, v, extras, channels, cu_seqlens)
-    s, z = _fields(name, initial_state, cu_seqlens, normalized)
+    s, z = _fields(name, initial_state, k, v, cu_seqlens, normalized, state_v_first)
     groups = v.shape[2] // k.shape[2]
     dtype = _tensors.promotion(x.dtype for x in (q, k, v))
     if scale is None:
@@ -188,14 +188,17 @@ def check_shape(name: str, argument: str, x: Any, expected: Sequence[int], lette
         )
 
 
-def no_decay(v: Tensor) -> Tensor:
+def no_decay(v: Any) -> Any:
     """Gates [B, T, HV] of a state that does not decay."""
+    if not isinstance(v, Tensor):
+        return None  # the check of v comes first
     return torch.zeros((), dtype=torch.float32, device=v.device).expand(v.shape[:3])
 
 
 def _fields(
-    name: str, state: Any, cu_seqlens: Tensor | None, normalized: bool
-) -> tuple[Tensor | None, Tensor | None]:
+    name: str, state: Any, k: Tensor, v: Tensor, cu_seqlens: Tensor | None, normalized: bool,
+    v_first: bool,
+) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """s and, where there is one, z of an initial state."""
     if state is None:
         return None, None
@@ -207,12 +210,14 @@ def _fields(
                 f"{'pair of tensors' if normalized else 'tensor'}"
             )
         s, z = state
-    check_tensor(name, "initial_state", s)
-    if cu_seqlens is not None and s.shape[:1] != (len(cu_seqlens) - 1,):
-        raise ValueError(
-            f"{name}: initial_state has shape {tuple(s.shape)}; expected "
-            f"{len(cu_seqlens) - 1} states, as cu_seqlens has sequences"
-        )
+    n = v.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
+    core = (v.shape[3], k.shape[3]) if v_first else (k.shape[3], v.shape[3])
+    letters = "[N, HV, V, K]" if v_first else "[N, HV, K, V]"
+    if cu_seqlens is not None:
+        letters += ", a state for each sequence of cu_seqlens"
+    check_shape(name, "initial_state", s, (n, v.shape[2], *core), letters)
+    if z is not None:
+        check_shape(name, "initial_state[1]", z, (n, 1, v.shape[2], core[0]), "[N, 1, H, K]")
     return s, z
 
 

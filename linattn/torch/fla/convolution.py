@@ -49,6 +49,8 @@ def causal_conv1d(
     refuse(name, kwargs | {"cp_context": cp_context})
     if weight is None:
         raise ValueError(f"{name}: weight is None; expected [D, W]")
+    if cu_seqlens is not None and not isinstance(cu_seqlens, Tensor):
+        cu_seqlens = torch.as_tensor(cu_seqlens)
     if backend not in BACKENDS:
         raise ValueError(f"{name}: backend is {backend!r}; expected one of {BACKENDS}")
     if x.ndim != 3 or (cu_seqlens is not None and x.shape[0] != 1):

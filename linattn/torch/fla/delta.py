@@ -354,6 +354,8 @@ def fused_mul_recurrent_rwkv7(
     cu_seqlens: Tensor | None = None,
 ) -> Result:
     """RWKV-7 from the removal key kk and the rate a: its a is -kk, its b is kk a."""
+    for argument, x in (("kk", kk), ("a", a)):
+        check_tensor("fused_mul_recurrent_rwkv7", argument, x)
     return _dplr(
         "fused_mul_recurrent_rwkv7", r, k, v, {"a": -kk, "b": kk * a, "w": w}, scale=scale,
         initial_state=initial_state, output_final_state=output_final_state, reverse=reverse,
@@ -374,8 +376,9 @@ def _map(l2norm: bool) -> str:
     return "l2norm" if l2norm else "identity"
 
 
-def _strength(beta: Tensor | None, v: Tensor) -> Tensor:
-    return v.new_ones(()).expand(v.shape[:3]) if beta is None else beta
+def _strength(beta: Tensor | None, v: Any) -> Any:
+    absent = beta is None and isinstance(v, Tensor)  # the check of v comes first
+    return v.new_ones(()).expand(v.shape[:3]) if absent else beta
 
 
 def _sigmoid(name: str, beta: Tensor, apply: bool, negative: bool) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..operators import causal, gated
 from ._docs import documented
-from ._layout import no_decay, refuse, run, v_first
+from ._layout import check_shape, no_decay, refuse, run, v_first
 
 Result = tuple[Tensor, Any]
 EPS = 1e-10  #: added to the denominator where outputs are normalised
@@ -115,8 +115,11 @@ def _simple_gla(
     refuse(name, more)
     if g is not None and g_gamma is not None:
         raise ValueError(f"{name}: g and g_gamma are both given; expected one of them")
-    if g is None:
-        g = no_decay(v) if g_gamma is None else g_gamma.expand(v.shape[:3])
+    if g_gamma is not None:
+        check_shape(name, "g_gamma", g_gamma, v.shape[2:3], "[HV]")
+        g = g_gamma.expand(v.shape[:3])
+    elif g is None:
+        g = no_decay(v)
     return run(name, gated, q, k, v, {"g": g}, **options)
 
 
@@ -208,6 +211,14 @@ def fused_recurrent_retention(
     )  # fmt: skip
 
 
+def _rwkv6(name: str, r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Any, **options: Any) -> Result:
+    """u [H, K], for the G heads of values of each head of keys alike."""
+    check_shape(name, "u", u, (k.shape[2], k.shape[3]), "[H, K]")
+    if v.shape[2] != k.shape[2]:
+        u = u.unsqueeze(1)
+    return run(name, gated, r, k, v, {"w": w}, channels=("w",), bonus=u, **options)
+
+
 def _retention(q: Tensor) -> Tensor:
     heads = torch.arange(q.shape[2], dtype=torch.float32, device=q.device)
     return torch.log1p(-(2.0 ** (-5.0 - heads)))
@@ -277,8 +288,8 @@ def chunk_rwkv6(
 ) -> Result:
     """RWKV-6: log decays w [B, T, H, K] and a bonus u [H, K] of a token's own key."""
     refuse("chunk_rwkv6", kwargs)
-    return run(
-        "chunk_rwkv6", gated, r, k, v, {"w": w}, channels=("w",), bonus=u, scale=scale,
+    return _rwkv6(
+        "chunk_rwkv6", r, k, v, w, u, scale=scale,
         initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
     )  # fmt: skip
 
@@ -297,8 +308,8 @@ def fused_recurrent_rwkv6(
     cu_seqlens: Tensor | None = None,
 ) -> Result:
     """RWKV-6: log decays w [B, T, H, K] and a bonus u [H, K] of a token's own key."""
-    return run(
-        "fused_recurrent_rwkv6", gated, r, k, v, {"w": w}, channels=("w",), bonus=u, scale=scale,
+    return _rwkv6(
+        "fused_recurrent_rwkv6", r, k, v, w, u, scale=scale,
         initial_state=initial_state, output_final_state=output_final_state, reverse=reverse,
         cu_seqlens=cu_seqlens,
     )  # fmt: skip

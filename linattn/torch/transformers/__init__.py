@@ -102,7 +102,11 @@ class Patch:
             _kept.discard(self)
             _entered[self] = _entered.get(self, 0) + 1
             if _HOOK not in sys.meta_path:  # another thread has undone it since
-                _patch_all()
+                try:
+                    _patch_all()
+                except BaseException:
+                    _release(self)
+                    raise
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -295,10 +299,12 @@ def _handing_on(original: Callable[..., Any], part: str) -> Callable[..., Any]:
         packing = {name: kwargs[name] for name in PACKING if kwargs.get(name) is not None}
         if not packing:
             return original(self, *args, **kwargs)
-        thread = threading.get_ident()
+        compiling = torch.compiler.is_compiling()
+        thread = 0 if compiling else threading.get_ident()
 
         def add(module: Any, given: Any, named: dict[str, Any]) -> Any:
-            return (given, named | packing) if threading.get_ident() == thread else None
+            here = compiling or threading.get_ident() == thread
+            return (given, named | packing) if here else None
 
         with getattr(self, part).register_forward_pre_hook(add, with_kwargs=True):
             return original(self, *args, **kwargs)
