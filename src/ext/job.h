@@ -28,7 +28,7 @@ struct job {
     la_modes modes;             /* the caller's */
     struct la_state_sums *sums; /* of segments.c */
     struct la_passes *passes;   /* of passes.c */
-    int visits; /* heads that a thread has begun at the same time (turns.c), or 1 */
+    int interleaved; /* heads that a thread interleaves (interleave.c), or 1 */
     atomic_int stop;
     atomic_int overrun; /* a piece wanted more scratch than was measured */
 };
@@ -91,13 +91,13 @@ int la_sequences_clear(struct job *job);
 /* The segments of the one sequence of each head, in parallel (segments.c). */
 enum la_status la_run_segments(struct job *job, int threads);
 
-/* Heads whose rows lie between each other's and that take turns, no more than leaves
- * each thread some; 1: none (turns.c). */
-ptrdiff_t la_heads_of_turns(const struct job *job, int threads);
+/* How many heads a thread interleaves, no more than leaves each thread some; 1: none
+ * (interleave.c). */
+ptrdiff_t la_interleaved_heads(const struct job *job, int threads);
 
-/* Runs so many heads in turn, each with so many bytes of scratch. */
-enum la_status la_run_turns(struct job *job, ptrdiff_t heads, size_t bytes,
-                            int threads);
+/* Interleaves so many heads, each with so many bytes of scratch. */
+enum la_status la_run_interleaved(struct job *job, ptrdiff_t heads, size_t bytes,
+                                  int threads);
 
 /* The passes of the one sequence of each head, in parallel (passes.c). */
 enum la_status la_run_passes(struct job *job, int threads);

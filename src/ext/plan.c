@@ -49,7 +49,8 @@ int
 la_job_compute(struct job *job, struct la_head *h, int lane)
 {
     const struct la_scratch *scratch = &job->scratch;
-    const int at = lane * job->visits + (h->turn != NULL ? h->turn->visit : 0);
+    const int at =
+        lane * job->interleaved + (h->interleave != NULL ? h->interleave->index : 0);
     h->scratch = scratch->memory + (size_t)at * scratch->lane;
     h->poll = lane == 0 ? poll_caller : poll_worker;
     h->poll_arg = job;
@@ -82,7 +83,7 @@ la_job_run(struct job *job, const struct la_kernel *kernel,
         threads = (int)items;
     }
     job->kernel = kernel;
-    if (la_job_reserve(job, bytes, threads * job->visits) < 0) {
+    if (la_job_reserve(job, bytes, threads * job->interleaved) < 0) {
         return LA_NO_MEMORY;
     }
     la_scratch_prepare(&job->scratch);
@@ -240,8 +241,8 @@ run_job(struct job *job, size_t items, int threads)
     if (items == 0) {
         return LA_DONE;
     }
-    const ptrdiff_t heads = gaps ? 1 : la_heads_of_turns(job, threads);
-    return heads > 1 ? la_run_turns(job, heads, bytes, threads)
+    const ptrdiff_t heads = gaps ? 1 : la_interleaved_heads(job, threads);
+    return heads > 1 ? la_run_interleaved(job, heads, bytes, threads)
                      : la_job_run(job, job->kernel, run_piece, bytes, items, threads);
 }
 
@@ -270,7 +271,7 @@ la_run(const struct la_call *call, const struct la_watch *watch)
                       .watch = watch,
                       .table = table,
                       .kernel = &table->kernels[call->form->op],
-                      .visits = 1,
+                      .interleaved = 1,
                       .properties = la_operators[call->form->op].properties};
     const ptrdiff_t itemsize = call->dtype == LA_F32 ? sizeof(float) : sizeof(double);
     la_job_read(&job);

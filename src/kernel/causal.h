@@ -59,7 +59,7 @@ run_causal(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct causal_scratch r = causal_carve(h, &arena);
-    struct la_fetch own = {0}, *look = turn_look(h, &own);
+    struct la_fetch own = {0}, *look = interleave_look(h, &own);
     struct scan c = {
         .K = h->d,
         .W = round_up(h->m, VL),
@@ -69,9 +69,9 @@ run_causal(const struct la_head *h)
         .dots = r.dots,
         .o = r.o,
         .s = r.s,
-        .ahead = turn_fetch(h, &own),
+        .ahead = interleave_fetch(h, &own),
     };
-    ptrdiff_t i = turn_begin(h);
+    ptrdiff_t i = interleave_begin(h);
     take_up_sum(&c, r.e, h->n, r.rows);
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
@@ -83,7 +83,7 @@ run_causal(const struct la_head *h)
         take_up_segment(&c, r.base, r.sum, r.e);
     }
     const int keyless = no_keys(h, r.z);
-    for (; i < turn_end(h); i += r.rows) {
+    for (; i < interleave_end(h); i += r.rows) {
         const struct span t = span(i, r.rows, i + r.rows, h->n, look);
         c.rows = t.rows;
         if (h->segment > 0 && i % h->segment == 0 &&
@@ -121,7 +121,7 @@ run_causal(const struct la_head *h)
             }
         }
     }
-    if (turn_finishes(h, i)) {
+    if (interleave_finishes(h, i)) {
         store_states(h, r.s, r.z);
     }
     return 0;

@@ -217,9 +217,11 @@ run_delta(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct delta_scratch r = delta_carve(h, &arena);
-    struct la_fetch own = {0}, *look = turn_look(h, &own);
-    const struct scan state = {
-        .K = h->d, .W = round_up(h->m, VL), .s = r.s, .ahead = turn_fetch(h, &own)};
+    struct la_fetch own = {0}, *look = interleave_look(h, &own);
+    const struct scan state = {.K = h->d,
+                               .W = round_up(h->m, VL),
+                               .s = r.s,
+                               .ahead = interleave_fetch(h, &own)};
     struct writing c = {
         .read = state,
         .write = state,
@@ -230,14 +232,14 @@ run_delta(const struct la_head *h)
     };
     c.read.a = c.write.b = r.ba;
     c.read.o = c.write.v = r.bo;
-    ptrdiff_t i = turn_begin(h);
+    ptrdiff_t i = interleave_begin(h);
     take_up_sum(&c.write, r.lost, h->n, r.rows);
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
         compensate(&c.write, r.lost, h->n, r.rows);
         factors(h, r.scale, r.rows, 0, NULL);
     }
-    for (; i < turn_end(h); i += r.rows) {
+    for (; i < interleave_end(h); i += r.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
@@ -256,7 +258,7 @@ run_delta(const struct la_head *h)
         delta_columns(&c);
         store_rows(&h->o, t, h->m, block_at(r.bo, c.rows, 0), r.scale);
     }
-    if (turn_finishes(h, i)) {
+    if (interleave_finishes(h, i)) {
         store_state(&h->s1, r.s, h->d, h->m);
     }
     return 0;

@@ -73,7 +73,7 @@ run_gated(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct gated_scratch r = gated_carve(h, &arena);
-    struct la_fetch own = {0}, *ahead = turn_fetch(h, &own);
+    struct la_fetch own = {0}, *ahead = interleave_fetch(h, &own);
     struct scan c = {
         .K = h->d,
         .W = round_up(h->m, VL),
@@ -87,7 +87,7 @@ run_gated(const struct la_head *h)
         .change = r.gate.change,
         .ahead = ahead,
     };
-    ptrdiff_t i = turn_begin(h);
+    ptrdiff_t i = interleave_begin(h);
     take_up_sum(&c, r.e, h->n, r.rows);
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
@@ -97,11 +97,11 @@ run_gated(const struct la_head *h)
         }
         factors(h, r.scale, r.rows, 0, NULL);
     }
-    for (; i < turn_end(h); i += c.rows) {
+    for (; i < interleave_end(h); i += c.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        struct span t = span(i, r.rows, i + r.rows, h->n, turn_look(h, &own));
+        struct span t = span(i, r.rows, i + r.rows, h->n, interleave_look(h, &own));
         c.rows = t.rows = load_gate(h, t, &r.gate);
         t.next = i + t.rows;
         load_keys(h, t, r.b, r.v);
@@ -111,7 +111,7 @@ run_gated(const struct la_head *h)
         sweep_decayed(&r.gate, &c, h->has_bonus);
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }
-    if (turn_finishes(h, i)) {
+    if (interleave_finishes(h, i)) {
         store_state(&h->s1, r.s, h->d, h->m);
     }
     return 0;

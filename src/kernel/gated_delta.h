@@ -189,9 +189,11 @@ run_rule(const struct la_head *h, int low_rank)
 {
     struct arena arena = {h->scratch, 0};
     const struct gated_delta_scratch r = rule_carve(h, &arena, low_rank);
-    struct la_fetch own = {0}, *look = turn_look(h, &own);
-    const struct scan state = {
-        .K = h->d, .W = round_up(h->m, VL), .s = r.s, .ahead = turn_fetch(h, &own)};
+    struct la_fetch own = {0}, *look = interleave_look(h, &own);
+    const struct scan state = {.K = h->d,
+                               .W = round_up(h->m, VL),
+                               .s = r.s,
+                               .ahead = interleave_fetch(h, &own)};
     struct writing c = {.read = state,
                         .write = state,
                         .l = r.l,
@@ -204,14 +206,14 @@ run_rule(const struct la_head *h, int low_rank)
     c.write.v = r.vuo;
     c.write.keep = r.gate.keep;
     c.write.change = r.gate.change;
-    ptrdiff_t i = turn_begin(h);
+    ptrdiff_t i = interleave_begin(h);
     take_up_sum(&c.write, r.lost, h->n, r.rows);
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
         compensate(&c.write, r.lost, h->n, r.rows);
         factors(h, r.scale, r.rows, 0, NULL);
     }
-    while (i < turn_end(h)) {
+    while (i < interleave_end(h)) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
@@ -233,7 +235,7 @@ run_rule(const struct la_head *h, int low_rank)
         delta_columns(&c);
         store_rows(&h->o, t, h->m, block_at(c.read.o, c.rows, 0), r.scale);
     }
-    if (turn_finishes(h, i)) {
+    if (interleave_finishes(h, i)) {
         store_state(&h->s1, r.s, h->d, h->m);
     }
     return 0;

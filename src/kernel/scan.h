@@ -7,7 +7,7 @@
 #include "mapped.h"
 #include "micro.h"
 #include "state.h"
-#include "turn.h"
+#include "interleave.h"
 
 /* sum_i = x_i.y_i */
 static void

@@ -1,0 +1,149 @@
+/* interleave.c: interleaves the work of heads whose rows are interleaved in memory, as
+ * in views of (batch, tokens, heads, d): a slice of tokens of each head in turn.
+ *
+ * Head by head such a call reads 256 bytes of every 2 KiB, say, and comes back for the
+ * next 256 when the caches have dropped what lay around them: a third slower than heads
+ * that lie one after another.  Slice by slice it goes through memory in order, and
+ * prefetches in order, the rows of all heads in a slice at once.  Each head has scratch
+ * of its own that keeps its state, so the same is computed in the same order: no bit
+ * changes. */
+#include "../kernel/fetch.h"
+#include "job.h"
+
+enum {
+    LA_INTERLEAVE_ROWS = 16, /* tokens a slice: a chunk of heads so narrow (chunk.h) */
+    LA_INTERLEAVE_WIDTH = 256, /* bytes of a head's row; longer ones gain nothing */
+    LA_INTERLEAVE_HEADS = 4,   /* of 2 to 16 the fewest that were fast */
+    LA_INTERLEAVE_FAR = 1
+        << 20, /* bytes from the first token to the last: past a cache */
+};
+
+/* A head, and how far it has been computed. */
+struct interleaved {
+    struct la_head head;
+    struct la_interleave interleave;
+};
+
+static ptrdiff_t
+distance(ptrdiff_t step)
+{
+    return step < 0 ? -step : step;
+}
+
+/* Whether the rows of the heads of the last axis are interleaved, short, and spread
+ * over more than a cache. */
+static int
+is_interleaved(const struct job *job)
+{
+    const struct la_call *call = job->call;
+    const struct la_form *form = call->form;
+    for (int i = 0; i < form->nin + form->nout; i++) {
+        const struct la_slot *slot = &form->slots[i];
+        if (slot->rank != 2 || slot->dims[0] != 'n') {
+            continue;
+        }
+        const ptrdiff_t *const core = call->x[i].core;
+        const ptrdiff_t cols = la_job_dimension(call, slot->dims[1], 1);
+        const ptrdiff_t row = distance(core[0]), width = distance(core[1]) * cols;
+        const ptrdiff_t head = distance(call->x[i].outer[call->axes - 1]);
+        if (head == 0 || head >= row || width > LA_INTERLEAVE_WIDTH ||
+            row < LA_INTERLEAVE_FAR / job->head.n) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+ptrdiff_t
+la_interleaved_heads(const struct job *job, int threads)
+{
+    const ptrdiff_t others = job->heads / job->last;
+    const ptrdiff_t parts = (threads + others - 1) / others;
+    const ptrdiff_t heads = (job->last + parts - 1) / parts;
+    const int whole = job->group == 1 && job->panels == 1 && job->parts == 1 &&
+                      job->sequences == 1 && job->head.n > 0;
+    if (!(job->properties & LA_INTERLEAVE) || !whole || heads == 1 ||
+        !is_interleaved(job)) {
+        return 1;
+    }
+    return heads < LA_INTERLEAVE_HEADS ? heads : LA_INTERLEAVE_HEADS;
+}
+
+/* Asks for the rows of all heads in the slice from token `first` on. */
+static void
+ask_for_rows(const struct job *job, const struct la_head *h, ptrdiff_t heads,
+             ptrdiff_t first, struct la_fetch *ahead)
+{
+    const struct la_call *call = job->call;
+    const ptrdiff_t left = h->n - first,
+                    rows = left < LA_INTERLEAVE_ROWS ? left : LA_INTERLEAVE_ROWS;
+    la_fetch_anew(ahead);
+    for (int i = 0; i < call->form->nin + call->form->nout; i++) {
+        const struct la_slot *slot = &call->form->slots[i];
+        if (slot->dims[0] != 'n') {
+            continue;
+        }
+        const struct la_array *x = &h->arrays[slot->id];
+        const ptrdiff_t next = call->x[i].outer[call->axes - 1];
+        const ptrdiff_t cols =
+            slot->rank < 2 ? 1 : la_job_dimension(call, slot->dims[1], 1);
+        la_fetch_later(ahead, x->data + first * x->rs, x->rs,
+                       (heads - 1) * next + cols * x->cs, rows);
+    }
+}
+
+/* One head up to token `to`, if it has tokens left or none at all. */
+static int
+run_tokens(struct job *job, struct interleaved *x, ptrdiff_t to, int lane)
+{
+    const int first = to == LA_INTERLEAVE_ROWS;
+    if (!first && x->interleave.at >= x->head.n) {
+        return 0;
+    }
+    x->interleave.to = to < x->head.n ? to : x->head.n;
+    return la_job_compute(job, &x->head, lane);
+}
+
+/* Some heads of the last axis: item = (head / last) * groups + group. */
+static int
+run_interleaved(void *arg, size_t item, int lane)
+{
+    struct job *job = arg;
+    const ptrdiff_t group = (ptrdiff_t)item % job->groups * job->group;
+    const ptrdiff_t first = (ptrdiff_t)item / job->groups * job->last + group;
+    const ptrdiff_t left = job->last - group;
+    const ptrdiff_t heads = left < job->group ? left : job->group;
+    struct la_fetch ahead = {0};
+    struct interleaved heads_now[LA_INTERLEAVE_HEADS];
+    ptrdiff_t longest = 1; /* one slice at least: there may be states to hand through */
+    for (ptrdiff_t i = 0; i < heads; i++) {
+        struct la_head *h = &heads_now[i].head;
+        *h = job->head;
+        la_job_place(job, h, (struct piece){first + i, 0, 0, 0});
+        h->group = 1;
+        h->interleave = &heads_now[i].interleave;
+        heads_now[i].interleave =
+            (struct la_interleave){.index = (int)i, .ahead = &ahead};
+        longest = h->n > longest ? h->n : longest;
+    }
+    for (ptrdiff_t to = LA_INTERLEAVE_ROWS; to < longest + LA_INTERLEAVE_ROWS;
+         to += LA_INTERLEAVE_ROWS) {
+        ask_for_rows(job, &heads_now->head, heads, to, &ahead);
+        for (ptrdiff_t i = 0; i < heads; i++) {
+            if (run_tokens(job, &heads_now[i], to, lane)) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+enum la_status
+la_run_interleaved(struct job *job, ptrdiff_t heads, size_t bytes, int threads)
+{
+    job->group = heads;
+    job->groups = (job->last + job->group - 1) / job->group;
+    job->interleaved = (int)job->group;
+    return la_job_run(job, job->kernel, run_interleaved, bytes,
+                      (size_t)(job->heads / job->last * job->groups), threads);
+}
