@@ -164,12 +164,12 @@ given_to_end(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t 
 
 /* --- resets --------------------------------------------------------------- */
 
-/* s (K, W) = 0 where the chunk's first gates forget it: rows or, turned, columns.  Inf
- * and NaN times a decay of 0 would stay. */
+/* s (K, W) = 0 where the chunk's first gates forget it: rows or, transposed, columns.
+ * Inf and NaN times a decay of 0 would stay. */
 static void
-forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int turned)
+forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int transposed)
 {
-    if (s == NULL || !forgets(gate, turned ? W : K)) {
+    if (s == NULL || !forgets(gate, transposed ? W : K)) {
         return;
     }
     if (!gate->channels) {
@@ -180,7 +180,7 @@ forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int turned)
         for (ptrdiff_t j = 0; j < W; j += VL) {
             const T *g = gate->g.x;
             T *x = state_at(s, K, W, l, j);
-            const ivec reset = is_reset(turned ? vload(&g[j]) : vset1(g[l]));
+            const ivec reset = is_reset(transposed ? vload(&g[j]) : vset1(g[l]));
             vstore(x, vkeep(~reset, vload(x)));
         }
     }
@@ -190,15 +190,15 @@ forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int turned)
 static void
 forget_state(const struct gate *gate, struct scan *c)
 {
-    if (!forgets(gate, c->turned ? c->W : c->K)) {
+    if (!forgets(gate, c->transposed ? c->W : c->K)) {
         return;
     }
     if (c->from != NULL) {
         memcpy(c->s, c->from, (size_t)state_size(c->K, c->W) * sizeof(T));
         c->from = NULL;
     }
-    forget(gate, c->s, c->K, c->W, c->turned);
-    forget(gate, c->e, c->K, c->W, c->turned);
+    forget(gate, c->s, c->K, c->W, c->transposed);
+    forget(gate, c->e, c->K, c->W, c->transposed);
 }
 
 /* Reads the state, decays it and writes to it. */

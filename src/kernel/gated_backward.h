@@ -22,7 +22,7 @@ struct gated_backward_scratch {
     struct block a, b, v, c;
     struct block met_a, met_b, far_a, far_b; /* A and B as they meet each other, and the
                                                 states */
-    struct block x, p, turned;
+    struct block x, p, transposed;
     struct block da, db, dv;
     struct gate gate;
     struct gate_pairs pairs;
@@ -55,7 +55,7 @@ gated_backward_carve(const struct la_head *h, struct arena *arena)
     r.dv = take_block(arena, rows, h->m);
     r.x = take_block(arena, rows, rows);
     r.p = take_block(arena, rows, rows);
-    r.turned = take_block(arena, rows, rows);
+    r.transposed = take_block(arena, rows, rows);
     r.gate = take_gate(arena, h, rows);
     take_gate_gradient(arena, h, rows, &r.pairs);
     r.scale = take(arena, 1, rows);
@@ -86,7 +86,7 @@ gated_state(const struct la_head *h, const struct gated_backward_scratch *r,
         .v = r->b,
         .keep = r->gate.keep,
         .change = r->gate.change,
-        .turned = 1,
+        .transposed = 1,
         .ahead = ahead,
     };
 }
@@ -174,7 +174,7 @@ load_gated(const struct la_head *h, const struct gated_backward_scratch *r,
 
 /* dst = src transposed, rows by rows, of which whole vectors are there. */
 static void
-turn(struct block dst, struct block src, ptrdiff_t rows)
+transpose_block(struct block dst, struct block src, ptrdiff_t rows)
 {
     for (ptrdiff_t i = 0; i < rows; i += VL) {
         for (ptrdiff_t j = 0; j < rows; j += VL) {
@@ -212,7 +212,7 @@ gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
     }
     from_start(gate, r->far_a, r->met_a, dv->rows, h->d, h->has_bonus);
     to_end(gate, r->far_b, r->met_b, dv->rows, h->d);
-    turn(r->turned, r->x, dv->rows);
+    transpose_block(r->transposed, r->x, dv->rows);
     if (h->has_bonus) {
         sweep_decayed(gate, dv, 1);
         return;
@@ -347,7 +347,7 @@ run_gated_backward(const struct la_head *h)
         .a = r.far_b,
         .b = r.far_a,
         .v = r.c,
-        .dots = r.turned,
+        .dots = r.transposed,
         .o = r.dv,
         .s = r.r,
         .keep = r.gate.keep,

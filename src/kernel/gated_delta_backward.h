@@ -154,7 +154,7 @@ rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
         .s = x->states,
         .keep = chunk->gate.keep,
         .change = chunk->gate.change,
-        .turned = 1,
+        .transposed = 1,
         .ahead = &ahead,
     };
     compensate(&c, r->lost, x->stretch * x->rows, x->rows);

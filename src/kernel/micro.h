@@ -29,15 +29,16 @@ struct scan {
     const T *base; /* where not NULL, S is held as base + sum, with E of the sum */
     T *sum;
     const T *keep, *change; /* of S, one number a row (gate.h), or NULL */
-    int turned;             /* of S, one number a column (W) */
+    int transposed;         /* of S, one number a column (W) */
     const T *from;          /* where what decays is read, or NULL: S */
     int upper;              /* X keeps j >= i instead of j <= i */
     struct la_fetch *ahead; /* what each tile asks some of, or NULL */
 };
 
-/* c (rows, nr) += A (rows, k) B (k, nr), where the block holds A or, `turned`, A^T. */
+/* c (rows, nr) += A (rows, k) B (k, nr), where the block holds A or, `transposed`, A^T.
+ */
 INLINE void
-tile(vec c[][NR], const int rows, const int nr, struct block a, const int turned,
+tile(vec c[][NR], const int rows, const int nr, struct block a, const int transposed,
      struct block b, ptrdiff_t k)
 {
     LA_UNROLL_BY_4
@@ -47,7 +48,7 @@ tile(vec c[][NR], const int rows, const int nr, struct block a, const int turned
             y[j] = vload(&b.x[l * b.ld + j * VL]);
         }
         LA_EACH(i, rows) {
-            const vec x = vset1(turned ? a.x[l * a.ld + i] : a.x[i * a.ld + l]);
+            const vec x = vset1(transposed ? a.x[l * a.ld + i] : a.x[i * a.ld + l]);
             LA_EACH(j, nr) {
                 c[i][j] = vfma(x, y[j], c[i][j]);
             }
@@ -183,26 +184,26 @@ state_tile(const struct scan *c, ptrdiff_t at)
 }
 
 /* Rows [l, l + rows) of S += acc for one column tile, with E.  What decays, decays
- * before that, and E with it.  `turned`: one decay a column. */
+ * before that, and E with it.  `transposed`: one decay a column. */
 INLINE void
 decay_and_add(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
-              vec acc[][NR], const int compensated, const int turned, const int rows,
-              const int nr)
+              vec acc[][NR], const int compensated, const int transposed,
+              const int rows, const int nr)
 {
     const T *from = c->from ? c->from + (to.s - c->s) : to.s;
     vec keep[NR],
         change[NR]; /* held, for the compiler thinks that stores change them */
     LA_EACH(j, nr) {
-        keep[j] = turned ? vload(&c->keep[col + j * VL]) : (vec){0};
-        change[j] = turned ? vload(&c->change[col + j * VL]) : (vec){0};
+        keep[j] = transposed ? vload(&c->keep[col + j * VL]) : (vec){0};
+        change[j] = transposed ? vload(&c->change[col + j * VL]) : (vec){0};
     }
     LA_EACH(r, rows) {
-        const vec row_keep = turned ? (vec){0} : vset1(c->keep[l + r]);
-        const vec row_change = turned ? (vec){0} : vset1(c->change[l + r]);
+        const vec row_keep = transposed ? (vec){0} : vset1(c->keep[l + r]);
+        const vec row_change = transposed ? (vec){0} : vset1(c->change[l + r]);
         LA_EACH(j, nr) {
             const ptrdiff_t at = (l + r) * nr * VL + j * VL;
-            const vec by = turned ? change[j] : row_change;
-            const vec share = turned ? keep[j] : row_keep;
+            const vec by = transposed ? change[j] : row_change;
+            const vec share = transposed ? keep[j] : row_keep;
             const vec before = vload(&from[at]), old = kept_of(share, before);
             vec more = vfma(by, before, acc[r][j]);
             if (compensated) {
@@ -249,7 +250,7 @@ write_tile(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff_t 
     la_fetch_some(c->ahead);
     clear_tile(acc, rows, nr);
     tile(acc, rows, nr, block_at(c->b, 0, l), 1, block_at(c->v, 0, col), c->rows);
-    if (c->keep != NULL && c->turned) {
+    if (c->keep != NULL && c->transposed) {
         decay_and_add(c, col, to, l, acc, compensated, 1, rows, nr);
         return;
     }

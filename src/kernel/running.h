@@ -156,14 +156,15 @@ scale_change(const struct running *r, const T *before, const T *after)
     return vany(any);
 }
 
-/* A state (f, W), or `turned` (K, f), under the next scale; z likewise.  NULL: none. */
+/* A state (f, W), or `transposed` (K, f), under the next scale; z likewise.  NULL:
+ * none. */
 static void
-scale_state(const struct running *r, T *s, ptrdiff_t K, ptrdiff_t W, int turned)
+scale_state(const struct running *r, T *s, ptrdiff_t K, ptrdiff_t W, int transposed)
 {
     for (ptrdiff_t l = 0; s != NULL && l < K; l++) {
         for (ptrdiff_t j = 0; j < W; j += VL) {
             T *x = state_at(s, K, W, l, j);
-            const vec power = turned ? vload(&r->power[j]) : vset1(r->power[l]);
+            const vec power = transposed ? vload(&r->power[j]) : vset1(r->power[l]);
             vstore(x, vscale2(vload(x), power));
         }
     }
@@ -179,10 +180,10 @@ scale_vector(const struct running *r, T *z)
 
 /* What a recurrence sums, S with E and z with ze, under the scale after `after`. */
 static void
-scale_sums(const struct running *r, const struct scan *c, T *z, T *ze, int turned)
+scale_sums(const struct running *r, const struct scan *c, T *z, T *ze, int transposed)
 {
-    scale_state(r, c->s, c->K, c->W, turned);
-    scale_state(r, c->e, c->K, c->W, turned);
+    scale_state(r, c->s, c->K, c->W, transposed);
+    scale_state(r, c->e, c->K, c->W, transposed);
     scale_vector(r, z);
     scale_vector(r, ze);
 }

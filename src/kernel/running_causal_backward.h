@@ -25,7 +25,7 @@ struct running_causal_backward_scratch {
     struct running f;
     struct block a, b, v, g, dots, da, dv, zs, dx;
     struct block tops; /* M before each chunk */
-    T *s, *t, *e, *z, *ze, *turned /* t omega^T (f,d) */;
+    T *s, *t, *e, *z, *ze, *transposed /* t omega^T (f,d) */;
     T *den, *weight; /* r and w of a piece */
     T *r, *w;        /* of every token */
     T *dtop;         /* M's gradient */
@@ -49,7 +49,7 @@ running_causal_backward_carve(const struct la_head *h, struct arena *arena)
     r.s = take_state(arena, h->f, h->m);
     r.t = take_state(arena, h->m, h->f);
     r.e = take_state(arena, h->f, h->m);
-    r.turned = take_state(arena, h->f, h->d);
+    r.transposed = take_state(arena, h->f, h->d);
     r.z = take_row(arena, h->f);
     r.ze = take_row(arena, h->f);
     r.den = take(arena, 1, r.rows);
@@ -78,7 +78,7 @@ pull(const struct la_head *h, const struct running_causal_backward_scratch *r,
         .W = round_up(h->d, VL),
         .a = du,
         .o = r->dx,
-        .s = r->turned,
+        .s = r->transposed,
     };
     sweep(&c, LA_READ);
 }
@@ -368,7 +368,7 @@ run_running_causal_backward(const struct la_head *h)
     const struct running_causal_backward_scratch r =
         running_causal_backward_carve(h, &arena);
     load_directions(h, &r.f);
-    transpose_state(r.turned, r.f.omega, h->d, h->f);
+    transpose_state(r.transposed, r.f.omega, h->d, h->f);
     return running_dq(h, &r) || running_dkv(h, &r);
 }
 

@@ -151,7 +151,7 @@ scale_down(T *y, const T *x, ptrdiff_t count)
 /* The block of keys in r->rows, transposed; whether one of their numbers is beyond
  * FAR_INPUT. */
 static int
-turn_keys(const struct softmax_scratch *r, ptrdiff_t d)
+transpose_keys(const struct softmax_scratch *r, ptrdiff_t d)
 {
     transpose_state(r->keys, r->rows, LA_BLOCK, d);
     return any_far(r->keys, round_up(d, MR) * LA_BLOCK);
@@ -299,7 +299,7 @@ softmax_rows(const struct la_head *h, const struct softmax_scratch *r, ptrdiff_t
             return 1;
         }
         load_block(r->rows, &k, keys, d);
-        const int far = turn_keys(r, d) || far_queries;
+        const int far = transpose_keys(r, d) || far_queries;
         load_block(r->values, &v, keys, m);
         ptrdiff_t i = causal && j > first ? j - first : 0;
         for (; i < rows; i += MR) {

@@ -96,15 +96,16 @@ weigh(const struct softmax_backward_scratch *r, ptrdiff_t i, ptrdiff_t rows,
     }
 }
 
-/* out_i += sum_{j <= i} x_ij y_j, or out_j += sum_{i >= j} x_ij y_i where `turned`. */
+/* out_i += sum_{j <= i} x_ij y_j, or out_j += sum_{i >= j} x_ij y_i where `transposed`.
+ */
 static void
 add_triangle(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld,
-             ptrdiff_t rows, int turned)
+             ptrdiff_t rows, int transposed)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         for (ptrdiff_t j = 0; j <= i; j++) {
-            T *to = out + (turned ? j : i) * ld;
-            const T *from = y + (turned ? i : j) * ld;
+            T *to = out + (transposed ? j : i) * ld;
+            const T *from = y + (transposed ? i : j) * ld;
             const vec weight = vset1(x[i * ldx + j]);
             for (ptrdiff_t l = 0; l < ld; l += VL) {
                 *at(&to[l]) += weight * vload(&from[l]);
@@ -216,7 +217,7 @@ run_softmax_backward(const struct la_head *h)
         load_plain((struct block){r.k, ldd}, &k, rows_from(0, keys), d);
         load_block(r.forward.rows, &k, keys, d);
         load_block(r.v, &v, keys, m);
-        const int far = turn_keys(&r.forward, d);
+        const int far = transpose_keys(&r.forward, d);
         transpose_state(r.vt, r.v, LA_BLOCK, m);
         clear(r.dks, state_size(LA_BLOCK, d));
         clear(r.dvs, state_size(LA_BLOCK, m));
