@@ -8,17 +8,17 @@
  *   R <- exp(G_last) R + (exp(G) o A)^T C
  *   dg as gate_backward.h has it;  du = sum p_ii a_i o b_i
  *
- * States come back as stretch.h says.  About 12 n d m flops and the triangles. Scratch:
- * the states of stretch.h and 4, and some chunks. */
+ * States come back as checkpoints.h says.  About 12 n d m flops and the triangles.
+ * Scratch: the states of checkpoints.h and 4, and some chunks. */
 #ifndef LA_GATED_BACKWARD_H
 #define LA_GATED_BACKWARD_H
 
 #include "gate_backward.h"
 #include "gated.h"
-#include "stretch.h"
+#include "checkpoints.h"
 
 struct gated_backward_scratch {
-    struct stretches chunks;
+    struct checkpoints chunks;
     struct block a, b, v, c;
     struct block met_a, met_b, far_a, far_b; /* A and B as they meet each other, and the
                                                 states */
@@ -70,7 +70,7 @@ gated_backward_carve(const struct la_head *h, struct arena *arena)
     r.rt = take_state(arena, h->d, h->m);
     r.r_lost = take_state(arena, h->d, h->m);
     r.s_lost = take_state(arena, h->d, h->m);
-    r.chunks = take_stretches(arena, h, rows);
+    r.chunks = take_checkpoints(arena, h, rows);
     return r;
 }
 
@@ -105,11 +105,11 @@ gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
     return t.rows;
 }
 
-/* The forward scan: S^T before every stretch; how many chunks, or -1 to give up. */
+/* The forward scan: S^T before every interval; how many chunks, or -1 to give up. */
 static ptrdiff_t
 gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *r)
 {
-    const struct stretches *x = &r->chunks;
+    const struct checkpoints *x = &r->chunks;
     const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
     const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
     struct la_fetch ahead = {0};
@@ -123,8 +123,8 @@ gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *
         if (h->poll(h->poll_arg)) {
             return -1;
         }
-        if (chunks % x->stretch == 0) {
-            memcpy(state_of(x->checkpoints, h, chunks / x->stretch), c.s, bytes);
+        if (chunks % x->interval == 0) {
+            memcpy(state_of(x->checkpoints, h, chunks / x->interval), c.s, bytes);
         }
         x->begins[i] = 1;
         gated_forward(h, r, &c, span(i, x->rows, i + x->rows, h->n, &ahead));
@@ -132,18 +132,18 @@ gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *
     return chunks;
 }
 
-/* S^T before each of so many chunks of the stretch that begins at token i. */
+/* S^T before each of so many chunks of the interval that begins at token i. */
 static int
 gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
-             ptrdiff_t stretch, ptrdiff_t chunks, ptrdiff_t i)
+             ptrdiff_t interval, ptrdiff_t chunks, ptrdiff_t i)
 {
-    const struct stretches *x = &r->chunks;
+    const struct checkpoints *x = &r->chunks;
     const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
     struct la_fetch ahead = {0};
     struct scan c = gated_state(h, r, &ahead);
     c.s = x->states;
-    compensate(&c, r->s_lost, x->stretch * x->rows, x->rows);
-    memcpy(c.s, state_of(x->checkpoints, h, stretch), bytes);
+    compensate(&c, r->s_lost, x->interval * x->rows, x->rows);
+    memcpy(c.s, state_of(x->checkpoints, h, interval), bytes);
     for (ptrdiff_t place = 1; place < chunks; place++, i += c.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -338,7 +338,7 @@ run_gated_backward(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     struct gated_backward_scratch r = gated_backward_carve(h, &arena);
-    const struct stretches *x = &r.chunks;
+    const struct checkpoints *x = &r.chunks;
     struct la_fetch ahead = {0};
     count_chunks(&r.chunks, h, &r.gate);
     struct scan dv = {
@@ -359,11 +359,11 @@ run_gated_backward(const struct la_head *h)
     compensate(&dv, r.r_lost, h->n, x->rows);
     struct span t = {.first = h->n};
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
-        const ptrdiff_t place = chunk % x->stretch;
-        const int begins = chunk == chunks - 1 || place == x->stretch - 1;
+        const ptrdiff_t place = chunk % x->interval;
+        const int begins = chunk == chunks - 1 || place == x->interval - 1;
         t = chunk_until(h, x, t.first, &ahead);
         if (h->poll(h->poll_arg) ||
-            (begins && gated_states(h, &r, chunk / x->stretch, place + 1,
+            (begins && gated_states(h, &r, chunk / x->interval, place + 1,
                                     chunks_before(x, place, t.first)))) {
             return 1;
         }

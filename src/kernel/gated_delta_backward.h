@@ -2,18 +2,18 @@
  * chunks in reverse.
  *
  * As delta_backward.h: a forward scan leaves E (of DPLR: U) of every row in the place
- * of dV, and states come back as stretch.h says.  About 20 n d m flops (DPLR:
- * 28 n d m).  Scratch: the states of stretch.h and 5, a few chunks, and E where dV has
- * only 16 bits. */
+ * of dV, and states come back as checkpoints.h says.  About 20 n d m flops (DPLR:
+ * 28 n d m).  Scratch: the states of checkpoints.h and 5, a few chunks, and E where dV
+ * has only 16 bits. */
 #ifndef LA_GATED_DELTA_BACKWARD_H
 #define LA_GATED_DELTA_BACKWARD_H
 
 #include "delta_backward.h"
 #include "gated_delta_reverse.h"
-#include "stretch.h"
+#include "checkpoints.h"
 
 struct rule_backward_scratch {
-    struct stretches chunks;
+    struct checkpoints chunks;
     struct rule_reverse reverse;
     struct block v;
     T *s, *lost; /* lost: what rounding has kept from s, or from the states */
@@ -29,7 +29,7 @@ rule_backward_carve(const struct la_head *h, struct arena *arena, int low_rank)
     r.s = take_state(arena, h->d, h->m);
     r.lost = take_state(arena, h->d, h->m);
     r.reverse = rule_reverse_carve(h, rows, arena, low_rank);
-    r.chunks = take_stretches(arena, h, rows);
+    r.chunks = take_checkpoints(arena, h, rows);
     r.errors = h->dv;
     if (h->dv.type != LA_NATIVE) {
         T *const e = take(arena, h->n, h->m);
@@ -84,7 +84,7 @@ chunk_errors(const struct la_head *h, const struct rule_backward_scratch *r,
     store_rows(&r->errors, t, h->m, low_rank ? c->u : base->e, NULL);
 }
 
-/* The forward scan: E, or U, of every row, and S^T before every stretch; how many
+/* The forward scan: E, or U, of every row, and S^T before every interval; how many
  * chunks, or -1 to give up. */
 static ptrdiff_t
 rule_errors(const struct la_head *h, const struct rule_backward_scratch *r)
@@ -92,7 +92,7 @@ rule_errors(const struct la_head *h, const struct rule_backward_scratch *r)
     const struct rule_reverse *chunk = &r->reverse;
     const struct reverse_scratch *base = &chunk->base;
     const int low_rank = chunk->low_rank;
-    const struct stretches *x = &r->chunks;
+    const struct checkpoints *x = &r->chunks;
     struct la_fetch ahead = {0};
     const struct scan state = {
         .K = h->d, .W = round_up(h->m, VL), .s = r->s, .ahead = &ahead};
@@ -120,8 +120,8 @@ rule_errors(const struct la_head *h, const struct rule_backward_scratch *r)
         if (h->poll(h->poll_arg)) {
             return -1;
         }
-        if (chunks % x->stretch == 0) {
-            transpose_state(state_of(x->checkpoints, h, chunks / x->stretch), r->s,
+        if (chunks % x->interval == 0) {
+            transpose_state(state_of(x->checkpoints, h, chunks / x->interval), r->s,
                             h->d, h->m);
         }
         struct span t = span(i, x->rows, i + x->rows, h->n, &ahead);
@@ -137,13 +137,13 @@ rule_errors(const struct la_head *h, const struct rule_backward_scratch *r)
     return chunks;
 }
 
-/* S^T before each of so many chunks of the stretch that begins at token i. */
+/* S^T before each of so many chunks of the interval that begins at token i. */
 static int
 rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
-            ptrdiff_t stretch, ptrdiff_t chunks, ptrdiff_t i)
+            ptrdiff_t interval, ptrdiff_t chunks, ptrdiff_t i)
 {
     const struct rule_reverse *chunk = &r->reverse;
-    const struct stretches *x = &r->chunks;
+    const struct checkpoints *x = &r->chunks;
     const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
     struct la_fetch ahead = {0};
     struct scan c = {
@@ -157,8 +157,8 @@ rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
         .transposed = 1,
         .ahead = &ahead,
     };
-    compensate(&c, r->lost, x->stretch * x->rows, x->rows);
-    memcpy(c.s, state_of(x->checkpoints, h, stretch), bytes);
+    compensate(&c, r->lost, x->interval * x->rows, x->rows);
+    memcpy(c.s, state_of(x->checkpoints, h, interval), bytes);
     for (ptrdiff_t place = 1; place < chunks; place++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -189,18 +189,18 @@ run_rule_backward(const struct la_head *h, int low_rank)
 {
     struct arena arena = {h->scratch, 0};
     struct rule_backward_scratch r = rule_backward_carve(h, &arena, low_rank);
-    const struct stretches *x = &r.chunks;
+    const struct checkpoints *x = &r.chunks;
     struct la_fetch ahead = {0};
     count_chunks(&r.chunks, h, &r.reverse.gate);
     const ptrdiff_t chunks = rule_errors(h, &r);
     struct span t = {.first = h->n};
     reverse_begin(h, &r.reverse.base, x->rows);
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
-        const ptrdiff_t place = chunk % x->stretch;
-        const int begins = chunk == chunks - 1 || place == x->stretch - 1;
+        const ptrdiff_t place = chunk % x->interval;
+        const int begins = chunk == chunks - 1 || place == x->interval - 1;
         t = chunk_until(h, x, t.first, &ahead);
         if (h->poll(h->poll_arg) ||
-            (begins && rule_states(h, &r, chunk / x->stretch, place + 1,
+            (begins && rule_states(h, &r, chunk / x->interval, place + 1,
                                    chunks_before(x, place, t.first)))) {
             return 1;
         }
