@@ -25,9 +25,9 @@ struct job {
     ptrdiff_t panels, width; /* column panels of the values, columns each */
     ptrdiff_t rows, parts;   /* rows a part, parts of n */
     struct la_scratch scratch;
-    la_modes modes;             /* the caller's */
-    struct la_state_sums *sums; /* of segments.c */
-    struct la_passes *passes;   /* of passes.c */
+    la_modes modes;                           /* the caller's */
+    struct la_state_sums *sums;               /* of segments.c */
+    struct la_backward_split *backward_split; /* of backward_split.c */
     int interleaved; /* heads that a thread interleaves (interleave.c), or 1 */
     atomic_int stop;
     atomic_int overrun; /* a piece wanted more scratch than was measured */
@@ -99,7 +99,7 @@ ptrdiff_t la_interleaved_heads(const struct job *job, int threads);
 enum la_status la_run_interleaved(struct job *job, ptrdiff_t heads, size_t bytes,
                                   int threads);
 
-/* The passes of the one sequence of each head, in parallel (passes.c). */
-enum la_status la_run_passes(struct job *job, int threads);
+/* The passes of the one sequence of each head, in parallel (backward_split.c). */
+enum la_status la_run_backward_split(struct job *job, int threads);
 
 #endif

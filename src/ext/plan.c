@@ -233,9 +233,9 @@ run_job(struct job *job, size_t items, int threads)
         return la_run_segments(job, threads);
     }
     /* Threads wait for each other twice there. */
-    else if (job->properties & LA_PASSES && (size_t)threads >= 2 * items && items > 0 &&
-             job->sequences == 1 && work(job->call) >= 4e6) {
-        return la_run_passes(job, threads);
+    else if (job->properties & LA_BACKWARD_SPLIT && (size_t)threads >= 2 * items &&
+             items > 0 && job->sequences == 1 && work(job->call) >= 4e6) {
+        return la_run_backward_split(job, threads);
     }
     const size_t bytes = job->kernel->scratch(&whole);
     if (items == 0) {

@@ -10,10 +10,10 @@
  *
  * About 10 n d m flops.  Scratch: 2 d m + 3 n numbers, and a few chunks.
  *
- * Or in three passes (enum la_pass), which several threads share out (passes.c): dq,
- * with r and w; dv, with an r of its own; and dk, by columns.  Each sums what the scans
- * sum, in the same order, so that its bits are theirs; R is summed twice, 12 n d m
- * flops. */
+ * Or in three passes (enum la_pass), which several threads share out
+ * (backward_split.c): dq, with r and w; dv, with an r of its own; and dk, by columns.
+ * Each sums what the scans sum, in the same order, so that its bits are theirs; R is
+ * summed twice, 12 n d m flops. */
 #ifndef LA_CAUSAL_BACKWARD_H
 #define LA_CAUSAL_BACKWARD_H
 
