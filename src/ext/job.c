@@ -128,7 +128,7 @@ la_job_set_long(ptrdiff_t tokens)
 ptrdiff_t
 la_job_segment(const struct job *job, ptrdiff_t n)
 {
-    const int cut = job->properties & LA_SEGMENTS && n >= long_sequence;
+    const int cut = job->properties & LA_SEQUENCE_SPLIT && n >= long_sequence;
     return cut ? n / LA_SEGMENT_COUNT / LA_SEGMENT_STEP * LA_SEGMENT_STEP : 0;
 }
 

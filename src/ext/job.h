@@ -26,7 +26,7 @@ struct job {
     ptrdiff_t rows, parts;   /* rows a part, parts of n */
     struct la_scratch scratch;
     la_modes modes;                           /* the caller's */
-    struct la_state_sums *sums;               /* of segments.c */
+    struct la_state_sums *sums;               /* of sequence_split.c */
     struct la_backward_split *backward_split; /* of backward_split.c */
     int interleaved; /* heads that a thread interleaves (interleave.c), or 1 */
     atomic_int stop;
@@ -88,8 +88,8 @@ enum la_status la_sequences_check(struct job *job, int *gaps);
  * never shows what memory held.  Nonzero: give up. */
 int la_sequences_clear(struct job *job);
 
-/* The segments of the one sequence of each head, in parallel (segments.c). */
-enum la_status la_run_segments(struct job *job, int threads);
+/* The segments of the one sequence of each head, in parallel (sequence_split.c). */
+enum la_status la_run_sequence_split(struct job *job, int threads);
 
 /* How many heads a thread interleaves, no more than leaves each thread some; 1: none
  * (interleave.c). */

@@ -230,7 +230,7 @@ run_job(struct job *job, size_t items, int threads)
     }
     else if (whole.segment > 0 && (size_t)threads > items && items > 0 &&
              job->sequences == 1) {
-        return la_run_segments(job, threads);
+        return la_run_sequence_split(job, threads);
     }
     /* Threads wait for each other twice there. */
     else if (job->properties & LA_BACKWARD_SPLIT && (size_t)threads >= 2 * items &&

@@ -6,9 +6,9 @@
  * About 4 n d m flops.  Scratch: the state, d m numbers, and a few chunks.
  * Nothing of row j > i reaches row i.
  *
- * A long sequence is a row of segments (segments.c): the state before each of them plus
- * what the segment adds, summed by itself.  So a segment whose start is known gives the
- * same bits alone; what it adds costs some traffic, about 10 %. */
+ * A long sequence is a row of segments (sequence_split.c): the state before each of
+ * them plus what the segment adds, summed by itself.  So a segment whose start is known
+ * gives the same bits alone; what it adds costs some traffic, about 10 %. */
 #ifndef LA_CAUSAL_H
 #define LA_CAUSAL_H
 

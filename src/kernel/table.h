@@ -38,7 +38,8 @@ enum la_property {
     LA_GATE_CHANNELS = 1024, /* with a gate one number a token, and one a key channel */
     LA_BONUS = 2048,         /* with and without a bonus for a token's own key */
     LA_ERASE = 4096,         /* with and without erase keys */
-    LA_SEGMENTS = 8192, /* the state is a sum: long sequences are cut (segments.c) */
+    LA_SEQUENCE_SPLIT =
+        8192, /* the state is a sum: long sequences are cut (sequence_split.c) */
     LA_BACKWARD_SPLIT =
         16384,            /* may be done in parts, enum la_pass (backward_split.c) */
     LA_INTERLEAVE = 32768 /* computes a head in slices (interleave.c) */

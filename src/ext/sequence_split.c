@@ -1,5 +1,5 @@
-/* segments.c: one long sequence as several pieces of work, where heads and panels are
- * fewer than threads.
+/* sequence_split.c: one long sequence as several pieces of work, where heads and panels
+ * are fewer than threads.
  *
  * What each segment but the last adds to the state is summed first, in parallel;
  * running sums of that start the segments, which then are computed at the same time.
@@ -141,7 +141,7 @@ running_sums(const struct job *job, size_t groups)
 }
 
 enum la_status
-la_run_segments(struct job *job, int threads)
+la_run_sequence_split(struct job *job, int threads)
 {
     const size_t groups = (size_t)(job->heads / job->last * job->groups);
     const size_t itemsize = job->call->dtype == LA_F32 ? sizeof(float) : sizeof(double);
