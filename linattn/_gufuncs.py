@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ._linattn import add_bfloat16, call_plain, make_ufunc, row_ufunc_names, ufunc_names
+from ._linattn import add_bfloat16, fast_call, make_ufunc, row_ufunc_names, ufunc_names
 
 __all__ = ["quiet", "row_ufuncs", "run", "through_numpy", "ufuncs"]
 
@@ -46,9 +46,9 @@ def run(
     float32, and by way of NumPy all of them do.
     """
     outputs = outputs or (None,) * gufunc.nout
-    result = call_plain(gufunc, *inputs, *outputs)
+    result = fast_call(gufunc, *inputs, *outputs)
     if result is NotImplemented and any([x is ... for x in (*inputs, *outputs)]):
-        result = call_plain(gufunc, *_cast(gufunc, inputs), *outputs)
+        result = fast_call(gufunc, *_cast(gufunc, inputs), *outputs)
     if result is NotImplemented:
         gradient = {"dtype": np.float32} if dtype is not None and dtype.itemsize == 2 else {}
         outputs = tuple(None if x is ... else x for x in outputs)

@@ -25,7 +25,7 @@ count=(-fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic
 # Left out is what calls either as others do: the arithmetic in hundreds of shapes for src/ext, what
 # is above and around a call for src/kernel; layers, models and documents for both.
 flags=(-O0 "${count[@]}")
-tests=(tests/test_{array_libraries,call_plain,errors,faults,forward,functions,initial_state}.py
+tests=(tests/test_{array_libraries,fast_call,errors,faults,forward,functions,initial_state}.py
     tests/test_{interrupts,isa,jax,key_lengths,layout,log_decay,memory,module,neighbours}.py
     tests/test_{packed,segments,state,state_errors,step,streaming,threads,interleave,ufuncs}.py)
 if [ "${1-}" = --kernels ]; then

@@ -1,5 +1,5 @@
 /* gufunc_object.h: what a gufunc of ours knows of itself, for gufunc.c, its loops
- * (loop.c), what chooses among them (promote.c) and array_call.c. */
+ * (loop.c), what chooses among them (promote.c) and fast_call.c. */
 #ifndef LA_GUFUNC_OBJECT_H
 #define LA_GUFUNC_OBJECT_H
 

@@ -1,4 +1,4 @@
-/* array_call.c: a call on plain arrays, past NumPy's machinery.
+/* fast_call.c: a call on plain arrays, past NumPy's machinery.
  *
  * NumPy takes 2 us to look at the operands of a gufunc, as long as the kernel takes for
  * one token of a few heads, and hands over one leading axis at a time.  Plain are
@@ -311,7 +311,7 @@ result(const struct operands *c)
 }
 
 PyObject *
-la_gufunc_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+la_fast_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs < 2 || !la_gufunc_is(args[0]) ||
         nargs != 1 + ((PyUFuncObject *)args[0])->nargs) {
