@@ -1,5 +1,5 @@
-/* scaled_features.h: positive random features under a given scale (running.h), for
- * operators whose queries see all keys.
+/* scaled_features.h: positive random features under a given scale
+ * (rescaled_features.h), for operators whose queries see all keys.
  *
  * q (n,d), k (s,d), omega (d,f), t, how many keys there are, M (f) -> a (n,f), b (s,f),
  * and for each query which feature's term is c (n).
@@ -7,17 +7,18 @@
 #ifndef LA_SCALED_FEATURES_H
 #define LA_SCALED_FEATURES_H
 
-#include "running.h"
+#include "rescaled_features.h"
 
-static struct running
+static struct rescaled_features
 scaled_features_carve(const struct la_head *h, struct arena *arena)
 {
-    return running_carve(h, arena, LA_MOST_ROWS);
+    return rescaled_features_carve(h, arena, LA_MOST_ROWS);
 }
 
 /* a of the queries t, and which feature's term is the largest. */
 static void
-scaled_queries(const struct la_head *h, const struct running *r, struct span t)
+scaled_queries(const struct la_head *h, const struct rescaled_features *r,
+               struct span t)
 {
     project_queries(h, r, t);
     query_tops(r, t.rows, (struct block){r->top.x, 0});
@@ -32,7 +33,7 @@ scaled_queries(const struct la_head *h, const struct running *r, struct span t)
 
 /* b of the keys t. */
 static void
-scaled_keys(const struct la_head *h, const struct running *r, struct span t)
+scaled_keys(const struct la_head *h, const struct rescaled_features *r, struct span t)
 {
     struct span some = t;
     some.rows = keys_left(h, t);
@@ -46,7 +47,7 @@ static int
 run_scaled_features(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
-    const struct running r = scaled_features_carve(h, &arena);
+    const struct rescaled_features r = scaled_features_carve(h, &arena);
     struct la_fetch ahead = {0};
     load_directions(h, &r);
     load_vector(r.top.x, &h->top, h->f);

@@ -1,4 +1,4 @@
-/* running_causal_backward.h: gradients of running_causal.h, in two scans as those of
+/* rescaled_causal_backward.h: gradients of rescaled_causal.h, in two scans as those of
  * causal.h, g the cotangent:
  *
  * forward    u_i = s_i g_i;  da_i from u_i, z_i (scan.h), which leaves r_i and w_i
@@ -15,14 +15,14 @@
  *
  * About 10 n f m + 10 n d f flops.  Scratch: two states, omega twice, f / LA_MOST_ROWS
  * numbers a token or a few, and some chunks. */
-#ifndef LA_RUNNING_CAUSAL_BACKWARD_H
-#define LA_RUNNING_CAUSAL_BACKWARD_H
+#ifndef LA_RESCALED_CAUSAL_BACKWARD_H
+#define LA_RESCALED_CAUSAL_BACKWARD_H
 
-#include "running_causal.h"
+#include "rescaled_causal.h"
 
-struct running_causal_backward_scratch {
+struct rescaled_causal_backward_scratch {
     ptrdiff_t rows; /* tokens a chunk */
-    struct running f;
+    struct rescaled_features f;
     struct block a, b, v, g, dots, da, dv, zs, dx;
     struct block tops; /* M before each chunk */
     T *s, *t, *e, *z, *ze, *transposed /* t omega^T (f,d) */;
@@ -31,11 +31,11 @@ struct running_causal_backward_scratch {
     T *dtop;         /* M's gradient */
 };
 
-static struct running_causal_backward_scratch
-running_causal_backward_carve(const struct la_head *h, struct arena *arena)
+static struct rescaled_causal_backward_scratch
+rescaled_causal_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    struct running_causal_backward_scratch r = {.rows = chunk_rows(h->f)};
-    r.f = running_carve(h, arena, r.rows);
+    struct rescaled_causal_backward_scratch r = {.rows = chunk_rows(h->f)};
+    r.f = rescaled_features_carve(h, arena, r.rows);
     r.a = take_block(arena, r.rows, h->f);
     r.b = take_block(arena, r.rows, h->f);
     r.v = take_block(arena, r.rows + MR, h->m);
@@ -69,7 +69,7 @@ gradient_of_c(const struct la_head *h, T w)
 
 /* dx = t omega du for some rows. */
 static void
-pull(const struct la_head *h, const struct running_causal_backward_scratch *r,
+pull(const struct la_head *h, const struct rescaled_causal_backward_scratch *r,
      struct block du, ptrdiff_t rows)
 {
     const struct scan c = {
@@ -97,7 +97,7 @@ times_rows(struct block x, struct block y, ptrdiff_t rows, ptrdiff_t cols)
 
 /* v and g of the chunk t. */
 static void
-load_columns(const struct la_head *h, const struct running_causal_backward_scratch *r,
+load_columns(const struct la_head *h, const struct rescaled_causal_backward_scratch *r,
              struct span t)
 {
     load_values(h, t, r->v);
@@ -110,16 +110,16 @@ load_columns(const struct la_head *h, const struct running_causal_backward_scrat
 
 /* dq, r and w of the rows [from, to) of the chunk t, which have one scale. */
 static void
-running_dq_piece(const struct la_head *inner,
-                 const struct running_causal_backward_scratch *r, struct scan *c,
-                 struct span t, ptrdiff_t from, ptrdiff_t to, int keyless)
+rescaled_dq_piece(const struct la_head *inner,
+                  const struct rescaled_causal_backward_scratch *r, struct scan *c,
+                  struct span t, ptrdiff_t from, ptrdiff_t to, int keyless)
 {
-    const struct running *f = &r->f;
+    const struct rescaled_features *f = &r->f;
     const ptrdiff_t rows = to - from, first = t.first + from;
     if (scale_change(f, top_after(f, from), top_after(f, from + 1))) {
         scale_sums(f, c, r->z, r->ze, 1);
     }
-    running_features(f, r->a, r->b, from, to, keys_left(inner, t));
+    rescaled_rows(f, r->a, r->b, from, to, keys_left(inner, t));
     c->rows = rows;
     c->a = block_at(r->g, from, 0);
     c->b = block_at(r->v, from, 0);
@@ -139,7 +139,7 @@ running_dq_piece(const struct la_head *inner,
 }
 
 static int
-running_dq(const struct la_head *h, const struct running_causal_backward_scratch *r)
+rescaled_dq(const struct la_head *h, const struct rescaled_causal_backward_scratch *r)
 {
     const struct la_head inner = head_of_features(h);
     const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
@@ -165,7 +165,7 @@ running_dq(const struct la_head *h, const struct running_causal_backward_scratch
         const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
         const size_t row = (size_t)r->tops.ld * sizeof(T);
         memcpy(r->tops.x + i / r->rows * r->tops.ld, r->f.top.x, row);
-        running_chunk(h, &r->f, t, keys_left(h, t));
+        rescaled_chunk(h, &r->f, t, keys_left(h, t));
         load_columns(h, r, t);
         look_ahead(&h->dq, t, h->d);
         for (ptrdiff_t from = 0, to; from < t.rows; from = to) {
@@ -173,7 +173,7 @@ running_dq(const struct la_head *h, const struct running_causal_backward_scratch
                 return 1;
             }
             to = piece_end(&r->f, from, t.rows);
-            running_dq_piece(&inner, r, &c, t, from, to, keyless);
+            rescaled_dq_piece(&inner, r, &c, t, from, to, keyless);
             pull(h, r, r->da, to - from);
             store_rows(&h->dq, rows_from(i + from, to - from), h->d, r->dx, NULL);
         }
@@ -188,10 +188,10 @@ running_dq(const struct la_head *h, const struct running_causal_backward_scratch
  * exponents, added to de: a key that makes M larger takes what later queries had. */
 static void
 gradient_of_tops(const struct la_head *h,
-                 const struct running_causal_backward_scratch *r, struct span t,
+                 const struct rescaled_causal_backward_scratch *r, struct span t,
                  ptrdiff_t from, ptrdiff_t to)
 {
-    const struct running *f = &r->f;
+    const struct rescaled_features *f = &r->f;
     for (ptrdiff_t i = to - 1; i >= from; i--) {
         const T *before = top_after(f, i), *after = top_after(f, i + 1);
         const ptrdiff_t most = largest_feature(f, i, after);
@@ -211,10 +211,10 @@ gradient_of_tops(const struct la_head *h,
 /* dx = dk of the rows [from, to) of the chunk, from their de; the first `keys` of the
  * chunk have keys. */
 static void
-running_dk(const struct la_head *h, const struct running_causal_backward_scratch *r,
-           ptrdiff_t from, ptrdiff_t to, ptrdiff_t keys)
+rescaled_dk(const struct la_head *h, const struct rescaled_causal_backward_scratch *r,
+            ptrdiff_t from, ptrdiff_t to, ptrdiff_t keys)
 {
-    const struct running *f = &r->f;
+    const struct rescaled_features *f = &r->f;
     pull(h, r, r->da, to - from);
     for (ptrdiff_t i = from; i < to && i < keys; i++) {
         const T *de = r->da.x + (i - from) * r->da.ld, *x = f->x.x + i * f->x.ld;
@@ -237,14 +237,14 @@ running_dk(const struct la_head *h, const struct running_causal_backward_scratch
 /* dv and de of the rows [from, to) of the chunk t.  They have one scale, under which s
  * holds R. */
 static void
-running_dkv_piece(const struct la_head *h,
-                  const struct running_causal_backward_scratch *r, struct scan *dv,
-                  struct scan *db, struct span t, ptrdiff_t from, ptrdiff_t to)
+rescaled_dkv_piece(const struct la_head *h,
+                   const struct rescaled_causal_backward_scratch *r, struct scan *dv,
+                   struct scan *db, struct span t, ptrdiff_t from, ptrdiff_t to)
 {
     const ptrdiff_t rows = to - from, keys = keys_left(h, t);
     const T *w = r->w + t.first + from;
     set_scale(&r->f, top_after(&r->f, from + 1));
-    running_features(&r->f, r->a, r->b, from, to, keys);
+    rescaled_rows(&r->f, r->a, r->b, from, to, keys);
     transpose_state(r->t, r->s, h->f, h->m);
     dv->rows = db->rows = rows;
     dv->v = db->b = block_at(r->g, from, 0);
@@ -263,9 +263,9 @@ running_dkv_piece(const struct la_head *h,
 
 /* The chunk t, its pieces in reverse; 0, or nonzero where poll said to give up. */
 static int
-running_dkv_chunk(const struct la_head *h,
-                  const struct running_causal_backward_scratch *r, struct scan *dv,
-                  struct scan *db, struct span t)
+rescaled_dkv_chunk(const struct la_head *h,
+                   const struct rescaled_causal_backward_scratch *r, struct scan *dv,
+                   struct scan *db, struct span t)
 {
     ptrdiff_t ends[LA_MOST_ROWS + 1] = {0}, pieces = 0;
     while (ends[pieces] < t.rows) {
@@ -278,8 +278,8 @@ running_dkv_chunk(const struct la_head *h,
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        running_dkv_piece(h, r, dv, db, t, from, to);
-        running_dk(h, r, from, to, keys_left(h, t));
+        rescaled_dkv_piece(h, r, dv, db, t, from, to);
+        rescaled_dk(h, r, from, to, keys_left(h, t));
         store_rows(&h->dk, rows, h->d, r->dx, NULL);
         store_rows(&h->dv, rows, h->m, r->dv, NULL);
         if (scale_change(&r->f, top_after(&r->f, from), top_after(&r->f, from + 1))) {
@@ -293,7 +293,7 @@ running_dkv_chunk(const struct la_head *h,
  * scale by now, of plain sums where it is that. */
 static void
 store_state_gradient(const struct la_head *h,
-                     const struct running_causal_backward_scratch *r,
+                     const struct rescaled_causal_backward_scratch *r,
                      const struct scan *dv)
 {
     T *const z0 = r->zs.x, *const top = r->f.top.x;
@@ -313,7 +313,7 @@ store_state_gradient(const struct la_head *h,
 }
 
 static int
-running_dkv(const struct la_head *h, const struct running_causal_backward_scratch *r)
+rescaled_dkv(const struct la_head *h, const struct rescaled_causal_backward_scratch *r)
 {
     struct la_fetch ahead = {0};
     struct scan dv = {
@@ -348,12 +348,12 @@ running_dkv(const struct la_head *h, const struct running_causal_backward_scratc
         const struct span t = span(i, r->rows, i - r->rows, h->n, &ahead);
         memcpy(r->f.top.x, r->tops.x + i / r->rows * r->tops.ld,
                (size_t)r->tops.ld * sizeof(T));
-        running_chunk(h, &r->f, t, keys_left(h, t));
+        rescaled_chunk(h, &r->f, t, keys_left(h, t));
         load_columns(h, r, t);
         look_ahead(&h->dk, t, h->d);
         look_ahead(&h->dv, t, h->m);
         scale_rows(r->g, t.rows, r->r + i);
-        if (running_dkv_chunk(h, r, &dv, &db, t)) {
+        if (rescaled_dkv_chunk(h, r, &dv, &db, t)) {
             return 1;
         }
     }
@@ -362,14 +362,14 @@ running_dkv(const struct la_head *h, const struct running_causal_backward_scratc
 }
 
 static int
-run_running_causal_backward(const struct la_head *h)
+run_rescaled_causal_backward(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
-    const struct running_causal_backward_scratch r =
-        running_causal_backward_carve(h, &arena);
+    const struct rescaled_causal_backward_scratch r =
+        rescaled_causal_backward_carve(h, &arena);
     load_directions(h, &r.f);
     transpose_state(r.transposed, r.f.omega, h->d, h->f);
-    return running_dq(h, &r) || running_dkv(h, &r);
+    return rescaled_dq(h, &r) || rescaled_dkv(h, &r);
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* running.h: positive random features of any magnitude, without a look ahead.
+/* rescaled_features.h: positive random features of any magnitude, without a look ahead.
  *
  * With e_jf = u_jf - |t k_j|^2 / 2 - log(m) / 2 the logarithm of feature f of key j, m
  * of them, and M_if its largest up to token i, the quotient of attention is left as it
@@ -20,8 +20,8 @@
  * however large it is, and nothing meets inf - inf.
  *
  * A state is s (f,m) and z (f) under K, and M (f). */
-#ifndef LA_RUNNING_H
-#define LA_RUNNING_H
+#ifndef LA_RESCALED_FEATURES_H
+#define LA_RESCALED_FEATURES_H
 
 #include "project.h"
 
@@ -36,7 +36,7 @@
 enum { LA_MOST_ROWS = 64 }; /* of a chunk */
 
 /* The features of one chunk. */
-struct running {
+struct rescaled_features {
     ptrdiff_t f, width; /* features, and as whole vectors */
     T *omega;           /* t omega (d,f) */
     T t;
@@ -47,10 +47,10 @@ struct running {
     T *power;              /* by which powers of two the scale changes */
 };
 
-static struct running
-running_carve(const struct la_head *h, struct arena *arena, ptrdiff_t rows)
+static struct rescaled_features
+rescaled_features_carve(const struct la_head *h, struct arena *arena, ptrdiff_t rows)
 {
-    struct running r = {.f = h->f, .width = round_up(h->f, VL), .t = (T)h->t};
+    struct rescaled_features r = {.f = h->f, .width = round_up(h->f, VL), .t = (T)h->t};
     r.omega = take_state(arena, h->d, h->f);
     r.x = take_block(arena, rows, h->d);
     r.u = take_block(arena, rows, h->f);
@@ -67,7 +67,7 @@ running_carve(const struct la_head *h, struct arena *arena, ptrdiff_t rows)
 }
 
 static void
-load_directions(const struct la_head *h, const struct running *r)
+load_directions(const struct la_head *h, const struct rescaled_features *r)
 {
     load_state(r->omega, &h->omega, h->d, h->f);
     for (ptrdiff_t i = 0; i < state_size(h->d, h->f); i++) {
@@ -79,7 +79,7 @@ load_directions(const struct la_head *h, const struct running *r)
 
 /* M after so many rows of the chunk. */
 INLINE T *
-top_after(const struct running *r, ptrdiff_t rows)
+top_after(const struct rescaled_features *r, ptrdiff_t rows)
 {
     return r->top.x + rows * r->top.ld;
 }
@@ -100,7 +100,7 @@ steps_of(const T *top)
 }
 
 static void
-set_scale(const struct running *r, const T *top)
+set_scale(const struct rescaled_features *r, const T *top)
 {
     for (ptrdiff_t j = 0; j < r->width; j += VL) {
         const vec steps = steps_of(&top[j]);
@@ -111,7 +111,7 @@ set_scale(const struct running *r, const T *top)
 }
 
 static int
-has_scale(const struct running *r, const T *top)
+has_scale(const struct rescaled_features *r, const T *top)
 {
     ivec other = {0};
     for (ptrdiff_t j = 0; j < r->width; j += VL) {
@@ -122,7 +122,7 @@ has_scale(const struct running *r, const T *top)
 
 /* Where the piece from row `from` of a chunk ends; sets its scale. */
 static ptrdiff_t
-piece_end(const struct running *r, ptrdiff_t from, ptrdiff_t rows)
+piece_end(const struct rescaled_features *r, ptrdiff_t from, ptrdiff_t rows)
 {
     ptrdiff_t to = from + 1;
     set_scale(r, top_after(r, to));
@@ -139,7 +139,7 @@ piece_end(const struct running *r, ptrdiff_t from, ptrdiff_t rows)
  * or plain sums, `before` NULL; whether any is not 0.  Where there was no key there is
  * nothing to scale.  Beyond the limits nothing is left either way. */
 static int
-scale_change(const struct running *r, const T *before, const T *after)
+scale_change(const struct rescaled_features *r, const T *before, const T *after)
 {
     const vec most = vset1(2 * EXPONENT_BIAS - 2);
     ivec any = {0};
@@ -159,7 +159,8 @@ scale_change(const struct running *r, const T *before, const T *after)
 /* A state (f, W), or `transposed` (K, f), under the next scale; z likewise.  NULL:
  * none. */
 static void
-scale_state(const struct running *r, T *s, ptrdiff_t K, ptrdiff_t W, int transposed)
+scale_state(const struct rescaled_features *r, T *s, ptrdiff_t K, ptrdiff_t W,
+            int transposed)
 {
     for (ptrdiff_t l = 0; s != NULL && l < K; l++) {
         for (ptrdiff_t j = 0; j < W; j += VL) {
@@ -171,7 +172,7 @@ scale_state(const struct running *r, T *s, ptrdiff_t K, ptrdiff_t W, int transpo
 }
 
 static void
-scale_vector(const struct running *r, T *z)
+scale_vector(const struct rescaled_features *r, T *z)
 {
     for (ptrdiff_t j = 0; j < r->width; j += VL) {
         vstore(&z[j], vscale2(vload(&z[j]), vload(&r->power[j])));
@@ -180,7 +181,8 @@ scale_vector(const struct running *r, T *z)
 
 /* What a recurrence sums, S with E and z with ze, under the scale after `after`. */
 static void
-scale_sums(const struct running *r, const struct scan *c, T *z, T *ze, int transposed)
+scale_sums(const struct rescaled_features *r, const struct scan *c, T *z, T *ze,
+           int transposed)
 {
     scale_state(r, c->s, c->K, c->W, transposed);
     scale_state(r, c->e, c->K, c->W, transposed);
@@ -191,7 +193,7 @@ scale_sums(const struct running *r, const struct scan *c, T *z, T *ze, int trans
 /* The caller's M, and the logarithm of z where he has plain sums, which is told by NaN;
  * whether he has. */
 static int
-load_top(const struct la_head *h, const struct running *r, const T *z)
+load_top(const struct la_head *h, const struct rescaled_features *r, const T *z)
 {
     T *top = r->top.x;
     load_vector(top, &h->top, h->f);
@@ -207,7 +209,8 @@ load_top(const struct la_head *h, const struct running *r, const T *z)
 
 /* Rows of u = t x omega. */
 static void
-project_block(const struct running *r, ptrdiff_t d, struct block u, struct span t)
+project_block(const struct rescaled_features *r, ptrdiff_t d, struct block u,
+              struct span t)
 {
     const struct scan c = {
         .rows = t.rows,
@@ -222,7 +225,8 @@ project_block(const struct running *r, ptrdiff_t d, struct block u, struct span 
 }
 
 static void
-project_queries(const struct la_head *h, const struct running *r, struct span t)
+project_queries(const struct la_head *h, const struct rescaled_features *r,
+                struct span t)
 {
     load_plain(r->x, &h->q, t, h->d);
     project_block(r, h->d, r->u, t);
@@ -230,7 +234,7 @@ project_queries(const struct la_head *h, const struct running *r, struct span t)
 
 /* Exponents of keys, whose rows stay in x. */
 static void
-project_keys(const struct la_head *h, const struct running *r, struct span t)
+project_keys(const struct la_head *h, const struct rescaled_features *r, struct span t)
 {
     load_plain(r->x, &h->k, t, h->d);
     project_block(r, h->d, r->e, t);
@@ -247,7 +251,7 @@ project_keys(const struct la_head *h, const struct running *r, struct span t)
 
 /* M after each of some rows, the first `keys` of which have keys. */
 static void
-running_tops(const struct running *r, ptrdiff_t rows, ptrdiff_t keys)
+running_tops(const struct rescaled_features *r, ptrdiff_t rows, ptrdiff_t keys)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T *e = r->e.x + i * r->e.ld;
@@ -290,7 +294,7 @@ largest_lanes(T *c, const T *most, ptrdiff_t rows)
 
 /* c_i of some queries, row i of `top` for M. */
 static void
-query_tops(const struct running *r, ptrdiff_t rows, struct block top)
+query_tops(const struct rescaled_features *r, ptrdiff_t rows, struct block top)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T *u = r->u.x + i * r->u.ld;
@@ -302,7 +306,7 @@ query_tops(const struct running *r, ptrdiff_t rows, struct block top)
 /* Which feature has u + M = c_i, for query i and its M; -1 where none, which takes a
  * NaN. */
 static ptrdiff_t
-largest_feature(const struct running *r, ptrdiff_t i, const T *top)
+largest_feature(const struct rescaled_features *r, ptrdiff_t i, const T *top)
 {
     const T *u = r->u.x + i * r->u.ld;
     for (ptrdiff_t j = 0; j < r->f; j += VL) {
@@ -318,8 +322,8 @@ largest_feature(const struct running *r, ptrdiff_t i, const T *top)
 
 /* The chunk t, the first `keys` of which have keys: u, e, M and c. */
 static void
-running_chunk(const struct la_head *h, const struct running *r, struct span t,
-              ptrdiff_t keys)
+rescaled_chunk(const struct la_head *h, const struct rescaled_features *r,
+               struct span t, ptrdiff_t keys)
 {
     struct span some = t;
     some.rows = keys;
@@ -331,7 +335,7 @@ running_chunk(const struct la_head *h, const struct running *r, struct span t,
 
 /* Whether any K_f is beyond FAR_EXPONENT. */
 static int
-scale_is_far(const struct running *r)
+scale_is_far(const struct rescaled_features *r)
 {
     ivec far = {0};
     for (ptrdiff_t j = 0; j < r->width; j += VL) {
@@ -343,7 +347,8 @@ scale_is_far(const struct running *r)
 /* The exponents of one row of a, c not NULL, or of b where they are beyond that; x are
  * its u or e, and `top` its M. */
 static __attribute__((noinline, cold)) void
-far_exponents(const struct running *r, T *y, const T *x, const T *top, const T *c)
+far_exponents(const struct rescaled_features *r, T *y, const T *x, const T *top,
+              const T *c)
 {
     const vec most = vset1(STEP_HIGH / 2 + 1);
     for (ptrdiff_t j = 0; j < r->width; j += VL) {
@@ -359,8 +364,8 @@ far_exponents(const struct running *r, T *y, const T *x, const T *top, const T *
 /* y_ij = exp((x_ij + sign K_j) - c_i) for some rows, 0 for those up to the next
  * multiple of MR, and past the last feature; c NULL: 0.  Rows of `top`: their M. */
 INLINE void
-exponentials(const struct running *r, struct block y, struct block x, struct block top,
-             ptrdiff_t rows, T sign, const T *c)
+exponentials(const struct rescaled_features *r, struct block y, struct block x,
+             struct block top, ptrdiff_t rows, T sign, const T *c)
 {
     const vec side = vset1(sign);
     const int far = scale_is_far(r);
@@ -389,8 +394,8 @@ exponentials(const struct running *r, struct block y, struct block x, struct blo
 
 /* a and b of the rows [from, to) of the chunk, the first `keys` of which have keys. */
 static void
-running_features(const struct running *r, struct block a, struct block b,
-                 ptrdiff_t from, ptrdiff_t to, ptrdiff_t keys)
+rescaled_rows(const struct rescaled_features *r, struct block a, struct block b,
+              ptrdiff_t from, ptrdiff_t to, ptrdiff_t keys)
 {
     const ptrdiff_t rows = to - from, left = keys - from;
     const ptrdiff_t some = left < 0 ? 0 : left < rows ? left : rows;

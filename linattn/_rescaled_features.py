@@ -1,6 +1,6 @@
 """Positive random features that rescale as they go, for the normalised operators.
 
-src/kernel/running.h has the equations.  A state holds ``s`` and ``z`` divided by
+src/kernel/rescaled_features.h has the equations.  A state holds ``s`` and ``z`` divided by
 ``2**(96 * rint(log_scale / (96 * log(2))))`` feature by feature, where ``log_scale (..., f)``
 is the largest exponent of a key so far: a function of the prefix alone.
 """
@@ -75,7 +75,7 @@ class _Call:
     def run(self, start: State, out: Array | None = None) -> tuple[Array, State]:
         """The output and the state after the last token."""
         inputs = *self.arrays, *self.options, *start
-        o, *end = run(row_ufuncs["running_causal"], inputs, (out, None, None, None))
+        o, *end = run(row_ufuncs["rescaled_causal"], inputs, (out, None, None, None))
         return o, _state.result(self.packing, *end)
 
 
@@ -120,7 +120,7 @@ def _backward(
     start = call.state("initial_state", initial_state, math.nan)
     last = call.state("grad_state", grad_state, 0.0)
     inputs = *call.arrays, grad_out, *call.options, *start, *last
-    *grads, ds, dz, dlog_scale = run(row_ufuncs["running_causal_backward"], inputs)
+    *grads, ds, dz, dlog_scale = run(row_ufuncs["rescaled_causal_backward"], inputs)
     first = _gradients.sum_all(tuple(grads), call.arrays)
     if initial_state is None and grad_state is None:
         return first
