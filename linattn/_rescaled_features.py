@@ -149,27 +149,27 @@ def _backward_over_all(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Its gradients."""
     name = recurrence.names["backward"]
-    a, b, most, exponents, q, k = _over_all(name, phi, q, k, v, key_lengths)
+    a, b, argmax, exponents, q, k = _over_all(name, phi, q, k, v, key_lengths)
     da, db, dv = recurrence.backward(
         (a, b, v), grad_out, feature_map="identity", key_lengths=key_lengths, **options
     )
     du, de = da * a, db * b
     if options["eps"] != 0 and k.shape[-2] > 0:
-        _add_largest_terms(du, de, most, exponents)
+        _add_largest_terms(du, de, argmax, exponents)
     dq = phi._pull(du)
     dk = phi.exponent_gradient(k, de)
     _gradients.clear_padding(dk, key_lengths)
     return (*_gradients.sum_all((dq, dk), (q, k)), dv)
 
 
-def _add_largest_terms(du: Array, de: Array, most: Array, exponents: Array) -> None:
+def _add_largest_terms(du: Array, de: Array, argmax: Array, exponents: Array) -> None:
     """What eps adds to the gradients of u and e: it counts relative to ``exp(c_i)``, the largest
-    term ``u_if + e_jf``, of the feature most_i and of the key whose exponent is its largest.
+    term ``u_if + e_jf``, of the feature argmax_i and of the key whose exponent is its largest.
 
     Scaling all of a_i by a factor changes the quotient as scaling eps by its inverse does.
     """
     *lead, _, f = du.shape
-    feature = most[..., None].astype(np.intp)
+    feature = argmax[..., None].astype(np.intp)
     dc = -du.sum(-1, keepdims=True)
     np.put_along_axis(du, feature, np.take_along_axis(du, feature, -1) + dc, -1)
     heads = math.prod(lead)
@@ -193,6 +193,6 @@ def _over_all(
     exponents = row_ufuncs["log_features"](k, omega, factor)
     there = (np.arange(s) < np.asarray(keys)[..., None])[..., None]
     exponents = np.where(there, exponents, -np.inf)
-    top = exponents.max(-2, initial=-np.inf)
-    a, b, most = row_ufuncs["scaled_features"](q, k, omega, factor, keys, top)
-    return a, b, most, exponents, q, k
+    running_max = exponents.max(-2, initial=-np.inf)
+    a, b, argmax = row_ufuncs["scaled_features"](q, k, omega, factor, keys, running_max)
+    return a, b, argmax, exponents, q, k

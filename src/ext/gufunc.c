@@ -88,7 +88,7 @@ add_gufunc(const struct la_form *form, enum la_map map)
     assert(ngufuncs < NGUFUNCS);
     struct la_gufunc *g = &gufuncs[ngufuncs++];
     const struct la_operator *op = &la_operators[form->op];
-    char stem[64], operands[128];
+    char stem[64], operands[192];
     la_form_name(form, stem, sizeof(stem));
     la_form_operands(form, operands, sizeof(operands));
     g->form = form;

@@ -171,7 +171,7 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
         }
     }
     if (p.panel > 0) {
-        h->z1.data = h->top1.data =
+        h->z1.data = h->running_max1.data =
             NULL; /* the same in all: the first one's to write */
     }
     if (job->by_id[LA_AT_begin] != NULL || job->by_id[LA_AT_end] != NULL) {

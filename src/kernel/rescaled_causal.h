@@ -63,7 +63,7 @@ rescaled_causal_piece(const struct la_head *inner,
                       struct span t, ptrdiff_t from, ptrdiff_t to, int keyless)
 {
     const struct rescaled_features *f = &r->f;
-    if (scale_change(f, top_after(f, from), top_after(f, from + 1))) {
+    if (scale_change(f, running_max_after(f, from), running_max_after(f, from + 1))) {
         scale_sums(f, c, r->z, r->ze, 0);
     }
     rescaled_rows(f, r->a, r->b, from, to, keys_left(inner, t));
@@ -99,7 +99,7 @@ run_rescaled_causal(const struct la_head *h)
     compensate(&c, r.e, h->n, r.rows);
     load_vector(r.z, &h->z0, h->f);
     clear(r.ze, r.a.ld);
-    if (load_top(h, &r.f, r.z) && scale_change(&r.f, NULL, r.f.top.x)) {
+    if (load_running_max(h, &r.f, r.z) && scale_change(&r.f, NULL, r.f.running_max.x)) {
         scale_sums(&r.f, &c, r.z, r.ze, 0);
     }
     const int keyless = no_keys(&inner, r.z);
@@ -116,11 +116,12 @@ run_rescaled_causal(const struct la_head *h)
             to = piece_end(&r.f, from, t.rows);
             rescaled_causal_piece(&inner, &r, &c, t, from, to, keyless);
         }
-        memcpy(r.f.top.x, top_after(&r.f, t.rows), (size_t)r.f.top.ld * sizeof(T));
+        memcpy(r.f.running_max.x, running_max_after(&r.f, t.rows),
+               (size_t)r.f.running_max.ld * sizeof(T));
     }
     store_state(&h->s1, r.s, h->f, h->m);
     store_vector(&h->z1, r.z, h->f);
-    store_vector(&h->top1, r.f.top.x, h->f);
+    store_vector(&h->running_max1, r.f.running_max.x, h->f);
     return 0;
 }
 

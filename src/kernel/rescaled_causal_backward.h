@@ -24,11 +24,11 @@ struct rescaled_causal_backward_scratch {
     ptrdiff_t rows; /* tokens a chunk */
     struct rescaled_features f;
     struct block a, b, v, g, dots, da, dv, zs, dx;
-    struct block tops; /* M before each chunk */
+    struct block running_maxima; /* M before each chunk */
     T *s, *t, *e, *z, *ze, *transposed /* t omega^T (f,d) */;
     T *den, *weight; /* r and w of a piece */
     T *r, *w;        /* of every token */
-    T *dtop;         /* M's gradient */
+    T *drunning_max; /* M's gradient */
 };
 
 static struct rescaled_causal_backward_scratch
@@ -45,7 +45,7 @@ rescaled_causal_backward_carve(const struct la_head *h, struct arena *arena)
     r.dv = take_block(arena, r.rows, h->m);
     r.zs = take_block(arena, r.rows, h->f);
     r.dx = take_block(arena, r.rows, h->d);
-    r.tops = take_block(arena, h->n / r.rows + 1, h->f);
+    r.running_maxima = take_block(arena, h->n / r.rows + 1, h->f);
     r.s = take_state(arena, h->f, h->m);
     r.t = take_state(arena, h->m, h->f);
     r.e = take_state(arena, h->f, h->m);
@@ -56,7 +56,7 @@ rescaled_causal_backward_carve(const struct la_head *h, struct arena *arena)
     r.weight = take(arena, 1, r.rows);
     r.r = take(arena, 1, h->n);
     r.w = take(arena, 1, h->n);
-    r.dtop = take_row(arena, h->f);
+    r.drunning_max = take_row(arena, h->f);
     return r;
 }
 
@@ -116,7 +116,7 @@ rescaled_dq_piece(const struct la_head *inner,
 {
     const struct rescaled_features *f = &r->f;
     const ptrdiff_t rows = to - from, first = t.first + from;
-    if (scale_change(f, top_after(f, from), top_after(f, from + 1))) {
+    if (scale_change(f, running_max_after(f, from), running_max_after(f, from + 1))) {
         scale_sums(f, c, r->z, r->ze, 1);
     }
     rescaled_rows(f, r->a, r->b, from, to, keys_left(inner, t));
@@ -131,7 +131,8 @@ rescaled_dq_piece(const struct la_head *inner,
     memcpy(r->w + first, r->weight, (size_t)rows * sizeof(T));
     times_rows(r->da, r->a, rows, f->width);
     for (ptrdiff_t i = 0; i < rows; i++) {
-        const ptrdiff_t l = largest_feature(f, from + i, top_after(f, from + i + 1));
+        const ptrdiff_t l =
+            largest_feature(f, from + i, running_max_after(f, from + i + 1));
         if (l >= 0) {
             r->da.x[i * r->da.ld + l] += gradient_of_c(inner, r->weight[i]);
         }
@@ -157,14 +158,16 @@ rescaled_dq(const struct la_head *h, const struct rescaled_causal_backward_scrat
     compensate(&c, r->e, h->n, r->rows);
     load_vector(r->z, &h->z0, h->f);
     clear(r->ze, r->a.ld);
-    if (load_top(h, &r->f, r->z) && scale_change(&r->f, NULL, r->f.top.x)) {
+    if (load_running_max(h, &r->f, r->z) &&
+        scale_change(&r->f, NULL, r->f.running_max.x)) {
         scale_sums(&r->f, &c, r->z, r->ze, 1);
     }
     const int keyless = no_keys(&inner, r->z);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
-        const size_t row = (size_t)r->tops.ld * sizeof(T);
-        memcpy(r->tops.x + i / r->rows * r->tops.ld, r->f.top.x, row);
+        const size_t row = (size_t)r->running_maxima.ld * sizeof(T);
+        memcpy(r->running_maxima.x + i / r->rows * r->running_maxima.ld,
+               r->f.running_max.x, row);
         rescaled_chunk(h, &r->f, t, keys_left(h, t));
         load_columns(h, r, t);
         look_ahead(&h->dq, t, h->d);
@@ -177,7 +180,7 @@ rescaled_dq(const struct la_head *h, const struct rescaled_causal_backward_scrat
             pull(h, r, r->da, to - from);
             store_rows(&h->dq, rows_from(i + from, to - from), h->d, r->dx, NULL);
         }
-        memcpy(r->f.top.x, top_after(&r->f, t.rows), row);
+        memcpy(r->f.running_max.x, running_max_after(&r->f, t.rows), row);
     }
     return 0;
 }
@@ -187,23 +190,23 @@ rescaled_dq(const struct la_head *h, const struct rescaled_causal_backward_scrat
 /* M's gradient over the rows [from, to) of the chunk t, and what of it belongs to their
  * exponents, added to de: a key that makes M larger takes what later queries had. */
 static void
-gradient_of_tops(const struct la_head *h,
-                 const struct rescaled_causal_backward_scratch *r, struct span t,
-                 ptrdiff_t from, ptrdiff_t to)
+gradient_of_running_max(const struct la_head *h,
+                        const struct rescaled_causal_backward_scratch *r, struct span t,
+                        ptrdiff_t from, ptrdiff_t to)
 {
     const struct rescaled_features *f = &r->f;
     for (ptrdiff_t i = to - 1; i >= from; i--) {
-        const T *before = top_after(f, i), *after = top_after(f, i + 1);
-        const ptrdiff_t most = largest_feature(f, i, after);
+        const T *before = running_max_after(f, i), *after = running_max_after(f, i + 1);
+        const ptrdiff_t argmax = largest_feature(f, i, after);
         T *de = r->da.x + (i - from) * r->da.ld;
-        if (most >= 0 && isfinite(after[most])) {
-            r->dtop[most] += gradient_of_c(h, r->w[t.first + i]);
+        if (argmax >= 0 && isfinite(after[argmax])) {
+            r->drunning_max[argmax] += gradient_of_c(h, r->w[t.first + i]);
         }
         for (ptrdiff_t j = 0; j < f->width; j += VL) {
             const ivec grew = vload(&after[j]) > vload(&before[j]);
-            const vec dtop = vload(&r->dtop[j]);
-            vstore(&de[j], vload(&de[j]) + vkeep(grew, dtop));
-            vstore(&r->dtop[j], vkeep(~grew, dtop));
+            const vec drunning_max = vload(&r->drunning_max[j]);
+            vstore(&de[j], vload(&de[j]) + vkeep(grew, drunning_max));
+            vstore(&r->drunning_max[j], vkeep(~grew, drunning_max));
         }
     }
 }
@@ -243,7 +246,7 @@ rescaled_dkv_piece(const struct la_head *h,
 {
     const ptrdiff_t rows = to - from, keys = keys_left(h, t);
     const T *w = r->w + t.first + from;
-    set_scale(&r->f, top_after(&r->f, from + 1));
+    set_scale(&r->f, running_max_after(&r->f, from + 1));
     rescaled_rows(&r->f, r->a, r->b, from, to, keys);
     transpose_state(r->t, r->s, h->f, h->m);
     dv->rows = db->rows = rows;
@@ -258,7 +261,7 @@ rescaled_dkv_piece(const struct la_head *h,
     times_rows(r->da, r->b, rows, r->f.width);
     clear_rows(r->da, keys > from ? keys - from : 0, rows);
     clear_rows(r->dv, keys > from ? keys - from : 0, rows);
-    gradient_of_tops(h, r, t, from, to);
+    gradient_of_running_max(h, r, t, from, to);
 }
 
 /* The chunk t, its pieces in reverse; 0, or nonzero where poll said to give up. */
@@ -282,7 +285,8 @@ rescaled_dkv_chunk(const struct la_head *h,
         rescaled_dk(h, r, from, to, keys_left(h, t));
         store_rows(&h->dk, rows, h->d, r->dx, NULL);
         store_rows(&h->dv, rows, h->m, r->dv, NULL);
-        if (scale_change(&r->f, top_after(&r->f, from), top_after(&r->f, from + 1))) {
+        if (scale_change(&r->f, running_max_after(&r->f, from),
+                         running_max_after(&r->f, from + 1))) {
             scale_sums(&r->f, dv, r->z, r->ze, 0);
         }
     }
@@ -296,20 +300,20 @@ store_state_gradient(const struct la_head *h,
                      const struct rescaled_causal_backward_scratch *r,
                      const struct scan *dv)
 {
-    T *const z0 = r->zs.x, *const top = r->f.top.x;
+    T *const z0 = r->zs.x, *const running_max = r->f.running_max.x;
     load_vector(z0, &h->z0, h->f);
-    if (load_top(h, &r->f, z0)) {
-        if (scale_change(&r->f, NULL, top)) {
+    if (load_running_max(h, &r->f, z0)) {
+        if (scale_change(&r->f, NULL, running_max)) {
             scale_sums(&r->f, dv, r->z, r->ze, 0);
         }
         for (ptrdiff_t l = 0; l < h->f; l++) {
-            r->z[l] += isfinite(top[l]) ? r->dtop[l] / z0[l] : 0;
+            r->z[l] += isfinite(running_max[l]) ? r->drunning_max[l] / z0[l] : 0;
         }
-        clear(r->dtop, r->a.ld);
+        clear(r->drunning_max, r->a.ld);
     }
     store_state(&h->ds0, r->s, h->f, h->m);
     store_vector(&h->dz0, r->z, h->f);
-    store_vector(&h->dtop, r->dtop, h->f);
+    store_vector(&h->drunning_max, r->drunning_max, h->f);
 }
 
 static int
@@ -342,12 +346,13 @@ rescaled_dkv(const struct la_head *h, const struct rescaled_causal_backward_scra
     compensate(&dv, r->e, h->n, r->rows);
     load_vector(r->z, &h->gz, h->f);
     clear(r->ze, r->a.ld);
-    load_vector(r->dtop, &h->gtop, h->f);
+    load_vector(r->drunning_max, &h->grad_running_max, h->f);
     for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0;
          i -= r->rows) {
         const struct span t = span(i, r->rows, i - r->rows, h->n, &ahead);
-        memcpy(r->f.top.x, r->tops.x + i / r->rows * r->tops.ld,
-               (size_t)r->tops.ld * sizeof(T));
+        memcpy(r->f.running_max.x,
+               r->running_maxima.x + i / r->rows * r->running_maxima.ld,
+               (size_t)r->running_maxima.ld * sizeof(T));
         rescaled_chunk(h, &r->f, t, keys_left(h, t));
         load_columns(h, r, t);
         look_ahead(&h->dk, t, h->d);

@@ -40,9 +40,9 @@ struct rescaled_features {
     ptrdiff_t f, width; /* features, and as whole vectors */
     T *omega;           /* t omega (d,f) */
     T t;
-    struct block x, u, e;  /* rows of q or of k, u of queries, exponents of keys */
-    struct block top;      /* M before the chunk and after each of its rows */
-    T *h, *c, *most;       /* |t k|^2 / 2; c, and the lanes that it is the largest of */
+    struct block x, u, e;     /* rows of q or of k, u of queries, exponents of keys */
+    struct block running_max; /* M before the chunk and after each of its rows */
+    T *h, *c, *lane_max;   /* |t k|^2 / 2; c, and the lanes that it is the largest of */
     T *steps, *high, *low; /* round(M / C), and C times that in two parts */
     T *power;              /* by which powers of two the scale changes */
 };
@@ -55,10 +55,10 @@ rescaled_features_carve(const struct la_head *h, struct arena *arena, ptrdiff_t 
     r.x = take_block(arena, rows, h->d);
     r.u = take_block(arena, rows, h->f);
     r.e = take_block(arena, rows, h->f);
-    r.top = take_block(arena, rows + 1, h->f);
+    r.running_max = take_block(arena, rows + 1, h->f);
     r.h = take(arena, 1, rows);
     r.c = take(arena, 1, rows);
-    r.most = take(arena, rows, VL);
+    r.lane_max = take(arena, rows, VL);
     r.steps = take_row(arena, h->f);
     r.high = take_row(arena, h->f);
     r.low = take_row(arena, h->f);
@@ -79,9 +79,9 @@ load_directions(const struct la_head *h, const struct rescaled_features *r)
 
 /* M after so many rows of the chunk. */
 INLINE T *
-top_after(const struct rescaled_features *r, ptrdiff_t rows)
+running_max_after(const struct rescaled_features *r, ptrdiff_t rows)
 {
-    return r->top.x + rows * r->top.ld;
+    return r->running_max.x + rows * r->running_max.ld;
 }
 
 /* x where it is finite, else 0: a feature without keys, M = -inf, counts as M = 0. */
@@ -93,17 +93,17 @@ where_finite(vec x)
 
 /* round(M / C) */
 INLINE vec
-steps_of(const T *top)
+steps_of(const T *running_max)
 {
     const vec magic = vset1(ROUND_MAGIC), per_step = vset1(1 / (STEP_HIGH + STEP_LOW));
-    return vfma(where_finite(vload(top)), per_step, magic) - magic;
+    return vfma(where_finite(vload(running_max)), per_step, magic) - magic;
 }
 
 static void
-set_scale(const struct rescaled_features *r, const T *top)
+set_scale(const struct rescaled_features *r, const T *running_max)
 {
     for (ptrdiff_t j = 0; j < r->width; j += VL) {
-        const vec steps = steps_of(&top[j]);
+        const vec steps = steps_of(&running_max[j]);
         vstore(&r->steps[j], steps);
         vstore(&r->high[j], steps * vset1(STEP_HIGH));
         vstore(&r->low[j], steps * vset1(STEP_LOW));
@@ -111,11 +111,11 @@ set_scale(const struct rescaled_features *r, const T *top)
 }
 
 static int
-has_scale(const struct rescaled_features *r, const T *top)
+has_scale(const struct rescaled_features *r, const T *running_max)
 {
     ivec other = {0};
     for (ptrdiff_t j = 0; j < r->width; j += VL) {
-        other |= steps_of(&top[j]) != vload(&r->steps[j]);
+        other |= steps_of(&running_max[j]) != vload(&r->steps[j]);
     }
     return !vany(other);
 }
@@ -125,11 +125,11 @@ static ptrdiff_t
 piece_end(const struct rescaled_features *r, ptrdiff_t from, ptrdiff_t rows)
 {
     ptrdiff_t to = from + 1;
-    set_scale(r, top_after(r, to));
-    if (has_scale(r, top_after(r, rows))) {
+    set_scale(r, running_max_after(r, to));
+    if (has_scale(r, running_max_after(r, rows))) {
         return rows; /* M only grows */
     }
-    while (has_scale(r, top_after(r, to + 1))) {
+    while (has_scale(r, running_max_after(r, to + 1))) {
         to++;
     }
     return to;
@@ -141,7 +141,7 @@ piece_end(const struct rescaled_features *r, ptrdiff_t from, ptrdiff_t rows)
 static int
 scale_change(const struct rescaled_features *r, const T *before, const T *after)
 {
-    const vec most = vset1(2 * EXPONENT_BIAS - 2);
+    const vec limit = vset1(2 * EXPONENT_BIAS - 2);
     ivec any = {0};
     for (ptrdiff_t j = 0; j < r->width; j += VL) {
         vec power = -steps_of(&after[j]);
@@ -149,7 +149,7 @@ scale_change(const struct rescaled_features *r, const T *before, const T *after)
             const vec m = vload(&before[j]);
             power = vkeep(m - m == (vec){0}, steps_of(&before[j]) + power);
         }
-        power = vmin(most, vmax(-most, vset1(STEP_BITS) * power));
+        power = vmin(limit, vmax(-limit, vset1(STEP_BITS) * power));
         any |= power != (vec){0};
         vstore(&r->power[j], power);
     }
@@ -193,14 +193,14 @@ scale_sums(const struct rescaled_features *r, const struct scan *c, T *z, T *ze,
 /* The caller's M, and the logarithm of z where he has plain sums, which is told by NaN;
  * whether he has. */
 static int
-load_top(const struct la_head *h, const struct rescaled_features *r, const T *z)
+load_running_max(const struct la_head *h, const struct rescaled_features *r, const T *z)
 {
-    T *top = r->top.x;
-    load_vector(top, &h->top, h->f);
-    const int plain = h->f > 0 && isnan(top[0]);
+    T *running_max = r->running_max.x;
+    load_vector(running_max, &h->running_max, h->f);
+    const int plain = h->f > 0 && isnan(running_max[0]);
     for (ptrdiff_t l = 0; plain && l < h->f; l++) {
         const double logarithm = log((double)z[l]);
-        top[l] = isfinite(logarithm) ? (T)logarithm : -(T)INFINITY;
+        running_max[l] = isfinite(logarithm) ? (T)logarithm : -(T)INFINITY;
     }
     return plain;
 }
@@ -251,37 +251,38 @@ project_keys(const struct la_head *h, const struct rescaled_features *r, struct 
 
 /* M after each of some rows, the first `keys` of which have keys. */
 static void
-running_tops(const struct rescaled_features *r, ptrdiff_t rows, ptrdiff_t keys)
+running_maxima(const struct rescaled_features *r, ptrdiff_t rows, ptrdiff_t keys)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T *e = r->e.x + i * r->e.ld;
         for (ptrdiff_t j = 0; j < r->width; j += VL) {
-            const vec top = vload(&top_after(r, i)[j]);
-            vstore(&top_after(r, i + 1)[j], i < keys ? vmax(top, vload(&e[j])) : top);
+            const vec running_max = vload(&running_max_after(r, i)[j]);
+            vstore(&running_max_after(r, i + 1)[j],
+                   i < keys ? vmax(running_max, vload(&e[j])) : running_max);
         }
     }
 }
 
 /* In each lane, the largest u + M of a query; f of them count. */
 INLINE vec
-largest(const T *u, const T *top, ptrdiff_t f)
+largest(const T *u, const T *running_max, ptrdiff_t f)
 {
-    vec most = vset1(-(T)INFINITY);
+    vec max = vset1(-(T)INFINITY);
     for (ptrdiff_t j = 0; j < f; j += VL) {
-        const vec sum = vload(&u[j]) + where_finite(vload(&top[j]));
-        most = vmax(most, vselect(first_lanes(f - j), sum, most));
+        const vec sum = vload(&u[j]) + where_finite(vload(&running_max[j]));
+        max = vmax(max, vselect(first_lanes(f - j), sum, max));
     }
-    return most;
+    return max;
 }
 
 /* c_i from its lanes, for `rows` queries: the network of lane_sums, with max for +. */
 static void
-largest_lanes(T *c, const T *most, ptrdiff_t rows)
+largest_lanes(T *c, const T *lane_max, ptrdiff_t rows)
 {
     for (ptrdiff_t first = 0; first < rows; first += VL) {
         vec x[VL];
         for (ptrdiff_t i = 0; i < VL; i++) {
-            x[i] = vload(&most[(first + i) * VL]);
+            x[i] = vload(&lane_max[(first + i) * VL]);
         }
         for (ptrdiff_t half = VL / 2; half > 0; half /= 2) {
             for (ptrdiff_t i = 0; i < half; i++) {
@@ -292,25 +293,28 @@ largest_lanes(T *c, const T *most, ptrdiff_t rows)
     }
 }
 
-/* c_i of some queries, row i of `top` for M. */
+/* c_i of some queries, row i of `running_max` for M. */
 static void
-query_tops(const struct rescaled_features *r, ptrdiff_t rows, struct block top)
+query_maxima(const struct rescaled_features *r, ptrdiff_t rows,
+             struct block running_max)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         const T *u = r->u.x + i * r->u.ld;
-        vstore(&r->most[i * VL], largest(u, top.x + i * top.ld, r->f));
+        vstore(&r->lane_max[i * VL],
+               largest(u, running_max.x + i * running_max.ld, r->f));
     }
-    largest_lanes(r->c, r->most, rows);
+    largest_lanes(r->c, r->lane_max, rows);
 }
 
 /* Which feature has u + M = c_i, for query i and its M; -1 where none, which takes a
  * NaN. */
 static ptrdiff_t
-largest_feature(const struct rescaled_features *r, ptrdiff_t i, const T *top)
+largest_feature(const struct rescaled_features *r, ptrdiff_t i, const T *running_max)
 {
     const T *u = r->u.x + i * r->u.ld;
     for (ptrdiff_t j = 0; j < r->f; j += VL) {
-        const ivec same = vload(&u[j]) + where_finite(vload(&top[j])) == vset1(r->c[i]);
+        const ivec same =
+            vload(&u[j]) + where_finite(vload(&running_max[j])) == vset1(r->c[i]);
         for (ptrdiff_t l = 0; vany(same) && l < VL && j + l < r->f; l++) {
             if (same[l]) {
                 return j + l;
@@ -329,8 +333,8 @@ rescaled_chunk(const struct la_head *h, const struct rescaled_features *r,
     some.rows = keys;
     project_queries(h, r, t);
     project_keys(h, r, some);
-    running_tops(r, t.rows, keys);
-    query_tops(r, t.rows, (struct block){top_after(r, 1), r->top.ld});
+    running_maxima(r, t.rows, keys);
+    query_maxima(r, t.rows, (struct block){running_max_after(r, 1), r->running_max.ld});
 }
 
 /* Whether any K_f is beyond FAR_EXPONENT. */
@@ -345,16 +349,16 @@ scale_is_far(const struct rescaled_features *r)
 }
 
 /* The exponents of one row of a, c not NULL, or of b where they are beyond that; x are
- * its u or e, and `top` its M. */
+ * its u or e, and `running_max` its M. */
 static __attribute__((noinline, cold)) void
-far_exponents(const struct rescaled_features *r, T *y, const T *x, const T *top,
+far_exponents(const struct rescaled_features *r, T *y, const T *x, const T *running_max,
               const T *c)
 {
-    const vec most = vset1(STEP_HIGH / 2 + 1);
+    const vec limit = vset1(STEP_HIGH / 2 + 1);
     for (ptrdiff_t j = 0; j < r->width; j += VL) {
-        const vec m = where_finite(vload(&top[j]));
+        const vec m = where_finite(vload(&running_max[j]));
         const vec above = (m - vload(&r->high[j])) - vload(&r->low[j]);
-        const vec shift = vmin(most, vmax(-most, above));
+        const vec shift = vmin(limit, vmax(-limit, above));
         const vec a = ((vload(&x[j]) + m) - vset1(c ? *c : 0)) - shift;
         const vec b = (vload(&x[j]) - m) + shift;
         vstore(&y[j], c ? a : b);
@@ -362,10 +366,11 @@ far_exponents(const struct rescaled_features *r, T *y, const T *x, const T *top,
 }
 
 /* y_ij = exp((x_ij + sign K_j) - c_i) for some rows, 0 for those up to the next
- * multiple of MR, and past the last feature; c NULL: 0.  Rows of `top`: their M. */
+ * multiple of MR, and past the last feature; c NULL: 0.  Rows of `running_max`: their
+ * M. */
 INLINE void
 exponentials(const struct rescaled_features *r, struct block y, struct block x,
-             struct block top, ptrdiff_t rows, T sign, const T *c)
+             struct block running_max, ptrdiff_t rows, T sign, const T *c)
 {
     const vec side = vset1(sign);
     const int far = scale_is_far(r);
@@ -375,7 +380,8 @@ exponentials(const struct rescaled_features *r, struct block y, struct block x,
         const vec offset = vset1(c ? c[i] : 0);
         ptrdiff_t j = 0;
         if (far || (c != NULL && !(c[i] > -FAR_EXPONENT && c[i] < FAR_EXPONENT))) {
-            far_exponents(r, to, from, top.x + i * top.ld, c ? &c[i] : NULL);
+            far_exponents(r, to, from, running_max.x + i * running_max.ld,
+                          c ? &c[i] : NULL);
             for (; j < r->width; j += VL) {
                 vstore(&to[j], vkeep(first_lanes(r->f - j), vexp(vload(&to[j]))));
             }
@@ -399,9 +405,10 @@ rescaled_rows(const struct rescaled_features *r, struct block a, struct block b,
 {
     const ptrdiff_t rows = to - from, left = keys - from;
     const ptrdiff_t some = left < 0 ? 0 : left < rows ? left : rows;
-    const struct block top = {top_after(r, from + 1), r->top.ld};
-    exponentials(r, a, block_at(r->u, from, 0), top, rows, 1, r->c + from);
-    exponentials(r, b, block_at(r->e, from, 0), top, some, -1, NULL);
+    const struct block running_max = {running_max_after(r, from + 1),
+                                      r->running_max.ld};
+    exponentials(r, a, block_at(r->u, from, 0), running_max, rows, 1, r->c + from);
+    exponentials(r, b, block_at(r->e, from, 0), running_max, some, -1, NULL);
     clear_rows(b, some, round_up(rows, MR));
 }
 

@@ -21,13 +21,13 @@ scaled_queries(const struct la_head *h, const struct rescaled_features *r,
                struct span t)
 {
     project_queries(h, r, t);
-    query_tops(r, t.rows, (struct block){r->top.x, 0});
+    query_maxima(r, t.rows, (struct block){r->running_max.x, 0});
     for (ptrdiff_t i = 0; i < t.rows; i++) {
-        const ptrdiff_t most = largest_feature(r, i, r->top.x);
-        const T number = most < 0 ? 0 : (T)most;
-        memcpy(h->most.data + (t.first + i) * h->most.rs, &number, sizeof(number));
+        const ptrdiff_t argmax = largest_feature(r, i, r->running_max.x);
+        const T number = argmax < 0 ? 0 : (T)argmax;
+        memcpy(h->argmax.data + (t.first + i) * h->argmax.rs, &number, sizeof(number));
     }
-    exponentials(r, r->u, r->u, (struct block){r->top.x, 0}, t.rows, 1, r->c);
+    exponentials(r, r->u, r->u, (struct block){r->running_max.x, 0}, t.rows, 1, r->c);
     store_rows(&h->a, t, h->f, r->u, NULL);
 }
 
@@ -38,7 +38,8 @@ scaled_keys(const struct la_head *h, const struct rescaled_features *r, struct s
     struct span some = t;
     some.rows = keys_left(h, t);
     project_keys(h, r, some);
-    exponentials(r, r->e, r->e, (struct block){r->top.x, 0}, some.rows, -1, NULL);
+    exponentials(r, r->e, r->e, (struct block){r->running_max.x, 0}, some.rows, -1,
+                 NULL);
     clear_rows(r->e, some.rows, t.rows);
     store_rows(&h->b, t, h->f, r->e, NULL);
 }
@@ -50,8 +51,8 @@ run_scaled_features(const struct la_head *h)
     const struct rescaled_features r = scaled_features_carve(h, &arena);
     struct la_fetch ahead = {0};
     load_directions(h, &r);
-    load_vector(r.top.x, &h->top, h->f);
-    set_scale(&r, r.top.x);
+    load_vector(r.running_max.x, &h->running_max, h->f);
+    set_scale(&r, r.running_max.x);
     for (ptrdiff_t i = 0; i < h->n || i < h->s; i += LA_MOST_ROWS) {
         const ptrdiff_t next = i + LA_MOST_ROWS;
         if (h->poll(h->poll_arg)) {

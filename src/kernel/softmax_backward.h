@@ -16,10 +16,10 @@
 
 struct softmax_backward_scratch {
     struct softmax_scratch forward;
-    T *dq, *top, *inverse, *mean; /* of all queries: dq, m, 1 / l, D */
-    T *dq_lost;                   /* what rounding has kept from dq */
-    T *q, *g, *p, *e, *part;      /* of a block of queries, q by the scale */
-    T *k, *v, *vt, *dks, *dvs;    /* of a block of keys: rows, states */
+    T *dq, *running_max, *inverse, *mean; /* of all queries: dq, m, 1 / l, D */
+    T *dq_lost;                           /* what rounding has kept from dq */
+    T *q, *g, *p, *e, *part;              /* of a block of queries, q by the scale */
+    T *k, *v, *vt, *dks, *dvs;            /* of a block of keys: rows, states */
     T *dks_lost, *dvs_lost;
     T *dk, *dv; /* rows that the diagonal gives */
 };
@@ -32,7 +32,7 @@ softmax_backward_carve(const struct la_head *h, struct arena *arena)
     const ptrdiff_t ldd = r.forward.ldd, ldm = r.forward.ldm;
     r.dq = take(arena, n + LA_BLOCK, ldd);
     r.dq_lost = take(arena, n + LA_BLOCK, ldd);
-    r.top = take(arena, 1, n + LA_QUERIES);
+    r.running_max = take(arena, 1, n + LA_QUERIES);
     r.inverse = take(arena, 1, n + LA_QUERIES);
     r.mean = take(arena, 1, n + LA_QUERIES);
     r.q = take(arena, LA_BLOCK, ldd);
@@ -68,7 +68,7 @@ softmax_again(const struct la_head *h, const struct softmax_backward_scratch *r)
         for (ptrdiff_t l = 0; l < rows; l++) {
             const T sum = sum_lanes(vload(&r->forward.sum[l * VL]));
             r->inverse[i + l] = sum == 0 ? 0 : 1 / sum;
-            r->top[i + l] = r->forward.top[l];
+            r->running_max[i + l] = r->forward.running_max[l];
             r->mean[i + l] *= r->inverse[i + l];
         }
     }
@@ -82,13 +82,14 @@ weigh(const struct softmax_backward_scratch *r, ptrdiff_t i, ptrdiff_t rows,
       ptrdiff_t end, int diagonal)
 {
     for (ptrdiff_t l = 0; l < round_up(rows, MR); l++) {
-        const vec top = vset1(r->top[i + l]), inverse = vset1(r->inverse[i + l]);
+        const vec running_max = vset1(r->running_max[i + l]),
+                  inverse = vset1(r->inverse[i + l]);
         const vec mean = vset1(r->mean[i + l]);
         const ptrdiff_t keys = l >= rows ? 0 : diagonal ? l + 1 : end;
         for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
             T *p = &r->p[l * LA_BLOCK + j], *e = &r->e[l * LA_BLOCK + j];
             const ivec there = viota() < (ivec)((ivec){0} + (INT)(keys - j));
-            const vec weight = vexp(vload(p) - top) * inverse;
+            const vec weight = vexp(vload(p) - running_max) * inverse;
             const vec slope = weight * (vload(e) - mean);
             vstore(p, vkeep(there, weight));
             vstore(e, vkeep(there, slope));
