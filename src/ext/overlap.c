@@ -4,12 +4,12 @@
 
 #include "call.h"
 
-enum { MOST_AXES = 64 }; /* NumPy's limit */
+enum { MAX_AXES = 64 }; /* NumPy's limit */
 
 /* The axes that lead somewhere, shortest step first, steps made positive. */
 struct walk {
     int axes;
-    ptrdiff_t size[MOST_AXES], step[MOST_AXES];
+    ptrdiff_t size[MAX_AXES], step[MAX_AXES];
     double count;     /* elements */
     ptrdiff_t extent; /* bytes from the first to after the last */
 };
@@ -60,7 +60,7 @@ mark(unsigned char *marks, ptrdiff_t at, ptrdiff_t width)
 static int
 two_meet(const struct walk *w, ptrdiff_t itemsize)
 {
-    ptrdiff_t unit = itemsize, at = 0, index[MOST_AXES] = {0};
+    ptrdiff_t unit = itemsize, at = 0, index[MAX_AXES] = {0};
     for (int axis = 0; axis < w->axes; axis++) {
         for (ptrdiff_t rest = w->step[axis]; rest != 0;) { /* the common divisor */
             const ptrdiff_t next = unit % rest;

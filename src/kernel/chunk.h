@@ -356,14 +356,14 @@ stream_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct bloc
 
 /* Tokens of a chunk of the rules at most (delta.h): so many numbers and no more lie on
  * the stack. */
-enum { LA_CHUNK_MOST = 32 };
+enum { LA_CHUNK_MAX = 32 };
 
 /* Tokens t of x, a number each, and zeros to the end of the row. */
 INLINE void
-load_numbers(T row[MR * LA_CHUNK_MOST], const struct la_array *x, struct span t)
+load_numbers(T row[MR * LA_CHUNK_MAX], const struct la_array *x, struct span t)
 {
     const struct la_array all = {x->data + t.first * x->rs, 0, x->rs, x->type};
-    load_plain((struct block){row, LA_CHUNK_MOST}, &all, rows_from(0, 1), t.rows);
+    load_plain((struct block){row, LA_CHUNK_MAX}, &all, rows_from(0, 1), t.rows);
 }
 
 /* Tokens t of x = src, one number each. */

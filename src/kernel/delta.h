@@ -42,7 +42,7 @@ beta_at(const struct beta *beta, ptrdiff_t i, ptrdiff_t col)
 static void
 load_beta(const struct la_head *h, struct span t, const struct beta *beta)
 {
-    _Alignas(LA_ALIGN) T numbers[MR * LA_CHUNK_MOST];
+    _Alignas(LA_ALIGN) T numbers[MR * LA_CHUNK_MAX];
     const ptrdiff_t all = round_up(t.rows, MR);
     t.rows = keys_left(h, t);
     if (h->channels) {

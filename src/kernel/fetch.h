@@ -9,8 +9,8 @@
 #include <stddef.h>
 
 enum {
-    LA_LINE = 64,       /* bytes */
-    LA_LINES_MOST = 32, /* asked for at a time: what a core can wait for, and some */
+    LA_LINE = 64,      /* bytes */
+    LA_LINES_MAX = 32, /* asked for at a time: what a core can wait for, and some */
     LA_LINES_MORE = 4, /* where some are late: few, so that no tile asks for too many */
     LA_ROWS_AHEAD = 16, /* operands whose rows may wait: those of dplr_backward */
 };
@@ -46,7 +46,7 @@ la_fetch_later(struct la_fetch *f, const char *row, ptrdiff_t step, ptrdiff_t by
 static inline void
 la_fetch_anew(struct la_fetch *f)
 {
-    if (f->count > 0 && f->lines < LA_LINES_MOST) {
+    if (f->count > 0 && f->lines < LA_LINES_MAX) {
         f->lines += LA_LINES_MORE;
     }
     f->count = 0;

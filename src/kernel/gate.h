@@ -21,7 +21,7 @@
  * which a gate of -1e30 would wipe all that follows it: every exponent is a sum of the
  * gates between the two tokens alone.  Where no gate is positive every factor is at
  * most 1.  One exponential a pair of rows.  A chunk ends before the token up to which
- * some gates, one after another, sum to more than LA_DECAY_MOST: no factor overflows
+ * some gates, one after another, sum to more than LA_DECAY_MAX: no factor overflows
  * then but that of a single gate, however much gates grow and shrink together.
  *
  * One a channel: with H_i = g_1 + ... + g_i of the tokens after the chunk's first,
@@ -29,7 +29,7 @@
  *   up_i = c exp(H_i), down_i = 1 / up_i, first = exp(g_0) / c, last = up_end
  *
  * readers meet with up, writers with down.  A chunk ends before the token whose H would
- * leave LA_DECAY_LEAST to LA_DECAY_MOST, so that every product of up and down is as
+ * leave LA_DECAY_MIN to LA_DECAY_MAX, so that every product of up and down is as
  * right as its factors.  c, a power of two, puts up and down of that range about 1.  H
  * is summed in two numbers: up is right to a few roundings whatever H is.  One
  * exponential and a division a gate.

@@ -72,7 +72,7 @@ forgets(const struct gate *gate, ptrdiff_t d)
 }
 
 /* How many of the rows are a chunk, one gate a token: a reset begins the next, and so
- * does a token up to which gates of this one grow by more than LA_DECAY_MOST. */
+ * does a token up to which gates of this one grow by more than LA_DECAY_MAX. */
 static ptrdiff_t
 token_rows(const struct gate *gate, ptrdiff_t rows)
 {
@@ -84,13 +84,13 @@ token_rows(const struct gate *gate, ptrdiff_t rows)
         growth += vmax((vec){0}, x);
         odd |= ~(x > vset1(EXP_MIN));
     }
-    if (!vany(odd | (growth > vset1(LA_DECAY_MOST / VL)))) {
+    if (!vany(odd | (growth > vset1(LA_DECAY_MAX / VL)))) {
         return rows; /* all of them together are too few to matter */
     }
-    T most = g[0]; /* of all sums that end here */
+    T max = g[0]; /* of all sums that end here */
     for (ptrdiff_t i = 1; i < rows; i++) {
-        most = (most > 0 ? most : 0) + g[i];
-        if (g[i] <= EXP_MIN || most > LA_DECAY_MOST) {
+        max = (max > 0 ? max : 0) + g[i];
+        if (g[i] <= EXP_MIN || max > LA_DECAY_MAX) {
             return i;
         }
     }
@@ -173,7 +173,7 @@ token_ends(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
 INLINE ptrdiff_t
 channel_sums(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
 {
-    const vec least = vset1(LA_DECAY_LEAST), most = vset1(LA_DECAY_MOST);
+    const vec min = vset1(LA_DECAY_MIN), max = vset1(LA_DECAY_MAX);
     vec sum = (vec){0}, rest = (vec){0};
     for (ptrdiff_t i = 0; i < rows; i++) {
         const ptrdiff_t at = i * gate->g.ld + col;
@@ -181,7 +181,7 @@ channel_sums(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
         if (i > 0) {
             sum = two_sum(sum, vload(&gate->g.x[at]), &lost);
         }
-        if (vany(~((sum <= most) & (sum >= least)))) {
+        if (vany(~((sum <= max) & (sum >= min)))) {
             return i; /* NaN and resets among them */
         }
         rest += lost;

@@ -13,8 +13,8 @@
  * scale N_i / (scale D_i + eps e^c_i) of plain sums N and D.  Where s0 and z0 are
  * plain, M is log z0, and its gradient goes to z0.
  *
- * About 10 n f m + 10 n d f flops.  Scratch: two states, omega twice, f / LA_MOST_ROWS
- * numbers a token or a few, and some chunks. */
+ * About 10 n f m + 10 n d f flops.  Scratch: two states, omega twice, f /
+ * LA_RESCALED_ROWS_MAX numbers a token or a few, and some chunks. */
 #ifndef LA_RESCALED_CAUSAL_BACKWARD_H
 #define LA_RESCALED_CAUSAL_BACKWARD_H
 
@@ -270,7 +270,7 @@ rescaled_dkv_chunk(const struct la_head *h,
                    const struct rescaled_causal_backward_scratch *r, struct scan *dv,
                    struct scan *db, struct span t)
 {
-    ptrdiff_t ends[LA_MOST_ROWS + 1] = {0}, pieces = 0;
+    ptrdiff_t ends[LA_RESCALED_ROWS_MAX + 1] = {0}, pieces = 0;
     while (ends[pieces] < t.rows) {
         ends[pieces + 1] = piece_end(&r->f, ends[pieces], t.rows);
         pieces++;

@@ -12,7 +12,7 @@
 static struct rescaled_features
 scaled_features_carve(const struct la_head *h, struct arena *arena)
 {
-    return rescaled_features_carve(h, arena, LA_MOST_ROWS);
+    return rescaled_features_carve(h, arena, LA_RESCALED_ROWS_MAX);
 }
 
 /* a of the queries t, and which feature's term is the largest. */
@@ -53,16 +53,16 @@ run_scaled_features(const struct la_head *h)
     load_directions(h, &r);
     load_vector(r.running_max.x, &h->running_max, h->f);
     set_scale(&r, r.running_max.x);
-    for (ptrdiff_t i = 0; i < h->n || i < h->s; i += LA_MOST_ROWS) {
-        const ptrdiff_t next = i + LA_MOST_ROWS;
+    for (ptrdiff_t i = 0; i < h->n || i < h->s; i += LA_RESCALED_ROWS_MAX) {
+        const ptrdiff_t next = i + LA_RESCALED_ROWS_MAX;
         if (h->poll(h->poll_arg)) {
             return 1;
         }
         if (i < h->n) {
-            scaled_queries(h, &r, span(i, LA_MOST_ROWS, next, h->n, &ahead));
+            scaled_queries(h, &r, span(i, LA_RESCALED_ROWS_MAX, next, h->n, &ahead));
         }
         if (i < h->s) {
-            scaled_keys(h, &r, span(i, LA_MOST_ROWS, next, h->s, &ahead));
+            scaled_keys(h, &r, span(i, LA_RESCALED_ROWS_MAX, next, h->s, &ahead));
         }
     }
     return 0;
