@@ -1,6 +1,6 @@
 """Positive random features that rescale as they go, for the normalised operators.
 
-src/kernel/rescaled_features.h has the equations.  A state holds ``s`` and ``z`` divided by
+src/kernel/rescaling.h has the equations.  A state holds ``s`` and ``z`` divided by
 ``2**(96 * rint(log_scale / (96 * log(2))))`` feature by feature, where ``log_scale (..., f)``
 is the largest exponent of a key so far: a function of the prefix alone.
 """
