@@ -12,7 +12,7 @@
 #ifndef LA_CAUSAL_H
 #define LA_CAUSAL_H
 
-#include "scan.h"
+#include "recurrence.h"
 
 struct causal_scratch {
     ptrdiff_t rows; /* tokens a chunk */
@@ -60,7 +60,7 @@ run_causal(const struct la_head *h)
     struct arena arena = {h->scratch, 0};
     const struct causal_scratch r = causal_carve(h, &arena);
     struct la_fetch own = {0}, *look = interleave_look(h, &own);
-    struct scan c = {
+    struct sweep c = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r.a,

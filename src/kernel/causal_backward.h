@@ -2,7 +2,7 @@
  * phi(q), b = phi(k)):
  *
  * forward    u_i = s_i g_i, which is causal attention of g to v and b;
- *            dq_i from u_i, z_i (scan.h), which leaves r_i, w_i and lift_i, three
+ *            dq_i from u_i, z_i (recurrence.h), which leaves r_i, w_i and lift_i, three
  *            numbers a token, for the second scan
  * reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T
  *            dv_j = R_j^T b_j
@@ -17,7 +17,7 @@
 #ifndef LA_CAUSAL_BACKWARD_H
 #define LA_CAUSAL_BACKWARD_H
 
-#include "scan.h"
+#include "recurrence.h"
 
 struct causal_backward_scratch {
     ptrdiff_t rows; /* tokens a chunk */
@@ -78,7 +78,7 @@ static int
 causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
 {
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .K = h->m,
         .W = round_up(h->d, VL),
         .a = r->g,
@@ -128,7 +128,7 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
 {
     const int values = h->pass != LA_PASS_KEYS, keys = h->pass != LA_PASS_VALUES;
     struct la_fetch ahead = {0};
-    struct scan dv = {
+    struct sweep dv = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r->b,
@@ -140,7 +140,7 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
         .upper = 1,
         .ahead = &ahead,
     };
-    struct scan db = {
+    struct sweep db = {
         .K = h->m,
         .W = round_up(h->d, VL),
         .a = r->v,

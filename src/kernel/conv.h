@@ -10,7 +10,7 @@
 #ifndef LA_CONV_H
 #define LA_CONV_H
 
-#include "scan.h"
+#include "recurrence.h"
 
 enum {
     LA_CONV_ROWS = 16, /* tokens at a time */

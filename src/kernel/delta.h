@@ -14,7 +14,7 @@
 #ifndef LA_DELTA_H
 #define LA_DELTA_H
 
-#include "scan.h"
+#include "recurrence.h"
 #include "triangle.h"
 
 /* Short chunks, for the triangles cost rows (2 d + 2 m) a token; measured.  Of d alone,
@@ -86,8 +86,8 @@ values(const struct la_head *h, struct span t, struct block copy)
 /* One chunk on its way through the columns of the state.  Its writes are B and U, or,
  * of DPLR, K and V beside them, whose rows lie before those of B and U. */
 struct writing {
-    struct scan read;     /* E S, with A S below it where outputs are wanted */
-    struct scan write;    /* S += B^T U */
+    struct sweep read;    /* E S, with A S below it where outputs are wanted */
+    struct sweep write;   /* S += B^T U */
     ptrdiff_t rows, keys; /* tokens, a multiple of MR; those that have a key */
     struct block l, p;    /* stril(E B^T), tril(A B^T) or no outputs; (rows, rows) */
     struct block lk, pk;  /* stril(E K^T), tril(A K^T), of DPLR */
@@ -218,10 +218,10 @@ run_delta(const struct la_head *h)
     struct arena arena = {h->scratch, 0};
     const struct delta_scratch r = delta_carve(h, &arena);
     struct la_fetch own = {0}, *look = interleave_look(h, &own);
-    const struct scan state = {.K = h->d,
-                               .W = round_up(h->m, VL),
-                               .s = r.s,
-                               .ahead = interleave_fetch(h, &own)};
+    const struct sweep state = {.K = h->d,
+                                .W = round_up(h->m, VL),
+                                .s = r.s,
+                                .ahead = interleave_fetch(h, &own)};
     struct writing c = {
         .read = state,
         .write = state,

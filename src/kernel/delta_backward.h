@@ -50,7 +50,7 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
     const struct reverse_scratch *chunk = &r->reverse;
     const ptrdiff_t size = state_size(h->d, h->m);
     struct la_fetch ahead = {0};
-    const struct scan state = {
+    const struct sweep state = {
         .K = h->d, .W = round_up(h->m, VL), .s = r->s, .ahead = &ahead};
     struct writing c = {
         .read = state,
@@ -94,7 +94,7 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
     const ptrdiff_t size = state_size(h->d, h->m);
     const size_t bytes = (size_t)size * sizeof(T);
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .rows = r->rows,
         .K = h->m,
         .W = round_up(h->d, VL),

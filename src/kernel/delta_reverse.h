@@ -83,8 +83,8 @@ load_errors(const struct la_head *h, const struct reverse_scratch *r,
 
 /* What the tiles of a chunk need. */
 struct reverse {
-    struct scan read;        /* B R; or [G; N] S^T */
-    struct scan write;       /* R += [A; B]^T [G; N]; or, as a read, U R^T */
+    struct sweep read;       /* B R; or [G; N] S^T */
+    struct sweep write;      /* R += [A; B]^T [G; N]; or, as a read, U R^T */
     ptrdiff_t rows, keys;    /* tokens, a multiple of MR; those that have a key */
     struct block a, b, g, n; /* A, B, G, N */
     struct block du;
@@ -239,9 +239,9 @@ delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
     const ptrdiff_t D = round_up(h->d, VL), W = round_up(h->m, VL);
-    struct scan by_value = {
+    struct sweep by_value = {
         .rows = rows, .K = h->d, .W = W, .s = r->r, .ahead = t.ahead};
-    struct scan by_feature = {.rows = rows, .K = h->m, .W = D, .ahead = t.ahead};
+    struct sweep by_feature = {.rows = rows, .K = h->m, .W = D, .ahead = t.ahead};
     struct reverse c = {
         .rows = rows,
         .keys = keys_left(h, t),

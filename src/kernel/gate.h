@@ -188,7 +188,7 @@ forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int transposed)
 
 /* The same of the state that a sweep decays, and of what it lacks. */
 static void
-forget_state(const struct gate *gate, struct scan *c)
+forget_state(const struct gate *gate, struct sweep *c)
 {
     if (!forgets(gate, c->transposed ? c->W : c->K)) {
         return;
@@ -203,7 +203,7 @@ forget_state(const struct gate *gate, struct scan *c)
 
 /* Reads the state, decays it and writes to it. */
 static void
-sweep_decayed(const struct gate *gate, struct scan *c, int before)
+sweep_decayed(const struct gate *gate, struct sweep *c, int before)
 {
     if (before && forgets(gate, c->K)) {
         sweep(c, LA_READ);

@@ -3,7 +3,7 @@
 #define LA_GATE_FACTORS_H
 
 #include "functions.h"
-#include "scan.h"
+#include "recurrence.h"
 
 struct gate {
     int channels;          /* one number a key channel, not one a token */

@@ -52,7 +52,7 @@ gated_triangle(const struct la_head *h, const struct gated_scratch *r,
                struct la_fetch *ahead, ptrdiff_t tokens)
 {
     const ptrdiff_t rows = round_up(tokens, MR);
-    const struct scan c = {
+    const struct sweep c = {
         .rows = rows, .K = h->d, .a = r->a, .b = r->b, .dots = r->dots, .ahead = ahead};
     if (h->has_bonus) {
         own_scores(r->own, r->bonus, r->a, r->b, rows, h->d);
@@ -74,7 +74,7 @@ run_gated(const struct la_head *h)
     struct arena arena = {h->scratch, 0};
     const struct gated_scratch r = gated_carve(h, &arena);
     struct la_fetch own = {0}, *ahead = interleave_fetch(h, &own);
-    struct scan c = {
+    struct sweep c = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r.a,

@@ -75,11 +75,11 @@ gated_backward_carve(const struct la_head *h, struct arena *arena)
 }
 
 /* S^T (m, d) as it is summed up. */
-static struct scan
+static struct sweep
 gated_state(const struct la_head *h, const struct gated_backward_scratch *r,
             struct la_fetch *ahead)
 {
-    return (struct scan){
+    return (struct sweep){
         .K = h->m,
         .W = round_up(h->d, VL),
         .b = r->v,
@@ -94,7 +94,7 @@ gated_state(const struct la_head *h, const struct gated_backward_scratch *r,
 /* S^T after the tokens t, or the first of them; how many. */
 static ptrdiff_t
 gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
-              struct scan *c, struct span t)
+              struct sweep *c, struct span t)
 {
     c->rows = t.rows = load_gate_ends(h, t, &r->gate);
     t.next = t.first + t.rows;
@@ -113,7 +113,7 @@ gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *
     const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
     const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
     struct la_fetch ahead = {0};
-    struct scan c = gated_state(h, r, &ahead);
+    struct sweep c = gated_state(h, r, &ahead);
     ptrdiff_t chunks = 0;
     c.s = r->rt; /* free until the reverse scan */
     load_state(c.s, &s0_transposed, h->m, h->d);
@@ -140,7 +140,7 @@ gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
     const struct checkpoints *x = &r->chunks;
     const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
     struct la_fetch ahead = {0};
-    struct scan c = gated_state(h, r, &ahead);
+    struct sweep c = gated_state(h, r, &ahead);
     c.s = x->states;
     compensate(&c, r->s_lost, x->interval * x->rows, x->rows);
     memcpy(c.s, state_of(x->checkpoints, h, interval), bytes);
@@ -193,15 +193,15 @@ transpose_block(struct block dst, struct block src, ptrdiff_t rows)
 /* A and B as they meet, X, dV and the next R. */
 static void
 gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
-             struct scan *dv, ptrdiff_t tokens)
+             struct sweep *dv, ptrdiff_t tokens)
 {
     const struct gate *gate = &r->gate;
-    const struct scan x = {.rows = dv->rows,
-                           .K = h->d,
-                           .a = r->met_a,
-                           .b = r->met_b,
-                           .dots = r->x,
-                           .ahead = dv->ahead};
+    const struct sweep x = {.rows = dv->rows,
+                            .K = h->d,
+                            .a = r->met_a,
+                            .b = r->met_b,
+                            .dots = r->x,
+                            .ahead = dv->ahead};
     readers_meet(gate, r->met_a, r->a, tokens, h->d, h->has_bonus);
     writers_meet(gate, r->met_b, r->b, tokens, h->d);
     scores(&x);
@@ -227,22 +227,22 @@ gated_features(const struct la_head *h, const struct gated_backward_scratch *r, 
                struct span t)
 {
     const ptrdiff_t rows = round_up(t.rows, MR), W = round_up(h->d, VL);
-    const struct scan p = {
+    const struct sweep p = {
         .rows = rows, .K = h->m, .a = r->c, .b = r->v, .dots = r->p, .ahead = t.ahead};
-    const struct scan da = {.rows = rows,
-                            .K = h->m,
-                            .W = W,
-                            .a = r->c,
-                            .o = r->da,
-                            .s = s,
-                            .ahead = t.ahead};
-    const struct scan db = {.rows = rows,
-                            .K = h->m,
-                            .W = W,
-                            .a = r->v,
-                            .o = r->db,
-                            .s = r->rt,
-                            .ahead = t.ahead};
+    const struct sweep da = {.rows = rows,
+                             .K = h->m,
+                             .W = W,
+                             .a = r->c,
+                             .o = r->da,
+                             .s = s,
+                             .ahead = t.ahead};
+    const struct sweep db = {.rows = rows,
+                             .K = h->m,
+                             .W = W,
+                             .a = r->v,
+                             .o = r->db,
+                             .s = r->rt,
+                             .ahead = t.ahead};
     struct gate_pairs pairs = r->pairs;
     pairs.gate = &r->gate;
     pairs.tokens = t.rows;
@@ -301,7 +301,7 @@ store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
 /* The reverse scan over the tokens t; s is S^T before them. */
 static void
 gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
-              struct scan *dv, struct span t, T *s)
+              struct sweep *dv, struct span t, T *s)
 {
     dv->rows = round_up(t.rows, MR);
     dv->ahead = t.ahead;
@@ -341,7 +341,7 @@ run_gated_backward(const struct la_head *h)
     const struct checkpoints *x = &r.chunks;
     struct la_fetch ahead = {0};
     count_chunks(&r.chunks, h, &r.gate);
-    struct scan dv = {
+    struct sweep dv = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r.far_b,

@@ -190,10 +190,10 @@ run_rule(const struct la_head *h, int low_rank)
     struct arena arena = {h->scratch, 0};
     const struct gated_delta_scratch r = rule_carve(h, &arena, low_rank);
     struct la_fetch own = {0}, *look = interleave_look(h, &own);
-    const struct scan state = {.K = h->d,
-                               .W = round_up(h->m, VL),
-                               .s = r.s,
-                               .ahead = interleave_fetch(h, &own)};
+    const struct sweep state = {.K = h->d,
+                                .W = round_up(h->m, VL),
+                                .s = r.s,
+                                .ahead = interleave_fetch(h, &own)};
     struct writing c = {.read = state,
                         .write = state,
                         .l = r.l,

@@ -94,7 +94,7 @@ rule_errors(const struct la_head *h, const struct rule_backward_scratch *r)
     const int low_rank = chunk->low_rank;
     const struct checkpoints *x = &r->chunks;
     struct la_fetch ahead = {0};
-    const struct scan state = {
+    const struct sweep state = {
         .K = h->d, .W = round_up(h->m, VL), .s = r->s, .ahead = &ahead};
     struct writing c = {.read = state,
                         .write = state,
@@ -146,7 +146,7 @@ rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
     const struct checkpoints *x = &r->chunks;
     const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .K = h->m,
         .W = round_up(h->d, VL),
         .b = chunk->base.u,

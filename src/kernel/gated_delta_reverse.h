@@ -200,7 +200,7 @@ reverse_values(const struct la_head *h, struct reverse *c, const struct rule_rev
 {
     const struct reverse_scratch *base = &r->base;
     const struct block b = second(x->b, c->rows, r->low_rank);
-    const struct scan state = {
+    const struct sweep state = {
         .K = h->d, .W = round_up(h->m, VL), .s = base->r, .ahead = ahead};
     gated_triangle_of(x->gate, base->l, x->e, b, c->rows, h->d, r->low_rank);
     gated_triangle_of(x->gate, base->p, x->a, b, c->rows, h->d, 0);
@@ -260,11 +260,11 @@ reverse_features(const struct la_head *h, struct reverse *c,
     const struct reverse_scratch *base = &r->base;
     const struct block u = second(base->u, c->rows, r->low_rank);
     const struct gate_pairs pairs = rule_pairs(h, c, r, x, t.rows);
-    const struct scan state = {.rows = 2 * c->rows,
-                               .K = h->m,
-                               .W = round_up(h->d, VL),
-                               .s = s,
-                               .ahead = t.ahead};
+    const struct sweep state = {.rows = 2 * c->rows,
+                                .K = h->m,
+                                .W = round_up(h->d, VL),
+                                .s = s,
+                                .ahead = t.ahead};
     triangle(base->x, c->g, u, c->rows, h->m);
     triangle(base->y, c->n, u, c->rows, h->m);
     if (r->low_rank) {

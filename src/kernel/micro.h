@@ -18,7 +18,7 @@
  *   read:  O = bias + X V + A S     with X (rows, rows) triangular, or absent
  *   write: S <- keep S + change S + B^T V   with keep = 1, change = 0 if absent
  * S is held by column tiles, each (K4, width) and contiguous. */
-struct scan {
+struct sweep {
     ptrdiff_t rows, K, W; /* W: padded to whole vectors */
     struct block a, b, v; /* (rows, K) (rows, K) (rows, W) */
     struct block dots;    /* X, (rows, rows): the scores a_i.b_j; .x NULL: absent */
@@ -77,7 +77,7 @@ tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x, struct 
 
 /* c += the rows [i, i + rows) of X V. */
 INLINE void
-tile_triangle(vec c[][NR], const struct scan *s, ptrdiff_t i, const int rows,
+tile_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int rows,
               const int nr, struct block v)
 {
     const ptrdiff_t next = i + rows;
@@ -95,7 +95,7 @@ tile_triangle(vec c[][NR], const struct scan *s, ptrdiff_t i, const int rows,
 
 /* Rows [i, i + rows) of one column tile of O = acc, or O += acc. */
 INLINE void
-store_tile(const struct scan *c, ptrdiff_t col, ptrdiff_t i, vec acc[][NR],
+store_tile(const struct sweep *c, ptrdiff_t col, ptrdiff_t i, vec acc[][NR],
            const int add, const int rows, const int nr)
 {
     LA_EACH(r, rows) {
@@ -119,7 +119,7 @@ clear_tile(vec acc[][NR], const int rows, const int nr)
 /* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors; of
  * S its kc rows from k on, which add to O where they are not the first. */
 INLINE void
-read_tile(const struct scan *c, ptrdiff_t col, T *s, ptrdiff_t k, ptrdiff_t kc,
+read_tile(const struct sweep *c, ptrdiff_t col, T *s, ptrdiff_t k, ptrdiff_t kc,
           ptrdiff_t i, const int rows, const int nr)
 {
     const struct block rest = {s + k * nr * VL, nr * VL};
@@ -142,7 +142,7 @@ read_tile(const struct scan *c, ptrdiff_t col, T *s, ptrdiff_t k, ptrdiff_t kc,
 
 /* O = bias + X V + A S for one column tile of nr vectors. */
 INLINE void
-read_tiles(const struct scan *c, ptrdiff_t col, T *s, const int nr)
+read_tiles(const struct sweep *c, ptrdiff_t col, T *s, const int nr)
 {
     for (ptrdiff_t k = 0; k == 0 || k < c->K; k += KC) {
         const ptrdiff_t kc = c->K - k < KC ? c->K - k : KC;
@@ -169,14 +169,14 @@ rounding_lost(vec old, vec more, vec sum)
 }
 
 /* What a sweep writes of one column tile: S, E, and where there is a base, S - base as
- * it has been summed (struct scan). */
+ * it has been summed (struct sweep). */
 struct state_tile {
     T *s, *e, *sum;
     const T *base;
 };
 
 INLINE struct state_tile
-state_tile(const struct scan *c, ptrdiff_t at)
+state_tile(const struct sweep *c, ptrdiff_t at)
 {
     return (struct state_tile){c->s + at, c->e ? c->e + at : NULL,
                                c->sum ? c->sum + at : NULL,
@@ -186,7 +186,7 @@ state_tile(const struct scan *c, ptrdiff_t at)
 /* Rows [l, l + rows) of S += acc for one column tile, with E.  What decays, decays
  * before that, and E with it.  `transposed`: one decay a column. */
 INLINE void
-decay_and_add(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
+decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
               vec acc[][NR], const int compensated, const int transposed,
               const int rows, const int nr)
 {
@@ -243,7 +243,7 @@ add_tile(T *s, T *e, ptrdiff_t l, vec acc[][NR], const int compensated, const in
  * chunks would still round one way where all are alike: E gathers what each addition
  * lost (Kahan 1965) and adds it to the next. */
 INLINE void
-write_tile(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
+write_tile(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
            const int compensated, const int rows, const int nr)
 {
     vec acc[2 * LA_TR][NR];
@@ -265,7 +265,7 @@ write_tile(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff_t 
 }
 
 INLINE void
-write_tiles(const struct scan *c, ptrdiff_t col, struct state_tile to,
+write_tiles(const struct sweep *c, ptrdiff_t col, struct state_tile to,
             const int compensated, const int nr)
 {
     ptrdiff_t l = 0;
@@ -282,7 +282,7 @@ write_tiles(const struct scan *c, ptrdiff_t col, struct state_tile to,
 
 /* Reads, then writes, one column tile of nr vectors. */
 INLINE void
-sweep_width(const struct scan *c, ptrdiff_t col, int what, const int nr)
+sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr)
 {
     const ptrdiff_t at = col * round_up(c->K, MR);
     if (what & LA_READ) {
@@ -299,7 +299,7 @@ sweep_width(const struct scan *c, ptrdiff_t col, int what, const int nr)
 /* One function a width, which all recurrences call: their tiles are most of the code.
  */
 #define LA_SWEEP_WIDTH(nr)                                                             \
-    static __attribute__((noinline)) void sweep_##nr(const struct scan *c,             \
+    static __attribute__((noinline)) void sweep_##nr(const struct sweep *c,            \
                                                      ptrdiff_t col, int what)          \
     {                                                                                  \
         sweep_width(c, col, what, nr);                                                 \
@@ -313,7 +313,7 @@ LA_SWEEP_WIDTH(4)
 #undef LA_SWEEP_WIDTH
 
 INLINE void
-sweep_tile(const struct scan *c, ptrdiff_t col, int what, const int nr)
+sweep_tile(const struct sweep *c, ptrdiff_t col, int what, const int nr)
 {
     if (nr == 1) {
         sweep_1(c, col, what);
@@ -333,7 +333,7 @@ sweep_tile(const struct scan *c, ptrdiff_t col, int what, const int nr)
 
 /* Reads, then writes, each column tile of the state while it is in cache. */
 static void
-sweep(const struct scan *c, int what)
+sweep(const struct sweep *c, int what)
 {
     LA_BY_TILES(c->W, sweep_tile(c, col, what, nr));
 }
@@ -384,7 +384,7 @@ score_block(struct block x, struct block a, struct block b, ptrdiff_t K)
 
 /* x_ij = a_i.b_j, at least where j <= i (upper: where j >= i). */
 static void
-scores(const struct scan *c)
+scores(const struct sweep *c)
 {
     const ptrdiff_t rows = round_up(c->rows, MR);
     for (ptrdiff_t i = 0; i < rows; i += SI) {

@@ -7,7 +7,7 @@
 #ifndef LA_NONCAUSAL_H
 #define LA_NONCAUSAL_H
 
-#include "scan.h"
+#include "recurrence.h"
 
 struct noncausal_scratch {
     ptrdiff_t rows;    /* tokens at a time */
@@ -37,7 +37,7 @@ static int
 sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
 {
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .b = r->a,
@@ -95,7 +95,7 @@ run_noncausal(const struct la_head *h)
     struct arena arena = {h->scratch, 0};
     const struct noncausal_scratch r = noncausal_carve(h, &arena);
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r.a,
@@ -132,7 +132,7 @@ run_noncausal(const struct la_head *h)
 
 /* Backward, with g the cotangent, a = phi(q), b = phi(k), and S and z as above:
  *
- *   u_i = S g_i, and from it dq_i, r_i, w_i (scan.h)
+ *   u_i = S g_i, and from it dq_i, r_i, w_i (recurrence.h)
  *   R = sum_i a_i (r_i g_i)^T,  dv_j = R^T b_j,  db_j = R v_j + sum_i w_i a_i
  *
  * 2 (3 n + 2 s) d m flops and more.  Scratch: two states and a few blocks of rows. */
@@ -161,7 +161,7 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
 {
     const struct noncausal_scratch *r = &x->forward;
     struct la_fetch ahead = {0};
-    struct scan u = {
+    struct sweep u = {
         .K = h->m,
         .W = round_up(h->d, VL),
         .a = r->v,
@@ -169,7 +169,7 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
         .s = x->t,
         .ahead = &ahead,
     };
-    struct scan sum = {
+    struct sweep sum = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .b = r->a,
@@ -214,7 +214,7 @@ noncausal_dkv(const struct la_head *h, const struct noncausal_backward_scratch *
 {
     const struct noncausal_scratch *r = &x->forward;
     struct la_fetch ahead = {0};
-    struct scan dv = {
+    struct sweep dv = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r->a,
@@ -222,7 +222,7 @@ noncausal_dkv(const struct la_head *h, const struct noncausal_backward_scratch *
         .s = r->s,
         .ahead = &ahead,
     };
-    struct scan db = {
+    struct sweep db = {
         .K = h->m,
         .W = round_up(h->d, VL),
         .a = r->v,

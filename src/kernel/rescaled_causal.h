@@ -59,7 +59,7 @@ rescaled_causal_carve(const struct la_head *h, struct arena *arena)
 /* Rows [from, to) of the chunk t, which have one scale. */
 static void
 rescaled_causal_piece(const struct la_head *inner,
-                      const struct rescaled_causal_scratch *r, struct scan *c,
+                      const struct rescaled_causal_scratch *r, struct sweep *c,
                       struct span t, ptrdiff_t from, ptrdiff_t to, int keyless)
 {
     const struct rescaled_features *f = &r->f;
@@ -84,7 +84,7 @@ run_rescaled_causal(const struct la_head *h)
     const struct rescaled_causal_scratch r = rescaled_causal_carve(h, &arena);
     const struct la_head inner = head_of_features(h);
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .K = h->f,
         .W = round_up(h->m, VL),
         .a = r.a,

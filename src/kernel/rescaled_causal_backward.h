@@ -1,10 +1,9 @@
 /* rescaled_causal_backward.h: gradients of rescaled_causal.h, in two scans as those of
  * causal.h, g the cotangent:
  *
- * forward    u_i = s_i g_i;  da_i from u_i, z_i (scan.h), which leaves r_i and w_i
- *            dc_i = w_i eps / scale
- *            dq_i = t omega (a_i da_i + dc_i at the feature whose term is c_i)
- * reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T,  M's gradient likewise from dc
+ * forward    u_i = s_i g_i;  da_i from u_i, z_i (recurrence.h), which leaves r_i and
+ * w_i dc_i = w_i eps / scale dq_i = t omega (a_i da_i + dc_i at the feature whose term
+ * is c_i) reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T,  M's gradient likewise from dc
  *            dv_j = R_j^T b_j
  *            de_j = b_j (R_j v_j + sum_{i >= j} w_i a_i) + M's where e_j is the largest
  *            dk_j = t omega de_j - t^2 k_j sum(de_j)
@@ -72,7 +71,7 @@ static void
 pull(const struct la_head *h, const struct rescaled_causal_backward_scratch *r,
      struct block du, ptrdiff_t rows)
 {
-    const struct scan c = {
+    const struct sweep c = {
         .rows = rows,
         .K = h->f,
         .W = round_up(h->d, VL),
@@ -111,7 +110,7 @@ load_columns(const struct la_head *h, const struct rescaled_causal_backward_scra
 /* dq, r and w of the rows [from, to) of the chunk t, which have one scale. */
 static void
 rescaled_dq_piece(const struct la_head *inner,
-                  const struct rescaled_causal_backward_scratch *r, struct scan *c,
+                  const struct rescaled_causal_backward_scratch *r, struct sweep *c,
                   struct span t, ptrdiff_t from, ptrdiff_t to, int keyless)
 {
     const struct rescaled_features *f = &r->f;
@@ -145,7 +144,7 @@ rescaled_dq(const struct la_head *h, const struct rescaled_causal_backward_scrat
     const struct la_head inner = head_of_features(h);
     const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .K = h->m,
         .W = r->f.width,
         .v = r->b,
@@ -241,8 +240,8 @@ rescaled_dk(const struct la_head *h, const struct rescaled_causal_backward_scrat
  * holds R. */
 static void
 rescaled_dkv_piece(const struct la_head *h,
-                   const struct rescaled_causal_backward_scratch *r, struct scan *dv,
-                   struct scan *db, struct span t, ptrdiff_t from, ptrdiff_t to)
+                   const struct rescaled_causal_backward_scratch *r, struct sweep *dv,
+                   struct sweep *db, struct span t, ptrdiff_t from, ptrdiff_t to)
 {
     const ptrdiff_t rows = to - from, keys = keys_left(h, t);
     const T *w = r->w + t.first + from;
@@ -267,8 +266,8 @@ rescaled_dkv_piece(const struct la_head *h,
 /* The chunk t, its pieces in reverse; 0, or nonzero where poll said to give up. */
 static int
 rescaled_dkv_chunk(const struct la_head *h,
-                   const struct rescaled_causal_backward_scratch *r, struct scan *dv,
-                   struct scan *db, struct span t)
+                   const struct rescaled_causal_backward_scratch *r, struct sweep *dv,
+                   struct sweep *db, struct span t)
 {
     ptrdiff_t ends[LA_RESCALED_ROWS_MAX + 1] = {0}, pieces = 0;
     while (ends[pieces] < t.rows) {
@@ -298,7 +297,7 @@ rescaled_dkv_chunk(const struct la_head *h,
 static void
 store_state_gradient(const struct la_head *h,
                      const struct rescaled_causal_backward_scratch *r,
-                     const struct scan *dv)
+                     const struct sweep *dv)
 {
     T *const z0 = r->zs.x, *const running_max = r->f.running_max.x;
     load_vector(z0, &h->z0, h->f);
@@ -320,7 +319,7 @@ static int
 rescaled_dkv(const struct la_head *h, const struct rescaled_causal_backward_scratch *r)
 {
     struct la_fetch ahead = {0};
-    struct scan dv = {
+    struct sweep dv = {
         .K = h->f,
         .W = round_up(h->m, VL),
         .a = r->b,
@@ -331,7 +330,7 @@ rescaled_dkv(const struct la_head *h, const struct rescaled_causal_backward_scra
         .upper = 1,
         .ahead = &ahead,
     };
-    struct scan db = {
+    struct sweep db = {
         .K = h->m,
         .W = r->f.width,
         .v = r->a,

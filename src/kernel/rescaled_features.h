@@ -10,7 +10,7 @@ static void
 project_block(const struct rescaled_features *r, ptrdiff_t d, struct block u,
               struct span t)
 {
-    const struct scan c = {
+    const struct sweep c = {
         .rows = t.rows,
         .K = d,
         .W = r->width,

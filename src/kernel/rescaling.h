@@ -180,7 +180,7 @@ scale_vector(const struct rescaled_features *r, T *z)
 
 /* What a recurrence sums, S with E and z with ze, under the scale after `after`. */
 static void
-scale_sums(const struct rescaled_features *r, const struct scan *c, T *z, T *ze,
+scale_sums(const struct rescaled_features *r, const struct sweep *c, T *z, T *ze,
            int transposed)
 {
     scale_state(r, c->s, c->K, c->W, transposed);

@@ -20,7 +20,7 @@
 #ifndef LA_SOFTMAX_H
 #define LA_SOFTMAX_H
 
-#include "dpfp.h"
+#include "row_maps.h"
 
 #define LA_QUERIES 256
 

@@ -143,12 +143,12 @@ block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r
     for (ptrdiff_t l = 0; l < rows; l += MR) {
         strip_scores(&r->forward, r->p + l * LA_BLOCK, r->q + l * ldd, d, far);
     }
-    struct scan c = {.rows = rows,
-                     .K = m,
-                     .W = LA_BLOCK,
-                     .a = {r->g, ldm},
-                     .o = {r->e, LA_BLOCK},
-                     .s = r->vt};
+    struct sweep c = {.rows = rows,
+                      .K = m,
+                      .W = LA_BLOCK,
+                      .a = {r->g, ldm},
+                      .o = {r->e, LA_BLOCK},
+                      .s = r->vt};
     sweep(&c, LA_READ);
     weigh(r, i, rows, keys, diagonal);
     if (diagonal) {
@@ -159,28 +159,28 @@ block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r
         add_part(r, i, rows, D);
         return;
     }
-    c = (struct scan){.rows = rows,
-                      .K = LA_BLOCK,
-                      .W = M,
-                      .b = {r->p, LA_BLOCK},
-                      .v = {r->g, ldm},
-                      .s = r->dvs,
-                      .e = r->dvs_lost};
+    c = (struct sweep){.rows = rows,
+                       .K = LA_BLOCK,
+                       .W = M,
+                       .b = {r->p, LA_BLOCK},
+                       .v = {r->g, ldm},
+                       .s = r->dvs,
+                       .e = r->dvs_lost};
     sweep(&c, LA_WRITE);
-    c = (struct scan){.rows = rows,
-                      .K = LA_BLOCK,
-                      .W = D,
-                      .b = {r->e, LA_BLOCK},
-                      .v = {r->q, ldd},
-                      .s = r->dks,
-                      .e = r->dks_lost};
+    c = (struct sweep){.rows = rows,
+                       .K = LA_BLOCK,
+                       .W = D,
+                       .b = {r->e, LA_BLOCK},
+                       .v = {r->q, ldd},
+                       .s = r->dks,
+                       .e = r->dks_lost};
     sweep(&c, LA_WRITE);
-    c = (struct scan){.rows = rows,
-                      .K = LA_BLOCK,
-                      .W = D,
-                      .a = {r->e, LA_BLOCK},
-                      .o = {r->part, ldd},
-                      .s = r->forward.rows};
+    c = (struct sweep){.rows = rows,
+                       .K = LA_BLOCK,
+                       .W = D,
+                       .a = {r->e, LA_BLOCK},
+                       .o = {r->part, ldd},
+                       .s = r->forward.rows};
     sweep(&c, LA_READ);
     add_part(r, i, rows, D);
 }

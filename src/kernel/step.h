@@ -8,7 +8,7 @@
 #ifndef LA_STEP_H
 #define LA_STEP_H
 
-#include "scan.h"
+#include "recurrence.h"
 
 /* One row each, in blocks of a whole tile where rows are loaded. */
 struct step_scratch {

@@ -1,14 +1,14 @@
-/* dpfp.h: row maps with a few operations a feature.
+/* row_maps.h: row maps with a few operations a feature.
  *
  *   the fused maps of rows (mapped.h), by themselves
  *   sum_normalize: y / (sum y + eps), 0 where that is 0 / 0
  *   dpfp: r = relu([x, -x]),  y = (r[j] r[(j - i) mod 2d], i = 1..nu), f = 2 d nu
  *                                                       Schlag et al. 2021, eq. 37-38
  * Scratch: a few blocks of rows, a few rows for dpfp. */
-#ifndef LA_DPFP_H
-#define LA_DPFP_H
+#ifndef LA_ROW_MAPS_H
+#define LA_ROW_MAPS_H
 
-#include "scan.h"
+#include "recurrence.h"
 
 INLINE vec *
 at(T *p)

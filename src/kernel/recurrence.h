@@ -1,7 +1,7 @@
-/* scan.h: what the recurrences share: sums over rows, the keys of a chunk, denominators
- * and cotangents. */
-#ifndef LA_SCAN_H
-#define LA_SCAN_H
+/* recurrence.h: what the recurrences share: sums over rows, the keys of a chunk,
+ * denominators and cotangents. */
+#ifndef LA_RECURRENCE_H
+#define LA_RECURRENCE_H
 
 #include "chunk.h"
 #include "mapped.h"
@@ -30,7 +30,7 @@ row_dots(T *sum, struct block x, struct block y, ptrdiff_t rows, ptrdiff_t cols)
 /* sum_i = a_i.z + the scores a_i.b_j of j <= i: with z the sum of earlier b_j, that is
  * a_i times the sum of all b_j it may see.  Rows of scores are whole vectors. */
 static void
-score_sums(T *sum, const struct scan *c, const T *z)
+score_sums(T *sum, const struct sweep *c, const T *z)
 {
     for (ptrdiff_t first = 0; first < c->rows; first += VL) {
         vec part[VL];
@@ -51,7 +51,7 @@ score_sums(T *sum, const struct scan *c, const T *z)
 
 /* The sum over so many tokens, which has been begun (compensate). */
 INLINE void
-take_up_sum(struct scan *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
+take_up_sum(struct sweep *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
 {
     c->e = tokens > 16 * rows ? e : NULL;
 }
@@ -61,7 +61,7 @@ take_up_sum(struct scan *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
  * passed the bound.  That costs a second state's traffic, 5 %, so that sums of up to
  * 16, far from it, go without. */
 static void
-compensate(struct scan *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
+compensate(struct sweep *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
 {
     take_up_sum(c, e, tokens, rows);
     if (c->e != NULL) {
@@ -71,7 +71,7 @@ compensate(struct scan *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
 
 /* S is base + sum in a segment that has been begun. */
 INLINE void
-take_up_segment(struct scan *c, T *base, T *sum, T *e)
+take_up_segment(struct sweep *c, T *base, T *sum, T *e)
 {
     c->base = base;
     c->sum = sum;
@@ -81,7 +81,7 @@ take_up_segment(struct scan *c, T *base, T *sum, T *e)
 /* Lets S be held as base + sum from here on: a segment of a long sequence begins.  What
  * it adds is summed by itself, as it would be by whoever computes the segment alone. */
 static void
-begin_segment(struct scan *c, T *base, T *sum, T *e)
+begin_segment(struct sweep *c, T *base, T *sum, T *e)
 {
     const ptrdiff_t count = state_size(c->K, c->W);
     memcpy(base, c->s, (size_t)count * sizeof(T));
@@ -157,7 +157,7 @@ starts_from_zero(const struct la_head *h)
 }
 
 /* Whether the queries see no key: none is among the tokens, and the state before them,
- * z as the scan holds it, is that of none. */
+ * z as the sweep holds it, is that of none. */
 static int
 no_keys(const struct la_head *h, const T *z)
 {
