@@ -22,7 +22,7 @@
 struct causal_backward_scratch {
     ptrdiff_t rows; /* tokens a chunk */
     struct block a, b, v, g, dots, da, dv, zs;
-    T *s, *t, *e, *z, *ze;
+    T *s, *t, *lost, *z, *z_lost;
     T *r, *w, *lift; /* of every token */
 };
 
@@ -40,9 +40,9 @@ causal_backward_carve(const struct la_head *h, struct arena *arena)
     r.zs = take_block(arena, r.rows, h->d);
     r.s = take_state(arena, h->d, h->m);
     r.t = take_state(arena, h->m, h->d);
-    r.e = take_state(arena, h->d, h->m);
+    r.lost = take_state(arena, h->d, h->m);
     r.z = take_row(arena, h->d);
-    r.ze = take_row(arena, h->d);
+    r.z_lost = take_row(arena, h->d);
     r.r = take(arena, 1, h->n + r.rows);
     r.w = take(arena, 1, h->n + r.rows);
     r.lift = take(arena, 1, h->n + r.rows);
@@ -55,7 +55,7 @@ causal_rates(const struct la_head *h, const struct causal_backward_scratch *r)
 {
     load_state(r->s, &h->s0, h->d, h->m);
     load_vector(r->z, &h->z0, h->d);
-    clear(r->ze, r->a.ld);
+    clear(r->z_lost, r->a.ld);
     const int keyless = no_keys(h, r->z);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
@@ -65,7 +65,7 @@ causal_rates(const struct la_head *h, const struct causal_backward_scratch *r)
         if (h->normalize) {
             load_mapped(r->a, &h->q, t, h->d, h->map);
             load_features(h, t, r->b);
-            running_sums(r->zs, r->z, r->ze, r->b, t.rows);
+            running_sums(r->zs, r->z, r->z_lost, r->b, t.rows);
             row_dots(r->r + i, r->a, r->zs, t.rows, round_up(h->d, VL));
         }
         factors(h, r->r + i, t.rows, keyless, r->lift + i);
@@ -91,9 +91,9 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
     };
     const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
     load_state(r->t, &s0_transposed, h->m, h->d);
-    compensate(&c, r->e, h->n, r->rows);
+    compensate(&c, r->lost, h->n, r->rows);
     load_vector(r->z, &h->z0, h->d);
-    clear(r->ze, r->a.ld);
+    clear(r->z_lost, r->a.ld);
     const int keyless = no_keys(h, r->z);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
@@ -108,7 +108,7 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
         scores(&c);
         sweep(&c, LA_READ | LA_WRITE);
         if (h->normalize) {
-            running_sums(r->zs, r->z, r->ze, r->b, c.rows);
+            running_sums(r->zs, r->z, r->z_lost, r->b, c.rows);
         }
         const int lifted = query_gradient(h, r->da, r->a, r->zs, c.rows, r->r + i,
                                           r->w + i, keyless, r->lift + i);
@@ -155,9 +155,9 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
     };
     load_state(r->s, &h->gs, h->d, h->m);
     transpose_state(r->t, r->s, h->d, h->m);
-    compensate(values ? &dv : &db, r->e, h->n, r->rows);
+    compensate(values ? &dv : &db, r->lost, h->n, r->rows);
     load_vector(r->z, &h->gz, h->d);
-    clear(r->ze, r->a.ld);
+    clear(r->z_lost, r->a.ld);
     for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0;
          i -= r->rows) {
         if (h->poll(h->poll_arg)) {
@@ -190,7 +190,7 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
             }
             sweep(&db, values ? LA_READ : LA_READ | LA_WRITE);
             if (h->normalize) {
-                add_weighted(r->z, r->ze, r->a, r->w + i, t.rows);
+                add_weighted(r->z, r->z_lost, r->a, r->w + i, t.rows);
             }
             chain(r->da, &h->k, t, h->d, r->b, h->map);
             clear_rows(r->da, keys_left(h, t), t.rows);

@@ -198,7 +198,7 @@ forget_state(const struct gate *gate, struct sweep *c)
         c->from = NULL;
     }
     forget(gate, c->s, c->K, c->W, c->transposed);
-    forget(gate, c->e, c->K, c->W, c->transposed);
+    forget(gate, c->lost, c->K, c->W, c->transposed);
 }
 
 /* Reads the state, decays it and writes to it. */

@@ -21,7 +21,7 @@ struct gated_scratch {
     ptrdiff_t rows; /* tokens a chunk, at most */
     struct block a, b, v, dots, o;
     struct gate gate;
-    T *s, *e, *scale;
+    T *s, *lost, *scale;
     T *bonus,
         *own; /* u, or NULL, and what queries see of their own keys; (d), (rows) */
 };
@@ -36,7 +36,7 @@ gated_carve(const struct la_head *h, struct arena *arena)
     r.dots = take_block(arena, r.rows, r.rows);
     r.o = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);
-    r.e = take_state(arena, h->d, h->m);
+    r.lost = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
     r.gate = take_gate(arena, h, r.rows);
     if (h->has_bonus) {
@@ -88,10 +88,10 @@ run_gated(const struct la_head *h)
         .ahead = ahead,
     };
     ptrdiff_t i = interleave_begin(h);
-    take_up_sum(&c, r.e, h->n, r.rows);
+    take_up_sum(&c, r.lost, h->n, r.rows);
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
-        compensate(&c, r.e, h->n, r.rows);
+        compensate(&c, r.lost, h->n, r.rows);
         if (h->has_bonus) {
             load_vector(r.bonus, &h->bonus, h->d);
         }

@@ -25,8 +25,8 @@ struct sweep {
     struct block o;       /* (rows, W) */
     const T *bias;        /* (W) added to each row of O, or NULL */
     T *s;                 /* K rounded up to MR, times W */
-    T *e;                 /* what rounding has kept from S so far, or NULL */
-    const T *base; /* where not NULL, S is held as base + sum, with E of the sum */
+    T *lost;              /* what rounding has kept from S so far, or NULL */
+    const T *base; /* where not NULL, S is held as base + sum, with `lost` of the sum */
     T *sum;
     const T *keep, *change; /* of S, one number a row (gate.h), or NULL */
     int transposed;         /* of S, one number a column (W) */
@@ -168,23 +168,23 @@ rounding_lost(vec old, vec more, vec sum)
     return vkeep(lost == lost, lost);
 }
 
-/* What a sweep writes of one column tile: S, E, and where there is a base, S - base as
- * it has been summed (struct sweep). */
+/* What a sweep writes of one column tile: S, `lost`, and where there is a base, S -
+ * base as it has been summed (struct sweep). */
 struct state_tile {
-    T *s, *e, *sum;
+    T *s, *lost, *sum;
     const T *base;
 };
 
 INLINE struct state_tile
 state_tile(const struct sweep *c, ptrdiff_t at)
 {
-    return (struct state_tile){c->s + at, c->e ? c->e + at : NULL,
+    return (struct state_tile){c->s + at, c->lost ? c->lost + at : NULL,
                                c->sum ? c->sum + at : NULL,
                                c->base ? c->base + at : NULL};
 }
 
-/* Rows [l, l + rows) of S += acc for one column tile, with E.  What decays, decays
- * before that, and E with it.  `transposed`: one decay a column. */
+/* Rows [l, l + rows) of S += acc for one column tile, with `lost`.  What decays, decays
+ * before that, and `lost` with it.  `transposed`: one decay a column. */
 INLINE void
 decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
               vec acc[][NR], const int compensated, const int transposed,
@@ -207,32 +207,32 @@ decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdif
             const vec before = vload(&from[at]), old = kept_of(share, before);
             vec more = vfma(by, before, acc[r][j]);
             if (compensated) {
-                const vec kept = vload(&to.e[at]);
+                const vec kept = vload(&to.lost[at]);
                 more = vfma(share + by, kept, more);
             }
             const vec sum = old + more;
             vstore(&to.s[at], sum);
             if (compensated) {
-                vstore(&to.e[at], rounding_lost(old, more, sum));
+                vstore(&to.lost[at], rounding_lost(old, more, sum));
             }
         }
     }
 }
 
-/* Rows [l, l + rows) of S += acc for one column tile, with E. */
+/* Rows [l, l + rows) of S += acc for one column tile, with `lost`. */
 INLINE void
-add_tile(T *s, T *e, ptrdiff_t l, vec acc[][NR], const int compensated, const int rows,
-         const int nr)
+add_tile(T *s, T *lost, ptrdiff_t l, vec acc[][NR], const int compensated,
+         const int rows, const int nr)
 {
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
             const ptrdiff_t at = (l + r) * nr * VL + j * VL;
             const vec old = vload(&s[at]);
-            const vec more = compensated ? acc[r][j] + vload(&e[at]) : acc[r][j];
+            const vec more = compensated ? acc[r][j] + vload(&lost[at]) : acc[r][j];
             const vec sum = old + more;
             vstore(&s[at], sum);
             if (compensated) {
-                vstore(&e[at], rounding_lost(old, more, sum));
+                vstore(&lost[at], rounding_lost(old, more, sum));
             }
         }
     }
@@ -240,8 +240,8 @@ add_tile(T *s, T *e, ptrdiff_t l, vec acc[][NR], const int compensated, const in
 
 /* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
  * summed first: that rounds less, and the sum need not wait for S.  Thousands of
- * chunks would still round one way where all are alike: E gathers what each addition
- * lost (Kahan 1965) and adds it to the next. */
+ * chunks would still round one way where all are alike: `lost` gathers what each
+ * addition lost (Kahan 1965) and adds it to the next. */
 INLINE void
 write_tile(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
            const int compensated, const int rows, const int nr)
@@ -258,7 +258,7 @@ write_tile(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t
         decay_and_add(c, col, to, l, acc, compensated, 0, rows, nr);
         return;
     }
-    add_tile(to.base ? to.sum : to.s, to.e, l, acc, compensated, rows, nr);
+    add_tile(to.base ? to.sum : to.s, to.lost, l, acc, compensated, rows, nr);
     for (ptrdiff_t i = l * nr * VL; to.base && i < (l + rows) * nr * VL; i += VL) {
         vstore(&to.s[i], vload(&to.base[i]) + vload(&to.sum[i]));
     }
@@ -288,7 +288,7 @@ sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr)
     if (what & LA_READ) {
         read_tiles(c, col, c->s + at, nr);
     }
-    if (what & LA_WRITE && c->e != NULL) {
+    if (what & LA_WRITE && c->lost != NULL) {
         write_tiles(c, col, state_tile(c, at), 1, nr);
     }
     else if (what & LA_WRITE) {

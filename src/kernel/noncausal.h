@@ -12,7 +12,7 @@
 struct noncausal_scratch {
     ptrdiff_t rows;    /* tokens at a time */
     struct block a, v; /* features; values and results */
-    T *s, *e, *z, *ze, *r, *lift;
+    T *s, *lost, *z, *z_lost, *r, *lift;
 };
 
 static struct noncausal_scratch
@@ -24,9 +24,9 @@ noncausal_carve(const struct la_head *h, struct arena *arena)
     r.a = take_block(arena, r.rows, h->d);
     r.v = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);
-    r.e = take_state(arena, h->d, h->m);
+    r.lost = take_state(arena, h->d, h->m);
     r.z = take_row(arena, h->d);
-    r.ze = take_row(arena, h->d);
+    r.z_lost = take_row(arena, h->d);
     r.r = take(arena, 1, r.rows);
     r.lift = take(arena, 1, r.rows);
     return r;
@@ -47,14 +47,14 @@ sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
     };
     clear(r->s, state_size(h->d, h->m));
     if (h->segment > 0) {
-        c.e = r->e;
-        clear(r->e, state_size(h->d, h->m));
+        c.lost = r->lost;
+        clear(r->lost, state_size(h->d, h->m));
     }
     else {
-        compensate(&c, r->e, h->keys, r->rows);
+        compensate(&c, r->lost, h->keys, r->rows);
     }
     clear(r->z, r->a.ld);
-    clear(r->ze, r->a.ld);
+    clear(r->z_lost, r->a.ld);
     for (ptrdiff_t j = 0; j < h->keys; j += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -62,7 +62,7 @@ sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
         const struct span t = span(j, r->rows, j + r->rows, h->keys, &ahead);
         c.rows = t.rows;
         load_keys(h, t, r->a, r->v);
-        add_rows(r->z, r->ze, r->a, c.rows);
+        add_rows(r->z, r->z_lost, r->a, c.rows);
         sweep(&c, LA_WRITE);
     }
     return 0;
@@ -138,7 +138,8 @@ run_noncausal(const struct la_head *h)
  * 2 (3 n + 2 s) d m flops and more.  Scratch: two states and a few blocks of rows. */
 
 struct noncausal_backward_scratch {
-    struct noncausal_scratch forward; /* s, z, e, ze: of S and z, then of R and rz */
+    struct noncausal_scratch
+        forward; /* s, z, lost, z_lost: of S and z, then of R and rz */
     struct block da, dv;
     T *t, *rz, *w;
 };
@@ -178,9 +179,9 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
         .ahead = &ahead,
     };
     clear(r->s, state_size(h->d, h->m));
-    compensate(&sum, r->e, h->n, r->rows);
+    compensate(&sum, r->lost, h->n, r->rows);
     clear(x->rz, r->a.ld);
-    clear(r->ze, r->a.ld);
+    clear(r->z_lost, r->a.ld);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -202,7 +203,7 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
         scale_rows(r->v, t.rows, r->r);
         sweep(&sum, LA_WRITE);
         if (h->normalize) {
-            add_weighted(x->rz, r->ze, r->a, x->w, t.rows);
+            add_weighted(x->rz, r->z_lost, r->a, x->w, t.rows);
         }
     }
     return 0;

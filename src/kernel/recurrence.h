@@ -51,9 +51,9 @@ score_sums(T *sum, const struct sweep *c, const T *z)
 
 /* The sum over so many tokens, which has been begun (compensate). */
 INLINE void
-take_up_sum(struct sweep *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
+take_up_sum(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
 {
-    c->e = tokens > 16 * rows ? e : NULL;
+    c->lost = tokens > 16 * rows ? lost : NULL;
 }
 
 /* Lets the sum over so many tokens, in chunks of `rows`, be compensated: where all
@@ -61,33 +61,33 @@ take_up_sum(struct sweep *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
  * passed the bound.  That costs a second state's traffic, 5 %, so that sums of up to
  * 16, far from it, go without. */
 static void
-compensate(struct sweep *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
+compensate(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
 {
-    take_up_sum(c, e, tokens, rows);
-    if (c->e != NULL) {
-        clear(e, state_size(c->K, c->W));
+    take_up_sum(c, lost, tokens, rows);
+    if (c->lost != NULL) {
+        clear(lost, state_size(c->K, c->W));
     }
 }
 
 /* S is base + sum in a segment that has been begun. */
 INLINE void
-take_up_segment(struct sweep *c, T *base, T *sum, T *e)
+take_up_segment(struct sweep *c, T *base, T *sum, T *lost)
 {
     c->base = base;
     c->sum = sum;
-    c->e = e;
+    c->lost = lost;
 }
 
 /* Lets S be held as base + sum from here on: a segment of a long sequence begins.  What
  * it adds is summed by itself, as it would be by whoever computes the segment alone. */
 static void
-begin_segment(struct sweep *c, T *base, T *sum, T *e)
+begin_segment(struct sweep *c, T *base, T *sum, T *lost)
 {
     const ptrdiff_t count = state_size(c->K, c->W);
     memcpy(base, c->s, (size_t)count * sizeof(T));
     clear(sum, count);
-    clear(e, count);
-    take_up_segment(c, base, sum, e);
+    clear(lost, count);
+    take_up_segment(c, base, sum, lost);
 }
 
 /* Sums over a sequence are kept as two numbers: the sum, and what rounding has kept

@@ -35,7 +35,7 @@ struct rescaled_causal_scratch {
     ptrdiff_t rows; /* tokens a chunk */
     struct rescaled_features f;
     struct block a, b, v, dots, o;
-    T *s, *e, *z, *ze, *den;
+    T *s, *lost, *z, *z_lost, *den;
 };
 
 static struct rescaled_causal_scratch
@@ -49,9 +49,9 @@ rescaled_causal_carve(const struct la_head *h, struct arena *arena)
     r.dots = take_block(arena, r.rows, r.rows);
     r.o = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->f, h->m);
-    r.e = take_state(arena, h->f, h->m);
+    r.lost = take_state(arena, h->f, h->m);
     r.z = take_row(arena, h->f);
-    r.ze = take_row(arena, h->f);
+    r.z_lost = take_row(arena, h->f);
     r.den = take(arena, 1, r.rows);
     return r;
 }
@@ -64,7 +64,7 @@ rescaled_causal_piece(const struct la_head *inner,
 {
     const struct rescaled_features *f = &r->f;
     if (scale_change(f, running_max_after(f, from), running_max_after(f, from + 1))) {
-        scale_sums(f, c, r->z, r->ze, 0);
+        scale_sums(f, c, r->z, r->z_lost, 0);
     }
     rescaled_rows(f, r->a, r->b, from, to, keys_left(inner, t));
     c->rows = to - from;
@@ -73,7 +73,7 @@ rescaled_causal_piece(const struct la_head *inner,
     score_sums(r->den, c, r->z);
     factors(inner, r->den, c->rows, keyless, NULL); /* at least scale */
     sweep(c, LA_READ | LA_WRITE);
-    add_rows(r->z, r->ze, r->b, c->rows);
+    add_rows(r->z, r->z_lost, r->b, c->rows);
     store_rows(&inner->o, rows_from(t.first + from, c->rows), inner->m, r->o, r->den);
 }
 
@@ -96,11 +96,11 @@ run_rescaled_causal(const struct la_head *h)
     };
     load_directions(h, &r.f);
     load_state(r.s, &h->s0, h->f, h->m);
-    compensate(&c, r.e, h->n, r.rows);
+    compensate(&c, r.lost, h->n, r.rows);
     load_vector(r.z, &h->z0, h->f);
-    clear(r.ze, r.a.ld);
+    clear(r.z_lost, r.a.ld);
     if (load_running_max(h, &r.f, r.z) && scale_change(&r.f, NULL, r.f.running_max.x)) {
-        scale_sums(&r.f, &c, r.z, r.ze, 0);
+        scale_sums(&r.f, &c, r.z, r.z_lost, 0);
     }
     const int keyless = no_keys(&inner, r.z);
     for (ptrdiff_t i = 0; i < h->n; i += r.rows) {

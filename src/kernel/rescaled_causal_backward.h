@@ -24,7 +24,7 @@ struct rescaled_causal_backward_scratch {
     struct rescaled_features f;
     struct block a, b, v, g, dots, da, dv, zs, dx;
     struct block running_maxima; /* M before each chunk */
-    T *s, *t, *e, *z, *ze, *transposed /* t omega^T (f,d) */;
+    T *s, *t, *lost, *z, *z_lost, *transposed /* t omega^T (f,d) */;
     T *den, *weight; /* r and w of a piece */
     T *r, *w;        /* of every token */
     T *drunning_max; /* M's gradient */
@@ -47,10 +47,10 @@ rescaled_causal_backward_carve(const struct la_head *h, struct arena *arena)
     r.running_maxima = take_block(arena, h->n / r.rows + 1, h->f);
     r.s = take_state(arena, h->f, h->m);
     r.t = take_state(arena, h->m, h->f);
-    r.e = take_state(arena, h->f, h->m);
+    r.lost = take_state(arena, h->f, h->m);
     r.transposed = take_state(arena, h->f, h->d);
     r.z = take_row(arena, h->f);
-    r.ze = take_row(arena, h->f);
+    r.z_lost = take_row(arena, h->f);
     r.den = take(arena, 1, r.rows);
     r.weight = take(arena, 1, r.rows);
     r.r = take(arena, 1, h->n);
@@ -116,7 +116,7 @@ rescaled_dq_piece(const struct la_head *inner,
     const struct rescaled_features *f = &r->f;
     const ptrdiff_t rows = to - from, first = t.first + from;
     if (scale_change(f, running_max_after(f, from), running_max_after(f, from + 1))) {
-        scale_sums(f, c, r->z, r->ze, 1);
+        scale_sums(f, c, r->z, r->z_lost, 1);
     }
     rescaled_rows(f, r->a, r->b, from, to, keys_left(inner, t));
     c->rows = rows;
@@ -124,7 +124,7 @@ rescaled_dq_piece(const struct la_head *inner,
     c->b = block_at(r->v, from, 0);
     scores(c);
     sweep(c, LA_READ | LA_WRITE);
-    running_sums(r->zs, r->z, r->ze, r->b, rows);
+    running_sums(r->zs, r->z, r->z_lost, r->b, rows);
     query_gradient(inner, r->da, r->a, r->zs, rows, r->den, r->weight, keyless, NULL);
     memcpy(r->r + first, r->den, (size_t)rows * sizeof(T));
     memcpy(r->w + first, r->weight, (size_t)rows * sizeof(T));
@@ -154,12 +154,12 @@ rescaled_dq(const struct la_head *h, const struct rescaled_causal_backward_scrat
         .ahead = &ahead,
     };
     load_state(r->t, &s0_transposed, h->m, h->f);
-    compensate(&c, r->e, h->n, r->rows);
+    compensate(&c, r->lost, h->n, r->rows);
     load_vector(r->z, &h->z0, h->f);
-    clear(r->ze, r->a.ld);
+    clear(r->z_lost, r->a.ld);
     if (load_running_max(h, &r->f, r->z) &&
         scale_change(&r->f, NULL, r->f.running_max.x)) {
-        scale_sums(&r->f, &c, r->z, r->ze, 1);
+        scale_sums(&r->f, &c, r->z, r->z_lost, 1);
     }
     const int keyless = no_keys(&inner, r->z);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
@@ -256,7 +256,7 @@ rescaled_dkv_piece(const struct la_head *h,
     scores(db);
     add_to_rows(r->dots, rows, w);
     sweep(db, LA_READ);
-    add_weighted(r->z, r->ze, r->a, w, rows);
+    add_weighted(r->z, r->z_lost, r->a, w, rows);
     times_rows(r->da, r->b, rows, r->f.width);
     clear_rows(r->da, keys > from ? keys - from : 0, rows);
     clear_rows(r->dv, keys > from ? keys - from : 0, rows);
@@ -286,7 +286,7 @@ rescaled_dkv_chunk(const struct la_head *h,
         store_rows(&h->dv, rows, h->m, r->dv, NULL);
         if (scale_change(&r->f, running_max_after(&r->f, from),
                          running_max_after(&r->f, from + 1))) {
-            scale_sums(&r->f, dv, r->z, r->ze, 0);
+            scale_sums(&r->f, dv, r->z, r->z_lost, 0);
         }
     }
     return 0;
@@ -303,7 +303,7 @@ store_state_gradient(const struct la_head *h,
     load_vector(z0, &h->z0, h->f);
     if (load_running_max(h, &r->f, z0)) {
         if (scale_change(&r->f, NULL, running_max)) {
-            scale_sums(&r->f, dv, r->z, r->ze, 0);
+            scale_sums(&r->f, dv, r->z, r->z_lost, 0);
         }
         for (ptrdiff_t l = 0; l < h->f; l++) {
             r->z[l] += isfinite(running_max[l]) ? r->drunning_max[l] / z0[l] : 0;
@@ -342,9 +342,9 @@ rescaled_dkv(const struct la_head *h, const struct rescaled_causal_backward_scra
         .ahead = &ahead,
     };
     load_state(r->s, &h->gs, h->f, h->m);
-    compensate(&dv, r->e, h->n, r->rows);
+    compensate(&dv, r->lost, h->n, r->rows);
     load_vector(r->z, &h->gz, h->f);
-    clear(r->ze, r->a.ld);
+    clear(r->z_lost, r->a.ld);
     load_vector(r->drunning_max, &h->grad_running_max, h->f);
     for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0;
          i -= r->rows) {

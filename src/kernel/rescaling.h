@@ -178,15 +178,16 @@ scale_vector(const struct rescaled_features *r, T *z)
     }
 }
 
-/* What a recurrence sums, S with E and z with ze, under the scale after `after`. */
+/* What a recurrence sums, S and z with what they have lost, under the scale after
+ * `after`. */
 static void
-scale_sums(const struct rescaled_features *r, const struct sweep *c, T *z, T *ze,
+scale_sums(const struct rescaled_features *r, const struct sweep *c, T *z, T *z_lost,
            int transposed)
 {
     scale_state(r, c->s, c->K, c->W, transposed);
-    scale_state(r, c->e, c->K, c->W, transposed);
+    scale_state(r, c->lost, c->K, c->W, transposed);
     scale_vector(r, z);
-    scale_vector(r, ze);
+    scale_vector(r, z_lost);
 }
 
 /* The caller's M, and the logarithm of z where he has plain sums, which is told by NaN;

@@ -165,7 +165,7 @@ block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r
                        .b = {r->p, LA_BLOCK},
                        .v = {r->g, ldm},
                        .s = r->dvs,
-                       .e = r->dvs_lost};
+                       .lost = r->dvs_lost};
     sweep(&c, LA_WRITE);
     c = (struct sweep){.rows = rows,
                        .K = LA_BLOCK,
@@ -173,7 +173,7 @@ block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r
                        .b = {r->e, LA_BLOCK},
                        .v = {r->q, ldd},
                        .s = r->dks,
-                       .e = r->dks_lost};
+                       .lost = r->dks_lost};
     sweep(&c, LA_WRITE);
     c = (struct sweep){.rows = rows,
                        .K = LA_BLOCK,
