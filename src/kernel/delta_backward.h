@@ -24,7 +24,7 @@ struct delta_backward_scratch {
 static struct delta_backward_scratch
 delta_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    struct delta_backward_scratch r = {.rows = delta_chunk(h->d)};
+    struct delta_backward_scratch r = {.rows = delta_chunk_rows(h->d)};
     const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;
     r.interval = checkpoint_interval(chunks);
     r.v = take_block(arena, r.rows, h->m);
@@ -52,7 +52,7 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
     struct la_fetch ahead = {0};
     const struct sweep state = {
         .K = h->d, .W = round_up(h->m, VL), .s = r->s, .ahead = &ahead};
-    struct writing c = {
+    struct delta_chunk c = {
         .read = state,
         .write = state,
         .l = chunk->l,

@@ -92,10 +92,9 @@ struct reverse {
 };
 
 /* dU and N of one column tile of the values, from the last row to the first.  Of DPLR
- * (`low_rank`, gated_delta_reverse.h) N is dU. */
+ * (`dplr`, gated_delta_reverse.h) N is dU. */
 INLINE void
-substitute_back(const struct reverse *c, ptrdiff_t col, const int nr,
-                const int low_rank)
+substitute_back(const struct reverse *c, ptrdiff_t col, const int nr, const int dplr)
 {
     const struct block g = block_at(c->g, 0, col), n = block_at(c->n, 0, col);
     const struct block du = block_at(c->du, 0, col), e = block_at(c->r->e, 0, col);
@@ -118,7 +117,7 @@ substitute_back(const struct reverse *c, ptrdiff_t col, const int nr,
             }
             LA_EACH(j, nr) {
                 const ptrdiff_t at = (i + r) * n.ld + j * VL;
-                if (low_rank) {
+                if (dplr) {
                     y[r][j] = exists ? y[r][j] : (vec){0};
                     vstore(&n.x[at], y[r][j]);
                     continue;
@@ -261,7 +260,7 @@ delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
     c.write.rows = 2 * rows;
     c.write.b = r->ab;
     c.write.v = r->gn;
-    take_up_sum(&c.write, r->lost, h->n, delta_chunk(h->d));
+    take_up_sum(&c.write, r->lost, h->n, delta_chunk_rows(h->d));
     LA_BY_TILES(W, reverse_value_tile(&c, col, nr));
     triangle(r->x, c.g, r->u, rows, h->m);
     triangle(r->y, c.n, r->u, rows, h->m);
