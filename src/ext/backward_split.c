@@ -41,11 +41,11 @@ run_columns(void *arg, size_t item, int lane)
     const struct la_backward_split *p = job->backward_split;
     struct la_head h = head_of_pass(job, item / (size_t)p->panels, LA_PASS_KEYS);
     const ptrdiff_t column = (ptrdiff_t)(item % (size_t)p->panels) * p->width;
-    struct la_array *const by_column[] = {&h.q, &h.k, &h.dk, &h.gz, &h.dz0};
+    struct la_array *const by_column[] = {&h.q, &h.k, &h.dk, &h.grad_z, &h.dz0};
     for (size_t i = 0; i < sizeof(by_column) / sizeof(by_column[0]); i++) {
         by_column[i]->data += by_column[i]->data ? column * by_column[i]->cs : 0;
     }
-    h.gs.data += h.gs.data ? column * h.gs.rs : 0;
+    h.grad_s.data += h.grad_s.data ? column * h.grad_s.rs : 0;
     h.d = h.d - column < p->width ? h.d - column : p->width;
     return la_job_compute(job, &h, lane);
 }

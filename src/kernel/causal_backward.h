@@ -103,7 +103,7 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
         c.rows = t.rows;
         load_mapped(r->a, &h->q, t, h->d, h->map);
         load_keys(h, t, r->b, r->v);
-        load_plain(r->g, &h->g, t, h->m);
+        load_plain(r->g, &h->grad_out, t, h->m);
         look_ahead(&h->dq, t, h->d);
         scores(&c);
         sweep(&c, LA_READ | LA_WRITE);
@@ -153,10 +153,10 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
         .upper = 1,
         .ahead = &ahead,
     };
-    load_state(r->s, &h->gs, h->d, h->m);
+    load_state(r->s, &h->grad_s, h->d, h->m);
     transpose_state(r->t, r->s, h->d, h->m);
     compensate(values ? &dv : &db, r->lost, h->n, r->rows);
-    load_vector(r->z, &h->gz, h->d);
+    load_vector(r->z, &h->grad_z, h->d);
     clear(r->z_lost, r->a.ld);
     for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0;
          i -= r->rows) {
@@ -173,7 +173,7 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
         if (keys) {
             load_values(h, t, r->v);
         }
-        load_plain(r->g, &h->g, t, h->m);
+        load_plain(r->g, &h->grad_out, t, h->m);
         scale_rows(r->g, t.rows, r->r + i);
         if (values) {
             look_ahead(&h->dv, t, h->m);

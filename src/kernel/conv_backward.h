@@ -188,10 +188,10 @@ run_causal_conv1d_backward(const struct la_head *h)
             .col = col,
             .cols = panel_cols(h, col),
             .x = shifted(&h->x, col * h->x.cs),
-            .g = shifted(&h->g, col * h->g.cs),
+            .g = shifted(&h->grad_out, col * h->grad_out.cs),
             .dx = shifted(&h->dx, col * h->dx.cs),
             .ds0 = shifted(&h->ds0, col * h->ds0.cs),
-            .gs = shifted(&h->gs, col * h->gs.cs),
+            .gs = shifted(&h->grad_s, col * h->grad_s.cs),
         };
         if (conv_backward_panel(h, &r, &p)) {
             return 1;

@@ -53,7 +53,7 @@ reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena)
 static void
 reverse_begin(const struct la_head *h, const struct reverse_scratch *r, ptrdiff_t rows)
 {
-    load_state(r->r, &h->gs, h->d, h->m);
+    load_state(r->r, &h->grad_s, h->d, h->m);
     transpose_state(r->rt, r->r, h->d, h->m);
     clear(r->lost, state_size(h->d, h->m));
     factors(h, r->scale, rows, 0, NULL);
@@ -192,7 +192,7 @@ load_reverse(const struct la_head *h, const struct reverse *c,
     load_mapped(c->a, &h->q, t, h->d, h->map);
     load_features(h, t, c->b);
     load_errors(h, c->r, errors, t);
-    load_plain(c->g, &h->g, t, h->m);
+    load_plain(c->g, &h->grad_out, t, h->m);
     look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
     look_ahead(&h->dv, t, h->m);

@@ -163,7 +163,7 @@ load_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     load_gate(h, t, &r->gate);
     load_mapped(r->a, &h->q, t, h->d, h->map);
     load_keys(h, t, r->b, r->v);
-    load_plain(r->c, &h->g, t, h->m);
+    load_plain(r->c, &h->grad_out, t, h->m);
     look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
     look_ahead(&h->dv, t, h->m);
@@ -323,7 +323,7 @@ gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
 static void
 gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
 {
-    load_state(r->r, &h->gs, h->d, h->m);
+    load_state(r->r, &h->grad_s, h->d, h->m);
     transpose_state(r->rt, r->r, h->d, h->m);
     factors(h, r->scale, r->chunks.rows, 0, NULL);
     if (h->has_bonus) {

@@ -132,7 +132,7 @@ load_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
     from_start(&r->gate, block_at(r->ends, c->rows, 0), x->e, c->rows, h->d, r->dplr);
     writers_to_end(x, r->written, c->rows, h->d);
     load_written(h, r, errors, t);
-    load_plain(c->g, &h->g, t, h->m);
+    load_plain(c->g, &h->grad_out, t, h->m);
     look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
     look_ahead(&h->dv, t, h->m);

@@ -189,7 +189,7 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
         const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
         u.rows = sum.rows = t.rows;
         load_mapped(r->a, &h->q, t, h->d, h->map);
-        load_plain(r->v, &h->g, t, h->m);
+        load_plain(r->v, &h->grad_out, t, h->m);
         look_ahead(&h->dq, t, h->d);
         sweep(&u, LA_READ);
         const int lifted = query_gradient(h, x->da, r->a, (struct block){r->z, 0},

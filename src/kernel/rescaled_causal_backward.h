@@ -100,7 +100,7 @@ load_columns(const struct la_head *h, const struct rescaled_causal_backward_scra
              struct span t)
 {
     load_values(h, t, r->v);
-    load_plain(r->g, &h->g, t, h->m);
+    load_plain(r->g, &h->grad_out, t, h->m);
     clear_after(r->v, t.rows);
     clear_after(r->g, t.rows);
 }
@@ -341,9 +341,9 @@ rescaled_dkv(const struct la_head *h, const struct rescaled_causal_backward_scra
         .upper = 1,
         .ahead = &ahead,
     };
-    load_state(r->s, &h->gs, h->f, h->m);
+    load_state(r->s, &h->grad_s, h->f, h->m);
     compensate(&dv, r->lost, h->n, r->rows);
-    load_vector(r->z, &h->gz, h->f);
+    load_vector(r->z, &h->grad_z, h->f);
     clear(r->z_lost, r->a.ld);
     load_vector(r->drunning_max, &h->grad_running_max, h->f);
     for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0;

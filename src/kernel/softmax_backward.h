@@ -61,8 +61,8 @@ softmax_again(const struct la_head *h, const struct softmax_backward_scratch *r)
         if (softmax_rows(h, &r->forward, i, rows)) {
             return 1;
         }
-        load_plain((struct block){r->g, r->forward.ldm}, &h->g, rows_from(i, rows),
-                   h->m);
+        load_plain((struct block){r->g, r->forward.ldm}, &h->grad_out,
+                   rows_from(i, rows), h->m);
         row_dots(&r->mean[i], (struct block){r->g, r->forward.ldm},
                  (struct block){r->forward.o, r->forward.ldm}, rows, r->forward.ldm);
         for (ptrdiff_t l = 0; l < rows; l++) {
@@ -139,7 +139,7 @@ block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r
     const ptrdiff_t D = round_up(d, VL), M = round_up(m, VL);
     const int far =
         load_queries(r->q, ldd, &h->q, rows_from(i, rows), d, (T)h->scale) || far_keys;
-    load_plain((struct block){r->g, ldm}, &h->g, rows_from(i, rows), m);
+    load_plain((struct block){r->g, ldm}, &h->grad_out, rows_from(i, rows), m);
     for (ptrdiff_t l = 0; l < rows; l += MR) {
         strip_scores(&r->forward, r->p + l * LA_BLOCK, r->q + l * ldd, d, far);
     }
