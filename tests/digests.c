@@ -89,7 +89,7 @@ value(enum la_operand id, ptrdiff_t i)
     case LA_AT_b:
     case LA_AT_erase:
         return x / 4;
-    case LA_AT_gate:
+    case LA_AT_g:
         return (x - 1) / 32;
     case LA_AT_beta:
         return (x + 1) / 2;

@@ -251,12 +251,11 @@ read_gates(const struct la_head *h, struct span t, const struct gate *gate)
     const ptrdiff_t rows = t.rows;
     t.rows = keys_left(h, t);
     if (gate->channels) {
-        load_plain(gate->g, &h->gate, t, h->d);
+        load_plain(gate->g, &h->g, t, h->d);
         clear_rows(gate->g, t.rows, rows);
         return;
     }
-    const struct la_array row = {h->gate.data + t.first * h->gate.rs, 0, h->gate.rs,
-                                 h->gate.type};
+    const struct la_array row = {h->g.data + t.first * h->g.rs, 0, h->g.rs, h->g.type};
     load_plain(gate->g, &row, rows_from(0, 1), t.rows);
 }
 
