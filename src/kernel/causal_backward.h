@@ -21,7 +21,7 @@
 
 struct causal_backward_scratch {
     ptrdiff_t rows; /* tokens a chunk */
-    struct block a, b, v, g, dots, da, dv, zs;
+    struct block a, b, v, grad_out, dots, da, dv, zs;
     T *s, *t, *lost, *z, *z_lost;
     T *r, *w, *lift; /* of every token */
 };
@@ -33,7 +33,7 @@ causal_backward_carve(const struct la_head *h, struct arena *arena)
     r.a = take_block(arena, r.rows, h->d);
     r.b = take_block(arena, r.rows, h->d);
     r.v = take_block(arena, r.rows, h->m);
-    r.g = take_block(arena, r.rows, h->m);
+    r.grad_out = take_block(arena, r.rows, h->m);
     r.dots = take_block(arena, r.rows, r.rows);
     r.da = take_block(arena, r.rows, h->d);
     r.dv = take_block(arena, r.rows, h->m);
@@ -81,7 +81,7 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
     struct sweep c = {
         .K = h->m,
         .W = round_up(h->d, VL),
-        .a = r->g,
+        .a = r->grad_out,
         .b = r->v,
         .v = r->b,
         .dots = r->dots,
@@ -103,7 +103,7 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
         c.rows = t.rows;
         load_mapped(r->a, &h->q, t, h->d, h->map);
         load_keys(h, t, r->b, r->v);
-        load_plain(r->g, &h->grad_out, t, h->m);
+        load_plain(r->grad_out, &h->grad_out, t, h->m);
         look_ahead(&h->dq, t, h->d);
         scores(&c);
         sweep(&c, LA_READ | LA_WRITE);
@@ -133,7 +133,7 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
         .W = round_up(h->m, VL),
         .a = r->b,
         .b = r->a,
-        .v = r->g,
+        .v = r->grad_out,
         .dots = r->dots,
         .o = r->dv,
         .s = r->s,
@@ -144,7 +144,7 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
         .K = h->m,
         .W = round_up(h->d, VL),
         .a = r->v,
-        .b = r->g,
+        .b = r->grad_out,
         .v = r->a,
         .dots = r->dots,
         .o = r->da,
@@ -173,8 +173,8 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
         if (keys) {
             load_values(h, t, r->v);
         }
-        load_plain(r->g, &h->grad_out, t, h->m);
-        scale_rows(r->g, t.rows, r->r + i);
+        load_plain(r->grad_out, &h->grad_out, t, h->m);
+        scale_rows(r->grad_out, t.rows, r->r + i);
         if (values) {
             look_ahead(&h->dv, t, h->m);
             scores(&dv);

@@ -83,10 +83,10 @@ load_errors(const struct la_head *h, const struct reverse_scratch *r,
 
 /* What the tiles of a chunk need. */
 struct reverse {
-    struct sweep read;       /* B R; or [G; N] S^T */
-    struct sweep write;      /* R += [A; B]^T [G; N]; or, as a read, U R^T */
-    ptrdiff_t rows, keys;    /* tokens, a multiple of MR; those that have a key */
-    struct block a, b, g, n; /* A, B, G, N */
+    struct sweep read;    /* B R; or [G; N] S^T */
+    struct sweep write;   /* R += [A; B]^T [G; N]; or, as a read, U R^T */
+    ptrdiff_t rows, keys; /* tokens, a multiple of MR; those that have a key */
+    struct block a, b, grad_out, n; /* A, B, G, N */
     struct block du;
     const struct reverse_scratch *r;
 };
@@ -96,14 +96,15 @@ struct reverse {
 INLINE void
 substitute_back(const struct reverse *c, ptrdiff_t col, const int nr, const int dplr)
 {
-    const struct block g = block_at(c->g, 0, col), n = block_at(c->n, 0, col);
+    const struct block grad_out = block_at(c->grad_out, 0, col),
+                       n = block_at(c->n, 0, col);
     const struct block du = block_at(c->du, 0, col), e = block_at(c->r->e, 0, col);
     for (ptrdiff_t i = c->rows - MR; i >= 0; i -= MR) {
         const ptrdiff_t next = i + MR, left = c->rows - next;
         const struct block l = block_at(c->r->l, i, i), p = block_at(c->r->p, i, i);
         vec y[MR][NR];
         tile_load(y, nr, block_at(du, i, 0));
-        tile(y, MR, nr, block_at(p, MR, 0), 1, block_at(g, next, 0), left);
+        tile(y, MR, nr, block_at(p, MR, 0), 1, block_at(grad_out, next, 0), left);
         tile(y, MR, nr, block_at(l, MR, 0), 1, block_at(n, next, 0), left);
         LA_UNROLL
         for (int r = MR - 1; r >= 0; r--) {
@@ -112,7 +113,8 @@ substitute_back(const struct reverse *c, ptrdiff_t col, const int nr, const int 
             for (int t = 0; t <= r; t++) {
                 const vec x = vset1(p.x[r * p.ld + t]);
                 LA_EACH(j, nr) {
-                    y[t][j] = vfma(x, vload(&g.x[(i + r) * g.ld + j * VL]), y[t][j]);
+                    y[t][j] = vfma(
+                        x, vload(&grad_out.x[(i + r) * grad_out.ld + j * VL]), y[t][j]);
                 }
             }
             LA_EACH(j, nr) {
@@ -192,12 +194,12 @@ load_reverse(const struct la_head *h, const struct reverse *c,
     load_mapped(c->a, &h->q, t, h->d, h->map);
     load_features(h, t, c->b);
     load_errors(h, c->r, errors, t);
-    load_plain(c->g, &h->grad_out, t, h->m);
+    load_plain(c->grad_out, &h->grad_out, t, h->m);
     look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
     look_ahead(&h->dv, t, h->m);
     if (h->scale != 1) {
-        scale_rows(c->g, t.rows, c->r->scale);
+        scale_rows(c->grad_out, t.rows, c->r->scale);
     }
 }
 
@@ -246,7 +248,7 @@ delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
         .keys = keys_left(h, t),
         .a = r->ab,
         .b = block_at(r->ab, rows, 0),
-        .g = r->gn,
+        .grad_out = r->gn,
         .n = block_at(r->gn, rows, 0),
         .du = r->du,
         .r = r,
@@ -262,7 +264,7 @@ delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
     c.write.v = r->gn;
     take_up_sum(&c.write, r->lost, h->n, delta_chunk_rows(h->d));
     LA_BY_TILES(W, reverse_value_tile(&c, col, nr));
-    triangle(r->x, c.g, r->u, rows, h->m);
+    triangle(r->x, c.grad_out, r->u, rows, h->m);
     triangle(r->y, c.n, r->u, rows, h->m);
     c.read = c.write = by_feature;
     c.read.rows = 2 * rows;

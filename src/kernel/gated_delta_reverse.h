@@ -91,16 +91,17 @@ INLINE void
 values_back(const struct reverse *c, const struct gated_delta_reverse *r, ptrdiff_t col,
             const int nr)
 {
-    const struct block g = block_at(c->g, 0, col), n = block_at(c->n, 0, col);
+    const struct block grad_out = block_at(c->grad_out, 0, col),
+                       n = block_at(c->n, 0, col);
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         const ptrdiff_t next = i + MR, left = c->rows - next;
         const struct block dv = block_at(r->base.du, i, col);
         const struct block l = block_at(r->lk, i, i), p = block_at(r->pk, i, i);
         vec y[MR][NR];
         tile_load(y, nr, dv);
-        tile(y, MR, nr, block_at(p, MR, 0), 1, block_at(g, next, 0), left);
+        tile(y, MR, nr, block_at(p, MR, 0), 1, block_at(grad_out, next, 0), left);
         tile(y, MR, nr, block_at(l, MR, 0), 1, block_at(n, next, 0), left);
-        diagonal_up(y, nr, p, block_at(g, i, 0), 0);
+        diagonal_up(y, nr, p, block_at(grad_out, i, 0), 0);
         diagonal_up(y, nr, l, block_at(n, i, 0), 1);
         tile_store(dv, y, nr);
     }
@@ -132,12 +133,12 @@ load_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
     from_start(&r->gate, block_at(r->ends, c->rows, 0), x->e, c->rows, h->d, r->dplr);
     writers_to_end(x, r->written, c->rows, h->d);
     load_written(h, r, errors, t);
-    load_plain(c->g, &h->grad_out, t, h->m);
+    load_plain(c->grad_out, &h->grad_out, t, h->m);
     look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
     look_ahead(&h->dv, t, h->m);
     if (h->scale != 1) {
-        scale_rows(c->g, t.rows, r->base.scale);
+        scale_rows(c->grad_out, t.rows, r->base.scale);
     }
 }
 
@@ -267,10 +268,10 @@ reverse_features(const struct la_head *h, struct reverse *c,
                                 .W = round_up(h->d, VL),
                                 .s = s,
                                 .ahead = t.ahead};
-    triangle(base->x, c->g, u, c->rows, h->m);
+    triangle(base->x, c->grad_out, u, c->rows, h->m);
     triangle(base->y, c->n, u, c->rows, h->m);
     if (r->dplr) {
-        triangle(r->xk, c->g, base->u, c->rows, h->m);
+        triangle(r->xk, c->grad_out, base->u, c->rows, h->m);
         triangle(r->yk, c->n, base->u, c->rows, h->m);
     }
     c->read = c->write = state;
@@ -297,7 +298,7 @@ gated_delta_reverse(const struct la_head *h, const struct gated_delta_reverse *r
         .keys = keys_left(h, t),
         .a = x.a,
         .b = x.e,
-        .g = r->base.gn,
+        .grad_out = r->base.gn,
         .n = block_at(r->base.gn, rows, 0),
         .du = second(r->base.du, rows, r->dplr),
         .r = &r->base,

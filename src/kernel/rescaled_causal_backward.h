@@ -22,7 +22,7 @@
 struct rescaled_causal_backward_scratch {
     ptrdiff_t rows; /* tokens a chunk */
     struct rescaled_features f;
-    struct block a, b, v, g, dots, da, dv, zs, dx;
+    struct block a, b, v, grad_out, dots, da, dv, zs, dx;
     struct block running_maxima; /* M before each chunk */
     T *s, *t, *lost, *z, *z_lost, *transposed /* t omega^T (f,d) */;
     T *den, *weight; /* r and w of a piece */
@@ -38,7 +38,7 @@ rescaled_causal_backward_carve(const struct la_head *h, struct arena *arena)
     r.a = take_block(arena, r.rows, h->f);
     r.b = take_block(arena, r.rows, h->f);
     r.v = take_block(arena, r.rows + MR, h->m);
-    r.g = take_block(arena, r.rows + MR, h->m);
+    r.grad_out = take_block(arena, r.rows + MR, h->m);
     r.dots = take_block(arena, r.rows, r.rows);
     r.da = take_block(arena, r.rows, h->f);
     r.dv = take_block(arena, r.rows, h->m);
@@ -94,15 +94,15 @@ times_rows(struct block x, struct block y, ptrdiff_t rows, ptrdiff_t cols)
     }
 }
 
-/* v and g of the chunk t. */
+/* v and grad_out of the chunk t. */
 static void
 load_columns(const struct la_head *h, const struct rescaled_causal_backward_scratch *r,
              struct span t)
 {
     load_values(h, t, r->v);
-    load_plain(r->g, &h->grad_out, t, h->m);
+    load_plain(r->grad_out, &h->grad_out, t, h->m);
     clear_after(r->v, t.rows);
-    clear_after(r->g, t.rows);
+    clear_after(r->grad_out, t.rows);
 }
 
 /* --- the forward scan ------------------------------------------------------- */
@@ -120,7 +120,7 @@ rescaled_dq_piece(const struct la_head *inner,
     }
     rescaled_rows(f, r->a, r->b, from, to, keys_left(inner, t));
     c->rows = rows;
-    c->a = block_at(r->g, from, 0);
+    c->a = block_at(r->grad_out, from, 0);
     c->b = block_at(r->v, from, 0);
     scores(c);
     sweep(c, LA_READ | LA_WRITE);
@@ -249,7 +249,7 @@ rescaled_dkv_piece(const struct la_head *h,
     rescaled_rows(&r->f, r->a, r->b, from, to, keys);
     transpose_state(r->t, r->s, h->f, h->m);
     dv->rows = db->rows = rows;
-    dv->v = db->b = block_at(r->g, from, 0);
+    dv->v = db->b = block_at(r->grad_out, from, 0);
     db->a = block_at(r->v, from, 0);
     scores(dv);
     sweep(dv, LA_READ | LA_WRITE);
@@ -356,7 +356,7 @@ rescaled_dkv(const struct la_head *h, const struct rescaled_causal_backward_scra
         load_columns(h, r, t);
         look_ahead(&h->dk, t, h->d);
         look_ahead(&h->dv, t, h->m);
-        scale_rows(r->g, t.rows, r->r + i);
+        scale_rows(r->grad_out, t.rows, r->r + i);
         if (rescaled_dkv_chunk(h, r, &dv, &db, t)) {
             return 1;
         }

@@ -18,7 +18,7 @@ struct softmax_backward_scratch {
     struct softmax_scratch forward;
     T *dq, *running_max, *inverse, *mean; /* of all queries: dq, m, 1 / l, D */
     T *dq_lost;                           /* what rounding has kept from dq */
-    T *q, *g, *p, *e, *part;              /* of a block of queries, q by the scale */
+    T *q, *grad_out, *p, *e, *part;       /* of a block of queries, q by the scale */
     T *k, *v, *vt, *dks, *dvs;            /* of a block of keys: rows, states */
     T *dks_lost, *dvs_lost;
     T *dk, *dv; /* rows that the diagonal gives */
@@ -36,7 +36,7 @@ softmax_backward_carve(const struct la_head *h, struct arena *arena)
     r.inverse = take(arena, 1, n + LA_QUERIES);
     r.mean = take(arena, 1, n + LA_QUERIES);
     r.q = take(arena, LA_BLOCK, ldd);
-    r.g = take(arena, LA_QUERIES, ldm);
+    r.grad_out = take(arena, LA_QUERIES, ldm);
     r.p = take(arena, LA_BLOCK, LA_BLOCK);
     r.e = take(arena, LA_BLOCK, LA_BLOCK);
     r.part = take(arena, LA_BLOCK, ldd);
@@ -61,9 +61,9 @@ softmax_again(const struct la_head *h, const struct softmax_backward_scratch *r)
         if (softmax_rows(h, &r->forward, i, rows)) {
             return 1;
         }
-        load_plain((struct block){r->g, r->forward.ldm}, &h->grad_out,
+        load_plain((struct block){r->grad_out, r->forward.ldm}, &h->grad_out,
                    rows_from(i, rows), h->m);
-        row_dots(&r->mean[i], (struct block){r->g, r->forward.ldm},
+        row_dots(&r->mean[i], (struct block){r->grad_out, r->forward.ldm},
                  (struct block){r->forward.o, r->forward.ldm}, rows, r->forward.ldm);
         for (ptrdiff_t l = 0; l < rows; l++) {
             const T sum = sum_lanes(vload(&r->forward.sum[l * VL]));
@@ -139,14 +139,14 @@ block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r
     const ptrdiff_t D = round_up(d, VL), M = round_up(m, VL);
     const int far =
         load_queries(r->q, ldd, &h->q, rows_from(i, rows), d, (T)h->scale) || far_keys;
-    load_plain((struct block){r->g, ldm}, &h->grad_out, rows_from(i, rows), m);
+    load_plain((struct block){r->grad_out, ldm}, &h->grad_out, rows_from(i, rows), m);
     for (ptrdiff_t l = 0; l < rows; l += MR) {
         strip_scores(&r->forward, r->p + l * LA_BLOCK, r->q + l * ldd, d, far);
     }
     struct sweep c = {.rows = rows,
                       .K = m,
                       .W = LA_BLOCK,
-                      .a = {r->g, ldm},
+                      .a = {r->grad_out, ldm},
                       .o = {r->e, LA_BLOCK},
                       .s = r->vt};
     sweep(&c, LA_READ);
@@ -155,7 +155,7 @@ block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r
         clear(r->part, rows * ldd);
         add_triangle(r->part, r->e, LA_BLOCK, r->k, ldd, rows, 0);
         add_triangle(r->dk, r->e, LA_BLOCK, r->q, ldd, rows, 1);
-        add_triangle(r->dv, r->p, LA_BLOCK, r->g, ldm, rows, 1);
+        add_triangle(r->dv, r->p, LA_BLOCK, r->grad_out, ldm, rows, 1);
         add_part(r, i, rows, D);
         return;
     }
@@ -163,7 +163,7 @@ block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r
                        .K = LA_BLOCK,
                        .W = M,
                        .b = {r->p, LA_BLOCK},
-                       .v = {r->g, ldm},
+                       .v = {r->grad_out, ldm},
                        .s = r->dvs,
                        .lost = r->dvs_lost};
     sweep(&c, LA_WRITE);
