@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ._linattn import add_bfloat16, fast_call, make_ufunc, row_ufunc_names, ufunc_names
+from ._linattn import add_bfloat16, fast_call, internal_ufunc_names, make_ufunc, ufunc_names
 
-__all__ = ["quiet", "row_ufuncs", "run", "through_numpy", "ufuncs"]
+__all__ = ["internal_ufuncs", "quiet", "run", "through_numpy", "ufuncs"]
 
 #: Decorates what computes or rounds with NumPy's own operations: they raise no floating-point
 #: errors then, whatever `numpy.errstate` says, as kernels raise none.
@@ -29,7 +29,7 @@ class Gufuncs(dict[str, np.ufunc]):
         return gufunc
 
 
-ufuncs, row_ufuncs = Gufuncs(ufunc_names), Gufuncs(row_ufunc_names)
+ufuncs, internal_ufuncs = Gufuncs(ufunc_names), Gufuncs(internal_ufunc_names)
 
 
 def run(

@@ -5,7 +5,7 @@ import numpy as np
 
 compiler: Final[str]
 ufunc_names: Final[tuple[str, ...]]
-row_ufunc_names: Final[tuple[str, ...]]
+internal_ufunc_names: Final[tuple[str, ...]]
 map_names: Final[tuple[str, ...]]
 row_map_names: Final[tuple[str, ...]]
 

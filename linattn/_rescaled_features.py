@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check, _gradients, _state
-from ._gufuncs import row_ufuncs, run
+from ._gufuncs import internal_ufuncs, run
 from ._state import State
 from .feature_maps import PositiveRandomFeatures
 
@@ -75,7 +75,7 @@ class _Call:
     def run(self, start: State, out: Array | None = None) -> tuple[Array, State]:
         """The output and the state after the last token."""
         inputs = *self.arrays, *self.options, *start
-        o, *end = run(row_ufuncs["rescaled_causal"], inputs, (out, None, None, None))
+        o, *end = run(internal_ufuncs["rescaled_causal"], inputs, (out, None, None, None))
         return o, _state.result(self.packing, *end)
 
 
@@ -120,7 +120,7 @@ def _backward(
     start = call.state("initial_state", initial_state, math.nan)
     last = call.state("grad_state", grad_state, 0.0)
     inputs = *call.arrays, grad_out, *call.options, *start, *last
-    *grads, ds, dz, dlog_scale = run(row_ufuncs["rescaled_causal_backward"], inputs)
+    *grads, ds, dz, dlog_scale = run(internal_ufuncs["rescaled_causal_backward"], inputs)
     first = _gradients.sum_all(tuple(grads), call.arrays)
     if initial_state is None and grad_state is None:
         return first
@@ -190,9 +190,9 @@ def _over_all(
     _, omega, factor = phi._operands(np.zeros((1, q.shape[-1]), dtype))
     s = k.shape[-2]
     keys = s if key_lengths is None else _check.key_lengths(name, key_lengths, s, shape[:-2])
-    exponents = row_ufuncs["log_features"](k, omega, factor)
+    exponents = internal_ufuncs["log_features"](k, omega, factor)
     there = (np.arange(s) < np.asarray(keys)[..., None])[..., None]
     exponents = np.where(there, exponents, -np.inf)
     running_max = exponents.max(-2, initial=-np.inf)
-    a, b, argmax = row_ufuncs["scaled_features"](q, k, omega, factor, keys, running_max)
+    a, b, argmax = internal_ufuncs["scaled_features"](q, k, omega, factor, keys, running_max)
     return a, b, argmax, exponents, q, k

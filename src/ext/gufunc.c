@@ -197,7 +197,7 @@ la_gufunc_add_all(PyObject *module)
         add_forms((enum la_op)op);
     }
     if (add_object(module, "ufunc_names", gufunc_names(0)) < 0 ||
-        add_object(module, "row_ufunc_names", gufunc_names(1)) < 0 ||
+        add_object(module, "internal_ufunc_names", gufunc_names(1)) < 0 ||
         add_object(module, "map_names", map_names(0)) < 0) {
         return -1;
     }

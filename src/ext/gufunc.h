@@ -6,7 +6,7 @@
 
 #include "form.h"
 
-/* Adds the tuples `ufunc_names` and `row_ufunc_names` to the module; 0, or -1. */
+/* Adds the tuples `ufunc_names` and `internal_ufunc_names` to the module; 0, or -1. */
 int la_gufunc_add_all(PyObject *module);
 
 /* make_ufunc(name): the gufunc of that name, always the same. */
