@@ -1,8 +1,8 @@
 """``linattn timing``: heads of 64, and the classic experiment, (Q K^T) V against Q (K^T V).
 
-The first is in _timing_peers.py.  In the second, both orders of the product give the same matrix, but the
-first goes through an N x N one.  Q, K and V are arrays of ones, single head, no feature map and no
-normaliser, as in the article that made the experiment known.
+The first is in _timing_peers.py.  In the second, both orders of the product give the same matrix,
+but the first goes through an N x N one.  Q, K and V are arrays of ones, single head, no feature map
+and no normaliser, as in the article that made the experiment known.
 """
 
 from __future__ import annotations
