@@ -1,4 +1,6 @@
-/* job.h: a call on its way: what its pieces share, and where each of them lies. */
+/* job.h: a call on its way: what its pieces share, where each of them lies, and how
+ * they are run.  plan.c and the three files that cut a call further (interleave.c,
+ * sequence_split.c, backward_split.c) make the pieces. */
 #ifndef LA_JOB_H
 #define LA_JOB_H
 
