@@ -185,23 +185,14 @@ make_output(struct operands *c, int i)
     return c->made[i] ? 1 : -1;
 }
 
-/* From the first byte of an array to after its last one; nothing where it is empty. */
+/* From the first byte of operand i to after its last one. */
 static void
-extent(const struct operands *c, int i, const char **begin, const char **end)
+span_of(const struct operands *c, int i, const char **begin, const char **end)
 {
-    const struct la_tensor *x = &c->x[i];
-    *begin = *end = x->data;
-    for (int axis = 0; axis < x->ndim; axis++) {
-        const ptrdiff_t span = (x->shape[axis] - 1) * x->strides[axis];
-        if (x->shape[axis] == 0) {
-            *end = *begin = x->data;
-            return;
-        }
-        *(span < 0 ? begin : end) += span;
-    }
-    *end += PyArray_Check(c->object[i])
-                ? PyArray_ITEMSIZE((PyArrayObject *)c->object[i])
-                : (npy_intp)sizeof(double);
+    const ptrdiff_t itemsize = PyArray_Check(c->object[i])
+                                   ? PyArray_ITEMSIZE((PyArrayObject *)c->object[i])
+                                   : (ptrdiff_t)sizeof(double);
+    la_tensor_extent(&c->x[i], itemsize, begin, end);
 }
 
 /* Whether no output given by the caller shares memory with another operand. */
@@ -214,12 +205,12 @@ outputs_are_apart(const struct operands *c)
         if (c->made[i] || c->x[i].ndim < 0) {
             continue;
         }
-        extent(c, i, &begin, &end);
+        span_of(c, i, &begin, &end);
         for (int j = 0; j < form->nin + form->nout; j++) {
             if (j == i || c->x[j].ndim < 0) {
                 continue;
             }
-            extent(c, j, &other, &other_end);
+            span_of(c, j, &other, &other_end);
             if (begin < other_end && other < end) {
                 return 0;
             }

@@ -2,9 +2,9 @@
  *
  * Cuts a call into pieces, which job.c runs: heads (those with the same keys together),
  * packed sequences, panels of value columns, and, where rows are independent, stretches
- * of them.  A panel's columns are computed by the
- * same operations in the same order whatever its width (micro.h), and a row whatever
- * stretch it is in, so how many threads there are changes no bit. */
+ * of them.  A panel's columns are computed by the same operations in the same order
+ * whatever its width (micro.h), and a row whatever stretch it is in, so how many
+ * threads there are changes no bit. */
 #include "plan.h"
 
 #include "cpu.h"
