@@ -4,6 +4,7 @@
  * Every number is summed as in one go, so that the number of threads changes no bit; a
  * fifth more arithmetic is done in all. */
 #include "job.h"
+#include "number.h"
 
 /* The rates of all heads, and the columns of the keys in the last pass. */
 struct la_backward_split {
@@ -70,8 +71,7 @@ cut_columns(const struct job *job, struct la_backward_split *split, ptrdiff_t it
 enum la_status
 la_run_backward_split(struct job *job, int threads)
 {
-    const ptrdiff_t itemsize =
-        job->call->dtype == LA_F32 ? sizeof(float) : sizeof(double);
+    const ptrdiff_t itemsize = la_number_size(job->call->dtype);
     const ptrdiff_t steps = job->head.n / LA_SEGMENT_STEP + 1;
     const size_t heads = (size_t)job->heads;
     struct la_backward_split split;

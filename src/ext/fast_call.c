@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "number.h"
 #include "gufunc_object.h"
 #include "run.h"
 
@@ -24,10 +25,7 @@ struct operands {
     PyObject *object[LA_MAX_OPERANDS]; /* borrowed, but for those made */
     int made[LA_MAX_OPERANDS];
     struct la_tensor x[LA_MAX_OPERANDS];
-    union {
-        float f;
-        double d;
-    } numbers[LA_MAX_OPERANDS];
+    union la_number numbers[LA_MAX_OPERANDS];
 };
 
 static int
@@ -56,19 +54,13 @@ choose_loop(struct operands *c)
 static int
 take_number(struct operands *c, int i)
 {
-    const int single = la_loop_kinds[c->loop].dtype == LA_F32;
+    const enum la_dtype dtype = la_loop_kinds[c->loop].dtype;
     if (!PyFloat_CheckExact(c->object[i])) {
         return 0;
     }
-    const double value = PyFloat_AsDouble(c->object[i]);
-    if (single) {
-        c->numbers[i].f = (float)value;
-    }
-    else {
-        c->numbers[i].d = value;
-    }
+    c->numbers[i] = la_number_of(dtype, PyFloat_AsDouble(c->object[i]));
     c->x[i] = (struct la_tensor){.data = &c->numbers[i]};
-    return isfinite(single ? c->numbers[i].f : value);
+    return isfinite(la_number_read(dtype, &c->numbers[i]));
 }
 
 static void
@@ -83,9 +75,7 @@ set_array(struct operands *c, int i, int wide)
 static int
 is_native(const struct operands *c, int i)
 {
-    const struct la_loop_kind *kind = &la_loop_kinds[c->loop];
-    return la_loop_type(c->g, c->loop, i) ==
-           (kind->dtype == LA_F32 ? NPY_FLOAT : NPY_DOUBLE);
+    return la_loop_type(c->g, c->loop, i) == la_loop_kinds[c->loop].rest;
 }
 
 /* Whether operand i is left out. */
@@ -191,7 +181,7 @@ span_of(const struct operands *c, int i, const char **begin, const char **end)
 {
     const ptrdiff_t itemsize = PyArray_Check(c->object[i])
                                    ? PyArray_ITEMSIZE((PyArrayObject *)c->object[i])
-                                   : (ptrdiff_t)sizeof(double);
+                                   : (ptrdiff_t)sizeof(union la_number);
     la_tensor_extent(&c->x[i], itemsize, begin, end);
 }
 

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "number.h"
 #include "pool.h"
 
 ptrdiff_t
@@ -96,19 +97,6 @@ la_job_at(const struct job *job, int id, struct piece p)
     return data;
 }
 
-static double
-number(const struct job *job, int id, struct piece p)
-{
-    float single;
-    double x;
-    if (job->call->dtype == LA_F32) {
-        memcpy(&single, la_job_at(job, id, p), sizeof(single));
-        return single;
-    }
-    memcpy(&x, la_job_at(job, id, p), sizeof(x));
-    return x;
-}
-
 ptrdiff_t
 la_job_index(const struct job *job, enum la_operand id, struct piece p, ptrdiff_t low,
              ptrdiff_t high, ptrdiff_t otherwise)
@@ -157,7 +145,8 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
     for (int i = 0; i < form->nin + form->nout; i++) {
         const struct la_slot *slot = &form->slots[i];
         if (la_is_number(slot->id)) {
-            h->numbers[slot->id - LA_NARRAYS] = number(job, slot->id, p);
+            h->numbers[slot->id - LA_NARRAYS] =
+                la_number_read(job->call->dtype, la_job_at(job, slot->id, p));
         }
         if (slot->id >= LA_NARRAYS || job->by_id[slot->id] == NULL) {
             continue;

@@ -9,6 +9,7 @@
 
 #include "cpu.h"
 #include "job.h"
+#include "number.h"
 #include "pool.h"
 #include "scratch.h"
 
@@ -186,7 +187,6 @@ la_run(const struct la_call *call, const struct la_watch *watch)
                       .kernel = &table->kernels[call->form->op],
                       .interleaved = 1,
                       .properties = la_operators[call->form->op].properties};
-    const ptrdiff_t itemsize = call->dtype == LA_F32 ? sizeof(float) : sizeof(double);
     la_job_read(&job);
     if (writes_nothing(&job)) { /* of however many heads */
         return la_job_poll(&job) ? LA_STOPPED : LA_DONE;
@@ -196,7 +196,8 @@ la_run(const struct la_call *call, const struct la_watch *watch)
     cut_rows(&job);
     const ptrdiff_t pieces =
         job.heads / job.last * job.groups * job.sequences * job.parts;
-    cut_panels(&job, pieces, threads, table->vector_bytes / itemsize);
+    cut_panels(&job, pieces, threads,
+               table->vector_bytes / la_number_size(call->dtype));
     const enum la_status status =
         run_job(&job, (size_t)pieces * (size_t)job.panels, threads);
     la_scratch_give(&job.scratch);

@@ -8,7 +8,11 @@
 
 #include <stddef.h>
 
-enum la_dtype { LA_F32, LA_F64, LA_NDTYPES };
+enum la_dtype {
+#define LA_FLOAT(id, name, type, format) LA_##id,
+#include "dtypes.def"
+    LA_NDTYPES
+};
 
 enum la_map {
 #define LA_MAP(map) LA_MAP_##map,
