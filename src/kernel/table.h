@@ -79,6 +79,9 @@ enum la_operand {
     LA_NNUMBERS = LA_AT_begin - LA_NARRAYS
 };
 
+/* Operands of a form at most, which form.c sees to. */
+enum { LA_MAX_OPERANDS = 24 };
+
 struct la_fetch;
 
 /* A slice of a head's tokens, whose scratch is left as it is until the next one. */
