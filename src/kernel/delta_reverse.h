@@ -17,7 +17,8 @@
 
 struct reverse_scratch {
     struct block ab, gn, dab;  /* [A; B], [G; N], [dA; dB] in the making */
-    struct block u, e, du, db; /* U; E, then dV; dU, then dbeta; U R^T */
+    struct block u, e, du, db; /* U, E, dU, U R^T */
+    struct block dv, dbeta;    /* in the places of E and dU, tile by tile */
     struct block l, p, x, y;   /* L, P, X, Y */
     struct beta beta;
     T *r, *rt, *lost; /* R and R^T; what rounding has kept from R */
@@ -34,6 +35,8 @@ reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena)
     r.u = take_block(arena, rows, h->m);
     r.e = take_block(arena, rows, h->m);
     r.du = take_block(arena, rows, h->m);
+    r.dv = r.e;
+    r.dbeta = r.du;
     r.db = take_block(arena, rows, h->d);
     r.l = take_block(arena, rows, rows);
     r.p = take_block(arena, rows, rows);
@@ -99,6 +102,7 @@ substitute_back(const struct reverse *c, ptrdiff_t col, const int nr, const int 
     const struct block grad_out = block_at(c->grad_out, 0, col),
                        n = block_at(c->n, 0, col);
     const struct block du = block_at(c->du, 0, col), e = block_at(c->r->e, 0, col);
+    const struct block dbeta = du, dv = e; /* in their places (reverse_scratch) */
     for (ptrdiff_t i = c->rows - MR; i >= 0; i -= MR) {
         const ptrdiff_t next = i + MR, left = c->rows - next;
         const struct block l = block_at(c->r->l, i, i), p = block_at(c->r->p, i, i);
@@ -125,10 +129,10 @@ substitute_back(const struct reverse *c, ptrdiff_t col, const int nr, const int 
                     continue;
                 }
                 const vec beta = beta_at(&c->r->beta, i + r, col + j * VL);
-                const vec dv = exists ? beta * y[r][j] : (vec){0};
-                vstore(&du.x[at], y[r][j] * vload(&e.x[at]));
-                vstore(&e.x[at], dv);
-                y[r][j] = -dv;
+                const vec value = exists ? beta * y[r][j] : (vec){0};
+                vstore(&dbeta.x[at], y[r][j] * vload(&e.x[at]));
+                vstore(&dv.x[at], value);
+                y[r][j] = -value;
                 vstore(&n.x[at], y[r][j]);
             }
             LA_EACH(t, r) {
@@ -208,10 +212,10 @@ static void
 store_strengths(const struct la_head *h, const struct reverse_scratch *r, struct span t)
 {
     if (h->channels) {
-        store_rows(&h->dbeta, t, h->m, r->du, NULL);
+        store_rows(&h->dbeta, t, h->m, r->dbeta, NULL);
         return;
     }
-    row_dots(r->sums, r->du, (struct block){r->ones, 0}, t.rows, round_up(h->m, VL));
+    row_dots(r->sums, r->dbeta, (struct block){r->ones, 0}, t.rows, round_up(h->m, VL));
     store_numbers(&h->dbeta, t, r->sums);
 }
 
@@ -226,10 +230,10 @@ store_reverse(const struct la_head *h, const struct reverse *c, struct span t)
         chain(db, &h->k, t, h->d, c->b, h->map);
     }
     clear_rows(db, c->keys, t.rows);
-    clear_rows(r->du, c->keys, t.rows);
+    clear_rows(r->dbeta, c->keys, t.rows);
     store_rows(&h->dq, t, h->d, da, NULL);
     store_rows(&h->dk, t, h->d, db, NULL);
-    store_rows(&h->dv, t, h->m, r->e, NULL);
+    store_rows(&h->dv, t, h->m, r->dv, NULL);
     store_strengths(h, r, t);
 }
 

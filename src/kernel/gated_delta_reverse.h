@@ -20,7 +20,8 @@
 #include "gated_delta.h"
 
 struct gated_delta_reverse {
-    struct reverse_scratch base; /* ab: [A; E]; u, du, db: of DPLR for [K; B] */
+    struct reverse_scratch
+        base; /* ab: [A; E]; of DPLR u: [V; U], du: [dV; dU], db: [dK; dB] */
     struct gate gate;
     struct gate_pairs pairs;
     struct block ends;       /* [A'; E'] */
@@ -39,6 +40,7 @@ gated_delta_reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena 
     if (dplr) {
         r.base.u = take_block(arena, writers, h->m);
         r.base.du = take_block(arena, writers, h->m);
+        r.base.dv = r.base.du; /* its first half */
         r.base.db = take_block(arena, writers, h->d);
         r.lk = take_block(arena, rows, rows);
         r.pk = take_block(arena, rows, rows);
@@ -95,7 +97,7 @@ values_back(const struct reverse *c, const struct gated_delta_reverse *r, ptrdif
                        n = block_at(c->n, 0, col);
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         const ptrdiff_t next = i + MR, left = c->rows - next;
-        const struct block dv = block_at(r->base.du, i, col);
+        const struct block dv = block_at(r->base.dv, i, col);
         const struct block l = block_at(r->lk, i, i), p = block_at(r->pk, i, i);
         vec y[MR][NR];
         tile_load(y, nr, dv);
@@ -171,7 +173,7 @@ store_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
         const struct block db = block_at(base->db, c->rows, 0);
         store_rows(&h->dq, t, h->d, base->dab, NULL);
         store_existing(&h->dk, t, h->d, base->db, c->keys);
-        store_existing(&h->dv, t, h->m, base->du, c->keys);
+        store_existing(&h->dv, t, h->m, base->dv, c->keys);
         store_existing(&h->da, t, h->d, de, c->keys);
         store_existing(&h->db, t, h->d, db, c->keys);
         return;
@@ -187,11 +189,11 @@ store_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
     }
     store_rows(&h->dq, t, h->d, base->dab, NULL);
     store_existing(&h->dk, t, h->d, base->db, c->keys);
-    store_rows(&h->dv, t, h->m, base->e, NULL);
+    store_rows(&h->dv, t, h->m, base->dv, NULL);
     if (h->has_erase) {
         store_existing(&h->derase, t, h->d, de, c->keys);
     }
-    clear_rows(base->du, c->keys, t.rows);
+    clear_rows(base->dbeta, c->keys, t.rows);
     store_strengths(h, base, t);
 }
 
