@@ -10,14 +10,6 @@
 #include "../kernel/fetch.h"
 #include "job.h"
 
-enum {
-    LA_INTERLEAVE_ROWS = 16, /* tokens a slice: a chunk of heads so narrow (chunk.h) */
-    LA_INTERLEAVE_WIDTH = 256, /* bytes of a head's row; longer ones gain nothing */
-    LA_INTERLEAVE_HEADS = 4,   /* of 2 to 16 the fewest that were fast */
-    LA_INTERLEAVE_FAR = 1
-        << 20, /* bytes from the first token to the last: past a cache */
-};
-
 /* A head, and how far it has been computed. */
 struct interleaved {
     struct la_head head;

@@ -29,10 +29,7 @@ set_steps(struct la_array *x, const struct la_slot *slot, const ptrdiff_t *core)
     }
 }
 
-/* Numbers of the first result, of all heads: 16 MiB in float32 no caller finds in its
- * cache. */
-enum { LARGE = 1 << 22 };
-
+/* Numbers of the first result, of all heads. */
 static double
 results(const struct la_call *call)
 {
@@ -72,7 +69,7 @@ la_job_read(struct job *job)
     h->m = h->all_m = la_job_dimension(call, 'm', 0);
     h->f = la_job_dimension(call, 'f', 0);
     h->map = call->map;
-    h->large = results(call) >= LARGE;
+    h->large = results(call) >= LA_LARGE;
     h->normalize = (form->variant & LA_NORMALIZER) != 0;
     h->channels = (form->variant & LA_CHANNELS) != 0;
     h->gate_channels = (form->variant & LA_GATE_CHANNELS) != 0;

@@ -46,17 +46,16 @@ group_heads(struct job *job, int threads)
     job->groups = (job->last + job->group - 1) / job->group;
 }
 
-/* Cuts m into panels where there are too few pieces to keep the threads busy: with four
- * pieces a thread an uneven share costs little.  A panel repeats the maps and the
- * scores, so it is kept two vectors wide. */
+/* Cuts m into panels where there are too few pieces to keep the threads busy.  A panel
+ * repeats the maps and the scores, so it is not too narrow. */
 static void
 cut_panels(struct job *job, ptrdiff_t pieces, int threads, ptrdiff_t lanes)
 {
     const ptrdiff_t vectors = (job->head.m + lanes - 1) / lanes;
-    const int uneven = pieces < 4 * threads && pieces % threads != 0;
+    const int uneven = pieces < LA_EVEN_PIECES * threads && pieces % threads != 0;
     ptrdiff_t panels = job->properties & LA_PANELS && uneven ? threads : 1;
-    if (panels > vectors / 2) {
-        panels = vectors / 2;
+    if (panels > vectors / LA_PANEL_VECTORS) {
+        panels = vectors / LA_PANEL_VECTORS;
     }
     job->panels = 1;
     job->width = job->head.m;
@@ -97,7 +96,7 @@ work(const struct la_call *call)
 int
 la_is_long(const struct la_call *call)
 {
-    return work(call) >= 1e6; /* 50 us or so; a thread wakes in 10 to 50 */
+    return work(call) >= LA_LONG_WORK;
 }
 
 /* One of the pieces, in the order of heads, sequences, parts and panels. */
@@ -146,9 +145,8 @@ run_job(struct job *job, size_t items, int threads)
              job->sequences == 1) {
         return la_run_sequence_split(job, threads);
     }
-    /* Threads wait for each other twice there. */
     else if (job->properties & LA_BACKWARD_SPLIT && (size_t)threads >= 2 * items &&
-             items > 0 && job->sequences == 1 && work(job->call) >= 4e6) {
+             items > 0 && job->sequences == 1 && work(job->call) >= LA_SPLIT_WORK) {
         return la_run_backward_split(job, threads);
     }
     const size_t bytes = job->kernel->scratch(&whole);

@@ -81,16 +81,6 @@ look_ahead(const struct la_array *x, struct span t, ptrdiff_t cols)
         }                                                                              \
     } while (0)
 
-/* Rows a chunk.  The triangle costs rows (d + m) a token, reading and writing the
- * state d m / rows in memory traffic: measured, 16, 32 and 64 rows were fastest.  Of d
- * alone: a panel of the values must be cut as the whole is, or its bits would differ.
- */
-static ptrdiff_t
-chunk_rows(ptrdiff_t d)
-{
-    return d <= 64 ? 16 : d <= 192 ? 32 : 64;
-}
-
 /* The same array of a head `step` bytes further on. */
 INLINE struct la_array
 shifted(const struct la_array *x, ptrdiff_t step)
@@ -353,10 +343,6 @@ stream_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct bloc
     (void)large;
     store_rows(x, t, cols, src, NULL);
 }
-
-/* Tokens of a chunk of the rules at most (delta.h): so many numbers and no more lie on
- * the stack. */
-enum { LA_CHUNK_MAX = 32 };
 
 /* Tokens t of x, a number each, and zeros to the end of the row. */
 INLINE void

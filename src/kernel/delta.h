@@ -17,14 +17,6 @@
 #include "recurrence.h"
 #include "triangle.h"
 
-/* Short chunks, for the triangles cost rows (2 d + 2 m) a token; measured.  Of d alone,
- * for a panel must give the bits of the whole. */
-static ptrdiff_t
-delta_chunk_rows(ptrdiff_t d)
-{
-    return d <= 128 ? 16 : 32;
-}
-
 /* beta of some tokens.  With a number a token, one vector that holds it in every lane
  * stands for all columns (step 0). */
 struct beta {

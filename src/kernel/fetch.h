@@ -10,12 +10,6 @@
 
 #include "table.h"
 
-enum {
-    LA_LINE = 64,      /* bytes */
-    LA_LINES_MAX = 32, /* asked for at a time: what a core can wait for, and some */
-    LA_LINES_MORE = 4, /* where some are late: few, so that no tile asks for too many */
-};
-
 struct la_rows_ahead {
     const char *row;
     ptrdiff_t part, bytes, step, rows; /* part: of the row, what has been asked for */

@@ -32,14 +32,6 @@ struct gated_backward_scratch {
     T *s_lost;
 };
 
-/* Longer chunks than forward, for each takes five sweeps over a state, a copy and a
- * transposition; measured. */
-static ptrdiff_t
-gated_backward_rows(ptrdiff_t d)
-{
-    return d <= 192 ? 32 : 64;
-}
-
 static struct gated_backward_scratch
 gated_backward_carve(const struct la_head *h, struct arena *arena)
 {

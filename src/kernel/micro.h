@@ -10,10 +10,6 @@
 #include "chunk.h"
 #include "fetch.h"
 
-/* Rows of S read per pass, at most: they stay in first-level cache while all rows of
- * A go by. */
-#define KC 64
-
 /* One contraction of the chunked recurrences over a state S (K, W):
  *   read:  O = bias + X V + A S     with X (rows, rows) triangular, or absent
  *   write: S <- keep S + change S + B^T V   with keep = 1, change = 0 if absent

@@ -18,9 +18,7 @@ struct noncausal_scratch {
 static struct noncausal_scratch
 noncausal_carve(const struct la_head *h, struct arena *arena)
 {
-    /* No triangle limits the rows of a narrow state, and twice as many are half as many
-     * sums to compensate. */
-    struct noncausal_scratch r = {.rows = h->d <= 64 ? 32 : chunk_rows(h->d)};
+    struct noncausal_scratch r = {.rows = noncausal_rows(h->d)};
     r.a = take_block(arena, r.rows, h->d);
     r.v = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);

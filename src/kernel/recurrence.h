@@ -53,7 +53,7 @@ score_sums(T *sum, const struct sweep *c, const T *z)
 INLINE void
 take_up_sum(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
 {
-    c->lost = tokens > 16 * rows ? lost : NULL;
+    c->lost = tokens > LA_PLAIN_SUMS * rows ? lost : NULL;
 }
 
 /* Lets the sum over so many tokens, in chunks of `rows`, be compensated: where all
@@ -221,9 +221,6 @@ any_lifted(ptrdiff_t rows, const T *lift)
     }
     return any;
 }
-
-/* Multiply-adds between two looks at the clock: a millisecond at most. */
-#define LA_POLL 1000000
 
 /* Polls before the first of a head's steps, with *left = 0, and then once in LA_POLL
  * multiply-adds, of which the next step has `work`. */

@@ -34,8 +34,6 @@
 #define FAR_STEPS ((T)(1LL << (MANTISSA_BITS - 12)))
 #define FAR_EXPONENT (FAR_STEPS * STEP_HIGH)
 
-enum { LA_RESCALED_ROWS_MAX = 64 }; /* of a chunk */
-
 /* The features of one chunk. */
 struct rescaled_features {
     ptrdiff_t f, width; /* features, and as whole vectors */

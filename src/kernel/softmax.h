@@ -22,8 +22,6 @@
 
 #include "row_maps.h"
 
-#define LA_QUERIES 256
-
 /* Products of numbers within FAR_INPUT sum to a finite score.  Numbers beyond it come
  * within by FAR_DOWN; FAR_UP is its inverse. */
 #define FAR_INPUT ((T)(MANTISSA_BITS == 52 ? 0x1p480 : 0x1p48))

@@ -8,6 +8,8 @@
 
 #include <stddef.h>
 
+#include "tuning.h"
+
 enum la_dtype {
 #define LA_FLOAT(id, name, type, format) LA_##id,
 #include "dtypes.def"
@@ -130,11 +132,6 @@ struct la_head {
     int (*poll)(void *); /* called about once a chunk; nonzero: give up */
     void *poll_arg;
 };
-
-/* A sequence of LA_LONG tokens or more is computed as so many segments, the last of
- * which takes what is left over.  Of its length alone, so that neither the number of
- * threads nor of heads changes a bit; whole chunks (chunk.h) of any kind. */
-enum { LA_LONG = 1 << 17, LA_SEGMENT_COUNT = 8, LA_SEGMENT_STEP = 64 };
 
 /* Every buffer a kernel cuts from its scratch starts on such a boundary. */
 #define LA_ALIGN 64
