@@ -54,6 +54,7 @@ fill(char *to, const struct la_operation *what, enum la_operand id, ptrdiff_t n)
     double x = (double)(int64_t)(next() % 2001 - 1000) / 300;
     x = next() % 64 == 0 ? odd[next() % 5] : x;
     const float single = (float)x;
+    const union la_number whole = la_number_of(what->dtype, x);
     uint16_t half;
     ptrdiff_t index = (ptrdiff_t)(next() % (uint64_t)(n + 8)) - 4;
     index = next() % 16 == 0 ? (ptrdiff_t)(next() << 32) : index;
@@ -62,8 +63,7 @@ fill(char *to, const struct la_operation *what, enum la_operand id, ptrdiff_t n)
     memcpy(to,
            la_is_index(id) ? (void *)&index
            : size == 2     ? (void *)&half
-           : size == 4     ? (void *)&single
-                           : (void *)&x,
+                           : (void *)&whole,
            (size_t)size);
 }
 
