@@ -16,7 +16,7 @@ from state import ratio
 
 import linattn
 from linattn import feature_maps as maps
-from linattn._gufuncs import row_ufuncs
+from linattn._gufuncs import internal_ufuncs
 
 HEADS, N, D = 8, 4096, 64
 #: Elementwise passes are held to a third of the time of the NumPy expressions.
@@ -49,29 +49,36 @@ def elementwise() -> Iterator[Pair]:
     tall = [np.ascontiguousarray(x.reshape(-1, D)) for x in (a, b, g)]
     wide, root = np.empty((HEADS * N, 2 * D), np.float32), np.float32(np.sqrt(D))
     one = np.eye(D, dtype=np.float32)
-    yield "softplus / NumPy", lambda: row_ufuncs["softplus"](a, out=o), lambda: softplus(a), THIRD
-    yield "sigmoid / NumPy", lambda: row_ufuncs["sigmoid"](a, out=o), lambda: sigmoid(a), THIRD
+    yield (
+        "softplus / NumPy",
+        lambda: internal_ufuncs["softplus"](a, out=o),
+        lambda: softplus(a),
+        THIRD,
+    )
+    yield "sigmoid / NumPy", lambda: internal_ufuncs["sigmoid"](a, out=o), lambda: sigmoid(a), THIRD
     yield (
         "softplus(a) sigmoid(b) / NumPy",
-        lambda: row_ufuncs["softplus_gate"](a, b, out=o),
+        lambda: internal_ufuncs["softplus_gate"](a, b, out=o),
         lambda: softplus(a) * sigmoid(b),
         THIRD,
     )
     yield (
         "gradient of a sigmoid(b) / NumPy",
-        lambda: row_ufuncs["gate_backward"](a, b, g),
+        lambda: internal_ufuncs["gate_backward"](a, b, g),
         lambda: (g * sigmoid(b), g * a * sigmoid(b) * sigmoid(-b)),
         THIRD,
     )
     yield (
         "exp(u - h) / sqrt m, product included / NumPy",
-        lambda: row_ufuncs["positive_features"](tall[0], one, np.float32(1), out=o.reshape(-1, D)),
+        lambda: internal_ufuncs["positive_features"](
+            tall[0], one, np.float32(1), out=o.reshape(-1, D)
+        ),
         lambda: np.exp(tall[0] @ one - (tall[0] ** 2).sum(-1, keepdims=True) / 2) / root,
         THIRD,
     )
     yield (
         "[sin u, cos u] / sqrt m, product included / NumPy",
-        lambda: row_ufuncs["fourier_features"](
+        lambda: internal_ufuncs["fourier_features"](
             tall[0], one, np.float32(1), out=(wide[:, :D], wide[:, D:])
         ),
         lambda: np.concatenate([np.sin(u := tall[0] @ one), np.cos(u)], -1) / root,

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ._linattn import add_bfloat16, call_plain, make_ufunc, row_ufunc_names, ufunc_names
+from ._linattn import add_bfloat16, fast_call, internal_ufunc_names, make_ufunc, ufunc_names
 
-__all__ = ["quiet", "row_ufuncs", "run", "through_numpy", "ufuncs"]
+__all__ = ["internal_ufuncs", "quiet", "run", "through_numpy", "ufuncs"]
 
 #: Decorates what computes or rounds with NumPy's own operations: they raise no floating-point
 #: errors then, whatever `numpy.errstate` says, as kernels raise none.
@@ -29,7 +29,7 @@ class Gufuncs(dict[str, np.ufunc]):
         return gufunc
 
 
-ufuncs, row_ufuncs = Gufuncs(ufunc_names), Gufuncs(row_ufunc_names)
+ufuncs, internal_ufuncs = Gufuncs(ufunc_names), Gufuncs(internal_ufunc_names)
 
 
 def run(
@@ -46,9 +46,9 @@ def run(
     float32, and by way of NumPy all of them do.
     """
     outputs = outputs or (None,) * gufunc.nout
-    result = call_plain(gufunc, *inputs, *outputs)
+    result = fast_call(gufunc, *inputs, *outputs)
     if result is NotImplemented and any([x is ... for x in (*inputs, *outputs)]):
-        result = call_plain(gufunc, *_cast(gufunc, inputs), *outputs)
+        result = fast_call(gufunc, *_cast(gufunc, inputs), *outputs)
     if result is NotImplemented:
         gradient = {"dtype": np.float32} if dtype is not None and dtype.itemsize == 2 else {}
         outputs = tuple(None if x is ... else x for x in outputs)

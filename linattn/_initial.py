@@ -109,7 +109,7 @@ def initial_state(
 
     return state_of(
         (q, k, v, *others), operator, phi.features, full, normalize=normalize,
-        cu_seqlens=cu_seqlens, running=isinstance(phi, PositiveRandomFeatures),
+        cu_seqlens=cu_seqlens, rescaled=isinstance(phi, PositiveRandomFeatures),
         unmapped=None if isinstance(phi, Fused) else phi,
     )  # fmt: skip
 
@@ -134,12 +134,12 @@ def state_of(
     *,
     normalize: Bool,
     cu_seqlens: Any,
-    running: bool,
+    rescaled: bool,
     unmapped: Any,
 ) -> State:
     """The state before the first token, of what ``full`` makes of a shape, a number and operands.
 
-    ``features`` of d numbers are those of the map, which rescales as it goes if ``running``;
+    ``features`` of d numbers are those of the map, which rescales as it goes if ``rescaled``;
     ``unmapped`` is one that operators without maps refuse.
     """
     recurrence, whole = recurrence_of(operator, len(operands) - 3)
@@ -159,5 +159,5 @@ def state_of(
     s = full((*lead, f, m), 0.0, call.typed)
     if not (recurrence.normalizer and normalize):
         return State(s)
-    log_scale = full((*lead, f), -np.inf, call.typed) if running else None
+    log_scale = full((*lead, f), -np.inf, call.typed) if rescaled else None
     return State(s, full((*lead, f), 0.0, call.typed), log_scale)

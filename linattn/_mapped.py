@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _check, _gradients, _running
+from . import _check, _gradients, _rescaled_features
 from ._config import one_isa
 from ._gufuncs import quiet
 from .feature_maps import FeatureMap, PositiveRandomFeatures, get
@@ -47,7 +47,7 @@ def call(
     q, k = np.asarray(q, work), np.asarray(k, work)
     run: Callable[..., Any] = _plain
     if isinstance(phi, PositiveRandomFeatures) and options["normalize"]:
-        run = _running.call
+        run = _rescaled_features.call
     if dtype != work:
         others = [x if _is_weak(x) else np.asarray(x, work) for x in others]
         out = options.pop("out", None)

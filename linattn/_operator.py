@@ -30,7 +30,7 @@ from numpy import ndarray
 
 from . import _check, _gradients, _mapped, _state
 from ._gufuncs import run, ufuncs
-from ._linattn import call_plain, map_names, row_map_names
+from ._linattn import fast_call, map_names, row_map_names
 from ._state import State
 
 if TYPE_CHECKING:
@@ -352,10 +352,10 @@ class Recurrence:
             gufunc = table[key]
         outputs = outputs or (None,) * gufunc.nout
         if normalize:
-            return call_plain(gufunc, *operands, *more, scale, eps, *outputs)
+            return fast_call(gufunc, *operands, *more, scale, eps, *outputs)
         if not _check.is_plain_number(eps):
             return NotImplemented
-        return call_plain(gufunc, *operands, *more, scale, *outputs)
+        return fast_call(gufunc, *operands, *more, scale, *outputs)
 
     def _variant(self, operands: Operands) -> str | None:
         """The variant for plain arrays of as many axes each; else None: for a closer look."""

@@ -1,8 +1,8 @@
 """``linattn timing``: heads of 64, and the classic experiment, (Q K^T) V against Q (K^T V).
 
-The first is in _heads.py.  In the second, both orders of the product give the same matrix, but the
-first goes through an N x N one.  Q, K and V are arrays of ones, single head, no feature map and no
-normaliser, as in the article that made the experiment known.
+The first is in _timing_peers.py.  In the second, both orders of the product give the same matrix,
+but the first goes through an N x N one.  Q, K and V are arrays of ones, single head, no feature map
+and no normaliser, as in the article that made the experiment known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import linattn
-from linattn import _config, _heads, _memory
+from linattn import _config, _memory, _timing_peers
 from linattn._progress import Bar
 
 Order = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -98,8 +98,8 @@ def run(args: argparse.Namespace) -> int:
             flush=True,
         )
         try:
-            heads = _heads.rows(args.repeat, Bar(sys.stderr))
-            print("\n" + _heads.table(heads), flush=True)
+            heads = _timing_peers.rows(args.repeat, Bar(sys.stderr))
+            print("\n" + _timing_peers.table(heads), flush=True)
             print(f"\n{args.dtype} arrays of ones, D = {args.d}, one head, no normaliser")
             for n in args.lengths or LENGTHS:
                 reason = None if args.lengths else _too_long(n, rows)
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
             return 1
     if any(row.published for row in rows):
         print(f"\n{SOURCE}")
-    print("\n" + " ".join([_heads.conclusion(heads), *conclusion(rows)]))
+    print("\n" + " ".join([_timing_peers.conclusion(heads), *conclusion(rows)]))
     if args.json:
         what = {"d": args.d, "dtype": args.dtype, "repeat": args.repeat}
         tables = {"heads": [asdict(row) for row in heads], "rows": [asdict(row) for row in rows]}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check, _gradients
-from ._gufuncs import quiet, row_ufuncs
+from ._gufuncs import internal_ufuncs, quiet
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike
@@ -66,10 +66,10 @@ def log_decay(
     """
     operands, _ = _operands("log_decay", x, A_log, dt_bias)
     if lower_bound is None:
-        return row_ufuncs["log_decay"](*operands)
+        return internal_ufuncs["log_decay"](*operands)
     dtype = _check.result_dtype(*operands)
     bound = _bound("log_decay", lower_bound, operands)
-    return row_ufuncs["bounded_log_decay"](*operands, bound).astype(dtype, copy=False)
+    return internal_ufuncs["bounded_log_decay"](*operands, bound).astype(dtype, copy=False)
 
 
 @quiet
@@ -135,7 +135,7 @@ def log_decay_backward(
     else:
         task = "bounded_log_decay_backward"
         arrays.append(_bound(name, lower_bound, operands))
-    dz, dA = row_ufuncs[task](*arrays, np.asarray(grad, wide))
+    dz, dA = internal_ufuncs[task](*arrays, np.asarray(grad, wide))
     grads = zip((dz, dA, dz), operands, strict=True)
     dx, dA_log, ddt_bias = (_gradients.summed(y, to.shape, dtype) for y, to in grads)
     return dx, dA_log, ddt_bias

@@ -10,7 +10,7 @@ import numpy as np
 from . import _check, _gradients
 from ._config import one_isa
 from ._docs import filled
-from ._gufuncs import quiet, row_ufuncs, run
+from ._gufuncs import internal_ufuncs, quiet, run
 from ._masks import refuses_masks
 from ._products import product, transposed_product
 
@@ -84,7 +84,7 @@ def linformer(
         _check.out("linformer", out, shape, np.empty(0, dtype))
     with one_isa():
         keys, values = transposed_product(E, k), transposed_product(F, v)
-        (o,) = run(row_ufuncs["softmax"], (q, keys, values, scale, 0.0), (out,))
+        (o,) = run(internal_ufuncs["softmax"], (q, keys, values, scale, 0.0), (out,))
     return o.astype(dtype, copy=False)
 
 
@@ -149,7 +149,7 @@ def linformer_backward(
     with one_isa():
         keys, values = transposed_product(E, k), transposed_product(F, v)
         inputs = q, keys, values, grad_out, scale, 0.0
-        dq, dkeys, dvalues = run(row_ufuncs["softmax_backward"], inputs)
+        dq, dkeys, dvalues = run(internal_ufuncs["softmax_backward"], inputs)
     dkeys, dvalues = _gradients.sum_all((dkeys, dvalues), (keys, values))
     pairs = (E, dkeys), (F, dvalues), (k, dkeys.mT), (v, dvalues.mT)
     grads = dq, *(product(x, y) for x, y in pairs)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _check, _gradients
 from ._docs import filled
-from ._gufuncs import quiet, row_ufuncs, run
+from ._gufuncs import internal_ufuncs, quiet, run
 from ._masks import refuses_masks
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def softmax_attention(
     q, k, v, shape, numbers = _operands("softmax_attention", q, k, v, causal, scale)
     if out is not None:
         _check.out("softmax_attention", out, shape, q, k, v)
-    (o,) = run(row_ufuncs["softmax"], (q, k, v, *numbers), (out,))
+    (o,) = run(internal_ufuncs["softmax"], (q, k, v, *numbers), (out,))
     return o.astype(_check.result_dtype(q, k, v), copy=False)
 
 
@@ -149,7 +149,7 @@ def softmax_attention_backward(
     grad_out = _check.cotangent(name, grad_out, shape)
     dtype = _check.result_dtype(q, k, v, grad_out)
     inputs = q, k, v, grad_out, *numbers
-    grads = run(row_ufuncs["softmax_backward"], inputs, dtype=dtype)
+    grads = run(internal_ufuncs["softmax_backward"], inputs, dtype=dtype)
     return _gradients.sum_all(grads, (q, k, v), (dtype,) * 3)
 
 

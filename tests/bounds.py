@@ -56,11 +56,11 @@ WORST = {
 def links(width: int) -> float:
     """How often a term of a contraction over so many channels is rounded, at most.
 
-    A chunk (chunk.h, delta.h, gated_backward.h, noncausal.h) is summed one token after another, at
-    `tokens` roundings.  Before that its scores have been summed by lanes of 16 bytes at least and
-    in parts (micro.h), or after that the chunk has been added to the state: compensated, or one of
-    16 at most (scan.h).  A read of the state goes on in the same sum over 64 channels at a time.
-    The rest: factors, scale, products where they are not fused, and segments.
+    A chunk (tuning.h has the lengths) is summed one token after another, at `tokens` roundings.
+    Before that its scores have been summed by lanes of 16 bytes at least and in parts (micro.h), or
+    after that the chunk has been added to the state: compensated, or one of LA_PLAIN_SUMS at most.
+    A read of the state goes on in the same sum over 64 channels at a time.  The rest: factors,
+    scale, products where they are not fused, and segments.
     """
     tokens = 32 if width <= 192 else 64
     scores = min(width, 128) / 2 + width / 128

@@ -25,13 +25,13 @@ count=(-fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic
 # Left out is what calls either as others do: the arithmetic in hundreds of shapes for src/ext, what
 # is above and around a call for src/kernel; layers, models and documents for both.
 flags=(-O0 "${count[@]}")
-tests=(tests/test_{array_libraries,call_plain,errors,faults,forward,functions,initial_state}.py
+tests=(tests/test_{array_libraries,fast_call,errors,faults,forward,functions,initial_state}.py
     tests/test_{interrupts,isa,jax,key_lengths,layout,log_decay,memory,module,neighbours}.py
-    tests/test_{packed,segments,state,state_errors,step,streaming,threads,turns,ufuncs}.py)
+    tests/test_{packed,segments,state,state_errors,step,streaming,threads,interleave,ufuncs}.py)
 if [ "${1-}" = --kernels ]; then
     shift
     folder=src/kernel flags=(-O1 -fprofile-instr-generate)
-    tests=(tests/test_{differential,turns,functions,feature_maps,mapped,errors,threads}.py
+    tests=(tests/test_{differential,interleave,functions,feature_maps,mapped,errors,threads}.py
         tests/test_{interrupts,packed,segments,softmax,conv,half,key_lengths,l2norm}.py
         tests/test_{log_decay,state,step,forward,backward,dplr,gated,delta}.py)
 fi

@@ -46,13 +46,9 @@ static void
 put(char *to, const struct la_operation *what, enum la_operand id, double x)
 {
     const ptrdiff_t size = la_size_of(what, id);
-    const float single = (float)x;
-    const uint16_t half = half_bits(single, what->type);
-    memcpy(to,
-           size == 2   ? (const void *)&half
-           : size == 4 ? (const void *)&single
-                       : &x,
-           (size_t)size);
+    const union la_number whole = la_number_of(what->dtype, x);
+    const uint16_t half = half_bits((float)x, what->type);
+    memcpy(to, size == 2 ? (const void *)&half : &whole, (size_t)size);
 }
 
 static ptrdiff_t
@@ -89,7 +85,7 @@ value(enum la_operand id, ptrdiff_t i)
     case LA_AT_b:
     case LA_AT_erase:
         return x / 4;
-    case LA_AT_gate:
+    case LA_AT_g:
         return (x - 1) / 32;
     case LA_AT_beta:
         return (x + 1) / 2;

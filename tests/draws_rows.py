@@ -23,7 +23,7 @@ from states import flat
 
 from linattn import _check, feature_maps
 from linattn import _reference_maps as twins
-from linattn._gufuncs import row_ufuncs
+from linattn._gufuncs import internal_ufuncs
 
 FUNCTIONS = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
@@ -77,7 +77,7 @@ def function(lot: Lot) -> Trial:
     operands, ways = map(list, zip(*pairs, strict=True))
     out = draw_out(lot, operands, shape, dtype) if lot.chance(0.5) else None
     return Trial(
-        name, row_ufuncs[name], f, lambda expected: [16 * abs(x) for x in expected],
+        name, internal_ufuncs[name], f, lambda expected: [16 * abs(x) for x in expected],
         names, operands, ways, {}, dtype, lot.random.randint(1, 4), out,
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 #define LA_TESTS_ENTRY_H
 
 #include "call.h"
+#include "number.h"
 
 /* The dtypes of tokens, and of what they are computed in. */
 static const struct la_operation la_types[] = {
@@ -24,7 +25,7 @@ la_size_of(const struct la_operation *what, enum la_operand id)
     if (la_is_tokens(id) && what->type != LA_NATIVE) {
         return 2;
     }
-    return what->dtype == LA_F32 ? sizeof(float) : sizeof(double);
+    return la_number_size(what->dtype);
 }
 
 #endif

@@ -11,7 +11,7 @@ from states import flat
 
 import linattn
 from linattn import State, feature_maps
-from linattn._gufuncs import row_ufuncs
+from linattn._gufuncs import internal_ufuncs
 
 
 class Call(NamedTuple):
@@ -70,7 +70,7 @@ def every_call(
     yield from _maps(d, q, k, v, g)
     x = np.asarray(q, wide)
     for name in ("sigmoid", "log1p", "sin", "cos"):
-        yield Call(name, row_ufuncs[name], (abs(x),))
+        yield Call(name, internal_ufuncs[name], (abs(x),))
 
 
 def _recurrence(rule, arrays, wide, normal) -> Iterator[Call]:

@@ -25,9 +25,9 @@ chosen='test_forward or test_backward or test_dplr or test_layouts or test_split
     or (test_gated and test_maps and not test_gated_delta)
     or (test_numerics and (large_and_small or test_maps))
     or (test_conv and (twin or every_split or out_may))
-    or (test_turns and turns_of_other)
+    or (test_interleave and interleaved_heads_of_other)
     or (test_scratch and (elementwise or convolution or softmax-float32))'
-files=(tests/test_{forward,backward,half,twin,numerics,delta,gated,gated_delta,dplr,conv,turns,scratch}.py)
+files=(tests/test_{forward,backward,half,twin,numerics,delta,gated,gated_delta,dplr,conv,interleave,scratch}.py)
 
 # All of it, by the command that is Python.
 check() {

@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 suite=${1:-testing} free=${2-}
 root=$PWD/build/pythons/$suite
 tests=(test_{forward,backward,half,delta,gated,conv,errors,ufuncs}.py)
-free_tests=(test_{threads,interrupts,memory,turns,gated_delta}.py)
+free_tests=(test_{threads,interrupts,memory,interleave,gated_delta}.py)
 
 # A command in /linattn of the root, which has the kernel's file systems for as long as it runs.
 inside() {

@@ -53,7 +53,7 @@ thread)
         tests/test_threads.py::test_a_backward_of_one_head
         tests/test_threads.py::test_concurrent_callers
         tests/test_threads.py::test_layout_and_threads
-        tests/test_turns.py
+        tests/test_interleave.py
         tests/test_interrupts.py::test_threads_of_python
     )
     ;;

@@ -14,7 +14,7 @@ import pytest
 from every_call import every_call
 
 import linattn
-from linattn import _config, _heads, _memory, _selftest, _timing
+from linattn import _config, _memory, _selftest, _timing, _timing_peers
 from linattn.__main__ import main
 from linattn._progress import Bar
 
@@ -22,7 +22,7 @@ from linattn._progress import Bar
 @pytest.fixture(autouse=True)
 def short_heads(monkeypatch):
     """The table of heads in little time."""
-    monkeypatch.setattr(_heads, "TOKENS", 2 * _heads.CHUNK)
+    monkeypatch.setattr(_timing_peers, "TOKENS", 2 * _timing_peers.CHUNK)
 
 
 SMALL = ["timing", "-n", "50", "70", "-d", "8", "--repeat", "2"]
@@ -300,7 +300,7 @@ def test_ctrl_c(children_heed_ctrl_c):
 
 
 def test_timing_checks_the_peers_of_heads(capsys, monkeypatch):
-    monkeypatch.setattr(_heads, "EPS", 1.0)
+    monkeypatch.setattr(_timing_peers, "EPS", 1.0)
     assert main(SMALL) == 1
     assert "NumPy, chunked disagrees with linattn" in capsys.readouterr().err
 

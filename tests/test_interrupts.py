@@ -101,7 +101,7 @@ CUT_BY = {
     "sequences": lambda: linattn.causal(*3 * [heads(1, 8000)], cu_seqlens=PACKED),
     "segments": lambda: linattn.causal(*3 * [heads(1, 6000, 64)], normalize=False),
     "passes": lambda: linattn.causal_backward(*4 * [heads(1, 6000, 64)]),
-    "turns": lambda: linattn.causal(*3 * [heads(8000, 8).swapaxes(0, 1)]),
+    "interleave": lambda: linattn.causal(*3 * [heads(8000, 8).swapaxes(0, 1)]),
     "rows": lambda: linattn.softmax_attention(*3 * [heads(1, 2000)]),
     "numbers": lambda: linattn.log_decay(*3 * [heads(1, 40000, 100)]),
 }

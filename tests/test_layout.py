@@ -9,7 +9,7 @@ from layouts import LAYOUTS, token_major
 import linattn
 from linattn import _reference as ref
 from linattn import feature_maps
-from linattn._gufuncs import row_ufuncs
+from linattn._gufuncs import internal_ufuncs
 
 OPERATORS = FORWARD + BACKWARD
 
@@ -259,7 +259,7 @@ WHOLE = {  # gufuncs: their operands, and what comes after them
 def test_an_output_may_be_an_operand(threads, name):
     """The whole of one: NumPy takes that to be safe, and copies only what overlaps in part."""
     letters, numbers = WHOLE[name]
-    f = getattr(linattn.ufuncs, name, None) or row_ufuncs[name]
+    f = getattr(linattn.ufuncs, name, None) or internal_ufuncs[name]
     rng = np.random.default_rng(0)
     for n, heads, count in ((20, 5, 1), (300, 1, 4), (300, 5, 4)):
         threads(count)

@@ -22,7 +22,7 @@ from linattn import State, _config
 from linattn import _reference as reference
 from linattn import _reference_delta as reference_delta
 from linattn import _reference_maps as twins
-from linattn import _reference_running as reference_running
+from linattn import _reference_rescaled_features as reference_rescaled
 from linattn import feature_maps as maps
 
 D = 6
@@ -342,7 +342,7 @@ def test_eps_counts_relative_to_the_largest_term(isa, name, phi, operator):
         options = {"eps": eps, "scale": scale}
         one = {**options, "feature_map": twins.twin(phi), "causal": operator == "causal"}
         o = FORWARD[operator](q, k, v, feature_map=phi, **options)
-        expected = reference_running.attention(q, k, v, **one)
+        expected = reference_rescaled.attention(q, k, v, **one)
         terms = 1e-13 * max(1, factor) ** 2  # exponents grow with the square
         close(o, expected, rtol=0, atol=terms * abs(expected).max())
         grads = BACKWARD[operator](q, k, v, g, feature_map=phi, **options)
@@ -351,7 +351,7 @@ def test_eps_counts_relative_to_the_largest_term(isa, name, phi, operator):
             for at in np.ndindex(grad.shape):
                 moved = [x.astype(complex) for x in (q, k, v)]
                 moved[i][at] += 1e-30j
-                o = reference_running.attention(*moved, **one)
+                o = reference_rescaled.attention(*moved, **one)
                 expected[at] = (g * o.imag).sum() / 1e-30
             close(grad, expected, rtol=0, atol=terms * abs(expected).max())
 

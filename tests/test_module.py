@@ -141,7 +141,7 @@ import numpy as np, linattn
 before = linattn.ufuncs.causal_elu
 del sys.modules["ml_dtypes"]
 q = np.random.default_rng(0).random((5, 3), "f4")
-assert linattn._linattn.call_plain(before, [[1.0]], q, q, 1.0, 1e-6, None) is NotImplemented
+assert linattn._linattn.fast_call(before, [[1.0]], q, q, 1.0, 1e-6, None) is NotImplemented
 assert before(q.astype(int), q, q, 1.0, 1e-6).dtype == "f8"
 """
 

@@ -16,7 +16,7 @@ from recurrences import RULES, backward, forward, make, step
 
 import linattn
 from linattn import State, _config, _linattn, feature_maps
-from linattn._gufuncs import row_ufuncs
+from linattn._gufuncs import internal_ufuncs
 
 try:
     from ml_dtypes import bfloat16
@@ -146,7 +146,7 @@ def mapped(x: SimpleNamespace) -> Iterator:
         y = phi(x.q)
         yield y
         yield phi.input_gradient(x.q, np.ones_like(y))
-    # Logarithms and rows in their own row_ufuncs, and a scale that moves: inputs of some size.
+    # Logarithms and rows in their own internal_ufuncs, and a scale that moves: inputs of some size.
     for f, size in product((1, 5, 6, 34, 98) if x.d > 0 else (), (1, 9)):
         phi = feature_maps.PositiveRandomFeatures.sample(x.d, f)
         of_size = (size * x.q, size * x.k, x.v)
@@ -158,7 +158,7 @@ def mapped(x: SimpleNamespace) -> Iterator:
 
 
 def elementwise(x: SimpleNamespace) -> Iterator:
-    for task in map(row_ufuncs.__getitem__, row_ufuncs.names):
+    for task in map(internal_ufuncs.__getitem__, internal_ufuncs.names):
         if task.signature is None and x.q.dtype.kind == "f":
             yield task(*(x.q, x.q[::-1], x.q[:, ::-1], x.q, x.q)[: task.nin])
 

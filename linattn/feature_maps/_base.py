@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _check
-from .._gufuncs import quiet, row_ufuncs
+from .._gufuncs import internal_ufuncs, quiet
 from .._linattn import map_names
 
 
@@ -92,12 +92,12 @@ class Fused(FeatureMap):
 
     def __call__(self, x: Any) -> np.ndarray:
         x = self._input(x)
-        return row_ufuncs[self.name](_matrix(x)).reshape(x.shape)
+        return internal_ufuncs[self.name](_matrix(x)).reshape(x.shape)
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
         x = self._input(x)
         grad = self._gradient(x, grad)
-        return row_ufuncs[f"{self.name}_backward"](_matrix(x), _matrix(grad)).reshape(x.shape)
+        return internal_ufuncs[f"{self.name}_backward"](_matrix(x), _matrix(grad)).reshape(x.shape)
 
     def features(self, d: int) -> int:
         return d
@@ -211,14 +211,14 @@ class SumNormalized(FeatureMap):
 
     def __call__(self, x: Any) -> np.ndarray:
         y = _matrix(self.feature_map(x))
-        return row_ufuncs["sum_normalize"](y, y.dtype.type(self._number("eps", y))).reshape(
+        return internal_ufuncs["sum_normalize"](y, y.dtype.type(self._number("eps", y))).reshape(
             self._shape(x, y)
         )
 
     def backward(self, x: Any, grad: Any) -> Any:
         y = self.feature_map(x)
         grad = self.feature_map._gradient(self.feature_map._input(x), grad)
-        inner = row_ufuncs["sum_normalize_backward"](
+        inner = internal_ufuncs["sum_normalize_backward"](
             _matrix(y), _matrix(grad), y.dtype.type(self._number("eps", y))
         )
         return self.feature_map.backward(x, inner.reshape(y.shape))

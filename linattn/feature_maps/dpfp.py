@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _check
-from .._gufuncs import row_ufuncs
+from .._gufuncs import internal_ufuncs
 from ._base import FeatureMap, _matrix, integer, positive
 
 
@@ -64,17 +64,17 @@ class DPFP(FeatureMap):
         x = self._input(x)
         y = self._products(x)
         if self.normalize:
-            y = row_ufuncs["sum_normalize"](y, y.dtype.type(self._number("eps", y)))
+            y = internal_ufuncs["sum_normalize"](y, y.dtype.type(self._number("eps", y)))
         return y.reshape(*x.shape[:-1], y.shape[-1])
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
         x = self._input(x)
         grad = _matrix(self._gradient(x, grad))
         if self.normalize:
-            grad = row_ufuncs["sum_normalize_backward"](
+            grad = internal_ufuncs["sum_normalize_backward"](
                 self._products(x), grad, x.dtype.type(self._number("eps", x))
             )
-        return row_ufuncs["dpfp_backward"](_matrix(x), grad).reshape(x.shape)
+        return internal_ufuncs["dpfp_backward"](_matrix(x), grad).reshape(x.shape)
 
     def features(self, d: int) -> int:
         return 2 * d * self.nu
@@ -82,4 +82,4 @@ class DPFP(FeatureMap):
     def _products(self, x: np.ndarray) -> np.ndarray:
         x = _matrix(x)
         y = np.empty((*x.shape[:-1], self.features(x.shape[-1])), x.dtype)
-        return row_ufuncs["dpfp"](x, out=y)
+        return internal_ufuncs["dpfp"](x, out=y)

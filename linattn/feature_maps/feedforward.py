@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from .._gradients import summed
-from .._gufuncs import row_ufuncs
+from .._gufuncs import internal_ufuncs
 from .._products import product, transposed_product
 from ._base import FeatureMap, integer, parameter
 from .random_features import orthogonal_matrix
@@ -200,11 +200,11 @@ class FeedforwardKernel(FeatureMap):
         last = i == len(self.weights) - 1
         a = product(x, unit[0])
         if len(unit) == 1:
-            return (a, row_ufuncs["softplus"](a)) if last else (a,)
+            return (a, internal_ufuncs["softplus"](a)) if last else (a,)
         inner: Unit = (product(x, unit[1]),)
         if len(unit) == 3:
             inner = (*inner, product(inner[0], unit[2]))
-        return a, *inner, row_ufuncs["softplus_gate" if last else "gate"](a, inner[-1])
+        return a, *inner, internal_ufuncs["softplus_gate" if last else "gate"](a, inner[-1])
 
     def _unit_backward(
         self, i: int, unit: Unit, tape: tuple[np.ndarray, ...], grad: np.ndarray
@@ -213,9 +213,9 @@ class FeedforwardKernel(FeatureMap):
         last = i == len(self.weights) - 1
         x, a = tape[:2]
         if len(unit) == 1:
-            da = row_ufuncs["softplus_backward"](a, grad) if last else grad
+            da = internal_ufuncs["softplus_backward"](a, grad) if last else grad
             return product(da, unit[0].mT), (_outer(x, da, unit[0]),)
-        da, db = row_ufuncs["softplus_gate_backward" if last else "gate_backward"](
+        da, db = internal_ufuncs["softplus_gate_backward" if last else "gate_backward"](
             a, tape[-2], grad
         )
         dx = product(da, unit[0].mT)

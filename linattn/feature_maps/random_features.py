@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from .. import _check
-from .._gufuncs import row_ufuncs
+from .._gufuncs import internal_ufuncs
 from .._products import product
 from ._base import FeatureMap, _matrix, integer, parameter, positive
 
@@ -186,7 +186,7 @@ class RandomFourierFeatures(RandomFeatures):
         rows, omega, factor = self._operands(x)
         m = omega.shape[1]
         y = np.empty((*rows.shape[:-1], 2 * m), rows.dtype)
-        row_ufuncs["fourier_features"](rows, omega, factor, out=(y[..., :m], y[..., m:]))
+        internal_ufuncs["fourier_features"](rows, omega, factor, out=(y[..., :m], y[..., m:]))
         return self._reshape(x, y)
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
@@ -264,7 +264,7 @@ class PositiveRandomFeatures(RandomFeatures):
         self.temperature = positive("PositiveRandomFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:
-        return self._reshape(x, row_ufuncs["positive_features"](*self._operands(x)))
+        return self._reshape(x, internal_ufuncs["positive_features"](*self._operands(x)))
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
         x = self._input(x, self.omega.shape[0])
@@ -335,14 +335,14 @@ class GeneralizedRandomFeatures(RandomFeatures):
         self.temperature = positive("GeneralizedRandomFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:
-        return self._reshape(x, row_ufuncs[f"{self.fn}_features"](*self._operands(x)))
+        return self._reshape(x, internal_ufuncs[f"{self.fn}_features"](*self._operands(x)))
 
     def backward(self, x: Any, grad: Any) -> np.ndarray:
         x = self._input(x, self.omega.shape[0])
         grad = self._gradient(x, grad)
         rows, omega, factor = self._operands(x)
         u = product(rows, factor * omega)
-        du = row_ufuncs[f"{self.fn}_backward"](u, grad.reshape(u.shape))
+        du = internal_ufuncs[f"{self.fn}_backward"](u, grad.reshape(u.shape))
         du *= x.dtype.type(1 / math.sqrt(self.omega.shape[1]))
         return self._pull(du).reshape(x.shape)
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._gufuncs import row_ufuncs, run, ufuncs
+from .._gufuncs import internal_ufuncs, run, ufuncs
 from .._linattn import xla_finish, xla_handler
 from ..feature_maps import FeatureMap
 
@@ -80,7 +80,7 @@ def call(
 
     def host(*given: Any) -> Any:
         scalars = [work_dtype(given[0].dtype).type(x) for x in numbers]
-        gufunc = ufuncs[name] if name in ufuncs else row_ufuncs[name]
+        gufunc = ufuncs[name] if name in ufuncs else internal_ufuncs[name]
         found = run(gufunc, (*given[:at], *scalars, *given[at:]), dtype=given[0].dtype)
         return tuple(np.asarray(x, like.dtype) for x, like in zip(found, outputs, strict=True))
 

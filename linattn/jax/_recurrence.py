@@ -150,7 +150,7 @@ def initial_state(
     return state_of(
         tuple(map(_check.stand_in, arrays)), operator, features,
         lambda shape, value, _: jnp.full(shape, value, dtype), normalize=normalize,
-        cu_seqlens=cu_seqlens, running=False, unmapped=None if isinstance(phi, str) else phi,
+        cu_seqlens=cu_seqlens, rescaled=False, unmapped=None if isinstance(phi, str) else phi,
     )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class TensorMap:
         self.omega = omega
 
     @property
-    def running(self) -> bool:
+    def rescaled(self) -> bool:
         """Whether normalised operators rescale as they go."""
         return self.text.startswith(numpy_maps.PositiveRandomFeatures.__name__)
 

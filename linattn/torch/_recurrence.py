@@ -172,7 +172,7 @@ class TensorRecurrence:
         def full(shape: Any, value: float, _: Any = None) -> Tensor:
             return v.new_full(shape, value, dtype=dtype)
 
-        running = isinstance(phi, _maps.TensorMap) and phi.running
+        rescaled = isinstance(phi, _maps.TensorMap) and phi.rescaled
         if torch.compiler.is_compiling():  # sizes may be symbols, which no check of NumPy's reads
             named = dict(zip(self.operands, args, strict=False))
             lead = self._lead(named, step=not whole)
@@ -182,10 +182,11 @@ class TensorRecurrence:
             s = full((*z, v.shape[-1]), 0.0)
             if not (self.r.normalizer and normalize):
                 return State(s)
-            return State(s, full(z, 0.0), full(z, -math.inf) if running else None)
+            return State(s, full(z, 0.0), full(z, -math.inf) if rescaled else None)
         return state_of(
             tuple(map(shape_alone, args)), operator, features, full, normalize=normalize,
-            cu_seqlens=cu_seqlens, running=running, unmapped=None if isinstance(phi, str) else phi,
+            cu_seqlens=cu_seqlens, rescaled=rescaled,
+            unmapped=None if isinstance(phi, str) else phi,
         )  # fmt: skip
 
     def arguments(
@@ -202,7 +203,7 @@ class TensorRecurrence:
             phi = _maps.resolve(name, feature_map)
             if isinstance(phi, str):
                 text, omega = phi, None
-            elif isinstance(phi, _maps.TensorMap) and phi.running and normalize:
+            elif isinstance(phi, _maps.TensorMap) and phi.rescaled and normalize:
                 text, omega = phi.text, phi.directions(args[0])
             else:
                 for argument, x in zip("qk", args, strict=False):
@@ -278,8 +279,8 @@ class TensorRecurrence:
         s, *more = fields
         if not normalize:
             return State(s)
-        running = args[self.names.index("feature_map")] not in MAPS
-        return State(s, more[0], more[1] if running else None)
+        rescaled = args[self.names.index("feature_map")] not in MAPS
+        return State(s, more[0], more[1] if rescaled else None)
 
     # --- shapes ------------------------------------------------------------------
 

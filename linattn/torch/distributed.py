@@ -139,7 +139,7 @@ def _run(
     options = {"normalize": False, "eps": 0.0} | options
     try:
         phi = _maps.resolve(name, feature_map)
-        if isinstance(phi, _maps.TensorMap) and phi.running:
+        if isinstance(phi, _maps.TensorMap) and phi.rescaled:
             _blocks.check(name, _maps.restore(phi.text, phi.omega), options["normalize"])
         args, narrow = r.arguments(name, operands, feature_map, **options, key_lengths=None)
         args = [_plain(name, argument, x) for argument, x in zip(r.names, args, strict=False)]

@@ -3,13 +3,13 @@
 
 #include <string.h>
 
-enum { MOST_AXES = 64 }; /* NumPy's limit; merged into LA_MAX_AXES */
+enum { MAX_AXES = 64 }; /* NumPy's limit; merged into LA_MAX_AXES */
 
 /* The leading axes of a call before they are merged. */
 struct lead {
     int axes;
-    ptrdiff_t extent[MOST_AXES];
-    ptrdiff_t step[LA_MAX_OPERANDS][MOST_AXES];
+    ptrdiff_t extent[MAX_AXES];
+    ptrdiff_t step[LA_MAX_OPERANDS][MAX_AXES];
 };
 
 /* Types of the operands, and sizes of the core dimensions, which have to agree. */
@@ -28,7 +28,7 @@ read_core(struct la_call *call, const struct la_operation *what,
         if (call->x[i].lacks && la_may_lack(form, i)) {
             continue;
         }
-        if (lead < 0 || lead > MOST_AXES) {
+        if (lead < 0 || lead > MAX_AXES) {
             return -1;
         }
         call->x[i].data = x[i].data;

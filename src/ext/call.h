@@ -28,6 +28,11 @@ struct la_operation {
 enum la_status la_call_prepare(struct la_call *call, const struct la_operation *what,
                                const struct la_tensor *operands);
 
+/* From the first byte of an array to after its last one; nothing where it is empty
+ * (overlap.c). */
+void la_tensor_extent(const struct la_tensor *x, ptrdiff_t itemsize, const char **begin,
+                      const char **end);
+
 /* Whether elements of an array lie in the same memory; -1 where there is none to find
  * out (overlap.c). */
 int la_overlaps_itself(const struct la_tensor *x, ptrdiff_t itemsize);

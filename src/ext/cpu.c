@@ -71,27 +71,31 @@ TABLES(neon);
 TABLES(generic);
 #undef TABLES
 
+_Static_assert(LA_NDTYPES == 2, "a table of each dtype, here and in the rows below");
+#define BOTH(isa) {[LA_F32] = &la_table_##isa##_f32, [LA_F64] = &la_table_##isa##_f64}
+
 static const struct isa {
     const char *name;
     const struct la_table *tables[LA_NDTYPES];
     int level; /* that it needs */
 } isas[] = {
 #if defined(LA_HAS_x86_64_v4)
-    {"x86-64-v4", {&la_table_x86_64_v4_f32, &la_table_x86_64_v4_f64}, 4},
+    {"x86-64-v4", BOTH(x86_64_v4), 4},
 #endif
 #if defined(LA_HAS_x86_64_v3)
-    {"x86-64-v3", {&la_table_x86_64_v3_f32, &la_table_x86_64_v3_f64}, 3},
+    {"x86-64-v3", BOTH(x86_64_v3), 3},
 #endif
 #if defined(LA_HAS_x86_64_v2)
-    {"x86-64-v2", {&la_table_x86_64_v2_f32, &la_table_x86_64_v2_f64}, 2},
+    {"x86-64-v2", BOTH(x86_64_v2), 2},
 #endif
 #if defined(LA_HAS_neon)
-    {"neon", {&la_table_neon_f32, &la_table_neon_f64}, 0},
+    {"neon", BOTH(neon), 0},
 #endif
 #if defined(LA_HAS_generic)
-    {"generic", {&la_table_generic_f32, &la_table_generic_f64}, 0},
+    {"generic", BOTH(generic), 0},
 #endif
 };
+#undef BOTH
 
 enum { NISAS = sizeof(isas) / sizeof(isas[0]) };
 

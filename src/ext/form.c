@@ -110,8 +110,9 @@ la_may_lack(const struct la_form *form, int i)
         return has(form, LA_AT_begin);
     }
     return form->variant & LA_STATES &&
-           (id == LA_AT_s0 || id == LA_AT_z0 || id == LA_AT_gs || id == LA_AT_gz ||
-            id == LA_AT_s1 || id == LA_AT_z1 || id == LA_AT_ds0 || id == LA_AT_dz0);
+           (id == LA_AT_s0 || id == LA_AT_z0 || id == LA_AT_grad_s ||
+            id == LA_AT_grad_z || id == LA_AT_s1 || id == LA_AT_z1 || id == LA_AT_ds0 ||
+            id == LA_AT_dz0);
 }
 
 /* Whether the operand has a place in this form. */

@@ -11,7 +11,7 @@
 
 #include "../kernel/table.h"
 
-enum { LA_MAX_OPERANDS = 24, LA_MAX_DIMS = 8, LA_MAX_RANK = 3 };
+enum { LA_MAX_DIMS = 8, LA_MAX_RANK = 3 };
 
 /* A row of operators.def. */
 struct la_operator {

@@ -88,7 +88,7 @@ add_gufunc(const struct la_form *form, enum la_map map)
     assert(ngufuncs < NGUFUNCS);
     struct la_gufunc *g = &gufuncs[ngufuncs++];
     const struct la_operator *op = &la_operators[form->op];
-    char stem[64], operands[128];
+    char stem[64], operands[192];
     la_form_name(form, stem, sizeof(stem));
     la_form_operands(form, operands, sizeof(operands));
     g->form = form;
@@ -197,7 +197,7 @@ la_gufunc_add_all(PyObject *module)
         add_forms((enum la_op)op);
     }
     if (add_object(module, "ufunc_names", gufunc_names(0)) < 0 ||
-        add_object(module, "row_ufunc_names", gufunc_names(1)) < 0 ||
+        add_object(module, "internal_ufunc_names", gufunc_names(1)) < 0 ||
         add_object(module, "map_names", map_names(0)) < 0) {
         return -1;
     }

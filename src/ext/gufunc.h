@@ -6,7 +6,7 @@
 
 #include "form.h"
 
-/* Adds the tuples `ufunc_names` and `row_ufunc_names` to the module; 0, or -1. */
+/* Adds the tuples `ufunc_names` and `internal_ufunc_names` to the module; 0, or -1. */
 int la_gufunc_add_all(PyObject *module);
 
 /* make_ufunc(name): the gufunc of that name, always the same. */
@@ -19,7 +19,7 @@ const struct la_form *la_gufunc_form(const char *name, enum la_map *map);
 PyObject *la_gufunc_add_bfloat16(PyObject *module, PyObject *dtype);
 
 /* call(gufunc, *operands): the same without NumPy's machinery. */
-PyObject *la_gufunc_call(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *la_fast_call(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 /* array_at(owner, address, shape, strides, dtype): a writeable array there, strides in
  * elements, that keeps its owner alive. */

@@ -1,5 +1,5 @@
 /* gufunc_object.h: what a gufunc of ours knows of itself, for gufunc.c, its loops
- * (loop.c), what chooses among them (promote.c) and array_call.c. */
+ * (loop.c), what chooses among them (promote.c) and fast_call.c. */
 #ifndef LA_GUFUNC_OBJECT_H
 #define LA_GUFUNC_OBJECT_H
 
@@ -27,7 +27,7 @@ extern const struct la_loop_kind la_loop_kinds[LA_NLOOPS];
 struct la_gufunc {
     const struct la_form *form;
     enum la_map map;
-    char name[80], doc[192];
+    char name[80], doc[256];
     char types[3 * LA_MAX_OPERANDS];
     PyObject *_Atomic object; /* once it has been asked for, and then for good */
 };

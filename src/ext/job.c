@@ -1,7 +1,12 @@
-/* job.c: see job.h. */
+/* job.c: see job.h.
+ *
+ * The pool computes the pieces, each with the scratch of its thread. */
 #include "job.h"
 
 #include <string.h>
+
+#include "number.h"
+#include "pool.h"
 
 ptrdiff_t
 la_job_dimension(const struct la_call *call, char letter, ptrdiff_t otherwise)
@@ -24,10 +29,7 @@ set_steps(struct la_array *x, const struct la_slot *slot, const ptrdiff_t *core)
     }
 }
 
-/* Numbers of the first result, of all heads: 16 MiB in float32 no caller finds in its
- * cache. */
-enum { LARGE = 1 << 22 };
-
+/* Numbers of the first result, of all heads. */
 static double
 results(const struct la_call *call)
 {
@@ -67,7 +69,7 @@ la_job_read(struct job *job)
     h->m = h->all_m = la_job_dimension(call, 'm', 0);
     h->f = la_job_dimension(call, 'f', 0);
     h->map = call->map;
-    h->large = results(call) >= LARGE;
+    h->large = results(call) >= LA_LARGE;
     h->normalize = (form->variant & LA_NORMALIZER) != 0;
     h->channels = (form->variant & LA_CHANNELS) != 0;
     h->gate_channels = (form->variant & LA_GATE_CHANNELS) != 0;
@@ -90,19 +92,6 @@ la_job_at(const struct job *job, int id, struct piece p)
         p.head /= call->extent[axis];
     }
     return data;
-}
-
-static double
-number(const struct job *job, int id, struct piece p)
-{
-    float single;
-    double x;
-    if (job->call->dtype == LA_F32) {
-        memcpy(&single, la_job_at(job, id, p), sizeof(single));
-        return single;
-    }
-    memcpy(&x, la_job_at(job, id, p), sizeof(x));
-    return x;
 }
 
 ptrdiff_t
@@ -128,7 +117,7 @@ la_job_set_long(ptrdiff_t tokens)
 ptrdiff_t
 la_job_segment(const struct job *job, ptrdiff_t n)
 {
-    const int cut = job->properties & LA_SEGMENTS && n >= long_sequence;
+    const int cut = job->properties & LA_SEQUENCE_SPLIT && n >= long_sequence;
     return cut ? n / LA_SEGMENT_COUNT / LA_SEGMENT_STEP * LA_SEGMENT_STEP : 0;
 }
 
@@ -153,7 +142,8 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
     for (int i = 0; i < form->nin + form->nout; i++) {
         const struct la_slot *slot = &form->slots[i];
         if (la_is_number(slot->id)) {
-            h->numbers[slot->id - LA_NARRAYS] = number(job, slot->id, p);
+            h->numbers[slot->id - LA_NARRAYS] =
+                la_number_read(job->call->dtype, la_job_at(job, slot->id, p));
         }
         if (slot->id >= LA_NARRAYS || job->by_id[slot->id] == NULL) {
             continue;
@@ -171,7 +161,7 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
         }
     }
     if (p.panel > 0) {
-        h->z1.data = h->top1.data =
+        h->z1.data = h->running_max1.data =
             NULL; /* the same in all: the first one's to write */
     }
     if (job->by_id[LA_AT_begin] != NULL || job->by_id[LA_AT_end] != NULL) {
@@ -192,4 +182,88 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
     h->z1_step = last_step(job, LA_AT_z1);
     h->keys = la_job_index(job, LA_AT_keys, p, 0, h->s, h->s);
     h->m = h->m - column < job->width ? h->m - column : job->width;
+}
+
+/* --- running it ----------------------------------------------------------- */
+
+static int
+poll_worker(void *arg)
+{
+    struct job *job = arg;
+    return atomic_load_explicit(&job->stop, memory_order_relaxed);
+}
+
+static int
+poll_caller(void *arg)
+{
+    struct job *job = arg;
+    if (!poll_worker(job) && job->watch != NULL && job->watch->poll(job->watch->arg)) {
+        atomic_store(&job->stop, 1);
+    }
+    return poll_worker(job);
+}
+
+static void
+idle(void *arg)
+{
+    poll_caller(arg);
+}
+
+int
+la_job_poll(struct job *job)
+{
+    return poll_caller(job);
+}
+
+int
+la_job_compute(struct job *job, struct la_head *h, int lane)
+{
+    const struct la_scratch *scratch = &job->scratch;
+    const int at =
+        lane * job->interleaved + (h->interleave != NULL ? h->interleave->index : 0);
+    h->scratch = scratch->memory + (size_t)at * scratch->lane;
+    h->poll = lane == 0 ? poll_caller : poll_worker;
+    h->poll_arg = job;
+    if (lane > 0) {
+        la_modes_set(job->modes);
+    }
+    if (scratch->poison != 0 && job->kernel->scratch(h) > scratch->bytes) {
+        atomic_store(&job->overrun, 1);
+        return 1;
+    }
+    return h->poll(job) || job->kernel->run(h);
+}
+
+int
+la_job_reserve(struct job *job, size_t bytes, int lanes)
+{
+    if (job->scratch.lanes < lanes || job->scratch.bytes < bytes) {
+        la_scratch_give(&job->scratch);
+        job->scratch = la_scratch_take(bytes, lanes);
+    }
+    return job->scratch.memory == NULL ? -1 : 0;
+}
+
+enum la_status
+la_job_run(struct job *job, const struct la_kernel *kernel,
+           int (*piece)(void *job, size_t item, int lane), size_t bytes, size_t items,
+           int threads)
+{
+    if ((size_t)threads > items) {
+        threads = (int)items;
+    }
+    job->kernel = kernel;
+    if (la_job_reserve(job, bytes, threads * job->interleaved) < 0) {
+        return LA_NO_MEMORY;
+    }
+    la_scratch_prepare(&job->scratch);
+    /* Lanes past a block's edge may raise flags that no number of the result shows: the
+     * call raises none. */
+    job->modes = la_modes_get();
+    const int gave_up = la_pool_run(piece, idle, job, items, threads);
+    la_modes_set(job->modes);
+    const int overrun = atomic_load(&job->overrun) || la_scratch_overrun(&job->scratch);
+    /* The watch may have stopped the job when no piece looked any more. */
+    const int stopped = gave_up || poll_worker(job);
+    return overrun ? LA_OVERRUN : stopped ? LA_STOPPED : LA_DONE;
 }

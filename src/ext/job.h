@@ -1,4 +1,6 @@
-/* job.h: a call on its way: what its pieces share, and where each of them lies. */
+/* job.h: a call on its way: what its pieces share, where each of them lies, and how
+ * they are run.  plan.c and the three files that cut a call further (interleave.c,
+ * sequence_split.c, backward_split.c) make the pieces. */
 #ifndef LA_JOB_H
 #define LA_JOB_H
 
@@ -25,10 +27,10 @@ struct job {
     ptrdiff_t panels, width; /* column panels of the values, columns each */
     ptrdiff_t rows, parts;   /* rows a part, parts of n */
     struct la_scratch scratch;
-    la_modes modes;             /* the caller's */
-    struct la_state_sums *sums; /* of segments.c */
-    struct la_passes *passes;   /* of passes.c */
-    int visits; /* heads that a thread has begun at the same time (turns.c), or 1 */
+    la_modes modes;                           /* the caller's */
+    struct la_state_sums *sums;               /* of sequence_split.c */
+    struct la_backward_split *backward_split; /* of backward_split.c */
+    int interleaved; /* heads that a thread interleaves (interleave.c), or 1 */
     atomic_int stop;
     atomic_int overrun; /* a piece wanted more scratch than was measured */
 };
@@ -88,18 +90,18 @@ enum la_status la_sequences_check(struct job *job, int *gaps);
  * never shows what memory held.  Nonzero: give up. */
 int la_sequences_clear(struct job *job);
 
-/* The segments of the one sequence of each head, in parallel (segments.c). */
-enum la_status la_run_segments(struct job *job, int threads);
+/* The segments of the one sequence of each head, in parallel (sequence_split.c). */
+enum la_status la_run_sequence_split(struct job *job, int threads);
 
-/* Heads whose rows lie between each other's and that take turns, no more than leaves
- * each thread some; 1: none (turns.c). */
-ptrdiff_t la_heads_of_turns(const struct job *job, int threads);
+/* How many heads a thread interleaves, no more than leaves each thread some; 1: none
+ * (interleave.c). */
+ptrdiff_t la_interleaved_heads(const struct job *job, int threads);
 
-/* Runs so many heads in turn, each with so many bytes of scratch. */
-enum la_status la_run_turns(struct job *job, ptrdiff_t heads, size_t bytes,
-                            int threads);
+/* Interleaves so many heads, each with so many bytes of scratch. */
+enum la_status la_run_interleaved(struct job *job, ptrdiff_t heads, size_t bytes,
+                                  int threads);
 
-/* The passes of the one sequence of each head, in parallel (passes.c). */
-enum la_status la_run_passes(struct job *job, int threads);
+/* The passes of the one sequence of each head, in parallel (backward_split.c). */
+enum la_status la_run_backward_split(struct job *job, int threads);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "call.h"
 #include "gufunc_object.h"
 #include "run.h"
 
@@ -47,24 +48,27 @@ la_loop_type(const struct la_gufunc *g, enum la_loop loop, int i)
 
 /* From the first byte of operand i of a call to after its last one. */
 static void
-extent(const struct la_call *call, int i, npy_intp itemsize, char **begin, char **end)
+span_of(const struct la_call *call, int i, npy_intp itemsize, const char **begin,
+        const char **end)
 {
     const struct la_slot *slot = &call->form->slots[i];
-    *begin = *end = call->x[i].data;
-    for (int axis = 0; axis < call->axes + slot->rank; axis++) {
-        const int core = axis - call->axes;
-        const ptrdiff_t size =
-            core < 0 ? call->extent[axis]
-                     : call->dims[la_form_dim(call->form, slot->dims[core])];
-        const ptrdiff_t step =
-            core < 0 ? call->x[i].outer[axis] : call->x[i].core[core];
-        if (size == 0) {
-            *end = *begin;
-            return;
-        }
-        *(step < 0 ? begin : end) += (size - 1) * step;
+    ptrdiff_t shape[LA_MAX_AXES + LA_MAX_RANK], strides[LA_MAX_AXES + LA_MAX_RANK];
+    for (int axis = 0; axis < call->axes; axis++) {
+        shape[axis] = call->extent[axis];
+        strides[axis] = call->x[i].outer[axis];
     }
-    *end += itemsize;
+    for (int core = 0; core < slot->rank; core++) {
+        shape[call->axes + core] =
+            call->dims[la_form_dim(call->form, slot->dims[core])];
+        strides[call->axes + core] = call->x[i].core[core];
+    }
+    const struct la_tensor x = {
+        .data = call->x[i].data,
+        .ndim = call->axes + slot->rank,
+        .shape = shape,
+        .strides = strides,
+    };
+    la_tensor_extent(&x, itemsize, begin, end);
 }
 
 /* Whether an output lies in those bytes. */
@@ -75,8 +79,8 @@ is_aliased(const struct la_call *call, PyArray_Descr *const *descr, const char *
     const struct la_form *form = call->form;
     int found = 0;
     for (int i = form->nin; !found && i < form->nin + form->nout; i++) {
-        char *to, *to_end;
-        extent(call, i, PyDataType_ELSIZE(descr[i]), &to, &to_end);
+        const char *to, *to_end;
+        span_of(call, i, PyDataType_ELSIZE(descr[i]), &to, &to_end);
         found = begin < to_end && to < end;
     }
     return found;
@@ -89,8 +93,8 @@ static int
 copy_aliased(struct la_call *call, PyArray_Descr *const *descr, void **copies)
 {
     for (int i = 0; i < call->form->nin; i++) {
-        char *begin, *end;
-        extent(call, i, PyDataType_ELSIZE(descr[i]), &begin, &end);
+        const char *begin, *end;
+        span_of(call, i, PyDataType_ELSIZE(descr[i]), &begin, &end);
         const size_t bytes = (size_t)(end - begin);
         if (bytes == 0 || !is_aliased(call, descr, begin, end)) {
             continue;

@@ -1,15 +1,16 @@
-/* overlap.c: whether elements of one array lie in the same memory. */
+/* overlap.c: the memory that an array spans, and whether elements of one array lie in
+ * the same memory. */
 #include <limits.h>
 #include <stdlib.h>
 
 #include "call.h"
 
-enum { MOST_AXES = 64 }; /* NumPy's limit */
+enum { MAX_AXES = 64 }; /* NumPy's limit */
 
 /* The axes that lead somewhere, shortest step first, steps made positive. */
 struct walk {
     int axes;
-    ptrdiff_t size[MOST_AXES], step[MOST_AXES];
+    ptrdiff_t size[MAX_AXES], step[MAX_AXES];
     double count;     /* elements */
     ptrdiff_t extent; /* bytes from the first to after the last */
 };
@@ -26,7 +27,6 @@ insert(struct walk *w, ptrdiff_t size, ptrdiff_t step)
     w->step[at] = step;
     w->size[at] = size;
     w->count *= (double)size;
-    w->extent += (size - 1) * step;
 }
 
 /* Whether each axis steps over all that the shorter ones reach. */
@@ -60,7 +60,7 @@ mark(unsigned char *marks, ptrdiff_t at, ptrdiff_t width)
 static int
 two_meet(const struct walk *w, ptrdiff_t itemsize)
 {
-    ptrdiff_t unit = itemsize, at = 0, index[MOST_AXES] = {0};
+    ptrdiff_t unit = itemsize, at = 0, index[MAX_AXES] = {0};
     for (int axis = 0; axis < w->axes; axis++) {
         for (ptrdiff_t rest = w->step[axis]; rest != 0;) { /* the common divisor */
             const ptrdiff_t next = unit % rest;
@@ -85,15 +85,31 @@ two_meet(const struct walk *w, ptrdiff_t itemsize)
     return found;
 }
 
+void
+la_tensor_extent(const struct la_tensor *x, ptrdiff_t itemsize, const char **begin,
+                 const char **end)
+{
+    *begin = *end = x->data;
+    for (int axis = 0; axis < x->ndim; axis++) {
+        if (x->shape[axis] == 0) { /* the strides of an empty array mean nothing */
+            *end = *begin = x->data;
+            return;
+        }
+        const ptrdiff_t span = (x->shape[axis] - 1) * x->strides[axis];
+        *(span < 0 ? begin : end) += span;
+    }
+    *end += itemsize;
+}
+
 int
 la_overlaps_itself(const struct la_tensor *x, ptrdiff_t itemsize)
 {
-    struct walk w = {.count = 1, .extent = itemsize};
-    for (int axis = 0; axis < x->ndim; axis++) {
-        if (x->shape[axis] == 0) { /* the strides of an empty array mean nothing */
-            return 0;
-        }
+    const char *begin, *end;
+    la_tensor_extent(x, itemsize, &begin, &end);
+    if (begin == end) {
+        return 0;
     }
+    struct walk w = {.count = 1, .extent = end - begin};
     for (int axis = 0; axis < x->ndim; axis++) {
         const ptrdiff_t step = x->strides[axis];
         if (x->shape[axis] > 1) {

@@ -1,120 +1,17 @@
 /* plan.c: the one loop behind all operators.
  *
- * Cuts a call into pieces and hands them to the pool, each with its own scratch: heads
- * (those with the same keys together), packed sequences, panels of value columns, and,
- * where rows are independent, stretches of them.  A panel's columns are computed by the
- * same operations in the same order whatever its width (micro.h), and a row whatever
- * stretch it is in, so how many threads there are changes no bit. */
+ * Cuts a call into pieces, which job.c runs: heads (those with the same keys together),
+ * packed sequences, panels of value columns, and, where rows are independent, stretches
+ * of them.  A panel's columns are computed by the same operations in the same order
+ * whatever its width (micro.h), and a row whatever stretch it is in, so how many
+ * threads there are changes no bit. */
 #include "plan.h"
-
-#include <string.h>
 
 #include "cpu.h"
 #include "job.h"
+#include "number.h"
 #include "pool.h"
 #include "scratch.h"
-
-/* --- running them --------------------------------------------------------- */
-
-static int
-poll_worker(void *arg)
-{
-    struct job *job = arg;
-    return atomic_load_explicit(&job->stop, memory_order_relaxed);
-}
-
-static int
-poll_caller(void *arg)
-{
-    struct job *job = arg;
-    if (!poll_worker(job) && job->watch != NULL && job->watch->poll(job->watch->arg)) {
-        atomic_store(&job->stop, 1);
-    }
-    return poll_worker(job);
-}
-
-static void
-idle(void *arg)
-{
-    poll_caller(arg);
-}
-
-int
-la_job_poll(struct job *job)
-{
-    return poll_caller(job);
-}
-
-int
-la_job_compute(struct job *job, struct la_head *h, int lane)
-{
-    const struct la_scratch *scratch = &job->scratch;
-    const int at = lane * job->visits + (h->turn != NULL ? h->turn->visit : 0);
-    h->scratch = scratch->memory + (size_t)at * scratch->lane;
-    h->poll = lane == 0 ? poll_caller : poll_worker;
-    h->poll_arg = job;
-    if (lane > 0) {
-        la_modes_set(job->modes);
-    }
-    if (scratch->poison != 0 && job->kernel->scratch(h) > scratch->bytes) {
-        atomic_store(&job->overrun, 1);
-        return 1;
-    }
-    return h->poll(job) || job->kernel->run(h);
-}
-
-int
-la_job_reserve(struct job *job, size_t bytes, int lanes)
-{
-    if (job->scratch.lanes < lanes || job->scratch.bytes < bytes) {
-        la_scratch_give(&job->scratch);
-        job->scratch = la_scratch_take(bytes, lanes);
-    }
-    return job->scratch.memory == NULL ? -1 : 0;
-}
-
-enum la_status
-la_job_run(struct job *job, const struct la_kernel *kernel,
-           int (*piece)(void *job, size_t item, int lane), size_t bytes, size_t items,
-           int threads)
-{
-    if ((size_t)threads > items) {
-        threads = (int)items;
-    }
-    job->kernel = kernel;
-    if (la_job_reserve(job, bytes, threads * job->visits) < 0) {
-        return LA_NO_MEMORY;
-    }
-    la_scratch_prepare(&job->scratch);
-    /* Lanes past a block's edge may raise flags that no number of the result shows: the
-     * call raises none. */
-    job->modes = la_modes_get();
-    const int gave_up = la_pool_run(piece, idle, job, items, threads);
-    la_modes_set(job->modes);
-    const int overrun = atomic_load(&job->overrun) || la_scratch_overrun(&job->scratch);
-    /* The watch may have stopped the job when no piece looked any more. */
-    const int stopped = gave_up || poll_worker(job);
-    return overrun ? LA_OVERRUN : stopped ? LA_STOPPED : LA_DONE;
-}
-
-static int
-run_piece(void *arg, size_t item, int lane)
-{
-    struct job *job = arg;
-    const ptrdiff_t panel = (ptrdiff_t)item % job->panels;
-    ptrdiff_t rest = (ptrdiff_t)item / job->panels;
-    const ptrdiff_t part = rest % job->parts;
-    rest /= job->parts;
-    const ptrdiff_t group = rest / job->sequences;
-    const struct piece p = {group / job->groups * job->last +
-                                group % job->groups * job->group,
-                            rest % job->sequences, panel, part};
-    struct la_head h = job->head;
-    la_job_place(job, &h, p);
-    return la_job_compute(job, &h, lane);
-}
-
-/* --- cutting -------------------------------------------------------------- */
 
 /* Whether the heads of the last axis have all inputs but q in common: grouped queries,
  * as broadcasting gives them. */
@@ -149,17 +46,16 @@ group_heads(struct job *job, int threads)
     job->groups = (job->last + job->group - 1) / job->group;
 }
 
-/* Cuts m into panels where there are too few pieces to keep the threads busy: with four
- * pieces a thread an uneven share costs little.  A panel repeats the maps and the
- * scores, so it is kept two vectors wide. */
+/* Cuts m into panels where there are too few pieces to keep the threads busy.  A panel
+ * repeats the maps and the scores, so it is not too narrow. */
 static void
 cut_panels(struct job *job, ptrdiff_t pieces, int threads, ptrdiff_t lanes)
 {
     const ptrdiff_t vectors = (job->head.m + lanes - 1) / lanes;
-    const int uneven = pieces < 4 * threads && pieces % threads != 0;
+    const int uneven = pieces < LA_EVEN_PIECES * threads && pieces % threads != 0;
     ptrdiff_t panels = job->properties & LA_PANELS && uneven ? threads : 1;
-    if (panels > vectors / 2) {
-        panels = vectors / 2;
+    if (panels > vectors / LA_PANEL_VECTORS) {
+        panels = vectors / LA_PANEL_VECTORS;
     }
     job->panels = 1;
     job->width = job->head.m;
@@ -200,7 +96,25 @@ work(const struct la_call *call)
 int
 la_is_long(const struct la_call *call)
 {
-    return work(call) >= 1e6; /* 50 us or so; a thread wakes in 10 to 50 */
+    return work(call) >= LA_LONG_WORK;
+}
+
+/* One of the pieces, in the order of heads, sequences, parts and panels. */
+static int
+run_piece(void *arg, size_t item, int lane)
+{
+    struct job *job = arg;
+    const ptrdiff_t panel = (ptrdiff_t)item % job->panels;
+    ptrdiff_t rest = (ptrdiff_t)item / job->panels;
+    const ptrdiff_t part = rest % job->parts;
+    rest /= job->parts;
+    const ptrdiff_t group = rest / job->sequences;
+    const struct piece p = {group / job->groups * job->last +
+                                group % job->groups * job->group,
+                            rest % job->sequences, panel, part};
+    struct la_head h = job->head;
+    la_job_place(job, &h, p);
+    return la_job_compute(job, &h, lane);
 }
 
 /* Runs the job as it is best cut: heads, and where these are too few, parts of them. */
@@ -229,19 +143,18 @@ run_job(struct job *job, size_t items, int threads)
     }
     else if (whole.segment > 0 && (size_t)threads > items && items > 0 &&
              job->sequences == 1) {
-        return la_run_segments(job, threads);
+        return la_run_sequence_split(job, threads);
     }
-    /* Threads wait for each other twice there. */
-    else if (job->properties & LA_PASSES && (size_t)threads >= 2 * items && items > 0 &&
-             job->sequences == 1 && work(job->call) >= 4e6) {
-        return la_run_passes(job, threads);
+    else if (job->properties & LA_BACKWARD_SPLIT && (size_t)threads >= 2 * items &&
+             items > 0 && job->sequences == 1 && work(job->call) >= LA_SPLIT_WORK) {
+        return la_run_backward_split(job, threads);
     }
     const size_t bytes = job->kernel->scratch(&whole);
     if (items == 0) {
         return LA_DONE;
     }
-    const ptrdiff_t heads = gaps ? 1 : la_heads_of_turns(job, threads);
-    return heads > 1 ? la_run_turns(job, heads, bytes, threads)
+    const ptrdiff_t heads = gaps ? 1 : la_interleaved_heads(job, threads);
+    return heads > 1 ? la_run_interleaved(job, heads, bytes, threads)
                      : la_job_run(job, job->kernel, run_piece, bytes, items, threads);
 }
 
@@ -270,9 +183,8 @@ la_run(const struct la_call *call, const struct la_watch *watch)
                       .watch = watch,
                       .table = table,
                       .kernel = &table->kernels[call->form->op],
-                      .visits = 1,
+                      .interleaved = 1,
                       .properties = la_operators[call->form->op].properties};
-    const ptrdiff_t itemsize = call->dtype == LA_F32 ? sizeof(float) : sizeof(double);
     la_job_read(&job);
     if (writes_nothing(&job)) { /* of however many heads */
         return la_job_poll(&job) ? LA_STOPPED : LA_DONE;
@@ -282,7 +194,8 @@ la_run(const struct la_call *call, const struct la_watch *watch)
     cut_rows(&job);
     const ptrdiff_t pieces =
         job.heads / job.last * job.groups * job.sequences * job.parts;
-    cut_panels(&job, pieces, threads, table->vector_bytes / itemsize);
+    cut_panels(&job, pieces, threads,
+               table->vector_bytes / la_number_size(call->dtype));
     const enum la_status status =
         run_job(&job, (size_t)pieces * (size_t)job.panels, threads);
     la_scratch_give(&job.scratch);

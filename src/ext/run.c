@@ -4,14 +4,39 @@
 
 #include "run.h"
 
-#include "interrupt.h"
+#include "os.h"
+
+/* Looks for signals at most every LOOK_MS: taking the GIL may mean waiting. */
+enum { LOOK_MS = 30 };
+
+/* The last look of this thread, in whatever call: many short ones that NumPy makes of
+ * one are a long one. */
+static _Thread_local int64_t last_look;
+
+static int
+poll(void *unused)
+{
+    (void)unused;
+    if (la_clock_ms() - last_look < LOOK_MS) {
+        return 0;
+    }
+    const PyGILState_STATE gil = PyGILState_Ensure();
+    const int raised = PyErr_CheckSignals() != 0;
+    PyGILState_Release(gil);
+    last_look = la_clock_ms();
+    return raised;
+}
+
+/* A watch (plan.h) of this thread that runs Python's signal handlers.  Where it gives
+ * up, the exception is set. */
+static const struct la_watch signals = {poll, NULL};
 
 int
 la_run_python(const struct la_call *call)
 {
     /* Short calls keep it: another thread that takes it may hold it for 5 ms. */
     PyThreadState *const state = la_is_long(call) ? PyEval_SaveThread() : NULL;
-    const enum la_status status = la_run(call, &la_interrupt_watch);
+    const enum la_status status = la_run(call, &signals);
     if (state != NULL) {
         PyEval_RestoreThread(state);
     }

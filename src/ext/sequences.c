@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "job.h"
+#include "number.h"
 
 struct range {
     ptrdiff_t begin, end;
@@ -119,9 +120,7 @@ la_sequences_check(struct job *job, int *gaps)
 static int
 clear_rows(struct job *job, const struct la_array *x, char *data, ptrdiff_t cols)
 {
-    const ptrdiff_t size = x->type != LA_NATIVE         ? 2
-                           : job->call->dtype == LA_F32 ? (ptrdiff_t)sizeof(float)
-                                                        : (ptrdiff_t)sizeof(double);
+    const ptrdiff_t size = x->type != LA_NATIVE ? 2 : la_number_size(job->call->dtype);
     for (ptrdiff_t t = 0; t < job->head.n; t++, data += x->rs) {
         if (t % 256 == 0 && la_job_poll(job)) { /* a few us of work */
             return 1;

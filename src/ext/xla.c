@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "number.h"
 #include "gufunc.h"
 
 /* The operands of a call as they are read. */
@@ -19,10 +20,7 @@ struct operands {
     struct la_tensor x[LA_MAX_OPERANDS];
     ptrdiff_t shape[LA_MAX_OPERANDS][LA_XLA_RANK],
         strides[LA_MAX_OPERANDS][LA_XLA_RANK];
-    union {
-        float f;
-        double d;
-    } numbers[LA_MAX_OPERANDS];
+    union la_number numbers[LA_MAX_OPERANDS];
     ptrdiff_t *indices[LA_MAX_OPERANDS]; /* widened from 32 bits; to be freed */
 };
 
@@ -82,25 +80,41 @@ attribute(const struct la_xla_frame *frame, const char *name,
     return NULL;
 }
 
+int
+la_xla_float(enum la_xla_dtype dtype, enum la_dtype *computed)
+{
+    switch ((int)dtype) {
+#define LA_FLOAT(id, name, type, format)                                               \
+    case LA_XLA_##id:                                                                  \
+        *computed = LA_##id;                                                           \
+        return 0;
+#include "../kernel/dtypes.def"
+    default:
+        return -1;
+    }
+}
+
 /* What the dtype of the first operand makes of a call; -1 where it is none of ours. */
 static int
 read_dtype(struct la_operation *what, enum la_xla_dtype dtype)
 {
-    what->dtype = dtype == LA_XLA_F64 ? LA_F64 : LA_F32;
+    what->dtype = LA_F32; /* of tokens in 16 bits */
     what->type = dtype == LA_XLA_F16    ? LA_HALF
                  : dtype == LA_XLA_BF16 ? LA_BFLOAT
                                         : LA_NATIVE;
-    return dtype == LA_XLA_F32 || dtype == LA_XLA_F64 || what->type != LA_NATIVE ? 0
-                                                                                 : -1;
+    return what->type != LA_NATIVE ? 0 : la_xla_float(dtype, &what->dtype);
 }
 
-static enum la_xla_dtype
-expected_dtype(const struct la_operation *what, enum la_operand id)
+/* Whether an operand of the call has the dtype that it should have. */
+static int
+is_expected(const struct la_operation *what, enum la_operand id,
+            enum la_xla_dtype dtype)
 {
+    enum la_dtype computed;
     if (la_is_tokens(id) && what->type != LA_NATIVE) {
-        return what->type == LA_HALF ? LA_XLA_F16 : LA_XLA_BF16;
+        return dtype == (what->type == LA_HALF ? LA_XLA_F16 : LA_XLA_BF16);
     }
-    return what->dtype == LA_F64 ? LA_XLA_F64 : LA_XLA_F32;
+    return la_xla_float(dtype, &computed) == 0 && computed == what->dtype;
 }
 
 /* Indices of 32 bits, which is what JAX has by default, in our own integers. */
@@ -133,13 +147,13 @@ take_buffer(struct operands *c, int i, const struct la_xla_buffer *b)
         return "linattn: an operand has too many axes";
     }
     if (is_index ? b->dtype != LA_XLA_S32 && b->dtype != LA_XLA_S64
-                 : !wide && b->dtype != expected_dtype(&c->what, id)) {
+                 : !wide && !is_expected(&c->what, id, b->dtype)) {
         return "linattn: an operand has the wrong dtype";
     }
-    const ptrdiff_t itemsize = is_index                 ? (ptrdiff_t)sizeof(ptrdiff_t)
-                               : b->dtype == LA_XLA_F64 ? 8
-                               : b->dtype == LA_XLA_F32 ? 4
-                                                        : 2;
+    const int is_half = b->dtype == LA_XLA_F16 || b->dtype == LA_XLA_BF16;
+    const ptrdiff_t itemsize = is_index  ? (ptrdiff_t)sizeof(ptrdiff_t)
+                               : is_half ? 2
+                                         : la_number_size(c->what.dtype);
     ptrdiff_t count = 1;
     for (int64_t axis = b->rank - 1; axis >= 0; axis--) {
         c->shape[i][axis] = (ptrdiff_t)b->dims[axis];
@@ -157,12 +171,7 @@ take_buffer(struct operands *c, int i, const struct la_xla_buffer *b)
 static void
 take_number(struct operands *c, int i, double value)
 {
-    if (c->what.dtype == LA_F64) {
-        c->numbers[i].d = value;
-    }
-    else {
-        c->numbers[i].f = (float)value;
-    }
+    c->numbers[i] = la_number_of(c->what.dtype, value);
     c->x[i] = (struct la_tensor){.data = &c->numbers[i]};
 }
 

@@ -5,6 +5,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "../kernel/table.h"
 #include "xla_ffi.h"
 
 enum {
@@ -20,6 +21,9 @@ PyObject *la_xla_handler(PyObject *module, PyObject *caller);
 /* xla_finish(): lets no more functions of Python begin, as they may not where Python
  * ends, and tells how many still run. */
 PyObject *la_xla_finish(PyObject *module, PyObject *unused);
+
+/* XLA's name of a dtype that kernels compute in as ours; -1 where it is none. */
+int la_xla_float(enum la_xla_dtype dtype, enum la_dtype *computed);
 
 extern const char la_xla_no_memory[];
 

@@ -8,6 +8,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "number.h"
+
 static PyObject
     *caller; /* caller(function, arguments, results) -> None, or what is wrong */
 static atomic_int running, finishing;
@@ -18,8 +20,9 @@ are_floats(const struct la_xla_buffers *buffers)
 {
     for (int64_t i = 0; i < buffers->size; i++) {
         const struct la_xla_buffer *b = buffers->buffers[i];
+        enum la_dtype dtype;
         if (!LA_XLA_HAS(b, struct la_xla_buffer, dims) || b->rank > LA_XLA_RANK ||
-            (b->dtype != LA_XLA_F64 && b->dtype != LA_XLA_F32)) {
+            la_xla_float(b->dtype, &dtype) < 0) {
             return 0;
         }
     }
@@ -32,13 +35,14 @@ view_of(const struct la_xla_buffer *b, int readonly)
 {
     static double nothing; /* views need an address even where there is nothing */
     Py_ssize_t shape[LA_XLA_RANK], strides[LA_XLA_RANK];
-    const int is_double = b->dtype == LA_XLA_F64;
+    enum la_dtype dtype = LA_F32;
+    la_xla_float(b->dtype, &dtype); /* it is one (are_floats) */
     Py_buffer view = {
         .buf = b->data,
-        .itemsize = is_double ? sizeof(double) : sizeof(float),
+        .itemsize = la_number_size(dtype),
         .readonly = readonly,
         .ndim = (int)b->rank,
-        .format = is_double ? "d" : "f",
+        .format = (char *)la_number_format(dtype), /* which is only read */
         .shape = shape,
         .strides = strides,
     };

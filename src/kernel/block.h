@@ -31,14 +31,13 @@ round_up(ptrdiff_t x, ptrdiff_t step)
     return (x + step - 1) / step * step;
 }
 
-/* Row step of a block of `cols` columns.  Steps of 2 KiB would put the same columns of
- * all rows into the same few sets of the first-level cache: 32 KiB of 8 ways hold 64
- * lines a way, so that rows 2 KiB apart share two sets. */
+/* Row step of a block of `cols` columns.  Steps of LA_SET_STEP would put the
+ * same columns of all rows into the same few sets of the first-level cache. */
 INLINE ptrdiff_t
 row_step(ptrdiff_t cols)
 {
     const ptrdiff_t ld = round_up(cols, VL > MR ? VL : MR);
-    return ld > 0 && ld % (2048 / (ptrdiff_t)sizeof(T)) == 0 ? ld + VL : ld;
+    return ld > 0 && ld % (LA_SET_STEP / (ptrdiff_t)sizeof(T)) == 0 ? ld + VL : ld;
 }
 
 INLINE void

@@ -6,18 +6,18 @@
  * About 4 n d m flops.  Scratch: the state, d m numbers, and a few chunks.
  * Nothing of row j > i reaches row i.
  *
- * A long sequence is a row of segments (segments.c): the state before each of them plus
- * what the segment adds, summed by itself.  So a segment whose start is known gives the
- * same bits alone; what it adds costs some traffic, about 10 %. */
+ * A long sequence is a row of segments (sequence_split.c): the state before each of
+ * them plus what the segment adds, summed by itself.  So a segment whose start is known
+ * gives the same bits alone; what it adds costs some traffic, about 10 %. */
 #ifndef LA_CAUSAL_H
 #define LA_CAUSAL_H
 
-#include "scan.h"
+#include "recurrence.h"
 
 struct causal_scratch {
     ptrdiff_t rows; /* tokens a chunk */
     struct block a, b, v, dots, o;
-    T *s, *e, *z, *ze, *den, *lift;
+    T *s, *lost, *z, *z_lost, *den, *lift;
     T *base, *sum, *z_base, *z_sum; /* where there are segments */
 };
 
@@ -31,9 +31,9 @@ causal_carve(const struct la_head *h, struct arena *arena)
     r.dots = take_block(arena, r.rows, r.rows);
     r.o = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);
-    r.e = take_state(arena, h->d, h->m);
+    r.lost = take_state(arena, h->d, h->m);
     r.z = take_row(arena, h->d);
-    r.ze = take_row(arena, h->d);
+    r.z_lost = take_row(arena, h->d);
     r.den = take(arena, 1, r.rows);
     r.lift = take(arena, 1, r.rows);
     if (h->segment > 0) {
@@ -59,8 +59,8 @@ run_causal(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct causal_scratch r = causal_carve(h, &arena);
-    struct la_fetch own = {0}, *look = turn_look(h, &own);
-    struct scan c = {
+    struct la_fetch own = {0}, *look = interleave_look(h, &own);
+    struct sweep c = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r.a,
@@ -69,29 +69,29 @@ run_causal(const struct la_head *h)
         .dots = r.dots,
         .o = r.o,
         .s = r.s,
-        .ahead = turn_fetch(h, &own),
+        .ahead = interleave_fetch(h, &own),
     };
-    ptrdiff_t i = turn_begin(h);
-    take_up_sum(&c, r.e, h->n, r.rows);
+    ptrdiff_t i = interleave_begin(h);
+    take_up_sum(&c, r.lost, h->n, r.rows);
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
-        compensate(&c, r.e, h->n, r.rows);
+        compensate(&c, r.lost, h->n, r.rows);
         load_vector(r.z, &h->z0, h->d);
-        clear(r.ze, r.a.ld);
+        clear(r.z_lost, r.a.ld);
     }
     else if (h->segment > 0) {
-        take_up_segment(&c, r.base, r.sum, r.e);
+        take_up_segment(&c, r.base, r.sum, r.lost);
     }
     const int keyless = no_keys(h, r.z);
-    for (; i < turn_end(h); i += r.rows) {
+    for (; i < interleave_end(h); i += r.rows) {
         const struct span t = span(i, r.rows, i + r.rows, h->n, look);
         c.rows = t.rows;
         if (h->segment > 0 && i % h->segment == 0 &&
             i / h->segment < LA_SEGMENT_COUNT) {
-            begin_segment(&c, r.base, r.sum, r.e);
+            begin_segment(&c, r.base, r.sum, r.lost);
             memcpy(r.z_base, r.z, (size_t)r.a.ld * sizeof(T));
             clear(r.z_sum, r.a.ld);
-            clear(r.ze, r.a.ld);
+            clear(r.z_lost, r.a.ld);
         }
         /* A sum by itself has nothing of chunks without keys. */
         const int writes = h->segment == 0 || keys_left(h, t) > 0 ? LA_WRITE : 0;
@@ -115,13 +115,13 @@ run_causal(const struct la_head *h)
             store_rows(&o, t, h->m, r.o, r.den);
         }
         if (h->normalize && writes) {
-            add_rows(h->segment > 0 ? r.z_sum : r.z, r.ze, r.b, c.rows);
+            add_rows(h->segment > 0 ? r.z_sum : r.z, r.z_lost, r.b, c.rows);
             if (h->segment > 0) {
                 add_base(&r);
             }
         }
     }
-    if (turn_finishes(h, i)) {
+    if (interleave_finishes(h, i)) {
         store_states(h, r.s, r.z);
     }
     return 0;

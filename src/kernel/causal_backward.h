@@ -2,7 +2,7 @@
  * phi(q), b = phi(k)):
  *
  * forward    u_i = s_i g_i, which is causal attention of g to v and b;
- *            dq_i from u_i, z_i (scan.h), which leaves r_i, w_i and lift_i, three
+ *            dq_i from u_i, z_i (recurrence.h), which leaves r_i, w_i and lift_i, three
  *            numbers a token, for the second scan
  * reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T
  *            dv_j = R_j^T b_j
@@ -10,19 +10,19 @@
  *
  * About 10 n d m flops.  Scratch: 2 d m + 3 n numbers, and a few chunks.
  *
- * Or in three passes (enum la_pass), which several threads share out (passes.c): dq,
- * with r and w; dv, with an r of its own; and dk, by columns.  Each sums what the scans
- * sum, in the same order, so that its bits are theirs; R is summed twice, 12 n d m
- * flops. */
+ * Or in three passes (enum la_pass), which several threads share out
+ * (backward_split.c): dq, with r and w; dv, with an r of its own; and dk, by columns.
+ * Each sums what the scans sum, in the same order, so that its bits are theirs; R is
+ * summed twice, 12 n d m flops. */
 #ifndef LA_CAUSAL_BACKWARD_H
 #define LA_CAUSAL_BACKWARD_H
 
-#include "scan.h"
+#include "recurrence.h"
 
 struct causal_backward_scratch {
     ptrdiff_t rows; /* tokens a chunk */
-    struct block a, b, v, g, dots, da, dv, zs;
-    T *s, *t, *e, *z, *ze;
+    struct block a, b, v, grad_out, dots, da, dv, zs;
+    T *s, *t, *lost, *z, *z_lost;
     T *r, *w, *lift; /* of every token */
 };
 
@@ -33,16 +33,16 @@ causal_backward_carve(const struct la_head *h, struct arena *arena)
     r.a = take_block(arena, r.rows, h->d);
     r.b = take_block(arena, r.rows, h->d);
     r.v = take_block(arena, r.rows, h->m);
-    r.g = take_block(arena, r.rows, h->m);
+    r.grad_out = take_block(arena, r.rows, h->m);
     r.dots = take_block(arena, r.rows, r.rows);
     r.da = take_block(arena, r.rows, h->d);
     r.dv = take_block(arena, r.rows, h->m);
     r.zs = take_block(arena, r.rows, h->d);
     r.s = take_state(arena, h->d, h->m);
     r.t = take_state(arena, h->m, h->d);
-    r.e = take_state(arena, h->d, h->m);
+    r.lost = take_state(arena, h->d, h->m);
     r.z = take_row(arena, h->d);
-    r.ze = take_row(arena, h->d);
+    r.z_lost = take_row(arena, h->d);
     r.r = take(arena, 1, h->n + r.rows);
     r.w = take(arena, 1, h->n + r.rows);
     r.lift = take(arena, 1, h->n + r.rows);
@@ -55,7 +55,7 @@ causal_rates(const struct la_head *h, const struct causal_backward_scratch *r)
 {
     load_state(r->s, &h->s0, h->d, h->m);
     load_vector(r->z, &h->z0, h->d);
-    clear(r->ze, r->a.ld);
+    clear(r->z_lost, r->a.ld);
     const int keyless = no_keys(h, r->z);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
@@ -65,7 +65,7 @@ causal_rates(const struct la_head *h, const struct causal_backward_scratch *r)
         if (h->normalize) {
             load_mapped(r->a, &h->q, t, h->d, h->map);
             load_features(h, t, r->b);
-            running_sums(r->zs, r->z, r->ze, r->b, t.rows);
+            running_sums(r->zs, r->z, r->z_lost, r->b, t.rows);
             row_dots(r->r + i, r->a, r->zs, t.rows, round_up(h->d, VL));
         }
         factors(h, r->r + i, t.rows, keyless, r->lift + i);
@@ -78,10 +78,10 @@ static int
 causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
 {
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .K = h->m,
         .W = round_up(h->d, VL),
-        .a = r->g,
+        .a = r->grad_out,
         .b = r->v,
         .v = r->b,
         .dots = r->dots,
@@ -91,9 +91,9 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
     };
     const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
     load_state(r->t, &s0_transposed, h->m, h->d);
-    compensate(&c, r->e, h->n, r->rows);
+    compensate(&c, r->lost, h->n, r->rows);
     load_vector(r->z, &h->z0, h->d);
-    clear(r->ze, r->a.ld);
+    clear(r->z_lost, r->a.ld);
     const int keyless = no_keys(h, r->z);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
@@ -103,12 +103,12 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
         c.rows = t.rows;
         load_mapped(r->a, &h->q, t, h->d, h->map);
         load_keys(h, t, r->b, r->v);
-        load_plain(r->g, &h->g, t, h->m);
+        load_plain(r->grad_out, &h->grad_out, t, h->m);
         look_ahead(&h->dq, t, h->d);
         scores(&c);
         sweep(&c, LA_READ | LA_WRITE);
         if (h->normalize) {
-            running_sums(r->zs, r->z, r->ze, r->b, c.rows);
+            running_sums(r->zs, r->z, r->z_lost, r->b, c.rows);
         }
         const int lifted = query_gradient(h, r->da, r->a, r->zs, c.rows, r->r + i,
                                           r->w + i, keyless, r->lift + i);
@@ -128,23 +128,23 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
 {
     const int values = h->pass != LA_PASS_KEYS, keys = h->pass != LA_PASS_VALUES;
     struct la_fetch ahead = {0};
-    struct scan dv = {
+    struct sweep dv = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r->b,
         .b = r->a,
-        .v = r->g,
+        .v = r->grad_out,
         .dots = r->dots,
         .o = r->dv,
         .s = r->s,
         .upper = 1,
         .ahead = &ahead,
     };
-    struct scan db = {
+    struct sweep db = {
         .K = h->m,
         .W = round_up(h->d, VL),
         .a = r->v,
-        .b = r->g,
+        .b = r->grad_out,
         .v = r->a,
         .dots = r->dots,
         .o = r->da,
@@ -153,11 +153,11 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
         .upper = 1,
         .ahead = &ahead,
     };
-    load_state(r->s, &h->gs, h->d, h->m);
+    load_state(r->s, &h->grad_s, h->d, h->m);
     transpose_state(r->t, r->s, h->d, h->m);
-    compensate(values ? &dv : &db, r->e, h->n, r->rows);
-    load_vector(r->z, &h->gz, h->d);
-    clear(r->ze, r->a.ld);
+    compensate(values ? &dv : &db, r->lost, h->n, r->rows);
+    load_vector(r->z, &h->grad_z, h->d);
+    clear(r->z_lost, r->a.ld);
     for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0;
          i -= r->rows) {
         if (h->poll(h->poll_arg)) {
@@ -173,8 +173,8 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
         if (keys) {
             load_values(h, t, r->v);
         }
-        load_plain(r->g, &h->g, t, h->m);
-        scale_rows(r->g, t.rows, r->r + i);
+        load_plain(r->grad_out, &h->grad_out, t, h->m);
+        scale_rows(r->grad_out, t.rows, r->r + i);
         if (values) {
             look_ahead(&h->dv, t, h->m);
             scores(&dv);
@@ -190,7 +190,7 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
             }
             sweep(&db, values ? LA_READ : LA_READ | LA_WRITE);
             if (h->normalize) {
-                add_weighted(r->z, r->ze, r->a, r->w + i, t.rows);
+                add_weighted(r->z, r->z_lost, r->a, r->w + i, t.rows);
             }
             chain(r->da, &h->k, t, h->d, r->b, h->map);
             clear_rows(r->da, keys_left(h, t), t.rows);

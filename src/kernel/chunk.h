@@ -81,16 +81,6 @@ look_ahead(const struct la_array *x, struct span t, ptrdiff_t cols)
         }                                                                              \
     } while (0)
 
-/* Rows a chunk.  The triangle costs rows (d + m) a token, reading and writing the
- * state d m / rows in memory traffic: measured, 16, 32 and 64 rows were fastest.  Of d
- * alone: a panel of the values must be cut as the whole is, or its bits would differ.
- */
-static ptrdiff_t
-chunk_rows(ptrdiff_t d)
-{
-    return d <= 64 ? 16 : d <= 192 ? 32 : 64;
-}
-
 /* The same array of a head `step` bytes further on. */
 INLINE struct la_array
 shifted(const struct la_array *x, ptrdiff_t step)
@@ -354,16 +344,12 @@ stream_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct bloc
     store_rows(x, t, cols, src, NULL);
 }
 
-/* Tokens of a chunk of the rules at most (delta.h): so many numbers and no more lie on
- * the stack. */
-enum { LA_CHUNK_MOST = 32 };
-
 /* Tokens t of x, a number each, and zeros to the end of the row. */
 INLINE void
-load_numbers(T row[MR * LA_CHUNK_MOST], const struct la_array *x, struct span t)
+load_numbers(T row[MR * LA_CHUNK_MAX], const struct la_array *x, struct span t)
 {
     const struct la_array all = {x->data + t.first * x->rs, 0, x->rs, x->type};
-    load_plain((struct block){row, LA_CHUNK_MOST}, &all, rows_from(0, 1), t.rows);
+    load_plain((struct block){row, LA_CHUNK_MAX}, &all, rows_from(0, 1), t.rows);
 }
 
 /* Tokens t of x = src, one number each. */

@@ -10,14 +10,7 @@
 #ifndef LA_CONV_H
 #define LA_CONV_H
 
-#include "scan.h"
-
-enum {
-    LA_CONV_ROWS = 16, /* tokens at a time */
-    LA_CONV_COLS =
-        512,         /* channels at a time: such rows stay in the first-level cache */
-    LA_CONV_TAPS = 8 /* taps at a time */
-};
+#include "recurrence.h"
 
 struct conv_scratch {
     struct block x, y, weight;

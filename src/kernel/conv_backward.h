@@ -71,7 +71,7 @@ conv_weight_columns(struct block dw, struct block lost, struct block gp,
 /* One panel of channels. */
 struct conv_panel {
     ptrdiff_t col, cols;
-    struct la_array x, g, dx, ds0, gs;
+    struct la_array x, grad_out, dx, ds0, grad_s;
 };
 
 /* gp of the tokens t, after the w - 1 rows before them, and its sums. */
@@ -80,9 +80,9 @@ conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
                 const struct conv_panel *p, struct span t)
 {
     const ptrdiff_t taps = conv_taps(h);
-    const struct block gp = block_at(r->gp, taps - 1, 0), g = r->forward.y;
+    const struct block gp = block_at(r->gp, taps - 1, 0), grad_out = r->forward.y;
     const struct la_array x = conv_window(h, r->forward.x, t, p->col, p->cols);
-    load_plain(g, &p->g, rows_from(t.first, t.rows), p->cols);
+    load_plain(grad_out, &p->grad_out, rows_from(t.first, t.rows), p->cols);
     if (h->silu != 0) {
         convolve(gp, x, block_at(r->forward.weight, 0, p->col),
                  (struct block){r->forward.bias + p->col, 0}, t.rows, p->cols, taps, 0,
@@ -90,7 +90,7 @@ conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
     }
     for (ptrdiff_t i = 0; i < t.rows; i++) {
         for (ptrdiff_t j = 0; j < p->cols; j += VL) {
-            const vec y = vload(&g.x[i * g.ld + j]);
+            const vec y = vload(&grad_out.x[i * grad_out.ld + j]);
             T *to = &gp.x[i * gp.ld + j];
             vstore(to, h->silu != 0 ? y * vsilu_slope(vload(to)) : y);
         }
@@ -119,9 +119,10 @@ conv_gradients(const struct la_head *h, const struct conv_backward_scratch *r,
     for (ptrdiff_t k = 0; k < rows; k++) {
         const ptrdiff_t token = from + k, final = token - (h->n - h->d);
         const struct block row = block_at(dx, k, 0);
-        for (ptrdiff_t j = 0; p->gs.data != NULL && final >= 0 && j < p->cols;
+        for (ptrdiff_t j = 0; p->grad_s.data != NULL && final >= 0 && j < p->cols;
              j += VL) {
-            vstore(&row.x[j], vload(&row.x[j]) + load_at(&p->gs, final, j, p->cols));
+            vstore(&row.x[j],
+                   vload(&row.x[j]) + load_at(&p->grad_s, final, j, p->cols));
         }
         if (token >= 0) {
             store_rows(&p->dx, rows_from(token, 1), p->cols, row, NULL);
@@ -155,7 +156,7 @@ conv_backward_panel(const struct la_head *h, const struct conv_backward_scratch 
             const struct span t = span(i, some, i + some, h->n, &ahead);
             if (left - some >= some) {
                 look_ahead(&p->x, t, p->cols);
-                look_ahead(&p->g, t, p->cols);
+                look_ahead(&p->grad_out, t, p->cols);
                 look_ahead(&p->dx, t, p->cols);
             }
             conv_cotangents(h, r, p, t);
@@ -188,10 +189,10 @@ run_causal_conv1d_backward(const struct la_head *h)
             .col = col,
             .cols = panel_cols(h, col),
             .x = shifted(&h->x, col * h->x.cs),
-            .g = shifted(&h->g, col * h->g.cs),
+            .grad_out = shifted(&h->grad_out, col * h->grad_out.cs),
             .dx = shifted(&h->dx, col * h->dx.cs),
             .ds0 = shifted(&h->ds0, col * h->ds0.cs),
-            .gs = shifted(&h->gs, col * h->gs.cs),
+            .grad_s = shifted(&h->grad_s, col * h->grad_s.cs),
         };
         if (conv_backward_panel(h, &r, &p)) {
             return 1;

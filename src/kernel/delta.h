@@ -14,16 +14,8 @@
 #ifndef LA_DELTA_H
 #define LA_DELTA_H
 
-#include "scan.h"
+#include "recurrence.h"
 #include "triangle.h"
-
-/* Short chunks, for the triangles cost rows (2 d + 2 m) a token; measured.  Of d alone,
- * for a panel must give the bits of the whole. */
-static ptrdiff_t
-delta_chunk(ptrdiff_t d)
-{
-    return d <= 128 ? 16 : 32;
-}
 
 /* beta of some tokens.  With a number a token, one vector that holds it in every lane
  * stands for all columns (step 0). */
@@ -42,7 +34,7 @@ beta_at(const struct beta *beta, ptrdiff_t i, ptrdiff_t col)
 static void
 load_beta(const struct la_head *h, struct span t, const struct beta *beta)
 {
-    _Alignas(LA_ALIGN) T numbers[MR * LA_CHUNK_MOST];
+    _Alignas(LA_ALIGN) T numbers[MR * LA_CHUNK_MAX];
     const ptrdiff_t all = round_up(t.rows, MR);
     t.rows = keys_left(h, t);
     if (h->channels) {
@@ -85,9 +77,9 @@ values(const struct la_head *h, struct span t, struct block copy)
 
 /* One chunk on its way through the columns of the state.  Its writes are B and U, or,
  * of DPLR, K and V beside them, whose rows lie before those of B and U. */
-struct writing {
-    struct scan read;     /* E S, with A S below it where outputs are wanted */
-    struct scan write;    /* S += B^T U */
+struct delta_chunk {
+    struct sweep read;    /* E S, with A S below it where outputs are wanted */
+    struct sweep write;   /* S += B^T U */
     ptrdiff_t rows, keys; /* tokens, a multiple of MR; those that have a key */
     struct block l, p;    /* stril(E B^T), tril(A B^T) or no outputs; (rows, rows) */
     struct block lk, pk;  /* stril(E K^T), tril(A K^T), of DPLR */
@@ -98,10 +90,10 @@ struct writing {
 };
 
 /* U, and E, of one column tile, MR rows at a time: what earlier rows take away as a
- * product, then the MR rows among themselves, in registers.  Of DPLR (`low_rank`) U is
+ * product, then the MR rows among themselves, in registers.  Of DPLR (`dplr`) U is
  * what the rows read. */
 INLINE void
-substitute(const struct writing *c, ptrdiff_t col, const int nr, const int low_rank)
+substitute(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int dplr)
 {
     const struct block u = block_at(c->u, 0, col), e = c->e;
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
@@ -110,14 +102,14 @@ substitute(const struct writing *c, ptrdiff_t col, const int nr, const int low_r
         vec y[MR][NR];
         tile_load(y, nr, block_at(c->read.o, i, col));
         tile(y, MR, nr, block_at(c->l, i, 0), 0, u, i);
-        if (low_rank) {
+        if (dplr) {
             const struct block given = block_at(c->given, 0, col);
             tile(y, MR, nr, block_at(c->lk, i, 0), 0, given, i);
             diagonal_down(y, nr, block_at(c->lk, i, i), block_at(given, i, 0), 1);
         }
         LA_EACH(r, MR) {
             LA_EACH(j, nr) {
-                if (!low_rank) {
+                if (!dplr) {
                     const vec error =
                         vload_any(v + r * c->v.rs + j * LA_VBYTES) - y[r][j];
                     if (e.x != NULL) {
@@ -152,14 +144,14 @@ attend_to(vec y[][NR], const int nr, struct block p, struct block u, ptrdiff_t i
 
 /* O of one column tile: what it holds, A S, plus tril(A B^T) U, and tril(A K^T) V. */
 INLINE void
-attend(const struct writing *c, ptrdiff_t col, const int nr, const int low_rank)
+attend(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int dplr)
 {
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         const struct block o = block_at(c->read.o, c->rows + i, col);
         vec y[MR][NR];
         tile_load(y, nr, o);
         attend_to(y, nr, c->p, block_at(c->u, 0, col), i);
-        if (low_rank) {
+        if (dplr) {
             attend_to(y, nr, c->pk, block_at(c->given, 0, col), i);
         }
         tile_store(o, y, nr);
@@ -167,19 +159,19 @@ attend(const struct writing *c, ptrdiff_t col, const int nr, const int low_rank)
 }
 
 INLINE void
-delta_tile(const struct writing *c, ptrdiff_t col, const int nr, const int low_rank)
+delta_tile(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int dplr)
 {
     sweep_tile(&c->read, col, LA_READ, nr);
-    substitute(c, col, nr, low_rank);
+    substitute(c, col, nr, dplr);
     if (c->p.x != NULL) {
-        attend(c, col, nr, low_rank);
+        attend(c, col, nr, dplr);
     }
     sweep_tile(&c->write, col, LA_WRITE, nr);
 }
 
 /* E and U of a chunk, its outputs where wanted, and the state after it. */
 static void
-delta_columns(const struct writing *c)
+delta_columns(const struct delta_chunk *c)
 {
     if (c->given.x != NULL) {
         LA_BY_TILES(c->read.W, delta_tile(c, col, nr, 1));
@@ -199,7 +191,7 @@ struct delta_scratch {
 static struct delta_scratch
 delta_carve(const struct la_head *h, struct arena *arena)
 {
-    struct delta_scratch r = {.rows = delta_chunk(h->d)};
+    struct delta_scratch r = {.rows = delta_chunk_rows(h->d)};
     r.ba = take_block(arena, 2 * r.rows, h->d);
     r.v = take_block(arena, r.rows, h->m);
     r.bo = take_block(arena, 2 * r.rows, h->m);
@@ -217,10 +209,12 @@ run_delta(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct delta_scratch r = delta_carve(h, &arena);
-    struct la_fetch own = {0}, *look = turn_look(h, &own);
-    const struct scan state = {
-        .K = h->d, .W = round_up(h->m, VL), .s = r.s, .ahead = turn_fetch(h, &own)};
-    struct writing c = {
+    struct la_fetch own = {0}, *look = interleave_look(h, &own);
+    const struct sweep state = {.K = h->d,
+                                .W = round_up(h->m, VL),
+                                .s = r.s,
+                                .ahead = interleave_fetch(h, &own)};
+    struct delta_chunk c = {
         .read = state,
         .write = state,
         .l = r.l,
@@ -230,14 +224,14 @@ run_delta(const struct la_head *h)
     };
     c.read.a = c.write.b = r.ba;
     c.read.o = c.write.v = r.bo;
-    ptrdiff_t i = turn_begin(h);
+    ptrdiff_t i = interleave_begin(h);
     take_up_sum(&c.write, r.lost, h->n, r.rows);
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
         compensate(&c.write, r.lost, h->n, r.rows);
         factors(h, r.scale, r.rows, 0, NULL);
     }
-    for (; i < turn_end(h); i += r.rows) {
+    for (; i < interleave_end(h); i += r.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
@@ -256,7 +250,7 @@ run_delta(const struct la_head *h)
         delta_columns(&c);
         store_rows(&h->o, t, h->m, block_at(r.bo, c.rows, 0), r.scale);
     }
-    if (turn_finishes(h, i)) {
+    if (interleave_finishes(h, i)) {
         store_state(&h->s1, r.s, h->d, h->m);
     }
     return 0;

@@ -2,8 +2,8 @@
  *
  * The reverse scan goes over chunks as delta_reverse.h says.  It needs the state before
  * each, last chunk first.  A forward scan leaves E of every row in the place of dV,
- * whose turn comes later, and the state before every stretch of about sqrt(chunks)
- * chunks, a checkpoint; from there the states of one stretch are summed up again, by
+ * which is written later, and the state before every interval of about sqrt(chunks)
+ * chunks, a checkpoint; from there the states of one interval are summed up again, by
  * U = beta o E, when the reverse scan comes to it.  About 18 n d m flops.  Scratch:
  * 2 sqrt(n / chunk) + 5 states, a few chunks, and E where dV has only 16 bits. */
 #ifndef LA_DELTA_BACKWARD_H
@@ -12,26 +12,27 @@
 #include "delta_reverse.h"
 
 struct delta_backward_scratch {
-    ptrdiff_t rows, stretch; /* tokens a chunk, chunks a stretch */
+    ptrdiff_t rows, interval; /* tokens a chunk, chunks an interval */
     struct reverse_scratch reverse;
     struct block v;
     T *s, *lost; /* lost: what rounding has kept from s, or from the states */
-    T *checkpoints, *states; /* S^T before each stretch, and before each chunk of one */
-    struct la_array errors;  /* E, (n,m) */
+    T *checkpoints,
+        *states;            /* S^T before each interval, and before each chunk of one */
+    struct la_array errors; /* E, (n,m) */
 };
 
 static struct delta_backward_scratch
 delta_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    struct delta_backward_scratch r = {.rows = delta_chunk(h->d)};
+    struct delta_backward_scratch r = {.rows = delta_chunk_rows(h->d)};
     const ptrdiff_t chunks = (h->n + r.rows - 1) / r.rows;
-    r.stretch = stretch_chunks(chunks);
+    r.interval = checkpoint_interval(chunks);
     r.v = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);
     r.lost = take_state(arena, h->d, h->m);
     r.checkpoints =
-        take_states(arena, (chunks + r.stretch - 1) / r.stretch, h->d, h->m);
-    r.states = take_states(arena, r.stretch, h->d, h->m);
+        take_states(arena, (chunks + r.interval - 1) / r.interval, h->d, h->m);
+    r.states = take_states(arena, r.interval, h->d, h->m);
     r.reverse = reverse_carve(h, r.rows, arena);
     r.errors = h->dv;
     if (h->dv.type != LA_NATIVE) {
@@ -42,16 +43,16 @@ delta_backward_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* The forward scan: E of every row, and S^T before every stretch. */
+/* The forward scan: E of every row, and S^T before every interval. */
 static int
 delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
 {
     const struct reverse_scratch *chunk = &r->reverse;
     const ptrdiff_t size = state_size(h->d, h->m);
     struct la_fetch ahead = {0};
-    const struct scan state = {
+    const struct sweep state = {
         .K = h->d, .W = round_up(h->m, VL), .s = r->s, .ahead = &ahead};
-    struct writing c = {
+    struct delta_chunk c = {
         .read = state,
         .write = state,
         .l = chunk->l,
@@ -68,8 +69,8 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        if (i / r->rows % r->stretch == 0) {
-            transpose_state(r->checkpoints + i / r->rows / r->stretch * size, r->s,
+        if (i / r->rows % r->interval == 0) {
+            transpose_state(r->checkpoints + i / r->rows / r->interval * size, r->s,
                             h->d, h->m);
         }
         const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
@@ -85,7 +86,7 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
     return 0;
 }
 
-/* S^T before each chunk of the stretch from token `first` on. */
+/* S^T before each chunk of the interval from token `first` on. */
 static int
 delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
              ptrdiff_t first)
@@ -93,7 +94,7 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
     const ptrdiff_t size = state_size(h->d, h->m);
     const size_t bytes = (size_t)size * sizeof(T);
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .rows = r->rows,
         .K = h->m,
         .W = round_up(h->d, VL),
@@ -102,9 +103,9 @@ delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
         .s = r->states,
         .ahead = &ahead,
     };
-    compensate(&c, r->lost, r->stretch * r->rows, r->rows);
-    memcpy(c.s, r->checkpoints + first / r->rows / r->stretch * size, bytes);
-    for (ptrdiff_t chunk = 1; chunk < r->stretch; chunk++, first += r->rows) {
+    compensate(&c, r->lost, r->interval * r->rows, r->rows);
+    memcpy(c.s, r->checkpoints + first / r->rows / r->interval * size, bytes);
+    for (ptrdiff_t chunk = 1; chunk < r->interval; chunk++, first += r->rows) {
         const ptrdiff_t next = first + r->rows;
         if (next >= h->n) {
             break;
@@ -134,8 +135,8 @@ run_delta_backward(const struct la_head *h)
     }
     reverse_begin(h, &r.reverse, r.rows);
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
-        const ptrdiff_t place = chunk % r.stretch, i = chunk * r.rows;
-        const int begins = chunk == chunks - 1 || place == r.stretch - 1;
+        const ptrdiff_t place = chunk % r.interval, i = chunk * r.rows;
+        const int begins = chunk == chunks - 1 || place == r.interval - 1;
         if (h->poll(h->poll_arg) ||
             (begins && delta_states(h, &r, i - place * r.rows))) {
             return 1;

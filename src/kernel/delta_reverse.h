@@ -17,7 +17,8 @@
 
 struct reverse_scratch {
     struct block ab, gn, dab;  /* [A; B], [G; N], [dA; dB] in the making */
-    struct block u, e, du, db; /* U; E, then dV; dU, then dbeta; U R^T */
+    struct block u, e, du, db; /* U, E, dU, U R^T */
+    struct block dv, dbeta;    /* in the places of E and dU, tile by tile */
     struct block l, p, x, y;   /* L, P, X, Y */
     struct beta beta;
     T *r, *rt, *lost; /* R and R^T; what rounding has kept from R */
@@ -34,6 +35,8 @@ reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena)
     r.u = take_block(arena, rows, h->m);
     r.e = take_block(arena, rows, h->m);
     r.du = take_block(arena, rows, h->m);
+    r.dv = r.e;
+    r.dbeta = r.du;
     r.db = take_block(arena, rows, h->d);
     r.l = take_block(arena, rows, rows);
     r.p = take_block(arena, rows, rows);
@@ -53,7 +56,7 @@ reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena)
 static void
 reverse_begin(const struct la_head *h, const struct reverse_scratch *r, ptrdiff_t rows)
 {
-    load_state(r->r, &h->gs, h->d, h->m);
+    load_state(r->r, &h->grad_s, h->d, h->m);
     transpose_state(r->rt, r->r, h->d, h->m);
     clear(r->lost, state_size(h->d, h->m));
     factors(h, r->scale, rows, 0, NULL);
@@ -83,28 +86,29 @@ load_errors(const struct la_head *h, const struct reverse_scratch *r,
 
 /* What the tiles of a chunk need. */
 struct reverse {
-    struct scan read;        /* B R; or [G; N] S^T */
-    struct scan write;       /* R += [A; B]^T [G; N]; or, as a read, U R^T */
-    ptrdiff_t rows, keys;    /* tokens, a multiple of MR; those that have a key */
-    struct block a, b, g, n; /* A, B, G, N */
+    struct sweep read;    /* B R; or [G; N] S^T */
+    struct sweep write;   /* R += [A; B]^T [G; N]; or, as a read, U R^T */
+    ptrdiff_t rows, keys; /* tokens, a multiple of MR; those that have a key */
+    struct block a, b, grad_out, n; /* A, B, G, N */
     struct block du;
     const struct reverse_scratch *r;
 };
 
 /* dU and N of one column tile of the values, from the last row to the first.  Of DPLR
- * (`low_rank`, gated_delta_reverse.h) N is dU. */
+ * (`dplr`, gated_delta_reverse.h) N is dU. */
 INLINE void
-substitute_back(const struct reverse *c, ptrdiff_t col, const int nr,
-                const int low_rank)
+substitute_back(const struct reverse *c, ptrdiff_t col, const int nr, const int dplr)
 {
-    const struct block g = block_at(c->g, 0, col), n = block_at(c->n, 0, col);
+    const struct block grad_out = block_at(c->grad_out, 0, col),
+                       n = block_at(c->n, 0, col);
     const struct block du = block_at(c->du, 0, col), e = block_at(c->r->e, 0, col);
+    const struct block dbeta = du, dv = e; /* in their places (reverse_scratch) */
     for (ptrdiff_t i = c->rows - MR; i >= 0; i -= MR) {
         const ptrdiff_t next = i + MR, left = c->rows - next;
         const struct block l = block_at(c->r->l, i, i), p = block_at(c->r->p, i, i);
         vec y[MR][NR];
         tile_load(y, nr, block_at(du, i, 0));
-        tile(y, MR, nr, block_at(p, MR, 0), 1, block_at(g, next, 0), left);
+        tile(y, MR, nr, block_at(p, MR, 0), 1, block_at(grad_out, next, 0), left);
         tile(y, MR, nr, block_at(l, MR, 0), 1, block_at(n, next, 0), left);
         LA_UNROLL
         for (int r = MR - 1; r >= 0; r--) {
@@ -113,21 +117,22 @@ substitute_back(const struct reverse *c, ptrdiff_t col, const int nr,
             for (int t = 0; t <= r; t++) {
                 const vec x = vset1(p.x[r * p.ld + t]);
                 LA_EACH(j, nr) {
-                    y[t][j] = vfma(x, vload(&g.x[(i + r) * g.ld + j * VL]), y[t][j]);
+                    y[t][j] = vfma(
+                        x, vload(&grad_out.x[(i + r) * grad_out.ld + j * VL]), y[t][j]);
                 }
             }
             LA_EACH(j, nr) {
                 const ptrdiff_t at = (i + r) * n.ld + j * VL;
-                if (low_rank) {
+                if (dplr) {
                     y[r][j] = exists ? y[r][j] : (vec){0};
                     vstore(&n.x[at], y[r][j]);
                     continue;
                 }
                 const vec beta = beta_at(&c->r->beta, i + r, col + j * VL);
-                const vec dv = exists ? beta * y[r][j] : (vec){0};
-                vstore(&du.x[at], y[r][j] * vload(&e.x[at]));
-                vstore(&e.x[at], dv);
-                y[r][j] = -dv;
+                const vec value = exists ? beta * y[r][j] : (vec){0};
+                vstore(&dbeta.x[at], y[r][j] * vload(&e.x[at]));
+                vstore(&dv.x[at], value);
+                y[r][j] = -value;
                 vstore(&n.x[at], y[r][j]);
             }
             LA_EACH(t, r) {
@@ -193,12 +198,12 @@ load_reverse(const struct la_head *h, const struct reverse *c,
     load_mapped(c->a, &h->q, t, h->d, h->map);
     load_features(h, t, c->b);
     load_errors(h, c->r, errors, t);
-    load_plain(c->g, &h->g, t, h->m);
+    load_plain(c->grad_out, &h->grad_out, t, h->m);
     look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
     look_ahead(&h->dv, t, h->m);
     if (h->scale != 1) {
-        scale_rows(c->g, t.rows, c->r->scale);
+        scale_rows(c->grad_out, t.rows, c->r->scale);
     }
 }
 
@@ -207,10 +212,10 @@ static void
 store_strengths(const struct la_head *h, const struct reverse_scratch *r, struct span t)
 {
     if (h->channels) {
-        store_rows(&h->dbeta, t, h->m, r->du, NULL);
+        store_rows(&h->dbeta, t, h->m, r->dbeta, NULL);
         return;
     }
-    row_dots(r->sums, r->du, (struct block){r->ones, 0}, t.rows, round_up(h->m, VL));
+    row_dots(r->sums, r->dbeta, (struct block){r->ones, 0}, t.rows, round_up(h->m, VL));
     store_numbers(&h->dbeta, t, r->sums);
 }
 
@@ -225,10 +230,10 @@ store_reverse(const struct la_head *h, const struct reverse *c, struct span t)
         chain(db, &h->k, t, h->d, c->b, h->map);
     }
     clear_rows(db, c->keys, t.rows);
-    clear_rows(r->du, c->keys, t.rows);
+    clear_rows(r->dbeta, c->keys, t.rows);
     store_rows(&h->dq, t, h->d, da, NULL);
     store_rows(&h->dk, t, h->d, db, NULL);
-    store_rows(&h->dv, t, h->m, r->e, NULL);
+    store_rows(&h->dv, t, h->m, r->dv, NULL);
     store_strengths(h, r, t);
 }
 
@@ -239,15 +244,15 @@ delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
     const ptrdiff_t D = round_up(h->d, VL), W = round_up(h->m, VL);
-    struct scan by_value = {
+    struct sweep by_value = {
         .rows = rows, .K = h->d, .W = W, .s = r->r, .ahead = t.ahead};
-    struct scan by_feature = {.rows = rows, .K = h->m, .W = D, .ahead = t.ahead};
+    struct sweep by_feature = {.rows = rows, .K = h->m, .W = D, .ahead = t.ahead};
     struct reverse c = {
         .rows = rows,
         .keys = keys_left(h, t),
         .a = r->ab,
         .b = block_at(r->ab, rows, 0),
-        .g = r->gn,
+        .grad_out = r->gn,
         .n = block_at(r->gn, rows, 0),
         .du = r->du,
         .r = r,
@@ -261,9 +266,9 @@ delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
     c.write.rows = 2 * rows;
     c.write.b = r->ab;
     c.write.v = r->gn;
-    take_up_sum(&c.write, r->lost, h->n, delta_chunk(h->d));
+    take_up_sum(&c.write, r->lost, h->n, delta_chunk_rows(h->d));
     LA_BY_TILES(W, reverse_value_tile(&c, col, nr));
-    triangle(r->x, c.g, r->u, rows, h->m);
+    triangle(r->x, c.grad_out, r->u, rows, h->m);
     triangle(r->y, c.n, r->u, rows, h->m);
     c.read = c.write = by_feature;
     c.read.rows = 2 * rows;

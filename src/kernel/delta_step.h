@@ -177,7 +177,7 @@ load_step_decay(const struct la_head *h, struct block decay)
     if (h->d == 0) {
         return 0; /* the block has no room for one number either */
     }
-    load_plain(decay, &h->gate, rows_from(0, 1), h->gate_channels ? h->d : 1);
+    load_plain(decay, &h->g, rows_from(0, 1), h->gate_channels ? h->d : 1);
     const vec first = vset1(decay.x[0]), all = vexp(first);
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
         const vec g = h->gate_channels ? vload(&decay.x[l]) : first;

@@ -132,8 +132,8 @@ LA_ELEMENTWISE(bounded_log_decay, 4, 1,
                y[0] = x[3] * vsigmoid(times_rate(x[0] + x[2], x[1]));)
 LA_ELEMENTWISE(bounded_log_decay_backward, 5, 2,
                const vec u = times_rate(x[0] + x[2], x[1]), outer = x[4] * x[3];
-               const vec slope = vsigmoid(u) * vsigmoid(-u), most = vset1(LARGEST);
+               const vec slope = vsigmoid(u) * vsigmoid(-u), limit = vset1(LARGEST);
                y[0] = times_decay(x[1], outer, slope, vminus_abs(u));
-               y[1] = outer * slope * vmax(-most, vmin(most, u));)
+               y[1] = outer * slope * vmax(-limit, vmin(limit, u));)
 
 #endif

@@ -13,8 +13,8 @@
 #define MANTISSA_BITS 23
 #define EXP_MIN -104.0f
 #define EXP_MAX 89.0f
-#define LA_DECAY_LEAST -60.0f
-#define LA_DECAY_MOST 20.0f
+#define LA_DECAY_MIN -60.0f
+#define LA_DECAY_MAX 20.0f
 #define LA_DECAY_SCALE 0x1p29f
 #define LOG2_E 0x1.715476p0f
 #define LN2_HIGH 0x1.63p-1f

@@ -13,8 +13,8 @@
 #define MANTISSA_BITS 52
 #define EXP_MIN -746.0
 #define EXP_MAX 710.0
-#define LA_DECAY_LEAST -450.0
-#define LA_DECAY_MOST 150.0
+#define LA_DECAY_MIN -450.0
+#define LA_DECAY_MAX 150.0
 #define LA_DECAY_SCALE 0x1p216
 #define LOG2_E 0x1.71547652b82fep0
 #define LN2_HIGH 0x1.62e42fefp-1

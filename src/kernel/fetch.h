@@ -8,12 +8,7 @@
 
 #include <stddef.h>
 
-enum {
-    LA_LINE = 64,       /* bytes */
-    LA_LINES_MOST = 32, /* asked for at a time: what a core can wait for, and some */
-    LA_LINES_MORE = 4, /* where some are late: few, so that no tile asks for too many */
-    LA_ROWS_AHEAD = 16, /* operands whose rows may wait: those of dplr_backward */
-};
+#include "table.h"
 
 struct la_rows_ahead {
     const char *row;
@@ -21,7 +16,7 @@ struct la_rows_ahead {
 };
 
 struct la_fetch {
-    struct la_rows_ahead queue[LA_ROWS_AHEAD];
+    struct la_rows_ahead queue[LA_MAX_OPERANDS]; /* a ring */
     int first, count;
     int lines; /* asked for at a time */
 };
@@ -31,14 +26,15 @@ static inline void
 la_fetch_later(struct la_fetch *f, const char *row, ptrdiff_t step, ptrdiff_t bytes,
                ptrdiff_t rows)
 {
-    if (f == NULL || bytes <= 0 || rows <= 0 || f->count == LA_ROWS_AHEAD) {
+    if (f == NULL || bytes <= 0 || rows <= 0 || f->count == LA_MAX_OPERANDS) {
         return;
     }
     if (step == bytes) { /* rows without gaps are one long row */
         bytes *= rows;
         rows = 1;
     }
-    f->queue[(f->first + f->count++) % LA_ROWS_AHEAD] =
+    const int at = f->first + f->count++;
+    f->queue[at < LA_MAX_OPERANDS ? at : at - LA_MAX_OPERANDS] =
         (struct la_rows_ahead){row, 0, bytes, step, rows};
 }
 
@@ -46,7 +42,7 @@ la_fetch_later(struct la_fetch *f, const char *row, ptrdiff_t step, ptrdiff_t by
 static inline void
 la_fetch_anew(struct la_fetch *f)
 {
-    if (f->count > 0 && f->lines < LA_LINES_MOST) {
+    if (f->count > 0 && f->lines < LA_LINES_MAX) {
         f->lines += LA_LINES_MORE;
     }
     f->count = 0;
@@ -72,7 +68,7 @@ la_fetch_some(struct la_fetch *f)
             r->part = 0;
             r->row += r->step;
             if (--r->rows == 0) {
-                f->first = (f->first + 1) % LA_ROWS_AHEAD;
+                f->first = f->first + 1 < LA_MAX_OPERANDS ? f->first + 1 : 0;
                 f->count--;
             }
         }

@@ -64,14 +64,14 @@ vreduce(vec x, vec *low, ivec *quadrant)
 {
     const vec turns = x * vset1(0x1.45f306dc9c883p-1) + vset1(ROUND_MAGIC);
     const vec k = turns - vset1(ROUND_MAGIC);
-    vec e2, e3;
+    vec lost2, lost3;
     *quadrant = (ivec)turns;
     const vec r1 = x - k * vset1(0x1.921fb544p0);
-    const vec r2 = vdifference(r1, k * vset1(0x1.0b4611a6p-34), &e2);
-    const vec r3 = vdifference(r2, k * vset1(0x1.3198a2e0p-69), &e3);
-    const vec e = (e2 + e3) - k * vset1(0x1.b839a252049c1p-104);
-    const vec r = r3 + e;
-    *low = e - (r - r3);
+    const vec r2 = vdifference(r1, k * vset1(0x1.0b4611a6p-34), &lost2);
+    const vec r3 = vdifference(r2, k * vset1(0x1.3198a2e0p-69), &lost3);
+    const vec lost = (lost2 + lost3) - k * vset1(0x1.b839a252049c1p-104);
+    const vec r = r3 + lost;
+    *low = lost - (r - r3);
     return r;
 }
 #else

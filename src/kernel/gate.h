@@ -21,7 +21,7 @@
  * which a gate of -1e30 would wipe all that follows it: every exponent is a sum of the
  * gates between the two tokens alone.  Where no gate is positive every factor is at
  * most 1.  One exponential a pair of rows.  A chunk ends before the token up to which
- * some gates, one after another, sum to more than LA_DECAY_MOST: no factor overflows
+ * some gates, one after another, sum to more than LA_DECAY_MAX: no factor overflows
  * then but that of a single gate, however much gates grow and shrink together.
  *
  * One a channel: with H_i = g_1 + ... + g_i of the tokens after the chunk's first,
@@ -29,7 +29,7 @@
  *   up_i = c exp(H_i), down_i = 1 / up_i, first = exp(g_0) / c, last = up_end
  *
  * readers meet with up, writers with down.  A chunk ends before the token whose H would
- * leave LA_DECAY_LEAST to LA_DECAY_MOST, so that every product of up and down is as
+ * leave LA_DECAY_MIN to LA_DECAY_MAX, so that every product of up and down is as
  * right as its factors.  c, a power of two, puts up and down of that range about 1.  H
  * is summed in two numbers: up is right to a few roundings whatever H is.  One
  * exponential and a division a gate.
@@ -164,12 +164,12 @@ given_to_end(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t 
 
 /* --- resets --------------------------------------------------------------- */
 
-/* s (K, W) = 0 where the chunk's first gates forget it: rows or, turned, columns.  Inf
- * and NaN times a decay of 0 would stay. */
+/* s (K, W) = 0 where the chunk's first gates forget it: rows or, transposed, columns.
+ * Inf and NaN times a decay of 0 would stay. */
 static void
-forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int turned)
+forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int transposed)
 {
-    if (s == NULL || !forgets(gate, turned ? W : K)) {
+    if (s == NULL || !forgets(gate, transposed ? W : K)) {
         return;
     }
     if (!gate->channels) {
@@ -180,7 +180,7 @@ forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int turned)
         for (ptrdiff_t j = 0; j < W; j += VL) {
             const T *g = gate->g.x;
             T *x = state_at(s, K, W, l, j);
-            const ivec reset = is_reset(turned ? vload(&g[j]) : vset1(g[l]));
+            const ivec reset = is_reset(transposed ? vload(&g[j]) : vset1(g[l]));
             vstore(x, vkeep(~reset, vload(x)));
         }
     }
@@ -188,22 +188,22 @@ forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int turned)
 
 /* The same of the state that a sweep decays, and of what it lacks. */
 static void
-forget_state(const struct gate *gate, struct scan *c)
+forget_state(const struct gate *gate, struct sweep *c)
 {
-    if (!forgets(gate, c->turned ? c->W : c->K)) {
+    if (!forgets(gate, c->transposed ? c->W : c->K)) {
         return;
     }
     if (c->from != NULL) {
         memcpy(c->s, c->from, (size_t)state_size(c->K, c->W) * sizeof(T));
         c->from = NULL;
     }
-    forget(gate, c->s, c->K, c->W, c->turned);
-    forget(gate, c->e, c->K, c->W, c->turned);
+    forget(gate, c->s, c->K, c->W, c->transposed);
+    forget(gate, c->lost, c->K, c->W, c->transposed);
 }
 
 /* Reads the state, decays it and writes to it. */
 static void
-sweep_decayed(const struct gate *gate, struct scan *c, int before)
+sweep_decayed(const struct gate *gate, struct sweep *c, int before)
 {
     if (before && forgets(gate, c->K)) {
         sweep(c, LA_READ);

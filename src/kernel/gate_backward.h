@@ -281,7 +281,7 @@ store_gate_gradient(const struct la_head *h, const struct gate *gate,
     }
     if (h->gate_channels) {
         clear_rows(c->dg, keys, t.rows);
-        store_rows(&h->dgate, t, h->d, c->dg, NULL);
+        store_rows(&h->dg, t, h->d, c->dg, NULL);
         return;
     }
     for (ptrdiff_t i = keys; i < t.rows; i++) {
@@ -290,7 +290,7 @@ store_gate_gradient(const struct la_head *h, const struct gate *gate,
     if (gate->g.x[0] <= EXP_MIN) {
         c->dg_token[0] = 0;
     }
-    store_numbers(&h->dgate, t, c->dg_token);
+    store_numbers(&h->dg, t, c->dg_token);
 }
 
 #endif

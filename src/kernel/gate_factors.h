@@ -3,7 +3,7 @@
 #define LA_GATE_FACTORS_H
 
 #include "functions.h"
-#include "scan.h"
+#include "recurrence.h"
 
 struct gate {
     int channels;          /* one number a key channel, not one a token */
@@ -72,7 +72,7 @@ forgets(const struct gate *gate, ptrdiff_t d)
 }
 
 /* How many of the rows are a chunk, one gate a token: a reset begins the next, and so
- * does a token up to which gates of this one grow by more than LA_DECAY_MOST. */
+ * does a token up to which gates of this one grow by more than LA_DECAY_MAX. */
 static ptrdiff_t
 token_rows(const struct gate *gate, ptrdiff_t rows)
 {
@@ -84,13 +84,13 @@ token_rows(const struct gate *gate, ptrdiff_t rows)
         growth += vmax((vec){0}, x);
         odd |= ~(x > vset1(EXP_MIN));
     }
-    if (!vany(odd | (growth > vset1(LA_DECAY_MOST / VL)))) {
+    if (!vany(odd | (growth > vset1(LA_DECAY_MAX / VL)))) {
         return rows; /* all of them together are too few to matter */
     }
-    T most = g[0]; /* of all sums that end here */
+    T max = g[0]; /* of all sums that end here */
     for (ptrdiff_t i = 1; i < rows; i++) {
-        most = (most > 0 ? most : 0) + g[i];
-        if (g[i] <= EXP_MIN || most > LA_DECAY_MOST) {
+        max = (max > 0 ? max : 0) + g[i];
+        if (g[i] <= EXP_MIN || max > LA_DECAY_MAX) {
             return i;
         }
     }
@@ -173,7 +173,7 @@ token_ends(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
 INLINE ptrdiff_t
 channel_sums(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
 {
-    const vec least = vset1(LA_DECAY_LEAST), most = vset1(LA_DECAY_MOST);
+    const vec min = vset1(LA_DECAY_MIN), max = vset1(LA_DECAY_MAX);
     vec sum = (vec){0}, rest = (vec){0};
     for (ptrdiff_t i = 0; i < rows; i++) {
         const ptrdiff_t at = i * gate->g.ld + col;
@@ -181,7 +181,7 @@ channel_sums(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
         if (i > 0) {
             sum = two_sum(sum, vload(&gate->g.x[at]), &lost);
         }
-        if (vany(~((sum <= most) & (sum >= least)))) {
+        if (vany(~((sum <= max) & (sum >= min)))) {
             return i; /* NaN and resets among them */
         }
         rest += lost;
@@ -251,12 +251,11 @@ read_gates(const struct la_head *h, struct span t, const struct gate *gate)
     const ptrdiff_t rows = t.rows;
     t.rows = keys_left(h, t);
     if (gate->channels) {
-        load_plain(gate->g, &h->gate, t, h->d);
+        load_plain(gate->g, &h->g, t, h->d);
         clear_rows(gate->g, t.rows, rows);
         return;
     }
-    const struct la_array row = {h->gate.data + t.first * h->gate.rs, 0, h->gate.rs,
-                                 h->gate.type};
+    const struct la_array row = {h->g.data + t.first * h->g.rs, 0, h->g.rs, h->g.type};
     load_plain(gate->g, &row, rows_from(0, 1), t.rows);
 }
 

@@ -21,7 +21,7 @@ struct gated_scratch {
     ptrdiff_t rows; /* tokens a chunk, at most */
     struct block a, b, v, dots, o;
     struct gate gate;
-    T *s, *e, *scale;
+    T *s, *lost, *scale;
     T *bonus,
         *own; /* u, or NULL, and what queries see of their own keys; (d), (rows) */
 };
@@ -36,7 +36,7 @@ gated_carve(const struct la_head *h, struct arena *arena)
     r.dots = take_block(arena, r.rows, r.rows);
     r.o = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);
-    r.e = take_state(arena, h->d, h->m);
+    r.lost = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
     r.gate = take_gate(arena, h, r.rows);
     if (h->has_bonus) {
@@ -52,7 +52,7 @@ gated_triangle(const struct la_head *h, const struct gated_scratch *r,
                struct la_fetch *ahead, ptrdiff_t tokens)
 {
     const ptrdiff_t rows = round_up(tokens, MR);
-    const struct scan c = {
+    const struct sweep c = {
         .rows = rows, .K = h->d, .a = r->a, .b = r->b, .dots = r->dots, .ahead = ahead};
     if (h->has_bonus) {
         own_scores(r->own, r->bonus, r->a, r->b, rows, h->d);
@@ -73,8 +73,8 @@ run_gated(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct gated_scratch r = gated_carve(h, &arena);
-    struct la_fetch own = {0}, *ahead = turn_fetch(h, &own);
-    struct scan c = {
+    struct la_fetch own = {0}, *ahead = interleave_fetch(h, &own);
+    struct sweep c = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r.a,
@@ -87,21 +87,21 @@ run_gated(const struct la_head *h)
         .change = r.gate.change,
         .ahead = ahead,
     };
-    ptrdiff_t i = turn_begin(h);
-    take_up_sum(&c, r.e, h->n, r.rows);
+    ptrdiff_t i = interleave_begin(h);
+    take_up_sum(&c, r.lost, h->n, r.rows);
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
-        compensate(&c, r.e, h->n, r.rows);
+        compensate(&c, r.lost, h->n, r.rows);
         if (h->has_bonus) {
             load_vector(r.bonus, &h->bonus, h->d);
         }
         factors(h, r.scale, r.rows, 0, NULL);
     }
-    for (; i < turn_end(h); i += c.rows) {
+    for (; i < interleave_end(h); i += c.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        struct span t = span(i, r.rows, i + r.rows, h->n, turn_look(h, &own));
+        struct span t = span(i, r.rows, i + r.rows, h->n, interleave_look(h, &own));
         c.rows = t.rows = load_gate(h, t, &r.gate);
         t.next = i + t.rows;
         load_keys(h, t, r.b, r.v);
@@ -111,7 +111,7 @@ run_gated(const struct la_head *h)
         sweep_decayed(&r.gate, &c, h->has_bonus);
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }
-    if (turn_finishes(h, i)) {
+    if (interleave_finishes(h, i)) {
         store_state(&h->s1, r.s, h->d, h->m);
     }
     return 0;

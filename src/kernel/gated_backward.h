@@ -8,21 +8,21 @@
  *   R <- exp(G_last) R + (exp(G) o A)^T C
  *   dg as gate_backward.h has it;  du = sum p_ii a_i o b_i
  *
- * States come back as stretch.h says.  About 12 n d m flops and the triangles. Scratch:
- * the states of stretch.h and 4, and some chunks. */
+ * States come back as checkpoints.h says.  About 12 n d m flops and the triangles.
+ * Scratch: the states of checkpoints.h and 4, and some chunks. */
 #ifndef LA_GATED_BACKWARD_H
 #define LA_GATED_BACKWARD_H
 
 #include "gate_backward.h"
 #include "gated.h"
-#include "stretch.h"
+#include "checkpoints.h"
 
 struct gated_backward_scratch {
-    struct stretches chunks;
+    struct checkpoints chunks;
     struct block a, b, v, c;
     struct block met_a, met_b, far_a, far_b; /* A and B as they meet each other, and the
                                                 states */
-    struct block x, p, turned;
+    struct block x, p, transposed;
     struct block da, db, dv;
     struct gate gate;
     struct gate_pairs pairs;
@@ -31,14 +31,6 @@ struct gated_backward_scratch {
     T *r, *rt, *r_lost;      /* R, R^T */
     T *s_lost;
 };
-
-/* Longer chunks than forward, for each takes five sweeps over a state, a copy and a
- * transposition; measured. */
-static ptrdiff_t
-gated_backward_rows(ptrdiff_t d)
-{
-    return d <= 192 ? 32 : 64;
-}
 
 static struct gated_backward_scratch
 gated_backward_carve(const struct la_head *h, struct arena *arena)
@@ -55,7 +47,7 @@ gated_backward_carve(const struct la_head *h, struct arena *arena)
     r.dv = take_block(arena, rows, h->m);
     r.x = take_block(arena, rows, rows);
     r.p = take_block(arena, rows, rows);
-    r.turned = take_block(arena, rows, rows);
+    r.transposed = take_block(arena, rows, rows);
     r.gate = take_gate(arena, h, rows);
     take_gate_gradient(arena, h, rows, &r.pairs);
     r.scale = take(arena, 1, rows);
@@ -70,23 +62,23 @@ gated_backward_carve(const struct la_head *h, struct arena *arena)
     r.rt = take_state(arena, h->d, h->m);
     r.r_lost = take_state(arena, h->d, h->m);
     r.s_lost = take_state(arena, h->d, h->m);
-    r.chunks = take_stretches(arena, h, rows);
+    r.chunks = take_checkpoints(arena, h, rows);
     return r;
 }
 
 /* S^T (m, d) as it is summed up. */
-static struct scan
+static struct sweep
 gated_state(const struct la_head *h, const struct gated_backward_scratch *r,
             struct la_fetch *ahead)
 {
-    return (struct scan){
+    return (struct sweep){
         .K = h->m,
         .W = round_up(h->d, VL),
         .b = r->v,
         .v = r->b,
         .keep = r->gate.keep,
         .change = r->gate.change,
-        .turned = 1,
+        .transposed = 1,
         .ahead = ahead,
     };
 }
@@ -94,7 +86,7 @@ gated_state(const struct la_head *h, const struct gated_backward_scratch *r,
 /* S^T after the tokens t, or the first of them; how many. */
 static ptrdiff_t
 gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
-              struct scan *c, struct span t)
+              struct sweep *c, struct span t)
 {
     c->rows = t.rows = load_gate_ends(h, t, &r->gate);
     t.next = t.first + t.rows;
@@ -105,15 +97,15 @@ gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
     return t.rows;
 }
 
-/* The forward scan: S^T before every stretch; how many chunks, or -1 to give up. */
+/* The forward scan: S^T before every interval; how many chunks, or -1 to give up. */
 static ptrdiff_t
 gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *r)
 {
-    const struct stretches *x = &r->chunks;
+    const struct checkpoints *x = &r->chunks;
     const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
     const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
     struct la_fetch ahead = {0};
-    struct scan c = gated_state(h, r, &ahead);
+    struct sweep c = gated_state(h, r, &ahead);
     ptrdiff_t chunks = 0;
     c.s = r->rt; /* free until the reverse scan */
     load_state(c.s, &s0_transposed, h->m, h->d);
@@ -123,8 +115,8 @@ gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *
         if (h->poll(h->poll_arg)) {
             return -1;
         }
-        if (chunks % x->stretch == 0) {
-            memcpy(state_of(x->checkpoints, h, chunks / x->stretch), c.s, bytes);
+        if (chunks % x->interval == 0) {
+            memcpy(state_of(x->checkpoints, h, chunks / x->interval), c.s, bytes);
         }
         x->begins[i] = 1;
         gated_forward(h, r, &c, span(i, x->rows, i + x->rows, h->n, &ahead));
@@ -132,18 +124,18 @@ gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *
     return chunks;
 }
 
-/* S^T before each of so many chunks of the stretch that begins at token i. */
+/* S^T before each of so many chunks of the interval that begins at token i. */
 static int
 gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
-             ptrdiff_t stretch, ptrdiff_t chunks, ptrdiff_t i)
+             ptrdiff_t interval, ptrdiff_t chunks, ptrdiff_t i)
 {
-    const struct stretches *x = &r->chunks;
+    const struct checkpoints *x = &r->chunks;
     const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
     struct la_fetch ahead = {0};
-    struct scan c = gated_state(h, r, &ahead);
+    struct sweep c = gated_state(h, r, &ahead);
     c.s = x->states;
-    compensate(&c, r->s_lost, x->stretch * x->rows, x->rows);
-    memcpy(c.s, state_of(x->checkpoints, h, stretch), bytes);
+    compensate(&c, r->s_lost, x->interval * x->rows, x->rows);
+    memcpy(c.s, state_of(x->checkpoints, h, interval), bytes);
     for (ptrdiff_t place = 1; place < chunks; place++, i += c.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -163,7 +155,7 @@ load_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     load_gate(h, t, &r->gate);
     load_mapped(r->a, &h->q, t, h->d, h->map);
     load_keys(h, t, r->b, r->v);
-    load_plain(r->c, &h->g, t, h->m);
+    load_plain(r->c, &h->grad_out, t, h->m);
     look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
     look_ahead(&h->dv, t, h->m);
@@ -174,7 +166,7 @@ load_gated(const struct la_head *h, const struct gated_backward_scratch *r,
 
 /* dst = src transposed, rows by rows, of which whole vectors are there. */
 static void
-turn(struct block dst, struct block src, ptrdiff_t rows)
+transpose_block(struct block dst, struct block src, ptrdiff_t rows)
 {
     for (ptrdiff_t i = 0; i < rows; i += VL) {
         for (ptrdiff_t j = 0; j < rows; j += VL) {
@@ -193,15 +185,15 @@ turn(struct block dst, struct block src, ptrdiff_t rows)
 /* A and B as they meet, X, dV and the next R. */
 static void
 gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
-             struct scan *dv, ptrdiff_t tokens)
+             struct sweep *dv, ptrdiff_t tokens)
 {
     const struct gate *gate = &r->gate;
-    const struct scan x = {.rows = dv->rows,
-                           .K = h->d,
-                           .a = r->met_a,
-                           .b = r->met_b,
-                           .dots = r->x,
-                           .ahead = dv->ahead};
+    const struct sweep x = {.rows = dv->rows,
+                            .K = h->d,
+                            .a = r->met_a,
+                            .b = r->met_b,
+                            .dots = r->x,
+                            .ahead = dv->ahead};
     readers_meet(gate, r->met_a, r->a, tokens, h->d, h->has_bonus);
     writers_meet(gate, r->met_b, r->b, tokens, h->d);
     scores(&x);
@@ -212,7 +204,7 @@ gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
     }
     from_start(gate, r->far_a, r->met_a, dv->rows, h->d, h->has_bonus);
     to_end(gate, r->far_b, r->met_b, dv->rows, h->d);
-    turn(r->turned, r->x, dv->rows);
+    transpose_block(r->transposed, r->x, dv->rows);
     if (h->has_bonus) {
         sweep_decayed(gate, dv, 1);
         return;
@@ -227,22 +219,22 @@ gated_features(const struct la_head *h, const struct gated_backward_scratch *r, 
                struct span t)
 {
     const ptrdiff_t rows = round_up(t.rows, MR), W = round_up(h->d, VL);
-    const struct scan p = {
+    const struct sweep p = {
         .rows = rows, .K = h->m, .a = r->c, .b = r->v, .dots = r->p, .ahead = t.ahead};
-    const struct scan da = {.rows = rows,
-                            .K = h->m,
-                            .W = W,
-                            .a = r->c,
-                            .o = r->da,
-                            .s = s,
-                            .ahead = t.ahead};
-    const struct scan db = {.rows = rows,
-                            .K = h->m,
-                            .W = W,
-                            .a = r->v,
-                            .o = r->db,
-                            .s = r->rt,
-                            .ahead = t.ahead};
+    const struct sweep da = {.rows = rows,
+                             .K = h->m,
+                             .W = W,
+                             .a = r->c,
+                             .o = r->da,
+                             .s = s,
+                             .ahead = t.ahead};
+    const struct sweep db = {.rows = rows,
+                             .K = h->m,
+                             .W = W,
+                             .a = r->v,
+                             .o = r->db,
+                             .s = r->rt,
+                             .ahead = t.ahead};
     struct gate_pairs pairs = r->pairs;
     pairs.gate = &r->gate;
     pairs.tokens = t.rows;
@@ -301,7 +293,7 @@ store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
 /* The reverse scan over the tokens t; s is S^T before them. */
 static void
 gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
-              struct scan *dv, struct span t, T *s)
+              struct sweep *dv, struct span t, T *s)
 {
     dv->rows = round_up(t.rows, MR);
     dv->ahead = t.ahead;
@@ -323,7 +315,7 @@ gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
 static void
 gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
 {
-    load_state(r->r, &h->gs, h->d, h->m);
+    load_state(r->r, &h->grad_s, h->d, h->m);
     transpose_state(r->rt, r->r, h->d, h->m);
     factors(h, r->scale, r->chunks.rows, 0, NULL);
     if (h->has_bonus) {
@@ -338,16 +330,16 @@ run_gated_backward(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     struct gated_backward_scratch r = gated_backward_carve(h, &arena);
-    const struct stretches *x = &r.chunks;
+    const struct checkpoints *x = &r.chunks;
     struct la_fetch ahead = {0};
     count_chunks(&r.chunks, h, &r.gate);
-    struct scan dv = {
+    struct sweep dv = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r.far_b,
         .b = r.far_a,
         .v = r.c,
-        .dots = r.turned,
+        .dots = r.transposed,
         .o = r.dv,
         .s = r.r,
         .keep = r.gate.keep,
@@ -359,11 +351,11 @@ run_gated_backward(const struct la_head *h)
     compensate(&dv, r.r_lost, h->n, x->rows);
     struct span t = {.first = h->n};
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
-        const ptrdiff_t place = chunk % x->stretch;
-        const int begins = chunk == chunks - 1 || place == x->stretch - 1;
+        const ptrdiff_t place = chunk % x->interval;
+        const int begins = chunk == chunks - 1 || place == x->interval - 1;
         t = chunk_until(h, x, t.first, &ahead);
         if (h->poll(h->poll_arg) ||
-            (begins && gated_states(h, &r, chunk / x->stretch, place + 1,
+            (begins && gated_states(h, &r, chunk / x->interval, place + 1,
                                     chunks_before(x, place, t.first)))) {
             return 1;
         }

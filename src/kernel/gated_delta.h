@@ -25,7 +25,7 @@
 struct gated_rows {
     struct block a, e, b;
     const struct gate *gate;
-    int low_rank;
+    int dplr;
 };
 
 /* phi of the tokens t of x; 0 where they do not exist. */
@@ -41,10 +41,10 @@ load_existing(struct block b, const struct la_head *h, const struct la_array *x,
 
 /* Those that write, B or [K; B], as they are given. */
 static void
-load_writers(const struct la_head *h, struct block b, struct span t, int low_rank)
+load_writers(const struct la_head *h, struct block b, struct span t, int dplr)
 {
     load_existing(b, h, &h->k, t, h->map);
-    if (low_rank) {
+    if (dplr) {
         load_existing(block_at(b, round_up(t.rows, MR), 0), h, &h->b, t,
                       LA_MAP_identity);
     }
@@ -54,30 +54,30 @@ load_writers(const struct la_head *h, struct block b, struct span t, int low_ran
  * are one and no gate comes between them. */
 static struct gated_rows
 gated_rows(const struct la_head *h, const struct gate *gate, struct block a,
-           struct block e, struct block b, int low_rank)
+           struct block e, struct block b, int dplr)
 {
-    const int one = !gate->channels && !h->has_erase && !low_rank;
-    return (struct gated_rows){a, e, one ? e : b, gate, low_rank};
+    const int one = !gate->channels && !h->has_erase && !dplr;
+    return (struct gated_rows){a, e, one ? e : b, gate, dplr};
 }
 
 /* B and E; where they are one, its map is computed once. */
 static void
 load_rows_of_keys(const struct la_head *h, const struct gated_rows *x, struct span t)
 {
-    if (x->low_rank || h->has_erase) {
+    if (x->dplr || h->has_erase) {
         const struct block second = block_at(x->b, round_up(t.rows, MR), 0);
-        load_writers(h, x->b, t, x->low_rank);
+        load_writers(h, x->b, t, x->dplr);
         writers_meet(x->gate, x->b, x->b, t.rows, h->d);
-        if (x->low_rank) {
+        if (x->dplr) {
             writers_meet(x->gate, second, second, t.rows, h->d);
         }
-        load_existing(x->e, h, x->low_rank ? &h->a : &h->erase, t, LA_MAP_identity);
+        load_existing(x->e, h, x->dplr ? &h->a : &h->erase, t, LA_MAP_identity);
     }
     else {
         load_existing(x->e, h, &h->k, t, h->map);
         writers_meet(x->gate, x->b, x->e, t.rows, h->d);
     }
-    readers_meet(x->gate, x->e, x->e, t.rows, h->d, x->low_rank);
+    readers_meet(x->gate, x->e, x->e, t.rows, h->d, x->dplr);
 }
 
 static void
@@ -101,7 +101,7 @@ static void
 writers_to_end(const struct gated_rows *x, struct block y, ptrdiff_t rows, ptrdiff_t d)
 {
     to_end(x->gate, y, x->b, rows, d);
-    if (x->low_rank) {
+    if (x->dplr) {
         to_end(x->gate, block_at(y, rows, 0), block_at(x->b, rows, 0), rows, d);
     }
 }
@@ -116,15 +116,15 @@ struct gated_delta_scratch {
 };
 
 static struct gated_delta_scratch
-rule_carve(const struct la_head *h, struct arena *arena, int low_rank)
+carve_gated_delta(const struct la_head *h, struct arena *arena, int dplr)
 {
-    struct gated_delta_scratch r = {.rows = delta_chunk(h->d)};
+    struct gated_delta_scratch r = {.rows = delta_chunk_rows(h->d)};
     r.ea = take_block(arena, 2 * r.rows, h->d);
-    r.b = take_block(arena, (1 + low_rank) * r.rows, h->d);
-    r.vuo = take_block(arena, (2 + low_rank) * r.rows, h->m);
+    r.b = take_block(arena, (1 + dplr) * r.rows, h->d);
+    r.vuo = take_block(arena, (2 + dplr) * r.rows, h->m);
     r.l = take_block(arena, r.rows, r.rows);
     r.p = take_block(arena, r.rows, r.rows);
-    if (low_rank) {
+    if (dplr) {
         r.lk = take_block(arena, r.rows, r.rows);
         r.pk = take_block(arena, r.rows, r.rows);
     }
@@ -142,26 +142,26 @@ rule_carve(const struct la_head *h, struct arena *arena, int low_rank)
 static struct gated_delta_scratch
 gated_delta_carve(const struct la_head *h, struct arena *arena)
 {
-    return rule_carve(h, arena, 0);
+    return carve_gated_delta(h, arena, 0);
 }
 
 static struct gated_delta_scratch
 dplr_carve(const struct la_head *h, struct arena *arena)
 {
-    return rule_carve(h, arena, 1);
+    return carve_gated_delta(h, arena, 1);
 }
 
 /* Reads the tokens t, and makes their triangles. */
 static void
-load_rule(const struct la_head *h, const struct gated_delta_scratch *r, int low_rank,
-          struct writing *c, struct span t)
+load_gated_delta(const struct la_head *h, const struct gated_delta_scratch *r, int dplr,
+                 struct delta_chunk *c, struct span t)
 {
     const ptrdiff_t rows = c->rows;
     const struct gated_rows x =
-        gated_rows(h, &r->gate, block_at(r->ea, rows, 0), r->ea, r->b, low_rank);
-    const struct block b = block_at(x.b, low_rank ? rows : 0, 0);
+        gated_rows(h, &r->gate, block_at(r->ea, rows, 0), r->ea, r->b, dplr);
+    const struct block b = block_at(x.b, dplr ? rows : 0, 0);
     load_rows_of_keys(h, &x, t);
-    if (low_rank) {
+    if (dplr) {
         struct span some = t;
         some.rows = c->keys;
         load_plain(r->vuo, &h->v, some, h->m);
@@ -173,45 +173,47 @@ load_rule(const struct la_head *h, const struct gated_delta_scratch *r, int low_
     }
     load_readers(h, &x, t);
     look_ahead(&h->o, t, h->m);
-    gated_triangle_of(x.gate, r->l, x.e, b, rows, h->d, low_rank);
+    gated_triangle_of(x.gate, r->l, x.e, b, rows, h->d, dplr);
     gated_triangle_of(x.gate, r->p, x.a, b, rows, h->d, 0);
-    if (low_rank) {
+    if (dplr) {
         gated_triangle_of(x.gate, r->lk, x.e, x.b, rows, h->d, 1);
         gated_triangle_of(x.gate, r->pk, x.a, x.b, rows, h->d, 0);
     }
     writers_to_end(&x, r->b, rows, h->d);
-    from_start(x.gate, x.e, x.e, rows, h->d, low_rank);
+    from_start(x.gate, x.e, x.e, rows, h->d, dplr);
     from_start(x.gate, x.a, x.a, rows, h->d, 0);
 }
 
 static int
-run_rule(const struct la_head *h, int low_rank)
+compute_gated_delta(const struct la_head *h, int dplr)
 {
     struct arena arena = {h->scratch, 0};
-    const struct gated_delta_scratch r = rule_carve(h, &arena, low_rank);
-    struct la_fetch own = {0}, *look = turn_look(h, &own);
-    const struct scan state = {
-        .K = h->d, .W = round_up(h->m, VL), .s = r.s, .ahead = turn_fetch(h, &own)};
-    struct writing c = {.read = state,
-                        .write = state,
-                        .l = r.l,
-                        .p = r.p,
-                        .lk = r.lk,
-                        .pk = r.pk,
-                        .beta = r.beta};
+    const struct gated_delta_scratch r = carve_gated_delta(h, &arena, dplr);
+    struct la_fetch own = {0}, *look = interleave_look(h, &own);
+    const struct sweep state = {.K = h->d,
+                                .W = round_up(h->m, VL),
+                                .s = r.s,
+                                .ahead = interleave_fetch(h, &own)};
+    struct delta_chunk c = {.read = state,
+                            .write = state,
+                            .l = r.l,
+                            .p = r.p,
+                            .lk = r.lk,
+                            .pk = r.pk,
+                            .beta = r.beta};
     c.read.a = r.ea;
     c.write.b = r.b;
     c.write.v = r.vuo;
     c.write.keep = r.gate.keep;
     c.write.change = r.gate.change;
-    ptrdiff_t i = turn_begin(h);
+    ptrdiff_t i = interleave_begin(h);
     take_up_sum(&c.write, r.lost, h->n, r.rows);
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
         compensate(&c.write, r.lost, h->n, r.rows);
         factors(h, r.scale, r.rows, 0, NULL);
     }
-    while (i < turn_end(h)) {
+    while (i < interleave_end(h)) {
         if (h->poll(h->poll_arg)) {
             return 1;
         }
@@ -221,19 +223,19 @@ run_rule(const struct la_head *h, int low_rank)
         c.rows = round_up(t.rows, MR);
         c.keys = keys_left(h, t);
         c.read.rows = 2 * c.rows;
-        c.write.rows = (1 + low_rank) * c.rows;
-        c.read.o = c.u = block_at(r.vuo, low_rank ? c.rows : 0, 0);
-        if (low_rank) {
+        c.write.rows = (1 + dplr) * c.rows;
+        c.read.o = c.u = block_at(r.vuo, dplr ? c.rows : 0, 0);
+        if (dplr) {
             c.given = r.vuo;
         }
-        load_rule(h, &r, low_rank, &c, t);
-        if (!low_rank) {
+        load_gated_delta(h, &r, dplr, &c, t);
+        if (!dplr) {
             forget_state(&r.gate, &c.write);
         }
         delta_columns(&c);
         store_rows(&h->o, t, h->m, block_at(c.read.o, c.rows, 0), r.scale);
     }
-    if (turn_finishes(h, i)) {
+    if (interleave_finishes(h, i)) {
         store_state(&h->s1, r.s, h->d, h->m);
     }
     return 0;
@@ -242,13 +244,13 @@ run_rule(const struct la_head *h, int low_rank)
 static int
 run_gated_delta(const struct la_head *h)
 {
-    return run_rule(h, 0);
+    return compute_gated_delta(h, 0);
 }
 
 static int
 run_dplr(const struct la_head *h)
 {
-    return run_rule(h, 1);
+    return compute_gated_delta(h, 1);
 }
 
 #endif

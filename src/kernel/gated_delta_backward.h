@@ -2,34 +2,34 @@
  * chunks in reverse.
  *
  * As delta_backward.h: a forward scan leaves E (of DPLR: U) of every row in the place
- * of dV, and states come back as stretch.h says.  About 20 n d m flops (DPLR:
- * 28 n d m).  Scratch: the states of stretch.h and 5, a few chunks, and E where dV has
- * only 16 bits. */
+ * of dV, and states come back as checkpoints.h says.  About 20 n d m flops (DPLR:
+ * 28 n d m).  Scratch: the states of checkpoints.h and 5, a few chunks, and E where dV
+ * has only 16 bits. */
 #ifndef LA_GATED_DELTA_BACKWARD_H
 #define LA_GATED_DELTA_BACKWARD_H
 
 #include "delta_backward.h"
 #include "gated_delta_reverse.h"
-#include "stretch.h"
+#include "checkpoints.h"
 
-struct rule_backward_scratch {
-    struct stretches chunks;
-    struct rule_reverse reverse;
+struct gated_delta_backward_scratch {
+    struct checkpoints chunks;
+    struct gated_delta_reverse reverse;
     struct block v;
     T *s, *lost; /* lost: what rounding has kept from s, or from the states */
     struct la_array errors; /* E or U, (n,m) */
 };
 
-static struct rule_backward_scratch
-rule_backward_carve(const struct la_head *h, struct arena *arena, int low_rank)
+static struct gated_delta_backward_scratch
+carve_gated_delta_backward(const struct la_head *h, struct arena *arena, int dplr)
 {
-    const ptrdiff_t rows = delta_chunk(h->d);
-    struct rule_backward_scratch r;
+    const ptrdiff_t rows = delta_chunk_rows(h->d);
+    struct gated_delta_backward_scratch r;
     r.v = take_block(arena, rows, h->m);
     r.s = take_state(arena, h->d, h->m);
     r.lost = take_state(arena, h->d, h->m);
-    r.reverse = rule_reverse_carve(h, rows, arena, low_rank);
-    r.chunks = take_stretches(arena, h, rows);
+    r.reverse = gated_delta_reverse_carve(h, rows, arena, dplr);
+    r.chunks = take_checkpoints(arena, h, rows);
     r.errors = h->dv;
     if (h->dv.type != LA_NATIVE) {
         T *const e = take(arena, h->n, h->m);
@@ -39,32 +39,32 @@ rule_backward_carve(const struct la_head *h, struct arena *arena, int low_rank)
     return r;
 }
 
-static struct rule_backward_scratch
+static struct gated_delta_backward_scratch
 gated_delta_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    return rule_backward_carve(h, arena, 0);
+    return carve_gated_delta_backward(h, arena, 0);
 }
 
-static struct rule_backward_scratch
+static struct gated_delta_backward_scratch
 dplr_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    return rule_backward_carve(h, arena, 1);
+    return carve_gated_delta_backward(h, arena, 1);
 }
 
 /* E, or U, of one chunk, and the state after it. */
 static void
-chunk_errors(const struct la_head *h, const struct rule_backward_scratch *r,
-             struct writing *c, struct span t)
+chunk_errors(const struct la_head *h, const struct gated_delta_backward_scratch *r,
+             struct delta_chunk *c, struct span t)
 {
-    const struct rule_reverse *chunk = &r->reverse;
+    const struct gated_delta_reverse *chunk = &r->reverse;
     const struct reverse_scratch *base = &chunk->base;
-    const int low_rank = chunk->low_rank;
+    const int dplr = chunk->dplr;
     const struct gated_rows x =
-        gated_rows(h, &chunk->gate, base->ab, base->ab, chunk->b, low_rank);
+        gated_rows(h, &chunk->gate, base->ab, base->ab, chunk->b, dplr);
     load_rows_of_keys(h, &x, t);
-    gated_triangle_of(x.gate, base->l, x.e, second(x.b, c->rows, low_rank), c->rows,
-                      h->d, low_rank);
-    if (low_rank) {
+    gated_triangle_of(x.gate, base->l, x.e, second(x.b, c->rows, dplr), c->rows, h->d,
+                      dplr);
+    if (dplr) {
         struct span some = t;
         some.rows = c->keys;
         load_plain(base->u, &h->v, some, h->m);
@@ -76,38 +76,39 @@ chunk_errors(const struct la_head *h, const struct rule_backward_scratch *r,
         load_beta(h, t, &base->beta);
     }
     writers_to_end(&x, chunk->written, c->rows, h->d);
-    from_start(x.gate, x.e, x.e, c->rows, h->d, low_rank);
-    if (!low_rank) {
+    from_start(x.gate, x.e, x.e, c->rows, h->d, dplr);
+    if (!dplr) {
         forget_state(x.gate, &c->write);
     }
     delta_columns(c);
-    store_rows(&r->errors, t, h->m, low_rank ? c->u : base->e, NULL);
+    store_rows(&r->errors, t, h->m, dplr ? c->u : base->e, NULL);
 }
 
-/* The forward scan: E, or U, of every row, and S^T before every stretch; how many
+/* The forward scan: E, or U, of every row, and S^T before every interval; how many
  * chunks, or -1 to give up. */
 static ptrdiff_t
-rule_errors(const struct la_head *h, const struct rule_backward_scratch *r)
+gated_delta_errors(const struct la_head *h,
+                   const struct gated_delta_backward_scratch *r)
 {
-    const struct rule_reverse *chunk = &r->reverse;
+    const struct gated_delta_reverse *chunk = &r->reverse;
     const struct reverse_scratch *base = &chunk->base;
-    const int low_rank = chunk->low_rank;
-    const struct stretches *x = &r->chunks;
+    const int dplr = chunk->dplr;
+    const struct checkpoints *x = &r->chunks;
     struct la_fetch ahead = {0};
-    const struct scan state = {
+    const struct sweep state = {
         .K = h->d, .W = round_up(h->m, VL), .s = r->s, .ahead = &ahead};
-    struct writing c = {.read = state,
-                        .write = state,
-                        .l = base->l,
-                        .lk = chunk->lk,
-                        .beta = base->beta};
+    struct delta_chunk c = {.read = state,
+                            .write = state,
+                            .l = base->l,
+                            .lk = chunk->lk,
+                            .beta = base->beta};
     ptrdiff_t chunks = 0;
     c.read.a = base->ab;
     c.write.b = chunk->written;
     c.write.v = base->u;
     c.write.keep = chunk->gate.keep;
     c.write.change = chunk->gate.change;
-    if (low_rank) {
+    if (dplr) {
         c.given = base->u;
     }
     else {
@@ -120,8 +121,8 @@ rule_errors(const struct la_head *h, const struct rule_backward_scratch *r)
         if (h->poll(h->poll_arg)) {
             return -1;
         }
-        if (chunks % x->stretch == 0) {
-            transpose_state(state_of(x->checkpoints, h, chunks / x->stretch), r->s,
+        if (chunks % x->interval == 0) {
+            transpose_state(state_of(x->checkpoints, h, chunks / x->interval), r->s,
                             h->d, h->m);
         }
         struct span t = span(i, x->rows, i + x->rows, h->n, &ahead);
@@ -129,24 +130,25 @@ rule_errors(const struct la_head *h, const struct rule_backward_scratch *r)
         x->begins[i] = 1;
         t.next = i += t.rows;
         c.rows = c.read.rows = round_up(t.rows, MR);
-        c.write.rows = (1 + low_rank) * c.rows;
+        c.write.rows = (1 + dplr) * c.rows;
         c.keys = keys_left(h, t);
-        c.read.o = c.u = second(base->u, c.rows, low_rank);
+        c.read.o = c.u = second(base->u, c.rows, dplr);
         chunk_errors(h, r, &c, t);
     }
     return chunks;
 }
 
-/* S^T before each of so many chunks of the stretch that begins at token i. */
+/* S^T before each of so many chunks of the interval that begins at token i. */
 static int
-rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
-            ptrdiff_t stretch, ptrdiff_t chunks, ptrdiff_t i)
+gated_delta_states(const struct la_head *h,
+                   const struct gated_delta_backward_scratch *r, ptrdiff_t interval,
+                   ptrdiff_t chunks, ptrdiff_t i)
 {
-    const struct rule_reverse *chunk = &r->reverse;
-    const struct stretches *x = &r->chunks;
+    const struct gated_delta_reverse *chunk = &r->reverse;
+    const struct checkpoints *x = &r->chunks;
     const size_t bytes = (size_t)state_size(h->d, h->m) * sizeof(T);
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .K = h->m,
         .W = round_up(h->d, VL),
         .b = chunk->base.u,
@@ -154,11 +156,11 @@ rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
         .s = x->states,
         .keep = chunk->gate.keep,
         .change = chunk->gate.change,
-        .turned = 1,
+        .transposed = 1,
         .ahead = &ahead,
     };
-    compensate(&c, r->lost, x->stretch * x->rows, x->rows);
-    memcpy(c.s, state_of(x->checkpoints, h, stretch), bytes);
+    compensate(&c, r->lost, x->interval * x->rows, x->rows);
+    memcpy(c.s, state_of(x->checkpoints, h, interval), bytes);
     for (ptrdiff_t place = 1; place < chunks; place++) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -167,15 +169,15 @@ rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
         const ptrdiff_t rows = round_up(t.rows, MR);
         c.from = state_of(x->states, h, place - 1);
         c.s = state_of(x->states, h, place);
-        c.rows = (1 + chunk->low_rank) * rows;
+        c.rows = (1 + chunk->dplr) * rows;
         load_gate_ends(h, t, &chunk->gate);
-        load_writers(h, chunk->written, t, chunk->low_rank);
+        load_writers(h, chunk->written, t, chunk->dplr);
         given_to_end(&chunk->gate, chunk->written, t.rows, h->d);
-        if (chunk->low_rank) {
+        if (chunk->dplr) {
             given_to_end(&chunk->gate, block_at(chunk->written, rows, 0), t.rows, h->d);
         }
         load_written(h, chunk, &r->errors, t);
-        if (!chunk->low_rank) {
+        if (!chunk->dplr) {
             forget_state(&chunk->gate, &c);
         }
         sweep(&c, LA_WRITE);
@@ -185,26 +187,26 @@ rule_states(const struct la_head *h, const struct rule_backward_scratch *r,
 }
 
 static int
-run_rule_backward(const struct la_head *h, int low_rank)
+compute_gated_delta_backward(const struct la_head *h, int dplr)
 {
     struct arena arena = {h->scratch, 0};
-    struct rule_backward_scratch r = rule_backward_carve(h, &arena, low_rank);
-    const struct stretches *x = &r.chunks;
+    struct gated_delta_backward_scratch r = carve_gated_delta_backward(h, &arena, dplr);
+    const struct checkpoints *x = &r.chunks;
     struct la_fetch ahead = {0};
     count_chunks(&r.chunks, h, &r.reverse.gate);
-    const ptrdiff_t chunks = rule_errors(h, &r);
+    const ptrdiff_t chunks = gated_delta_errors(h, &r);
     struct span t = {.first = h->n};
     reverse_begin(h, &r.reverse.base, x->rows);
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
-        const ptrdiff_t place = chunk % x->stretch;
-        const int begins = chunk == chunks - 1 || place == x->stretch - 1;
+        const ptrdiff_t place = chunk % x->interval;
+        const int begins = chunk == chunks - 1 || place == x->interval - 1;
         t = chunk_until(h, x, t.first, &ahead);
         if (h->poll(h->poll_arg) ||
-            (begins && rule_states(h, &r, chunk / x->stretch, place + 1,
-                                   chunks_before(x, place, t.first)))) {
+            (begins && gated_delta_states(h, &r, chunk / x->interval, place + 1,
+                                          chunks_before(x, place, t.first)))) {
             return 1;
         }
-        rule_reverse(h, &r.reverse, &r.errors, t, state_of(x->states, h, place));
+        gated_delta_reverse(h, &r.reverse, &r.errors, t, state_of(x->states, h, place));
     }
     store_state(&h->ds0, r.reverse.base.r, h->d, h->m);
     return chunks < 0;
@@ -213,13 +215,13 @@ run_rule_backward(const struct la_head *h, int low_rank)
 static int
 run_gated_delta_backward(const struct la_head *h)
 {
-    return run_rule_backward(h, 0);
+    return compute_gated_delta_backward(h, 0);
 }
 
 static int
 run_dplr_backward(const struct la_head *h)
 {
-    return run_rule_backward(h, 1);
+    return compute_gated_delta_backward(h, 1);
 }
 
 #endif

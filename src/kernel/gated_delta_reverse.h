@@ -19,26 +19,28 @@
 #include "gate_backward.h"
 #include "gated_delta.h"
 
-struct rule_reverse {
-    struct reverse_scratch base; /* ab: [A; E]; u, du, db: of DPLR for [K; B] */
+struct gated_delta_reverse {
+    struct reverse_scratch
+        base; /* ab: [A; E]; of DPLR u: [V; U], du: [dV; dU], db: [dK; dB] */
     struct gate gate;
     struct gate_pairs pairs;
     struct block ends;       /* [A'; E'] */
     struct block b, written; /* B or [K; B], as it meets A and E; B' */
     struct block lk, pk, xk, yk;
-    int low_rank;
+    int dplr;
 };
 
-static struct rule_reverse
-rule_reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
-                   int low_rank)
+static struct gated_delta_reverse
+gated_delta_reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
+                          int dplr)
 {
-    const ptrdiff_t writers = (1 + low_rank) * rows;
-    struct rule_reverse r = {.low_rank = low_rank};
+    const ptrdiff_t writers = (1 + dplr) * rows;
+    struct gated_delta_reverse r = {.dplr = dplr};
     r.base = reverse_carve(h, rows, arena);
-    if (low_rank) {
+    if (dplr) {
         r.base.u = take_block(arena, writers, h->m);
         r.base.du = take_block(arena, writers, h->m);
+        r.base.dv = r.base.du; /* its first half */
         r.base.db = take_block(arena, writers, h->d);
         r.lk = take_block(arena, rows, rows);
         r.pk = take_block(arena, rows, rows);
@@ -55,25 +57,26 @@ rule_reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena,
 
 /* The rows of a chunk of so many. */
 static struct gated_rows
-reverse_rows(const struct la_head *h, const struct rule_reverse *r, ptrdiff_t rows)
+reverse_rows(const struct la_head *h, const struct gated_delta_reverse *r,
+             ptrdiff_t rows)
 {
     return gated_rows(h, &r->gate, r->base.ab, block_at(r->base.ab, rows, 0), r->b,
-                      r->low_rank);
+                      r->dplr);
 }
 
 INLINE struct block
-second(struct block x, ptrdiff_t rows, int low_rank)
+second(struct block x, ptrdiff_t rows, int dplr)
 {
-    return block_at(x, low_rank ? rows : 0, 0);
+    return block_at(x, dplr ? rows : 0, 0);
 }
 
 /* U of the tokens t, with E where it is E that is left of them. */
 static void
-load_written(const struct la_head *h, const struct rule_reverse *r,
+load_written(const struct la_head *h, const struct gated_delta_reverse *r,
              const struct la_array *errors, struct span t)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
-    if (!r->low_rank) {
+    if (!r->dplr) {
         load_errors(h, &r->base, errors, t);
         return;
     }
@@ -87,31 +90,32 @@ load_written(const struct la_head *h, const struct rule_reverse *r,
 
 /* dV of one column tile, of DPLR: what dU does not pass on. */
 INLINE void
-values_back(const struct reverse *c, const struct rule_reverse *r, ptrdiff_t col,
+values_back(const struct reverse *c, const struct gated_delta_reverse *r, ptrdiff_t col,
             const int nr)
 {
-    const struct block g = block_at(c->g, 0, col), n = block_at(c->n, 0, col);
+    const struct block grad_out = block_at(c->grad_out, 0, col),
+                       n = block_at(c->n, 0, col);
     for (ptrdiff_t i = 0; i < c->rows; i += MR) {
         const ptrdiff_t next = i + MR, left = c->rows - next;
-        const struct block dv = block_at(r->base.du, i, col);
+        const struct block dv = block_at(r->base.dv, i, col);
         const struct block l = block_at(r->lk, i, i), p = block_at(r->pk, i, i);
         vec y[MR][NR];
         tile_load(y, nr, dv);
-        tile(y, MR, nr, block_at(p, MR, 0), 1, block_at(g, next, 0), left);
+        tile(y, MR, nr, block_at(p, MR, 0), 1, block_at(grad_out, next, 0), left);
         tile(y, MR, nr, block_at(l, MR, 0), 1, block_at(n, next, 0), left);
-        diagonal_up(y, nr, p, block_at(g, i, 0), 0);
+        diagonal_up(y, nr, p, block_at(grad_out, i, 0), 0);
         diagonal_up(y, nr, l, block_at(n, i, 0), 1);
         tile_store(dv, y, nr);
     }
 }
 
 INLINE void
-gated_value_tile(const struct reverse *c, const struct rule_reverse *r, ptrdiff_t col,
-                 const int nr, const int low_rank)
+gated_value_tile(const struct reverse *c, const struct gated_delta_reverse *r,
+                 ptrdiff_t col, const int nr, const int dplr)
 {
     sweep_tile(&c->read, col, LA_READ, nr);
-    substitute_back(c, col, nr, low_rank);
-    if (low_rank) {
+    substitute_back(c, col, nr, dplr);
+    if (dplr) {
         values_back(c, r, col, nr);
     }
     sweep_tile(&c->write, col, LA_WRITE, nr);
@@ -119,24 +123,24 @@ gated_value_tile(const struct reverse *c, const struct rule_reverse *r, ptrdiff_
 
 /* Reads all that the way back through the tokens t needs. */
 static void
-load_rule_reverse(const struct la_head *h, const struct reverse *c,
-                  const struct rule_reverse *r, const struct gated_rows *x,
-                  const struct la_array *errors, struct span t)
+load_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
+                         const struct gated_delta_reverse *r,
+                         const struct gated_rows *x, const struct la_array *errors,
+                         struct span t)
 {
     load_gate(h, t, &r->gate);
     load_readers(h, x, t);
     load_rows_of_keys(h, x, t);
     from_start(&r->gate, r->ends, x->a, c->rows, h->d, 0);
-    from_start(&r->gate, block_at(r->ends, c->rows, 0), x->e, c->rows, h->d,
-               r->low_rank);
+    from_start(&r->gate, block_at(r->ends, c->rows, 0), x->e, c->rows, h->d, r->dplr);
     writers_to_end(x, r->written, c->rows, h->d);
     load_written(h, r, errors, t);
-    load_plain(c->g, &h->g, t, h->m);
+    load_plain(c->grad_out, &h->grad_out, t, h->m);
     look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
     look_ahead(&h->dv, t, h->m);
     if (h->scale != 1) {
-        scale_rows(c->g, t.rows, r->base.scale);
+        scale_rows(c->grad_out, t.rows, r->base.scale);
     }
 }
 
@@ -159,17 +163,17 @@ store_existing(const struct la_array *x, struct span t, ptrdiff_t cols,
 
 /* Writes the gradients of the tokens t. */
 static void
-store_rule_reverse(const struct la_head *h, const struct reverse *c,
-                   const struct rule_reverse *r, struct span t)
+store_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
+                          const struct gated_delta_reverse *r, struct span t)
 {
     const struct reverse_scratch *base = &r->base;
     const struct block de = block_at(base->dab, c->rows, 0);
     store_gate_gradient(h, &r->gate, &r->pairs, t);
-    if (r->low_rank) {
+    if (r->dplr) {
         const struct block db = block_at(base->db, c->rows, 0);
         store_rows(&h->dq, t, h->d, base->dab, NULL);
         store_existing(&h->dk, t, h->d, base->db, c->keys);
-        store_existing(&h->dv, t, h->m, base->du, c->keys);
+        store_existing(&h->dv, t, h->m, base->dv, c->keys);
         store_existing(&h->da, t, h->d, de, c->keys);
         store_existing(&h->db, t, h->d, db, c->keys);
         return;
@@ -185,27 +189,28 @@ store_rule_reverse(const struct la_head *h, const struct reverse *c,
     }
     store_rows(&h->dq, t, h->d, base->dab, NULL);
     store_existing(&h->dk, t, h->d, base->db, c->keys);
-    store_rows(&h->dv, t, h->m, base->e, NULL);
+    store_rows(&h->dv, t, h->m, base->dv, NULL);
     if (h->has_erase) {
         store_existing(&h->derase, t, h->d, de, c->keys);
     }
-    clear_rows(base->du, c->keys, t.rows);
+    clear_rows(base->dbeta, c->keys, t.rows);
     store_strengths(h, base, t);
 }
 
 /* The triangles of a chunk, and dU, N and R before it. */
 static void
-reverse_values(const struct la_head *h, struct reverse *c, const struct rule_reverse *r,
-               const struct gated_rows *x, struct la_fetch *ahead)
+reverse_values(const struct la_head *h, struct reverse *c,
+               const struct gated_delta_reverse *r, const struct gated_rows *x,
+               struct la_fetch *ahead)
 {
     const struct reverse_scratch *base = &r->base;
-    const struct block b = second(x->b, c->rows, r->low_rank);
-    const struct scan state = {
+    const struct block b = second(x->b, c->rows, r->dplr);
+    const struct sweep state = {
         .K = h->d, .W = round_up(h->m, VL), .s = base->r, .ahead = ahead};
-    gated_triangle_of(x->gate, base->l, x->e, b, c->rows, h->d, r->low_rank);
+    gated_triangle_of(x->gate, base->l, x->e, b, c->rows, h->d, r->dplr);
     gated_triangle_of(x->gate, base->p, x->a, b, c->rows, h->d, 0);
     c->read = c->write = state;
-    c->read.rows = (1 + r->low_rank) * c->rows;
+    c->read.rows = (1 + r->dplr) * c->rows;
     c->read.a = r->written;
     c->read.o = base->du;
     c->write.rows = 2 * c->rows;
@@ -213,8 +218,8 @@ reverse_values(const struct la_head *h, struct reverse *c, const struct rule_rev
     c->write.v = base->gn;
     c->write.keep = r->gate.keep;
     c->write.change = r->gate.change;
-    take_up_sum(&c->write, base->lost, h->n, delta_chunk(h->d));
-    if (r->low_rank) {
+    take_up_sum(&c->write, base->lost, h->n, delta_chunk_rows(h->d));
+    if (r->dplr) {
         gated_triangle_of(x->gate, r->lk, x->e, x->b, c->rows, h->d, 1);
         gated_triangle_of(x->gate, r->pk, x->a, x->b, c->rows, h->d, 0);
         LA_BY_TILES(state.W, gated_value_tile(c, r, col, nr, 1));
@@ -226,8 +231,9 @@ reverse_values(const struct la_head *h, struct reverse *c, const struct rule_rev
 
 /* What gate_backward.h is to know of a chunk. */
 static struct gate_pairs
-rule_pairs(const struct la_head *h, const struct reverse *c,
-           const struct rule_reverse *r, const struct gated_rows *x, ptrdiff_t tokens)
+gated_delta_pairs(const struct la_head *h, const struct reverse *c,
+                  const struct gated_delta_reverse *r, const struct gated_rows *x,
+                  ptrdiff_t tokens)
 {
     const struct reverse_scratch *base = &r->base;
     const ptrdiff_t rows = c->rows;
@@ -237,12 +243,11 @@ rule_pairs(const struct la_head *h, const struct reverse *c,
     y.rows = rows;
     y.d = h->d;
     y.readers = 2;
-    y.writers = 1 + r->low_rank;
+    y.writers = 1 + r->dplr;
     y.reader[0] = (struct gate_reader){x->a, base->dab, 0, 0};
-    y.reader[1] =
-        (struct gate_reader){x->e, block_at(base->dab, rows, 0), 1, r->low_rank};
-    y.writer[0] = (struct gate_writer){second(x->b, rows, r->low_rank),
-                                       second(base->db, rows, r->low_rank)};
+    y.reader[1] = (struct gate_reader){x->e, block_at(base->dab, rows, 0), 1, r->dplr};
+    y.writer[0] = (struct gate_writer){second(x->b, rows, r->dplr),
+                                       second(base->db, rows, r->dplr)};
     y.writer[1] = (struct gate_writer){x->b, base->db};
     const struct block p[2][2] = {{base->p, r->pk}, {base->l, r->lk}};
     const struct block dp[2][2] = {{base->x, r->xk}, {base->y, r->yk}};
@@ -254,27 +259,27 @@ rule_pairs(const struct la_head *h, const struct reverse *c,
 /* dA, dE, dB and dg. */
 static void
 reverse_features(const struct la_head *h, struct reverse *c,
-                 const struct rule_reverse *r, const struct gated_rows *x,
+                 const struct gated_delta_reverse *r, const struct gated_rows *x,
                  struct span t, T *s)
 {
     const struct reverse_scratch *base = &r->base;
-    const struct block u = second(base->u, c->rows, r->low_rank);
-    const struct gate_pairs pairs = rule_pairs(h, c, r, x, t.rows);
-    const struct scan state = {.rows = 2 * c->rows,
-                               .K = h->m,
-                               .W = round_up(h->d, VL),
-                               .s = s,
-                               .ahead = t.ahead};
-    triangle(base->x, c->g, u, c->rows, h->m);
+    const struct block u = second(base->u, c->rows, r->dplr);
+    const struct gate_pairs pairs = gated_delta_pairs(h, c, r, x, t.rows);
+    const struct sweep state = {.rows = 2 * c->rows,
+                                .K = h->m,
+                                .W = round_up(h->d, VL),
+                                .s = s,
+                                .ahead = t.ahead};
+    triangle(base->x, c->grad_out, u, c->rows, h->m);
     triangle(base->y, c->n, u, c->rows, h->m);
-    if (r->low_rank) {
-        triangle(r->xk, c->g, base->u, c->rows, h->m);
+    if (r->dplr) {
+        triangle(r->xk, c->grad_out, base->u, c->rows, h->m);
         triangle(r->yk, c->n, base->u, c->rows, h->m);
     }
     c->read = c->write = state;
     c->read.a = base->gn;
     c->read.o = base->dab;
-    c->write.rows = (1 + r->low_rank) * c->rows;
+    c->write.rows = (1 + r->dplr) * c->rows;
     c->write.a = base->u;
     c->write.o = base->db;
     c->write.s = base->rt;
@@ -285,8 +290,8 @@ reverse_features(const struct la_head *h, struct reverse *c,
 
 /* The reverse scan over the tokens t; s is S^T before them. */
 static void
-rule_reverse(const struct la_head *h, const struct rule_reverse *r,
-             const struct la_array *errors, struct span t, T *s)
+gated_delta_reverse(const struct la_head *h, const struct gated_delta_reverse *r,
+                    const struct la_array *errors, struct span t, T *s)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
     const struct gated_rows x = reverse_rows(h, r, rows);
@@ -295,22 +300,22 @@ rule_reverse(const struct la_head *h, const struct rule_reverse *r,
         .keys = keys_left(h, t),
         .a = x.a,
         .b = x.e,
-        .g = r->base.gn,
+        .grad_out = r->base.gn,
         .n = block_at(r->base.gn, rows, 0),
-        .du = second(r->base.du, rows, r->low_rank),
+        .du = second(r->base.du, rows, r->dplr),
         .r = &r->base,
     };
-    load_rule_reverse(h, &c, r, &x, errors, t);
-    if (!r->low_rank) {
+    load_gated_delta_reverse(h, &c, r, &x, errors, t);
+    if (!r->dplr) {
         forget(&r->gate, s, h->m, round_up(h->d, VL), 1);
     }
     state_gradient(&r->gate, r->pairs.state, s, r->base.rt, h->m, h->d);
     reverse_values(h, &c, r, &x, t.ahead);
-    if (!r->low_rank) {
+    if (!r->dplr) {
         forget(&r->gate, r->base.r, h->d, round_up(h->m, VL), 0);
     }
     reverse_features(h, &c, r, &x, t, s);
-    store_rule_reverse(h, &c, r, t);
+    store_gated_delta_reverse(h, &c, r, t);
     transpose_state(r->base.rt, r->base.r, h->d, h->m);
 }
 

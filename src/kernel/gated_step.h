@@ -33,7 +33,7 @@ static int
 load_decay(const struct la_head *h, const struct gated_step_scratch *r)
 {
     ivec resets = {0};
-    load_plain(r->g, &h->gate, rows_from(0, 1), h->gate_channels ? h->d : 1);
+    load_plain(r->g, &h->g, rows_from(0, 1), h->gate_channels ? h->d : 1);
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
         const vec g = h->gate_channels ? vload(&r->g.x[l]) : vset1(r->g.x[0]);
         decay_parts(g, (vec){0}, &r->step.keep[l], &r->step.change[l]);

@@ -2,31 +2,21 @@
 #ifndef LA_ISA_H
 #define LA_ISA_H
 
-/* LA_VBYTES: bytes a vector.  A register tile is LA_TR rows, a multiple of MR, by
- * LA_NR vectors, and must leave registers for LA_NR + 1 operands. */
+#include "tuning.h"
+
+/* LA_VBYTES: bytes a vector. */
 #if defined(__AVX512F__)
 #define LA_VBYTES 64
-#define LA_NR 4
-#define LA_TR 4
 #define LA_LANES_f32 16
 #define LA_LANES_f64 8
 #define LA_MM_PREFIX(op) _mm512_##op
 #elif defined(__AVX__)
 #define LA_VBYTES 32
-#define LA_NR 2
-#define LA_TR 4
 #define LA_LANES_f32 8
 #define LA_LANES_f64 4
 #define LA_MM_PREFIX(op) _mm256_##op
 #else
 #define LA_VBYTES 16
-#if defined(__aarch64__)
-#define LA_NR 2
-#define LA_TR 8
-#else
-#define LA_NR 2
-#define LA_TR 4
-#endif
 #define LA_LANES_f32 4
 #define LA_LANES_f64 2
 #define LA_MM_PREFIX(op) _mm_##op
@@ -43,18 +33,13 @@
 #define LA_STRING_(a) #a
 #define LA_STRING(a) LA_STRING_(a)
 
-/* Rows of a block come in multiples of MR.  A register tile is LA_TR or MR rows by
- * up to NR vectors; VL numbers fill a vector. */
-#define MR 4
+/* VL numbers fill a vector. */
 #define NR LA_NR
 #define VL ((ptrdiff_t)(LA_VBYTES / sizeof(T)))
 
 /* What a sweep over the state does. */
 #define LA_READ 1
 #define LA_WRITE 2
-
-/* Rows at a time where no recurrence says how many. */
-#define LA_BLOCK ((ptrdiff_t)64)
 
 /* The low (high) halves of x and y interleaved, by number of lanes. */
 #define LA_ZIP_LOW_2(x, y) __builtin_shufflevector(x, y, 0, 2)

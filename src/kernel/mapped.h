@@ -24,22 +24,22 @@ static __attribute__((noinline, cold)) T
 far_norm(const struct la_array *x, ptrdiff_t i, ptrdiff_t cols)
 {
     _Alignas(LA_ALIGN) T lanes[VL];
-    double top = 0, sum = 0;
+    double max = 0, sum = 0;
     for (int pass = 0; pass < 2; pass++) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             vstore(lanes, load_at(x, i, j, cols));
             for (int l = 0; l < VL; l++) {
                 const double size = fabs((double)lanes[l]);
                 if (pass == 0) {
-                    top = size > top ? size : top;
+                    max = size > max ? size : max;
                 }
                 else {
-                    sum += size / top * (size / top);
+                    sum += size / max * (size / max);
                 }
             }
         }
     }
-    return top <= (double)LARGEST ? (T)(1 / top / sqrt(sum)) : 0;
+    return max <= (double)LARGEST ? (T)(1 / max / sqrt(sum)) : 0;
 }
 
 /* r of the rows [first, first + some), some <= VL, of x. */

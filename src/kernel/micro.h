@@ -10,34 +10,31 @@
 #include "chunk.h"
 #include "fetch.h"
 
-/* Rows of S read per pass, at most: they stay in first-level cache while all rows of
- * A go by. */
-#define KC 64
-
 /* One contraction of the chunked recurrences over a state S (K, W):
  *   read:  O = bias + X V + A S     with X (rows, rows) triangular, or absent
  *   write: S <- keep S + change S + B^T V   with keep = 1, change = 0 if absent
  * S is held by column tiles, each (K4, width) and contiguous. */
-struct scan {
+struct sweep {
     ptrdiff_t rows, K, W; /* W: padded to whole vectors */
     struct block a, b, v; /* (rows, K) (rows, K) (rows, W) */
     struct block dots;    /* X, (rows, rows): the scores a_i.b_j; .x NULL: absent */
     struct block o;       /* (rows, W) */
     const T *bias;        /* (W) added to each row of O, or NULL */
     T *s;                 /* K rounded up to MR, times W */
-    T *e;                 /* what rounding has kept from S so far, or NULL */
-    const T *base; /* where not NULL, S is held as base + sum, with E of the sum */
+    T *lost;              /* what rounding has kept from S so far, or NULL */
+    const T *base; /* where not NULL, S is held as base + sum, with `lost` of the sum */
     T *sum;
     const T *keep, *change; /* of S, one number a row (gate.h), or NULL */
-    int turned;             /* of S, one number a column (W) */
+    int transposed;         /* of S, one number a column (W) */
     const T *from;          /* where what decays is read, or NULL: S */
     int upper;              /* X keeps j >= i instead of j <= i */
     struct la_fetch *ahead; /* what each tile asks some of, or NULL */
 };
 
-/* c (rows, nr) += A (rows, k) B (k, nr), where the block holds A or, `turned`, A^T. */
+/* c (rows, nr) += A (rows, k) B (k, nr), where the block holds A or, `transposed`, A^T.
+ */
 INLINE void
-tile(vec c[][NR], const int rows, const int nr, struct block a, const int turned,
+tile(vec c[][NR], const int rows, const int nr, struct block a, const int transposed,
      struct block b, ptrdiff_t k)
 {
     LA_UNROLL_BY_4
@@ -47,7 +44,7 @@ tile(vec c[][NR], const int rows, const int nr, struct block a, const int turned
             y[j] = vload(&b.x[l * b.ld + j * VL]);
         }
         LA_EACH(i, rows) {
-            const vec x = vset1(turned ? a.x[l * a.ld + i] : a.x[i * a.ld + l]);
+            const vec x = vset1(transposed ? a.x[l * a.ld + i] : a.x[i * a.ld + l]);
             LA_EACH(j, nr) {
                 c[i][j] = vfma(x, y[j], c[i][j]);
             }
@@ -76,7 +73,7 @@ tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x, struct 
 
 /* c += the rows [i, i + rows) of X V. */
 INLINE void
-tile_triangle(vec c[][NR], const struct scan *s, ptrdiff_t i, const int rows,
+tile_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int rows,
               const int nr, struct block v)
 {
     const ptrdiff_t next = i + rows;
@@ -94,7 +91,7 @@ tile_triangle(vec c[][NR], const struct scan *s, ptrdiff_t i, const int rows,
 
 /* Rows [i, i + rows) of one column tile of O = acc, or O += acc. */
 INLINE void
-store_tile(const struct scan *c, ptrdiff_t col, ptrdiff_t i, vec acc[][NR],
+store_tile(const struct sweep *c, ptrdiff_t col, ptrdiff_t i, vec acc[][NR],
            const int add, const int rows, const int nr)
 {
     LA_EACH(r, rows) {
@@ -118,7 +115,7 @@ clear_tile(vec acc[][NR], const int rows, const int nr)
 /* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors; of
  * S its kc rows from k on, which add to O where they are not the first. */
 INLINE void
-read_tile(const struct scan *c, ptrdiff_t col, T *s, ptrdiff_t k, ptrdiff_t kc,
+read_tile(const struct sweep *c, ptrdiff_t col, T *s, ptrdiff_t k, ptrdiff_t kc,
           ptrdiff_t i, const int rows, const int nr)
 {
     const struct block rest = {s + k * nr * VL, nr * VL};
@@ -141,7 +138,7 @@ read_tile(const struct scan *c, ptrdiff_t col, T *s, ptrdiff_t k, ptrdiff_t kc,
 
 /* O = bias + X V + A S for one column tile of nr vectors. */
 INLINE void
-read_tiles(const struct scan *c, ptrdiff_t col, T *s, const int nr)
+read_tiles(const struct sweep *c, ptrdiff_t col, T *s, const int nr)
 {
     for (ptrdiff_t k = 0; k == 0 || k < c->K; k += KC) {
         const ptrdiff_t kc = c->K - k < KC ? c->K - k : KC;
@@ -167,71 +164,71 @@ rounding_lost(vec old, vec more, vec sum)
     return vkeep(lost == lost, lost);
 }
 
-/* What a sweep writes of one column tile: S, E, and where there is a base, S - base as
- * it has been summed (struct scan). */
+/* What a sweep writes of one column tile: S, `lost`, and where there is a base, S -
+ * base as it has been summed (struct sweep). */
 struct state_tile {
-    T *s, *e, *sum;
+    T *s, *lost, *sum;
     const T *base;
 };
 
 INLINE struct state_tile
-state_tile(const struct scan *c, ptrdiff_t at)
+state_tile(const struct sweep *c, ptrdiff_t at)
 {
-    return (struct state_tile){c->s + at, c->e ? c->e + at : NULL,
+    return (struct state_tile){c->s + at, c->lost ? c->lost + at : NULL,
                                c->sum ? c->sum + at : NULL,
                                c->base ? c->base + at : NULL};
 }
 
-/* Rows [l, l + rows) of S += acc for one column tile, with E.  What decays, decays
- * before that, and E with it.  `turned`: one decay a column. */
+/* Rows [l, l + rows) of S += acc for one column tile, with `lost`.  What decays, decays
+ * before that, and `lost` with it.  `transposed`: one decay a column. */
 INLINE void
-decay_and_add(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
-              vec acc[][NR], const int compensated, const int turned, const int rows,
-              const int nr)
+decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
+              vec acc[][NR], const int compensated, const int transposed,
+              const int rows, const int nr)
 {
     const T *from = c->from ? c->from + (to.s - c->s) : to.s;
     vec keep[NR],
         change[NR]; /* held, for the compiler thinks that stores change them */
     LA_EACH(j, nr) {
-        keep[j] = turned ? vload(&c->keep[col + j * VL]) : (vec){0};
-        change[j] = turned ? vload(&c->change[col + j * VL]) : (vec){0};
+        keep[j] = transposed ? vload(&c->keep[col + j * VL]) : (vec){0};
+        change[j] = transposed ? vload(&c->change[col + j * VL]) : (vec){0};
     }
     LA_EACH(r, rows) {
-        const vec row_keep = turned ? (vec){0} : vset1(c->keep[l + r]);
-        const vec row_change = turned ? (vec){0} : vset1(c->change[l + r]);
+        const vec row_keep = transposed ? (vec){0} : vset1(c->keep[l + r]);
+        const vec row_change = transposed ? (vec){0} : vset1(c->change[l + r]);
         LA_EACH(j, nr) {
             const ptrdiff_t at = (l + r) * nr * VL + j * VL;
-            const vec by = turned ? change[j] : row_change;
-            const vec share = turned ? keep[j] : row_keep;
+            const vec by = transposed ? change[j] : row_change;
+            const vec share = transposed ? keep[j] : row_keep;
             const vec before = vload(&from[at]), old = kept_of(share, before);
             vec more = vfma(by, before, acc[r][j]);
             if (compensated) {
-                const vec kept = vload(&to.e[at]);
+                const vec kept = vload(&to.lost[at]);
                 more = vfma(share + by, kept, more);
             }
             const vec sum = old + more;
             vstore(&to.s[at], sum);
             if (compensated) {
-                vstore(&to.e[at], rounding_lost(old, more, sum));
+                vstore(&to.lost[at], rounding_lost(old, more, sum));
             }
         }
     }
 }
 
-/* Rows [l, l + rows) of S += acc for one column tile, with E. */
+/* Rows [l, l + rows) of S += acc for one column tile, with `lost`. */
 INLINE void
-add_tile(T *s, T *e, ptrdiff_t l, vec acc[][NR], const int compensated, const int rows,
-         const int nr)
+add_tile(T *s, T *lost, ptrdiff_t l, vec acc[][NR], const int compensated,
+         const int rows, const int nr)
 {
     LA_EACH(r, rows) {
         LA_EACH(j, nr) {
             const ptrdiff_t at = (l + r) * nr * VL + j * VL;
             const vec old = vload(&s[at]);
-            const vec more = compensated ? acc[r][j] + vload(&e[at]) : acc[r][j];
+            const vec more = compensated ? acc[r][j] + vload(&lost[at]) : acc[r][j];
             const vec sum = old + more;
             vstore(&s[at], sum);
             if (compensated) {
-                vstore(&e[at], rounding_lost(old, more, sum));
+                vstore(&lost[at], rounding_lost(old, more, sum));
             }
         }
     }
@@ -239,17 +236,17 @@ add_tile(T *s, T *e, ptrdiff_t l, vec acc[][NR], const int compensated, const in
 
 /* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
  * summed first: that rounds less, and the sum need not wait for S.  Thousands of
- * chunks would still round one way where all are alike: E gathers what each addition
- * lost (Kahan 1965) and adds it to the next. */
+ * chunks would still round one way where all are alike: `lost` gathers what each
+ * addition lost (Kahan 1965) and adds it to the next. */
 INLINE void
-write_tile(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
+write_tile(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
            const int compensated, const int rows, const int nr)
 {
     vec acc[2 * LA_TR][NR];
     la_fetch_some(c->ahead);
     clear_tile(acc, rows, nr);
     tile(acc, rows, nr, block_at(c->b, 0, l), 1, block_at(c->v, 0, col), c->rows);
-    if (c->keep != NULL && c->turned) {
+    if (c->keep != NULL && c->transposed) {
         decay_and_add(c, col, to, l, acc, compensated, 1, rows, nr);
         return;
     }
@@ -257,14 +254,14 @@ write_tile(const struct scan *c, ptrdiff_t col, struct state_tile to, ptrdiff_t 
         decay_and_add(c, col, to, l, acc, compensated, 0, rows, nr);
         return;
     }
-    add_tile(to.base ? to.sum : to.s, to.e, l, acc, compensated, rows, nr);
+    add_tile(to.base ? to.sum : to.s, to.lost, l, acc, compensated, rows, nr);
     for (ptrdiff_t i = l * nr * VL; to.base && i < (l + rows) * nr * VL; i += VL) {
         vstore(&to.s[i], vload(&to.base[i]) + vload(&to.sum[i]));
     }
 }
 
 INLINE void
-write_tiles(const struct scan *c, ptrdiff_t col, struct state_tile to,
+write_tiles(const struct sweep *c, ptrdiff_t col, struct state_tile to,
             const int compensated, const int nr)
 {
     ptrdiff_t l = 0;
@@ -281,13 +278,13 @@ write_tiles(const struct scan *c, ptrdiff_t col, struct state_tile to,
 
 /* Reads, then writes, one column tile of nr vectors. */
 INLINE void
-sweep_width(const struct scan *c, ptrdiff_t col, int what, const int nr)
+sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr)
 {
     const ptrdiff_t at = col * round_up(c->K, MR);
     if (what & LA_READ) {
         read_tiles(c, col, c->s + at, nr);
     }
-    if (what & LA_WRITE && c->e != NULL) {
+    if (what & LA_WRITE && c->lost != NULL) {
         write_tiles(c, col, state_tile(c, at), 1, nr);
     }
     else if (what & LA_WRITE) {
@@ -298,7 +295,7 @@ sweep_width(const struct scan *c, ptrdiff_t col, int what, const int nr)
 /* One function a width, which all recurrences call: their tiles are most of the code.
  */
 #define LA_SWEEP_WIDTH(nr)                                                             \
-    static __attribute__((noinline)) void sweep_##nr(const struct scan *c,             \
+    static __attribute__((noinline)) void sweep_##nr(const struct sweep *c,            \
                                                      ptrdiff_t col, int what)          \
     {                                                                                  \
         sweep_width(c, col, what, nr);                                                 \
@@ -312,7 +309,7 @@ LA_SWEEP_WIDTH(4)
 #undef LA_SWEEP_WIDTH
 
 INLINE void
-sweep_tile(const struct scan *c, ptrdiff_t col, int what, const int nr)
+sweep_tile(const struct sweep *c, ptrdiff_t col, int what, const int nr)
 {
     if (nr == 1) {
         sweep_1(c, col, what);
@@ -332,7 +329,7 @@ sweep_tile(const struct scan *c, ptrdiff_t col, int what, const int nr)
 
 /* Reads, then writes, each column tile of the state while it is in cache. */
 static void
-sweep(const struct scan *c, int what)
+sweep(const struct sweep *c, int what)
 {
     LA_BY_TILES(c->W, sweep_tile(c, col, what, nr));
 }
@@ -383,7 +380,7 @@ score_block(struct block x, struct block a, struct block b, ptrdiff_t K)
 
 /* x_ij = a_i.b_j, at least where j <= i (upper: where j >= i). */
 static void
-scores(const struct scan *c)
+scores(const struct sweep *c)
 {
     const ptrdiff_t rows = round_up(c->rows, MR);
     for (ptrdiff_t i = 0; i < rows; i += SI) {

@@ -7,26 +7,24 @@
 #ifndef LA_NONCAUSAL_H
 #define LA_NONCAUSAL_H
 
-#include "scan.h"
+#include "recurrence.h"
 
 struct noncausal_scratch {
     ptrdiff_t rows;    /* tokens at a time */
     struct block a, v; /* features; values and results */
-    T *s, *e, *z, *ze, *r, *lift;
+    T *s, *lost, *z, *z_lost, *r, *lift;
 };
 
 static struct noncausal_scratch
 noncausal_carve(const struct la_head *h, struct arena *arena)
 {
-    /* No triangle limits the rows of a narrow state, and twice as many are half as many
-     * sums to compensate. */
-    struct noncausal_scratch r = {.rows = h->d <= 64 ? 32 : chunk_rows(h->d)};
+    struct noncausal_scratch r = {.rows = noncausal_rows(h->d)};
     r.a = take_block(arena, r.rows, h->d);
     r.v = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->d, h->m);
-    r.e = take_state(arena, h->d, h->m);
+    r.lost = take_state(arena, h->d, h->m);
     r.z = take_row(arena, h->d);
-    r.ze = take_row(arena, h->d);
+    r.z_lost = take_row(arena, h->d);
     r.r = take(arena, 1, r.rows);
     r.lift = take(arena, 1, r.rows);
     return r;
@@ -37,7 +35,7 @@ static int
 sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
 {
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .b = r->a,
@@ -47,14 +45,14 @@ sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
     };
     clear(r->s, state_size(h->d, h->m));
     if (h->segment > 0) {
-        c.e = r->e;
-        clear(r->e, state_size(h->d, h->m));
+        c.lost = r->lost;
+        clear(r->lost, state_size(h->d, h->m));
     }
     else {
-        compensate(&c, r->e, h->keys, r->rows);
+        compensate(&c, r->lost, h->keys, r->rows);
     }
     clear(r->z, r->a.ld);
-    clear(r->ze, r->a.ld);
+    clear(r->z_lost, r->a.ld);
     for (ptrdiff_t j = 0; j < h->keys; j += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -62,7 +60,7 @@ sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
         const struct span t = span(j, r->rows, j + r->rows, h->keys, &ahead);
         c.rows = t.rows;
         load_keys(h, t, r->a, r->v);
-        add_rows(r->z, r->ze, r->a, c.rows);
+        add_rows(r->z, r->z_lost, r->a, c.rows);
         sweep(&c, LA_WRITE);
     }
     return 0;
@@ -95,7 +93,7 @@ run_noncausal(const struct la_head *h)
     struct arena arena = {h->scratch, 0};
     const struct noncausal_scratch r = noncausal_carve(h, &arena);
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r.a,
@@ -132,13 +130,14 @@ run_noncausal(const struct la_head *h)
 
 /* Backward, with g the cotangent, a = phi(q), b = phi(k), and S and z as above:
  *
- *   u_i = S g_i, and from it dq_i, r_i, w_i (scan.h)
+ *   u_i = S g_i, and from it dq_i, r_i, w_i (recurrence.h)
  *   R = sum_i a_i (r_i g_i)^T,  dv_j = R^T b_j,  db_j = R v_j + sum_i w_i a_i
  *
  * 2 (3 n + 2 s) d m flops and more.  Scratch: two states and a few blocks of rows. */
 
 struct noncausal_backward_scratch {
-    struct noncausal_scratch forward; /* s, z, e, ze: of S and z, then of R and rz */
+    struct noncausal_scratch
+        forward; /* s, z, lost, z_lost: of S and z, then of R and rz */
     struct block da, dv;
     T *t, *rz, *w;
 };
@@ -161,7 +160,7 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
 {
     const struct noncausal_scratch *r = &x->forward;
     struct la_fetch ahead = {0};
-    struct scan u = {
+    struct sweep u = {
         .K = h->m,
         .W = round_up(h->d, VL),
         .a = r->v,
@@ -169,7 +168,7 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
         .s = x->t,
         .ahead = &ahead,
     };
-    struct scan sum = {
+    struct sweep sum = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .b = r->a,
@@ -178,9 +177,9 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
         .ahead = &ahead,
     };
     clear(r->s, state_size(h->d, h->m));
-    compensate(&sum, r->e, h->n, r->rows);
+    compensate(&sum, r->lost, h->n, r->rows);
     clear(x->rz, r->a.ld);
-    clear(r->ze, r->a.ld);
+    clear(r->z_lost, r->a.ld);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -188,7 +187,7 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
         const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
         u.rows = sum.rows = t.rows;
         load_mapped(r->a, &h->q, t, h->d, h->map);
-        load_plain(r->v, &h->g, t, h->m);
+        load_plain(r->v, &h->grad_out, t, h->m);
         look_ahead(&h->dq, t, h->d);
         sweep(&u, LA_READ);
         const int lifted = query_gradient(h, x->da, r->a, (struct block){r->z, 0},
@@ -202,7 +201,7 @@ noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x
         scale_rows(r->v, t.rows, r->r);
         sweep(&sum, LA_WRITE);
         if (h->normalize) {
-            add_weighted(x->rz, r->ze, r->a, x->w, t.rows);
+            add_weighted(x->rz, r->z_lost, r->a, x->w, t.rows);
         }
     }
     return 0;
@@ -214,7 +213,7 @@ noncausal_dkv(const struct la_head *h, const struct noncausal_backward_scratch *
 {
     const struct noncausal_scratch *r = &x->forward;
     struct la_fetch ahead = {0};
-    struct scan dv = {
+    struct sweep dv = {
         .K = h->d,
         .W = round_up(h->m, VL),
         .a = r->a,
@@ -222,7 +221,7 @@ noncausal_dkv(const struct la_head *h, const struct noncausal_backward_scratch *
         .s = r->s,
         .ahead = &ahead,
     };
-    struct scan db = {
+    struct sweep db = {
         .K = h->m,
         .W = round_up(h->d, VL),
         .a = r->v,

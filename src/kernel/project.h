@@ -12,7 +12,7 @@
 #ifndef LA_PROJECT_H
 #define LA_PROJECT_H
 
-#include "dpfp.h"
+#include "row_maps.h"
 #include "functions.h"
 
 struct project_scratch {
@@ -39,7 +39,7 @@ static void
 project_rows(const struct project_scratch *r, const struct la_array *x, ptrdiff_t first,
              ptrdiff_t rows, ptrdiff_t d, T t, struct la_fetch *ahead)
 {
-    const struct scan c = {
+    const struct sweep c = {
         .rows = rows,
         .K = d,
         .W = r->width,

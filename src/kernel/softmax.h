@@ -20,9 +20,7 @@
 #ifndef LA_SOFTMAX_H
 #define LA_SOFTMAX_H
 
-#include "dpfp.h"
-
-#define LA_QUERIES 256
+#include "row_maps.h"
 
 /* Products of numbers within FAR_INPUT sum to a finite score.  Numbers beyond it come
  * within by FAR_DOWN; FAR_UP is its inverse. */
@@ -32,9 +30,9 @@
 
 struct softmax_scratch {
     ptrdiff_t ldd, ldm;
-    T *q, *o, *top, *sum, *p; /* of queries; sum by lanes */
-    T *o_lost, *sum_lost;     /* what rounding has kept from o and from sum */
-    T *rows, *keys, *values;  /* a block of keys, transposed, and of values */
+    T *q, *o, *running_max, *sum, *p; /* of queries; sum by lanes */
+    T *o_lost, *sum_lost;             /* what rounding has kept from o and from sum */
+    T *rows, *keys, *values;          /* a block of keys, transposed, and of values */
     T *far_q, *far_keys,
         *far_p; /* of a strip of queries and a block of keys, smaller */
 };
@@ -46,7 +44,7 @@ softmax_carve(const struct la_head *h, struct arena *arena)
     struct softmax_scratch r = {.ldd = row_step(d), .ldm = row_step(m)};
     r.q = take(arena, LA_QUERIES, r.ldd);
     r.o = take(arena, LA_QUERIES, r.ldm);
-    r.top = take(arena, 1, LA_QUERIES);
+    r.running_max = take(arena, 1, LA_QUERIES);
     r.sum = take(arena, LA_QUERIES, VL);
     r.o_lost = take(arena, LA_QUERIES, r.ldm);
     r.sum_lost = take(arena, LA_QUERIES, VL);
@@ -151,7 +149,7 @@ scale_down(T *y, const T *x, ptrdiff_t count)
 /* The block of keys in r->rows, transposed; whether one of their numbers is beyond
  * FAR_INPUT. */
 static int
-turn_keys(const struct softmax_scratch *r, ptrdiff_t d)
+transpose_keys(const struct softmax_scratch *r, ptrdiff_t d)
 {
     transpose_state(r->keys, r->rows, LA_BLOCK, d);
     return any_far(r->keys, round_up(d, MR) * LA_BLOCK);
@@ -196,28 +194,28 @@ fade_and_add(T *sum, T *lost, vec fade, vec more)
 /* p becomes exp(p - m) with the new m, and 0 from key `end` on; what the sums so far
  * are to be multiplied by.  m is a maximum that no score exceeds by more than 1. */
 INLINE vec
-row_weights(T *p, T *top, T *sum, T *lost, ptrdiff_t end)
+row_weights(T *p, T *running_max, T *sum, T *lost, ptrdiff_t end)
 {
-    const vec before = vset1(*top);
-    vec most = before, total = {0};
+    const vec before = vset1(*running_max);
+    vec max = before, total = {0};
     LA_UNROLL
     for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
         const ivec there = viota() < (ivec)((ivec){0} + (INT)(end - j));
         const vec x = vselect(there, vload(&p[j]), vset1(-(T)INFINITY));
-        most = vmax(most, x);
+        max = vmax(max, x);
         vstore(&p[j], x);
     }
-    most = vall_max(most);
-    most = vselect(most <= before + vset1(1), before, most); /* a NaN is new */
+    max = vall_max(max);
+    max = vselect(max <= before + vset1(1), before, max); /* a NaN is new */
     LA_UNROLL
     for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
-        const vec x = vexp(vload(&p[j]) - most);
+        const vec x = vexp(vload(&p[j]) - max);
         total += x;
         vstore(&p[j], x);
     }
-    const vec fade = vexp(before - most);
+    const vec fade = vexp(before - max);
     fade_and_add(sum, lost, fade, total);
-    *top = most[0];
+    *running_max = max[0];
     return fade;
 }
 
@@ -253,7 +251,7 @@ strip(const struct softmax_scratch *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
     vec fade[MR];
     strip_scores(r, r->p, r->q + i * r->ldd, d, far);
     LA_EACH(row, MR) {
-        fade[row] = row_weights(r->p + row * LA_BLOCK, &r->top[i + row],
+        fade[row] = row_weights(r->p + row * LA_BLOCK, &r->running_max[i + row],
                                 &r->sum[(i + row) * VL], &r->sum_lost[(i + row) * VL],
                                 diagonal ? end + row : end);
     }
@@ -290,7 +288,7 @@ softmax_rows(const struct la_head *h, const struct softmax_scratch *r, ptrdiff_t
     clear(r->sum, LA_QUERIES * VL);
     clear(r->sum_lost, LA_QUERIES * VL);
     for (ptrdiff_t i = 0; i < LA_QUERIES; i++) {
-        r->top[i] = -LARGEST;
+        r->running_max[i] = -LARGEST;
     }
     for (ptrdiff_t j = 0; j < end; j += LA_BLOCK) {
         const ptrdiff_t keys = s - j < LA_BLOCK ? s - j : LA_BLOCK;
@@ -299,7 +297,7 @@ softmax_rows(const struct la_head *h, const struct softmax_scratch *r, ptrdiff_t
             return 1;
         }
         load_block(r->rows, &k, keys, d);
-        const int far = turn_keys(r, d) || far_queries;
+        const int far = transpose_keys(r, d) || far_queries;
         load_block(r->values, &v, keys, m);
         ptrdiff_t i = causal && j > first ? j - first : 0;
         for (; i < rows; i += MR) {
@@ -319,11 +317,13 @@ run_softmax(const struct la_head *h)
     if (softmax_rows(h, &r, h->first, h->n)) {
         return 1;
     }
+    T *const inverse =
+        r.running_max; /* in the place of m, which is not needed any more */
     for (ptrdiff_t i = 0; i < h->n; i++) {
         const T sum = sum_lanes(vload(&r.sum[i * VL]));
-        r.top[i] = sum == 0 ? 0 : 1 / sum; /* no key: 0 */
+        inverse[i] = sum == 0 ? 0 : 1 / sum; /* no key: 0 */
     }
-    store_rows(&h->o, rows_from(0, h->n), h->m, (struct block){r.o, r.ldm}, r.top);
+    store_rows(&h->o, rows_from(0, h->n), h->m, (struct block){r.o, r.ldm}, inverse);
     return 0;
 }
 

@@ -16,10 +16,10 @@
 
 struct softmax_backward_scratch {
     struct softmax_scratch forward;
-    T *dq, *top, *inverse, *mean; /* of all queries: dq, m, 1 / l, D */
-    T *dq_lost;                   /* what rounding has kept from dq */
-    T *q, *g, *p, *e, *part;      /* of a block of queries, q by the scale */
-    T *k, *v, *vt, *dks, *dvs;    /* of a block of keys: rows, states */
+    T *dq, *running_max, *inverse, *mean; /* of all queries: dq, m, 1 / l, D */
+    T *dq_lost;                           /* what rounding has kept from dq */
+    T *q, *grad_out, *p, *e, *part;       /* of a block of queries, q by the scale */
+    T *k, *v, *vt, *dks, *dvs;            /* of a block of keys: rows, states */
     T *dks_lost, *dvs_lost;
     T *dk, *dv; /* rows that the diagonal gives */
 };
@@ -32,11 +32,11 @@ softmax_backward_carve(const struct la_head *h, struct arena *arena)
     const ptrdiff_t ldd = r.forward.ldd, ldm = r.forward.ldm;
     r.dq = take(arena, n + LA_BLOCK, ldd);
     r.dq_lost = take(arena, n + LA_BLOCK, ldd);
-    r.top = take(arena, 1, n + LA_QUERIES);
+    r.running_max = take(arena, 1, n + LA_QUERIES);
     r.inverse = take(arena, 1, n + LA_QUERIES);
     r.mean = take(arena, 1, n + LA_QUERIES);
     r.q = take(arena, LA_BLOCK, ldd);
-    r.g = take(arena, LA_QUERIES, ldm);
+    r.grad_out = take(arena, LA_QUERIES, ldm);
     r.p = take(arena, LA_BLOCK, LA_BLOCK);
     r.e = take(arena, LA_BLOCK, LA_BLOCK);
     r.part = take(arena, LA_BLOCK, ldd);
@@ -61,14 +61,14 @@ softmax_again(const struct la_head *h, const struct softmax_backward_scratch *r)
         if (softmax_rows(h, &r->forward, i, rows)) {
             return 1;
         }
-        load_plain((struct block){r->g, r->forward.ldm}, &h->g, rows_from(i, rows),
-                   h->m);
-        row_dots(&r->mean[i], (struct block){r->g, r->forward.ldm},
+        load_plain((struct block){r->grad_out, r->forward.ldm}, &h->grad_out,
+                   rows_from(i, rows), h->m);
+        row_dots(&r->mean[i], (struct block){r->grad_out, r->forward.ldm},
                  (struct block){r->forward.o, r->forward.ldm}, rows, r->forward.ldm);
         for (ptrdiff_t l = 0; l < rows; l++) {
             const T sum = sum_lanes(vload(&r->forward.sum[l * VL]));
             r->inverse[i + l] = sum == 0 ? 0 : 1 / sum;
-            r->top[i + l] = r->forward.top[l];
+            r->running_max[i + l] = r->forward.running_max[l];
             r->mean[i + l] *= r->inverse[i + l];
         }
     }
@@ -82,13 +82,14 @@ weigh(const struct softmax_backward_scratch *r, ptrdiff_t i, ptrdiff_t rows,
       ptrdiff_t end, int diagonal)
 {
     for (ptrdiff_t l = 0; l < round_up(rows, MR); l++) {
-        const vec top = vset1(r->top[i + l]), inverse = vset1(r->inverse[i + l]);
+        const vec running_max = vset1(r->running_max[i + l]),
+                  inverse = vset1(r->inverse[i + l]);
         const vec mean = vset1(r->mean[i + l]);
         const ptrdiff_t keys = l >= rows ? 0 : diagonal ? l + 1 : end;
         for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
             T *p = &r->p[l * LA_BLOCK + j], *e = &r->e[l * LA_BLOCK + j];
             const ivec there = viota() < (ivec)((ivec){0} + (INT)(keys - j));
-            const vec weight = vexp(vload(p) - top) * inverse;
+            const vec weight = vexp(vload(p) - running_max) * inverse;
             const vec slope = weight * (vload(e) - mean);
             vstore(p, vkeep(there, weight));
             vstore(e, vkeep(there, slope));
@@ -96,15 +97,16 @@ weigh(const struct softmax_backward_scratch *r, ptrdiff_t i, ptrdiff_t rows,
     }
 }
 
-/* out_i += sum_{j <= i} x_ij y_j, or out_j += sum_{i >= j} x_ij y_i where `turned`. */
+/* out_i += sum_{j <= i} x_ij y_j, or out_j += sum_{i >= j} x_ij y_i where `transposed`.
+ */
 static void
 add_triangle(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld,
-             ptrdiff_t rows, int turned)
+             ptrdiff_t rows, int transposed)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         for (ptrdiff_t j = 0; j <= i; j++) {
-            T *to = out + (turned ? j : i) * ld;
-            const T *from = y + (turned ? i : j) * ld;
+            T *to = out + (transposed ? j : i) * ld;
+            const T *from = y + (transposed ? i : j) * ld;
             const vec weight = vset1(x[i * ldx + j]);
             for (ptrdiff_t l = 0; l < ld; l += VL) {
                 *at(&to[l]) += weight * vload(&from[l]);
@@ -137,48 +139,48 @@ block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r
     const ptrdiff_t D = round_up(d, VL), M = round_up(m, VL);
     const int far =
         load_queries(r->q, ldd, &h->q, rows_from(i, rows), d, (T)h->scale) || far_keys;
-    load_plain((struct block){r->g, ldm}, &h->g, rows_from(i, rows), m);
+    load_plain((struct block){r->grad_out, ldm}, &h->grad_out, rows_from(i, rows), m);
     for (ptrdiff_t l = 0; l < rows; l += MR) {
         strip_scores(&r->forward, r->p + l * LA_BLOCK, r->q + l * ldd, d, far);
     }
-    struct scan c = {.rows = rows,
-                     .K = m,
-                     .W = LA_BLOCK,
-                     .a = {r->g, ldm},
-                     .o = {r->e, LA_BLOCK},
-                     .s = r->vt};
+    struct sweep c = {.rows = rows,
+                      .K = m,
+                      .W = LA_BLOCK,
+                      .a = {r->grad_out, ldm},
+                      .o = {r->e, LA_BLOCK},
+                      .s = r->vt};
     sweep(&c, LA_READ);
     weigh(r, i, rows, keys, diagonal);
     if (diagonal) {
         clear(r->part, rows * ldd);
         add_triangle(r->part, r->e, LA_BLOCK, r->k, ldd, rows, 0);
         add_triangle(r->dk, r->e, LA_BLOCK, r->q, ldd, rows, 1);
-        add_triangle(r->dv, r->p, LA_BLOCK, r->g, ldm, rows, 1);
+        add_triangle(r->dv, r->p, LA_BLOCK, r->grad_out, ldm, rows, 1);
         add_part(r, i, rows, D);
         return;
     }
-    c = (struct scan){.rows = rows,
-                      .K = LA_BLOCK,
-                      .W = M,
-                      .b = {r->p, LA_BLOCK},
-                      .v = {r->g, ldm},
-                      .s = r->dvs,
-                      .e = r->dvs_lost};
+    c = (struct sweep){.rows = rows,
+                       .K = LA_BLOCK,
+                       .W = M,
+                       .b = {r->p, LA_BLOCK},
+                       .v = {r->grad_out, ldm},
+                       .s = r->dvs,
+                       .lost = r->dvs_lost};
     sweep(&c, LA_WRITE);
-    c = (struct scan){.rows = rows,
-                      .K = LA_BLOCK,
-                      .W = D,
-                      .b = {r->e, LA_BLOCK},
-                      .v = {r->q, ldd},
-                      .s = r->dks,
-                      .e = r->dks_lost};
+    c = (struct sweep){.rows = rows,
+                       .K = LA_BLOCK,
+                       .W = D,
+                       .b = {r->e, LA_BLOCK},
+                       .v = {r->q, ldd},
+                       .s = r->dks,
+                       .lost = r->dks_lost};
     sweep(&c, LA_WRITE);
-    c = (struct scan){.rows = rows,
-                      .K = LA_BLOCK,
-                      .W = D,
-                      .a = {r->e, LA_BLOCK},
-                      .o = {r->part, ldd},
-                      .s = r->forward.rows};
+    c = (struct sweep){.rows = rows,
+                       .K = LA_BLOCK,
+                       .W = D,
+                       .a = {r->e, LA_BLOCK},
+                       .o = {r->part, ldd},
+                       .s = r->forward.rows};
     sweep(&c, LA_READ);
     add_part(r, i, rows, D);
 }
@@ -216,7 +218,7 @@ run_softmax_backward(const struct la_head *h)
         load_plain((struct block){r.k, ldd}, &k, rows_from(0, keys), d);
         load_block(r.forward.rows, &k, keys, d);
         load_block(r.v, &v, keys, m);
-        const int far = turn_keys(&r.forward, d);
+        const int far = transpose_keys(&r.forward, d);
         transpose_state(r.vt, r.v, LA_BLOCK, m);
         clear(r.dks, state_size(LA_BLOCK, d));
         clear(r.dvs, state_size(LA_BLOCK, m));

@@ -106,10 +106,10 @@ store_states(const struct la_head *h, T *s, T *z)
     }
 }
 
-/* The square root of the number of chunks, rounded up: as many stretches as
+/* The square root of the number of chunks, rounded up: as many intervals as
  * chunks in one take the least memory. */
 static ptrdiff_t
-stretch_chunks(ptrdiff_t chunks)
+checkpoint_interval(ptrdiff_t chunks)
 {
     const ptrdiff_t root = (ptrdiff_t)ceil(sqrt((double)chunks));
     return root > 1 ? root : 1;

@@ -8,12 +8,12 @@
 #ifndef LA_STEP_H
 #define LA_STEP_H
 
-#include "scan.h"
+#include "recurrence.h"
 
 /* One row each, in blocks of a whole tile where rows are loaded. */
 struct step_scratch {
     struct block a, b, v, o, z;
-    T *ze, *den, *lift;
+    T *z_lost, *den, *lift;
     T *keep, *change; /* of the state's rows */
 };
 
@@ -26,7 +26,7 @@ step_carve(const struct la_head *h, struct arena *arena)
     r.v = take_block(arena, MR, h->m);
     r.o = take_block(arena, 1, h->m);
     r.z = take_block(arena, 1, h->d);
-    r.ze = take_row(arena, h->d);
+    r.z_lost = take_row(arena, h->d);
     r.den = take(arena, 1, VL);
     r.lift = take(arena, 1, VL);
     r.keep = r.change = NULL;
@@ -163,8 +163,8 @@ run_step(const struct la_head *h)
     }
     if (h->normalize) {
         load_vector(r.z.x, z0, h->d);
-        clear(r.ze, r.z.ld);
-        add_rows(r.z.x, r.ze, r.b, 1);
+        clear(r.z_lost, r.z.ld);
+        add_rows(r.z.x, r.z_lost, r.b, 1);
         row_dots(r.den, r.a, r.z, 1, r.a.ld);
         store_vector(&h->z1, r.z.x, h->d);
     }

@@ -8,7 +8,13 @@
 
 #include <stddef.h>
 
-enum la_dtype { LA_F32, LA_F64, LA_NDTYPES };
+#include "tuning.h"
+
+enum la_dtype {
+#define LA_FLOAT(id, name, type, format) LA_##id,
+#include "dtypes.def"
+    LA_NDTYPES
+};
 
 enum la_map {
 #define LA_MAP(map) LA_MAP_##map,
@@ -38,9 +44,11 @@ enum la_property {
     LA_GATE_CHANNELS = 1024, /* with a gate one number a token, and one a key channel */
     LA_BONUS = 2048,         /* with and without a bonus for a token's own key */
     LA_ERASE = 4096,         /* with and without erase keys */
-    LA_SEGMENTS = 8192, /* the state is a sum: long sequences are cut (segments.c) */
-    LA_PASSES = 16384,  /* may be done in parts, enum la_pass (passes.c) */
-    LA_TURNS = 32768    /* leaves a head, and takes it up again (turns.c) */
+    LA_SEQUENCE_SPLIT =
+        8192, /* the state is a sum: long sequences are cut (sequence_split.c) */
+    LA_BACKWARD_SPLIT =
+        16384,            /* may be done in parts, enum la_pass (backward_split.c) */
+    LA_INTERLEAVE = 32768 /* computes a head in slices (interleave.c) */
 };
 
 /* Which part of a backward operator a piece of work is: all of it; dq, with two rates a
@@ -73,13 +81,16 @@ enum la_operand {
     LA_NNUMBERS = LA_AT_begin - LA_NARRAYS
 };
 
+/* Operands of a form at most, which form.c sees to. */
+enum { LA_MAX_OPERANDS = 24 };
+
 struct la_fetch;
 
-/* Some tokens of a head, whose scratch is left as it is until the next turn. */
-struct la_turn {
+/* A slice of a head's tokens, whose scratch is left as it is until the next one. */
+struct la_interleave {
     ptrdiff_t at, to;       /* where the head was left, 0 at first; where to leave it */
     struct la_fetch *ahead; /* what to ask for meanwhile */
-    int visit;              /* which it is of the heads that take turns */
+    int index;              /* which it is of the interleaved heads */
 };
 
 /* One head.  Vectors have no row step.  What a call lacks has data NULL. */
@@ -88,10 +99,10 @@ struct la_head {
     ptrdiff_t all_d;         /* d of the whole, of which this may be some columns */
     ptrdiff_t all_m; /* m likewise, and the state before the tokens with all of it */
     struct la_array all_s0;
-    struct la_turn *turn; /* NULL: all tokens at once */
-    ptrdiff_t keys;       /* keys that exist, the first of s */
-    ptrdiff_t first;      /* which row of all the first one is, for some of the rows */
-    ptrdiff_t segment;    /* tokens a segment of a long sequence (causal.h), or 0 */
+    struct la_interleave *interleave; /* NULL: all tokens at once */
+    ptrdiff_t keys;                   /* keys that exist, the first of s */
+    ptrdiff_t first;   /* which row of all the first one is, for some of the rows */
+    ptrdiff_t segment; /* tokens a segment of a long sequence (causal.h), or 0 */
     union {
         struct {
 #define LA_ARRAY(field, name, kind, of_z) struct la_array field;
@@ -121,11 +132,6 @@ struct la_head {
     int (*poll)(void *); /* called about once a chunk; nonzero: give up */
     void *poll_arg;
 };
-
-/* A sequence of LA_LONG tokens or more is computed as so many segments, the last of
- * which takes what is left over.  Of its length alone, so that neither the number of
- * threads nor of heads changes a bit; whole chunks (chunk.h) of any kind. */
-enum { LA_LONG = 1 << 17, LA_SEGMENT_COUNT = 8, LA_SEGMENT_STEP = 64 };
 
 /* Every buffer a kernel cuts from its scratch starts on such a boundary. */
 #define LA_ALIGN 64

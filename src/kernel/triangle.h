@@ -3,7 +3,7 @@
 #ifndef LA_TRIANGLE_H
 #define LA_TRIANGLE_H
 
-#include "scan.h"
+#include "recurrence.h"
 
 INLINE void
 tile_load(vec c[][NR], const int nr, struct block x)
@@ -63,7 +63,7 @@ diagonal_up(vec y[][NR], const int nr, struct block x, struct block b, const int
 static void
 triangle(struct block x, struct block a, struct block b, ptrdiff_t rows, ptrdiff_t cols)
 {
-    const struct scan c = {.rows = rows, .K = cols, .a = a, .b = b, .dots = x};
+    const struct sweep c = {.rows = rows, .K = cols, .a = a, .b = b, .dots = x};
     scores(&c);
 }
 

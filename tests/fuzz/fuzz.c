@@ -15,7 +15,7 @@
 #include "pool.h"
 #include "scratch.h"
 
-enum { MOST_LEAD = 3, MOST_AXES = MOST_LEAD + LA_MAX_RANK };
+enum { MAX_LEAD = 3, MAX_AXES = MAX_LEAD + LA_MAX_RANK };
 
 static struct input {
     const uint8_t *data;
@@ -43,7 +43,7 @@ next(void)
 
 struct array {
     char *memory;
-    ptrdiff_t shape[MOST_AXES], strides[MOST_AXES];
+    ptrdiff_t shape[MAX_AXES], strides[MAX_AXES];
 };
 
 static void
@@ -54,6 +54,7 @@ fill(char *to, const struct la_operation *what, enum la_operand id, ptrdiff_t n)
     double x = (double)(int64_t)(next() % 2001 - 1000) / 300;
     x = next() % 64 == 0 ? odd[next() % 5] : x;
     const float single = (float)x;
+    const union la_number whole = la_number_of(what->dtype, x);
     uint16_t half;
     ptrdiff_t index = (ptrdiff_t)(next() % (uint64_t)(n + 8)) - 4;
     index = next() % 16 == 0 ? (ptrdiff_t)(next() << 32) : index;
@@ -62,8 +63,7 @@ fill(char *to, const struct la_operation *what, enum la_operand id, ptrdiff_t n)
     memcpy(to,
            la_is_index(id) ? (void *)&index
            : size == 2     ? (void *)&half
-           : size == 4     ? (void *)&single
-                           : (void *)&x,
+                           : (void *)&whole,
            (size_t)size);
 }
 
@@ -74,7 +74,7 @@ lay_out(struct array *x, struct la_tensor *tensor, const struct la_operation *wh
 {
     const ptrdiff_t size = la_size_of(what, id);
     ptrdiff_t step = size, low = 0, high = 0, count = 1;
-    int order[MOST_AXES];
+    int order[MAX_AXES];
     for (int i = 0; i < axes; i++) {
         order[i] = i;
     }
@@ -137,8 +137,8 @@ run(const struct la_operation *what)
     const int count = form->nin + form->nout;
     struct array arrays[LA_MAX_OPERANDS] = {{NULL}};
     struct la_tensor x[LA_MAX_OPERANDS];
-    ptrdiff_t dims[LA_MAX_DIMS], lead[MOST_LEAD];
-    const int axes = choose(MOST_LEAD + 1);
+    ptrdiff_t dims[LA_MAX_DIMS], lead[MAX_LEAD];
+    const int axes = choose(MAX_LEAD + 1);
     for (int i = 0; i < form->ndims; i++) {
         const int large = form->dims[i] == 'n' || form->dims[i] == 's' ? 11 : 8;
         dims[i] = choose(3) == 0 ? edges[choose(large)] : choose(12);

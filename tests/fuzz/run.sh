@@ -32,7 +32,7 @@ for dtype in f32 f64; do
     objects+=("$work/kernels_$dtype.o")
 done
 wait
-for part in call plan job passes segments turns pool form scratch cpu os_posix; do
+for part in call plan job backward_split sequence_split interleave sequences pool form scratch cpu os_posix; do
     compile $part "src/ext/$part.c" "-DLA_HAS_$name" -g $sanitizers
 done
 compile fuzz tests/fuzz/fuzz.c -Isrc/ext -g $sanitizers

@@ -1,4 +1,4 @@
-"""Heads whose rows lie between each other's are computed in turns: the same bits."""
+"""Heads whose rows lie between each other's are interleaved: the same bits."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ STATES = {
 
 @pytest.mark.parametrize("states", STATES)
 @pytest.mark.parametrize("name", CALLS)
-def test_turns_change_no_bit(threads, name, states):
+def test_interleaving_changes_no_bit(threads, name, states):
     function, names, options = CALLS[name]
     given = operands()
     packed = [given[x] for x in names]
@@ -70,17 +70,17 @@ def test_turns_change_no_bit(threads, name, states):
                 np.testing.assert_array_equal(x, y, err_msg=f"{count} threads")
 
 
-def test_turns_of_a_long_sequence(threads):
+def test_interleaved_heads_of_a_long_sequence(threads):
     """Segments as well: the state is held as two sums."""
     before = _linattn.long_sequence(512)
     try:
-        test_turns_change_no_bit(threads, "causal", "final")
+        test_interleaving_changes_no_bit(threads, "causal", "final")
     finally:
         _linattn.long_sequence(before)
 
 
 @pytest.mark.parametrize(("dtype", "n", "d"), [("float16", 1250, 64), ("float64", N, 32)])
-def test_turns_of_other_dtypes(threads, dtype, n, d):
+def test_interleaved_heads_of_other_dtypes(threads, dtype, n, d):
     rng = np.random.default_rng(1)
     q, k, v = (rng.standard_normal((B, H, n, d)).astype(dtype) for _ in range(3))
     gate = -rng.random((B, H, n)).astype(dtype)

@@ -1,6 +1,6 @@
 """Positive random features that rescale as they go, for the normalised operators.
 
-src/kernel/running.h has the equations.  A state holds ``s`` and ``z`` divided by
+src/kernel/rescaling.h has the equations.  A state holds ``s`` and ``z`` divided by
 ``2**(96 * rint(log_scale / (96 * log(2))))`` feature by feature, where ``log_scale (..., f)``
 is the largest exponent of a key so far: a function of the prefix alone.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check, _gradients, _state
-from ._gufuncs import row_ufuncs, run
+from ._gufuncs import internal_ufuncs, run
 from ._state import State
 from .feature_maps import PositiveRandomFeatures
 
@@ -75,7 +75,7 @@ class _Call:
     def run(self, start: State, out: Array | None = None) -> tuple[Array, State]:
         """The output and the state after the last token."""
         inputs = *self.arrays, *self.options, *start
-        o, *end = run(row_ufuncs["running_causal"], inputs, (out, None, None, None))
+        o, *end = run(internal_ufuncs["rescaled_causal"], inputs, (out, None, None, None))
         return o, _state.result(self.packing, *end)
 
 
@@ -120,7 +120,7 @@ def _backward(
     start = call.state("initial_state", initial_state, math.nan)
     last = call.state("grad_state", grad_state, 0.0)
     inputs = *call.arrays, grad_out, *call.options, *start, *last
-    *grads, ds, dz, dlog_scale = run(row_ufuncs["running_causal_backward"], inputs)
+    *grads, ds, dz, dlog_scale = run(internal_ufuncs["rescaled_causal_backward"], inputs)
     first = _gradients.sum_all(tuple(grads), call.arrays)
     if initial_state is None and grad_state is None:
         return first
@@ -149,27 +149,27 @@ def _backward_over_all(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Its gradients."""
     name = recurrence.names["backward"]
-    a, b, most, exponents, q, k = _over_all(name, phi, q, k, v, key_lengths)
+    a, b, argmax, exponents, q, k = _over_all(name, phi, q, k, v, key_lengths)
     da, db, dv = recurrence.backward(
         (a, b, v), grad_out, feature_map="identity", key_lengths=key_lengths, **options
     )
     du, de = da * a, db * b
     if options["eps"] != 0 and k.shape[-2] > 0:
-        _add_largest_terms(du, de, most, exponents)
+        _add_largest_terms(du, de, argmax, exponents)
     dq = phi._pull(du)
     dk = phi.exponent_gradient(k, de)
     _gradients.clear_padding(dk, key_lengths)
     return (*_gradients.sum_all((dq, dk), (q, k)), dv)
 
 
-def _add_largest_terms(du: Array, de: Array, most: Array, exponents: Array) -> None:
+def _add_largest_terms(du: Array, de: Array, argmax: Array, exponents: Array) -> None:
     """What eps adds to the gradients of u and e: it counts relative to ``exp(c_i)``, the largest
-    term ``u_if + e_jf``, of the feature most_i and of the key whose exponent is its largest.
+    term ``u_if + e_jf``, of the feature argmax_i and of the key whose exponent is its largest.
 
     Scaling all of a_i by a factor changes the quotient as scaling eps by its inverse does.
     """
     *lead, _, f = du.shape
-    feature = most[..., None].astype(np.intp)
+    feature = argmax[..., None].astype(np.intp)
     dc = -du.sum(-1, keepdims=True)
     np.put_along_axis(du, feature, np.take_along_axis(du, feature, -1) + dc, -1)
     heads = math.prod(lead)
@@ -190,9 +190,9 @@ def _over_all(
     _, omega, factor = phi._operands(np.zeros((1, q.shape[-1]), dtype))
     s = k.shape[-2]
     keys = s if key_lengths is None else _check.key_lengths(name, key_lengths, s, shape[:-2])
-    exponents = row_ufuncs["log_features"](k, omega, factor)
+    exponents = internal_ufuncs["log_features"](k, omega, factor)
     there = (np.arange(s) < np.asarray(keys)[..., None])[..., None]
     exponents = np.where(there, exponents, -np.inf)
-    top = exponents.max(-2, initial=-np.inf)
-    a, b, most = row_ufuncs["scaled_features"](q, k, omega, factor, keys, top)
-    return a, b, most, exponents, q, k
+    running_max = exponents.max(-2, initial=-np.inf)
+    a, b, argmax = internal_ufuncs["scaled_features"](q, k, omega, factor, keys, running_max)
+    return a, b, argmax, exponents, q, k

@@ -1,4 +1,5 @@
-/* running_causal.h: causal linear attention with positive random features (running.h).
+/* rescaled_causal.h: causal linear attention with positive random features
+ * (rescaled_features.h).
  *
  *   s_i = P_i s_{i-1} + b_i v_i^T,  z_i = P_i z_{i-1} + b_i
  *   o_i = scale a_i^T s_i / (scale a_i.z_i + eps)
@@ -8,10 +9,10 @@
  * after the last token.  M = NaN: s0 and z0 are plain sums.
  * 4 n f (d + m) flops and 2 n f exponentials.  Scratch: the state, omega, some chunks.
  */
-#ifndef LA_RUNNING_CAUSAL_H
-#define LA_RUNNING_CAUSAL_H
+#ifndef LA_RESCALED_CAUSAL_H
+#define LA_RESCALED_CAUSAL_H
 
-#include "running.h"
+#include "rescaled_features.h"
 
 /* The head of features that a recurrence sees. */
 static struct la_head
@@ -30,60 +31,60 @@ clear_after(struct block x, ptrdiff_t rows)
     clear_rows(x, round_up(rows, MR), round_up(rows, MR) + MR);
 }
 
-struct running_causal_scratch {
+struct rescaled_causal_scratch {
     ptrdiff_t rows; /* tokens a chunk */
-    struct running f;
+    struct rescaled_features f;
     struct block a, b, v, dots, o;
-    T *s, *e, *z, *ze, *den;
+    T *s, *lost, *z, *z_lost, *den;
 };
 
-static struct running_causal_scratch
-running_causal_carve(const struct la_head *h, struct arena *arena)
+static struct rescaled_causal_scratch
+rescaled_causal_carve(const struct la_head *h, struct arena *arena)
 {
-    struct running_causal_scratch r = {.rows = chunk_rows(h->f)};
-    r.f = running_carve(h, arena, r.rows);
+    struct rescaled_causal_scratch r = {.rows = chunk_rows(h->f)};
+    r.f = rescaled_features_carve(h, arena, r.rows);
     r.a = take_block(arena, r.rows, h->f);
     r.b = take_block(arena, r.rows, h->f);
     r.v = take_block(arena, r.rows + MR, h->m);
     r.dots = take_block(arena, r.rows, r.rows);
     r.o = take_block(arena, r.rows, h->m);
     r.s = take_state(arena, h->f, h->m);
-    r.e = take_state(arena, h->f, h->m);
+    r.lost = take_state(arena, h->f, h->m);
     r.z = take_row(arena, h->f);
-    r.ze = take_row(arena, h->f);
+    r.z_lost = take_row(arena, h->f);
     r.den = take(arena, 1, r.rows);
     return r;
 }
 
 /* Rows [from, to) of the chunk t, which have one scale. */
 static void
-running_causal_piece(const struct la_head *inner,
-                     const struct running_causal_scratch *r, struct scan *c,
-                     struct span t, ptrdiff_t from, ptrdiff_t to, int keyless)
+rescaled_causal_piece(const struct la_head *inner,
+                      const struct rescaled_causal_scratch *r, struct sweep *c,
+                      struct span t, ptrdiff_t from, ptrdiff_t to, int keyless)
 {
-    const struct running *f = &r->f;
-    if (scale_change(f, top_after(f, from), top_after(f, from + 1))) {
-        scale_sums(f, c, r->z, r->ze, 0);
+    const struct rescaled_features *f = &r->f;
+    if (scale_change(f, running_max_after(f, from), running_max_after(f, from + 1))) {
+        scale_sums(f, c, r->z, r->z_lost, 0);
     }
-    running_features(f, r->a, r->b, from, to, keys_left(inner, t));
+    rescaled_rows(f, r->a, r->b, from, to, keys_left(inner, t));
     c->rows = to - from;
     c->v = block_at(r->v, from, 0);
     scores(c);
     score_sums(r->den, c, r->z);
     factors(inner, r->den, c->rows, keyless, NULL); /* at least scale */
     sweep(c, LA_READ | LA_WRITE);
-    add_rows(r->z, r->ze, r->b, c->rows);
+    add_rows(r->z, r->z_lost, r->b, c->rows);
     store_rows(&inner->o, rows_from(t.first + from, c->rows), inner->m, r->o, r->den);
 }
 
 static int
-run_running_causal(const struct la_head *h)
+run_rescaled_causal(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
-    const struct running_causal_scratch r = running_causal_carve(h, &arena);
+    const struct rescaled_causal_scratch r = rescaled_causal_carve(h, &arena);
     const struct la_head inner = head_of_features(h);
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .K = h->f,
         .W = round_up(h->m, VL),
         .a = r.a,
@@ -95,16 +96,16 @@ run_running_causal(const struct la_head *h)
     };
     load_directions(h, &r.f);
     load_state(r.s, &h->s0, h->f, h->m);
-    compensate(&c, r.e, h->n, r.rows);
+    compensate(&c, r.lost, h->n, r.rows);
     load_vector(r.z, &h->z0, h->f);
-    clear(r.ze, r.a.ld);
-    if (load_top(h, &r.f, r.z) && scale_change(&r.f, NULL, r.f.top.x)) {
-        scale_sums(&r.f, &c, r.z, r.ze, 0);
+    clear(r.z_lost, r.a.ld);
+    if (load_running_max(h, &r.f, r.z) && scale_change(&r.f, NULL, r.f.running_max.x)) {
+        scale_sums(&r.f, &c, r.z, r.z_lost, 0);
     }
     const int keyless = no_keys(&inner, r.z);
     for (ptrdiff_t i = 0; i < h->n; i += r.rows) {
         const struct span t = span(i, r.rows, i + r.rows, h->n, &ahead);
-        running_chunk(h, &r.f, t, keys_left(h, t));
+        rescaled_chunk(h, &r.f, t, keys_left(h, t));
         load_values(h, t, r.v);
         clear_after(r.v, t.rows);
         look_ahead(&h->o, t, h->m);
@@ -113,13 +114,14 @@ run_running_causal(const struct la_head *h)
                 return 1;
             }
             to = piece_end(&r.f, from, t.rows);
-            running_causal_piece(&inner, &r, &c, t, from, to, keyless);
+            rescaled_causal_piece(&inner, &r, &c, t, from, to, keyless);
         }
-        memcpy(r.f.top.x, top_after(&r.f, t.rows), (size_t)r.f.top.ld * sizeof(T));
+        memcpy(r.f.running_max.x, running_max_after(&r.f, t.rows),
+               (size_t)r.f.running_max.ld * sizeof(T));
     }
     store_state(&h->s1, r.s, h->f, h->m);
     store_vector(&h->z1, r.z, h->f);
-    store_vector(&h->top1, r.f.top.x, h->f);
+    store_vector(&h->running_max1, r.f.running_max.x, h->f);
     return 0;
 }
 

@@ -1,10 +1,9 @@
-/* running_causal_backward.h: gradients of running_causal.h, in two scans as those of
+/* rescaled_causal_backward.h: gradients of rescaled_causal.h, in two scans as those of
  * causal.h, g the cotangent:
  *
- * forward    u_i = s_i g_i;  da_i from u_i, z_i (scan.h), which leaves r_i and w_i
- *            dc_i = w_i eps / scale
- *            dq_i = t omega (a_i da_i + dc_i at the feature whose term is c_i)
- * reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T,  M's gradient likewise from dc
+ * forward    u_i = s_i g_i;  da_i from u_i, z_i (recurrence.h), which leaves r_i and
+ * w_i dc_i = w_i eps / scale dq_i = t omega (a_i da_i + dc_i at the feature whose term
+ * is c_i) reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T,  M's gradient likewise from dc
  *            dv_j = R_j^T b_j
  *            de_j = b_j (R_j v_j + sum_{i >= j} w_i a_i) + M's where e_j is the largest
  *            dk_j = t omega de_j - t^2 k_j sum(de_j)
@@ -13,50 +12,50 @@
  * scale N_i / (scale D_i + eps e^c_i) of plain sums N and D.  Where s0 and z0 are
  * plain, M is log z0, and its gradient goes to z0.
  *
- * About 10 n f m + 10 n d f flops.  Scratch: two states, omega twice, f / LA_MOST_ROWS
- * numbers a token or a few, and some chunks. */
-#ifndef LA_RUNNING_CAUSAL_BACKWARD_H
-#define LA_RUNNING_CAUSAL_BACKWARD_H
+ * About 10 n f m + 10 n d f flops.  Scratch: two states, omega twice, f /
+ * LA_RESCALED_ROWS_MAX numbers a token or a few, and some chunks. */
+#ifndef LA_RESCALED_CAUSAL_BACKWARD_H
+#define LA_RESCALED_CAUSAL_BACKWARD_H
 
-#include "running_causal.h"
+#include "rescaled_causal.h"
 
-struct running_causal_backward_scratch {
+struct rescaled_causal_backward_scratch {
     ptrdiff_t rows; /* tokens a chunk */
-    struct running f;
-    struct block a, b, v, g, dots, da, dv, zs, dx;
-    struct block tops; /* M before each chunk */
-    T *s, *t, *e, *z, *ze, *turned /* t omega^T (f,d) */;
+    struct rescaled_features f;
+    struct block a, b, v, grad_out, dots, da, dv, zs, dx;
+    struct block running_maxima; /* M before each chunk */
+    T *s, *t, *lost, *z, *z_lost, *transposed /* t omega^T (f,d) */;
     T *den, *weight; /* r and w of a piece */
     T *r, *w;        /* of every token */
-    T *dtop;         /* M's gradient */
+    T *drunning_max; /* M's gradient */
 };
 
-static struct running_causal_backward_scratch
-running_causal_backward_carve(const struct la_head *h, struct arena *arena)
+static struct rescaled_causal_backward_scratch
+rescaled_causal_backward_carve(const struct la_head *h, struct arena *arena)
 {
-    struct running_causal_backward_scratch r = {.rows = chunk_rows(h->f)};
-    r.f = running_carve(h, arena, r.rows);
+    struct rescaled_causal_backward_scratch r = {.rows = chunk_rows(h->f)};
+    r.f = rescaled_features_carve(h, arena, r.rows);
     r.a = take_block(arena, r.rows, h->f);
     r.b = take_block(arena, r.rows, h->f);
     r.v = take_block(arena, r.rows + MR, h->m);
-    r.g = take_block(arena, r.rows + MR, h->m);
+    r.grad_out = take_block(arena, r.rows + MR, h->m);
     r.dots = take_block(arena, r.rows, r.rows);
     r.da = take_block(arena, r.rows, h->f);
     r.dv = take_block(arena, r.rows, h->m);
     r.zs = take_block(arena, r.rows, h->f);
     r.dx = take_block(arena, r.rows, h->d);
-    r.tops = take_block(arena, h->n / r.rows + 1, h->f);
+    r.running_maxima = take_block(arena, h->n / r.rows + 1, h->f);
     r.s = take_state(arena, h->f, h->m);
     r.t = take_state(arena, h->m, h->f);
-    r.e = take_state(arena, h->f, h->m);
-    r.turned = take_state(arena, h->f, h->d);
+    r.lost = take_state(arena, h->f, h->m);
+    r.transposed = take_state(arena, h->f, h->d);
     r.z = take_row(arena, h->f);
-    r.ze = take_row(arena, h->f);
+    r.z_lost = take_row(arena, h->f);
     r.den = take(arena, 1, r.rows);
     r.weight = take(arena, 1, r.rows);
     r.r = take(arena, 1, h->n);
     r.w = take(arena, 1, h->n);
-    r.dtop = take_row(arena, h->f);
+    r.drunning_max = take_row(arena, h->f);
     return r;
 }
 
@@ -69,16 +68,16 @@ gradient_of_c(const struct la_head *h, T w)
 
 /* dx = t omega du for some rows. */
 static void
-pull(const struct la_head *h, const struct running_causal_backward_scratch *r,
+pull(const struct la_head *h, const struct rescaled_causal_backward_scratch *r,
      struct block du, ptrdiff_t rows)
 {
-    const struct scan c = {
+    const struct sweep c = {
         .rows = rows,
         .K = h->f,
         .W = round_up(h->d, VL),
         .a = du,
         .o = r->dx,
-        .s = r->turned,
+        .s = r->transposed,
     };
     sweep(&c, LA_READ);
 }
@@ -95,43 +94,44 @@ times_rows(struct block x, struct block y, ptrdiff_t rows, ptrdiff_t cols)
     }
 }
 
-/* v and g of the chunk t. */
+/* v and grad_out of the chunk t. */
 static void
-load_columns(const struct la_head *h, const struct running_causal_backward_scratch *r,
+load_columns(const struct la_head *h, const struct rescaled_causal_backward_scratch *r,
              struct span t)
 {
     load_values(h, t, r->v);
-    load_plain(r->g, &h->g, t, h->m);
+    load_plain(r->grad_out, &h->grad_out, t, h->m);
     clear_after(r->v, t.rows);
-    clear_after(r->g, t.rows);
+    clear_after(r->grad_out, t.rows);
 }
 
 /* --- the forward scan ------------------------------------------------------- */
 
 /* dq, r and w of the rows [from, to) of the chunk t, which have one scale. */
 static void
-running_dq_piece(const struct la_head *inner,
-                 const struct running_causal_backward_scratch *r, struct scan *c,
-                 struct span t, ptrdiff_t from, ptrdiff_t to, int keyless)
+rescaled_dq_piece(const struct la_head *inner,
+                  const struct rescaled_causal_backward_scratch *r, struct sweep *c,
+                  struct span t, ptrdiff_t from, ptrdiff_t to, int keyless)
 {
-    const struct running *f = &r->f;
+    const struct rescaled_features *f = &r->f;
     const ptrdiff_t rows = to - from, first = t.first + from;
-    if (scale_change(f, top_after(f, from), top_after(f, from + 1))) {
-        scale_sums(f, c, r->z, r->ze, 1);
+    if (scale_change(f, running_max_after(f, from), running_max_after(f, from + 1))) {
+        scale_sums(f, c, r->z, r->z_lost, 1);
     }
-    running_features(f, r->a, r->b, from, to, keys_left(inner, t));
+    rescaled_rows(f, r->a, r->b, from, to, keys_left(inner, t));
     c->rows = rows;
-    c->a = block_at(r->g, from, 0);
+    c->a = block_at(r->grad_out, from, 0);
     c->b = block_at(r->v, from, 0);
     scores(c);
     sweep(c, LA_READ | LA_WRITE);
-    running_sums(r->zs, r->z, r->ze, r->b, rows);
+    running_sums(r->zs, r->z, r->z_lost, r->b, rows);
     query_gradient(inner, r->da, r->a, r->zs, rows, r->den, r->weight, keyless, NULL);
     memcpy(r->r + first, r->den, (size_t)rows * sizeof(T));
     memcpy(r->w + first, r->weight, (size_t)rows * sizeof(T));
     times_rows(r->da, r->a, rows, f->width);
     for (ptrdiff_t i = 0; i < rows; i++) {
-        const ptrdiff_t l = largest_feature(f, from + i, top_after(f, from + i + 1));
+        const ptrdiff_t l =
+            largest_feature(f, from + i, running_max_after(f, from + i + 1));
         if (l >= 0) {
             r->da.x[i * r->da.ld + l] += gradient_of_c(inner, r->weight[i]);
         }
@@ -139,12 +139,12 @@ running_dq_piece(const struct la_head *inner,
 }
 
 static int
-running_dq(const struct la_head *h, const struct running_causal_backward_scratch *r)
+rescaled_dq(const struct la_head *h, const struct rescaled_causal_backward_scratch *r)
 {
     const struct la_head inner = head_of_features(h);
     const struct la_array s0_transposed = {h->s0.data, h->s0.cs, h->s0.rs, h->s0.type};
     struct la_fetch ahead = {0};
-    struct scan c = {
+    struct sweep c = {
         .K = h->m,
         .W = r->f.width,
         .v = r->b,
@@ -154,18 +154,20 @@ running_dq(const struct la_head *h, const struct running_causal_backward_scratch
         .ahead = &ahead,
     };
     load_state(r->t, &s0_transposed, h->m, h->f);
-    compensate(&c, r->e, h->n, r->rows);
+    compensate(&c, r->lost, h->n, r->rows);
     load_vector(r->z, &h->z0, h->f);
-    clear(r->ze, r->a.ld);
-    if (load_top(h, &r->f, r->z) && scale_change(&r->f, NULL, r->f.top.x)) {
-        scale_sums(&r->f, &c, r->z, r->ze, 1);
+    clear(r->z_lost, r->a.ld);
+    if (load_running_max(h, &r->f, r->z) &&
+        scale_change(&r->f, NULL, r->f.running_max.x)) {
+        scale_sums(&r->f, &c, r->z, r->z_lost, 1);
     }
     const int keyless = no_keys(&inner, r->z);
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
         const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
-        const size_t row = (size_t)r->tops.ld * sizeof(T);
-        memcpy(r->tops.x + i / r->rows * r->tops.ld, r->f.top.x, row);
-        running_chunk(h, &r->f, t, keys_left(h, t));
+        const size_t row = (size_t)r->running_maxima.ld * sizeof(T);
+        memcpy(r->running_maxima.x + i / r->rows * r->running_maxima.ld,
+               r->f.running_max.x, row);
+        rescaled_chunk(h, &r->f, t, keys_left(h, t));
         load_columns(h, r, t);
         look_ahead(&h->dq, t, h->d);
         for (ptrdiff_t from = 0, to; from < t.rows; from = to) {
@@ -173,11 +175,11 @@ running_dq(const struct la_head *h, const struct running_causal_backward_scratch
                 return 1;
             }
             to = piece_end(&r->f, from, t.rows);
-            running_dq_piece(&inner, r, &c, t, from, to, keyless);
+            rescaled_dq_piece(&inner, r, &c, t, from, to, keyless);
             pull(h, r, r->da, to - from);
             store_rows(&h->dq, rows_from(i + from, to - from), h->d, r->dx, NULL);
         }
-        memcpy(r->f.top.x, top_after(&r->f, t.rows), row);
+        memcpy(r->f.running_max.x, running_max_after(&r->f, t.rows), row);
     }
     return 0;
 }
@@ -187,23 +189,23 @@ running_dq(const struct la_head *h, const struct running_causal_backward_scratch
 /* M's gradient over the rows [from, to) of the chunk t, and what of it belongs to their
  * exponents, added to de: a key that makes M larger takes what later queries had. */
 static void
-gradient_of_tops(const struct la_head *h,
-                 const struct running_causal_backward_scratch *r, struct span t,
-                 ptrdiff_t from, ptrdiff_t to)
+gradient_of_running_max(const struct la_head *h,
+                        const struct rescaled_causal_backward_scratch *r, struct span t,
+                        ptrdiff_t from, ptrdiff_t to)
 {
-    const struct running *f = &r->f;
+    const struct rescaled_features *f = &r->f;
     for (ptrdiff_t i = to - 1; i >= from; i--) {
-        const T *before = top_after(f, i), *after = top_after(f, i + 1);
-        const ptrdiff_t most = largest_feature(f, i, after);
+        const T *before = running_max_after(f, i), *after = running_max_after(f, i + 1);
+        const ptrdiff_t argmax = largest_feature(f, i, after);
         T *de = r->da.x + (i - from) * r->da.ld;
-        if (most >= 0 && isfinite(after[most])) {
-            r->dtop[most] += gradient_of_c(h, r->w[t.first + i]);
+        if (argmax >= 0 && isfinite(after[argmax])) {
+            r->drunning_max[argmax] += gradient_of_c(h, r->w[t.first + i]);
         }
         for (ptrdiff_t j = 0; j < f->width; j += VL) {
             const ivec grew = vload(&after[j]) > vload(&before[j]);
-            const vec dtop = vload(&r->dtop[j]);
-            vstore(&de[j], vload(&de[j]) + vkeep(grew, dtop));
-            vstore(&r->dtop[j], vkeep(~grew, dtop));
+            const vec drunning_max = vload(&r->drunning_max[j]);
+            vstore(&de[j], vload(&de[j]) + vkeep(grew, drunning_max));
+            vstore(&r->drunning_max[j], vkeep(~grew, drunning_max));
         }
     }
 }
@@ -211,10 +213,10 @@ gradient_of_tops(const struct la_head *h,
 /* dx = dk of the rows [from, to) of the chunk, from their de; the first `keys` of the
  * chunk have keys. */
 static void
-running_dk(const struct la_head *h, const struct running_causal_backward_scratch *r,
-           ptrdiff_t from, ptrdiff_t to, ptrdiff_t keys)
+rescaled_dk(const struct la_head *h, const struct rescaled_causal_backward_scratch *r,
+            ptrdiff_t from, ptrdiff_t to, ptrdiff_t keys)
 {
-    const struct running *f = &r->f;
+    const struct rescaled_features *f = &r->f;
     pull(h, r, r->da, to - from);
     for (ptrdiff_t i = from; i < to && i < keys; i++) {
         const T *de = r->da.x + (i - from) * r->da.ld, *x = f->x.x + i * f->x.ld;
@@ -237,37 +239,37 @@ running_dk(const struct la_head *h, const struct running_causal_backward_scratch
 /* dv and de of the rows [from, to) of the chunk t.  They have one scale, under which s
  * holds R. */
 static void
-running_dkv_piece(const struct la_head *h,
-                  const struct running_causal_backward_scratch *r, struct scan *dv,
-                  struct scan *db, struct span t, ptrdiff_t from, ptrdiff_t to)
+rescaled_dkv_piece(const struct la_head *h,
+                   const struct rescaled_causal_backward_scratch *r, struct sweep *dv,
+                   struct sweep *db, struct span t, ptrdiff_t from, ptrdiff_t to)
 {
     const ptrdiff_t rows = to - from, keys = keys_left(h, t);
     const T *w = r->w + t.first + from;
-    set_scale(&r->f, top_after(&r->f, from + 1));
-    running_features(&r->f, r->a, r->b, from, to, keys);
+    set_scale(&r->f, running_max_after(&r->f, from + 1));
+    rescaled_rows(&r->f, r->a, r->b, from, to, keys);
     transpose_state(r->t, r->s, h->f, h->m);
     dv->rows = db->rows = rows;
-    dv->v = db->b = block_at(r->g, from, 0);
+    dv->v = db->b = block_at(r->grad_out, from, 0);
     db->a = block_at(r->v, from, 0);
     scores(dv);
     sweep(dv, LA_READ | LA_WRITE);
     scores(db);
     add_to_rows(r->dots, rows, w);
     sweep(db, LA_READ);
-    add_weighted(r->z, r->ze, r->a, w, rows);
+    add_weighted(r->z, r->z_lost, r->a, w, rows);
     times_rows(r->da, r->b, rows, r->f.width);
     clear_rows(r->da, keys > from ? keys - from : 0, rows);
     clear_rows(r->dv, keys > from ? keys - from : 0, rows);
-    gradient_of_tops(h, r, t, from, to);
+    gradient_of_running_max(h, r, t, from, to);
 }
 
 /* The chunk t, its pieces in reverse; 0, or nonzero where poll said to give up. */
 static int
-running_dkv_chunk(const struct la_head *h,
-                  const struct running_causal_backward_scratch *r, struct scan *dv,
-                  struct scan *db, struct span t)
+rescaled_dkv_chunk(const struct la_head *h,
+                   const struct rescaled_causal_backward_scratch *r, struct sweep *dv,
+                   struct sweep *db, struct span t)
 {
-    ptrdiff_t ends[LA_MOST_ROWS + 1] = {0}, pieces = 0;
+    ptrdiff_t ends[LA_RESCALED_ROWS_MAX + 1] = {0}, pieces = 0;
     while (ends[pieces] < t.rows) {
         ends[pieces + 1] = piece_end(&r->f, ends[pieces], t.rows);
         pieces++;
@@ -278,12 +280,13 @@ running_dkv_chunk(const struct la_head *h,
         if (h->poll(h->poll_arg)) {
             return 1;
         }
-        running_dkv_piece(h, r, dv, db, t, from, to);
-        running_dk(h, r, from, to, keys_left(h, t));
+        rescaled_dkv_piece(h, r, dv, db, t, from, to);
+        rescaled_dk(h, r, from, to, keys_left(h, t));
         store_rows(&h->dk, rows, h->d, r->dx, NULL);
         store_rows(&h->dv, rows, h->m, r->dv, NULL);
-        if (scale_change(&r->f, top_after(&r->f, from), top_after(&r->f, from + 1))) {
-            scale_sums(&r->f, dv, r->z, r->ze, 0);
+        if (scale_change(&r->f, running_max_after(&r->f, from),
+                         running_max_after(&r->f, from + 1))) {
+            scale_sums(&r->f, dv, r->z, r->z_lost, 0);
         }
     }
     return 0;
@@ -293,30 +296,30 @@ running_dkv_chunk(const struct la_head *h,
  * scale by now, of plain sums where it is that. */
 static void
 store_state_gradient(const struct la_head *h,
-                     const struct running_causal_backward_scratch *r,
-                     const struct scan *dv)
+                     const struct rescaled_causal_backward_scratch *r,
+                     const struct sweep *dv)
 {
-    T *const z0 = r->zs.x, *const top = r->f.top.x;
+    T *const z0 = r->zs.x, *const running_max = r->f.running_max.x;
     load_vector(z0, &h->z0, h->f);
-    if (load_top(h, &r->f, z0)) {
-        if (scale_change(&r->f, NULL, top)) {
-            scale_sums(&r->f, dv, r->z, r->ze, 0);
+    if (load_running_max(h, &r->f, z0)) {
+        if (scale_change(&r->f, NULL, running_max)) {
+            scale_sums(&r->f, dv, r->z, r->z_lost, 0);
         }
         for (ptrdiff_t l = 0; l < h->f; l++) {
-            r->z[l] += isfinite(top[l]) ? r->dtop[l] / z0[l] : 0;
+            r->z[l] += isfinite(running_max[l]) ? r->drunning_max[l] / z0[l] : 0;
         }
-        clear(r->dtop, r->a.ld);
+        clear(r->drunning_max, r->a.ld);
     }
     store_state(&h->ds0, r->s, h->f, h->m);
     store_vector(&h->dz0, r->z, h->f);
-    store_vector(&h->dtop, r->dtop, h->f);
+    store_vector(&h->drunning_max, r->drunning_max, h->f);
 }
 
 static int
-running_dkv(const struct la_head *h, const struct running_causal_backward_scratch *r)
+rescaled_dkv(const struct la_head *h, const struct rescaled_causal_backward_scratch *r)
 {
     struct la_fetch ahead = {0};
-    struct scan dv = {
+    struct sweep dv = {
         .K = h->f,
         .W = round_up(h->m, VL),
         .a = r->b,
@@ -327,7 +330,7 @@ running_dkv(const struct la_head *h, const struct running_causal_backward_scratc
         .upper = 1,
         .ahead = &ahead,
     };
-    struct scan db = {
+    struct sweep db = {
         .K = h->m,
         .W = r->f.width,
         .v = r->a,
@@ -338,22 +341,23 @@ running_dkv(const struct la_head *h, const struct running_causal_backward_scratc
         .upper = 1,
         .ahead = &ahead,
     };
-    load_state(r->s, &h->gs, h->f, h->m);
-    compensate(&dv, r->e, h->n, r->rows);
-    load_vector(r->z, &h->gz, h->f);
-    clear(r->ze, r->a.ld);
-    load_vector(r->dtop, &h->gtop, h->f);
+    load_state(r->s, &h->grad_s, h->f, h->m);
+    compensate(&dv, r->lost, h->n, r->rows);
+    load_vector(r->z, &h->grad_z, h->f);
+    clear(r->z_lost, r->a.ld);
+    load_vector(r->drunning_max, &h->grad_running_max, h->f);
     for (ptrdiff_t i = (h->n - 1) / r->rows * r->rows; i >= 0 && h->n > 0;
          i -= r->rows) {
         const struct span t = span(i, r->rows, i - r->rows, h->n, &ahead);
-        memcpy(r->f.top.x, r->tops.x + i / r->rows * r->tops.ld,
-               (size_t)r->tops.ld * sizeof(T));
-        running_chunk(h, &r->f, t, keys_left(h, t));
+        memcpy(r->f.running_max.x,
+               r->running_maxima.x + i / r->rows * r->running_maxima.ld,
+               (size_t)r->running_maxima.ld * sizeof(T));
+        rescaled_chunk(h, &r->f, t, keys_left(h, t));
         load_columns(h, r, t);
         look_ahead(&h->dk, t, h->d);
         look_ahead(&h->dv, t, h->m);
-        scale_rows(r->g, t.rows, r->r + i);
-        if (running_dkv_chunk(h, r, &dv, &db, t)) {
+        scale_rows(r->grad_out, t.rows, r->r + i);
+        if (rescaled_dkv_chunk(h, r, &dv, &db, t)) {
             return 1;
         }
     }
@@ -362,14 +366,14 @@ running_dkv(const struct la_head *h, const struct running_causal_backward_scratc
 }
 
 static int
-run_running_causal_backward(const struct la_head *h)
+run_rescaled_causal_backward(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
-    const struct running_causal_backward_scratch r =
-        running_causal_backward_carve(h, &arena);
+    const struct rescaled_causal_backward_scratch r =
+        rescaled_causal_backward_carve(h, &arena);
     load_directions(h, &r.f);
-    transpose_state(r.turned, r.f.omega, h->d, h->f);
-    return running_dq(h, &r) || running_dkv(h, &r);
+    transpose_state(r.transposed, r.f.omega, h->d, h->f);
+    return rescaled_dq(h, &r) || rescaled_dkv(h, &r);
 }
 
 #endif

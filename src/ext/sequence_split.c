@@ -1,5 +1,5 @@
-/* segments.c: one long sequence as several pieces of work, where heads and panels are
- * fewer than threads.
+/* sequence_split.c: one long sequence as several pieces of work, where heads and panels
+ * are fewer than threads.
  *
  * What each segment but the last adds to the state is summed first, in parallel;
  * running sums of that start the segments, which then are computed at the same time.
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "job.h"
+#include "number.h"
 
 /* The states before all segments of all pieces' heads, and room for those after the
  * last: `count` states s (d,m), then as many z (d). */
@@ -90,18 +91,6 @@ run_segment(void *arg, size_t item, int lane)
     return la_job_compute(job, &h, lane);
 }
 
-/* y += x, for `count` numbers. */
-static void
-add(char *y, const char *x, ptrdiff_t count, enum la_dtype dtype)
-{
-    for (ptrdiff_t i = 0; dtype == LA_F32 && i < count; i++) {
-        ((float *)y)[i] += ((const float *)x)[i];
-    }
-    for (ptrdiff_t i = 0; dtype == LA_F64 && i < count; i++) {
-        ((double *)y)[i] += ((const double *)x)[i];
-    }
-}
-
 /* The caller's matrix, or zeros, to `to`, which has no gaps. */
 static void
 copy_state(char *to, const struct la_array *from, ptrdiff_t rows, ptrdiff_t cols,
@@ -124,6 +113,7 @@ static void
 running_sums(const struct job *job, size_t groups)
 {
     const struct la_state_sums *sums = job->sums;
+    const enum la_dtype dtype = job->call->dtype;
     const ptrdiff_t d = sums->d, m = sums->m;
     for (size_t group = 0; group < groups; group++) {
         struct la_head h;
@@ -132,19 +122,19 @@ running_sums(const struct job *job, size_t groups)
         copy_state(state_at(sums, first).data, &h.s0, d, m, sums->itemsize);
         copy_state(vector_at(sums, first).data, &h.z0, 1, d, sums->itemsize);
         for (size_t j = first + 1; j < first + LA_SEGMENT_COUNT; j++) {
-            add(state_at(sums, j).data, state_at(sums, j - 1).data, d * m,
-                job->call->dtype);
-            add(vector_at(sums, j).data, vector_at(sums, j - 1).data, d,
-                job->call->dtype);
+            la_number_add(dtype, state_at(sums, j).data, state_at(sums, j - 1).data,
+                          d * m);
+            la_number_add(dtype, vector_at(sums, j).data, vector_at(sums, j - 1).data,
+                          d);
         }
     }
 }
 
 enum la_status
-la_run_segments(struct job *job, int threads)
+la_run_sequence_split(struct job *job, int threads)
 {
     const size_t groups = (size_t)(job->heads / job->last * job->groups);
-    const size_t itemsize = job->call->dtype == LA_F32 ? sizeof(float) : sizeof(double);
+    const size_t itemsize = (size_t)la_number_size(job->call->dtype);
     struct la_state_sums sums = {.itemsize = (ptrdiff_t)itemsize,
                                  .d = job->head.d,
                                  .m = job->head.m,

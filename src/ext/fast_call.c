@@ -1,4 +1,4 @@
-/* array_call.c: a call on plain arrays, past NumPy's machinery.
+/* fast_call.c: a call on plain arrays, past NumPy's machinery.
  *
  * NumPy takes 2 us to look at the operands of a gufunc, as long as the kernel takes for
  * one token of a few heads, and hands over one leading axis at a time.  Plain are
@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "number.h"
 #include "gufunc_object.h"
 #include "run.h"
 
@@ -24,10 +25,7 @@ struct operands {
     PyObject *object[LA_MAX_OPERANDS]; /* borrowed, but for those made */
     int made[LA_MAX_OPERANDS];
     struct la_tensor x[LA_MAX_OPERANDS];
-    union {
-        float f;
-        double d;
-    } numbers[LA_MAX_OPERANDS];
+    union la_number numbers[LA_MAX_OPERANDS];
 };
 
 static int
@@ -56,19 +54,13 @@ choose_loop(struct operands *c)
 static int
 take_number(struct operands *c, int i)
 {
-    const int single = la_loop_kinds[c->loop].dtype == LA_F32;
+    const enum la_dtype dtype = la_loop_kinds[c->loop].dtype;
     if (!PyFloat_CheckExact(c->object[i])) {
         return 0;
     }
-    const double value = PyFloat_AsDouble(c->object[i]);
-    if (single) {
-        c->numbers[i].f = (float)value;
-    }
-    else {
-        c->numbers[i].d = value;
-    }
+    c->numbers[i] = la_number_of(dtype, PyFloat_AsDouble(c->object[i]));
     c->x[i] = (struct la_tensor){.data = &c->numbers[i]};
-    return isfinite(single ? c->numbers[i].f : value);
+    return isfinite(la_number_read(dtype, &c->numbers[i]));
 }
 
 static void
@@ -83,9 +75,7 @@ set_array(struct operands *c, int i, int wide)
 static int
 is_native(const struct operands *c, int i)
 {
-    const struct la_loop_kind *kind = &la_loop_kinds[c->loop];
-    return la_loop_type(c->g, c->loop, i) ==
-           (kind->dtype == LA_F32 ? NPY_FLOAT : NPY_DOUBLE);
+    return la_loop_type(c->g, c->loop, i) == la_loop_kinds[c->loop].rest;
 }
 
 /* Whether operand i is left out. */
@@ -185,23 +175,14 @@ make_output(struct operands *c, int i)
     return c->made[i] ? 1 : -1;
 }
 
-/* From the first byte of an array to after its last one; nothing where it is empty. */
+/* From the first byte of operand i to after its last one. */
 static void
-extent(const struct operands *c, int i, const char **begin, const char **end)
+span_of(const struct operands *c, int i, const char **begin, const char **end)
 {
-    const struct la_tensor *x = &c->x[i];
-    *begin = *end = x->data;
-    for (int axis = 0; axis < x->ndim; axis++) {
-        const ptrdiff_t span = (x->shape[axis] - 1) * x->strides[axis];
-        if (x->shape[axis] == 0) {
-            *end = *begin = x->data;
-            return;
-        }
-        *(span < 0 ? begin : end) += span;
-    }
-    *end += PyArray_Check(c->object[i])
-                ? PyArray_ITEMSIZE((PyArrayObject *)c->object[i])
-                : (npy_intp)sizeof(double);
+    const ptrdiff_t itemsize = PyArray_Check(c->object[i])
+                                   ? PyArray_ITEMSIZE((PyArrayObject *)c->object[i])
+                                   : (ptrdiff_t)sizeof(union la_number);
+    la_tensor_extent(&c->x[i], itemsize, begin, end);
 }
 
 /* Whether no output given by the caller shares memory with another operand. */
@@ -214,12 +195,12 @@ outputs_are_apart(const struct operands *c)
         if (c->made[i] || c->x[i].ndim < 0) {
             continue;
         }
-        extent(c, i, &begin, &end);
+        span_of(c, i, &begin, &end);
         for (int j = 0; j < form->nin + form->nout; j++) {
             if (j == i || c->x[j].ndim < 0) {
                 continue;
             }
-            extent(c, j, &other, &other_end);
+            span_of(c, j, &other, &other_end);
             if (begin < other_end && other < end) {
                 return 0;
             }
@@ -311,7 +292,7 @@ result(const struct operands *c)
 }
 
 PyObject *
-la_gufunc_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+la_fast_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs < 2 || !la_gufunc_is(args[0]) ||
         nargs != 1 + ((PyUFuncObject *)args[0])->nargs) {

@@ -1,26 +1,19 @@
-/* turns.c: heads whose rows lie between each other's, as in views of (batch, tokens,
- * heads, d), some tokens of each in turn.
+/* interleave.c: interleaves the work of heads whose rows are interleaved in memory, as
+ * in views of (batch, tokens, heads, d): a slice of tokens of each head in turn.
  *
  * Head by head such a call reads 256 bytes of every 2 KiB, say, and comes back for the
- * next 256 when the caches have forgotten what lay around them: a third slower than
- * heads that lie one after another.  In turns it goes through memory in order, and asks
- * for it in order, all heads' rows of a turn at once.  Each head's scratch is its own
- * and keeps its state, so that the same is computed in the same order: no bit changes.
- */
+ * next 256 when the caches have dropped what lay around them: a third slower than heads
+ * that lie one after another.  Slice by slice it goes through memory in order, and
+ * prefetches in order, the rows of all heads in a slice at once.  Each head has scratch
+ * of its own that keeps its state, so the same is computed in the same order: no bit
+ * changes. */
 #include "../kernel/fetch.h"
 #include "job.h"
 
-enum {
-    LA_TURN = 16,          /* tokens: a chunk of heads so narrow (chunk.h) */
-    LA_TURN_WIDTH = 256,   /* bytes of a head's row; longer ones are worth a visit */
-    LA_TURN_HEADS = 4,     /* of 2 to 16 the fewest that were fast */
-    LA_TURN_FAR = 1 << 20, /* bytes from the first token to the last: past a cache */
-};
-
-/* A head, and where it was left. */
-struct visit {
+/* A head, and how far it has been computed. */
+struct interleaved {
     struct la_head head;
-    struct la_turn turn;
+    struct la_interleave interleave;
 };
 
 static ptrdiff_t
@@ -29,10 +22,10 @@ distance(ptrdiff_t step)
     return step < 0 ? -step : step;
 }
 
-/* Whether the rows of the heads of the last axis lie between each other's, and are
- * short, and go far. */
+/* Whether the rows of the heads of the last axis are interleaved, short, and spread
+ * over more than a cache. */
 static int
-is_woven(const struct job *job)
+is_interleaved(const struct job *job)
 {
     const struct la_call *call = job->call;
     const struct la_form *form = call->form;
@@ -45,8 +38,8 @@ is_woven(const struct job *job)
         const ptrdiff_t cols = la_job_dimension(call, slot->dims[1], 1);
         const ptrdiff_t row = distance(core[0]), width = distance(core[1]) * cols;
         const ptrdiff_t head = distance(call->x[i].outer[call->axes - 1]);
-        if (head == 0 || head >= row || width > LA_TURN_WIDTH ||
-            row < LA_TURN_FAR / job->head.n) {
+        if (head == 0 || head >= row || width > LA_INTERLEAVE_WIDTH ||
+            row < LA_INTERLEAVE_FAR / job->head.n) {
             return 0;
         }
     }
@@ -54,26 +47,28 @@ is_woven(const struct job *job)
 }
 
 ptrdiff_t
-la_heads_of_turns(const struct job *job, int threads)
+la_interleaved_heads(const struct job *job, int threads)
 {
     const ptrdiff_t others = job->heads / job->last;
     const ptrdiff_t parts = (threads + others - 1) / others;
     const ptrdiff_t heads = (job->last + parts - 1) / parts;
     const int whole = job->group == 1 && job->panels == 1 && job->parts == 1 &&
                       job->sequences == 1 && job->head.n > 0;
-    if (!(job->properties & LA_TURNS) || !whole || heads == 1 || !is_woven(job)) {
+    if (!(job->properties & LA_INTERLEAVE) || !whole || heads == 1 ||
+        !is_interleaved(job)) {
         return 1;
     }
-    return heads < LA_TURN_HEADS ? heads : LA_TURN_HEADS;
+    return heads < LA_INTERLEAVE_HEADS ? heads : LA_INTERLEAVE_HEADS;
 }
 
-/* Asks for the rows of all heads in the turn from token `first` on. */
+/* Asks for the rows of all heads in the slice from token `first` on. */
 static void
-ask_for_turn(const struct job *job, const struct la_head *h, ptrdiff_t heads,
+ask_for_rows(const struct job *job, const struct la_head *h, ptrdiff_t heads,
              ptrdiff_t first, struct la_fetch *ahead)
 {
     const struct la_call *call = job->call;
-    const ptrdiff_t left = h->n - first, rows = left < LA_TURN ? left : LA_TURN;
+    const ptrdiff_t left = h->n - first,
+                    rows = left < LA_INTERLEAVE_ROWS ? left : LA_INTERLEAVE_ROWS;
     la_fetch_anew(ahead);
     for (int i = 0; i < call->form->nin + call->form->nout; i++) {
         const struct la_slot *slot = &call->form->slots[i];
@@ -89,21 +84,21 @@ ask_for_turn(const struct job *job, const struct la_head *h, ptrdiff_t heads,
     }
 }
 
-/* One head for its turn up to token `to`, if it has tokens left or none at all. */
+/* One head up to token `to`, if it has tokens left or none at all. */
 static int
-run_visit(struct job *job, struct visit *v, ptrdiff_t to, int lane)
+run_tokens(struct job *job, struct interleaved *x, ptrdiff_t to, int lane)
 {
-    const int first = to == LA_TURN;
-    if (!first && v->turn.at >= v->head.n) {
+    const int first = to == LA_INTERLEAVE_ROWS;
+    if (!first && x->interleave.at >= x->head.n) {
         return 0;
     }
-    v->turn.to = to < v->head.n ? to : v->head.n;
-    return la_job_compute(job, &v->head, lane);
+    x->interleave.to = to < x->head.n ? to : x->head.n;
+    return la_job_compute(job, &x->head, lane);
 }
 
 /* Some heads of the last axis: item = (head / last) * groups + group. */
 static int
-run_turns(void *arg, size_t item, int lane)
+run_interleaved(void *arg, size_t item, int lane)
 {
     struct job *job = arg;
     const ptrdiff_t group = (ptrdiff_t)item % job->groups * job->group;
@@ -111,21 +106,23 @@ run_turns(void *arg, size_t item, int lane)
     const ptrdiff_t left = job->last - group;
     const ptrdiff_t heads = left < job->group ? left : job->group;
     struct la_fetch ahead = {0};
-    struct visit visits[LA_TURN_HEADS];
-    ptrdiff_t longest = 1; /* one turn at least: there may be states to hand through */
+    struct interleaved heads_now[LA_INTERLEAVE_HEADS];
+    ptrdiff_t longest = 1; /* one slice at least: there may be states to hand through */
     for (ptrdiff_t i = 0; i < heads; i++) {
-        struct la_head *h = &visits[i].head;
+        struct la_head *h = &heads_now[i].head;
         *h = job->head;
         la_job_place(job, h, (struct piece){first + i, 0, 0, 0});
         h->group = 1;
-        h->turn = &visits[i].turn;
-        visits[i].turn = (struct la_turn){.visit = (int)i, .ahead = &ahead};
+        h->interleave = &heads_now[i].interleave;
+        heads_now[i].interleave =
+            (struct la_interleave){.index = (int)i, .ahead = &ahead};
         longest = h->n > longest ? h->n : longest;
     }
-    for (ptrdiff_t to = LA_TURN; to < longest + LA_TURN; to += LA_TURN) {
-        ask_for_turn(job, &visits->head, heads, to, &ahead);
+    for (ptrdiff_t to = LA_INTERLEAVE_ROWS; to < longest + LA_INTERLEAVE_ROWS;
+         to += LA_INTERLEAVE_ROWS) {
+        ask_for_rows(job, &heads_now->head, heads, to, &ahead);
         for (ptrdiff_t i = 0; i < heads; i++) {
-            if (run_visit(job, &visits[i], to, lane)) {
+            if (run_tokens(job, &heads_now[i], to, lane)) {
                 return 1;
             }
         }
@@ -134,11 +131,11 @@ run_turns(void *arg, size_t item, int lane)
 }
 
 enum la_status
-la_run_turns(struct job *job, ptrdiff_t heads, size_t bytes, int threads)
+la_run_interleaved(struct job *job, ptrdiff_t heads, size_t bytes, int threads)
 {
     job->group = heads;
     job->groups = (job->last + job->group - 1) / job->group;
-    job->visits = (int)job->group;
-    return la_job_run(job, job->kernel, run_turns, bytes,
+    job->interleaved = (int)job->group;
+    return la_job_run(job, job->kernel, run_interleaved, bytes,
                       (size_t)(job->heads / job->last * job->groups), threads);
 }

@@ -8,7 +8,7 @@ import pytest
 import linattn
 from linattn import State
 from linattn._gufuncs import run, ufuncs
-from linattn._linattn import call_plain
+from linattn._linattn import fast_call
 
 STEP_ELU, STEP_SUM = ufuncs["_step_elu"], ufuncs["_step_elu_sum"]
 
@@ -25,7 +25,7 @@ def token(*lead, d=5, m=3, dtype="f4"):
 def test_is_the_gufunc(lead, dtype):
     q, k, v, s, z = token(*lead, dtype=dtype)
     states = [(s.copy(), z.copy()) for _ in range(2)]
-    o, *after = call_plain(STEP_ELU, q, k, v, 0.5, 1e-3, None, *states[0])
+    o, *after = fast_call(STEP_ELU, q, k, v, 0.5, 1e-3, None, *states[0])
     assert all(x is y for x, y in zip(after, states[0], strict=True))
     want = STEP_ELU(q, k, v, 0.5, 1e-3, out=(None, *states[1]))[0]
     assert o.dtype == want.dtype
@@ -40,7 +40,7 @@ def test_is_the_gufunc_with_strengths(per_channel):
     beta = np.full(v.shape if per_channel else (4,), 0.25, "f4")
     one, other = s.copy(), s.copy()
     gufunc = ufuncs["_delta_channels_step_relu" if per_channel else "_delta_step_relu"]
-    o, _ = call_plain(gufunc, q, k, v, beta, 2.0, None, one)
+    o, _ = fast_call(gufunc, q, k, v, beta, 2.0, None, one)
     np.testing.assert_array_equal(o, gufunc(q, k, v, beta, 2.0, out=(None, other))[0])
     np.testing.assert_array_equal(one, other)
 
@@ -48,7 +48,7 @@ def test_is_the_gufunc_with_strengths(per_channel):
 def test_into_a_given_output():
     q, k, v, s, z = token(4)
     o = np.empty_like(v)
-    assert call_plain(STEP_ELU, q, k, v, 1.0, 0.0, o, s, z)[0] is o
+    assert fast_call(STEP_ELU, q, k, v, 1.0, 0.0, o, s, z)[0] is o
 
 
 def read_only(x):
@@ -84,7 +84,7 @@ def test_any_layout(layout):
     names = ("q", "k", "v", "s", "z")
     a = PLAIN[layout](dict(zip(names, token(4), strict=True)))
     other = [a[x].copy() for x in names]
-    o, *_ = call_plain(STEP_ELU, a["q"], a["k"], a["v"], 1.0, 1e-6, None, a["s"], a["z"])
+    o, *_ = fast_call(STEP_ELU, a["q"], a["k"], a["v"], 1.0, 1e-6, None, a["s"], a["z"])
     want = STEP_ELU(*other[:3], 1.0, 1e-6, out=(None, *other[3:]))
     for x, y in zip((o, a["s"], a["z"]), want, strict=True):
         np.testing.assert_array_equal(x, y)
@@ -98,9 +98,9 @@ def test_leading_axes_in_any_order(swap):
     gufunc = linattn.ufuncs.causal_elu
     for operands in ((q, k, v), (q, k[:, :1], v), (q, k[0], v[:1]), (q[..., :1, :], k, v)):
         if operands[0].shape[-2] != 9:
-            assert call_plain(gufunc, *operands, 1.0, 1e-6, None) is NotImplemented
+            assert fast_call(gufunc, *operands, 1.0, 1e-6, None) is NotImplemented
             continue
-        o = call_plain(gufunc, *operands, 1.0, 1e-6, None)
+        o = fast_call(gufunc, *operands, 1.0, 1e-6, None)
         np.testing.assert_array_equal(o, gufunc(*operands, 1.0, 1e-6))
 
 
@@ -130,7 +130,7 @@ def test_leaves_to_numpy(odd):
     a = ODD[odd](dict(zip(names, token(4), strict=True)) | {"scale": 1.0, "eps": 1e-6})
     before = [np.array(x) for x in (a["s"], a["z"])]
     operands = (a["q"], a["k"], a["v"], a["scale"], a["eps"], None, a["s"], a["z"])
-    assert call_plain(STEP_ELU, *operands) is NotImplemented
+    assert fast_call(STEP_ELU, *operands) is NotImplemented
     np.testing.assert_array_equal(a["s"], before[0])
     np.testing.assert_array_equal(a["z"], before[1])
 
@@ -139,7 +139,7 @@ def test_axes_that_do_not_merge():
     """More of them than a call has room for: NumPy hands over one after another."""
     q = np.random.default_rng(0).random((3, 2)).astype("f4")
     many, f = gaps(q, 9), ufuncs["causal_elu"]
-    assert call_plain(f, many, many, many, 1.0, 1e-6, None) is NotImplemented
+    assert fast_call(f, many, many, many, 1.0, 1e-6, None) is NotImplemented
     np.testing.assert_array_equal(
         f(many, many, many, 1.0, 1e-6), np.broadcast_to(f(q, q, q, 1.0, 1e-6), many.shape)
     )
@@ -150,7 +150,7 @@ def test_an_output_of_other_axes(lead):
     """Those that the operands do not make of it are NumPy's to judge."""
     q, k, v, *_ = token(4, 7)
     out = np.zeros((*lead, 7, 3), "f4")
-    assert call_plain(ufuncs["causal_elu"], q, k, v, 1.0, 1e-6, out) is NotImplemented
+    assert fast_call(ufuncs["causal_elu"], q, k, v, 1.0, 1e-6, out) is NotImplemented
     assert not out.any()
 
 
@@ -160,7 +160,7 @@ def test_more_axes_than_numpy_has():
     begin, end = np.zeros((2, 1), np.intp)
     s = np.zeros((1, 2, 2), "f4")
     f = ufuncs["causal_state_elu_sum"]
-    assert call_plain(f, q, q, q, 1.0, begin, end, end, s, None, None) is NotImplemented
+    assert fast_call(f, q, q, q, 1.0, begin, end, end, s, None, None) is NotImplemented
 
 
 def test_what_may_be_left_out():
@@ -174,14 +174,14 @@ def test_what_may_be_left_out():
         want = f(q, q, q, 1.0, 1e-6, begin, end, rest, s, z)
         given = q, q, q, 1.0, 1e-6, ..., ..., some, ..., ...
         for wanted in itertools.product((None, ...), repeat=2):
-            found = call_plain(f, *given, None, *wanted)
+            found = fast_call(f, *given, None, *wanted)
             for x, y, asked in zip(found, want, (None, *wanted), strict=True):
                 assert x is None if asked is ... else np.array_equal(x, y)
             for x, y in zip(run(f, given, (None, *wanted)), found, strict=True):
                 assert x is y is None or np.array_equal(x, y)
         want = backward(q, q, q, q, 1.0, 1e-6, begin, end, rest, s, z, s, z)
         given = *given[:3], q, *given[3:], ..., ...
-        found = call_plain(backward, *given, None, None, None, ..., ...)
+        found = fast_call(backward, *given, None, None, None, ..., ...)
         assert found[3:] == (None, None)
         for x, y in zip(found[:3], want, strict=False):
             np.testing.assert_array_equal(x, y)
@@ -209,18 +209,18 @@ def test_what_is_left_out_of_odd_arrays(dtypes):
 
 def test_what_may_not_be_left_out():
     q, s = np.ones((9, 5), "f4"), np.zeros((2, 5, 5), "f4")
-    assert call_plain(ufuncs["causal_elu"], q, ..., q, 1.0, 1e-6, None) is NotImplemented
-    assert call_plain(ufuncs["causal_elu"], q, q, q, 1.0, 1e-6, ...) is NotImplemented
+    assert fast_call(ufuncs["causal_elu"], q, ..., q, 1.0, 1e-6, None) is NotImplemented
+    assert fast_call(ufuncs["causal_elu"], q, q, q, 1.0, 1e-6, ...) is NotImplemented
     f = ufuncs["causal_state_elu_sum"]
     given = ..., ..., ..., s, None, None
-    assert call_plain(f, q, q, q, ..., *given) is NotImplemented
-    assert call_plain(f, q, q, q, 1.0, *given[:4], ..., None) is NotImplemented
+    assert fast_call(f, q, q, q, ..., *given) is NotImplemented
+    assert fast_call(f, q, q, q, 1.0, *given[:4], ..., None) is NotImplemented
     with pytest.raises(ValueError, match="two sequences the same token"):
-        call_plain(f, q, q, q, 1.0, *given)
+        fast_call(f, q, q, q, 1.0, *given)
     token = np.ones(5, "f4")
-    assert call_plain(STEP_SUM, token, token, token, 1.0, None, ...) is NotImplemented
+    assert fast_call(STEP_SUM, token, token, token, 1.0, None, ...) is NotImplemented
     keys = ufuncs["noncausal_keys_elu_sum"]
-    assert call_plain(keys, q, q, q, 1.0, ..., None) is NotImplemented
+    assert fast_call(keys, q, q, q, 1.0, ..., None) is NotImplemented
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
@@ -239,7 +239,7 @@ def test_a_number_of_python_for_a_core_of_no_axes(dtype, number):
 def test_empty():
     for lead, d, m in [((0,), 3, 2), ((2, 0, 3), 3, 2), ((2,), 0, 2), ((2,), 3, 0)]:
         q, k, v, s, z = token(*lead, d=d, m=m)
-        o, *_ = call_plain(STEP_ELU, q, k, v, 1.0, 1.0, None, s, z)
+        o, *_ = fast_call(STEP_ELU, q, k, v, 1.0, 1.0, None, s, z)
         assert o.shape == v.shape
         assert not o.any() or d
 
@@ -247,7 +247,7 @@ def test_empty():
 def test_wants_one_of_the_gufuncs():
     for args in ((), (np.add,), (np.add, 1, 2), (STEP_SUM,), (3, 4), (STEP_SUM, 1)):
         with pytest.raises(TypeError, match="expected one of our gufuncs"):
-            call_plain(*args)
+            fast_call(*args)
 
 
 def test_step_returns_the_state_it_was_given():

@@ -1,14 +1,14 @@
-/* dpfp.h: row maps with a few operations a feature.
+/* row_maps.h: row maps with a few operations a feature.
  *
  *   the fused maps of rows (mapped.h), by themselves
  *   sum_normalize: y / (sum y + eps), 0 where that is 0 / 0
  *   dpfp: r = relu([x, -x]),  y = (r[j] r[(j - i) mod 2d], i = 1..nu), f = 2 d nu
  *                                                       Schlag et al. 2021, eq. 37-38
  * Scratch: a few blocks of rows, a few rows for dpfp. */
-#ifndef LA_DPFP_H
-#define LA_DPFP_H
+#ifndef LA_ROW_MAPS_H
+#define LA_ROW_MAPS_H
 
-#include "scan.h"
+#include "recurrence.h"
 
 INLINE vec *
 at(T *p)
@@ -25,7 +25,7 @@ rows_of(const struct la_head *h, ptrdiff_t i)
 
 /* Feature maps of rows by themselves: y = phi(x), and their chain rule. */
 struct row_map_scratch {
-    struct block y, g;
+    struct block y, grad;
 };
 
 static struct row_map_scratch
@@ -33,7 +33,7 @@ row_map_carve(const struct la_head *h, struct arena *arena)
 {
     struct row_map_scratch r;
     r.y = take_block(arena, LA_BLOCK, h->d);
-    r.g = take_block(arena, LA_BLOCK, h->d);
+    r.grad = take_block(arena, LA_BLOCK, h->d);
     return r;
 }
 
@@ -46,10 +46,10 @@ run_row_map(const struct la_head *h, enum la_map map, int backward)
         const struct span t = rows_of(h, i);
         load_mapped(r.y, &h->x, t, h->d, map);
         if (backward) {
-            load_plain(r.g, &h->x1, t, h->d);
-            chain(r.g, &h->x, t, h->d, r.y, map);
+            load_plain(r.grad, &h->x1, t, h->d);
+            chain(r.grad, &h->x, t, h->d, r.y, map);
         }
-        store_rows(&h->y, t, h->d, backward ? r.g : r.y, NULL);
+        store_rows(&h->y, t, h->d, backward ? r.grad : r.y, NULL);
     }
     return 0;
 }
@@ -71,7 +71,7 @@ run_row_map(const struct la_head *h, enum la_map map, int backward)
 
 struct sum_normalize_scratch {
     ptrdiff_t ld;
-    T *y, *g, *ones, *sum, *dot, *lift;
+    T *y, *grad, *ones, *sum, *dot, *lift;
 };
 
 static struct sum_normalize_scratch
@@ -79,7 +79,7 @@ sum_normalize_carve(const struct la_head *h, struct arena *arena)
 {
     struct sum_normalize_scratch r = {.ld = row_step(h->f)};
     r.y = take(arena, LA_BLOCK, r.ld);
-    r.g = take(arena, LA_BLOCK, r.ld);
+    r.grad = take(arena, LA_BLOCK, r.ld);
     r.ones = take(arena, 1, r.ld);
     r.sum = take(arena, 1, LA_BLOCK);
     r.dot = take(arena, 1, LA_BLOCK);
@@ -136,20 +136,20 @@ run_sum_normalize_backward(const struct la_head *h)
     for (ptrdiff_t i = 0; i < h->n; i += LA_BLOCK) {
         const struct span some = rows_of(h, i);
         load_plain((struct block){r.y, r.ld}, &h->x, some, h->f);
-        load_plain((struct block){r.g, r.ld}, &h->x1, some, h->f);
+        load_plain((struct block){r.grad, r.ld}, &h->x1, some, h->f);
         inverse_sums(&r, some.rows, (T)h->eps);
-        row_dots(r.dot, (struct block){r.g, r.ld}, (struct block){r.y, r.ld}, some.rows,
-                 r.ld);
+        row_dots(r.dot, (struct block){r.grad, r.ld}, (struct block){r.y, r.ld},
+                 some.rows, r.ld);
         for (ptrdiff_t l = 0; l < some.rows; l++) {
             const vec mean = vset1(r.dot[l] * r.sum[l]);
             for (ptrdiff_t j = 0; j < r.ld; j += VL) {
-                *at(&r.g[l * r.ld + j]) -= mean;
+                *at(&r.grad[l * r.ld + j]) -= mean;
             }
         }
         if (any_lifted(some.rows, r.lift)) {
-            lift_rows((struct block){r.g, r.ld}, some.rows, r.ld, r.lift);
+            lift_rows((struct block){r.grad, r.ld}, some.rows, r.ld, r.lift);
         }
-        store_rows(&h->y, some, h->f, (struct block){r.g, r.ld}, r.sum);
+        store_rows(&h->y, some, h->f, (struct block){r.grad, r.ld}, r.sum);
     }
     return 0;
 }

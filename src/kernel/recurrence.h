@@ -1,13 +1,13 @@
-/* scan.h: what the recurrences share: sums over rows, the keys of a chunk, denominators
- * and cotangents. */
-#ifndef LA_SCAN_H
-#define LA_SCAN_H
+/* recurrence.h: what the recurrences share: sums over rows, the keys of a chunk,
+ * denominators and cotangents. */
+#ifndef LA_RECURRENCE_H
+#define LA_RECURRENCE_H
 
 #include "chunk.h"
 #include "mapped.h"
 #include "micro.h"
 #include "state.h"
-#include "turn.h"
+#include "interleave.h"
 
 /* sum_i = x_i.y_i */
 static void
@@ -30,7 +30,7 @@ row_dots(T *sum, struct block x, struct block y, ptrdiff_t rows, ptrdiff_t cols)
 /* sum_i = a_i.z + the scores a_i.b_j of j <= i: with z the sum of earlier b_j, that is
  * a_i times the sum of all b_j it may see.  Rows of scores are whole vectors. */
 static void
-score_sums(T *sum, const struct scan *c, const T *z)
+score_sums(T *sum, const struct sweep *c, const T *z)
 {
     for (ptrdiff_t first = 0; first < c->rows; first += VL) {
         vec part[VL];
@@ -51,9 +51,9 @@ score_sums(T *sum, const struct scan *c, const T *z)
 
 /* The sum over so many tokens, which has been begun (compensate). */
 INLINE void
-take_up_sum(struct scan *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
+take_up_sum(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
 {
-    c->e = tokens > 16 * rows ? e : NULL;
+    c->lost = tokens > LA_PLAIN_SUMS * rows ? lost : NULL;
 }
 
 /* Lets the sum over so many tokens, in chunks of `rows`, be compensated: where all
@@ -61,33 +61,33 @@ take_up_sum(struct scan *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
  * passed the bound.  That costs a second state's traffic, 5 %, so that sums of up to
  * 16, far from it, go without. */
 static void
-compensate(struct scan *c, T *e, ptrdiff_t tokens, ptrdiff_t rows)
+compensate(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
 {
-    take_up_sum(c, e, tokens, rows);
-    if (c->e != NULL) {
-        clear(e, state_size(c->K, c->W));
+    take_up_sum(c, lost, tokens, rows);
+    if (c->lost != NULL) {
+        clear(lost, state_size(c->K, c->W));
     }
 }
 
 /* S is base + sum in a segment that has been begun. */
 INLINE void
-take_up_segment(struct scan *c, T *base, T *sum, T *e)
+take_up_segment(struct sweep *c, T *base, T *sum, T *lost)
 {
     c->base = base;
     c->sum = sum;
-    c->e = e;
+    c->lost = lost;
 }
 
 /* Lets S be held as base + sum from here on: a segment of a long sequence begins.  What
  * it adds is summed by itself, as it would be by whoever computes the segment alone. */
 static void
-begin_segment(struct scan *c, T *base, T *sum, T *e)
+begin_segment(struct sweep *c, T *base, T *sum, T *lost)
 {
     const ptrdiff_t count = state_size(c->K, c->W);
     memcpy(base, c->s, (size_t)count * sizeof(T));
     clear(sum, count);
-    clear(e, count);
-    take_up_segment(c, base, sum, e);
+    clear(lost, count);
+    take_up_segment(c, base, sum, lost);
 }
 
 /* Sums over a sequence are kept as two numbers: the sum, and what rounding has kept
@@ -157,7 +157,7 @@ starts_from_zero(const struct la_head *h)
 }
 
 /* Whether the queries see no key: none is among the tokens, and the state before them,
- * z as the scan holds it, is that of none. */
+ * z as the sweep holds it, is that of none. */
 static int
 no_keys(const struct la_head *h, const T *z)
 {
@@ -221,9 +221,6 @@ any_lifted(ptrdiff_t rows, const T *lift)
     }
     return any;
 }
-
-/* Multiply-adds between two looks at the clock: a millisecond at most. */
-#define LA_POLL 1000000
 
 /* Polls before the first of a head's steps, with *left = 0, and then once in LA_POLL
  * multiply-adds, of which the next step has `work`. */

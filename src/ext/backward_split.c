@@ -1,12 +1,13 @@
-/* passes.c: a backward operator in passes, where heads are fewer than threads.
+/* backward_split.c: a backward operator in passes, where heads are fewer than threads.
  *
  * dq, with two rates a token, and dv at the same time; then dk by columns of the keys.
  * Every number is summed as in one go, so that the number of threads changes no bit; a
  * fifth more arithmetic is done in all. */
 #include "job.h"
+#include "number.h"
 
 /* The rates of all heads, and the columns of the keys in the last pass. */
-struct la_passes {
+struct la_backward_split {
     const struct la_scratch *rates; /* a lane a head */
     ptrdiff_t panels, width;
 };
@@ -18,7 +19,8 @@ head_of_pass(const struct job *job, size_t at, enum la_pass pass)
     struct la_head h = job->head;
     la_job_place(job, &h, (struct piece){(ptrdiff_t)at, 0, 0, 0});
     h.pass = pass;
-    h.rates = job->passes->rates->memory + at * job->passes->rates->lane;
+    h.rates =
+        job->backward_split->rates->memory + at * job->backward_split->rates->lane;
     return h;
 }
 
@@ -37,44 +39,43 @@ static int
 run_columns(void *arg, size_t item, int lane)
 {
     struct job *job = arg;
-    const struct la_passes *p = job->passes;
+    const struct la_backward_split *p = job->backward_split;
     struct la_head h = head_of_pass(job, item / (size_t)p->panels, LA_PASS_KEYS);
     const ptrdiff_t column = (ptrdiff_t)(item % (size_t)p->panels) * p->width;
-    struct la_array *const by_column[] = {&h.q, &h.k, &h.dk, &h.gz, &h.dz0};
+    struct la_array *const by_column[] = {&h.q, &h.k, &h.dk, &h.grad_z, &h.dz0};
     for (size_t i = 0; i < sizeof(by_column) / sizeof(by_column[0]); i++) {
         by_column[i]->data += by_column[i]->data ? column * by_column[i]->cs : 0;
     }
-    h.gs.data += h.gs.data ? column * h.gs.rs : 0;
+    h.grad_s.data += h.grad_s.data ? column * h.grad_s.rs : 0;
     h.d = h.d - column < p->width ? h.d - column : p->width;
     return la_job_compute(job, &h, lane);
 }
 
 /* Cuts the keys' columns, two vectors at least, unless a map wants whole rows. */
 static void
-cut_columns(const struct job *job, struct la_passes *passes, ptrdiff_t itemsize,
+cut_columns(const struct job *job, struct la_backward_split *split, ptrdiff_t itemsize,
             int threads)
 {
     const ptrdiff_t lanes = job->table->vector_bytes / itemsize, d = job->head.d;
     const ptrdiff_t vectors = (d + lanes - 1) / lanes;
     ptrdiff_t panels = la_map_of_rows[job->head.map] ? 1 : threads / job->heads;
-    panels = panels < vectors / 2 ? panels : vectors / 2;
-    passes->panels = 1;
-    passes->width = d;
+    panels = panels < vectors / LA_PANEL_VECTORS ? panels : vectors / LA_PANEL_VECTORS;
+    split->panels = 1;
+    split->width = d;
     if (panels > 1) {
-        passes->width = (vectors + panels - 1) / panels * lanes;
-        passes->panels = (d + passes->width - 1) / passes->width;
+        split->width = (vectors + panels - 1) / panels * lanes;
+        split->panels = (d + split->width - 1) / split->width;
     }
 }
 
 enum la_status
-la_run_passes(struct job *job, int threads)
+la_run_backward_split(struct job *job, int threads)
 {
-    const ptrdiff_t itemsize =
-        job->call->dtype == LA_F32 ? sizeof(float) : sizeof(double);
+    const ptrdiff_t itemsize = la_number_size(job->call->dtype);
     const ptrdiff_t steps = job->head.n / LA_SEGMENT_STEP + 1;
     const size_t heads = (size_t)job->heads;
-    struct la_passes passes;
-    cut_columns(job, &passes, itemsize, threads);
+    struct la_backward_split split;
+    cut_columns(job, &split, itemsize, threads);
     size_t bytes;
     if (__builtin_mul_overflow((size_t)(3 * LA_SEGMENT_STEP * itemsize), (size_t)steps,
                                &bytes)) {
@@ -85,8 +86,8 @@ la_run_passes(struct job *job, int threads)
         return LA_NO_MEMORY;
     }
     la_scratch_prepare(&rates);
-    passes.rates = &rates;
-    job->passes = &passes;
+    split.rates = &rates;
+    job->backward_split = &split;
     const struct la_head whole = job->head;
     const size_t scratch = job->kernel->scratch(&whole);
     /* For both, so that nothing is written where there is no room for the second. */
@@ -96,7 +97,7 @@ la_run_passes(struct job *job, int threads)
             : la_job_run(job, job->kernel, run_rows, scratch, 2 * heads, threads);
     if (status == LA_DONE) {
         status = la_job_run(job, job->kernel, run_columns, scratch,
-                            heads * (size_t)passes.panels, threads);
+                            heads * (size_t)split.panels, threads);
     }
     const int overrun = la_scratch_overrun(&rates);
     la_scratch_give(&rates);

@@ -1,0 +1,90 @@
+/* number.h: numbers of the dtypes that kernels compute in (dtypes.def). */
+#ifndef LA_NUMBER_H
+#define LA_NUMBER_H
+
+#include <stddef.h>
+#include <string.h>
+
+#include "../kernel/table.h"
+
+/* One of them, of any dtype. */
+union la_number {
+#define LA_FLOAT(id, name, type, format) type name;
+#include "../kernel/dtypes.def"
+};
+
+/* Bytes a number. */
+static inline ptrdiff_t
+la_number_size(enum la_dtype dtype)
+{
+    static const unsigned char sizes[LA_NDTYPES] = {
+#define LA_FLOAT(id, name, type, format) sizeof(type),
+#include "../kernel/dtypes.def"
+    };
+    return sizes[dtype];
+}
+
+/* As Python's buffers say it. */
+static inline const char *
+la_number_format(enum la_dtype dtype)
+{
+    static const char *const formats[LA_NDTYPES] = {
+#define LA_FLOAT(id, name, type, format) format,
+#include "../kernel/dtypes.def"
+    };
+    return formats[dtype];
+}
+
+/* The number at p, of any alignment. */
+static inline double
+la_number_read(enum la_dtype dtype, const void *p)
+{
+    union la_number x;
+    memcpy(&x, p, (size_t)la_number_size(dtype));
+    switch (dtype) {
+#define LA_FLOAT(id, name, type, format)                                               \
+    case LA_##id:                                                                      \
+        return (double)x.name;
+#include "../kernel/dtypes.def"
+    case LA_NDTYPES:
+        break;
+    }
+    return 0;
+}
+
+/* x, rounded to the dtype. */
+static inline union la_number
+la_number_of(enum la_dtype dtype, double x)
+{
+    union la_number y;
+    memset(&y, 0, sizeof(y));
+    switch (dtype) {
+#define LA_FLOAT(id, name, type, format)                                               \
+    case LA_##id:                                                                      \
+        y.name = (type)x;                                                              \
+        break;
+#include "../kernel/dtypes.def"
+    case LA_NDTYPES:
+        break;
+    }
+    return y;
+}
+
+/* y += x, for `count` numbers. */
+static inline void
+la_number_add(enum la_dtype dtype, void *y, const void *x, ptrdiff_t count)
+{
+    switch (dtype) {
+#define LA_FLOAT(id, name, type, format)                                               \
+    case LA_##id:                                                                      \
+        for (ptrdiff_t i = 0; i < count; i++) {                                        \
+            ((type *)y)[i] += ((const type *)x)[i];                                    \
+        }                                                                              \
+        break;
+#include "../kernel/dtypes.def"
+    case LA_NDTYPES:
+        break;
+    }
+}
+
+#endif

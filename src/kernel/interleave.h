@@ -1,0 +1,45 @@
+/* interleave.h: a head that is computed a slice of tokens at a time, between slices of
+ * other heads (interleave.c). */
+#ifndef LA_INTERLEAVE_H
+#define LA_INTERLEAVE_H
+
+#include "chunk.h"
+
+/* The first token of the slice; one past its last. */
+INLINE ptrdiff_t
+interleave_begin(const struct la_head *h)
+{
+    return h->interleave != NULL ? h->interleave->at : 0;
+}
+
+INLINE ptrdiff_t
+interleave_end(const struct la_head *h)
+{
+    return h->interleave != NULL ? h->interleave->to : h->n;
+}
+
+/* Leaves the head at token i; whether that is its end. */
+INLINE int
+interleave_finishes(const struct la_head *h, ptrdiff_t i)
+{
+    if (h->interleave != NULL) {
+        h->interleave->at = i;
+    }
+    return i >= h->n;
+}
+
+/* The queue that tiles fetch from, and the one that chunks add to: none in a slice,
+ * where interleave.c adds the rows of all heads. */
+INLINE struct la_fetch *
+interleave_fetch(const struct la_head *h, struct la_fetch *own)
+{
+    return h->interleave != NULL ? h->interleave->ahead : own;
+}
+
+INLINE struct la_fetch *
+interleave_look(const struct la_head *h, struct la_fetch *own)
+{
+    return h->interleave != NULL ? NULL : own;
+}
+
+#endif
