@@ -1,7 +1,7 @@
-# Commands for who works on linattn.  ARGS go to the command, PYTHON names the interpreter.
+# Commands for contributors.  ARGS are passed to the command; PYTHON is the interpreter.
 
 PYTHON ?= python
-# src/ext as setup.py compiles it, but for what it finds out.
+# The flags of setup.py for src/ext, without those that it detects.
 EXT = -std=gnu11 -Wall -Wextra -Wno-missing-field-initializers -DPy_LIMITED_API=0x030b0000 \
 	-DLA_HAS_x86_64_v2 -DLA_HAS_x86_64_v3 -DLA_HAS_x86_64_v4 \
 	$(shell $(PYTHON) -c "import numpy, sysconfig; \
@@ -11,7 +11,7 @@ EXT = -std=gnu11 -Wall -Wextra -Wno-missing-field-initializers -DPy_LIMITED_API=
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	tests/sanitize.sh address $(ARGS)
 
-tsan: ## those that start threads under ThreadSanitizer
+tsan: ## the tests that start threads, under ThreadSanitizer
 	tests/sanitize.sh thread $(ARGS)
 
 analyze: ## gcc's static analysis of src/ext
@@ -22,13 +22,13 @@ analyze: ## gcc's static analysis of src/ext
 tidy: ## clang-tidy on src/ext (.clang-tidy)
 	clang-tidy --quiet src/ext/*.c -- $(EXT)
 
-valgrind: ## a few tests under Valgrind, which has no AVX-512
+valgrind: ## a few tests under Valgrind, which does not support AVX-512
 	tests/valgrind.sh $(ARGS)
 
-fuzz: ## libFuzzer on the entry without NumPy
+fuzz: ## libFuzzer on the C interface without NumPy
 	tests/fuzz/run.sh $(ARGS)
 
-coverage: ## lines and branches of src/ext, ARGS=--kernels: of src/kernel, that the tests reach
+coverage: ## lines and branches that the tests reach in src/ext, or with ARGS=--kernels in src/kernel
 	tests/coverage.sh $(ARGS)
 
 differential: ## random calls against the twins
@@ -38,12 +38,12 @@ errors: ## the table of measured errors
 	$(PYTHON) tests/error_table.py --markdown $(ARGS)
 
 .PHONY: docs
-docs: ## the documentation, into docs/_build/html; first: pip install -e '.[docs]'
+docs: ## the documentation, in docs/_build/html; needs pip install -e '.[docs]'
 	$(PYTHON) -m sphinx -W --keep-going -b html docs docs/_build/html $(ARGS)
 
 .PHONY: compare history
-compare: ## every operator's time and instructions at two commits, BASE and the present one
+compare: ## every operator's time and instructions at two commits, BASE and the current one
 	$(PYTHON) benchmarks/compare.py $(BASE) $(ARGS)
 
-history: ## times at many commits, as pages of asv: COMMITS=main~10..main
+history: ## times at many commits, as asv's pages: COMMITS=main~10..main
 	cd benchmarks/commits && asv run --skip-existing $(ARGS) $(COMMITS) && asv publish

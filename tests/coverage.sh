@@ -1,29 +1,29 @@
 #!/usr/bin/env bash
 # Usage: tests/coverage.sh [--kernels] [arguments of pytest]
 #
-# Lines and branches of src/ext, or of src/kernel, that the tests reach, or that those reach which
-# the arguments name.  Clang counts them in the source (-fcoverage-mapping): a branch is a condition
-# that somebody wrote, each operand of && and || by itself, and counts twice, true and false.  gcov
-# counts the jumps of the object code instead: those in macros of Python, NumPy and the C library,
-# and in a kernel every copy of a tile.  Here a line is one line however often it is inlined or
-# unrolled, and for both dtypes.
+# Lines and branches of src/ext, or of src/kernel, that the tests (or the tests named in the
+# arguments) reach.  Clang counts them in the source (-fcoverage-mapping).  A branch is a condition
+# in the source, each operand of && and || separately, and counts twice, true and false.  gcov would
+# count the jumps of the object code instead: those in macros of Python, NumPy and the C library,
+# and every copy of a tile in a kernel.  Here a line counts once however often it is inlined or
+# unrolled, and once for both dtypes.
 #
-# Kernels are compiled for this alone, for one instruction set (ISA, x86-64-v3 by default), with
-# little optimisation: tests of time and of memory may fail there, which changes no figure.
-# build/coverage/*/listing shows every line with how often it was reached, build/coverage/*/missing
-# what was not; nothing is left out of the count, other processors' code neither.  PYTHON names the
-# interpreter, CLANG the compiler, beside which llvm-profdata and llvm-cov of its version have to be.
+# The kernels are compiled for this run only, for one instruction set (ISA, default: x86-64-v3), with
+# little optimisation.  Tests of time and memory may fail there, which changes no figure.
+# build/coverage/*/listing shows how often every line was reached, build/coverage/*/missing what was
+# not reached.  Nothing is excluded, not even other processors' code.  PYTHON is the interpreter,
+# CLANG the compiler; llvm-profdata and llvm-cov of its version have to be in the same folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 python=${PYTHON:-python3} clang=${CLANG:-clang} isa=${ISA:-x86-64-v3}
 tools=$(dirname "$(readlink -f "$(command -v "$clang")")")
 folder=src/ext
-# Counters are those of a file that is mapped, so that a child counts that ends without a word.
+# Counters are in a mapped file, so that a child process counts even if it ends abruptly.
 count=(-fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic
     -mllvm -runtime-counter-relocation -Wno-unused-command-line-argument)
-# Left out is what calls either as others do: the arithmetic in hundreds of shapes for src/ext, what
-# is above and around a call for src/kernel; layers, models and documents for both.
+# Leaves out tests that reach the same code as others: for src/ext arithmetic in hundreds of shapes,
+# for src/kernel what surrounds a call, and for both layers, models and documents.
 flags=(-O0 "${count[@]}")
 tests=(tests/test_{array_libraries,fast_call,errors,faults,forward,functions,initial_state}.py
     tests/test_{interrupts,isa,jax,key_lengths,layout,log_decay,memory,module,neighbours}.py
@@ -43,7 +43,7 @@ if [ $folder = src/kernel ]; then
         object=$KERNELS/${isa//-/_}_$dtype/src/kernel/kernels.o
         macro=$([ $dtype = f64 ] && echo -DLA_DOUBLE || echo -DLA_SINGLE)
         mkdir -p "$(dirname "$object")"
-        # The two would be taken for one file of the same functions but for its name.
+        # With the same file name, the two dtypes would be counted as one file.
         "$clang" -std=gnu11 -O1 -fPIC -fvisibility=hidden -w "-march=$isa" -ffp-contract=fast \
             "-DLA_ISA=${isa//-/_}" "$macro" "${count[@]}" \
             -Xclang -main-file-name -Xclang "kernels_$dtype.c" \

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # Usage: tests/processors.sh PROCESSOR ...
 #
-# The tests on processors that this machine does not have, under QEMU:
-#     arm64 s390x ppc64el riscv64 ...  architectures of Debian, of which s390x is big-endian
+# Runs the tests on processors that this machine does not have, under QEMU:
+#     arm64 s390x ppc64el riscv64 ...  architectures of Debian; s390x is big-endian
 #     Nehalem Haswell ...              models of x86-64: these have x86-64-v2 and x86-64-v3
-# On Debian (apt install mmdebstrap qemu-user-static binfmt-support), architectures as root and with
+# Needs Debian (apt install mmdebstrap qemu-user-static binfmt-support); architectures need root and
 # their compiler (apt install gcc-aarch64-linux-gnu, ...).
 #
-# Models run the build in use, under PYTHON (python3 by default).  An architecture has a root of its
-# own, build/processors/NAME, made once of SUITE (testing by default; MMDEBSTRAP has further options
-# for mmdebstrap): its Python and NumPy, unpacked and not configured.  Only what is tested is
-# emulated, not what builds it.
+# Models run the existing build under PYTHON (default: python3).  Each architecture has its own root,
+# build/processors/NAME, made once from SUITE (default: testing; MMDEBSTRAP has more options for
+# mmdebstrap) with its Python and NumPy, unpacked and not configured.  Only the tests are emulated,
+# not the build.
 #
-# An emulated core has a hundredth of the speed, so the tests are those that compare with the twins
-# at small shapes, or CHOSEN of pytest's -k; then come CASES (1000) random calls with poisoned
-# scratch.
+# An emulated core is about a hundred times slower, so the tests are those that compare with the
+# twins at small shapes, or those that CHOSEN selects, as pytest's -k does.  Then come CASES
+# (default: 1000) random calls with poisoned scratch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,7 +29,7 @@ chosen='test_forward or test_backward or test_dplr or test_layouts or test_split
     or (test_scratch and (elementwise or convolution or softmax-float32))'
 files=(tests/test_{forward,backward,half,twin,numerics,delta,gated,gated_delta,dplr,conv,interleave,scratch}.py)
 
-# All of it, by the command that is Python.
+# Runs everything; the arguments are the command for Python.
 check() {
     "$@" -m linattn info
     "$@" -m linattn selftest
@@ -37,8 +37,8 @@ check() {
     "$@" tests/differential.py --cases "${CASES:-1000}" --poison
 }
 
-# A command in /linattn of a root, which has the kernel's file systems for as long as it runs.  What
-# is not configured has no links to its libraries.
+# Runs a command in /linattn of a root, with /proc and /dev mounted while it runs.  Packages that are
+# not configured lack the links to their libraries, hence LD_LIBRARY_PATH.
 inside() {
     # shellcheck disable=SC2016
     unshare --mount --pid --fork bash -c '
@@ -53,7 +53,7 @@ architecture() {
     root=$PWD/build/processors/$name
     [ "$name" != arm64 ] || isa=neon contract=fast
     if [ ! -e "$root/made" ]; then
-        # What it mounts is seen by it alone, and is gone with it: /dev is not to be removed from.
+        # Mounts are private to the command and end with it, so rm cannot reach the real /dev.
         rm -rf --one-file-system "$root"
         mkdir -p "$(dirname "$root")"
         # shellcheck disable=SC2086
@@ -65,7 +65,7 @@ architecture() {
     rm -rf "$root/linattn" && mkdir "$root/linattn"
     git ls-files -z | tar --create --null --files-from=- --ignore-failed-read |
         tar --extract --directory="$root/linattn"
-    # As setup.py has it.  Headers of the root's C library come last: the compiler has its own.
+    # The flags of setup.py.  The root's C headers come last, since the compiler has its own.
     triplet=$(basename "$root"/usr/lib/*-linux-gnu*)
     python=$(echo "$root"/usr/include/python3.*)
     compile=("$triplet-gcc" -std=gnu11 -O3 -fPIC -fwrapv -fvisibility=hidden)
@@ -81,7 +81,7 @@ architecture() {
 }
 
 model() {
-    # A library of NumPy's may have been told of another processor.
+    # The environment may have set another processor for NumPy's BLAS.
     check env -u OPENBLAS_CORETYPE OPENBLAS_NUM_THREADS=1 QEMU_CPU="$1" PYTHONPATH="$PWD" \
         qemu-x86_64-static "$(command -v "${PYTHON:-python3}")"
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Usage: tests/pythons.sh [SUITE [FREE]]
 #
-# Every Python of a Debian suite (testing by default), in a root of its own, build/pythons/SUITE:
-# tests/wheels.py builds archive and wheel there and installs both under each of them, with the
-# selftest; then the tests below run on the wheel.  FREE, such as 3.14, is built of the suite's
-# source as well, without its lock (free-threaded): what the lock may have hidden is tested there.
-# As root, on Debian (apt install mmdebstrap); all else comes from Debian and the package index.
-# MMDEBSTRAP has further options for mmdebstrap, LINATTN_ISAS the instruction sets to build.
+# Tests every Python of a Debian suite (default: testing), in its own root, build/pythons/SUITE.
+# tests/wheels.py builds the source archive and the wheel there, installs both under each Python and
+# runs the selftest; then the tests below run on the wheel.  FREE, such as 3.14, is also built
+# free-threaded from the suite's source, to test what the GIL may hide.
+# Needs Debian and root (apt install mmdebstrap); the rest comes from Debian and the package index.
+# MMDEBSTRAP has more options for mmdebstrap, LINATTN_ISAS the instruction sets to build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +15,7 @@ root=$PWD/build/pythons/$suite
 tests=(test_{forward,backward,half,delta,gated,conv,errors,ufuncs}.py)
 free_tests=(test_{threads,interrupts,memory,interleave,gated_delta}.py)
 
-# A command in /linattn of the root, which has the kernel's file systems for as long as it runs.
+# Runs a command in /linattn of the root, with /proc and /dev mounted while it runs.
 inside() {
     # shellcheck disable=SC2016
     unshare --mount --pid --fork bash -c '
@@ -25,7 +25,7 @@ inside() {
 }
 
 if [ ! -e "$root/made" ]; then
-    # What it mounts is seen by it alone, and is gone with it: /dev is not to be removed from.
+    # Mounts are private to the command and end with it, so rm cannot reach the real /dev.
     rm -rf --one-file-system "$root"
     mkdir -p "$(dirname "$root")"
     # shellcheck disable=SC2086
@@ -34,14 +34,14 @@ if [ ! -e "$root/made" ]; then
         --include=dpkg-dev,make,zlib1g-dev,libssl-dev,libffi-dev "$suite" "$root"
     touch "$root/made"
 fi
-# Who stands between here and the package index is known to this machine.
+# A proxy before the package index may need the certificates of this machine.
 cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 rm -rf "$root/linattn" && mkdir "$root/linattn"
 git ls-files -z | tar --create --null --files-from=- --ignore-failed-read |
     tar --extract --directory="$root/linattn"
 
 if [ -n "$free" ] && [ ! -e "$root/usr/local/bin/python${free}t" ]; then
-    # Optimised little: its speed is not what is tested.
+    # Built with little optimisation, since its speed does not matter here.
     # shellcheck disable=SC2016
     inside sh -euc '
         sed -n "s/^deb /deb-src /p" /etc/apt/sources.list >/etc/apt/sources.list.d/source.list

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Usage: tests/rebuild.sh COPY COMPILER FLAG...
 #
-# A copy of the package and the tests in which src/ext is compiled so, and linked with the kernels of
-# the build in use, or of those in the folder KERNELS.  PYTHON names the interpreter.
+# Makes a copy of the package and the tests, with src/ext compiled by this compiler and these flags,
+# and linked with the kernels of the existing build, or with those in the folder KERNELS.  PYTHON is
+# the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

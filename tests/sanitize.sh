@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Usage: tests/sanitize.sh address|thread [arguments of pytest | --script FILE ...]
 #
-# The tests under gcc's AddressSanitizer and UndefinedBehaviorSanitizer, or those that start threads
-# under clang's ThreadSanitizer.  The extension is built in a copy of the tree, build/sanitize, and
-# the one in use is left alone.  PYTHON names the interpreter (python3 by default); LINATTN_ISAS the
-# instruction sets, one of which is enough for most, and built sooner; CLANG a clang whose
-# ThreadSanitizer starts where it is preloaded: 19 does, 14 does not.
+# Runs the tests under gcc's AddressSanitizer and UndefinedBehaviorSanitizer, or those that start
+# threads under clang's ThreadSanitizer.  The extension is built in a copy of the tree,
+# build/sanitize; the existing build does not change.  PYTHON is the interpreter (default: python3).
+# LINATTN_ISAS sets the instruction sets; one is usually enough, and builds faster.  CLANG is a clang
+# whose ThreadSanitizer works when preloaded: 19 does, 14 does not.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,17 +15,17 @@ python=${PYTHON:-python3} clang=${CLANG:-clang}
 copy=$PWD/build/sanitize/$kind
 mkdir -p "$copy/bin"
 
-# Names of lines but not of variables (-g1), and no warnings (-w): gcc takes many minutes for
-# either in such code.
+# Debug information for lines but not variables (-g1), and no warnings (-w): with sanitizers gcc
+# takes many minutes for either.
 flags=(-O1 -g1 -w -fno-omit-frame-pointer)
 case $kind in
 address)
     flags+=(-fsanitize=address,undefined)
     preload="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
     run=()
-    # The sanitizers' own memory is in the way of tests that measure it; the others build a library
-    # without sanitizers, preload another, start kernels of Jupyter or train models, to no new end;
-    # and under them espeak-ng waits for itself.
+    # Some tests measure memory, which the sanitizers' own memory disturbs.  The others build a
+    # library without sanitizers, preload another one, start Jupyter kernels or train models, which
+    # would find nothing new; and espeak-ng deadlocks under the sanitizers.
     tests=(
         --deselect tests/test_memory.py::test_beyond_the_arrays
         --deselect tests/test_memory.py::test_stays_flat
@@ -46,8 +46,8 @@ address)
 thread)
     flags+=(-fsanitize=thread -shared-libsan)
     preload=$("$clang" -print-file-name="libclang_rt.tsan-$(uname -m).so")
-    run=(setarch -R) # it knows no address that is so random
-    # A child of a process with threads hangs in it: forks are for the other one.
+    run=(setarch -R) # it does not support this much address randomisation
+    # Under it, children of a process with threads hang; the address sanitizer runs the fork tests.
     tests=(
         tests/test_threads.py::test_one_to_eight_threads
         tests/test_threads.py::test_a_backward_of_one_head
@@ -64,30 +64,29 @@ thread)
 esac
 
 if [ "$kind" = address ]; then
-    # Times are kept, so that what has not changed is not built again.
+    # Keeps the times of files, so that unchanged files are not rebuilt.
     git ls-files -z --cached --others --exclude-standard |
         tar --create --null --files-from=- --ignore-failed-read |
         tar --extract --directory="$copy"
     cd "$copy"
-    # The flags come last on every line, after those of setup.py and of Python.
+    # The flags come last on every command line, after those of setup.py and of Python.
     printf '#!/bin/sh\nexec gcc "$@" %s\n' "${flags[*]}" >bin/cc
     chmod +x bin/cc
     CC=$copy/bin/cc "$python" setup.py build_ext --inplace >build.log 2>&1 ||
         { cat build.log; exit 1; }
 else
-    # Threads meet in src/ext; kernels know nothing of each other, and are those of the build in
-    # use.
+    # Only src/ext synchronises threads; the kernels do not, and come from the existing build.
     tests/rebuild.sh "$copy" "$clang" "${flags[@]}"
     cd "$copy"
 fi
 
-# Whatever is found ends the process that it is found in, with the stack on its stderr.  Python
-# leaks by design, and has no locks that ThreadSanitizer could see.  Tests ask for memory that
-# there is not, and want a MemoryError.
+# Any finding ends the process, with the stack on stderr.  Python leaks by design, and
+# ThreadSanitizer cannot see its locks.  Tests ask for more memory than there is, and expect a
+# MemoryError.
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1
-# Their code is slower by far than what is shipped, which tests of promptness have to know.
+# This code is much slower than a normal build, which tests of response times have to know.
 export LINATTN_SLOWER=10
 export PYTHONPATH=$copy PYTHONDONTWRITEBYTECODE=1
 

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# A few tests under Valgrind's memcheck, or those that the arguments name to pytest.  It knows no
-# AVX-512, so that the kernels are those of x86-64-v3; errors count where a frame is ours.
+# Usage: tests/valgrind.sh [arguments of pytest]
+#
+# Runs a few tests, or those in the arguments, under Valgrind's memcheck.  Valgrind does not support
+# AVX-512, so the kernels are those of x86-64-v3.  An error counts if one of its frames is linattn's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}

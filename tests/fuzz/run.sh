@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Usage: tests/fuzz/run.sh [arguments of libFuzzer, -max_total_time=3600 say]
+# Usage: tests/fuzz/run.sh [arguments of libFuzzer, such as -max_total_time=3600]
 #
-# fuzz.c under clang's libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer, on one instruction
-# set; it begins with seeds.txt, a line of hexadecimal digits each.  What it finds is left in
-# build/fuzz, and runs again where it is named.
+# Runs fuzz.c under clang's libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer, with one
+# instruction set.  It starts from seeds.txt, one seed per line in hexadecimal digits.  Findings are
+# saved in build/fuzz; name such a file to run it again.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,7 +15,7 @@ flags=(-std=gnu11 -O1 -w -fno-omit-frame-pointer)
 sanitizers=-fsanitize=fuzzer-no-link,address,undefined
 objects=()
 
-# compile NAME SOURCE FLAG...: an object, where it is older than the sources.
+# compile NAME SOURCE FLAG...: compiles an object if it is older than the sources.
 compile() {
     local object=$work/$1.o source=$2
     objects+=("$object")
