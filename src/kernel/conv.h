@@ -196,8 +196,11 @@ store_inputs(const struct la_head *h, struct block copy, ptrdiff_t col, ptrdiff_
         if (row >= 0) {
             load_plain(copy, &x, rows_from(row - h->first, 1), cols);
         }
-        else {
+        else if (s0.data != NULL) {
             load_plain(copy, &s0, rows_from(h->d + row, 1), cols);
+        }
+        else {
+            clear(copy.x, copy.ld);
         }
         store_rows(&s1, rows_from(k, 1), cols, copy, NULL);
     }

@@ -39,8 +39,9 @@
  * that state, a reset is a chunk of its own.  DPLR's a reads it too, so that nothing is
  * gained by clearing it there.
  *
- * Either way row i, and where its chunk ends, depend on gates up to i only, so that no
- * later gate, NaN or not, changes a bit of it.
+ * Either way row i of the output, and where its chunk ends, depend on gates up to i
+ * only, so that no later gate, NaN or not, changes a bit of it.  Gradients of row i may
+ * differ in their last bits: how far apart checkpoints are depends on all chunks.
  *
  * The state's decay is applied in two parts, s <- keep s + change s: near 1 they are 1
  * and expm1(G), else 0 and exp(G).  A state that forgets little over thousands of
