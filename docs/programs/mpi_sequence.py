@@ -6,7 +6,7 @@ from mpi4py import MPI
 import linattn.mpi
 
 comm = MPI.COMM_WORLD
-rng = np.random.default_rng(comm.rank)  # in earnest: this rank's tokens of a file
+rng = np.random.default_rng(comm.rank)  # in a real job: this rank's tokens
 q, k, v = (rng.standard_normal((8, 1000, 64), dtype=np.float32) for _ in range(3))
 
 o = linattn.mpi.causal(q, k, v)  # reads the tokens of all ranks up to each token

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from linattn.torch import distributed
 
 dist.init_process_group("gloo")
-torch.manual_seed(dist.get_rank())  # in earnest: this process's tokens of a file
+torch.manual_seed(dist.get_rank())  # in a real job: this process's tokens
 x = torch.randn(2, 8, 1000, 64, requires_grad=True)
 
 o = distributed.causal(x, x, x)  # reads the tokens of all processes up to each token
