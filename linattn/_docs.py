@@ -75,8 +75,8 @@ PARAGRAPHS = {
         If ``feature_map`` is the name of no map.
         If ``key_lengths`` or ``cu_seqlens`` does not fit the tokens.
         If ``initial_state``, ``grad_state`` or ``state`` has another shape, or a wrong ``z``.
-        If ``in_place`` is asked for and the state is read-only, repeats its
-        memory, or lacks leading axes.
+        If ``in_place`` is asked for and the state is read-only, or lacks leading axes.
+        If ``in_place`` is asked for and the state repeats its memory.
         If ``out`` has another shape, is read-only, or repeats its memory.
     MemoryError
         If there is no room for the result or the scratch.""",
