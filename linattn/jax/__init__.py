@@ -17,7 +17,7 @@ If a version of JAX does not accept the handler, there is a warning, `IN_C` is F
 Within `jax.shard_map`, ``axis_name`` says along which axis of the mesh the tokens are cut: each
 device computes what its stretch does to the state, and one all-gather of that is all that is sent.
 With it there are no ``key_lengths`` and no ``cu_seqlens``, and ``beta`` is one number a token;
-`noncausal` has no ``axis_name``.
+`noncausal` has no ``axis_name``.  Gradients need `jax.shard_map` with ``check_vma=False``.
 """
 
 from __future__ import annotations
