@@ -217,7 +217,7 @@ def _fields(
         letters += ", a state for each sequence of cu_seqlens"
     check_shape(name, "initial_state", s, (n, v.shape[2], *core), letters)
     if z is not None:
-        check_shape(name, "initial_state[1]", z, (n, 1, v.shape[2], core[0]), "[N, 1, H, K]")
+        check_shape(name, "initial_state[1]", z, (n, 1, v.shape[2], k.shape[3]), "[N, 1, H, K]")
     return s, z
 
 
