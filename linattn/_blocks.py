@@ -20,17 +20,11 @@ import numpy as np
 from . import _check, _mapped, feature_maps
 from ._gradients import clear_padding, sum_all, summed
 from ._gufuncs import quiet, run, ufuncs
-from ._operator import Recurrence
+from ._operator import RECURRENCES, Recurrence
 from ._products import product, transposed_product
 from ._state import State
 from .attention import CAUSAL
-from .delta import DELTA
-from .dplr import DPLR
 from .gated import GATED
-from .gated_delta import GATED_DELTA
-
-#: Those whose blocks have an element.
-RECURRENCES = {r.name: r for r in (CAUSAL, DELTA, GATED, GATED_DELTA, DPLR)}
 
 
 class Element(NamedTuple):
@@ -156,11 +150,10 @@ def transition(
 def own_axes(r: Recurrence, operands: Sequence[Any]) -> list[int]:
     """How many axes of each operand do not lead; tokens, if it has them, are the first of these."""
     axes = max(x.ndim for x in operands[:3])
-    own = [2, 2, 2]
-    for extra, x in zip(r.extras, operands[3:], strict=True):
-        wide = x is not None and bool(extra.channels) and x.ndim >= axes
-        own.append(len(extra.dims) + wide)
-    return own
+    return [
+        operand.own_axes(0 if x is None else x.ndim, axes)
+        for operand, x in zip(r.operands, operands, strict=True)
+    ]
 
 
 def gradient_is_sum(r: Recurrence, *, normalize: bool = False, **unused: Any) -> bool:
@@ -205,7 +198,7 @@ def check_options(
 ) -> None:  # fmt: skip
     """The checks of arrays, of all but them."""
     fused = "identity" if _mapped.outside(feature_map) else feature_map
-    _check.lookup(name, r._whole.names, call.variant, fused, normalize)
+    _check.lookup(name, r._stateless.names, call.variant, fused, normalize)
     _check.numbers(name, call.typed, scale, eps, True)
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from ._linattn import overlaps_itself
 
 if TYPE_CHECKING:
-    from ._operator import Extra, Key
+    from ._layout import Operand
+    from ._operator import Key
     from ._types import Array, DType, Shape
 
 # bfloat16 is not NumPy's own: it is known by its name.
@@ -155,7 +156,7 @@ def token(function: str, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any, Shape]:
 
 
 def extra(
-    function: str, row: Extra, given: Any, operands: Sequence[Any], batch: Shape, tokens: bool
+    function: str, row: Operand, given: Any, operands: Sequence[Any], batch: Shape, tokens: bool
 ) -> tuple[Any, bool, Shape]:
     """An operand besides q, k and v, whether it has channels, and the call's leading axes.
 
@@ -163,7 +164,7 @@ def extra(
     1, one number for all of them.
     """
     if isinstance(given, (int, float)):  # as weak as Python's numbers are
-        dtype = (state_dtype if row.wide else result_dtype)(*operands)
+        dtype = (state_dtype if row.state_dtype else result_dtype)(*operands)
         with np.errstate(all="ignore"):
             given = np.asarray(real(function, row.name, given), dtype)
     x = operand(function, row.name, given, 0)
@@ -173,7 +174,7 @@ def extra(
         sizes["n"] = q.shape[-2]
     one = tuple([sizes[letter] for letter in row.dims if letter in sizes])
     each = (*one, sizes[row.channels]) if row.channels else one
-    wide = bool(row.channels) and x.ndim >= max([y.ndim for y in operands])
+    wide = row.has_channels(x.ndim, max([y.ndim for y in operands]))
     if wide and x.shape[-1] == 1:
         x, wide = x[..., 0], False
     inner = each if wide else one

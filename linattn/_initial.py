@@ -9,27 +9,16 @@ import numpy as np
 
 from . import _check
 from ._masks import refuses_masks
+from ._operator import RECURRENCES
 from ._state import State
-from .attention import CAUSAL
-from .delta import DELTA
-from .dplr import DPLR
 from .feature_maps import PositiveRandomFeatures, get
 from .feature_maps._base import Fused
-from .gated import GATED
-from .gated_delta import GATED_DELTA
 
 if TYPE_CHECKING:
     from ._operator import Recurrence
     from ._types import Array, ArrayLike, Bool, Map, Shape, Stateful
 
 NAME = "initial_state"
-
-#: By function, its recurrence.
-_RECURRENCES = {
-    recurrence.names[method]: recurrence
-    for recurrence in (CAUSAL, DELTA, GATED, GATED_DELTA, DPLR)
-    for method in ("forward", "step")
-}
 
 
 @refuses_masks
@@ -116,13 +105,17 @@ def initial_state(
 
 def recurrence_of(operator: str, others: int) -> tuple[Recurrence, bool]:
     """The recurrence of an operator's name, and whether that is of all tokens, not of one."""
-    if operator not in _RECURRENCES:
-        known = ", ".join(_RECURRENCES)
-        raise ValueError(f"{NAME}: operator is {operator!r}; expected one of {known}")
-    recurrence = _RECURRENCES[operator]
+    known = {
+        r.names[method]: r
+        for r in RECURRENCES.values() if not r.cross
+        for method in ("forward", "step")
+    }  # fmt: skip
+    if operator not in known:
+        raise ValueError(f"{NAME}: operator is {operator!r}; expected one of {', '.join(known)}")
+    recurrence = known[operator]
     if others > len(recurrence.extras):
-        known = ", ".join(extra.name for extra in recurrence.extras) or "none"
-        raise TypeError(f"{NAME}: {others} operands after v; those of {operator} are {known}")
+        names = ", ".join(extra.name for extra in recurrence.extras) or "none"
+        raise TypeError(f"{NAME}: {others} operands after v; those of {operator} are {names}")
     return recurrence, operator == recurrence.name
 
 

@@ -40,7 +40,7 @@ def call(
     q, k, *others = _operands(recurrence, method, operands)
     if method == "backward":
         others.append(_check.operand(name, "grad_out", options.pop("grad_out"), 0))
-    wide = (False, *(extra.wide for extra in recurrence.extras), False)
+    wide = (False, *(extra.state_dtype for extra in recurrence.extras), False)
     typed = (x for x, kept in zip(others, wide, strict=False) if not (kept or _is_weak(x)))
     dtype = _check.result_dtype(q, k, *typed)
     work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype

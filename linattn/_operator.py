@@ -10,8 +10,8 @@ To add a recurrence "decay" with one gate a token, or one a key channel:
 1. Its kernels are rows of operators.def: ``decay``, ``decay_backward`` and ``decay_step``, with
    the operands in the order ``q k v g [grad_out] scale [eps]``; begin, end, keys and the states
    follow by themselves.  The gradients come in the order of the operands.
-2. In a module of its own, ``DECAY = Recurrence("decay", extras=(Extra("g", "n", "d",
-   "_channels"),))``.  A gufunc's name is made of the parts ``decay``, the suffixes of the extras
+2. In a module of its own, ``DECAY = Recurrence("decay", extras=(Operand("g", "n",
+   "d"),))``.  A gufunc's name is made of the parts ``decay``, the suffixes of the extras
    in their order, ``_state``, ``_backward`` and the map: ``decay_channels_state_backward_elu``.
 3. ``decay(q, k, v, g, *, ...)`` returns ``DECAY.forward((q, k, v, g), ...)``, its backward
    ``DECAY.backward((q, k, v, g), grad_out, ...)``, its step ``DECAY.step((q, k, v, g), state,
@@ -30,6 +30,7 @@ from numpy import ndarray
 
 from . import _check, _gradients, _mapped, _state
 from ._gufuncs import run, ufuncs
+from ._layout import Operand
 from ._linattn import fast_call, map_names, row_map_names
 from ._state import State
 
@@ -42,20 +43,6 @@ if TYPE_CHECKING:
     Key: TypeAlias = tuple[str, str, bool]
 
 MAPS = (*map_names, *row_map_names)  #: those that kernels apply themselves
-
-
-class Extra(NamedTuple):
-    """An operand besides q, k and v.
-
-    Its dimensions are letters: n tokens, d the width of q and k, m that of v.  A step knows no n.
-    """
-
-    name: str
-    dims: str  #: "n" a number a token, "nd" a row a token, "d" a row for all tokens
-    channels: str = ""  #: one more dimension that it may have, told by the number of its axes
-    suffix: str = ""  #: what a gufunc is called in addition where it has that, or is not left out
-    optional: bool = False
-    wide: bool = False  #: held as states are: it has no say in the dtype of a call
 
 
 class _Call(NamedTuple):
@@ -85,6 +72,10 @@ class Table(dict["Key", np.ufunc]):
         return gufunc
 
 
+#: Every recurrence, by name.
+RECURRENCES: dict[str, Recurrence] = {}
+
+
 class Recurrence:
     """Forward, backward and step of a recurrence, from its description.
 
@@ -94,7 +85,7 @@ class Recurrence:
         Of the public function and of the kernel.
     step : str, optional
         Of the function for one token; ``name_step`` by default.
-    extras : tuple of Extra
+    extras : tuple of Operand
         Operands besides q, k and v, in their order.
     mapped : bool
         Whether a map is applied to q and k; without, no gufunc's name ends with one.
@@ -110,12 +101,16 @@ class Recurrence:
         name: str,
         *,
         step: str = "",
-        extras: tuple[Extra, ...] = (),
+        extras: tuple[Operand, ...] = (),
         mapped: bool = True,
         normalizer: bool = False,
         cross: bool = False,
     ) -> None:
+        keys = "s" if cross else "n"
         self.name, self.extras, self.cross = name, extras, cross
+        self.operands = (
+            Operand("q", "nd"), Operand("k", f"{keys}d"), Operand("v", f"{keys}m"), *extras,
+        )  # fmt: skip
         self.mapped, self.normalizer = mapped, normalizer
         self._optional = any(extra.optional for extra in extras)
         self._marks = tuple(
@@ -125,13 +120,14 @@ class Recurrence:
             "forward": name, "backward": f"{name}_backward", "step": step or f"{name}_step",
         }  # fmt: skip
         form = "_keys" if cross else "_state"
-        self._whole = self._gufuncs(name + "{}")
-        self._parts = self._gufuncs(name + "{}" + form)
-        self._whole_backward = self._gufuncs(name + "{}_backward")
-        self._parts_backward = self._gufuncs(name + "{}" + form + "_backward")
+        self._stateless = self._gufuncs(name + "{}")
+        self._stateful = self._gufuncs(name + "{}" + form)
+        self._stateless_backward = self._gufuncs(name + "{}_backward")
+        self._stateful_backward = self._gufuncs(name + "{}" + form + "_backward")
         if not cross:
             stem, end, _ = self.names["step"].partition("_step")
             self._step = self._gufuncs(f"_{stem}{{}}{end}")
+        RECURRENCES[name] = self
 
     def _gufuncs(self, form: str) -> Table:
         variants = [""]
@@ -164,12 +160,12 @@ class Recurrence:
         out: Array | None = None,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
-        alone = (
+        stateless = (
             key_lengths is None and cu_seqlens is None
             and initial_state is None and not return_state
         )  # fmt: skip
-        if alone and out is None:
-            o = self._plain(self._whole, operands, (), feature_map, scale, normalize, eps)
+        if stateless and out is None:
+            o = self._plain(self._stateless, operands, (), feature_map, scale, normalize, eps)
             if o is not NotImplemented:
                 return o
         if _is_lazy(operands):
@@ -189,17 +185,17 @@ class Recurrence:
                 out=out,
             )  # fmt: skip
         call = self._read(self.name, operands)
-        key = _check.lookup(self.name, self._whole.names, call.variant, feature_map, normalize)
+        key = _check.lookup(self.name, self._stateless.names, call.variant, feature_map, normalize)
         inputs = *call.arrays, *_check.numbers(self.name, call.typed, scale, eps, key[-1])
         if out is not None:
             _check.out(self.name, out, call.shape, *call.typed)
-        if alone:
-            return run(self._whole[key], inputs, (out,))[0]
+        if stateless:
+            return run(self._stateless[key], inputs, (out,))[0]
 
         packing, indices = self._sequences(self.name, call, cu_seqlens, key_lengths)
         start = self._state(self.name, "initial_state", initial_state, packing, call, key[-1])
         wanted = (None if return_state else ...,) * len(start)
-        o, *end = run(self._parts[key], (*inputs, *indices, *start), (out, *wanted))
+        o, *end = run(self._stateful[key], (*inputs, *indices, *start), (out, *wanted))
         return (o, _state.result(packing, *end)) if return_state else o
 
     def backward(
@@ -218,10 +214,10 @@ class Recurrence:
     ) -> tuple[Any, ...]:
         """A gradient of each operand, and that of the initial state where there is a state."""
         with_state = initial_state is not None or grad_state is not None
-        alone = key_lengths is None and cu_seqlens is None and not with_state
-        if alone and _same_rows(operands[0], grad_out):
+        stateless = key_lengths is None and cu_seqlens is None and not with_state
+        if stateless and _same_rows(operands[0], grad_out):
             grads = self._plain(
-                self._whole_backward, operands, (grad_out,), feature_map, scale, normalize, eps
+                self._stateless_backward, operands, (grad_out,), feature_map, scale, normalize, eps
             )
             if grads is not NotImplemented:
                 return _gradients.sum_all(grads, _present(operands))
@@ -241,15 +237,17 @@ class Recurrence:
             )  # fmt: skip
         function = self.names["backward"]
         call = self._read(function, operands)
-        key = _check.lookup(function, self._whole.names, call.variant, feature_map, normalize)
+        key = _check.lookup(function, self._stateless.names, call.variant, feature_map, normalize)
         grad_out = _check.cotangent(function, grad_out, call.shape)
         typed = *call.typed, grad_out
         numbers = _check.numbers(function, typed, scale, eps, key[-1])
         inputs = *call.arrays, grad_out, *numbers
         dtype, extras = _check.result_dtype(*typed), _named(self.extras, operands)
-        dtypes = [dtype] * 3 + [_check.state_dtype(*typed) if x.wide else dtype for x in extras]
-        if alone:
-            grads = run(self._whole_backward[key], inputs, dtype=dtype)
+        dtypes = [dtype] * 3 + [
+            _check.state_dtype(*typed) if x.state_dtype else dtype for x in extras
+        ]
+        if stateless:
+            grads = run(self._stateless_backward[key], inputs, dtype=dtype)
             return _summed(grads, call, dtypes)
 
         packing, indices = self._sequences(function, call, cu_seqlens, key_lengths)
@@ -260,7 +258,7 @@ class Recurrence:
         count = len(call.arrays)
         wanted = *(None,) * count, *(None if with_state else ...,) * len(start)
         inputs = *inputs, *indices, *start, *last
-        grads = run(self._parts_backward[key], inputs, wanted, dtype)
+        grads = run(self._stateful_backward[key], inputs, wanted, dtype)
         sums, rest = list(grads[:count]), grads[count:]
         for i, extra in enumerate(extras):
             if "n" not in extra.dims:
@@ -398,7 +396,7 @@ class Recurrence:
                 continue
             array, wide, batch = _check.extra(function, extra, x, arrays[:3], batch, tokens)
             arrays.append(array)
-            if not extra.wide:
+            if not extra.state_dtype:
                 typed.append(array)
             given.append(np.shape(x))
             if wide or extra.optional:
@@ -449,7 +447,7 @@ def _present(operands: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([x for x in operands if x is not None])  # faster than of a generator
 
 
-def _named(extras: tuple[Extra, ...], operands: Operands) -> list[Extra]:
+def _named(extras: tuple[Operand, ...], operands: Operands) -> list[Operand]:
     """The extras that are not left out."""
     return [extra for extra, x in zip(extras, operands[3:], strict=True) if x is not None]
 

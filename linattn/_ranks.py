@@ -15,7 +15,7 @@ import numpy as np
 
 from . import _blocks, _check, feature_maps
 from ._gradients import sum_all
-from ._operator import Recurrence
+from ._operator import RECURRENCES, Recurrence
 from ._state import State
 from .attention import NONCAUSAL
 
@@ -53,7 +53,7 @@ def forward(
 
     What ``alike`` holds is the same on all ranks.
     """
-    r = _blocks.RECURRENCES[name]
+    r = RECURRENCES[name]
     asked = {"return_state": bool(return_state)} | (alike or {})
     operands, lengths, start = _start(
         ranks, r, "forward", operands, key_lengths, initial_state, options, asked
@@ -72,7 +72,7 @@ def backward(
     initial_state: State | None = None, grad_state: State | None = None, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Its gradients: those of this rank's operands, and that of the first state."""
-    r = _blocks.RECURRENCES[name]
+    r = RECURRENCES[name]
     asked = {"a grad_state": grad_state is not None}
     operands, lengths, start = _start(
         ranks, r, "backward", operands, key_lengths, initial_state, options, asked,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
+from ._layout import Operand
 from ._masks import refuses_masks
-from ._operator import Extra, Recurrence
+from ._operator import Recurrence
 from ._state import State
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, Map, RecurrenceOptions
 
-BETA = Extra("beta", "n", "m", "_channels")
+BETA = Operand("beta", "n", "m")
 DELTA = Recurrence("delta", extras=(BETA,))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
+from ._layout import Operand
 from ._masks import refuses_masks
-from ._operator import Extra, Recurrence
+from ._operator import Recurrence
 from ._state import State
 from .gated import GATE
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, SequenceOptions
 
-DPLR = Recurrence("dplr", extras=(Extra("a", "nd"), Extra("b", "nd"), GATE), mapped=False)
+DPLR = Recurrence("dplr", extras=(Operand("a", "nd"), Operand("b", "nd"), GATE), mapped=False)
 
 
 @overload

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
+from ._layout import Operand
 from ._masks import refuses_masks
-from ._operator import Extra, Recurrence
+from ._operator import Recurrence
 from ._state import State
 
 if TYPE_CHECKING:
@@ -14,10 +15,8 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, GatedOptions, Map
 
-GATE = Extra("g", "n", "d", "_key_channels", wide=True)
-GATED = Recurrence(
-    "gated", extras=(GATE, Extra("bonus", "d", suffix="_bonus", optional=True, wide=True))
-)
+GATE = Operand("g", "n", "d", state_dtype=True)
+GATED = Recurrence("gated", extras=(GATE, Operand("bonus", "d", optional=True, state_dtype=True)))
 
 
 @overload

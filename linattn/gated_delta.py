@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
+from ._layout import Operand
 from ._masks import refuses_masks
-from ._operator import Extra, Recurrence
+from ._operator import Recurrence
 from ._state import State
 from .delta import BETA
 from .gated import GATE
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, GatedDeltaOptions, Map
 
-GATED_DELTA = Recurrence(
-    "gated_delta", extras=(GATE, BETA, Extra("erase", "nd", suffix="_erase", optional=True))
-)
+GATED_DELTA = Recurrence("gated_delta", extras=(GATE, BETA, Operand("erase", "nd", optional=True)))
 
 
 @overload

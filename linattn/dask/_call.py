@@ -237,7 +237,7 @@ class Call:
 
     def _wide(self, i: int, dtype: Any) -> Any:
         """The dtype of operand i's gradient where others have ``dtype``."""
-        return self.state_dtype if i >= 3 and self.r.extras[i - 3].wide else dtype
+        return self.state_dtype if i >= 3 and self.r.extras[i - 3].state_dtype else dtype
 
 
 def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import _blocks, _gradients
 from .._gufuncs import quiet
+from .._operator import RECURRENCES
 from .._state import State
 
 
@@ -37,7 +38,7 @@ def forward(
     name: str, cu_seqlens: Any, end: bool, options: Any, key_lengths: Any, states: Any, i: int,
     *operands: Any,
 ) -> Any:  # fmt: skip
-    return _blocks.RECURRENCES[name].forward(
+    return RECURRENCES[name].forward(
         operands, key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=states[i],
         return_state=end, **options,
     )  # fmt: skip
@@ -48,7 +49,7 @@ def backward(
     states: Any, i: int, grad_states: Any, j: int, *operands: Any,
 ) -> Any:  # fmt: skip
     """The gradient of each operand, None for those left out, and of the state before."""
-    r, state = _blocks.RECURRENCES[name], states[i]
+    r, state = RECURRENCES[name], states[i]
     *arrays, grad = _at_least(dtype, *operands, grad)
     if state is None:
         sequences = None if cu_seqlens is None else len(cu_seqlens) - 1

@@ -132,7 +132,7 @@ def initial_state(
     r, whole = recurrence_of(operator, len(operands) - 3)
     extras = r.extras[: len(operands) - 3]
     given = dict(zip(("q", "k", "v", *(e.name for e in extras)), operands, strict=True))
-    arrays = promoted(NAME, given, [e.name for e in extras if e.wide])
+    arrays = promoted(NAME, given, [e.name for e in extras if e.state_dtype])
     for key, x in zip(given, arrays, strict=True):
         if not all(isinstance(size, int) for size in x.shape):
             raise TypeError(
@@ -199,7 +199,7 @@ _mapped.defvjp(_mapped_forward, _mapped_backward)
 
 def _arrays(name: str, r: Recurrence, operands: dict[str, Any]) -> list[Any]:
     """The operands that there are, in their dtypes."""
-    wide = [extra.name for extra in r.extras if extra.wide]
+    wide = [extra.name for extra in r.extras if extra.state_dtype]
     return [x for x in promoted(name, operands, wide) if x is not None]
 
 

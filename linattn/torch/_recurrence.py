@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import _check
 from .._check import shape_alone
 from .._initial import NAME, state_of
-from .._operator import MAPS, Extra, Recurrence
+from .._operator import MAPS, Recurrence
 from .._state import State
 from . import _maps, _tensors
 from ._library import Operator
@@ -41,7 +41,7 @@ class TensorRecurrence:
         sequences = ["Tensor? key_lengths"] + ([] if r.cross else ["Tensor? cu_seqlens"])
         states = [f"Tensor? {x}" for x in self.fields]
         self.names = [x.split()[-1] for x in operands + options + sequences + states]
-        kept = [extra.name for extra in r.extras if extra.wide]
+        kept = [extra.name for extra in r.extras if extra.state_dtype]
         cast = [x for x in self.operands if x not in kept]
         count = len(self.operands)
 
@@ -228,7 +228,7 @@ class TensorRecurrence:
     def _promoted(self, name: str, operands: Sequence[Any]) -> list[Any]:
         """The operands, those that have a say in it in one dtype."""
         q, k, v, *extras = operands
-        kept = [False] * 3 + [extra.wide for extra in self.r.extras]
+        kept = [False] * 3 + [extra.state_dtype for extra in self.r.extras]
         args = [q, k, v, *extras]
         dtypes = []
         # A state needs not all.
@@ -287,11 +287,6 @@ class TensorRecurrence:
     def _named(self, args: Sequence[Any], names: Sequence[str] | None = None) -> dict[str, Any]:
         return dict(zip(names or self.names, args, strict=False))
 
-    def _rank(self, extra: Extra, axes: int, tokens: tuple[int, ...], step: bool) -> int:
-        """How many axes of an extra operand are its own."""
-        channels = bool(extra.channels) and axes >= max(tokens)
-        return len(extra.dims) + channels - (step and "n" in extra.dims)
-
     def _ranks(self, *axes: int | None, step: bool = False) -> list[int | None]:
         """The number of axes of each argument that are no leading ones."""
         token = 1 if step else 2
@@ -302,7 +297,9 @@ class TensorRecurrence:
         own |= {"key_lengths": 0, "s": 2 + packed, "z": 1 + packed, "log_scale": 1 + packed}
         for extra in self.r.extras:
             count = named[extra.name]
-            own[extra.name] = None if count is None else self._rank(extra, count, tokens, step)
+            own[extra.name] = (
+                None if count is None else extra.own_axes(count, max(tokens), tokens=not step)
+            )
         return [own.get(name) for name in named]
 
     def _ranks_step(self, *axes: int | None) -> list[int | None]:
@@ -338,7 +335,7 @@ class TensorRecurrence:
         for extra in self.r.extras:
             x = named.get(extra.name)
             if x is not None:
-                rank = self._rank(extra, x.ndim, tuple(y.ndim for y in tokens), step)
+                rank = extra.own_axes(x.ndim, max(y.ndim for y in tokens), tokens=not step)
                 leads.append(x.shape[: max(x.ndim - rank, 0)])
         return torch.broadcast_shapes(*leads)
 
@@ -479,7 +476,7 @@ class TensorRecurrence:
         place = dict.fromkeys(("q", "k", "v"), -2)
         for extra in self.r.extras:
             if named[extra.name] is not None and "n" in extra.dims:
-                rank = self._rank(extra, named[extra.name].ndim, axes, True)
+                rank = extra.own_axes(named[extra.name].ndim, max(axes), tokens=False)
                 place[extra.name] = -1 - rank
         whole = {x: y.unsqueeze(place[x]) if x in place else y for x, y in named.items()}
         of_o = grads[0] if grads[0] is None else grads[0].unsqueeze(-2)
