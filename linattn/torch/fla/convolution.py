@@ -11,7 +11,9 @@ from .._tensors import promotion
 from ..operators import causal_conv1d as _conv
 from ..operators import causal_conv1d_step
 from ._docs import documented
-from ._layout import refuse
+from ._keywords import refuse
+
+__all__ = ["ShortConvolution", "causal_conv1d", "causal_conv1d_update"]
 
 BACKENDS = ("triton", "cuda", "mix")  #: names of GPU kernels, all the same here
 
