@@ -44,12 +44,8 @@ class GatedDeltaNet(ConvolvedAttention):
         beta in (0, 2) in the place of (0, 1): a write may turn round what the memory held.
     norm_eps : float, default 1e-6
         Added to the mean square by the norm.
-    bias : bool, default False
-        Whether projections have biases.
-    dropout : float, default 0.0
-        Of the layer's output, in training.
-    device, dtype
-        Of the parameters.
+    bias, dropout, device, dtype
+        As in `Attention`.
 
     Raises
     ------
@@ -184,12 +180,8 @@ class GatedAttention(ConvolvedAttention):
         The length of the convolution's filters.
     norm_eps : float, default 1e-5
         Added to the mean square by the norm.
-    bias : bool, default False
-        Whether projections have biases; the convolution has.
-    dropout : float, default 0.0
-        Of the layer's output, in training.
-    device, dtype
-        Of the parameters.
+    bias, dropout, device, dtype
+        As in `Attention`.
 
     Raises
     ------
