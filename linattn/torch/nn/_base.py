@@ -166,8 +166,8 @@ class Attention(nn.Module):
     def _need_states(self, method: str) -> None:
         if not self.causal:
             raise ValueError(
-                f"{self._name}.{method}: the layer is not causal; expected whole sequences "
-                "without state and return_state"
+                f"{self._name}.{method}: the layer is not causal; expected a call on whole "
+                "sequences, without state and return_state"
             )
 
     def _zeros(self, *shape: int) -> Tensor:
