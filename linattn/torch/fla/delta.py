@@ -1,5 +1,8 @@
 # mypy: disable-error-code="empty-body"
-"""Memories that are corrected: delta_rule, gated_delta_rule, kda, dplr_delta_rule, rwkv7."""
+"""The delta rules: delta_rule, gated_delta_rule, kda, dplr_delta_rule, rwkv7.
+
+Functions are declared by their signatures; `function` makes their bodies from a rule.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # mypy: disable-error-code="empty-body"
-"""Sums that may decay: linear_attn, simple_gla, gla, retention, lightning_attn, rwkv6."""
+"""Linear attention, with and without decay: linear_attn, simple_gla, gla, retention, ...
+
+Functions are declared by their signatures; `function` makes their bodies from a rule.
+"""
 
 from __future__ import annotations
 

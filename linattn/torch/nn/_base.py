@@ -226,10 +226,10 @@ class HeadAttention(Attention):
 
 
 class Operator(NamedTuple):
-    """An operator of linattn.torch for whole sequences and for single tokens."""
+    """An operator of linattn.torch for whole sequences, and for tokens if it is causal."""
 
     forward: Callable[..., Any]
-    step: Callable[..., tuple[Tensor, State]]
+    step: Callable[..., tuple[Tensor, State]] | None = None
 
     def sequence(
         self,
@@ -243,7 +243,9 @@ class Operator(NamedTuple):
         if lengths is not None:
             heads = operands[0].ndim - 3
             options["key_lengths"] = lengths.view(-1, *(1 for _ in range(heads)))
-        o = self.forward(*operands, initial_state=state, return_state=return_state, **options)
+        if self.step is not None:
+            options |= {"initial_state": state, "return_state": return_state}
+        o = self.forward(*operands, **options)
         o, state = o if return_state else (o, None)
         return together(o), state
 
@@ -251,6 +253,7 @@ class Operator(NamedTuple):
         self, operands: tuple[Tensor, ...], state: State, **options: Any
     ) -> tuple[Tensor, State]:
         """The result (batch, heads m) for operands (batch, *heads, ...), and the state."""
+        assert self.step is not None  # only causal layers have steps
         o, state = self.step(*operands, state, **options)
         return o.flatten(1), state
 

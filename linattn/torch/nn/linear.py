@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from ... import feature_maps as _numpy
 from ..._state import State
-from ..operators import causal, noncausal, step
+from ..operators import causal as causal_attention
+from ..operators import noncausal, step
 from . import _check, _maps
-from ._base import HeadAttention, Operator, together
+from ._base import HeadAttention, Operator
 
 
 class LinearAttention(HeadAttention):
@@ -73,7 +74,6 @@ class LinearAttention(HeadAttention):
     torch.Size([2, 4, 16, 16])
     """
 
-    _operator = Operator(causal, step)
     _shown = ("embed_dim", "num_heads", "num_kv_heads", "causal", "normalize", "eps", "scale")
 
     @_check.keywords
@@ -95,6 +95,7 @@ class LinearAttention(HeadAttention):
     ) -> None:
         factory = {"device": device, "dtype": dtype}
         super().__init__(embed_dim, num_heads, num_kv_heads, bias, dropout, **factory)
+        self._operator = Operator(causal_attention, step) if causal else Operator(noncausal)
         self.causal, self.normalize, self.eps, self.scale = causal, normalize, eps, scale
         self.feature_map = _maps.owned(self._name, feature_map, **factory)
         _maps.check(self._name, self.feature_map, num_heads, self.num_kv_heads, self.head_dim)
@@ -116,16 +117,6 @@ class LinearAttention(HeadAttention):
             "feature_map": self.feature_map, "normalize": self.normalize, "eps": self.eps,
             "scale": self.scale,
         }  # fmt: skip
-
-    def _sequence(
-        self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
-    ) -> tuple[Tensor, Any]:
-        if self.causal:
-            return super()._sequence(x, lengths, state, return_state)
-        options = self._options
-        if lengths is not None:
-            options["key_lengths"] = lengths.view(-1, *(1 for _ in self._heads))
-        return together(noncausal(*self._operands(x), **options)), None
 
     def _first(self, batch: int) -> State:
         f = _maps.features(self.feature_map, self.num_heads, self.head_dim)
