@@ -15,6 +15,8 @@
  * `maps` has one for each map: rows, whether it is one of whole rows, and signed,
  * whether features can be negative. */
 #define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
 #include "describe.h"
 
 #include "form.h"
