@@ -80,7 +80,7 @@ def operands(
     state: Any,
     packing: Sequences,
     batch: Shape,
-    core: tuple[int, int],
+    core: Shape,
     dtype: DType,
     normalize: bool,
 ) -> tuple[Any, ...]:
