@@ -173,7 +173,7 @@ class Recurrence:
         start = self._state(self.name, "initial_state", initial_state, packing, call, key[-1])
         wanted = (None if return_state else ...,) * len(start)
         o, *end = run(self._stateful[key], (*inputs, *indices, *start), (out, *wanted))
-        return (o, _state.result(packing, *end)) if return_state else o
+        return (o, _state.result(packing, *end, axes=len(call.core))) if return_state else o
 
     def backward(
         self,
@@ -237,7 +237,7 @@ class Recurrence:
             return first
         if initial_state is not None:
             rest = _gradients.sum_all(rest, start)
-        return *first, _state.result(packing, *rest)
+        return *first, _state.result(packing, *rest, axes=len(call.core))
 
     def step(
         self,
@@ -276,7 +276,7 @@ class Recurrence:
         else:
             s = np.array(np.broadcast_to(s, (*call.batch, *call.core)))
             if z is not None:
-                z = np.array(np.broadcast_to(z, (*call.batch, call.core[0])))
+                z = np.array(np.broadcast_to(z, (*call.batch, *call.core[:-1])))
             state = State(s, z)
         outputs = (None, s) if z is None else (None, s, z)
         return run(self._step[key], inputs, outputs)[0], state
