@@ -31,7 +31,7 @@ from numpy import ndarray
 from . import _check, _gradients, _mapped, _state
 from ._gufuncs import run, ufuncs
 from ._layout import Call, Layout, Operand
-from ._linattn import fast_call, map_names, row_map_names
+from ._linattn import fast_call, maps
 from ._state import State
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Operands: TypeAlias = tuple[Any, ...]
     Key: TypeAlias = tuple[str, str, bool]
 
-MAPS = (*map_names, *row_map_names)  #: those that kernels apply themselves
+MAPS = tuple(maps)  #: those that kernels apply themselves
 
 
 class Table(dict["Key", np.ufunc]):
@@ -122,11 +122,11 @@ class Recurrence:
         for _, _, suffix, _ in self._marks:
             variants += [variant + suffix for variant in variants]
         choices = ((True, ""), (False, "_sum")) if self.normalizer else ((False, ""),)
-        maps = {name: f"_{name}" for name in MAPS} if self.mapped else {"identity": ""}
+        ends = {name: f"_{name}" for name in MAPS} if self.mapped else {"identity": ""}
         return Table({
             (variant, feature_map, normalize): f"{form.format(variant)}{named}{end}"
             for variant in variants
-            for feature_map, named in maps.items()
+            for feature_map, named in ends.items()
             for normalize, end in choices
         })  # fmt: skip
 
