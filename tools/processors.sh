@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: tests/processors.sh PROCESSOR ...
+# Usage: tools/processors.sh PROCESSOR ...
 #
 # Runs the tests on processors that this machine does not have, under QEMU:
 #     arm64 s390x ppc64el riscv64 ...  architectures of Debian; s390x is big-endian
@@ -27,14 +27,15 @@ chosen='test_forward or test_backward or test_dplr or test_layouts or test_split
     or (test_conv and (twin or every_split or out_may))
     or (test_interleave and interleaved_heads_of_other)
     or (test_scratch and (elementwise or convolution or softmax-float32))'
-files=(tests/test_{forward,backward,half,twin,numerics,delta,gated,gated_delta,dplr,conv,interleave,scratch}.py)
+files=(tests/test_{forward,backward,half,twin,numerics,delta,gated,gated_delta,gated_delta_states}.py
+    tests/test_{dplr,conv_values,conv_states,interleave,scratch}.py)
 
 # Runs everything; the arguments are the command for Python.
 check() {
     "$@" -m linattn info
     "$@" -m linattn selftest
     "$@" -m pytest -q -p no:cacheprovider -k "${CHOSEN:-${chosen//$'\n'/ }}" "${files[@]}"
-    "$@" tests/differential.py --cases "${CASES:-1000}" --poison
+    "$@" tools/differential.py --cases "${CASES:-1000}" --poison
 }
 
 # Runs a command in /linattn of a root, with /proc and /dev mounted while it runs.  Packages that are

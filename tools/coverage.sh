@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: tests/coverage.sh [--kernels] [arguments of pytest]
+# Usage: tools/coverage.sh [--kernels] [arguments of pytest]
 #
 # Lines and branches of src/ext, or of src/kernel, that the tests (or the tests named in the
 # arguments) reach.  Clang counts them in the source (-fcoverage-mapping).  A branch is a condition
@@ -27,12 +27,14 @@ count=(-fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic
 flags=(-O0 "${count[@]}")
 tests=(tests/test_{array_libraries,fast_call,errors,faults,forward,functions,initial_state}.py
     tests/test_{interrupts,isa,jax,key_lengths,layout,log_decay,memory,module,neighbours}.py
-    tests/test_{packed,segments,state,state_errors,step,streaming,threads,interleave,ufuncs}.py)
+    tests/test_{packed,segments,state,state_errors,step,streaming,interleave,ufuncs}.py
+    tests/test_{jax_errors,jax_transforms,threads,threads_configuration,threads_interrupted}.py)
 if [ "${1-}" = --kernels ]; then
     shift
     folder=src/kernel flags=(-O1 -fprofile-instr-generate)
-    tests=(tests/test_{differential,interleave,functions,feature_maps,mapped,errors,threads}.py
-        tests/test_{interrupts,packed,segments,softmax,conv,half,key_lengths,l2norm}.py
+    tests=(tests/test_{differential,interleave,functions,feature_maps,mapped,mapped_rescaled,errors}.py
+        tests/test_{interrupts,packed,segments,softmax,half,key_lengths,l2norm}.py
+        tests/test_{threads,threads_interrupted,conv_values,conv_states,conv_errors}.py
         tests/test_{log_decay,state,step,forward,backward,dplr,gated,delta}.py)
 fi
 copy=$PWD/build/coverage/${folder#*/}
@@ -54,11 +56,11 @@ fi
 if [[ " $*" = *" tests/"* ]]; then
     tests=() # others are named
 fi
-tests/rebuild.sh "$copy" "$clang" "${flags[@]}"
+tools/rebuild.sh "$copy" "$clang" "${flags[@]}"
 mkdir "$copy/profiles"
 (cd "$copy" && PYTHONPATH=$copy LLVM_PROFILE_FILE=$copy/profiles/%m%c.profraw \
     "$python" -m pytest -q -m "" -p no:cacheprovider "${tests[@]}" "$@") || true
 "$tools/llvm-profdata" merge -o "$copy/profile" "$copy"/profiles/*.profraw
 "$tools/llvm-cov" show -show-branches=count -show-instantiations=false \
     -instr-profile "$copy/profile" "$copy"/linattn/_linattn*.so >"$copy/listing"
-"$python" tests/covered.py $folder "$copy/missing" <"$copy/listing"
+"$python" tools/covered.py $folder "$copy/missing" <"$copy/listing"
