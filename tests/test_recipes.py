@@ -14,7 +14,7 @@ from linattn import _config, _docs, _types, feature_maps
 ROOT = Path(__file__).resolve().parent.parent
 #: File: what is looked for there, and what is written before it.
 SQUARE = {
-    "src/kernel/maps.def": ("LA_ROW_MAP(l2norm)", "LA_MAP(square)\n"),
+    "src/kernel/maps.def": ("LA_ROW_MAP(l2norm)", "LA_MAP(square, 0)\n"),
     "src/kernel/feature.h": (
         "#endif\n",
         """INLINE vec
@@ -42,9 +42,9 @@ dphi_square(vec x, vec y)
 TESTS = (
     "test_backward.py", "test_causality.py", "test_delta.py", "test_delta_rules.py",
     "test_feature_maps.py", "test_forward.py", "test_gated.py", "test_gated_delta.py",
-    "test_gated_rules.py", "test_mapped.py", "test_numerics.py", "test_packed.py",
-    "test_recipes.py", "test_reference.py", "test_segments.py", "test_state.py", "test_step.py",
-    "test_twin.py", "test_ufuncs.py",
+    "test_gated_rules.py", "test_mapped.py", "test_mapped_rescaled.py", "test_numerics.py",
+    "test_packed.py", "test_recipes.py", "test_reference.py", "test_segments.py", "test_state.py",
+    "test_step.py", "test_twin.py", "test_ufuncs.py",
 )  # fmt: skip
 
 
@@ -60,7 +60,8 @@ def run(folder, *command):
 @pytest.mark.slow
 def test_a_map(tmp_path):
     """Added as CONTRIBUTING says, it passes the tests of every map."""
-    for name in ("linattn", "src", "tests", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
+    files = "setup.py", "pyproject.toml", "README.md", "LICENSE"
+    for name in ("linattn", "src", "tests", "tools", *files):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     for file in (tmp_path / "linattn").glob("*.so"):
@@ -74,7 +75,7 @@ def test_a_map(tmp_path):
         head, mark, tail = old.rpartition(where)
         (tmp_path / file).write_text(head + text + mark + tail)
     run(tmp_path, "setup.py", "-q", "build_ext", "--inplace")
-    (tmp_path / "linattn/ufuncs.pyi").write_text(run(tmp_path, "tests/ufuncs_stub.py"))
+    (tmp_path / "linattn/ufuncs.pyi").write_text(run(tmp_path, "tools/ufuncs_stub.py"))
     run(tmp_path, "-m", "linattn", "selftest")
     tests = [f"tests/{name}" for name in TESTS]
     run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "square or not [", *tests)
