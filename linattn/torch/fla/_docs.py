@@ -11,7 +11,7 @@ from ._keywords import ABSENT, HINTS
 F = TypeVar("F", bound=Callable[..., Any])
 
 _TOKENS, _GATES = "Tensor, [B, T, H, K]", "Tensor, [B, T, HV]"
-#: The type of a parameter, and what it is.
+#: By parameter, its type and description.
 PARAMETERS = {
     "q": (_TOKENS, "Queries."),
     "r": (_TOKENS, "Queries, called receptance in RWKV."),

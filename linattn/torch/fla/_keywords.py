@@ -1,4 +1,4 @@
-"""Keywords of fla's that change nothing here, or that linattn does not support."""
+"""Keywords of fla's that linattn ignores or does not support."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 Given = dict[str, Any]  #: the arguments of a call by name
 
-#: Keywords about how a GPU computes, which change no result.
+#: Keywords that tune GPU kernels and change no result.
 HINTS = ("cu_seqlens_cpu", "chunk_indices", "chunk_size", "disable_recompute")
-#: Keywords that linattn does not support, and the values with which they ask for nothing.
+#: Keywords that linattn does not support, and the values that leave them off.
 ABSENT: Given = {
     "cp_context": None,
     "return_intermediate_states": False,

@@ -35,7 +35,7 @@ def run(
     """An operator of linattn.torch on fla's layouts.
 
     With ``normalized`` a state is a pair, its second field [N, 1, H, K].  As in fla, the result has
-    the common dtype of q, k and v, whatever that of gates and strengths.
+    the common dtype of q, k and v, regardless of gates and strengths.
     """
     s, z = _fields(name, initial_state, k, v, cu_seqlens, normalized, state_v_first)
     groups = v.shape[2] // k.shape[2]

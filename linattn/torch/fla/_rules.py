@@ -1,4 +1,7 @@
-"""What fla's functions compute, and how they are made from their declarations."""
+"""Makes fla's functions from rules and declarations.
+
+To add an operator, write its `Rule` and declare its chunk and recurrent forms with `function`.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ IGNORED = {*HINTS, *ABSENT, "kwargs"}
 
 
 def named(*names: str) -> Callable[[str, Given], dict[str, Tensor]]:
-    """Operands that a function takes by these names, as they are given."""
+    """Operands under the names of these arguments, unchanged."""
     return lambda function, given: {name: given[name] for name in names}
 
 
 class Rule(NamedTuple):
-    """What a function of fla's computes; most chunk and recurrent forms share one.
+    """An operator of linattn.torch and how its operands follow from fla's arguments.
 
-    ``extras`` and ``options`` take the function's name and its arguments.
+    ``extras`` and ``options`` take the function's name, for errors, and its arguments by name.
     """
 
     operator: Callable[..., Any]  #: of linattn.torch
@@ -51,7 +54,7 @@ def function(rule: Rule, **types: str) -> Callable[[F], F]:
 
 
 def _compiled(declared: Callable[..., Any]) -> Any:
-    """The function as text, since binding *args and **kwargs would slow every call down."""
+    """Compile a function of this signature, as binding *args and **kwargs would slow every call."""
     name, bare = declared.__name__, inspect.Parameter.empty
     signature = inspect.signature(declared)
     parameters = [x.replace(annotation=bare, default=bare) for x in signature.parameters.values()]
@@ -70,7 +73,7 @@ def _compiled(declared: Callable[..., Any]) -> Any:
 
 
 def call(rule: Rule, name: str, given: Given, more: Given) -> tuple[Tensor, Any]:
-    """A function of fla's with the arguments that it uses and those that it does not."""
+    """Call a rule's operator with fla's arguments; ``more`` are ignored or unsupported ones."""
     state_v_first = rule.v_first and states_v_first(name, given, more)
     if more:
         refuse(name, more)

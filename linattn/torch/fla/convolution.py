@@ -60,7 +60,7 @@ def causal_conv1d(
         x, weight, bias, activation=_activation(name, activation), cu_seqlens=cu_seqlens,
         initial_state=start,
     )  # fmt: skip
-    y = y.to(promotion([x.dtype]))  # whatever the dtype of the weight
+    y = y.to(promotion([x.dtype]))  # regardless of the weight's
     y = y if residual is None else y + residual
     if not output_final_state:
         return y, None

@@ -55,11 +55,11 @@ def fused_recurrent_delta_rule(
     initial_state: Tensor | None = None, output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False, cu_seqlens: Tensor | None = None,
 ) -> Result:  # fmt: skip
-    """The delta rule; beta is 1 where it is None."""
+    """The delta rule; beta defaults to 1."""
 
 
 def _strength(name: str, given: Given, beta: Tensor) -> Tensor:
-    """beta from what a model computes."""
+    """The write strength from beta, which may be the input of a sigmoid."""
     sigmoid, negative = given["use_beta_sigmoid_in_kernel"], given["allow_neg_eigval"]
     if negative and not sigmoid:
         raise ValueError(
@@ -75,7 +75,7 @@ def _gate(
     name: str, g: Tensor, A_log: Tensor | None, dt_bias: Tensor | None,
     lower_bound: float | None = None,
 ) -> Tensor:  # fmt: skip
-    """The log decay from what a model computes, in float32 at least."""
+    """The log decay from the raw gate g, in float32 or float64."""
     if A_log is None and lower_bound is None:
         raise ValueError(f"{name}: A_log is None; expected the logarithm of the rate of each head")
     check_tensor(name, "g", g)
@@ -94,12 +94,12 @@ def _gate_per_token(name: str, given: Given) -> dict[str, Tensor]:
 
 
 def _optional_gates(name: str, given: Given) -> dict[str, Tensor]:
-    """g, gk or their sum; beta may be None."""
+    """g, gk or their sum, or no decay; beta may be None."""
     g, gk, v = given["g"], given["gk"], given["v"]
     beta = _strength(name, given, _beta_or_one(given))
     if given["use_gate_in_kernel"]:
         if g is None:
-            raise ValueError(f"{name}: g is None; expected what the gate is computed from")
+            raise ValueError(f"{name}: g is None; expected the raw gate with use_gate_in_kernel")
         g = _gate(name, g, given["A_log"], given["dt_bias"])
     if gk is None:
         return {"g": no_decay(v) if g is None else g, "beta": beta}

@@ -55,7 +55,7 @@ def fused_recurrent_linear_attn(
 
 
 def _decay(name: str, given: Given) -> dict[str, Tensor]:
-    """Log decays [B, T, HV] from g or g_gamma; without either nothing decays."""
+    """Log decays [B, T, HV] from g or g_gamma; without either there is no decay."""
     g, g_gamma, v = given["g"], given["g_gamma"], given["v"]
     if g_gamma is None:
         return {"g": no_decay(v) if g is None else g}

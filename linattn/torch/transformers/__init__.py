@@ -61,7 +61,7 @@ class _Place(NamedTuple):
 
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 _places: list[_Place] = []
-_lock = threading.RLock()  # of the places, and of what holds them:
+_lock = threading.RLock()  # guards these:
 _kept: set[Patch] = set()  # calls that are not used as contexts
 _entered: dict[Patch, int] = {}  # contexts, and how often each has been entered
 
@@ -216,7 +216,7 @@ def _replace(
     make: Callable[..., Any],
     stand_in: StandIn | None = None,
 ) -> None:
-    """Replace a function or method of the module by what ``make`` makes of it."""
+    """Replace a function or method of the module by ``make`` of the original."""
     kind, _, attribute = name.rpartition(".")
     owner = getattr(module, kind, None) if kind else module
     original = None if owner is None else vars(owner).get(attribute)
