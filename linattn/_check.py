@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._layout import work_dtype
 from ._linattn import overlaps_itself
 
 if TYPE_CHECKING:
@@ -429,8 +430,7 @@ def result_dtype(*operands: Any) -> DType:
 
 def state_dtype(*operands: Any) -> DType:
     """What the operands are computed and their states held in: float32 for 16-bit ones."""
-    dtype = result_dtype(*operands)
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    return work_dtype(result_dtype(*operands))
 
 
 def integers(function: str, name: str, x: Any) -> Array:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._gufuncs import quiet
+from ._layout import repeats
 
 if TYPE_CHECKING:
     from ._types import Array, DType, Shape
@@ -42,7 +43,7 @@ def summed(grad: Any, shape: Shape, dtype: DType) -> Any:
 
     The sum is off by at most ``2**-53 log2(count)`` of the sum of absolutes before it is rounded.
     """
-    axes = _repeats(grad.shape, shape)
+    axes = repeats(grad.shape, shape)
     if not axes or type(grad) is not np.ndarray:  # of dask and its like
         total = grad.sum(axis=axes, dtype=np.float64) if axes else grad
         return total.reshape(shape).astype(dtype, copy=False)
@@ -76,7 +77,7 @@ def clear_padding(dk: Array, key_lengths: Any) -> None:
         return
     lengths, lead = np.asarray(key_lengths), dk.shape[:-2]
     lengths = lengths.reshape((1,) * (len(lead) - lengths.ndim) + lengths.shape)
-    longest = lengths.max(_repeats(lengths.shape, lead), keepdims=True, initial=0)
+    longest = lengths.max(repeats(lengths.shape, lead), keepdims=True, initial=0)
     longest = longest.reshape(longest.shape[lengths.ndim - len(lead) :])
     padding = np.arange(dk.shape[-2]) >= longest[..., None]
     dk[np.broadcast_to(padding, dk.shape[:-1])] = 0
@@ -94,12 +95,3 @@ def _total(x: np.ndarray, axis: int) -> np.ndarray:
         n, half = half, (half + 1) // 2
         sums[(*before, slice(n - half))] += sums[(*before, slice(half, n))]
     return sums[(*before, slice(1))]
-
-
-def _repeats(wide: Shape, shape: Shape) -> tuple[int, ...]:
-    """The axes of ``wide`` along which an array of ``shape`` was repeated."""
-    extra = len(wide) - len(shape)
-    return (
-        *range(extra),
-        *(i + extra for i, n in enumerate(shape) if n == 1 and wide[i + extra] != 1),
-    )

@@ -1,8 +1,16 @@
-"""Operands and their axes: which are an operand's own, and which lead."""
+"""Operands, their axes and dtypes: the rules that all bridges share."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ._types import DType, Shape
+
+_FLOAT32 = np.dtype(np.float32)
 
 #: What a gufunc is called in addition where an operand has its channels, by their letter.
 _SUFFIXES = {"": "", "d": "_key_channels", "m": "_channels"}
@@ -34,3 +42,31 @@ class Operand(NamedTuple):
         """How many axes of such an array do not lead: of all tokens, or of one."""
         one = len(self.dims) - ("n" in self.dims and not tokens)
         return one + self.has_channels(axes, longest)
+
+
+def own_axes(
+    operands: Sequence[Operand], axes: Sequence[int | None], *, tokens: bool = True
+) -> list[int | None]:
+    """How many axes of each array do not lead, from how many it has; None if it is left out.
+
+    The tokens of an operand that has them are the first of these.
+    """
+    longest = max(count for count in axes[:3] if count is not None)
+    return [
+        None if count is None else operand.own_axes(count, longest, tokens=tokens)
+        for operand, count in zip(operands, axes, strict=False)
+    ]
+
+
+def repeats(wide: Shape, shape: Shape) -> tuple[int, ...]:
+    """The axes of ``wide`` along which an array of ``shape`` was repeated."""
+    extra = len(wide) - len(shape)
+    return (
+        *range(extra),
+        *(i + extra for i, n in enumerate(shape) if n == 1 and wide[i + extra] != 1),
+    )
+
+
+def work_dtype(dtype: DType) -> DType:
+    """The dtype that arrays of ``dtype`` are computed in: float32 for those of 16 bits."""
+    return _FLOAT32 if dtype.itemsize == 2 else dtype

@@ -11,6 +11,7 @@ from . import _check, _gradients
 from ._config import one_isa
 from ._docs import filled
 from ._gufuncs import internal_ufuncs, quiet, run
+from ._layout import work_dtype
 from ._masks import refuses_masks
 from ._products import product, transposed_product
 
@@ -185,7 +186,7 @@ def _operands(
             f"{shape[:-2]}; expected equal lengths, or 1, axis by axis"
         ) from None
     dtype = _check.result_dtype(q, k, v, E, F, *others)
-    work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    work = work_dtype(dtype)
     q, k, v, E, F = (np.asarray(x, work) for x in (q, k, v, E, F))
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
     return q, k, v, E, F, _check.number(name, "scale", scale, q), (*batch, *shape[-2:]), dtype
