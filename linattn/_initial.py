@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check
-from ._masks import refuses_masks
 from ._operator import RECURRENCES
 from ._state import State
 from .feature_maps import PositiveRandomFeatures, get
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 NAME = "initial_state"
 
 
-@refuses_masks
 def initial_state(
     q: ArrayLike,
     k: ArrayLike,
@@ -58,10 +56,10 @@ def initial_state(
     Returns
     -------
     State
-        New arrays, ``s`` (..., f, m) and, for a normaliser, ``z`` (..., f), with an axis r before
-        these two for packed sequences; for `linattn.feature_maps.PositiveRandomFeatures` with a
-        normaliser also ``log_scale``, -inf: no key so far.  They have all leading axes, as steps
-        in place need, and the dtype that is computed in: float32 for 16-bit tokens.
+        ``s`` (..., f, m) and, for a normaliser, ``z`` (..., f), with an axis r before these two
+        for packed sequences; for `linattn.feature_maps.PositiveRandomFeatures` with a normaliser
+        also ``log_scale``, -inf: no key so far.  They are newly allocated, have all leading axes,
+        as steps in place need, and the dtype that is computed in: float32 for 16-bit tokens.
 
     Raises
     ------

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 from . import _check, _gradients
 from ._docs import filled
 from ._gufuncs import internal_ufuncs, quiet, run
-from ._masks import refuses_masks
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike, Bool
 
 
 @quiet
-@refuses_masks
 @filled
 def softmax_attention(
     q: ArrayLike,
@@ -51,14 +49,7 @@ def softmax_attention(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers.
-        If ``scale`` is not a number, or ``causal`` not a bool.
-        If ``out`` is no array, or of another dtype.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
-        If ``out`` has another shape, is read-only, or repeats its memory.
-    $no_room
+    $raises
 
     Notes
     -----
@@ -89,7 +80,6 @@ def softmax_attention(
 
 
 @quiet
-@refuses_masks
 @filled
 def softmax_attention_backward(
     q: ArrayLike,
@@ -120,12 +110,7 @@ def softmax_attention_backward(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
-        ``causal`` not a bool.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
-    $no_room
+    $raises
 
     Notes
     -----
