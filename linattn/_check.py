@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._layout import work_dtype
+from ._dtypes import FAST
+from ._dtypes import result_dtype as result_dtype
+from ._dtypes import state_dtype as state_dtype
 from ._linattn import overlaps_itself
 
 if TYPE_CHECKING:
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from ._operator import Key
     from ._types import Array, DType, Shape
 
-# bfloat16 is not NumPy's own: it is known by its name.
-_FAST = (np.dtype(np.float32), np.dtype(np.float64))
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -35,7 +35,7 @@ def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
         if isinstance(x, np.ndarray) or not _takes_gufuncs(x):
             x = _as_array(function, name, x)  # subclasses, lists, tensors; dask and its like stay
     dtype = x.dtype
-    if dtype not in _FAST and not (
+    if dtype not in FAST and not (
         (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.name == "bfloat16"
     ):
         raise TypeError(
@@ -104,7 +104,7 @@ def qkv(function: str, q: Any, k: Any, v: Any, *, same_length: bool) -> tuple[An
         and k.shape == q.shape
         and v.shape[:-1] == q.shape[:-1]
         and q.dtype == k.dtype == v.dtype
-        and q.dtype in _FAST
+        and q.dtype in FAST
     ):
         return q, k, v, v.shape
     q, k, v = operand(function, "q", q), operand(function, "k", k), operand(function, "v", v)
@@ -409,28 +409,6 @@ def out(function: str, x: Any, expected: Shape, *operands: Any, name: str = "out
         raise ValueError(f"{function}: {name} has shape {x.shape}; expected {expected}")
     _written(function, name, x)
     return x
-
-
-def result_dtype(*operands: Any) -> DType:
-    """The first of float16, bfloat16, float32 and float64 that every operand casts to; float64
-    where all are integers, as NumPy has it for integers and a Python float."""
-    first = operands[0].dtype
-    alike = all(x.dtype == first for x in operands[1:])
-    if alike and (first in _FAST or first.name == "bfloat16"):
-        return first
-    dtypes = {x.dtype for x in operands}
-    if all(dtype.kind in "biu" for dtype in dtypes):
-        return np.dtype(np.float64)
-    brain = (dtype for dtype in dtypes if dtype.name == "bfloat16")
-    for candidate in (np.float16, *brain, np.float32):
-        if all(np.can_cast(dtype, candidate) for dtype in dtypes):
-            return np.dtype(candidate)
-    return np.dtype(np.float64)
-
-
-def state_dtype(*operands: Any) -> DType:
-    """What the operands are computed and their states held in: float32 for 16-bit ones."""
-    return work_dtype(result_dtype(*operands))
 
 
 def integers(function: str, name: str, x: Any) -> Array:

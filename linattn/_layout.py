@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 if TYPE_CHECKING:
-    from ._types import DType, Shape
-
-_FLOAT32 = np.dtype(np.float32)
+    from ._types import Shape
 
 #: What a gufunc is called in addition where an operand has its channels, by their letter.
 _SUFFIXES = {"": "", "d": "_key_channels", "m": "_channels"}
@@ -65,8 +61,3 @@ def repeats(wide: Shape, shape: Shape) -> tuple[int, ...]:
         *range(extra),
         *(i + extra for i, n in enumerate(shape) if n == 1 and wide[i + extra] != 1),
     )
-
-
-def work_dtype(dtype: DType) -> DType:
-    """The dtype that arrays of ``dtype`` are computed in: float32 for those of 16 bits."""
-    return _FLOAT32 if dtype.itemsize == 2 else dtype

@@ -10,7 +10,6 @@ import numpy as np
 from . import _check, _gradients, _rescaled_features
 from ._config import one_isa
 from ._gufuncs import quiet
-from ._layout import work_dtype
 from .feature_maps import FeatureMap, PositiveRandomFeatures, get
 from .feature_maps._base import Fused
 
@@ -44,7 +43,7 @@ def call(
     wide = (False, *(extra.state_dtype for extra in recurrence.extras), False)
     typed = (x for x, kept in zip(others, wide, strict=False) if not (kept or _is_weak(x)))
     dtype = _check.result_dtype(q, k, *typed)
-    work = work_dtype(dtype)
+    work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     q, k = np.asarray(q, work), np.asarray(k, work)
     run: Callable[..., Any] = _plain
     if isinstance(phi, PositiveRandomFeatures) and options["normalize"]:

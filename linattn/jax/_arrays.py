@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._layout import repeats, work_dtype
+from .._dtypes import work_dtype
+from .._layout import repeats
 from .._types import Shape
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check
-from .._layout import work_dtype
+from .._dtypes import work_dtype
 from .._types import DType, Shape
 from ._arrays import real
 

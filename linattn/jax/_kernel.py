@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._layout import work_dtype
+from .._dtypes import work_dtype
 from .._types import Shape
 from ._arrays import like, summed, total, with_lead
 from ._call import call

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from .._check import flag, number, unknown_map
+from .._dtypes import work_dtype
 from .._initial import NAME, recurrence_of, state_of
-from .._layout import own_axes, work_dtype
+from .._layout import own_axes
 from .._mapped import outside
 from .._operator import MAPS, Recurrence
 from .._state import State
