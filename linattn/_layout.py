@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from ._types import Shape
@@ -30,6 +30,11 @@ class Operand(NamedTuple):
         """What a gufunc is called in addition where it has channels, or is not left out."""
         return f"_{self.name}" if self.optional else _SUFFIXES[self.channels]
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether it has an axis of tokens, or of keys."""
+        return self.dims[:1] in ("n", "s")
+
     def has_channels(self, axes: int, longest: int) -> bool:
         """Whether an array of so many axes has channels; ``longest`` of q, k and v has the most."""
         return bool(self.channels) and axes >= longest
@@ -41,16 +46,16 @@ class Operand(NamedTuple):
 
 
 def own_axes(
-    operands: Sequence[Operand], axes: Sequence[int | None], *, tokens: bool = True
-) -> list[int | None]:
-    """How many axes of each array do not lead, from how many it has; None if it is left out.
+    operands: Sequence[Operand], arrays: Sequence[Any], *, tokens: bool = True
+) -> list[int]:
+    """How many axes of each array do not lead; 0 for None, an operand that is left out.
 
-    The tokens of an operand that has them are the first of these.
+    The tokens of an operand that has them are the first of these axes.
     """
-    longest = max(count for count in axes[:3] if count is not None)
+    longest = max(x.ndim for x in arrays[:3] if x is not None)
     return [
-        None if count is None else operand.own_axes(count, longest, tokens=tokens)
-        for operand, count in zip(operands, axes, strict=False)
+        0 if x is None else row.own_axes(x.ndim, longest, tokens=tokens)
+        for row, x in zip(operands, arrays, strict=False)
     ]
 
 

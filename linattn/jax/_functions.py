@@ -20,7 +20,7 @@ from ._kernel import Kernel, differentiable, gradients, run
 # --- softmax attention ------------------------------------------------------------------
 
 
-def softmax_attention(q: Any, k: Any, v: Any, causal: bool, scale: Any) -> Any:
+def softmax_attention(q: Any, k: Any, v: Any, *, causal: Any, scale: Any) -> Any:
     name = "softmax_attention"
     arrays = promoted(name, {"q": q, "k": k, "v": v})
     given = [_check.stand_in(x) for x in arrays]
@@ -33,7 +33,7 @@ def _softmax(numbers: tuple[float, ...]) -> Kernel:
     return Kernel("softmax", "softmax_backward", numbers, ("nd", "sd", "sm"), "nm")
 
 
-def linformer(q: Any, k: Any, v: Any, E: Any, F: Any, scale: Any) -> Any:
+def linformer(q: Any, k: Any, v: Any, E: Any, F: Any, *, scale: Any) -> Any:
     name = "linformer"
     arrays = promoted(name, {"q": q, "k": k, "v": v, "E": E, "F": F})
     *_, scale, _, _ = linformer_operands(name, *map(_check.stand_in, arrays), scale)
@@ -60,10 +60,34 @@ def _projected(softmax: Kernel, q: Any, k: Any, v: Any, E: Any, F: Any) -> Any:
 
 
 def causal_conv1d(
-    x: Any, weight: Any, bias: Any, activation: Any, cu_seqlens: Any, state: Any,
-    name: str = "causal_conv1d", field: str = "initial_state",
+    x: Any, weight: Any, bias: Any, *, activation: Any, cu_seqlens: Any, initial_state: Any,
+    return_state: bool,
+) -> Any:  # fmt: skip
+    """The output and, with `return_state`, the state after the last token."""
+    result = _convolution(
+        "causal_conv1d", x, weight, bias, activation, cu_seqlens, "initial_state", initial_state
+    )
+    return result if return_state else result[0]
+
+
+def causal_conv1d_step(
+    x: Any, weight: Any, state: Any, bias: Any, *, activation: Any
+) -> tuple[Any, Any]:
+    """The output of one token, and the state after it."""
+    token = jnp.asarray(x)[..., None, :]
+    name = "causal_conv1d_step"
+    o, after = _convolution(name, token, weight, bias, activation, None, "state", state)
+    return o[..., 0, :], after
+
+
+def _convolution(
+    name: str, x: Any, weight: Any, bias: Any, activation: Any, cu_seqlens: Any, field: str,
+    state: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """The output, and the state after the last token."""
+    """The output and the state after the last token.
+
+    Errors name the function and the ``field`` that the state came as.
+    """
     if bias is None:
         bias = jnp.zeros(jnp.shape(x)[-1:], jnp.asarray(x).dtype)
     x, weight, bias = promoted(name, {"x": x, "weight": weight, "bias": bias})
@@ -86,20 +110,10 @@ def causal_conv1d(
     return o, (end if packed else end[..., 0, :, :]).mT
 
 
-def causal_conv1d_step(
-    x: Any, weight: Any, state: Any, bias: Any, activation: Any
-) -> tuple[Any, Any]:
-    """The output of one token, and the state after it."""
-    name = "causal_conv1d_step"
-    token = jnp.asarray(x)[..., None, :]
-    o, after = causal_conv1d(token, weight, bias, activation, None, state, name, "state")
-    return o[..., 0, :], after
-
-
 # --- decays -------------------------------------------------------------------------------
 
 
-def log_decay(x: Any, A_log: Any, dt_bias: Any, lower_bound: Any) -> Any:
+def log_decay(x: Any, A_log: Any, dt_bias: Any, *, lower_bound: Any) -> Any:
     """By JAX's own operations."""
     x = jnp.asarray(x)
     A_log, dt_bias = (

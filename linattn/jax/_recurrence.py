@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ from ._kernel import Kernel, differentiable, run
 
 
 def forward(
-    r: Recurrence, operands: dict[str, Any], *, feature_map: Any = "identity", scale: float,
+    r: Recurrence, operands: Sequence[Any], *, feature_map: Any = "identity", scale: float,
     normalize: bool = False, eps: float = 0.0, key_lengths: Any = None, cu_seqlens: Any = None,
     initial_state: State | None = None, return_state: bool = False, one: bool = False,
 ) -> Any:  # fmt: skip
@@ -74,45 +75,44 @@ def forward(
     return o, State(*end)
 
 
-def step(
-    r: Recurrence, operands: dict[str, Any], state: State, **options: Any
-) -> tuple[Any, State]:
+def step(r: Recurrence, operands: Sequence[Any], state: State, **options: Any) -> tuple[Any, State]:
     """The output of one token and the state after it: a sequence of one token."""
     token = _promoted(r.names["step"], r, operands)
     _batch(r.names["step"], r, token, tokens=False)
-    own = own_axes(r.operands, [_axes(token.get(x.name)) for x in r.operands], tokens=False)
-    whole = {
-        x.name: jnp.expand_dims(token[x.name], -1 - rank) if "n" in x.dims else token[x.name]
-        for x, rank in zip(r.operands, own, strict=True) if rank is not None
-    }  # fmt: skip
+    arrays = [token.get(row.name) for row in r.operands]
+    own = own_axes(r.operands, arrays, tokens=False)
+    whole = [
+        jnp.expand_dims(x, -1 - rank) if x is not None and row.has_tokens else x
+        for row, x, rank in zip(r.operands, arrays, own, strict=True)
+    ]
     o, after = forward(r, whole, **options, initial_state=state, return_state=True, one=True)
     return o[..., 0, :], after
 
 
 def initial_state(
-    operands: tuple[Any, ...], operator: str, feature_map: Any, normalize: bool, cu_seqlens: Any
+    *operands: Any, operator: str, feature_map: Any, normalize: bool, cu_seqlens: Any
 ) -> State:
     """The state before the first token."""
     r, whole = recurrence_of(operator, len(operands) - 3)
-    extras = r.extras[: len(operands) - 3]
-    given = dict(zip(("q", "k", "v", *(e.name for e in extras)), operands, strict=True))
-    arrays = promoted(NAME, given, [e.name for e in extras if e.state_dtype])
-    for key, x in zip(given, arrays, strict=True):
+    arrays = _promoted(NAME, r, operands)
+    for key, x in arrays.items():
         if not all(isinstance(size, int) for size in x.shape):
             raise TypeError(
                 f"{NAME}: {key} has shape {x.shape}; expected sizes that are numbers, not symbols"
             )
     phi = _resolved(NAME, feature_map, normalize)
-    k, dtype = arrays[1], work_dtype(arrays[0].dtype)
+    dtype = work_dtype(_dtype(arrays))
 
     def features(d: int) -> int:
         if isinstance(phi, str):
             return d
+        k = arrays["k"]
         one = k[..., :1, :] if whole else k[..., None, :]
         return int(jax.eval_shape(phi, one.astype(dtype)).shape[-1])
 
+    given = (arrays.get(row.name) for row in r.operands[: len(operands)])
     return state_of(
-        tuple(map(_check.stand_in, arrays)), operator, features,
+        tuple(map(_check.stand_in, given)), operator, features,
         lambda shape, value, _: jnp.full(shape, value, dtype), normalize=normalize,
         cu_seqlens=cu_seqlens, rescaled=False, unmapped=None if isinstance(phi, str) else phi,
     )  # fmt: skip
@@ -169,10 +169,13 @@ def _map(name: str, arrays: dict[str, Any], phi: Any, key_lengths: Any) -> None:
 # --- checks and shapes -----------------------------------------------------------------
 
 
-def _promoted(name: str, r: Recurrence, operands: dict[str, Any]) -> dict[str, Any]:
-    """The operands that are given, by name, as arrays in their dtypes."""
-    wide = [operand.name for operand in r.operands if operand.state_dtype]
-    given = {operand.name: operands.get(operand.name) for operand in r.operands}
+def _promoted(name: str, r: Recurrence, operands: Sequence[Any]) -> dict[str, Any]:
+    """The operands that are given, by name, as arrays in their dtypes.
+
+    The last ones may be missing where a state alone is asked for.
+    """
+    given = {row.name: x for row, x in zip(r.operands, operands, strict=False)}
+    wide = [row.name for row in r.operands if row.state_dtype]
     arrays = zip(given, promoted(name, given, wide), strict=True)
     return {key: x for key, x in arrays if x is not None}
 
@@ -185,18 +188,14 @@ def _dtype(arrays: dict[str, Any]) -> Any:
 def _keys(r: Recurrence, arrays: dict[str, Any]) -> Any:
     """The number of keys: of all tokens, but for queries that see every key."""
     letter = "s" if r.cross else "n"
-    name = next(x.name for x in r.operands if x.dims[0] == letter and len(x.dims) == 2)
-    return arrays[name].shape[-2]
+    row = next(row for row in r.operands if row.dims[0] == letter and len(row.dims) == 2)
+    return arrays[row.name].shape[-2]
 
 
 def _batch(name: str, r: Recurrence, arrays: dict[str, Any], tokens: bool = True) -> Shape:
     """The leading axes, after the NumPy package's checks of shapes: of all tokens, or of one."""
     given = tuple(_check.stand_in(arrays.get(operand.name)) for operand in r.operands)
     return r._read(name, given, tokens=tokens).batch
-
-
-def _axes(x: Any) -> int | None:
-    return None if x is None else x.ndim
 
 
 def _dimensions(r: Recurrence, arrays: dict[str, Any], n: Any) -> tuple[tuple[str, ...], str]:
