@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from .feature_maps import NAMES
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -139,7 +141,7 @@ PARAGRAPHS = {
         The memory so far, ``s`` (..., d, m), of the result's dtype, or float32 where that
         has 16 bits, and ``z`` None.""",
     "feature_map": """
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'l2norm', 'dpfp'} or FeatureMap
+    feature_map : {maps} or FeatureMap
         The map phi, applied to q and k, ``{default}`` by default; ``'elu'`` is
         ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in {arrays} of its own.""",
     "normalizer": """
@@ -217,6 +219,7 @@ PARAGRAPHS = {
         ``grad_state`` is given.""",
 }
 
+_MAPS = f"{{{', '.join(map(repr, NAMES))}}}"
 #: The templates of functions, by module and name.
 _TEMPLATES: dict[tuple[str, str], str] = {}
 
@@ -252,7 +255,11 @@ def sections(
             if not line.startswith("$"):
                 yield line
             elif line[1:] not in left_out:
-                text = PARAGRAPHS[line[1:]].replace("{default}", repr(default))
+                text = (
+                    PARAGRAPHS[line[1:]]
+                    .replace("{default}", repr(default))
+                    .replace("{maps}", _MAPS)
+                )
                 yield from (x[4:] for x in _worded(text, words).split("\n")[1:])
 
     made = {}
