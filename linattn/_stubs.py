@@ -46,7 +46,8 @@ def stubs() -> dict[str, str]:
 
 def generic_stubs() -> dict[str, str]:
     """The same without types, from the sources alone."""
-    each = "".join(f"{name}: Any\n" for name in _public("__init__.py") if name.islower())
+    functions = (name for name in _public("__init__.py") if name[0].islower())
+    each = "".join(f"{name}: Any\n" for name in functions)
     imports = "from typing import Any\n\n"
     gufuncs = "import numpy as np\n\ndef __getattr__(name: str) -> np.ufunc: ...\n"
     return {
