@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._gufuncs import quiet
-from ._layout import repeats
 
 if TYPE_CHECKING:
     from ._types import Array, DType, Shape
@@ -95,3 +94,12 @@ def _total(x: np.ndarray, axis: int) -> np.ndarray:
         n, half = half, (half + 1) // 2
         sums[(*before, slice(n - half))] += sums[(*before, slice(half, n))]
     return sums[(*before, slice(1))]
+
+
+def repeats(wide: Shape, shape: Shape) -> tuple[int, ...]:
+    """The axes of ``wide`` along which an array of ``shape`` was repeated."""
+    extra = len(wide) - len(shape)
+    return (
+        *range(extra),
+        *(i + extra for i, n in enumerate(shape) if n == 1 and wide[i + extra] != 1),
+    )

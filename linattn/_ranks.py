@@ -15,7 +15,6 @@ import numpy as np
 
 from . import _blocks, _check, feature_maps
 from ._gradients import sum_all
-from ._layout import own_axes
 from ._operator import RECURRENCES, Recurrence
 from ._state import State
 from .attention import NONCAUSAL
@@ -215,7 +214,7 @@ def _agreement(
     key_lengths: Any, options: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """What has to be the same on all ranks, lest one of them wait for another in vain."""
-    own = own_axes(r.operands, arrays)
+    own = r.layout.own_axes(arrays)
     shapes = {
         f"the shape of {row.name}":
             None if x is None else _but_tokens(x.shape, axes if row.has_tokens else 0)

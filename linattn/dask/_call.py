@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 
 from .. import _blocks, _check, feature_maps
-from .._layout import own_axes, repeats
+from .._gradients import repeats
 from .._operator import Recurrence
 from .._state import State
 from . import _tasks
@@ -80,7 +80,7 @@ class Call:
     def _chunk(self, arrays: list[Any]) -> None:
         """All as dask arrays of the same chunks, with all leading axes, of length 1 or more."""
         lead, rows = len(self.batch), self.r.operands
-        ranks = [*own_axes(rows, self.given), 2, 0]
+        ranks = [*self.r.layout.own_axes(self.given), 2, 0]
         tokens = [*(row.dims[0] if row.has_tokens else "" for row in rows), "n", ""]
         arguments: list[Any] = []
         for i, (x, rank, letter) in enumerate(zip(arrays, ranks, tokens, strict=True)):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .._dtypes import work_dtype
-from .._layout import repeats
+from .._gradients import repeats
 from .._types import Shape
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from .. import conv, decay
 from .._check import number
 from .._dtypes import work_dtype
-from .._layout import repeats
+from .._gradients import repeats
 from .._types import Shape
 from ..linformer import _operands as linformer_operands
 from ..softmax import _operands as softmax_operands

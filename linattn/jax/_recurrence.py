@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from .._check import flag, number, unknown_map
 from .._dtypes import work_dtype
 from .._initial import NAME, recurrence_of, state_of
-from .._layout import own_axes
 from .._mapped import outside
 from .._operator import MAPS, Recurrence
 from .._state import State
@@ -80,7 +79,7 @@ def step(r: Recurrence, operands: Sequence[Any], state: State, **options: Any) -
     token = _promoted(r.names["step"], r, operands)
     _batch(r.names["step"], r, token, tokens=False)
     arrays = [token.get(row.name) for row in r.operands]
-    own = own_axes(r.operands, arrays, tokens=False)
+    own = r.layout.own_axes(arrays, tokens=False)
     whole = [
         jnp.expand_dims(x, -1 - rank) if x is not None and row.has_tokens else x
         for row, x, rank in zip(r.operands, arrays, own, strict=True)
