@@ -87,8 +87,6 @@ class Call:
             if x is None:
                 continue
             x = da.asarray(x)
-            if x.ndim < rank:  # one number for all tokens
-                x = da.broadcast_to(x, self.shape[-2:-1])
             x = x[(None,) * (lead - (x.ndim - rank))]
             own = list(range(lead, lead + rank))
             names = [f"lead{j}" if x.shape[j] > 1 else f"one{i}.{j}" for j in range(lead)]

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     import jax.numpy  # noqa: F401
@@ -40,6 +40,9 @@ from .._operator import Recurrence
 from .._state import State
 from . import _functions, _recurrence, _sharded
 from ._call import IN_C
+
+if TYPE_CHECKING:
+    from .._signatures.jax import *  # noqa: F403
 
 
 def _forward(r: Recurrence) -> Callable[..., Any]:
