@@ -13,18 +13,22 @@ Gradients go the same way from the last block to the first, with A transposed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import _check, _mapped, feature_maps
 from ._gradients import clear_padding, sum_all, summed
 from ._gufuncs import quiet, run, ufuncs
+from ._layout import Call
 from ._operator import RECURRENCES, Recurrence
 from ._products import product, transposed_product
 from ._state import State
 from .attention import CAUSAL
 from .gated import GATED
+
+if TYPE_CHECKING:
+    from ._types import Shape
 
 
 class Element(NamedTuple):
@@ -163,13 +167,21 @@ def empty_state(
     r: Recurrence, operands: tuple[Any, ...], sequences: int | None = None, *, feature_map: Any,
     normalize: bool = False, **unused: Any,
 ) -> State:  # fmt: skip
-    """The state of no token, with all leading axes, lest its gradient be summed over some."""
-    call = r._read(r.name, operands)
-    f = feature_maps.get(feature_map).features(operands[0].shape[-1])
+    """The state before all tokens.
+
+    It has all leading axes, so that its gradient is not summed over any.
+    """
+    call = r.layout.read(r.name, operands)
     packed = () if sequences is None else (sequences,)
-    shape, dtype = (*call.batch, *packed, f), _check.state_dtype(*call.typed)
-    z = np.zeros(shape, dtype) if normalize else None
-    return State(np.zeros((*shape, call.shape[-1]), dtype), z)
+    shape = *call.batch, *packed, *core_of(call, feature_map)
+    dtype = _check.state_dtype(*call.typed)
+    return State(np.zeros(shape, dtype), np.zeros(shape[:-1], dtype) if normalize else None)
+
+
+def core_of(call: Call, feature_map: Any) -> Shape:
+    """The shape of a state without leading axes: as many rows as there are features."""
+    d, *rest = call.core
+    return feature_maps.get(feature_map).features(d), *rest
 
 
 def check(name: str, feature_map: Any, normalize: bool) -> None:

@@ -13,11 +13,10 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from . import _blocks, _check, feature_maps
+from . import _blocks, _check
 from ._gradients import sum_all
-from ._operator import RECURRENCES, Recurrence
+from ._operator import RECURRENCES
 from ._state import State
-from .attention import NONCAUSAL
 
 
 class Ranks(Protocol):
@@ -51,22 +50,20 @@ def forward(
 ) -> Any:  # fmt: skip
     """A recurrence's outputs of this rank's tokens, and the state after the last token of all.
 
-    What ``alike`` holds is the same on all ranks.
+    ``alike`` holds what else has to be the same on all ranks, by its name in an error.
     """
-    r = RECURRENCES[name]
-    options = {"feature_map": "identity", **options}
-    if r.cross:
-        return noncausal(ranks, operands, key_lengths=key_lengths, alike=alike, **options)
-    asked = {"return_state": bool(return_state)} | (alike or {})
-    operands, lengths, start = _start(
-        ranks, r, "forward", operands, key_lengths, initial_state, options, asked
-    )
+    alike = {"return_state": bool(return_state), **(alike or {})}
+    call = _Call(ranks, name, "forward", operands, key_lengths, options, alike, initial_state)
+    if call.r.cross:
+        return _blocks.read(call.operands[0], call.total(), **call.options)
+    start = call.start(initial_state)
     result = _together(
         ranks,
-        lambda: r.forward(
-            operands, key_lengths=lengths, initial_state=start, return_state=return_state, **options
+        lambda: call.r.forward(
+            call.operands, key_lengths=call.lengths, initial_state=start,
+            return_state=return_state, **call.options,
         ),
-    )
+    )  # fmt: skip
     return (result[0], ranks.share(result[1], -1)) if return_state else result
 
 
@@ -74,46 +71,21 @@ def backward(
     ranks: Ranks, name: str, operands: tuple[Any, ...], grad_out: Any, *, key_lengths: Any = None,
     initial_state: State | None = None, grad_state: State | None = None, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Its gradients: those of this rank's operands, and that of the first state."""
-    r = RECURRENCES[name]
-    options = {"feature_map": "identity", **options}
-    if r.cross:
-        return noncausal_backward(ranks, operands, grad_out, key_lengths=key_lengths, **options)
-    asked = {"a grad_state": grad_state is not None}
-    operands, lengths, start = _start(
-        ranks, r, "backward", operands, key_lengths, initial_state, options, asked,
-        grad_out, grad_state,
+    """The gradients of this rank's operands and, if a state is given, of the first state."""
+    call = _Call(
+        ranks, name, "backward", operands, key_lengths, options, {}, initial_state, grad_out,
+        grad_state,
     )  # fmt: skip
-
-    def run(grad: State | None) -> tuple[Any, ...]:
-        before = _blocks.empty_state(r, operands, **options)
-        if start is not None:  # with all leading axes, as on the other ranks
-            before = _blocks.after(before, _blocks.Element(None, *start[:2]))
-        grads: tuple[Any, ...] = r.backward(
-            operands, grad_out, key_lengths=lengths, grad_state=grad, initial_state=before,
-            **options,
-        )  # fmt: skip
-        return grads
-
-    def alone() -> tuple[Any, ...]:
-        if _blocks.gradient_is_sum(r, **options):
-            total = _blocks.gradient_sum(operands[0], np.asarray(grad_out), **options)
-            return None, _blocks.Element(None, total.s)
-        grads = run(None)
-        element = _blocks.element(name, operands, lengths, **options)
-        return grads, _blocks.turned(element, grads[-1])
-
-    grads, element = _together(ranks, alone)
-    behind = ranks.behind(element)
-    last = grad_state if behind is None else _blocks.after(grad_state, behind)
-    grads = _together(ranks, lambda: run(last) if grads is None or last is not None else grads)
-    rows = [row for row, x in zip(r.operands, operands, strict=True) if x is not None]
-    first = [  # every rank has the same array where there are no tokens
+    if call.r.cross:
+        return _backward_over_all_keys(call, grad_out)
+    grads = _backward_in_order(call, grad_out, call.start(initial_state), grad_state)
+    rows = [row for row, x in zip(call.r.operands, call.operands, strict=True) if x is not None]
+    first = tuple(  # every rank has the same array where there are no tokens
         grad if row.has_tokens else ranks.total(grad)
         for grad, row in zip(grads[:-1], rows, strict=True)
-    ]
+    )
     if initial_state is None and grad_state is None:
-        return tuple(first)
+        return first
     state = ranks.share(grads[-1], 0)
     if initial_state is not None:
         given = tuple(x for x in initial_state if x is not None)
@@ -121,114 +93,132 @@ def backward(
     return *first, state
 
 
-def noncausal(
-    ranks: Ranks, operands: tuple[Any, ...], *, key_lengths: Any = None,
-    alike: dict[str, Any] | None = None, **options: Any,
-) -> Any:  # fmt: skip
-    """This rank's queries to the keys of all ranks."""
-    operands, state, _ = _total(ranks, "forward", operands, key_lengths, options, alike)
-    return _blocks.read(operands[0], state, **options)
+def _backward_in_order(
+    call: _Call, grad_out: Any, start: State | None, grad_state: State | None
+) -> tuple[Any, ...]:
+    """The gradients of this rank's operands, and of the state before them."""
+    ranks, r, operands, options = call.ranks, call.r, call.operands, call.options
 
+    def run(grad: State | None) -> tuple[Any, ...]:
+        before = _blocks.empty_state(r, operands, **options)
+        if start is not None:  # with all leading axes, as on the other ranks
+            before = _blocks.after(before, _blocks.Element(None, *start[:2]))
+        grads: tuple[Any, ...] = r.backward(
+            operands, grad_out, key_lengths=call.lengths, grad_state=grad, initial_state=before,
+            **options,
+        )  # fmt: skip
+        return grads
 
-def noncausal_backward(
-    ranks: Ranks, operands: tuple[Any, ...], grad_out: Any, *, key_lengths: Any = None,
-    **options: Any,
-) -> tuple[Any, ...]:  # fmt: skip
-    """Its gradients: those of this rank's operands."""
-    operands, state, lengths = _total(
-        ranks, "backward", operands, key_lengths, options, None, grad_out
+    def local() -> tuple[Any, ...]:
+        if _blocks.gradient_is_sum(r, **options):
+            total = _blocks.gradient_sum(operands[0], np.asarray(grad_out), **options)
+            return None, _blocks.Element(None, total.s)
+        grads = run(None)
+        return grads, _blocks.turned(call.element(r.name, operands), grads[-1])
+
+    grads, element = _together(ranks, local)
+    behind = ranks.behind(element)
+    last = grad_state if behind is None else _blocks.after(grad_state, behind)
+    found: tuple[Any, ...] = _together(
+        ranks, lambda: run(last) if grads is None or last is not None else grads
     )
-    q, k, v = operands
-    dq, grad = _together(ranks, lambda: _blocks.read_backward(q, state, grad_out, **options))
-    grad = State(*(None if x is None else ranks.total(x) for x in grad))
-    return dq, *_blocks.sums_backward(k, v, grad, lengths, **options)
+    return found
 
 
-def _start(
-    ranks: Ranks, r: Recurrence, method: str, operands: tuple[Any, ...], key_lengths: Any,
-    initial_state: State | None, options: dict[str, Any], asked: dict[str, Any],
-    grad_out: Any = None, grad_state: State | None = None,
-) -> tuple[Any, Any, Any]:  # fmt: skip
-    """The operands as arrays, this stretch's lengths, and the state before it."""
-    name = r.names[method]
-
-    def alone() -> Any:
-        call = r._read(name, operands)
-        _blocks.check_options(r, name, call, **options)
-        _blocks.check(name, options["feature_map"], options.get("normalize", False))
-        grad = () if grad_out is None else (_check.cotangent(name, grad_out, call.shape),)
-        f = feature_maps.get(options["feature_map"]).features(call.core[0])
-        dtype = _check.state_dtype(*call.typed, *grad)
-        for field, state in (("initial_state", initial_state), ("grad_state", grad_state)):
-            if state is not None:
-                _check.state(name, field, state, call.batch, (f, call.core[1]), dtype,
-                             options.get("normalize", False))  # fmt: skip
-        arrays = tuple(None if x is None else np.asarray(x) for x in operands)
-        given = {"an initial_state": initial_state is not None} | asked
-        for field, state in (("initial_state", initial_state), ("grad_state", grad_state)):
-            if state is not None:
-                given[f"the checksum of {field}"] = _checksum(state)
-        meta = _agreement(name, r, call, arrays, grad, key_lengths, options | given)
-        return (arrays, call.batch), meta
-
-    arrays, batch = _meet(ranks, name, alone)
-    lengths = _lengths(ranks, name, arrays[1], batch, key_lengths)
-    element = _together(ranks, lambda: _blocks.element(r.name, arrays, lengths, **options))
-    before = ranks.before(element)
-    start = initial_state if before is None else _blocks.after(initial_state, before)
-    return arrays, lengths, start
+def _backward_over_all_keys(call: _Call, grad_out: Any) -> tuple[Any, ...]:
+    """The gradients of this rank's queries, keys and values."""
+    q, k, v = call.operands
+    state = call.total()
+    dq, grad = _together(
+        call.ranks, lambda: _blocks.read_backward(q, state, grad_out, **call.options)
+    )
+    grad = State(*(None if x is None else call.ranks.total(x) for x in grad))
+    return dq, *_blocks.sums_backward(k, v, grad, call.lengths, **call.options)
 
 
-def _total(
-    ranks: Ranks, method: str, operands: tuple[Any, ...], key_lengths: Any,
-    options: dict[str, Any], alike: dict[str, Any] | None, grad_out: Any = None,
-) -> tuple[Any, State, Any]:  # fmt: skip
-    """The operands as arrays, the sums over the keys of all ranks, this stretch's lengths."""
-    name = NONCAUSAL.names[method]
+class _Call:
+    """A call on this rank's stretch, once all ranks have found that theirs are like it."""
 
-    def alone() -> Any:
-        call = NONCAUSAL._read(name, operands)
-        _blocks.check_options(NONCAUSAL, name, call, **options)
-        _blocks.check(name, options["feature_map"], options["normalize"])
-        arrays = tuple(map(np.asarray, operands))
-        for letter, x in zip("qkv", arrays, strict=True):
-            if x.shape[:-2] != call.batch:
+    def __init__(
+        self, ranks: Ranks, name: str, method: str, operands: tuple[Any, ...], key_lengths: Any,
+        options: dict[str, Any], alike: dict[str, Any], initial_state: State | None,
+        grad_out: Any = None, grad_state: State | None = None,
+    ) -> None:  # fmt: skip
+        r = self.r = RECURRENCES[name]
+        self.ranks, self.name = ranks, r.names[method]
+        self.options = options = {"feature_map": "identity", **options}
+        normalize = options.get("normalize", False)
+        states = {"initial_state": initial_state, "grad_state": grad_state}
+
+        def local() -> tuple[Any, dict[str, Any]]:
+            call = r.layout.read(self.name, operands)
+            _blocks.check_options(r, self.name, call, **options)
+            _blocks.check(self.name, options["feature_map"], normalize)
+            arrays = tuple(None if x is None else np.asarray(x) for x in operands)
+            if r.cross:
+                self._check_leading_axes(arrays, call.batch)
+            grad = () if grad_out is None else (_check.cotangent(self.name, grad_out, call.shape),)
+            core = _blocks.core_of(call, options["feature_map"])
+            dtype = _check.state_dtype(*call.typed, *grad)
+            given: dict[str, Any] = {
+                "an initial_state": initial_state is not None,
+                "a grad_state": grad_state is not None,
+            }
+            for field, state in states.items():
+                if state is not None:
+                    _check.state(self.name, field, state, call.batch, core, dtype, normalize)
+                    given[f"the checksum of {field}"] = _checksum(state)
+            meta = self._agreement(call, arrays, grad, key_lengths, options | alike | given)
+            return (arrays, call.batch), meta
+
+        self.operands, batch = _meet(ranks, self.name, local)
+        self.lengths = _lengths(ranks, self.name, self.operands[1], batch, key_lengths)
+
+    def element(self, name: str, operands: tuple[Any, ...]) -> _blocks.Element:
+        """What this stretch does to the state of a recurrence."""
+        return _blocks.element(name, operands, self.lengths, **self.options)
+
+    def start(self, state: State | None) -> State | None:
+        """The state before this stretch, from the one before all tokens."""
+        element = _together(self.ranks, lambda: self.element(self.r.name, self.operands))
+        before = self.ranks.before(element)
+        return state if before is None else _blocks.after(state, before)
+
+    def total(self) -> State:
+        """The sums over the keys of all ranks."""
+        _, k, v = self.operands
+        element = _together(self.ranks, lambda: self.element("causal", (k, k, v)))
+        z = None if element.z is None else self.ranks.total(element.z)
+        return State(self.ranks.total(element.s), z)
+
+    def _check_leading_axes(self, arrays: tuple[Any, ...], batch: tuple[int, ...]) -> None:
+        for row, x in zip(self.r.operands, arrays, strict=True):
+            if x.shape[:-2] != batch:
                 raise ValueError(
-                    f"{name}: {letter} has shape {x.shape}; expected the leading axes "
-                    f"{call.batch} in each of q, k and v where they are on several ranks"
+                    f"{self.name}: {row.name} has shape {x.shape}; expected the leading axes "
+                    f"{batch} in each of q, k and v where they are on several ranks"
                 )
-        grad = () if grad_out is None else (_check.cotangent(name, grad_out, call.shape),)
-        meta = _agreement(name, NONCAUSAL, call, arrays, grad, key_lengths, options | (alike or {}))
-        return (arrays, call.batch), meta
 
-    arrays, batch = _meet(ranks, name, alone)
-    _, k, v = arrays
-    lengths = _lengths(ranks, name, k, batch, key_lengths)
-    element = _together(ranks, lambda: _blocks.element("causal", (k, k, v), lengths, **options))
-    z = None if element.z is None else ranks.total(element.z)
-    return arrays, State(ranks.total(element.s), z), lengths
-
-
-def _agreement(
-    name: str, r: Recurrence, call: Any, arrays: tuple[Any, ...], grad: tuple[Any, ...],
-    key_lengths: Any, options: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
-    """What has to be the same on all ranks, lest one of them wait for another in vain."""
-    own = r.layout.own_axes(arrays)
-    shapes = {
-        f"the shape of {row.name}":
-            None if x is None else _but_tokens(x.shape, axes if row.has_tokens else 0)
-        for row, x, axes in zip(r.operands, arrays, own, strict=True)
-    }  # fmt: skip
-    lengths = None
-    if key_lengths is not None:
-        lengths = _check.integers(name, "key_lengths", key_lengths).tolist()
-    return {
-        "the leading axes": call.batch, "(d, m)": call.core, **shapes,
-        "the shape of grad_out": [_but_tokens(x.shape, 2) for x in grad],
-        "dtype": [str(x.dtype) for x in (*call.typed, *grad)],
-        "key_lengths": lengths, **options,
-    }  # fmt: skip
+    def _agreement(
+        self, call: Any, arrays: tuple[Any, ...], grad: tuple[Any, ...], key_lengths: Any,
+        options: dict[str, Any],
+    ) -> dict[str, Any]:  # fmt: skip
+        """What has to be the same on all ranks, so that none waits for another in vain."""
+        own = self.r.layout.own_axes(arrays)
+        shapes = {
+            f"the shape of {row.name}":
+                None if x is None else _but_tokens(x.shape, axes if row.has_tokens else 0)
+            for row, x, axes in zip(self.r.operands, arrays, own, strict=True)
+        }  # fmt: skip
+        lengths = None
+        if key_lengths is not None:
+            lengths = _check.integers(self.name, "key_lengths", key_lengths).tolist()
+        return {
+            "the leading axes": call.batch, "(d, m)": call.core, **shapes,
+            "the shape of grad_out": [_but_tokens(x.shape, 2) for x in grad],
+            "dtype": [str(x.dtype) for x in (*call.typed, *grad)],
+            "key_lengths": lengths, **options,
+        }  # fmt: skip
 
 
 def _checksum(state: State) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from .. import _blocks, _check, feature_maps
+from .. import _blocks, _check
 from .._gradients import repeats
 from .._operator import Recurrence
 from .._state import State
@@ -55,11 +55,10 @@ class Call:
             None if x is None else self._meta(row.name, x)
             for row, x in zip(r.operands, given, strict=True)
         )
-        call = r._read(self.name, metas)
+        call = r.layout.read(self.name, metas)
         _blocks.check_options(r, self.name, call, **options)
         self.shape, self.batch = call.shape, call.shape[:-2]
-        phi = feature_maps.get(options["feature_map"])
-        self.f, self.m = phi.features(given[0].shape[-1]), self.shape[-1]
+        self.core = _blocks.core_of(call, options["feature_map"])
         return call.typed
 
     def _meta(self, name: str, x: Any) -> Any:
@@ -126,17 +125,17 @@ class Call:
         """The fields of a state that was given as dask arrays, in the chunks of the heads."""
         if state is None:
             return []
-        r = self._packed
+        core = *self._packed, *self.core
         metas = State(*(
             None if x is None else self._meta(f"{field}.{part}", x)
             for part, x in zip(State._fields, state, strict=False)
         ))  # fmt: skip
-        _check.state(self.name, field, metas, self.batch, (*r, self.f, self.m), self.state_dtype,
-                     self.normalize)  # fmt: skip
+        _check.state(self.name, field, metas, self.batch, core, self.state_dtype, self.normalize)
         fields = []
-        for x, own in zip(state[:2], (2 + len(r), 1 + len(r)), strict=True):
+        for i, x in enumerate(state[:2]):
             if x is None:
                 continue
+            own = len(core) - i
             x = da.asarray(x)
             x = x[(None,) * (len(self.batch) - (x.ndim - own))]
             chunks = [c if size > 1 else (1,) for c, size in zip(self.lead, x.shape, strict=False)]
@@ -196,7 +195,7 @@ class Call:
 
     def as_state(self, fields: list[dict[Any, Any]]) -> State:
         """A State of dask arrays."""
-        core = [(size,) for size in (*self._packed, self.f, self.m)]
+        core = [(size,) for size in (*self._packed, *self.core)]
         return State(*(
             self.array(name, parts, core[: len(core) - i], self.state_dtype)
             for i, (name, parts) in enumerate(zip("sz", fields, strict=False))

@@ -46,7 +46,7 @@ def forward(
         else:
             parts[(*at, len(others))] = add(run, *last)
     fields = call.fields(ends) if return_state else []
-    o = call.array("o", parts, (call.tokens, (call.m,)), call.dtype)
+    o = call.array("o", parts, (call.tokens, call.shape[-1:]), call.dtype)
     return (o, call.as_state(fields)) if return_state else o
 
 

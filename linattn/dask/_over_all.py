@@ -23,7 +23,7 @@ def forward(
         state = _total(call, at)
         for j in range(len(call.tokens)):
             parts[(*at, j)] = call.graph.add(read, call.block(0, at, j), state)
-    return call.array("o", parts, (call.tokens, (call.m,)), call.dtype)
+    return call.array("o", parts, (call.tokens, call.shape[-1:]), call.dtype)
 
 
 def backward(

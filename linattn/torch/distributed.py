@@ -192,10 +192,6 @@ def _compute(call: Any, operands: Sequence[Any], *grad: Any, **alike: Any) -> An
     name, ranks, options = call
     arrays = tuple(None if x is None else array(x.detach()) for x in operands)
     with threads():
-        if name == "noncausal":
-            if grad:
-                return _ranks.noncausal_backward(ranks, arrays, *grad, **options)
-            return _ranks.noncausal(ranks, arrays, **alike, **options)
         if grad:
             return _ranks.backward(ranks, name, arrays, *grad, **options)
         return _ranks.forward(ranks, name, arrays, **alike, **options)
