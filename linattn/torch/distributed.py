@@ -36,11 +36,11 @@ from .._masks import refuses_masks
 from . import _maps
 from ._docs import WORDS
 from ._tensors import array, check, tensor, tensors, threads
-from .operators import _CAUSAL, _DELTA, _DPLR, _GATED, _GATED_DELTA, _NONCAUSAL
+from .operators import OPERATORS
 
 __all__ = ["causal", "delta", "dplr", "gated", "gated_delta", "noncausal"]
 
-_RECURRENCES = {x.r.name: x for x in (_CAUSAL, _NONCAUSAL, _DELTA, _GATED, _GATED_DELTA, _DPLR)}
+
 
 _PROCESSES = Bridge(
     words=RESCALING | WORDS,
@@ -135,7 +135,7 @@ def dplr(
 def _run(
     name: str, operands: Sequence[Tensor | None], group: Any, feature_map: Any, **options: Any
 ) -> Tensor:
-    r, processes = _RECURRENCES[name], _Processes(group)
+    r, processes = OPERATORS[name], _Processes(group)
     options = {"normalize": False, "eps": 0.0} | options
     try:
         phi = _maps.resolve(name, feature_map)

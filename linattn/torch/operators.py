@@ -10,23 +10,18 @@ import linattn
 
 from .._initial import recurrence_of
 from .._masks import refuses_masks
+from .._operator import RECURRENCES
 from .._state import State
-from ..attention import CAUSAL, NONCAUSAL
-from ..delta import DELTA
-from ..dplr import DPLR
-from ..gated import GATED
-from ..gated_delta import GATED_DELTA
+from . import _descriptions
+from ._descriptions import of_recurrence
 from ._docs import like
-from ._functions import CONVOLUTION, LINFORMER, LOG_DECAY, SOFTMAX
-from ._recurrence import TensorRecurrence
+from ._operator import TensorOperator
 
-_CAUSAL = TensorRecurrence(CAUSAL)
-_NONCAUSAL = TensorRecurrence(NONCAUSAL)
-_DELTA = TensorRecurrence(DELTA)
-_GATED = TensorRecurrence(GATED)
-_GATED_DELTA = TensorRecurrence(GATED_DELTA)
-_DPLR = TensorRecurrence(DPLR)
-_OF = {x.r.name: x for x in (_CAUSAL, _DELTA, _GATED, _GATED_DELTA, _DPLR)}
+#: Every operator, by name.
+OPERATORS = {
+    description.name: TensorOperator(description)
+    for description in (*map(of_recurrence, RECURRENCES.values()), *_descriptions.OTHERS)
+}
 
 
 @refuses_masks
@@ -56,7 +51,7 @@ def causal(
     >>> state.z
     tensor([6., 6.], grad_fn=<linattn::causal_stateBackward>)
     """
-    return _CAUSAL.forward(
+    return OPERATORS["causal"].forward(
         (q, k, v), feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
         key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
         return_state=return_state,
@@ -86,7 +81,7 @@ def noncausal(
     tensor([[1.],
             [1.]])
     """
-    o: Tensor = _NONCAUSAL.forward(
+    o: Tensor = OPERATORS["noncausal"].forward(
         (q, k, v), feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
         key_lengths=key_lengths,
     )  # fmt: skip
@@ -117,7 +112,7 @@ def step(
     >>> state.s
     tensor([[2.]])
     """
-    return _CAUSAL.step(
+    return OPERATORS["causal"].step(
         (q, k, v), state, feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
         in_place=in_place,
     )  # fmt: skip
@@ -147,7 +142,7 @@ def initial_state(
     (torch.Size([2, 4, 4]), tensor([2., 2., 2., 2.]))
     """
     recurrence, whole = recurrence_of(operator, len(others))
-    return _OF[recurrence.name].initial_state(
+    return OPERATORS[recurrence.name].initial_state(
         (q, k, v, *others), operator, whole, feature_map=feature_map, normalize=normalize,
         cu_seqlens=cu_seqlens,
     )  # fmt: skip
@@ -179,7 +174,7 @@ def delta(
     tensor([[3.],
             [4.]])
     """
-    return _DELTA.forward(
+    return OPERATORS["delta"].forward(
         (q, k, v, beta), scale=scale, feature_map=feature_map, key_lengths=key_lengths,
         cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state,
     )  # fmt: skip
@@ -208,7 +203,7 @@ def delta_step(
     >>> o
     tensor([4.])
     """
-    return _DELTA.step(
+    return OPERATORS["delta"].step(
         (q, k, v, beta), state, scale=scale, feature_map=feature_map, in_place=in_place
     )
 
@@ -240,7 +235,7 @@ def gated(
             [1.5000],
             [1.7500]])
     """
-    return _GATED.forward(
+    return OPERATORS["gated"].forward(
         (q, k, v, g, bonus), scale=scale, feature_map=feature_map, key_lengths=key_lengths,
         cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state,
     )  # fmt: skip
@@ -273,7 +268,7 @@ def gated_step(
     tensor([[8.],
             [4.]])
     """
-    return _GATED.step(
+    return OPERATORS["gated"].step(
         (q, k, v, g, bonus), state, scale=scale, feature_map=feature_map, in_place=in_place
     )
 
@@ -306,7 +301,7 @@ def gated_delta(
     tensor([[4.],
             [4.]])
     """
-    return _GATED_DELTA.forward(
+    return OPERATORS["gated_delta"].forward(
         (q, k, v, g, beta, erase), scale=scale, feature_map=feature_map, key_lengths=key_lengths,
         cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state,
     )  # fmt: skip
@@ -339,7 +334,7 @@ def gated_delta_step(
     >>> o
     tensor([4.])
     """
-    return _GATED_DELTA.step(
+    return OPERATORS["gated_delta"].step(
         (q, k, v, g, beta, erase), state, scale=scale, feature_map=feature_map, in_place=in_place
     )
 
@@ -371,7 +366,7 @@ def dplr(
     tensor([[4.],
             [6.]])
     """
-    return _DPLR.forward(
+    return OPERATORS["dplr"].forward(
         (q, k, v, a, b, g), scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
         initial_state=initial_state, return_state=return_state,
     )  # fmt: skip
@@ -403,7 +398,7 @@ def dplr_step(
     >>> o
     tensor([6.])
     """
-    return _DPLR.step((q, k, v, a, b, g), state, scale=scale, in_place=in_place)
+    return OPERATORS["dplr"].step((q, k, v, a, b, g), state, scale=scale, in_place=in_place)
 
 
 @refuses_masks
@@ -427,7 +422,13 @@ def causal_conv1d(
     >>> linattn.torch.causal_conv1d(x, torch.tensor([[0.5, 1.0]])).T
     tensor([[1.0000, 2.5000, 5.0000]])
     """
-    return CONVOLUTION.forward(x, weight, bias, activation, cu_seqlens, initial_state, return_state)
+    return OPERATORS["causal_conv1d"].forward(
+        (x, weight, bias),
+        activation=activation,
+        cu_seqlens=cu_seqlens,
+        initial_state=initial_state,
+        return_state=return_state,
+    )
 
 
 @like(linattn.causal_conv1d_step)
@@ -451,7 +452,9 @@ def causal_conv1d_step(
     >>> o, state
     (tensor([10.]), tensor([[8.]]))
     """
-    return CONVOLUTION.step(x, weight, state, bias, activation, in_place)
+    return OPERATORS["causal_conv1d"].step(
+        (x, weight, bias), state, activation=activation, in_place=in_place
+    )
 
 
 @refuses_masks
@@ -469,7 +472,7 @@ def softmax_attention(
     tensor([[1.0000, 0.0000],
             [0.2500, 0.7500]])
     """
-    return SOFTMAX(q, k, v, causal=causal, scale=scale)
+    return OPERATORS["softmax_attention"].forward((q, k, v), causal=causal, scale=scale)
 
 
 @refuses_masks
@@ -486,7 +489,7 @@ def linformer(
     >>> linattn.torch.linformer(x, x, x, E, E).shape
     torch.Size([6, 2])
     """
-    return LINFORMER(q, k, v, E, F, scale=scale)
+    return OPERATORS["linformer"].forward((q, k, v, E, F), scale=scale)
 
 
 @like(linattn.log_decay)
@@ -499,4 +502,4 @@ def log_decay(x: Tensor, A_log: Any, dt_bias: Any, *, lower_bound: float | None 
     >>> linattn.torch.log_decay(torch.tensor([-20.0, 0.0, 20.0]), 0.0, 0.0, lower_bound=-5)
     tensor([-1.0306e-08, -2.5000e+00, -5.0000e+00])
     """
-    return LOG_DECAY(x, A_log, dt_bias, lower_bound=lower_bound)
+    return OPERATORS["log_decay"].forward((x, A_log, dt_bias), lower_bound=lower_bound)
