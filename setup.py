@@ -25,7 +25,7 @@ FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 # The kernels are written in gcc's and clang's vectors, which MSVC has not; and gcc, on Windows,
 # leaves vectors of 32 and 64 bytes on a stack aligned to 16.  So Windows has clang as ziglang
 # brings it, which pyproject.toml asks for there, with mingw-w64's headers and libraries; and so has
-# who names it in CC, for any system that it knows (tests/wheels.py).
+# who names it in CC, for any system that it knows (tools/wheels.py).
 ZIG = WINDOWS or "zig" in os.environ.get("CC", "")
 
 # Instruction sets: the name of the table the kernels emit, and what selects it.

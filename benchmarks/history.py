@@ -1,11 +1,11 @@
-"""The calls that tell one commit from another: of tests/every_call.py, one of each operator."""
+"""The calls that compare commits: one of each operator, from tests/support/every_call.py."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 from every_call import Call, every_call
 
 import linattn

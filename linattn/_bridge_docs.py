@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
-
-from ._docs import restricted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -111,3 +109,21 @@ def _moved(f: Callable[..., Any], example: str) -> str:
     return re.sub(
         r"\bimport numpy as np, linattn$", rf"\g<0>{f.__module__[7:]}", example, flags=re.M
     )
+
+
+def restricted(text: str, takes: Collection[str]) -> str:
+    """Without what lines that begin with "If" or "With" say of parameters that are not taken."""
+    lines = []
+    for line in text.split("\n"):
+        if line.lstrip().startswith(("If ``", "With ``")):
+            before, *parts = line.split("``")
+            count = 1
+            while parts[count] in (", ", " or "):
+                count += 2
+            names = [f"``{x}``" for x in parts[:count:2] if x in takes]
+            if not names:
+                continue
+            listed = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+            line = f"{before}{listed}{'``'.join(parts[count:])}"
+        lines.append(line)
+    return "\n".join(lines)

@@ -58,10 +58,10 @@ def initial_state(
     Returns
     -------
     State
-        New arrays, ``s`` (..., f, m) and, for a normaliser, ``z`` (..., f), with an axis r before
-        these two for packed sequences; for `linattn.feature_maps.PositiveRandomFeatures` with a
-        normaliser also ``log_scale``, -inf: no key so far.  They have all leading axes, as steps
-        in place need, and the dtype that is computed in: float32 for 16-bit tokens.
+        ``s`` (..., f, m) and, for a normaliser, ``z`` (..., f), with an axis r before these two
+        for packed sequences; for `linattn.feature_maps.PositiveRandomFeatures` with a normaliser
+        also ``log_scale``, -inf: no key so far.  They are newly allocated, have all leading axes,
+        as steps in place need, and the dtype that is computed in: float32 for 16-bit tokens.
 
     Raises
     ------

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from . import _check, _gradients, _state
+from ._docs import filled
 from ._gufuncs import quiet, run, ufuncs
 from ._masks import refuses_masks
 
@@ -33,6 +34,7 @@ def causal_conv1d(
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
 @quiet
 @refuses_masks
+@filled
 def causal_conv1d(
     x: ArrayLike,
     weight: ArrayLike,
@@ -82,18 +84,7 @@ def causal_conv1d(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers.
-        If ``activation`` is neither a string nor None.
-        If ``cu_seqlens`` is not of integers.
-        If ``initial_state`` or ``out`` is no array, or of another dtype.
-    ValueError
-        If shapes do not match, or ``activation`` is unknown.
-        If ``cu_seqlens`` does not fit the tokens.
-        If ``initial_state`` or ``out`` has another shape.
-        If ``out`` is read-only, or repeats its memory.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $raises_of_convolutions
 
     Notes
     -----
@@ -130,6 +121,7 @@ def causal_conv1d(
 
 @quiet
 @refuses_masks
+@filled
 def causal_conv1d_backward(
     x: ArrayLike,
     weight: ArrayLike,
@@ -179,17 +171,7 @@ def causal_conv1d_backward(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers.
-        If ``activation`` is neither a string nor None.
-        If ``cu_seqlens`` is not of integers.
-        If ``initial_state`` or ``grad_state`` is no array, or of another dtype.
-    ValueError
-        If shapes do not match, or ``activation`` is unknown.
-        If ``cu_seqlens`` does not fit the tokens.
-        If ``initial_state`` or ``grad_state`` has another shape.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $raises_of_convolutions
 
     Notes
     -----
@@ -239,6 +221,7 @@ def causal_conv1d_backward(
     return dx, dweight, *((dbias,) if bias is not None else ()), *dstate
 
 
+@filled
 def causal_conv1d_step(
     x: ArrayLike,
     weight: ArrayLike,
@@ -278,16 +261,7 @@ def causal_conv1d_step(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers.
-        If ``activation`` is neither a string nor None.
-        If ``state`` is no array, or of another dtype.
-    ValueError
-        If shapes do not match, or ``activation`` is unknown.
-        If ``in_place`` is asked for and the state is read-only, repeats its
-        memory, or lacks leading axes.
-    MemoryError
-        If there is no room for the result.
+    $raises_of_convolutions
 
     Notes
     -----

@@ -75,15 +75,14 @@ def delta(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $return_state
     $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    state : State
-        Only with ``return_state``; its ``z`` is None.  A sequence cut anywhere continues
-        from it.
+    $final_memory
 
     Raises
     ------
@@ -150,6 +149,7 @@ def delta_backward(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $grad_state
 
     Returns

@@ -76,15 +76,14 @@ def dplr(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $return_state
     $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    state : State
-        Only with ``return_state``; its ``z`` is None.  A sequence cut anywhere continues
-        from it.
+    $final_memory
 
     Raises
     ------
@@ -159,6 +158,7 @@ def dplr_backward(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $grad_state
 
     Returns

@@ -73,15 +73,14 @@ def gated(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $return_state
     $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    state : State
-        Only with ``return_state``; its ``z`` is None.  A sequence cut anywhere continues
-        from it.
+    $final_memory
 
     Raises
     ------
@@ -160,6 +159,7 @@ def gated_backward(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $grad_state
 
     Returns

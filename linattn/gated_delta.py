@@ -79,15 +79,14 @@ def gated_delta(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $return_state
     $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    state : State
-        Only with ``return_state``; its ``z`` is None.  A sequence cut anywhere continues
-        from it.
+    $final_memory
 
     Raises
     ------
@@ -164,6 +163,7 @@ def gated_delta_backward(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $grad_state
 
     Returns

@@ -51,14 +51,7 @@ def softmax_attention(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers.
-        If ``scale`` is not a number, or ``causal`` not a bool.
-        If ``out`` is no array, or of another dtype.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
-        If ``out`` has another shape, is read-only, or repeats its memory.
-    $no_room
+    $raises
 
     Notes
     -----
@@ -120,12 +113,7 @@ def softmax_attention_backward(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
-        ``causal`` not a bool.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
-    $no_room
+    $raises
 
     Notes
     -----

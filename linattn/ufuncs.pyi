@@ -1,4 +1,4 @@
-# Written by tests/ufuncs_stub.py.
+# Written by tools/ufuncs_stub.py.
 from typing import Final
 
 import numpy as np

@@ -106,7 +106,7 @@ def interpreter():
         done = subprocess.run(
             [sys.executable, "-c", script],
             env={**os.environ, **environment},
-            cwd=HERE,
+            cwd=HERE / "support",
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -42,7 +42,8 @@ def test_archive_holds_every_file(archive):
     with tarfile.open(archive) as tar:
         held = {name.partition("/")[2] for name in tar.getnames()}
     package = "linattn/**/*.py", "linattn/*.pyi", "linattn/py.typed"
-    patterns = ("src/*/*", *package, "tests/*.*", "notebooks/*.ipynb")
+    tests = "tests/*.*", "tests/support/*.*", "tools/*.*", "tools/fuzz/*"
+    patterns = ("src/*/*", *package, *tests, "notebooks/*.ipynb")
     wanted = {
         str(file.relative_to(ROOT))
         for pattern in patterns

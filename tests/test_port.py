@@ -53,7 +53,7 @@ def test_the_extension_compiles(tmp_path, target):
 
 @pytest.mark.parametrize("target", ISAS)
 def test_the_program_of_digests_compiles(tmp_path, target):
-    port.zig(target, "-O0", "-Isrc/ext", "-c", "tests/digests.c", "-o", tmp_path / "object")
+    port.zig(target, "-O0", "-Isrc/ext", "-c", "tools/digests.c", "-o", tmp_path / "object")
 
 
 @pytest.mark.parametrize("target", list(ISAS)[:2])

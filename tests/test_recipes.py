@@ -60,7 +60,8 @@ def run(folder, *command):
 @pytest.mark.slow
 def test_a_map(tmp_path):
     """Added as CONTRIBUTING says, it passes the tests of every map."""
-    for name in ("linattn", "src", "tests", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
+    files = "setup.py", "pyproject.toml", "README.md", "LICENSE"
+    for name in ("linattn", "src", "tests", "tools", *files):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     for file in (tmp_path / "linattn").glob("*.so"):
@@ -74,7 +75,7 @@ def test_a_map(tmp_path):
         head, mark, tail = old.rpartition(where)
         (tmp_path / file).write_text(head + text + mark + tail)
     run(tmp_path, "setup.py", "-q", "build_ext", "--inplace")
-    (tmp_path / "linattn/ufuncs.pyi").write_text(run(tmp_path, "tests/ufuncs_stub.py"))
+    (tmp_path / "linattn/ufuncs.pyi").write_text(run(tmp_path, "tools/ufuncs_stub.py"))
     run(tmp_path, "-m", "linattn", "selftest")
     tests = [f"tests/{name}" for name in TESTS]
     run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "square or not [", *tests)

@@ -33,9 +33,7 @@ some virtual machines. Where memory allows, set both of these before a cluster s
 
 from __future__ import annotations
 
-import inspect
-from functools import wraps
-from importlib import import_module
+from collections.abc import Callable
 from typing import Any
 
 try:
@@ -43,76 +41,27 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn.dask needs {error.name}: pip install 'linattn[dask]'") from error
 
-from .._bridge_docs import RESCALING, Bridge, like
+from .._bridge import recurrences
+from .._bridges import DASK
 from .._operator import Recurrence
 from . import _in_order, _over_all
 
-_attention, _delta, _gated, _gated_delta, _dplr = (
-    import_module(f"linattn.{name}")  # the package has functions of these names
-    for name in ("attention", "delta", "gated", "gated_delta", "dplr")
+
+def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a recurrence whose first operand becomes a dask array."""
+
+    def lazy(operands: tuple[Any, ...], *more: Any, **options: Any) -> Any:
+        operands = da.asarray(operands[0]), *operands[1:]
+        return method(operands, *more, **{"feature_map": "identity", **options})
+
+    return lazy
+
+
+_functions = recurrences(
+    DASK, forward=lambda r: _lazily(r.forward), backward=lambda r: _lazily(r.backward)
 )
-
-__all__ = [
-    "causal",
-    "causal_backward",
-    "delta",
-    "delta_backward",
-    "dplr",
-    "dplr_backward",
-    "gated",
-    "gated_backward",
-    "gated_delta",
-    "gated_delta_backward",
-    "noncausal",
-    "noncausal_backward",
-]
-
-
-_DASK = Bridge(
-    words=RESCALING | {"ndarray": "dask array"},
-    also_raises="""
-    TypeError
-        If an array for the result is given.
-    ValueError
-        If an array has unknown chunk sizes, or an operand several chunks along its width.
-        If ``cu_seqlens`` is given and tokens are in several chunks.
-        If ``normalize`` is True and the map one of PositiveRandomFeatures.
-        If ``beta`` is one number a value channel.""",
-    notes="What a sequence in several chunks costs besides: see `linattn.dask`.",
-)
-_EXAMPLE = """
-    >>> import dask.array as da, linattn.dask
-    >>> x = da.ones((6, 2), chunks=(3, 2))
-    >>> o = {call}
-    >>> o.compute().shape
-    (6, 2)"""
-_BACKWARD = _EXAMPLE.replace(">>> o =", ">>> dq, *others =").replace("o.compute", "dq.compute")
-
-
-def _lazily(function: Any) -> Any:
-    """A function of the package whose first operand becomes a dask array."""
-
-    @wraps(function)
-    def lazy(first: Any, *others: Any, **options: Any) -> Any:
-        return function(da.asarray(first), *others, **options)
-
-    whole = inspect.signature(function)
-    taken = [x for name, x in whole.parameters.items() if name != "out"]
-    lazy.__signature__ = whole.replace(parameters=taken)  # type: ignore[attr-defined]
-    lazy.__module__ = __name__
-    lazy.__doc__ = f"`linattn.{function.__name__}` of dask arrays, lazy."
-    example = _BACKWARD if function.__name__.endswith("_backward") else _EXAMPLE
-    return like(function, _DASK._replace(example=example))(lazy)
-
-
-causal, causal_backward = map(_lazily, (_attention.causal, _attention.causal_backward))
-noncausal, noncausal_backward = map(_lazily, (_attention.noncausal, _attention.noncausal_backward))
-delta, delta_backward = map(_lazily, (_delta.delta, _delta.delta_backward))
-gated, gated_backward = map(_lazily, (_gated.gated, _gated.gated_backward))
-gated_delta, gated_delta_backward = map(
-    _lazily, (_gated_delta.gated_delta, _gated_delta.gated_delta_backward)
-)
-dplr, dplr_backward = map(_lazily, (_dplr.dplr, _dplr.dplr_backward))
+globals().update(_functions)
+__all__ = [*_functions]
 
 
 def forward(r: Recurrence, operands: tuple[Any, ...], *, out: Any = None, **options: Any) -> Any:

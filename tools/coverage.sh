@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: tests/coverage.sh [--kernels] [arguments of pytest]
+# Usage: tools/coverage.sh [--kernels] [arguments of pytest]
 #
 # Lines and branches of src/ext, or of src/kernel, that the tests (or the tests named in the
 # arguments) reach.  Clang counts them in the source (-fcoverage-mapping).  A branch is a condition
@@ -54,11 +54,11 @@ fi
 if [[ " $*" = *" tests/"* ]]; then
     tests=() # others are named
 fi
-tests/rebuild.sh "$copy" "$clang" "${flags[@]}"
+tools/rebuild.sh "$copy" "$clang" "${flags[@]}"
 mkdir "$copy/profiles"
 (cd "$copy" && PYTHONPATH=$copy LLVM_PROFILE_FILE=$copy/profiles/%m%c.profraw \
     "$python" -m pytest -q -m "" -p no:cacheprovider "${tests[@]}" "$@") || true
 "$tools/llvm-profdata" merge -o "$copy/profile" "$copy"/profiles/*.profraw
 "$tools/llvm-cov" show -show-branches=count -show-instantiations=false \
     -instr-profile "$copy/profile" "$copy"/linattn/_linattn*.so >"$copy/listing"
-"$python" tests/covered.py $folder "$copy/missing" <"$copy/listing"
+"$python" tools/covered.py $folder "$copy/missing" <"$copy/listing"

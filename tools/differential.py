@@ -1,8 +1,8 @@
 """Random calls of everything there is, against the float64 twin: as many as one likes, by a seed.
 
-    python tests/differential.py --cases 100000
-    python tests/differential.py --cases 100000 --seed 7 --first 250000 --isa x86-64-v2 --poison
-    tests/sanitize.sh --script tests/differential.py --cases 50000 --poison
+    python tools/differential.py --cases 100000
+    python tools/differential.py --cases 100000 --seed 7 --first 250000 --isa x86-64-v2 --poison
+    tools/sanitize.sh --script tools/differential.py --cases 50000 --poison
 
 A case is drawn from the seed and its number alone, so that a run is resumed with ``--first`` and
 shared out by ranges.  It draws an operator, its map, dtypes, sizes about the edges of tiles and
@@ -21,17 +21,20 @@ import argparse
 import sys
 import time
 from math import prod
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+
+import linattn
+from linattn import _config, _linattn
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 from draws import Lot, Trial, laid
 from draws_operators import attention, step
 from draws_rows import convolution, feature_map, function, log_decay
 from layouts import LAYOUTS
 from states import flat
-
-import linattn
-from linattn import _config, _linattn
 
 LONG = 512  # tokens of a sequence that is cut, the fewest there may be
 
@@ -172,7 +175,7 @@ def failure(seed: int, number: int, isas: tuple[str, ...]) -> str | None:
             trial = draw(seed, number)
             check(trial, isas)
     except Exception as error:
-        again = f"python tests/differential.py --seed {seed} --first {number} --cases 1"
+        again = f"python tools/differential.py --seed {seed} --first {number} --cases 1"
         return f"{again}\n  {trial}\n  {type(error).__name__}: {error}"
     finally:
         _linattn.long_sequence(long)

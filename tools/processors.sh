@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: tests/processors.sh PROCESSOR ...
+# Usage: tools/processors.sh PROCESSOR ...
 #
 # Runs the tests on processors that this machine does not have, under QEMU:
 #     arm64 s390x ppc64el riscv64 ...  architectures of Debian; s390x is big-endian
@@ -34,7 +34,7 @@ check() {
     "$@" -m linattn info
     "$@" -m linattn selftest
     "$@" -m pytest -q -p no:cacheprovider -k "${CHOSEN:-${chosen//$'\n'/ }}" "${files[@]}"
-    "$@" tests/differential.py --cases "${CASES:-1000}" --poison
+    "$@" tools/differential.py --cases "${CASES:-1000}" --poison
 }
 
 # Runs a command in /linattn of a root, with /proc and /dev mounted while it runs.  Packages that are

@@ -1,6 +1,6 @@
 """How far results are from the truth, in long double, up to 65,536 tokens: a table.
 
-    python tests/error_table.py --markdown
+    python tools/error_table.py --markdown
 
 Numbers are the largest error of any entry of any result, in units of u of M, u being the unit
 roundoff of the dtype that is computed in (float32 for those of 16 bits) and M
@@ -19,10 +19,19 @@ For 16 bits it is the share of what is allowed, one rounding of the result besid
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from ml_dtypes import bfloat16, finfo
+
+import linattn
+from linattn import _reference_conv as ref_conv
+from linattn import _reference_softmax as ref_softmax
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 import recurrences
 from bounds import (
     BACKWARD_MEAN,
@@ -39,12 +48,7 @@ from bounds import (
 from cases import Case
 from draws import working
 from gates import ROUNDINGS as GATED
-from ml_dtypes import bfloat16, finfo
 from states import flat
-
-import linattn
-from linattn import _reference_conv as ref_conv
-from linattn import _reference_softmax as ref_softmax
 
 LENGTHS = (1024, 65536)
 DTYPES = ("float32", "float64", "float16", "bfloat16")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: tests/rebuild.sh COPY COMPILER FLAG...
+# Usage: tools/rebuild.sh COPY COMPILER FLAG...
 #
 # Makes a copy of the package and the tests, with src/ext compiled by this compiler and these flags,
 # and linked with the kernels of the existing build, or with those in the folder KERNELS.  PYTHON is
@@ -13,7 +13,7 @@ mapfile -t kernels < <(compgen -G "${KERNELS:-build/temp.*}/*/src/kernel/kernels
 [ ${#kernels[@]} -gt 0 ] ||
     { echo "build first: $python setup.py build_ext --inplace" >&2; exit 1; }
 mkdir -p "$copy/objects"
-cp -r linattn tests benchmarks README.md "$copy"
+cp -r linattn tests tools benchmarks pyproject.toml README.md "$copy"
 read -r -a own < <("$python" -c "
 import sys
 import sysconfig

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: tests/valgrind.sh [arguments of pytest]
+# Usage: tools/valgrind.sh [arguments of pytest]
 #
 # Runs a few tests, or those in the arguments, under Valgrind's memcheck.  Valgrind does not support
 # AVX-512, so the kernels are those of x86-64-v3.  An error counts if one of its frames is linattn's.

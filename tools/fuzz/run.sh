@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: tests/fuzz/run.sh [arguments of libFuzzer, such as -max_total_time=3600]
+# Usage: tools/fuzz/run.sh [arguments of libFuzzer, such as -max_total_time=3600]
 #
 # Runs fuzz.c under clang's libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer, with one
 # instruction set.  It starts from seeds.txt, one seed per line in hexadecimal digits.  Findings are
@@ -19,7 +19,7 @@ objects=()
 compile() {
     local object=$work/$1.o source=$2
     objects+=("$object")
-    if [ -z "$(find src tests/fuzz -newer "$object" -name '*.[chd]*' 2>&1 | head -n 1)" ]; then
+    if [ -z "$(find src tools/fuzz -newer "$object" -name '*.[chd]*' 2>&1 | head -n 1)" ]; then
         return
     fi
     clang "${flags[@]}" "${@:3}" -c "$source" -o "$object"
@@ -35,7 +35,7 @@ wait
 for part in call plan job backward_split sequence_split interleave sequences pool form scratch cpu os_posix; do
     compile $part "src/ext/$part.c" "-DLA_HAS_$name" -g $sanitizers
 done
-compile fuzz tests/fuzz/fuzz.c -Isrc/ext -g $sanitizers
+compile fuzz tools/fuzz/fuzz.c -Isrc/ext -g $sanitizers
 clang -fsanitize=fuzzer,address,undefined "${objects[@]}" -lm -pthread -o $work/fuzz
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 if [ $# -gt 0 ] && [ -f "${!#}" ]; then
@@ -44,5 +44,5 @@ fi
 while read -r seed; do
     # shellcheck disable=SC2059
     printf "$(sed 's/../\\x&/g' <<<"$seed")" >"$work/corpus/$seed"
-done <tests/fuzz/seeds.txt
+done <tools/fuzz/seeds.txt
 exec $work/fuzz -artifact_prefix=$work/ -max_len=256 "$@" $work/corpus

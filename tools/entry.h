@@ -1,6 +1,6 @@
 /* entry.h: what programs need that call the entry without NumPy. */
-#ifndef LA_TESTS_ENTRY_H
-#define LA_TESTS_ENTRY_H
+#ifndef LA_TOOLS_ENTRY_H
+#define LA_TOOLS_ENTRY_H
 
 #include "call.h"
 #include "number.h"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Usage: tests/pythons.sh [SUITE [FREE]]
+# Usage: tools/pythons.sh [SUITE [FREE]]
 #
 # Tests every Python of a Debian suite (default: testing), in its own root, build/pythons/SUITE.
-# tests/wheels.py builds the source archive and the wheel there, installs both under each Python and
+# tools/wheels.py builds the source archive and the wheel there, installs both under each Python and
 # runs the selftest; then the tests below run on the wheel.  FREE, such as 3.14, is also built
 # free-threaded from the suite's source, to test what the GIL may hide.
 # Needs Debian and root (apt install mmdebstrap); the rest comes from Debian and the package index.
@@ -65,7 +65,7 @@ inside bash -euc '
     [ -x "${free[0]}" ] || free=()
     "${all[-1]}" -m venv /tests/build
     /tests/build/bin/pip install -q build
-    /tests/build/bin/python tests/wheels.py --folder /tests/wheels
+    /tests/build/bin/python tools/wheels.py --folder /tests/wheels
     cd tests # where the package is not, but that which is installed
     for python in "${all[@]}" "${free[@]}"; do
         place=/tests/${python##*/}

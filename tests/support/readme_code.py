@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pages import blocks
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 if __name__ == "__main__":
     code = "\n".join(blocks(README.read_text(encoding="utf-8"), "python"))

@@ -4,9 +4,9 @@ import sys
 from functools import partial
 
 import numpy as np
+from block_cases import BETA, BONUS, CASES, GATES, LENGTHS, A, C, G, K, N, Q, V, states
 from bounds import close
 from mpi4py import MPI
-from test_dask import BETA, BONUS, CASES, GATES, LENGTHS, A, C, G, K, N, Q, V, states
 
 import linattn
 import linattn.mpi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: tests/sanitize.sh address|thread [arguments of pytest | --script FILE ...]
+# Usage: tools/sanitize.sh address|thread [arguments of pytest | --script FILE ...]
 #
 # Runs the tests under gcc's AddressSanitizer and UndefinedBehaviorSanitizer, or those that start
 # threads under clang's ThreadSanitizer.  The extension is built in a copy of the tree,
@@ -76,7 +76,7 @@ if [ "$kind" = address ]; then
         { cat build.log; exit 1; }
 else
     # Only src/ext synchronises threads; the kernels do not, and come from the existing build.
-    tests/rebuild.sh "$copy" "$clang" "${flags[@]}"
+    tools/rebuild.sh "$copy" "$clang" "${flags[@]}"
     cd "$copy"
 fi
 

@@ -1,5 +1,5 @@
 """Prints linattn/ufuncs.pyi, whose names the tables in src/kernel make: after a change there,
-``python tests/ufuncs_stub.py > linattn/ufuncs.pyi``.  With --check it says whether that is needed.
+``python tools/ufuncs_stub.py > linattn/ufuncs.pyi``.  With --check it says whether that is needed.
 """
 
 import sys
@@ -9,7 +9,7 @@ import linattn
 
 STUB = Path(__file__).resolve().parent.parent / "linattn" / "ufuncs.pyi"
 
-HEAD = """# Written by tests/ufuncs_stub.py.
+HEAD = """# Written by tools/ufuncs_stub.py.
 from typing import Final
 
 import numpy as np
