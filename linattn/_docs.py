@@ -186,7 +186,7 @@ PARAGRAPHS = {
         The gradient with respect to the final state.""",
     "in_place": """
     in_place : bool, default False
-        Write the new state into the arrays of ``state``, which must then be writeable
+        Write the new state into the {arrays} of ``state``, which must then be writeable
         and have all the leading axes, and return them.""",
     "out": """
     out : ndarray, shape (..., n, m), optional

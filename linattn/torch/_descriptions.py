@@ -39,6 +39,7 @@ class Description(NamedTuple):
     tellers: int = 0  #: how many operands, the first, tell whether others have channels
     sizes: Callable[[dict[str, Any], dict[str, int]], dict[str, int]] = lambda named, sizes: {}
     #: sizes of further letters, from the arguments and the sizes of the operands' letters
+    example: str = "x, x, x"  #: operands, made from x (n, d)
 
 
 def of_recurrence(r: Recurrence) -> Description:
@@ -74,12 +75,12 @@ SOFTMAX = Description(
 )  # fmt: skip
 LINFORMER = Description(
     "linformer", (*_QKV, Operand("E", "sr"), Operand("F", "sr")), ("float? scale",),
-    _spread(linformer), _spread(linformer_backward),
+    _spread(linformer), _spread(linformer_backward), example="x, x, x, x, x",
 )  # fmt: skip
 LOG_DECAY = Description(
     "log_decay", (Operand("x", ""), Operand("A_log", ""), Operand("dt_bias", "")),
     ("float? lower_bound",), _spread(log_decay), _spread(log_decay_backward),
-    result="", like="x", cast=False,
+    result="", like="x", cast=False, example="x, 0.0, 0.0",
 )  # fmt: skip
 CONVOLUTION = Description(
     "causal_conv1d",
@@ -88,7 +89,7 @@ CONVOLUTION = Description(
     lambda x, grad, **options: causal_conv1d_backward(*x[:2], grad, x[2], **options),
     lambda x, state, **options: causal_conv1d_step(*x[:2], state, x[2], **options),
     "causal_conv1d_step", result="nc", like="x", fields={"s": "cp"}, one_array=True,
-    sizes=lambda named, sizes: {"p": sizes["w"] - 1},
+    sizes=lambda named, sizes: {"p": sizes["w"] - 1}, example="x, x.T",
 )  # fmt: skip
 
 OTHERS = SOFTMAX, LINFORMER, LOG_DECAY, CONVOLUTION

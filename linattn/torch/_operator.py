@@ -287,7 +287,8 @@ class TensorOperator:
     def _shape(self, named: Mapping[str, Any], step: bool) -> tuple[tuple[int, ...], Any]:
         """The leading axes of the operands, broadcast, and the sizes of the dimensions."""
         axes = {x: y.ndim for x in self._operand_names if (y := named.get(x)) is not None}
-        leads, sizes = [], dict[str, int]()
+        leads: list[Any] = []
+        sizes: dict[str, int] = {}
         for operand, rank in zip(self.operands, self._own_axes(axes, step), strict=True):
             if operand.name in axes:
                 shape = named[operand.name].shape
