@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check
-from ._masks import refuses_masks
 from ._operator import RECURRENCES
 from ._state import State
 from .feature_maps import PositiveRandomFeatures, get
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 NAME = "initial_state"
 
 
-@refuses_masks
 def initial_state(
     q: ArrayLike,
     k: ArrayLike,

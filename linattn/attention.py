@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
-from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
 
@@ -33,7 +32,6 @@ def causal(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, *,
     return_state: bool, **options: Unpack[CausalOptions],
 ) -> Array | tuple[Array, State]: ...  # fmt: skip
-@refuses_masks
 @filled
 def causal(
     q: ArrayLike,
@@ -115,7 +113,6 @@ def causal(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def causal_backward(
     q: ArrayLike,
@@ -186,7 +183,6 @@ def causal_backward(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def noncausal(
     q: ArrayLike,
@@ -249,7 +245,6 @@ def noncausal(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def noncausal_backward(
     q: ArrayLike,

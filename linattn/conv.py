@@ -9,7 +9,6 @@ import numpy as np
 from . import _check, _gradients, _state
 from ._docs import filled
 from ._gufuncs import quiet, run, ufuncs
-from ._masks import refuses_masks
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -33,7 +32,6 @@ def causal_conv1d(
     return_state: bool, **options: Unpack[ConvolutionOptions],
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
 @quiet
-@refuses_masks
 @filled
 def causal_conv1d(
     x: ArrayLike,
@@ -120,7 +118,6 @@ def causal_conv1d(
 
 
 @quiet
-@refuses_masks
 @filled
 def causal_conv1d_backward(
     x: ArrayLike,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
 from ._layout import Operand
-from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
 
@@ -34,7 +33,6 @@ def delta(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, beta: ArrayLike, *,
     return_state: bool, **options: Unpack[RecurrenceOptions],
 ) -> Array | tuple[Array, State]: ...  # fmt: skip
-@refuses_masks
 @filled
 def delta(
     q: ArrayLike,
@@ -114,7 +112,6 @@ def delta(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def delta_backward(
     q: ArrayLike,

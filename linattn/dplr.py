@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
 from ._layout import Operand
-from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
 from .gated import GATE
@@ -34,7 +33,6 @@ def dplr(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, a: ArrayLike, b: ArrayLike, g: ArrayLike, *,
     return_state: bool, **options: Unpack[SequenceOptions],
 ) -> Array | tuple[Array, State]: ...  # fmt: skip
-@refuses_masks
 @filled
 def dplr(
     q: ArrayLike,
@@ -124,7 +122,6 @@ def dplr(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def dplr_backward(
     q: ArrayLike,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
 from ._layout import Operand
-from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
 
@@ -34,7 +33,6 @@ def gated(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, *,
     return_state: bool, **options: Unpack[GatedOptions],
 ) -> Array | tuple[Array, State]: ...  # fmt: skip
-@refuses_masks
 @filled
 def gated(
     q: ArrayLike,
@@ -125,7 +123,6 @@ def gated(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def gated_backward(
     q: ArrayLike,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
 from ._layout import Operand
-from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
 from .delta import BETA
@@ -35,7 +34,6 @@ def gated_delta(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, beta: ArrayLike, *,
     return_state: bool, **options: Unpack[GatedDeltaOptions],
 ) -> Array | tuple[Array, State]: ...  # fmt: skip
-@refuses_masks
 @filled
 def gated_delta(
     q: ArrayLike,
@@ -126,7 +124,6 @@ def gated_delta(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def gated_delta_backward(
     q: ArrayLike,

@@ -11,7 +11,6 @@ from . import _check, _gradients
 from ._config import one_isa
 from ._docs import filled
 from ._gufuncs import internal_ufuncs, quiet, run
-from ._masks import refuses_masks
 from ._products import product, transposed_product
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 
 @quiet
-@refuses_masks
 @filled
 def linformer(
     q: ArrayLike,
@@ -82,7 +80,6 @@ def linformer(
 
 
 @quiet
-@refuses_masks
 @filled
 def linformer_backward(
     q: ArrayLike,

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 from . import _check, _gradients
 from ._docs import filled
 from ._gufuncs import internal_ufuncs, quiet, run
-from ._masks import refuses_masks
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike, Bool
 
 
 @quiet
-@refuses_masks
 @filled
 def softmax_attention(
     q: ArrayLike,
@@ -82,7 +80,6 @@ def softmax_attention(
 
 
 @quiet
-@refuses_masks
 @filled
 def softmax_attention_backward(
     q: ArrayLike,
