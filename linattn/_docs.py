@@ -42,6 +42,7 @@ class Vocabulary(NamedTuple):
 
 
 NUMPY = Vocabulary()
+TITLES = ("", "Parameters", "Returns", "Yields", "Raises", "Notes", "References", "Examples")
 
 _ERRORS = (
     Raised("TypeError", "", "an operand is {refused}"),
@@ -272,11 +273,11 @@ def sections(
 
 
 def joined(texts: Mapping[str, str]) -> str:
-    """A docstring from its sections."""
+    """A docstring from its sections, in numpydoc's order."""
     return "\n\n".join(
         f"{title}\n{'-' * len(title)}\n{text.strip()}" if title else text.strip()
-        for title, text in texts.items()
-        if text.strip()
+        for title in TITLES
+        if (text := texts.get(title, "").strip())
     )
 
 

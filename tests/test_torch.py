@@ -418,7 +418,7 @@ def test_as_many_threads_as_torch(monkeypatch):
     """While a call runs; linattn's own number is another matter."""
     row = ROWS[0]
     seen = []
-    operator = la.operators.OPERATORS["causal"]
+    operator = la._operator.OPERATORS["causal"]
     forward = operator.forward_of
 
     def spy(*args, **options):

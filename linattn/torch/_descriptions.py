@@ -27,7 +27,7 @@ class Description(NamedTuple):
     options: tuple[str, ...]  #: those of the schema, which follow the operands
     forward: Callable[..., Any]  #: ``forward(operands, **options)``
     backward: Callable[..., Any]  #: ``backward(operands, grad_out, **options)``
-    step: Callable[..., Any] | None = None  #: ``step(operands, state, **options)``
+    step: Any = None  #: ``step(operands, state, **options)``
     step_name: str = ""
     result: str = "nm"  #: the dimensions of the output
     like: str = "v"  #: the operand that has the output's dtype
@@ -46,7 +46,7 @@ def of_recurrence(r: Recurrence) -> Description:
     options = ["str feature_map", "Tensor? omega"] if r.mapped else []
     options += ["bool normalize", "float eps"] if r.normalizer else []
     fields = {"s": "fm"} | ({"z": "f", "log_scale": "f"} if r.normalizer else {})
-    fixed = {} if r.mapped else {"feature_map": "identity"}
+    fixed: dict[str, Any] = {} if r.mapped else {"feature_map": "identity"}
     return Description(
         r.name, r.operands, (*options, "float scale"), partial(r.forward, **fixed),
         partial(r.backward, **fixed), partial(r.step, **fixed), r.names["step"],
@@ -86,8 +86,8 @@ CONVOLUTION = Description(
     "causal_conv1d",
     (Operand("x", "nc"), Operand("weight", "cw"), Operand("bias", "c", optional=True)),
     ("str? activation",), _spread(causal_conv1d),
-    lambda x, grad, **options: causal_conv1d_backward(*x[:2], grad, x[2], **options),
-    lambda x, state, **options: causal_conv1d_step(*x[:2], state, x[2], **options),
+    lambda x, grad, **options: causal_conv1d_backward(x[0], x[1], grad, x[2], **options),
+    lambda x, state, **options: causal_conv1d_step(x[0], x[1], state, x[2], **options),
     "causal_conv1d_step", result="nc", like="x", fields={"s": "cp"}, one_array=True,
     sizes=lambda named, sizes: {"p": sizes["w"] - 1}, example="x, x.T",
 )  # fmt: skip

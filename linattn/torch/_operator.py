@@ -7,18 +7,16 @@ call the operator's NumPy functions.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from .. import _check, _initial
+from .._operator import RECURRENCES
 from .._state import State
-from . import _maps, _tensors
-from ._descriptions import Description
+from . import _maps, _options, _tensors
+from ._descriptions import OTHERS, Description, of_recurrence
 from ._library import Operator
 from ._tensors import array, maybe_array, tensor, tensors, threads, work_dtype
 
@@ -44,9 +42,9 @@ class TensorOperator:
         self._like = self._operand_names.index(d.like)
         self._mapped = "feature_map" in self._option_names
         self._checks = tuple(
-            (_name(x), _CHECKS.get(x.split()[0], _unchecked))
-            for x in d.options[2 if self._mapped else 0 :]
+            (_name(x), _options.check_of(x)) for x in d.options[2 if self._mapped else 0 :]
         )
+        #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
         cast = [x.name for x in d.operands if d.cast and not x.state_dtype]
 
@@ -97,9 +95,9 @@ class TensorOperator:
         """The output, and the state after the last token where it is asked for."""
         name = self.name
         if key_lengths is not None:
-            key_lengths = _integers(name, "key_lengths", key_lengths, operands[0])
+            key_lengths = _options.integers(name, "key_lengths", key_lengths, operands[0])
         if cu_seqlens is not None:
-            cu_seqlens = _integers(name, "cu_seqlens", cu_seqlens, operands[0])
+            cu_seqlens = _options.integers(name, "cu_seqlens", cu_seqlens, operands[0])
         args, narrow = self.arguments(name, operands, options, key_lengths)
         if self.description.lengths:
             args.append(key_lengths)
@@ -154,74 +152,11 @@ class TensorOperator:
             return [*args, phi, None, *values], None
         if isinstance(phi, _maps.TensorMap) and phi.rescaled and options.get("normalize"):
             return [*args, phi.text, phi.directions(args[0]), *values], None
-        args, narrow = self._features_of(name, phi, args, key_lengths)
-        return [*args, "identity", None, *values], narrow
-
-    def _features_of(
-        self, name: str, phi: Any, args: list[Any], key_lengths: Tensor | None
-    ) -> tuple[list[Any], torch.dtype | None]:
-        """The operands, phi applied to the first two: queries and keys."""
-        narrow = None
         for operand, x in zip(self.operands[:2], args, strict=False):
             _tensors.check(name, operand.name, x)
-        if key_lengths is not None:  # what is past the lengths must not reach phi
-            places = torch.arange(args[1].shape[-2], device=args[1].device)
-            args[1] = torch.where((places < key_lengths[..., None])[..., None], args[1], 0)
-        if args[0].dtype.itemsize == 2:
-            narrow = args[0].dtype
-            args = [x.float() if isinstance(x, Tensor) else x for x in args]
-        if name == self.description.step_name:  # weights by head precede the tokens' axis
-            args[:2] = (phi(x[..., None, :])[..., 0, :] for x in args[:2])
-        else:
-            args[:2] = phi(args[0]), phi(args[1])
-        return args, narrow
-
-    def initial_state(
-        self,
-        operands: Sequence[Any],
-        operator: str,
-        whole: bool,
-        *,
-        feature_map: Any,
-        normalize: bool,
-        cu_seqlens: Any,
-    ) -> State:
-        """The state before the first token; ``whole`` if the operands have all tokens, not one."""
-        name = _initial.NAME
-        args = _tensors.promoted(name, self.operands, operands)
-        for operand, x in zip(self.operands, args, strict=False):
-            if isinstance(x, Tensor):
-                _tensors.check(name, operand.name, x)
-        phi = _maps.resolve(name, feature_map)
-        k, v = args[1:3]
-        dtype = work_dtype(v.dtype)
-
-        def features(d: int) -> int:
-            if isinstance(phi, (str, _maps.TensorMap)):
-                return d if isinstance(phi, str) else phi.features(d)
-            one = k[..., :1, :] if whole else k[..., None, :]
-            with torch.no_grad():
-                return int(phi(one.to(dtype)).shape[-1])
-
-        def full(shape: Any, value: float, _: Any = None) -> Tensor:
-            return v.new_full(shape, value, dtype=dtype)
-
-        rescaled = isinstance(phi, _maps.TensorMap) and phi.rescaled
-        if torch.compiler.is_compiling():  # sizes may be symbols, which NumPy's checks cannot read
-            named = dict(zip(self.names, args, strict=False))
-            lead, sizes = self._shape(named, step=not whole)
-            if cu_seqlens is not None:
-                lead = (*lead, len(cu_seqlens) - 1)
-            z = (*lead, features(sizes["d"]))
-            s = full((*z, sizes["m"]), 0.0)
-            if not ("z" in self.fields and normalize):
-                return State(s)
-            return State(s, full(z, 0.0), full(z, -math.inf) if rescaled else None)
-        return _initial.state_of(
-            tuple(map(_check.shape_alone, args)), operator, features, full, normalize=normalize,
-            cu_seqlens=cu_seqlens, rescaled=rescaled,
-            unmapped=None if isinstance(phi, str) else phi,
-        )  # fmt: skip
+        token = name == self.description.step_name
+        args, narrow = _maps.applied(phi, args, key_lengths, token=token)
+        return [*args, "identity", None, *values], narrow
 
     # --- states ------------------------------------------------------------------
 
@@ -237,7 +172,7 @@ class TensorOperator:
         if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
             what = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
             raise TypeError(f"{name}: {argument} is a {what}; expected a linattn.State(s, z)")
-        fields = []
+        fields: list[Tensor | None] = []
         for i, x in enumerate(state):
             if x is None and i:
                 continue
@@ -284,7 +219,7 @@ class TensorOperator:
         longest = max(tellers, default=0)
         return [x.own_axes(axes.get(x.name) or 0, longest, tokens=not step) for x in self.operands]
 
-    def _shape(self, named: Mapping[str, Any], step: bool) -> tuple[tuple[int, ...], Any]:
+    def shape(self, named: Mapping[str, Any], step: bool) -> tuple[tuple[int, ...], Any]:
         """The leading axes of the operands, broadcast, and the sizes of the dimensions."""
         axes = {x: y.ndim for x in self._operand_names if (y := named.get(x)) is not None}
         leads: list[Any] = []
@@ -325,7 +260,7 @@ class TensorOperator:
     def _fake(self, *args: Any, step: bool = False) -> Any:
         d = self.description
         named = dict(zip(self._step_names if step else self.names, args, strict=False))
-        lead, sizes = self._shape(named, step)
+        lead, sizes = self.shape(named, step)
         like = args[self._like]
         core = d.result.replace("n", "") if step else d.result
         shape = (*lead, *(sizes[x] for x in core))
@@ -389,7 +324,7 @@ class TensorOperator:
         with threads():
             result = self.forward_of(operands, **options)
         if o is None:
-            o = tensor(_first(result) if fields else result, like.dtype)
+            o = tensor(result[0] if fields else result, like.dtype)
         if not fields:
             return o
         return o, *tensors(self._unpack(result[1]), (None,) * len(fields))
@@ -485,30 +420,7 @@ def _or_none(x: Tensor | None) -> Tensor | None:
     return None if x is None or x.shape == (0,) else x
 
 
-def _integers(name: str, argument: str, x: Any, like: Any) -> Tensor:
-    """A tensor of integers; that of a list is on the device of another tensor."""
-    if not isinstance(x, Tensor):
-        x = torch.as_tensor(x, device=like.device if isinstance(like, Tensor) else None)
-    if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool:
-        raise TypeError(f"{name}: {argument} has dtype {x.dtype}; expected integers")
-    return x
-
-
-def _number(name: str, argument: str, x: Any) -> float:
-    if not isinstance(x, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name}: {argument} is {x!r}; expected a number")
-    return float(x)
-
-
-def _maybe_number(name: str, argument: str, x: Any) -> float | None:
-    return None if x is None else _number(name, argument, x)
-
-
-def _unchecked(name: str, argument: str, x: Any) -> Any:
-    return x
-
-
-#: What an option is checked by before it reaches PyTorch, by its type in the schema.
-_CHECKS: dict[str, Callable[[str, str, Any], Any]] = {
-    "float": _number, "float?": _maybe_number, "bool": _check.flag,
-}  # fmt: skip
+#: Every operator, by name.
+OPERATORS = {
+    x.name: TensorOperator(x) for x in (*map(of_recurrence, RECURRENCES.values()), *OTHERS)
+}

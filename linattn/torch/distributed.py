@@ -34,9 +34,8 @@ from .._bridge import recurrences
 from .._bridges import DISTRIBUTED
 from .._operator import RECURRENCES
 from . import _maps
-from ._operator import TensorOperator
+from ._operator import OPERATORS, TensorOperator
 from ._tensors import array, check, tensor, tensors, threads
-from .operators import OPERATORS
 
 
 def _run(
@@ -99,12 +98,12 @@ class _Sequence(torch.autograd.Function):
 def _compute(call: Any, operands: Sequence[Any], *grad: Any, **alike: Any) -> Any:
     name, ranks, options = call
     arrays = tuple(None if x is None else array(x.detach()) for x in operands)
-    names = [name]
-    run = _ranks.backward if grad else _ranks.forward
     if RECURRENCES[name].cross:
-        run, names = _ranks.noncausal_backward if grad else _ranks.noncausal, []
+        run: Any = partial(_ranks.noncausal_backward if grad else _ranks.noncausal, ranks)
+    else:
+        run = partial(_ranks.backward if grad else _ranks.forward, ranks, name)
     with threads():
-        return run(ranks, *names, arrays, *grad, **alike, **options)
+        return run(arrays, *grad, **alike, **options)
 
 
 class _Processes:

@@ -12,16 +12,9 @@ import linattn
 
 from .._bridge import made, recurrences
 from .._bridges import TORCH
-from .._initial import recurrence_of
-from .._operator import RECURRENCES
-from .._state import State
-from ._descriptions import OTHERS, of_recurrence
-from ._operator import TensorOperator
-
-#: Every operator, by name.
-OPERATORS = {
-    x.name: TensorOperator(x) for x in (*map(of_recurrence, RECURRENCES.values()), *OTHERS)
-}
+from ._descriptions import OTHERS
+from ._initial import initial_state
+from ._operator import OPERATORS
 
 _CONVOLUTION_STEP = """
     >>> import torch, linattn.torch
@@ -41,11 +34,6 @@ _INITIAL_STATE = """
     """
 
 
-def _initial_state(*operands: Any, operator: str, **options: Any) -> State:
-    recurrence, whole = recurrence_of(operator, len(operands) - 3)
-    return OPERATORS[recurrence.name].initial_state(operands, operator, whole, **options)
-
-
 def _others() -> Iterator[Any]:
     """The functions that are not of recurrences."""
     for description in OTHERS:
@@ -58,7 +46,7 @@ def _others() -> Iterator[Any]:
         if description.step:
             function = getattr(linattn, description.step_name)
             yield made(function, TORCH, operator.step, names, example=_CONVOLUTION_STEP)
-    yield made(linattn.initial_state, TORCH, _initial_state, example=_INITIAL_STATE)
+    yield made(linattn.initial_state, TORCH, initial_state, example=_INITIAL_STATE)
 
 
 _functions = recurrences(
