@@ -52,7 +52,7 @@ class Added(NamedTuple):
 
     name: str
     annotation: str
-    text: str  #: its entry in the section Parameters
+    text: str  #: its entry in the section Parameters, from its second line on
     cross: bool = True  #: whether recurrences where every query sees every key have it
     forms: tuple[str, ...] = ("forward", "backward", "step")
 
