@@ -147,15 +147,6 @@ def transition(
     return end_of((q, k, nothing, *extras), State(xp.eye(f, dtype=end.s.dtype))).s
 
 
-def own_axes(r: Recurrence, operands: Sequence[Any]) -> list[int]:
-    """How many axes of each operand do not lead; tokens, if it has them, are the first of these."""
-    axes = max(x.ndim for x in operands[:3])
-    return [
-        operand.own_axes(0 if x is None else x.ndim, axes)
-        for operand, x in zip(r.operands, operands, strict=True)
-    ]
-
-
 def gradient_is_sum(r: Recurrence, *, normalize: bool = False, **unused: Any) -> bool:
     """Whether outputs alone give the gradient of the state before them: a seventh of the time."""
     return r is CAUSAL and not normalize

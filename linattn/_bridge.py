@@ -7,18 +7,21 @@ recurrence, `made` makes one from any function of the package::
     from .._bridge import made, recurrences
     from .._bridges import TORCH
 
+    if TYPE_CHECKING:
+        from .._signatures.torch import *  # noqa: F403
+
     _functions = recurrences(
         TORCH,
         forward=lambda r: TensorRecurrence(r).forward,  # called (operands, **options)
         step=lambda r: TensorRecurrence(r).step,  # called (operands, state, **options)
     )
+    _functions["linformer"] = made(linattn.linformer, TORCH, LINFORMER, example=...)
     globals().update(_functions)
-    linformer = made(linattn.linformer, TORCH, LINFORMER, example=...)
-    __all__ = [*_functions, "linformer"]
+    __all__ = [*_functions]
 
 Each is an ordinary Python function, compiled from its signature, with a docstring that the template
-of NumPy's makes (`linattn._docs`).  ``python -m linattn._stubs`` writes the same signatures for
-type checkers.
+of NumPy's makes (`linattn._docs`).  For type checkers ``python -m linattn._stubs``, which a build
+runs, writes the same signatures to linattn/_signatures.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import inspect
 import linecache
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -49,7 +52,7 @@ class Added(NamedTuple):
 
     name: str
     annotation: str
-    text: str  #: its entry in the section Parameters
+    text: str  #: its entry in the section Parameters, from its second line on
     cross: bool = True  #: whether recurrences where every query sees every key have it
     forms: tuple[str, ...] = ("forward", "backward", "step")
 
@@ -59,6 +62,7 @@ class Bridge(NamedTuple):
 
     module: str  #: where they are defined
     public: str  #: where users find them
+    imports: str  #: what the annotations need, as a line of code
     summary: str  #: a sentence, with a place for {name}
     given: str  #: the annotation of an operand
     made: str  #: the annotation of a result
@@ -69,7 +73,30 @@ class Bridge(NamedTuple):
     raises: tuple[_docs.Raised, ...] = ()  #: in place of NumPy's
     also_raises: tuple[_docs.Raised, ...] = ()  #: beside NumPy's
     notes: tuple[tuple[str, str], ...] = ()  #: a parameter ("" for all functions), and a remark
-    examples: Mapping[str, str] = {}  #: by form, with places for {function}, {name}, {operands}
+    functions: tuple[str, ...] = ()  #: those beside the recurrences
+    examples: Mapping[
+        str, str
+    ] = {}  #: by form of recurrence, with places for {function}, {name}, {operands}
+
+
+class Made(NamedTuple):
+    """A function of a recurrence that a bridge has."""
+
+    name: str
+    recurrence: Recurrence
+    form: str  #: "forward", "backward" or "step"
+    added: tuple[Added, ...]
+
+
+def functions(bridge: Bridge) -> Iterator[Made]:
+    """Those of all recurrences."""
+    from ._operator import RECURRENCES
+
+    for r in RECURRENCES.values():
+        for form in bridge.examples:
+            if form != "step" or not r.cross:
+                added = (x for x in bridge.added if form in x.forms and (x.cross or not r.cross))
+                yield Made(r.names[form], r, form, tuple(added))
 
 
 def recurrences(bridge: Bridge, **calls: Callable[[Recurrence], Function]) -> dict[str, Function]:
@@ -79,22 +106,16 @@ def recurrences(bridge: Bridge, **calls: Callable[[Recurrence], Function]) -> di
     calls: with the operands in the registry's order (None for those left out), then the gradient of
     the output or the state, then options by name.
     """
-    from ._operator import RECURRENCES
-
-    found = {}
-    for r in RECURRENCES.values():
-        for form, call in calls.items():
-            if form == "step" and r.cross:
-                continue
-            name = r.names[form]
-            found[name] = made(
-                getattr(linattn, name), bridge, call(r), [x.name for x in r.operands],
-                added=[x for x in bridge.added if form in x.forms and (x.cross or not r.cross)],
-                example=bridge.examples[form].format(
-                    function=f"{bridge.public}.{name}", name=name, operands=_example(r.operands)
-                ),
-            )  # fmt: skip
-    return found
+    return {
+        name: made(
+            getattr(linattn, name), bridge, calls[form](r), [x.name for x in r.operands],
+            added=added,
+            example=bridge.examples[form].format(
+                function=f"{bridge.public}.{name}", name=name, operands=_example(r.operands)
+            ),
+        )
+        for name, r, form, added in functions(bridge)
+    }  # fmt: skip
 
 
 def made(

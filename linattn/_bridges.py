@@ -8,6 +8,14 @@ from __future__ import annotations
 from ._bridge import Added, Bridge
 from ._docs import Raised, Vocabulary
 
+_OTHERS = (
+    "causal_conv1d",
+    "causal_conv1d_step",
+    "initial_state",
+    "linformer",
+    "log_decay",
+    "softmax_attention",
+)
 _NO_RESCALING = Raised(
     "ValueError", "normalize", "is True and the map one of PositiveRandomFeatures"
 )
@@ -19,6 +27,7 @@ _ANY = dict.fromkeys(("feature_map", "key_lengths", "cu_seqlens", "A_log", "dt_b
 DASK = Bridge(
     module="linattn.dask",
     public="linattn.dask",
+    imports="import dask.array",
     summary="`linattn.{name}` of dask arrays, lazy.",
     given="ArrayLike",
     made="dask.array.Array",
@@ -53,6 +62,7 @@ DASK = Bridge(
 JAX = Bridge(
     module="linattn.jax",
     public="linattn.jax",
+    imports="import jax",
     summary="`linattn.{name}` of JAX's arrays, differentiable.",
     given="ArrayLike",
     made="jax.Array",
@@ -96,6 +106,7 @@ JAX = Bridge(
         ("key_lengths", "Where ``key_lengths`` is traced, its values are not checked."),
         ("cu_seqlens", "Where ``cu_seqlens`` is traced, its values are not checked."),
     ),
+    functions=_OTHERS,
     examples={
         "forward": """
             >>> import jax, jax.numpy as jnp, linattn.jax
@@ -119,6 +130,7 @@ JAX = Bridge(
 MPI = Bridge(
     module="linattn.mpi",
     public="linattn.mpi",
+    imports="from mpi4py import MPI",
     summary="`linattn.{name}` of this rank's tokens.",
     given="ArrayLike",
     made="Array",
@@ -164,12 +176,14 @@ MPI = Bridge(
 TORCH = Bridge(
     module="linattn.torch.operators",
     public="linattn.torch",
+    imports="from torch import Tensor",
     summary="`linattn.{name}` of CPU tensors, differentiable.",
     given="Tensor",
     made="Tensor",
     words=_TENSORS,
     annotations=_ANY,
     without=("out",),
+    functions=_OTHERS,
     examples={
         "forward": """
             >>> import torch, linattn.torch
@@ -193,6 +207,7 @@ TORCH = Bridge(
 DISTRIBUTED = Bridge(
     module="linattn.torch.distributed",
     public="linattn.torch.distributed",
+    imports="from torch import Tensor\nfrom torch.distributed import ProcessGroup",
     summary="`linattn.torch.{name}` of this process's tokens.",
     given="Tensor",
     made="Tensor",
@@ -240,4 +255,5 @@ DISTRIBUTED = Bridge(
     },
 )
 
-BRIDGES = {bridge.module: bridge for bridge in (DASK, JAX, MPI, TORCH, DISTRIBUTED)}
+#: By the names of their files in linattn/_signatures.
+BRIDGES = {"dask": DASK, "jax": JAX, "mpi": MPI, "torch": TORCH, "distributed": DISTRIBUTED}

@@ -7,8 +7,10 @@ with its own words, parameters and errors (`sections`; see `linattn._bridge`).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
+
+from .feature_maps import NAMES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -140,7 +142,7 @@ PARAGRAPHS = {
         The memory so far, ``s`` (..., d, m), of the result's dtype, or float32 where that
         has 16 bits, and ``z`` None.""",
     "feature_map": """
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'l2norm', 'dpfp'} or FeatureMap
+    feature_map : {maps} or FeatureMap
         The map phi, applied to q and k, ``{default}`` by default; ``'elu'`` is
         ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in {arrays} of its own.""",
     "normalizer": """
@@ -218,6 +220,7 @@ PARAGRAPHS = {
         ``grad_state`` is given.""",
 }
 
+_MAPS = f"{{{', '.join(map(repr, NAMES))}}}"
 #: The templates of functions, by module and name.
 _TEMPLATES: dict[tuple[str, str], str] = {}
 
@@ -246,29 +249,22 @@ def sections(
     """
     template = _TEMPLATES.get((f.__module__, f.__qualname__)) or inspect.cleandoc(f.__doc__ or "")
     default = getattr(inspect.signature(f).parameters.get("feature_map"), "default", None)
+    places = words._asdict() | {"maps": _MAPS, "default": repr(default)}
     left_out = {*without, *(name for name, needed in NEEDS.items() if needed not in takes)}
-
-    def expanded(lines: Sequence[str]) -> Iterator[str]:
-        for line in lines:
-            if not line.startswith("$"):
-                yield line
-            elif line[1:] not in left_out:
-                text = PARAGRAPHS[line[1:]].replace("{default}", repr(default))
-                yield from (x[4:] for x in _worded(text, words).split("\n")[1:])
-
     made = {}
     for title, text in split(template).items():
-        lines = text.split("\n")
-        rows = [row for line in lines for row in RAISES.get(line[1:], ())]
+        rows = RAISES.get(text.strip().removeprefix("$"), ())
         if title == "Raises" and (rows or raises):
-            made[title] = _worded(_listed((*(raises or rows), *also_raises), takes), words)
-        elif title in ("Parameters", "Returns"):
-            entries = _entries(expanded(lines), words)
-            if title == "Parameters":
-                entries = [x for x in entries if not _names(x).isdisjoint(takes)]
-            made[title] = "\n".join(entries)
+            text = _listed((*(raises or rows), *also_raises), takes)
         else:
-            made[title] = "\n".join(expanded(lines))
+            text = _expanded(text, left_out)
+        if title in ("Parameters", "Returns"):
+            text = text.replace("array_like", words.given).replace("ndarray", words.made)
+        if title == "Parameters":
+            text = "\n".join(x for x in _entries(text) if not _names(x).isdisjoint(takes))
+        for name, word in places.items():
+            text = text.replace(f"{{{name}}}", word)
+        made[title] = text
     return made
 
 
@@ -281,12 +277,6 @@ def joined(texts: Mapping[str, str]) -> str:
     )
 
 
-def _worded(text: str, words: Vocabulary) -> str:
-    for name, word in words._asdict().items():
-        text = text.replace(f"{{{name}}}", word)
-    return text
-
-
 def split(text: str) -> dict[str, str]:
     """The sections of a docstring by titles, "" for what stands before the first."""
     lines = text.split("\n")
@@ -297,15 +287,25 @@ def split(text: str) -> dict[str, str]:
     return found
 
 
-def _entries(lines: Iterator[str], words: Vocabulary) -> list[str]:
-    """Parameters or results, each with its description; their types in these words."""
+def _expanded(text: str, left_out: Collection[str]) -> str:
+    """The paragraphs in place of their names."""
+    lines = []
+    for line in text.split("\n"):
+        if not line.startswith("$"):
+            lines.append(line)
+        elif line[1:] not in left_out:
+            lines += (x[4:] for x in PARAGRAPHS[line[1:]].split("\n")[1:])
+    return "\n".join(lines)
+
+
+def _entries(text: str) -> list[str]:
+    """The section Parameters, an entry each."""
     found: list[str] = []
-    for line in lines:
-        if line and not line.startswith(" "):
-            line = line.replace("array_like", words.given).replace("ndarray", words.made)
-            found.append(line)
-        elif line:
+    for line in text.strip().split("\n"):
+        if line.startswith(" "):
             found[-1] += f"\n{line}"
+        else:
+            found.append(line)
     return found
 
 

@@ -23,42 +23,26 @@ What plain arrays need is done first, in few steps: such a call takes 2 us.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import ndarray
 
 from . import _check, _gradients, _mapped, _state
 from ._gufuncs import run, ufuncs
-from ._layout import Operand
+from ._layout import Call, Layout, Operand
 from ._linattn import fast_call, map_names, row_map_names
 from ._state import State
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from ._types import Array, ArrayLike, Bool, DType, Map, Shape
+    from ._types import Array, ArrayLike, Bool, DType, Map
 
     Operands: TypeAlias = tuple[Any, ...]
     Key: TypeAlias = tuple[str, str, bool]
 
 MAPS = (*map_names, *row_map_names)  #: those that kernels apply themselves
-
-
-class _Call(NamedTuple):
-    """The operands of one call, checked."""
-
-    arrays: tuple[Any, ...]  #: as gufuncs take them, without those left out
-    given: tuple[Shape, ...]  #: their shapes as they came
-    variant: str  #: the suffixes of the gufunc's name
-    batch: Shape
-    shape: Shape  #: of the output
-    typed: tuple[Any, ...]  #: those arrays that say in what dtype all is computed
-
-    @property
-    def core(self) -> tuple[int, int]:
-        """The shape of a state, (d, m)."""
-        return self.arrays[0].shape[-1], self.shape[-1]
 
 
 class Table(dict["Key", np.ufunc]):
@@ -108,14 +92,18 @@ class Recurrence:
     ) -> None:
         keys = "s" if cross else "n"
         self.name, self.extras, self.cross = name, extras, cross
-        self.operands = (
-            Operand("q", "nd"), Operand("k", f"{keys}d"), Operand("v", f"{keys}m"), *extras,
-        )  # fmt: skip
-        self.mapped, self.normalizer = mapped, normalizer
-        self._optional = any(extra.optional for extra in extras)
-        self._marks = tuple(
-            (3 + i, extra.channels, extra.suffix, extra.optional) for i, extra in enumerate(extras)
+        self.layout = Layout(
+            (Operand("q", "nd"), Operand("k", f"{keys}d"), Operand("v", f"{keys}m"), *extras)
         )
+        self.operands, self._read = self.layout.operands, self.layout.read
+        self.mapped, self.normalizer = mapped, normalizer
+        self._optional = any(row.optional for row in self.operands)
+        self._marks = tuple(
+            (i, row.channels, row.suffix, row.optional)
+            for i, row in enumerate(self.operands) if row.suffix
+        )  # fmt: skip
+        # Only channels are told by the number of axes of the leading operands.
+        self._compared = self.layout.leading if any(x.channels for x in self.operands) else 0
         self.names = {
             "forward": name, "backward": f"{name}_backward", "step": step or f"{name}_step",
         }  # fmt: skip
@@ -131,9 +119,8 @@ class Recurrence:
 
     def _gufuncs(self, form: str) -> Table:
         variants = [""]
-        for extra in self.extras:
-            if extra.suffix:
-                variants += [variant + extra.suffix for variant in variants]
+        for _, _, suffix, _ in self._marks:
+            variants += [variant + suffix for variant in variants]
         choices = ((True, ""), (False, "_sum")) if self.normalizer else ((False, ""),)
         maps = {name: f"_{name}" for name in MAPS} if self.mapped else {"identity": ""}
         return Table({
@@ -168,21 +155,11 @@ class Recurrence:
             o = self._plain(self._stateless, operands, (), feature_map, scale, normalize, eps)
             if o is not NotImplemented:
                 return o
-        if _is_lazy(operands):
-            from . import dask
-
-            return dask.forward(
-                self, operands, feature_map=feature_map, scale=scale,
-                **self._normalizer(normalize, eps), key_lengths=key_lengths,
-                cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state,
-                out=out,
-            )  # fmt: skip
-        if _mapped.outside(feature_map):
-            return _mapped.call(
-                self, "forward", operands, feature_map,
-                normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths,
-                cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state,
-                out=out,
+        if _mapped.outside(feature_map) or _is_lazy(operands):
+            return self._elsewhere(
+                "forward", operands, feature_map, scale=scale, normalize=normalize, eps=eps,
+                key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+                return_state=return_state, out=out,
             )  # fmt: skip
         call = self._read(self.name, operands)
         key = _check.lookup(self.name, self._stateless.names, call.variant, feature_map, normalize)
@@ -196,7 +173,7 @@ class Recurrence:
         start = self._state(self.name, "initial_state", initial_state, packing, call, key[-1])
         wanted = (None if return_state else ...,) * len(start)
         o, *end = run(self._stateful[key], (*inputs, *indices, *start), (out, *wanted))
-        return (o, _state.result(packing, *end)) if return_state else o
+        return (o, _state.result(packing, *end, axes=len(call.core))) if return_state else o
 
     def backward(
         self,
@@ -221,19 +198,11 @@ class Recurrence:
             )
             if grads is not NotImplemented:
                 return _gradients.sum_all(grads, _present(operands))
-        if _is_lazy((*operands, grad_out)):
-            from . import dask
-
-            return dask.backward(
-                self, operands, grad_out, feature_map=feature_map, scale=scale,
-                **self._normalizer(normalize, eps), key_lengths=key_lengths,
-                cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
-            )  # fmt: skip
-        if _mapped.outside(feature_map):
-            return _mapped.call(
-                self, "backward", operands, feature_map, grad_out=grad_out,
-                normalize=normalize, eps=eps, scale=scale, key_lengths=key_lengths,
-                cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
+        if _mapped.outside(feature_map) or _is_lazy((*operands, grad_out)):
+            return self._elsewhere(
+                "backward", operands, feature_map, grad_out=grad_out, scale=scale,
+                normalize=normalize, eps=eps, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+                initial_state=initial_state, grad_state=grad_state,
             )  # fmt: skip
         function = self.names["backward"]
         call = self._read(function, operands)
@@ -242,10 +211,9 @@ class Recurrence:
         typed = *call.typed, grad_out
         numbers = _check.numbers(function, typed, scale, eps, key[-1])
         inputs = *call.arrays, grad_out, *numbers
-        dtype, extras = _check.result_dtype(*typed), _named(self.extras, operands)
-        dtypes = [dtype] * 3 + [
-            _check.state_dtype(*typed) if x.state_dtype else dtype for x in extras
-        ]
+        dtype = _check.result_dtype(*typed)
+        rows = [row for row, x in zip(self.operands, operands, strict=True) if x is not None]
+        dtypes = [_check.state_dtype(*typed) if x.state_dtype else dtype for x in rows]
         if stateless:
             grads = run(self._stateless_backward[key], inputs, dtype=dtype)
             return _summed(grads, call, dtypes)
@@ -260,15 +228,16 @@ class Recurrence:
         inputs = *inputs, *indices, *start, *last
         grads = run(self._stateful_backward[key], inputs, wanted, dtype)
         sums, rest = list(grads[:count]), grads[count:]
-        for i, extra in enumerate(extras):
-            if "n" not in extra.dims:
-                sums[3 + i] = _gradients.over_axis(sums[3 + i], -2)  # one a sequence
+        if packing is not None:
+            for i, row in enumerate(rows):
+                if "n" not in row.dims:  # one a sequence
+                    sums[i] = _gradients.over_axis(sums[i], -1 - len(row.dims))
         first = _summed(sums, call, dtypes)
         if not with_state:
             return first
         if initial_state is not None:
             rest = _gradients.sum_all(rest, start)
-        return *first, _state.result(packing, *rest)
+        return *first, _state.result(packing, *rest, axes=len(call.core))
 
     def step(
         self,
@@ -290,15 +259,10 @@ class Recurrence:
             )
             if result is not NotImplemented:
                 return result[0], after
-        if _is_lazy(operands):
-            raise TypeError(
-                f"{self.names['step']}: an operand is a dask array; expected NumPy arrays, as one "
-                "token has nothing to cut: call compute() first"
-            )
-        if _mapped.outside(feature_map):
-            return _mapped.call(
-                self, "step", operands, feature_map,
-                state=state, normalize=normalize, eps=eps, scale=scale, in_place=in_place,
+        if _mapped.outside(feature_map) or _is_lazy(operands):
+            return self._elsewhere(
+                "step", operands, feature_map, state=state, scale=scale, normalize=normalize,
+                eps=eps, in_place=in_place,
             )  # fmt: skip
         function = self.names["step"]
         call = self._read(function, operands, tokens=False)
@@ -312,16 +276,27 @@ class Recurrence:
         else:
             s = np.array(np.broadcast_to(s, (*call.batch, *call.core)))
             if z is not None:
-                z = np.array(np.broadcast_to(z, (*call.batch, call.core[0])))
+                z = np.array(np.broadcast_to(z, (*call.batch, *call.core[:-1])))
             state = State(s, z)
         outputs = (None, s) if z is None else (None, s, z)
         return run(self._step[key], inputs, outputs)[0], state
 
     # --- their parts ---------------------------------------------------------
 
-    def _normalizer(self, normalize: Any, eps: Any) -> dict[str, Any]:
-        """The options that only a recurrence with a normaliser has."""
-        return {"normalize": normalize, "eps": eps} if self.normalizer else {}
+    def _elsewhere(self, method: str, operands: Operands, feature_map: Map, **options: Any) -> Any:
+        """The result for dask arrays, or with a map that no kernel applies."""
+        if not _is_lazy((*operands, options.get("grad_out"))):
+            return _mapped.call(self, method, operands, feature_map, **options)
+        if method == "step":
+            raise TypeError(
+                f"{self.names[method]}: an operand is a dask array; expected NumPy arrays, as one "
+                "token has nothing to cut: call compute() first"
+            )
+        from . import dask
+
+        if not self.normalizer:
+            del options["normalize"], options["eps"]
+        return getattr(dask, method)(self, operands, feature_map=feature_map, **options)
 
     def _plain(
         self,
@@ -336,7 +311,7 @@ class Recurrence:
     ) -> Any:
         """What a gufunc gives for plain arrays, which it checks itself; else NotImplemented."""
         variant: str | None = ""
-        if self.extras:
+        if self._marks:
             variant = self._variant(operands)
             if self._optional:
                 operands = _present(operands)
@@ -357,9 +332,10 @@ class Recurrence:
 
     def _variant(self, operands: Operands) -> str | None:
         """The variant for plain arrays of as many axes each; else None: for a closer look."""
-        q, k, v = operands[:3]
-        if not type(q) is type(k) is type(v) is ndarray or not q.ndim == k.ndim == v.ndim:
-            return None
+        axes = getattr(operands[0], "ndim", 0)
+        for x in operands[: self._compared]:
+            if type(x) is not ndarray or x.ndim != axes:
+                return None
         variant = ""
         for i, channels, suffix, optional in self._marks:
             x = operands[i]
@@ -368,50 +344,20 @@ class Recurrence:
                     return None
             elif optional:
                 variant += suffix
-            elif channels and x.ndim >= q.ndim:
+            elif channels and x.ndim >= axes:
                 if x.shape[-1] == 1:
                     return None
                 variant += suffix
         return variant
 
-    def _read(self, function: str, operands: Operands, *, tokens: bool = True) -> _Call:
-        """The operands, checked: of all tokens, or of one."""
-        if tokens:
-            *arrays, shape = _check.qkv(function, *operands[:3], same_length=not self.cross)
-        else:
-            *arrays, shape = _check.token(function, *operands[:3])
-        if not self.extras:
-            given = tuple([x.shape for x in arrays])
-            return _Call(tuple(arrays), given, "", shape[: -1 - tokens], shape, tuple(arrays))
-        return self._read_extras(function, operands, tokens, arrays, shape)
-
-    def _read_extras(
-        self, function: str, operands: Operands, tokens: bool, arrays: list[Any], shape: Shape
-    ) -> _Call:
-        core = 2 if tokens else 1
-        batch, variant = shape[:-core], ""
-        given, typed = [x.shape for x in arrays], list(arrays)
-        for extra, x in zip(self.extras, operands[3:], strict=False):  # a state needs not all
-            if x is None and extra.optional:
-                continue
-            array, wide, batch = _check.extra(function, extra, x, arrays[:3], batch, tokens)
-            arrays.append(array)
-            if not extra.state_dtype:
-                typed.append(array)
-            given.append(np.shape(x))
-            if wide or extra.optional:
-                variant += extra.suffix
-        shape = *batch, *shape[-core:]
-        return _Call(tuple(arrays), tuple(given), variant, batch, shape, tuple(typed))
-
     def _sequences(
-        self, function: str, call: _Call, cu_seqlens: Any, key_lengths: Any
+        self, function: str, call: Call, cu_seqlens: Any, key_lengths: Any
     ) -> tuple[Any, tuple[Any, ...]]:
         """The packed sequences, None where there is no state, and operands that tell of them."""
         if self.cross:
-            keys = call.arrays[1].shape[-2]
+            keys = call.fit.sizes["s"]
             return None, (_check.key_lengths(function, key_lengths, keys, call.batch),)
-        n = call.shape[-2]
+        n = call.fit.sizes["n"]
         packing = _state.sequences(function, n, call.batch, cu_seqlens, key_lengths)
         return packing, packing.indices
 
@@ -421,7 +367,7 @@ class Recurrence:
         name: str,
         state: Any,
         packing: _state.Sequences | None,
-        call: _Call,
+        call: Call,
         normalize: bool,
         *more: Any,
     ) -> tuple[Any, ...]:
@@ -439,17 +385,12 @@ class Recurrence:
 def _is_lazy(operands: tuple[Any, ...]) -> bool:
     """Whether one is a dask array."""
     others = [x for x in operands if type(x) is not ndarray]
-    return any(type(x).__module__.startswith("dask.") for x in others)
+    return bool(others) and any(type(x).__module__.startswith("dask.") for x in others)
 
 
 def _present(operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """Those that are not None."""
     return tuple([x for x in operands if x is not None])  # faster than of a generator
-
-
-def _named(extras: tuple[Operand, ...], operands: Operands) -> list[Operand]:
-    """The extras that are not left out."""
-    return [extra for extra, x in zip(extras, operands[3:], strict=True) if x is not None]
 
 
 def _same_rows(q: Any, grad_out: Any) -> bool:
@@ -461,7 +402,7 @@ def _same_rows(q: Any, grad_out: Any) -> bool:
     )
 
 
-def _summed(grads: Sequence[Any], call: _Call, dtypes: Sequence[DType]) -> tuple[Any, ...]:
+def _summed(grads: Sequence[Any], call: Call, dtypes: Sequence[DType]) -> tuple[Any, ...]:
     """Each gradient in the shape that its operand came in."""
     sums = _gradients.sum_all(grads, call.arrays, dtypes)
     return tuple(x.reshape(shape) for x, shape in zip(sums, call.given, strict=True))

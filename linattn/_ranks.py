@@ -54,6 +54,9 @@ def forward(
     What ``alike`` holds is the same on all ranks.
     """
     r = RECURRENCES[name]
+    options = {"feature_map": "identity", **options}
+    if r.cross:
+        return noncausal(ranks, operands, key_lengths=key_lengths, alike=alike, **options)
     asked = {"return_state": bool(return_state)} | (alike or {})
     operands, lengths, start = _start(
         ranks, r, "forward", operands, key_lengths, initial_state, options, asked
@@ -73,6 +76,9 @@ def backward(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Its gradients: those of this rank's operands, and that of the first state."""
     r = RECURRENCES[name]
+    options = {"feature_map": "identity", **options}
+    if r.cross:
+        return noncausal_backward(ranks, operands, grad_out, key_lengths=key_lengths, **options)
     asked = {"a grad_state": grad_state is not None}
     operands, lengths, start = _start(
         ranks, r, "backward", operands, key_lengths, initial_state, options, asked,
@@ -101,11 +107,11 @@ def backward(
     behind = ranks.behind(element)
     last = grad_state if behind is None else _blocks.after(grad_state, behind)
     grads = _together(ranks, lambda: run(last) if grads is None or last is not None else grads)
-    first = list(grads[:-1])
-    extras = [e for e, x in zip(r.extras, operands[3:], strict=True) if x is not None]
-    for i, extra in enumerate(extras, 3):
-        if "n" not in extra.dims:  # every rank has the same one
-            first[i] = ranks.total(first[i])
+    rows = [row for row, x in zip(r.operands, operands, strict=True) if x is not None]
+    first = [  # every rank has the same array where there are no tokens
+        grad if row.has_tokens else ranks.total(grad)
+        for grad, row in zip(grads[:-1], rows, strict=True)
+    ]
     if initial_state is None and grad_state is None:
         return tuple(first)
     state = ranks.share(grads[-1], 0)
@@ -208,14 +214,12 @@ def _agreement(
     key_lengths: Any, options: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """What has to be the same on all ranks, lest one of them wait for another in vain."""
-    own = _blocks.own_axes(r, arrays)
-    tokens = [True] * 3 + ["n" in extra.dims for extra in r.extras]
+    own = r.layout.own_axes(arrays)
     shapes = {
-        f"the shape of {what}": None if x is None else _but_tokens(x.shape, axes if by_token else 0)
-        for what, x, axes, by_token in zip(
-            ["q", "k", "v", *(extra.name for extra in r.extras)], arrays, own, tokens, strict=True
-        )
-    }
+        f"the shape of {row.name}":
+            None if x is None else _but_tokens(x.shape, axes if row.has_tokens else 0)
+        for row, x, axes in zip(r.operands, arrays, own, strict=True)
+    }  # fmt: skip
     lengths = None
     if key_lengths is not None:
         lengths = _check.integers(name, "key_lengths", key_lengths).tolist()

@@ -36,6 +36,8 @@ with ``program.py``::
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,218 +47,10 @@ try:
 except ImportError as error:
     raise ImportError("linattn.mpi needs mpi4py: pip install 'linattn[mpi]'") from error
 
-import linattn
-
 from . import _blocks, _ranks
-from ._bridge_docs import RESCALING, Bridge, like
-from ._masks import refuses_masks
-from ._state import State
-
-__all__ = [
-    "causal",
-    "causal_backward",
-    "delta",
-    "delta_backward",
-    "dplr",
-    "dplr_backward",
-    "gated",
-    "gated_backward",
-    "gated_delta",
-    "gated_delta_backward",
-    "noncausal",
-    "noncausal_backward",
-]
-
-_MPI = Bridge(
-    words=RESCALING,
-    parameters="""
-    comm : mpi4py.MPI.Comm, optional
-        COMM_WORLD by default.  All its ranks call together, with the same arguments but for the
-        tokens; lengths and states are those of the whole sequence, alike on every rank.""",
-    also_raises="""
-    ValueError
-        If calls differ between ranks.
-        If ``normalize`` is True and the map one of PositiveRandomFeatures.
-        If ``beta`` is one number a value channel.
-    RuntimeError
-        If another rank has an error.""",
-    notes="A scan over the ranks besides; where it takes a matrix, up to twice the time more.",
-)
-
-
-@refuses_masks
-@like(linattn.causal, _MPI)
-def causal(
-    q: Any, k: Any, v: Any, *, comm: Any = None, feature_map: Any = "elu", normalize: bool = True,
-    eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
-    initial_state: State | None = None, return_state: bool = False,
-) -> Any:  # fmt: skip
-    """`linattn.causal` of this rank's tokens."""
-    return _ranks.forward(
-        _Ranks(comm), "causal", (q, k, v), key_lengths=key_lengths,
-        initial_state=initial_state, return_state=return_state,
-        feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.causal_backward, _MPI)
-def causal_backward(
-    q: Any, k: Any, v: Any, grad_out: Any, *, comm: Any = None, feature_map: Any = "elu",
-    normalize: bool = True, eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
-    initial_state: State | None = None, grad_state: State | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.causal_backward` of this rank's tokens."""
-    return _ranks.backward(
-        _Ranks(comm), "causal", (q, k, v), grad_out, key_lengths=key_lengths,
-        initial_state=initial_state, grad_state=grad_state,
-        feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.delta, _MPI)
-def delta(
-    q: Any, k: Any, v: Any, beta: Any, *, comm: Any = None, scale: float = 1.0,
-    feature_map: Any = "identity", key_lengths: Any = None, initial_state: State | None = None,
-    return_state: bool = False,
-) -> Any:  # fmt: skip
-    """`linattn.delta` of this rank's tokens."""
-    return _ranks.forward(
-        _Ranks(comm), "delta", (q, k, v, beta), key_lengths=key_lengths,
-        initial_state=initial_state, return_state=return_state,
-        feature_map=feature_map, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.delta_backward, _MPI)
-def delta_backward(
-    q: Any, k: Any, v: Any, beta: Any, grad_out: Any, *, comm: Any = None, scale: float = 1.0,
-    feature_map: Any = "identity", key_lengths: Any = None, initial_state: State | None = None,
-    grad_state: State | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.delta_backward` of this rank's tokens."""
-    return _ranks.backward(
-        _Ranks(comm), "delta", (q, k, v, beta), grad_out, key_lengths=key_lengths,
-        initial_state=initial_state, grad_state=grad_state,
-        feature_map=feature_map, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.gated, _MPI)
-def gated(
-    q: Any, k: Any, v: Any, g: Any, *, comm: Any = None, scale: float = 1.0,
-    feature_map: Any = "identity", bonus: Any = None, key_lengths: Any = None,
-    initial_state: State | None = None, return_state: bool = False,
-) -> Any:  # fmt: skip
-    """`linattn.gated` of this rank's tokens."""
-    return _ranks.forward(
-        _Ranks(comm), "gated", (q, k, v, g, bonus), key_lengths=key_lengths,
-        initial_state=initial_state, return_state=return_state,
-        feature_map=feature_map, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.gated_backward, _MPI)
-def gated_backward(
-    q: Any, k: Any, v: Any, g: Any, grad_out: Any, *, comm: Any = None, scale: float = 1.0,
-    feature_map: Any = "identity", bonus: Any = None, key_lengths: Any = None,
-    initial_state: State | None = None, grad_state: State | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.gated_backward` of this rank's tokens, but dbonus is the sum over ranks."""
-    return _ranks.backward(
-        _Ranks(comm), "gated", (q, k, v, g, bonus), grad_out, key_lengths=key_lengths,
-        initial_state=initial_state, grad_state=grad_state,
-        feature_map=feature_map, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.gated_delta, _MPI)
-def gated_delta(
-    q: Any, k: Any, v: Any, g: Any, beta: Any, *, comm: Any = None, scale: float = 1.0,
-    feature_map: Any = "identity", erase: Any = None, key_lengths: Any = None,
-    initial_state: State | None = None, return_state: bool = False,
-) -> Any:  # fmt: skip
-    """`linattn.gated_delta` of this rank's tokens."""
-    return _ranks.forward(
-        _Ranks(comm), "gated_delta", (q, k, v, g, beta, erase), key_lengths=key_lengths,
-        initial_state=initial_state, return_state=return_state,
-        feature_map=feature_map, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.gated_delta_backward, _MPI)
-def gated_delta_backward(
-    q: Any, k: Any, v: Any, g: Any, beta: Any, grad_out: Any, *, comm: Any = None,
-    scale: float = 1.0, feature_map: Any = "identity", erase: Any = None, key_lengths: Any = None,
-    initial_state: State | None = None, grad_state: State | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.gated_delta_backward` of this rank's tokens."""
-    return _ranks.backward(
-        _Ranks(comm), "gated_delta", (q, k, v, g, beta, erase), grad_out, key_lengths=key_lengths,
-        initial_state=initial_state, grad_state=grad_state,
-        feature_map=feature_map, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.dplr, _MPI)
-def dplr(
-    q: Any, k: Any, v: Any, a: Any, b: Any, g: Any, *, comm: Any = None, scale: float = 1.0,
-    key_lengths: Any = None, initial_state: State | None = None, return_state: bool = False,
-) -> Any:  # fmt: skip
-    """`linattn.dplr` of this rank's tokens."""
-    return _ranks.forward(
-        _Ranks(comm), "dplr", (q, k, v, a, b, g), key_lengths=key_lengths,
-        initial_state=initial_state, return_state=return_state,
-        feature_map="identity", scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.dplr_backward, _MPI)
-def dplr_backward(
-    q: Any, k: Any, v: Any, a: Any, b: Any, g: Any, grad_out: Any, *, comm: Any = None,
-    scale: float = 1.0, key_lengths: Any = None, initial_state: State | None = None,
-    grad_state: State | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.dplr_backward` of this rank's tokens."""
-    return _ranks.backward(
-        _Ranks(comm), "dplr", (q, k, v, a, b, g), grad_out, key_lengths=key_lengths,
-        initial_state=initial_state, grad_state=grad_state,
-        feature_map="identity", scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.noncausal, _MPI)
-def noncausal(
-    q: Any, k: Any, v: Any, *, comm: Any = None, feature_map: Any = "elu", normalize: bool = True,
-    eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
-) -> Any:  # fmt: skip
-    """`linattn.noncausal` of this rank's queries to the keys of all ranks."""
-    return _ranks.noncausal(
-        _Ranks(comm), (q, k, v), key_lengths=key_lengths, feature_map=feature_map,
-        normalize=normalize, eps=eps, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.noncausal_backward, _MPI)
-def noncausal_backward(
-    q: Any, k: Any, v: Any, grad_out: Any, *, comm: Any = None, feature_map: Any = "elu",
-    normalize: bool = True, eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.noncausal_backward` of this rank's tokens."""
-    return _ranks.noncausal_backward(
-        _Ranks(comm), (q, k, v), grad_out, key_lengths=key_lengths, feature_map=feature_map,
-        normalize=normalize, eps=eps, scale=scale,
-    )  # fmt: skip
+from ._bridge import recurrences
+from ._bridges import MPI as BRIDGE
+from ._operator import Recurrence
 
 
 class _Ranks:
@@ -314,3 +108,18 @@ def _exscan(comm: Any, element: _blocks.Element) -> _blocks.Element | None:
         operation.Free()
         whole.Free()
     return None if comm.rank == 0 else read(before)
+
+
+def _over_ranks(method: Callable[..., Any], r: Recurrence) -> Callable[..., Any]:
+    def call(operands: tuple[Any, ...], *grad_out: Any, comm: Any = None, **options: Any) -> Any:
+        return method(_Ranks(comm), r.name, operands, *grad_out, **options)
+
+    return call
+
+
+_made = recurrences(
+    BRIDGE, forward=partial(_over_ranks, _ranks.forward),
+    backward=partial(_over_ranks, _ranks.backward),
+)  # fmt: skip
+globals().update(_made)
+__all__ = [*_made]

@@ -34,7 +34,7 @@ some virtual machines. Where memory allows, set both of these before a cluster s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     import dask.array as da
@@ -45,6 +45,9 @@ from .._bridge import recurrences
 from .._bridges import DASK
 from .._operator import Recurrence
 from . import _in_order, _over_all
+
+if TYPE_CHECKING:
+    from .._signatures.dask import *  # noqa: F403
 
 
 def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ import dask.array as da
 import numpy as np
 
 from .. import _blocks, _check, feature_maps
+from .._gradients import repeats
 from .._operator import Recurrence
 from .._state import State
 from . import _tasks
@@ -41,7 +42,6 @@ class Call:
         if key_lengths is not None:
             key_lengths = self._lengths(key_lengths, given[1].shape[-2])
         self.given = given
-        self._ranks(given)
         self._chunk([*given, grad_out, key_lengths])
         states = ("initial_state", initial_state), ("grad_state", grad_state)
         self.states = [self._state(*x) for x in states]
@@ -51,9 +51,9 @@ class Call:
     def _check(self, given: Sequence[Any]) -> tuple[Any, ...]:
         """The checks of arrays, of shapes and dtypes alone; those that decide the call's dtype."""
         r, options = self.r, self.options
-        names = "q", "k", "v", *(extra.name for extra in r.extras)
         metas = tuple(
-            None if x is None else self._meta(name, x) for name, x in zip(names, given, strict=True)
+            None if x is None else self._meta(row.name, x)
+            for row, x in zip(r.operands, given, strict=True)
         )
         call = r._read(self.name, metas)
         _blocks.check_options(r, self.name, call, **options)
@@ -77,19 +77,13 @@ class Call:
         _check.key_lengths(self.name, self._meta("key_lengths", key_lengths), keys, self.batch)
         return key_lengths
 
-    def _ranks(self, given: Sequence[Any]) -> None:
-        """How many axes of each operand are its own, and which of them are tokens."""
-        self.ranks = _blocks.own_axes(self.r, given)
-        self.has_tokens = [True] * 3 + ["n" in extra.dims for extra in self.r.extras]
-
     def _chunk(self, arrays: list[Any]) -> None:
         """All as dask arrays of the same chunks, with all leading axes, of length 1 or more."""
-        lead = len(self.batch)
-        tokens = {"q": "n", "k": "s" if self.r.cross else "n"}
-        ranks = [*self.ranks, 2, 0]
-        has_tokens = [*self.has_tokens, True, False]
+        lead, rows = len(self.batch), self.r.operands
+        ranks = [*self.r.layout.own_axes(self.given), 2, 0]
+        tokens = [*(row.dims[0] if row.has_tokens else "" for row in rows), "n", ""]
         arguments: list[Any] = []
-        for i, (x, rank, by_token) in enumerate(zip(arrays, ranks, has_tokens, strict=True)):
+        for i, (x, rank, letter) in enumerate(zip(arrays, ranks, tokens, strict=True)):
             if x is None:
                 continue
             x = da.asarray(x)
@@ -99,8 +93,8 @@ class Call:
             own = list(range(lead, lead + rank))
             names = [f"lead{j}" if x.shape[j] > 1 else f"one{i}.{j}" for j in range(lead)]
             for j in own:
-                is_token = by_token and j == lead
-                names.append(tokens["k" if i in (1, 2) else "q"] if is_token else f"own{i}.{j}")
+                is_token = letter != "" and j == lead
+                names.append(letter if is_token else f"own{i}.{j}")
                 if not is_token and x.numblocks[j] > 1:
                     raise ValueError(
                         f"{self.name}: an operand of shape {x.shape} is in chunks of "
@@ -159,8 +153,8 @@ class Call:
 
     def block(self, i: int, position: tuple[int, ...], j: int) -> Any:
         """Operand i's block of the tokens j; an operand of all tokens has one for them."""
-        x = self.arrays[i]
-        return None if x is None else _key(x, position, *([j] if self.has_tokens[i] else []))
+        x, row = self.arrays[i], self.r.operands[i]
+        return None if x is None else _key(x, position, *([j] if row.has_tokens else []))
 
     def operands(self, position: tuple[int, ...], j: int) -> list[Any]:
         """Those of the block of tokens j."""
@@ -230,23 +224,20 @@ class Call:
     def _shared(self, i: int, parts: dict[Any, Any]) -> dict[Any, Any]:
         """Operand i's gradients by its own blocks: summed over those that share one."""
         blocks: dict[Any, list[Any]] = {}
+        has_tokens = self.r.operands[i].has_tokens
         for (*position, j), part in parts.items():
             where = _place(self.arrays[i], tuple(position))
-            blocks.setdefault((*where, j) if self.has_tokens[i] else where, []).append(part)
+            blocks.setdefault((*where, j) if has_tokens else where, []).append(part)
         return {at: self.graph.reduce(same, _tasks.add) for at, same in blocks.items()}
 
     def _wide(self, i: int, dtype: Any) -> Any:
         """The dtype of operand i's gradient where others have ``dtype``."""
-        return self.state_dtype if i >= 3 and self.r.extras[i - 3].state_dtype else dtype
+        return self.state_dtype if self.r.operands[i].state_dtype else dtype
 
 
 def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:
     """x summed over what was broadcast, in that shape, and rounded to ``dtype`` after that."""
-    extra = x.ndim - len(shape)
-    axes = tuple(
-        j for j in range(x.ndim)
-        if x.shape[j] != 1 and (j < extra or shape[j - extra] == 1)
-    )  # fmt: skip
+    axes = tuple(j for j in repeats(x.shape, tuple(shape)) if x.shape[j] != 1)
     if axes:
         x = da.reduction(
             x, _tasks.total, _tasks.total, axis=axes, keepdims=True, dtype=np.float64

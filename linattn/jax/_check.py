@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check
+from .._dtypes import work_dtype
 from .._types import DType, Shape
-from ._call import real, work_dtype
+from ._arrays import real
 
 
 def sizes(shape: Sequence[Any]) -> Shape:

@@ -19,7 +19,7 @@ from . import _check, _recurrence
 
 
 def forward(
-    r: Recurrence, operands: dict[str, Any], axis_name: str, *, initial_state: State | None = None,
+    r: Recurrence, operands: tuple[Any, ...], axis_name: str, *, initial_state: State | None = None,
     return_state: bool = False, key_lengths: Any = None, cu_seqlens: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
     """`_recurrence.forward` of this device's tokens."""
@@ -30,12 +30,11 @@ def forward(
 
     def end_of(arrays: Sequence[Any], start: State | None) -> State:
         state: State = _recurrence.forward(
-            r, dict(zip(operands, arrays, strict=True)), initial_state=start, return_state=True,
-            **options,
-        )[1]  # fmt: skip
+            r, arrays, initial_state=start, return_state=True, **options
+        )[1]
         return state
 
-    arrays = [None if x is None else jnp.asarray(x) for x in operands.values()]
+    arrays = [None if x is None else jnp.asarray(x) for x in operands]
     end = end_of(arrays, None)
     a = _blocks.transition(r, arrays, end, end_of, jnp)
     everyone = jax.tree.map(lambda x: jax.lax.all_gather(x, axis_name), (a, end))

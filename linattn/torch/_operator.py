@@ -18,7 +18,7 @@ from .._state import State
 from . import _maps, _options, _tensors
 from ._descriptions import OTHERS, Description, of_recurrence
 from ._library import Operator
-from ._tensors import array, maybe_array, tensor, tensors, threads, work_dtype
+from ._tensors import array, tensor, tensors, threads, work_dtype
 
 
 class TensorOperator:
@@ -41,9 +41,15 @@ class TensorOperator:
         self._end = len(whole)
         self._like = self._operand_names.index(d.like)
         self._mapped = "feature_map" in self._option_names
-        self._checks = tuple(
-            (_name(x), _options.check_of(x)) for x in d.options[2 if self._mapped else 0 :]
-        )
+        first = 2 if self._mapped else 0  # a map is two options here: its text and omega
+        self._numbers_from = self._count + first
+        self._numbers = self._option_names[first:]
+        self._checks = tuple((_name(x), *_options.check_of(x)) for x in d.options[first:])
+        #: The option that a state's array needs, by its place; None for none.
+        needs = {"z": "normalize", "log_scale": "omega"}
+        self._needed = [
+            self.names.index(needs[x]) if needs.get(x) in self.names else None for x in d.fields
+        ]
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
         cast = [x.name for x in d.operands if d.cast and not x.state_dtype]
@@ -144,7 +150,10 @@ class TensorOperator:
         then the dtype that the result is to have is returned as well.
         """
         args = _tensors.promoted(name, self.operands, operands)
-        values = [check(name, option, options[option]) for option, check in self._checks]
+        values = [
+            x if type(x := options[option]) is kind else check(name, option, x)
+            for option, kind, check in self._checks
+        ]
         if not self._mapped:
             return args + values, None
         phi = _maps.resolve(name, options["feature_map"])
@@ -167,7 +176,8 @@ class TensorOperator:
         if state is None:
             return (None,) * len(self.fields)
         if self.description.one_array:
-            _tensors.check(name, argument, state)
+            if not isinstance(state, Tensor) or state.dtype not in _tensors.REAL:
+                _tensors.check(name, argument, state)
             return (state if dtype is None else state.to(dtype),)
         if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
             what = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
@@ -191,22 +201,19 @@ class TensorOperator:
             return fields[0]
         if len(fields) == 1:
             return State(fields[0])
-        there = self._present(dict(zip(self.names, args, strict=False)))
-        return State(*(x if y else None for x, y in zip(fields, there, strict=True)))
+        there = zip(fields, self._present(args), strict=True)
+        return State(*[x if exists else None for x, exists in there])
 
-    def _present(self, named: Mapping[str, Any]) -> list[bool]:
+    def _present(self, args: Sequence[Any]) -> list[bool]:
         """Which arrays a state has, with these options."""
-        absent = {
-            "z": not named.get("normalize", True), "log_scale": named.get("omega") is None,
-        }  # fmt: skip
-        return [not absent.get(field, False) for field in self.fields]
+        return [i is None or (args[i] is not None and args[i] is not False) for i in self._needed]
 
     def _pack(self, fields: Sequence[Tensor | None]) -> Any:
         """A state as NumPy's functions take it."""
         if fields[0] is None:
             return None
-        arrays = map(maybe_array, fields)
-        return next(arrays) if self.description.one_array else State(*arrays)
+        arrays = [None if x is None else array(x) for x in fields]
+        return arrays[0] if self.description.one_array else State(*arrays)
 
     def _unpack(self, state: Any) -> tuple[Any, ...]:
         return (state,) if self.description.one_array else state[: len(self.fields)]
@@ -279,7 +286,7 @@ class TensorOperator:
             like.new_empty((*lead, *(sizes[x] for x in dims)), dtype=dtype)
             if there
             else _tensors.nothing()
-            for dims, there in zip(d.fields.values(), self._present(named), strict=True)
+            for dims, there in zip(d.fields.values(), self._present(args), strict=True)
         )
 
     def _fake_step(self, *args: Any) -> Any:
@@ -288,9 +295,7 @@ class TensorOperator:
     def _fake_backward(self, *args: Any) -> Any:
         args = args[self._cotangents(args) :]
         states = list(args[self._end :])
-        if any(
-            x is None for x in states
-        ):  # then the gradient is that of zeros with all leading axes
+        if any(x is None for x in states):  # zeros, whose gradient has all leading axes
             full = self._fake(*args)[1:]
             states = [y if x is None else x for x, y in zip(states, full, strict=True)]
         return tuple(
@@ -302,12 +307,11 @@ class TensorOperator:
 
     def _call(self, args: Sequence[Any], end: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Operands and options, up to a place, as NumPy's functions take them."""
-        operands = tuple([maybe_array(x) for x in args[: self._count]])
-        values = args[self._count : self._options_end]
-        options = dict(zip(self._option_names, values, strict=True))
+        operands = tuple([None if x is None else array(x) for x in args[: self._count]])
+        values = args[self._numbers_from : self._options_end]
+        options: dict[str, Any] = dict(zip(self._numbers, values, strict=True))
         if self._mapped:
-            omega = options.pop("omega")
-            options["feature_map"] = _maps.restore(options["feature_map"], omega)
+            options["feature_map"] = _maps.restore(*args[self._count : self._numbers_from])
         for name, x in zip(self._sequences, args[self._options_end : end], strict=False):
             if x is not None:
                 options[name] = array(x)
@@ -346,7 +350,7 @@ class TensorOperator:
 
     def _grad_state(self, args: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
         """The gradient with respect to the final state; None stands for zeros."""
-        there = self._present(dict(zip(self.names, args, strict=True)))
+        there = self._present(args)
         full = self._fake(*args)[1:]
         return self._pack([
             None if not exists else torch.zeros_like(like) if grad is None else grad

@@ -21,9 +21,12 @@ def integers(name: str, argument: str, x: Any, like: Any) -> Tensor:
     return x
 
 
-def check_of(argument: str) -> Callable[[str, str, Any], Any]:
-    """What checks an option ``(function, name, value)``, from its type in a schema."""
-    return _CHECKS.get(argument.split()[0], _unchecked)
+def check_of(argument: str) -> tuple[type, Callable[[str, str, Any], Any]]:
+    """The type that an option of a schema needs no check of, and the check of others.
+
+    It is called (function, name, value), and returns what the operator takes.
+    """
+    return _CHECKS.get(argument.split()[0], (str, _unchecked))
 
 
 def _number(name: str, argument: str, x: Any) -> float:
@@ -40,6 +43,6 @@ def _unchecked(name: str, argument: str, x: Any) -> Any:
     return x
 
 
-_CHECKS: dict[str, Callable[[str, str, Any], Any]] = {
-    "float": _number, "float?": _maybe_number, "bool": flag,
+_CHECKS: dict[str, tuple[type, Callable[[str, str, Any], Any]]] = {
+    "float": (float, _number), "float?": (float, _maybe_number), "bool": (bool, flag),
 }  # fmt: skip

@@ -97,7 +97,17 @@ def promoted(function: str, operands: Sequence[Operand], given: Sequence[Any]) -
 
     Python's numbers have no say in that dtype.
     """
-    args, dtypes = list(given), []
+    args = list(given)
+    dtype = getattr(args[0], "dtype", None)
+    for operand, x in zip(operands, args, strict=False):
+        if not (isinstance(x, Tensor) and x.dtype is dtype) and not (
+            x is None and operand.optional
+        ):
+            break
+    else:
+        if dtype in REAL:  # as most calls have it
+            return args
+    dtypes = []
     numbers = False
     for operand, x in zip(operands, args, strict=False):
         if isinstance(x, Tensor) and x.dtype in REAL:
@@ -128,13 +138,19 @@ def promoted(function: str, operands: Sequence[Operand], given: Sequence[Any]) -
     return args
 
 
-def check_in_place(function: str, operands: Iterable[Any]) -> None:
+def check_in_place(function: str, operands: Sequence[Any]) -> None:
     """Refuses to write to a state through which a gradient is to pass."""
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in operands):
+    if torch.is_grad_enabled() and _any_requires_grad(operands):
         raise RuntimeError(
             f"{function}: in_place is True and an operand requires grad; expected "
             "in_place=False, or torch.no_grad()"
         )
+
+
+def _any_requires_grad(operands: Sequence[Any]) -> bool:
+    if torch.compiler.is_compiling():  # which cannot trace what is faster
+        return any(isinstance(x, Tensor) and x.requires_grad for x in operands)
+    return torch._C._any_requires_grad(*operands)
 
 
 #: What operators take as it is.
