@@ -46,11 +46,14 @@ def of_recurrence(r: Recurrence) -> Description:
     options = ["str feature_map", "Tensor? omega"] if r.mapped else []
     options += ["bool normalize", "float eps"] if r.normalizer else []
     fields = {"s": "fm"} | ({"z": "f", "log_scale": "f"} if r.normalizer else {})
-    methods: list[Any] = [r.forward, r.backward, r.step]
+    forward: Any
+    forward, backward, step = r.forward, r.backward, r.step
     if not r.mapped:
-        methods = [partial(method, feature_map="identity") for method in methods]
+        forward, backward, step = (
+            partial(method, feature_map="identity") for method in (forward, backward, step)
+        )
     return Description(
-        r.name, r.operands, (*options, "float scale"), *methods, r.names["step"],
+        r.name, r.operands, (*options, "float scale"), forward, backward, step, r.names["step"],
         keeps_layout=True, fields={} if r.cross else fields, lengths=True, sizes=_features,
         tellers=len(r.operands) - len(r.extras),
     )  # fmt: skip

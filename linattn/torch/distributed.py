@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,6 +36,9 @@ from .._operator import RECURRENCES
 from . import _maps
 from ._operator import OPERATORS, TensorOperator
 from ._tensors import array, check, tensor, tensors, threads
+
+if TYPE_CHECKING:
+    from .._signatures.distributed import *  # noqa: F403
 
 
 def _run(

@@ -6,15 +6,18 @@ They are made from the NumPy functions: names, parameters but for ``out``, and d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import linattn
 
 from .._bridge import made, recurrences
 from .._bridges import TORCH
 from ._descriptions import OTHERS
-from ._initial import initial_state
+from ._initial import initial_state as _initial_state
 from ._operator import OPERATORS
+
+if TYPE_CHECKING:
+    from .._signatures.torch import *  # noqa: F403
 
 _CONVOLUTION_STEP = """
     >>> import torch, linattn.torch
@@ -46,7 +49,7 @@ def _others() -> Iterator[Any]:
         if description.step:
             function = getattr(linattn, description.step_name)
             yield made(function, TORCH, operator.step, names, example=_CONVOLUTION_STEP)
-    yield made(linattn.initial_state, TORCH, initial_state, example=_INITIAL_STATE)
+    yield made(linattn.initial_state, TORCH, _initial_state, example=_INITIAL_STATE)
 
 
 _functions = recurrences(
