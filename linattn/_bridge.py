@@ -52,7 +52,7 @@ class Added(NamedTuple):
 
     name: str
     annotation: str
-    text: str  #: its entry in the section Parameters
+    text: str  #: its entry in the section Parameters, from its second line on
     cross: bool = True  #: whether recurrences where every query sees every key have it
     forms: tuple[str, ...] = ("forward", "backward", "step")
 
@@ -144,7 +144,9 @@ def made(
     return result
 
 
-def documented(function: Function, bridge: Bridge, raises: Sequence[_docs.Raised] = ()) -> Any:
+def documented(
+    function: Function, bridge: Bridge, raises: Sequence[_docs.Raised] = ()
+) -> Callable[[F], F]:
     """Gives what is written by hand the docstring of a function or class of the package.
 
     Its own docstring begins with its summary, and has sections that stand in place of the others.

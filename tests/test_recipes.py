@@ -39,9 +39,9 @@ dphi_square(vec x, vec y)
 TESTS = (
     "test_backward.py", "test_causality.py", "test_delta.py", "test_delta_rules.py",
     "test_feature_maps.py", "test_forward.py", "test_gated.py", "test_gated_delta.py",
-    "test_gated_rules.py", "test_mapped.py", "test_numerics.py", "test_packed.py",
-    "test_recipes.py", "test_reference.py", "test_segments.py", "test_state.py", "test_step.py",
-    "test_twin.py", "test_ufuncs.py",
+    "test_gated_rules.py", "test_mapped.py", "test_mapped_rescaled.py", "test_numerics.py",
+    "test_packed.py", "test_recipes.py", "test_reference.py", "test_segments.py", "test_state.py",
+    "test_step.py", "test_twin.py", "test_ufuncs.py",
 )  # fmt: skip
 
 

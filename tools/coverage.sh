@@ -27,12 +27,14 @@ count=(-fprofile-instr-generate -fcoverage-mapping -fprofile-update=atomic
 flags=(-O0 "${count[@]}")
 tests=(tests/test_{array_libraries,fast_call,errors,faults,forward,functions,initial_state}.py
     tests/test_{interrupts,isa,jax,key_lengths,layout,log_decay,memory,module,neighbours}.py
-    tests/test_{packed,segments,state,state_errors,step,streaming,threads,interleave,ufuncs}.py)
+    tests/test_{packed,segments,state,state_errors,step,streaming,interleave,ufuncs}.py
+    tests/test_{jax_errors,jax_transforms,threads,threads_configuration,threads_interrupted}.py)
 if [ "${1-}" = --kernels ]; then
     shift
     folder=src/kernel flags=(-O1 -fprofile-instr-generate)
-    tests=(tests/test_{differential,interleave,functions,feature_maps,mapped,errors,threads}.py
-        tests/test_{interrupts,packed,segments,softmax,conv,half,key_lengths,l2norm}.py
+    tests=(tests/test_{differential,interleave,functions,feature_maps,mapped,mapped_rescaled,errors}.py
+        tests/test_{interrupts,packed,segments,softmax,half,key_lengths,l2norm}.py
+        tests/test_{threads,threads_interrupted,conv_values,conv_states,conv_errors}.py
         tests/test_{log_decay,state,step,forward,backward,dplr,gated,delta}.py)
 fi
 copy=$PWD/build/coverage/${folder#*/}

@@ -12,8 +12,9 @@ cd "$(dirname "$0")/.."
 
 suite=${1:-testing} free=${2-}
 root=$PWD/build/pythons/$suite
-tests=(test_{forward,backward,half,delta,gated,conv,errors,ufuncs}.py)
-free_tests=(test_{threads,interrupts,memory,interleave,gated_delta}.py)
+tests=(test_{forward,backward,half,delta,gated,conv_values,conv_states,errors,ufuncs}.py)
+free_tests=(test_{threads,threads_interrupted,interrupts,memory,interleave}.py
+    test_{gated_delta,gated_delta_states}.py)
 
 # Runs a command in /linattn of the root, with /proc and /dev mounted while it runs.
 inside() {

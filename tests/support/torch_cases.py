@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 
 import linattn
@@ -150,3 +151,24 @@ def outputs(result: Any) -> list[torch.Tensor]:
     if isinstance(result, tuple):
         return [y for x in result for y in outputs(x)]
     return [] if result is None else [result]
+
+
+@pytest.fixture(autouse=True)
+def _forget_what_was_compiled():
+    torch._dynamo.reset()  # the same lambda for every row would be too many versions of one
+
+
+#: Tests of every row, of those with states, and of those with a step.
+EACH = pytest.mark.parametrize("row", ROWS, ids=str)
+EACH_RECURRENT = pytest.mark.parametrize("row", RECURRENT, ids=str)
+EACH_STEP = pytest.mark.parametrize("row", STEPS, ids=str)
+
+
+def leaves(tensors):
+    return {name: x.clone().requires_grad_() for name, x in tensors.items()}
+
+
+def assert_same(actual, expected):
+    """Bit for bit, tensors with arrays or tensors."""
+    for x, y in zip(outputs(actual), outputs(expected), strict=True):
+        np.testing.assert_array_equal(x.detach().numpy(), np.asarray(y))
