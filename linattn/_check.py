@@ -20,7 +20,7 @@ from ._dtypes import state_dtype as state_dtype
 from ._linattn import overlaps_itself
 
 if TYPE_CHECKING:
-    from ._operator import Key
+    from ._gufuncs import Key
     from ._types import Array, DType, Shape
 
 _LARGEST = float(np.finfo(np.float32).max)

@@ -113,7 +113,8 @@ def recurrence_of(operator: str, others: int) -> tuple[Recurrence, bool]:
     recurrence = known[operator]
     if others > len(recurrence.extras):
         names = ", ".join(extra.name for extra in recurrence.extras) or "none"
-        raise TypeError(f"{NAME}: {others} operands after v; those of {operator} are {names}")
+        last = recurrence.operands[recurrence.layout.leading - 1].name
+        raise TypeError(f"{NAME}: {others} operands after {last}; those of {operator} are {names}")
     return recurrence, operator == recurrence.name
 
 
@@ -143,12 +144,13 @@ def state_of(
             f"{NAME}: feature_map is {unmapped!r}; expected none, as {operator} has no map"
         )
     call = recurrence._read(NAME, operands, tokens=whole)
-    d, m = call.core
-    f, lead = features(d), call.batch
+    lead, core = call.batch, call.core
+    if recurrence.mapped:
+        core = features(core[0]), *core[1:]
     if cu_seqlens is not None:
-        lead = *lead, len(_check.cu_seqlens(NAME, cu_seqlens, call.shape[-2])) - 1
-    s = full((*lead, f, m), 0.0, call.typed)
+        lead = *lead, len(_check.cu_seqlens(NAME, cu_seqlens, call.fit.sizes["n"])) - 1
+    s = full((*lead, *core), 0.0, call.typed)
     if not (recurrence.normalizer and normalize):
         return State(s)
-    log_scale = full((*lead, f), -np.inf, call.typed) if rescaled else None
-    return State(s, full((*lead, f), 0.0, call.typed), log_scale)
+    log_scale = full((*lead, *core[:-1]), -np.inf, call.typed) if rescaled else None
+    return State(s, full((*lead, *core[:-1]), 0.0, call.typed), log_scale)

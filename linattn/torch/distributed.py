@@ -100,7 +100,7 @@ class _Sequence(torch.autograd.Function):
 def _compute(call: Any, operands: Sequence[Any], *grad: Any, **alike: Any) -> Any:
     name, ranks, options = call
     arrays = tuple(None if x is None else array(x.detach()) for x in operands)
-    run = _ranks.backward if grad else _ranks.forward
+    run: Any = _ranks.backward if grad else _ranks.forward
     with threads():
         return run(ranks, name, arrays, *grad, **alike, **options)
 
