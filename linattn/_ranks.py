@@ -1,7 +1,7 @@
-"""Recurrences over ranks that have a stretch of the tokens each, whatever connects them.
+"""Recurrences over ranks that have a part of the tokens each, whatever connects them.
 
-Each rank computes what its stretch does to the state, the ranks before it tell what they do, and
-it then runs from its own state; gradients go the same way from the last rank to the first.
+Each rank computes the effect of its tokens on the state, receives the effect of all ranks before
+it, and then runs from its own state.  Gradients go the same way from the last rank to the first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ._state import State
 
 
 class Ranks(Protocol):
-    """What connects the ranks; every method is called by all of them together."""
+    """The connection of the ranks; all of them call each method together."""
 
     rank: int
 
@@ -28,19 +28,19 @@ class Ranks(Protocol):
         """The objects of all ranks."""
 
     def extremes(self, x: int) -> tuple[int, int]:
-        """The least and the largest of all ranks' integers, below 2**53."""
+        """The smallest and the largest of all ranks' integers, which are below 2**53."""
 
     def before(self, element: _blocks.Element) -> _blocks.Element | None:
-        """What the ranks before this one do to a state; None on the first."""
+        """The effect of the ranks before this one on a state; None on the first."""
 
     def behind(self, element: _blocks.Element) -> _blocks.Element | None:
-        """The same of the ranks behind it, the last of them first; None on the last."""
+        """The effect of the ranks after it, from the last to the next; None on the last."""
 
     def total(self, x: Any) -> Any:
         """The sum of all ranks' arrays."""
 
     def share(self, x: Any, root: int) -> Any:
-        """That of the rank ``root``, which may count from the last as -1."""
+        """The object of rank ``root``; -1 is the last rank."""
 
 
 def forward(
@@ -48,9 +48,9 @@ def forward(
     initial_state: State | None = None, return_state: bool = False,
     alike: dict[str, Any] | None = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """A recurrence's outputs of this rank's tokens, and the state after the last token of all.
+    """The outputs for this rank's tokens, and the state after the last token of all ranks.
 
-    ``alike`` holds what else has to be the same on all ranks, by its name in an error.
+    ``alike`` are further values that have to be equal on all ranks, by their names in an error.
     """
     alike = {"return_state": bool(return_state), **(alike or {})}
     call = _Call(ranks, name, "forward", operands, key_lengths, options, alike, initial_state)
@@ -137,7 +137,7 @@ def _backward_over_all_keys(call: _Call, grad_out: Any) -> tuple[Any, ...]:
 
 
 class _Call:
-    """A call on this rank's stretch, once all ranks have found that theirs are like it."""
+    """A call on this rank's tokens, after all ranks have found that their calls agree."""
 
     def __init__(
         self, ranks: Ranks, name: str, method: str, operands: tuple[Any, ...], key_lengths: Any,
@@ -175,11 +175,11 @@ class _Call:
         self.lengths = _lengths(ranks, self.name, self.operands[1], batch, key_lengths)
 
     def element(self, name: str, operands: tuple[Any, ...]) -> _blocks.Element:
-        """What this stretch does to the state of a recurrence."""
+        """The effect of this rank's tokens on the state of a recurrence."""
         return _blocks.element(name, operands, self.lengths, **self.options)
 
     def start(self, state: State | None) -> State | None:
-        """The state before this stretch, from the one before all tokens."""
+        """The state before this rank's tokens, from the one before all tokens."""
         element = _together(self.ranks, lambda: self.element(self.r.name, self.operands))
         before = self.ranks.before(element)
         return state if before is None else _blocks.after(state, before)
@@ -203,7 +203,7 @@ class _Call:
         self, call: Any, arrays: tuple[Any, ...], grad: tuple[Any, ...], key_lengths: Any,
         options: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
-        """What has to be the same on all ranks, so that none waits for another in vain."""
+        """What has to be equal on all ranks: otherwise one would wait for another for ever."""
         own = self.r.layout.own_axes(arrays)
         shapes = {
             f"the shape of {row.name}":
@@ -222,18 +222,18 @@ class _Call:
 
 
 def _checksum(state: State) -> tuple[int, ...]:
-    """What tells states of other numbers, which every rank has to have alike."""
+    """A checksum of a state, which has to be equal on all ranks."""
     fields = (np.ascontiguousarray(x) for x in state if x is not None)
     return tuple(zlib.crc32(x.view(np.uint8).data if x.size else b"") for x in fields)
 
 
 def _but_tokens(shape: tuple[int, ...], own: int) -> tuple[Any, ...]:
-    """A shape with the letter n where it has tokens: first of so many axes that do not lead."""
+    """A shape with the letter n for tokens, the first of so many axes that do not lead."""
     return tuple("n" if i == len(shape) - own else size for i, size in enumerate(shape))
 
 
 def _lengths(ranks: Ranks, name: str, k: Any, batch: tuple[int, ...], key_lengths: Any) -> Any:
-    """Lengths of all tokens as those of this stretch."""
+    """The lengths, as numbers of this rank's keys."""
     if key_lengths is None:
         return None
     n = k.shape[-2]
@@ -242,17 +242,17 @@ def _lengths(ranks: Ranks, name: str, k: Any, batch: tuple[int, ...], key_length
     return np.clip(whole - sum(sizes[: ranks.rank]), 0, n)
 
 
-def _meet(ranks: Ranks, name: str, alone: Callable[[], tuple[Any, Any]]) -> Any:
-    """What this rank finds alone, or an error on all ranks where their calls differ."""
+def _meet(ranks: Ranks, name: str, local: Callable[[], tuple[Any, Any]]) -> Any:
+    """What ``local`` finds on this rank, or an error on all ranks if their calls differ."""
 
     def described() -> tuple[Any, dict[str, Any], int]:
-        found, meta = alone()
+        found, meta = local()
         mine = {"the function": name} | meta
         return found, mine, zlib.crc32(pickle.dumps(mine))
 
     found, mine, checksum = _together(ranks, described)
     least, most = ranks.extremes(checksum)
-    if least != most:  # what is equal may differ in its bytes
+    if least != most:  # equal objects may differ in their bytes
         for rank, other in enumerate(ranks.gather(mine)):
             for what, value in mine.items():
                 if other.get(what) != value:
@@ -264,17 +264,17 @@ def _meet(ranks: Ranks, name: str, alone: Callable[[], tuple[Any, Any]]) -> Any:
 
 
 def fail(ranks: Ranks, error: Exception) -> NoReturn:
-    """An error of this rank alone, before the exchange at the beginning of every call."""
+    """Raises an error of this rank, and one on the others, which have begun the same call."""
 
-    def alone() -> NoReturn:
+    def local() -> NoReturn:
         raise error
 
-    _together(ranks, alone)
+    _together(ranks, local)
     raise error
 
 
 def _together(ranks: Ranks, function: Callable[[], Any]) -> Any:
-    """The function's result, or an error on every rank where one of them has one."""
+    """The function's result, or an error on all ranks if one of them has one."""
     result, error = None, None
     try:
         result = function()

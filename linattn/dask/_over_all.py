@@ -1,8 +1,9 @@
-"""Queries that see all keys, in blocks: sums over the keys, and what each query reads of them."""
+"""Queries that see all keys, in blocks: sums over the keys, which each query reads."""
 
 from __future__ import annotations
 
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from .. import _blocks
@@ -43,14 +44,14 @@ def backward(
             for j in range(len(call.tokens))
         ]
         for j, result in enumerate(results):
-            parts[0][(*at, j)] = add(partial(_tasks.field, 0), result)
-        sums = [add(partial(_tasks.field, 1), x) for x in results]
+            parts[0][(*at, j)] = add(itemgetter(0), result)
+        sums = [add(itemgetter(1), x) for x in results]
         grad = call.graph.reduce(sums, _tasks.add)
         for j in range(len(call.keys)):
             k, v = (call.block(i, at, j) for i in (1, 2))
             result = add(of_keys, k, v, grad, call.key_lengths(at, j))
             for i in (0, 1):
-                parts[1 + i][(*at, j)] = add(partial(_tasks.field, i), result)
+                parts[1 + i][(*at, j)] = add(itemgetter(i), result)
     return call.gradients(parts)
 
 

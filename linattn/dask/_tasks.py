@@ -1,4 +1,4 @@
-"""What workers run: pure functions, found by their names."""
+"""The tasks that workers run: pure functions, which pickle finds by name."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def element_over_all(options: Any, key_lengths: Any, k: Any, v: Any) -> Any:
 
 
 def whole(*elements: Any) -> Any:
-    """The element of blocks one after another."""
+    """The element of consecutive blocks."""
     return reduce(_blocks.compose, elements)
 
 
 def states(found: Any, i: int, *elements: Any) -> list[Any]:
-    """The states before blocks and after the last of them, from state i of those found."""
+    """The states before each of the blocks and after the last, from state ``found[i]``."""
     after = [found[i]]
     for block in elements:
         after.append(_blocks.after(after[-1], block))
@@ -48,7 +48,7 @@ def backward(
     name: str, cu_seqlens: Any, dtype: Any, options: Any, grad: Any, key_lengths: Any,
     states: Any, i: int, grad_states: Any, j: int, *operands: Any,
 ) -> Any:  # fmt: skip
-    """The gradient of each operand, None for those left out, and of the state before."""
+    """The gradients of the operands, None for those left out, and of the state before."""
     r, state = RECURRENCES[name], states[i]
     *arrays, grad = _at_least(dtype, *operands, grad)
     if state is None:
@@ -63,14 +63,14 @@ def backward(
 
 
 def _at_least(dtype: Any, *arrays: Any) -> list[Any]:
-    """Arrays whose gradients come in float32 where that is ``dtype``, not in 16 bits."""
+    """The arrays, 16-bit ones in float32 if that is ``dtype``: so their gradients are too."""
     if dtype != np.float32:
         return list(arrays)
     return [x if x is None or x.dtype.itemsize > 2 else np.asarray(x, dtype) for x in arrays]
 
 
 def total(x: Any, axis: Any, keepdims: bool) -> Any:
-    """What `_gradients.summed` sums, of one chunk, in float64."""
+    """The sum of one chunk in float64, as `_gradients.summed` adds it up."""
     shape = tuple(1 if i in axis else size for i, size in enumerate(x.shape))
     return _gradients.summed(x, shape, np.dtype(np.float64))
 
@@ -80,12 +80,12 @@ def rounded(x: Any, dtype: Any) -> Any:
 
 
 def gradient_sum(options: Any, q: Any, grad_out: Any) -> Any:
-    """The element of a block's gradient, where that is a sum."""
+    """The element of a block's gradient if that is a sum."""
     return _blocks.Element(None, _blocks.gradient_sum(q, grad_out, **options).s)
 
 
 def turned(block: Any, result: Any) -> Any:
-    """The element of a block's gradient, from its own element and the gradients of a run."""
+    """The element of a block's gradient, from the block's own and the gradients of a run."""
     return _blocks.turned(block, result[-1])
 
 
@@ -106,17 +106,13 @@ def sums_backward(
 
 
 def clip(begin: int, size: int, lengths: Any) -> Any:
-    """How many of a block's tokens have keys."""
+    """The number of a block's tokens that have keys."""
     return np.clip(np.asarray(lengths) - begin, 0, size)
 
 
 def state(s: Any = None, z: Any = None) -> list[State | None]:
-    """States, of which there is one, or none is known."""
+    """A list of the one state with these fields, or of None."""
     return [None if s is None else State(s, z)]
-
-
-def field(i: int, x: Any) -> Any:
-    return x[i]
 
 
 @quiet

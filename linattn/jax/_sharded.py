@@ -1,7 +1,7 @@
-"""A sequence over the devices of a mesh axis: what `shard_map` needs.
+"""A sequence over the devices of a mesh axis, within `jax.shard_map`.
 
-Each device computes what its stretch of tokens does to the state, ``s -> A s + b``; one all-gather
-makes that known to all, and each runs from its own state.  JAX differentiates it.
+Each device computes the effect of its tokens on the state, ``s -> A s + b``; one all-gather sends
+these effects to all, and each device then runs from its own state.  JAX differentiates all of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def forward(
     r: Recurrence, operands: tuple[Any, ...], axis_name: str, *, initial_state: State | None = None,
     return_state: bool = False, key_lengths: Any = None, cu_seqlens: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """`_recurrence.forward` of this device's tokens."""
+    """`_recurrence.forward` for this device's tokens."""
     if key_lengths is not None or cu_seqlens is not None:
         raise ValueError(
             f"{r.name}: key_lengths or cu_seqlens is given; expected None with axis_name"
