@@ -144,7 +144,9 @@ def made(
     return result
 
 
-def documented(function: Function, bridge: Bridge, raises: Sequence[_docs.Raised] = ()) -> Any:
+def documented(
+    function: Function, bridge: Bridge, raises: Sequence[_docs.Raised] = ()
+) -> Callable[[F], F]:
     """Gives what is written by hand the docstring of a function or class of the package.
 
     Its own docstring begins with its summary, and has sections that stand in place of the others.

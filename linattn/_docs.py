@@ -44,6 +44,7 @@ class Vocabulary(NamedTuple):
 
 
 NUMPY = Vocabulary()
+TITLES = ("", "Parameters", "Returns", "Yields", "Raises", "Notes", "References", "Examples")
 
 _ERRORS = (
     Raised("TypeError", "", "an operand is {refused}"),
@@ -188,7 +189,7 @@ PARAGRAPHS = {
         The gradient with respect to the final state.""",
     "in_place": """
     in_place : bool, default False
-        Write the new state into the arrays of ``state``, which must then be writeable
+        Write the new state into the {arrays} of ``state``, which must then be writeable
         and have all the leading axes, and return them.""",
     "out": """
     out : ndarray, shape (..., n, m), optional
@@ -268,11 +269,11 @@ def sections(
 
 
 def joined(texts: Mapping[str, str]) -> str:
-    """A docstring from its sections."""
+    """A docstring from its sections, in numpydoc's order."""
     return "\n\n".join(
         f"{title}\n{'-' * len(title)}\n{text.strip()}" if title else text.strip()
-        for title, text in texts.items()
-        if text.strip()
+        for title in TITLES
+        if (text := texts.get(title, "").strip())
     )
 
 
