@@ -57,7 +57,7 @@ class Recurrence:
         Of the public function and of the kernel in operators.def, which has all else.
     transition : {'matrix', 'decay', 'identity'}
         What a block of tokens multiplies a state by, so that sequences can be cut into blocks
-        (`_blocks`): any matrix, the exponentials of the sums of g, or nothing.
+        (`_block_scan`): any matrix, the exponentials of the sums of g, or nothing.
     """
 
     def __init__(

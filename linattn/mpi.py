@@ -46,7 +46,7 @@ try:
 except ImportError as error:
     raise ImportError("linattn.mpi needs mpi4py: pip install 'linattn[mpi]'") from error
 
-from . import _blocks, _ranks
+from . import _block_scan, _distributed
 from ._bridge import recurrences
 from ._bridges import MPI as BRIDGE
 from ._operator import Recurrence
@@ -70,10 +70,10 @@ class _Ranks:
         low, high = self.total(np.array([-x, x], float), MPI.MAX)
         return -int(low), int(high)
 
-    def before(self, element: _blocks.Element) -> _blocks.Element | None:
+    def before(self, element: _block_scan.Element) -> _block_scan.Element | None:
         return _exscan(self.comm, element)
 
-    def behind(self, element: _blocks.Element) -> _blocks.Element | None:
+    def behind(self, element: _block_scan.Element) -> _block_scan.Element | None:
         mirrored = self.comm.Split(0, -self.rank)
         try:
             return _exscan(mirrored, element)
@@ -89,16 +89,16 @@ class _Ranks:
         return self.comm.bcast(x, root % self.comm.size)
 
 
-def _exscan(comm: Any, element: _blocks.Element) -> _blocks.Element | None:
+def _exscan(comm: Any, element: _block_scan.Element) -> _block_scan.Element | None:
     """The effect of the ranks before this one on a state; None on the first."""
-    mine = _blocks.pack(element)
+    mine = _block_scan.pack(element)
 
-    def read(buffer: Any) -> _blocks.Element:
-        return _blocks.unpack(np.frombuffer(buffer, mine.dtype), element)
+    def read(buffer: Any) -> _block_scan.Element:
+        return _block_scan.unpack(np.frombuffer(buffer, mine.dtype), element)
 
     def combine(first: Any, second: Any, datatype: Any) -> None:
-        both = _blocks.compose(read(first), read(second))
-        np.frombuffer(second, mine.dtype)[...] = _blocks.pack(both)
+        both = _block_scan.compose(read(first), read(second))
+        np.frombuffer(second, mine.dtype)[...] = _block_scan.pack(both)
 
     numbers = MPI.DOUBLE if mine.dtype == np.float64 else MPI.FLOAT
     whole = numbers.Create_contiguous(mine.size).Commit()  # MPI must not cut an element
@@ -120,8 +120,8 @@ def _over_ranks(method: Callable[..., Any], r: Recurrence) -> Callable[..., Any]
 
 
 _made = recurrences(
-    BRIDGE, forward=partial(_over_ranks, _ranks.forward),
-    backward=partial(_over_ranks, _ranks.backward),
+    BRIDGE, forward=partial(_over_ranks, _distributed.forward),
+    backward=partial(_over_ranks, _distributed.backward),
 )  # fmt: skip
 globals().update(_made)
 __all__ = [*_made]

@@ -11,7 +11,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from .. import _blocks, _check
+from .. import _block_scan, _check
 from .._gradients import repeats
 from .._operator import Recurrence
 from .._state import State
@@ -29,7 +29,7 @@ class Call:
     ) -> None:  # fmt: skip
         self.r, self.name, self.options = r, r.names[method], options
         self.normalize = options.get("normalize", False)
-        _blocks.check(self.name, options["feature_map"], self.normalize)
+        _block_scan.check(self.name, options["feature_map"], self.normalize)
         given = [x if x is None or hasattr(x, "dtype") else np.asarray(x) for x in operands]
         typed = self._check(given)
         self.cu_seqlens = None
@@ -57,9 +57,9 @@ class Call:
             for row, x in zip(r.operands, given, strict=True)
         )
         call = r.layout.read(self.name, metas)
-        _blocks.check_options(r, self.name, call, **options)
+        _block_scan.check_options(r, self.name, call, **options)
         self.shape, self.batch = call.shape, call.shape[:-2]
-        self.core = _blocks.core_of(call, options["feature_map"])
+        self.core = _block_scan.core_of(call, options["feature_map"])
         return call.typed
 
     def _meta(self, name: str, x: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _blocks
+from .. import _block_scan
 from .._operator import Recurrence
 from .._state import State
 from . import _tasks
@@ -116,7 +116,7 @@ def _end_gradients(
 ) -> list[Any]:
     """The gradients with respect to the states after the blocks."""
     add, blocks = call.graph.add, range(len(states) - 1, 0, -1)
-    if _blocks.gradient_is_sum(call.r, **call.options):
+    if _block_scan.gradient_is_sum(call.r, **call.options):
         total = partial(_tasks.gradient_sum, call.options)
         turned = [add(total, call.block(0, at, j), call.grad_out(at, j)) for j in blocks]
     else:

@@ -7,30 +7,30 @@ from typing import Any
 
 import numpy as np
 
-from .. import _blocks, _gradients
+from .. import _block_scan, _gradients
 from .._gufuncs import quiet
 from .._operator import RECURRENCES
 from .._state import State
 
 
 def element(name: str, options: Any, key_lengths: Any, *operands: Any) -> Any:
-    return _blocks.element(name, operands, key_lengths, **options)
+    return _block_scan.element(name, operands, key_lengths, **options)
 
 
 def element_over_all(options: Any, key_lengths: Any, k: Any, v: Any) -> Any:
-    return _blocks.element("causal", (k, k, v), key_lengths, **options)
+    return _block_scan.element("causal", (k, k, v), key_lengths, **options)
 
 
 def whole(*elements: Any) -> Any:
     """The element of consecutive blocks."""
-    return reduce(_blocks.compose, elements)
+    return reduce(_block_scan.compose, elements)
 
 
 def states(found: Any, i: int, *elements: Any) -> list[Any]:
     """The states before each of the blocks and after the last, from state ``found[i]``."""
     after = [found[i]]
     for block in elements:
-        after.append(_blocks.after(after[-1], block))
+        after.append(_block_scan.after(after[-1], block))
     return after
 
 
@@ -53,7 +53,7 @@ def backward(
     *arrays, grad = _at_least(dtype, *operands, grad)
     if state is None:
         sequences = None if cu_seqlens is None else len(cu_seqlens) - 1
-        state = _blocks.empty_state(r, tuple(arrays), sequences, **options)
+        state = _block_scan.empty_state(r, tuple(arrays), sequences, **options)
     *grads, start = r.backward(
         tuple(arrays), grad, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
         initial_state=state, grad_state=grad_states[j], **options,
@@ -81,28 +81,28 @@ def rounded(x: Any, dtype: Any) -> Any:
 
 def gradient_sum(options: Any, q: Any, grad_out: Any) -> Any:
     """The element of a block's gradient if that is a sum."""
-    return _blocks.Element(None, _blocks.gradient_sum(q, grad_out, **options).s)
+    return _block_scan.Element(None, _block_scan.gradient_sum(q, grad_out, **options).s)
 
 
 def turned(block: Any, result: Any) -> Any:
     """The element of a block's gradient, from the block's own and the gradients of a run."""
-    return _blocks.turned(block, result[-1])
+    return _block_scan.turned(block, result[-1])
 
 
 def read(dtype: Any, options: Any, q: Any, state: Any) -> Any:
-    return _blocks.read(q, state, **options).astype(dtype, copy=False)
+    return _block_scan.read(q, state, **options).astype(dtype, copy=False)
 
 
 def read_backward(dtype: Any, options: Any, q: Any, state: Any, grad: Any) -> Any:
     q, grad = _at_least(dtype, q, grad)
-    return _blocks.read_backward(q, state, grad, **options)
+    return _block_scan.read_backward(q, state, grad, **options)
 
 
 def sums_backward(
     dtype: Any, options: Any, k: Any, v: Any, grad: Any, key_lengths: Any
 ) -> Any:  # fmt: skip
     k, v = _at_least(dtype, k, v)
-    return _blocks.sums_backward(k, v, grad, key_lengths, **options)
+    return _block_scan.sums_backward(k, v, grad, key_lengths, **options)
 
 
 def clip(begin: int, size: int, lengths: Any) -> Any:

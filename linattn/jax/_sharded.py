@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import _blocks
+from .. import _block_scan
 from .._operator import Recurrence
 from .._state import State
 from . import _check, _recurrence
@@ -36,7 +36,7 @@ def forward(
 
     arrays = [None if x is None else jnp.asarray(x) for x in operands]
     end = end_of(arrays, None)
-    a = _blocks.transition(r, arrays, end, end_of, jnp)
+    a = _block_scan.transition(r, arrays, end, end_of, jnp)
     everyone = jax.tree.map(lambda x: jax.lax.all_gather(x, axis_name), (a, end))
     here = jax.lax.axis_index(axis_name)
     state = State(*(None if x is None else jnp.zeros_like(x) for x in end))
@@ -50,6 +50,6 @@ def forward(
     for i in range(jax.lax.axis_size(axis_name)):
         a, end = jax.tree.map(lambda x, i=i: x[i], everyone)
         start = jax.tree.map(lambda x, y, i=i: jnp.where(here == i, y, x), start, last)
-        last = _blocks.after(last, _blocks.Element(a, end.s, end.z))
+        last = _block_scan.after(last, _block_scan.Element(a, end.s, end.z))
     o = _recurrence.forward(r, operands, initial_state=start, **options)
     return (o, last) if return_state else o

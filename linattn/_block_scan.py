@@ -146,11 +146,11 @@ def transition(
                 "each"
             )
     f = end.s.shape[-2]
-    alone = tuple(
+    unwritten = tuple(
         xp.broadcast_to(xp.zeros((), x.dtype), (*x.shape[:-1], f)) if row.name == "v" else x
         for row, x in given
     )
-    return end_of(alone, State(xp.eye(f, dtype=end.s.dtype))).s
+    return end_of(unwritten, State(xp.eye(f, dtype=end.s.dtype))).s
 
 
 def gradient_is_sum(r: Recurrence, *, normalize: bool = False, **unused: Any) -> bool:

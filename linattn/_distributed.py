@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from . import _blocks, _check
+from . import _block_scan, _check
 from ._gradients import sum_all
 from ._operator import RECURRENCES
 from ._state import State
@@ -30,10 +30,10 @@ class Ranks(Protocol):
     def extremes(self, x: int) -> tuple[int, int]:
         """The smallest and the largest of all ranks' integers, which are below 2**53."""
 
-    def before(self, element: _blocks.Element) -> _blocks.Element | None:
+    def before(self, element: _block_scan.Element) -> _block_scan.Element | None:
         """The effect of the ranks before this one on a state; None on the first."""
 
-    def behind(self, element: _blocks.Element) -> _blocks.Element | None:
+    def behind(self, element: _block_scan.Element) -> _block_scan.Element | None:
         """The effect of the ranks after it, from the last to the next; None on the last."""
 
     def total(self, x: Any) -> Any:
@@ -55,7 +55,7 @@ def forward(
     alike = {"return_state": bool(return_state), **(alike or {})}
     call = _Call(ranks, name, "forward", operands, key_lengths, options, alike, initial_state)
     if call.r.cross:
-        return _blocks.read(call.operands[0], call.total(), **call.options)
+        return _block_scan.read(call.operands[0], call.total(), **call.options)
     start = call.start(initial_state)
     result = _together(
         ranks,
@@ -100,9 +100,9 @@ def _backward_in_order(
     ranks, r, operands, options = call.ranks, call.r, call.operands, call.options
 
     def run(grad: State | None) -> tuple[Any, ...]:
-        before = _blocks.empty_state(r, operands, **options)
+        before = _block_scan.empty_state(r, operands, **options)
         if start is not None:  # with all leading axes, as on the other ranks
-            before = _blocks.after(before, _blocks.Element(None, *start[:2]))
+            before = _block_scan.after(before, _block_scan.Element(None, *start[:2]))
         grads: tuple[Any, ...] = r.backward(
             operands, grad_out, key_lengths=call.lengths, grad_state=grad, initial_state=before,
             **options,
@@ -110,15 +110,15 @@ def _backward_in_order(
         return grads
 
     def local() -> tuple[Any, ...]:
-        if _blocks.gradient_is_sum(r, **options):
-            total = _blocks.gradient_sum(operands[0], np.asarray(grad_out), **options)
-            return None, _blocks.Element(None, total.s)
+        if _block_scan.gradient_is_sum(r, **options):
+            total = _block_scan.gradient_sum(operands[0], np.asarray(grad_out), **options)
+            return None, _block_scan.Element(None, total.s)
         grads = run(None)
-        return grads, _blocks.turned(call.element(r.name, operands), grads[-1])
+        return grads, _block_scan.turned(call.element(r.name, operands), grads[-1])
 
     grads, element = _together(ranks, local)
     behind = ranks.behind(element)
-    last = grad_state if behind is None else _blocks.after(grad_state, behind)
+    last = grad_state if behind is None else _block_scan.after(grad_state, behind)
     found: tuple[Any, ...] = _together(
         ranks, lambda: run(last) if grads is None or last is not None else grads
     )
@@ -130,10 +130,10 @@ def _backward_over_all_keys(call: _Call, grad_out: Any) -> tuple[Any, ...]:
     q, k, v = call.operands
     state = call.total()
     dq, grad = _together(
-        call.ranks, lambda: _blocks.read_backward(q, state, grad_out, **call.options)
+        call.ranks, lambda: _block_scan.read_backward(q, state, grad_out, **call.options)
     )
     grad = State(*(None if x is None else call.ranks.total(x) for x in grad))
-    return dq, *_blocks.sums_backward(k, v, grad, call.lengths, **call.options)
+    return dq, *_block_scan.sums_backward(k, v, grad, call.lengths, **call.options)
 
 
 class _Call:
@@ -152,13 +152,13 @@ class _Call:
 
         def local() -> tuple[Any, dict[str, Any]]:
             call = r.layout.read(self.name, operands)
-            _blocks.check_options(r, self.name, call, **options)
-            _blocks.check(self.name, options["feature_map"], normalize)
+            _block_scan.check_options(r, self.name, call, **options)
+            _block_scan.check(self.name, options["feature_map"], normalize)
             arrays = tuple(None if x is None else np.asarray(x) for x in operands)
             if r.cross:
                 self._check_leading_axes(arrays, call.batch)
             grad = () if grad_out is None else (_check.cotangent(self.name, grad_out, call.shape),)
-            core = _blocks.core_of(call, options["feature_map"])
+            core = _block_scan.core_of(call, options["feature_map"])
             dtype = _check.state_dtype(*call.typed, *grad)
             given: dict[str, Any] = {
                 "an initial_state": initial_state is not None,
@@ -174,15 +174,15 @@ class _Call:
         self.operands, batch = _meet(ranks, self.name, local)
         self.lengths = _lengths(ranks, self.name, self.operands[1], batch, key_lengths)
 
-    def element(self, name: str, operands: tuple[Any, ...]) -> _blocks.Element:
+    def element(self, name: str, operands: tuple[Any, ...]) -> _block_scan.Element:
         """The effect of this rank's tokens on the state of a recurrence."""
-        return _blocks.element(name, operands, self.lengths, **self.options)
+        return _block_scan.element(name, operands, self.lengths, **self.options)
 
     def start(self, state: State | None) -> State | None:
         """The state before this rank's tokens, from the one before all tokens."""
         element = _together(self.ranks, lambda: self.element(self.r.name, self.operands))
         before = self.ranks.before(element)
-        return state if before is None else _blocks.after(state, before)
+        return state if before is None else _block_scan.after(state, before)
 
     def total(self) -> State:
         """The sums over the keys of all ranks."""
