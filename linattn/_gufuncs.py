@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ._linattn import add_bfloat16, fast_call, internal_ufunc_names, make_ufunc, ufunc_names
 
-__all__ = ["internal_ufuncs", "quiet", "run", "through_numpy", "ufuncs"]
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Key: TypeAlias = tuple[str, str, bool]
+
+__all__ = ["Table", "internal_ufuncs", "quiet", "run", "through_numpy", "ufuncs"]
 
 #: Decorates what computes or rounds with NumPy's own operations: they raise no floating-point
 #: errors then, whatever `numpy.errstate` says, as kernels raise none.
@@ -30,6 +35,17 @@ class Gufuncs(dict[str, np.ufunc]):
 
 
 ufuncs, internal_ufuncs = Gufuncs(ufunc_names), Gufuncs(internal_ufunc_names)
+
+
+class Table(dict["Key", np.ufunc]):
+    """The gufuncs of one form of an operator, by variant, map and whether it has a normaliser."""
+
+    def __init__(self, names: dict[Key, str]) -> None:
+        self.names = names
+
+    def __missing__(self, key: Key) -> np.ufunc:
+        gufunc = self[key] = ufuncs[self.names[key]]
+        return gufunc
 
 
 def run(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check
-from ._masks import refuses_masks
 from ._operator import RECURRENCES
 from ._state import State
 from .feature_maps import PositiveRandomFeatures, get
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 NAME = "initial_state"
 
 
-@refuses_masks
 def initial_state(
     q: ArrayLike,
     k: ArrayLike,
@@ -58,10 +56,10 @@ def initial_state(
     Returns
     -------
     State
-        New arrays, ``s`` (..., f, m) and, for a normaliser, ``z`` (..., f), with an axis r before
-        these two for packed sequences; for `linattn.feature_maps.PositiveRandomFeatures` with a
-        normaliser also ``log_scale``, -inf: no key so far.  They have all leading axes, as steps
-        in place need, and the dtype that is computed in: float32 for 16-bit tokens.
+        ``s`` (..., f, m) and, for a normaliser, ``z`` (..., f), with an axis r before these two
+        for packed sequences; for `linattn.feature_maps.PositiveRandomFeatures` with a normaliser
+        also ``log_scale``, -inf: no key so far.  They are newly allocated, have all leading axes,
+        as steps in place need, and the dtype that is computed in: float32 for 16-bit tokens.
 
     Raises
     ------
@@ -115,7 +113,8 @@ def recurrence_of(operator: str, others: int) -> tuple[Recurrence, bool]:
     recurrence = known[operator]
     if others > len(recurrence.extras):
         names = ", ".join(extra.name for extra in recurrence.extras) or "none"
-        raise TypeError(f"{NAME}: {others} operands after v; those of {operator} are {names}")
+        last = recurrence.operands[recurrence.layout.leading - 1].name
+        raise TypeError(f"{NAME}: {others} operands after {last}; those of {operator} are {names}")
     return recurrence, operator == recurrence.name
 
 
@@ -145,12 +144,13 @@ def state_of(
             f"{NAME}: feature_map is {unmapped!r}; expected none, as {operator} has no map"
         )
     call = recurrence._read(NAME, operands, tokens=whole)
-    d, m = call.core
-    f, lead = features(d), call.batch
+    lead, core = call.batch, call.core
+    if recurrence.mapped:
+        core = features(core[0]), *core[1:]
     if cu_seqlens is not None:
-        lead = *lead, len(_check.cu_seqlens(NAME, cu_seqlens, call.shape[-2])) - 1
-    s = full((*lead, f, m), 0.0, call.typed)
+        lead = *lead, len(_check.cu_seqlens(NAME, cu_seqlens, call.fit.sizes["n"])) - 1
+    s = full((*lead, *core), 0.0, call.typed)
     if not (recurrence.normalizer and normalize):
         return State(s)
-    log_scale = full((*lead, f), -np.inf, call.typed) if rescaled else None
-    return State(s, full((*lead, f), 0.0, call.typed), log_scale)
+    log_scale = full((*lead, *core[:-1]), -np.inf, call.typed) if rescaled else None
+    return State(s, full((*lead, *core[:-1]), 0.0, call.typed), log_scale)

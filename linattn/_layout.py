@@ -41,6 +41,11 @@ class Operand(NamedTuple):
         """What a gufunc is called in addition where it has channels, or is not left out."""
         return f"_{self.name}" if self.optional else _SUFFIXES[self.channels]
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether it has an axis of tokens, or of keys: the first of its own."""
+        return self.dims[:1] in ("n", "s")
+
     def has_channels(self, axes: int, longest: int) -> bool:
         """Whether an array of so many axes has channels; the longest leading operand has
         ``longest``."""
@@ -129,6 +134,14 @@ class Layout:
         if len(fit.typed) < len(arrays):
             typed = [arrays[i] for i in fit.typed]
         return Call(tuple(arrays), tuple(typed), fit)
+
+    def own_axes(self, arrays: Sequence[Any], *, tokens: bool = True) -> list[int]:
+        """How many axes of each array do not lead; 0 for None, an operand that is left out."""
+        longest = max(x.ndim for x in arrays[: self.leading])
+        return [
+            0 if x is None else row.own_axes(x.ndim, longest, tokens=tokens)
+            for row, x in zip(self.operands, arrays, strict=False)
+        ]
 
     def _arrays(self, function: str, operands: Sequence[Any]) -> list[Any]:
         """The operands as arrays of real numbers; None for those left out."""

@@ -22,14 +22,14 @@ Plain arrays, which need no check here, go to the gufunc first: such a call take
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy import ndarray
 
 from . import _check, _gradients, _mapped, _state
-from ._gufuncs import run, ufuncs
+from ._gufuncs import Table, run
 from ._layout import Call, Layout
 from ._linattn import fast_call, maps, operators
 from ._state import State
@@ -40,20 +40,8 @@ if TYPE_CHECKING:
     from ._types import Array, ArrayLike, Bool, DType, Map
 
     Operands: TypeAlias = tuple[Any, ...]
-    Key: TypeAlias = tuple[str, str, bool]
 
 MAPS = tuple(maps)  #: those that kernels apply themselves
-
-
-class Table(dict["Key", np.ufunc]):
-    """The gufuncs of a form by variant, which has its place in the name, map and normaliser."""
-
-    def __init__(self, names: dict[Key, str]) -> None:
-        self.names = names
-
-    def __missing__(self, key: Key) -> np.ufunc:
-        gufunc = self[key] = ufuncs[self.names[key]]
-        return gufunc
 
 
 #: Every recurrence, by name.
@@ -69,7 +57,7 @@ class Recurrence:
         Of the public function and of the kernel in operators.def, which has all else.
     transition : {'matrix', 'decay', 'identity'}
         What a block of tokens multiplies a state by, so that sequences can be cut into blocks
-        (`_blocks`): any matrix, the exponentials of the sums of g, or nothing.
+        (`_block_scan`): any matrix, the exponentials of the sums of g, or nothing.
     """
 
     def __init__(
@@ -113,6 +101,15 @@ class Recurrence:
             for feature_map, named in ends.items()
             for normalize, end in choices
         })  # fmt: skip
+
+    def tables(self) -> Iterator[tuple[str, bool, Table]]:
+        """Its gufuncs: the method, whether they take lengths and states, and their names."""
+        yield "forward", False, self._stateless
+        yield "forward", True, self._stateful
+        yield "backward", False, self._stateless_backward
+        yield "backward", True, self._stateful_backward
+        if not self.cross:
+            yield "step", False, self._step
 
     # --- calls ---------------------------------------------------------------
 

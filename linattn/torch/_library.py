@@ -261,7 +261,10 @@ class Operator:
 def _is_plain(args: tuple[Any, ...]) -> bool:
     """Whether nothing but autograd looks at a call on these."""
     for x in args:
-        if isinstance(x, Tensor) and not (type(x) in _PLAIN and x.is_cpu):
+        if type(x) in _PLAIN:
+            if not x.is_cpu:
+                return False
+        elif isinstance(x, Tensor):
             return False
     return not (
         _C._are_functorch_transforms_active()

@@ -131,6 +131,27 @@ def resolve(function: str, feature_map: Any) -> Any:
     return feature_map
 
 
+def applied(
+    phi: Any, args: list[Any], key_lengths: Tensor | None, *, token: bool
+) -> tuple[list[Any], torch.dtype | None]:
+    """Operands, phi applied to the first two, queries and keys: all tokens, or one.
+
+    Features of 16-bit tokens have 32 bits; then the dtype that results are to have comes as well.
+    """
+    narrow = None
+    if key_lengths is not None:  # phi must not see what is past the lengths
+        places = torch.arange(args[1].shape[-2], device=args[1].device)
+        args[1] = torch.where((places < key_lengths[..., None])[..., None], args[1], 0)
+    if args[0].dtype.itemsize == 2:
+        narrow = args[0].dtype
+        args = [x.float() if isinstance(x, Tensor) else x for x in args]
+    if token:  # weights by head precede the tokens' axis, which one token lacks
+        args[:2] = (phi(x[..., None, :])[..., 0, :] for x in args[:2])
+    else:
+        args[:2] = phi(args[0]), phi(args[1])
+    return args, narrow
+
+
 def _innermost(phi: FeatureMap) -> FeatureMap:
     while isinstance(phi, numpy_maps.SumNormalized):
         phi = phi.feature_map

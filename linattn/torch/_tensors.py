@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._check import real
+from .._layout import Operand
 from .._linattn import array_at, hold_threads
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -90,13 +92,65 @@ def promotion(dtypes: Iterable[torch.dtype]) -> torch.dtype:
     return found
 
 
-def check_in_place(function: str, operands: Iterable[Any]) -> None:
+def promoted(function: str, operands: Sequence[Operand], given: Sequence[Any]) -> list[Any]:
+    """Operands in one dtype, but for those with the dtype of states; None where one is left out.
+
+    Python's numbers have no say in that dtype.
+    """
+    args = list(given)
+    dtype = getattr(args[0], "dtype", None)
+    for operand, x in zip(operands, args, strict=False):
+        if not (isinstance(x, Tensor) and x.dtype is dtype) and not (
+            x is None and operand.optional
+        ):
+            break
+    else:
+        if dtype in REAL:  # as most calls have it
+            return args
+    dtypes = []
+    numbers = False
+    for operand, x in zip(operands, args, strict=False):
+        if isinstance(x, Tensor) and x.dtype in REAL:
+            pass
+        elif x is None and operand.optional:
+            continue
+        elif isinstance(x, (int, float)) and len(operand.dims) < 2:
+            numbers = True
+            continue
+        else:
+            check(function, operand.name, x)
+        if not operand.state_dtype:
+            dtypes.append(x.dtype)
+    dtype = promotion(dtypes)
+    for i, (operand, x) in enumerate(zip(operands, args, strict=False)):
+        if isinstance(x, Tensor):
+            if x.dtype is dtype:
+                continue
+            if not operand.state_dtype:
+                args[i] = x.to(dtype)
+            elif not x.dtype.is_floating_point:
+                args[i] = x.to(work_dtype(dtype))
+        elif numbers and x is not None:
+            kind = work_dtype(dtype) if operand.state_dtype else dtype
+            device = next((y.device for y in args if isinstance(y, Tensor)), None)
+            number = real(function, operand.name, x)
+            args[i] = torch.tensor(number, dtype=kind, device=device)
+    return args
+
+
+def check_in_place(function: str, operands: Sequence[Any]) -> None:
     """Refuses to write to a state through which a gradient is to pass."""
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in operands):
+    if torch.is_grad_enabled() and _any_requires_grad(operands):
         raise RuntimeError(
             f"{function}: in_place is True and an operand requires grad; expected "
             "in_place=False, or torch.no_grad()"
         )
+
+
+def _any_requires_grad(operands: Sequence[Any]) -> bool:
+    if torch.compiler.is_compiling():  # which cannot trace what is faster
+        return any(isinstance(x, Tensor) and x.requires_grad for x in operands)
+    return torch._C._any_requires_grad(*operands)
 
 
 #: What operators take as it is.
