@@ -150,10 +150,10 @@ class TensorOperator:
         then the dtype that the result is to have is returned as well.
         """
         args = _tensors.promoted(name, self.operands, operands)
-        values = [
-            x if type(x := options[option]) is kind else check(name, option, x)
-            for option, kind, check in self._checks
-        ]
+        values = []
+        for option, kind, check in self._checks:
+            x = options[option]
+            values.append(x if type(x) is kind else check(name, option, x))
         if not self._mapped:
             return args + values, None
         phi = _maps.resolve(name, options["feature_map"])
@@ -182,18 +182,17 @@ class TensorOperator:
         if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
             what = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
             raise TypeError(f"{name}: {argument} is a {what}; expected a linattn.State(s, z)")
-        fields: list[Tensor | None] = []
-        for i, x in enumerate(state):
-            if x is None and i:
+        for field, x in zip(State._fields, state, strict=False):
+            if x is None and field != "s":
                 continue
             if not isinstance(x, Tensor) or x.dtype not in _tensors.REAL:
-                _tensors.check(name, f"{argument}.{State._fields[i]}", x)
-            if i >= len(self.fields):
-                raise ValueError(f"{name}: {argument}.{State._fields[i]} is given; expected None")
-            fields[i:] = [None] * (i - len(fields)) + [x]
+                _tensors.check(name, f"{argument}.{field}", x)
+            if field not in self.fields:
+                raise ValueError(f"{name}: {argument}.{field} is given; expected None")
+        fields = [*state, None][: len(self.fields)]
         if dtype is not None:
             fields = [x if x is None or x.dtype is dtype else x.to(dtype) for x in fields]
-        return (*fields, *(None,) * (len(self.fields) - len(fields)))
+        return tuple(fields)
 
     def _result(self, fields: Sequence[Tensor], args: Sequence[Any]) -> Any:
         """The state that an operator returned, whose absent arrays are empty tensors there."""
@@ -380,10 +379,8 @@ class TensorOperator:
         backward = self._stateful_backward if args[self._end :] else self._stateless_backward
         names = *self._operand_names, *self.fields
         found = dict(zip(names, backward(grad_out, *last, *args), strict=False))
-        return [
-            None if x is None else found.get(name)
-            for name, x in zip(self.names, args, strict=False)
-        ]
+        pairs = zip(self.names, args, strict=False)
+        return [None if x is None else found.get(name) for name, x in pairs]
 
     def _gradient_step(self, args: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
         """The gradient of a sequence of one token."""
