@@ -242,5 +242,10 @@ def _sections(
 
 
 def _example(operands: Sequence[Operand]) -> str:
-    """The operands that may not be left out, made from x (n, d), or (d,) for a token."""
-    return ", ".join("x[..., 0]" if len(x.dims) == 1 else "x" for x in operands if not x.optional)
+    """The operands that may not be left out, made from x: n tokens of width 2.
+
+    The n tokens serve as a batch where the function takes one token.
+    """
+    values = {(True, 0): "x[..., 0]", (True, 1): "x", (False, 1): "x[0]", (False, 2): "x[:2]"}
+    needed = (x for x in operands if not x.optional)
+    return ", ".join(values[x.has_tokens, len(x.dims) - x.has_tokens] for x in needed)

@@ -118,11 +118,11 @@ JAX = Bridge(
             """,
         "step": """
             >>> import jax.numpy as jnp, linattn.jax
-            >>> x = jnp.ones(2)
+            >>> x = jnp.ones((3, 2))  # 3 heads
             >>> state = linattn.jax.initial_state({operands}, operator="{name}")
             >>> o, state = {function}({operands}, state)
-            >>> o.shape, state.s.shape
-            ((2,), (2, 2))
+            >>> o.shape
+            (3, 2)
             """,
     },
 )
@@ -195,11 +195,11 @@ TORCH = Bridge(
             """,
         "step": """
             >>> import torch, linattn.torch
-            >>> x = torch.ones(2)
+            >>> x = torch.ones(3, 2)  # 3 heads
             >>> state = linattn.torch.initial_state({operands}, operator="{name}")
             >>> o, state = {function}({operands}, state)
-            >>> o.shape, state.s.shape
-            (torch.Size([2]), torch.Size([2, 2]))
+            >>> o.shape
+            torch.Size([3, 2])
             """,
     },
 )

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import _check
 from ._dtypes import FAST, result_dtype, state_dtype
+from ._linattn import operators
 
 if TYPE_CHECKING:
     from ._types import Shape
@@ -112,6 +113,13 @@ class Layout:
         self.operands = tuple(operands)
         self.leading = _leading(self.operands)
         self.output, self.state = output, state
+
+    @classmethod
+    def of(cls, name: str) -> Layout:
+        """That of an operator in operators.def; the sums over all keys count as a state."""
+        row = operators[name]
+        states = [dims for _, dims in row["state"][:1]]
+        return cls([Operand(*x) for x in row["inputs"]], row["outputs"][0][1], *states)
 
     def read(self, function: str, operands: Sequence[Any], *, tokens: bool = True) -> Call:
         """The operands, checked: of all tokens, or of one.  The last ones may be missing."""
@@ -244,7 +252,4 @@ def _listed(names: Sequence[str]) -> str:
 
 
 #: Queries, keys and values of the same tokens, and queries that see s keys.
-SAME_TOKENS, ALL_KEYS = (
-    Layout((Operand("q", "nd"), Operand("k", f"{keys}d"), Operand("v", f"{keys}m")))
-    for keys in "ns"
-)
+SAME_TOKENS, ALL_KEYS = Layout.of("causal"), Layout.of("softmax")

@@ -1,37 +1,37 @@
-"""One place that builds forward, backward and step of a recurrence.
+"""Forward, backward and step of every recurrence, from its rows in operators.def.
 
-A recurrence is a row of data, a `Recurrence`: its name, its operands besides q, k and v, and
-whether it has a normaliser.  A public function is a docstring and one call of `forward`,
-`backward` or `step`.  They check the operands, choose the gufunc, read states and packed
-sequences, apply maps that are objects, and sum gradients over broadcast axes.
+A public function is a docstring and one call of `forward`, `backward` or `step`.  They check the
+operands, choose the gufunc, read states and packed sequences, apply maps that are objects, and sum
+gradients over broadcast axes.
 
-To add a recurrence "decay" with one gate a token, or one a key channel:
+A recurrence "fade" with one gate a token, or one a key channel, has these rows::
 
-1. Its kernels are rows of operators.def: ``decay``, ``decay_backward`` and ``decay_step``, with
-   the operands in the order ``q k v g [grad_out] scale [eps]``; begin, end, keys and the states
-   follow by themselves.  The gradients come in the order of the operands.
-2. In a module of its own, ``DECAY = Recurrence("decay", extras=(Operand("g", "n",
-   "d"),))``.  A gufunc's name is made of the parts ``decay``, the suffixes of the extras
-   in their order, ``_state``, ``_backward`` and the map: ``decay_channels_state_backward_elu``.
-3. ``decay(q, k, v, g, *, ...)`` returns ``DECAY.forward((q, k, v, g), ...)``, its backward
-   ``DECAY.backward((q, k, v, g), grad_out, ...)``, its step ``DECAY.step((q, k, v, g), state,
-   ...)``.  An operand that may be left out is None in the tuple, and gets no gradient there.
+    LA_OP(fade, "q(n,d) k(n,d) v(n,m) g(n,d?) scale() | s(d,m) -> o(n,m)", ...)
+    LA_OP(fade_backward, ...)
+    LA_OP(fade_step, ...)
 
-What plain arrays need is done first, in few steps: such a call takes 2 us.
+and in a module of its own ``FADE = Recurrence("fade")``.  ``fade(q, k, v, g, *, ...)`` returns
+``FADE.forward((q, k, v, g), ...)``, its backward ``FADE.backward((q, k, v, g), grad_out, ...)``,
+its step ``FADE.step((q, k, v, g), state, ...)``.  An operand that may be left out is None in the
+tuple, and gets no gradient then.  A gufunc's name consists of the operator's name, the suffixes of
+channels and optional operands in their order, ``_state``, ``_backward`` and the map:
+``fade_key_channels_state_backward_elu``.
+
+Plain arrays, which need no check here, go to the gufunc first: such a call takes 2 us.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy import ndarray
 
 from . import _check, _gradients, _mapped, _state
 from ._gufuncs import run, ufuncs
-from ._layout import Call, Layout, Operand
-from ._linattn import fast_call, map_names, row_map_names
+from ._layout import Call, Layout
+from ._linattn import fast_call, maps, operators
 from ._state import State
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Operands: TypeAlias = tuple[Any, ...]
     Key: TypeAlias = tuple[str, str, bool]
 
-MAPS = (*map_names, *row_map_names)  #: those that kernels apply themselves
+MAPS = tuple(maps)  #: those that kernels apply themselves
 
 
 class Table(dict["Key", np.ufunc]):
@@ -61,59 +61,43 @@ RECURRENCES: dict[str, Recurrence] = {}
 
 
 class Recurrence:
-    """Forward, backward and step of a recurrence, from its description.
+    """Forward, backward and step of a recurrence.
 
     Parameters
     ----------
     name : str
-        Of the public function and of the kernel.
-    step : str, optional
-        Of the function for one token; ``name_step`` by default.
-    extras : tuple of Operand
-        Operands besides q, k and v, in their order.
-    mapped : bool
-        Whether a map is applied to q and k; without, no gufunc's name ends with one.
-    normalizer : bool
-        Whether outputs may be divided by the sum of the weights: gufuncs without that end with
-        ``_sum``, and states have a ``z``.
-    cross : bool
-        Whether every query sees every key: there are s keys, no state, and no step.
+        Of the public function and of the kernel in operators.def, which has all else.
+    transition : {'matrix', 'decay', 'identity'}
+        What a block of tokens multiplies a state by, so that sequences can be cut into blocks
+        (`_blocks`): any matrix, the exponentials of the sums of g, or nothing.
     """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        step: str = "",
-        extras: tuple[Operand, ...] = (),
-        mapped: bool = True,
-        normalizer: bool = False,
-        cross: bool = False,
+        self, name: str, *, transition: Literal["matrix", "decay", "identity"] = "matrix"
     ) -> None:
-        keys = "s" if cross else "n"
-        self.name, self.extras, self.cross = name, extras, cross
-        self.layout = Layout(
-            (Operand("q", "nd"), Operand("k", f"{keys}d"), Operand("v", f"{keys}m"), *extras)
-        )
+        row, self.name, self.transition = operators[name], name, transition
+        self.layout = Layout.of(name)
         self.operands, self._read = self.layout.operands, self.layout.read
-        self.mapped, self.normalizer = mapped, normalizer
-        self._optional = any(row.optional for row in self.operands)
+        self.extras = self.operands[self.layout.leading :]
+        self.mapped, self.normalizer = row["maps"], row["normalizer"]
+        self.cross = not row["state"]  #: whether every query sees every key: there is no step
+        self._scaled = "scale" in row["numbers"]
+        self._numbers = _check.numbers if self._scaled else _no_numbers
+        self._optional = any(x.optional for x in self.operands)
         self._marks = tuple(
-            (i, row.channels, row.suffix, row.optional)
-            for i, row in enumerate(self.operands) if row.suffix
-        )  # fmt: skip
+            (i, x.channels, x.suffix, x.optional) for i, x in enumerate(self.operands) if x.suffix
+        )
         # Only channels are told by the number of axes of the leading operands.
         self._compared = self.layout.leading if any(x.channels for x in self.operands) else 0
-        self.names = {
-            "forward": name, "backward": f"{name}_backward", "step": step or f"{name}_step",
-        }  # fmt: skip
-        form = "_keys" if cross else "_state"
+        step = next((x for x, y in operators.items() if y["step_of"] == name), f"{name}_step")
+        self.names = {"forward": name, "backward": f"{name}_backward", "step": step}
+        form = "_keys" if self.cross else "_state"
         self._stateless = self._gufuncs(name + "{}")
         self._stateful = self._gufuncs(name + "{}" + form)
         self._stateless_backward = self._gufuncs(name + "{}_backward")
         self._stateful_backward = self._gufuncs(name + "{}" + form + "_backward")
-        if not cross:
-            stem, end, _ = self.names["step"].partition("_step")
+        if not self.cross:
+            stem, end, _ = step.partition("_step")
             self._step = self._gufuncs(f"_{stem}{{}}{end}")
         RECURRENCES[name] = self
 
@@ -122,11 +106,11 @@ class Recurrence:
         for _, _, suffix, _ in self._marks:
             variants += [variant + suffix for variant in variants]
         choices = ((True, ""), (False, "_sum")) if self.normalizer else ((False, ""),)
-        maps = {name: f"_{name}" for name in MAPS} if self.mapped else {"identity": ""}
+        ends = {name: f"_{name}" for name in MAPS} if self.mapped else {"identity": ""}
         return Table({
             (variant, feature_map, normalize): f"{form.format(variant)}{named}{end}"
             for variant in variants
-            for feature_map, named in maps.items()
+            for feature_map, named in ends.items()
             for normalize, end in choices
         })  # fmt: skip
 
@@ -136,8 +120,8 @@ class Recurrence:
         self,
         operands: Operands,
         *,
-        feature_map: Map,
-        scale: float,
+        feature_map: Map = "identity",
+        scale: float = 1.0,
         normalize: Bool = False,
         eps: float = 0.0,
         key_lengths: ArrayLike | None = None,
@@ -147,10 +131,8 @@ class Recurrence:
         out: Array | None = None,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
-        stateless = (
-            key_lengths is None and cu_seqlens is None
-            and initial_state is None and not return_state
-        )  # fmt: skip
+        with_state = initial_state is not None or return_state
+        stateless = key_lengths is None and cu_seqlens is None and not with_state
         if stateless and out is None:
             o = self._plain(self._stateless, operands, (), feature_map, scale, normalize, eps)
             if o is not NotImplemented:
@@ -163,7 +145,7 @@ class Recurrence:
             )  # fmt: skip
         call = self._read(self.name, operands)
         key = _check.lookup(self.name, self._stateless.names, call.variant, feature_map, normalize)
-        inputs = *call.arrays, *_check.numbers(self.name, call.typed, scale, eps, key[-1])
+        inputs = *call.arrays, *self._numbers(self.name, call.typed, scale, eps, key[-1])
         if out is not None:
             _check.out(self.name, out, call.shape, *call.typed)
         if stateless:
@@ -180,8 +162,8 @@ class Recurrence:
         operands: Operands,
         grad_out: ArrayLike,
         *,
-        feature_map: Map,
-        scale: float,
+        feature_map: Map = "identity",
+        scale: float = 1.0,
         normalize: Bool = False,
         eps: float = 0.0,
         key_lengths: ArrayLike | None = None,
@@ -209,7 +191,7 @@ class Recurrence:
         key = _check.lookup(function, self._stateless.names, call.variant, feature_map, normalize)
         grad_out = _check.cotangent(function, grad_out, call.shape)
         typed = *call.typed, grad_out
-        numbers = _check.numbers(function, typed, scale, eps, key[-1])
+        numbers = self._numbers(function, typed, scale, eps, key[-1])
         inputs = *call.arrays, grad_out, *numbers
         dtype = _check.result_dtype(*typed)
         rows = [row for row, x in zip(self.operands, operands, strict=True) if x is not None]
@@ -244,8 +226,8 @@ class Recurrence:
         operands: Operands,
         state: Any,
         *,
-        feature_map: Map,
-        scale: float,
+        feature_map: Map = "identity",
+        scale: float = 1.0,
         normalize: Bool = False,
         eps: float = 0.0,
         in_place: bool = False,
@@ -267,7 +249,7 @@ class Recurrence:
         function = self.names["step"]
         call = self._read(function, operands, tokens=False)
         key = _check.lookup(function, self._step.names, call.variant, feature_map, normalize)
-        inputs = *call.arrays, *_check.numbers(function, call.typed, scale, eps, key[-1])
+        inputs = *call.arrays, *self._numbers(function, call.typed, scale, eps, key[-1])
         dtype = _check.state_dtype(*call.typed)
         fields = _check.state(function, "state", state, call.batch, call.core, dtype, key[-1])
         s, z, _ = fields
@@ -328,7 +310,9 @@ class Recurrence:
             return fast_call(gufunc, *operands, *more, scale, eps, *outputs)
         if not _check.is_plain_number(eps):
             return NotImplemented
-        return fast_call(gufunc, *operands, *more, scale, *outputs)
+        if self._scaled:
+            return fast_call(gufunc, *operands, *more, scale, *outputs)
+        return fast_call(gufunc, *operands, *more, *outputs)
 
     def _variant(self, operands: Operands) -> str | None:
         """The variant for plain arrays of as many axes each; else None: for a closer look."""
@@ -380,6 +364,11 @@ class Recurrence:
         return _state.operands(
             function, name, state, packing, call.batch, call.core, dtype, normalize
         )
+
+
+def _no_numbers(*unused: Any) -> tuple[Any, ...]:
+    """Neither scale nor eps."""
+    return ()
 
 
 def _is_lazy(operands: tuple[Any, ...]) -> bool:

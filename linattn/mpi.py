@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -51,6 +51,9 @@ from . import _blocks, _ranks
 from ._bridge import recurrences
 from ._bridges import MPI as BRIDGE
 from ._operator import Recurrence
+
+if TYPE_CHECKING:
+    from ._signatures.mpi import *  # noqa: F403
 
 
 class _Ranks:

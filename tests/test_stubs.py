@@ -17,7 +17,7 @@ def test_a_build_has_written_them():
         assert (_stubs.FOLDER / name).read_text() == text, f"{name}: python -m linattn._stubs"
 
 
-@pytest.mark.parametrize("library", ["dask"])
+@pytest.mark.parametrize("library", _bridges.BRIDGES)
 def test_signatures(library):
     """Every public function of a bridge is in its stub, with the parameters that it takes."""
     pytest.importorskip(NEEDED.get(library, library))

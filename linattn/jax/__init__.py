@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     import jax.numpy  # noqa: F401
@@ -41,6 +41,9 @@ from .._state import State
 from . import _functions, _recurrence, _sharded
 from ._call import IN_C
 
+if TYPE_CHECKING:
+    from .._signatures.jax import *  # noqa: F403
+
 
 def _forward(r: Recurrence) -> Callable[..., Any]:
     def forward(operands: tuple[Any, ...], *, axis_name: str | None = None, **options: Any) -> Any:
@@ -52,9 +55,7 @@ def _forward(r: Recurrence) -> Callable[..., Any]:
 
 
 _made = recurrences(JAX, forward=_forward, step=lambda r: partial(_recurrence.step, r))
-globals().update(_made)
-
-initial_state = made(
+_made["initial_state"] = made(
     linattn.initial_state, JAX, _recurrence.initial_state,
     raises=(
         Raised("TypeError", "", "an operand is not of real numbers"),
@@ -75,7 +76,7 @@ _CONVOLUTION = (
     *(x for x in JAX.raises if not x.names.startswith("initial_state")),
     Raised("ValueError", "initial_state state", "has another shape"),
 )
-causal_conv1d = made(
+_made["causal_conv1d"] = made(
     linattn.causal_conv1d, JAX, _functions.causal_conv1d, raises=_CONVOLUTION,
     example="""
         >>> import jax.numpy as jnp, linattn.jax
@@ -84,7 +85,7 @@ causal_conv1d = made(
         Array([[1. , 2.5, 5. ]], dtype=float32)
         """,
 )  # fmt: skip
-causal_conv1d_step = made(
+_made["causal_conv1d_step"] = made(
     linattn.causal_conv1d_step, JAX, _functions.causal_conv1d_step, raises=_CONVOLUTION,
     example="""
         >>> import jax.numpy as jnp, linattn.jax
@@ -95,7 +96,7 @@ causal_conv1d_step = made(
         (Array([10.], dtype=float32), Array([[8.]], dtype=float32))
         """,
 )  # fmt: skip
-softmax_attention = made(
+_made["softmax_attention"] = made(
     linattn.softmax_attention, JAX, _functions.softmax_attention,
     example="""
         >>> import jax.numpy as jnp, linattn.jax
@@ -105,7 +106,7 @@ softmax_attention = made(
                [0.5, 0.5]], dtype=float32)
         """,
 )  # fmt: skip
-linformer = made(
+_made["linformer"] = made(
     linattn.linformer, JAX, _functions.linformer,
     example="""
         >>> import jax.numpy as jnp, linattn.jax
@@ -114,7 +115,7 @@ linformer = made(
         (6, 2)
         """,
 )  # fmt: skip
-log_decay = made(
+_made["log_decay"] = made(
     linattn.log_decay, JAX, _functions.log_decay,
     example="""
         >>> import jax.numpy as jnp, linattn.jax
@@ -124,14 +125,5 @@ log_decay = made(
         """,
 )  # fmt: skip
 
-__all__ = [
-    *_made,
-    "IN_C",
-    "State",
-    "causal_conv1d",
-    "causal_conv1d_step",
-    "initial_state",
-    "linformer",
-    "log_decay",
-    "softmax_attention",
-]
+globals().update(_made)
+__all__ = [*_made, "IN_C", "State"]
