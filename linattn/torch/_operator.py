@@ -26,20 +26,22 @@ class TensorOperator:
 
     def __init__(self, description: Description) -> None:
         d = self.description = description
-        self.name, self.operands, self.fields = d.name, d.operands, tuple(d.fields)
-        operands = [f"Tensor{'?' * x.optional} {x.name}" for x in d.operands]
+        self.name, self.operands, self.fields = d.name, d.layout.operands, tuple(d.fields)
+        operands = [f"Tensor{'?' * x.optional} {x.name}" for x in self.operands]
         sequences = ["Tensor? key_lengths"] * d.lengths + ["Tensor? cu_seqlens"] * bool(d.fields)
         whole = [*operands, *d.options, *sequences]
-        self._operand_names = tuple(x.name for x in d.operands)
+        self._operand_names = tuple(x.name for x in self.operands)
         self._option_names = tuple(_name(x) for x in d.options)
         self._sequences = tuple(map(_name, sequences))
         self.names = (*map(_name, whole), *self.fields)
         self._step_names = *self._operand_names, *self._option_names, *self.fields
         #: Arguments begin with the operands; options, lengths and states end at these places.
-        self._count = len(d.operands)
+        self._count = len(self.operands)
         self._options_end = self._count + len(d.options)
         self._end = len(whole)
-        self._like = self._operand_names.index(d.like)
+        #: The values: the operand whose width and dtype the output has.
+        width = d.layout.output[-1:]
+        self._values = next(i for i, x in enumerate(self.operands) if x.dims.endswith(width))
         self._mapped = "feature_map" in self._option_names
         first = 2 if self._mapped else 0  # a map is two options here: its text and omega
         self._numbers_from = self._count + first
@@ -52,7 +54,7 @@ class TensorOperator:
         ]
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
-        cast = [x.name for x in d.operands if d.cast and not x.state_dtype]
+        cast = [x.name for x in self.operands if d.cast and not x.state_dtype]
 
         def pair(suffix: str, fields: tuple[str, ...]) -> tuple[Operator, Operator]:
             """An operator over all tokens and its gradient's."""
@@ -112,7 +114,7 @@ class TensorOperator:
         if initial_state is None and not return_state:
             o = self.stateless(*args)
             return o if narrow is None else o.to(narrow)
-        dtype = work_dtype(args[self._like].dtype)
+        dtype = work_dtype(args[self._values].dtype)
         state = self._state(name, "initial_state", initial_state, dtype)
         o, *end = self.stateful(*args, *state)
         o = o if narrow is None else o.to(narrow)
@@ -127,7 +129,7 @@ class TensorOperator:
         if state is None:
             what = "a tensor" if self.description.one_array else "a linattn.State(s, z)"
             raise TypeError(f"{name}: state is None; expected {what}")
-        dtype = None if in_place else work_dtype(args[self._like].dtype)
+        dtype = None if in_place else work_dtype(args[self._values].dtype)
         fields = self._state(name, "state", state, dtype)
         if in_place:
             _tensors.check_in_place(name, (*args, *fields))
@@ -150,10 +152,10 @@ class TensorOperator:
         then the dtype that the result is to have is returned as well.
         """
         args = _tensors.promoted(name, self.operands, operands)
-        values = [
-            x if type(x := options[option]) is kind else check(name, option, x)
-            for option, kind, check in self._checks
-        ]
+        values = []
+        for option, kind, check in self._checks:
+            x = options[option]
+            values.append(x if type(x) is kind else check(name, option, x))
         if not self._mapped:
             return args + values, None
         phi = _maps.resolve(name, options["feature_map"])
@@ -182,18 +184,17 @@ class TensorOperator:
         if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
             what = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
             raise TypeError(f"{name}: {argument} is a {what}; expected a linattn.State(s, z)")
-        fields: list[Tensor | None] = []
-        for i, x in enumerate(state):
-            if x is None and i:
+        for field, x in zip(State._fields, state, strict=False):
+            if x is None and field != "s":
                 continue
             if not isinstance(x, Tensor) or x.dtype not in _tensors.REAL:
-                _tensors.check(name, f"{argument}.{State._fields[i]}", x)
-            if i >= len(self.fields):
-                raise ValueError(f"{name}: {argument}.{State._fields[i]} is given; expected None")
-            fields[i:] = [None] * (i - len(fields)) + [x]
+                _tensors.check(name, f"{argument}.{field}", x)
+            if field not in self.fields:
+                raise ValueError(f"{name}: {argument}.{field} is given; expected None")
+        fields = [*state, None][: len(self.fields)]
         if dtype is not None:
             fields = [x if x is None or x.dtype is dtype else x.to(dtype) for x in fields]
-        return (*fields, *(None,) * (len(self.fields) - len(fields)))
+        return tuple(fields)
 
     def _result(self, fields: Sequence[Tensor], args: Sequence[Any]) -> Any:
         """The state that an operator returned, whose absent arrays are empty tensors there."""
@@ -222,7 +223,7 @@ class TensorOperator:
 
     def _own_axes(self, axes: Mapping[str, int | None], step: bool) -> list[int]:
         """How many axes of each operand do not lead, from the number of axes of each."""
-        tellers = [axes.get(x.name) or 0 for x in self.operands[: self.description.tellers]]
+        tellers = [axes.get(x.name) or 0 for x in self.operands[: self.description.layout.leading]]
         longest = max(tellers, default=0)
         return [x.own_axes(axes.get(x.name) or 0, longest, tokens=not step) for x in self.operands]
 
@@ -236,8 +237,8 @@ class TensorOperator:
                 shape = named[operand.name].shape
                 first = max(len(shape) - rank, 0)
                 leads.append(shape[:first])
-                dims = operand.dims.replace("n", "") if step else operand.dims
-                for letter, size in zip(dims, shape[first:], strict=False):
+                letters = operand.letters(tokens=not step)
+                for letter, size in zip(letters, shape[first:], strict=False):
                     sizes.setdefault(letter, size)
         return torch.broadcast_shapes(*leads), sizes
 
@@ -258,7 +259,7 @@ class TensorOperator:
     def _ranks_backward(self, *axes: int | None) -> list[int | None]:
         count = self._cotangents(axes)
         ranks = self._ranks(*axes[count:])
-        return [len(self.description.result), *ranks[self._end :], *ranks]
+        return [len(self.description.layout.output), *ranks[self._end :], *ranks]
 
     def _cotangents(self, args: Sequence[Any]) -> int:
         """How many arguments of a gradient's operator precede those of the forward one."""
@@ -268,10 +269,10 @@ class TensorOperator:
         d = self.description
         named = dict(zip(self._step_names if step else self.names, args, strict=False))
         lead, sizes = self.shape(named, step)
-        like = args[self._like]
-        core = d.result.replace("n", "") if step else d.result
+        like = args[self._values]
+        core = d.layout.output.replace("n", "") if step else d.layout.output
         shape = (*lead, *(sizes[x] for x in core))
-        if d.keeps_layout and like.shape == torch.Size(shape):
+        if d.keeps_strides and like.shape == torch.Size(shape):
             # (batch, tokens, heads, m) transposed is transposed back without a copy
             o = torch.empty_like(like)
         else:
@@ -319,8 +320,8 @@ class TensorOperator:
 
     def _run(self, *args: Any) -> Any:
         operands, options = self._call(args, self._end)
-        like, fields, o = args[self._like], args[self._end :], None
-        if self.description.keeps_layout and not like.is_contiguous():
+        like, fields, o = args[self._values], args[self._end :], None
+        if self.description.keeps_strides and not like.is_contiguous():
             o = _first(self._fake(*args))
             options["out"] = array(o)
         if fields:
@@ -362,14 +363,14 @@ class TensorOperator:
         with threads():
             o, state = self.step_of(operands, self._pack(args[self._options_end :]), **options)
         fields = self._unpack(state)
-        return tensor(o, args[self._like].dtype), *tensors(fields, (None,) * len(fields))
+        return tensor(o, args[self._values].dtype), *tensors(fields, (None,) * len(fields))
 
     def _run_step_in_place(self, *args: Any) -> Tensor:
         operands, options = self._call(args, self._options_end)
         state = self._pack(args[self._options_end :])
         with threads():
             o, _ = self.step_of(operands, state, **options, in_place=True)
-        return tensor(o, args[self._like].dtype)
+        return tensor(o, args[self._values].dtype)
 
     # --- gradients ---------------------------------------------------------------
 
@@ -380,10 +381,8 @@ class TensorOperator:
         backward = self._stateful_backward if args[self._end :] else self._stateless_backward
         names = *self._operand_names, *self.fields
         found = dict(zip(names, backward(grad_out, *last, *args), strict=False))
-        return [
-            None if x is None else found.get(name)
-            for name, x in zip(self.names, args, strict=False)
-        ]
+        pairs = zip(self.names, args, strict=False)
+        return [None if x is None else found.get(name) for name, x in pairs]
 
     def _gradient_step(self, args: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
         """The gradient of a sequence of one token."""
@@ -397,7 +396,7 @@ class TensorOperator:
         whole = {x: y.unsqueeze(place[x]) if x in place else y for x, y in named.items()}
         grad = grads[0]
         if grad is not None:
-            grad = grad.unsqueeze(-len(self.description.result))
+            grad = grad.unsqueeze(-len(self.description.layout.output))
         rest = self._gradient([whole.get(x) for x in self.names], (grad, *grads[1:]))
         found = dict(zip(self.names, rest, strict=True))
         return [
