@@ -25,7 +25,6 @@ __all__ = [
     "SequenceOptions",
     "Shape",
     "State",
-    "Stateful",
 ]
 
 Activation: TypeAlias = Literal["silu"] | None
@@ -36,10 +35,6 @@ Map: TypeAlias = (
     Literal["identity", "relu", "elu", "softplus", "exp", "l2norm", "dpfp"] | FeatureMap
 )
 Shape: TypeAlias = tuple[int, ...]
-Stateful: TypeAlias = Literal[
-    "causal", "step", "delta", "delta_step", "gated", "gated_step",
-    "gated_delta", "gated_delta_step", "dplr", "dplr_step",
-]  # fmt: skip
 
 
 class ConvolutionOptions(TypedDict, total=False):
