@@ -50,7 +50,7 @@ def of_recurrence(r: Recurrence) -> Description:
         )
     fields = {"s": r.layout.state.replace("d", "f") if r.mapped else r.layout.state}
     if r.normalizer:
-        fields |= {"z": "f", "log_scale": "f"}
+        fields |= dict.fromkeys(("z", "log_scale"), fields["s"][0])
     return Description(
         r.name, r.layout, (*options, "float scale"), forward, backward, step, r.names["step"],
         keeps_strides=True, fields={} if r.cross else fields, lengths=True,

@@ -8,16 +8,17 @@ call the operator's NumPy functions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._operator import RECURRENCES
-from .._state import State
 from . import _maps, _options, _tensors
 from ._descriptions import OTHERS, Description, of_recurrence
-from ._library import Operator
+from ._library import Operator, name_of
+from ._states import States
 from ._tensors import array, tensor, tensors, threads, work_dtype
 
 
@@ -31,9 +32,9 @@ class TensorOperator:
         sequences = ["Tensor? key_lengths"] * d.lengths + ["Tensor? cu_seqlens"] * bool(d.fields)
         whole = [*operands, *d.options, *sequences]
         self._operand_names = tuple(x.name for x in self.operands)
-        self._option_names = tuple(_name(x) for x in d.options)
-        self._sequences = tuple(map(_name, sequences))
-        self.names = (*map(_name, whole), *self.fields)
+        self._option_names = tuple(name_of(x) for x in d.options)
+        self._sequences = tuple(map(name_of, sequences))
+        self.names = (*map(name_of, whole), *self.fields)
         self._step_names = *self._operand_names, *self._option_names, *self.fields
         #: Arguments begin with the operands; options, lengths and states end at these places.
         self._count = len(self.operands)
@@ -46,12 +47,8 @@ class TensorOperator:
         first = 2 if self._mapped else 0  # a map is two options here: its text and omega
         self._numbers_from = self._count + first
         self._numbers = self._option_names[first:]
-        self._checks = tuple((_name(x), *_options.check_of(x)) for x in d.options[first:])
-        #: The option that a state's array needs, by its place; None for none.
-        needs = {"z": "normalize", "log_scale": "omega"}
-        self._needed = [
-            self.names.index(needs[x]) if needs.get(x) in self.names else None for x in d.fields
-        ]
+        self._checks = tuple((name_of(x), *_options.check_of(x)) for x in d.options[first:])
+        self._states = States(d, self.names)
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
         cast = [x.name for x in self.operands if d.cast and not x.state_dtype]
@@ -62,11 +59,11 @@ class TensorOperator:
             grads = ["Tensor grad_out", *(f"Tensor? grad_{x}" for x in fields)]
             results = len(fields) + self._count
             forward = Operator(
-                d.name + suffix, arguments, _tensor_list(1 + len(fields)), self._run, self._fake,
+                d.name + suffix, arguments, 1 + len(fields), self._run, self._fake,
                 ranks=self._ranks, gradient=self._gradient, cast=cast,
             )  # fmt: skip
             return forward, Operator(
-                f"{d.name}{suffix}_backward", grads + arguments, _tensor_list(results),
+                f"{d.name}{suffix}_backward", grads + arguments, results,
                 self._run_backward, self._fake_backward, ranks=self._ranks_backward,
                 like=(*self._operand_names, *fields),
             )  # fmt: skip
@@ -76,16 +73,17 @@ class TensorOperator:
             return
         self.stateful, self._stateful_backward = pair("_state", self.fields)
         left_out = "" if d.one_array else "?"
-        token = [*operands, *d.options]
+        token, ranks = [*operands, *d.options], partial(self._ranks, step=True)
         self.new_step = Operator(
             d.step_name, [*token, *(f"Tensor{left_out} {x}" for x in self.fields)],
-            _tensor_list(1 + len(self.fields)), self._run_step, self._fake_step,
-            ranks=self._ranks_step, gradient=self._gradient_step, cast=cast,
+            1 + len(self.fields), self._run_step,
+            partial(self._fake, step=True),
+            ranks=ranks, gradient=self._gradient_step, cast=cast,
         )  # fmt: skip
         written = [f"Tensor({x}!){left_out} {y}" for x, y in zip("abc", self.fields, strict=False)]
         self.step_in_place = Operator(
-            f"{d.step_name}_", [*token, *written], "Tensor", self._run_step_in_place,
-            lambda *args: self._fake_step(*args)[0], ranks=self._ranks_step,
+            f"{d.step_name}_", [*token, *written], 1, self._run_step_in_place,
+            lambda *args: self._fake(*args, step=True)[0], ranks=ranks,
         )  # fmt: skip
 
     # --- what users call ---------------------------------------------------------
@@ -115,10 +113,10 @@ class TensorOperator:
             o = self.stateless(*args)
             return o if narrow is None else o.to(narrow)
         dtype = work_dtype(args[self._values].dtype)
-        state = self._state(name, "initial_state", initial_state, dtype)
+        state = self._states.read(name, "initial_state", initial_state, dtype)
         o, *end = self.stateful(*args, *state)
         o = o if narrow is None else o.to(narrow)
-        return (o, self._result(end, args)) if return_state else o
+        return (o, self._states.result(end, args)) if return_state else o
 
     def step(
         self, operands: Sequence[Any], state: Any, *, in_place: bool = False, **options: Any
@@ -130,13 +128,13 @@ class TensorOperator:
             what = "a tensor" if self.description.one_array else "a linattn.State(s, z)"
             raise TypeError(f"{name}: state is None; expected {what}")
         dtype = None if in_place else work_dtype(args[self._values].dtype)
-        fields = self._state(name, "state", state, dtype)
+        fields = self._states.read(name, "state", state, dtype)
         if in_place:
             _tensors.check_in_place(name, (*args, *fields))
             o, after = self.step_in_place(*args, *fields), state
         else:
             o, *end = self.new_step(*args, *fields)
-            after = self._result(end, args)
+            after = self._states.result(end, args)
         return o if narrow is None else o.to(narrow), after
 
     def arguments(
@@ -168,56 +166,6 @@ class TensorOperator:
         token = name == self.description.step_name
         args, narrow = _maps.applied(phi, args, key_lengths, token=token)
         return [*args, "identity", None, *values], narrow
-
-    # --- states ------------------------------------------------------------------
-
-    def _state(
-        self, name: str, argument: str, state: Any, dtype: torch.dtype | None
-    ) -> tuple[Tensor | None, ...]:
-        """The arrays of a state as the operators of PyTorch take them, in a dtype if given."""
-        if state is None:
-            return (None,) * len(self.fields)
-        if self.description.one_array:
-            if not isinstance(state, Tensor) or state.dtype not in _tensors.REAL:
-                _tensors.check(name, argument, state)
-            return (state if dtype is None else state.to(dtype),)
-        if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
-            what = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
-            raise TypeError(f"{name}: {argument} is a {what}; expected a linattn.State(s, z)")
-        for field, x in zip(State._fields, state, strict=False):
-            if x is None and field != "s":
-                continue
-            if not isinstance(x, Tensor) or x.dtype not in _tensors.REAL:
-                _tensors.check(name, f"{argument}.{field}", x)
-            if field not in self.fields:
-                raise ValueError(f"{name}: {argument}.{field} is given; expected None")
-        fields = [*state, None][: len(self.fields)]
-        if dtype is not None:
-            fields = [x if x is None or x.dtype is dtype else x.to(dtype) for x in fields]
-        return tuple(fields)
-
-    def _result(self, fields: Sequence[Tensor], args: Sequence[Any]) -> Any:
-        """The state that an operator returned, whose absent arrays are empty tensors there."""
-        if self.description.one_array:
-            return fields[0]
-        if len(fields) == 1:
-            return State(fields[0])
-        there = zip(fields, self._present(args), strict=True)
-        return State(*[x if exists else None for x, exists in there])
-
-    def _present(self, args: Sequence[Any]) -> list[bool]:
-        """Which arrays a state has, with these options."""
-        return [i is None or (args[i] is not None and args[i] is not False) for i in self._needed]
-
-    def _pack(self, fields: Sequence[Tensor | None]) -> Any:
-        """A state as NumPy's functions take it."""
-        if fields[0] is None:
-            return None
-        arrays = [None if x is None else array(x) for x in fields]
-        return arrays[0] if self.description.one_array else State(*arrays)
-
-    def _unpack(self, state: Any) -> tuple[Any, ...]:
-        return (state,) if self.description.one_array else state[: len(self.fields)]
 
     # --- shapes ------------------------------------------------------------------
 
@@ -253,9 +201,6 @@ class TensorOperator:
         own |= {x: len(dims) + packed for x, dims in self.description.fields.items()}
         return [own.get(name) for name in named]
 
-    def _ranks_step(self, *axes: int | None) -> list[int | None]:
-        return self._ranks(*axes, step=True)
-
     def _ranks_backward(self, *axes: int | None) -> list[int | None]:
         count = self._cotangents(axes)
         ranks = self._ranks(*axes[count:])
@@ -287,11 +232,8 @@ class TensorOperator:
             like.new_empty((*lead, *(sizes[x] for x in dims)), dtype=dtype)
             if there
             else _tensors.nothing()
-            for dims, there in zip(d.fields.values(), self._present(args), strict=True)
+            for dims, there in zip(d.fields.values(), self._states.present(args), strict=True)
         )
-
-    def _fake_step(self, *args: Any) -> Any:
-        return self._fake(*args, step=True)
 
     def _fake_backward(self, *args: Any) -> Any:
         args = args[self._cotangents(args) :]
@@ -325,14 +267,14 @@ class TensorOperator:
             o = _first(self._fake(*args))
             options["out"] = array(o)
         if fields:
-            options |= {"initial_state": self._pack(fields), "return_state": True}
+            options |= {"initial_state": self._states.pack(fields), "return_state": True}
         with threads():
             result = self.forward_of(operands, **options)
         if o is None:
             o = tensor(result[0] if fields else result, like.dtype)
         if not fields:
             return o
-        return o, *tensors(self._unpack(result[1]), (None,) * len(fields))
+        return o, *tensors(self._states.unpack(result[1]), (None,) * len(fields))
 
     def _run_backward(self, *args: Any) -> Any:
         count = self._cotangents(args)
@@ -340,20 +282,20 @@ class TensorOperator:
         operands, options = self._call(args, self._end)
         fields = args[self._end :]
         if fields:
-            options["initial_state"] = self._pack(fields)
+            options["initial_state"] = self._states.pack(fields)
             options["grad_state"] = self._grad_state(args, grads[1:])
         with threads():
             found = list(self.backward_of(operands, array(grads[0]), **options))
-        states = self._unpack(found.pop()) if fields else ()
+        states = self._states.unpack(found.pop()) if fields else ()
         present = iter(found)
         results = [None if x is None else next(present) for x in operands]
         return tensors((*results, *states), (*args[: self._count], *fields))
 
     def _grad_state(self, args: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
         """The gradient with respect to the final state; None stands for zeros."""
-        there = self._present(args)
+        there = self._states.present(args)
         full = self._fake(*args)[1:]
-        return self._pack([
+        return self._states.pack([
             None if not exists else torch.zeros_like(like) if grad is None else grad
             for exists, grad, like in zip(there, grads, full, strict=True)
         ])  # fmt: skip
@@ -361,13 +303,15 @@ class TensorOperator:
     def _run_step(self, *args: Any) -> Any:
         operands, options = self._call(args, self._options_end)
         with threads():
-            o, state = self.step_of(operands, self._pack(args[self._options_end :]), **options)
-        fields = self._unpack(state)
+            o, state = self.step_of(
+                operands, self._states.pack(args[self._options_end :]), **options
+            )
+        fields = self._states.unpack(state)
         return tensor(o, args[self._values].dtype), *tensors(fields, (None,) * len(fields))
 
     def _run_step_in_place(self, *args: Any) -> Tensor:
         operands, options = self._call(args, self._options_end)
-        state = self._pack(args[self._options_end :])
+        state = self._states.pack(args[self._options_end :])
         with threads():
             o, _ = self.step_of(operands, state, **options, in_place=True)
         return tensor(o, args[self._values].dtype)
@@ -403,16 +347,6 @@ class TensorOperator:
             found[x] if x not in place or found[x] is None else found[x].squeeze(place[x])
             for x in named
         ]
-
-
-def _name(argument: str) -> str:
-    """That of an argument of a schema."""
-    return argument.split()[-1]
-
-
-def _tensor_list(count: int) -> str:
-    """So many tensors in a schema."""
-    return "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
 
 
 def _first(x: Any) -> Any:
