@@ -1,11 +1,14 @@
 /* describe.c: operators.def and maps.def as read-only mappings.
  *
  * `operators` has a mapping for each operator:
- * - inputs, outputs: (name, dims, channels, optional, state_dtype) of each array.
+ * - inputs, outputs: (name, dims, channels, optional, state_dtype, suffix) of each
+ *   array.
  * - dims: the letters of the dimensions that it always has; a gradient has its input's.
  * - channels: the letter of one more that it may have, or "".
  * - optional: whether it may be left out.
  * - state_dtype: whether it is held as states are.
+ * - suffix: what a gufunc is called in addition where it has channels, or is not left
+ *   out.
  * - numbers: the names of the operands that are numbers.
  * - state: (name, dims) of each of the state's fields, for one sequence.
  * - maps, normalizer, key_lengths, public, elementwise: its properties (table.h).
@@ -14,6 +17,8 @@
  *
  * Indices are left out: they follow from state and key_lengths.
  *
+ * `operands` has what each operand is, by name, where operands.def says it.
+ *
  * `maps` has a mapping for each map: rows, whether it is a map of whole rows, and
  * signed, whether features can be negative. */
 #define PY_SSIZE_T_CLEAN
@@ -21,7 +26,7 @@
 
 #include "describe.h"
 
-#include "form.h"
+#include "signature.h"
 
 /* Describes one operand of a form by a new object; NULL on an error. */
 typedef PyObject *describe_operand(const struct la_form_operand *x);
@@ -30,9 +35,11 @@ static PyObject *
 describe_array(const struct la_form_operand *x)
 {
     const char channels[] = {x->channels, '\0'};
-    return Py_BuildValue("(sssNN)", la_operands[x->id].name, x->dims, channels,
+    char suffix[LA_MAX_SUFFIX];
+    la_choice_suffix(x, suffix, sizeof(suffix));
+    return Py_BuildValue("(sssNNs)", la_operands[x->id].name, x->dims, channels,
                          PyBool_FromLong(x->optional),
-                         PyBool_FromLong(la_operands[x->id].kind == LA_STATE));
+                         PyBool_FromLong(la_operands[x->id].kind == LA_STATE), suffix);
 }
 
 static PyObject *
@@ -168,16 +175,35 @@ describe_maps(void)
     return read_only(all);
 }
 
+static PyObject *
+describe_operands(void)
+{
+    PyObject *all = PyDict_New();
+    for (int id = 0; all != NULL && id < LA_NOPERANDS; id++) {
+        const struct la_operand_row *row = &la_operands[id];
+        if (row->doc != NULL &&
+            put(all, row->name, PyUnicode_FromString(row->doc)) < 0) {
+            Py_CLEAR(all);
+        }
+    }
+    return read_only(all);
+}
+
+/* Adds what `describe` makes to the module; 0, or -1. */
+static int
+add(PyObject *module, const char *name, PyObject *(*describe)(void))
+{
+    PyObject *object = describe();
+    const int status = PyModule_AddObjectRef(module, name, object);
+    Py_XDECREF(object);
+    return status;
+}
+
 int
 la_describe(PyObject *module)
 {
-    PyObject *operators = describe_operators(), *maps = NULL;
-    int status = PyModule_AddObjectRef(module, "operators", operators);
-    if (status == 0) {
-        maps = describe_maps();
-        status = PyModule_AddObjectRef(module, "maps", maps);
-    }
-    Py_XDECREF(operators);
-    Py_XDECREF(maps);
-    return status;
+    const int failed = add(module, "operators", describe_operators) ||
+                       add(module, "operands", describe_operands) ||
+                       add(module, "maps", describe_maps);
+    return failed ? -1 : 0;
 }

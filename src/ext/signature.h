@@ -8,7 +8,7 @@
 
 #include "form.h"
 
-enum { LA_MAX_DIMS = 8 };
+enum { LA_MAX_DIMS = 8, LA_MAX_SUFFIX = 32 };
 
 /* Which variant: any of these that la_variants offers. */
 typedef int la_variant;
@@ -44,6 +44,11 @@ la_variant la_variants(const struct la_form *form);
 /* The signature of a variant. */
 void la_signature_read(struct la_signature *signature, const struct la_form *form,
                        la_variant variant);
+
+/* What a gufunc is called in addition where an operand of a form has the dimension that
+ * it may have, or is not left out: "_key_channels", "_bonus"; "" where there is no
+ * choice, and of gradients. */
+void la_choice_suffix(const struct la_form_operand *x, char *text, size_t size);
 
 /* As NumPy writes it, e.g. "(n,d),(n,d),(n,m),(),()->(n,m)". */
 void la_signature_numpy(const struct la_signature *signature, char *text, size_t size);
