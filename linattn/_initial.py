@@ -15,7 +15,7 @@ from .feature_maps._base import Fused
 
 if TYPE_CHECKING:
     from ._operator import Recurrence
-    from ._types import Array, ArrayLike, Bool, Map, Shape, Stateful
+    from ._types import Array, ArrayLike, Bool, Map, Shape
 
 NAME = "initial_state"
 
@@ -25,7 +25,7 @@ def initial_state(
     k: ArrayLike,
     v: ArrayLike,
     *others: ArrayLike,
-    operator: Stateful = "causal",
+    operator: str = "causal",
     feature_map: Map = "elu",
     normalize: Bool = True,
     cu_seqlens: ArrayLike | None = None,
@@ -38,13 +38,11 @@ def initial_state(
         Operands of the operator; of a step, one token: (..., d), (..., d) and (..., m).  Only
         their shapes and dtypes count.
     *others : array_like
-        Those that follow them, in the operator's order: beta of `delta`, g and bonus of `gated`,
-        g, beta and erase of `gated_delta`, a, b and g of `dplr`.  They may be left out where they
-        bring no leading axes and no wider dtype.
+        Those that follow them, in the operator's order, such as beta of `delta`.  They may be left
+        out where they bring no leading axes and no wider dtype.
     operator : str, default 'causal'
-        The name of the function that the operands are for: ``'causal'``, ``'delta'``,
-        ``'gated'``, ``'gated_delta'``, ``'dplr'``, or that of a step, ``'step'``,
-        ``'delta_step'`` and so on.
+        The name of the function that the operands are for: a recurrence, such as ``'gated'``, or
+        its step, ``'gated_step'``.
     feature_map : str or FeatureMap, default 'elu'
         The operator's map.  Those that are fused have as many features as ``d``, so that only
         ``'dpfp'`` and objects need to be told.

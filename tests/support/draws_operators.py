@@ -25,8 +25,9 @@ from draws import (
     working,
 )
 from draws_bounds import delta_units, gated_units, linear_units, score_units, step_units
+from recurrences import SCANS
 
-from linattn import _check, _linattn, _operator
+from linattn import _check, _operator
 
 
 class Row(NamedTuple):
@@ -49,17 +50,15 @@ BOUNDS = {"causal": (linear_units, step_units), "gated": (gated_units, None)}
 
 
 def _rows() -> dict[str, Row]:
-    """The recurrences of the registry in the order of their kernels."""
+    """The recurrences of the registry that have states."""
     rows = {}
-    for name in sorted(_operator.RECURRENCES, key=[*_linattn.operators].index):
-        r = _operator.RECURRENCES[name]
-        if not r.cross:
-            needed, optional = (
-                " ".join(x.name for x in r.operands if x.optional is left_out)
-                for left_out in (False, True)
-            )
-            bound, of_step = BOUNDS.get(name, (delta_units, None))
-            rows[name] = Row(needed, bound, optional, r.names["step"], of_step)
+    for r in SCANS:
+        needed, optional = (
+            " ".join(x.name for x in r.operands if x.optional is left_out)
+            for left_out in (False, True)
+        )
+        bound, of_step = BOUNDS.get(r.name, (delta_units, None))
+        rows[r.name] = Row(needed, bound, optional, r.names["step"], of_step)
     return rows
 
 
