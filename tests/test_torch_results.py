@@ -14,6 +14,7 @@ from torch_cases import (  # noqa: E402
     RECURRENT,
     ROWS,
     STEPS,
+    _forget_what_was_compiled,
     assert_same,
     call,
     leaves,

@@ -7,7 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .._layout import Operand
+from .._layout import Layout, Operand
 from .._operator import Recurrence
 from ..conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
 from ..decay import log_decay, log_decay_backward
@@ -23,20 +23,17 @@ class Description(NamedTuple):
     """
 
     name: str
-    operands: tuple[Operand, ...]
+    layout: Layout
     options: tuple[str, ...]  #: those of the schema, which follow the operands
     forward: Callable[..., Any]  #: ``forward(operands, **options)``
     backward: Callable[..., Any]  #: ``backward(operands, grad_out, **options)``
     step: Any = None  #: ``step(operands, state, **options)``
     step_name: str = ""
-    result: str = "nm"  #: the dimensions of the output
-    like: str = "v"  #: the operand that has the output's dtype
-    keeps_layout: bool = False  #: whether the output's strides are in the order of that operand's
+    keeps_strides: bool = False  #: whether the output has strides in the order of the values'
     fields: Mapping[str, str] = MappingProxyType({})  #: the dimensions of a state's arrays
     one_array: bool = False  #: whether a state is an array, not a `State`
     lengths: bool = False  #: whether it takes ``key_lengths``
     cast: bool = True  #: whether autocast converts the operands
-    tellers: int = 0  #: how many operands, the first, tell whether others have channels
     sizes: Callable[[dict[str, Any], dict[str, int]], dict[str, int]] = lambda named, sizes: {}
     #: sizes of further letters, from the arguments and the sizes of the operands' letters
     example: str = "x, x, x"  #: operands, made from x (n, d)
@@ -45,17 +42,19 @@ class Description(NamedTuple):
 def of_recurrence(r: Recurrence) -> Description:
     options = ["str feature_map", "Tensor? omega"] if r.mapped else []
     options += ["bool normalize", "float eps"] if r.normalizer else []
-    fields = {"s": "fm"} | ({"z": "f", "log_scale": "f"} if r.normalizer else {})
     forward: Any
     forward, backward, step = r.forward, r.backward, r.step
     if not r.mapped:
         forward, backward, step = (
             partial(method, feature_map="identity") for method in (forward, backward, step)
         )
+    fields = {"s": r.layout.state.replace("d", "f") if r.mapped else r.layout.state}
+    if r.normalizer:
+        fields |= dict.fromkeys(("z", "log_scale"), fields["s"][0])
     return Description(
-        r.name, r.operands, (*options, "float scale"), forward, backward, step, r.names["step"],
-        keeps_layout=True, fields={} if r.cross else fields, lengths=True, sizes=_features,
-        tellers=len(r.operands) - len(r.extras),
+        r.name, r.layout, (*options, "float scale"), forward, backward, step, r.names["step"],
+        keeps_strides=True, fields={} if r.cross else fields, lengths=True,
+        sizes=_features if r.mapped else lambda named, sizes: {},
     )  # fmt: skip
 
 
@@ -71,28 +70,30 @@ def _spread(function: Any) -> Any:
     return lambda operands, *grad_out, **options: function(*operands, *grad_out, **options)
 
 
-_QKV = Operand("q", "nd"), Operand("k", "sd"), Operand("v", "sm")
+_QKV = (Operand("q", "nd"), Operand("k", "sd"), Operand("v", "sm"))
 
 SOFTMAX = Description(
-    "softmax_attention", _QKV, ("bool causal", "float? scale"),
+    "softmax_attention", Layout(_QKV), ("bool causal", "float? scale"),
     _spread(softmax_attention), _spread(softmax_attention_backward),
 )  # fmt: skip
 LINFORMER = Description(
-    "linformer", (*_QKV, Operand("E", "sr"), Operand("F", "sr")), ("float? scale",),
+    "linformer", Layout((*_QKV, Operand("E", "sr"), Operand("F", "sr"))), ("float? scale",),
     _spread(linformer), _spread(linformer_backward), example="x, x, x, x, x",
 )  # fmt: skip
 LOG_DECAY = Description(
-    "log_decay", (Operand("x", ""), Operand("A_log", ""), Operand("dt_bias", "")),
+    "log_decay", Layout((Operand("x", ""), Operand("A_log", ""), Operand("dt_bias", "")), ""),
     ("float? lower_bound",), _spread(log_decay), _spread(log_decay_backward),
-    result="", like="x", cast=False, example="x, 0.0, 0.0",
+    cast=False, example="x, 0.0, 0.0",
 )  # fmt: skip
 CONVOLUTION = Description(
     "causal_conv1d",
-    (Operand("x", "nc"), Operand("weight", "cw"), Operand("bias", "c", optional=True)),
+    Layout(
+        (Operand("x", "nc"), Operand("weight", "cw"), Operand("bias", "c", optional=True)), "nc"
+    ),
     ("str? activation",), _spread(causal_conv1d),
     lambda x, grad, **options: causal_conv1d_backward(x[0], x[1], grad, x[2], **options),
     lambda x, state, **options: causal_conv1d_step(x[0], x[1], state, x[2], **options),
-    "causal_conv1d_step", result="nc", like="x", fields={"s": "cp"}, one_array=True,
+    "causal_conv1d_step", fields={"s": "cp"}, one_array=True,
     sizes=lambda named, sizes: {"p": sizes["w"] - 1}, example="x, x.T",
 )  # fmt: skip
 

@@ -8,16 +8,17 @@ call the operator's NumPy functions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._operator import RECURRENCES
-from .._state import State
 from . import _maps, _options, _tensors
 from ._descriptions import OTHERS, Description, of_recurrence
-from ._library import Operator
+from ._library import Operator, name_of
+from ._states import States
 from ._tensors import array, tensor, tensors, threads, work_dtype
 
 
@@ -26,33 +27,31 @@ class TensorOperator:
 
     def __init__(self, description: Description) -> None:
         d = self.description = description
-        self.name, self.operands, self.fields = d.name, d.operands, tuple(d.fields)
-        operands = [f"Tensor{'?' * x.optional} {x.name}" for x in d.operands]
+        self.name, self.operands, self.fields = d.name, d.layout.operands, tuple(d.fields)
+        operands = [f"Tensor{'?' * x.optional} {x.name}" for x in self.operands]
         sequences = ["Tensor? key_lengths"] * d.lengths + ["Tensor? cu_seqlens"] * bool(d.fields)
         whole = [*operands, *d.options, *sequences]
-        self._operand_names = tuple(x.name for x in d.operands)
-        self._option_names = tuple(_name(x) for x in d.options)
-        self._sequences = tuple(map(_name, sequences))
-        self.names = (*map(_name, whole), *self.fields)
+        self._operand_names = tuple(x.name for x in self.operands)
+        self._option_names = tuple(name_of(x) for x in d.options)
+        self._sequences = tuple(map(name_of, sequences))
+        self.names = (*map(name_of, whole), *self.fields)
         self._step_names = *self._operand_names, *self._option_names, *self.fields
         #: Arguments begin with the operands; options, lengths and states end at these places.
-        self._count = len(d.operands)
+        self._count = len(self.operands)
         self._options_end = self._count + len(d.options)
         self._end = len(whole)
-        self._like = self._operand_names.index(d.like)
+        #: The values: the operand whose width and dtype the output has.
+        width = d.layout.output[-1:]
+        self._values = next(i for i, x in enumerate(self.operands) if x.dims.endswith(width))
         self._mapped = "feature_map" in self._option_names
         first = 2 if self._mapped else 0  # a map is two options here: its text and omega
         self._numbers_from = self._count + first
         self._numbers = self._option_names[first:]
-        self._checks = tuple((_name(x), *_options.check_of(x)) for x in d.options[first:])
-        #: The option that a state's array needs, by its place; None for none.
-        needs = {"z": "normalize", "log_scale": "omega"}
-        self._needed = [
-            self.names.index(needs[x]) if needs.get(x) in self.names else None for x in d.fields
-        ]
+        self._checks = tuple((name_of(x), *_options.check_of(x)) for x in d.options[first:])
+        self._states = States(d, self.names)
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
-        cast = [x.name for x in d.operands if d.cast and not x.state_dtype]
+        cast = [x.name for x in self.operands if d.cast and not x.state_dtype]
 
         def pair(suffix: str, fields: tuple[str, ...]) -> tuple[Operator, Operator]:
             """An operator over all tokens and its gradient's."""
@@ -60,11 +59,11 @@ class TensorOperator:
             grads = ["Tensor grad_out", *(f"Tensor? grad_{x}" for x in fields)]
             results = len(fields) + self._count
             forward = Operator(
-                d.name + suffix, arguments, _tensor_list(1 + len(fields)), self._run, self._fake,
+                d.name + suffix, arguments, 1 + len(fields), self._run, self._fake,
                 ranks=self._ranks, gradient=self._gradient, cast=cast,
             )  # fmt: skip
             return forward, Operator(
-                f"{d.name}{suffix}_backward", grads + arguments, _tensor_list(results),
+                f"{d.name}{suffix}_backward", grads + arguments, results,
                 self._run_backward, self._fake_backward, ranks=self._ranks_backward,
                 like=(*self._operand_names, *fields),
             )  # fmt: skip
@@ -74,16 +73,17 @@ class TensorOperator:
             return
         self.stateful, self._stateful_backward = pair("_state", self.fields)
         left_out = "" if d.one_array else "?"
-        token = [*operands, *d.options]
+        token, ranks = [*operands, *d.options], partial(self._ranks, step=True)
         self.new_step = Operator(
             d.step_name, [*token, *(f"Tensor{left_out} {x}" for x in self.fields)],
-            _tensor_list(1 + len(self.fields)), self._run_step, self._fake_step,
-            ranks=self._ranks_step, gradient=self._gradient_step, cast=cast,
+            1 + len(self.fields), self._run_step,
+            partial(self._fake, step=True),
+            ranks=ranks, gradient=self._gradient_step, cast=cast,
         )  # fmt: skip
         written = [f"Tensor({x}!){left_out} {y}" for x, y in zip("abc", self.fields, strict=False)]
         self.step_in_place = Operator(
-            f"{d.step_name}_", [*token, *written], "Tensor", self._run_step_in_place,
-            lambda *args: self._fake_step(*args)[0], ranks=self._ranks_step,
+            f"{d.step_name}_", [*token, *written], 1, self._run_step_in_place,
+            lambda *args: self._fake(*args, step=True)[0], ranks=ranks,
         )  # fmt: skip
 
     # --- what users call ---------------------------------------------------------
@@ -112,11 +112,11 @@ class TensorOperator:
         if initial_state is None and not return_state:
             o = self.stateless(*args)
             return o if narrow is None else o.to(narrow)
-        dtype = work_dtype(args[self._like].dtype)
-        state = self._state(name, "initial_state", initial_state, dtype)
+        dtype = work_dtype(args[self._values].dtype)
+        state = self._states.read(name, "initial_state", initial_state, dtype)
         o, *end = self.stateful(*args, *state)
         o = o if narrow is None else o.to(narrow)
-        return (o, self._result(end, args)) if return_state else o
+        return (o, self._states.result(end, args)) if return_state else o
 
     def step(
         self, operands: Sequence[Any], state: Any, *, in_place: bool = False, **options: Any
@@ -127,14 +127,14 @@ class TensorOperator:
         if state is None:
             what = "a tensor" if self.description.one_array else "a linattn.State(s, z)"
             raise TypeError(f"{name}: state is None; expected {what}")
-        dtype = None if in_place else work_dtype(args[self._like].dtype)
-        fields = self._state(name, "state", state, dtype)
+        dtype = None if in_place else work_dtype(args[self._values].dtype)
+        fields = self._states.read(name, "state", state, dtype)
         if in_place:
             _tensors.check_in_place(name, (*args, *fields))
             o, after = self.step_in_place(*args, *fields), state
         else:
             o, *end = self.new_step(*args, *fields)
-            after = self._result(end, args)
+            after = self._states.result(end, args)
         return o if narrow is None else o.to(narrow), after
 
     def arguments(
@@ -150,10 +150,10 @@ class TensorOperator:
         then the dtype that the result is to have is returned as well.
         """
         args = _tensors.promoted(name, self.operands, operands)
-        values = [
-            x if type(x := options[option]) is kind else check(name, option, x)
-            for option, kind, check in self._checks
-        ]
+        values = []
+        for option, kind, check in self._checks:
+            x = options[option]
+            values.append(x if type(x) is kind else check(name, option, x))
         if not self._mapped:
             return args + values, None
         phi = _maps.resolve(name, options["feature_map"])
@@ -167,62 +167,11 @@ class TensorOperator:
         args, narrow = _maps.applied(phi, args, key_lengths, token=token)
         return [*args, "identity", None, *values], narrow
 
-    # --- states ------------------------------------------------------------------
-
-    def _state(
-        self, name: str, argument: str, state: Any, dtype: torch.dtype | None
-    ) -> tuple[Tensor | None, ...]:
-        """The arrays of a state as the operators of PyTorch take them, in a dtype if given."""
-        if state is None:
-            return (None,) * len(self.fields)
-        if self.description.one_array:
-            if not isinstance(state, Tensor) or state.dtype not in _tensors.REAL:
-                _tensors.check(name, argument, state)
-            return (state if dtype is None else state.to(dtype),)
-        if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
-            what = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
-            raise TypeError(f"{name}: {argument} is a {what}; expected a linattn.State(s, z)")
-        fields: list[Tensor | None] = []
-        for i, x in enumerate(state):
-            if x is None and i:
-                continue
-            if not isinstance(x, Tensor) or x.dtype not in _tensors.REAL:
-                _tensors.check(name, f"{argument}.{State._fields[i]}", x)
-            if i >= len(self.fields):
-                raise ValueError(f"{name}: {argument}.{State._fields[i]} is given; expected None")
-            fields[i:] = [None] * (i - len(fields)) + [x]
-        if dtype is not None:
-            fields = [x if x is None or x.dtype is dtype else x.to(dtype) for x in fields]
-        return (*fields, *(None,) * (len(self.fields) - len(fields)))
-
-    def _result(self, fields: Sequence[Tensor], args: Sequence[Any]) -> Any:
-        """The state that an operator returned, whose absent arrays are empty tensors there."""
-        if self.description.one_array:
-            return fields[0]
-        if len(fields) == 1:
-            return State(fields[0])
-        there = zip(fields, self._present(args), strict=True)
-        return State(*[x if exists else None for x, exists in there])
-
-    def _present(self, args: Sequence[Any]) -> list[bool]:
-        """Which arrays a state has, with these options."""
-        return [i is None or (args[i] is not None and args[i] is not False) for i in self._needed]
-
-    def _pack(self, fields: Sequence[Tensor | None]) -> Any:
-        """A state as NumPy's functions take it."""
-        if fields[0] is None:
-            return None
-        arrays = [None if x is None else array(x) for x in fields]
-        return arrays[0] if self.description.one_array else State(*arrays)
-
-    def _unpack(self, state: Any) -> tuple[Any, ...]:
-        return (state,) if self.description.one_array else state[: len(self.fields)]
-
     # --- shapes ------------------------------------------------------------------
 
     def _own_axes(self, axes: Mapping[str, int | None], step: bool) -> list[int]:
         """How many axes of each operand do not lead, from the number of axes of each."""
-        tellers = [axes.get(x.name) or 0 for x in self.operands[: self.description.tellers]]
+        tellers = [axes.get(x.name) or 0 for x in self.operands[: self.description.layout.leading]]
         longest = max(tellers, default=0)
         return [x.own_axes(axes.get(x.name) or 0, longest, tokens=not step) for x in self.operands]
 
@@ -236,8 +185,8 @@ class TensorOperator:
                 shape = named[operand.name].shape
                 first = max(len(shape) - rank, 0)
                 leads.append(shape[:first])
-                dims = operand.dims.replace("n", "") if step else operand.dims
-                for letter, size in zip(dims, shape[first:], strict=False):
+                letters = operand.letters(tokens=not step)
+                for letter, size in zip(letters, shape[first:], strict=False):
                     sizes.setdefault(letter, size)
         return torch.broadcast_shapes(*leads), sizes
 
@@ -252,13 +201,10 @@ class TensorOperator:
         own |= {x: len(dims) + packed for x, dims in self.description.fields.items()}
         return [own.get(name) for name in named]
 
-    def _ranks_step(self, *axes: int | None) -> list[int | None]:
-        return self._ranks(*axes, step=True)
-
     def _ranks_backward(self, *axes: int | None) -> list[int | None]:
         count = self._cotangents(axes)
         ranks = self._ranks(*axes[count:])
-        return [len(self.description.result), *ranks[self._end :], *ranks]
+        return [len(self.description.layout.output), *ranks[self._end :], *ranks]
 
     def _cotangents(self, args: Sequence[Any]) -> int:
         """How many arguments of a gradient's operator precede those of the forward one."""
@@ -268,10 +214,10 @@ class TensorOperator:
         d = self.description
         named = dict(zip(self._step_names if step else self.names, args, strict=False))
         lead, sizes = self.shape(named, step)
-        like = args[self._like]
-        core = d.result.replace("n", "") if step else d.result
+        like = args[self._values]
+        core = d.layout.output.replace("n", "") if step else d.layout.output
         shape = (*lead, *(sizes[x] for x in core))
-        if d.keeps_layout and like.shape == torch.Size(shape):
+        if d.keeps_strides and like.shape == torch.Size(shape):
             # (batch, tokens, heads, m) transposed is transposed back without a copy
             o = torch.empty_like(like)
         else:
@@ -286,11 +232,8 @@ class TensorOperator:
             like.new_empty((*lead, *(sizes[x] for x in dims)), dtype=dtype)
             if there
             else _tensors.nothing()
-            for dims, there in zip(d.fields.values(), self._present(args), strict=True)
+            for dims, there in zip(d.fields.values(), self._states.present(args), strict=True)
         )
-
-    def _fake_step(self, *args: Any) -> Any:
-        return self._fake(*args, step=True)
 
     def _fake_backward(self, *args: Any) -> Any:
         args = args[self._cotangents(args) :]
@@ -319,19 +262,19 @@ class TensorOperator:
 
     def _run(self, *args: Any) -> Any:
         operands, options = self._call(args, self._end)
-        like, fields, o = args[self._like], args[self._end :], None
-        if self.description.keeps_layout and not like.is_contiguous():
+        like, fields, o = args[self._values], args[self._end :], None
+        if self.description.keeps_strides and not like.is_contiguous():
             o = _first(self._fake(*args))
             options["out"] = array(o)
         if fields:
-            options |= {"initial_state": self._pack(fields), "return_state": True}
+            options |= {"initial_state": self._states.pack(fields), "return_state": True}
         with threads():
             result = self.forward_of(operands, **options)
         if o is None:
             o = tensor(result[0] if fields else result, like.dtype)
         if not fields:
             return o
-        return o, *tensors(self._unpack(result[1]), (None,) * len(fields))
+        return o, *tensors(self._states.unpack(result[1]), (None,) * len(fields))
 
     def _run_backward(self, *args: Any) -> Any:
         count = self._cotangents(args)
@@ -339,20 +282,20 @@ class TensorOperator:
         operands, options = self._call(args, self._end)
         fields = args[self._end :]
         if fields:
-            options["initial_state"] = self._pack(fields)
+            options["initial_state"] = self._states.pack(fields)
             options["grad_state"] = self._grad_state(args, grads[1:])
         with threads():
             found = list(self.backward_of(operands, array(grads[0]), **options))
-        states = self._unpack(found.pop()) if fields else ()
+        states = self._states.unpack(found.pop()) if fields else ()
         present = iter(found)
         results = [None if x is None else next(present) for x in operands]
         return tensors((*results, *states), (*args[: self._count], *fields))
 
     def _grad_state(self, args: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
         """The gradient with respect to the final state; None stands for zeros."""
-        there = self._present(args)
+        there = self._states.present(args)
         full = self._fake(*args)[1:]
-        return self._pack([
+        return self._states.pack([
             None if not exists else torch.zeros_like(like) if grad is None else grad
             for exists, grad, like in zip(there, grads, full, strict=True)
         ])  # fmt: skip
@@ -360,16 +303,18 @@ class TensorOperator:
     def _run_step(self, *args: Any) -> Any:
         operands, options = self._call(args, self._options_end)
         with threads():
-            o, state = self.step_of(operands, self._pack(args[self._options_end :]), **options)
-        fields = self._unpack(state)
-        return tensor(o, args[self._like].dtype), *tensors(fields, (None,) * len(fields))
+            o, state = self.step_of(
+                operands, self._states.pack(args[self._options_end :]), **options
+            )
+        fields = self._states.unpack(state)
+        return tensor(o, args[self._values].dtype), *tensors(fields, (None,) * len(fields))
 
     def _run_step_in_place(self, *args: Any) -> Tensor:
         operands, options = self._call(args, self._options_end)
-        state = self._pack(args[self._options_end :])
+        state = self._states.pack(args[self._options_end :])
         with threads():
             o, _ = self.step_of(operands, state, **options, in_place=True)
-        return tensor(o, args[self._like].dtype)
+        return tensor(o, args[self._values].dtype)
 
     # --- gradients ---------------------------------------------------------------
 
@@ -380,10 +325,8 @@ class TensorOperator:
         backward = self._stateful_backward if args[self._end :] else self._stateless_backward
         names = *self._operand_names, *self.fields
         found = dict(zip(names, backward(grad_out, *last, *args), strict=False))
-        return [
-            None if x is None else found.get(name)
-            for name, x in zip(self.names, args, strict=False)
-        ]
+        pairs = zip(self.names, args, strict=False)
+        return [None if x is None else found.get(name) for name, x in pairs]
 
     def _gradient_step(self, args: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
         """The gradient of a sequence of one token."""
@@ -397,23 +340,13 @@ class TensorOperator:
         whole = {x: y.unsqueeze(place[x]) if x in place else y for x, y in named.items()}
         grad = grads[0]
         if grad is not None:
-            grad = grad.unsqueeze(-len(self.description.result))
+            grad = grad.unsqueeze(-len(self.description.layout.output))
         rest = self._gradient([whole.get(x) for x in self.names], (grad, *grads[1:]))
         found = dict(zip(self.names, rest, strict=True))
         return [
             found[x] if x not in place or found[x] is None else found[x].squeeze(place[x])
             for x in named
         ]
-
-
-def _name(argument: str) -> str:
-    """That of an argument of a schema."""
-    return argument.split()[-1]
-
-
-def _tensor_list(count: int) -> str:
-    """So many tensors in a schema."""
-    return "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
 
 
 def _first(x: Any) -> Any:

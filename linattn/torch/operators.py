@@ -40,7 +40,7 @@ _INITIAL_STATE = """
 def _others() -> Iterator[Any]:
     """The functions that are not of recurrences."""
     for description in OTHERS:
-        operator, names = OPERATORS[description.name], [x.name for x in description.operands]
+        operator, names = OPERATORS[description.name], [x.name for x in description.layout.operands]
         example = TORCH.examples["forward"].format(
             function=f"{TORCH.public}.{operator.name}", operands=description.example
         )
