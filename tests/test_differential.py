@@ -5,7 +5,7 @@ from functools import cache
 import differential
 import numpy as np
 import pytest
-from draws_operators import OPERANDS, RECURRENCES
+from draws_operators import RECURRENCES, ROWS
 
 import linattn
 from linattn import _config, _linattn
@@ -42,11 +42,7 @@ def nudged(result, amount):
 
 
 FUNCTIONS = [
-    *(
-        name + end
-        for name in (*OPERANDS, "causal_conv1d", "log_decay")
-        for end in ("", "_backward")
-    ),
+    *(name + end for name in (*ROWS, "causal_conv1d", "log_decay") for end in ("", "_backward")),
     *(row.step for row in RECURRENCES.values()),
     "causal_conv1d_step",
 ]

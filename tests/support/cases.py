@@ -1,4 +1,6 @@
-"""The one table of cases: tests take their shapes and inputs here, benchmarks theirs.
+"""Cases of causal, noncausal, the delta rule and softmax attention, and their sizes.
+
+Tests and benchmarks share them.
 
 A case says what is called on what; `make` gives it operands, `call` runs it on the package or on
 the twin, and `bounds.check` compares the two.  A new operator gets a row in `OPTIONS` here, its
@@ -9,8 +11,8 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+from operands import dims, shape, vanishes
 
-from linattn import _reference_maps as maps
 from linattn._linattn import map_names
 from linattn._operator import MAPS
 from linattn._selftest import SIGNED
@@ -84,10 +86,9 @@ class Case(NamedTuple):
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        q, k = (*self.lead, self.n, self.d), (*self.lead, self.keys, self.d)
-        v, g = (*self.lead, self.keys, self.m), (*self.lead, self.n, self.m)
-        beta = [v if self.channels else v[:-1]] if self.forward == "delta" else []
-        return [q, k, v, *beta, g] if self.backward else [q, k, v, *beta]
+        sizes = {"n": self.n, "s": self.keys, "d": self.d, "m": self.m}
+        letters = list(dims(self.forward, "beta" * self.channels).values())
+        return [shape(x, sizes, self.lead) for x in [*letters, *(["nm"] if self.backward else [])]]
 
 
 def make(case: Case, seed: int = 0) -> list[np.ndarray]:
@@ -100,13 +101,6 @@ def make(case: Case, seed: int = 0) -> list[np.ndarray]:
     elif case.feature_map in SIGNED and case.normalize:
         arrays[:2] = map(abs, arrays[:2])  # signed weights may sum to 0, and then nothing is exact
     return [x.astype(case.dtype) for x in arrays]
-
-
-def vanishes(feature_map: Any) -> bool:
-    """Whether it is fused and keeps zeros, and short rows, as they are; other maps' features are
-    short far below zero, as those of exp.
-    """
-    return feature_map in MAPS and not maps.get(feature_map)(np.zeros(1)).any()
 
 
 def _short(k, feature_map):

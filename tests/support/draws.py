@@ -14,6 +14,7 @@ from bounds import twin_of
 from cases import MAPS
 from layouts import LAYOUTS
 from ml_dtypes import bfloat16
+from operands import OPERANDS
 
 import linattn
 from linattn import State, feature_maps
@@ -30,7 +31,8 @@ LEADS = ((), (), (), (1,), (2,), (3,), (2, 3), (3, 1), (2, 1, 2), (5,), (0,), (2
 DTYPES = tuple(map(np.dtype, ("f4", "f8", "f2", bfloat16)))
 MIXED = (*DTYPES, *map(np.dtype, ("i1", "u1", "i4", "i8", "?")))
 #: Operands held as states are: they have no say in the dtype of a call.
-WIDE = {"g", "bonus"}
+#: Operands that are held as states are.
+WIDE = {x.name for given in OPERANDS.values() for x in given if x.state_dtype}
 ROWS = {"fortran", "features_first", "every_second_row", "rows_backwards"}  # layouts of matrices
 
 

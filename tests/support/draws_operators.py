@@ -10,7 +10,7 @@ from typing import NamedTuple
 import gates
 import numpy as np
 import rules
-from cases import MAPS, SIGNED, vanishes
+from cases import MAPS, SIGNED
 from draws import (
     DTYPES,
     WIDE,
@@ -25,16 +25,18 @@ from draws import (
     working,
 )
 from draws_bounds import delta_units, gated_units, linear_units, score_units, step_units
+from operands import OPERANDS, QUERIES, STEPS, removes, vanishes
 
 from linattn import _check
+from linattn._operator import RECURRENCES as REGISTRY
 
 
 class Row(NamedTuple):
     """An operator: its operands, those that may be left out, its step, and the bounds."""
 
-    operands: str
+    operands: tuple[str, ...]
+    optional: tuple[str, ...]
     bound: Callable
-    optional: str = ""
     step: str = ""
     bound_of_step: Callable | None = None
 
@@ -44,24 +46,29 @@ class Row(NamedTuple):
         return self.bound is delta_units
 
 
-RECURRENCES = {
-    "causal": Row("q k v", linear_units, step="step", bound_of_step=step_units),
-    "delta": Row("q k v beta", delta_units, step="delta_step"),
-    "gated": Row("q k v g", gated_units, "bonus", "gated_step"),
-    "gated_delta": Row("q k v g beta", delta_units, "erase", "gated_delta_step"),
-    "dplr": Row("q k v a b g", delta_units, step="dplr_step"),
-}
-OPERANDS = RECURRENCES | {
-    "noncausal": Row("q k v", linear_units),
-    "softmax_attention": Row("q k v", score_units),
-    "linformer": Row("q k v E F", score_units),
-}
+def _row(name: str) -> Row:
+    given = OPERANDS[name]
+    needed = tuple(x.name for x in given if not x.optional)
+    optional = tuple(x.name for x in given if x.optional)
+    if name not in REGISTRY:
+        return Row(needed, optional, score_units)
+    if REGISTRY[name].normalizer:
+        return Row(needed, optional, linear_units, STEPS.get(name, ""), step_units)
+    bound = delta_units if removes(name) else gated_units
+    return Row(needed, optional, bound, STEPS[name])
+
+
+RECURRENCES = {name: _row(name) for name in STEPS}
+ROWS = {name: _row(name) for name in (*REGISTRY, "softmax_attention", "linformer")}
+_ALL = [x for name in ROWS for x in OPERANDS[name]]
 #: Axes: n queries, s keys, d channels, m of them in values, f features, r of Linformer.
 CORE = {
-    "q": "nd", "k": "sd", "v": "sm", "beta": "n", "E": "sr", "F": "sr", "grad_out": "nm",
-    "g": "n", "bonus": "f", "erase": "nf", "a": "nd", "b": "nd",
-}  # fmt: skip
-CHANNELS = {"beta": "m", "g": "f"}  # of operands that have a number a token or one a channel
+    **{x.name: x.dims.replace("d", "f") for x in _ALL},
+    **{x.name: x.dims for x in QUERIES},
+    "grad_out": "nm",
+}
+#: Of operands that have a number a token or one a channel.
+CHANNELS = {x.name: x.channels.replace("d", "f") for x in _ALL if x.channels}
 SHORT = ("dpfp", "sum", "dpfp sum", "fourier")  # features of norm 1 at most, as erasing wants keys
 KINDS = (
     "feedforward", "dpfp", "DPFP", "sum", "dpfp sum", "positive", "hyperbolic", "softplus", "elu",
@@ -70,8 +77,8 @@ KINDS = (
 
 def attention(lot: Lot) -> Trial:
     """A sequence, or its gradients."""
-    name = lot.pick((*OPERANDS, "gated", "gated_delta", "dplr"))
-    row, backward = OPERANDS[name], lot.chance(0.5)
+    name = lot.pick((*ROWS, "gated", "gated_delta", "dplr"))
+    row, backward = ROWS[name], lot.chance(0.5)
     scans, masked = name in RECURRENCES, name == "softmax_attention" and lot.chance(0.5)
     sizes, lead = lot.sizes(*"nsdm", *("r" if name == "linformer" else ""))
     if row.bound is score_units:
@@ -122,7 +129,7 @@ def step(lot: Lot) -> Trial:
 
 
 def operands_of(lot: Lot, row: Row) -> list[str]:
-    return row.operands.split() + [x for x in row.optional.split() if lot.chance(0.5)]
+    return [*row.operands, *(x for x in row.optional if lot.chance(0.5))]
 
 
 def dtype_of(arrays: dict) -> np.dtype:
@@ -279,9 +286,9 @@ def key_lengths(lot, arrays, ways, batch, options) -> None:
     if prod(batch) == 0 or lot.chance(0.3):
         return
     axes = max(arrays[x].ndim for x in "qkv")
-    for name in ("k", "v", "beta", "g", "a", "b", "erase"):
-        x = arrays.get(name)
-        if x is None or x.dtype.kind in "biu" or isinstance(ways[name], partial):
+    for name in [x for x in arrays if x not in ("q", "grad_out") and CORE[x][0] in "ns"]:
+        x = arrays[name]
+        if x.dtype.kind in "biu" or isinstance(ways[name], partial):
             continue
         # One axis after the tokens.
         x = x if name not in CHANNELS or x.ndim >= axes else x[..., None]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from operands import STEPS, tokens
 from recurrences import RULES, make
 from states import flat
 
@@ -87,12 +88,10 @@ def _recurrence(rule, arrays, wide, normal) -> Iterator[Call]:
     yield _call(rule.name, **arrays, **options, out=out, return_state=True, written=(out,))
     yield _call(f"{rule.name}_backward", **arrays, grad_out=grad_out, **options, grad_state=last)
     yield _call(f"{rule.name}_backward", **arrays, grad_out=grad_out, **rule.options)
-    now = {
-        name: x if rule.letters[name][0] != "n" else x.take(0, len(lead))
-        for name, x in arrays.items()
-    }
-    name = "step" if rule.name == "causal" else f"{rule.name}_step"
-    yield _call(name, **now, state=held, **rule.options, in_place=True, written=flat(held))
+    now = {name: np.array(tokens(rule.letters[name], x, 0)) for name, x in arrays.items()}
+    yield _call(
+        STEPS[rule.name], **now, state=held, **rule.options, in_place=True, written=flat(held)
+    )
 
 
 def _maps(d, q, k, v, g) -> Iterator[Call]:

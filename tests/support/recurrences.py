@@ -6,20 +6,18 @@ memory grows: results may be off by some roundings of the largest number (`allow
 
 from __future__ import annotations
 
-from itertools import product
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
+import operands
 from bounds import roundings
 from gated_calls import GATES
+from operands import STEPS, dims, kinds, tokens, twin
 from states import flat
 
 import linattn
-from linattn import _reference as ref
-from linattn import _reference_delta as ref_delta
-from linattn import _reference_gated as ref_gated
-from linattn import _reference_gated_delta as ref_gated_delta
+from linattn._operator import RECURRENCES
 
 #: A side of a comparison may be off by so many u of the largest entry of it (`bounds`).
 ROUNDINGS = 32
@@ -38,60 +36,38 @@ class Rule(NamedTuple):
         return "-".join([self.name, *own, *map(str, self.options.values())])
 
 
-def _rules() -> list[Rule]:
-    qkv, gate, strength = {"q": "nd", "k": "nd", "v": "nm"}, ("n", "nd"), ("n", "nm")
-    rules = [
-        Rule("causal", qkv, {"feature_map": phi, "normalize": normalize, "scale": 0.5}, ref)
-        for phi, normalize in (("elu", True), ("identity", False), ("l2norm", False))
-    ]
-    rules += [
-        Rule("delta", qkv | {"beta": x}, {"feature_map": phi, "scale": 0.5}, ref_delta)
-        for x, phi in (("n", "identity"), ("nm", "l2norm"))
-    ]
-    for g, bonus in product(gate, ({}, {"bonus": "d"})):
-        rules.append(Rule("gated", qkv | {"g": g} | bonus, {"scale": 0.5}, ref_gated))
-    for g, beta, erase in product(gate, strength, ({}, {"erase": "nd"})):
-        letters = qkv | {"g": g, "beta": beta} | erase
-        rules.append(Rule("gated_delta", letters, {"scale": 0.5}, ref_gated_delta))
-    for g in gate:
-        letters = qkv | {"a": "nd", "b": "nd", "g": g}
-        rules.append(Rule("dplr", letters, {"scale": 0.5}, ref_gated_delta))
-    return rules
+def _options(name: str, more: str) -> list[dict]:
+    if RECURRENCES[name].normalizer:
+        variants = [("elu", True), ("identity", False), ("l2norm", False)]
+        return [{"feature_map": phi, "normalize": x, "scale": 0.5} for phi, x in variants]
+    if name == "delta":
+        return [{"feature_map": "l2norm" if more else "identity", "scale": 0.5}]
+    return [{"scale": 0.5}]
 
 
-RULES = _rules()
+RULES = [
+    Rule(name, dims(name, more), options, twin(name))
+    for name in STEPS
+    for more in kinds(name)
+    for options in _options(name, more)
+]
 
 
 def make(rule, n, d, m, *, seed=0, dtype="float64", gates="weak", lead=()) -> dict[str, np.ndarray]:
     """The operands by name, and grad_out."""
     rng = np.random.default_rng([seed, n, d, m])
-    size = {"n": n, "d": d, "m": m}
-    arrays = {}
-    for name, letters in rule.letters.items():
-        shape = (*lead, *(size[x] for x in letters))
-        if name in ("k", "erase", "a"):
-            x = rng.standard_normal(shape)
-            arrays[name] = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1)
-        elif name == "b":
-            arrays[name] = -arrays["a"] * rng.random(shape[:-1])[..., None]
-        elif name == "beta":
-            arrays[name] = rng.random(shape)
-        elif name == "g":
-            arrays[name] = GATES[gates](rng, shape)
-        else:
-            arrays[name] = rng.standard_normal(shape)
+    sizes = {"n": n, "d": d, "m": m}
+    arrays = operands.make(rule.letters, sizes, rng, lead=lead, gates=GATES[gates])
     arrays["grad_out"] = rng.standard_normal((*lead, n, m))
     return {name: x.astype(dtype) for name, x in arrays.items()}
 
 
 def part(rule, arrays, begin, end) -> dict[str, np.ndarray]:
     """The operands of tokens [begin, end)."""
-    cut = {}
-    for name, x in arrays.items():
-        letters = rule.letters.get(name, "nm")
-        rows = (slice(begin, end), *(slice(None) for _ in letters[1:]))
-        cut[name] = x[(..., *rows)] if letters[0] == "n" else x
-    return cut
+    return {
+        name: tokens(rule.letters.get(name, "nm"), x, slice(begin, end))
+        for name, x in arrays.items()
+    }
 
 
 def forward(module, rule, arrays, **more):
@@ -109,13 +85,8 @@ def backward(module, rule, arrays, **more):
 
 def step(rule, arrays, t, state):
     """Token t."""
-    now = {
-        name: x if rule.letters[name][0] != "n" else x[..., t, :] if len(rule.letters[name]) > 1
-        else x[..., t]
-        for name, x in arrays.items() if name != "grad_out"
-    }  # fmt: skip
-    name = "step" if rule.name == "causal" else f"{rule.name}_step"
-    return getattr(linattn, name)(**now, state=state, **rule.options)
+    now = {name: tokens(letters, arrays[name], t) for name, letters in rule.letters.items()}
+    return getattr(linattn, STEPS[rule.name])(**now, state=state, **rule.options)
 
 
 def allowed(*results, sides=2) -> float:
