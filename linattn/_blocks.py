@@ -3,9 +3,9 @@
 A recurrence takes the state before a block to that after it by ``s -> A s + b``: b is the state
 that the block alone leaves, A the product of its tokens' transitions.  So blocks are looked at
 apart, their elements (A, b) are put together in a scan, and each block then runs from its own
-state.  A is nothing for sums (`linattn.causal`), one factor, or one a row of s, for `gated`, and a
-matrix (f, f) for `delta`, `gated_delta` and `dplr`; what the recurrence leaves of the identity,
-where nothing is written.
+state.  `Recurrence.transition` says what A is: nothing for sums (`linattn.causal`), one factor, or
+one a row of s, for `gated`, and else a matrix (f, f): what the recurrence leaves of the identity
+if v is zero.
 
 Gradients go the same way from the last block to the first, with A transposed.
 """
@@ -23,8 +23,6 @@ from ._gufuncs import quiet, run, ufuncs
 from ._operator import RECURRENCES, Recurrence
 from ._products import product, transposed_product
 from ._state import State
-from .attention import CAUSAL
-from .gated import GATED
 
 
 class Element(NamedTuple):
@@ -84,7 +82,7 @@ def element(
 ) -> Element:
     """The element of a block of tokens."""
     r = RECURRENCES[name]
-    if r is CAUSAL:
+    if r.transition == "identity":
         return Element(None, *_sums(operands, key_lengths, **options))
 
     def end_of(operands: tuple[Any, ...], start: State | None) -> State:
@@ -125,40 +123,44 @@ def transition(
 
     The operands are arrays of ``xp``; ``end_of(operands, state)`` is the state after them.
     """
-    q, k, v, *extras = operands
-    axes = max(x.ndim for x in (q, k, v))
-    if r is CAUSAL:
+    if r.transition == "identity":
         return None
-    if r is GATED:
-        g = extras[0].astype(end.s.dtype)
-        g = g[..., None] if g.ndim < axes else g
+    given = list(zip(r.operands, operands, strict=True))
+    longest = max(x.ndim for x in operands[: r.layout.leading])
+    if r.transition == "decay":
+        g = next(x for row, x in given if row.name == "g").astype(end.s.dtype)
+        g = g[..., None] if g.ndim < longest else g
         if key_lengths is not None:
             there = xp.arange(g.shape[-2]) < xp.asarray(key_lengths)[..., None]
             g = xp.where(there[..., None], g, 0)
         return xp.exp(g.sum(-2))[..., None]
-    for extra, x in zip(r.extras, extras, strict=True):
-        if extra.name == "beta" and x.ndim >= axes:
+    for row, x in given:
+        if row.channels == "m" and x.ndim >= longest:
             raise ValueError(
-                f"{r.name}: beta has shape {x.shape}, one number a value channel; expected one "
-                "a token where the sequence is in blocks, as channels would have a transition each"
+                f"{r.name}: {row.name} has shape {x.shape}, one number a value channel; expected "
+                "one a token where the sequence is in blocks, as channels would have a transition "
+                "each"
             )
     f = end.s.shape[-2]
-    nothing = xp.broadcast_to(xp.zeros((), v.dtype), (*v.shape[:-1], f))
-    return end_of((q, k, nothing, *extras), State(xp.eye(f, dtype=end.s.dtype))).s
+    alone = tuple(
+        xp.broadcast_to(xp.zeros((), x.dtype), (*x.shape[:-1], f)) if row.name == "v" else x
+        for row, x in given
+    )
+    return end_of(alone, State(xp.eye(f, dtype=end.s.dtype))).s
 
 
 def own_axes(r: Recurrence, operands: Sequence[Any]) -> list[int]:
     """How many axes of each operand do not lead; tokens, if it has them, are the first of these."""
-    axes = max(x.ndim for x in operands[:3])
+    longest = max(x.ndim for x in operands[: r.layout.leading])
     return [
-        operand.own_axes(0 if x is None else x.ndim, axes)
+        operand.own_axes(0 if x is None else x.ndim, longest)
         for operand, x in zip(r.operands, operands, strict=True)
     ]
 
 
 def gradient_is_sum(r: Recurrence, *, normalize: bool = False, **unused: Any) -> bool:
     """Whether outputs alone give the gradient of the state before them: a seventh of the time."""
-    return r is CAUSAL and not normalize
+    return r.transition == "identity" and not normalize
 
 
 @quiet

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, Bool, CausalOptions, Map
 
-CAUSAL = Recurrence("causal", step="step", normalizer=True)
-NONCAUSAL = Recurrence("noncausal", normalizer=True, cross=True)
+CAUSAL, NONCAUSAL = Recurrence("causal", transition="identity"), Recurrence("noncausal")
 
 
 @overload

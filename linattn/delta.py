@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
-from ._layout import Operand
 from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, Map, RecurrenceOptions
 
-BETA = Operand("beta", "n", "m")
-DELTA = Recurrence("delta", extras=(BETA,))
+DELTA = Recurrence("delta")
 
 
 @overload

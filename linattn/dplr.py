@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
-from ._layout import Operand
 from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
-from .gated import GATE
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from ._types import Array, ArrayLike, SequenceOptions
 
-DPLR = Recurrence("dplr", extras=(Operand("a", "nd"), Operand("b", "nd"), GATE), mapped=False)
+DPLR = Recurrence("dplr")
 
 
 @overload

@@ -5,19 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
-from ._layout import Operand
 from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
-from .delta import BETA
-from .gated import GATE
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from ._types import Array, ArrayLike, GatedDeltaOptions, Map
 
-GATED_DELTA = Recurrence("gated_delta", extras=(GATE, BETA, Operand("erase", "nd", optional=True)))
+GATED_DELTA = Recurrence("gated_delta")
 
 
 @overload

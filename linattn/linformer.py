@@ -11,6 +11,7 @@ from . import _check, _gradients
 from ._config import one_isa
 from ._docs import filled
 from ._gufuncs import internal_ufuncs, quiet, run
+from ._layout import ALL_KEYS
 from ._masks import refuses_masks
 from ._products import product, transposed_product
 
@@ -163,7 +164,8 @@ def _operands(
 
     Others have a say in the dtype.
     """
-    q, k, v, shape = _check.qkv(name, q, k, v, same_length=False)
+    call = ALL_KEYS.read(name, (q, k, v))
+    q, k, v = call.arrays
     E, F = _check.operand(name, "E", E), _check.operand(name, "F", F)
     s = k.shape[-2]
     for letter, x in (("E", E), ("F", F)):
@@ -178,14 +180,14 @@ def _operands(
             f"shape {E.shape}"
         )
     try:
-        batch = np.broadcast_shapes(shape[:-2], E.shape[:-2], F.shape[:-2])
+        batch = np.broadcast_shapes(call.batch, E.shape[:-2], F.shape[:-2])
     except ValueError:
         raise ValueError(
             f"{name}: the leading axes of E {E.shape} and F {F.shape} do not broadcast with "
-            f"{shape[:-2]}; expected equal lengths, or 1, axis by axis"
+            f"{call.batch}; expected equal lengths, or 1, axis by axis"
         ) from None
     dtype = _check.result_dtype(q, k, v, E, F, *others)
     work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     q, k, v, E, F = (np.asarray(x, work) for x in (q, k, v, E, F))
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
-    return q, k, v, E, F, _check.number(name, "scale", scale, q), (*batch, *shape[-2:]), dtype
+    return q, k, v, E, F, _check.number(name, "scale", scale, q), (*batch, *call.shape[-2:]), dtype

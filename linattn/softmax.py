@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import _check, _gradients
 from ._docs import filled
 from ._gufuncs import internal_ufuncs, quiet, run
+from ._layout import ALL_KEYS, SAME_TOKENS
 from ._masks import refuses_masks
 
 if TYPE_CHECKING:
@@ -156,7 +157,8 @@ def softmax_attention_backward(
 def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tuple[Any, ...]:
     """q, k, v as arrays, the output's shape, and (scale, causal) as the kernels take them."""
     causal = _check.flag(name, "causal", causal)
-    q, k, v, shape = _check.qkv(name, q, k, v, same_length=causal)
+    call = (SAME_TOKENS if causal else ALL_KEYS).read(name, (q, k, v))
+    q, k, v = call.arrays
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))
-    return q, k, v, shape, (_check.number(name, "scale", scale, q, k, v), float(causal))
+    return q, k, v, call.shape, (_check.number(name, "scale", scale, q, k, v), float(causal))

@@ -16,15 +16,16 @@ struct la_tensor {
 
 /* What an operator is called as. */
 struct la_operation {
-    const struct la_form *form;
+    const struct la_signature *signature;
     enum la_map map;
     enum la_dtype dtype; /* of numbers and states, and of tokens where type is native */
     enum la_type type;   /* of tokens */
 };
 
-/* Fills `call` from its operands, in the order of the form.  Leading axes broadcast by
- * NumPy's rules; outputs have all of them, and overlap nothing.  LA_DONE, or
- * LA_BAD_SHAPE where shapes do not fit, or have too many axes that cannot be merged. */
+/* Fills `call` from its operands, in the order of the signature.  Leading axes
+ * broadcast by NumPy's rules; outputs have all of them, and overlap nothing.  LA_DONE,
+ * or LA_BAD_SHAPE where shapes do not fit, or have too many axes that cannot be merged.
+ */
 enum la_status la_call_prepare(struct la_call *call, const struct la_operation *what,
                                const struct la_tensor *operands);
 
