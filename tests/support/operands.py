@@ -20,7 +20,7 @@ from linattn import _reference_maps as maps
 from linattn._layout import Operand
 from linattn._operator import MAPS, RECURRENCES
 
-QUERIES = (Operand("q", "nd"), Operand("k", "sd"), Operand("v", "sm"))
+QUERIES = tuple(RECURRENCES["noncausal"].operands)
 #: Operands by operator, in the order of the call.
 OPERANDS = {name: tuple(r.operands) for name, r in RECURRENCES.items()} | {
     "softmax_attention": QUERIES,
@@ -106,6 +106,15 @@ def make(
     if "k" in arrays and not vanishes(feature_map):
         arrays["k"] -= 0.5 * np.log(max(sizes["d"], 1)) + 2  # about exp(k), and so of norm 0.2
     return arrays
+
+
+def given(name: str, arrays: dict) -> tuple[tuple, dict]:
+    """Arrays as a call takes them: those that have to be given by place, the others by name."""
+    optional = {x.name for x in OPERANDS[name] if x.optional} & arrays.keys()
+    return (
+        tuple(x for y, x in arrays.items() if y not in optional),
+        {x: arrays[x] for x in optional},
+    )
 
 
 def unit(x: np.ndarray) -> np.ndarray:

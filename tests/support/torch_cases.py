@@ -122,11 +122,9 @@ def call(
     """The operator, or its step, of a module, linattn or linattn.torch."""
     function: Callable[..., Any] = getattr(module, row.step if step else row.name)
     options = row.options | options
-    optional = {x.name for x in operand_table.OPERANDS[row.name] if x.optional}
-    keywords = {x: y for x, y in operands.items() if x in optional}
-    positional = [y for x, y in operands.items() if x not in optional]
+    positional, keywords = operand_table.given(row.name, operands)
     if step:
-        positional.append(options.pop("state"))
+        positional = (*positional, options.pop("state"))
     if module is linattn:
         options = {x: y.numpy() if isinstance(y, torch.Tensor) else y for x, y in options.items()}
     return function(*positional, **keywords, **options)
