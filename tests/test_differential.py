@@ -1,4 +1,4 @@
-"""The differential tester finds nothing wrong here, and does find what is made wrong."""
+"""The differential tester finds nothing wrong here, and finds errors that are put in."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""initial_state: what an operator begins with by itself, as arrays that steps can write to."""
+"""initial_state returns the state that an operator starts from, in arrays that steps can write."""
 
 import importlib
 

@@ -1,4 +1,4 @@
-"""Masks that are prefixes become key_lengths; others, and operators' mask=, are refused."""
+"""Masks that are prefixes become key_lengths; other masks, and mask= itself, are refused."""
 
 import inspect
 from itertools import product

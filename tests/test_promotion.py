@@ -1,4 +1,4 @@
-"""What dtype results have, and what is refused because a cast would lose it, in every bridge."""
+"""The dtype of results, and casts that are refused since they lose information, in every bridge."""
 
 from __future__ import annotations
 

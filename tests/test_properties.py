@@ -1,4 +1,4 @@
-"""What holds for every recurrence and any operands, as hypothesis draws them."""
+"""Properties of every recurrence on inputs drawn by hypothesis."""
 
 from itertools import pairwise
 

@@ -92,7 +92,7 @@ class Case(NamedTuple):
 
 
 def make(case: Case, seed: int = 0) -> list[np.ndarray]:
-    """Operands q, k, v (and beta, and the cotangent) of a case, the same ones every time."""
+    """Operands q, k, v (and beta, and the cotangent) of a case, the same in every run."""
     rng = np.random.default_rng([seed, case.n, case.keys, case.d, case.m])
     arrays = [rng.standard_normal(shape) for shape in case.shapes]
     if case.forward == "delta":
@@ -104,7 +104,7 @@ def make(case: Case, seed: int = 0) -> list[np.ndarray]:
 
 
 def _short(k, feature_map):
-    """Keys of norm 1 at most behind their map, the case that the delta rule is made for."""
+    """Keys whose features have norm 1 at most, as the delta rule needs."""
     if vanishes(feature_map):
         return k / (np.linalg.norm(k, axis=-1, keepdims=True) + 1e-30)
     return k - 0.5 * np.log(max(k.shape[-1], 1)) - 2  # about exp(k), and so of norm 0.2
@@ -119,7 +119,7 @@ def delta_case(n, d, m, lead=(), channels=False, feature_map="identity", dtype="
 
 
 def call(module, case: Case, operands):
-    """The case on `module`: the package or its twin."""
+    """Run the case on `module`, the package or its twin."""
     return getattr(module, case.operator)(*operands, **case.options)
 
 
@@ -157,7 +157,7 @@ CROSS = [(0, 5), (5, 0), (1, 64), (64, 1), (7, 33), (33, 7), (65, 129), (130, 31
 
 
 class Bench(NamedTuple):
-    """One timed shape: q, k (heads, n, d), v (heads, n, m), float32 unless said."""
+    """One timed shape: q, k (heads, n, d), v (heads, n, m), float32 by default."""
 
     name: str
     operator: str

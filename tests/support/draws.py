@@ -1,4 +1,4 @@
-"""What random calls are made of: a trial, and the lot that draws arrays, layouts and states."""
+"""Parts of random calls: the trial, and the lot that draws arrays, layouts and states."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROWS = {"fortran", "features_first", "every_second_row", "rows_backwards"}  # la
 
 
 def working(dtype: np.dtype) -> np.dtype:
-    """What results of that dtype are computed in."""
+    """The dtype in which results of a dtype are computed."""
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
@@ -91,7 +91,7 @@ def expanded(first: tuple, x: np.ndarray) -> np.ndarray:
 
 
 class Lot:
-    """What a case draws."""
+    """The random choices of one case."""
 
     def __init__(self, seed: int, number: int) -> None:
         self.random = Random(f"{seed} {number}")
@@ -144,7 +144,7 @@ class Lot:
         return dict.fromkeys(names, dtype)
 
     def array(self, shape: tuple, dtype: np.dtype, positive: bool = False, values=None):
-        """Numbers, of `values` by shape or normal, and the way in which they lie in memory."""
+        """Numbers, drawn by `values` or from a normal distribution, and their layout in memory."""
         inner = shape
         repeats = self.chance(0.1)
         self.alike |= repeats or dtype.kind in "biu"
@@ -170,7 +170,7 @@ class Lot:
         return LAYOUTS[self.pick([name for name in names if name not in without])]
 
     def state(self, lead: tuple, core: tuple, dtype: np.dtype, normalize: bool, whole=False):
-        """As `array`; a state is of its machine's order of bytes, and, whole, can be written."""
+        """As `array`.  A state has native byte order; if `whole`, it is writable."""
         without = ("byte_swapped", *(("read_only",) if whole else ()))
         some = (lambda lead: lead) if whole else self.narrow
         s, _ = self.array((*some(lead), *core), dtype)
@@ -247,7 +247,7 @@ def call_of(lot, name, bound, arrays, ways, options, dtype, **more) -> Trial:
 
 
 def clean(trial: Trial) -> dict[str, np.ndarray]:
-    """Operands without what padding holds."""
+    """The operands without the contents of padding."""
     with np.errstate(invalid="ignore"):
         return {
             name: np.nan_to_num(x.astype(float), nan=0, posinf=0)
@@ -256,7 +256,7 @@ def clean(trial: Trial) -> dict[str, np.ndarray]:
 
 
 def laid(state, ways):
-    """A copy of a state, or of an array, its arrays laid out in their ways, or all in one."""
+    """A copy of a state or an array, in the given layouts or all in the same layout."""
     if not isinstance(state, State):
         return ways(state.copy())
     ways = ways if isinstance(ways, State) else (ways, ways)
@@ -280,7 +280,7 @@ def cuts(lot: Lot, n: int) -> list[int]:
 
 
 def rescales(options: dict) -> bool:
-    """Whether eps is relative: 0 then, as the twin knows only the absolute."""
+    """Whether eps is relative; it is 0 then, since the twin only has the absolute eps."""
     phi = options.get("feature_map")
     return options.get("normalize", False) and isinstance(phi, feature_maps.PositiveRandomFeatures)
 

@@ -76,7 +76,7 @@ KINDS = (
 
 
 def attention(lot: Lot) -> Trial:
-    """A sequence, or its gradients."""
+    """Draw a call on a sequence, forward or backward."""
     name = lot.pick((*ROWS, "gated", "gated_delta", "dplr"))
     row, backward = ROWS[name], lot.chance(0.5)
     scans, masked = name in RECURRENCES, name == "softmax_attention" and lot.chance(0.5)
@@ -108,7 +108,7 @@ def attention(lot: Lot) -> Trial:
 
 
 def step(lot: Lot) -> Trial:
-    """A token."""
+    """Draw a call on one token."""
     name = lot.pick(tuple(RECURRENCES))
     row = RECURRENCES[name]
     sizes, lead = lot.sizes(*"dm")
@@ -200,7 +200,7 @@ def decays(lot, table, tokens, by_channel, shape) -> np.ndarray:
 
 
 def bounded(lot, arrays, ways, phi, n) -> None:
-    """Operands such that the memory stays bounded, and gates that need no rounding."""
+    """Change operands so that the memory stays bounded and gates are exact in their dtype."""
     removes = {"beta", "a"} & arrays.keys()
     for x in ("k", "a") if removes else ():
         if x in arrays:
@@ -225,7 +225,7 @@ def bounded(lot, arrays, ways, phi, n) -> None:
 
 
 def short_keys(k, phi):
-    """Of norm 1 at most behind their map."""
+    """Keys whose features have norm 1 at most."""
     if phi not in MAPS:
         return k
     if vanishes(phi):
@@ -257,7 +257,7 @@ def map_options(lot: Lot, d: int, name: str) -> dict:
 
 
 def scan_options(lot, arrays, ways, batch, options, backward) -> dict:
-    """Packing, lengths and states, added to the options; the states' ways."""
+    """Add packing, lengths and states to the options; return the layouts of the states."""
     n, d = arrays["q"].shape[-2:]
     r = ()
     if lot.chance(0.3) and not rescales(options):
@@ -278,7 +278,7 @@ def scan_options(lot, arrays, ways, batch, options, backward) -> dict:
 
 
 def key_lengths(lot, arrays, ways, batch, options) -> None:
-    """Lengths, added to the options, and mostly NaN or inf in what exists for no head."""
+    """Add lengths to the options, and usually fill padding that no head reads with NaN or inf."""
     if rescales(options):
         return
     lengths = lot.rng.integers(0, arrays["k"].shape[-2] + 1, lot.narrow(batch))

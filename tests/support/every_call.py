@@ -1,4 +1,4 @@
-"""A call of every public operator, in all kinds of a recurrence, to be repeated."""
+"""One repeatable call of every public operator, and of every variant of a recurrence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from linattn._gufuncs import internal_ufuncs
 
 
 class Call(NamedTuple):
-    """`written` are arrays of the caller that it writes."""
+    """A call; `written` has the caller's arrays that it writes to."""
 
     name: str
     f: Callable
@@ -38,7 +38,7 @@ def _call(name: str, *operands, written=(), **options) -> Call:
 def every_call(
     n: int = 40, d: int = 8, m: int = 9, *, lead: tuple[int, ...] = (2,), dtype="float32"
 ) -> Iterator[Call]:
-    """On arrays (*lead, n, d) and (*lead, n, m)."""
+    """Calls on arrays (*lead, n, d) and (*lead, n, m)."""
     wide = np.promote_types(dtype, np.float32)
     rng = np.random.default_rng(0)
 

@@ -1,7 +1,7 @@
-"""Every recurrence, in all its kinds, as one table: operands by name, and calls by name.
+"""Every variant of every recurrence, with its operands and calls by name.
 
-Keys and erase keys have norm 1 at most behind their map, and strengths are at most 1, so that no
-memory grows: results may be off by some roundings of the largest number (`allowed`).
+Keys and erase keys have norm 1 at most and strengths are at most 1, so that no memory grows:
+results may differ by some roundings of the largest number (`allowed`).
 """
 
 from __future__ import annotations
@@ -90,5 +90,5 @@ def step(rule, arrays, t, state):
 
 
 def allowed(*results, sides=2) -> float:
-    """What results may differ by, each of them off by `ROUNDINGS`."""
+    """The allowed difference of results that may each be off by `ROUNDINGS`."""
     return roundings(sides * ROUNDINGS, *flat(list(results)))

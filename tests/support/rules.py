@@ -70,7 +70,7 @@ KINDS = pytest.mark.parametrize(
 
 
 def make(case: Case, seed: int = 0) -> dict[str, np.ndarray]:
-    """The operands by name, the cotangent last, the same ones every time."""
+    """The operands by name, the cotangent last, the same in every run."""
     rng = np.random.default_rng([seed, case.n, case.d, case.m])
     sizes = {"n": case.n, "d": case.d, "m": case.m}
     arrays = operands.make(

@@ -90,7 +90,7 @@ def make(row: Row, dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[st
 
 
 def state(row: Row, dtype: torch.dtype = torch.float64, seed: int = 1) -> Any:
-    """A state to begin with: fields by their names."""
+    """The fields of an initial state by name."""
     rng = np.random.default_rng(seed)
     if row.state == "conv":
         return {"s": torch.tensor(rng.standard_normal((*LEAD, D, 2)), dtype=dtype)}
@@ -110,7 +110,7 @@ def pack(row: Row, fields: dict[str, Any]) -> Any:
 
 
 def fields(row: Row, x: Any) -> dict[str, Any]:
-    """A state's fields that there are."""
+    """The fields of a state that are not None."""
     if row.state == "conv":
         return {"s": x}
     return {name: y for name, y in x._asdict().items() if y is not None}
@@ -119,7 +119,7 @@ def fields(row: Row, x: Any) -> dict[str, Any]:
 def call(
     module: Any, row: Row, operands: dict[str, Any], step: bool = False, **options: Any
 ) -> Any:
-    """The operator, or its step, of a module, linattn or linattn.torch."""
+    """Call the operator, or its step, of linattn or linattn.torch."""
     function: Callable[..., Any] = getattr(module, row.step if step else row.name)
     options = row.options | options
     positional, keywords = operand_table.given(row.name, operands)
@@ -162,6 +162,6 @@ def leaves(tensors):
 
 
 def assert_same(actual, expected):
-    """Bit for bit, tensors with arrays or tensors."""
+    """Assert that tensors equal arrays or tensors to the bit."""
     for x, y in zip(outputs(actual), outputs(expected), strict=True):
         np.testing.assert_array_equal(x.detach().numpy(), np.asarray(y))
