@@ -10,33 +10,15 @@ import pytest
 
 import linattn
 from linattn import _docs
+from linattn._operator import RECURRENCES
 
 SECTIONS = ("Parameters", "Returns", "Raises", "Notes", "References", "Examples")
-OPERATORS = (
-    "causal",
-    "noncausal",
-    "causal_backward",
-    "causal_conv1d",
-    "causal_conv1d_backward",
-    "causal_conv1d_step",
-    "noncausal_backward",
-    "delta",
-    "delta_backward",
-    "delta_step",
-    "gated_delta",
-    "gated_delta_backward",
-    "gated_delta_step",
-    "dplr",
-    "dplr_backward",
-    "dplr_step",
-    "step",
-    "softmax_attention",
-    "softmax_attention_backward",
-    "linformer",
-    "linformer_backward",
-    "log_decay",
-    "log_decay_backward",
-)
+OTHERS = ("softmax_attention", "linformer", "log_decay", "causal_conv1d", "causal_conv1d_step")
+OPERATORS = [
+    *(x for r in RECURRENCES.values() for x in r.names.values() if hasattr(linattn, x)),
+    *OTHERS,
+    *(f"{x}_backward" for x in OTHERS if not x.endswith("_step")),
+]
 MODULES = [
     "linattn",
     *(module.name for module in pkgutil.walk_packages(linattn.__path__, "linattn.")),
