@@ -25,10 +25,9 @@ from draws import (
     working,
 )
 from draws_bounds import delta_units, gated_units, linear_units, score_units, step_units
-from operands import OPERANDS, QUERIES, STEPS, removes, vanishes
+from operands import OPERANDS, QUERIES, REGISTRY, STEPS, removes, vanishes
 
 from linattn import _check
-from linattn._operator import RECURRENCES as REGISTRY
 
 
 class Row(NamedTuple):

@@ -18,18 +18,21 @@ import numpy as np
 import linattn
 from linattn import _reference_maps as maps
 from linattn._layout import Operand
+from linattn._linattn import operators
 from linattn._operator import MAPS, RECURRENCES
 
+#: Recurrences in the order of operators.def, which no import changes.
+REGISTRY = {name: RECURRENCES[name] for name in operators if name in RECURRENCES}
 QUERIES = tuple(RECURRENCES["noncausal"].operands)
 #: Operands by operator, in the order of the call.
-OPERANDS = {name: tuple(r.operands) for name, r in RECURRENCES.items()} | {
+OPERANDS = {name: tuple(r.operands) for name, r in REGISTRY.items()} | {
     "softmax_attention": QUERIES,
     "linformer": (*QUERIES, Operand("E", "sr"), Operand("F", "sr")),
     "log_decay": (Operand("x", "n"), Operand("A_log", ""), Operand("dt_bias", "")),
     "causal_conv1d": (Operand("x", "nd"), Operand("weight", "dw"), Operand("bias", "d", "", True)),
 }
 #: The name of the function for one token, by recurrence with a state.
-STEPS = {name: r.names["step"] for name, r in RECURRENCES.items() if not r.cross}
+STEPS = {name: r.names["step"] for name, r in REGISTRY.items() if not r.cross}
 
 
 def dims(name: str, more: str = "") -> dict[str, str]:
