@@ -9,6 +9,7 @@ import platform
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
@@ -108,8 +109,24 @@ def need(compiler, include_dirs):
         )
 
 
+def write_stubs(package):
+    """Stubs of what the built module says; without types where it does not run on this machine."""
+    command = [sys.executable, "-m", "linattn._stubs"]
+    done = subprocess.run(command, cwd=os.path.dirname(package) or ".", capture_output=True)
+    if done.returncode:
+        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        print(f"linattn: no types in the stubs, as the built module does not run: {reason}")
+        subprocess.run([sys.executable, "-P", f"{package}/_stubs.py", "--generic"], check=True)
+
+
 class BuildExt(build_ext):
-    """build_ext that first compiles every one of UNITS, several at a time."""
+    """build_ext that first compiles every one of UNITS, several at a time, and ends with stubs."""
+
+    def run(self):
+        super().run()
+        package = "linattn" if self.inplace else f"{self.build_lib}/linattn"
+        if os.path.exists(f"{package}/__init__.py"):
+            write_stubs(package)
 
     def build_extensions(self):
         if WINDOWS:

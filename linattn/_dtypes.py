@@ -35,5 +35,9 @@ def result_dtype(*operands: Any) -> DType:
 
 def state_dtype(*operands: Any) -> DType:
     """The dtype of the computation and of states: float32 for 16-bit operands."""
-    dtype = result_dtype(*operands)
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    return work_dtype(result_dtype(*operands))
+
+
+def work_dtype(dtype: DType) -> DType:
+    """The dtype that arrays of ``dtype`` are computed in: float32 for those of 16 bits."""
+    return FAST[0] if dtype.itemsize == 2 else dtype

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
-from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
 
@@ -32,7 +31,6 @@ def gated_delta(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, beta: ArrayLike, *,
     return_state: bool, **options: Unpack[GatedDeltaOptions],
 ) -> Array | tuple[Array, State]: ...  # fmt: skip
-@refuses_masks
 @filled
 def gated_delta(
     q: ArrayLike,
@@ -76,15 +74,14 @@ def gated_delta(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $return_state
     $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    state : State
-        Only with ``return_state``; its ``z`` is None.  A sequence cut anywhere continues
-        from it.
+    $final_memory
 
     Raises
     ------
@@ -124,7 +121,6 @@ def gated_delta(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def gated_delta_backward(
     q: ArrayLike,
@@ -161,6 +157,7 @@ def gated_delta_backward(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $grad_state
 
     Returns

@@ -12,7 +12,6 @@ from ._config import one_isa
 from ._docs import filled
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import ALL_KEYS
-from ._masks import refuses_masks
 from ._products import product, transposed_product
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 
 @quiet
-@refuses_masks
 @filled
 def linformer(
     q: ArrayLike,
@@ -35,7 +33,7 @@ def linformer(
     """Softmax attention to r projected keys and values, O(n r).
 
     ``k' = E^T k``, ``v' = F^T v``, ``o = softmax(scale q k'^T) v'``.  Not causal: a projected
-    key mixes all positions.  E and F may be one array; leading axes broadcast, so that heads
+    key mixes all positions.  E and F may be the same; leading axes broadcast, so that heads
     may share a projection, and one head of keys serve all.
 
     Parameters
@@ -54,18 +52,11 @@ def linformer(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers.
-        If ``scale`` is not a number.
-        If ``out`` is no array, or of another dtype.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
-        If ``out`` has another shape, is read-only, or repeats its memory.
-    $no_room
+    $raises
 
     Notes
     -----
-    2 (s + n) r (d + m) floating-point operations a head; r (d + m) numbers beyond the arrays.
+    2 (s + n) r (d + m) floating-point operations a head; r (d + m) numbers of memory besides.
     Scores may be of any size, as in `softmax_attention`.
 
     References
@@ -90,7 +81,6 @@ def linformer(
 
 
 @quiet
-@refuses_masks
 @filled
 def linformer_backward(
     q: ArrayLike,
@@ -122,11 +112,7 @@ def linformer_backward(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers, or ``scale`` is not a number.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
-    $no_room
+    $raises
 
     Notes
     -----

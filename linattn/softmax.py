@@ -9,14 +9,12 @@ from . import _check, _gradients
 from ._docs import filled
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import ALL_KEYS, SAME_TOKENS
-from ._masks import refuses_masks
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike, Bool
 
 
 @quiet
-@refuses_masks
 @filled
 def softmax_attention(
     q: ArrayLike,
@@ -52,14 +50,7 @@ def softmax_attention(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers.
-        If ``scale`` is not a number, or ``causal`` not a bool.
-        If ``out`` is no array, or of another dtype.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
-        If ``out`` has another shape, is read-only, or repeats its memory.
-    $no_room
+    $raises
 
     Notes
     -----
@@ -90,7 +81,6 @@ def softmax_attention(
 
 
 @quiet
-@refuses_masks
 @filled
 def softmax_attention_backward(
     q: ArrayLike,
@@ -121,12 +111,7 @@ def softmax_attention_backward(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
-        ``causal`` not a bool.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
-    $no_room
+    $raises
 
     Notes
     -----

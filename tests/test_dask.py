@@ -214,6 +214,8 @@ def test_wrong_input():
     with pytest.raises(ValueError, match=r"causal: k has shape \(2, 3, 19, 4\)"):
         linattn.dask.causal(q, k[:, :, 1:], v)
     with pytest.raises(TypeError, match="out is given"):
+        linattn.causal(q, k, v, out=np.empty(V.shape))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'out'"):
         linattn.dask.causal(q, k, v, out=np.empty(V.shape))
     with pytest.raises(ValueError, match="one number a value channel"):
         linattn.dask.delta(q, k, v, chunked(draw(B, H, N, M))).compute()

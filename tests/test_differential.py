@@ -1,11 +1,11 @@
-"""The differential tester finds nothing wrong here, and finds errors that are put in."""
+"""The differential tester finds nothing wrong here, and does find what is made wrong."""
 
 from functools import cache
 
 import differential
 import numpy as np
 import pytest
-from draws_operators import RECURRENCES, ROWS
+from draws_operators import OPERANDS, RECURRENCES
 
 import linattn
 from linattn import _config, _linattn
@@ -42,7 +42,11 @@ def nudged(result, amount):
 
 
 FUNCTIONS = [
-    *(name + end for name in (*ROWS, "causal_conv1d", "log_decay") for end in ("", "_backward")),
+    *(
+        name + end
+        for name in (*OPERANDS, "causal_conv1d", "log_decay")
+        for end in ("", "_backward")
+    ),
     *(row.step for row in RECURRENCES.values()),
     "causal_conv1d_step",
 ]

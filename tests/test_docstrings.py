@@ -9,16 +9,10 @@ import re
 import pytest
 
 import linattn
-from linattn import _docs
-from linattn._operator import RECURRENCES
+from linattn import _docs, _selftest
 
 SECTIONS = ("Parameters", "Returns", "Raises", "Notes", "References", "Examples")
-OTHERS = ("softmax_attention", "linformer", "log_decay", "causal_conv1d", "causal_conv1d_step")
-OPERATORS = [
-    *(x for r in RECURRENCES.values() for x in r.names.values() if hasattr(linattn, x)),
-    *OTHERS,
-    *(f"{x}_backward" for x in OTHERS if not x.endswith("_step")),
-]
+OPERATORS = tuple(_selftest.OPERATORS)
 MODULES = [
     "linattn",
     *(module.name for module in pkgutil.walk_packages(linattn.__path__, "linattn.")),

@@ -5,11 +5,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
-from linattn import _config, _docs, _types, feature_maps
+from linattn import _config
 
 ROOT = Path(__file__).resolve().parent.parent
 #: File: what is looked for there, and what is written before it.
@@ -32,8 +31,6 @@ dphi_square(vec x, vec y)
 
 """,
     ),
-    "linattn/_types.py": ('"l2norm", "dpfp"', '"square", '),
-    "linattn/_docs.py": ("'l2norm', 'dpfp'", "'square', "),
     "linattn/_reference_maps.py": (
         '    "l2norm": L2Norm(),\n',
         '    "square": Elementwise(lambda x: x * x, lambda x: 2 * x),\n',
@@ -75,15 +72,6 @@ def test_a_map(tmp_path):
         head, mark, tail = old.rpartition(where)
         (tmp_path / file).write_text(head + text + mark + tail)
     run(tmp_path, "setup.py", "-q", "build_ext", "--inplace")
-    (tmp_path / "linattn/ufuncs.pyi").write_text(run(tmp_path, "tools/ufuncs_stub.py"))
     run(tmp_path, "-m", "linattn", "selftest")
     tests = [f"tests/{name}" for name in TESTS]
     run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "square or not [", *tests)
-
-
-def test_maps_are_named():
-    """Where people and type checkers read them."""
-    (names, _) = get_args(_types.Map)
-    assert set(get_args(names)) == {*feature_maps.NAMES}
-    for name in feature_maps.NAMES:
-        assert f"'{name}'" in _docs.PARAGRAPHS["feature_map"], name

@@ -41,6 +41,7 @@ address)
         --ignore tests/test_notebooks.py
         --ignore tests/test_port.py
         --ignore tests/test_recipes.py
+        --ignore tests/test_stubs.py
     )
     ;;
 thread)

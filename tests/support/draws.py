@@ -1,4 +1,4 @@
-"""Parts of random calls: the trial, and the lot that draws arrays, layouts and states."""
+"""What random calls are made of: a trial, and the lot that draws arrays, layouts and states."""
 
 from __future__ import annotations
 
@@ -14,30 +14,23 @@ from bounds import twin_of
 from cases import MAPS
 from layouts import LAYOUTS
 from ml_dtypes import bfloat16
-from operands import OPERANDS
 
 import linattn
-from linattn import State, feature_maps
-from linattn import _reference as ref
-from linattn import _reference_conv as ref_conv
-from linattn import _reference_delta as ref_delta
-from linattn import _reference_gated as ref_gated
-from linattn import _reference_gated_delta as ref_gated_delta
+from linattn import State, _selftest, feature_maps
 from linattn import _reference_maps as twins
-from linattn import _reference_softmax as ref_softmax
+from linattn._operator import RECURRENCES
 
 EDGES, FAR = (15, 16, 17, 31, 32, 33), (63, 64, 65, 100, 127, 128, 129, 200)
 LEADS = ((), (), (), (1,), (2,), (3,), (2, 3), (3, 1), (2, 1, 2), (5,), (0,), (2, 0))
 DTYPES = tuple(map(np.dtype, ("f4", "f8", "f2", bfloat16)))
 MIXED = (*DTYPES, *map(np.dtype, ("i1", "u1", "i4", "i8", "?")))
 #: Operands held as states are: they have no say in the dtype of a call.
-#: Operands that are held as states are.
-WIDE = {x.name for given in OPERANDS.values() for x in given if x.state_dtype}
+WIDE = {x.name for r in RECURRENCES.values() for x in r.operands if x.state_dtype}
 ROWS = {"fortran", "features_first", "every_second_row", "rows_backwards"}  # layouts of matrices
 
 
 def working(dtype: np.dtype) -> np.dtype:
-    """The dtype in which results of a dtype are computed."""
+    """What results of that dtype are computed in."""
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
@@ -91,7 +84,7 @@ def expanded(first: tuple, x: np.ndarray) -> np.ndarray:
 
 
 class Lot:
-    """The random choices of one case."""
+    """What a case draws."""
 
     def __init__(self, seed: int, number: int) -> None:
         self.random = Random(f"{seed} {number}")
@@ -144,7 +137,7 @@ class Lot:
         return dict.fromkeys(names, dtype)
 
     def array(self, shape: tuple, dtype: np.dtype, positive: bool = False, values=None):
-        """Numbers, drawn by `values` or from a normal distribution, and their layout in memory."""
+        """Numbers, of `values` by shape or normal, and the way in which they lie in memory."""
         inner = shape
         repeats = self.chance(0.1)
         self.alike |= repeats or dtype.kind in "biu"
@@ -170,7 +163,7 @@ class Lot:
         return LAYOUTS[self.pick([name for name in names if name not in without])]
 
     def state(self, lead: tuple, core: tuple, dtype: np.dtype, normalize: bool, whole=False):
-        """As `array`.  A state has native byte order; if `whole`, it is writable."""
+        """As `array`; a state is of its machine's order of bytes, and, whole, can be written."""
         without = ("byte_swapped", *(("read_only",) if whole else ()))
         some = (lambda lead: lead) if whole else self.narrow
         s, _ = self.array((*some(lead), *core), dtype)
@@ -219,9 +212,7 @@ def twin_map(feature_map):
 
 
 def twin_function(name: str) -> Callable:
-    modules = ref, ref_delta, ref_gated, ref_gated_delta, ref_softmax, ref_conv
-    module = next(x for x in modules if hasattr(x, name))
-    f = getattr(module, name)
+    f = _selftest.OPERATORS[name]
 
     def twin(*operands, **options):
         if "feature_map" in options:
@@ -247,7 +238,7 @@ def call_of(lot, name, bound, arrays, ways, options, dtype, **more) -> Trial:
 
 
 def clean(trial: Trial) -> dict[str, np.ndarray]:
-    """The operands without the contents of padding."""
+    """Operands without what padding holds."""
     with np.errstate(invalid="ignore"):
         return {
             name: np.nan_to_num(x.astype(float), nan=0, posinf=0)
@@ -256,7 +247,7 @@ def clean(trial: Trial) -> dict[str, np.ndarray]:
 
 
 def laid(state, ways):
-    """A copy of a state or an array, in the given layouts or all in the same layout."""
+    """A copy of a state, or of an array, its arrays laid out in their ways, or all in one."""
     if not isinstance(state, State):
         return ways(state.copy())
     ways = ways if isinstance(ways, State) else (ways, ways)
@@ -280,7 +271,7 @@ def cuts(lot: Lot, n: int) -> list[int]:
 
 
 def rescales(options: dict) -> bool:
-    """Whether eps is relative; it is 0 then, since the twin only has the absolute eps."""
+    """Whether eps is relative: 0 then, as the twin knows only the absolute."""
     phi = options.get("feature_map")
     return options.get("normalize", False) and isinstance(phi, feature_maps.PositiveRandomFeatures)
 

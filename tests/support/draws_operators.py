@@ -10,7 +10,7 @@ from typing import NamedTuple
 import gates
 import numpy as np
 import rules
-from cases import MAPS, SIGNED
+from cases import MAPS, SIGNED, vanishes
 from draws import (
     DTYPES,
     WIDE,
@@ -25,17 +25,17 @@ from draws import (
     working,
 )
 from draws_bounds import delta_units, gated_units, linear_units, score_units, step_units
-from operands import OPERANDS, QUERIES, REGISTRY, STEPS, removes, vanishes
+from recurrences import SCANS
 
-from linattn import _check
+from linattn import _check, _operator
 
 
 class Row(NamedTuple):
     """An operator: its operands, those that may be left out, its step, and the bounds."""
 
-    operands: tuple[str, ...]
-    optional: tuple[str, ...]
+    operands: str
     bound: Callable
+    optional: str = ""
     step: str = ""
     bound_of_step: Callable | None = None
 
@@ -45,29 +45,37 @@ class Row(NamedTuple):
         return self.bound is delta_units
 
 
-def _row(name: str) -> Row:
-    given = OPERANDS[name]
-    needed = tuple(x.name for x in given if not x.optional)
-    optional = tuple(x.name for x in given if x.optional)
-    if name not in REGISTRY:
-        return Row(needed, optional, score_units)
-    if REGISTRY[name].normalizer:
-        return Row(needed, optional, linear_units, STEPS.get(name, ""), step_units)
-    bound = delta_units if removes(name) else gated_units
-    return Row(needed, optional, bound, STEPS[name])
+#: Bounds of sequences and of steps where they are not those of recurrences that erase.
+BOUNDS = {"causal": (linear_units, step_units), "gated": (gated_units, None)}
 
 
-RECURRENCES = {name: _row(name) for name in STEPS}
-ROWS = {name: _row(name) for name in (*REGISTRY, "softmax_attention", "linformer")}
-_ALL = [x for name in ROWS for x in OPERANDS[name]]
-#: Axes: n queries, s keys, d channels, m of them in values, f features, r of Linformer.
-CORE = {
-    **{x.name: x.dims.replace("d", "f") for x in _ALL},
-    **{x.name: x.dims for x in QUERIES},
-    "grad_out": "nm",
+def _rows() -> dict[str, Row]:
+    """The recurrences of the registry that have states."""
+    rows = {}
+    for r in SCANS:
+        needed, optional = (
+            " ".join(x.name for x in r.operands if x.optional is left_out)
+            for left_out in (False, True)
+        )
+        bound, of_step = BOUNDS.get(r.name, (delta_units, None))
+        rows[r.name] = Row(needed, bound, optional, r.names["step"], of_step)
+    return rows
+
+
+RECURRENCES = _rows()
+METHODS = {name: r for r in _operator.RECURRENCES.values() for name in r.names.values()}
+OPERANDS = RECURRENCES | {
+    "noncausal": Row("q k v", linear_units),
+    "softmax_attention": Row("q k v", score_units),
+    "linformer": Row("q k v E F", score_units),
 }
-#: Of operands that have a number a token or one a channel.
-CHANNELS = {x.name: x.channels.replace("d", "f") for x in _ALL if x.channels}
+#: Axes: n queries, s keys, d channels, m of them in values, f features, r of Linformer.
+#: Operands besides q, k and v, and their channels, are as wide as features.
+EXTRAS = {x.name: x for r in METHODS.values() for x in r.extras}
+CORE = {name: x.dims.replace("d", "f") for name, x in EXTRAS.items()} | {
+    "q": "nd", "k": "sd", "v": "sm", "E": "sr", "F": "sr", "grad_out": "nm",
+}  # fmt: skip
+CHANNELS = {name: x.channels.replace("d", "f") for name, x in EXTRAS.items() if x.channels}
 SHORT = ("dpfp", "sum", "dpfp sum", "fourier")  # features of norm 1 at most, as erasing wants keys
 KINDS = (
     "feedforward", "dpfp", "DPFP", "sum", "dpfp sum", "positive", "hyperbolic", "softplus", "elu",
@@ -75,9 +83,9 @@ KINDS = (
 
 
 def attention(lot: Lot) -> Trial:
-    """Draw a call on a sequence, forward or backward."""
-    name = lot.pick((*ROWS, "gated", "gated_delta", "dplr"))
-    row, backward = ROWS[name], lot.chance(0.5)
+    """A sequence, or its gradients."""
+    name = lot.pick((*OPERANDS, "gated", "gated_delta", "dplr"))
+    row, backward = OPERANDS[name], lot.chance(0.5)
     scans, masked = name in RECURRENCES, name == "softmax_attention" and lot.chance(0.5)
     sizes, lead = lot.sizes(*"nsdm", *("r" if name == "linformer" else ""))
     if row.bound is score_units:
@@ -107,7 +115,7 @@ def attention(lot: Lot) -> Trial:
 
 
 def step(lot: Lot) -> Trial:
-    """Draw a call on one token."""
+    """A token."""
     name = lot.pick(tuple(RECURRENCES))
     row = RECURRENCES[name]
     sizes, lead = lot.sizes(*"dm")
@@ -128,7 +136,7 @@ def step(lot: Lot) -> Trial:
 
 
 def operands_of(lot: Lot, row: Row) -> list[str]:
-    return [*row.operands, *(x for x in row.optional if lot.chance(0.5))]
+    return row.operands.split() + [x for x in row.optional.split() if lot.chance(0.5)]
 
 
 def dtype_of(arrays: dict) -> np.dtype:
@@ -199,7 +207,7 @@ def decays(lot, table, tokens, by_channel, shape) -> np.ndarray:
 
 
 def bounded(lot, arrays, ways, phi, n) -> None:
-    """Change operands so that the memory stays bounded and gates are exact in their dtype."""
+    """Operands such that the memory stays bounded, and gates that need no rounding."""
     removes = {"beta", "a"} & arrays.keys()
     for x in ("k", "a") if removes else ():
         if x in arrays:
@@ -224,7 +232,7 @@ def bounded(lot, arrays, ways, phi, n) -> None:
 
 
 def short_keys(k, phi):
-    """Keys whose features have norm 1 at most."""
+    """Of norm 1 at most behind their map."""
     if phi not in MAPS:
         return k
     if vanishes(phi):
@@ -239,10 +247,10 @@ def short_keys(k, phi):
 
 def map_options(lot: Lot, d: int, name: str) -> dict:
     scale = lot.pick((1.0, 1.0, 0.5, 0.3))
-    if name.startswith("dplr"):
+    if not METHODS[name].mapped:
         return {"scale": scale}
-    if not name.startswith(("causal", "noncausal", "step")):
-        erases = "delta" in name
+    if not METHODS[name].normalizer:
+        erases = RECURRENCES[METHODS[name].name].removes
         kinds = SHORT if erases else (*KINDS, "fourier")
         if name.endswith("_step"):
             kinds = kinds[0 if erases else 1 :]  # a feedforward map wants tokens
@@ -256,7 +264,7 @@ def map_options(lot: Lot, d: int, name: str) -> dict:
 
 
 def scan_options(lot, arrays, ways, batch, options, backward) -> dict:
-    """Add packing, lengths and states to the options; return the layouts of the states."""
+    """Packing, lengths and states, added to the options; the states' ways."""
     n, d = arrays["q"].shape[-2:]
     r = ()
     if lot.chance(0.3) and not rescales(options):
@@ -277,7 +285,7 @@ def scan_options(lot, arrays, ways, batch, options, backward) -> dict:
 
 
 def key_lengths(lot, arrays, ways, batch, options) -> None:
-    """Add lengths to the options, and usually fill padding that no head reads with NaN or inf."""
+    """Lengths, added to the options, and mostly NaN or inf in what exists for no head."""
     if rescales(options):
         return
     lengths = lot.rng.integers(0, arrays["k"].shape[-2] + 1, lot.narrow(batch))
@@ -285,9 +293,9 @@ def key_lengths(lot, arrays, ways, batch, options) -> None:
     if prod(batch) == 0 or lot.chance(0.3):
         return
     axes = max(arrays[x].ndim for x in "qkv")
-    for name in [x for x in arrays if x not in ("q", "grad_out") and CORE[x][0] in "ns"]:
-        x = arrays[name]
-        if x.dtype.kind in "biu" or isinstance(ways[name], partial):
+    for name in ("k", "v", "beta", "g", "a", "b", "erase"):
+        x = arrays.get(name)
+        if x is None or x.dtype.kind in "biu" or isinstance(ways[name], partial):
             continue
         # One axis after the tokens.
         x = x if name not in CHANNELS or x.ndim >= axes else x[..., None]

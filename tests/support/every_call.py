@@ -1,4 +1,4 @@
-"""One repeatable call of every public operator, and of every variant of a recurrence."""
+"""A call of every public operator, in all kinds of a recurrence, to be repeated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from operands import STEPS, tokens
 from recurrences import RULES, make
 from states import flat
 
@@ -16,7 +15,7 @@ from linattn._gufuncs import internal_ufuncs
 
 
 class Call(NamedTuple):
-    """A call; `written` has the caller's arrays that it writes to."""
+    """`written` are arrays of the caller that it writes."""
 
     name: str
     f: Callable
@@ -38,7 +37,7 @@ def _call(name: str, *operands, written=(), **options) -> Call:
 def every_call(
     n: int = 40, d: int = 8, m: int = 9, *, lead: tuple[int, ...] = (2,), dtype="float32"
 ) -> Iterator[Call]:
-    """Calls on arrays (*lead, n, d) and (*lead, n, m)."""
+    """On arrays (*lead, n, d) and (*lead, n, m)."""
     wide = np.promote_types(dtype, np.float32)
     rng = np.random.default_rng(0)
 
@@ -88,10 +87,12 @@ def _recurrence(rule, arrays, wide, normal) -> Iterator[Call]:
     yield _call(rule.name, **arrays, **options, out=out, return_state=True, written=(out,))
     yield _call(f"{rule.name}_backward", **arrays, grad_out=grad_out, **options, grad_state=last)
     yield _call(f"{rule.name}_backward", **arrays, grad_out=grad_out, **rule.options)
-    now = {name: np.array(tokens(rule.letters[name], x, 0)) for name, x in arrays.items()}
-    yield _call(
-        STEPS[rule.name], **now, state=held, **rule.options, in_place=True, written=flat(held)
-    )
+    now = {
+        name: x if rule.letters[name][0] != "n" else x.take(0, len(lead))
+        for name, x in arrays.items()
+    }
+    name = "step" if rule.name == "causal" else f"{rule.name}_step"
+    yield _call(name, **now, state=held, **rule.options, in_place=True, written=flat(held))
 
 
 def _maps(d, q, k, v, g) -> Iterator[Call]:

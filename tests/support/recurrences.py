@@ -1,23 +1,26 @@
-"""Every variant of every recurrence, with its operands and calls by name.
+"""Every recurrence, in all its kinds, as one table: operands by name, and calls by name.
 
-Keys and erase keys have norm 1 at most and strengths are at most 1, so that no memory grows:
-results may differ by some roundings of the largest number (`allowed`).
+Keys and erase keys have norm 1 at most behind their map, and strengths are at most 1, so that no
+memory grows: results may be off by some roundings of the largest number (`allowed`).
 """
 
 from __future__ import annotations
 
+import sys
+from itertools import product
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-import operands
 from bounds import roundings
 from gated_calls import GATES
-from operands import STEPS, dims, kinds, tokens, twin
 from states import flat
 
 import linattn
+from linattn._layout import Operand
+from linattn._linattn import operators
 from linattn._operator import RECURRENCES
+from linattn._selftest import OPERATORS
 
 #: A side of a comparison may be off by so many u of the largest entry of it (`bounds`).
 ROUNDINGS = 32
@@ -36,38 +39,69 @@ class Rule(NamedTuple):
         return "-".join([self.name, *own, *map(str, self.options.values())])
 
 
-def _options(name: str, more: str) -> list[dict]:
-    if RECURRENCES[name].normalizer:
-        variants = [("elu", True), ("identity", False), ("l2norm", False)]
-        return [{"feature_map": phi, "normalize": x, "scale": 0.5} for phi, x in variants]
-    if name == "delta":
-        return [{"feature_map": "l2norm" if more else "identity", "scale": 0.5}]
-    return [{"scale": 0.5}]
+#: The recurrences that have states, in the order of their kernels.
+SCANS = [RECURRENCES[x] for x in operators if x in RECURRENCES and not RECURRENCES[x].cross]
+#: Options that recurrences with maps are called with; none for the others.
+OPTIONS = {
+    "causal": [
+        {"feature_map": phi, "normalize": normalize}
+        for phi, normalize in (("elu", True), ("identity", False), ("l2norm", False))
+    ],
+    "delta": [{"feature_map": "identity"}, {"feature_map": "l2norm"}],
+}
 
 
-RULES = [
-    Rule(name, dims(name, more), options, twin(name))
-    for name in STEPS
-    for more in kinds(name)
-    for options in _options(name, more)
-]
+def _rules() -> list[Rule]:
+    """Every recurrence of the registry: each way to give its operands, each of its options."""
+    rules = []
+    for r in SCANS:
+        twin = sys.modules[OPERATORS[r.name].__module__]
+        ways, options = [*product(*map(_kinds, r.operands))], OPTIONS.get(r.name, [{}])
+        for i in range(max(len(ways), len(options))):
+            kinds = zip(r.operands, ways[i % len(ways)], strict=True)
+            letters = {x.name: dims for x, dims in kinds if dims}
+            rules.append(Rule(r.name, letters, options[i % len(options)] | {"scale": 0.5}, twin))
+    return rules
+
+
+def _kinds(x: Operand) -> list[str]:
+    """The axes that an operand may have, none where it is left out."""
+    return [*([""] if x.optional else []), x.dims, *([x.dims + x.channels] if x.channels else [])]
+
+
+RULES = _rules()
 
 
 def make(rule, n, d, m, *, seed=0, dtype="float64", gates="weak", lead=()) -> dict[str, np.ndarray]:
     """The operands by name, and grad_out."""
     rng = np.random.default_rng([seed, n, d, m])
-    sizes = {"n": n, "d": d, "m": m}
-    arrays = operands.make(rule.letters, sizes, rng, lead=lead, gates=GATES[gates])
+    size = {"n": n, "d": d, "m": m}
+    arrays = {}
+    for name, letters in rule.letters.items():
+        shape = (*lead, *(size[x] for x in letters))
+        if name in ("k", "erase", "a"):
+            x = rng.standard_normal(shape)
+            arrays[name] = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1)
+        elif name == "b":
+            arrays[name] = -arrays["a"] * rng.random(shape[:-1])[..., None]
+        elif name == "beta":
+            arrays[name] = rng.random(shape)
+        elif name == "g":
+            arrays[name] = GATES[gates](rng, shape)
+        else:
+            arrays[name] = rng.standard_normal(shape)
     arrays["grad_out"] = rng.standard_normal((*lead, n, m))
     return {name: x.astype(dtype) for name, x in arrays.items()}
 
 
 def part(rule, arrays, begin, end) -> dict[str, np.ndarray]:
     """The operands of tokens [begin, end)."""
-    return {
-        name: tokens(rule.letters.get(name, "nm"), x, slice(begin, end))
-        for name, x in arrays.items()
-    }
+    cut = {}
+    for name, x in arrays.items():
+        letters = rule.letters.get(name, "nm")
+        rows = (slice(begin, end), *(slice(None) for _ in letters[1:]))
+        cut[name] = x[(..., *rows)] if letters[0] == "n" else x
+    return cut
 
 
 def forward(module, rule, arrays, **more):
@@ -85,10 +119,15 @@ def backward(module, rule, arrays, **more):
 
 def step(rule, arrays, t, state):
     """Token t."""
-    now = {name: tokens(letters, arrays[name], t) for name, letters in rule.letters.items()}
-    return getattr(linattn, STEPS[rule.name])(**now, state=state, **rule.options)
+    now = {
+        name: x if rule.letters[name][0] != "n" else x[..., t, :] if len(rule.letters[name]) > 1
+        else x[..., t]
+        for name, x in arrays.items() if name != "grad_out"
+    }  # fmt: skip
+    name = "step" if rule.name == "causal" else f"{rule.name}_step"
+    return getattr(linattn, name)(**now, state=state, **rule.options)
 
 
 def allowed(*results, sides=2) -> float:
-    """The allowed difference of results that may each be off by `ROUNDINGS`."""
+    """What results may differ by, each of them off by `ROUNDINGS`."""
     return roundings(sides * ROUNDINGS, *flat(list(results)))
