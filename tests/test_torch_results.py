@@ -7,7 +7,7 @@ from bounds import close
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch_cases as cases  # noqa: E402
-from torch_cases import (  # noqa: E402
+from torch_cases import (  # noqa: E402, F401  # a fixture is used by its name
     EACH,
     EACH_RECURRENT,
     EACH_STEP,
