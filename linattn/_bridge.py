@@ -178,6 +178,8 @@ def signature_of(
         for x in added
     ]  # fmt: skip
     result = _named(signature.return_annotation, bridge)
+    if "return_state" in bridge.without:
+        result = result.partition(" | ")[0]
     return signature.replace(parameters=parameters, return_annotation=result)
 
 

@@ -20,7 +20,7 @@ from ._dtypes import state_dtype as state_dtype
 from ._linattn import overlaps_itself
 
 if TYPE_CHECKING:
-    from ._operator import Key
+    from ._gufuncs import Key
     from ._types import Array, DType, Shape
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -93,31 +93,6 @@ def _takes_gufuncs(x: Any) -> bool:
         and hasattr(x, "__array_function__")
         and isinstance(getattr(x, "dtype", None), np.dtype)
     )
-
-
-def filters(function: str, x: Any, weight: Any, bias: Any, core: int) -> Shape:
-    """The shape of a convolution's output, from x (..., n, c) or (..., c), filters (..., c, w)
-    and bias (..., c)."""
-    c = x.shape[-1]
-    if weight.shape[-2] != c or weight.shape[-1] < 1:
-        raise ValueError(
-            f"{function}: weight has shape {weight.shape}; expected ({c}, w) with w >= 1, "
-            f"as x has shape {x.shape}"
-        )
-    if bias.shape[-1] != c:
-        raise ValueError(
-            f"{function}: bias has shape {bias.shape}; expected ({c},), as x has shape {x.shape}"
-        )
-    batch = x.shape[: x.ndim - core]
-    for name, lead in (("weight", weight.shape[:-2]), ("bias", bias.shape[:-1])):
-        try:
-            batch = np.broadcast_shapes(batch, lead)
-        except ValueError:
-            raise ValueError(
-                f"{function}: {name} has leading axes {lead}, which do not broadcast with {batch}; "
-                "expected equal lengths, or 1, axis by axis"
-            ) from None
-    return (*batch, *x.shape[x.ndim - core :])
 
 
 def inputs(
@@ -197,14 +172,6 @@ def flag(function: str, name: str, x: Any) -> bool:
     if not isinstance(x, (bool, np.bool_)):
         raise TypeError(f"{function}: {name} is {x!r}; expected True or False")
     return bool(x)
-
-
-def activation(function: str, x: Any) -> float:
-    """``activation`` as the kernels take it: 1.0 for silu, 0.0 for none."""
-    if x is None or (isinstance(x, str) and x == "silu"):
-        return float(x is not None)
-    error = ValueError if isinstance(x, str) else TypeError
-    raise error(f"{function}: activation is {x!r}; expected None or 'silu'")
 
 
 def real(function: str, name: str, x: Any) -> float:
@@ -404,16 +371,6 @@ def state(
             "where there was no key"
         )
     return s, z, log_scale
-
-
-def is_state(x: Any, normalize: Any) -> bool:
-    """Whether ``x`` has the fields it should have; what they hold is another matter."""
-    return (
-        isinstance(x, tuple)
-        and len(x) == 3
-        and x[2] is None
-        and (x[1] is None) is not bool(normalize)
-    )
 
 
 def _broadcasts_to(shape: Shape, target: Shape) -> bool:

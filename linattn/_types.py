@@ -30,7 +30,6 @@ __all__ = [
     "SequenceOptions",
     "Shape",
     "State",
-    "Stateful",
 ]
 
 Activation: TypeAlias = Literal["silu"] | None

@@ -299,12 +299,44 @@ def _operands(
     if bias is None:
         bias = np.zeros(x.shape[-1], x.dtype)  # which has no say in the result's
     bias = _check.operand(name, "bias", bias, 1)
-    shape = _check.filters(name, x, weight, bias, core)
-    silu = _check.activation(name, activation)
+    shape = _output_shape(name, x, weight, bias, core)
+    silu = _silu(name, activation)
     taps = weight.swapaxes(-1, -2)
     if type(taps) is np.ndarray:
         taps = np.ascontiguousarray(taps)  # once, not by every head and sequence
     return x, taps, bias, shape, silu
+
+
+def _output_shape(function: str, x: Any, weight: Any, bias: Any, core: int) -> tuple[int, ...]:
+    """The output's shape, from x (..., n, c) or (..., c), filters (..., c, w) and bias (..., c)."""
+    c = x.shape[-1]
+    if weight.shape[-2] != c or weight.shape[-1] < 1:
+        raise ValueError(
+            f"{function}: weight has shape {weight.shape}; expected ({c}, w) with w >= 1, "
+            f"as x has shape {x.shape}"
+        )
+    if bias.shape[-1] != c:
+        raise ValueError(
+            f"{function}: bias has shape {bias.shape}; expected ({c},), as x has shape {x.shape}"
+        )
+    batch = x.shape[: x.ndim - core]
+    for name, lead in (("weight", weight.shape[:-2]), ("bias", bias.shape[:-1])):
+        try:
+            batch = np.broadcast_shapes(batch, lead)
+        except ValueError:
+            raise ValueError(
+                f"{function}: {name} has leading axes {lead}, which do not broadcast with {batch}; "
+                "expected equal lengths, or 1, axis by axis"
+            ) from None
+    return (*batch, *x.shape[x.ndim - core :])
+
+
+def _silu(function: str, x: Any) -> float:
+    """``activation`` as the kernels take it: 1.0 for silu, 0.0 for none."""
+    if x is None or (isinstance(x, str) and x == "silu"):
+        return float(x is not None)
+    error = ValueError if isinstance(x, str) else TypeError
+    raise error(f"{function}: activation is {x!r}; expected None or 'silu'")
 
 
 def _inputs(

@@ -1,20 +1,19 @@
-"""linattn over an MPI communicator: each rank has a stretch of the tokens of every head.
+"""linattn over an MPI communicator: each rank has a part of the tokens of every head.
 
-The functions take what the NumPy functions take, of this rank's stretch, in the order of ranks,
-and a communicator; all ranks call together.  Each computes its stretch's effect on the state, the
-effects are put together by one exclusive scan with an operation of our own (log2(ranks) steps),
-and each rank then runs from its own state: what crosses the network is a state, d m + d numbers a
-head, and a matrix d d where the recurrence has one.  Gradients go the same way from the last rank
-to the first.
+The functions take what the NumPy functions take, for this rank's tokens, which follow those of the
+rank before, and a communicator.  All ranks call together.  Each computes the effect of its tokens
+on the state, one exclusive scan (log2(ranks) steps) puts these effects together, and each rank then
+runs from its own state.  A message is a state, d m + d numbers a head, and a d x d matrix if the
+recurrence has one.  Gradients go the same way from the last rank to the first.
 
-An error on one rank is an error on all of them, and so are calls that differ in more than their
-tokens, before anything waits.  A rank that is killed ends the job, as MPI does; one that leaves by
-an exception of its own would keep the others waiting, unless it runs under ``-m mpi4py``.
+An error on one rank, or calls that differ in more than their tokens, raise on all ranks before any
+of them waits.  A rank that is killed ends the job.  If a rank may end by another exception, run the
+program under ``-m mpi4py``, or the others wait for it.
 
-There is no ``cu_seqlens`` and no ``out``; ``beta`` is one number a token, not one a value channel,
-and `linattn.feature_maps.PositiveRandomFeatures` need ``normalize=False``.
+Not supported: ``cu_seqlens``; ``out``; ``beta`` as one number a value channel; and
+`linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``.
 
-A job of a batch system, in which rank i reads its own tokens::
+A batch job in which rank i reads its own tokens::
 
     #!/bin/sh
     #SBATCH --nodes=8 --ntasks-per-node=2 --cpus-per-task=16
@@ -47,7 +46,7 @@ try:
 except ImportError as error:
     raise ImportError("linattn.mpi needs mpi4py: pip install 'linattn[mpi]'") from error
 
-from . import _blocks, _ranks
+from . import _block_scan, _distributed
 from ._bridge import recurrences
 from ._bridges import MPI as BRIDGE
 from ._operator import Recurrence
@@ -71,10 +70,10 @@ class _Ranks:
         low, high = self.total(np.array([-x, x], float), MPI.MAX)
         return -int(low), int(high)
 
-    def before(self, element: _blocks.Element) -> _blocks.Element | None:
+    def before(self, element: _block_scan.Element) -> _block_scan.Element | None:
         return _exscan(self.comm, element)
 
-    def behind(self, element: _blocks.Element) -> _blocks.Element | None:
+    def behind(self, element: _block_scan.Element) -> _block_scan.Element | None:
         mirrored = self.comm.Split(0, -self.rank)
         try:
             return _exscan(mirrored, element)
@@ -90,19 +89,19 @@ class _Ranks:
         return self.comm.bcast(x, root % self.comm.size)
 
 
-def _exscan(comm: Any, element: _blocks.Element) -> _blocks.Element | None:
-    """What the ranks before this one do to a state; None on the first."""
-    mine = _blocks.pack(element)
+def _exscan(comm: Any, element: _block_scan.Element) -> _block_scan.Element | None:
+    """The effect of the ranks before this one on a state; None on the first."""
+    mine = _block_scan.pack(element)
 
-    def read(buffer: Any) -> _blocks.Element:
-        return _blocks.unpack(np.frombuffer(buffer, mine.dtype), element)
+    def read(buffer: Any) -> _block_scan.Element:
+        return _block_scan.unpack(np.frombuffer(buffer, mine.dtype), element)
 
     def combine(first: Any, second: Any, datatype: Any) -> None:
-        both = _blocks.compose(read(first), read(second))
-        np.frombuffer(second, mine.dtype)[...] = _blocks.pack(both)
+        both = _block_scan.compose(read(first), read(second))
+        np.frombuffer(second, mine.dtype)[...] = _block_scan.pack(both)
 
     numbers = MPI.DOUBLE if mine.dtype == np.float64 else MPI.FLOAT
-    whole = numbers.Create_contiguous(mine.size).Commit()  # an element is passed as a whole
+    whole = numbers.Create_contiguous(mine.size).Commit()  # MPI must not cut an element
     operation = MPI.Op.Create(combine, commute=False)
     before = np.empty_like(mine)
     try:
@@ -121,8 +120,8 @@ def _over_ranks(method: Callable[..., Any], r: Recurrence) -> Callable[..., Any]
 
 
 _made = recurrences(
-    BRIDGE, forward=partial(_over_ranks, _ranks.forward),
-    backward=partial(_over_ranks, _ranks.backward),
+    BRIDGE, forward=partial(_over_ranks, _distributed.forward),
+    backward=partial(_over_ranks, _distributed.backward),
 )  # fmt: skip
 globals().update(_made)
 __all__ = [*_made]

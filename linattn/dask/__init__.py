@@ -1,31 +1,31 @@
-"""linattn on dask arrays in blocks, along the tokens and along the leading axes.
+"""linattn on dask arrays, in blocks along the tokens and along the leading axes.
 
-The functions take what the NumPy functions take, dask arrays among it, and give lazy dask arrays:
-nothing is computed until they are.  `linattn.causal` and its like come here by themselves where
-they are given dask arrays.
+The functions take what the NumPy functions take and return lazy dask arrays: nothing is computed
+until they are.  `linattn.causal` and the other NumPy functions come here by themselves when you
+pass them dask arrays.
 
-Leading axes are independent.  Along n, each block's effect on the state is computed by itself,
-the effects are put together in a scan of 2 log16(blocks) steps, and each block then runs from its
-own state; the gradient goes the same way from the last block to the first.  So a worker holds its
-blocks and some states, and tasks are pure functions: retries, spilling and persisting are safe.
+Leading axes are independent.  Along n, each block computes what it does to the state, a scan of
+2 log16(blocks) steps puts these effects together, and each block then runs from its own state;
+the gradient goes the same way from the last block to the first.  A worker holds its blocks and a
+few states.  Tasks are pure functions, so retries, spilling and persisting are safe.
 
-Nothing is checked that is not known before it is computed: ``key_lengths`` in a dask array below 0
-count as 0, and those above the number of keys as that number.  Chunk sizes have to be known.
+Values that are not known before the computation are not checked: ``key_lengths`` in a dask array
+are clipped to 0 and to the number of keys.  Chunk sizes have to be known.
 
-``out`` is refused, as results are lazy, and so are chunks along the width, ``beta`` a value
-channel, `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``, and ``cu_seqlens``
-where the tokens are in more than one chunk.
+Not supported: ``out``, as results are lazy; chunks along the width; ``beta`` as one number a value
+channel; `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; ``cu_seqlens`` with
+tokens in more than one chunk.
 
-What it costs, in passes over the tokens: ``causal`` 0.4 of a pass more than in one piece; ``gated``
+The cost, in passes over the tokens, relative to one block: ``causal`` 0.4 of a pass more; ``gated``
 one more; ``delta``, ``gated_delta`` and ``dplr`` two more, one of them as wide as there are
-features, as the effect of a block on a state is a matrix there: it pays from three workers on.  So
-do the gradients, which run twice, but for ``causal`` without the normaliser.  The threads of one
-machine share a sequence without that, so a worker is best a machine with all its threads.  A block
-wants 10^5 tokens and more beside a task's milliseconds, and a width of one chunk.
+features, since a block's effect on a state is a matrix there: that pays from three workers on.
+Gradients run twice, except for ``causal`` without the normaliser.  The threads of one machine share
+a sequence at no such cost, so make each worker a machine with all its threads.  Blocks of 10^5
+tokens and more hide the milliseconds that a task takes.
 
-dask's nanny sets ``MALLOC_TRIM_THRESHOLD_`` to 65536, and glibc then hands every array's memory
-back and takes it anew: a block takes a fifth longer, and far more where new memory is dear, as on
-some virtual machines. Where memory allows, set both of these before a cluster starts::
+dask's nanny sets ``MALLOC_TRIM_THRESHOLD_`` to 65536, which makes glibc return the memory of every
+array to the system: a block takes a fifth longer, or far longer where new memory is slow, as on
+some virtual machines.  If you have the memory, set both of these before a cluster starts::
 
     dask.config.set({"distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**30,
                      "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 2**25})

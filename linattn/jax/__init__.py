@@ -1,23 +1,24 @@
 """linattn for JAX: the operators on CPU arrays, differentiable, under jit, vmap and shard_map.
 
-Names and arguments are those of the NumPy functions, but there is no ``out``, no ``in_place`` and
-no ``_backward``; ``axis_name`` is more, and ``feature_map`` may be a function of JAX's arrays as
-well.  `linattn.feature_maps.PositiveRandomFeatures` need ``normalize=False``.  A call goes from XLA
-to the C kernels without Python or a copy; only feature maps that are objects run in Python, on
-XLA's buffers.  Gradients are reverse-mode and flow through states; there are none of gradients.
-``scale`` and ``eps`` are numbers when a function is traced.
+Names and arguments are those of the NumPy functions, without ``out``, ``in_place`` and the
+``_backward`` functions.  ``axis_name`` is new, and ``feature_map`` may also be a function of JAX's
+arrays.  `linattn.feature_maps.PositiveRandomFeatures` need ``normalize=False``.  XLA calls the C
+kernels without Python or a copy; only feature maps that are objects run in Python, on XLA's
+buffers.  Gradients are reverse-mode, of first order, and flow through states.  ``scale`` and
+``eps`` have to be numbers when a function is traced.
 
-`jax.export` needs ``DisabledSafetyCheck.custom_call("linattn")``, and takes sizes that are symbols;
-a process that runs an export has to import linattn.jax first.  Feature maps that are objects work
-in no process but the one that exported them.
+`jax.export` needs ``DisabledSafetyCheck.custom_call("linattn")``, and accepts symbolic sizes.  A
+process that runs an exported function has to import linattn.jax first.  Feature maps that are
+objects work only in the process that exported them.
 
-If a version of JAX does not accept the handler, there is a warning, `IN_C` is False, and calls use
-`jax.pure_callback`, on one device alone.
+If a version of JAX does not accept the handler, you get a warning, `IN_C` is False, and calls use
+`jax.pure_callback`, on one device only.
 
-Within `jax.shard_map`, ``axis_name`` says along which axis of the mesh the tokens are cut: each
-device computes what its stretch does to the state, and one all-gather of that is all that is sent.
-With it there are no ``key_lengths`` and no ``cu_seqlens``, and ``beta`` is one number a token;
-`noncausal` has no ``axis_name``.  Gradients need `jax.shard_map` with ``check_vma=False``.
+Within `jax.shard_map`, ``axis_name`` is the axis of the mesh along which the tokens are cut.  Each
+device computes the effect of its tokens on the state, and one all-gather sends these effects:
+nothing else is sent.  ``key_lengths`` and ``cu_seqlens`` have to be None then, and ``beta`` one
+number a token; `noncausal` has no ``axis_name``.  Gradients need `jax.shard_map` with
+``check_vma=False``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Operators, and feature maps that are objects, as custom calls of XLA.
 
-Where XLA does not take the handler they are callbacks, which are slower, and may wait for one
-another for ever where there are several devices: there they are refused.
+If XLA does not accept the handler, they are callbacks.  These are slower, and can deadlock on
+several devices, where they are refused.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .._gufuncs import internal_ufuncs, run, ufuncs
 from .._linattn import xla_finish, xla_handler
 from ..feature_maps import FeatureMap
 
-#: Methods of maps by what XLA calls them: numbers that no other process has, as a program that is
-#: exported keeps them.
+#: Methods of maps, by the number that XLA knows them by.  Exported programs keep these numbers, so
+#: no two processes use the same ones.
 _FUNCTIONS: dict[int, Callable[..., Any]] = {}
 
 
 def _called(
     number: int, arguments: tuple[memoryview, ...], results: tuple[memoryview, ...]
 ) -> str | None:
-    """Runs a function of `_FUNCTIONS` for the handler; None, or what is wrong."""
+    """Runs a function of `_FUNCTIONS` for the handler; returns None or an error message."""
     function = _FUNCTIONS.get(number)
     if function is None:
         return "linattn: the feature map is an object of the process that exported this"
@@ -43,13 +43,13 @@ def _called(
         if found.shape != result.shape:
             raise ValueError(f"{function} returned {found.shape}; expected {result.shape}")
         result[...] = found
-    except BaseException as error:  # XLA raises it again where the result is waited for
+    except BaseException as error:  # XLA raises it where the result is awaited
         return f"linattn: {type(error).__name__}: {error}"
     return None
 
 
 def _register() -> bool:
-    """Whether XLA takes the handler."""
+    """Whether XLA accepts the handler."""
     try:
         jax.ffi.register_ffi_target("linattn", xla_handler(_called), platform="cpu")
     except Exception as error:
@@ -62,16 +62,16 @@ def _register() -> bool:
     return True
 
 
-#: Whether calls go to C without Python, as they do unless JAX refuses the handler.
+#: Whether calls go to C without Python: False if JAX refused the handler.
 IN_C = _register()
 
 
 def call(
     name: str, arrays: Sequence[Any], numbers: Sequence[float], at: int, outputs: Sequence[Any]
 ) -> Any:
-    """The gufunc of that name on arrays that have all leading axes, of length 1 or more.
+    """Calls the gufunc of that name; arrays have all leading axes, some of length 1.
 
-    Its numbers stand before the array ``at``; outputs are shapes with dtypes.
+    Its numbers go before the array ``at``; ``outputs`` are shapes with dtypes.
     """
     if IN_C:
         return jax.ffi.ffi_call("linattn", tuple(outputs), vmap_method="expand_dims")(
@@ -111,8 +111,8 @@ def _number(phi: FeatureMap, method: str) -> int:
 
 
 def _finish() -> None:
-    """Waits for XLA's threads to leave Python, as they may not be there where it ends."""
-    with suppress(Exception):  # who waited for the result has seen it
+    """Waits for XLA's threads to leave Python before the interpreter ends."""
+    with suppress(Exception):  # already raised where the result was awaited
         jax.block_until_ready(jax.live_arrays())
     while xla_finish():
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Functions of JAX's arrays that are no recurrences: softmax attention, convolution, decays."""
+"""Functions on JAX's arrays that are not recurrences: softmax attention, convolution, decays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def softmax_attention(q: Any, k: Any, v: Any, *, causal: Any, scale: Any) -> Any
 
 
 def _softmax(numbers: tuple[float, ...]) -> Kernel:
-    """softmax(scale q k^T) v, from scale and 1.0 where it is causal."""
+    """softmax(scale q k^T) v; the numbers are scale, and 1.0 if it is causal."""
     return Kernel("softmax", "softmax_backward", numbers, ("nd", "sd", "sm"), "nm")
 
 
@@ -114,7 +114,7 @@ def _convolution(
 
 
 def log_decay(x: Any, A_log: Any, dt_bias: Any, *, lower_bound: Any) -> Any:
-    """By JAX's own operations."""
+    """`linattn.log_decay` in JAX's own operations."""
     x = jnp.asarray(x)
     A_log, dt_bias = (
         y if isinstance(y, (int, float)) else jnp.asarray(y) for y in (A_log, dt_bias)

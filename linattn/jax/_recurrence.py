@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from .._check import flag, number, unknown_map
 from .._dtypes import work_dtype
 from .._initial import NAME, recurrence_of, state_of
+from .._layout import Call
 from .._mapped import outside
 from .._operator import MAPS, Recurrence
 from .._state import State
@@ -36,48 +37,39 @@ def forward(
     name = r.names["step" if one else "forward"]
     arrays = _promoted(name, r, operands)
     phi = _resolved(name, feature_map, normalize)
-    batch = _batch(name, r, arrays)
+    call = _read(name, r, arrays)
     dtype, keys = _dtype(arrays), _keys(r, arrays)
     if key_lengths is not None:
-        key_lengths = _check.key_lengths(name, key_lengths, keys, batch)
+        key_lengths = _check.key_lengths(name, key_lengths, keys, call.batch)
     if not isinstance(phi, str):
         _map(name, arrays, phi, key_lengths)
         phi = "identity"
-        _batch(name, r, arrays)
+        call = _read(name, r, arrays)
     numbers = tuple(
         number(name, x, y, *arrays.values()) for x, y in (("scale", scale), ("eps", eps))
     )
     stateful = return_state or any(x is not None for x in (key_lengths, cu_seqlens, initial_state))
-    dims, variant = _dimensions(r, arrays, keys)
-    fields = ("pdm", "pd")[: 1 + normalize] if stateful and not r.cross else ()
-    key = variant, phi, normalize
-    table, backward = (
-        (r._stateful, r._stateful_backward) if stateful
-        else (r._stateless, r._stateless_backward)
-    )  # fmt: skip
-    kernel = Kernel(
-        table.names[key], backward.names[key], numbers[: 1 + normalize], dims, "nm",
-        ("p",) * 3 if fields else ("",) * stateful, fields,
-    )  # fmt: skip
+    dims = _dimensions(r, arrays, call)
+    kernel = _kernel(r, (call.variant, phi, normalize), dims, numbers[: 1 + normalize], stateful)
     indices: tuple[Any, ...] = (key_lengths,) * stateful
     state: tuple[Any, ...] = ()
-    if fields:
+    if kernel.state:
         indices = _sequences(name, keys, key_lengths, cu_seqlens)
         packed = None if cu_seqlens is None else indices[0].shape[0]
-        state = _state(name, kernel, arrays, batch, packed, initial_state, given=one)
+        state = _state(name, kernel, arrays, call.batch, packed, initial_state, given=one)
     o, *end = run(kernel, *arrays.values(), *indices, *state)
     o = o.astype(dtype)
     if not return_state:
         return o
     if cu_seqlens is None:
-        end = [x.squeeze(-len(own)) for x, own in zip(end, fields, strict=True)]
+        end = [x.squeeze(-len(own)) for x, own in zip(end, kernel.state, strict=True)]
     return o, State(*end)
 
 
 def step(r: Recurrence, operands: Sequence[Any], state: State, **options: Any) -> tuple[Any, State]:
     """The output of one token and the state after it: a sequence of one token."""
     token = _promoted(r.names["step"], r, operands)
-    _batch(r.names["step"], r, token, tokens=False)
+    _read(r.names["step"], r, token, tokens=False)
     arrays = [token.get(row.name) for row in r.operands]
     own = r.layout.own_axes(arrays, tokens=False)
     whole = [
@@ -191,34 +183,43 @@ def _keys(r: Recurrence, arrays: dict[str, Any]) -> Any:
     return arrays[row.name].shape[-2]
 
 
-def _batch(name: str, r: Recurrence, arrays: dict[str, Any], tokens: bool = True) -> Shape:
-    """The leading axes, after the NumPy package's checks of shapes: of all tokens, or of one."""
-    given = tuple(_check.stand_in(arrays.get(operand.name)) for operand in r.operands)
-    return r._read(name, given, tokens=tokens).batch
+def _read(name: str, r: Recurrence, arrays: dict[str, Any], tokens: bool = True) -> Call:
+    """The NumPy package's reading of the operands' shapes: of all tokens, or of one."""
+    given = [_check.stand_in(arrays.get(row.name)) for row in r.operands]
+    return r.layout.read(name, given, tokens=tokens)
 
 
-def _dimensions(r: Recurrence, arrays: dict[str, Any], n: Any) -> tuple[tuple[str, ...], str]:
-    """The dimensions of each operand, and the suffixes of the gufunc's name.
-
-    Replaces operands that are one number for all tokens or channels.
-    """
-    longest = max(arrays[operand.name].ndim for operand in r.operands[:3])
-    dims, variant = [], ""
-    for operand in r.operands:
-        x = arrays.get(operand.name)
-        if x is None:
+def _dimensions(r: Recurrence, arrays: dict[str, Any], call: Call) -> tuple[str, ...]:
+    """The dimensions of each operand; drops the axis of those with one number for all channels."""
+    dims = []
+    own = r.layout.own_axes([arrays.get(row.name) for row in r.operands])
+    for i, (row, rank) in enumerate(zip(r.operands, own, strict=True)):
+        if row.name not in arrays:
             continue
-        channels = operand.has_channels(x.ndim, longest)
-        if channels and x.shape[-1] == 1:
-            x, channels = x[..., 0], False
-        own = operand.dims + operand.channels * channels
-        if x.ndim < len(own):
-            x = jnp.broadcast_to(x, (n,))
-        arrays[operand.name] = x
-        dims.append(own)
-        if channels or operand.optional:
-            variant += operand.suffix
-    return tuple(dims), variant
+        if i in call.fit.narrow:
+            arrays[row.name] = arrays[row.name][..., 0]
+            rank -= 1
+        dims.append((row.dims + row.channels)[:rank])
+    return tuple(dims)
+
+
+def _kernel(
+    r: Recurrence, key: tuple[str, str, bool], dims: tuple[str, ...], numbers: tuple[float, ...],
+    stateful: bool,
+) -> Kernel:  # fmt: skip
+    """The gufuncs for (variant, map, normalize), with states or lengths if `stateful`."""
+    forward, backward = (
+        (r._stateful, r._stateful_backward) if stateful
+        else (r._stateless, r._stateless_backward)
+    )  # fmt: skip
+    indices = ("",) * stateful
+    state: tuple[str, ...] = ()
+    if stateful and not r.cross:
+        s = f"p{r.layout.state}"
+        indices, state = ("p",) * 3, (s, s[:-1])[: 1 + key[-1]]
+    return Kernel(
+        forward.names[key], backward.names[key], numbers, dims, r.layout.output, indices, state
+    )
 
 
 def _sequences(name: str, n: int, key_lengths: Any, cu_seqlens: Any) -> tuple[Any, ...]:

@@ -29,10 +29,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .. import _blocks, _ranks
+from .. import _block_scan, _distributed
 from .._bridge import recurrences
 from .._bridges import DISTRIBUTED
-from .._operator import RECURRENCES
 from . import _maps
 from ._operator import OPERATORS, TensorOperator
 from ._tensors import array, check, tensor, tensors, threads
@@ -53,7 +52,7 @@ def _run(
         phi = named.pop("feature_map", "identity")
         named["feature_map"] = _maps.restore(phi, _plain(name, "omega", named.pop("omega", None)))
     except Exception as error:
-        _ranks.fail(processes, error)
+        _distributed.fail(processes, error)
     # Where one process computes gradients, it waits for all others to do so.
     recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
     o: Tensor = _Sequence.apply(name, processes, named, recorded, *operands)
@@ -101,16 +100,13 @@ class _Sequence(torch.autograd.Function):
 def _compute(call: Any, operands: Sequence[Any], *grad: Any, **alike: Any) -> Any:
     name, ranks, options = call
     arrays = tuple(None if x is None else array(x.detach()) for x in operands)
-    if RECURRENCES[name].cross:
-        run: Any = partial(_ranks.noncausal_backward if grad else _ranks.noncausal, ranks)
-    else:
-        run = partial(_ranks.backward if grad else _ranks.forward, ranks, name)
+    run: Any = _distributed.backward if grad else _distributed.forward
     with threads():
-        return run(arrays, *grad, **alike, **options)
+        return run(ranks, name, arrays, *grad, **alike, **options)
 
 
 class _Processes:
-    """What connects the processes of a group, as `linattn._ranks.Ranks`."""
+    """What connects the processes of a group, as `linattn._distributed.Ranks`."""
 
     def __init__(self, group: Any) -> None:
         self.group, self.rank = group, dist.get_rank(group)
@@ -129,10 +125,10 @@ class _Processes:
         low, high = both.tolist()
         return -low, high
 
-    def before(self, element: _blocks.Element) -> _blocks.Element | None:
+    def before(self, element: _block_scan.Element) -> _block_scan.Element | None:
         return _composed(self._elements(element)[: self.rank])
 
-    def behind(self, element: _blocks.Element) -> _blocks.Element | None:
+    def behind(self, element: _block_scan.Element) -> _block_scan.Element | None:
         return _composed(self._elements(element)[: self.rank : -1])
 
     def total(self, x: Any) -> Any:
@@ -143,18 +139,18 @@ class _Processes:
     def share(self, x: Any, root: int) -> Any:
         return self.gather(x)[root]
 
-    def _elements(self, element: _blocks.Element) -> list[_blocks.Element]:
+    def _elements(self, element: _block_scan.Element) -> list[_block_scan.Element]:
         """The elements of all processes, by one all-gather."""
-        mine = torch.from_numpy(_blocks.pack(element))
+        mine = torch.from_numpy(_block_scan.pack(element))
         gathered = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(gathered, mine, group=self.group)
-        return [_blocks.unpack(x.numpy(), element) for x in gathered]
+        return [_block_scan.unpack(x.numpy(), element) for x in gathered]
 
 
-def _composed(elements: Sequence[_blocks.Element]) -> _blocks.Element | None:
+def _composed(elements: Sequence[_block_scan.Element]) -> _block_scan.Element | None:
     if not elements:
         return None
     whole, *rest = elements
     for element in rest:
-        whole = _blocks.compose(whole, element)
+        whole = _block_scan.compose(whole, element)
     return whole

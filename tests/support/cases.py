@@ -13,7 +13,6 @@ import numpy as np
 from linattn import _linattn
 from linattn import _reference_maps as maps
 from linattn._operator import MAPS
-from linattn._selftest import SIGNED
 
 FORWARD = ("causal", "noncausal")
 BACKWARD = ("causal_backward", "noncausal_backward")
@@ -25,8 +24,9 @@ OPTIONS = {
     "delta": ("feature_map", "scale"),
     "softmax_attention": ("causal", "scale"),
 }
-#: Maps of one number.  Where those of either sign, SIGNED, are normalised, operands are such that
-#: the features are positive.
+#: Maps of either sign.  Where they are normalised, operands are such that features are positive.
+SIGNED = tuple(name for name, row in _linattn.maps.items() if row["signed"])
+#: Maps of one number.
 ELEMENTWISE = tuple(name for name, row in _linattn.maps.items() if not row["rows"])
 DTYPES = ("float32", "float64")
 

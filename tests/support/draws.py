@@ -16,21 +16,16 @@ from layouts import LAYOUTS
 from ml_dtypes import bfloat16
 
 import linattn
-from linattn import State, feature_maps
-from linattn import _reference as ref
-from linattn import _reference_conv as ref_conv
-from linattn import _reference_delta as ref_delta
-from linattn import _reference_gated as ref_gated
-from linattn import _reference_gated_delta as ref_gated_delta
+from linattn import State, _selftest, feature_maps
 from linattn import _reference_maps as twins
-from linattn import _reference_softmax as ref_softmax
+from linattn._operator import RECURRENCES
 
 EDGES, FAR = (15, 16, 17, 31, 32, 33), (63, 64, 65, 100, 127, 128, 129, 200)
 LEADS = ((), (), (), (1,), (2,), (3,), (2, 3), (3, 1), (2, 1, 2), (5,), (0,), (2, 0))
 DTYPES = tuple(map(np.dtype, ("f4", "f8", "f2", bfloat16)))
 MIXED = (*DTYPES, *map(np.dtype, ("i1", "u1", "i4", "i8", "?")))
 #: Operands held as states are: they have no say in the dtype of a call.
-WIDE = {"g", "bonus"}
+WIDE = {x.name for r in RECURRENCES.values() for x in r.operands if x.state_dtype}
 ROWS = {"fortran", "features_first", "every_second_row", "rows_backwards"}  # layouts of matrices
 
 
@@ -217,9 +212,7 @@ def twin_map(feature_map):
 
 
 def twin_function(name: str) -> Callable:
-    modules = ref, ref_delta, ref_gated, ref_gated_delta, ref_softmax, ref_conv
-    module = next(x for x in modules if hasattr(x, name))
-    f = getattr(module, name)
+    f = _selftest.OPERATORS[name]
 
     def twin(*operands, **options):
         if "feature_map" in options:

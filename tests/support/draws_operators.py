@@ -25,8 +25,9 @@ from draws import (
     working,
 )
 from draws_bounds import delta_units, gated_units, linear_units, score_units, step_units
+from recurrences import SCANS
 
-from linattn import _check
+from linattn import _check, _operator
 
 
 class Row(NamedTuple):
@@ -44,24 +45,37 @@ class Row(NamedTuple):
         return self.bound is delta_units
 
 
-RECURRENCES = {
-    "causal": Row("q k v", linear_units, step="step", bound_of_step=step_units),
-    "delta": Row("q k v beta", delta_units, step="delta_step"),
-    "gated": Row("q k v g", gated_units, "bonus", "gated_step"),
-    "gated_delta": Row("q k v g beta", delta_units, "erase", "gated_delta_step"),
-    "dplr": Row("q k v a b g", delta_units, step="dplr_step"),
-}
+#: Bounds of sequences and of steps where they are not those of recurrences that erase.
+BOUNDS = {"causal": (linear_units, step_units), "gated": (gated_units, None)}
+
+
+def _rows() -> dict[str, Row]:
+    """The recurrences of the registry that have states."""
+    rows = {}
+    for r in SCANS:
+        needed, optional = (
+            " ".join(x.name for x in r.operands if x.optional is left_out)
+            for left_out in (False, True)
+        )
+        bound, of_step = BOUNDS.get(r.name, (delta_units, None))
+        rows[r.name] = Row(needed, bound, optional, r.names["step"], of_step)
+    return rows
+
+
+RECURRENCES = _rows()
+METHODS = {name: r for r in _operator.RECURRENCES.values() for name in r.names.values()}
 OPERANDS = RECURRENCES | {
     "noncausal": Row("q k v", linear_units),
     "softmax_attention": Row("q k v", score_units),
     "linformer": Row("q k v E F", score_units),
 }
 #: Axes: n queries, s keys, d channels, m of them in values, f features, r of Linformer.
-CORE = {
-    "q": "nd", "k": "sd", "v": "sm", "beta": "n", "E": "sr", "F": "sr", "grad_out": "nm",
-    "g": "n", "bonus": "f", "erase": "nf", "a": "nd", "b": "nd",
+#: Operands besides q, k and v, and their channels, are as wide as features.
+EXTRAS = {x.name: x for r in METHODS.values() for x in r.extras}
+CORE = {name: x.dims.replace("d", "f") for name, x in EXTRAS.items()} | {
+    "q": "nd", "k": "sd", "v": "sm", "E": "sr", "F": "sr", "grad_out": "nm",
 }  # fmt: skip
-CHANNELS = {"beta": "m", "g": "f"}  # of operands that have a number a token or one a channel
+CHANNELS = {name: x.channels.replace("d", "f") for name, x in EXTRAS.items() if x.channels}
 SHORT = ("dpfp", "sum", "dpfp sum", "fourier")  # features of norm 1 at most, as erasing wants keys
 KINDS = (
     "feedforward", "dpfp", "DPFP", "sum", "dpfp sum", "positive", "hyperbolic", "softplus", "elu",
@@ -233,10 +247,10 @@ def short_keys(k, phi):
 
 def map_options(lot: Lot, d: int, name: str) -> dict:
     scale = lot.pick((1.0, 1.0, 0.5, 0.3))
-    if name.startswith("dplr"):
+    if not METHODS[name].mapped:
         return {"scale": scale}
-    if not name.startswith(("causal", "noncausal", "step")):
-        erases = "delta" in name
+    if not METHODS[name].normalizer:
+        erases = RECURRENCES[METHODS[name].name].removes
         kinds = SHORT if erases else (*KINDS, "fourier")
         if name.endswith("_step"):
             kinds = kinds[0 if erases else 1 :]  # a feedforward map wants tokens

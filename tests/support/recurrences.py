@@ -6,6 +6,7 @@ memory grows: results may be off by some roundings of the largest number (`allow
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 from types import ModuleType
 from typing import NamedTuple
@@ -16,10 +17,10 @@ from gated_calls import GATES
 from states import flat
 
 import linattn
-from linattn import _reference as ref
-from linattn import _reference_delta as ref_delta
-from linattn import _reference_gated as ref_gated
-from linattn import _reference_gated_delta as ref_gated_delta
+from linattn._layout import Operand
+from linattn._linattn import operators
+from linattn._operator import RECURRENCES
+from linattn._selftest import OPERATORS
 
 #: A side of a comparison may be off by so many u of the largest entry of it (`bounds`).
 ROUNDINGS = 32
@@ -38,25 +39,34 @@ class Rule(NamedTuple):
         return "-".join([self.name, *own, *map(str, self.options.values())])
 
 
-def _rules() -> list[Rule]:
-    qkv, gate, strength = {"q": "nd", "k": "nd", "v": "nm"}, ("n", "nd"), ("n", "nm")
-    rules = [
-        Rule("causal", qkv, {"feature_map": phi, "normalize": normalize, "scale": 0.5}, ref)
+#: The recurrences that have states, in the order of their kernels.
+SCANS = [RECURRENCES[x] for x in operators if x in RECURRENCES and not RECURRENCES[x].cross]
+#: Options that recurrences with maps are called with; none for the others.
+OPTIONS = {
+    "causal": [
+        {"feature_map": phi, "normalize": normalize}
         for phi, normalize in (("elu", True), ("identity", False), ("l2norm", False))
-    ]
-    rules += [
-        Rule("delta", qkv | {"beta": x}, {"feature_map": phi, "scale": 0.5}, ref_delta)
-        for x, phi in (("n", "identity"), ("nm", "l2norm"))
-    ]
-    for g, bonus in product(gate, ({}, {"bonus": "d"})):
-        rules.append(Rule("gated", qkv | {"g": g} | bonus, {"scale": 0.5}, ref_gated))
-    for g, beta, erase in product(gate, strength, ({}, {"erase": "nd"})):
-        letters = qkv | {"g": g, "beta": beta} | erase
-        rules.append(Rule("gated_delta", letters, {"scale": 0.5}, ref_gated_delta))
-    for g in gate:
-        letters = qkv | {"a": "nd", "b": "nd", "g": g}
-        rules.append(Rule("dplr", letters, {"scale": 0.5}, ref_gated_delta))
+    ],
+    "delta": [{"feature_map": "identity"}, {"feature_map": "l2norm"}],
+}
+
+
+def _rules() -> list[Rule]:
+    """Every recurrence of the registry: each way to give its operands, each of its options."""
+    rules = []
+    for r in SCANS:
+        twin = sys.modules[OPERATORS[r.name].__module__]
+        ways, options = [*product(*map(_kinds, r.operands))], OPTIONS.get(r.name, [{}])
+        for i in range(max(len(ways), len(options))):
+            kinds = zip(r.operands, ways[i % len(ways)], strict=True)
+            letters = {x.name: dims for x, dims in kinds if dims}
+            rules.append(Rule(r.name, letters, options[i % len(options)] | {"scale": 0.5}, twin))
     return rules
+
+
+def _kinds(x: Operand) -> list[str]:
+    """The axes that an operand may have, none where it is left out."""
+    return [*([""] if x.optional else []), x.dims, *([x.dims + x.channels] if x.channels else [])]
 
 
 RULES = _rules()

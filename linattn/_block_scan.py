@@ -1,11 +1,11 @@
-"""A sequence in blocks: what each block does to the state, and how such things are put together.
+"""A sequence in blocks: the effect of each block on the state, and how effects combine.
 
-A recurrence takes the state before a block to that after it by ``s -> A s + b``: b is the state
-that the block alone leaves, A the product of its tokens' transitions.  So blocks are looked at
-apart, their elements (A, b) are put together in a scan, and each block then runs from its own
-state.  `Recurrence.transition` says what A is: nothing for sums (`linattn.causal`), one factor, or
-one a row of s, for `gated`, and else a matrix (f, f): what the recurrence leaves of the identity
-if v is zero.
+A block takes the state before it to the one after it by ``s -> A s + b``: b is the state that the
+block leaves by itself, A the product of its tokens' transitions.  So the elements (A, b) of blocks
+are computed independently, a scan combines them, and each block then runs from its own state.
+`Recurrence.transition` says what A is: nothing for sums (`linattn.causal`), one factor, or one a
+row of s, for `gated`, and else a matrix (f, f): the state after the block if it begins with the
+identity and v is zero.
 
 Gradients go the same way from the last block to the first, with A transposed.
 """
@@ -13,20 +13,24 @@ Gradients go the same way from the last block to the first, with A transposed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import _check, _mapped, feature_maps
 from ._gradients import clear_padding, sum_all, summed
 from ._gufuncs import quiet, run, ufuncs
+from ._layout import Call
 from ._operator import RECURRENCES, Recurrence
 from ._products import product, transposed_product
 from ._state import State
 
+if TYPE_CHECKING:
+    from ._types import Shape
+
 
 class Element(NamedTuple):
-    """What a block does to a state: ``s -> a s + s0``, ``z -> z + z0``."""
+    """The effect of a block on a state: ``s -> a s + s0``, ``z -> z + z0``."""
 
     a: Any  # None, factors (..., f or 1, 1), or a matrix (..., f, f)
     s: Any
@@ -35,7 +39,7 @@ class Element(NamedTuple):
 
 @quiet
 def compose(first: Element, second: Element) -> Element:
-    """One block after another."""
+    """The element of two consecutive blocks."""
     a = second.a if first.a is None else first.a if second.a is None else _act(second.a, first.a)
     z = None if first.z is None else first.z + second.z
     return Element(a, _act(second.a, first.s) + second.s, z)
@@ -43,7 +47,7 @@ def compose(first: Element, second: Element) -> Element:
 
 @quiet
 def after(state: State | None, element: Element) -> State:
-    """The state after a block, from that before it; None is the empty one."""
+    """The state after a block, from the one before it; None is the empty state."""
     if state is None:
         return State(element.s, element.z)
     s, z = state[:2]  # a pair is a state too
@@ -51,7 +55,7 @@ def after(state: State | None, element: Element) -> State:
 
 
 def turned(element: Element, state: State) -> Element:
-    """The element of a block's gradient, which goes the other way; what is added is `state`."""
+    """The element of a block's gradient, which goes backwards and adds `state`."""
     a = element.a
     is_matrix = a is not None and a.shape[-1] != 1
     return Element(a.mT if is_matrix else a, state.s, state.z)
@@ -62,12 +66,12 @@ def _act(a: Any, s: Any) -> Any:
 
 
 def pack(element: Element) -> Any:
-    """An element as one row of numbers, to be sent."""
+    """An element as one row of numbers, to send it."""
     return np.concatenate([np.ravel(x) for x in element if x is not None])
 
 
 def unpack(flat: Any, like: Element) -> Element:
-    """The element that a row of numbers holds, of the shape of another; views of the row."""
+    """The element in a row of numbers, as views, in the shapes of ``like``."""
     fields, at = [], 0
     for x in like:
         size = 0 if x is None else x.size
@@ -119,7 +123,7 @@ def transition(
     r: Recurrence, operands: Sequence[Any], end: State, end_of: Callable[..., State], xp: Any = np,
     key_lengths: Any = None,
 ) -> Any:  # fmt: skip
-    """A: no array for sums, factors for gates, else what is left of the identity.
+    """A of a block: None for sums, factors for gates, else a matrix.
 
     The operands are arrays of ``xp``; ``end_of(operands, state)`` is the state after them.
     """
@@ -142,15 +146,15 @@ def transition(
                 "each"
             )
     f = end.s.shape[-2]
-    alone = tuple(
+    unwritten = tuple(
         xp.broadcast_to(xp.zeros((), x.dtype), (*x.shape[:-1], f)) if row.name == "v" else x
         for row, x in given
     )
-    return end_of(alone, State(xp.eye(f, dtype=end.s.dtype))).s
+    return end_of(unwritten, State(xp.eye(f, dtype=end.s.dtype))).s
 
 
 def gradient_is_sum(r: Recurrence, *, normalize: bool = False, **unused: Any) -> bool:
-    """Whether outputs alone give the gradient of the state before them: a seventh of the time."""
+    """Whether the gradient of the state before follows from outputs alone, seven times as fast."""
     return r.transition == "identity" and not normalize
 
 
@@ -165,17 +169,25 @@ def empty_state(
     r: Recurrence, operands: tuple[Any, ...], sequences: int | None = None, *, feature_map: Any,
     normalize: bool = False, **unused: Any,
 ) -> State:  # fmt: skip
-    """The state of no token, with all leading axes, lest its gradient be summed over some."""
-    call = r._read(r.name, operands)
-    f = feature_maps.get(feature_map).features(operands[0].shape[-1])
+    """The state before all tokens.
+
+    It has all leading axes, so that its gradient is not summed over any.
+    """
+    call = r.layout.read(r.name, operands)
     packed = () if sequences is None else (sequences,)
-    shape, dtype = (*call.batch, *packed, f), _check.state_dtype(*call.typed)
-    z = np.zeros(shape, dtype) if normalize else None
-    return State(np.zeros((*shape, call.shape[-1]), dtype), z)
+    shape = *call.batch, *packed, *core_of(call, feature_map)
+    dtype = _check.state_dtype(*call.typed)
+    return State(np.zeros(shape, dtype), np.zeros(shape[:-1], dtype) if normalize else None)
+
+
+def core_of(call: Call, feature_map: Any) -> Shape:
+    """The shape of a state without leading axes: as many rows as there are features."""
+    d, *rest = call.core
+    return feature_maps.get(feature_map).features(d), *rest
 
 
 def check(name: str, feature_map: Any, normalize: bool) -> None:
-    """Refuses maps whose states are no plain sums."""
+    """Refuses maps whose states are not plain sums."""
     if normalize and _mapped.outside(feature_map) and isinstance(
         feature_map, feature_maps.PositiveRandomFeatures
     ):  # fmt: skip
@@ -189,7 +201,7 @@ def check_options(
     r: Recurrence, name: str, call: Any, *, feature_map: Any, scale: Any, normalize: Any = False,
     eps: Any = 0.0,
 ) -> None:  # fmt: skip
-    """The checks of arrays, of all but them."""
+    """The checks of options that a call on arrays makes."""
     fused = "identity" if _mapped.outside(feature_map) else feature_map
     _check.lookup(name, r._stateless.names, call.variant, fused, normalize)
     _check.numbers(name, call.typed, scale, eps, True)
@@ -202,7 +214,7 @@ def check_options(
 def read(
     q: Any, state: State, *, feature_map: Any, normalize: bool, eps: float, scale: float
 ) -> Any:
-    """What queries read of the sums over all keys, as `linattn.noncausal` does."""
+    """The outputs of queries from the sums over all keys, as in `linattn.noncausal`."""
     _, o, den = _read(q, state, feature_map, normalize, eps, scale)
     return (o / den if normalize else o).astype(_check.result_dtype(q), copy=False)
 
