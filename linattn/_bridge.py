@@ -12,8 +12,8 @@ recurrence, `made` makes one from any function of the package::
 
     _functions = recurrences(
         TORCH,
-        forward=lambda r: TensorRecurrence(r).forward,  # called (operands, **options)
-        step=lambda r: TensorRecurrence(r).step,  # called (operands, state, **options)
+        forward=lambda r: OPERATORS[r.name].forward,  # called (operands, **options)
+        step=lambda r: OPERATORS[r.name].step,  # called (operands, state, **options)
     )
     _functions["linformer"] = made(linattn.linformer, TORCH, LINFORMER, example=...)
     globals().update(_functions)
@@ -178,6 +178,8 @@ def signature_of(
         for x in added
     ]  # fmt: skip
     result = _named(signature.return_annotation, bridge)
+    if "return_state" in bridge.without:
+        result = result.partition(" | ")[0]
     return signature.replace(parameters=parameters, return_annotation=result)
 
 

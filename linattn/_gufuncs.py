@@ -54,17 +54,16 @@ def run(
     outputs: tuple[Any, ...] = (),
     dtype: np.dtype[Any] | None = None,
 ) -> tuple[Any, ...]:
-    """The gufunc's outputs, into those given that are not None; by way of NumPy where it must.
+    """The gufunc's outputs, into those given that are not None.
 
-    What is Ellipsis is left out: indices where all is one sequence, states that are zero, and
-    outputs that no one wants, as far as NumPy is not needed.  Of gradients ``dtype`` is what they
-    are to be in the end: where that has 16 bits, those that `_gradients.sum_all` sums come in
-    float32, and by way of NumPy all of them do.
+    A direct call takes plain arrays that need no cast; NumPy calls the gufunc for all others.
+    Ellipsis stands for what is left out: indices where all is one sequence, states that are zero,
+    and outputs that no one wants, which NumPy makes all the same.  ``dtype`` is that of gradients
+    after `_gradients.sum_all`: where it has 16 bits, those to be summed come in float32, and all
+    of them do if NumPy calls the gufunc.
     """
     outputs = outputs or (None,) * gufunc.nout
     result = fast_call(gufunc, *inputs, *outputs)
-    if result is NotImplemented and any([x is ... for x in (*inputs, *outputs)]):
-        result = fast_call(gufunc, *_cast(gufunc, inputs), *outputs)
     if result is NotImplemented:
         gradient = {"dtype": np.float32} if dtype is not None and dtype.itemsize == 2 else {}
         outputs = tuple(None if x is ... else x for x in outputs)
@@ -78,25 +77,8 @@ def through_numpy(gufunc: np.ufunc, *inputs: Any, **options: Any) -> Any:
     return gufunc(*inputs, **options)
 
 
-@quiet
-def _cast(gufunc: np.ufunc, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The inputs as the gufunc's loop takes them, where all are NumPy's own arrays."""
-    kinds = [type(x) for x in inputs]
-    if not all(kind in (np.ndarray, float, type(...)) for kind in kinds):
-        return inputs
-    dtypes = [
-        x.dtype if kind is np.ndarray else float if kind is float else np.dtype(np.float32)
-        for x, kind in zip(inputs, kinds, strict=True)
-    ]
-    loop = gufunc.resolve_dtypes((*dtypes, *(None,) * gufunc.nout), casting="unsafe")
-    return tuple(
-        np.require(x, dtype, "A") if kind is np.ndarray else x
-        for x, kind, dtype in zip(inputs, kinds, loop, strict=False)
-    )
-
-
 def _filled(gufunc: np.ufunc, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The inputs, those of them that are left out as NumPy wants them."""
+    """The inputs, with arrays for those that are left out."""
     if not any(x is ... for x in inputs):
         return inputs
     signature, _, _ = str(gufunc.signature)[1:].partition(")->")

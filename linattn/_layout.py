@@ -79,6 +79,21 @@ class Call(NamedTuple):
     arrays: tuple[Any, ...]  #: as gufuncs take them, without those left out
     typed: tuple[Any, ...]  #: those of them that determine the dtype of the call
     fit: Fit
+    alike: bool  #: whether all are of one dtype that kernels compute in
+
+    def cast(self, *more: Any) -> tuple[Any, ...]:
+        """The arrays, and more operands, in the dtypes that they are computed in."""
+        arrays = *self.arrays, *more
+        if self.alike and all(x.dtype is arrays[0].dtype for x in more):
+            return arrays
+        typed = *self.typed, *more
+        dtype, wide = result_dtype(*typed), state_dtype(*typed)
+        kept = {*self.fit.typed, *range(len(self.arrays), len(arrays))}
+        with np.errstate(all="ignore"):
+            return tuple([
+                x.astype(dtype if i in kept else wide, copy=False) if type(x) is np.ndarray else x
+                for i, x in enumerate(arrays)
+            ])  # fmt: skip
 
     @property
     def given(self) -> tuple[Shape, ...]:
@@ -123,7 +138,7 @@ class Layout:
 
     def read(self, function: str, operands: Sequence[Any], *, tokens: bool = True) -> Call:
         """The operands, checked: of all tokens, or of one.  The last ones may be missing."""
-        arrays = self._arrays(function, operands)
+        arrays, alike = self._arrays(function, operands)
         shapes = tuple([None if x is None else x.shape for x in arrays])
         fit = _fit(self, function, shapes, tokens)
         for i in fit.narrow:
@@ -133,7 +148,7 @@ class Layout:
         typed = arrays
         if len(fit.typed) < len(arrays):
             typed = [arrays[i] for i in fit.typed]
-        return Call(tuple(arrays), tuple(typed), fit)
+        return Call(tuple(arrays), tuple(typed), fit, alike)
 
     def own_axes(self, arrays: Sequence[Any], *, tokens: bool = True) -> list[int]:
         """How many axes of each array do not lead; 0 for None, an operand that is left out."""
@@ -143,19 +158,23 @@ class Layout:
             for row, x in zip(self.operands, arrays, strict=False)
         ]
 
-    def _arrays(self, function: str, operands: Sequence[Any]) -> list[Any]:
-        """The operands as arrays of real numbers; None for those left out."""
+    def _arrays(self, function: str, operands: Sequence[Any]) -> tuple[list[Any], bool]:
+        """The operands as arrays of real numbers, None for those left out; whether all of them
+        were of one dtype that kernels compute in."""
         arrays: list[Any] = []
+        alike, dtype = True, getattr(operands[0], "dtype", None)
+        if dtype not in FAST:
+            dtype = None  # as no array has
         for i, (row, x) in enumerate(zip(self.operands, operands, strict=False)):
             if x is None and row.optional:
                 arrays.append(None)
                 continue
             if i >= self.leading and isinstance(x, (int, float)):
                 x = _weak(function, row, x, arrays[: self.leading])
-            if type(x) is not np.ndarray or x.dtype not in FAST:
-                x = _check.operand(function, row.name, x, 0)
+            if type(x) is not np.ndarray or x.dtype is not dtype:
+                x, alike = _check.operand(function, row.name, x, 0), False
             arrays.append(x)
-        return arrays
+        return arrays, alike
 
 
 @lru_cache(256)  # most calls have the shapes of the call before

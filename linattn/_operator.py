@@ -142,17 +142,21 @@ class Recurrence:
             )  # fmt: skip
         call = self._read(self.name, operands)
         key = _check.lookup(self.name, self._stateless.names, call.variant, feature_map, normalize)
-        inputs = *call.arrays, *self._numbers(self.name, call.typed, scale, eps, key[-1])
+        numbers = self._numbers(self.name, call.typed, scale, eps, key[-1])
         if out is not None:
             _check.out(self.name, out, call.shape, *call.typed)
         if stateless:
-            return run(self._stateless[key], inputs, (out,))[0]
+            return run(self._stateless[key], (*call.arrays, *numbers), (out,))[0]
 
         packing, indices = self._sequences(self.name, call, cu_seqlens, key_lengths)
         start = self._state(self.name, "initial_state", initial_state, packing, call, key[-1])
         wanted = (None if return_state else ...,) * len(start)
-        o, *end = run(self._stateful[key], (*inputs, *indices, *start), (out, *wanted))
-        return (o, _state.result(packing, *end, axes=len(call.core))) if return_state else o
+        arrays = call.arrays if call.alike else call.cast()
+        inputs = *arrays, *numbers, *indices, *start
+        o, *end = run(self._stateful[key], inputs, (out, *wanted))
+        if not return_state:
+            return o
+        return o, _state.result(packing, *end, axes=len(self.layout.state))
 
     def backward(
         self,
@@ -189,11 +193,11 @@ class Recurrence:
         grad_out = _check.cotangent(function, grad_out, call.shape)
         typed = *call.typed, grad_out
         numbers = self._numbers(function, typed, scale, eps, key[-1])
-        inputs = *call.arrays, grad_out, *numbers
         dtype = _check.result_dtype(*typed)
         rows = [row for row, x in zip(self.operands, operands, strict=True) if x is not None]
         dtypes = [_check.state_dtype(*typed) if x.state_dtype else dtype for x in rows]
         if stateless:
+            inputs = *call.arrays, grad_out, *numbers
             grads = run(self._stateless_backward[key], inputs, dtype=dtype)
             return _summed(grads, call, dtypes)
 
@@ -204,7 +208,7 @@ class Recurrence:
         )
         count = len(call.arrays)
         wanted = *(None,) * count, *(None if with_state else ...,) * len(start)
-        inputs = *inputs, *indices, *start, *last
+        inputs = *call.cast(grad_out), *numbers, *indices, *start, *last
         grads = run(self._stateful_backward[key], inputs, wanted, dtype)
         sums, rest = list(grads[:count]), grads[count:]
         if packing is not None:
@@ -216,7 +220,7 @@ class Recurrence:
             return first
         if initial_state is not None:
             rest = _gradients.sum_all(rest, start)
-        return *first, _state.result(packing, *rest, axes=len(call.core))
+        return *first, _state.result(packing, *rest, axes=len(self.layout.state))
 
     def step(
         self,
@@ -231,7 +235,7 @@ class Recurrence:
     ) -> tuple[Array, State]:
         """The output of one token, and the state after it."""
         if type(state) is State and state[2] is None and (state[1] is None) is not normalize:
-            s, z, _ = after = state if in_place else _copy(state)
+            s, z, _ = after = state if in_place else _state.copy(state)
             outputs = (None, s, z) if normalize else (None, s)
             result = self._plain(
                 self._step, operands, (), feature_map, scale, normalize, eps, outputs
@@ -313,8 +317,8 @@ class Recurrence:
 
     def _variant(self, operands: Operands) -> str | None:
         """The variant for plain arrays of as many axes each; else None: for a closer look."""
-        axes = getattr(operands[0], "ndim", 0)
-        for x in operands[: self._compared]:
+        axes = getattr(operands[0], "ndim", 0)  # the gufunc refuses it if it is no array
+        for x in operands[1 : self._compared]:
             if type(x) is not ndarray or x.ndim != axes:
                 return None
         variant = ""
@@ -338,9 +342,9 @@ class Recurrence:
         if self.cross:
             keys = call.fit.sizes["s"]
             return None, (_check.key_lengths(function, key_lengths, keys, call.batch),)
-        n = call.fit.sizes["n"]
-        packing = _state.sequences(function, n, call.batch, cu_seqlens, key_lengths)
-        return packing, packing.indices
+        fit = call.fit
+        packing = _state.sequences(function, fit.sizes["n"], fit.batch, cu_seqlens, key_lengths)
+        return packing, packing[:3]
 
     def _state(
         self,
@@ -392,8 +396,3 @@ def _summed(grads: Sequence[Any], call: Call, dtypes: Sequence[DType]) -> tuple[
     """Each gradient in the shape that its operand came in."""
     sums = _gradients.sum_all(grads, call.arrays, dtypes)
     return tuple(x.reshape(shape) for x, shape in zip(sums, call.given, strict=True))
-
-
-def _copy(state: Any) -> State:
-    """A state of its own, where it holds plain arrays."""
-    return State(*(np.array(x) if type(x) is np.ndarray else x for x in state))

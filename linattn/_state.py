@@ -104,3 +104,8 @@ def result(
         return State(s, z, log_scale)
     z = None if z is None else z.squeeze(-axes)
     return State(s.squeeze(-axes - 1), z, None if log_scale is None else log_scale.squeeze(-axes))
+
+
+def copy(state: Any) -> State:
+    """A state of its own, where it holds plain arrays."""
+    return State(*(np.array(x) if type(x) is np.ndarray else x for x in state))

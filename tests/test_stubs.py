@@ -47,7 +47,9 @@ def test_generic_stubs_name_the_functions():
 
 
 USE = """
-import linattn, linattn.dask, numpy as np
+import jax.numpy as jnp
+import linattn, linattn.dask, linattn.jax, linattn.torch, linattn.torch.distributed
+import jax, numpy as np, torch
 from typing import assert_type
 from numpy.typing import NDArray
 from linattn.dask import causal, gated
@@ -57,6 +59,10 @@ assert_type(state, linattn.State)
 gated(x, x, x)  # type: ignore[call-overload]
 causal(x, x, x, out=x)  # type: ignore[call-overload]
 assert_type(linattn.ufuncs.causal_elu, np.ufunc)
+assert_type(linattn.jax.causal(jnp.ones(3), x, x), jax.Array)
+t = torch.ones(3, 2)
+assert_type(linattn.torch.causal(t, t, t, return_state=True), tuple[torch.Tensor, linattn.State])
+assert_type(linattn.torch.distributed.causal(t, t, t), torch.Tensor)
 linattn.ufuncs.no_such  # type: ignore[attr-defined]
 linattn.causal(x, x, x, feature_map="no such")  # type: ignore[call-overload]
 """
@@ -65,7 +71,8 @@ linattn.causal(x, x, x, feature_map="no such")  # type: ignore[call-overload]
 @pytest.mark.slow
 def test_mypy_reads_them(tmp_path):
     api = pytest.importorskip("mypy.api")
-    pytest.importorskip("dask.array")
+    for library in ("dask.array", "jax", "torch"):
+        pytest.importorskip(library)
     file = tmp_path / "use.py"
     file.write_text(USE)
     options = ["--strict", "--ignore-missing-imports", "--cache-dir", str(tmp_path), str(file)]

@@ -16,7 +16,7 @@ def test_keywords_that_cannot_be_honoured():
     q, k, v, g, beta = (x[i] for i in ("q", "k", "v", "g", "beta"))
     with pytest.raises(NotImplementedError, match="cp_context is"):
         fla.chunk_gated_delta_rule(q, k, v, g, beta, cp_context=object())
-    with pytest.raises(TypeError, match="nosuch is no keyword"):
+    with pytest.raises(TypeError, match="unexpected keyword nosuch"):
         fla.chunk_gated_delta_rule(q, k, v, g, beta, nosuch=1)
     with pytest.raises(TypeError, match="head_first"):
         fla.chunk_simple_gla(q, k, v, g, head_first=True)

@@ -142,7 +142,7 @@ def test_packed_sequences_that_a_scan_mixes(family, packing):
     several = {"cu_seq_lens_q": torch.tensor([0, 2, 5]), "seq_idx": torch.tensor([[0, 0, 1, 1, 1]])}
     one = {"cu_seq_lens_q": torch.tensor([0, 5]), "seq_idx": torch.zeros(1, 5, dtype=torch.int32)}
     with torch.no_grad(), patch_transformers():
-        with pytest.raises(ValueError, match="does not keep apart"):
+        with pytest.raises(ValueError, match="does not separate"):
             m(ids, use_cache=False, **{packing: several[packing]})
         close(m(ids, use_cache=False, **{packing: one[packing]})[0], m(ids, use_cache=False)[0])
 

@@ -11,6 +11,8 @@ Once this is imported, ``torch.load`` takes states that ``torch.save`` has writt
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 try:
     import ml_dtypes as _ml_dtypes  # noqa: F401
     import torch as _torch
@@ -22,6 +24,9 @@ from . import feature_maps, fla, nn
 from . import operators as _operators
 from .operators import *  # noqa: F403
 from .transformers import patch_transformers, patched
+
+if _TYPE_CHECKING:
+    from .._signatures.torch import *  # noqa: F403
 
 # torch.load(weights_only=True) takes states that torch.save has written.
 _torch.serialization.add_safe_globals([State, nn.Cache, nn.ConvolvedState, nn.ModelState])
