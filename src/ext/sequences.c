@@ -1,5 +1,6 @@
-/* sequences.c: what the packed sequences of a call cover: tokens of no sequence become
- * zeros, and a token of two is refused, which two threads would write. */
+/* sequences.c: checks which tokens the packed sequences of a call cover.  Rows of
+ * tokens in no sequence become zeros; a token in two sequences is an error, since two
+ * threads would write its row. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,10 +21,11 @@ sequence_at(const struct job *job, ptrdiff_t head, ptrdiff_t sequence)
     return x;
 }
 
-/* Goes over the tokens' ranges of a head, from the first token on. */
+/* Accumulates the ranges of a head's sequences, in order. */
 struct cover {
     ptrdiff_t next; /* the token after the last range */
-    int gap, back;  /* tokens were left out; a range began before the last one's end */
+    int gap,
+        back; /* tokens were left out; a range began before the previous one's end */
 };
 
 static void
@@ -43,7 +45,7 @@ by_begin(const void *x, const void *y)
     return (a->begin > b->begin) - (a->begin < b->begin);
 }
 
-/* Sequences that do not follow one after another, once they are sorted. */
+/* Checks sequences that are not in order, after sorting them. */
 static enum la_status
 cover_sorted(const struct job *job, ptrdiff_t head, struct cover *c)
 {
@@ -88,7 +90,8 @@ step_of(const struct job *job, enum la_operand id, int axis)
     return job->by_id[id] != NULL ? job->by_id[id]->outer[axis] : 0;
 }
 
-/* Heads whose sequences may differ from the first one's. */
+/* The number of heads whose sequences have to be checked: 1 if all heads have the
+ * same. */
 static ptrdiff_t
 heads_to_look_at(const struct job *job)
 {
@@ -122,7 +125,7 @@ clear_rows(struct job *job, const struct la_array *x, char *data, ptrdiff_t cols
 {
     const ptrdiff_t size = x->type != LA_NATIVE ? 2 : la_number_size(job->call->dtype);
     for (ptrdiff_t t = 0; t < job->head.n; t++, data += x->rs) {
-        if (t % 256 == 0 && la_job_poll(job)) { /* a few us of work */
+        if (t % 256 == 0 && la_job_poll(job)) { /* 256 rows take a few us */
             return 1;
         }
         if (x->cs == size) {

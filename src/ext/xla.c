@@ -1,10 +1,10 @@
 /* xla.c: see xla.h.
  *
  * One handler serves all operators: the attribute "operator" is a gufunc's name, the
- * arguments are its arrays and indices in the order of its signature, "numbers" its
- * numbers. That needs no Python: XLA's threads call it, and la_call raises nothing.
- * With the attribute "function" instead it calls a function of Python, see
- * xla_python.c. */
+ * arguments are its arrays and indices in the order of its signature, and "numbers" has
+ * its numbers.  This needs no Python: XLA's threads call the handler, and la_call
+ * raises nothing.  With the attribute "function" instead, the handler calls a Python
+ * function (xla_python.c). */
 #include "xla.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "number.h"
 #include "gufunc.h"
 
-/* The operands of a call as they are read. */
+/* The operands of a call while they are read. */
 struct operands {
     const struct la_signature *signature;
     struct la_operation what;
@@ -22,7 +22,8 @@ struct operands {
     ptrdiff_t shape[LA_MAX_OPERANDS][LA_XLA_RANK],
         strides[LA_MAX_OPERANDS][LA_XLA_RANK];
     union la_number numbers[LA_MAX_OPERANDS];
-    ptrdiff_t *indices[LA_MAX_OPERANDS]; /* widened from 32 bits; to be freed */
+    ptrdiff_t
+        *indices[LA_MAX_OPERANDS]; /* widened from 32 bits; freed after the call */
 };
 
 const char la_xla_no_memory[] = "linattn: no room for the call";
@@ -44,8 +45,7 @@ fail(const struct la_xla_frame *frame, const char *message)
     return frame->api->create_error(&args);
 }
 
-/* Whether an error can be made: so it is in every 0.x, or XLA would not have got here.
- */
+/* Whether an error can be created, which is so in every version 0.x. */
 static int
 can_fail(const struct la_xla_frame *frame)
 {
@@ -53,8 +53,8 @@ can_fail(const struct la_xla_frame *frame)
            LA_XLA_HAS(frame->api, struct la_xla_api, create_error);
 }
 
-/* Whether a frame is laid out as xla_ffi.h has it.  What it holds itself, not by a
- * pointer, has to be of that very size. */
+/* Whether a frame has the layout of xla_ffi.h.  Structs that it contains directly, not
+ * by pointer, must have exactly the expected size. */
 static int
 is_known(const struct la_xla_frame *frame)
 {
@@ -95,18 +95,18 @@ la_xla_float(enum la_xla_dtype dtype, enum la_dtype *computed)
     }
 }
 
-/* What the dtype of the first operand makes of a call; -1 where it is none of ours. */
+/* Sets the dtypes of a call from that of the first operand; -1 if no kernel has it. */
 static int
 read_dtype(struct la_operation *what, enum la_xla_dtype dtype)
 {
-    what->dtype = LA_F32; /* of tokens in 16 bits */
+    what->dtype = LA_F32; /* also for tokens of 16 bits */
     what->type = dtype == LA_XLA_F16    ? LA_HALF
                  : dtype == LA_XLA_BF16 ? LA_BFLOAT
                                         : LA_NATIVE;
     return what->type != LA_NATIVE ? 0 : la_xla_float(dtype, &what->dtype);
 }
 
-/* Whether an operand of the call has the dtype that it should have. */
+/* Whether an operand of the call has the expected dtype. */
 static int
 is_expected(const struct la_operation *what, enum la_operand id,
             enum la_xla_dtype dtype)
@@ -118,7 +118,7 @@ is_expected(const struct la_operation *what, enum la_operand id,
     return la_xla_float(dtype, &computed) == 0 && computed == what->dtype;
 }
 
-/* Indices of 32 bits, which is what JAX has by default, in our own integers. */
+/* Converts indices of 32 bits, JAX's default, to ptrdiff_t. */
 static int
 widen(struct operands *c, int i, const struct la_xla_buffer *b, ptrdiff_t count)
 {
@@ -133,7 +133,7 @@ widen(struct operands *c, int i, const struct la_xla_buffer *b, ptrdiff_t count)
     return 0;
 }
 
-/* A buffer as operand i; NULL, or what is wrong with it. */
+/* Reads a buffer as operand i.  Returns NULL, or an error message. */
 static const char *
 take_buffer(struct operands *c, int i, const struct la_xla_buffer *b)
 {
@@ -143,7 +143,7 @@ take_buffer(struct operands *c, int i, const struct la_xla_buffer *b)
         return strange;
     }
     const int wide = i >= c->signature->nin && c->what.type != LA_NATIVE &&
-                     b->dtype == LA_XLA_F32; /* as the caller asks for it */
+                     b->dtype == LA_XLA_F32; /* at the caller's request */
     if (b->rank > LA_XLA_RANK) {
         return "linattn: an operand has too many axes";
     }
@@ -176,7 +176,7 @@ take_number(struct operands *c, int i, double value)
     c->x[i] = (struct la_tensor){.data = &c->numbers[i]};
 }
 
-/* Reads all operands; NULL, or what is wrong. */
+/* Reads all operands.  Returns NULL, or an error message. */
 static const char *
 take_operands(struct operands *c, const struct la_xla_frame *frame,
               const struct la_xla_array *numbers)
@@ -215,7 +215,7 @@ take_operands(struct operands *c, const struct la_xla_frame *frame,
                : "linattn: there are more operands than the operator takes";
 }
 
-/* The call of an operator; NULL, or what is wrong. */
+/* Calls an operator.  Returns NULL, or an error message. */
 static const char *
 call_operator(const struct la_xla_frame *frame)
 {
@@ -260,9 +260,9 @@ execute(const struct la_xla_frame *frame)
     return wrong != NULL ? fail(frame, wrong) : NULL;
 }
 
-/* XLA asks for the version when a handler is registered.  It is told its own: a refusal
- * would keep JAX from starting on CPUs at all, and execute() refuses frames that it
- * does not know. */
+/* XLA asks for the handler's version when a handler is registered.  This answers with
+ * XLA's own: a refusal would prevent JAX from starting on CPUs at all, and execute()
+ * refuses frames with an unknown layout. */
 static void
 tell_version(const struct la_xla_frame *frame)
 {
@@ -288,7 +288,7 @@ PyObject *
 la_xla_handler(PyObject *Py_UNUSED(module), PyObject *caller)
 {
     la_xla_set_caller(caller);
-    /* A function pointer in a capsule, as JAX takes it. */
+    /* JAX takes the function pointer in a capsule. */
     void *pointer;
     la_xla_function *function = handler;
     memcpy(&pointer, &function, sizeof(pointer));

@@ -258,7 +258,7 @@ run_causal_conv1d(const struct la_head *h)
 }
 
 /* One token.  Without s0, the state in s1 is updated in place: each row is read before
- * an earlier row is written. */
+ * it is overwritten. */
 static struct conv_scratch
 causal_conv1d_step_carve(const struct la_head *h, struct arena *arena)
 {

@@ -122,7 +122,7 @@ token_pairs(const struct gate_pairs *c)
     }
 }
 
-/* dg_token, from `far` and before gate_gradients scales the triangles. */
+/* dg_token, while dx still holds `far`. */
 static void
 token_gradient(const struct gate_pairs *c)
 {

@@ -9,8 +9,8 @@
  *
  * The triangles and the substitution are those of delta.h, with the gates of a chunk
  * (gate.h) between the readers, the rows of E and phi(Q), and the writers, the rows of
- * B. DPLR writes two rows per token, K with the given values and B with the computed U,
- * and reads U before the token's decay.
+ * B. DPLR writes two rows per token, K with the given values and B with U, and its a
+ * reads the state before the token's decay.
  *
  * About 6 n d m flops (DPLR: 8 n d m) plus the triangles.  Scratch: the state, d m
  * numbers, and a few chunks.  Rows j > i never affect row i. */

@@ -10,7 +10,8 @@
  *
  * gate_backward.h gives dA, dE, dB and dg, from the triangles' gradients X = tril(G
  * U^T), Y = stril(N U^T) and the products with the states: G S^T, N S^T and U R^T.  For
- * DPLR, K and V are treated alike, except that dV also contains N^T L_K. */
+ * DPLR, dK and dV are computed as dB and dU are, except that dV is not substituted: it
+ * only adds L_K^T N. */
 #ifndef LA_GATED_DELTA_REVERSE_H
 #define LA_GATED_DELTA_REVERSE_H
 

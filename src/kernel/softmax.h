@@ -205,7 +205,8 @@ row_weights(T *p, T *running_max, T *sum, T *lost, ptrdiff_t end)
         vstore(&p[j], x);
     }
     max = vall_max(max);
-    max = vselect(max <= before + vset1(1), before, max); /* also if max is NaN */
+    max =
+        vselect(max <= before + vset1(1), before, max); /* a NaN becomes the new max */
     LA_UNROLL
     for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
         const vec x = vexp(vload(&p[j]) - max);
