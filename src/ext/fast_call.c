@@ -81,7 +81,7 @@ is_native(const struct operands *c, int i)
 
 /* Whether the caller left out operand i. */
 static int
-take_nothing(struct operands *c, int i)
+take_omitted(struct operands *c, int i)
 {
     if (c->object[i] != Py_Ellipsis || !la_may_lack(c->g->signature, i)) {
         return 0;
@@ -189,7 +189,7 @@ span_of(const struct operands *c, int i, const char **begin, const char **end)
 
 /* Whether the outputs that the caller passed share no memory with other operands. */
 static int
-outputs_are_apart(const struct operands *c)
+outputs_are_disjoint(const struct operands *c)
 {
     const struct la_signature *signature = c->g->signature;
     for (int i = signature->nin; i < signature->nin + signature->nout; i++) {
@@ -250,7 +250,7 @@ take_operands(struct operands *c)
         if (la_is_number(signature->slots[i].id)) {
             taken = take_number(c, i);
         }
-        else if (take_nothing(c, i)) {
+        else if (take_omitted(c, i)) {
             taken = 1;
         }
         else if (i < signature->nin && PyFloat_CheckExact(c->object[i])) {
@@ -275,7 +275,7 @@ take_operands(struct operands *c)
             return taken;
         }
     }
-    return outputs_are_apart(c);
+    return outputs_are_disjoint(c);
 }
 
 /* Returns the outputs: one array, or a tuple of them. */
@@ -301,7 +301,7 @@ la_fast_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     if (nargs < 2 || !la_gufunc_is(args[0]) ||
         nargs != 1 + ((PyUFuncObject *)args[0])->nargs) {
         PyErr_SetString(PyExc_TypeError,
-                        "expected one of our gufuncs and its operands");
+                        "expected one of linattn's gufuncs and its operands");
         return NULL;
     }
     struct operands c;

@@ -34,16 +34,16 @@ la_gufunc_is(PyObject *object)
 }
 
 /* The loops that `ufunc.types` lists. */
-static const enum la_loop told[] = {LA_LOOP_HALF, LA_LOOP_SINGLE, LA_LOOP_DOUBLE};
-enum { NTOLD = sizeof(told) / sizeof(told[0]) };
+static const enum la_loop listed[] = {LA_LOOP_HALF, LA_LOOP_SINGLE, LA_LOOP_DOUBLE};
+enum { NLISTED = sizeof(listed) / sizeof(listed[0]) };
 
 static void
 write_types(struct la_gufunc *g)
 {
     const int count = g->signature->nin + g->signature->nout;
-    for (int k = 0; k < NTOLD; k++) {
+    for (int k = 0; k < NLISTED; k++) {
         for (int i = 0; i < count; i++) {
-            g->types[k * count + i] = (char)la_loop_type(g, told[k], i);
+            g->types[k * count + i] = (char)la_loop_type(g, listed[k], i);
         }
     }
 }
@@ -79,7 +79,7 @@ new_gufunc(struct la_gufunc *g)
         return NULL;
     }
     gufunc->types = g->types;
-    gufunc->ntypes = NTOLD;
+    gufunc->ntypes = NLISTED;
     return object;
 }
 

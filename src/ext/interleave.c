@@ -63,8 +63,8 @@ la_interleaved_heads(const struct job *job, int threads)
 
 /* Queues the rows of all heads in the slice from token `first` on for prefetching. */
 static void
-ask_for_rows(const struct job *job, const struct la_head *h, ptrdiff_t heads,
-             ptrdiff_t first, struct la_fetch *ahead)
+queue_rows(const struct job *job, const struct la_head *h, ptrdiff_t heads,
+           ptrdiff_t first, struct la_fetch *ahead)
 {
     const struct la_call *call = job->call;
     const ptrdiff_t left = h->n - first,
@@ -121,7 +121,7 @@ run_interleaved(void *arg, size_t item, int lane)
     }
     for (ptrdiff_t to = LA_INTERLEAVE_ROWS; to < longest + LA_INTERLEAVE_ROWS;
          to += LA_INTERLEAVE_ROWS) {
-        ask_for_rows(job, &heads_now->head, heads, to, &ahead);
+        queue_rows(job, &heads_now->head, heads, to, &ahead);
         for (ptrdiff_t i = 0; i < heads; i++) {
             if (run_tokens(job, &heads_now[i], to, lane)) {
                 return 1;

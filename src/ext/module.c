@@ -196,9 +196,10 @@ exec(PyObject *module)
     static int initialized; /* threads belong to the process */
     if (!initialized) {
         if (la_cpu_init() < 0) {
-            PyErr_SetString(PyExc_ImportError,
-                            "this CPU has no instruction set that linattn was built "
-                            "for; on x86-64 it needs v2 (SSE4.2 and POPCNT) at least");
+            PyErr_SetString(
+                PyExc_ImportError,
+                "linattn was not built for any instruction set of this CPU; "
+                "x86-64 needs at least v2 (SSE4.2 and POPCNT)");
             return -1;
         }
         la_pool_init();

@@ -59,7 +59,7 @@ mark(unsigned char *marks, ptrdiff_t at, ptrdiff_t width)
 /* Visits every element; 1 if two share memory, -1 if there is no memory for the
  * marks. */
 static int
-two_meet(const struct walk *w, ptrdiff_t itemsize)
+any_shared(const struct walk *w, ptrdiff_t itemsize)
 {
     ptrdiff_t unit = itemsize, at = 0, index[MAX_AXES] = {0};
     for (int axis = 0; axis < w->axes; axis++) {
@@ -122,5 +122,5 @@ la_overlaps_itself(const struct la_tensor *x, ptrdiff_t itemsize)
         return 0;
     }
     /* If there are more elements than fit, some overlap; no need to visit them. */
-    return w.count * (double)itemsize > (double)w.extent ? 1 : two_meet(&w, itemsize);
+    return w.count * (double)itemsize > (double)w.extent ? 1 : any_shared(&w, itemsize);
 }

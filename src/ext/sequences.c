@@ -29,7 +29,7 @@ struct cover {
 };
 
 static void
-go_on(struct cover *c, struct range x)
+add_range(struct cover *c, struct range x)
 {
     if (x.begin < x.end) {
         c->gap |= x.begin > c->next;
@@ -63,7 +63,7 @@ cover_sorted(const struct job *job, ptrdiff_t head, struct cover *c)
     qsort(all, used, sizeof(*all), by_begin);
     *c = (struct cover){0};
     for (size_t r = 0; r < used; r++) {
-        go_on(c, all[r]);
+        add_range(c, all[r]);
     }
     free(all);
     return c->back ? LA_OVERLAP : LA_DONE;
@@ -77,7 +77,7 @@ cover_head(struct job *job, ptrdiff_t head, int *gaps)
         if (r % 1024 == 0 && la_job_poll(job)) {
             return LA_STOPPED;
         }
-        go_on(&c, sequence_at(job, head, r));
+        add_range(&c, sequence_at(job, head, r));
     }
     const enum la_status status = c.back ? cover_sorted(job, head, &c) : LA_DONE;
     *gaps = c.gap || c.next < job->head.n;
@@ -93,7 +93,7 @@ step_of(const struct job *job, enum la_operand id, int axis)
 /* The number of heads whose sequences have to be checked: 1 if all heads have the
  * same. */
 static ptrdiff_t
-heads_to_look_at(const struct job *job)
+heads_to_check(const struct job *job)
 {
     int same = 1;
     for (int axis = 0; axis < job->call->axes; axis++) {
@@ -111,7 +111,7 @@ la_sequences_check(struct job *job, int *gaps)
     if (job->by_id[LA_AT_begin] == NULL && job->by_id[LA_AT_end] == NULL) {
         return job->sequences > 1 ? LA_OVERLAP : LA_DONE;
     }
-    const ptrdiff_t heads = heads_to_look_at(job);
+    const ptrdiff_t heads = heads_to_check(job);
     for (ptrdiff_t head = 0; status == LA_DONE && head < heads; head++) {
         int some = 0;
         status = cover_head(job, head, &some);

@@ -63,13 +63,13 @@ add_dim(struct la_signature *signature, struct la_slot *slot, char letter)
  * sequence, to the inputs or the outputs, which `count` counts. */
 static struct la_slot *
 add_slot(struct la_signature *signature, int *count, enum la_operand id,
-         int one_a_sequence, const char *dims)
+         int per_sequence, const char *dims)
 {
     const int at = signature->nin + signature->nout;
     assert(at < LA_MAX_OPERANDS && id != LA_NOPERANDS);
     struct la_slot *slot = &signature->slots[at];
     *slot = (struct la_slot){.id = id, .of = -1};
-    if (one_a_sequence) {
+    if (per_sequence) {
         add_dim(signature, slot, 'r');
     }
     for (; *dims != '\0'; dims++) {
@@ -116,10 +116,9 @@ add_operand(struct la_signature *signature, int *count, const struct la_form *fo
 
 /* Adds an index, one per sequence or one per head. */
 static void
-add_index(struct la_signature *signature, enum la_operand id, int one_a_sequence)
+add_index(struct la_signature *signature, enum la_operand id, int per_sequence)
 {
-    add_slot(signature, &signature->nin, id, one_a_sequence, "")->may_lack =
-        one_a_sequence;
+    add_slot(signature, &signature->nin, id, per_sequence, "")->may_lack = per_sequence;
 }
 
 /* Adds an operand for each field of the state, named "s0", "grad_s" and so on. */

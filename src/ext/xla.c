@@ -26,8 +26,8 @@ struct operands {
         *indices[LA_MAX_OPERANDS]; /* widened from 32 bits; freed after the call */
 };
 
-const char la_xla_no_memory[] = "linattn: no room for the call";
-static const char strange[] =
+const char la_xla_no_memory[] = "linattn: out of memory";
+static const char unknown_version[] =
     "linattn: XLA's foreign function interface is not the version 0.x that linattn was "
     "built for; install another version of JAX or of linattn";
 
@@ -38,9 +38,9 @@ fail(const struct la_xla_frame *frame, const char *message)
         .struct_size =
             offsetof(struct la_xla_error_args, code) + sizeof(enum la_xla_code),
         .message = message,
-        .code = message == la_xla_no_memory ? LA_XLA_RESOURCE_EXHAUSTED
-                : message == strange        ? LA_XLA_UNIMPLEMENTED
-                                            : LA_XLA_INVALID_ARGUMENT,
+        .code = message == la_xla_no_memory  ? LA_XLA_RESOURCE_EXHAUSTED
+                : message == unknown_version ? LA_XLA_UNIMPLEMENTED
+                                             : LA_XLA_INVALID_ARGUMENT,
     };
     return frame->api->create_error(&args);
 }
@@ -140,7 +140,7 @@ take_buffer(struct operands *c, int i, const struct la_xla_buffer *b)
     const enum la_operand id = c->signature->slots[i].id;
     const int is_index = la_is_index(id);
     if (!LA_XLA_HAS(b, struct la_xla_buffer, dims)) {
-        return strange;
+        return unknown_version;
     }
     const int wide = i >= c->signature->nin && c->what.type != LA_NATIVE &&
                      b->dtype == LA_XLA_F32; /* at the caller's request */
@@ -187,7 +187,7 @@ take_operands(struct operands *c, const struct la_xla_frame *frame,
     if (frame->args.size == 0 || frame->rets.size != signature->nout ||
         read_dtype(&c->what,
                    ((const struct la_xla_buffer *)frame->args.buffers[0])->dtype) < 0) {
-        return "linattn: the operands are not those of the operator";
+        return "linattn: the operands do not match the operator";
     }
     for (int i = 0; i < signature->nin + signature->nout; i++) {
         const char *wrong = NULL;
@@ -236,8 +236,9 @@ call_operator(const struct la_xla_frame *frame)
         const enum la_status status = la_call(&c.what, c.x, NULL);
         wrong = status == LA_DONE        ? NULL
                 : status == LA_NO_MEMORY ? la_xla_no_memory
-                : status == LA_OVERLAP   ? "linattn: packed sequences share tokens"
-                                         : "linattn: shapes of operands do not fit";
+                : status == LA_OVERLAP
+                    ? "linattn: packed sequences share tokens"
+                    : "linattn: the shapes of the operands do not match";
     }
     for (int i = 0; i < LA_MAX_OPERANDS; i++) {
         free(c.indices[i]);
@@ -249,7 +250,7 @@ static struct la_xla_error *
 execute(const struct la_xla_frame *frame)
 {
     if (!is_known(frame)) {
-        return fail(frame, strange);
+        return fail(frame, unknown_version);
     }
     const struct la_xla_scalar *function = attribute(frame, "function", LA_XLA_SCALAR);
     char message[LA_XLA_MESSAGE];
@@ -264,7 +265,7 @@ execute(const struct la_xla_frame *frame)
  * XLA's own: a refusal would prevent JAX from starting on CPUs at all, and execute()
  * refuses frames with an unknown layout. */
 static void
-tell_version(const struct la_xla_frame *frame)
+report_version(const struct la_xla_frame *frame)
 {
     struct la_xla_metadata *metadata =
         ((struct la_xla_metadata_extension *)frame->extension)->metadata;
@@ -278,7 +279,7 @@ static struct la_xla_error *
 handler(struct la_xla_frame *frame)
 {
     if (frame->extension != NULL && frame->extension->type == LA_XLA_METADATA) {
-        tell_version(frame);
+        report_version(frame);
         return NULL;
     }
     return can_fail(frame) ? execute(frame) : NULL;

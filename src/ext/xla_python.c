@@ -117,13 +117,13 @@ const char *
 la_xla_python(const struct la_xla_frame *frame, int64_t function, char *message)
 {
     if (!are_floats(&frame->args) || !are_floats(&frame->rets)) {
-        return "linattn: a function takes and returns float32 or float64";
+        return "linattn: a Python function takes and returns float32 or float64";
     }
     atomic_fetch_add(&running,
                      1); /* before the check of `finishing`: see la_xla_finish */
     const char *wrong =
         atomic_load(&finishing)
-            ? "linattn: Python is at its end, and runs no more functions"
+            ? "linattn: Python is finalizing and can run no more functions"
             : call_python(frame, function, message);
     atomic_fetch_sub(&running, 1);
     return wrong;

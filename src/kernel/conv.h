@@ -211,7 +211,7 @@ store_inputs(const struct la_head *h, struct block copy, ptrdiff_t col, ptrdiff_
 
 /* Prefetches the rows of the next panel, or of the first panel of the next tokens. */
 INLINE void
-look_after(const struct la_head *h, struct span t, ptrdiff_t col)
+queue_next_panel(const struct la_head *h, struct span t, ptrdiff_t col)
 {
     const int more = col + LA_CONV_COLS < h->m;
     const ptrdiff_t first = more ? t.first : t.first + LA_CONV_ROWS;
@@ -244,7 +244,7 @@ run_causal_conv1d(const struct la_head *h)
                 return 1;
             }
             const struct la_array x = conv_window(h, r.x, t, col, cols);
-            look_after(h, t, col);
+            queue_next_panel(h, t, col);
             convolve(r.y, x, block_at(r.weight, 0, col),
                      (struct block){r.bias + col, 0}, t.rows, cols, conv_taps(h),
                      h->silu != 0, &ahead);
