@@ -101,8 +101,8 @@ times_rate(vec z, vec a)
     return y;
 }
 
-/* e^a g y with y >= 0.  For z below -EXP_SAFE, y equals e^z to working precision: e^a
- * may be inf and y 0, but a + z is exact enough. */
+/* e^a g y with y >= 0.  For z below -EXP_SAFE, y is e^z up to rounding.  There e^a may
+ * be inf and y 0, so e^(a + z) is computed instead. */
 INLINE vec
 times_decay(vec a, vec g, vec y, vec z)
 {

@@ -88,7 +88,7 @@ load_written(const struct la_head *h, const struct gated_delta_reverse *r,
     clear_rows(u, t.rows, rows);
 }
 
-/* DPLR: dV of one column tile, which dU does not contain. */
+/* DPLR: dV of one column tile; unlike dU, it is not substituted. */
 INLINE void
 values_back(const struct reverse *c, const struct gated_delta_reverse *r, ptrdiff_t col,
             const int nr)

@@ -54,8 +54,8 @@ decay_state(const struct la_head *h, const struct step_scratch *r, int resets)
     return la_is_given(&h->bonus) ? step_state(h, r, before) : step_state(h, r, gated);
 }
 
-/* o = (a.(u o b)) v: with a bonus, the query reads before the write, and its own key
- * separately. */
+/* o = (a.(u o b)) v, the share of the token's own key: with a bonus, the query reads
+ * the state before the write. */
 static void
 own_value(const struct la_head *h, const struct gated_step_scratch *r)
 {

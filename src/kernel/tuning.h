@@ -96,13 +96,12 @@ enum {
     LA_CONV_COLS = 512, /* such rows fit the first-level cache */
     LA_CONV_TAPS = 8,
 
-    /* Rows of a block are no multiple of so many bytes apart: 32 KiB of 8 ways hold 64
-     * lines a way, so that rows 2 KiB apart share two sets. */
-    LA_SET_STEP = 2048,
-
     /* The row step of a block in bytes is not a multiple of this: a cache of 32 KiB and
      * 8 ways has 64 sets of one 64-byte line per way, so that rows 2 KiB apart would
      * alternate between two sets. */
+    LA_SET_STEP = 2048,
+
+    /* Prefetching (fetch.h). */
     LA_LINE = 64, /* bytes */
     LA_LINES_MAX =
         32, /* prefetches at a time: slightly more than a core can have in flight */
