@@ -67,12 +67,13 @@ KERNEL = [*COMMON, "-ffp-contract=fast"]
 
 
 KERNELS = "src/kernel/kernels.c"
-DTYPES = {"f32": [], "f64": [("LA_DOUBLE", None)]}
+with open("src/kernel/dtypes.def", encoding="utf-8") as rows:
+    DTYPES = re.findall(r"^LA_FLOAT\(\w+, (\w+),", rows.read(), flags=re.M)
 # What the kernels are compiled as: the folder of the objects, macros, flags.
 UNITS = [
-    (f"{isa}_{dtype}", [("LA_ISA", isa), *macros], [*KERNEL, *flags])
+    (f"{isa}_{dtype}", [("LA_ISA", isa), ("LA_DTYPE", dtype)], [*KERNEL, *flags])
     for isa, flags in ISAS.items()
-    for dtype, macros in DTYPES.items()
+    for dtype in DTYPES
 ]
 
 

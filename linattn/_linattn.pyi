@@ -1,13 +1,36 @@
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypedDict
 
 import numpy as np
 
 compiler: Final[str]
 ufunc_names: Final[tuple[str, ...]]
 internal_ufunc_names: Final[tuple[str, ...]]
-map_names: Final[tuple[str, ...]]
-row_map_names: Final[tuple[str, ...]]
+
+class _Operator(TypedDict):
+    """A row of operators.def; src/ext/describe.c says what the fields hold."""
+
+    inputs: tuple[tuple[str, str, str, bool, bool], ...]
+    outputs: tuple[tuple[str, str, str, bool, bool], ...]
+    numbers: tuple[str, ...]
+    state: tuple[tuple[str, str], ...]
+    maps: bool
+    normalizer: bool
+    key_lengths: bool
+    public: bool
+    elementwise: bool
+    summary: str | None
+    gradient_of: str | None
+    step_of: str | None
+
+class _Map(TypedDict):
+    """A row of maps.def."""
+
+    rows: bool
+    signed: bool
+
+operators: Final[Mapping[str, _Operator]]
+maps: Final[Mapping[str, _Map]]
 
 def add_bfloat16(dtype: np.dtype[Any], /) -> None: ...
 def array_at(

@@ -31,7 +31,7 @@ from numpy import ndarray
 from . import _check, _gradients, _mapped, _state
 from ._gufuncs import run, ufuncs
 from ._layout import Operand
-from ._linattn import fast_call, map_names, row_map_names
+from ._linattn import fast_call, maps
 from ._state import State
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Operands: TypeAlias = tuple[Any, ...]
     Key: TypeAlias = tuple[str, str, bool]
 
-MAPS = (*map_names, *row_map_names)  #: those that kernels apply themselves
+MAPS = tuple(maps)  #: those that kernels apply themselves
 
 
 class _Call(NamedTuple):

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from linattn import _linattn
 from linattn import _reference_maps as maps
-from linattn._linattn import map_names
 from linattn._operator import MAPS
 from linattn._selftest import SIGNED
 
@@ -27,7 +27,7 @@ OPTIONS = {
 }
 #: Maps of one number.  Where those of either sign, SIGNED, are normalised, operands are such that
 #: the features are positive.
-ELEMENTWISE = map_names
+ELEMENTWISE = tuple(name for name, row in _linattn.maps.items() if not row["rows"])
 DTYPES = ("float32", "float64")
 
 

@@ -41,11 +41,10 @@ if [ $folder = src/kernel ]; then
     export KERNELS=$copy/kernels
     for dtype in f32 f64; do
         object=$KERNELS/${isa//-/_}_$dtype/src/kernel/kernels.o
-        macro=$([ $dtype = f64 ] && echo -DLA_DOUBLE || echo -DLA_SINGLE)
         mkdir -p "$(dirname "$object")"
         # With the same file name, the two dtypes would be counted as one file.
         "$clang" -std=gnu11 -O1 -fPIC -fvisibility=hidden -w "-march=$isa" -ffp-contract=fast \
-            "-DLA_ISA=${isa//-/_}" "$macro" "${count[@]}" \
+            "-DLA_ISA=${isa//-/_}" -DLA_DTYPE=$dtype "${count[@]}" \
             -Xclang -main-file-name -Xclang "kernels_$dtype.c" \
             -c src/kernel/kernels.c -o "$object" &
     done

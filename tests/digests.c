@@ -120,12 +120,12 @@ static void
 lay_out(struct array *x, struct la_tensor *tensor, const struct la_operation *what,
         int i)
 {
-    const struct la_slot *slot = &what->form->slots[i];
+    const struct la_slot *slot = &what->signature->slots[i];
     const ptrdiff_t size = la_size_of(what, slot->id);
     const int axes = la_is_number(slot->id) ? 0 : 1 + slot->rank;
     x->shape[0] = HEADS;
     for (int axis = 1; axis < axes; axis++) {
-        x->shape[axis] = extent(what->form->op, slot->dims[axis - 1]);
+        x->shape[axis] = extent(what->signature->op, slot->dims[axis - 1]);
     }
     x->bytes = size;
     for (int axis = axes - 1; axis >= 0; axis--) {
@@ -153,7 +153,7 @@ digest(const struct la_operation *what, int threads)
 {
     static struct array arrays[LA_MAX_OPERANDS];
     struct la_tensor x[LA_MAX_OPERANDS];
-    const int nin = what->form->nin, count = nin + what->form->nout;
+    const int nin = what->signature->nin, count = nin + what->signature->nout;
     uint64_t hash = 14695981039346656037u;
     state = 1;
     for (int i = 0; i < count; i++) {
@@ -171,19 +171,17 @@ digest(const struct la_operation *what, int threads)
     return hash;
 }
 
-/* Every dtype of a form and map; 0, or 1 where a call fails or threads change a bit. */
+/* Every dtype of a signature and map; 0, or 1 where a call fails or threads change a bit. */
 static int
-print(const struct la_form *form, enum la_map map)
+print(const struct la_signature *signature, enum la_map map)
 {
-    char name[64];
-    la_form_name(form, name, sizeof(name));
     for (size_t i = 0; i < LA_NTYPES; i++) {
         struct la_operation what = la_types[i];
-        what.form = form;
+        what.signature = signature;
         what.map = map;
         const uint64_t one = digest(&what, 1);
-        printf("%s %s %d %d %s %016" PRIx64 "\n", la_cpu_selected(), name,
-               form->variant, map, type_names[i], one);
+        printf("%s %s %d %d %s %016" PRIx64 "\n", la_cpu_selected(), signature->name,
+               signature->variant, map, type_names[i], one);
         if (one == 0 || digest(&what, 2) != one) {
             puts("failed");
             return 1;
@@ -193,17 +191,19 @@ print(const struct la_form *form, enum la_map map)
 }
 
 static int
-print_forms(enum la_op op)
+print_variants(enum la_op op)
 {
-    const la_variant offered = la_form_choices(op);
+    struct la_form form;
+    la_form_read(&form, op);
+    const la_variant offered = la_variants(&form);
     const int maps = la_operators[op].properties & LA_MAPS ? LA_NMAPS : 1;
     la_variant variant = 0;
     int failed = 0;
     do {
-        struct la_form form;
-        la_form_read(&form, op, variant);
+        struct la_signature signature;
+        la_signature_read(&signature, &form, variant);
         for (int map = 0; map < maps && !failed; map++) {
-            failed |= print(&form, (enum la_map)map);
+            failed |= print(&signature, (enum la_map)map);
         }
         variant = (variant - offered) & offered; /* the next subset */
     } while (variant != 0 && !failed);
@@ -219,7 +219,7 @@ main(void)
     for (int i = 0; la_cpu_isa(i) != NULL; i++) {
         la_cpu_select(la_cpu_isa(i));
         for (int op = 0; op < LA_NOPS && !failed; op++) {
-            failed = print_forms((enum la_op)op);
+            failed = print_variants((enum la_op)op);
         }
     }
     return failed;

@@ -47,7 +47,7 @@ def kernels(target, isa, folder, level="-O3"):
 
     def compile_unit(dtype):
         place = folder / f"{target}_{dtype}.o"
-        macros = [f"-DLA_ISA={isa}", *(["-DLA_DOUBLE"] if dtype == "f64" else [])]
+        macros = f"-DLA_ISA={isa}", f"-DLA_DTYPE={dtype}"
         zig(target, level, "-ffp-contract=fast", *march, *macros, "-c", KERNELS, "-o", place)
         return place
 

@@ -69,9 +69,9 @@ architecture() {
     triplet=$(basename "$root"/usr/lib/*-linux-gnu*)
     python=$(echo "$root"/usr/include/python3.*)
     compile=("$triplet-gcc" -std=gnu11 -O3 -fPIC -fwrapv -fvisibility=hidden)
-    for dtype in FLOAT DOUBLE; do
+    for dtype in f32 f64; do
         kernels+=("$root/linattn/$dtype.o")
-        "${compile[@]}" -ffp-contract="$contract" -DLA_ISA="$isa" -DLA_"$dtype" \
+        "${compile[@]}" -ffp-contract="$contract" -DLA_ISA="$isa" -DLA_DTYPE="$dtype" \
             -c src/kernel/kernels.c -o "${kernels[-1]}"
     done
     "${compile[@]}" -DPy_LIMITED_API=0x030b0000 -DLA_HAS_"$isa" -I"$python" \

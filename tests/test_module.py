@@ -200,3 +200,84 @@ def test_no_loop_for_python_objects():
     for wrong in (1j, "a", object(), np.datetime64(1, "s"), q.astype(complex)):
         with pytest.raises(TypeError, match="causal_elu: no loop for these dtypes"):
             _linattn.make_ufunc("causal_elu")(q, wrong, q, 1.0, 1e-6)
+
+
+def row(name):
+    """What the table says of an operator, with each operand's description by its name."""
+    table = dict(_linattn.operators[name])
+    return table | {key: {x[0]: x[1:] for x in table[key]} for key in ("inputs", "outputs")}
+
+
+def test_operators_say_what_may_be_left_out():
+    gated = row("gated")
+    assert [*gated["inputs"]] == ["q", "k", "v", "g", "bonus"]
+    assert gated["inputs"]["v"] == ("nm", "", False, False)
+    assert gated["inputs"]["g"] == ("n", "d", False, True)  # (n) or (n, d), held as states are
+    assert gated["inputs"]["bonus"] == ("d", "", True, True)
+    assert gated["outputs"] == {"o": ("nm", "", False, False)}
+    assert gated["state"] == (("s", "dm"),)
+    assert gated["numbers"] == ("scale",)
+    assert gated["maps"] and gated["key_lengths"] and gated["public"]
+    assert not gated["normalizer"] and not gated["elementwise"]
+    assert gated["summary"] is gated["gradient_of"] is gated["step_of"] is None
+    assert _linattn.operators["gated_delta"]["inputs"][4:] == (
+        ("beta", "n", "m", False, False), ("erase", "nd", "", True, False),
+    )  # fmt: skip
+
+
+def test_gradients_are_as_their_operands():
+    for name in ("causal", "noncausal", "delta", "gated", "gated_delta", "dplr", "causal_conv1d"):
+        forward, backward = row(name), row(f"{name}_backward")
+        assert backward["gradient_of"] == name
+        assert backward["inputs"].pop("grad_out") == next(iter(forward["outputs"].values()))
+        assert backward["inputs"] == forward["inputs"]
+        assert [f"d{x}" for x in forward["inputs"]] == [*backward["outputs"]]
+        for x, (*dims, _) in forward["inputs"].items():
+            assert [*backward["outputs"][f"d{x}"][:-1]] == dims
+        for key in ("state", "numbers", "maps", "normalizer", "key_lengths", "public"):
+            assert backward[key] == forward[key]
+
+
+def test_a_step_is_a_recurrence_without_tokens():
+    steps = {x: row(x)["step_of"] for x in _linattn.operators if row(x)["step_of"] is not None}
+    assert steps.pop("step") == "causal"
+    assert steps == {f"{x}_step": x for x in steps.values()}
+    for name, recurrence in {"step": "causal", **steps}.items():
+        one, all_tokens = row(name), row(recurrence)
+        assert one["state"] == all_tokens["state"] != ()
+        for key in ("inputs", "outputs"):
+            without = {x: (dims.replace("n", ""), *y) for x, (dims, *y) in all_tokens[key].items()}
+            assert one[key] == without
+        assert not one["key_lengths"]
+
+
+def test_operators_of_other_kinds():
+    noncausal, conv, relu = row("noncausal"), row("causal_conv1d"), row("relu_backward")
+    assert noncausal["inputs"]["k"][0] == "sd" and noncausal["numbers"] == ("scale", "eps")
+    assert noncausal["state"] == () and noncausal["normalizer"] and noncausal["key_lengths"]
+    assert row("causal")["state"] == (("s", "dm"), ("z", "d"))
+    assert conv["inputs"]["weight"] == ("fm", "", False, False)
+    assert conv["state"] == (("s", "dm"),) and conv["numbers"] == ("silu",)
+    assert not conv["maps"] and not conv["key_lengths"] and conv["public"]
+    assert relu["elementwise"] and not relu["public"] and relu["summary"] == "x1 phi'(x)"
+    assert relu["gradient_of"] == "relu"
+
+
+def test_every_gufunc_is_of_an_operator():
+    """Those that are public are of public operators, and the others of the others."""
+    kinds = {True: _linattn.ufunc_names, False: _linattn.internal_ufunc_names}
+    for name, operator in _linattn.operators.items():
+        stem = (operator["gradient_of"] or name).removesuffix("_step")
+        assert any(x.removeprefix("_").startswith(stem) for x in kinds[operator["public"]])
+
+
+def test_maps():
+    assert {name for name, row in _linattn.maps.items() if row["signed"]} == {"identity", "l2norm"}
+    assert [name for name, row in _linattn.maps.items() if row["rows"]] == ["l2norm"]
+
+
+def test_nothing_changes_the_tables():
+    for table in (_linattn.operators, _linattn.maps):
+        for wrong in (table, next(iter(table.values()))):
+            with pytest.raises(TypeError, match="does not support item assignment"):
+                wrong["name"] = {}

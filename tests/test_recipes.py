@@ -14,7 +14,7 @@ from linattn import _config, _docs, _types, feature_maps
 ROOT = Path(__file__).resolve().parent.parent
 #: File: what is looked for there, and what is written before it.
 SQUARE = {
-    "src/kernel/maps.def": ("LA_ROW_MAP(l2norm)", "LA_MAP(square)\n"),
+    "src/kernel/maps.def": ("LA_ROW_MAP(l2norm)", "LA_MAP(square, 0)\n"),
     "src/kernel/feature.h": (
         "#endif\n",
         """INLINE vec

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import _check
 from .._gufuncs import internal_ufuncs, quiet
-from .._linattn import map_names
+from .._linattn import maps
 
 
 class FeatureMap:
@@ -132,7 +132,7 @@ class Elementwise(Fused):
     array([[0., 1., 3.]])
     """
 
-    names = map_names
+    names = tuple(name for name, row in maps.items() if not row["rows"])
     _parameters = ("name",)
 
     def __init__(self, name: str) -> None:

@@ -58,7 +58,7 @@ cut_columns(const struct job *job, struct la_backward_split *split, ptrdiff_t it
 {
     const ptrdiff_t lanes = job->table->vector_bytes / itemsize, d = job->head.d;
     const ptrdiff_t vectors = (d + lanes - 1) / lanes;
-    ptrdiff_t panels = la_map_of_rows[job->head.map] ? 1 : threads / job->heads;
+    ptrdiff_t panels = la_maps[job->head.map].of_rows ? 1 : threads / job->heads;
     panels = panels < vectors / LA_PANEL_VECTORS ? panels : vectors / LA_PANEL_VECTORS;
     split->panels = 1;
     split->width = d;

@@ -17,15 +17,15 @@ static int
 read_core(struct la_call *call, const struct la_operation *what,
           const struct la_tensor *x)
 {
-    const struct la_form *form = what->form;
+    const struct la_signature *signature = what->signature;
     for (int i = 0; i < LA_MAX_DIMS; i++) {
         call->dims[i] = -1;
     }
-    for (int i = 0; i < form->nin + form->nout; i++) {
-        const struct la_slot *slot = &form->slots[i];
+    for (int i = 0; i < signature->nin + signature->nout; i++) {
+        const struct la_slot *slot = &signature->slots[i];
         const int lead = x[i].ndim - slot->rank;
         call->x[i].lacks = x[i].ndim < 0;
-        if (call->x[i].lacks && la_may_lack(form, i)) {
+        if (call->x[i].lacks && la_may_lack(signature, i)) {
             continue;
         }
         if (lead < 0 || lead > MAX_AXES) {
@@ -34,7 +34,7 @@ read_core(struct la_call *call, const struct la_operation *what,
         call->x[i].data = x[i].data;
         call->x[i].type = la_is_tokens(slot->id) && !x[i].wide ? what->type : LA_NATIVE;
         for (int j = 0; j < slot->rank; j++) {
-            ptrdiff_t *dim = &call->dims[la_form_dim(form, slot->dims[j])];
+            ptrdiff_t *dim = &call->dims[la_signature_dim(signature, slot->dims[j])];
             if (*dim >= 0 && *dim != x[i].shape[lead + j]) {
                 return -1;
             }
@@ -42,9 +42,9 @@ read_core(struct la_call *call, const struct la_operation *what,
             call->x[i].core[j] = x[i].strides[lead + j];
         }
     }
-    for (int i = 0; i < form->ndims; i++) { /* that nothing has which is there */
+    for (int i = 0; i < signature->ndims; i++) { /* that nothing has which is there */
         if (call->dims[i] < 0) {
-            call->dims[i] = form->dims[i] == 'r' ? 1 : 0;
+            call->dims[i] = signature->dims[i] == 'r' ? 1 : 0;
         }
     }
     return 0;
@@ -52,27 +52,28 @@ read_core(struct la_call *call, const struct la_operation *what,
 
 /* How many leading axes an operand has. */
 static int
-leading(const struct la_form *form, const struct la_tensor *x, int i)
+leading(const struct la_signature *signature, const struct la_tensor *x, int i)
 {
-    return x[i].ndim < 0 ? 0 : x[i].ndim - form->slots[i].rank;
+    return x[i].ndim < 0 ? 0 : x[i].ndim - signature->slots[i].rank;
 }
 
 /* The leading axes that the inputs broadcast to, which the outputs must have. */
 static int
-broadcast(struct lead *lead, const struct la_form *form, const struct la_tensor *x)
+broadcast(struct lead *lead, const struct la_signature *signature,
+          const struct la_tensor *x)
 {
-    const int count = form->nin + form->nout;
+    const int count = signature->nin + signature->nout;
     lead->axes = 0;
-    for (int i = 0; i < form->nin; i++) {
-        const int axes = leading(form, x, i);
+    for (int i = 0; i < signature->nin; i++) {
+        const int axes = leading(signature, x, i);
         lead->axes = axes > lead->axes ? axes : lead->axes;
     }
     for (int axis = 0; axis < lead->axes; axis++) {
         lead->extent[axis] = 1;
     }
     for (int i = 0; i < count; i++) {
-        const int axes = leading(form, x, i), skip = lead->axes - axes;
-        const int written = i >= form->nin && x[i].ndim >= 0;
+        const int axes = leading(signature, x, i), skip = lead->axes - axes;
+        const int written = i >= signature->nin && x[i].ndim >= 0;
         if (skip < 0 || (written && skip != 0)) {
             return -1;
         }
@@ -144,13 +145,14 @@ enum la_status
 la_call_prepare(struct la_call *call, const struct la_operation *what,
                 const struct la_tensor *operands)
 {
-    const struct la_form *form = what->form;
+    const struct la_signature *signature = what->signature;
     struct lead lead;
-    call->form = form;
+    call->signature = signature;
     call->map = what->map;
     call->dtype = what->dtype;
-    if (read_core(call, what, operands) < 0 || broadcast(&lead, form, operands) < 0 ||
-        merge(call, &lead, form->nin + form->nout) < 0) {
+    if (read_core(call, what, operands) < 0 ||
+        broadcast(&lead, signature, operands) < 0 ||
+        merge(call, &lead, signature->nin + signature->nout) < 0) {
         return LA_BAD_SHAPE;
     }
     return LA_DONE;

@@ -16,7 +16,7 @@ struct la_tensor {
 
 /* What an operator is called as. */
 struct la_operation {
-    const struct la_form *form;
+    const struct la_signature *signature;
     enum la_map map;
     enum la_dtype dtype; /* of numbers and states, and of tokens where type is native */
     enum la_type type;   /* of tokens */

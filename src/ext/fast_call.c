@@ -82,7 +82,7 @@ is_native(const struct operands *c, int i)
 static int
 take_nothing(struct operands *c, int i)
 {
-    if (c->object[i] != Py_Ellipsis || !la_may_lack(c->g->form, i)) {
+    if (c->object[i] != Py_Ellipsis || !la_may_lack(c->g->signature, i)) {
         return 0;
     }
     c->x[i] = (struct la_tensor){.ndim = -1};
@@ -93,7 +93,8 @@ static int
 take_array(struct operands *c, int i)
 {
     if (!is_plain(c->object[i], la_loop_type(c->g, c->loop, i)) ||
-        (i >= c->g->form->nin && !PyArray_ISWRITEABLE((PyArrayObject *)c->object[i]))) {
+        (i >= c->g->signature->nin &&
+         !PyArray_ISWRITEABLE((PyArrayObject *)c->object[i]))) {
         return 0;
     }
     set_array(c, i, 0);
@@ -104,9 +105,9 @@ take_array(struct operands *c, int i)
 static npy_intp
 core_size(const struct operands *c, char letter)
 {
-    const struct la_form *form = c->g->form;
-    for (int i = 0; i < form->nin; i++) {
-        const struct la_slot *slot = &form->slots[i];
+    const struct la_signature *signature = c->g->signature;
+    for (int i = 0; i < signature->nin; i++) {
+        const struct la_slot *slot = &signature->slots[i];
         for (int j = 0; c->x[i].ndim >= 0 && j < slot->rank; j++) {
             const int axis = c->x[i].ndim - slot->rank + j;
             if (slot->dims[j] == letter) {
@@ -123,9 +124,9 @@ core_size(const struct operands *c, char letter)
 static int
 is_to_be_summed(const struct operands *c, int i, const npy_intp *shape, int lead)
 {
-    const int of = la_form_gradient_of(c->g->form, i);
+    const int of = c->g->signature->slots[i].of;
     const int skip =
-        of < 0 ? lead : lead - (c->x[of].ndim - c->g->form->slots[of].rank);
+        of < 0 ? lead : lead - (c->x[of].ndim - c->g->signature->slots[of].rank);
     int repeated = 0;
     for (int axis = 0; of >= 0 && axis < lead; axis++) {
         repeated |= axis < skip || c->x[of].shape[axis - skip] != shape[axis];
@@ -138,12 +139,12 @@ is_to_be_summed(const struct operands *c, int i, const npy_intp *shape, int lead
 static int
 make_output(struct operands *c, int i)
 {
-    const struct la_form *form = c->g->form;
-    const struct la_slot *slot = &form->slots[i];
+    const struct la_signature *signature = c->g->signature;
+    const struct la_slot *slot = &signature->slots[i];
     npy_intp shape[NPY_MAXDIMS];
     int lead = 0;
-    for (int j = 0; j < form->nin; j++) {
-        const int axes = c->x[j].ndim - form->slots[j].rank;
+    for (int j = 0; j < signature->nin; j++) {
+        const int axes = c->x[j].ndim - signature->slots[j].rank;
         lead = axes > lead ? axes : lead; /* below 0 where it is left out */
     }
     if (lead + slot->rank > NPY_MAXDIMS) {
@@ -151,8 +152,8 @@ make_output(struct operands *c, int i)
     }
     for (int axis = 0; axis < lead; axis++) {
         shape[axis] = 1;
-        for (int j = 0; j < form->nin; j++) {
-            const int at = axis - lead + c->x[j].ndim - form->slots[j].rank;
+        for (int j = 0; j < signature->nin; j++) {
+            const int at = axis - lead + c->x[j].ndim - signature->slots[j].rank;
             if (at >= 0 && c->x[j].shape[at] != 1) {
                 shape[axis] = c->x[j].shape[at];
             }
@@ -189,14 +190,14 @@ span_of(const struct operands *c, int i, const char **begin, const char **end)
 static int
 outputs_are_apart(const struct operands *c)
 {
-    const struct la_form *form = c->g->form;
-    for (int i = form->nin; i < form->nin + form->nout; i++) {
+    const struct la_signature *signature = c->g->signature;
+    for (int i = signature->nin; i < signature->nin + signature->nout; i++) {
         const char *begin, *end, *other, *other_end;
         if (c->made[i] || c->x[i].ndim < 0) {
             continue;
         }
         span_of(c, i, &begin, &end);
-        for (int j = 0; j < form->nin + form->nout; j++) {
+        for (int j = 0; j < signature->nin + signature->nout; j++) {
             if (j == i || c->x[j].ndim < 0) {
                 continue;
             }
@@ -239,30 +240,31 @@ la_array_overlaps_itself(PyObject *Py_UNUSED(module), PyObject *arg)
 static int
 take_operands(struct operands *c)
 {
-    const struct la_form *form = c->g->form;
+    const struct la_signature *signature = c->g->signature;
     if (!choose_loop(c)) {
         return 0;
     }
-    for (int i = 0; i < form->nin + form->nout; i++) {
+    for (int i = 0; i < signature->nin + signature->nout; i++) {
         int taken;
-        if (la_is_number(form->slots[i].id)) {
+        if (la_is_number(signature->slots[i].id)) {
             taken = take_number(c, i);
         }
         else if (take_nothing(c, i)) {
             taken = 1;
         }
-        else if (i < form->nin && PyFloat_CheckExact(c->object[i])) {
-            taken =
-                c->g->form->slots[i].rank == 0 && is_native(c, i) && take_number(c, i);
+        else if (i < signature->nin && PyFloat_CheckExact(c->object[i])) {
+            taken = c->g->signature->slots[i].rank == 0 && is_native(c, i) &&
+                    take_number(c, i);
         }
-        else if (i >= form->nin && c->object[i] == Py_None) {
+        else if (i >= signature->nin && c->object[i] == Py_None) {
             /* A state that is updated in place has to be there. */
-            taken =
-                form->variant & LA_IN_PLACE && i > form->nin ? 0 : make_output(c, i);
+            taken = signature->variant & LA_WITH_IN_PLACE && i > signature->nin
+                        ? 0
+                        : make_output(c, i);
         }
         else {
             taken = take_array(c, i);
-            if (taken > 0 && i >= form->nin) {
+            if (taken > 0 && i >= signature->nin) {
                 const int shared =
                     overlaps_itself(&c->x[i], (PyArrayObject *)c->object[i]);
                 taken = shared < 0 ? -1 : !shared;
@@ -279,13 +281,14 @@ take_operands(struct operands *c)
 static PyObject *
 result(const struct operands *c)
 {
-    const struct la_form *form = c->g->form;
-    if (form->nout == 1) {
-        return Py_NewRef(c->object[form->nin]);
+    const struct la_signature *signature = c->g->signature;
+    if (signature->nout == 1) {
+        return Py_NewRef(c->object[signature->nin]);
     }
-    PyObject *all = PyTuple_New(form->nout);
-    for (int i = 0; all != NULL && i < form->nout; i++) {
-        PyObject *x = c->x[form->nin + i].ndim < 0 ? Py_None : c->object[form->nin + i];
+    PyObject *all = PyTuple_New(signature->nout);
+    for (int i = 0; all != NULL && i < signature->nout; i++) {
+        PyObject *x =
+            c->x[signature->nin + i].ndim < 0 ? Py_None : c->object[signature->nin + i];
         PyTuple_SetItem(all, i, Py_NewRef(x));
     }
     return all;
@@ -311,7 +314,8 @@ la_fast_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     int plain = take_operands(&c);
     if (plain > 0) {
         const struct la_loop_kind *kind = &la_loop_kinds[c.loop];
-        const struct la_operation what = {c.g->form, c.g->map, kind->dtype, kind->type};
+        const struct la_operation what = {c.g->signature, c.g->map, kind->dtype,
+                                          kind->type};
         plain = la_call_prepare(&call, &what, c.x) == LA_DONE;
     }
     if (plain > 0) {

@@ -1,5 +1,5 @@
-/* gufunc.c: NumPy's gufuncs, made of operators.def: one for each form and map, when it
- * is asked for: 600 of them take 10 ms.
+/* gufunc.c: NumPy's gufuncs, made of operators.def: one for each variant and map, when
+ * it is asked for: 600 of them take 10 ms.
  *
  * A gufunc's loops are told apart by the dtype of its tokens.  Numbers, states and
  * indices follow it: a float64 scale makes no float32 call a float64 one. */
@@ -15,12 +15,12 @@
 
 #include "gufunc_object.h"
 
-/* Forms of an operator, and gufuncs in all: at most so many. */
-enum { NFORMS = 16 * LA_NOPS, NGUFUNCS = 1024 };
+/* Signatures, and gufuncs in all: at most so many. */
+enum { NSIGNATURES = 16 * LA_NOPS, NGUFUNCS = 1024 };
 
-static struct la_form forms[NFORMS];
+static struct la_signature signatures[NSIGNATURES];
 static struct la_gufunc gufuncs[NGUFUNCS];
-static int nforms, ngufuncs;
+static int nsignatures, ngufuncs;
 
 int
 la_gufunc_is(PyObject *object)
@@ -39,7 +39,7 @@ enum { NTOLD = sizeof(told) / sizeof(told[0]) };
 static void
 write_types(struct la_gufunc *g)
 {
-    const int count = g->form->nin + g->form->nout;
+    const int count = g->signature->nin + g->signature->nout;
     for (int k = 0; k < NTOLD; k++) {
         for (int i = 0; i < count; i++) {
             g->types[k * count + i] = (char)la_loop_type(g, told[k], i);
@@ -50,25 +50,26 @@ write_types(struct la_gufunc *g)
 static PyObject *
 new_gufunc(struct la_gufunc *g)
 {
-    const struct la_form *f = g->form;
-    const struct la_operator *op = &la_operators[f->op];
-    char signature[160];
-    la_form_signature(f, signature, sizeof(signature));
+    const struct la_signature *signature = g->signature;
+    const int nin = signature->nin, nout = signature->nout;
+    const struct la_operator *op = &la_operators[signature->op];
+    char text[160];
+    la_signature_numpy(signature, text, sizeof(text));
     PyObject *object = PyUFunc_FromFuncAndDataAndSignature(
-        NULL, (void *const *)(void *)g, NULL, 0, f->nin, f->nout, PyUFunc_None, g->name,
-        g->doc, 0, op->properties & LA_ELEMENTWISE ? NULL : signature);
+        NULL, (void *const *)(void *)g, NULL, 0, nin, nout, PyUFunc_None, g->name,
+        g->doc, 0, op->properties & LA_ELEMENTWISE ? NULL : text);
     if (object == NULL) {
         return NULL;
     }
     PyUFuncObject *gufunc = (PyUFuncObject *)object;
-    if (f->variant & LA_IN_PLACE) {
+    if (signature->variant & LA_WITH_IN_PLACE) {
         /* These read their states: a copy that NumPy puts in an output's place must
          * hold what the output held. */
-        for (int i = f->nin + 1; i < f->nin + f->nout; i++) {
+        for (int i = nin + 1; i < nin + nout; i++) {
             gufunc->op_flags[i] = NPY_ITER_READWRITE;
         }
     }
-    int status = la_promoter_add(object, f->nin + f->nout);
+    int status = la_promoter_add(object, nin + nout);
     for (int loop = 0; status == 0 && loop < LA_NLOOPS; loop++) {
         status = la_loop_add(object, g, (enum la_loop)loop);
     }
@@ -81,26 +82,25 @@ new_gufunc(struct la_gufunc *g)
     return object;
 }
 
-/* One gufunc of a form, which is made when it is asked for. */
+/* One gufunc of a signature, which is made when it is asked for. */
 static void
-add_gufunc(const struct la_form *form, enum la_map map)
+add_gufunc(const struct la_signature *signature, enum la_map map)
 {
     assert(ngufuncs < NGUFUNCS);
     struct la_gufunc *g = &gufuncs[ngufuncs++];
-    const struct la_operator *op = &la_operators[form->op];
-    char stem[64], operands[192];
-    la_form_name(form, stem, sizeof(stem));
-    la_form_operands(form, operands, sizeof(operands));
-    g->form = form;
+    const struct la_operator *op = &la_operators[signature->op];
+    char operands[192];
+    la_signature_operands(signature, operands, sizeof(operands));
+    g->signature = signature;
     g->map = map;
     if (op->properties & LA_MAPS) {
-        PyOS_snprintf(g->name, sizeof(g->name), "%s_%s%s", stem, la_map_names[map],
-                      op->properties & LA_NORMALIZER && !(form->variant & LA_NORMALIZER)
-                          ? "_sum"
-                          : "");
+        const int sums = op->properties & LA_NORMALIZER &&
+                         !(signature->variant & LA_WITH_NORMALIZER);
+        PyOS_snprintf(g->name, sizeof(g->name), "%s_%s%s", signature->name,
+                      la_maps[map].name, sums ? "_sum" : "");
     }
     else {
-        PyOS_snprintf(g->name, sizeof(g->name), "%s", stem);
+        PyOS_snprintf(g->name, sizeof(g->name), "%s", signature->name);
     }
     PyOS_snprintf(g->doc, sizeof(g->doc), "%s%s%s", operands, op->doc ? ": " : "",
                   op->doc ? op->doc : "");
@@ -108,25 +108,27 @@ add_gufunc(const struct la_form *form, enum la_map map)
 }
 
 static void
-add_form(enum la_op op, la_variant variant)
+add_variant(const struct la_form *form, la_variant variant)
 {
-    assert(nforms < NFORMS);
-    struct la_form *form = &forms[nforms++];
-    la_form_read(form, op, variant);
-    const int maps = la_operators[op].properties & LA_MAPS ? LA_NMAPS : 1;
+    assert(nsignatures < NSIGNATURES);
+    struct la_signature *signature = &signatures[nsignatures++];
+    la_signature_read(signature, form, variant);
+    const int maps = la_operators[form->op].properties & LA_MAPS ? LA_NMAPS : 1;
     for (int map = 0; map < maps; map++) {
-        add_gufunc(form, (enum la_map)map);
+        add_gufunc(signature, (enum la_map)map);
     }
 }
 
-/* All forms of an operator: every choice among what its properties offer. */
+/* All variants of an operator: every choice among what its form offers. */
 static void
-add_forms(enum la_op op)
+add_variants(enum la_op op)
 {
-    const la_variant offered = la_form_choices(op);
+    struct la_form form;
+    la_form_read(&form, op);
+    const la_variant offered = la_variants(&form);
     la_variant variant = 0;
     do {
-        add_form(op, variant);
+        add_variant(&form, variant);
         variant = (variant - offered) & offered; /* the next subset */
     } while (variant != 0);
 }
@@ -150,27 +152,15 @@ as_tuple(PyObject *list)
     return tuple;
 }
 
-/* The names of the gufuncs, of operators of rows or of the others. */
+/* The names of the public gufuncs, or of the internal ones. */
 static PyObject *
-gufunc_names(int of_rows)
+gufunc_names(int internal)
 {
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < ngufuncs; i++) {
-        if ((la_operators[gufuncs[i].form->op].doc != NULL) == of_rows &&
+        const int properties = la_operators[gufuncs[i].signature->op].properties;
+        if (!(properties & LA_INTERNAL) == !internal &&
             append_name(list, gufuncs[i].name) < 0) {
-            Py_CLEAR(list);
-        }
-    }
-    return as_tuple(list);
-}
-
-/* The names of the maps in kernels, of whole rows or of each number by itself. */
-static PyObject *
-map_names(int of_rows)
-{
-    PyObject *list = PyList_New(0);
-    for (int i = 0; list != NULL && i < LA_NMAPS; i++) {
-        if (la_map_of_rows[i] == of_rows && append_name(list, la_map_names[i]) < 0) {
             Py_CLEAR(list);
         }
     }
@@ -194,14 +184,12 @@ la_gufunc_add_all(PyObject *module)
     }
     const int known = ngufuncs > 0; /* they are the process's: NumPy keeps pointers */
     for (int op = 0; !known && op < LA_NOPS; op++) {
-        add_forms((enum la_op)op);
+        add_variants((enum la_op)op);
     }
-    if (add_object(module, "ufunc_names", gufunc_names(0)) < 0 ||
-        add_object(module, "internal_ufunc_names", gufunc_names(1)) < 0 ||
-        add_object(module, "map_names", map_names(0)) < 0) {
+    if (add_object(module, "ufunc_names", gufunc_names(0)) < 0) {
         return -1;
     }
-    return add_object(module, "row_map_names", map_names(1));
+    return add_object(module, "internal_ufunc_names", gufunc_names(1));
 }
 
 static struct la_gufunc *
@@ -239,14 +227,14 @@ la_gufunc_make(PyObject *Py_UNUSED(module), PyObject *arg)
     return Py_XNewRef(object);
 }
 
-const struct la_form *
-la_gufunc_form(const char *name, enum la_map *map)
+const struct la_signature *
+la_gufunc_signature(const char *name, enum la_map *map)
 {
     const struct la_gufunc *g = find_gufunc(name);
     if (g != NULL) {
         *map = g->map;
     }
-    return g != NULL ? g->form : NULL;
+    return g != NULL ? g->signature : NULL;
 }
 
 PyObject *

@@ -4,7 +4,7 @@
 
 #include <Python.h>
 
-#include "form.h"
+#include "signature.h"
 
 /* Adds the tuples `ufunc_names` and `internal_ufunc_names` to the module; 0, or -1. */
 int la_gufunc_add_all(PyObject *module);
@@ -12,8 +12,8 @@ int la_gufunc_add_all(PyObject *module);
 /* make_ufunc(name): the gufunc of that name, always the same. */
 PyObject *la_gufunc_make(PyObject *module, PyObject *name);
 
-/* The form and the map of the gufunc of that name; NULL where there is none. */
-const struct la_form *la_gufunc_form(const char *name, enum la_map *map);
+/* The signature and the map of the gufunc of that name; NULL where there is none. */
+const struct la_signature *la_gufunc_signature(const char *name, enum la_map *map);
 
 /* add_bfloat16(dtype): loops for a type that NumPy itself does not know. */
 PyObject *la_gufunc_add_bfloat16(PyObject *module, PyObject *dtype);

@@ -3,7 +3,7 @@
 #ifndef LA_GUFUNC_OBJECT_H
 #define LA_GUFUNC_OBJECT_H
 
-#include "form.h"
+#include "signature.h"
 #include "numpy_api.h"
 
 /* Loops by how tokens are held. */
@@ -25,7 +25,7 @@ extern const struct la_loop_kind la_loop_kinds[LA_NLOOPS];
 
 /* NumPy keeps pointers into it for as long as the gufunc lives. */
 struct la_gufunc {
-    const struct la_form *form;
+    const struct la_signature *signature;
     enum la_map map;
     char name[80], doc[256];
     char types[3 * LA_MAX_OPERANDS];

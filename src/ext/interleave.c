@@ -28,9 +28,9 @@ static int
 is_interleaved(const struct job *job)
 {
     const struct la_call *call = job->call;
-    const struct la_form *form = call->form;
-    for (int i = 0; i < form->nin + form->nout; i++) {
-        const struct la_slot *slot = &form->slots[i];
+    const struct la_signature *signature = call->signature;
+    for (int i = 0; i < signature->nin + signature->nout; i++) {
+        const struct la_slot *slot = &signature->slots[i];
         if (slot->rank != 2 || slot->dims[0] != 'n') {
             continue;
         }
@@ -70,8 +70,8 @@ ask_for_rows(const struct job *job, const struct la_head *h, ptrdiff_t heads,
     const ptrdiff_t left = h->n - first,
                     rows = left < LA_INTERLEAVE_ROWS ? left : LA_INTERLEAVE_ROWS;
     la_fetch_anew(ahead);
-    for (int i = 0; i < call->form->nin + call->form->nout; i++) {
-        const struct la_slot *slot = &call->form->slots[i];
+    for (int i = 0; i < call->signature->nin + call->signature->nout; i++) {
+        const struct la_slot *slot = &call->signature->slots[i];
         if (slot->dims[0] != 'n') {
             continue;
         }

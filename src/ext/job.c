@@ -11,7 +11,7 @@
 ptrdiff_t
 la_job_dimension(const struct la_call *call, char letter, ptrdiff_t otherwise)
 {
-    const int i = la_form_dim(call->form, letter);
+    const int i = la_signature_dim(call->signature, letter);
     return i < 0 ? otherwise : call->dims[i];
 }
 
@@ -33,7 +33,7 @@ set_steps(struct la_array *x, const struct la_slot *slot, const ptrdiff_t *core)
 static double
 results(const struct la_call *call)
 {
-    const struct la_slot *slot = &call->form->slots[call->form->nin];
+    const struct la_slot *slot = &call->signature->slots[call->signature->nin];
     double count = 1;
     for (int axis = 0; axis < call->axes; axis++) {
         count *= (double)call->extent[axis];
@@ -48,10 +48,10 @@ void
 la_job_read(struct job *job)
 {
     const struct la_call *call = job->call;
-    const struct la_form *form = call->form;
+    const struct la_signature *signature = call->signature;
     struct la_head *h = &job->head;
-    for (int i = 0; i < form->nin + form->nout; i++) {
-        const struct la_slot *slot = &form->slots[i];
+    for (int i = 0; i < signature->nin + signature->nout; i++) {
+        const struct la_slot *slot = &signature->slots[i];
         if (call->x[i].lacks) {
             continue;
         }
@@ -60,7 +60,9 @@ la_job_read(struct job *job)
         if (slot->id < LA_NARRAYS) {
             struct la_array *x = &h->arrays[slot->id];
             set_steps(x, slot, call->x[i].core);
+            x->data = call->x[i].data;
             x->type = call->x[i].type;
+            h->channels[slot->id] = slot->has_channels;
         }
     }
     h->n = la_job_dimension(call, 'n', 1);
@@ -70,11 +72,7 @@ la_job_read(struct job *job)
     h->f = la_job_dimension(call, 'f', 0);
     h->map = call->map;
     h->large = results(call) >= LA_LARGE;
-    h->normalize = (form->variant & LA_NORMALIZER) != 0;
-    h->channels = (form->variant & LA_CHANNELS) != 0;
-    h->gate_channels = (form->variant & LA_GATE_CHANNELS) != 0;
-    h->has_bonus = (form->variant & LA_BONUS) != 0;
-    h->has_erase = (form->variant & LA_ERASE) != 0;
+    h->normalize = (signature->variant & LA_WITH_NORMALIZER) != 0;
     job->sequences = la_job_dimension(call, 'r', 1);
     job->heads = 1;
     for (int axis = 0; axis < call->axes; axis++) {
@@ -134,13 +132,13 @@ last_step(const struct job *job, enum la_operand id)
 void
 la_job_place(const struct job *job, struct la_head *h, struct piece p)
 {
-    const struct la_form *form = job->call->form;
+    const struct la_signature *signature = job->call->signature;
     const ptrdiff_t start = la_job_index(job, LA_AT_begin, p, 0, h->n, 0);
     const ptrdiff_t end = la_job_index(job, LA_AT_end, p, start, h->n, h->n);
     const ptrdiff_t first = p.part * job->rows, begin = start + first;
     const ptrdiff_t column = p.panel * job->width;
-    for (int i = 0; i < form->nin + form->nout; i++) {
-        const struct la_slot *slot = &form->slots[i];
+    for (int i = 0; i < signature->nin + signature->nout; i++) {
+        const struct la_slot *slot = &signature->slots[i];
         if (la_is_number(slot->id)) {
             h->numbers[slot->id - LA_NARRAYS] =
                 la_number_read(job->call->dtype, la_job_at(job, slot->id, p));

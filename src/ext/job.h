@@ -17,7 +17,7 @@ struct job {
     const struct la_table *table;
     const struct la_kernel *kernel;
     int properties;
-    struct la_head head; /* what all pieces share; no data yet */
+    struct la_head head; /* what all pieces share; data of the first one */
     const struct la_operand_array
         *by_id[LA_NOPERANDS];      /* NULL where the call has none */
     ptrdiff_t inner[LA_NOPERANDS]; /* step from sequence to sequence, bytes */

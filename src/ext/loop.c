@@ -35,7 +35,7 @@ la_loop_add_bfloat16(int type)
 int
 la_loop_type(const struct la_gufunc *g, enum la_loop loop, int i)
 {
-    const enum la_operand id = g->form->slots[i].id;
+    const enum la_operand id = g->signature->slots[i].id;
     const struct la_loop_kind *kind = &la_loop_kinds[loop];
     if (la_is_index(id)) {
         return NPY_INTP;
@@ -51,7 +51,7 @@ static void
 span_of(const struct la_call *call, int i, npy_intp itemsize, const char **begin,
         const char **end)
 {
-    const struct la_slot *slot = &call->form->slots[i];
+    const struct la_slot *slot = &call->signature->slots[i];
     ptrdiff_t shape[LA_MAX_AXES + LA_MAX_RANK], strides[LA_MAX_AXES + LA_MAX_RANK];
     for (int axis = 0; axis < call->axes; axis++) {
         shape[axis] = call->extent[axis];
@@ -59,7 +59,7 @@ span_of(const struct la_call *call, int i, npy_intp itemsize, const char **begin
     }
     for (int core = 0; core < slot->rank; core++) {
         shape[call->axes + core] =
-            call->dims[la_form_dim(call->form, slot->dims[core])];
+            call->dims[la_signature_dim(call->signature, slot->dims[core])];
         strides[call->axes + core] = call->x[i].core[core];
     }
     const struct la_tensor x = {
@@ -76,9 +76,9 @@ static int
 is_aliased(const struct la_call *call, PyArray_Descr *const *descr, const char *begin,
            const char *end)
 {
-    const struct la_form *form = call->form;
+    const struct la_signature *signature = call->signature;
     int found = 0;
-    for (int i = form->nin; !found && i < form->nin + form->nout; i++) {
+    for (int i = signature->nin; !found && i < signature->nin + signature->nout; i++) {
         const char *to, *to_end;
         span_of(call, i, PyDataType_ELSIZE(descr[i]), &to, &to_end);
         found = begin < to_end && to < end;
@@ -92,7 +92,7 @@ is_aliased(const struct la_call *call, PyArray_Descr *const *descr, const char *
 static int
 copy_aliased(struct la_call *call, PyArray_Descr *const *descr, void **copies)
 {
-    for (int i = 0; i < call->form->nin; i++) {
+    for (int i = 0; i < call->signature->nin; i++) {
         const char *begin, *end;
         span_of(call, i, PyDataType_ELSIZE(descr[i]), &begin, &end);
         const size_t bytes = (size_t)(end - begin);
@@ -116,27 +116,27 @@ run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dime
          const npy_intp *steps, enum la_loop loop)
 {
     const struct la_gufunc *g = la_gufunc_of(context->caller);
-    const struct la_form *form = g->form;
-    const int elementwise = la_operators[form->op].properties & LA_ELEMENTWISE;
-    const int count = form->nin + form->nout;
+    const struct la_signature *signature = g->signature;
+    const int elementwise = la_operators[signature->op].properties & LA_ELEMENTWISE;
+    const int count = signature->nin + signature->nout;
     const npy_intp *core = steps + count;
-    struct la_call call = {.form = form,
+    struct la_call call = {.signature = signature,
                            .map = g->map,
                            .dtype = la_loop_kinds[loop].dtype,
                            .axes = !elementwise,
                            .extent = {dimensions[0]}};
     memcpy(call.dims, dimensions + !elementwise,
-           (size_t)form->ndims * sizeof(npy_intp));
+           (size_t)signature->ndims * sizeof(npy_intp));
     for (int i = 0; i < count; i++) {
         call.x[i].data = data[i];
         call.x[i].type =
-            la_is_tokens(form->slots[i].id) ? la_loop_kinds[loop].type : LA_NATIVE;
+            la_is_tokens(signature->slots[i].id) ? la_loop_kinds[loop].type : LA_NATIVE;
         if (elementwise) { /* NumPy's loop is our only dimension */
             call.x[i].core[0] = steps[i];
             continue;
         }
         call.x[i].outer[0] = steps[i];
-        for (int j = 0; j < form->slots[i].rank; j++) {
+        for (int j = 0; j < signature->slots[i].rank; j++) {
             call.x[i].core[j] = *core++;
         }
     }
@@ -145,7 +145,7 @@ run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dime
     if (status == 0) {
         status = la_run_python(&call);
     }
-    for (int i = 0; i < form->nin; i++) {
+    for (int i = 0; i < signature->nin; i++) {
         free(copies[i]);
     }
     return status;
@@ -177,11 +177,11 @@ la_loop_add(PyObject *gufunc, const struct la_gufunc *g, enum la_loop loop)
     }
     PyArray_DTypeMeta *dtypes[LA_MAX_OPERANDS];
     PyType_Slot slots[] = {{NPY_METH_strided_loop, (void *)loops[loop]}, {0, NULL}};
-    const int count = g->form->nin + g->form->nout;
+    const int count = g->signature->nin + g->signature->nout;
     PyArrayMethod_Spec spec = {
         .name = g->name,
-        .nin = g->form->nin,
-        .nout = g->form->nout,
+        .nin = g->signature->nin,
+        .nout = g->signature->nout,
         .casting = NPY_NO_CASTING,
         .flags = NPY_METH_REQUIRES_PYAPI | NPY_METH_NO_FLOATINGPOINT_ERRORS,
         .dtypes = dtypes,

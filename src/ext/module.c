@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include "cpu.h"
+#include "describe.h"
 #include "gufunc.h"
 #include "job.h"
 #include "pool.h"
@@ -206,7 +207,7 @@ exec(PyObject *module)
     if (PyModule_AddStringConstant(module, "compiler", BUILT_BY) < 0) {
         return -1;
     }
-    return la_gufunc_add_all(module);
+    return la_gufunc_add_all(module) < 0 ? -1 : la_describe(module);
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -19,8 +19,8 @@ static int
 same_keys(const struct job *job)
 {
     const struct la_call *call = job->call;
-    for (int i = 0; i < call->form->nin; i++) {
-        if (call->form->slots[i].id != LA_AT_q &&
+    for (int i = 0; i < call->signature->nin; i++) {
+        if (call->signature->slots[i].id != LA_AT_q &&
             call->x[i].outer[call->axes - 1] != 0) {
             return 0;
         }
@@ -69,7 +69,7 @@ static void
 cut_rows(struct job *job)
 {
     const ptrdiff_t n = job->head.n;
-    job->rows = la_operators[job->call->form->op].rows;
+    job->rows = la_operators[job->call->signature->op].rows;
     /* No rows are one part: there may be a state to hand through. */
     job->parts = job->rows > 0 && n > 0 ? (n + job->rows - 1) / job->rows : 1;
 }
@@ -88,7 +88,7 @@ work(const struct la_call *call)
     for (int axis = 0; axis < call->axes; axis++) {
         heads *= (double)call->extent[axis];
     }
-    return la_operators[call->form->op].properties & LA_PAIRS
+    return la_operators[call->signature->op].properties & LA_PAIRS
                ? heads * n * (s + 1) * (d + m + 1)
                : heads * (n + s) * width;
 }
@@ -162,13 +162,13 @@ run_job(struct job *job, size_t items, int threads)
 static int
 writes_nothing(const struct job *job)
 {
-    const struct la_form *form = job->call->form;
+    const struct la_signature *signature = job->call->signature;
     int none = 1;
-    for (int i = form->nin; i < form->nin + form->nout; i++) {
+    for (int i = signature->nin; i < signature->nin + signature->nout; i++) {
         int empty = job->heads == 0;
-        for (int j = 0; j < form->slots[i].rank; j++) {
-            empty =
-                empty || la_job_dimension(job->call, form->slots[i].dims[j], 1) == 0;
+        for (int j = 0; j < signature->slots[i].rank; j++) {
+            empty = empty ||
+                    la_job_dimension(job->call, signature->slots[i].dims[j], 1) == 0;
         }
         none = none && empty;
     }
@@ -182,9 +182,9 @@ la_run(const struct la_call *call, const struct la_watch *watch)
     struct job job = {.call = call,
                       .watch = watch,
                       .table = table,
-                      .kernel = &table->kernels[call->form->op],
+                      .kernel = &table->kernels[call->signature->op],
                       .interleaved = 1,
-                      .properties = la_operators[call->form->op].properties};
+                      .properties = la_operators[call->signature->op].properties};
     la_job_read(&job);
     if (writes_nothing(&job)) { /* of however many heads */
         return la_job_poll(&job) ? LA_STOPPED : LA_DONE;

@@ -4,17 +4,17 @@
 
 #include <stddef.h>
 
-#include "form.h"
+#include "signature.h"
 
 enum { LA_MAX_AXES = 8 };
 
 /* A call: its operands in the order of its form, with the steps of their axes in bytes.
  * Leading axes are those of all operands broadcast; a step of 0 repeats an operand. */
 struct la_call {
-    const struct la_form *form;
+    const struct la_signature *signature;
     enum la_map map;
     enum la_dtype dtype;         /* computed in; numbers, states and their gradients */
-    ptrdiff_t dims[LA_MAX_DIMS]; /* sizes, in the order of form->dims */
+    ptrdiff_t dims[LA_MAX_DIMS]; /* sizes, in the order of signature->dims */
     int axes;                    /* leading axes, first one outermost */
     ptrdiff_t extent[LA_MAX_AXES];
     struct la_operand_array {

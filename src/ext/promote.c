@@ -17,7 +17,7 @@ static int
 agrees(const struct la_gufunc *g, enum la_loop loop,
        PyArray_DTypeMeta *const *signature)
 {
-    const int count = g->form->nin + g->form->nout;
+    const int count = g->signature->nin + g->signature->nout;
     for (int i = 0; i < count; i++) {
         if (signature[i] != NULL && signature[i] != dtype_of(g, loop, i)) {
             return 0;
@@ -57,8 +57,8 @@ choose_loop(const struct la_gufunc *g, PyArray_DTypeMeta *const *dtypes)
     static const enum la_loop order[] = {LA_LOOP_HALF, LA_LOOP_BFLOAT, LA_LOOP_SINGLE,
                                          LA_LOOP_DOUBLE};
     int integers = 1;
-    for (int i = 0; i < g->form->nin; i++) {
-        if (la_is_tokens(g->form->slots[i].id)) {
+    for (int i = 0; i < g->signature->nin; i++) {
+        if (la_is_tokens(g->signature->slots[i].id)) {
             integers = integers && (is_python_number(dtypes[i]) ||
                                     casts_to(dtypes[i], NPY_LONGLONG) ||
                                     casts_to(dtypes[i], NPY_ULONGLONG));
@@ -66,8 +66,9 @@ choose_loop(const struct la_gufunc *g, PyArray_DTypeMeta *const *dtypes)
     }
     for (int k = integers ? LA_NLOOPS - 1 : 0; k < LA_NLOOPS; k++) {
         int all = la_loop_exists(order[k]);
-        for (int i = 0; all && i < g->form->nin; i++) {
-            all = !la_is_tokens(g->form->slots[i].id) || is_python_number(dtypes[i]) ||
+        for (int i = 0; all && i < g->signature->nin; i++) {
+            all = !la_is_tokens(g->signature->slots[i].id) ||
+                  is_python_number(dtypes[i]) ||
                   casts_to(dtypes[i], la_loop_type(g, order[k], i));
         }
         if (all) {
@@ -100,7 +101,7 @@ promote(PyObject *ufunc, PyArray_DTypeMeta *const dtypes[],
             g->name);
         return -1;
     }
-    for (int i = 0; i < g->form->nin + g->form->nout; i++) {
+    for (int i = 0; i < g->signature->nin + g->signature->nout; i++) {
         new_dtypes[i] = dtype_of(g, (enum la_loop)loop, i);
         Py_INCREF((PyObject *)new_dtypes[i]);
     }

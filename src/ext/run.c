@@ -48,12 +48,10 @@ la_run_python(const struct la_call *call)
                         "linattn: a kernel needs more scratch than it was given");
     }
     else if (status == LA_OVERLAP) {
-        char name[64];
-        la_form_name(call->form, name, sizeof(name));
         PyErr_Format(PyExc_ValueError,
                      "%s: begin and end give two sequences the same token; expected "
                      "ranges of tokens that do not overlap",
-                     name);
+                     call->signature->name);
     }
     return status == LA_DONE ? 0 : -1;
 }

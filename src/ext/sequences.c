@@ -139,10 +139,10 @@ clear_rows(struct job *job, const struct la_array *x, char *data, ptrdiff_t cols
 int
 la_sequences_clear(struct job *job)
 {
-    const struct la_form *form = job->call->form;
+    const struct la_signature *signature = job->call->signature;
     for (ptrdiff_t head = 0; head < job->heads; head++) {
-        for (int i = form->nin; i < form->nin + form->nout; i++) {
-            const struct la_slot *slot = &form->slots[i];
+        for (int i = signature->nin; i < signature->nin + signature->nout; i++) {
+            const struct la_slot *slot = &signature->slots[i];
             const struct piece p = {head, 0, 0, 0};
             const ptrdiff_t cols =
                 slot->rank < 2 ? 1 : la_job_dimension(job->call, slot->dims[1], 0);

@@ -15,7 +15,7 @@
 
 /* The operands of a call as they are read. */
 struct operands {
-    const struct la_form *form;
+    const struct la_signature *signature;
     struct la_operation what;
     struct la_tensor x[LA_MAX_OPERANDS];
     ptrdiff_t shape[LA_MAX_OPERANDS][LA_XLA_RANK],
@@ -136,12 +136,12 @@ widen(struct operands *c, int i, const struct la_xla_buffer *b, ptrdiff_t count)
 static const char *
 take_buffer(struct operands *c, int i, const struct la_xla_buffer *b)
 {
-    const enum la_operand id = c->form->slots[i].id;
+    const enum la_operand id = c->signature->slots[i].id;
     const int is_index = la_is_index(id);
     if (!LA_XLA_HAS(b, struct la_xla_buffer, dims)) {
         return strange;
     }
-    const int wide = i >= c->form->nin && c->what.type != LA_NATIVE &&
+    const int wide = i >= c->signature->nin && c->what.type != LA_NATIVE &&
                      b->dtype == LA_XLA_F32; /* as the caller asks for it */
     if (b->rank > LA_XLA_RANK) {
         return "linattn: an operand has too many axes";
@@ -180,20 +180,20 @@ static const char *
 take_operands(struct operands *c, const struct la_xla_frame *frame,
               const struct la_xla_array *numbers)
 {
-    const struct la_form *form = c->form;
+    const struct la_signature *signature = c->signature;
     int64_t arg = 0;
     size_t number = 0;
-    if (frame->args.size == 0 || frame->rets.size != form->nout ||
+    if (frame->args.size == 0 || frame->rets.size != signature->nout ||
         read_dtype(&c->what,
                    ((const struct la_xla_buffer *)frame->args.buffers[0])->dtype) < 0) {
         return "linattn: the operands are not those of the operator";
     }
-    for (int i = 0; i < form->nin + form->nout; i++) {
+    for (int i = 0; i < signature->nin + signature->nout; i++) {
         const char *wrong = NULL;
-        if (i >= form->nin) {
-            wrong = take_buffer(c, i, frame->rets.buffers[i - form->nin]);
+        if (i >= signature->nin) {
+            wrong = take_buffer(c, i, frame->rets.buffers[i - signature->nin]);
         }
-        else if (la_is_number(form->slots[i].id)) {
+        else if (la_is_number(signature->slots[i].id)) {
             if (number == numbers->size) {
                 return "linattn: there are fewer numbers than the operator takes";
             }
@@ -226,8 +226,8 @@ call_operator(const struct la_xla_frame *frame)
     }
     struct operands c;
     memset(c.indices, 0, sizeof(c.indices));
-    c.form = c.what.form = la_gufunc_form(text, &c.what.map);
-    if (c.form == NULL || numbers == NULL || numbers->dtype != LA_XLA_F64) {
+    c.signature = c.what.signature = la_gufunc_signature(text, &c.what.map);
+    if (c.signature == NULL || numbers == NULL || numbers->dtype != LA_XLA_F64) {
         return "linattn: there is no such operator";
     }
     const char *wrong = take_operands(&c, frame, numbers);

@@ -211,7 +211,7 @@ load_reverse(const struct la_head *h, const struct reverse *c,
 static void
 store_strengths(const struct la_head *h, const struct reverse_scratch *r, struct span t)
 {
-    if (h->channels) {
+    if (h->channels[LA_AT_beta]) {
         store_rows(&h->dbeta, t, h->m, r->dbeta, NULL);
         return;
     }

@@ -177,11 +177,11 @@ load_step_decay(const struct la_head *h, struct block decay)
     if (h->d == 0) {
         return 0; /* the block has no room for one number either */
     }
-    load_plain(decay, &h->g, rows_from(0, 1), h->gate_channels ? h->d : 1);
+    load_plain(decay, &h->g, rows_from(0, 1), h->channels[LA_AT_g] ? h->d : 1);
     const vec first = vset1(decay.x[0]), all = vexp(first);
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
-        const vec g = h->gate_channels ? vload(&decay.x[l]) : first;
-        vstore(&decay.x[l], h->gate_channels ? vexp(g) : all);
+        const vec g = h->channels[LA_AT_g] ? vload(&decay.x[l]) : first;
+        vstore(&decay.x[l], h->channels[LA_AT_g] ? vexp(g) : all);
         resets |= is_reset(g);
     }
     return vany(resets);
@@ -214,7 +214,7 @@ load_step(const struct la_head *h, const struct delta_step_scratch *r,
     memcpy(r->reads.x, r->a.x, (size_t)r->a.ld * sizeof(T));
     multiply_rows(r->reads, r->reads, r->decay, 1, h->d);
     if (rule == GATED_STEP) {
-        if (h->has_erase) {
+        if (la_is_given(&h->erase)) {
             load_plain(r->erases, &h->erase, one, h->d);
         }
         else {

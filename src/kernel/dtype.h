@@ -1,7 +1,5 @@
-/* dtype.h: the dtype that this unit is compiled for: float, or double with LA_DOUBLE.
- */
-#if defined(LA_DOUBLE)
-#include "f64.h"
-#else
-#include "f32.h"
-#endif
+/* dtype.h: the dtype that this unit is compiled for: LA_DTYPE names its header, as
+ * dtypes.def names it. */
+#define LA_DTYPE_QUOTED(file) #file
+#define LA_DTYPE_HEADER(dtype) LA_DTYPE_QUOTED(dtype.h)
+#include LA_DTYPE_HEADER(LA_DTYPE)

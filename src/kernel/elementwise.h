@@ -63,7 +63,7 @@ each(const struct la_head *h, const int nin, const int nout,
         return each(h, nin, nout, each_##name);                                        \
     }
 
-#define LA_MAP(map)                                                                    \
+#define LA_MAP(map, is_signed)                                                         \
     LA_ELEMENTWISE(map, 1, 1, y[0] = phi_##map(x[0]);)                                 \
     LA_ELEMENTWISE(map##_backward, 2, 1,                                               \
                    y[0] = x[1] * dphi_##map(x[0], phi_##map(x[0]));)

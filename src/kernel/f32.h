@@ -29,7 +29,6 @@
 #define SIN_COEFFICIENTS -1.6666654611e-1f, 8.3321608736e-3f, -1.9515295891e-4f
 #define COS_COEFFICIENTS                                                               \
     4.166664568298827e-2f, -1.388731625493765e-3f, 2.443315711809948e-5f
-#define LA_DTYPE f32
 #define LA_MM(op) LA_PASTE(LA_MM_PREFIX(op), _ps)
 
 #endif

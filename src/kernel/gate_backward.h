@@ -275,11 +275,11 @@ store_gate_gradient(const struct la_head *h, const struct gate *gate,
                     const struct gate_pairs *c, struct span t)
 {
     const ptrdiff_t keys = keys_left(h, t);
-    for (ptrdiff_t l = 0; h->gate_channels && l < h->d; l += VL) {
+    for (ptrdiff_t l = 0; h->channels[LA_AT_g] && l < h->d; l += VL) {
         const ivec reset = is_reset(vload(&gate->g.x[l])); /* then it is 0 */
         vstore(&c->dg.x[l], vkeep(~reset, vload(&c->dg.x[l])));
     }
-    if (h->gate_channels) {
+    if (h->channels[LA_AT_g]) {
         clear_rows(c->dg, keys, t.rows);
         store_rows(&h->dg, t, h->d, c->dg, NULL);
         return;

@@ -20,7 +20,7 @@ struct gate {
 static struct gate
 take_gate(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
-    struct gate r = {.channels = h->gate_channels};
+    struct gate r = {.channels = h->channels[LA_AT_g]};
     r.g = take_block(arena, r.channels ? rows : MR, r.channels ? h->d : rows);
     r.keep = take_row(arena, h->d);
     r.change = take_row(arena, h->d);
@@ -265,7 +265,7 @@ load_sums(const struct la_head *h, struct span t, const struct gate *gate)
 {
     ptrdiff_t rows = t.rows;
     read_gates(h, t, gate);
-    if (h->has_bonus && forgets(gate, h->d)) {
+    if (la_is_given(&h->bonus) && forgets(gate, h->d)) {
         rows = 1;
     }
     if (!gate->channels) {

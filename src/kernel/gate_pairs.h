@@ -33,7 +33,7 @@ static void
 take_gate_gradient(struct arena *arena, const struct la_head *h, ptrdiff_t rows,
                    struct gate_pairs *c)
 {
-    if (h->gate_channels) {
+    if (h->channels[LA_AT_g]) {
         c->dg = take_block(arena, rows, h->d);
         c->across = take_block(arena, rows / MR, h->d);
     }

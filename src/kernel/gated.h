@@ -39,7 +39,7 @@ gated_carve(const struct la_head *h, struct arena *arena)
     r.lost = take_state(arena, h->d, h->m);
     r.scale = take(arena, 1, r.rows);
     r.gate = take_gate(arena, h, r.rows);
-    if (h->has_bonus) {
+    if (la_is_given(&h->bonus)) {
         r.bonus = take_row(arena, h->d);
         r.own = take_row(arena, r.rows);
     }
@@ -54,17 +54,17 @@ gated_triangle(const struct la_head *h, const struct gated_scratch *r,
     const ptrdiff_t rows = round_up(tokens, MR);
     const struct sweep c = {
         .rows = rows, .K = h->d, .a = r->a, .b = r->b, .dots = r->dots, .ahead = ahead};
-    if (h->has_bonus) {
+    if (la_is_given(&h->bonus)) {
         own_scores(r->own, r->bonus, r->a, r->b, rows, h->d);
     }
-    readers_meet(&r->gate, r->a, r->a, tokens, h->d, h->has_bonus);
+    readers_meet(&r->gate, r->a, r->a, tokens, h->d, la_is_given(&h->bonus));
     writers_meet(&r->gate, r->b, r->b, tokens, h->d);
     scores(&c);
-    gate_triangle(&r->gate, r->dots, rows, h->has_bonus);
-    if (h->has_bonus) {
+    gate_triangle(&r->gate, r->dots, rows, la_is_given(&h->bonus));
+    if (la_is_given(&h->bonus)) {
         set_diagonal(r->dots, r->own, rows);
     }
-    from_start(&r->gate, r->a, r->a, tokens, h->d, h->has_bonus);
+    from_start(&r->gate, r->a, r->a, tokens, h->d, la_is_given(&h->bonus));
     to_end(&r->gate, r->b, r->b, tokens, h->d);
 }
 
@@ -92,7 +92,7 @@ run_gated(const struct la_head *h)
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
         compensate(&c, r.lost, h->n, r.rows);
-        if (h->has_bonus) {
+        if (la_is_given(&h->bonus)) {
             load_vector(r.bonus, &h->bonus, h->d);
         }
         factors(h, r.scale, r.rows, 0, NULL);
@@ -108,7 +108,7 @@ run_gated(const struct la_head *h)
         load_mapped(r.a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, &r, ahead, t.rows);
-        sweep_decayed(&r.gate, &c, h->has_bonus);
+        sweep_decayed(&r.gate, &c, la_is_given(&h->bonus));
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }
     if (interleave_finishes(h, i)) {

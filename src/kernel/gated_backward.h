@@ -51,7 +51,7 @@ gated_backward_carve(const struct la_head *h, struct arena *arena)
     r.gate = take_gate(arena, h, rows);
     take_gate_gradient(arena, h, rows, &r.pairs);
     r.scale = take(arena, 1, rows);
-    if (h->has_bonus) {
+    if (la_is_given(&h->bonus)) {
         r.own = take_row(arena, rows);
         r.own_p = take_row(arena, rows);
         r.bonus = take_row(arena, h->d);
@@ -194,18 +194,18 @@ gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
                             .b = r->met_b,
                             .dots = r->x,
                             .ahead = dv->ahead};
-    readers_meet(gate, r->met_a, r->a, tokens, h->d, h->has_bonus);
+    readers_meet(gate, r->met_a, r->a, tokens, h->d, la_is_given(&h->bonus));
     writers_meet(gate, r->met_b, r->b, tokens, h->d);
     scores(&x);
-    gate_triangle(gate, r->x, dv->rows, h->has_bonus);
-    if (h->has_bonus) {
+    gate_triangle(gate, r->x, dv->rows, la_is_given(&h->bonus));
+    if (la_is_given(&h->bonus)) {
         own_scores(r->own, r->bonus, r->a, r->b, dv->rows, h->d);
         set_diagonal(r->x, r->own, dv->rows);
     }
-    from_start(gate, r->far_a, r->met_a, dv->rows, h->d, h->has_bonus);
+    from_start(gate, r->far_a, r->met_a, dv->rows, h->d, la_is_given(&h->bonus));
     to_end(gate, r->far_b, r->met_b, dv->rows, h->d);
     transpose_block(r->transposed, r->x, dv->rows);
-    if (h->has_bonus) {
+    if (la_is_given(&h->bonus)) {
         sweep_decayed(gate, dv, 1);
         return;
     }
@@ -241,14 +241,15 @@ gated_features(const struct la_head *h, const struct gated_backward_scratch *r, 
     pairs.rows = rows;
     pairs.d = h->d;
     pairs.readers = pairs.writers = 1;
-    pairs.reader[0] = (struct gate_reader){r->met_a, r->da, h->has_bonus, h->has_bonus};
+    pairs.reader[0] = (struct gate_reader){r->met_a, r->da, la_is_given(&h->bonus),
+                                           la_is_given(&h->bonus)};
     pairs.writer[0] = (struct gate_writer){r->met_b, r->db};
     pairs.p[0][0] = r->x;
     pairs.x[0][0] = r->p;
     sweep(&da, LA_READ);
     sweep(&db, LA_READ);
     scores(&p);
-    for (ptrdiff_t i = 0; h->has_bonus && i < rows; i++) {
+    for (ptrdiff_t i = 0; la_is_given(&h->bonus) && i < rows; i++) {
         r->own_p[i] = r->p.x[i * r->p.ld + i];
     }
     gate_gradients(&pairs);
@@ -298,13 +299,13 @@ gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
     dv->rows = round_up(t.rows, MR);
     dv->ahead = t.ahead;
     load_gated(h, r, t);
-    if (!h->has_bonus) {
+    if (!la_is_given(&h->bonus)) {
         forget(&r->gate, s, h->m, round_up(h->d, VL), 1);
     }
     state_gradient(&r->gate, r->pairs.state, s, r->rt, h->m, h->d);
     gated_values(h, r, dv, t.rows);
     gated_features(h, r, s, t);
-    if (h->has_bonus) {
+    if (la_is_given(&h->bonus)) {
         bonus_gradient(h, r, t.rows);
     }
     store_gated(h, r, t);
@@ -318,7 +319,7 @@ gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
     load_state(r->r, &h->grad_s, h->d, h->m);
     transpose_state(r->rt, r->r, h->d, h->m);
     factors(h, r->scale, r->chunks.rows, 0, NULL);
-    if (h->has_bonus) {
+    if (la_is_given(&h->bonus)) {
         load_vector(r->bonus, &h->bonus, h->d);
         clear(r->du, r->a.ld);
         clear(r->du_lost, r->a.ld);
@@ -362,7 +363,7 @@ run_gated_backward(const struct la_head *h)
         gated_reverse(h, &r, &dv, t, state_of(x->states, h, place));
     }
     store_state(&h->ds0, r.r, h->d, h->m);
-    if (h->has_bonus) {
+    if (la_is_given(&h->bonus)) {
         store_vector(&h->dbonus, r.du, h->d);
     }
     return chunks < 0;

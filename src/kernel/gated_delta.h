@@ -56,7 +56,7 @@ static struct gated_rows
 gated_rows(const struct la_head *h, const struct gate *gate, struct block a,
            struct block e, struct block b, int dplr)
 {
-    const int one = !gate->channels && !h->has_erase && !dplr;
+    const int one = !gate->channels && !la_is_given(&h->erase) && !dplr;
     return (struct gated_rows){a, e, one ? e : b, gate, dplr};
 }
 
@@ -64,7 +64,7 @@ gated_rows(const struct la_head *h, const struct gate *gate, struct block a,
 static void
 load_rows_of_keys(const struct la_head *h, const struct gated_rows *x, struct span t)
 {
-    if (x->dplr || h->has_erase) {
+    if (x->dplr || la_is_given(&h->erase)) {
         const struct block second = block_at(x->b, round_up(t.rows, MR), 0);
         load_writers(h, x->b, t, x->dplr);
         writers_meet(x->gate, x->b, x->b, t.rows, h->d);

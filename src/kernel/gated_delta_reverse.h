@@ -178,7 +178,7 @@ store_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
         store_existing(&h->db, t, h->d, db, c->keys);
         return;
     }
-    if (!h->has_erase) {
+    if (!la_is_given(&h->erase)) {
         add_block(base->db, de, t.rows);
     }
     if (h->map != LA_MAP_identity) { /* its slope is 1 */
@@ -190,7 +190,7 @@ store_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
     store_rows(&h->dq, t, h->d, base->dab, NULL);
     store_existing(&h->dk, t, h->d, base->db, c->keys);
     store_rows(&h->dv, t, h->m, base->dv, NULL);
-    if (h->has_erase) {
+    if (la_is_given(&h->erase)) {
         store_existing(&h->derase, t, h->d, de, c->keys);
     }
     clear_rows(base->dbeta, c->keys, t.rows);

@@ -23,7 +23,7 @@ gated_step_carve(const struct la_head *h, struct arena *arena)
     r.step = step_carve(h, arena);
     r.step.keep = take_row(arena, h->d);
     r.step.change = take_row(arena, h->d);
-    r.g = take_block(arena, MR, h->gate_channels ? h->d : 1);
+    r.g = take_block(arena, MR, h->channels[LA_AT_g] ? h->d : 1);
     r.u = take_block(arena, MR, h->d);
     return r;
 }
@@ -33,9 +33,9 @@ static int
 load_decay(const struct la_head *h, const struct gated_step_scratch *r)
 {
     ivec resets = {0};
-    load_plain(r->g, &h->g, rows_from(0, 1), h->gate_channels ? h->d : 1);
+    load_plain(r->g, &h->g, rows_from(0, 1), h->channels[LA_AT_g] ? h->d : 1);
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
-        const vec g = h->gate_channels ? vload(&r->g.x[l]) : vset1(r->g.x[0]);
+        const vec g = h->channels[LA_AT_g] ? vload(&r->g.x[l]) : vset1(r->g.x[0]);
         decay_parts(g, (vec){0}, &r->step.keep[l], &r->step.change[l]);
         resets |= is_reset(g);
     }
@@ -48,10 +48,10 @@ decay_state(const struct la_head *h, const struct step_scratch *r, int resets)
 {
     const int gated = LA_STEP_GATED, before = gated | LA_STEP_BEFORE;
     if (resets) {
-        return h->has_bonus ? step_state(h, r, before | LA_STEP_RESET)
-                            : step_state(h, r, gated | LA_STEP_RESET);
+        return la_is_given(&h->bonus) ? step_state(h, r, before | LA_STEP_RESET)
+                                      : step_state(h, r, gated | LA_STEP_RESET);
     }
-    return h->has_bonus ? step_state(h, r, before) : step_state(h, r, gated);
+    return la_is_given(&h->bonus) ? step_state(h, r, before) : step_state(h, r, gated);
 }
 
 /* o = (a.(u o b)) v: what a query that reads before the write sees of its own key. */
@@ -77,7 +77,7 @@ run_gated_step(const struct la_head *h)
     load_token(h, &r.step);
     const int resets = load_decay(h, &r);
     clear(r.step.o.x, r.step.o.ld);
-    if (h->has_bonus) {
+    if (la_is_given(&h->bonus)) {
         own_value(h, &r);
     }
     if (decay_state(h, &r.step, resets)) {

@@ -1,8 +1,8 @@
 /* kernels.c: every kernel of one instruction set and one dtype.
  *
  * Compiled once for each pair of them: LA_ISA names the instruction set, with the flags
- * that select it, and LA_DOUBLE the dtype (dtype.h).  All functions are static; the
- * unit exports la_table_<LA_ISA>_<dtype> alone. */
+ * that select it, and LA_DTYPE the dtype (dtypes.def).  All functions are static; the
+ * unit exports la_table_<LA_ISA>_<LA_DTYPE> alone. */
 #include "causal.h"
 #include "causal_backward.h"
 #include "conv.h"

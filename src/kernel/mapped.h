@@ -130,11 +130,11 @@ load_mapped(struct block dst, const struct la_array *x, struct span t, ptrdiff_t
             enum la_map map)
 {
     switch (map) {
-#define LA_MAP(map)                                                                    \
+#define LA_MAP(map, is_signed)                                                         \
     case LA_MAP_##map:                                                                 \
         load_rows(dst, x, t, cols, phi_##map);                                         \
         break;
-#define LA_ROW_MAP(map)                                                                \
+#define LA_ROW_MAP(map, is_signed)                                                     \
     case LA_MAP_##map:                                                                 \
         load_plain(dst, x, t, cols);                                                   \
         phi_##map(dst, t.rows, cols);                                                  \
@@ -183,11 +183,11 @@ chain(struct block grad, const struct la_array *x, struct span t, ptrdiff_t cols
       struct block y, enum la_map map)
 {
     switch (map) {
-#define LA_MAP(map)                                                                    \
+#define LA_MAP(map, is_signed)                                                         \
     case LA_MAP_##map:                                                                 \
         chain_with(grad, x, t, cols, y, dphi_##map);                                   \
         break;
-#define LA_ROW_MAP(map)                                                                \
+#define LA_ROW_MAP(map, is_signed)                                                     \
     case LA_MAP_##map:                                                                 \
         dphi_##map(grad, x, t, cols, y);                                               \
         break;

@@ -64,7 +64,7 @@ run_row_map(const struct la_head *h, enum la_map map, int backward)
     {                                                                                  \
         return run_row_map(h, map, backward);                                          \
     }
-#define LA_ROW_MAP(map)                                                                \
+#define LA_ROW_MAP(map, is_signed)                                                     \
     LA_RUN_ROW_MAP(map, LA_MAP_##map, 0)                                               \
     LA_RUN_ROW_MAP(map##_backward, LA_MAP_##map, 1)
 #include "maps.def"

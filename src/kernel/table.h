@@ -17,8 +17,8 @@ enum la_dtype {
 };
 
 enum la_map {
-#define LA_MAP(map) LA_MAP_##map,
-#define LA_ROW_MAP(map) LA_MAP_##map,
+#define LA_MAP(map, is_signed) LA_MAP_##map,
+#define LA_ROW_MAP(map, is_signed) LA_MAP_##map,
 #include "maps.def"
     LA_NMAPS
 };
@@ -31,24 +31,19 @@ enum la_op {
 
 /* What is made of an operator's row, and how its work may be cut. */
 enum la_property {
-    LA_MAPS = 1,          /* one gufunc for each fused map */
-    LA_NORMALIZER = 2,    /* with and without the normaliser z */
-    LA_STATES = 4,        /* a form of r packed sequences with their states as well */
-    LA_KEYS = 8,          /* a form with a number of keys as well */
-    LA_CHANNELS = 16,     /* with beta one number a token, and one a channel */
-    LA_IN_PLACE = 32,     /* a form that updates its state as well */
-    LA_PANELS = 64,       /* columns of v never meet: they may be cut */
-    LA_GROUPS = 128,      /* heads that differ in q alone share one state */
-    LA_PAIRS = 256,       /* every query meets every key */
-    LA_ELEMENTWISE = 512, /* numbers, not rows: a plain ufunc */
-    LA_GATE_CHANNELS = 1024, /* with a gate one number a token, and one a key channel */
-    LA_BONUS = 2048,         /* with and without a bonus for a token's own key */
-    LA_ERASE = 4096,         /* with and without erase keys */
-    LA_SEQUENCE_SPLIT =
-        8192, /* the state is a sum: long sequences are cut (sequence_split.c) */
-    LA_BACKWARD_SPLIT =
-        16384,            /* may be done in parts, enum la_pass (backward_split.c) */
-    LA_INTERLEAVE = 32768 /* computes a head in slices (interleave.c) */
+    LA_MAPS = 1,             /* one gufunc for each fused map */
+    LA_NORMALIZER = 2,       /* with and without the normaliser z */
+    LA_KEYS = 4,             /* takes how many keys exist, in the variant for packed
+                                sequences, or where there is none, in one for that */
+    LA_PANELS = 8,           /* columns of v never meet: they may be cut */
+    LA_GROUPS = 16,          /* heads that differ in q alone share one state */
+    LA_PAIRS = 32,           /* every query meets every key */
+    LA_ELEMENTWISE = 64,     /* numbers, not rows: a plain ufunc */
+    LA_INTERNAL = 128,       /* linattn.ufuncs does not list it */
+    LA_SEQUENCE_SPLIT = 256, /* the state is a sum: long sequences are cut
+                                (sequence_split.c) */
+    LA_BACKWARD_SPLIT = 512, /* may be done in parts, enum la_pass (backward_split.c) */
+    LA_INTERLEAVE = 1024     /* computes a head in slices (interleave.c) */
 };
 
 /* Which part of a backward operator a piece of work is: all of it; dq, with two rates a
@@ -81,7 +76,7 @@ enum la_operand {
     LA_NNUMBERS = LA_AT_begin - LA_NARRAYS
 };
 
-/* Operands of a form at most, which form.c sees to. */
+/* Operands of a signature at most. */
 enum { LA_MAX_OPERANDS = 24 };
 
 struct la_fetch;
@@ -120,18 +115,24 @@ struct la_head {
     /* `group` queries share these keys, each so many bytes after the last; causal and
      * noncausal compute the state once for all of them. */
     ptrdiff_t group, q_step, o_step, s1_step, z1_step;
+    /* Whether an array has the dimension that it may have, by enum la_operand. */
+    unsigned char channels[LA_NARRAYS];
     enum la_map map;
     enum la_pass pass;
     void *rates; /* of a pass: of every token, thrice n rounded up to LA_SEGMENT_STEP */
     int normalize;
-    int large;         /* results are more than a cache holds */
-    int channels;      /* beta is one number a channel, not one a token */
-    int gate_channels; /* the gate is one number a key channel, not one a token */
-    int has_bonus, has_erase;
+    int large;           /* results are more than a cache holds */
     void *scratch;       /* LA_ALIGN-aligned, of the operator's size */
     int (*poll)(void *); /* called about once a chunk; nonzero: give up */
     void *poll_arg;
 };
+
+/* Whether a call has an operand that it may lack. */
+static inline int
+la_is_given(const struct la_array *x)
+{
+    return x->data != NULL;
+}
 
 /* Every buffer a kernel cuts from its scratch starts on such a boundary. */
 #define LA_ALIGN 64

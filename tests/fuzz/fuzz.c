@@ -1,6 +1,6 @@
 /* fuzz.c: libFuzzer on la_call, the entry without NumPy; see run.sh.
  *
- * The bytes choose an operator, its form, dtypes, sizes, and how each operand lies in
+ * The bytes choose an operator, its variant, dtypes, sizes, and how each operand lies in
  * memory: its axes in any order, backwards, with gaps, broadcast.  Each lies in a piece
  * of memory that ends where it ends, so that AddressSanitizer sees any touch beside it;
  * scratch is poisoned.  Indices are any numbers. */
@@ -111,17 +111,17 @@ lay_out(struct array *x, struct la_tensor *tensor, const struct la_operation *wh
 
 /* The shape of an operand: some of the leading axes, then its own. */
 static int
-shape_of(struct array *x, const struct la_form *form, int i, const ptrdiff_t *dims,
+shape_of(struct array *x, const struct la_signature *signature, int i, const ptrdiff_t *dims,
          const ptrdiff_t *lead, int axes)
 {
-    const struct la_slot *slot = &form->slots[i];
-    const int skip = i < form->nin && axes > 0 ? choose(axes + 1) % (axes + 1) : 0;
+    const struct la_slot *slot = &signature->slots[i];
+    const int skip = i < signature->nin && axes > 0 ? choose(axes + 1) % (axes + 1) : 0;
     int count = 0;
     for (int axis = skip; axis < axes; axis++) {
-        x->shape[count++] = i < form->nin && choose(8) == 1 ? 1 : lead[axis];
+        x->shape[count++] = i < signature->nin && choose(8) == 1 ? 1 : lead[axis];
     }
     for (int j = 0; j < slot->rank; j++) {
-        x->shape[count++] = dims[la_form_dim(form, slot->dims[j])];
+        x->shape[count++] = dims[la_signature_dim(signature, slot->dims[j])];
     }
     if (count > 0 && choose(64) == 63) {
         x->shape[choose(count)] = choose(5); /* which may not fit */
@@ -133,26 +133,26 @@ static enum la_status
 run(const struct la_operation *what)
 {
     static const ptrdiff_t edges[] = {0, 1, 15, 16, 17, 31, 33, 64, 65, 127, 600};
-    const struct la_form *form = what->form;
-    const int count = form->nin + form->nout;
+    const struct la_signature *signature = what->signature;
+    const int count = signature->nin + signature->nout;
     struct array arrays[LA_MAX_OPERANDS] = {{NULL}};
     struct la_tensor x[LA_MAX_OPERANDS];
     ptrdiff_t dims[LA_MAX_DIMS], lead[MAX_LEAD];
     const int axes = choose(MAX_LEAD + 1);
-    for (int i = 0; i < form->ndims; i++) {
-        const int large = form->dims[i] == 'n' || form->dims[i] == 's' ? 11 : 8;
+    for (int i = 0; i < signature->ndims; i++) {
+        const int large = signature->dims[i] == 'n' || signature->dims[i] == 's' ? 11 : 8;
         dims[i] = choose(3) == 0 ? edges[choose(large)] : choose(12);
     }
     for (int i = 0; i < axes; i++) {
         lead[i] = choose(4);
     }
     in.state = (uint64_t)choose(256);
-    const ptrdiff_t tokens = dims[la_form_dim(form, form->dims[0])];
+    const ptrdiff_t tokens = dims[la_signature_dim(signature, signature->dims[0])];
     enum la_status status = LA_DONE;
     int made = 0;
     for (int i = 0; i < count && made >= 0; i++) {
-        const int own = shape_of(&arrays[i], form, i, dims, lead, axes);
-        made = lay_out(&arrays[i], &x[i], what, form->slots[i].id, own, i >= form->nin,
+        const int own = shape_of(&arrays[i], signature, i, dims, lead, axes);
+        made = lay_out(&arrays[i], &x[i], what, signature->slots[i].id, own, i >= signature->nin,
                        tokens);
     }
     if (made >= 0) {
@@ -185,12 +185,14 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const int poisons[] = {0xff, 0x7f, 0xfe};
     struct la_form form;
+    struct la_signature signature;
     in = (struct input){data, size, 0};
     struct la_operation what = la_types[choose(LA_NTYPES)];
     const enum la_op op = (enum la_op)choose(LA_NOPS);
     const int bits = choose(256) | choose(256) << 8;
-    la_form_read(&form, op, bits & la_form_choices(op));
-    what.form = &form;
+    la_form_read(&form, op);
+    la_signature_read(&signature, &form, bits & la_variants(&form));
+    what.signature = &signature;
     what.map =
         la_operators[op].properties & LA_MAPS ? (enum la_map)choose(LA_NMAPS) : 0;
     la_scratch_poison(poisons[choose(3)]);

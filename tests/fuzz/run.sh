@@ -26,13 +26,13 @@ compile() {
 }
 
 for dtype in f32 f64; do
-    macro=$([ $dtype = f64 ] && echo -DLA_DOUBLE || echo -DLA_SINGLE)
-    compile "kernels_$dtype" src/kernel/kernels.c "-march=$isa" "-DLA_ISA=$name" "$macro" \
+    compile "kernels_$dtype" src/kernel/kernels.c "-march=$isa" "-DLA_ISA=$name" -DLA_DTYPE=$dtype \
         -ffp-contract=fast -fsanitize=address &
     objects+=("$work/kernels_$dtype.o")
 done
 wait
-for part in call plan job backward_split sequence_split interleave sequences pool form scratch cpu os_posix; do
+for part in call plan job backward_split sequence_split interleave sequences pool operators form \
+    signature scratch cpu os_posix; do
     compile $part "src/ext/$part.c" "-DLA_HAS_$name" -g $sanitizers
 done
 compile fuzz tests/fuzz/fuzz.c -Isrc/ext -g $sanitizers

@@ -1,0 +1,101 @@
+/* operators.c: see operators.h. */
+#include "operators.h"
+
+#include <string.h>
+
+const struct la_operator la_operators[LA_NOPS] = {
+#define LA_OP(op, form, properties, rows, doc) {#op, form, properties, rows, doc},
+#include "../kernel/operators.def"
+};
+
+const struct la_map_row la_maps[LA_NMAPS] = {
+#define LA_MAP(map, is_signed) {#map, 0, is_signed},
+#define LA_ROW_MAP(map, is_signed) {#map, 1, is_signed},
+#include "../kernel/maps.def"
+};
+
+const struct la_operand_row la_operands[LA_NOPERANDS] = {
+#define LA_ARRAY(field, name, kind, of_z) [LA_AT_##field] = {name, kind, of_z},
+#include "../kernel/operands.def"
+#define LA_NUMBER(name, of_z) [LA_AT_##name] = {#name, LA_STATE, of_z},
+#include "../kernel/operands.def"
+#define LA_INDEX(name) [LA_AT_##name] = {#name, LA_STATE, 0},
+#include "../kernel/operands.def"
+};
+
+int
+la_is_tokens(enum la_operand id)
+{
+    return la_operands[id].kind == LA_TOKENS;
+}
+
+int
+la_is_number(enum la_operand id)
+{
+    return id >= LA_NARRAYS && id < LA_NARRAYS + LA_NNUMBERS;
+}
+
+int
+la_is_index(enum la_operand id)
+{
+    return id >= LA_NARRAYS + LA_NNUMBERS;
+}
+
+enum la_operand
+la_operand_find(const char *name)
+{
+    int id = 0;
+    while (id < LA_NOPERANDS && strcmp(la_operands[id].name, name) != 0) {
+        id++;
+    }
+    return (enum la_operand)id;
+}
+
+/* Whether the name ends with `suffix`, after something else. */
+static int
+ends_with(const char *name, const char *suffix)
+{
+    const size_t all = strlen(name), end = strlen(suffix);
+    return all > end && strcmp(name + all - end, suffix) == 0;
+}
+
+size_t
+la_stem_length(enum la_op op)
+{
+    static const char *const suffixes[] = {"_backward", "_step"};
+    const char *name = la_operators[op].name;
+    size_t length = strlen(name);
+    for (int i = 0; i < 2; i++) {
+        length -= ends_with(name, suffixes[i]) ? strlen(suffixes[i]) : 0;
+    }
+    return length;
+}
+
+/* The operator whose name is the stem of op's; LA_NOPS where op has no such suffix. */
+static enum la_op
+stem_before(enum la_op op, const char *suffix)
+{
+    const size_t length = la_stem_length(op);
+    int i = 0;
+    if (!ends_with(la_operators[op].name, suffix)) {
+        return LA_NOPS;
+    }
+    while (i < LA_NOPS &&
+           (strlen(la_operators[i].name) != length ||
+            strncmp(la_operators[i].name, la_operators[op].name, length) != 0)) {
+        i++;
+    }
+    return (enum la_op)i;
+}
+
+enum la_op
+la_gradient_of(enum la_op op)
+{
+    return stem_before(op, "_backward");
+}
+
+enum la_op
+la_step_of(enum la_op op)
+{
+    return op == LA_OP_step ? LA_OP_causal : stem_before(op, "_step");
+}

@@ -1,0 +1,53 @@
+/* operators.h: the rows of operators.def, maps.def and operands.def. */
+#ifndef LA_OPERATORS_H
+#define LA_OPERATORS_H
+
+#include <stddef.h>
+
+#include "../kernel/table.h"
+
+/* A row of operators.def. */
+struct la_operator {
+    const char *name, *form;
+    int properties;
+    ptrdiff_t rows;
+    const char *doc;
+};
+
+extern const struct la_operator la_operators[LA_NOPS];
+
+/* A row of maps.def. */
+struct la_map_row {
+    const char *name;
+    int of_rows;   /* a number of phi(x) depends on its whole row */
+    int is_signed; /* phi(x) can be negative */
+};
+
+extern const struct la_map_row la_maps[LA_NMAPS];
+
+/* A row of operands.def. */
+struct la_operand_row {
+    const char *name;
+    enum la_kind kind;
+    int of_z; /* exists only with the normaliser */
+};
+
+extern const struct la_operand_row la_operands[LA_NOPERANDS];
+
+/* Kinds of operands: arrays of tokens or of states, numbers, indices. */
+int la_is_tokens(enum la_operand id);
+int la_is_number(enum la_operand id);
+int la_is_index(enum la_operand id);
+
+/* The operand of that name; LA_NOPERANDS where there is none. */
+enum la_operand la_operand_find(const char *name);
+
+/* The operator that `op` is the gradient of, or the step of; LA_NOPS where it is none.
+ */
+enum la_op la_gradient_of(enum la_op op);
+enum la_op la_step_of(enum la_op op);
+
+/* How long an operator's name is without the "_backward" or "_step" at its end. */
+size_t la_stem_length(enum la_op op);
+
+#endif
