@@ -157,6 +157,9 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
         if (slot->rank > 0 && slot->dims[slot->rank - 1] == 'm') {
             x->data += column * x->cs;
         }
+        if (slot->rank > 1 && slot->dims[slot->rank - 2] == 'm') {
+            x->data += column * x->rs;
+        }
     }
     if (p.panel > 0) {
         h->z1.data = h->running_max1.data =

@@ -56,12 +56,14 @@ lies_as_block(const struct la_array *x, ptrdiff_t cols)
 INLINE struct block
 block_of(const struct la_array *x, struct span t)
 {
-    return (struct block){(T *)(x->data + t.first * x->rs), x->rs / (ptrdiff_t)sizeof(T)};
+    return (struct block){(T *)(x->data + t.first * x->rs),
+                          x->rs / (ptrdiff_t)sizeof(T)};
 }
 
 /* Rows t of x, where they lie or copied. */
 INLINE struct block
-block_or_copy(struct block copy, const struct la_array *x, struct span t, ptrdiff_t cols)
+block_or_copy(struct block copy, const struct la_array *x, struct span t,
+              ptrdiff_t cols)
 {
     if (lies_as_block(x, cols)) {
         return block_of(x, t);
@@ -108,8 +110,7 @@ scan_wide(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
     for (ptrdiff_t i = 0; i < rows; i++) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             const vec w = vload_any((const char *)&x.x[i * x.ld + j]);
-            const vec h =
-                vfma(factor_of(&a.x[i * a.ld + j], is_log), vload(&s[j]), w);
+            const vec h = vfma(factor_of(&a.x[i * a.ld + j], is_log), vload(&s[j]), w);
             vstore(&s[j], h);
             *(vec_any *)&y.x[i * y.ld + j] = (vec_any)h;
         }
@@ -160,8 +161,8 @@ run_linear_scan(const struct la_head *h)
             }
             const int direct = !h->large && lies_as_block(&out, cols);
             const struct block y = direct ? block_of(&out, t) : r.y;
-            linear_block(h, y, block_or_copy(r.a, &a, t, cols), block_or_copy(r.x, &x, t, cols),
-                         r.s + col, t.rows, cols);
+            linear_block(h, y, block_or_copy(r.a, &a, t, cols),
+                         block_or_copy(r.x, &x, t, cols), r.s + col, t.rows, cols);
             if (!direct) {
                 stream_rows(&out, t, cols, y, h->large);
             }

@@ -14,7 +14,7 @@
 
 struct linear_scan_backward_scratch {
     struct linear_scan_scratch scan; /* y: h of a block */
-    ptrdiff_t rows; /* tokens from one checkpoint to the next */
+    ptrdiff_t rows;                  /* tokens from one checkpoint to the next */
     struct block dx, checkpoints;
     T *r; /* what later tokens give the state; (m) */
 };
@@ -47,8 +47,7 @@ linear_back(struct block dx, struct block da, struct block h, struct block a,
         const T *last = i > 0 ? h.x + (i - 1) * h.ld : before;
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             const vec factor = factor_of(&a.x[i * a.ld + j], is_log);
-            const vec grad =
-                vload(&r[j]) + vload_any((const char *)&g.x[i * g.ld + j]);
+            const vec grad = vload(&r[j]) + vload_any((const char *)&g.x[i * g.ld + j]);
             const vec on = factor * grad, old = vload(&last[j]);
             *(vec_any *)&dx.x[i * dx.ld + j] = (vec_any)grad;
             *(vec_any *)&da.x[i * da.ld + j] = (vec_any)((is_log ? on : grad) * old);
@@ -72,7 +71,8 @@ leave_rows(const struct la_head *h, const struct linear_scan_backward_scratch *r
         }
         if (i + t.rows < h->n) {
             linear_block(h, r->scan.y, block_or_copy(r->scan.a, &p->a, t, p->cols),
-                         block_or_copy(r->scan.x, &p->x, t, p->cols), s, t.rows, p->cols);
+                         block_or_copy(r->scan.x, &p->x, t, p->cols), s, t.rows,
+                         p->cols);
         }
     }
     return 0;
@@ -87,8 +87,8 @@ linear_block_back(const struct la_head *h, const struct linear_scan_backward_scr
     const ptrdiff_t W = round_up(p->cols, VL);
     const struct block a = block_or_copy(r->scan.a, &p->a, t, p->cols);
     memcpy(s, before, (size_t)W * sizeof(T));
-    linear_block(h, r->scan.y, a, block_or_copy(r->scan.x, &p->x, t, p->cols), s, t.rows,
-                 p->cols);
+    linear_block(h, r->scan.y, a, block_or_copy(r->scan.x, &p->x, t, p->cols), s,
+                 t.rows, p->cols);
     const struct block g = block_or_copy(r->scan.x, &p->grad_out, t, p->cols);
     const int direct =
         !h->large && lies_as_block(&p->dx, p->cols) && lies_as_block(&p->da, p->cols);

@@ -93,7 +93,7 @@ store_tiles(const struct la_array *x, const struct la_head *h, T *tiles)
 /* Rows t of x, those without a key and those up to `rows` zeros, whatever x holds. */
 static void
 load_with_keys(struct block dst, const struct la_head *h, const struct la_array *x,
-              struct span t, ptrdiff_t cols)
+               struct span t, ptrdiff_t cols)
 {
     const ptrdiff_t all = round_up(t.rows, MR);
     t.rows = keys_left(h, t);

@@ -66,13 +66,6 @@ load_constants(const struct la_head *h, const struct selective_scan_scratch *r)
     load_vector(r->dt_bias, &h->dt_bias, h->m);
 }
 
-/* dt + dt_bias, as the caller has it. */
-INLINE vec
-biased(const struct la_head *h, vec dt, const T *bias)
-{
-    return h->dt_bias.data != NULL ? dt + vload(bias) : dt;
-}
-
 /* x, delta and u of the tokens t, channels `col` on; zeros where no key exists. */
 static void
 load_inputs(const struct la_head *h, const struct selective_scan_scratch *r,
@@ -87,7 +80,7 @@ load_inputs(const struct la_head *h, const struct selective_scan_scratch *r,
     for (ptrdiff_t i = 0; i < keys; i++) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             T *to = &r->delta.x[i * r->delta.ld + j];
-            vec delta = biased(h, vload(to), &r->dt_bias[col + j]);
+            vec delta = vload(to) + vload(&r->dt_bias[col + j]);
             delta = h->softplus != 0 ? phi_softplus(delta) : delta;
             vstore(to, delta);
             vstore(&r->u.x[i * r->u.ld + j], delta * vload(&r->x.x[i * r->x.ld + j]));
@@ -95,17 +88,19 @@ load_inputs(const struct la_head *h, const struct selective_scan_scratch *r,
     }
 }
 
-/* y = D o x, to which what is read is added. */
+/* y = D o x, to which what is read is added.  A D of 0 adds nothing, whatever x is. */
 static void
-start_outputs(const struct la_head *h, const struct selective_scan_scratch *r,
-              ptrdiff_t rows, ptrdiff_t col)
+start_outputs(const struct selective_scan_scratch *r, ptrdiff_t rows, ptrdiff_t col,
+              ptrdiff_t cols)
 {
-    if (h->D.data == NULL) {
-        clear_rows(r->y, 0, rows);
-        return;
+    for (ptrdiff_t j = 0; j < cols; j += VL) {
+        const vec D = vload(&r->D[col + j]);
+        const ivec some = D != (vec){0};
+        for (ptrdiff_t i = 0; i < rows; i++) {
+            const vec x = vload(&r->x.x[i * r->x.ld + j]);
+            vstore(&r->y.x[i * r->y.ld + j], vkeep(some, D * x));
+        }
     }
-    multiply_rows(r->y, r->x, (struct block){r->D + col, 0}, rows,
-                  scan_cols(h, col, LA_SCAN_COLS));
 }
 
 /* One vector of channels, its states l to l + MR - 1, over the rows of a block. */
@@ -125,8 +120,7 @@ scan_states(const struct selective_scan_scratch *r, T *A, T *s, ptrdiff_t j,
         const vec d = vload(&delta[i * r->delta.ld]), w = vload(&u[i * r->u.ld]);
         vec y = read ? vload(&out[i * r->y.ld]) : (vec){0};
         LA_EACH(k, MR) {
-            state[k] =
-                vfma(vexp2(d * a[k]), state[k], w * vset1(B[i * r->B.ld + k]));
+            state[k] = vfma(vexp2(d * a[k]), state[k], w * vset1(B[i * r->B.ld + k]));
             if (read) {
                 y = vfma(vset1(C[i * r->C.ld + k]), state[k], y);
             }
@@ -212,7 +206,7 @@ run_selective_scan(const struct la_head *h)
             }
             load_inputs(h, &r, b, col, cols);
             look_at_inputs(h, t, col);
-            start_outputs(h, &r, t.rows, col);
+            start_outputs(&r, t.rows, col, cols);
             scan_panel(h, &r, t.rows, col, &ahead);
             gate_outputs(h, &r, t, col, cols);
             stream_rows(&y, t, cols, r.y, h->large);

@@ -24,7 +24,7 @@ struct selective_scan_backward_scratch {
     struct selective_scan_scratch scan;
     ptrdiff_t rows; /* tokens from one checkpoint to the next */
     struct block grad, c, du, ddt, dB, dC;
-    T *checkpoints;    /* tiles */
+    T *checkpoints;      /* tiles */
     T *r, *dA, *dA_lost; /* tiles; r: what later tokens give the state */
     T *dD, *dD_lost, *ddt_bias, *ddt_bias_lost;
     T *kept; /* of each token of a block, MR vectors of e and as many of h */
@@ -254,13 +254,12 @@ input_gradients(const struct la_head *h,
             const vec du = vload(&r->du.x[i * r->du.ld + j]);
             const vec x = vload(&f->x.x[i * f->x.ld + j]);
             const vec c = vload(&r->c.x[i * r->c.ld + j]);
-            const vec raw = biased(h, vload(u), &f->dt_bias[col + j]);
-            vec dx = du * vload(delta), dd = vfma(du, x, log2 * vload(ddt));
+            const vec raw = vload(u) + vload(&f->dt_bias[col + j]);
+            const vec D = vload(&f->D[col + j]);
+            const vec dx = du * vload(delta) + vkeep(D != (vec){0}, D * c);
+            vec dd = vfma(du, x, log2 * vload(ddt));
             if (h->softplus != 0) {
                 dd *= vsigmoid(raw);
-            }
-            if (h->D.data != NULL) {
-                dx = vfma(vload(&f->D[col + j]), c, dx);
             }
             vstore(ddt, dd);
             vstore(u, dx);
@@ -307,7 +306,7 @@ block_back(const struct la_head *h, const struct selective_scan_backward_scratch
         }
         load_inputs(h, &r->scan, t, col, cols);
         load_cotangents(h, r, t, col, cols);
-        start_outputs(h, &r->scan, t.rows, col);
+        start_outputs(&r->scan, t.rows, col, cols);
         clear_rows(r->du, 0, t.rows);
         clear_rows(r->ddt, 0, t.rows);
         panel_back(h, r, s, t.rows, col, cols);
