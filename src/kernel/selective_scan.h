@@ -103,10 +103,11 @@ start_outputs(const struct selective_scan_scratch *r, ptrdiff_t rows, ptrdiff_t 
     }
 }
 
-/* One vector of channels, its states l to l + MR - 1, over the rows of a block. */
+/* One vector of channels, its states l to l + MR - 1, over the rows of a block.  Asks
+ * for a few lines every few rows: all at once they would stall the core. */
 INLINE void
 scan_states(const struct selective_scan_scratch *r, T *A, T *s, ptrdiff_t j,
-            ptrdiff_t l, ptrdiff_t rows, const int read)
+            ptrdiff_t l, ptrdiff_t rows, const int read, struct la_fetch *ahead)
 {
     vec a[MR], state[MR];
     const T *B = r->B.x + l, *C = r->C.x + l;
@@ -117,6 +118,9 @@ scan_states(const struct selective_scan_scratch *r, T *A, T *s, ptrdiff_t j,
         state[k] = vload(&s[(l + k) * VL]);
     }
     for (ptrdiff_t i = 0; i < rows; i++) {
+        if (i % MR == 0) {
+            la_fetch_some(ahead);
+        }
         const vec d = vload(&delta[i * r->delta.ld]), w = vload(&u[i * r->u.ld]);
         vec y = read ? vload(&out[i * r->y.ld]) : (vec){0};
         LA_EACH(k, MR) {
@@ -143,8 +147,7 @@ scan_panel(const struct la_head *h, const struct selective_scan_scratch *r,
     for (ptrdiff_t j = 0; j < cols; j += VL) {
         T *A = tile_at(r->A, h, col + j), *s = tile_at(r->s, h, col + j);
         for (ptrdiff_t l = 0; l < h->f; l += MR) {
-            scan_states(r, A, s, j, l, rows, 1);
-            la_fetch_some(ahead);
+            scan_states(r, A, s, j, l, rows, 1, ahead);
         }
     }
 }
@@ -167,29 +170,31 @@ gate_outputs(const struct la_head *h, const struct selective_scan_scratch *r,
     }
 }
 
-/* Asks for the rows of the next panel, or of the first one of the next tokens. */
+/* Asks for the rows of arrays that the next panel of the block t takes, or the first
+ * one of the block that the scan goes on with at token t.next. */
 static void
-look_at_inputs(const struct la_head *h, struct span t, ptrdiff_t col)
+look_at_panel(const struct la_head *h, const struct la_array *const *arrays, int count,
+              struct span t, ptrdiff_t col)
 {
     const int more = col + LA_SCAN_COLS < h->m;
     const ptrdiff_t next = more ? col + LA_SCAN_COLS : 0;
-    const ptrdiff_t first = more ? t.first : t.first + t.rows;
-    const ptrdiff_t left = h->n - first, rows = left < t.rows ? left : t.rows;
-    const struct la_array *inputs[] = {&h->x, &h->dt, &h->gate, &h->y};
-    for (int a = 0; a < 4; a++) {
-        const struct la_array x = shifted(inputs[a], next * inputs[a]->cs);
-        if (x.data != NULL && rows > 0) {
-            look_ahead(&x, (struct span){t.first, rows, first, t.ahead},
-                       scan_cols(h, next, LA_SCAN_COLS));
+    t.next = more ? t.first : t.next;
+    t.rows = h->n - t.next < t.rows ? h->n - t.next : t.rows;
+    for (int a = 0; t.next >= 0 && t.rows > 0 && a < count; a++) {
+        const struct la_array x = shifted(arrays[a], next * arrays[a]->cs);
+        if (x.data != NULL) {
+            look_ahead(&x, t, scan_cols(h, next, LA_SCAN_COLS));
         }
     }
 }
 
+/* All channels of h, block by block of tokens. */
 static int
-run_selective_scan(const struct la_head *h)
+scan_channels(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct selective_scan_scratch r = selective_scan_carve(h, &arena);
+    const struct la_array *const arrays[] = {&h->x, &h->dt, &h->gate, &h->y};
     struct la_fetch ahead = {0};
     ptrdiff_t until_poll = 0;
     load_constants(h, &r);
@@ -198,14 +203,14 @@ run_selective_scan(const struct la_head *h)
         load_with_keys(r.B, h, &h->B, b, h->f);
         load_plain(r.C, &h->C, b, h->f);
         for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
-            const struct span t = span(i, LA_SCAN_ROWS, i, h->n, &ahead);
+            const struct span t = span(i, LA_SCAN_ROWS, i + LA_SCAN_ROWS, h->n, &ahead);
             const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
             const struct la_array y = shifted(&h->y, col * h->y.cs);
             if (give_up(h, &until_poll, 8 * t.rows * cols * tile_rows(h))) {
                 return 1;
             }
             load_inputs(h, &r, b, col, cols);
-            look_at_inputs(h, t, col);
+            look_at_panel(h, arrays, 4, t, col);
             start_outputs(&r, t.rows, col, cols);
             scan_panel(h, &r, t.rows, col, &ahead);
             gate_outputs(h, &r, t, col, cols);
@@ -213,6 +218,41 @@ run_selective_scan(const struct la_head *h)
         }
     }
     store_tiles(&h->s1, h, r.s);
+    return 0;
+}
+
+/* Some of its channels, as a head of their own. */
+static struct la_head
+channels_of(const struct la_head *h, ptrdiff_t col, ptrdiff_t cols)
+{
+    struct la_head some = *h;
+    some.m = cols;
+    some.x = shifted(&h->x, col * h->x.cs);
+    some.dt = shifted(&h->dt, col * h->dt.cs);
+    some.gate = shifted(&h->gate, col * h->gate.cs);
+    some.y = shifted(&h->y, col * h->y.cs);
+    some.D = shifted(&h->D, col * h->D.cs);
+    some.dt_bias = shifted(&h->dt_bias, col * h->dt_bias.cs);
+    some.A = shifted(&h->A, col * h->A.rs);
+    some.s0 = shifted(&h->s0, col * h->s0.rs);
+    some.s1 = shifted(&h->s1, col * h->s1.rs);
+    return some;
+}
+
+/* Where a channel's tokens follow one another in memory, few channels at a time: the
+ * lines of all would not stay in the cache until the block that they are for. */
+static int
+run_selective_scan(const struct la_head *h)
+{
+    const ptrdiff_t most = by_columns(&h->x) && h->n > VL ? LA_SCAN_CHANNELS : h->m;
+    ptrdiff_t col = 0;
+    do {
+        const struct la_head some = channels_of(h, col, scan_cols(h, col, most));
+        if (scan_channels(&some)) {
+            return 1;
+        }
+        col += most;
+    } while (col < h->m);
     return 0;
 }
 

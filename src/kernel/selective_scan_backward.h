@@ -56,30 +56,44 @@ selective_scan_backward_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* The states before each block, and that after the last. */
+/* The state after a block, all of whose outputs are left out. */
+static int
+pass_block(const struct la_head *h, const struct selective_scan_scratch *r,
+           struct span t, ptrdiff_t *until_poll)
+{
+    const struct la_array *const arrays[] = {&h->x, &h->dt};
+    load_with_keys(r->B, h, &h->B, rows_from(t.first, t.rows), h->f);
+    for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
+        const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
+        if (give_up(h, until_poll, 8 * t.rows * cols * tile_rows(h))) {
+            return 1;
+        }
+        la_fetch_anew(t.ahead);
+        look_at_panel(h, arrays, 2, t, col);
+        load_inputs(h, r, rows_from(t.first, t.rows), col, cols);
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            T *A = tile_at(r->A, h, col + j), *s = tile_at(r->s, h, col + j);
+            for (ptrdiff_t l = 0; l < h->f; l += MR) {
+                scan_states(r, A, s, j, l, t.rows, 0, t.ahead);
+            }
+        }
+    }
+    return 0;
+}
+
+/* The states before each block. */
 static int
 leave_checkpoints(const struct la_head *h,
-                  const struct selective_scan_backward_scratch *r)
+                  const struct selective_scan_backward_scratch *r,
+                  struct la_fetch *ahead)
 {
-    const struct selective_scan_scratch *scan = &r->scan;
+    const size_t bytes = (size_t)tiles_size(h) * sizeof(T);
     ptrdiff_t until_poll = 0;
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
-        const struct span t = span(i, r->rows, i, h->n, NULL);
-        memcpy(r->checkpoints + i / r->rows * tiles_size(h), scan->s,
-               (size_t)tiles_size(h) * sizeof(T));
-        load_with_keys(scan->B, h, &h->B, t, h->f);
-        for (ptrdiff_t col = 0; i + t.rows < h->n && col < h->m; col += LA_SCAN_COLS) {
-            const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
-            if (give_up(h, &until_poll, 8 * t.rows * cols * tile_rows(h))) {
-                return 1;
-            }
-            load_inputs(h, scan, t, col, cols);
-            for (ptrdiff_t j = 0; j < cols; j += VL) {
-                for (ptrdiff_t l = 0; l < h->f; l += MR) {
-                    scan_states(scan, tile_at(scan->A, h, col + j),
-                                tile_at(scan->s, h, col + j), j, l, t.rows, 0);
-                }
-            }
+        const struct span t = span(i, r->rows, i + r->rows, h->n, ahead);
+        memcpy(r->checkpoints + i / r->rows * tiles_size(h), r->scan.s, bytes);
+        if (t.next < h->n && pass_block(h, &r->scan, t, &until_poll)) {
+            return 1;
         }
     }
     return 0;
@@ -112,7 +126,7 @@ load_cotangents(const struct la_head *h,
  * and e_i.  Adds what is read of them to p. */
 INLINE void
 keep_states(const struct selective_scan_backward_scratch *r, const T *A, const T *s,
-            ptrdiff_t j, ptrdiff_t l, ptrdiff_t rows)
+            ptrdiff_t j, ptrdiff_t l, ptrdiff_t rows, struct la_fetch *ahead)
 {
     const struct selective_scan_scratch *f = &r->scan;
     const T *B = f->B.x + l, *C = f->C.x + l;
@@ -123,6 +137,9 @@ keep_states(const struct selective_scan_backward_scratch *r, const T *A, const T
         state[k] = vload(&s[(l + k) * VL]);
     }
     for (ptrdiff_t i = 0; i < rows; i++, kept += 2 * MR * VL) {
+        if (i % MR == 0) {
+            la_fetch_some(ahead);
+        }
         const vec d = vload(&f->delta.x[i * f->delta.ld + j]);
         const vec u = vload(&f->u.x[i * f->u.ld + j]);
         vec y = vload(&f->y.x[i * f->y.ld + j]);
@@ -144,7 +161,7 @@ keep_states(const struct selective_scan_backward_scratch *r, const T *A, const T
  * the lanes of dB and dC sum up to. */
 INLINE void
 sweep_back(const struct selective_scan_backward_scratch *b, const T *A, ptrdiff_t tile,
-           ptrdiff_t j, ptrdiff_t l, ptrdiff_t rows)
+           ptrdiff_t j, ptrdiff_t l, ptrdiff_t rows, struct la_fetch *ahead)
 {
     const struct selective_scan_scratch *f = &b->scan;
     const T *B = f->B.x + l, *C = f->C.x + l;
@@ -159,6 +176,9 @@ sweep_back(const struct selective_scan_backward_scratch *b, const T *A, ptrdiff_
         const T *kept = b->kept + i * 2 * MR * VL;
         T *met = b->met + i * 2 * MR * VL;
         T *to_du = &b->du.x[i * b->du.ld + j], *to_ddt = &b->ddt.x[i * b->ddt.ld + j];
+        if (i % MR == 0) {
+            la_fetch_some(ahead);
+        }
         const vec d = vload(&f->delta.x[i * f->delta.ld + j]);
         const vec u = vload(&f->u.x[i * f->u.ld + j]);
         const vec c = vload(&b->c.x[i * b->c.ld + j]);
@@ -208,17 +228,17 @@ add_lanes(const struct selective_scan_backward_scratch *r, ptrdiff_t l, ptrdiff_
 
 static void
 panel_back(const struct la_head *h, const struct selective_scan_backward_scratch *r,
-           const T *s, ptrdiff_t rows, ptrdiff_t col, ptrdiff_t cols)
+           const T *s, struct span t, ptrdiff_t col, ptrdiff_t cols)
 {
-    const ptrdiff_t met = round_up(rows, MR) * 2 * MR * VL;
+    const ptrdiff_t met = round_up(t.rows, MR) * 2 * MR * VL;
     for (ptrdiff_t l = 0; l < h->f; l += MR) {
         clear(r->met, met);
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             const ptrdiff_t tile = tile_rows(h) * (col + j);
-            keep_states(r, r->scan.A + tile, s + tile, j, l, rows);
-            sweep_back(r, r->scan.A + tile, tile, j, l, rows);
+            keep_states(r, r->scan.A + tile, s + tile, j, l, t.rows, t.ahead);
+            sweep_back(r, r->scan.A + tile, tile, j, l, t.rows, t.ahead);
         }
-        add_lanes(r, l, rows);
+        add_lanes(r, l, t.rows);
     }
 }
 
@@ -295,8 +315,11 @@ block_back(const struct la_head *h, const struct selective_scan_backward_scratch
            struct span t, ptrdiff_t *until_poll)
 {
     const T *s = r->checkpoints + t.first / r->rows * tiles_size(h);
-    load_with_keys(r->scan.B, h, &h->B, t, h->f);
-    load_plain(r->scan.C, &h->C, t, h->f);
+    const struct la_array *const arrays[] = {&h->x,  &h->dt,  &h->gate, &h->grad_out,
+                                             &h->dx, &h->ddt, &h->dgate};
+    const struct span here = rows_from(t.first, t.rows);
+    load_with_keys(r->scan.B, h, &h->B, here, h->f);
+    load_plain(r->scan.C, &h->C, here, h->f);
     clear_rows(r->dB, 0, t.rows);
     clear_rows(r->dC, 0, t.rows);
     for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
@@ -304,13 +327,15 @@ block_back(const struct la_head *h, const struct selective_scan_backward_scratch
         if (give_up(h, until_poll, 24 * t.rows * cols * tile_rows(h))) {
             return 1;
         }
-        load_inputs(h, &r->scan, t, col, cols);
-        load_cotangents(h, r, t, col, cols);
+        la_fetch_anew(t.ahead);
+        look_at_panel(h, arrays, 7, t, col);
+        load_inputs(h, &r->scan, here, col, cols);
+        load_cotangents(h, r, here, col, cols);
         start_outputs(&r->scan, t.rows, col, cols);
         clear_rows(r->du, 0, t.rows);
         clear_rows(r->ddt, 0, t.rows);
-        panel_back(h, r, s, t.rows, col, cols);
-        store_gradients(h, r, t, col, cols);
+        panel_back(h, r, s, t, col, cols);
+        store_gradients(h, r, here, col, cols);
     }
     clear_rows(r->dB, keys_left(h, t), t.rows);
     store_rows(&h->dB, t, h->f, r->dB, NULL);
@@ -336,16 +361,18 @@ run_selective_scan_backward(const struct la_head *h)
     struct arena arena = {h->scratch, 0};
     const struct selective_scan_backward_scratch r =
         selective_scan_backward_carve(h, &arena);
+    struct la_fetch ahead = {0};
     ptrdiff_t until_poll = 0;
     load_constants(h, &r.scan);
     clear_sums(h, &r);
     load_tiles(r.r, h, &h->grad_s);
-    if (leave_checkpoints(h, &r)) {
+    if (leave_checkpoints(h, &r, &ahead)) {
         return 1;
     }
     const ptrdiff_t last = h->n > 0 ? (h->n - 1) / r.rows * r.rows : -1;
     for (ptrdiff_t i = last; i >= 0; i -= r.rows) {
-        if (block_back(h, &r, span(i, r.rows, i, h->n, NULL), &until_poll)) {
+        const struct span t = span(i, r.rows, i - r.rows, h->n, &ahead);
+        if (block_back(h, &r, t, &until_poll)) {
             return 1;
         }
     }

@@ -97,6 +97,7 @@ enum {
     /* Scans over tokens, at a time. */
     LA_SCAN_ROWS = 32,
     LA_SCAN_COLS = 128,
+    LA_SCAN_CHANNELS = 64, /* of those whose tokens follow one another */
     LA_LINEAR_COLS = 4096,
 
     /* Rows of a block are no multiple of so many bytes apart: 32 KiB of 8 ways hold 64
