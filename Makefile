@@ -9,10 +9,10 @@ EXT = -std=gnu11 -Wall -Wextra -Wno-missing-field-initializers -DPy_LIMITED_API=
 
 .PHONY: asan tsan analyze tidy valgrind fuzz coverage differential errors
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	tests/sanitize.sh address $(ARGS)
+	tools/sanitize.sh address $(ARGS)
 
 tsan: ## the tests that start threads, under ThreadSanitizer
-	tests/sanitize.sh thread $(ARGS)
+	tools/sanitize.sh thread $(ARGS)
 
 analyze: ## gcc's static analysis of src/ext
 	for file in src/ext/*.c; do \
@@ -23,19 +23,19 @@ tidy: ## clang-tidy on src/ext (.clang-tidy)
 	clang-tidy --quiet src/ext/*.c -- $(EXT)
 
 valgrind: ## a few tests under Valgrind, which does not support AVX-512
-	tests/valgrind.sh $(ARGS)
+	tools/valgrind.sh $(ARGS)
 
 fuzz: ## libFuzzer on the C interface without NumPy
-	tests/fuzz/run.sh $(ARGS)
+	tools/fuzz/run.sh $(ARGS)
 
 coverage: ## lines and branches that the tests reach in src/ext, or with ARGS=--kernels in src/kernel
-	tests/coverage.sh $(ARGS)
+	tools/coverage.sh $(ARGS)
 
 differential: ## random calls against the twins
-	$(PYTHON) tests/differential.py $(ARGS)
+	$(PYTHON) tools/differential.py $(ARGS)
 
 errors: ## the table of measured errors
-	$(PYTHON) tests/error_table.py --markdown $(ARGS)
+	$(PYTHON) tools/error_table.py --markdown $(ARGS)
 
 .PHONY: docs
 docs: ## the documentation, in docs/_build/html; needs pip install -e '.[docs]'

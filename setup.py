@@ -9,6 +9,7 @@ import platform
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 # The kernels are written in gcc's and clang's vectors, which MSVC has not; and gcc, on Windows,
 # leaves vectors of 32 and 64 bytes on a stack aligned to 16.  So Windows has clang as ziglang
 # brings it, which pyproject.toml asks for there, with mingw-w64's headers and libraries; and so has
-# who names it in CC, for any system that it knows (tests/wheels.py).
+# who names it in CC, for any system that it knows (tools/wheels.py).
 ZIG = WINDOWS or "zig" in os.environ.get("CC", "")
 
 # Instruction sets: the name of the table the kernels emit, and what selects it.
@@ -108,8 +109,24 @@ def need(compiler, include_dirs):
         )
 
 
+def write_stubs(package):
+    """Stubs of what the built module says; without types where it does not run on this machine."""
+    command = [sys.executable, "-m", "linattn._stubs"]
+    done = subprocess.run(command, cwd=os.path.dirname(package) or ".", capture_output=True)
+    if done.returncode:
+        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        print(f"linattn: no types in the stubs, as the built module does not run: {reason}")
+        subprocess.run([sys.executable, "-P", f"{package}/_stubs.py", "--generic"], check=True)
+
+
 class BuildExt(build_ext):
-    """build_ext that first compiles every one of UNITS, several at a time."""
+    """build_ext that first compiles every one of UNITS, several at a time, and ends with stubs."""
+
+    def run(self):
+        super().run()
+        package = "linattn" if self.inplace else f"{self.build_lib}/linattn"
+        if os.path.exists(f"{package}/__init__.py"):
+            write_stubs(package)
 
     def build_extensions(self):
         if WINDOWS:

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 import linattn
 
 # One table of cases for the tests and the benchmarks.
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 from bounds import evaluate
 from cases import BENCH as BENCH
 from cases import Bench as Bench

@@ -1,11 +1,11 @@
-"""The calls that tell one commit from another: of tests/every_call.py, one of each operator."""
+"""The calls that compare commits: one of each operator, from tests/support/every_call.py."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 from every_call import Call, every_call
 
 import linattn
@@ -14,7 +14,7 @@ D = 64
 
 
 def calls(n: int, heads: int) -> dict[str, Call]:
-    """By operator, a call on float32 arrays (heads, n, D), with states where it has them."""
+    """Calls by operator, on float32 arrays (heads, n, D), with states if the operator has any."""
     found: dict[str, Call] = {}
     for call in every_call(n, D, D, lead=(heads,)):
         if call.name in linattn.__all__:

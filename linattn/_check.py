@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._dtypes import FAST
+from ._dtypes import result_dtype as result_dtype
+from ._dtypes import state_dtype as state_dtype
 from ._linattn import overlaps_itself
 
 if TYPE_CHECKING:
-    from ._layout import Operand
-    from ._operator import Key
+    from ._gufuncs import Key
     from ._types import Array, DType, Shape
 
-# bfloat16 is not NumPy's own: it is known by its name.
-_FAST = (np.dtype(np.float32), np.dtype(np.float64))
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -34,7 +34,7 @@ def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
         if isinstance(x, np.ndarray) or not _takes_gufuncs(x):
             x = _as_array(function, name, x)  # subclasses, lists, tensors; dask and its like stay
     dtype = x.dtype
-    if dtype not in _FAST and not (
+    if dtype not in FAST and not (
         (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.name == "bfloat16"
     ):
         raise TypeError(
@@ -93,141 +93,6 @@ def _takes_gufuncs(x: Any) -> bool:
         and hasattr(x, "__array_function__")
         and isinstance(getattr(x, "dtype", None), np.dtype)
     )
-
-
-def qkv(function: str, q: Any, k: Any, v: Any, *, same_length: bool) -> tuple[Any, Any, Any, Shape]:
-    """The three operands, and the shape of the output they give."""
-    if (
-        type(q) is type(k) is type(v) is np.ndarray
-        and q.ndim > 1
-        and k.shape == q.shape
-        and v.shape[:-1] == q.shape[:-1]
-        and q.dtype == k.dtype == v.dtype
-        and q.dtype in _FAST
-    ):
-        return q, k, v, v.shape
-    q, k, v = operand(function, "q", q), operand(function, "k", k), operand(function, "v", v)
-    n, d = q.shape[-2:]
-    s = k.shape[-2]
-    if k.shape[-1] != d:
-        raise ValueError(
-            f"{function}: k has shape {k.shape}; expected (..., {s}, {d}), as q has shape {q.shape}"
-        )
-    if same_length and s != n:
-        raise ValueError(
-            f"{function}: k has shape {k.shape}; expected (..., {n}, {d}), "
-            f"as many rows as q of shape {q.shape}"
-        )
-    if v.shape[-2] != s:
-        raise ValueError(
-            f"{function}: v has shape {v.shape}; expected (..., {s}, {v.shape[-1]}), "
-            f"as many rows as k of shape {k.shape}"
-        )
-    batch = q.shape[:-2]
-    if k.shape[:-2] != batch or v.shape[:-2] != batch:
-        try:
-            batch = np.broadcast_shapes(batch, k.shape[:-2], v.shape[:-2])
-        except ValueError:
-            raise ValueError(
-                f"{function}: the leading axes of q {q.shape}, k {k.shape} and v {v.shape} "
-                "do not broadcast; expected equal lengths, or 1, axis by axis"
-            ) from None
-    return q, k, v, (*batch, n, v.shape[-1])
-
-
-def token(function: str, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any, Shape]:
-    """The operands of one token, (..., d) and (..., m), and the shape of the output they give."""
-    q, k, v = (operand(function, name, x, 1) for name, x in (("q", q), ("k", k), ("v", v)))
-    if k.shape[-1] != q.shape[-1]:
-        raise ValueError(
-            f"{function}: k has shape {k.shape}; expected (..., {q.shape[-1]}), "
-            f"as q has shape {q.shape}"
-        )
-    batch = q.shape[:-1]
-    if k.shape[:-1] != batch or v.shape[:-1] != batch:
-        try:
-            batch = np.broadcast_shapes(batch, k.shape[:-1], v.shape[:-1])
-        except ValueError:
-            raise ValueError(
-                f"{function}: the leading axes of q {q.shape}, k {k.shape} and v {v.shape} "
-                "do not broadcast; expected equal lengths, or 1, axis by axis"
-            ) from None
-    return q, k, v, (*batch, v.shape[-1])
-
-
-def extra(
-    function: str, row: Operand, given: Any, operands: Sequence[Any], batch: Shape, tokens: bool
-) -> tuple[Any, bool, Shape]:
-    """An operand besides q, k and v, whether it has channels, and the call's leading axes.
-
-    With as many axes as the longest of q, k and v it has channels, or, where its last axis is
-    1, one number for all of them.
-    """
-    if isinstance(given, (int, float)):  # as weak as Python's numbers are
-        dtype = (state_dtype if row.state_dtype else result_dtype)(*operands)
-        with np.errstate(all="ignore"):
-            given = np.asarray(real(function, row.name, given), dtype)
-    x = operand(function, row.name, given, 0)
-    q, _, v = operands
-    sizes = {"d": q.shape[-1], "m": v.shape[-1]}
-    if tokens:
-        sizes["n"] = q.shape[-2]
-    one = tuple([sizes[letter] for letter in row.dims if letter in sizes])
-    each = (*one, sizes[row.channels]) if row.channels else one
-    wide = row.has_channels(x.ndim, max([y.ndim for y in operands]))
-    if wide and x.shape[-1] == 1:
-        x, wide = x[..., 0], False
-    inner = each if wide else one
-    lead = x.shape[: max(x.ndim - len(inner), 0)]
-    if x.shape[len(lead) :] != inner:
-        also = (
-            ", or, one number a channel and as many axes as the longest of q, k and v, "
-            f"{_dots(each)}"
-            if row.channels
-            else ""
-        )
-        raise ValueError(
-            f"{function}: {row.name} has shape {np.shape(given)}; expected {_dots(one)}{also}"
-        )
-    if lead != batch:
-        try:
-            batch = np.broadcast_shapes(batch, lead)
-        except ValueError:
-            raise ValueError(
-                f"{function}: {row.name} has shape {np.shape(given)}, whose leading axes do not "
-                f"broadcast with {batch}, those of the operands before it; expected equal lengths, "
-                "or 1, axis by axis"
-            ) from None
-    return x, wide, batch
-
-
-def _dots(core: Shape) -> str:
-    return f"({', '.join(['...', *map(str, core)])})"
-
-
-def filters(function: str, x: Any, weight: Any, bias: Any, core: int) -> Shape:
-    """The shape of a convolution's output, from x (..., n, c) or (..., c), filters (..., c, w)
-    and bias (..., c)."""
-    c = x.shape[-1]
-    if weight.shape[-2] != c or weight.shape[-1] < 1:
-        raise ValueError(
-            f"{function}: weight has shape {weight.shape}; expected ({c}, w) with w >= 1, "
-            f"as x has shape {x.shape}"
-        )
-    if bias.shape[-1] != c:
-        raise ValueError(
-            f"{function}: bias has shape {bias.shape}; expected ({c},), as x has shape {x.shape}"
-        )
-    batch = x.shape[: x.ndim - core]
-    for name, lead in (("weight", weight.shape[:-2]), ("bias", bias.shape[:-1])):
-        try:
-            batch = np.broadcast_shapes(batch, lead)
-        except ValueError:
-            raise ValueError(
-                f"{function}: {name} has leading axes {lead}, which do not broadcast with {batch}; "
-                "expected equal lengths, or 1, axis by axis"
-            ) from None
-    return (*batch, *x.shape[x.ndim - core :])
 
 
 def inputs(
@@ -307,14 +172,6 @@ def flag(function: str, name: str, x: Any) -> bool:
     if not isinstance(x, (bool, np.bool_)):
         raise TypeError(f"{function}: {name} is {x!r}; expected True or False")
     return bool(x)
-
-
-def activation(function: str, x: Any) -> float:
-    """``activation`` as the kernels take it: 1.0 for silu, 0.0 for none."""
-    if x is None or (isinstance(x, str) and x == "silu"):
-        return float(x is not None)
-    error = ValueError if isinstance(x, str) else TypeError
-    raise error(f"{function}: activation is {x!r}; expected None or 'silu'")
 
 
 def real(function: str, name: str, x: Any) -> float:
@@ -408,29 +265,6 @@ def out(function: str, x: Any, expected: Shape, *operands: Any, name: str = "out
         raise ValueError(f"{function}: {name} has shape {x.shape}; expected {expected}")
     _written(function, name, x)
     return x
-
-
-def result_dtype(*operands: Any) -> DType:
-    """The first of float16, bfloat16, float32 and float64 that every operand casts to; float64
-    where all are integers, as NumPy has it for integers and a Python float."""
-    first = operands[0].dtype
-    alike = all(x.dtype == first for x in operands[1:])
-    if alike and (first in _FAST or first.name == "bfloat16"):
-        return first
-    dtypes = {x.dtype for x in operands}
-    if all(dtype.kind in "biu" for dtype in dtypes):
-        return np.dtype(np.float64)
-    brain = (dtype for dtype in dtypes if dtype.name == "bfloat16")
-    for candidate in (np.float16, *brain, np.float32):
-        if all(np.can_cast(dtype, candidate) for dtype in dtypes):
-            return np.dtype(candidate)
-    return np.dtype(np.float64)
-
-
-def state_dtype(*operands: Any) -> DType:
-    """What the operands are computed and their states held in: float32 for 16-bit ones."""
-    dtype = result_dtype(*operands)
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
 def integers(function: str, name: str, x: Any) -> Array:
@@ -537,16 +371,6 @@ def state(
             "where there was no key"
         )
     return s, z, log_scale
-
-
-def is_state(x: Any, normalize: Any) -> bool:
-    """Whether ``x`` has the fields it should have; what they hold is another matter."""
-    return (
-        isinstance(x, tuple)
-        and len(x) == 3
-        and x[2] is None
-        and (x[1] is None) is not bool(normalize)
-    )
 
 
 def _broadcasts_to(shape: Shape, target: Shape) -> bool:

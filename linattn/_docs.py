@@ -1,18 +1,99 @@
-"""Paragraphs that several docstrings share, and what puts them there."""
+"""Docstrings made from templates, whose lines ``$name`` stand for text that several share.
+
+A function of NumPy arrays fills its template itself (`filled`).  A bridge fills the same template
+with its own words, parameters and errors (`sections`; see `linattn._bridge`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from .feature_maps import NAMES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: By name; a default stands for the function's own.
+
+class Raised(NamedTuple):
+    """A condition of the section Raises, left out where the function takes none of its names."""
+
+    error: str
+    names: str  #: parameters, separated by blanks; "" holds for every function
+    text: str
+
+    def sentence(self, takes: Collection[str]) -> str:
+        """The condition on what is taken; "" where nothing of it is."""
+        if not self.names:
+            return f"If {self.text}."
+        names = [f"``{name}``" for name in self.names.split() if name in takes]
+        *first, last = names or [""]
+        listed = f"{', '.join(first)} or {last}" if first else last
+        return f"If {listed} {self.text}." if names else ""
+
+
+class Vocabulary(NamedTuple):
+    """What a docstring calls arrays."""
+
+    given: str = "array_like"  #: the type of an operand
+    made: str = "ndarray"  #: the type of a result
+    array: str = "array"
+    arrays: str = "arrays"
+    library: str = "NumPy"
+    refused: str = "complex, masked, or not numbers"
+
+
+NUMPY = Vocabulary()
+TITLES = ("", "Parameters", "Returns", "Yields", "Raises", "Notes", "References", "Examples")
+
+_ERRORS = (
+    Raised("TypeError", "", "an operand is {refused}"),
+    Raised("TypeError", "eps scale", "is not a number"),
+    Raised("TypeError", "normalize causal", "is not a bool"),
+    Raised("TypeError", "feature_map", "is neither a name nor a map"),
+    Raised("TypeError", "activation", "is neither a string nor None"),
+    Raised("TypeError", "key_lengths cu_seqlens", "is not of integers"),
+    Raised("TypeError", "initial_state grad_state state", "is no {state}, or of another dtype"),
+    Raised("TypeError", "out", "is no {array}, or of another dtype"),
+    Raised("ValueError", "", "shapes do not match"),
+    Raised("ValueError", "eps scale", "is not finite"),
+    Raised("ValueError", "feature_map", "is the name of no map"),
+    Raised("ValueError", "activation", "is unknown"),
+    Raised("ValueError", "key_lengths cu_seqlens", "does not fit the tokens"),
+    Raised("ValueError", "initial_state grad_state state", "has another shape{z}"),
+    Raised("ValueError", "in_place", "is True and the state is read-only, or lacks leading axes"),
+    Raised("ValueError", "in_place", "is True and the state repeats its memory"),
+    Raised("ValueError", "out", "has another shape, is read-only, or repeats its memory"),
+    Raised("MemoryError", "", "there is no room for the result or the scratch"),
+)
+
+
+def _errors(state: str, z: str) -> tuple[Raised, ...]:
+    return tuple(
+        x._replace(text=x.text.replace("{state}", state).replace("{z}", z)) for x in _ERRORS
+    )
+
+
+#: By name: conditions of the section Raises.
+RAISES = {
+    "raises": _errors("State", ", or a wrong ``z``"),
+    "raises_of_convolutions": _errors("{array}", ""),
+}
+
+#: The parameter without which a paragraph is left out.
+NEEDS = {
+    "packed_memory": "cu_seqlens",
+    "packed_state": "cu_seqlens",
+    "final_memory": "return_state",
+    "final_state": "return_state",
+}
+
+#: By name: descriptions of parameters and results, and remarks; a bridge puts in its own {words}.
 PARAGRAPHS = {
     "q": """
     q : array_like, shape (..., n, d)
         Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
-        NumPy's rules).  16-bit numbers are computed in float32 and rounded once.""",
+        {library}'s rules).  16-bit numbers are computed in float32 and rounded once.""",
     "k": """
     k : array_like, shape (..., n, d)
         Keys.""",
@@ -60,30 +141,10 @@ PARAGRAPHS = {
     state : State
         The memory so far, ``s`` (..., d, m), of the result's dtype, or float32 where that
         has 16 bits, and ``z`` None.""",
-    "raises": """
-    TypeError
-        If an operand is complex, masked, or not numbers.
-        If ``eps`` or ``scale`` is not a number.
-        If ``normalize`` is not a bool.
-        If ``feature_map`` is neither a name nor a map.
-        If ``key_lengths`` or ``cu_seqlens`` is not of integers.
-        If ``initial_state``, ``grad_state`` or ``state`` is no State, or of another dtype.
-        If ``out`` is no array, or of another dtype.
-    ValueError
-        If shapes do not match.
-        If ``eps`` or ``scale`` is not finite.
-        If ``feature_map`` is the name of no map.
-        If ``key_lengths`` or ``cu_seqlens`` does not fit the tokens.
-        If ``initial_state``, ``grad_state`` or ``state`` has another shape, or a wrong ``z``.
-        If ``in_place`` is asked for and the state is read-only, or lacks leading axes.
-        If ``in_place`` is asked for and the state repeats its memory.
-        If ``out`` has another shape, is read-only, or repeats its memory.
-    MemoryError
-        If there is no room for the result or the scratch.""",
     "feature_map": """
-    feature_map : {'identity', 'relu', 'elu', 'softplus', 'exp', 'l2norm', 'dpfp'} or FeatureMap
+    feature_map : {maps} or FeatureMap
         The map phi, applied to q and k, ``{default}`` by default; ``'elu'`` is
-        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in arrays of its own.""",
+        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in {arrays} of its own.""",
     "normalizer": """
     normalize : bool, default True
         Divide by the sum of the weights.
@@ -108,11 +169,13 @@ PARAGRAPHS = {
         ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.""",
     "initial_memory": """
     initial_state : State, optional
-        The memory before the first token, ``s`` (..., d, m) and ``z`` None; zeros by default.
+        The memory before the first token, ``s`` (..., d, m) and ``z`` None; default: zeros.""",
+    "packed_memory": """
         With ``cu_seqlens`` its ``s`` is (..., r, d, m).""",
     "initial_state": """
     initial_state : State, optional
-        The state before the first token, ``s`` (..., d, m) and ``z`` (..., d); zeros by default.
+        The state before the first token, ``s`` (..., d, m) and ``z`` (..., d); default: zeros.""",
+    "packed_state": """
         With ``cu_seqlens`` they are (..., r, d, m) and (..., r, d).""",
     "return_state": """
     return_state : bool, default False
@@ -126,7 +189,7 @@ PARAGRAPHS = {
         The gradient with respect to the final state.""",
     "in_place": """
     in_place : bool, default False
-        Write the new state into the arrays of ``state``, which must then be writeable
+        Write the new state into the {arrays} of ``state``, which must then be writeable
         and have all the leading axes, and return them.""",
     "out": """
     out : ndarray, shape (..., n, m), optional
@@ -134,10 +197,19 @@ PARAGRAPHS = {
     "softmax_q": """
     q : array_like, shape (..., n, d)
         Queries, float32 or float64; 16-bit numbers are computed in float32, other real
-        dtypes cast by NumPy's rules.""",
+        dtypes cast by {library}'s rules.""",
     "softmax_scale": """
     scale : float, optional
         1 / sqrt(d) by default.""",
+    "final_state": """
+    state : State
+        Only with ``return_state``.  A sequence cut anywhere continues from it.""",
+    "final_memory": """
+    state : State
+        Only with ``return_state``; its ``z`` is None.  A sequence cut anywhere continues from
+        it.""",
+    "rescaling": """
+    `linattn.feature_maps.PositiveRandomFeatures` rescale as they go, which avoids that.""",
     "gradients": """
     dq, dk, dv : ndarray
         Gradients, in the shapes of q, k and v; those of a broadcast operand are summed
@@ -146,42 +218,106 @@ PARAGRAPHS = {
     state : State
         The gradient of the initial state, in its shape; only where ``initial_state`` or
         ``grad_state`` is given.""",
-    "no_room": """
-    MemoryError
-        If there is no room for the result or the scratch.""",
 }
+
+_MAPS = f"{{{', '.join(map(repr, NAMES))}}}"
+#: The templates of functions, by module and name.
+_TEMPLATES: dict[tuple[str, str], str] = {}
 
 
 def filled(f: F) -> F:
-    """f, its docstring's lines ``$name`` replaced by the paragraphs of that name."""
-    if f.__doc__ is None:  # python -OO
-        return f
-    text, margin = f.__doc__, "    "
-    if f"\n{margin}$" not in text:  # Python 3.13 takes it away
-        text = text.replace("\n", f"\n{margin}")
-    default = repr((f.__kwdefaults__ or {}).get("feature_map"))
-    lines = [
-        PARAGRAPHS[line[5:]][1:].replace("{default}", default) if line.startswith("    $") else line
-        for line in text.split("\n")
-    ]
-    takes = f.__code__.co_varnames[: f.__code__.co_argcount + f.__code__.co_kwonlyargcount]
-    f.__doc__ = restricted("\n".join(lines), takes)
+    """f, with the docstring that its template makes."""
+    if f.__doc__ is not None:  # python -OO
+        _TEMPLATES[f.__module__, f.__qualname__] = inspect.cleandoc(f.__doc__)
+        f.__doc__ = joined(sections(f, inspect.signature(f).parameters))
     return f
 
 
-def restricted(text: str, takes: Collection[str]) -> str:
-    """Without what lines that begin with "If" or "With" say of parameters that are not taken."""
+def sections(
+    f: Callable[..., Any],
+    takes: Collection[str],
+    words: Vocabulary = NUMPY,
+    *,
+    without: Collection[str] = (),
+    raises: Sequence[Raised] = (),
+    also_raises: Sequence[Raised] = (),
+) -> dict[str, str]:
+    """The docstring of f by titles, "" for what stands before the first.
+
+    It is that of a function with the parameters ``takes``.  Paragraphs named in ``without`` are
+    left out.  ``raises`` stands in place of f's errors, ``also_raises`` beside them.
+    """
+    template = _TEMPLATES.get((f.__module__, f.__qualname__)) or inspect.cleandoc(f.__doc__ or "")
+    default = getattr(inspect.signature(f).parameters.get("feature_map"), "default", None)
+    places = words._asdict() | {"maps": _MAPS, "default": repr(default)}
+    left_out = {*without, *(name for name, needed in NEEDS.items() if needed not in takes)}
+    made = {}
+    for title, text in split(template).items():
+        rows = RAISES.get(text.strip().removeprefix("$"), ())
+        if title == "Raises" and (rows or raises):
+            text = _listed((*(raises or rows), *also_raises), takes)
+        else:
+            text = _expanded(text, left_out)
+        if title in ("Parameters", "Returns"):
+            text = text.replace("array_like", words.given).replace("ndarray", words.made)
+        if title == "Parameters":
+            text = "\n".join(x for x in _entries(text) if not _names(x).isdisjoint(takes))
+        for name, word in places.items():
+            text = text.replace(f"{{{name}}}", word)
+        made[title] = text
+    return made
+
+
+def joined(texts: Mapping[str, str]) -> str:
+    """A docstring from its sections, in numpydoc's order."""
+    return "\n\n".join(
+        f"{title}\n{'-' * len(title)}\n{text.strip()}" if title else text.strip()
+        for title in TITLES
+        if (text := texts.get(title, "").strip())
+    )
+
+
+def split(text: str) -> dict[str, str]:
+    """The sections of a docstring by titles, "" for what stands before the first."""
+    lines = text.split("\n")
+    titles = [i for i, line in enumerate(lines[1:]) if line and line == "-" * len(lines[i])]
+    found = {"": "\n".join(lines[: titles[0] if titles else None])}
+    for first, end in zip(titles, [*titles[1:], len(lines)], strict=True):
+        found[lines[first]] = "\n".join(lines[first + 2 : end])
+    return found
+
+
+def _expanded(text: str, left_out: Collection[str]) -> str:
+    """The paragraphs in place of their names."""
     lines = []
     for line in text.split("\n"):
-        if line.lstrip().startswith(("If ``", "With ``")):
-            before, *parts = line.split("``")
-            count = 1
-            while parts[count] in (", ", " or "):
-                count += 2
-            names = [f"``{x}``" for x in parts[:count:2] if x in takes]
-            if not names:
-                continue
-            listed = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-            line = f"{before}{listed}{'``'.join(parts[count:])}"
-        lines.append(line)
+        if not line.startswith("$"):
+            lines.append(line)
+        elif line[1:] not in left_out:
+            lines += (x[4:] for x in PARAGRAPHS[line[1:]].split("\n")[1:])
     return "\n".join(lines)
+
+
+def _entries(text: str) -> list[str]:
+    """The section Parameters, an entry each."""
+    found: list[str] = []
+    for line in text.strip().split("\n"):
+        if line.startswith(" "):
+            found[-1] += f"\n{line}"
+        else:
+            found.append(line)
+    return found
+
+
+def _names(entry: str) -> set[str]:
+    """The parameters that an entry describes."""
+    return {x.strip().lstrip("*") for x in entry.partition(" : ")[0].split(",")}
+
+
+def _listed(rows: Sequence[Raised], takes: Collection[str]) -> str:
+    """Errors, each with its conditions."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if sentence := row.sentence(takes):
+            found.setdefault(row.error, []).append(f"    {sentence}")
+    return "\n".join("\n".join((error, *lines)) for error, lines in found.items())

@@ -42,7 +42,7 @@ def summed(grad: Any, shape: Shape, dtype: DType) -> Any:
 
     The sum is off by at most ``2**-53 log2(count)`` of the sum of absolutes before it is rounded.
     """
-    axes = _repeats(grad.shape, shape)
+    axes = repeats(grad.shape, shape)
     if not axes or type(grad) is not np.ndarray:  # of dask and its like
         total = grad.sum(axis=axes, dtype=np.float64) if axes else grad
         return total.reshape(shape).astype(dtype, copy=False)
@@ -76,7 +76,7 @@ def clear_padding(dk: Array, key_lengths: Any) -> None:
         return
     lengths, lead = np.asarray(key_lengths), dk.shape[:-2]
     lengths = lengths.reshape((1,) * (len(lead) - lengths.ndim) + lengths.shape)
-    longest = lengths.max(_repeats(lengths.shape, lead), keepdims=True, initial=0)
+    longest = lengths.max(repeats(lengths.shape, lead), keepdims=True, initial=0)
     longest = longest.reshape(longest.shape[lengths.ndim - len(lead) :])
     padding = np.arange(dk.shape[-2]) >= longest[..., None]
     dk[np.broadcast_to(padding, dk.shape[:-1])] = 0
@@ -96,7 +96,7 @@ def _total(x: np.ndarray, axis: int) -> np.ndarray:
     return sums[(*before, slice(1))]
 
 
-def _repeats(wide: Shape, shape: Shape) -> tuple[int, ...]:
+def repeats(wide: Shape, shape: Shape) -> tuple[int, ...]:
     """The axes of ``wide`` along which an array of ``shape`` was repeated."""
     extra = len(wide) - len(shape)
     return (

@@ -1,15 +1,17 @@
-"""Docstrings and signatures of public gufuncs, from the names and shapes of their operands."""
+"""Docstrings and signatures of public gufuncs, from the recurrences and their operands."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import re
+from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from ._operator import MAPS
+from ._operator import MAPS, RECURRENCES
 
 OPERANDS = {
     "q": "Queries.",
@@ -42,9 +44,8 @@ OPERANDS = {
     "ds0": "Gradient of s0.",
     "dz0": "Gradient of z0.",
 }
-#: Functions of linattn that gufuncs are called after, the longer names first.
-_FUNCTIONS = ("causal_conv1d", "gated_delta", "noncausal", "causal", "gated", "delta", "dplr")
-_MAPPED = re.compile(rf"_({'|'.join(MAPS)})(_sum)?$")
+_CONVOLUTION = "causal_conv1d"
+_SEQUENCES = ", r packed sequences with their states"
 
 
 def document(gufunc: np.ufunc) -> np.ufunc:
@@ -57,11 +58,11 @@ def document(gufunc: np.ufunc) -> np.ufunc:
     doc, core = gufunc.__doc__ or "", gufunc.signature or ""
     names = doc.split("\n\n", 1)[1].replace(" -> ", ", ").split(", ")
     shapes = re.findall(r"\((.*?)\)", core)
-    rows = [_row(*x) for x in zip(names, shapes, strict=True)]
+    rows = [_row(*x, names) for x in zip(names, shapes, strict=True)]
     inputs, outputs = rows[: gufunc.nin], rows[gufunc.nin :]
     text = [
         f"{gufunc.__name__}({', '.join(names[: gufunc.nin])}, /, out=None, *, axes, dtype)",
-        f"\n{_summary(gufunc.__name__)}\n",
+        f"\n{_summaries()[gufunc.__name__]}\n",
         "Parameters\n----------", *inputs, "\nReturns\n-------", *outputs,
     ]  # fmt: skip
     with contextlib.suppress(TypeError):
@@ -69,33 +70,39 @@ def document(gufunc: np.ufunc) -> np.ufunc:
     return gufunc
 
 
-def _row(name: str, shape: str) -> str:
+def _row(name: str, shape: str, names: list[str]) -> str:
     """An operand as numpydoc has it."""
     dims = ", ".join(["...", *filter(None, shape.split(","))])
-    what = OPERANDS.get(name) or f"Gradient of {name[1:]}."
-    return f"{name} : ({dims})\n    {what}"
+    what = f"Gradient of {name[1:]}." if name[1:] in names else OPERANDS.get(name)
+    return f"{name} : ({dims})" + (f"\n    {what}" if what else "")
 
 
-def _summary(name: str) -> str:
-    """What the gufunc of that name computes, in a line."""
-    stem = _MAPPED.sub("", name)
-    rule = next((x for x in _FUNCTIONS if stem.startswith(x)), None)
-    if stem == "state":
-        return f"Sums over all keys of phi(k) v^T and of phi(k){_options(name)}."
-    if rule is None:  # the step of causal
-        return f"One token of `linattn.causal`{_options(name)}: the gufunc of `linattn.step`."
-    end = next((x for x in ("_backward", "_step") if stem.endswith(x)), "")
-    parts = ", r packed sequences with their states" if "_state" in stem else ""
-    parts = ", key lengths" if "_keys" in stem else parts
-    return f"The gufunc of `linattn.{rule}{end}`{parts}{_options(name)}."
+@cache
+def _summaries() -> dict[str, str]:
+    """What each public gufunc computes, in a line, by name."""
+    found = {}
+    for r in RECURRENCES.values():
+        parts = ", key lengths" if r.cross else _SEQUENCES
+        for method, has_parts, table in r.tables():
+            of = f"The gufunc of `linattn.{r.names[method]}`{parts if has_parts else ''}"
+            for (_, feature_map, normalize), name in table.names.items():
+                options = _options(r.mapped, r.normalizer, feature_map, normalize)
+                found[name.lstrip("_")] = f"{of}{options}."
+    for feature_map, (end, normalize) in product(MAPS, (("", True), ("_sum", False))):
+        options = _options(True, True, feature_map, normalize)
+        found[f"state_{feature_map}{end}"] = (
+            f"Sums over all keys of phi(k) v^T and of phi(k){options}."
+        )
+    for end, parts in product(("", "_backward", "_step"), ("", "_state")):
+        text = f"The gufunc of `linattn.{_CONVOLUTION}{end}`{_SEQUENCES if parts else ''}."
+        found[_CONVOLUTION + parts + end] = text
+    return found
 
 
-def _options(name: str) -> str:
-    """Map and normaliser, where a gufunc's name tells."""
-    if (found := _MAPPED.search(name)) is None:
-        return ""
-    normalizer = ", without the normaliser" if found[2] else ""
-    return f", feature map {found[1]}{normalizer}"
+def _options(mapped: bool, normalizer: bool, feature_map: str, normalize: bool) -> str:
+    """Map and normaliser, as a summary ends."""
+    without = ", without the normaliser" if normalizer and not normalize else ""
+    return (f", feature map {feature_map}" if mapped else "") + without
 
 
 def _signature(gufunc: np.ufunc, names: list[str]) -> inspect.Signature:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check
-from ._masks import refuses_masks
 from ._operator import RECURRENCES
 from ._state import State
 from .feature_maps import PositiveRandomFeatures, get
@@ -16,18 +15,17 @@ from .feature_maps._base import Fused
 
 if TYPE_CHECKING:
     from ._operator import Recurrence
-    from ._types import Array, ArrayLike, Bool, Map, Shape, Stateful
+    from ._types import Array, ArrayLike, Bool, Map, Shape
 
 NAME = "initial_state"
 
 
-@refuses_masks
 def initial_state(
     q: ArrayLike,
     k: ArrayLike,
     v: ArrayLike,
     *others: ArrayLike,
-    operator: Stateful = "causal",
+    operator: str = "causal",
     feature_map: Map = "elu",
     normalize: Bool = True,
     cu_seqlens: ArrayLike | None = None,
@@ -40,13 +38,11 @@ def initial_state(
         Operands of the operator; of a step, one token: (..., d), (..., d) and (..., m).  Only
         their shapes and dtypes count.
     *others : array_like
-        Those that follow them, in the operator's order: beta of `delta`, g and bonus of `gated`,
-        g, beta and erase of `gated_delta`, a, b and g of `dplr`.  They may be left out where they
-        bring no leading axes and no wider dtype.
+        Those that follow them, in the operator's order, such as beta of `delta`.  They may be left
+        out where they bring no leading axes and no wider dtype.
     operator : str, default 'causal'
-        The name of the function that the operands are for: ``'causal'``, ``'delta'``,
-        ``'gated'``, ``'gated_delta'``, ``'dplr'``, or that of a step, ``'step'``,
-        ``'delta_step'`` and so on.
+        The name of the function that the operands are for: a recurrence, such as ``'gated'``, or
+        its step, ``'gated_step'``.
     feature_map : str or FeatureMap, default 'elu'
         The operator's map.  Those that are fused have as many features as ``d``, so that only
         ``'dpfp'`` and objects need to be told.
@@ -58,10 +54,10 @@ def initial_state(
     Returns
     -------
     State
-        New arrays, ``s`` (..., f, m) and, for a normaliser, ``z`` (..., f), with an axis r before
-        these two for packed sequences; for `linattn.feature_maps.PositiveRandomFeatures` with a
-        normaliser also ``log_scale``, -inf: no key so far.  They have all leading axes, as steps
-        in place need, and the dtype that is computed in: float32 for 16-bit tokens.
+        ``s`` (..., f, m) and, for a normaliser, ``z`` (..., f), with an axis r before these two
+        for packed sequences; for `linattn.feature_maps.PositiveRandomFeatures` with a normaliser
+        also ``log_scale``, -inf: no key so far.  They are newly allocated, have all leading axes,
+        as steps in place need, and the dtype that is computed in: float32 for 16-bit tokens.
 
     Raises
     ------
@@ -115,7 +111,8 @@ def recurrence_of(operator: str, others: int) -> tuple[Recurrence, bool]:
     recurrence = known[operator]
     if others > len(recurrence.extras):
         names = ", ".join(extra.name for extra in recurrence.extras) or "none"
-        raise TypeError(f"{NAME}: {others} operands after v; those of {operator} are {names}")
+        last = recurrence.operands[recurrence.layout.leading - 1].name
+        raise TypeError(f"{NAME}: {others} operands after {last}; those of {operator} are {names}")
     return recurrence, operator == recurrence.name
 
 
@@ -145,12 +142,13 @@ def state_of(
             f"{NAME}: feature_map is {unmapped!r}; expected none, as {operator} has no map"
         )
     call = recurrence._read(NAME, operands, tokens=whole)
-    d, m = call.core
-    f, lead = features(d), call.batch
+    lead, core = call.batch, call.core
+    if recurrence.mapped:
+        core = features(core[0]), *core[1:]
     if cu_seqlens is not None:
-        lead = *lead, len(_check.cu_seqlens(NAME, cu_seqlens, call.shape[-2])) - 1
-    s = full((*lead, f, m), 0.0, call.typed)
+        lead = *lead, len(_check.cu_seqlens(NAME, cu_seqlens, call.fit.sizes["n"])) - 1
+    s = full((*lead, *core), 0.0, call.typed)
     if not (recurrence.normalizer and normalize):
         return State(s)
-    log_scale = full((*lead, f), -np.inf, call.typed) if rescaled else None
-    return State(s, full((*lead, f), 0.0, call.typed), log_scale)
+    log_scale = full((*lead, *core[:-1]), -np.inf, call.typed) if rescaled else None
+    return State(s, full((*lead, *core[:-1]), 0.0, call.typed), log_scale)

@@ -1,8 +1,23 @@
-"""Operands and their axes: which are an operand's own, and which lead."""
+"""Operands and their axes: which are an operand's own, which lead, and how long they have to be.
+
+The sizes of the letters come from the operands in order.  The first operands, up to the one that
+tells the last size, are called leading here: q, k and v for most recurrences.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from . import _check
+from ._dtypes import FAST, result_dtype, state_dtype
+from ._linattn import operators
+
+if TYPE_CHECKING:
+    from ._types import Shape
 
 #: What a gufunc is called in addition where an operand has its channels, by their letter.
 _SUFFIXES = {"": "", "d": "_key_channels", "m": "_channels"}
@@ -26,11 +41,234 @@ class Operand(NamedTuple):
         """What a gufunc is called in addition where it has channels, or is not left out."""
         return f"_{self.name}" if self.optional else _SUFFIXES[self.channels]
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether it has an axis of tokens, or of keys: the first of its own."""
+        return self.dims[:1] in ("n", "s")
+
     def has_channels(self, axes: int, longest: int) -> bool:
-        """Whether an array of so many axes has channels; ``longest`` of q, k and v has the most."""
+        """Whether an array of so many axes has channels; the longest leading operand has
+        ``longest``."""
         return bool(self.channels) and axes >= longest
 
     def own_axes(self, axes: int, longest: int, *, tokens: bool = True) -> int:
         """How many axes of such an array do not lead: of all tokens, or of one."""
-        one = len(self.dims) - ("n" in self.dims and not tokens)
-        return one + self.has_channels(axes, longest)
+        return len(self.letters(tokens=tokens)) + self.has_channels(axes, longest)
+
+    def letters(self, *, tokens: bool) -> str:
+        """The dimensions it always has: of all tokens, or of one."""
+        return self.dims if tokens else self.dims.replace("n", "")
+
+
+class Fit(NamedTuple):
+    """What the shapes of the operands of a call tell."""
+
+    shapes: tuple[Shape | None, ...]  #: of the operands, None for those left out
+    narrow: tuple[int, ...]  #: the operands with one number for all their channels
+    typed: tuple[int, ...]  #: those that determine the dtype, counted without those left out
+    variant: str  #: the suffixes of the gufunc's name
+    batch: Shape
+    shape: Shape  #: of the output
+    sizes: dict[str, int]  #: by letter
+    core: Shape  #: of a state
+
+
+class Call(NamedTuple):
+    """The operands of one call, checked."""
+
+    arrays: tuple[Any, ...]  #: as gufuncs take them, without those left out
+    typed: tuple[Any, ...]  #: those of them that determine the dtype of the call
+    fit: Fit
+    alike: bool  #: whether all are of one dtype that kernels compute in
+
+    def cast(self, *more: Any) -> tuple[Any, ...]:
+        """The arrays, and more operands, in the dtypes that they are computed in."""
+        arrays = *self.arrays, *more
+        if self.alike and all(x.dtype is arrays[0].dtype for x in more):
+            return arrays
+        typed = *self.typed, *more
+        dtype, wide = result_dtype(*typed), state_dtype(*typed)
+        kept = {*self.fit.typed, *range(len(self.arrays), len(arrays))}
+        with np.errstate(all="ignore"):
+            return tuple([
+                x.astype(dtype if i in kept else wide, copy=False) if type(x) is np.ndarray else x
+                for i, x in enumerate(arrays)
+            ])  # fmt: skip
+
+    @property
+    def given(self) -> tuple[Shape, ...]:
+        """The shapes of the arrays as they came."""
+        return tuple([shape for shape in self.fit.shapes if shape is not None])
+
+    @property
+    def variant(self) -> str:
+        """The suffixes of the gufunc's name."""
+        return self.fit.variant
+
+    @property
+    def batch(self) -> Shape:
+        """The leading axes of all operands together."""
+        return self.fit.batch
+
+    @property
+    def shape(self) -> Shape:
+        """That of the output."""
+        return self.fit.shape
+
+    @property
+    def core(self) -> Shape:
+        """The shape of a state without leading axes."""
+        return self.fit.core
+
+
+class Layout:
+    """The operands of a recurrence, its output and its state, by the letters of their axes."""
+
+    def __init__(self, operands: Sequence[Operand], output: str = "nm", state: str = "dm") -> None:
+        self.operands = tuple(operands)
+        self.leading = _leading(self.operands)
+        self.output, self.state = output, state
+
+    @classmethod
+    def of(cls, name: str) -> Layout:
+        """That of an operator in operators.def; the sums over all keys count as a state."""
+        row = operators[name]
+        states = [dims for _, dims in row["state"][:1]]
+        return cls([Operand(*x) for x in row["inputs"]], row["outputs"][0][1], *states)
+
+    def read(self, function: str, operands: Sequence[Any], *, tokens: bool = True) -> Call:
+        """The operands, checked: of all tokens, or of one.  The last ones may be missing."""
+        arrays, alike = self._arrays(function, operands)
+        shapes = tuple([None if x is None else x.shape for x in arrays])
+        fit = _fit(self, function, shapes, tokens)
+        for i in fit.narrow:
+            arrays[i] = arrays[i][..., 0]
+        if None in shapes:
+            arrays = [x for x in arrays if x is not None]
+        typed = arrays
+        if len(fit.typed) < len(arrays):
+            typed = [arrays[i] for i in fit.typed]
+        return Call(tuple(arrays), tuple(typed), fit, alike)
+
+    def own_axes(self, arrays: Sequence[Any], *, tokens: bool = True) -> list[int]:
+        """How many axes of each array do not lead; 0 for None, an operand that is left out."""
+        longest = max(x.ndim for x in arrays[: self.leading])
+        return [
+            0 if x is None else row.own_axes(x.ndim, longest, tokens=tokens)
+            for row, x in zip(self.operands, arrays, strict=False)
+        ]
+
+    def _arrays(self, function: str, operands: Sequence[Any]) -> tuple[list[Any], bool]:
+        """The operands as arrays of real numbers, None for those left out; whether all of them
+        were of one dtype that kernels compute in."""
+        arrays: list[Any] = []
+        alike, dtype = True, getattr(operands[0], "dtype", None)
+        if dtype not in FAST:
+            dtype = None  # as no array has
+        for i, (row, x) in enumerate(zip(self.operands, operands, strict=False)):
+            if x is None and row.optional:
+                arrays.append(None)
+                continue
+            if i >= self.leading and isinstance(x, (int, float)):
+                x = _weak(function, row, x, arrays[: self.leading])
+            if type(x) is not np.ndarray or x.dtype is not dtype:
+                x, alike = _check.operand(function, row.name, x, 0), False
+            arrays.append(x)
+        return arrays, alike
+
+
+@lru_cache(256)  # most calls have the shapes of the call before
+def _fit(layout: Layout, function: str, shapes: tuple[Shape | None, ...], tokens: bool) -> Fit:
+    """What the shapes of operands tell, of all tokens or of one, or the error that they are."""
+    longest = max(len(shape or ()) for shape in shapes[: layout.leading])
+    sizes: dict[str, int] = {}
+    narrow, variant, batch = [], "", ()
+    for i, (row, shape) in enumerate(zip(layout.operands, shapes, strict=False)):
+        if shape is None:
+            continue
+        letters, own = row.letters(tokens=tokens), shape
+        wide = row.has_channels(len(shape), longest)
+        if wide and shape[-1] == 1:
+            narrow.append(i)
+            own, wide = shape[:-1], False
+        letters += row.channels if wide else ""
+        lead = len(own) - len(letters)
+        if lead < 0 or own[lead:] != tuple(map(sizes.get, letters, own[lead:])):
+            raise _misfit(layout, function, shapes[: i + 1], sizes, tokens)
+        sizes.update(zip(letters, own[lead:], strict=True))
+        try:
+            batch = np.broadcast_shapes(batch, own[:lead])
+        except ValueError:
+            raise ValueError(
+                f"{function}: {row.name} has shape {shape}, whose leading axes do not broadcast "
+                f"with {batch}, those of {_listed(_named(layout, shapes[:i]))}; expected equal "
+                "lengths, or 1, axis by axis"
+            ) from None
+        variant += row.suffix if wide or row.optional else ""
+    output = layout.output if tokens else layout.output.replace("n", "")
+    shape = *batch, *(sizes[letter] for letter in output)
+    core = tuple(sizes[letter] for letter in layout.state)
+    rows = [row for row, x in zip(layout.operands, shapes, strict=False) if x is not None]
+    typed = tuple(i for i, row in enumerate(rows) if not row.state_dtype)
+    return Fit(shapes, tuple(narrow), typed, variant, batch, shape, sizes, core)
+
+
+def _misfit(
+    layout: Layout, function: str, shapes: tuple[Shape | None, ...], sizes: dict[str, int],
+    tokens: bool,
+) -> ValueError:  # fmt: skip
+    """The error for the last of the shapes, whose own axes have other lengths than ``sizes``."""
+    row, shape = layout.operands[len(shapes) - 1], shapes[-1] or ()
+    letters = row.letters(tokens=tokens)
+    expected = _dots(letters, sizes)
+    if row.channels:
+        names = [other.name for other in layout.operands[: layout.leading]]
+        expected += (
+            f", or, one number a channel and as many axes as the longest of {_listed(names)}, "
+            f"{_dots(letters + row.channels, sizes)}"
+        )
+    own = dict(zip(reversed(letters), reversed(shape), strict=False))
+    known = [letter for letter in letters + row.channels if letter in sizes]
+    wrong = [letter for letter in known if own.get(letter) != sizes[letter]]
+    for letter in (wrong or known)[:1]:
+        i = next(i for i, other in enumerate(layout.operands) if letter in other.dims)
+        expected += f", as {layout.operands[i].name} has shape {shapes[i]}"
+    return ValueError(f"{function}: {row.name} has shape {shape}; expected {expected}")
+
+
+def _leading(operands: Sequence[Operand]) -> int:
+    """How many operands it takes to know the size of every letter."""
+    seen: set[str] = set()
+    count = 0
+    for i, row in enumerate(operands):
+        if not row.optional and not seen.issuperset(row.dims):
+            seen.update(row.dims)
+            count = i + 1
+    return count
+
+
+def _weak(function: str, row: Operand, x: Any, leading: Sequence[Any]) -> Any:
+    """A number of Python's as an array, of a dtype that changes nothing."""
+    dtype = (state_dtype if row.state_dtype else result_dtype)(*leading)
+    with np.errstate(all="ignore"):
+        return np.asarray(_check.real(function, row.name, x), dtype)
+
+
+def _dots(letters: str, sizes: dict[str, int]) -> str:
+    """The shape of those letters, with the sizes that are known."""
+    return f"({', '.join(['...', *(str(sizes.get(letter, letter)) for letter in letters)])})"
+
+
+def _named(layout: Layout, shapes: Sequence[Shape | None]) -> list[str]:
+    """The names and shapes of the first operands."""
+    pairs = zip(layout.operands, shapes, strict=False)
+    return [f"{row.name} {shape}" for row, shape in pairs if shape is not None]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as a sentence has them."""
+    return " and ".join([*filter(None, [", ".join(names[:-1])]), names[-1]])
+
+
+#: Queries, keys and values of the same tokens, and queries that see s keys.
+SAME_TOKENS, ALL_KEYS = Layout.of("causal"), Layout.of("softmax")

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _check, _gradients, _rescaled_features
 from ._config import one_isa
+from ._dtypes import work_dtype
 from ._gufuncs import quiet
 from .feature_maps import FeatureMap, PositiveRandomFeatures, get
 from .feature_maps._base import Fused
@@ -40,10 +41,10 @@ def call(
     q, k, *others = _operands(recurrence, method, operands)
     if method == "backward":
         others.append(_check.operand(name, "grad_out", options.pop("grad_out"), 0))
-    wide = (False, *(extra.state_dtype for extra in recurrence.extras), False)
+    wide = (*(row.state_dtype for row in recurrence.operands[2:]), False)
     typed = (x for x, kept in zip(others, wide, strict=False) if not (kept or _is_weak(x)))
     dtype = _check.result_dtype(q, k, *typed)
-    work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    work = work_dtype(dtype)
     q, k = np.asarray(q, work), np.asarray(k, work)
     run: Callable[..., Any] = _plain
     if isinstance(phi, PositiveRandomFeatures) and options["normalize"]:
@@ -63,15 +64,12 @@ def call(
 
 def _operands(recurrence: Recurrence, method: str, operands: tuple[Any, ...]) -> list[Any]:
     """The operands, checked before anything converts them."""
-    name = recurrence.names[method]
-    q, k, v, *extras = operands
-    if method == "step":
-        q, k, v, _ = _check.token(name, q, k, v)
-    else:
-        q, k, v, _ = _check.qkv(name, q, k, v, same_length=not recurrence.cross)
-    return [q, k, v] + [
-        x if _is_weak(x) else _check.operand(name, extra.name, x, 0)
-        for extra, x in zip(recurrence.extras, extras, strict=True)
+    name, count = recurrence.names[method], recurrence.layout.leading
+    leading = recurrence._read(name, operands[:count], tokens=method != "step").arrays
+    others = zip(recurrence.operands[count:], operands[count:], strict=True)
+    return [
+        *leading,
+        *(x if _is_weak(x) else _check.operand(name, row.name, x, 0) for row, x in others),
     ]
 
 

@@ -1,10 +1,8 @@
-"""Masks of padded batches: what turns them into key_lengths, and what says so to who passes one."""
+"""Masks of padded batches, turned into key_lengths."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,8 +10,6 @@ from . import _check
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def lengths_from_mask(mask: ArrayLike) -> Array:
@@ -73,31 +69,3 @@ def lengths_from_mask(mask: ArrayLike) -> Array:
             "(move padding to the end, or pack the tokens and pass cu_seqlens)"
         )
     return mask.sum(-1, dtype=np.intp)
-
-
-def refuses_masks(f: F) -> F:
-    """f, whose error for a keyword ``mask``, or ``attn_mask`` and its like, says what to pass."""
-    takes_lengths = "key_lengths" in (f.__kwdefaults__ or {})
-
-    @functools.wraps(f)
-    def call(*args: Any, **options: Any) -> Any:
-        try:
-            return f(*args, **options)
-        except TypeError:
-            for option in options:
-                if option.endswith("mask"):
-                    raise TypeError(_refusal(f.__name__, option, takes_lengths)) from None
-            raise
-
-    return call  # type: ignore[return-value]
-
-
-def _refusal(function: str, option: str, takes_lengths: bool) -> str:
-    way = (
-        "for padded batches pass key_lengths, which linattn.lengths_from_mask makes of a boolean "
-        "mask"
-        if takes_lengths
-        else "where others take key_lengths, as linattn.lengths_from_mask makes of a boolean mask, "
-        "this one computes all tokens: slice the padding off"
-    )
-    return f"{function}: there is no {option}; {way}"

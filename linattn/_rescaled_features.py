@@ -14,6 +14,7 @@ import numpy as np
 
 from . import _check, _gradients, _state
 from ._gufuncs import internal_ufuncs, run
+from ._layout import ALL_KEYS, SAME_TOKENS
 from ._state import State
 from .feature_maps import PositiveRandomFeatures
 
@@ -45,10 +46,10 @@ class _Call:
         normalize: Any, eps: Any, scale: Any, key_lengths: Any = None, cu_seqlens: Any = None,
     ) -> None:  # fmt: skip
         self.name = name
-        *arrays, self.shape = _check.qkv(name, q, k, v, same_length=True)
-        self.dtype = _check.result_dtype(*arrays)
-        self.arrays = tuple(np.asarray(x, self.dtype) for x in arrays)
-        self.batch, (n, m) = self.shape[:-2], self.shape[-2:]
+        call = SAME_TOKENS.read(name, (q, k, v))
+        self.dtype = _check.result_dtype(*call.arrays)
+        self.arrays = tuple(np.asarray(x, self.dtype) for x in call.arrays)
+        self.shape, self.batch, (n, m) = call.shape, call.batch, call.shape[-2:]
         omega = phi._directions().astype(self.dtype)
         self.core = omega.shape[1], m
         numbers = _check.numbers(name, self.arrays, scale, eps, True)
@@ -184,12 +185,13 @@ def _over_all(
     name: str, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, key_lengths: Any
 ) -> tuple[Any, ...]:
     """a and b under one scale, which of a is the largest term, the exponents of keys, q and k."""
-    q, k, _, shape = _check.qkv(name, q, k, v, same_length=False)
+    call = ALL_KEYS.read(name, (q, k, v))
+    q, k, _ = call.arrays
     dtype = _check.result_dtype(q, k)
     q, k = np.asarray(q, dtype), np.asarray(k, dtype)
     _, omega, factor = phi._operands(np.zeros((1, q.shape[-1]), dtype))
     s = k.shape[-2]
-    keys = s if key_lengths is None else _check.key_lengths(name, key_lengths, s, shape[:-2])
+    keys = s if key_lengths is None else _check.key_lengths(name, key_lengths, s, call.batch)
     exponents = internal_ufuncs["log_features"](k, omega, factor)
     there = (np.arange(s) < np.asarray(keys)[..., None])[..., None]
     exponents = np.where(there, exponents, -np.inf)

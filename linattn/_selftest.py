@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
+import pkgutil
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,46 +13,32 @@ from typing import Any
 import numpy as np
 
 import linattn
-from linattn import (
-    State,
-    _config,
-    _reference,
-    _reference_conv,
-    _reference_delta,
-    _reference_gated,
-    _reference_gated_delta,
-    _reference_softmax,
-)
+from linattn import State, _config
 from linattn._linattn import maps
-from linattn._operator import MAPS
+from linattn._operator import RECURRENCES, Recurrence
 from linattn._progress import Bar
 
-#: By operator, the module of its twin.
-OPERATORS = {
-    name: twins
-    for stem, twins in (
-        ("causal", _reference),
-        ("noncausal", _reference),
-        ("delta", _reference_delta),
-        ("gated", _reference_gated),
-        ("gated_delta", _reference_gated_delta),
-        ("dplr", _reference_gated_delta),
-        ("causal_conv1d", _reference_conv),
-        ("log_decay", _reference_conv),
-        ("softmax_attention", _reference_softmax),
-        ("linformer", _reference_softmax),
-    )
-    for name in (stem, f"{stem}_backward", "step" if stem == "causal" else f"{stem}_step")
-    if hasattr(linattn, name)
-}
+#: The recurrence of a function and its method.
+METHODS = {name: (r, method) for r in RECURRENCES.values() for method, name in r.names.items()}
+_OTHERS = ("causal_conv1d", "log_decay", "softmax_attention", "linformer")
+
+
+def _twins() -> dict[str, Any]:
+    """The NumPy twin of every operator, by its name: a function of a module `_reference*`."""
+    functions: dict[str, Any] = {}
+    for module in pkgutil.iter_modules(linattn.__path__):
+        if module.name.startswith("_reference"):
+            functions |= vars(importlib.import_module(f"linattn.{module.name}"))
+    names = [*METHODS, *(x + end for x in _OTHERS for end in ("", "_backward", "_step"))]
+    return {name: functions[name] for name in names if hasattr(linattn, name)}
+
+
+OPERATORS = _twins()
 
 #: Largest error allowed, relative to the largest entry of the twin's answer (of all gradients
 #: together, as one alone may be a difference of nothing). Shapes here are short, so a wrong tile or
 #: a wrong sign is far outside and rounding well inside.
 TOLERANCE = {"float32": 1e-4, "float64": 1e-12}
-
-#: Maps of either sign, whose weights can sum to nothing: no bound holds where they are normalised.
-SIGNED = tuple(name for name, row in maps.items() if row["signed"])
 
 #: (heads, n, d, m): below, at and past a vector, a tile and a chunk.
 SHAPES = ((2, 1, 1, 1), (2, 67, 5, 3), (1, 130, 64, 64), (2, 33, 65, 70))
@@ -92,11 +80,11 @@ def _checks(operator: str) -> Iterator[tuple[str, float, bool]]:
         operands = [x.astype(dtype) for x in _operands(operator, shape, rng)]
         for options in _options(operator):
             given: list[Any] = operands
-            if operator.endswith("step") and "conv1d" not in operator:
+            if METHODS.get(operator, ("", ""))[1] == "step":
                 *token, s, z = operands
                 given = [*token, State(s, z if options.get("normalize") else None)]
             got = getattr(linattn, operator)(*given, **options)
-            want = getattr(OPERATORS[operator], operator)(*given, **options)
+            want = OPERATORS[operator](*given, **options)
             error = _error(_flat(got), _flat(want))
             name = " ".join([dtype, str(shape), *(f"{k}={v}" for k, v in options.items())])
             yield name, error, error <= TOLERANCE[dtype]
@@ -105,39 +93,63 @@ def _checks(operator: str) -> Iterator[tuple[str, float, bool]]:
 def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[np.ndarray]:
     """All arrays; those of a step are of the first token, and a state s, z follows them."""
     heads, n, d, m = shape
+    if operator in METHODS:
+        return _of_recurrence(*METHODS[operator], heads, {"n": n, "s": n, "d": d, "m": m}, rng)
     stem, _, last = operator.rpartition("_")
-    stem = {"step": stem or "causal", "backward": stem}.get(last, operator)
-    q, k, v, grad_out = (rng.standard_normal((heads, n, width)) for width in (d, d, m, m))
-    # Longer keys let the memory of delta rules grow.
-    unit = k / np.linalg.norm(k, axis=-1, keepdims=True)
-    gate, strength = -rng.random((heads, n)), rng.random((heads, n))
-    weight, bias, rate = rng.standard_normal((m, 4)), *rng.standard_normal((2, m))
-    operands = {
-        "causal_conv1d": [v, weight],
-        "log_decay": [v, rate, bias],
-        "delta": [q, unit, v, strength],
-        "gated": [q, k, v, gate],
-        "gated_delta": [q, unit, v, gate, strength],
-        "dplr": [q, k, v, -unit, unit * strength[..., None], gate],
-        "linformer": [q, k, v, *(rng.standard_normal((2, n, 5)) / n)],
-    }.get(stem, [q, k, v])
-    if last == "step":
-        token = [x if x is weight else x[:, 0] for x in operands]
-        if stem == "causal_conv1d":
-            return [*token, rng.standard_normal((heads, m, 3))]
-        return [*token, rng.standard_normal((heads, d, m)), rng.random((heads, d))]
+    x, grad_out = rng.standard_normal((2, heads, n, m))
+    if operator == "causal_conv1d_step":
+        return [x[:, 0], rng.standard_normal((m, 4)), rng.standard_normal((heads, m, 3))]
+    stem = stem if last == "backward" else operator
+    if stem == "causal_conv1d":
+        operands = [x, rng.standard_normal((m, 4))]
+    elif stem == "log_decay":
+        operands = [x, *rng.standard_normal((2, m))]
+    else:
+        operands = [*rng.standard_normal((2, heads, n, d)), x]
+        if stem == "linformer":
+            operands += [*(rng.standard_normal((2, n, 5)) / n)]
     return [*operands, grad_out] if last == "backward" else operands
 
 
+def _of_recurrence(
+    r: Recurrence, method: str, heads: int, sizes: dict[str, int], rng: np.random.Generator
+) -> list[np.ndarray]:
+    """The same of a recurrence.
+
+    Longer keys would let the memory of one that erases grow, as would gates and strengths above 1.
+    """
+    rows = [row for row in r.operands if not row.optional]
+    arrays = {}
+    for row in rows:
+        shape = heads, *(sizes[x] for x in row.dims)
+        draw = rng.standard_normal if row in r.operands[: r.layout.leading] else rng.random
+        arrays[row.name] = -draw(shape) if row.name == "g" else draw(shape)
+    if r.transition == "matrix" and "k" in arrays:
+        arrays["k"] /= np.linalg.norm(arrays["k"], axis=-1, keepdims=True)
+        if "a" in arrays:
+            arrays |= {"a": -arrays["k"], "b": arrays["k"] * rng.random((heads, sizes["n"], 1))}
+    if method == "step":
+        s, z = (rng.random((heads, *(sizes[x] for x in y))) for y in (r.layout.state, "d"))
+        return [*(x[:, 0] if "n" in row.dims else x
+                  for row, x in zip(rows, arrays.values(), strict=True)), s, z]  # fmt: skip
+    if method == "forward":
+        return [*arrays.values()]
+    output = heads, *(sizes[x] for x in r.layout.output)
+    return [*arrays.values(), rng.standard_normal(output)]
+
+
 def _options(operator: str) -> Iterator[dict[str, Any]]:
-    if "conv1d" in operator:
+    if operator in METHODS:
+        if not METHODS[operator][0].normalizer:
+            yield {}
+            return
+        for (feature_map, row), normalize in itertools.product(maps.items(), (True, False)):
+            if not (row["signed"] and normalize):  # weights of either sign can sum to nothing
+                yield {"feature_map": feature_map, "normalize": normalize}
+    elif "conv1d" in operator:
         yield from ({"activation": None}, {"activation": "silu"})
     elif operator.startswith("log_decay"):
         yield from ({"lower_bound": None}, {"lower_bound": -5.0})
-    elif operator.startswith(("causal", "noncausal")) or operator == "step":
-        for feature_map, normalize in itertools.product(MAPS, (True, False)):
-            if feature_map not in SIGNED or not normalize:
-                yield {"feature_map": feature_map, "normalize": normalize}
     elif operator.startswith("softmax"):
         yield from ({"causal": True}, {"causal": False})
     else:

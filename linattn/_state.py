@@ -9,7 +9,7 @@ import numpy as np
 from . import _check
 
 if TYPE_CHECKING:
-    from ._types import Array, ArrayLike, DType, Shape
+    from ._types import ArrayLike, DType, Shape
 
 
 class State(NamedTuple):
@@ -80,26 +80,32 @@ def operands(
     state: Any,
     packing: Sequences,
     batch: Shape,
-    core: tuple[int, int],
+    core: Shape,
     dtype: DType,
     normalize: bool,
 ) -> tuple[Any, ...]:
-    """The arrays of a state as the gufuncs take them, (..., r, f, m)."""
+    """The arrays of a state as the gufuncs take them, with an axis r before its own."""
     inner = (packing.r, *core) if packing.packed else core
     s, z, _ = _check.state(function, name, state, batch, inner, dtype, normalize)
     if not packing.packed:
-        s, z = s[..., None, :, :], None if z is None else z[..., None, :]
+        axes = (slice(None),) * len(core)
+        s, z = s[(..., None, *axes)], None if z is None else z[(..., None, *axes[1:])]
     return (s,) if z is None else (s, z)
 
 
 def result(
-    packing: Sequences,
-    s: Array,
-    z: Array | None = None,
-    log_scale: Array | None = None,
+    packing: Sequences, s: Any, z: Any = None, log_scale: Any = None, *, axes: int = 2
 ) -> State:
-    """A `State` of what a gufunc returned, without the axis r where nothing is packed."""
+    """A `State` of what a gufunc returned, without the axis r where nothing is packed.
+
+    The last ``axes`` of s are its own.
+    """
     if packing.packed:
         return State(s, z, log_scale)
-    z = None if z is None else z[..., 0, :]
-    return State(s[..., 0, :, :], z, None if log_scale is None else log_scale[..., 0, :])
+    z = None if z is None else z.squeeze(-axes)
+    return State(s.squeeze(-axes - 1), z, None if log_scale is None else log_scale.squeeze(-axes))
+
+
+def copy(state: Any) -> State:
+    """A state of its own, where it holds plain arrays."""
+    return State(*(np.array(x) if type(x) is np.ndarray else x for x in state))

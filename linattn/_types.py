@@ -1,14 +1,19 @@
-"""Names for type checkers: nothing else imports this."""
+"""Names for type checkers."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._state import State
 from .feature_maps import FeatureMap
+
+if TYPE_CHECKING:
+    from ._signatures import MapName, Stateful
+else:  # a stub alone
+    MapName = Stateful = str
 
 __all__ = [
     "Activation",
@@ -25,21 +30,14 @@ __all__ = [
     "SequenceOptions",
     "Shape",
     "State",
-    "Stateful",
 ]
 
 Activation: TypeAlias = Literal["silu"] | None
 Array: TypeAlias = NDArray[Any]
 Bool: TypeAlias = bool | np.bool_
 DType: TypeAlias = np.dtype[Any]
-Map: TypeAlias = (
-    Literal["identity", "relu", "elu", "softplus", "exp", "l2norm", "dpfp"] | FeatureMap
-)
+Map: TypeAlias = MapName | FeatureMap
 Shape: TypeAlias = tuple[int, ...]
-Stateful: TypeAlias = Literal[
-    "causal", "step", "delta", "delta_step", "gated", "gated_step",
-    "gated_delta", "gated_delta_step", "dplr", "dplr_step",
-]  # fmt: skip
 
 
 class ConvolutionOptions(TypedDict, total=False):

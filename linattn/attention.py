@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
-from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
 
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, Bool, CausalOptions, Map
 
-CAUSAL = Recurrence("causal", step="step", normalizer=True)
-NONCAUSAL = Recurrence("noncausal", normalizer=True, cross=True)
+CAUSAL, NONCAUSAL = Recurrence("causal", transition="identity"), Recurrence("noncausal")
 
 
 @overload
@@ -33,7 +31,6 @@ def causal(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, *,
     return_state: bool, **options: Unpack[CausalOptions],
 ) -> Array | tuple[Array, State]: ...  # fmt: skip
-@refuses_masks
 @filled
 def causal(
     q: ArrayLike,
@@ -68,14 +65,14 @@ def causal(
     $key_lengths
     $cu_seqlens
     $initial_state
+    $packed_state
     $return_state
     $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    state : State
-        Only with ``return_state``.  A sequence cut anywhere continues from it.
+    $final_state
 
     Raises
     ------
@@ -87,13 +84,13 @@ def causal(
 
     The normaliser is as good as the weights' sum.  With ``'exp'`` a weight is e^(q + k):
     beyond the range (q + k near 88 in float32, 709 in float64) results are NaN; subtract
-    from q and from k their largest entries, which cancel in the quotient, or take
-    `linattn.feature_maps.PositiveRandomFeatures`, which rescale.  With ``'elu'`` inputs far
-    below 0 have weights near e^(q + k): where these sum to less than ``eps`` the result shrinks
-    towards 0 (all inputs -14, d = 64: 4e-5 of it is left); normalise the inputs, or lower
-    ``eps``, down to 0 above -40.  With ``'identity'`` the sum may change its sign and pass
-    near 0, where results have no bound: use it with features that are not negative, or with
-    ``normalize=False``.
+    from q and from k their largest entries, which cancel in the quotient.
+    $rescaling
+    With ``'elu'`` inputs far below 0 have weights near e^(q + k): where these sum to less than
+    ``eps`` the result shrinks towards 0 (all inputs -14, d = 64: 4e-5 of it is left); normalise
+    the inputs, or lower ``eps``, down to 0 above -40.  With ``'identity'`` the sum may change its
+    sign and pass near 0, where results have no bound: use it with features that are not negative,
+    or with ``normalize=False``.
 
     References
     ----------
@@ -115,7 +112,6 @@ def causal(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def causal_backward(
     q: ArrayLike,
@@ -148,6 +144,7 @@ def causal_backward(
     $key_lengths
     $cu_seqlens
     $initial_state
+    $packed_state
     $grad_state
 
     Returns
@@ -185,7 +182,6 @@ def causal_backward(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def noncausal(
     q: ArrayLike,
@@ -248,7 +244,6 @@ def noncausal(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def noncausal_backward(
     q: ArrayLike,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from . import _check, _gradients, _state
+from ._docs import filled
 from ._gufuncs import quiet, run, ufuncs
-from ._masks import refuses_masks
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -32,7 +32,7 @@ def causal_conv1d(
     return_state: bool, **options: Unpack[ConvolutionOptions],
 ) -> Array | tuple[Array, Array]: ...  # fmt: skip
 @quiet
-@refuses_masks
+@filled
 def causal_conv1d(
     x: ArrayLike,
     weight: ArrayLike,
@@ -82,18 +82,7 @@ def causal_conv1d(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers.
-        If ``activation`` is neither a string nor None.
-        If ``cu_seqlens`` is not of integers.
-        If ``initial_state`` or ``out`` is no array, or of another dtype.
-    ValueError
-        If shapes do not match, or ``activation`` is unknown.
-        If ``cu_seqlens`` does not fit the tokens.
-        If ``initial_state`` or ``out`` has another shape.
-        If ``out`` is read-only, or repeats its memory.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $raises_of_convolutions
 
     Notes
     -----
@@ -129,7 +118,7 @@ def causal_conv1d(
 
 
 @quiet
-@refuses_masks
+@filled
 def causal_conv1d_backward(
     x: ArrayLike,
     weight: ArrayLike,
@@ -179,17 +168,7 @@ def causal_conv1d_backward(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers.
-        If ``activation`` is neither a string nor None.
-        If ``cu_seqlens`` is not of integers.
-        If ``initial_state`` or ``grad_state`` is no array, or of another dtype.
-    ValueError
-        If shapes do not match, or ``activation`` is unknown.
-        If ``cu_seqlens`` does not fit the tokens.
-        If ``initial_state`` or ``grad_state`` has another shape.
-    MemoryError
-        If there is no room for the result or the scratch.
+    $raises_of_convolutions
 
     Notes
     -----
@@ -239,6 +218,7 @@ def causal_conv1d_backward(
     return dx, dweight, *((dbias,) if bias is not None else ()), *dstate
 
 
+@filled
 def causal_conv1d_step(
     x: ArrayLike,
     weight: ArrayLike,
@@ -278,16 +258,7 @@ def causal_conv1d_step(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers.
-        If ``activation`` is neither a string nor None.
-        If ``state`` is no array, or of another dtype.
-    ValueError
-        If shapes do not match, or ``activation`` is unknown.
-        If ``in_place`` is asked for and the state is read-only, repeats its
-        memory, or lacks leading axes.
-    MemoryError
-        If there is no room for the result.
+    $raises_of_convolutions
 
     Notes
     -----
@@ -328,12 +299,44 @@ def _operands(
     if bias is None:
         bias = np.zeros(x.shape[-1], x.dtype)  # which has no say in the result's
     bias = _check.operand(name, "bias", bias, 1)
-    shape = _check.filters(name, x, weight, bias, core)
-    silu = _check.activation(name, activation)
+    shape = _output_shape(name, x, weight, bias, core)
+    silu = _silu(name, activation)
     taps = weight.swapaxes(-1, -2)
     if type(taps) is np.ndarray:
         taps = np.ascontiguousarray(taps)  # once, not by every head and sequence
     return x, taps, bias, shape, silu
+
+
+def _output_shape(function: str, x: Any, weight: Any, bias: Any, core: int) -> tuple[int, ...]:
+    """The output's shape, from x (..., n, c) or (..., c), filters (..., c, w) and bias (..., c)."""
+    c = x.shape[-1]
+    if weight.shape[-2] != c or weight.shape[-1] < 1:
+        raise ValueError(
+            f"{function}: weight has shape {weight.shape}; expected ({c}, w) with w >= 1, "
+            f"as x has shape {x.shape}"
+        )
+    if bias.shape[-1] != c:
+        raise ValueError(
+            f"{function}: bias has shape {bias.shape}; expected ({c},), as x has shape {x.shape}"
+        )
+    batch = x.shape[: x.ndim - core]
+    for name, lead in (("weight", weight.shape[:-2]), ("bias", bias.shape[:-1])):
+        try:
+            batch = np.broadcast_shapes(batch, lead)
+        except ValueError:
+            raise ValueError(
+                f"{function}: {name} has leading axes {lead}, which do not broadcast with {batch}; "
+                "expected equal lengths, or 1, axis by axis"
+            ) from None
+    return (*batch, *x.shape[x.ndim - core :])
+
+
+def _silu(function: str, x: Any) -> float:
+    """``activation`` as the kernels take it: 1.0 for silu, 0.0 for none."""
+    if x is None or (isinstance(x, str) and x == "silu"):
+        return float(x is not None)
+    error = ValueError if isinstance(x, str) else TypeError
+    raise error(f"{function}: activation is {x!r}; expected None or 'silu'")
 
 
 def _inputs(

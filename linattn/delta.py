@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
-from ._layout import Operand
-from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
 
@@ -15,8 +13,7 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, Map, RecurrenceOptions
 
-BETA = Operand("beta", "n", "m")
-DELTA = Recurrence("delta", extras=(BETA,))
+DELTA = Recurrence("delta")
 
 
 @overload
@@ -34,7 +31,6 @@ def delta(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, beta: ArrayLike, *,
     return_state: bool, **options: Unpack[RecurrenceOptions],
 ) -> Array | tuple[Array, State]: ...  # fmt: skip
-@refuses_masks
 @filled
 def delta(
     q: ArrayLike,
@@ -75,15 +71,14 @@ def delta(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $return_state
     $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    state : State
-        Only with ``return_state``; its ``z`` is None.  A sequence cut anywhere continues
-        from it.
+    $final_memory
 
     Raises
     ------
@@ -115,7 +110,6 @@ def delta(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def delta_backward(
     q: ArrayLike,
@@ -150,6 +144,7 @@ def delta_backward(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $grad_state
 
     Returns

@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
-from ._layout import Operand
-from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
-from .gated import GATE
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from ._types import Array, ArrayLike, SequenceOptions
 
-DPLR = Recurrence("dplr", extras=(Operand("a", "nd"), Operand("b", "nd"), GATE), mapped=False)
+DPLR = Recurrence("dplr")
 
 
 @overload
@@ -34,7 +31,6 @@ def dplr(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, a: ArrayLike, b: ArrayLike, g: ArrayLike, *,
     return_state: bool, **options: Unpack[SequenceOptions],
 ) -> Array | tuple[Array, State]: ...  # fmt: skip
-@refuses_masks
 @filled
 def dplr(
     q: ArrayLike,
@@ -76,15 +72,14 @@ def dplr(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $return_state
     $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    state : State
-        Only with ``return_state``; its ``z`` is None.  A sequence cut anywhere continues
-        from it.
+    $final_memory
 
     Raises
     ------
@@ -125,7 +120,6 @@ def dplr(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def dplr_backward(
     q: ArrayLike,
@@ -159,6 +153,7 @@ def dplr_backward(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $grad_state
 
     Returns

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
-from ._layout import Operand
-from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
 
@@ -15,8 +13,7 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, GatedOptions, Map
 
-GATE = Operand("g", "n", "d", state_dtype=True)
-GATED = Recurrence("gated", extras=(GATE, Operand("bonus", "d", optional=True, state_dtype=True)))
+GATED = Recurrence("gated", transition="decay")
 
 
 @overload
@@ -34,7 +31,6 @@ def gated(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, *,
     return_state: bool, **options: Unpack[GatedOptions],
 ) -> Array | tuple[Array, State]: ...  # fmt: skip
-@refuses_masks
 @filled
 def gated(
     q: ArrayLike,
@@ -73,15 +69,14 @@ def gated(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $return_state
     $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    state : State
-        Only with ``return_state``; its ``z`` is None.  A sequence cut anywhere continues
-        from it.
+    $final_memory
 
     Raises
     ------
@@ -126,7 +121,6 @@ def gated(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def gated_backward(
     q: ArrayLike,
@@ -160,6 +154,7 @@ def gated_backward(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $grad_state
 
     Returns

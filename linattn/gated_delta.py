@@ -5,19 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ._docs import filled
-from ._layout import Operand
-from ._masks import refuses_masks
 from ._operator import Recurrence
 from ._state import State
-from .delta import BETA
-from .gated import GATE
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from ._types import Array, ArrayLike, GatedDeltaOptions, Map
 
-GATED_DELTA = Recurrence("gated_delta", extras=(GATE, BETA, Operand("erase", "nd", optional=True)))
+GATED_DELTA = Recurrence("gated_delta")
 
 
 @overload
@@ -35,7 +31,6 @@ def gated_delta(
     q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, beta: ArrayLike, *,
     return_state: bool, **options: Unpack[GatedDeltaOptions],
 ) -> Array | tuple[Array, State]: ...  # fmt: skip
-@refuses_masks
 @filled
 def gated_delta(
     q: ArrayLike,
@@ -79,15 +74,14 @@ def gated_delta(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $return_state
     $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    state : State
-        Only with ``return_state``; its ``z`` is None.  A sequence cut anywhere continues
-        from it.
+    $final_memory
 
     Raises
     ------
@@ -127,7 +121,6 @@ def gated_delta(
     )  # fmt: skip
 
 
-@refuses_masks
 @filled
 def gated_delta_backward(
     q: ArrayLike,
@@ -164,6 +157,7 @@ def gated_delta_backward(
     $token_lengths
     $cu_seqlens
     $initial_memory
+    $packed_memory
     $grad_state
 
     Returns

@@ -10,8 +10,9 @@ import numpy as np
 from . import _check, _gradients
 from ._config import one_isa
 from ._docs import filled
+from ._dtypes import work_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
-from ._masks import refuses_masks
+from ._layout import ALL_KEYS
 from ._products import product, transposed_product
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 
 @quiet
-@refuses_masks
 @filled
 def linformer(
     q: ArrayLike,
@@ -34,7 +34,7 @@ def linformer(
     """Softmax attention to r projected keys and values, O(n r).
 
     ``k' = E^T k``, ``v' = F^T v``, ``o = softmax(scale q k'^T) v'``.  Not causal: a projected
-    key mixes all positions.  E and F may be one array; leading axes broadcast, so that heads
+    key mixes all positions.  E and F may be the same; leading axes broadcast, so that heads
     may share a projection, and one head of keys serve all.
 
     Parameters
@@ -53,18 +53,11 @@ def linformer(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers.
-        If ``scale`` is not a number.
-        If ``out`` is no array, or of another dtype.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
-        If ``out`` has another shape, is read-only, or repeats its memory.
-    $no_room
+    $raises
 
     Notes
     -----
-    2 (s + n) r (d + m) floating-point operations a head; r (d + m) numbers beyond the arrays.
+    2 (s + n) r (d + m) floating-point operations a head; r (d + m) numbers of memory besides.
     Scores may be of any size, as in `softmax_attention`.
 
     References
@@ -89,7 +82,6 @@ def linformer(
 
 
 @quiet
-@refuses_masks
 @filled
 def linformer_backward(
     q: ArrayLike,
@@ -121,11 +113,7 @@ def linformer_backward(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers, or ``scale`` is not a number.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
-    $no_room
+    $raises
 
     Notes
     -----
@@ -163,7 +151,8 @@ def _operands(
 
     Others have a say in the dtype.
     """
-    q, k, v, shape = _check.qkv(name, q, k, v, same_length=False)
+    call = ALL_KEYS.read(name, (q, k, v))
+    q, k, v = call.arrays
     E, F = _check.operand(name, "E", E), _check.operand(name, "F", F)
     s = k.shape[-2]
     for letter, x in (("E", E), ("F", F)):
@@ -178,14 +167,14 @@ def _operands(
             f"shape {E.shape}"
         )
     try:
-        batch = np.broadcast_shapes(shape[:-2], E.shape[:-2], F.shape[:-2])
+        batch = np.broadcast_shapes(call.batch, E.shape[:-2], F.shape[:-2])
     except ValueError:
         raise ValueError(
             f"{name}: the leading axes of E {E.shape} and F {F.shape} do not broadcast with "
-            f"{shape[:-2]}; expected equal lengths, or 1, axis by axis"
+            f"{call.batch}; expected equal lengths, or 1, axis by axis"
         ) from None
     dtype = _check.result_dtype(q, k, v, E, F, *others)
-    work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    work = work_dtype(dtype)
     q, k, v, E, F = (np.asarray(x, work) for x in (q, k, v, E, F))
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
-    return q, k, v, E, F, _check.number(name, "scale", scale, q), (*batch, *shape[-2:]), dtype
+    return q, k, v, E, F, _check.number(name, "scale", scale, q), (*batch, *call.shape[-2:]), dtype

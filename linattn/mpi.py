@@ -1,20 +1,19 @@
-"""linattn over an MPI communicator: each rank has a stretch of the tokens of every head.
+"""linattn over an MPI communicator: each rank has a part of the tokens of every head.
 
-The functions take what the NumPy functions take, of this rank's stretch, in the order of ranks,
-and a communicator; all ranks call together.  Each computes its stretch's effect on the state, the
-effects are put together by one exclusive scan with an operation of our own (log2(ranks) steps),
-and each rank then runs from its own state: what crosses the network is a state, d m + d numbers a
-head, and a matrix d d where the recurrence has one.  Gradients go the same way from the last rank
-to the first.
+The functions take what the NumPy functions take, for this rank's tokens, which follow those of the
+rank before, and a communicator.  All ranks call together.  Each computes the effect of its tokens
+on the state, one exclusive scan (log2(ranks) steps) puts these effects together, and each rank then
+runs from its own state.  A message is a state, d m + d numbers a head, and a d x d matrix if the
+recurrence has one.  Gradients go the same way from the last rank to the first.
 
-An error on one rank is an error on all of them, and so are calls that differ in more than their
-tokens, before anything waits.  A rank that is killed ends the job, as MPI does; one that leaves by
-an exception of its own would keep the others waiting, unless it runs under ``-m mpi4py``.
+An error on one rank, or calls that differ in more than their tokens, raise on all ranks before any
+of them waits.  A rank that is killed ends the job.  If a rank may end by another exception, run the
+program under ``-m mpi4py``, or the others wait for it.
 
-There is no ``cu_seqlens`` and no ``out``; ``beta`` is one number a token, not one a value channel,
-and `linattn.feature_maps.PositiveRandomFeatures` need ``normalize=False``.
+Not supported: ``cu_seqlens``; ``out``; ``beta`` as one number a value channel; and
+`linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``.
 
-A job of a batch system, in which rank i reads its own tokens::
+A batch job in which rank i reads its own tokens::
 
     #!/bin/sh
     #SBATCH --nodes=8 --ntasks-per-node=2 --cpus-per-task=16
@@ -36,7 +35,9 @@ with ``program.py``::
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,218 +46,13 @@ try:
 except ImportError as error:
     raise ImportError("linattn.mpi needs mpi4py: pip install 'linattn[mpi]'") from error
 
-import linattn
+from . import _block_scan, _distributed
+from ._bridge import recurrences
+from ._bridges import MPI as BRIDGE
+from ._operator import Recurrence
 
-from . import _blocks, _ranks
-from ._bridge_docs import RESCALING, Bridge, like
-from ._masks import refuses_masks
-from ._state import State
-
-__all__ = [
-    "causal",
-    "causal_backward",
-    "delta",
-    "delta_backward",
-    "dplr",
-    "dplr_backward",
-    "gated",
-    "gated_backward",
-    "gated_delta",
-    "gated_delta_backward",
-    "noncausal",
-    "noncausal_backward",
-]
-
-_MPI = Bridge(
-    words=RESCALING,
-    parameters="""
-    comm : mpi4py.MPI.Comm, optional
-        COMM_WORLD by default.  All its ranks call together, with the same arguments but for the
-        tokens; lengths and states are those of the whole sequence, alike on every rank.""",
-    also_raises="""
-    ValueError
-        If calls differ between ranks.
-        If ``normalize`` is True and the map one of PositiveRandomFeatures.
-        If ``beta`` is one number a value channel.
-    RuntimeError
-        If another rank has an error.""",
-    notes="A scan over the ranks besides; where it takes a matrix, up to twice the time more.",
-)
-
-
-@refuses_masks
-@like(linattn.causal, _MPI)
-def causal(
-    q: Any, k: Any, v: Any, *, comm: Any = None, feature_map: Any = "elu", normalize: bool = True,
-    eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
-    initial_state: State | None = None, return_state: bool = False,
-) -> Any:  # fmt: skip
-    """`linattn.causal` of this rank's tokens."""
-    return _ranks.forward(
-        _Ranks(comm), "causal", (q, k, v), key_lengths=key_lengths,
-        initial_state=initial_state, return_state=return_state,
-        feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.causal_backward, _MPI)
-def causal_backward(
-    q: Any, k: Any, v: Any, grad_out: Any, *, comm: Any = None, feature_map: Any = "elu",
-    normalize: bool = True, eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
-    initial_state: State | None = None, grad_state: State | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.causal_backward` of this rank's tokens."""
-    return _ranks.backward(
-        _Ranks(comm), "causal", (q, k, v), grad_out, key_lengths=key_lengths,
-        initial_state=initial_state, grad_state=grad_state,
-        feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.delta, _MPI)
-def delta(
-    q: Any, k: Any, v: Any, beta: Any, *, comm: Any = None, scale: float = 1.0,
-    feature_map: Any = "identity", key_lengths: Any = None, initial_state: State | None = None,
-    return_state: bool = False,
-) -> Any:  # fmt: skip
-    """`linattn.delta` of this rank's tokens."""
-    return _ranks.forward(
-        _Ranks(comm), "delta", (q, k, v, beta), key_lengths=key_lengths,
-        initial_state=initial_state, return_state=return_state,
-        feature_map=feature_map, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.delta_backward, _MPI)
-def delta_backward(
-    q: Any, k: Any, v: Any, beta: Any, grad_out: Any, *, comm: Any = None, scale: float = 1.0,
-    feature_map: Any = "identity", key_lengths: Any = None, initial_state: State | None = None,
-    grad_state: State | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.delta_backward` of this rank's tokens."""
-    return _ranks.backward(
-        _Ranks(comm), "delta", (q, k, v, beta), grad_out, key_lengths=key_lengths,
-        initial_state=initial_state, grad_state=grad_state,
-        feature_map=feature_map, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.gated, _MPI)
-def gated(
-    q: Any, k: Any, v: Any, g: Any, *, comm: Any = None, scale: float = 1.0,
-    feature_map: Any = "identity", bonus: Any = None, key_lengths: Any = None,
-    initial_state: State | None = None, return_state: bool = False,
-) -> Any:  # fmt: skip
-    """`linattn.gated` of this rank's tokens."""
-    return _ranks.forward(
-        _Ranks(comm), "gated", (q, k, v, g, bonus), key_lengths=key_lengths,
-        initial_state=initial_state, return_state=return_state,
-        feature_map=feature_map, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.gated_backward, _MPI)
-def gated_backward(
-    q: Any, k: Any, v: Any, g: Any, grad_out: Any, *, comm: Any = None, scale: float = 1.0,
-    feature_map: Any = "identity", bonus: Any = None, key_lengths: Any = None,
-    initial_state: State | None = None, grad_state: State | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.gated_backward` of this rank's tokens, but dbonus is the sum over ranks."""
-    return _ranks.backward(
-        _Ranks(comm), "gated", (q, k, v, g, bonus), grad_out, key_lengths=key_lengths,
-        initial_state=initial_state, grad_state=grad_state,
-        feature_map=feature_map, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.gated_delta, _MPI)
-def gated_delta(
-    q: Any, k: Any, v: Any, g: Any, beta: Any, *, comm: Any = None, scale: float = 1.0,
-    feature_map: Any = "identity", erase: Any = None, key_lengths: Any = None,
-    initial_state: State | None = None, return_state: bool = False,
-) -> Any:  # fmt: skip
-    """`linattn.gated_delta` of this rank's tokens."""
-    return _ranks.forward(
-        _Ranks(comm), "gated_delta", (q, k, v, g, beta, erase), key_lengths=key_lengths,
-        initial_state=initial_state, return_state=return_state,
-        feature_map=feature_map, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.gated_delta_backward, _MPI)
-def gated_delta_backward(
-    q: Any, k: Any, v: Any, g: Any, beta: Any, grad_out: Any, *, comm: Any = None,
-    scale: float = 1.0, feature_map: Any = "identity", erase: Any = None, key_lengths: Any = None,
-    initial_state: State | None = None, grad_state: State | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.gated_delta_backward` of this rank's tokens."""
-    return _ranks.backward(
-        _Ranks(comm), "gated_delta", (q, k, v, g, beta, erase), grad_out, key_lengths=key_lengths,
-        initial_state=initial_state, grad_state=grad_state,
-        feature_map=feature_map, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.dplr, _MPI)
-def dplr(
-    q: Any, k: Any, v: Any, a: Any, b: Any, g: Any, *, comm: Any = None, scale: float = 1.0,
-    key_lengths: Any = None, initial_state: State | None = None, return_state: bool = False,
-) -> Any:  # fmt: skip
-    """`linattn.dplr` of this rank's tokens."""
-    return _ranks.forward(
-        _Ranks(comm), "dplr", (q, k, v, a, b, g), key_lengths=key_lengths,
-        initial_state=initial_state, return_state=return_state,
-        feature_map="identity", scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.dplr_backward, _MPI)
-def dplr_backward(
-    q: Any, k: Any, v: Any, a: Any, b: Any, g: Any, grad_out: Any, *, comm: Any = None,
-    scale: float = 1.0, key_lengths: Any = None, initial_state: State | None = None,
-    grad_state: State | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.dplr_backward` of this rank's tokens."""
-    return _ranks.backward(
-        _Ranks(comm), "dplr", (q, k, v, a, b, g), grad_out, key_lengths=key_lengths,
-        initial_state=initial_state, grad_state=grad_state,
-        feature_map="identity", scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.noncausal, _MPI)
-def noncausal(
-    q: Any, k: Any, v: Any, *, comm: Any = None, feature_map: Any = "elu", normalize: bool = True,
-    eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
-) -> Any:  # fmt: skip
-    """`linattn.noncausal` of this rank's queries to the keys of all ranks."""
-    return _ranks.noncausal(
-        _Ranks(comm), (q, k, v), key_lengths=key_lengths, feature_map=feature_map,
-        normalize=normalize, eps=eps, scale=scale,
-    )  # fmt: skip
-
-
-@refuses_masks
-@like(linattn.noncausal_backward, _MPI)
-def noncausal_backward(
-    q: Any, k: Any, v: Any, grad_out: Any, *, comm: Any = None, feature_map: Any = "elu",
-    normalize: bool = True, eps: float = 1e-6, scale: float = 1.0, key_lengths: Any = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """`linattn.noncausal_backward` of this rank's tokens."""
-    return _ranks.noncausal_backward(
-        _Ranks(comm), (q, k, v), grad_out, key_lengths=key_lengths, feature_map=feature_map,
-        normalize=normalize, eps=eps, scale=scale,
-    )  # fmt: skip
+if TYPE_CHECKING:
+    from ._signatures.mpi import *  # noqa: F403
 
 
 class _Ranks:
@@ -274,10 +70,10 @@ class _Ranks:
         low, high = self.total(np.array([-x, x], float), MPI.MAX)
         return -int(low), int(high)
 
-    def before(self, element: _blocks.Element) -> _blocks.Element | None:
+    def before(self, element: _block_scan.Element) -> _block_scan.Element | None:
         return _exscan(self.comm, element)
 
-    def behind(self, element: _blocks.Element) -> _blocks.Element | None:
+    def behind(self, element: _block_scan.Element) -> _block_scan.Element | None:
         mirrored = self.comm.Split(0, -self.rank)
         try:
             return _exscan(mirrored, element)
@@ -293,19 +89,19 @@ class _Ranks:
         return self.comm.bcast(x, root % self.comm.size)
 
 
-def _exscan(comm: Any, element: _blocks.Element) -> _blocks.Element | None:
-    """What the ranks before this one do to a state; None on the first."""
-    mine = _blocks.pack(element)
+def _exscan(comm: Any, element: _block_scan.Element) -> _block_scan.Element | None:
+    """The effect of the ranks before this one on a state; None on the first."""
+    mine = _block_scan.pack(element)
 
-    def read(buffer: Any) -> _blocks.Element:
-        return _blocks.unpack(np.frombuffer(buffer, mine.dtype), element)
+    def read(buffer: Any) -> _block_scan.Element:
+        return _block_scan.unpack(np.frombuffer(buffer, mine.dtype), element)
 
     def combine(first: Any, second: Any, datatype: Any) -> None:
-        both = _blocks.compose(read(first), read(second))
-        np.frombuffer(second, mine.dtype)[...] = _blocks.pack(both)
+        both = _block_scan.compose(read(first), read(second))
+        np.frombuffer(second, mine.dtype)[...] = _block_scan.pack(both)
 
     numbers = MPI.DOUBLE if mine.dtype == np.float64 else MPI.FLOAT
-    whole = numbers.Create_contiguous(mine.size).Commit()  # an element is passed as a whole
+    whole = numbers.Create_contiguous(mine.size).Commit()  # MPI must not cut an element
     operation = MPI.Op.Create(combine, commute=False)
     before = np.empty_like(mine)
     try:
@@ -314,3 +110,18 @@ def _exscan(comm: Any, element: _blocks.Element) -> _blocks.Element | None:
         operation.Free()
         whole.Free()
     return None if comm.rank == 0 else read(before)
+
+
+def _over_ranks(method: Callable[..., Any], r: Recurrence) -> Callable[..., Any]:
+    def call(operands: tuple[Any, ...], *grad_out: Any, comm: Any = None, **options: Any) -> Any:
+        return method(_Ranks(comm), r.name, operands, *grad_out, **options)
+
+    return call
+
+
+_made = recurrences(
+    BRIDGE, forward=partial(_over_ranks, _distributed.forward),
+    backward=partial(_over_ranks, _distributed.backward),
+)  # fmt: skip
+globals().update(_made)
+__all__ = [*_made]

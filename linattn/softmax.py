@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from . import _check, _gradients
 from ._docs import filled
 from ._gufuncs import internal_ufuncs, quiet, run
-from ._masks import refuses_masks
+from ._layout import ALL_KEYS, SAME_TOKENS
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike, Bool
 
 
 @quiet
-@refuses_masks
 @filled
 def softmax_attention(
     q: ArrayLike,
@@ -51,14 +50,7 @@ def softmax_attention(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers.
-        If ``scale`` is not a number, or ``causal`` not a bool.
-        If ``out`` is no array, or of another dtype.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
-        If ``out`` has another shape, is read-only, or repeats its memory.
-    $no_room
+    $raises
 
     Notes
     -----
@@ -89,7 +81,6 @@ def softmax_attention(
 
 
 @quiet
-@refuses_masks
 @filled
 def softmax_attention_backward(
     q: ArrayLike,
@@ -120,12 +111,7 @@ def softmax_attention_backward(
 
     Raises
     ------
-    TypeError
-        If an operand is complex, masked, or not numbers; if ``scale`` is not a number, or
-        ``causal`` not a bool.
-    ValueError
-        If shapes do not match, or ``scale`` is not finite.
-    $no_room
+    $raises
 
     Notes
     -----
@@ -156,7 +142,8 @@ def softmax_attention_backward(
 def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tuple[Any, ...]:
     """q, k, v as arrays, the output's shape, and (scale, causal) as the kernels take them."""
     causal = _check.flag(name, "causal", causal)
-    q, k, v, shape = _check.qkv(name, q, k, v, same_length=causal)
+    call = (SAME_TOKENS if causal else ALL_KEYS).read(name, (q, k, v))
+    q, k, v = call.arrays
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))
-    return q, k, v, shape, (_check.number(name, "scale", scale, q, k, v), float(causal))
+    return q, k, v, call.shape, (_check.number(name, "scale", scale, q, k, v), float(causal))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check
-from ._masks import refuses_masks
 from ._state import State
 from .attention import causal
 
@@ -65,7 +64,6 @@ def blocks(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
     )
 
 
-@refuses_masks
 def stream(
     chunks: Iterable[tuple[Any, ...]],
     *,

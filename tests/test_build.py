@@ -41,8 +41,9 @@ def test_archive_holds_every_file(archive):
     """Of the sources, the package and the tests."""
     with tarfile.open(archive) as tar:
         held = {name.partition("/")[2] for name in tar.getnames()}
-    package = "linattn/**/*.py", "linattn/*.pyi", "linattn/py.typed"
-    patterns = ("src/*/*", *package, "tests/*.*", "notebooks/*.ipynb")
+    package = "linattn/**/*.py", "linattn/_linattn.pyi", "linattn/py.typed"
+    tests = "tests/*.*", "tests/support/*.*", "tools/*.*", "tools/fuzz/*"
+    patterns = ("src/*/*", *package, *tests, "notebooks/*.ipynb")
     wanted = {
         str(file.relative_to(ROOT))
         for pattern in patterns
@@ -122,6 +123,8 @@ def test_installs_from_the_archive(archive, tmp_path):
         cwd=tmp_path, LINATTN_ISAS=ISA,
     )  # fmt: skip
     script = f"TARGET = {str(target)!r}\n{USE}"
+    stubs = "ufuncs.pyi", "_signatures/__init__.pyi", "_signatures/torch.pyi"
+    assert all((target / "linattn" / name).exists() for name in stubs)
     use = {"PYTHONPATH": str(target), "LINATTN_ISA": ""}
     assert run("-c", script, cwd=tmp_path, **use).split() == [ISA]
 

@@ -104,7 +104,7 @@ def test_a_failure_says_how_to_repeat_it(monkeypatch, capsys):
     assert differential.main(["--cases", "300", "--isa", ISAS[0]]) == 1
     line = capsys.readouterr().out.splitlines()[0]
     command, arguments = line.split(".py ")
-    assert command == "python tests/differential"
+    assert command == "python tools/differential"
     assert differential.main(arguments.split()) == 1
     monkeypatch.undo()
     assert differential.main(arguments.split()) == 0

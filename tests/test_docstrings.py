@@ -9,34 +9,10 @@ import re
 import pytest
 
 import linattn
-from linattn import _docs
+from linattn import _docs, _selftest
 
 SECTIONS = ("Parameters", "Returns", "Raises", "Notes", "References", "Examples")
-OPERATORS = (
-    "causal",
-    "noncausal",
-    "causal_backward",
-    "causal_conv1d",
-    "causal_conv1d_backward",
-    "causal_conv1d_step",
-    "noncausal_backward",
-    "delta",
-    "delta_backward",
-    "delta_step",
-    "gated_delta",
-    "gated_delta_backward",
-    "gated_delta_step",
-    "dplr",
-    "dplr_backward",
-    "dplr_step",
-    "step",
-    "softmax_attention",
-    "softmax_attention_backward",
-    "linformer",
-    "linformer_backward",
-    "log_decay",
-    "log_decay_backward",
-)
+OPERATORS = tuple(_selftest.OPERATORS)
 MODULES = [
     "linattn",
     *(module.name for module in pkgutil.walk_packages(linattn.__path__, "linattn.")),

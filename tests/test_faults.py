@@ -1,4 +1,4 @@
-"""Memory and threads that cannot be had: a MemoryError, nothing leaked or half written."""
+"""Failing allocations and threads: a MemoryError, nothing leaked or half written."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
+SUPPORT = Path(__file__).resolve().parent / "support"
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs LD_PRELOAD and glibc"),
@@ -21,7 +21,7 @@ pytestmark = [
 def shim(tmp_path_factory):
     library = tmp_path_factory.mktemp("faults") / "faults.so"
     flags = ["-O1", "-fPIC", "-shared", "-ldl"]
-    built = subprocess.run(["cc", HERE / "faults.c", "-o", library, *flags], check=False)
+    built = subprocess.run(["cc", SUPPORT / "faults.c", "-o", library, *flags], check=False)
     if built.returncode:
         pytest.skip("faults.c wants glibc")
     return library
@@ -29,7 +29,7 @@ def shim(tmp_path_factory):
 
 def run(shim, *arguments, script="faults.py", timeout=300):
     done = subprocess.run(
-        [sys.executable, HERE / script, *arguments],
+        [sys.executable, SUPPORT / script, *arguments],
         env={**os.environ, "LD_PRELOAD": str(shim), "PYTHONMALLOC": "malloc"},
         capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip

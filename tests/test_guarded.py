@@ -1,4 +1,4 @@
-"""No operator touches memory beside its arrays."""
+"""No operator accesses memory outside its arrays."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from linattn import _config
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="protects pages as Linux does")
 @pytest.mark.parametrize("isa", _config.available_isas())
 def test_stays_within_bounds(isa):
-    script = Path(__file__).with_name("guarded.py")
+    script = Path(__file__).parent / "support" / "guarded.py"
     env = os.environ | {"LINATTN_ISA": isa}
     run = subprocess.run(
         [sys.executable, script], env=env, capture_output=True, text=True, check=False

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,12 +14,9 @@ from every_call import every_call
 import linattn
 from linattn import _linattn
 
-HERE = Path(__file__).resolve().parent
 needs_posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no signals or forks here")
 
 INTERRUPTED = """
-import sys
-sys.path.insert(0, {here!r})
 import interrupted
 interrupted.main({arguments})
 """
@@ -45,7 +41,7 @@ def test_ctrl_c_in_every_operator(interpreter, n, d, m, heads, only):
     """
     limit = 100 * float(os.environ.get("LINATTN_SLOWER", "1"))
     arguments = ", ".join(map(repr, (str(n), str(d), str(m), str(heads), only)))
-    stdout, _ = interpreter(INTERRUPTED.format(here=str(HERE), arguments=arguments), timeout=600)
+    stdout, _ = interpreter(INTERRUPTED.format(arguments=arguments), timeout=600)
     late = dict(line.split() for line in stdout.splitlines())
     assert len(late) > (5 if only else 15)
     assert all(ms == "None" or float(ms) < limit for ms in late.values()), late

@@ -1,7 +1,4 @@
-"""Masks that are prefixes become key_lengths; others, and operators' mask=, are refused."""
-
-import inspect
-from itertools import product
+"""Masks of padded batches become key_lengths; those that are no prefixes are refused."""
 
 import numpy as np
 import pytest
@@ -62,52 +59,7 @@ def test_other_masks_are_refused(mask, error, words):
         linattn.lengths_from_mask(mask)
 
 
-#: Those of one token, which has no padding, and for which a wrapper would be a tenth of the time.
-PLAIN = ("step", "log_decay")
-
-
-def functions(module):
-    """Those of a library that take all tokens, of which some may be padding."""
-    return sorted(
-        name
-        for name in module.__all__
-        if inspect.isfunction(f := getattr(module, name))
-        and {"q", "x", "chunks"} & set(inspect.signature(f).parameters)
-        and not any(part in name for part in PLAIN)
-    )
-
-
-#: How many functions each has.
-LIBRARIES = {
-    "linattn": 20,
-    "linattn.torch": 10,
-    "linattn.torch.distributed": 6,
-    "linattn.jax": 10,
-    "linattn.dask": 12,
-    "linattn.mpi": 12,
-}
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_a_mask_is_an_error_that_names_what_to_pass(library):
-    module = pytest.importorskip(library, reason=f"{library} needs more", exc_type=ImportError)
-    names = functions(module)
-    assert len(names) == LIBRARIES[library], names
+def test_a_mask_is_an_unexpected_keyword():
     x = np.ones((3, 4))
-    for name, option in product(names, ("mask", "attn_mask", "key_padding_mask")):
-        f = getattr(module, name)
-        count = sum(p.default is p.empty for p in inspect.signature(f).parameters.values())
-        with pytest.raises(TypeError) as caught:
-            f(*[x] * count, **{option: np.ones((3, 3), bool)})
-        assert str(caught.value).startswith(f"{name}: there is no {option}")
-        assert "key_lengths" in str(caught.value) and "lengths_from_mask" in str(caught.value)
-
-
-def test_other_keywords_are_pythons_errors():
-    x = np.ones((3, 4))
-    with pytest.raises(TypeError, match="unexpected keyword argument 'masks'"):
-        linattn.causal(x, x, x, masks=None)
-
-
-def test_signatures_are_the_functions_own():
-    assert list(inspect.signature(linattn.step).parameters)[:4] == ["q", "k", "v", "state"]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'mask'"):
+        linattn.causal(x, x, x, mask=np.ones((3, 3), bool))

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")
 pytest.importorskip("dask", reason="the cases are those of dask arrays")
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parent / "support"
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 
 
@@ -19,8 +19,8 @@ MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shut
 def test_ranks(ranks):
     """Forward and backward of every recurrence, states, lengths, uneven stretches, errors."""
     run = subprocess.run(
-        [MPIEXEC, "-n", str(ranks), sys.executable, str(HERE / "mpi_program.py")],
-        capture_output=True, text=True, timeout=300, cwd=HERE, check=False,
+        [MPIEXEC, "-n", str(ranks), sys.executable, str(SUPPORT / "mpi_program.py")],
+        capture_output=True, text=True, timeout=300, cwd=SUPPORT, check=False,
     )  # fmt: skip
     assert run.returncode == 0 and "all the same" in run.stdout, run.stderr[-3000:]
 

@@ -1,4 +1,4 @@
-"""That src/ext and the kernels compile for macOS, for Windows and for musl; which wheels there are.
+"""src/ext and the kernels compile for macOS, Windows and musl; the list of wheels.
 
 ziglang has those systems' headers.  Python's and NumPy's are of the system that the tests run on,
 with what differs put right.
@@ -53,7 +53,7 @@ def test_the_extension_compiles(tmp_path, target):
 
 @pytest.mark.parametrize("target", ISAS)
 def test_the_program_of_digests_compiles(tmp_path, target):
-    port.zig(target, "-O0", "-Isrc/ext", "-c", "tests/digests.c", "-o", tmp_path / "object")
+    port.zig(target, "-O0", "-Isrc/ext", "-c", "tools/digests.c", "-o", tmp_path / "object")
 
 
 @pytest.mark.parametrize("target", list(ISAS)[:2])

@@ -5,16 +5,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
-from linattn import _config, _docs, _types, feature_maps
+from linattn import _config
 
 ROOT = Path(__file__).resolve().parent.parent
 #: File: what is looked for there, and what is written before it.
 SQUARE = {
-    "src/kernel/maps.def": ("LA_ROW_MAP(l2norm)", "LA_MAP(square, 0)\n"),
+    "src/kernel/maps.def": ("LA_ROW_MAP(l2norm, 1)", "LA_MAP(square, 0)\n"),
     "src/kernel/feature.h": (
         "#endif\n",
         """INLINE vec
@@ -32,8 +31,6 @@ dphi_square(vec x, vec y)
 
 """,
     ),
-    "linattn/_types.py": ('"l2norm", "dpfp"', '"square", '),
-    "linattn/_docs.py": ("'l2norm', 'dpfp'", "'square', "),
     "linattn/_reference_maps.py": (
         '    "l2norm": L2Norm(),\n',
         '    "square": Elementwise(lambda x: x * x, lambda x: 2 * x),\n',
@@ -42,9 +39,9 @@ dphi_square(vec x, vec y)
 TESTS = (
     "test_backward.py", "test_causality.py", "test_delta.py", "test_delta_rules.py",
     "test_feature_maps.py", "test_forward.py", "test_gated.py", "test_gated_delta.py",
-    "test_gated_rules.py", "test_mapped.py", "test_numerics.py", "test_packed.py",
-    "test_recipes.py", "test_reference.py", "test_segments.py", "test_state.py", "test_step.py",
-    "test_twin.py", "test_ufuncs.py",
+    "test_gated_rules.py", "test_mapped.py", "test_mapped_rescaled.py", "test_numerics.py",
+    "test_packed.py", "test_recipes.py", "test_reference.py", "test_segments.py", "test_state.py",
+    "test_step.py", "test_twin.py", "test_ufuncs.py",
 )  # fmt: skip
 
 
@@ -60,7 +57,8 @@ def run(folder, *command):
 @pytest.mark.slow
 def test_a_map(tmp_path):
     """Added as CONTRIBUTING says, it passes the tests of every map."""
-    for name in ("linattn", "src", "tests", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
+    files = "setup.py", "pyproject.toml", "README.md", "LICENSE"
+    for name in ("linattn", "src", "tests", "tools", *files):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     for file in (tmp_path / "linattn").glob("*.so"):
@@ -74,15 +72,6 @@ def test_a_map(tmp_path):
         head, mark, tail = old.rpartition(where)
         (tmp_path / file).write_text(head + text + mark + tail)
     run(tmp_path, "setup.py", "-q", "build_ext", "--inplace")
-    (tmp_path / "linattn/ufuncs.pyi").write_text(run(tmp_path, "tests/ufuncs_stub.py"))
     run(tmp_path, "-m", "linattn", "selftest")
     tests = [f"tests/{name}" for name in TESTS]
     run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "square or not [", *tests)
-
-
-def test_maps_are_named():
-    """Where people and type checkers read them."""
-    (names, _) = get_args(_types.Map)
-    assert set(get_args(names)) == {*feature_maps.NAMES}
-    for name in feature_maps.NAMES:
-        assert f"'{name}'" in _docs.PARAGRAPHS["feature_map"], name

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parent / "support"
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="built without distributed")
@@ -20,9 +20,9 @@ def test_processes(processes):
     run = subprocess.run(
         [
             sys.executable, "-m", "torch.distributed.run", "--standalone",
-            f"--nproc-per-node={processes}", str(HERE / "torch_program.py"),
+            f"--nproc-per-node={processes}", str(SUPPORT / "torch_program.py"),
         ],
-        capture_output=True, text=True, timeout=300, cwd=HERE, check=False,
+        capture_output=True, text=True, timeout=300, cwd=SUPPORT, check=False,
     )  # fmt: skip
     assert run.returncode == 0 and "all the same" in run.stdout, run.stderr[-3000:]
 

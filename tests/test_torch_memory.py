@@ -1,4 +1,4 @@
-"""The memory of tensors: what stays resizable, sharded parameters, devices that differ."""
+"""The memory of tensors: resizable storage, sharded parameters, devices that differ."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,11 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch.distributed as dist  # noqa: E402
 import torch_cases as cases  # noqa: E402
-from torch_cases import ROWS, STEPS, call, make  # noqa: E402
+from torch_cases import EACH, EACH_STEP, call, make  # noqa: E402
 
 import linattn.torch as la  # noqa: E402
 from linattn._linattn import array_at  # noqa: E402
 from linattn.torch._tensors import array  # noqa: E402
-
-EACH = pytest.mark.parametrize("row", ROWS, ids=str)
-EACH_STEP = pytest.mark.parametrize("row", STEPS, ids=str)
 
 # --- arrays of the memory of tensors -------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Forward-mode derivatives, which there are none of, and vmap over steps in place."""
+"""Forward-mode derivatives, which are refused, and vmap over steps in place."""
 
 import pytest
 
@@ -7,13 +7,10 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch.autograd.forward_ad as forward_ad  # noqa: E402
 import torch_cases as cases  # noqa: E402
 from bounds import close  # noqa: E402
-from torch_cases import RECURRENT, ROWS, STEPS, call, make  # noqa: E402
+from torch_cases import EACH, EACH_RECURRENT, EACH_STEP, call, make  # noqa: E402
 
 import linattn.torch as la  # noqa: E402
 
-EACH = pytest.mark.parametrize("row", ROWS, ids=str)
-EACH_RECURRENT = pytest.mark.parametrize("row", RECURRENT, ids=str)
-EACH_STEP = pytest.mark.parametrize("row", STEPS, ids=str)
 REFUSED = {"expected_exception": NotImplementedError, "match": "no forward-mode derivative"}
 
 # --- forward mode -------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The raw gufuncs are NumPy's own kind, and whatever speaks that protocol can call them."""
+"""The raw gufuncs are NumPy ufuncs, and code for that protocol can call them."""
 
 import inspect
 import pickle
@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import ufuncs_stub
 from bounds import close
 from cases import BACKWARD, DTYPES, FORWARD, MAPS, Case, call, make
 
@@ -290,7 +289,3 @@ def test_every_docstring_is_whole():
         assert all(x in _gufunc_docs.OPERANDS or x[1:] in told for x in told), name
         for function in re.findall(r"`linattn\.(\w+)`", f.__doc__):
             assert hasattr(linattn, function), name
-
-
-def test_the_stub_has_the_names():
-    assert ufuncs_stub.STUB.read_text() == ufuncs_stub.text(), ufuncs_stub.__doc__

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
+from operator import itemgetter
 from typing import Any
 
 import dask.array as da
 import numpy as np
 
-from .. import _blocks, _check, feature_maps
+from .. import _block_scan, _check
+from .._gradients import repeats
 from .._operator import Recurrence
 from .._state import State
 from . import _tasks
@@ -18,7 +20,7 @@ from ._graph import Graph
 
 
 class Call:
-    """One call: its operands, checked, and in chunks that fit together; the tasks it becomes."""
+    """A call's operands, checked and in chunks that fit together, and its tasks."""
 
     def __init__(
         self, r: Recurrence, method: str, operands: Sequence[Any], options: dict[str, Any],
@@ -27,9 +29,13 @@ class Call:
     ) -> None:  # fmt: skip
         self.r, self.name, self.options = r, r.names[method], options
         self.normalize = options.get("normalize", False)
-        _blocks.check(self.name, options["feature_map"], self.normalize)
         given = [x if x is None or hasattr(x, "dtype") else np.asarray(x) for x in operands]
-        typed = self._check(given)
+        metas = tuple(
+            None if x is None else self._meta(row.name, x)
+            for row, x in zip(r.operands, given, strict=True)
+        )
+        call, self.core = _block_scan.checked(r, self.name, metas, **options)
+        self.shape, self.batch, typed = call.shape, call.batch, call.typed
         self.cu_seqlens = None
         if cu_seqlens is not None:
             self.cu_seqlens = _check.cu_seqlens(self.name, cu_seqlens, given[1].shape[-2])
@@ -41,30 +47,15 @@ class Call:
         if key_lengths is not None:
             key_lengths = self._lengths(key_lengths, given[1].shape[-2])
         self.given = given
-        self._ranks(given)
         self._chunk([*given, grad_out, key_lengths])
         states = ("initial_state", initial_state), ("grad_state", grad_state)
         self.states = [self._state(*x) for x in states]
         sources = [*self.arrays, self.grad, self.lengths, *self.states[0], *self.states[1]]
         self.graph = Graph(self.name, sources, self.options, self.cu_seqlens)
 
-    def _check(self, given: Sequence[Any]) -> tuple[Any, ...]:
-        """The checks of arrays, of shapes and dtypes alone; those that decide the call's dtype."""
-        r, options = self.r, self.options
-        names = "q", "k", "v", *(extra.name for extra in r.extras)
-        metas = tuple(
-            None if x is None else self._meta(name, x) for name, x in zip(names, given, strict=True)
-        )
-        call = r._read(self.name, metas)
-        _blocks.check_options(r, self.name, call, **options)
-        self.shape, self.batch = call.shape, call.shape[:-2]
-        phi = feature_maps.get(options["feature_map"])
-        self.f, self.m = phi.features(given[0].shape[-1]), self.shape[-1]
-        return call.typed
-
     def _meta(self, name: str, x: Any) -> Any:
-        """An array of that shape and dtype, of no memory, for the checks."""
-        if any(size != size for size in x.shape):  # dask's mark of what is not known
+        """An array of that shape and dtype without memory, for checks."""
+        if any(size != size for size in x.shape):  # NaN: dask does not know it
             raise ValueError(
                 f"{self.name}: {name} has shape {x.shape}, of unknown chunk sizes; expected known "
                 "ones: call its compute_chunk_sizes() first"
@@ -77,30 +68,22 @@ class Call:
         _check.key_lengths(self.name, self._meta("key_lengths", key_lengths), keys, self.batch)
         return key_lengths
 
-    def _ranks(self, given: Sequence[Any]) -> None:
-        """How many axes of each operand are its own, and which of them are tokens."""
-        self.ranks = _blocks.own_axes(self.r, given)
-        self.has_tokens = [True] * 3 + ["n" in extra.dims for extra in self.r.extras]
-
     def _chunk(self, arrays: list[Any]) -> None:
-        """All as dask arrays of the same chunks, with all leading axes, of length 1 or more."""
-        lead = len(self.batch)
-        tokens = {"q": "n", "k": "s" if self.r.cross else "n"}
-        ranks = [*self.ranks, 2, 0]
-        has_tokens = [*self.has_tokens, True, False]
+        """Sets the arrays in the same chunks, with all leading axes, some of length 1."""
+        lead, rows = len(self.batch), self.r.operands
+        ranks = [*self.r.layout.own_axes(self.given), 2, 0]
+        tokens = [*(row.dims[0] if row.has_tokens else "" for row in rows), "n", ""]
         arguments: list[Any] = []
-        for i, (x, rank, by_token) in enumerate(zip(arrays, ranks, has_tokens, strict=True)):
+        for i, (x, rank, letter) in enumerate(zip(arrays, ranks, tokens, strict=True)):
             if x is None:
                 continue
             x = da.asarray(x)
-            if x.ndim < rank:  # one number for all tokens
-                x = da.broadcast_to(x, self.shape[-2:-1])
             x = x[(None,) * (lead - (x.ndim - rank))]
             own = list(range(lead, lead + rank))
             names = [f"lead{j}" if x.shape[j] > 1 else f"one{i}.{j}" for j in range(lead)]
             for j in own:
-                is_token = by_token and j == lead
-                names.append(tokens["k" if i in (1, 2) else "q"] if is_token else f"own{i}.{j}")
+                is_token = letter != "" and j == lead
+                names.append(letter if is_token else f"own{i}.{j}")
                 if not is_token and x.numblocks[j] > 1:
                     raise ValueError(
                         f"{self.name}: an operand of shape {x.shape} is in chunks of "
@@ -109,7 +92,7 @@ class Call:
                     )
             arrays[i] = x
             arguments += [x, names]
-        _, unified = da.core.unify_chunks(*arguments, warn=False)  # n and s are apart
+        _, unified = da.core.unify_chunks(*arguments, warn=False)  # n and s each have their own
         unified = iter(unified)
         arrays = [None if x is None else next(unified) for x in arrays]
         *self.arrays, self.grad, self.lengths = arrays
@@ -131,20 +114,20 @@ class Call:
         return () if self.cu_seqlens is None else (len(self.cu_seqlens) - 1,)
 
     def _state(self, field: str, state: State | None) -> list[Any]:
-        """The fields of a state that was given as dask arrays, in the chunks of the heads."""
+        """The fields of a given state as dask arrays, in the chunks of the leading axes."""
         if state is None:
             return []
-        r = self._packed
+        core = *self._packed, *self.core
         metas = State(*(
             None if x is None else self._meta(f"{field}.{part}", x)
             for part, x in zip(State._fields, state, strict=False)
         ))  # fmt: skip
-        _check.state(self.name, field, metas, self.batch, (*r, self.f, self.m), self.state_dtype,
-                     self.normalize)  # fmt: skip
+        _check.state(self.name, field, metas, self.batch, core, self.state_dtype, self.normalize)
         fields = []
-        for x, own in zip(state[:2], (2 + len(r), 1 + len(r)), strict=True):
+        for i, x in enumerate(state[:2]):
             if x is None:
                 continue
+            own = len(core) - i
             x = da.asarray(x)
             x = x[(None,) * (len(self.batch) - (x.ndim - own))]
             chunks = [c if size > 1 else (1,) for c, size in zip(self.lead, x.shape, strict=False)]
@@ -154,30 +137,30 @@ class Call:
     # --- keys of blocks ----------------------------------------------------------
 
     def positions(self) -> list[tuple[int, ...]]:
-        """Those of blocks along the leading axes."""
+        """The positions of blocks along the leading axes."""
         return list(product(*(range(len(c)) for c in self.lead)))
 
     def block(self, i: int, position: tuple[int, ...], j: int) -> Any:
-        """Operand i's block of the tokens j; an operand of all tokens has one for them."""
-        x = self.arrays[i]
-        return None if x is None else _key(x, position, *([j] if self.has_tokens[i] else []))
+        """Operand i's block of the tokens j; an operand without tokens has one block for all."""
+        x, row = self.arrays[i], self.r.operands[i]
+        return None if x is None else _key(x, position, *([j] if row.has_tokens else []))
 
     def operands(self, position: tuple[int, ...], j: int) -> list[Any]:
-        """Those of the block of tokens j."""
+        """The operands' blocks of the tokens j."""
         return [self.block(i, position, j) for i in range(len(self.arrays))]
 
     def grad_out(self, position: tuple[int, ...], j: int) -> Any:
         return _key(self.grad, position, j)
 
     def key_lengths(self, position: tuple[int, ...], j: int) -> Any:
-        """How many of a block's tokens have keys."""
+        """The number of a block's tokens that have keys."""
         if self.lengths is None:
             return None
         clip = partial(_tasks.clip, int(self.begin[j]), self.keys[j])
         return self.graph.add(clip, _key(self.lengths, position))
 
     def state(self, which: int) -> Callable[[tuple[int, ...]], Any]:
-        """By position, the initial state (0) or the gradient of the last one (1)."""
+        """The initial state (0) or the gradient of the last one (1), by position."""
         fields = self.states[which]
         if not fields:
             return lambda position: self.nothing()
@@ -192,26 +175,26 @@ class Call:
     # --- arrays of blocks --------------------------------------------------------
 
     def array(self, what: str, parts: dict[Any, Any], core: Sequence[Any], dtype: Any) -> Any:
-        """Blocks by position, as an array; core are the chunks of the axes that do not lead."""
+        """Blocks by position as an array; ``core`` are the chunks of the axes that do not lead."""
         return self.graph.array(what, parts, (*self.lead, *core), dtype)
 
     def fields(self, states: dict[Any, Any]) -> list[dict[Any, Any]]:
-        """Blocks of s, and of z, from those of states."""
+        """Blocks of s and of z, from blocks of states."""
         return [
-            {at: self.graph.add(partial(_tasks.field, i), x) for at, x in states.items()}
+            {at: self.graph.add(itemgetter(i), x) for at, x in states.items()}
             for i in range(1 + self.normalize)
         ]
 
     def as_state(self, fields: list[dict[Any, Any]]) -> State:
         """A State of dask arrays."""
-        core = [(size,) for size in (*self._packed, self.f, self.m)]
+        core = [(size,) for size in (*self._packed, *self.core)]
         return State(*(
             self.array(name, parts, core[: len(core) - i], self.state_dtype)
             for i, (name, parts) in enumerate(zip("sz", fields, strict=False))
         ))  # fmt: skip
 
     def gradients(self, parts: list[dict[Any, Any]]) -> tuple[Any, ...]:
-        """Arrays in the shapes that the operands came in, of blocks' gradients by position."""
+        """The gradients in the operands' given shapes, from those of blocks by position."""
         there = [(i, x) for i, x in enumerate(self.arrays) if x is not None]
         sums = {i: self._shared(i, parts[i]) for i, _ in there}
         return tuple(
@@ -222,31 +205,28 @@ class Call:
 
     @property
     def part_dtype(self) -> Any:
-        """What tasks give gradients of tokens in: not rounded where there is more to be added."""
+        """The dtype of a task's gradients, which is not 16-bit if there is a sum to come."""
         lead = len(self.batch)
         shared = any(x is not None and x.shape[:lead] != self.batch for x in self.arrays)
         return self.state_dtype if shared else self.dtype
 
     def _shared(self, i: int, parts: dict[Any, Any]) -> dict[Any, Any]:
-        """Operand i's gradients by its own blocks: summed over those that share one."""
+        """Operand i's gradients by its own blocks, summed over the positions that share one."""
         blocks: dict[Any, list[Any]] = {}
+        has_tokens = self.r.operands[i].has_tokens
         for (*position, j), part in parts.items():
             where = _place(self.arrays[i], tuple(position))
-            blocks.setdefault((*where, j) if self.has_tokens[i] else where, []).append(part)
+            blocks.setdefault((*where, j) if has_tokens else where, []).append(part)
         return {at: self.graph.reduce(same, _tasks.add) for at, same in blocks.items()}
 
     def _wide(self, i: int, dtype: Any) -> Any:
         """The dtype of operand i's gradient where others have ``dtype``."""
-        return self.state_dtype if i >= 3 and self.r.extras[i - 3].state_dtype else dtype
+        return self.state_dtype if self.r.operands[i].state_dtype else dtype
 
 
 def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:
-    """x summed over what was broadcast, in that shape, and rounded to ``dtype`` after that."""
-    extra = x.ndim - len(shape)
-    axes = tuple(
-        j for j in range(x.ndim)
-        if x.shape[j] != 1 and (j < extra or shape[j - extra] == 1)
-    )  # fmt: skip
+    """x summed over what was broadcast, in that shape, then rounded to ``dtype``."""
+    axes = tuple(j for j in repeats(x.shape, tuple(shape)) if x.shape[j] != 1)
     if axes:
         x = da.reduction(
             x, _tasks.total, _tasks.total, axis=axes, keepdims=True, dtype=np.float64
@@ -256,7 +236,7 @@ def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:
 
 
 def _place(x: Any, position: tuple[int, ...]) -> tuple[int, ...]:
-    """Where the block for a position is; an axis of length 1 has one for all."""
+    """The index of the block for a position; an axis of length 1 has one block for all."""
     return tuple(min(i, size - 1) for i, size in zip(position, x.numblocks, strict=False))
 
 

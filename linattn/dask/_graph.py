@@ -11,10 +11,10 @@ from dask.highlevelgraph import HighLevelGraph
 
 
 class Graph:
-    """Tasks in one layer: a layer each would cost more than most of them.
+    """The tasks of a call, all in one layer: a layer each would take longer than most tasks.
 
-    A key is named after all that the call depends on, so that the same call is the same key, and
-    a worker that dies can be replaced.
+    Keys are named after everything that the call depends on: the same call has the same keys, so
+    that dask can replace a worker that dies.
     """
 
     def __init__(self, name: str, sources: Sequence[Any], *known: Any) -> None:
@@ -23,13 +23,13 @@ class Graph:
         self.tasks: dict[Any, Any] = {}
 
     def add(self, function: Callable[..., Any], *args: Any) -> Any:
-        """The key of a call that a worker makes; pickle finds the function by its name."""
+        """The key of a task; pickle finds its function by name."""
         key = self.name, len(self.tasks)
         self.tasks[key] = function, *args
         return key
 
     def reduce(self, parts: list[Any], combine: Callable[..., Any]) -> Any:
-        """One key of many, in pairs."""
+        """The key that combines many, in pairs."""
         while len(parts) > 1:
             pairs = [self.add(combine, *parts[i : i + 2]) for i in range(0, len(parts) - 1, 2)]
             parts = pairs + parts[2 * len(pairs) :]
@@ -38,7 +38,7 @@ class Graph:
     def array(
         self, what: str, parts: dict[tuple[int, ...], Any], chunks: tuple[Any, ...], dtype: Any
     ) -> Any:
-        """A dask array of blocks by position; all tasks have been added."""
+        """A dask array of blocks by position, after all tasks have been added."""
         name = f"{self.name}-{what}"
         blocks: dict[Any, Any] = {
             (name, *at, *(0 for _ in chunks[len(at) :])): key for at, key in parts.items()

@@ -1,23 +1,24 @@
-"""Recurrences in blocks: the states before all blocks by a scan, and each block from its own.
+"""Recurrences in blocks: a scan finds the state before each block, which then runs from it.
 
-The scan goes by groups of blocks, as a task costs more than putting a group's states together.
-A state is told by a task, which gives some, and its place among them.
+The scan goes by groups of blocks, as a task takes longer than putting a group's states together.
+A state is named by a task, which returns several, and its place among them.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from .. import _blocks
+from .. import _block_scan
 from .._operator import Recurrence
 from .._state import State
 from . import _tasks
 from ._call import Call, summed
 
-GROUP = 16  #: blocks whose states one task puts together
+GROUP = 16  #: blocks whose states one task finds
 
 
 def forward(
@@ -41,12 +42,12 @@ def forward(
             parts[(*at, j)] = add(run, *args)
         if return_state:
             result = add(run_last, *last)
-            parts[(*at, len(others))] = add(partial(_tasks.field, 0), result)
-            ends[at] = add(partial(_tasks.field, 1), result)
+            parts[(*at, len(others))] = add(itemgetter(0), result)
+            ends[at] = add(itemgetter(1), result)
         else:
             parts[(*at, len(others))] = add(run, *last)
     fields = call.fields(ends) if return_state else []
-    o = call.array("o", parts, (call.tokens, (call.m,)), call.dtype)
+    o = call.array("o", parts, (call.tokens, call.shape[-1:]), call.dtype)
     return (o, call.as_state(fields)) if return_state else o
 
 
@@ -69,9 +70,9 @@ def backward(
             result = _gradients(call, at, j, state, grad)
             for i, x in enumerate(call.arrays):
                 if x is not None:
-                    parts[i][(*at, j)] = add(partial(_tasks.field, i), result)
+                    parts[i][(*at, j)] = add(itemgetter(i), result)
             if j == 0:
-                starts[at] = add(partial(_tasks.field, len(parts)), result)
+                starts[at] = add(itemgetter(len(parts)), result)
     with_state = initial_state is not None or grad_state is not None
     fields = call.fields(starts) if with_state else []
     first = call.gradients(parts)
@@ -87,7 +88,7 @@ def backward(
 
 
 def _elements(call: Call, at: tuple[int, ...], count: int) -> list[Any]:
-    """What each of the first blocks does to the state."""
+    """The effects of the first blocks on the state."""
     element = partial(_tasks.element, call.r.name, call.options)
     return [
         call.graph.add(element, call.key_lengths(at, j), *call.operands(at, j))
@@ -96,7 +97,7 @@ def _elements(call: Call, at: tuple[int, ...], count: int) -> list[Any]:
 
 
 def _states(call: Call, start: Any, elements: list[Any]) -> list[Any]:
-    """The state before each block: `start`, and one after each element."""
+    """The states: `start`, and one after each element."""
     add, wholes, states = call.graph.add, [], [start]
     for i in range(0, len(elements) - GROUP + 1, GROUP):
         wholes.append(add(_tasks.whole, *elements[i : i + GROUP]))
@@ -113,10 +114,10 @@ def _states(call: Call, start: Any, elements: list[Any]) -> list[Any]:
 def _end_gradients(
     call: Call, at: tuple[int, ...], states: list[Any], elements: list[Any], last: Any
 ) -> list[Any]:
-    """The gradient with respect to the state after each block."""
+    """The gradients with respect to the states after the blocks."""
     add, blocks = call.graph.add, range(len(states) - 1, 0, -1)
-    if _blocks.gradient_is_sum(call.r, **call.options):
-        total = partial(_tasks.gradient_sum, call.options)
+    if _block_scan.gradient_is_sum(call.r, **call.options):
+        total = partial(_block_scan.gradient_sum, **call.options)
         turned = [add(total, call.block(0, at, j), call.grad_out(at, j)) for j in blocks]
     else:
         turned = [
@@ -127,7 +128,7 @@ def _end_gradients(
 
 
 def _gradients(call: Call, at: tuple[int, ...], j: int, state: Any, grad: Any) -> Any:
-    """Those of block j, from the state before it and the gradient of that after it."""
+    """The gradients of block j, from the state before it and the gradient of the one after it."""
     run = partial(_tasks.backward, call.r.name, call.cu_seqlens, call.part_dtype, call.options)
     return call.graph.add(
         run, call.grad_out(at, j), call.key_lengths(at, j), *state, *grad, *call.operands(at, j)

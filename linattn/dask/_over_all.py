@@ -1,11 +1,12 @@
-"""Queries that see all keys, in blocks: sums over the keys, and what each query reads of them."""
+"""Queries that see all keys, in blocks: sums over the keys, which each query reads."""
 
 from __future__ import annotations
 
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
-from .. import _blocks
+from .. import _block_scan
 from .._operator import Recurrence
 from . import _tasks
 from ._call import Call
@@ -23,7 +24,7 @@ def forward(
         state = _total(call, at)
         for j in range(len(call.tokens)):
             parts[(*at, j)] = call.graph.add(read, call.block(0, at, j), state)
-    return call.array("o", parts, (call.tokens, (call.m,)), call.dtype)
+    return call.array("o", parts, (call.tokens, call.shape[-1:]), call.dtype)
 
 
 def backward(
@@ -43,14 +44,14 @@ def backward(
             for j in range(len(call.tokens))
         ]
         for j, result in enumerate(results):
-            parts[0][(*at, j)] = add(partial(_tasks.field, 0), result)
-        sums = [add(partial(_tasks.field, 1), x) for x in results]
+            parts[0][(*at, j)] = add(itemgetter(0), result)
+        sums = [add(itemgetter(1), x) for x in results]
         grad = call.graph.reduce(sums, _tasks.add)
         for j in range(len(call.keys)):
             k, v = (call.block(i, at, j) for i in (1, 2))
             result = add(of_keys, k, v, grad, call.key_lengths(at, j))
             for i in (0, 1):
-                parts[1 + i][(*at, j)] = add(partial(_tasks.field, i), result)
+                parts[1 + i][(*at, j)] = add(itemgetter(i), result)
     return call.gradients(parts)
 
 
@@ -61,4 +62,4 @@ def _total(call: Call, at: tuple[int, ...]) -> Any:
         call.graph.add(element, call.key_lengths(at, j), *(call.block(i, at, j) for i in (1, 2)))
         for j in range(len(call.keys))
     ]
-    return call.graph.add(_blocks.after, None, call.graph.reduce(sums, _blocks.compose))
+    return call.graph.add(_block_scan.after, None, call.graph.reduce(sums, _block_scan.compose))

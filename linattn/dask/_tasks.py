@@ -1,4 +1,4 @@
-"""What workers run: pure functions, found by their names."""
+"""The tasks that workers run: pure functions, which pickle finds by name."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Any
 
 import numpy as np
 
-from .. import _blocks, _gradients
+from .. import _block_scan, _gradients
 from .._gufuncs import quiet
 from .._operator import RECURRENCES
 from .._state import State
 
 
 def element(name: str, options: Any, key_lengths: Any, *operands: Any) -> Any:
-    return _blocks.element(name, operands, key_lengths, **options)
+    return _block_scan.element(name, operands, key_lengths, **options)
 
 
 def element_over_all(options: Any, key_lengths: Any, k: Any, v: Any) -> Any:
-    return _blocks.element("causal", (k, k, v), key_lengths, **options)
+    return _block_scan.element("causal", (k, k, v), key_lengths, **options)
 
 
 def whole(*elements: Any) -> Any:
-    """The element of blocks one after another."""
-    return reduce(_blocks.compose, elements)
+    """The element of consecutive blocks."""
+    return reduce(_block_scan.compose, elements)
 
 
 def states(found: Any, i: int, *elements: Any) -> list[Any]:
-    """The states before blocks and after the last of them, from state i of those found."""
+    """The states before each of the blocks and after the last, from state ``found[i]``."""
     after = [found[i]]
     for block in elements:
-        after.append(_blocks.after(after[-1], block))
+        after.append(_block_scan.after(after[-1], block))
     return after
 
 
@@ -48,12 +48,12 @@ def backward(
     name: str, cu_seqlens: Any, dtype: Any, options: Any, grad: Any, key_lengths: Any,
     states: Any, i: int, grad_states: Any, j: int, *operands: Any,
 ) -> Any:  # fmt: skip
-    """The gradient of each operand, None for those left out, and of the state before."""
+    """The gradients of the operands, None for those left out, and of the state before."""
     r, state = RECURRENCES[name], states[i]
     *arrays, grad = _at_least(dtype, *operands, grad)
     if state is None:
         sequences = None if cu_seqlens is None else len(cu_seqlens) - 1
-        state = _blocks.empty_state(r, tuple(arrays), sequences, **options)
+        state = _block_scan.empty_state(r, tuple(arrays), sequences, **options)
     *grads, start = r.backward(
         tuple(arrays), grad, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
         initial_state=state, grad_state=grad_states[j], **options,
@@ -63,14 +63,14 @@ def backward(
 
 
 def _at_least(dtype: Any, *arrays: Any) -> list[Any]:
-    """Arrays whose gradients come in float32 where that is ``dtype``, not in 16 bits."""
+    """The arrays, 16-bit ones in float32 if that is ``dtype``: so their gradients are too."""
     if dtype != np.float32:
         return list(arrays)
     return [x if x is None or x.dtype.itemsize > 2 else np.asarray(x, dtype) for x in arrays]
 
 
 def total(x: Any, axis: Any, keepdims: bool) -> Any:
-    """What `_gradients.summed` sums, of one chunk, in float64."""
+    """The sum of one chunk in float64, as `_gradients.summed` adds it up."""
     shape = tuple(1 if i in axis else size for i, size in enumerate(x.shape))
     return _gradients.summed(x, shape, np.dtype(np.float64))
 
@@ -79,44 +79,33 @@ def rounded(x: Any, dtype: Any) -> Any:
     return _gradients.summed(x, x.shape, dtype)
 
 
-def gradient_sum(options: Any, q: Any, grad_out: Any) -> Any:
-    """The element of a block's gradient, where that is a sum."""
-    return _blocks.Element(None, _blocks.gradient_sum(q, grad_out, **options).s)
-
-
 def turned(block: Any, result: Any) -> Any:
-    """The element of a block's gradient, from its own element and the gradients of a run."""
-    return _blocks.turned(block, result[-1])
+    """The element of a block's gradient, from the block's own and the gradients of a run."""
+    return _block_scan.turned(block, result[-1])
 
 
 def read(dtype: Any, options: Any, q: Any, state: Any) -> Any:
-    return _blocks.read(q, state, **options).astype(dtype, copy=False)
+    return _block_scan.read(q, state, **options).astype(dtype, copy=False)
 
 
 def read_backward(dtype: Any, options: Any, q: Any, state: Any, grad: Any) -> Any:
     q, grad = _at_least(dtype, q, grad)
-    return _blocks.read_backward(q, state, grad, **options)
+    return _block_scan.read_backward(q, state, grad, **options)
 
 
-def sums_backward(
-    dtype: Any, options: Any, k: Any, v: Any, grad: Any, key_lengths: Any
-) -> Any:  # fmt: skip
+def sums_backward(dtype: Any, options: Any, k: Any, v: Any, grad: Any, key_lengths: Any) -> Any:
     k, v = _at_least(dtype, k, v)
-    return _blocks.sums_backward(k, v, grad, key_lengths, **options)
+    return _block_scan.sums_backward(k, v, grad, key_lengths, **options)
 
 
 def clip(begin: int, size: int, lengths: Any) -> Any:
-    """How many of a block's tokens have keys."""
+    """The number of a block's tokens that have keys."""
     return np.clip(np.asarray(lengths) - begin, 0, size)
 
 
 def state(s: Any = None, z: Any = None) -> list[State | None]:
-    """States, of which there is one, or none is known."""
+    """A list of the one state with these fields, or of None."""
     return [None if s is None else State(s, z)]
-
-
-def field(i: int, x: Any) -> Any:
-    return x[i]
 
 
 @quiet

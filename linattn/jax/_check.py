@@ -1,5 +1,4 @@
-"""The NumPy package's checks of what is known when a call is traced: of shapes and dtypes always,
-of values where there are any."""
+"""The NumPy package's checks, on traced arrays: shapes and dtypes always, values if known."""
 
 from __future__ import annotations
 
@@ -12,32 +11,35 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _check
+from .._dtypes import work_dtype
 from .._types import DType, Shape
-from ._call import real, work_dtype
+from ._arrays import real
 
 
 def sizes(shape: Sequence[Any]) -> Shape:
-    """A shape in numbers: a size that is a symbol, as exports have them, equals itself alone."""
+    """A shape in numbers; a symbolic size, as in exports, becomes one that only equals itself."""
     return tuple(size if isinstance(size, int) else 2 + hash(size) % 4096 for size in shape)
 
 
 def stand_in(x: Any) -> Any:
-    """An array of x's shape, and of what x is computed in, that takes no memory; numbers and None
-    stay."""
+    """An array of x's shape, in the dtype of the computation, without memory.
+
+    Python's numbers and None stay as they are.
+    """
     if x is None or isinstance(x, (int, float)):
         return x
     return np.broadcast_to(np.zeros((), work_dtype(x.dtype)), sizes(x.shape))
 
 
 def key_lengths(function: str, x: Any, limit: Any, batch: Shape) -> Any:
-    """``key_lengths`` as `_check.key_lengths` has them."""
+    """``key_lengths``, as `_check.key_lengths` checks them."""
     most = limit if isinstance(limit, int) else sys.maxsize
     _check.key_lengths(function, _there(x, np.zeros), most, batch)
     return jnp.asarray(x, jnp.int32)
 
 
 def cu_seqlens(function: str, x: Any, n: Any) -> Any:
-    """``cu_seqlens`` as `_check.cu_seqlens` has them; [0, n] for None."""
+    """``cu_seqlens``, as `_check.cu_seqlens` checks them; [0, n] for None."""
     if x is None:
         return jnp.asarray([0, n], jnp.int32)
     known = isinstance(n, int)
@@ -57,7 +59,7 @@ def state(
     function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType,
     normalize: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The fields of a state as arrays of ``dtype``, as `_check.state` has them but for theirs."""
+    """The fields of a state, converted to ``dtype``, as `_check.state` checks them."""
     given = x
     if isinstance(x, tuple):
         named = zip(x, ("s", "z", "log_scale"), strict=False)
@@ -73,15 +75,15 @@ def state(
 def inputs(
     function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType
 ) -> Any:
-    """The state of a convolution as `_check.inputs` has it, but for its dtype."""
+    """The state of a convolution, converted to ``dtype``, as `_check.inputs` checks it."""
     x = None if x is None else real(function, name, x).astype(dtype)
     _check.inputs(function, name, stand_in(x), sizes(lead), sizes(core), dtype)
     return x
 
 
 def _there(x: Any, instead: Any) -> Any:
-    """x as NumPy has it, or what ``instead`` makes of its shape and dtype where it is traced."""
-    if any(isinstance(y, jax.core.Tracer) for y in jax.tree.leaves(x)):  # one, or a list of some
+    """x as an array of NumPy or, if it is traced, ``instead(shape, dtype)``."""
+    if any(isinstance(y, jax.core.Tracer) for y in jax.tree.leaves(x)):  # x, or an item
         x = jnp.asarray(x)
         return instead(sizes(x.shape), x.dtype)
     return np.asarray(x)

@@ -1,7 +1,7 @@
-"""A sequence over the devices of a mesh axis: what `shard_map` needs.
+"""A sequence over the devices of a mesh axis, within `jax.shard_map`.
 
-Each device computes what its stretch of tokens does to the state, ``s -> A s + b``; one all-gather
-makes that known to all, and each runs from its own state.  JAX differentiates it.
+Each device computes the effect of its tokens on the state, ``s -> A s + b``; one all-gather sends
+these effects to all, and each device then runs from its own state.  JAX differentiates all of it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import _blocks
+from .. import _block_scan
 from .._operator import Recurrence
 from .._state import State
 from . import _check, _recurrence
 
 
 def forward(
-    r: Recurrence, operands: dict[str, Any], axis_name: str, *, initial_state: State | None = None,
+    r: Recurrence, operands: tuple[Any, ...], axis_name: str, *, initial_state: State | None = None,
     return_state: bool = False, key_lengths: Any = None, cu_seqlens: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """`_recurrence.forward` of this device's tokens."""
+    """`_recurrence.forward` for this device's tokens."""
     if key_lengths is not None or cu_seqlens is not None:
         raise ValueError(
             f"{r.name}: key_lengths or cu_seqlens is given; expected None with axis_name"
@@ -30,14 +30,13 @@ def forward(
 
     def end_of(arrays: Sequence[Any], start: State | None) -> State:
         state: State = _recurrence.forward(
-            r, dict(zip(operands, arrays, strict=True)), initial_state=start, return_state=True,
-            **options,
-        )[1]  # fmt: skip
+            r, arrays, initial_state=start, return_state=True, **options
+        )[1]
         return state
 
-    arrays = [None if x is None else jnp.asarray(x) for x in operands.values()]
+    arrays = [None if x is None else jnp.asarray(x) for x in operands]
     end = end_of(arrays, None)
-    a = _blocks.transition(r, arrays, end, end_of, jnp)
+    a = _block_scan.transition(r, arrays, end, end_of, jnp)
     everyone = jax.tree.map(lambda x: jax.lax.all_gather(x, axis_name), (a, end))
     here = jax.lax.axis_index(axis_name)
     state = State(*(None if x is None else jnp.zeros_like(x) for x in end))
@@ -51,6 +50,6 @@ def forward(
     for i in range(jax.lax.axis_size(axis_name)):
         a, end = jax.tree.map(lambda x, i=i: x[i], everyone)
         start = jax.tree.map(lambda x, y, i=i: jnp.where(here == i, y, x), start, last)
-        last = _blocks.after(last, _blocks.Element(a, end.s, end.z))
+        last = _block_scan.after(last, _block_scan.Element(a, end.s, end.z))
     o = _recurrence.forward(r, operands, initial_state=start, **options)
     return (o, last) if return_state else o

@@ -11,6 +11,8 @@ Once this is imported, ``torch.load`` takes states that ``torch.save`` has writt
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 try:
     import ml_dtypes as _ml_dtypes  # noqa: F401
     import torch as _torch
@@ -19,52 +21,22 @@ except ImportError as error:
 
 from .._state import State
 from . import feature_maps, fla, nn
-from .operators import (
-    causal,
-    causal_conv1d,
-    causal_conv1d_step,
-    delta,
-    delta_step,
-    dplr,
-    dplr_step,
-    gated,
-    gated_delta,
-    gated_delta_step,
-    gated_step,
-    initial_state,
-    linformer,
-    log_decay,
-    noncausal,
-    softmax_attention,
-    step,
-)
+from . import operators as _operators
+from .operators import *  # noqa: F403
 from .transformers import patch_transformers, patched
+
+if _TYPE_CHECKING:
+    from .._signatures.torch import *  # noqa: F403
 
 # torch.load(weights_only=True) takes states that torch.save has written.
 _torch.serialization.add_safe_globals([State, nn.Cache, nn.ConvolvedState, nn.ModelState])
 
 __all__ = [
+    *_operators.__all__,
     "State",
-    "causal",
-    "causal_conv1d",
-    "causal_conv1d_step",
-    "delta",
-    "delta_step",
-    "dplr",
-    "dplr_step",
     "feature_maps",
     "fla",
-    "gated",
-    "gated_delta",
-    "gated_delta_step",
-    "gated_step",
-    "initial_state",
-    "linformer",
-    "log_decay",
     "nn",
-    "noncausal",
     "patch_transformers",
     "patched",
-    "softmax_attention",
-    "step",
 ]

@@ -1,8 +1,8 @@
 """Operators as PyTorch knows them: a schema, shapes, gradients, vmap, autocast.
 
-An `Operator` is in ``torch.ops.linattn`` and serves torch.compile, torch.export, torch.func and
-autocast from there.  A plain call, on CPU tensors with none of these at work, goes past the
-dispatcher, which takes 10 us to reach a kernel in Python.
+An `Operator` is in ``torch.ops.linattn``, where torch.compile, torch.export, torch.func and
+autocast find it.  A plain call, on CPU tensors with none of these active, bypasses the dispatcher,
+which takes 10 us to reach a kernel in Python.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ _PLAIN = {Tensor, torch.nn.Parameter}
 _C = torch._C
 
 
+def name_of(argument: str) -> str:
+    """The name of an argument of a schema."""
+    return argument.split()[-1]
+
+
 class Operator:
     """A function of tensors and numbers.
 
@@ -32,30 +37,30 @@ class Operator:
     name : str
         In ``torch.ops.linattn``.
     arguments : sequence of str
-        As a schema has them, ``"Tensor? z"``.
-    returns : str
-        As a schema has it.
+        In the syntax of schemas: ``"Tensor? z"``.
+    returns : int
+        How many tensors.
     run : callable
         The function, on CPU tensors.
     fake : callable
-        The same, shapes and dtypes only.
+        Returns tensors of the same shapes and dtypes, without computing.
     ranks : callable
-        From the numbers of axes of the arguments, None for what is no tensor, those of each
-        that are its own, not leading ones; None for what no map may run over.
+        Takes the number of axes of each argument (None if it is not a tensor) and returns how many
+        of them do not lead; None for an argument that vmap cannot map over.
     gradient : callable, optional
-        From the arguments and the gradients of the outputs, None for zeros, those of the
-        arguments.  Without it a second derivative is asked for, and refused.
+        Takes the arguments and the gradients of the outputs (None for zeros) and returns those of
+        the arguments.  Without it, differentiating raises an error.
     cast : sequence of str
-        Arguments that autocast converts.
+        The arguments that autocast converts.
     like : sequence of str, optional
-        For a gradient operator, the argument whose shape each output has.
+        For the operator of a gradient: the argument whose shape each output has.
     """
 
     def __init__(
         self,
         name: str,
         arguments: Sequence[str],
-        returns: str,
+        returns: int,
         run: Callable[..., Any],
         fake: Callable[..., Any],
         *,
@@ -68,25 +73,26 @@ class Operator:
         if self._written:
             self._write, run = run, self._run_written
         self.name, self.run, self._ranks = name, run, ranks
-        #: What users called, for messages.
+        #: The function that users call, for messages.
         self._called = name.removesuffix("_").removesuffix("_state")
-        self.names = [argument.split()[-1] for argument in arguments]
+        self.names = [*map(name_of, arguments)]
         self._gradient = gradient or self._no_gradient
         self._cast = tuple(self.names.index(x) for x in cast)
         self._like = None if like is None else tuple(self.names.index(x) for x in like)
-        LIBRARY.define(f"{name}({', '.join(arguments)}) -> {returns}")
+        results = "Tensor" if returns == 1 else f"({', '.join(['Tensor'] * returns)})"
+        LIBRARY.define(f"{name}({', '.join(arguments)}) -> {results}")
         self.op = getattr(torch.ops.linattn, name).default
         qualified = f"linattn::{name}"
         LIBRARY.impl(name, run, "CPU")
         torch.library.register_fake(qualified, self._shapes(fake), lib=LIBRARY)
         torch.library.register_vmap(qualified, self._vmap, lib=LIBRARY)
         LIBRARY.impl(name, self._autograd(), "Autograd", with_keyset=True)
-        if self._written:  # what writes to an argument has no gradient
+        if self._written:  # an operator that writes to an argument has no gradient
             return
         LIBRARY.impl(name, self._autocast, "AutocastCPU")
         self._transformed = self._function(self.op)
         recorded = self._function(run)
-        # Function.apply looks at the signature of forward each time, which takes 20 us.
+        # Function.apply inspects the signature of forward at each call, which takes 20 us.
         self._recorded = super(torch.autograd.Function, recorded).apply  # type: ignore[misc]
 
     def __call__(self, *args: Any) -> Any:
@@ -100,9 +106,9 @@ class Operator:
                 if torch.is_grad_enabled() and _C._any_requires_grad(*args):
                     return self._recorded(*args)
                 return self.run(*args)
-            except (TypeError, RuntimeError):  # perhaps a tensor has no memory to look at
+            except (TypeError, RuntimeError):  # a tensor may have no memory to read
                 self._check(args)
-                # A negative bit has memory that says something else: the dispatcher resolves it.
+                # The dispatcher resolves negative bits: such memory holds the negated numbers.
                 if not any(isinstance(x, Tensor) and x.is_neg() for x in args):
                     raise
         self._check(args)
@@ -115,7 +121,7 @@ class Operator:
             if isinstance(x, Tensor):
                 _tensors.check(self._called, name, x)
         self._check_devices(args)
-        if torch.compiler.is_compiling():  # whose tensors tell of no bits
+        if torch.compiler.is_compiling():  # its tensors have no such bits
             return
         for i in self._written:
             if args[i] is not None and args[i].is_neg():
@@ -137,7 +143,7 @@ class Operator:
                 )
 
     def _shapes(self, fake: Callable[..., Any]) -> Callable[..., Any]:
-        """What the operator returns where an argument has no memory: then none may have any."""
+        """``fake``, after a check that no tensor is on another device, such as meta."""
 
         def checked(*args: Any) -> Any:
             self._check_devices(args)
@@ -146,7 +152,7 @@ class Operator:
         return checked
 
     def _run_written(self, *args: Any) -> Any:
-        """Autograd, which has not seen the writing, is told of it."""
+        """Writes, then bumps the version counters, since autograd did not see the write."""
         result = self._write(*args)
         increment_version([args[i] for i in self._written if args[i] is not None])
         return result
@@ -154,7 +160,7 @@ class Operator:
     # --- gradients -------------------------------------------------------------
 
     def _autograd(self) -> Callable[..., Any]:
-        """The operator as autograd calls it, which hands over the keys that are left."""
+        """The operator as autograd calls it, with the dispatch keys that remain."""
         info = Info(None, None) if self._written else Info(self._backward, self._setup)
         differentiable = make_autograd_impl(self.op, info)
 
@@ -222,7 +228,7 @@ class Operator:
             return self.op(*converted)
 
     def _vmap(self, info: Any, dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
-        """The mapped axis becomes the first leading one of every operand."""
+        """Makes the mapped axis the first leading axis of every operand."""
         axes = [
             x.ndim - (dim is not None) if isinstance(x, Tensor) else None
             for x, dim in zip(args, dims, strict=True)
@@ -259,9 +265,12 @@ class Operator:
 
 
 def _is_plain(args: tuple[Any, ...]) -> bool:
-    """Whether nothing but autograd looks at a call on these."""
+    """Whether no feature of PyTorch but autograd has to see a call with these arguments."""
     for x in args:
-        if isinstance(x, Tensor) and not (type(x) in _PLAIN and x.is_cpu):
+        if type(x) in _PLAIN:
+            if not x.is_cpu:
+                return False
+        elif isinstance(x, Tensor):
             return False
     return not (
         _C._are_functorch_transforms_active()
@@ -273,7 +282,7 @@ def _is_plain(args: tuple[Any, ...]) -> bool:
 
 
 def _has_tangent(x: Tensor) -> bool:
-    """Whether a forward-mode derivative is to pass through x, or through what vmap maps over."""
+    """Whether x, or the tensor that vmap maps over, has a forward-mode derivative."""
     while _C._functorch.is_batchedtensor(x):
         x = _C._functorch.get_unwrapped(x)
     return forward_ad.unpack_dual(x).tangent is not None

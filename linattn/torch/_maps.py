@@ -1,7 +1,7 @@
-"""Feature maps of tensors: a map of `linattn.feature_maps` as a text and a tensor, and back.
+"""Feature maps as the operators of PyTorch take them: a text and a tensor.
 
-Operators of PyTorch take numbers, texts and tensors: a map is the text that describes it, and
-``omega``, the directions of random features.
+Those operators take numbers, strings and tensors alone, so that a map is passed as the text that
+describes it, and ``omega``, the directions of random features.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from ._tensors import array, maybe_array, tensor, threads
 
 
 def _constant(function: Any) -> Any:
-    """Marks a function of numbers and texts, which torch.compile then calls as it compiles.
+    """Marks a function of numbers and strings, which torch.compile then calls while it traces.
 
-    What torch.compiler.assume_constant_result does, but for importing the compiler: 0.9 s.
+    As torch.compiler.assume_constant_result does, but without importing the compiler, which takes
+    0.9 s.
     """
     function._dynamo_marked_constant = True
     return function
@@ -38,13 +39,13 @@ class TensorMap:
     Parameters
     ----------
     phi : linattn.feature_maps.FeatureMap
-        What it computes, forwards and backwards; or the text of one, as ``text`` is.
+        The map, or its text.
     omega : tensor, optional
-        The directions of random features where they are a tensor already; a buffer of a
-        module is used as it is at each call.
+        The directions of random features, if they are a tensor already; a module's buffer is read
+        at each call.
     """
 
-    #: Whether omega was an array, which is on no device of its own.
+    #: Whether omega was an array, and may follow its operand to another device.
     _of_array = False
 
     def __init__(self, phi: FeatureMap | str, omega: Tensor | None = None) -> None:
@@ -66,7 +67,7 @@ class TensorMap:
         return FEATURES(x, self.text, self.directions(x))
 
     def directions(self, x: Tensor) -> Tensor | None:
-        """omega, where x is."""
+        """omega, on the device of x if it was an array."""
         if self._of_array and x.device != self.omega.device:  # type: ignore[union-attr]
             return self.omega.to(x.device)  # type: ignore[union-attr]
         return self.omega
@@ -80,12 +81,12 @@ class TensorMap:
 
 
 def restore(text: str, omega: Tensor | None) -> Any:
-    """The map described: a name that kernels know, or an object."""
+    """The map that a text describes: a name that kernels know, or an object."""
     return text if text in MAPS else _build(_parsed(text), maybe_array(omega))
 
 
 def features(text: str, d: int, directions: int | None) -> int:
-    """How many features the map described makes of d numbers."""
+    """How many features the described map makes of d numbers."""
     by_number, by_direction = _sizes(text)
     return by_number * d if directions is None else by_direction * directions
 
@@ -101,7 +102,7 @@ def _sizes(text: str) -> tuple[int, int]:
 
 @_constant
 def described(kind: str, *parameters: Any, shape: Any = None, **options: Any) -> str:
-    """The text of the map of that class with those parameters, its omega of that shape."""
+    """The text of a map of a class with these parameters, whose omega has that shape."""
     if shape is not None:
         parameters = np.zeros(shape), *parameters
     phi = getattr(numpy_maps, kind)(*parameters, **options)
@@ -131,6 +132,27 @@ def resolve(function: str, feature_map: Any) -> Any:
     return feature_map
 
 
+def applied(
+    phi: Any, args: list[Any], key_lengths: Tensor | None, *, token: bool
+) -> tuple[list[Any], torch.dtype | None]:
+    """Operands of all tokens, or of one, with phi applied to the first two: queries and keys.
+
+    Features of 16-bit tokens have 32 bits; then the dtype of results is returned as well.
+    """
+    narrow = None
+    if key_lengths is not None:  # phi must not see what is past the lengths
+        places = torch.arange(args[1].shape[-2], device=args[1].device)
+        args[1] = torch.where((places < key_lengths[..., None])[..., None], args[1], 0)
+    if args[0].dtype.itemsize == 2:
+        narrow = args[0].dtype
+        args = [x.float() if isinstance(x, Tensor) else x for x in args]
+    if token:  # weights by head precede the tokens' axis, which one token lacks
+        args[:2] = (phi(x[..., None, :])[..., 0, :] for x in args[:2])
+    else:
+        args[:2] = phi(args[0]), phi(args[1])
+    return args, narrow
+
+
 def _innermost(phi: FeatureMap) -> FeatureMap:
     while isinstance(phi, numpy_maps.SumNormalized):
         phi = phi.feature_map
@@ -138,7 +160,7 @@ def _innermost(phi: FeatureMap) -> FeatureMap:
 
 
 def _text(x: Any) -> str:
-    """A map, or a parameter of one, as Python would make it, without ``omega``."""
+    """A map, or a parameter of one, as a Python expression without ``omega``."""
     if not isinstance(x, FeatureMap):
         return repr(x)
     given = [f"{name}={_text(getattr(x, name))}" for name in x._parameters if name != "omega"]
@@ -149,8 +171,9 @@ def _text(x: Any) -> str:
 def _finished_text(phi: FeatureMap) -> str:
     """The text of a map, or "" for one without attributes.
 
-    So torch.compile hands over a map that is made in what it compiles, whose text it has to
-    trace.  That of a map made before it need not, and its numbers may then be symbols.
+    torch.compile passes a map without attributes if the compiled function makes the map itself; it
+    then has to trace the text.  It need not trace that of a map made before, whose numbers may be
+    symbols.
     """
     return _whole_text(phi) if vars(phi) else ""
 
@@ -165,7 +188,7 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _build(x: ast.expr, omega: Any) -> Any:
-    """The map, or the parameter, that a text says."""
+    """The map, or the parameter, that an expression describes."""
     if not isinstance(x, ast.Call):
         return ast.literal_eval(x)
     kind = getattr(numpy_maps, x.func.id)  # type: ignore[attr-defined]
@@ -175,7 +198,7 @@ def _build(x: ast.expr, omega: Any) -> Any:
     return kind(**parameters)
 
 
-#: Made once, for a compiled function makes no objects.
+#: Made once, since compiled functions cannot make objects.
 _NAMED = {name: TensorMap(numpy_maps.get(name)) for name in numpy_maps.NAMES if name not in MAPS}
 
 # --- phi(x) as an operator ----------------------------------------------------------
@@ -206,11 +229,11 @@ def _gradient(args: Any, grads: Any) -> Any:
 
 
 FEATURES = Operator(
-    "features", ["Tensor x", "str feature_map", "Tensor? omega"], "Tensor", _forward, _fake,
+    "features", ["Tensor x", "str feature_map", "Tensor? omega"], 1, _forward, _fake,
     ranks=lambda x, text, omega: (1, None, None), gradient=_gradient,
 )  # fmt: skip
 FEATURES_BACKWARD = Operator(
-    "features_backward", ["Tensor grad", "Tensor x", "str feature_map", "Tensor? omega"], "Tensor",
+    "features_backward", ["Tensor grad", "Tensor x", "str feature_map", "Tensor? omega"], 1,
     _backward, lambda grad, x, text, omega: x.new_empty(x.shape),
     ranks=lambda grad, x, text, omega: (1, 1, None, None),
 )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Tensors as arrays and back, without a copy, and what of a tensor is refused."""
+"""Conversions between tensors and arrays without a copy, dtypes, and checks of tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -10,11 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._check import real
+from .._layout import Operand
 from .._linattn import array_at, hold_threads
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
-#: What tensors are of, and arrays of their memory; NumPy lacks bfloat16, ml_dtypes has it.
+#: PyTorch's dtypes and NumPy's; that of bfloat16 is from ml_dtypes.
 _DTYPES = {getattr(torch, dtype.name): dtype for dtype in (
     _BFLOAT16, *map(np.dtype, (
         np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64,
@@ -24,12 +26,12 @@ _DTYPES = {getattr(torch, dtype.name): dtype for dtype in (
 
 
 def array(x: Tensor) -> np.ndarray[Any, Any]:
-    """The tensor's memory as an array, which leaves it resizable, as ``x.numpy()`` does not.
+    """An array of the tensor's memory, whose storage stays resizable, unlike with ``x.numpy()``.
 
-    TypeError or RuntimeError where there is no such memory.
+    Raises TypeError or RuntimeError if the tensor has no such memory.
     """
     dtype = _DTYPES.get(x.dtype)
-    if dtype is None or x.is_neg():  # the negative bit: memory says something else
+    if dtype is None or x.is_neg():  # the negative bit: memory holds the negated numbers
         raise TypeError(f"no array of a tensor of {x.dtype}, or with the negative bit")
     return array_at(x, x.data_ptr(), x.shape, x.stride(), dtype)
 
@@ -39,7 +41,7 @@ def maybe_array(x: Tensor | None) -> np.ndarray[Any, Any] | None:
 
 
 def tensor(x: np.ndarray[Any, Any], dtype: torch.dtype | None = None) -> Tensor:
-    """The array's memory as a contiguous tensor, converted where another dtype is asked for."""
+    """A contiguous tensor of the array's memory, converted if another dtype is asked for."""
     if not x.flags.c_contiguous:
         x = np.ascontiguousarray(x)
     if x.dtype == _BFLOAT16:
@@ -50,7 +52,7 @@ def tensor(x: np.ndarray[Any, Any], dtype: torch.dtype | None = None) -> Tensor:
 
 
 def tensors(results: Iterable[Any], like: Iterable[Tensor | None]) -> tuple[Tensor, ...]:
-    """Each as a tensor of the dtype of what it is the gradient of; nothing for None."""
+    """Arrays as tensors, in the dtypes of ``like``; None becomes `nothing`."""
     return tuple(
         nothing() if x is None else tensor(x, y.dtype if y is not None else None)
         for x, y in zip(results, like, strict=True)
@@ -58,12 +60,12 @@ def tensors(results: Iterable[Any], like: Iterable[Tensor | None]) -> tuple[Tens
 
 
 def nothing() -> Tensor:
-    """What an operator returns for a result that there is not."""
+    """The empty tensor that an operator returns in place of an absent result."""
     return torch.empty(0)
 
 
 class threads:
-    """A context in which this thread's calls use as many threads as PyTorch's do."""
+    """A context in which calls of this thread use as many threads as PyTorch does."""
 
     __slots__ = ()
 
@@ -75,7 +77,7 @@ class threads:
 
 
 def work_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What is computed in, and what states hold: float32 for 16-bit tokens."""
+    """The dtype of computations and states: float32 for 16-bit tokens."""
     return torch.float32 if dtype.itemsize == 2 else dtype
 
 
@@ -90,21 +92,73 @@ def promotion(dtypes: Iterable[torch.dtype]) -> torch.dtype:
     return found
 
 
-def check_in_place(function: str, operands: Iterable[Any]) -> None:
-    """Refuses to write to a state through which a gradient is to pass."""
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in operands):
+def promoted(function: str, operands: Sequence[Operand], given: Sequence[Any]) -> list[Any]:
+    """Operands in the dtype of a call; those with the dtype of states keep theirs.
+
+    Numbers become tensors and do not affect the dtype.  Optional operands may be None.
+    """
+    args = list(given)
+    dtype = getattr(args[0], "dtype", None)
+    for operand, x in zip(operands, args, strict=False):
+        if not (isinstance(x, Tensor) and x.dtype is dtype) and not (
+            x is None and operand.optional
+        ):
+            break
+    else:
+        if dtype in REAL:  # the common case, in one pass
+            return args
+    dtypes = []
+    numbers = False
+    for operand, x in zip(operands, args, strict=False):
+        if isinstance(x, Tensor) and x.dtype in REAL:
+            pass
+        elif x is None and operand.optional:
+            continue
+        elif isinstance(x, (int, float)) and len(operand.dims) < 2:
+            numbers = True
+            continue
+        else:
+            check(function, operand.name, x)
+        if not operand.state_dtype:
+            dtypes.append(x.dtype)
+    dtype = promotion(dtypes)
+    for i, (operand, x) in enumerate(zip(operands, args, strict=False)):
+        if isinstance(x, Tensor):
+            if x.dtype is dtype:
+                continue
+            if not operand.state_dtype:
+                args[i] = x.to(dtype)
+            elif not x.dtype.is_floating_point:
+                args[i] = x.to(work_dtype(dtype))
+        elif numbers and x is not None:
+            kind = work_dtype(dtype) if operand.state_dtype else dtype
+            device = next((y.device for y in args if isinstance(y, Tensor)), None)
+            number = real(function, operand.name, x)
+            args[i] = torch.tensor(number, dtype=kind, device=device)
+    return args
+
+
+def check_in_place(function: str, operands: Sequence[Any]) -> None:
+    """Refuses to write to a state if a gradient has to pass through it."""
+    if torch.is_grad_enabled() and _any_requires_grad(operands):
         raise RuntimeError(
             f"{function}: in_place is True and an operand requires grad; expected "
             "in_place=False, or torch.no_grad()"
         )
 
 
-#: What operators take as it is.
+def _any_requires_grad(operands: Sequence[Any]) -> bool:
+    if torch.compiler.is_compiling():  # the faster function cannot be traced
+        return any(isinstance(x, Tensor) and x.requires_grad for x in operands)
+    return torch._C._any_requires_grad(*operands)
+
+
+#: The dtypes that operators take without conversion.
 REAL = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
 
 def check(function: str, name: str, x: Any) -> None:
-    """Refuses what is no tensor of real numbers in this machine's memory."""
+    """Refuses anything but tensors of real numbers in this machine's memory."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a tensor")
     if x.is_nested:

@@ -1,158 +1,67 @@
-"""The recurrences over torch.distributed: each process has a stretch of the tokens of every head.
+"""The recurrences over torch.distributed: each process has consecutive tokens of every head.
 
-As LASP-2 does it: each process computes what its stretch does to the state, one all-gather makes
-that known to all, and each then runs from its own state; backwards the same.  What is gathered is
-a state, d m + d numbers a head, and a matrix d d where the recurrence has one; whatever the length
-of the sequence.
+As in LASP-2, each process computes what its tokens do to the state, one all-gather shares that, and
+each process then runs from its own state; the gradient goes the same way.  What is gathered is a
+state, d m + d numbers a head, and a matrix d d where the recurrence has one, whatever the length of
+the sequence.
 
 The functions take this process's tokens, in the order of ranks, and a ``group`` (the whole world by
 default) whose processes call together, forwards and backwards.  Gradients are those of the loss
-summed over processes with respect to this process's operands: what DistributedDataParallel, whose
-average divides by their number, then makes of parameters is as for batches on other processes.
+summed over processes with respect to this process's operands, so that the gradients of parameters,
+which DistributedDataParallel averages over processes, are as for batches on other processes.
 
 There are no ``key_lengths``, ``cu_seqlens``, ``initial_state`` and ``return_state``; ``beta`` is
 one number a token, not one a value channel, and `linattn.feature_maps.PositiveRandomFeatures`
 need ``normalize=False``.
 
-An error in one process is an error in all.  Where one dies, the others raise at once or when the
-group's ``timeout`` is over, which `torch.distributed.init_process_group` takes.
+An error in one process is an error in all.  If a process dies, the others raise at once or after
+the group's ``timeout``, which `torch.distributed.init_process_group` takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import linattn
-
-from .. import _blocks, _ranks
-from .._bridge_docs import RESCALING, Bridge, like
-from .._masks import refuses_masks
+from .. import _block_scan, _distributed
+from .._bridge import recurrences
+from .._bridges import DISTRIBUTED
 from . import _maps
-from ._docs import WORDS
+from ._operator import OPERATORS, TensorOperator
 from ._tensors import array, check, tensor, tensors, threads
-from .operators import _CAUSAL, _DELTA, _DPLR, _GATED, _GATED_DELTA, _NONCAUSAL
 
-__all__ = ["causal", "delta", "dplr", "gated", "gated_delta", "noncausal"]
-
-_RECURRENCES = {x.r.name: x for x in (_CAUSAL, _NONCAUSAL, _DELTA, _GATED, _GATED_DELTA, _DPLR)}
-
-_PROCESSES = Bridge(
-    words=RESCALING | WORDS,
-    parameters="""
-    group : torch.distributed.ProcessGroup, optional
-        The whole world by default.  All its processes call together, with the same arguments but
-        for the tokens, forwards and backwards.""",
-    also_raises="""
-    ValueError
-        If calls differ between processes, or this one is not in the group.
-        If ``normalize`` is True and the map one of PositiveRandomFeatures.
-        If ``beta`` is one number a value channel.
-    RuntimeError
-        If another process has an error.""",
-    notes="One all-gather besides; where it takes a matrix, up to twice the time more.",
-    example="""
-    >>> import torch, torch.distributed as dist, linattn.torch.distributed
-    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    >>> x = torch.ones(3, 2)
-    >>> o = {call}
-    >>> o.shape
-    torch.Size([3, 2])
-    >>> dist.destroy_process_group()""",
-)
-
-
-@refuses_masks
-@like(linattn.causal, _PROCESSES)
-def causal(
-    q: Tensor, k: Tensor, v: Tensor, *, group: Any = None, feature_map: Any = "elu",
-    normalize: bool = True, eps: float = 1e-6, scale: float = 1.0,
-) -> Tensor:  # fmt: skip
-    """`linattn.torch.causal` of this process's tokens."""
-    return _run("causal", (q, k, v), group, feature_map, normalize=normalize, eps=eps, scale=scale)
-
-
-@refuses_masks
-@like(linattn.noncausal, _PROCESSES)
-def noncausal(
-    q: Tensor, k: Tensor, v: Tensor, *, group: Any = None, feature_map: Any = "elu",
-    normalize: bool = True, eps: float = 1e-6, scale: float = 1.0,
-) -> Tensor:  # fmt: skip
-    """`linattn.torch.noncausal` of this process's queries to the keys of all processes."""
-    return _run(
-        "noncausal", (q, k, v), group, feature_map, normalize=normalize, eps=eps, scale=scale
-    )
-
-
-@refuses_masks
-@like(linattn.delta, _PROCESSES)
-def delta(
-    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, *, group: Any = None, scale: float = 1.0,
-    feature_map: Any = "identity",
-) -> Tensor:  # fmt: skip
-    """`linattn.torch.delta` of this process's tokens."""
-    return _run("delta", (q, k, v, beta), group, feature_map, scale=scale)
-
-
-@refuses_masks
-@like(linattn.gated, _PROCESSES)
-def gated(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, group: Any = None, scale: float = 1.0,
-    feature_map: Any = "identity", bonus: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """`linattn.torch.gated` of this process's tokens.
-
-    The gradient of ``bonus``, which all processes have, is the sum over them.
-    """
-    return _run("gated", (q, k, v, g, bonus), group, feature_map, scale=scale)
-
-
-@refuses_masks
-@like(linattn.gated_delta, _PROCESSES)
-def gated_delta(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, group: Any = None,
-    scale: float = 1.0, feature_map: Any = "identity", erase: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """`linattn.torch.gated_delta` of this process's tokens."""
-    return _run("gated_delta", (q, k, v, g, beta, erase), group, feature_map, scale=scale)
-
-
-@refuses_masks
-@like(linattn.dplr, _PROCESSES)
-def dplr(
-    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, g: Tensor, *, group: Any = None,
-    scale: float = 1.0,
-) -> Tensor:  # fmt: skip
-    """`linattn.torch.dplr` of this process's tokens."""
-    return _run("dplr", (q, k, v, a, b, g), group, "identity", scale=scale)
+if TYPE_CHECKING:
+    from .._signatures.distributed import *  # noqa: F403
 
 
 def _run(
-    name: str, operands: Sequence[Tensor | None], group: Any, feature_map: Any, **options: Any
+    operator: TensorOperator, operands: Sequence[Any], *, group: Any = None, **options: Any
 ) -> Tensor:
-    r, processes = _RECURRENCES[name], _Processes(group)
-    options = {"normalize": False, "eps": 0.0} | options
+    """The output of this process's tokens."""
+    name, processes = operator.name, _Processes(group)
     try:
-        phi = _maps.resolve(name, feature_map)
-        if isinstance(phi, _maps.TensorMap) and phi.rescaled:
-            _blocks.check(name, _maps.restore(phi.text, phi.omega), options["normalize"])
-        args, narrow = r.arguments(name, operands, feature_map, **options, key_lengths=None)
-        args = [_plain(name, argument, x) for argument, x in zip(r.names, args, strict=False)]
+        args, narrow = operator.arguments(name, operands, options)
+        named = dict(zip(operator.names, args, strict=False))
+        operands = [_plain(name, x.name, named.pop(x.name)) for x in operator.operands]
+        phi = named.pop("feature_map", "identity")
+        named["feature_map"] = _maps.restore(phi, _plain(name, "omega", named.pop("omega", None)))
     except Exception as error:
-        _ranks.fail(processes, error)
-    named = dict(zip(r.names, args, strict=False))
-    known = ("feature_map", "normalize", "eps", "scale")
-    given = {"feature_map": "identity"} | {x: named[x] for x in known if x in named}
-    operands = args[: len(operands)]
+        _distributed.fail(processes, error)
     # Where one process computes gradients, it waits for all others to do so.
     recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
-    o: Tensor = _Sequence.apply(name, processes, given, recorded, *operands)
+    o: Tensor = _Sequence.apply(name, processes, named, recorded, *operands)
     return o if narrow is None else o.to(narrow)
+
+
+_functions = recurrences(DISTRIBUTED, forward=lambda r: partial(_run, OPERATORS[r.name]))
+globals().update(_functions)
+__all__ = [*_functions]
 
 
 def _plain(name: str, argument: str, x: Any) -> Any:
@@ -191,18 +100,13 @@ class _Sequence(torch.autograd.Function):
 def _compute(call: Any, operands: Sequence[Any], *grad: Any, **alike: Any) -> Any:
     name, ranks, options = call
     arrays = tuple(None if x is None else array(x.detach()) for x in operands)
+    run: Any = _distributed.backward if grad else _distributed.forward
     with threads():
-        if name == "noncausal":
-            if grad:
-                return _ranks.noncausal_backward(ranks, arrays, *grad, **options)
-            return _ranks.noncausal(ranks, arrays, **alike, **options)
-        if grad:
-            return _ranks.backward(ranks, name, arrays, *grad, **options)
-        return _ranks.forward(ranks, name, arrays, **alike, **options)
+        return run(ranks, name, arrays, *grad, **alike, **options)
 
 
 class _Processes:
-    """The processes of a group."""
+    """What connects the processes of a group, as `linattn._distributed.Ranks`."""
 
     def __init__(self, group: Any) -> None:
         self.group, self.rank = group, dist.get_rank(group)
@@ -221,10 +125,10 @@ class _Processes:
         low, high = both.tolist()
         return -low, high
 
-    def before(self, element: _blocks.Element) -> _blocks.Element | None:
+    def before(self, element: _block_scan.Element) -> _block_scan.Element | None:
         return _composed(self._elements(element)[: self.rank])
 
-    def behind(self, element: _blocks.Element) -> _blocks.Element | None:
+    def behind(self, element: _block_scan.Element) -> _block_scan.Element | None:
         return _composed(self._elements(element)[: self.rank : -1])
 
     def total(self, x: Any) -> Any:
@@ -235,18 +139,18 @@ class _Processes:
     def share(self, x: Any, root: int) -> Any:
         return self.gather(x)[root]
 
-    def _elements(self, element: _blocks.Element) -> list[_blocks.Element]:
-        """Those of all processes, by one all-gather."""
-        mine = torch.from_numpy(_blocks.pack(element))
+    def _elements(self, element: _block_scan.Element) -> list[_block_scan.Element]:
+        """The elements of all processes, by one all-gather."""
+        mine = torch.from_numpy(_block_scan.pack(element))
         gathered = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(gathered, mine, group=self.group)
-        return [_blocks.unpack(x.numpy(), element) for x in gathered]
+        return [_block_scan.unpack(x.numpy(), element) for x in gathered]
 
 
-def _composed(elements: Sequence[_blocks.Element]) -> _blocks.Element | None:
+def _composed(elements: Sequence[_block_scan.Element]) -> _block_scan.Element | None:
     if not elements:
         return None
     whole, *rest = elements
     for element in rest:
-        whole = _blocks.compose(whole, element)
+        whole = _block_scan.compose(whole, element)
     return whole

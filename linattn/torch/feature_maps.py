@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from .. import feature_maps as _numpy
+from .._bridge import documented
+from .._bridges import TORCH
 from .._check import shape_alone
 from ..feature_maps import NAMES, draw
-from ._docs import like
 from ._maps import TensorMap, described, resolve
 from ._tensors import check, work_dtype
 
@@ -67,7 +68,7 @@ def get(feature_map: Any) -> Any:
     return TensorMap(phi) if isinstance(phi, str) else phi
 
 
-@like(_numpy.Elementwise)
+@documented(_numpy.Elementwise, TORCH)
 def Elementwise(name: str) -> TensorMap:
     """`linattn.feature_maps.Elementwise` of tensors.
 
@@ -85,7 +86,7 @@ def Elementwise(name: str) -> TensorMap:
     return TensorMap(described("Elementwise", name))
 
 
-@like(_numpy.L2Norm)
+@documented(_numpy.L2Norm, TORCH)
 def L2Norm() -> TensorMap:
     """`linattn.feature_maps.L2Norm` of tensors.
 
@@ -103,7 +104,7 @@ def L2Norm() -> TensorMap:
     return TensorMap(described("L2Norm"))
 
 
-@like(_numpy.DPFP)
+@documented(_numpy.DPFP, TORCH)
 def DPFP(nu: int = 1, normalize: bool = True, eps: float = 1e-6) -> TensorMap:
     """`linattn.feature_maps.DPFP` of tensors.
 
@@ -177,7 +178,7 @@ class _RandomFeatures(TensorMap):
         return cls(draw(dim, features, rng=rng, orthogonal=orthogonal, norms=norms), **options)
 
 
-@like(_numpy.RandomFourierFeatures)
+@documented(_numpy.RandomFourierFeatures, TORCH)
 class RandomFourierFeatures(_RandomFeatures):
     """`linattn.feature_maps.RandomFourierFeatures` of tensors.
 
@@ -194,7 +195,7 @@ class RandomFourierFeatures(_RandomFeatures):
     __signature__ = inspect.signature(_kind)
 
 
-@like(_numpy.PositiveRandomFeatures)
+@documented(_numpy.PositiveRandomFeatures, TORCH)
 class PositiveRandomFeatures(_RandomFeatures):
     """`linattn.feature_maps.PositiveRandomFeatures` of tensors.
 
@@ -211,7 +212,7 @@ class PositiveRandomFeatures(_RandomFeatures):
     __signature__ = inspect.signature(_kind)
 
 
-@like(_numpy.GeneralizedRandomFeatures)
+@documented(_numpy.GeneralizedRandomFeatures, TORCH)
 class GeneralizedRandomFeatures(_RandomFeatures):
     """`linattn.feature_maps.GeneralizedRandomFeatures` of tensors.
 

@@ -22,9 +22,10 @@ struct la_operation {
     enum la_type type;   /* of tokens */
 };
 
-/* Fills `call` from its operands, in the order of the form.  Leading axes broadcast by
- * NumPy's rules; outputs have all of them, and overlap nothing.  LA_DONE, or
- * LA_BAD_SHAPE where shapes do not fit, or have too many axes that cannot be merged. */
+/* Fills `call` from its operands, in the order of the signature.  Leading axes
+ * broadcast by NumPy's rules; outputs have all of them, and overlap nothing.  LA_DONE,
+ * or LA_BAD_SHAPE where shapes do not fit, or have too many axes that cannot be merged.
+ */
 enum la_status la_call_prepare(struct la_call *call, const struct la_operation *what,
                                const struct la_tensor *operands);
 

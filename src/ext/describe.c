@@ -1,19 +1,21 @@
-/* describe.c: what operators.def and maps.def say, as mappings that nothing changes.
+/* describe.c: operators.def and maps.def as read-only mappings.
  *
  * `operators` has a mapping for each operator:
- *   inputs, outputs  (name, dims, channels, optional, state_dtype) of each array: the
- *                    letters of the dimensions that it always has, that of one more
- *                    that it may have or "", whether it may be left out, and whether it
- *                    is held as states are.  A gradient has the dimensions of its
- * input. numbers          names of the operands that are numbers. state (name, dims) of
- * each of the state's fields, for one sequence. maps, normalizer, key_lengths, public,
- * elementwise  as its properties say (table.h). summary          what it computes,
- * where no public function documents it, or None. gradient_of, step_of  the name of the
- * operator that it is the gradient or the step of, or None. Indices are nowhere: they
- * follow from state and key_lengths.
+ * - inputs, outputs: (name, dims, channels, optional, state_dtype) of each array.
+ * - dims: the letters of the dimensions that it always has; a gradient has its input's.
+ * - channels: the letter of one more that it may have, or "".
+ * - optional: whether it may be left out.
+ * - state_dtype: whether it is held as states are.
+ * - numbers: the names of the operands that are numbers.
+ * - state: (name, dims) of each of the state's fields, for one sequence.
+ * - maps, normalizer, key_lengths, public, elementwise: its properties (table.h).
+ * - summary: what it computes, or None where a public function documents it.
+ * - gradient_of, step_of: the operator that it is the gradient or the step of, or None.
  *
- * `maps` has one for each map: rows, whether it is one of whole rows, and signed,
- * whether features can be negative. */
+ * Indices are left out: they follow from state and key_lengths.
+ *
+ * `maps` has a mapping for each map: rows, whether it is a map of whole rows, and
+ * signed, whether features can be negative. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -21,11 +23,11 @@
 
 #include "form.h"
 
-/* What is told of one operand of a form, a new object; NULL on an error. */
-typedef PyObject *tell(const struct la_form_operand *x);
+/* Describes one operand of a form by a new object; NULL on an error. */
+typedef PyObject *describe_operand(const struct la_form_operand *x);
 
 static PyObject *
-tell_array(const struct la_form_operand *x)
+describe_array(const struct la_form_operand *x)
 {
     const char channels[] = {x->channels, '\0'};
     return Py_BuildValue("(sssNN)", la_operands[x->id].name, x->dims, channels,
@@ -34,13 +36,13 @@ tell_array(const struct la_form_operand *x)
 }
 
 static PyObject *
-tell_field(const struct la_form_operand *x)
+describe_field(const struct la_form_operand *x)
 {
     return Py_BuildValue("(ss)", la_operands[x->id].name, x->dims);
 }
 
 static PyObject *
-tell_name(const struct la_form_operand *x)
+describe_name(const struct la_form_operand *x)
 {
     return PyUnicode_FromString(la_operands[x->id].name);
 }
@@ -51,17 +53,17 @@ is_array(enum la_operand id)
     return id < LA_NARRAYS;
 }
 
-/* A tuple of what is told of each of `count` operands that `belongs`. */
+/* A tuple of the descriptions of those of `count` operands that `belongs` selects. */
 static PyObject *
-tell_each(const struct la_form_operand *x, int count, int (*belongs)(enum la_operand),
-          tell *one)
+describe_each(const struct la_form_operand *x, int count,
+              int (*belongs)(enum la_operand), describe_operand *describe)
 {
     PyObject *list = PyList_New(0);
     for (int i = 0; list != NULL && i < count; i++) {
         if (!belongs(x[i].id)) {
             continue;
         }
-        PyObject *item = one(&x[i]);
+        PyObject *item = describe(&x[i]);
         if (item == NULL || PyList_Append(list, item) < 0) {
             Py_CLEAR(list);
         }
@@ -72,7 +74,7 @@ tell_each(const struct la_form_operand *x, int count, int (*belongs)(enum la_ope
     return tuple;
 }
 
-/* A mapping that nothing changes, of a dict that it takes over; NULL of none. */
+/* A read-only mapping of a dict, which it takes over; NULL of NULL. */
 static PyObject *
 read_only(PyObject *dict)
 {
@@ -87,28 +89,6 @@ flag(enum la_op op, enum la_property property)
     return PyBool_FromLong((la_operators[op].properties & property) != 0);
 }
 
-static PyObject *
-describe_operator(enum la_op op)
-{
-    struct la_form form;
-    la_form_read(&form, op);
-    const struct la_operator *row = &la_operators[op];
-    const struct la_form_operand *state = form.operands + form.nin;
-    const struct la_form_operand *outputs = state + form.nstate;
-    const enum la_op gradient_of = la_gradient_of(op), step_of = la_step_of(op);
-    return read_only(Py_BuildValue(
-        "{s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:N,s:z,s:z,s:z}",                /**/
-        "inputs", tell_each(form.operands, form.nin, is_array, tell_array), /**/
-        "outputs", tell_each(outputs, form.nout, is_array, tell_array),     /**/
-        "numbers", tell_each(form.operands, form.nin, la_is_number, tell_name), "state",
-        tell_each(state, form.nstate, is_array, tell_field), "maps", flag(op, LA_MAPS),
-        "normalizer", flag(op, LA_NORMALIZER), "key_lengths", flag(op, LA_KEYS),
-        "public", PyBool_FromLong(!(row->properties & LA_INTERNAL)), "elementwise",
-        flag(op, LA_ELEMENTWISE), "summary", row->doc, "gradient_of",
-        gradient_of != LA_NOPS ? la_operators[gradient_of].name : NULL, "step_of",
-        step_of != LA_NOPS ? la_operators[step_of].name : NULL));
-}
-
 /* Puts a new object into a dict, and drops it; 0, or -1. */
 static int
 put(PyObject *dict, const char *name, PyObject *object)
@@ -116,6 +96,49 @@ put(PyObject *dict, const char *name, PyObject *object)
     const int status = object != NULL ? PyDict_SetItemString(dict, name, object) : -1;
     Py_XDECREF(object);
     return status;
+}
+
+/* The name of an operator, or None for LA_NOPS. */
+static PyObject *
+name_of(enum la_op op)
+{
+    return Py_BuildValue("z", op != LA_NOPS ? la_operators[op].name : NULL);
+}
+
+/* Puts what the form says into a dict; 0, or -1. */
+static int
+put_form(PyObject *dict, const struct la_form *form)
+{
+    const struct la_form_operand *inputs = form->operands, *state = inputs + form->nin;
+    const struct la_form_operand *outputs = state + form->nstate;
+    const int nin = form->nin, nstate = form->nstate, nout = form->nout;
+    const int failed =
+        put(dict, "inputs", describe_each(inputs, nin, is_array, describe_array)) ||
+        put(dict, "outputs", describe_each(outputs, nout, is_array, describe_array)) ||
+        put(dict, "numbers", describe_each(inputs, nin, la_is_number, describe_name)) ||
+        put(dict, "state", describe_each(state, nstate, is_array, describe_field));
+    return failed ? -1 : 0;
+}
+
+static PyObject *
+describe_operator(enum la_op op)
+{
+    struct la_form form;
+    la_form_read(&form, op);
+    const struct la_operator *row = &la_operators[op];
+    const int internal = row->properties & LA_INTERNAL;
+    PyObject *dict = PyDict_New();
+    if (dict == NULL || put_form(dict, &form) || put(dict, "maps", flag(op, LA_MAPS)) ||
+        put(dict, "normalizer", flag(op, LA_NORMALIZER)) ||
+        put(dict, "key_lengths", flag(op, LA_KEYS)) ||
+        put(dict, "public", PyBool_FromLong(!internal)) ||
+        put(dict, "elementwise", flag(op, LA_ELEMENTWISE)) ||
+        put(dict, "summary", Py_BuildValue("z", row->doc)) ||
+        put(dict, "gradient_of", name_of(la_gradient_of(op))) ||
+        put(dict, "step_of", name_of(la_step_of(op)))) {
+        Py_CLEAR(dict);
+    }
+    return read_only(dict);
 }
 
 static PyObject *

@@ -31,7 +31,7 @@ read_name(struct la_form_operand *x, const char *text)
     return text + length;
 }
 
-/* Reads the dimensions "n,d?)"; where they end. */
+/* Reads the dimensions "n,d?)" or "d)?"; where they end. */
 static const char *
 read_dims(struct la_form_operand *x, const char *text)
 {
@@ -48,17 +48,8 @@ read_dims(struct la_form_operand *x, const char *text)
         }
         assert(*text == ',' || *text == ')');
     }
-    return text + 1;
-}
-
-/* Counts the choice that an input may make. */
-static void
-set_choice(struct la_form *form, struct la_form_operand *x)
-{
-    assert(!(x->optional && x->channels != '\0'));
-    if (x->optional || x->channels != '\0') {
-        x->choice = form->nchoices++;
-    }
+    x->optional = text[1] == '?';
+    return text + 1 + x->optional;
 }
 
 /* An output without dimensions: the gradient of an input, which it is like. */
@@ -88,15 +79,14 @@ read_operands(struct la_form *form, const char *text, int *count)
         text = read_name(x, text);
         if (*text == '(') {
             text = read_dims(x, text + 1);
-            x->optional = *text == '?';
-            text += x->optional;
+            if (x->optional || x->channels != '\0') {
+                assert(count == &form->nin && x->optional != (x->channels != '\0'));
+                x->choice = form->nchoices++;
+            }
         }
         else {
             assert(count == &form->nout);
             follow_input(form, x);
-        }
-        if (count == &form->nin) {
-            set_choice(form, x);
         }
         ++*count;
     }

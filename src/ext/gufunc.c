@@ -53,7 +53,7 @@ new_gufunc(struct la_gufunc *g)
     const struct la_signature *signature = g->signature;
     const int nin = signature->nin, nout = signature->nout;
     const struct la_operator *op = &la_operators[signature->op];
-    char text[160];
+    char text[256];
     la_signature_numpy(signature, text, sizeof(text));
     PyObject *object = PyUFunc_FromFuncAndDataAndSignature(
         NULL, (void *const *)(void *)g, NULL, 0, nin, nout, PyUFunc_None, g->name,
@@ -89,7 +89,7 @@ add_gufunc(const struct la_signature *signature, enum la_map map)
     assert(ngufuncs < NGUFUNCS);
     struct la_gufunc *g = &gufuncs[ngufuncs++];
     const struct la_operator *op = &la_operators[signature->op];
-    char operands[192];
+    char operands[256];
     la_signature_operands(signature, operands, sizeof(operands));
     g->signature = signature;
     g->map = map;

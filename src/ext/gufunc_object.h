@@ -27,7 +27,7 @@ extern const struct la_loop_kind la_loop_kinds[LA_NLOOPS];
 struct la_gufunc {
     const struct la_signature *signature;
     enum la_map map;
-    char name[80], doc[256];
+    char name[80], doc[320];
     char types[3 * LA_MAX_OPERANDS];
     PyObject *_Atomic object; /* once it has been asked for, and then for good */
 };

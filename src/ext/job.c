@@ -129,6 +129,35 @@ last_step(const struct job *job, enum la_operand id)
                : 0;
 }
 
+/* Points operand i of a piece, an array, at its tokens from `begin` on and at the
+ * columns of its panel. */
+static void
+place_array(const struct job *job, struct la_head *h, int i, struct piece p,
+            ptrdiff_t begin)
+{
+    const struct la_signature *signature = job->call->signature;
+    const struct la_slot *slot = &signature->slots[i];
+    const ptrdiff_t column = p.panel * job->width;
+    const int rank = slot->rank;
+    struct la_array *x = &h->arrays[slot->id];
+    x->data = la_job_at(job, slot->id, p);
+    if (slot->id == LA_AT_s0) {
+        h->all_s0 = *x;
+    }
+    if (slot->dims[0] == 'n') {
+        x->data += begin * x->rs;
+    }
+    if (rank > 0 && slot->dims[rank - 1] == 'm') {
+        x->data += column * x->cs;
+    }
+    else if (rank > 1 && slot->dims[rank - 2] == 'm') {
+        x->data += column * x->rs;
+    }
+    else if (p.panel > 0 && i >= signature->nin) {
+        x->data = NULL; /* all panels have the same result: the first one writes it */
+    }
+}
+
 void
 la_job_place(const struct job *job, struct la_head *h, struct piece p)
 {
@@ -143,27 +172,9 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
             h->numbers[slot->id - LA_NARRAYS] =
                 la_number_read(job->call->dtype, la_job_at(job, slot->id, p));
         }
-        if (slot->id >= LA_NARRAYS || job->by_id[slot->id] == NULL) {
-            continue;
+        else if (slot->id < LA_NARRAYS && job->by_id[slot->id] != NULL) {
+            place_array(job, h, i, p, begin);
         }
-        struct la_array *x = &h->arrays[slot->id];
-        x->data = la_job_at(job, slot->id, p);
-        if (slot->id == LA_AT_s0) {
-            h->all_s0 = *x;
-        }
-        if (slot->dims[0] == 'n') {
-            x->data += begin * x->rs;
-        }
-        if (slot->rank > 0 && slot->dims[slot->rank - 1] == 'm') {
-            x->data += column * x->cs;
-        }
-        if (slot->rank > 1 && slot->dims[slot->rank - 2] == 'm') {
-            x->data += column * x->rs;
-        }
-    }
-    if (p.panel > 0) {
-        h->z1.data = h->running_max1.data =
-            NULL; /* the same in all: the first one's to write */
     }
     if (job->by_id[LA_AT_begin] != NULL || job->by_id[LA_AT_end] != NULL) {
         h->s = end - start;

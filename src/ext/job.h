@@ -41,7 +41,7 @@ struct piece {
     ptrdiff_t head, sequence, panel, part;
 };
 
-/* Reads sizes and steps of the call, in the order of its form, into the job. */
+/* Reads sizes and steps of the call, in the order of its signature, into the job. */
 void la_job_read(struct job *job);
 
 /* Size of a dimension by its letter. */

@@ -8,8 +8,9 @@
 
 enum { LA_MAX_AXES = 8 };
 
-/* A call: its operands in the order of its form, with the steps of their axes in bytes.
- * Leading axes are those of all operands broadcast; a step of 0 repeats an operand. */
+/* A call: its operands in the order of its signature, with the steps of their axes in
+ * bytes. Leading axes are those of all operands broadcast; a step of 0 repeats an
+ * operand. */
 struct la_call {
     const struct la_signature *signature;
     enum la_map map;

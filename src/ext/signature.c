@@ -181,12 +181,12 @@ add_outputs(struct la_signature *signature, const struct la_form *form)
     }
 }
 
-/* Appends to text as far as it has room. */
 static void
 append(char *text, size_t size, const char *more)
 {
-    const size_t used = strlen(text);
-    snprintf(text + used, size - used, "%s", more);
+    const size_t used = strlen(text), length = strlen(more);
+    assert(used + length < size);
+    memcpy(text + used, more, length + 1);
 }
 
 /* What the gufunc is called in addition for a choice of the form. */

@@ -52,8 +52,8 @@ void la_signature_numpy(const struct la_signature *signature, char *text, size_t
 void la_signature_operands(const struct la_signature *signature, char *text,
                            size_t size);
 
-/* Whether a call may leave out operand i: where sequences are, for one that is all,
- * states that are zero, or that no one wants. */
+/* Whether a call may leave out operand i: begin, end and keys where all tokens are one
+ * sequence, states that are zero before it or not wanted after it. */
 static inline int
 la_may_lack(const struct la_signature *signature, int i)
 {

@@ -1,9 +1,10 @@
 /* xla.c: see xla.h.
  *
  * One handler serves all operators: the attribute "operator" is a gufunc's name, the
- * arguments are its arrays and indices in the order of its form, "numbers" its numbers.
- * That needs no Python: XLA's threads call it, and la_call raises nothing.  With the
- * attribute "function" instead it calls a function of Python, see xla_python.c. */
+ * arguments are its arrays and indices in the order of its signature, "numbers" its
+ * numbers. That needs no Python: XLA's threads call it, and la_call raises nothing.
+ * With the attribute "function" instead it calls a function of Python, see
+ * xla_python.c. */
 #include "xla.h"
 
 #include <stdlib.h>

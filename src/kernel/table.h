@@ -33,8 +33,8 @@ enum la_op {
 enum la_property {
     LA_MAPS = 1,             /* one gufunc for each fused map */
     LA_NORMALIZER = 2,       /* with and without the normaliser z */
-    LA_KEYS = 4,             /* takes how many keys exist, in the variant for packed
-                                sequences, or where there is none, in one for that */
+    LA_KEYS = 4,             /* takes the number of keys: with the packed sequences,
+                                or in a variant of its own */
     LA_PANELS = 8,           /* columns of v never meet: they may be cut */
     LA_GROUPS = 16,          /* heads that differ in q alone share one state */
     LA_PAIRS = 32,           /* every query meets every key */

@@ -1,11 +1,10 @@
-"""From fla's layouts to ours and back: [B, T, H, K] tokens, [N, H, K, V] states.
+"""Converts fla's layouts to linattn's and back: [B, T, H, K] tokens, [N, H, K, V] states.
 
 Grouped value heads, HV = H G of them, become (B, H, G, T, V) beside keys (B, H, 1, T, K).
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,46 +13,6 @@ from torch import Tensor
 
 from ..._state import State
 from .. import _tensors
-
-#: Keywords about how a GPU computes, which change no result.
-HINTS = ("cu_seqlens_cpu", "chunk_indices", "chunk_size", "disable_recompute")
-#: Keywords that ask for what there is not here, unless they have these values.
-ABSENT: dict[str, Any] = {
-    "cp_context": None,
-    "return_intermediate_states": False,
-    "use_graph": False,
-    "max_num_seqs": None,
-    "gv": None,
-    "seq_idx": None,
-}
-
-
-def refuse(name: str, given: dict[str, Any]) -> None:
-    """An error for keywords that cannot be honoured."""
-    for key, value in given.items():
-        if key in HINTS:
-            continue
-        if key not in ABSENT:
-            raise TypeError(f"{name}: {key} is no keyword of it")
-        if value is not ABSENT[key]:
-            raise NotImplementedError(
-                f"{name}: {key} is {_short(value)}; expected {ABSENT[key]}, as linattn has no such "
-                "thing"
-            )
-
-
-def v_first(name: str, state_v_first: bool, options: dict[str, Any]) -> bool:
-    """Whether states are [N, H, V, K], by this name or by the one that it had before."""
-    if "transpose_state_layout" not in options:
-        return state_v_first
-    if state_v_first:
-        raise ValueError(f"{name}: state_v_first and transpose_state_layout are both given")
-    warnings.warn(
-        "transpose_state_layout is deprecated: it is called state_v_first",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    return bool(options.pop("transpose_state_layout"))
 
 
 def run(
@@ -64,7 +23,6 @@ def run(
     v: Tensor,
     extras: dict[str, Tensor],
     *,
-    channels: Sequence[str] = (),
     scale: float | None,
     initial_state: Any,
     output_final_state: bool,
@@ -76,50 +34,36 @@ def run(
 ) -> tuple[Tensor, Any]:
     """An operator of linattn.torch on fla's layouts.
 
-    Extras are [B, T, HV], those named in ``channels`` [B, T, HV, K].  With ``normalized`` a state
-    is a pair, the second of it [N, 1, H, K].  The result has the dtype that q, k and v have
-    together: gates and strengths have no say in it, as in fla.
+    With ``normalized`` a state is a pair, its second field [N, 1, H, K].  As in fla, the result has
+    the common dtype of q, k and v, regardless of gates and strengths.
     """
-    if cu_seqlens is not None and not isinstance(cu_seqlens, Tensor):
-        cu_seqlens = torch.as_tensor(cu_seqlens)
-    _check(name, q, k, v, extras, channels, cu_seqlens)
     s, z = _fields(name, initial_state, k, v, cu_seqlens, normalized, state_v_first)
     groups = v.shape[2] // k.shape[2]
     dtype = _tensors.promotion(x.dtype for x in (q, k, v))
-    if scale is None:
-        scale = k.shape[-1] ** -0.5
     tokens = [q, k, v, *extras.values()]
     tokens = [x.flip(1) for x in tokens] if reverse else tokens
     operands = [_heads(x, groups if i > 1 else 1) for i, x in enumerate(tokens)]
     if groups > 1:
-        operands = [x.unsqueeze(2) for x in operands[:2]] + operands[2:]
+        operands[:2] = (x.unsqueeze(2) for x in operands[:2])
+    start = None
     if s is not None:
-        s = s.mT if state_v_first else s
-        s = _state_in(s, groups, cu_seqlens)
-        if normalized:
-            z = torch.zeros_like(s[..., 0]) if z is None else _state_in(z[:, 0], groups, cu_seqlens)
+        start = _start(s.mT if state_v_first else s, z, groups, cu_seqlens, normalized)
     if reverse and cu_seqlens is not None:
-        cu_seqlens = cu_seqlens[-1] - cu_seqlens.flip(0)
-        s, z = (x if x is None else x.flip(-3 + i) for i, x in enumerate((s, z)))
-    start = None if s is None else State(s, z)
+        cu_seqlens, start = cu_seqlens[-1] - cu_seqlens.flip(0), _flipped(start)
     o = operator(
-        *operands, scale=scale, initial_state=start, return_state=output_final_state,
-        cu_seqlens=cu_seqlens, **options,
+        *operands, scale=k.shape[-1] ** -0.5 if scale is None else scale, initial_state=start,
+        return_state=output_final_state, cu_seqlens=cu_seqlens, **options,
     )  # fmt: skip
     o, end = o if output_final_state else (o, None)
     if reverse:
-        o = o.flip(-2)
-        if cu_seqlens is not None and end is not None:
-            end = State(end.s.flip(-3), None if end.z is None else end.z.flip(-2))
+        o, end = o.flip(-2), end if cu_seqlens is None else _flipped(end)
     o = (o.flatten(1, 2) if groups > 1 else o).transpose(1, 2)
     o = o.contiguous() if o.dtype is dtype else o.to(dtype, memory_format=torch.contiguous_format)
     if end is None:
         return o, None
     s = _state_out(end.s, groups, cu_seqlens)
     s = s.mT.contiguous() if state_v_first else s
-    if not normalized:
-        return o, s
-    return o, (s, _state_out(end.z, groups, cu_seqlens).unsqueeze(1))
+    return o, (s, _state_out(end.z, groups, cu_seqlens).unsqueeze(1)) if normalized else s
 
 
 def _heads(x: Tensor, groups: int) -> Tensor:
@@ -135,18 +79,32 @@ def _state_in(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
     return x.unflatten(1, (-1, groups)) if groups > 1 else x
 
 
+def _start(
+    s: Tensor, z: Tensor | None, groups: int, cu_seqlens: Tensor | None, normalized: bool
+) -> State:
+    s = _state_in(s, groups, cu_seqlens)
+    if normalized:
+        z = torch.zeros_like(s[..., 0]) if z is None else _state_in(z[:, 0], groups, cu_seqlens)
+    return State(s, z)
+
+
+def _flipped(state: State | None) -> State | None:
+    """The states of packed sequences in reverse order."""
+    if state is None:
+        return None
+    return State(state.s.flip(-3), None if state.z is None else state.z.flip(-2))
+
+
 def _state_out(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
     x = x.flatten(1, 2) if groups > 1 else x
     return x if cu_seqlens is None else x[0].transpose(0, 1).contiguous()
 
 
-def _check(
-    name: str, q: Any, k: Any, v: Any, extras: dict[str, Any], channels: Sequence[str],
-    cu_seqlens: Tensor | None,
-) -> None:  # fmt: skip
+def check_tokens(name: str, q: Any, k: Any, v: Any, cu_seqlens: Tensor | None) -> None:
+    """Raise an error unless q and k are [B, T, H, K] and v is [B, T, HV, V]."""
     for argument, x in (("q", q), ("k", k), ("v", v)):
-        check_tensor(name, argument, x)
-        if x.ndim != 4:
+        if not isinstance(x, Tensor) or x.ndim != 4:
+            check_tensor(name, argument, x)
             raise ValueError(
                 f"{name}: {argument} has shape {tuple(x.shape)}; expected [B, T, H, "
                 f"{'V' if argument == 'v' else 'K'}]"
@@ -155,21 +113,29 @@ def _check(
         raise ValueError(
             f"{name}: k has shape {tuple(k.shape)}; expected {tuple(q.shape)}, that of q"
         )
-    if v.shape[:2] != k.shape[:2] or k.shape[2] == 0 or v.shape[2] % k.shape[2]:
+    batch, n, heads, _ = k.shape
+    if v.shape[:2] != (batch, n) or heads == 0 or v.shape[2] % heads:
         raise ValueError(
-            f"{name}: v has shape {tuple(v.shape)}; expected [{k.shape[0]}, {k.shape[1]}, HV, V], "
-            f"HV a multiple of {k.shape[2]} heads of keys"
+            f"{name}: v has shape {tuple(v.shape)}; expected [{batch}, {n}, HV, V], "
+            f"HV a multiple of {heads}, the number of key heads"
         )
+    if cu_seqlens is not None and batch != 1:
+        raise ValueError(
+            f"{name}: q has a batch of {batch}; expected 1 with cu_seqlens, the sequences "
+            "packed along T"
+        )
+
+
+def check_extras(
+    name: str, k: Tensor, v: Tensor, extras: dict[str, Any], channels: Sequence[str]
+) -> None:
+    """Raise an error unless gates and strengths have the shape that the operator expects."""
+    per_token = v.shape[:3]
     for argument, x in extras.items():
         if argument in channels:
-            check_shape(name, argument, x, (*v.shape[:3], k.shape[3]), "[B, T, HV, K]")
+            check_shape(name, argument, x, (*per_token, k.shape[3]), "[B, T, HV, K]")
         elif not (argument == "beta" and isinstance(x, Tensor) and x.shape == v.shape):
-            check_shape(name, argument, x, v.shape[:3], "[B, T, HV]")
-    if cu_seqlens is not None and q.shape[0] != 1:
-        raise ValueError(
-            f"{name}: q has a batch of {q.shape[0]}; expected 1 with cu_seqlens, the sequences "
-            "one after another along T"
-        )
+            check_shape(name, argument, x, per_token, "[B, T, HV]")
 
 
 def check_tensor(name: str, argument: str, x: Any) -> None:
@@ -180,18 +146,17 @@ def check_tensor(name: str, argument: str, x: Any) -> None:
         )
 
 
-def check_shape(name: str, argument: str, x: Any, expected: Sequence[int], letters: str) -> None:
+def check_shape(name: str, argument: str, x: Any, expected: tuple[int, ...], letters: str) -> None:
+    if isinstance(x, Tensor) and x.shape == expected:
+        return
     check_tensor(name, argument, x)
-    if x.shape != tuple(expected):
-        raise ValueError(
-            f"{name}: {argument} has shape {tuple(x.shape)}; expected {tuple(expected)}, {letters}"
-        )
+    raise ValueError(
+        f"{name}: {argument} has shape {tuple(x.shape)}; expected {tuple(expected)}, {letters}"
+    )
 
 
-def no_decay(v: Any) -> Any:
+def no_decay(v: Tensor) -> Tensor:
     """Gates [B, T, HV] of a state that does not decay."""
-    if not isinstance(v, Tensor):
-        return None  # the check of v comes first
     return torch.zeros((), dtype=torch.float32, device=v.device).expand(v.shape[:3])
 
 
@@ -219,7 +184,3 @@ def _fields(
     if z is not None:
         check_shape(name, "initial_state[1]", z, (n, 1, v.shape[2], k.shape[3]), "[N, 1, H, K]")
     return s, z
-
-
-def _short(x: Any) -> str:
-    return f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x)

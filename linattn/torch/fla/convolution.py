@@ -11,30 +11,25 @@ from .._tensors import promotion
 from ..operators import causal_conv1d as _conv
 from ..operators import causal_conv1d_step
 from ._docs import documented
-from ._layout import refuse
+from ._keywords import refuse
 
-BACKENDS = ("triton", "cuda", "mix")  #: names of GPU kernels, all the same here
+__all__ = ["ShortConvolution", "causal_conv1d", "causal_conv1d_update"]
+
+BACKENDS = ("triton", "cuda", "mix")  #: fla's GPU kernels, all the same here
 
 
 @documented("causal_conv1d", initial_state="Tensor, [N, D, W], optional")
 def causal_conv1d(
-    x: Tensor,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    residual: Tensor | None = None,
-    initial_state: Tensor | None = None,
-    output_final_state: bool | None = False,
-    activation: str | None = None,
-    backend: str | None = "triton",
-    cu_seqlens: Tensor | None = None,
-    cu_seqlens_cpu: Tensor | None = None,
-    chunk_indices: Tensor | None = None,
-    cp_context: Any = None,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None,
+    residual: Tensor | None = None, initial_state: Tensor | None = None,
+    output_final_state: bool | None = False, activation: str | None = None,
+    backend: str | None = "triton", cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None, chunk_indices: Tensor | None = None,
+    cp_context: Any = None, **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The convolution of x [B, T, D] with weight [D, W], plus ``residual``.
 
-    States are the last W inputs, [N, D, W], of which the oldest is not read.
+    States are the last W inputs, [N, D, W]; the oldest is not used.
 
     Examples
     --------
@@ -65,7 +60,7 @@ def causal_conv1d(
         x, weight, bias, activation=_activation(name, activation), cu_seqlens=cu_seqlens,
         initial_state=start,
     )  # fmt: skip
-    y = y.to(promotion([x.dtype]))  # weights have no say in it
+    y = y.to(promotion([x.dtype]))  # regardless of the weight's
     y = y if residual is None else y + residual
     if not output_final_state:
         return y, None
@@ -74,14 +69,10 @@ def causal_conv1d(
 
 @documented("causal_conv1d_step", x="Tensor, [N, D], [N, 1, D] or [1, N, D]")
 def causal_conv1d_update(
-    x: Tensor,
-    cache: Tensor,
-    residual: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    activation: str | None = None,
-) -> tuple[Tensor, Tensor]:
-    """One token of each sequence, x [N, D], [N, 1, D] or [1, N, D]; the cache is updated.
+    x: Tensor, cache: Tensor, residual: Tensor | None = None, weight: Tensor | None = None,
+    bias: Tensor | None = None, activation: str | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The convolution of one token per sequence, which updates the cache in place.
 
     Examples
     --------
@@ -97,8 +88,8 @@ def causal_conv1d_update(
     n, d = cache.shape[0], cache.shape[1]
     if x.numel() != n * d:
         raise ValueError(
-            f"{name}: x has shape {tuple(x.shape)}; expected one token for each of the {n} "
-            f"sequences of the cache, of {d} channels"
+            f"{name}: x has shape {tuple(x.shape)}; expected one token of {d} channels for each of "
+            f"the {n} sequences in cache"
         )
     token = x.reshape(n, d)
     y, _ = causal_conv1d_step(
@@ -118,25 +109,20 @@ class ShortConvolution(nn.Conv1d):
     hidden_size, kernel_size : int
         D and W.
     bias : bool, default False
-        Whether there is one.
+        Whether channels have a bias.
     activation : {'silu', 'swish', None}, default 'silu'
         Applied to the sum.
     backend : str, optional
-        A name of fla's, which changes nothing here.
+        Tunes GPU kernels; ignored here.
     device, dtype : optional
         Of the parameters.
     """
 
     def __init__(
-        self,
-        hidden_size: int,
-        kernel_size: int,
-        bias: bool = False,
-        activation: str | None = "silu",
-        backend: str | None = "triton",
-        device: Any = None,
+        self, hidden_size: int, kernel_size: int, bias: bool = False,
+        activation: str | None = "silu", backend: str | None = "triton", device: Any = None,
         dtype: torch.dtype | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(
             hidden_size, hidden_size, kernel_size, padding=kernel_size - 1, groups=hidden_size,
             bias=bias, device=device, dtype=dtype,
@@ -145,19 +131,13 @@ class ShortConvolution(nn.Conv1d):
         self.hidden_size, self.activation, self.backend = hidden_size, activation, backend
 
     def forward(  # type: ignore[override]
-        self,
-        x: Tensor,
-        residual: Tensor | None = None,
-        mask: Tensor | None = None,
-        cache: Tensor | None = None,
-        output_final_state: bool = False,
-        cu_seqlens: Tensor | None = None,
-        chunk_indices: Tensor | None = None,
-        **kwargs: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        """y and, where asked for, the last W inputs.
+        self, x: Tensor, residual: Tensor | None = None, mask: Tensor | None = None,
+        cache: Tensor | None = None, output_final_state: bool = False,
+        cu_seqlens: Tensor | None = None, chunk_indices: Tensor | None = None, **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """y, and the last W inputs with ``output_final_state``.
 
-        One token a sequence with a cache and without autograd updates the cache in place.
+        Without autograd, one token per sequence updates the cache in place.
         """
         if mask is not None:
             if cu_seqlens is not None:
@@ -178,7 +158,7 @@ class ShortConvolution(nn.Conv1d):
 
     @property
     def state_size(self) -> int:
-        """Numbers a sequence in a state."""
+        """The size of the state of one sequence."""
         return self.hidden_size * self.kernel_size[0]
 
     def extra_repr(self) -> str:
@@ -192,7 +172,7 @@ def _activation(name: str, activation: str | None) -> str | None:
 
 
 def _last(x: Tensor, start: Tensor | None, w: int, cu_seqlens: Tensor | None) -> Tensor:
-    """The last w inputs of each sequence, [N, D, w], those before the first token from start."""
+    """The last w inputs of each sequence, [N, D, w]; those before its first token are in start."""
     cuts = torch.tensor([0, x.shape[1]], device=x.device) if cu_seqlens is None else cu_seqlens
     begin, end = cuts[:-1], cuts[1:]
     at = end[:, None] - w + torch.arange(w, device=x.device)  # (N or 1, w)
@@ -203,7 +183,7 @@ def _last(x: Tensor, start: Tensor | None, w: int, cu_seqlens: Tensor | None) ->
         rows = x[0, at.clamp(min=0)] if x.shape[1] else x.new_zeros(len(at), w, x.shape[2])
     last = torch.where(inside[..., None], rows, 0)
     if start is not None:
-        moved = (at - begin[:, None] + w).clamp(max=w - 1)  # its place among those before
+        moved = (at - begin[:, None] + w).clamp(max=w - 1)  # the position in start
         before = torch.gather(start, 2, moved[:, None].expand(start.shape).long())
         last = torch.where(inside[..., None], last, before.transpose(1, 2).to(x.dtype))
     return last.transpose(1, 2).contiguous()

@@ -1,6 +1,6 @@
-"""Layers of PyTorch on the operators of linattn.torch, and a transformer of them.
+"""Attention layers on the operators of linattn.torch, and a transformer built from them.
 
-Each takes and gives tokens (batch, n, embed_dim).  A causal one runs in three forms on the same
+Layers map tokens (batch, n, embed_dim) to tokens.  Causal ones run in three forms on the same
 weights: on whole sequences, on parts with a state between them, and token by token.
 """
 

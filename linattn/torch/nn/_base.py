@@ -1,4 +1,4 @@
-"""What every attention layer is: projections, padding, states and single tokens."""
+"""The base classes of attention layers: projections, padding, states and steps."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from ._padding import padding
 
 
 class Attention(nn.Module):
-    """A layer from tokens (batch, n, embed_dim) to as many of the same width.
+    """The base class of layers, which map tokens (batch, n, embed_dim) to tokens.
 
-    Every layer is called as
+    You call each layer as
 
-    ``layer(x, key_lengths=None, key_padding_mask=None, state=None, return_state=False)``
+    ``layer(x, key_lengths=None, key_padding_mask=None, state=None, return_state=False)``;
 
-    and a causal one has ``init_state(batch)`` and ``step(x, state)`` as well.
+    causal ones also have ``init_state(batch)`` and ``step(x, state)``.
 
     Parameters
     ----------
     embed_dim : int
         The width of a token.
     width : int
-        The width of all heads together, which ``out_proj`` takes to ``embed_dim``.
+        The width of all heads together, which ``out_proj`` projects to ``embed_dim``.
     bias : bool
-        Whether ``out_proj`` has a bias.
+        Whether projections have biases.
     dropout : float
-        Of the layer's output, in training.
+        The probability of dropout of the layer's output, in training.
     **factory
         device and dtype of the parameters.
     """
 
-    #: Whether no output depends on later tokens: then there are states and steps.
+    #: Whether outputs are independent of later tokens; if so there are states and steps.
     causal: bool = True
     _kind: type[tuple[Any, ...]] = State
+    _operator: Operator
+    _options: dict[str, Any]
     #: Attributes that the layer's repr shows.
     _shown: tuple[str, ...] = ("embed_dim", "num_heads")
 
@@ -56,7 +58,7 @@ class Attention(nn.Module):
         return type(self).__name__
 
     def reset_parameters(self) -> None:
-        """New weights: projections as `torch.nn.MultiheadAttention` draws them, biases 0."""
+        """Draw new weights, as `torch.nn.MultiheadAttention` does, and set biases to 0."""
         for name, child in self.named_children():
             if name.endswith("_proj") and isinstance(child, nn.Linear):
                 nn.init.xavier_uniform_(child.weight)
@@ -76,17 +78,16 @@ class Attention(nn.Module):
         state: Any = None,
         return_state: bool = False,
     ) -> Any:
-        """The layer on whole sequences.
+        """Run the layer on whole sequences.
 
         Parameters
         ----------
         x : tensor, shape (batch, n, embed_dim)
             Tokens.
         key_lengths : tensor of int, shape (batch,), optional
-            How many tokens each sequence has; what comes after them is padding.
+            The number of tokens of each sequence; padding follows them.
         key_padding_mask : tensor of bool, shape (batch, n), optional
-            True for padding, wherever it stands.  The layer computes as if padding were not
-            there, and its output there is 0.
+            True for padding, at any position.  The layer skips padding and outputs 0 there.
         state : optional
             What came before, from `init_state` or an earlier call of a causal layer.
         return_state : bool, default False
@@ -101,8 +102,8 @@ class Attention(nn.Module):
         Raises
         ------
         TypeError, ValueError
-            If an argument has another type or shape, lengths are out of range, or the layer is
-            not causal and a state is given or asked for.
+            If an argument has the wrong type or shape, lengths are out of range, or a state is
+            given or requested and the layer is not causal.
         """
         _check.tokens(self._name, x, self.embed_dim)
         _check.memory(self._name, self, x)
@@ -121,7 +122,7 @@ class Attention(nn.Module):
         return (y, state) if return_state else y
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The layer on one token a sequence, (batch, embed_dim): its output, and the next state.
+        """Run the layer on one token per sequence.
 
         Parameters
         ----------
@@ -138,7 +139,7 @@ class Attention(nn.Module):
         Raises
         ------
         TypeError, ValueError
-            If an argument has another type or shape, or the layer is not causal.
+            If an argument has the wrong type or shape, or the layer is not causal.
         """
         self._need_states("step")
         _check.token(self._name, x, self.embed_dim)
@@ -148,14 +149,12 @@ class Attention(nn.Module):
         return self.dropout(self.out_proj(o)), state
 
     def init_state(self, batch: int) -> Any:
-        """The state before the first token of so many sequences.
+        """The state of ``batch`` sequences before their first token.
 
         Raises
         ------
-        TypeError
-            If ``batch`` is no integer.
-        ValueError
-            If it is negative, or the layer is not causal.
+        TypeError, ValueError
+            If ``batch`` is not an integer or negative, or the layer is not causal.
         """
         self._need_states("init_state")
         if not isinstance(batch, (int, torch.SymInt)) or isinstance(batch, bool):
@@ -167,8 +166,8 @@ class Attention(nn.Module):
     def _need_states(self, method: str) -> None:
         if not self.causal:
             raise ValueError(
-                f"{self._name}.{method}: the layer is not causal, and has no state and no step; "
-                "expected whole sequences, without state and return_state"
+                f"{self._name}.{method}: the layer is not causal; expected a call on whole "
+                "sequences, without state and return_state"
             )
 
     def _zeros(self, *shape: int) -> Tensor:
@@ -179,22 +178,58 @@ class Attention(nn.Module):
     def _sequence(
         self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
     ) -> tuple[Tensor, Any]:
-        """What goes into ``out_proj``, and the state after it."""
-        raise NotImplementedError
+        """The input of ``out_proj``, and the state after it."""
+        return self._operator.sequence(
+            self._operands(x), lengths, state, return_state, **self._options
+        )
 
     def _token(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """The same for one token."""
+        return self._operator.token(self._operands(x), state, **self._options)
+
+    def _operands(self, x: Tensor) -> tuple[Tensor, ...]:
         raise NotImplementedError
 
     def _first(self, batch: int) -> Any:
         raise NotImplementedError
 
 
+class HeadAttention(Attention):
+    """A layer whose queries, keys and values are projections of x, split into heads."""
+
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, num_kv_heads: int | None, bias: bool, dropout: float,
+        **factory: Any,
+    ) -> None:  # fmt: skip
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        head_dim = _check.multiple(self._name, ("embed_dim", embed_dim), ("num_heads", num_heads))
+        _check.multiple(self._name, ("num_heads", num_heads), ("num_kv_heads", num_kv_heads))
+        super().__init__(embed_dim, embed_dim, bias, dropout, **factory)
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
+        self._heads: tuple[int, ...] = (num_heads,)
+        self._kv_heads: tuple[int, ...] = (num_kv_heads,)
+
+    def _add_projections(self, bias: bool, **factory: Any) -> None:
+        """Separate from the constructor, as the order of modules is that of their parameters."""
+        width = self.num_kv_heads * self.head_dim
+        self.q_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=bias, **factory)
+        self.k_proj = nn.Linear(self.embed_dim, width, bias=bias, **factory)
+        self.v_proj = nn.Linear(self.embed_dim, width, bias=bias, **factory)
+
+    def _operands(self, x: Tensor) -> tuple[Tensor, ...]:
+        q = by_heads(self.q_proj(x), *self._heads)
+        return q, *(by_heads(y(x), *self._kv_heads) for y in (self.k_proj, self.v_proj))
+
+
 class Operator(NamedTuple):
-    """An operator of linattn.torch by its two functions."""
+    """An operator of linattn.torch for whole sequences, and for tokens if it is causal."""
 
     forward: Callable[..., Any]
-    step: Callable[..., tuple[Tensor, State]]
+    step: Callable[..., tuple[Tensor, State]] | None = None
 
     def sequence(
         self,
@@ -208,7 +243,9 @@ class Operator(NamedTuple):
         if lengths is not None:
             heads = operands[0].ndim - 3
             options["key_lengths"] = lengths.view(-1, *(1 for _ in range(heads)))
-        o = self.forward(*operands, initial_state=state, return_state=return_state, **options)
+        if self.step is not None:
+            options |= {"initial_state": state, "return_state": return_state}
+        o = self.forward(*operands, **options)
         o, state = o if return_state else (o, None)
         return together(o), state
 
@@ -216,6 +253,7 @@ class Operator(NamedTuple):
         self, operands: tuple[Tensor, ...], state: State, **options: Any
     ) -> tuple[Tensor, State]:
         """The result (batch, heads m) for operands (batch, *heads, ...), and the state."""
+        assert self.step is not None  # only causal layers have steps
         o, state = self.step(*operands, state, **options)
         return o.flatten(1), state
 

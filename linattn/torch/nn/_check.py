@@ -1,4 +1,4 @@
-"""What layers refuse, with messages that name the layer, the argument and what was expected."""
+"""Checks of layers' arguments; messages name the layer, the argument and what was expected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def keywords(method: F) -> F:
-    """The method, whose error for too many arguments by position names those by keyword."""
+    """Wrap a method to name its keyword-only arguments if too many are given by position."""
     parameters = inspect.signature(method).parameters.values()
     by_place = [x.name for x in parameters if x.kind is x.POSITIONAL_OR_KEYWORD][1:]
     by_name = [x.name for x in parameters if x.kind is x.KEYWORD_ONLY]
@@ -36,7 +36,7 @@ def keywords(method: F) -> F:
 
 
 def multiple(layer: str, of: tuple[str, int], by: tuple[str, int]) -> int:
-    """How often the second number is in the first; both come with their names."""
+    """The first number divided by the second; both come with their names."""
     for name, x in (of, by):
         integer(layer, name, x)
     if of[1] % by[1]:
@@ -54,7 +54,7 @@ def probability(layer: str, name: str, x: Any) -> float:
 
 
 def index(layer: str, name: str, x: Any, count: int) -> None:
-    """Refuses all but an integer from 0 to count - 1."""
+    """Raise an error unless x is an integer from 0 to count - 1."""
     if isinstance(x, bool) or not isinstance(x, int):
         raise TypeError(f"{layer}: {name} is {x!r}; expected an integer")
     if not 0 <= x < count:
@@ -62,17 +62,17 @@ def index(layer: str, name: str, x: Any, count: int) -> None:
 
 
 def tokens(layer: str, x: Any, width: int) -> None:
-    """Refuses all but a tensor (batch, tokens, width)."""
+    """Raise an error unless x is a tensor (batch, tokens, width)."""
     _shape(layer, x, 3, f"(batch, tokens, {width})", width)
 
 
 def token(layer: str, x: Any, width: int) -> None:
-    """Refuses all but a tensor (batch, width)."""
+    """Raise an error unless x is a tensor (batch, width)."""
     _shape(f"{layer}.step", x, 2, f"(batch, {width}), one token", width)
 
 
 def memory(layer: str, module: torch.nn.Module, x: Tensor) -> None:
-    """Refuses parameters left on the meta device, of which PyTorch makes whatever memory holds."""
+    """Raise an error for parameters on the meta device, which PyTorch would read uninitialised."""
     if x.is_meta or torch.compiler.is_compiling():
         return
     for name, child in module.named_modules():
@@ -94,10 +94,7 @@ def _shape(layer: str, x: Any, axes: int, expected: str, width: int) -> None:
 
 
 def state(layer: str, x: Any, kind: type[tuple[Any, ...]], batch: int) -> None:
-    """Refuses all but a state of that kind, of so many sequences.
-
-    All tensors of a state begin with that axis, and each kind has one of its own.
-    """
+    """Raise an error unless x is a state of this kind for ``batch`` sequences."""
     if not isinstance(x, kind):
         raise TypeError(
             f"{layer}: state is a {type(x).__name__}; expected a {kind.__name__}, from init_state "
@@ -105,7 +102,7 @@ def state(layer: str, x: Any, kind: type[tuple[Any, ...]], batch: int) -> None:
         )
     given = next(len(field) for field in x if isinstance(field, Tensor))
     if given != batch:
-        raise ValueError(f"{layer}: state is of {given} sequences; expected {batch}, as x has")
+        raise ValueError(f"{layer}: state is of {given} sequences; expected {batch}, as in x")
 
 
 def key_lengths(layer: str, x: Any, batch: int, n: int, device: torch.device) -> Tensor:
@@ -118,7 +115,8 @@ def key_lengths(layer: str, x: Any, batch: int, n: int, device: torch.device) ->
         raise TypeError(f"{layer}: key_lengths has dtype {x.dtype}; expected integers")
     if x.shape != (batch,):
         raise ValueError(
-            f"{layer}: key_lengths has shape {tuple(x.shape)}; expected ({batch},), one a sequence"
+            f"{layer}: key_lengths has shape {tuple(x.shape)}; expected ({batch},), "
+            "one per sequence"
         )
     if not torch.compiler.is_compiling() and x.numel() and (x.min() < 0 or x.max() > n):
         raise ValueError(
@@ -129,7 +127,7 @@ def key_lengths(layer: str, x: Any, batch: int, n: int, device: torch.device) ->
 
 
 def key_padding_mask(layer: str, x: Any, batch: int, n: int) -> None:
-    """Refuses all but a tensor (batch, n) of bools."""
+    """Raise an error unless x is a tensor (batch, n) of bools."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{layer}: key_padding_mask is a {type(x).__name__}; expected a tensor")
     if x.dtype is not torch.bool:

@@ -1,4 +1,4 @@
-"""Feature maps of layers: where a map has tensors, a module that owns them."""
+"""Feature maps of layers: modules that own the tensors of a map."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RandomFeatures(nn.Module, TensorMap):
         return TensorMap.__call__(self, x)
 
     def redraw(self, generator: torch.Generator | None = None, **options: Any) -> None:
-        """New directions, in place; options as `linattn.feature_maps.draw`."""
+        """Draw new directions in place, with options of `linattn.feature_maps.draw`."""
         drawn = feature_maps.draw(*self.omega.shape, rng=rng(generator), **options)
         self.omega.copy_(torch.from_numpy(drawn))
 
@@ -50,7 +50,7 @@ class FeedforwardKernel(nn.Module, feature_maps.FeedforwardKernel):
 
 
 def owned(layer: str, feature_map: Any, device: Any, dtype: torch.dtype | None) -> Any:
-    """The map of a name, or the one given, as a layer keeps it."""
+    """The map that a layer keeps for a name or a map."""
     phi = resolve(layer, feature_map)
     factory = {
         "device": torch.get_default_device() if device is None else device,
@@ -66,7 +66,7 @@ def owned(layer: str, feature_map: Any, device: Any, dtype: torch.dtype | None) 
 
 
 def check(layer: str, phi: Any, heads: int, kv_heads: int, d: int) -> None:
-    """Refuses a map with tensors for other heads than the layer's."""
+    """Raise an error for a map whose tensors do not match the layer's heads."""
     if isinstance(phi, RandomFeatures) and phi.omega.shape[0] != d:
         raise ValueError(
             f"{layer}: feature_map has omega of shape {tuple(phi.omega.shape)}; expected "
@@ -96,12 +96,12 @@ def features(feature_map: Any, heads: int, d: int) -> int:
 
 
 def rng(generator: torch.Generator | None = None) -> np.random.Generator:
-    """A generator of NumPy's that PyTorch's seeds."""
+    """A NumPy generator seeded by PyTorch's."""
     return np.random.default_rng(int(torch.randint(2**62, (), generator=generator, device="cpu")))
 
 
 def kernel(kind: str, heads: int, d: int, depth: int, rank: int | None) -> Any:
-    """A `linattn.feature_maps.FeedforwardKernel` of a kind, drawn with PyTorch's seed."""
+    """A `linattn.feature_maps.FeedforwardKernel`, drawn with PyTorch's seed."""
     options = {"rank": rank} if kind == "aoglu" else {}
     draw = getattr(_numpy.FeedforwardKernel, kind)
     return draw(heads, d, depth, rng=rng(), **options)

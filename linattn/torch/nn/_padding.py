@@ -1,4 +1,4 @@
-"""Batches of sequences of unlike lengths, as every layer takes them."""
+"""Batches of sequences of different lengths."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from . import _check
 
 
 class Padding:
-    """Which tokens there are, and the way to sequences whose padding is at the end and back.
+    """The positions of padding, and the conversion to sequences with padding at the end.
 
     Parameters
     ----------
     lengths : tensor, shape (batch,)
-        How many tokens each sequence has.
+        The number of tokens of each sequence.
     n : int
         The number of tokens, padding included.
     order : tensor, shape (batch, n), optional
-        The tokens' places, padding last; None where they stand so.
+        The positions of the tokens, then of padding; None if padding is at the end already.
     """
 
     def __init__(self, lengths: Tensor, n: int, order: Tensor | None = None) -> None:
@@ -29,22 +29,22 @@ class Padding:
         self.there = torch.arange(n, device=lengths.device) < lengths[:, None]
 
     def strip(self, x: Tensor) -> Tensor:
-        """x (batch, n, width) with all padding at the end, as zeros: NaN in it goes nowhere."""
+        """x (batch, n, width) with all padding at the end, as zeros in place of any NaN."""
         return torch.where(self.there[..., None], self._ordered(x, self._order), 0)
 
     def restore(self, x: Tensor) -> Tensor:
-        """`strip` undone, but for the zeros."""
+        """The inverse of `strip`, except that padding is 0."""
         x = torch.where(self.there[..., None], x, 0)
         return x if self._order is None else self._ordered(x, self._order.argsort(dim=1))
 
     @staticmethod
     def _ordered(x: Tensor, order: Tensor | None) -> Tensor:
-        # take_along_dim would be compiled anew for every batch.
+        # take_along_dim would be recompiled for every batch.
         return x if order is None else x.gather(1, order[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def padding(layer: str, x: Tensor, key_lengths: Any, key_padding_mask: Any) -> Padding | None:
-    """What the arguments of a layer say of x (batch, n, ...); None where all are tokens."""
+    """The padding in x (batch, n, ...) by a layer's arguments; None without padding."""
     batch, n = x.shape[:2]
     if key_lengths is None and key_padding_mask is None:
         return None

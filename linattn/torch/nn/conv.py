@@ -1,4 +1,4 @@
-"""The short causal convolution in front of gated models, and what layers behind it share."""
+"""The short causal convolution of gated models, and the base class of layers that have one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from ..._state import State
 from .._tensors import work_dtype
 from ..operators import causal_conv1d, causal_conv1d_step
 from . import _check
-from ._base import Attention, Operator
+from ._base import Attention
 from ._padding import padding
 
 
 class ShortConvolution(nn.Module):
     """Causal convolution of each channel with its own short filter, then silu.
 
-    ``o_t = silu(bias + sum_j weight[:, w-1-j] x_{t-j})``: the last weight multiplies the present
-    token.
+    ``o_t = silu(bias + sum_j weight[:, w-1-j] x_{t-j})``.
 
     Parameters
     ----------
@@ -31,20 +30,18 @@ class ShortConvolution(nn.Module):
     bias : bool, default False
         Whether channels have a bias.
     activation : {None, 'silu'}, default 'silu'
-        Of the sum.
+        Applied to the sum.
     device, dtype
         Of the parameters.
 
     Raises
     ------
-    TypeError
-        If an argument has another type.
-    ValueError
-        If channels or size is below 1, or the activation unknown.
+    TypeError, ValueError
+        If an argument has the wrong type, channels or size is below 1, or activation is unknown.
 
     Notes
     -----
-    2 w floating-point operations a number, and about 25 for silu.  A state is a tensor, the
+    2 w floating-point operations per number, and about 25 for silu.  A state is a tensor of the
     last w - 1 inputs, (batch, c, w - 1).
 
     References
@@ -85,7 +82,7 @@ class ShortConvolution(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """New weights, as `torch.nn.Conv1d` draws them."""
+        """Draw new weights as `torch.nn.Conv1d` does."""
         for x in (self.weight, self.bias):
             if x is not None:
                 nn.init.uniform_(x, -1 / math.sqrt(self.size), 1 / math.sqrt(self.size))
@@ -107,8 +104,7 @@ class ShortConvolution(nn.Module):
     ) -> Any:
         """The convolution of whole sequences (batch, n, c), and the state after the last token.
 
-        With ``key_lengths (batch,)`` that is the last of so many; what comes after it counts
-        as padding, and is not to be looked at.
+        ``key_lengths (batch,)`` are the numbers of tokens; outputs past them are undefined.
         """
         name = type(self).__name__
         _check.tokens(name, x, self.channels)
@@ -129,12 +125,12 @@ class ShortConvolution(nn.Module):
         return y, inputs.gather(-1, place)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One token (batch, c): its output, and the next state."""
+        """The output of one token per sequence, (batch, c), and the next state."""
         _check.token(type(self).__name__, x, self.channels)
         return causal_conv1d_step(x, self.weight, state, self.bias, activation=self.activation)
 
     def init_state(self, batch: int) -> Tensor:
-        """The state before the first token of so many sequences: zeros."""
+        """The state of ``batch`` sequences before their first token: zeros."""
         shape, weight = (batch, self.channels, self.size - 1), self.weight
         return torch.zeros(shape, device=weight.device, dtype=work_dtype(weight.dtype))
 
@@ -145,9 +141,9 @@ class ConvolvedState(NamedTuple):
     Parameters
     ----------
     conv : tensor, shape (batch, c, w - 1)
-        That of the convolution.
+        The convolution's state.
     memory : linattn.State
-        That of the recurrence after it.
+        The recurrence's state.
     """
 
     conv: Tensor
@@ -155,31 +151,48 @@ class ConvolvedState(NamedTuple):
 
 
 class ConvolvedAttention(Attention):
-    """A layer whose operands come through one `ShortConvolution`."""
+    """A layer whose operands come through one `ShortConvolution`, with decays and a norm."""
 
     _kind = ConvolvedState
-    _operator: Operator
-    _options: dict[str, Any]
-    conv: ShortConvolution
+    norm: nn.RMSNorm
+    #: Projections of x, of which the first is convolved.
+    _projections: tuple[str, ...]
+    #: The shape of a sequence's memory.
+    _shape: tuple[int, ...]
+
+    def _add_memory(
+        self, heads: int, channels: int, conv_size: int, conv_bias: bool, norm: nn.RMSNorm,
+        **factory: Any,
+    ) -> None:  # fmt: skip
+        self.conv = ShortConvolution(channels, conv_size, bias=conv_bias, **factory)
+        self.A_log = nn.Parameter(torch.empty(heads, **factory))
+        self.dt_bias = nn.Parameter(torch.empty(heads, **factory))
+        self.norm = norm
 
     def reset_parameters(self) -> None:
+        """Draw new weights and decay rates.
+
+        The rates exp(A_log) are in [1, 16], and the time steps softplus(dt_bias) in [0.001, 0.1],
+        uniform in their logarithms, as in Mamba-2.
+        """
         super().reset_parameters()
         self.conv.reset_parameters()
+        with torch.no_grad():
+            self.A_log.uniform_(1, 16).log_()
+            dt = torch.empty_like(self.dt_bias).uniform_(math.log(1e-3), math.log(0.1)).exp_()
+            self.dt_bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
+        self.norm.reset_parameters()
 
-    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
-        """What is to be convolved, and whatever else x is projected to."""
-        raise NotImplementedError
-
-    def _operands(self, mixed: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        """The operator's operands of what was convolved and the rest."""
+    def _convolved(self, mixed: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        """The operator's operands from the convolution's output and the other projections."""
         raise NotImplementedError
 
     def _finish(self, o: Tensor, mixed: Tensor, *others: Tensor) -> Tensor:
-        """What goes into `out_proj`."""
+        """The input of `out_proj`."""
         raise NotImplementedError
 
-    def _memory(self, batch: int) -> State:
-        raise NotImplementedError
+    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(getattr(self, name)(x) for name in self._projections)
 
     def _sequence(
         self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
@@ -192,7 +205,7 @@ class ConvolvedAttention(Attention):
         else:
             mixed = self.conv(mixed, key_lengths=lengths, state=conv)
         o, memory = self._operator.sequence(
-            self._operands(mixed, *others), lengths, memory, return_state, **self._options
+            self._convolved(mixed, *others), lengths, memory, return_state, **self._options
         )
         state = ConvolvedState(conv, memory) if return_state else None
         return self._finish(o, mixed, *others), state
@@ -201,18 +214,9 @@ class ConvolvedAttention(Attention):
         mixed, *others = self._project(x)
         mixed, conv = self.conv.step(mixed, state.conv)
         o, memory = self._operator.token(
-            self._operands(mixed, *others), state.memory, **self._options
+            self._convolved(mixed, *others), state.memory, **self._options
         )
         return self._finish(o, mixed, *others), ConvolvedState(conv, memory)
 
     def _first(self, batch: int) -> ConvolvedState:
-        return ConvolvedState(self.conv.init_state(batch), self._memory(batch))
-
-
-def reset_decay(A_log: Tensor, dt_bias: Tensor) -> None:
-    """Rates exp(A_log) in [1, 16], and dt_bias such that time steps softplus(dt_bias) are
-    from 0.001 to 0.1, evenly by their logarithms, as Mamba-2 has them."""
-    with torch.no_grad():
-        A_log.uniform_(1, 16).log_()
-        dt = torch.empty_like(dt_bias).uniform_(math.log(1e-3), math.log(0.1)).exp_()
-        dt_bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
+        return ConvolvedState(self.conv.init_state(batch), State(self._zeros(batch, *self._shape)))

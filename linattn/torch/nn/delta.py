@@ -1,4 +1,4 @@
-"""Fast weights: linear attention that overwrites what it remembers."""
+"""Fast weights: linear attention with the delta rule."""
 
 from __future__ import annotations
 
@@ -11,44 +11,36 @@ from ..._state import State
 from ..feature_maps import DPFP
 from ..operators import delta, delta_step
 from . import _check
-from ._base import Attention, Operator, by_heads, rates_by_heads
-
-_DELTA = Operator(delta, delta_step)
+from ._base import HeadAttention, Operator, rates_by_heads
 
 
-class FastWeightAttention(Attention):
+class FastWeightAttention(HeadAttention):
     """Multi-head causal linear attention with the delta rule and DPFP features.
 
     ``s_i = s_{i-1} + beta_i phi(k_i) (v_i - s_{i-1}^T phi(k_i))^T``, ``o_i = s_i^T phi(q_i)``:
-    a write replaces the share beta of what the memory held at the key, where causal linear
-    attention adds to it.  ``beta_i = sigmoid(W x_i)``, one number a head; features are divided
-    by their sum.
+    each write replaces a share beta of what the memory returns for the key.
+    ``beta_i = sigmoid(W x_i)``, one number per head; features are divided by their sum.
 
     Parameters
     ----------
     embed_dim : int
         The width of a token.
     num_heads : int
-        Heads, each of d = embed_dim / num_heads numbers.
+        The number of heads, each of d = embed_dim / num_heads numbers.
     nu : int, default 1
         Blocks of features: there are f = 2 d nu.
-    bias : bool, default True
-        Whether projections have biases.
-    dropout : float, default 0.0
-        Of the layer's output, in training.
-    device, dtype
-        Of the parameters.
+    bias, dropout, device, dtype
+        As in `Attention`.
 
     Raises
     ------
-    TypeError
-        If an argument has another type.
-    ValueError
-        If embed_dim is no multiple of num_heads, nu is below 1, or dropout no probability.
+    TypeError, ValueError
+        If an argument has the wrong type or is out of range, or embed_dim is not a multiple of
+        num_heads.
 
     Notes
     -----
-    Time and memory O(n), and O(1) a token for `step`.  A state is a `linattn.State`: s (batch,
+    Time and memory O(n), and O(1) per token for `step`.  A state is a `linattn.State`: s (batch,
     num_heads, f, d).
 
     References
@@ -66,6 +58,7 @@ class FastWeightAttention(Attention):
     (torch.Size([2, 10, 64]), torch.Size([2, 4, 64, 16]))
     """
 
+    _operator = Operator(delta, delta_step)
     _shown = ("embed_dim", "num_heads", "nu")
 
     @_check.keywords
@@ -81,34 +74,17 @@ class FastWeightAttention(Attention):
         dtype: torch.dtype | None = None,
     ) -> None:
         factory = {"device": device, "dtype": dtype}
-        head_dim = _check.multiple(self._name, ("embed_dim", embed_dim), ("num_heads", num_heads))
         _check.integer(self._name, "nu", nu)
-        super().__init__(embed_dim, embed_dim, bias, dropout, **factory)
-        self.num_heads, self.head_dim, self.nu = num_heads, head_dim, nu
-        self.feature_map = DPFP(nu)
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
-        self.k_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
-        self.v_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
+        super().__init__(embed_dim, num_heads, None, bias, dropout, **factory)
+        self.nu, self.feature_map = nu, DPFP(nu)
+        self._options = {"feature_map": self.feature_map}
+        self._add_projections(bias, **factory)
         self.beta_proj = nn.Linear(embed_dim, num_heads, bias=bias, **factory)
         self.reset_parameters()
 
     def _operands(self, x: Tensor) -> tuple[Tensor, ...]:
-        projections = self.q_proj, self.k_proj, self.v_proj
         beta = torch.sigmoid(self.beta_proj(x))
-        return (
-            *(by_heads(y(x), self.num_heads) for y in projections),
-            rates_by_heads(beta, self.num_heads),
-        )
-
-    def _sequence(
-        self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
-    ) -> tuple[Tensor, Any]:
-        return _DELTA.sequence(
-            self._operands(x), lengths, state, return_state, feature_map=self.feature_map
-        )
-
-    def _token(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        return _DELTA.token(self._operands(x), state, feature_map=self.feature_map)
+        return *super()._operands(x), rates_by_heads(beta, self.num_heads)
 
     def _first(self, batch: int) -> State:
         f = self.feature_map.features(self.head_dim)

@@ -1,4 +1,4 @@
-"""Layers whose memory decays by gates: Gated DeltaNet, and gated attention as in Mamba-2."""
+"""Layers whose memory decays: Gated DeltaNet, and gated attention as in Mamba-2."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..._state import State
 from .._tensors import work_dtype
 from ..operators import gated, gated_delta, gated_delta_step, gated_step, log_decay
 from . import _check
 from ._base import Operator, by_heads, rates_by_heads
-from .conv import ConvolvedAttention, ShortConvolution, reset_decay
+from .conv import ConvolvedAttention
 
 
 class GatedDeltaNet(ConvolvedAttention):
-    """Gated DeltaNet: the delta rule on a memory that decays, as Qwen3-Next has it.
+    """Gated DeltaNet: the delta rule on a memory that decays, as in Qwen3-Next.
 
     ``R_i = exp(g_i) s_{i-1}``, ``s_i = R_i + k_i (beta_i (v_i - R_i^T k_i))^T``,
     ``o_i = s_i^T q_i / sqrt(d)``, with q, k and v from a short convolution and silu, q and k of
     norm 1, ``beta_i = sigmoid(W_b x_i)`` and ``g_i = -exp(A_log) softplus(W_a x_i + dt_bias)``,
-    one number each a head.  The output is ``W_o (norm(o_i) * silu(W_z x_i))``, norm the root mean
-    square by heads.
+    one number each per head.  The output is ``W_o (norm(o_i) * silu(W_z x_i))``, with the root
+    mean square norm of each head.
 
     Parameters
     ----------
     embed_dim : int
         The width of a token.
     num_heads : int
-        Heads of queries and keys.
+        The number of query and key heads.
     num_v_heads : int, optional
-        Heads of values, of gates and of the memory, a multiple of num_heads; num_heads by
+        The number of heads of values, gates and memory, a multiple of num_heads, which is the
         default.
     head_dim : int, optional
         d, the width of a query or key; embed_dim / num_heads by default.
@@ -41,27 +40,21 @@ class GatedDeltaNet(ConvolvedAttention):
     conv_size : int, default 4
         The length of the convolution's filters.
     allow_neg_eigval : bool, default False
-        beta in (0, 2) in the place of (0, 1): a write may turn round what the memory held.
+        beta in (0, 2) rather than (0, 1): a write may reverse what the memory held.
     norm_eps : float, default 1e-6
         Added to the mean square by the norm.
-    bias : bool, default False
-        Whether projections have biases.
-    dropout : float, default 0.0
-        Of the layer's output, in training.
-    device, dtype
-        Of the parameters.
+    bias, dropout, device, dtype
+        As in `Attention`.
 
     Raises
     ------
-    TypeError
-        If an argument has another type.
-    ValueError
-        If a number of heads or a width is below 1, embed_dim no multiple of num_heads and
-        head_dim not given, num_v_heads no multiple of num_heads, or dropout no probability.
+    TypeError, ValueError
+        If an argument has the wrong type or is out of range, num_v_heads is not a multiple of
+        num_heads, or embed_dim is not and head_dim is not given.
 
     Notes
     -----
-    Time and memory O(n), and O(1) a token for `step`.  A state is a `ConvolvedState`, its
+    Time and memory O(n), and O(1) per token for `step`.  A state is a `ConvolvedState`, its
     memory's s (batch, num_heads, num_v_heads / num_heads, head_dim, head_v_dim).
 
     References
@@ -81,6 +74,7 @@ class GatedDeltaNet(ConvolvedAttention):
     """
 
     _operator = Operator(gated_delta, gated_delta_step)
+    _projections = ("qkv_proj", "gate_proj", "beta_proj", "decay_proj")
     _shown = (
         "embed_dim", "num_heads", "num_v_heads", "head_dim", "head_v_dim", "allow_neg_eigval",
     )  # fmt: skip
@@ -117,27 +111,17 @@ class GatedDeltaNet(ConvolvedAttention):
         self.head_dim, self.head_v_dim = head_dim, head_v_dim
         self.allow_neg_eigval = allow_neg_eigval
         self._split = (num_heads * head_dim, num_heads * head_dim, values)
+        self._shape = (num_heads, num_v_heads // num_heads, head_dim, head_v_dim)
         self._options = {"feature_map": "l2norm", "scale": head_dim**-0.5}
         self.qkv_proj = nn.Linear(embed_dim, sum(self._split), bias=bias, **factory)
         self.gate_proj = nn.Linear(embed_dim, values, bias=bias, **factory)
         self.beta_proj = nn.Linear(embed_dim, num_v_heads, bias=bias, **factory)
         self.decay_proj = nn.Linear(embed_dim, num_v_heads, bias=bias, **factory)
-        self.conv = ShortConvolution(sum(self._split), conv_size, **factory)
-        self.A_log = nn.Parameter(torch.empty(num_v_heads, **factory))
-        self.dt_bias = nn.Parameter(torch.empty(num_v_heads, **factory))
-        self.norm = nn.RMSNorm(head_v_dim, eps=norm_eps, **factory)
+        norm = nn.RMSNorm(head_v_dim, eps=norm_eps, **factory)
+        self._add_memory(num_v_heads, sum(self._split), conv_size, False, norm, **factory)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """New weights and rates of decay."""
-        super().reset_parameters()
-        reset_decay(self.A_log, self.dt_bias)
-        self.norm.reset_parameters()
-
-    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
-        return self.qkv_proj(x), self.gate_proj(x), self.beta_proj(x), self.decay_proj(x)
-
-    def _operands(self, mixed: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    def _convolved(self, mixed: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         _, b, a = others
         heads, group = self.num_heads, self.num_v_heads // self.num_heads
         q, k, v = mixed.split(self._split, -1)
@@ -151,57 +135,47 @@ class GatedDeltaNet(ConvolvedAttention):
     def _finish(self, o: Tensor, mixed: Tensor, *others: Tensor) -> Tensor:
         z = others[0]
         by_head = o.unflatten(-1, (self.num_v_heads, self.head_v_dim))
-        by_head = self.norm(by_head.to(self.norm.weight.dtype))  # autocast may have made it less
+        by_head = self.norm(by_head.to(self.norm.weight.dtype))  # autocast may have lowered it
         return by_head.flatten(-2) * functional.silu(z)
-
-    def _memory(self, batch: int) -> State:
-        group = self.num_v_heads // self.num_heads
-        return State(self._zeros(batch, self.num_heads, group, self.head_dim, self.head_v_dim))
 
 
 class GatedAttention(ConvolvedAttention):
-    """Linear attention whose memory decays, in Mamba-2's style: a state space model.
+    """Linear attention whose memory decays, a state space model in the style of Mamba-2.
 
     ``s_i = exp(g_i) s_{i-1} + k_i (dt_i v_i)^T``, ``o_i = s_i^T q_i + D v_i``, with q, k and v
     (there named C, B and x) from a short convolution and silu,
-    ``dt_i = softplus(W_dt x_i + dt_bias)`` and ``g_i = -exp(A_log) dt_i``, one number each a
-    head.  The output is ``W_o norm(o_i * silu(W_z x_i))``, norm the root mean square
-    by groups.
+    ``dt_i = softplus(W_dt x_i + dt_bias)`` and ``g_i = -exp(A_log) dt_i``, one number each per
+    head.  The output is ``W_o norm(o_i * silu(W_z x_i))``, with the root mean square norm of each
+    group.
 
     Parameters
     ----------
     embed_dim : int
         The width of a token.
     num_heads : int
-        Heads of values, of gates and of the memory.
+        The number of heads of values, gates and memory.
     expand : int, default 2
         All heads together have expand * embed_dim numbers.
     state_dim : int, default 64
         The width of a query or key.
     num_groups : int, default 1
-        Heads of queries and keys, a divisor of num_heads.
+        The number of query and key heads, a divisor of num_heads.
     conv_size : int, default 4
         The length of the convolution's filters.
     norm_eps : float, default 1e-5
         Added to the mean square by the norm.
-    bias : bool, default False
-        Whether projections have biases; the convolution has.
-    dropout : float, default 0.0
-        Of the layer's output, in training.
-    device, dtype
-        Of the parameters.
+    bias, dropout, device, dtype
+        As in `Attention`; the convolution always has a bias.
 
     Raises
     ------
-    TypeError
-        If an argument has another type.
-    ValueError
-        If a number of heads or a width is below 1, expand * embed_dim no multiple of num_heads,
-        num_heads none of num_groups, or dropout no probability.
+    TypeError, ValueError
+        If an argument has the wrong type or is out of range, expand * embed_dim is not a multiple
+        of num_heads, or num_heads is not a multiple of num_groups.
 
     Notes
     -----
-    Time and memory O(n), and O(1) a token for `step`.  A state is a `ConvolvedState`, its
+    Time and memory O(n), and O(1) per token for `step`.  A state is a `ConvolvedState`, its
     memory's s (batch, num_groups, num_heads / num_groups, state_dim, head_dim).
 
     References
@@ -219,6 +193,7 @@ class GatedAttention(ConvolvedAttention):
     """
 
     _operator = Operator(gated, gated_step)
+    _projections = ("vkq_proj", "gate_proj", "decay_proj")
     _shown = ("embed_dim", "num_heads", "num_groups", "state_dim", "head_dim")
 
     @_check.keywords
@@ -249,28 +224,22 @@ class GatedAttention(ConvolvedAttention):
         self.num_heads, self.num_groups = num_heads, num_groups
         self.state_dim, self.head_dim = state_dim, head_dim
         self._split = (width, num_groups * state_dim, num_groups * state_dim)
+        self._shape = (num_groups, num_heads // num_groups, state_dim, head_dim)
         self._options = {}
         self.vkq_proj = nn.Linear(embed_dim, sum(self._split), bias=bias, **factory)
         self.gate_proj = nn.Linear(embed_dim, width, bias=bias, **factory)
         self.decay_proj = nn.Linear(embed_dim, num_heads, bias=bias, **factory)
-        self.conv = ShortConvolution(sum(self._split), conv_size, bias=True, **factory)
-        self.A_log = nn.Parameter(torch.empty(num_heads, **factory))
-        self.dt_bias = nn.Parameter(torch.empty(num_heads, **factory))
+        norm = nn.RMSNorm(width, eps=norm_eps, **factory)
+        self._add_memory(num_heads, sum(self._split), conv_size, True, norm, **factory)
         self.D = nn.Parameter(torch.empty(num_heads, **factory))
-        self.norm = nn.RMSNorm(width, eps=norm_eps, **factory)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """New weights and rates of decay."""
+        """Draw new weights and decay rates, as every gated layer, and set D to 1."""
         super().reset_parameters()
-        reset_decay(self.A_log, self.dt_bias)
         nn.init.ones_(self.D)
-        self.norm.reset_parameters()
 
-    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
-        return self.vkq_proj(x), self.gate_proj(x), self.decay_proj(x)
-
-    def _operands(self, mixed: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    def _convolved(self, mixed: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         a = others[1]
         groups, group = self.num_groups, self.num_heads // self.num_groups
         v, k, q = mixed.split(self._split, -1)
@@ -287,12 +256,8 @@ class GatedAttention(ConvolvedAttention):
         return self._normalized(o * functional.silu(others[0]))
 
     def _normalized(self, o: Tensor) -> Tensor:
-        """o of root mean square 1 by groups, times the norm's weights."""
+        """o divided by the root mean square of each group, times the norm's weights."""
         weight = self.norm.weight
         by_group = o.to(weight.dtype).unflatten(-1, (self.num_groups, -1))
         normalized = functional.rms_norm(by_group, by_group.shape[-1:], None, self.norm.eps)
         return normalized.flatten(-2) * weight
-
-    def _memory(self, batch: int) -> State:
-        group = self.num_heads // self.num_groups
-        return State(self._zeros(batch, self.num_groups, group, self.state_dim, self.head_dim))

@@ -1,4 +1,4 @@
-"""A language model of blocks, which generates from their states."""
+"""A language model of transformer blocks, which generates text from their states."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ModelState(NamedTuple):
     Parameters
     ----------
     blocks : tuple
-        Those of its blocks.
+        The states of its blocks.
     position : tensor of int, shape (batch,)
-        How many tokens there have been.
+        The number of tokens so far.
     """
 
     blocks: tuple[Any, ...]
@@ -37,21 +37,18 @@ class TransformerLM(nn.Module):
     num_tokens : int
         The size of the vocabulary.
     blocks : sequence of TransformerBlock
-        One or more of equal width, of equal or unlike kinds.
+        At least one, all of the same width.
     max_length : int, optional
-        With it there are trained embeddings of so many positions, and no longer sequences.
+        Train an embedding of each position, and limit sequences to this length.
     dropout : float, default 0.0
-        Of the embedding, in training.
+        The probability of dropout of the embedding, in training.
     device, dtype
         Of the embedding and the norm.
 
     Raises
     ------
-    TypeError
-        If a block is none, or an argument has another type.
-    ValueError
-        If there is no block, their widths differ, num_tokens or max_length is below 1, or
-        dropout no probability.
+    TypeError, ValueError
+        If blocks are not as above, or an argument has the wrong type or is out of range.
 
     References
     ----------
@@ -110,7 +107,7 @@ class TransformerLM(nn.Module):
         self._reset_embeddings()
 
     def reset_parameters(self) -> None:
-        """New weights, those of the blocks too."""
+        """Draw new weights, also of the blocks."""
         self._reset_embeddings()
         self.norm.reset_parameters()
         for block in self.blocks:
@@ -134,14 +131,14 @@ class TransformerLM(nn.Module):
         state: ModelState | None = None,
         return_state: bool = False,
     ) -> Any:
-        """The logits of each token's successor.
+        """The logits of the token after each token.
 
         Parameters
         ----------
         tokens : tensor of int, shape (batch, n)
-            Numbers in the vocabulary.
+            Indices in the vocabulary.
         key_lengths, key_padding_mask, state, return_state
-            As those of the layers.
+            As in `Attention.forward`.
 
         Returns
         -------
@@ -152,14 +149,14 @@ class TransformerLM(nn.Module):
         Raises
         ------
         TypeError, ValueError
-            As the layers, and if tokens have another type or shape.
+            As in `Attention.forward`, or if tokens have the wrong type or shape.
         """
         x, state = self._body(tokens, key_lengths, key_padding_mask, state, return_state)
         logits = self._head(x)
         return (logits, state) if return_state else logits
 
     def step(self, tokens: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
-        """The logits (batch, num_tokens) after one token a sequence, (batch,), and the state."""
+        """The logits (batch, num_tokens) after one token per sequence, (batch,), and the state."""
         self._check("TransformerLM.step", tokens, 1, "(batch,)")
         _check.state("TransformerLM.step", state, ModelState, len(tokens))
         x, states = self._embed(tokens, state.position), []
@@ -169,7 +166,7 @@ class TransformerLM(nn.Module):
         return self._head(x), ModelState(tuple(states), state.position + 1)
 
     def init_state(self, batch: int) -> ModelState:
-        """The state before the first token of so many sequences."""
+        """The state of ``batch`` sequences before their first token."""
         blocks = tuple(block.init_state(batch) for block in self.blocks)  # type: ignore[operator]
         return ModelState(blocks, self._position(batch))
 
@@ -186,40 +183,36 @@ class TransformerLM(nn.Module):
         stop_token: int | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Sequences continued token by token, in time that does not grow with their length.
+        """Continue sequences token by token, in constant time per token if layers are linear.
+
+        Call ``eval()`` first to turn dropout off.
 
         Parameters
         ----------
         prompt : tensor of int, shape (batch, n), n >= 1
-            How they begin.
+            The tokens to start from.
         steps : int
-            How many tokens to add, at most.
+            The number of tokens to add at most.
         temperature : float, default 1.0
             Divides the logits; 0 takes the most probable token.
         top_k : int, optional
-            Draw from so many most probable tokens alone.
+            Sample only from this number of most probable tokens.
         top_p : float, optional
-            Draw from the fewest most probable tokens alone whose probabilities, after ``top_k``,
-            have at least this sum, above 0 and at most 1.
+            Sample only from the fewest most probable tokens whose probabilities, after ``top_k``,
+            add up to at least this number, above 0 and at most 1.
         stop_token : int, optional
-            Ends a sequence, whose further tokens are ``stop_token`` as well; once all sequences
-            have ended no more tokens are added.
+            Ends a sequence, which is then padded with it.  Generation ends with the last sequence.
         generator : torch.Generator, optional
-            Draws.
+            Samples tokens.
 
         Returns
         -------
-        tensor of int, shape (batch, n + steps), or less where all sequences have ended
+        tensor of int, shape (batch, n + steps), or shorter if all sequences have ended
 
         Raises
         ------
         TypeError, ValueError
-            If an argument has another type or shape, or is out of range, or a layer is not
-            causal.
-
-        Notes
-        -----
-        With dropout, call ``eval()`` first.
+            If an argument has the wrong type or shape or is out of range, or a layer is not causal.
         """
         name = "TransformerLM.generate"
         self._check(name, prompt, 2, "(batch, tokens)")
@@ -252,7 +245,7 @@ class TransformerLM(nn.Module):
         self, tokens: Tensor, key_lengths: Any, key_padding_mask: Any, state: Any,
         return_state: bool,
     ) -> tuple[Tensor, Any]:  # fmt: skip
-        """What the head is applied to, (batch, n, embed_dim)."""
+        """The input of the head, (batch, n, embed_dim), and the state."""
         name = type(self).__name__
         self._check(name, tokens, 2, "(batch, tokens)")
         if state is not None:
@@ -318,7 +311,7 @@ def _drawn(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None,
     generator: torch.Generator | None,
 ) -> Tensor:  # fmt: skip
-    """A token a row, (batch,)."""
+    """A token for each row, (batch,)."""
     if temperature == 0:
         return logits.argmax(-1)
     logits = logits.float() / temperature
@@ -328,6 +321,6 @@ def _drawn(
     p = logits.softmax(-1)
     if top_p is not None:
         falling, order = p.sort(-1, descending=True)
-        before = falling.cumsum(-1) - falling  # of those that are more probable
+        before = falling.cumsum(-1) - falling  # the sum of more probable tokens
         p = torch.zeros_like(p).scatter(-1, order, falling.masked_fill(before >= top_p, 0))
     return torch.multinomial(p, 1, generator=generator)[:, 0]

@@ -1,4 +1,4 @@
-"""Linear attention as a layer: with any feature map, with random features, with learned ones."""
+"""Linear attention layers: with any feature map, with random features, with learned features."""
 
 from __future__ import annotations
 
@@ -11,61 +11,51 @@ from torch import Tensor, nn
 
 from ... import feature_maps as _numpy
 from ..._state import State
-from ..operators import causal, noncausal, step
+from ..operators import causal as causal_attention
+from ..operators import noncausal, step
 from . import _check, _maps
-from ._base import Attention, Operator, by_heads, together
-
-_CAUSAL = Operator(causal, step)
+from ._base import HeadAttention, Operator
 
 
-class LinearAttention(Attention):
+class LinearAttention(HeadAttention):
     """Multi-head linear attention: ``softmax(q.k)`` becomes ``phi(q).phi(k)``, O(n).
 
     ``o_i = phi(q_i)^T s_i / (phi(q_i).z_i + eps)``, ``s_i = sum_j phi(k_j) v_j^T``,
-    ``z_i = sum_j phi(k_j)``, sums over j <= i where causal and over all j where not, for each
-    head; queries, keys and values are projections of x, and so is the output of all heads.
+    ``z_i = sum_j phi(k_j)``, sums over j <= i if causal and over all j if not, for each head.
 
     Parameters
     ----------
     embed_dim : int
         The width of a token.
     num_heads : int
-        Heads of queries, each of embed_dim / num_heads numbers.
+        The number of query heads, each of embed_dim / num_heads numbers.
     causal : bool, default True
-        Whether a token sees none after it.
+        Whether tokens attend only to themselves and earlier tokens.
     feature_map : str, map, or callable, default 'elu'
-        As `linattn.torch.causal` takes it.  What tensors a map has, the layer owns: directions
-        of random features as a buffer, weights of a feedforward kernel as parameters; a module
-        is trained with the layer.
+        As in `linattn.torch.causal`.  The layer owns its tensors: directions of random features
+        as a buffer, weights as parameters.  Modules are trained with the layer.
     num_kv_heads : int, optional
-        Heads of keys and values, a divisor of num_heads, each for a group of query heads;
-        num_heads by default.
+        The number of key and value heads, a divisor of num_heads, which is the default.
     normalize : bool, default True
-        Divide by the sum of weights.
+        Divide by the sum of the weights.
     eps : float, default 1e-6
         Added to that sum.
     scale : float, default 1.0
         Multiplies phi(q).
-    bias : bool, default True
-        Whether projections have biases.
-    dropout : float, default 0.0
-        Of the layer's output, in training.
-    device, dtype
-        Of the parameters.
+    bias, dropout, device, dtype
+        As in `Attention`.
 
     Raises
     ------
-    TypeError
-        If an argument has another type.
-    ValueError
-        If embed_dim is no multiple of num_heads, num_heads none of num_kv_heads, dropout no
-        probability, or the map unknown or for heads of another width or number.
+    TypeError, ValueError
+        If an argument has the wrong type or is out of range, a number of heads is not a multiple
+        as above, or the map is unknown or for heads of another width or number.
 
     Notes
     -----
-    Time and memory O(n), and O(1) a token for `step`.  A state is a `linattn.State`: s (batch,
-    num_heads, f, d), z (batch, num_heads, f); with fewer heads of keys, num_heads becomes two
-    axes, (num_kv_heads, num_heads / num_kv_heads).
+    Time and memory O(n), and O(1) per token for `step`.  A state is a `linattn.State`: s (batch,
+    num_heads, f, d), z (batch, num_heads, f); with num_kv_heads, num_heads becomes two axes,
+    (num_kv_heads, num_heads / num_kv_heads).
 
     References
     ----------
@@ -103,52 +93,30 @@ class LinearAttention(Attention):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        name, factory = self._name, {"device": device, "dtype": dtype}
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        head_dim = _check.multiple(name, ("embed_dim", embed_dim), ("num_heads", num_heads))
-        group = _check.multiple(name, ("num_heads", num_heads), ("num_kv_heads", num_kv_heads))
-        super().__init__(embed_dim, embed_dim, bias, dropout, **factory)
-        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
+        factory = {"device": device, "dtype": dtype}
+        super().__init__(embed_dim, num_heads, num_kv_heads, bias, dropout, **factory)
+        self._operator = Operator(causal_attention, step) if causal else Operator(noncausal)
         self.causal, self.normalize, self.eps, self.scale = causal, normalize, eps, scale
-        self.feature_map = _maps.owned(name, feature_map, **factory)
-        _maps.check(name, self.feature_map, num_heads, num_kv_heads, head_dim)
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
-        self.k_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, bias=bias, **factory)
-        self.v_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, bias=bias, **factory)
-        grouped = num_kv_heads != num_heads
-        self._heads = (num_kv_heads, group) if grouped else (num_heads,)
-        self._kv_heads = (num_kv_heads, 1) if grouped else (num_heads,)
+        self.feature_map = _maps.owned(self._name, feature_map, **factory)
+        _maps.check(self._name, self.feature_map, num_heads, self.num_kv_heads, self.head_dim)
+        self._add_projections(bias, **factory)
+        if self.num_kv_heads != num_heads:
+            self._heads = (self.num_kv_heads, num_heads // self.num_kv_heads)
+            self._kv_heads = (self.num_kv_heads, 1)
         self.reset_parameters()
 
     def extra_repr(self) -> str:
         shown = super().extra_repr()
-        if isinstance(self.feature_map, nn.Module):  # which is shown as what it is
+        if isinstance(self.feature_map, nn.Module):  # shown among the submodules
             return shown
         return f"{shown}, feature_map={self.feature_map!r}"
 
-    def _operands(self, x: Tensor) -> tuple[Tensor, ...]:
-        q = by_heads(self.q_proj(x), *self._heads)
-        return q, *(by_heads(y(x), *self._kv_heads) for y in (self.k_proj, self.v_proj))
-
     @property
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:  # type: ignore[override]
         return {
             "feature_map": self.feature_map, "normalize": self.normalize, "eps": self.eps,
             "scale": self.scale,
         }  # fmt: skip
-
-    def _sequence(
-        self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
-    ) -> tuple[Tensor, Any]:
-        operands, options = self._operands(x), self._options
-        if self.causal:
-            return _CAUSAL.sequence(operands, lengths, state, return_state, **options)
-        if lengths is not None:
-            options["key_lengths"] = lengths.view(-1, *(1 for _ in self._heads))
-        return together(noncausal(*operands, **options)), None
-
-    def _token(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        return _CAUSAL.token(self._operands(x), state, **self._options)
 
     def _first(self, batch: int) -> State:
         f = _maps.features(self.feature_map, self.num_heads, self.head_dim)
@@ -160,43 +128,37 @@ class PerformerAttention(LinearAttention):
     """Linear attention with positive random features, which approximates softmax attention.
 
     ``phi(x) = exp(x' omega - |x'|^2 / 2) / sqrt(m)``, ``x' = x / d^(1/4)``, so that
-    ``E phi(q).phi(k) = exp(q.k / sqrt(d))``.  The directions omega (d, m) are a buffer: they are
-    saved with the layer, and not trained.
+    ``E phi(q).phi(k) = exp(q.k / sqrt(d))``.  The directions omega (d, m) are a buffer, saved
+    with the layer but not trained.
 
     Parameters
     ----------
     embed_dim : int
         The width of a token.
     num_heads : int
-        Heads of queries, each of d = embed_dim / num_heads numbers.
+        The number of query heads, each of d = embed_dim / num_heads numbers.
     num_features : int, optional
         m, the number of directions; d log d, rounded, by default.
     hyperbolic : bool, default False
-        Twice the features of as many directions, less variance.
+        Use two features per direction, which lowers the variance.
     orthogonal : bool, default True
-        Directions orthogonal by blocks of d, which lowers the variance.
-    causal : bool, default True
-        Whether a token sees none after it.
-    num_kv_heads : int, optional
-        Heads of keys and values, a divisor of num_heads; num_heads by default.
+        Draw orthogonal directions in blocks of d, which lowers the variance.
+    causal, num_kv_heads
+        As in `LinearAttention`.
     eps : float, default 1e-6
-        Added to the sum of weights, relative to its largest term.
-    bias : bool, default True
-        Whether projections have biases.
-    dropout : float, default 0.0
-        Of the layer's output, in training.
-    device, dtype
-        Of the parameters and of omega.
+        Added to the sum of the weights, relative to its largest term.
+    bias, dropout, device, dtype
+        As in `Attention`.
 
     Raises
     ------
     TypeError, ValueError
-        As `LinearAttention`, and if num_features is no positive integer.
+        As in `LinearAttention`, or if num_features is not a positive integer.
 
     Notes
     -----
-    As `LinearAttention` with f = m features, 2 m if hyperbolic.  Inputs of any size neither
-    overflow nor see a later token.  PyTorch's generator draws omega.
+    As `LinearAttention` with f = m features, 2 m if hyperbolic.  Inputs of any size do not
+    overflow, and causality is exact.  PyTorch's generator draws omega.
 
     References
     ----------
@@ -249,27 +211,27 @@ class PerformerAttention(LinearAttention):
         return self.feature_map.omega
 
     def reset_parameters(self) -> None:
-        """New weights, and new directions."""
+        """Draw new weights and directions."""
         super().reset_parameters()
         self.redraw()
 
     def redraw(self, generator: torch.Generator | None = None) -> None:
-        """New directions, as training wants them now and then; states made before are void."""
+        """Draw new directions, as for training; earlier states are invalid after it."""
         self.feature_map.redraw(generator, orthogonal=self.orthogonal)
 
 
 class FeedforwardKernelAttention(LinearAttention):
     """Linear attention whose feature map is a feedforward network, trained with the layer.
 
-    By head, ``phi(x) = softplus(x W) * sigmoid(x G)``, in ``'aoglu'`` with G = A B of low rank;
-    of several units all but the last are without softplus.
+    By head, ``phi(x) = softplus(x W) * sigmoid(x G)``, with ``'aoglu'`` G = A B of low rank.  Of
+    several units only the last has the softplus.
 
     Parameters
     ----------
     embed_dim : int
         The width of a token.
     num_heads : int
-        Heads, each of d = embed_dim / num_heads numbers and as many features.
+        The number of heads, each of d = embed_dim / num_heads numbers and as many features.
     kind : {'linear', 'glu', 'oglu', 'aoglu'}, default 'aoglu'
         Units without gates, with gates, or with gates of low rank; ``'oglu'`` is ``'glu'`` for
         training with `orthogonality`.
@@ -277,25 +239,19 @@ class FeedforwardKernelAttention(LinearAttention):
         The number of units.
     rank : int, optional
         Of the gates of ``'aoglu'``; d / 4 by default.
-    causal : bool, default True
-        Whether a token sees none after it.
-    eps : float, default 1e-6
-        Added to the sum of weights.
-    bias : bool, default True
-        Whether projections have biases.
-    dropout : float, default 0.0
-        Of the layer's output, in training.
-    device, dtype
-        Of the parameters.
+    causal, eps
+        As in `LinearAttention`.
+    bias, dropout, device, dtype
+        As in `Attention`.
 
     Raises
     ------
     TypeError, ValueError
-        As `LinearAttention`, and if kind is unknown, or rank given for a kind without.
+        As in `LinearAttention`, if kind is unknown, or if it has no rank and one is given.
 
     Notes
     -----
-    As `LinearAttention`, and 2 d^2 floating-point operations for W and G each, a token and head.
+    As `LinearAttention`, plus 2 d^2 floating-point operations for W and G each per token and head.
 
     References
     ----------
@@ -347,7 +303,7 @@ class FeedforwardKernelAttention(LinearAttention):
         return f"{super().extra_repr()}, kind={self.kind!r}, depth={self.depth}"
 
     def reset_parameters(self) -> None:
-        """New weights, those of the map too: W orthogonal, gates from N(0, 2 / fan in)."""
+        """Draw new weights; those of the map are W orthogonal, gates from N(0, 2 / fan in)."""
         super().reset_parameters()
         drawn = _maps.kernel(*self._drawn).weights
         with torch.no_grad():
@@ -356,7 +312,7 @@ class FeedforwardKernelAttention(LinearAttention):
                     weight.copy_(torch.from_numpy(array.copy()))
 
     def orthogonality(self, weight: float) -> Tensor:
-        """The regulariser of ``'oglu'`` and ``'aoglu'``, to be added to a loss.
+        """The regulariser of ``'oglu'`` and ``'aoglu'``, to add to a loss.
 
         ``weight * sum over units of the mean over heads and entries of (W W^T - I)^2``.
         """

@@ -9,48 +9,41 @@ from torch import Tensor, nn
 
 from ..operators import linformer
 from . import _check
-from ._base import Attention, by_heads, together
+from ._base import HeadAttention, together
 
 
-class LinformerAttention(Attention):
+class LinformerAttention(HeadAttention):
     """Multi-head softmax attention to r projected keys and values, O(n r); not causal.
 
-    ``o = softmax(q (E^T k)^T / sqrt(d)) F^T v``, E and F (n, r) trained, for sequences of up to
-    ``max_length`` tokens: the first n rows serve n tokens.
+    ``o = softmax(q (E^T k)^T / sqrt(d)) F^T v`` with trained E and F (max_length, r), of which n
+    tokens use the first n rows.
 
     Parameters
     ----------
     embed_dim : int
         The width of a token.
     num_heads : int
-        Heads, each of d = embed_dim / num_heads numbers.
+        The number of heads, each of d = embed_dim / num_heads numbers.
     max_length : int
         Rows of E and F, the longest sequence.
     num_projections : int
         r, the number of projected keys.
     sharing : {'none', 'heads', 'key_value'}, default 'heads'
         An E and an F for each head, for all heads together, or one array as both.
-    bias : bool, default True
-        Whether projections of tokens have biases.
-    dropout : float, default 0.0
-        Of the layer's output, in training.
-    device, dtype
-        Of the parameters.
+    bias, dropout, device, dtype
+        As in `Attention`.
 
     Raises
     ------
-    TypeError
-        If an argument has another type.
-    ValueError
-        If embed_dim is no multiple of num_heads, max_length or num_projections below 1, sharing
-        unknown, or dropout no probability; from `forward` if a sequence is longer than
-        max_length.
+    TypeError, ValueError
+        If an argument has the wrong type or is out of range, embed_dim is not a multiple of
+        num_heads, or sharing is unknown; from `forward` if a sequence is longer than max_length.
 
     Notes
     -----
-    2 (s + n) r (d + d) floating-point operations a head, s = n keys.  There is no state and no
-    step: a projected key mixes all positions.  Padding counts as keys and values of 0, and
-    tokens by their places without it.
+    4 (s + n) r d floating-point operations per head, s = n keys.  There are no states and steps:
+    a projected key mixes all positions.  Padding counts as keys and values of 0, and tokens have
+    their positions without it.
 
     References
     ----------
@@ -85,24 +78,20 @@ class LinformerAttention(Attention):
         dtype: torch.dtype | None = None,
     ) -> None:
         name, factory = self._name, {"device": device, "dtype": dtype}
-        _check.multiple(name, ("embed_dim", embed_dim), ("num_heads", num_heads))
         _check.integer(name, "max_length", max_length)
         _check.integer(name, "num_projections", num_projections)
         if sharing not in self.sharings:
             raise ValueError(f"{name}: sharing is {sharing!r}; expected one of {self.sharings}")
-        super().__init__(embed_dim, embed_dim, bias, dropout, **factory)
-        self.num_heads, self.sharing = num_heads, sharing
-        self.max_length, self.num_projections = max_length, num_projections
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
-        self.k_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
-        self.v_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
+        super().__init__(embed_dim, num_heads, None, bias, dropout, **factory)
+        self.sharing, self.max_length, self.num_projections = sharing, max_length, num_projections
+        self._add_projections(bias, **factory)
         shape = (*((num_heads,) if sharing == "none" else ()), max_length, num_projections)
         self.E = nn.Parameter(torch.empty(shape, **factory))
         self.F = None if sharing == "key_value" else nn.Parameter(torch.empty(shape, **factory))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """New weights, E and F as those of linear layers."""
+        """Draw new weights, E and F as those of linear layers."""
         super().reset_parameters()
         for x in (self.E, self.F):
             if x is not None:
@@ -118,7 +107,7 @@ class LinformerAttention(Attention):
                 f"{self._name}: x has shape {tuple(x.shape)}; expected at most max_length = "
                 f"{self.max_length} tokens"
             )
-        q, k, v = (by_heads(y(x), self.num_heads) for y in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = self._operands(x)
         if lengths is not None:
             there = (torch.arange(n, device=x.device) < lengths[:, None])[:, None, :, None]
             k, v = torch.where(there, k, 0), torch.where(there, v, 0)

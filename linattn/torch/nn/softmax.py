@@ -1,15 +1,15 @@
-"""Exact softmax attention as a layer like the others, to compare them with."""
+"""Exact softmax attention as a layer, a baseline for the others."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from . import _check
-from ._base import Attention, by_heads, together
+from ._base import HeadAttention, together
 
 
 class Cache(NamedTuple):
@@ -20,7 +20,7 @@ class Cache(NamedTuple):
     k, v : tensor, shape (batch, num_kv_heads, tokens, d)
         Keys and values.
     there : tensor of bool, shape (batch, tokens), optional
-        False for padding among them; None where there is none.
+        False for padding; None without padding.
     """
 
     k: Tensor
@@ -28,41 +28,34 @@ class Cache(NamedTuple):
     there: Tensor | None = None
 
 
-class SoftmaxAttention(Attention):
+class SoftmaxAttention(HeadAttention):
     """Multi-head softmax attention, by PyTorch's own operator, O(n^2).
 
-    ``o_i = sum_j p_ij v_j``, ``p_i = softmax(q_i.k_j / sqrt(d))``, over j <= i where causal.
-    With the same arguments and weights as `LinearAttention`, which it is a baseline for; its
-    state grows with each token.
+    ``o_i = sum_j p_ij v_j``, ``p_i = softmax(q_i.k_j / sqrt(d))``, over j <= i if causal.  The
+    arguments and weights are those of `LinearAttention`; the state grows with each token.
 
     Parameters
     ----------
     embed_dim : int
         The width of a token.
     num_heads : int
-        Heads of queries, each of d = embed_dim / num_heads numbers.
+        The number of query heads, each of d = embed_dim / num_heads numbers.
     causal : bool, default True
-        Whether a token sees none after it.
+        Whether tokens attend only to themselves and earlier tokens.
     num_kv_heads : int, optional
-        Heads of keys and values, a divisor of num_heads; num_heads by default.
-    bias : bool, default True
-        Whether projections have biases.
-    dropout : float, default 0.0
-        Of the layer's output, in training.
-    device, dtype
-        Of the parameters.
+        The number of key and value heads, a divisor of num_heads, which is the default.
+    bias, dropout, device, dtype
+        As in `Attention`.
 
     Raises
     ------
-    TypeError
-        If an argument has another type.
-    ValueError
-        If embed_dim is no multiple of num_heads, num_heads none of num_kv_heads, or dropout no
-        probability.
+    TypeError, ValueError
+        If an argument has the wrong type or is out of range, or a number of heads is not a
+        multiple as above.
 
     Notes
     -----
-    4 n^2 d floating-point operations a head, half of it where causal, and O(n) a token for
+    4 n^2 d floating-point operations per head, half of it if causal, and O(n) per token for
     `step`.  A state is a `Cache`.
 
     References
@@ -96,24 +89,17 @@ class SoftmaxAttention(Attention):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        name, factory = self._name, {"device": device, "dtype": dtype}
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        head_dim = _check.multiple(name, ("embed_dim", embed_dim), ("num_heads", num_heads))
-        _check.multiple(name, ("num_heads", num_heads), ("num_kv_heads", num_kv_heads))
-        super().__init__(embed_dim, embed_dim, bias, dropout, **factory)
-        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
+        factory = {"device": device, "dtype": dtype}
+        super().__init__(embed_dim, num_heads, num_kv_heads, bias, dropout, **factory)
         self.causal = causal
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias, **factory)
-        self.k_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, bias=bias, **factory)
-        self.v_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, bias=bias, **factory)
+        self._add_projections(bias, **factory)
         self.reset_parameters()
 
     def _sequence(
         self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
     ) -> tuple[Tensor, Any]:
         n = x.shape[1]
-        q = by_heads(self.q_proj(x), self.num_heads)
-        k, v = (by_heads(y(x), self.num_kv_heads) for y in (self.k_proj, self.v_proj))
+        q, k, v = self._operands(x)
         there = None
         if lengths is not None:
             there = torch.arange(n, device=x.device) < lengths[:, None]
@@ -142,7 +128,7 @@ class SoftmaxAttention(Attention):
 
 
 def _extended(cache: Cache, k: Tensor, v: Tensor, there: Tensor | None) -> Cache:
-    """The cache with more keys and values."""
+    """The cache followed by more keys and values."""
     past = cache.there
     if past is not None or there is not None:
         old, new = (

@@ -1,4 +1,4 @@
-"""A block of a transformer, around any of these layers."""
+"""A transformer block around any of these layers."""
 
 from __future__ import annotations
 
@@ -14,37 +14,33 @@ from ._base import Attention
 
 
 class TransformerBlock(nn.Module):
-    """Attention and a feed-forward network, each after a norm and beside a residual.
+    """Attention and a feed-forward network, each after a norm and added to its input.
 
-    ``y = x + attention(norm(x))``, ``z = y + W_2 f(W_1 norm(y))``.
+    ``y = x + attention(norm(x))``, ``z = y + W_2 f(W_1 norm(y))``.  You call it like its attention,
+    with the same states and steps.
 
     Parameters
     ----------
     attention : Attention
         Any layer of this package.
     dim_feedforward : int, optional
-        The width of the network between; 4 embed_dim by default.
+        The width between W_1 and W_2; 4 embed_dim by default.
     activation : callable, default torch.nn.functional.gelu
         f.
     norm_eps : float, default 1e-5
         Added to the variance by the norms.
     bias : bool, default True
-        Whether norms and the network have biases.
+        Whether norms, W_1 and W_2 have biases.
     dropout : float, default 0.0
-        Of what is added to a residual, and between the network's layers, in training.
+        The probability of dropout after attention, f and W_2, in training.
     device, dtype
         Of the parameters.
 
     Raises
     ------
-    TypeError
-        If attention is no layer of this package, or an argument has another type.
-    ValueError
-        If dim_feedforward is below 1, or dropout no probability.
-
-    Notes
-    -----
-    Called as its attention is, and with its states and steps.
+    TypeError, ValueError
+        If attention is not a layer of this package, or an argument has the wrong type or is out
+        of range.
 
     References
     ----------
@@ -93,24 +89,24 @@ class TransformerBlock(nn.Module):
         self.dropout = nn.Dropout(_check.probability(name, "dropout", dropout))
 
     def reset_parameters(self) -> None:
-        """New weights, those of the attention too."""
+        """Draw new weights, also of the attention."""
         for child in (self.norm1, self.attention, self.norm2, self.linear1, self.linear2):
             child.reset_parameters()
 
     def forward(self, x: Tensor, **options: Any) -> Any:
-        """The block on whole sequences (batch, n, embed_dim); options as its attention's."""
+        """Run the block on whole sequences (batch, n, embed_dim), with its attention's options."""
         y = self.attention(self.norm1(x), **options)
         y, state = y if options.get("return_state") else (y, None)
         y = self._residuals(x, y)
         return (y, state) if options.get("return_state") else y
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The block on one token (batch, embed_dim): its output, and the next state."""
+        """The output for one token per sequence, (batch, embed_dim), and the next state."""
         y, state = self.attention.step(self.norm1(x), state)
         return self._residuals(x, y), state
 
     def init_state(self, batch: int) -> Any:
-        """The state before the first token of so many sequences."""
+        """The state of ``batch`` sequences before their first token."""
         return self.attention.init_state(batch)
 
     def _residuals(self, x: Tensor, attended: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Models of Hugging Face Transformers, run by linattn on CPUs.
 
-Without a GPU the library computes linear attention in plain PyTorch: functions of the modules
-``transformers.models.*.modeling_*``, looked up there at each call.
-`linattn.torch.patch_transformers` puts others in their places, for models that are built already
-too.  Modules imported later are patched right after their import, by an entry in `sys.meta_path`.
+Without a GPU the library computes linear attention in plain PyTorch, with functions of the modules
+``transformers.models.*.modeling_*`` that it looks up at each call.
+`linattn.torch.patch_transformers` replaces them, also for models that are already built.  An entry
+in `sys.meta_path` patches modules that are imported later.
 """
 
 from __future__ import annotations
@@ -25,16 +25,10 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from ._functions import DROP_PACKING, MIX_PACKED, PACKING, STAND_INS
+from ._functions import DROP_PACKING, MIX_PACKED, PACKING, STAND_INS, StandIn
 
 _MODELS = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
-#: A method is replaced as a whole, so that it has to be the very one that is known.
-_DIGESTS = {
-    "MiniMaxLightningAttention.forward": (
-        "69bc3f622840097cfc6810b4640b50455db872e89ee2a49d8bb326b65a9f88c5"
-    )
-}
-#: Keywords that models hand on to all of their parts, and that are none of these functions'.
+#: Keywords that models pass to all of their parts and that these functions ignore.
 _PASSED_ON = {
     "cache_position",
     "cu_seq_lens_k",
@@ -67,7 +61,7 @@ class _Place(NamedTuple):
 
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 _places: list[_Place] = []
-_lock = threading.RLock()  # of the places, and of what holds them:
+_lock = threading.RLock()  # guards these:
 _kept: set[Patch] = set()  # calls that are not used as contexts
 _entered: dict[Patch, int] = {}  # contexts, and how often each has been entered
 
@@ -75,8 +69,8 @@ _entered: dict[Patch, int] = {}  # contexts, and how often each has been entered
 class Patch:
     """What `linattn.torch.patch_transformers` returns: a context, with `undo`.
 
-    Functions are patched while there is a context that has not been left, in whatever thread, or
-    a call that has not been undone.
+    Functions stay patched while any thread is within such a context, or until a call without a
+    context is undone.
     """
 
     def __init__(self) -> None:
@@ -89,10 +83,10 @@ class Patch:
                 raise
 
     def undo(self) -> None:
-        """Give every function back to the library, whichever call patched it.
+        """Restore every function of the library, whichever call patched it.
 
-        They stay patched within the contexts of others, until the last of these is left.  A
-        function that another program has replaced since is left to that program.
+        While other contexts are active they stay patched, until the last of these ends.  A
+        function that another program has replaced since then stays as that program left it.
         """
         with _lock:
             _release(self, *_kept)
@@ -127,19 +121,18 @@ def patch_transformers() -> Patch:
     The chunked and recurrent forms of the gated delta rule (Qwen3-Next, Qwen3.5, OLMo Hybrid,
     ...), of Kimi's delta attention (Kimi Linear, ...) and of Mamba-2 (Bamba, Falcon-H1,
     Nemotron-H, Granite, Zamba2, ...), MiniMax's lightning attention, and the short convolution
-    of all of these, of Mamba, Jamba and LFM2.  Models give the same results, of float32 within
-    its rounding, and so do their gradients.  Those built already, and those imported later, are
-    patched as well.
+    of all of these, of Mamba, Jamba and LFM2.  Results and gradients are the same within the
+    rounding of float32.  Models that are already built or imported later are patched as well.
 
-    A call on tensors elsewhere than in the CPU's memory, or with a keyword that linattn has
-    not, goes to the library's own function; so does all while a model is exported.  A function
-    whose signature is another than that of Transformers 5.23 is left alone, with a warning.
+    Tensors on other devices, unsupported keywords and models that are being exported fall back to
+    the library's own functions.  A function whose signature differs from that of Transformers 5.23
+    is not patched, with a warning.
 
     Returns
     -------
     Patch
-        Its ``undo()`` gives all functions back.  As a context, leaving it does so, unless the
-        models were patched before or another context, perhaps of another thread, still runs.
+        ``undo()`` restores all functions.  So does leaving it as a context, unless the models
+        were patched before or another context, in any thread, is still active.
 
     Raises
     ------
@@ -148,10 +141,9 @@ def patch_transformers() -> Patch:
 
     Notes
     -----
-    Calling it twice is harmless.  With it, packed sequences run on CPUs: ``cu_seq_lens_q`` or
-    ``seq_idx``, as the library's DataCollatorWithFlattening gives them, keep the sequences of
-    a row apart.  Mamba, Falcon-Mamba, Jamba and Zamba, whose scan is the library's, raise
-    ValueError for them.
+    You may call it twice.  Packed sequences run on CPUs: ``cu_seq_lens_q`` or ``seq_idx``, as the
+    library's DataCollatorWithFlattening gives them, separate the sequences of a row.  Mamba,
+    Falcon-Mamba, Jamba and Zamba, whose scan is the library's, raise ValueError for them.
 
     States are float32, or float64 for tokens of float64.
 
@@ -172,7 +164,7 @@ def patch_transformers() -> Patch:
 
 
 def patched() -> list[str]:
-    """The functions of Transformers that linattn stands in for at present.
+    """The functions of Transformers that linattn replaces at present.
 
     Returns
     -------
@@ -195,7 +187,7 @@ def _patch_all() -> None:
 
 
 def _release(*patches: Patch) -> None:
-    """Forgets what held the functions, and gives them back where nothing else holds them."""
+    """End these patches, and restore the functions if no other is active."""
     for patch in patches:
         _kept.discard(patch)
         _entered.pop(patch, None)
@@ -222,16 +214,16 @@ def _replace(
     module: ModuleType,
     name: str,
     make: Callable[..., Any],
-    stand_in: Callable[..., Any] | None = None,
+    stand_in: StandIn | None = None,
 ) -> None:
-    """Puts what is made of a function of the module, or of a method, in its place."""
+    """Replace a function or method of the module by ``make`` of the original."""
     kind, _, attribute = name.rpartition(".")
     owner = getattr(module, kind, None) if kind else module
     original = None if owner is None else vars(owner).get(attribute)
     if not callable(original) or any(original is place.ours for place in _places):
         return
     full = f"{module.__name__}.{name}"
-    if stand_in is not None and (problem := _mismatch(name, original, stand_in)):
+    if stand_in is not None and (problem := _mismatch(original, stand_in)):
         version = getattr(sys.modules.get("transformers"), "__version__", "of no version")
         warnings.warn(
             f"linattn.torch.patch_transformers: transformers {version}: {full}{problem}; "
@@ -244,46 +236,47 @@ def _replace(
     setattr(owner, attribute, ours)
 
 
-def _mismatch(name: str, original: Callable[..., Any], stand_in: Callable[..., Any]) -> str:
-    """In what a function is another than the one that is known."""
+def _mismatch(original: Callable[..., Any], stand_in: StandIn) -> str:
+    """How a function differs from the one that is known; empty if it does not."""
     try:
-        found, known = _parameters(original), _parameters(stand_in, besides=False)
+        found, known = _parameters(original), _parameters(stand_in.function)
         if found != known:
             return f"({', '.join(found)}) does not take ({', '.join(known)})"
-        if name in _DIGESTS and _digest(original) != _DIGESTS[name]:
+        if stand_in.source and _digest(original) != stand_in.source:
             return " has been changed"
     except (OSError, TypeError, ValueError):  # no signature, or no source
-        return " cannot be looked at"
+        return " cannot be inspected"
     return ""
 
 
-def _parameters(function: Callable[..., Any], *, besides: bool = True) -> list[str]:
-    """A signature, with or without the keywords that stand-ins have besides.
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    """A signature without annotations.
 
     With the package kernels, functions of the library are modules that call them.
     """
     if isinstance(function, torch.nn.Module):
         function = function.forward
     given = inspect.signature(function).parameters.values()
-    kept = [x for x in given if besides or x.kind is not x.KEYWORD_ONLY]
-    return [str(x.replace(annotation=x.empty)) for x in kept]
+    return [str(x.replace(annotation=x.empty)) for x in given]
 
 
 def _digest(function: Callable[..., Any]) -> str:
     return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()
 
 
-def _replacement(original: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
-    named = frozenset(inspect.signature(stand_in).parameters) | _PASSED_ON
+def _replacement(original: Callable[..., Any], stand_in: StandIn) -> Callable[..., Any]:
+    """The stand-in's function, or the original for calls that it does not support."""
+    function = stand_in.function
+    named = {*inspect.signature(function).parameters, *stand_in.packing, *_PASSED_ON}
 
-    @functools.wraps(stand_in)
+    @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         if (
             all(_is_here(x) for x in args)
             and all(x is None or (name in named and _is_here(x)) for name, x in kwargs.items())
             and not _is_exporting()
         ):
-            result = stand_in(*args, **kwargs)
+            result = function(*args, **kwargs)
             if result is not NotImplemented:
                 return result
         return original(*args, **kwargs)
@@ -292,7 +285,7 @@ def _replacement(original: Callable[..., Any], stand_in: Callable[..., Any]) -> 
 
 
 def _handing_on(original: Callable[..., Any], part: str) -> Callable[..., Any]:
-    """A module's forward that tells a part of it of packed sequences, as it does not itself."""
+    """A forward that passes packing keywords on to a part of the module."""
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -313,7 +306,7 @@ def _handing_on(original: Callable[..., Any], part: str) -> Callable[..., Any]:
 
 
 def _refusing(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A forward that would mix packed sequences, with an error for more than one."""
+    """A forward that raises an error for several packed sequences, which it would mix."""
 
     @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -322,8 +315,8 @@ def _refusing(original: Callable[..., Any], name: str) -> Callable[..., Any]:
         several = any(x is not None and len(x) > 2 for x in bounds)
         if several or (index is not None and bool((index != index[..., :1]).any())):
             raise ValueError(
-                f"{name}: packed sequences are given, which its scan does not keep apart; expected "
-                "one sequence a row"
+                f"{name}: packed sequences are given, which its scan does not separate; expected "
+                "one sequence per row"
             )
         return original(*args, **kwargs)
 
@@ -331,7 +324,7 @@ def _refusing(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _is_here(x: Any) -> bool:
-    """Whether it is no tensor, or one in the CPU's memory."""
+    """Whether x is in the CPU's memory, or not a tensor."""
     return not isinstance(x, Tensor) or (x.is_cpu and x.layout is torch.strided)
 
 
@@ -339,7 +332,7 @@ def _is_here(x: Any) -> bool:
 
 
 class _Hook(MetaPathFinder):
-    """Finds models as they are found without it, and patches them when they have run."""
+    """Finds models with the other finders, and patches each after its import."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if not _MODELS.fullmatch(fullname):
@@ -363,7 +356,7 @@ class _PatchingLoader(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader  # so that nothing tells of the hook
+        module.__loader__ = self._loader  # as without the hook
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)

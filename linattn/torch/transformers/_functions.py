@@ -1,15 +1,15 @@
-"""What stands in for functions of Transformers: their signatures, linattn's operators.
+"""Replacements for functions of Transformers, computed by linattn's operators.
 
-Each function has the signature of the one that it stands for.  Arguments after the ``*`` are
-keywords besides, by which models say how packed sequences lie in a row: the library's own forms
-refuse ``cu_seqlens`` and ``seq_idx``, and do not look at ``cu_seq_lens_q``.  What returns
-NotImplemented leaves a call to the function that it stands for.
+Each function has the signature of the one that it replaces; `STAND_INS` lists them.  Models say in
+``**kwargs`` how sequences are packed in a row, which the library's own functions refuse
+(``cu_seqlens``, ``seq_idx``) or ignore (``cu_seq_lens_q``).  A function that returns NotImplemented
+leaves the call to the library's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,29 +25,18 @@ from ..operators import (
     gated_step,
 )
 
-#: The keywords that tell where packed sequences lie.
+#: The keywords that say where packed sequences begin and end.
 PACKING = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")
 
-# --- the gated delta rule, a gate a token (Qwen) or a key channel (Kimi) -----------------
+# --- the gated delta rule, one gate per token (Qwen) or per key channel (Kimi) -----------------
 
 
 def torch_chunk_gated_delta_rule(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    chunk_size: int = 64,
-    initial_state: Tensor | None = None,
-    output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False,
-    *,
-    cu_seqlens: Tensor | None = None,
-    cu_seq_lens_q: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    **kwargs: Any,
-) -> Any:
-    sequences = _sequences(key, cu_seqlens, cu_seq_lens_q, seq_idx)
+    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, chunk_size: int = 64,
+    initial_state: Tensor | None = None, output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
+    sequences = _sequences(key, kwargs)
     if sequences is NotImplemented:
         return NotImplemented
     rule = chunk_gated_delta_rule if g.ndim == 3 else chunk_kda
@@ -59,26 +48,15 @@ def torch_chunk_gated_delta_rule(
 
 
 def torch_recurrent_gated_delta_rule(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    initial_state: Tensor | None = None,
-    output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False,
-    *,
-    cu_seqlens: Tensor | None = None,
-    cu_seq_lens_q: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    **kwargs: Any,
-) -> Any:
-    packed = cu_seqlens is not None or cu_seq_lens_q is not None or seq_idx is not None
+    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor,
+    initial_state: Tensor | None = None, output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
+    packed = any(kwargs.get(name) is not None for name in PACKING)
     if packed or initial_state is None or key.shape[1] != 1:
         return torch_chunk_gated_delta_rule(
             query, key, value, g, beta, 64, initial_state, output_final_state,
-            use_qk_l2norm_in_kernel,
-            cu_seqlens=cu_seqlens, cu_seq_lens_q=cu_seq_lens_q, seq_idx=seq_idx,
+            use_qk_l2norm_in_kernel, **kwargs,
         )  # fmt: skip
     heads, repeats = key.shape[2], value.shape[2] // key.shape[2]
     q, k = (_shared(x[:, 0], repeats) for x in (query, key))
@@ -97,47 +75,14 @@ def torch_recurrent_gated_delta_rule(
     return o, _joined(state.s, repeats) if output_final_state else None
 
 
-def chunk_kimi_delta_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    chunk_size: int = 64,
-    initial_state: Tensor | None = None,
-    output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False,
-    *,
-    cu_seqlens: Tensor | None = None,
-    cu_seq_lens_q: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    **kwargs: Any,
-) -> Any:
-    return torch_chunk_gated_delta_rule(
-        query, key, value, g, beta, chunk_size, initial_state, output_final_state,
-        use_qk_l2norm_in_kernel,
-        cu_seqlens=cu_seqlens, cu_seq_lens_q=cu_seq_lens_q, seq_idx=seq_idx,
-    )  # fmt: skip
-
-
 def recurrent_kimi_delta_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    initial_state: Tensor | None,
-    output_final_state: bool,
-    use_qk_l2norm_in_kernel: bool = False,
-    *,
-    cu_seqlens: Tensor | None = None,
-    cu_seq_lens_q: Tensor | None = None,
-    seq_idx: Tensor | None = None,
+    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor,
+    initial_state: Tensor | None, output_final_state: bool, use_qk_l2norm_in_kernel: bool = False,
     **kwargs: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     return torch_recurrent_gated_delta_rule(
         query, key, value, g, beta, initial_state, output_final_state, use_qk_l2norm_in_kernel,
-        cu_seqlens=cu_seqlens, cu_seq_lens_q=cu_seq_lens_q, seq_idx=seq_idx,
+        **kwargs,
     )  # fmt: skip
 
 
@@ -145,25 +90,12 @@ def recurrent_kimi_delta_attention(
 
 
 def mamba2_chunk_scan(
-    hidden_states: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    chunk_size: int,
-    D: Tensor | None = None,
-    dt_bias: Tensor | None = None,
-    initial_states: Tensor | None = None,
-    dt_softplus: bool = False,
-    dt_limit: tuple[float, float] = (0.0, float("inf")),
-    return_final_states: bool = False,
-    *,
-    cu_seqlens: Tensor | None = None,
-    cu_seq_lens_q: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    **kwargs: Any,
-) -> Any:
-    sequences = _sequences(hidden_states, cu_seqlens, cu_seq_lens_q, seq_idx)
+    hidden_states: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk_size: int,
+    D: Tensor | None = None, dt_bias: Tensor | None = None, initial_states: Tensor | None = None,
+    dt_softplus: bool = False, dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False, **kwargs: Any,
+) -> Any:  # fmt: skip
+    sequences = _sequences(hidden_states, kwargs)
     many = sequences is not None
     if sequences is NotImplemented or (many and initial_states is not None):
         return NotImplemented
@@ -194,20 +126,12 @@ def mamba2_chunk_scan(
 
 
 def mamba2_selective_state_update(
-    state: Tensor,
-    hidden_states: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    dt_bias: Tensor | None = None,
-    dt_softplus: bool = False,
-    z: Tensor | None = None,
-    **kwargs: Any,
-) -> Any:
+    state: Tensor, hidden_states: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
+    D: Tensor | None = None, dt_bias: Tensor | None = None, dt_softplus: bool = False,
+    z: Tensor | None = None, **kwargs: Any,
+) -> Any:  # fmt: skip
     heads, repeats = B.shape[1], hidden_states.shape[1] // B.shape[1]
-    # A decay of its own for each channel or entry of the state is Mamba's, not Mamba-2's.
+    # Mamba has a decay per channel and per entry of the state, Mamba-2 one per head.
     same = [_is_repeated(dt, -1), _is_repeated(A, -1), _is_repeated(A, -2)]
     same += [dt_bias is None or _is_repeated(dt_bias, -1)]
     if not all(same):
@@ -220,7 +144,7 @@ def mamba2_selective_state_update(
     if state.dtype is torch.float32 and _writable(state, q, k, v, g):
         o, _ = gated_step(q, k, v, g, State(s), in_place=True)
     else:
-        o, after = gated_step(q, k, v, g, State(s.clone()))  # gradients need what was there
+        o, after = gated_step(q, k, v, g, State(s.clone()))  # gradients need the state from before
         state.copy_(_joined(after.s, repeats).mT)
     o = _joined(o, repeats)
     if D is not None:
@@ -231,52 +155,28 @@ def mamba2_selective_state_update(
 
 
 def mamba2_split_conv1d_scan_combined(
-    zxbcdt: Tensor,
-    conv1d_weight: Tensor,
-    conv1d_bias: Tensor | None,
-    dt_bias: Tensor,
-    A: Tensor,
-    D: Tensor,
-    chunk_size: int,
-    initial_states: Tensor | None = None,
-    dt_limit: tuple[float, float] = (0.0, float("inf")),
-    return_final_states: bool = False,
-    activation: str = "silu",
-    rmsnorm_weight: Tensor | None = None,
-    rmsnorm_eps: float = 1e-6,
-    outproj_weight: Tensor | None = None,
-    outproj_bias: Tensor | None = None,
-    headdim: int | None = None,
-    ngroups: int = 1,
-    norm_before_gate: bool = True,
-    *,
-    cu_seqlens: Tensor | None = None,
-    cu_seq_lens_q: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    **kwargs: Any,
-) -> None:
-    """None: the model is to call its convolution and its scan."""
+    zxbcdt: Tensor, conv1d_weight: Tensor, conv1d_bias: Tensor | None, dt_bias: Tensor, A: Tensor,
+    D: Tensor, chunk_size: int, initial_states: Tensor | None = None,
+    dt_limit: tuple[float, float] = (0.0, float("inf")), return_final_states: bool = False,
+    activation: str = "silu", rmsnorm_weight: Tensor | None = None, rmsnorm_eps: float = 1e-6,
+    outproj_weight: Tensor | None = None, outproj_bias: Tensor | None = None,
+    headdim: int | None = None, ngroups: int = 1, norm_before_gate: bool = True, **kwargs: Any,
+) -> None:  # fmt: skip
+    """Return None: the model then calls its convolution and its scan."""
 
 
 # --- the convolution, channels first ----------------------------------------------------
 
-#: By the library's name, linattn's.
+#: linattn's activations by the library's names.
 _ACTIVATIONS = {None: None, "silu": "silu", "swish": "silu"}
 
 
 def causal_conv1d_fn(
-    hidden_states: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    activation: str | None = None,
-    *,
-    cu_seqlens: Tensor | None = None,
-    cu_seq_lens_q: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    **kwargs: Any,
-) -> Any:
+    hidden_states: Tensor, weight: Tensor, bias: Tensor | None = None,
+    activation: str | None = None, **kwargs: Any,
+) -> Any:  # fmt: skip
     x = hidden_states.transpose(1, 2)
-    sequences = _sequences(x, cu_seqlens, cu_seq_lens_q, seq_idx)
+    sequences = _sequences(x, kwargs)
     if sequences is NotImplemented or activation not in _ACTIVATIONS:
         return NotImplemented
     o = causal_conv1d(
@@ -286,12 +186,9 @@ def causal_conv1d_fn(
 
 
 def causal_conv1d_update(
-    hidden_states: Tensor,
-    conv_state: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
+    hidden_states: Tensor, conv_state: Tensor, weight: Tensor, bias: Tensor | None = None,
     activation: str | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     length, extra = conv_state.shape[-1], conv_state.shape[-1] - weight.shape[-1] + 1
     if activation not in _ACTIVATIONS or extra < 0:
         return NotImplemented
@@ -323,22 +220,15 @@ def causal_conv1d_update(
 
 
 def lightning_attention(
-    self: Any,
-    hidden_states: Tensor,
-    position_embeddings: tuple[Tensor, Tensor],
-    attention_mask: Tensor | None,
-    past_key_values: Any = None,
-    *,
-    cu_seq_lens_q: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    **kwargs: Any,
-) -> Any:
-    sequences = _sequences(hidden_states, None, cu_seq_lens_q, seq_idx)
+    self: Any, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor],
+    attention_mask: Tensor | None, past_key_values: Any = None, **kwargs: Any,
+) -> Any:  # fmt: skip
+    sequences = _sequences(hidden_states, kwargs)
     s = None if past_key_values is None else past_key_values.get_linear_cache(self.layer_idx)
     if sequences is NotImplemented or (sequences is not None and s is not None):
         raise ValueError(
             "MiniMaxLightningAttention: packed sequences are given with a cache or in several "
-            "rows; expected one row of new sequences"
+            "rows; expected one row and no cache"
         )
     x = self.act_fn(self.qkv_proj(hidden_states))
     if attention_mask is not None:
@@ -361,7 +251,7 @@ def lightning_attention(
 
 
 def _shared(x: Tensor, repeats: int) -> Tensor:
-    """(B, heads, ...), each used by so many heads of values, broadcast to them."""
+    """(B, heads, ...) broadcast to the value heads that share each of them."""
     return x if repeats == 1 else x.unsqueeze(2)
 
 
@@ -375,7 +265,7 @@ def _joined(x: Tensor, repeats: int) -> Tensor:
 
 
 def _state(s: Tensor | None, many: bool, heads: int, repeats: int) -> State | None:
-    """A state (B, heads, d, m), or one a packed sequence, (r, heads, d, m)."""
+    """From a state (B, heads, d, m), or one per packed sequence, (r, heads, d, m)."""
     if s is None:
         return None
     return State(_split(s.transpose(0, 1)[None] if many else s, heads, repeats))
@@ -386,16 +276,15 @@ def _final(s: Tensor, many: bool, repeats: int) -> Tensor:
     return s[0].transpose(0, 1) if many else s
 
 
-def _sequences(
-    x: Tensor, cu_seqlens: Tensor | None, cu_seq_lens_q: Tensor | None, seq_idx: Tensor | None
-) -> Any:
-    """Where the sequences packed in the row x (1, n, ...) begin and end; None where it is one."""
+def _sequences(x: Tensor, packing: dict[str, Any]) -> Any:
+    """The bounds of the sequences packed in the row x (1, n, ...); None for a single one."""
+    cu_seqlens, cu_seq_lens_q, seq_idx = (packing.get(name) for name in PACKING)
     if cu_seqlens is None:
         cu_seqlens = cu_seq_lens_q
     if cu_seqlens is None and seq_idx is None:
         return None
     if x.shape[0] != 1:
-        if cu_seq_lens_q is not None:  # which the library's own function would not look at
+        if cu_seq_lens_q is not None:  # which the library's own function would ignore
             raise ValueError(
                 f"linattn.torch.patch_transformers: cu_seq_lens_q is given for {x.shape[0]} rows; "
                 "expected all sequences in one row"
@@ -420,33 +309,44 @@ def _is_repeated(x: Tensor, dim: int) -> bool:
 
 
 def _writable(*operands: Tensor | None) -> bool:
-    """Whether a step may write to its state: no gradient is to pass through it."""
+    """Whether a step may write to its state, as no gradient passes through it."""
     return not torch.is_grad_enabled() or not any(
         x is not None and x.requires_grad for x in operands
     )
 
 
-#: Models that do not hand these keywords on to a part of them, which then mixes the sequences.
+#: Models that do not pass packing keywords to this part of them, which then mixes the sequences.
 DROP_PACKING = {"Mamba2ForCausalLM": "backbone"}
-#: Models and layers whose scan is the library's and keeps no sequences apart.
+#: Models and layers whose scan is the library's and does not separate sequences.
 MIX_PACKED = (
     "FalconMambaForCausalLM", "FalconMambaModel", "FalconMambaMixer", "JambaModel",
     "JambaMambaMixer", "MambaForCausalLM", "MambaModel", "MambaMixer", "ZambaModel",
     "ZambaMambaMixer",
 )  # fmt: skip
 
-#: What each stands for: a function of a module, or a method.
-STAND_INS: dict[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (
-        torch_chunk_gated_delta_rule,
-        torch_recurrent_gated_delta_rule,
-        chunk_kimi_delta_attention,
-        recurrent_kimi_delta_attention,
-        mamba2_chunk_scan,
-        mamba2_selective_state_update,
-        mamba2_split_conv1d_scan_combined,
-        causal_conv1d_fn,
-        causal_conv1d_update,
-    )
-} | {"MiniMaxLightningAttention.forward": lightning_attention}
+
+class StandIn(NamedTuple):
+    """A replacement; other signatures are left alone, other keywords go to the library."""
+
+    function: Callable[..., Any]  #: of the library's signature
+    packing: tuple[str, ...] = PACKING  #: the packing keywords that it supports
+    source: str = ""  #: SHA-256 of the library's source where a whole method is replaced
+
+
+#: Functions of the library's modules, and methods, by name.
+STAND_INS = {
+    "torch_chunk_gated_delta_rule": StandIn(torch_chunk_gated_delta_rule),
+    "torch_recurrent_gated_delta_rule": StandIn(torch_recurrent_gated_delta_rule),
+    "chunk_kimi_delta_attention": StandIn(torch_chunk_gated_delta_rule),
+    "recurrent_kimi_delta_attention": StandIn(recurrent_kimi_delta_attention),
+    "mamba2_chunk_scan": StandIn(mamba2_chunk_scan),
+    "mamba2_selective_state_update": StandIn(mamba2_selective_state_update, packing=()),
+    "mamba2_split_conv1d_scan_combined": StandIn(mamba2_split_conv1d_scan_combined),
+    "causal_conv1d_fn": StandIn(causal_conv1d_fn),
+    "causal_conv1d_update": StandIn(causal_conv1d_update, packing=()),
+    "MiniMaxLightningAttention.forward": StandIn(
+        lightning_attention,
+        packing=("cu_seq_lens_q", "seq_idx"),
+        source="69bc3f622840097cfc6810b4640b50455db872e89ee2a49d8bb326b65a9f88c5",
+    ),
+}

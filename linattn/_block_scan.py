@@ -1,0 +1,274 @@
+"""A sequence in blocks: the effect of each block on the state, and how effects combine.
+
+A block takes the state before it to the one after it by ``s -> A s + b``: b is the state that the
+block leaves by itself, A the product of its tokens' transitions.  So the elements (A, b) of blocks
+are computed independently, a scan combines them, and each block then runs from its own state.
+`Recurrence.transition` says what A is: nothing for sums (`linattn.causal`), one factor, or one a
+row of s, for `gated`, and else a matrix (f, f): the state after the block if it begins with the
+identity and v is zero.
+
+Gradients go the same way from the last block to the first, with A transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from . import _check, _mapped, feature_maps
+from ._gradients import clear_padding, sum_all, summed
+from ._gufuncs import quiet, run, ufuncs
+from ._layout import Call
+from ._operator import RECURRENCES, Recurrence
+from ._products import product, transposed_product
+from ._state import State
+
+if TYPE_CHECKING:
+    from ._types import Shape
+
+
+class Element(NamedTuple):
+    """The effect of a block on a state: ``s -> a s + s0``, ``z -> z + z0``."""
+
+    a: Any  # None, factors (..., f or 1, 1), or a matrix (..., f, f)
+    s: Any
+    z: Any = None
+
+
+@quiet
+def compose(first: Element, second: Element) -> Element:
+    """The element of two consecutive blocks."""
+    a = second.a if first.a is None else first.a if second.a is None else _act(second.a, first.a)
+    z = None if first.z is None else first.z + second.z
+    return Element(a, _act(second.a, first.s) + second.s, z)
+
+
+@quiet
+def after(state: State | None, element: Element) -> State:
+    """The state after a block, from the one before it; None is the empty state."""
+    if state is None:
+        return State(element.s, element.z)
+    s, z = state[:2]  # a pair is a state too
+    return State(_act(element.a, s) + element.s, None if element.z is None else z + element.z)
+
+
+def turned(element: Element, state: State) -> Element:
+    """The element of a block's gradient, which goes backwards and adds `state`."""
+    a = element.a
+    is_matrix = a is not None and a.shape[-1] != 1
+    return Element(a.mT if is_matrix else a, state.s, state.z)
+
+
+def _act(a: Any, s: Any) -> Any:
+    return s if a is None else a * s if a.shape[-1] == 1 else a @ s
+
+
+def pack(element: Element) -> Any:
+    """An element as one row of numbers, to send it."""
+    return np.concatenate([np.ravel(x) for x in element if x is not None])
+
+
+def unpack(flat: Any, like: Element) -> Element:
+    """The element in a row of numbers, as views, in the shapes of ``like``."""
+    fields, at = [], 0
+    for x in like:
+        size = 0 if x is None else x.size
+        fields.append(None if x is None else flat[at : at + size].reshape(x.shape))
+        at += size
+    return Element(*fields)
+
+
+@quiet
+def element(
+    name: str, operands: tuple[Any, ...], key_lengths: Any = None, **options: Any
+) -> Element:
+    """The element of a block of tokens."""
+    r = RECURRENCES[name]
+    if r.transition == "identity":
+        return Element(None, *_sums(operands, key_lengths, **options))
+
+    def end_of(operands: tuple[Any, ...], start: State | None) -> State:
+        state: State = r.forward(
+            operands, key_lengths=key_lengths, initial_state=start, return_state=True, **options
+        )[1]
+        return state
+
+    end = end_of(operands, None)
+    return Element(transition(r, operands, end, end_of, key_lengths=key_lengths), end.s)
+
+
+def _sums(
+    operands: tuple[Any, ...], key_lengths: Any, *, feature_map: Any, normalize: bool,
+    **unused: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """``sum phi(k) v^T`` and ``sum phi(k)``, without the outputs that `causal` would make."""
+    dtype = _check.result_dtype(*operands)
+    k, v = (np.asarray(x, dtype) for x in operands[1:])
+    if key_lengths is not None or _mapped.outside(feature_map):
+        k, v = (np.asarray(x, _check.state_dtype(*operands)) for x in (k, v))
+        k, feature_map = feature_maps.get(feature_map)(k), "identity"
+    if key_lengths is not None:
+        there = (np.arange(k.shape[-2]) < np.asarray(key_lengths)[..., None])[..., None]
+        k, v = np.where(there, k, 0), np.where(there, v, 0)
+    if not normalize:
+        return run(ufuncs[f"state_{feature_map}_sum"], (k, v))[0], None
+    s, z = run(ufuncs[f"state_{feature_map}"], (k, v))
+    return s, z
+
+
+@quiet
+def transition(
+    r: Recurrence, operands: Sequence[Any], end: State, end_of: Callable[..., State], xp: Any = np,
+    key_lengths: Any = None,
+) -> Any:  # fmt: skip
+    """A of a block: None for sums, factors for gates, else a matrix.
+
+    The operands are arrays of ``xp``; ``end_of(operands, state)`` is the state after them.
+    """
+    if r.transition == "identity":
+        return None
+    given = list(zip(r.operands, operands, strict=True))
+    longest = max(x.ndim for x in operands[: r.layout.leading])
+    if r.transition == "decay":
+        g = next(x for row, x in given if row.name == "g").astype(end.s.dtype)
+        g = g[..., None] if g.ndim < longest else g
+        if key_lengths is not None:
+            there = xp.arange(g.shape[-2]) < xp.asarray(key_lengths)[..., None]
+            g = xp.where(there[..., None], g, 0)
+        return xp.exp(g.sum(-2))[..., None]
+    for row, x in given:
+        if row.channels == "m" and x.ndim >= longest:
+            raise ValueError(
+                f"{r.name}: {row.name} has shape {x.shape}, one number a value channel; expected "
+                "one a token where the sequence is in blocks, as channels would have a transition "
+                "each"
+            )
+    f = end.s.shape[-2]
+    unwritten = tuple(
+        xp.broadcast_to(xp.zeros((), x.dtype), (*x.shape[:-1], f)) if row.name == "v" else x
+        for row, x in given
+    )
+    return end_of(unwritten, State(xp.eye(f, dtype=end.s.dtype))).s
+
+
+def gradient_is_sum(r: Recurrence, *, normalize: bool = False, **unused: Any) -> bool:
+    """Whether the gradient of the state before follows from outputs alone, seven times as fast."""
+    return r.transition == "identity" and not normalize
+
+
+@quiet
+def gradient_sum(
+    q: Any, grad_out: Any, *, feature_map: Any, scale: float, **unused: Any
+) -> Element:
+    """The element of that gradient, ``scale sum phi(q) g^T``."""
+    s, _ = _sums((q, q, grad_out), None, feature_map=feature_map, normalize=False)
+    return Element(None, s * s.dtype.type(scale))
+
+
+def empty_state(
+    r: Recurrence, operands: tuple[Any, ...], sequences: int | None = None, *, feature_map: Any,
+    normalize: bool = False, **unused: Any,
+) -> State:  # fmt: skip
+    """The state before all tokens.
+
+    It has all leading axes, so that its gradient is not summed over any.
+    """
+    call = r.layout.read(r.name, operands)
+    packed = () if sequences is None else (sequences,)
+    shape = *call.batch, *packed, *core_of(call, feature_map)
+    dtype = _check.state_dtype(*call.typed)
+    return State(np.zeros(shape, dtype), np.zeros(shape[:-1], dtype) if normalize else None)
+
+
+def core_of(call: Call, feature_map: Any) -> Shape:
+    """The shape of a state without leading axes: as many rows as there are features."""
+    d, *rest = call.core
+    return feature_maps.get(feature_map).features(d), *rest
+
+
+def check(name: str, feature_map: Any, normalize: bool) -> None:
+    """Refuses maps whose states are not plain sums."""
+    if normalize and _mapped.outside(feature_map) and isinstance(
+        feature_map, feature_maps.PositiveRandomFeatures
+    ):  # fmt: skip
+        raise ValueError(
+            f"{name}: feature_map is {feature_map!r}; expected another map, or normalize=False, "
+            "where the sequence is in blocks: its states carry a scale of their own"
+        )
+
+
+def checked(
+    r: Recurrence, name: str, operands: Sequence[Any], *, feature_map: Any, scale: Any,
+    normalize: Any = False, eps: Any = 0.0,
+) -> tuple[Call, Shape]:  # fmt: skip
+    """The operands of a call in blocks, checked with its options, and the shape of a state."""
+    check(name, feature_map, normalize)
+    call = r.layout.read(name, operands)
+    fused = "identity" if _mapped.outside(feature_map) else feature_map
+    _check.lookup(name, r._stateless.names, call.variant, fused, normalize)
+    _check.numbers(name, call.typed, scale, eps, True)
+    return call, core_of(call, feature_map)
+
+
+# --- queries that see all keys ------------------------------------------------------
+
+
+@quiet
+def read(
+    q: Any, state: State, *, feature_map: Any, normalize: bool, eps: float, scale: float
+) -> Any:
+    """The outputs of queries from the sums over all keys, as in `linattn.noncausal`."""
+    _, o, den = _read(q, state, feature_map, normalize, eps, scale)
+    return (o / den if normalize else o).astype(_check.result_dtype(q), copy=False)
+
+
+def _read(
+    q: Any, state: State, feature_map: Any, normalize: bool, eps: float, scale: float
+) -> tuple[Any, Any, Any]:
+    a = feature_maps.get(feature_map)(q) * state.s.dtype.type(scale)
+    o = product(a, state.s)
+    den = product(a, state.z[..., None]) + a.dtype.type(eps) if normalize else None
+    return a, o, den
+
+
+@quiet
+def read_backward(
+    q: Any, state: State, grad_out: Any, *, feature_map: Any, normalize: bool, eps: float,
+    scale: float,
+) -> tuple[Any, State]:  # fmt: skip
+    """The gradients of the queries and of the sums."""
+    phi = feature_maps.get(feature_map)
+    a, o, den = _read(q, state, feature_map, normalize, eps, scale)
+    grad = np.asarray(grad_out, a.dtype)
+    dz = None
+    if normalize:
+        grad = grad / den
+        weight = -(grad * o).sum(-1, keepdims=True) / den
+        da = product(grad, state.s.mT) + weight * state.z[..., None, :]
+        dz = transposed_product(a, weight)[..., 0]
+    else:
+        da = product(grad, state.s.mT)
+    da = summed(da, a.shape, da.dtype)
+    dq = phi.input_gradient(q, a.dtype.type(scale) * da)
+    return dq.astype(_check.result_dtype(q), copy=False), State(transposed_product(a, grad), dz)
+
+
+@quiet
+def sums_backward(
+    k: Any, v: Any, grad: State, key_lengths: Any, *, feature_map: Any, **options: Any
+) -> tuple[Any, Any]:
+    """The gradients of keys and values, from that of the sums."""
+    phi = feature_maps.get(feature_map)
+    b = phi(k)
+    db, dv = product(np.asarray(v, b.dtype), grad.s.mT), product(b, grad.s)
+    if grad.z is not None:
+        db += grad.z[..., None, :]
+    for x in (db, dv):  # heads that share keys may have other lengths
+        clear_padding(x, key_lengths)
+    dtype = _check.result_dtype(k, v)
+    db, dv = sum_all((db, dv), (b, v), (db.dtype, dtype))
+    dk = phi.input_gradient(k, db)
+    clear_padding(dk, key_lengths)
+    return dk.astype(dtype, copy=False), dv

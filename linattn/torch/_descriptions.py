@@ -1,0 +1,100 @@
+"""The descriptions of all operators: recurrences from their registry, the others by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from .._layout import Layout, Operand
+from .._operator import Recurrence
+from ..conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
+from ..decay import log_decay, log_decay_backward
+from ..linformer import linformer, linformer_backward
+from ..softmax import softmax_attention, softmax_attention_backward
+from . import _maps
+
+
+class Description(NamedTuple):
+    """An operator's operands, options and states, and its NumPy functions.
+
+    Dimensions are letters, as in `Operand`: n is tokens, f the number of features.
+    """
+
+    name: str
+    layout: Layout
+    options: tuple[str, ...]  #: those of the schema, which follow the operands
+    forward: Callable[..., Any]  #: ``forward(operands, **options)``
+    backward: Callable[..., Any]  #: ``backward(operands, grad_out, **options)``
+    step: Any = None  #: ``step(operands, state, **options)``
+    step_name: str = ""
+    keeps_strides: bool = False  #: whether the output has strides in the order of the values'
+    fields: Mapping[str, str] = MappingProxyType({})  #: the dimensions of a state's arrays
+    one_array: bool = False  #: whether a state is an array, not a `State`
+    lengths: bool = False  #: whether it takes ``key_lengths``
+    cast: bool = True  #: whether autocast converts the operands
+    sizes: Callable[[dict[str, Any], dict[str, int]], dict[str, int]] = lambda named, sizes: {}
+    #: sizes of further letters, from the arguments and the sizes of the operands' letters
+    example: str = "x, x, x"  #: operands, made from x (n, d)
+
+
+def of_recurrence(r: Recurrence) -> Description:
+    options = ["str feature_map", "Tensor? omega"] if r.mapped else []
+    options += ["bool normalize", "float eps"] if r.normalizer else []
+    forward: Any
+    forward, backward, step = r.forward, r.backward, r.step
+    if not r.mapped:
+        forward, backward, step = (
+            partial(method, feature_map="identity") for method in (forward, backward, step)
+        )
+    fields = {"s": r.layout.state.replace("d", "f") if r.mapped else r.layout.state}
+    if r.normalizer:
+        fields |= dict.fromkeys(("z", "log_scale"), fields["s"][0])
+    return Description(
+        r.name, r.layout, (*options, "float scale"), forward, backward, step, r.names["step"],
+        keeps_strides=True, fields={} if r.cross else fields, lengths=True,
+        sizes=_features if r.mapped else lambda named, sizes: {},
+    )  # fmt: skip
+
+
+def _features(named: dict[str, Any], sizes: dict[str, int]) -> dict[str, int]:
+    omega, d = named.get("omega"), sizes["d"]
+    if omega is None:
+        return {"f": d}
+    return {"f": _maps.features(named["feature_map"], d, omega.shape[-1])}
+
+
+def _spread(function: Any) -> Any:
+    """A function that takes its operands as one tuple."""
+    return lambda operands, *grad_out, **options: function(*operands, *grad_out, **options)
+
+
+_QKV = (Operand("q", "nd"), Operand("k", "sd"), Operand("v", "sm"))
+
+SOFTMAX = Description(
+    "softmax_attention", Layout(_QKV), ("bool causal", "float? scale"),
+    _spread(softmax_attention), _spread(softmax_attention_backward),
+)  # fmt: skip
+LINFORMER = Description(
+    "linformer", Layout((*_QKV, Operand("E", "sr"), Operand("F", "sr"))), ("float? scale",),
+    _spread(linformer), _spread(linformer_backward), example="x, x, x, x, x",
+)  # fmt: skip
+LOG_DECAY = Description(
+    "log_decay", Layout((Operand("x", ""), Operand("A_log", ""), Operand("dt_bias", "")), ""),
+    ("float? lower_bound",), _spread(log_decay), _spread(log_decay_backward),
+    cast=False, example="x, 0.0, 0.0",
+)  # fmt: skip
+CONVOLUTION = Description(
+    "causal_conv1d",
+    Layout(
+        (Operand("x", "nc"), Operand("weight", "cw"), Operand("bias", "c", optional=True)), "nc"
+    ),
+    ("str? activation",), _spread(causal_conv1d),
+    lambda x, grad, **options: causal_conv1d_backward(x[0], x[1], grad, x[2], **options),
+    lambda x, state, **options: causal_conv1d_step(x[0], x[1], state, x[2], **options),
+    "causal_conv1d_step", fields={"s": "cp"}, one_array=True,
+    sizes=lambda named, sizes: {"p": sizes["w"] - 1}, example="x, x.T",
+)  # fmt: skip
+
+OTHERS = SOFTMAX, LINFORMER, LOG_DECAY, CONVOLUTION

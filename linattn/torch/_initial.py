@@ -1,0 +1,65 @@
+"""The state before the first token, as tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _initial
+from .._check import shape_alone
+from .._state import State
+from . import _maps, _tensors
+from ._operator import OPERATORS
+from ._tensors import work_dtype
+
+
+def initial_state(
+    *operands: Any, operator: str, feature_map: Any, normalize: bool, cu_seqlens: Any
+) -> State:
+    """`linattn.initial_state` of tensors."""
+    name = _initial.NAME
+    recurrence, whole = _initial.recurrence_of(operator, len(operands) - 3)
+    described = OPERATORS[recurrence.name]
+    args = _tensors.promoted(name, described.operands, operands)
+    for operand, x in zip(described.operands, args, strict=False):
+        if isinstance(x, Tensor):
+            _tensors.check(name, operand.name, x)
+    phi = _maps.resolve(name, feature_map)
+    values = args[described.values]
+    dtype = work_dtype(values.dtype)
+
+    def features(d: int) -> int:
+        if isinstance(phi, (str, _maps.TensorMap)):
+            return d if isinstance(phi, str) else phi.features(d)
+        k = args[1]
+        one = k[..., :1, :] if whole else k[..., None, :]
+        with torch.no_grad():
+            return int(phi(one.to(dtype)).shape[-1])
+
+    def full(shape: Any, value: float, _: Any = None) -> Tensor:
+        return values.new_full(shape, value, dtype=dtype)
+
+    rescaled = isinstance(phi, _maps.TensorMap) and phi.rescaled
+    if not torch.compiler.is_compiling():
+        return _initial.state_of(
+            tuple(map(shape_alone, args)), operator, features, full, normalize=normalize,
+            cu_seqlens=cu_seqlens, rescaled=rescaled,
+            unmapped=None if isinstance(phi, str) else phi,
+        )  # fmt: skip
+    # Sizes may be symbols, which NumPy's checks cannot read.
+    named = {x.name: y for x, y in zip(described.operands, args, strict=False)}
+    lead, sizes = described.shape(named, step=not whole)
+    if cu_seqlens is not None:
+        lead = (*lead, len(cu_seqlens) - 1)
+    if recurrence.mapped:
+        sizes["f"] = features(sizes["d"])
+    s, *rows = (
+        (*lead, *(sizes[x] for x in dims)) for dims in described.description.fields.values()
+    )
+    if not (rows and normalize):
+        return State(full(s, 0.0))
+    z, log_scale = rows
+    return State(full(s, 0.0), full(z, 0.0), full(log_scale, -math.inf) if rescaled else None)

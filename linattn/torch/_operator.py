@@ -1,0 +1,363 @@
+"""Operators of linattn on tensors, each made from its description.
+
+A description becomes operators of PyTorch: over all tokens without a state and with one, the
+gradients of both, and the step, which returns a new state or writes to the given one.  All of them
+call the operator's NumPy functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._operator import RECURRENCES
+from . import _maps, _options, _tensors
+from ._descriptions import OTHERS, Description, of_recurrence
+from ._library import Operator, name_of
+from ._states import States
+from ._tensors import array, tensor, tensors, threads, work_dtype
+
+
+class TensorOperator:
+    """Forward and step of an operator on tensors, differentiable."""
+
+    def __init__(self, description: Description) -> None:
+        d = self.description = description
+        self.name, self.operands, self.fields = d.name, d.layout.operands, tuple(d.fields)
+        operands = [f"Tensor{'?' * x.optional} {x.name}" for x in self.operands]
+        sequences = ["Tensor? key_lengths"] * d.lengths + ["Tensor? cu_seqlens"] * bool(d.fields)
+        whole = [*operands, *d.options, *sequences]
+        self._operand_names = tuple(x.name for x in self.operands)
+        self._option_names = tuple(name_of(x) for x in d.options)
+        self._sequences = tuple(map(name_of, sequences))
+        self.names = (*map(name_of, whole), *self.fields)
+        self._step_names = *self._operand_names, *self._option_names, *self.fields
+        #: Arguments begin with the operands; options, lengths and states end at these places.
+        self._count = len(self.operands)
+        self._options_end = self._count + len(d.options)
+        self._end = len(whole)
+        #: The place of the values: the operand whose width and dtype the output has.
+        width = d.layout.output[-1:]
+        self.values = next(i for i, x in enumerate(self.operands) if x.dims.endswith(width))
+        self._mapped = "feature_map" in self._option_names
+        first = 2 if self._mapped else 0  # a map is two options here: its text and omega
+        self._numbers_from = self._count + first
+        self._numbers = self._option_names[first:]
+        self._checks = tuple((name_of(x), *_options.check_of(x)) for x in d.options[first:])
+        self._states = States(d, self.names)
+        #: NumPy's functions.
+        self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
+        cast = [x.name for x in self.operands if d.cast and not x.state_dtype]
+
+        def pair(suffix: str, fields: tuple[str, ...]) -> tuple[Operator, Operator]:
+            """An operator over all tokens and its gradient's."""
+            arguments = [*whole, *(f"Tensor? {x}" for x in fields)]
+            grads = ["Tensor grad_out", *(f"Tensor? grad_{x}" for x in fields)]
+            results = len(fields) + self._count
+            forward = Operator(
+                d.name + suffix, arguments, 1 + len(fields), self._run, self._fake,
+                ranks=self._ranks, gradient=self._gradient, cast=cast,
+            )  # fmt: skip
+            return forward, Operator(
+                f"{d.name}{suffix}_backward", grads + arguments, results,
+                self._run_backward, self._fake_backward, ranks=self._ranks_backward,
+                like=(*self._operand_names, *fields),
+            )  # fmt: skip
+
+        self.stateless, self._stateless_backward = pair("", ())
+        if not self.fields:
+            return
+        self.stateful, self._stateful_backward = pair("_state", self.fields)
+        left_out = "" if d.one_array else "?"
+        token, ranks = [*operands, *d.options], partial(self._ranks, step=True)
+        self.new_step = Operator(
+            d.step_name, [*token, *(f"Tensor{left_out} {x}" for x in self.fields)],
+            1 + len(self.fields), self._run_step,
+            partial(self._fake, step=True),
+            ranks=ranks, gradient=self._gradient_step, cast=cast,
+        )  # fmt: skip
+        written = [f"Tensor({x}!){left_out} {y}" for x, y in zip("abc", self.fields, strict=False)]
+        self.step_in_place = Operator(
+            f"{d.step_name}_", [*token, *written], 1, self._run_step_in_place,
+            lambda *args: self._fake(*args, step=True)[0], ranks=ranks,
+        )  # fmt: skip
+
+    # --- what users call ---------------------------------------------------------
+
+    def forward(
+        self,
+        operands: Sequence[Any],
+        *,
+        key_lengths: Any = None,
+        cu_seqlens: Any = None,
+        initial_state: Any = None,
+        return_state: bool = False,
+        **options: Any,
+    ) -> Any:
+        """The output, and the state after the last token where it is asked for."""
+        name = self.name
+        if key_lengths is not None:
+            key_lengths = _options.integers(name, "key_lengths", key_lengths, operands[0])
+        if cu_seqlens is not None:
+            cu_seqlens = _options.integers(name, "cu_seqlens", cu_seqlens, operands[0])
+        args, narrow = self.arguments(name, operands, options, key_lengths)
+        if self.description.lengths:
+            args.append(key_lengths)
+        if self.fields:
+            args.append(cu_seqlens)
+        if initial_state is None and not return_state:
+            o = self.stateless(*args)
+            return o if narrow is None else o.to(narrow)
+        dtype = work_dtype(args[self.values].dtype)
+        state = self._states.read(name, "initial_state", initial_state, dtype)
+        o, *end = self.stateful(*args, *state)
+        o = o if narrow is None else o.to(narrow)
+        return (o, self._states.result(end, args)) if return_state else o
+
+    def step(
+        self, operands: Sequence[Any], state: Any, *, in_place: bool = False, **options: Any
+    ) -> tuple[Tensor, Any]:
+        """The output of one token, and the state after it."""
+        name = self.description.step_name
+        args, narrow = self.arguments(name, operands, options)
+        if state is None:
+            what = "a tensor" if self.description.one_array else "a linattn.State(s, z)"
+            raise TypeError(f"{name}: state is None; expected {what}")
+        dtype = None if in_place else work_dtype(args[self.values].dtype)
+        fields = self._states.read(name, "state", state, dtype)
+        if in_place:
+            _tensors.check_in_place(name, (*args, *fields))
+            o, after = self.step_in_place(*args, *fields), state
+        else:
+            o, *end = self.new_step(*args, *fields)
+            after = self._states.result(end, args)
+        return o if narrow is None else o.to(narrow), after
+
+    def arguments(
+        self,
+        name: str,
+        operands: Sequence[Any],
+        options: Mapping[str, Any],
+        key_lengths: Tensor | None = None,
+    ) -> tuple[list[Any], torch.dtype | None]:
+        """Operands and options as the operators of PyTorch take them.
+
+        A map that kernels do not know is applied here.  Features of 16-bit tokens have 32 bits;
+        then the dtype that the result is to have is returned as well.
+        """
+        args = _tensors.promoted(name, self.operands, operands)
+        values = []
+        for option, kind, check in self._checks:
+            x = options[option]
+            values.append(x if type(x) is kind else check(name, option, x))
+        if not self._mapped:
+            return args + values, None
+        phi = _maps.resolve(name, options["feature_map"])
+        if isinstance(phi, str):
+            return [*args, phi, None, *values], None
+        if isinstance(phi, _maps.TensorMap) and phi.rescaled and options.get("normalize"):
+            return [*args, phi.text, phi.directions(args[0]), *values], None
+        for operand, x in zip(self.operands[:2], args, strict=False):
+            _tensors.check(name, operand.name, x)
+        token = name == self.description.step_name
+        args, narrow = _maps.applied(phi, args, key_lengths, token=token)
+        return [*args, "identity", None, *values], narrow
+
+    # --- shapes ------------------------------------------------------------------
+
+    def _own_axes(self, axes: Mapping[str, int | None], step: bool) -> list[int]:
+        """How many axes of each operand do not lead, from the number of axes of each."""
+        tellers = [axes.get(x.name) or 0 for x in self.operands[: self.description.layout.leading]]
+        longest = max(tellers, default=0)
+        return [x.own_axes(axes.get(x.name) or 0, longest, tokens=not step) for x in self.operands]
+
+    def shape(self, named: Mapping[str, Any], step: bool) -> tuple[tuple[int, ...], Any]:
+        """The leading axes of the operands, broadcast, and the sizes of the dimensions."""
+        axes = {x: y.ndim for x in self._operand_names if (y := named.get(x)) is not None}
+        leads: list[Any] = []
+        sizes: dict[str, int] = {}
+        for operand, rank in zip(self.operands, self._own_axes(axes, step), strict=True):
+            if operand.name in axes:
+                shape = named[operand.name].shape
+                first = max(len(shape) - rank, 0)
+                leads.append(shape[:first])
+                letters = operand.letters(tokens=not step)
+                for letter, size in zip(letters, shape[first:], strict=False):
+                    sizes.setdefault(letter, size)
+        return torch.broadcast_shapes(*leads), sizes
+
+    def _ranks(self, *axes: int | None, step: bool = False) -> list[int | None]:
+        """How many axes of each argument do not lead; None for those that vmap cannot map."""
+        named = dict(zip(self._step_names if step else self.names, axes, strict=False))
+        own: dict[str, int | None] = dict(
+            zip(self._operand_names, self._own_axes(named, step), strict=True)
+        )
+        packed = named.get("cu_seqlens") is not None
+        own |= {"key_lengths": 0}
+        own |= {x: len(dims) + packed for x, dims in self.description.fields.items()}
+        return [own.get(name) for name in named]
+
+    def _ranks_backward(self, *axes: int | None) -> list[int | None]:
+        count = self._cotangents(axes)
+        ranks = self._ranks(*axes[count:])
+        return [len(self.description.layout.output), *ranks[self._end :], *ranks]
+
+    def _cotangents(self, args: Sequence[Any]) -> int:
+        """How many arguments of a gradient's operator precede those of the forward one."""
+        return 1 if len(args) == 1 + self._end else 1 + len(self.fields)
+
+    def _fake(self, *args: Any, step: bool = False) -> Any:
+        d = self.description
+        named = dict(zip(self._step_names if step else self.names, args, strict=False))
+        lead, sizes = self.shape(named, step)
+        like = args[self.values]
+        core = d.layout.output.replace("n", "") if step else d.layout.output
+        shape = (*lead, *(sizes[x] for x in core))
+        if d.keeps_strides and like.shape == torch.Size(shape):
+            # (batch, tokens, heads, m) transposed is transposed back without a copy
+            o = torch.empty_like(like)
+        else:
+            o = like.new_empty(shape)
+        if not self.fields or self.fields[0] not in named:
+            return o
+        sizes |= d.sizes(named, sizes)
+        if named.get("cu_seqlens") is not None:
+            lead = (*lead, named["cu_seqlens"].shape[0] - 1)
+        dtype = work_dtype(like.dtype)
+        return o, *(
+            like.new_empty((*lead, *(sizes[x] for x in dims)), dtype=dtype)
+            if there
+            else _tensors.nothing()
+            for dims, there in zip(d.fields.values(), self._states.present(args), strict=True)
+        )
+
+    def _fake_backward(self, *args: Any) -> Any:
+        args = args[self._cotangents(args) :]
+        states = list(args[self._end :])
+        if any(x is None for x in states):  # zeros, whose gradient has all leading axes
+            full = self._fake(*args)[1:]
+            states = [y if x is None else x for x, y in zip(states, full, strict=True)]
+        return tuple(
+            _tensors.nothing() if x is None else x.new_empty(x.shape)
+            for x in (*args[: self._count], *states)
+        )
+
+    # --- computing ---------------------------------------------------------------
+
+    def _call(self, args: Sequence[Any], end: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Operands and options, up to a place, as NumPy's functions take them."""
+        operands = tuple([None if x is None else array(x) for x in args[: self._count]])
+        values = args[self._numbers_from : self._options_end]
+        options: dict[str, Any] = dict(zip(self._numbers, values, strict=True))
+        if self._mapped:
+            options["feature_map"] = _maps.restore(*args[self._count : self._numbers_from])
+        for name, x in zip(self._sequences, args[self._options_end : end], strict=False):
+            if x is not None:
+                options[name] = array(x)
+        return operands, options
+
+    def _run(self, *args: Any) -> Any:
+        operands, options = self._call(args, self._end)
+        like, fields, o = args[self.values], args[self._end :], None
+        if self.description.keeps_strides and not like.is_contiguous():
+            o = _first(self._fake(*args))
+            options["out"] = array(o)
+        if fields:
+            options |= {"initial_state": self._states.pack(fields), "return_state": True}
+        with threads():
+            result = self.forward_of(operands, **options)
+        if o is None:
+            o = tensor(result[0] if fields else result, like.dtype)
+        if not fields:
+            return o
+        return o, *tensors(self._states.unpack(result[1]), (None,) * len(fields))
+
+    def _run_backward(self, *args: Any) -> Any:
+        count = self._cotangents(args)
+        grads, args = args[:count], args[count:]
+        operands, options = self._call(args, self._end)
+        fields = args[self._end :]
+        if fields:
+            options["initial_state"] = self._states.pack(fields)
+            options["grad_state"] = self._grad_state(args, grads[1:])
+        with threads():
+            found = list(self.backward_of(operands, array(grads[0]), **options))
+        states = self._states.unpack(found.pop()) if fields else ()
+        present = iter(found)
+        results = [None if x is None else next(present) for x in operands]
+        return tensors((*results, *states), (*args[: self._count], *fields))
+
+    def _grad_state(self, args: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
+        """The gradient with respect to the final state; None stands for zeros."""
+        there = self._states.present(args)
+        full = self._fake(*args)[1:]
+        return self._states.pack([
+            None if not exists else torch.zeros_like(like) if grad is None else grad
+            for exists, grad, like in zip(there, grads, full, strict=True)
+        ])  # fmt: skip
+
+    def _run_step(self, *args: Any) -> Any:
+        operands, options = self._call(args, self._options_end)
+        with threads():
+            o, state = self.step_of(
+                operands, self._states.pack(args[self._options_end :]), **options
+            )
+        fields = self._states.unpack(state)
+        return tensor(o, args[self.values].dtype), *tensors(fields, (None,) * len(fields))
+
+    def _run_step_in_place(self, *args: Any) -> Tensor:
+        operands, options = self._call(args, self._options_end)
+        state = self._states.pack(args[self._options_end :])
+        with threads():
+            o, _ = self.step_of(operands, state, **options, in_place=True)
+        return tensor(o, args[self.values].dtype)
+
+    # --- gradients ---------------------------------------------------------------
+
+    def _gradient(self, args: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
+        grad_out, last = grads[0], [_or_none(x) for x in grads[1:]]
+        if grad_out is None:
+            grad_out = torch.zeros_like(_first(self._fake(*args)))
+        backward = self._stateful_backward if args[self._end :] else self._stateless_backward
+        names = *self._operand_names, *self.fields
+        found = dict(zip(names, backward(grad_out, *last, *args), strict=False))
+        pairs = zip(self.names, args, strict=False)
+        return [None if x is None else found.get(name) for name, x in pairs]
+
+    def _gradient_step(self, args: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
+        """The gradient of a sequence of one token."""
+        named = dict(zip(self._step_names, args, strict=True))
+        axes = {x: y.ndim for x in self._operand_names if (y := named[x]) is not None}
+        place = {
+            x.name: -1 - rank
+            for x, rank in zip(self.operands, self._own_axes(axes, step=True), strict=True)
+            if x.name in axes and "n" in x.dims
+        }
+        whole = {x: y.unsqueeze(place[x]) if x in place else y for x, y in named.items()}
+        grad = grads[0]
+        if grad is not None:
+            grad = grad.unsqueeze(-len(self.description.layout.output))
+        rest = self._gradient([whole.get(x) for x in self.names], (grad, *grads[1:]))
+        found = dict(zip(self.names, rest, strict=True))
+        return [
+            found[x] if x not in place or found[x] is None else found[x].squeeze(place[x])
+            for x in named
+        ]
+
+
+def _first(x: Any) -> Any:
+    return x[0] if isinstance(x, tuple) else x
+
+
+def _or_none(x: Tensor | None) -> Tensor | None:
+    return None if x is None or x.shape == (0,) else x
+
+
+#: Every operator, by name.
+OPERATORS = {
+    x.name: TensorOperator(x) for x in (*map(of_recurrence, RECURRENCES.values()), *OTHERS)
+}

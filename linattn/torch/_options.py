@@ -1,0 +1,48 @@
+"""Checks of options, before an operator of PyTorch takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._check import flag
+
+
+def integers(name: str, argument: str, x: Any, like: Any) -> Tensor:
+    """A tensor of integers; one made of a list is on the device of ``like``."""
+    if not isinstance(x, Tensor):
+        x = torch.as_tensor(x, device=like.device if isinstance(like, Tensor) else None)
+    if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool:
+        raise TypeError(f"{name}: {argument} has dtype {x.dtype}; expected integers")
+    return x
+
+
+def check_of(argument: str) -> tuple[type, Callable[[str, str, Any], Any]]:
+    """The type that an option of a schema needs no check of, and the check of others.
+
+    It is called (function, name, value), and returns what the operator takes.
+    """
+    return _CHECKS.get(argument.split()[0], (str, _unchecked))
+
+
+def _number(name: str, argument: str, x: Any) -> float:
+    if not isinstance(x, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name}: {argument} is {x!r}; expected a number")
+    return float(x)
+
+
+def _maybe_number(name: str, argument: str, x: Any) -> float | None:
+    return None if x is None else _number(name, argument, x)
+
+
+def _unchecked(name: str, argument: str, x: Any) -> Any:
+    return x
+
+
+_CHECKS: dict[str, tuple[type, Callable[[str, str, Any], Any]]] = {
+    "float": (float, _number), "float?": (float, _maybe_number), "bool": (bool, flag),
+}  # fmt: skip

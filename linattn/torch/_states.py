@@ -1,0 +1,78 @@
+"""States as users, the operators of PyTorch and NumPy's functions have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._state import State
+from . import _tensors
+from ._descriptions import Description
+from ._tensors import array
+
+
+class States:
+    """The states of an operator: an array, or a `State` of some fields.
+
+    The operators of PyTorch take every field, None for those that a state lacks, and return an
+    empty tensor for these.
+    """
+
+    def __init__(self, description: Description, names: Sequence[str]) -> None:
+        self.fields, self.one_array = tuple(description.fields), description.one_array
+        needs = {"z": "normalize", "log_scale": "omega"}
+        #: The place of the argument that a field needs; None for none.
+        self._needed = [
+            names.index(needs[x]) if needs.get(x) in names else None for x in self.fields
+        ]
+
+    def read(
+        self, name: str, argument: str, state: Any, dtype: torch.dtype | None
+    ) -> tuple[Tensor | None, ...]:
+        """The arrays of a state as the operators of PyTorch take them, in a dtype if given."""
+        if state is None:
+            return (None,) * len(self.fields)
+        if self.one_array:
+            if not isinstance(state, Tensor) or state.dtype not in _tensors.REAL:
+                _tensors.check(name, argument, state)
+            return (state if dtype is None else state.to(dtype),)
+        if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
+            what = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
+            raise TypeError(f"{name}: {argument} is a {what}; expected a linattn.State(s, z)")
+        for field, x in zip(State._fields, state, strict=False):
+            if x is None and field != "s":
+                continue
+            if not isinstance(x, Tensor) or x.dtype not in _tensors.REAL:
+                _tensors.check(name, f"{argument}.{field}", x)
+            if field not in self.fields:
+                raise ValueError(f"{name}: {argument}.{field} is given; expected None")
+        fields = [*state, None][: len(self.fields)]
+        if dtype is not None:
+            fields = [x if x is None or x.dtype is dtype else x.to(dtype) for x in fields]
+        return tuple(fields)
+
+    def result(self, fields: Sequence[Tensor], args: Sequence[Any]) -> Any:
+        """The state that an operator returned, whose absent arrays are empty tensors there."""
+        if self.one_array:
+            return fields[0]
+        if len(fields) == 1:
+            return State(fields[0])
+        there = zip(fields, self.present(args), strict=True)
+        return State(*[x if exists else None for x, exists in there])
+
+    def present(self, args: Sequence[Any]) -> list[bool]:
+        """Which arrays a state has, with these options."""
+        return [i is None or (args[i] is not None and args[i] is not False) for i in self._needed]
+
+    def pack(self, fields: Sequence[Tensor | None]) -> Any:
+        """A state as NumPy's functions take it."""
+        if fields[0] is None:
+            return None
+        arrays = [None if x is None else array(x) for x in fields]
+        return arrays[0] if self.one_array else State(*arrays)
+
+    def unpack(self, state: Any) -> tuple[Any, ...]:
+        return (state,) if self.one_array else state[: len(self.fields)]

@@ -1,0 +1,92 @@
+"""Makes fla's functions from rules and declarations.
+
+To add an operator, write its `Rule` and declare its chunk and recurrent forms with `function`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from . import _layout
+from ._docs import documented
+from ._keywords import ABSENT, HINTS, Given, refuse, states_v_first
+
+F = TypeVar("F", bound=Callable[..., Any])
+IGNORED = {*HINTS, *ABSENT, "kwargs"}
+
+
+def named(*names: str) -> Callable[[str, Given], dict[str, Tensor]]:
+    """Operands under the names of these arguments, unchanged."""
+    return lambda function, given: {name: given[name] for name in names}
+
+
+class Rule(NamedTuple):
+    """An operator of linattn.torch and how its operands follow from fla's arguments.
+
+    ``extras`` and ``options`` take the function's name, for errors, and its arguments by name.
+    """
+
+    operator: Callable[..., Any]  #: of linattn.torch
+    extras: Callable[[str, Given], dict[str, Tensor]] = named()  #: operands after q, k and v
+    channels: tuple[str, ...] = ()  #: extras [B, T, HV, K]; the others are [B, T, HV]
+    options: Callable[[str, Given], Given] = named()  #: further keywords of the operator
+    v_first: bool = False  #: knows transpose_state_layout, the former name of state_v_first
+
+
+def function(rule: Rule, **types: str) -> Callable[[F], F]:
+    """Make a function of fla's from its signature and the first lines of its docstring.
+
+    ``types`` are those of parameters that differ from `_docs.PARAMETERS`.
+    """
+
+    def decorate(declared: F) -> F:
+        made: Any = functools.update_wrapper(_compiled(declared)(call, rule), declared)
+        made.__defaults__, made.__kwdefaults__ = declared.__defaults__, declared.__kwdefaults__
+        return documented(rule.operator.__name__, **types)(made)
+
+    return decorate
+
+
+def _compiled(declared: Callable[..., Any]) -> Any:
+    """Compile a function of this signature, as binding *args and **kwargs would slow every call."""
+    name, bare = declared.__name__, inspect.Parameter.empty
+    signature = inspect.signature(declared)
+    parameters = [x.replace(annotation=bare, default=bare) for x in signature.parameters.values()]
+    items = {x: "**kwargs" if x == "kwargs" else f"{x!r}: {x}" for x in signature.parameters}
+    ignored = ", ".join(items[x] for x in items if x in IGNORED)
+    given = ", ".join(items[x] for x in items if x not in IGNORED)
+    source = (
+        "def bind(call, rule):\n"
+        f"    def {name}{inspect.Signature(parameters)}:\n"
+        f"        return call(rule, {name!r}, {{{given}}}, {{{ignored}}})\n"
+        f"    return {name}\n"
+    )
+    scope: Given = {}
+    exec(compile(source, f"<{name}>", "exec"), declared.__globals__, scope)
+    return scope["bind"]
+
+
+def call(rule: Rule, name: str, given: Given, more: Given) -> tuple[Tensor, Any]:
+    """Call a rule's operator with fla's arguments; ``more`` are ignored or unsupported ones."""
+    state_v_first = rule.v_first and states_v_first(name, given, more)
+    if more:
+        refuse(name, more)
+    q, k, v = given["q"] if "q" in given else given["r"], given["k"], given["v"]
+    cu_seqlens = given["cu_seqlens"]
+    if cu_seqlens is not None and not isinstance(cu_seqlens, Tensor):
+        cu_seqlens = torch.as_tensor(cu_seqlens)
+    _layout.check_tokens(name, q, k, v, cu_seqlens)
+    extras = rule.extras(name, given)
+    _layout.check_extras(name, k, v, extras, rule.channels)
+    return _layout.run(
+        name, rule.operator, q, k, v, extras, scale=given["scale"],
+        initial_state=given["initial_state"], output_final_state=given["output_final_state"],
+        cu_seqlens=cu_seqlens, reverse=given.get("reverse", False), state_v_first=state_v_first,
+        **rule.options(name, given),
+    )  # fmt: skip

@@ -1,0 +1,51 @@
+"""The calls that dask and MPI split into blocks of tokens."""
+
+import numpy as np
+from operands import dims, given, make
+
+from linattn import State
+
+B, H, N, D, M = 2, 3, 20, 4, 5
+LENGTHS = np.array([[3, 20, 0], [9, 14, 8]])
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def call(name, more="", **options):
+    """The name, operands and options of a call; `more` is that of `operands.dims`."""
+    sizes, rng = {"n": N, "s": N, "d": D, "m": M}, np.random.default_rng(0)
+    leads = {"bonus": ()}
+    arrays = make(dims(name, more), sizes, rng, lead=(B, H), leads=leads)
+    operands, named = given(name, arrays)
+    return name, operands, named | options
+
+
+_, (Q, K, V, G, BETA), _ = call("gated_delta")
+_, (*_, GATES, _), _named = call("gated_delta", "g erase")
+A, BONUS, C = _named["erase"], draw(D, seed=6), draw(B, H, N, M)
+#: The function, its operands, its options, and the fields of its states.
+CASES = [
+    ("causal", (Q, K, V), {}, "sz"),
+    ("causal", (Q, K, V), {"normalize": False, "feature_map": "dpfp"}, ""),
+    ("causal", (Q, K[0], V), {"normalize": False, "scale": 0.5}, "s"),
+    ("causal", (Q, K, V), {"key_lengths": LENGTHS}, "sz"),
+    ("causal", (Q, K[:, :1], V[:1]), {}, "sz"),
+    ("causal", (Q, K[0], V), {"scale": 0.5, "eps": 0.1}, "sz"),
+    ("noncausal", (Q, K, V), {}, ""),
+    ("noncausal", (Q, K, V), {"key_lengths": LENGTHS, "feature_map": "dpfp"}, ""),
+    ("noncausal", (Q[..., :5, :], K[:1], V), {"normalize": False, "scale": 0.5}, ""),
+    (*call("delta", feature_map="l2norm"), "s"),
+    (*call("gated"), "s"),
+    (*call("gated", "g bonus"), "s"),
+    (*call("gated", key_lengths=LENGTHS), "s"),
+    (*call("gated_delta", feature_map="l2norm"), "s"),
+    (*call("gated_delta", "g erase", scale=0.5), "s"),
+    (*call("dplr", "g"), "s"),
+]
+
+
+def states(fields):
+    s, z = draw(B, H, D, M, seed=7), abs(draw(B, H, D, seed=8))
+    return State(s, z if fields == "sz" else None)

@@ -1,0 +1,190 @@
+"""Random calls of functions of rows or numbers: maps, functions, decays, the short convolution."""
+
+from __future__ import annotations
+
+import numpy as np
+from bounds import BACKWARD_SUM, FORWARD_SUM
+from cases import MAPS
+from draws import (
+    DTYPES,
+    Lot,
+    Trial,
+    call_of,
+    clean,
+    cuts,
+    draw_out,
+    map_object,
+    twin_function,
+    working,
+)
+from draws_operators import KINDS
+from map_bounds import moved, spread
+from states import flat
+
+from linattn import _check, feature_maps
+from linattn import _reference_maps as twins
+from linattn._gufuncs import internal_ufuncs
+
+FUNCTIONS = {
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "log1p": np.log1p,
+    "sin": np.sin,
+    "cos": np.cos,
+    "gate": lambda x, y: x / (1 + np.exp(-y)),
+    "softplus_gate": lambda x, y: np.logaddexp(x, 0) / (1 + np.exp(-y)),
+}
+
+
+def feature_map(lot: Lot) -> Trial:
+    backward = lot.chance(0.5)
+    sizes, lead = lot.sizes(*"nd")
+    d = sizes["d"] = min(max(sizes["d"], 1), 65)
+    kinds = (*KINDS, "fourier") if backward else (*KINDS, "fourier", "relu")
+    phi = feature_maps.get(lot.pick(MAPS) if lot.chance(0.4) else map_object(lot.pick(kinds), d))
+    exact = twins.twin(phi)
+    names = ("x", "grad") if backward else ("x",)
+    dtypes = lot.dtypes(names)
+    shapes = {"x": (*lead, sizes["n"], d), "grad": (*lead, sizes["n"], phi.features(d))}
+    pairs = [lot.array(shapes[x], dtypes[x]) for x in names]
+    operands, ways = map(list, zip(*pairs, strict=True))
+    dtype = _check.state_dtype(operands[0])
+    trial = Trial(
+        f"{phi}{'.backward' if backward else ''}",
+        phi.input_gradient if backward else phi, exact.backward if backward else exact, None,
+        names, operands, ways, {}, dtype, lot.random.randint(1, 4),
+    )  # fmt: skip
+
+    # Sums over all features may be of equal terms, which round one way.
+    more = phi.features(d) if lot.alike else 0
+
+    def bound(expected):
+        x, *g = (x.astype(float) for x in operands)
+        if g:
+            return [(BACKWARD_SUM + more) * spread(exact, x, abs(g[0]))]
+        return [(FORWARD_SUM + more) * (abs(expected[0]) + moved(exact, x))]
+
+    return trial._replace(units=bound)
+
+
+def function(lot: Lot) -> Trial:
+    name = lot.pick(tuple(FUNCTIONS))
+    f = FUNCTIONS[name]
+    sizes, lead = lot.sizes(*"nd")
+    dtype = lot.pick(DTYPES[:2])
+    shape = (*lead, *sizes.values())
+    names = ("x", "y")[: 1 + name.endswith("gate")]
+    pairs = [lot.array(shape, dtype, name == "log1p") for _ in names]
+    operands, ways = map(list, zip(*pairs, strict=True))
+    out = draw_out(lot, operands, shape, dtype) if lot.chance(0.5) else None
+    return Trial(
+        name, internal_ufuncs[name], f, lambda expected: [16 * abs(x) for x in expected],
+        names, operands, ways, {}, dtype, lot.random.randint(1, 4), out,
+    )  # fmt: skip
+
+
+def log_decay(lot: Lot) -> Trial:
+    backward = lot.chance(0.5)
+    sizes, lead = lot.sizes(*"nd")
+    names = ("x", "A_log", "dt_bias", *(("grad",) if backward else ()))
+    shapes = {x: lot.narrow((*lead, *sizes.values())) for x in names[:3]}
+    shapes["grad"] = lot.narrow(np.broadcast_shapes(*shapes.values()))
+    dtypes = lot.dtypes(names)
+    arrays, ways = drawn(lot, {x: (shapes[x], dtypes[x]) for x in names})
+    lot.repeats = True
+    name = "log_decay_backward" if backward else "log_decay"
+    options = {"lower_bound": lot.pick((None, -5.0, -0.25))}
+    dtype = _check.result_dtype(*arrays.values())
+    return call_of(lot, name, log_decay_units, arrays, ways, options, dtype)
+
+
+def log_decay_units(trial: Trial, expected) -> list:
+    """x + dt_bias may cancel, and the exponential multiplies what A_log is off by."""
+    operands, bound = clean(trial), trial.options["lower_bound"]
+    x, A_log, dt_bias = (abs(operands[name]) for name in trial.names[:3])
+    rate = np.exp(operands["A_log"]) if bound is not None else 1
+    slack = 16 + 2 * rate * (x + dt_bias) + 8 * A_log
+    if len(expected) == 1:
+        return [slack * abs(expected[0])]
+    z = operands["x"] + operands["dt_bias"]
+    size = (slack * abs(operands["grad"])) * np.ones(z.shape)
+    twin = twin_function(trial.name)
+    positive = {**operands, "grad": size}
+    by_x, by_A, by_bias = map(abs, twin(**positive, **trial.options))
+    if bound is not None:  # terms of either sign, 0 where x + dt_bias is
+        moved_z = size * rate * (x + dt_bias) * abs(bound)
+        signed = twin(**{**operands, "grad": size * np.sign(z)}, **trial.options)[1]
+        by_A = abs(signed) + np.broadcast_to(moved_z, size.shape).sum() / 4
+    return [by_x, by_A, by_bias]
+
+
+def convolution(lot: Lot) -> Trial:
+    """Draw a call on a sequence, forward or backward, or on one token."""
+    kind = lot.pick(("", "", "_backward", "_backward", "_step"))
+    sizes, lead = lot.sizes(*"nc")
+    sizes["w"] = lot.pick((1, 2, 3, 4, 4, 4, 5, 7, 8, 9, 12))
+    core = {"x": "c" if kind == "_step" else "nc", "weight": "cw", "bias": "c", "grad_out": "nc"}
+    names = ["x", "weight", *(["bias"] if lot.chance(0.5) else [])]
+    leads = {x: lot.narrow(lead) for x in names}
+    batch = np.broadcast_shapes(*leads.values())
+    if kind == "_backward":
+        names.append("grad_out")
+        leads["grad_out"] = lot.narrow(batch)
+    lot.repeats = True
+    dtypes = lot.dtypes(names)
+    shapes = {x: (*leads[x], *(sizes[y] for y in core[x])) for x in names}
+    arrays, ways = drawn(lot, {x: (shapes[x], dtypes[x]) for x in names})
+    dtype = _check.result_dtype(*arrays.values())
+    options, state_ways = conv_options(lot, kind, sizes, batch, working(dtype))
+    out = None
+    if not kind and lot.chance(0.5):
+        out = draw_out(lot, arrays.values(), (*batch, sizes["n"], sizes["c"]), dtype)
+    return call_of(
+        lot, f"causal_conv1d{kind}", conv_units, arrays, ways, options, dtype,
+        state_ways=state_ways, out=out,
+    )  # fmt: skip
+
+
+def conv_options(lot, kind, sizes, batch, dtype) -> tuple[dict, dict]:
+    """The activation, packing and states; the states' ways."""
+    options = {"activation": lot.pick((None, "silu"))}
+    core = (sizes["c"], sizes["w"] - 1)
+    keys = {"": ["initial_state"], "_backward": ["initial_state", "grad_state"], "_step": ["state"]}
+    if kind == "_step":
+        options["in_place"] = lot.chance(0.5)
+    elif lot.chance(0.3):
+        options["cu_seqlens"] = cuts(lot, sizes["n"])
+        core = (len(options["cu_seqlens"]) - 1, *core)
+    state_ways = {}
+    for key in keys[kind]:
+        if kind == "_step" or lot.chance(0.4):
+            whole = options.get("in_place", False)
+            state, way = lot.state(batch, core, dtype, normalize=False, whole=whole)
+            options[key], state_ways[key] = state.s, way.s
+    if not kind:
+        options["return_state"] = lot.chance(0.5)
+    return options, state_ways
+
+
+def conv_units(trial: Trial, expected) -> list:
+    """Every factor made positive; |silu'| < 1.1, and its own error goes along with it."""
+    sizes = {name: abs(x) for name, x in clean(trial).items()}
+    options = {
+        key: abs(x.astype(float)) if key in trial.state_ways else x
+        for key, x in trial.options.items()
+        if key not in ("in_place", "activation")
+    }
+    g, w = sizes.pop("grad_out", None), sizes["weight"].shape[-1]
+    if g is None:
+        o, *state = flat(twin_function(trial.name)(**sizes, **options))
+        return [1.1 * (w + 8) * o, *state]
+    last = options.pop("grad_state", None)
+    if trial.options["activation"]:
+        g = g * (1.1 + twin_function("causal_conv1d")(**sizes, **options))
+    result = twin_function(trial.name)(**sizes, grad_out=g, **options, grad_state=last)
+    return [4 * (w + 8) * x for x in result]
+
+
+def drawn(lot: Lot, of: dict) -> tuple[dict, dict]:
+    """Arrays and their ways, by name, of shapes and dtypes."""
+    pairs = {name: lot.array(*x) for name, x in of.items()}
+    return {name: x for name, (x, _) in pairs.items()}, {name: x for name, (_, x) in pairs.items()}

@@ -1,0 +1,84 @@
+"""The calls that the tests of linattn.jax make, and their operands."""
+
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+
+import numpy as np
+import pytest
+from bounds import close
+from operands import dims, given, make
+
+import linattn
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _wide():
+    jax.config.update("jax_enable_x64", True)  # in all threads, those of devices as well
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+N, D, M = 8, 4, 5
+
+
+def call(name, more="", **options):
+    """The name, operands and options of a call; `more` is that of `operands.dims`."""
+    sizes, rng = {"n": N, "s": N, "d": D, "m": M}, np.random.default_rng(0)
+    arrays = make(dims(name, more), sizes, rng, lead=(2, 3), leads={"bonus": (3,)})
+    operands, named = given(name, arrays)
+    return name, operands, named | options
+
+
+_, (Q, K, V, G, BETA), _ = call("gated_delta")
+LENGTHS = np.array([[8, 0, 3], [5, 8, 1]])
+PHI = linattn.feature_maps.RandomFourierFeatures.sample(D, 6, rng=0)
+CASES = [
+    ("causal", (Q, K, V), {}),
+    ("causal", (Q, K[:, :1], V[0]), {"scale": 0.5, "eps": 0.1}),
+    ("causal", (Q, K, V), {"feature_map": "dpfp", "normalize": False}),
+    ("causal", (Q, K, V), {"feature_map": PHI, "normalize": False}),
+    ("causal", (Q, K, V), {"key_lengths": LENGTHS}),
+    ("causal", (Q, K, V), {"cu_seqlens": np.array([0, 3, 3, 8])}),
+    ("noncausal", (Q, K, V), {}),
+    ("noncausal", (Q[..., :5, :], K, V), {"key_lengths": LENGTHS, "feature_map": "softplus"}),
+    call("delta", feature_map="l2norm"),
+    call("delta", "beta", feature_map="l2norm"),
+    call("gated"),
+    call("gated", "g bonus"),
+    call("gated_delta", feature_map="l2norm"),
+    call("gated_delta", "g beta erase", scale=0.5),
+    call("dplr", "g"),
+    ("softmax_attention", (Q, K, V), {"causal": True}),
+    ("softmax_attention", (Q[..., :5, :], K[0], V), {"scale": 0.3}),
+    ("linformer", (Q, K, V, draw(N, 3), draw(3, N, 3)), {}),
+    ("log_decay", (G, draw(3, 1), draw(3, 1, seed=1)), {}),
+    ("log_decay", (G, draw(3, 1), draw(3, 1, seed=1)), {"lower_bound": -5.0}),
+    ("causal_conv1d", (Q, draw(D, 3), draw(D)), {"activation": "silu"}),
+    ("causal_conv1d", (Q, draw(D, 3)), {"cu_seqlens": np.array([0, 3, 3, 8])}),
+]
+IDS = [f"{name}-{i}" for i, (name, _, _) in enumerate(CASES)]
+EACH = pytest.mark.parametrize(("name", "operands", "options"), CASES, ids=IDS)
+SHARDED = [case for case in CASES if case[0] in ("causal", "delta", "gated", "gated_delta", "dplr")
+           and not {"key_lengths", "cu_seqlens"} & set(case[2])
+           and not any(x.shape[2:] == (N, M) for x in case[1][3:])
+           and all(x.shape[:2] == (2, 3) for x in case[1])]  # fmt: skip
+
+
+def leaves(x):
+    return [y for y in jax.tree.leaves(x) if y is not None]
+
+
+def compare(actual, expected, tolerance=1e-13):
+    for x, y in zip(leaves(actual), leaves(expected), strict=True):
+        assert x.shape == y.shape and x.dtype == y.dtype
+        close(np.asarray(x), np.asarray(y), atol=tolerance * max(abs(np.asarray(y)).max(), 1e-3))
+
+
+X = np.ones((2, 4, 3))

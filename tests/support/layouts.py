@@ -1,0 +1,49 @@
+"""The same numbers in every memory layout that NumPy allows."""
+
+import numpy as np
+
+
+def _inside(x: np.ndarray, index) -> np.ndarray:
+    """x as the view `index` of a larger array; the rest is NaN and must not be read."""
+    probe = np.empty([3 * size + 2 for size in x.shape], bool)[index]
+    assert all(have >= want for have, want in zip(probe.shape, x.shape, strict=True))
+    other = 77 if x.dtype.kind in "biu" else np.nan
+    larger = np.full([3 * size + 2 for size in x.shape], other, x.dtype)
+    view = larger[index][tuple(slice(size) for size in x.shape)]
+    view[...] = x
+    return view
+
+
+def token_major(x: np.ndarray) -> np.ndarray:
+    """A (B, H, n, d) view of (B, n, H, d) memory."""
+    if x.ndim < 3:
+        return x
+    return np.ascontiguousarray(x.swapaxes(-2, -3)).swapaxes(-2, -3)
+
+
+def unaligned(x: np.ndarray) -> np.ndarray:
+    view = np.ndarray(x.shape, x.dtype, buffer=bytearray(x.nbytes + 1), offset=1)
+    view[...] = x
+    return view
+
+
+def read_only(x: np.ndarray) -> np.ndarray:
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+LAYOUTS = {
+    "token_major": token_major,
+    "fortran": lambda x: x.copy(order="F"),
+    "features_first": lambda x: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2),
+    "padded_rows": lambda x: _inside(x, (..., slice(1, None))),
+    "every_second_column": lambda x: _inside(x, (..., slice(1, None, 2))),
+    "every_second_row": lambda x: _inside(x, (..., slice(None, None, 2), slice(None))),
+    "rows_backwards": lambda x: x[..., ::-1, :].copy()[..., ::-1, :],
+    "columns_backwards": lambda x: x[..., ::-1].copy()[..., ::-1],
+    "all_backwards": lambda x: _inside(x, tuple(slice(None, None, -2) for _ in x.shape)),
+    "unaligned": unaligned,
+    "byte_swapped": lambda x: x.astype(x.dtype.newbyteorder()),
+    "read_only": read_only,
+}

@@ -1,0 +1,233 @@
+"""The program that test_mpi.py runs on several ranks.
+
+It compares every function with the same call on one array, and ends with "all the same".
+"""
+
+import sys
+from functools import partial
+
+import numpy as np
+from block_cases import BETA, BONUS, CASES, GATES, LENGTHS, A, C, G, K, N, Q, V, states
+from bounds import close
+from mpi4py import MPI
+
+import linattn
+import linattn.mpi
+
+COMM = MPI.COMM_WORLD
+BEGIN, END = (N * (COMM.rank + i) // COMM.size for i in (0, 1))
+
+
+def mine(x):
+    """This rank's tokens."""
+    axis = next((i for i, size in enumerate(x.shape) if size == N), None)
+    return x if axis is None else np.ascontiguousarray(x.take(range(BEGIN, END), axis))
+
+
+def compare(actual, expected, whole=()):
+    for i, (x, y) in enumerate(zip(actual, expected, strict=True)):
+        if isinstance(y, linattn.State):
+            compare([z for z in x if z is not None], [z for z in y if z is not None],
+                    whole=range(3))  # fmt: skip
+            continue
+        y = y if i in whole else mine(y)
+        close(x, y, atol=1e-12 * max(abs(y).max(initial=0), 1e-3))
+
+
+def results():
+    for name, operands, options, fields in CASES:
+        if name == "noncausal" and any(x.shape[:2] != (2, 3) for x in operands):
+            continue  # broadcasts
+        if "feature_map" in options and options["feature_map"] == "dpfp" and fields == "s":
+            continue
+        local = tuple(map(mine, operands))
+        if name == "noncausal" and len(local[0]) and operands[0].shape[-2] != N:
+            continue
+        given = {key: mine(x) if key == "erase" else x for key, x in options.items()}
+        run, reference = getattr(linattn.mpi, name), getattr(linattn, name)
+        compare([run(*local, **given)], [reference(*operands, **options)])
+        back, reference_back = (getattr(x, f"{name}_backward") for x in (linattn.mpi, linattn))
+        fixed = range(4, 9) if "bonus" in options else ()
+        compare(back(*local, mine(C), **given), reference_back(*operands, C, **options), fixed)
+        if not fields:
+            continue
+        more = {"initial_state": states(fields), "return_state": True}
+        compare(run(*local, **given, **more), reference(*operands, **options, **more))
+        more = {"initial_state": states(fields), "grad_state": states(fields)}
+        compare(back(*local, mine(C), **given, **more),
+                reference_back(*operands, C, **options, **more), fixed)  # fmt: skip
+
+
+def grouped_queries():
+    """Heads share keys and the state before them, which is a pair; gradients are summed."""
+    operands, state = (Q, K[:, :1], V[:, :1]), states("sz")
+    shared = state.s[0, 0], state.z[0, 0]
+    for more in [{}, {"initial_state": shared}, {"grad_state": tuple(state[:2])},
+                 {"initial_state": shared, "grad_state": state}]:  # fmt: skip
+        compare(linattn.mpi.causal_backward(*map(mine, (*operands, C)), **more),
+                linattn.causal_backward(*operands, C, **more))  # fmt: skip
+
+
+def errors():
+    """An error on one rank is raised on all."""
+    _, (q, k, v), _, _ = CASES[0]
+    q, k, v = map(mine, (q, k, v))
+    phi = linattn.feature_maps.PositiveRandomFeatures.sample(q.shape[-1], 6, rng=0)
+    for call in (linattn.mpi.causal, linattn.mpi.noncausal):
+        try:
+            call(q, k, v, feature_map=phi)
+        except ValueError as error:
+            assert "carry a scale of their own" in str(error)
+        else:
+            raise AssertionError("no error")
+    masked = np.ma.masked_array(k, k > 0)
+    for call in (linattn.mpi.causal, linattn.mpi.noncausal):
+        for error, what, options in [
+            (TypeError, "masked", {"k": masked}),
+            (ValueError, "feature_map is 'zz'", {"feature_map": "zz"}),
+            (TypeError, "eps is 'a'", {"eps": "a"}),
+            (ValueError, "scale is inf", {"scale": np.inf}),
+            (TypeError, "normalize is 3", {"normalize": 3}),
+        ]:
+            try:
+                call(**{"q": q, "k": k, "v": v} | options)
+            except error as found:
+                assert what in str(found), found
+            else:
+                raise AssertionError(f"no error where {what}")
+    wrong = k[..., 1:] if COMM.rank == 1 else k
+    try:
+        linattn.mpi.causal(q, wrong, v)
+    except (ValueError, RuntimeError) as error:
+        assert "k has shape" in str(error)
+        assert isinstance(error, ValueError) == (COMM.rank == 1)
+    else:
+        raise AssertionError("no error")
+    narrow = [x[:1] if COMM.rank == 1 else x for x in (q, k, v)]
+    beta = np.ones(q.shape[:-1])
+    odd = COMM.rank == 1
+    lengths, start = (x if odd else None for x in (LENGTHS, states("sz")))
+    causal, delta = (getattr(linattn.mpi, x) for x in ("causal", "delta"))
+    for call, what in [
+        (lambda: causal(*narrow), "the leading axes is (2, 3)"),
+        (lambda: linattn.mpi.noncausal(*narrow), "the leading axes is (2, 3)"),
+        (lambda: causal(q, k, v, scale=1.0 + odd), "scale is 1.0"),
+        (lambda: causal(q, k, v, return_state=odd), "return_state is False"),
+        (lambda: causal(q, k, v, key_lengths=lengths), "key_lengths is None"),
+        (lambda: causal(q, k, v, initial_state=start), "an initial_state is False"),
+        (lambda: delta(q, k, v, beta) if odd else causal(q, k, v), "the function is causal"),
+    ]:
+        try:
+            call()
+        except ValueError as error:
+            text = str(error)
+            assert "expected the same on all ranks" in text
+            assert COMM.rank > 0 or f"{what} here and " in text, text
+        else:
+            raise AssertionError(f"no error where {what} on one rank")
+
+
+def refused(call, what):
+    """The call raises on every rank, whichever rank has the error."""
+    try:
+        call()
+    except (TypeError, ValueError, RuntimeError) as error:
+        assert what in str(error), f"{what} is not in: {error}"
+    else:
+        raise AssertionError(f"no error where {what}")
+
+
+def wrong_states():
+    """Wrong states on all ranks, and on each rank alone."""
+    local = tuple(map(mine, CASES[0][1]))
+    right = states("sz")
+    s, z, _ = right
+    for wrong, what in [
+        (linattn.State(s), "z is None"),
+        (linattn.State(s[..., 1:], z), "s has shape (2, 3, 4, 4)"),
+        (linattn.State(s[:, :2], z), "s has shape (2, 2, 4, 5)"),
+        (linattn.State(s.astype("float32"), z), "s has dtype float32"),
+        (s, "is a ndarray"),
+    ]:
+        for where in (None, *range(COMM.size)):
+            state = wrong if where in (None, COMM.rank) else right
+            refused(partial(linattn.mpi.causal, *local, initial_state=state), what)
+            for field in ("initial_state", "grad_state"):
+                given = {"initial_state": right, field: state}
+                refused(partial(linattn.mpi.causal_backward, *local, mine(C), **given), what)
+
+
+def unlike_states():
+    """Differences between the ranks' states, or gradients of them, raise before any computation."""
+    local, right = tuple(map(mine, CASES[0][1])), states("sz")
+    other = linattn.State(right.s, right.z + (COMM.rank == 1))
+    back = partial(linattn.mpi.causal_backward, *local, mine(C))
+    for call, what in [
+        (partial(linattn.mpi.causal, *local, initial_state=other), "initial_state"),
+        (partial(back, initial_state=other), "initial_state"),
+        (partial(back, grad_state=other), "grad_state"),
+    ]:
+        refused(call, f"the checksum of {what} is")
+    copied = linattn.State(np.asfortranarray(right.s), right.z.copy())  # the same numbers
+    linattn.mpi.causal(*local, initial_state=copied if COMM.rank == 1 else right)
+
+
+def unlike_operands():
+    """Operands that are valid on each rank but differ between ranks in more than tokens raise."""
+    q, k, v, g, gates, beta, erase, c = map(mine, (Q, K, V, G, GATES, BETA, A, C))
+    odd = COMM.rank == 1
+    gated, gated_back, gated_delta, noncausal_back, causal_back = (
+        getattr(linattn.mpi, x)
+        for x in ("gated", "gated_backward", "gated_delta", "noncausal_backward", "causal_backward")
+    )
+    bonus, erase = (x if odd else None for x in (BONUS, erase))
+    shared = (x[:, :1] if odd else x for x in (k, v))
+    for call, what in [
+        (partial(gated, q, k, v, gates, bonus=bonus), "the shape of bonus is "),
+        (partial(gated_back, q, k, v, gates, c, bonus=bonus), "the shape of bonus is "),
+        (partial(gated_delta, q, k, v, g, beta, erase=erase), "the shape of erase is "),
+        (partial(gated, q, k, v, gates if odd else g), "the shape of g is "),
+        (partial(linattn.mpi.delta, q, k, v, v if odd else beta), "the shape of beta is "),
+        (partial(linattn.mpi.causal, q, *shared), "the shape of k is "),
+        (partial(causal_back, q, k, v, c[0] if odd else c), "the shape of grad_out is "),
+        (partial(noncausal_back, q, k, v, c[0] if odd else c), "the shape of grad_out is "),
+        (partial(linattn.mpi.noncausal, q, *(x if odd else x.astype("f4") for x in (k, v))),
+         "dtype is "),
+    ]:  # fmt: skip
+        refused(call, what)
+
+
+def wrong_lengths():
+    """Lengths and their limit are those of the whole sequence; all ranks see an error of one."""
+    local = tuple(map(mine, CASES[0][1]))
+    for wrong, what in [
+        (-1, "key_lengths has values from -1 to -1; expected 0 to 20"),
+        (N + 1, "key_lengths has values from 21 to 21; expected 0 to 20"),
+        (True, "key_lengths has dtype bool"),
+        (2.0, "key_lengths has dtype float64"),
+        ("all", "key_lengths has dtype <U3"),
+        ([3, 4], "key_lengths has shape (2,)"),
+        ([[3], [4, 5]], "inhomogeneous"),
+        (np.ma.masked_array([3]), "key_lengths is a masked array"),
+    ]:
+        for name in ("causal", "noncausal", "causal_backward", "noncausal_backward"):
+            grad = (mine(C),) if name.endswith("backward") else ()
+            call = partial(getattr(linattn.mpi, name), *local, *grad)
+            refused(partial(call, key_lengths=wrong), what)
+    for other in (2.0, lambda: 2):  # equal but no integer, and what cannot be sent
+        lengths = other if COMM.rank == 1 else 2
+        refused(partial(linattn.mpi.causal, *local, key_lengths=lengths), "")
+
+
+results()
+grouped_queries()
+if COMM.size > 1:
+    errors()
+    wrong_states()
+    unlike_states()
+    unlike_operands()
+    wrong_lengths()
+COMM.Barrier()
+if COMM.rank == 0:
+    print("all the same")
+    sys.stdout.flush()

@@ -1,0 +1,95 @@
+"""Fixtures and comparisons of the tests of linattn.torch.transformers."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("ml_dtypes")
+
+from transformers_models import MODELS, module  # noqa: E402
+
+from linattn.torch import patch_transformers, patched  # noqa: E402
+from linattn.torch.transformers import STAND_INS  # noqa: E402
+
+FAMILIES = [
+    family for family in MODELS if importlib.util.find_spec(f"transformers.models.{family}")
+]
+#: What is promised of float32: differences as a part of the largest entry.
+PART = 1e-4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """Use one thread: models this small are slower on two."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _unpatched():
+    assert patched() == []
+    yield
+    assert patched() == []
+
+
+def close(a, b, *, part=PART, more=0.0):
+    torch.testing.assert_close(a, b, rtol=0, atol=part * b.abs().max().item() + more)
+
+
+class Called(Exception):
+    """Raised if the library's own function is called."""
+
+
+def refuse(monkeypatch, family):
+    """Make the library's own functions raise, so that no call can fall back to them."""
+    m = module(family)
+    for name in STAND_INS:
+        if not hasattr(m, name):
+            continue
+
+        @functools.wraps(getattr(m, name))
+        def raises(*args, **kwargs):
+            raise Called
+
+        monkeypatch.setattr(m, name, raises)
+
+
+@pytest.fixture(scope="module", name="functions")
+def _functions():
+    """The library's functions of a module, and linattn's with the fallback disabled."""
+
+    @functools.cache
+    def both(family):
+        m = module(family)
+        names = [name for name in STAND_INS if hasattr(m, name)]
+        library = types.SimpleNamespace(**{name: getattr(m, name) for name in names})
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            refuse(monkeypatch, family)
+            with patch_transformers():
+                return library, types.SimpleNamespace(**{x: getattr(m, x) for x in names})
+
+    return both
+
+
+def normal(*shape, dtype=torch.float32, seed=0):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return x.to(dtype)
+
+
+def gated_delta_operands(n, heads, values, *, channels=False, dtype=torch.float32):
+    """q, k of 8 channels, v of 6, a gate and beta."""
+    shape = (2, n, values, *([8] if channels else []))
+    return [
+        normal(2, n, heads, 8, seed=1, dtype=dtype), normal(2, n, heads, 8, seed=2, dtype=dtype),
+        normal(2, n, values, 6, seed=3, dtype=dtype), -normal(*shape, seed=4).exp() / 4,
+        normal(2, n, values, seed=5, dtype=dtype).sigmoid(),
+    ]  # fmt: skip

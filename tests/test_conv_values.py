@@ -1,0 +1,243 @@
+"""The convolution against its twin and complex steps; and wrong versions of it."""
+
+import numpy as np
+import pytest
+from bounds import close, excess, roundings
+from conv_cases import ACTIVATIONS, DTYPES, SIZES, check_backward, check_forward, make
+from onnx_cases import onnx_cases
+
+import linattn
+from linattn import _reference_conv as ref
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_against_the_twin(size, activation, dtype):
+    check_forward(linattn, *size, dtype, activation)
+    check_forward(linattn, *size, dtype, activation, bias=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_gradients_against_the_twin(size, activation, dtype):
+    check_backward(linattn, *size, dtype, activation)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_twin_by_complex_steps(activation):
+    """Every derivative of the twin, one number at a time."""
+    x, weight, b, g, state, last = make(5, 2, 3, lead=())
+    cuts = [0, 2, 2, 5]
+    states = np.stack([state, 2 * state, state - 1])
+    lasts = np.stack([last, last + 1, 3 * last])
+
+    def loss(x, weight, b, state):
+        o, s = ref.causal_conv1d(
+            x, weight, b, activation=activation, cu_seqlens=cuts, initial_state=state,
+            return_state=True,
+        )  # fmt: skip
+        return (g * o).sum() + (lasts * s).sum()
+
+    operands = [x, weight, b, states]
+    grads = ref.causal_conv1d_backward(
+        x, weight, g, b, activation=activation, cu_seqlens=cuts, initial_state=states,
+        grad_state=lasts,
+    )  # fmt: skip
+    for i, grad in enumerate(grads):
+        for at in np.ndindex(grad.shape):
+            moved = [y.astype(complex) for y in operands]
+            moved[i][at] += 1e-30j
+            close(grad[at], loss(*moved).imag / 1e-30, atol=1e-13)
+
+
+def test_as_a_plain_convolution():
+    x, weight, b, *_ = make(30, 5, 4, lead=())
+    o = linattn.causal_conv1d(x, weight, b)
+    for c in range(5):
+        expected = np.convolve(x[:, c], weight[c, ::-1])[:30] + b[c]
+        close(o[:, c], expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sixteen_bits_are_rounded_once(dtype):
+    dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), dtype, dtype))
+    for n, c, w in SIZES:
+        x, weight, b, g, *_ = (y.astype(dtype) for y in make(n, c, w))
+        state, last = (y.astype(np.float32) for y in make(n, c, w)[4:])
+        single = [y.astype(np.float32) for y in (x, weight, b, g)]
+        options = {"activation": "silu", "initial_state": state}
+        o, s = linattn.causal_conv1d(x, weight, b, return_state=True, **options)
+        expected, t = linattn.causal_conv1d(*single[:3], return_state=True, **options)
+        assert (o.dtype, s.dtype) == (dtype, np.float32)
+        np.testing.assert_array_equal(o, expected.astype(dtype))
+        np.testing.assert_array_equal(s, t)
+        grads = linattn.causal_conv1d_backward(x, weight, g, b, grad_state=last, **options)
+        expected = linattn.causal_conv1d_backward(
+            *single[:2], single[3], single[2], grad_state=last, **options
+        )
+        for y, z in zip(grads, expected, strict=True):
+            np.testing.assert_array_equal(y, z.astype(y.dtype))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_causality_to_the_bit(bad):
+    for w in (2, 4, 9):
+        x, weight, b, g, *_ = make(40, 18, w, dtype="float32")
+        clean = linattn.causal_conv1d(x, weight, b, activation="silu")
+        grads = linattn.causal_conv1d_backward(x, weight, g, b, activation="silu")
+        for t in range(0, 40, 3):
+            spoiled = x.copy()
+            spoiled[:, t] = bad
+            with np.errstate(all="ignore"):
+                o = linattn.causal_conv1d(spoiled, weight, b, activation="silu")
+            np.testing.assert_array_equal(o[:, :t], clean[:, :t])
+            np.testing.assert_array_equal(o[:, t + w :], clean[:, t + w :])
+            spoiled = g.copy()
+            spoiled[:, t] = bad
+            with np.errstate(all="ignore"):
+                dx, *_ = linattn.causal_conv1d_backward(x, weight, spoiled, b, activation="silu")
+            np.testing.assert_array_equal(dx[:, t + 1 :], grads[0][:, t + 1 :])
+
+
+def test_silu_over_the_whole_range():
+    for dtype in DTYPES:
+        p = np.concatenate([np.linspace(-800, 800, 40001), [1e30, -1e30, 0.0]]).astype(dtype)
+        o = linattn.causal_conv1d(p[:, None], np.ones((1, 1), dtype), activation="silu")[:, 0]
+        x = p.astype(np.longdouble)
+        e = np.exp(-abs(x))
+        exact = x * np.where(x < 0, e, 1) / (1 + e)
+        slack = 4 * np.finfo(dtype).eps * abs(exact) + 1e3 * np.finfo(dtype).tiny
+        assert excess(o, exact, slack) <= 1
+
+
+def test_long_sums_are_compensated():
+    """A million equal terms: plain sums of them would be off by thousands of roundings."""
+    n = 2**20
+    x = np.full((n, 1), 0.1, np.float32)
+    g = np.full((n, 1), 0.3, np.float32)
+    _, dweight, dbias = linattn.causal_conv1d_backward(
+        x, np.ones((1, 2), "f4"), g, np.zeros(1, "f4")
+    )
+    product_ = float(np.float32(0.1)) * float(np.float32(0.3))
+    close(dweight[0, 1], n * product_, atol=0, rtol=4e-7)
+    close(dbias[0], n * float(np.float32(0.3)), atol=0, rtol=4e-7)
+
+
+def test_gradients_of_broadcast_operands():
+    x, weight, b, g, *_ = make(20, 6, 4, lead=(3, 1))
+    rng = np.random.default_rng(0)
+    weight, b = rng.standard_normal((2, 6, 4)), rng.standard_normal((1, 6))
+    g = np.broadcast_to(g, (3, 2, 20, 6))
+    grads = linattn.causal_conv1d_backward(x, weight, g, b, activation="silu")
+    expected = ref.causal_conv1d_backward(x, weight, g, b, activation="silu")
+    for y, z, operand in zip(grads, expected, (x, weight, b), strict=True):
+        assert y.shape == operand.shape
+        close(y, z, atol=roundings(100, z))
+
+
+def test_no_bias_has_no_say_in_the_dtype():
+    """Integers with a float32 cotangent and states, as with a bias of integers."""
+    x, weight, grad = np.ones((5, 3), "u1"), np.ones((3, 4), "i1"), np.ones((5, 3), "f4")
+    given = {"initial_state": np.ones((3, 3), "f4")}
+    for bias in (None, np.zeros(3, "u1")):
+        grads = linattn.causal_conv1d_backward(x, weight, grad, bias, **given)
+        assert {y.dtype for y in grads} == {np.dtype("f4")}
+
+
+def test_gufuncs():
+    x, weight, b, g, *_ = make(20, 6, 4)
+    f = linattn.ufuncs.causal_conv1d
+    assert isinstance(f, np.ufunc)
+    assert f.signature == "(n,m),(f,m),(m),()->(n,m)"
+    expected = linattn.causal_conv1d(x, weight, b, activation="silu")
+    np.testing.assert_array_equal(f(x, weight.T, b, 1.0), expected)
+    # A state of any length is read from its end, and filled from its end.
+    state = np.arange(12.0).reshape(1, 2, 6)
+    o, s = linattn.ufuncs.causal_conv1d_state(x[0], weight.T, b, 0.0, [0], [20], state)
+    full = np.concatenate([np.zeros((1, 6)), state[0]]).T
+    np.testing.assert_array_equal(o, linattn.causal_conv1d(x[0], weight, b, initial_state=full))
+    np.testing.assert_array_equal(s, x[:1, -2:])
+    long = np.arange(30.0).reshape(1, 5, 6)
+    o, s = linattn.ufuncs.causal_conv1d_state(x[0, :3], weight.T, b, 0.0, [0], [3], long)
+    padded = np.concatenate([np.zeros((6, 2)), weight], 1)
+    again = linattn.causal_conv1d(x[0, :3], padded, b, initial_state=long[0].T)
+    np.testing.assert_array_equal(o, again)
+    np.testing.assert_array_equal(s[0], np.concatenate([long[0, 3:], x[0, :3]]))
+    grads = linattn.ufuncs.causal_conv1d_state_backward(
+        x[0, :3], weight.T, b, g[0, :3], 0.0, [0], [3], long, long
+    )
+    more = linattn.causal_conv1d_backward(
+        x[0, :3], padded, g[0, :3], b, initial_state=long[0].T, grad_state=long[0].T
+    )
+    np.testing.assert_array_equal(grads[0], more[0])
+    np.testing.assert_array_equal(grads[1][0].T, more[1][:, 2:])
+    np.testing.assert_array_equal(grads[3][0].T, more[3])
+
+
+class Mutant:
+    """The operator with one thing wrong, on its way in or out."""
+
+    def __init__(self, forward=None, backward=None):
+        same = lambda f, *a, **o: f(*a, **o)  # noqa: E731
+        self.forward, self.backward = forward or same, backward or same
+
+    def causal_conv1d(self, *args, **options):
+        return self.forward(linattn.causal_conv1d, *args, **options)
+
+    def causal_conv1d_backward(self, *args, **options):
+        return self.backward(linattn.causal_conv1d_backward, *args, **options)
+
+
+FORWARD_MUTANTS = {
+    "taps the other way": lambda f, x, w, b, **o: f(x, w[:, ::-1], b, **o),
+    "no activation": lambda f, x, w, b, **o: f(x, w, b, **{**o, "activation": None}),
+    "no bias": lambda f, x, w, b, **o: f(x, w, None, **o),
+    "state newest first": lambda f, x, w, b, initial_state, **o: f(
+        x, w, b, initial_state=initial_state[..., ::-1], **o
+    ),
+}
+BACKWARD_MUTANTS = {
+    "slope of nothing": lambda f, *a, **o: f(*a, **{**o, "activation": None}),
+    "dx of the forward taps": lambda f, x, w, g, b, **o: (
+        f(x, w[:, ::-1], g, b, **o)[0], *f(x, w, g, b, **o)[1:],
+    ),
+    "final state ignored": lambda f, *a, grad_state, **o: f(*a, grad_state=0 * grad_state, **o),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*FORWARD_MUTANTS, *BACKWARD_MUTANTS])
+def test_wrong_ones_are_found(name):
+    module = Mutant(FORWARD_MUTANTS.get(name), BACKWARD_MUTANTS.get(name))
+    check = check_forward if name in FORWARD_MUTANTS else check_backward
+    check(linattn, 33, 20, 4, "float32", "silu")
+    with pytest.raises(AssertionError):
+        check(module, 33, 20, 4, "float32", "silu")
+
+
+def test_onnx_cases():
+    """CausalConvWithState of opset 27: channels before tokens."""
+    onnx = pytest.importorskip("onnx")
+    for case in onnx_cases("causal_conv_with_state", "CausalConvWithState"):
+        node = case.model.graph.node[0]
+        activation = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}.get(
+            "activation", b"none"
+        )
+        for inputs, outputs in case.data_sets:
+            arrays = dict(zip(filter(None, node.input), inputs, strict=True))
+            x, weight, bias, state = (arrays.get(name) for name in (*node.input, *[""] * 4)[:4])
+            o, last = linattn.causal_conv1d(
+                np.moveaxis(x, 1, -1), weight[:, 0], bias,
+                activation=None if activation == b"none" else "silu",
+                initial_state=None if state is None else state.astype(linattn_state(x)),
+                return_state=True,
+            )  # fmt: skip
+            expected, final = outputs
+            eps = float(np.finfo(expected.dtype).eps)
+            close(np.moveaxis(o, -1, 1), expected, atol=16 * eps, rtol=16 * eps)
+            close(last, final, atol=0)
+
+
+def linattn_state(x):
+    return np.float32 if x.dtype.itemsize == 2 else x.dtype

@@ -1,0 +1,228 @@
+"""What linattn.jax and its handler refuse, and the errors that say so."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import linattn
+from linattn import State
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+
+import jax.numpy as jnp  # noqa: E402
+from jax_cases import D, K, M, Q, V, X, _wide, compare, draw  # noqa: E402, F401
+
+import linattn.jax as la  # noqa: E402
+
+
+def test_wrong_input():
+    with pytest.raises(ValueError, match=r"causal: k has shape \(2, 3, 7, 4\)"):
+        la.causal(Q, K[..., 1:, :], V)
+    with pytest.raises(ValueError, match=r"feature_map is 'nosuch'"):
+        la.causal(Q, K, V, feature_map="nosuch")
+    with pytest.raises(TypeError, match="feature_map is 3"):
+        la.causal(Q, K, V, feature_map=3)
+    with pytest.raises(TypeError, match="q has dtype complex"):
+        la.causal(Q * 1j, K, V)
+    with pytest.raises(ValueError, match="does not rescale"):
+        la.causal(Q, K, V, feature_map=linattn.feature_maps.PositiveRandomFeatures.sample(D, 6))
+    with pytest.raises(ValueError, match="activation is 'relu'"):
+        la.causal_conv1d(Q, draw(D, 3), activation="relu")
+    with pytest.raises(ValueError, match="weight has shape"):
+        la.causal_conv1d(Q, draw(D + 1, 3))
+
+
+TOKEN = (Q[..., 0, :], K[..., 0, :], V[..., 0, :])
+START = (np.zeros((D, M)), np.zeros(D))
+BAD = {  # options, error, and what it says
+    "length": ({"key_lengths": 99}, ValueError, "key_lengths has values from 99 to 99; expected"),
+    "negative": ({"key_lengths": -1}, ValueError, "key_lengths has values from -1"),
+    "lengths": ({"key_lengths": [1, 2, 3, 4]}, ValueError, "key_lengths has shape"),
+    "more lengths": ({"key_lengths": [[[8]]]}, ValueError, "key_lengths has shape"),
+    "real lengths": ({"key_lengths": 2.5}, TypeError, "key_lengths has dtype float64"),
+    "short": ({"cu_seqlens": [0, 3]}, ValueError, "cu_seqlens ends with 3; expected n = 8"),
+    "long": ({"cu_seqlens": [0, 300]}, ValueError, "cu_seqlens ends with 300"),
+    "late": ({"cu_seqlens": [-3, 8]}, ValueError, "cu_seqlens begins with -3"),
+    "decreasing": ({"cu_seqlens": [0, 5, 2, 8]}, ValueError, "cu_seqlens decreases from 5 to 2"),
+    "no bounds": ({"cu_seqlens": np.zeros(0, int)}, ValueError, "cu_seqlens has shape"),
+    "a matrix": ({"cu_seqlens": [[0, 8]]}, ValueError, "cu_seqlens has shape"),
+    "real bounds": ({"cu_seqlens": [0.0, 8.0]}, TypeError, "cu_seqlens has dtype float64"),
+    "state": (
+        {"initial_state": State(np.zeros((3, 3)), START[1])}, ValueError, r"state\.s has shape",
+    ),
+    "more states": (
+        {"initial_state": State(np.zeros((5, D, M)), START[1])}, ValueError, r"state\.s has shape",
+    ),
+    "no z": ({"initial_state": State(START[0])}, ValueError, "initial_state.z is None"),
+    "log_scale": (
+        {"initial_state": State(*START, START[1])}, ValueError, "initial_state.log_scale is given",
+    ),
+    "an array": ({"initial_state": START[0]}, TypeError, "initial_state is a ndarray"),
+    "eps": ({"eps": np.nan}, ValueError, "eps is nan; expected a finite number"),
+    "scale": ({"scale": np.inf}, ValueError, "scale is inf; expected a finite number"),
+    "a word": ({"scale": "a"}, TypeError, "scale is 'a'; expected a real number"),
+    "complex": ({"scale": 1j}, TypeError, "scale is 1j; expected a real number"),
+    "normalize": ({"normalize": None}, TypeError, "normalize is None; expected True or False"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_numpy_refuses(bad):
+    """The same errors, with values that are known when the call is traced, and within jit."""
+    options, error, message = BAD[bad]
+    for f in (linattn.causal, la.causal, jax.jit(partial(la.causal, **options))):
+        with pytest.raises(error, match=f"^causal: .*{message}"):
+            f(Q, K, V, **({} if hasattr(f, "lower") else options))
+
+
+def test_what_is_refused_of_what_is_traced():
+    """Shapes and dtypes, as nobody knows the values."""
+    lengths = jax.jit(lambda x: la.causal(Q, K, V, key_lengths=x))
+    bounds = jax.jit(lambda x: la.causal(Q, K, V, cu_seqlens=x))
+    for call, x, error in (
+        (lengths, [1, 2], ValueError), (lengths, 2.5, TypeError), (bounds, [[0, 8]], ValueError),
+        (bounds, [], TypeError), (bounds, np.zeros(0, int), ValueError),
+    ):  # fmt: skip
+        with pytest.raises(error, match=r"^causal: (key_lengths|cu_seqlens) has "):
+            call(jnp.asarray(x))
+    compare(lengths(jnp.asarray([3, 8, 0])), la.causal(Q, K, V, key_lengths=[3, 8, 0]))
+    compare(bounds(jnp.asarray([0, 3, 8])), la.causal(Q, K, V, cu_seqlens=[0, 3, 8]))
+    with pytest.raises(TypeError, match=r"^causal: scale is .*; expected a real number"):
+        jax.jit(lambda x: la.causal(Q, K, V, scale=x))(2.0)
+
+
+OTHERS = {  # a call that both refuse, with the same words
+    "taps": lambda at: at.causal_conv1d(X, X[0, :, :2]),
+    "a bias": lambda at: at.causal_conv1d(X, X[0, :3], X[0, 0, :2]),
+    "activation": lambda at: at.causal_conv1d(X, X[0, :3], activation=X),
+    "bounds": lambda at: at.causal_conv1d(X, X[0, :3], cu_seqlens=[0, 5]),
+    "inputs": lambda at: at.causal_conv1d(X, X[0, :3], initial_state=np.zeros((3, 9))),
+    "no inputs": lambda at: at.causal_conv1d_step(X[0, 0], X[0, :3], np.zeros((3, 9))),
+    "scale": lambda at: at.softmax_attention(X, X, X, scale=np.nan),
+    "causal": lambda at: at.softmax_attention(X, X, X, causal=None),
+    "keys": lambda at: at.softmax_attention(X, X[:, :2], X),
+    "rows": lambda at: at.softmax_attention(X, X[:, :2], X[:, :2], causal=True),
+    "E": lambda at: at.linformer(X, X, X, X[0, :2], X[0]),
+    "F": lambda at: at.linformer(X, X, X, X[0], X[0, :, :2]),
+    "linformer": lambda at: at.linformer(X, X, X, X[0], X[0], scale="a"),
+    "A_log": lambda at: at.log_decay(X, X[0, :2], X),
+    "lower_bound": lambda at: at.log_decay(X, X, X, lower_bound=np.inf),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_what_others_refuse(case):
+    said = []
+    for at in (linattn, la):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            OTHERS[case](at)
+        said.append(f"{caught.type.__name__}: {caught.value}")
+    assert said[0] == said[1]
+
+
+class Wrong(linattn.feature_maps.FeatureMap):
+    _parameters = ("result",)
+
+    def __init__(self, result):
+        self.result = result
+
+    def features(self, d):
+        return d
+
+    def __call__(self, x):
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (KeyError("elsewhere"), "linattn: KeyError: 'elsewhere'"),
+        (ValueError("!" + 999 * "\N{SNOWMAN}"), "linattn: ValueError: !\N{SNOWMAN}"),
+        (np.ones((8, 1)), r"linattn: ValueError: .* returned \(8, 1\); expected \(2, 3, 8, 4\)"),
+    ],
+)
+def test_errors_of_maps(result, expected):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=expected):
+        np.asarray(la.causal(Q, K, V, feature_map=Wrong(result)))
+
+
+def test_what_steps_refuse():
+    for call, error, message in (
+        (lambda: la.step(*TOKEN, None), TypeError, "step: state is a NoneType"),
+        (lambda: la.step(*TOKEN, State(START[0])), ValueError, "step: state.z is None"),
+        (lambda: la.step(TOKEN[0], TOKEN[1][..., 1:], TOKEN[2], State(*START)), ValueError,
+         r"step: k has shape \(2, 3, 3\)"),
+        (lambda: la.delta_step(*TOKEN, 0.5, State(np.zeros((9, D, M)))), ValueError,
+         r"delta_step: state\.s has shape \(9, 4, 5\)"),
+        (lambda: la.delta_step(*TOKEN, np.ones(7), State(START[0])), ValueError,
+         r"delta_step: beta has shape \(7,\)"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message):
+            call()
+
+
+NUMBERS = np.array([1.0, 1e-6])
+WRONG = {  # arguments, attributes, and what the error says
+    "no name": ((X, X, X), {"numbers": NUMBERS, "opinions": 1}, "no such operator"),
+    "another name": ((X, X, X), {"operator": "caus_elu", "numbers": NUMBERS}, "no such operator"),
+    "a longer name": ((X, X, X), {"operator": "x" * 99, "numbers": NUMBERS}, "no such operator"),
+    "a number": ((X, X, X), {"operator": 3, "numbers": NUMBERS}, "no such operator"),
+    "no numbers": ((X, X, X), {"operator": "causal_elu"}, "no such operator"),
+    "narrow numbers": (
+        (X, X, X),
+        {"operator": "causal_elu", "numbers": np.float32(NUMBERS)},
+        "no such operator",
+    ),
+    "one number": ((X, X, X), {"numbers": NUMBERS[:1]}, "fewer numbers"),
+    "no arrays": ((), {}, "not those of the operator"),
+    "integers": ((X.astype(int), X, X), {}, "not those of the operator"),
+    "two arrays": ((X, X), {}, "fewer operands"),
+    "four arrays": ((X, X, X, X), {}, "more operands"),
+    "two dtypes": ((X, X.astype("f4"), X), {}, "wrong dtype"),
+    "shapes": ((X, X[:, 1:], X), {}, "shapes of operands do not fit"),
+    "axes": ((X.reshape(31 * (1,) + X.shape), X, X), {}, "too many axes"),
+    "keys": ((X, X, X, X[:, 0, 0]), {"operator": "noncausal_keys_elu"}, "wrong dtype"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_no_function_asks_of_the_handler(case):
+    """An error in words, whatever the call is made of."""
+    arrays, attributes, expected = WRONG[case]
+    if "no such" not in expected:
+        attributes = {"operator": "causal_elu", "numbers": NUMBERS} | attributes
+    o = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=f"INVALID_ARGUMENT: linattn: .*{expected}"
+    ):
+        np.asarray(jax.ffi.ffi_call("linattn", o)(*arrays, **attributes))
+
+
+def test_results_of_the_handler_have_to_fit():
+    for o, expected in (
+        ((jax.ShapeDtypeStruct(X.shape, X.dtype),) * 2, "not those of the operator"),
+        ((jax.ShapeDtypeStruct(X.shape, np.float32),), "wrong dtype"),
+        ((jax.ShapeDtypeStruct((2, 4, 2), X.dtype),), "shapes of operands do not fit"),
+        ((jax.ShapeDtypeStruct((1, 2, 4, 3), X.dtype),), "shapes of operands do not fit"),
+    ):
+        call = jax.ffi.ffi_call("linattn", o)
+        with pytest.raises(jax.errors.JaxRuntimeError, match=expected):
+            np.asarray(call(X, X, X, operator="causal_elu", numbers=NUMBERS)[0])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_indices_of_the_handler(dtype):
+    call = jax.ffi.ffi_call("linattn", jax.ShapeDtypeStruct(X.shape, X.dtype))
+    lengths = np.array([3, 0], dtype)
+    o = call(X, X, X, lengths, operator="noncausal_keys_elu", numbers=NUMBERS)
+    np.testing.assert_array_equal(np.asarray(o), linattn.noncausal(X, X, X, key_lengths=lengths))
+
+
+def test_no_sequences():
+    """None of them, which have no tokens."""
+    none = (x[..., :0, :] for x in (Q, K, V))
+    o = jax.jit(partial(la.causal, cu_seqlens=np.array([0], np.int32)))(*none)
+    assert o.shape == (2, 3, 0, V.shape[-1])

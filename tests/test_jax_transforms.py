@@ -1,0 +1,199 @@
+"""linattn.jax under JAX's transforms: vmap, shard_map, symbolic sizes, several devices."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+
+from linattn import State
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+
+import jax.numpy as jnp  # noqa: E402
+from jax_cases import BETA, EACH, PHI, SHARDED, D, K, Q, V, X, _wide, compare, draw  # noqa: E402, F401
+
+import linattn.jax as la  # noqa: E402
+from linattn.jax import _call  # noqa: E402
+
+
+@EACH
+def test_vmap(name, operands, options):
+    """Over all operands, and over one alone; gradients by sample."""
+    if "cu_seqlens" in options and name == "causal_conv1d":
+        options = {}
+    run = partial(getattr(la, name), **options)
+    stacked = [np.stack([x, 0.5 * x]) for x in operands]
+    compare(jax.vmap(run)(*stacked),
+            jnp.stack([run(*(x[i] for x in stacked)) for i in range(2)]), 1e-12)  # fmt: skip
+    axes = (0, *(None for _ in operands[1:]))
+    compare(jax.vmap(run, axes)(stacked[0], *operands[1:]),
+            jnp.stack([run(x, *operands[1:]) for x in stacked[0]]), 1e-12)  # fmt: skip
+    grad = jax.grad(lambda *x: run(*x).sum())
+    compare(jax.jit(jax.vmap(grad))(*stacked),
+            jnp.stack([grad(*(x[i] for x in stacked)) for i in range(2)]), 1e-11)  # fmt: skip
+
+
+@pytest.mark.skipif(jax.device_count() < 4, reason="XLA was started with fewer host devices")
+@pytest.mark.parametrize(("name", "operands", "options"), SHARDED,
+                         ids=[f"{x[0]}-{i}" for i, x in enumerate(SHARDED)])  # fmt: skip
+def test_shard_map_over_the_sequence(name, operands, options):
+    """On four host devices, gradients included."""
+    mesh = jax.make_mesh((4,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
+    tokens = jax.sharding.PartitionSpec(None, None, "seq")
+    keywords = {x: y for x, y in options.items() if isinstance(y, np.ndarray)}
+    static = {x: y for x, y in options.items() if x not in keywords}
+    specs = tuple(jax.sharding.PartitionSpec() if x == "bonus" else tokens for x in keywords)
+
+    def local(*x):
+        given = dict(zip(keywords, x[len(operands) :], strict=True))
+        return getattr(la, name)(*x[: len(operands)], **static, **given, axis_name="seq")
+
+    over = jax.jit(jax.shard_map(
+        local, mesh=mesh, in_specs=(*(tokens for _ in operands), *specs), out_specs=tokens,
+        check_vma=False,
+    ))  # fmt: skip
+
+    def alone(*x):
+        given = dict(zip(keywords, x[len(operands) :], strict=True))
+        return getattr(la, name)(*x[: len(operands)], **static, **given)
+
+    every = (*operands, *keywords.values())
+    compare(over(*every), alone(*every), 1e-12)
+    argnums = tuple(range(len(every)))
+    compare(jax.grad(lambda *x: (over(*x) ** 2).sum(), argnums)(*every),
+            jax.grad(lambda *x: (alone(*x) ** 2).sum(), argnums)(*every), 1e-11)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "state",
+    [State(np.ones((4, 1)), np.ones(4)), State(np.ones((4, 5))), np.ones((4, 5))],
+    ids=["s", "z", "array"],
+)
+def test_shard_map_refuses_states(state):
+    def call(q, k, v):
+        return la.causal(q, k, v, axis_name="t", initial_state=state)
+
+    mesh = jax.make_mesh((1,), ("t",), axis_types=(jax.sharding.AxisType.Auto,))
+    tokens = jax.sharding.PartitionSpec(None, None, "t")
+    whole = jax.shard_map(
+        call, mesh=mesh, in_specs=(tokens,) * 3, out_specs=tokens, check_vma=False
+    )
+    with pytest.raises((TypeError, ValueError), match="causal: initial_state"):
+        whole(Q, K, V)
+
+
+SYMBOLS = {  # a call, and the axes after the heads of what it is given; n is the tokens'
+    "causal": (lambda x: la.causal(x, x, x), ["nd"]),
+    "states": (lambda x: la.causal(x, x, x, return_state=True), ["nd"]),
+    "gradient": (jax.grad(lambda x: la.causal(x, x, x).sum()), ["nd"]),
+    "lengths": (lambda x: la.causal(x, x, x, key_lengths=3), ["nd"]),
+    "packed": (lambda x: la.gated(x, x, x, x, cu_seqlens=[0, 1, 4], return_state=True), ["nd"]),
+    "dpfp": (lambda x: la.causal(x, x, x, feature_map="dpfp"), ["nd"]),
+    "noncausal": (lambda x: la.noncausal(x, x, x, key_lengths=3), ["nd"]),
+    "delta": (lambda x, beta: la.delta(x, x, x, beta), ["nd", "n"]),
+    "gated": (lambda x, s: la.gated(x, x, x, x, initial_state=State(s)), ["nd", "dd"]),
+    "gated_step": (lambda x, s: la.gated_step(x, x, x, x, State(s)), ["d", "dd"]),
+    "gated_delta": (lambda x, g: la.gated_delta(x, x, x, g, g), ["nd", "n"]),
+    "dplr": (lambda x, g: la.dplr(x, x, x, x, x, g), ["nd", "n"]),
+    "softmax": (lambda x: la.softmax_attention(x, x, x), ["nd"]),
+    "linformer": (lambda x: la.linformer(x, x, x, x, x), ["nd"]),
+    "log_decay": (lambda x: la.log_decay(x, x, x), ["nd"]),
+    "convolution": (lambda x: la.causal_conv1d(x, jnp.ones((D, 3)), return_state=True), ["nd"]),
+}
+
+
+@pytest.mark.parametrize("case", SYMBOLS)
+def test_sizes_that_are_symbols(case):
+    """As exports have them: of heads, and of tokens."""
+    call, axes = SYMBOLS[case]
+    heads, n = jax.export.symbolic_shape("h, n")
+    sizes = {"n": n, "d": D}
+    given = [jax.ShapeDtypeStruct((heads, *(sizes[x] for x in own)), X.dtype) for own in axes]
+    checks = [jax.export.DisabledSafetyCheck.custom_call("linattn")]
+    whole = jax.export.export(jax.jit(call), disabled_checks=checks)(*given)
+    arrays = [abs(draw(2, *({"n": 4, "d": D}[x] for x in own))) for own in axes]
+    compare(whole.call(*arrays), call(*arrays))
+
+
+def test_a_state_of_symbols_is_refused():
+    (heads,) = jax.export.symbolic_shape("h")
+    x = jax.ShapeDtypeStruct((heads, 4, D), X.dtype)
+    with pytest.raises(TypeError, match=r"^initial_state: q has shape \(h, 4, 4\); expected sizes"):
+        jax.export.export(jax.jit(lambda x: la.initial_state(x, x, x)))(x)
+
+
+def test_an_object_is_of_its_process():
+    """A map that another process exported: an error, and no other map."""
+    o = jax.ffi.ffi_call("linattn", jax.ShapeDtypeStruct(X.shape, X.dtype))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="object of the process that exported"):
+        np.asarray(o(X, function=np.int64(1)))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="takes and returns float32 or float64"):
+        np.asarray(o(X.astype(int), function=np.int64(1)))
+
+
+@pytest.mark.skipif(jax.device_count() < 4, reason="XLA was started with fewer host devices")
+def test_maps_on_several_devices():
+    """None waits for another, as callbacks of JAX did with arrays of this size."""
+    x = jnp.asarray(draw(2, 4000, D).repeat(8, 0), jnp.float32)
+    mesh = jax.make_mesh((4,), ("heads",), axis_types=(jax.sharding.AxisType.Auto,))
+    heads = jax.sharding.PartitionSpec("heads")
+    run = partial(la.causal, feature_map=PHI, normalize=False)
+    over = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=(heads,) * 3, out_specs=heads,
+                                 check_vma=False))  # fmt: skip
+    expected = run(x, x, x)
+    compare(over(x, x, x), expected)
+    placed = jax.device_put(x, jax.sharding.NamedSharding(mesh, heads))
+    compare(jax.jit(run)(placed, placed, placed), expected)
+
+
+ENDS = """
+import jax, linattn, linattn.jax
+phi = linattn.feature_maps.RandomFourierFeatures.sample(64, 64, rng=0)
+x = jax.numpy.ones((8, 2000, 64))
+mesh = jax.make_mesh((4,), ("heads",), axis_types=(jax.sharding.AxisType.Auto,))
+heads = jax.sharding.PartitionSpec("heads")
+run = jax.jit(jax.shard_map(
+    lambda x: linattn.jax.causal(x, x, x, feature_map=phi, normalize=False),
+    mesh=mesh, in_specs=heads, out_specs=heads, check_vma=False,
+))
+kept = run(x)
+run(x)
+"""
+
+
+@pytest.mark.slow
+def test_python_may_end_while_maps_run():
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS], env=environment, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_the_handler(monkeypatch):
+    """A warning, callbacks on one device, and an error where there are several."""
+
+    def refuse(*args, **options):
+        raise RuntimeError("no room for handlers")
+
+    assert la.IN_C
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", refuse)
+    with pytest.warns(RuntimeWarning, match=r"^linattn.jax: .*no room for handlers"):
+        assert not _call._register()
+    expected = [la.causal(Q, K, V), la.delta(Q, K, V, BETA), la.causal_conv1d(Q, draw(D, 3))]
+    maps = partial(la.causal, feature_map=PHI, normalize=False)
+    gradient = jax.grad(lambda *x: maps(*x).sum(), (0, 1, 2))
+    expected += [la.causal(Q, K, V, return_state=True), maps(Q, K, V), gradient(Q, K, V)]
+    monkeypatch.setattr(_call, "IN_C", False)
+    monkeypatch.setattr(jax, "local_device_count", lambda backend: 2)
+    for call in (la.causal, maps):
+        with pytest.raises(RuntimeError, match=r"^linattn.jax: .*has 2 devices on CPUs"):
+            call(Q, K, V)
+    monkeypatch.setattr(jax, "local_device_count", lambda backend: 1)
+    found = [la.causal(Q, K, V), la.delta(Q, K, V, BETA), la.causal_conv1d(Q, draw(D, 3))]
+    found += [la.causal(Q, K, V, return_state=True), maps(Q, K, V), gradient(Q, K, V)]
+    compare(found, expected)

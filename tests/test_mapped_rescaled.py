@@ -1,0 +1,257 @@
+"""Positive random features, which rescale as they go: inputs of any size, gradients, states."""
+
+import numpy as np
+import pytest
+from bounds import (
+    FORWARD_MEAN,
+    close,
+    excess,
+    roundings,
+)
+from map_cases import BACKWARD, FORWARD, POSITIVE, D, exact, operands
+
+import linattn
+from linattn import State, _config
+from linattn import _reference as reference
+from linattn import _reference_maps as twins
+from linattn import _reference_rescaled_features as reference_rescaled
+from linattn import feature_maps as maps
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+@pytest.mark.parametrize("phi", POSITIVE, ids=str)
+@pytest.mark.parametrize("scale", [0.01, 1, 4, 30, 300, 3e4, 3e9])
+def test_inputs_of_any_size(operator, phi, scale):
+    """Finite, and right to the rounding of exponents that grow like scale^2."""
+    for dtype in (np.float32, np.float64):
+        q, k, v, _ = operands(150, dtype, scale)
+        o = FORWARD[operator](q, k, v, feature_map=phi, eps=0.0)
+        expected, units = exact(q, k, v, phi, operator == "causal")
+        assert o.dtype == dtype
+        assert excess(o, expected, np.finfo(dtype).eps / 2 * units) <= 1
+        with_eps = FORWARD[operator](q, k, v, feature_map=phi)
+        # eps is relative to the largest term, by a power of two: at most twice itself.
+        close(with_eps, o, atol=roundings(4 * FORWARD_MEAN, v), rtol=2e-6)
+
+
+@pytest.mark.parametrize("phi", POSITIVE, ids=str)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_all_is_finite(dtype, phi):
+    """Up to where x omega overflows: output, state and gradients; no key is lost to inf - inf."""
+    scales = {np.float16: (300, 1e4), np.float32: (3e4, 1e15, 1e19, 1e25, 1e35)}
+    for scale in scales.get(dtype, (3e9, 1e30, 1e154, 1e200, 1e300)):
+        q, k, v, g = (x.astype(dtype) for x in operands(70, np.float64, scale))
+        for name, forward in FORWARD.items():
+            o = forward(q, k, v, feature_map=phi)
+            assert np.isfinite(o).all()
+            assert (o <= v.max()).all() and (o >= v.min()).all()
+            # A gradient is a multiple of q or k: float16 has no room for it.
+            wide = (x.astype("f4") if dtype == np.float16 else x for x in (q, k, v, g))
+            grads = BACKWARD[name](*wide, feature_map=phi)
+            assert all(np.isfinite(x).all() for x in grads)
+        state = linattn.causal(q, k, v, feature_map=phi, return_state=True)[1]
+        assert all(np.isfinite(x).all() for x in state)
+        small, _ = linattn.step(q[..., 0, :], k[..., 0, :], v[..., 0, :], state, feature_map=phi)
+        assert np.isfinite(small).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_smallest_of_huge_keys_wins(dtype):
+    """Its exponent is by far the largest, as long as float32 can tell them apart."""
+    q, k, v, _ = operands(70, dtype)
+    size = np.sqrt((k.astype(float) ** 2).sum(-1))
+    first = np.minimum.accumulate(size, -1)
+    nearest = (size[..., None, :] == first[..., None]).argmax(-1)
+    expected = np.take_along_axis(v, nearest[..., None], -2)
+    rtol = 4 * float(np.finfo(dtype).eps)
+    for scale in (1e10, 1e15, 1e18):
+        o = linattn.causal(q, dtype(scale) * k, v, feature_map=POSITIVE[0], eps=0.0)
+        close(o, expected, atol=0, rtol=rtol)
+        o = linattn.noncausal(q, dtype(scale) * k, v, feature_map=POSITIVE[0], eps=0.0)
+        close(o[..., -1, :], expected[..., -1, :], atol=0, rtol=rtol)
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+@pytest.mark.parametrize("name", _config.available_isas())
+def test_any_number_of_features(isa, name, operator):
+    """Those that fill no vector and no register tile too, call after call."""
+    isa(name)
+    for dtype in (np.float32, np.float64):
+        q, k, v, _ = operands(70, dtype)
+        for f in (1, 2, 3, 4, 5, 6, 9, 14, 18):
+            phi = maps.PositiveRandomFeatures.sample(D, f, rng=f)
+            first = FORWARD[operator](q, k, v, feature_map=phi, eps=0.0)
+            expected, units = exact(q, k, v, phi, operator == "causal")
+            assert excess(first, expected, np.finfo(dtype).eps / 2 * units) <= 1
+            for _ in range(3):
+                again = FORWARD[operator](q, k, v, feature_map=phi, eps=0.0)
+                np.testing.assert_array_equal(again, first)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1, 30])
+def test_no_bit_of_a_later_key(scale):
+    for phi in POSITIVE:
+        q, k, v, _ = operands(700, np.float32, scale)
+        o = linattn.causal(q, k, v, feature_map=phi)
+        for t in (1, 63, 64, 600, 699):
+            kt, vt = k.copy(), v.copy()
+            kt[..., t:, :] *= -7
+            vt[..., t:, :] = np.nan
+            moved = linattn.causal(q, kt, vt, feature_map=phi)
+            np.testing.assert_array_equal(moved[..., :t, :], o[..., :t, :])
+
+
+def test_growing_keys():
+    """Each key larger than those before: as many changes of scale as there are."""
+    rng = np.random.default_rng(0)
+    k = np.linspace(0.1, 30, 300)[:, None] * np.sign(rng.standard_normal(D))
+    q, v = rng.standard_normal((300, D)), rng.standard_normal((300, 4))
+    for order in (k, k[::-1]):
+        o = linattn.causal(q, order, v, feature_map=POSITIVE[0], eps=0.0)
+        expected, units = exact(q, order, v, POSITIVE[0], True)
+        assert excess(o, expected, 2.0**-53 * units) <= 1
+
+
+@pytest.mark.parametrize("scale", [1, 30])
+def test_cut_anywhere(scale):
+    q, k, v, _ = operands(300, np.float64, scale)
+    phi = POSITIVE[0]
+    o, end = linattn.causal(q, k, v, feature_map=phi, return_state=True)
+    parts, state = [], None
+    for cut in (slice(0, 1), slice(1, 130), slice(130, 130), slice(130, 300)):
+        part, state = linattn.causal(
+            *(x[..., cut, :] for x in (q, k, v)),
+            feature_map=phi, initial_state=state, return_state=True,
+        )  # fmt: skip
+        parts.append(part)
+    close(np.concatenate(parts, -2), o, rtol=1e-11, atol=1e-12)
+    for x, y in zip(state, end, strict=True):
+        close(x, y, atol=0, rtol=1e-11)
+
+
+def test_key_lengths_hide_keys():
+    q, k, v, _ = operands(100, np.float64, 5.0)
+    phi = POSITIVE[1]
+    k[..., 60:, :], v[..., 60:, :] = np.nan, np.nan
+    for f in FORWARD.values():
+        o = f(q, k, v, feature_map=phi, key_lengths=60)
+        assert np.isfinite(o).all()
+    o = linattn.causal(q, k, v, feature_map=phi, key_lengths=60)
+    head = [x[..., :60, :] for x in (q, k, v)]
+    np.testing.assert_array_equal(o[..., :60, :], linattn.causal(*head, feature_map=phi))
+    assert not linattn.causal(q, k, v, feature_map=phi, key_lengths=0).any()
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+@pytest.mark.parametrize("scale", [1, 30])
+@pytest.mark.parametrize("eps", [0.0, 0.5])
+def test_gradients(operator, scale, eps):
+    rng = np.random.default_rng(0)
+    q, k, v, g = operands(60, np.float64, scale)
+    k = k[:, :1]
+    phi, options = POSITIVE[1], {"feature_map": POSITIVE[1], "eps": eps}
+    grads = BACKWARD[operator](q, k, v, g, **options)
+    for i, grad in enumerate(grads):
+        step = 1e-7 * rng.standard_normal(grad.shape)
+        ends = []
+        for sign in (1, -1):
+            moved = [q, k, v]
+            moved[i] = moved[i] + sign * step
+            ends.append((g * FORWARD[operator](*moved, **options)).sum())
+        close((ends[0] - ends[1]) / 2, (grad * step).sum(), atol=0, rtol=1e-4)
+    if scale == 1 and eps == 0:
+        exact_grads = getattr(reference, f"{operator}_backward")(
+            q, k, v, g, feature_map=twins.twin(phi), eps=0.0
+        )
+        for x, y in zip(grads, exact_grads, strict=True):
+            close(x, y, rtol=1e-9, atol=1e-12 * abs(y).max())
+
+
+@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("operator", FORWARD)
+@pytest.mark.parametrize("phi", POSITIVE, ids=str)
+def test_eps_counts_relative_to_the_largest_term(isa, name, phi, operator):
+    """In the result and in its gradient: against the twin and its complex step, entry by entry."""
+    isa(name)
+    for eps, factor, scale in (
+        (0.5, 1.0, 0.7),
+        (20.0, 4.0, -0.1),
+        (2.0, 30.0, 1.0),
+        (1e-6, 1.0, 1.0),
+    ):
+        q, k, v, g = (x[0, 0] for x in operands(11, np.float64, factor))
+        options = {"eps": eps, "scale": scale}
+        one = {**options, "feature_map": twins.twin(phi), "causal": operator == "causal"}
+        o = FORWARD[operator](q, k, v, feature_map=phi, **options)
+        expected = reference_rescaled.attention(q, k, v, **one)
+        terms = 1e-13 * max(1, factor) ** 2  # exponents grow with the square
+        close(o, expected, rtol=0, atol=terms * abs(expected).max())
+        grads = BACKWARD[operator](q, k, v, g, feature_map=phi, **options)
+        for i, grad in enumerate(grads):
+            expected = np.empty_like(grad)
+            for at in np.ndindex(grad.shape):
+                moved = [x.astype(complex) for x in (q, k, v)]
+                moved[i][at] += 1e-30j
+                o = reference_rescaled.attention(*moved, **one)
+                expected[at] = (g * o.imag).sum() / 1e-30
+            close(grad, expected, rtol=0, atol=terms * abs(expected).max())
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("scale", [1, 10])
+def test_gradient_of_a_state(scale, plain):
+    """That of log_scale too, on which eps depends: by differences, at the ends of a sequence."""
+    rng = np.random.default_rng(5)
+    q, k, v, g = operands(20, np.float64, scale)
+    options = {"feature_map": POSITIVE[0], "eps": 2.0, "scale": 0.7, "key_lengths": [0, 12, 20]}
+    _, start = linattn.causal(q / 2, k / 2, v, return_state=True, **options)
+    start = start._replace(log_scale=np.where(np.isfinite(start.log_scale), start.log_scale, -9.0))
+    if plain:
+        start = linattn.State(start.s, start.z + 0.5)
+    ends = linattn.State(*(rng.standard_normal(x.shape) for x in (start.s, start.z, start.z)))
+
+    def loss(state):
+        o, end = linattn.causal(q, k, v, initial_state=state, return_state=True, **options)
+        return (g * o).sum() + sum((x * y).sum() for x, y in zip(ends, end, strict=True))
+
+    *_, grad = linattn.causal_backward(q, k, v, g, initial_state=start, grad_state=ends, **options)
+    assert (grad.log_scale is None) is plain
+    for i, x in enumerate(start[: 2 if plain else 3]):
+        step = 1e-6 * rng.standard_normal(x.shape) * abs(x)
+        moved = [start._replace(**{State._fields[i]: x + sign * step}) for sign in (1, -1)]
+        difference = (loss(moved[0]) - loss(moved[1])) / 2
+        close(difference, (grad[i] * step).sum(), rtol=0, atol=1e-6 * abs(grad[i] * step).sum())
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.5])
+@pytest.mark.parametrize("scale", [1, 30])
+def test_gradients_through_a_state(scale, eps):
+    """Cut in two, the gradients of the whole come back through grad_state."""
+    q, k, v, g = operands(80, np.float64, scale)
+    options = {"feature_map": POSITIVE[0], "eps": eps}
+    whole = linattn.causal_backward(q, k, v, g, **options)
+    head, tail = ([x[..., cut, :] for x in (q, k, v, g)] for cut in (slice(50), slice(50, 80)))
+    _, state = linattn.causal(*head[:3], return_state=True, **options)
+    *last, ds = linattn.causal_backward(*tail, initial_state=state, **options)
+    *first, _ = linattn.causal_backward(*head, grad_state=ds, **options)
+    for x, y, z in zip(first, last, whole, strict=True):
+        joined = np.concatenate([x, y], -2)
+        close(joined, z, rtol=1e-8, atol=1e-9 * abs(z).max())
+
+
+def test_threads_change_no_bit_of_scaled_features(threads):
+    """Heads, panels of the values and packed sequences are shared out, states included."""
+    rng = np.random.default_rng(2)
+    phi = maps.PositiveRandomFeatures.sample(D, 20)
+    for lead, cu in (((), None), ((3,), [0, 7, 400])):
+        q, k, v, g = (3 * rng.standard_normal((*lead, 400, x)).astype("f4") for x in (D, D, 70, 70))
+        options = {"feature_map": phi, "eps": 0.1, "cu_seqlens": cu}
+        results = []
+        for count in (1, 2, 7):
+            threads(count)
+            o, end = linattn.causal(q, k, v, return_state=True, **options)
+            grads = linattn.causal_backward(q, k, v, g, grad_state=end, **options)
+            results.append((o, *end, *grads[:3], *grads[3][:2]))
+        for result in results[1:]:
+            for x, y in zip(result, results[0], strict=True):
+                np.testing.assert_array_equal(x, y)

@@ -1,0 +1,171 @@
+"""What linattn.torch refuses, and the errors that say so."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch_cases as cases  # noqa: E402
+from torch_cases import (  # noqa: E402
+    EACH,
+    assert_same,
+    call,
+    leaves,
+    make,
+)
+
+import linattn  # noqa: E402
+import linattn.torch as la  # noqa: E402
+
+
+@EACH
+def test_wrong_tensors(row):
+    operands = make(row)
+    for name in row.operands:
+        wrong = {
+            "complex": (operands[name].to(torch.complex64), "real numbers"),
+            "sparse": (operands[name].to_sparse(), "to_dense"),
+            "array": (operands[name].numpy(), "expected a tensor"),
+        }
+        for x, message in wrong.values():
+            with pytest.raises(TypeError, match=message) as error:
+                call(la, row, operands | {name: x})
+            assert f"{row.name}: {name} " in str(error.value)
+
+
+@EACH
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_of_no_plain_numbers(row):
+    """float8, which nothing computes in, and nested tensors of both layouts."""
+    operands = make(row)
+    for name, x in operands.items():
+        with pytest.raises(TypeError, match=rf"{row.name}: {name} has dtype torch\.float8_e4m3fn"):
+            call(la, row, operands | {name: x.to(torch.float8_e4m3fn)})
+        for layout in (torch.strided, torch.jagged):
+            nested = torch.nested.nested_tensor([x, x], layout=layout)
+            with pytest.raises(TypeError, match=rf"{row.name}: {name} is a nested tensor"):
+                call(la, row, operands | {name: nested})
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_in_states_and_maps():
+    x = torch.ones(5, 4)
+    nested = torch.nested.nested_tensor([x, x[:2]])
+    for call_of in (
+        lambda: la.initial_state(nested, nested, nested),
+        lambda: la.causal(nested, x, x, return_state=True),
+        lambda: la.causal(nested, x, x, feature_map=torch.square, key_lengths=3),
+        lambda: la.step(x[0], x[0], x[0], la.State(nested, x[0])),
+        lambda: la.feature_maps.get("dpfp")(nested),
+    ):
+        with pytest.raises(TypeError, match="is a nested tensor; expected a plain one"):
+            call_of()
+
+
+def test_quantised_and_meta_tensors():
+    q = torch.quantize_per_tensor(torch.ones(2, 3), 0.1, 0, torch.qint8)
+    with pytest.raises(TypeError, match=r"causal: q is quantised.*dequantize"):
+        la.causal(q, torch.ones(2, 3), torch.ones(2, 3))
+    x = torch.empty(2, 7, 3, device="meta")
+    assert la.causal(x, x, x).shape == (2, 7, 3)
+
+
+def test_wrong_shapes_and_options():
+    x = torch.ones(5, 3)
+    with pytest.raises(ValueError, match=r"causal: k has shape \(5, 4\)"):
+        la.causal(x, torch.ones(5, 4), x)
+    with pytest.raises(TypeError, match="causal: scale is"):
+        la.causal(x, x, x, scale=torch.tensor(1.0, requires_grad=True))
+    with pytest.raises(ValueError, match="feature_map is 'nosuch'"):
+        la.causal(x, x, x, feature_map="nosuch")
+    with pytest.raises(TypeError, match="feature_map is 3"):
+        la.causal(x, x, x, feature_map=3)
+    with pytest.raises(TypeError, match=r"key_lengths has dtype torch\.float32"):
+        la.causal(x, x, x, key_lengths=torch.tensor(2.0))
+    with pytest.raises(TypeError, match="initial_state is a Tensor"):
+        la.causal(x, x, x, initial_state=x)
+    s = torch.zeros(3, 3)
+    for wrong, what in (((s,), "tuple of 1"), ((), "tuple of 0"), ([s, s[0]], "list")):
+        with pytest.raises(TypeError, match=rf"initial_state is a {what}; expected a linattn\.St"):
+            la.causal(x, x, x, initial_state=wrong)
+    with pytest.raises(TypeError, match=r"initial_state\.s is a NoneType; expected a tensor"):
+        la.causal(x, x, x, initial_state=la.State(None))
+    with pytest.raises(ValueError, match="z is given"):
+        la.delta(x, x, x, torch.ones(5), initial_state=linattn.State(torch.ones(3, 3), x[0]))
+    state = linattn.State(torch.zeros(3, 3), torch.zeros(3))
+    with pytest.raises(RuntimeError, match="in_place is True and an operand requires grad"):
+        la.step(x[0].clone().requires_grad_(), x[0], x[0], state, in_place=True)
+
+
+def test_arrays_refuse_tensors_with_gradients():
+    """The NumPy functions would lose the graph."""
+    x = torch.ones(5, 3)
+    assert linattn.causal(x, x, x).shape == (5, 3)
+    y = x.clone().requires_grad_()
+    with pytest.raises(TypeError, match=r"causal: q requires grad.*linattn\.torch\.causal"):
+        linattn.causal(y, x, x)
+    with pytest.raises(TypeError, match=r"log_decay: A_log requires grad"):
+        linattn.log_decay(np.ones(5), y[:, 0], 0.0)
+
+
+@EACH
+def test_negative_bits(row):
+    """As of the imaginary part of a conjugate: operands have them, what is written has none."""
+
+    def negative(tensors):
+        return {name: torch.complex(x, -x).conj().imag for name, x in tensors.items()}
+
+    def gradients(tensors):
+        given = leaves(tensors)
+        o = call(la, row, {name: torch._neg_view(-x) for name, x in given.items()})
+        return torch.autograd.grad(torch._neg_view(o).square().sum(), list(given.values()))
+
+    operands = make(row)
+    assert_same(call(la, row, negative(operands)), call(la, row, operands))
+    assert_same(tuple(gradients(operands)), tuple(gradients(negative(operands))))
+    if not row.step:
+        return
+    given, state = cases.token(row, operands, 0), cases.state(row)
+    expected = call(la, row, given, step=True, state=cases.pack(row, state))
+    for in_place in (False, True):
+        found = call(la, row, negative(given), step=True, state=cases.pack(row, state),
+                     in_place=in_place)  # fmt: skip
+        assert_same(found, expected)
+    state = cases.pack(row, negative(state))
+    for here in (contextlib.nullcontext(), torch.autograd.profiler.profile()):
+        with here, pytest.raises(TypeError, match="step: s has the negative bit"):
+            call(la, row, given, step=True, state=state, in_place=True)
+
+
+def test_the_default_device_is_not_looked_at():
+    """What a call makes for itself is where its operands are."""
+    x, w, state = torch.ones(1, 6, 2, 4), torch.ones(4, 3), la.State(torch.ones(4, 4))
+    row, token = x[0, :, 0], x[0, 0, 0]
+    cuts, length = torch.tensor([0, 2, 6]), torch.tensor([1])
+    layer = la.nn.LinearAttention(4, 2)
+
+    @torch.no_grad()
+    def calls():
+        phi = {"feature_map": torch.square}
+        yield la.causal(x, x, x, **phi, key_lengths=length)
+        yield la.causal(x, x, x, **phi, key_lengths=[1])
+        yield la.causal(row, row, row, cu_seqlens=[0, 2, 6])
+        yield la.delta_step(token, token, token, 0.5, state)[0]
+        yield la.log_decay(x, 1.0, 0.5)
+        yield la.causal_conv1d(row, w, cu_seqlens=[0, 2, 6])
+        yield la.fla.fused_recurrent_gla(x, x, x)[0]
+        yield la.fla.fused_recurrent_simple_gla(x, x, x)[0]
+        yield la.fla.fused_recurrent_gated_delta_rule(x, x, x, gk=-x)[0]
+        yield la.fla.fused_recurrent_gated_delta_rule(x, x, x)[0]
+        yield la.fla.chunk_retention(x, x, x)[0]
+        yield la.fla.chunk_lightning_attn(x, x, x, 1, 4)[0]
+        yield from la.fla.causal_conv1d(x[:, :, 0], w, output_final_state=True)
+        yield from la.fla.causal_conv1d(x[:, :, 0], w, cu_seqlens=cuts, output_final_state=True)
+        yield layer(x[:, :, 0], key_lengths=[3])
+
+    expected = tuple(calls())
+    with torch.device("meta"):
+        found = tuple(calls())
+    assert_same(found, expected)

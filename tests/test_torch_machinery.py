@@ -1,0 +1,203 @@
+"""linattn.torch under opcheck, compile, export, vmap, autocast, threads and loaders."""
+
+import pytest
+from bounds import close
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch_cases as cases  # noqa: E402
+from torch_cases import (  # noqa: E402, F401  # a fixture is used by its name
+    EACH,
+    EACH_STEP,
+    ROWS,
+    _forget_what_was_compiled,
+    assert_same,
+    call,
+    leaves,
+    make,
+)
+
+import linattn  # noqa: E402
+import linattn.torch as la  # noqa: E402
+
+
+def _arguments(monkeypatch, row, run):
+    """What an operator is called with when `run` is."""
+    seen = []
+    operator = la._library.Operator
+
+    def spy(self, *args):
+        seen.append((self.op, args))
+        return plain(self, *args)
+
+    plain = operator.__call__
+    monkeypatch.setattr(operator, "__call__", spy)
+    run()
+    return seen
+
+
+#: What torch.library.opcheck looks at; tracing, which takes long, test_compile does as well.
+CHECKS = "test_schema", "test_autograd_registration", "test_faketensor"
+
+
+@pytest.mark.parametrize(
+    "checks", [CHECKS, pytest.param(["test_aot_dispatch_dynamic"], marks=pytest.mark.slow)]
+)
+@EACH
+def test_opcheck(row, checks, monkeypatch):
+    operands = leaves(make(row))
+
+    def run():
+        o = call(la, row, operands)
+        o.sum().backward()
+        if row.state:
+            start = cases.pack(row, leaves(cases.state(row)))
+            o, end = call(la, row, operands, initial_state=start, return_state=True)
+            (o.sum() + cases.outputs(end)[0].sum()).backward()
+        if row.step:
+            start = cases.pack(row, cases.state(row))
+            given = cases.token(row, operands, 0)
+            call(la, row, given, step=True, state=start)
+            with torch.no_grad():
+                call(la, row, given, step=True, state=start, in_place=True)
+
+    for op, args in _arguments(monkeypatch, row, run):
+        if "_backward" in op._schema.name:  # no gradient of its own to trace
+            args = [x.detach() if isinstance(x, torch.Tensor) else x for x in args]
+        if op._schema.is_mutable:
+            args = [x.detach() if isinstance(x, torch.Tensor) else x for x in args]
+        torch.library.opcheck(op, tuple(args), test_utils=checks)
+
+
+@EACH
+def test_compile(row):
+    """In one graph, forwards and backwards, and again with another length."""
+    compiled = torch.compile(
+        lambda **operands: call(la, row, operands).square().sum(), fullgraph=True,
+        backend="aot_eager", dynamic=True,
+    )  # fmt: skip
+    given, expected = leaves(make(row)), leaves(make(row))
+    compiled(**given).backward()
+    call(la, row, expected).square().sum().backward()
+    for name, x in given.items():
+        close(x.grad, expected[name].grad, atol=1e-13 * float(expected[name].grad.abs().max()))
+
+
+@EACH_STEP
+def test_compiled_steps(row):
+    operands, state = make(row), cases.pack(row, cases.state(row))
+    given = cases.token(row, operands, 0)
+    for in_place in (False, True):
+        compiled = torch.compile(
+            lambda state, given, in_place=in_place: call(
+                la, row, given, step=True, state=state, in_place=in_place
+            ),
+            fullgraph=True, backend="aot_eager",
+        )  # fmt: skip
+        expected = call(la, row, given, step=True, state=cases.pack(row, cases.state(row)))
+        assert_same(compiled(state, given), expected)
+
+
+@EACH
+def test_export(row):
+    class Model(torch.nn.Module):
+        def forward(self, operands):
+            return call(la, row, operands)
+
+    operands = make(row)
+    program = torch.export.export(Model(), (operands,))
+    assert any("linattn" in str(node.target) for node in program.graph.nodes)
+    assert_same(program.module()(operands), call(la, row, operands))
+
+
+@EACH
+def test_vmap_and_func_grad(row):
+    """Over the first axis of all, and of each operand alone; gradients by sample."""
+    batches = [make(row, seed=i) for i in range(3)]
+    stacked = {name: torch.stack([x[name] for x in batches]) for name in row.operands}
+
+    def loss(operands):
+        return call(la, row, operands).square().sum()
+
+    def close_to(actual, expected):
+        for name, x in actual.items():
+            close(x, expected[name], atol=1e-12 * (1 + float(expected[name].abs().max())))
+
+    together = torch.vmap(lambda x: call(la, row, x))(stacked)
+    close(together, torch.stack([call(la, row, x) for x in batches]), atol=1e-13, rtol=1e-12)
+    expected = [torch.func.grad(loss)(x) for x in batches]
+    close_to(
+        torch.vmap(torch.func.grad(loss))(stacked),
+        {name: torch.stack([x[name] for x in expected]) for name in row.operands},
+    )
+    close_to(
+        torch.func.grad(lambda x: torch.vmap(loss)(x).sum())(stacked),
+        {name: torch.stack([x[name] for x in expected]) for name in row.operands},
+    )
+    for name in row.operands:
+        mixed = batches[0] | {name: stacked[name].movedim(0, -1)}
+        dims = {x: -1 if x == name else None for x in row.operands}
+        each = [batches[0] | {name: x} for x in stacked[name]]
+        close(
+            torch.vmap(lambda x: call(la, row, x), in_dims=(dims,))(mixed),
+            torch.stack([call(la, row, x) for x in each]), atol=1e-13, rtol=1e-12,
+        )  # fmt: skip
+        found = torch.vmap(torch.func.grad(loss), in_dims=(dims,))(mixed)
+        expected = [torch.func.grad(loss)(x) for x in each]
+        close_to(found, {x: torch.stack([y[x] for y in expected]) for x in row.operands})
+
+
+@EACH
+def test_autocast(row):
+    """bfloat16 where products are, float32 for gates."""
+    operands = leaves(make(row, torch.float32))
+    with torch.autocast("cpu", torch.bfloat16):
+        o = call(la, row, operands)
+    assert o.dtype is (torch.float32 if row.name == "log_decay" else torch.bfloat16)
+    o.float().sum().backward()
+    for name, x in operands.items():
+        assert x.grad.dtype is torch.float32 and x.grad.isfinite().all(), name
+    compiled = torch.compile(lambda x: call(la, row, x), fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", torch.bfloat16):
+        again = compiled(make(row, torch.float32))
+    assert_same(again.float(), o.detach().float())
+
+
+def test_as_many_threads_as_torch(monkeypatch):
+    """While a call runs; linattn's own number is another matter."""
+    row = ROWS[0]
+    seen = []
+    operator = la._operator.OPERATORS["causal"]
+    forward = operator.forward_of
+
+    def spy(*args, **options):
+        seen.append(linattn.get_num_threads())
+        return forward(*args, **options)
+
+    monkeypatch.setattr(operator, "forward_of", spy)
+    before, own = torch.get_num_threads(), linattn.get_num_threads()
+    try:
+        for n in (1, 3):
+            torch.set_num_threads(n)
+            call(la, row, make(row))
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 3]
+    assert linattn.get_num_threads() == own
+
+
+class _Attended(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        q = torch.full((2, 5000, 16), 0.1)
+        return la.causal(q, q, q).sum(), torch.get_num_threads()
+
+
+def test_workers_of_a_loader():
+    """After a fork, with the one thread that a worker has."""
+    la.causal(*(torch.ones(2, 5000, 16) for _ in range(3)))  # the pool's threads are there
+    loader = torch.utils.data.DataLoader(_Attended(), num_workers=2, batch_size=2)
+    sums, threads = zip(*loader, strict=True)
+    assert torch.cat(sums).isfinite().all() and {int(x) for x in torch.cat(threads)} == {1}

@@ -1,0 +1,294 @@
+"""linattn's functions for Transformers: results, and the calls that they leave to the library."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("ml_dtypes")
+
+from transformers_cases import (  # noqa: E402, F401
+    PART,
+    Called,
+    _functions,
+    _one_thread,
+    _unpatched,
+    close,
+    gated_delta_operands,
+    normal,
+)
+from transformers_models import build, module  # noqa: E402
+
+from linattn.torch import patch_transformers  # noqa: E402
+
+
+def same(pair, name, *args, part=PART, **kwargs):
+    """The results of a function and its stand-in, and the gradients of operands."""
+
+    def call(owner):
+        given = [
+            x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point()
+            else x for x in args
+        ]  # fmt: skip
+        out = getattr(owner, name)(*given, **kwargs)
+        out = [x for x in (out if isinstance(out, tuple) else (out,)) if x is not None]
+        loss = sum((x.float() * normal(*x.shape, seed=9)).sum() for x in out)
+        inputs = [x for x in given if isinstance(x, torch.Tensor) and x.requires_grad]
+        grads = torch.autograd.grad(loss, inputs, allow_unused=True)
+        return [x.detach() for x in out], [x for x in grads if x is not None]
+
+    (before, slopes), (after, ours) = map(call, pair)
+    assert len(before) == len(after) and len(slopes) == len(ours)
+    for a, b in zip(after + ours, before + slopes, strict=True):
+        assert a.shape == b.shape and a.dtype is b.dtype
+        close(a, b, part=part)
+
+
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("state", [True, False])
+@pytest.mark.parametrize("n", [1, 5, 150])
+@pytest.mark.parametrize(
+    "name", ["torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"]
+)
+def test_gated_delta_rule(name, n, state, norm, functions):
+    for heads, values in ((2, 2), (2, 6)):
+        operands = gated_delta_operands(n, heads, values)
+        if not norm:
+            operands[:2] = [x / 4 for x in operands[:2]]
+        start = normal(2, values, 8, 6, seed=6) if state else None
+        options = {"use_qk_l2norm_in_kernel": norm, "output_final_state": state}
+        args = [*operands, *([64] if "chunk" in name else []), start]
+        same(functions("qwen3_next"), name, *args, **options)
+
+
+@pytest.mark.parametrize("state", [True, False])
+@pytest.mark.parametrize("n", [1, 70])
+@pytest.mark.parametrize("name", ["chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"])
+def test_kimi_delta_attention(name, n, state, functions):
+    operands = gated_delta_operands(n, 4, 4, channels=True)
+    start = normal(2, 4, 8, 6, seed=6) if state else None
+    args = [*operands, *([64] if "chunk" in name else []), start, state, True]
+    same(functions("kimi_linear"), name, *args)
+
+
+MAMBA = {"bias": (True, False), "softplus": (True, False), "limit": ((0.0, float("inf")), (0.1, 1))}
+
+
+@pytest.mark.parametrize("state", [True, False])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_mamba2_chunk_scan(groups, state, functions):
+    for bias, softplus, limit in itertools.product(*MAMBA.values()):
+        dt = normal(2, 50, 4, seed=2)
+        same(
+            functions("mamba2"), "mamba2_chunk_scan",
+            normal(2, 50, 4, 6), dt if softplus else dt.exp(), -normal(4, seed=3).exp(),
+            normal(2, 50, groups, 8, seed=4), normal(2, 50, groups, 8, seed=5), 16,
+            normal(4, seed=6) if bias else None, normal(4, seed=7) if bias else None,
+            normal(2, 4, 6, 8, seed=8) if state else None,
+            dt_softplus=softplus, dt_limit=limit, return_final_states=state,
+        )  # fmt: skip
+
+
+def update_operands(groups, *, dtype=torch.float32):
+    """State, x, dt, A, B, C, D and dt_bias as models give them, repeated."""
+    heads, p, n = 4, 6, 8
+    return [
+        normal(2, heads, p, n), normal(2, heads, p, seed=1, dtype=dtype),
+        normal(2, heads, 1, seed=2, dtype=dtype).expand(-1, -1, p),
+        (-normal(heads, 1, 1, seed=3).exp()).expand(-1, p, n),
+        normal(2, groups, n, seed=4, dtype=dtype), normal(2, groups, n, seed=5, dtype=dtype),
+        normal(heads, 1, seed=6, dtype=dtype).expand(-1, p),
+        normal(heads, 1, seed=7, dtype=dtype).expand(-1, p),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("transposed", [True, False])
+def test_mamba2_selective_state_update(groups, gated, transposed, functions):
+    """It writes to the state, however that lies in memory."""
+    z, found = normal(2, 4, 6, seed=8) if gated else None, []
+    for owner in functions("mamba2"):
+        state, *rest = update_operands(groups)
+        if transposed:
+            state = state.mT.contiguous().mT
+        y = owner.mamba2_selective_state_update(state, *rest, dt_softplus=True, z=z)
+        found.append((y, state))
+    for a, b in zip(*found, strict=True):
+        close(a, b)
+
+
+def test_mamba2_update_with_gradients(functions):
+    found = []
+    for owner in functions("mamba2"):
+        state, x, *rest = update_operands(2)
+        x.requires_grad_()
+        y = owner.mamba2_selective_state_update(state, x, *rest, dt_softplus=True)
+        y.square().sum().backward()
+        found.append((y.detach(), state.detach(), x.grad))
+    for a, b in zip(*found, strict=True):
+        close(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("activation", [None, "silu", "swish"])
+def test_causal_conv1d_fn(activation, dtype, functions):
+    for n, width, bias in itertools.product((1, 3, 40), (1, 4, 7), (True, False)):
+        x, weight = normal(2, 5, n, dtype=dtype), normal(5, width, seed=1, dtype=dtype)
+        b = normal(5, seed=2, dtype=dtype) if bias else None
+        part = PART if dtype is not torch.bfloat16 else 2**-5
+        same(functions("lfm2"), "causal_conv1d_fn", x, weight, b, activation, part=part)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("grad", [True, False])
+def test_causal_conv1d_update(dtype, grad, functions):
+    """The state, of the filter's width or another, goes on with the tokens."""
+    part = PART if dtype is not torch.bfloat16 else 2**-5
+    shapes = (1, 3), ((4, 0), (4, 1), (4, 3), (2, 0), (1, 1), (1, 2))
+    for n, (width, more), activation in itertools.product(*shapes, (None, "silu")):
+        x, weight = normal(2, 5, n, dtype=dtype), normal(5, width, seed=1, dtype=dtype)
+        bias, found = normal(5, seed=2, dtype=dtype), []
+        weight.requires_grad_(grad)
+        for owner in functions("lfm2"):
+            state = normal(2, 5, width - 1 + more, seed=3, dtype=dtype)
+            y = owner.causal_conv1d_update(x, state, weight, bias, activation)
+            slopes = torch.autograd.grad(y.sum(), weight) if grad else ()
+            found.append((y.detach(), state, *slopes))
+        for a, b in zip(*found, strict=True):
+            assert a.shape == b.shape and a.dtype is b.dtype
+            close(a, b, part=part)
+
+
+def test_bfloat16_errs_no_more(functions):
+    """Than the library's functions do, against the same in float64."""
+    q, k, v, g, beta = gated_delta_operands(100, 2, 4, dtype=torch.bfloat16)
+    library, ours = functions("qwen3_next")
+    found = [
+        owner.torch_chunk_gated_delta_rule(
+            *operands, use_qk_l2norm_in_kernel=True, output_final_state=True
+        )
+        for owner, operands in (
+            (ours, [x.double() for x in (q, k, v, g, beta)]),
+            (library, [q, k, v, g, beta]),
+            (ours, [q, k, v, g, beta]),
+        )
+    ]
+    assert found[2][0].dtype is torch.bfloat16 and found[2][1].dtype is torch.float32
+    for truth, theirs, mine in zip(*found, strict=True):
+        assert (mine - truth).abs().max() <= 1.5 * (theirs - truth).abs().max()
+
+
+def test_packed_states(functions):
+    """One a sequence, as the library's GPU kernels have them; Mamba-2's is that after the last."""
+    ends = torch.tensor([0, 4, 20, 50])
+    delta = functions("qwen3_next")[1].torch_chunk_gated_delta_rule
+    operands = [x[:1] for x in gated_delta_operands(50, 2, 4)]
+    start = normal(3, 4, 8, 6)
+    o, state = delta(*operands, initial_state=start, output_final_state=True, cu_seqlens=ends)
+    for i, (a, b) in enumerate(itertools.pairwise(ends.tolist())):
+        alone = delta(
+            *(x[:, a:b] for x in operands), initial_state=start[i : i + 1], output_final_state=True
+        )
+        close(o[:, a:b], alone[0])
+        close(state[i : i + 1], alone[1])
+    scan = functions("mamba2")[1].mamba2_chunk_scan
+    x, dt, A = normal(1, 50, 4, 6), normal(1, 50, 4), -normal(4).exp()
+    B, C = normal(1, 50, 2, 8), normal(1, 50, 2, 8, seed=1)
+    index = torch.repeat_interleave(torch.arange(3), ends.diff())[None]
+    options = {"dt_softplus": True, "return_final_states": True}
+    o, state = scan(x, dt, A, B, C, 16, seq_idx=index, **options)
+    alone = scan(x[:, 20:], dt[:, 20:], A, B[:, 20:], C[:, 20:], 16, **options)
+    close(o[:, 20:], alone[0])
+    close(state, alone[1])
+
+
+def test_other_devices(functions):
+    """One tensor elsewhere is enough."""
+    delta = functions("qwen3_next")[1].torch_chunk_gated_delta_rule
+    operands = gated_delta_operands(3, 2, 2)
+    delta(*operands)
+    with pytest.raises(Called):
+        delta(*(x.to("meta") for x in operands))
+    with pytest.raises(Called):
+        delta(*operands, initial_state=torch.zeros(2, 2, 8, 6, device="meta"))
+    with pytest.raises(Called):
+        delta(*operands[:4], operands[4].to_sparse())
+
+
+def test_whole_models_elsewhere():
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        there = build("qwen3_5")
+        with patch_transformers():
+            assert there(torch.zeros(1, 5, dtype=torch.long)).logits.is_meta
+
+
+def test_keywords(functions):
+    """Those that every part of a model is given are let pass; others are the library's."""
+    delta = functions("qwen3_next")[1].torch_chunk_gated_delta_rule
+    operands = gated_delta_operands(3, 2, 2)
+    o, _ = delta(*operands)
+    let_pass = {"position_ids": torch.arange(3), "max_length_q": 3, "head_first": None}
+    assert torch.equal(delta(*operands, **let_pass)[0], o)
+    for more in (
+        {"scale": 0.5},
+        {"head_first": False},
+        {"cu_seqlens": torch.tensor([0, 3])},
+        {"seq_idx": torch.zeros(2, 3)},
+    ):
+        with pytest.raises(Called):  # there are two rows
+            delta(*operands, **more)
+    one = [x[:1] for x in operands]
+    delta(*one, cu_seqlens=torch.tensor([0, 3]))
+    delta(*one, seq_idx=torch.tensor([[0, 1, 1]]))
+    with pytest.raises(Called):
+        delta(*one, seq_idx=torch.tensor([[0, 1]]))
+
+
+def test_forms_that_linattn_has_not(functions):
+    calls = functions("mamba2")[1]
+    x, weight = normal(1, 5, 3), normal(5, 4)
+    for activation in ("gelu", "relu"):
+        with pytest.raises(Called):
+            calls.causal_conv1d_fn(x, weight, None, activation)
+        with pytest.raises(Called):
+            calls.causal_conv1d_update(x, normal(1, 5, 4), weight, None, activation)
+    with pytest.raises(Called):  # a state shorter than the filter
+        calls.causal_conv1d_update(x, normal(1, 5, 2), weight)
+    operands = update_operands(2)
+    calls.mamba2_selective_state_update(*operands)
+    for i in (2, 3, 7):  # decays of each channel its own
+        theirs = [y.clone() if j == i else y for j, y in enumerate(operands)]
+        with pytest.raises(Called):
+            calls.mamba2_selective_state_update(*theirs)
+    scan = [normal(1, 3, 4, 6), normal(1, 3, 4), normal(4), normal(1, 3, 2, 8), normal(1, 3, 2, 8)]
+    with pytest.raises(Called):
+        calls.mamba2_chunk_scan(*scan, 16, z=normal(1, 3, 4, 6))
+    with pytest.raises(Called):
+        calls.mamba2_chunk_scan(
+            *scan, 16, initial_states=normal(1, 4, 6, 8), cu_seqlens=torch.tensor([0, 3])
+        )
+
+
+def test_export_and_compile():
+    """Exported programs have nothing of linattn's in them; compiled ones do."""
+    m = module("qwen3_next")
+
+    class Module(torch.nn.Module):
+        def forward(self, *operands):
+            return m.torch_chunk_gated_delta_rule(*operands, use_qk_l2norm_in_kernel=True)[0]
+
+    operands = tuple(gated_delta_operands(10, 2, 4))
+    with patch_transformers(), torch.no_grad():
+        expected = Module()(*operands)
+        program = torch.export.export(Module(), operands)
+        assert not any("linattn" in str(node.target) for node in program.graph.nodes)
+        close(program.module()(*operands), expected)
+        compiled = torch.compile(Module(), backend="aot_eager", fullgraph=True)
+        close(compiled(*operands), expected)
+    torch._dynamo.reset()

@@ -1,0 +1,183 @@
+"""Models of Transformers run by linattn: the same results as with the library's own functions.
+
+Weights are random and models small; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("ml_dtypes")
+
+from transformers_cases import (  # noqa: E402, F401
+    FAMILIES,
+    _functions,
+    _one_thread,
+    _unpatched,
+    close,
+    gated_delta_operands,
+    refuse,
+)
+from transformers_models import SCANS, VOCABULARY, build  # noqa: E402
+
+from linattn.torch import patch_transformers  # noqa: E402
+
+families = pytest.mark.parametrize("family", FAMILIES)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Models by family, built once and left as they are."""
+    return functools.cache(build)
+
+
+def tokens(*shape):
+    return torch.randint(1, VOCABULARY, shape, generator=torch.Generator().manual_seed(1))
+
+
+@families
+def test_logits(family, model, monkeypatch):
+    """Of whole sequences, and of one that begins later."""
+    ids, mask = tokens(2, 21), torch.ones(2, 21, dtype=torch.long)
+    mask[1, :5] = 0
+    with torch.no_grad():
+        before, padded = model(family)(ids).logits, model(family)(ids, attention_mask=mask).logits
+        refuse(monkeypatch, family)
+        with patch_transformers():
+            close(model(family)(ids).logits, before)
+            after = model(family)(ids, attention_mask=mask).logits
+    close(after[mask == 1], padded[mask == 1])
+
+
+@families
+def test_generate(family, model, monkeypatch):
+    """The same tokens, by prefill and by steps on the cache."""
+
+    def generate():
+        return model(family).generate(
+            tokens(2, 5), max_new_tokens=6, do_sample=False, output_logits=True,
+            return_dict_in_generate=True,
+        )  # fmt: skip
+
+    before = generate()
+    refuse(monkeypatch, family)
+    with patch_transformers():
+        after = generate()
+    assert torch.equal(after.sequences, before.sequences)
+    close(torch.stack(after.logits), torch.stack(before.logits))
+
+
+@families
+def test_gradients(family, monkeypatch):
+    ids, trained = tokens(2, 21), build(family).train()
+
+    def gradients():
+        trained.zero_grad()
+        trained(ids, labels=ids, use_cache=False).loss.backward()
+        return {
+            name: p.grad.clone() for name, p in trained.named_parameters() if p.grad is not None
+        }
+
+    before = gradients()
+    refuse(monkeypatch, family)
+    with patch_transformers():
+        after = gradients()
+    assert before.keys() == after.keys() and len(before) > 5
+    # Of some parameters the library's own gradient is a small difference of large sums.
+    roundings = 1e-6 * max(g.abs().max().item() for g in before.values())
+    for name, g in before.items():
+        close(after[name], g, more=roundings)
+
+
+#: Here softmax attention looks at no position_ids to keep sequences apart.
+ALL_LINEAR = {
+    "granitemoehybrid": {"layer_types": ["linear_attention"] * 2},
+    "glm5_next": {"text_config": {"layer_types": ["linear_attention"] * 2}},
+}
+
+
+@families
+def test_packed_sequences(family):
+    """Three sequences in a row are as each by itself; the library's own functions refuse them."""
+    packed_model = build(family, **ALL_LINEAR.get(family, {}))
+
+    def run(ids, **given):
+        return packed_model(ids, use_cache=False, **given)[0]
+
+    ids, ends = tokens(1, 21), [0, 4, 5, 21]
+    lengths = [b - a for a, b in itertools.pairwise(ends)]
+    packed = {
+        "cu_seq_lens_q": torch.tensor(ends, dtype=torch.int32),
+        "cu_seq_lens_k": torch.tensor(ends, dtype=torch.int32),
+        "max_length_q": 16,
+        "max_length_k": 16,
+        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
+    }
+    if family == "mamba2":
+        del packed["position_ids"]
+    index = torch.cat([torch.full((1, n), i) for i, n in enumerate(lengths)], 1).int()
+    with torch.no_grad():
+        apart = torch.cat([run(x) for x in ids.split(lengths, 1)], 1)
+        if family not in ("mamba2", "minimax"):  # which mix them without a word
+            with pytest.raises(ValueError, match="can't keep packed sequences apart"):
+                run(ids, seq_idx=index, **packed)
+        with patch_transformers():
+            close(run(ids, seq_idx=index, **packed), apart)
+            close(run(ids, **packed), apart)
+    with patch_transformers():  # where Mamba-2 asks for a fused form first
+        close(packed_model.train()(ids, seq_idx=index, use_cache=False, **packed)[0], apart)
+
+
+@pytest.mark.parametrize("family", SCANS)
+@pytest.mark.parametrize("packing", ["cu_seq_lens_q", "seq_idx"])
+def test_packed_sequences_that_a_scan_mixes(family, packing):
+    """Where the scan is the library's, several sequences in a row are refused, and one is not."""
+    m = build(family)
+    ids = tokens(1, 5)
+    several = {"cu_seq_lens_q": torch.tensor([0, 2, 5]), "seq_idx": torch.tensor([[0, 0, 1, 1, 1]])}
+    one = {"cu_seq_lens_q": torch.tensor([0, 5]), "seq_idx": torch.zeros(1, 5, dtype=torch.int32)}
+    with torch.no_grad(), patch_transformers():
+        with pytest.raises(ValueError, match="does not separate"):
+            m(ids, use_cache=False, **{packing: several[packing]})
+        close(m(ids, use_cache=False, **{packing: one[packing]})[0], m(ids, use_cache=False)[0])
+
+
+def test_packed_sequences_in_several_rows(functions):
+    """The library's functions do not look at cu_seq_lens_q: they would mix the sequences."""
+    delta = functions("qwen3_next")[1].torch_chunk_gated_delta_rule
+    operands = gated_delta_operands(3, 2, 2)
+    with pytest.raises(ValueError, match="cu_seq_lens_q is given for 2 rows"):
+        delta(*operands, cu_seq_lens_q=torch.tensor([0, 3, 6]))
+
+
+@families
+def test_bfloat16(family, monkeypatch):
+    half = build(family).to(torch.bfloat16)
+    refuse(monkeypatch, family)
+    with patch_transformers():
+        loss = half(tokens(2, 21), labels=tokens(2, 21)).loss
+        loss.backward()
+        assert loss.isfinite()
+        for name, p in half.named_parameters():
+            assert p.grad is None or p.grad.isfinite().all(), name
+        ids = half.generate(tokens(1, 5), max_new_tokens=3, do_sample=False)
+    assert ids.shape == (1, 8)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "kimi_linear", "mamba2"])
+def test_autocast(family, model):
+    """Products are of 16 bits then, in the library's functions and in linattn's."""
+
+    def loss():
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            return model(family)(tokens(2, 9), labels=tokens(2, 9), use_cache=False).loss
+
+    before = loss()
+    with patch_transformers(), torch.autocast("cpu", torch.bfloat16):
+        close(loss(), before, part=2**-7)
+        model(family).generate(tokens(1, 5), max_new_tokens=3, do_sample=False)

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Usage: tools/sanitize.sh address|thread [arguments of pytest | --script FILE ...]
+#
+# Runs the tests under gcc's AddressSanitizer and UndefinedBehaviorSanitizer, or those that start
+# threads under clang's ThreadSanitizer.  The extension is built in a copy of the tree,
+# build/sanitize; the existing build does not change.  PYTHON is the interpreter (default: python3).
+# LINATTN_ISAS sets the instruction sets; one is usually enough, and builds faster.  CLANG is a clang
+# whose ThreadSanitizer works when preloaded: 19 does, 14 does not.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+kind=${1:?address or thread}
+shift
+python=${PYTHON:-python3} clang=${CLANG:-clang}
+copy=$PWD/build/sanitize/$kind
+mkdir -p "$copy/bin"
+
+# Debug information for lines but not variables (-g1), and no warnings (-w): with sanitizers gcc
+# takes many minutes for either.
+flags=(-O1 -g1 -w -fno-omit-frame-pointer)
+case $kind in
+address)
+    flags+=(-fsanitize=address,undefined)
+    preload="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
+    run=()
+    # Some tests measure memory, which the sanitizers' own memory disturbs.  The others build a
+    # library without sanitizers, preload another one, start Jupyter kernels or train models, which
+    # would find nothing new; and espeak-ng deadlocks under the sanitizers.
+    tests=(
+        --deselect tests/test_memory.py::test_beyond_the_arrays
+        --deselect tests/test_memory.py::test_stays_flat
+        --deselect tests/test_softmax.py::test_memory_is_linear
+        --deselect tests/test_delta_gradients.py::test_memory
+        --deselect "tests/test_speech.py::test_what_is_spoken[espeak]"
+        --ignore tests/test_build.py
+        --ignore tests/test_compare.py
+        --ignore tests/test_docs.py
+        --ignore tests/test_experiments.py
+        --ignore tests/test_experiments_attention.py
+        --ignore tests/test_listops.py
+        --ignore tests/test_notebooks.py
+        --ignore tests/test_port.py
+        --ignore tests/test_recipes.py
+        --ignore tests/test_stubs.py
+    )
+    ;;
+thread)
+    flags+=(-fsanitize=thread -shared-libsan)
+    preload=$("$clang" -print-file-name="libclang_rt.tsan-$(uname -m).so")
+    run=(setarch -R) # it does not support this much address randomisation
+    # Under it, children of a process with threads hang; the address sanitizer runs the fork tests.
+    tests=(
+        tests/test_threads.py::test_one_to_eight_threads
+        tests/test_threads.py::test_a_backward_of_one_head
+        tests/test_threads.py::test_concurrent_callers
+        tests/test_threads.py::test_layout_and_threads
+        tests/test_interleave.py
+        tests/test_interrupts.py::test_threads_of_python
+    )
+    ;;
+*)
+    echo "$kind is no sanitizer; expected address or thread" >&2
+    exit 2
+    ;;
+esac
+
+if [ "$kind" = address ]; then
+    # Keeps the times of files, so that unchanged files are not rebuilt.
+    git ls-files -z --cached --others --exclude-standard |
+        tar --create --null --files-from=- --ignore-failed-read |
+        tar --extract --directory="$copy"
+    cd "$copy"
+    # The flags come last on every command line, after those of setup.py and of Python.
+    printf '#!/bin/sh\nexec gcc "$@" %s\n' "${flags[*]}" >bin/cc
+    chmod +x bin/cc
+    CC=$copy/bin/cc "$python" setup.py build_ext --inplace >build.log 2>&1 ||
+        { cat build.log; exit 1; }
+else
+    # Only src/ext synchronises threads; the kernels do not, and come from the existing build.
+    tools/rebuild.sh "$copy" "$clang" "${flags[@]}"
+    cd "$copy"
+fi
+
+# Any finding ends the process, with the stack on stderr.  Python leaks by design, and
+# ThreadSanitizer cannot see its locks.  Tests ask for more memory than there is, and expect a
+# MemoryError.
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
+export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+export TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1
+# This code is much slower than a normal build, which tests of response times have to know.
+export LINATTN_SLOWER=10
+export PYTHONPATH=$copy PYTHONDONTWRITEBYTECODE=1
+
+if [ "${1-}" = --script ]; then
+    exec "${run[@]}" env LD_PRELOAD="$preload" "$python" "${@:2}"
+fi
+if [ "$kind" = thread ] && [[ " $*" = *" tests/"* ]]; then
+    tests=() # others are named
+fi
+exec "${run[@]}" env LD_PRELOAD="$preload" \
+    "$python" -m pytest -s -p no:cacheprovider "${tests[@]}" "$@"
