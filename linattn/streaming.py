@@ -48,7 +48,7 @@ def blocks(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
     >>> [block.shape for (block,) in linattn.blocks(4, np.zeros((10, 2)))]
     [(4, 2), (4, 2), (2, 2)]
     """
-    size = _check.positive("blocks", "size", size)
+    size = _check.integer("blocks", "size", size)
     arrays = tuple(x if hasattr(x, "shape") else np.asarray(x) for x in arrays)
     for x in arrays:
         if len(x.shape) < 2:
