@@ -32,7 +32,7 @@ _NO_CHANNELS = Raised(
     " ".join(name for name, (_, channels) in _OPERANDS.items() if channels == "m"),
     "is one number a value channel",
 )
-_TENSORS = Vocabulary("tensor", "tensor", "tensor", "tensors", refused="complex, or not numbers")
+_TENSORS = Vocabulary("tensor", "tensor", "a tensor", "tensors", refused="complex, or not numbers")
 #: Parameters that need not be tensors.
 _ANY = dict.fromkeys(("feature_map", "key_lengths", "cu_seqlens", "A_log", "dt_bias"), "Any")
 

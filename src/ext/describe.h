@@ -4,8 +4,8 @@
 
 #include <Python.h>
 
-/* Adds `operators`, `operands` and `maps` to the module (describe.c has what they
- * hold); 0, or -1. */
+/* Adds `operators`, `operands` and `maps`, described in describe.c, to the module; 0,
+ * or -1. */
 int la_describe(PyObject *module);
 
 #endif

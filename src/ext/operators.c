@@ -52,7 +52,7 @@ la_operand_find(const char *name)
     return (enum la_operand)id;
 }
 
-/* Whether the name ends with `suffix`, after something else. */
+/* Whether the name ends with `suffix` and is longer. */
 static int
 ends_with(const char *name, const char *suffix)
 {
@@ -72,7 +72,8 @@ la_stem_length(enum la_op op)
     return length;
 }
 
-/* The operator whose name is the stem of op's; LA_NOPS where op has no such suffix. */
+/* The operator whose name is that of op without the suffix; LA_NOPS if op has another
+ * or no suffix. */
 static enum la_op
 stem_before(enum la_op op, const char *suffix)
 {
