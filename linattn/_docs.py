@@ -193,8 +193,8 @@ PARAGRAPHS = {
         1 / sqrt(d) by default.""",
     "final_state": """
     state : State
-        Only with ``return_state``: the state after the last token, {state}.
-        You can cut a sequence anywhere and continue from it.""",
+        Only with ``return_state``: the state after the last token, with the fields of
+        ``initial_state``.  You can cut a sequence anywhere and continue from it.""",
     "after_token": """
     o : ndarray, shape (..., m)
     state : State

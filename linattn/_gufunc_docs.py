@@ -1,4 +1,4 @@
-"""Docstrings and signatures of public gufuncs, from the recurrences and their operands."""
+"""Docstrings and signatures of public gufuncs, made from the recurrences and their operands."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SEQUENCES = ", r packed sequences with their states"
 
 
 def document(gufunc: np.ufunc) -> np.ufunc:
-    """The gufunc, with a docstring and a signature in which its operands have names.
+    """The gufunc, with a docstring and a signature that name its operands.
 
-    NumPy before 2.2 takes neither; its own docstring ends with the names.
+    NumPy before 2.2 accepts neither; its own docstring ends with the names.
     """
     if "__doc__" in getattr(gufunc, "__dict__", ()):  # the package was imported before
         return gufunc
@@ -41,7 +41,7 @@ def document(gufunc: np.ufunc) -> np.ufunc:
 
 
 def _row(name: str, shape: str, names: list[str]) -> str:
-    """An operand as numpydoc has it."""
+    """An operand in numpydoc's form."""
     dims = ", ".join(["...", *filter(None, shape.split(","))])
     what = f"Gradient of {name[1:]}." if name[1:] in names else operands.get(name)
     return f"{name} : ({dims})" + (f"\n    {what}" if what else "")
@@ -49,7 +49,7 @@ def _row(name: str, shape: str, names: list[str]) -> str:
 
 @cache
 def _summaries() -> dict[str, str]:
-    """What each public gufunc computes, in a line, by name."""
+    """By name: one line that says what each public gufunc computes."""
     found = {}
     for r in RECURRENCES.values():
         parts = ", key lengths" if r.cross else _SEQUENCES
@@ -70,13 +70,13 @@ def _summaries() -> dict[str, str]:
 
 
 def _options(mapped: bool, normalizer: bool, feature_map: str, normalize: bool) -> str:
-    """Map and normaliser, as a summary ends."""
+    """The end of a summary: map and normaliser."""
     without = ", without the normaliser" if normalizer and not normalize else ""
     return (f", feature map {feature_map}" if mapped else "") + without
 
 
 def _signature(gufunc: np.ufunc, names: list[str]) -> inspect.Signature:
-    """NumPy's own, with the operands' names."""
+    """NumPy's signature, with the operands' names."""
     given = list(inspect.signature(gufunc).parameters.values())
     renamed: list[Any] = [
         p.replace(name=names[i]) if i < gufunc.nin else p for i, p in enumerate(given)

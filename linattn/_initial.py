@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _check
 from ._operator import RECURRENCES
-from ._state import State
+from ._state import State, checked_bounds
 from .feature_maps import PositiveRandomFeatures, get
 from .feature_maps._base import Fused
 
@@ -149,7 +149,7 @@ def state_of(
     if recurrence.mapped:
         core = features(core[0]), *core[1:]
     if cu_seqlens is not None:
-        lead = *lead, len(_check.cu_seqlens(NAME, cu_seqlens, call.fit.sizes["n"])) - 1
+        lead = *lead, len(checked_bounds(NAME, cu_seqlens, call.fit.sizes["n"])) - 1
     s = full((*lead, *core), 0.0, call.typed)
     if not (recurrence.normalizer and normalize):
         return State(s)

@@ -252,10 +252,10 @@ class Recurrence:
         key = _check.lookup(function, self._step.names, call.variant, feature_map, normalize)
         inputs = *call.arrays, *self._numbers(function, call.typed, scale, eps, key[-1])
         dtype = _check.state_dtype(*call.typed)
-        fields = _check.state(function, "state", state, call.batch, call.core, dtype, key[-1])
+        fields = _state.checked(function, "state", state, call.batch, call.core, dtype, key[-1])
         s, z, _ = fields
         if in_place:
-            _check.in_place(function, fields, call.batch)
+            _state.in_place(function, fields, call.batch)
         else:
             s = np.array(np.broadcast_to(s, (*call.batch, *call.core)))
             if z is not None:
@@ -341,7 +341,7 @@ class Recurrence:
         """The packed sequences, None where there is no state, and operands that tell of them."""
         if self.cross:
             keys = call.fit.sizes["s"]
-            return None, (_check.key_lengths(function, key_lengths, keys, call.batch),)
+            return None, (_state.checked_lengths(function, key_lengths, keys, call.batch),)
         fit = call.fit
         packing = _state.sequences(function, fit.sizes["n"], fit.batch, cu_seqlens, key_lengths)
         return packing, packing[:3]
