@@ -20,7 +20,7 @@ _NO_RESCALING = Raised(
     "ValueError", "normalize", "is True and the map one of PositiveRandomFeatures"
 )
 _NO_CHANNELS = Raised("ValueError", "beta", "is one number a value channel")
-_TENSORS = Vocabulary("tensor", "tensor", "tensor", "tensors", refused="complex, or not numbers")
+_TENSORS = Vocabulary("tensor", "tensor", "a tensor", "tensors", refused="complex, or not numbers")
 #: Parameters that need not be tensors.
 _ANY = dict.fromkeys(("feature_map", "key_lengths", "cu_seqlens", "A_log", "dt_bias"), "Any")
 

@@ -156,9 +156,11 @@ def cotangent(function: str, g: Any, expected: Shape) -> Any:
     return g
 
 
-def positive(function: str, name: str, x: Any) -> int:
+def integer(function: str, name: str, x: Any) -> int:
     """``x`` as an integer of at least 1."""
     try:
+        if isinstance(x, bool):
+            raise TypeError
         value = operator.index(x)
     except TypeError:
         raise TypeError(f"{function}: {name} is {x!r}; expected an integer") from None

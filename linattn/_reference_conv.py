@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """NumPy twins of the short convolution and of decays: see `linattn._reference`."""
 
 from itertools import pairwise

@@ -20,10 +20,10 @@ class State(NamedTuple):
     s : ndarray, shape (..., f, m)
         ``sum_j phi(k_j) v_j^T``; (..., r, f, m) for r packed sequences.
     z : ndarray, shape (..., f), or None
-        ``sum_j phi(k_j)``; None where there is no normaliser.
+        ``sum_j phi(k_j)``; None without a normaliser.
     log_scale : ndarray, shape as z, or None
-        Only for maps that rescale as they go, and the logarithm of the largest feature of a
-        key so far; there None stands for plain sums.
+        Only for maps that rescale as they go: the logarithm of the largest feature of any key so
+        far.  For these maps None means plain sums.
 
     Examples
     --------
@@ -35,13 +35,15 @@ class State(NamedTuple):
     """
 
     s: Any  # an array, or a tensor in linattn.torch
-    z: Any = None  # the same, or None, which a call's options tell and its type cannot
+    z: Any = None  # the same, or None: it depends on the call's options
     log_scale: Any = None
 
 
 class Sequences(NamedTuple):
-    """Where sequences begin and end along n, (r,), and how many keys each has, (..., r);
-    Ellipsis where that is all of n."""
+    """Where sequences begin and end along n, (r,), and the number of keys of each, (..., r).
+
+    Ellipsis stands for all of n.
+    """
 
     begin: Any
     end: Any
@@ -58,7 +60,7 @@ class Sequences(NamedTuple):
 def sequences(
     function: str, n: int, batch: Shape, cu_seqlens: ArrayLike | None, key_lengths: ArrayLike | None
 ) -> Sequences:
-    """Read ``cu_seqlens`` and ``key_lengths``; one sequence where there is none."""
+    """Read ``cu_seqlens`` and ``key_lengths``; without them there is one sequence."""
     keys: Any = ...
     begin: Any = ...
     end: Any = ...
@@ -84,7 +86,7 @@ def operands(
     dtype: DType,
     normalize: bool,
 ) -> tuple[Any, ...]:
-    """The arrays of a state as the gufuncs take them, with an axis r before its own."""
+    """The arrays of a state as gufuncs take them, with an axis r before the state's own."""
     inner = (packing.r, *core) if packing.packed else core
     s, z, _ = _check.state(function, name, state, batch, inner, dtype, normalize)
     if not packing.packed:
@@ -96,9 +98,9 @@ def operands(
 def result(
     packing: Sequences, s: Any, z: Any = None, log_scale: Any = None, *, axes: int = 2
 ) -> State:
-    """A `State` of what a gufunc returned, without the axis r where nothing is packed.
+    """A `State` of a gufunc's outputs, without the axis r unless sequences are packed.
 
-    The last ``axes`` of s are its own.
+    s has ``axes`` axes of its own.
     """
     if packing.packed:
         return State(s, z, log_scale)
@@ -107,5 +109,5 @@ def result(
 
 
 def copy(state: Any) -> State:
-    """A state of its own, where it holds plain arrays."""
+    """A state with copies of its plain arrays."""
     return State(*(np.array(x) if type(x) is np.ndarray else x for x in state))

@@ -29,7 +29,8 @@ extern const struct la_map_row la_maps[LA_NMAPS];
 struct la_operand_row {
     const char *name;
     enum la_kind kind;
-    int of_z; /* exists only with the normaliser */
+    int of_z;        /* exists only with the normaliser */
+    const char *doc; /* what it is; NULL where its name says so */
 };
 
 extern const struct la_operand_row la_operands[LA_NOPERANDS];

@@ -188,10 +188,13 @@ append(char *text, size_t size, const char *more)
     memcpy(text + used, more, length + 1);
 }
 
-/* Appends the part of a gufunc's name that stands for a choice of the form. */
-static void
-append_choice(char *text, size_t size, const struct la_form_operand *x)
+void
+la_choice_suffix(const struct la_form_operand *x, char *text, size_t size)
 {
+    text[0] = '\0';
+    if (x->choice < 0 || x->of >= 0) { /* a gradient has the choice of its input */
+        return;
+    }
     assert(x->optional || x->channels == 'd' || x->channels == 'm');
     append(text, size, "_");
     append(text, size,
@@ -211,7 +214,9 @@ set_name(struct la_signature *signature, const struct la_form *form)
              (int)stem, name);
     for (int i = 0; i < form->nin; i++) {
         if (is_chosen(signature, &form->operands[i])) {
-            append_choice(text, size, &form->operands[i]);
+            char suffix[LA_MAX_SUFFIX];
+            la_choice_suffix(&form->operands[i], suffix, sizeof(suffix));
+            append(text, size, suffix);
         }
     }
     append(text, size, signature->variant & LA_WITH_STATES ? "_state" : "");

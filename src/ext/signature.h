@@ -8,7 +8,7 @@
 
 #include "form.h"
 
-enum { LA_MAX_DIMS = 8 };
+enum { LA_MAX_DIMS = 8, LA_MAX_SUFFIX = 32 };
 
 /* A variant: a set of the bits below, among those that la_variants offers. */
 typedef int la_variant;
@@ -46,6 +46,11 @@ la_variant la_variants(const struct la_form *form);
 /* The signature of a variant. */
 void la_signature_read(struct la_signature *signature, const struct la_form *form,
                        la_variant variant);
+
+/* The part of a gufunc's name that stands for a choice of the form: "_key_channels"
+ * where the operand has its optional dimension, "_bonus" where it is given; "" for
+ * operands without a choice, and for gradients. */
+void la_choice_suffix(const struct la_form_operand *x, char *text, size_t size);
 
 /* The signature in NumPy's syntax, such as "(n,d),(n,d),(n,m),(),()->(n,m)". */
 void la_signature_numpy(const struct la_signature *signature, char *text, size_t size);

@@ -66,11 +66,11 @@ struct la_array {
 /* Numbers of the operands: arrays, in the order of la_head, then numbers, then
  * indices. */
 enum la_operand {
-#define LA_ARRAY(field, name, kind, of_z) LA_AT_##field,
+#define LA_ARRAY(field, name, kind, of_z, doc) LA_AT_##field,
 #include "operands.def"
-#define LA_NUMBER(name, of_z) LA_AT_##name,
+#define LA_NUMBER(name, of_z, doc) LA_AT_##name,
 #include "operands.def"
-#define LA_INDEX(name) LA_AT_##name,
+#define LA_INDEX(name, doc) LA_AT_##name,
 #include "operands.def"
     LA_NOPERANDS,
     LA_NARRAYS = LA_AT_scale, /* the first number */
@@ -102,14 +102,14 @@ struct la_head {
     ptrdiff_t segment; /* tokens per segment of a long sequence (causal.h), or 0 */
     union {
         struct {
-#define LA_ARRAY(field, name, kind, of_z) struct la_array field;
+#define LA_ARRAY(field, name, kind, of_z, doc) struct la_array field;
 #include "operands.def"
         };
         struct la_array arrays[LA_NARRAYS];
     };
     union {
         struct {
-#define LA_NUMBER(name, of_z) double name;
+#define LA_NUMBER(name, of_z, doc) double name;
 #include "operands.def"
         };
         double numbers[LA_NNUMBERS];

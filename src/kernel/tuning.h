@@ -95,6 +95,12 @@ enum {
     LA_CONV_COLS = 512, /* such rows fit the first-level cache */
     LA_CONV_TAPS = 8,
 
+    /* Sizes of a block of the scans over tokens. */
+    LA_SCAN_ROWS = 32,
+    LA_SCAN_COLS = 128,
+    LA_SCAN_CHANNELS = 64, /* where the tokens of a channel are neighbours in memory */
+    LA_LINEAR_COLS = 4096,
+
     /* The row step of a block in bytes is not a multiple of this: a cache of 32 KiB and
      * 8 ways has 64 sets of one 64-byte line per way, so that rows 2 KiB apart would
      * alternate between two sets. */
