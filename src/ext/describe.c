@@ -7,7 +7,7 @@
  *  - channels: the letter of its optional dimension, or "".
  *  - optional: whether it may be left out.
  *  - state_dtype: whether it has the dtype of states.
- *  - suffix: what the name of a gufunc has where the array has channels, or is given.
+ *  - suffix: the part of a gufunc's name for its optional dimension, or for the array.
  *  - numbers: the names of the operands that are numbers.
  *  - state: (name, dims) of each of the state's fields, for one sequence.
  *  - maps, normalizer, key_lengths, public, elementwise: its properties (table.h).
@@ -16,7 +16,7 @@
  *
  * Indices are left out: they follow from state and key_lengths.
  *
- * `operands` has what each operand is, by name, where operands.def says it.
+ * `operands` has the description of each operand that operands.def describes, by name.
  *
  * `maps` has a mapping for each map: rows, whether it is a map of whole rows, and
  * signed, whether features can be negative. */
@@ -188,7 +188,7 @@ describe_operands(void)
     return read_only(all);
 }
 
-/* Adds what `describe` makes to the module; 0, or -1. */
+/* Adds the object that `describe` returns to the module; 0, or -1. */
 static int
 add(PyObject *module, const char *name, PyObject *(*describe)(void))
 {

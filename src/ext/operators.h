@@ -30,7 +30,7 @@ struct la_operand_row {
     const char *name;
     enum la_kind kind;
     int of_z;        /* exists only with the normaliser */
-    const char *doc; /* what it is; NULL where its name says so */
+    const char *doc; /* its description, or NULL if it needs none */
 };
 
 extern const struct la_operand_row la_operands[LA_NOPERANDS];

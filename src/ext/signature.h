@@ -48,7 +48,7 @@ void la_signature_read(struct la_signature *signature, const struct la_form *for
                        la_variant variant);
 
 /* The part of a gufunc's name that stands for a choice of the form: "_key_channels"
- * where the operand has its optional dimension, "_bonus" where it is given; "" for
+ * if the operand has its optional dimension, "_bonus" if it is given; "" for
  * operands without a choice, and for gradients. */
 void la_choice_suffix(const struct la_form_operand *x, char *text, size_t size);
 
