@@ -4,6 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from linattn._reference import _sum_to
+from linattn._reference_maps import _softplus
+from linattn._reference_maps import _softplus_derivative as _sigmoid
+
 
 def causal_conv1d(
     x, weight, bias=None, *, activation=None, cu_seqlens=None, initial_state=None,
@@ -73,12 +77,12 @@ def causal_conv1d_backward(
             dinputs[..., end - begin :, :] += last.swapaxes(-1, -2)
         dx[..., begin:end, :] = dinputs[..., w - 1 :, :]
         dstates.append(dinputs[..., : w - 1, :].swapaxes(-1, -2))
-    grads = _sum_to(dx, x), _sum_to(dweight, weight)
-    grads = (*grads, _sum_to(dbias, bias)) if has_bias else grads
+    grads = _sum_to(dx, x, 0), _sum_to(dweight, weight, 0)
+    grads = (*grads, _sum_to(dbias, bias, 0)) if has_bias else grads
     if initial_state is None and grad_state is None:
         return grads
     dstate = dstates[0] if cu_seqlens is None else np.stack(dstates, -3)
-    return *grads, dstate if initial_state is None else _sum_to(dstate, start)
+    return *grads, dstate if initial_state is None else _sum_to(dstate, start, 0)
 
 
 def causal_conv1d_step(x, weight, state, bias=None, *, activation=None):
@@ -98,9 +102,7 @@ def log_decay(x, A_log, dt_bias, *, lower_bound=None):
     x, A_log, dt_bias = map(np.asarray, (x, A_log, dt_bias))
     if lower_bound is not None:
         return lower_bound * _sigmoid(np.exp(A_log) * (x + dt_bias))
-    z = x + dt_bias
-    positive = np.where(z.real > 0, z, 0)
-    return -np.exp(A_log) * (positive + np.log1p(np.exp(np.where(z.real > 0, -z, z))))
+    return -np.exp(A_log) * _softplus(x + dt_bias)
 
 
 def log_decay_backward(x, A_log, dt_bias, grad, *, lower_bound=None):
@@ -113,7 +115,7 @@ def log_decay_backward(x, A_log, dt_bias, grad, *, lower_bound=None):
         slope = lower_bound * _sigmoid(rate * z) * _sigmoid(-rate * z)
         dz, dA = slope * rate, slope * rate * z
     dz, dA = grad * dz, grad * dA
-    return _sum_to(dz, x), _sum_to(dA, A_log), _sum_to(dz, dt_bias)
+    return _sum_to(dz, x, 0), _sum_to(dA, A_log, 0), _sum_to(dz, dt_bias, 0)
 
 
 def _operands(x, weight, bias, state):
@@ -153,18 +155,6 @@ def _sums(inputs, weight, bias):
     return p, windows
 
 
-def _sigmoid(x):
-    e = np.exp(np.where(x.real > 0, -x, x))
-    return np.where(x.real > 0, 1, e) / (1 + e)
-
-
 def _slope(p):
     """The derivative of p sigmoid(p)."""
     return _sigmoid(p) * (1 + p * _sigmoid(-p))
-
-
-def _sum_to(grad, operand):
-    """`grad` summed over the axes along which `operand` was broadcast."""
-    grad = grad.sum(tuple(range(grad.ndim - operand.ndim)))
-    once = tuple(i for i, size in enumerate(operand.shape) if size == 1 and grad.shape[i] != 1)
-    return grad.sum(once, keepdims=True)

@@ -1,8 +1,9 @@
-"""Writes stubs of what is made from the tables, which type checkers cannot see otherwise.
+"""Writes stubs of functions that are made from tables, for type checkers.
 
 ``python -m linattn._stubs`` writes linattn/ufuncs.pyi, the gufuncs, and linattn/_signatures, the
-functions of each bridge and the names of maps and recurrences.  setup.py runs it after the C module
-is built, or this file with ``--generic`` where that module cannot be run: then there are no types.
+functions of each bridge and the names of maps and recurrences.  setup.py runs it after it has built
+the C module.  If that module cannot be run, it runs this file with ``--generic``, which leaves out
+the types.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def stubs() -> dict[str, str]:
 
 
 def generic_stubs() -> dict[str, str]:
-    """The same without types, from the sources alone."""
+    """The same without types, from the sources only."""
     functions = (name for name in _public("__init__.py") if name[0].islower())
     each = "".join(f"{name}: Any\n" for name in functions)
     imports = "from typing import Any\n\n"
@@ -75,7 +76,7 @@ def _public(file: str) -> list[str]:
 
 
 def _names(maps: str, stateful: str) -> str:
-    """What `linattn._types` takes from here."""
+    """The names that `linattn._types` imports."""
     return (
         f"{_HEAD}from typing import Literal, TypeAlias\n\n"
         f"MapName: TypeAlias = {maps}\nStateful: TypeAlias = {stateful}\n"
@@ -102,7 +103,7 @@ def _signatures(bridge: Bridge) -> str:
 
 
 def _function(name: str, signature: inspect.Signature) -> Iterator[str]:
-    """A function; overloads where an option says whether it returns the state as well."""
+    """A function; with overloads if ``return_state`` decides what it returns."""
     option = signature.parameters.get("return_state")
     if option is None:
         yield f"def {name}{_unquoted(signature)}: ..."
@@ -123,7 +124,7 @@ def _function(name: str, signature: inspect.Signature) -> Iterator[str]:
 
 
 def _unquoted(signature: inspect.Signature) -> str:
-    """Its text; annotations are text already, which Signature quotes."""
+    """The text of a signature, without the quotes that Signature puts around annotations."""
     annotations = [x.annotation for x in signature.parameters.values()]
     text = str(signature)
     for annotation in (*annotations, signature.return_annotation):
