@@ -11,39 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ._linattn import operands
 from ._operator import MAPS, RECURRENCES
 
-OPERANDS = {
-    "q": "Queries.",
-    "k": "Keys.",
-    "v": "Values.",
-    "beta": "Write strength of each token, or of each of its value channels.",
-    "g": "Natural logarithm of the decay of each token, or of each of its key channels.",
-    "bonus": "Weight of each key channel for a token's own key.",
-    "erase": "Keys to erase at.",
-    "a": "Keys that are read from the state before its decay.",
-    "b": "Keys that what was read is written to.",
-    "x": "Tokens.",
-    "weight": "Filters, by tap.",
-    "bias": "Added to each channel.",
-    "silu": "1 applies x / (1 + exp(-x)), 0 does not.",
-    "scale": "Multiplies phi(q).",
-    "eps": "Added to the denominator.",
-    "grad_out": "Gradient of a scalar with respect to the output.",
-    "begin": "First token of each sequence; no two of them have one in common.",
-    "end": "The token after the last of each sequence.",
-    "keys": "How many of its tokens have a key.",
-    "s0": "State before the first token.",
-    "z0": "Sum of keys before the first token.",
-    "grad_s": "Gradient with respect to the state after the last token.",
-    "grad_z": "Gradient with respect to the sum of keys after the last token.",
-    "o": "Output.",
-    "y": "Output.",
-    "s": "State after the last token.",
-    "z": "Sum of keys after the last token.",
-    "ds0": "Gradient of s0.",
-    "dz0": "Gradient of z0.",
-}
 _CONVOLUTION = "causal_conv1d"
 _SEQUENCES = ", r packed sequences with their states"
 
@@ -73,7 +43,7 @@ def document(gufunc: np.ufunc) -> np.ufunc:
 def _row(name: str, shape: str, names: list[str]) -> str:
     """An operand in numpydoc's form."""
     dims = ", ".join(["...", *filter(None, shape.split(","))])
-    what = f"Gradient of {name[1:]}." if name[1:] in names else OPERANDS.get(name)
+    what = f"Gradient of {name[1:]}." if name[1:] in names else operands.get(name)
     return f"{name} : ({dims})" + (f"\n    {what}" if what else "")
 
 

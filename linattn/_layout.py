@@ -19,9 +19,6 @@ from ._linattn import operators
 if TYPE_CHECKING:
     from ._types import Shape
 
-#: What a gufunc is called in addition where an operand has its channels, by their letter.
-_SUFFIXES = {"": "", "d": "_key_channels", "m": "_channels"}
-
 
 class Operand(NamedTuple):
     """An operand of a recurrence.
@@ -35,11 +32,7 @@ class Operand(NamedTuple):
     channels: str = ""  #: one more dimension that it may have, told by the number of its axes
     optional: bool = False
     state_dtype: bool = False  #: held as states are: it has no say in the dtype of a call
-
-    @property
-    def suffix(self) -> str:
-        """What a gufunc is called in addition where it has channels, or is not left out."""
-        return f"_{self.name}" if self.optional else _SUFFIXES[self.channels]
+    suffix: str = ""  #: of a gufunc's name where it has channels, or is not left out
 
     @property
     def has_tokens(self) -> bool:

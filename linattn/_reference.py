@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """NumPy twin of every operator: the specification, and the reference of the tests.
 
 One token at a time, in the letters of the equations::

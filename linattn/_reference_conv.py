@@ -1,12 +1,16 @@
+# mypy: ignore-errors
 """NumPy twins of the short convolution and of decays: see `linattn._reference`."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
-from linattn._reference import _sum_to
+from linattn import _reference
 from linattn._reference_maps import _softplus
 from linattn._reference_maps import _softplus_derivative as _sigmoid
+
+_sum_to = partial(_reference._sum_to, core=0)  # over any axes
 
 
 def causal_conv1d(
@@ -77,12 +81,12 @@ def causal_conv1d_backward(
             dinputs[..., end - begin :, :] += last.swapaxes(-1, -2)
         dx[..., begin:end, :] = dinputs[..., w - 1 :, :]
         dstates.append(dinputs[..., : w - 1, :].swapaxes(-1, -2))
-    grads = _sum_to(dx, x, 0), _sum_to(dweight, weight, 0)
-    grads = (*grads, _sum_to(dbias, bias, 0)) if has_bias else grads
+    grads = _sum_to(dx, x), _sum_to(dweight, weight)
+    grads = (*grads, _sum_to(dbias, bias)) if has_bias else grads
     if initial_state is None and grad_state is None:
         return grads
     dstate = dstates[0] if cu_seqlens is None else np.stack(dstates, -3)
-    return *grads, dstate if initial_state is None else _sum_to(dstate, start, 0)
+    return *grads, dstate if initial_state is None else _sum_to(dstate, start)
 
 
 def causal_conv1d_step(x, weight, state, bias=None, *, activation=None):
@@ -115,7 +119,7 @@ def log_decay_backward(x, A_log, dt_bias, grad, *, lower_bound=None):
         slope = lower_bound * _sigmoid(rate * z) * _sigmoid(-rate * z)
         dz, dA = slope * rate, slope * rate * z
     dz, dA = grad * dz, grad * dA
-    return _sum_to(dz, x, 0), _sum_to(dA, A_log, 0), _sum_to(dz, dt_bias, 0)
+    return _sum_to(dz, x), _sum_to(dA, A_log), _sum_to(dz, dt_bias)
 
 
 def _operands(x, weight, bias, state):

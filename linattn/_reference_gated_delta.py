@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """NumPy twins of the gated delta rule and of DPLR, token by token: see `linattn._reference`.
 
 A token first lets the memory decay, ``R_i = exp(g_i) s_{i-1}``: g is a number a token, or one a

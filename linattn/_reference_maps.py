@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """NumPy twins of the feature maps phi: value, and product of a gradient with the derivative.
 
 Every map takes float64, longdouble or complex128, so that a complex step differentiates it.

@@ -27,17 +27,15 @@ _HEAD = "# Written by linattn/_stubs.py, which a build runs.\n"
 def stubs() -> dict[str, str]:
     """The text of each file."""
     from linattn._bridges import BRIDGES
-    from linattn._operator import RECURRENCES
     from linattn.feature_maps import NAMES
     from linattn.ufuncs import __all__ as gufuncs
 
     listed = "".join(f'    "{name}",\n' for name in gufuncs)
     each = "".join(f"{name}: Final[np.ufunc]\n" for name in gufuncs)
     imports = "from typing import Final\n\nimport numpy as np\n"
-    steps = [r.names[x] for r in RECURRENCES.values() if not r.cross for x in ("forward", "step")]
     return {
         "ufuncs.pyi": f"{_HEAD}{imports}\n__all__ = [\n{listed}]\n\n{each}",
-        "_signatures/__init__.pyi": _names(f"Literal{[*NAMES]}", f"Literal{steps}"),
+        "_signatures/__init__.pyi": _names(f"Literal{[*NAMES]}"),
         **{
             f"_signatures/{library}.pyi": _HEAD + _signatures(BRIDGES[library])
             for library in _LIBRARIES
@@ -53,7 +51,7 @@ def generic_stubs() -> dict[str, str]:
     gufuncs = "import numpy as np\n\ndef __getattr__(name: str) -> np.ufunc: ...\n"
     return {
         "ufuncs.pyi": _HEAD + gufuncs,
-        "_signatures/__init__.pyi": _names("str", "str"),
+        "_signatures/__init__.pyi": _names("str"),
         **{f"_signatures/{library}.pyi": _HEAD + imports + each for library in _LIBRARIES},
     }
 
@@ -75,12 +73,9 @@ def _public(file: str) -> list[str]:
     return list(names)
 
 
-def _names(maps: str, stateful: str) -> str:
+def _names(maps: str) -> str:
     """The names that `linattn._types` imports."""
-    return (
-        f"{_HEAD}from typing import Literal, TypeAlias\n\n"
-        f"MapName: TypeAlias = {maps}\nStateful: TypeAlias = {stateful}\n"
-    )
+    return f"{_HEAD}from typing import Literal, TypeAlias\n\nMapName: TypeAlias = {maps}\n"
 
 
 def _signatures(bridge: Bridge) -> str:

@@ -11,9 +11,9 @@ from ._state import State
 from .feature_maps import FeatureMap
 
 if TYPE_CHECKING:
-    from ._signatures import MapName, Stateful
+    from ._signatures import MapName
 else:  # only a stub has them
-    MapName = Stateful = str
+    MapName = str
 
 __all__ = [
     "Activation",

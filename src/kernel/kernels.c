@@ -1,8 +1,8 @@
 /* kernels.c: every kernel of one instruction set and one dtype.
  *
- * Compiled once for each pair of them: LA_ISA names the instruction set, with the flags
- * that select it, and LA_DTYPE the dtype (dtypes.def).  All functions are static; the
- * unit exports la_table_<LA_ISA>_<LA_DTYPE> alone. */
+ * Compiled once for each pair: LA_ISA names the instruction set, whose flags the build
+ * adds, and LA_DTYPE the dtype (dtypes.def).  All functions are static; the unit
+ * exports only la_table_<LA_ISA>_<LA_DTYPE>. */
 #include "causal.h"
 #include "causal_backward.h"
 #include "conv.h"
@@ -16,6 +16,8 @@
 #include "gated_delta.h"
 #include "gated_delta_backward.h"
 #include "gated_step.h"
+#include "linear_scan.h"
+#include "linear_scan_backward.h"
 #include "noncausal.h"
 #include "project.h"
 #include "rescaled_causal.h"
@@ -23,12 +25,15 @@
 #include "rescaled_features.h"
 #include "row_maps.h"
 #include "scaled_features.h"
+#include "selective_scan.h"
+#include "selective_scan_backward.h"
+#include "selective_scan_step.h"
 #include "softmax.h"
 #include "softmax_backward.h"
 #include "step.h"
 #include "table.h"
 
-/* Each operator X cuts up its scratch in X_carve, and has it measured by the same. */
+/* Each operator X carves its scratch in X_carve, which also measures it. */
 #define LA_OP(op, form, properties, rows, doc)                                         \
     static size_t measure_##op(const struct la_head *h)                                \
     {                                                                                  \
