@@ -1,7 +1,7 @@
 """Writes stubs of functions that are made from tables, for type checkers.
 
 ``python -m linattn._stubs`` writes linattn/ufuncs.pyi, the gufuncs, and linattn/_signatures, the
-functions of each bridge and the names of maps and recurrences.  setup.py runs it after it has built
+functions of each bridge and the names of maps.  setup.py runs it after it has built
 the C module.  If that module cannot be run, it runs this file with ``--generic``, which leaves out
 the types.
 """

@@ -1,10 +1,10 @@
-"""A memory that fades, read before it is written: forward, gradients, and one token at a time."""
+"""A memory that fades, read before it is written: forward, gradients and one token at a time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ._docs import filled
+from ._docs import filled, filled_like
 from ._operator import Recurrence
 from ._state import State
 
@@ -51,31 +51,17 @@ def fade(
 
     Parameters
     ----------
-    $q
-    $k
-    $v
     rate : array_like, shape (..., n) or (..., n, d)
         How fast the memory fades.
-    $scale
-    $token_lengths
-    $cu_seqlens
-    $initial_memory
-    $packed_memory
-    $return_state
-    $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    $final_memory
-
-    Raises
-    ------
-    $raises
+    $final_state
 
     Notes
     -----
-    4 n d m floating-point operations a head; scratch of d m numbers a thread.
+    4 n d m floating-point operations per head; scratch of d m numbers per thread.
 
     References
     ----------
@@ -96,7 +82,7 @@ def fade(
     )  # fmt: skip
 
 
-@filled
+@filled_like(fade)
 def fade_backward(
     q: ArrayLike,
     k: ArrayLike,
@@ -112,38 +98,15 @@ def fade_backward(
 ) -> tuple[Any, ...]:
     """Gradients of `fade`.
 
-    Parameters
-    ----------
-    $q
-    $k
-    $v
-    rate : array_like, shape (..., n) or (..., n, d)
-        How fast the memory fades.
-    $grad_out
-    $scale
-    $token_lengths
-    $cu_seqlens
-    $initial_memory
-    $packed_memory
-    $grad_state
-
     Returns
     -------
     dq, dk, dv, drate : ndarray
         Gradients, in the shapes of the operands.
     $gradient_of_state
 
-    Raises
-    ------
-    $raises
-
     Notes
     -----
-    12 n d m floating-point operations a head; scratch of n d m numbers a thread.
-
-    References
-    ----------
-    None: an example.
+    12 n d m floating-point operations per head; scratch of n d m numbers per thread.
 
     Examples
     --------
@@ -160,7 +123,7 @@ def fade_backward(
     )  # fmt: skip
 
 
-@filled
+@filled_like(fade)
 def fade_step(
     q: ArrayLike,
     k: ArrayLike,
@@ -178,27 +141,14 @@ def fade_step(
     $token
     rate : array_like, shape (...) or (..., d)
         How fast the memory fades.
-    $memory
-    $scale
-    $in_place
 
     Returns
     -------
-    o : ndarray, shape (..., m)
-    state : State
-        The state after the token.
-
-    Raises
-    ------
-    $raises
+    $after_token
 
     Notes
     -----
-    4 d m floating-point operations a head.
-
-    References
-    ----------
-    None: an example.
+    4 d m floating-point operations per head.
 
     Examples
     --------
