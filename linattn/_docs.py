@@ -113,29 +113,28 @@ PARAGRAPHS = {
     "g": """
     g : array_like, shape (..., n) or (..., n, d)
         Natural logarithm of the decay, one per token or one per token and key channel: 0
-        keeps the memory, -inf clears it, a positive value makes it grow.  The number of axes
-        decides: with fewer axes than whichever of q, k and v has the most, g is (..., n).
-        Otherwise it is (..., n, d), and a last axis of length 1 applies to all channels.
-        g is converted to the dtype of the computation, float32 for 16-bit operands, and does
-        not affect the result's dtype.""",
+        keeps the memory, -inf clears it, a positive value makes it grow.  g is (..., n, d) if
+        it has at least as many axes as each of q, k and v; a last axis of length 1 then
+        applies to all channels.  It is converted to the dtype of the computation,
+        float32 for 16-bit operands, and does not affect the result's dtype.""",
     "bonus": """
     bonus : array_like, shape (..., d), optional
         Weight u of each key channel for a token's own key.  With a bonus, queries read the
         memory before their own token decays it and writes to it.  It is converted as ``g`` is.""",
     "token_g": """
     g : array_like, shape (...) or (..., d)
-        Natural logarithm of the token's decay, or of the decay of each key channel.  The number
-        of axes decides, as it does for a sequence.""",
+        Natural logarithm of the token's decay, or of the decay of each key channel.  g is
+        (..., d) if it has at least as many axes as each of q, k and v.""",
     "beta": """
     beta : array_like, shape (..., n) or (..., n, m)
-        Write strength, one per token or one per token and value channel.  The number of axes
-        decides: with fewer axes than whichever of q, k and v has the most, beta is (..., n).
-        Otherwise it is (..., n, m), and a last axis of length 1 applies to all channels.""",
+        Write strength, one per token or one per token and value channel.  beta is (..., n, m)
+        if it has at least as many axes as each of q, k and v; a last axis of length 1 then
+        applies to all channels.""",
     "token_beta": """
     beta : array_like, shape (...) or (..., m)
-        Write strength of the token, or of each of its value channels.  The number of axes
-        decides: with fewer axes than whichever of q, k and v has the most, beta is (...).
-        Otherwise it is (..., m), and a last axis of length 1 applies to all channels.""",
+        Write strength of the token, or of each of its value channels.  beta is (..., m) if it
+        has at least as many axes as each of q, k and v; a last axis of length 1 then applies
+        to all channels.""",
     "state": """
     state : State
         The state before the token, of the result's dtype, or float32 if that has 16 bits:

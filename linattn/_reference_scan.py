@@ -4,6 +4,7 @@
 import numpy as np
 
 from linattn._reference_conv import _sequences, _sigmoid, _slope, _sum_to
+from linattn._reference_maps import _softplus
 
 
 def linear_scan(
@@ -240,11 +241,6 @@ def _keys(x, key_lengths):
         return x
     exists = np.arange(x.shape[-2]) < np.asarray(key_lengths)[..., None]
     return np.where(exists[..., None], x, 0)
-
-
-def _softplus(x):
-    positive = np.where(x.real > 0, x, 0)
-    return positive + np.log1p(np.exp(np.where(x.real > 0, -x, x)))
 
 
 def _tokens(begin, end, reverse):

@@ -9,11 +9,18 @@ import numpy as np
 from . import _check, _gradients, _state
 from ._docs import filled, filled_like
 from ._gufuncs import quiet, run, ufuncs
+from ._layout import Layout, Operand
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from ._types import Activation, Array, ArrayLike, ConvolutionOptions, Shape
+
+#: Filters are (c, w) here and (w, c) in the gufuncs, where every step of a loop reads one tap.
+LAYOUT = Layout(
+    [Operand("x", "nc"), Operand("weight", "cw"), Operand("bias", "c", optional=True)],
+    output="nc", state="cw",
+)  # fmt: skip
 
 
 @overload
@@ -99,7 +106,7 @@ def causal_conv1d(
     (array([ 1. ,  2.5,  5. , 10. ]), array([[8.]]))
     """
     name = "causal_conv1d"
-    x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, 2)
+    x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation)
     if out is not None:
         _check.out(name, out, shape, x, taps, bias)
     if cu_seqlens is None and initial_state is None and not return_state:
@@ -164,7 +171,7 @@ def causal_conv1d_backward(
     (array([1.5, 1.5, 1.5, 1. ]), array([[ 7., 15.]]))
     """
     name = "causal_conv1d_backward"
-    tokens, taps, added, shape, silu = _operands(name, x, weight, bias, activation, 2)
+    tokens, taps, added, shape, silu = _operands(name, x, weight, bias, activation)
     grad_out = _check.cotangent(name, grad_out, shape)
     operands = tokens, taps, added, grad_out
     dtype, wide = _check.result_dtype(*operands), _check.state_dtype(*operands)
@@ -237,7 +244,7 @@ def causal_conv1d_step(
     (array([10.]), array([[8.]]))
     """
     name = "causal_conv1d_step"
-    x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, 1)
+    x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, tokens=False)
     dtype = _check.state_dtype(x, taps, bias)
     core = (shape[-1], taps.shape[-2] - 1)
     check_state(name, "state", state, shape[:-1], core, dtype)
@@ -251,43 +258,19 @@ def causal_conv1d_step(
 
 
 def _operands(
-    name: str, x: Any, weight: Any, bias: Any, activation: Any, core: int
+    name: str, x: Any, weight: Any, bias: Any, activation: Any, *, tokens: bool = True
 ) -> tuple[Any, ...]:
     """x, the taps (w, c), the bias, the output's shape, and 1.0 for silu, otherwise 0.0."""
-    x, weight = _check.operand(name, "x", x, core), _check.operand(name, "weight", weight)
-    if bias is None:
-        bias = np.zeros(x.shape[-1], x.dtype)  # which has no say in the result's
-    bias = _check.operand(name, "bias", bias, 1)
-    shape = _output_shape(name, x, weight, bias, core)
+    call = LAYOUT.read(name, (x, weight, bias), tokens=tokens)
+    x, weight, *given = call.arrays
+    if weight.shape[-1] < 1:
+        raise ValueError(f"{name}: weight has shape {weight.shape}; expected (..., c, w), w >= 1")
+    (bias,) = given or [np.zeros(x.shape[-1], x.dtype)]  # zeros that do not affect the dtype
     silu = _silu(name, activation)
     taps = weight.swapaxes(-1, -2)
     if type(taps) is np.ndarray:
-        taps = np.ascontiguousarray(taps)  # once, not by every head and sequence
-    return x, taps, bias, shape, silu
-
-
-def _output_shape(function: str, x: Any, weight: Any, bias: Any, core: int) -> tuple[int, ...]:
-    """The output's shape, from x (..., n, c) or (..., c), filters (..., c, w) and bias (..., c)."""
-    c = x.shape[-1]
-    if weight.shape[-2] != c or weight.shape[-1] < 1:
-        raise ValueError(
-            f"{function}: weight has shape {weight.shape}; expected ({c}, w) with w >= 1, "
-            f"as x has shape {x.shape}"
-        )
-    if bias.shape[-1] != c:
-        raise ValueError(
-            f"{function}: bias has shape {bias.shape}; expected ({c},), as x has shape {x.shape}"
-        )
-    batch = x.shape[: x.ndim - core]
-    for name, lead in (("weight", weight.shape[:-2]), ("bias", bias.shape[:-1])):
-        try:
-            batch = np.broadcast_shapes(batch, lead)
-        except ValueError:
-            raise ValueError(
-                f"{function}: {name} has leading axes {lead}, which do not broadcast with {batch}; "
-                "expected equal lengths, or 1, axis by axis"
-            ) from None
-    return (*batch, *x.shape[x.ndim - core :])
+        taps = np.ascontiguousarray(taps)  # once, not for every head and sequence
+    return x, taps, bias, call.shape, silu
 
 
 def _silu(function: str, x: Any) -> float:

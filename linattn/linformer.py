@@ -12,11 +12,13 @@ from ._config import one_isa
 from ._docs import filled, filled_like
 from ._dtypes import work_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
-from ._layout import ALL_KEYS
+from ._layout import ALL_KEYS, Layout, Operand
 from ._products import product, transposed_product
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike
+
+LAYOUT = Layout([*ALL_KEYS.operands, Operand("E", "sr"), Operand("F", "sr")])
 
 
 @quiet
@@ -128,30 +130,9 @@ def _operands(
 
     ``others`` also determine the dtype.
     """
-    call = ALL_KEYS.read(name, (q, k, v))
-    q, k, v = call.arrays
-    E, F = _check.operand(name, "E", E), _check.operand(name, "F", F)
-    s = k.shape[-2]
-    for letter, x in (("E", E), ("F", F)):
-        if x.shape[-2] != s:
-            raise ValueError(
-                f"{name}: {letter} has shape {x.shape}; expected (..., {s}, r), "
-                f"as many rows as k of shape {k.shape}"
-            )
-    if E.shape[-1] != F.shape[-1]:
-        raise ValueError(
-            f"{name}: F has shape {F.shape}; expected (..., {s}, {E.shape[-1]}), as E has "
-            f"shape {E.shape}"
-        )
-    try:
-        batch = np.broadcast_shapes(call.batch, E.shape[:-2], F.shape[:-2])
-    except ValueError:
-        raise ValueError(
-            f"{name}: the leading axes of E {E.shape} and F {F.shape} do not broadcast with "
-            f"{call.batch}; expected equal lengths, or 1, axis by axis"
-        ) from None
-    dtype = _check.result_dtype(q, k, v, E, F, *others)
+    call = LAYOUT.read(name, (q, k, v, E, F))
+    dtype = _check.result_dtype(*call.arrays, *others)
     work = work_dtype(dtype)
-    q, k, v, E, F = (np.asarray(x, work) for x in (q, k, v, E, F))
+    q, k, v, E, F = (np.asarray(x, work) for x in call.arrays)
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
-    return q, k, v, E, F, _check.number(name, "scale", scale, q), (*batch, *call.shape[-2:]), dtype
+    return q, k, v, E, F, _check.number(name, "scale", scale, q), call.shape, dtype

@@ -1,4 +1,4 @@
-"""A memory that fades, read before it is written: forward, gradients, and one token at a time."""
+"""A memory that fades, read before it is written: forward, gradients and one token at a time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fade(
 
     Notes
     -----
-    4 n d m floating-point operations a head; scratch of d m numbers a thread.
+    4 n d m floating-point operations per head; scratch of d m numbers per thread.
 
     References
     ----------
@@ -106,7 +106,7 @@ def fade_backward(
 
     Notes
     -----
-    12 n d m floating-point operations a head; scratch of n d m numbers a thread.
+    12 n d m floating-point operations per head; scratch of n d m numbers per thread.
 
     Examples
     --------
@@ -148,7 +148,7 @@ def fade_step(
 
     Notes
     -----
-    4 d m floating-point operations a head.
+    4 d m floating-point operations per head.
 
     Examples
     --------
