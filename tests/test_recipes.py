@@ -17,9 +17,10 @@ MAP_TESTS = (
     "test_step.py", "test_twin.py", "test_ufuncs.py",
 )  # fmt: skip
 RECURRENCE_TESTS = (
-    "test_bridge.py", "test_differential.py", "test_docstrings.py", "test_initial_state.py",
-    "test_memory.py", "test_module.py", "test_promotion.py", "test_properties.py",
-    "test_scratch.py", "test_shared_gradients.py", "test_stubs.py", "test_ufuncs.py",
+    "test_adjoint.py", "test_bridge.py", "test_differential.py", "test_docstrings.py",
+    "test_initial_state.py", "test_memory.py", "test_module.py", "test_promotion.py",
+    "test_properties.py", "test_scratch.py", "test_shared_gradients.py", "test_stubs.py",
+    "test_ufuncs.py",
 )  # fmt: skip
 
 

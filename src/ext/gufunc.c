@@ -183,8 +183,8 @@ la_gufunc_add_all(PyObject *module)
     if (PyArray_ImportNumPyAPI() < 0 || PyUFunc_ImportUFuncAPI() < 0) {
         return -1;
     }
-    const int known =
-        ngufuncs > 0; /* one set per process: NumPy keeps pointers to it */
+    /* NumPy keeps pointers to them: one set per process. */
+    const int known = ngufuncs > 0;
     for (int op = 0; !known && op < LA_NOPS; op++) {
         add_variants((enum la_op)op);
     }

@@ -107,8 +107,8 @@ run_interleaved(void *arg, size_t item, int lane)
     const ptrdiff_t heads = left < job->group ? left : job->group;
     struct la_fetch ahead = {0};
     struct interleaved heads_now[LA_INTERLEAVE_HEADS];
-    ptrdiff_t longest =
-        1; /* at least one slice: without tokens, states are still passed through */
+    /* At least one slice: without tokens, states are still passed through. */
+    ptrdiff_t longest = 1;
     for (ptrdiff_t i = 0; i < heads; i++) {
         struct la_head *h = &heads_now[i].head;
         *h = job->head;

@@ -154,8 +154,7 @@ place_array(const struct job *job, struct la_head *h, int i, struct piece p,
         x->data += column * x->rs;
     }
     else if (p.panel > 0 && i >= signature->nin) {
-        x->data =
-            NULL; /* all panels compute the same result; only the first writes it */
+        x->data = NULL; /* all panels compute the same; the first writes it */
     }
 }
 

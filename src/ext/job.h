@@ -17,17 +17,14 @@ struct job {
     const struct la_table *table;
     const struct la_kernel *kernel;
     int properties;
-    struct la_head
-        head; /* common to all pieces, with the data pointers of the first one */
-    const struct la_operand_array
-        *by_id[LA_NOPERANDS];      /* NULL if the call does not have it */
+    struct la_head head; /* common to all pieces; data of the first one */
+    /* By operand; NULL if the call does not have it. */
+    const struct la_operand_array *by_id[LA_NOPERANDS];
     ptrdiff_t inner[LA_NOPERANDS]; /* step between sequences, in bytes */
     ptrdiff_t heads, sequences;
-    ptrdiff_t last, group,
-        groups; /* size of the last axis; its heads per group; its groups */
-    ptrdiff_t panels,
-        width; /* number of column panels of the values; columns per panel */
-    ptrdiff_t rows, parts; /* rows per part; parts of n */
+    ptrdiff_t last, group, groups; /* heads of the last axis, per group; groups */
+    ptrdiff_t panels, width;       /* column panels of the values, columns per panel */
+    ptrdiff_t rows, parts;         /* rows per part; parts of n */
     struct la_scratch scratch;
     la_modes modes;                           /* the caller's */
     struct la_state_sums *sums;               /* set by sequence_split.c */

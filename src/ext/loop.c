@@ -190,8 +190,8 @@ la_loop_add(PyObject *gufunc, const struct la_gufunc *g, enum la_loop loop)
     };
     for (int i = 0; i < count; i++) {
         PyArray_Descr *descr = PyArray_DescrFromType(la_loop_type(g, loop, i));
-        dtypes[i] =
-            (PyArray_DTypeMeta *)Py_TYPE((PyObject *)descr); /* NumPy keeps it alive */
+        /* NumPy keeps the type alive. */
+        dtypes[i] = (PyArray_DTypeMeta *)Py_TYPE((PyObject *)descr);
         Py_DECREF(descr);
     }
     return PyUFunc_AddLoopFromSpec(gufunc, &spec);

@@ -24,8 +24,7 @@ static struct {
     la_work work;
     void *job;
     size_t items;
-    int next_lane,
-        helpers; /* next_lane: the caller's lane is 0, each helper takes the next */
+    int next_lane, helpers; /* lanes: 0 is the caller's, helpers have the next ones */
     atomic_size_t next;
     atomic_int stop;  /* take no further item: a piece of work asked to stop */
     atomic_int pause; /* workers take no further item: a fork waits */

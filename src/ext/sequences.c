@@ -24,8 +24,7 @@ sequence_at(const struct job *job, ptrdiff_t head, ptrdiff_t sequence)
 /* Accumulates the ranges of a head's sequences, in order. */
 struct cover {
     ptrdiff_t next; /* the token after the last range */
-    int gap,
-        back; /* tokens were left out; a range began before the previous one's end */
+    int gap, back;  /* tokens were left out; a range began too early */
 };
 
 static void

@@ -18,8 +18,7 @@ enum la_variant_bit {
     LA_WITH_STATES = 2,   /* r packed sequences with their states */
     LA_WITH_KEYS = 4,     /* the number of keys */
     LA_WITH_IN_PLACE = 8, /* a step that updates its state */
-    LA_WITH_CHOICE =
-        16 /* the form's first choice; each further choice is the next bit */
+    LA_WITH_CHOICE = 16   /* the form's first choice; further ones follow */
 };
 
 struct la_signature {

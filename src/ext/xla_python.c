@@ -10,8 +10,8 @@
 
 #include "number.h"
 
-static PyObject
-    *caller; /* caller(function, arguments, results) -> None, or an error message */
+/* caller(function, arguments, results) -> None, or an error message */
+static PyObject *caller;
 static atomic_int running, finishing;
 
 /* Whether views of the buffers can be made. */
@@ -119,8 +119,7 @@ la_xla_python(const struct la_xla_frame *frame, int64_t function, char *message)
     if (!are_floats(&frame->args) || !are_floats(&frame->rets)) {
         return "linattn: a Python function takes and returns float32 or float64";
     }
-    atomic_fetch_add(&running,
-                     1); /* before the check of `finishing`: see la_xla_finish */
+    atomic_fetch_add(&running, 1); /* before the check of `finishing` (la_xla_finish) */
     const char *wrong =
         atomic_load(&finishing)
             ? "linattn: Python is finalizing and can run no more functions"

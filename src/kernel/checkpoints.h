@@ -16,11 +16,9 @@
 #include "gate_factors.h"
 
 struct checkpoints {
-    ptrdiff_t rows,
-        interval; /* largest number of tokens per chunk; chunks per interval */
-    T *checkpoints,
-        *states; /* S^T before each interval, and before each chunk of one interval */
-    unsigned char *begins; /* (n) whether a chunk begins with this token */
+    ptrdiff_t rows, interval; /* most tokens per chunk; chunks per interval */
+    T *checkpoints, *states;  /* S^T before each interval; before each chunk of one */
+    unsigned char *begins;    /* (n) whether a chunk begins with this token */
 };
 
 /* A head that is shorter than the one that scratch was measured for must not need more

@@ -79,16 +79,14 @@ values(const struct la_head *h, struct span t, struct block copy)
 /* One chunk, while it passes through the columns of the state.  It writes B and U or,
  * for DPLR, also K and V, whose rows precede those of B and U. */
 struct delta_chunk {
-    struct sweep read;  /* E S, with A S below it if outputs are wanted */
-    struct sweep write; /* S += B^T U */
-    ptrdiff_t rows,
-        keys; /* number of tokens, rounded up to MR; number that have a key */
-    struct block l,
-        p; /* stril(E B^T); tril(A B^T), or NULL without outputs; (rows, rows) */
-    struct block lk, pk; /* DPLR: stril(E K^T), tril(A K^T) */
-    struct la_array v;   /* rows of whole vectors */
-    struct block given;  /* DPLR: V */
-    struct block u, e;   /* e.x is NULL if errors are not wanted */
+    struct sweep read;    /* E S, with A S below it if outputs are wanted */
+    struct sweep write;   /* S += B^T U */
+    ptrdiff_t rows, keys; /* tokens, rounded up to MR; those with a key */
+    struct block l, p;    /* stril(E B^T); tril(A B^T) or NULL; (rows, rows) */
+    struct block lk, pk;  /* DPLR: stril(E K^T), tril(A K^T) */
+    struct la_array v;    /* rows of whole vectors */
+    struct block given;   /* DPLR: V */
+    struct block u, e;    /* e.x is NULL if errors are not wanted */
     struct beta beta;
 };
 
@@ -121,8 +119,7 @@ substitute(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int d
                     y[r][j] = beta_at(&c->beta, i + r, col + j * VL) * error;
                 }
                 if (i + r >= c->keys) {
-                    y[r][j] =
-                        (vec){0}; /* else 0 times an inf of an earlier row is NaN */
+                    y[r][j] = (vec){0}; /* otherwise NaN if an earlier row is inf */
                 }
             }
             LA_UNROLL

@@ -15,10 +15,9 @@ struct delta_backward_scratch {
     ptrdiff_t rows, interval; /* tokens per chunk, chunks per interval */
     struct reverse_scratch reverse;
     struct block v;
-    T *s, *lost; /* lost: what s, or the states, have lost to rounding */
-    T *checkpoints,
-        *states; /* S^T before each interval, and before each chunk of one interval */
-    struct la_array errors; /* E, (n,m) */
+    T *s, *lost;             /* lost: what s, or the states, have lost to rounding */
+    T *checkpoints, *states; /* S^T before each interval; before each chunk of one */
+    struct la_array errors;  /* E, (n,m) */
 };
 
 static struct delta_backward_scratch

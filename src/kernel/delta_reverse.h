@@ -85,10 +85,9 @@ load_errors(const struct la_head *h, const struct reverse_scratch *r,
 
 /* Operands of the tiles of a chunk. */
 struct reverse {
-    struct sweep read;  /* B R; or [G; N] S^T */
-    struct sweep write; /* R += [A; B]^T [G; N]; or, as a read, U R^T */
-    ptrdiff_t rows,
-        keys; /* number of tokens, rounded up to MR; number that have a key */
+    struct sweep read;              /* B R; or [G; N] S^T */
+    struct sweep write;             /* R += [A; B]^T [G; N]; or, as a read, U R^T */
+    ptrdiff_t rows, keys;           /* tokens, rounded up to MR; those with a key */
     struct block a, b, grad_out, n; /* A, B, G, N */
     struct block du;
     const struct reverse_scratch *r;

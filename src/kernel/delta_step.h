@@ -19,9 +19,8 @@ enum step_rule { DELTA_STEP, GATED_STEP, DPLR_STEP };
 /* One row of each operand; blocks have MR rows where a load clears rows up to MR. */
 struct delta_step_scratch {
     struct block a, b, k, v, o; /* k: for DPLR */
-    struct block reads,
-        erases;         /* vectors multiplied by s for o and for u: a and e, decayed */
-    struct block decay; /* exp(g), (d) */
+    struct block reads, erases; /* factors of s for o and u: a and e, decayed */
+    struct block decay;         /* exp(g), (d) */
     struct beta beta;
     T *dot, *dot_k, *scale;
 };
@@ -153,8 +152,8 @@ delta_step_columns(const struct delta_step_scratch *r, const struct la_array *fr
     const int unit = from->cs == (ptrdiff_t)sizeof(T) && to->cs == (ptrdiff_t)sizeof(T);
     if (unit && left >= NR * VL) {
         const ptrdiff_t width = NR * LA_VBYTES;
-        const ptrdiff_t next =
-            d * from->rs - j * (ptrdiff_t)sizeof(T); /* of the next head */
+        /* The next head's first column follows. */
+        const ptrdiff_t next = d * from->rs - j * (ptrdiff_t)sizeof(T);
         delta_step_tile(r, from, to, d, j, left > NR * VL ? width : next, NR, VL, rule,
                         resets);
         return NR * VL;

@@ -277,8 +277,8 @@ store_gate_gradient(const struct la_head *h, const struct gate *gate,
 {
     const ptrdiff_t keys = keys_left(h, t);
     for (ptrdiff_t l = 0; h->channels[LA_AT_g] && l < h->d; l += VL) {
-        const ivec reset = is_reset(
-            vload(&gate->g.x[l])); /* exp(g) is 0 there, and so is the gradient */
+        /* The gradient is 0 at a reset. */
+        const ivec reset = is_reset(vload(&gate->g.x[l]));
         vstore(&c->dg.x[l], vkeep(~reset, vload(&c->dg.x[l])));
     }
     if (h->channels[LA_AT_g]) {

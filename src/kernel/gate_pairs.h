@@ -7,8 +7,7 @@
 #include "triangle.h"
 
 struct gate_reader {
-    struct block x,
-        dx; /* scaled for the product with writers; `far`, then the gradient */
+    struct block x, dx; /* scaled for writers; `far`, then the gradient */
     int strict, before; /* does not read its own token; reads before its decay */
 };
 

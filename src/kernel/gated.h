@@ -22,7 +22,7 @@ struct gated_scratch {
     struct block a, b, v, dots, o;
     struct gate gate;
     T *s, *lost, *scale;
-    T *bonus, *own; /* u, (d), or NULL; scores of queries with their own keys, (rows) */
+    T *bonus, *own; /* u, (d), or NULL; scores of own keys, (rows) */
 };
 
 static struct gated_scratch

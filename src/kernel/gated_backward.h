@@ -20,8 +20,8 @@
 struct gated_backward_scratch {
     struct checkpoints chunks;
     struct block a, b, v, c;
-    struct block met_a, met_b, far_a,
-        far_b; /* A and B, scaled for products with each other and with the states */
+    /* A and B, scaled for products with each other and with the states. */
+    struct block met_a, met_b, far_a, far_b;
     struct block x, p, transposed;
     struct block da, db, dv;
     struct gate gate;

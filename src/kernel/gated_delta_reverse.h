@@ -20,8 +20,8 @@
 #include "gated_delta.h"
 
 struct gated_delta_reverse {
-    struct reverse_scratch
-        base; /* ab: [A; E]; DPLR: u is [V; U], du is [dV; dU], db is [dK; dB] */
+    /* ab: [A; E].  DPLR: u: [V; U], du: [dV; dU], db: [dK; dB]. */
+    struct reverse_scratch base;
     struct gate gate;
     struct gate_pairs pairs;
     struct block ends;       /* [A'; E'] */

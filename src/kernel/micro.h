@@ -189,8 +189,8 @@ decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdif
               const int rows, const int nr)
 {
     const T *from = c->from ? c->from + (to.s - c->s) : to.s;
-    vec keep[NR],
-        change[NR]; /* in locals: the compiler assumes that stores change them */
+    /* In locals: the compiler assumes that stores change the arrays. */
+    vec keep[NR], change[NR];
     LA_EACH(j, nr) {
         keep[j] = transposed ? vload(&c->keep[col + j * VL]) : (vec){0};
         change[j] = transposed ? vload(&c->change[col + j * VL]) : (vec){0};

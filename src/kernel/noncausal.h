@@ -137,8 +137,7 @@ run_noncausal(const struct la_head *h)
  * of rows. */
 
 struct noncausal_backward_scratch {
-    struct noncausal_scratch
-        forward; /* s, z, lost, z_lost: for S and z, then for R and rz */
+    struct noncausal_scratch forward; /* s, z, lost, z_lost: of S, z, then of R, rz */
     struct block da, dv;
     T *t, *rz, *w;
 };

@@ -70,8 +70,7 @@ rescaled_causal_piece(const struct la_head *inner,
     c->v = block_at(r->v, from, 0);
     scores(c);
     score_sums(r->den, c, r->z);
-    factors(inner, r->den, c->rows, keyless,
-            NULL); /* den is at least 1, so no row is lifted */
+    factors(inner, r->den, c->rows, keyless, NULL); /* den >= 1: no row is lifted */
     sweep(c, LA_READ | LA_WRITE);
     add_rows(r->z, r->z_lost, r->b, c->rows);
     store_rows(&inner->o, rows_from(t.first + from, c->rows), inner->m, r->o, r->den);

@@ -22,11 +22,11 @@ struct rescaled_causal_backward_scratch {
     ptrdiff_t rows; /* tokens per chunk */
     struct rescaled_features f;
     struct block a, b, v, grad_out, dots, da, dv, zs, dx;
-    struct block running_maxima; /* M before each chunk */
-    T *s, *t, *lost, *z, *z_lost, *transposed /* t omega^T (f,d) */;
-    T *den, *weight; /* r and w of one piece */
-    T *r, *w;        /* one number for every token */
-    T *drunning_max; /* M's gradient */
+    struct block running_maxima;               /* M before each chunk */
+    T *s, *t, *lost, *z, *z_lost, *transposed; /* transposed: t omega^T (f,d) */
+    T *den, *weight;                           /* r and w of one piece */
+    T *r, *w;                                  /* one number for every token */
+    T *drunning_max;                           /* M's gradient */
 };
 
 static struct rescaled_causal_backward_scratch

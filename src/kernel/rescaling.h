@@ -26,10 +26,10 @@
 
 #include "project.h"
 
+/* STEP_BITS log 2 in two parts: the first times a small integer is exact. */
 #define STEP_BITS 96
-#define STEP_HIGH ((T)66.53125) /* STEP_BITS log 2 in two parts: */
-#define STEP_LOW                                                                       \
-    ((T)0.01087933375474970405) /* the first times a small integer is exact */
+#define STEP_HIGH ((T)66.53125)
+#define STEP_LOW ((T)0.01087933375474970405)
 
 #define FAR_STEPS ((T)(1LL << (MANTISSA_BITS - 12)))
 #define FAR_EXPONENT (FAR_STEPS * STEP_HIGH)

@@ -32,8 +32,7 @@ struct softmax_scratch {
     T *q, *o, *running_max, *sum, *p; /* for the queries; sum: one per lane */
     T *o_lost, *sum_lost;             /* what o and sum have lost to rounding */
     T *rows, *keys, *values;     /* a block of keys, also transposed, and of values */
-    T *far_q, *far_keys, *far_p; /* scaled by FAR_DOWN: a strip of queries, a block of
-                                    keys, their products */
+    T *far_q, *far_keys, *far_p; /* scaled down: a strip of queries, keys, products */
 };
 
 static struct softmax_scratch
@@ -205,8 +204,8 @@ row_weights(T *p, T *running_max, T *sum, T *lost, ptrdiff_t end)
         vstore(&p[j], x);
     }
     max = vall_max(max);
-    max =
-        vselect(max <= before + vset1(1), before, max); /* a NaN becomes the new max */
+    /* Keeps an m that is at most 1 below the maximum; a NaN becomes the new m. */
+    max = vselect(max <= before + vset1(1), before, max);
     LA_UNROLL
     for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
         const vec x = vexp(vload(&p[j]) - max);
@@ -317,7 +316,7 @@ run_softmax(const struct la_head *h)
     if (softmax_rows(h, &r, h->first, h->n)) {
         return 1;
     }
-    T *const inverse = r.running_max; /* replaces m, which is no longer needed */
+    T *const inverse = r.running_max; /* m is no longer needed */
     for (ptrdiff_t i = 0; i < h->n; i++) {
         const T sum = sum_lanes(vload(&r.sum[i * VL]));
         inverse[i] = sum == 0 ? 0 : 1 / sum; /* 0 if there is no key */

@@ -50,9 +50,8 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
           const int kind, const int nr, const ptrdiff_t some)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
-    const T *const a_of = r->a.x, *const b_of =
-                                      r->b.x; /* in locals: the compiler assumes that
-                                                 stores change r->a.x */
+    /* In locals: the compiler assumes that stores change r->a.x. */
+    const T *const a_of = r->a.x, *const b_of = r->b.x;
     const T *const keep = r->keep, *const change = r->change;
     const char *in = from->data + l * from->rs + byte;
     char *out = to->data + l * to->rs + byte;

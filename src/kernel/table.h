@@ -35,16 +35,14 @@ enum la_property {
     LA_NORMALIZER = 2, /* with and without the normaliser z */
     LA_KEYS = 4, /* takes the number of keys: in its variant for packed sequences, or in
                     a variant for that alone */
-    LA_PANELS = 8,       /* columns of v are independent: they may be split */
-    LA_GROUPS = 16,      /* heads that differ only in q share one state */
-    LA_PAIRS = 32,       /* cost is queries times keys */
-    LA_ELEMENTWISE = 64, /* elementwise: a plain ufunc */
-    LA_INTERNAL = 128,   /* not listed by linattn.ufuncs */
-    LA_SEQUENCE_SPLIT =
-        256, /* the state is a sum: long sequences may be split (sequence_split.c) */
-    LA_BACKWARD_SPLIT =
-        512, /* may be computed in passes, enum la_pass (backward_split.c) */
-    LA_INTERLEAVE = 1024 /* can compute a head in slices (interleave.c) */
+    LA_PANELS = 8,           /* columns of v are independent: they may be split */
+    LA_GROUPS = 16,          /* heads that differ only in q share one state */
+    LA_PAIRS = 32,           /* cost is queries times keys */
+    LA_ELEMENTWISE = 64,     /* elementwise: a plain ufunc */
+    LA_INTERNAL = 128,       /* not listed by linattn.ufuncs */
+    LA_SEQUENCE_SPLIT = 256, /* sequences may be split (sequence_split.c) */
+    LA_BACKWARD_SPLIT = 512, /* may be computed in passes (backward_split.c) */
+    LA_INTERLEAVE = 1024     /* can compute a head in slices (interleave.c) */
 };
 
 /* The part of a backward operator that one piece of work computes: all of it; dq, with
@@ -94,15 +92,13 @@ struct la_interleave {
 /* One head.  Vectors have no row step.  data is NULL for operands that the call leaves
  * out. */
 struct la_head {
-    ptrdiff_t n, s, d, m,
-        f;           /* tokens of q, tokens of k, widths of q, of v and of features */
+    ptrdiff_t n, s, d, m, f; /* tokens of q, of k; widths of q, of v, of features */
     ptrdiff_t all_d; /* d of the whole head, of which this may be a range of columns */
     ptrdiff_t all_m; /* m of the whole head, and the whole head's first state */
     struct la_array all_s0;
     struct la_interleave *interleave; /* NULL: all tokens in one call */
-    ptrdiff_t keys; /* number of keys that exist: the first ones of s */
-    ptrdiff_t
-        first; /* index of the first row within the whole, if this is a range of rows */
+    ptrdiff_t keys;    /* number of keys that exist: the first ones of s */
+    ptrdiff_t first;   /* index of the first row, if this is a range of rows */
     ptrdiff_t segment; /* tokens per segment of a long sequence (causal.h), or 0 */
     union {
         struct {

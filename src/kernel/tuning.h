@@ -49,8 +49,7 @@ gated_backward_rows(ptrdiff_t d)
 }
 
 enum {
-    LA_RESCALED_ROWS_MAX =
-        64, /* largest number of rows per chunk of rescaled features */
+    LA_RESCALED_ROWS_MAX = 64, /* rows per chunk of rescaled features */
 
     /* Sums of more chunks than this are compensated (recurrence.h). */
     LA_PLAIN_SUMS = 16,
@@ -108,11 +107,9 @@ enum {
     LA_SET_STEP = 2048,
 
     /* Prefetching (fetch.h). */
-    LA_LINE = 64, /* bytes */
-    LA_LINES_MAX =
-        32, /* prefetches at a time: slightly more than a core can have in flight */
-    LA_LINES_MORE =
-        4, /* added when prefetches are late; few, so that no tile issues too many */
+    LA_LINE = 64,      /* bytes */
+    LA_LINES_MAX = 32, /* prefetched at a time: slightly more than a core can await */
+    LA_LINES_MORE = 4, /* added if prefetches are late; few per tile */
 
     /* Results of more numbers than this (16 MiB in float32) are written past the
      * caches: the caller would not find them there anyway. */
