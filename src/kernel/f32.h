@@ -21,6 +21,9 @@
 #define LN2_LOW -0x1.bd0106p-13f
 #define EXP_COEFFICIENTS                                                               \
     0x1p-1f, 0x1.55548ep-3f, 0x1.55545ep-5f, 0x1.123bdcp-7f, 0x1.6db4e2p-10f
+#define EXP2_COEFFICIENTS                                                              \
+    0x1.62e43p-1f, 0x1.ebfbep-3f, 0x1.c6af6cp-5f, 0x1.3b2a54p-7f, 0x1.5f089p-10f,      \
+        0x1.44138ap-13f
 #define LOG1P_COEFFICIENTS                                                             \
     0x1.555556p-2f, 0x1.9998d4p-3f, 0x1.24c926p-3f, 0x1.bc8cf8p-4f, 0x1.dba26p-4f
 #define SIN_COEFFICIENTS -1.6666654611e-1f, 8.3321608736e-3f, -1.9515295891e-4f

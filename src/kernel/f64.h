@@ -24,6 +24,11 @@
         0x1.6c16c16c162c3p-10, 0x1.a01a01abf7ed6p-13, 0x1.a01a01a6e1a43p-16,           \
         0x1.71de01ff19a6bp-19, 0x1.27e4db47938d1p-22, 0x1.af4e5274a366cp-26,           \
         0x1.1f733f411b727p-29
+#define EXP2_COEFFICIENTS                                                              \
+    0x1.62e42fefa39efp-1, 0x1.ebfbdff82c598p-3, 0x1.c6b08d704a0c2p-5,                  \
+        0x1.3b2ab6fba1ddap-7, 0x1.5d87fe78a5276p-10, 0x1.430913096fd9fp-13,            \
+        0x1.ffcbfc670dcd4p-17, 0x1.62bfd47773353p-20, 0x1.b524fae627834p-24,           \
+        0x1.e6063f7217bc6p-28, 0x1.e9d3fe3952179p-32
 #define LOG1P_COEFFICIENTS                                                             \
     0x1.5555555555555p-2, 0x1.9999999999944p-3, 0x1.2492492499d46p-3,                  \
         0x1.c71c71bedea97p-4, 0x1.745d19937b1fcp-4, 0x1.3b13515f6f9efp-4,              \

@@ -94,6 +94,12 @@ enum {
     LA_CONV_COLS = 512, /* such rows stay in the first-level cache */
     LA_CONV_TAPS = 8,
 
+    /* Scans over tokens, at a time. */
+    LA_SCAN_ROWS = 32,
+    LA_SCAN_COLS = 128,
+    LA_SCAN_CHANNELS = 64, /* of those whose tokens follow one another */
+    LA_LINEAR_COLS = 4096,
+
     /* Rows of a block are no multiple of so many bytes apart: 32 KiB of 8 ways hold 64
      * lines a way, so that rows 2 KiB apart share two sets. */
     LA_SET_STEP = 2048,

@@ -1,0 +1,142 @@
+/* linear_scan_backward.h: gradients of the linear scan, one sequence.
+ *
+ * With the gradient r_i of h_i, from the last token on:
+ *
+ *   r_i = g_i + a_{i+1} r_{i+1},  dx_i = r_i,  da_i = r_i h_{i-1},  ds0 = a_0 r_0
+ *
+ * and da_i times a_i where a holds logarithms.  A first scan leaves a checkpoint of h
+ * every sqrt(n) tokens; from the last of these blocks on it is computed again, and
+ * swept in reverse.  5 n m flops.  Scratch: sqrt(n) rows, twice, of a panel. */
+#ifndef LA_LINEAR_SCAN_BACKWARD_H
+#define LA_LINEAR_SCAN_BACKWARD_H
+
+#include "linear_scan.h"
+
+struct linear_scan_backward_scratch {
+    struct linear_scan_scratch scan; /* y: h of a block */
+    ptrdiff_t rows;                  /* tokens from one checkpoint to the next */
+    struct block dx, checkpoints;
+    T *r; /* what later tokens give the state; (m) */
+};
+
+static struct linear_scan_backward_scratch
+linear_scan_backward_carve(const struct la_head *h, struct arena *arena)
+{
+    const ptrdiff_t rows = scan_interval(h->n);
+    struct linear_scan_backward_scratch r = {.rows = rows};
+    r.scan = take_linear(h, arena, rows);
+    r.dx = take_block(arena, rows, scan_cols(h, 0, LA_LINEAR_COLS));
+    r.checkpoints = take_block(arena, scan_checkpoints(h->n), h->m);
+    r.r = take_row(arena, h->m);
+    return r;
+}
+
+/* One panel of columns. */
+struct linear_panel {
+    ptrdiff_t col, cols;
+    struct la_array a, x, grad_out, da, dx;
+};
+
+/* dx and da, which may lie where h does; `before` is the row before its first. */
+INLINE void
+linear_back(struct block dx, struct block da, struct block h, struct block a,
+            struct block g, const T *before, T *r, ptrdiff_t rows, ptrdiff_t cols,
+            const int is_log)
+{
+    for (ptrdiff_t i = rows - 1; i >= 0; i--) {
+        const T *last = i > 0 ? h.x + (i - 1) * h.ld : before;
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            const vec factor = factor_of(&a.x[i * a.ld + j], is_log);
+            const vec grad = vload(&r[j]) + vload_any((const char *)&g.x[i * g.ld + j]);
+            const vec on = factor * grad, old = vload(&last[j]);
+            *(vec_any *)&dx.x[i * dx.ld + j] = (vec_any)grad;
+            *(vec_any *)&da.x[i * da.ld + j] = (vec_any)((is_log ? on : grad) * old);
+            vstore(&r[j], on);
+        }
+    }
+}
+
+/* The states before each block. */
+static int
+leave_rows(const struct la_head *h, const struct linear_scan_backward_scratch *r,
+           const struct linear_panel *p, ptrdiff_t *until_poll)
+{
+    T *s = r->scan.s + p->col;
+    const size_t bytes = (size_t)round_up(p->cols, VL) * sizeof(T);
+    for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
+        const struct span t = span(i, r->rows, i, h->n, NULL);
+        memcpy(block_at(r->checkpoints, i / r->rows, p->col).x, s, bytes);
+        if (give_up(h, until_poll, t.rows * p->cols)) {
+            return 1;
+        }
+        if (i + t.rows < h->n) {
+            linear_block(h, r->scan.y, block_or_copy(r->scan.a, &p->a, t, p->cols),
+                         block_or_copy(r->scan.x, &p->x, t, p->cols), s, t.rows,
+                         p->cols);
+        }
+    }
+    return 0;
+}
+
+static void
+linear_block_back(const struct la_head *h, const struct linear_scan_backward_scratch *r,
+                  const struct linear_panel *p, struct span t)
+{
+    const T *before = block_at(r->checkpoints, t.first / r->rows, p->col).x;
+    T *s = r->scan.s + p->col, *later = r->r + p->col;
+    const ptrdiff_t W = round_up(p->cols, VL);
+    const struct block a = block_or_copy(r->scan.a, &p->a, t, p->cols);
+    memcpy(s, before, (size_t)W * sizeof(T));
+    linear_block(h, r->scan.y, a, block_or_copy(r->scan.x, &p->x, t, p->cols), s,
+                 t.rows, p->cols);
+    const struct block g = block_or_copy(r->scan.x, &p->grad_out, t, p->cols);
+    const int direct =
+        !h->large && lies_as_block(&p->dx, p->cols) && lies_as_block(&p->da, p->cols);
+    const struct block dx = direct ? block_of(&p->dx, t) : r->dx;
+    const struct block da = direct ? block_of(&p->da, t) : r->scan.y;
+    if (h->log != 0) {
+        linear_back(dx, da, r->scan.y, a, g, before, later, t.rows, W, 1);
+    }
+    else {
+        linear_back(dx, da, r->scan.y, a, g, before, later, t.rows, W, 0);
+    }
+    if (!direct) {
+        stream_rows(&p->dx, t, p->cols, dx, h->large);
+        stream_rows(&p->da, t, p->cols, da, h->large);
+    }
+}
+
+static int
+run_linear_scan_backward(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct linear_scan_backward_scratch r = linear_scan_backward_carve(h, &arena);
+    const ptrdiff_t last = h->n > 0 ? (h->n - 1) / r.rows * r.rows : -1;
+    ptrdiff_t until_poll = 0;
+    load_vector(r.scan.s, &h->s0, h->m);
+    load_vector(r.r, &h->grad_s, h->m);
+    for (ptrdiff_t col = 0; col < h->m; col += linear_cols(h, col)) {
+        const struct linear_panel p = {
+            .col = col,
+            .cols = linear_cols(h, col),
+            .a = shifted(&h->a, col * h->a.cs),
+            .x = shifted(&h->x, col * h->x.cs),
+            .grad_out = shifted(&h->grad_out, col * h->grad_out.cs),
+            .da = shifted(&h->da, col * h->da.cs),
+            .dx = shifted(&h->dx, col * h->dx.cs),
+        };
+        if (leave_rows(h, &r, &p, &until_poll)) {
+            return 1;
+        }
+        for (ptrdiff_t i = last; i >= 0; i -= r.rows) {
+            if (give_up(h, &until_poll, 3 * r.rows * p.cols)) {
+                return 1;
+            }
+            linear_block_back(h, &r, &p, span(i, r.rows, i, h->n, NULL));
+        }
+    }
+    store_vector(&h->ds0, r.r, h->m);
+    return 0;
+}
+
+#endif

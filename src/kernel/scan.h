@@ -1,0 +1,127 @@
+/* scan.h: what the scans over tokens share: exponentials of decays, states that lie by
+ * channel, checkpoints.
+ *
+ * A vector holds as many channels; a channel's states are in as many vectors.  A state
+ * (m,f), which callers hold by channels, lies in scratch as one tile a vector of
+ * channels, its f rows padded with zeros to a multiple of MR. */
+#ifndef LA_SCAN_H
+#define LA_SCAN_H
+
+#include "functions.h"
+#include "recurrence.h"
+
+/* 2^x = 2^k 2^r with k integral and |r| <= 1/2, within 1 ulp; NaN stays NaN.  A decay's
+ * exponent is the logarithm to base 2 from the start, so that nothing of it has to be
+ * subtracted in two parts.  Where the instruction set takes x apart it needs no bounds.
+ */
+INLINE vec
+vexp2(vec x)
+{
+#if defined(__AVX512DQ__)
+    const vec k = (vec)LA_MM(roundscale)(x, _MM_FROUND_TO_NEAREST_INT);
+    const vec r = (vec)LA_MM(reduce)(x, _MM_FROUND_TO_NEAREST_INT);
+#else
+    const vec magic = vset1(ROUND_MAGIC), limit = vset1((T)(2 * EXPONENT_BIAS - 1));
+    x = vmin(limit, vmax(-limit, x));
+    const vec k = (x + magic) - magic, r = x - k;
+#endif
+    static const T c[] = {EXP2_COEFFICIENTS};
+    const int terms = sizeof(c) / sizeof(c[0]);
+    vec p = vset1(c[terms - 1]);
+    LA_UNROLL
+    for (int i = terms - 2; i >= 0; i--) {
+        p = vfma(p, r, vset1(c[i]));
+    }
+    return vscale2(vfma(p, r, vset1(1)), k);
+}
+
+/* Rows of a tile: f, and zeros. */
+INLINE ptrdiff_t
+tile_rows(const struct la_head *h)
+{
+    return round_up(h->f, MR);
+}
+
+/* Numbers of a state in tiles; where the tile of the channels from `col` on lies. */
+INLINE ptrdiff_t
+tiles_size(const struct la_head *h)
+{
+    return tile_rows(h) * round_up(h->m, VL);
+}
+
+INLINE T *
+tile_at(T *tiles, const struct la_head *h, ptrdiff_t col)
+{
+    return tiles + tile_rows(h) * col;
+}
+
+/* Rows of the caller's (m,f) as columns, from channel `col` on. */
+INLINE struct la_array
+across(const struct la_array *x, ptrdiff_t col)
+{
+    return (struct la_array){x->data + col * x->rs, x->cs, x->rs, x->type};
+}
+
+INLINE ptrdiff_t
+lanes_from(const struct la_head *h, ptrdiff_t col)
+{
+    return h->m - col < VL ? h->m - col : VL;
+}
+
+/* tiles = the caller's (m,f), or zeros; and back. */
+static void
+load_tiles(T *tiles, const struct la_head *h, const struct la_array *x)
+{
+    clear(tiles, tiles_size(h));
+    for (ptrdiff_t j = 0; x->data != NULL && j < h->m; j += VL) {
+        const struct la_array part = across(x, j);
+        load_plain((struct block){tile_at(tiles, h, j), VL}, &part, rows_from(0, h->f),
+                   lanes_from(h, j));
+    }
+}
+
+static void
+store_tiles(const struct la_array *x, const struct la_head *h, T *tiles)
+{
+    for (ptrdiff_t j = 0; x->data != NULL && j < h->m; j += VL) {
+        const struct la_array part = across(x, j);
+        store_rows(&part, rows_from(0, h->f), lanes_from(h, j),
+                   (struct block){tile_at(tiles, h, j), VL}, NULL);
+    }
+}
+
+/* Rows t of x, those without a key and those up to `rows` zeros, whatever x holds. */
+static void
+load_with_keys(struct block dst, const struct la_head *h, const struct la_array *x,
+               struct span t, ptrdiff_t cols)
+{
+    const ptrdiff_t all = round_up(t.rows, MR);
+    t.rows = keys_left(h, t);
+    load_plain(dst, x, t, cols);
+    clear_rows(dst, t.rows, all);
+}
+
+/* Channels of the panel from `col` on. */
+INLINE ptrdiff_t
+scan_cols(const struct la_head *h, ptrdiff_t col, ptrdiff_t most)
+{
+    return h->m - col < most ? h->m - col : most;
+}
+
+/* Tokens from one checkpoint to the next: about as many as there are checkpoints take
+ * the least memory, and of n alone, so that panels do not differ. */
+static ptrdiff_t
+scan_interval(ptrdiff_t n)
+{
+    const ptrdiff_t interval = round_up(checkpoint_interval(n), MR);
+    return interval > LA_SCAN_ROWS ? interval : LA_SCAN_ROWS;
+}
+
+/* How many checkpoints, no more for any n up to this one. */
+INLINE ptrdiff_t
+scan_checkpoints(ptrdiff_t n)
+{
+    return checkpoint_interval(n);
+}
+
+#endif
