@@ -26,9 +26,10 @@ from ._kernel import Kernel, differentiable, run
 
 
 def forward(
-    r: Recurrence, operands: Sequence[Any], *, feature_map: Any = "identity", scale: float,
+    r: Recurrence, operands: Sequence[Any], *, feature_map: Any = "identity", scale: float = 1.0,
     normalize: bool = False, eps: float = 0.0, key_lengths: Any = None, cu_seqlens: Any = None,
     initial_state: State | None = None, return_state: bool = False, one: bool = False,
+    **flags: bool,
 ) -> Any:  # fmt: skip
     """The output and, with `return_state`, the state after the last token.
 
@@ -45,12 +46,12 @@ def forward(
         _map(name, arrays, phi, key_lengths)
         phi = "identity"
         call = _read(name, r, arrays)
-    numbers = tuple(
-        number(name, x, y, *arrays.values()) for x, y in (("scale", scale), ("eps", eps))
-    )
+    scale, eps = (number(name, x, y, *arrays.values()) for x, y in (("scale", scale), ("eps", eps)))
+    switches = (float(flag(name, x, flags.get(x, False))) for x in r.flags["forward"])
+    numbers = *(scale,) * r.scaled, *(eps,) * normalize, *switches
     stateful = return_state or any(x is not None for x in (key_lengths, cu_seqlens, initial_state))
     dims = _dimensions(r, arrays, call)
-    kernel = _kernel(r, (call.variant, phi, normalize), dims, numbers[: 1 + normalize], stateful)
+    kernel = _kernel(r, (call.variant, phi, normalize), dims, numbers, stateful)
     indices: tuple[Any, ...] = (key_lengths,) * stateful
     state: tuple[Any, ...] = ()
     if kernel.state:

@@ -42,6 +42,8 @@ class Description(NamedTuple):
 def of_recurrence(r: Recurrence) -> Description:
     options = ["str feature_map", "Tensor? omega"] if r.mapped else []
     options += ["bool normalize", "float eps"] if r.normalizer else []
+    options += ["float scale"] if r.scaled else []
+    options += [f"bool {name}" for name in r.flags["forward"]]
     forward: Any
     forward, backward, step = r.forward, r.backward, r.step
     if not r.mapped:
@@ -52,7 +54,7 @@ def of_recurrence(r: Recurrence) -> Description:
     if r.normalizer:
         fields |= dict.fromkeys(("z", "log_scale"), fields["s"][0])
     return Description(
-        r.name, r.layout, (*options, "float scale"), forward, backward, step, r.names["step"],
+        r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
         keeps_strides=True, fields={} if r.cross else fields, lengths=True,
         sizes=_features if r.mapped else lambda named, sizes: {},
     )  # fmt: skip
