@@ -12,8 +12,8 @@ recurrence, `made` makes one from any function of the package::
 
     _functions = recurrences(
         TORCH,
-        forward=lambda r: TensorRecurrence(r).forward,  # called (operands, **options)
-        step=lambda r: TensorRecurrence(r).step,  # called (operands, state, **options)
+        forward=lambda r: OPERATORS[r.name].forward,  # called (operands, **options)
+        step=lambda r: OPERATORS[r.name].step,  # called (operands, state, **options)
     )
     _functions["linformer"] = made(linattn.linformer, TORCH, LINFORMER, example=...)
     globals().update(_functions)

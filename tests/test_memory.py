@@ -1,4 +1,4 @@
-"""Memory beyond the arrays: the state of each thread, whatever the length; no hidden copy."""
+"""Memory beyond the arrays: one state a thread at any length, and no hidden copy."""
 
 import os
 import sys

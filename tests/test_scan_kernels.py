@@ -377,7 +377,7 @@ def test_a_cut_anywhere(cut):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("f", [1, 5, 16, 40])
 def test_steps(f, dtype):
-    """One token after another has the bits of the scan, also in place."""
+    """One token after another: states have the bits of the scan, outputs sums in another order."""
     arrays = operands(9, 37, f, dtype)
     y, s = forward(one_sequence(arrays), 1.0)
     state, place = arrays["s0"], arrays["s0"].copy()
@@ -385,10 +385,16 @@ def test_steps(f, dtype):
     for i in range(9):
         token = [arrays[key] if key in ("A", "D", "dt_bias") else arrays[key][i] for key in NAMES]
         out, state = ufuncs["selective_scan_gate_step"](*token, 1.0, state)
-        np.testing.assert_array_equal(out, y[i])
+        read = (np.abs(arrays["C"][i] * state)).sum(-1) + np.abs(arrays["D"] * arrays["x"][i])
+        assert_within(out, y[i], 2 * (f + 4) * UNIT[dtype] * read * np.abs(arrays["z"][i]))
         in_place(*token, 1.0, out=(None, place))
         np.testing.assert_array_equal(place, state)
     np.testing.assert_array_equal(state, s[0])
+    turned = [x.T.copy().T if x.shape == (37, f) else x for x in (*token, arrays["s0"])]
+    expected = ufuncs["selective_scan_gate_step"](*token, 1.0, arrays["s0"])
+    out, state = ufuncs["selective_scan_gate_step"](*turned[:-1], 1.0, turned[-1])
+    np.testing.assert_array_equal(state, expected[1])
+    assert_within(out, expected[0], 1e3 * UNIT[dtype] * np.abs(out).max())
 
 
 @pytest.mark.parametrize("log", [0.0, 1.0])

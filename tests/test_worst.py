@@ -1,4 +1,4 @@
-"""The bounds for all operands (`bounds.worst`), by a search for operands that come near them.
+"""The bounds for all operands (`bounds.worst`): a search for operands that come close to them.
 
 What rounds most is alike: terms of one size, whose sums round the same way again and again.  So
 operands are constants of all mantissas with signs that change in turn, noise of all sizes, and

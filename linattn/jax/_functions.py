@@ -123,9 +123,8 @@ def log_decay(x: Any, A_log: Any, dt_bias: Any, *, lower_bound: Any) -> Any:
     arrays, _ = decay._operands("log_decay", given[0], given[1], given[2])
     dtype = jnp.result_type(x, A_log, dt_bias, float)
     shape = jnp.broadcast_shapes(*(jnp.shape(y) for y in (x, A_log, dt_bias)))
-    x, A_log, dt_bias = (
-        _spread(shape, jnp.asarray(y, work_dtype(dtype))) for y in (x, A_log, dt_bias)
-    )
+    wide = (jnp.asarray(y, work_dtype(dtype)) for y in (x, A_log, dt_bias))
+    x, A_log, dt_bias = (y if y.shape == shape else _spread(shape, y) for y in wide)
     z = x + dt_bias
     if lower_bound is None:
         return (-jnp.exp(A_log) * jnp.logaddexp(z, 0.0)).astype(dtype)
