@@ -115,9 +115,13 @@ def broadcast(function: str, name: str, x: Any, shape: Shape) -> Any:
     return x
 
 
-def in_place(function: str, state: tuple[Any, ...], batch: Shape) -> None:
-    """A state that can be written to: nothing of it broadcast or read-only."""
-    for field, array, core in zip(("s", "z", "log_scale"), state, (2, 1, 1), strict=True):
+def in_place(function: str, state: tuple[Any, ...], batch: Shape, axes: int = 2) -> None:
+    """A state that can be written to: nothing of it broadcast or read-only.
+
+    The last ``axes`` of s are its own.
+    """
+    cores = axes, axes - 1, axes - 1
+    for field, array, core in zip(("s", "z", "log_scale"), state, cores, strict=True):
         if array is not None:
             updated(function, f"state.{field}", array, batch, core)
 

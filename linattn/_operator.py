@@ -23,7 +23,8 @@ Plain arrays, which need no check here, go to the gufunc first: such a call take
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, Bool, DType, Map
 
+    Transition: TypeAlias = Literal["matrix", "decay", "identity", "product", "rates"]
     Operands: TypeAlias = tuple[Any, ...]
 
 MAPS = tuple(maps)  #: those that kernels apply themselves
@@ -56,19 +58,27 @@ class Recurrence:
     ----------
     name : str
         Of the public function and of the kernel in operators.def, which has all else.
-    transition : {'matrix', 'decay', 'identity'}
+    transition : {'matrix', 'decay', 'identity', 'product', 'rates'}
         What a block of tokens multiplies a state by, so that sequences can be cut into blocks
-        (`_block_scan`): any matrix, the exponentials of the sums of g, or nothing.
+        (`_block_scan`): any matrix, the exponentials of the sums of g, nothing, the products of
+        a, or the exponentials of A times the sums of time steps.
+    public : dict
+        The names of operands that are called otherwise in operators.def.
     """
 
     def __init__(
-        self, name: str, *, transition: Literal["matrix", "decay", "identity"] = "matrix"
+        self,
+        name: str,
+        *,
+        transition: Transition = "matrix",
+        public: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         row, self.name, self.transition = operators[name], name, transition
-        self.layout = Layout.of(name)
+        self.layout = Layout.of(name, public)
         self.operands, self._read = self.layout.operands, self.layout.read
         self.extras = self.operands[self.layout.leading :]
         self.mapped, self.normalizer = row["maps"], row["normalizer"]
+        self.keys = row["key_lengths"]  #: whether it takes key_lengths
         self.cross = not row["state"]  #: whether every query sees every key: there is no step
         self.scaled = "scale" in row["numbers"]
         self._optional = any(x.optional for x in self.operands)
@@ -264,7 +274,7 @@ class Recurrence:
         fields = _check.state(function, "state", state, call.batch, call.core, dtype, key[-1])
         s, z, _ = fields
         if in_place:
-            _check.in_place(function, fields, call.batch)
+            _check.in_place(function, fields, call.batch, len(call.core))
         else:
             s = np.array(np.broadcast_to(s, (*call.batch, *call.core)))
             if z is not None:
@@ -373,7 +383,7 @@ class Recurrence:
             return None, (_check.key_lengths(function, key_lengths, keys, call.batch),)
         fit = call.fit
         packing = _state.sequences(function, fit.sizes["n"], fit.batch, cu_seqlens, key_lengths)
-        return packing, packing[:3]
+        return packing, packing[: 2 + self.keys]
 
     def _state(
         self,
@@ -424,5 +434,5 @@ def _same_rows(q: Any, grad_out: Any) -> bool:
 
 def _summed(grads: Sequence[Any], call: Call, dtypes: Sequence[DType]) -> tuple[Any, ...]:
     """Each gradient in the shape that its operand came in."""
-    sums = _gradients.sum_all(grads, call.arrays, dtypes)
+    sums = _gradients.sum_to(grads, call.summed, dtypes)
     return tuple(x.reshape(shape) for x, shape in zip(sums, call.given, strict=True))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from .._check import flag, number, unknown_map
 from .._dtypes import work_dtype
-from .._initial import NAME, recurrence_of, state_of
+from .._initial import NAME, given, recurrence_of, state_of
 from .._layout import Call
 from .._mapped import outside
 from .._operator import MAPS, Recurrence
@@ -85,7 +85,8 @@ def initial_state(
     *operands: Any, operator: str, feature_map: Any, normalize: bool, cu_seqlens: Any
 ) -> State:
     """The state before the first token."""
-    r, whole = recurrence_of(operator, len(operands) - 3)
+    operands = given(*operands)
+    r, whole = recurrence_of(operator, len(operands))
     arrays = _promoted(NAME, r, operands)
     for key, x in arrays.items():
         if not all(isinstance(size, int) for size in x.shape):
@@ -102,9 +103,9 @@ def initial_state(
         one = k[..., :1, :] if whole else k[..., None, :]
         return int(jax.eval_shape(phi, one.astype(dtype)).shape[-1])
 
-    given = (arrays.get(row.name) for row in r.operands[: len(operands)])
+    shapes = tuple(_check.stand_in(arrays.get(row.name)) for row in r.operands[: len(operands)])
     return state_of(
-        tuple(map(_check.stand_in, given)), operator, features,
+        shapes, operator, features,
         lambda shape, value, _: jnp.full(shape, value, dtype), normalize=normalize,
         cu_seqlens=cu_seqlens, rescaled=False, unmapped=None if isinstance(phi, str) else phi,
     )  # fmt: skip
