@@ -23,7 +23,7 @@ NAME = "initial_state"
 def initial_state(
     q: ArrayLike,
     k: ArrayLike,
-    v: ArrayLike,
+    v: ArrayLike | None = None,
     *others: ArrayLike,
     operator: str = "causal",
     feature_map: Map = "elu",
@@ -35,8 +35,9 @@ def initial_state(
     Parameters
     ----------
     q, k, v : array_like, shape (..., n, d), (..., n, d) and (..., n, m)
-        Operands of the operator; for a step, one token: (..., d), (..., d) and (..., m).  Only
-        their shapes and dtypes matter.
+        The first operands of the operator; of a step, one token: (..., d), (..., d) and (..., m).
+        Only their shapes and dtypes count.  For `linear_scan` they are a and x, for
+        `selective_scan` x, dt and A.
     *others : array_like
         The operands that follow, in the operator's order, such as beta of `delta`.  You can leave
         them out if they add no leading axes and no wider dtype.
@@ -94,14 +95,24 @@ def initial_state(
         return np.full(shape, value, _check.state_dtype(*typed))
 
     return state_of(
-        (q, k, v, *others), operator, phi.features, full, normalize=normalize,
+        given(q, k, v, *others), operator, phi.features, full, normalize=normalize,
         cu_seqlens=cu_seqlens, rescaled=isinstance(phi, PositiveRandomFeatures),
         unmapped=None if isinstance(phi, Fused) else phi,
     )  # fmt: skip
 
 
-def recurrence_of(operator: str, others: int) -> tuple[Recurrence, bool]:
-    """The recurrence that has the operator, and whether it takes all tokens, not one."""
+def given(*operands: Any) -> tuple[Any, ...]:
+    """The operands without trailing None: the state of a linear scan follows from two operands."""
+    while operands and operands[-1] is None:
+        operands = operands[:-1]
+    return operands
+
+
+def recurrence_of(operator: str, count: int) -> tuple[Recurrence, bool]:
+    """The recurrence that has the operator, and whether it takes all tokens, not one.
+
+    ``count`` is the number of operands.
+    """
     known = {
         r.names[method]: r
         for r in RECURRENCES.values() if not r.cross
@@ -110,9 +121,14 @@ def recurrence_of(operator: str, others: int) -> tuple[Recurrence, bool]:
     if operator not in known:
         raise ValueError(f"{NAME}: operator is {operator!r}; expected one of {', '.join(known)}")
     recurrence = known[operator]
+    leading = recurrence.layout.leading
+    others = count - leading
+    if others < 0:
+        names = ", ".join(x.name for x in recurrence.operands[:leading])
+        raise TypeError(f"{NAME}: {count} operands; expected {names} at least, for {operator}")
     if others > len(recurrence.extras):
         names = ", ".join(extra.name for extra in recurrence.extras) or "none"
-        last = recurrence.operands[recurrence.layout.leading - 1].name
+        last = recurrence.operands[leading - 1].name
         raise TypeError(
             f"{NAME}: {others} operands after {last}; expected those of {operator}: {names}"
         )
@@ -135,7 +151,7 @@ def state_of(
     ``features(d)`` is the map's number of features; ``rescaled`` tells whether the map rescales as
     it goes.  ``unmapped`` is the map if it is not fused, which operators without maps refuse.
     """
-    recurrence, whole = recurrence_of(operator, len(operands) - 3)
+    recurrence, whole = recurrence_of(operator, len(operands))
     if cu_seqlens is not None and not whole:
         raise TypeError(
             f"{NAME}: cu_seqlens is given; expected None, as {operator} takes one token"

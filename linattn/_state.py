@@ -175,9 +175,13 @@ def checked(
     return s, z, log_scale
 
 
-def in_place(function: str, state: tuple[Any, ...], batch: Shape) -> None:
-    """Check that a state can be updated: it has all leading axes and is writeable."""
-    for field, array, core in zip(State._fields, state, (2, 1, 1), strict=True):
+def in_place(function: str, state: tuple[Any, ...], batch: Shape, axes: int = 2) -> None:
+    """Check that a state can be updated: it has all leading axes and is writeable.
+
+    The last ``axes`` of s do not lead.
+    """
+    cores = axes, axes - 1, axes - 1
+    for field, array, core in zip(State._fields, state, cores, strict=True):
         if array is not None:
             updated(function, f"state.{field}", array, batch, core)
 
