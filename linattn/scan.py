@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, Bool, LinearScanOptions, SelectiveScanOptions
 
-LINEAR_SCAN = Recurrence("linear_scan", transition="product")
-SELECTIVE_SCAN = Recurrence("selective_scan", transition="rates", public={"gate": "z"})
+LINEAR_SCAN = Recurrence("linear_scan", transition=None)
+SELECTIVE_SCAN = Recurrence("selective_scan", transition=None, public={"gate": "z"})
 
 
 @overload

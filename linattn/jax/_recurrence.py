@@ -22,7 +22,7 @@ from ..feature_maps._base import Fused
 from . import _check
 from ._arrays import aligned, like, promoted, real
 from ._call import call_method
-from ._kernel import Kernel, differentiable, run
+from ._kernel import Kernel, differentiable, run, spread
 
 
 def forward(
@@ -39,6 +39,7 @@ def forward(
     arrays = _promoted(name, r, operands)
     phi = _resolved(name, feature_map, normalize)
     call = _read(name, r, arrays)
+    _spread(r, arrays, call)
     dtype, keys = _dtype(arrays), _keys(r, arrays)
     if key_lengths is not None:
         key_lengths = _check.key_lengths(name, key_lengths, keys, call.batch)
@@ -55,7 +56,7 @@ def forward(
     indices: tuple[Any, ...] = (key_lengths,) * stateful
     state: tuple[Any, ...] = ()
     if kernel.state:
-        indices = _sequences(name, keys, key_lengths, cu_seqlens)
+        indices = _sequences(name, keys, key_lengths, cu_seqlens)[: 2 + r.keys]
         packed = None if cu_seqlens is None else indices[0].shape[0]
         state = _state(name, kernel, arrays, call.batch, packed, initial_state, given=one)
     o, *end = run(kernel, *arrays.values(), *indices, *state)
@@ -70,7 +71,7 @@ def forward(
 def step(r: Recurrence, operands: Sequence[Any], state: State, **options: Any) -> tuple[Any, State]:
     """The output of one token and the state after it: a sequence of one token."""
     token = _promoted(r.names["step"], r, operands)
-    _read(r.names["step"], r, token, tokens=False)
+    _spread(r, token, _read(r.names["step"], r, token, tokens=False))
     arrays = [token.get(row.name) for row in r.operands]
     own = r.layout.own_axes(arrays, tokens=False)
     whole = [
@@ -191,6 +192,15 @@ def _read(name: str, r: Recurrence, arrays: dict[str, Any], tokens: bool = True)
     return r.layout.read(name, given, tokens=tokens)
 
 
+def _spread(r: Recurrence, arrays: dict[str, Any], call: Call) -> None:
+    """Gives operands all axes of their own, where an operator broadcasts these."""
+    own = call.fit.own
+    for key, x in arrays.items() if r.layout.elementwise else ():
+        lead = x.shape[: max(x.ndim - len(own), 0)]
+        if x.shape[len(lead) :] != own:
+            arrays[key] = spread((*lead, *own), x)
+
+
 def _dimensions(r: Recurrence, arrays: dict[str, Any], call: Call) -> tuple[str, ...]:
     """The dimensions of each operand; drops the axis of those with one number for all channels."""
     dims = []
@@ -218,7 +228,7 @@ def _kernel(
     state: tuple[str, ...] = ()
     if stateful and not r.cross:
         s = f"p{r.layout.state}"
-        indices, state = ("p",) * 3, (s, s[:-1])[: 1 + key[-1]]
+        indices, state = ("p",) * (2 + r.keys), (s, s[:-1])[: 1 + key[-1]]
     return Kernel(
         forward.names[key], backward.names[key], numbers, dims, r.layout.output, indices, state
     )
