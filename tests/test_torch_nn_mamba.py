@@ -1,6 +1,7 @@
 """linattn.torch.nn.Mamba beside Transformers' MambaMixer: weights, results, states."""
 
 import functools
+import tracemalloc
 
 import pytest
 from bounds import close, roundings
@@ -107,3 +108,18 @@ def test_initial_weights_are_the_published_ones():
     slack = roundings(64, dt.numpy())
     assert 0.001 - slack <= dt.min() < 0.003 and 0.03 < dt.max() <= 0.1 + slack
     assert 0.4 < layer.dt_proj.weight.abs().max() <= 0.5
+
+
+def test_operands_are_read_in_place():
+    """The convolution and the scan allocate their results, and copy none of u, z, B and C."""
+    layer, x = nn.Mamba(E), tokens(n=4000, dtype=torch.float32)
+    with torch.no_grad():
+        layer(x)
+        tracemalloc.start()
+        try:
+            layer(x)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    result = BATCH * 4000 * layer.channels * 4
+    assert 2 * result <= peak < 2.2 * result
