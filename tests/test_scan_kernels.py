@@ -172,7 +172,7 @@ def test_without_a_gate():
         ufuncs["selective_scan_D_dt_bias"](*given, 0.0),
         forward(arrays | {"s0": 0 * arrays["s0"]}, gate=False)[0],
     )
-    plain = ufuncs["selective_scan_backward"](*given, 64 * arrays["grad_out"], 0.0)
+    plain = ufuncs["selective_scan_D_dt_bias_backward"](*given, 64 * arrays["grad_out"], 0.0)
     still = backward(
         arrays | {"z": np.full((37, 21), 64.0)}
         | {key: 0 * arrays[key] for key in ("s0", "grad_s")}
