@@ -102,8 +102,9 @@ def initial_state(
 
 def given(*operands: Any) -> tuple[Any, ...]:
     """The operands without the last ones that are left out: scans have two that tell a state."""
-    count = max((i + 1 for i, x in enumerate(operands) if x is not None), default=0)
-    return operands[:count]
+    while operands and operands[-1] is None:
+        operands = operands[:-1]
+    return operands
 
 
 def recurrence_of(operator: str, count: int) -> tuple[Recurrence, bool]:
