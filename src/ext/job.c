@@ -162,8 +162,9 @@ void
 la_job_place(const struct job *job, struct la_head *h, struct piece p)
 {
     const struct la_signature *signature = job->call->signature;
-    const ptrdiff_t start = la_job_index(job, LA_AT_begin, p, 0, h->n, 0);
-    const ptrdiff_t end = la_job_index(job, LA_AT_end, p, start, h->n, h->n);
+    const ptrdiff_t n = job->head.n;
+    const ptrdiff_t start = la_job_index(job, LA_AT_begin, p, 0, n, 0);
+    const ptrdiff_t end = la_job_index(job, LA_AT_end, p, start, n, n);
     const ptrdiff_t first = p.part * job->rows, begin = start + first;
     const ptrdiff_t column = p.panel * job->width;
     for (int i = 0; i < signature->nin + signature->nout; i++) {
@@ -176,9 +177,8 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
             place_array(job, h, i, p, begin);
         }
     }
-    if (job->by_id[LA_AT_begin] != NULL || job->by_id[LA_AT_end] != NULL) {
-        h->s = end - start;
-    }
+    const int packed = job->by_id[LA_AT_begin] != NULL || job->by_id[LA_AT_end] != NULL;
+    h->s = packed ? end - start : job->head.s;
     h->n = end - start;
     if (job->parts > 1) {
         const ptrdiff_t more = h->n - first;
@@ -193,7 +193,8 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
     h->s1_step = last_step(job, LA_AT_s1);
     h->z1_step = last_step(job, LA_AT_z1);
     h->keys = la_job_index(job, LA_AT_keys, p, 0, h->s, h->s);
-    h->m = h->m - column < job->width ? h->m - column : job->width;
+    const ptrdiff_t columns = job->head.m - column;
+    h->m = columns < job->width ? columns : job->width;
 }
 
 /* --- running ---------------------------------------------------------------- */

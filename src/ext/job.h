@@ -18,6 +18,7 @@ struct job {
     const struct la_kernel *kernel;
     int properties;
     struct la_head head; /* common to all pieces; data of the first one */
+    struct la_head *own; /* a copy that all pieces of a single thread use, or NULL */
     /* By operand; NULL if the call does not have it. */
     const struct la_operand_array *by_id[LA_NOPERANDS];
     ptrdiff_t inner[LA_NOPERANDS]; /* step between sequences, in bytes */
@@ -55,7 +56,8 @@ char *la_job_at(const struct job *job, int id, struct piece p);
 ptrdiff_t la_job_index(const struct job *job, enum la_operand id, struct piece p,
                        ptrdiff_t low, ptrdiff_t high, ptrdiff_t otherwise);
 
-/* Points the arrays of h, a copy of job->head, at one piece, and sets its numbers. */
+/* Points the arrays of h, a copy of job->head, at one piece, and sets its numbers.  h
+ * may hold another piece of the same job. */
 void la_job_place(const struct job *job, struct la_head *h, struct piece p);
 
 /* Tokens per segment of a sequence of n tokens, or 0 if it is not split. */

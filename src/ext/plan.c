@@ -113,6 +113,10 @@ run_piece(void *arg, size_t item, int lane)
     const struct piece p = {group / job->groups * job->last +
                                 group % job->groups * job->group,
                             rest % job->sequences, panel, part};
+    if (job->own != NULL) {
+        la_job_place(job, job->own, p);
+        return la_job_compute(job, job->own, lane);
+    }
     struct la_head h = job->head;
     la_job_place(job, &h, p);
     return la_job_compute(job, &h, lane);
@@ -155,8 +159,16 @@ run_job(struct job *job, size_t items, int threads)
         return LA_DONE;
     }
     const ptrdiff_t heads = gaps ? 1 : la_interleaved_heads(job, threads);
-    return heads > 1 ? la_run_interleaved(job, heads, bytes, threads)
-                     : la_job_run(job, job->kernel, run_piece, bytes, items, threads);
+    if (heads > 1) {
+        return la_run_interleaved(job, heads, bytes, threads);
+    }
+    if (threads > 1) {
+        return la_job_run(job, job->kernel, run_piece, bytes, items, threads);
+    }
+    /* A step of small heads takes as long as a copy for each of them. */
+    struct la_head own = job->head;
+    job->own = &own;
+    return la_job_run(job, job->kernel, run_piece, bytes, items, threads);
 }
 
 /* Whether all results are empty. */
