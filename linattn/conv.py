@@ -60,7 +60,7 @@ def causal_conv1d(
     Parameters
     ----------
     x : array_like, shape (..., n, c)
-        Tokens, float16, bfloat16, float32 or float64.  Other real dtypes are cast by NumPy's
+        Tokens, float16, bfloat16, float32 or float64.  Other real dtypes are cast by {library}'s
         rules.  16-bit operands are computed in float32 and rounded once.
     weight : array_like, shape (c, w)
         The filter of each channel, w >= 1.  Leading axes, if any, broadcast with those of x.

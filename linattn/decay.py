@@ -28,7 +28,7 @@ def log_decay(
     ----------
     x : array_like, shape (...)
         The model's projection of a token, float16, bfloat16, float32 or float64.  Other real
-        dtypes are cast by NumPy's rules.  16-bit operands are computed in float32 and rounded
+        dtypes are cast by {library}'s rules.  16-bit operands are computed in float32 and rounded
         once.
     A_log : array_like, broadcasting with x
         The logarithm of the rate, usually one number per head.

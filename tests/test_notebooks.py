@@ -21,6 +21,7 @@ RUN = [x if x.stem == "quickstart" else pytest.param(x, marks=pytest.mark.slow) 
 def test_runs(file, monkeypatch):
     monkeypatch.setenv("LINATTN_TIMING_LENGTHS", "200,400")
     monkeypatch.setenv("LINATTN_STREAM_TOKENS", "200000")
+    monkeypatch.setenv("LINATTN_COPYING_STEPS", "50")
     book = nbformat.read(file, as_version=4)
     nbclient.NotebookClient(book, timeout=300, kernel_name="python3").execute()
 
@@ -45,5 +46,5 @@ def test_costs_are_measured_against_themselves():
 
 def test_there_are_some():
     names = {"experiments", "fast_weights", "feature_maps", "gated", "pytorch", "quickstart",
-             "scale", "streaming", "timing", "transformers"}  # fmt: skip
+             "scale", "scans", "streaming", "timing", "transformers"}  # fmt: skip
     assert {file.stem for file in FILES} >= names

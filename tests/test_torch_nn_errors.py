@@ -40,6 +40,8 @@ MADE = [
     (lambda: nn.GatedDeltaNet(12, 4, norm_eps=-1.0), "norm_eps is -1.0; expected a number >= 0"),
     (lambda: nn.GatedAttention(10, 3), r"expand \* embed_dim is 20; expected a multiple of num_he"),
     (lambda: nn.GatedAttention(12, 4, num_groups=3), "num_heads is 4; expected a multiple of"),
+    (lambda: nn.Mamba(12, dt_rank=0), "dt_rank is 0; expected at least 1"),
+    (lambda: nn.Mamba(12, conv_size=0), "size is 0; expected at least 1"),
     (lambda: nn.LinformerAttention(12, 4, 16, 4, sharing="x"), "sharing is 'x'; expected one of"),
     (lambda: nn.LinformerAttention(12, 4, 0, 4), "max_length is 0; expected at least 1"),
     (lambda: nn.SoftmaxAttention(10, 4), "embed_dim is 10; expected a multiple of num_heads"),

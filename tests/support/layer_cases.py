@@ -29,6 +29,9 @@ CAUSAL = [
         conv_size=3, allow_neg_eigval=True, bias=True),
     row("gated", nn.GatedAttention, 4, state_dim=5),
     row("gated-groups", nn.GatedAttention, 4, state_dim=5, num_groups=2, expand=1, bias=True),
+    row("mamba", nn.Mamba, state_dim=5),
+    row("mamba-biases", nn.Mamba, state_dim=3, expand=1, dt_rank=4, conv_size=3, conv_bias=False,
+        bias=True),
     row("softmax", nn.SoftmaxAttention, 4),
     row("softmax-groups", nn.SoftmaxAttention, 4, num_kv_heads=2),
 ]  # fmt: skip
@@ -44,12 +47,10 @@ EACH_CAUSAL = pytest.mark.parametrize("new", CAUSAL)
 EACH_OTHER = pytest.mark.parametrize("new", OTHERS)
 EACH = pytest.mark.parametrize("new", [*CAUSAL, *OTHERS])
 #: One layer of each kind.
-RECURRENT_KINDS = [
-    x
-    for x in CAUSAL
-    if x.id
-    in ("linear", "performer", "aoglu", "fast-weights", "gated-delta-net", "gated", "softmax")
-]
+ONE_OF_EACH = {
+    "linear", "performer", "aoglu", "fast-weights", "gated-delta-net", "gated", "mamba", "softmax",
+}  # fmt: skip
+RECURRENT_KINDS = [x for x in CAUSAL if x.id in ONE_OF_EACH]
 KINDS = [*RECURRENT_KINDS, *(x for x in OTHERS if x.id in ("linear-both-ways", "linformer-heads"))]
 #: True for padding: none, in front, at the end.
 MASK = torch.tensor(

@@ -119,7 +119,7 @@ def fast_weights(layer, x):
 
 
 def convolved(conv, x):
-    w = conv.weight
+    w = conv.weight.flatten(1)
     padded = functional.pad(x.mT, (conv.size - 1, 0))
     y = functional.conv1d(padded, w[:, None], conv.bias, groups=conv.channels)
     return functional.silu(y).mT
@@ -156,6 +156,19 @@ def gated_attention(layer, x):
     return layer.out_proj(by_group.flatten(-2) * layer.norm.weight)
 
 
+def mamba(layer, x):
+    """Gu and Dao 2023, algorithm 2."""
+    u, z = layer.in_proj(x).chunk(2, -1)
+    u = convolved(layer.conv1d, u)
+    r, B, C = layer.x_proj(u).split([layer.dt_rank, layer.state_dim, layer.state_dim], -1)
+    dt, A = functional.softplus(layer.dt_proj(r)), -layer.A_log.exp()
+    h, o = torch.zeros(len(x), *A.shape, dtype=x.dtype), []
+    for i in range(x.shape[1]):
+        h = torch.exp(dt[:, i, :, None] * A) * h + (dt * u)[:, i, :, None] * B[:, i, None]
+        o.append((h * C[:, i, None]).sum(-1) + layer.D * u[:, i])
+    return layer.out_proj(torch.stack(o, 1) * functional.silu(z))
+
+
 PLAIN = {
     nn.LinearAttention: linear,
     nn.PerformerAttention: linear,
@@ -164,6 +177,7 @@ PLAIN = {
     nn.GatedDeltaNet: gated_delta_net,
     nn.GatedAttention: gated_attention,
     nn.LinformerAttention: linformer,
+    nn.Mamba: mamba,
     nn.SoftmaxAttention: softmax,
 }
 

@@ -11,6 +11,7 @@ from .gated import GatedAttention, GatedDeltaNet
 from .language_model import ModelState, TransformerLM
 from .linear import FeedforwardKernelAttention, LinearAttention, PerformerAttention
 from .linformer import LinformerAttention
+from .mamba import Mamba
 from .softmax import Cache, SoftmaxAttention
 from .transformer import TransformerBlock
 
@@ -24,6 +25,7 @@ __all__ = [
     "GatedDeltaNet",
     "LinearAttention",
     "LinformerAttention",
+    "Mamba",
     "ModelState",
     "PerformerAttention",
     "ShortConvolution",

@@ -271,5 +271,5 @@ def rates_by_heads(x: Tensor, *heads: int) -> Tensor:
 
 
 def together(o: Tensor) -> Tensor:
-    """(batch, *heads, n, m) as (batch, n, heads m)."""
-    return o.flatten(1, -3).transpose(1, 2).flatten(2)
+    """(batch, *heads, n, m) as (batch, n, heads m); the same where there are no heads."""
+    return o if o.ndim == 3 else o.flatten(1, -3).transpose(1, 2).flatten(2)

@@ -87,6 +87,11 @@ class ShortConvolution(nn.Module):
             if x is not None:
                 nn.init.uniform_(x, -1 / math.sqrt(self.size), 1 / math.sqrt(self.size))
 
+    @property
+    def _filters(self) -> Tensor:
+        """The filters, (c, w)."""
+        return self.weight
+
     def extra_repr(self) -> str:
         return (
             f"{self.channels}, size={self.size}, bias={self.bias is not None}, "
@@ -111,13 +116,13 @@ class ShortConvolution(nn.Module):
         pads = padding(name, x, key_lengths, None)
         if pads is None or not return_state:
             return causal_conv1d(
-                x, self.weight, self.bias, activation=self.activation,
+                x, self._filters, self.bias, activation=self.activation,
                 initial_state=state, return_state=return_state,
             )  # fmt: skip
         if state is None:
             state = self.init_state(x.shape[0])
         y = causal_conv1d(
-            x, self.weight, self.bias, activation=self.activation, initial_state=state
+            x, self._filters, self.bias, activation=self.activation, initial_state=state
         )
         inputs = torch.cat([state, x.mT.to(state.dtype)], -1)
         window = torch.arange(self.size - 1, device=x.device)
@@ -127,12 +132,31 @@ class ShortConvolution(nn.Module):
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The output of one token per sequence, (batch, c), and the next state."""
         _check.token(type(self).__name__, x, self.channels)
-        return causal_conv1d_step(x, self.weight, state, self.bias, activation=self.activation)
+        return causal_conv1d_step(x, self._filters, state, self.bias, activation=self.activation)
 
     def init_state(self, batch: int) -> Tensor:
         """The state of ``batch`` sequences before their first token: zeros."""
         shape, weight = (batch, self.channels, self.size - 1), self.weight
         return torch.zeros(shape, device=weight.device, dtype=work_dtype(weight.dtype))
+
+
+class DepthwiseConvolution(ShortConvolution):
+    """`ShortConvolution` with the weights of `torch.nn.Conv1d`, (c, 1, w)."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.weight = nn.Parameter(self.weight.detach().unsqueeze(1))
+
+    @property
+    def _filters(self) -> Tensor:
+        return self.weight.squeeze(1)
+
+
+def draw_time_steps(bias: Tensor) -> None:
+    """Draw biases of which softplus is in [0.001, 0.1], uniform in its logarithm."""
+    with torch.no_grad():
+        dt = torch.empty_like(bias).uniform_(math.log(1e-3), math.log(0.1)).exp_()
+        bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
 
 
 class ConvolvedState(NamedTuple):
@@ -154,6 +178,7 @@ class ConvolvedAttention(Attention):
     """A layer whose operands come through one `ShortConvolution`, with decays and a norm."""
 
     _kind = ConvolvedState
+    conv: ShortConvolution
     norm: nn.RMSNorm
     #: Projections of x, of which the first is convolved.
     _projections: tuple[str, ...]
@@ -179,8 +204,7 @@ class ConvolvedAttention(Attention):
         self.conv.reset_parameters()
         with torch.no_grad():
             self.A_log.uniform_(1, 16).log_()
-            dt = torch.empty_like(self.dt_bias).uniform_(math.log(1e-3), math.log(0.1)).exp_()
-            self.dt_bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
+        draw_time_steps(self.dt_bias)
         self.norm.reset_parameters()
 
     def _convolved(self, mixed: Tensor, *others: Tensor) -> tuple[Tensor, ...]:

@@ -1,0 +1,125 @@
+"""linattn.torch.nn.Mamba beside Transformers' MambaMixer: weights, results, states."""
+
+import functools
+import tracemalloc
+
+import pytest
+from bounds import close, roundings
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+transformers = pytest.importorskip("transformers")
+
+from layer_cases import (  # noqa: E402, F401  # a fixture is used by its name
+    BATCH,
+    E,
+    N,
+    by_steps,
+    made,
+    seeded,
+    tokens,
+    within,
+)  # fmt: skip
+from transformers.cache_utils import DynamicCache  # noqa: E402
+from transformers.models.mamba.modeling_mamba import MambaMixer  # noqa: E402
+
+from linattn.torch import nn  # noqa: E402
+
+#: Options of the layer, and the same of the library's configuration.
+OPTIONS = [
+    ({}, {"state_size": 16}),
+    (
+        {"state_dim": 5, "dt_rank": 3, "conv_size": 3, "bias": True, "conv_bias": False},
+        {"state_size": 5, "time_step_rank": 3, "conv_kernel": 3, "use_bias": True,
+         "use_conv_bias": False},
+    ),
+]  # fmt: skip
+EACH_PAIR = pytest.mark.parametrize(("own", "theirs"), OPTIONS, ids=["published", "others"])
+
+
+def both(own, theirs):
+    """The two layers with the same weights, float32."""
+    layer = made(functools.partial(nn.Mamba, E, **own), torch.float32)
+    config = transformers.MambaConfig(hidden_size=E, num_hidden_layers=1, vocab_size=3, **theirs)
+    mixer = MambaMixer(config, 0)
+    mixer.load_state_dict(layer.state_dict())
+    return layer, mixer
+
+
+@EACH_PAIR
+def test_weights_load_both_ways(own, theirs):
+    layer, mixer = both(own, theirs)
+    again = nn.Mamba(E, **own)
+    again.load_state_dict(mixer.state_dict())
+    for name, x in layer.state_dict().items():
+        assert (
+            torch.equal(again.state_dict()[name], x) and x.shape == mixer.state_dict()[name].shape
+        )
+    x = tokens(dtype=torch.float32)
+    assert torch.equal(again(x), layer(x))
+
+
+@EACH_PAIR
+def test_outputs_and_gradients_are_those_of_the_mixer(own, theirs):
+    layer, mixer = both(own, theirs)
+    x = tokens(dtype=torch.float32).requires_grad_()
+    cotangent = torch.randn_like(x)
+    found = []
+    for module in (layer, mixer):
+        y = module(x)
+        parameters = dict(sorted(module.named_parameters()))
+        grads = torch.autograd.grad((y * cotangent).sum(), (x, *parameters.values()))
+        found.append((y, *grads))
+    (y, *grads), (expected, *exact) = found
+    within(y, expected)
+    largest = max(float(g.abs().max()) for g in exact)
+    for g, h in zip(grads, exact, strict=True):
+        close(g.numpy(), h.numpy(), atol=4000 * 2**-24 * largest)
+
+
+@EACH_PAIR
+def test_steps_are_those_of_the_mixer_with_its_cache(own, theirs):
+    layer, mixer = both(own, theirs)
+    x, cut = tokens(dtype=torch.float32), 6
+    cache = DynamicCache(config=mixer.config)
+    with torch.no_grad():
+        parts = [mixer(x[:, :cut], cache_params=cache)]
+        parts += [mixer(x[:, i : i + 1], cache_params=cache) for i in range(cut, N)]
+        first, state = layer(x[:, :cut], return_state=True)
+        rest, state = by_steps(layer, x[:, cut:], state)
+    within(torch.cat([first, rest], 1), torch.cat(parts, 1))
+    within(state.memory.s, cache.get_recurrent_state(0))
+    within(state.conv, cache.get_conv_state(0)[..., 1:])
+
+
+def test_padding_in_front_is_as_with_an_attention_mask():
+    layer, mixer = both(*OPTIONS[0])
+    x, mask = tokens(dtype=torch.float32), torch.zeros(BATCH, N, dtype=torch.bool)
+    mask[1, :4] = mask[2, :1] = True
+    y, expected = layer(x, key_padding_mask=mask), mixer(x, attention_mask=~mask)
+    within(y[~mask], expected[~mask])
+
+
+def test_initial_weights_are_the_published_ones():
+    layer = nn.Mamba(64, state_dim=3, bias=True)
+    assert layer.dt_rank == 4 and layer.channels == 128
+    close(layer.A_log.detach().exp(), torch.tensor([1.0, 2, 3]).expand(128, 3), atol=1e-6)
+    assert (layer.D == 1).all() and not layer.in_proj.bias.any() and not layer.out_proj.bias.any()
+    dt = torch.nn.functional.softplus(layer.dt_proj.bias.detach())
+    slack = roundings(64, dt.numpy())
+    assert 0.001 - slack <= dt.min() < 0.003 and 0.03 < dt.max() <= 0.1 + slack
+    assert 0.4 < layer.dt_proj.weight.abs().max() <= 0.5
+
+
+def test_operands_are_read_in_place():
+    """The convolution and the scan allocate their results, and copy none of u, z, B and C."""
+    layer, x = nn.Mamba(E), tokens(n=4000, dtype=torch.float32)
+    with torch.no_grad():
+        layer(x)
+        tracemalloc.start()
+        try:
+            layer(x)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    result = BATCH * 4000 * layer.channels * 4
+    assert 2 * result <= peak < 2.2 * result
