@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ._docs import filled
+from ._docs import filled, filled_like
 from ._operator import Recurrence
 from ._state import State
 
@@ -66,10 +66,6 @@ def linear_scan(
     h : ndarray, shape (..., n, m)
     $final_state
 
-    Raises
-    ------
-    $raises
-
     Notes
     -----
     One multiplication and one addition a number, and an exponential with ``log``: the time is
@@ -101,7 +97,7 @@ def linear_scan(
     )  # fmt: skip
 
 
-@filled
+@filled_like(linear_scan)
 def linear_scan_backward(
     a: ArrayLike,
     x: ArrayLike,
@@ -117,27 +113,12 @@ def linear_scan_backward(
 
     Exact for the equation of `linear_scan`.  The forward result is not needed.
 
-    Parameters
-    ----------
-    $factors
-    $a_x
-    $grad_out
-    $logarithms
-    $reverse
-    $cu_seqlens
-    $initial_row
-    $grad_state
-
     Returns
     -------
     da, dx : ndarray
         Gradients, in the shapes of a and x; those of a broadcast operand are summed over its
         repeats.  With ``log`` da is the gradient of the logarithms.
     $gradient_of_state
-
-    Raises
-    ------
-    $raises
 
     Notes
     -----
@@ -188,10 +169,6 @@ def linear_scan_step(
     h : ndarray, shape (..., m)
     state : State
         The state after the token: h as well, in the dtype that is computed in.
-
-    Raises
-    ------
-    $raises
 
     Notes
     -----
@@ -273,10 +250,6 @@ def selective_scan(
     y : ndarray, shape (..., n, m)
     $final_state
 
-    Raises
-    ------
-    $raises
-
     Notes
     -----
     n m r exponentials and 6 n m r floating-point operations.  Scratch a thread: A and a state,
@@ -302,7 +275,7 @@ def selective_scan(
     )  # fmt: skip
 
 
-@filled
+@filled_like(selective_scan)
 def selective_scan_backward(
     x: ArrayLike,
     dt: ArrayLike,
@@ -324,18 +297,6 @@ def selective_scan_backward(
 
     Exact for the equations of `selective_scan`.  The forward result is not needed.
 
-    Parameters
-    ----------
-    $selective
-    $grad_out
-    $skip
-    $gate
-    $dt_bias
-    $key_lengths
-    $cu_seqlens
-    $initial_channels
-    $grad_state
-
     Returns
     -------
     dx, ddt, dA, dB, dC : ndarray
@@ -345,10 +306,6 @@ def selective_scan_backward(
     dD, dz, ddt_bias : ndarray
         In this order, of those of D, z and dt_bias that are given.
     $gradient_of_state
-
-    Raises
-    ------
-    $raises
 
     Notes
     -----
@@ -407,10 +364,6 @@ def selective_scan_step(
     y : ndarray, shape (..., m)
     state : State
         The state after the token.
-
-    Raises
-    ------
-    $raises
 
     Notes
     -----
