@@ -10,9 +10,9 @@
  *
  * Vectors hold channels.  Each takes a block of tokens with MR of its states in
  * registers.  Every exponent is a product dt A as it is; the decay has a relative error
- * of 2 + 2 |dt A| roundings at most.  n m f exponentials, which take 7 flops each in
- * float32, and 6 n m f flops.  Scratch: A and the state, and blocks of a panel.
- * Nothing of row j > i reaches row i. */
+ * of 3 + 2 |dt A| roundings at most.  n m f exponentials, which take some 10 flops
+ * each, and 6 n m f flops.  Scratch: A and the state, and blocks of a panel. Nothing of
+ * row j > i reaches row i. */
 #ifndef LA_SELECTIVE_SCAN_H
 #define LA_SELECTIVE_SCAN_H
 
