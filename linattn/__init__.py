@@ -28,6 +28,14 @@ from .dplr import dplr, dplr_backward, dplr_step
 from .gated import gated, gated_backward, gated_step
 from .gated_delta import gated_delta, gated_delta_backward, gated_delta_step
 from .linformer import linformer, linformer_backward
+from .scan import (
+    linear_scan,
+    linear_scan_backward,
+    linear_scan_step,
+    selective_scan,
+    selective_scan_backward,
+    selective_scan_step,
+)
 from .softmax import softmax_attention, softmax_attention_backward
 from .streaming import blocks, stream
 
@@ -57,12 +65,18 @@ __all__ = [
     "get_num_threads",
     "initial_state",
     "lengths_from_mask",
+    "linear_scan",
+    "linear_scan_backward",
+    "linear_scan_step",
     "linformer",
     "linformer_backward",
     "log_decay",
     "log_decay_backward",
     "noncausal",
     "noncausal_backward",
+    "selective_scan",
+    "selective_scan_backward",
+    "selective_scan_step",
     "set_isa",
     "set_num_threads",
     "show_config",

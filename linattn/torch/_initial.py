@@ -20,8 +20,8 @@ def initial_state(
     *operands: Any, operator: str, feature_map: Any, normalize: bool, cu_seqlens: Any
 ) -> State:
     """`linattn.initial_state` of tensors."""
-    name = _initial.NAME
-    recurrence, whole = _initial.recurrence_of(operator, len(operands) - 3)
+    name, operands = _initial.NAME, _initial.given(*operands)
+    recurrence, whole = _initial.recurrence_of(operator, len(operands))
     described = OPERATORS[recurrence.name]
     args = _tensors.promoted(name, described.operands, operands)
     for operand, x in zip(described.operands, args, strict=False):

@@ -150,9 +150,12 @@ class TensorOperator:
         then the dtype that the result is to have is returned as well.
         """
         args = _tensors.promoted(name, self.operands, operands)
+        if self.description.layout.elementwise:  # axes of their own that are missing
+            own = len(self.description.layout.output) - (name == self.description.step_name)
+            args = [x[(None,) * (own - x.ndim)] if x.ndim < own else x for x in args]
         values = []
         for option, kind, check in self._checks:
-            x = options[option]
+            x = options.get(option, False)  # a flag that a step lacks
             values.append(x if type(x) is kind else check(name, option, x))
         if not self._mapped:
             return args + values, None
@@ -187,7 +190,8 @@ class TensorOperator:
                 leads.append(shape[:first])
                 letters = operand.letters(tokens=not step)
                 for letter, size in zip(letters, shape[first:], strict=False):
-                    sizes.setdefault(letter, size)
+                    if sizes.get(letter, 1) == 1:
+                        sizes[letter] = size
         return torch.broadcast_shapes(*leads), sizes
 
     def _ranks(self, *axes: int | None, step: bool = False) -> list[int | None]:
