@@ -10,7 +10,39 @@
 #ifndef LA_LINEAR_SCAN_H
 #define LA_LINEAR_SCAN_H
 
+#include "complex.h"
 #include "scan.h"
+
+/* What a kind of scan is: of factors or their logarithms, of real or complex numbers.
+ */
+enum { SCAN_LOG = 1, SCAN_COMPLEX = 2 };
+
+/* What `call` does with `kind` a constant. */
+#define LA_BY_KIND(kind_of, call)                                                      \
+    do {                                                                               \
+        switch (kind_of) {                                                             \
+        case 0: {                                                                      \
+            enum { kind = 0 };                                                         \
+            call;                                                                      \
+            break;                                                                     \
+        }                                                                              \
+        case SCAN_LOG: {                                                               \
+            enum { kind = SCAN_LOG };                                                  \
+            call;                                                                      \
+            break;                                                                     \
+        }                                                                              \
+        case SCAN_COMPLEX: {                                                           \
+            enum { kind = SCAN_COMPLEX };                                              \
+            call;                                                                      \
+            break;                                                                     \
+        }                                                                              \
+        default: {                                                                     \
+            enum { kind = SCAN_COMPLEX | SCAN_LOG };                                   \
+            call;                                                                      \
+            break;                                                                     \
+        }                                                                              \
+        }                                                                              \
+    } while (0)
 
 struct linear_scan_scratch {
     struct block a, x, y; /* a panel's, where it does not lie as it is computed */
@@ -73,18 +105,44 @@ block_or_copy(struct block copy, const struct la_array *x, struct span t,
     return copy;
 }
 
+/* Rows t of a as scans take them: complex logarithms become factors in a copy, since
+ * sines and cosines would take too many registers in a scan. */
+INLINE struct block
+factors_or_copy(struct block copy, const struct la_array *a, struct span t,
+                ptrdiff_t cols, int kind)
+{
+    if (kind != (SCAN_COMPLEX | SCAN_LOG)) {
+        return block_or_copy(copy, a, t, cols);
+    }
+    load_plain(copy, a, t, cols);
+    for (ptrdiff_t i = 0; i < t.rows; i++) {
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            T *x = &copy.x[i * copy.ld + j];
+            vstore(x, vexp_complex(vload(x)));
+        }
+    }
+    return copy;
+}
+
 /* a, or e^a */
 INLINE vec
-factor_of(const T *a, const int is_log)
+factor_of(const T *a, const int kind)
 {
     const vec x = vload_any((const char *)a);
-    return is_log ? vexp(x) : x;
+    return kind == SCAN_LOG ? vexp(x) : x;
+}
+
+/* a h + x */
+INLINE vec
+next_of(vec a, vec h, vec x, const int kind)
+{
+    return kind & SCAN_COMPLEX ? vfma_complex(a, h, x) : vfma(a, h, x);
 }
 
 /* nr vectors of columns from j on, in registers, over all rows. */
 INLINE void
 scan_narrow(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
-            ptrdiff_t j, const int nr, const int is_log)
+            ptrdiff_t j, const int nr, const int kind)
 {
     vec h[NR];
     LA_EACH(k, nr) {
@@ -94,7 +152,7 @@ scan_narrow(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows
         LA_EACH(k, nr) {
             const ptrdiff_t col = j + k * VL;
             const vec w = vload_any((const char *)&x.x[i * x.ld + col]);
-            h[k] = vfma(factor_of(&a.x[i * a.ld + col], is_log), h[k], w);
+            h[k] = next_of(factor_of(&a.x[i * a.ld + col], kind), h[k], w, kind);
             *(vec_any *)&y.x[i * y.ld + col] = (vec_any)h[k];
         }
     }
@@ -106,12 +164,13 @@ scan_narrow(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows
 /* Row by row, as they follow in memory. */
 INLINE void
 scan_wide(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
-          ptrdiff_t cols, const int is_log)
+          ptrdiff_t cols, const int kind)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             const vec w = vload_any((const char *)&x.x[i * x.ld + j]);
-            const vec h = vfma(factor_of(&a.x[i * a.ld + j], is_log), vload(&s[j]), w);
+            const vec factor = factor_of(&a.x[i * a.ld + j], kind);
+            const vec h = next_of(factor, vload(&s[j]), w, kind);
             vstore(&s[j], h);
             *(vec_any *)&y.x[i * y.ld + j] = (vec_any)h;
         }
@@ -121,26 +180,28 @@ scan_wide(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
 /* y = h of the rows, and s, the state before them, that after them. */
 INLINE void
 scan_block(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
-           ptrdiff_t cols, const int is_log)
+           ptrdiff_t cols, const int kind)
 {
     const ptrdiff_t W = round_up(cols, VL);
     if (W > NR * VL) {
-        scan_wide(y, a, x, s, rows, W, is_log);
+        scan_wide(y, a, x, s, rows, W, kind);
         return;
     }
-    LA_BY_TILES(W, scan_narrow(y, a, x, s, rows, col, nr, is_log));
+    LA_BY_TILES(W, scan_narrow(y, a, x, s, rows, col, nr, kind));
 }
 
 static void
-linear_block(const struct la_head *h, struct block y, struct block a, struct block x,
-             T *s, ptrdiff_t rows, ptrdiff_t cols)
+linear_block(int kind_of, struct block y, struct block a, struct block x, T *s,
+             ptrdiff_t rows, ptrdiff_t cols)
 {
-    if (h->log != 0) {
-        scan_block(y, a, x, s, rows, cols, 1);
-    }
-    else {
-        scan_block(y, a, x, s, rows, cols, 0);
-    }
+    const int given = kind_of & SCAN_COMPLEX ? SCAN_COMPLEX : kind_of; /* as factors */
+    LA_BY_KIND(given, scan_block(y, a, x, s, rows, cols, kind));
+}
+
+INLINE int
+kind_of_scan(const struct la_head *h, int is_complex)
+{
+    return (h->log != 0 ? SCAN_LOG : 0) | (is_complex ? SCAN_COMPLEX : 0);
 }
 
 /* The rows of x, the last one first. */
@@ -168,7 +229,7 @@ in_order(const struct la_head *h)
 }
 
 static int
-scan_rows(const struct la_head *h)
+scan_rows(const struct la_head *h, int kind)
 {
     struct arena arena = {h->scratch, 0};
     const struct linear_scan_scratch r = linear_scan_carve(h, &arena);
@@ -186,7 +247,7 @@ scan_rows(const struct la_head *h)
             }
             const int direct = !h->large && lies_as_block(&out, cols);
             const struct block y = direct ? block_of(&out, t) : r.y;
-            linear_block(h, y, block_or_copy(r.a, &a, t, cols),
+            linear_block(kind, y, factors_or_copy(r.a, &a, t, cols, kind),
                          block_or_copy(r.x, &x, t, cols), r.s + col, t.rows, cols);
             if (!direct) {
                 stream_rows(&out, t, cols, y, h->large);
@@ -201,7 +262,7 @@ static int
 run_linear_scan(const struct la_head *h)
 {
     const struct la_head turned = in_order(h);
-    return scan_rows(&turned);
+    return scan_rows(&turned, kind_of_scan(h, 0));
 }
 
 /* One token.  Where no s0 is given the state is updated in place, in s1. */
@@ -212,11 +273,17 @@ linear_scan_step_carve(const struct la_head *h, struct arena *arena)
 }
 
 static int
-run_linear_scan_step(const struct la_head *h)
+scan_token(const struct la_head *h, int kind)
 {
     struct la_head one = *h;
     one.s0 = h->s0.data != NULL ? h->s0 : h->s1;
-    return run_linear_scan(&one);
+    return scan_rows(&one, kind);
+}
+
+static int
+run_linear_scan_step(const struct la_head *h)
+{
+    return scan_token(h, kind_of_scan(h, 0));
 }
 
 #endif
