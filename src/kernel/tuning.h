@@ -97,7 +97,10 @@ enum {
     /* Scans over tokens, at a time. */
     LA_SCAN_ROWS = 32,
     LA_SCAN_COLS = 128,
-    LA_SCAN_CHANNELS = 64, /* of those whose tokens follow one another */
+    /* Where a channel's tokens are adjacent: few channels, whose lines may all lie in a
+     * few sets of the cache, and for each of them several lines. */
+    LA_SCAN_CHANNELS = 16,
+    LA_SCAN_COLUMN_ROWS = 128,
     LA_LINEAR_COLS = 4096,
 
     /* Rows of a block are no multiple of so many bytes apart: 32 KiB of 8 ways hold 64
