@@ -10,7 +10,7 @@
 #ifndef LA_LINEAR_SCAN_H
 #define LA_LINEAR_SCAN_H
 
-#include "complex.h"
+#include "complex_vector.h"
 #include "scan.h"
 
 /* What a kind of scan is: of factors or their logarithms, of real or complex numbers.
@@ -76,13 +76,14 @@ linear_cols(const struct la_head *h, ptrdiff_t col)
     return cols > VL ? cols / VL * VL : cols;
 }
 
-/* Whether the rows of x are those of a block. */
+/* Whether the rows of x are those of a block, but for what follows their last numbers.
+ */
 INLINE int
-lies_as_block(const struct la_array *x, ptrdiff_t cols)
+lies_as_block(const struct la_array *x)
 {
     const ptrdiff_t size = sizeof(T);
     return x->type == LA_NATIVE && x->cs == size && x->rs % size == 0 &&
-           (uintptr_t)x->data % sizeof(T) == 0 && cols % VL == 0;
+           (uintptr_t)x->data % sizeof(T) == 0;
 }
 
 /* The rows t of it, which need not begin on a vector's boundary. */
@@ -98,7 +99,7 @@ INLINE struct block
 block_or_copy(struct block copy, const struct la_array *x, struct span t,
               ptrdiff_t cols)
 {
-    if (lies_as_block(x, cols)) {
+    if (lies_as_block(x)) {
         return block_of(x, t);
     }
     load_plain(copy, x, t, cols);
@@ -124,11 +125,23 @@ factors_or_copy(struct block copy, const struct la_array *a, struct span t,
     return copy;
 }
 
+/* The numbers at x, a vector's or the first `some` of them, and zeros; and back. */
+INLINE vec
+load_some(const T *x, ptrdiff_t some)
+{
+    return vread_some((const char *)x, some, LA_NATIVE);
+}
+
+INLINE void
+store_some(T *x, ptrdiff_t some, vec y)
+{
+    vwrite_some((char *)x, some, y, LA_NATIVE);
+}
+
 /* a, or e^a */
 INLINE vec
-factor_of(const T *a, const int kind)
+factor_of(vec x, const int kind)
 {
-    const vec x = vload_any((const char *)a);
     return kind == SCAN_LOG ? vexp(x) : x;
 }
 
@@ -139,10 +152,11 @@ next_of(vec a, vec h, vec x, const int kind)
     return kind & SCAN_COMPLEX ? vfma_complex(a, h, x) : vfma(a, h, x);
 }
 
-/* nr vectors of columns from j on, in registers, over all rows. */
+/* nr vectors of columns from j on, or `some` columns of one, in registers, over all
+ * rows. */
 INLINE void
 scan_narrow(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
-            ptrdiff_t j, const int nr, const int kind)
+            ptrdiff_t j, const int nr, ptrdiff_t some, const int kind)
 {
     vec h[NR];
     LA_EACH(k, nr) {
@@ -151,9 +165,10 @@ scan_narrow(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows
     for (ptrdiff_t i = 0; i < rows; i++) {
         LA_EACH(k, nr) {
             const ptrdiff_t col = j + k * VL;
-            const vec w = vload_any((const char *)&x.x[i * x.ld + col]);
-            h[k] = next_of(factor_of(&a.x[i * a.ld + col], kind), h[k], w, kind);
-            *(vec_any *)&y.x[i * y.ld + col] = (vec_any)h[k];
+            const vec w = load_some(&x.x[i * x.ld + col], some);
+            const vec factor = factor_of(load_some(&a.x[i * a.ld + col], some), kind);
+            h[k] = next_of(factor, h[k], w, kind);
+            store_some(&y.x[i * y.ld + col], some, h[k]);
         }
     }
     LA_EACH(k, nr) {
@@ -168,26 +183,30 @@ scan_wide(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const vec w = vload_any((const char *)&x.x[i * x.ld + j]);
-            const vec factor = factor_of(&a.x[i * a.ld + j], kind);
+            const vec w = load_some(&x.x[i * x.ld + j], VL);
+            const vec factor = factor_of(load_some(&a.x[i * a.ld + j], VL), kind);
             const vec h = next_of(factor, vload(&s[j]), w, kind);
             vstore(&s[j], h);
-            *(vec_any *)&y.x[i * y.ld + j] = (vec_any)h;
+            store_some(&y.x[i * y.ld + j], VL, h);
         }
     }
 }
 
-/* y = h of the rows, and s, the state before them, that after them. */
+/* y = h of the rows, and s, the state before them, that after them: of whole vectors of
+ * columns, or of part of one. */
 INLINE void
 scan_block(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
            ptrdiff_t cols, const int kind)
 {
-    const ptrdiff_t W = round_up(cols, VL);
-    if (W > NR * VL) {
-        scan_wide(y, a, x, s, rows, W, kind);
-        return;
+    if (cols < VL) {
+        scan_narrow(y, a, x, s, rows, 0, 1, cols, kind);
     }
-    LA_BY_TILES(W, scan_narrow(y, a, x, s, rows, col, nr, kind));
+    else if (cols > NR * VL) {
+        scan_wide(y, a, x, s, rows, cols, kind);
+    }
+    else {
+        LA_BY_TILES(cols, scan_narrow(y, a, x, s, rows, col, nr, VL, kind));
+    }
 }
 
 static void
@@ -245,7 +264,7 @@ scan_rows(const struct la_head *h, int kind)
             if (give_up(h, &until_poll, t.rows * cols)) {
                 return 1;
             }
-            const int direct = !h->large && lies_as_block(&out, cols);
+            const int direct = !h->large && lies_as_block(&out);
             const struct block y = direct ? block_of(&out, t) : r.y;
             linear_block(kind, y, factors_or_copy(r.a, &a, t, cols, kind),
                          block_or_copy(r.x, &x, t, cols), r.s + col, t.rows, cols);

@@ -47,21 +47,22 @@ times_later(vec r, vec y, const int kind)
     return kind & SCAN_COMPLEX ? times_conjugate(r, y) : r * y;
 }
 
-/* dx and da, which may lie where h does; `before` is the row before its first. */
+/* dx and da, which may lie where h does; `before` is the row before its first.  Of
+ * whole vectors of columns, with `some` = VL, or of `some` columns. */
 INLINE void
 linear_back(struct block dx, struct block da, struct block h, struct block a,
             struct block g, const T *before, T *r, ptrdiff_t rows, ptrdiff_t cols,
-            const int kind)
+            ptrdiff_t some, const int kind)
 {
     for (ptrdiff_t i = rows - 1; i >= 0; i--) {
         const T *last = i > 0 ? h.x + (i - 1) * h.ld : before;
         for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const vec factor = factor_of(&a.x[i * a.ld + j], kind);
-            const vec grad = vload(&r[j]) + vload_any((const char *)&g.x[i * g.ld + j]);
+            const vec factor = factor_of(load_some(&a.x[i * a.ld + j], some), kind);
+            const vec grad = vload(&r[j]) + load_some(&g.x[i * g.ld + j], some);
             const vec on = times_later(grad, factor, kind), old = vload(&last[j]);
             const vec da_here = times_later(kind & SCAN_LOG ? on : grad, old, kind);
-            *(vec_any *)&dx.x[i * dx.ld + j] = (vec_any)grad;
-            *(vec_any *)&da.x[i * da.ld + j] = (vec_any)da_here;
+            store_some(&dx.x[i * dx.ld + j], some, grad);
+            store_some(&da.x[i * da.ld + j], some, da_here);
             vstore(&r[j], on);
         }
     }
@@ -102,12 +103,17 @@ linear_block_back(const struct la_head *h, const struct linear_scan_backward_scr
     linear_block(p->kind, r->scan.y, a, block_or_copy(r->scan.x, &p->x, t, p->cols), s,
                  t.rows, p->cols);
     const struct block g = block_or_copy(r->scan.x, &p->grad_out, t, p->cols);
-    const int direct =
-        !h->large && lies_as_block(&p->dx, p->cols) && lies_as_block(&p->da, p->cols);
+    const int direct = !h->large && lies_as_block(&p->dx) && lies_as_block(&p->da);
     const struct block dx = direct ? block_of(&p->dx, t) : r->dx;
     const struct block da = direct ? block_of(&p->da, t) : r->scan.y;
-    LA_BY_KIND(p->kind,
-               linear_back(dx, da, r->scan.y, a, g, before, later, t.rows, W, kind));
+    if (p->cols < VL) {
+        LA_BY_KIND(p->kind, linear_back(dx, da, r->scan.y, a, g, before, later, t.rows,
+                                        p->cols, p->cols, kind));
+    }
+    else {
+        LA_BY_KIND(p->kind, linear_back(dx, da, r->scan.y, a, g, before, later, t.rows,
+                                        p->cols, VL, kind));
+    }
     if (!direct) {
         stream_rows(&p->dx, t, p->cols, dx, h->large);
         stream_rows(&p->da, t, p->cols, da, h->large);

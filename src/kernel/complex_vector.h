@@ -1,9 +1,9 @@
-/* complex.h: vectors of complex numbers as arrays hold them, each a real lane and then
- * an imaginary one.
+/* complex_vector.h: vectors of complex numbers as arrays hold them, each a real lane
+ * and then an imaginary one.
  *
  * Products are four real ones: infinite numbers may give NaN. */
-#ifndef LA_COMPLEX_H
-#define LA_COMPLEX_H
+#ifndef LA_COMPLEX_VECTOR_H
+#define LA_COMPLEX_VECTOR_H
 
 #include "functions.h"
 
