@@ -401,6 +401,18 @@ def test_steps(f, dtype):
     assert_within(out, expected[0], 1e3 * UNIT[dtype] * np.abs(out).max())
 
 
+@pytest.mark.parametrize("f", [5, 16])
+def test_step_of_what_may_be_left_out(f):
+    """D and the bias of the time step are zeros then."""
+    arrays = operands(1, 37, f)
+    token = [arrays[key] if key == "A" else arrays[key][0] for key in NAMES[:5]]
+    zeros = np.zeros(37)
+    plain = ufuncs["selective_scan_step"](*token, 1.0, arrays["s0"])
+    given = ufuncs["selective_scan_D_dt_bias_step"](*token, zeros, zeros, 1.0, arrays["s0"])
+    for x, expected in zip(plain, given, strict=True):
+        np.testing.assert_array_equal(x, expected)
+
+
 @pytest.mark.parametrize("log", [0.0, 1.0])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_linear_scan(dtype, log):

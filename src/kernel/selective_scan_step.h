@@ -23,16 +23,24 @@ selective_scan_step_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
+/* What belongs to the channels from `channel` on, up to VL; zeros where it is left out.
+ */
+INLINE vec
+load_of_channels(const struct la_head *h, const struct la_array *x, ptrdiff_t channel)
+{
+    return x->data != NULL ? load_at(x, 0, channel, h->m) : (vec){0};
+}
+
 /* delta, u and D o x of the channels `col` on. */
 static void
 load_channels(const struct la_head *h, const struct selective_scan_scratch *r,
               ptrdiff_t col, ptrdiff_t cols)
 {
     for (ptrdiff_t j = 0; j < cols; j += VL) {
-        const vec x = load_at(&h->x, 0, col + j, h->m);
-        const vec D = load_at(&h->D, 0, col + j, h->m);
-        const vec raw =
-            load_at(&h->dt, 0, col + j, h->m) + load_at(&h->dt_bias, 0, col + j, h->m);
+        const vec x = load_of_channels(h, &h->x, col + j);
+        const vec D = load_of_channels(h, &h->D, col + j);
+        const vec raw = load_of_channels(h, &h->dt, col + j) +
+                        load_of_channels(h, &h->dt_bias, col + j);
         const vec delta = h->softplus != 0 ? phi_softplus(raw) : raw;
         vstore(&r->delta.x[j], delta);
         vstore(&r->u.x[j], delta * x);
