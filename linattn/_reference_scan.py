@@ -46,7 +46,8 @@ def linear_scan_backward(
     """Gradients of ``sum(grad_out h) + sum(grad_state last h)``.
 
     With r the gradient of h_i, from the last token on: ``r = g_i + a_{i+1} r``, ``dx_i = r``,
-    ``da_i = r h_{i-1}``, times ``a_i`` with `log`.
+    ``da_i = r h_{i-1}``, times ``a_i`` with `log`.  Of complex operands what r is multiplied by
+    is conjugated: gradients are dL/dRe + i dL/dIm of real L.
 
     Returns
     -------
@@ -71,10 +72,10 @@ def linear_scan_backward(
             i = tokens[place]
             r = r + g[..., i, :]
             dx[..., i, :] = r
-            da[..., i, :] = r * (h[..., tokens[place - 1], :] if place > 0 else before)
-            r = factor[..., i, :] * r
+            da[..., i, :] = r * (h[..., tokens[place - 1], :] if place > 0 else before).conj()
+            r = factor[..., i, :].conj() * r
         dstates.append(r)
-    da = da * factor if log else da
+    da = da * factor.conj() if log else da
     grads = _sum_to(da, np.asarray(given[0])), _sum_to(dx, np.asarray(given[1]))
     if initial_state is None and grad_state is None:
         return grads

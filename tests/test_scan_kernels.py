@@ -401,6 +401,18 @@ def test_steps(f, dtype):
     assert_within(out, expected[0], 1e3 * UNIT[dtype] * np.abs(out).max())
 
 
+@pytest.mark.parametrize("f", [5, 16])
+def test_step_of_what_may_be_left_out(f):
+    """D and the bias of the time step are zeros then."""
+    arrays = operands(1, 37, f)
+    token = [arrays[key] if key == "A" else arrays[key][0] for key in NAMES[:5]]
+    zeros = np.zeros(37)
+    plain = ufuncs["selective_scan_step"](*token, 1.0, arrays["s0"])
+    given = ufuncs["selective_scan_D_dt_bias_step"](*token, zeros, zeros, 1.0, arrays["s0"])
+    for x, expected in zip(plain, given, strict=True):
+        np.testing.assert_array_equal(x, expected)
+
+
 @pytest.mark.parametrize("log", [0.0, 1.0])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_linear_scan(dtype, log):
@@ -464,3 +476,95 @@ def test_broadcasting():
     }
     groups |= {"A": arrays["A"].reshape(2, 12, 5), "s0": arrays["s0"].reshape(2, 1, 12, 5)}
     np.testing.assert_array_equal(forward(arrays | groups)[0].swapaxes(0, 1).reshape(40, 24), y)
+
+
+def numbers(x):
+    """Complex numbers as the kernels take them."""
+    return np.ascontiguousarray(x).view(x.real.dtype)
+
+
+def of(x, dtype):
+    return np.ascontiguousarray(x).view(np.result_type(dtype, np.complex64))
+
+
+def complex_operands(n, m, dtype, log):
+    """Factors of magnitude 1 at most, or their logarithms."""
+    rng = np.random.default_rng([n, m])
+    a = rng.uniform(-1 if log else 0, 0 if log else 1, (n, m)) + 0j
+    a = a + 1j * rng.uniform(-3, 3, (n, m)) if log else a * np.exp(1j * rng.uniform(-3, 3, (n, m)))
+    shapes = [(n, m), (n, m), (1, m), (1, m)]
+    others = [rng.standard_normal((*shape, 2)) @ [1, 1j] for shape in shapes]
+    return [x.astype(np.result_type(dtype, np.complex64)) for x in (a, *others)]
+
+
+@pytest.mark.parametrize("reverse", [0.0, 1.0])
+@pytest.mark.parametrize("log", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_complex_scan(dtype, log, reverse):
+    for n, m in [(0, 3), (1, 1), (5, 0), (33, 35), (200, 32), (90, 75), (40, 2100)]:
+        a, x, g, s0, gs = complex_operands(n, m, dtype, log)
+        views = [numbers(y) for y in (a, x, g)]
+        more = log, reverse, [0], [n], numbers(s0)
+        result = ufuncs["complex_scan_state"](*views[:2], *more)
+        result += ufuncs["complex_scan_state_backward"](*views, *more, numbers(gs))
+        options = {"log": bool(log), "reverse": bool(reverse), "initial_state": s0[0]}
+        expected = ref.linear_scan(a, x, **options, return_state=True)
+        expected += ref.linear_scan_backward(a, x, g, **options, grad_state=gs[0])
+        for y, z in zip(result, expected, strict=True):
+            assert y.dtype == dtype
+            close(of(y, dtype).reshape(z.shape), z, 8 * (n + 8), UNIT[dtype], np.append(z, 1.0))
+        state = numbers(s0[0])
+        for i in range(0 if reverse else min(n, 9)):
+            y, state = ufuncs["complex_scan_step"](views[0][i], views[1][i], log, state)
+            np.testing.assert_array_equal(y, result[0][i])
+            np.testing.assert_array_equal(y, state)
+
+
+@pytest.mark.parametrize("log", [0.0, 1.0])
+def test_complex_gradients_by_differences(log):
+    """dL/dRe + i dL/dIm of a real L."""
+    a, x, g, s0, gs = (numbers(y) for y in complex_operands(5, 3, "float64", log))
+    bounds = [0], [5]
+
+    def loss():
+        h, s = ufuncs["complex_scan_state"](a, x, log, 0.0, *bounds, s0)
+        return (h * g).sum() + (s * gs).sum()
+
+    grads = ufuncs["complex_scan_state_backward"](a, x, g, log, 0.0, *bounds, s0, gs)
+    for grad, operand in zip(grads, (a, x, s0), strict=True):
+        expected = central(loss, operand)
+        close(grad, expected, 1, 1e-8, np.append(expected, 1.0))
+
+
+@pytest.mark.parametrize("log", [0.0, 1.0])
+def test_complex_layouts_and_threads(log):
+    a, x, g, *_ = (numbers(y) for y in complex_operands(70, 500, "float32", log))
+    before = linattn.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            linattn.set_num_threads(threads)
+            for layout in (lambda y: y, *LAYOUTS.values()):
+                operands = [layout(y) for y in (a, x, g)]
+                results.append([ufuncs["complex_scan"](*operands[:2], log, 0.0)])
+                results[-1].extend(ufuncs["complex_scan_backward"](*operands, log, 0.0))
+    finally:
+        linattn.set_num_threads(before)
+    for other in results[1:]:
+        for y, z in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(y, z)
+
+
+def test_complex_causality():
+    a, x, *_ = (numbers(y) for y in complex_operands(50, 7, "float32", 0.0))
+    expected = ufuncs["complex_scan"](a, x, 0.0, 0.0)
+    a[33:], x[33:] = np.nan, np.inf
+    np.testing.assert_array_equal(ufuncs["complex_scan"](a, x, 0.0, 0.0)[:33], expected[:33])
+
+
+def test_complex_resets():
+    """A factor of 0, e^-inf whatever its phase, forgets what was before."""
+    a, x, *_ = complex_operands(9, 5, "float64", 1.0)
+    a[4] = complex(-np.inf, np.nan)
+    h = of(ufuncs["complex_scan"](numbers(a), numbers(x), 1.0, 0.0), "f8")
+    np.testing.assert_array_equal(h[4], x[4])

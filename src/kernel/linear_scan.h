@@ -10,7 +10,39 @@
 #ifndef LA_LINEAR_SCAN_H
 #define LA_LINEAR_SCAN_H
 
+#include "complex_vector.h"
 #include "scan.h"
+
+/* What a kind of scan is: of factors or their logarithms, of real or complex numbers.
+ */
+enum { SCAN_LOG = 1, SCAN_COMPLEX = 2 };
+
+/* What `call` does with `kind` a constant. */
+#define LA_BY_KIND(kind_of, call)                                                      \
+    do {                                                                               \
+        switch (kind_of) {                                                             \
+        case 0: {                                                                      \
+            enum { kind = 0 };                                                         \
+            call;                                                                      \
+            break;                                                                     \
+        }                                                                              \
+        case SCAN_LOG: {                                                               \
+            enum { kind = SCAN_LOG };                                                  \
+            call;                                                                      \
+            break;                                                                     \
+        }                                                                              \
+        case SCAN_COMPLEX: {                                                           \
+            enum { kind = SCAN_COMPLEX };                                              \
+            call;                                                                      \
+            break;                                                                     \
+        }                                                                              \
+        default: {                                                                     \
+            enum { kind = SCAN_COMPLEX | SCAN_LOG };                                   \
+            call;                                                                      \
+            break;                                                                     \
+        }                                                                              \
+        }                                                                              \
+    } while (0)
 
 struct linear_scan_scratch {
     struct block a, x, y; /* a panel's, where it does not lie as it is computed */
@@ -44,13 +76,14 @@ linear_cols(const struct la_head *h, ptrdiff_t col)
     return cols > VL ? cols / VL * VL : cols;
 }
 
-/* Whether the rows of x are those of a block. */
+/* Whether the rows of x are those of a block, but for what follows their last numbers.
+ */
 INLINE int
-lies_as_block(const struct la_array *x, ptrdiff_t cols)
+lies_as_block(const struct la_array *x)
 {
     const ptrdiff_t size = sizeof(T);
     return x->type == LA_NATIVE && x->cs == size && x->rs % size == 0 &&
-           (uintptr_t)x->data % sizeof(T) == 0 && cols % VL == 0;
+           (uintptr_t)x->data % sizeof(T) == 0;
 }
 
 /* The rows t of it, which need not begin on a vector's boundary. */
@@ -66,25 +99,64 @@ INLINE struct block
 block_or_copy(struct block copy, const struct la_array *x, struct span t,
               ptrdiff_t cols)
 {
-    if (lies_as_block(x, cols)) {
+    if (lies_as_block(x)) {
         return block_of(x, t);
     }
     load_plain(copy, x, t, cols);
     return copy;
 }
 
-/* a, or e^a */
-INLINE vec
-factor_of(const T *a, const int is_log)
+/* Rows t of a as scans take them: complex logarithms become factors in a copy, since
+ * sines and cosines would take too many registers in a scan. */
+INLINE struct block
+factors_or_copy(struct block copy, const struct la_array *a, struct span t,
+                ptrdiff_t cols, int kind)
 {
-    const vec x = vload_any((const char *)a);
-    return is_log ? vexp(x) : x;
+    if (kind != (SCAN_COMPLEX | SCAN_LOG)) {
+        return block_or_copy(copy, a, t, cols);
+    }
+    load_plain(copy, a, t, cols);
+    for (ptrdiff_t i = 0; i < t.rows; i++) {
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            T *x = &copy.x[i * copy.ld + j];
+            vstore(x, vexp_complex(vload(x)));
+        }
+    }
+    return copy;
 }
 
-/* nr vectors of columns from j on, in registers, over all rows. */
+/* The numbers at x, a vector's or the first `some` of them, and zeros; and back. */
+INLINE vec
+load_some(const T *x, ptrdiff_t some)
+{
+    return vread_some((const char *)x, some, LA_NATIVE);
+}
+
+INLINE void
+store_some(T *x, ptrdiff_t some, vec y)
+{
+    vwrite_some((char *)x, some, y, LA_NATIVE);
+}
+
+/* a, or e^a */
+INLINE vec
+factor_of(vec x, const int kind)
+{
+    return kind == SCAN_LOG ? vexp(x) : x;
+}
+
+/* a h + x */
+INLINE vec
+next_of(vec a, vec h, vec x, const int kind)
+{
+    return kind & SCAN_COMPLEX ? vfma_complex(a, h, x) : vfma(a, h, x);
+}
+
+/* nr vectors of columns from j on, or `some` columns of one, in registers, over all
+ * rows. */
 INLINE void
 scan_narrow(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
-            ptrdiff_t j, const int nr, const int is_log)
+            ptrdiff_t j, const int nr, ptrdiff_t some, const int kind)
 {
     vec h[NR];
     LA_EACH(k, nr) {
@@ -93,9 +165,10 @@ scan_narrow(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows
     for (ptrdiff_t i = 0; i < rows; i++) {
         LA_EACH(k, nr) {
             const ptrdiff_t col = j + k * VL;
-            const vec w = vload_any((const char *)&x.x[i * x.ld + col]);
-            h[k] = vfma(factor_of(&a.x[i * a.ld + col], is_log), h[k], w);
-            *(vec_any *)&y.x[i * y.ld + col] = (vec_any)h[k];
+            const vec w = load_some(&x.x[i * x.ld + col], some);
+            const vec factor = factor_of(load_some(&a.x[i * a.ld + col], some), kind);
+            h[k] = next_of(factor, h[k], w, kind);
+            store_some(&y.x[i * y.ld + col], some, h[k]);
         }
     }
     LA_EACH(k, nr) {
@@ -106,41 +179,48 @@ scan_narrow(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows
 /* Row by row, as they follow in memory. */
 INLINE void
 scan_wide(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
-          ptrdiff_t cols, const int is_log)
+          ptrdiff_t cols, const int kind)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const vec w = vload_any((const char *)&x.x[i * x.ld + j]);
-            const vec h = vfma(factor_of(&a.x[i * a.ld + j], is_log), vload(&s[j]), w);
+            const vec w = load_some(&x.x[i * x.ld + j], VL);
+            const vec factor = factor_of(load_some(&a.x[i * a.ld + j], VL), kind);
+            const vec h = next_of(factor, vload(&s[j]), w, kind);
             vstore(&s[j], h);
-            *(vec_any *)&y.x[i * y.ld + j] = (vec_any)h;
+            store_some(&y.x[i * y.ld + j], VL, h);
         }
     }
 }
 
-/* y = h of the rows, and s, the state before them, that after them. */
+/* y = h of the rows, and s, the state before them, that after them: of whole vectors of
+ * columns, or of part of one. */
 INLINE void
 scan_block(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
-           ptrdiff_t cols, const int is_log)
+           ptrdiff_t cols, const int kind)
 {
-    const ptrdiff_t W = round_up(cols, VL);
-    if (W > NR * VL) {
-        scan_wide(y, a, x, s, rows, W, is_log);
-        return;
+    if (cols < VL) {
+        scan_narrow(y, a, x, s, rows, 0, 1, cols, kind);
     }
-    LA_BY_TILES(W, scan_narrow(y, a, x, s, rows, col, nr, is_log));
+    else if (cols > NR * VL) {
+        scan_wide(y, a, x, s, rows, cols, kind);
+    }
+    else {
+        LA_BY_TILES(cols, scan_narrow(y, a, x, s, rows, col, nr, VL, kind));
+    }
 }
 
 static void
-linear_block(const struct la_head *h, struct block y, struct block a, struct block x,
-             T *s, ptrdiff_t rows, ptrdiff_t cols)
+linear_block(int kind_of, struct block y, struct block a, struct block x, T *s,
+             ptrdiff_t rows, ptrdiff_t cols)
 {
-    if (h->log != 0) {
-        scan_block(y, a, x, s, rows, cols, 1);
-    }
-    else {
-        scan_block(y, a, x, s, rows, cols, 0);
-    }
+    const int given = kind_of & SCAN_COMPLEX ? SCAN_COMPLEX : kind_of; /* as factors */
+    LA_BY_KIND(given, scan_block(y, a, x, s, rows, cols, kind));
+}
+
+INLINE int
+kind_of_scan(const struct la_head *h, int is_complex)
+{
+    return (h->log != 0 ? SCAN_LOG : 0) | (is_complex ? SCAN_COMPLEX : 0);
 }
 
 /* The rows of x, the last one first. */
@@ -168,7 +248,7 @@ in_order(const struct la_head *h)
 }
 
 static int
-scan_rows(const struct la_head *h)
+scan_rows(const struct la_head *h, int kind)
 {
     struct arena arena = {h->scratch, 0};
     const struct linear_scan_scratch r = linear_scan_carve(h, &arena);
@@ -184,9 +264,9 @@ scan_rows(const struct la_head *h)
             if (give_up(h, &until_poll, t.rows * cols)) {
                 return 1;
             }
-            const int direct = !h->large && lies_as_block(&out, cols);
+            const int direct = !h->large && lies_as_block(&out);
             const struct block y = direct ? block_of(&out, t) : r.y;
-            linear_block(h, y, block_or_copy(r.a, &a, t, cols),
+            linear_block(kind, y, factors_or_copy(r.a, &a, t, cols, kind),
                          block_or_copy(r.x, &x, t, cols), r.s + col, t.rows, cols);
             if (!direct) {
                 stream_rows(&out, t, cols, y, h->large);
@@ -201,7 +281,7 @@ static int
 run_linear_scan(const struct la_head *h)
 {
     const struct la_head turned = in_order(h);
-    return scan_rows(&turned);
+    return scan_rows(&turned, kind_of_scan(h, 0));
 }
 
 /* One token.  Where no s0 is given the state is updated in place, in s1. */
@@ -212,11 +292,17 @@ linear_scan_step_carve(const struct la_head *h, struct arena *arena)
 }
 
 static int
-run_linear_scan_step(const struct la_head *h)
+scan_token(const struct la_head *h, int kind)
 {
     struct la_head one = *h;
     one.s0 = h->s0.data != NULL ? h->s0 : h->s1;
-    return run_linear_scan(&one);
+    return scan_rows(&one, kind);
+}
+
+static int
+run_linear_scan_step(const struct la_head *h)
+{
+    return scan_token(h, kind_of_scan(h, 0));
 }
 
 #endif

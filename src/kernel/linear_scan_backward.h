@@ -4,9 +4,11 @@
  *
  *   r_i = g_i + a_{i+1} r_{i+1},  dx_i = r_i,  da_i = r_i h_{i-1},  ds0 = a_0 r_0
  *
- * and da_i times a_i where a holds logarithms.  A first scan leaves a checkpoint of h
- * every sqrt(n) tokens; from the last of these blocks on it is computed again, and
- * swept in reverse.  5 n m flops.  Scratch: sqrt(n) rows, twice, of a panel. */
+ * and da_i times a_i where a holds logarithms; of complex numbers what r_i is
+ * multiplied by is conjugated, so that gradients are dL/dRe + i dL/dIm of real L.  A
+ * first scan leaves a checkpoint of h every sqrt(n) tokens; from the last of these
+ * blocks on it is computed again, and swept in reverse.  5 n m flops.  Scratch: sqrt(n)
+ * rows, twice, of a panel. */
 #ifndef LA_LINEAR_SCAN_BACKWARD_H
 #define LA_LINEAR_SCAN_BACKWARD_H
 
@@ -35,22 +37,32 @@ linear_scan_backward_carve(const struct la_head *h, struct arena *arena)
 struct linear_panel {
     ptrdiff_t col, cols;
     struct la_array a, x, grad_out, da, dx;
+    int kind;
 };
 
-/* dx and da, which may lie where h does; `before` is the row before its first. */
+/* r y, or r times the conjugate of y */
+INLINE vec
+times_later(vec r, vec y, const int kind)
+{
+    return kind & SCAN_COMPLEX ? times_conjugate(r, y) : r * y;
+}
+
+/* dx and da, which may lie where h does; `before` is the row before its first.  Of
+ * whole vectors of columns, with `some` = VL, or of `some` columns. */
 INLINE void
 linear_back(struct block dx, struct block da, struct block h, struct block a,
             struct block g, const T *before, T *r, ptrdiff_t rows, ptrdiff_t cols,
-            const int is_log)
+            ptrdiff_t some, const int kind)
 {
     for (ptrdiff_t i = rows - 1; i >= 0; i--) {
         const T *last = i > 0 ? h.x + (i - 1) * h.ld : before;
         for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const vec factor = factor_of(&a.x[i * a.ld + j], is_log);
-            const vec grad = vload(&r[j]) + vload_any((const char *)&g.x[i * g.ld + j]);
-            const vec on = factor * grad, old = vload(&last[j]);
-            *(vec_any *)&dx.x[i * dx.ld + j] = (vec_any)grad;
-            *(vec_any *)&da.x[i * da.ld + j] = (vec_any)((is_log ? on : grad) * old);
+            const vec factor = factor_of(load_some(&a.x[i * a.ld + j], some), kind);
+            const vec grad = vload(&r[j]) + load_some(&g.x[i * g.ld + j], some);
+            const vec on = times_later(grad, factor, kind), old = vload(&last[j]);
+            const vec da_here = times_later(kind & SCAN_LOG ? on : grad, old, kind);
+            store_some(&dx.x[i * dx.ld + j], some, grad);
+            store_some(&da.x[i * da.ld + j], some, da_here);
             vstore(&r[j], on);
         }
     }
@@ -70,7 +82,8 @@ leave_rows(const struct la_head *h, const struct linear_scan_backward_scratch *r
             return 1;
         }
         if (i + t.rows < h->n) {
-            linear_block(h, r->scan.y, block_or_copy(r->scan.a, &p->a, t, p->cols),
+            linear_block(p->kind, r->scan.y,
+                         factors_or_copy(r->scan.a, &p->a, t, p->cols, p->kind),
                          block_or_copy(r->scan.x, &p->x, t, p->cols), s, t.rows,
                          p->cols);
         }
@@ -85,20 +98,21 @@ linear_block_back(const struct la_head *h, const struct linear_scan_backward_scr
     const T *before = block_at(r->checkpoints, t.first / r->rows, p->col).x;
     T *s = r->scan.s + p->col, *later = r->r + p->col;
     const ptrdiff_t W = round_up(p->cols, VL);
-    const struct block a = block_or_copy(r->scan.a, &p->a, t, p->cols);
+    const struct block a = factors_or_copy(r->scan.a, &p->a, t, p->cols, p->kind);
     memcpy(s, before, (size_t)W * sizeof(T));
-    linear_block(h, r->scan.y, a, block_or_copy(r->scan.x, &p->x, t, p->cols), s,
+    linear_block(p->kind, r->scan.y, a, block_or_copy(r->scan.x, &p->x, t, p->cols), s,
                  t.rows, p->cols);
     const struct block g = block_or_copy(r->scan.x, &p->grad_out, t, p->cols);
-    const int direct =
-        !h->large && lies_as_block(&p->dx, p->cols) && lies_as_block(&p->da, p->cols);
+    const int direct = !h->large && lies_as_block(&p->dx) && lies_as_block(&p->da);
     const struct block dx = direct ? block_of(&p->dx, t) : r->dx;
     const struct block da = direct ? block_of(&p->da, t) : r->scan.y;
-    if (h->log != 0) {
-        linear_back(dx, da, r->scan.y, a, g, before, later, t.rows, W, 1);
+    if (p->cols < VL) {
+        LA_BY_KIND(p->kind, linear_back(dx, da, r->scan.y, a, g, before, later, t.rows,
+                                        p->cols, p->cols, kind));
     }
     else {
-        linear_back(dx, da, r->scan.y, a, g, before, later, t.rows, W, 0);
+        LA_BY_KIND(p->kind, linear_back(dx, da, r->scan.y, a, g, before, later, t.rows,
+                                        p->cols, VL, kind));
     }
     if (!direct) {
         stream_rows(&p->dx, t, p->cols, dx, h->large);
@@ -107,7 +121,7 @@ linear_block_back(const struct la_head *h, const struct linear_scan_backward_scr
 }
 
 static int
-scan_rows_back(const struct la_head *h)
+scan_rows_back(const struct la_head *h, int kind)
 {
     struct arena arena = {h->scratch, 0};
     const struct linear_scan_backward_scratch r = linear_scan_backward_carve(h, &arena);
@@ -124,6 +138,7 @@ scan_rows_back(const struct la_head *h)
             .grad_out = shifted(&h->grad_out, col * h->grad_out.cs),
             .da = shifted(&h->da, col * h->da.cs),
             .dx = shifted(&h->dx, col * h->dx.cs),
+            .kind = kind,
         };
         if (leave_rows(h, &r, &p, &until_poll)) {
             return 1;
@@ -143,7 +158,7 @@ static int
 run_linear_scan_backward(const struct la_head *h)
 {
     const struct la_head turned = in_order(h);
-    return scan_rows_back(&turned);
+    return scan_rows_back(&turned, kind_of_scan(h, 0));
 }
 
 #endif

@@ -10,10 +10,32 @@
 #include "functions.h"
 #include "recurrence.h"
 
-/* 2^x = 2^k 2^r with k integral and |r| <= 1/2, within 1 ulp; NaN stays NaN.  A decay's
- * exponent is the logarithm to base 2 from the start, so that nothing of it has to be
- * subtracted in two parts.  Where the instruction set takes x apart it needs no bounds.
- */
+/* 2^x within 1.1 ulp; NaN stays NaN.  A decay's exponent is
+ * the logarithm to base 2 from the start, so that nothing of it has to be subtracted in
+ * two parts. */
+#if defined(__AVX512DQ__) && MANTISSA_BITS == 23
+/* 2^(i/16), which a vector holds. */
+#define SIXTEENTHS                                                                     \
+    0x1p0f, 0x1.0b5586p0f, 0x1.172b84p0f, 0x1.2387a6p0f, 0x1.306fep0f, 0x1.3dea64p0f,  \
+        0x1.4bfdaep0f, 0x1.5ab07ep0f, 0x1.6a09e6p0f, 0x1.7a1148p0f, 0x1.8ace54p0f,     \
+        0x1.9c4918p0f, 0x1.ae89fap0f, 0x1.c199bep0f, 0x1.d5818ep0f, 0x1.ea4afap0f
+
+/* x = k + i/16 + r with |r| <= 1/32, so that a polynomial of degree 3 will do. */
+INLINE vec
+vexp2(vec x)
+{
+    static const vec table = {SIXTEENTHS};
+    const int sixteenths = 4 << 4 | _MM_FROUND_TO_NEAREST_INT;
+    const vec magic = vset1((T)(ROUND_MAGIC / 16)), turned = x + magic;
+    const vec r = (vec)_mm512_reduce_ps((__m512)x, sixteenths);
+    const vec part = (vec)_mm512_permutexvar_ps((__m512i)turned, (__m512)table);
+    vec p = vfma(vset1(0x1.c6b3e2p-5f), r, vset1(0x1.ebfbep-3f));
+    p = vfma(p, r, vset1(0x1.62e43p-1f));
+    return vscale2(vfma(part, p * r, part), turned - magic);
+}
+#else
+/* x = k + r with |r| <= 1/2.  Where the instruction set takes x apart it needs no
+ * bounds. */
 INLINE vec
 vexp2(vec x)
 {
@@ -34,6 +56,7 @@ vexp2(vec x)
     }
     return vscale2(vfma(p, r, vset1(1)), k);
 }
+#endif
 
 /* Rows of a tile: f, and zeros. */
 INLINE ptrdiff_t

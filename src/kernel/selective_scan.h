@@ -10,9 +10,9 @@
  *
  * Vectors hold channels.  Each takes a block of tokens with MR of its states in
  * registers.  Every exponent is a product dt A as it is; the decay has a relative error
- * of 2 + 2 |dt A| roundings at most.  n m f exponentials, which take 7 flops each in
- * float32, and 6 n m f flops.  Scratch: A and the state, and blocks of a panel.
- * Nothing of row j > i reaches row i. */
+ * of 3 + 2 |dt A| roundings at most.  n m f exponentials, which take some 10 flops
+ * each, and 6 n m f flops.  Scratch: A and the state, and blocks of a panel. Nothing of
+ * row j > i reaches row i. */
 #ifndef LA_SELECTIVE_SCAN_H
 #define LA_SELECTIVE_SCAN_H
 
@@ -47,10 +47,17 @@ take_scan(const struct la_head *h, struct arena *arena, ptrdiff_t most)
     return r;
 }
 
+/* Tokens of a block. */
+INLINE ptrdiff_t
+scan_block_rows(const struct la_head *h)
+{
+    return by_columns(&h->x) ? LA_SCAN_COLUMN_ROWS : LA_SCAN_ROWS;
+}
+
 static struct selective_scan_scratch
 selective_scan_carve(const struct la_head *h, struct arena *arena)
 {
-    return take_scan(h, arena, LA_SCAN_ROWS);
+    return take_scan(h, arena, scan_block_rows(h));
 }
 
 /* What all tokens have in common. */
@@ -196,14 +203,15 @@ scan_channels(const struct la_head *h)
     const struct selective_scan_scratch r = selective_scan_carve(h, &arena);
     const struct la_array *const arrays[] = {&h->x, &h->dt, &h->gate, &h->y};
     struct la_fetch ahead = {0};
+    const ptrdiff_t rows = scan_block_rows(h);
     ptrdiff_t until_poll = 0;
     load_constants(h, &r);
-    for (ptrdiff_t i = 0; i < h->n; i += LA_SCAN_ROWS) {
-        const struct span b = span(i, LA_SCAN_ROWS, i, h->n, NULL);
+    for (ptrdiff_t i = 0; i < h->n; i += rows) {
+        const struct span b = span(i, rows, i, h->n, NULL);
         load_with_keys(r.B, h, &h->B, b, h->f);
         load_plain(r.C, &h->C, b, h->f);
         for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
-            const struct span t = span(i, LA_SCAN_ROWS, i + LA_SCAN_ROWS, h->n, &ahead);
+            const struct span t = span(i, rows, i + rows, h->n, &ahead);
             const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
             const struct la_array y = shifted(&h->y, col * h->y.cs);
             if (give_up(h, &until_poll, 8 * t.rows * cols * tile_rows(h))) {
@@ -239,8 +247,8 @@ channels_of(const struct la_head *h, ptrdiff_t col, ptrdiff_t cols)
     return some;
 }
 
-/* Where a channel's tokens follow one another in memory, few channels at a time: the
- * lines of all would not stay in the cache until the block that they are for. */
+/* Where a channel's tokens are adjacent in memory, few channels at a time: the lines of
+ * all would not stay in the cache until the block that they are for. */
 static int
 run_selective_scan(const struct la_head *h)
 {

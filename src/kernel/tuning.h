@@ -98,7 +98,10 @@ enum {
     /* Sizes of a block of the scans over tokens. */
     LA_SCAN_ROWS = 32,
     LA_SCAN_COLS = 128,
-    LA_SCAN_CHANNELS = 64, /* where the tokens of a channel are neighbours in memory */
+    /* Where a channel's tokens are adjacent: few channels, whose lines may all lie in a
+     * few sets of the cache, and for each of them several lines. */
+    LA_SCAN_CHANNELS = 16,
+    LA_SCAN_COLUMN_ROWS = 128,
     LA_LINEAR_COLS = 4096,
 
     /* The row step of a block in bytes is not a multiple of this: a cache of 32 KiB and

@@ -1,0 +1,85 @@
+/* complex_vector.h: vectors of complex numbers as arrays hold them, each a real lane
+ * and then an imaginary one.
+ *
+ * Products are four real ones: infinite numbers may give NaN. */
+#ifndef LA_COMPLEX_VECTOR_H
+#define LA_COMPLEX_VECTOR_H
+
+#include "functions.h"
+
+/* Real parts in both lanes; imaginary parts in both; and the parts exchanged. */
+#define LA_REAL_2(x) __builtin_shufflevector(x, x, 0, 0)
+#define LA_IMAG_2(x) __builtin_shufflevector(x, x, 1, 1)
+#define LA_SWAP_2(x) __builtin_shufflevector(x, x, 1, 0)
+#define LA_REAL_4(x) __builtin_shufflevector(x, x, 0, 0, 2, 2)
+#define LA_IMAG_4(x) __builtin_shufflevector(x, x, 1, 1, 3, 3)
+#define LA_SWAP_4(x) __builtin_shufflevector(x, x, 1, 0, 3, 2)
+#define LA_REAL_8(x) __builtin_shufflevector(x, x, 0, 0, 2, 2, 4, 4, 6, 6)
+#define LA_IMAG_8(x) __builtin_shufflevector(x, x, 1, 1, 3, 3, 5, 5, 7, 7)
+#define LA_SWAP_8(x) __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6)
+#define LA_REAL_16(x)                                                                  \
+    __builtin_shufflevector(x, x, 0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14)
+#define LA_IMAG_16(x)                                                                  \
+    __builtin_shufflevector(x, x, 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15)
+#define LA_SWAP_16(x)                                                                  \
+    __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+
+INLINE vec
+real_parts(vec x)
+{
+    return LA_PASTE(LA_REAL_, LA_LANES)(x);
+}
+
+INLINE vec
+imag_parts(vec x)
+{
+    return LA_PASTE(LA_IMAG_, LA_LANES)(x);
+}
+
+INLINE vec
+swap_parts(vec x)
+{
+    return LA_PASTE(LA_SWAP_, LA_LANES)(x);
+}
+
+/* The lanes of real parts. */
+INLINE ivec
+real_lanes(void)
+{
+    return (viota() & 1) == 0;
+}
+
+/* x with the sign of its real, or of its imaginary parts changed. */
+INLINE vec
+change_signs(vec x, ivec lanes)
+{
+    return (vec)((ivec)x ^ (lanes & (ivec)vset1(-(T)0)));
+}
+
+/* x y + z */
+INLINE vec
+vfma_complex(vec x, vec y, vec z)
+{
+    const vec imag = change_signs(imag_parts(x), real_lanes());
+    return vfma(real_parts(x), y, vfma(imag, swap_parts(y), z));
+}
+
+/* x times the conjugate of y */
+INLINE vec
+times_conjugate(vec x, vec y)
+{
+    const vec imag = change_signs(imag_parts(y), ~real_lanes());
+    return vfma(real_parts(y), x, imag * swap_parts(x));
+}
+
+/* e^x; 0 where the real part is so small, whatever the imaginary one is. */
+INLINE vec
+vexp_complex(vec x)
+{
+    const vec size = vexp(real_parts(x));
+    vec s, c;
+    vsincos(imag_parts(x), &s, &c);
+    return vkeep(size != (vec){0}, size * vselect(real_lanes(), c, s));
+}
+
+#endif
