@@ -30,6 +30,7 @@ from .gated_delta import gated_delta, gated_delta_backward, gated_delta_step
 from .linformer import linformer, linformer_backward
 from .softmax import softmax_attention, softmax_attention_backward
 from .streaming import blocks, stream
+from .wkv import wkv, wkv_backward, wkv_step
 
 __all__ = [
     "State",
@@ -71,4 +72,7 @@ __all__ = [
     "step",
     "stream",
     "ufuncs",
+    "wkv",
+    "wkv_backward",
+    "wkv_step",
 ]

@@ -57,9 +57,7 @@ def wkv_backward(
         Only where `initial_state` or `grad_state` is given.
     """
     given = k, v, w, u
-    k, v, w, u, g, state, last = _wide(
-        k, v, w, u, grad_out, state=initial_state, last=grad_state
-    )
+    k, v, w, u, g, state, last = _wide(k, v, w, u, grad_out, state=initial_state, last=grad_state)
     k, v = _keys(k, v, key_lengths)
     fields = _start(k, v, w, u, state, cu_seqlens, g)
     first, before = fields.copy(), {}
@@ -67,7 +65,7 @@ def wkv_backward(
         before[t] = r, fields[..., r, :].copy()
         w_t = np.where(_has_key(key_lengths, t), w, 0)
         fields[..., r, :], _ = _write(before[t][1], w_t, k[..., t, :], v[..., t, :])
-    grads = np.broadcast_to(_fields(last, cu_seqlens), fields.shape).astype(fields.dtype)
+    grads = _spread(_fields(last, cu_seqlens), fields.shape[1:], fields.dtype)
     grads[2] -= grads[0] * fields[0] + grads[1] * fields[1]
     dk, dv = (np.zeros((*fields.shape[1:-2], *k.shape[-2:]), fields.dtype) for _ in range(2))
     dw, du = (np.zeros((*fields.shape[1:-2], k.shape[-1]), fields.dtype) for _ in range(2))
@@ -157,16 +155,18 @@ def _fields(state, cu_seqlens):
 def _start(k, v, w, u, state, cu_seqlens, *others):
     """A fresh state (3, ..., r, m)."""
     r = 1 if cu_seqlens is None else len(cu_seqlens) - 1
-    lead = np.broadcast_shapes(
-        *(x.shape[:-2] for x in (k, v, *others)), w.shape[:-1], u.shape[:-1]
-    )
-    fields = _fields(state, cu_seqlens).astype(k.dtype)
+    lead = np.broadcast_shapes(*(x.shape[:-2] for x in (k, v, *others)), w.shape[:-1], u.shape[:-1])
+    fields = _fields(state, cu_seqlens)
     if state is None:
         fields[2] = -np.inf
-    else:
-        lead = np.broadcast_shapes(lead, fields.shape[1:-2])
-    fields = fields.reshape(3, *(1,) * (len(lead) + 3 - fields.ndim), *fields.shape[1:])
-    return np.broadcast_to(fields, (3, *lead, r, k.shape[-1])).copy()
+    lead = np.broadcast_shapes(lead, fields.shape[1:-2])
+    return _spread(fields, (*lead, r, k.shape[-1]), k.dtype)
+
+
+def _spread(fields, shape, dtype):
+    """An array (3, *shape) of its own."""
+    fields = fields.reshape(3, *(1,) * (len(shape) + 1 - fields.ndim), *fields.shape[1:])
+    return np.broadcast_to(fields, (3, *shape)).astype(dtype)
 
 
 def _finish(fields, cu_seqlens):

@@ -21,6 +21,7 @@ __all__ = [
     "ArrayLike",
     "Bool",
     "CausalOptions",
+    "ChannelOptions",
     "ConvolutionOptions",
     "DType",
     "GatedDeltaOptions",
@@ -49,14 +50,19 @@ class ConvolutionOptions(TypedDict, total=False):
     out: Array | None
 
 
-class SequenceOptions(TypedDict, total=False):
+class ChannelOptions(TypedDict, total=False):
     """What every recurrence over tokens takes, but ``return_state``."""
 
-    scale: float
     key_lengths: ArrayLike | None
     cu_seqlens: ArrayLike | None
     initial_state: State | None
     out: Array | None
+
+
+class SequenceOptions(ChannelOptions, total=False):
+    """What one with queries takes."""
+
+    scale: float
 
 
 class RecurrenceOptions(SequenceOptions, total=False):
