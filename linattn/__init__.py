@@ -28,6 +28,7 @@ from .dplr import dplr, dplr_backward, dplr_step
 from .gated import gated, gated_backward, gated_step
 from .gated_delta import gated_delta, gated_delta_backward, gated_delta_step
 from .linformer import linformer, linformer_backward
+from .mlstm import mlstm, mlstm_backward, mlstm_step
 from .softmax import softmax_attention, softmax_attention_backward
 from .streaming import blocks, stream
 from .wkv import wkv, wkv_backward, wkv_step
@@ -62,6 +63,9 @@ __all__ = [
     "linformer_backward",
     "log_decay",
     "log_decay_backward",
+    "mlstm",
+    "mlstm_backward",
+    "mlstm_step",
     "noncausal",
     "noncausal_backward",
     "set_isa",

@@ -26,6 +26,7 @@ __all__ = [
     "DType",
     "GatedDeltaOptions",
     "GatedOptions",
+    "MLSTMOptions",
     "Map",
     "RecurrenceOptions",
     "SequenceOptions",
@@ -57,6 +58,14 @@ class ChannelOptions(TypedDict, total=False):
     cu_seqlens: ArrayLike | None
     initial_state: State | None
     out: Array | None
+
+
+class MLSTMOptions(ChannelOptions, total=False):
+    """What `linattn.mlstm` takes, but ``return_state``."""
+
+    scale: float | None
+    normalize: Bool
+    eps: float
 
 
 class SequenceOptions(ChannelOptions, total=False):

@@ -18,6 +18,7 @@
 #include "gated_step.h"
 #include "linear_scan.h"
 #include "linear_scan_backward.h"
+#include "mlstm.h"
 #include "mlstm_gates.h"
 #include "noncausal.h"
 #include "project.h"

@@ -27,14 +27,6 @@ mlstm_gates_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* Tokens t of x, a number each. */
-static void
-load_gates(T *row, const struct la_array *x, struct span t)
-{
-    const struct la_array all = {x->data + t.first * x->rs, 0, x->rs, x->type};
-    load_row(row, LA_CHUNK_MAX, &all, 0, t.rows);
-}
-
 /* f <- log sigma(f) */
 static void
 log_sigmoids(T *f, ptrdiff_t rows)
@@ -99,8 +91,8 @@ run_mlstm_gates(const struct la_head *h)
         if (give_up(h, &until_poll, LA_WKV_WORK * t.rows)) {
             return 1;
         }
-        load_gates(r.i, &h->i_gate, t);
-        load_gates(r.f, &h->f_gate, t);
+        load_token_row(r.i, &h->i_gate, t);
+        load_token_row(r.f, &h->f_gate, t);
         log_sigmoids(r.f, t.rows);
         m = gate_tokens(&r, keys_left(h, t), t.rows, m);
         gate_exponentials(r.i, t.rows);
