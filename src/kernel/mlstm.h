@@ -23,8 +23,8 @@ mlstm_carve(const struct la_head *h, struct arena *arena)
     struct mlstm_scratch r = {.gated = gated_carve(h, arena)};
     r.z = take_row(arena, h->d);
     r.z_lost = take_row(arena, h->d);
-    r.write = take_row(arena, LA_CHUNK_MAX);
-    r.floor = take_row(arena, LA_CHUNK_MAX);
+    r.write = take_row(arena, r.gated.rows);
+    r.floor = take_row(arena, r.gated.rows);
     return r;
 }
 
@@ -58,7 +58,8 @@ next_sums(const struct mlstm_scratch *r, ptrdiff_t rows, ptrdiff_t d)
 
 /* The denominators of a chunk, into r.scale; z after it. */
 static void
-mlstm_sums(const struct la_head *h, const struct mlstm_scratch *r, const struct sweep *c)
+mlstm_sums(const struct la_head *h, const struct mlstm_scratch *r,
+           const struct sweep *c)
 {
     if (h->by_z == 0) {
         return;

@@ -1,7 +1,8 @@
 /* mlstm_gates.h: the gates of mLSTM under a running maximum, one sequence.
  *
  *   m_t = max(log sigma(f_t) + m_{t-1}, i_t)            Beck et al. 2024, eq. 15-17
- *   g_t = log sigma(f_t) + m_{t-1} - m_t,  write_t = exp(i_t - m_t),  floor_t = exp(-m_t)
+ *   g_t = log sigma(f_t) + m_{t-1} - m_t,  write_t = exp(i_t - m_t),  floor_t =
+ * exp(-m_t)
  *
  * i, f, g, write, floor (n), the state log_scale is m.  One of g_t and i_t - m_t is 0,
  * the other at most 0, and m is no difference of long sums.  A token without a key has

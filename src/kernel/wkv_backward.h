@@ -35,8 +35,7 @@ wkv_backward_carve(const struct la_head *h, struct arena *arena)
     const ptrdiff_t rows = scan_interval(h->n);
     const ptrdiff_t cols = scan_cols(h, 0, LA_SCAN_COLS);
     struct wkv_backward_scratch r = {.rows = rows};
-    T **const sums[] = {&r.dw,       &r.du,      &r.block_dw,
-                        &r.block_du, &r.lost_dw, &r.lost_du};
+    T **const sums[] = {&r.dw, &r.du, &r.block_dw, &r.block_du, &r.lost_dw, &r.lost_du};
     r.scan = take_wkv(h, arena, rows);
     r.dk = take_block(arena, rows, cols);
     r.dv = take_block(arena, rows, cols);
