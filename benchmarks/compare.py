@@ -1,23 +1,23 @@
-"""Times and instructions of every operator at two commits: does a change cost?
+"""Times and instructions of every operator at two commits: does a change make anything slower?
 
-    make compare BASE=COMMIT            # against the present one
+    make compare BASE=COMMIT            # against the current commit
     python compare.py BASE [HEAD]
 
-A commit is unpacked and built once, under build/compare, for the best instruction set of this
-machine; a folder that holds a built linattn may stand for one.  The calls are those of this file's
-own commit.
+Each commit is unpacked and built once, under build/compare, for the best instruction set of this
+machine.  A folder with a built linattn can take the place of a commit.  The calls are those of this
+file's own commit.
 
-Two processes, one with each, take turns of a few milliseconds on one core, A B B A, and measure
-processor time, of which what others run beside has no part; the figure of such a pair of processes
-is the median of the ratios of neighbours.  Where memory lies is another in each pair of processes,
-and may be worth some per cent: so there are several, and the interval is of their figures.  An
-operator is slower, and the exit status 1, where all of its interval is above 1.05.  On two cores
-with a load of 15 to 20, a minute of processor time: a build beside itself, all medians within 1.3 %
-and all intervals within 3.3 %; a tenth more work planted in three kernels, these found (1.08 to
-1.15), and Linformer, which calls one of them, and no other.
+Two processes, one for each commit, take turns of a few milliseconds on one core (A B B A) and
+measure processor time, which excludes other programs.  The figure of such a pair is the median of
+the ratios of neighbours.  The placement of memory differs from pair to pair and may change times by
+some per cent, so there are several pairs, and the interval is over their figures.  An operator
+counts as slower, with exit status 1, if its whole interval is above 1.05.  On two cores with a load
+of 15 to 20 and a minute of processor time, a build against itself has all medians within 1.3 % and
+all intervals within 3.3 %.  A tenth more work in three kernels was found in these (1.08 to 1.15)
+and in Linformer, which calls one of them, and in no other operator.
 
-Where Valgrind is there, instructions are counted as well (instructions.py): a figure without noise,
-but of x86-64-v3, and of work, not of time.
+If Valgrind is installed, instructions are counted as well (instructions.py).  They have no noise,
+but are those of x86-64-v3, and measure work instead of time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CONFIDENCE = 0.95
 
 
 class Ratio(NamedTuple):
-    """Of the second time to the first, with the interval that its median is in."""
+    """The second time over the first, with the interval of the median."""
 
     seconds: float  #: a call of the first
     middle: float
@@ -67,7 +67,7 @@ class Ratio(NamedTuple):
 
 
 class Side:
-    """A process that has one linattn, and times calls when it is told to."""
+    """A process with one linattn, which times calls on request."""
 
     def __init__(self, tree: Path, n: int, heads: int, cpu: int | None) -> None:
         pinned = [] if cpu is None else ["--cpu", str(cpu)]
@@ -91,7 +91,7 @@ class Side:
 
 
 def serve(tree: Path, n: int, heads: int) -> int:
-    """Answers the lines "NAME COUNT" with seconds a call, until there are no more."""
+    """Answer each line "NAME COUNT" with the seconds of a call, until the input ends."""
     if tree.resolve() not in Path(linattn.__file__).parents:
         sys.exit(f"compare.py: {linattn.__file__} is imported, which is not of {tree}")
     table = calls(n, heads)
@@ -109,7 +109,7 @@ def serve(tree: Path, n: int, heads: int) -> int:
 
 
 def figures(sides: tuple[Side, Side], name: str, pairs: int) -> tuple[float, float]:
-    """Seconds a call of the first, and the median of the second's to it, in turns."""
+    """Seconds a call of the first, and the median ratio of the second to the first, in turns."""
     a, b = sides
     count = max(1, math.ceil(TURN / max(min(a(name, 1), b(name, 1)), 1e-7)))
     times = []
@@ -124,7 +124,7 @@ def figures(sides: tuple[Side, Side], name: str, pairs: int) -> tuple[float, flo
 def ratios(
     trees: tuple[Path, Path], names: Sequence[str], *, n: int, heads: int, starts: int, pairs: int
 ) -> dict[str, Ratio]:
-    """By operator."""
+    """The ratio of each operator."""
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     bar = Bar(sys.stderr, starts * len(names))
@@ -142,7 +142,7 @@ def ratios(
 
 
 def interval(given: Sequence[tuple[float, float]]) -> Ratio:
-    """The median, and the narrowest pair of order statistics that holds it with CONFIDENCE."""
+    """The median, and the narrowest pair of order statistics that contains it with CONFIDENCE."""
     seconds, values = zip(*given, strict=True)
     ordered, size = sorted(values), len(values)
     out, missed = 0, 2 / 2**size  # so many are left out at each end, and what that misses

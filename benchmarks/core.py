@@ -1,4 +1,4 @@
-"""The figures this package is held to, each as a ratio within one run, beside its target.
+"""The target ratios of this package, each measured within one run.
 
 One thread, float32, 8 heads, N = 4096, d = m = 64 unless the row says otherwise.
 """
@@ -87,7 +87,7 @@ def against_products(report: Report, name: str, target: float, rounds: int) -> N
 
 
 def backward(report: Report, name: str, rounds: int) -> None:
-    """The kernels, into given arrays: whether new ones cost page faults is up to chance."""
+    """The kernels, writing to existing arrays: page faults of new ones vary at random."""
     bench = BENCH[f"{name}_backward-heads8"]
     q, k, v, g = make(bench.case)
     forward, reverse = (getattr(linattn.ufuncs, f"{name}{x}_elu") for x in ("", "_backward"))
@@ -135,7 +135,7 @@ def layout(report: Report, rounds: int) -> None:
 
 
 def two_threads(report: Report, rounds: int) -> None:
-    """One head has no heads to share out: the sequence itself is cut."""
+    """One head cannot be shared out by heads: the sequence itself is split."""
     bench = BENCH["causal-one_long_head"]
     arrays = make(bench.case)
     out = np.empty_like(arrays[2])
@@ -184,7 +184,7 @@ def memory(report: Report, n: int) -> None:
 
 
 def beyond_arrays(name: str, n: int) -> int:
-    """Bytes a call adds to the process besides its results; a small call came before."""
+    """Bytes that a call adds to the process besides its results, after a small call."""
     operator = getattr(linattn, name)
     rng = np.random.default_rng(0)
     count = 4 if name.endswith("backward") else 3

@@ -109,7 +109,7 @@ def step(report: Report, rounds: int) -> None:
 
 
 def two_threads(report: Report, rounds: int) -> None:
-    """One head has no heads to share out: the columns of its values are."""
+    """One head cannot be shared out by heads: the columns of its values are."""
     heads, n, d = ONE_HEAD
     operands = make(heads, n, d)[:4]
     out = np.empty_like(operands[2])
@@ -139,7 +139,7 @@ def memory(report: Report) -> None:
 
 
 def beyond_arrays(n: int) -> int:
-    """Bytes a call adds to the process besides its results; a small call came before."""
+    """Bytes that a call adds to the process besides its results, after a small call."""
     operands = [x[0] for x in make(1, n, 64)]
     linattn.delta_backward(*(x[:64] for x in operands))
     results, peak = _memory.peak(lambda: linattn.delta_backward(*operands))
@@ -155,7 +155,7 @@ def truth(operands: list[np.ndarray], backward: bool) -> tuple[np.ndarray, ...]:
 
 
 def _error(result: Any, want: tuple[np.ndarray, ...]) -> float:
-    """Of the last results: the output alone, or the gradients."""
+    """The error of the last results: the output alone, or the gradients."""
     results = result if isinstance(result, tuple) else (result,)
     pairs = zip(results[-len(want) :], want, strict=True)
     return max(relative_error(got, expected) for got, expected in pairs)

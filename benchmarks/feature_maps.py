@@ -44,7 +44,7 @@ def dpfp(x: np.ndarray, nu: int = 2) -> np.ndarray:
 
 
 def elementwise() -> Iterator[Pair]:
-    """Fused passes and the NumPy expressions that they replace, the product left out."""
+    """Fused passes against the NumPy expressions that they replace, without the product."""
     a, b, g, o = (draw(HEADS, N, D, seed=i) for i in range(4))
     tall = [np.ascontiguousarray(x.reshape(-1, D)) for x in (a, b, g)]
     wide, root = np.empty((HEADS * N, 2 * D), np.float32), np.float32(np.sqrt(D))

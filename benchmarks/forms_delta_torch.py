@@ -14,7 +14,7 @@ Form = Callable[..., torch.Tensor]
 
 
 def rivals(operands: list[np.ndarray], backward: bool) -> dict[str, dict[str, Call]]:
-    """Calls to choose the fastest of, by the name of the form; operands q, k, v, beta, g."""
+    """Calls by the name of the form, of which the fastest counts; operands q, k, v, beta, g."""
     torch.compiler.reset()
     # The loop over chunks would be unrolled, which takes minutes: its two stages are compiled.
     stages = [torch.compile(f, dynamic=False) for f in (prepare, advance)]
@@ -31,7 +31,7 @@ def rivals(operands: list[np.ndarray], backward: bool) -> dict[str, dict[str, Ca
 
 
 def forward(form: Form, operands: list[np.ndarray]) -> Call:
-    """Operands, the last of them the cotangent, which has no say here."""
+    """The output; the last operand, the cotangent, is not used."""
     inputs = [torch.from_numpy(x) for x in operands[:-1]]
 
     def call() -> torch.Tensor:
@@ -56,7 +56,7 @@ def both(form: Form, operands: list[np.ndarray]) -> Call:
 def recurrence(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor
 ) -> torch.Tensor:
-    """The equation as it stands, all heads at once."""
+    """The equation itself, all heads at once."""
     s = q.new_zeros(*k.shape[:-2], k.shape[-1], v.shape[-1])
     rows = []
     for a, b, x, w in zip(*(x.unbind(-2) for x in (q, k, v, beta.unsqueeze(-1))), strict=True):
@@ -69,7 +69,7 @@ def recurrence(
 def prepare(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """Of every chunk: W = T K, U = T V with T = (I + stril(diag(beta) K K^T))^-1 diag(beta)."""
+    """For every chunk: W = T K, U = T V with T = (I + stril(diag(beta) K K^T))^-1 diag(beta)."""
     beta = beta.unsqueeze(-1)
     system = (beta * (k @ k.mT)).tril(-1) + torch.eye(k.shape[-2])
     right = torch.cat((beta * k, beta * v), -1)
@@ -78,7 +78,7 @@ def prepare(
 
 
 def advance(s, q, k, w, u, scores):
-    """One chunk: its outputs, and the state behind it."""
+    """One chunk: its outputs, and the state after it."""
     u = u - w @ s
     return q @ s + scores @ u, s + k.mT @ u
 

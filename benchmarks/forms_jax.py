@@ -17,7 +17,7 @@ EPS = 1e-6
 
 
 def rivals(operands: list[np.ndarray], backward: bool) -> dict[str, dict[str, Call]]:
-    """Calls to choose the fastest of, by the name of the library."""
+    """Calls by the name of the library, of which the fastest counts."""
     prepare = _both if backward else _forward
     calls = {
         f"{form.__name__}, chunk {c}": prepare(form, operands, c)

@@ -1,7 +1,7 @@
-"""Causal linear attention (elu + 1, normalised) as one writes it by hand in NumPy, by chunks.
+"""Causal linear attention (elu + 1, normalised) by chunks in NumPy, as users write it by hand.
 
-The shapes of every ``forms_*`` file: q, k, v, g and the result (heads, n, d), n a multiple of the
-chunk. Scores within a chunk are a triangle; what came before it arrives through the state.
+Shapes, in every ``forms_*`` file: q, k, v, g and the result (heads, n, d), n a multiple of the
+chunk.  Scores within a chunk are a triangle; earlier chunks contribute through the state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EPS = 1e-6
 
 
 def rivals(operands: list[np.ndarray], backward: bool) -> dict[str, dict[str, Call]]:
-    """Calls to choose the fastest of, by the name of the library; here there is no backward."""
+    """Calls by the name of the library, of which the fastest counts; there is no backward here."""
     if backward:
         return {}
     q, k, v = operands

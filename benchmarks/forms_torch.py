@@ -15,7 +15,7 @@ EPS = 1e-6
 
 
 def rivals(operands: list[np.ndarray], backward: bool) -> dict[str, dict[str, Call]]:
-    """Calls to choose the fastest of, by the name of the library."""
+    """Calls by the name of the library, of which the fastest counts."""
     torch.compiler.reset()
     # The loop of `scan` is unrolled by the compiler, which then takes minutes.
     compiled = torch.compile(batch, dynamic=False)

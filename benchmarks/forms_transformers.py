@@ -37,7 +37,7 @@ FORMS = {"gated": _mamba2, "gated_delta": _qwen3, "gated_delta by channel": _kim
 
 
 def calls(name: str, operands: list[np.ndarray], backward: bool) -> dict[str, Call]:
-    """By chunk length, the model's own first; operands (heads, n[, d]), the last the cotangent."""
+    """Calls by chunk length, the model's own first; operands (heads, n[, d]), cotangent last."""
     theirs = [np.ascontiguousarray(x.swapaxes(0, 1))[None] for x in operands]
     call = both if backward else forward
     return {f"chunk {c}": _turned(call(_with(FORMS[name], c), theirs)) for c in CHUNKS[name]}

@@ -1,8 +1,9 @@
-"""Recurrences that forget: against those that do not, their backward, and what others offer.
+"""Gated recurrences: against those without gates, their backward, and other libraries.
 
 One thread, float32, 8 heads, N = 4096, d = m = 64, and 16 heads, N = 2048, d = m = 128; keys of
-norm 1, gates of -0.1 in the mean.  "By channel" is a gate a key channel, else there is one a token.
-The error of a result is its largest one as a part of the largest entry, against float64.
+norm 1, gates with mean -0.1.  "By channel" means one gate for each key channel, otherwise there is
+one for each token.  The error of a result is its largest error over its largest entry, against
+float64.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def make(heads: int, n: int, d: int, by_channel: bool = False) -> dict[str, np.n
 
 
 def taken(arrays: dict, name: str) -> list[np.ndarray]:
-    """Those operands that a rule takes."""
+    """The operands that a rule takes."""
     return [arrays[x] for x in (*"qkv", *RULES[name][0])]
 
 
@@ -119,7 +120,7 @@ def against_no_gates(report: Report, d: int, rounds: int) -> None:
 
 
 def backward(report: Report, d: int, rounds: int) -> None:
-    """Into given arrays: whether new ones cost page faults is up to chance."""
+    """Backward into existing arrays: page faults of new ones vary at random."""
     heads, n, _ = SHAPES[d]
     for name in RULES:
         for by_channel, kind in KINDS:
@@ -142,7 +143,7 @@ def backward(report: Report, d: int, rounds: int) -> None:
 
 
 def half(report: Report, rounds: int) -> None:
-    """16-bit tokens; gates are float32, as everywhere."""
+    """16-bit tokens; gates are float32, as in every other row."""
     types = {"float16": np.float16}
     try:
         import ml_dtypes
@@ -184,7 +185,7 @@ def steps(report: Report, rounds: int) -> None:
 
 
 def two_threads(report: Report, rounds: int) -> None:
-    """One head has no heads to share out."""
+    """One head cannot be shared out by heads."""
     n = 32768
     arrays = make(1, n, 64)
     out = np.empty_like(arrays["v"])
@@ -230,7 +231,7 @@ def convolution(report: Report, rounds: int) -> None:
 
 
 def convolution_in_torch(report: Report, torch: Any, rounds: int) -> None:
-    """In its own layout, channels before tokens."""
+    """In PyTorch's layout, channels before tokens."""
     x, weight, bias = filters()
     theirs = torch.from_numpy(np.ascontiguousarray(x.swapaxes(1, 2)))
     taps, offset = torch.from_numpy(weight[:, None]), torch.from_numpy(bias)
@@ -278,7 +279,7 @@ def onnx_runtime(report: Report, onnx: Any, d: int, rounds: int) -> None:
 
 
 def transformers(report: Report, form: Any, d: int, rounds: int) -> None:
-    """As its models run it; and, without a target, with the chunks that are fastest here."""
+    """As its models run it, and, without a target, with the chunk lengths that are fastest here."""
     heads, n, _ = SHAPES[d]
     for name, (function, *targets) in TRANSFORMERS.items():
         by_channel = name.endswith("by channel")
@@ -322,7 +323,7 @@ def delta_rule(arrays: dict) -> tuple[list[np.ndarray], Callable[[bool], tuple]]
 
 
 def mamba2(arrays: dict) -> tuple[list[np.ndarray], Callable[[bool], tuple]]:
-    """Likewise for C, B, x and dt: the gate is -dt, and dt x is what is written."""
+    """Operands C, B, x and dt, and the call: the gate is -dt, and dt x is written."""
     C, B, x, dt = arrays["q"], arrays["k"], arrays["v"], -arrays["g"]
     c = arrays["grad_out"]
 
@@ -338,7 +339,7 @@ def mamba2(arrays: dict) -> tuple[list[np.ndarray], Callable[[bool], tuple]]:
 
 
 def agree(theirs: Any, ours: np.ndarray, want: np.ndarray | None = None) -> tuple[float, float]:
-    """The errors of both, after a look whether they computed the same."""
+    """The errors of both, after a check that they computed the same."""
     want = ours if want is None else want
     errors = relative_error(theirs, want), relative_error(ours, want)
     if not max(errors) < SAME:

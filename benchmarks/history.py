@@ -14,7 +14,7 @@ D = 64
 
 
 def calls(n: int, heads: int) -> dict[str, Call]:
-    """By operator, a call on float32 arrays (heads, n, D), with states where it has them."""
+    """Calls by operator, on float32 arrays (heads, n, D), with states if the operator has any."""
     found: dict[str, Call] = {}
     for call in every_call(n, D, D, lead=(heads,)):
         if call.name in linattn.__all__:

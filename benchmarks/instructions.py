@@ -53,12 +53,12 @@ def main() -> int:
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """Variables for a process that is to import the linattn of a folder."""
+    """Environment variables of a process that imports the linattn of a folder."""
     return {**ENVIRONMENT, "PYTHONPATH": str(tree)}
 
 
 def possible() -> bool:
-    """Whether Valgrind, its header file and a compiler are here."""
+    """Whether Valgrind, its header file and a compiler are installed."""
     command = [*COMPILER, "-fsyntax-only", SOURCE]
     return (
         shutil.which("valgrind") is not None
@@ -95,7 +95,7 @@ def counted(file: Path) -> tuple[tuple[str, int], int] | None:
 
 
 def count(valgrind: ctypes.CDLL, names: tuple[str, ...]) -> int:
-    """Within Valgrind: a file for each operator and length."""
+    """Run within Valgrind, which writes a file for each operator and length."""
     gc.disable()
     for times in (1, 2):
         table = calls(times * N, 1)

@@ -1,8 +1,8 @@
-"""Shares of the processor's FMA peak, which is measured in turn with each operator.
+"""Shares of the processor's FMA peak, measured in turn with each operator.
 
-A ratio to a BLAS depends on how well that is tuned for the processor; a share of the peak does
-not.  Useful operations are counted alone: 4 n d m of causal, noncausal and gated attention, 6 n d m
-of the delta rules; maps, triangles, gates and normalisers are what is lost.
+A ratio to a BLAS depends on how well the BLAS is tuned for the processor; a share of the peak does
+not.  Only useful operations count: 4 n d m for causal, noncausal and gated attention, 6 n d m for
+the delta rules.  The work of maps, triangles, gates and normalisers lowers the share.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SHAPES = [
 
 
 def compiled() -> ctypes.CDLL:
-    """peak.c for this processor."""
+    """Compile peak.c for this processor."""
     library = Path(tempfile.mkdtemp()) / "peak.so"
     compiler = shlex.split(os.environ.get("CC", "cc"))
     subprocess.run([*compiler, *FLAGS, str(SOURCE), "-o", str(library)], check=True)

@@ -1,7 +1,7 @@
-"""linattn against the ways there are today, in interleaved pairs with the same threads.
+"""linattn against other libraries, in interleaved pairs with the same number of threads.
 
-Each peer is the fastest of its forms and chunk sizes, chosen here. The error of a result is its
-largest one as a part of the largest entry, against float64.
+Each peer has the fastest of its forms and chunk sizes, chosen here.  The error of a result is its
+largest error over its largest entry, against float64.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ def frameworks(report: Report, forms: dict[str, Any], backward: bool, rounds: in
 
 
 def fastest(calls: dict[str, Call]) -> str:
-    """Name of the call that takes least, compiled beforehand."""
+    """The name of the fastest call, after compilation."""
     for call in calls.values():
         call()
     return min(calls, key=lambda name: best(calls[name], 0.3))
 
 
 def _ours(operands: list[np.ndarray], keywords: dict[str, Any], backward: bool) -> Call:
-    """What the peers' calls return: the output, then the gradients where asked for."""
+    """The results of the peers' calls: the output, and the gradients if requested."""
     if not backward:
         return lambda: linattn.causal(*operands, **keywords)
     return lambda: (
@@ -133,7 +133,7 @@ def _nanoseconds(pair: Any, bench: Bench) -> str:
 
 
 def _error(result: Any, want: tuple[np.ndarray, ...]) -> float:
-    """Of the last results: the output alone, or the gradients."""
+    """The error of the last results: the output alone, or the gradients."""
     results = result if isinstance(result, tuple) else (result,)
     pairs = zip(results[-len(want) :], want, strict=True)
     return max(relative_error(got, expected) for got, expected in pairs)

@@ -1,6 +1,7 @@
-"""The figures of the documentation, from what RESULTS.md beside this file records.
+"""Draw the figures of the documentation from the tables of RESULTS.md in this folder.
 
-`python plots.py FOLDER` draws each twice, NAME-light.svg and NAME-dark.svg, on no background.
+`python plots.py FOLDER` writes each figure as NAME-light.svg and NAME-dark.svg, with a transparent
+background.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from matplotlib.figure import Figure
 
 RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 
-#: Lines and letters, and colours of Okabe and Ito that show on either page.
+#: The colour of lines and text, and colours of Okabe and Ito that are visible on the page.
 THEMES = {
     "light": {"ink": "#222832", "colors": ("#0072b2", "#d55e00", "#737373")},
     "dark": {"ink": "#ced6dd", "colors": ("#56b4e9", "#e69f00", "#a0a0a0")},
@@ -25,7 +26,7 @@ THEMES = {
 
 
 class Measured(NamedTuple):
-    """A row of a table: its name, perhaps a chunk length, the median, the least, the largest."""
+    """A row of a table: its name, the chunk length if there is one, median, minimum and maximum."""
 
     what: str
     chunk: str
@@ -35,7 +36,7 @@ class Measured(NamedTuple):
 
 
 def section(title: str) -> str:
-    """What stands below a heading of RESULTS.md."""
+    """Return the text below a heading of RESULTS.md."""
     found = re.search(rf"^## {re.escape(title)}.*?\n(.*?)(?=^## |\Z)", TEXT, flags=re.M | re.S)
     if found is None:
         raise ValueError(f"{RESULTS.name} has no section {title!r}")
@@ -43,13 +44,13 @@ def section(title: str) -> str:
 
 
 def table(text: str) -> list[list[str]]:
-    """The cells of a Markdown table, its head first."""
+    """Return the cells of a Markdown table, its header row first."""
     head, _, *rows = (line for line in text.splitlines() if line.startswith("|"))
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in (head, *rows)]
 
 
 def ratios(title: str) -> list[Measured]:
-    """The rows of a section that are ratios."""
+    """Return the rows of a section that hold ratios."""
     rows = []
     for what, median, spread, *_, detail in table(section(title))[1:]:
         if median.endswith(" x") and spread:
@@ -60,7 +61,7 @@ def ratios(title: str) -> list[Measured]:
 
 
 def pick(rows: Iterable[Measured], pattern: str, without: str = "") -> list[Measured]:
-    """Rows whose names match as a whole, named by what the pattern's group caught."""
+    """Return the rows whose whole name matches; the pattern's group becomes the new name."""
     found = [(re.fullmatch(pattern, row.what), row) for row in rows]
     picked = [row._replace(what=match[1].replace(without, "")) for match, row in found if match]
     if not picked:
@@ -71,8 +72,8 @@ def pick(rows: Iterable[Measured], pattern: str, without: str = "") -> list[Meas
 def bars(
     panel: Any, rows: Sequence[Measured], title: str, color: str, *, log: bool = False
 ) -> None:
-    """Medians as bars, the least and the largest as whiskers, a line where both are equal."""
-    rows = rows[::-1]  # the first on top
+    """Draw medians as bars, minimum and maximum as whiskers, and a line at a ratio of 1."""
+    rows = rows[::-1]  # barh draws upwards, and the first row belongs on top
     names = [row.what for row in rows]
     values = [row.median for row in rows]
     whiskers = [
@@ -84,7 +85,7 @@ def bars(
     if log:
         panel.set_xscale("log")
         panel.xaxis.set_major_formatter("{x:,g}")
-    for i, row in enumerate(rows):  # in a column of their own: at a bar's end a whisker may be
+    for i, row in enumerate(rows):  # a column of their own keeps the numbers off the whiskers
         panel.annotate(f"{row.median:.3g}", (1, i), xycoords=panel.get_yaxis_transform(),
                        xytext=(6, 0), textcoords="offset points", va="center")  # fmt: skip
     right = max(row.high for row in rows) * (1.1 if log else 1.03)
@@ -97,7 +98,7 @@ def bars(
 
 
 def scaling(colors: Sequence[str]) -> Figure:
-    """Time and memory against N."""
+    """Plot time and memory against N."""
     figure = Figure(figsize=(8, 5.6), layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey="row")
     text = section("Scaling")
@@ -131,71 +132,71 @@ def _number(text: str) -> float:
 
 
 def peers(colors: Sequence[str]) -> Figure:
-    """How many times linattn's time the causal operator takes elsewhere."""
+    """Plot the time of other causal operators relative to linattn's."""
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     panels = figure.subplots(2, 1, sharex=True, height_ratios=(5, 3))
     for panel, mode, color in zip(panels, ("forward", "forward + backward"), colors, strict=False):
         bars(panel, pick(ratios("Peers"), rf"(.*) / linattn, {re.escape(mode)}"), mode, color)
-    panels[1].set_xlabel("times linattn's time")
+    panels[1].set_xlabel("time relative to linattn (higher is slower)")
     return figure
 
 
 def family(colors: Sequence[str]) -> Figure:
-    """What gates and low ranks cost, and gradients."""
+    """Plot the cost of gates, of low-rank terms and of gradients."""
     rows = ratios("Gated recurrences")
     figure = Figure(figsize=(8, 5.2), layout="constrained")
     upper, lower = figure.subplots(2, 1)
     forward = pick(rows, r"((?:gated|gated_delta|dplr)(?: by channel)? / (?:causal|delta)), d = 64")
     backward = pick(rows, r"(\w+_backward / .*), d = 64")
-    bars(upper, forward, "forward, beside the same without gates", colors[0])
-    bars(lower, backward, "gradients, beside forward", colors[1])
+    bars(upper, forward, "forward, relative to the operator without gates", colors[0])
+    bars(lower, backward, "backward, relative to forward", colors[1])
     lower.set_xlabel("ratio of times, d = 64")
     return figure
 
 
 def recurrences(colors: Sequence[str]) -> Figure:
-    """How many times linattn's time the delta rule and the gated recurrences take elsewhere."""
+    """Plot the time of other delta rules and gated recurrences relative to linattn's."""
     figure = Figure(figsize=(8, 5.6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(6, 8))
     delta = pick(ratios("Delta rule"), r"((?:PyTorch|torch.compile).*)", " / linattn")
     gated = pick(
         ratios("Gated recurrences"), r"((?:mamba2|torch|chunk)_.*), 8 heads, N = 4,096, d = 64"
     )
-    gated = [  # the name before the slash says enough
+    gated = [  # linattn's function, after the slash, is the same for all
         row._replace(what=f"{re.sub(' / [^,]*', '', row.what)}, {row.chunk}") for row in gated
     ]
-    bars(upper, delta, "the delta rule in PyTorch", colors[0], log=True)
+    bars(upper, delta, "delta rule in PyTorch", colors[0], log=True)
     bars(lower, gated, "gated recurrences in Transformers", colors[1], log=True)
-    lower.set_xlabel("times linattn's time")
+    lower.set_xlabel("time relative to linattn (higher is slower)")
     return figure
 
 
 def inverse(rows: Iterable[Measured]) -> list[Measured]:
-    """Ratios the other way around."""
+    """Return the reciprocal of every ratio."""
     return [row._replace(median=1 / row.median, low=1 / row.high, high=1 / row.low) for row in rows]
 
 
 def maps(colors: Sequence[str]) -> Figure:
-    """How many times linattn's time maps, softmax attention and Linformer take elsewhere."""
+    """Plot the time of other maps, softmax attention and Linformer relative to linattn's."""
     rows = ratios("Feature maps, Linformer and softmax attention")
     figure = Figure(figsize=(8, 4), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(7, 4))
-    bars(upper, inverse(pick(rows, r"(.*) / NumPy")), "maps in NumPy", colors[0])
+    bars(upper, inverse(pick(rows, r"(.*) / NumPy")), "feature maps in NumPy", colors[0])
     bars(lower, inverse(pick(rows, r"(.*) / PyTorch.*")), "attention in PyTorch", colors[1])
-    lower.set_xlabel("times linattn's time")
+    lower.set_xlabel("time relative to linattn (higher is slower)")
     return figure
 
 
 def models(colors: Sequence[str]) -> Figure:
-    """Models of Transformers with linattn, beside the library's own functions."""
+    """Plot the time of models of Transformers without linattn relative to the time with it."""
     rows = ratios("Models of Transformers, 1 thread(s)")
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     panels = figure.subplots(2, 1, sharex=True, height_ratios=(9, 6))
     whole = pick(rows, r"(.*(?:prefill|training|one token).*)", ": library / linattn")
     parts = pick(rows, r"(.*linattn, operator, .*)", ": library / linattn, operator")
     bars(panels[0], whole, "whole models", colors[0], log=True)
-    bars(panels[1], parts, "their operator alone", colors[1], log=True)
-    panels[1].set_xlabel("times linattn's time")
+    bars(panels[1], parts, "operator alone", colors[1], log=True)
+    panels[1].set_xlabel("time relative to linattn (higher is slower)")
     return figure
 
 
@@ -205,7 +206,7 @@ FIGURES: dict[str, Callable[[Sequence[str]], Figure]] = {
 
 
 def draw_all(folder: Path) -> None:
-    """Every figure, in either theme."""
+    """Draw every figure in both themes."""
     for theme, look in THEMES.items():
         ink = look["ink"]
         style = {

@@ -1,4 +1,4 @@
-"""The table a benchmark ends in: printed as it grows, then JSON or Markdown where asked for."""
+"""The table that a benchmark prints as it runs, and writes as JSON or Markdown on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import linattn
 
 @dataclass
 class Row:
-    """One line of a report: a figure, perhaps with a target, or why there is none."""
+    """One line of a report: a figure, perhaps with a target, or the reason why there is none."""
 
     what: str
     value: float | None = None
@@ -73,7 +73,7 @@ class Report:
         say(self.args, self._line(row.cells()))
 
     def finish(self) -> int:
-        """Write the files; 0 always, as a missed figure is a finding and no failure."""
+        """Write the files and return 0, since a missed target is a finding and no failure."""
         if self.args.markdown:
             print(f"## {self.title}\n\n{machine()}, {datetime.date.today()}.\n")
             print(markdown(HEADINGS, [row.cells() for row in self.rows]))
@@ -91,7 +91,7 @@ class Report:
 
 
 def say(args: argparse.Namespace, text: str) -> None:
-    """Print for a person: to stderr when stdout is to be nothing but Markdown."""
+    """Print for a person: to stderr if stdout is for Markdown alone."""
     print(text, file=sys.stderr if args.markdown else sys.stdout, flush=True)
 
 

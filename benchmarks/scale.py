@@ -93,7 +93,7 @@ def dask_against_one(found: dict[str, Any], n: int, rounds: int) -> Any:
 
 
 def overheads(found: dict[str, Any], n: int, rounds: int) -> Any:
-    """Rows of what blocks cost beside their computing, and a call in jit."""
+    """Rows of the overhead of blocks, and of a call within jit."""
     import dask
     import dask.array as da
     import distributed
@@ -179,7 +179,7 @@ def ranks_against_one(found: dict[str, Any], n: int, rounds: int) -> Any:
 
 
 def memory_rows(found: dict[str, Any], n: int, rounds: int) -> Any:
-    """A block's time by what the C library is told of freed memory."""
+    """A block's time for each setting of the C library about freed memory."""
 
     plain = {x: y for x, y in os.environ.items() if not x.startswith("MALLOC_")}
     settings = {

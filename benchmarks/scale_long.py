@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def measure(n: int, folder: Path | None) -> dict[str, Any]:
-    """Seconds and peak memory of a sequence of n tokens, and how wrong the two sums are."""
+    """Seconds and peak memory of a sequence of n tokens, and the errors of the two sums."""
     with tempfile.TemporaryDirectory(dir=folder) as room:
         files = {name: Path(room) / name for name in (*INPUTS, *OUTPUTS)}
         write(files, n)
@@ -66,7 +66,7 @@ def measure(n: int, folder: Path | None) -> dict[str, Any]:
 
 
 def peak() -> int:
-    """Bytes that this process has held at once so far, mapped files among them."""
+    """The peak memory of this process in bytes, including mapped files."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -87,7 +87,7 @@ def sizes(n: int) -> Iterator[int]:
 
 
 def mapped(files: dict[str, Path], names: tuple[str, ...], begin: int, n: int) -> list[np.memmap]:
-    """A block of tokens of some files; unmapped, and so out of memory, with the arrays' end."""
+    """A block of tokens of some files; it is unmapped as soon as the arrays are deleted."""
     shape = min(BLOCK, n - begin), D
     return [np.memmap(files[x], "f4", "r+", 4 * D * begin, shape) for x in names]
 

@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def climb(args: argparse.Namespace, name: str, mode: str, lengths: Sequence[int]) -> list[Point]:
-    """One contender's points, from the shortest N to the longest that is reasonable."""
+    """One contender's points, from the shortest N to the longest that is feasible."""
     points: list[Point] = []
     for n in lengths:
         have, last = _memory.available(), points[-1] if points else None
@@ -84,7 +84,7 @@ def climb(args: argparse.Namespace, name: str, mode: str, lengths: Sequence[int]
 
 
 def measure(name: str, mode: str, n: int, budget: float) -> tuple[float, int | None]:
-    """Best seconds of a call and the bytes the first one adds; a small call came before."""
+    """Best seconds of a call, and the bytes that the first one adds after a small call."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((1, 1, n, D), dtype=np.float32) for _ in range(4)]
     make, backward = CONTENDERS[name], mode == MODES[1]
@@ -120,7 +120,7 @@ def softmax(arrays: list[np.ndarray], backward: bool) -> Call:
 
 
 def quadratic(arrays: list[np.ndarray], backward: bool) -> Call:
-    """The same linear attention as ours, but by (Q K^T) V, with its N x N matrix."""
+    """The same linear attention as (Q K^T) V, with its N x N matrix."""
     q, k, v, g = arrays
 
     def forward() -> np.ndarray:

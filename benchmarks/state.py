@@ -36,7 +36,7 @@ def main() -> int:
 def ratio(
     report: Report, what: str, a: Call, b: Call, rounds: int, target: float | None, detail: str
 ) -> None:
-    """Add the time of a over that of b; the detail has room for both, in milliseconds."""
+    """Add the time of a over that of b; the detail has both in milliseconds."""
     pair = interleave(a, b, rounds)
     detail = detail.format(pair.a * 1e3, pair.b * 1e3)
     report.add(Row(what, pair.ratio, pair.low, pair.high, target=target, detail=detail))
@@ -51,7 +51,7 @@ def zeros(*lead: int) -> State:
 
 
 def steps(report: Report, heads: int, rounds: int) -> None:
-    """A step reads and writes every state once: so does a copy."""
+    """A step reads and writes every state once, as a copy does."""
     q, k, v = normal(3, heads, D)
     state, copy = zeros(heads), zeros(heads)
     ratio(
@@ -94,7 +94,7 @@ def with_states(report: Report, rounds: int) -> None:
 
 
 def packed(report: Report, sequences: int, rounds: int) -> None:
-    """Many sequences of different lengths against a single one as long as all of them."""
+    """Many sequences of different lengths against one sequence of their total length."""
     lengths = np.random.default_rng(1).integers(1_000, 8_001, sequences)
     cu_seqlens = np.concatenate(([0], lengths.cumsum()))
     n = int(cu_seqlens[-1])

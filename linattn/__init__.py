@@ -29,6 +29,14 @@ from .gated import gated, gated_backward, gated_step
 from .gated_delta import gated_delta, gated_delta_backward, gated_delta_step
 from .linformer import linformer, linformer_backward
 from .mlstm import mlstm, mlstm_backward, mlstm_step
+from .scan import (
+    linear_scan,
+    linear_scan_backward,
+    linear_scan_step,
+    selective_scan,
+    selective_scan_backward,
+    selective_scan_step,
+)
 from .softmax import softmax_attention, softmax_attention_backward
 from .streaming import blocks, stream
 from .wkv import wkv, wkv_backward, wkv_step
@@ -59,6 +67,9 @@ __all__ = [
     "get_num_threads",
     "initial_state",
     "lengths_from_mask",
+    "linear_scan",
+    "linear_scan_backward",
+    "linear_scan_step",
     "linformer",
     "linformer_backward",
     "log_decay",
@@ -68,6 +79,9 @@ __all__ = [
     "mlstm_step",
     "noncausal",
     "noncausal_backward",
+    "selective_scan",
+    "selective_scan_backward",
+    "selective_scan_step",
     "set_isa",
     "set_num_threads",
     "show_config",

@@ -159,10 +159,12 @@ def gradient_is_sum(r: Recurrence, *, normalize: bool = False, **unused: Any) ->
 
 
 @quiet
-def gradient_sum(q: Any, grad_out: Any, *, feature_map: Any, scale: float, **unused: Any) -> State:
-    """That gradient, ``scale sum phi(q) g^T``."""
+def gradient_sum(
+    q: Any, grad_out: Any, *, feature_map: Any, scale: float, **unused: Any
+) -> Element:
+    """The element of that gradient, ``scale sum phi(q) g^T``."""
     s, _ = _sums((q, q, grad_out), None, feature_map=feature_map, normalize=False)
-    return State(s * s.dtype.type(scale))
+    return Element(None, s * s.dtype.type(scale))
 
 
 def empty_state(
@@ -197,14 +199,17 @@ def check(name: str, feature_map: Any, normalize: bool) -> None:
         )
 
 
-def check_options(
-    r: Recurrence, name: str, call: Any, *, feature_map: Any, scale: Any, normalize: Any = False,
-    eps: Any = 0.0,
-) -> None:  # fmt: skip
-    """The checks of options that a call on arrays makes."""
+def checked(
+    r: Recurrence, name: str, operands: Sequence[Any], *, feature_map: Any, scale: Any,
+    normalize: Any = False, eps: Any = 0.0,
+) -> tuple[Call, Shape]:  # fmt: skip
+    """The operands of a call in blocks, checked with its options, and the shape of a state."""
+    check(name, feature_map, normalize)
+    call = r.layout.read(name, operands)
     fused = "identity" if _mapped.outside(feature_map) else feature_map
     _check.lookup(name, r._stateless.names, call.variant, fused, normalize)
     _check.numbers(name, call.typed, scale, eps, True)
+    return call, core_of(call, feature_map)
 
 
 # --- queries that see all keys ------------------------------------------------------

@@ -12,8 +12,8 @@ recurrence, `made` makes one from any function of the package::
 
     _functions = recurrences(
         TORCH,
-        forward=lambda r: TensorRecurrence(r).forward,  # called (operands, **options)
-        step=lambda r: TensorRecurrence(r).step,  # called (operands, state, **options)
+        forward=lambda r: OPERATORS[r.name].forward,  # called (operands, **options)
+        step=lambda r: OPERATORS[r.name].step,  # called (operands, state, **options)
     )
     _functions["linformer"] = made(linattn.linformer, TORCH, LINFORMER, example=...)
     globals().update(_functions)
@@ -55,6 +55,7 @@ class Added(NamedTuple):
     text: str  #: its entry in the section Parameters, from its second line on
     cross: bool = True  #: whether recurrences where every query sees every key have it
     forms: tuple[str, ...] = ("forward", "backward", "step")
+    whole: bool = True  #: whether those whose tokens cannot be in blocks have it
 
 
 class Bridge(NamedTuple):
@@ -74,6 +75,7 @@ class Bridge(NamedTuple):
     also_raises: tuple[_docs.Raised, ...] = ()  #: beside NumPy's
     notes: tuple[tuple[str, str], ...] = ()  #: a parameter ("" for all functions), and a remark
     functions: tuple[str, ...] = ()  #: those beside the recurrences
+    blocks: bool = False  #: whether tokens are in blocks, so that the state has to be put together
     examples: Mapping[
         str, str
     ] = {}  #: by form of recurrence, with places for {function}, {name}, {operands}
@@ -93,10 +95,17 @@ def functions(bridge: Bridge) -> Iterator[Made]:
     from ._operator import RECURRENCES
 
     for r in RECURRENCES.values():
+        if bridge.blocks and r.transition is None:
+            continue
         for form in bridge.examples:
             if form != "step" or not r.cross:
-                added = (x for x in bridge.added if form in x.forms and (x.cross or not r.cross))
+                added = (x for x in bridge.added if form in x.forms and _has(x, r))
                 yield Made(r.names[form], r, form, tuple(added))
+
+
+def _has(x: Added, r: Recurrence) -> bool:
+    """Whether the functions of a recurrence have the keyword."""
+    return (x.cross or not r.cross) and (x.whole or r.transition is not None)
 
 
 def recurrences(bridge: Bridge, **calls: Callable[[Recurrence], Function]) -> dict[str, Function]:

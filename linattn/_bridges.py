@@ -27,6 +27,7 @@ _ANY = dict.fromkeys(("feature_map", "key_lengths", "cu_seqlens", "A_log", "dt_b
 DASK = Bridge(
     module="linattn.dask",
     public="linattn.dask",
+    blocks=True,
     imports="import dask.array",
     summary="`linattn.{name}` of dask arrays, lazy.",
     given="ArrayLike",
@@ -78,6 +79,7 @@ JAX = Bridge(
                 Within `jax.shard_map`, the axis of the mesh along which the tokens are cut; the
                 states are those of the whole sequence, alike on every device.""",
             cross=False,
+            whole=False,
             forms=("forward",),
         ),
     ),
@@ -85,7 +87,7 @@ JAX = Bridge(
         Raised("TypeError", "", "an operand is complex, or not numbers"),
         Raised("TypeError", "eps scale", "is traced, or no real number"),
         Raised("TypeError", "feature_map", "is neither a name, a map, nor a function"),
-        Raised("TypeError", "normalize causal", "is not a bool"),
+        Raised("TypeError", "normalize causal log reverse softplus", "is not a bool"),
         Raised("TypeError", "activation", "is no string"),
         Raised("TypeError", "key_lengths cu_seqlens", "is not of integers"),
         Raised("TypeError", "initial_state state", "is no State"),
@@ -130,6 +132,7 @@ JAX = Bridge(
 MPI = Bridge(
     module="linattn.mpi",
     public="linattn.mpi",
+    blocks=True,
     imports="from mpi4py import MPI",
     summary="`linattn.{name}` of this rank's tokens.",
     given="ArrayLike",
@@ -207,6 +210,7 @@ TORCH = Bridge(
 DISTRIBUTED = Bridge(
     module="linattn.torch.distributed",
     public="linattn.torch.distributed",
+    blocks=True,
     imports="from torch import Tensor\nfrom torch.distributed import ProcessGroup",
     summary="`linattn.torch.{name}` of this process's tokens.",
     given="Tensor",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,9 +115,13 @@ def broadcast(function: str, name: str, x: Any, shape: Shape) -> Any:
     return x
 
 
-def in_place(function: str, state: tuple[Any, ...], batch: Shape) -> None:
-    """A state that can be written to: nothing of it broadcast or read-only."""
-    for field, array, core in zip(("s", "z", "log_scale"), state, (2, 1, 1), strict=True):
+def in_place(function: str, state: tuple[Any, ...], batch: Shape, axes: int = 2) -> None:
+    """A state that can be written to: nothing of it broadcast or read-only.
+
+    The last ``axes`` of s are its own.
+    """
+    cores = axes, axes - 1, axes - 1
+    for field, array, core in zip(("s", "z", "log_scale"), state, cores, strict=True):
         if array is not None:
             updated(function, f"state.{field}", array, batch, core)
 
@@ -215,12 +219,25 @@ def numbers(
         return (scale, eps) if normalize else (scale,)
     scale = number(function, "scale", scale, *operands)
     eps = number(function, "eps", eps, *operands)
-    if not plain:
-        # Array libraries make float64 arrays of Python floats, and all would follow.
-        cast = state_dtype(*operands).type
-        with np.errstate(all="ignore"):
-            scale, eps = cast(scale), cast(eps)
-    return (scale, eps) if normalize else (scale,)
+    return _weak_numbers((scale, eps) if normalize else (scale,), operands)
+
+
+def flags(
+    function: str, names: Sequence[str], values: Mapping[str, Any], operands: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Options that are True or False, as the numbers 1 and 0 that kernels take."""
+    checked = tuple(float(flag(function, name, values[name])) for name in names)
+    return _weak_numbers(checked, operands)
+
+
+def _weak_numbers(values: tuple[float, ...], operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numbers that change the dtype of no call."""
+    if all([type(x) is np.ndarray for x in operands]):
+        return values
+    # Array libraries make float64 arrays of Python floats, and all would follow.
+    cast = state_dtype(*operands).type
+    with np.errstate(all="ignore"):
+        return tuple(cast(x) for x in values)
 
 
 def is_plain_number(x: Any) -> bool:

@@ -111,8 +111,8 @@ def _backward_in_order(
 
     def local() -> tuple[Any, ...]:
         if _block_scan.gradient_is_sum(r, **options):
-            total = _block_scan.gradient_sum(operands[0], np.asarray(grad_out), **options)
-            return None, _block_scan.Element(None, total.s)
+            grad = np.asarray(grad_out)
+            return None, _block_scan.gradient_sum(operands[0], grad, **options)
         grads = run(None)
         return grads, _block_scan.turned(call.element(r.name, operands), grads[-1])
 
@@ -151,14 +151,11 @@ class _Call:
         states = {"initial_state": initial_state, "grad_state": grad_state}
 
         def local() -> tuple[Any, dict[str, Any]]:
-            call = r.layout.read(self.name, operands)
-            _block_scan.check_options(r, self.name, call, **options)
-            _block_scan.check(self.name, options["feature_map"], normalize)
+            call, core = _block_scan.checked(r, self.name, operands, **options)
             arrays = tuple(None if x is None else np.asarray(x) for x in operands)
             if r.cross:
                 self._check_leading_axes(arrays, call.batch)
             grad = () if grad_out is None else (_check.cotangent(self.name, grad_out, call.shape),)
-            core = _block_scan.core_of(call, options["feature_map"])
             dtype = _check.state_dtype(*call.typed, *grad)
             given: dict[str, Any] = {
                 "an initial_state": initial_state is not None,

@@ -49,7 +49,7 @@ TITLES = ("", "Parameters", "Returns", "Yields", "Raises", "Notes", "References"
 _ERRORS = (
     Raised("TypeError", "", "an operand is {refused}"),
     Raised("TypeError", "eps scale", "is not a number"),
-    Raised("TypeError", "normalize causal", "is not a bool"),
+    Raised("TypeError", "normalize causal log reverse softplus", "is not a bool"),
     Raised("TypeError", "feature_map", "is neither a name nor a map"),
     Raised("TypeError", "activation", "is neither a string nor None"),
     Raised("TypeError", "key_lengths cu_seqlens", "is not of integers"),
@@ -177,6 +177,73 @@ PARAGRAPHS = {
         The state before the first token, ``s`` (..., d, m) and ``z`` (..., d); default: zeros.""",
     "packed_state": """
         With ``cu_seqlens`` they are (..., r, d, m) and (..., r, d).""",
+    "a": """
+    a : array_like, broadcasting with x to (..., n, m)
+        Factors, float16, bfloat16, float32 or float64 (other real dtypes are cast by
+        {library}'s rules).  16-bit numbers are computed in float32 and rounded once.  All axes
+        broadcast: (m,) is a factor a channel, (..., n, 1) one a token, a number one for all.""",
+    "a_x": """
+    x : array_like, broadcasting with a to (..., n, m)
+        What is added, n tokens of m channels.""",
+    "token_a_x": """
+    a, x : array_like, broadcasting to (..., m)
+        The token's factors and what is added.""",
+    "log": """
+    log : bool, default False
+        Whether ``a`` holds natural logarithms of the factors: 0 keeps all, -inf nothing.""",
+    "reverse": """
+    reverse : bool, default False
+        Scan from the last token (of each sequence) to the first: the initial state is before
+        the last token, and the final one after the first.""",
+    "initial_row": """
+    initial_state : State, optional
+        h before the first token, ``s`` (..., m) and ``z`` None; default: zeros.  With
+        ``cu_seqlens`` one a sequence: there is an axis of sequences before m.""",
+    "row": """
+    state : State
+        h before the token, ``s`` (..., m), of the result's dtype, or float32 where that has
+        16 bits, and ``z`` None.""",
+    "selective": """
+    x : array_like, shape (..., n, m)
+        Inputs, n tokens of m channels, float16, bfloat16, float32 or float64 (other real dtypes
+        are cast by {library}'s rules).  16-bit numbers are computed in float32 and rounded once.
+    dt : array_like, shape (..., n, m)
+        Time steps.  They may be negative; the state then grows where A is negative.
+    A : array_like, shape (..., m, r)
+        Rates of the r states of each channel, usually negative; positive ones let a state grow.
+        A is converted to what is computed in, float32 for 16-bit tokens, and has no say in the
+        result's dtype; neither have D and dt_bias.
+    B, C : array_like, shape (..., n, r)
+        What is written to the states, and what is read of them.""",
+    "token_selective": """
+    x, dt : array_like, shape (..., m)
+        The token's inputs and time steps.
+    A : array_like, shape (..., m, r)
+        Rates of the r states of each channel.
+    B, C : array_like, shape (..., r)
+        What is written to the states, and what is read of them.""",
+    "D": """
+    D : array_like, shape (..., m), optional
+        Weight of x in the output.""",
+    "z": """
+    z : array_like, shape (..., n, m), optional
+        Gate: its silu multiplies the output.""",
+    "token_z": """
+    z : array_like, shape (..., m), optional
+        Gate: its silu multiplies the output.""",
+    "dt_bias": """
+    dt_bias : array_like, shape (..., m), optional
+        Added to dt, before the softplus.
+    softplus : bool, default False
+        Whether the softplus of dt and its bias is the time step.""",
+    "initial_channels": """
+    initial_state : State, optional
+        The state before the first token, ``s`` (..., m, r) and ``z`` None; default: zeros.  With
+        ``cu_seqlens`` one a sequence: there is an axis of sequences before m.""",
+    "channels": """
+    state : State
+        The state so far, ``s`` (..., m, r), of the result's dtype, or float32 where that has
+        16 bits, and ``z`` None.""",
     "return_state": """
     return_state : bool, default False
         Return the state after the last token as well.""",

@@ -30,9 +30,14 @@ def sum_all(
     """
     if dtypes is None:
         dtypes = [x.dtype for x in operands]
+    return sum_to(grads, [x.shape for x in operands], dtypes)
+
+
+def sum_to(grads: Sequence[Any], shapes: Sequence[Shape], dtypes: Sequence[DType]) -> Any:
+    """Each gradient in that shape, summed over the repeats, and in that dtype."""
     return tuple([
-        g if g.shape == x.shape and g.dtype == dtype else summed(g, x.shape, dtype)
-        for g, x, dtype in zip(grads, operands, dtypes, strict=True)
+        g if g.shape == shape and g.dtype == dtype else summed(g, shape, dtype)
+        for g, shape, dtype in zip(grads, shapes, dtypes, strict=True)
     ])  # fmt: skip
 
 

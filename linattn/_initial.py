@@ -23,7 +23,7 @@ NAME = "initial_state"
 def initial_state(
     q: ArrayLike,
     k: ArrayLike,
-    v: ArrayLike,
+    v: ArrayLike | None = None,
     *others: ArrayLike,
     operator: str = "causal",
     feature_map: Map = "elu",
@@ -35,8 +35,9 @@ def initial_state(
     Parameters
     ----------
     q, k, v : array_like, shape (..., n, d), (..., n, d) and (..., n, m)
-        Operands of the operator; of a step, one token: (..., d), (..., d) and (..., m).  Only
-        their shapes and dtypes count.
+        The first operands of the operator; of a step, one token: (..., d), (..., d) and (..., m).
+        Only their shapes and dtypes count.  For `linear_scan` they are a and x, for
+        `selective_scan` x, dt and A.
     *others : array_like
         Those that follow them, in the operator's order, such as beta of `delta`.  They may be left
         out where they bring no leading axes and no wider dtype.
@@ -93,14 +94,23 @@ def initial_state(
         return np.full(shape, value, _check.state_dtype(*typed))
 
     return state_of(
-        (q, k, v, *others), operator, phi.features, full, normalize=normalize,
+        given(q, k, v, *others), operator, phi.features, full, normalize=normalize,
         cu_seqlens=cu_seqlens, rescaled=isinstance(phi, PositiveRandomFeatures),
         unmapped=None if isinstance(phi, Fused) else phi,
     )  # fmt: skip
 
 
-def recurrence_of(operator: str, others: int) -> tuple[Recurrence, bool]:
-    """The recurrence of an operator's name, and whether that is of all tokens, not of one."""
+def given(*operands: Any) -> tuple[Any, ...]:
+    """The operands without the last ones that are left out: scans have two that tell a state."""
+    count = max((i + 1 for i, x in enumerate(operands) if x is not None), default=0)
+    return operands[:count]
+
+
+def recurrence_of(operator: str, count: int) -> tuple[Recurrence, bool]:
+    """The recurrence of an operator's name, and whether that is of all tokens, not of one.
+
+    ``count`` operands are given.
+    """
     known = {
         r.names[method]: r
         for r in RECURRENCES.values() if not r.cross
@@ -109,9 +119,14 @@ def recurrence_of(operator: str, others: int) -> tuple[Recurrence, bool]:
     if operator not in known:
         raise ValueError(f"{NAME}: operator is {operator!r}; expected one of {', '.join(known)}")
     recurrence = known[operator]
+    leading = recurrence.layout.leading
+    others = count - leading
+    if others < 0:
+        names = ", ".join(x.name for x in recurrence.operands[:leading])
+        raise TypeError(f"{NAME}: {count} operands; expected {names} at least, for {operator}")
     if others > len(recurrence.extras):
         names = ", ".join(extra.name for extra in recurrence.extras) or "none"
-        last = recurrence.operands[recurrence.layout.leading - 1].name
+        last = recurrence.operands[leading - 1].name
         raise TypeError(f"{NAME}: {others} operands after {last}; those of {operator} are {names}")
     return recurrence, operator == recurrence.name
 
@@ -132,7 +147,7 @@ def state_of(
     ``features`` of d numbers are those of the map, which rescales as it goes if ``rescaled``;
     ``unmapped`` is one that operators without maps refuse.
     """
-    recurrence, whole = recurrence_of(operator, len(operands) - 3)
+    recurrence, whole = recurrence_of(operator, len(operands))
     if cu_seqlens is not None and not whole:
         raise TypeError(
             f"{NAME}: cu_seqlens is given; expected None, as {operator} is of one token"

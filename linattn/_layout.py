@@ -6,8 +6,9 @@ tells the last size, are called leading here: q, k and v for most recurrences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,11 +36,12 @@ class Operand(NamedTuple):
     channels: str = ""  #: one more dimension that it may have, told by the number of its axes
     optional: bool = False
     state_dtype: bool = False  #: held as states are: it has no say in the dtype of a call
+    in_table: str = ""  #: its name in operators.def, where that is another
 
     @property
     def suffix(self) -> str:
         """What a gufunc is called in addition where it has channels, or is not left out."""
-        return f"_{self.name}" if self.optional else _SUFFIXES[self.channels]
+        return f"_{self.in_table or self.name}" if self.optional else _SUFFIXES[self.channels]
 
     @property
     def has_tokens(self) -> bool:
@@ -71,6 +73,7 @@ class Fit(NamedTuple):
     shape: Shape  #: of the output
     sizes: dict[str, int]  #: by letter
     core: Shape  #: of a state
+    own: Shape  #: the axes of the output that do not lead
 
 
 class Call(NamedTuple):
@@ -101,6 +104,13 @@ class Call(NamedTuple):
         return tuple([shape for shape in self.fit.shapes if shape is not None])
 
     @property
+    def summed(self) -> list[Shape]:
+        """The shapes that gradients are summed to: without the axes that gufuncs do not take."""
+        narrow = self.fit.narrow
+        pairs = enumerate(self.fit.shapes)
+        return [x[:-1] if i in narrow else x for i, x in pairs if x is not None]
+
+    @property
     def variant(self) -> str:
         """The suffixes of the gufunc's name."""
         return self.fit.variant
@@ -128,13 +138,23 @@ class Layout:
         self.operands = tuple(operands)
         self.leading = _leading(self.operands)
         self.output, self.state = output, state
+        #: Whether each number of the output comes from one of each operand, over the tokens:
+        #: then all axes broadcast, and operands may lack some of their own.
+        self.elementwise = all(x.dims == output for x in self.operands)
 
     @classmethod
-    def of(cls, name: str) -> Layout:
-        """That of an operator in operators.def; the sums over all keys count as a state."""
+    def of(cls, name: str, public: Mapping[str, str] = MappingProxyType({})) -> Layout:
+        """That of an operator in operators.def; the sums over all keys count as a state.
+
+        ``public`` has the names of operands that are called otherwise in the table.
+        """
         row = operators[name]
         states = [dims for _, dims in row["state"][:1]]
-        return cls([Operand(*x) for x in row["inputs"]], row["outputs"][0][1], *states)
+        operands = [
+            x._replace(name=public[x.name], in_table=x.name) if x.name in public else x
+            for x in (Operand(*x) for x in row["inputs"])
+        ]
+        return cls(operands, row["outputs"][0][1], *states)
 
     def read(self, function: str, operands: Sequence[Any], *, tokens: bool = True) -> Call:
         """The operands, checked: of all tokens, or of one.  The last ones may be missing."""
@@ -143,6 +163,8 @@ class Layout:
         fit = _fit(self, function, shapes, tokens)
         for i in fit.narrow:
             arrays[i] = arrays[i][..., 0]
+        if self.elementwise:
+            arrays = [spread(x, fit.own) for x in arrays]
         if None in shapes:
             arrays = [x for x in arrays if x is not None]
         typed = arrays
@@ -169,17 +191,25 @@ class Layout:
             if x is None and row.optional:
                 arrays.append(None)
                 continue
-            if i >= self.leading and isinstance(x, (int, float)):
-                x = _weak(function, row, x, arrays[: self.leading])
+            if isinstance(x, (int, float)) and (i >= self.leading or self.elementwise):
+                x = _weak(function, row, x, self._tellers(operands, arrays))
             if type(x) is not np.ndarray or x.dtype is not dtype:
                 x, alike = _check.operand(function, row.name, x, 0), False
             arrays.append(x)
         return arrays, alike
 
+    def _tellers(self, operands: Sequence[Any], arrays: Sequence[Any]) -> Sequence[Any]:
+        """What tells the dtype of a number of Python's: the leading operands, or all arrays."""
+        if not self.elementwise:
+            return arrays[: self.leading]
+        return [np.asarray(x) for x in operands if not isinstance(x, (int, float))] or [np.empty(0)]
+
 
 @lru_cache(256)  # most calls have the shapes of the call before
 def _fit(layout: Layout, function: str, shapes: tuple[Shape | None, ...], tokens: bool) -> Fit:
     """What the shapes of operands tell, of all tokens or of one, or the error that they are."""
+    if layout.elementwise:
+        return _fit_elementwise(layout, function, shapes, tokens)
     longest = max(len(shape or ()) for shape in shapes[: layout.leading])
     sizes: dict[str, int] = {}
     narrow, variant, batch = [], "", ()
@@ -210,7 +240,37 @@ def _fit(layout: Layout, function: str, shapes: tuple[Shape | None, ...], tokens
     core = tuple(sizes[letter] for letter in layout.state)
     rows = [row for row, x in zip(layout.operands, shapes, strict=False) if x is not None]
     typed = tuple(i for i, row in enumerate(rows) if not row.state_dtype)
-    return Fit(shapes, tuple(narrow), typed, variant, batch, shape, sizes, core)
+    own = shape[len(batch) :]
+    return Fit(shapes, tuple(narrow), typed, variant, batch, shape, sizes, core, own)
+
+
+def _fit_elementwise(layout: Layout, function: str, shapes: tuple[Any, ...], tokens: bool) -> Fit:
+    """The same where all axes broadcast."""
+    letters = layout.output if tokens else layout.output.replace("n", "")
+    named = _named(layout, shapes)
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(
+            f"{function}: {layout.operands[0].name} has shape {shapes[0]}, which does not "
+            f"broadcast with {_listed(named[1:])}; expected equal lengths, or 1, axis by axis"
+        ) from None
+    first = len(shape) - len(letters)
+    if first < 0:
+        raise ValueError(
+            f"{function}: the shapes of {_listed(named)} broadcast to {shape}; expected "
+            f"{_dots(letters, {})}"
+        )
+    sizes = dict(zip(letters, shape[first:], strict=True))
+    core = tuple(sizes[letter] for letter in layout.state)
+    typed = tuple(range(len(shapes)))
+    return Fit(shapes, (), typed, "", shape[:first], shape, sizes, core, shape[first:])
+
+
+def spread(x: Any, own: Shape) -> Any:
+    """x with those axes of its own, behind its leading ones."""
+    lead = x.shape[: max(x.ndim - len(own), 0)]
+    return x if x.shape[len(lead) :] == own else np.broadcast_to(x, (*lead, *own))
 
 
 def _misfit(
@@ -256,7 +316,9 @@ def _weak(function: str, row: Operand, x: Any, leading: Sequence[Any]) -> Any:
 
 def _dots(letters: str, sizes: dict[str, int]) -> str:
     """The shape of those letters, with the sizes that are known."""
-    return f"({', '.join(['...', *(str(sizes.get(letter, letter)) for letter in letters)])})"
+    named = ("r" if letter == "f" else letter for letter in letters)  # a state's width
+    sized = (str(sizes.get(x, y)) for x, y in zip(letters, named, strict=True))
+    return f"({', '.join(['...', *sized])})"
 
 
 def _named(layout: Layout, shapes: Sequence[Shape | None]) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _check, _gradients, _rescaled_features
 from ._config import one_isa
+from ._dtypes import work_dtype
 from ._gufuncs import quiet
 from .feature_maps import FeatureMap, PositiveRandomFeatures, get
 from .feature_maps._base import Fused
@@ -43,7 +44,7 @@ def call(
     wide = (*(row.state_dtype for row in recurrence.operands[2:]), False)
     typed = (x for x, kept in zip(others, wide, strict=False) if not (kept or _is_weak(x)))
     dtype = _check.result_dtype(q, k, *typed)
-    work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    work = work_dtype(dtype)
     q, k = np.asarray(q, work), np.asarray(k, work)
     run: Callable[..., Any] = _plain
     if isinstance(phi, PositiveRandomFeatures) and options["normalize"]:

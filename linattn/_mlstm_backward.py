@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._gufuncs import internal_ufuncs, run, ufuncs
+from ._state import State
+from .scan import linear_scan
 
 if TYPE_CHECKING:
     from ._layout import Call
@@ -119,27 +121,25 @@ def _through_maximum(
 ) -> tuple[Array, Array, Array]:
     """What of the gradients of m, and of m after the last token, goes to i, to log sigma(f), and
     to the first m: r_t = dm_t + r_{t+1} where token t + 1 has kept m."""
-    n = shape[-1]
+    n, bounds = shape[-1], (0, shape[-1])
+    if packing.packed:
+        bounds = (*packing.begin, n)
     kept = np.broadcast_to(g == 0, shape)
-    bounds = ((0, n),) if not packing.packed else list(zip(packing.begin, packing.end, strict=True))
     rates = np.ones(shape, top.dtype)
     rates[..., :-1] = kept[..., 1:]
-    rates[..., [end - 1 for begin, end in bounds if end > begin]] = 1
-    first = np.empty(top.shape, top.dtype)
-    r = np.empty(shape, top.dtype)
-    for j, (begin, end) in enumerate(bounds):
-        part = (..., slice(begin, end))
-        x = (
-            rates[part][..., ::-1, None],
-            dm[part][..., ::-1, None],
-            0.0,
-            ...,
-            ...,
-            top[..., j, None, None],
-        )
-        h, _ = run(internal_ufuncs["linear_scan_state"], x)
-        r[part] = h[..., ::-1, 0]
-        first[..., j] = np.where(kept[..., begin], r[..., begin], 0) if end > begin else top[..., j]
+    ends = np.asarray(bounds[1:])
+    rates[..., ends[ends > 0] - 1] = 1
+    x = np.broadcast_to(dm, shape)[..., None]
+    last = State(top[..., None])
+    h, after = linear_scan(
+        rates[..., None], x, reverse=True, cu_seqlens=bounds, initial_state=last, return_state=True
+    )
+    r = h[..., 0]
+    begins = np.minimum(bounds[:-1], max(n - 1, 0))
+    first = after.s[..., 0]
+    if n > 0:
+        emptied = np.equal(bounds[:-1], bounds[1:])
+        first = np.where(emptied | kept[..., begins], first, 0)
     to_f = np.where(kept & _exist(packing, shape), r, 0)
     return np.where(kept, 0, r), to_f, first
 

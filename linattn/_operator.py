@@ -12,7 +12,8 @@ A recurrence "fade" with one gate a token, or one a key channel, has these rows:
 
 and in a module of its own ``FADE = Recurrence("fade")``.  ``fade(q, k, v, g, *, ...)`` returns
 ``FADE.forward((q, k, v, g), ...)``, its backward ``FADE.backward((q, k, v, g), grad_out, ...)``,
-its step ``FADE.step((q, k, v, g), state, ...)``.  An operand that may be left out is None in the
+its step ``FADE.step((q, k, v, g), state, ...)``.  Numbers of the row other than scale and eps are
+options that are True or False, passed by name.  An operand that may be left out is None in the
 tuple, and gets no gradient then.  A gufunc's name consists of the operator's name, the suffixes of
 channels and optional operands in their order, ``_state``, ``_backward`` and the map:
 ``fade_key_channels_state_backward_elu``.
@@ -22,7 +23,8 @@ Plain arrays, which need no check here, go to the gufunc first: such a call take
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, Bool, DType, Map
 
+    Transition: TypeAlias = Literal["matrix", "decay", "identity"] | None
     Operands: TypeAlias = tuple[Any, ...]
 
 MAPS = tuple(maps)  #: those that kernels apply themselves
@@ -55,22 +58,29 @@ class Recurrence:
     ----------
     name : str
         Of the public function and of the kernel in operators.def, which has all else.
-    transition : {'matrix', 'decay', 'identity'}
+    transition : {'matrix', 'decay', 'identity'}, optional
         What a block of tokens multiplies a state by, so that sequences can be cut into blocks
-        (`_block_scan`): any matrix, the exponentials of the sums of g, or nothing.
+        (`_block_scan`): any matrix, the exponentials of the sums of g, or nothing.  With None
+        they cannot be cut: dask, MPI and the like have no function of the recurrence.
+    public : dict
+        The names of operands that are called otherwise in operators.def.
     """
 
     def __init__(
-        self, name: str, *, transition: Literal["matrix", "decay", "identity"] = "matrix"
+        self,
+        name: str,
+        *,
+        transition: Transition = "matrix",
+        public: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         row, self.name, self.transition = operators[name], name, transition
-        self.layout = Layout.of(name)
+        self.layout = Layout.of(name, public)
         self.operands, self._read = self.layout.operands, self.layout.read
         self.extras = self.operands[self.layout.leading :]
         self.mapped, self.normalizer = row["maps"], row["normalizer"]
+        self.keys = row["key_lengths"]  #: whether it takes key_lengths
         self.cross = not row["state"]  #: whether every query sees every key: there is no step
-        self._scaled = "scale" in row["numbers"]
-        self._numbers = _check.numbers if self._scaled else _no_numbers
+        self.scaled = "scale" in row["numbers"]
         self._optional = any(x.optional for x in self.operands)
         self._marks = tuple(
             (i, x.channels, x.suffix, x.optional) for i, x in enumerate(self.operands) if x.suffix
@@ -79,6 +89,8 @@ class Recurrence:
         self._compared = self.layout.leading if any(x.channels for x in self.operands) else 0
         step = next((x for x, y in operators.items() if y["step_of"] == name), f"{name}_step")
         self.names = {"forward": name, "backward": f"{name}_backward", "step": step}
+        #: Options that are True or False, by method: the numbers of the table but scale and eps.
+        self.flags = {method: _flags(self.names[method]) for method in self.names}
         form = "_keys" if self.cross else "_state"
         self._stateless = self._gufuncs(name + "{}")
         self._stateful = self._gufuncs(name + "{}" + form)
@@ -126,23 +138,26 @@ class Recurrence:
         initial_state: State | None = None,
         return_state: bool = False,
         out: Array | None = None,
+        **flags: Bool,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
         with_state = initial_state is not None or return_state
         stateless = key_lengths is None and cu_seqlens is None and not with_state
         if stateless and out is None:
-            o = self._plain(self._stateless, operands, (), feature_map, scale, normalize, eps)
+            o = self._plain(
+                self._stateless, operands, (), feature_map, scale, normalize, eps, flags
+            )
             if o is not NotImplemented:
                 return o
         if _mapped.outside(feature_map) or _is_lazy(operands):
             return self._elsewhere(
                 "forward", operands, feature_map, scale=scale, normalize=normalize, eps=eps,
                 key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-                return_state=return_state, out=out,
+                return_state=return_state, out=out, **flags,
             )  # fmt: skip
         call = self._read(self.name, operands)
         key = _check.lookup(self.name, self._stateless.names, call.variant, feature_map, normalize)
-        numbers = self._numbers(self.name, call.typed, scale, eps, key[-1])
+        numbers = self._numbers("forward", call.typed, scale, eps, key[-1], flags)
         if out is not None:
             _check.out(self.name, out, call.shape, *call.typed)
         if stateless:
@@ -171,28 +186,30 @@ class Recurrence:
         cu_seqlens: ArrayLike | None = None,
         initial_state: State | None = None,
         grad_state: State | None = None,
+        **flags: Bool,
     ) -> tuple[Any, ...]:
         """A gradient of each operand, and that of the initial state where there is a state."""
         with_state = initial_state is not None or grad_state is not None
         stateless = key_lengths is None and cu_seqlens is None and not with_state
         if stateless and _same_rows(operands[0], grad_out):
             grads = self._plain(
-                self._stateless_backward, operands, (grad_out,), feature_map, scale, normalize, eps
-            )
+                self._stateless_backward, operands, (grad_out,), feature_map, scale, normalize, eps,
+                flags,
+            )  # fmt: skip
             if grads is not NotImplemented:
                 return _gradients.sum_all(grads, _present(operands))
         if _mapped.outside(feature_map) or _is_lazy((*operands, grad_out)):
             return self._elsewhere(
                 "backward", operands, feature_map, grad_out=grad_out, scale=scale,
                 normalize=normalize, eps=eps, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-                initial_state=initial_state, grad_state=grad_state,
+                initial_state=initial_state, grad_state=grad_state, **flags,
             )  # fmt: skip
         function = self.names["backward"]
         call = self._read(function, operands)
         key = _check.lookup(function, self._stateless.names, call.variant, feature_map, normalize)
         grad_out = _check.cotangent(function, grad_out, call.shape)
         typed = *call.typed, grad_out
-        numbers = self._numbers(function, typed, scale, eps, key[-1])
+        numbers = self._numbers("backward", typed, scale, eps, key[-1], flags)
         dtype = _check.result_dtype(*typed)
         rows = [row for row, x in zip(self.operands, operands, strict=True) if x is not None]
         dtypes = [_check.state_dtype(*typed) if x.state_dtype else dtype for x in rows]
@@ -232,30 +249,32 @@ class Recurrence:
         normalize: Bool = False,
         eps: float = 0.0,
         in_place: bool = False,
+        **flags: Bool,
     ) -> tuple[Array, State]:
         """The output of one token, and the state after it."""
         if type(state) is State and state[2] is None and (state[1] is None) is not normalize:
             s, z, _ = after = state if in_place else _state.copy(state)
             outputs = (None, s, z) if normalize else (None, s)
             result = self._plain(
-                self._step, operands, (), feature_map, scale, normalize, eps, outputs
+                self._step, operands, (), feature_map, scale, normalize, eps, flags, outputs
             )
             if result is not NotImplemented:
                 return result[0], after
         if _mapped.outside(feature_map) or _is_lazy(operands):
             return self._elsewhere(
                 "step", operands, feature_map, state=state, scale=scale, normalize=normalize,
-                eps=eps, in_place=in_place,
+                eps=eps, in_place=in_place, **flags,
             )  # fmt: skip
         function = self.names["step"]
         call = self._read(function, operands, tokens=False)
         key = _check.lookup(function, self._step.names, call.variant, feature_map, normalize)
-        inputs = *call.arrays, *self._numbers(function, call.typed, scale, eps, key[-1])
+        numbers = self._numbers("step", call.typed, scale, eps, key[-1], flags)
+        inputs = *call.arrays, *numbers
         dtype = _check.state_dtype(*call.typed)
         fields = _check.state(function, "state", state, call.batch, call.core, dtype, key[-1])
         s, z, _ = fields
         if in_place:
-            _check.in_place(function, fields, call.batch)
+            _check.in_place(function, fields, call.batch, len(call.core))
         else:
             s = np.array(np.broadcast_to(s, (*call.batch, *call.core)))
             if z is not None:
@@ -270,10 +289,11 @@ class Recurrence:
         """The result for dask arrays, or with a map that no kernel applies."""
         if not _is_lazy((*operands, options.get("grad_out"))):
             return _mapped.call(self, method, operands, feature_map, **options)
-        if method == "step":
+        if method == "step" or self.transition is None:
+            why = "one token has nothing to cut" if method == "step" else "tokens are not cut"
             raise TypeError(
-                f"{self.names[method]}: an operand is a dask array; expected NumPy arrays, as one "
-                "token has nothing to cut: call compute() first"
+                f"{self.names[method]}: an operand is a dask array; expected NumPy arrays, as "
+                f"{why}: call compute() first"
             )
         from . import dask
 
@@ -290,6 +310,7 @@ class Recurrence:
         scale: Any,
         normalize: Any,
         eps: Any,
+        flags: dict[str, Any],
         outputs: tuple[Any, ...] = (),
     ) -> Any:
         """What a gufunc gives for plain arrays, which it checks itself; else NotImplemented."""
@@ -307,13 +328,32 @@ class Recurrence:
                 return NotImplemented
             gufunc = table[key]
         outputs = outputs or (None,) * gufunc.nout
+        switches: tuple[float, ...] = ()
+        if flags:
+            if not all([type(x) is bool for x in flags.values()]):
+                return NotImplemented
+            switches = tuple([float(flags[x]) for x in self.flags["forward"] if x in flags])
         if normalize:
-            return fast_call(gufunc, *operands, *more, scale, eps, *outputs)
+            return fast_call(gufunc, *operands, *more, scale, eps, *switches, *outputs)
         if not _check.is_plain_number(eps):
             return NotImplemented
-        if self._scaled:
-            return fast_call(gufunc, *operands, *more, scale, *outputs)
-        return fast_call(gufunc, *operands, *more, *outputs)
+        if self.scaled:
+            return fast_call(gufunc, *operands, *more, scale, *switches, *outputs)
+        return fast_call(gufunc, *operands, *more, *switches, *outputs)
+
+    def _numbers(
+        self,
+        method: str,
+        typed: tuple[Any, ...],
+        scale: Any,
+        eps: Any,
+        normalize: bool,
+        flags: dict[str, Any],
+    ) -> tuple[Any, ...]:
+        """The numbers of a call, in the table's order: scale, eps, then flags."""
+        function, names = self.names[method], self.flags[method]
+        first = _check.numbers(function, typed, scale, eps, normalize) if self.scaled else ()
+        return (*first, *_check.flags(function, names, flags, typed)) if names else first
 
     def _variant(self, operands: Operands) -> str | None:
         """The variant for plain arrays of as many axes each; else None: for a closer look."""
@@ -344,7 +384,7 @@ class Recurrence:
             return None, (_check.key_lengths(function, key_lengths, keys, call.batch),)
         fit = call.fit
         packing = _state.sequences(function, fit.sizes["n"], fit.batch, cu_seqlens, key_lengths)
-        return packing, packing[:3]
+        return packing, packing[: 2 + self.keys]
 
     def _state(
         self,
@@ -367,9 +407,10 @@ class Recurrence:
         )
 
 
-def _no_numbers(*unused: Any) -> tuple[Any, ...]:
-    """Neither scale nor eps."""
-    return ()
+def _flags(name: str) -> tuple[str, ...]:
+    """The options of an operator that are True or False."""
+    numbers = operators[name]["numbers"] if name in operators else ()
+    return tuple(x for x in numbers if x not in ("scale", "eps"))
 
 
 def _is_lazy(operands: tuple[Any, ...]) -> bool:
@@ -394,5 +435,5 @@ def _same_rows(q: Any, grad_out: Any) -> bool:
 
 def _summed(grads: Sequence[Any], call: Call, dtypes: Sequence[DType]) -> tuple[Any, ...]:
     """Each gradient in the shape that its operand came in."""
-    sums = _gradients.sum_all(grads, call.arrays, dtypes)
+    sums = _gradients.sum_to(grads, call.summed, dtypes)
     return tuple(x.reshape(shape) for x, shape in zip(sums, call.given, strict=True))

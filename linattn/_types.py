@@ -26,9 +26,11 @@ __all__ = [
     "DType",
     "GatedDeltaOptions",
     "GatedOptions",
+    "LinearScanOptions",
     "MLSTMOptions",
     "Map",
     "RecurrenceOptions",
+    "SelectiveScanOptions",
     "SequenceOptions",
     "Shape",
     "State",
@@ -48,6 +50,29 @@ class ConvolutionOptions(TypedDict, total=False):
     activation: Activation
     cu_seqlens: ArrayLike | None
     initial_state: Array | None
+    out: Array | None
+
+
+class LinearScanOptions(TypedDict, total=False):
+    """What `linattn.linear_scan` takes, but ``return_state``."""
+
+    log: Bool
+    reverse: Bool
+    cu_seqlens: ArrayLike | None
+    initial_state: State | None
+    out: Array | None
+
+
+class SelectiveScanOptions(TypedDict, total=False):
+    """What `linattn.selective_scan` takes, but ``return_state``."""
+
+    D: ArrayLike | None
+    z: ArrayLike | None
+    dt_bias: ArrayLike | None
+    softplus: Bool
+    key_lengths: ArrayLike | None
+    cu_seqlens: ArrayLike | None
+    initial_state: State | None
     out: Array | None
 
 

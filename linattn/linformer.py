@@ -10,6 +10,7 @@ import numpy as np
 from . import _check, _gradients
 from ._config import one_isa
 from ._docs import filled
+from ._dtypes import work_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import ALL_KEYS
 from ._products import product, transposed_product
@@ -173,7 +174,7 @@ def _operands(
             f"{call.batch}; expected equal lengths, or 1, axis by axis"
         ) from None
     dtype = _check.result_dtype(q, k, v, E, F, *others)
-    work = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    work = work_dtype(dtype)
     q, k, v, E, F = (np.asarray(x, work) for x in (q, k, v, E, F))
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
     return q, k, v, E, F, _check.number(name, "scale", scale, q), (*batch, *call.shape[-2:]), dtype

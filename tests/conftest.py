@@ -1,7 +1,4 @@
-"""How the tests run: on all processors, and with what skips; fixtures.
-
-Threads and instruction set are put back; interpreters and experiments are at one call.
-"""
+"""Options, fixtures, parallel runs and the check of skips."""
 
 import importlib
 import os
@@ -33,9 +30,9 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """A run of all tests takes every processor, unless -n says how many; one of a file takes one.
+    """Run all tests on every processor unless -n is given, and tests of named files on one.
 
-    A worker takes a stretch of the files, so that not all of them import all that bridges want.
+    A worker takes a range of files, so that not every worker imports every bridge.
     """
     option = config.option
     of_all = config.args_source is not config.ArgsSource.ARGS and not hasattr(config, "workerinput")
@@ -55,7 +52,7 @@ def pytest_make_collect_report(collector):
 
 
 def judged(report, config):
-    """The report, a failure where --listed-skips is given and the skip is not listed."""
+    """The report; with --listed-skips it becomes a failure if the skip is not listed."""
     if config.getoption("--listed-skips") and report.skipped and not hasattr(report, "wasxfail"):
         name, why = report.nodeid.rpartition("tests/")[2], report.longrepr[2]
         rows = (HERE / "allowed_skips.txt").read_text().splitlines()
@@ -76,7 +73,7 @@ def pytest_report_header():
 
 @pytest.fixture
 def threads():
-    """linattn.set_num_threads, undone afterwards."""
+    """linattn.set_num_threads; the number is restored afterwards."""
     before = linattn.get_num_threads()
     yield linattn.set_num_threads
     linattn.set_num_threads(before)
@@ -84,7 +81,7 @@ def threads():
 
 @pytest.fixture
 def isa():
-    """linattn.set_isa, undone afterwards."""
+    """linattn.set_isa; the instruction set is restored afterwards."""
     before = linattn.get_isa()
     yield linattn.set_isa
     linattn.set_isa(before)
@@ -92,7 +89,7 @@ def isa():
 
 @pytest.fixture
 def children_heed_ctrl_c():
-    """Where they inherit a deaf ear, as what a shell has in its background."""
+    """Handle SIGINT, which a process started in a shell's background ignores."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -120,6 +117,6 @@ def interpreter():
 
 @pytest.fixture
 def experiment(monkeypatch):
-    """Imports one of the experiments' modules by its name."""
+    """Import a module of the experiments by name."""
     monkeypatch.syspath_prepend(str(HERE.parent / "experiments"))
     return importlib.import_module

@@ -1,4 +1,4 @@
-"""What arrays of other libraries give: the table of docs/howto/arrays.md, a row a test."""
+"""Arrays of other libraries: one test for each row of the table in docs/howto/arrays.md."""
 
 import numpy as np
 import pytest

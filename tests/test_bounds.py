@@ -1,4 +1,4 @@
-"""The tests themselves: the bound lets honest rounding pass and catches a wrong formula."""
+"""The error bounds themselves: rounding passes, and a wrong formula fails."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Nothing at position t reaches what does not depend on it: poison, and see what it changes.
+"""Causality to the bit: a change at one position affects only what depends on it.
 
 The twin says who depends on whom.  Where poison leaves the twin's result as it was, the kernel's
 may not change by a bit; where it makes the twin's NaN, the kernel's cannot be a number.

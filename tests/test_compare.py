@@ -1,4 +1,4 @@
-"""benchmarks/compare.py tells a slower linattn from noise."""
+"""benchmarks/compare.py distinguishes a slower linattn from noise."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""The documentation: its code runs, and every public name stands in its reference."""
+"""The documentation: its code runs, and its reference lists every public name."""
 
 import importlib
 import importlib.util

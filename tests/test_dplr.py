@@ -1,4 +1,4 @@
-"""DPLR beside what it generalises, and its errors; what it promises is in test_gated_delta*."""
+"""DPLR against its special cases, and its errors; other tests of it are in test_gated_delta*."""
 
 import numpy as np
 import pytest

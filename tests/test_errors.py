@@ -1,4 +1,4 @@
-"""Bad input: an error that names the argument and what was expected; and nothing is written."""
+"""Bad input raises an error that names the argument and what was expected; nothing is written."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Each experiment at a tiny size; interrupted runs; files that are wrong."""
+"""Each experiment at a tiny size; interrupted runs; corrupt files."""
 
 import gzip
 import importlib

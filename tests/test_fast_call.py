@@ -1,4 +1,4 @@
-"""A call past NumPy: the gufunc's bits, or NotImplemented."""
+"""Calls that bypass NumPy: the gufunc's bits, or NotImplemented."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Memory and threads that cannot be had: a MemoryError, nothing leaked or half written."""
+"""Failing allocations and threads: a MemoryError, nothing leaked or half written."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Forward operators beside their twin: defaults, nothing to do, equal terms."""
+"""Forward operators against their twin: defaults, empty operands, equal terms."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Gates of any strength: memories that grow, resets of what is not finite, the range of keys."""
+"""Gates of any strength: memories that grow, resets of non-finite values, the range of keys."""
 
 import numpy as np
 import pytest

@@ -95,31 +95,6 @@ def test_no_gate_is_the_delta_rule(kind):
         compare(actual, expected)
 
 
-def directional(case, arrays, directions):
-    """Derivative of the forward twin along `directions`, by one complex step."""
-    moved = {name: arrays[name] + 1j * STEP * t for name, t in directions.items()}
-    return forward(ref, case, moved)["o"].imag / STEP
-
-
-@pytest.mark.parametrize("gates", ["weak", "strong", "growing"])
-@KINDS
-def test_adjoint(kind, gates):
-    """<g, J t> = <J^T g, t> for any direction t, J by complex steps."""
-    rng = np.random.default_rng(8)
-    for n, d, m in [(1, 3, 2), (17, 5, 8), (70, 33, 20)]:
-        case = kind._replace(n=n, d=d, m=m, gates=gates)
-        arrays = make(case)
-        h = arrays["grad_out"]
-        directions = {
-            name: rng.standard_normal(x.shape) for name, x in arrays.items() if name != "grad_out"
-        }
-        jt = directional(case, arrays, directions)
-        grads = backward(linattn, case, arrays)
-        products = [grads[f"d{name}"] * t for name, t in directions.items()]
-        size = abs(h * jt).sum() + sum(abs(x).sum() for x in products)
-        assert abs((h * jt).sum() - sum(x.sum() for x in products)) <= 1e-12 * size
-
-
 @KINDS
 def test_every_entry_by_complex_step(kind):
     """Of every operand and of the initial state; the loss looks at the final state too."""

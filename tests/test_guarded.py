@@ -1,4 +1,4 @@
-"""No operator touches memory beside its arrays."""
+"""No operator accesses memory outside its arrays."""
 
 import os
 import subprocess

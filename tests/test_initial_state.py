@@ -1,39 +1,30 @@
-"""initial_state: what an operator begins with by itself, as arrays that steps can write to."""
+"""initial_state returns the state that an operator starts from, in arrays that steps can write."""
 
 import importlib
 
 import numpy as np
 import pytest
 from bounds import close
+from operands import STEPS, dims, make, tokens
 
 import linattn
 from linattn import feature_maps
 
 N, D, M = 7, 5, 3
-#: By operator: its step, the operands after v by their last axes, and options.
-OPERATORS = {
-    "causal": ("step", (), {}),
-    "delta": ("delta_step", ((),), {}),
-    "gated": ("gated_step", ((),), {}),
-    "gated_delta": ("gated_delta_step", ((), ()), {}),
-    "dplr": ("dplr_step", ((D,), (D,), ()), {}),
-}
-EACH = pytest.mark.parametrize("name", OPERATORS)
+EACH = pytest.mark.parametrize("name", STEPS)
 
 
 def operands(name, dtype="float32", lead=(2, 1), others_lead=(1, 3)):
     """q, k, v and the rest; the rest has leading axes of its own."""
-    rng = np.random.default_rng(3)
-    tokens = [rng.standard_normal((*lead, N, width)) / 4 for width in (D, D, M)]
-    rest = [-rng.random((*others_lead, N, *core)) / 4 for core in OPERATORS[name][1]]
-    return [x.astype(dtype) for x in (*tokens, *rest)]
+    letters, rng = dims(name), np.random.default_rng(3)
+    leads = {x: others_lead for x in letters if x not in "qkv"}
+    sizes = {"n": N, "d": D, "m": M}
+    return [x.astype(dtype) for x in make(letters, sizes, rng, lead=lead, leads=leads).values()]
 
 
 def one(name, arrays, i):
     """Token i of all operands."""
-    rows = [x[..., i, :] for x in arrays[:3]]
-    rest = zip(arrays[3:], OPERATORS[name][1], strict=True)
-    return [*rows, *(x[..., i, :] if core else x[..., i] for x, core in rest)]
+    return [tokens(x, y, i) for x, y in zip(dims(name).values(), arrays, strict=False)]
 
 
 @EACH
@@ -56,7 +47,7 @@ def test_it_is_what_an_operator_begins_with(name, dtype):
 @pytest.mark.parametrize("in_place", [True, False])
 def test_steps_begin_with_it(name, in_place):
     arrays = operands(name, "float64")
-    step = OPERATORS[name][0]
+    step = STEPS[name]
     state = linattn.initial_state(*one(name, arrays, 0), operator=step)
     same = linattn.initial_state(*arrays, operator=name)
     assert [x is None or x.shape for x in state] == [x is None or x.shape for x in same]
@@ -176,7 +167,7 @@ def test_other_libraries_have_the_same(library, made, name, dtype, bounds):
         assert x is y is None or (type(x) is type(given[0]) and x.shape == y.shape)
         assert x is None or (str(x.dtype).endswith("float32") and not x.any())
     token = [of(x) for x in one(name, arrays, 0)]
-    step = OPERATORS[name][0]
+    step = STEPS[name]
     state = module.initial_state(*token, operator=step)
     o, _ = getattr(module, step)(*token, state)
     close(np.asarray(o), getattr(linattn, name)(*arrays)[..., 0, :], rtol=1e-2, atol=1e-2)

@@ -1,4 +1,4 @@
-"""Heads whose rows lie between each other's are interleaved: the same bits."""
+"""Heads whose rows alternate in memory are interleaved, with the same bits."""
 
 import numpy as np
 import pytest

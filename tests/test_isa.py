@@ -1,4 +1,4 @@
-"""Every instruction set this CPU has, forced by the call and by the environment."""
+"""Every instruction set of this CPU, selected by the call and by the environment."""
 
 import threading
 from functools import partial

@@ -1,4 +1,4 @@
-"""Nested lists of digits, and the kernels that learn to read them."""
+"""Nested lists of digits, and the models that learn to read them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Operators with a map that is an object check, and ignore padding, as with a fused one."""
+"""Operators with map objects check operands and ignore padding as with fused maps."""
 
 from itertools import product
 

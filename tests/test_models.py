@@ -1,4 +1,4 @@
-"""The table of docs/howto/models.md: each row against a loop written from the model's equations.
+"""The table of docs/howto/models.md: each row against a loop over the model's equations.
 
 Loops hold the state as (key, value), a token at a time, in float64; what a model computes of its
 inputs before the recurrence (a gate of its logits, unit keys) is computed here as the model does.

@@ -1,4 +1,4 @@
-"""The extension itself: its functions' wrong arguments, its symbols, what it makes on first use."""
+"""The extension: wrong arguments of its functions, its symbols, what it creates on first use."""
 
 import ctypes
 import re

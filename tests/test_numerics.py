@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from bounds import close, compare, evaluate, excess, worst
-from cases import BACKWARD, DTYPES, ELEMENTWISE, FORWARD, MAPS, Case, call, make, vanishes
+from cases import BACKWARD, DTYPES, ELEMENTWISE, FORWARD, MAPS, Case, call, make
+from operands import vanishes
 
 import linattn
 from linattn import _reference_maps as maps

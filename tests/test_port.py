@@ -1,4 +1,4 @@
-"""That src/ext and the kernels compile for macOS, for Windows and for musl; which wheels there are.
+"""src/ext and the kernels compile for macOS, Windows and musl; the list of wheels.
 
 ziglang has those systems' headers.  Python's and NumPy's are of the system that the tests run on,
 with what differs put right.

@@ -1,4 +1,4 @@
-"""What dtype results have, and what is refused because a cast would lose it, in every bridge."""
+"""The dtype of results, and casts that are refused since they lose information, in every bridge."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from operands import dims, make
 
 import linattn
 from linattn import State
+from linattn._operator import RECURRENCES
 
 torch = pytest.importorskip("torch")
 jnp = pytest.importorskip("jax.numpy")
@@ -19,11 +21,6 @@ import linattn.torch.distributed  # noqa: E402
 from linattn.torch import fla  # noqa: E402
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32)
-#: By name: whether strengths and gates, and a map, have to be given.
-RECURRENCES = {
-    "causal": (), "noncausal": (), "delta": ("beta",), "gated": ("g",),
-    "gated_delta": ("g", "beta"), "dplr": ("a", "b", "g"),
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +34,13 @@ def process():
 
 def operands(name: str, dtypes: Any, shape: tuple[int, ...] = (2, 3, 4)) -> list[Any]:
     """q, k and v of these dtypes; the rest in that of q."""
-    rng = np.random.default_rng(0)
-    qkv = [torch.tensor(3 * rng.standard_normal(shape)).to(x) for x in dtypes]
-    shapes = {"beta": shape[:-1], "g": shape[:-1], "a": shape, "b": shape}
+    *lead, n, d = shape
+    axes, rng = {"n": n, "s": n, "d": d, "m": d}, np.random.default_rng(0)
+    drawn = make(dims(name), axes, rng, lead=tuple(lead)).values()
     dtype = dtypes[0] if dtypes[0].is_floating_point else torch.float32
-    return qkv + [torch.tensor(-rng.random(shapes[x]) / 4).to(dtype) for x in RECURRENCES[name]]
+    dtypes = itertools.chain(dtypes, itertools.repeat(dtype))
+    sizes = itertools.chain([3, 3, 3], itertools.repeat(1))  # integers are not all 0
+    return [torch.tensor(a * x).to(y) for a, x, y in zip(sizes, drawn, dtypes, strict=False)]
 
 
 @pytest.mark.parametrize("name", RECURRENCES)

@@ -1,4 +1,4 @@
-"""The README's python blocks, run as one doctest; and the commands it promises."""
+"""The README's Python blocks run as one doctest, and its commands exist."""
 
 import re
 from pathlib import Path

@@ -13,7 +13,7 @@ from linattn import _config
 ROOT = Path(__file__).resolve().parent.parent
 #: File: what is looked for there, and what is written before it.
 SQUARE = {
-    "src/kernel/maps.def": ("LA_ROW_MAP(l2norm)", "LA_MAP(square, 0)\n"),
+    "src/kernel/maps.def": ("LA_ROW_MAP(l2norm, 1)", "LA_MAP(square, 0)\n"),
     "src/kernel/feature.h": (
         "#endif\n",
         """INLINE vec

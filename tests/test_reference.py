@@ -1,4 +1,4 @@
-"""The twin against itself: its gradients by complex steps, its options against plain calls."""
+"""The twin against itself: gradients by complex steps, options against plain calls."""
 
 from itertools import pairwise
 

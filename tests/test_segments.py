@@ -1,4 +1,4 @@
-"""A long sequence is computed in segments, by its length alone, whoever computes it."""
+"""A long sequence is computed in segments that depend on its length alone."""
 
 import numpy as np
 import pytest

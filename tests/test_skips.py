@@ -1,4 +1,4 @@
-"""With --listed-skips a skip that allowed_skips.txt does not list is a failure."""
+"""With --listed-skips, a skip that allowed_skips.txt does not list is a failure."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Digit strings that are spoken on the spot, and their recognition."""
+"""Spoken strings of digits, synthesised during the test, and their recognition."""
 
 import json
 import shutil

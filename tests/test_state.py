@@ -164,29 +164,6 @@ def test_gufuncs(normalize):
         assert_same([*grads[:3], *(x[:, 0] for x in grads[3:])], expected)
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("feature_map", MAPS)
-def test_adjoint(feature_map, normalize):
-    """<g, J t> = <J^T g, t>, states on both sides, J t by a complex step through the twin."""
-    rng = np.random.default_rng(8)
-    for n, d, m in [(1, 3, 2), (17, 5, 8), (50, 33, 20)]:
-        operands, options = case(n, d, m, (2,), "float64", feature_map, normalize, grad=True)
-        last, first = options.pop("grad_state"), options.pop("initial_state")
-        leaves = [*operands[:3], *flat(first)]
-        directions = [rng.standard_normal(x.shape) for x in leaves]
-        moved = [x + 1e-30j * t for x, t in zip(leaves, directions, strict=True)]
-        moved, begin = moved[:3], State(*moved[3:])
-        result = ref.causal(*moved, **options, initial_state=begin, return_state=True)
-        left = [
-            g * x.imag / 1e-30
-            for g, x in zip([operands[3], *flat(last)], flat(result), strict=True)
-        ]
-        grads = linattn.causal_backward(*operands, **options, initial_state=first, grad_state=last)
-        right = [g * t for g, t in zip(flat(grads), directions, strict=True)]
-        size = sum(abs(x).sum() for x in left + right)
-        assert abs(sum(x.sum() for x in left) - sum(x.sum() for x in right)) <= 1e-12 * size
-
-
 def test_broadcast_states():
     """A state shared by heads, and its gradient summed over them."""
     lead, d, m = (2, 3), 6, 19

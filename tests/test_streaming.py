@@ -1,4 +1,4 @@
-"""Sequences in chunks: the same as the whole, in memory that does not grow."""
+"""Sequences in chunks give the results of the whole, in constant memory."""
 
 import builtins
 import itertools

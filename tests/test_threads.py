@@ -1,4 +1,4 @@
-"""The pool: the same results by any number of threads, many callers, forks and moved processes."""
+"""The pool: the same bits for any number of threads, concurrent callers, forks, moved processes."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""How many threads there are: the environment, quotas of CPUs and threadpoolctl."""
+"""The number of threads: the environment, CPU quotas and threadpoolctl."""
 
 import pytest
 

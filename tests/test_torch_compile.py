@@ -1,4 +1,4 @@
-"""torch.compile, in one graph, of functions that make maps and states themselves."""
+"""torch.compile, in one graph, of functions that create maps and states."""
 
 import pytest
 

@@ -32,8 +32,7 @@ def test_wrong_tensors(row):
         for x, message in wrong.values():
             with pytest.raises(TypeError, match=message) as error:
                 call(la, row, operands | {name: x})
-            own = {"g_d": "g", "beta_m": "beta", "c": "x"}.get(name, name)
-            assert f"{row.name}: {own} " in str(error.value)
+            assert f"{row.name}: {name} " in str(error.value)
 
 
 @EACH
@@ -42,12 +41,11 @@ def test_tensors_of_no_plain_numbers(row):
     """float8, which nothing computes in, and nested tensors of both layouts."""
     operands = make(row)
     for name, x in operands.items():
-        own = {"g_d": "g", "beta_m": "beta", "c": "x"}.get(name, name)
-        with pytest.raises(TypeError, match=rf"{row.name}: {own} has dtype torch\.float8_e4m3fn"):
+        with pytest.raises(TypeError, match=rf"{row.name}: {name} has dtype torch\.float8_e4m3fn"):
             call(la, row, operands | {name: x.to(torch.float8_e4m3fn)})
         for layout in (torch.strided, torch.jagged):
             nested = torch.nested.nested_tensor([x, x], layout=layout)
-            with pytest.raises(TypeError, match=rf"{row.name}: {own} is a nested tensor"):
+            with pytest.raises(TypeError, match=rf"{row.name}: {name} is a nested tensor"):
                 call(la, row, operands | {name: nested})
 
 

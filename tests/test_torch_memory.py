@@ -1,4 +1,4 @@
-"""The memory of tensors: what stays resizable, sharded parameters, devices that differ."""
+"""The memory of tensors: resizable storage, sharded parameters, devices that differ."""
 
 import numpy as np
 import pytest

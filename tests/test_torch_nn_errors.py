@@ -1,4 +1,4 @@
-"""linattn.torch.nn refuses what it cannot do, and says what it was and what was expected."""
+"""Errors of linattn.torch.nn: what an argument was and what was expected."""
 
 import warnings
 

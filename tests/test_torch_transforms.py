@@ -1,4 +1,4 @@
-"""Forward-mode derivatives, which there are none of, and vmap over steps in place."""
+"""Forward-mode derivatives, which are refused, and vmap over steps in place."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The raw gufuncs are NumPy's own kind, and whatever speaks that protocol can call them."""
+"""The raw gufuncs are NumPy ufuncs, and code for that protocol can call them."""
 
 import inspect
 import pickle

@@ -1,4 +1,4 @@
-"""Widths that fill no vector: rows that end, and tiles that end, in part of one."""
+"""Widths that are no multiple of a vector: rows and tiles that end within one."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The bounds for all operands (`bounds.worst`), by a search for operands that come near them.
+"""The bounds for all operands (`bounds.worst`): a search for operands that come close to them.
 
 What rounds most is alike: terms of one size, whose sums round the same way again and again.  So
 operands are constants of all mantissas with signs that change in turn, noise of all sizes, and
@@ -148,7 +148,7 @@ def targets() -> dict[str, Target]:
             options = {"feature_map": "identity", "normalize": False}
             found[f"{name}, identity, d = {d}"] = linear(name, d, **options)
             found[f"{name}, elu, normalised, d = {d}"] = linear(name, d)
-    for rule in recurrences.RULES:
+    for rule in recurrences.ATTENTION:
         if rule.name != "causal" and "bonus" not in rule.letters:
             for backward in (False, True):
                 name = str(rule).replace("l2norm", "identity") + (", backward" if backward else "")

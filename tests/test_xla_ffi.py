@@ -1,4 +1,4 @@
-"""XLA's foreign function interface as src/ext/xla_ffi.h declares it, and frames that differ."""
+"""XLA's foreign function interface as src/ext/xla_ffi.h declares it, and incompatible frames."""
 
 import ctypes
 import importlib.util

@@ -1,9 +1,9 @@
 """Times of every operator, for asv (``pip install asv virtualenv``): one thread, heads of 64.
 
-``make history COMMITS=A..B`` builds each commit, times it, and draws the times as pages.  These are
-as good as the machine was quiet and alike each time; whether one commit is slower than another,
-../compare.py says.  ``LINATTN_ISAS=x86-64-v3`` in the environment builds, and so times, that set
-alone.
+``make history COMMITS=A..B`` builds each commit, times it, and plots the times.  The times are only
+comparable if the machine is equally quiet for each commit; ../compare.py decides whether one commit
+is slower than another.  ``LINATTN_ISAS=x86-64-v3`` in the environment builds and times that
+instruction set alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEADS, N = 4, 2048
 
 
 class Operators:
-    """One call of each."""
+    """One call of each operator."""
 
     params: ClassVar = [NAMES]
     param_names: ClassVar = ["operator"]

@@ -29,9 +29,13 @@ class Call:
     ) -> None:  # fmt: skip
         self.r, self.name, self.options = r, r.names[method], options
         self.normalize = options.get("normalize", False)
-        _block_scan.check(self.name, options["feature_map"], self.normalize)
         given = [x if x is None or hasattr(x, "dtype") else np.asarray(x) for x in operands]
-        typed = self._check(given)
+        metas = tuple(
+            None if x is None else self._meta(row.name, x)
+            for row, x in zip(r.operands, given, strict=True)
+        )
+        call, self.core = _block_scan.checked(r, self.name, metas, **options)
+        self.shape, self.batch, typed = call.shape, call.batch, call.typed
         self.cu_seqlens = None
         if cu_seqlens is not None:
             self.cu_seqlens = _check.cu_seqlens(self.name, cu_seqlens, given[1].shape[-2])
@@ -48,19 +52,6 @@ class Call:
         self.states = [self._state(*x) for x in states]
         sources = [*self.arrays, self.grad, self.lengths, *self.states[0], *self.states[1]]
         self.graph = Graph(self.name, sources, self.options, self.cu_seqlens)
-
-    def _check(self, given: Sequence[Any]) -> tuple[Any, ...]:
-        """Checks shapes, dtypes and options; returns the operands that determine the dtype."""
-        r, options = self.r, self.options
-        metas = tuple(
-            None if x is None else self._meta(row.name, x)
-            for row, x in zip(r.operands, given, strict=True)
-        )
-        call = r.layout.read(self.name, metas)
-        _block_scan.check_options(r, self.name, call, **options)
-        self.shape, self.batch = call.shape, call.shape[:-2]
-        self.core = _block_scan.core_of(call, options["feature_map"])
-        return call.typed
 
     def _meta(self, name: str, x: Any) -> Any:
         """An array of that shape and dtype without memory, for checks."""

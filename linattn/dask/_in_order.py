@@ -117,7 +117,7 @@ def _end_gradients(
     """The gradients with respect to the states after the blocks."""
     add, blocks = call.graph.add, range(len(states) - 1, 0, -1)
     if _block_scan.gradient_is_sum(call.r, **call.options):
-        total = partial(_tasks.gradient_sum, call.options)
+        total = partial(_block_scan.gradient_sum, **call.options)
         turned = [add(total, call.block(0, at, j), call.grad_out(at, j)) for j in blocks]
     else:
         turned = [

@@ -79,11 +79,6 @@ def rounded(x: Any, dtype: Any) -> Any:
     return _gradients.summed(x, x.shape, dtype)
 
 
-def gradient_sum(options: Any, q: Any, grad_out: Any) -> Any:
-    """The element of a block's gradient if that is a sum."""
-    return _block_scan.Element(None, _block_scan.gradient_sum(q, grad_out, **options).s)
-
-
 def turned(block: Any, result: Any) -> Any:
     """The element of a block's gradient, from the block's own and the gradients of a run."""
     return _block_scan.turned(block, result[-1])
@@ -98,9 +93,7 @@ def read_backward(dtype: Any, options: Any, q: Any, state: Any, grad: Any) -> An
     return _block_scan.read_backward(q, state, grad, **options)
 
 
-def sums_backward(
-    dtype: Any, options: Any, k: Any, v: Any, grad: Any, key_lengths: Any
-) -> Any:  # fmt: skip
+def sums_backward(dtype: Any, options: Any, k: Any, v: Any, grad: Any, key_lengths: Any) -> Any:
     k, v = _at_least(dtype, k, v)
     return _block_scan.sums_backward(k, v, grad, key_lengths, **options)
 

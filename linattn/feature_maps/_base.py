@@ -237,8 +237,7 @@ class SumNormalized(FeatureMap):
 
 def working_dtype(*operands: np.ndarray) -> np.dtype:
     """What is computed in: float32 for 16-bit numbers as well."""
-    dtype = _check.result_dtype(*operands)
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    return _check.state_dtype(*operands)
 
 
 def positive(function: str, name: str, x: Any, *, zero: bool = False) -> float:

@@ -9,13 +9,11 @@ import jax.numpy as jnp
 from .. import conv, decay
 from .._check import number
 from .._dtypes import work_dtype
-from .._gradients import repeats
-from .._types import Shape
 from ..linformer import _operands as linformer_operands
 from ..softmax import _operands as softmax_operands
 from . import _check
-from ._arrays import promoted, summed, total, with_lead
-from ._kernel import Kernel, differentiable, gradients, run
+from ._arrays import promoted, summed
+from ._kernel import Kernel, differentiable, gradients, run, spread
 
 # --- softmax attention ------------------------------------------------------------------
 
@@ -123,24 +121,10 @@ def log_decay(x: Any, A_log: Any, dt_bias: Any, *, lower_bound: Any) -> Any:
     arrays, _ = decay._operands("log_decay", given[0], given[1], given[2])
     dtype = jnp.result_type(x, A_log, dt_bias, float)
     shape = jnp.broadcast_shapes(*(jnp.shape(y) for y in (x, A_log, dt_bias)))
-    x, A_log, dt_bias = (
-        _spread(shape, jnp.asarray(y, work_dtype(dtype))) for y in (x, A_log, dt_bias)
-    )
+    wide = (jnp.asarray(y, work_dtype(dtype)) for y in (x, A_log, dt_bias))
+    x, A_log, dt_bias = (y if y.shape == shape else spread(shape, y) for y in wide)
     z = x + dt_bias
     if lower_bound is None:
         return (-jnp.exp(A_log) * jnp.logaddexp(z, 0.0)).astype(dtype)
     bound = number("log_decay", "lower_bound", lower_bound, *arrays)
     return (bound / (1 + jnp.exp(-jnp.exp(A_log) * z))).astype(dtype)
-
-
-def _spread_gradient(shape: Shape, given: Any, grad: Any) -> Any:
-    (x,) = given
-    for axis in reversed(repeats(shape, x.shape)):
-        grad = total(grad, axis)
-    return (grad,)
-
-
-@differentiable(_spread_gradient)
-def _spread(shape: Shape, x: Any) -> Any:
-    """x broadcast to that shape."""
-    return jnp.broadcast_to(with_lead(x, 0, len(shape)), shape)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._dtypes import work_dtype
+from .._gradients import repeats
 from .._types import Shape
 from ._arrays import like, summed, total, with_lead
 from ._call import call
@@ -109,3 +110,16 @@ def run(kernel: Kernel, *given: Any) -> Any:
     states = arrays[count + len(kernel.indices) :]
     outputs += [like((*lead, *x.shape[len(lead) :]), x.dtype) for x in states]
     return call(kernel.forward, arrays, kernel.numbers, count, outputs)
+
+
+def _spread_gradient(shape: Shape, given: Any, grad: Any) -> Any:
+    (x,) = given
+    for axis in reversed(repeats(shape, x.shape)):
+        grad = total(grad, axis)
+    return (grad,)
+
+
+@differentiable(_spread_gradient)
+def spread(shape: Shape, x: Any) -> Any:
+    """x broadcast to that shape."""
+    return jnp.broadcast_to(with_lead(x, 0, len(shape)), shape)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from .._check import flag, number, unknown_map
 from .._dtypes import work_dtype
-from .._initial import NAME, recurrence_of, state_of
+from .._initial import NAME, given, recurrence_of, state_of
 from .._layout import Call
 from .._mapped import outside
 from .._operator import MAPS, Recurrence
@@ -22,13 +22,14 @@ from ..feature_maps._base import Fused
 from . import _check
 from ._arrays import aligned, like, promoted, real
 from ._call import call_method
-from ._kernel import Kernel, differentiable, run
+from ._kernel import Kernel, differentiable, run, spread
 
 
 def forward(
-    r: Recurrence, operands: Sequence[Any], *, feature_map: Any = "identity", scale: float,
+    r: Recurrence, operands: Sequence[Any], *, feature_map: Any = "identity", scale: float = 1.0,
     normalize: bool = False, eps: float = 0.0, key_lengths: Any = None, cu_seqlens: Any = None,
     initial_state: State | None = None, return_state: bool = False, one: bool = False,
+    **flags: bool,
 ) -> Any:  # fmt: skip
     """The output and, with `return_state`, the state after the last token.
 
@@ -38,6 +39,7 @@ def forward(
     arrays = _promoted(name, r, operands)
     phi = _resolved(name, feature_map, normalize)
     call = _read(name, r, arrays)
+    _spread(r, arrays, call)
     dtype, keys = _dtype(arrays), _keys(r, arrays)
     if key_lengths is not None:
         key_lengths = _check.key_lengths(name, key_lengths, keys, call.batch)
@@ -45,16 +47,16 @@ def forward(
         _map(name, arrays, phi, key_lengths)
         phi = "identity"
         call = _read(name, r, arrays)
-    numbers = tuple(
-        number(name, x, y, *arrays.values()) for x, y in (("scale", scale), ("eps", eps))
-    )
+    scale, eps = (number(name, x, y, *arrays.values()) for x, y in (("scale", scale), ("eps", eps)))
+    switches = (float(flag(name, x, flags.get(x, False))) for x in r.flags["forward"])
+    numbers = *(scale,) * r.scaled, *(eps,) * normalize, *switches
     stateful = return_state or any(x is not None for x in (key_lengths, cu_seqlens, initial_state))
     dims = _dimensions(r, arrays, call)
-    kernel = _kernel(r, (call.variant, phi, normalize), dims, numbers[: 1 + normalize], stateful)
+    kernel = _kernel(r, (call.variant, phi, normalize), dims, numbers, stateful)
     indices: tuple[Any, ...] = (key_lengths,) * stateful
     state: tuple[Any, ...] = ()
     if kernel.state:
-        indices = _sequences(name, keys, key_lengths, cu_seqlens)
+        indices = _sequences(name, keys, key_lengths, cu_seqlens)[: 2 + r.keys]
         packed = None if cu_seqlens is None else indices[0].shape[0]
         state = _state(name, kernel, arrays, call.batch, packed, initial_state, given=one)
     o, *end = run(kernel, *arrays.values(), *indices, *state)
@@ -69,7 +71,7 @@ def forward(
 def step(r: Recurrence, operands: Sequence[Any], state: State, **options: Any) -> tuple[Any, State]:
     """The output of one token and the state after it: a sequence of one token."""
     token = _promoted(r.names["step"], r, operands)
-    _read(r.names["step"], r, token, tokens=False)
+    _spread(r, token, _read(r.names["step"], r, token, tokens=False))
     arrays = [token.get(row.name) for row in r.operands]
     own = r.layout.own_axes(arrays, tokens=False)
     whole = [
@@ -84,7 +86,8 @@ def initial_state(
     *operands: Any, operator: str, feature_map: Any, normalize: bool, cu_seqlens: Any
 ) -> State:
     """The state before the first token."""
-    r, whole = recurrence_of(operator, len(operands) - 3)
+    operands = given(*operands)
+    r, whole = recurrence_of(operator, len(operands))
     arrays = _promoted(NAME, r, operands)
     for key, x in arrays.items():
         if not all(isinstance(size, int) for size in x.shape):
@@ -101,9 +104,9 @@ def initial_state(
         one = k[..., :1, :] if whole else k[..., None, :]
         return int(jax.eval_shape(phi, one.astype(dtype)).shape[-1])
 
-    given = (arrays.get(row.name) for row in r.operands[: len(operands)])
+    shapes = tuple(_check.stand_in(arrays.get(row.name)) for row in r.operands[: len(operands)])
     return state_of(
-        tuple(map(_check.stand_in, given)), operator, features,
+        shapes, operator, features,
         lambda shape, value, _: jnp.full(shape, value, dtype), normalize=normalize,
         cu_seqlens=cu_seqlens, rescaled=False, unmapped=None if isinstance(phi, str) else phi,
     )  # fmt: skip
@@ -189,6 +192,15 @@ def _read(name: str, r: Recurrence, arrays: dict[str, Any], tokens: bool = True)
     return r.layout.read(name, given, tokens=tokens)
 
 
+def _spread(r: Recurrence, arrays: dict[str, Any], call: Call) -> None:
+    """Gives operands all axes of their own, where an operator broadcasts these."""
+    own = call.fit.own
+    for key, x in arrays.items() if r.layout.elementwise else ():
+        lead = x.shape[: max(x.ndim - len(own), 0)]
+        if x.shape[len(lead) :] != own:
+            arrays[key] = spread((*lead, *own), x)
+
+
 def _dimensions(r: Recurrence, arrays: dict[str, Any], call: Call) -> tuple[str, ...]:
     """The dimensions of each operand; drops the axis of those with one number for all channels."""
     dims = []
@@ -216,7 +228,7 @@ def _kernel(
     state: tuple[str, ...] = ()
     if stateful and not r.cross:
         s = f"p{r.layout.state}"
-        indices, state = ("p",) * 3, (s, s[:-1])[: 1 + key[-1]]
+        indices, state = ("p",) * (2 + r.keys), (s, s[:-1])[: 1 + key[-1]]
     return Kernel(
         forward.names[key], backward.names[key], numbers, dims, r.layout.output, indices, state
     )

@@ -47,8 +47,10 @@ class Description(NamedTuple):
 def of_recurrence(r: Recurrence) -> Description:
     options = ["str feature_map", "Tensor? omega"] if r.mapped else []
     options += ["bool normalize", "float eps"] if r.normalizer else []
+    options += ["float scale"] if r.scaled else []
+    options += [f"bool {name}" for name in r.flags["forward"]]
     forward: Any
-    forward, backward, step = r.forward, r.backward, r.step
+    forward, backward, step = r.forward, r.backward, _step(r)
     if not r.mapped:
         forward, backward, step = (
             partial(method, feature_map="identity") for method in (forward, backward, step)
@@ -57,10 +59,20 @@ def of_recurrence(r: Recurrence) -> Description:
     if r.normalizer:
         fields |= dict.fromkeys(("z", "log_scale"), fields["s"][0])
     return Description(
-        r.name, r.layout, (*options, "float scale"), forward, backward, step, r.names["step"],
+        r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
         keeps_strides=True, fields={} if r.cross else fields, lengths=True,
         sizes=_features if r.mapped else lambda named, sizes: {},
     )  # fmt: skip
+
+
+def _step(r: Recurrence) -> Any:
+    """The step, which ignores the options that it lacks: the order in which tokens are scanned."""
+    lacking = {*r.flags["forward"]} - {*r.flags["step"]}
+    if not lacking:
+        return r.step
+    return lambda operands, state, **options: r.step(
+        operands, state, **{key: x for key, x in options.items() if key not in lacking}
+    )
 
 
 def _features(named: dict[str, Any], sizes: dict[str, int]) -> dict[str, int]:

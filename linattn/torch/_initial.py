@@ -20,26 +20,27 @@ def initial_state(
     *operands: Any, operator: str, feature_map: Any, normalize: bool, cu_seqlens: Any
 ) -> State:
     """`linattn.initial_state` of tensors."""
-    name = _initial.NAME
-    recurrence, whole = _initial.recurrence_of(operator, len(operands) - 3)
-    described = OPERATORS[recurrence.name].operands
-    args = _tensors.promoted(name, described, operands)
-    for operand, x in zip(described, args, strict=False):
+    name, operands = _initial.NAME, _initial.given(*operands)
+    recurrence, whole = _initial.recurrence_of(operator, len(operands))
+    described = OPERATORS[recurrence.name]
+    args = _tensors.promoted(name, described.operands, operands)
+    for operand, x in zip(described.operands, args, strict=False):
         if isinstance(x, Tensor):
             _tensors.check(name, operand.name, x)
     phi = _maps.resolve(name, feature_map)
-    k, v = args[1:3]
-    dtype = work_dtype(v.dtype)
+    values = args[described.values]
+    dtype = work_dtype(values.dtype)
 
     def features(d: int) -> int:
         if isinstance(phi, (str, _maps.TensorMap)):
             return d if isinstance(phi, str) else phi.features(d)
+        k = args[1]
         one = k[..., :1, :] if whole else k[..., None, :]
         with torch.no_grad():
             return int(phi(one.to(dtype)).shape[-1])
 
     def full(shape: Any, value: float, _: Any = None) -> Tensor:
-        return v.new_full(shape, value, dtype=dtype)
+        return values.new_full(shape, value, dtype=dtype)
 
     rescaled = isinstance(phi, _maps.TensorMap) and phi.rescaled
     if not torch.compiler.is_compiling():
@@ -49,12 +50,16 @@ def initial_state(
             unmapped=None if isinstance(phi, str) else phi,
         )  # fmt: skip
     # Sizes may be symbols, which NumPy's checks cannot read.
-    named = {x.name: y for x, y in zip(described, args, strict=False)}
-    lead, sizes = OPERATORS[recurrence.name].shape(named, step=not whole)
+    named = {x.name: y for x, y in zip(described.operands, args, strict=False)}
+    lead, sizes = described.shape(named, step=not whole)
     if cu_seqlens is not None:
         lead = (*lead, len(cu_seqlens) - 1)
-    z = (*lead, features(sizes["d"]))
-    s = full((*z, sizes["m"]), 0.0)
-    if not (recurrence.normalizer and normalize):
-        return State(s)
-    return State(s, full(z, 0.0), full(z, -math.inf) if rescaled else None)
+    if recurrence.mapped:
+        sizes["f"] = features(sizes["d"])
+    s, *rows = (
+        (*lead, *(sizes[x] for x in dims)) for dims in described.description.fields.values()
+    )
+    if not (rows and normalize):
+        return State(full(s, 0.0))
+    z, log_scale = rows
+    return State(full(s, 0.0), full(z, 0.0), full(log_scale, -math.inf) if rescaled else None)

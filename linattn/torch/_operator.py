@@ -40,9 +40,9 @@ class TensorOperator:
         self._count = len(self.operands)
         self._options_end = self._count + len(d.options)
         self._end = len(whole)
-        #: The values: the operand whose width and dtype the output has.
+        #: The place of the values: the operand whose width and dtype the output has.
         width = d.layout.output[-1:]
-        self._values = next(i for i, x in enumerate(self.operands) if x.dims.endswith(width))
+        self.values = next(i for i, x in enumerate(self.operands) if x.dims.endswith(width))
         self._mapped = "feature_map" in self._option_names
         first = 2 if self._mapped else 0  # a map is two options here: its text and omega
         self._numbers_from = self._count + first
@@ -112,7 +112,7 @@ class TensorOperator:
         if initial_state is None and not return_state:
             o = self.stateless(*args)
             return o if narrow is None else o.to(narrow)
-        dtype = work_dtype(args[self._values].dtype)
+        dtype = work_dtype(args[self.values].dtype)
         state = self._states.read(name, "initial_state", initial_state, dtype)
         o, *end = self.stateful(*args, *state)
         o = o if narrow is None else o.to(narrow)
@@ -127,7 +127,7 @@ class TensorOperator:
         if state is None:
             what = "a tensor" if self.description.one_array else "a linattn.State(s, z)"
             raise TypeError(f"{name}: state is None; expected {what}")
-        dtype = None if in_place else work_dtype(args[self._values].dtype)
+        dtype = None if in_place else work_dtype(args[self.values].dtype)
         fields = self._states.read(name, "state", state, dtype)
         if in_place:
             _tensors.check_in_place(name, (*args, *fields))
@@ -150,9 +150,12 @@ class TensorOperator:
         then the dtype that the result is to have is returned as well.
         """
         args = _tensors.promoted(name, self.operands, operands)
+        if self.description.layout.elementwise:  # axes of their own that are missing
+            own = len(self.description.layout.output) - (name == self.description.step_name)
+            args = [x[(None,) * (own - x.ndim)] if x.ndim < own else x for x in args]
         values = []
         for option, kind, check in self._checks:
-            x = options[option]
+            x = options.get(option, False)  # a flag that a step lacks
             values.append(x if type(x) is kind else check(name, option, x))
         if not self._mapped:
             return args + values, None
@@ -187,7 +190,8 @@ class TensorOperator:
                 leads.append(shape[:first])
                 letters = operand.letters(tokens=not step)
                 for letter, size in zip(letters, shape[first:], strict=False):
-                    sizes.setdefault(letter, size)
+                    if sizes.get(letter, 1) == 1:
+                        sizes[letter] = size
         return torch.broadcast_shapes(*leads), sizes
 
     def _ranks(self, *axes: int | None, step: bool = False) -> list[int | None]:
@@ -214,7 +218,7 @@ class TensorOperator:
         d = self.description
         named = dict(zip(self._step_names if step else self.names, args, strict=False))
         lead, sizes = self.shape(named, step)
-        like = args[self._values]
+        like = args[self.values]
         core = d.layout.output.replace("n", "") if step else d.layout.output
         shape = (*lead, *(sizes[x] for x in core))
         if d.keeps_strides and like.shape == torch.Size(shape):
@@ -262,7 +266,7 @@ class TensorOperator:
 
     def _run(self, *args: Any) -> Any:
         operands, options = self._call(args, self._end)
-        like, fields, o = args[self._values], args[self._end :], None
+        like, fields, o = args[self.values], args[self._end :], None
         if self.description.keeps_strides and not like.is_contiguous():
             o = _first(self._fake(*args))
             options["out"] = array(o)
@@ -307,14 +311,14 @@ class TensorOperator:
                 operands, self._states.pack(args[self._options_end :]), **options
             )
         fields = self._states.unpack(state)
-        return tensor(o, args[self._values].dtype), *tensors(fields, (None,) * len(fields))
+        return tensor(o, args[self.values].dtype), *tensors(fields, (None,) * len(fields))
 
     def _run_step_in_place(self, *args: Any) -> Tensor:
         operands, options = self._call(args, self._options_end)
         state = self._states.pack(args[self._options_end :])
         with threads():
             o, _ = self.step_of(operands, state, **options, in_place=True)
-        return tensor(o, args[self._values].dtype)
+        return tensor(o, args[self.values].dtype)
 
     # --- gradients ---------------------------------------------------------------
 

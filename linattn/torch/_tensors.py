@@ -109,12 +109,13 @@ def promoted(function: str, operands: Sequence[Operand], given: Sequence[Any]) -
             return args
     dtypes = []
     numbers = False
+    broadcast = len({x.dims for x in operands}) == 1  # numbers too, in all their axes
     for operand, x in zip(operands, args, strict=False):
         if isinstance(x, Tensor) and x.dtype in REAL:
             pass
         elif x is None and operand.optional:
             continue
-        elif isinstance(x, (int, float)) and len(operand.dims) < 2:
+        elif isinstance(x, (int, float)) and (len(operand.dims) < 2 or broadcast):
             numbers = True
             continue
         else:

@@ -29,6 +29,7 @@
 #include "scaled_features.h"
 #include "selective_scan.h"
 #include "selective_scan_backward.h"
+#include "selective_scan_step.h"
 #include "softmax.h"
 #include "softmax_backward.h"
 #include "step.h"

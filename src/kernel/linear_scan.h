@@ -2,7 +2,8 @@
  *
  *   h_i = a_i h_{i-1} + x_i, or exp(a_i) h_{i-1} + x_i where a holds logarithms
  *
- * a, x, h (n,m), the state s0, s (m): h before the first token and after the last.  One
+ * a, x, h (n,m), the state s0, s (m): h before the first token and after the last.
+ * With `reverse` the last token is the first: rows follow one another backwards.  One
  * fused multiply-add a number: memory traffic is all its time, but for one column,
  * which waits for each sum.  Scratch: blocks of a panel of columns, and the state.
  * Nothing of row j > i reaches row i. */
@@ -142,8 +143,32 @@ linear_block(const struct la_head *h, struct block y, struct block a, struct blo
     }
 }
 
+/* The rows of x, the last one first. */
+static void
+turn_rows(struct la_array *x, ptrdiff_t n)
+{
+    *x = shifted(x, (n - 1) * x->rs);
+    x->rs = -x->rs;
+}
+
+/* h with its tokens in the order in which they are scanned. */
+static struct la_head
+in_order(const struct la_head *h)
+{
+    struct la_head turned = *h;
+    if (h->reverse != 0 && h->n > 0) {
+        turn_rows(&turned.a, h->n);
+        turn_rows(&turned.x, h->n);
+        turn_rows(&turned.grad_out, h->n);
+        turn_rows(&turned.y, h->n);
+        turn_rows(&turned.da, h->n);
+        turn_rows(&turned.dx, h->n);
+    }
+    return turned;
+}
+
 static int
-run_linear_scan(const struct la_head *h)
+scan_rows(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct linear_scan_scratch r = linear_scan_carve(h, &arena);
@@ -170,6 +195,13 @@ run_linear_scan(const struct la_head *h)
     }
     store_vector(&h->s1, r.s, h->m);
     return 0;
+}
+
+static int
+run_linear_scan(const struct la_head *h)
+{
+    const struct la_head turned = in_order(h);
+    return scan_rows(&turned);
 }
 
 /* One token.  Where no s0 is given the state is updated in place, in s1. */

@@ -107,7 +107,7 @@ linear_block_back(const struct la_head *h, const struct linear_scan_backward_scr
 }
 
 static int
-run_linear_scan_backward(const struct la_head *h)
+scan_rows_back(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct linear_scan_backward_scratch r = linear_scan_backward_carve(h, &arena);
@@ -137,6 +137,13 @@ run_linear_scan_backward(const struct la_head *h)
     }
     store_vector(&h->ds0, r.r, h->m);
     return 0;
+}
+
+static int
+run_linear_scan_backward(const struct la_head *h)
+{
+    const struct la_head turned = in_order(h);
+    return scan_rows_back(&turned);
 }
 
 #endif

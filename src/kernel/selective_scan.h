@@ -256,19 +256,4 @@ run_selective_scan(const struct la_head *h)
     return 0;
 }
 
-/* One token.  Where no s0 is given the state is updated in place, in s1. */
-static struct selective_scan_scratch
-selective_scan_step_carve(const struct la_head *h, struct arena *arena)
-{
-    return selective_scan_carve(h, arena);
-}
-
-static int
-run_selective_scan_step(const struct la_head *h)
-{
-    struct la_head one = *h;
-    one.s0 = h->s0.data != NULL ? h->s0 : h->s1;
-    return run_selective_scan(&one);
-}
-
 #endif

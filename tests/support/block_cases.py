@@ -1,6 +1,7 @@
 """The calls that dask and MPI split into blocks of tokens."""
 
 import numpy as np
+from operands import dims, given, make
 
 from linattn import State
 
@@ -12,9 +13,18 @@ def draw(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-Q, K, V, C = draw(B, H, N, D), draw(B, H, N, D, seed=1), draw(B, H, N, M, seed=2), draw(B, H, N, M)
-G, GATES = -abs(draw(B, H, N, seed=3)), -abs(draw(B, H, N, D, seed=4))
-BETA, A, BONUS = 1 / (1 + np.exp(G)), draw(B, H, N, D, seed=5) / 5, draw(D, seed=6)
+def call(name, more="", **options):
+    """The name, operands and options of a call; `more` is that of `operands.dims`."""
+    sizes, rng = {"n": N, "s": N, "d": D, "m": M}, np.random.default_rng(0)
+    leads = {"bonus": ()}
+    arrays = make(dims(name, more), sizes, rng, lead=(B, H), leads=leads)
+    operands, named = given(name, arrays)
+    return name, operands, named | options
+
+
+_, (Q, K, V, G, BETA), _ = call("gated_delta")
+_, (*_, GATES, _), _named = call("gated_delta", "g erase")
+A, BONUS, C = _named["erase"], draw(D, seed=6), draw(B, H, N, M)
 #: The function, its operands, its options, and the fields of its states.
 CASES = [
     ("causal", (Q, K, V), {}, "sz"),
@@ -26,13 +36,13 @@ CASES = [
     ("noncausal", (Q, K, V), {}, ""),
     ("noncausal", (Q, K, V), {"key_lengths": LENGTHS, "feature_map": "dpfp"}, ""),
     ("noncausal", (Q[..., :5, :], K[:1], V), {"normalize": False, "scale": 0.5}, ""),
-    ("delta", (Q, K, V, BETA), {"feature_map": "l2norm"}, "s"),
-    ("gated", (Q, K, V, G), {}, "s"),
-    ("gated", (Q, K, V, GATES), {"bonus": BONUS}, "s"),
-    ("gated", (Q, K, V, G), {"key_lengths": LENGTHS}, "s"),
-    ("gated_delta", (Q, K, V, G, BETA), {"feature_map": "l2norm"}, "s"),
-    ("gated_delta", (Q, K, V, GATES, BETA), {"erase": A, "scale": 0.5}, "s"),
-    ("dplr", (Q, K, V, A, A, GATES), {}, "s"),
+    (*call("delta", feature_map="l2norm"), "s"),
+    (*call("gated"), "s"),
+    (*call("gated", "g bonus"), "s"),
+    (*call("gated", key_lengths=LENGTHS), "s"),
+    (*call("gated_delta", feature_map="l2norm"), "s"),
+    (*call("gated_delta", "g erase", scale=0.5), "s"),
+    (*call("dplr", "g"), "s"),
 ]
 
 

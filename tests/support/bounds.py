@@ -81,14 +81,14 @@ def worst(case: Case) -> float:
 
 
 def roundings(count: float, *arrays, dtype=None) -> float:
-    """So many roundings (u) of the largest entry of the arrays, in their dtype unless given."""
+    """`count` roundings (u) of the largest entry of the arrays, by default in their dtype."""
     largest = max((float(abs(x).max(initial=0)) for x in arrays), default=0.0)
     info = np.finfo(dtype or np.result_type(*arrays))
     return count * float(info.eps) / 2 * largest + float(info.tiny)
 
 
 def close(actual, expected, atol: float, rtol: float = 0.0) -> None:
-    """As `assert_allclose`, without its rtol of 1e-7, beside which a smaller atol means nothing."""
+    """`assert_allclose` without its default rtol of 1e-7, which would hide a smaller atol."""
     assert np.shape(actual) == np.shape(expected)
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)  # noqa: TID251
 
@@ -115,9 +115,9 @@ def _products(causal: bool):
 
 
 def evaluate(case: Case, operands, dtype, magnitude=False):
-    """The case by `causal_product` in `dtype`; or its magnitude, every factor made positive.
+    """The case, or its magnitude with every factor positive, by `causal_product` in `dtype`.
 
-    An oracle independent of the twin's scan, and one that can do 65,536 tokens.
+    This oracle is independent of the twin's scan, and fast enough for 65,536 tokens.
     """
     q, k, v, *g = (x.astype(dtype) for x in operands)
     size = np.abs if magnitude else np.asarray
@@ -175,7 +175,7 @@ def _jacobian(phi, x):
 
 
 def moved(phi, x):
-    """|J| |x|: what phi moves by where every number of x does, relative to itself."""
+    """|J| |x|: how far phi moves if every number of x moves relative to its size."""
     return (_jacobian(phi, x) * abs(x)[..., None]).sum(-2)
 
 
@@ -251,7 +251,7 @@ OPERATORS = {
 
 
 def bound(case: Case, operands, expected=None):
-    """What each output may be off by."""
+    """Return the error allowed for each output."""
     info = np.finfo(case.dtype)
     unit, underflow = float(info.eps) / 2, 1e8 * float(info.tiny)
     units = OPERATORS[case.forward].bound(case, operands, expected)
@@ -259,14 +259,14 @@ def bound(case: Case, operands, expected=None):
 
 
 def excess(actual, expected, allowed) -> float:
-    """max |actual - expected| / allowed: at most 1 is right."""
+    """max |actual - expected| / allowed; at most 1 passes."""
     if actual.size == 0:
         return 0.0
     return float(np.max(abs(actual - expected) / allowed))
 
 
 def compare(case: Case, operands, result, expected=None, slack: float = 1.0) -> float:
-    """Check a result of the case for shape, dtype and error; the excess it had."""
+    """Check shape, dtype and error of a result; return its excess."""
     result = result if case.backward else (result,)
     expected = oracle(case, operands) if expected is None else expected
     worst = 0.0

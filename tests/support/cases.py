@@ -1,4 +1,6 @@
-"""The one table of cases: tests take their shapes and inputs here, benchmarks theirs.
+"""Cases of causal, noncausal, the delta rule and softmax attention, and their sizes.
+
+Tests and benchmarks share them.
 
 A case says what is called on what; `make` gives it operands, `call` runs it on the package or on
 the twin, and `bounds.check` compares the two.  A new operator gets a row in `OPTIONS` here, its
@@ -9,9 +11,9 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+from operands import dims, shape, vanishes
 
 from linattn import _linattn
-from linattn import _reference_maps as maps
 from linattn._operator import MAPS
 
 FORWARD = ("causal", "noncausal")
@@ -84,14 +86,13 @@ class Case(NamedTuple):
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        q, k = (*self.lead, self.n, self.d), (*self.lead, self.keys, self.d)
-        v, g = (*self.lead, self.keys, self.m), (*self.lead, self.n, self.m)
-        beta = [v if self.channels else v[:-1]] if self.forward == "delta" else []
-        return [q, k, v, *beta, g] if self.backward else [q, k, v, *beta]
+        sizes = {"n": self.n, "s": self.keys, "d": self.d, "m": self.m}
+        letters = list(dims(self.forward, "beta" * self.channels).values())
+        return [shape(x, sizes, self.lead) for x in [*letters, *(["nm"] if self.backward else [])]]
 
 
 def make(case: Case, seed: int = 0) -> list[np.ndarray]:
-    """Operands q, k, v (and beta, and the cotangent) of a case, the same ones every time."""
+    """Operands q, k, v (and beta, and the cotangent) of a case, the same in every run."""
     rng = np.random.default_rng([seed, case.n, case.keys, case.d, case.m])
     arrays = [rng.standard_normal(shape) for shape in case.shapes]
     if case.forward == "delta":
@@ -102,15 +103,8 @@ def make(case: Case, seed: int = 0) -> list[np.ndarray]:
     return [x.astype(case.dtype) for x in arrays]
 
 
-def vanishes(feature_map: Any) -> bool:
-    """Whether it is fused and keeps zeros, and short rows, as they are; other maps' features are
-    short far below zero, as those of exp.
-    """
-    return feature_map in MAPS and not maps.get(feature_map)(np.zeros(1)).any()
-
-
 def _short(k, feature_map):
-    """Keys of norm 1 at most behind their map, the case that the delta rule is made for."""
+    """Keys whose features have norm 1 at most, as the delta rule needs."""
     if vanishes(feature_map):
         return k / (np.linalg.norm(k, axis=-1, keepdims=True) + 1e-30)
     return k - 0.5 * np.log(max(k.shape[-1], 1)) - 2  # about exp(k), and so of norm 0.2
@@ -125,7 +119,7 @@ def delta_case(n, d, m, lead=(), channels=False, feature_map="identity", dtype="
 
 
 def call(module, case: Case, operands):
-    """The case on `module`: the package or its twin."""
+    """Run the case on `module`, the package or its twin."""
     return getattr(module, case.operator)(*operands, **case.options)
 
 
@@ -163,7 +157,7 @@ CROSS = [(0, 5), (5, 0), (1, 64), (64, 1), (7, 33), (33, 7), (65, 129), (130, 31
 
 
 class Bench(NamedTuple):
-    """One timed shape: q, k (heads, n, d), v (heads, n, m), float32 unless said."""
+    """One timed shape: q, k (heads, n, d), v (heads, n, m), float32 by default."""
 
     name: str
     operator: str

@@ -1,4 +1,4 @@
-"""Operands of the convolution, and what its results may be off by."""
+"""Operands of the convolution, and the error allowed for its results."""
 
 import numpy as np
 from bounds import excess
@@ -16,7 +16,7 @@ DTYPES = ("float32", "float64")
 
 
 def make(n, c, w, lead=(2,), dtype="float64", seed=0):
-    """x, weight, bias, grad_out, initial state and the final one's gradient."""
+    """x, weight, bias, grad_out, the initial state and the gradient of the final state."""
     rng = np.random.default_rng([seed, n, c, w])
     shapes = (*lead, n, c), (c, w), (c,), (*lead, n, c), (*lead, c, w - 1), (*lead, c, w - 1)
     return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
@@ -28,7 +28,7 @@ def wide(*arrays):
 
 
 def allowed(count, dtype, *magnitudes):
-    """So many roundings of each number of a magnitude, a sum of positive terms."""
+    """`count` roundings of each number of a magnitude, which is a sum of positive terms."""
     info = np.finfo(dtype)
     return [
         count * float(info.eps) / 2 * x.astype(np.float64) + 1e8 * info.tiny for x in magnitudes
@@ -53,7 +53,7 @@ def check_forward(module, n, c, w, dtype, activation, bias=True):
 
 
 def backward_magnitude(x, weight, b, g, state, last, activation):
-    """Every factor of the gradients made positive, |silu'| < 1.1, its own error with it."""
+    """The gradients with every factor positive; |silu'| < 1.1, its own error included."""
     size, _ = ref.causal_conv1d(
         *map(abs, (x, weight, b)), initial_state=abs(state), return_state=True
     )

@@ -1,4 +1,4 @@
-"""What the results of random calls may be off by, in units of u: see `bounds`."""
+"""Error bounds for the results of random calls, in units of u (see `bounds`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random calls of what works on rows or numbers: maps, functions, decays, the short convolution."""
+"""Random calls of functions of rows or numbers: maps, functions, decays, the short convolution."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def log_decay_units(trial: Trial, expected) -> list:
 
 
 def convolution(lot: Lot) -> Trial:
-    """A sequence, its gradients, or a token."""
+    """Draw a call on a sequence, forward or backward, or on one token."""
     kind = lot.pick(("", "", "_backward", "_backward", "_step"))
     sizes, lead = lot.sizes(*"nc")
     sizes["w"] = lot.pick((1, 2, 3, 4, 4, 4, 5, 7, 8, 9, 12))

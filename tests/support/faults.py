@@ -1,4 +1,4 @@
-"""What a process does that is started with faults.c preloaded; see test_faults.py."""
+"""The program that test_faults.py starts with faults.c preloaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def same(results, expected) -> bool:
 
 
 def fail_in_turn(call: Call, python: bool) -> int:
-    """Each allocation of the call fails, one after another; how many there were."""
+    """Make each allocation of the call fail in turn; return the number of failures."""
     before = [x.copy() for x in call.written]
 
     def restore():
@@ -56,7 +56,7 @@ def fail_in_turn(call: Call, python: bool) -> int:
 
 
 def large_calls():
-    """Calls whose work is cut in all ways: segments, passes, gaps between sequences, copies."""
+    """Calls whose work is split in every way: segments, passes, gaps between sequences, copies."""
     rng = np.random.default_rng(0)
     q, v, g = (rng.standard_normal((4096, x)).astype("f4") for x in (48, 64, 64))
     out = np.ones_like(v)
@@ -82,7 +82,7 @@ def large_calls():
 
 
 def overrun() -> None:
-    """Poisoned scratch that is written past is told of, and such a call only."""
+    """A write past the end of poisoned scratch raises an error; other calls raise none."""
     _linattn.poison_scratch(0xFF)
     for call in large_calls():
         call.run()

@@ -1,4 +1,4 @@
-"""What a process does that imports the extension with faults.c preloaded; see test_faults.py."""
+"""The program that test_faults.py starts with faults.c preloaded to import the extension."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USED_UP = [[] for _ in range(200)], [float(x) for x in range(300)]
 
 
 def fail_in_turn(f, most: int = 10000) -> int:
-    """Calls f until it is done; in the n-th call the n-th request of memory fails."""
+    """Repeat f with the n-th request for memory failing, n = 1, 2, ..., until it succeeds."""
     failures = n = 0
     seen = 1
     while n < min(seen, most):
@@ -45,7 +45,7 @@ def load(spec) -> ModuleType:
 
 
 def fails_in_a_child(f, n: int, errors: tuple[type[BaseException], ...]) -> bool:
-    """Whether f raises one of these in a process of its own where the n-th request fails."""
+    """Whether f raises one of these errors in a child process whose n-th request fails."""
     pid = os.fork()
     if pid == 0:
         code = 2
@@ -64,7 +64,7 @@ def fails_in_a_child(f, n: int, errors: tuple[type[BaseException], ...]) -> bool
 
 
 def memory() -> None:
-    """Import, gufuncs and calls that need a new loop fail with MemoryError, then are whole."""
+    """Imports, gufuncs and calls that need a new loop raise MemoryError, and later succeed."""
     spec = find()
     ctypes.CDLL(spec.origin)
     find_code()
@@ -93,7 +93,7 @@ def memory() -> None:
 
 
 def xla() -> None:
-    """Every request that the extension makes in a call by XLA fails in turn: an error in words."""
+    """Make every request of the extension fail in turn in a call by XLA: each raises an error."""
     import jax
 
     import linattn.jax
@@ -121,7 +121,7 @@ def xla() -> None:
 
 
 def cpus(count: str) -> None:
-    """How many threads an import finds where the system tells of so many CPUs, and their result."""
+    """Print the number of threads of an import on a system that reports so many CPUs."""
     spec = find()
     ctypes.CDLL(spec.origin)
     find_code()

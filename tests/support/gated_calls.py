@@ -18,12 +18,12 @@ def _strong(rng, shape):
 
 
 def _growing(rng, shape):
-    """Up and down: the memory stays within e^3 or so of its size."""
+    """Gates of both signs; the memory stays within e^3 or so of its size."""
     return rng.uniform(-0.3, 0.2, shape)
 
 
 def _resets(rng, shape):
-    """A little of everything: nothing kept, next to nothing, runs of -60, all kept."""
+    """A mix: resets, near resets, runs of -60, and gates of 0."""
     g = _weak(rng, shape)
     for value, share in ((-np.inf, 0.05), (-1e30, 0.05), (-60, 0.3), (0, 0.1), (-300, 0.05)):
         g[rng.random(shape) < share] = value
@@ -81,7 +81,7 @@ def oracle(case, arrays, **more) -> dict[str, np.ndarray]:
 
 
 def same(actual, expected, message="") -> None:
-    """Bit for bit."""
+    """Assert that the arrays are equal to the bit."""
     assert actual.keys() == expected.keys()
     for name, x in actual.items():
         np.testing.assert_array_equal(x, expected[name], err_msg=f"{name} {message}")

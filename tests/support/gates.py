@@ -48,7 +48,7 @@ class Case(NamedTuple):
 
 
 def make(case: Case, seed: int = 0) -> dict[str, np.ndarray]:
-    """The operands by name, the same ones every time; `bonus` only where the case has one."""
+    """The operands by name, the same in every run; `bonus` only if the case has one."""
     rng = np.random.default_rng([seed, case.n, case.d, case.m])
     tokens = (*case.lead, case.n)
     arrays = {
@@ -64,7 +64,7 @@ def make(case: Case, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def magnitude(case: Case, arrays, **more) -> dict[str, np.ndarray]:
-    """The same with every term positive."""
+    """The results with every term positive."""
     phi = maps.get(case.feature_map)
     sizes = {name: x.astype("f8") for name, x in arrays.items()}
     q, k = sizes["q"], sizes["k"]
@@ -83,7 +83,7 @@ def _size(x):
 
 
 def check(module, case: Case, seed: int = 0, **more) -> dict[str, float]:
-    """Output, state and gradients on `module` against the oracle; the share of the bound taken."""
+    """Compare output, state and gradients of `module` with the oracle; return errors / bounds."""
     arrays = make(case, seed)
     return compare(case, arrays, both(module, case, arrays, **more), **more)
 

@@ -1,6 +1,6 @@
-"""Every operator on arrays that end, or begin, at memory that may not be touched.
+"""Every operator on arrays next to memory that must not be accessed.
 
-Run as a script: what reads or writes out of bounds ends the process.
+Run as a script: an access out of bounds ends the process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def guarded(x: np.ndarray, at_end: bool, layout: str) -> np.ndarray:
-    """A copy of x that lies against a page without access, behind it or before it."""
+    """A copy of x that ends, or begins, at a page without access."""
     x = LAYOUTS[layout](x)
     pages = -(-x.nbytes // PAGE)  # none where x is empty: then nothing may be touched
     memory = mmap.mmap(-1, (pages + 2) * PAGE)

@@ -1,4 +1,4 @@
-"""MNIST's format, which experiments read."""
+"""Files in MNIST's format, which the experiments read."""
 
 import struct
 

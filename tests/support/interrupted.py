@@ -24,9 +24,9 @@ ROWS = {"q", "k", "v", "a", "b", "g", "beta", "erase", "bonus", "x", "grad_out"}
 
 
 def longer(call: Call, times: int, only: str) -> Call:
-    """The same for many heads, which differ in nothing and take no memory but for results.
+    """Repeat operands over many heads by strides of 0, so that only results take memory.
 
-    With `only` they differ in that operand alone: grouped queries.
+    With `only`, just that operand has many heads: grouped queries.
     """
     options = {x: y for x, y in call.options.items() if x not in ("out", "in_place")}
     heads = lambda x: np.broadcast_to(x, (times, *x.shape))  # noqa: E731
@@ -44,7 +44,7 @@ def user_time() -> float:
 
 
 def interrupted(call: Call) -> float | None:
-    """Milliseconds from the signal to the exception; None where the call ended before."""
+    """Milliseconds from the signal to the exception, or None if the call ended before."""
     begin, late = user_time(), None
     try:  # a second one, for the signal that comes just as the call ends
         try:

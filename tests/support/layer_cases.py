@@ -1,4 +1,4 @@
-"""The one table of layers: a row a layer and how it is made, and what tests of them share."""
+"""The table of layers, a row a layer with its constructor, and what their tests share."""
 
 import functools
 
@@ -59,7 +59,7 @@ MASK = torch.tensor(
 
 @pytest.fixture(autouse=True)
 def seeded():
-    """And on one thread, as such small layers are slower on more."""
+    """Seed PyTorch and use one thread, since such small layers are slower on more."""
     torch.manual_seed(5)
     torch._dynamo.reset()
     before = torch.get_num_threads()
@@ -69,7 +69,7 @@ def seeded():
 
 
 def made(new, dtype=torch.float64, **options):
-    """A layer all of whose parameters matter, biases too."""
+    """A layer whose parameters, biases included, all affect the output."""
     layer = new(dtype=dtype, **options)
     with torch.no_grad():
         for x in layer.parameters():
@@ -82,7 +82,7 @@ def tokens(batch=BATCH, n=N, dtype=torch.float64):
 
 
 def within(actual, expected, count=200):
-    """So many roundings of the largest entry: products of E, sums of N, and E again."""
+    """Allow some roundings of the largest entry: products of E, sums of N, and E again."""
     assert actual.dtype is expected.dtype
     expected = expected.detach().numpy()
     close(actual.detach().numpy(), expected, atol=roundings(count, expected))

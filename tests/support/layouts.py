@@ -1,10 +1,10 @@
-"""The same numbers laid out in memory in every way NumPy allows."""
+"""The same numbers in every memory layout that NumPy allows."""
 
 import numpy as np
 
 
 def _inside(x: np.ndarray, index) -> np.ndarray:
-    """x as the view `index` of a larger array; what lies between is NaN and must not be read."""
+    """x as the view `index` of a larger array; the rest is NaN and must not be read."""
     probe = np.empty([3 * size + 2 for size in x.shape], bool)[index]
     assert all(have >= want for have, want in zip(probe.shape, x.shape, strict=True))
     other = 77 if x.dtype.kind in "biu" else np.nan

@@ -50,7 +50,7 @@ def spread(phi, x, grad):
 
 
 def _sums(phi, x):
-    """|u|, every product in it made positive."""
+    """|u| with every product in it positive."""
     return phi.temperature**0.5 * (abs(x) @ abs(phi.omega))
 
 
@@ -59,7 +59,7 @@ def _exponent(phi, x):
 
 
 def _slope(phi, x):
-    """The steepest that the function of u is, hereabouts."""
+    """The largest slope of the function near u."""
     if getattr(phi, "fn", None) != "exp":
         return 1.0
     return np.exp(phi.temperature**0.5 * (x @ phi.omega))
@@ -83,7 +83,7 @@ def _through_units(phi, x):
 
 
 def _times(factors, x, e):
-    """What x times the factors may be off by."""
+    """The error of x times the factors."""
     size = abs(x)
     for w in factors:
         size, e = size @ abs(w), (size + e) @ abs(w)

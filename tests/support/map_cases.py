@@ -1,4 +1,4 @@
-"""Operands of maps that are objects, and positive features of them in plain numbers."""
+"""Operands for maps that are objects, and an exact reference for positive features."""
 
 import numpy as np
 from bounds import (

@@ -1,4 +1,7 @@
-"""What test_mpi.py runs on several ranks: everything against one array; ends in "all the same"."""
+"""The program that test_mpi.py runs on several ranks.
+
+It compares every function with the same call on one array, and ends with "all the same".
+"""
 
 import sys
 from functools import partial
@@ -66,7 +69,7 @@ def grouped_queries():
 
 
 def errors():
-    """On one rank, and so on all."""
+    """An error on one rank is raised on all."""
     _, (q, k, v), _, _ = CASES[0]
     q, k, v = map(mine, (q, k, v))
     phi = linattn.feature_maps.PositiveRandomFeatures.sample(q.shape[-1], 6, rng=0)
@@ -125,7 +128,7 @@ def errors():
 
 
 def refused(call, what):
-    """On every rank, whichever of them has the error."""
+    """The call raises on every rank, whichever rank has the error."""
     try:
         call()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -135,7 +138,7 @@ def refused(call, what):
 
 
 def wrong_states():
-    """On all ranks, and on each of them alone."""
+    """Wrong states on all ranks, and on each rank alone."""
     local = tuple(map(mine, CASES[0][1]))
     right = states("sz")
     s, z, _ = right
@@ -155,7 +158,7 @@ def wrong_states():
 
 
 def unlike_states():
-    """States of other numbers, and gradients of them, are seen before anything is computed."""
+    """Differences between the ranks' states, or gradients of them, raise before any computation."""
     local, right = tuple(map(mine, CASES[0][1])), states("sz")
     other = linattn.State(right.s, right.z + (COMM.rank == 1))
     back = partial(linattn.mpi.causal_backward, *local, mine(C))
@@ -170,7 +173,7 @@ def unlike_states():
 
 
 def unlike_operands():
-    """Each of them right, but in more than their tokens other than those of other ranks."""
+    """Operands that are valid on each rank but differ between ranks in more than tokens raise."""
     q, k, v, g, gates, beta, erase, c = map(mine, (Q, K, V, G, GATES, BETA, A, C))
     odd = COMM.rank == 1
     gated, gated_back, gated_delta, noncausal_back, causal_back = (
@@ -195,7 +198,7 @@ def unlike_operands():
 
 
 def wrong_lengths():
-    """They are of the whole sequence, and so is their limit; what one rank gives, others see."""
+    """Lengths and their limit are those of the whole sequence; all ranks see an error of one."""
     local = tuple(map(mine, CASES[0][1]))
     for wrong, what in [
         (-1, "key_lengths has values from -1 to -1; expected 0 to 20"),

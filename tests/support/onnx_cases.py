@@ -6,7 +6,7 @@ import pytest
 
 
 def onnx_cases(module, operator):
-    """Those of one of its modules alone: the pools, which compute theirs as well, take seconds."""
+    """The cases of one module; computing those of all modules takes seconds."""
     node = pytest.importorskip("onnx.backend.test.case.node")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -19,7 +19,7 @@ def joined(o):
 
 
 def repeated(x, count):
-    """One head for each of `count` queries' heads."""
+    """Repeat each head for the `count` heads of queries that share it."""
     return x.repeat_interleave(count // x.shape[1], dim=1)
 
 
@@ -70,7 +70,7 @@ def qkv(layer, x):
 
 
 def linear(layer, x):
-    """Katharopoulos et al. 2020, eq. 4, by the matrix of weights."""
+    """Katharopoulos et al. 2020, eq. 4, as a matrix of weights."""
     q, k, v = qkv(layer, x)
     phi = feature_map(layer)
     weights = layer.scale * phi(q) @ phi(k).mT
@@ -99,7 +99,7 @@ def linformer(layer, x):
 
 
 def scan(q, k, v, g, beta, scale=1.0):
-    """Yang et al. 2025, eq. 10; beta None adds to the memory in the place of the delta rule."""
+    """Yang et al. 2025, eq. 10; without beta, tokens are added to the memory."""
     s = torch.zeros(*v.shape[:2], k.shape[-1], v.shape[-1], dtype=v.dtype)
     o = []
     for i in range(v.shape[2]):

@@ -1,4 +1,4 @@
-"""The library of faults.c, where a process was started with it."""
+"""The library of faults.c, in a process that was started with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ shim.faults_disarm.restype = shim.faults_held.restype = ctypes.c_long
 
 
 def find_code() -> None:
-    """Tells the shim where the extension's code lies, and where Python's."""
+    """Tell the library where the code of the extension and of Python is."""
     for of_python, name in enumerate(("/_linattn", "/libpython", os.path.realpath(sys.executable))):
         with open("/proc/self/maps") as maps:
             ends = [line.split()[0].split("-") for line in maps if name in line]

@@ -1,4 +1,4 @@
-"""Prints the code of README's python blocks, for type checkers."""
+"""Print the code of README's Python blocks, for type checkers."""
 
 import doctest
 from pathlib import Path

@@ -9,10 +9,11 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+import operands
 import pytest
 from bounds import DELTA_ROUNDINGS, close, roundings
-from cases import vanishes
 from gated_calls import GATES, both, oracle
+from operands import tokens
 
 import linattn
 from linattn import _reference_gated_delta as ref
@@ -45,11 +46,16 @@ class Case(NamedTuple):
         )
 
     @property
+    def dims(self) -> dict[str, str]:
+        """Dimensions by operand, and of the cotangent."""
+        marks = {"g": self.key_channels, "beta": self.channels, "erase": self.erase}
+        more = " ".join(name for name, given in marks.items() if given)
+        return operands.dims(self.rule, more) | {"grad_out": "nm"}
+
+    @property
     def rows(self) -> set[str]:
         """Operands with an axis after that of the tokens."""
-        return {"q", "k", "v", "a", "b", "erase", "grad_out"} | {
-            name for name, given in (("g", self.key_channels), ("beta", self.channels)) if given
-        }
+        return {name for name, letters in self.dims.items() if len(letters) > 1}
 
 
 GATED_DELTA = [
@@ -64,42 +70,24 @@ KINDS = pytest.mark.parametrize(
 
 
 def make(case: Case, seed: int = 0) -> dict[str, np.ndarray]:
-    """The operands by name, the cotangent last, the same ones every time."""
+    """The operands by name, the cotangent last, the same in every run."""
     rng = np.random.default_rng([seed, case.n, case.d, case.m])
-    tokens = (*case.lead, case.n)
-    normal = lambda size: rng.standard_normal((*tokens, size))  # noqa: E731
-    unit = lambda x: x / (np.linalg.norm(x, axis=-1, keepdims=True) + 1e-30)  # noqa: E731
-    arrays = {"q": normal(case.d), "k": unit(normal(case.d)), "v": normal(case.m)}
-    if not vanishes(case.feature_map):
-        arrays["k"] -= 0.5 * np.log(max(case.d, 1)) + 2  # about exp(k), and so of norm 0.2
-    g = GATES[case.gates](rng, (*tokens, case.d) if case.key_channels else tokens)
-    if case.rule == "dplr":
-        kappa = unit(normal(case.d))
-        arrays |= {"a": -kappa, "b": kappa * rng.uniform(0, 1, (*tokens, 1)), "g": g}
-    else:
-        shape = (*tokens, case.m) if case.channels else tokens
-        arrays |= {"g": g, "beta": rng.uniform(0, 1, shape)}
-        if case.erase:
-            arrays["erase"] = unit(normal(case.d))
-    arrays["grad_out"] = normal(case.m)
+    sizes = {"n": case.n, "d": case.d, "m": case.m}
+    arrays = operands.make(
+        case.dims, sizes, rng,
+        lead=case.lead, gates=GATES[case.gates], feature_map=case.feature_map,
+    )  # fmt: skip
     return {name: x.astype(case.dtype) for name, x in arrays.items()}
 
 
 def part(case: Case, arrays, begin: int, end: int) -> dict[str, np.ndarray]:
     """The operands of tokens [begin, end)."""
-    return {
-        name: x[..., begin:end, :] if name in case.rows else x[..., begin:end]
-        for name, x in arrays.items()
-    }
+    return {name: tokens(case.dims[name], x, slice(begin, end)) for name, x in arrays.items()}
 
 
 def token(case: Case, arrays, i: int) -> dict[str, np.ndarray]:
     """The operands of one token, as a step takes them."""
-    return {
-        name: x[..., i, :] if name in case.rows else x[..., i]
-        for name, x in arrays.items()
-        if name != "grad_out"
-    }
+    return {name: tokens(case.dims[name], x, i) for name, x in arrays.items() if name != "grad_out"}
 
 
 def compare(actual, expected, count=ROUNDINGS, dtype=None) -> None:

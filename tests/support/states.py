@@ -33,7 +33,7 @@ def tokens(shape, *, seed=0, dtype="float32", positive=False, cotangent=False):
 
 
 def state(shape, *, seed=0, dtype="float32", normalize=True):
-    """A state (*lead, d, m) as some tokens might have left it."""
+    """A state (*lead, d, m) such as some tokens might leave."""
     rng = np.random.default_rng([seed, 7, *shape])
     s = 3 * rng.standard_normal(shape)
     z = 0.1 + 3 * rng.random(shape[:-1])
@@ -41,7 +41,7 @@ def state(shape, *, seed=0, dtype="float32", normalize=True):
 
 
 def flat(result) -> list[np.ndarray]:
-    """The arrays of a result, those of its states among them."""
+    """The arrays of a result, including those of its states."""
     if isinstance(result, (np.ndarray, np.generic)):
         return [np.asarray(result)]
     return [x for part in result if part is not None for x in flat(part)]
@@ -59,7 +59,7 @@ def oracle(name, operands, **options) -> list[np.ndarray]:
 
 
 def bound(name, operands, **options) -> list[np.ndarray]:
-    """What each array of the result may be off by."""
+    """The error allowed for each array of the result."""
     info = np.finfo(operands[0].dtype)
     unit, underflow = float(info.eps) / 2, 1e8 * float(info.tiny)
     return [unit * x + underflow for x in units(name, operands, **options)]
@@ -141,7 +141,7 @@ def _join(state: State) -> State:
 
 
 def check(name, operands, **options) -> list[np.ndarray]:
-    """Run `linattn.<name>` and compare it with the twin; what it returned."""
+    """Run `linattn.<name>`, compare it with the twin, and return its result."""
     result = flat(getattr(linattn, name)(*operands, **options))
     compare(result, oracle(name, operands, **options), bound(name, operands, **options))
     return result
@@ -155,7 +155,7 @@ def compare(result, expected, allowed, what="") -> None:
 
 
 def assert_same(result, expected, what="") -> None:
-    """To the bit, but for the payload of a NaN."""
+    """Assert equality to the bit, except for the payload of a NaN."""
     for i, (x, y) in enumerate(zip(flat(result), flat(expected), strict=True)):
         assert x.dtype == y.dtype, f"{what} array {i} has dtype {x.dtype}, not {y.dtype}"
         np.testing.assert_array_equal(x, y, err_msg=f"{what} array {i}")

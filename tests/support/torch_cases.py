@@ -1,4 +1,4 @@
-"""The one table of what linattn.torch has: a row an operator, and how it is called.
+"""The calls that tests of linattn.torch make: a row a call, and how to make it.
 
 A row makes its operands from a seed, and `call` hands them to linattn.torch as tensors, or to
 linattn as arrays.
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import operands as operand_table
 import pytest
 import torch
 
@@ -18,14 +19,27 @@ N, D, M, LEAD = 9, 4, 5, (2, 3)
 
 class Row(NamedTuple):
     name: str  # of the function
-    operands: tuple[str, ...]
+    more: str = ""  # operands with channels, and those given that may be left out
     options: dict[str, Any] = {}  # noqa: RUF012  # never changed
     state: str = ""  # "s", "sz", "sz-scale": what a state holds; "conv": an array
-    step: str = ""  # of the function for one token
 
     def __str__(self) -> str:
-        text = "-".join(f"{name}={value}" for name, value in self.options.items())
-        return f"{self.name}{'-' * bool(text)}{text}".replace(" ", "")
+        options = [f"{name}={value}" for name, value in self.options.items()]
+        return "-".join([self.name, *self.more.split(), *options]).replace(" ", "")
+
+    @property
+    def dims(self) -> dict[str, str]:
+        """Dimensions by operand."""
+        return operand_table.dims(self.name, self.more)
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return tuple(self.dims)
+
+    @property
+    def step(self) -> str:
+        """The function for one token, if these options have one."""
+        return "" if "key_lengths" in self.options else STEPS.get(self.name, "")
 
 
 def lengths() -> torch.Tensor:
@@ -33,64 +47,54 @@ def lengths() -> torch.Tensor:
 
 
 POSITIVE = linattn.feature_maps.PositiveRandomFeatures.sample(D, 6, rng=1)
-QKV = ("q", "k", "v")
+STEPS = operand_table.STEPS | {"causal_conv1d": "causal_conv1d_step"}
 ROWS = [
-    Row("causal", QKV, {}, "sz", "step"),
-    Row("causal", QKV, {"normalize": False, "scale": 0.5, "feature_map": "relu"}, "s", "step"),
-    Row("causal", QKV, {"feature_map": "dpfp"}, "sz", "step"),
-    Row("causal", QKV, {"feature_map": POSITIVE, "eps": 0.1}, "sz-scale", "step"),
-    Row("causal", QKV, {"key_lengths": lengths()}, "sz"),
-    Row("noncausal", QKV),
-    Row("noncausal", QKV, {"key_lengths": lengths(), "feature_map": "softplus"}),
-    Row("delta", (*QKV, "beta"), {"feature_map": "l2norm"}, "s", "delta_step"),
-    Row("delta", (*QKV, "beta_m"), {"feature_map": "l2norm"}, "s", "delta_step"),
-    Row("gated", (*QKV, "g"), {"scale": 0.5}, "s", "gated_step"),
-    Row("gated", (*QKV, "g_d"), {"feature_map": "elu"}, "s", "gated_step"),
-    Row("gated", (*QKV, "g_d", "bonus"), {}, "s", "gated_step"),
-    Row("gated_delta", (*QKV, "g", "beta"), {"feature_map": "l2norm"}, "s", "gated_delta_step"),
-    Row("gated_delta", (*QKV, "g_d", "beta_m", "erase"), {"scale": 0.5}, "s", "gated_delta_step"),
-    Row("dplr", (*QKV, "a", "b", "g"), {}, "s", "dplr_step"),
-    Row("dplr", (*QKV, "a", "b", "g_d"), {"scale": 0.5}, "s", "dplr_step"),
-    Row("softmax_attention", QKV, {"causal": True}),
-    Row("softmax_attention", QKV, {"scale": 0.3}),
-    Row("linformer", (*QKV, "E", "F")),
-    Row("log_decay", ("x", "A_log", "dt_bias")),
-    Row("log_decay", ("x", "A_log", "dt_bias"), {"lower_bound": -5.0}),
-    Row("causal_conv1d", ("c", "weight"), {"activation": "silu"}, "conv", "causal_conv1d_step"),
-    Row("causal_conv1d", ("c", "weight", "bias"), {}, "conv", "causal_conv1d_step"),
-]  # fmt: skip
+    Row("causal", "", {}, "sz"),
+    Row("causal", "", {"normalize": False, "scale": 0.5, "feature_map": "relu"}, "s"),
+    Row("causal", "", {"feature_map": "dpfp"}, "sz"),
+    Row("causal", "", {"feature_map": POSITIVE, "eps": 0.1}, "sz-scale"),
+    Row("causal", "", {"key_lengths": lengths()}, "sz"),
+    Row("noncausal"),
+    Row("noncausal", "", {"key_lengths": lengths(), "feature_map": "softplus"}),
+    Row("delta", "", {"feature_map": "l2norm"}, "s"),
+    Row("delta", "beta", {"feature_map": "l2norm"}, "s"),
+    Row("gated", "", {"scale": 0.5}, "s"),
+    Row("gated", "g", {"feature_map": "elu"}, "s"),
+    Row("gated", "g bonus", {}, "s"),
+    Row("linear_scan", "", {"reverse": True}, "s"),
+    Row("linear_scan", "", {"log": True}, "s"),
+    Row("selective_scan", "", {}, "s"),
+    Row("selective_scan", "D z dt_bias", {"softplus": True}, "s"),
+    Row("gated_delta", "", {"feature_map": "l2norm"}, "s"),
+    Row("gated_delta", "g beta erase", {"scale": 0.5}, "s"),
+    Row("dplr", "", {}, "s"),
+    Row("dplr", "g", {"scale": 0.5}, "s"),
+    Row("softmax_attention", "", {"causal": True}),
+    Row("softmax_attention", "", {"scale": 0.3}),
+    Row("linformer"),
+    Row("log_decay"),
+    Row("log_decay", "", {"lower_bound": -5.0}),
+    Row("causal_conv1d", "", {"activation": "silu"}, "conv"),
+    Row("causal_conv1d", "bias", {}, "conv"),
+]
 RECURRENT = [row for row in ROWS if row.state]
-STEPS = [row for row in ROWS if row.step]
-#: Shapes; those in capitals below are of all tokens.
-SHAPES = {
-    "q": (*LEAD, N, D), "k": (*LEAD, N, D), "v": (*LEAD, N, M),
-    "beta": (*LEAD, N), "beta_m": (*LEAD, N, M), "g": (*LEAD, N), "g_d": (*LEAD, N, D),
-    "bonus": (3, D), "erase": (*LEAD, N, D), "a": (*LEAD, N, D), "b": (*LEAD, N, D),
-    "E": (N, 3), "F": (3, N, 3), "x": (*LEAD, N), "A_log": (3, 1), "dt_bias": (3, 1),
-    "c": (*LEAD, N, D), "weight": (D, 3), "bias": (D,),
+STEPPED = [row for row in ROWS if row.step]
+SIZES = {"n": N, "s": N, "d": D, "m": M, "r": 3, "w": 3}
+#: Leading axes of the operands that do not have those of the tokens.
+LEADS = {
+    "bonus": (3,), "E": (), "F": (3,), "A_log": (3, 1), "dt_bias": (3, 1), "weight": (), "bias": (),
 }  # fmt: skip
-OPTIONAL = ("bonus", "erase", "bias")
-KEYWORDS = {"bonus": "bonus", "erase": "erase"}
 
 
 def make(row: Row, dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, torch.Tensor]:
     """Operands by their names, drawn from the seed."""
     rng = np.random.default_rng(seed)
-    arrays = {}
-    for name in row.operands:
-        x = rng.standard_normal(SHAPES[name])
-        if name in ("g", "g_d"):
-            x = -abs(x)
-        elif name in ("beta", "beta_m"):
-            x = 1 / (1 + np.exp(-x))
-        elif name in ("a", "b", "erase"):
-            x /= 4 * np.linalg.norm(x, axis=-1, keepdims=True)
-        arrays[name] = torch.tensor(x, dtype=dtype)
-    return arrays
+    drawn = operand_table.make(row.dims, SIZES, rng, lead=LEAD, leads=LEADS)
+    return {name: torch.tensor(x, dtype=dtype) for name, x in drawn.items()}
 
 
 def state(row: Row, dtype: torch.dtype = torch.float64, seed: int = 1) -> Any:
-    """A state to begin with: fields by their names."""
+    """The fields of an initial state by name."""
     rng = np.random.default_rng(seed)
     if row.state == "conv":
         return {"s": torch.tensor(rng.standard_normal((*LEAD, D, 2)), dtype=dtype)}
@@ -110,7 +114,7 @@ def pack(row: Row, fields: dict[str, Any]) -> Any:
 
 
 def fields(row: Row, x: Any) -> dict[str, Any]:
-    """A state's fields that there are."""
+    """The fields of a state that are not None."""
     if row.state == "conv":
         return {"s": x}
     return {name: y for name, y in x._asdict().items() if y is not None}
@@ -119,14 +123,12 @@ def fields(row: Row, x: Any) -> dict[str, Any]:
 def call(
     module: Any, row: Row, operands: dict[str, Any], step: bool = False, **options: Any
 ) -> Any:
-    """The operator, or its step, of a module, linattn or linattn.torch."""
+    """Call the operator, or its step, of linattn or linattn.torch."""
     function: Callable[..., Any] = getattr(module, row.step if step else row.name)
     options = row.options | options
-    keywords = {KEYWORDS[x]: y for x, y in operands.items() if x in KEYWORDS}
-    positional = [y for x, y in operands.items() if x not in KEYWORDS]
+    positional, keywords = operand_table.given(row.name, operands)
     if step:
-        place = 2 if row.state == "conv" else len(positional)
-        positional.insert(place, options.pop("state"))
+        positional = (*positional, options.pop("state"))
     if module is linattn:
         options = {x: y.numpy() if isinstance(y, torch.Tensor) else y for x, y in options.items()}
     return function(*positional, **keywords, **options)
@@ -138,12 +140,7 @@ def arrays(operands: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
 
 def token(row: Row, operands: dict[str, torch.Tensor], i: int) -> dict[str, torch.Tensor]:
     """The operands of token i."""
-    whole = ("bonus", "weight", "bias")
-    by_row = ("beta", "g")
-    return {
-        name: x if name in whole else x[..., i] if name in by_row else x[..., i, :]
-        for name, x in operands.items()
-    }
+    return {name: operand_table.tokens(row.dims[name], x, i) for name, x in operands.items()}
 
 
 def outputs(result: Any) -> list[torch.Tensor]:
@@ -161,7 +158,7 @@ def _forget_what_was_compiled():
 #: Tests of every row, of those with states, and of those with a step.
 EACH = pytest.mark.parametrize("row", ROWS, ids=str)
 EACH_RECURRENT = pytest.mark.parametrize("row", RECURRENT, ids=str)
-EACH_STEP = pytest.mark.parametrize("row", STEPS, ids=str)
+EACH_STEP = pytest.mark.parametrize("row", STEPPED, ids=str)
 
 
 def leaves(tensors):
@@ -169,6 +166,6 @@ def leaves(tensors):
 
 
 def assert_same(actual, expected):
-    """Bit for bit, tensors with arrays or tensors."""
+    """Assert that tensors equal arrays or tensors to the bit."""
     for x, y in zip(outputs(actual), outputs(expected), strict=True):
         np.testing.assert_array_equal(x.detach().numpy(), np.asarray(y))

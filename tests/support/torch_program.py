@@ -1,4 +1,7 @@
-"""What test_torch_distributed.py runs in several processes; ends in "all the same"."""
+"""The program that test_torch_distributed.py runs in several processes.
+
+It ends with "all the same".
+"""
 
 import torch
 import torch.distributed as dist
@@ -32,7 +35,7 @@ def cases():
 
 
 def stretch(x, rank, size):
-    """This process's tokens."""
+    """The tokens of this process."""
     if N not in x.shape:
         return x
     begin, end = (N * (rank + i) // size for i in (0, 1))
@@ -62,7 +65,7 @@ def compare(rank, size):
 
 
 def beside_data_parallel(rank, size):
-    """A layer whose parameters every process has, wrapped for data parallelism."""
+    """A layer wrapped for data parallelism, with all parameters on every process."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(D, 3 * D).double()
     x = draw(2, N, D, seed=7)
@@ -85,7 +88,7 @@ def broken(x):
 
 
 def errors_of_one(rank):
-    """Whatever one process raises before the first exchange, none of them is left waiting."""
+    """If one process raises before the first exchange, no other process waits forever."""
     q = draw(2, 5, D)
     odd = rank == 1
     for x, options in [

@@ -27,7 +27,7 @@ PART = 1e-4
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread():
-    """What is as small as this takes longer on two."""
+    """Use one thread: models this small are slower on two."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -46,11 +46,11 @@ def close(a, b, *, part=PART, more=0.0):
 
 
 class Called(Exception):
-    """The library's own function is."""
+    """Raised if the library's own function is called."""
 
 
 def refuse(monkeypatch, family):
-    """The library's own functions raise, so that nothing is left to them."""
+    """Make the library's own functions raise, so that no call can fall back to them."""
     m = module(family)
     for name in STAND_INS:
         if not hasattr(m, name):
@@ -65,7 +65,7 @@ def refuse(monkeypatch, family):
 
 @pytest.fixture(scope="module", name="functions")
 def _functions():
-    """Of a module, by name, the library's functions, and linattn's with none to leave a call to."""
+    """The library's functions of a module, and linattn's with the fallback disabled."""
 
     @functools.cache
     def both(family):

@@ -1,4 +1,4 @@
-"""Small models of Transformers with random weights, one a family that linattn runs."""
+"""Small models of Transformers with random weights, one for each family that linattn runs."""
 
 from __future__ import annotations
 
@@ -130,9 +130,9 @@ def module(family: str) -> Any:
 
 
 def build(family: str, **changes: Any) -> Any:
-    """A model of the family, its weights larger than the library's first ones.
+    """A model of the family, with larger weights than the library's initial ones.
 
-    Those hardly let a token see another.
+    With those a token hardly affects another.
     """
     logging.getLogger("transformers").setLevel(logging.ERROR)
     kind, config, given = (MODELS | SCANS)[family]

@@ -1,0 +1,145 @@
+"""The one table of operands: what every operator takes, and operands to call it with.
+
+The operands of a recurrence are those of the package's registry.  Only other operators are written
+here.  Dimensions are letters: n tokens, s keys, d the width of q and k, m that of v, f a channel's
+states, r the rows of Linformer, w the taps of a convolution.  A new recurrence needs no row.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from itertools import product
+from types import ModuleType
+
+import numpy as np
+
+import linattn
+from linattn import _reference_maps as maps
+from linattn._layout import Operand
+from linattn._linattn import operators
+from linattn._operator import MAPS, RECURRENCES
+
+#: Recurrences in the order of operators.def, which no import changes.
+REGISTRY = {name: RECURRENCES[name] for name in operators if name in RECURRENCES}
+QUERIES = tuple(RECURRENCES["noncausal"].operands)
+#: Operands by operator, in the order of the call.
+OPERANDS = {name: tuple(r.operands) for name, r in REGISTRY.items()} | {
+    "softmax_attention": QUERIES,
+    "linformer": (*QUERIES, Operand("E", "sr"), Operand("F", "sr")),
+    "log_decay": (Operand("x", "n"), Operand("A_log", ""), Operand("dt_bias", "")),
+    "causal_conv1d": (Operand("x", "nd"), Operand("weight", "dw"), Operand("bias", "d", "", True)),
+}
+#: The name of the function for one token, by recurrence with a state.
+STEPS = {name: r.names["step"] for name, r in REGISTRY.items() if not r.cross}
+
+
+def dims(name: str, more: str = "") -> dict[str, str]:
+    """Dimensions by operand, in order.
+
+    `more` names the operands that have channels, and those given that may be left out.
+    """
+    chosen = more.split()
+    return {
+        x.name: x.dims + (x.channels if x.name in chosen else "")
+        for x in OPERANDS[name]
+        if not x.optional or x.name in chosen
+    }
+
+
+def kinds(name: str) -> list[str]:
+    """Every `more` that `dims` takes for an operator."""
+    choices = [x.name for x in OPERANDS[name] if x.channels or x.optional]
+    return [
+        " ".join(x for x, chosen in zip(choices, flags, strict=True) if chosen)
+        for flags in product((False, True), repeat=len(choices))
+    ]
+
+
+@cache
+def twin(name: str) -> ModuleType:
+    """The module that holds the NumPy twin of an operator."""
+    for found in pkgutil.iter_modules(linattn.__path__, "linattn."):
+        if found.name.startswith("linattn._reference"):
+            module = importlib.import_module(found.name)
+            if getattr(getattr(module, name, None), "__module__", "") == found.name:
+                return module
+    raise LookupError(f"{name} has no twin")
+
+
+def removes(name: str) -> bool:
+    """Whether a token takes from the memory what a key reads there."""
+    names = {x.name for x in OPERANDS[name]}
+    return "q" in names and bool({"beta", "a"} & names)
+
+
+def shape(letters: str, sizes: dict[str, int], lead: tuple[int, ...] = ()) -> tuple[int, ...]:
+    return (*lead, *(sizes[x] for x in letters))
+
+
+def make(
+    operands: dict[str, str],
+    sizes: dict[str, int],
+    rng: np.random.Generator,
+    *,
+    lead: tuple[int, ...] = (),
+    leads: dict[str, tuple[int, ...]] | None = None,
+    gates=None,
+    feature_map="identity",
+) -> dict[str, np.ndarray]:
+    """Operands in float64.
+
+    Keys of all kinds have norm 1 at most, that of k behind its map, and strengths are at most 1, so
+    that a memory that the operator erases from does not grow.  `gates` draws gates of a shape; by
+    default they are weak.  `leads` has the leading axes of operands that have others than `lead`.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    sizes = {"f": sizes.get("d", 1)} | sizes
+    for name, letters in operands.items():
+        own = shape(letters, sizes, (leads or {}).get(name, lead))
+        if name in ("dt", "A") or (name == "a" and "q" not in operands):
+            arrays[name] = rng.random(own) * (-1 if name == "A" else 0.9)
+        elif name in ("k", "erase", "a"):
+            arrays[name] = unit(rng.standard_normal(own))
+        elif name == "b":
+            arrays[name] = -arrays["a"] * rng.random(own[:-1])[..., None]
+        elif name == "beta":
+            arrays[name] = rng.random(own)
+        elif name == "g":
+            arrays[name] = -0.1 * rng.exponential(size=own) if gates is None else gates(rng, own)
+        else:
+            arrays[name] = rng.standard_normal(own)
+    if "k" in arrays and not vanishes(feature_map):
+        arrays["k"] -= 0.5 * np.log(max(sizes["d"], 1)) + 2  # about exp(k), and so of norm 0.2
+    return arrays
+
+
+def given(name: str, arrays: dict) -> tuple[tuple, dict]:
+    """Arrays as a call takes them: those that have to be given by place, the others by name."""
+    optional = {x.name for x in OPERANDS[name] if x.optional} & arrays.keys()
+    return (
+        tuple(x for y, x in arrays.items() if y not in optional),
+        {x: arrays[x] for x in optional},
+    )
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    """Rows of norm 1 at most."""
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1)
+
+
+def vanishes(feature_map) -> bool:
+    """Whether the map is fused, and keeps zeros and short rows as they are.
+
+    Features of other maps are short far below zero, as those of exp are.
+    """
+    return feature_map in MAPS and not maps.get(feature_map)(np.zeros(1)).any()
+
+
+def tokens(letters: str, x, at):
+    """An operand at some tokens, an index or a slice; whole if it has no tokens."""
+    if "n" not in letters:
+        return x
+    rows = len(letters) - letters.index("n") - 1
+    return x[(..., at, *(slice(None),) * rows)]

@@ -1,0 +1,107 @@
+"""Gradients of every operator are the adjoint of its derivative, states and bonus included."""
+
+import conv_cases
+import numpy as np
+import operands
+import pytest
+from adjoint import check
+from cases import MAPS, SIGNED
+from gated_calls import GATES
+from operands import dims, kinds, twin
+from states import flat
+
+import linattn
+from linattn import State
+from linattn import _reference_conv as ref_conv
+from linattn._operator import RECURRENCES
+
+SIZES = [((), 1, 3, 2), ((2,), 17, 5, 8), ((), 70, 33, 20)]  # lead, n, d, m
+
+
+def _calls():
+    """(name, operands with channels or given, map, whether normalised)"""
+    for name, r in RECURRENCES.items():
+        for more in kinds(name):
+            for phi in MAPS if r.mapped else ("identity",):
+                for normalize in (True, False) if r.normalizer else (False,):
+                    yield name, more, phi, normalize
+
+
+@pytest.mark.parametrize(("name", "more", "feature_map", "normalize"), list(_calls()))
+def test_recurrence(name, more, feature_map, normalize):
+    r, rng, letters = RECURRENCES[name], np.random.default_rng(8), dims(name, more)
+    options = {"scale": 0.4} if r.scaled else {}
+    options |= {"feature_map": feature_map} if r.mapped else {}
+    options |= {"normalize": normalize, "eps": 0.01} if r.normalizer else {}
+    for lead, n, d, m in SIZES:
+        for gates in ("weak", "strong", "growing") if "g" in letters else ("weak",):
+            sizes = {"n": n, "s": n, "d": d, "m": m}
+            arrays = operands.make(
+                letters, sizes, rng,
+                lead=lead, gates=GATES[gates], feature_map=feature_map,
+            )  # fmt: skip
+            if feature_map in SIGNED and normalize:
+                arrays |= {x: abs(arrays[x]) for x in "qk"}
+            grad_out = rng.standard_normal((*lead, n, m))
+            _stateless(name, arrays, options, grad_out, rng)
+            if not r.cross:
+                _stateful(name, arrays, options, grad_out, rng, r.mapped and feature_map, normalize)
+
+
+def _stateless(name, arrays, options, grad_out, rng):
+    def forward(*moved):
+        return getattr(twin(name), name)(**dict(zip(arrays, moved, strict=True)), **options)
+
+    gradients = getattr(linattn, f"{name}_backward")(**arrays, grad_out=grad_out, **options)
+    check(forward, list(arrays.values()), [grad_out], gradients, rng)
+
+
+def _stateful(name, arrays, options, grad_out, rng, feature_map, normalize):
+    """With an initial state, and a gradient of the final one."""
+    core = linattn.initial_state(
+        *list(arrays.values())[: max(2, RECURRENCES[name].layout.leading)], operator=name,
+        feature_map=feature_map or "elu",
+    ).s.shape  # fmt: skip
+    first, last = (
+        State(rng.standard_normal(core), rng.random(core[:-1]) + 1 if normalize else None)
+        for _ in range(2)
+    )
+
+    def forward(*moved):
+        given = dict(zip(arrays, moved, strict=False))
+        begin = State(*moved[len(given) :])
+        return getattr(twin(name), name)(**given, **options, initial_state=begin, return_state=True)
+
+    gradients = getattr(linattn, f"{name}_backward")(
+        **arrays, grad_out=grad_out, **options, initial_state=first, grad_state=last
+    )
+    leaves = [*arrays.values(), *flat(first)]
+    check(forward, leaves, [grad_out, *flat(last)], gradients, rng)
+
+
+@pytest.mark.parametrize("activation", conv_cases.ACTIVATIONS)
+def test_convolution(activation):
+    x, weight, b, g, state, last = conv_cases.make(40, 33, 4)
+
+    def forward(x, weight, b, state):
+        return ref_conv.causal_conv1d(
+            x, weight, b, activation=activation, initial_state=state, return_state=True
+        )
+
+    gradients = linattn.causal_conv1d_backward(
+        x, weight, g, b, activation=activation, initial_state=state, grad_state=last
+    )
+    check(forward, [x, weight, b, state], [g, last], gradients, np.random.default_rng(1))
+
+
+@pytest.mark.parametrize("lower_bound", [None, -5.0, -0.3])
+def test_log_decay(lower_bound):
+    rng = np.random.default_rng(1)
+    x, A_log, dt_bias = (rng.standard_normal(shape) for shape in ((2, 40, 7), (7,), (7,)))
+    grad = rng.standard_normal(x.shape)
+
+    def forward(*moved):
+        return twin("log_decay").log_decay(*moved, lower_bound=lower_bound)
+
+    gradients = linattn.log_decay_backward(x, A_log, dt_bias, grad, lower_bound=lower_bound)
+    check(forward, [x, A_log, dt_bias], [grad], gradients, rng)
