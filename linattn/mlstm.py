@@ -8,7 +8,7 @@ import numpy as np
 
 from . import _check, _fields, _gradients, _state
 from ._docs import filled
-from ._gufuncs import internal_ufuncs, quiet, run, ufuncs
+from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import Call, Layout, Operand
 from ._state import State
 
