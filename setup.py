@@ -1,6 +1,6 @@
-"""Builds linattn._linattn: the kernels once per instruction set and dtype, the rest once.
+"""Builds linattn._linattn: compiles the kernels per instruction set and dtype, the rest once.
 
-Metadata is in pyproject.toml; this file holds what setuptools cannot be told there.
+Metadata is in pyproject.toml; this file has what setuptools cannot read there.
 """
 
 import importlib.util
@@ -23,32 +23,32 @@ WINDOWS = sys.platform == "win32"
 MACHINE = platform.machine().lower()
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
-# The kernels are written in gcc's and clang's vectors, which MSVC has not; and gcc, on Windows,
-# leaves vectors of 32 and 64 bytes on a stack aligned to 16.  So Windows has clang as ziglang
-# brings it, which pyproject.toml asks for there, with mingw-w64's headers and libraries; and so has
-# who names it in CC, for any system that it knows (tools/wheels.py).
+# The kernels use the vector types of gcc and clang, which MSVC lacks; and gcc on Windows puts
+# vectors of 32 and 64 bytes on a stack that is aligned to 16.  So Windows builds use ziglang's
+# clang, a build requirement in pyproject.toml there, with mingw-w64's headers and libraries.  For
+# other targets that it supports, name it in CC (tools/wheels.py).
 ZIG = WINDOWS or "zig" in os.environ.get("CC", "")
 
-# Instruction sets: the name of the table the kernels emit, and what selects it.
-# CONTRIBUTING.md has what a new one takes besides.
+# Instruction sets: the suffix of the kernels' table, and the flags that select the set.
+# CONTRIBUTING.md lists what else a new one takes.
 if MACHINE in ("x86_64", "amd64"):
     level = "-march=x86_64_v" if ZIG else "-march=x86-64-v"
     ISAS = {
         "x86_64_v2": [f"{level}2"],
         "x86_64_v3": [f"{level}3"],
-        # Without the second flag compilers fall back to 256-bit vectors.
+        # Without the second flag, compilers prefer 256-bit vectors.
         "x86_64_v4": [f"{level}4", "-mprefer-vector-width=512"],
     }
 elif MACHINE in ("aarch64", "arm64"):
     ISAS = {"neon": []}
 else:
-    # A product and a sum: compilers would make them one here and not there, depending on the tile.
+    # Compilers would fuse multiply-adds in some tiles and not in others.
     ISAS = {"generic": ["-ffp-contract=off"]}
 
-# LINATTN_ISAS names those to build where not all are wanted.
+# LINATTN_ISAS names the instruction sets to build, by default all.
 wanted = os.environ.get("LINATTN_ISAS", "").replace("-", "_").split()
 if unknown := [isa for isa in wanted if isa not in ISAS]:
-    sys.exit(f"LINATTN_ISAS has {', '.join(unknown)}; this machine's are {', '.join(ISAS)}")
+    sys.exit(f"LINATTN_ISAS has {', '.join(unknown)}; expected any of {', '.join(ISAS)}")
 ISAS = {isa: flags for isa, flags in ISAS.items() if not wanted or isa in wanted}
 
 for name in ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS"):
@@ -60,17 +60,17 @@ for name in ("CC", "CFLAGS", "CPPFLAGS", "LDFLAGS"):
         sys.exit("linattn: CC is empty; name a compiler in it, or unset it")
 
 COMMON = ["-std=gnu11", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra"]
-# Python's own flags may ask for debug information that few want; who asks in CFLAGS does.
+# Python's own flags may ask for debug information, which few want; CFLAGS can ask for it.
 if not any(flag.startswith("-g") for flag in shlex.split(os.environ.get("CFLAGS", ""))):
     COMMON += ["-g0"]
-# One rounding per multiply-add; nothing here loosens IEEE arithmetic otherwise.
+# Allows fused multiply-adds; arithmetic follows IEEE otherwise.
 KERNEL = [*COMMON, "-ffp-contract=fast"]
 
 
 KERNELS = "src/kernel/kernels.c"
 with open("src/kernel/dtypes.def", encoding="utf-8") as rows:
     DTYPES = re.findall(r"^LA_FLOAT\(\w+, (\w+),", rows.read(), flags=re.M)
-# What the kernels are compiled as: the folder of the objects, macros, flags.
+# The compilations of the kernels: folder of the object, macros, flags.
 UNITS = [
     (f"{isa}_{dtype}", [("LA_ISA", isa), ("LA_DTYPE", dtype)], [*KERNEL, *flags])
     for isa, flags in ISAS.items()
@@ -79,23 +79,23 @@ UNITS = [
 
 
 def zig(host):
-    """ziglang's clang as a compiler for Windows that builds what ``host``, MSVC, is set up for."""
-    from distutils.unixccompiler import UnixCCompiler  # that of setuptools
+    """ziglang's clang for Windows, with the include folders and macros of ``host``, MSVC."""
+    from distutils.unixccompiler import UnixCCompiler  # setuptools provides it
 
     if importlib.util.find_spec("ziglang") is None:
-        sys.exit("linattn: there is no port to MSVC; pip install ziglang, which has a clang")
+        sys.exit("linattn: MSVC is not supported; pip install ziglang, which contains clang")
     target = {"arm64": "aarch64"}.get(MACHINE, "x86_64")
     command = [sys.executable, "-m", "ziglang", "cc", "-target", f"{target}-windows-gnu"]
     compiler = UnixCCompiler()
     compiler.set_executables(compiler_so=command, linker_so=[*command, "-shared"])
     compiler.set_include_dirs(host.include_dirs)
     compiler.set_library_dirs(host.library_dirs)
-    compiler.macros = [*host.macros, ("MS_WIN64", "")]  # pyconfig.h tells it to MSVC alone
+    compiler.macros = [*host.macros, ("MS_WIN64", "")]  # pyconfig.h defines it only for MSVC
     return compiler
 
 
 def need(compiler, include_dirs):
-    """Ends the build in a line where there is no compiler, or no Python.h for it."""
+    """Ends the build with a one-line message if the compiler or Python.h is missing."""
     command = compiler.compiler_so
     if shutil.which(command[0]) is None:
         sys.exit(
@@ -110,17 +110,17 @@ def need(compiler, include_dirs):
 
 
 def write_stubs(package):
-    """Stubs of what the built module says; without types where it does not run on this machine."""
+    """Writes stubs from the built module, or generic ones if it does not run on this machine."""
     command = [sys.executable, "-m", "linattn._stubs"]
     done = subprocess.run(command, cwd=os.path.dirname(package) or ".", capture_output=True)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        print(f"linattn: no types in the stubs, as the built module does not run: {reason}")
+        print(f"linattn: stubs have no types because the built module does not run: {reason}")
         subprocess.run([sys.executable, "-P", f"{package}/_stubs.py", "--generic"], check=True)
 
 
 class BuildExt(build_ext):
-    """build_ext that first compiles every one of UNITS, several at a time, and ends with stubs."""
+    """Compiles UNITS in parallel before the extension, and writes stubs after it."""
 
     def run(self):
         super().run()
@@ -148,18 +148,18 @@ class BuildExt(build_ext):
             for objects in pool.map(compile_unit, UNITS):
                 ext.extra_objects += objects
         super().build_extension(ext)
-        if WINDOWS:  # what the linker leaves beside it for debuggers and other linkers
+        if WINDOWS:  # remove the linker's import library and debug information
             folder = os.path.dirname(self.get_ext_fullpath(ext.name))
             for file in glob(f"{folder}/*.lib") + glob(f"{folder}/*.pdb"):
                 os.remove(file)
 
     def get_libraries(self, ext):
-        """On Windows with Python's own: python3 is that of the stable ABI."""
+        """On Windows, python3 is the library of the stable ABI."""
         return ["python3"] if WINDOWS and not FREE_THREADED else super().get_libraries(ext)
 
 
 def description():
-    """README as a package index can show it: it has none of the files that links lead to."""
+    """The README without relative links and images, which a package index cannot resolve."""
     with open("README.md", encoding="utf-8") as readme:
         text = re.sub(r"^!\[.*\]\((?!https?:).*\)\n\n", "", readme.read(), flags=re.M)
     return re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", text)
@@ -177,7 +177,7 @@ setup(
         Extension(
             "linattn._linattn",
             sources=sorted(glob("src/ext/*.c")),
-            # What a change of it rebuilds, and what a source distribution holds beside the sources.
+            # Changes of these rebuild the extension; source distributions include them.
             depends=[KERNELS, *sorted(glob("src/*/*.h") + glob("src/*/*.def"))],
             include_dirs=[numpy.get_include()],
             define_macros=macros,

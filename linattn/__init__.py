@@ -4,8 +4,8 @@ import importlib.util
 
 if importlib.util.find_spec("linattn._linattn") is None:
     raise ImportError(
-        "linattn's module in C is not built here: run `pip install -e .` in the clone, which needs "
-        "a C compiler; or leave the clone's folder, where an installed linattn is to be found"
+        "linattn's C module is not built here: run `pip install -e .` in the clone, which needs a "
+        "C compiler, or leave the clone's folder to import an installed linattn"
     )
 
 from . import feature_maps, ufuncs

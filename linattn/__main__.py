@@ -10,16 +10,16 @@ from collections.abc import Sequence
 import linattn
 from linattn import _config, _info, _selftest, _timing
 
-#: By name: the module and what it is for.
+#: By name: the module and its purpose.
 COMMANDS = {
-    "info": (_info, "this build and this machine, as a report of a fault needs them"),
+    "info": (_info, "describe this build and this machine, for bug reports"),
     "selftest": (_selftest, "check every operator on this machine"),
-    "timing": (_timing, "against what one would write by hand, and (Q K^T) V against Q (K^T V)"),
+    "timing": (_timing, "compare with code written by hand, and (Q K^T) V with Q (K^T V)"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The status of a command; that of SIGPIPE where whom it prints to has left, as head does."""
+    """The exit status of a command; that of SIGPIPE if the reader of its output has closed it."""
     if sys.stdout is None:
         print("error: standard output is closed", file=sys.stderr)
         return 1
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's flush at exit
         if isinstance(error, BrokenPipeError):
             return 128 + 13
         print(f"error: {error}", file=sys.stderr)
@@ -47,12 +47,12 @@ def _run(argv: Sequence[str] | None) -> int:
         command.set_defaults(run=module.run, command=command)
 
     args, unknown = parser.parse_known_args(argv)
-    if unknown:  # argparse would show the usage of all
+    if unknown:  # argparse would print the usage of all commands
         args.command.error(f"unrecognized arguments: {' '.join(unknown)}")
     if args.run is None:
         parser.print_help()
         return 0
-    if _config.problems and args.run is not _info.run:  # which shows them
+    if _config.problems and args.run is not _info.run:  # which prints them itself
         print(*(f"error: {problem}" for problem in _config.problems), sep="\n", file=sys.stderr)
         return 1
     try:

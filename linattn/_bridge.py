@@ -201,34 +201,43 @@ def _named(annotation: str, bridge: Bridge) -> str:
 def _compiled(
     name: str, signature: inspect.Signature, call: Function, operands: Sequence[str], module: str
 ) -> Any:
-    """A function that calls ``call``, compiled from its text, as `dataclasses` does it.
+    """A function that calls ``call`` with its arguments, but ``operands`` as a tuple."""
+    taken = [x for x in operands if x in signature.parameters]
+    arguments = [f"({', '.join(taken)},)"] if taken else []
+    places: dict[Any, str] = {Parameter.KEYWORD_ONLY: "{0}={0}", Parameter.VAR_POSITIONAL: "*{0}"}
+    for x in signature.parameters.values():
+        if x.name not in operands:
+            arguments.append(places.get(x.kind, "{0}").format(x.name))
+    return compiled(name, signature, module, f"call({', '.join(arguments)})", call=call)
 
-    Its module is where it is pickled from.  Tracebacks and debuggers find its text in linecache.
+
+def compiled(
+    name: str, signature: inspect.Signature, module: str, result: str, **names: Any
+) -> Any:
+    """A function of that signature, compiled from its text, as `dataclasses` does it: binding
+    ``*args`` and ``**kwargs`` would slow every call.
+
+    It returns ``result``, an expression in its parameters and in ``names``.  Its module is where it
+    is pickled from.  Tracebacks and debuggers find its text in linecache.
     """
     parameters = signature.parameters.values()
     bare = signature.replace(
         parameters=[x.replace(annotation=x.empty) for x in parameters],
         return_annotation=signature.empty,
     )
-    taken = [x for x in operands if x in signature.parameters]
-    arguments = [f"({', '.join(taken)},)"] if taken else []
-    places: dict[Any, str] = {Parameter.KEYWORD_ONLY: "{0}={0}", Parameter.VAR_POSITIONAL: "*{0}"}
-    for x in parameters:
-        if x.name not in operands:
-            arguments.append(places.get(x.kind, "{0}").format(x.name))
     text = (
-        f"def make(call):\n    def {name}{bare}:\n        return call({', '.join(arguments)})\n"
+        f"def make({', '.join(names)}):\n    def {name}{bare}:\n        return {result}\n"
         f"    return {name}\n"
     )
     file = f"<{module}.{name}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     scope: dict[str, Any] = {}
     exec(compile(text, file, "exec"), vars(sys.modules[module]), scope)
-    result = scope["make"](call)
-    result.__qualname__ = name
-    result.__annotations__ = {x.name: x.annotation for x in parameters}
-    result.__annotations__["return"] = signature.return_annotation
-    return result
+    made = scope["make"](**names)
+    made.__qualname__ = name
+    made.__annotations__ = {x.name: x.annotation for x in parameters}
+    made.__annotations__["return"] = signature.return_annotation
+    return made
 
 
 def _sections(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ._bridge import Added, Bridge
 from ._docs import Raised, Vocabulary
+from ._linattn import operators
 
 _OTHERS = (
     "causal_conv1d",
@@ -19,10 +20,28 @@ _OTHERS = (
 _NO_RESCALING = Raised(
     "ValueError", "normalize", "is True and the map one of PositiveRandomFeatures"
 )
-_NO_CHANNELS = Raised("ValueError", "beta", "is one number a value channel")
-_TENSORS = Vocabulary("tensor", "tensor", "tensor", "tensors", refused="complex, or not numbers")
+#: The dimensions of operands of recurrences, and the one more that they may have, by name.
+_OPERANDS = {
+    name: (dims, channels)
+    for row in operators.values()
+    if row["key_lengths"] and row["gradient_of"] is None
+    for name, dims, channels, *_ in row["inputs"]
+}
+_NO_CHANNELS = Raised(
+    "ValueError",
+    " ".join(name for name, (_, channels) in _OPERANDS.items() if channels == "m"),
+    "is one number a value channel",
+)
+_TENSORS = Vocabulary("tensor", "tensor", "a tensor", "tensors", refused="complex, or not numbers")
 #: Parameters that need not be tensors.
 _ANY = dict.fromkeys(("feature_map", "key_lengths", "cu_seqlens", "A_log", "dt_bias"), "Any")
+
+
+def _without_tokens(remark: str) -> tuple[tuple[str, str], ...]:
+    """A remark, with a place for its name, on each operand that is one for all tokens."""
+    names = (name for name, (dims, _) in _OPERANDS.items() if not {*"ns"} & {*dims})
+    return tuple((name, remark.format(name)) for name in names)
+
 
 DASK = Bridge(
     module="linattn.dask",
@@ -157,7 +176,7 @@ MPI = Bridge(
     ),
     notes=(
         ("", "A scan over the ranks besides; where it takes a matrix, up to twice the time more."),
-        ("bonus", "The gradient of ``bonus``, which all ranks have, is the sum over ranks."),
+        *_without_tokens("The gradient of ``{}``, which all ranks have, is the sum over ranks."),
     ),
     examples={
         "forward": """
@@ -244,7 +263,7 @@ DISTRIBUTED = Bridge(
     ),
     notes=(
         ("", "One all-gather besides; where it takes a matrix, up to twice the time more."),
-        ("bonus", "The gradient of ``bonus``, which all processes have, is the sum over them."),
+        *_without_tokens("The gradient of ``{}``, which all processes have, is the sum over them."),
     ),
     examples={
         "forward": """

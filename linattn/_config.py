@@ -15,18 +15,18 @@ import numpy as np
 from . import _linattn
 from ._version import __version__
 
-MAX_THREADS = 1024  #: what the pool takes
+MAX_THREADS = 1024  #: limit of the pool
 
 
 def get_num_threads() -> int:
-    """How many threads a call may use.
+    """The number of threads that a call may use.
 
     Returns
     -------
     int
-        At first the environment variable ``LINATTN_NUM_THREADS``; else ``OMP_NUM_THREADS``,
-        its first number; else the number of CPUs that this process may run on and that its
-        control group's quota pays for (1.5 CPUs count as 2).
+        Initially the environment variable ``LINATTN_NUM_THREADS``, otherwise the first number of
+        ``OMP_NUM_THREADS``, otherwise the number of CPUs that this process may run on, limited by
+        the quota of its control group (1.5 CPUs count as 2).
 
     Examples
     --------
@@ -38,7 +38,7 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(n: int) -> None:
-    """Set how many threads a call may use.  Results do not depend on it.
+    """Set the number of threads that a call may use.  Results do not depend on it.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def set_num_threads(n: int) -> None:
 
 
 def available_isas() -> tuple[str, ...]:
-    """The instruction sets built in and usable on this CPU, best first."""
+    """The instruction sets of this build that the CPU supports, best first."""
     return tuple(_linattn.available_isas())
 
 
@@ -82,8 +82,8 @@ def get_isa() -> str:
     Returns
     -------
     str
-        At first the value of the environment variable ``LINATTN_ISA``, or the best that
-        CPU and operating system support.
+        Initially the environment variable ``LINATTN_ISA``, otherwise the best that the CPU and the
+        operating system support.
 
     Examples
     --------
@@ -107,12 +107,12 @@ def set_isa(name: str) -> None:
     TypeError
         If ``name`` is not a string.
     ValueError
-        If that instruction set was not built, or this CPU lacks it.
+        If this build or this CPU lacks the instruction set.
 
     Notes
     -----
-    Results differ between instruction sets in their last bits.  Calls under way in other
-    threads finish with the set they began with.
+    Results differ between instruction sets in their last bits.  Calls in progress in other
+    threads finish with the set they started with.
 
     Examples
     --------
@@ -121,16 +121,16 @@ def set_isa(name: str) -> None:
     """
     if not isinstance(name, str):
         raise TypeError(f"set_isa: name is {name!r}; expected a string")
-    if name not in available_isas():  # C would read no further than a NUL
+    if name not in available_isas():  # C would stop at a NUL character
         known = ", ".join(available_isas())
         raise ValueError(f"set_isa: name is {name!r}; expected one of {known}")
     _linattn.set_isa(name)
 
 
 class one_isa:
-    """A context in which this thread's calls use one instruction set, whatever others set.
+    """A context in which this thread's calls use one instruction set, whatever other threads set.
 
-    For what takes several gufuncs: their results have to fit together.
+    Use it around several gufunc calls whose results have to be consistent.
     """
 
     def __enter__(self) -> None:
@@ -161,7 +161,7 @@ def show_config() -> None:
 
     Notes
     -----
-    No time and no memory to speak of.  ``linattn info`` tells more, for a report of a fault.
+    Takes negligible time and memory.  ``linattn info`` prints more, for bug reports.
 
     Examples
     --------
@@ -187,12 +187,12 @@ def show_config() -> None:
         print(f"{names[key]:>15}: {text}")
 
 
-#: What is wrong in the environment, where the command `linattn` went on to tell of it.
+#: Wrong environment variables, which the command `linattn` prints instead of failing on import.
 problems: list[str] = []
 
 
 def _read_environment() -> None:
-    """Apply LINATTN_ISA and the number of threads; a wrong value of ours is an ImportError."""
+    """Apply LINATTN_ISA and the number of threads; a wrong value is an ImportError."""
     isa = os.environ.get("LINATTN_ISA")
     threads = os.environ.get("LINATTN_NUM_THREADS")
     try:
@@ -214,29 +214,29 @@ def _refuse(problem: str) -> None:
 
 
 def _is_command() -> bool:
-    """Whether the process is ``linattn`` or ``python -m linattn``, which tells in a line."""
-    if sys.argv[:1] == ["-m"]:  # as argv is while Python finds the package
+    """Whether the process is ``linattn`` or ``python -m linattn``, which prints the problems."""
+    if sys.argv[:1] == ["-m"]:  # argv while Python locates the package
         at = len(sys.orig_argv) - len(sys.argv)
         return sys.orig_argv[at : at + 1] == ["linattn"]
     return bool(sys.argv) and Path(sys.argv[0]).stem == "linattn"
 
 
 def _default_threads() -> int:
-    """OMP_NUM_THREADS, by which joblib, Dask and torchrun share out CPUs; else the CPUs."""
-    by_level = os.environ.get("OMP_NUM_THREADS", "").split(",")  # of nested regions
+    """OMP_NUM_THREADS, which joblib, Dask and torchrun set to share CPUs; else the CPUs."""
+    by_level = os.environ.get("OMP_NUM_THREADS", "").split(",")  # one number per level of nesting
     try:
         threads = int(by_level[0])
     except ValueError:
         threads = 0
-    if threads < 1:  # as good as none
-        threads = min(get_num_threads(), cpu_quota() or MAX_THREADS)  # by affinity, at first
+    if threads < 1:  # treated as unset
+        threads = min(get_num_threads(), cpu_quota() or MAX_THREADS)  # initially the CPU affinity
     return min(threads, MAX_THREADS)
 
 
 def cpu_quota(root: Path = Path("/")) -> int | None:
-    """CPUs that the process's control groups pay for, rounded up; None where none has a quota.
+    """The CPU quota of the process's control groups, rounded up; None without one.
 
-    ``root`` is where /proc and /sys are.
+    ``root`` is the folder with /proc and /sys.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -259,17 +259,17 @@ def cpu_quota(root: Path = Path("/")) -> int | None:
 
 
 def _quota(folder: Path, files: tuple[str, ...]) -> float | None:
-    """Microseconds of CPU time a period, over those of the period."""
+    """CPU time per period, divided by the period."""
     try:
         text = " ".join((folder / name).read_text() for name in files)
         quota, period = map(int, text.split())
-    except (OSError, ValueError):  # without a quota, "max" in version 2
+    except (OSError, ValueError):  # no quota is "max" in version 2
         return None
-    return quota / period if quota > 0 and period > 0 else None  # and -1 in version 1
+    return quota / period if quota > 0 and period > 0 else None  # no quota is -1 in version 1
 
 
 def _register_threadpoolctl() -> None:
-    """Let threadpoolctl, where it is installed, see and limit this pool."""
+    """Let threadpoolctl, if it is installed, see and limit this pool."""
     try:
         import threadpoolctl
     except ImportError:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from . import _block_scan, _check
+from . import _block_scan, _check, _state
 from ._gradients import sum_all
 from ._operator import RECURRENCES
 from ._state import State
@@ -163,7 +163,7 @@ class _Call:
             }
             for field, state in states.items():
                 if state is not None:
-                    _check.state(self.name, field, state, call.batch, core, dtype, normalize)
+                    _state.checked(self.name, field, state, call.batch, core, dtype, normalize)
                     given[f"the checksum of {field}"] = _checksum(state)
             meta = self._agreement(call, arrays, grad, key_lengths, options | alike | given)
             return (arrays, call.batch), meta
@@ -235,7 +235,7 @@ def _lengths(ranks: Ranks, name: str, k: Any, batch: tuple[int, ...], key_length
         return None
     n = k.shape[-2]
     sizes = ranks.gather(n)
-    whole = _together(ranks, lambda: _check.key_lengths(name, key_lengths, sum(sizes), batch))
+    whole = _together(ranks, lambda: _state.checked_lengths(name, key_lengths, sum(sizes), batch))
     return np.clip(whole - sum(sizes[: ranks.rank]), 0, n)
 
 

@@ -1,4 +1,8 @@
-"""Docstrings made from templates, whose lines ``$name`` stand for text that several share.
+"""Docstrings from templates.
+
+A line ``$name`` of a template stands for the paragraph of that name in `PARAGRAPHS`.  A parameter
+that the template does not describe has the entry of the function that the template follows
+(`filled_like`), or else the paragraph of its own name.  The section Raises is likewise filled in.
 
 A function of NumPy arrays fills its template itself (`filled`).  A bridge fills the same template
 with its own words, parameters and errors (`sections`; see `linattn._bridge`).
@@ -16,14 +20,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Raised(NamedTuple):
-    """A condition of the section Raises, left out where the function takes none of its names."""
+    """A condition in the section Raises, left out if the function takes none of its names."""
 
     error: str
-    names: str  #: parameters, separated by blanks; "" holds for every function
+    names: str  #: parameters, separated by blanks; "" applies to every function
     text: str
 
     def sentence(self, takes: Collection[str]) -> str:
-        """The condition on what is taken; "" where nothing of it is."""
+        """The condition for the parameters that are taken; "" if it applies to none."""
         if not self.names:
             return f"If {self.text}."
         names = [f"``{name}``" for name in self.names.split() if name in takes]
@@ -33,11 +37,11 @@ class Raised(NamedTuple):
 
 
 class Vocabulary(NamedTuple):
-    """What a docstring calls arrays."""
+    """The words of a docstring for arrays."""
 
     given: str = "array_like"  #: the type of an operand
     made: str = "ndarray"  #: the type of a result
-    array: str = "array"
+    array: str = "an array"
     arrays: str = "arrays"
     library: str = "NumPy"
     refused: str = "complex, masked, or not numbers"
@@ -52,19 +56,19 @@ _ERRORS = (
     Raised("TypeError", "normalize causal log reverse softplus", "is not a bool"),
     Raised("TypeError", "feature_map", "is neither a name nor a map"),
     Raised("TypeError", "activation", "is neither a string nor None"),
-    Raised("TypeError", "key_lengths cu_seqlens", "is not of integers"),
-    Raised("TypeError", "initial_state grad_state state", "is no {state}, or of another dtype"),
-    Raised("TypeError", "out", "is no {array}, or of another dtype"),
+    Raised("TypeError", "key_lengths cu_seqlens", "does not hold integers"),
+    Raised("TypeError", "initial_state grad_state state", "is not {state} or has the wrong dtype"),
+    Raised("TypeError", "out", "is not {array} or has the wrong dtype"),
     Raised("ValueError", "", "shapes do not match"),
     Raised("ValueError", "eps scale", "is not finite"),
-    Raised("ValueError", "feature_map", "is the name of no map"),
+    Raised("ValueError", "feature_map", "is not the name of a map"),
     Raised("ValueError", "activation", "is unknown"),
-    Raised("ValueError", "key_lengths cu_seqlens", "does not fit the tokens"),
-    Raised("ValueError", "initial_state grad_state state", "has another shape{z}"),
-    Raised("ValueError", "in_place", "is True and the state is read-only, or lacks leading axes"),
-    Raised("ValueError", "in_place", "is True and the state repeats its memory"),
-    Raised("ValueError", "out", "has another shape, is read-only, or repeats its memory"),
-    Raised("MemoryError", "", "there is no room for the result or the scratch"),
+    Raised("ValueError", "key_lengths cu_seqlens", "does not match the tokens"),
+    Raised("ValueError", "initial_state grad_state state", "has the wrong shape{z}"),
+    Raised("ValueError", "in_place", "is True and the state is read-only or lacks leading axes"),
+    Raised("ValueError", "in_place", "is True and elements of the state overlap in memory"),
+    Raised("ValueError", "out", "has the wrong shape, is read-only, or overlaps itself"),
+    Raised("MemoryError", "", "there is not enough memory for the result or the scratch"),
 )
 
 
@@ -76,24 +80,19 @@ def _errors(state: str, z: str) -> tuple[Raised, ...]:
 
 #: By name: conditions of the section Raises.
 RAISES = {
-    "raises": _errors("State", ", or a wrong ``z``"),
+    "raises": _errors("a State", " or a wrong ``z``"),
     "raises_of_convolutions": _errors("{array}", ""),
 }
 
-#: The parameter without which a paragraph is left out.
-NEEDS = {
-    "packed_memory": "cu_seqlens",
-    "packed_state": "cu_seqlens",
-    "final_memory": "return_state",
-    "final_state": "return_state",
-}
+#: By name of a paragraph: the parameter without which it is left out.
+NEEDS = {"packed_state": "cu_seqlens", "final_state": "return_state"}
 
-#: By name: descriptions of parameters and results, and remarks; a bridge puts in its own {words}.
+#: Descriptions of parameters and results, and remarks, by name.  `sections` fills in the {words}.
 PARAGRAPHS = {
     "q": """
     q : array_like, shape (..., n, d)
-        Queries, float16, bfloat16, float32 or float64 (other real dtypes are cast by
-        {library}'s rules).  16-bit numbers are computed in float32 and rounded once.""",
+        Queries, float16, bfloat16, float32 or float64.  Other real dtypes are cast by
+        {library}'s rules.  16-bit operands are computed in float32 and rounded once.""",
     "k": """
     k : array_like, shape (..., n, d)
         Keys.""",
@@ -108,87 +107,77 @@ PARAGRAPHS = {
         Values.""",
     "token": """
     q, k : array_like, shape (..., d)
-        The token's query and key.
+        Query and key of the token.
     v : array_like, shape (..., m)
         Its value.""",
     "g": """
     g : array_like, shape (..., n) or (..., n, d)
-        Natural logarithm of the decay of each token, or of each of its key channels: 0
-        forgets nothing, -inf all; it may be positive, where the memory then grows.  The
-        number of axes decides: with fewer axes than the longest of q, k and v it is (..., n);
-        otherwise (..., n, d), where a last axis of length 1 serves all channels.  It is
-        converted to what is computed in, float32 for 16-bit tokens, and has no say in the
-        result's dtype.""",
+        Natural logarithm of the decay, one per token or one per token and key channel: 0
+        keeps the memory, -inf clears it, a positive value makes it grow.  g is (..., n, d) if
+        it has at least as many axes as each of q, k and v; a last axis of length 1 then
+        applies to all channels.  It is converted to the dtype of the computation,
+        float32 for 16-bit operands, and does not affect the result's dtype.""",
     "bonus": """
     bonus : array_like, shape (..., d), optional
-        Weight u of each key channel for a token's own key; with it queries read before their
-        token's decay and write.  It is converted as ``g`` is.""",
+        Weight u of each key channel for a token's own key.  With a bonus, queries read the
+        memory before their own token decays it and writes to it.  It is converted as ``g`` is.""",
     "token_g": """
     g : array_like, shape (...) or (..., d)
-        Natural logarithm of its decay, or of that of each key channel, by its number of axes
-        as in the whole sequence.""",
+        Natural logarithm of the token's decay, or of the decay of each key channel.  g is
+        (..., d) if it has at least as many axes as each of q, k and v.""",
     "beta": """
     beta : array_like, shape (..., n) or (..., n, m)
-        Write strength of each token, or of each of its value channels.  The number of
-        axes decides: with fewer axes than the longest of q, k and v it is (..., n);
-        otherwise (..., n, m), where a last axis of length 1 serves all channels.""",
+        Write strength, one per token or one per token and value channel.  beta is (..., n, m)
+        if it has at least as many axes as each of q, k and v; a last axis of length 1 then
+        applies to all channels.""",
     "token_beta": """
     beta : array_like, shape (...) or (..., m)
-        Its write strength, or one of each value channel.  The number of axes decides:
-        with fewer axes than the longest of q, k and v it is (...); otherwise (..., m),
-        where a last axis of length 1 serves all channels.""",
-    "memory": """
+        Write strength of the token, or of each of its value channels.  beta is (..., m) if it
+        has at least as many axes as each of q, k and v; a last axis of length 1 then applies
+        to all channels.""",
+    "state": """
     state : State
-        The memory so far, ``s`` (..., d, m), of the result's dtype, or float32 where that
-        has 16 bits, and ``z`` None.""",
+        The state before the token, of the result's dtype, or float32 if that has 16 bits:
+        {state}.""",
     "feature_map": """
     feature_map : {maps} or FeatureMap
-        The map phi, applied to q and k, ``{default}`` by default; ``'elu'`` is
-        ``elu(x) + 1``; an object of `linattn.feature_maps` is applied in {arrays} of its own.""",
-    "normalizer": """
+        The map phi of q and k, ``{default}`` by default.  ``'elu'`` is ``elu(x) + 1``.  An
+        object of `linattn.feature_maps` stores phi(q) and phi(k) in separate {arrays}.""",
+    "normalize": """
     normalize : bool, default True
-        Divide by the sum of the weights.
+        Divide by the sum of the weights.""",
+    "eps": """
     eps : float, default 1e-6
-        Added once, to the whole denominator; unused where ``normalize`` is False.
-    scale : float, default 1.0
-        Multiplies phi(q), in the denominator as well.""",
+        Added once, to the whole denominator.  Not used if ``normalize`` is False.""",
     "scale": """
     scale : float, default 1.0
-        Multiplies the output.""",
+        Multiplies {scaled}.""",
     "key_lengths": """
     key_lengths : array_like of int, broadcasting to the leading axes, optional
-        Keys and values at and past it do not exist; every query is computed, and where
-        there is no key at all the output is 0.""",
-    "token_lengths": """
-    key_lengths : array_like of int, broadcasting to the leading axes, optional
-        Keys, values and all else that is written at and past it do not exist; every query is
-        computed.""",
+        How many tokens have a key.  Keys, values and everything else that is written from
+        there on are ignored.  All outputs are computed; one without any key or state is 0.""",
     "cu_seqlens": """
     cu_seqlens : array_like of int, shape (r + 1,), optional
-        r sequences packed along n, sequence i from ``cu_seqlens[i]`` to
-        ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.""",
-    "initial_memory": """
-    initial_state : State, optional
-        The memory before the first token, ``s`` (..., d, m) and ``z`` None; default: zeros.""",
-    "packed_memory": """
-        With ``cu_seqlens`` its ``s`` is (..., r, d, m).""",
+        Bounds of r sequences packed along n: sequence i is ``cu_seqlens[i]`` to
+        ``cu_seqlens[i + 1]`` and has its own state.  Sequences may be empty.""",
     "initial_state": """
     initial_state : State, optional
-        The state before the first token, ``s`` (..., d, m) and ``z`` (..., d); default: zeros.""",
+        The state before the first token, {state}; zeros by default.
+    $packed_state""",
     "packed_state": """
-        With ``cu_seqlens`` they are (..., r, d, m) and (..., r, d).""",
-    "a": """
+        With ``cu_seqlens``, {packed}.""",
+    "factors": """
     a : array_like, broadcasting with x to (..., n, m)
         Factors, float16, bfloat16, float32 or float64 (other real dtypes are cast by
         {library}'s rules).  16-bit numbers are computed in float32 and rounded once.  All axes
-        broadcast: (m,) is a factor a channel, (..., n, 1) one a token, a number one for all.""",
+        broadcast: (m,) is a factor per channel, (..., n, 1) one per token.""",
     "a_x": """
     x : array_like, broadcasting with a to (..., n, m)
         What is added, n tokens of m channels.""",
     "token_a_x": """
     a, x : array_like, broadcasting to (..., m)
         The token's factors and what is added.""",
-    "log": """
+    "logarithms": """
     log : bool, default False
         Whether ``a`` holds natural logarithms of the factors: 0 keeps all, -inf nothing.""",
     "reverse": """
@@ -198,7 +187,7 @@ PARAGRAPHS = {
     "initial_row": """
     initial_state : State, optional
         h before the first token, ``s`` (..., m) and ``z`` None; default: zeros.  With
-        ``cu_seqlens`` one a sequence: there is an axis of sequences before m.""",
+        ``cu_seqlens``, one per sequence: there is an axis of sequences before m.""",
     "row": """
     state : State
         h before the token, ``s`` (..., m), of the result's dtype, or float32 where that has
@@ -211,8 +200,8 @@ PARAGRAPHS = {
         Time steps.  They may be negative; the state then grows where A is negative.
     A : array_like, shape (..., m, r)
         Rates of the r states of each channel, usually negative; positive ones let a state grow.
-        A is converted to what is computed in, float32 for 16-bit tokens, and has no say in the
-        result's dtype; neither have D and dt_bias.
+        A, D and dt_bias are converted to the dtype of the computation, float32 for 16-bit
+        operands, and do not affect the result's dtype.
     B, C : array_like, shape (..., n, r)
         What is written to the states, and what is read of them.""",
     "token_selective": """
@@ -222,10 +211,10 @@ PARAGRAPHS = {
         Rates of the r states of each channel.
     B, C : array_like, shape (..., r)
         What is written to the states, and what is read of them.""",
-    "D": """
+    "skip": """
     D : array_like, shape (..., m), optional
         Weight of x in the output.""",
-    "z": """
+    "gate": """
     z : array_like, shape (..., n, m), optional
         Gate: its silu multiplies the output.""",
     "token_z": """
@@ -239,28 +228,28 @@ PARAGRAPHS = {
     "initial_channels": """
     initial_state : State, optional
         The state before the first token, ``s`` (..., m, r) and ``z`` None; default: zeros.  With
-        ``cu_seqlens`` one a sequence: there is an axis of sequences before m.""",
+        ``cu_seqlens``, one per sequence: there is an axis of sequences before m.""",
     "channels": """
     state : State
         The state so far, ``s`` (..., m, r), of the result's dtype, or float32 where that has
         16 bits, and ``z`` None.""",
     "return_state": """
     return_state : bool, default False
-        Return the state after the last token as well.""",
+        Also return the state after the last token.""",
     "grad_out": """
     grad_out : array_like, shape (..., n, m)
-        The gradient of a scalar with respect to the output; it may be an expanded
+        The gradient of a scalar with respect to the output.  It may be an expanded
         (zero-stride) view.""",
     "grad_state": """
     grad_state : State, optional
         The gradient with respect to the final state.""",
     "in_place": """
     in_place : bool, default False
-        Write the new state into the {arrays} of ``state``, which must then be writeable
-        and have all the leading axes, and return them.""",
+        Write the new state to the {arrays} of ``state`` and return them.  They must be
+        writeable and have all leading axes.""",
     "out": """
     out : ndarray, shape (..., n, m), optional
-        Where to put the result; of the result's dtype.  It may overlap an operand.""",
+        Where to write the result; of the result's dtype.  It may overlap an operand.""",
     "wkv_k": """
     k : array_like, shape (..., n, m)
         Keys, float16, bfloat16, float32 or float64 (other real dtypes are cast by {library}'s
@@ -300,41 +289,54 @@ PARAGRAPHS = {
         with ``cu_seqlens`` (..., r, d, m), (..., r, d) and (..., r); default: zeros.""",
     "softmax_q": """
     q : array_like, shape (..., n, d)
-        Queries, float32 or float64; 16-bit numbers are computed in float32, other real
-        dtypes cast by {library}'s rules.""",
+        Queries, float32 or float64.  16-bit operands are computed in float32.  Other real
+        dtypes are cast by {library}'s rules.""",
     "softmax_scale": """
     scale : float, optional
         1 / sqrt(d) by default.""",
     "final_state": """
     state : State
-        Only with ``return_state``.  A sequence cut anywhere continues from it.""",
-    "final_memory": """
+        Only with ``return_state``: the state after the last token, with the fields of
+        ``initial_state``.  You can cut a sequence anywhere and continue from it.""",
+    "after_token": """
+    o : ndarray, shape (..., m)
     state : State
-        Only with ``return_state``; its ``z`` is None.  A sequence cut anywhere continues from
-        it.""",
+        The state after the token.""",
     "rescaling": """
-    `linattn.feature_maps.PositiveRandomFeatures` rescale as they go, which avoids that.""",
+    `linattn.feature_maps.PositiveRandomFeatures` avoids this: it rescales as it goes.""",
     "gradients": """
     dq, dk, dv : ndarray
-        Gradients, in the shapes of q, k and v; those of a broadcast operand are summed
-        over its repeats.""",
+        Gradients, in the shapes of q, k and v.  Those of a broadcast operand are summed over
+        the axes it was broadcast along.""",
     "gradient_of_state": """
     state : State
-        The gradient of the initial state, in its shape; only where ``initial_state`` or
+        The gradient of the initial state, in its shape.  Only if ``initial_state`` or
         ``grad_state`` is given.""",
 }
 
+#: Sections that a template has from the function that it follows.
+_INHERITED = {"Raises", "References"}
 _MAPS = f"{{{', '.join(map(repr, NAMES))}}}"
-#: The templates of functions, by module and name.
-_TEMPLATES: dict[tuple[str, str], str] = {}
+#: By module and name of a function: its template, by sections.
+_TEMPLATES: dict[tuple[str, str], dict[str, str]] = {}
 
 
 def filled(f: F) -> F:
     """f, with the docstring that its template makes."""
-    if f.__doc__ is not None:  # python -OO
-        _TEMPLATES[f.__module__, f.__qualname__] = inspect.cleandoc(f.__doc__)
-        f.__doc__ = joined(sections(f, inspect.signature(f).parameters))
-    return f
+    return filled_like(None)(f)
+
+
+def filled_like(base: Callable[..., Any] | None) -> Callable[[F], F]:
+    """`filled`, with parameters, errors and references from ``base`` if the template has none."""
+
+    def fill(f: F) -> F:
+        if f.__doc__ is not None:  # python -OO
+            inherited = _template(base) if base else {}
+            _TEMPLATES[f.__module__, f.__qualname__] = _completed(f, inherited)
+            f.__doc__ = joined(sections(f, inspect.signature(f).parameters))
+        return f
+
+    return fill
 
 
 def sections(
@@ -346,17 +348,15 @@ def sections(
     raises: Sequence[Raised] = (),
     also_raises: Sequence[Raised] = (),
 ) -> dict[str, str]:
-    """The docstring of f by titles, "" for what stands before the first.
+    """The docstring of f by titles; "" is the title of the text before the first section.
 
-    It is that of a function with the parameters ``takes``.  Paragraphs named in ``without`` are
-    left out.  ``raises`` stands in place of f's errors, ``also_raises`` beside them.
+    It describes a function with the parameters ``takes``, without the paragraphs named in
+    ``without``.  ``raises`` replaces f's errors, ``also_raises`` adds to them.
     """
-    template = _TEMPLATES.get((f.__module__, f.__qualname__)) or inspect.cleandoc(f.__doc__ or "")
-    default = getattr(inspect.signature(f).parameters.get("feature_map"), "default", None)
-    places = words._asdict() | {"maps": _MAPS, "default": repr(default)}
+    places = words._asdict() | _places(f)
     left_out = {*without, *(name for name, needed in NEEDS.items() if needed not in takes)}
     made = {}
-    for title, text in split(template).items():
+    for title, text in _template(f).items():
         rows = RAISES.get(text.strip().removeprefix("$"), ())
         if title == "Raises" and (rows or raises):
             text = _listed((*(raises or rows), *also_raises), takes)
@@ -372,6 +372,46 @@ def sections(
     return made
 
 
+def _template(f: Callable[..., Any]) -> dict[str, str]:
+    """The template of f by sections, or its docstring if it has none."""
+    made = _TEMPLATES.get((f.__module__, f.__qualname__))
+    return made or split(inspect.cleandoc(f.__doc__ or ""))
+
+
+def _completed(f: Callable[..., Any], inherited: Mapping[str, str]) -> dict[str, str]:
+    """The docstring of f as a template that describes every parameter, in their order."""
+    texts = split(inspect.cleandoc(f.__doc__ or ""))
+    entries: dict[str, str] = {}
+    for text in (texts.get("Parameters", ""), inherited.get("Parameters", "")):
+        for entry in _entries(_expanded(text, (), keep=NEEDS)):
+            entries = dict.fromkeys(_names(entry), entry) | entries
+    each = (entries.get(x) or _expanded(f"${x}", (), keep=NEEDS) for x in _parameters(f))
+    texts["Parameters"] = "\n".join(dict.fromkeys(each))
+    return {"Raises": "$raises"} | {x: inherited[x] for x in _INHERITED & {*inherited}} | texts
+
+
+def _places(f: Callable[..., Any]) -> dict[str, str]:
+    """The words of paragraphs that depend on f."""
+    takes = _parameters(f)
+    default = takes["feature_map"].default if "feature_map" in takes else None
+    found = {"maps": _MAPS, "default": repr(default)}
+    if "normalize" in takes:
+        return found | {
+            "state": "``s`` (..., d, m) and ``z`` (..., d)",
+            "packed": "they are (..., r, d, m) and (..., r, d)",
+            "scaled": "phi(q), also in the denominator",
+        }
+    return found | {
+        "state": "``s`` (..., d, m) and ``z`` None",
+        "packed": "``s`` is (..., r, d, m)",
+        "scaled": "the output",
+    }
+
+
+def _parameters(f: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(f).parameters
+
+
 def joined(texts: Mapping[str, str]) -> str:
     """A docstring from its sections, in numpydoc's order."""
     return "\n\n".join(
@@ -382,7 +422,7 @@ def joined(texts: Mapping[str, str]) -> str:
 
 
 def split(text: str) -> dict[str, str]:
-    """The sections of a docstring by titles, "" for what stands before the first."""
+    """The sections of a docstring by titles; "" is the title of the text before the first."""
     lines = text.split("\n")
     titles = [i for i, line in enumerate(lines[1:]) if line and line == "-" * len(lines[i])]
     found = {"": "\n".join(lines[: titles[0] if titles else None])}
@@ -391,22 +431,24 @@ def split(text: str) -> dict[str, str]:
     return found
 
 
-def _expanded(text: str, left_out: Collection[str]) -> str:
-    """The paragraphs in place of their names."""
+def _expanded(text: str, left_out: Collection[str], keep: Collection[str] = ()) -> str:
+    """The paragraphs in place of their names, except for the names to keep."""
     lines = []
     for line in text.split("\n"):
-        if not line.startswith("$"):
+        name = line[1:]
+        if not line.startswith("$") or name in keep:
             lines.append(line)
-        elif line[1:] not in left_out:
-            lines += (x[4:] for x in PARAGRAPHS[line[1:]].split("\n")[1:])
+        elif name not in left_out:
+            paragraph = "\n".join(x[4:] for x in PARAGRAPHS[name].split("\n")[1:])
+            lines.append(_expanded(paragraph, left_out, keep))
     return "\n".join(lines)
 
 
 def _entries(text: str) -> list[str]:
-    """The section Parameters, an entry each."""
+    """The entries of the section Parameters."""
     found: list[str] = []
-    for line in text.strip().split("\n"):
-        if line.startswith(" "):
+    for line in filter(None, text.strip().split("\n")):
+        if line.startswith((" ", "$")):
             found[-1] += f"\n{line}"
         else:
             found.append(line)

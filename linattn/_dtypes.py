@@ -1,4 +1,4 @@
-"""The dtype of a call's results, and that in which they are computed."""
+"""The dtype of a call's results and the dtype of its computation."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 if TYPE_CHECKING:
     from ._types import DType
 
-#: The dtypes that kernels compute in.
+#: The dtypes in which kernels compute.
 FAST = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def result_dtype(*operands: Any) -> DType:
     """The first of float16, bfloat16, float32 and float64 that every operand casts to.
 
-    It is float64 if all operands are integers, as NumPy has it for integers and a Python float.
+    It is float64 if all operands are integers, as in NumPy for integers and a Python float.
     """
     first = operands[0].dtype
     alike = all(x.dtype == first for x in operands[1:])
@@ -25,7 +25,7 @@ def result_dtype(*operands: Any) -> DType:
     dtypes = {x.dtype for x in operands}
     if all(dtype.kind in "biu" for dtype in dtypes):
         return np.dtype(np.float64)
-    # bfloat16 is not NumPy's own: it is known by its name.
+    # NumPy does not define bfloat16, so it is recognised by name.
     brain = (dtype for dtype in dtypes if dtype.name == "bfloat16")
     for candidate in (np.float16, *brain, np.float32):
         if all(np.can_cast(dtype, candidate) for dtype in dtypes):
@@ -39,5 +39,5 @@ def state_dtype(*operands: Any) -> DType:
 
 
 def work_dtype(dtype: DType) -> DType:
-    """The dtype that arrays of ``dtype`` are computed in: float32 for those of 16 bits."""
+    """The dtype in which arrays of ``dtype`` are computed: float32 for 16-bit arrays."""
     return FAST[0] if dtype.itemsize == 2 else dtype

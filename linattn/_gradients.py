@@ -1,8 +1,8 @@
-"""Gradients of operands that were broadcast, and of keys that do not exist.
+"""Sums of gradients over broadcast axes, and zeros for keys that do not exist.
 
-The gradient of an operand that heads share is the sum of theirs.  They come in float32 where the
-operands have 16 bits, are summed in pairs in float64, and the sum is rounded once (to bfloat16 by
-way of float32, as ml_dtypes does it).
+The gradient of an operand that heads share is the sum of the heads' gradients.  These are float32
+for 16-bit operands.  They are summed pairwise in float64, and the sum is rounded once (to bfloat16
+by way of float32, as ml_dtypes does it).
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ if TYPE_CHECKING:
     from ._types import Array, DType, Shape
 
 
-BLOCK = 2**16  #: numbers that are summed at a time: they and their sums stay in a cache
+BLOCK = 2**16  #: numbers summed at a time, so that they and their sums fit a cache
 
 
 def sum_all(
     grads: Sequence[Any], operands: Sequence[Any], dtypes: Sequence[DType] | None = None
 ) -> tuple[Any, ...]:
-    """Each gradient in its operand's shape, summed over the repeats, and in its dtype.
-
-    That is the operand's own where none is given.
-    """
+    """Each gradient summed to its operand's shape, in ``dtypes`` or else the operands' dtypes."""
     if dtypes is None:
         dtypes = [x.dtype for x in operands]
     return sum_to(grads, [x.shape for x in operands], dtypes)
@@ -43,12 +40,12 @@ def sum_to(grads: Sequence[Any], shapes: Sequence[Shape], dtypes: Sequence[DType
 
 @quiet
 def summed(grad: Any, shape: Shape, dtype: DType) -> Any:
-    """``grad`` summed over what was repeated of an array of ``shape``, and rounded to ``dtype``.
+    """``grad`` summed over the axes along which ``shape`` was broadcast, and rounded to ``dtype``.
 
-    The sum is off by at most ``2**-53 log2(count)`` of the sum of absolutes before it is rounded.
+    Before rounding, the error is at most ``2**-53 log2(count)`` times the sum of absolute values.
     """
     axes = repeats(grad.shape, shape)
-    if not axes or type(grad) is not np.ndarray:  # of dask and its like
+    if not axes or type(grad) is not np.ndarray:  # a dask array, for example
         total = grad.sum(axis=axes, dtype=np.float64) if axes else grad
         return total.reshape(shape).astype(dtype, copy=False)
     sizes = [1 if i in axes else size for i, size in enumerate(grad.shape)]
@@ -66,16 +63,16 @@ def summed(grad: Any, shape: Shape, dtype: DType) -> Any:
 
 
 def over_axis(x: Array, axis: int) -> Array:
-    """``x.sum(axis)``, in float64 until it is rounded to the dtype of x."""
+    """``x.sum(axis)``, computed in float64 and rounded to the dtype of x."""
     axis %= x.ndim
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     return summed(x, shape, x.dtype).squeeze(axis)
 
 
 def clear_padding(dk: Array, key_lengths: Any) -> None:
-    """Sets the rows of dk to 0 that belong to no key, whatever a map made of what they held.
+    """Set the rows of dk that belong to no key to 0, whatever a map made of their contents.
 
-    A row of keys that heads of different lengths share exists where it does for one of them.
+    A row of keys that heads of different lengths share exists if it does for one of the heads.
     """
     if key_lengths is None:
         return
@@ -88,7 +85,7 @@ def clear_padding(dk: Array, key_lengths: Any) -> None:
 
 
 def _total(x: np.ndarray, axis: int) -> np.ndarray:
-    """The sum along an axis, which stays: in pairs, in an order that its length alone decides."""
+    """The pairwise sum along an axis, which stays; its order depends only on the axis's length."""
     before, n = (slice(None),) * axis, x.shape[axis]
     if n == 0:
         return np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]))
@@ -102,7 +99,7 @@ def _total(x: np.ndarray, axis: int) -> np.ndarray:
 
 
 def repeats(wide: Shape, shape: Shape) -> tuple[int, ...]:
-    """The axes of ``wide`` along which an array of ``shape`` was repeated."""
+    """The axes of ``wide`` along which an array of ``shape`` was broadcast."""
     extra = len(wide) - len(shape)
     return (
         *range(extra),

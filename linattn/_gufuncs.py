@@ -1,4 +1,4 @@
-"""The gufuncs, by name, and how they are called."""
+"""The gufuncs by name, and how to call them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Table", "internal_ufuncs", "quiet", "run", "through_numpy", "ufuncs"]
 
-#: Decorates what computes or rounds with NumPy's own operations: they raise no floating-point
-#: errors then, whatever `numpy.errstate` says, as kernels raise none.
+#: Decorator for functions that compute or round with NumPy's operations: like kernels, they then
+#: raise no floating-point errors, whatever `numpy.errstate` says.
 quiet = np.errstate(all="ignore")
 
 
 class Gufuncs(dict[str, np.ufunc]):
-    """Gufuncs by name, made on first use: all of them would take half the time of an import."""
+    """Gufuncs by name, made on first use: making all would take half of the import time."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
@@ -38,7 +38,7 @@ ufuncs, internal_ufuncs = Gufuncs(ufunc_names), Gufuncs(internal_ufunc_names)
 
 
 class Table(dict["Key", np.ufunc]):
-    """The gufuncs of one form of an operator, by variant, map and whether it has a normaliser."""
+    """The gufuncs of one form of an operator, keyed by (variant, map, normalize)."""
 
     def __init__(self, names: dict[Key, str]) -> None:
         self.names = names
@@ -54,13 +54,13 @@ def run(
     outputs: tuple[Any, ...] = (),
     dtype: np.dtype[Any] | None = None,
 ) -> tuple[Any, ...]:
-    """The gufunc's outputs, into those given that are not None.
+    """Call a gufunc with outputs, of which those that are None are allocated.
 
-    A direct call takes plain arrays that need no cast; NumPy calls the gufunc for all others.
-    Ellipsis stands for what is left out: indices where all is one sequence, states that are zero,
-    and outputs that no one wants, which NumPy makes all the same.  ``dtype`` is that of gradients
-    after `_gradients.sum_all`: where it has 16 bits, those to be summed come in float32, and all
-    of them do if NumPy calls the gufunc.
+    Plain arrays that need no cast go to it directly; otherwise NumPy makes the call.  Ellipsis
+    stands for what is left out: the indices of a single sequence, states of zeros, and unwanted
+    outputs, which NumPy computes regardless.  ``dtype`` is that of gradients after
+    `_gradients.sum_all`.  If it has 16 bits, the gradients to be summed are float32, and so are
+    all of them if NumPy makes the call.
     """
     outputs = outputs or (None,) * gufunc.nout
     result = fast_call(gufunc, *inputs, *outputs)
@@ -73,12 +73,12 @@ def run(
 
 @quiet
 def through_numpy(gufunc: np.ufunc, *inputs: Any, **options: Any) -> Any:
-    """The gufunc as NumPy calls it, which casts what it must."""
+    """Call the gufunc through NumPy, which casts operands as needed."""
     return gufunc(*inputs, **options)
 
 
 def _filled(gufunc: np.ufunc, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The inputs, with arrays for those that are left out."""
+    """The inputs, with arrays in place of those that are left out."""
     if not any(x is ... for x in inputs):
         return inputs
     signature, _, _ = str(gufunc.signature)[1:].partition(")->")
@@ -99,6 +99,6 @@ def _filled(gufunc: np.ufunc, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 try:
     import ml_dtypes
 except ImportError:
-    pass  # all else works without bfloat16
+    pass  # everything but bfloat16 works without it
 else:
     add_bfloat16(np.dtype(ml_dtypes.bfloat16))

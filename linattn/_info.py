@@ -1,4 +1,4 @@
-"""``linattn info``: what a report of a fault needs to say about the machine and this build."""
+"""``linattn info``: a description of the machine and this build, for bug reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from linattn import _config, _linattn
 
-#: Environment variables that are read at import, and by what else takes threads beside it.
+#: Environment variables that set the threads and instruction set of linattn and similar libraries.
 VARIABLES = (
     "LINATTN_ISA",
     "LINATTN_NUM_THREADS",
@@ -23,7 +23,7 @@ VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
 )
-#: Packages that linattn works with where they are installed.
+#: Packages that linattn works with if they are installed.
 PACKAGES = ("torch", "transformers", "jax", "dask", "mpi4py", "ml_dtypes", "threadpoolctl")
 
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what there is to tell; 1 where the environment says something wrong."""
+    """Print the report; 1 if the environment holds wrong values."""
     report = describe()
     if args.json:
         print(json.dumps(report, indent=2))
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def describe() -> dict[str, Any]:
-    """The report, in plain values; null where the system does not tell."""
+    """The report, in plain values; None for what the system does not tell."""
     config = _config.config()
     return {
         "linattn": config["version"],
@@ -89,7 +89,7 @@ def _version(package: str) -> str | None:
 
 
 def _cpu() -> str | None:
-    """The processor's name; on Arm, Linux has numbers for it."""
+    """The processor's name; Linux on Arm has only numbers for it."""
     if sys.platform == "darwin":
         return _sysctl("machdep.cpu.brand_string")
     lines = [line.partition(":") for line in _read("/proc/cpuinfo").splitlines()]
@@ -101,7 +101,7 @@ def _cpu() -> str | None:
 
 
 def _caches() -> dict[str, str]:
-    """Sizes of the caches of one core, by level and kind."""
+    """The sizes of one core's caches, by level and kind."""
     if sys.platform == "darwin":
         names = {"L1 Data": "hw.l1dcachesize", "L2 Unified": "hw.l2cachesize"}
         return {name: size for name, key in names.items() if (size := _sysctl(key))}

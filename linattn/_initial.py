@@ -1,4 +1,4 @@
-"""The state before the first token, as arrays: for steps, which need one to begin with."""
+"""The state before the first token, as arrays, for steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _check
 from ._operator import RECURRENCES
-from ._state import State
+from ._state import State, checked_bounds
 from .feature_maps import PositiveRandomFeatures, get
 from .feature_maps._base import Fused
 
@@ -39,44 +39,45 @@ def initial_state(
         Only their shapes and dtypes count.  For `linear_scan` they are a and x, for
         `selective_scan` x, dt and A.
     *others : array_like
-        Those that follow them, in the operator's order, such as beta of `delta`.  They may be left
-        out where they bring no leading axes and no wider dtype.
+        The operands that follow, in the operator's order, such as beta of `delta`.  You can leave
+        them out if they add no leading axes and no wider dtype.
     operator : str, default 'causal'
-        The name of the function that the operands are for: a recurrence, such as ``'gated'``, or
+        The name of the function that takes the operands: a recurrence, such as ``'gated'``, or
         its step, ``'gated_step'``.
     feature_map : str or FeatureMap, default 'elu'
-        The operator's map.  Those that are fused have as many features as ``d``, so that only
-        ``'dpfp'`` and objects need to be told.
+        The operator's map.  Fused maps have ``d`` features, so you need to pass only ``'dpfp'``
+        and objects.
     normalize : bool, default True
-        As `causal` and `step` take it; the other operators have no normaliser.
+        As for `causal` and `step`; the other operators have no normaliser.
     cu_seqlens : array_like of int, shape (r + 1,), optional
         The bounds of r packed sequences, each of which has a state.
 
     Returns
     -------
     State
-        ``s`` (..., f, m) and, for a normaliser, ``z`` (..., f), with an axis r before these two
-        for packed sequences; for `linattn.feature_maps.PositiveRandomFeatures` with a normaliser
-        also ``log_scale``, -inf: no key so far.  They are newly allocated, have all leading axes,
-        as steps in place need, and the dtype that is computed in: float32 for 16-bit tokens.
+        ``s`` (..., f, m) and, with a normaliser, ``z`` (..., f), with an axis r before these axes
+        for packed sequences.  `linattn.feature_maps.PositiveRandomFeatures` with a normaliser also
+        have ``log_scale``, -inf for no key.  The arrays are newly allocated, have all leading
+        axes, as in-place steps require, and the dtype of the computation: float32 for 16-bit
+        operands.
 
     Raises
     ------
     TypeError
-        If an operand is not of real numbers, there are more of them than the operator has, or it
-        takes no such map.
+        If an operand does not hold real numbers, there are more operands than the operator has,
+        or the operator does not take the map.
     ValueError
         If shapes do not match, or ``operator``, ``feature_map`` or ``cu_seqlens`` is wrong.
 
     Notes
     -----
-    f (m + 1) numbers a head.  Operators over whole sequences begin with such a state by
-    themselves.
+    f (m + 1) numbers per head.  Operators over whole sequences do not need it: they start from
+    such a state by default.
 
     References
     ----------
-    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 16-17; the papers of the other
-    operators begin with zeros as well
+    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 16-17.  The papers of the other
+    operators start from zeros as well.
 
     Examples
     --------
@@ -101,15 +102,16 @@ def initial_state(
 
 
 def given(*operands: Any) -> tuple[Any, ...]:
-    """The operands without the last ones that are left out: scans have two that tell a state."""
-    count = max((i + 1 for i, x in enumerate(operands) if x is not None), default=0)
-    return operands[:count]
+    """The operands without trailing None: the state of a linear scan follows from two operands."""
+    while operands and operands[-1] is None:
+        operands = operands[:-1]
+    return operands
 
 
 def recurrence_of(operator: str, count: int) -> tuple[Recurrence, bool]:
-    """The recurrence of an operator's name, and whether that is of all tokens, not of one.
+    """The recurrence that has the operator, and whether it takes all tokens, not one.
 
-    ``count`` operands are given.
+    ``count`` is the number of operands.
     """
     known = {
         r.names[method]: r
@@ -127,7 +129,9 @@ def recurrence_of(operator: str, count: int) -> tuple[Recurrence, bool]:
     if others > len(recurrence.extras):
         names = ", ".join(extra.name for extra in recurrence.extras) or "none"
         last = recurrence.operands[leading - 1].name
-        raise TypeError(f"{NAME}: {others} operands after {last}; those of {operator} are {names}")
+        raise TypeError(
+            f"{NAME}: {others} operands after {last}; expected those of {operator}: {names}"
+        )
     return recurrence, operator == recurrence.name
 
 
@@ -142,26 +146,26 @@ def state_of(
     rescaled: bool,
     unmapped: Any,
 ) -> State:
-    """The state before the first token, of what ``full`` makes of a shape, a number and operands.
+    """The state before the first token, with arrays from ``full(shape, value, operands)``.
 
-    ``features`` of d numbers are those of the map, which rescales as it goes if ``rescaled``;
-    ``unmapped`` is one that operators without maps refuse.
+    ``features(d)`` is the map's number of features; ``rescaled`` tells whether the map rescales as
+    it goes.  ``unmapped`` is the map if it is not fused, which operators without maps refuse.
     """
     recurrence, whole = recurrence_of(operator, len(operands))
     if cu_seqlens is not None and not whole:
         raise TypeError(
-            f"{NAME}: cu_seqlens is given; expected None, as {operator} is of one token"
+            f"{NAME}: cu_seqlens is given; expected None, as {operator} takes one token"
         )
     if not recurrence.mapped and unmapped is not None:
         raise TypeError(
-            f"{NAME}: feature_map is {unmapped!r}; expected none, as {operator} has no map"
+            f"{NAME}: feature_map is {unmapped!r}; expected the default, as {operator} has no map"
         )
     call = recurrence._read(NAME, operands, tokens=whole)
     lead, core = call.batch, call.core
     if recurrence.mapped:
         core = features(core[0]), *core[1:]
     if cu_seqlens is not None:
-        lead = *lead, len(_check.cu_seqlens(NAME, cu_seqlens, call.fit.sizes["n"])) - 1
+        lead = *lead, len(checked_bounds(NAME, cu_seqlens, call.fit.sizes["n"])) - 1
     s = full((*lead, *core), 0.0, call.typed)
     if not (recurrence.normalizer and normalize):
         return State(s)

@@ -20,9 +20,6 @@ from ._linattn import operators
 if TYPE_CHECKING:
     from ._types import Shape
 
-#: What a gufunc is called in addition where an operand has its channels, by their letter.
-_SUFFIXES = {"": "", "d": "_key_channels", "m": "_channels"}
-
 
 class Operand(NamedTuple):
     """An operand of a recurrence.
@@ -36,12 +33,7 @@ class Operand(NamedTuple):
     channels: str = ""  #: one more dimension that it may have, told by the number of its axes
     optional: bool = False
     state_dtype: bool = False  #: held as states are: it has no say in the dtype of a call
-    in_table: str = ""  #: its name in operators.def, where that is another
-
-    @property
-    def suffix(self) -> str:
-        """What a gufunc is called in addition where it has channels, or is not left out."""
-        return f"_{self.in_table or self.name}" if self.optional else _SUFFIXES[self.channels]
+    suffix: str = ""  #: of a gufunc's name where it has channels, or is not left out
 
     @property
     def has_tokens(self) -> bool:
@@ -151,7 +143,7 @@ class Layout:
         row = operators[name]
         states = [dims for _, dims in row["state"][:1]]
         operands = [
-            x._replace(name=public[x.name], in_table=x.name) if x.name in public else x
+            x._replace(name=public[x.name]) if x.name in public else x
             for x in (Operand(*x) for x in row["inputs"])
         ]
         return cls(operands, row["outputs"][0][1], *states)

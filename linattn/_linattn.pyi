@@ -10,8 +10,8 @@ internal_ufunc_names: Final[tuple[str, ...]]
 class _Operator(TypedDict):
     """A row of operators.def; src/ext/describe.c says what the fields hold."""
 
-    inputs: tuple[tuple[str, str, str, bool, bool], ...]
-    outputs: tuple[tuple[str, str, str, bool, bool], ...]
+    inputs: tuple[tuple[str, str, str, bool, bool, str], ...]
+    outputs: tuple[tuple[str, str, str, bool, bool, str], ...]
     numbers: tuple[str, ...]
     state: tuple[tuple[str, str], ...]
     maps: bool
@@ -30,6 +30,7 @@ class _Map(TypedDict):
     signed: bool
 
 operators: Final[Mapping[str, _Operator]]
+operands: Final[Mapping[str, str]]
 maps: Final[Mapping[str, _Map]]
 
 def add_bfloat16(dtype: np.dtype[Any], /) -> None: ...

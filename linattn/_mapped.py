@@ -1,4 +1,4 @@
-"""Recurrences with a feature map that is an object: the map outside, the kernel with identity."""
+"""Recurrences with a feature map that is an object: it is applied before an unmapped kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def outside(feature_map: Any) -> bool:
-    """Whether the map is anything but the name of a fused one."""
+    """Whether the map is not the name of a fused one."""
     return not isinstance(feature_map, str) or feature_map == "dpfp"
 
 
@@ -30,7 +30,7 @@ def call(
 ) -> Any:
     """``recurrence.method(operands, feature_map=feature_map, **options)``.
 
-    phi(q) and phi(k) are arrays of their own here: (n + s) f numbers a head.
+    phi(q) and phi(k) are separate arrays here, of (n + s) f numbers per head.
     """
     name = recurrence.names[method]
     if not isinstance(feature_map, (str, FeatureMap)):
@@ -63,7 +63,7 @@ def call(
 
 
 def _operands(recurrence: Recurrence, method: str, operands: tuple[Any, ...]) -> list[Any]:
-    """The operands, checked before anything converts them."""
+    """The operands, checked before they are converted."""
     name, count = recurrence.names[method], recurrence.layout.leading
     leading = recurrence._read(name, operands[:count], tokens=method != "step").arrays
     others = zip(recurrence.operands[count:], operands[count:], strict=True)
@@ -74,7 +74,7 @@ def _operands(recurrence: Recurrence, method: str, operands: tuple[Any, ...]) ->
 
 
 def _is_weak(x: Any) -> bool:
-    """Whether it has no say in what dtype a call has: a Python number, or nothing."""
+    """Whether an operand does not affect a call's dtype: a Python number, or None."""
     return x is None or isinstance(x, (int, float))
 
 
@@ -87,7 +87,7 @@ def _plain(
 ) -> Any:
     q, k, *others = operands
     inner = getattr(recurrence, method)
-    if method == "step":  # weights by head stand before the tokens' axis, which one token lacks
+    if method == "step":  # maps with weights per head need the axis of tokens
         a, b = (phi(x[..., None, :])[..., 0, :] for x in (q, k))
     else:
         a, b = phi(q), phi(k)
@@ -103,9 +103,9 @@ def _plain(
 def _narrowed(
     name: str, result: Any, dtype: np.dtype[Any], out: Array | None, wide: tuple[bool, ...]
 ) -> Any:
-    """The float32 arrays of a result in 16 bits, the first of them in ``out``.
+    """The float32 arrays of a result rounded to 16 bits, the first of them to ``out``.
 
-    States stay, and gradients of operands that are ``wide``.
+    States are not rounded, nor are gradients of operands that are ``wide``.
     """
     if not isinstance(result, tuple):
         return _narrowed(name, (result,), dtype, out, wide)[0]

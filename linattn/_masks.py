@@ -1,4 +1,4 @@
-"""Masks of padded batches, turned into key_lengths."""
+"""Masks of padded batches, converted to key_lengths."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def lengths_from_mask(mask: ArrayLike) -> Array:
     Parameters
     ----------
     mask : array_like of bool, shape (..., n)
-        True where there is a token.  Each row has to be a prefix: True for the first tokens and
-        False for all after them.
+        True where there is a token.  Each row must be a prefix: True for the first tokens and
+        False for all tokens after them.
 
     Returns
     -------
     ndarray of int, shape (...)
-        How many tokens each row has: ``key_lengths`` for the operators that take them.
+        The number of tokens of each row: ``key_lengths`` for the operators that take them.
 
     Raises
     ------
     TypeError
-        If ``mask`` is not of booleans.
+        If ``mask`` does not hold booleans.
     ValueError
         If it has no axis, or a row is not a prefix.
 
     Notes
     -----
-    One pass over the mask.  Padding on the left, and masks with holes, have no lengths: move the
+    One pass over the mask.  Masks with padding on the left or holes have no lengths: move the
     tokens to the front, or pack them and pass ``cu_seqlens``.
 
     Examples
@@ -53,7 +53,7 @@ def lengths_from_mask(mask: ArrayLike) -> Array:
     if mask.dtype != bool:
         raise TypeError(
             f"{name}: mask has dtype {mask.dtype}; expected bool, True where there is a token "
-            "(of ones and zeros: mask != 0; of 0 and -inf, to be added to scores: mask == 0)"
+            "(for ones and zeros pass mask != 0; for 0 and -inf, as added to scores, mask == 0)"
         )
     if mask.ndim < 1:
         raise ValueError(f"{name}: mask has shape {mask.shape}; expected (..., n)")

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much a call takes: for the timing command and benchmarks."""
+"""Available memory, and the memory that a call takes, for the timing command and benchmarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def available() -> int | None:
-    """Bytes that can still be allocated without swapping; None where the system does not say."""
+    """The bytes that can be allocated without swapping; None if the system does not tell."""
     limits = [_meminfo("MemAvailable"), _cgroup()]
     known = [limit for limit in limits if limit is not None]
     if known:
@@ -23,10 +23,10 @@ def available() -> int | None:
 
 
 def peak(call: Callable[[], Any]) -> tuple[Any, int | None]:
-    """Result of ``call()`` and the bytes by which it raised the process's resident memory.
+    """The result of ``call()`` and the bytes by which it raised the process's resident memory.
 
-    The result counts among them. The bytes are None where the system cannot reset its high-water
-    mark (it can on Linux).
+    These include the result.  They are None if the system cannot reset its high-water mark, as
+    Linux can.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)  # pages kept from an earlier call would hide new ones
@@ -55,10 +55,10 @@ def _meminfo(field: str) -> int | None:
 
 
 def _cgroup() -> int | None:
-    """What a container's own limit leaves, which may be less than the machine has."""
+    """The bytes left by a container's own limit, which may be less than the machine has."""
     root = Path("/sys/fs/cgroup")
     try:
         limit = int((root / "memory.max").read_text())
         return max(0, limit - int((root / "memory.current").read_text()))
-    except (OSError, ValueError):  # no limit reads "max"
+    except (OSError, ValueError):  # without a limit the file says "max"
         return None

@@ -271,10 +271,10 @@ class Recurrence:
         numbers = self._numbers("step", call.typed, scale, eps, key[-1], flags)
         inputs = *call.arrays, *numbers
         dtype = _check.state_dtype(*call.typed)
-        fields = _check.state(function, "state", state, call.batch, call.core, dtype, key[-1])
+        fields = _state.checked(function, "state", state, call.batch, call.core, dtype, key[-1])
         s, z, _ = fields
         if in_place:
-            _check.in_place(function, fields, call.batch, len(call.core))
+            _state.in_place(function, fields, call.batch, len(call.core))
         else:
             s = np.array(np.broadcast_to(s, (*call.batch, *call.core)))
             if z is not None:
@@ -381,7 +381,7 @@ class Recurrence:
         """The packed sequences, None where there is no state, and operands that tell of them."""
         if self.cross:
             keys = call.fit.sizes["s"]
-            return None, (_check.key_lengths(function, key_lengths, keys, call.batch),)
+            return None, (_state.checked_lengths(function, key_lengths, keys, call.batch),)
         fit = call.fit
         packing = _state.sequences(function, fit.sizes["n"], fit.batch, cu_seqlens, key_lengths)
         return packing, packing[: 2 + self.keys]

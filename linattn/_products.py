@@ -1,4 +1,4 @@
-"""Matrix products that a KeyboardInterrupt may stop: one call of NumPy's would run to its end."""
+"""Matrix products that a KeyboardInterrupt can stop: NumPy runs a single call to its end."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from ._gufuncs import ufuncs
 
-PART = 2**26  #: multiply-adds in one call of NumPy's: tens of milliseconds on a slow core
+PART = 2**26  #: multiply-adds per call of NumPy's product: tens of milliseconds on a slow core
 
 
 def product(x: Any, y: Any) -> np.ndarray:
-    """``x @ y`` in parts; how a head is cut depends on its own size alone.
+    """``x @ y`` in parts.  How a head is split depends only on its own size.
 
-    Both are brought into one layout, as NumPy's product depends on it in its last bits.
+    Both operands are brought into one layout, on which the last bits of NumPy's product depend.
     """
     batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     out = np.empty((*batch, x.shape[-2], y.shape[-1]), np.result_type(x, y))
@@ -25,7 +25,7 @@ def product(x: Any, y: Any) -> np.ndarray:
 
 
 def transposed_product(x: Any, y: Any) -> np.ndarray:
-    """``x.mT @ y``, a sum over tokens: what the kernels do best."""
+    """``x.mT @ y``, a sum over tokens, computed by a kernel."""
     return ufuncs["state_identity_sum"](x, y)
 
 

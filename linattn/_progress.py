@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Bar:
-    """A progress bar on a terminal; nothing anywhere else.
+    """A progress bar, shown only on a terminal.
 
-    ``total`` is the cost of all steps, in any unit in which time is roughly proportional to it.
+    ``total`` is the cost of all steps, in any unit roughly proportional to time.
     """
 
     WIDTH = 30
@@ -20,7 +20,7 @@ class Bar:
         self._began = time.perf_counter()
 
     def step(self, what: str, cost: float = 1.0) -> None:
-        """Say what starts now, and what it costs."""
+        """Show the step that starts now, which has the given cost."""
         self.done += self._now
         self._now = cost
         if self.stream:
@@ -30,7 +30,7 @@ class Bar:
             self.stream.flush()
 
     def _left(self) -> str:
-        """The time left, where enough has been done to tell."""
+        """The time left, once enough is done for an estimate."""
         if self.done < 0.02 * self.total:
             return ""
         taken = time.perf_counter() - self._began
@@ -39,7 +39,7 @@ class Bar:
         return f", {minutes}{seconds % 60:.0f} s left"
 
     def clear(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self.stream:
             self.stream.write("\r\x1b[K")
             self.stream.flush()

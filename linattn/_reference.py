@@ -1,11 +1,12 @@
-"""NumPy twin of every operator: the specification, and the oracle of the tests.
+# mypy: ignore-errors
+"""NumPy twin of every operator: the specification, and the reference of the tests.
 
 One token at a time, in the letters of the equations::
 
     a_i = scale phi(q_i)    b_i = phi(k_i)    s (f, m)    z (f)
 
-Computes in float64, or in longdouble or complex128 when an operand is one of those.  A state at
-position i holds tokens j <= i and nothing else, so NaN and inf cannot travel backwards in time.
+Computes in float64, or in longdouble or complex128 if an operand has that dtype.  The state at
+position i contains only tokens j <= i, so NaN and inf cannot affect earlier outputs.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ Array = np.ndarray
 
 
 class State(NamedTuple):
-    """What the tokens so far left behind: ``s (..., f, m)``, ``z (..., f)`` or None."""
+    """The state after some tokens: ``s (..., f, m)``, ``z (..., f)`` or None."""
 
     s: Array
     z: Array | None
@@ -41,7 +42,7 @@ def causal(
     q, k : array_like, (..., n, d)
     v : array_like, (..., n, m)
     key_lengths : array_like of int, (...), optional
-        Keys and values at and past it do not exist.
+        Keys and values from there on do not exist.
     cu_seqlens : array_like of int, (r + 1,), optional
         Ends of r sequences packed along n; states are then (..., r, f, m) and (..., r, f).
     initial_state : State, optional
@@ -130,7 +131,7 @@ def noncausal(
     k : array_like, (..., s, d)
     v : array_like, (..., s, m)
     key_lengths : array_like of int, (...), optional
-        Keys and values at and past it do not exist.
+        Keys and values from there on do not exist.
 
     Returns
     -------
@@ -212,7 +213,7 @@ def _matvec(s: Array, x: Array) -> Array:
 
 
 def _wide(*arrays, **states):
-    """Arrays, then states, all in their common dtype, float64 at least."""
+    """Arrays, then states, all in their common dtype, at least float64."""
     arrays = [np.asarray(x) for x in arrays]
     leaves = [x for state in states.values() if state is not None for x in state if x is not None]
     dtype = np.result_type(np.float64, *arrays, *map(np.asarray, leaves))
@@ -223,7 +224,7 @@ def _wide(*arrays, **states):
 
 
 def _keys_exist(a, b: Array, v: Array, key_lengths):
-    """a, and b and v with the rows at and past `key_lengths` set to 0, whatever they held."""
+    """a, and b and v with the rows from `key_lengths` on set to 0, whatever they held."""
     return a, _exists(b, key_lengths), _exists(v, key_lengths)
 
 
@@ -243,7 +244,7 @@ def _tokens(cu_seqlens, n: int) -> Iterator[tuple[int, int]]:
 
 
 def _start(a: Array, b: Array, v: Array, state: State | None, cu_seqlens, *others: Array):
-    """A fresh s (..., r, f, m) and z (..., r, f): zeros, or a copy of `state`; r = 1 unpacked."""
+    """A new s (..., r, f, m) and z (..., r, f): zeros, or a copy of `state`; r = 1 if unpacked."""
     r = 1 if cu_seqlens is None else len(cu_seqlens) - 1
     lead = np.broadcast_shapes(*(x.shape[:-2] for x in (a, b, v, *others)))
     s, z = np.zeros(()), np.zeros(())
@@ -258,7 +259,7 @@ def _start(a: Array, b: Array, v: Array, state: State | None, cu_seqlens, *other
 
 
 def _finish(s: Array, z: Array, cu_seqlens, normalize: bool) -> State:
-    """The public form of the state: no axis r unless packed, no z unless normalised."""
+    """The public form of the state: an axis r only if packed, z only if normalised."""
     if cu_seqlens is None:
         s, z = s[..., 0, :, :], z[..., 0, :]
     return State(s, z if normalize else None)
@@ -280,8 +281,10 @@ def _chain(phi, dq, dk, dv, key_lengths) -> tuple[Array, Array, Array]:
 
 
 def _sum_to(grad: Array, operand: Array, core: int = 2) -> Array:
-    """`grad` summed over the leading axes along which `operand` was broadcast, and repeated along
-    those on which it does not depend."""
+    """`grad` summed over the leading axes along which `operand` was broadcast.
+
+    It is repeated along axes on which it does not depend.
+    """
     lead = operand.shape[: operand.ndim - core]
     grad = np.broadcast_to(grad, np.broadcast_shapes(grad.shape, operand.shape))
     grad = grad.sum(axis=tuple(range(grad.ndim - core - len(lead))))

@@ -1,8 +1,16 @@
+# mypy: ignore-errors
 """NumPy twins of the short convolution and of decays: see `linattn._reference`."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
+
+from linattn import _reference
+from linattn._reference_maps import _softplus
+from linattn._reference_maps import _softplus_derivative as _sigmoid
+
+_sum_to = partial(_reference._sum_to, core=0)  # over any axes
 
 
 def causal_conv1d(
@@ -98,9 +106,7 @@ def log_decay(x, A_log, dt_bias, *, lower_bound=None):
     x, A_log, dt_bias = map(np.asarray, (x, A_log, dt_bias))
     if lower_bound is not None:
         return lower_bound * _sigmoid(np.exp(A_log) * (x + dt_bias))
-    z = x + dt_bias
-    positive = np.where(z.real > 0, z, 0)
-    return -np.exp(A_log) * (positive + np.log1p(np.exp(np.where(z.real > 0, -z, z))))
+    return -np.exp(A_log) * _softplus(x + dt_bias)
 
 
 def log_decay_backward(x, A_log, dt_bias, grad, *, lower_bound=None):
@@ -153,18 +159,6 @@ def _sums(inputs, weight, bias):
     return p, windows
 
 
-def _sigmoid(x):
-    e = np.exp(np.where(x.real > 0, -x, x))
-    return np.where(x.real > 0, 1, e) / (1 + e)
-
-
 def _slope(p):
     """The derivative of p sigmoid(p)."""
     return _sigmoid(p) * (1 + p * _sigmoid(-p))
-
-
-def _sum_to(grad, operand):
-    """`grad` summed over the axes along which `operand` was broadcast."""
-    grad = grad.sum(tuple(range(grad.ndim - operand.ndim)))
-    once = tuple(i for i, size in enumerate(operand.shape) if size == 1 and grad.shape[i] != 1)
-    return grad.sum(once, keepdims=True)

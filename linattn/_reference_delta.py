@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """NumPy twin of the delta rule, token by token: see `linattn._reference`."""
 
 import numpy as np
@@ -34,9 +35,8 @@ def delta(
     q, k : array_like, (..., n, d)
     v : array_like, (..., n, m)
     beta : array_like, (..., n) or (..., n, m)
-        Write strength, of a token or of each of its value channels; the second is meant where
-        beta has as many axes as the longest of q, k and v, or more.  A last axis of 1 then
-        serves all channels.
+        Write strength, per token or per value channel.  It is per channel if beta has at least
+        as many axes as each of q, k and v; a last axis of 1 then applies to all channels.
 
     Returns
     -------
@@ -85,7 +85,7 @@ def delta_backward(
     lead, n = s.shape[:-3], q.shape[-2]
     da, db = (np.empty((*lead, n, s.shape[-2]), s.dtype) for _ in range(2))
     error, dv, dstrength = (np.empty((*lead, n, s.shape[-1]), s.dtype) for _ in range(3))
-    before = []  # s_{i-1} of every token: the twin can afford them
+    before = []  # s_{i-1} of every token
     for r, i in _tokens(cu_seqlens, n):
         before.append(s[..., r, :, :].copy())
         error[..., i, :] = u[..., i, :] - _vecmat(b[..., i, :], before[-1])
@@ -122,11 +122,11 @@ def delta_step(q, k, v, beta, state: State, *, scale=1.0, feature_map="identity"
 
 
 def _channels(beta: np.ndarray, *others: np.ndarray) -> np.ndarray:
-    """beta with its channels last: (..., n, m) as it is, (..., n) as (..., n, 1)."""
+    """beta with an axis of channels: (..., n, m) unchanged, (..., n) as (..., n, 1)."""
     return beta if beta.ndim >= max(x.ndim for x in others) else beta[..., None]
 
 
 def _token_channels(x: np.ndarray, *others: np.ndarray) -> np.ndarray:
-    """Likewise of one token, with so many axes that they are seen to be channels."""
+    """The same for one token, with enough axes for `_channels` to see channels."""
     x = _channels(x, *others)
     return x.reshape((1,) * (max(y.ndim for y in others) - x.ndim) + x.shape)

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """NumPy twin of gated linear attention, token by token: see `linattn._reference`."""
 
 import numpy as np
@@ -35,9 +36,8 @@ def gated(
     q, k : array_like, (..., n, d)
     v : array_like, (..., n, m)
     g : array_like, (..., n) or (..., n, d)
-        Logarithm of the decay, of a token or of each of its key channels; the second is meant
-        where g has as many axes as the longest of q, k and v, or more.  A last axis of 1 then
-        serves all channels.
+        Logarithm of the decay, per token or per key channel.  It is per channel if g has at
+        least as many axes as each of q, k and v; a last axis of 1 then applies to all channels.
     bonus : array_like, (..., d)
 
     Returns
@@ -94,7 +94,7 @@ def gated_backward(
     lead, n, d = s.shape[:-3], q.shape[-2], s.shape[-2]
     da, db, dg = (np.empty((*lead, n, d), s.dtype) for _ in range(3))
     dv, du = np.empty((*lead, n, v.shape[-1]), s.dtype), np.zeros((*lead, 1, d), s.dtype)
-    kept = []  # exp(g_i) s_{i-1} of every token: the twin can afford them
+    kept = []  # exp(g_i) s_{i-1} of every token
     for r, i in _tokens(cu_seqlens, n):
         before = s[..., r, :, :].copy()
         kept.append(_kept(decay[..., i, :], before))
@@ -143,17 +143,17 @@ def gated_step(q, k, v, g, state: State, *, scale=1.0, feature_map="identity", b
 
 
 def _decay(g: np.ndarray, others: tuple, key_lengths) -> np.ndarray:
-    """exp(g), channels last: (..., n, d) or (..., n, 1); 1 where no key exists."""
+    """exp(g) with an axis of channels, (..., n, d) or (..., n, 1); 1 where no key exists."""
     return np.exp(_exists(_channels(g, *others), key_lengths))
 
 
 def _kept(decay: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """What a decay (..., d) leaves of s (..., d, m): a decay of 0 nothing, of inf and NaN too."""
+    """s (..., d, m) times a decay (..., d); 0 for a decay of 0, even if s is inf or NaN."""
     return np.where(decay[..., None] == 0, 0, decay[..., None] * s)
 
 
 def _gradient_of_gate(decay: np.ndarray, kept: np.ndarray, ds: np.ndarray) -> np.ndarray:
-    """rows(kept o ds); 0 where nothing is kept."""
+    """The sum of kept * ds over the value channels; 0 for a decay of 0."""
     return np.where(decay == 0, 0, (kept * ds).sum(-1))
 
 

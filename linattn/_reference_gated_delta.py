@@ -1,7 +1,8 @@
+# mypy: ignore-errors
 """NumPy twins of the gated delta rule and of DPLR, token by token: see `linattn._reference`.
 
-A token first lets the memory decay, ``R_i = exp(g_i) s_{i-1}``: g is a number a token, or one a
-key channel, which are the rows of s.
+The memory first decays, ``R_i = exp(g_i) s_{i-1}``: g is a number per token, or one per key
+channel, which is a row of s.
 """
 
 import numpy as np
@@ -40,11 +41,10 @@ def gated_delta(
     q, k : array_like, (..., n, d)
     v : array_like, (..., n, m)
     g : array_like, (..., n) or (..., n, d)
-        Logarithm of the decay, of a token or of each of its key channels; the second is meant
-        where g has as many axes as the longest of q, k and v, or more.  A last axis of 1 then
-        serves all channels.
+        Logarithm of the decay, per token or per key channel.  It is per channel if g has at
+        least as many axes as each of q, k and v; a last axis of 1 then applies to all channels.
     beta : array_like, (..., n) or (..., n, m)
-        Write strength, told apart likewise.
+        Write strength, per token or per value channel in the same way.
     erase : array_like, (..., n, d), optional
 
     Returns
@@ -94,7 +94,7 @@ def gated_delta_backward(
     lead, n = s.shape[:-3], q.shape[-2]
     da, db, de, dg = (np.empty((*lead, n, s.shape[-2]), s.dtype) for _ in range(4))
     error, dv, dstrength = (np.empty((*lead, n, s.shape[-1]), s.dtype) for _ in range(3))
-    decayed = []  # R_i of every token: the twin can afford them
+    decayed = []  # R_i of every token
     for r, i in _tokens(cu_seqlens, n):
         s[..., r, :, :] = _kept(decay[..., i, :], s[..., r, :, :])
         decayed.append(s[..., r, :, :].copy())
@@ -153,7 +153,7 @@ def dplr(
     Parameters
     ----------
     q, k, a, b : array_like, (..., n, d)
-        a reads the memory before its decay, b is where that is written to.
+        a reads the memory before its decay, and b writes back what was read.
     v : array_like, (..., n, m)
     g : array_like, (..., n) or (..., n, d)
         As for `gated_delta`.
@@ -255,7 +255,7 @@ def _dplr_operands(q, k, v, a, b, g, key_lengths):
 
 
 def _sum_channels(grad, operand, *others):
-    """A gradient by channel in the shape of an operand told apart by its axes."""
+    """A gradient per channel, in the shape of an operand with or without channels."""
     wide = _channels(operand, *others)
     if wide.shape[-1] == 1:  # one number for all channels
         grad = grad.sum(-1, keepdims=True)

@@ -1,7 +1,8 @@
+# mypy: ignore-errors
 """NumPy twins of the feature maps phi: value, and product of a gradient with the derivative.
 
-Every map takes float64, longdouble or complex128, so that a complex step differentiates it; a
-comparison therefore looks at the real part, and is written so that NaN falls through to NaN.
+Every map takes float64, longdouble or complex128, so that a complex step differentiates it.
+Comparisons therefore use the real part, and are written so that NaN gives NaN.
 """
 
 from collections.abc import Callable

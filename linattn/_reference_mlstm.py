@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """NumPy twin of mLSTM, token by token: see `linattn._reference`."""
 
 import numpy as np

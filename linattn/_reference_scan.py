@@ -1,8 +1,10 @@
+# mypy: ignore-errors
 """NumPy twins of the scans, token by token: see `linattn._reference`."""
 
 import numpy as np
 
 from linattn._reference_conv import _sequences, _sigmoid, _slope, _sum_to
+from linattn._reference_maps import _softplus
 
 
 def linear_scan(
@@ -247,11 +249,6 @@ def _keys(x, key_lengths):
         return x
     exists = np.arange(x.shape[-2]) < np.asarray(key_lengths)[..., None]
     return np.where(exists[..., None], x, 0)
-
-
-def _softplus(x):
-    positive = np.where(x.real > 0, x, 0)
-    return positive + np.log1p(np.exp(np.where(x.real > 0, -x, x)))
 
 
 def _tokens(begin, end, reverse):

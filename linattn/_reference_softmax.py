@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """NumPy twins of softmax attention and Linformer: see `linattn._reference`."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """NumPy twin of RWKV-4's attention, token by token: see `linattn._reference`."""
 
 import numpy as np

@@ -1,8 +1,8 @@
-"""Positive random features that rescale as they go, for the normalised operators.
+"""Positive random features that rescale as they go, for the operators with a normaliser.
 
 src/kernel/rescaling.h has the equations.  A state holds ``s`` and ``z`` divided by
-``2**(96 * rint(log_scale / (96 * log(2))))`` feature by feature, where ``log_scale (..., f)``
-is the largest exponent of a key so far: a function of the prefix alone.
+``2**(96 * rint(log_scale / (96 * log(2))))`` feature by feature.  ``log_scale (..., f)`` is the
+largest exponent of any key so far, a function of the prefix alone.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def call(
     return in_order(recurrence.names[method], phi, *operands, **options)
 
 
-# --- in token order: one kernel for all of it --------------------------------
+# --- in token order: one kernel computes all of it ----------------------------
 
 
 class _Call:
-    """The operands of one call, checked."""
+    """The checked operands of one call."""
 
     def __init__(
         self, name: str, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *,
@@ -57,13 +57,15 @@ class _Call:
         self.options = omega, math.sqrt(phi.temperature), *numbers, *self.packing.indices
 
     def state(self, argument: str, state: Any, no_scale: float) -> State:
-        """The arrays of a state (..., r, f, m), zeros for one that is left out; log_scale is
-        `no_scale` where there is none."""
+        """The arrays of a state (..., r, f, m); zeros if it is left out.
+
+        log_scale is ``no_scale`` if the state has none.
+        """
         r, packed = self.packing.r, self.packing.packed
         inner = (r, *self.core) if packed else self.core
         if state is None and argument != "state":
             state = np.zeros(inner, self.dtype), np.zeros(inner[:-1], self.dtype)
-        fields = State(*_check.state(
+        fields = State(*_state.checked(
             self.name, argument, state, self.batch, inner, self.dtype, True,
             scaled=True, any_scale=argument == "grad_state",
         ))  # fmt: skip
@@ -102,7 +104,7 @@ def _step(
     if in_place:
         if state[2] is None:
             raise ValueError(f"{name}: state.log_scale is None; expected an array to write to")
-        _check.in_place(name, tuple(state), call.batch)
+        _state.in_place(name, tuple(state), call.batch)
     o, after = call.run(start)
     if in_place:
         for x, y in zip(state, after, strict=True):
@@ -115,7 +117,7 @@ def _backward(
     name: str, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *, grad_out: Any,
     initial_state: State | None, grad_state: State | None, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Its gradients, that of log_scale in the place of log_scale."""
+    """The gradients; that of log_scale is in the place of log_scale."""
     call = _Call(name, phi, q, k, v, **options)
     grad_out = np.asarray(_check.cotangent(name, grad_out, call.shape), call.dtype)
     start = call.state("initial_state", initial_state, math.nan)
@@ -128,7 +130,7 @@ def _backward(
     if initial_state is not None:
         ds, dz, dlog_scale = _gradients.sum_all((ds, dz, dlog_scale), start)
     if initial_state is None or len(initial_state) < 3 or initial_state[2] is None:
-        dlog_scale = None  # it went to z
+        dlog_scale = None  # it is included in the gradient of z
     return *first, _state.result(call.packing, ds, dz, dlog_scale)
 
 
@@ -148,7 +150,7 @@ def _backward_over_all(
     recurrence: Recurrence, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, *, grad_out: Any,
     key_lengths: Any, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Its gradients."""
+    """The gradients."""
     name = recurrence.names["backward"]
     a, b, argmax, exponents, q, k = _over_all(name, phi, q, k, v, key_lengths)
     da, db, dv = recurrence.backward(
@@ -164,10 +166,11 @@ def _backward_over_all(
 
 
 def _add_largest_terms(du: Array, de: Array, argmax: Array, exponents: Array) -> None:
-    """What eps adds to the gradients of u and e: it counts relative to ``exp(c_i)``, the largest
-    term ``u_if + e_jf``, of the feature argmax_i and of the key whose exponent is its largest.
+    """Add what eps contributes to the gradients of u and e.
 
-    Scaling all of a_i by a factor changes the quotient as scaling eps by its inverse does.
+    eps is relative to ``exp(c_i)``, where c_i is the largest ``u_if + e_jf``: that of the feature
+    argmax_i and of the key with the largest exponent.  Scaling all of a_i by a factor changes the
+    quotient as scaling eps by its inverse does.
     """
     *lead, _, f = du.shape
     feature = argmax[..., None].astype(np.intp)
@@ -184,14 +187,14 @@ def _add_largest_terms(du: Array, de: Array, argmax: Array, exponents: Array) ->
 def _over_all(
     name: str, phi: PositiveRandomFeatures, q: Any, k: Any, v: Any, key_lengths: Any
 ) -> tuple[Any, ...]:
-    """a and b under one scale, which of a is the largest term, the exponents of keys, q and k."""
+    """a and b under one scale, the largest term of each a, the keys' exponents, q and k."""
     call = ALL_KEYS.read(name, (q, k, v))
     q, k, _ = call.arrays
     dtype = _check.result_dtype(q, k)
     q, k = np.asarray(q, dtype), np.asarray(k, dtype)
     _, omega, factor = phi._operands(np.zeros((1, q.shape[-1]), dtype))
     s = k.shape[-2]
-    keys = s if key_lengths is None else _check.key_lengths(name, key_lengths, s, call.batch)
+    keys = s if key_lengths is None else _state.checked_lengths(name, key_lengths, s, call.batch)
     exponents = internal_ufuncs["log_features"](k, omega, factor)
     there = (np.arange(s) < np.asarray(keys)[..., None])[..., None]
     exponents = np.where(there, exponents, -np.inf)

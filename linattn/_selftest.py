@@ -1,4 +1,4 @@
-"""``linattn selftest``: every operator against its float64 twin, on this machine."""
+"""``linattn selftest``: every operator against its float64 twin on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OTHERS = ("causal_conv1d", "log_decay", "softmax_attention", "linformer")
 
 
 def _twins() -> dict[str, Any]:
-    """The NumPy twin of every operator, by its name: a function of a module `_reference*`."""
+    """By name, the NumPy twin of every operator: a function of a module `_reference*`."""
     functions: dict[str, Any] = {}
     for module in pkgutil.iter_modules(linattn.__path__):
         if module.name.startswith("_reference"):
@@ -36,8 +36,8 @@ def _twins() -> dict[str, Any]:
 OPERATORS = _twins()
 
 #: Largest error allowed, relative to the largest entry of the twin's answer (of all gradients
-#: together, as one alone may be a difference of nothing). Shapes here are short, so a wrong tile or
-#: a wrong sign is far outside and rounding well inside.
+#: together, since a single one may cancel to 0).  Shapes here are small: a wrong tile or sign is
+#: far outside the tolerance, rounding well inside.
 TOLERANCE = {"float32": 1e-4, "float64": 1e-12}
 
 #: (heads, n, d, m): below, at and past a vector, a tile and a chunk.
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one line per operator and instruction set; 1 if any check failed."""
+    """Print one line per operator and instruction set; 1 if a check failed."""
     failures = 0
     usual, isas = _config.get_isa(), _config.available_isas()
     bar = Bar(sys.stderr, len(isas) * len(OPERATORS))
@@ -91,7 +91,7 @@ def _checks(operator: str) -> Iterator[tuple[str, float, bool]]:
 
 
 def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[np.ndarray]:
-    """All arrays; those of a step are of the first token, and a state s, z follows them."""
+    """All arrays; for a step those of the first token, followed by a state s, z."""
     heads, n, d, m = shape
     if operator in METHODS:
         return _of_recurrence(
@@ -116,10 +116,9 @@ def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -
 def _of_recurrence(
     r: Recurrence, method: str, heads: int, sizes: dict[str, int], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """The same of a recurrence.
+    """The operands of a recurrence.
 
-    Longer keys would let the memory of one that erases grow, as would gates, strengths and factors
-    above 1.
+    Longer keys, gates above 0, and strengths and factors above 1 would let the memory grow.
     """
     rows = [row for row in r.operands if not row.optional]
     arrays = {}
@@ -148,7 +147,7 @@ def _options(operator: str) -> Iterator[dict[str, Any]]:
             yield {}
             return
         for (feature_map, row), normalize in itertools.product(maps.items(), (True, False)):
-            if not (row["signed"] and normalize):  # weights of either sign can sum to nothing
+            if not (row["signed"] and normalize):  # weights of both signs can sum to 0
                 yield {"feature_map": feature_map, "normalize": normalize}
     elif "conv1d" in operator:
         yield from ({"activation": None}, {"activation": "silu"})
@@ -161,7 +160,7 @@ def _options(operator: str) -> Iterator[dict[str, Any]]:
 
 
 def _flat(result: Any) -> tuple[np.ndarray, ...]:
-    """The arrays of a result, those of a state among them."""
+    """The arrays of a result, including those of a state."""
     if isinstance(result, tuple):
         return tuple(x for part in result for x in _flat(part))
     return () if result is None else (result,)

@@ -1,4 +1,4 @@
-"""The recurrent state, and the operands that describe sequences to the gufuncs."""
+"""The recurrent state and the bounds of sequences: their checks, and operands of gufuncs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from . import _check
 
 if TYPE_CHECKING:
-    from ._types import ArrayLike, DType, Shape
+    from ._types import Array, ArrayLike, DType, Shape
 
 
 class State(NamedTuple):
@@ -20,10 +20,10 @@ class State(NamedTuple):
     s : ndarray, shape (..., f, m)
         ``sum_j phi(k_j) v_j^T``; (..., r, f, m) for r packed sequences.
     z : ndarray, shape (..., f), or None
-        ``sum_j phi(k_j)``; None where there is no normaliser.
+        ``sum_j phi(k_j)``; None without a normaliser.
     log_scale : ndarray, shape as z, or None
-        Only for maps that rescale as they go, and the logarithm of the largest feature of a
-        key so far; there None stands for plain sums.
+        Only for maps that rescale as they go: the logarithm of the largest feature of any key so
+        far.  For these maps None means plain sums.
 
     Examples
     --------
@@ -35,13 +35,15 @@ class State(NamedTuple):
     """
 
     s: Any  # an array, or a tensor in linattn.torch
-    z: Any = None  # the same, or None, which a call's options tell and its type cannot
+    z: Any = None  # the same, or None: it depends on the call's options
     log_scale: Any = None
 
 
 class Sequences(NamedTuple):
-    """Where sequences begin and end along n, (r,), and how many keys each has, (..., r);
-    Ellipsis where that is all of n."""
+    """Where sequences begin and end along n, (r,), and the number of keys of each, (..., r).
+
+    Ellipsis stands for all of n.
+    """
 
     begin: Any
     end: Any
@@ -58,16 +60,16 @@ class Sequences(NamedTuple):
 def sequences(
     function: str, n: int, batch: Shape, cu_seqlens: ArrayLike | None, key_lengths: ArrayLike | None
 ) -> Sequences:
-    """Read ``cu_seqlens`` and ``key_lengths``; one sequence where there is none."""
+    """Read ``cu_seqlens`` and ``key_lengths``; without them there is one sequence."""
     keys: Any = ...
     begin: Any = ...
     end: Any = ...
     r = 1
     if cu_seqlens is not None:
-        bounds = _check.cu_seqlens(function, cu_seqlens, n)
+        bounds = checked_bounds(function, cu_seqlens, n)
         begin, end, r = bounds[:-1], bounds[1:], len(bounds) - 1
     if key_lengths is not None:
-        lengths = _check.key_lengths(function, key_lengths, n, batch)
+        lengths = checked_lengths(function, key_lengths, n, batch)
         keys = lengths[..., None]
         if cu_seqlens is not None:
             keys = np.clip(keys - begin, 0, end - begin)
@@ -84,9 +86,9 @@ def operands(
     dtype: DType,
     normalize: bool,
 ) -> tuple[Any, ...]:
-    """The arrays of a state as the gufuncs take them, with an axis r before its own."""
+    """The arrays of a state as gufuncs take them, with an axis r before the state's own."""
     inner = (packing.r, *core) if packing.packed else core
-    s, z, _ = _check.state(function, name, state, batch, inner, dtype, normalize)
+    s, z, _ = checked(function, name, state, batch, inner, dtype, normalize)
     if not packing.packed:
         axes = (slice(None),) * len(core)
         s, z = s[(..., None, *axes)], None if z is None else z[(..., None, *axes[1:])]
@@ -96,9 +98,9 @@ def operands(
 def result(
     packing: Sequences, s: Any, z: Any = None, log_scale: Any = None, *, axes: int = 2
 ) -> State:
-    """A `State` of what a gufunc returned, without the axis r where nothing is packed.
+    """A `State` of a gufunc's outputs, without the axis r unless sequences are packed.
 
-    The last ``axes`` of s are its own.
+    s has ``axes`` axes of its own.
     """
     if packing.packed:
         return State(s, z, log_scale)
@@ -107,5 +109,123 @@ def result(
 
 
 def copy(state: Any) -> State:
-    """A state of its own, where it holds plain arrays."""
+    """A state with copies of its plain arrays."""
     return State(*(np.array(x) if type(x) is np.ndarray else x for x in state))
+
+
+def checked(
+    function: str,
+    name: str,
+    x: Any,
+    lead: Shape,
+    core: Shape,
+    dtype: DType,
+    normalize: bool,
+    *,
+    scaled: bool = False,
+    any_scale: bool = False,
+) -> tuple[Array, Array | None, Array | None]:
+    """The arrays s (..., *core), z and log_scale (..., *core[:-1]) of a state.
+
+    Their leading axes broadcast to ``lead``.  log_scale must be None unless ``scaled``, and its
+    values must be below inf unless ``any_scale``.
+    """
+    try:
+        if isinstance(x, np.ndarray):
+            raise TypeError
+        s, z, *rest = x
+        (log_scale,) = rest or (None,)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{function}: {name} is a {type(x).__name__}; expected a linattn.State(s, z)"
+        ) from None
+    if log_scale is not None and not scaled:
+        raise ValueError(f"{function}: {name}.log_scale is given; expected None for this map")
+    if normalize and z is None:
+        raise ValueError(f"{function}: {name}.z is None; expected an array, as normalize is True")
+    if not normalize and z is not None:
+        raise ValueError(f"{function}: {name}.z is given; expected None, as normalize is False")
+    for field, array, shape in (
+        ("s", s, core),
+        ("z", z, core[:-1]),
+        ("log_scale", log_scale, core[:-1]),
+    ):
+        if array is None and field != "s":
+            continue
+        if type(array) is np.ndarray and array.dtype == dtype and array.shape == (*lead, *shape):
+            continue
+        if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+            raise TypeError(
+                f"{function}: {name}.{field} is a {type(array).__name__}; expected a NumPy array"
+            )
+        if array.dtype != dtype:
+            raise TypeError(f"{function}: {name}.{field} has dtype {array.dtype}; expected {dtype}")
+        inner = len(shape)
+        if array.shape[array.ndim - inner :] != shape or not _check.broadcasts_to(
+            array.shape[: array.ndim - inner], lead
+        ):
+            raise ValueError(
+                f"{function}: {name}.{field} has shape {array.shape}; expected {(*lead, *shape)}"
+            )
+    if log_scale is not None and not any_scale and not (log_scale < np.inf).all():
+        raise ValueError(
+            f"{function}: {name}.log_scale holds NaN or inf; expected finite numbers, or -inf "
+            "for no key"
+        )
+    return s, z, log_scale
+
+
+def in_place(function: str, state: tuple[Any, ...], batch: Shape, axes: int = 2) -> None:
+    """Check that a state can be updated: it has all leading axes and is writeable.
+
+    The last ``axes`` of s do not lead.
+    """
+    cores = axes, axes - 1, axes - 1
+    for field, array, core in zip(State._fields, state, cores, strict=True):
+        if array is not None:
+            updated(function, f"state.{field}", array, batch, core)
+
+
+def updated(function: str, name: str, array: np.ndarray, batch: Shape, core: int) -> None:
+    """Check that an array can be updated: it has all leading axes and is writeable."""
+    lead = array.shape[: array.ndim - core]
+    if lead != batch:
+        raise ValueError(
+            f"{function}: {name} has shape {array.shape}; expected leading axes "
+            f"{batch} to be updated in place"
+        )
+    _check.writeable(function, name, array)
+
+
+def checked_lengths(function: str, x: Any, limit: int, batch: Shape) -> Array:
+    """``key_lengths``: integers from 0 to the number of keys that broadcast to the batch."""
+    x = _check.integers(function, "key_lengths", x)
+    if not _check.broadcasts_to(x.shape, batch):
+        raise ValueError(
+            f"{function}: key_lengths has shape {x.shape}; expected one that broadcasts to "
+            f"the leading axes {batch}"
+        )
+    if x.size and np.maximum.reduce(x.view(np.uintp), None) > limit:  # or negative
+        raise ValueError(
+            f"{function}: key_lengths has values from {x.min()} to {x.max()}; "
+            f"expected 0 to {limit}, the number of keys"
+        )
+    return x
+
+
+def checked_bounds(function: str, x: Any, n: int) -> Array:
+    """``cu_seqlens``: (r + 1,) integers from 0 to n that never decrease."""
+    x = _check.integers(function, "cu_seqlens", x)
+    if x.ndim != 1 or len(x) < 1:
+        raise ValueError(f"{function}: cu_seqlens has shape {x.shape}; expected (r + 1,)")
+    if x[0] != 0:
+        raise ValueError(f"{function}: cu_seqlens begins with {x[0]}; expected 0")
+    if x[-1] != n:
+        raise ValueError(f"{function}: cu_seqlens ends with {x[-1]}; expected n = {n}")
+    if (x[1:] < x[:-1]).any():
+        i = int(np.argmax(x[1:] < x[:-1]))
+        raise ValueError(
+            f"{function}: cu_seqlens decreases from {x[i]} to {x[i + 1]} at position {i + 1}; "
+            "expected no decrease"
+        )
+    return x

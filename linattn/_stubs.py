@@ -1,8 +1,9 @@
-"""Writes stubs of what is made from the tables, which type checkers cannot see otherwise.
+"""Writes stubs of functions that are made from tables, for type checkers.
 
 ``python -m linattn._stubs`` writes linattn/ufuncs.pyi, the gufuncs, and linattn/_signatures, the
-functions of each bridge and the names of maps and recurrences.  setup.py runs it after the C module
-is built, or this file with ``--generic`` where that module cannot be run: then there are no types.
+functions of each bridge and the names of maps.  setup.py runs it after it has built
+the C module.  If that module cannot be run, it runs this file with ``--generic``, which leaves out
+the types.
 """
 
 from __future__ import annotations
@@ -26,17 +27,15 @@ _HEAD = "# Written by linattn/_stubs.py, which a build runs.\n"
 def stubs() -> dict[str, str]:
     """The text of each file."""
     from linattn._bridges import BRIDGES
-    from linattn._operator import RECURRENCES
     from linattn.feature_maps import NAMES
     from linattn.ufuncs import __all__ as gufuncs
 
     listed = "".join(f'    "{name}",\n' for name in gufuncs)
     each = "".join(f"{name}: Final[np.ufunc]\n" for name in gufuncs)
     imports = "from typing import Final\n\nimport numpy as np\n"
-    steps = [r.names[x] for r in RECURRENCES.values() if not r.cross for x in ("forward", "step")]
     return {
         "ufuncs.pyi": f"{_HEAD}{imports}\n__all__ = [\n{listed}]\n\n{each}",
-        "_signatures/__init__.pyi": _names(f"Literal{[*NAMES]}", f"Literal{steps}"),
+        "_signatures/__init__.pyi": _names(f"Literal{[*NAMES]}"),
         **{
             f"_signatures/{library}.pyi": _HEAD + _signatures(BRIDGES[library])
             for library in _LIBRARIES
@@ -45,14 +44,14 @@ def stubs() -> dict[str, str]:
 
 
 def generic_stubs() -> dict[str, str]:
-    """The same without types, from the sources alone."""
+    """The same without types, from the sources only."""
     functions = (name for name in _public("__init__.py") if name[0].islower())
     each = "".join(f"{name}: Any\n" for name in functions)
     imports = "from typing import Any\n\n"
     gufuncs = "import numpy as np\n\ndef __getattr__(name: str) -> np.ufunc: ...\n"
     return {
         "ufuncs.pyi": _HEAD + gufuncs,
-        "_signatures/__init__.pyi": _names("str", "str"),
+        "_signatures/__init__.pyi": _names("str"),
         **{f"_signatures/{library}.pyi": _HEAD + imports + each for library in _LIBRARIES},
     }
 
@@ -74,12 +73,9 @@ def _public(file: str) -> list[str]:
     return list(names)
 
 
-def _names(maps: str, stateful: str) -> str:
-    """What `linattn._types` takes from here."""
-    return (
-        f"{_HEAD}from typing import Literal, TypeAlias\n\n"
-        f"MapName: TypeAlias = {maps}\nStateful: TypeAlias = {stateful}\n"
-    )
+def _names(maps: str) -> str:
+    """The names that `linattn._types` imports."""
+    return f"{_HEAD}from typing import Literal, TypeAlias\n\nMapName: TypeAlias = {maps}\n"
 
 
 def _signatures(bridge: Bridge) -> str:
@@ -102,7 +98,7 @@ def _signatures(bridge: Bridge) -> str:
 
 
 def _function(name: str, signature: inspect.Signature) -> Iterator[str]:
-    """A function; overloads where an option says whether it returns the state as well."""
+    """A function; with overloads if ``return_state`` decides what it returns."""
     option = signature.parameters.get("return_state")
     if option is None:
         yield f"def {name}{_unquoted(signature)}: ..."
@@ -123,7 +119,7 @@ def _function(name: str, signature: inspect.Signature) -> Iterator[str]:
 
 
 def _unquoted(signature: inspect.Signature) -> str:
-    """Its text; annotations are text already, which Signature quotes."""
+    """The text of a signature, without the quotes that Signature puts around annotations."""
     annotations = [x.annotation for x in signature.parameters.values()]
     text = str(signature)
     for annotation in (*annotations, signature.return_annotation):

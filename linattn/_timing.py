@@ -1,8 +1,8 @@
-"""``linattn timing``: heads of 64, and the classic experiment, (Q K^T) V against Q (K^T V).
+"""``linattn timing``: heads of width 64, and the classic experiment, (Q K^T) V against Q (K^T V).
 
-The first is in _timing_peers.py.  In the second, both orders of the product give the same matrix,
-but the first goes through an N x N one.  Q, K and V are arrays of ones, single head, no feature map
-and no normaliser, as in the article that made the experiment known.
+_timing_peers.py has the first part.  In the second, both orders of the product give the same
+matrix, but the first goes through an N x N matrix.  Q, K and V are arrays of ones, with a single
+head, no feature map and no normaliser, as in the article that made the experiment known.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ CONTENDERS: dict[str, Order] = {
     "linattn.causal": lambda q, k, v: linattn.causal(q, k, v, **PLAIN),
 }
 
-#: Seconds that the article gives. Its listing prints the code of the fast order twice; the figures
-#: leave no doubt which is which.
+#: Seconds in the article.  Its listing prints the code of the fast order twice, but the figures
+#: show which order is which.
 PUBLISHED = {QUADRATIC: {10_000: 3.270, 20_000: 12.354}, LINEAR: {10_000: 0.209, 20_000: 0.389}}
 
-SOURCE = "published: the times of the article that made this experiment known, on its own machine"
+SOURCE = "published: times from the article that made this experiment known, on its own machine"
 
-#: The quadratic order takes seconds a call, so that the one that checks it is timed, and unless
-#: lengths are asked for it is left out where that would take more than so many seconds.
+#: The quadratic order takes seconds per call, so the call that checks it is also timed.  At the
+#: default lengths it is skipped if that would take more than this many seconds.
 PATIENCE = 30.0
 LENGTHS = (10_000, 20_000)
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
@@ -53,7 +53,7 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
 
 @dataclass
 class Row:
-    """One contender at one N: its best time, or why there is none."""
+    """One contender at one N: its best time, or why it was skipped."""
 
     n: int
     name: str
@@ -71,8 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         nargs="+",
         metavar="N",
-        help="lengths of the experiment (default: 10000 20000, without the quadratic order where "
-        f"that would take more than {PATIENCE:.0f} s)",
+        help="lengths of the experiment (default: 10000 20000, without the quadratic order if it "
+        f"would take more than {PATIENCE:.0f} s)",
     )
     parser.add_argument("-d", type=_positive, default=500, help="width (default: 500)")
     parser.add_argument("--dtype", choices=sorted(TOLERANCE), default="float64")
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repeat",
         type=_positive,
         default=7,
-        help="times are the best of so many calls (default: 7), of one for the quadratic order",
+        help="number of calls to take the best time of (default: 7; 1 for the quadratic order)",
     )
     parser.add_argument("--threads", type=_threads, help="threads of linattn and of NumPy's BLAS")
     parser.add_argument("--json", type=_writable, metavar="FILE", help="write the rows to FILE")
@@ -88,13 +88,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print both tables, write what was asked for; 1 if results disagree."""
+    """Print both tables and write the files asked for; 1 if results disagree."""
     rows: list[Row] = []
     with _limit_threads(args.threads):
         config = _config.config()
         print(
             f"linattn {linattn.__version__}, {config['isa']}, {linattn.get_num_threads()} threads; "
-            f"best of {args.repeat}, of one for the quadratic order",
+            f"best of {args.repeat} calls, 1 call of the quadratic order",
             flush=True,
         )
         try:
@@ -124,9 +124,9 @@ def run(args: argparse.Namespace) -> int:
 def experiment(
     n: int, d: int, dtype: str, repeat: int, bar: Bar | None = None, left_out: str | None = None
 ) -> list[Row]:
-    """All contenders at one N: first checked against each other, then timed in turn.
+    """All contenders at one N, first checked against each other, then timed in turn.
 
-    ``left_out`` says why the quadratic order is, if it is.
+    ``left_out`` is the reason to skip the quadratic order, if there is one.
     """
     bar = bar or Bar(None)
     size = np.dtype(dtype).itemsize
@@ -136,7 +136,7 @@ def experiment(
     q, k, v = (np.ones((n, d), dtype) for _ in range(3))
     rows = {name: Row(n, name) for name in CONTENDERS}
     rows[QUADRATIC].skipped = left_out
-    # In units of an order that is linear.
+    # In units of one call of a linear order.
     bar.total = (repeat + 1) * (len(rows) - 1) + (0 if left_out else n / d)
     try:
         _check(rows, (q, k, v), bar)
@@ -156,7 +156,7 @@ def experiment(
 
 
 def _too_long(n: int, rows: Sequence[Row]) -> str | None:
-    """Why the quadratic order would take too long, by its time at another N."""
+    """Why the quadratic order would take too long, estimated from its time at another N."""
     for row in rows:
         if row.name == QUADRATIC and row.seconds:
             seconds = row.seconds * (n / row.n) ** 2
@@ -166,7 +166,7 @@ def _too_long(n: int, rows: Sequence[Row]) -> str | None:
 
 
 def _time(row: Row, call: Callable[[], Any]) -> Any:
-    """What the call returns; its time, where it is the best so far, goes into the row."""
+    """The result of the call, whose time goes into the row if it is the best so far."""
     start = time.perf_counter()
     result = call()
     taken = time.perf_counter() - start
@@ -175,9 +175,9 @@ def _time(row: Row, call: Callable[[], Any]) -> Any:
 
 
 def _check(rows: dict[str, Row], operands: Sequence[np.ndarray], bar: Bar) -> None:
-    """One call each: does it fit, what memory does it take, is the answer the same?
+    """One call each: does it fit into memory, how much does it take, and is the result the same?
 
-    That of the quadratic order is timed.
+    The call of the quadratic order is timed.
     """
     n, d = operands[0].shape
     size, dtype = operands[0].itemsize, operands[0].dtype.name
@@ -199,7 +199,7 @@ def _check(rows: dict[str, Row], operands: Sequence[np.ndarray], bar: Bar) -> No
             row.skipped = "ran out of memory"
             continue
         want = got if want is None else want
-        # Of the causal order only the last row sees every key.
+        # In the causal order only the last row sees every key.
         last = slice(-1, None) if name == "linattn.causal" else slice(None)
         if not np.allclose(got[last], want[last], rtol=TOLERANCE[dtype], atol=0):
             raise ArithmeticError(f"N = {n:,}: {name} disagrees with the other orders")
@@ -229,7 +229,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def conclusion(rows: Sequence[Row]) -> list[str]:
-    """What the rows of the largest N say that both orders could run, in a sentence."""
+    """A sentence on the largest N at which both orders ran."""
     for row in reversed(rows):
         if row.name == "linattn.noncausal" and row.speedup:
             return [
@@ -240,7 +240,7 @@ def conclusion(rows: Sequence[Row]) -> list[str]:
 
 
 def plot(rows: Sequence[Row]) -> Any:
-    """Matplotlib figure of seconds against N, the published figures as open marks."""
+    """A Matplotlib figure of seconds against N, with the published figures as open marks."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
@@ -274,7 +274,7 @@ def _limit_threads(threads: int | None) -> Iterator[None]:
     from threadpoolctl import threadpool_limits
 
     with contextlib.suppress(ImportError):
-        import torch  # noqa: F401  # before the limit, which then holds for it
+        import torch  # noqa: F401  # so that the limit applies to it
 
     usual = linattn.get_num_threads()
     linattn.set_num_threads(threads)
@@ -302,7 +302,7 @@ def _positive(text: str) -> int:
 def _threads(text: str) -> int:
     if importlib.util.find_spec("threadpoolctl") is None:
         raise argparse.ArgumentTypeError(
-            "needs threadpoolctl to hold NumPy to the same number: pip install threadpoolctl"
+            "needs threadpoolctl to limit NumPy as well: pip install threadpoolctl"
         )
     if (number := _positive(text)) > _config.MAX_THREADS:
         raise argparse.ArgumentTypeError(f"expected 1 to {_config.MAX_THREADS}, got {text!r}")

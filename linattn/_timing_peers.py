@@ -1,7 +1,7 @@
-"""What the library is for, timed: heads of 64 in float32, against what one would write by hand.
+"""linattn against attention written by hand: heads of width 64 in float32.
 
-The peers are causal attention with elu(x) + 1 and its normaliser by chunks, one after another, as
-benchmarks/forms_numpy.py and forms_torch.py have it among others.
+The peers are causal attention with elu(x) + 1 and its normaliser, chunk by chunk, as
+benchmarks/forms_numpy.py and forms_torch.py have it among other forms.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from linattn._progress import Bar
 HEADS, TOKENS, WIDTH = 8, 4096, 64
 CHUNK = 64
 EPS = 1e-6
-TOLERANCE = 1e-4  #: of results of order 1
+TOLERANCE = 1e-4  #: for results of order 1
 LINATTN = "linattn"
 
 Call = Callable[[], Any]
-#: By contender: forward, forward + backward or None.
+#: By contender: the forward call, and that with gradients or None.
 Calls = dict[str, tuple[Call, Call | None]]
 
 
 @dataclass
 class Row:
-    """One contender: its best times in seconds, of the forward and with its gradients."""
+    """One contender: its best times in seconds, of the forward call and with gradients."""
 
     name: str
     forward: float
@@ -39,7 +39,7 @@ class Row:
 
 
 class Library(NamedTuple):
-    """What `chunked` takes of NumPy or PyTorch."""
+    """The functions of NumPy or PyTorch that `chunked` needs."""
 
     elu1: Callable[[Any], Any]
     tril: Callable[[Any], Any]
@@ -49,7 +49,7 @@ class Library(NamedTuple):
 
 
 def chunked(library: Library, q: Any, k: Any, v: Any) -> Any:
-    """Causal attention chunk by chunk, with the state before each."""
+    """Causal attention chunk by chunk, carrying the state from chunk to chunk."""
     q, k, rows = library.elu1(q), library.elu1(k), []
     s, z = (library.zeros((HEADS, WIDTH, width)) for width in (WIDTH, 1))
     for a, b, c in zip(*map(library.split, (q, k, v)), strict=True):
@@ -106,7 +106,7 @@ def _calls() -> Calls:
 
 
 def rows(repeat: int, bar: Bar) -> list[Row]:
-    """All contenders: checked against each other, then timed in turn."""
+    """All contenders, checked against each other and then timed in turn."""
     calls = _calls()
     timed = [(name, i, f) for name, pair in calls.items() for i, f in enumerate(pair) if f]
     bar.total = len(calls) + repeat * len(timed)
@@ -126,7 +126,7 @@ def rows(repeat: int, bar: Bar) -> list[Row]:
 
 
 def _check(calls: Calls, bar: Bar) -> None:
-    """Every forward against the first."""
+    """Compare every forward result with the first."""
     want = None
     for name, (forward, _) in calls.items():
         bar.step(f"heads of {WIDTH}: checking {name}")
@@ -137,7 +137,7 @@ def _check(calls: Calls, bar: Bar) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as text, each time with how many times linattn's it is."""
+    """The rows as text, with each time relative to linattn's."""
     title = f"{HEADS} heads, N = {TOKENS:,}, d = {WIDTH}, float32: causal, elu(x) + 1, normalised"
     lines = [title, f"{'':20} {'forward':>21} {'with gradients':>21}"]
     first = rows[0]
@@ -149,7 +149,7 @@ def table(rows: list[Row]) -> str:
 
 
 def conclusion(rows: list[Row]) -> str:
-    """What the table says, in a sentence."""
+    """The table's result in a sentence."""
     first, *others = rows
     parts = []
     for what, mine, theirs in (

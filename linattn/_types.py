@@ -11,9 +11,9 @@ from ._state import State
 from .feature_maps import FeatureMap
 
 if TYPE_CHECKING:
-    from ._signatures import MapName, Stateful
-else:  # a stub alone
-    MapName = Stateful = str
+    from ._signatures import MapName
+else:  # only a stub has them
+    MapName = str
 
 __all__ = [
     "Activation",
@@ -45,7 +45,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class ConvolutionOptions(TypedDict, total=False):
-    """What `linattn.causal_conv1d` takes, but ``return_state``."""
+    """The options of `linattn.causal_conv1d`, except ``return_state``."""
 
     activation: Activation
     cu_seqlens: ArrayLike | None
@@ -77,7 +77,7 @@ class SelectiveScanOptions(TypedDict, total=False):
 
 
 class ChannelOptions(TypedDict, total=False):
-    """What every recurrence over tokens takes, but ``return_state``."""
+    """The options of every recurrence over tokens, except ``return_state``."""
 
     key_lengths: ArrayLike | None
     cu_seqlens: ArrayLike | None
@@ -100,25 +100,25 @@ class SequenceOptions(ChannelOptions, total=False):
 
 
 class RecurrenceOptions(SequenceOptions, total=False):
-    """What one with a feature map takes."""
+    """Those of recurrences with a feature map."""
 
     feature_map: Map
 
 
 class GatedOptions(RecurrenceOptions, total=False):
-    """What `linattn.gated` takes."""
+    """Those of `linattn.gated`."""
 
     bonus: ArrayLike | None
 
 
 class GatedDeltaOptions(RecurrenceOptions, total=False):
-    """What `linattn.gated_delta` takes."""
+    """Those of `linattn.gated_delta`."""
 
     erase: ArrayLike | None
 
 
 class CausalOptions(RecurrenceOptions, total=False):
-    """What one with a normaliser takes."""
+    """Those of recurrences with a normaliser."""
 
     normalize: Bool
     eps: float

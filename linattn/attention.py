@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ._docs import filled
+from ._docs import filled, filled_like
 from ._operator import Recurrence
 from ._state import State
 
@@ -51,46 +51,28 @@ def causal(
 
     ``s_i = s_{i-1} + phi(k_i) v_i^T``, ``z_i = z_{i-1} + phi(k_i)``,
     ``o_i = scale phi(q_i)^T s_i / (scale phi(q_i).z_i + eps)``; without ``normalize``,
-    ``o_i = scale phi(q_i)^T s_i``.  Nothing at position i changes an output before i.
+    ``o_i = scale phi(q_i)^T s_i``.  A token at position i never affects an output before i.
 
     Leading axes are broadcast by NumPy's rules.
-
-    Parameters
-    ----------
-    $q
-    $k
-    $v
-    $feature_map
-    $normalizer
-    $key_lengths
-    $cu_seqlens
-    $initial_state
-    $packed_state
-    $return_state
-    $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
     $final_state
 
-    Raises
-    ------
-    $raises
-
     Notes
     -----
-    4 n d m floating-point operations a head; scratch of d m numbers a thread.
+    4 n d m floating-point operations per head; scratch of d m numbers per thread.
 
-    The normaliser is as good as the weights' sum.  With ``'exp'`` a weight is e^(q + k):
-    beyond the range (q + k near 88 in float32, 709 in float64) results are NaN; subtract
-    from q and from k their largest entries, which cancel in the quotient.
+    The quotient is only as accurate as the sum of the weights.  With ``'exp'`` a weight is
+    e^(q + k).  Beyond the range of the dtype (q + k near 88 in float32, 709 in float64)
+    results are NaN; subtract the largest entry from q and from k, which cancels in the quotient.
     $rescaling
-    With ``'elu'`` inputs far below 0 have weights near e^(q + k): where these sum to less than
-    ``eps`` the result shrinks towards 0 (all inputs -14, d = 64: 4e-5 of it is left); normalise
-    the inputs, or lower ``eps``, down to 0 above -40.  With ``'identity'`` the sum may change its
-    sign and pass near 0, where results have no bound: use it with features that are not negative,
-    or with ``normalize=False``.
+    With ``'elu'``, inputs far below 0 have weights near e^(q + k).  If these sum to less than
+    ``eps``, the result shrinks towards 0 (to 4e-5 of its value if all inputs are -14 and d = 64).
+    Normalise the inputs, or lower ``eps``, down to 0 for inputs above -40.  With ``'identity'``
+    the sum can change sign and pass near 0, where results are unbounded: use it with
+    non-negative features or with ``normalize=False``.
 
     References
     ----------
@@ -112,7 +94,7 @@ def causal(
     )  # fmt: skip
 
 
-@filled
+@filled_like(causal)
 def causal_backward(
     q: ArrayLike,
     k: ArrayLike,
@@ -130,38 +112,20 @@ def causal_backward(
 ) -> tuple[Any, ...]:
     """Gradients of `causal`.
 
-    Exact for the equation of `causal`, the denominator and ``eps`` included.  The
-    forward result is not needed.
-
-    Parameters
-    ----------
-    $q
-    $k
-    $v
-    $grad_out
-    $feature_map
-    $normalizer
-    $key_lengths
-    $cu_seqlens
-    $initial_state
-    $packed_state
-    $grad_state
+    They are exact for the equation of `causal`, including the denominator and ``eps``, and do
+    not need the forward result.
 
     Returns
     -------
     $gradients
     $gradient_of_state
 
-    Raises
-    ------
-    $raises
-
     Notes
     -----
-    About 10 n d m floating-point operations a head.  Memory beyond the arrays: 2 d m
-    numbers a thread and two numbers a token of each head under way.
+    About 10 n d m floating-point operations per head.  Memory beyond the arrays: 2 d m
+    numbers per thread, and two numbers per token of each head in progress.
 
-    On inputs that are very large or far below 0 see the notes of `causal`.
+    For very large inputs and inputs far below 0, see the notes of `causal`.
 
     References
     ----------
@@ -199,33 +163,24 @@ def noncausal(
 
     ``S = sum_j phi(k_j) v_j^T``, ``z = sum_j phi(k_j)``,
     ``o_i = scale phi(q_i)^T S / (scale phi(q_i).z + eps)``; without ``normalize``,
-    ``o_i = scale phi(q_i)^T S``.  Keys and queries may differ in number.
+    ``o_i = scale phi(q_i)^T S``.  The numbers of queries and keys may differ.
 
     Leading axes are broadcast by NumPy's rules.
 
     Parameters
     ----------
-    $q
     $all_keys
     $all_values
-    $feature_map
-    $normalizer
-    $key_lengths
-    $out
 
     Returns
     -------
     ndarray, shape (..., n, m)
 
-    Raises
-    ------
-    $raises
-
     Notes
     -----
-    2 (n + s) d m floating-point operations a head; scratch of d m numbers a thread.
+    2 (n + s) d m floating-point operations per head; scratch of d m numbers per thread.
 
-    On inputs that are very large or far below 0 see the notes of `causal`.
+    For very large inputs and inputs far below 0, see the notes of `causal`.
 
     References
     ----------
@@ -244,7 +199,7 @@ def noncausal(
     )  # fmt: skip
 
 
-@filled
+@filled_like(noncausal)
 def noncausal_backward(
     q: ArrayLike,
     k: ArrayLike,
@@ -259,37 +214,19 @@ def noncausal_backward(
 ) -> tuple[Any, ...]:
     """Gradients of `noncausal`.
 
-    Exact for the equation of `noncausal`, the denominator and ``eps`` included.  The
-    forward result is not needed.
-
-    Parameters
-    ----------
-    $q
-    $all_keys
-    $all_values
-    $grad_out
-    $feature_map
-    $normalizer
-    $key_lengths
+    They are exact for the equation of `noncausal`, including the denominator and ``eps``, and
+    do not need the forward result.
 
     Returns
     -------
     $gradients
 
-    Raises
-    ------
-    $raises
-
     Notes
     -----
-    About (6 n + 4 s) d m floating-point operations a head.  Memory beyond the arrays:
-    2 d m numbers a thread.
+    About (6 n + 4 s) d m floating-point operations per head.  Memory beyond the arrays:
+    2 d m numbers per thread.
 
-    On inputs that are very large or far below 0 see the notes of `causal`.
-
-    References
-    ----------
-    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 5-6
+    For very large inputs and inputs far below 0, see the notes of `causal`.
 
     Examples
     --------
@@ -305,7 +242,7 @@ def noncausal_backward(
     )  # fmt: skip
 
 
-@filled
+@filled_like(causal)
 def step(
     q: ArrayLike,
     k: ArrayLike,
@@ -326,28 +263,16 @@ def step(
     Parameters
     ----------
     $token
-    state : State
-        The state so far, ``s`` (..., d, m) and ``z`` (..., d), of the result's dtype, or
-        float32 where that has 16 bits.
-    $feature_map
-    $normalizer
-    $in_place
 
     Returns
     -------
-    o : ndarray, shape (..., m)
-    state : State
-        The state after the token.
-
-    Raises
-    ------
-    $raises
+    $after_token
 
     Notes
     -----
-    4 d m floating-point operations a head; the state is read and written once.
+    4 d m floating-point operations per head; the state is read and written once.
 
-    On inputs that are very large or far below 0 see the notes of `causal`.
+    For very large inputs and inputs far below 0, see the notes of `causal`.
 
     References
     ----------

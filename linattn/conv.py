@@ -1,4 +1,4 @@
-"""The short causal convolution in front of gated models: forward, gradients, one token."""
+"""The short causal convolution of gated models: forward, gradients and one token at a time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from . import _check, _gradients, _state
-from ._docs import filled
+from ._docs import filled, filled_like
 from ._gufuncs import quiet, run, ufuncs
+from ._layout import Layout, Operand
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from ._types import Activation, Array, ArrayLike, ConvolutionOptions
+    from ._types import Activation, Array, ArrayLike, ConvolutionOptions, Shape
+
+#: Filters are (c, w) here and (w, c) in the gufuncs, where every step of a loop reads one tap.
+LAYOUT = Layout(
+    [Operand("x", "nc"), Operand("weight", "cw"), Operand("bias", "c", optional=True)],
+    output="nc", state="cw",
+)  # fmt: skip
 
 
 @overload
@@ -47,38 +54,34 @@ def causal_conv1d(
     """Causal convolution of each channel with its own short filter.
 
     ``o_t = bias + sum_{j=0}^{w-1} weight[:, w-1-j] x_{t-j}``, then the activation: the last
-    weight multiplies the present token.  Inputs before the first token are 0, or those of
-    ``initial_state``.  Nothing at position t changes an output before t.
+    weight multiplies the current token.  Inputs before the first token are 0, or those of
+    ``initial_state``.  A token at position t never affects an output before t.
 
     Parameters
     ----------
     x : array_like, shape (..., n, c)
-        Tokens, float16, bfloat16, float32 or float64 (other real dtypes are cast by NumPy's
-        rules).  16-bit numbers are computed in float32 and rounded once.
+        Tokens, float16, bfloat16, float32 or float64.  Other real dtypes are cast by NumPy's
+        rules.  16-bit operands are computed in float32 and rounded once.
     weight : array_like, shape (c, w)
-        The filter of each channel, w >= 1; leading axes, if any, broadcast with those of x.
+        The filter of each channel, w >= 1.  Leading axes, if any, broadcast with those of x.
     bias : array_like, shape (c,), optional
         Added to each channel.
     activation : {None, 'silu'}, default None
         ``silu(p) = p / (1 + exp(-p))`` of the sum.
-    cu_seqlens : array_like of int, shape (r + 1,), optional
-        r sequences packed along n, sequence i from ``cu_seqlens[i]`` to
-        ``cu_seqlens[i + 1]``, each with a state of its own; they may be empty.
     initial_state : ndarray, shape (..., c, w - 1), optional
         The inputs before the first token, oldest first, or (..., r, c, w - 1) with
-        ``cu_seqlens``, of the result's dtype, or float32 where that has 16 bits; zeros by
-        default.
+        ``cu_seqlens``, of the result's dtype, or float32 if that has 16 bits.  Zeros by default.
     return_state : bool, default False
-        Return the last w - 1 inputs as well.
+        Also return the last w - 1 inputs.
     out : ndarray, shape (..., n, c), optional
-        Where to put the result; of the result's dtype.  It may overlap an operand.
+        Where to write the result; of the result's dtype.  It may overlap an operand.
 
     Returns
     -------
     o : ndarray, shape (..., n, c)
     state : ndarray, shape (..., c, w - 1)
-        Only with ``return_state``; (..., r, c, w - 1) with ``cu_seqlens``.  A sequence cut
-        anywhere continues from it.
+        Only with ``return_state``; (..., r, c, w - 1) with ``cu_seqlens``.  You can cut a sequence
+        anywhere and continue from it.
 
     Raises
     ------
@@ -86,8 +89,8 @@ def causal_conv1d(
 
     Notes
     -----
-    2 w n c floating-point operations, and about 25 a number for silu; one pass over memory.
-    Results of 16 MiB and more are written past the processor's cache.
+    2 w n c floating-point operations, and about 25 per number for silu; one pass over memory.
+    Results of 16 MiB or more bypass the processor's cache.
 
     References
     ----------
@@ -103,7 +106,7 @@ def causal_conv1d(
     (array([ 1. ,  2.5,  5. , 10. ]), array([[8.]]))
     """
     name = "causal_conv1d"
-    x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, 2)
+    x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation)
     if out is not None:
         _check.out(name, out, shape, x, taps, bias)
     if cu_seqlens is None and initial_state is None and not return_state:
@@ -118,7 +121,7 @@ def causal_conv1d(
 
 
 @quiet
-@filled
+@filled_like(causal_conv1d)
 def causal_conv1d_backward(
     x: ArrayLike,
     weight: ArrayLike,
@@ -132,54 +135,32 @@ def causal_conv1d_backward(
 ) -> tuple[Array, ...]:
     """Gradients of `causal_conv1d`.
 
-    Exact for its equation.  The forward result is not needed.
+    They are exact for its equation and do not need the forward result.
 
     Parameters
     ----------
-    x : array_like, shape (..., n, c)
-        Tokens, float16, bfloat16, float32 or float64 (other real dtypes are cast by NumPy's
-        rules).  16-bit numbers are computed in float32 and rounded once.
-    weight : array_like, shape (c, w)
-        The filter of each channel, w >= 1; leading axes, if any, broadcast with those of x.
     grad_out : array_like, shape (..., n, c)
-        The gradient of a scalar with respect to the output; it may be an expanded
+        The gradient of a scalar with respect to the output.  It may be an expanded
         (zero-stride) view.
-    bias : array_like, shape (c,), optional
-        Added to each channel.
-    activation : {None, 'silu'}, default None
-        ``silu(p) = p / (1 + exp(-p))`` of the sum.
-    cu_seqlens : array_like of int, shape (r + 1,), optional
-        r sequences packed along n, each with a state of its own.
-    initial_state : ndarray, shape (..., c, w - 1), optional
-        The inputs before the first token, or (..., r, c, w - 1) with ``cu_seqlens``.
     grad_state : ndarray, shape (..., c, w - 1), optional
         The gradient with respect to the final state, or (..., r, c, w - 1).
 
     Returns
     -------
     dx, dweight : ndarray
-        Gradients, in the shapes of x and weight; those of a broadcast operand are summed over
-        its repeats.
+        Gradients, in the shapes of x and weight.  Those of a broadcast operand are summed over
+        the axes it was broadcast along.
     dbias : ndarray
-        Only where ``bias`` is given.
+        Only if ``bias`` is given.
     dstate : ndarray
-        The gradient of the initial state, in its shape; only where ``initial_state`` or
+        The gradient of the initial state, in its shape.  Only if ``initial_state`` or
         ``grad_state`` is given.
-
-    Raises
-    ------
-    $raises_of_convolutions
 
     Notes
     -----
-    6 w n c floating-point operations, and about 30 a number for silu.  Sums over tokens are
-    compensated, those over heads and sequences in float64; memory beyond the arrays: w c
-    numbers a head and a sequence.
-
-    References
-    ----------
-    Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023,
-    section 3.4
+    6 w n c floating-point operations, and about 30 per number for silu.  Sums over tokens are
+    compensated; sums over heads and sequences are in float64.  Memory beyond the arrays: w c
+    numbers per head and sequence.
 
     Examples
     --------
@@ -190,7 +171,7 @@ def causal_conv1d_backward(
     (array([1.5, 1.5, 1.5, 1. ]), array([[ 7., 15.]]))
     """
     name = "causal_conv1d_backward"
-    tokens, taps, added, shape, silu = _operands(name, x, weight, bias, activation, 2)
+    tokens, taps, added, shape, silu = _operands(name, x, weight, bias, activation)
     grad_out = _check.cotangent(name, grad_out, shape)
     operands = tokens, taps, added, grad_out
     dtype, wide = _check.result_dtype(*operands), _check.state_dtype(*operands)
@@ -218,7 +199,7 @@ def causal_conv1d_backward(
     return dx, dweight, *((dbias,) if bias is not None else ()), *dstate
 
 
-@filled
+@filled_like(causal_conv1d)
 def causal_conv1d_step(
     x: ArrayLike,
     weight: ArrayLike,
@@ -231,24 +212,18 @@ def causal_conv1d_step(
     """One token of `causal_conv1d`.
 
     ``o = bias + sum_{k < w-1} weight[:, k] state[:, k] + weight[:, w-1] x``, then the
-    activation; the token becomes the last of the state, whose first is forgotten.
+    activation.  The token becomes the last input of the state; the first one is dropped.
 
     Parameters
     ----------
     x : array_like, shape (..., c)
         The token.
-    weight : array_like, shape (c, w)
-        The filter of each channel, w >= 1; leading axes, if any, broadcast with those of x.
     state : ndarray, shape (..., c, w - 1)
-        The inputs before it, oldest first, of the result's dtype, or float32 where that has
+        The inputs before it, oldest first, of the result's dtype, or float32 if that has
         16 bits.
-    bias : array_like, shape (c,), optional
-        Added to each channel.
-    activation : {None, 'silu'}, default None
-        ``silu(p) = p / (1 + exp(-p))`` of the sum.
     in_place : bool, default False
-        Write the new state into ``state``, which must then be writeable and have all the
-        leading axes, and return it.
+        Write the new state to ``state`` and return it.  It must be writeable and have all
+        leading axes.
 
     Returns
     -------
@@ -256,18 +231,9 @@ def causal_conv1d_step(
     state : ndarray, shape (..., c, w - 1)
         The state after the token.
 
-    Raises
-    ------
-    $raises_of_convolutions
-
     Notes
     -----
     2 w c floating-point operations; the state is read and written once.
-
-    References
-    ----------
-    Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023,
-    section 3.4
 
     Examples
     --------
@@ -278,12 +244,12 @@ def causal_conv1d_step(
     (array([10.]), array([[8.]]))
     """
     name = "causal_conv1d_step"
-    x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, 1)
+    x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, tokens=False)
     dtype = _check.state_dtype(x, taps, bias)
     core = (shape[-1], taps.shape[-2] - 1)
-    _check.inputs(name, "state", state, shape[:-1], core, dtype)
+    check_state(name, "state", state, shape[:-1], core, dtype)
     if in_place:
-        _check.updated(name, "state", state, shape[:-1], 2)
+        _state.updated(name, "state", state, shape[:-1], 2)
     else:
         state = np.array(np.broadcast_to(state, (*shape[:-1], *core)))
     s = state.swapaxes(-1, -2)
@@ -292,43 +258,19 @@ def causal_conv1d_step(
 
 
 def _operands(
-    name: str, x: Any, weight: Any, bias: Any, activation: Any, core: int
+    name: str, x: Any, weight: Any, bias: Any, activation: Any, *, tokens: bool = True
 ) -> tuple[Any, ...]:
-    """x, the taps (w, c), the bias, the output's shape, and 1.0 for silu or 0.0."""
-    x, weight = _check.operand(name, "x", x, core), _check.operand(name, "weight", weight)
-    if bias is None:
-        bias = np.zeros(x.shape[-1], x.dtype)  # which has no say in the result's
-    bias = _check.operand(name, "bias", bias, 1)
-    shape = _output_shape(name, x, weight, bias, core)
+    """x, the taps (w, c), the bias, the output's shape, and 1.0 for silu, otherwise 0.0."""
+    call = LAYOUT.read(name, (x, weight, bias), tokens=tokens)
+    x, weight, *given = call.arrays
+    if weight.shape[-1] < 1:
+        raise ValueError(f"{name}: weight has shape {weight.shape}; expected (..., c, w), w >= 1")
+    (bias,) = given or [np.zeros(x.shape[-1], x.dtype)]  # zeros that do not affect the dtype
     silu = _silu(name, activation)
     taps = weight.swapaxes(-1, -2)
     if type(taps) is np.ndarray:
-        taps = np.ascontiguousarray(taps)  # once, not by every head and sequence
-    return x, taps, bias, shape, silu
-
-
-def _output_shape(function: str, x: Any, weight: Any, bias: Any, core: int) -> tuple[int, ...]:
-    """The output's shape, from x (..., n, c) or (..., c), filters (..., c, w) and bias (..., c)."""
-    c = x.shape[-1]
-    if weight.shape[-2] != c or weight.shape[-1] < 1:
-        raise ValueError(
-            f"{function}: weight has shape {weight.shape}; expected ({c}, w) with w >= 1, "
-            f"as x has shape {x.shape}"
-        )
-    if bias.shape[-1] != c:
-        raise ValueError(
-            f"{function}: bias has shape {bias.shape}; expected ({c},), as x has shape {x.shape}"
-        )
-    batch = x.shape[: x.ndim - core]
-    for name, lead in (("weight", weight.shape[:-2]), ("bias", bias.shape[:-1])):
-        try:
-            batch = np.broadcast_shapes(batch, lead)
-        except ValueError:
-            raise ValueError(
-                f"{function}: {name} has leading axes {lead}, which do not broadcast with {batch}; "
-                "expected equal lengths, or 1, axis by axis"
-            ) from None
-    return (*batch, *x.shape[x.ndim - core :])
+        taps = np.ascontiguousarray(taps)  # once, not for every head and sequence
+    return x, taps, bias, call.shape, silu
 
 
 def _silu(function: str, x: Any) -> float:
@@ -349,18 +291,33 @@ def _inputs(
     dtype: np.dtype,
     with_state: bool,
 ) -> Any:
-    """A state as the gufuncs take it, (..., r, w - 1, c); for None zeros, left out where no state
-    is asked for, whose length they would tell."""
+    """A state as the gufuncs take it, (..., r, w - 1, c).
+
+    For None it is Ellipsis without any state, whose length nothing else gives, and otherwise zeros.
+    """
     r, core = packing.r, (shape[-1], taps.shape[-2] - 1)
     if state is None and not with_state:
         return ...
     if state is None:
         return np.broadcast_to(np.zeros((), dtype), (r, *core[::-1]))
-    _check.inputs(name, field, state, shape[:-2], (r, *core) if packing.packed else core, dtype)
+    check_state(name, field, state, shape[:-2], (r, *core) if packing.packed else core, dtype)
     state = state.swapaxes(-1, -2)
     return state if packing.packed else state[..., None, :, :]
 
 
 def _result(packing: Any, s: np.ndarray) -> np.ndarray:
-    """What a gufunc returned, (..., r, w - 1, c), as callers have it."""
+    """A gufunc's state, (..., r, w - 1, c), in the layout of the public functions."""
     return (s if packing.packed else s[..., 0, :, :]).swapaxes(-1, -2).copy()
+
+
+def check_state(
+    function: str, name: str, x: Any, lead: Shape, core: Shape, dtype: np.dtype
+) -> None:
+    """Check the state of a convolution, (..., *core), whose other axes broadcast to ``lead``."""
+    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a NumPy array")
+    if x.dtype != dtype:
+        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected {dtype}")
+    inner = x.ndim - len(core)
+    if inner < 0 or x.shape[inner:] != core or not _check.broadcasts_to(x.shape[:inner], lead):
+        raise ValueError(f"{function}: {name} has shape {x.shape}; expected {(*lead, *core)}")

@@ -1,4 +1,4 @@
-"""Logarithms of decays, as gated models compute them from their inputs."""
+"""Logarithms of decays as gated models compute them from their inputs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check, _gradients
+from ._docs import filled, filled_like
 from ._gufuncs import internal_ufuncs, quiet
 
 if TYPE_CHECKING:
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
 
 
 @quiet
+@filled
 def log_decay(
     x: ArrayLike, A_log: ArrayLike, dt_bias: ArrayLike, *, lower_bound: float | None = None
 ) -> Array:
-    """The logarithm of a decay, the gate g of gated models.
+    """The logarithm of a decay, which is the gate g of gated models.
 
     ``-exp(A_log) softplus(x + dt_bias)``, or, with a lower bound,
     ``lower_bound sigmoid(exp(A_log) (x + dt_bias))``.
@@ -25,15 +27,15 @@ def log_decay(
     Parameters
     ----------
     x : array_like, shape (...)
-        What the model computes from a token, float16, bfloat16, float32 or float64 (other
-        real dtypes are cast by NumPy's rules).  16-bit numbers are computed in float32 and
-        rounded once.
+        The model's projection of a token, float16, bfloat16, float32 or float64.  Other real
+        dtypes are cast by NumPy's rules.  16-bit operands are computed in float32 and rounded
+        once.
     A_log : array_like, broadcasting with x
-        The logarithm of the rate, commonly one number a head.
+        The logarithm of the rate, usually one number per head.
     dt_bias : array_like, broadcasting with x
         Added to x.
     lower_bound : float, optional
-        The least value, a negative number such as -5, of the second form.
+        The minimum of the second form, a negative number such as -5.
 
     Returns
     -------
@@ -49,7 +51,7 @@ def log_decay(
 
     Notes
     -----
-    One pass over memory; softplus and sigmoid within 2 units of the last place.
+    One pass over memory.  softplus and sigmoid are accurate to 2 units in the last place.
 
     References
     ----------
@@ -73,6 +75,7 @@ def log_decay(
 
 
 @quiet
+@filled_like(log_decay)
 def log_decay_backward(
     x: ArrayLike, A_log: ArrayLike, dt_bias: ArrayLike, grad: ArrayLike, *,
     lower_bound: float | None = None,
@@ -81,41 +84,18 @@ def log_decay_backward(
 
     Parameters
     ----------
-    x : array_like, shape (...)
-        What the model computes from a token, float16, bfloat16, float32 or float64 (other
-        real dtypes are cast by NumPy's rules).  16-bit numbers are computed in float32 and
-        rounded once.
-    A_log : array_like, broadcasting with x
-        The logarithm of the rate, commonly one number a head.
-    dt_bias : array_like, broadcasting with x
-        Added to x.
     grad : array_like
-        The gradient of a scalar with respect to the result, of its shape, or broadcasting
-        to it.
-    lower_bound : float, optional
-        The least value, a negative number such as -5, of the second form.
+        The gradient of a scalar with respect to the result, in its shape or broadcasting to it.
 
     Returns
     -------
     dx, dA_log, ddt_bias : ndarray
-        In the shapes of the operands; those of a broadcast operand are summed over its
-        repeats.
-
-    Raises
-    ------
-    TypeError
-        If an operand is complex, masked, or not numbers, or ``lower_bound`` is not a number.
-    ValueError
-        If shapes do not broadcast, or ``lower_bound`` is not finite.
+        In the shapes of the operands.  Those of a broadcast operand are summed over the axes it
+        was broadcast along.
 
     Notes
     -----
-    One pass over memory, and sums over repeats pairwise in float64.
-
-    References
-    ----------
-    Yang, Kautz and Hatamizadeh, "Gated Delta Networks", ICLR 2025; Kimi Team, "Kimi Linear",
-    2025 (the lower bound)
+    One pass over memory.  Sums over broadcast axes are pairwise, in float64.
 
     Examples
     --------
@@ -129,7 +109,7 @@ def log_decay_backward(
     operands, shape = _operands(name, x, A_log, dt_bias)
     grad = _check.broadcast(name, "grad", _check.operand(name, "grad", grad, 0), shape)
     dtype, wide = (f(*operands, grad) for f in (_check.result_dtype, _check.state_dtype))
-    arrays = [np.asarray(y, wide) for y in operands]  # whose sums are not to be of 16 bits
+    arrays = [np.asarray(y, wide) for y in operands]  # sums need more than 16 bits
     if lower_bound is None:
         task = "log_decay_backward"
     else:
@@ -144,7 +124,7 @@ def log_decay_backward(
 def _operands(
     name: str, x: Any, A_log: Any, dt_bias: Any
 ) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """The operands as arrays, Python's numbers as weak as they are, and the result's shape."""
+    """The operands as arrays, Python's numbers in the dtype of x, and the result's shape."""
     x = _check.operand(name, "x", x, 0)
     dtype = _check.result_dtype(x)
     arrays = {

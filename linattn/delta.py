@@ -1,10 +1,10 @@
-"""Fast weights with the delta rule: forward, gradients, and one token at a time."""
+"""Fast weights with the delta rule: forward, gradients and one token at a time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ._docs import filled
+from ._docs import filled, filled_like
 from ._operator import Recurrence
 from ._state import State
 
@@ -49,45 +49,27 @@ def delta(
     """Fast weights with the delta rule.
 
     ``s_i = s_{i-1} + phi(k_i) (beta_i * (v_i - s_{i-1}^T phi(k_i)))^T``,
-    ``o_i = scale s_i^T phi(q_i)``.  A write first reads what the memory holds at the key
-    and moves it towards the value; there is no further normaliser.  Nothing at position
-    i changes an output before i.
+    ``o_i = scale s_i^T phi(q_i)``.  Each write reads the value stored at the key and moves it
+    towards the new value.  There is no normaliser.  A token at position i never affects an
+    output before i.
 
     Leading axes are broadcast by NumPy's rules.
 
     Parameters
     ----------
-    $q
     k : array_like, shape (..., n, d)
-        Keys.  Where phi(k) has norm 1 and beta lies in [0, 2] the memory stays bounded;
-        longer keys can make it grow without limit, to inf and NaN from there on.
-    $v
-    beta : array_like, shape (..., n) or (..., n, m)
-        Write strength of each token, or of each of its value channels.  The number of
-        axes decides: with fewer axes than the longest of q, k and v it is (..., n);
-        otherwise (..., n, m), where a last axis of length 1 serves all channels.
-    $scale
-    $feature_map
-    $token_lengths
-    $cu_seqlens
-    $initial_memory
-    $packed_memory
-    $return_state
-    $out
+        Keys.  If phi(k) has norm 1 and beta is in [0, 2], the memory stays bounded.  Longer
+        keys can make it grow without limit, until results are inf and NaN.
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    $final_memory
-
-    Raises
-    ------
-    $raises
+    $final_state
 
     Notes
     -----
-    About 6 n d m floating-point operations a head, a triangular solve for every 16 or 32
-    tokens among them; scratch of d m numbers a thread.
+    About 6 n d m floating-point operations per head, including a triangular solve per 16 or 32
+    tokens; scratch of d m numbers per thread.
 
     References
     ----------
@@ -110,7 +92,7 @@ def delta(
     )  # fmt: skip
 
 
-@filled
+@filled_like(delta)
 def delta_backward(
     q: ArrayLike,
     k: ArrayLike,
@@ -127,52 +109,25 @@ def delta_backward(
 ) -> tuple[Any, ...]:
     """Gradients of `delta`.
 
-    Exact for the equation of `delta`.  The forward result is not needed.
-
-    Parameters
-    ----------
-    $q
-    $k
-    $v
-    beta : array_like, shape (..., n) or (..., n, m)
-        Write strength of each token, or of each of its value channels.  The number of
-        axes decides: with fewer axes than the longest of q, k and v it is (..., n);
-        otherwise (..., n, m), where a last axis of length 1 serves all channels.
-    $grad_out
-    $scale
-    $feature_map
-    $token_lengths
-    $cu_seqlens
-    $initial_memory
-    $packed_memory
-    $grad_state
+    They are exact for the equation of `delta` and do not need the forward result.
 
     Returns
     -------
     dq, dk, dv, dbeta : ndarray
-        Gradients, in the shapes of q, k, v and beta; those of a broadcast operand are
-        summed over its repeats.
+        Gradients, in the shapes of q, k, v and beta.  Those of a broadcast operand are summed
+        over the axes it was broadcast along.
     $gradient_of_state
-
-    Raises
-    ------
-    $raises
 
     Notes
     -----
-    About 18 n d m floating-point operations a head.  Memory beyond the arrays: about
-    2 sqrt(n / 16) + 3 states of d m numbers a thread (n / 32 where d > 128), 4 MiB for
-    n = 262,144 and d = m = 64 in float32, and never the states of all tokens; with
-    16-bit operands n m float32 numbers more.
-
-    References
-    ----------
-    Schlag, Irie and Schmidhuber, "Linear Transformers Are Secretly Fast Weight
-    Programmers", ICML 2021, eq. 24-25
+    About 18 n d m floating-point operations per head.  Memory beyond the arrays: about
+    2 sqrt(n / 16) + 3 states of d m numbers per thread (n / 32 if d > 128), which is 4 MiB for
+    n = 262,144 and d = m = 64 in float32; never the states of all tokens.  16-bit operands
+    need n m float32 numbers more.
 
     Examples
     --------
-    What was written first is gone when the second write has replaced it.
+    The second write replaces the first value, so its gradient is 0.
 
     >>> import numpy as np, linattn
     >>> k, v = np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([[5.0], [7.0]])
@@ -190,7 +145,7 @@ def delta_backward(
     )  # fmt: skip
 
 
-@filled
+@filled_like(delta)
 def delta_step(
     q: ArrayLike,
     k: ArrayLike,
@@ -209,35 +164,15 @@ def delta_step(
     Parameters
     ----------
     $token
-    beta : array_like, shape (...) or (..., m)
-        Its write strength, or one of each value channel.  The number of axes decides:
-        with fewer axes than the longest of q, k and v it is (...); otherwise (..., m),
-        where a last axis of length 1 serves all channels.
-    state : State
-        The memory so far, ``s`` (..., d, m), of the result's dtype, or float32 where that
-        has 16 bits, and ``z`` None.
-    $scale
-    $feature_map
-    $in_place
+    $token_beta
 
     Returns
     -------
-    o : ndarray, shape (..., m)
-    state : State
-        The state after the token.
-
-    Raises
-    ------
-    $raises
+    $after_token
 
     Notes
     -----
-    6 d m floating-point operations a head; the state is read and written once.
-
-    References
-    ----------
-    Schlag, Irie and Schmidhuber, "Linear Transformers Are Secretly Fast Weight
-    Programmers", ICML 2021, eq. 24-25
+    6 d m floating-point operations per head; the state is read and written once.
 
     Examples
     --------

@@ -1,10 +1,10 @@
-"""A memory with diagonal plus low-rank transitions: forward, gradients, and one token at a time."""
+"""A memory with diagonal plus low-rank transitions: forward, gradients, one token at a time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ._docs import filled
+from ._docs import filled, filled_like
 from ._operator import Recurrence
 from ._state import State
 
@@ -50,53 +50,38 @@ def dplr(
     """A memory whose transition is diagonal plus low rank: the generalised delta rule of RWKV-7.
 
     ``s_i = exp(g_i) s_{i-1} + b_i (s_{i-1}^T a_i)^T + k_i v_i^T``, ``o_i = scale s_i^T q_i``.
-    a reads the memory as it is before the token's decay, and b is where that is written to:
-    ``a = -kappa``, ``b = kappa * rate`` for a normalised removal key kappa.  Nothing at position
-    i changes an output before i.
+    a reads the memory before the token's decay, and b writes back what was read.  In RWKV-7,
+    ``a = -kappa`` and ``b = kappa * rate`` for a normalised removal key kappa.  A token at position
+    i never affects an output before i.
 
     Leading axes are broadcast by NumPy's rules.
 
     Parameters
     ----------
-    $q
-    $k
-    $v
     a : array_like, shape (..., n, d)
-        What each token reads with before it writes.
+        The key that each token reads at before it writes.
     b : array_like, shape (..., n, d)
-        Where it writes what it read.  Where a = -kappa, b = rate kappa with kappa of norm 1,
-        rate in [0, 1] and g not positive, the memory stays bounded; otherwise it can grow
-        without limit, to inf and NaN from there on.
-    $g
-    $scale
-    $token_lengths
-    $cu_seqlens
-    $initial_memory
-    $packed_memory
-    $return_state
-    $out
+        The key that what was read is written to.  If a = -kappa and b = rate kappa with kappa of
+        norm 1, rate in [0, 1] and g not positive, the memory stays bounded.  Otherwise it can
+        grow without limit, until results are inf and NaN.
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    $final_memory
-
-    Raises
-    ------
-    $raises
+    $final_state
 
     Notes
     -----
-    About 8 n d m floating-point operations a head, a triangular solve for every 16 or 32
-    tokens among them, and an exponential a gate; scratch of d m numbers a thread.  A gate of -inf
-    keeps nothing but what a reads and b writes, which is inf or NaN where the memory is; positive
-    gates are right as long as exp(g) and the memory are finite at every token; one that is NaN
-    makes all NaN from there on.
+    About 8 n d m floating-point operations per head, including a triangular solve per 16 or 32
+    tokens, and an exponential per gate; scratch of d m numbers per thread.  A gate of -inf keeps
+    only what a reads and b writes, which is inf or NaN if the memory is.  Positive gates are valid
+    while exp(g) and the memory are finite at every token.  A NaN gate makes everything after it
+    NaN.
 
-    A chunk of tokens ends early before a reset and where gates together pass e^20 (float64:
-    e^150); with a gate a key channel also where they pass e^-60 (float64: e^-450), so that long
-    runs of very strong gates cost up to 10 times as much.  With a gate a key channel the range of
-    k, q, a and b is that of k and q in `gated`.
+    A chunk of tokens ends early before a reset and where the decays' product passes e^20 (float64:
+    e^150).  With a gate per key channel it also ends where it falls below e^-60 (float64:
+    e^-450), so long runs of very strong gates cost up to 10 times as much.  With a gate per key
+    channel, k, q, a and b have the same range as k and q in `gated`.
 
     References
     ----------
@@ -120,7 +105,7 @@ def dplr(
     )  # fmt: skip
 
 
-@filled
+@filled_like(dplr)
 def dplr_backward(
     q: ArrayLike,
     k: ArrayLike,
@@ -138,46 +123,23 @@ def dplr_backward(
 ) -> tuple[Any, ...]:
     """Gradients of `dplr`.
 
-    Exact for the equation of `dplr`.  The forward result is not needed.
-
-    Parameters
-    ----------
-    $q
-    $k
-    $v
-    a, b : array_like, shape (..., n, d)
-        What each token reads with, and where it writes what it read.
-    $g
-    $grad_out
-    $scale
-    $token_lengths
-    $cu_seqlens
-    $initial_memory
-    $packed_memory
-    $grad_state
+    They are exact for the equation of `dplr` and do not need the forward result.
 
     Returns
     -------
     dq, dk, dv, da, db, dg : ndarray
-        Gradients, in the shapes of q, k, v, a, b and g; those of a broadcast operand are
-        summed over its repeats.  dg is float32 where the others have 16 bits.
+        Gradients, in the shapes of q, k, v, a, b and g.  Those of a broadcast operand are summed
+        over the axes it was broadcast along.  dg is float32 if the others have 16 bits.
     $gradient_of_state
-
-    Raises
-    ------
-    $raises
 
     Notes
     -----
-    About 28 n d m floating-point operations a head.  Memory beyond the arrays: at most
-    2.5 sqrt(n) + 3 states of d m numbers a thread, of which a fourth is touched where chunks are
-    whole, and n bytes; with 16-bit operands n m float32 numbers more.
-    dg is summed from products of what lies before a token's decay and after it, as exact as the
-    other gradients.
+    About 28 n d m floating-point operations per head.  Memory beyond the arrays: n bytes, and at
+    most 2.5 sqrt(n) + 3 states of d m numbers per thread, a quarter of which is touched while
+    chunks are whole.  16-bit operands need n m float32 numbers more.
 
-    References
-    ----------
-    Peng et al., "RWKV-7 'Goose' with Expressive Dynamic State Evolution", 2025, eq. 15-17
+    dg is a sum of products of the memory before a token's decay and its gradient after the decay,
+    and as accurate as the other gradients.
 
     Examples
     --------
@@ -194,7 +156,7 @@ def dplr_backward(
     )  # fmt: skip
 
 
-@filled
+@filled_like(dplr)
 def dplr_step(
     q: ArrayLike,
     k: ArrayLike,
@@ -215,29 +177,16 @@ def dplr_step(
     ----------
     $token
     a, b : array_like, shape (..., d)
-        What the token reads with, and where it writes what it read.
+        The key that the token reads at, and the key that what was read is written to.
     $token_g
-    $memory
-    $scale
-    $in_place
 
     Returns
     -------
-    o : ndarray, shape (..., m)
-    state : State
-        The state after the token.
-
-    Raises
-    ------
-    $raises
+    $after_token
 
     Notes
     -----
-    9 d m floating-point operations a head; the state is read and written once.
-
-    References
-    ----------
-    Peng et al., "RWKV-7 'Goose' with Expressive Dynamic State Evolution", 2025, eq. 15-17
+    9 d m floating-point operations per head; the state is read and written once.
 
     Examples
     --------

@@ -1,10 +1,10 @@
-"""Gated linear attention, whose memory decays: forward, gradients, and one token at a time."""
+"""Gated linear attention, whose memory decays: forward, gradients and one token at a time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ._docs import filled
+from ._docs import filled, filled_like
 from ._operator import Recurrence
 from ._state import State
 
@@ -49,54 +49,35 @@ def gated(
 ) -> Array | tuple[Array, State]:
     """Causal linear attention whose memory decays before each write.
 
-    ``s_i = exp(g_i) s_{i-1} + phi(k_i) v_i^T``, ``o_i = scale s_i^T phi(q_i)``: Mamba-2, RetNet
-    and lightning attention with one gate a token, gated linear attention with one a key channel
-    (a row of s).  With a ``bonus`` u it reads before it writes, as RWKV-6 does:
-    ``o_i = scale (s_{i-1} + (u * phi(k_i)) v_i^T)^T phi(q_i)``.  Nothing at position i changes
-    an output before i.
+    ``s_i = exp(g_i) s_{i-1} + phi(k_i) v_i^T``, ``o_i = scale s_i^T phi(q_i)``.  This is Mamba-2,
+    RetNet and lightning attention with one gate per token, and gated linear attention with one
+    gate per key channel (a row of s).  With a ``bonus`` u each token reads before it writes, as in
+    RWKV-6: ``o_i = scale (s_{i-1} + (u * phi(k_i)) v_i^T)^T phi(q_i)``.  A token at position i
+    never affects an output before i.
 
     Leading axes are broadcast by NumPy's rules.
-
-    Parameters
-    ----------
-    $q
-    $k
-    $v
-    $g
-    $scale
-    $feature_map
-    $bonus
-    $token_lengths
-    $cu_seqlens
-    $initial_memory
-    $packed_memory
-    $return_state
-    $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    $final_memory
-
-    Raises
-    ------
-    $raises
+    $final_state
 
     Notes
     -----
-    About 4 n d m floating-point operations a head, and half a dozen exponentials a token, or
-    one a key channel; scratch of 2 d m numbers a thread.  A gate of -inf, or of -1e30, resets the
-    memory to exactly 0, even where it holds inf or NaN, and long runs of strong gates are as exact
-    as weak ones.  Positive gates are right as long as exp(g) and the memory are finite at every
-    token, and gradients as long as products of the memory and its gradient are.  A gate that is
-    NaN makes all NaN from there on.
+    About 4 n d m floating-point operations per head, and about six exponentials per token, or
+    one per key channel; scratch of 2 d m numbers per thread.
 
-    Chunks of 16 to 64 tokens end early before a reset and where gates together pass e^20 (float64:
-    e^150); with a gate a key channel also where they pass e^-60 (float64: e^-450), so that long
-    runs of very strong gates cost several times as much.  With a gate a key channel phi(q),
-    phi(k), and in gradients what the memory and the cotangents make of them, should be between
-    2^-68 and 2^68 in magnitude, or 0 (float64: 2^588): beyond that digits are lost, or results
-    overflow.  A gate a token has no such range.
+    A gate of -inf, or of -1e30, resets the memory to exactly 0, even if it holds inf or NaN.
+    Long runs of strong gates are as accurate as weak ones.  Positive gates are valid while exp(g)
+    and the memory are finite at every token; gradients also need finite products of the memory
+    and its gradient.  A NaN gate makes everything after it NaN.
+
+    Chunks of 16 to 64 tokens end early before a reset and where the product of decays passes e^20
+    (float64: e^150).  With a gate per key channel they also end where it falls below e^-60
+    (float64: e^-450), so long runs of very strong gates cost several times as much.  With a gate
+    per key channel, phi(q) and phi(k), and in gradients their products with the memory and the
+    cotangents, should be 0 or between 2^-68 and 2^68 in magnitude (float64: 2^588).  Outside this
+    range digits are lost or results overflow.  A gate per token has no such limit.
 
     References
     ----------
@@ -106,7 +87,7 @@ def gated(
 
     Examples
     --------
-    Half of the memory is gone at each token.
+    Half of the memory is lost at each token.
 
     >>> import numpy as np, linattn
     >>> x = np.ones((3, 1))
@@ -121,7 +102,7 @@ def gated(
     )  # fmt: skip
 
 
-@filled
+@filled_like(gated)
 def gated_backward(
     q: ArrayLike,
     k: ArrayLike,
@@ -139,54 +120,28 @@ def gated_backward(
 ) -> tuple[Any, ...]:
     """Gradients of `gated`.
 
-    Exact for the equation of `gated`.  The forward result is not needed.
-
-    Parameters
-    ----------
-    $q
-    $k
-    $v
-    $g
-    $grad_out
-    $scale
-    $feature_map
-    $bonus
-    $token_lengths
-    $cu_seqlens
-    $initial_memory
-    $packed_memory
-    $grad_state
+    They are exact for the equation of `gated` and do not need the forward result.
 
     Returns
     -------
     dq, dk, dv, dg : ndarray
-        Gradients, in the shapes of q, k, v and g; those of a broadcast operand are summed over
-        its repeats.  dg, and dbonus, have the dtype that is computed in: float32 for 16-bit
-        tokens.
+        Gradients, in the shapes of q, k, v and g.  Those of a broadcast operand are summed over
+        the axes it was broadcast along.  dg and dbonus have the dtype of the computation, float32
+        for 16-bit operands.
     dbonus : ndarray
-        Only where ``bonus`` is given.
+        Only if ``bonus`` is given.
     $gradient_of_state
-
-    Raises
-    ------
-    $raises
 
     Notes
     -----
-    About 12 n d m floating-point operations a head.  Memory beyond the arrays: about
-    2 sqrt(n / 32) + 4 states of d m numbers a thread (n / 64 where d > 192); where resets and
-    growing gates end chunks early at most 2 sqrt(n) + 4, with a gate a key channel
-    2.5 sqrt(n) + 4, reserved but not touched while chunks are whole; and n bytes.
+    About 12 n d m floating-point operations per head.  Memory beyond the arrays: n bytes, and
+    about 2 sqrt(n / 32) + 4 states of d m numbers per thread (n / 64 if d > 192).  If resets and
+    growing gates end chunks early, it is at most 2 sqrt(n) + 4 states, or 2.5 sqrt(n) + 4 with a
+    gate per key channel; this is reserved, but not touched while chunks are whole.
 
-    The error of dg is, as that of the other gradients, in proportion to the sum of the
-    magnitudes of its terms, which are the pairs of tokens on either side of a gate: they are
-    added up as they stand, not as the difference of two longer sums.
-
-    References
-    ----------
-    Yang et al., "Gated Linear Attention Transformers with Hardware-Efficient Training", ICML
-    2024, eq. 3; Dao and Gu, "Transformers are SSMs", ICML 2024, eq. 1; Peng et al., "Eagle and
-    Finch: RWKV with Matrix-Valued States and Dynamic Recurrence", COLM 2024 (the bonus)
+    The error of dg, like that of the other gradients, is proportional to the sum of the magnitudes
+    of its terms, which are the pairs of tokens on either side of a gate.  The terms are added
+    directly, not computed as the difference of two longer sums.
 
     Examples
     --------
@@ -209,7 +164,7 @@ def gated_backward(
     )  # fmt: skip
 
 
-@filled
+@filled_like(gated)
 def gated_step(
     q: ArrayLike,
     k: ArrayLike,
@@ -224,37 +179,20 @@ def gated_step(
 ) -> tuple[Array, State]:
     """One token of `gated`: let the memory decay, write to it, then read it.
 
-    ``s <- exp(g) s + phi(k) v^T``, ``o = scale s^T phi(q)``; with a ``bonus`` it reads first.
+    ``s <- exp(g) s + phi(k) v^T``, ``o = scale s^T phi(q)``.  With a ``bonus`` it reads first.
 
     Parameters
     ----------
     $token
     $token_g
-    $memory
-    $scale
-    $feature_map
-    $bonus
-    $in_place
 
     Returns
     -------
-    o : ndarray, shape (..., m)
-    state : State
-        The state after the token.
-
-    Raises
-    ------
-    $raises
+    $after_token
 
     Notes
     -----
-    4 d m floating-point operations a head; the state is read and written once.
-
-    References
-    ----------
-    Yang et al., "Gated Linear Attention Transformers with Hardware-Efficient Training", ICML
-    2024, eq. 3; Dao and Gu, "Transformers are SSMs", ICML 2024, eq. 1; Peng et al., "Eagle and
-    Finch: RWKV with Matrix-Valued States and Dynamic Recurrence", COLM 2024 (the bonus)
+    4 d m floating-point operations per head; the state is read and written once.
 
     Examples
     --------

@@ -1,10 +1,10 @@
-"""The delta rule on a memory that decays: forward, gradients, and one token at a time."""
+"""The delta rule on a memory that decays: forward, gradients and one token at a time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ._docs import filled
+from ._docs import filled, filled_like
 from ._operator import Recurrence
 from ._state import State
 
@@ -51,59 +51,43 @@ def gated_delta(
     """The delta rule on a memory that decays before each write.
 
     ``R_i = exp(g_i) s_{i-1}``, ``s_i = R_i + phi(k_i) (beta_i * (v_i - R_i^T e_i))^T``,
-    ``o_i = scale s_i^T phi(q_i)``: with ``e_i = phi(k_i)`` the gated delta rule of Qwen3-Next
-    (a gate a token) and Kimi Linear (a gate a key channel).  Another erase key takes from the
-    memory what it reads there, in the place of phi(k_i): Comba's is a multiple of the key, and
-    ``erase=b * k`` erases by channels.  Nothing at position i changes an output before i.
+    ``o_i = scale s_i^T phi(q_i)``.  With ``e_i = phi(k_i)`` this is the gated delta rule of
+    Qwen3-Next (a gate per token) and Kimi Linear (a gate per key channel).  An erase key replaces
+    phi(k_i) where the memory is read: in Comba it is a multiple of the key, and ``erase=b * k``
+    erases by channels.  A token at position i never affects an output before i.
 
     Leading axes are broadcast by NumPy's rules.
 
     Parameters
     ----------
-    $q
     k : array_like, shape (..., n, d)
-        Keys.  Where phi(k) has norm 1, beta lies in [0, 2] and g is not positive, the memory
-        stays bounded; longer keys can make it grow without limit, to inf and NaN from there on.
-    $v
-    $g
-    $beta
-    $scale
-    $feature_map
+        Keys.  If phi(k) has norm 1, beta is in [0, 2] and g is not positive, the memory stays
+        bounded.  Longer keys can make it grow without limit, until results are inf and NaN.
     erase : array_like, shape (..., n, d), optional
-        What each token reads before it writes, as it is given: no map is applied.
-    $token_lengths
-    $cu_seqlens
-    $initial_memory
-    $packed_memory
-    $return_state
-    $out
+        The key e that each token reads at before it writes; phi(k) by default.  No map is applied.
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
-    $final_memory
-
-    Raises
-    ------
-    $raises
+    $final_state
 
     Notes
     -----
-    About 6 n d m floating-point operations a head, a triangular solve for every 16 or 32
-    tokens among them, and an exponential a gate; scratch of d m numbers a thread.  A gate of -inf
-    resets the memory to exactly 0, even where it holds inf or NaN; positive ones are right as long
-    as exp(g) and the memory are finite at every token; one that is NaN makes all NaN from there on.
+    About 6 n d m floating-point operations per head, including a triangular solve per 16 or 32
+    tokens, and an exponential per gate; scratch of d m numbers per thread.  A gate of -inf resets
+    the memory to exactly 0, even if it holds inf or NaN.  Positive gates are valid while exp(g)
+    and the memory are finite at every token.  A NaN gate makes everything after it NaN.
 
-    A chunk of tokens ends early before a reset and where gates together pass e^20 (float64:
-    e^150); with a gate a key channel also where they pass e^-60 (float64: e^-450), so that long
-    runs of very strong gates cost up to 10 times as much.  With a gate a key channel the range of
-    keys and queries is that of `gated`.
+    A chunk of tokens ends early before a reset and where the decays' product passes e^20 (float64:
+    e^150).  With a gate per key channel it also ends where it falls below e^-60 (float64:
+    e^-450), so long runs of very strong gates cost up to 10 times as much.  With a gate per key
+    channel, keys and queries have the same range as in `gated`.
 
     References
     ----------
     Yang, Kautz and Hatamizadeh, "Gated Delta Networks: Improving Mamba2 with Delta Rule", ICLR
     2025, eq. 10; Kimi Team, "Kimi Linear: An Expressive, Efficient Attention Architecture", 2025,
-    eq. 1 (a gate a key channel)
+    eq. 1 (a gate per key channel)
 
     Examples
     --------
@@ -121,7 +105,7 @@ def gated_delta(
     )  # fmt: skip
 
 
-@filled
+@filled_like(gated_delta)
 def gated_delta_backward(
     q: ArrayLike,
     k: ArrayLike,
@@ -140,56 +124,30 @@ def gated_delta_backward(
 ) -> tuple[Any, ...]:
     """Gradients of `gated_delta`.
 
-    Exact for the equation of `gated_delta`.  The forward result is not needed.
-
-    Parameters
-    ----------
-    $q
-    $k
-    $v
-    $g
-    $beta
-    $grad_out
-    $scale
-    $feature_map
-    erase : array_like, shape (..., n, d), optional
-        What each token reads before it writes.
-    $token_lengths
-    $cu_seqlens
-    $initial_memory
-    $packed_memory
-    $grad_state
+    They are exact for the equation of `gated_delta` and do not need the forward result.
 
     Returns
     -------
     dq, dk, dv, dg, dbeta : ndarray
-        Gradients, in the shapes of q, k, v, g and beta; those of a broadcast operand are
-        summed over its repeats.  dg is float32 where the others have 16 bits.
+        Gradients, in the shapes of q, k, v, g and beta.  Those of a broadcast operand are summed
+        over the axes it was broadcast along.  dg is float32 if the others have 16 bits.
     derase : ndarray
-        Only with ``erase``.
+        Only if ``erase`` is given.
     $gradient_of_state
-
-    Raises
-    ------
-    $raises
 
     Notes
     -----
-    About 20 n d m floating-point operations a head.  Memory beyond the arrays: at most
-    2.5 sqrt(n) + 3 states of d m numbers a thread, of which a fourth is touched where chunks are
-    whole, and n bytes; with 16-bit operands n m float32 numbers more.
-    dg is summed from products of what lies before a token's decay and after it, without a
-    difference of long sums: it is as exact as the other gradients, and 0 where the memory before
-    a token or all that later tokens make of it is 0.
+    About 20 n d m floating-point operations per head.  Memory beyond the arrays: n bytes, and at
+    most 2.5 sqrt(n) + 3 states of d m numbers per thread, a quarter of which is touched while
+    chunks are whole.  16-bit operands need n m float32 numbers more.
 
-    References
-    ----------
-    Yang, Kautz and Hatamizadeh, "Gated Delta Networks: Improving Mamba2 with Delta Rule", ICLR
-    2025, eq. 10
+    dg is a sum of products of the memory before a token's decay and its gradient after the decay,
+    not a difference of long sums.  It is as accurate as the other gradients, and exactly 0 if
+    either factor is 0.
 
     Examples
     --------
-    Only what was in the memory when it decayed has a say in g's gradient.
+    The gradient of g depends only on what was in the memory when it decayed.
 
     >>> import numpy as np, linattn
     >>> q, k = np.array([[1.0, 0.0], [1.0, 0.0]]), np.eye(2)
@@ -205,7 +163,7 @@ def gated_delta_backward(
     )  # fmt: skip
 
 
-@filled
+@filled_like(gated_delta)
 def gated_delta_step(
     q: ArrayLike,
     k: ArrayLike,
@@ -219,7 +177,7 @@ def gated_delta_step(
     erase: ArrayLike | None = None,
     in_place: bool = False,
 ) -> tuple[Array, State]:
-    """One token of `gated_delta`: forget, write to the memory, then read it.
+    """One token of `gated_delta`: let the memory decay, write to it, then read it.
 
     ``R = exp(g) s``, ``s <- R + phi(k) (beta * (v - R^T e))^T``, ``o = scale s^T phi(q)``
 
@@ -228,31 +186,16 @@ def gated_delta_step(
     $token
     $token_g
     $token_beta
-    $memory
-    $scale
-    $feature_map
     erase : array_like, shape (..., d), optional
-        What the token reads before it writes; phi(k) by default.
-    $in_place
+        The key e that the token reads at before it writes; phi(k) by default.
 
     Returns
     -------
-    o : ndarray, shape (..., m)
-    state : State
-        The state after the token.
-
-    Raises
-    ------
-    $raises
+    $after_token
 
     Notes
     -----
-    7 d m floating-point operations a head; the state is read and written once.
-
-    References
-    ----------
-    Yang, Kautz and Hatamizadeh, "Gated Delta Networks: Improving Mamba2 with Delta Rule", ICLR
-    2025, eq. 10
+    7 d m floating-point operations per head; the state is read and written once.
 
     Examples
     --------

@@ -9,14 +9,16 @@ import numpy as np
 
 from . import _check, _gradients
 from ._config import one_isa
-from ._docs import filled
+from ._docs import filled, filled_like
 from ._dtypes import work_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
-from ._layout import ALL_KEYS
+from ._layout import ALL_KEYS, Layout, Operand
 from ._products import product, transposed_product
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike
+
+LAYOUT = Layout([*ALL_KEYS.operands, Operand("E", "sr"), Operand("F", "sr")])
 
 
 @quiet
@@ -33,9 +35,9 @@ def linformer(
 ) -> Array:
     """Softmax attention to r projected keys and values, O(n r).
 
-    ``k' = E^T k``, ``v' = F^T v``, ``o = softmax(scale q k'^T) v'``.  Not causal: a projected
-    key mixes all positions.  E and F may be the same; leading axes broadcast, so that heads
-    may share a projection, and one head of keys serve all.
+    ``k' = E^T k``, ``v' = F^T v``, ``o = softmax(scale q k'^T) v'``.  It is not causal: a projected
+    key mixes all positions.  E and F may be the same.  Leading axes broadcast, so heads can share a
+    projection, and all query heads can share one head of keys.
 
     Parameters
     ----------
@@ -45,20 +47,15 @@ def linformer(
     E, F : array_like, shape (..., s, r)
         Projections of keys and of values.
     $softmax_scale
-    $out
 
     Returns
     -------
     ndarray, shape (..., n, m)
 
-    Raises
-    ------
-    $raises
-
     Notes
     -----
-    2 (s + n) r (d + m) floating-point operations a head; r (d + m) numbers of memory besides.
-    Scores may be of any size, as in `softmax_attention`.
+    2 (s + n) r (d + m) floating-point operations and r (d + m) numbers of memory per head.
+    Scores may have any size, as in `softmax_attention`.
 
     References
     ----------
@@ -82,7 +79,7 @@ def linformer(
 
 
 @quiet
-@filled
+@filled_like(linformer)
 def linformer_backward(
     q: ArrayLike,
     k: ArrayLike,
@@ -95,33 +92,15 @@ def linformer_backward(
 ) -> tuple[Array, ...]:
     """Gradients of `linformer`.
 
-    Parameters
-    ----------
-    $softmax_q
-    $all_keys
-    $all_values
-    E, F : array_like, shape (..., s, r)
-        Projections of keys and of values.
-    $grad_out
-    $softmax_scale
-
     Returns
     -------
     dq, dk, dv, dE, dF : ndarray
-        Gradients, in the shapes of the operands; those of a broadcast operand are summed over
-        its repeats.  Where E and F are one array, its gradient is ``dE + dF``.
-
-    Raises
-    ------
-    $raises
+        Gradients, in the shapes of the operands.  Those of a broadcast operand are summed over
+        the axes it was broadcast along.  If E and F are one array, its gradient is ``dE + dF``.
 
     Notes
     -----
-    About 2 (3 s + 4 n) r (d + m) floating-point operations a head.
-
-    References
-    ----------
-    Wang et al., "Linformer: self-attention with linear complexity", 2020, eq. 7
+    About 2 (3 s + 4 n) r (d + m) floating-point operations per head.
 
     Examples
     --------
@@ -149,32 +128,11 @@ def _operands(
 ) -> tuple[Any, ...]:
     """The operands in one dtype, the scale, and the shape and dtype of the output.
 
-    Others have a say in the dtype.
+    ``others`` also determine the dtype.
     """
-    call = ALL_KEYS.read(name, (q, k, v))
-    q, k, v = call.arrays
-    E, F = _check.operand(name, "E", E), _check.operand(name, "F", F)
-    s = k.shape[-2]
-    for letter, x in (("E", E), ("F", F)):
-        if x.shape[-2] != s:
-            raise ValueError(
-                f"{name}: {letter} has shape {x.shape}; expected (..., {s}, r), "
-                f"as many rows as k of shape {k.shape}"
-            )
-    if E.shape[-1] != F.shape[-1]:
-        raise ValueError(
-            f"{name}: F has shape {F.shape}; expected (..., {s}, {E.shape[-1]}), as E has "
-            f"shape {E.shape}"
-        )
-    try:
-        batch = np.broadcast_shapes(call.batch, E.shape[:-2], F.shape[:-2])
-    except ValueError:
-        raise ValueError(
-            f"{name}: the leading axes of E {E.shape} and F {F.shape} do not broadcast with "
-            f"{call.batch}; expected equal lengths, or 1, axis by axis"
-        ) from None
-    dtype = _check.result_dtype(q, k, v, E, F, *others)
+    call = LAYOUT.read(name, (q, k, v, E, F))
+    dtype = _check.result_dtype(*call.arrays, *others)
     work = work_dtype(dtype)
-    q, k, v, E, F = (np.asarray(x, work) for x in (q, k, v, E, F))
+    q, k, v, E, F = (np.asarray(x, work) for x in call.arrays)
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
-    return q, k, v, E, F, _check.number(name, "scale", scale, q), (*batch, *call.shape[-2:]), dtype
+    return q, k, v, E, F, _check.number(name, "scale", scale, q), call.shape, dtype

@@ -72,7 +72,7 @@ def mlstm(
     $v
     $mlstm_gates
     $mlstm_options
-    $token_lengths
+    $key_lengths
     $cu_seqlens
     $mlstm_initial_state
     $return_state
@@ -158,7 +158,7 @@ def mlstm_backward(
     $mlstm_gates
     $grad_out
     $mlstm_options
-    $token_lengths
+    $key_lengths
     $cu_seqlens
     $mlstm_initial_state
     $grad_state

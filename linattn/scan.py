@@ -52,9 +52,9 @@ def linear_scan(
 
     Parameters
     ----------
-    $a
+    $factors
     $a_x
-    $log
+    $logarithms
     $reverse
     $cu_seqlens
     $initial_row
@@ -64,7 +64,7 @@ def linear_scan(
     Returns
     -------
     h : ndarray, shape (..., n, m)
-    $final_memory
+    $final_state
 
     Raises
     ------
@@ -119,10 +119,10 @@ def linear_scan_backward(
 
     Parameters
     ----------
-    $a
+    $factors
     $a_x
     $grad_out
-    $log
+    $logarithms
     $reverse
     $cu_seqlens
     $initial_row
@@ -180,7 +180,7 @@ def linear_scan_step(
     ----------
     $token_a_x
     $row
-    $log
+    $logarithms
     $in_place
 
     Returns
@@ -259,10 +259,10 @@ def selective_scan(
     Parameters
     ----------
     $selective
-    $D
-    $z
+    $skip
+    $gate
     $dt_bias
-    $token_lengths
+    $key_lengths
     $cu_seqlens
     $initial_channels
     $return_state
@@ -271,7 +271,7 @@ def selective_scan(
     Returns
     -------
     y : ndarray, shape (..., n, m)
-    $final_memory
+    $final_state
 
     Raises
     ------
@@ -328,10 +328,10 @@ def selective_scan_backward(
     ----------
     $selective
     $grad_out
-    $D
-    $z
+    $skip
+    $gate
     $dt_bias
-    $token_lengths
+    $key_lengths
     $cu_seqlens
     $initial_channels
     $grad_state
@@ -397,7 +397,7 @@ def selective_scan_step(
     ----------
     $token_selective
     $channels
-    $D
+    $skip
     $token_z
     $dt_bias
     $in_place

@@ -1,4 +1,4 @@
-"""Exact softmax attention: the baseline that linear attention is compared with."""
+"""Exact softmax attention, the baseline for linear attention."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from . import _check, _gradients
-from ._docs import filled
+from ._docs import filled, filled_like
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import ALL_KEYS, SAME_TOKENS
 
@@ -25,10 +25,10 @@ def softmax_attention(
     scale: float | None = None,
     out: Array | None = None,
 ) -> Array:
-    """Softmax attention, exact, by blocks.
+    """Exact softmax attention, computed by blocks.
 
     ``o_i = sum_j p_ij v_j``, ``p_i = softmax(scale q_i.k_j)`` over all keys, or over keys
-    j <= i where ``causal``.  Nothing at position i then changes an output before i.
+    j <= i if ``causal``.  Then a token at position i never affects an output before i.
 
     Leading axes are broadcast by NumPy's rules.
 
@@ -36,29 +36,24 @@ def softmax_attention(
     ----------
     $softmax_q
     k : array_like, shape (..., s, d)
-        Keys; s = n where causal.
+        Keys; s = n if causal.
     $all_values
     causal : bool, default False
-        Whether a token sees itself and earlier ones alone.
+        Whether each token sees only itself and earlier tokens.
     $softmax_scale
-    $out
 
     Returns
     -------
     ndarray, shape (..., n, m)
-        Zeros where there is no key.
-
-    Raises
-    ------
-    $raises
+        Zeros if there is no key.
 
     Notes
     -----
-    2 n s (d + m) floating-point operations a head, half of it where causal; scratch of a few
-    blocks of rows a thread, whatever n and s.
+    2 n s (d + m) floating-point operations per head, half of that if causal.  Scratch of a few
+    blocks of rows per thread, for any n and s.
 
-    Scores of any size: one too large for its dtype counts as the largest number, or its
-    negative, so that such scores tie.
+    Scores may have any size.  One that overflows counts as the largest finite number of its sign,
+    so all such scores tie.
 
     References
     ----------
@@ -81,7 +76,7 @@ def softmax_attention(
 
 
 @quiet
-@filled
+@filled_like(softmax_attention)
 def softmax_attention_backward(
     q: ArrayLike,
     k: ArrayLike,
@@ -93,30 +88,14 @@ def softmax_attention_backward(
 ) -> tuple[Array, Array, Array]:
     """Gradients of `softmax_attention`.
 
-    Parameters
-    ----------
-    $softmax_q
-    k : array_like, shape (..., s, d)
-        Keys; s = n where causal.
-    $all_values
-    $grad_out
-    causal : bool, default False
-        As forwards.
-    scale : float, optional
-        As forwards.
-
     Returns
     -------
     $gradients
 
-    Raises
-    ------
-    $raises
-
     Notes
     -----
-    The forward pass is repeated: 2 n s (4 d + 3 m) floating-point operations a head, half of it
-    where causal; scratch of n (d + 3) numbers a thread.
+    The forward pass is repeated: 2 n s (4 d + 3 m) floating-point operations per head, half of that
+    if causal.  Scratch of n (d + 3) numbers per thread.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Causal attention over sequences that are longer than memory."""
+"""Causal attention over sequences that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def blocks(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
     Parameters
     ----------
     size : int
-        Tokens a block; the last one may have fewer.
+        Tokens per block; the last block may have fewer.
     *arrays : array_like, shape (..., n, anything)
-        Arrays of the same n, `numpy.memmap` included: blocks are views, so that nothing
-        is read before it is used.
+        Arrays with the same n, including `numpy.memmap`.  Blocks are views, so nothing is read
+        before you use it.
 
     Yields
     ------
@@ -48,7 +48,7 @@ def blocks(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
     >>> [block.shape for (block,) in linattn.blocks(4, np.zeros((10, 2)))]
     [(4, 2), (4, 2), (2, 2)]
     """
-    size = _check.positive("blocks", "size", size)
+    size = _check.integer("blocks", "size", size)
     arrays = tuple(x if hasattr(x, "shape") else np.asarray(x) for x in arrays)
     for x in arrays:
         if len(x.shape) < 2:
@@ -77,14 +77,14 @@ def stream(
     Parameters
     ----------
     chunks : iterable of (q, k, v)
-        Consecutive pieces of one sequence, for example from `blocks`; each as `causal`
-        takes them, of any length.
+        Consecutive pieces of one sequence, for example from `blocks`.  Each is what `causal`
+        takes, of any length.
     initial_state : State, optional
         The state before the first chunk.
     progress : bool, default False
         Show a progress bar; needs tqdm.
     total : int, optional
-        Tokens in all, for the bar.
+        Total number of tokens, for the bar.
     **options
         ``feature_map``, ``normalize``, ``eps`` and ``scale`` of `causal`.
 
@@ -93,24 +93,24 @@ def stream(
     o : ndarray, shape (..., n_chunk, m)
         The chunk's output.
     state : State
-        The state after the chunk; the last one continues the sequence.
+        The state after the chunk.  The last one continues the sequence.
 
     Raises
     ------
     ImportError
-        If ``progress`` is asked for and tqdm is not installed.
+        If ``progress`` is True and tqdm is not installed.
     TypeError, ValueError
-        What `causal` raises, at the chunk it concerns.
+        As `causal` raises them, when the chunk in question is reached.
 
     Notes
     -----
-    The time of `causal` on the whole sequence, 4 n d m operations a head; the memory of
-    one chunk and two states.
+    The time of `causal` on the whole sequence, 4 n d m operations per head; the memory of one
+    chunk and two states.
 
     References
     ----------
-    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 16-20: a chunk in the place of
-    a token
+    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 16-20, with chunks in place of
+    tokens
 
     Examples
     --------
@@ -122,7 +122,9 @@ def stream(
     """
     for name in options:
         if name not in ("feature_map", "normalize", "eps", "scale"):
-            raise TypeError(f"stream: {name} is no option of a stream; expected one of a chunk")
+            raise TypeError(
+                f"stream: {name} is not an option; expected feature_map, normalize, eps or scale"
+            )
     bar = _progress_bar(total) if progress else None
     return _stream(chunks, initial_state, bar, options)
 

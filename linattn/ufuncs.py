@@ -1,35 +1,34 @@
-"""The gufuncs themselves: ``isinstance(f, numpy.ufunc)``, with all that this brings
-(``out=``, ``axes=``, ``dtype=``, broadcasting, ``__array_ufunc__``).
+"""The gufuncs, each ``isinstance(f, numpy.ufunc)``, with ``out=``, ``axes=``, ``dtype=``,
+broadcasting and ``__array_ufunc__``.
 
-``causal_elu(q, k, v, scale, eps)`` is `linattn.causal` with the map elu and the
-normaliser, ``causal_elu_sum(q, k, v, scale)`` the same without it; likewise
-``noncausal``, ``causal_backward``, ``noncausal_backward`` and ``step``, with every fused
-map.  The ``_state`` and ``_keys`` forms take more: key counts, and r sequences packed
+``causal_elu(q, k, v, scale, eps)`` is `linattn.causal` with the map elu and the normaliser, and
+``causal_elu_sum(q, k, v, scale)`` the same without the normaliser.  ``noncausal``,
+``causal_backward``, ``noncausal_backward`` and ``step`` have the same forms, with every fused map.
+The ``_state`` and ``_keys`` forms also take key counts, and the ``_state`` forms r sequences packed
 along n, each with its initial and final state.  ``state_elu(k, v)`` and ``state_elu_sum(k, v)`` are
-the sums over all keys alone.
+the sums over all keys.
 
-``delta_identity(q, k, v, beta, scale)`` is `linattn.delta` with one strength a token, and
-``delta_channels_identity`` the same with one a value channel, beta (n, m); likewise
+``delta_identity(q, k, v, beta, scale)`` is `linattn.delta` with one strength per token, and
+``delta_channels_identity`` the same with one per value channel, beta (n, m).  There are also
 ``delta_backward_identity(q, k, v, beta, grad_out, scale)``,
 ``delta_step_identity(q, k, v, beta, scale, s0)`` and the ``_state`` forms.
 
-``gated_identity(q, k, v, g, scale)`` is `linattn.gated` with one gate a token,
-``gated_key_channels_identity`` with one a key channel, g (n, d), and
-``gated_bonus_identity(q, k, v, g, bonus, scale)`` with a bonus (d); likewise their ``_state`` and
-``_backward`` forms, whose gradient of the bonus is (r, d) for r packed sequences, and
+``gated_identity(q, k, v, g, scale)`` is `linattn.gated` with one gate per token,
+``gated_key_channels_identity`` with one per key channel, g (n, d), and
+``gated_bonus_identity(q, k, v, g, bonus, scale)`` with a bonus (d).  They have ``_state`` and
+``_backward`` forms, where the gradient of the bonus is (r, d) for r packed sequences, and
 ``gated_step_identity(q, k, v, g, scale, s0)``.
 
 ``gated_delta_identity(q, k, v, g, beta, scale)`` is `linattn.gated_delta` with one gate and one
-strength a token; ``_key_channels``, ``_channels`` and ``_erase``, in this order, stand for a gate a
-key channel, a strength a value channel and erase keys after beta, (n, d).
+strength per token.  The suffixes ``_key_channels``, ``_channels`` and ``_erase``, in this order,
+stand for a gate per key channel, a strength per value channel, and erase keys after beta, (n, d).
 ``dplr(q, k, v, a, b, g, scale)`` is `linattn.dplr`, which has no map.  Both have ``_state``,
 ``_backward`` and ``_step`` forms.
 
-``causal_conv1d(x, weight, bias, silu)`` is `linattn.causal_conv1d`, silu 0 or 1, and takes the
+``causal_conv1d(x, weight, bias, silu)`` is `linattn.causal_conv1d`, with silu 0 or 1.  It takes
 filters by tap, weight (w, c), and states likewise, (w - 1, c).
 
-Each docstring has the operands with their shapes.  Indices out of range are brought
-into it.
+Each docstring lists the operands with their shapes.  Indices out of range are clipped.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def wkv(
     $wkv_v
     $wkv_w
     $wkv_u
-    $token_lengths
+    $key_lengths
     $cu_seqlens
     $wkv_initial_state
     $return_state
@@ -144,7 +144,7 @@ def wkv_backward(
     $wkv_w
     $wkv_u
     $grad_out
-    $token_lengths
+    $key_lengths
     $cu_seqlens
     $wkv_initial_state
     $grad_state

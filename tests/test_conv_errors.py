@@ -9,7 +9,7 @@ BAD = [
     (ValueError, "weight", "(5, 4)", {"weight": np.ones((5, 4))}),
     (ValueError, "weight", "(3, 0)", {"weight": np.ones((3, 0))}),
     (ValueError, "weight", "(3,)", {"weight": np.ones(3)}),
-    (ValueError, "weight", "(4,)", {"x": np.ones((2, 6, 3)), "weight": np.ones((4, 3, 2))}),
+    (ValueError, "weight", "(4, 3, 2)", {"x": np.ones((2, 6, 3)), "weight": np.ones((4, 3, 2))}),
     (ValueError, "bias", "(4,)", {"bias": np.ones(4)}),
     (ValueError, "bias", "()", {"bias": 1.0}),
     (ValueError, "x", "(3,)", {"x": np.ones(3)}),

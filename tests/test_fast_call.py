@@ -245,7 +245,7 @@ def test_empty():
 
 def test_wants_one_of_the_gufuncs():
     for args in ((), (np.add,), (np.add, 1, 2), (STEP_SUM,), (3, 4), (STEP_SUM, 1)):
-        with pytest.raises(TypeError, match="expected one of our gufuncs"):
+        with pytest.raises(TypeError, match="expected one of linattn's gufuncs"):
             fast_call(*args)
 
 

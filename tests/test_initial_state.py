@@ -180,7 +180,7 @@ def test_other_libraries_refuse_the_same(library, made):
     q, k, v = map(of, arrays)
     with pytest.raises(ValueError, match="noncausal"):
         f(q, k, v, operator="noncausal")
-    with pytest.raises(TypeError, match="1 operands after v; those of causal are none"):
+    with pytest.raises(TypeError, match="1 operands after v; expected those of causal: none"):
         f(q, k, v, v)
     with pytest.raises(TypeError, match="one token"):
         f(q, k, v, operator="step", cu_seqlens=[0, N])

@@ -177,12 +177,12 @@ WRONG = {  # arguments, attributes, and what the error says
         "no such operator",
     ),
     "one number": ((X, X, X), {"numbers": NUMBERS[:1]}, "fewer numbers"),
-    "no arrays": ((), {}, "not those of the operator"),
-    "integers": ((X.astype(int), X, X), {}, "not those of the operator"),
+    "no arrays": ((), {}, "do not match the operator"),
+    "integers": ((X.astype(int), X, X), {}, "do not match the operator"),
     "two arrays": ((X, X), {}, "fewer operands"),
     "four arrays": ((X, X, X, X), {}, "more operands"),
     "two dtypes": ((X, X.astype("f4"), X), {}, "wrong dtype"),
-    "shapes": ((X, X[:, 1:], X), {}, "shapes of operands do not fit"),
+    "shapes": ((X, X[:, 1:], X), {}, "shapes of the operands do not match"),
     "axes": ((X.reshape(31 * (1,) + X.shape), X, X), {}, "too many axes"),
     "keys": ((X, X, X, X[:, 0, 0]), {"operator": "noncausal_keys_elu"}, "wrong dtype"),
 }
@@ -203,10 +203,10 @@ def test_what_no_function_asks_of_the_handler(case):
 
 def test_results_of_the_handler_have_to_fit():
     for o, expected in (
-        ((jax.ShapeDtypeStruct(X.shape, X.dtype),) * 2, "not those of the operator"),
+        ((jax.ShapeDtypeStruct(X.shape, X.dtype),) * 2, "do not match the operator"),
         ((jax.ShapeDtypeStruct(X.shape, np.float32),), "wrong dtype"),
-        ((jax.ShapeDtypeStruct((2, 4, 2), X.dtype),), "shapes of operands do not fit"),
-        ((jax.ShapeDtypeStruct((1, 2, 4, 3), X.dtype),), "shapes of operands do not fit"),
+        ((jax.ShapeDtypeStruct((2, 4, 2), X.dtype),), "shapes of the operands do not match"),
+        ((jax.ShapeDtypeStruct((1, 2, 4, 3), X.dtype),), "shapes of the operands do not match"),
     ):
         call = jax.ffi.ffi_call("linattn", o)
         with pytest.raises(jax.errors.JaxRuntimeError, match=expected):

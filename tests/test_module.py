@@ -211,17 +211,18 @@ def row(name):
 def test_operators_say_what_may_be_left_out():
     gated = row("gated")
     assert [*gated["inputs"]] == ["q", "k", "v", "g", "bonus"]
-    assert gated["inputs"]["v"] == ("nm", "", False, False)
-    assert gated["inputs"]["g"] == ("n", "d", False, True)  # (n) or (n, d), held as states are
-    assert gated["inputs"]["bonus"] == ("d", "", True, True)
-    assert gated["outputs"] == {"o": ("nm", "", False, False)}
+    assert gated["inputs"]["v"] == ("nm", "", False, False, "")
+    assert gated["inputs"]["g"] == ("n", "d", False, True, "_key_channels")  # held as states are
+    assert gated["inputs"]["bonus"] == ("d", "", True, True, "_bonus")
+    assert gated["outputs"] == {"o": ("nm", "", False, False, "")}
     assert gated["state"] == (("s", "dm"),)
     assert gated["numbers"] == ("scale",)
     assert gated["maps"] and gated["key_lengths"] and gated["public"]
     assert not gated["normalizer"] and not gated["elementwise"]
     assert gated["summary"] is gated["gradient_of"] is gated["step_of"] is None
     assert _linattn.operators["gated_delta"]["inputs"][4:] == (
-        ("beta", "n", "m", False, False), ("erase", "nd", "", True, False),
+        ("beta", "n", "m", False, False, "_channels"),
+        ("erase", "nd", "", True, False, "_erase"),
     )  # fmt: skip
 
 
@@ -232,8 +233,8 @@ def test_gradients_are_as_their_operands():
         assert backward["inputs"].pop("grad_out") == next(iter(forward["outputs"].values()))
         assert backward["inputs"] == forward["inputs"]
         assert [f"d{x}" for x in forward["inputs"]] == [*backward["outputs"]]
-        for x, (*dims, _) in forward["inputs"].items():
-            assert [*backward["outputs"][f"d{x}"][:-1]] == dims
+        for x, (*dims, _, _) in forward["inputs"].items():
+            assert [*backward["outputs"][f"d{x}"][:3]] == dims
         for key in ("state", "numbers", "maps", "normalizer", "key_lengths", "public"):
             assert backward[key] == forward[key]
 
@@ -256,7 +257,7 @@ def test_operators_of_other_kinds():
     assert noncausal["inputs"]["k"][0] == "sd" and noncausal["numbers"] == ("scale", "eps")
     assert noncausal["state"] == () and noncausal["normalizer"] and noncausal["key_lengths"]
     assert row("causal")["state"] == (("s", "dm"), ("z", "d"))
-    assert conv["inputs"]["weight"] == ("fm", "", False, False)
+    assert conv["inputs"]["weight"] == ("fm", "", False, False, "")
     assert conv["state"] == (("s", "dm"),) and conv["numbers"] == ("silu",)
     assert not conv["maps"] and not conv["key_lengths"] and conv["public"]
     assert relu["elementwise"] and not relu["public"] and relu["summary"] == "x1 phi'(x)"

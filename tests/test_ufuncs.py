@@ -14,7 +14,6 @@ from bounds import close
 from cases import BACKWARD, DTYPES, FORWARD, MAPS, Case, call, make
 
 import linattn
-from linattn import _gufunc_docs
 from linattn._linattn import make_ufunc, ufunc_names
 
 SIGNATURES = {
@@ -286,6 +285,6 @@ def test_every_docstring_is_whole():
         f = getattr(linattn.ufuncs, name)
         told = re.findall(r"^(\w+) : \(.*\)$", f.__doc__, flags=re.M)
         assert len(told) == len(set(told)) == f.nargs, name
-        assert all(x in _gufunc_docs.OPERANDS or x[1:] in told for x in told), name
+        assert len(re.findall(r"^    .+\.$", f.__doc__, flags=re.M)) == f.nargs, name
         for function in re.findall(r"`linattn\.(\w+)`", f.__doc__):
             assert hasattr(linattn, function), name

@@ -53,7 +53,7 @@ if [ $folder = src/kernel ]; then
     wait
 fi
 if [[ " $*" = *" tests/"* ]]; then
-    tests=() # others are named
+    tests=() # the arguments name the tests
 fi
 tools/rebuild.sh "$copy" "$clang" "${flags[@]}"
 mkdir "$copy/profiles"

@@ -67,7 +67,7 @@ inside bash -euc '
     "${all[-1]}" -m venv /tests/build
     /tests/build/bin/pip install -q build
     /tests/build/bin/python tools/wheels.py --folder /tests/wheels
-    cd tests # where the package is not, but that which is installed
+    cd tests # so that the installed package is imported
     for python in "${all[@]}" "${free[@]}"; do
         place=/tests/${python##*/}
         "$python" -m venv "$place"

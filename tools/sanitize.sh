@@ -59,7 +59,7 @@ thread)
     )
     ;;
 *)
-    echo "$kind is no sanitizer; expected address or thread" >&2
+    echo "sanitizer is $kind; expected address or thread" >&2
     exit 2
     ;;
 esac
@@ -87,7 +87,7 @@ fi
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 export TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1
-# This code is much slower than a normal build, which tests of response times have to know.
+# Tests of response times allow for this factor, since sanitized code is slow.
 export LINATTN_SLOWER=10
 export PYTHONPATH=$copy PYTHONDONTWRITEBYTECODE=1
 
@@ -95,7 +95,7 @@ if [ "${1-}" = --script ]; then
     exec "${run[@]}" env LD_PRELOAD="$preload" "$python" "${@:2}"
 fi
 if [ "$kind" = thread ] && [[ " $*" = *" tests/"* ]]; then
-    tests=() # others are named
+    tests=() # the arguments name the tests
 fi
 exec "${run[@]}" env LD_PRELOAD="$preload" \
     "$python" -m pytest -s -p no:cacheprovider "${tests[@]}" "$@"

@@ -12,9 +12,10 @@ few states.  Tasks are pure functions, so retries, spilling and persisting are s
 Values that are not known before the computation are not checked: ``key_lengths`` in a dask array
 are clipped to 0 and to the number of keys.  Chunk sizes have to be known.
 
-Not supported: `linattn.linear_scan` and `linattn.selective_scan`; ``out``, as results are lazy; chunks along the width; ``beta`` as one number a value
-channel; `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; ``cu_seqlens`` with
-tokens in more than one chunk.
+Not supported: `linattn.linear_scan` and `linattn.selective_scan`; ``out``, as results are lazy;
+chunks along the width; ``beta`` as one number a value channel;
+`linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; ``cu_seqlens`` with tokens in
+more than one chunk.
 
 The cost, in passes over the tokens, relative to one block: ``causal`` 0.4 of a pass more; ``gated``
 one more; ``delta``, ``gated_delta`` and ``dplr`` two more, one of them as wide as there are

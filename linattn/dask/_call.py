@@ -11,7 +11,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from .. import _block_scan, _check
+from .. import _block_scan, _check, _state
 from .._gradients import repeats
 from .._operator import Recurrence
 from .._state import State
@@ -38,7 +38,7 @@ class Call:
         self.shape, self.batch, typed = call.shape, call.batch, call.typed
         self.cu_seqlens = None
         if cu_seqlens is not None:
-            self.cu_seqlens = _check.cu_seqlens(self.name, cu_seqlens, given[1].shape[-2])
+            self.cu_seqlens = _state.checked_bounds(self.name, cu_seqlens, given[1].shape[-2])
         if grad_out is not None:
             meta = _check.cotangent(self.name, self._meta("grad_out", grad_out), self.shape)
             grad_out = da.broadcast_to(da.asarray(grad_out), meta.shape)
@@ -64,8 +64,8 @@ class Call:
 
     def _lengths(self, key_lengths: Any, keys: int) -> Any:
         if not isinstance(key_lengths, da.Array):
-            return da.asarray(_check.key_lengths(self.name, key_lengths, keys, self.batch))
-        _check.key_lengths(self.name, self._meta("key_lengths", key_lengths), keys, self.batch)
+            return da.asarray(_state.checked_lengths(self.name, key_lengths, keys, self.batch))
+        _state.checked_lengths(self.name, self._meta("key_lengths", key_lengths), keys, self.batch)
         return key_lengths
 
     def _chunk(self, arrays: list[Any]) -> None:
@@ -122,7 +122,7 @@ class Call:
             None if x is None else self._meta(f"{field}.{part}", x)
             for part, x in zip(State._fields, state, strict=False)
         ))  # fmt: skip
-        _check.state(self.name, field, metas, self.batch, core, self.state_dtype, self.normalize)
+        _state.checked(self.name, field, metas, self.batch, core, self.state_dtype, self.normalize)
         fields = []
         for i, x in enumerate(state[:2]):
             if x is None:

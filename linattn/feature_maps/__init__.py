@@ -1,7 +1,6 @@
-"""Feature maps phi: objects callable on arrays ``(..., n, d)``, with a backward.
+"""Feature maps phi: callable objects on arrays ``(..., n, d)``, with a backward.
 
-Each is accepted as ``feature_map=`` by the operators, forward and backward; `get` returns the
-object for anything that they accept.
+Every operator takes one as ``feature_map=``.  `get` returns the object for a name.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from .random_features import (
     draw,
 )
 
-# The names that `get` and every operator know.
+#: The names that `get` and every operator take.
 NAMES = (*Elementwise.names, "l2norm", "dpfp")
 
 __all__ = [
@@ -36,7 +35,7 @@ __all__ = [
 
 
 def get(feature_map: str | FeatureMap) -> FeatureMap:
-    """The feature map of a name, or the one given.
+    """The feature map of a name, or the map itself.
 
     Parameters
     ----------

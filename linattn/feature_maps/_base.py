@@ -1,4 +1,4 @@
-"""What every feature map is: a callable on arrays with a backward, a repr and equality."""
+"""The base class of feature maps: a callable on arrays with a backward, a repr and equality."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _check
+from .._dtypes import state_dtype
 from .._gufuncs import internal_ufuncs, quiet
 from .._linattn import maps
 
@@ -14,15 +15,15 @@ from .._linattn import maps
 class FeatureMap:
     """A map phi along the last axis, ``(..., n, d) -> (..., n, f)``.
 
-    Maps are values: their parameters do not change, two with equal parameters are equal,
-    and they can be pickled.  float32 and 16-bit numbers in give float32 out; anything else float64.
+    Maps are values: their parameters do not change, maps with equal parameters are equal, and
+    maps can be pickled.  The output is float32 for float32 and 16-bit inputs, otherwise float64.
     """
 
     #: Names of the constructor's arguments, which are attributes as well.
     _parameters: tuple[str, ...] = ()
 
     def __init_subclass__(cls) -> None:
-        """What a map computes raises no floating-point errors."""
+        """Let the methods of a map raise no floating-point errors."""
         super().__init_subclass__()
         for name in ("__call__", "backward", "input_gradient", "exponent_gradient"):
             if name in vars(cls):
@@ -37,15 +38,15 @@ class FeatureMap:
         raise NotImplementedError
 
     def features(self, d: int) -> int:
-        """f, the number of features of d numbers."""
+        """The number of features f for inputs of width d."""
         raise NotImplementedError
 
     def input_gradient(self, x: Any, grad: Any) -> np.ndarray:
-        """The gradient with respect to x alone, where `backward` returns more."""
+        """The gradient with respect to x only, where `backward` returns more."""
         return self.backward(x, grad)
 
     def normalized(self, eps: float = 1e-6) -> FeatureMap:
-        """This map divided by the sum of its features: see `SumNormalized`."""
+        """This map, divided by the sum of its features: see `SumNormalized`."""
         return SumNormalized(self, eps)
 
     def __repr__(self) -> str:
@@ -61,16 +62,16 @@ class FeatureMap:
         return hash((type(self), repr(self)))
 
     def _input(self, x: Any, d: int | None = None) -> np.ndarray:
-        """x as an array of the map's dtype, with d numbers in a row."""
+        """x as an array in the map's dtype, with rows of length d."""
         x = _check.operand(type(self).__name__, "x", x, 1)
         if d is not None and x.shape[-1] != d:
             raise ValueError(
                 f"{type(self).__name__}: x has shape {x.shape}; expected (..., n, {d})"
             )
-        return np.asarray(x, working_dtype(x))
+        return np.asarray(x, state_dtype(x))
 
     def _gradient(self, x: np.ndarray, grad: Any) -> np.ndarray:
-        """grad as an array of x's dtype, of the shape of phi(x)."""
+        """grad as an array in x's dtype, with the shape of phi(x)."""
         grad = _check.operand(type(self).__name__, "grad", grad, 1)
         expected = (*x.shape[:-1], self.features(x.shape[-1]))
         if grad.shape != expected:
@@ -86,7 +87,7 @@ class FeatureMap:
 
 
 class Fused(FeatureMap):
-    """A map that the kernels apply on the way in, by its name: f = d."""
+    """A map that the kernels apply to their operands, by its name: f = d."""
 
     name: str
 
@@ -104,7 +105,7 @@ class Fused(FeatureMap):
 
 
 class Elementwise(Fused):
-    """A map of one number, fused into the kernels: f = d.
+    """A map of each number, fused into the kernels: f = d.
 
     Parameters
     ----------
@@ -118,8 +119,8 @@ class Elementwise(Fused):
 
     Notes
     -----
-    One pass over memory forwards, one backwards.
-    ``'exp'`` overflows and ``'elu'`` comes near 0: see the notes of `linattn.causal`.
+    One pass over memory forward, one backward.
+    ``'exp'`` can overflow and ``'elu'`` can approach 0: see the notes of `linattn.causal`.
 
     References
     ----------
@@ -146,9 +147,9 @@ class L2Norm(Fused):
 
     Notes
     -----
-    Keys and queries of the gated delta rule are mapped so: with norm 1 a write replaces what
-    the memory held at the key.  Rows of zeros stay zeros.  One pass over memory forwards, one
-    backwards; rows whose squares overflow are scaled first.
+    The gated delta rule maps keys and queries this way: with keys of norm 1, a write replaces
+    what the memory stored at the key.  Rows of zeros stay zeros.  One pass over memory forward,
+    one backward.  Rows whose squares overflow are scaled first.
 
     References
     ----------
@@ -166,14 +167,14 @@ class L2Norm(Fused):
 
 
 class SumNormalized(FeatureMap):
-    """Another map divided by the sum of its features, ``phi(x) / (sum phi(x) + eps)``.
+    """Another map, divided by the sum of its features: ``phi(x) / (sum phi(x) + eps)``.
 
     Parameters
     ----------
     feature_map : FeatureMap
-        A map without negative features, lest the sum vanish.
+        A map without negative features, so that the sum does not vanish.
     eps : float, default 1e-6
-        Added to the sum; where both are 0 the features are 0.
+        Added to the sum.  If the sum and eps are both 0, so are the features.
 
     Raises
     ------
@@ -184,8 +185,8 @@ class SumNormalized(FeatureMap):
 
     Notes
     -----
-    One pass over the features more than the map itself.  The delta rule wants it: a
-    write then replaces a weighted mean of what the memory holds.
+    One pass over the features more than the map itself.  Use it with the delta rule: each write
+    then replaces a weighted mean of what the memory stores.
 
     References
     ----------
@@ -210,10 +211,9 @@ class SumNormalized(FeatureMap):
         self.eps = positive("SumNormalized", "eps", eps, zero=True)
 
     def __call__(self, x: Any) -> np.ndarray:
-        y = _matrix(self.feature_map(x))
-        return internal_ufuncs["sum_normalize"](y, y.dtype.type(self._number("eps", y))).reshape(
-            self._shape(x, y)
-        )
+        y = self.feature_map(x)
+        eps = y.dtype.type(self._number("eps", y))
+        return internal_ufuncs["sum_normalize"](_matrix(y), eps).reshape(y.shape)
 
     def backward(self, x: Any, grad: Any) -> Any:
         y = self.feature_map(x)
@@ -230,18 +230,9 @@ class SumNormalized(FeatureMap):
     def features(self, d: int) -> int:
         return self.feature_map.features(d)
 
-    @staticmethod
-    def _shape(x: Any, y: np.ndarray) -> tuple[Any, ...]:
-        return (*np.shape(x)[:-1], y.shape[-1])
-
-
-def working_dtype(*operands: np.ndarray) -> np.dtype:
-    """What is computed in: float32 for 16-bit numbers as well."""
-    return _check.state_dtype(*operands)
-
 
 def positive(function: str, name: str, x: Any, *, zero: bool = False) -> float:
-    """x as a finite number above 0, or 0 where that is allowed."""
+    """x as a finite number above 0, or at least 0 if ``zero``."""
     x = _check.number(function, name, x)
     if x < 0 or (x == 0 and not zero):
         raise ValueError(
@@ -250,19 +241,10 @@ def positive(function: str, name: str, x: Any, *, zero: bool = False) -> float:
     return x
 
 
-def integer(function: str, name: str, x: Any) -> int:
-    """x as an integer of at least 1."""
-    if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, np.integer)):
-        raise TypeError(f"{function}: {name} is {x!r}; expected an integer")
-    if x < 1:
-        raise ValueError(f"{function}: {name} is {x}; expected at least 1")
-    return int(x)
-
-
 def parameter(function: str, name: str, x: Any, axes: int = 2) -> np.ndarray:
-    """x as a read-only float array of parameters, of at least `axes` axes."""
+    """x as a read-only float array of parameters with at least ``axes`` axes."""
     x = _check.operand(function, name, x, axes)
-    x = np.array(x, working_dtype(x))
+    x = np.array(x, state_dtype(x))
     x.flags.writeable = False
     return x
 

@@ -8,21 +8,21 @@ import numpy as np
 
 from .. import _check
 from .._gufuncs import internal_ufuncs
-from ._base import FeatureMap, _matrix, integer, positive
+from ._base import FeatureMap, _matrix, positive
 
 
 class DPFP(FeatureMap):
-    """Deterministic parameter-free projection, f = 2 d nu features, none negative.
+    """Deterministic parameter-free projection, f = 2 d nu features, none of them negative.
 
-    ``r = relu([x, -x])``; block i = 1..nu of the features is ``r[j] r[(j - i) mod 2d]``;
-    with ``normalize`` they are divided by (their sum + eps).
+    ``r = relu([x, -x])``; block i = 1..nu of the features is ``r[j] r[(j - i) mod 2d]``.
+    With ``normalize`` they are divided by (their sum + eps).
 
     Parameters
     ----------
     nu : int, default 1
-        Blocks of features; more of them overlap less.
+        The number of blocks of features; with more blocks, keys overlap less.
     normalize : bool, default True
-        Divide by the sum; a sum of 0 gives features of 0.
+        Divide by the sum.  If the sum is 0, so are the features.
     eps : float, default 1e-6
         Added to that sum.
 
@@ -35,8 +35,8 @@ class DPFP(FeatureMap):
 
     Notes
     -----
-    2 d nu multiplications a row forwards, four times that backwards.  The derivative of
-    relu at 0 is taken as 0.
+    2 d nu multiplications per row forward, four times that backward.  The derivative of relu at 0
+    is taken as 0.
 
     References
     ----------
@@ -56,7 +56,7 @@ class DPFP(FeatureMap):
     _parameters = ("nu", "normalize", "eps")
 
     def __init__(self, nu: int = 1, normalize: bool = True, eps: float = 1e-6) -> None:
-        self.nu = integer("DPFP", "nu", nu)
+        self.nu = _check.integer("DPFP", "nu", nu)
         self.normalize = _check.flag("DPFP", "normalize", normalize)
         self.eps = positive("DPFP", "eps", eps, zero=True)
 

@@ -8,10 +8,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from .. import _check
 from .._gradients import summed
 from .._gufuncs import internal_ufuncs
 from .._products import product, transposed_product
-from ._base import FeatureMap, integer, parameter
+from ._base import FeatureMap, parameter
 from .random_features import orthogonal_matrix
 
 Unit = tuple[np.ndarray, ...]
@@ -21,14 +22,13 @@ class FeedforwardKernel(FeatureMap):
     """A feedforward network without biases as a feature map, per head: f = n = d.
 
     A unit is ``(W,)``: ``f(x W)``; ``(W, G)``: ``f(x W) * sigmoid(x G)``; or ``(W, A, B)``:
-    ``f(x W) * sigmoid((x A) B)``.  f is the identity, and softplus in the last unit.
+    ``f(x W) * sigmoid((x A) B)``.  f is the identity, except for softplus in the last unit.
 
     Parameters
     ----------
     weights : sequence of units
-        Each a tuple of arrays: W and G of shape (heads, n, n) or (n, n), A (heads, n, r) and
-        B (heads, r, n) or without heads.  Their leading axes broadcast with those of x, so
-        that x is (..., heads, tokens, n).
+        Each is a tuple of arrays: W and G of shape (heads, n, n) or (n, n), A (heads, n, r)
+        and B (heads, r, n), or the same without heads.  x is then (..., heads, tokens, n).
 
     Raises
     ------
@@ -39,8 +39,8 @@ class FeedforwardKernel(FeatureMap):
 
     Notes
     -----
-    2 n^2 floating-point operations a row for W and G each, 4 n r for A and B; three times
-    that backwards.
+    2 n^2 floating-point operations per row for each of W and G, 4 n r for A and B; three times
+    that backward.
 
     References
     ----------
@@ -113,14 +113,16 @@ class FeedforwardKernel(FeatureMap):
         cls, heads: int, dim: int, depth: int = 1, rank: int | None = None, *, rng: Any = None
     ) -> Self:
         """Units (W, A, B), W orthogonal per head, gates of ``rank`` (dim / 4 by default)."""
-        rank = max(1, dim // 4) if rank is None else integer("FeedforwardKernel", "rank", rank)
+        rank = (
+            max(1, dim // 4) if rank is None else _check.integer("FeedforwardKernel", "rank", rank)
+        )
         return cls._draw(heads, dim, depth, rng, (dim, rank))
 
     @classmethod
     def _draw(cls, heads: int, dim: int, depth: int, rng: Any, fans: tuple[int, ...]) -> Self:
-        """Units of W and gates; a gate's fan-in is its number of rows."""
+        """Units of W and gates.  The fan-in of a gate is its number of rows."""
         for name, x in (("heads", heads), ("dim", dim), ("depth", depth)):
-            integer("FeedforwardKernel", name, x)
+            _check.integer("FeedforwardKernel", name, x)
         rng = np.random.default_rng(0 if rng is None else rng)
         units = []
         for _ in range(depth):
@@ -133,7 +135,7 @@ class FeedforwardKernel(FeatureMap):
 
     @property
     def parameters(self) -> int:
-        """How many numbers the weights hold."""
+        """The total number of weights."""
         return sum(x.size for unit in self.weights for x in unit)
 
     def __call__(self, x: Any) -> np.ndarray:
@@ -143,7 +145,7 @@ class FeedforwardKernel(FeatureMap):
         return x
 
     def backward(self, x: Any, grad: Any) -> tuple[np.ndarray, list[Unit]]:
-        """``(dx, gradients)``: with respect to x, and to each array of each unit."""
+        """``(dx, gradients)``, with respect to x and to each array of each unit."""
         inputs = self._rows(x)
         grad, lead = self._gradient(inputs, grad), inputs.shape[:-2]
         weights, tape, y = self._cast(inputs), [], inputs
@@ -177,7 +179,7 @@ class FeedforwardKernel(FeatureMap):
         return weight * total, gradients
 
     def _rows(self, x: Any) -> np.ndarray:
-        """x, with the leading axes that the weights give it."""
+        """x as an array, whose leading axes must contain those of the weights."""
         w = self.weights[0][0]
         x = self._input(x, w.shape[-1])
         lead = w.shape[:-2]
@@ -229,6 +231,6 @@ class FeedforwardKernel(FeatureMap):
 
 
 def _outer(x: np.ndarray, grad: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The gradient of a weight: x^T grad, summed over all axes that it does not have."""
+    """The gradient of a weight: x^T grad, summed over the axes that the weight lacks."""
     outer = transposed_product(x, grad)
     return np.asarray(summed(outer, weight.shape, outer.dtype))

@@ -1,4 +1,4 @@
-"""Random features: inner products of theirs approximate a kernel, softmax's above all."""
+"""Random features, whose inner products approximate a kernel such as softmax's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from .. import _check
 from .._gufuncs import internal_ufuncs
 from .._products import product
-from ._base import FeatureMap, _matrix, integer, parameter, positive
+from ._base import FeatureMap, _matrix, parameter, positive
 
 NORMS = ("chi", "sqrt")
 
@@ -23,16 +23,16 @@ def draw(
     orthogonal: bool = True,
     norms: str = "chi",
 ) -> np.ndarray:
-    """Random directions ``omega (dim, features)``, each column N(0, I) in its margin.
+    """Random directions ``omega (dim, features)``; the marginal of each column is N(0, I).
 
     Parameters
     ----------
     dim, features : int
         Rows and columns.
     rng : Generator, int or None
-        A generator, or a seed; None is the seed 0, the same draw every time.
+        A generator, or a seed.  None is the seed 0, which gives the same result every time.
     orthogonal : bool, default True
-        Columns in blocks of ``dim`` orthogonal ones, which lowers the variance.
+        Make the columns orthogonal in blocks of ``dim``, which lowers the variance.
     norms : {'chi', 'sqrt'}, default 'chi'
         Norms of orthogonal columns: those of N(0, I), or all sqrt(dim).
 
@@ -60,7 +60,9 @@ def draw(
            [0., 3., 0.],
            [0., 0., 3.]])
     """
-    dim, features = integer("draw", "dim", dim), integer("draw", "features", features)
+    dim, features = (
+        _check.integer("draw", name, x) for name, x in (("dim", dim), ("features", features))
+    )
     if norms not in NORMS:
         raise ValueError(f"draw: norms is {norms!r}; expected one of {NORMS}")
     rng = np.random.default_rng(0 if rng is None else rng)
@@ -74,13 +76,13 @@ def draw(
 
 
 def orthogonal_matrix(dim: int, rng: np.random.Generator) -> np.ndarray:
-    """An orthogonal matrix, uniformly distributed: Q of a Gaussian one, signs made definite."""
+    """A uniformly distributed orthogonal matrix: Q of a Gaussian one, with signs fixed by R."""
     q, r = np.linalg.qr(rng.standard_normal((dim, dim)))
     return q * np.sign(np.diagonal(r))
 
 
 class RandomFeatures(FeatureMap):
-    """What the maps of this file share: `omega`, how it is drawn, how a row is checked."""
+    """The base class of the maps of this file: `omega`, how to draw it, and checks of rows."""
 
     omega: np.ndarray
     temperature: float
@@ -96,12 +98,12 @@ class RandomFeatures(FeatureMap):
         norms: str = "chi",
         **options: Any,
     ) -> Self:
-        """A map with ``omega`` (dim, features) as `draw` gives it; options as the class takes."""
+        """A map with ``omega`` (dim, features) from `draw`; options are those of the class."""
         omega = draw(dim, features, rng=rng, orthogonal=orthogonal, norms=norms)
         return cls(omega, **options)  # type: ignore[call-arg]  # each class takes its own
 
     def redraw(self, rng: Any = None, *, orthogonal: bool = True, norms: str = "chi") -> Self:
-        """The same map with another ``omega``, drawn like that of `sample`."""
+        """The same map with another ``omega``, drawn as in `sample`."""
         options = {name: getattr(self, name) for name in self._parameters if name != "omega"}
         return type(self).sample(
             *self.omega.shape, rng=rng, orthogonal=orthogonal, norms=norms, **options
@@ -131,22 +133,22 @@ class RandomFeatures(FeatureMap):
         return y.reshape(*np.shape(x)[:-1], y.shape[-1])
 
     def _pull(self, du: np.ndarray) -> np.ndarray:
-        """The gradient of x from that of u = t x omega."""
+        """The gradient of x from that of u = sqrt(temperature) x omega."""
         factor = math.sqrt(self.temperature)
-        turned = (factor * self._directions().T).astype(du.dtype)
-        return self._reshape(du, product(_matrix(du), turned))
+        transposed = (factor * self._directions().T).astype(du.dtype)
+        return self._reshape(du, product(_matrix(du), transposed))
 
 
 class RandomFourierFeatures(RandomFeatures):
     """``[sin u, cos u] / sqrt(m)``, ``u = sqrt(temperature) x omega``: the Gaussian kernel.
 
     ``E phi(x).phi(y) = exp(-temperature |x - y|^2 / 2)``.  Features may be negative, and so
-    may a normaliser: keep to ``normalize=False`` or to inputs that are near each other.
+    may a normaliser: use ``normalize=False`` or inputs that are close to each other.
 
     Parameters
     ----------
     omega : array_like, shape (d, m)
-        Random directions, N(0, I) by column; ``sample`` draws them.
+        Random directions; columns are N(0, I).  ``sample`` draws them.
     temperature : float, default 1.0
         The kernel's inverse squared width.
 
@@ -155,11 +157,11 @@ class RandomFourierFeatures(RandomFeatures):
     TypeError
         If ``omega`` is not an array of real numbers, or ``temperature`` not a number.
     ValueError
-        If ``omega`` has another shape, or ``temperature`` is not positive.
+        If ``omega`` has the wrong shape, or ``temperature`` is not positive.
 
     Notes
     -----
-    f = 2 m features; 2 d m floating-point operations a row and one sine and cosine a
+    f = 2 m features; 2 d m floating-point operations per row, and one sine and cosine per
     projection.
 
     References
@@ -204,24 +206,25 @@ class RandomFourierFeatures(RandomFeatures):
 class PositiveRandomFeatures(RandomFeatures):
     """``exp(u - |x'|^2 / 2) / sqrt(m)``, ``x' = sqrt(temperature) x``, ``u = x' omega``.
 
-    ``E phi(x).phi(y) = exp(temperature x.y)``: softmax attention for the default temperature
+    ``E phi(x).phi(y) = exp(temperature x.y)``: softmax attention at the default temperature
     (FAVOR+).  No feature is negative.
 
-    With a normaliser, `linattn.causal` and its like rescale as they go, so that inputs of any
-    size neither overflow nor see a later token: results are finite as long as ``x omega`` is.  An
-    exponent is off by some roundings of ``|x'|^2``, so that weights of keys of about the same
-    exponent are right up to ``|x'|`` of some hundreds in float32, 10^7 in float64; from there on
-    the largest exponent takes all, and where ``|x'|`` passes 10^19 (float64: 10^153), keys count
-    alike.  ``eps`` then counts relative to the largest
-    term of the denominator, in the gradients as well, and a `linattn.State` carries the scale in
-    ``log_scale``; in the gradient of a state that is the gradient of ``log_scale``.
+    With a normaliser, `linattn.causal` and its variants rescale as they go, so inputs of any size
+    neither overflow nor depend on a later token: results are finite if ``x omega`` is.  The error
+    of an exponent is a few roundings of ``|x'|^2``.  Weights of keys with similar exponents are
+    therefore accurate up to an ``|x'|`` of a few hundred in float32, 10^7 in float64.  Beyond that
+    the largest exponent dominates, and where ``|x'|`` exceeds 10^19 (float64: 10^153), all keys
+    weigh the same.  ``eps`` is then relative to the largest term of the denominator, also in
+    gradients.  A `linattn.State` has the scale in ``log_scale``; in the gradient of a state, that
+    field is the gradient of ``log_scale``.
 
     Parameters
     ----------
     omega : array_like, shape (d, m)
-        Random directions, N(0, I) by column; ``sample`` draws them.
+        Random directions; columns are N(0, I).  ``sample`` draws them.
     hyperbolic : bool, default False
-        ``[exp(u - h), exp(-u - h)] / sqrt(2 m)`` instead: twice the features, less variance.
+        Use ``[exp(u - h), exp(-u - h)] / sqrt(2 m)`` with ``h = |x'|^2 / 2``: twice the features,
+        less variance.
     temperature : float, optional
         1 / sqrt(d) by default, the scale of softmax attention.
 
@@ -231,12 +234,12 @@ class PositiveRandomFeatures(RandomFeatures):
         If ``omega`` is not an array of real numbers, ``hyperbolic`` not a bool, or
         ``temperature`` not a number.
     ValueError
-        If ``omega`` has another shape, or ``temperature`` is not positive.
+        If ``omega`` has the wrong shape, or ``temperature`` is not positive.
 
     Notes
     -----
-    f = m features, 2 m if hyperbolic; 2 d f floating-point operations a row and one
-    exponential a feature.
+    f = m features, 2 m if hyperbolic; 2 d f floating-point operations per row and one
+    exponential per feature.
 
     References
     ----------
@@ -282,7 +285,7 @@ class PositiveRandomFeatures(RandomFeatures):
         return self.omega.shape[1] * (2 if self.hyperbolic else 1)
 
     def _directions(self) -> np.ndarray:
-        # cosh by pairs of opposite directions: exp(u - h) and exp(-u - h).
+        # Pairs of opposite directions give exp(u - h) and exp(-u - h).
         return np.concatenate([self.omega, -self.omega], 1) if self.hyperbolic else self.omega
 
 
@@ -294,7 +297,7 @@ class GeneralizedRandomFeatures(RandomFeatures):
     omega : array_like, shape (d, m)
         Random directions; ``sample`` draws them.
     fn : {'relu', 'softplus', 'exp', 'elu'}, default 'relu'
-        ``'elu'`` is ``elu(u) + 1``.  None gives negative features.
+        ``'elu'`` is ``elu(u) + 1``.  No choice gives negative features.
     temperature : float, default 1.0
         Scale of the squared inputs.
 
@@ -303,11 +306,11 @@ class GeneralizedRandomFeatures(RandomFeatures):
     TypeError
         If ``omega`` is not an array of real numbers, or ``temperature`` not a number.
     ValueError
-        If ``omega`` has another shape, ``fn`` is unknown, or ``temperature`` not positive.
+        If ``omega`` has the wrong shape, ``fn`` is unknown, or ``temperature`` not positive.
 
     Notes
     -----
-    f = m features; 2 d m floating-point operations a row.
+    f = m features; 2 d m floating-point operations per row.
 
     References
     ----------

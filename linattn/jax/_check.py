@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _check
+from .. import _state
 from .._dtypes import work_dtype
 from .._types import DType, Shape
+from ..conv import check_state
 from ._arrays import real
 
 
@@ -32,14 +33,14 @@ def stand_in(x: Any) -> Any:
 
 
 def key_lengths(function: str, x: Any, limit: Any, batch: Shape) -> Any:
-    """``key_lengths``, as `_check.key_lengths` checks them."""
+    """``key_lengths``, as `_state.checked_lengths` checks them."""
     most = limit if isinstance(limit, int) else sys.maxsize
-    _check.key_lengths(function, _there(x, np.zeros), most, batch)
+    _state.checked_lengths(function, _there(x, np.zeros), most, batch)
     return jnp.asarray(x, jnp.int32)
 
 
 def cu_seqlens(function: str, x: Any, n: Any) -> Any:
-    """``cu_seqlens``, as `_check.cu_seqlens` checks them; [0, n] for None."""
+    """``cu_seqlens``, as `_state.checked_bounds` checks them; [0, n] for None."""
     if x is None:
         return jnp.asarray([0, n], jnp.int32)
     known = isinstance(n, int)
@@ -51,7 +52,7 @@ def cu_seqlens(function: str, x: Any, n: Any) -> Any:
         return bounds
 
     bounds = _there(x, whole)
-    _check.cu_seqlens(function, bounds, n if known else bounds.flat[-1] if bounds.size else 0)
+    _state.checked_bounds(function, bounds, n if known else bounds.flat[-1] if bounds.size else 0)
     return jnp.asarray(x, jnp.int32)
 
 
@@ -59,7 +60,7 @@ def state(
     function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType,
     normalize: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The fields of a state, converted to ``dtype``, as `_check.state` checks them."""
+    """The fields of a state, converted to ``dtype``, as `_state.checked` checks them."""
     given = x
     if isinstance(x, tuple):
         named = zip(x, ("s", "z", "log_scale"), strict=False)
@@ -68,16 +69,16 @@ def state(
             for y, field in named
         )
         given = tuple(None if y is None else stand_in(y) for y in x)
-    _check.state(function, name, given, sizes(lead), sizes(core), dtype, normalize)
+    _state.checked(function, name, given, sizes(lead), sizes(core), dtype, normalize)
     return tuple(y for y in x[:2] if y is not None)
 
 
 def inputs(
     function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType
 ) -> Any:
-    """The state of a convolution, converted to ``dtype``, as `_check.inputs` checks it."""
+    """The state of a convolution, converted to ``dtype``, as `conv.check_state` checks it."""
     x = None if x is None else real(function, name, x).astype(dtype)
-    _check.inputs(function, name, stand_in(x), sizes(lead), sizes(core), dtype)
+    check_state(function, name, stand_in(x), sizes(lead), sizes(core), dtype)
     return x
 
 

@@ -90,7 +90,7 @@ def _convolution(
         bias = jnp.zeros(jnp.shape(x)[-1:], jnp.asarray(x).dtype)
     x, weight, bias = promoted(name, {"x": x, "weight": weight, "bias": bias})
     given = [_check.stand_in(y) for y in (x, weight, bias)]
-    *_, shape, silu = conv._operands(name, given[0], given[1], given[2], activation, 2)
+    *_, shape, silu = conv._operands(name, given[0], given[1], given[2], activation)
     (n, c), w, packed = x.shape[-2:], weight.shape[-1], cu_seqlens is not None
     bounds = _check.cu_seqlens(name, cu_seqlens, n)
     r, dtype = bounds.shape[0] - 1, work_dtype(x.dtype)

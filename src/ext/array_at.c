@@ -1,12 +1,13 @@
-/* array_at.c: the memory of a tensor as an array.
+/* array_at.c: an array on the memory of a tensor.
  *
- * What a tensor's own numpy() makes pins its storage, which then never resizes again;
- * sharded training frees parameters by resizing them. */
+ * A tensor's own numpy() pins its storage, which can then never be resized; sharded
+ * training frees parameters by resizing them. */
 #include "numpy_api.h"
 
 #include "gufunc.h"
 
-/* Sizes or strides from a tuple; -1 where it is none of `count` integers. */
+/* Reads sizes or strides from a tuple; -1, with an exception set, if it is not `count`
+ * integers. */
 static int
 read_axes(PyObject *tuple, Py_ssize_t count, npy_intp *axes)
 {
@@ -54,7 +55,7 @@ la_array_at(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs
         PyErr_SetString(PyExc_TypeError, "the tensor has no memory");
         return NULL;
     }
-    /* Of no address NumPy allocates memory, that of an empty array. */
+    /* Without an address, NumPy allocates memory, which is right for an empty array. */
     PyObject *array = PyArray_NewFromDescr(&PyArray_Type, dtype, (int)axes, shape,
                                            address == NULL ? NULL : strides, address,
                                            NPY_ARRAY_WRITEABLE, NULL);

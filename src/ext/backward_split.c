@@ -1,18 +1,19 @@
-/* backward_split.c: a backward operator in passes, where heads are fewer than threads.
+/* backward_split.c: computes a backward operator in passes if there are fewer heads
+ * than threads.
  *
- * dq, with two rates a token, and dv at the same time; then dk by columns of the keys.
- * Every number is summed as in one go, so that the number of threads changes no bit; a
- * fifth more arithmetic is done in all. */
+ * dq, with its rates per token, and dv run at the same time; then dk, by columns of the
+ * keys.  Every number is summed as in a single pass, so that the number of threads
+ * changes no bit.  The total arithmetic grows by a fifth. */
 #include "job.h"
 #include "number.h"
 
-/* The rates of all heads, and the columns of the keys in the last pass. */
+/* The rates of all heads, and how the last pass splits the columns of the keys. */
 struct la_backward_split {
-    const struct la_scratch *rates; /* a lane a head */
+    const struct la_scratch *rates; /* one lane per head */
     ptrdiff_t panels, width;
 };
 
-/* Head `at`, for a pass. */
+/* Head `at`, prepared for a pass. */
 static struct la_head
 head_of_pass(const struct job *job, size_t at, enum la_pass pass)
 {
@@ -51,7 +52,8 @@ run_columns(void *arg, size_t item, int lane)
     return la_job_compute(job, &h, lane);
 }
 
-/* Cuts the keys' columns, two vectors at least, unless a map wants whole rows. */
+/* Splits the keys' columns into panels of at least two vectors, unless the map needs
+ * whole rows. */
 static void
 cut_columns(const struct job *job, struct la_backward_split *split, ptrdiff_t itemsize,
             int threads)
@@ -90,7 +92,8 @@ la_run_backward_split(struct job *job, int threads)
     job->backward_split = &split;
     const struct la_head whole = job->head;
     const size_t scratch = job->kernel->scratch(&whole);
-    /* For both, so that nothing is written where there is no room for the second. */
+    /* Large enough for both runs, so that nothing is written if memory for the second
+     * is missing. */
     enum la_status status =
         la_job_reserve(job, scratch, threads) < 0
             ? LA_NO_MEMORY

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { MAX_AXES = 64 }; /* NumPy's limit; merged into LA_MAX_AXES */
+enum { MAX_AXES = 64 }; /* NumPy's limit; they are merged into LA_MAX_AXES */
 
 /* The leading axes of a call before they are merged. */
 struct lead {
@@ -12,7 +12,8 @@ struct lead {
     ptrdiff_t step[LA_MAX_OPERANDS][MAX_AXES];
 };
 
-/* Types of the operands, and sizes of the core dimensions, which have to agree. */
+/* Reads the types of the operands and the sizes of the core dimensions; -1 if sizes do
+ * not agree. */
 static int
 read_core(struct la_call *call, const struct la_operation *what,
           const struct la_tensor *x)
@@ -42,7 +43,8 @@ read_core(struct la_call *call, const struct la_operation *what,
             call->x[i].core[j] = x[i].strides[lead + j];
         }
     }
-    for (int i = 0; i < signature->ndims; i++) { /* that nothing has which is there */
+    for (int i = 0; i < signature->ndims;
+         i++) { /* dimensions of operands that are all left out */
         if (call->dims[i] < 0) {
             call->dims[i] = signature->dims[i] == 'r' ? 1 : 0;
         }
@@ -50,14 +52,14 @@ read_core(struct la_call *call, const struct la_operation *what,
     return 0;
 }
 
-/* How many leading axes an operand has. */
+/* The number of leading axes of an operand. */
 static int
 leading(const struct la_signature *signature, const struct la_tensor *x, int i)
 {
     return x[i].ndim < 0 ? 0 : x[i].ndim - signature->slots[i].rank;
 }
 
-/* The leading axes that the inputs broadcast to, which the outputs must have. */
+/* Broadcasts the leading axes of the inputs; the outputs must have all of them. */
 static int
 broadcast(struct lead *lead, const struct la_signature *signature,
           const struct la_tensor *x)
@@ -91,7 +93,7 @@ broadcast(struct lead *lead, const struct la_signature *signature,
     return 0;
 }
 
-/* Whether axis b continues axis a in every operand: the two are one axis. */
+/* Whether axes a and b are one axis in every operand: b continues a. */
 static int
 one_axis(const struct lead *lead, int a, int b, int count)
 {
@@ -103,11 +105,11 @@ one_axis(const struct lead *lead, int a, int b, int count)
     return 1;
 }
 
-/* Leading axes into the call: those of length 1 dropped, neighbours merged. */
+/* Sets the leading axes of the call: drops those of length 1 and merges neighbours. */
 static int
 merge(struct la_call *call, const struct lead *lead, int count)
 {
-    struct lead out; /* 16 KiB, and only what is used of it is set */
+    struct lead out; /* 16 KiB, of which only the used part is set */
     out.axes = 0;
     for (int axis = 0; axis < lead->axes; axis++) {
         if (lead->extent[axis] == 1) {

@@ -1,7 +1,8 @@
-/* cpu.c: instruction sets built into this extension, and the choice among them.
+/* cpu.c: the instruction sets that were built into this extension, and the choice among
+ * them.
  *
- * CONTRIBUTING.md has what a new one takes: here a TABLES line, a row of isas, and for
- * x86-64 a row of levels. */
+ * CONTRIBUTING.md lists what a new one takes: in this file, a TABLES line, a row of
+ * isas and, for x86-64, a row of levels. */
 #include "cpu.h"
 
 #include <stdatomic.h>
@@ -14,10 +15,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-/* What a level of x86-64 needs beyond the one before it: of the processor, by CPUID's
- * leaves 1 and 7, and of the operating system the registers that it keeps for a thread,
- * by XCR0: 256 bits of each vector, then 512.  By hand: what __builtin_cpu_supports
- * reads is filled in by some compilers' run-time libraries only. */
+/* What each level of x86-64 needs in addition to the one before: features of the
+ * processor (CPUID leaves 1 and 7), and registers that the operating system saves
+ * (XCR0: 256 bits of each vector, then 512).  This does not use __builtin_cpu_supports
+ * because only some compilers' run-time libraries initialise the data that it reads. */
 static const struct {
     unsigned ecx1, ebx7, kept;
 } levels[] = {
@@ -32,12 +33,12 @@ kept_registers(void)
     unsigned low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
 #if defined(__APPLE__)
-    low |= 0xe0; /* from their first use on */
+    low |= 0xe0; /* macOS sets these bits on first use */
 #endif
     return low;
 }
 
-/* The level that processor and operating system support. */
+/* The highest level that processor and operating system support. */
 static int
 level(void)
 {
@@ -61,7 +62,7 @@ level(void)
 }
 #endif
 
-/* setup.py defines LA_HAS_... for each set that was built. */
+/* setup.py defines LA_HAS_<isa> for each set that was built. */
 #define TABLES(isa)                                                                    \
     extern const struct la_table la_table_##isa##_f32, la_table_##isa##_f64
 TABLES(x86_64_v2);
@@ -77,7 +78,7 @@ _Static_assert(LA_NDTYPES == 2, "a table of each dtype, here and in the rows bel
 static const struct isa {
     const char *name;
     const struct la_table *tables[LA_NDTYPES];
-    int level; /* that it needs */
+    int level; /* required */
 } isas[] = {
 #if defined(LA_HAS_x86_64_v4)
     {"x86-64-v4", BOTH(x86_64_v4), 4},
@@ -99,7 +100,7 @@ static const struct isa {
 
 enum { NISAS = sizeof(isas) / sizeof(isas[0]) };
 
-static const struct isa *usable[NISAS + 1]; /* best first, then NULL */
+static const struct isa *usable[NISAS + 1]; /* best first, terminated by NULL */
 static _Atomic(const struct isa *) selected;
 static _Thread_local const struct isa *held;
 static _Thread_local int holds;

@@ -1,18 +1,22 @@
 /* describe.c: operators.def and maps.def as read-only mappings.
  *
  * `operators` has a mapping for each operator:
- * - inputs, outputs: (name, dims, channels, optional, state_dtype) of each array.
- * - dims: the letters of the dimensions that it always has; a gradient has its input's.
- * - channels: the letter of one more that it may have, or "".
- * - optional: whether it may be left out.
- * - state_dtype: whether it is held as states are.
- * - numbers: the names of the operands that are numbers.
- * - state: (name, dims) of each of the state's fields, for one sequence.
- * - maps, normalizer, key_lengths, public, elementwise: its properties (table.h).
- * - summary: what it computes, or None where a public function documents it.
- * - gradient_of, step_of: the operator that it is the gradient or the step of, or None.
+ *  - inputs, outputs: (name, dims, channels, optional, state_dtype, suffix) of each
+ *    array.
+ *  - dims: the letters of its fixed dimensions; a gradient has those of its input.
+ *  - channels: the letter of its optional dimension, or "".
+ *  - optional: whether it may be left out.
+ *  - state_dtype: whether it has the dtype of states.
+ *  - suffix: the part of a gufunc's name for its optional dimension, or for the array.
+ *  - numbers: the names of the operands that are numbers.
+ *  - state: (name, dims) of each of the state's fields, for one sequence.
+ *  - maps, normalizer, key_lengths, public, elementwise: its properties (table.h).
+ *  - summary: what it computes, or None if a public function documents it.
+ *  - gradient_of, step_of: the operator of which it is the gradient or step, or None.
  *
  * Indices are left out: they follow from state and key_lengths.
+ *
+ * `operands` has the description of each operand that operands.def describes, by name.
  *
  * `maps` has a mapping for each map: rows, whether it is a map of whole rows, and
  * signed, whether features can be negative. */
@@ -21,18 +25,20 @@
 
 #include "describe.h"
 
-#include "form.h"
+#include "signature.h"
 
-/* Describes one operand of a form by a new object; NULL on an error. */
+/* Returns a new object that describes one operand of a form; NULL on an error. */
 typedef PyObject *describe_operand(const struct la_form_operand *x);
 
 static PyObject *
 describe_array(const struct la_form_operand *x)
 {
     const char channels[] = {x->channels, '\0'};
-    return Py_BuildValue("(sssNN)", la_operands[x->id].name, x->dims, channels,
+    char suffix[LA_MAX_SUFFIX];
+    la_choice_suffix(x, suffix, sizeof(suffix));
+    return Py_BuildValue("(sssNNs)", la_operands[x->id].name, x->dims, channels,
                          PyBool_FromLong(x->optional),
-                         PyBool_FromLong(la_operands[x->id].kind == LA_STATE));
+                         PyBool_FromLong(la_operands[x->id].kind == LA_STATE), suffix);
 }
 
 static PyObject *
@@ -53,7 +59,7 @@ is_array(enum la_operand id)
     return id < LA_NARRAYS;
 }
 
-/* A tuple of the descriptions of those of `count` operands that `belongs` selects. */
+/* A tuple of the descriptions of those operands for which `belongs` is true. */
 static PyObject *
 describe_each(const struct la_form_operand *x, int count,
               int (*belongs)(enum la_operand), describe_operand *describe)
@@ -74,7 +80,7 @@ describe_each(const struct la_form_operand *x, int count,
     return tuple;
 }
 
-/* A read-only mapping of a dict, which it takes over; NULL of NULL. */
+/* A read-only mapping of a dict, whose reference it takes; NULL for NULL. */
 static PyObject *
 read_only(PyObject *dict)
 {
@@ -89,7 +95,7 @@ flag(enum la_op op, enum la_property property)
     return PyBool_FromLong((la_operators[op].properties & property) != 0);
 }
 
-/* Puts a new object into a dict, and drops it; 0, or -1. */
+/* Adds a new object to a dict and releases it; 0, or -1. */
 static int
 put(PyObject *dict, const char *name, PyObject *object)
 {
@@ -105,7 +111,7 @@ name_of(enum la_op op)
     return Py_BuildValue("z", op != LA_NOPS ? la_operators[op].name : NULL);
 }
 
-/* Puts what the form says into a dict; 0, or -1. */
+/* Adds the contents of the form to a dict; 0, or -1. */
 static int
 put_form(PyObject *dict, const struct la_form *form)
 {
@@ -168,16 +174,35 @@ describe_maps(void)
     return read_only(all);
 }
 
+static PyObject *
+describe_operands(void)
+{
+    PyObject *all = PyDict_New();
+    for (int id = 0; all != NULL && id < LA_NOPERANDS; id++) {
+        const struct la_operand_row *row = &la_operands[id];
+        if (row->doc != NULL &&
+            put(all, row->name, PyUnicode_FromString(row->doc)) < 0) {
+            Py_CLEAR(all);
+        }
+    }
+    return read_only(all);
+}
+
+/* Adds the object that `describe` returns to the module; 0, or -1. */
+static int
+add(PyObject *module, const char *name, PyObject *(*describe)(void))
+{
+    PyObject *object = describe();
+    const int status = PyModule_AddObjectRef(module, name, object);
+    Py_XDECREF(object);
+    return status;
+}
+
 int
 la_describe(PyObject *module)
 {
-    PyObject *operators = describe_operators(), *maps = NULL;
-    int status = PyModule_AddObjectRef(module, "operators", operators);
-    if (status == 0) {
-        maps = describe_maps();
-        status = PyModule_AddObjectRef(module, "maps", maps);
-    }
-    Py_XDECREF(operators);
-    Py_XDECREF(maps);
-    return status;
+    const int failed = add(module, "operators", describe_operators) ||
+                       add(module, "operands", describe_operands) ||
+                       add(module, "maps", describe_maps);
+    return failed ? -1 : 0;
 }

@@ -1,11 +1,11 @@
-/* fast_call.c: a call on plain arrays, past NumPy's machinery.
+/* fast_call.c: calls on plain operands without NumPy's gufunc machinery.
  *
- * NumPy takes 2 us to look at the operands of a gufunc, as long as the kernel takes for
- * one token of a few heads, and hands over one leading axis at a time.  Plain are
- * exact, aligned, native arrays of one loop's dtypes, numbers that are finite Python
- * floats, and outputs that overlap nothing; an output that is None is made, and what
- * may be left out is where it is Ellipsis.  Everything else, errors included, is left
- * to NumPy. */
+ * NumPy takes 2 us to examine the operands of a gufunc, as long as the kernel takes for
+ * one token of a few heads, and passes on one leading axis at a time.  Operands are
+ * plain if they are exact, aligned, native arrays of one loop's dtypes, or finite
+ * Python floats for numbers, and outputs overlap nothing.  None for an output allocates
+ * it; Ellipsis leaves out an optional operand.  Everything else, including errors, is
+ * left to NumPy. */
 #include "numpy_api.h"
 
 #include "gufunc.h"
@@ -18,11 +18,11 @@
 #include "gufunc_object.h"
 #include "run.h"
 
-/* The operands of a call as they are read. */
+/* The operands of a call while they are read. */
 struct operands {
     const struct la_gufunc *g;
     enum la_loop loop;
-    PyObject *object[LA_MAX_OPERANDS]; /* borrowed, but for those made */
+    PyObject *object[LA_MAX_OPERANDS]; /* borrowed, except for allocated outputs */
     int made[LA_MAX_OPERANDS];
     struct la_tensor x[LA_MAX_OPERANDS];
     union la_number numbers[LA_MAX_OPERANDS];
@@ -36,7 +36,8 @@ is_plain(PyObject *object, int type)
            PyArray_ISBEHAVED_RO(x);
 }
 
-/* The loop whose tokens have the dtype of the first operand; 0 where there is none. */
+/* Finds the loop whose tokens have the dtype of the first operand; 0 if there is
+ * none. */
 static int
 choose_loop(struct operands *c)
 {
@@ -50,7 +51,7 @@ choose_loop(struct operands *c)
     return 0;
 }
 
-/* A number for the kernel, or a core of no axes, as a Python float. */
+/* Reads a Python float as a number for the kernel, or as an array without core axes. */
 static int
 take_number(struct operands *c, int i)
 {
@@ -71,16 +72,16 @@ set_array(struct operands *c, int i, int wide)
                                  PyArray_STRIDES(x), wide};
 }
 
-/* Whether operand i is held as the kernel computes. */
+/* Whether operand i has the dtype of the computation. */
 static int
 is_native(const struct operands *c, int i)
 {
     return la_loop_type(c->g, c->loop, i) == la_loop_kinds[c->loop].rest;
 }
 
-/* Whether operand i is left out. */
+/* Whether the caller left out operand i. */
 static int
-take_nothing(struct operands *c, int i)
+take_omitted(struct operands *c, int i)
 {
     if (c->object[i] != Py_Ellipsis || !la_may_lack(c->g->signature, i)) {
         return 0;
@@ -101,7 +102,7 @@ take_array(struct operands *c, int i)
     return 1;
 }
 
-/* The size of a core dimension, from the inputs; -1 where none has it. */
+/* The size of a core dimension, from the inputs; -1 if no input has it. */
 static npy_intp
 core_size(const struct operands *c, char letter)
 {
@@ -115,12 +116,12 @@ core_size(const struct operands *c, char letter)
             }
         }
     }
-    return letter == 'r' ? 1 : -1; /* all is one sequence */
+    return letter == 'r' ? 1 : -1; /* all tokens are one sequence */
 }
 
 /* Whether output i, with these leading axes, is the gradient of an input that is
- * repeated along one of them: the caller sums it, and rounds what 16 bits hold after
- * that alone. */
+ * repeated along one of them.  The caller then sums the output, and rounds to 16 bits
+ * only after that. */
 static int
 is_to_be_summed(const struct operands *c, int i, const npy_intp *shape, int lead)
 {
@@ -134,8 +135,8 @@ is_to_be_summed(const struct operands *c, int i, const npy_intp *shape, int lead
     return repeated;
 }
 
-/* A new array for output i: the inputs' leading axes broadcast, then its own.  0 where
- * there is no such shape, -1 on an error. */
+/* Allocates output i: the broadcast leading axes of the inputs, then its core
+ * dimensions. Returns 0 if the shape is undefined, -1 on an error. */
 static int
 make_output(struct operands *c, int i)
 {
@@ -145,7 +146,7 @@ make_output(struct operands *c, int i)
     int lead = 0;
     for (int j = 0; j < signature->nin; j++) {
         const int axes = c->x[j].ndim - signature->slots[j].rank;
-        lead = axes > lead ? axes : lead; /* below 0 where it is left out */
+        lead = axes > lead ? axes : lead; /* negative if left out */
     }
     if (lead + slot->rank > NPY_MAXDIMS) {
         return 0;
@@ -176,7 +177,7 @@ make_output(struct operands *c, int i)
     return c->made[i] ? 1 : -1;
 }
 
-/* From the first byte of operand i to after its last one. */
+/* The range of bytes of operand i: its first byte and one past its last. */
 static void
 span_of(const struct operands *c, int i, const char **begin, const char **end)
 {
@@ -186,9 +187,9 @@ span_of(const struct operands *c, int i, const char **begin, const char **end)
     la_tensor_extent(&c->x[i], itemsize, begin, end);
 }
 
-/* Whether no output given by the caller shares memory with another operand. */
+/* Whether the outputs that the caller passed share no memory with other operands. */
 static int
-outputs_are_apart(const struct operands *c)
+outputs_are_disjoint(const struct operands *c)
 {
     const struct la_signature *signature = c->g->signature;
     for (int i = signature->nin; i < signature->nin + signature->nout; i++) {
@@ -210,7 +211,7 @@ outputs_are_apart(const struct operands *c)
     return 1;
 }
 
-/* Whether elements of an output lie in the same memory: NumPy's to look at.  -1 on an
+/* Whether elements of an output share memory, which is then left to NumPy.  -1 on an
  * error. */
 static int
 overlaps_itself(const struct la_tensor *x, PyArrayObject *array)
@@ -236,7 +237,7 @@ la_array_overlaps_itself(PyObject *Py_UNUSED(module), PyObject *arg)
     return status < 0 ? NULL : PyBool_FromLong(status);
 }
 
-/* Reads all operands; 1 where they are plain, 0 where not, -1 on an error. */
+/* Reads all operands; 1 if they are plain, 0 if not, -1 on an error. */
 static int
 take_operands(struct operands *c)
 {
@@ -249,7 +250,7 @@ take_operands(struct operands *c)
         if (la_is_number(signature->slots[i].id)) {
             taken = take_number(c, i);
         }
-        else if (take_nothing(c, i)) {
+        else if (take_omitted(c, i)) {
             taken = 1;
         }
         else if (i < signature->nin && PyFloat_CheckExact(c->object[i])) {
@@ -257,7 +258,7 @@ take_operands(struct operands *c)
                     take_number(c, i);
         }
         else if (i >= signature->nin && c->object[i] == Py_None) {
-            /* A state that is updated in place has to be there. */
+            /* A state that is updated in place must be passed. */
             taken = signature->variant & LA_WITH_IN_PLACE && i > signature->nin
                         ? 0
                         : make_output(c, i);
@@ -274,10 +275,10 @@ take_operands(struct operands *c)
             return taken;
         }
     }
-    return outputs_are_apart(c);
+    return outputs_are_disjoint(c);
 }
 
-/* The outputs: one, or a tuple of them. */
+/* Returns the outputs: one array, or a tuple of them. */
 static PyObject *
 result(const struct operands *c)
 {
@@ -300,7 +301,7 @@ la_fast_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     if (nargs < 2 || !la_gufunc_is(args[0]) ||
         nargs != 1 + ((PyUFuncObject *)args[0])->nargs) {
         PyErr_SetString(PyExc_TypeError,
-                        "expected one of our gufuncs and its operands");
+                        "expected one of linattn's gufuncs and its operands");
         return NULL;
     }
     struct operands c;

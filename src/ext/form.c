@@ -1,12 +1,12 @@
-/* form.c: see form.h.  Forms are the same in every build, so that whatever is wrong in
- * one of them ends the first import with its assertion. */
+/* form.c: see form.h.  Forms are the same in every build, so an error in one of them
+ * fails an assertion at the first import. */
 #undef NDEBUG
 #include "form.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* The input of a name; -1 where the form has none. */
+/* The index of the input of that name; -1 if the form has none. */
 static int
 find_input(const struct la_form *form, const char *name)
 {
@@ -17,7 +17,7 @@ find_input(const struct la_form *form, const char *name)
     return i;
 }
 
-/* Reads the name of an operand; where it ends. */
+/* Reads the name of an operand; returns where it ends. */
 static const char *
 read_name(struct la_form_operand *x, const char *text)
 {
@@ -31,13 +31,13 @@ read_name(struct la_form_operand *x, const char *text)
     return text + length;
 }
 
-/* Reads the dimensions "n,d?)" or "d)?"; where they end. */
+/* Reads dimensions, "n,d?)" or "d)?"; returns where they end. */
 static const char *
 read_dims(struct la_form_operand *x, const char *text)
 {
     for (; *text != ')'; text += *text == ',') {
         const char letter = *text++;
-        assert(x->channels == '\0'); /* it is the last one */
+        assert(x->channels == '\0'); /* must be the last one */
         if (*text == '?') {
             x->channels = letter;
             text++;
@@ -52,7 +52,7 @@ read_dims(struct la_form_operand *x, const char *text)
     return text + 1 + x->optional;
 }
 
-/* An output without dimensions: the gradient of an input, which it is like. */
+/* Reads an output without dimensions: the gradient of an input, with its dimensions. */
 static void
 follow_input(const struct la_form *form, struct la_form_operand *x)
 {
@@ -66,8 +66,8 @@ follow_input(const struct la_form *form, struct la_form_operand *x)
     x->of = of;
 }
 
-/* Adds the operands that text lists, "q(n,d) g(n,d?) bonus(d)?", up to "|", "->" or its
- * end, and counts them; where it stopped. */
+/* Adds the operands that the text lists, such as "q(n,d) g(n,d?) bonus(d)?", up to "|",
+ * "->" or its end, and counts them; returns where it stopped. */
 static const char *
 read_operands(struct la_form *form, const char *text, int *count)
 {

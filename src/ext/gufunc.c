@@ -1,10 +1,11 @@
-/* gufunc.c: NumPy's gufuncs, made of operators.def: one for each variant and map, when
- * it is asked for: 600 of them take 10 ms.
+/* gufunc.c: NumPy's gufuncs, generated from operators.def, one for each variant and
+ * map.  They are created on request: all 600 would take 10 ms.
  *
- * A gufunc's loops are told apart by the dtype of its tokens.  Numbers, states and
- * indices follow it: a float64 scale makes no float32 call a float64 one. */
+ * A gufunc's loops differ in the dtype of tokens.  The dtypes of numbers, states and
+ * indices follow from it: a float64 scale does not make a float32 call a float64
+ * one. */
 #define LA_FILLS_NUMPY_API
-#undef NDEBUG /* how many there are is the same in every build */
+#undef NDEBUG /* the counts asserted below are the same in every build */
 #include "numpy_api.h"
 
 #include "gufunc.h"
@@ -15,7 +16,7 @@
 
 #include "gufunc_object.h"
 
-/* Signatures, and gufuncs in all: at most so many. */
+/* The largest numbers of signatures and gufuncs. */
 enum { NSIGNATURES = 16 * LA_NOPS, NGUFUNCS = 1024 };
 
 static struct la_signature signatures[NSIGNATURES];
@@ -32,17 +33,17 @@ la_gufunc_is(PyObject *object)
     return g >= first && g < first + sizeof(gufuncs);
 }
 
-/* What `ufunc.types` tells of the loops. */
-static const enum la_loop told[] = {LA_LOOP_HALF, LA_LOOP_SINGLE, LA_LOOP_DOUBLE};
-enum { NTOLD = sizeof(told) / sizeof(told[0]) };
+/* The loops that `ufunc.types` lists. */
+static const enum la_loop listed[] = {LA_LOOP_HALF, LA_LOOP_SINGLE, LA_LOOP_DOUBLE};
+enum { NLISTED = sizeof(listed) / sizeof(listed[0]) };
 
 static void
 write_types(struct la_gufunc *g)
 {
     const int count = g->signature->nin + g->signature->nout;
-    for (int k = 0; k < NTOLD; k++) {
+    for (int k = 0; k < NLISTED; k++) {
         for (int i = 0; i < count; i++) {
-            g->types[k * count + i] = (char)la_loop_type(g, told[k], i);
+            g->types[k * count + i] = (char)la_loop_type(g, listed[k], i);
         }
     }
 }
@@ -63,8 +64,8 @@ new_gufunc(struct la_gufunc *g)
     }
     PyUFuncObject *gufunc = (PyUFuncObject *)object;
     if (signature->variant & LA_WITH_IN_PLACE) {
-        /* These read their states: a copy that NumPy puts in an output's place must
-         * hold what the output held. */
+        /* The kernel reads these outputs, which are states: if NumPy replaces one by a
+         * temporary copy, the copy must hold its contents. */
         for (int i = nin + 1; i < nin + nout; i++) {
             gufunc->op_flags[i] = NPY_ITER_READWRITE;
         }
@@ -78,11 +79,11 @@ new_gufunc(struct la_gufunc *g)
         return NULL;
     }
     gufunc->types = g->types;
-    gufunc->ntypes = NTOLD;
+    gufunc->ntypes = NLISTED;
     return object;
 }
 
-/* One gufunc of a signature, which is made when it is asked for. */
+/* Adds one gufunc of a signature; its object is created on request. */
 static void
 add_gufunc(const struct la_signature *signature, enum la_map map)
 {
@@ -119,7 +120,7 @@ add_variant(const struct la_form *form, la_variant variant)
     }
 }
 
-/* All variants of an operator: every choice among what its form offers. */
+/* Adds all variants of an operator: every combination of what its form offers. */
 static void
 add_variants(enum la_op op)
 {
@@ -143,7 +144,7 @@ append_name(PyObject *list, const char *text)
     return status;
 }
 
-/* The list as a tuple, and drops it; NULL of none. */
+/* Converts a list to a tuple and releases the list; NULL for NULL. */
 static PyObject *
 as_tuple(PyObject *list)
 {
@@ -167,7 +168,7 @@ gufunc_names(int internal)
     return as_tuple(list);
 }
 
-/* Adds a new object to the module, and drops it; 0, or -1. */
+/* Adds a new object to the module and releases it; 0, or -1. */
 static int
 add_object(PyObject *module, const char *name, PyObject *object)
 {
@@ -182,7 +183,8 @@ la_gufunc_add_all(PyObject *module)
     if (PyArray_ImportNumPyAPI() < 0 || PyUFunc_ImportUFuncAPI() < 0) {
         return -1;
     }
-    const int known = ngufuncs > 0; /* they are the process's: NumPy keeps pointers */
+    /* NumPy keeps pointers to them: one set per process. */
+    const int known = ngufuncs > 0;
     for (int op = 0; !known && op < LA_NOPS; op++) {
         add_variants((enum la_op)op);
     }

@@ -1,4 +1,4 @@
-/* gufunc.h: NumPy's gufuncs, made of operators.def. */
+/* gufunc.h: NumPy's gufuncs, generated from operators.def. */
 #ifndef LA_GUFUNC_H
 #define LA_GUFUNC_H
 
@@ -9,23 +9,23 @@
 /* Adds the tuples `ufunc_names` and `internal_ufunc_names` to the module; 0, or -1. */
 int la_gufunc_add_all(PyObject *module);
 
-/* make_ufunc(name): the gufunc of that name, always the same. */
+/* make_ufunc(name): the gufunc of that name, always the same object. */
 PyObject *la_gufunc_make(PyObject *module, PyObject *name);
 
-/* The signature and the map of the gufunc of that name; NULL where there is none. */
+/* The signature and the map of the gufunc of that name; NULL if there is none. */
 const struct la_signature *la_gufunc_signature(const char *name, enum la_map *map);
 
-/* add_bfloat16(dtype): loops for a type that NumPy itself does not know. */
+/* add_bfloat16(dtype): adds loops for a dtype that NumPy itself does not have. */
 PyObject *la_gufunc_add_bfloat16(PyObject *module, PyObject *dtype);
 
-/* call(gufunc, *operands): the same without NumPy's machinery. */
+/* fast_call(gufunc, *operands): calls a gufunc without NumPy's machinery. */
 PyObject *la_fast_call(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
-/* array_at(owner, address, shape, strides, dtype): a writeable array there, strides in
- * elements, that keeps its owner alive. */
+/* array_at(owner, address, shape, strides, dtype): a writeable array at that address,
+ * with strides in elements; it keeps its owner alive. */
 PyObject *la_array_at(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
-/* overlaps_itself(array): whether elements of it lie in the same memory. */
+/* overlaps_itself(array): whether elements of the array share memory. */
 PyObject *la_array_overlaps_itself(PyObject *module, PyObject *array);
 
 #endif

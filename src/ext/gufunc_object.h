@@ -1,12 +1,12 @@
-/* gufunc_object.h: what a gufunc of ours knows of itself, for gufunc.c, its loops
- * (loop.c), what chooses among them (promote.c) and fast_call.c. */
+/* gufunc_object.h: the data of a gufunc, shared by gufunc.c, its loops (loop.c), the
+ * choice among them (promote.c) and fast_call.c. */
 #ifndef LA_GUFUNC_OBJECT_H
 #define LA_GUFUNC_OBJECT_H
 
 #include "signature.h"
 #include "numpy_api.h"
 
-/* Loops by how tokens are held. */
+/* Loops, by the dtype of tokens. */
 enum la_loop {
     LA_LOOP_HALF,
     LA_LOOP_SINGLE,
@@ -16,40 +16,41 @@ enum la_loop {
 };
 
 struct la_loop_kind {
-    int tokens, rest; /* NumPy's types of arrays of tokens, and of all but indices */
+    int tokens, rest; /* NumPy's types of token arrays, and of all other arrays except
+                         indices */
     enum la_dtype dtype;
     enum la_type type;
 };
 
 extern const struct la_loop_kind la_loop_kinds[LA_NLOOPS];
 
-/* NumPy keeps pointers into it for as long as the gufunc lives. */
+/* NumPy keeps pointers to this as long as the gufunc lives. */
 struct la_gufunc {
     const struct la_signature *signature;
     enum la_map map;
     char name[80], doc[320];
     char types[3 * LA_MAX_OPERANDS];
-    PyObject *_Atomic object; /* once it has been asked for, and then for good */
+    PyObject *_Atomic object; /* created on request, then kept */
 };
 
-/* That of a gufunc object, which must be one of ours. */
+/* The data of a gufunc object, which must be one of linattn's. */
 static inline const struct la_gufunc *
 la_gufunc_of(PyObject *gufunc)
 {
     return (const struct la_gufunc *)(const void *)((PyUFuncObject *)gufunc)->data;
 }
 
-/* Whether an object is a gufunc of ours. */
+/* Whether an object is one of linattn's gufuncs. */
 int la_gufunc_is(PyObject *object);
 
-/* Whether a loop can be: bfloat16 has to be made known first. */
+/* Whether a loop is available: bfloat16 must be added first. */
 int la_loop_exists(enum la_loop loop);
 
-/* Makes bfloat16 known by NumPy's number of it; whether it was not. */
+/* Adds bfloat16, given its NumPy type number; returns whether it was new. */
 int la_loop_add_bfloat16(int type);
 
-/* Adds a loop, where it can be, to a gufunc, for which all dtypes are welcome once it
- * has its promoter; 0, or -1. */
+/* la_loop_add adds a loop, if available, to a gufunc; la_promoter_add makes a gufunc
+ * accept all dtypes that can be cast.  0, or -1. */
 int la_loop_add(PyObject *gufunc, const struct la_gufunc *g, enum la_loop loop);
 int la_promoter_add(PyObject *gufunc, int count);
 

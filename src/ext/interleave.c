@@ -1,16 +1,16 @@
-/* interleave.c: interleaves the work of heads whose rows are interleaved in memory, as
- * in views of (batch, tokens, heads, d): a slice of tokens of each head in turn.
+/* interleave.c: interleaves the computation of heads whose rows are interleaved in
+ * memory, as in views of (batch, tokens, heads, d): one slice of tokens of each head in
+ * turn.
  *
- * Head by head such a call reads 256 bytes of every 2 KiB, say, and comes back for the
- * next 256 when the caches have dropped what lay around them: a third slower than heads
- * that lie one after another.  Slice by slice it goes through memory in order, and
- * prefetches in order, the rows of all heads in a slice at once.  Each head has scratch
- * of its own that keeps its state, so the same is computed in the same order: no bit
- * changes. */
+ * Computed one head at a time, such a call reads, for example, 256 bytes of every 2 KiB
+ * and returns for the next 256 after the caches have dropped them: a third slower than
+ * contiguous heads.  By slices, memory is read in order, and the rows of all heads in a
+ * slice are prefetched together.  Each head keeps its state in its own scratch and
+ * computes the same operations in the same order, so no bit changes. */
 #include "../kernel/fetch.h"
 #include "job.h"
 
-/* A head, and how far it has been computed. */
+/* A head and its progress. */
 struct interleaved {
     struct la_head head;
     struct la_interleave interleave;
@@ -23,7 +23,7 @@ distance(ptrdiff_t step)
 }
 
 /* Whether the rows of the heads of the last axis are interleaved, short, and spread
- * over more than a cache. */
+ * over more memory than a cache holds. */
 static int
 is_interleaved(const struct job *job)
 {
@@ -61,10 +61,10 @@ la_interleaved_heads(const struct job *job, int threads)
     return heads < LA_INTERLEAVE_HEADS ? heads : LA_INTERLEAVE_HEADS;
 }
 
-/* Asks for the rows of all heads in the slice from token `first` on. */
+/* Queues the rows of all heads in the slice from token `first` on for prefetching. */
 static void
-ask_for_rows(const struct job *job, const struct la_head *h, ptrdiff_t heads,
-             ptrdiff_t first, struct la_fetch *ahead)
+queue_rows(const struct job *job, const struct la_head *h, ptrdiff_t heads,
+           ptrdiff_t first, struct la_fetch *ahead)
 {
     const struct la_call *call = job->call;
     const ptrdiff_t left = h->n - first,
@@ -84,7 +84,7 @@ ask_for_rows(const struct job *job, const struct la_head *h, ptrdiff_t heads,
     }
 }
 
-/* One head up to token `to`, if it has tokens left or none at all. */
+/* Computes one head up to token `to`, if it has tokens left or has none at all. */
 static int
 run_tokens(struct job *job, struct interleaved *x, ptrdiff_t to, int lane)
 {
@@ -96,7 +96,7 @@ run_tokens(struct job *job, struct interleaved *x, ptrdiff_t to, int lane)
     return la_job_compute(job, &x->head, lane);
 }
 
-/* Some heads of the last axis: item = (head / last) * groups + group. */
+/* Computes some heads of the last axis: item = (head / last) * groups + group. */
 static int
 run_interleaved(void *arg, size_t item, int lane)
 {
@@ -107,7 +107,8 @@ run_interleaved(void *arg, size_t item, int lane)
     const ptrdiff_t heads = left < job->group ? left : job->group;
     struct la_fetch ahead = {0};
     struct interleaved heads_now[LA_INTERLEAVE_HEADS];
-    ptrdiff_t longest = 1; /* one slice at least: there may be states to hand through */
+    /* At least one slice: without tokens, states are still passed through. */
+    ptrdiff_t longest = 1;
     for (ptrdiff_t i = 0; i < heads; i++) {
         struct la_head *h = &heads_now[i].head;
         *h = job->head;
@@ -120,7 +121,7 @@ run_interleaved(void *arg, size_t item, int lane)
     }
     for (ptrdiff_t to = LA_INTERLEAVE_ROWS; to < longest + LA_INTERLEAVE_ROWS;
          to += LA_INTERLEAVE_ROWS) {
-        ask_for_rows(job, &heads_now->head, heads, to, &ahead);
+        queue_rows(job, &heads_now->head, heads, to, &ahead);
         for (ptrdiff_t i = 0; i < heads; i++) {
             if (run_tokens(job, &heads_now[i], to, lane)) {
                 return 1;

@@ -15,8 +15,8 @@ la_job_dimension(const struct la_call *call, char letter, ptrdiff_t otherwise)
     return i < 0 ? otherwise : call->dims[i];
 }
 
-/* Row and column step of an operand, from those of its core dimensions.  A number a
- * token is a matrix of equal columns. */
+/* Sets the row and column steps of an operand from those of its core dimensions.  One
+ * number per token is a matrix whose columns are the same memory. */
 static void
 set_steps(struct la_array *x, const struct la_slot *slot, const ptrdiff_t *core)
 {
@@ -29,7 +29,7 @@ set_steps(struct la_array *x, const struct la_slot *slot, const ptrdiff_t *core)
     }
 }
 
-/* Numbers of the first result, of all heads. */
+/* The size of the first result, over all heads. */
 static double
 results(const struct la_call *call)
 {
@@ -119,7 +119,7 @@ la_job_segment(const struct job *job, ptrdiff_t n)
     return cut ? n / LA_SEGMENT_COUNT / LA_SEGMENT_STEP * LA_SEGMENT_STEP : 0;
 }
 
-/* Step from one head of the last axis to the next. */
+/* Step between heads of the last axis. */
 static ptrdiff_t
 last_step(const struct job *job, enum la_operand id)
 {
@@ -129,7 +129,7 @@ last_step(const struct job *job, enum la_operand id)
                : 0;
 }
 
-/* Points operand i of a piece, an array, at its tokens from `begin` on and at the
+/* Points operand i, an array, at the tokens of a piece from `begin` on and at the
  * columns of its panel. */
 static void
 place_array(const struct job *job, struct la_head *h, int i, struct piece p,
@@ -154,7 +154,7 @@ place_array(const struct job *job, struct la_head *h, int i, struct piece p,
         x->data += column * x->rs;
     }
     else if (p.panel > 0 && i >= signature->nin) {
-        x->data = NULL; /* all panels have the same result: the first one writes it */
+        x->data = NULL; /* all panels compute the same; the first writes it */
     }
 }
 
@@ -196,7 +196,7 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
     h->m = h->m - column < job->width ? h->m - column : job->width;
 }
 
-/* --- running it ----------------------------------------------------------- */
+/* --- running ---------------------------------------------------------------- */
 
 static int
 poll_worker(void *arg)
@@ -269,13 +269,13 @@ la_job_run(struct job *job, const struct la_kernel *kernel,
         return LA_NO_MEMORY;
     }
     la_scratch_prepare(&job->scratch);
-    /* Lanes past a block's edge may raise flags that no number of the result shows: the
-     * call raises none. */
+    /* Padding lanes may raise floating-point flags that have nothing to do with the
+     * result, so the call raises none. */
     job->modes = la_modes_get();
     const int gave_up = la_pool_run(piece, idle, job, items, threads);
     la_modes_set(job->modes);
     const int overrun = atomic_load(&job->overrun) || la_scratch_overrun(&job->scratch);
-    /* The watch may have stopped the job when no piece looked any more. */
+    /* The watch may have stopped the job after the last piece polled. */
     const int stopped = gave_up || poll_worker(job);
     return overrun ? LA_OVERRUN : stopped ? LA_STOPPED : LA_DONE;
 }

@@ -15,7 +15,7 @@ const struct la_loop_kind la_loop_kinds[LA_NLOOPS] = {
     [LA_LOOP_BFLOAT] = {NPY_NOTYPE, NPY_FLOAT, LA_F32, LA_BFLOAT},
 };
 
-/* NumPy's number of the bfloat16 type, once there is one. */
+/* NumPy's type number of bfloat16, once it was added. */
 static int bfloat16 = NPY_NOTYPE;
 
 int
@@ -46,7 +46,7 @@ la_loop_type(const struct la_gufunc *g, enum la_loop loop, int i)
     return loop == LA_LOOP_BFLOAT ? bfloat16 : kind->tokens;
 }
 
-/* From the first byte of operand i of a call to after its last one. */
+/* The range of bytes of operand i of a call: its first byte and one past its last. */
 static void
 span_of(const struct la_call *call, int i, npy_intp itemsize, const char **begin,
         const char **end)
@@ -71,7 +71,7 @@ span_of(const struct la_call *call, int i, npy_intp itemsize, const char **begin
     la_tensor_extent(&x, itemsize, begin, end);
 }
 
-/* Whether an output lies in those bytes. */
+/* Whether an output overlaps these bytes. */
 static int
 is_aliased(const struct la_call *call, PyArray_Descr *const *descr, const char *begin,
            const char *end)
@@ -86,9 +86,10 @@ is_aliased(const struct la_call *call, PyArray_Descr *const *descr, const char *
     return found;
 }
 
-/* Copies the inputs that share memory with an output, into copies[i], to be freed.
- * NumPy does so, but not where the two are one array: it takes a gufunc to read all of
- * its operands before it writes.  0, or -1 where there is no memory. */
+/* Copies the inputs that share memory with an output into copies[i], which the caller
+ * frees.  NumPy does so itself, except if input and output are the same array: it
+ * assumes that a gufunc reads all of its operands before it writes.  0, or -1 without
+ * memory. */
 static int
 copy_aliased(struct la_call *call, PyArray_Descr *const *descr, void **copies)
 {
@@ -110,7 +111,7 @@ copy_aliased(struct la_call *call, PyArray_Descr *const *descr, void **copies)
     return 0;
 }
 
-/* One inner loop, in NumPy's calling convention, which holds the GIL. */
+/* One inner loop, in NumPy's calling convention; called with the GIL. */
 static int
 run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dimensions,
          const npy_intp *steps, enum la_loop loop)
@@ -131,7 +132,7 @@ run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dime
         call.x[i].data = data[i];
         call.x[i].type =
             la_is_tokens(signature->slots[i].id) ? la_loop_kinds[loop].type : LA_NATIVE;
-        if (elementwise) { /* NumPy's loop is our only dimension */
+        if (elementwise) { /* NumPy's loop is the only dimension */
             call.x[i].core[0] = steps[i];
             continue;
         }
@@ -167,8 +168,8 @@ LOOP(loop_bfloat, LA_LOOP_BFLOAT)
 static PyArrayMethod_StridedLoop *const loops[LA_NLOOPS] = {loop_half, loop_single,
                                                             loop_double, loop_bfloat};
 
-/* The GIL is ours to release: NumPy does so by the size of the outputs alone, which
- * says nothing about the work where these are small. */
+/* The loop requires the GIL, and la_run_python releases it: NumPy would decide by the
+ * size of the outputs alone, which does not reflect the work if they are small. */
 int
 la_loop_add(PyObject *gufunc, const struct la_gufunc *g, enum la_loop loop)
 {
@@ -189,8 +190,8 @@ la_loop_add(PyObject *gufunc, const struct la_gufunc *g, enum la_loop loop)
     };
     for (int i = 0; i < count; i++) {
         PyArray_Descr *descr = PyArray_DescrFromType(la_loop_type(g, loop, i));
-        dtypes[i] =
-            (PyArray_DTypeMeta *)Py_TYPE((PyObject *)descr); /* which NumPy keeps */
+        /* NumPy keeps the type alive. */
+        dtypes[i] = (PyArray_DTypeMeta *)Py_TYPE((PyObject *)descr);
         Py_DECREF(descr);
     }
     return PyUFunc_AddLoopFromSpec(gufunc, &spec);

@@ -1,5 +1,5 @@
-/* modes.h: the thread's floating-point modes and flags: rounding, subnormals, what has
- * overflowed.  On x86 that is MXCSR, without the slow trip to the x87. */
+/* modes.h: a thread's floating-point modes and flags: rounding, subnormals, exceptions.
+ * On x86 this is MXCSR alone; fenv.h would also save the slow x87 state. */
 #ifndef LA_MODES_H
 #define LA_MODES_H
 

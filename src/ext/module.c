@@ -18,9 +18,9 @@
 #define BUILT_BY "unknown"
 #endif
 
-/* --- threads and instruction set ------------------------------------------- */
+/* --- threads and instruction sets -------------------------------------------- */
 
-/* For callers that reach the library through its symbols, threadpoolctl above all. */
+/* For callers that find these symbols in the library, mainly threadpoolctl. */
 Py_EXPORTED_SYMBOL int linattn_get_num_threads(void);
 Py_EXPORTED_SYMBOL void linattn_set_num_threads(int n);
 
@@ -57,7 +57,7 @@ set_num_threads(PyObject *Py_UNUSED(module), PyObject *arg)
     Py_RETURN_NONE;
 }
 
-/* hold_threads(n): n threads for calls of this thread, 0: as set_num_threads says. */
+/* hold_threads(n): calls of this thread use n threads; 0: as set by set_num_threads. */
 static PyObject *
 hold_threads(PyObject *Py_UNUSED(module), PyObject *arg)
 {
@@ -117,7 +117,8 @@ poison_scratch(PyObject *Py_UNUSED(module), PyObject *arg)
     if (byte == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    if (byte != 0 && (byte < 0x7f || byte > 0xff)) { /* a small number hides */
+    if (byte != 0 &&
+        (byte < 0x7f || byte > 0xff)) { /* small numbers could go unnoticed */
         return PyErr_Format(PyExc_ValueError, "byte is %ld; expected 0, or 127 to 255",
                             byte);
     }
@@ -192,12 +193,13 @@ static PyMethodDef methods[] = {
 static int
 exec(PyObject *module)
 {
-    static int initialized; /* the threads are the process's */
+    static int initialized; /* threads belong to the process */
     if (!initialized) {
         if (la_cpu_init() < 0) {
-            PyErr_SetString(PyExc_ImportError,
-                            "this CPU has no instruction set that linattn was built "
-                            "for; on x86-64 it needs v2 (SSE4.2 and POPCNT) at least");
+            PyErr_SetString(
+                PyExc_ImportError,
+                "linattn was not built for any instruction set of this CPU; "
+                "x86-64 needs at least v2 (SSE4.2 and POPCNT)");
             return -1;
         }
         la_pool_init();

@@ -7,13 +7,13 @@
 
 #include "../kernel/table.h"
 
-/* One of them, of any dtype. */
+/* A number of any of these dtypes. */
 union la_number {
 #define LA_FLOAT(id, name, type, format) type name;
 #include "../kernel/dtypes.def"
 };
 
-/* Bytes a number. */
+/* Bytes per number. */
 static inline ptrdiff_t
 la_number_size(enum la_dtype dtype)
 {
@@ -24,7 +24,7 @@ la_number_size(enum la_dtype dtype)
     return sizes[dtype];
 }
 
-/* As Python's buffers say it. */
+/* The format character of Python's buffers. */
 static inline const char *
 la_number_format(enum la_dtype dtype)
 {
@@ -35,7 +35,7 @@ la_number_format(enum la_dtype dtype)
     return formats[dtype];
 }
 
-/* The number at p, of any alignment. */
+/* The number at p, which may be unaligned. */
 static inline double
 la_number_read(enum la_dtype dtype, const void *p)
 {
@@ -52,7 +52,7 @@ la_number_read(enum la_dtype dtype, const void *p)
     return 0;
 }
 
-/* x, rounded to the dtype. */
+/* x rounded to the dtype. */
 static inline union la_number
 la_number_of(enum la_dtype dtype, double x)
 {

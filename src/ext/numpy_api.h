@@ -1,4 +1,4 @@
-/* numpy_api.h: NumPy's C API.  Its tables are filled by gufunc.c, once. */
+/* numpy_api.h: NumPy's C API.  gufunc.c fills its tables, once. */
 #ifndef LA_NUMPY_API_H
 #define LA_NUMPY_API_H
 

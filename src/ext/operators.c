@@ -15,11 +15,12 @@ const struct la_map_row la_maps[LA_NMAPS] = {
 };
 
 const struct la_operand_row la_operands[LA_NOPERANDS] = {
-#define LA_ARRAY(field, name, kind, of_z) [LA_AT_##field] = {name, kind, of_z},
+#define LA_ARRAY(field, name, kind, of_z, doc)                                         \
+    [LA_AT_##field] = {name, kind, of_z, doc},
 #include "../kernel/operands.def"
-#define LA_NUMBER(name, of_z) [LA_AT_##name] = {#name, LA_STATE, of_z},
+#define LA_NUMBER(name, of_z, doc) [LA_AT_##name] = {#name, LA_STATE, of_z, doc},
 #include "../kernel/operands.def"
-#define LA_INDEX(name) [LA_AT_##name] = {#name, LA_STATE, 0},
+#define LA_INDEX(name, doc) [LA_AT_##name] = {#name, LA_STATE, 0, doc},
 #include "../kernel/operands.def"
 };
 
@@ -51,7 +52,7 @@ la_operand_find(const char *name)
     return (enum la_operand)id;
 }
 
-/* Whether the name ends with `suffix`, after something else. */
+/* Whether the name ends with `suffix` and is longer. */
 static int
 ends_with(const char *name, const char *suffix)
 {
@@ -71,7 +72,8 @@ la_stem_length(enum la_op op)
     return length;
 }
 
-/* The operator whose name is the stem of op's; LA_NOPS where op has no such suffix. */
+/* The operator whose name is that of op without the suffix; LA_NOPS if op has another
+ * or no suffix. */
 static enum la_op
 stem_before(enum la_op op, const char *suffix)
 {

@@ -19,7 +19,7 @@ extern const struct la_operator la_operators[LA_NOPS];
 /* A row of maps.def. */
 struct la_map_row {
     const char *name;
-    int of_rows;   /* a number of phi(x) depends on its whole row */
+    int of_rows;   /* each number of phi(x) depends on the whole row */
     int is_signed; /* phi(x) can be negative */
 };
 
@@ -29,7 +29,8 @@ extern const struct la_map_row la_maps[LA_NMAPS];
 struct la_operand_row {
     const char *name;
     enum la_kind kind;
-    int of_z; /* exists only with the normaliser */
+    int of_z;        /* exists only with the normaliser */
+    const char *doc; /* its description, or NULL if it needs none */
 };
 
 extern const struct la_operand_row la_operands[LA_NOPERANDS];
@@ -39,15 +40,14 @@ int la_is_tokens(enum la_operand id);
 int la_is_number(enum la_operand id);
 int la_is_index(enum la_operand id);
 
-/* The operand of that name; LA_NOPERANDS where there is none. */
+/* The operand of that name; LA_NOPERANDS if there is none. */
 enum la_operand la_operand_find(const char *name);
 
-/* The operator that `op` is the gradient of, or the step of; LA_NOPS where it is none.
- */
+/* The operator that `op` is the gradient, or the step, of; LA_NOPS if there is none. */
 enum la_op la_gradient_of(enum la_op op);
 enum la_op la_step_of(enum la_op op);
 
-/* How long an operator's name is without the "_backward" or "_step" at its end. */
+/* The length of an operator's name without "_backward" or "_step" at its end. */
 size_t la_stem_length(enum la_op op);
 
 #endif

@@ -1,4 +1,4 @@
-/* os_posix.c: os.h for Linux, macOS and others with POSIX threads. */
+/* os_posix.c: os.h for Linux, macOS and other systems with POSIX threads. */
 #if !defined(_WIN32)
 #define _GNU_SOURCE
 #include "os.h"
@@ -14,11 +14,11 @@
 
 static pthread_t threads[LA_MAX_THREADS];
 
-/* --- affinity, which of these Linux alone has ------------------------------ */
+/* --- affinity, on Linux only ------------------------------------------------- */
 
 #if defined(__linux__)
-static cpu_set_t cpus; /* where the process may run */
-static int avoided;    /* the CPU of them that the threads keep off, or -1 */
+static cpu_set_t cpus; /* CPUs that the process may use */
+static int avoided;    /* the one that the threads avoid, or -1 */
 
 static void
 read_affinity(void)
@@ -29,10 +29,10 @@ read_affinity(void)
     avoided = -1;
 }
 
-/* Linux wakes a thread on the CPU of whoever wakes it where it takes the others to be
- * busy, and in a virtual machine an idle CPU looks so: it is halted, and the host runs
- * something else on it.  The two would then share one CPU until the load is balanced,
- * up to 4 ms later. */
+/* Linux wakes a thread on the CPU of its waker if it considers the other CPUs busy.  In
+ * a virtual machine an idle CPU looks busy: it is halted, and the host runs something
+ * else on it.  Waker and thread would then share one CPU until the load is balanced, up
+ * to 4 ms later. */
 void
 la_threads_avoid_caller(int count)
 {

@@ -74,20 +74,20 @@ la_threads_start(void (*work)(void), int have, int count)
         if (thread == 0) {
             break;
         }
-        CloseHandle((HANDLE)thread); /* it runs on */
+        CloseHandle((HANDLE)thread); /* the thread continues */
         have++;
     }
     return have;
 }
 
-/* Windows wakes a thread on an idle CPU of its own. */
+/* Windows already wakes threads on idle CPUs. */
 void
 la_threads_avoid_caller(int count)
 {
     (void)count;
 }
 
-/* There are no forks. */
+/* Windows has no fork. */
 void
 la_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void))
 {
@@ -98,7 +98,7 @@ long
 la_cpu_count(void)
 {
     DWORD_PTR mine, all;
-    /* 0 where they are of several groups of 64. */
+    /* The mask is 0 if the process uses several groups of 64 CPUs. */
     if (GetProcessAffinityMask(GetCurrentProcess(), &mine, &all) && mine != 0) {
         return __builtin_popcountll(mine);
     }

@@ -1,5 +1,5 @@
-/* overlap.c: the memory that an array spans, and whether elements of one array lie in
- * the same memory. */
+/* overlap.c: the range of memory of an array, and whether elements of an array share
+ * memory. */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -7,15 +7,15 @@
 
 enum { MAX_AXES = 64 }; /* NumPy's limit */
 
-/* The axes that lead somewhere, shortest step first, steps made positive. */
+/* The axes longer than 1, shortest step first, steps made positive. */
 struct walk {
     int axes;
     ptrdiff_t size[MAX_AXES], step[MAX_AXES];
     double count;     /* elements */
-    ptrdiff_t extent; /* bytes from the first to after the last */
+    ptrdiff_t extent; /* bytes from the first element to one past the last */
 };
 
-/* Adds an axis in its place. */
+/* Inserts an axis in order of steps. */
 static void
 insert(struct walk *w, ptrdiff_t size, ptrdiff_t step)
 {
@@ -29,7 +29,7 @@ insert(struct walk *w, ptrdiff_t size, ptrdiff_t step)
     w->count *= (double)size;
 }
 
-/* Whether each axis steps over all that the shorter ones reach. */
+/* Whether each axis steps over the whole range of the shorter steps. */
 static int
 is_nested(const struct walk *w, ptrdiff_t itemsize)
 {
@@ -43,7 +43,7 @@ is_nested(const struct walk *w, ptrdiff_t itemsize)
     return 1;
 }
 
-/* Marks the `width` units from `at` on; whether one was marked before. */
+/* Marks `width` units from `at` on; returns whether any was marked before. */
 static int
 mark(unsigned char *marks, ptrdiff_t at, ptrdiff_t width)
 {
@@ -56,13 +56,15 @@ mark(unsigned char *marks, ptrdiff_t at, ptrdiff_t width)
     return found;
 }
 
-/* Goes to every element; 1 where two meet, -1 where there is no memory. */
+/* Visits every element; 1 if two share memory, -1 if there is no memory for the
+ * marks. */
 static int
-two_meet(const struct walk *w, ptrdiff_t itemsize)
+any_shared(const struct walk *w, ptrdiff_t itemsize)
 {
     ptrdiff_t unit = itemsize, at = 0, index[MAX_AXES] = {0};
     for (int axis = 0; axis < w->axes; axis++) {
-        for (ptrdiff_t rest = w->step[axis]; rest != 0;) { /* the common divisor */
+        for (ptrdiff_t rest = w->step[axis];
+             rest != 0;) { /* the greatest common divisor */
             const ptrdiff_t next = unit % rest;
             unit = rest;
             rest = next;
@@ -91,7 +93,7 @@ la_tensor_extent(const struct la_tensor *x, ptrdiff_t itemsize, const char **beg
 {
     *begin = *end = x->data;
     for (int axis = 0; axis < x->ndim; axis++) {
-        if (x->shape[axis] == 0) { /* the strides of an empty array mean nothing */
+        if (x->shape[axis] == 0) { /* the strides of an empty array are meaningless */
             *end = *begin = x->data;
             return;
         }
@@ -119,6 +121,6 @@ la_overlaps_itself(const struct la_tensor *x, ptrdiff_t itemsize)
     if (is_nested(&w, itemsize)) {
         return 0;
     }
-    /* More elements than there is room for overlap, without a look at each of them. */
-    return w.count * (double)itemsize > (double)w.extent ? 1 : two_meet(&w, itemsize);
+    /* If there are more elements than fit, some overlap; no need to visit them. */
+    return w.count * (double)itemsize > (double)w.extent ? 1 : any_shared(&w, itemsize);
 }

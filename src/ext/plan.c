@@ -1,10 +1,10 @@
-/* plan.c: the one loop behind all operators.
+/* plan.c: the common entry of all operators.
  *
- * Cuts a call into pieces, which job.c runs: heads (those with the same keys together),
- * packed sequences, panels of value columns, and, where rows are independent, stretches
- * of them.  A panel's columns are computed by the same operations in the same order
- * whatever its width (micro.h), and a row whatever stretch it is in, so how many
- * threads there are changes no bit. */
+ * Splits a call into pieces, which job.c runs: heads (those with the same keys
+ * together), packed sequences, panels of value columns and, if rows are independent,
+ * ranges of rows. A panel's columns are computed by the same operations in the same
+ * order for any width (micro.h), and so is a row in any range, so the number of threads
+ * changes no bit. */
 #include "plan.h"
 
 #include "cpu.h"
@@ -13,8 +13,8 @@
 #include "pool.h"
 #include "scratch.h"
 
-/* Whether the heads of the last axis have all inputs but q in common: grouped queries,
- * as broadcasting gives them. */
+/* Whether the heads of the last axis share all inputs except q: grouped queries, by
+ * broadcasting. */
 static int
 same_keys(const struct job *job)
 {
@@ -28,7 +28,7 @@ same_keys(const struct job *job)
     return 1;
 }
 
-/* Heads with the same keys go together, in no more groups than threads want. */
+/* Groups heads with the same keys, with enough groups for the threads. */
 static void
 group_heads(struct job *job, int threads)
 {
@@ -36,7 +36,8 @@ group_heads(struct job *job, int threads)
     job->last = call->axes > 0 ? call->extent[call->axes - 1] : 1;
     job->last = job->last > 0 ? job->last : 1;
     job->group = 1;
-    /* A group is polled for once in some tokens, of which there have to be any. */
+    /* A group polls only once per chunk of tokens; without tokens it would not poll at
+     * all. */
     if (job->properties & LA_GROUPS && job->head.n > 0 && call->axes > 0 &&
         same_keys(job)) {
         const ptrdiff_t others = job->heads / job->last;
@@ -46,8 +47,8 @@ group_heads(struct job *job, int threads)
     job->groups = (job->last + job->group - 1) / job->group;
 }
 
-/* Cuts m into panels where there are too few pieces to keep the threads busy.  A panel
- * repeats the maps and the scores, so it is not too narrow. */
+/* Splits m into panels if there are too few pieces to keep the threads busy.  Every
+ * panel repeats the maps and the scores, so panels are not made too narrow. */
 static void
 cut_panels(struct job *job, ptrdiff_t pieces, int threads, ptrdiff_t lanes)
 {
@@ -70,11 +71,11 @@ cut_rows(struct job *job)
 {
     const ptrdiff_t n = job->head.n;
     job->rows = la_operators[job->call->signature->op].rows;
-    /* No rows are one part: there may be a state to hand through. */
+    /* Without rows there is one part: states are still passed through. */
     job->parts = job->rows > 0 && n > 0 ? (n + job->rows - 1) / job->rows : 1;
 }
 
-/* Multiply-adds, or what takes about as long. */
+/* The work of a call in multiply-adds, or operations of about the same time. */
 static double
 work(const struct la_call *call)
 {
@@ -99,7 +100,7 @@ la_is_long(const struct la_call *call)
     return work(call) >= LA_LONG_WORK;
 }
 
-/* One of the pieces, in the order of heads, sequences, parts and panels. */
+/* Runs one of the pieces, which are numbered by head, sequence, part and panel. */
 static int
 run_piece(void *arg, size_t item, int lane)
 {
@@ -117,7 +118,7 @@ run_piece(void *arg, size_t item, int lane)
     return la_job_compute(job, &h, lane);
 }
 
-/* Runs the job as it is best cut: heads, and where these are too few, parts of them. */
+/* Runs the job, split by heads and, if there are too few heads, within heads. */
 static enum la_status
 run_job(struct job *job, size_t items, int threads)
 {
@@ -132,7 +133,7 @@ run_job(struct job *job, size_t items, int threads)
         return status;
     }
     if (gaps) {
-        /* Nothing is written where there is no room. */
+        /* Reserve first: without memory, nothing is written. */
         const int lanes = items < (size_t)threads ? (int)items : threads;
         if (la_job_reserve(job, job->kernel->scratch(&whole), lanes) < 0) {
             return LA_NO_MEMORY;
@@ -186,7 +187,7 @@ la_run(const struct la_call *call, const struct la_watch *watch)
                       .interleaved = 1,
                       .properties = la_operators[call->signature->op].properties};
     la_job_read(&job);
-    if (writes_nothing(&job)) { /* of however many heads */
+    if (writes_nothing(&job)) { /* though there may be many heads */
         return la_job_poll(&job) ? LA_STOPPED : LA_DONE;
     }
     const int threads = la_is_long(call) ? la_pool_get_num_threads() : 1;

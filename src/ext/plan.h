@@ -1,4 +1,4 @@
-/* plan.h: one call of an operator, from its operands to heads, pieces and threads. */
+/* plan.h: one call of an operator: from operands to heads, pieces and threads. */
 #ifndef LA_PLAN_H
 #define LA_PLAN_H
 
@@ -9,25 +9,26 @@
 enum { LA_MAX_AXES = 8 };
 
 /* A call: its operands in the order of its signature, with the steps of their axes in
- * bytes. Leading axes are those of all operands broadcast; a step of 0 repeats an
+ * bytes.  Leading axes are those of all operands, broadcast; a step of 0 repeats an
  * operand. */
 struct la_call {
     const struct la_signature *signature;
     enum la_map map;
-    enum la_dtype dtype;         /* computed in; numbers, states and their gradients */
+    enum la_dtype
+        dtype; /* of the computation, of numbers, of states and of their gradients */
     ptrdiff_t dims[LA_MAX_DIMS]; /* sizes, in the order of signature->dims */
-    int axes;                    /* leading axes, first one outermost */
+    int axes;                    /* number of leading axes, outermost first */
     ptrdiff_t extent[LA_MAX_AXES];
     struct la_operand_array {
-        int lacks; /* it is left out, as some may be (la_may_lack) */
+        int lacks; /* left out, as la_may_lack allows */
         char *data;
         ptrdiff_t outer[LA_MAX_AXES], core[LA_MAX_RANK];
         enum la_type type;
     } x[LA_MAX_OPERANDS];
 };
 
-/* Who watches a call: poll is asked about once a chunk, by the caller's thread alone;
- * nonzero: give up.  NULL: nobody. */
+/* Lets the caller stop a call: poll is called about once per chunk, only by the
+ * caller's thread; nonzero: stop.  A NULL watch never stops. */
 struct la_watch {
     int (*poll)(void *);
     void *arg;
@@ -35,17 +36,19 @@ struct la_watch {
 
 enum la_status {
     LA_DONE,
-    LA_STOPPED,   /* by the watch; outputs hold anything */
+    LA_STOPPED,   /* by the watch; the contents of outputs are undefined */
     LA_NO_MEMORY, /* nothing was written */
-    LA_BAD_SHAPE, /* likewise */
-    LA_OVERLAP,   /* likewise: two sequences have a token in common */
-    LA_OVERRUN,   /* of poisoned scratch (scratch.h): a fault of ours */
+    LA_BAD_SHAPE, /* nothing was written */
+    LA_OVERLAP,   /* nothing was written: two sequences share a token */
+    LA_OVERRUN,   /* a kernel wrote past poisoned scratch (scratch.h), or needs more: a
+                     bug */
 };
 
-/* Computes a call.  Raises nothing, needs no GIL; may be called by any thread. */
+/* Computes a call.  Raises nothing and does not need the GIL; any thread may call
+ * it. */
 enum la_status la_run(const struct la_call *call, const struct la_watch *watch);
 
-/* Whether a call is long enough for threads to be woken, and the GIL to be released. */
+/* Whether a call is long enough to wake threads and to release the GIL. */
 int la_is_long(const struct la_call *call);
 
 #endif

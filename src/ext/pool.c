@@ -1,13 +1,13 @@
 /* pool.c: a small thread pool.
  *
- * Workers start with the first call that needs them and sleep on a condition
- * variable in between: they never spin next to a BLAS.  One job runs at a time;
- * a second caller computes alone.
+ * Workers start with the first call that needs them and sleep on a condition variable
+ * between jobs: they never spin beside a BLAS.  One job runs at a time; a second caller
+ * computes alone.
  *
- * A fork waits for the workers' present items: in the child, where they are gone,
- * nothing is half done.  A caller that forks in the middle of its job, in a signal
- * handler that it polled for, goes on there alone; elsewhere the child begins with an
- * empty pool. */
+ * A fork waits until the workers have finished their current items, so that in the
+ * child, which has no workers, no item is half done.  A caller that forks during its
+ * own job, in a signal handler that runs when it polls, continues alone in the child;
+ * any other child starts with an empty pool. */
 #include "pool.h"
 
 #include <stdatomic.h>
@@ -15,28 +15,28 @@
 #include "os.h"
 
 static struct {
-    la_mutex owner; /* held by the caller whose job runs */
+    la_mutex owner; /* held by the caller of the current job */
     la_mutex lock;  /* guards the plain fields below */
     la_condition wake, done;
     int workers; /* threads started */
-    int wanted;  /* workers that the present job still takes in */
-    int running; /* workers inside the present job */
+    int wanted;  /* workers that may still join the current job */
+    int running; /* workers in the current job */
     la_work work;
     void *job;
     size_t items;
-    int next_lane, helpers; /* lanes: the caller's is 0, then one for each helper */
+    int next_lane, helpers; /* lanes: 0 is the caller's, helpers have the next ones */
     atomic_size_t next;
-    atomic_int stop;  /* no further item: a piece of work said so */
-    atomic_int pause; /* no further item for workers: a fork waits */
+    atomic_int stop;  /* take no further item: a piece of work asked to stop */
+    atomic_int pause; /* workers take no further item: a fork waits */
 } pool;
 
-/* Whether this thread is the caller whose job runs. */
+/* Whether this thread is the caller of the current job. */
 static _Thread_local int is_owner;
 
 static atomic_int num_threads = 1;
-static _Thread_local int held_threads; /* of this thread's calls; 0: num_threads */
+static _Thread_local int held_threads; /* for calls of this thread; 0: num_threads */
 
-static atomic_int delay_ms; /* of workers, after each piece */
+static atomic_int delay_ms; /* sleep of workers after each piece */
 
 static void
 reset(void)
@@ -60,7 +60,7 @@ before_fork(void)
     }
 }
 
-/* Lets the workers in again where their job is not done. */
+/* Lets the workers back in if their job is not done. */
 static void
 after_fork_in_parent(void)
 {
@@ -151,7 +151,7 @@ worker(void)
         share(work, job, items, lane);
         la_mutex_lock(&pool.lock);
         if (--pool.running == 0) {
-            la_condition_wake_all(&pool.done); /* the caller, and whoever forks */
+            la_condition_wake_all(&pool.done); /* the caller, or a thread that forks */
         }
     }
 }
@@ -160,7 +160,7 @@ static void
 wait_for_workers(void (*idle)(void *), void *job)
 {
     la_mutex_lock(&pool.lock);
-    pool.helpers = pool.wanted = 0; /* who comes late finds nothing left to do */
+    pool.helpers = pool.wanted = 0; /* workers that arrive later find no items */
     while (pool.running > 0) {
         if (la_condition_wait_ms(&pool.done, &pool.lock, 20)) {
             la_mutex_unlock(&pool.lock);

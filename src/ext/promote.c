@@ -1,4 +1,4 @@
-/* promote.c: which loop of a gufunc takes given dtypes. */
+/* promote.c: chooses the loop of a gufunc for given dtypes. */
 #include "numpy_api.h"
 
 #include "gufunc_object.h"
@@ -12,7 +12,7 @@ dtype_of(const struct la_gufunc *g, enum la_loop loop, int i)
     return dtype;
 }
 
-/* Whether the loop has all the dtypes that the caller asked for by name. */
+/* Whether the loop has all the dtypes that the caller requested explicitly. */
 static int
 agrees(const struct la_gufunc *g, enum la_loop loop,
        PyArray_DTypeMeta *const *signature)
@@ -26,19 +26,19 @@ agrees(const struct la_gufunc *g, enum la_loop loop,
     return 1;
 }
 
-/* Python's own numbers are as weak as NumPy has them: they go with all the rest. */
+/* Python's own numbers are weakly typed, as in NumPy: they fit every loop. */
 static int
 is_python_number(PyArray_DTypeMeta *dtype)
 {
     return dtype == &PyArray_PyFloatDType || dtype == &PyArray_PyLongDType;
 }
 
-/* Whether a dtype casts to one of NumPy's types without loss. */
+/* Whether a dtype casts safely to one of NumPy's types. */
 static int
 casts_to(PyArray_DTypeMeta *dtype, int type)
 {
     PyArray_Descr *from = PyArray_GetDefaultDescr(dtype);
-    if (from == NULL) { /* there are no such arrays: Python's complex numbers */
+    if (from == NULL) { /* there are no such arrays, as for Python's complex numbers */
         PyErr_Clear();
         return 0;
     }
@@ -49,8 +49,8 @@ casts_to(PyArray_DTypeMeta *dtype, int type)
     return casts;
 }
 
-/* The first loop that the dtypes of all tokens cast to; float64 where all are integers,
- * as NumPy has it for integers and a Python float.  -1 where there is none. */
+/* The first loop that the dtypes of all tokens cast to; float64 if all are integers, as
+ * NumPy does for an integer array and a Python float.  -1 if there is none. */
 static int
 choose_loop(const struct la_gufunc *g, PyArray_DTypeMeta *const *dtypes)
 {
@@ -108,7 +108,7 @@ promote(PyObject *ufunc, PyArray_DTypeMeta *const dtypes[],
     return 0;
 }
 
-/* What the promoter is asked for: any dtypes at all. */
+/* Adds the promoter to a gufunc, for any dtypes. */
 int
 la_promoter_add(PyObject *gufunc, int count)
 {

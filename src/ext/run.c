@@ -6,11 +6,11 @@
 
 #include "os.h"
 
-/* Looks for signals at most every LOOK_MS: taking the GIL may mean waiting. */
+/* Checks for signals at most every LOOK_MS: taking the GIL may mean waiting. */
 enum { LOOK_MS = 30 };
 
-/* The last look of this thread, in whatever call: many short ones that NumPy makes of
- * one are a long one. */
+/* When this thread last checked, in any call: NumPy may split one long call into many
+ * short ones. */
 static _Thread_local int64_t last_look;
 
 static int
@@ -27,14 +27,14 @@ poll(void *unused)
     return raised;
 }
 
-/* A watch (plan.h) of this thread that runs Python's signal handlers.  Where it gives
- * up, the exception is set. */
+/* A watch (plan.h) that runs Python's signal handlers.  If it stops a call, an
+ * exception is set. */
 static const struct la_watch signals = {poll, NULL};
 
 int
 la_run_python(const struct la_call *call)
 {
-    /* Short calls keep it: another thread that takes it may hold it for 5 ms. */
+    /* Short calls keep the GIL: another thread that takes it may hold it for 5 ms. */
     PyThreadState *const state = la_is_long(call) ? PyEval_SaveThread() : NULL;
     const enum la_status status = la_run(call, &signals);
     if (state != NULL) {

@@ -26,7 +26,7 @@ la_scratch_take(size_t bytes, int lanes)
     if (bytes > SIZE_MAX - 2 * LA_ALIGN - GUARD) {
         return scratch;
     }
-    /* One line more, so that there always is something, and no two threads share it. */
+    /* One more line: a lane is never empty, and no two threads share a line. */
     scratch.lane =
         (bytes / LA_ALIGN + 2) * LA_ALIGN + (scratch.poison != 0 ? GUARD : 0);
     if (__builtin_mul_overflow(scratch.lane, (size_t)lanes, &all) ||

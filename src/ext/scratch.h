@@ -1,30 +1,31 @@
-/* scratch.h: memory for kernels to work in. */
+/* scratch.h: working memory for kernels. */
 #ifndef LA_SCRATCH_H
 #define LA_SCRATCH_H
 
 #include <stddef.h>
 
-/* Memory for some kernels at once, each in a lane of its own. */
+/* Memory for several kernels at once, each in its own lane. */
 struct la_scratch {
-    char *memory;       /* LA_ALIGN-aligned; NULL where there is none */
-    size_t bytes, lane; /* for each kernel, and from one to the next */
+    char *memory;       /* aligned to LA_ALIGN; NULL if there is none */
+    size_t bytes, lane; /* for each kernel; distance between lanes */
     int lanes;
-    int poison; /* the byte that fills it, or 0 */
+    int poison; /* the byte that fills the memory, or 0 */
 };
 
-/* Fills scratch with a byte before a kernel sees it, where it would hold what came
- * before: a kernel that reads what it has not written then shows it.  Bytes of 0xff are
- * a NaN in every dtype, of 0x7f large numbers, of 0xfe negative ones; 0: no more.
- * Poisoned lanes have some KiB after them that no kernel may touch.  For tests. */
+/* Fills scratch with a byte before a kernel uses it, instead of leaving what was there:
+ * a kernel that reads uninitialised numbers then shows it in the result.  Bytes of 0xff
+ * are a NaN in every dtype, of 0x7f large numbers, of 0xfe large negative ones; 0 ends
+ * it. Poisoned lanes are followed by some KiB that no kernel may write to.  For
+ * tests. */
 void la_scratch_poison(int byte);
 
-/* `bytes` for each of so many kernels. */
+/* Allocates `bytes` bytes for each of `lanes` kernels. */
 struct la_scratch la_scratch_take(size_t bytes, int lanes);
 
-/* Gives it back. */
+/* Frees it. */
 void la_scratch_give(struct la_scratch *scratch);
 
-/* Poisons it, where that is asked for. */
+/* Fills it with the poison byte, if there is one. */
 void la_scratch_prepare(struct la_scratch *scratch);
 
 /* Whether a kernel wrote past its poisoned lane. */

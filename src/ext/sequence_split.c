@@ -1,22 +1,22 @@
-/* sequence_split.c: one long sequence as several pieces of work, where heads and panels
- * are fewer than threads.
+/* sequence_split.c: splits one long sequence into several pieces of work if there are
+ * fewer heads and panels than threads.
  *
- * What each segment but the last adds to the state is summed first, in parallel;
- * running sums of that start the segments, which then are computed at the same time.
- * That costs a third more arithmetic, and gives the bits of causal.h, which goes
- * through the same segments one after another where there is other work to share out.
- */
+ * First, the sum that each segment except the last adds to the state is computed, in
+ * parallel. Running sums of these give the state at the start of each segment; then all
+ * segments are computed at the same time.  This costs a third more arithmetic and gives
+ * the same bits as causal.h, which computes the same segments one after another if
+ * there is enough other work to share. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "job.h"
 #include "number.h"
 
-/* The states before all segments of all pieces' heads, and room for those after the
- * last: `count` states s (d,m), then as many z (d). */
+/* The states at the start of all segments of all groups of heads: `count` states s
+ * (d,m), then as many z (d). */
 struct la_state_sums {
     char *s, *z;
-    ptrdiff_t itemsize, d, m, tokens; /* tokens a segment */
+    ptrdiff_t itemsize, d, m, tokens; /* tokens per segment */
 };
 
 static struct la_array
@@ -33,7 +33,7 @@ vector_at(const struct la_state_sums *sums, size_t i)
                              sums->itemsize, LA_NATIVE};
 }
 
-/* The heads of group g, from its segment j on, as far as it goes. */
+/* Places h, the heads of a group, at segment j. */
 static void
 place_segment(const struct job *job, struct la_head *h, size_t group, ptrdiff_t panel,
               ptrdiff_t j)
@@ -54,7 +54,8 @@ place_segment(const struct job *job, struct la_head *h, size_t group, ptrdiff_t 
     h->segment = h->n;
 }
 
-/* What one segment adds to the state: item = group * (segments - 1) + segment. */
+/* The sum that one segment adds to the state: item = group * (segments - 1) +
+ * segment. */
 static int
 sum_segment(void *arg, size_t item, int lane)
 {
@@ -71,7 +72,7 @@ sum_segment(void *arg, size_t item, int lane)
     return la_job_compute(job, &h, lane);
 }
 
-/* One segment from its start: item = (group * segments + segment) * panels + panel. */
+/* Computes one segment: item = (group * segments + segment) * panels + panel. */
 static int
 run_segment(void *arg, size_t item, int lane)
 {
@@ -91,7 +92,7 @@ run_segment(void *arg, size_t item, int lane)
     return la_job_compute(job, &h, lane);
 }
 
-/* The caller's matrix, or zeros, to `to`, which has no gaps. */
+/* to, which is contiguous, = the caller's matrix, or zeros if there is none. */
 static void
 copy_state(char *to, const struct la_array *from, ptrdiff_t rows, ptrdiff_t cols,
            ptrdiff_t itemsize)
@@ -108,7 +109,7 @@ copy_state(char *to, const struct la_array *from, ptrdiff_t rows, ptrdiff_t cols
     }
 }
 
-/* From what each segment adds to the states before them. */
+/* Turns the sums of the segments into the states at their starts. */
 static void
 running_sums(const struct job *job, size_t groups)
 {

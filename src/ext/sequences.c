@@ -1,5 +1,6 @@
-/* sequences.c: what the packed sequences of a call cover: tokens of no sequence become
- * zeros, and a token of two is refused, which two threads would write. */
+/* sequences.c: checks which tokens the packed sequences of a call cover.  Rows of
+ * tokens in no sequence become zeros; a token in two sequences is an error, since two
+ * threads would write its row. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,14 +21,14 @@ sequence_at(const struct job *job, ptrdiff_t head, ptrdiff_t sequence)
     return x;
 }
 
-/* Goes over the tokens' ranges of a head, from the first token on. */
+/* Accumulates the ranges of a head's sequences, in order. */
 struct cover {
     ptrdiff_t next; /* the token after the last range */
-    int gap, back;  /* tokens were left out; a range began before the last one's end */
+    int gap, back;  /* tokens were left out; a range began too early */
 };
 
 static void
-go_on(struct cover *c, struct range x)
+add_range(struct cover *c, struct range x)
 {
     if (x.begin < x.end) {
         c->gap |= x.begin > c->next;
@@ -43,7 +44,7 @@ by_begin(const void *x, const void *y)
     return (a->begin > b->begin) - (a->begin < b->begin);
 }
 
-/* Sequences that do not follow one after another, once they are sorted. */
+/* Checks sequences that are not in order, after sorting them. */
 static enum la_status
 cover_sorted(const struct job *job, ptrdiff_t head, struct cover *c)
 {
@@ -61,7 +62,7 @@ cover_sorted(const struct job *job, ptrdiff_t head, struct cover *c)
     qsort(all, used, sizeof(*all), by_begin);
     *c = (struct cover){0};
     for (size_t r = 0; r < used; r++) {
-        go_on(c, all[r]);
+        add_range(c, all[r]);
     }
     free(all);
     return c->back ? LA_OVERLAP : LA_DONE;
@@ -75,7 +76,7 @@ cover_head(struct job *job, ptrdiff_t head, int *gaps)
         if (r % 1024 == 0 && la_job_poll(job)) {
             return LA_STOPPED;
         }
-        go_on(&c, sequence_at(job, head, r));
+        add_range(&c, sequence_at(job, head, r));
     }
     const enum la_status status = c.back ? cover_sorted(job, head, &c) : LA_DONE;
     *gaps = c.gap || c.next < job->head.n;
@@ -88,9 +89,10 @@ step_of(const struct job *job, enum la_operand id, int axis)
     return job->by_id[id] != NULL ? job->by_id[id]->outer[axis] : 0;
 }
 
-/* Heads whose sequences may differ from the first one's. */
+/* The number of heads whose sequences have to be checked: 1 if all heads have the
+ * same. */
 static ptrdiff_t
-heads_to_look_at(const struct job *job)
+heads_to_check(const struct job *job)
 {
     int same = 1;
     for (int axis = 0; axis < job->call->axes; axis++) {
@@ -108,7 +110,7 @@ la_sequences_check(struct job *job, int *gaps)
     if (job->by_id[LA_AT_begin] == NULL && job->by_id[LA_AT_end] == NULL) {
         return job->sequences > 1 ? LA_OVERLAP : LA_DONE;
     }
-    const ptrdiff_t heads = heads_to_look_at(job);
+    const ptrdiff_t heads = heads_to_check(job);
     for (ptrdiff_t head = 0; status == LA_DONE && head < heads; head++) {
         int some = 0;
         status = cover_head(job, head, &some);
@@ -122,7 +124,7 @@ clear_rows(struct job *job, const struct la_array *x, char *data, ptrdiff_t cols
 {
     const ptrdiff_t size = x->type != LA_NATIVE ? 2 : la_number_size(job->call->dtype);
     for (ptrdiff_t t = 0; t < job->head.n; t++, data += x->rs) {
-        if (t % 256 == 0 && la_job_poll(job)) { /* a few us of work */
+        if (t % 256 == 0 && la_job_poll(job)) { /* 256 rows take a few us */
             return 1;
         }
         if (x->cs == size) {

@@ -1,5 +1,5 @@
 /* signature.c: see signature.h. */
-#undef NDEBUG /* signatures are the same in every build */
+#undef NDEBUG /* the assertions below are the same in every build */
 #include "signature.h"
 
 #include <assert.h>
@@ -37,7 +37,7 @@ la_signature_dim(const struct la_signature *signature, char letter)
     return letter != '\0' && p != NULL ? (int)(p - signature->dims) : -1;
 }
 
-/* The input of that id, or -1. */
+/* The index of the input with that id, or -1. */
 static int
 find_input(const struct la_signature *signature, enum la_operand id)
 {
@@ -59,17 +59,17 @@ add_dim(struct la_signature *signature, struct la_slot *slot, char letter)
     }
 }
 
-/* Adds an operand with these dimensions, one a sequence if it says so, to the inputs or
- * the outputs, which `count` counts. */
+/* Adds an operand with these dimensions, after a dimension r if it has one value per
+ * sequence, to the inputs or the outputs, which `count` counts. */
 static struct la_slot *
 add_slot(struct la_signature *signature, int *count, enum la_operand id,
-         int one_a_sequence, const char *dims)
+         int per_sequence, const char *dims)
 {
     const int at = signature->nin + signature->nout;
     assert(at < LA_MAX_OPERANDS && id != LA_NOPERANDS);
     struct la_slot *slot = &signature->slots[at];
     *slot = (struct la_slot){.id = id, .of = -1};
-    if (one_a_sequence) {
+    if (per_sequence) {
         add_dim(signature, slot, 'r');
     }
     for (; *dims != '\0'; dims++) {
@@ -79,7 +79,7 @@ add_slot(struct la_signature *signature, int *count, enum la_operand id,
     return slot;
 }
 
-/* Whether the normaliser's operands are left out, and this is one of them. */
+/* Whether this operand belongs to the normaliser, which the variant lacks. */
 static int
 is_unnormalized(const struct la_signature *signature, enum la_operand id)
 {
@@ -94,7 +94,7 @@ is_chosen(const struct la_signature *signature, const struct la_form_operand *x)
     return x->choice >= 0 && signature->variant & LA_WITH_CHOICE << x->choice;
 }
 
-/* Adds an operand of the form, as the variant has it. */
+/* Adds an operand of the form, if the variant has it. */
 static void
 add_operand(struct la_signature *signature, int *count, const struct la_form *form,
             const struct la_form_operand *x)
@@ -114,15 +114,14 @@ add_operand(struct la_signature *signature, int *count, const struct la_form *fo
     slot->of = x->of < 0 ? -1 : find_input(signature, form->operands[x->of].id);
 }
 
-/* Adds an index, one a sequence or one for all of a head. */
+/* Adds an index, one per sequence or one per head. */
 static void
-add_index(struct la_signature *signature, enum la_operand id, int one_a_sequence)
+add_index(struct la_signature *signature, enum la_operand id, int per_sequence)
 {
-    add_slot(signature, &signature->nin, id, one_a_sequence, "")->may_lack =
-        one_a_sequence;
+    add_slot(signature, &signature->nin, id, per_sequence, "")->may_lack = per_sequence;
 }
 
-/* Adds an operand for each field of the state, called "s0", "grad_s" and the like. */
+/* Adds an operand for each field of the state, named "s0", "grad_s" and so on. */
 static void
 add_state(struct la_signature *signature, int *count, const struct la_form *form,
           const char *prefix, const char *suffix)
@@ -189,10 +188,13 @@ append(char *text, size_t size, const char *more)
     memcpy(text + used, more, length + 1);
 }
 
-/* What the gufunc is called in addition for a choice of the form. */
-static void
-append_choice(char *text, size_t size, const struct la_form_operand *x)
+void
+la_choice_suffix(const struct la_form_operand *x, char *text, size_t size)
 {
+    text[0] = '\0';
+    if (x->choice < 0 || x->of >= 0) { /* a gradient has the choice of its input */
+        return;
+    }
     assert(x->optional || x->channels == 'd' || x->channels == 'm');
     append(text, size, "_");
     append(text, size,
@@ -212,7 +214,9 @@ set_name(struct la_signature *signature, const struct la_form *form)
              (int)stem, name);
     for (int i = 0; i < form->nin; i++) {
         if (is_chosen(signature, &form->operands[i])) {
-            append_choice(text, size, &form->operands[i]);
+            char suffix[LA_MAX_SUFFIX];
+            la_choice_suffix(&form->operands[i], suffix, sizeof(suffix));
+            append(text, size, suffix);
         }
     }
     append(text, size, signature->variant & LA_WITH_STATES ? "_state" : "");

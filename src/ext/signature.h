@@ -1,28 +1,29 @@
-/* signature.h: which operands a variant of an operator takes and gives, in which order.
+/* signature.h: the operands of a variant of an operator, in order.
  *
- * A form (form.h) gives one signature or several: with and without the normaliser, with
- * states of packed sequences, a number of keys, a state in place, each dimension or
- * operand that may be left out. */
+ * A form (form.h) has one signature or several: with and without the normaliser, with
+ * states of packed sequences, with the number of keys, with a state updated in place,
+ * and with and without each optional dimension or operand. */
 #ifndef LA_SIGNATURE_H
 #define LA_SIGNATURE_H
 
 #include "form.h"
 
-enum { LA_MAX_DIMS = 8 };
+enum { LA_MAX_DIMS = 8, LA_MAX_SUFFIX = 32 };
 
-/* Which variant: any of these that la_variants offers. */
+/* A variant: a set of the bits below, among those that la_variants offers. */
 typedef int la_variant;
 
 enum la_variant_bit {
     LA_WITH_NORMALIZER = 1,
     LA_WITH_STATES = 2,   /* r packed sequences with their states */
-    LA_WITH_KEYS = 4,     /* how many keys exist */
+    LA_WITH_KEYS = 4,     /* the number of keys */
     LA_WITH_IN_PLACE = 8, /* a step that updates its state */
-    LA_WITH_CHOICE = 16   /* the form's first choice; each further one twice that */
+    LA_WITH_CHOICE = 16   /* the form's first choice; further ones follow */
 };
 
 struct la_signature {
-    char name[64]; /* "delta_channels_state_backward", to which a map is added */
+    char name[64]; /* such as "delta_channels_state_backward", to which the map is added
+                    */
     enum la_op op;
     la_variant variant;
     int nin, nout;
@@ -30,37 +31,43 @@ struct la_signature {
         enum la_operand id;
         int rank;
         char dims[LA_MAX_RANK]; /* the letters of its core dimensions */
-        int has_channels;       /* the dimension that it may have is there */
-        int may_lack;           /* a call may leave it out (la_may_lack) */
+        int has_channels;       /* it has its optional dimension */
+        int may_lack;           /* calls may leave it out (la_may_lack) */
         int of;                 /* the input that it is the gradient of, or -1 */
     } slots[LA_MAX_OPERANDS];
     int ndims;
-    char dims[LA_MAX_DIMS + 1]; /* letters in order of appearance, as NumPy counts */
+    char dims[LA_MAX_DIMS + 1]; /* letters in the order of their first appearance, which
+                                   is NumPy's order */
 };
 
-/* The bits that a form offers, of which any make a variant. */
+/* All bits that a form offers; every subset is a variant. */
 la_variant la_variants(const struct la_form *form);
 
 /* The signature of a variant. */
 void la_signature_read(struct la_signature *signature, const struct la_form *form,
                        la_variant variant);
 
-/* As NumPy writes it, e.g. "(n,d),(n,d),(n,m),(),()->(n,m)". */
+/* The part of a gufunc's name that stands for a choice of the form: "_key_channels"
+ * if the operand has its optional dimension, "_bonus" if it is given; "" for
+ * operands without a choice, and for gradients. */
+void la_choice_suffix(const struct la_form_operand *x, char *text, size_t size);
+
+/* The signature in NumPy's syntax, such as "(n,d),(n,d),(n,m),(),()->(n,m)". */
 void la_signature_numpy(const struct la_signature *signature, char *text, size_t size);
 
-/* "q, k, v, scale, eps -> o" */
+/* The names of the operands, such as "q, k, v, scale, eps -> o". */
 void la_signature_operands(const struct la_signature *signature, char *text,
                            size_t size);
 
-/* Whether a call may leave out operand i: begin, end and keys where all tokens are one
- * sequence, states that are zero before it or not wanted after it. */
+/* Whether a call may leave out operand i: begin, end and keys if all tokens are one
+ * sequence, initial states that are zero, and final states that are not wanted. */
 static inline int
 la_may_lack(const struct la_signature *signature, int i)
 {
     return signature->slots[i].may_lack;
 }
 
-/* Position of a dimension's letter among signature->dims, or -1. */
+/* Index of a dimension's letter in signature->dims, or -1. */
 int la_signature_dim(const struct la_signature *signature, char letter);
 
 #endif

@@ -1,10 +1,10 @@
 /* xla.c: see xla.h.
  *
  * One handler serves all operators: the attribute "operator" is a gufunc's name, the
- * arguments are its arrays and indices in the order of its signature, "numbers" its
- * numbers. That needs no Python: XLA's threads call it, and la_call raises nothing.
- * With the attribute "function" instead it calls a function of Python, see
- * xla_python.c. */
+ * arguments are its arrays and indices in the order of its signature, and "numbers" has
+ * its numbers.  This needs no Python: XLA's threads call the handler, and la_call
+ * raises nothing.  With the attribute "function" instead, the handler calls a Python
+ * function (xla_python.c). */
 #include "xla.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "number.h"
 #include "gufunc.h"
 
-/* The operands of a call as they are read. */
+/* The operands of a call while they are read. */
 struct operands {
     const struct la_signature *signature;
     struct la_operation what;
@@ -22,11 +22,12 @@ struct operands {
     ptrdiff_t shape[LA_MAX_OPERANDS][LA_XLA_RANK],
         strides[LA_MAX_OPERANDS][LA_XLA_RANK];
     union la_number numbers[LA_MAX_OPERANDS];
-    ptrdiff_t *indices[LA_MAX_OPERANDS]; /* widened from 32 bits; to be freed */
+    ptrdiff_t
+        *indices[LA_MAX_OPERANDS]; /* widened from 32 bits; freed after the call */
 };
 
-const char la_xla_no_memory[] = "linattn: no room for the call";
-static const char strange[] =
+const char la_xla_no_memory[] = "linattn: out of memory";
+static const char unknown_version[] =
     "linattn: XLA's foreign function interface is not the version 0.x that linattn was "
     "built for; install another version of JAX or of linattn";
 
@@ -37,15 +38,14 @@ fail(const struct la_xla_frame *frame, const char *message)
         .struct_size =
             offsetof(struct la_xla_error_args, code) + sizeof(enum la_xla_code),
         .message = message,
-        .code = message == la_xla_no_memory ? LA_XLA_RESOURCE_EXHAUSTED
-                : message == strange        ? LA_XLA_UNIMPLEMENTED
-                                            : LA_XLA_INVALID_ARGUMENT,
+        .code = message == la_xla_no_memory  ? LA_XLA_RESOURCE_EXHAUSTED
+                : message == unknown_version ? LA_XLA_UNIMPLEMENTED
+                                             : LA_XLA_INVALID_ARGUMENT,
     };
     return frame->api->create_error(&args);
 }
 
-/* Whether an error can be made: so it is in every 0.x, or XLA would not have got here.
- */
+/* Whether an error can be created, which is so in every version 0.x. */
 static int
 can_fail(const struct la_xla_frame *frame)
 {
@@ -53,8 +53,8 @@ can_fail(const struct la_xla_frame *frame)
            LA_XLA_HAS(frame->api, struct la_xla_api, create_error);
 }
 
-/* Whether a frame is laid out as xla_ffi.h has it.  What it holds itself, not by a
- * pointer, has to be of that very size. */
+/* Whether a frame has the layout of xla_ffi.h.  Structs that it contains directly, not
+ * by pointer, must have exactly the expected size. */
 static int
 is_known(const struct la_xla_frame *frame)
 {
@@ -95,18 +95,18 @@ la_xla_float(enum la_xla_dtype dtype, enum la_dtype *computed)
     }
 }
 
-/* What the dtype of the first operand makes of a call; -1 where it is none of ours. */
+/* Sets the dtypes of a call from that of the first operand; -1 if no kernel has it. */
 static int
 read_dtype(struct la_operation *what, enum la_xla_dtype dtype)
 {
-    what->dtype = LA_F32; /* of tokens in 16 bits */
+    what->dtype = LA_F32; /* also for tokens of 16 bits */
     what->type = dtype == LA_XLA_F16    ? LA_HALF
                  : dtype == LA_XLA_BF16 ? LA_BFLOAT
                                         : LA_NATIVE;
     return what->type != LA_NATIVE ? 0 : la_xla_float(dtype, &what->dtype);
 }
 
-/* Whether an operand of the call has the dtype that it should have. */
+/* Whether an operand of the call has the expected dtype. */
 static int
 is_expected(const struct la_operation *what, enum la_operand id,
             enum la_xla_dtype dtype)
@@ -118,7 +118,7 @@ is_expected(const struct la_operation *what, enum la_operand id,
     return la_xla_float(dtype, &computed) == 0 && computed == what->dtype;
 }
 
-/* Indices of 32 bits, which is what JAX has by default, in our own integers. */
+/* Converts indices of 32 bits, JAX's default, to ptrdiff_t. */
 static int
 widen(struct operands *c, int i, const struct la_xla_buffer *b, ptrdiff_t count)
 {
@@ -133,17 +133,17 @@ widen(struct operands *c, int i, const struct la_xla_buffer *b, ptrdiff_t count)
     return 0;
 }
 
-/* A buffer as operand i; NULL, or what is wrong with it. */
+/* Reads a buffer as operand i.  Returns NULL, or an error message. */
 static const char *
 take_buffer(struct operands *c, int i, const struct la_xla_buffer *b)
 {
     const enum la_operand id = c->signature->slots[i].id;
     const int is_index = la_is_index(id);
     if (!LA_XLA_HAS(b, struct la_xla_buffer, dims)) {
-        return strange;
+        return unknown_version;
     }
     const int wide = i >= c->signature->nin && c->what.type != LA_NATIVE &&
-                     b->dtype == LA_XLA_F32; /* as the caller asks for it */
+                     b->dtype == LA_XLA_F32; /* at the caller's request */
     if (b->rank > LA_XLA_RANK) {
         return "linattn: an operand has too many axes";
     }
@@ -176,7 +176,7 @@ take_number(struct operands *c, int i, double value)
     c->x[i] = (struct la_tensor){.data = &c->numbers[i]};
 }
 
-/* Reads all operands; NULL, or what is wrong. */
+/* Reads all operands.  Returns NULL, or an error message. */
 static const char *
 take_operands(struct operands *c, const struct la_xla_frame *frame,
               const struct la_xla_array *numbers)
@@ -187,7 +187,7 @@ take_operands(struct operands *c, const struct la_xla_frame *frame,
     if (frame->args.size == 0 || frame->rets.size != signature->nout ||
         read_dtype(&c->what,
                    ((const struct la_xla_buffer *)frame->args.buffers[0])->dtype) < 0) {
-        return "linattn: the operands are not those of the operator";
+        return "linattn: the operands do not match the operator";
     }
     for (int i = 0; i < signature->nin + signature->nout; i++) {
         const char *wrong = NULL;
@@ -215,7 +215,7 @@ take_operands(struct operands *c, const struct la_xla_frame *frame,
                : "linattn: there are more operands than the operator takes";
 }
 
-/* The call of an operator; NULL, or what is wrong. */
+/* Calls an operator.  Returns NULL, or an error message. */
 static const char *
 call_operator(const struct la_xla_frame *frame)
 {
@@ -236,8 +236,9 @@ call_operator(const struct la_xla_frame *frame)
         const enum la_status status = la_call(&c.what, c.x, NULL);
         wrong = status == LA_DONE        ? NULL
                 : status == LA_NO_MEMORY ? la_xla_no_memory
-                : status == LA_OVERLAP   ? "linattn: packed sequences share tokens"
-                                         : "linattn: shapes of operands do not fit";
+                : status == LA_OVERLAP
+                    ? "linattn: packed sequences share tokens"
+                    : "linattn: the shapes of the operands do not match";
     }
     for (int i = 0; i < LA_MAX_OPERANDS; i++) {
         free(c.indices[i]);
@@ -249,7 +250,7 @@ static struct la_xla_error *
 execute(const struct la_xla_frame *frame)
 {
     if (!is_known(frame)) {
-        return fail(frame, strange);
+        return fail(frame, unknown_version);
     }
     const struct la_xla_scalar *function = attribute(frame, "function", LA_XLA_SCALAR);
     char message[LA_XLA_MESSAGE];
@@ -260,11 +261,11 @@ execute(const struct la_xla_frame *frame)
     return wrong != NULL ? fail(frame, wrong) : NULL;
 }
 
-/* XLA asks for the version when a handler is registered.  It is told its own: a refusal
- * would keep JAX from starting on CPUs at all, and execute() refuses frames that it
- * does not know. */
+/* XLA asks for the handler's version when a handler is registered.  This answers with
+ * XLA's own: a refusal would prevent JAX from starting on CPUs at all, and execute()
+ * refuses frames with an unknown layout. */
 static void
-tell_version(const struct la_xla_frame *frame)
+report_version(const struct la_xla_frame *frame)
 {
     struct la_xla_metadata *metadata =
         ((struct la_xla_metadata_extension *)frame->extension)->metadata;
@@ -278,7 +279,7 @@ static struct la_xla_error *
 handler(struct la_xla_frame *frame)
 {
     if (frame->extension != NULL && frame->extension->type == LA_XLA_METADATA) {
-        tell_version(frame);
+        report_version(frame);
         return NULL;
     }
     return can_fail(frame) ? execute(frame) : NULL;
@@ -288,7 +289,7 @@ PyObject *
 la_xla_handler(PyObject *Py_UNUSED(module), PyObject *caller)
 {
     la_xla_set_caller(caller);
-    /* A function pointer in a capsule, as JAX takes it. */
+    /* JAX takes the function pointer in a capsule. */
     void *pointer;
     la_xla_function *function = handler;
     memcpy(&pointer, &function, sizeof(pointer));

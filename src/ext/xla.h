@@ -9,25 +9,26 @@
 #include "xla_ffi.h"
 
 enum {
-    LA_XLA_RANK = 32,     /* most axes of a buffer */
-    LA_XLA_MESSAGE = 512, /* bytes of an error's text */
+    LA_XLA_RANK = 32,     /* largest number of axes of a buffer */
+    LA_XLA_MESSAGE = 512, /* bytes of an error message */
 };
 
 /* xla_handler(caller): a capsule of the handler that XLA calls.  A call with the
- * attribute "function", a number, is caller(function, arguments, results), with
- * memoryviews of all arrays; caller returns None, or a message in words. */
+ * attribute "function", a number, becomes caller(function, arguments, results), with
+ * memoryviews of all arrays; caller returns None, or an error message. */
 PyObject *la_xla_handler(PyObject *module, PyObject *caller);
 
-/* xla_finish(): lets no more functions of Python begin, as they may not where Python
- * ends, and tells how many still run. */
+/* xla_finish(): prevents further calls of Python functions, since they must not begin
+ * while Python finalizes; returns how many are still running. */
 PyObject *la_xla_finish(PyObject *module, PyObject *unused);
 
-/* XLA's name of a dtype that kernels compute in as ours; -1 where it is none. */
+/* Converts XLA's dtype to one that kernels compute in; -1 if it is another. */
 int la_xla_float(enum la_xla_dtype dtype, enum la_dtype *computed);
 
 extern const char la_xla_no_memory[];
 
-/* NULL, or what is wrong, for which there may be room in `message`. */
+/* Calls a Python function.  Returns NULL, or an error message, which may be stored in
+ * `message`. */
 const char *la_xla_python(const struct la_xla_frame *frame, int64_t function,
                           char *message);
 

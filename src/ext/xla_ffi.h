@@ -32,14 +32,14 @@ enum la_xla_code {
     LA_XLA_UNIMPLEMENTED = 12,
 };
 
-/* What an argument or a result is. */
+/* The kind of an argument or result. */
 enum la_xla_kind { LA_XLA_BUFFER = 1 };
 
 enum la_xla_attribute { LA_XLA_ARRAY = 1, LA_XLA_SCALAR = 3, LA_XLA_STRING = 4 };
 
 enum la_xla_extension_kind { LA_XLA_METADATA = 1 };
 
-/* What a handler may be given besides; here only the question what it is. */
+/* Optional requests to a handler; the only one used here asks for its metadata. */
 struct la_xla_extension {
     size_t struct_size;
     enum la_xla_extension_kind type;
@@ -62,7 +62,7 @@ struct la_xla_metadata_extension {
     struct la_xla_metadata *metadata;
 };
 
-struct la_xla_error; /* XLA's own */
+struct la_xla_error; /* opaque */
 
 struct la_xla_error_args {
     size_t struct_size;
@@ -98,7 +98,7 @@ struct la_xla_buffers {
     void **buffers;
 };
 
-struct la_xla_bytes { /* no NUL at the end */
+struct la_xla_bytes { /* not NUL-terminated */
     const char *data;
     size_t size;
 };

@@ -1,8 +1,8 @@
-/* xla_python.c: functions of Python on XLA's buffers, for feature maps that no kernel
- * has.
+/* xla_python.c: calls Python functions on XLA's buffers, for feature maps without a
+ * kernel.
  *
- * jax.pure_callback hands arrays of JAX to its function, which on several devices may
- * wait for ever for one another; these are plain views of the buffers. */
+ * jax.pure_callback passes JAX arrays to its function; with several devices, these may
+ * wait for one another forever.  This file passes plain views of the buffers. */
 #include "xla.h"
 
 #include <stdatomic.h>
@@ -10,11 +10,11 @@
 
 #include "number.h"
 
-static PyObject
-    *caller; /* caller(function, arguments, results) -> None, or what is wrong */
+/* caller(function, arguments, results) -> None, or an error message */
+static PyObject *caller;
 static atomic_int running, finishing;
 
-/* Whether views can be made of them. */
+/* Whether views of the buffers can be made. */
 static int
 are_floats(const struct la_xla_buffers *buffers)
 {
@@ -33,16 +33,16 @@ are_floats(const struct la_xla_buffers *buffers)
 static PyObject *
 view_of(const struct la_xla_buffer *b, int readonly)
 {
-    static double nothing; /* views need an address even where there is nothing */
+    static double nothing; /* a view of an empty buffer needs an address too */
     Py_ssize_t shape[LA_XLA_RANK], strides[LA_XLA_RANK];
     enum la_dtype dtype = LA_F32;
-    la_xla_float(b->dtype, &dtype); /* it is one (are_floats) */
+    la_xla_float(b->dtype, &dtype); /* are_floats has checked it */
     Py_buffer view = {
         .buf = b->data,
         .itemsize = la_number_size(dtype),
         .readonly = readonly,
         .ndim = (int)b->rank,
-        .format = (char *)la_number_format(dtype), /* which is only read */
+        .format = (char *)la_number_format(dtype), /* only read */
         .shape = shape,
         .strides = strides,
     };
@@ -71,7 +71,7 @@ views_of(const struct la_xla_buffers *buffers, int readonly)
     return views;
 }
 
-/* What the caller returned: NULL, or what is wrong. */
+/* Reads what the caller returned: NULL, or an error message. */
 static const char *
 read_result(PyObject *done, char *message)
 {
@@ -86,7 +86,7 @@ read_result(PyObject *done, char *message)
     }
     if (length >= LA_XLA_MESSAGE) {
         length = LA_XLA_MESSAGE - 1;
-        while ((text[length] & 0xC0) == 0x80) { /* no character is cut in two */
+        while ((text[length] & 0xC0) == 0x80) { /* do not cut a character in two */
             length--;
         }
     }
@@ -117,13 +117,12 @@ const char *
 la_xla_python(const struct la_xla_frame *frame, int64_t function, char *message)
 {
     if (!are_floats(&frame->args) || !are_floats(&frame->rets)) {
-        return "linattn: a function takes and returns float32 or float64";
+        return "linattn: a Python function takes and returns float32 or float64";
     }
-    atomic_fetch_add(&running,
-                     1); /* before it looks whether to begin: see la_xla_finish */
+    atomic_fetch_add(&running, 1); /* before the check of `finishing` (la_xla_finish) */
     const char *wrong =
         atomic_load(&finishing)
-            ? "linattn: Python is at its end, and runs no more functions"
+            ? "linattn: Python is finalizing and can run no more functions"
             : call_python(frame, function, message);
     atomic_fetch_sub(&running, 1);
     return wrong;

@@ -1,9 +1,9 @@
-/* block.h: a kernel's scratch, and the blocks of rows that it is cut into.
+/* block.h: a kernel's scratch, and the blocks of rows that are carved from it.
  *
- * A block holds rows of numbers, its row step `ld` a multiple of the vector length: the
- * columns past the last number of a row, and the rows up to the next multiple of MR,
- * hold zeros (after the map too: phi(0) = 1 must not leak in).  With ld = 0 one row
- * stands for all. */
+ * A block holds rows of numbers.  Its row step `ld` is a multiple of the vector length.
+ * The columns past the last number of a row, and the rows up to the next multiple of
+ * MR, hold zeros (after the map too: phi(0) = 1 must not leak in).  With ld = 0, all
+ * rows are the same row. */
 #ifndef LA_BLOCK_H
 #define LA_BLOCK_H
 
@@ -18,7 +18,7 @@ struct block {
     ptrdiff_t ld;
 };
 
-/* What of a block lies from row i and column j on. */
+/* The block from row i and column j on. */
 INLINE struct block
 block_at(struct block b, ptrdiff_t i, ptrdiff_t j)
 {
@@ -31,8 +31,8 @@ round_up(ptrdiff_t x, ptrdiff_t step)
     return (x + step - 1) / step * step;
 }
 
-/* Row step of a block of `cols` columns.  Steps of LA_SET_STEP would put the
- * same columns of all rows into the same few sets of the first-level cache. */
+/* Row step of a block of `cols` columns.  With a multiple of LA_SET_STEP bytes, the
+ * same columns of all rows would share a few sets of the first-level cache. */
 INLINE ptrdiff_t
 row_step(ptrdiff_t cols)
 {
@@ -46,7 +46,7 @@ clear(T *x, ptrdiff_t count)
     memset(x, 0, (size_t)count * sizeof(T));
 }
 
-/* Rows [from, to) of x = 0: tokens that do not exist. */
+/* Clears rows [from, to) of x: tokens that do not exist. */
 static void
 clear_rows(struct block x, ptrdiff_t from, ptrdiff_t to)
 {
@@ -55,14 +55,13 @@ clear_rows(struct block x, ptrdiff_t from, ptrdiff_t to)
     }
 }
 
-/* A kernel's scratch while it is cut up, or measured, which is the same with no base.
- */
+/* Scratch while it is carved.  With base NULL, the same code measures its size. */
 struct arena {
     char *base;
     size_t used;
 };
 
-/* x y, or SIZE_MAX where that is less. */
+/* x y, or SIZE_MAX on overflow. */
 INLINE size_t
 times(size_t x, size_t y)
 {
@@ -70,8 +69,8 @@ times(size_t x, size_t y)
     return __builtin_mul_overflow(x, y, &product) ? SIZE_MAX : product;
 }
 
-/* The next `count` numbers of the scratch; with base NULL they are only counted.  What
- * no memory could hold leaves `used` at SIZE_MAX, for which there is none. */
+/* The next `count` numbers of the scratch; with base NULL they are only counted.  On
+ * overflow, `used` becomes SIZE_MAX, which no allocation can satisfy. */
 static T *
 take_numbers(struct arena *arena, size_t count)
 {
@@ -100,7 +99,7 @@ take_block(struct arena *arena, ptrdiff_t rows, ptrdiff_t cols)
     return (struct block){take(arena, rows, ld), ld};
 }
 
-/* One row of such a block. */
+/* One row of a block of `cols` columns. */
 INLINE T *
 take_row(struct arena *arena, ptrdiff_t cols)
 {

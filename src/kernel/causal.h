@@ -1,24 +1,25 @@
 /* causal.h: causal linear attention, one head, in chunks.
  *
- *   s_i = s_{i-1} + phi(k_i) v_i^T,  z_i = z_{i-1} + phi(k_i)
- *   o_i = scale phi(q_i)^T s_i / (scale phi(q_i).z_i + eps)
- *                                            Katharopoulos et al. 2020, eq. 9-12
- * About 4 n d m flops.  Scratch: the state, d m numbers, and a few chunks.
- * Nothing of row j > i reaches row i.
+ *    s_i = s_{i-1} + phi(k_i) v_i^T,  z_i = z_{i-1} + phi(k_i)
+ *    o_i = scale phi(q_i)^T s_i / (scale phi(q_i).z_i + eps)
+ *                                             Katharopoulos et al. 2020, eq. 9-12
+ * About 4 n d m flops.  Scratch: the state, d m numbers, and a few chunks.  Rows j > i
+ * never affect row i.
  *
- * A long sequence is a row of segments (sequence_split.c): the state before each of
- * them plus what the segment adds, summed by itself.  So a segment whose start is known
- * gives the same bits alone; what it adds costs some traffic, about 10 %. */
+ * A long sequence is computed as segments (sequence_split.c): the state before each
+ * segment plus the segment's own sum.  A segment computed alone from that state
+ * therefore has the same bits.  The separate sum costs memory traffic, about 10 % of
+ * the time. */
 #ifndef LA_CAUSAL_H
 #define LA_CAUSAL_H
 
 #include "recurrence.h"
 
 struct causal_scratch {
-    ptrdiff_t rows; /* tokens a chunk */
+    ptrdiff_t rows; /* tokens per chunk */
     struct block a, b, v, dots, o;
     T *s, *lost, *z, *z_lost, *den, *lift;
-    T *base, *sum, *z_base, *z_sum; /* where there are segments */
+    T *base, *sum, *z_base, *z_sum; /* only for segments */
 };
 
 static struct causal_scratch
@@ -93,7 +94,7 @@ run_causal(const struct la_head *h)
             clear(r.z_sum, r.a.ld);
             clear(r.z_lost, r.a.ld);
         }
-        /* A sum by itself has nothing of chunks without keys. */
+        /* Chunks without keys add nothing to a segment's sum. */
         const int writes = h->segment == 0 || keys_left(h, t) > 0 ? LA_WRITE : 0;
         load_keys(h, t, r.b, r.v);
         for (ptrdiff_t g = 0; g < h->group; g++) {

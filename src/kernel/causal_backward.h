@@ -1,29 +1,27 @@
 /* causal_backward.h: gradients of causal.h, in two scans (g is the cotangent, a =
  * phi(q), b = phi(k)):
  *
- * forward    u_i = s_i g_i, which is causal attention of g to v and b;
- *            dq_i from u_i, z_i (recurrence.h), which leaves r_i, w_i and lift_i, three
- *            numbers a token, for the second scan
- * reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T
- *            dv_j = R_j^T b_j
- *            db_j = R_j v_j + sum_{i >= j} w_i a_i
+ *  forward    u_i = s_i g_i, which is causal attention of g to v and b;
+ *             dq_i from u_i and z_i (recurrence.h), which also gives r_i, w_i and
+ * lift_i, three numbers per token, for the second scan reverse    R_j = sum_{i >= j}
+ * a_i (r_i g_i)^T dv_j = R_j^T b_j db_j = R_j v_j + sum_{i >= j} w_i a_i
  *
  * About 10 n d m flops.  Scratch: 2 d m + 3 n numbers, and a few chunks.
  *
- * Or in three passes (enum la_pass), which several threads share out
- * (backward_split.c): dq, with r and w; dv, with an r of its own; and dk, by columns.
- * Each sums what the scans sum, in the same order, so that its bits are theirs; R is
- * summed twice, 12 n d m flops. */
+ * Alternatively, three passes (enum la_pass) are split among threads
+ * (backward_split.c): dq, with r and w; dv, which computes its own r; and dk, by
+ * columns.  Each pass sums the same terms in the same order as the scans, so its bits
+ * are the same.  R is summed twice: 12 n d m flops. */
 #ifndef LA_CAUSAL_BACKWARD_H
 #define LA_CAUSAL_BACKWARD_H
 
 #include "recurrence.h"
 
 struct causal_backward_scratch {
-    ptrdiff_t rows; /* tokens a chunk */
+    ptrdiff_t rows; /* tokens per chunk */
     struct block a, b, v, grad_out, dots, da, dv, zs;
     T *s, *t, *lost, *z, *z_lost;
-    T *r, *w, *lift; /* of every token */
+    T *r, *w, *lift; /* one number for every token */
 };
 
 static struct causal_backward_scratch
@@ -49,7 +47,7 @@ causal_backward_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* r alone, for the pass that cannot wait for the other. */
+/* Computes r alone, for the pass of dv, which runs beside that of dq. */
 static int
 causal_rates(const struct la_head *h, const struct causal_backward_scratch *r)
 {
@@ -73,7 +71,7 @@ causal_rates(const struct la_head *h, const struct causal_backward_scratch *r)
     return 0;
 }
 
-/* The forward scan: dq, and r_i, w_i of every token. */
+/* The forward scan: dq, and r_i, w_i and lift_i of every token. */
 static int
 causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
 {
@@ -121,7 +119,7 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
     return 0;
 }
 
-/* The reverse scan: dk and dv, or, as a pass, one of them.  s holds R and t its
+/* The reverse scan: dk and dv or, as a pass, one of them.  s holds R and t its
  * transpose. */
 static int
 causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)

@@ -1,29 +1,30 @@
-/* checkpoints.h: the chunks of a forward scan, found again on the way back, and the
- * states before them.
+/* checkpoints.h: the chunks of a forward scan, revisited in reverse, and the states
+ * before them.
  *
- * Gates may decide where a chunk begins (gate.h), which the forward scan marks, a byte
- * a token.  It leaves the state before every interval of chunks, a checkpoint; the
- * states of one interval at a time are summed up again.  About as many chunks an
- * interval as there are intervals, sqrt(chunks), take the least memory.  There may be
- * as many chunks as tokens: one gate a token, they are counted beforehand, and of 2
- * sqrt(n) states 2 sqrt(chunks) are touched; one a channel, up to 2.5 sqrt(n), of which
- * without strong gates a fourth is touched. */
+ * Gates may decide where a chunk begins (gate.h), so the forward scan marks the
+ * beginnings, one byte per token.  It stores the state before every interval of chunks,
+ * a checkpoint; the reverse scan recomputes the states of one interval at a time.
+ * Memory is least with sqrt(chunks) chunks per interval.
+ *
+ * There may be as many chunks as tokens.  With one gate per token, the chunks are
+ * counted first: of 2 sqrt(n) states, 2 sqrt(chunks) are touched.  With one gate per
+ * channel, there are up to 2.5 sqrt(n) states, of which a quarter is touched unless
+ * gates are strong. */
 #ifndef LA_CHECKPOINTS_H
 #define LA_CHECKPOINTS_H
 
 #include "gate_factors.h"
 
 struct checkpoints {
-    ptrdiff_t rows, interval; /* tokens a chunk, at most; chunks an interval */
-    T *checkpoints,
-        *states;           /* S^T before each interval, and before each chunk of one */
-    unsigned char *begins; /* whether a chunk begins with this token; (n) */
+    ptrdiff_t rows, interval; /* most tokens per chunk; chunks per interval */
+    T *checkpoints, *states;  /* S^T before each interval; before each chunk of one */
+    unsigned char *begins;    /* (n) whether a chunk begins with this token */
 };
 
-/* A head that is shorter than the one that scratch was taken for must need no more of
- * it: so many checkpoints as are enough for any n up to this one.  With s =
- * ceil(sqrt(c)) chunks an interval, c / s <= s; and with c = n / 4, n / s <= 4 s.  One
- * gate a token, `interval` is the most that count_chunks may make of it. */
+/* A head that is shorter than the one that scratch was measured for must not need more
+ * scratch, so the number of checkpoints suffices for every n up to this one.  With s =
+ * ceil(sqrt(c)) chunks per interval, c / s <= s; and with c = n / 4, n / s <= 4 s. With
+ * one gate per token, `interval` is the largest value that count_chunks may set. */
 static struct checkpoints
 take_checkpoints(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
@@ -36,14 +37,14 @@ take_checkpoints(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
     return r;
 }
 
-/* Counts the chunks of a head with one gate a token, for its intervals. */
+/* With one gate per token, counts the chunks of a head and sets `interval` from it. */
 static void
 count_chunks(struct checkpoints *r, const struct la_head *h, const struct gate *gate)
 {
     ptrdiff_t chunks = 0;
     for (ptrdiff_t i = 0; !gate->channels && i < h->n; chunks++) {
         if (h->poll(h->poll_arg)) {
-            return; /* it is enough for any number of chunks */
+            return; /* the interval is large enough for any number of chunks */
         }
         i += load_sums(h, span(i, r->rows, i + r->rows, h->n, NULL), gate);
     }
@@ -52,14 +53,14 @@ count_chunks(struct checkpoints *r, const struct la_head *h, const struct gate *
     }
 }
 
-/* Where a state lies among `states`, or checkpoints. */
+/* Address of one of `states`, or of one checkpoint. */
 INLINE T *
 state_of(T *states, const struct la_head *h, ptrdiff_t index)
 {
     return states + index * state_size(h->d, h->m);
 }
 
-/* Where the chunk before token i begins. */
+/* First token of the chunk before token i. */
 static ptrdiff_t
 chunk_before(const struct checkpoints *r, ptrdiff_t i)
 {
@@ -68,7 +69,7 @@ chunk_before(const struct checkpoints *r, ptrdiff_t i)
     return i;
 }
 
-/* The chunk that begins at i, in a scan that goes on at its end. */
+/* The chunk that begins at i; a forward scan continues at its end. */
 static struct span
 chunk_from(const struct la_head *h, const struct checkpoints *r, ptrdiff_t i,
            struct la_fetch *ahead)
@@ -80,7 +81,7 @@ chunk_from(const struct la_head *h, const struct checkpoints *r, ptrdiff_t i,
     return span(i, end - i, end, h->n, ahead);
 }
 
-/* The chunk that ends before token `end`, in a scan that goes on before it. */
+/* The chunk that ends before token `end`; a reverse scan continues before it. */
 static struct span
 chunk_until(const struct la_head *h, const struct checkpoints *r, ptrdiff_t end,
             struct la_fetch *ahead)
@@ -90,7 +91,7 @@ chunk_until(const struct la_head *h, const struct checkpoints *r, ptrdiff_t end,
     return span(begin, end - begin, before, h->n, ahead);
 }
 
-/* Where so many chunks before token i begin. */
+/* First token of the chunk that lies `chunks` chunks before token i. */
 static ptrdiff_t
 chunks_before(const struct checkpoints *r, ptrdiff_t chunks, ptrdiff_t i)
 {

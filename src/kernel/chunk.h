@@ -1,7 +1,7 @@
-/* chunk.h: between the caller's arrays, of any strides, and blocks of rows.
+/* chunk.h: copies between the caller's arrays, of any strides, and blocks of rows.
  *
- * Everything behind these functions works on blocks alone (block.h), so that neither
- * the caller's strides nor its alignment can change a bit of the result. */
+ * Kernels work only on blocks (block.h), so neither strides nor alignment of the
+ * caller's arrays can change a bit of the result. */
 #ifndef LA_CHUNK_H
 #define LA_CHUNK_H
 
@@ -11,15 +11,15 @@
 #include "half.h"
 #include "table.h"
 
-/* Rows [first, first + rows) of a matrix.  With `ahead`, whoever touches them asks for
- * as many from `next` on. */
+/* Rows [first, first + rows) of a matrix.  If `ahead` is not NULL, functions that load
+ * or store these rows also queue as many rows from `next` on for prefetching. */
 struct span {
     ptrdiff_t first, rows, next;
     struct la_fetch *ahead;
 };
 
-/* The chunk at i, of up to `rows` out of n, in a scan that goes on at `next`; begins
- * anew with what `ahead` asks for. */
+/* The chunk at i, of up to `rows` tokens out of n, in a scan that continues at `next`;
+ * begins a new chunk of the queue `ahead`. */
 INLINE struct span
 span(ptrdiff_t i, ptrdiff_t rows, ptrdiff_t next, ptrdiff_t n, struct la_fetch *ahead)
 {
@@ -29,15 +29,15 @@ span(ptrdiff_t i, ptrdiff_t rows, ptrdiff_t next, ptrdiff_t n, struct la_fetch *
     return (struct span){i, n - i < rows ? n - i : rows, next, ahead};
 }
 
-/* `rows` rows from `first` on, and no more. */
+/* `rows` rows from `first` on, without prefetching. */
 INLINE struct span
 rows_from(ptrdiff_t first, ptrdiff_t rows)
 {
     return (struct span){first, rows, first, NULL};
 }
 
-/* How a matrix lies in memory: each row's numbers one after another, or each column's,
- * or neither. */
+/* Layout of a matrix: contiguous numbers within rows (by_rows), within columns
+ * (by_columns), or neither. */
 INLINE int
 by_rows(const struct la_array *x)
 {
@@ -50,7 +50,7 @@ by_columns(const struct la_array *x)
     return x->rs == size_of(x->type) && !by_rows(x);
 }
 
-/* Asks for the rows of x that are wanted after t. */
+/* Queues the rows of x that are needed after t for prefetching. */
 INLINE void
 look_ahead(const struct la_array *x, struct span t, ptrdiff_t cols)
 {
@@ -63,8 +63,8 @@ look_ahead(const struct la_array *x, struct span t, ptrdiff_t cols)
     }
 }
 
-/* What `call` does with `type` a constant: a test for every vector would cost as much
- * as the vector. */
+/* Runs `call` with `type` a compile-time constant: a test for every vector would cost
+ * as much as the vector. */
 #define LA_BY_TYPE(type_of, call)                                                      \
     do {                                                                               \
         if (LA_HAS_HALVES && (type_of) == LA_HALF) {                                   \
@@ -81,7 +81,7 @@ look_ahead(const struct la_array *x, struct span t, ptrdiff_t cols)
         }                                                                              \
     } while (0)
 
-/* The same array of a head `step` bytes further on. */
+/* x moved by `step` bytes: the same array of another head. */
 INLINE struct la_array
 shifted(const struct la_array *x, ptrdiff_t step)
 {
@@ -90,8 +90,8 @@ shifted(const struct la_array *x, ptrdiff_t step)
     return y;
 }
 
-/* dst = phi(rows t of x), x by rows: whole vectors row by row, then the columns that
- * are left, so that no loop has a branch. */
+/* dst = phi(rows t of x), x by rows: first whole vectors row by row, then the remaining
+ * columns, so that no loop has a branch. */
 INLINE void
 load_by_rows(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols,
              vec (*phi)(vec), const enum la_type type)
@@ -121,7 +121,7 @@ load_by_rows(struct block dst, const struct la_array *x, struct span t, ptrdiff_
     }
 }
 
-/* dst = rows t of x, x by columns: squares, transposed in registers. */
+/* dst = rows t of x, x by columns: square blocks, transposed in registers. */
 INLINE void
 load_by_columns(struct block dst, const struct la_array *x, struct span t,
                 ptrdiff_t cols, const enum la_type type)
@@ -160,7 +160,7 @@ load_by_numbers(struct block dst, const struct la_array *x, struct span t,
     }
 }
 
-/* dst = rows t of x, x not by rows: one function for all maps. */
+/* dst = rows t of x, x not by rows.  Not inlined: all maps share one copy. */
 static __attribute__((noinline)) void
 load_across(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols)
 {
@@ -171,7 +171,7 @@ load_across(struct block dst, const struct la_array *x, struct span t, ptrdiff_t
     LA_BY_TYPE(x->type, load_by_numbers(dst, x, t, cols, type));
 }
 
-/* dst = phi(rows t of x), and nothing of its other rows. */
+/* dst = phi(rows t of x); the other rows of dst are not touched. */
 INLINE void
 load_some_rows(struct block dst, const struct la_array *x, struct span t,
                ptrdiff_t cols, vec (*phi)(vec))
@@ -205,8 +205,8 @@ load_plain(struct block dst, const struct la_array *x, struct span t, ptrdiff_t 
     load_rows(dst, x, t, cols, phi_identity);
 }
 
-/* Rows [i, i + rows) and columns [j, j + VL) of x, as far as there are `cols` of them,
- * then zeros: where they have been copied to, by rows, as x is not; rows <= VL. */
+/* Copies rows [i, i + rows) and columns [j, j + VL) of x, which is not by rows, into
+ * `copy`, by rows, with zeros past `cols`; rows <= VL.  Returns `copy` as an array. */
 INLINE struct la_array
 load_tile(T copy[], const struct la_array *x, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t j,
           ptrdiff_t cols)
@@ -217,7 +217,7 @@ load_tile(T copy[], const struct la_array *x, ptrdiff_t i, ptrdiff_t rows, ptrdi
     return (struct la_array){(char *)copy, LA_VBYTES, sizeof(T), LA_NATIVE};
 }
 
-/* Columns [j, j + VL) of row i of x, as far as there are `cols`; zeros beyond. */
+/* Columns [j, j + VL) of row i of x, with zeros past `cols`. */
 INLINE vec
 load_at(const struct la_array *x, ptrdiff_t i, ptrdiff_t j, ptrdiff_t cols)
 {
@@ -226,20 +226,20 @@ load_at(const struct la_array *x, ptrdiff_t i, ptrdiff_t j, ptrdiff_t cols)
     return vread_part(p, x->cs, some, x->type);
 }
 
-/* One row of x, and zeros up to ld. */
+/* One row of x, with zeros up to ld. */
 static void
 load_row(T *dst, ptrdiff_t ld, const struct la_array *x, ptrdiff_t row, ptrdiff_t cols)
 {
     load_some_rows((struct block){dst, ld}, x, rows_from(row, 1), cols, phi_identity);
 }
 
-/* Rows t of x = src, each times factor[row] where given, x by rows. */
+/* Rows t of x = src, each times factor[row] if given, x by rows. */
 INLINE void
 store_by_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct block src,
               const T *factor, const enum la_type type)
 {
     const ptrdiff_t size = size_of(type), some = cols % VL, whole = cols - some;
-    const ptrdiff_t rs = x->rs; /* held: stores might change it, for all gcc knows */
+    const ptrdiff_t rs = x->rs; /* in a local: gcc assumes that stores change x->rs */
     char *dst = x->data + t.first * rs;
     for (ptrdiff_t i = 0; i < t.rows && whole > 0; i++) {
         const vec scale = vset1(factor ? factor[i] : 1);
@@ -256,7 +256,7 @@ store_by_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct bl
     }
 }
 
-/* The same, x by columns: squares, transposed in registers. */
+/* store_by_rows for x by columns: square blocks, transposed in registers. */
 INLINE void
 store_by_columns(const struct la_array *x, struct span t, ptrdiff_t cols,
                  struct block src, const T *factor, const enum la_type type)
@@ -283,7 +283,7 @@ store_by_columns(const struct la_array *x, struct span t, ptrdiff_t cols,
     }
 }
 
-/* The same, x neither by rows nor by columns. */
+/* store_by_rows for x neither by rows nor by columns. */
 INLINE void
 store_by_numbers(const struct la_array *x, struct span t, ptrdiff_t cols,
                  struct block src, const T *factor, const enum la_type type)
@@ -299,7 +299,7 @@ store_by_numbers(const struct la_array *x, struct span t, ptrdiff_t cols,
     }
 }
 
-/* Rows t of x = src, whole vectors a row, each times factor[row] where given. */
+/* Rows t of x = src, whose rows are whole vectors, each times factor[row] if given. */
 static void
 store_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct block src,
            const T *factor)
@@ -315,8 +315,8 @@ store_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct block
     }
 }
 
-/* The same without a factor.  Results that no cache could hold are written past it
- * where the instruction set can: a line need then not be read first. */
+/* store_rows without a factor.  Results larger than the caches are written past them if
+ * the instruction set can, since then lines need not be read first. */
 static void
 stream_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct block src,
             int large)
@@ -344,7 +344,7 @@ stream_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct bloc
     store_rows(x, t, cols, src, NULL);
 }
 
-/* Tokens t of x, a number each, and zeros to the end of the row. */
+/* row = tokens t of x, one number each, with zeros to the end of the row. */
 INLINE void
 load_numbers(T row[MR * LA_CHUNK_MAX], const struct la_array *x, struct span t)
 {

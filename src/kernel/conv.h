@@ -1,12 +1,13 @@
-/* conv.h: short causal convolution of each channel, a stretch of one sequence.
+/* conv.h: short causal convolution of each channel, for a range of tokens of one
+ * sequence.
  *
- *   p_t = bias + sum_{k < w} weight_k o x_{t - w + 1 + k},  y_t = p_t, or silu(p_t)
+ *    p_t = bias + sum_{k < w} weight_k o x_{t - w + 1 + k},  y_t = p_t, or silu(p_t)
  *
- * with silu(p) = p sigmoid(p), o channel by channel.  x, y (n,m), weight (w,m), bias
- * (m); s0, s (d,m): the d = w - 1 inputs before the first token, and up to the last,
- * oldest first.  Taps are summed from the oldest on, eight at a time in registers.  2 w
- * n m flops.  Scratch: the weights and a few rows.  Nothing of row j > i reaches row i.
- */
+ * with silu(p) = p sigmoid(p) and o the product per channel.  x, y (n,m), weight (w,m),
+ * bias (m); s0, s (d,m): the last d = w - 1 inputs before the first token and at the
+ * end, oldest first.  Taps are summed from the oldest on, eight at a time in registers.
+ * 2 w n m flops.  Scratch: the weights and a few rows.  Rows j > i never affect row
+ * i. */
 #ifndef LA_CONV_H
 #define LA_CONV_H
 
@@ -17,15 +18,15 @@ struct conv_scratch {
     T *bias;
 };
 
-/* Taps: as many as the state makes, or the weights; those without a weight, older than
- * all others, have the weight 0. */
+/* The number of taps: that of the weights, or more if the state has more rows.  The
+ * extra taps are the oldest and have the weight 0. */
 INLINE ptrdiff_t
 conv_taps(const struct la_head *h)
 {
     return h->f > h->d ? h->f : h->d + 1;
 }
 
-/* Channels of the panel from `col` on. */
+/* The number of channels of the panel at `col`. */
 INLINE ptrdiff_t
 panel_cols(const struct la_head *h, ptrdiff_t col)
 {
@@ -53,7 +54,7 @@ load_taps(const struct la_head *h, const struct conv_scratch *r)
                h->m);
 }
 
-/* p sigmoid(p), from e^-|p| so that neither end overflows. */
+/* p sigmoid(p), from e^-|p| so that nothing overflows. */
 INLINE vec
 vsilu(vec p)
 {
@@ -71,8 +72,9 @@ vsilu_slope(vec p)
     return vfma(p * s, other, s);
 }
 
-/* The rows that tokens t of some columns read: x_{t - w + 1} to x_t, where they lie, if
- * that is as whole vectors and after the first token, or else their copy. */
+/* The rows of x that tokens t of some columns read, x_{t - w + 1} to x_t: in the
+ * caller's array if they are whole vectors and not before the first token, else a
+ * copy. */
 static struct la_array
 conv_window(const struct la_head *h, struct block copy, struct span t, ptrdiff_t col,
             ptrdiff_t cols)
@@ -100,7 +102,7 @@ conv_window(const struct la_head *h, struct block copy, struct span t, ptrdiff_t
                              LA_NATIVE};
 }
 
-/* Rows of y = start + sum_{k < w} weight_k x_{i + k}, of one vector of columns. */
+/* Rows of y = start + sum_{k < w} weight_k x_{i + k}, for one vector of columns. */
 INLINE void
 conv_tile(struct block y, struct la_array x, struct block weight, struct block start,
           ptrdiff_t rows, const int w, const int silu)
@@ -124,7 +126,7 @@ conv_tile(struct block y, struct la_array x, struct block weight, struct block s
     }
 }
 
-/* What `call` does with w taps, w constant. */
+/* Runs `call` with w, the number of taps, a compile-time constant. */
 #define LA_WITH_TAPS(taps, call)                                                       \
     do {                                                                               \
         switch (taps) {                                                                \
@@ -160,7 +162,8 @@ conv_columns(struct block y, struct la_array x, struct block weight, struct bloc
     }
 }
 
-/* y = start + the convolution of the rows of x with so many taps, then silu. */
+/* y = start + the convolution of the rows of x with `taps` taps; then silu, if asked
+ * for. */
 static void
 convolve(struct block y, struct la_array x, struct block weight, struct block start,
          ptrdiff_t rows, ptrdiff_t cols, ptrdiff_t taps, int silu,
@@ -181,7 +184,7 @@ convolve(struct block y, struct la_array x, struct block weight, struct block st
     }
 }
 
-/* The last d inputs of the sequence, by the piece that has its end. */
+/* Stores the last d inputs of the sequence, if these tokens include its end. */
 static void
 store_inputs(const struct la_head *h, struct block copy, ptrdiff_t col, ptrdiff_t cols)
 {
@@ -206,9 +209,9 @@ store_inputs(const struct la_head *h, struct block copy, ptrdiff_t col, ptrdiff_
     }
 }
 
-/* Asks for the rows of the next panel, or of the first one of the next tokens. */
+/* Prefetches the rows of the next panel, or of the first panel of the next tokens. */
 INLINE void
-look_after(const struct la_head *h, struct span t, ptrdiff_t col)
+queue_next_panel(const struct la_head *h, struct span t, ptrdiff_t col)
 {
     const int more = col + LA_CONV_COLS < h->m;
     const ptrdiff_t first = more ? t.first : t.first + LA_CONV_ROWS;
@@ -229,7 +232,7 @@ run_causal_conv1d(const struct la_head *h)
     const struct conv_scratch r = causal_conv1d_carve(h, &arena);
     struct la_fetch ahead = {0};
     ptrdiff_t until_poll = 0;
-    if (h->n > 0) { /* of many short sequences most stretches are empty */
+    if (h->n > 0) { /* with many short sequences, most ranges of tokens are empty */
         load_taps(h, &r);
     }
     for (ptrdiff_t i = 0; i < h->n; i += LA_CONV_ROWS) {
@@ -241,7 +244,7 @@ run_causal_conv1d(const struct la_head *h)
                 return 1;
             }
             const struct la_array x = conv_window(h, r.x, t, col, cols);
-            look_after(h, t, col);
+            queue_next_panel(h, t, col);
             convolve(r.y, x, block_at(r.weight, 0, col),
                      (struct block){r.bias + col, 0}, t.rows, cols, conv_taps(h),
                      h->silu != 0, &ahead);
@@ -254,8 +257,8 @@ run_causal_conv1d(const struct la_head *h)
     return 0;
 }
 
-/* One token.  Where no s0 is given the state is updated in place, in s1: its rows are
- * read before those ahead of them are written. */
+/* One token.  Without s0, the state in s1 is updated in place: each row is read before
+ * it is overwritten. */
 static struct conv_scratch
 causal_conv1d_step_carve(const struct la_head *h, struct arena *arena)
 {

@@ -1,12 +1,12 @@
 /* conv_backward.h: gradients of the short causal convolution, one sequence.
  *
- * With gp_t = g_t o silu'(p_t), or g_t, and gp = 0 beyond the last token:
+ * With gp_t = g_t o silu'(p_t), or g_t, and gp = 0 past the last token:
  *
- *   dx_t = sum_{k < w} weight_{w-1-k} o gp_{t+k},   t >= 0, and ds0 where t < 0
- *   dweight_k = sum_t gp_t o x_{t-w+1+k},  dbias = sum_t gp_t
+ *    dx_t = sum_{k < w} weight_{w-1-k} o gp_{t+k} for t >= 0; for t < 0, this is ds0
+ *    dweight_k = sum_t gp_t o x_{t-w+1+k},  dbias = sum_t gp_t
  *
- * so that dx is a convolution of gp with the taps in reverse, w - 1 rows late.  The
- * gradient of the final state adds to its rows.  p is computed again.  6 w n m flops.
+ * so that dx is a convolution of gp with the reversed taps, w - 1 rows late.  The
+ * gradient of the final state is added to its rows.  p is recomputed.  6 w n m flops.
  * Long sums are compensated.  Scratch: the weights twice and some rows. */
 #ifndef LA_CONV_BACKWARD_H
 #define LA_CONV_BACKWARD_H
@@ -26,13 +26,13 @@ causal_conv1d_backward_carve(const struct la_head *h, struct arena *arena)
     const ptrdiff_t taps = conv_taps(h), cols = panel_cols(h, 0);
     r.reversed = take_block(arena, taps, h->m);
     r.gp = take_block(arena, LA_CONV_ROWS + taps - 1, cols);
-    r.dw = take_block(arena, taps + 1, cols); /* its last row is dbias */
+    r.dw = take_block(arena, taps + 1, cols); /* the last row is dbias */
     r.lost = take_block(arena, taps + 1, cols);
     r.zeros = take_row(arena, cols);
     return r;
 }
 
-/* Rows of dw += sum_i gp_i x_{i+k}, of one vector of columns. */
+/* Rows of dw += sum_i gp_i x_{i+k}, for one vector of columns. */
 INLINE void
 conv_weight_tile(struct block dw, struct block lost, struct block gp, struct la_array x,
                  ptrdiff_t rows, const int w)
@@ -74,7 +74,7 @@ struct conv_panel {
     struct la_array x, grad_out, dx, ds0, grad_s;
 };
 
-/* gp of the tokens t, after the w - 1 rows before them, and its sums. */
+/* gp of the tokens t, stored after the w - 1 rows before them, and its sums. */
 static void
 conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
                 const struct conv_panel *p, struct span t)
@@ -103,8 +103,9 @@ conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
     add_rows(r->dw.x + taps * r->dw.ld, r->lost.x + taps * r->lost.ld, gp, t.rows);
 }
 
-/* dx of `rows` tokens from the w - 1st before i on, of which those before 0 are of the
- * initial state; the last d of the sequence have the final state's gradient as well. */
+/* dx of `rows` tokens, from token i - (w - 1) on.  Tokens before 0 belong to the
+ * initial state.  The gradient of the final state is added to the last d tokens of the
+ * sequence. */
 static void
 conv_gradients(const struct la_head *h, const struct conv_backward_scratch *r,
                const struct conv_panel *p, ptrdiff_t i, ptrdiff_t rows,
@@ -127,7 +128,7 @@ conv_gradients(const struct la_head *h, const struct conv_backward_scratch *r,
         if (token >= 0) {
             store_rows(&p->dx, rows_from(token, 1), p->cols, row, NULL);
         }
-        else if (p->ds0.data != NULL && h->d + token >= 0) { /* d may be less */
+        else if (p->ds0.data != NULL && h->d + token >= 0) { /* d may be smaller */
             store_rows(&p->ds0, rows_from(h->d + token, 1), p->cols, row, NULL);
         }
     }

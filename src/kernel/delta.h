@@ -1,24 +1,24 @@
 /* delta.h: fast weights with the delta rule, one head, in chunks.
  *
- *   s_i = s_{i-1} + b_i u_i^T,  u_i = beta_i o (v_i - s_{i-1}^T b_i),  b = phi(k)
- *   o_i = scale s_i^T phi(q_i)                    Schlag et al. 2021, eq. 24-25
+ *    s_i = s_{i-1} + b_i u_i^T,  u_i = beta_i o (v_i - s_{i-1}^T b_i),  b = phi(k)
+ *    o_i = scale s_i^T phi(q_i)                    Schlag et al. 2021, eq. 24-25
  *
  * Over the rows of a chunk, with S the state before it, A = phi(Q), B = phi(K):
  *
- *   E = V - B S - stril(B B^T) U,  U = beta o E       by forward substitution
- *   O = A S + tril(A B^T) U,       S <- S + B^T U
+ *    E = V - B S - stril(B B^T) U,  U = beta o E       by forward substitution
+ *    O = A S + tril(A B^T) U,       S <- S + B^T U
  *
- * beta is a number a row or one a channel; columns of V never meet.  About 6 n d m
- * flops and the triangles.  Scratch: the state, d m numbers, and a few chunks.
- * Nothing of row j > i reaches row i. */
+ * beta is one number per row or one per channel; columns of V are independent.  About 6
+ * n d m flops plus the triangles.  Scratch: the state, d m numbers, and a few chunks.
+ * Rows j > i never affect row i. */
 #ifndef LA_DELTA_H
 #define LA_DELTA_H
 
 #include "recurrence.h"
 #include "triangle.h"
 
-/* beta of some tokens.  With a number a token, one vector that holds it in every lane
- * stands for all columns (step 0). */
+/* beta of some tokens.  With one number per token, one vector that holds it in every
+ * lane serves all columns (step 0). */
 struct beta {
     struct block rows;
     ptrdiff_t step;
@@ -30,7 +30,7 @@ beta_at(const struct beta *beta, ptrdiff_t i, ptrdiff_t col)
     return vload(&beta->rows.x[i * beta->rows.ld + col * beta->step]);
 }
 
-/* beta of the tokens t; 0 where no key exists. */
+/* beta of the tokens t, and 0 where no key exists. */
 static void
 load_beta(const struct la_head *h, struct span t, const struct beta *beta)
 {
@@ -56,8 +56,8 @@ take_beta(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
                          h->channels[LA_AT_beta]};
 }
 
-/* The values of the tokens t: where they lie, if that is as whole vectors and all
- * exist, or else their copy. */
+/* The values of the tokens t: in the caller's array if rows are whole vectors and all
+ * keys exist, else a copy. */
 static struct la_array
 values(const struct la_head *h, struct span t, struct block copy)
 {
@@ -76,23 +76,23 @@ values(const struct la_head *h, struct span t, struct block copy)
                              LA_NATIVE};
 }
 
-/* One chunk on its way through the columns of the state.  Its writes are B and U, or,
- * of DPLR, K and V beside them, whose rows lie before those of B and U. */
+/* One chunk, while it passes through the columns of the state.  It writes B and U or,
+ * for DPLR, also K and V, whose rows precede those of B and U. */
 struct delta_chunk {
-    struct sweep read;    /* E S, with A S below it where outputs are wanted */
+    struct sweep read;    /* E S, with A S below it if outputs are wanted */
     struct sweep write;   /* S += B^T U */
-    ptrdiff_t rows, keys; /* tokens, a multiple of MR; those that have a key */
-    struct block l, p;    /* stril(E B^T), tril(A B^T) or no outputs; (rows, rows) */
-    struct block lk, pk;  /* stril(E K^T), tril(A K^T), of DPLR */
-    struct la_array v;    /* its rows, by whole vectors */
-    struct block given;   /* V, of DPLR */
-    struct block u, e;    /* e.x is NULL where errors are not wanted */
+    ptrdiff_t rows, keys; /* tokens, rounded up to MR; those with a key */
+    struct block l, p;    /* stril(E B^T); tril(A B^T) or NULL; (rows, rows) */
+    struct block lk, pk;  /* DPLR: stril(E K^T), tril(A K^T) */
+    struct la_array v;    /* rows of whole vectors */
+    struct block given;   /* DPLR: V */
+    struct block u, e;    /* e.x is NULL if errors are not wanted */
     struct beta beta;
 };
 
-/* U, and E, of one column tile, MR rows at a time: what earlier rows take away as a
- * product, then the MR rows among themselves, in registers.  Of DPLR (`dplr`) U is
- * what the rows read. */
+/* U, and E, of one column tile, MR rows at a time: subtract the product with earlier
+ * rows, then solve among the MR rows in registers.  For DPLR (`dplr`), U is the product
+ * of a and the state. */
 INLINE void
 substitute(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int dplr)
 {
@@ -119,7 +119,7 @@ substitute(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int d
                     y[r][j] = beta_at(&c->beta, i + r, col + j * VL) * error;
                 }
                 if (i + r >= c->keys) {
-                    y[r][j] = (vec){0}; /* 0 times what an earlier row blew up */
+                    y[r][j] = (vec){0}; /* otherwise NaN if an earlier row is inf */
                 }
             }
             LA_UNROLL
@@ -134,8 +134,8 @@ substitute(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int d
     }
 }
 
-/* y += rows [i, i + MR) of tril(P) U.  A later row is skipped, not multiplied by zero:
- * it may hold a NaN. */
+/* y += rows [i, i + MR) of tril(P) U.  Later rows are skipped, not multiplied by zero:
+ * they may hold a NaN. */
 INLINE void
 attend_to(vec y[][NR], const int nr, struct block p, struct block u, ptrdiff_t i)
 {
@@ -143,7 +143,8 @@ attend_to(vec y[][NR], const int nr, struct block p, struct block u, ptrdiff_t i
     tile_diagonal(y, MR, nr, block_at(p, i, i), block_at(u, i, 0), 0);
 }
 
-/* O of one column tile: what it holds, A S, plus tril(A B^T) U, and tril(A K^T) V. */
+/* O of one column tile: A S, which is there already, plus tril(A B^T) U and, for DPLR,
+ * tril(A K^T) V. */
 INLINE void
 attend(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int dplr)
 {
@@ -170,7 +171,7 @@ delta_tile(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int d
     sweep_tile(&c->write, col, LA_WRITE, nr);
 }
 
-/* E and U of a chunk, its outputs where wanted, and the state after it. */
+/* E and U of a chunk, its outputs if wanted, and the state after it. */
 static void
 delta_columns(const struct delta_chunk *c)
 {
@@ -183,10 +184,10 @@ delta_columns(const struct delta_chunk *c)
 }
 
 struct delta_scratch {
-    ptrdiff_t rows;               /* tokens a chunk */
+    ptrdiff_t rows;               /* tokens per chunk */
     struct block ba, v, bo, l, p; /* [B; A]; values; [B S, then U; O]; L, P */
     struct beta beta;
-    T *s, *lost, *scale; /* lost: what rounding has kept from s */
+    T *s, *lost, *scale; /* lost: what s has lost to rounding */
 };
 
 static struct delta_scratch
@@ -220,7 +221,7 @@ run_delta(const struct la_head *h)
         .write = state,
         .l = r.l,
         .p = r.p,
-        .u = r.bo, /* in the place of B S */
+        .u = r.bo, /* replaces B S */
         .beta = r.beta,
     };
     c.read.a = c.write.b = r.ba;

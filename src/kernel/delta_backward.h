@@ -1,24 +1,23 @@
 /* delta_backward.h: gradients of the delta rule, one head, chunks in reverse.
  *
- * The reverse scan goes over chunks as delta_reverse.h says.  It needs the state before
- * each, last chunk first.  A forward scan leaves E of every row in the place of dV,
- * which is written later, and the state before every interval of about sqrt(chunks)
- * chunks, a checkpoint; from there the states of one interval are summed up again, by
- * U = beta o E, when the reverse scan comes to it.  About 18 n d m flops.  Scratch:
- * 2 sqrt(n / chunk) + 5 states, a few chunks, and E where dV has only 16 bits. */
+ * The reverse scan processes chunks as in delta_reverse.h.  It needs the state before
+ * each chunk, last chunk first.  A forward scan stores E of every row in dV, which is
+ * written later, and the state before every interval of about sqrt(chunks) chunks, a
+ * checkpoint.  When the reverse scan reaches an interval, the states in it are
+ * recomputed from the checkpoint with U = beta o E.  About 18 n d m flops.  Scratch: 2
+ * sqrt(n / chunk) + 5 states, a few chunks, and E if dV has only 16 bits. */
 #ifndef LA_DELTA_BACKWARD_H
 #define LA_DELTA_BACKWARD_H
 
 #include "delta_reverse.h"
 
 struct delta_backward_scratch {
-    ptrdiff_t rows, interval; /* tokens a chunk, chunks an interval */
+    ptrdiff_t rows, interval; /* tokens per chunk, chunks per interval */
     struct reverse_scratch reverse;
     struct block v;
-    T *s, *lost; /* lost: what rounding has kept from s, or from the states */
-    T *checkpoints,
-        *states;            /* S^T before each interval, and before each chunk of one */
-    struct la_array errors; /* E, (n,m) */
+    T *s, *lost;             /* lost: what s, or the states, have lost to rounding */
+    T *checkpoints, *states; /* S^T before each interval; before each chunk of one */
+    struct la_array errors;  /* E, (n,m) */
 };
 
 static struct delta_backward_scratch
@@ -86,7 +85,7 @@ delta_errors(const struct la_head *h, const struct delta_backward_scratch *r)
     return 0;
 }
 
-/* S^T before each chunk of the interval from token `first` on. */
+/* Recomputes S^T before each chunk of the interval that begins at token `first`. */
 static int
 delta_states(const struct la_head *h, const struct delta_backward_scratch *r,
              ptrdiff_t first)

@@ -1,27 +1,26 @@
-/* delta_reverse.h: the delta rule's gradients, one chunk on its way back.
+/* delta_reverse.h: gradients of the delta rule, one chunk of the reverse scan.
  *
  * Over the rows of a chunk (delta.h; L = stril(B B^T), P = tril(A B^T)), with S the
  * state before it, R the gradient of the state after it, G scale times the cotangent,
  * and N = -dE:
  *
- *   dU = B R + P^T G + L^T N,  N = -beta o dU         by substitution, last row first
- *   dV = -N,  dbeta = dU o E
- *   dA = G S^T + X B,                                   X = tril(G U^T)
- *   dB = U R^T + N S^T + X^T A + (Y + Y^T) B,           Y = stril(N U^T)
- *   R <- R + A^T G + B^T N
- */
+ *    dU = B R + P^T G + L^T N,  N = -beta o dU         by substitution, last row first
+ *    dV = -N,  dbeta = dU o E
+ *    dA = G S^T + X B,                                   X = tril(G U^T)
+ *    dB = U R^T + N S^T + X^T A + (Y + Y^T) B,           Y = stril(N U^T)
+ *    R <- R + A^T G + B^T N */
 #ifndef LA_DELTA_REVERSE_H
 #define LA_DELTA_REVERSE_H
 
 #include "delta.h"
 
 struct reverse_scratch {
-    struct block ab, gn, dab;  /* [A; B], [G; N], [dA; dB] in the making */
+    struct block ab, gn, dab;  /* [A; B], [G; N], partial sums of [dA; dB] */
     struct block u, e, du, db; /* U, E, dU, U R^T */
-    struct block dv, dbeta;    /* in the places of E and dU, tile by tile */
+    struct block dv, dbeta;    /* replace E and dU, tile by tile */
     struct block l, p, x, y;   /* L, P, X, Y */
     struct beta beta;
-    T *r, *rt, *lost; /* R and R^T; what rounding has kept from R */
+    T *r, *rt, *lost; /* R and R^T; what R has lost to rounding */
     T *scale, *ones, *sums;
 };
 
@@ -52,7 +51,7 @@ reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena *arena)
     return r;
 }
 
-/* R of the last chunk, and the constants. */
+/* Sets R to the gradient of the last state, and sets up the constants. */
 static void
 reverse_begin(const struct la_head *h, const struct reverse_scratch *r, ptrdiff_t rows)
 {
@@ -84,25 +83,25 @@ load_errors(const struct la_head *h, const struct reverse_scratch *r,
     }
 }
 
-/* What the tiles of a chunk need. */
+/* Operands of the tiles of a chunk. */
 struct reverse {
-    struct sweep read;    /* B R; or [G; N] S^T */
-    struct sweep write;   /* R += [A; B]^T [G; N]; or, as a read, U R^T */
-    ptrdiff_t rows, keys; /* tokens, a multiple of MR; those that have a key */
+    struct sweep read;              /* B R; or [G; N] S^T */
+    struct sweep write;             /* R += [A; B]^T [G; N]; or, as a read, U R^T */
+    ptrdiff_t rows, keys;           /* tokens, rounded up to MR; those with a key */
     struct block a, b, grad_out, n; /* A, B, G, N */
     struct block du;
     const struct reverse_scratch *r;
 };
 
-/* dU and N of one column tile of the values, from the last row to the first.  Of DPLR
- * (`dplr`, gated_delta_reverse.h) N is dU. */
+/* dU and N of one column tile of the values, from the last row to the first.  For DPLR
+ * (`dplr`, gated_delta_reverse.h), N is dU. */
 INLINE void
 substitute_back(const struct reverse *c, ptrdiff_t col, const int nr, const int dplr)
 {
     const struct block grad_out = block_at(c->grad_out, 0, col),
                        n = block_at(c->n, 0, col);
     const struct block du = block_at(c->du, 0, col), e = block_at(c->r->e, 0, col);
-    const struct block dbeta = du, dv = e; /* in their places (reverse_scratch) */
+    const struct block dbeta = du, dv = e; /* they share memory (reverse_scratch) */
     for (ptrdiff_t i = c->rows - MR; i >= 0; i -= MR) {
         const ptrdiff_t next = i + MR, left = c->rows - next;
         const struct block l = block_at(c->r->l, i, i), p = block_at(c->r->p, i, i);
@@ -190,7 +189,7 @@ reverse_feature_tile(const struct reverse *c, ptrdiff_t col, const int nr)
     }
 }
 
-/* Reads all that the way back through the tokens t needs. */
+/* Loads everything that the gradients of the tokens t need. */
 static void
 load_reverse(const struct la_head *h, const struct reverse *c,
              const struct la_array *errors, struct span t)
@@ -225,7 +224,7 @@ store_reverse(const struct la_head *h, const struct reverse *c, struct span t)
 {
     const struct reverse_scratch *r = c->r;
     const struct block da = r->dab, db = block_at(r->dab, c->rows, 0);
-    if (h->map != LA_MAP_identity) { /* its slope is 1 */
+    if (h->map != LA_MAP_identity) { /* phi' is 1 */
         chain(da, &h->q, t, h->d, c->a, h->map);
         chain(db, &h->k, t, h->d, c->b, h->map);
     }
@@ -237,7 +236,7 @@ store_reverse(const struct la_head *h, const struct reverse *c, struct span t)
     store_strengths(h, r, t);
 }
 
-/* The reverse scan over the tokens t; s is S^T before them. */
+/* Gradients of the tokens t, and R before them; s is S^T before them. */
 static void
 delta_reverse(const struct la_head *h, const struct reverse_scratch *r,
               const struct la_array *errors, struct span t, T *s)

@@ -1,13 +1,13 @@
-/* delta_step.h: one token of the delta rule, of the gated one or of DPLR on a state.
+/* delta_step.h: one token of the delta rule, the gated delta rule or DPLR, on a state.
  *
- *   u = beta o (v - R^T e),  s <- R + b u^T,  R = exp(g) s     (delta: g = 0, e = b)
- *   u = s^T c,  s <- R + b u^T + k v^T                         (DPLR, c its a)
- *   o = scale s^T a = scale (R^T a + (a.b) u [+ (a.k) v])
- * with a = phi(q), b = phi(k).  See delta.h and gated_delta.h for the sources.
- * 6 d m flops: both products with the state before the token are summed on its one way
- * into cache, and the update finds it there, and asks for the columns after it.  Two
- * loads and a store a number, where a step of causal has one and one: half as much
- * again in cache.  Where no s0 is given the state is updated in place, in s1. */
+ *    u = beta o (v - R^T e),  s <- R + b u^T,  R = exp(g) s     (delta: g = 0, e = b)
+ *    u = s^T c,  s <- R + b u^T + k v^T                         (DPLR, c its a)
+ *    o = scale s^T a = scale (R^T a + (a.b) u [+ (a.k) v])
+ * with a = phi(q), b = phi(k).  See delta.h and gated_delta.h for the sources.  6 d m
+ * flops: one pass over the state computes both products with it, and the update then
+ * finds it in cache, and prefetches the next columns.  There are two loads and a store
+ * per number, where causal's step has one and one, so it takes half as much again in
+ * cache. Without s0, the state in s1 is updated in place. */
 #ifndef LA_DELTA_STEP_H
 #define LA_DELTA_STEP_H
 
@@ -16,10 +16,10 @@
 
 enum step_rule { DELTA_STEP, GATED_STEP, DPLR_STEP };
 
-/* One row each, in blocks of a whole tile where rows are loaded. */
+/* One row of each operand; blocks have MR rows where a load clears rows up to MR. */
 struct delta_step_scratch {
-    struct block a, b, k, v, o; /* k: of DPLR */
-    struct block reads, erases; /* what meets s for o and for u: a and e, decayed */
+    struct block a, b, k, v, o; /* k: for DPLR */
+    struct block reads, erases; /* factors of s for o and u: a and e, decayed */
     struct block decay;         /* exp(g), (d) */
     struct beta beta;
     T *dot, *dot_k, *scale;
@@ -49,8 +49,8 @@ step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rul
     return r;
 }
 
-/* u, o and the state after, nr vectors of columns from j on; what comes next lies
- * `ahead` bytes after them. */
+/* u, o and the new state: nr vectors of columns from j on, of which the last has `some`
+ * columns.  The columns that come next are `ahead` bytes further on. */
 INLINE void
 delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
                 const struct la_array *to, ptrdiff_t d, ptrdiff_t j, ptrdiff_t ahead,
@@ -107,7 +107,7 @@ delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
     }
 }
 
-/* The same for one column, at any stride. */
+/* delta_step_tile for one column, at any stride. */
 INLINE void
 delta_step_column(const struct delta_step_scratch *r, const struct la_array *from,
                   const struct la_array *to, ptrdiff_t d, ptrdiff_t j,
@@ -143,7 +143,7 @@ delta_step_column(const struct delta_step_scratch *r, const struct la_array *fro
     }
 }
 
-/* The same for the next columns from j on, of which `left` are left; how many. */
+/* Computes the next columns from j on, with `left` to go; returns how many. */
 INLINE ptrdiff_t
 delta_step_columns(const struct delta_step_scratch *r, const struct la_array *from,
                    const struct la_array *to, ptrdiff_t d, ptrdiff_t j, ptrdiff_t left,
@@ -152,7 +152,8 @@ delta_step_columns(const struct delta_step_scratch *r, const struct la_array *fr
     const int unit = from->cs == (ptrdiff_t)sizeof(T) && to->cs == (ptrdiff_t)sizeof(T);
     if (unit && left >= NR * VL) {
         const ptrdiff_t width = NR * LA_VBYTES;
-        const ptrdiff_t next = d * from->rs - j * (ptrdiff_t)sizeof(T); /* a head's */
+        /* The next head's first column follows. */
+        const ptrdiff_t next = d * from->rs - j * (ptrdiff_t)sizeof(T);
         delta_step_tile(r, from, to, d, j, left > NR * VL ? width : next, NR, VL, rule,
                         resets);
         return NR * VL;
@@ -169,13 +170,13 @@ delta_step_columns(const struct delta_step_scratch *r, const struct la_array *fr
     return 1;
 }
 
-/* exp(g) in every channel; whether any is a reset. */
+/* decay = exp(g) in every channel; returns whether any gate is a reset. */
 static int
 load_step_decay(const struct la_head *h, struct block decay)
 {
     ivec resets = {0};
     if (h->d == 0) {
-        return 0; /* the block has no room for one number either */
+        return 0; /* the block then holds no number at all */
     }
     load_plain(decay, &h->g, rows_from(0, 1), h->channels[LA_AT_g] ? h->d : 1);
     const vec first = vset1(decay.x[0]), all = vexp(first);
@@ -187,8 +188,9 @@ load_step_decay(const struct la_head *h, struct block decay)
     return vany(resets);
 }
 
-/* The rows of the token; whether the state forgets rows that could be inf or NaN (of
- * DPLR, which reads them before that, they would be so again). */
+/* Loads the rows of the token.  Returns whether rows of the state must be set to 0
+ * since they could be inf or NaN.  DPLR reads the rows before the reset, so they would
+ * be inf or NaN again. */
 INLINE int
 load_step(const struct la_head *h, const struct delta_step_scratch *r,
           const enum step_rule rule)

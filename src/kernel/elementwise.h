@@ -1,6 +1,7 @@
-/* elementwise.h: ufuncs on numbers: the maps and their chain rule, gates, sin and cos.
+/* elementwise.h: ufuncs: the elementwise maps and their derivatives, gates, sin and
+ * cos.
  *
- * One pass over memory, reading each operand once; in place is fine. */
+ * Each operand is read once, in one pass over memory.  Outputs may be the inputs. */
 #ifndef LA_ELEMENTWISE_H
 #define LA_ELEMENTWISE_H
 
@@ -8,7 +9,7 @@
 #include "functions.h"
 #include "half.h"
 
-/* Numbers first, first + 1, ... (count of them, at most VL) of an operand. */
+/* Up to VL numbers of an operand, [first, first + count). */
 INLINE vec
 get(const struct la_array *x, ptrdiff_t first, ptrdiff_t count)
 {
@@ -30,7 +31,7 @@ put(const struct la_array *x, ptrdiff_t first, ptrdiff_t count, vec y)
     vwrite_part(p, x->rs, count < VL ? count : VL, y, x->type);
 }
 
-/* y = f(x) for the task's numbers, nin operands to nout. */
+/* y = f(x) for all numbers of the head, with nin inputs and nout outputs. */
 INLINE int
 each(const struct la_head *h, const int nin, const int nout,
      void (*f)(vec *y, const vec *x))
@@ -48,7 +49,7 @@ each(const struct la_head *h, const int nin, const int nout,
     return 0;
 }
 
-/* Defines the task `name` as the body, which sets y from x. */
+/* Defines the operator `name`; the body sets y from x. */
 #define LA_ELEMENTWISE(name, nin, nout, ...)                                           \
     INLINE void each_##name(vec *y, const vec *x)                                      \
     {                                                                                  \
@@ -84,25 +85,24 @@ LA_ELEMENTWISE(softplus_gate_backward, 3, 2, const vec open = x[2] * vsigmoid(x[
                y[0] = open * vsigmoid(x[0]);
                y[1] = phi_softplus(x[0]) * open * vsigmoid(-x[1]);)
 
-/* Beyond these e^x is near the ends of the range. */
+/* Beyond these, e^x is near the limits of the range. */
 #define EXP_SAFE (EXP_MAX - 9)
 
-/* e^a z, where 0 times any rate is 0, and so is any number times a rate that rounds to
- * 0. */
+/* e^a z, which is 0 if z is 0, for any a, and if e^a rounds to 0, for any z. */
 INLINE vec
 times_rate(vec z, vec a)
 {
     const ivec far = ~((a <= vset1(EXP_SAFE)) & (a >= vset1(-EXP_SAFE)));
     vec y = vexp(a) * z;
-    if (vany(far)) { /* in two halves */
+    if (vany(far)) { /* in two factors */
         const vec half = vmin(vset1(LARGEST), vexp(a * vset1((T)0.5)));
         y = vselect(far, half * z * half, y);
     }
     return y;
 }
 
-/* e^a g y, where y >= 0 is as good as e^z for z below -EXP_SAFE: there e^a may be inf
- * and y be 0, but a + z is what it is. */
+/* e^a g y with y >= 0.  For z below -EXP_SAFE, y is e^z up to rounding.  There e^a may
+ * be inf and y 0, so e^(a + z) is computed instead. */
 INLINE vec
 times_decay(vec a, vec g, vec y, vec z)
 {
@@ -121,8 +121,9 @@ times_decay(vec a, vec g, vec y, vec z)
 }
 
 /* The logarithms of decays: -e^A softplus(z), z = x + b, of x, A, b; and L sigmoid(e^A
- * z) of x, A, b, L.  Gradients of x (and of b) and of A, of the same and that of the
- * result before L. */
+ * z) of x, A, b, L.  The backward operators take the same operands, with the gradient
+ * of the result before L, and give the gradients of x (which is also that of b) and of
+ * A. */
 LA_ELEMENTWISE(log_decay, 3, 1, const vec z = x[0] + x[2];
                y[0] = times_decay(x[1], vset1(-1), phi_softplus(z), z);)
 LA_ELEMENTWISE(log_decay_backward, 4, 2, const vec z = x[0] + x[2];

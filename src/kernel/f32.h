@@ -1,4 +1,4 @@
-/* f32.h: kernels in single precision: the type T, its layout, and the constants of its
+/* f32.h: single precision: the type T, its layout, and the constants of its
  * functions. */
 #ifndef LA_DTYPE_H
 #define LA_DTYPE_H

@@ -1,4 +1,4 @@
-/* f64.h: kernels in double precision: the type T, its layout, and the constants of its
+/* f64.h: double precision: the type T, its layout, and the constants of its
  * functions. */
 #ifndef LA_DTYPE_H
 #define LA_DTYPE_H

@@ -1,16 +1,16 @@
 /* feature.h: the elementwise feature maps phi and their derivatives, on vectors.
  *
- * A map is two lines here, phi_NAME(x) and dphi_NAME(x, y) with y = phi(x), and
- * one line in maps.def.  All are within 2 ulp over the whole range:
- * overflow gives inf, underflow passes through the subnormals to 0, NaN stays. */
+ * A map has two functions here, phi_NAME(x) and dphi_NAME(x, y) with y = phi(x), and
+ * one row in maps.def.  All are within 2 ulp over the whole range: overflow gives inf,
+ * underflow goes through the subnormals to 0, and NaN stays NaN. */
 #ifndef LA_FEATURE_H
 #define LA_FEATURE_H
 
 #include "vec.h"
 
-/* e^x = 2^k e^r with |r| <= log(2)/2 for x <= EXP_MAX, and in *low what rounding the
- * last sum lost.  log(2) is split so that k times its high part is exact, with or
- * without a fused multiply-add. */
+/* e^x = 2^k e^r with |r| <= log(2)/2, for x <= EXP_MAX; *low is what the last sum lost
+ * to rounding.  log(2) is split so that k times its high part is exact, with or without
+ * a fused multiply-add. */
 INLINE vec
 vexp_parts(vec x, vec *low)
 {
@@ -46,8 +46,8 @@ vexp(vec x)
     return vexp_bounded(vmin(vset1(EXP_MAX), x));
 }
 
-/* log(1 + f) = f - (f^2/2 - w (f^2/2 + R)), w = f / (2 + f), for |f| below 0.42: what
- * is rounded is small beside f. */
+/* log(1 + f) = f - (f^2/2 - w (f^2/2 + R)), w = f / (2 + f), for |f| below 0.42:
+ * rounded terms are small relative to f. */
 INLINE vec
 vlog1p_near(vec f)
 {
@@ -62,7 +62,7 @@ vlog1p_near(vec f)
     return f - vfma(half, f, -w * vfma(half, f, (w2 + w2) * p));
 }
 
-/* log(1 + t) for 0 <= t <= 1: beyond sqrt 2 as log(2) + log(1 + (t - 1) / 2). */
+/* log(1 + t) for 0 <= t <= 1, beyond sqrt(2) - 1 as log(2) + log(1 + (t - 1) / 2). */
 INLINE vec
 vlog1p_unit(vec t)
 {
@@ -104,7 +104,7 @@ dphi_relu(vec x, vec y)
     return vkeep(x > (vec){0}, vset1(1));
 }
 
-/* elu(x) + 1, as one sum of which either term is trivial. */
+/* elu(x) + 1, as a sum of which one term is always trivial (1 or 0). */
 INLINE vec
 phi_elu(vec x)
 {
@@ -124,8 +124,9 @@ phi_softplus(vec x)
     return vmax((vec){0}, x) + vlog1p_unit(vexp_bounded(vminus_abs(x)));
 }
 
-/* The sigmoid n / d, from e^-|x| so that neither end overflows.  What rounding lost in
- * e and in d = 1 + e is put back: n and 1/d are y and 1 - y, one way or the other. */
+/* The sigmoid n / d, from e^-|x| so that nothing overflows.  The rounding errors of e
+ * and d = 1 + e are corrected to first order; n and 1/d are y and 1 - y, in an order
+ * that depends on the sign of x. */
 INLINE vec
 dphi_softplus(vec x, vec y)
 {

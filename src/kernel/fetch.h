@@ -1,8 +1,8 @@
-/* fetch.h: asks for memory that will be wanted soon, a few cache lines at a time.
+/* fetch.h: prefetches memory, a few cache lines at a time.
  *
- * A core waits for some two dozen lines at once and stalls at the next: asked for in
- * one go, the rows of the next chunk cost a tenth of the time.  So they wait in a
- * queue, and each tile of the present chunk asks for a few. */
+ * A core can have about two dozen lines in flight and stalls at the next: prefetching
+ * all rows of the next chunk at once took a tenth of the time.  So rows wait in a
+ * queue, and each tile of the current chunk prefetches a few lines. */
 #ifndef LA_FETCH_H
 #define LA_FETCH_H
 
@@ -12,16 +12,17 @@
 
 struct la_rows_ahead {
     const char *row;
-    ptrdiff_t part, bytes, step, rows; /* part: of the row, what has been asked for */
+    ptrdiff_t part, bytes, step, rows; /* part: bytes of the row already prefetched */
 };
 
 struct la_fetch {
-    struct la_rows_ahead queue[LA_MAX_OPERANDS]; /* a ring */
+    struct la_rows_ahead queue[LA_MAX_OPERANDS]; /* ring buffer */
     int first, count;
-    int lines; /* asked for at a time */
+    int lines; /* prefetched at a time */
 };
 
-/* Adds rows of so many bytes, `step` bytes apart; no more than a hint. */
+/* Queues rows of `bytes` bytes, `step` bytes apart.  This is only a hint: a full queue
+ * ignores it. */
 static inline void
 la_fetch_later(struct la_fetch *f, const char *row, ptrdiff_t step, ptrdiff_t bytes,
                ptrdiff_t rows)
@@ -38,7 +39,8 @@ la_fetch_later(struct la_fetch *f, const char *row, ptrdiff_t step, ptrdiff_t by
         (struct la_rows_ahead){row, 0, bytes, step, rows};
 }
 
-/* Begins a chunk: what still waits is late, so that more is asked for at a time. */
+/* Begins a chunk.  Rows still in the queue are too late: they are dropped, and more
+ * lines are prefetched at a time from now on. */
 static inline void
 la_fetch_anew(struct la_fetch *f)
 {

@@ -10,7 +10,7 @@
 #include "feature.h"
 #include "table.h"
 
-/* x + y, and what rounding lost, whichever is larger. */
+/* x + y, and the rounding error, whichever operand is larger. */
 INLINE vec
 two_sum(vec x, vec y, vec *lost)
 {
@@ -25,8 +25,8 @@ vsigmoid(vec x)
     return dphi_softplus(x, x);
 }
 
-/* log(1 + x) = k log 2 + log(m), 1 + x = 2^k m with m in [sqrt 1/2, sqrt 2).  What was
- * lost in rounding 1 + x is added back; where |x| <= 1/4 there is nothing to split. */
+/* log(1 + x) = k log 2 + log(m), 1 + x = 2^k m with m in [sqrt 1/2, sqrt 2).  The
+ * rounding error of 1 + x is added back.  For |x| < 1/4 no split is needed. */
 INLINE vec
 vlog1p(vec x)
 {
@@ -45,12 +45,12 @@ vlog1p(vec x)
     return vselect(y < (vec){0}, vset1((T)NAN), r);
 }
 
-/* x = k pi/2 + r + low, |r| <= pi/4: three parts of pi/2 of 33 bits, with which k <
- * 2^20 multiplies exactly, and a fourth.  r may be tiny beside each of them. */
+/* x = k pi/2 + r + low, |r| <= pi/4, with pi/2 in four parts: three of 33 bits, whose
+ * products with k < 2^20 are exact, and a fourth.  r may be tiny compared with each. */
 #define FAR ((T)1e6)
 
 #if MANTISSA_BITS == 52
-/* x - y, and what rounding lost. */
+/* x - y, and the rounding error. */
 INLINE vec
 vdifference(vec x, vec y, vec *lost)
 {
@@ -75,7 +75,7 @@ vreduce(vec x, vec *low, ivec *quadrant)
     return r;
 }
 #else
-/* In double precision, where two parts do. */
+/* In double precision, where two parts of pi/2 suffice. */
 INLINE vec
 vreduce(vec x, vec *low, ivec *quadrant)
 {
@@ -102,7 +102,7 @@ vpolynomial(vec x, const T *c, const int terms)
     return p;
 }
 
-/* Lanes beyond FAR, by the C library. */
+/* Lanes beyond FAR, with the C library. */
 static __attribute__((noinline, cold)) void
 sincos_far(const T *x, T *s, T *c)
 {

@@ -1,60 +1,62 @@
-/* gate.h: what a chunk's gates do: how much of each earlier token, and of the state,
- * is left when a later token reads.
+/* gate.h: the gates of a chunk: how each earlier token, and the state, has decayed when
+ * a later token reads it.
  *
- * g_i is the natural logarithm of a decay, one number a token or one a key channel (a
- * row of the state); G_i is its sum from the chunk's first token on.  Row i reads what
- * row j < i wrote times E_ij = exp(G_i - G_j), and the state before the chunk times
- * exp(G_i); the state after it keeps exp(G_last), and what row j wrote
- * exp(G_last - G_j).  Where a row reads before its decay (`before`: queries with a
- * bonus for their own key, DPLR's a) G_{i-1} stands in the place of G_i.
+ * g_i is the natural logarithm of a decay, one number per token or one per key channel
+ * (a row of the state); G_i is its sum from the chunk's first token on.  Row i reads
+ * what row j < i wrote times E_ij = exp(G_i - G_j), and the state before the chunk
+ * times exp(G_i).  The state after the chunk keeps exp(G_last) of the state before it,
+ * and exp(G_last - G_j) of what row j wrote.  If a row reads before its decay
+ * (`before`: queries with a bonus for their own key, DPLR's a), G_{i-1} replaces G_i.
  *
- * What the rows of a chunk do to each other takes three steps, of which one kind of
- * gate needs the first and the other the second:
+ * Products between the rows of a chunk take three steps; each kind of gate needs only
+ * one of the first two:
  *
- *   meet       rows as the triangle's product takes them
- *   triangle   the product, with E
- *   from_start, to_end    readers as they meet the state before the chunk, and writers
- *                         as they are added to the state after it
+ *    meet       scale the rows as the triangle's product needs them
+ *    triangle   the product, times E
+ *    from_start, to_end    scale readers for the product with the state before the
+ * chunk, and writers for the sum that is added to the state after it
  *
- * One number a token: the triangle is multiplied by E.  No factor is the product of a
- * large and a small exponential, nor the exponential of a difference of long sums, from
- * which a gate of -1e30 would wipe all that follows it: every exponent is a sum of the
- * gates between the two tokens alone.  Where no gate is positive every factor is at
- * most 1.  One exponential a pair of rows.  A chunk ends before the token up to which
- * some gates, one after another, sum to more than LA_DECAY_MAX: no factor overflows
- * then but that of a single gate, however much gates grow and shrink together.
+ * One number per token: the triangle is multiplied by E.  No factor is the product of a
+ * large and a small exponential, nor the exponential of a difference of long sums,
+ * which a gate of -1e30 would make wrong for all later tokens: every exponent is the
+ * sum of the gates between the two tokens.  If no gate is positive, every factor is at
+ * most 1.  The cost is one exponential per pair of rows.  A chunk ends before the token
+ * up to which some consecutive gates sum to more than LA_DECAY_MAX: then no factor
+ * overflows except that of a single gate, in whatever order gates grow and shrink.
  *
- * One a channel: with H_i = g_1 + ... + g_i of the tokens after the chunk's first,
+ * One number per channel: with H_i = g_1 + ... + g_i of the tokens after the chunk's
+ * first,
  *
- *   up_i = c exp(H_i), down_i = 1 / up_i, first = exp(g_0) / c, last = up_end
+ *    up_i = c exp(H_i), down_i = 1 / up_i, first = exp(g_0) / c, last = up_end
  *
- * readers meet with up, writers with down.  A chunk ends before the token whose H would
- * leave LA_DECAY_MIN to LA_DECAY_MAX, so that every product of up and down is as
- * right as its factors.  c, a power of two, puts up and down of that range about 1.  H
- * is summed in two numbers: up is right to a few roundings whatever H is.  One
- * exponential and a division a gate.
+ * readers are multiplied by up and writers by down.  A chunk ends before the token
+ * whose H would leave [LA_DECAY_MIN, LA_DECAY_MAX], so that every product of up and
+ * down is as accurate as its factors.  c, a power of two, centres the range of up and
+ * down around 1.  H is summed in two numbers: up is accurate to a few roundings for
+ * every H.  The cost is one exponential and one division per gate.
  *
  * A reset, a gate whose exponential is 0, always begins a chunk, and the state before
- * it is cleared: 0 times inf or NaN would not be 0.  With a bonus, whose queries read
- * that state, a reset is a chunk of its own.  DPLR's a reads it too, so that nothing is
- * gained by clearing it there.
+ * it is cleared: 0 times inf or NaN would not be 0.  With a bonus, queries read that
+ * state, so a reset is a chunk of its own.  DPLR's a reads it too, so clearing it would
+ * gain nothing.
  *
- * Either way row i of the output, and where its chunk ends, depend on gates up to i
- * only, so that no later gate, NaN or not, changes a bit of it.  Gradients of row i may
- * differ in their last bits: how far apart checkpoints are depends on all chunks.
+ * In both cases, row i of the output, and where its chunk ends, depend only on gates up
+ * to i: no later gate, even if it is NaN, changes a bit of it.  Gradients of row i may
+ * differ in their last bits, since the distance between checkpoints depends on all
+ * chunks.
  *
- * The state's decay is applied in two parts, s <- keep s + change s: near 1 they are 1
- * and expm1(G), else 0 and exp(G).  A state that forgets little over thousands of
- * chunks then rounds no more than one that forgets nothing (exp would round the decay
- * itself, alike in all chunks), and with gates of 0 it has the same bits.
+ * The state's decay is applied in two parts, s <- keep s + change s: 1 and expm1(G) for
+ * decays near 1, else 0 and exp(G).  A state that forgets little over thousands of
+ * chunks then has no larger error than one that forgets nothing (exp would round the
+ * decay itself, alike in all chunks), and with gates of 0 it has the same bits.
  *
- * A token without a key has the gate 0: it leaves the state as it is. */
+ * A token without a key has the gate 0: it leaves the state unchanged. */
 #ifndef LA_GATE_H
 #define LA_GATE_H
 
 #include "gate_factors.h"
 
-/* y = x o factor, a row for each of x or, with ld = 0, one for all. */
+/* y = x o factor, with one row of factors per row of x or, with ld = 0, one for all. */
 INLINE void
 multiply_rows(struct block y, struct block x, struct block factor, ptrdiff_t rows,
               ptrdiff_t d)
@@ -87,7 +89,7 @@ copy_rows(struct block y, struct block x, ptrdiff_t rows)
     }
 }
 
-/* y = x, so many readers, as they meet the writers of their chunk. */
+/* y = x, `rows` readers, scaled for the product with the writers of their chunk. */
 static void
 readers_meet(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
              ptrdiff_t d, int before)
@@ -98,7 +100,7 @@ readers_meet(const struct gate *gate, struct block y, struct block x, ptrdiff_t 
     clear_rows(y, rows, round_up(rows, MR));
 }
 
-/* y = x, so many writers, as they meet the readers. */
+/* y = x, `rows` writers, scaled for the product with the readers of their chunk. */
 static void
 writers_meet(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
              ptrdiff_t d)
@@ -112,8 +114,7 @@ writers_meet(const struct gate *gate, struct block y, struct block x, ptrdiff_t 
     clear_rows(y, rows, round_up(rows, MR));
 }
 
-/* x_ij <- x_ij E_ij for j <= i (before: j < i), where x = A B^T of rows that have met.
- */
+/* x_ij <- x_ij E_ij for j <= i (before: j < i), where x = A B^T of scaled rows. */
 static void
 gate_triangle(const struct gate *gate, struct block x, ptrdiff_t rows, int before)
 {
@@ -124,7 +125,8 @@ gate_triangle(const struct gate *gate, struct block x, ptrdiff_t rows, int befor
     }
 }
 
-/* y = x, which has met, as it reads the state before the chunk. */
+/* y = x, readers scaled by readers_meet, now scaled for the product with the state
+ * before the chunk. */
 static void
 from_start(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
            ptrdiff_t d, int before)
@@ -138,7 +140,7 @@ from_start(const struct gate *gate, struct block y, struct block x, ptrdiff_t ro
                   (struct block){gate->first, 0}, rows - before, d);
 }
 
-/* y = x, which has met, as it is written to the state after the chunk. */
+/* y = x, writers scaled by writers_meet, now scaled for the state after the chunk. */
 static void
 to_end(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
        ptrdiff_t d)
@@ -150,8 +152,7 @@ to_end(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
     multiply_rows(y, x, (struct block){gate->last, 0}, rows, d);
 }
 
-/* x, as it is given, as it is written to the state after the chunk; after
- * load_gate_ends. */
+/* Scales x, unscaled writers, for the state after the chunk; needs load_gate_ends. */
 static void
 given_to_end(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
 {
@@ -165,8 +166,8 @@ given_to_end(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t 
 
 /* --- resets --------------------------------------------------------------- */
 
-/* s (K, W) = 0 where the chunk's first gates forget it: rows or, transposed, columns.
- * Inf and NaN times a decay of 0 would stay. */
+/* s (K, W) = 0 where the chunk's first gates reset it: rows or, `transposed`, columns.
+ * Without this, inf and NaN times a decay of 0 would remain. */
 static void
 forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int transposed)
 {
@@ -174,7 +175,7 @@ forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int transposed)
         return;
     }
     if (!gate->channels) {
-        clear(s, state_size(K, W)); /* what lies past its rows and columns too */
+        clear(s, state_size(K, W)); /* including its padding */
         return;
     }
     for (ptrdiff_t l = 0; l < K; l++) {
@@ -187,7 +188,7 @@ forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int transposed)
     }
 }
 
-/* The same of the state that a sweep decays, and of what it lacks. */
+/* Applies the resets to the state that a sweep decays, and to `lost`. */
 static void
 forget_state(const struct gate *gate, struct sweep *c)
 {
@@ -218,7 +219,7 @@ sweep_decayed(const struct gate *gate, struct sweep *c, int before)
 
 /* --- a bonus -------------------------------------------------------------- */
 
-/* own_i = (a_i o u).b_i, of rows as they are given. */
+/* own_i = (a_i o u).b_i, for unscaled rows. */
 static void
 own_scores(T *own, const T *u, struct block a, struct block b, ptrdiff_t rows,
            ptrdiff_t d)

@@ -1,31 +1,31 @@
 /* gate_backward.h: gradients through the gates of a chunk (gate.h).
  *
- * Readers A of a chunk, one set or two, meet its writers B in the triangles
- * P_ij = a_i.(E_ij o b_j); X_ij is the gradient of P_ij, and far_i what reaches a_i
- * through the state S before the chunk, or b_j through R, the gradient of the state
- * after it.  Then, with sums over all sets,
+ * One or two sets of readers A of a chunk meet its writers B in the triangles P_ij =
+ * a_i.(E_ij o b_j).  X_ij is the gradient of P_ij.  far_i is what a_i receives through
+ * the state S before the chunk, or b_j through R, the gradient of the state after it.
+ * Then, with sums over all sets,
  *
- *   da_i = exp(G_i) o far_i + sum_j X_ij E_ij o b_j
- *   db_j = exp(G_last - G_j) o far_j + sum_i X_ij E_ij o a_i
- *   dg_t = exp(G_last) o rows(S o R)
- *        + sum_{i >= t} a_i o (exp(G_i) o far_i + sum_{j < t} X_ij E_ij o b_j)
- *        + sum_{j < t} b_j o (exp(G_last - G_j) o far_j)
+ *    da_i = exp(G_i) o far_i + sum_j X_ij E_ij o b_j
+ *    db_j = exp(G_last - G_j) o far_j + sum_i X_ij E_ij o a_i
+ *    dg_t = exp(G_last) o rows(S o R)
+ *         + sum_{i >= t} a_i o (exp(G_i) o far_i + sum_{j < t} X_ij E_ij o b_j)
+ *         + sum_{j < t} b_j o (exp(G_last - G_j) o far_j)
  *
- * (i > t for rows that read before their decay.)  With a number a token, dg is the sum
- * over the channels: products of rows, and X_ij P_ij.
+ * (i > t for rows that read before their decay.)  With one gate per token, dg is the
+ * sum over the channels: products of rows, and X_ij P_ij.
  *
- * Numerics.  Nothing cancels: every product of what is behind t and what is ahead
- * stands in the sum by itself, so that the error of dg is in proportion to the
- * magnitude of its terms, as for other gradients, and no pair of tokens on one side of
- * t touches it. With a number a channel what row i sees of keys before t is a partial
- * sum of da_i, which is there for a while when it is summed up MR keys at a time; pairs
- * with an MR rows' block between them are added up once for the block. */
+ * Numerics.  Nothing cancels: every product of a term before t and a term after it is
+ * added separately, so that the error of dg is proportional to the magnitude of its
+ * terms, as for other gradients, and pairs of tokens on the same side of t do not
+ * contribute.  With one gate per channel, the contribution of keys before t to row i is
+ * a partial sum of da_i, available while that is summed MR keys at a time; pairs with a
+ * block of MR rows between them are added once for the block. */
 #ifndef LA_GATE_BACKWARD_H
 #define LA_GATE_BACKWARD_H
 
 #include "gate_pairs.h"
 
-/* across += what the MR rows y from i on see of keys so far, times those rows. */
+/* across += the product of rows a and their partial sums y over the keys so far. */
 INLINE void
 add_across(vec y[][NR], struct block a, T *across, ptrdiff_t tokens, const int nr)
 {
@@ -40,9 +40,9 @@ add_across(vec y[][NR], struct block a, T *across, ptrdiff_t tokens, const int n
     }
 }
 
-/* y += what the MR rows from i on see of each other's keys, a key at a time; and of dg,
- * in its place already where there was another reader: what each row from a gate on
- * sees of all keys before it. */
+/* y += contributions of the MR rows from i on to each other, one key at a time.  Also
+ * sets dg, or adds to it for the second reader: for each gate, the rows at or after it
+ * times their partial sums over the keys before it. */
 INLINE void
 near_gates(const struct gate_pairs *c, vec y[][NR], const int reader, ptrdiff_t i,
            ptrdiff_t col, const int nr, const int strict, const int before)
@@ -74,7 +74,7 @@ near_gates(const struct gate_pairs *c, vec y[][NR], const int reader, ptrdiff_t 
     }
 }
 
-/* y = far, of MR rows from i on, with the decay between their chunk's edge and them. */
+/* y = far of MR rows from i on, times the decay since the beginning of the chunk. */
 INLINE void
 far_of_reader(const struct gate_pairs *c, vec y[][NR], struct block dx, ptrdiff_t i,
               ptrdiff_t col, const int nr, const int channels, const int before)
@@ -93,7 +93,7 @@ far_of_reader(const struct gate_pairs *c, vec y[][NR], struct block dx, ptrdiff_
     }
 }
 
-/* da of one column tile, MR rows from i on, of one reader. */
+/* da of one reader: one column tile, MR rows from i on. */
 INLINE void
 reader_rows(const struct gate_pairs *c, const int reader, ptrdiff_t i, ptrdiff_t col,
             const int nr, const int channels, const int strict, const int before)
@@ -147,8 +147,8 @@ reader_tile(const struct gate_pairs *c, const int reader, ptrdiff_t i, ptrdiff_t
     }
 }
 
-/* dg += b_j o y_j of the rows j before each gate of the MR from row i on, what has been
- * before them all in `sum`. */
+/* dg += sum of b_j o y_j over rows j before each of the MR gates from row i on.  `sum`
+ * holds the contribution of all earlier rows. */
 INLINE void
 near_writes(const struct gate_pairs *c, vec y[][NR], struct block b, vec sum[NR],
             ptrdiff_t i, ptrdiff_t col, const int nr)
@@ -164,7 +164,8 @@ near_writes(const struct gate_pairs *c, vec y[][NR], struct block b, vec sum[NR]
     }
 }
 
-/* y = far, of the MR rows from i on, decayed; behind += b_j o far_j. */
+/* y = far of MR rows from i on, times the decay until the end of the chunk; behind +=
+ * b_j o far_j. */
 INLINE void
 far_of_writer(const struct gate_pairs *c, vec y[][NR], const struct gate_writer *w,
               vec behind[NR], ptrdiff_t i, ptrdiff_t col, const int nr,
@@ -183,8 +184,8 @@ far_of_writer(const struct gate_pairs *c, vec y[][NR], const struct gate_writer 
     }
 }
 
-/* db of one column tile, MR rows from i on, of one writer, and dg of their pairs with
- * readers after them; behind: what all gates after them get of far. */
+/* db of one writer: one column tile, MR rows from i on; and dg of their pairs with
+ * later readers.  `behind` is the contribution of `far` to all later gates. */
 INLINE void
 writer_rows(const struct gate_pairs *c, const int writer, vec behind[NR], ptrdiff_t i,
             ptrdiff_t col, const int nr, const int channels)
@@ -250,7 +251,7 @@ gradient_tile(const struct gate_pairs *c, ptrdiff_t col, const int nr,
     }
 }
 
-/* da, db and dg from far, X and P; X holds something else after that. */
+/* da, db and dg from `far`, X and P; overwrites X. */
 static void
 gate_gradients(const struct gate_pairs *c)
 {
@@ -269,14 +270,15 @@ gate_gradients(const struct gate_pairs *c)
     LA_BY_TILES(cols, gradient_tile(c, col, nr, 0));
 }
 
-/* dg of the tokens t, 0 for those that have no key, to the caller's array. */
+/* Stores dg of the tokens t, with 0 for those without a key. */
 static void
 store_gate_gradient(const struct la_head *h, const struct gate *gate,
                     const struct gate_pairs *c, struct span t)
 {
     const ptrdiff_t keys = keys_left(h, t);
     for (ptrdiff_t l = 0; h->channels[LA_AT_g] && l < h->d; l += VL) {
-        const ivec reset = is_reset(vload(&gate->g.x[l])); /* then it is 0 */
+        /* The gradient is 0 at a reset. */
+        const ivec reset = is_reset(vload(&gate->g.x[l]));
         vstore(&c->dg.x[l], vkeep(~reset, vload(&c->dg.x[l])));
     }
     if (h->channels[LA_AT_g]) {

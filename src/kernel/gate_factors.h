@@ -1,4 +1,4 @@
-/* gate_factors.h: the factors of a chunk's gates, as gate.h says and uses them. */
+/* gate_factors.h: the factors of a chunk's gates, defined in gate.h. */
 #ifndef LA_GATE_FACTORS_H
 #define LA_GATE_FACTORS_H
 
@@ -6,14 +6,14 @@
 #include "recurrence.h"
 
 struct gate {
-    int channels;          /* one number a key channel, not one a token */
-    struct block g;        /* (rows, d), or one row */
-    T *keep, *change;      /* of the state's rows, over the chunk; (d) */
-    struct block pairs;    /* one a token: E_ij, of a row that reads before its decay in
-                              row i - 1; (rows, rows) */
-    T *start, *end;        /* exp(G_i), after VL numbers of which the last is 1, and
-                              exp(G_last - G_j); (rows) */
-    struct block up, down; /* one a channel; (rows, d) */
+    int channels;       /* one number per key channel instead of one per token */
+    struct block g;     /* (rows, d), or one row */
+    T *keep, *change;   /* factors of the state's rows over the chunk, (d) */
+    struct block pairs; /* one gate per token: E_ij, with that of a row that reads
+                           before its decay in row i - 1; (rows, rows) */
+    T *start, *end;     /* exp(G_i), preceded by VL numbers of which the last is 1; and
+                           exp(G_last - G_j); (rows) */
+    struct block up, down; /* one gate per channel; (rows, d) */
     T *first, *last;       /* (d) */
 };
 
@@ -38,7 +38,7 @@ take_gate(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
     return r;
 }
 
-/* exp(sum + rest) in two parts, where rest is what rounding kept from the sum. */
+/* exp(sum + rest) in two parts, where rest is what the sum lost to rounding. */
 INLINE void
 decay_parts(vec sum, vec rest, T *keep, T *change)
 {
@@ -53,14 +53,14 @@ decay_parts(vec sum, vec rest, T *keep, T *change)
 
 /* --- where a chunk ends --------------------------------------------------- */
 
-/* Whether a gate leaves nothing. */
+/* Whether exp(g) is 0. */
 INLINE ivec
 is_reset(vec g)
 {
     return g <= vset1(EXP_MIN);
 }
 
-/* Whether the chunk's first gates forget the state before it, or some of its rows. */
+/* Whether the chunk's first gates reset the state before it, or some of its rows. */
 INLINE int
 forgets(const struct gate *gate, ptrdiff_t d)
 {
@@ -71,8 +71,9 @@ forgets(const struct gate *gate, ptrdiff_t d)
     return vany(any);
 }
 
-/* How many of the rows are a chunk, one gate a token: a reset begins the next, and so
- * does a token up to which gates of this one grow by more than LA_DECAY_MAX. */
+/* The number of rows of the chunk, with one gate per token.  The next chunk begins at a
+ * reset, or at a token up to which gates of this chunk grow by more than
+ * LA_DECAY_MAX. */
 static ptrdiff_t
 token_rows(const struct gate *gate, ptrdiff_t rows)
 {
@@ -85,9 +86,9 @@ token_rows(const struct gate *gate, ptrdiff_t rows)
         odd |= ~(x > vset1(EXP_MIN));
     }
     if (!vany(odd | (growth > vset1(LA_DECAY_MAX / VL)))) {
-        return rows; /* all of them together are too few to matter */
+        return rows; /* all growth together is below the limit */
     }
-    T max = g[0]; /* of all sums that end here */
+    T max = g[0]; /* largest sum of gates that ends here */
     for (ptrdiff_t i = 1; i < rows; i++) {
         max = (max > 0 ? max : 0) + g[i];
         if (g[i] <= EXP_MIN || max > LA_DECAY_MAX) {
@@ -97,7 +98,7 @@ token_rows(const struct gate *gate, ptrdiff_t rows)
     return rows;
 }
 
-/* --- one number a token --------------------------------------------------- */
+/* --- one gate per token ------------------------------------------------------ */
 
 /* E_ij of columns [j, j + VL). */
 INLINE void
@@ -112,7 +113,7 @@ pair_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t j)
     }
 }
 
-/* sum and rest += g, in two numbers. */
+/* sum + rest += g, in two numbers. */
 INLINE void
 add_gate(T *sum, T *rest, T g)
 {
@@ -151,7 +152,7 @@ token_factors(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
     }
 }
 
-/* Those of the state after it. */
+/* Only the factors of the state after the chunk. */
 static void
 token_ends(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
 {
@@ -166,10 +167,10 @@ token_ends(const struct gate *gate, ptrdiff_t rows, ptrdiff_t d)
     }
 }
 
-/* --- one number a channel ------------------------------------------------- */
+/* --- one gate per channel ---------------------------------------------------- */
 
-/* H of the VL channels from col on, in two numbers, in the places of up and down; of
- * how many of the rows. */
+/* H of the VL channels from col on, in two numbers, stored in up and down.  Returns the
+ * number of rows until H leaves the range. */
 INLINE ptrdiff_t
 channel_sums(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
 {
@@ -182,7 +183,7 @@ channel_sums(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
             sum = two_sum(sum, vload(&gate->g.x[at]), &lost);
         }
         if (vany(~((sum <= max) & (sum >= min)))) {
-            return i; /* NaN and resets among them */
+            return i; /* also for NaN and resets */
         }
         rest += lost;
         vstore(&gate->up.x[at], sum);
@@ -199,7 +200,7 @@ exp_of_sums(vec sum, vec rest)
     return vfma(high, rest, high);
 }
 
-/* keep and change of the VL channels from col on, from their sums. */
+/* keep and change of the VL channels from col on, from the sums in up and down. */
 INLINE void
 channel_decay(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
 {
@@ -210,7 +211,7 @@ channel_decay(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
                 &gate->change[col]);
 }
 
-/* up and down of the VL channels from col on, from their sums. */
+/* up and down of the VL channels from col on, from the sums stored in them. */
 INLINE void
 channel_factors(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
 {
@@ -228,7 +229,7 @@ channel_factors(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
     vstore(&gate->last[col], vload(&up[(rows - 1) * ld]));
 }
 
-/* exp(H_last - H_j) in the place of down. */
+/* down = exp(H_last - H_j), from the sums in up and down. */
 INLINE void
 channel_ends(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
 {
@@ -244,7 +245,7 @@ channel_ends(const struct gate *gate, ptrdiff_t col, ptrdiff_t rows)
     }
 }
 
-/* Gates of the tokens t, 0 where no key exists: their row, or rows. */
+/* Loads the gates of the tokens t, 0 where no key exists, as one row or as rows. */
 static void
 read_gates(const struct la_head *h, struct span t, const struct gate *gate)
 {
@@ -259,7 +260,8 @@ read_gates(const struct la_head *h, struct span t, const struct gate *gate)
     load_plain(gate->g, &row, rows_from(0, 1), t.rows);
 }
 
-/* H of a chunk, the tokens t or the first of them; of how many. */
+/* Loads the gates of a chunk that begins with the tokens t, and H; returns the number
+ * of its rows. */
 static ptrdiff_t
 load_sums(const struct la_head *h, struct span t, const struct gate *gate)
 {
@@ -278,7 +280,8 @@ load_sums(const struct la_head *h, struct span t, const struct gate *gate)
     return rows;
 }
 
-/* The factors of a chunk: the tokens t, or the first of them; of how many. */
+/* Computes the factors of a chunk that begins with the tokens t; returns the number of
+ * its rows. */
 static ptrdiff_t
 load_gate(const struct la_head *h, struct span t, const struct gate *gate)
 {
@@ -292,7 +295,8 @@ load_gate(const struct la_head *h, struct span t, const struct gate *gate)
     return rows;
 }
 
-/* The same where only the state after the chunk is wanted: what given_to_end takes. */
+/* load_gate for given_to_end, which needs only the factors of the state after the
+ * chunk. */
 static ptrdiff_t
 load_gate_ends(const struct la_head *h, struct span t, const struct gate *gate)
 {
@@ -306,7 +310,8 @@ load_gate_ends(const struct la_head *h, struct span t, const struct gate *gate)
     return rows;
 }
 
-/* exp(G_i) as row i reads; one number a token. */
+/* exp(G_i), or exp(G_{i-1}) for rows that read before their decay; one gate per
+ * token. */
 INLINE const T *
 start_of(const struct gate *gate, int before)
 {

@@ -1,5 +1,5 @@
-/* gate_pairs.h: what the gradients of a chunk's gates are made of (gate_backward.h),
- * and those of one number a token. */
+/* gate_pairs.h: the operands of the gradients of a chunk's gates (gate_backward.h), and
+ * the gradients for one gate per token. */
 #ifndef LA_GATE_PAIRS_H
 #define LA_GATE_PAIRS_H
 
@@ -7,8 +7,8 @@
 #include "triangle.h"
 
 struct gate_reader {
-    struct block x, dx; /* as it has met the writers; far, then the gradient */
-    int strict, before; /* meets none of its own token; reads before its decay */
+    struct block x, dx; /* scaled for writers; `far`, then the gradient */
+    int strict, before; /* does not read its own token; reads before its decay */
 };
 
 struct gate_writer {
@@ -17,18 +17,18 @@ struct gate_writer {
 
 struct gate_pairs {
     const struct gate *gate;
-    ptrdiff_t tokens, rows, d; /* rows: tokens up to a multiple of MR */
+    ptrdiff_t tokens, rows, d; /* rows: tokens rounded up to MR */
     int readers, writers;
     struct gate_reader reader[2];
     struct gate_writer writer[2];
-    struct block p[2][2], x[2][2]; /* of each reader and writer; (rows, rows) */
-    struct block dg, across; /* a number a channel: (rows, d); pairs that have the block
-                                between them, a row a block */
-    T *dg_token;             /* a number a token, (rows) */
+    struct block p[2][2], x[2][2]; /* for each reader and writer; (rows, rows) */
+    struct block dg, across; /* one gate per channel: (rows, d); sums over pairs with
+                                the block of MR rows between them, one row per block */
+    T *dg_token;             /* one gate per token, (rows) */
     T *state;                /* exp(G_last) o rows(S o R), (d) */
 };
 
-/* What gates need of a chunk's scratch on the way back. */
+/* Scratch for the gradients of a chunk's gates. */
 static void
 take_gate_gradient(struct arena *arena, const struct la_head *h, ptrdiff_t rows,
                    struct gate_pairs *c)
@@ -43,12 +43,11 @@ take_gate_gradient(struct arena *arena, const struct la_head *h, ptrdiff_t rows,
     c->state = take_row(arena, h->d);
 }
 
-/* The sums over the rows of (share s) o rt, of the VL columns of K rows from x and y
- * on. */
+/* The sums over K rows of (share x) o y, for VL columns. */
 INLINE vec
 row_products(const T *x, const T *y, ptrdiff_t K, ptrdiff_t width, vec share)
 {
-    vec sum[MR] = {{0}}; /* one would wait for itself */
+    vec sum[MR] = {{0}}; /* several sums: a single one would be limited by latency */
     ptrdiff_t l = 0;
     for (; l + MR <= K; l += MR) {
         LA_EACH(t, MR) {
@@ -62,8 +61,8 @@ row_products(const T *x, const T *y, ptrdiff_t K, ptrdiff_t width, vec share)
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* state = exp(G_last) o (sum over the rows of s o rt), both (K, d) by column tiles.
- * Where the sum is too large the decay comes first: it may be small. */
+/* state = exp(G_last) o (sum over the rows of s o rt), both (K, d) by column tiles.  If
+ * the sum overflows, the decay is applied first, since it may be small. */
 static void
 state_gradient(const struct gate *gate, T *state, T *s, T *rt, ptrdiff_t K, ptrdiff_t d)
 {
@@ -83,10 +82,10 @@ state_gradient(const struct gate *gate, T *state, T *s, T *rt, ptrdiff_t K, ptrd
     }
 }
 
-/* --- a number a token ----------------------------------------------------- */
+/* --- one gate per token ------------------------------------------------------ */
 
-/* sum += x_ij p_ij of the readers whose pairs with column j straddle tokens up to i;
- * columns [j, j + VL). */
+/* sum += x_ij p_ij of row i (of readers before their decay: row i + 1), for the columns
+ * [j, j + VL) before i. */
 INLINE vec
 pairs_until(const struct gate_pairs *c, vec sum, ptrdiff_t i, ptrdiff_t j)
 {
@@ -122,7 +121,7 @@ token_pairs(const struct gate_pairs *c)
     }
 }
 
-/* dg, from far, before the triangles add to it. */
+/* dg_token, while dx still holds `far`. */
 static void
 token_gradient(const struct gate_pairs *c)
 {

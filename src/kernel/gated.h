@@ -1,29 +1,28 @@
 /* gated.h: causal linear attention whose state decays, one head, in chunks.
  *
- *   s_i = exp(g_i) s_{i-1} + b_i v_i^T,  b = phi(k);  g_i a number, or one a row of s
- *   o_i = scale s_i^T phi(q_i)                              Dao and Gu 2024 (Mamba-2)
- *   o_i = scale (s_{i-1} + (u o b_i) v_i^T)^T phi(q_i)      with a bonus u (RWKV-6)
+ *    s_i = exp(g_i) s_{i-1} + b_i v_i^T,  b = phi(k);  g_i a number, or one per row of
+ * s o_i = scale s_i^T phi(q_i)                              Dao and Gu 2024 (Mamba-2)
+ *    o_i = scale (s_{i-1} + (u o b_i) v_i^T)^T phi(q_i)      with a bonus u (RWKV-6)
  *
  * Over the rows of a chunk, with S the state before it and gate.h's factors:
  *
- *   O = X V + (exp(G) o A) S,  X = tril((A B^T) o E)
- *   S <- exp(G_last) S + (exp(G_last - G) o B)^T V
+ *    O = X V + (exp(G) o A) S,  X = tril((A B^T) o E)
+ *    S <- exp(G_last) S + (exp(G_last - G) o B)^T V
  *
- * About 4 n d m flops and the triangles; one exponential a pair of rows of a chunk, or
- * one a gate of a key channel.  Scratch: the state, d m numbers, and a few chunks.
- * Nothing of row j > i reaches row i. */
+ * About 4 n d m flops plus the triangles, and one exponential per pair of rows of a
+ * chunk, or one per gate of a key channel.  Scratch: the state, d m numbers, and a few
+ * chunks. Rows j > i never affect row i. */
 #ifndef LA_GATED_H
 #define LA_GATED_H
 
 #include "gate.h"
 
 struct gated_scratch {
-    ptrdiff_t rows; /* tokens a chunk, at most */
+    ptrdiff_t rows; /* largest number of tokens per chunk */
     struct block a, b, v, dots, o;
     struct gate gate;
     T *s, *lost, *scale;
-    T *bonus,
-        *own; /* u, or NULL, and what queries see of their own keys; (d), (rows) */
+    T *bonus, *own; /* u, (d), or NULL; scores of own keys, (rows) */
 };
 
 static struct gated_scratch
@@ -46,7 +45,7 @@ gated_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* X, and A and B as they meet the states. */
+/* X; then A and B, scaled for the products with the states. */
 static void
 gated_triangle(const struct la_head *h, const struct gated_scratch *r,
                struct la_fetch *ahead, ptrdiff_t tokens)

@@ -3,13 +3,13 @@
  * Over the rows of a chunk (gated.h), with S the state before it, R the gradient of the
  * state after it, C scale times the cotangent and P = tril(C V^T):
  *
- *   dV = X^T C + (exp(G_last - G) o B) R
- *   dA = exp(G) o (C S^T) + (P o E) B,  dB = exp(G_last - G) o (V R^T) + (P o E)^T A
- *   R <- exp(G_last) R + (exp(G) o A)^T C
- *   dg as gate_backward.h has it;  du = sum p_ii a_i o b_i
+ *    dV = X^T C + (exp(G_last - G) o B) R
+ *    dA = exp(G) o (C S^T) + (P o E) B,  dB = exp(G_last - G) o (V R^T) + (P o E)^T A
+ *    R <- exp(G_last) R + (exp(G) o A)^T C
+ *    dg as in gate_backward.h;  du = sum p_ii a_i o b_i
  *
- * States come back as checkpoints.h says.  About 12 n d m flops and the triangles.
- * Scratch: the states of checkpoints.h and 4, and some chunks. */
+ * States are recomputed as in checkpoints.h.  About 12 n d m flops plus the triangles.
+ * Scratch: the states of checkpoints.h and 4 more, and some chunks. */
 #ifndef LA_GATED_BACKWARD_H
 #define LA_GATED_BACKWARD_H
 
@@ -20,14 +20,14 @@
 struct gated_backward_scratch {
     struct checkpoints chunks;
     struct block a, b, v, c;
-    struct block met_a, met_b, far_a, far_b; /* A and B as they meet each other, and the
-                                                states */
+    /* A and B, scaled for products with each other and with the states. */
+    struct block met_a, met_b, far_a, far_b;
     struct block x, p, transposed;
     struct block da, db, dv;
     struct gate gate;
     struct gate_pairs pairs;
-    T *scale, *own, *own_p;  /* (rows); what queries see of their own keys; p_ii */
-    T *bonus, *du, *du_lost; /* u, or NULL; (d) */
+    T *scale, *own, *own_p;  /* (rows); scores of queries with their own keys; p_ii */
+    T *bonus, *du, *du_lost; /* u, (d), or NULL */
     T *r, *rt, *r_lost;      /* R, R^T */
     T *s_lost;
 };
@@ -66,7 +66,7 @@ gated_backward_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* S^T (m, d) as it is summed up. */
+/* The sweep that sums S^T (m, d). */
 static struct sweep
 gated_state(const struct la_head *h, const struct gated_backward_scratch *r,
             struct la_fetch *ahead)
@@ -83,7 +83,8 @@ gated_state(const struct la_head *h, const struct gated_backward_scratch *r,
     };
 }
 
-/* S^T after the tokens t, or the first of them; how many. */
+/* S^T after the chunk that begins with the tokens t; returns the number of its
+ * tokens. */
 static ptrdiff_t
 gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
               struct sweep *c, struct span t)
@@ -97,7 +98,8 @@ gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
     return t.rows;
 }
 
-/* The forward scan: S^T before every interval; how many chunks, or -1 to give up. */
+/* The forward scan: S^T before every interval.  Returns the number of chunks, or -1 to
+ * stop. */
 static ptrdiff_t
 gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *r)
 {
@@ -107,7 +109,7 @@ gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *
     struct la_fetch ahead = {0};
     struct sweep c = gated_state(h, r, &ahead);
     ptrdiff_t chunks = 0;
-    c.s = r->rt; /* free until the reverse scan */
+    c.s = r->rt; /* unused until the reverse scan */
     load_state(c.s, &s0_transposed, h->m, h->d);
     compensate(&c, r->s_lost, h->n, x->rows);
     memset(x->begins, 0, (size_t)h->n);
@@ -124,7 +126,7 @@ gated_checkpoints(const struct la_head *h, const struct gated_backward_scratch *
     return chunks;
 }
 
-/* S^T before each of so many chunks of the interval that begins at token i. */
+/* S^T before each of the `chunks` chunks of the interval that begins at token i. */
 static int
 gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
              ptrdiff_t interval, ptrdiff_t chunks, ptrdiff_t i)
@@ -147,7 +149,7 @@ gated_states(const struct la_head *h, const struct gated_backward_scratch *r,
     return 0;
 }
 
-/* Reads all that the way back through the tokens t needs. */
+/* Loads everything that the gradients of the tokens t need. */
 static void
 load_gated(const struct la_head *h, const struct gated_backward_scratch *r,
            struct span t)
@@ -164,7 +166,7 @@ load_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     }
 }
 
-/* dst = src transposed, rows by rows, of which whole vectors are there. */
+/* dst = src transposed, (rows, rows), both padded to whole vectors. */
 static void
 transpose_block(struct block dst, struct block src, ptrdiff_t rows)
 {
@@ -182,7 +184,7 @@ transpose_block(struct block dst, struct block src, ptrdiff_t rows)
     }
 }
 
-/* A and B as they meet, X, dV and the next R. */
+/* Scaled A and B, X, dV and the next R. */
 static void
 gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
              struct sweep *dv, ptrdiff_t tokens)
@@ -213,7 +215,7 @@ gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
     forget_state(gate, dv);
 }
 
-/* dA, dB and dg, but for what comes of a bonus. */
+/* dA, dB and dg, without the contributions of a bonus. */
 static void
 gated_features(const struct la_head *h, const struct gated_backward_scratch *r, T *s,
                struct span t)
@@ -255,7 +257,8 @@ gated_features(const struct la_head *h, const struct gated_backward_scratch *r, 
     gate_gradients(&pairs);
 }
 
-/* p_ii (u o) b_i and a_i to dA and dB, and du. */
+/* Adds the contributions of a bonus, p_ii u o b_i and p_ii u o a_i, to dA and dB; and
+ * du. */
 static void
 bonus_gradient(const struct la_head *h, const struct gated_backward_scratch *r,
                ptrdiff_t tokens)
@@ -279,7 +282,7 @@ store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
             struct span t)
 {
     const ptrdiff_t keys = keys_left(h, t);
-    if (h->map != LA_MAP_identity) { /* its slope is 1 */
+    if (h->map != LA_MAP_identity) { /* phi' is 1 */
         chain(r->da, &h->q, t, h->d, r->a, h->map);
         chain(r->db, &h->k, t, h->d, r->b, h->map);
     }
@@ -291,7 +294,7 @@ store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     store_gate_gradient(h, &r->gate, &r->pairs, t);
 }
 
-/* The reverse scan over the tokens t; s is S^T before them. */
+/* Gradients of the tokens t, and R before them; s is S^T before them. */
 static void
 gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
               struct sweep *dv, struct span t, T *s)
@@ -312,7 +315,7 @@ gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
     transpose_state(r->rt, r->r, h->d, h->m);
 }
 
-/* R of the last chunk, and the constants. */
+/* Sets R to the gradient of the last state, and sets up the constants. */
 static void
 gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
 {

@@ -1,34 +1,34 @@
 /* gated_delta.h: the delta rule on a state that decays, and DPLR, one head, in chunks.
  *
- *   R_i = exp(g_i) s_{i-1}             g a number a token, or one a key channel
- *   gated delta:  s_i = R_i + b_i u_i^T,  u_i = beta_i o (v_i - R_i^T e_i)
- *                 b = phi(k), e = b or the erase key     Yang et al. 2025, eq. 10
- *   DPLR:         s_i = R_i + b_i u_i^T + k_i v_i^T,  u_i = s_{i-1}^T a_i
- *                                                  Peng et al. 2025, eq. 15-17
- *   o_i = scale s_i^T phi(q_i)
+ *    R_i = exp(g_i) s_{i-1}             g a number per token, or one per key channel
+ *    gated delta:  s_i = R_i + b_i u_i^T,  u_i = beta_i o (v_i - R_i^T e_i)
+ *                  b = phi(k), e = b or the erase key     Yang et al. 2025, eq. 10
+ *    DPLR:         s_i = R_i + b_i u_i^T + k_i v_i^T,  u_i = s_{i-1}^T a_i
+ *                                                   Peng et al. 2025, eq. 15-17
+ *    o_i = scale s_i^T phi(q_i)
  *
  * The triangles and the substitution are those of delta.h, with the gates of a chunk
- * (gate.h) between the rows of E and phi(Q), its readers, and those of B, its writers.
- * DPLR writes two rows a token, K of the values given and B of those read, and reads
- * them before the token's decay.
+ * (gate.h) between the readers, the rows of E and phi(Q), and the writers, the rows of
+ * B. DPLR writes two rows per token, K with the given values and B with U, and its a
+ * reads the state before the token's decay.
  *
- * About 6 n d m flops (DPLR: 8 n d m) and the triangles.  Scratch: the state, d m
- * numbers, and a few chunks.  Nothing of row j > i reaches row i. */
+ * About 6 n d m flops (DPLR: 8 n d m) plus the triangles.  Scratch: the state, d m
+ * numbers, and a few chunks.  Rows j > i never affect row i. */
 #ifndef LA_GATED_DELTA_H
 #define LA_GATED_DELTA_H
 
 #include "delta.h"
 #include "gate.h"
 
-/* What the tokens of a chunk read with, A and E, and write to: B, or [K; B]; as they
- * meet each other. */
+/* The readers of a chunk, A and E, and its writers, B or [K; B], scaled for products
+ * with each other. */
 struct gated_rows {
     struct block a, e, b;
     const struct gate *gate;
     int dplr;
 };
 
-/* phi of the tokens t of x; 0 where they do not exist. */
+/* b = phi of the tokens t of x, and 0 where no key exists. */
 static void
 load_existing(struct block b, const struct la_head *h, const struct la_array *x,
               struct span t, enum la_map map)
@@ -39,7 +39,7 @@ load_existing(struct block b, const struct la_head *h, const struct la_array *x,
     clear_rows(b, t.rows, all);
 }
 
-/* Those that write, B or [K; B], as they are given. */
+/* The writers, B or [K; B], unscaled. */
 static void
 load_writers(const struct la_head *h, struct block b, struct span t, int dplr)
 {
@@ -50,8 +50,8 @@ load_writers(const struct la_head *h, struct block b, struct span t, int dplr)
     }
 }
 
-/* The rows of a chunk of so many, E and A at ea and B at b; B is E itself where they
- * are one and no gate comes between them. */
+/* The rows of a chunk in the blocks a, e and b; B is E itself if they are equal and no
+ * gate per channel scales them differently. */
 static struct gated_rows
 gated_rows(const struct la_head *h, const struct gate *gate, struct block a,
            struct block e, struct block b, int dplr)
@@ -60,7 +60,7 @@ gated_rows(const struct la_head *h, const struct gate *gate, struct block a,
     return (struct gated_rows){a, e, one ? e : b, gate, dplr};
 }
 
-/* B and E; where they are one, its map is computed once. */
+/* Loads B and E; if they are equal, the map is computed once. */
 static void
 load_rows_of_keys(const struct la_head *h, const struct gated_rows *x, struct span t)
 {
@@ -87,7 +87,7 @@ load_readers(const struct la_head *h, const struct gated_rows *x, struct span t)
     readers_meet(x->gate, x->a, x->a, t.rows, h->d, 0);
 }
 
-/* The triangles of the readers x and the writers b. */
+/* y = the triangle of the readers x and the writers b, with its gates. */
 static void
 gated_triangle_of(const struct gate *gate, struct block y, struct block x,
                   struct block b, ptrdiff_t rows, ptrdiff_t d, int before)
@@ -96,7 +96,7 @@ gated_triangle_of(const struct gate *gate, struct block y, struct block x,
     gate_triangle(gate, y, rows, before);
 }
 
-/* B, or [K; B], as they are written to the state after the chunk. */
+/* y = B, or [K; B], scaled for the state after the chunk. */
 static void
 writers_to_end(const struct gated_rows *x, struct block y, ptrdiff_t rows, ptrdiff_t d)
 {
@@ -107,12 +107,12 @@ writers_to_end(const struct gated_rows *x, struct block y, ptrdiff_t rows, ptrdi
 }
 
 struct gated_delta_scratch {
-    ptrdiff_t rows;             /* tokens a chunk, at most */
+    ptrdiff_t rows;             /* largest number of tokens per chunk */
     struct block ea, b, v, vuo; /* [E; A]; writers; values; [(V;) U; O] */
     struct block l, p, lk, pk;
     struct gate gate;
     struct beta beta;
-    T *s, *lost, *scale; /* lost: what rounding has kept from s */
+    T *s, *lost, *scale; /* lost: what s has lost to rounding */
 };
 
 static struct gated_delta_scratch
@@ -151,7 +151,7 @@ dplr_carve(const struct la_head *h, struct arena *arena)
     return carve_gated_delta(h, arena, 1);
 }
 
-/* Reads the tokens t, and makes their triangles. */
+/* Loads the tokens t and computes their triangles. */
 static void
 load_gated_delta(const struct la_head *h, const struct gated_delta_scratch *r, int dplr,
                  struct delta_chunk *c, struct span t)

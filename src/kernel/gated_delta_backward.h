@@ -1,10 +1,10 @@
 /* gated_delta_backward.h: gradients of the gated delta rule and of DPLR, one head,
  * chunks in reverse.
  *
- * As delta_backward.h: a forward scan leaves E (of DPLR: U) of every row in the place
- * of dV, and states come back as checkpoints.h says.  About 20 n d m flops (DPLR:
- * 28 n d m).  Scratch: the states of checkpoints.h and 5, a few chunks, and E where dV
- * has only 16 bits. */
+ * As in delta_backward.h, a forward scan stores E (DPLR: U) of every row in dV; states
+ * are recomputed as in checkpoints.h.  About 20 n d m flops (DPLR: 28 n d m).  Scratch:
+ * the states of checkpoints.h and 5 more, a few chunks, and E if dV has only 16
+ * bits. */
 #ifndef LA_GATED_DELTA_BACKWARD_H
 #define LA_GATED_DELTA_BACKWARD_H
 
@@ -16,7 +16,7 @@ struct gated_delta_backward_scratch {
     struct checkpoints chunks;
     struct gated_delta_reverse reverse;
     struct block v;
-    T *s, *lost; /* lost: what rounding has kept from s, or from the states */
+    T *s, *lost;            /* lost: what s, or the states, have lost to rounding */
     struct la_array errors; /* E or U, (n,m) */
 };
 
@@ -84,8 +84,8 @@ chunk_errors(const struct la_head *h, const struct gated_delta_backward_scratch 
     store_rows(&r->errors, t, h->m, dplr ? c->u : base->e, NULL);
 }
 
-/* The forward scan: E, or U, of every row, and S^T before every interval; how many
- * chunks, or -1 to give up. */
+/* The forward scan: E, or U, of every row, and S^T before every interval.  Returns the
+ * number of chunks, or -1 to stop. */
 static ptrdiff_t
 gated_delta_errors(const struct la_head *h,
                    const struct gated_delta_backward_scratch *r)
@@ -138,7 +138,7 @@ gated_delta_errors(const struct la_head *h,
     return chunks;
 }
 
-/* S^T before each of so many chunks of the interval that begins at token i. */
+/* S^T before each of the `chunks` chunks of the interval that begins at token i. */
 static int
 gated_delta_states(const struct la_head *h,
                    const struct gated_delta_backward_scratch *r, ptrdiff_t interval,

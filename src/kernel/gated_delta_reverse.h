@@ -1,17 +1,17 @@
-/* gated_delta_reverse.h: gradients of the gated delta rule and of DPLR, one chunk on
- * its way back.
+/* gated_delta_reverse.h: gradients of the gated delta rule and of DPLR, one chunk of
+ * the reverse scan.
  *
- * Over the rows of a chunk as gated_delta.h has them, with the gates of gate.h and
- * A', E' readers from the chunk's start, B' writers to its end (DPLR: [K; B] with
- * [V; U]), delta_reverse.h becomes
+ * Over the rows of a chunk (gated_delta.h), with the gates of gate.h, A' and E' the
+ * readers scaled from the chunk's start, and B' the writers scaled to its end (DPLR:
+ * [K; B] with [V; U]), delta_reverse.h becomes
  *
- *   dU = B' R + P^T G + L^T N by substitution, N = -beta o dU or, of DPLR, N = dU
- *   R <- exp(G_last) R + A'^T G + E'^T N
+ *    dU = B' R + P^T G + L^T N by substitution, N = -beta o dU or, for DPLR, N = dU
+ *    R <- exp(G_last) R + A'^T G + E'^T N
  *
- * and dA, dE, dB and dg are gate_backward.h's, of the triangles' gradients
- * X = tril(G U^T), Y = stril(N U^T) and of what comes through the states: G S^T, N S^T
- * and U R^T.  Of DPLR likewise for K and V, but that N^T L_K is part of dV.
- */
+ * gate_backward.h gives dA, dE, dB and dg, from the triangles' gradients X = tril(G
+ * U^T), Y = stril(N U^T) and the products with the states: G S^T, N S^T and U R^T.  For
+ * DPLR, dK and dV are computed as dB and dU are, except that dV is not substituted: it
+ * only adds L_K^T N. */
 #ifndef LA_GATED_DELTA_REVERSE_H
 #define LA_GATED_DELTA_REVERSE_H
 
@@ -20,12 +20,12 @@
 #include "gated_delta.h"
 
 struct gated_delta_reverse {
-    struct reverse_scratch
-        base; /* ab: [A; E]; of DPLR u: [V; U], du: [dV; dU], db: [dK; dB] */
+    /* ab: [A; E].  DPLR: u: [V; U], du: [dV; dU], db: [dK; dB]. */
+    struct reverse_scratch base;
     struct gate gate;
     struct gate_pairs pairs;
     struct block ends;       /* [A'; E'] */
-    struct block b, written; /* B or [K; B], as it meets A and E; B' */
+    struct block b, written; /* B or [K; B], scaled for products with A and E; B' */
     struct block lk, pk, xk, yk;
     int dplr;
 };
@@ -55,7 +55,7 @@ gated_delta_reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena 
     return r;
 }
 
-/* The rows of a chunk of so many. */
+/* The rows of a chunk of `rows` rows. */
 static struct gated_rows
 reverse_rows(const struct la_head *h, const struct gated_delta_reverse *r,
              ptrdiff_t rows)
@@ -70,7 +70,7 @@ second(struct block x, ptrdiff_t rows, int dplr)
     return block_at(x, dplr ? rows : 0, 0);
 }
 
-/* U of the tokens t, with E where it is E that is left of them. */
+/* Loads U of the tokens t; if E was stored, loads E and computes U. */
 static void
 load_written(const struct la_head *h, const struct gated_delta_reverse *r,
              const struct la_array *errors, struct span t)
@@ -88,7 +88,7 @@ load_written(const struct la_head *h, const struct gated_delta_reverse *r,
     clear_rows(u, t.rows, rows);
 }
 
-/* dV of one column tile, of DPLR: what dU does not pass on. */
+/* DPLR: dV of one column tile; unlike dU, it is not substituted. */
 INLINE void
 values_back(const struct reverse *c, const struct gated_delta_reverse *r, ptrdiff_t col,
             const int nr)
@@ -121,7 +121,7 @@ gated_value_tile(const struct reverse *c, const struct gated_delta_reverse *r,
     sweep_tile(&c->write, col, LA_WRITE, nr);
 }
 
-/* Reads all that the way back through the tokens t needs. */
+/* Loads everything that the gradients of the tokens t need. */
 static void
 load_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
                          const struct gated_delta_reverse *r,
@@ -152,7 +152,7 @@ add_block(struct block x, struct block y, ptrdiff_t rows)
     }
 }
 
-/* Rows t of x = src, 0 where no key exists. */
+/* Rows t of x = src, and 0 where no key exists. */
 static void
 store_existing(const struct la_array *x, struct span t, ptrdiff_t cols,
                struct block src, ptrdiff_t keys)
@@ -181,7 +181,7 @@ store_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
     if (!la_is_given(&h->erase)) {
         add_block(base->db, de, t.rows);
     }
-    if (h->map != LA_MAP_identity) { /* its slope is 1 */
+    if (h->map != LA_MAP_identity) { /* phi' is 1 */
         load_mapped(c->a, &h->q, t, h->d, h->map);
         load_mapped(c->b, &h->k, t, h->d, h->map);
         chain(base->dab, &h->q, t, h->d, c->a, h->map);
@@ -197,7 +197,7 @@ store_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
     store_strengths(h, base, t);
 }
 
-/* The triangles of a chunk, and dU, N and R before it. */
+/* The triangles of a chunk, dU and N, and R before the chunk. */
 static void
 reverse_values(const struct la_head *h, struct reverse *c,
                const struct gated_delta_reverse *r, const struct gated_rows *x,
@@ -229,7 +229,7 @@ reverse_values(const struct la_head *h, struct reverse *c,
     }
 }
 
-/* What gate_backward.h is to know of a chunk. */
+/* The operands for gate_backward.h. */
 static struct gate_pairs
 gated_delta_pairs(const struct la_head *h, const struct reverse *c,
                   const struct gated_delta_reverse *r, const struct gated_rows *x,
@@ -288,7 +288,7 @@ reverse_features(const struct la_head *h, struct reverse *c,
     gate_gradients(&pairs);
 }
 
-/* The reverse scan over the tokens t; s is S^T before them. */
+/* Gradients of the tokens t, and R before them; s is S^T before them. */
 static void
 gated_delta_reverse(const struct la_head *h, const struct gated_delta_reverse *r,
                     const struct la_array *errors, struct span t, T *s)

@@ -1,10 +1,10 @@
 /* gated_step.h: one token of gated linear attention on a state.
  *
- *   s <- exp(g) s + b v^T,  o = scale s^T a                 a = phi(q), b = phi(k)
- *   with a bonus:  o = scale (s_before^T a + (a.(u o b)) v)        (gated.h)
+ *    s <- exp(g) s + b v^T,  o = scale s^T a                 a = phi(q), b = phi(k)
+ *    with a bonus:  o = scale (s_before^T a + (a.(u o b)) v)        (gated.h)
  *
- * 4 d m flops, one exponential a gate; reads and writes the state once, which is all
- * its time.  Where no s0 is given the state is updated in place, in s1. */
+ * 4 d m flops, one exponential per gate.  The state is read and written once, which
+ * takes nearly all of the time.  Without s0, the state in s1 is updated in place. */
 #ifndef LA_GATED_STEP_H
 #define LA_GATED_STEP_H
 
@@ -13,7 +13,7 @@
 
 struct gated_step_scratch {
     struct step_scratch step;
-    struct block g, u; /* one row each */
+    struct block g, u; /* one row of each */
 };
 
 static struct gated_step_scratch
@@ -28,7 +28,7 @@ gated_step_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* The share of each row of the state that is kept; whether there is one of nothing. */
+/* The factors of the state's rows; returns whether any gate is a reset. */
 static int
 load_decay(const struct la_head *h, const struct gated_step_scratch *r)
 {
@@ -42,7 +42,7 @@ load_decay(const struct la_head *h, const struct gated_step_scratch *r)
     return vany(resets);
 }
 
-/* step_state, whose kind the compiler is to know. */
+/* step_state with a kind that is a compile-time constant. */
 static int
 decay_state(const struct la_head *h, const struct step_scratch *r, int resets)
 {
@@ -54,7 +54,8 @@ decay_state(const struct la_head *h, const struct step_scratch *r, int resets)
     return la_is_given(&h->bonus) ? step_state(h, r, before) : step_state(h, r, gated);
 }
 
-/* o = (a.(u o b)) v: what a query that reads before the write sees of its own key. */
+/* o = (a.(u o b)) v, the share of the token's own key: with a bonus, the query reads
+ * the state before the write. */
 static void
 own_value(const struct la_head *h, const struct gated_step_scratch *r)
 {

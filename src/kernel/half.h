@@ -1,9 +1,9 @@
-/* half.h: vectors of numbers as operands hold them: in the kernel's own dtype T or,
- * where that is float, as float16 or bfloat16.
+/* half.h: loads and stores vectors of numbers as operands store them: in the kernel's
+ * own dtype T or, if T is float, as float16 or bfloat16.
  *
- * Everything is computed in float; 16 bits become float exactly on the way in and are
- * rounded once, to nearest even, on the way out.  bfloat16 is converted with integer
- * arithmetic: the AVX512_BF16 instructions flush subnormals. */
+ * All computation is in float.  16-bit numbers are converted to float exactly when
+ * loaded, and rounded once, to nearest even, when stored.  bfloat16 is converted with
+ * integer arithmetic because the AVX512_BF16 instructions flush subnormals. */
 #ifndef LA_HALF_H
 #define LA_HALF_H
 
@@ -13,7 +13,7 @@
 #include "table.h"
 #include "vec.h"
 
-/* Bytes a number. */
+/* Bytes per number. */
 INLINE ptrdiff_t
 size_of(enum la_type type)
 {
@@ -31,7 +31,7 @@ from_half(u16 bits)
 #else
     const ivec h = __builtin_convertvector(bits, ivec);
     const ivec sign = (h & 0x8000) << 16, rest = h & 0x7fff;
-    /* 2^112 rebiases the exponent, and makes subnormals normal on the way. */
+    /* 2^112 rebiases the exponent, which also makes subnormals normal. */
     const vec finite = (vec)(rest << 13) * 0x1p112f;
     const ivec other = 0x7f800000 | (rest & 0x3ff) << 13; /* inf, NaN */
     return (vec)(sign | (ivec)vselect(rest >= 0x7c00, (vec)other, finite));
@@ -49,7 +49,7 @@ to_half(vec x)
 #else
     const ivec bits = (ivec)x, sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
     ivec h = (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13;
-    /* Subnormal: adding 1/2 rounds at its last bit. */
+    /* Subnormal results: adding 1/2 rounds at their last bit. */
     const ivec small = (ivec)((vec)rest + 0.5f) - 0x3f000000;
     const ivec nan = 0x7e00 | (rest >> 13 & 0x3ff);
     h = (ivec)vselect(rest < 0x38800000, (vec)small, (vec)h);
@@ -91,7 +91,7 @@ to_bits(vec x, enum la_type type)
 }
 #endif
 
-/* The numbers at p, one after another. */
+/* VL consecutive numbers at p. */
 INLINE vec
 vread(const char *p, enum la_type type)
 {
@@ -117,7 +117,7 @@ vwrite(char *p, vec x, enum la_type type)
     *(vec_any *)p = (vec_any)x;
 }
 
-/* The first `count` <= VL of the numbers at p, one after another, then zeros. */
+/* The first `count` <= VL consecutive numbers at p, then zeros. */
 INLINE vec
 vread_some(const char *p, ptrdiff_t count, enum la_type type)
 {
@@ -159,8 +159,7 @@ copy_number(char *to, const char *from, enum la_type type)
     }
 }
 
-/* The first `count` <= VL of the numbers that lie `step` bytes apart at p, then zeros.
- */
+/* The first `count` <= VL numbers at p, `step` bytes apart, then zeros. */
 INLINE vec
 vread_part(const char *p, ptrdiff_t step, ptrdiff_t count, enum la_type type)
 {

@@ -1,11 +1,11 @@
-/* interleave.h: a head that is computed a slice of tokens at a time, between slices of
- * other heads (interleave.c). */
+/* interleave.h: computes a head one slice of tokens at a time, between slices of other
+ * heads (interleave.c). */
 #ifndef LA_INTERLEAVE_H
 #define LA_INTERLEAVE_H
 
 #include "chunk.h"
 
-/* The first token of the slice; one past its last. */
+/* First token of the slice; one past its last. */
 INLINE ptrdiff_t
 interleave_begin(const struct la_head *h)
 {
@@ -18,7 +18,8 @@ interleave_end(const struct la_head *h)
     return h->interleave != NULL ? h->interleave->to : h->n;
 }
 
-/* Leaves the head at token i; whether that is its end. */
+/* Saves token i as the start of the next slice; returns whether the head is
+ * finished. */
 INLINE int
 interleave_finishes(const struct la_head *h, ptrdiff_t i)
 {
@@ -28,8 +29,8 @@ interleave_finishes(const struct la_head *h, ptrdiff_t i)
     return i >= h->n;
 }
 
-/* The queue that tiles fetch from, and the one that chunks add to: none in a slice,
- * where interleave.c adds the rows of all heads. */
+/* The queue that tiles prefetch from, and the queue that chunks add rows to (none in a
+ * slice, where interleave.c adds the rows of all heads). */
 INLINE struct la_fetch *
 interleave_fetch(const struct la_head *h, struct la_fetch *own)
 {

@@ -1,10 +1,10 @@
-/* isa.h: what the compiler's target gives, in the words the kernels use. */
+/* isa.h: properties of the compiler's target, under the names that the kernels use. */
 #ifndef LA_ISA_H
 #define LA_ISA_H
 
 #include "tuning.h"
 
-/* LA_VBYTES: bytes a vector. */
+/* LA_VBYTES: bytes per vector. */
 #if defined(__AVX512F__)
 #define LA_VBYTES 64
 #define LA_LANES_f32 16
@@ -33,11 +33,11 @@
 #define LA_STRING_(a) #a
 #define LA_STRING(a) LA_STRING_(a)
 
-/* VL numbers fill a vector. */
+/* Numbers per vector: VL. */
 #define NR LA_NR
 #define VL ((ptrdiff_t)(LA_VBYTES / sizeof(T)))
 
-/* What a sweep over the state does. */
+/* Flags of a sweep over the state. */
 #define LA_READ 1
 #define LA_WRITE 2
 
@@ -55,7 +55,7 @@
     __builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,    \
                             30, 15, 31)
 
-/* Loops to be unrolled: entirely, because what they index must live in registers,
+/* Unrolled loops: entirely, because the arrays that they index must live in registers,
  * or four times.  GCC takes the number as an upper limit. */
 #if defined(__clang__)
 #define LA_UNROLL _Pragma("clang loop unroll(full)")
@@ -68,9 +68,9 @@
     LA_UNROLL                                                                          \
     for (int i = 0; i < (n); i++)
 
-/* What `call` does to a tile of nr vectors from column `col` on, for all W columns:
- * tiles of NR vectors and a narrower one for the rest.  A macro, not a function that is
- * given a function: nr has to be a constant to every loop in it. */
+/* Runs `call` for a tile of nr vectors from column `col` on, for all W columns: tiles
+ * of NR vectors and a narrower one for the rest.  It is a macro and not a function that
+ * takes a function because nr has to be a constant in every loop. */
 #define LA_TILE(width, call)                                                           \
     do {                                                                               \
         enum { nr = (width) };                                                         \

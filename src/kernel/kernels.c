@@ -1,8 +1,8 @@
 /* kernels.c: every kernel of one instruction set and one dtype.
  *
- * Compiled once for each pair of them: LA_ISA names the instruction set, with the flags
- * that select it, and LA_DTYPE the dtype (dtypes.def).  All functions are static; the
- * unit exports la_table_<LA_ISA>_<LA_DTYPE> alone. */
+ * Compiled once for each pair: LA_ISA names the instruction set, whose flags the build
+ * adds, and LA_DTYPE the dtype (dtypes.def).  All functions are static; the unit
+ * exports only la_table_<LA_ISA>_<LA_DTYPE>. */
 #include "causal.h"
 #include "causal_backward.h"
 #include "conv.h"
@@ -37,7 +37,7 @@
 #include "wkv.h"
 #include "wkv_backward.h"
 
-/* Each operator X cuts up its scratch in X_carve, and has it measured by the same. */
+/* Each operator X carves its scratch in X_carve, which also measures it. */
 #define LA_OP(op, form, properties, rows, doc)                                         \
     static size_t measure_##op(const struct la_head *h)                                \
     {                                                                                  \

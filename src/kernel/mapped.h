@@ -1,17 +1,17 @@
-/* mapped.h: phi of the rows of a block as they are loaded, and the chain rule through
- * it.
+/* mapped.h: applies phi to the rows of a block as they are loaded, and the chain rule
+ * through phi.
  *
- * Maps of one number (feature.h) are applied to each vector on its way in.  A map of
- * whole rows is applied once they lie in the block; its chain rule sees x and phi(x):
+ * Elementwise maps (feature.h) are applied to each vector as it is loaded.  A map of
+ * whole rows is applied once they are in the block; its chain rule takes x and phi(x):
  *
- *   l2norm   y = r x, r = 1 / sqrt(x.x + 1e-6);   dx = r (g - (g.y) y) */
+ *    l2norm   y = r x, r = 1 / sqrt(x.x + 1e-6);   dx = r (g - (g.y) y) */
 #ifndef LA_MAPPED_H
 #define LA_MAPPED_H
 
 #include "chunk.h"
 
-/* Columns j to j + VL of the rows of a block are zeros from `cols` on; of a gradient
- * they may hold anything. */
+/* Columns [j, j + VL) of a row, with zeros past `cols`: a gradient may hold any numbers
+ * there. */
 INLINE vec
 load_inside(const T *row, ptrdiff_t j, ptrdiff_t cols)
 {
@@ -19,7 +19,8 @@ load_inside(const T *row, ptrdiff_t j, ptrdiff_t cols)
     return cols - j < VL ? vkeep(first_lanes(cols - j), x) : x;
 }
 
-/* r of a row whose squares leave the range of T: of the row over its largest entry. */
+/* r of a row whose squares exceed the range of T, from the row divided by its largest
+ * entry. */
 static __attribute__((noinline, cold)) T
 far_norm(const struct la_array *x, ptrdiff_t i, ptrdiff_t cols)
 {
@@ -42,7 +43,7 @@ far_norm(const struct la_array *x, ptrdiff_t i, ptrdiff_t cols)
     return max <= (double)LARGEST ? (T)(1 / max / sqrt(sum)) : 0;
 }
 
-/* r of the rows [first, first + some), some <= VL, of x. */
+/* r of the rows [first, first + some) of x, some <= VL. */
 INLINE vec
 inverse_norms(const struct la_array *x, ptrdiff_t first, ptrdiff_t some, ptrdiff_t cols)
 {
@@ -77,7 +78,7 @@ inverse_norms(const struct la_array *x, ptrdiff_t first, ptrdiff_t some, ptrdiff
     return r;
 }
 
-/* The rows of y are mapped in place; its columns from `cols` on are zeros. */
+/* y = phi(y), in place; columns of y past `cols` are zeros. */
 static void
 phi_l2norm(struct block y, ptrdiff_t rows, ptrdiff_t cols)
 {
@@ -158,7 +159,7 @@ chain_by_rows(struct block grad, const struct la_array *x, struct span t,
     }
 }
 
-/* The chain rule through the map. */
+/* grad *= phi'(x), where y = phi(x), for any layout of x. */
 INLINE void
 chain_with(struct block grad, const struct la_array *x, struct span t, ptrdiff_t cols,
            struct block y, vec (*dphi)(vec, vec))

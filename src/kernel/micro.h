@@ -1,9 +1,9 @@
 /* micro.h: the register tiles, on blocks (block.h).
  *
- * A tile is LA_TR rows by up to NR vectors, held in registers while the sum runs.
- * Each number of a tile is one chain of multiply-adds in the order of the sum,
- * so its bits depend neither on the tile's shape nor on its place in the matrix:
- * that is what lets value columns be cut into panels freely. */
+ * A tile has LA_TR rows of up to NR vectors, held in registers while the sum runs.
+ * Each number of a tile is one chain of multiply-adds in the order of the sum, so its
+ * bits depend neither on the tile's shape nor on its position in the matrix.  This
+ * allows any partition of the value columns into panels. */
 #ifndef LA_MICRO_H
 #define LA_MICRO_H
 
@@ -11,28 +11,30 @@
 #include "fetch.h"
 
 /* One contraction of the chunked recurrences over a state S (K, W):
- *   read:  O = bias + X V + A S     with X (rows, rows) triangular, or absent
- *   write: S <- keep S + change S + B^T V   with keep = 1, change = 0 if absent
- * S is held by column tiles, each (K4, width) and contiguous. */
+ *    read:  O = bias + X V + A S     with X (rows, rows) triangular, or absent
+ *    write: S <- keep S + change S + B^T V   with keep = 1, change = 0 if absent
+ * S is stored by column tiles, each (K4, width) and contiguous; K4 is K rounded up to
+ * MR. */
 struct sweep {
     ptrdiff_t rows, K, W; /* W: padded to whole vectors */
     struct block a, b, v; /* (rows, K) (rows, K) (rows, W) */
-    struct block dots;    /* X, (rows, rows): the scores a_i.b_j; .x NULL: absent */
-    struct block o;       /* (rows, W) */
-    const T *bias;        /* (W) added to each row of O, or NULL */
-    T *s;                 /* K rounded up to MR, times W */
-    T *lost;              /* what rounding has kept from S so far, or NULL */
-    const T *base; /* where not NULL, S is held as base + sum, with `lost` of the sum */
+    struct block dots; /* X, (rows, rows): the scores a_i.b_j; .x is NULL if absent */
+    struct block o;    /* (rows, W) */
+    const T *bias;     /* (W) added to each row of O, or NULL */
+    T *s;              /* K rounded up to MR, times W */
+    T *lost;           /* what S has lost to rounding so far, or NULL */
+    const T *base; /* if not NULL, S is represented as base + sum, and `lost` belongs to
+                      sum */
     T *sum;
-    const T *keep, *change; /* of S, one number a row (gate.h), or NULL */
-    int transposed;         /* of S, one number a column (W) */
-    const T *from;          /* where what decays is read, or NULL: S */
+    const T *keep, *change; /* factors of S, one number per row (gate.h), or NULL */
+    int transposed;         /* factors of S have one number per column (W) instead */
+    const T *from;          /* state that is read and decayed, or NULL: S */
     int upper;              /* X keeps j >= i instead of j <= i */
-    struct la_fetch *ahead; /* what each tile asks some of, or NULL */
+    struct la_fetch *ahead; /* prefetch queue that each tile advances, or NULL */
 };
 
-/* c (rows, nr) += A (rows, k) B (k, nr), where the block holds A or, `transposed`, A^T.
- */
+/* c (rows, nr) += A (rows, k) B (k, nr); the block a holds A or, if `transposed`,
+ * A^T. */
 INLINE void
 tile(vec c[][NR], const int rows, const int nr, struct block a, const int transposed,
      struct block b, ptrdiff_t k)
@@ -52,8 +54,8 @@ tile(vec c[][NR], const int rows, const int nr, struct block a, const int transp
     }
 }
 
-/* The diagonal block of X V.  A score of a later token is skipped, not multiplied
- * by zero: what it would meet may be a NaN. */
+/* c += the diagonal block of X V.  Scores of later tokens are skipped, not multiplied
+ * by zero: the value may be a NaN. */
 INLINE void
 tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x, struct block v,
               const int upper)
@@ -71,7 +73,7 @@ tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x, struct 
     }
 }
 
-/* c += the rows [i, i + rows) of X V. */
+/* c += rows [i, i + rows) of X V. */
 INLINE void
 tile_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int rows,
               const int nr, struct block v)
@@ -112,8 +114,8 @@ clear_tile(vec acc[][NR], const int rows, const int nr)
     }
 }
 
-/* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors; of
- * S its kc rows from k on, which add to O where they are not the first. */
+/* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors, with
+ * rows [k, k + kc) of S.  With k > 0, the product is added to O. */
 INLINE void
 read_tile(const struct sweep *c, ptrdiff_t col, T *s, ptrdiff_t k, ptrdiff_t kc,
           ptrdiff_t i, const int rows, const int nr)
@@ -155,8 +157,8 @@ read_tiles(const struct sweep *c, ptrdiff_t col, T *s, const int nr)
     }
 }
 
-/* What rounding kept from sum = old + more; nothing where the sum is inf or NaN, so
- * that an inf stays one. */
+/* What sum = old + more lost to rounding; 0 if the sum is inf or NaN, so that an inf
+ * stays one. */
 INLINE vec
 rounding_lost(vec old, vec more, vec sum)
 {
@@ -164,8 +166,8 @@ rounding_lost(vec old, vec more, vec sum)
     return vkeep(lost == lost, lost);
 }
 
-/* What a sweep writes of one column tile: S, `lost`, and where there is a base, S -
- * base as it has been summed (struct sweep). */
+/* The parts of one column tile that a sweep writes: S, `lost` and, if there is a base,
+ * the sum S - base (struct sweep). */
 struct state_tile {
     T *s, *lost, *sum;
     const T *base;
@@ -179,16 +181,16 @@ state_tile(const struct sweep *c, ptrdiff_t at)
                                c->base ? c->base + at : NULL};
 }
 
-/* Rows [l, l + rows) of S += acc for one column tile, with `lost`.  What decays, decays
- * before that, and `lost` with it.  `transposed`: one decay a column. */
+/* Rows [l, l + rows) of S = decayed S + acc for one column tile, compensated with
+ * `lost`, which decays like S.  `transposed`: one decay per column. */
 INLINE void
 decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
               vec acc[][NR], const int compensated, const int transposed,
               const int rows, const int nr)
 {
     const T *from = c->from ? c->from + (to.s - c->s) : to.s;
-    vec keep[NR],
-        change[NR]; /* held, for the compiler thinks that stores change them */
+    /* In locals: the compiler assumes that stores change the arrays. */
+    vec keep[NR], change[NR];
     LA_EACH(j, nr) {
         keep[j] = transposed ? vload(&c->keep[col + j * VL]) : (vec){0};
         change[j] = transposed ? vload(&c->change[col + j * VL]) : (vec){0};
@@ -215,7 +217,7 @@ decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdif
     }
 }
 
-/* Rows [l, l + rows) of S += acc for one column tile, with `lost`. */
+/* Rows [l, l + rows) of S += acc for one column tile, compensated with `lost`. */
 INLINE void
 add_tile(T *s, T *lost, ptrdiff_t l, vec acc[][NR], const int compensated,
          const int rows, const int nr)
@@ -235,9 +237,9 @@ add_tile(T *s, T *lost, ptrdiff_t l, vec acc[][NR], const int compensated,
 }
 
 /* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
- * summed first: that rounds less, and the sum need not wait for S.  Thousands of
- * chunks would still round one way where all are alike: `lost` gathers what each
- * addition lost (Kahan 1965) and adds it to the next. */
+ * summed first: this rounds less, and the sum does not wait for S.  Over thousands of
+ * equal chunks, additions to S might still all round one way: `lost` accumulates what
+ * each addition lost and adds it to the next (Kahan 1965). */
 INLINE void
 write_tile(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
            const int compensated, const int rows, const int nr)
@@ -292,8 +294,8 @@ sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr)
     }
 }
 
-/* One function a width, which all recurrences call: their tiles are most of the code.
- */
+/* One function for each width, shared by all recurrences: tiles are most of the
+ * code. */
 #define LA_SWEEP_WIDTH(nr)                                                             \
     static __attribute__((noinline)) void sweep_##nr(const struct sweep *c,            \
                                                      ptrdiff_t col, int what)          \
@@ -334,9 +336,9 @@ sweep(const struct sweep *c, int what)
     LA_BY_TILES(c->W, sweep_tile(c, col, what, nr));
 }
 
-/* One block of scores, SI rows by SJ columns, one vector in all: every product of
- * rows is summed lane by lane and the lanes are added together at the end, which
- * needs neither operand transposed. */
+/* Computes one block of scores, SI rows by SJ columns, one vector in total.  Products
+ * of rows are summed lane by lane and lanes are added at the end, so that neither
+ * operand has to be transposed. */
 #define SI (VL < MR ? VL : MR)
 #define SJ (VL / SI)
 
@@ -362,7 +364,7 @@ score_part(struct block a, struct block b, ptrdiff_t K)
     return lane_sums(acc);
 }
 
-/* In parts of KC numbers a lane, for the sake of short vectors and long rows. */
+/* Sums in parts of KC numbers per lane, which limits the error of long rows. */
 INLINE void
 score_block(struct block x, struct block a, struct block b, ptrdiff_t K)
 {
@@ -378,7 +380,7 @@ score_block(struct block x, struct block a, struct block b, ptrdiff_t K)
     }
 }
 
-/* x_ij = a_i.b_j, at least where j <= i (upper: where j >= i). */
+/* x_ij = a_i.b_j, at least for j <= i (upper: j >= i). */
 static void
 scores(const struct sweep *c)
 {

@@ -1,8 +1,8 @@
 /* noncausal.h: non-causal and cross linear attention, one head, forward and backward.
  *
- *   S = sum_j phi(k_j) v_j^T,  z = sum_j phi(k_j)
- *   o_i = scale phi(q_i)^T S / (scale phi(q_i).z + eps)
- *                                            Katharopoulos et al. 2020, eq. 5-6
+ *    S = sum_j phi(k_j) v_j^T,  z = sum_j phi(k_j)
+ *    o_i = scale phi(q_i)^T S / (scale phi(q_i).z + eps)
+ *                                             Katharopoulos et al. 2020, eq. 5-6
  * 2 (n + s) d m flops.  Scratch: the state, d m numbers, and a few blocks of rows. */
 #ifndef LA_NONCAUSAL_H
 #define LA_NONCAUSAL_H
@@ -10,8 +10,8 @@
 #include "recurrence.h"
 
 struct noncausal_scratch {
-    ptrdiff_t rows;    /* tokens at a time */
-    struct block a, v; /* features; values and results */
+    ptrdiff_t rows;    /* tokens per block */
+    struct block a, v; /* features; values, then results */
     T *s, *lost, *z, *z_lost, *r, *lift;
 };
 
@@ -30,7 +30,7 @@ noncausal_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* S and z over all keys. */
+/* S and z, summed over all keys. */
 static int
 sum_keys(const struct la_head *h, const struct noncausal_scratch *r)
 {
@@ -70,11 +70,11 @@ static struct noncausal_scratch
 state_carve(const struct la_head *h, struct arena *arena)
 {
     struct noncausal_scratch r = noncausal_carve(h, arena);
-    r.rows = h->segment > 0 ? chunk_rows(h->d) : r.rows; /* no more than carved */
+    r.rows = h->segment > 0 ? chunk_rows(h->d) : r.rows; /* at most the carved number */
     return r;
 }
 
-/* The state after all keys, alone; of a segment, summed as causal.h sums it. */
+/* Computes only the state after all keys; for a segment, summed as in causal.h. */
 static int
 run_state(const struct la_head *h)
 {
@@ -130,14 +130,14 @@ run_noncausal(const struct la_head *h)
 
 /* Backward, with g the cotangent, a = phi(q), b = phi(k), and S and z as above:
  *
- *   u_i = S g_i, and from it dq_i, r_i, w_i (recurrence.h)
- *   R = sum_i a_i (r_i g_i)^T,  dv_j = R^T b_j,  db_j = R v_j + sum_i w_i a_i
+ *    u_i = S g_i, which gives dq_i, r_i, w_i (recurrence.h)
+ *    R = sum_i a_i (r_i g_i)^T,  dv_j = R^T b_j,  db_j = R v_j + sum_i w_i a_i
  *
- * 2 (3 n + 2 s) d m flops and more.  Scratch: two states and a few blocks of rows. */
+ * 2 (3 n + 2 s) d m flops plus lower-order terms.  Scratch: two states and a few blocks
+ * of rows. */
 
 struct noncausal_backward_scratch {
-    struct noncausal_scratch
-        forward; /* s, z, lost, z_lost: of S and z, then of R and rz */
+    struct noncausal_scratch forward; /* s, z, lost, z_lost: of S, z, then of R, rz */
     struct block da, dv;
     T *t, *rz, *w;
 };
@@ -154,7 +154,7 @@ noncausal_backward_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* dq, while R gathers in s and the sum of w_i a_i in rz; t holds S^T. */
+/* Computes dq, R (in s) and the sum of w_i a_i (in rz); t holds S^T. */
 static int
 noncausal_dq(const struct la_head *h, const struct noncausal_backward_scratch *x)
 {

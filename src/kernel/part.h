@@ -1,12 +1,12 @@
-/* part.h: the first numbers of a vector, in and out of memory.
+/* part.h: loads and stores the first numbers of a vector.
  *
- * Of a matrix whose width is no multiple of the vector length, each row ends in part of
- * a vector.  Only its numbers are touched in memory, and the lanes past them are zeros:
- * AVX-512 masks both ways, AVX loads alone, because masked stores take AMD's processors
- * up to Zen 4 ten times as long as the two or three stores that they stand for. Without
- * masks numbers are put into their lanes one by one, in registers: a vector read from
- * memory that was just written number by number waits until all of that has reached the
- * cache. */
+ * If the width of a matrix is not a multiple of the vector length, each row ends in
+ * part of a vector.  Only its numbers are touched in memory, and the lanes past them
+ * are zeros.  AVX-512 masks both loads and stores; AVX masks only loads, because on
+ * AMD's processors up to Zen 4 a masked store takes ten times as long as the two or
+ * three stores that replace it.  Without masks, numbers are inserted into their lanes
+ * one by one, in registers: a vector load from memory that was just written number by
+ * number waits until all of the stores have reached the cache. */
 #ifndef LA_PART_H
 #define LA_PART_H
 
@@ -19,8 +19,8 @@ typedef uint16_t u16 __attribute__((vector_size(LA_VBYTES / sizeof(T) * 2)));
 typedef uint16_t u16_any
     __attribute__((vector_size(LA_VBYTES / sizeof(T) * 2), aligned(1), may_alias));
 
-/* to[0:bytes] = from[0:bytes], fewer than a vector's and an even number.  Sizes are
- * constant, and each piece of `from` lies in what one store has written. */
+/* to[0:bytes] = from[0:bytes], an even number of bytes below that of a vector.  Sizes
+ * are constant, and each piece of `from` was written by a single store. */
 INLINE void
 copy_part(char *to, const char *from, ptrdiff_t bytes)
 {
@@ -66,9 +66,9 @@ vload_part(const char *p, ptrdiff_t count)
 #endif
 }
 
-/* The first `count` <= VL numbers of x to p, by unmasked stores: a load of any byte
+/* Stores the first `count` <= VL numbers of x at p, without masks: a load of any byte
  * that a masked store might have written waits until that store has reached the cache,
- * which matters to whoever reads the next row right after. */
+ * which delays callers that read the next row at once. */
 INLINE void
 vstore_pieces(char *p, ptrdiff_t count, vec x)
 {
@@ -81,7 +81,7 @@ vstore_pieces(char *p, ptrdiff_t count, vec x)
     copy_part(p, (const char *)lanes, count * (ptrdiff_t)sizeof(T));
 }
 
-/* The first `count` < VL numbers of x to p. */
+/* Stores the first `count` < VL numbers of x at p. */
 INLINE void
 vstore_part(char *p, ptrdiff_t count, vec x)
 {
@@ -93,7 +93,7 @@ vstore_part(char *p, ptrdiff_t count, vec x)
 }
 
 #if LA_HAS_HALVES
-/* The same of numbers of 16 bits. */
+/* hload_part and hstore_part do the same for numbers of 16 bits. */
 INLINE
 u16
 hload_part(const char *p, ptrdiff_t count)

@@ -1,11 +1,11 @@
 /* project.h: random features, y = f(u) with u = t x omega.
  *
- *   log_features       u - t^2 |x|^2 / 2 - log(m) / 2, the logarithm of
- *   positive_features  exp(u - t^2 |x|^2 / 2) / sqrt m
- *                                               Choromanski et al. 2021, eq. 5-6
- *   fourier_features   sin u / sqrt m, cos u / sqrt m
- *                                               Peng et al. 2021, eq. 3-4
- *   NAME_features      phi_NAME(u) / sqrt m
+ *    log_features       u - t^2 |x|^2 / 2 - log(m) / 2, the logarithm of
+ *    positive_features  exp(u - t^2 |x|^2 / 2) / sqrt m
+ *                                                Choromanski et al. 2021, eq. 5-6
+ *    fourier_features   sin u / sqrt m, cos u / sqrt m
+ *                                                Peng et al. 2021, eq. 3-4
+ *    NAME_features      phi_NAME(u) / sqrt m
  *
  * x (n,d), omega (d,m), y (n,m).  2 n d m flops, and f on a block that is still in
  * cache. Scratch: omega and a few blocks of rows. */
@@ -34,7 +34,7 @@ project_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* Rows of x, u = t x omega and, where it is wanted, h = t^2 |x|^2 / 2. */
+/* Loads rows of x; u = t x omega and, if wanted, h = t^2 |x|^2 / 2. */
 static void
 project_rows(const struct project_scratch *r, const struct la_array *x, ptrdiff_t first,
              ptrdiff_t rows, ptrdiff_t d, T t, struct la_fetch *ahead)
@@ -74,15 +74,14 @@ log_root(ptrdiff_t m)
     return vlog1p(vset1((T)(m - 1))) * vset1((T)0.5);
 }
 
-/* u - h, where h may be inf: large keys have the same exponent then, and a finite one.
- */
+/* u - h, where h may be inf: large keys then have the same finite exponent. */
 INLINE vec
 exponent(vec u, vec h)
 {
     return vmax(vset1(-LARGEST / 4), u - vmin(vset1(LARGEST / 2), h));
 }
 
-/* y = f(u, h, c), c a number of m alone, and a second output where f sets one. */
+/* y = f(u, h, c) with c a function of m alone; f may set a second output. */
 INLINE int
 project(const struct la_head *h, const int nout, const vec c,
         void (*f)(vec *y, vec u, vec h, vec c))

@@ -1,5 +1,5 @@
-/* recurrence.h: what the recurrences share: sums over rows, the keys of a chunk,
- * denominators and cotangents. */
+/* recurrence.h: functions that the recurrences share: sums over rows, the keys of a
+ * chunk, denominators and cotangents. */
 #ifndef LA_RECURRENCE_H
 #define LA_RECURRENCE_H
 
@@ -27,8 +27,9 @@ row_dots(T *sum, struct block x, struct block y, ptrdiff_t rows, ptrdiff_t cols)
     }
 }
 
-/* sum_i = a_i.z + the scores a_i.b_j of j <= i: with z the sum of earlier b_j, that is
- * a_i times the sum of all b_j it may see.  Rows of scores are whole vectors. */
+/* sum_i = a_i.z + sum_{j <= i} of the scores a_i.b_j.  With z the sum of earlier b_j,
+ * this is a_i times the sum of all b_j that row i may see.  Rows of scores are padded
+ * to whole vectors. */
 static void
 score_sums(T *sum, const struct sweep *c, const T *z)
 {
@@ -49,17 +50,19 @@ score_sums(T *sum, const struct sweep *c, const T *z)
     }
 }
 
-/* The sum over so many tokens, which has been begun (compensate). */
+/* Sets up compensation for a sum over this many tokens that has already begun (see
+ * compensate). */
 INLINE void
 take_up_sum(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
 {
     c->lost = tokens > LA_PLAIN_SUMS * rows ? lost : NULL;
 }
 
-/* Lets the sum over so many tokens, in chunks of `rows`, be compensated: where all
- * chunks are alike each addition may round the same way, and a few hundred of them
- * passed the bound.  That costs a second state's traffic, 5 %, so that sums of up to
- * 16, far from it, go without. */
+/* Begins a sum over this many tokens, in chunks of `rows`, that is compensated if long.
+ * If all chunks are alike, each addition may round the same way, and a few hundred of
+ * them exceeded the error bound.  Compensation costs the memory traffic of a second
+ * state, 5 %, so sums of up to LA_PLAIN_SUMS chunks, far below the bound, go
+ * without. */
 static void
 compensate(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
 {
@@ -69,7 +72,7 @@ compensate(struct sweep *c, T *lost, ptrdiff_t tokens, ptrdiff_t rows)
     }
 }
 
-/* S is base + sum in a segment that has been begun. */
+/* Represents S as base + sum, in a segment that has already begun. */
 INLINE void
 take_up_segment(struct sweep *c, T *base, T *sum, T *lost)
 {
@@ -78,8 +81,8 @@ take_up_segment(struct sweep *c, T *base, T *sum, T *lost)
     c->lost = lost;
 }
 
-/* Lets S be held as base + sum from here on: a segment of a long sequence begins.  What
- * it adds is summed by itself, as it would be by whoever computes the segment alone. */
+/* Begins a segment of a long sequence: from here on, S is represented as base + sum.
+ * The segment's own sum has the same bits as if the segment were computed alone. */
 static void
 begin_segment(struct sweep *c, T *base, T *sum, T *lost)
 {
@@ -90,9 +93,9 @@ begin_segment(struct sweep *c, T *base, T *sum, T *lost)
     take_up_segment(c, base, sum, lost);
 }
 
-/* Sums over a sequence are kept as two numbers: the sum, and what rounding has kept
- * from it so far (Kahan 1965), which goes along with the next chunk.  Additions that
- * all round one way would else add up over thousands of chunks. */
+/* sum += more, compensated (Kahan 1965): `lost` holds what earlier additions lost to
+ * rounding and is added with the next chunk.  Otherwise, errors of additions that all
+ * round one way would grow over thousands of chunks. */
 INLINE void
 add_to_sum(T *sum, T *lost, vec more)
 {
@@ -101,8 +104,7 @@ add_to_sum(T *sum, T *lost, vec more)
     vstore(lost, rounding_lost(old, all, new));
 }
 
-/* Row i of zs = z + b_0 + ... + b_i; z, of which `lost` is missing, is left at the
- * last. */
+/* Row i of zs = z + b_0 + ... + b_i; then z = the last row, compensated with `lost`. */
 static void
 running_sums(struct block zs, T *z, T *lost, struct block b, ptrdiff_t rows)
 {
@@ -117,7 +119,7 @@ running_sums(struct block zs, T *z, T *lost, struct block b, ptrdiff_t rows)
     }
 }
 
-/* z += sum of the rows of b */
+/* z += sum of the rows of b, compensated with `lost` */
 static void
 add_rows(T *z, T *lost, struct block b, ptrdiff_t rows)
 {
@@ -140,8 +142,8 @@ all_zero(const T *x, ptrdiff_t count)
     return i == count;
 }
 
-/* Whether the state before the tokens is zero in all columns of the values: a panel of
- * them says what the whole says. */
+/* Whether the first state is zero in all columns of the values.  Every panel of columns
+ * must get the same answer as the whole head. */
 static int
 starts_from_zero(const struct la_head *h)
 {
@@ -156,24 +158,24 @@ starts_from_zero(const struct la_head *h)
     return zero;
 }
 
-/* Whether the queries see no key: none is among the tokens, and the state before them,
- * z as the sweep holds it, is that of none. */
+/* Whether the queries see no key: no token has one, and the first state and z (as the
+ * sweep holds it) are zero. */
 static int
 no_keys(const struct la_head *h, const T *z)
 {
     return h->keys == 0 && all_zero(z, h->d) && starts_from_zero(h);
 }
 
-/* An inverse above this, or one that is infinite, is taken of LIFT times the number. */
+/* If an inverse is larger than this, or infinite, LIFT times the number is inverted. */
 #define LIFT ((T)(MANTISSA_BITS == 52 ? 0x1p512 : 0x1p64))
 
-/* factor_i = scale / (scale den_i + eps), in place; scale where not normalised. Queries
- * that see no key at all have 0 for 0 / 0; any other denominator of 0 is IEEE's.
+/* factor_i = scale / (scale den_i + eps), in place; scale if not normalised.  If
+ * queries see no key at all, 0 / 0 gives 0; any other denominator of 0 follows IEEE.
  *
- * Where the denominator is so small that the factor, or what it multiplies, might be
- * infinite, lift_i is LIFT, else 1, and the factor is that of a query whose features,
- * and eps, are lift_i times as large: what it multiplies has to be lifted, too
- * (lift_rows).  Whether any is. */
+ * If the denominator is so small that the factor, or its product with a row, might be
+ * infinite, lift_i is LIFT, else 1.  The factor is then that of a query whose features
+ * and eps are lift_i times as large, and the caller must multiply the row by lift_i as
+ * well (lift_rows).  Returns whether any row is lifted. */
 static int
 factors(const struct la_head *h, T *den, ptrdiff_t rows, int keyless, T *lift)
 {
@@ -201,7 +203,7 @@ factors(const struct la_head *h, T *den, ptrdiff_t rows, int keyless, T *lift)
     return lifted;
 }
 
-/* Row i of x (rows, cols) times lift_i, which is 1 but for a few. */
+/* Multiplies row i of x (rows, cols) by lift_i, which is 1 for almost all rows. */
 static __attribute__((noinline, cold)) void
 lift_rows(struct block x, ptrdiff_t rows, ptrdiff_t cols, const T *lift)
 {
@@ -222,8 +224,8 @@ any_lifted(ptrdiff_t rows, const T *lift)
     return any;
 }
 
-/* Polls before the first of a head's steps, with *left = 0, and then once in LA_POLL
- * multiply-adds, of which the next step has `work`. */
+/* Polls on the first call for a head (*left = 0) and then about once per LA_POLL
+ * multiply-adds; the next step has `work` of them.  Returns nonzero to stop. */
 INLINE int
 give_up(const struct la_head *h, ptrdiff_t *left, ptrdiff_t work)
 {
@@ -232,7 +234,7 @@ give_up(const struct la_head *h, ptrdiff_t *left, ptrdiff_t work)
     return due && h->poll(h->poll_arg);
 }
 
-/* How many tokens of t have a key. */
+/* The number of tokens of t that have a key. */
 INLINE ptrdiff_t
 keys_left(const struct la_head *h, struct span t)
 {
@@ -240,7 +242,7 @@ keys_left(const struct la_head *h, struct span t)
     return left < 0 ? 0 : left < t.rows ? left : t.rows;
 }
 
-/* b = phi(k) of the tokens t; 0 where no key exists. */
+/* b = phi(k) of the tokens t, and 0 where no key exists. */
 static void
 load_features(const struct la_head *h, struct span t, struct block b)
 {
@@ -250,7 +252,7 @@ load_features(const struct la_head *h, struct span t, struct block b)
     clear_rows(b, t.rows, all);
 }
 
-/* v of the tokens t; 0 where no key exists. */
+/* v of the tokens t, and 0 where no key exists. */
 static void
 load_values(const struct la_head *h, struct span t, struct block v)
 {
@@ -278,7 +280,7 @@ add_to_rows(struct block x, ptrdiff_t rows, const T *w)
     }
 }
 
-/* Row i of x times factor[i]. */
+/* Multiplies row i of x by factor[i]. */
 static void
 scale_rows(struct block x, ptrdiff_t rows, const T *factor)
 {
@@ -290,7 +292,7 @@ scale_rows(struct block x, ptrdiff_t rows, const T *factor)
     }
 }
 
-/* z += sum_i w_i a_i */
+/* z += sum_i w_i a_i, compensated with `lost` */
 static void
 add_weighted(T *z, T *lost, struct block a, const T *w, ptrdiff_t rows)
 {
@@ -303,13 +305,13 @@ add_weighted(T *z, T *lost, struct block a, const T *w, ptrdiff_t rows)
     }
 }
 
-/* The gradient for a = phi(q) of some rows, from u_i = S_i g_i:
- *   r_i = scale / (scale a_i.z_i + eps)      left in r
- *   w_i = -r_i^2 a_i.u_i                     left in w
- *   da_i = r_i u_i + w_i z_i                 in place of u
+/* The gradient with respect to a = phi(q) of some rows, from u_i = S_i g_i:
+ *    r_i = scale / (scale a_i.z_i + eps)      stored in r
+ *    w_i = -r_i^2 a_i.u_i                     stored in w
+ *    da_i = r_i u_i + w_i z_i                 in place of u
  * Since g_i.num_i = a_i.u_i, the output itself is not needed.  Columns of u past the
- * last whole vector hold nothing yet.  Where lift_i (factors) is not 1 all are those
- * of lift_i a_i; whether any is. */
+ * last whole vector are uninitialised.  If lift_i (see factors) is not 1, all of these
+ * are for lift_i a_i.  Returns whether any row is lifted. */
 static int
 query_gradient(const struct la_head *h, struct block u, struct block a, struct block zs,
                ptrdiff_t rows, T *r, T *w, int keyless, T *lift)

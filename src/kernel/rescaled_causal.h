@@ -1,20 +1,19 @@
 /* rescaled_causal.h: causal linear attention with positive random features
  * (rescaled_features.h).
  *
- *   s_i = P_i s_{i-1} + b_i v_i^T,  z_i = P_i z_{i-1} + b_i
- *   o_i = scale a_i^T s_i / (scale a_i.z_i + eps)
+ *    s_i = P_i s_{i-1} + b_i v_i^T,  z_i = P_i z_{i-1} + b_i
+ *    o_i = scale a_i^T s_i / (scale a_i.z_i + eps)
  * with P_i the powers of two by which the scale changes at token i.
  *
  * q, k (n,d), v (n,m), omega (d,f), t, s0 (f,m), z0 (f), M (f) -> o (n,m) and the state
- * after the last token.  M = NaN: s0 and z0 are plain sums.
- * 4 n f (d + m) flops and 2 n f exponentials.  Scratch: the state, omega, some chunks.
- */
+ * after the last token.  M = NaN: s0 and z0 are plain sums.  4 n f (d + m) flops and 2
+ * n f exponentials.  Scratch: the state, omega, some chunks. */
 #ifndef LA_RESCALED_CAUSAL_H
 #define LA_RESCALED_CAUSAL_H
 
 #include "rescaled_features.h"
 
-/* The head of features that a recurrence sees. */
+/* The head as the recurrence sees it, with features in place of q and k. */
 static struct la_head
 head_of_features(const struct la_head *h)
 {
@@ -24,7 +23,7 @@ head_of_features(const struct la_head *h)
     return inner;
 }
 
-/* Zeros in the MR rows after those of a chunk, which a tile of a piece may reach. */
+/* Clears the MR rows after those of a chunk, which a tile of a piece may read. */
 static void
 clear_after(struct block x, ptrdiff_t rows)
 {
@@ -32,7 +31,7 @@ clear_after(struct block x, ptrdiff_t rows)
 }
 
 struct rescaled_causal_scratch {
-    ptrdiff_t rows; /* tokens a chunk */
+    ptrdiff_t rows; /* tokens per chunk */
     struct rescaled_features f;
     struct block a, b, v, dots, o;
     T *s, *lost, *z, *z_lost, *den;
@@ -56,7 +55,7 @@ rescaled_causal_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* Rows [from, to) of the chunk t, which have one scale. */
+/* Computes rows [from, to) of the chunk t, which have the same scale. */
 static void
 rescaled_causal_piece(const struct la_head *inner,
                       const struct rescaled_causal_scratch *r, struct sweep *c,
@@ -71,7 +70,7 @@ rescaled_causal_piece(const struct la_head *inner,
     c->v = block_at(r->v, from, 0);
     scores(c);
     score_sums(r->den, c, r->z);
-    factors(inner, r->den, c->rows, keyless, NULL); /* at least scale */
+    factors(inner, r->den, c->rows, keyless, NULL); /* den >= 1: no row is lifted */
     sweep(c, LA_READ | LA_WRITE);
     add_rows(r->z, r->z_lost, r->b, c->rows);
     store_rows(&inner->o, rows_from(t.first + from, c->rows), inner->m, r->o, r->den);

@@ -1,33 +1,32 @@
-/* rescaled_causal_backward.h: gradients of rescaled_causal.h, in two scans as those of
- * causal.h, g the cotangent:
+/* rescaled_causal_backward.h: gradients of rescaled_causal.h, in two scans as in
+ * causal_backward.h, with g the cotangent:
  *
- * forward    u_i = s_i g_i;  da_i from u_i, z_i (recurrence.h), which leaves r_i and
- * w_i dc_i = w_i eps / scale dq_i = t omega (a_i da_i + dc_i at the feature whose term
- * is c_i) reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T,  M's gradient likewise from dc
- *            dv_j = R_j^T b_j
- *            de_j = b_j (R_j v_j + sum_{i >= j} w_i a_i) + M's where e_j is the largest
- *            dk_j = t omega de_j - t^2 k_j sum(de_j)
+ *  forward    u_i = s_i g_i;  da_i from u_i and z_i (recurrence.h), which also gives
+ * r_i and w_i;  dc_i = w_i eps / scale; dq_i = t omega (a_i da_i + dc_i at the feature
+ * whose term is c_i) reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T,  M's gradient
+ * likewise from dc dv_j = R_j^T b_j de_j = b_j (R_j v_j + sum_{i >= j} w_i a_i) + M's
+ * where e_j is the largest dk_j = t omega de_j - t^2 k_j sum(de_j)
  *
- * The scales K cancel; c_i does so but for eps, since the quotient is
- * scale N_i / (scale D_i + eps e^c_i) of plain sums N and D.  Where s0 and z0 are
- * plain, M is log z0, and its gradient goes to z0.
+ * The scales K cancel.  c_i cancels except for eps, since the quotient is scale N_i /
+ * (scale D_i + eps e^c_i) of plain sums N and D.  If s0 and z0 are plain sums, M is log
+ * z0, and the gradient of M contributes to that of z0.
  *
- * About 10 n f m + 10 n d f flops.  Scratch: two states, omega twice, f /
- * LA_RESCALED_ROWS_MAX numbers a token or a few, and some chunks. */
+ * About 10 n f m + 10 n d f flops.  Scratch: two states, omega twice, about f /
+ * LA_RESCALED_ROWS_MAX numbers per token, and some chunks. */
 #ifndef LA_RESCALED_CAUSAL_BACKWARD_H
 #define LA_RESCALED_CAUSAL_BACKWARD_H
 
 #include "rescaled_causal.h"
 
 struct rescaled_causal_backward_scratch {
-    ptrdiff_t rows; /* tokens a chunk */
+    ptrdiff_t rows; /* tokens per chunk */
     struct rescaled_features f;
     struct block a, b, v, grad_out, dots, da, dv, zs, dx;
-    struct block running_maxima; /* M before each chunk */
-    T *s, *t, *lost, *z, *z_lost, *transposed /* t omega^T (f,d) */;
-    T *den, *weight; /* r and w of a piece */
-    T *r, *w;        /* of every token */
-    T *drunning_max; /* M's gradient */
+    struct block running_maxima;               /* M before each chunk */
+    T *s, *t, *lost, *z, *z_lost, *transposed; /* transposed: t omega^T (f,d) */
+    T *den, *weight;                           /* r and w of one piece */
+    T *r, *w;                                  /* one number for every token */
+    T *drunning_max;                           /* M's gradient */
 };
 
 static struct rescaled_causal_backward_scratch
@@ -59,7 +58,7 @@ rescaled_causal_backward_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* The gradient for c_i from w_i. */
+/* The gradient of c_i, from w_i. */
 static T
 gradient_of_c(const struct la_head *h, T w)
 {
@@ -107,7 +106,7 @@ load_columns(const struct la_head *h, const struct rescaled_causal_backward_scra
 
 /* --- the forward scan ------------------------------------------------------- */
 
-/* dq, r and w of the rows [from, to) of the chunk t, which have one scale. */
+/* dq, r and w of the rows [from, to) of the chunk t, which have the same scale. */
 static void
 rescaled_dq_piece(const struct la_head *inner,
                   const struct rescaled_causal_backward_scratch *r, struct sweep *c,
@@ -186,8 +185,8 @@ rescaled_dq(const struct la_head *h, const struct rescaled_causal_backward_scrat
 
 /* --- the reverse scan ------------------------------------------------------- */
 
-/* M's gradient over the rows [from, to) of the chunk t, and what of it belongs to their
- * exponents, added to de: a key that makes M larger takes what later queries had. */
+/* M's gradient over the rows [from, to) of the chunk t.  If a key increases M, the
+ * gradient from later queries belongs to its exponent and moves to de. */
 static void
 gradient_of_running_max(const struct la_head *h,
                         const struct rescaled_causal_backward_scratch *r, struct span t,
@@ -210,7 +209,7 @@ gradient_of_running_max(const struct la_head *h,
     }
 }
 
-/* dx = dk of the rows [from, to) of the chunk, from their de; the first `keys` of the
+/* dx = dk of the rows [from, to) of the chunk, from de; the first `keys` rows of the
  * chunk have keys. */
 static void
 rescaled_dk(const struct la_head *h, const struct rescaled_causal_backward_scratch *r,
@@ -236,8 +235,8 @@ rescaled_dk(const struct la_head *h, const struct rescaled_causal_backward_scrat
     clear_rows(r->dx, keys > from ? keys - from : 0, to - from);
 }
 
-/* dv and de of the rows [from, to) of the chunk t.  They have one scale, under which s
- * holds R. */
+/* dv and de of the rows [from, to) of the chunk t, which have the same scale; s holds R
+ * under that scale. */
 static void
 rescaled_dkv_piece(const struct la_head *h,
                    const struct rescaled_causal_backward_scratch *r, struct sweep *dv,
@@ -263,7 +262,8 @@ rescaled_dkv_piece(const struct la_head *h,
     gradient_of_running_max(h, r, t, from, to);
 }
 
-/* The chunk t, its pieces in reverse; 0, or nonzero where poll said to give up. */
+/* The pieces of the chunk t, in reverse; returns 0, or nonzero if poll asked to
+ * stop. */
 static int
 rescaled_dkv_chunk(const struct la_head *h,
                    const struct rescaled_causal_backward_scratch *r, struct sweep *dv,
@@ -292,8 +292,8 @@ rescaled_dkv_chunk(const struct la_head *h,
     return 0;
 }
 
-/* The gradient of the state before the first token: R and what goes with it, under its
- * scale by now, of plain sums where it is that. */
+/* Stores the gradient of the first state: R and the sums with it, which have the
+ * state's scale by now; if the state is plain sums, the gradient of those. */
 static void
 store_state_gradient(const struct la_head *h,
                      const struct rescaled_causal_backward_scratch *r,

@@ -1,5 +1,5 @@
-/* rescaled_features.h: positive random features under the scale of rescaling.h, chunk
- * by chunk. */
+/* rescaled_features.h: positive random features under the scale of rescaling.h, one
+ * chunk at a time. */
 #ifndef LA_RESCALED_FEATURES_H
 #define LA_RESCALED_FEATURES_H
 
@@ -30,7 +30,7 @@ project_queries(const struct la_head *h, const struct rescaled_features *r,
     project_block(r, h->d, r->u, t);
 }
 
-/* Exponents of keys, whose rows stay in x. */
+/* Exponents of keys; their rows stay in x. */
 static void
 project_keys(const struct la_head *h, const struct rescaled_features *r, struct span t)
 {
@@ -40,14 +40,14 @@ project_keys(const struct la_head *h, const struct rescaled_features *r, struct 
     const vec log_root_f = log_root(h->f);
     for (ptrdiff_t i = 0; i < t.rows; i++) {
         const vec half = vset1(r->h[i] * (r->t * r->t / 2)) + log_root_f;
-        T *e = r->e.x + i * r->e.ld; /* in the order of log_features */
+        T *e = r->e.x + i * r->e.ld; /* in the order of operations of log_features */
         for (ptrdiff_t j = 0; j < r->width; j += VL) {
             vstore(&e[j], exponent(vload(&e[j]), half));
         }
     }
 }
 
-/* M after each of some rows, the first `keys` of which have keys. */
+/* M after each of some rows, of which the first `keys` have keys. */
 static void
 running_maxima(const struct rescaled_features *r, ptrdiff_t rows, ptrdiff_t keys)
 {
@@ -61,7 +61,7 @@ running_maxima(const struct rescaled_features *r, ptrdiff_t rows, ptrdiff_t keys
     }
 }
 
-/* In each lane, the largest u + M of a query; f of them count. */
+/* In each lane, the largest u + M of a query; u has f numbers. */
 INLINE vec
 largest(const T *u, const T *running_max, ptrdiff_t f)
 {
@@ -73,7 +73,8 @@ largest(const T *u, const T *running_max, ptrdiff_t f)
     return max;
 }
 
-/* c_i from its lanes, for `rows` queries: the network of lane_sums, with max for +. */
+/* c_i of `rows` queries from the lanes' maxima: the network of lane_sums with max for
+ * +. */
 static void
 largest_lanes(T *c, const T *lane_max, ptrdiff_t rows)
 {
@@ -91,7 +92,7 @@ largest_lanes(T *c, const T *lane_max, ptrdiff_t rows)
     }
 }
 
-/* c_i of some queries, row i of `running_max` for M. */
+/* c_i of some queries; row i of `running_max` is M. */
 static void
 query_maxima(const struct rescaled_features *r, ptrdiff_t rows,
              struct block running_max)
@@ -104,8 +105,7 @@ query_maxima(const struct rescaled_features *r, ptrdiff_t rows,
     largest_lanes(r->c, r->lane_max, rows);
 }
 
-/* Which feature has u + M = c_i, for query i and its M; -1 where none, which takes a
- * NaN. */
+/* The feature with u + M = c_i, for query i and its M; -1 if there is none (a NaN). */
 static ptrdiff_t
 largest_feature(const struct rescaled_features *r, ptrdiff_t i, const T *running_max)
 {
@@ -122,7 +122,7 @@ largest_feature(const struct rescaled_features *r, ptrdiff_t i, const T *running
     return -1;
 }
 
-/* The chunk t, the first `keys` of which have keys: u, e, M and c. */
+/* u, e, M and c of the chunk t, of which the first `keys` tokens have keys. */
 static void
 rescaled_chunk(const struct la_head *h, const struct rescaled_features *r,
                struct span t, ptrdiff_t keys)
@@ -146,7 +146,7 @@ scale_is_far(const struct rescaled_features *r)
     return vany(far);
 }
 
-/* The exponents of one row of a, c not NULL, or of b where they are beyond that; x are
+/* The exponents of one row of a (c not NULL) or of b if K is beyond FAR_EXPONENT; x is
  * its u or e, and `running_max` its M. */
 static __attribute__((noinline, cold)) void
 far_exponents(const struct rescaled_features *r, T *y, const T *x, const T *running_max,
@@ -163,9 +163,8 @@ far_exponents(const struct rescaled_features *r, T *y, const T *x, const T *runn
     }
 }
 
-/* y_ij = exp((x_ij + sign K_j) - c_i) for some rows, 0 for those up to the next
- * multiple of MR, and past the last feature; c NULL: 0.  Rows of `running_max`: their
- * M. */
+/* y_ij = exp((x_ij + sign K_j) - c_i) for some rows (c NULL: 0), with zeros up to the
+ * next multiple of MR and past the last feature.  Rows of `running_max` are their M. */
 INLINE void
 exponentials(const struct rescaled_features *r, struct block y, struct block x,
              struct block running_max, ptrdiff_t rows, T sign, const T *c)
@@ -196,7 +195,8 @@ exponentials(const struct rescaled_features *r, struct block y, struct block x,
     clear_rows(y, rows, round_up(rows, MR));
 }
 
-/* a and b of the rows [from, to) of the chunk, the first `keys` of which have keys. */
+/* a and b of the rows [from, to) of the chunk, of which the first `keys` rows have
+ * keys. */
 static void
 rescaled_rows(const struct rescaled_features *r, struct block a, struct block b,
               ptrdiff_t from, ptrdiff_t to, ptrdiff_t keys)

@@ -1,24 +1,24 @@
 /* rescaling.h: the scale of positive random features of any magnitude, which follows
- * the keys without a look ahead.
+ * the keys without looking ahead.
  *
- * With e_jf = u_jf - |t k_j|^2 / 2 - log(m) / 2 the logarithm of feature f of key j, m
- * of them, and M_if its largest up to token i, the quotient of attention is left as it
- * is by
+ * Let e_jf = u_jf - |t k_j|^2 / 2 - log(m) / 2 be the logarithm of feature f of key j,
+ * with m features, and M_if the largest e_jf up to token i.  The quotient of attention
+ * does not change with
  *
- *   b_jf = exp(e_jf - K_f),  a_if = exp(u_if + K_f - c_i),  c_i = max_f (u_if + M_if)
+ *    b_jf = exp(e_jf - K_f),  a_if = exp(u_if + K_f - c_i),  c_i = max_f (u_if + M_if)
  *
  * where K_f = C round(M_if / C), C = 96 log 2, so that a change of K_f rescales a state
- * by a power of two.  The largest term of a_i.z_i is at least 1, which eps is added to,
- * and every number stays within 2^+-48.  A chunk is cut where any K_f changes: a piece
- * has one scale.  All is a function of the prefix alone.
+ * by a power of two.  The largest term of a_i.z_i, to which eps is added, is at least
+ * 1, and every number stays within 2^+-48.  A chunk is cut where any K_f changes, so
+ * that each piece has one scale.  Everything is a function of the prefix alone.
  *
- * Beyond FAR_EXPONENT sums with K_f are rounded to more than their distance from M_if.
- * There
+ * Beyond FAR_EXPONENT, sums with K_f have rounding errors larger than the distance of
+ * K_f from M_if.  There,
  *
- *   b_jf = exp((e_jf - M_jf) + (M_jf - K_f)),  a_if = exp((u_if + M_if - c_i) - ...)
+ *    b_jf = exp((e_jf - M_jf) + (M_jf - K_f)),  a_if = exp((u_if + M_if - c_i) - ...)
  *
- * with M - K kept to half a step, and differences that are 0 for the largest: it wins,
- * however large it is, and nothing meets inf - inf.
+ * with M - K limited to half a step, and differences that are exactly 0 for the largest
+ * term: it dominates, however large it is, and inf - inf does not occur.
  *
  * A state is s (f,m) and z (f) under K, and M (f). */
 #ifndef LA_RESCALING_H
@@ -26,24 +26,25 @@
 
 #include "project.h"
 
+/* STEP_BITS log 2 in two parts: the first times a small integer is exact. */
 #define STEP_BITS 96
-#define STEP_HIGH                                                                      \
-    ((T)66.53125) /* STEP_BITS log 2 in two parts: times a small integer */
-#define STEP_LOW ((T)0.01087933375474970405) /* the first is exact */
+#define STEP_HIGH ((T)66.53125)
+#define STEP_LOW ((T)0.01087933375474970405)
 
 #define FAR_STEPS ((T)(1LL << (MANTISSA_BITS - 12)))
 #define FAR_EXPONENT (FAR_STEPS * STEP_HIGH)
 
 /* The features of one chunk. */
 struct rescaled_features {
-    ptrdiff_t f, width; /* features, and as whole vectors */
+    ptrdiff_t f, width; /* number of features; rounded up to whole vectors */
     T *omega;           /* t omega (d,f) */
     T t;
-    struct block x, u, e;     /* rows of q or of k, u of queries, exponents of keys */
+    struct block x, u, e;     /* rows of q or of k; u of queries; exponents of keys */
     struct block running_max; /* M before the chunk and after each of its rows */
-    T *h, *c, *lane_max;   /* |t k|^2 / 2; c, and the lanes that it is the largest of */
+    T *h, *c,
+        *lane_max; /* |t k|^2 / 2; c; per lane, the maxima of which c is the largest */
     T *steps, *high, *low; /* round(M / C), and C times that in two parts */
-    T *power;              /* by which powers of two the scale changes */
+    T *power; /* exponents of the powers of two by which the scale changes */
 };
 
 static struct rescaled_features
@@ -74,14 +75,14 @@ load_directions(const struct la_head *h, const struct rescaled_features *r)
     }
 }
 
-/* M after so many rows of the chunk. */
+/* M after `rows` rows of the chunk. */
 INLINE T *
 running_max_after(const struct rescaled_features *r, ptrdiff_t rows)
 {
     return r->running_max.x + rows * r->running_max.ld;
 }
 
-/* x where it is finite, else 0: a feature without keys, M = -inf, counts as M = 0. */
+/* x if it is finite, else 0: a feature without keys, M = -inf, counts as M = 0. */
 INLINE vec
 where_finite(vec x)
 {
@@ -117,14 +118,14 @@ has_scale(const struct rescaled_features *r, const T *running_max)
     return !vany(other);
 }
 
-/* Where the piece from row `from` of a chunk ends; sets its scale. */
+/* Sets the scale of the piece from row `from` of a chunk, and returns where it ends. */
 static ptrdiff_t
 piece_end(const struct rescaled_features *r, ptrdiff_t from, ptrdiff_t rows)
 {
     ptrdiff_t to = from + 1;
     set_scale(r, running_max_after(r, to));
     if (has_scale(r, running_max_after(r, rows))) {
-        return rows; /* M only grows */
+        return rows; /* M never decreases */
     }
     while (has_scale(r, running_max_after(r, to + 1))) {
         to++;
@@ -132,9 +133,10 @@ piece_end(const struct rescaled_features *r, ptrdiff_t from, ptrdiff_t rows)
     return to;
 }
 
-/* The powers of two that take a state from the scale of one M to that of a later one,
- * or plain sums, `before` NULL; whether any is not 0.  Where there was no key there is
- * nothing to scale.  Beyond the limits nothing is left either way. */
+/* The exponents of the powers of two that take a state from the scale of one M to that
+ * of a later one; `before` NULL: from plain sums.  Returns whether any is not 0.
+ * Without keys there is nothing to scale.  Beyond the limits, the result underflows in
+ * any case. */
 static int
 scale_change(const struct rescaled_features *r, const T *before, const T *after)
 {
@@ -153,8 +155,8 @@ scale_change(const struct rescaled_features *r, const T *before, const T *after)
     return vany(any);
 }
 
-/* A state (f, W), or `transposed` (K, f), under the next scale; z likewise.  NULL:
- * none. */
+/* Scales a state (f, W) or, if `transposed`, (K, f) by the powers of two; s may be
+ * NULL. */
 static void
 scale_state(const struct rescaled_features *r, T *s, ptrdiff_t K, ptrdiff_t W,
             int transposed)
@@ -176,8 +178,7 @@ scale_vector(const struct rescaled_features *r, T *z)
     }
 }
 
-/* What a recurrence sums, S and z with what they have lost, under the scale after
- * `after`. */
+/* Scales the sums of a recurrence, S and z, and what they have lost to rounding. */
 static void
 scale_sums(const struct rescaled_features *r, const struct sweep *c, T *z, T *z_lost,
            int transposed)
@@ -188,8 +189,8 @@ scale_sums(const struct rescaled_features *r, const struct sweep *c, T *z, T *z_
     scale_vector(r, z_lost);
 }
 
-/* The caller's M, and the logarithm of z where he has plain sums, which is told by NaN;
- * whether he has. */
+/* Loads the caller's M or, if M is NaN, which marks plain sums, the logarithm of z.
+ * Returns whether the sums are plain. */
 static int
 load_running_max(const struct la_head *h, const struct rescaled_features *r, const T *z)
 {

@@ -1,10 +1,10 @@
-/* row_maps.h: row maps with a few operations a feature.
+/* row_maps.h: maps of rows that take a few operations per feature.
  *
- *   the fused maps of rows (mapped.h), by themselves
- *   sum_normalize: y / (sum y + eps), 0 where that is 0 / 0
- *   dpfp: r = relu([x, -x]),  y = (r[j] r[(j - i) mod 2d], i = 1..nu), f = 2 d nu
- *                                                       Schlag et al. 2021, eq. 37-38
- * Scratch: a few blocks of rows, a few rows for dpfp. */
+ *    the fused maps of rows (mapped.h), as separate operators
+ *    sum_normalize: y / (sum y + eps), 0 where that is 0 / 0
+ *    dpfp: r = relu([x, -x]),  y = (r[j] r[(j - i) mod 2d], i = 1..nu), f = 2 d nu
+ *                                                        Schlag et al. 2021, eq. 37-38
+ * Scratch: a few blocks of rows; for dpfp, a few rows. */
 #ifndef LA_ROW_MAPS_H
 #define LA_ROW_MAPS_H
 
@@ -16,14 +16,14 @@ at(T *p)
     return (vec *)p;
 }
 
-/* Rows from the i-th on, at most LA_BLOCK. */
+/* Up to LA_BLOCK rows from row i on. */
 INLINE struct span
 rows_of(const struct la_head *h, ptrdiff_t i)
 {
     return span(i, LA_BLOCK, i + LA_BLOCK, h->n, NULL);
 }
 
-/* Feature maps of rows by themselves: y = phi(x), and their chain rule. */
+/* Separate operators for maps of rows: y = phi(x), and the chain rule. */
 struct row_map_scratch {
     struct block y, grad;
 };
@@ -87,8 +87,9 @@ sum_normalize_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* sum_i = 1 / (sum of row i of y + eps); where that is very large, of lift_i times
- * both, and y is lifted (factors). */
+/* sum_i = 1 / (sum of row i of y + eps).  If that is very large, it is the inverse of
+ * lift_i times the denominator, and row i of y is multiplied by lift_i (see
+ * factors). */
 static void
 inverse_sums(const struct sum_normalize_scratch *r, ptrdiff_t rows, T eps)
 {
@@ -154,7 +155,8 @@ run_sum_normalize_backward(const struct la_head *h)
     return 0;
 }
 
-/* Rows of 2d numbers, nu more on a side where indices wrap, and a vector more. */
+/* Rows of 2d numbers, with nu more on one side, since indices wrap, and one vector of
+ * padding. */
 struct dpfp_scratch {
     ptrdiff_t width, nu;
     T *x, *r, *y, *product, *dr;
@@ -173,7 +175,7 @@ dpfp_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* r[nu + j] = relu([x, -x])[j], and r[0..nu) the same continued to the left. */
+/* r[nu + j] = relu([x, -x])[j], and r[0..nu) extends it periodically to the left. */
 static void
 rectify(const struct dpfp_scratch *r, const struct la_array *x, ptrdiff_t row)
 {

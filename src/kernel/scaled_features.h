@@ -1,9 +1,9 @@
 /* scaled_features.h: positive random features under a given scale
  * (rescaled_features.h), for operators whose queries see all keys.
  *
- * q (n,d), k (s,d), omega (d,f), t, how many keys there are, M (f) -> a (n,f), b (s,f),
- * and for each query which feature's term is c (n).
- * 2 (n + s) d f flops and an exponential a feature; scratch: omega and a few blocks. */
+ * q (n,d), k (s,d), omega (d,f), t, the number of keys, M (f) -> a (n,f), b (s,f), and
+ * for each query the feature whose term is c (n).  2 (n + s) d f flops and one
+ * exponential per feature.  Scratch: omega and a few blocks. */
 #ifndef LA_SCALED_FEATURES_H
 #define LA_SCALED_FEATURES_H
 
@@ -15,7 +15,7 @@ scaled_features_carve(const struct la_head *h, struct arena *arena)
     return rescaled_features_carve(h, arena, LA_RESCALED_ROWS_MAX);
 }
 
-/* a of the queries t, and which feature's term is the largest. */
+/* a of the queries t, and the index of each query's largest term. */
 static void
 scaled_queries(const struct la_head *h, const struct rescaled_features *r,
                struct span t)

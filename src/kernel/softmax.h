@@ -1,40 +1,38 @@
 /* softmax.h: exact softmax attention, forward, in blocks of keys.
  *
- *   o_i = sum_j p_ij v_j,  p_ij = exp(scale q_i.k_j - m_i) / l_i,  j <= i where causal
+ *    o_i = sum_j p_ij v_j,  p_ij = exp(scale q_i.k_j - m_i) / l_i,  j <= i if causal
  *
- * with the running maximum m_i and sum l_i of Milakov and Gimelshein 2018, by blocks as
- * in Dao et al. 2022, algorithm 1.  q (n,d), k (s,d), v (s,m) -> o (n,m). 2 n s (d + m)
- * flops, half of it causal.  Scratch: blocks of LA_QUERIES rows of q and o and of
- * LA_BLOCK keys; nothing of size n s.  Scores of later keys are replaced, not
- * multiplied by zero, and their values skipped: nothing of row j > i reaches row i.
+ * with the running maximum m_i and sum l_i of Milakov and Gimelshein 2018, in blocks as
+ * in Dao et al. 2022, algorithm 1.  q (n,d), k (s,d), v (s,m) -> o (n,m).  2 n s (d +
+ * m) flops, half of that if causal.  Scratch: blocks of LA_QUERIES rows of q and o and
+ * of LA_BLOCK keys; nothing of size n s.  Scores of later keys are replaced, not
+ * multiplied by zero, and their values are skipped: rows j > i never affect row i.
  *
- * Each block is summed by itself, and the sums over blocks are compensated: a chain
- * over all keys would round as often as there are keys, one way where they are alike.
- * For the same reason m_i is the maximum or up to 1 less: it moves only where it must,
- * so that slowly growing scores do not rescale the sums, and round them, in every
+ * Each block is summed separately, and the sums over blocks are compensated: a single
+ * chain over all keys would round once per key, in one direction if keys are alike.
+ * For the same reason, m_i is the maximum or up to 1 less.  It changes only when it
+ * must, so that slowly growing scores do not rescale, and round, the sums in every
  * block.
  *
- * A score too large for its dtype counts as the largest number, or its negative, so
- * that differences of scores stay what they are to exp: 0 between two such, else
- * infinite. */
+ * A score that overflows counts as the largest number, or its negative, so that exp
+ * sees the right differences of scores: 0 between two such scores, else infinite. */
 #ifndef LA_SOFTMAX_H
 #define LA_SOFTMAX_H
 
 #include "row_maps.h"
 
-/* Products of numbers within FAR_INPUT sum to a finite score.  Numbers beyond it come
- * within by FAR_DOWN; FAR_UP is its inverse. */
+/* Products of numbers within FAR_INPUT sum to a finite score.  FAR_DOWN scales numbers
+ * beyond it into that range; FAR_UP is its inverse. */
 #define FAR_INPUT ((T)(MANTISSA_BITS == 52 ? 0x1p480 : 0x1p48))
 #define FAR_DOWN ((T)(MANTISSA_BITS == 52 ? 0x1p-544 : 0x1p-80))
 #define FAR_UP ((T)(MANTISSA_BITS == 52 ? 0x1p544 : 0x1p80))
 
 struct softmax_scratch {
     ptrdiff_t ldd, ldm;
-    T *q, *o, *running_max, *sum, *p; /* of queries; sum by lanes */
-    T *o_lost, *sum_lost;             /* what rounding has kept from o and from sum */
-    T *rows, *keys, *values;          /* a block of keys, transposed, and of values */
-    T *far_q, *far_keys,
-        *far_p; /* of a strip of queries and a block of keys, smaller */
+    T *q, *o, *running_max, *sum, *p; /* for the queries; sum: one per lane */
+    T *o_lost, *sum_lost;             /* what o and sum have lost to rounding */
+    T *rows, *keys, *values;     /* a block of keys, also transposed, and of values */
+    T *far_q, *far_keys, *far_p; /* scaled down: a strip of queries, keys, products */
 };
 
 static struct softmax_scratch
@@ -58,14 +56,14 @@ softmax_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* Rows [first, first + rows) of an operand. */
+/* The rows of an operand from `first` on. */
 INLINE struct la_array
 rows_after(const struct la_array *x, ptrdiff_t first)
 {
     return (struct la_array){x->data + first * x->rs, x->rs, x->cs, x->type};
 }
 
-/* s (LA_BLOCK, cols), by column tiles = `rows` rows of x, then zeros. */
+/* s (LA_BLOCK, cols), by column tiles, = `rows` rows of x, then zeros. */
 static void
 load_block(T *s, const struct la_array *x, ptrdiff_t rows, ptrdiff_t cols)
 {
@@ -118,14 +116,14 @@ products(T *p, const T *q, ptrdiff_t ldd, const T *keys, ptrdiff_t d)
     }
 }
 
-/* x within the finite numbers; a NaN stays. */
+/* x clamped to the finite numbers; NaN stays NaN. */
 INLINE vec
 vfinite(vec x)
 {
     return vmin(vset1(LARGEST), vmax(vset1(-LARGEST), x));
 }
 
-/* Whether any of `count` numbers, a multiple of VL, is beyond FAR_INPUT, or NaN. */
+/* Whether any of `count` numbers, a multiple of VL, is beyond FAR_INPUT or NaN. */
 static int
 any_far(const T *x, ptrdiff_t count)
 {
@@ -137,7 +135,7 @@ any_far(const T *x, ptrdiff_t count)
     return vany(~near);
 }
 
-/* y = x FAR_DOWN, `count` numbers, a multiple of VL. */
+/* y = x FAR_DOWN for `count` numbers, a multiple of VL. */
 static void
 scale_down(T *y, const T *x, ptrdiff_t count)
 {
@@ -146,7 +144,7 @@ scale_down(T *y, const T *x, ptrdiff_t count)
     }
 }
 
-/* The block of keys in r->rows, transposed; whether one of their numbers is beyond
+/* Transposes the block of keys in r->rows; returns whether any number is beyond
  * FAR_INPUT. */
 static int
 transpose_keys(const struct softmax_scratch *r, ptrdiff_t d)
@@ -155,8 +153,8 @@ transpose_keys(const struct softmax_scratch *r, ptrdiff_t d)
     return any_far(r->keys, round_up(d, MR) * LA_BLOCK);
 }
 
-/* Scores that overflowed, or were a difference of two that did, from smaller numbers:
- * what these lose in underflow is nothing beside a term that overflows. */
+/* Recomputes scores that are inf or NaN from scaled numbers.  Whatever underflows there
+ * is negligible relative to a term that overflows. */
 static __attribute__((noinline, cold)) void
 far_scores(const struct softmax_scratch *r, T *p, const T *q, ptrdiff_t d)
 {
@@ -171,7 +169,7 @@ far_scores(const struct softmax_scratch *r, T *p, const T *q, ptrdiff_t d)
 }
 
 /* p (MR, LA_BLOCK), the scores of one strip of queries, scale q, with the block of
- * keys. far: whether a number of either is beyond FAR_INPUT. */
+ * keys. far: whether any number of either is beyond FAR_INPUT. */
 INLINE void
 strip_scores(const struct softmax_scratch *r, T *p, const T *q, ptrdiff_t d, int far)
 {
@@ -181,7 +179,7 @@ strip_scores(const struct softmax_scratch *r, T *p, const T *q, ptrdiff_t d, int
     }
 }
 
-/* sum = fade sum + more, with what rounding keeps from it. */
+/* sum = fade sum + more, compensated with `lost`. */
 INLINE void
 fade_and_add(T *sum, T *lost, vec fade, vec more)
 {
@@ -191,8 +189,8 @@ fade_and_add(T *sum, T *lost, vec fade, vec more)
     vstore(lost, rounding_lost(old, all, new));
 }
 
-/* p becomes exp(p - m) with the new m, and 0 from key `end` on; what the sums so far
- * are to be multiplied by.  m is a maximum that no score exceeds by more than 1. */
+/* p = exp(p - m) with the new m, and 0 from key `end` on; no score exceeds m by more
+ * than 1.  Returns the factor of the sums so far. */
 INLINE vec
 row_weights(T *p, T *running_max, T *sum, T *lost, ptrdiff_t end)
 {
@@ -206,7 +204,8 @@ row_weights(T *p, T *running_max, T *sum, T *lost, ptrdiff_t end)
         vstore(&p[j], x);
     }
     max = vall_max(max);
-    max = vselect(max <= before + vset1(1), before, max); /* a NaN is new */
+    /* Keeps an m that is at most 1 below the maximum; a NaN becomes the new m. */
+    max = vselect(max <= before + vset1(1), before, max);
     LA_UNROLL
     for (ptrdiff_t j = 0; j < LA_BLOCK; j += VL) {
         const vec x = vexp(vload(&p[j]) - max);
@@ -219,8 +218,8 @@ row_weights(T *p, T *running_max, T *sum, T *lost, ptrdiff_t end)
     return fade;
 }
 
-/* o = fade o + p v for a strip, from row `first` on, and one column tile; `full`
- * values, then where `diagonal` a triangle of MR more. */
+/* o = fade o + p v for one strip from row `first` on and one column tile, with `full`
+ * values and, if `diagonal`, then a triangle of MR more. */
 INLINE void
 strip_values(const struct softmax_scratch *r, ptrdiff_t first, const vec *fade,
              ptrdiff_t col, ptrdiff_t full, int diagonal, const int nr)
@@ -242,8 +241,8 @@ strip_values(const struct softmax_scratch *r, ptrdiff_t first, const vec *fade,
     }
 }
 
-/* Adds one block of keys to strip i (of the block of queries): `end` keys for its first
- * row, and one more for each further row where causal. */
+/* Adds one block of keys to strip i of the block of queries.  Its first row sees `end`
+ * keys and, if causal, each further row sees one more. */
 INLINE void
 strip(const struct softmax_scratch *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
       ptrdiff_t end, int diagonal, int far)
@@ -259,7 +258,7 @@ strip(const struct softmax_scratch *r, ptrdiff_t i, ptrdiff_t d, ptrdiff_t m,
     LA_BY_TILES(round_up(m, VL), strip_values(r, i, fade, col, full, diagonal, nr));
 }
 
-/* q = scale times some rows of an operand; whether one of their numbers is beyond
+/* q = scale times some rows of an operand; returns whether any number is beyond
  * FAR_INPUT. */
 static int
 load_queries(T *q, ptrdiff_t ldd, const struct la_array *x, struct span rows,
@@ -317,11 +316,10 @@ run_softmax(const struct la_head *h)
     if (softmax_rows(h, &r, h->first, h->n)) {
         return 1;
     }
-    T *const inverse =
-        r.running_max; /* in the place of m, which is not needed any more */
+    T *const inverse = r.running_max; /* m is no longer needed */
     for (ptrdiff_t i = 0; i < h->n; i++) {
         const T sum = sum_lanes(vload(&r.sum[i * VL]));
-        inverse[i] = sum == 0 ? 0 : 1 / sum; /* no key: 0 */
+        inverse[i] = sum == 0 ? 0 : 1 / sum; /* 0 if there is no key */
     }
     store_rows(&h->o, rows_from(0, h->n), h->m, (struct block){r.o, r.ldm}, inverse);
     return 0;

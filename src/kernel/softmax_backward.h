@@ -1,14 +1,15 @@
 /* softmax_backward.h: gradients of softmax.h, with g the cotangent of o:
  *
- *   D_i = g_i.o_i,  e_ij = p_ij (g_i.v_j - D_i),  dv_j = sum_i p_ij g_i,
- *   dk_j = sum_i e_ij (scale q_i),  dq_i = scale sum_j e_ij k_j
- *                                                       Dao et al. 2022, algorithm 4
- * The forward pass is repeated for m_i, l_i and D_i, then blocks of keys take all
- * blocks of queries, with the same scores to the bit: p_ij may never exceed 1.  5 n s d
- * + 2 n s m flops and the forward's.  Sums over blocks are compensated.  Scratch: twice
- * dq, three numbers a query, and blocks of LA_BLOCK rows.  Where causal, blocks on the
- * diagonal go row by row, so that a NaN of a later key or an earlier cotangent meets no
- * zero. */
+ *    D_i = g_i.o_i,  e_ij = p_ij (g_i.v_j - D_i),  dv_j = sum_i p_ij g_i,
+ *    dk_j = sum_i e_ij (scale q_i),  dq_i = scale sum_j e_ij k_j
+ *                                                        Dao et al. 2022, algorithm 4
+ * The forward pass is repeated for m_i, l_i and D_i.  Then each block of keys is
+ * combined with all blocks of queries; scores have the same bits as in the forward
+ * pass, so that p_ij never exceeds 1.  5 n s d + 2 n s m flops plus those of the
+ * forward pass.  Sums over blocks are compensated.  Scratch: twice dq, three numbers
+ * per query, and blocks of LA_BLOCK rows.  If causal, blocks on the diagonal are
+ * computed row by row, so that a NaN of a later key or an earlier cotangent is never
+ * multiplied by zero. */
 #ifndef LA_SOFTMAX_BACKWARD_H
 #define LA_SOFTMAX_BACKWARD_H
 
@@ -16,12 +17,12 @@
 
 struct softmax_backward_scratch {
     struct softmax_scratch forward;
-    T *dq, *running_max, *inverse, *mean; /* of all queries: dq, m, 1 / l, D */
-    T *dq_lost;                           /* what rounding has kept from dq */
-    T *q, *grad_out, *p, *e, *part;       /* of a block of queries, q by the scale */
-    T *k, *v, *vt, *dks, *dvs;            /* of a block of keys: rows, states */
+    T *dq, *running_max, *inverse, *mean; /* for all queries: dq, m, 1 / l, D */
+    T *dq_lost;                           /* what dq has lost to rounding */
+    T *q, *grad_out, *p, *e, *part;       /* a block of queries, with q times scale */
+    T *k, *v, *vt, *dks, *dvs;            /* a block of keys: rows, states */
     T *dks_lost, *dvs_lost;
-    T *dk, *dv; /* rows that the diagonal gives */
+    T *dk, *dv; /* rows of the diagonal blocks' contributions */
 };
 
 static struct softmax_backward_scratch
@@ -75,8 +76,8 @@ softmax_again(const struct la_head *h, const struct softmax_backward_scratch *r)
     return 0;
 }
 
-/* p and e from the scores and the products g.v for queries [i, i + rows); 0 from key
- * `end` on, where on the diagonal each further row has a further key. */
+/* p and e from the scores and the products g.v of queries [i, i + rows), with 0 from
+ * key `end` on; on the diagonal, row l has the keys up to l. */
 static void
 weigh(const struct softmax_backward_scratch *r, ptrdiff_t i, ptrdiff_t rows,
       ptrdiff_t end, int diagonal)
@@ -97,8 +98,8 @@ weigh(const struct softmax_backward_scratch *r, ptrdiff_t i, ptrdiff_t rows,
     }
 }
 
-/* out_i += sum_{j <= i} x_ij y_j, or out_j += sum_{i >= j} x_ij y_i where `transposed`.
- */
+/* out_i += sum_{j <= i} x_ij y_j or, if `transposed`, out_j += sum_{i >= j} x_ij
+ * y_i. */
 static void
 add_triangle(T *out, const T *x, ptrdiff_t ldx, const T *y, ptrdiff_t ld,
              ptrdiff_t rows, int transposed)
@@ -129,7 +130,7 @@ add_part(const struct softmax_backward_scratch *r, ptrdiff_t i, ptrdiff_t rows,
     }
 }
 
-/* One block of queries with one block of keys. */
+/* The gradients from one block of queries and one block of keys. */
 static void
 block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r,
                ptrdiff_t i, ptrdiff_t keys, int diagonal, int far_keys)
@@ -185,7 +186,7 @@ block_gradient(const struct la_head *h, const struct softmax_backward_scratch *r
     add_part(r, i, rows, D);
 }
 
-/* rows (., ld) += the state (LA_BLOCK, cols), and out to x. */
+/* sum (rows, ld) += the state (LA_BLOCK, cols); stores the result in x. */
 static void
 store_block(const struct la_array *x, ptrdiff_t first, ptrdiff_t rows, ptrdiff_t cols,
             T *sum, ptrdiff_t ld, T *state)

@@ -1,5 +1,5 @@
-/* state.h: the state S (K, W) as the kernels hold it: by column tiles of NR vectors,
- * each contiguous (micro.h), in from the caller's array and out again. */
+/* state.h: the state S (K, W) as the kernels store it, by column tiles of NR vectors,
+ * each contiguous (micro.h), and copies from and to the caller's array. */
 #ifndef LA_STATE_H
 #define LA_STATE_H
 
@@ -8,22 +8,22 @@
 #include "chunk.h"
 #include "micro.h"
 
-/* Rows, and columns, of the memory that holds a state: whole vectors and whole tiles
- * both ways, so that its transpose takes as much. */
+/* Rows, and also columns, allocated for a state: whole vectors and whole tiles both
+ * ways, so that its transpose fits too. */
 INLINE ptrdiff_t
 state_rows(ptrdiff_t K)
 {
     return round_up(K, VL > MR ? VL : MR);
 }
 
-/* Numbers a state (K, W). */
+/* Numbers in a state (K, W). */
 INLINE ptrdiff_t
 state_size(ptrdiff_t K, ptrdiff_t W)
 {
     return state_rows(K) * state_rows(W);
 }
 
-/* So many states (K, W), one after another. */
+/* Scratch for `count` states (K, W), one after another. */
 INLINE T *
 take_states(struct arena *arena, ptrdiff_t count, ptrdiff_t K, ptrdiff_t W)
 {
@@ -37,7 +37,7 @@ take_state(struct arena *arena, ptrdiff_t K, ptrdiff_t W)
     return take_states(arena, 1, K, W);
 }
 
-/* Where row l, column j of a state (K, W) lies, j a multiple of VL. */
+/* Address of row l, column j of a state (K, W); j is a multiple of VL. */
 INLINE T *
 state_at(T *s, ptrdiff_t K, ptrdiff_t W, ptrdiff_t l, ptrdiff_t j)
 {
@@ -46,7 +46,7 @@ state_at(T *s, ptrdiff_t K, ptrdiff_t W, ptrdiff_t l, ptrdiff_t j)
     return s + tile * round_up(K, MR) + l * width + (j - tile);
 }
 
-/* s = the caller's state (K, m), or zeros where there is none. */
+/* s = the caller's state (K, m), or zeros if there is none. */
 static void
 load_state(T *s, const struct la_array *x, ptrdiff_t K, ptrdiff_t m)
 {
@@ -63,7 +63,7 @@ load_state(T *s, const struct la_array *x, ptrdiff_t K, ptrdiff_t m)
     }
 }
 
-/* The caller's state = s (K, m), where the caller wants it. */
+/* The caller's state, if wanted, = s (K, m). */
 static void
 store_state(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t m)
 {
@@ -76,7 +76,7 @@ store_state(const struct la_array *x, T *s, ptrdiff_t K, ptrdiff_t m)
     }
 }
 
-/* z = the caller's vector, or zeros; and back. */
+/* z = the caller's vector, or zeros if there is none. */
 static void
 load_vector(T *z, const struct la_array *x, ptrdiff_t count)
 {
@@ -94,7 +94,7 @@ store_vector(const struct la_array *x, T *z, ptrdiff_t count)
     }
 }
 
-/* The state after the last token, to every head of the group. */
+/* Stores the state after the last token for every head of the group. */
 static void
 store_states(const struct la_head *h, T *s, T *z)
 {
@@ -106,8 +106,8 @@ store_states(const struct la_head *h, T *s, T *z)
     }
 }
 
-/* The square root of the number of chunks, rounded up: as many intervals as
- * chunks in one take the least memory. */
+/* Chunks per interval: the square root of the number of chunks, rounded up.  Memory is
+ * least if there are as many intervals as chunks in one. */
 static ptrdiff_t
 checkpoint_interval(ptrdiff_t chunks)
 {
@@ -115,7 +115,8 @@ checkpoint_interval(ptrdiff_t chunks)
     return root > 1 ? root : 1;
 }
 
-/* Numbers from row to row of a state of W columns, whole vectors, where column j is. */
+/* Row step, in numbers, of the tile that holds column j, in a state of W columns (W a
+ * multiple of VL). */
 INLINE ptrdiff_t
 state_step(ptrdiff_t W, ptrdiff_t j)
 {
@@ -123,7 +124,7 @@ state_step(ptrdiff_t W, ptrdiff_t j)
     return left < NR * VL ? left : NR * VL;
 }
 
-/* dst (W, K) = src (K, W) transposed, both held by column tiles. */
+/* dst (W, K) = src (K, W) transposed, both stored by column tiles. */
 static void
 transpose_state(T *dst, T *src, ptrdiff_t K, ptrdiff_t W)
 {

@@ -1,20 +1,20 @@
 /* step.h: one token of causal linear attention on a state.
  *
- *   s <- s + phi(k) v^T,  z <- z + phi(k)
- *   o = scale phi(q)^T s / (scale phi(q).z + eps)
- *                                            Katharopoulos et al. 2020, eq. 16-20
- * 4 d m flops; reads and writes the state once, which is all its time.  Where no s0
- * is given the state is updated in place, in s1. */
+ *    s <- s + phi(k) v^T,  z <- z + phi(k)
+ *    o = scale phi(q)^T s / (scale phi(q).z + eps)
+ *                                             Katharopoulos et al. 2020, eq. 16-20
+ * 4 d m flops.  The state is read and written once, which takes nearly all of the time.
+ * Without s0, the state in s1 is updated in place. */
 #ifndef LA_STEP_H
 #define LA_STEP_H
 
 #include "recurrence.h"
 
-/* One row each, in blocks of a whole tile where rows are loaded. */
+/* One row of each operand; blocks have MR rows where a load clears rows up to MR. */
 struct step_scratch {
     struct block a, b, v, o, z;
     T *z_lost, *den, *lift;
-    T *keep, *change; /* of the state's rows */
+    T *keep, *change; /* factors of the state's rows */
 };
 
 static struct step_scratch
@@ -33,23 +33,25 @@ step_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* Which step: what the state loses before its write, and what the query reads. */
+/* Kinds of steps, as flags: how the state decays before the write, and which state the
+ * query reads. */
 enum step_kind {
-    LA_STEP_SUM = 0,    /* nothing; the state after the write */
-    LA_STEP_GATED = 1,  /* a share of each row */
+    LA_STEP_SUM = 0,    /* no decay; the query reads the state after the write */
+    LA_STEP_GATED = 1,  /* each row of the state is multiplied by a factor */
     LA_STEP_BEFORE = 2, /* the query reads the state before the token */
-    LA_STEP_RESET = 4   /* some rows keep nothing, inf and NaN neither */
+    LA_STEP_RESET = 4   /* some rows are set to 0, even if they are inf or NaN */
 };
 
-/* to = (keep + change) from + b v^T and o += a^T to, or a^T from: rows [l, end), nr
- * vectors of columns from j on, the last of which has `some` columns. */
+/* to = (keep + change) from + b v^T and o += a^T to, or a^T from: rows [l, end), and nr
+ * vectors of columns from j on, of which the last has `some` columns. */
 INLINE void
 step_tile(const struct step_scratch *r, const struct la_array *from,
           const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j,
           const int kind, const int nr, const ptrdiff_t some)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
-    const T *const a_of = r->a.x, *const b_of = r->b.x; /* stores change none */
+    /* In locals: the compiler assumes that stores change r->a.x. */
+    const T *const a_of = r->a.x, *const b_of = r->b.x;
     const T *const keep = r->keep, *const change = r->change;
     const char *in = from->data + l * from->rs + byte;
     char *out = to->data + l * to->rs + byte;
@@ -85,7 +87,7 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
     }
 }
 
-/* The same for one column, at any stride. */
+/* step_tile for one column, at any stride. */
 static void
 step_column(const struct step_scratch *r, const struct la_array *from,
             const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j,
@@ -109,7 +111,7 @@ step_column(const struct step_scratch *r, const struct la_array *from,
     r->o.x[j] += sum;
 }
 
-/* phi(q), phi(k) and v of the token. */
+/* Loads phi(q), phi(k) and v of the token. */
 static void
 load_token(const struct la_head *h, const struct step_scratch *r)
 {
@@ -119,14 +121,14 @@ load_token(const struct la_head *h, const struct step_scratch *r)
     load_plain(r->v, &h->v, one, h->m);
 }
 
-/* The state after the token, and what the query reads of the states, added to o. */
+/* Writes the state after the token, and adds what the query reads to o. */
 INLINE int
 step_state(const struct la_head *h, const struct step_scratch *r, const int kind)
 {
     const struct la_array *s0 = h->s0.data ? &h->s0 : &h->s1;
     const int unit = s0->cs == (ptrdiff_t)sizeof(T) && h->s1.cs == (ptrdiff_t)sizeof(T);
     ptrdiff_t until_poll = 0;
-    /* Sums of so many rows each keep the error of a long column that of a short one. */
+    /* Blocks of LA_BLOCK rows keep the error of a long column that of a short one. */
     for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
         const ptrdiff_t end = h->d - l < LA_BLOCK ? h->d : l + LA_BLOCK;
         ptrdiff_t j = 0;

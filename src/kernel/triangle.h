@@ -1,5 +1,5 @@
 /* triangle.h: triangles of products between the tokens of a chunk, and products of
- * their blocks on the diagonal with rows. */
+ * their diagonal blocks with rows. */
 #ifndef LA_TRIANGLE_H
 #define LA_TRIANGLE_H
 
@@ -25,8 +25,8 @@ tile_store(struct block x, vec c[][NR], const int nr)
     }
 }
 
-/* y (MR, nr) += the rows t of b (k, nr) times x_it, for every i >= t or, strict, i > t;
- * x is the MR x MR block on the diagonal, along its rows. */
+/* y_i += x_it b_t for rows t of b (MR, nr) and every i >= t or, if strict, i > t.  x is
+ * the MR x MR diagonal block. */
 INLINE void
 diagonal_down(vec y[][NR], const int nr, struct block x, struct block b,
               const int strict)
@@ -42,8 +42,8 @@ diagonal_down(vec y[][NR], const int nr, struct block x, struct block b,
     }
 }
 
-/* y (MR, nr) += the rows t of b (k, nr) times x_ti, for every i <= t or, strict,
- * i < t; x is the MR x MR block on the diagonal, down its columns. */
+/* y_i += x_ti b_t for rows t of b (MR, nr) and every i <= t or, if strict, i < t.  x is
+ * the MR x MR diagonal block. */
 INLINE void
 diagonal_up(vec y[][NR], const int nr, struct block x, struct block b, const int strict)
 {
@@ -58,8 +58,8 @@ diagonal_up(vec y[][NR], const int nr, struct block x, struct block b, const int
     }
 }
 
-/* x = tril(a b^T), (rows, rows), a and b (rows, cols); its upper half holds anything.
- */
+/* x = tril(a b^T), (rows, rows), with a and b (rows, cols); the upper half of x is
+ * unspecified. */
 static void
 triangle(struct block x, struct block a, struct block b, ptrdiff_t rows, ptrdiff_t cols)
 {

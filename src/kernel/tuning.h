@@ -1,37 +1,37 @@
-/* tuning.h: sizes that were measured: of blocks, tiles and chunks, and from when on
- * work is worth cutting.
+/* tuning.h: measured sizes of blocks, tiles and chunks, and the least work worth
+ * splitting.
  *
- * The first part orders sums.  Its numbers are of the problem alone, so that results
- * have the same bits on every processor of an instruction set, for any number of
- * threads; changing one changes bits.  The second part is of speed alone: another
- * processor may have others. */
+ * The first part determines the order of sums.  Its values depend on the problem alone,
+ * so that results have the same bits on every processor of an instruction set and for
+ * any number of threads; changing a value changes bits.  The second part affects only
+ * speed: another processor may have other values. */
 #ifndef LA_TUNING_H
 #define LA_TUNING_H
 
 #include <stddef.h>
 
-/* --- what orders sums ------------------------------------------------------- */
+/* --- sizes that determine the order of sums ---------------------------------- */
 
-/* Rows a chunk.  The triangle costs rows (d + m) a token, reading and writing the
- * state d m / rows in memory traffic: measured, 16, 32 and 64 rows were fastest.  Of d
- * alone: a panel of the values must be cut as the whole is, or its bits would differ.
- */
+/* Rows per chunk.  Per token, the triangle costs rows (d + m), and reading and writing
+ * the state moves d m / rows numbers; 16, 32 and 64 rows were measured to be fastest.
+ * It depends on d alone: a panel of the values must have the chunks of the whole head,
+ * or its bits would differ. */
 static inline ptrdiff_t
 chunk_rows(ptrdiff_t d)
 {
     return d <= 64 ? 16 : d <= 192 ? 32 : 64;
 }
 
-/* Of noncausal: no triangle limits the rows of a narrow state, and twice as many are
- * half as many sums to compensate. */
+/* For noncausal: no triangle limits the rows of a narrow state, and twice the rows
+ * halve the number of compensated sums. */
 static inline ptrdiff_t
 noncausal_rows(ptrdiff_t d)
 {
     return d <= 64 ? 32 : chunk_rows(d);
 }
 
-/* Of the delta rules: short chunks, for the triangles cost rows (2 d + 2 m) a token. At
- * most LA_CHUNK_MAX: so many numbers and no more lie on the stack. */
+/* For the delta rules: chunks are short since the triangles cost rows (2 d + 2 m) per
+ * token.  LA_CHUNK_MAX bounds the arrays on the stack. */
 enum { LA_CHUNK_MAX = 32 };
 
 static inline ptrdiff_t
@@ -40,8 +40,8 @@ delta_chunk_rows(ptrdiff_t d)
     return d <= 128 ? 16 : LA_CHUNK_MAX;
 }
 
-/* Of gated_backward: longer chunks than forward, for each takes five sweeps over a
- * state, a copy and a transposition. */
+/* For gated_backward: chunks are longer than forward, since each costs five sweeps over
+ * a state, a copy and a transposition. */
 static inline ptrdiff_t
 gated_backward_rows(ptrdiff_t d)
 {
@@ -49,31 +49,32 @@ gated_backward_rows(ptrdiff_t d)
 }
 
 enum {
-    LA_RESCALED_ROWS_MAX = 64, /* rows a chunk of rescaled features, at most */
+    LA_RESCALED_ROWS_MAX = 64, /* rows per chunk of rescaled features */
 
     /* Sums of more chunks than this are compensated (recurrence.h). */
     LA_PLAIN_SUMS = 16,
 
-    /* Rows of S read per pass, at most: they stay in first-level cache while all rows
-     * of A go by.  Scores are summed in parts of KC vectors. */
+    /* The largest number of rows of S read per pass: they stay in the first-level cache
+     * while all rows of A are read.  Scores are summed in parts of KC vectors. */
     KC = 64,
 
-    /* A sequence of LA_LONG tokens or more is computed as so many segments, the last of
-     * which takes what is left over.  Of its length alone, so that neither the number
-     * of threads nor of heads changes a bit; whole chunks of any kind. */
+    /* A sequence of LA_LONG tokens or more is computed as LA_SEGMENT_COUNT segments,
+     * the last of which takes the remainder.  This depends on the length alone, so that
+     * neither the number of threads nor of heads changes a bit.  A segment's length is
+     * a multiple of LA_SEGMENT_STEP, which every chunk length divides. */
     LA_LONG = 1 << 17,
     LA_SEGMENT_COUNT = 8,
     LA_SEGMENT_STEP = 64,
 };
 
-/* Rows at a time where no recurrence says how many. */
+/* Rows at a time where no recurrence determines them. */
 #define LA_BLOCK ((ptrdiff_t)64)
 
-/* --- what is of speed alone ------------------------------------------------- */
+/* --- sizes that affect only speed -------------------------------------------- */
 
-/* Rows of a block come in multiples of MR.  A register tile is LA_TR rows, a multiple
- * of MR, or MR rows, by up to LA_NR vectors, and must leave registers for LA_NR + 1
- * operands. */
+/* The rows of a block are a multiple of MR.  A register tile has LA_TR rows (a multiple
+ * of MR) or MR rows, and up to LA_NR vectors per row.  It must leave registers for
+ * LA_NR + 1 operands. */
 #define MR 4
 #if defined(__AVX512F__)
 #define LA_NR 4
@@ -87,38 +88,39 @@ enum {
 #endif
 
 enum {
-    LA_QUERIES = 256, /* queries at a time of softmax */
+    LA_QUERIES = 256, /* queries per block of softmax */
 
-    /* The short convolution, at a time. */
+    /* Sizes of a block of the short convolution. */
     LA_CONV_ROWS = 16,
-    LA_CONV_COLS = 512, /* such rows stay in the first-level cache */
+    LA_CONV_COLS = 512, /* such rows fit the first-level cache */
     LA_CONV_TAPS = 8,
 
-    /* Scans over tokens, at a time. */
+    /* Sizes of a block of the scans over tokens. */
     LA_SCAN_ROWS = 32,
     LA_SCAN_COLS = 128,
-    LA_SCAN_CHANNELS = 64, /* of those whose tokens follow one another */
+    LA_SCAN_CHANNELS = 64, /* where the tokens of a channel are neighbours in memory */
     LA_LINEAR_COLS = 4096,
     LA_WKV_WORK = 16, /* multiply-adds in the time of a number's exponentials */
 
-    /* Rows of a block are no multiple of so many bytes apart: 32 KiB of 8 ways hold 64
-     * lines a way, so that rows 2 KiB apart share two sets. */
+    /* The row step of a block in bytes is not a multiple of this: a cache of 32 KiB and
+     * 8 ways has 64 sets of one 64-byte line per way, so that rows 2 KiB apart would
+     * alternate between two sets. */
     LA_SET_STEP = 2048,
 
     /* Prefetching (fetch.h). */
     LA_LINE = 64,      /* bytes */
-    LA_LINES_MAX = 32, /* asked for at a time: what a core can wait for, and some */
-    LA_LINES_MORE = 4, /* where some are late: few, so that no tile asks for too many */
+    LA_LINES_MAX = 32, /* prefetched at a time: slightly more than a core can await */
+    LA_LINES_MORE = 4, /* added if prefetches are late; few per tile */
 
-    /* Results of more numbers are written past the caches: 16 MiB in float32 no caller
-     * finds there. */
+    /* Results of more numbers than this (16 MiB in float32) are written past the
+     * caches: the caller would not find them there anyway. */
     LA_LARGE = 1 << 22,
 
-    /* Interleaved heads (interleave.c). */
-    LA_INTERLEAVE_ROWS = 16,     /* tokens a slice: a chunk of heads so narrow */
-    LA_INTERLEAVE_WIDTH = 256,   /* bytes of a head's row; longer ones gain nothing */
-    LA_INTERLEAVE_HEADS = 4,     /* of 2 to 16 the fewest that were fast */
-    LA_INTERLEAVE_FAR = 1 << 20, /* bytes, first token to last: more than a cache */
+    /* Interleaving of heads (interleave.c). */
+    LA_INTERLEAVE_ROWS = 16,     /* tokens per slice: one chunk of heads this narrow */
+    LA_INTERLEAVE_WIDTH = 256,   /* bytes per row of a head; wider heads gain nothing */
+    LA_INTERLEAVE_HEADS = 4,     /* the fewest of 2 to 16 that were fast */
+    LA_INTERLEAVE_FAR = 1 << 20, /* bytes from first to last token: more than a cache */
 
     /* Rows that a thread takes at a time (operators.def). */
     LA_PIECE_ROWS = 256,
@@ -126,14 +128,15 @@ enum {
     LA_PIECE_CONV = 16384,
     LA_PIECE_NUMBERS = 32768,
 
-    /* Panels of the values (plan.c): an uneven share of so many pieces a thread costs
-     * little, and narrower panels would repeat maps and scores for too little. */
+    /* Panels of the values (plan.c).  With this many pieces per thread, an uneven share
+     * costs little; narrower panels would repeat maps and scores for too little
+     * gain. */
     LA_EVEN_PIECES = 4,
     LA_PANEL_VECTORS = 2,
 
-    /* In multiply-adds, or what takes about as long. */
-    LA_POLL = 1000000,       /* between two looks at the clock: a millisecond at most */
-    LA_LONG_WORK = 1000000,  /* 50 us or so; a thread wakes in 10 to 50 */
+    /* In multiply-adds, or work of about the same time. */
+    LA_POLL = 1000000,       /* between two polls: at most a millisecond */
+    LA_LONG_WORK = 1000000,  /* about 50 us; a thread wakes up in 10 to 50 us */
     LA_SPLIT_WORK = 4000000, /* threads wait for each other twice (backward_split.c) */
 };
 

@@ -1,9 +1,8 @@
-/* vec.h: the vector type of one dtype and one instruction set, and the few
- * operations on it that C cannot write with + - * /.
+/* vec.h: the vector type of one dtype and one instruction set, and the few operations
+ * on it that C cannot express with + - * /.
  *
- * A unit has one dtype, T, whose constants are in dtype.h.
- * Vectors never cross a non-inline function: their calling convention depends
- * on the compiler's flags. */
+ * A unit has one dtype, T, whose constants are in dtype.h.  Vectors never cross a
+ * non-inline function: their calling convention depends on the compiler's flags. */
 #ifndef LA_VEC_H
 #define LA_VEC_H
 
@@ -36,8 +35,8 @@ vstore(T *p, vec x)
     *(vec *)p = x;
 }
 
-/* x in every lane.  Subtracting +0 changes no number, a zero's sign included, so
- * that compilers see a plain broadcast. */
+/* x in every lane.  Subtracting +0 changes no number, not even the sign of a zero, so
+ * compilers emit a plain broadcast. */
 INLINE vec
 vset1(T x)
 {
@@ -62,7 +61,7 @@ first_lanes(ptrdiff_t count)
     return viota() < (ivec)((ivec){0} + (INT)count);
 }
 
-/* x where the mask is set, 0 elsewhere, whatever x holds there. */
+/* x where the mask is set, else 0, whatever x is there. */
 INLINE vec
 vkeep(ivec mask, vec x)
 {
@@ -75,7 +74,7 @@ vselect(ivec mask, vec x, vec y)
     return (vec)(((ivec)x & mask) | ((ivec)y & ~mask));
 }
 
-/* keep x, where keep is 1 or 0, and 0 whatever x is where it is 0. */
+/* keep x for keep = 1 or 0; the result is 0 if keep is 0, even if x is inf or NaN. */
 INLINE vec
 kept_of(vec keep, vec x)
 {
@@ -101,9 +100,9 @@ vany(ivec mask)
 #endif
 }
 
-/* x y + z, rounded once where the instruction set can.  Left to themselves compilers
- * fuse here and not there, depending on the code around: the bits of a sum would depend
- * on the shape of the tile it is in. */
+/* x y + z, rounded once if the instruction set has a fused multiply-add.  It is
+ * explicit because compilers fuse x * y + z in some places and not in others: the bits
+ * of a sum would depend on the shape of the tile. */
 INLINE vec
 vfma(vec x, vec y, vec z)
 {
@@ -116,7 +115,7 @@ vfma(vec x, vec y, vec z)
 #endif
 }
 
-/* The same of single numbers, rounded as a lane is. */
+/* vfma of single numbers, rounded as a lane is. */
 INLINE T
 fma_one(T x, T y, T z)
 {
@@ -128,7 +127,7 @@ fma_one(T x, T y, T z)
 #endif
 }
 
-/* max and min return x where either is a NaN, so a NaN in x stays one. */
+/* vmax and vmin return x if either argument is a NaN, so a NaN in x stays one. */
 #if defined(__SSE2__)
 INLINE vec
 vmax(vec floor, vec x)
@@ -182,7 +181,7 @@ vscale2(vec x, vec k)
 INLINE vec
 vscale2(vec x, vec k)
 {
-    /* 2^k may lie outside the normal range, 2^(k/2) never does. */
+    /* 2^k may be outside the normal range; 2^(k/2) never is. */
     const vec magic = vset1(ROUND_MAGIC);
     const ivec whole = (ivec)(k + magic) - (ivec)magic, half = whole >> 1;
     const vec a = (vec)((half + EXPONENT_BIAS) << MANTISSA_BITS);
@@ -204,8 +203,8 @@ vzip_high(vec x, vec y)
     return LA_PASTE(LA_ZIP_HIGH_, LA_LANES)(x, y);
 }
 
-/* The networks below are spelled out stage by stage: compilers keep arrays of vectors
- * in registers where every loop over them has a constant length, and no further. */
+/* The networks below are written out stage by stage: compilers keep arrays of vectors
+ * in registers only if every loop over them has a constant length. */
 
 INLINE void
 vshuffle(vec x[])
@@ -244,8 +243,8 @@ fold(vec x[], const int half)
     }
 }
 
-/* Lane i of the result is the sum of the lanes of x[i]; x is destroyed.
- * The same network as transpose, its pairs added as they appear. */
+/* Lane i of the result is the sum of the lanes of x[i]; x is destroyed.  This is the
+ * network of vtranspose with pairs added as they appear. */
 INLINE vec
 lane_sums(vec x[])
 {

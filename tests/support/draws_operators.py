@@ -295,12 +295,13 @@ def key_lengths(lot, arrays, ways, batch, options) -> None:
     if prod(batch) == 0 or lot.chance(0.3):
         return
     axes = max(arrays[x].ndim for x in "qkv")
-    for name in ("k", "v", "beta", "g", "a", "b", "erase"):
-        x = arrays.get(name)
-        if x is None or x.dtype.kind in "biu" or isinstance(ways[name], partial):
+    for name, x in arrays.items():
+        if name in ("q", "grad_out") or CORE[name][0] not in "ns":
             continue
-        # One axis after the tokens.
-        x = x if name not in CHANNELS or x.ndim >= axes else x[..., None]
+        if x.dtype.kind in "biu" or isinstance(ways[name], partial):
+            continue
+        if len(CORE[name]) == 1 and not (name in CHANNELS and x.ndim >= axes):
+            x = x[..., None]  # one axis after the tokens
         lead = x.shape[:-2]
         longest = np.broadcast_to(lengths, batch).max(tuple(range(len(batch) - len(lead))))
         shared = tuple(i for i, size in enumerate(lead) if size == 1)

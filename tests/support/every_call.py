@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from recurrences import RULES, core, make, step_of
+from recurrences import ATTENTION, RULES, core, make, step_of
 from states import flat
 
 import linattn
@@ -44,7 +44,7 @@ def every_call(
     def normal(*shape: int, dtype=dtype) -> np.ndarray:
         return rng.standard_normal(shape).astype(dtype)
 
-    for rule in RULES:
+    for rule in ATTENTION:
         yield from _recurrence(rule, make(rule, n, d, m, dtype=dtype, lead=lead), d, wide, normal)
     q, k, v, g = (normal(*lead, n, x) for x in (d, d, m, m))
     E, F = normal(n, 5), normal(n, 5)
@@ -71,6 +71,8 @@ def every_call(
     x = np.asarray(q, wide)
     for name in ("sigmoid", "log1p", "sin", "cos"):
         yield Call(name, internal_ufuncs[name], (abs(x),))
+    for rule in RULES[len(ATTENTION) :]:  # scans
+        yield from _recurrence(rule, make(rule, n, d, m, dtype=dtype, lead=lead), d, wide, normal)
 
 
 def _recurrence(rule, arrays, width, wide, normal) -> Iterator[Call]:

@@ -39,7 +39,8 @@ class Row(NamedTuple):
     @property
     def step(self) -> str:
         """The function for one token, if these options have one."""
-        return "" if "key_lengths" in self.options else STEPS.get(self.name, "")
+        whole = self.options.keys() & {"key_lengths", "reverse"}
+        return "" if whole else STEPS.get(self.name, "")
 
 
 def lengths() -> torch.Tensor:
@@ -61,7 +62,7 @@ ROWS = [
     Row("gated", "", {"scale": 0.5}, "s"),
     Row("gated", "g", {"feature_map": "elu"}, "s"),
     Row("gated", "g bonus", {}, "s"),
-    Row("linear_scan", "", {"reverse": True}, "s"),
+    Row("linear_scan", "", {"reverse": True}),  # no step goes backwards
     Row("linear_scan", "", {"log": True}, "s"),
     Row("selective_scan", "", {}, "s"),
     Row("selective_scan", "D z dt_bias", {"softplus": True}, "s"),
@@ -89,7 +90,8 @@ LEADS = {
 def make(row: Row, dtype: torch.dtype = torch.float64, seed: int = 0) -> dict[str, torch.Tensor]:
     """Operands by their names, drawn from the seed."""
     rng = np.random.default_rng(seed)
-    drawn = operand_table.make(row.dims, SIZES, rng, lead=LEAD, leads=LEADS)
+    leads = LEADS | ({"dt_bias": (3,)} if row.dims.get("dt_bias") else {})
+    drawn = operand_table.make(row.dims, SIZES, rng, lead=LEAD, leads=leads)
     return {name: torch.tensor(x, dtype=dtype) for name, x in drawn.items()}
 
 
@@ -100,7 +102,9 @@ def state(row: Row, dtype: torch.dtype = torch.float64, seed: int = 1) -> Any:
         return {"s": torch.tensor(rng.standard_normal((*LEAD, D, 2)), dtype=dtype)}
     f = {"dpfp": 2 * D, "sz-scale": 6}.get(row.options.get("feature_map"), D) if isinstance(
         row.options.get("feature_map"), str) else 6 if row.state == "sz-scale" else D  # fmt: skip
-    s = {"s": rng.random((*LEAD, f, M)), "z": 1 + rng.random((*LEAD, f))}
+    sizes = {"d": f, "f": f, "m": M}
+    core = (sizes[x] for x in operand_table.REGISTRY[row.name].layout.state)
+    s = {"s": rng.random((*LEAD, *core)), "z": 1 + rng.random((*LEAD, f))}
     if row.state == "sz-scale":
         s["log_scale"] = rng.standard_normal((*LEAD, f))
     if row.state == "s":

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from ..._bridge import compiled
 from . import _layout
 from ._docs import documented
 from ._keywords import ABSENT, HINTS, Given, refuse, states_v_first
@@ -46,30 +47,20 @@ def function(rule: Rule, **types: str) -> Callable[[F], F]:
     """
 
     def decorate(declared: F) -> F:
-        made: Any = functools.update_wrapper(_compiled(declared)(call, rule), declared)
-        made.__defaults__, made.__kwdefaults__ = declared.__defaults__, declared.__kwdefaults__
+        made: Any = functools.update_wrapper(_compiled(declared, rule), declared)
         return documented(rule.operator.__name__, **types)(made)
 
     return decorate
 
 
-def _compiled(declared: Callable[..., Any]) -> Any:
-    """Compile a function of this signature, as binding *args and **kwargs would slow every call."""
-    name, bare = declared.__name__, inspect.Parameter.empty
-    signature = inspect.signature(declared)
-    parameters = [x.replace(annotation=bare, default=bare) for x in signature.parameters.values()]
+def _compiled(declared: Callable[..., Any], rule: Rule) -> Any:
+    """A function of this signature that calls the rule's operator."""
+    name, signature = declared.__name__, inspect.signature(declared)
     items = {x: "**kwargs" if x == "kwargs" else f"{x!r}: {x}" for x in signature.parameters}
     ignored = ", ".join(items[x] for x in items if x in IGNORED)
     given = ", ".join(items[x] for x in items if x not in IGNORED)
-    source = (
-        "def bind(call, rule):\n"
-        f"    def {name}{inspect.Signature(parameters)}:\n"
-        f"        return call(rule, {name!r}, {{{given}}}, {{{ignored}}})\n"
-        f"    return {name}\n"
-    )
-    scope: Given = {}
-    exec(compile(source, f"<{name}>", "exec"), declared.__globals__, scope)
-    return scope["bind"]
+    result = f"call(rule, {name!r}, {{{given}}}, {{{ignored}}})"
+    return compiled(name, signature, declared.__module__, result, call=call, rule=rule)
 
 
 def call(rule: Rule, name: str, given: Given, more: Given) -> tuple[Tensor, Any]:

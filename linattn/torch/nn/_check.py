@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ...feature_maps._base import integer as integer
+from ..._check import integer as integer
 from ...feature_maps._base import positive as positive
 
 F = TypeVar("F", bound=Callable[..., Any])

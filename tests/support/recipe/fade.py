@@ -1,0 +1,161 @@
+"""A memory that fades, read before it is written: forward, gradients and one token at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from ._docs import filled, filled_like
+from ._operator import Recurrence
+from ._state import State
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ._types import Array, ArrayLike, SequenceOptions
+
+FADE = Recurrence("fade")
+
+
+@overload
+def fade(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, rate: ArrayLike, *,
+    return_state: Literal[False] = ..., **options: Unpack[SequenceOptions],
+) -> Array: ...  # fmt: skip
+@overload
+def fade(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, rate: ArrayLike, *,
+    return_state: Literal[True], **options: Unpack[SequenceOptions],
+) -> tuple[Array, State]: ...  # fmt: skip
+@overload
+def fade(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, rate: ArrayLike, *,
+    return_state: bool, **options: Unpack[SequenceOptions],
+) -> Array | tuple[Array, State]: ...  # fmt: skip
+@filled
+def fade(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    rate: ArrayLike,
+    *,
+    scale: float = 1.0,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
+    initial_state: State | None = None,
+    return_state: bool = False,
+    out: Array | None = None,
+) -> Array | tuple[Array, State]:
+    """A memory that fades, and is read before it is written.
+
+    ``o_i = scale s_{i-1}^T q_i``, ``s_i = c_i s_{i-1} + k_i v_i^T``, ``c = 1 / (1 + rate^2)``.
+
+    Parameters
+    ----------
+    rate : array_like, shape (..., n) or (..., n, d)
+        How fast the memory fades.
+
+    Returns
+    -------
+    o : ndarray, shape (..., n, m)
+    $final_state
+
+    Notes
+    -----
+    4 n d m floating-point operations per head; scratch of d m numbers per thread.
+
+    References
+    ----------
+    None: an example.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x = np.ones((3, 1))
+    >>> linattn.fade(x, x, x, np.ones(3))
+    array([[0. ],
+           [1. ],
+           [1.5]])
+    """
+    return FADE.forward(
+        (q, k, v, rate), scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+        initial_state=initial_state, return_state=return_state, out=out,
+    )  # fmt: skip
+
+
+@filled_like(fade)
+def fade_backward(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    rate: ArrayLike,
+    grad_out: ArrayLike,
+    *,
+    scale: float = 1.0,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
+    initial_state: State | None = None,
+    grad_state: State | None = None,
+) -> tuple[Any, ...]:
+    """Gradients of `fade`.
+
+    Returns
+    -------
+    dq, dk, dv, drate : ndarray
+        Gradients, in the shapes of the operands.
+    $gradient_of_state
+
+    Notes
+    -----
+    12 n d m floating-point operations per head; scratch of n d m numbers per thread.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x = np.ones((2, 1))
+    >>> dq, dk, dv, drate = linattn.fade_backward(x, x, x, np.ones(2), x)
+    >>> dv
+    array([[1.],
+           [0.]])
+    """
+    return FADE.backward(
+        (q, k, v, rate), grad_out, scale=scale, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+        initial_state=initial_state, grad_state=grad_state,
+    )  # fmt: skip
+
+
+@filled_like(fade)
+def fade_step(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    rate: ArrayLike,
+    state: State,
+    *,
+    scale: float = 1.0,
+    in_place: bool = False,
+) -> tuple[Array, State]:
+    """One token of `fade`: read the memory, let it fade, and write to it.
+
+    Parameters
+    ----------
+    $token
+    rate : array_like, shape (...) or (..., d)
+        How fast the memory fades.
+
+    Returns
+    -------
+    $after_token
+
+    Notes
+    -----
+    4 d m floating-point operations per head.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> k, state = np.ones(1), linattn.State(np.full((1, 1), 8.0))
+    >>> o, state = linattn.fade_step(k, k, k, 1.0, state)
+    >>> o, state.s
+    (array([8.]), array([[5.]]))
+    """
+    return FADE.step((q, k, v, rate), state, scale=scale, in_place=in_place)

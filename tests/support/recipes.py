@@ -1,0 +1,125 @@
+"""CONTRIBUTING's recipes, followed in a copy of the sources.
+
+The map is ``square``, the recurrence ``fade``, whose new files and lines are in the folder
+``recipe``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from linattn import _config
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TEXTS = Path(__file__).parent / "recipe"
+
+
+SQUARE = """\
+INLINE vec
+phi_square(vec x)
+{
+    return x * x;
+}
+
+INLINE vec
+dphi_square(vec x, vec y)
+{
+    (void)y;
+    return x + x;
+}
+
+"""
+
+
+class Edit(NamedTuple):
+    """Lines added to a file before the last line that begins with ``before``; "" for a new file."""
+
+    file: str
+    before: str
+    text: str
+
+
+def _new(file: str) -> Edit:
+    return Edit(file, "", (TEXTS / Path(file).name).read_text())
+
+
+MAP = (
+    Edit("src/kernel/maps.def", "LA_ROW_MAP(l2norm", "LA_MAP(square, 0)\n"),
+    Edit("src/kernel/feature.h", "#endif", SQUARE),
+    Edit(
+        "linattn/_reference_maps.py",
+        '    "l2norm":',
+        '    "square": Elementwise(lambda x: x * x, lambda x: 2 * x),\n',
+    ),
+)
+RECURRENCE = (
+    _new("src/kernel/fade.h"),
+    _new("src/kernel/fade_backward.h"),
+    _new("src/kernel/fade_step.h"),
+    Edit(
+        "src/kernel/kernels.c",
+        '#include "gated.h"',
+        '#include "fade.h"\n#include "fade_backward.h"\n#include "fade_step.h"\n',
+    ),
+    Edit(
+        "src/kernel/operators.def",
+        "/* the short convolution",
+        (TEXTS / "operators.def").read_text(),
+    ),
+    Edit("src/kernel/operands.def", "LA_ARRAY(grad_out", (TEXTS / "operands.def").read_text()),
+    _new("linattn/fade.py"),
+    Edit(
+        "linattn/__init__.py",
+        "from .gated import",
+        "from .fade import fade, fade_backward, fade_step\n",
+    ),
+    Edit(
+        "linattn/__init__.py",
+        '    "feature_maps"',
+        '    "fade",\n    "fade_backward",\n    "fade_step",\n',
+    ),
+    _new("linattn/_reference_fade.py"),
+)
+
+
+def text_of(recipe: str) -> str:
+    """What CONTRIBUTING says under a heading, such as "A recurrence"."""
+    _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition(f"**{recipe}**")
+    return rest.partition("\n**")[0].partition("\n## ")[0]
+
+
+def copy_sources(folder: Path) -> None:
+    """The files that a build and the tests read, without what a build makes."""
+    files = "setup.py", "pyproject.toml", "README.md", "LICENSE"
+    made = shutil.ignore_patterns("*.so", "*.pyc", "__pycache__")
+    for name in ("linattn", "src", "tests", "tools"):
+        shutil.copytree(ROOT / name, folder / name, ignore=made)
+    for name in files:
+        shutil.copy(ROOT / name, folder / name)
+
+
+def follow(folder: Path, edits: tuple[Edit, ...]) -> None:
+    for file, before, text in edits:
+        target = folder / file
+        if not before:
+            assert not target.exists(), file
+            target.write_text(text)
+            continue
+        lines = target.read_text().splitlines(keepends=True)
+        place = max(i for i, line in enumerate(lines) if line.startswith(before))
+        target.write_text("".join([*lines[:place], text, *lines[place:]]))
+
+
+def run(folder: Path, *command: str) -> str:
+    """What a program of the copy prints; one instruction set is enough for it."""
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(folder), "LINATTN_ISAS": _config.available_isas()[-1]},
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command}\n{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
+    return done.stdout
