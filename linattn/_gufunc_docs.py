@@ -14,7 +14,8 @@ import numpy as np
 from ._linattn import operands
 from ._operator import MAPS, RECURRENCES
 
-_CONVOLUTION = "causal_conv1d"
+#: Operators with states that are not in the registry of recurrences.
+_NO_RECURRENCES = "causal_conv1d", "wkv"
 _SEQUENCES = ", r packed sequences with their states"
 
 
@@ -63,9 +64,9 @@ def _summaries() -> dict[str, str]:
         found[f"state_{feature_map}{end}"] = (
             f"Sums over all keys of phi(k) v^T and of phi(k){options}."
         )
-    for end, parts in product(("", "_backward", "_step"), ("", "_state")):
-        text = f"The gufunc of `linattn.{_CONVOLUTION}{end}`{_SEQUENCES if parts else ''}."
-        found[_CONVOLUTION + parts + end] = text
+    for name, end, parts in product(_NO_RECURRENCES, ("", "_backward", "_step"), ("", "_state")):
+        text = f"The gufunc of `linattn.{name}{end}`{_SEQUENCES if parts else ''}."
+        found[name + parts + end] = text
     return found
 
 

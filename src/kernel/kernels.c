@@ -19,6 +19,8 @@
 #include "gated_step.h"
 #include "linear_scan.h"
 #include "linear_scan_backward.h"
+#include "mlstm.h"
+#include "mlstm_gates.h"
 #include "noncausal.h"
 #include "project.h"
 #include "rescaled_causal.h"
@@ -33,6 +35,8 @@
 #include "softmax_backward.h"
 #include "step.h"
 #include "table.h"
+#include "wkv.h"
+#include "wkv_backward.h"
 
 /* Each operator X carves its scratch in X_carve, which also measures it. */
 #define LA_OP(op, form, properties, rows, doc)                                         \
