@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import types
 import warnings
 
 import pytest
@@ -132,6 +134,99 @@ def test_mamba2_update_with_gradients(functions):
         found.append((y.detach(), state.detach(), x.grad))
     for a, b in zip(*found, strict=True):
         close(a, b)
+
+
+def scan_operands(n, *, dtype=torch.float32):
+    """x, dt, A, B, C, D, z and dt_bias of Mamba, as its layers give them."""
+    m, r = 6, 4
+    xz = normal(2, n, 2 * m, dtype=dtype).mT
+    return [
+        xz[:, :m], normal(2, m, n, seed=2, dtype=dtype), -normal(m, r, seed=3).exp(),
+        normal(2, n, r, seed=4, dtype=dtype).mT, normal(2, n, r, seed=5, dtype=dtype).mT,
+        normal(m, seed=6), xz[:, m:], normal(m, seed=7),
+    ]  # fmt: skip
+
+
+#: The families with Mamba's scan, and what of D, z, dt_bias and the softplus they are given.
+MAMBA_1 = pytest.mark.parametrize("family", ["mamba", "falcon_mamba", "jamba", "zamba"])
+GIVEN = list(itertools.product((True, False), repeat=4))
+
+
+@MAMBA_1
+@pytest.mark.parametrize("n", [1, 2, 37])
+def test_mamba_selective_scan(n, family, functions):
+    for some_d, some_z, bias, softplus in GIVEN if family == "mamba" else GIVEN[:1]:
+        x, dt, A, B, C, D, z, dt_bias = scan_operands(n)
+        same(
+            functions(family), "mamba_selective_scan", x, dt if softplus else dt.exp(), A, B, C,
+            D if some_d else None, z if some_z else None, dt_bias if bias else None, softplus,
+            return_last_state=some_d, use_associative_scan=True,
+        )  # fmt: skip
+
+
+def test_mamba_selective_scan_copies_no_operand(functions):
+    """Its output has the strides of (batch, tokens, channels), which the layers need next."""
+    x, dt, A, B, C, D, z, dt_bias = scan_operands(9)
+    x = x.mT.contiguous().mT
+    o = functions("mamba")[1].mamba_selective_scan(x, dt, A, B, C, D, z, dt_bias, True)
+    assert o.mT.is_contiguous()
+
+
+def test_mamba_scan_of_bfloat16_errs_no_more(functions):
+    """Than the library's functions do, against the same in float64."""
+    library, ours = functions("mamba")
+    half = scan_operands(60, dtype=torch.bfloat16)
+    found = [
+        owner.mamba_selective_scan(*operands, True, return_last_state=True)
+        for owner, operands in (
+            (library, [x.double() for x in half]),
+            (library, half),
+            (ours, half),
+        )
+    ]
+    assert found[2][0].dtype is torch.bfloat16 and found[2][1].dtype is torch.float32
+    for truth, theirs, mine in zip(*found, strict=True):
+        assert (mine - truth).abs().max() <= 1.5 * (theirs.to(mine.dtype) - truth).abs().max()
+
+
+@MAMBA_1
+@pytest.mark.parametrize("grad", [True, False])
+def test_mamba_selective_state_update(grad, family, functions):
+    """It writes to the state, however that lies in memory, and whatever its dtype."""
+    for some_d, some_z, bias, softplus in GIVEN if family == "mamba" else GIVEN[:1]:
+        for dtype in (torch.float32, torch.bfloat16):
+            x, dt, A, B, C, D, z, dt_bias = (
+                y[..., 0] if y.ndim == 3 else y for y in scan_operands(1)
+            )
+            found = []
+            for owner in functions(family):
+                given = x.clone().requires_grad_(grad)
+                state = normal(2, 2, 6, 4, dtype=dtype)[:, 1]
+                y = owner.mamba_selective_state_update(
+                    state, given, dt if softplus else dt.exp(), A, B, C, D if some_d else None,
+                    dt_bias if bias else None, softplus, z if some_z else None,
+                )  # fmt: skip
+                slopes = torch.autograd.grad(y.sum(), given) if grad else ()
+                found.append((y.detach(), state.float().detach(), *slopes))
+            for a, b in zip(*found, strict=True):
+                assert a.dtype is b.dtype
+                close(a, b, part=PART if dtype is torch.float32 else 2**-7)
+
+
+@pytest.mark.parametrize("n, state", [(1, True), (2, True), (2, False), (40, True), (40, False)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rglru_scan(dtype, n, state, functions):
+    """Positions of 0 begin a sequence, in each row its own."""
+    start, reset = normal(2, 6, seed=4) if state else None, normal(2, n, 1, seed=3) > 1
+    calls = [
+        functools.partial(getattr(owner, "RecurrentGemmaRglru._rnn_scan"), None)
+        for owner in functions("recurrent_gemma")
+    ]
+    pair = [types.SimpleNamespace(scan=call) for call in calls]
+    same(
+        pair, "scan", normal(2, n, 6, dtype=dtype), normal(2, n, 6, seed=2, dtype=dtype).sigmoid(),
+        reset, start, part=PART if dtype is torch.float32 else 2**-6,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)

@@ -23,9 +23,9 @@ from transformers_models import module  # noqa: E402
 
 import linattn.torch  # noqa: E402
 from linattn.torch import patch_transformers, patched  # noqa: E402
-from linattn.torch.transformers import DROP_PACKING, MIX_PACKED, STAND_INS  # noqa: E402
+from linattn.torch.transformers import DROP_PACKING, MIX_PACKED, SCAN_PACKED, STAND_INS  # noqa: E402
 
-REPLACED = [*STAND_INS, *(f"{name}.forward" for name in (*DROP_PACKING, *MIX_PACKED))]
+REPLACED = [*STAND_INS, *(f"{name}.forward" for name in (*DROP_PACKING, *MIX_PACKED, *SCAN_PACKED))]
 
 
 def everything():
