@@ -54,8 +54,8 @@ class Added(NamedTuple):
     annotation: str
     text: str  #: its entry in the section Parameters, from its second line on
     cross: bool = True  #: whether recurrences where every query sees every key have it
-    whole: bool = True  #: whether those whose tokens cannot be in blocks have it
     forms: tuple[str, ...] = ("forward", "backward", "step")
+    whole: bool = True  #: whether those whose tokens cannot be in blocks have it
 
 
 class Bridge(NamedTuple):

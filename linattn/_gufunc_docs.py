@@ -24,6 +24,16 @@ OPERANDS = {
     "a": "Keys that are read from the state before its decay.",
     "b": "Keys that what was read is written to.",
     "x": "Tokens.",
+    "dt": "Time steps.",
+    "A": "Rates of the states.",
+    "B": "What is written to the states.",
+    "C": "What is read of the states.",
+    "D": "Weight of x in the output.",
+    "gate": "Its silu multiplies the output.",
+    "dt_bias": "Added to dt.",
+    "softplus": "1 takes the softplus of dt and its bias, 0 does not.",
+    "log": "1 where a holds logarithms of the factors, 0 otherwise.",
+    "reverse": "1 scans from the last token to the first, 0 from the first.",
     "weight": "Filters, by tap.",
     "bias": "Added to each channel.",
     "silu": "1 applies x / (1 + exp(-x)), 0 does not.",
@@ -44,6 +54,8 @@ OPERANDS = {
     "ds0": "Gradient of s0.",
     "dz0": "Gradient of z0.",
 }
+#: Those that mean something else, by the beginning of a gufunc's name.
+OTHERS = {"linear_scan": {"a": "Factors, or their logarithms."}}
 _CONVOLUTION = "causal_conv1d"
 _SEQUENCES = ", r packed sequences with their states"
 
@@ -58,7 +70,9 @@ def document(gufunc: np.ufunc) -> np.ufunc:
     doc, core = gufunc.__doc__ or "", gufunc.signature or ""
     names = doc.split("\n\n", 1)[1].replace(" -> ", ", ").split(", ")
     shapes = re.findall(r"\((.*?)\)", core)
-    rows = [_row(*x, names) for x in zip(names, shapes, strict=True)]
+    own = (texts for name, texts in OTHERS.items() if gufunc.__name__.lstrip("_").startswith(name))
+    texts = OPERANDS | next(own, {})
+    rows = [_row(*x, names, texts) for x in zip(names, shapes, strict=True)]
     inputs, outputs = rows[: gufunc.nin], rows[gufunc.nin :]
     text = [
         f"{gufunc.__name__}({', '.join(names[: gufunc.nin])}, /, out=None, *, axes, dtype)",
@@ -70,10 +84,10 @@ def document(gufunc: np.ufunc) -> np.ufunc:
     return gufunc
 
 
-def _row(name: str, shape: str, names: list[str]) -> str:
+def _row(name: str, shape: str, names: list[str], texts: dict[str, str]) -> str:
     """An operand as numpydoc has it."""
     dims = ", ".join(["...", *filter(None, shape.split(","))])
-    what = f"Gradient of {name[1:]}." if name[1:] in names else OPERANDS.get(name)
+    what = f"Gradient of {name[1:]}." if name[1:] in names else texts.get(name)
     return f"{name} : ({dims})" + (f"\n    {what}" if what else "")
 
 

@@ -23,7 +23,7 @@ def linear_scan(
     h : ndarray, (..., n, m)
         And the last h with `return_state`.
     """
-    a, x, start = _wide(a, x, initial_state)
+    a, x, start = _wide(a, x, _array(initial_state))
     a, x = np.broadcast_arrays(np.exp(a) if log else a, x)
     lead = np.broadcast_shapes(x.shape[:-2], _lead(start, cu_seqlens, 1))
     h = np.empty((*lead, *x.shape[-2:]), x.dtype)
@@ -53,7 +53,7 @@ def linear_scan_backward(
     dstate : ndarray
         Only where `initial_state` or `grad_state` is given.
     """
-    given = a, x
+    given, initial_state, grad_state = (a, x), _array(initial_state), _array(grad_state)
     a, x, g, start, grad = _wide(a, x, grad_out, initial_state, grad_state)
     h = linear_scan(
         a, x, log=log, reverse=reverse, cu_seqlens=cu_seqlens, initial_state=initial_state
@@ -80,9 +80,10 @@ def linear_scan_backward(
 
 
 def linear_scan_step(a, x, state, *, log=False):
-    """One token: ``a, x, state (..., m)``; h, which is the next state."""
-    a, x, state = _wide(a, x, state)
-    return (np.exp(a) if log else a) * state + x
+    """One token: ``a, x, state (..., m)``; h, and the next state, which is h."""
+    a, x, state = _wide(a, x, _array(state))
+    h = (np.exp(a) if log else a) * state + x
+    return h, h
 
 
 def selective_scan(
@@ -108,6 +109,7 @@ def selective_scan(
     y : ndarray, (..., n, m)
         And the last state with `return_state`.
     """
+    initial_state = _array(initial_state)
     ops = _Operands(x, dt, A, B, C, D, z, dt_bias, softplus, key_lengths, initial_state)
     p, states = _read(ops, initial_state, cu_seqlens)[:2]
     y = p if ops.z is None else p * ops.z * _sigmoid(ops.z)
@@ -132,6 +134,7 @@ def selective_scan_backward(
     dstate : ndarray
         Only where `initial_state` or `grad_state` is given.
     """
+    initial_state, grad_state = _array(initial_state), _array(grad_state)
     ops = _Operands(
         x, dt, A, B, C, D, z, dt_bias, softplus, key_lengths, initial_state, grad_out, grad_state
     )
@@ -180,6 +183,11 @@ def selective_scan_step(x, dt, A, B, C, state, *, D=None, z=None, dt_bias=None, 
         return_state=True,
     )  # fmt: skip
     return y[..., 0, :], state
+
+
+def _array(state):
+    """The array of a `linattn.State`, or the array that stands for one."""
+    return getattr(state, "s", state)
 
 
 class _Operands:

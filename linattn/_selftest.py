@@ -94,7 +94,9 @@ def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -
     """All arrays; those of a step are of the first token, and a state s, z follows them."""
     heads, n, d, m = shape
     if operator in METHODS:
-        return _of_recurrence(*METHODS[operator], heads, {"n": n, "s": n, "d": d, "m": m}, rng)
+        return _of_recurrence(
+            *METHODS[operator], heads, {"n": n, "s": n, "d": d, "m": m, "f": d}, rng
+        )
     stem, _, last = operator.rpartition("_")
     x, grad_out = rng.standard_normal((2, heads, n, m))
     if operator == "causal_conv1d_step":
@@ -116,14 +118,16 @@ def _of_recurrence(
 ) -> list[np.ndarray]:
     """The same of a recurrence.
 
-    Longer keys would let the memory of one that erases grow, as would gates and strengths above 1.
+    Longer keys would let the memory of one that erases grow, as would gates, strengths and factors
+    above 1.
     """
     rows = [row for row in r.operands if not row.optional]
     arrays = {}
     for row in rows:
         shape = heads, *(sizes[x] for x in row.dims)
         draw = rng.standard_normal if row in r.operands[: r.layout.leading] else rng.random
-        arrays[row.name] = -draw(shape) if row.name == "g" else draw(shape)
+        draw = rng.random if row.name in ("a", "dt", "A") else draw
+        arrays[row.name] = -draw(shape) if row.name in ("g", "A") else draw(shape)
     if r.transition == "matrix" and "k" in arrays:
         arrays["k"] /= np.linalg.norm(arrays["k"], axis=-1, keepdims=True)
         if "a" in arrays:

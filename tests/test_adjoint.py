@@ -30,7 +30,7 @@ def _calls():
 @pytest.mark.parametrize(("name", "more", "feature_map", "normalize"), list(_calls()))
 def test_recurrence(name, more, feature_map, normalize):
     r, rng, letters = RECURRENCES[name], np.random.default_rng(8), dims(name, more)
-    options = {"scale": 0.4}
+    options = {"scale": 0.4} if r.scaled else {}
     options |= {"feature_map": feature_map} if r.mapped else {}
     options |= {"normalize": normalize, "eps": 0.01} if r.normalizer else {}
     for lead, n, d, m in SIZES:
@@ -58,10 +58,10 @@ def _stateless(name, arrays, options, grad_out, rng):
 
 def _stateful(name, arrays, options, grad_out, rng, feature_map, normalize):
     """With an initial state, and a gradient of the final one."""
-    *lead, _, m = arrays["v"].shape
-    d = arrays["q"].shape[-1]
-    f = linattn.feature_maps.get(feature_map).features(d) if feature_map else d
-    core = (*lead, f, m)
+    core = linattn.initial_state(
+        *list(arrays.values())[: max(2, RECURRENCES[name].layout.leading)], operator=name,
+        feature_map=feature_map or "elu",
+    ).s.shape  # fmt: skip
     first, last = (
         State(rng.standard_normal(core), rng.random(core[:-1]) + 1 if normalize else None)
         for _ in range(2)

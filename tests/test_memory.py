@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from cases import BACKWARD, FORWARD
-from recurrences import RULES, make
+from recurrences import ATTENTION, make
 
 import linattn
 
@@ -55,7 +55,7 @@ MANY = {"key_lengths": np.arange(200) % 9, "cu_seqlens": np.arange(0, 1601, 8)}
 
 @pytest.mark.parametrize("dtypes", ["f4", "f4 f8", ">f4"])
 @pytest.mark.parametrize("way", MANY)
-@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("rule", ATTENTION, ids=str)
 def test_no_states_where_none_is_asked_for(rule, way, dtypes):
     """Of 200 sequences of 8 tokens each, whose states would be 8 times an operand."""
     heads = {"key_lengths": (200, 8), "cu_seqlens": (1600,)}[way]

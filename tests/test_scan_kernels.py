@@ -44,7 +44,11 @@ def forward(arrays, softplus=0.0, cuts=None, keys=None, gate=True):
     cuts = np.array([0, n]) if cuts is None else cuts
     keys = np.diff(cuts) if keys is None else keys
     given = [arrays[key] for key in NAMES if gate or key != "z"]
-    f = ufuncs["selective_scan_gate_state"] if gate else ufuncs["selective_scan_state"]
+    f = (
+        ufuncs["selective_scan_D_gate_dt_bias_state"]
+        if gate
+        else ufuncs["selective_scan_D_dt_bias_state"]
+    )
     return f(*given, softplus, cuts[:-1], cuts[1:], keys, arrays["s0"])
 
 
@@ -52,7 +56,7 @@ def backward(arrays, softplus=0.0, cuts=None, keys=None):
     n = arrays["x"].shape[-2]
     cuts = np.array([0, n]) if cuts is None else cuts
     keys = np.diff(cuts) if keys is None else keys
-    grads = ufuncs["selective_scan_gate_state_backward"](
+    grads = ufuncs["selective_scan_D_gate_dt_bias_state_backward"](
         *(arrays[key] for key in NAMES), arrays["grad_out"], softplus, cuts[:-1], cuts[1:], keys,
         arrays["s0"], arrays["grad_s"],
     )  # fmt: skip
@@ -165,10 +169,10 @@ def test_without_a_gate():
     np.testing.assert_array_equal(state, same)
     given = [arrays[key] for key in NAMES if key != "z"]
     np.testing.assert_array_equal(
-        ufuncs["selective_scan"](*given, 0.0),
+        ufuncs["selective_scan_D_dt_bias"](*given, 0.0),
         forward(arrays | {"s0": 0 * arrays["s0"]}, gate=False)[0],
     )
-    plain = ufuncs["selective_scan_backward"](*given, 64 * arrays["grad_out"], 0.0)
+    plain = ufuncs["selective_scan_D_dt_bias_backward"](*given, 64 * arrays["grad_out"], 0.0)
     still = backward(
         arrays | {"z": np.full((37, 21), 64.0)}
         | {key: 0 * arrays[key] for key in ("s0", "grad_s")}
@@ -227,14 +231,14 @@ def test_layouts(name, dtype):
     for key, x in backward(arrays).items():
         np.testing.assert_array_equal(x, backward(moved)[key], err_msg=key)
     given = [moved[key] for key in NAMES if key != "z"]
-    assert ufuncs["selective_scan"](*given, 0.0, out=out) is out
-    np.testing.assert_array_equal(out, ufuncs["selective_scan"](*given, 0.0))
+    assert ufuncs["selective_scan_D_dt_bias"](*given, 0.0, out=out) is out
+    np.testing.assert_array_equal(out, ufuncs["selective_scan_D_dt_bias"](*given, 0.0))
     a, x = arrays["dt"], arrays["x"]
-    h = ufuncs["linear_scan"](a, x, 0.0)
-    assert ufuncs["linear_scan"](moved["dt"], moved["x"], 0.0, out=out) is out
+    h = ufuncs["linear_scan"](a, x, 0.0, 0.0)
+    assert ufuncs["linear_scan"](moved["dt"], moved["x"], 0.0, 0.0, out=out) is out
     np.testing.assert_array_equal(h, out)
-    grads = ufuncs["linear_scan_backward"](a, x, arrays["grad_out"], 1.0)
-    again = ufuncs["linear_scan_backward"](moved["dt"], moved["x"], moved["grad_out"], 1.0)
+    grads = ufuncs["linear_scan_backward"](a, x, arrays["grad_out"], 1.0, 0.0)
+    again = ufuncs["linear_scan_backward"](moved["dt"], moved["x"], moved["grad_out"], 1.0, 0.0)
     for x, y in zip(grads, again, strict=True):
         np.testing.assert_array_equal(x, y)
 
@@ -323,8 +327,8 @@ def test_causality(bad, at):
         x[at:] = bad
     np.testing.assert_array_equal(forward(arrays | later)[0][:at], expected[:at])
     a, x = later["dt"], later["x"]
-    h = ufuncs["linear_scan"](arrays["dt"], arrays["x"], 0.0)
-    np.testing.assert_array_equal(ufuncs["linear_scan"](a, x, 0.0)[:at], h[:at])
+    h = ufuncs["linear_scan"](arrays["dt"], arrays["x"], 0.0, 0.0)
+    np.testing.assert_array_equal(ufuncs["linear_scan"](a, x, 0.0, 0.0)[:at], h[:at])
 
 
 def test_threads():
@@ -337,9 +341,9 @@ def test_threads():
         for threads in (1, 2, 3, 5):
             linattn.set_num_threads(threads)
             results.append([*forward(arrays), *backward(arrays | lead).values()])
-            results[-1].append(ufuncs["linear_scan"](arrays["dt"], arrays["x"], 0.0))
+            results[-1].append(ufuncs["linear_scan"](arrays["dt"], arrays["x"], 0.0, 0.0))
             results[-1].extend(
-                ufuncs["linear_scan_backward"](arrays["dt"], arrays["x"], arrays["z"], 1.0)
+                ufuncs["linear_scan_backward"](arrays["dt"], arrays["x"], arrays["z"], 1.0, 0.0)
             )
     finally:
         linattn.set_num_threads(before)
@@ -381,18 +385,18 @@ def test_steps(f, dtype):
     arrays = operands(9, 37, f, dtype)
     y, s = forward(one_sequence(arrays), 1.0)
     state, place = arrays["s0"], arrays["s0"].copy()
-    in_place = ufuncs["_selective_scan_gate_step"]
+    in_place = ufuncs["_selective_scan_D_gate_dt_bias_step"]
     for i in range(9):
         token = [arrays[key] if key in ("A", "D", "dt_bias") else arrays[key][i] for key in NAMES]
-        out, state = ufuncs["selective_scan_gate_step"](*token, 1.0, state)
+        out, state = ufuncs["selective_scan_D_gate_dt_bias_step"](*token, 1.0, state)
         read = (np.abs(arrays["C"][i] * state)).sum(-1) + np.abs(arrays["D"] * arrays["x"][i])
         assert_within(out, y[i], 2 * (f + 4) * UNIT[dtype] * read * np.abs(arrays["z"][i]))
         in_place(*token, 1.0, out=(None, place))
         np.testing.assert_array_equal(place, state)
     np.testing.assert_array_equal(state, s[0])
     turned = [x.T.copy().T if x.shape == (37, f) else x for x in (*token, arrays["s0"])]
-    expected = ufuncs["selective_scan_gate_step"](*token, 1.0, arrays["s0"])
-    out, state = ufuncs["selective_scan_gate_step"](*turned[:-1], 1.0, turned[-1])
+    expected = ufuncs["selective_scan_D_gate_dt_bias_step"](*token, 1.0, arrays["s0"])
+    out, state = ufuncs["selective_scan_D_gate_dt_bias_step"](*turned[:-1], 1.0, turned[-1])
     np.testing.assert_array_equal(state, expected[1])
     assert_within(out, expected[0], 1e3 * UNIT[dtype] * np.abs(out).max())
 
@@ -407,8 +411,8 @@ def test_linear_scan(dtype, log):
         x, g = (rng.standard_normal((n, m)).astype(dtype) for _ in range(2))
         s0, gs = (rng.standard_normal((1, m)).astype(dtype) for _ in range(2))
         bounds = [0], [n]
-        result = ufuncs["linear_scan_state"](a, x, log, *bounds, s0)
-        result += ufuncs["linear_scan_state_backward"](a, x, g, log, *bounds, s0, gs)
+        result = ufuncs["linear_scan_state"](a, x, log, 0.0, *bounds, s0)
+        result += ufuncs["linear_scan_state_backward"](a, x, g, log, 0.0, *bounds, s0, gs)
         w = [y.astype("f8") for y in (a, x)]
         expected = ref.linear_scan(
             *w, log=bool(log), initial_state=s0[0].astype("f8"), return_state=True
@@ -432,14 +436,16 @@ def test_linear_scan_of_sequences():
     cuts = np.array([0, 4, 4, 30, 65])
     a, x, g = (rng.uniform(-1, 1, (2, 65, 20)) for _ in range(3))
     s0, gs = (rng.standard_normal((2, 4, 20)) for _ in range(2))
-    h, s = ufuncs["linear_scan_state"](a, x, 0.0, cuts[:-1], cuts[1:], s0)
-    grads = ufuncs["linear_scan_state_backward"](a, x, g, 0.0, cuts[:-1], cuts[1:], s0, gs)
+    h, s = ufuncs["linear_scan_state"](a, x, 0.0, 0.0, cuts[:-1], cuts[1:], s0)
+    grads = ufuncs["linear_scan_state_backward"](a, x, g, 0.0, 0.0, cuts[:-1], cuts[1:], s0, gs)
     more = {"cu_seqlens": cuts, "initial_state": s0}
     expected = ref.linear_scan(a, x, **more, return_state=True)
     expected += ref.linear_scan_backward(a, x, g, **more, grad_state=gs)
     for y, z in zip((h, s, *grads), expected, strict=True):
         close(y, z, 300, UNIT["float64"])
-    back = ufuncs["linear_scan"](a[:, ::-1], x[:, ::-1], 0.0)[:, ::-1]
+    back = ufuncs["linear_scan"](a, x, 0.0, 1.0)
+    turned = ufuncs["linear_scan"](a[:, ::-1], x[:, ::-1], 0.0, 0.0)[:, ::-1]
+    np.testing.assert_array_equal(back, turned)
     close(back, ref.linear_scan(a, x, reverse=True), 300, UNIT["float64"])
 
 
@@ -449,7 +455,7 @@ def test_broadcasting():
     x = rng.standard_normal((3, 40, 12))
     for shape in [(40, 1), (1, 12), (3, 1, 12), (1, 1)]:
         a = rng.uniform(0, 1, shape)
-        h = ufuncs["linear_scan"](np.broadcast_to(a, x.shape), x, 0.0)
+        h = ufuncs["linear_scan"](np.broadcast_to(a, x.shape), x, 0.0, 0.0)
         close(h, ref.linear_scan(a, x), 200, UNIT["float64"])
     arrays = one_sequence(operands(40, 24, 5))
     y = forward(arrays)[0]

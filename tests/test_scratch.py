@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cases import MAPS
 from every_call import every_call
-from recurrences import RULES, backward, forward, make, step
+from recurrences import RULES, backward, core, forward, make, step
 
 import linattn
 from linattn import State, _config, _linattn, feature_maps
@@ -172,7 +172,7 @@ def every(x: SimpleNamespace) -> Iterator:
         arrays = make(rule, x.n, x.d, x.m, dtype=x.q.dtype, lead=(2,))
         yield forward(linattn, rule, arrays)
         yield backward(linattn, rule, arrays)
-        memory = State(np.zeros((2, x.d, x.m), x.state.s.dtype))
+        memory = State(np.zeros((2, *core(rule, x.d, x.m)), x.state.s.dtype))
         memory = memory._replace(z=x.state.z) if rule.options.get("normalize") else memory
         yield step(rule, arrays, 0, memory)
 

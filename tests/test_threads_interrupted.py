@@ -102,10 +102,10 @@ def test_no_tokens_of_many_heads(rule, lead):
     grad_out = arrays.pop("grad_out")
     o = getattr(linattn, rule.name)(**arrays, **rule.options)
     assert o.shape == (*lead, 0, 2)
-    if "bonus" not in arrays:  # whose gradient has a row for every head
+    if all(letters[0] == "n" for letters in rule.letters.values()):  # no row for every head
         backward = getattr(linattn, f"{rule.name}_backward")
-        dq, *_ = backward(**arrays, grad_out=grad_out, **rule.options)
-        assert dq.shape == (*lead, 0, 3)
+        first, *_ = backward(**arrays, grad_out=grad_out, **rule.options)
+        assert first.shape == next(iter(arrays.values())).shape
 
 
 STATES_INTERRUPTED = """

@@ -148,7 +148,7 @@ def targets() -> dict[str, Target]:
             options = {"feature_map": "identity", "normalize": False}
             found[f"{name}, identity, d = {d}"] = linear(name, d, **options)
             found[f"{name}, elu, normalised, d = {d}"] = linear(name, d)
-    for rule in recurrences.RULES:
+    for rule in recurrences.ATTENTION:
         if rule.name != "causal" and "bonus" not in rule.letters:
             for backward in (False, True):
                 name = str(rule).replace("l2norm", "identity") + (", backward" if backward else "")

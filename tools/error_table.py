@@ -196,7 +196,7 @@ def rows_for(kind: str) -> Iterator[Row]:
             case = case._replace(feature_map="identity", normalize=False)
             bound = of_sum if normal else int(worst(case))
             yield Row(f"{name}{end}, identity", kind, "sum", bound, run_linear(case, kind))
-    for rule in filter(is_listed, recurrences.RULES):
+    for rule in filter(is_listed, recurrences.ATTENTION):
         own = ", ".join(f"{x} a {'token' if y == 'n' else 'channel'}"
                         for x, y in rule.letters.items() if x in ("g", "beta"))  # fmt: skip
         own += ", erase" if "erase" in rule.letters else ""

@@ -12,7 +12,7 @@ few states.  Tasks are pure functions, so retries, spilling and persisting are s
 Values that are not known before the computation are not checked: ``key_lengths`` in a dask array
 are clipped to 0 and to the number of keys.  Chunk sizes have to be known.
 
-Not supported: ``out``, as results are lazy; chunks along the width; ``beta`` as one number a value
+Not supported: `linattn.linear_scan` and `linattn.selective_scan`; ``out``, as results are lazy; chunks along the width; ``beta`` as one number a value
 channel; `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; ``cu_seqlens`` with
 tokens in more than one chunk.
 

@@ -53,6 +53,8 @@ def _rows() -> dict[str, Row]:
     """The recurrences of the registry that have states."""
     rows = {}
     for r in SCANS:
+        if "v" not in {x.name for x in r.operands}:
+            continue  # draws_scans has those that scan channels
         needed, optional = (
             " ".join(x.name for x in r.operands if x.optional is left_out)
             for left_out in (False, True)
@@ -71,7 +73,7 @@ OPERANDS = RECURRENCES | {
 }
 #: Axes: n queries, s keys, d channels, m of them in values, f features, r of Linformer.
 #: Operands besides q, k and v, and their channels, are as wide as features.
-EXTRAS = {x.name: x for r in METHODS.values() for x in r.extras}
+EXTRAS = {x.name: x for x in RECURRENCES for x in _operator.RECURRENCES[x].extras}
 CORE = {name: x.dims.replace("d", "f") for name, x in EXTRAS.items()} | {
     "q": "nd", "k": "sd", "v": "sm", "E": "sr", "F": "sr", "grad_out": "nm",
 }  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from recurrences import RULES, make
+from recurrences import RULES, core, make, step_of
 from states import flat
 
 import linattn
@@ -45,7 +45,7 @@ def every_call(
         return rng.standard_normal(shape).astype(dtype)
 
     for rule in RULES:
-        yield from _recurrence(rule, make(rule, n, d, m, dtype=dtype, lead=lead), wide, normal)
+        yield from _recurrence(rule, make(rule, n, d, m, dtype=dtype, lead=lead), d, wide, normal)
     q, k, v, g = (normal(*lead, n, x) for x in (d, d, m, m))
     E, F = normal(n, 5), normal(n, 5)
     out = normal(*lead, n, m)
@@ -73,13 +73,15 @@ def every_call(
         yield Call(name, internal_ufuncs[name], (abs(x),))
 
 
-def _recurrence(rule, arrays, wide, normal) -> Iterator[Call]:
+def _recurrence(rule, arrays, width, wide, normal) -> Iterator[Call]:
     grad_out = arrays.pop("grad_out")
     lead, m = grad_out.shape[:-2], grad_out.shape[-1]
-    core = (*lead, arrays["q"].shape[-1], m)
+    shape = (*lead, *core(rule, width, m))
     normalize = rule.options.get("normalize", False)
     first, last, held = (
-        State(normal(*core, dtype=wide), abs(normal(*core[:-1], dtype=wide)) if normalize else None)
+        State(
+            normal(*shape, dtype=wide), abs(normal(*shape[:-1], dtype=wide)) if normalize else None
+        )
         for _ in range(3)
     )
     out = normal(*grad_out.shape)
@@ -91,8 +93,8 @@ def _recurrence(rule, arrays, wide, normal) -> Iterator[Call]:
         name: x if rule.letters[name][0] != "n" else x.take(0, len(lead))
         for name, x in arrays.items()
     }
-    name = "step" if rule.name == "causal" else f"{rule.name}_step"
-    yield _call(name, **now, state=held, **rule.options, in_place=True, written=flat(held))
+    name, options = step_of(rule)
+    yield _call(name, **now, state=held, **options, in_place=True, written=flat(held))
 
 
 def _maps(d, q, k, v, g) -> Iterator[Call]:

@@ -1,8 +1,8 @@
 """The one table of operands: what every operator takes, and operands to call it with.
 
 The operands of a recurrence are those of the package's registry.  Only other operators are written
-here.  Dimensions are letters: n tokens, s keys, d the width of q and k, m that of v, r the rows of
-Linformer, w the taps of a convolution.  A new recurrence needs no row.
+here.  Dimensions are letters: n tokens, s keys, d the width of q and k, m that of v, f a channel's
+states, r the rows of Linformer, w the taps of a convolution.  A new recurrence needs no row.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def twin(name: str) -> ModuleType:
 
 def removes(name: str) -> bool:
     """Whether a token takes from the memory what a key reads there."""
-    return bool({"beta", "a"} & {x.name for x in OPERANDS[name]})
+    names = {x.name for x in OPERANDS[name]}
+    return "q" in names and bool({"beta", "a"} & names)
 
 
 def shape(letters: str, sizes: dict[str, int], lead: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -94,9 +95,12 @@ def make(
     default they are weak.  `leads` has the leading axes of operands that have others than `lead`.
     """
     arrays: dict[str, np.ndarray] = {}
+    sizes = {"f": sizes.get("d", 1)} | sizes
     for name, letters in operands.items():
         own = shape(letters, sizes, (leads or {}).get(name, lead))
-        if name in ("k", "erase", "a"):
+        if name in ("dt", "A") or (name == "a" and "q" not in operands):
+            arrays[name] = rng.random(own) * (-1 if name == "A" else 0.9)
+        elif name in ("k", "erase", "a"):
             arrays[name] = unit(rng.standard_normal(own))
         elif name == "b":
             arrays[name] = -arrays["a"] * rng.random(own[:-1])[..., None]

@@ -33,9 +33,10 @@ class Rule(NamedTuple):
     letters: dict[str, str]
     options: dict
     twin: ModuleType
+    state: str  #: the axes of a state
 
     def __str__(self) -> str:
-        own = [f"{x}({y})" for x, y in self.letters.items() if x not in "qkv"]
+        own = [f"{x}({y})" for x, y in self.letters.items() if x not in ("q", "k", "v")]
         return "-".join([self.name, *own, *map(str, self.options.values())])
 
 
@@ -48,6 +49,8 @@ OPTIONS = {
         for phi, normalize in (("elu", True), ("identity", False), ("l2norm", False))
     ],
     "delta": [{"feature_map": "identity"}, {"feature_map": "l2norm"}],
+    "linear_scan": [{}, {"log": True}, {"reverse": True}],
+    "selective_scan": [{"softplus": True}, {}],
 }
 
 
@@ -60,7 +63,9 @@ def _rules() -> list[Rule]:
         for i in range(max(len(ways), len(options))):
             kinds = zip(r.operands, ways[i % len(ways)], strict=True)
             letters = {x.name: dims for x, dims in kinds if dims}
-            rules.append(Rule(r.name, letters, options[i % len(options)] | {"scale": 0.5}, twin))
+            scale = {"scale": 0.5} if r.scaled else {}
+            given = options[i % len(options)] | scale
+            rules.append(Rule(r.name, letters, given, twin, r.layout.state))
     return rules
 
 
@@ -70,16 +75,25 @@ def _kinds(x: Operand) -> list[str]:
 
 
 RULES = _rules()
+#: Those of queries, keys and values; the others scan channels, each by itself.
+ATTENTION = [rule for rule in RULES if "v" in rule.letters]
+
+
+def core(rule, d, m) -> tuple[int, ...]:
+    """The shape of a state, whose rows are d wide."""
+    return tuple({"d": d, "m": m, "f": d}[x] for x in rule.state)
 
 
 def make(rule, n, d, m, *, seed=0, dtype="float64", gates="weak", lead=()) -> dict[str, np.ndarray]:
     """The operands by name, and grad_out."""
     rng = np.random.default_rng([seed, n, d, m])
-    size = {"n": n, "d": d, "m": m}
+    size = {"n": n, "d": d, "m": m, "f": d}
     arrays = {}
     for name, letters in rule.letters.items():
         shape = (*lead, *(size[x] for x in letters))
-        if name in ("k", "erase", "a"):
+        if "v" not in rule.letters:
+            arrays[name] = _of_scan(rule, name, shape, rng)
+        elif name in ("k", "erase", "a"):
             x = rng.standard_normal(shape)
             arrays[name] = x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1)
         elif name == "b":
@@ -92,6 +106,16 @@ def make(rule, n, d, m, *, seed=0, dtype="float64", gates="weak", lead=()) -> di
             arrays[name] = rng.standard_normal(shape)
     arrays["grad_out"] = rng.standard_normal((*lead, n, m))
     return {name: x.astype(dtype) for name, x in arrays.items()}
+
+
+def _of_scan(rule, name, shape, rng) -> np.ndarray:
+    """Factors of 1 at most."""
+    if name in ("a", "A"):
+        decay = -np.exp(rng.standard_normal(shape))
+        return decay if name == "A" or rule.options.get("log") else np.sin(decay)
+    if name in ("dt", "dt_bias"):
+        return 0.2 * rng.random(shape)
+    return rng.standard_normal(shape)
 
 
 def part(rule, arrays, begin, end) -> dict[str, np.ndarray]:
@@ -124,8 +148,15 @@ def step(rule, arrays, t, state):
         else x[..., t]
         for name, x in arrays.items() if name != "grad_out"
     }  # fmt: skip
-    name = "step" if rule.name == "causal" else f"{rule.name}_step"
-    return getattr(linattn, name)(**now, state=state, **rule.options)
+    name, options = step_of(rule)
+    return getattr(linattn, name)(**now, state=state, **options)
+
+
+def step_of(rule) -> tuple[str, dict]:
+    """The name and the options of the step."""
+    r = RECURRENCES[rule.name]
+    lacking = {*r.flags["forward"]} - {*r.flags["step"]}
+    return r.names["step"], {x: y for x, y in rule.options.items() if x not in lacking}
 
 
 def allowed(*results, sides=2) -> float:
