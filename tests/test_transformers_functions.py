@@ -229,6 +229,21 @@ def test_rglru_scan(dtype, n, state, functions):
     )  # fmt: skip
 
 
+def test_rglru_scan_with_autocast(functions):
+    """Decays keep their 32 bits, and the output has the dtype of the tokens."""
+    library, ours = (
+        getattr(x, "RecurrentGemmaRglru._rnn_scan") for x in functions("recurrent_gemma")
+    )
+    x, a = normal(1, 99, 6), 1 - normal(1, 99, 6, seed=2).sigmoid() / 256
+    reset = torch.zeros(1, 99, 1, dtype=torch.bool)
+    for tokens, part in ((x, PART), (x.bfloat16(), 2**-8)):
+        with torch.autocast("cpu", torch.bfloat16):
+            (o, state), (before, last) = (f(None, tokens, a, reset, None) for f in (ours, library))
+        assert o.dtype is tokens.dtype
+        close(o, before, part=part)
+        close(state, last)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("activation", [None, "silu", "swish"])
 def test_causal_conv1d_fn(activation, dtype, functions):

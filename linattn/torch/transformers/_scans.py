@@ -66,7 +66,8 @@ def rglru_scan(
     if acc_dtype is not torch.float32 or hidden_states.dtype is torch.float64:
         return NotImplemented
     start = None if recurrent_states is None else State(recurrent_states)
-    o, state = linear_scan(
-        recurrent_gate * ~reset, hidden_states, initial_state=start, return_state=True
-    )
-    return o, state.s
+    with torch.autocast("cpu", enabled=False):  # decays near 1 need 32 bits
+        o, state = linear_scan(
+            recurrent_gate * ~reset, hidden_states, initial_state=start, return_state=True
+        )
+    return o.to(hidden_states.dtype), state.s
