@@ -229,6 +229,24 @@ def test_rglru_scan(dtype, n, state, functions):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("state", [True, False])
+@pytest.mark.parametrize("n", [1, 2, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rwkv_linear_attention(dtype, n, state, functions):
+    k, v = normal(2, n, 6, dtype=dtype), normal(2, n, 6, seed=1, dtype=dtype)
+    w, u = normal(6, seed=2), normal(6, seed=3)
+    start = (normal(2, 6, seed=4), normal(2, 6, seed=5).exp(), normal(2, 6, seed=6))
+    found = []
+    for owner in functions("rwkv"):
+        given = [x.clone().requires_grad_() for x in (w, u, k, v)]
+        o, after = owner.rwkv_linear_attention_cpu(*given, start if state else None, True)
+        loss = (o.float() * normal(2, n, 6, seed=7)).sum() + (after[0] / after[1]).square().sum()
+        found.append((o.detach(), *(x.detach() for x in after), *torch.autograd.grad(loss, given)))
+    for a, b in zip(*found, strict=True):
+        assert a.shape == b.shape and a.dtype is b.dtype
+        close(a, b, part=PART if dtype is torch.float32 else 2**-6)
+
+
 def test_rglru_scan_with_autocast(functions):
     """Decays keep their 32 bits, and the output has the dtype of the tokens."""
     library, ours = (

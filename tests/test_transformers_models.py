@@ -106,7 +106,11 @@ ALL_LINEAR = {
 SILENT = ("mamba2", "minimax", "mamba", "falcon_mamba", "jamba")
 
 
-@pytest.mark.parametrize("family", [x for x in FAMILIES if x != "recurrent_gemma"])
+#: A part that is not linattn's mixes them.
+MIXING = ("recurrent_gemma", "rwkv", "xlstm")
+
+
+@pytest.mark.parametrize("family", [x for x in FAMILIES if x not in MIXING])
 def test_packed_sequences(family):
     """Three sequences in a row are as each by itself; the library's own functions refuse them."""
     packed_model = build(family, **ALL_LINEAR.get(family, {}))
@@ -180,8 +184,9 @@ def test_packed_sequences_with_gradient_checkpointing():
         m(tokens(1, 5), cu_seq_lens_q=torch.tensor([0, 2, 5]))
 
 
-def test_packed_sequences_that_a_convolution_mixes():
-    m = build("recurrent_gemma")
+@pytest.mark.parametrize("family", MIXING)
+def test_packed_sequences_that_a_model_mixes(family):
+    m = build(family)
     with torch.no_grad(), patch_transformers():
         with pytest.raises(ValueError, match="does not separate"):
             m(tokens(1, 5), use_cache=False, cu_seq_lens_q=torch.tensor([0, 2, 5]))

@@ -122,6 +122,14 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "num_hidden_layers": 3, "intermediate_size": 96, "lru_width": 32,
         "attention_window_size": 64,
     }),
+    "rwkv": ("RwkvForCausalLM", "RwkvConfig", {
+        "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2,
+        "context_length": 64, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
+    }),
+    "xlstm": ("xLSTMForCausalLM", "xLSTMConfig", {
+        "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 2,
+        "chunk_size": 8, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
+    }),
 }  # fmt: skip
 
 

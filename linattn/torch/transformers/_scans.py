@@ -1,4 +1,4 @@
-"""Replacements for loops over tokens: the scans of Mamba and of RecurrentGemma.
+"""Replacements for loops over tokens: scans of Mamba and RecurrentGemma, RWKV-4 and xLSTM.
 
 Each function has the signature of the one that it replaces.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..._state import State
-from ..operators import linear_scan, selective_scan, selective_scan_step
+from ..operators import linear_scan, mlstm, selective_scan, selective_scan_step, wkv
 from ._functions import writable
 from ._packing import SCANNED, sequences
 
@@ -71,3 +71,44 @@ def rglru_scan(
             recurrent_gate * ~reset, hidden_states, initial_state=start, return_state=True
         )
     return o.to(hidden_states.dtype), state.s
+
+
+# --- RWKV-4 ------------------------------------------------------------------------------------
+
+
+def rwkv_linear_attention_cpu(
+    time_decay: Tensor, time_first: Tensor, key: Tensor, value: Tensor, state: Any = None,
+    return_state: bool = False,
+) -> Any:  # fmt: skip
+    start = None if state is None else State(*state)
+    o, after = wkv(
+        key, value, time_decay.exp(), time_first, initial_state=start, return_state=True
+    )
+    return o, list(after) if return_state or state is not None else None
+
+
+# --- xLSTM, whose backend binds the library's functions when it is built -----------------------
+
+
+def xlstm_backend(
+    self: Any, query: Tensor, key: Tensor, value: Tensor, igate: Tensor, fgate: Tensor,
+    c_initial: Tensor | None = None, n_initial: Tensor | None = None,
+    m_initial: Tensor | None = None, return_last_states: bool | None = None,
+    mode: str | None = None,
+) -> Any:  # fmt: skip
+    mode = self.config.mode if mode is None else mode
+    training = "train" in mode
+    if training and return_last_states is None:
+        return_last_states = self.config.return_last_states
+    if self.config.mode == "train_with_padding" and return_last_states:
+        return NotImplemented  # an error of the library's
+    if not training and "inference" not in mode:
+        return NotImplemented
+    start = None
+    if c_initial is not None and n_initial is not None and m_initial is not None:
+        start = State(c_initial, n_initial, m_initial[..., 0])
+    o, (c, n, m) = mlstm(
+        query, key, value, igate, fgate, eps=self.config.eps, initial_state=start,
+        return_state=True,
+    )  # fmt: skip
+    return (o, (c, n, m[..., None])) if return_last_states or not training else o

@@ -20,8 +20,8 @@ DROP_PACKING = {
 }
 #: Layers that do not pass them to their scan, Mamba's.
 SCAN_PACKED = ("FalconMambaMixer", "JambaMambaMixer", "MambaMixer", "ZambaMambaMixer")
-#: Layers of which a part does not separate sequences.
-MIX_PACKED = ("RecurrentGemmaRecurrentBlock",)
+#: Models and layers of which a part does not separate sequences.
+MIX_PACKED = ("RecurrentGemmaRecurrentBlock", "RwkvModel", "xLSTMModel", "RwkvForCausalLM")
 
 
 class StandIn(NamedTuple):
@@ -51,4 +51,10 @@ STAND_INS = {
     "mamba_selective_scan": StandIn(scans.mamba_selective_scan),
     "mamba_selective_state_update": StandIn(scans.mamba_selective_state_update, packing=()),
     "RecurrentGemmaRglru._rnn_scan": StandIn(scans.rglru_scan, packing=()),
+    "rwkv_linear_attention_cpu": StandIn(scans.rwkv_linear_attention_cpu, packing=()),
+    "xLSTMBackend.forward": StandIn(
+        scans.xlstm_backend,
+        packing=(),
+        source="ada65c0d031ae105da063d752e7f73222d23442f1c795d4548e7bb053845b15b",
+    ),
 }
