@@ -28,6 +28,7 @@ from .dplr import dplr, dplr_backward, dplr_step
 from .gated import gated, gated_backward, gated_step
 from .gated_delta import gated_delta, gated_delta_backward, gated_delta_step
 from .linformer import linformer, linformer_backward
+from .mlstm import mlstm, mlstm_backward, mlstm_step
 from .scan import (
     linear_scan,
     linear_scan_backward,
@@ -38,6 +39,7 @@ from .scan import (
 )
 from .softmax import softmax_attention, softmax_attention_backward
 from .streaming import blocks, stream
+from .wkv import wkv, wkv_backward, wkv_step
 
 __all__ = [
     "State",
@@ -72,6 +74,9 @@ __all__ = [
     "linformer_backward",
     "log_decay",
     "log_decay_backward",
+    "mlstm",
+    "mlstm_backward",
+    "mlstm_step",
     "noncausal",
     "noncausal_backward",
     "selective_scan",
@@ -85,4 +90,7 @@ __all__ = [
     "step",
     "stream",
     "ufuncs",
+    "wkv",
+    "wkv_backward",
+    "wkv_step",
 ]

@@ -186,7 +186,7 @@ TORCH = Bridge(
     words=_TENSORS,
     annotations=_ANY | {"activation": "str | None"},
     without=("out",),
-    functions=_OTHERS,
+    functions=(*_OTHERS, "mlstm", "mlstm_step", "wkv", "wkv_step"),
     examples={
         "forward": """
             >>> import torch, linattn.torch

@@ -261,6 +261,43 @@ PARAGRAPHS = {
     "out": """
     out : ndarray, shape (..., n, m), optional
         Where to put the result; of the result's dtype.  It may overlap an operand.""",
+    "wkv_k": """
+    k : array_like, shape (..., n, m)
+        Keys, float16, bfloat16, float32 or float64 (other real dtypes are cast by {library}'s
+        rules): logarithms of weights; -inf writes nothing.  16-bit numbers are computed in
+        float32 and rounded once.""",
+    "wkv_v": """
+    v : array_like, shape (..., n, m)
+        Values.""",
+    "wkv_w": """
+    w : array_like, shape (..., m)
+        Decay of each channel: a token multiplies its memory by e^-w.  It is converted to what is
+        computed in, float32 for 16-bit tokens, and has no say in the result's dtype.""",
+    "wkv_u": """
+    u : array_like, shape (..., m)
+        Added to a token's own key as it is read; converted as ``w`` is.""",
+    "wkv_initial_state": """
+    initial_state : State, optional
+        The state before the first token: ``s`` (num) and ``z`` (den), both times e^-log_scale,
+        and ``log_scale``, each (..., m), or (..., r, m) with ``cu_seqlens``; default: nothing
+        seen, 0, 0 and -inf.""",
+    "mlstm_gates": """
+    i, f : array_like, shape (..., n)
+        Input and forget gates before their functions, exp and sigma.  They are converted to what
+        is computed in, float32 for 16-bit tokens, and have no say in the result's dtype.""",
+    "mlstm_options": """
+    scale : float, optional
+        Multiplies q; 1 / sqrt(d) by default.
+    normalize : bool, default True
+        Divide by the larger of ``|scale z.q|`` and 1.
+    eps : float, default 0.0
+        Added to the denominator times e^-m, as the published code does, which has 1e-6; unused
+        where ``normalize`` is False.""",
+    "mlstm_initial_state": """
+    initial_state : State, optional
+        The memory before the first token times e^-log_scale: ``s`` (..., d, m) and ``z``
+        (..., d), or None without the normaliser, and ``log_scale`` (...), one number a head;
+        with ``cu_seqlens`` (..., r, d, m), (..., r, d) and (..., r); default: zeros.""",
     "softmax_q": """
     q : array_like, shape (..., n, d)
         Queries, float32 or float64; 16-bit numbers are computed in float32, other real

@@ -21,11 +21,13 @@ __all__ = [
     "ArrayLike",
     "Bool",
     "CausalOptions",
+    "ChannelOptions",
     "ConvolutionOptions",
     "DType",
     "GatedDeltaOptions",
     "GatedOptions",
     "LinearScanOptions",
+    "MLSTMOptions",
     "Map",
     "RecurrenceOptions",
     "SelectiveScanOptions",
@@ -74,14 +76,27 @@ class SelectiveScanOptions(TypedDict, total=False):
     out: Array | None
 
 
-class SequenceOptions(TypedDict, total=False):
+class ChannelOptions(TypedDict, total=False):
     """What every recurrence over tokens takes, but ``return_state``."""
 
-    scale: float
     key_lengths: ArrayLike | None
     cu_seqlens: ArrayLike | None
     initial_state: State | None
     out: Array | None
+
+
+class MLSTMOptions(ChannelOptions, total=False):
+    """What `linattn.mlstm` takes, but ``return_state``."""
+
+    scale: float | None
+    normalize: Bool
+    eps: float
+
+
+class SequenceOptions(ChannelOptions, total=False):
+    """What one with queries takes."""
+
+    scale: float
 
 
 class RecurrenceOptions(SequenceOptions, total=False):

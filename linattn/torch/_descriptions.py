@@ -12,7 +12,11 @@ from .._operator import Recurrence
 from ..conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
 from ..decay import log_decay, log_decay_backward
 from ..linformer import linformer, linformer_backward
+from ..mlstm import LAYOUT as MLSTM_LAYOUT
+from ..mlstm import mlstm, mlstm_backward, mlstm_step
 from ..softmax import softmax_attention, softmax_attention_backward
+from ..wkv import LAYOUT as WKV_LAYOUT
+from ..wkv import wkv, wkv_backward, wkv_step
 from . import _maps
 
 
@@ -37,6 +41,7 @@ class Description(NamedTuple):
     sizes: Callable[[dict[str, Any], dict[str, int]], dict[str, int]] = lambda named, sizes: {}
     #: sizes of further letters, from the arguments and the sizes of the operands' letters
     example: str = "x, x, x"  #: operands, made from x (n, d)
+    step_example: str = ""
 
 
 def of_recurrence(r: Recurrence) -> Description:
@@ -107,6 +112,41 @@ CONVOLUTION = Description(
     lambda x, state, **options: causal_conv1d_step(x[0], x[1], state, x[2], **options),
     "causal_conv1d_step", fields={"s": "cp"}, one_array=True,
     sizes=lambda named, sizes: {"p": sizes["w"] - 1}, example="x, x.T",
+    step_example="""
+    >>> import torch, linattn.torch
+    >>> o, state = linattn.torch.causal_conv1d_step(
+    ...     torch.tensor([8.0]), torch.tensor([[0.5, 1.0]]), torch.tensor([[4.0]])
+    ... )
+    >>> o, state
+    (tensor([10.]), tensor([[8.]]))
+    """,
+)  # fmt: skip
+MLSTM = Description(
+    "mlstm", MLSTM_LAYOUT, ("float? scale", "bool normalize", "float eps"),
+    _spread(mlstm), _spread(mlstm_backward), _spread(mlstm_step), "mlstm_step",
+    keeps_strides=True, fields={"s": "dm", "z": "d", "log_scale": ""}, lengths=True,
+    example="x, x, x, x[:, 0], x[:, 0]",
+    step_example="""
+    >>> import torch, linattn, linattn.torch
+    >>> state = linattn.State(torch.zeros(2, 2), torch.zeros(2), torch.zeros(()))
+    >>> x, gate = torch.ones(2), torch.zeros(())
+    >>> o, state = linattn.torch.mlstm_step(x, x, x, gate, gate, state)
+    >>> o
+    tensor([1., 1.])
+    """,
+)  # fmt: skip
+WKV = Description(
+    "wkv", WKV_LAYOUT, (), _spread(wkv), _spread(wkv_backward), _spread(wkv_step), "wkv_step",
+    keeps_strides=True, fields=dict.fromkeys(("s", "z", "log_scale"), "m"), lengths=True,
+    example="x, x, x[0], x[0]",
+    step_example="""
+    >>> import torch, linattn, linattn.torch
+    >>> state = linattn.State(torch.tensor([6.0]), torch.tensor([2.0]), torch.zeros(1))
+    >>> zero = torch.zeros(1)
+    >>> o, state = linattn.torch.wkv_step(zero, torch.tensor([9.0]), zero, zero, state)
+    >>> o, state.s
+    (tensor([5.]), tensor([15.]))
+    """,
 )  # fmt: skip
 
-OTHERS = SOFTMAX, LINFORMER, LOG_DECAY, CONVOLUTION
+OTHERS = SOFTMAX, LINFORMER, LOG_DECAY, CONVOLUTION, MLSTM, WKV

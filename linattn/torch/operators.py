@@ -19,14 +19,6 @@ from ._operator import OPERATORS
 if TYPE_CHECKING:
     from .._signatures.torch import *  # noqa: F403
 
-_CONVOLUTION_STEP = """
-    >>> import torch, linattn.torch
-    >>> o, state = linattn.torch.causal_conv1d_step(
-    ...     torch.tensor([8.0]), torch.tensor([[0.5, 1.0]]), torch.tensor([[4.0]])
-    ... )
-    >>> o, state
-    (tensor([10.]), tensor([[8.]]))
-    """
 _INITIAL_STATE = """
     >>> import torch, linattn.torch
     >>> q = k = v = torch.ones(2, 4)
@@ -48,7 +40,8 @@ def _others() -> Iterator[Any]:
         yield made(function, TORCH, operator.forward, names, example=example)
         if description.step:
             function = getattr(linattn, description.step_name)
-            yield made(function, TORCH, operator.step, names, example=_CONVOLUTION_STEP)
+            example = description.step_example
+            yield made(function, TORCH, operator.step, names, example=example)
     yield made(linattn.initial_state, TORCH, _initial_state, example=_INITIAL_STATE)
 
 

@@ -352,6 +352,14 @@ load_numbers(T row[MR * LA_CHUNK_MAX], const struct la_array *x, struct span t)
     load_plain((struct block){row, LA_CHUNK_MAX}, &all, rows_from(0, 1), t.rows);
 }
 
+/* The same, and zeros to the end of a vector. */
+INLINE void
+load_token_row(T *row, const struct la_array *x, struct span t)
+{
+    const struct la_array all = {x->data + t.first * x->rs, 0, x->rs, x->type};
+    load_row(row, round_up(t.rows, VL), &all, 0, t.rows);
+}
+
 /* Tokens t of x = src, one number each. */
 static void
 store_numbers(const struct la_array *x, struct span t, T *src)

@@ -18,6 +18,8 @@
 #include "gated_step.h"
 #include "linear_scan.h"
 #include "linear_scan_backward.h"
+#include "mlstm.h"
+#include "mlstm_gates.h"
 #include "noncausal.h"
 #include "project.h"
 #include "rescaled_causal.h"
@@ -32,6 +34,8 @@
 #include "softmax_backward.h"
 #include "step.h"
 #include "table.h"
+#include "wkv.h"
+#include "wkv_backward.h"
 
 /* Each operator X cuts up its scratch in X_carve, and has it measured by the same. */
 #define LA_OP(op, form, properties, rows, doc)                                         \

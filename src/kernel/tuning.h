@@ -99,6 +99,7 @@ enum {
     LA_SCAN_COLS = 128,
     LA_SCAN_CHANNELS = 64, /* of those whose tokens follow one another */
     LA_LINEAR_COLS = 4096,
+    LA_WKV_WORK = 16, /* multiply-adds in the time of a number's exponentials */
 
     /* Rows of a block are no multiple of so many bytes apart: 32 KiB of 8 ways hold 64
      * lines a way, so that rows 2 KiB apart share two sets. */

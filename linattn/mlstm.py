@@ -1,0 +1,367 @@
+"""mLSTM, the matrix memory of xLSTM: forward, gradients, and one token at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+
+import numpy as np
+
+from . import _check, _fields, _gradients, _state
+from ._docs import filled
+from ._gufuncs import internal_ufuncs, quiet, run, ufuncs
+from ._layout import Call, Layout, Operand
+from ._state import State
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ._types import Array, ArrayLike, Bool, DType, MLSTMOptions
+
+LAYOUT = Layout([
+    Operand("q", "nd"), Operand("k", "nd"), Operand("v", "nm"),
+    Operand("i", "n", state_dtype=True), Operand("f", "n", state_dtype=True),
+])  # fmt: skip
+
+
+@overload
+def mlstm(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, i: ArrayLike, f: ArrayLike, *,
+    return_state: Literal[False] = ..., **options: Unpack[MLSTMOptions],
+) -> Array: ...  # fmt: skip
+@overload
+def mlstm(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, i: ArrayLike, f: ArrayLike, *,
+    return_state: Literal[True], **options: Unpack[MLSTMOptions],
+) -> tuple[Array, State]: ...  # fmt: skip
+@overload
+def mlstm(
+    q: ArrayLike, k: ArrayLike, v: ArrayLike, i: ArrayLike, f: ArrayLike, *,
+    return_state: bool, **options: Unpack[MLSTMOptions],
+) -> Array | tuple[Array, State]: ...  # fmt: skip
+@quiet
+@filled
+def mlstm(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    i: ArrayLike,
+    f: ArrayLike,
+    *,
+    scale: float | None = None,
+    normalize: Bool = True,
+    eps: float = 0.0,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
+    initial_state: State | None = None,
+    return_state: bool = False,
+    out: Array | None = None,
+) -> Array | tuple[Array, State]:
+    """The matrix memory of xLSTM: exponential input gates, sigmoid forget gates.
+
+    ``s_t = sigma(f_t) s_{t-1} + e^i_t k_t v_t^T``, ``z_t = sigma(f_t) z_{t-1} + e^i_t k_t``,
+    ``o_t = scale s_t^T q_t / max(|scale z_t.q_t|, 1)``.  The memory is held relative to a running
+    maximum of earlier gates, ``m_t = max(log sigma(f_t) + m_{t-1}, i_t)``, so that gates of any
+    size are right.  Nothing at position t changes an output before t.
+
+    Leading axes are broadcast by NumPy's rules.
+
+    Parameters
+    ----------
+    $q
+    $k
+    $v
+    $mlstm_gates
+    $mlstm_options
+    $token_lengths
+    $cu_seqlens
+    $mlstm_initial_state
+    $return_state
+    $out
+
+    Returns
+    -------
+    o : ndarray, shape (..., n, m)
+    $final_state
+
+    Raises
+    ------
+    $raises
+
+    Notes
+    -----
+    About the time of `gated` with one gate a token: 4 n d m floating-point operations a head.
+    Scratch of 2 d m numbers a thread, and three numbers a token.  An input gate of -inf writes
+    nothing, a forget gate of -inf resets the memory, even where it holds inf or NaN.
+
+    References
+    ----------
+    Beck et al., "xLSTM: Extended Long Short-Term Memory", NeurIPS 2024, eq. 19-27, and eq. 15-17
+    for the running maximum
+
+    Examples
+    --------
+    Without forgetting the output is the mean of the values, weighted by e^i.
+
+    >>> import numpy as np, linattn
+    >>> x, v = np.ones((3, 1)), np.array([[2.0], [4.0], [9.0]])
+    >>> linattn.mlstm(x, x, v, np.zeros(3), np.full(3, np.inf))
+    array([[2.],
+           [3.],
+           [5.]])
+    """
+    name = "mlstm"
+    call = LAYOUT.read(name, (q, k, v, i, f))
+    numbers = _numbers(name, call.typed, call, scale, normalize, eps)
+    if out is not None:
+        _check.out(name, out, call.shape, *call.typed)
+    packing = _state.sequences(name, call.shape[-2], call.batch, cu_seqlens, key_lengths)
+    wide = _check.state_dtype(*call.typed)
+    start = _first(name, initial_state, packing, call, wide, numbers.normalize)
+    q, k, v, i, f = call.cast()
+    gates = _Gates.of(i, f, packing, start[-1], wide)
+    wanted = [None if return_state else ...] * (2 if numbers.normalize else 1)
+    inputs = q, k, v, *gates[:3], *numbers, *packing.indices, *_both(start[:-1])
+    o, *end = run(internal_ufuncs["mlstm_state"], inputs, (out, *_both(wanted)))
+    if not return_state:
+        return o
+    return o, _result(packing, end[: len(wanted)], gates.last, call)
+
+
+@quiet
+@filled
+def mlstm_backward(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    i: ArrayLike,
+    f: ArrayLike,
+    grad_out: ArrayLike,
+    *,
+    scale: float | None = None,
+    normalize: Bool = True,
+    eps: float = 0.0,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
+    initial_state: State | None = None,
+    grad_state: State | None = None,
+) -> tuple[Any, ...]:
+    """Gradients of `mlstm`.
+
+    Exact for the equation of `mlstm`, the larger of the two denominators and ``eps`` included.
+    The forward result is not needed.
+
+    Parameters
+    ----------
+    $q
+    $k
+    $v
+    $mlstm_gates
+    $grad_out
+    $mlstm_options
+    $token_lengths
+    $cu_seqlens
+    $mlstm_initial_state
+    $grad_state
+
+    Returns
+    -------
+    dq, dk, dv, di, df : ndarray
+        Gradients, in the shapes of q, k, v, i and f; those of a broadcast operand are summed
+        over its repeats.  di and df have the dtype that is computed in: float32 for 16-bit
+        tokens.
+    $gradient_of_state
+
+    Raises
+    ------
+    $raises
+
+    Notes
+    -----
+    The time of `gated` and of its gradients, with m + 1 value channels.  Memory beyond the
+    arrays: values and outputs once more, and that of `gated_backward`.
+
+    References
+    ----------
+    Beck et al., "xLSTM: Extended Long Short-Term Memory", NeurIPS 2024, eq. 19-27
+
+    Examples
+    --------
+    Each value has the same weight in a mean.
+
+    >>> import numpy as np, linattn
+    >>> x, v, c = np.ones((2, 1)), np.array([[2.0], [4.0]]), np.array([[0.0], [1.0]])
+    >>> gates = np.zeros(2), np.full(2, np.inf)
+    >>> dq, dk, dv, di, df = linattn.mlstm_backward(x, x, v, *gates, c)
+    >>> dv
+    array([[0.5],
+           [0.5]])
+    """
+    from . import _mlstm_backward
+
+    name = "mlstm_backward"
+    call = LAYOUT.read(name, (q, k, v, i, f))
+    grad_out = _check.cotangent(name, grad_out, call.shape)
+    typed = *call.typed, grad_out
+    numbers = _numbers(name, typed, call, scale, normalize, eps)
+    packing = _state.sequences(name, call.shape[-2], call.batch, cu_seqlens, key_lengths)
+    dtype, wide = _check.result_dtype(*typed), _check.state_dtype(*typed)
+    start = _first(name, initial_state, packing, call, wide, numbers.normalize)
+    last = _first(name, grad_state, packing, call, wide, numbers.normalize, "grad_state")
+    arrays = [np.asarray(x, wide) for x in (*call.arrays, grad_out)]
+    *grads, dstate = _mlstm_backward.gradients(
+        arrays, call, numbers, packing, start, last, exact=grad_state is not None
+    )
+    sums = _gradients.sum_all(grads, call.arrays, (dtype, dtype, dtype, wide, wide))
+    if initial_state is grad_state is None:
+        return sums
+    *fields, log_scale = dstate
+    return *sums, _fields.summed(_result(packing, fields, log_scale, call), initial_state)
+
+
+@quiet
+@filled
+def mlstm_step(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    i: ArrayLike,
+    f: ArrayLike,
+    state: State,
+    *,
+    scale: float | None = None,
+    normalize: Bool = True,
+    eps: float = 0.0,
+    in_place: bool = False,
+) -> tuple[Array, State]:
+    """One token of `mlstm`: let the memory decay, write to it, then read it.
+
+    Parameters
+    ----------
+    $token
+    i, f : array_like, shape (...)
+        Its input and forget gates.
+    state : State
+        The memory so far: ``s`` (..., d, m), ``z`` (..., d), or None without the normaliser, and
+        ``log_scale`` (...), of the result's dtype, or float32 where that has 16 bits.
+    $mlstm_options
+    $in_place
+
+    Returns
+    -------
+    o : ndarray, shape (..., m)
+    state : State
+        The state after the token.
+
+    Raises
+    ------
+    $raises
+
+    Notes
+    -----
+    About 6 d m floating-point operations a head; the state is read and written twice.
+
+    References
+    ----------
+    Beck et al., "xLSTM: Extended Long Short-Term Memory", NeurIPS 2024, eq. 19-27
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> state = linattn.State(np.array([[6.0]]), np.array([2.0]), np.array(0.0))
+    >>> o, state = linattn.mlstm_step([1.0], [1.0], [9.0], 0.0, np.inf, state)
+    >>> o, state.s
+    (array([5.]), array([[15.]]))
+    """
+    name = "mlstm_step"
+    call = LAYOUT.read(name, (q, k, v, i, f), tokens=False)
+    numbers = _numbers(name, call.typed, call, scale, normalize, eps)
+    wide = _check.state_dtype(*call.typed)
+    state = _fields.read(name, "state", state, call.batch, _cores(call, numbers.normalize), wide)
+    after = _fields.own(name, state, call.batch, (2, 1, 0), in_place)
+    q, k, v, i, f = call.cast()
+    one = _state.sequences(name, 1, call.batch, None, None)
+    *start, top = (x[..., None, *(slice(None),) * core] for x, core in zip(
+        after, (2, 1, 0), strict=True) if x is not None)  # fmt: skip
+    gates = _Gates.of(i[..., None], f[..., None], one, top, wide)
+    tokens = tuple(x[..., None, :] for x in (q, k, v))
+    inputs = *tokens, *gates[:3], *numbers, *one.indices, *_both(start)
+    o, *_ = run(internal_ufuncs["mlstm_state"], inputs, (None, *_both(start)))
+    after.log_scale[...] = gates.last[..., 0]
+    return o[..., 0, :], after
+
+
+class _Numbers(NamedTuple):
+    scale: float
+    eps: float
+    normalize: float  #: 1.0 or 0.0
+
+
+class _Gates(NamedTuple):
+    """What the gates are under the running maximum m."""
+
+    g: Array  #: logarithm of what is left of the memory
+    write: Array  #: what a token's key is multiplied by
+    floor: Array  #: e^-m
+    last: Array  #: m after the last token, (..., r)
+
+    @classmethod
+    def of(cls, i: Array, f: Array, packing: _state.Sequences, start: Any, dtype: DType) -> _Gates:
+        inputs = i.astype(dtype, copy=False), f.astype(dtype, copy=False), *packing.indices, start
+        return cls(*run(internal_ufuncs["mlstm_gates_state"], inputs))
+
+
+def _numbers(
+    function: str, typed: tuple[Any, ...], call: Call, scale: Any, normalize: Any, eps: Any
+) -> _Numbers:
+    if scale is None:
+        scale = max(call.fit.sizes["d"], 1) ** -0.5
+    return _Numbers(
+        _check.number(function, "scale", scale, *typed),
+        _check.number(function, "eps", eps, *typed),
+        float(_check.flag(function, "normalize", normalize)),
+    )
+
+
+def _both(fields: Any) -> tuple[Any, Any]:
+    """s and z, which is left out where there is none."""
+    s, *z = fields
+    return s, z[0] if z else ...
+
+
+def _cores(call: Call, normalize: float, *packed: int) -> tuple[Any, ...]:
+    """The shapes of s, z and log_scale; None for z where there is none."""
+    d, m = call.fit.sizes["d"], call.fit.sizes["m"]
+    return (*packed, d, m), (*packed, d) if normalize else None, packed
+
+
+def _first(
+    function: str,
+    state: Any,
+    packing: _state.Sequences,
+    call: Call,
+    dtype: DType,
+    normalize: float,
+    name: str = "initial_state",
+) -> tuple[Any, ...]:
+    """A state as the gufuncs take it, with an axis r: s, z with the normaliser, and log_scale."""
+    if state is None:
+        return (...,) * (3 if normalize else 2)
+    packed = (packing.r,) if packing.packed else ()
+    fields = _fields.read(
+        function, name, state, call.batch, _cores(call, normalize, *packed), dtype
+    )
+    own = (slice(None),) * 2
+    return tuple(
+        x if packing.packed else x[(..., None, *own[:rank])]
+        for x, rank in zip(fields, (2, 1, 0), strict=True)
+        if x is not None
+    )
+
+
+def _result(packing: _state.Sequences, fields: Any, log_scale: Array, call: Call) -> State:
+    """The state of what gufuncs returned, with an axis r."""
+    s, z = fields[0], fields[1] if len(fields) > 1 else None
+    top = np.array(np.broadcast_to(log_scale, s.shape[:-2]))
+    if packing.packed:
+        return State(s, z, top)
+    return State(s[..., 0, :, :], None if z is None else z[..., 0, :], top[..., 0])

@@ -1,0 +1,290 @@
+"""RWKV-4's attention without queries: forward, gradients, and one token at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from . import _check, _fields, _gradients, _state
+from ._docs import filled
+from ._gufuncs import quiet, run, ufuncs
+from ._layout import Call, Layout, Operand
+from ._linattn import fast_call, operators
+from ._state import State
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ._types import Array, ArrayLike, ChannelOptions, DType
+
+LAYOUT = Layout([Operand(*row) for row in operators["wkv"]["inputs"]], output="nm", state="m")
+
+
+@overload
+def wkv(
+    k: ArrayLike, v: ArrayLike, w: ArrayLike, u: ArrayLike, *,
+    return_state: Literal[False] = ..., **options: Unpack[ChannelOptions],
+) -> Array: ...  # fmt: skip
+@overload
+def wkv(
+    k: ArrayLike, v: ArrayLike, w: ArrayLike, u: ArrayLike, *,
+    return_state: Literal[True], **options: Unpack[ChannelOptions],
+) -> tuple[Array, State]: ...  # fmt: skip
+@overload
+def wkv(
+    k: ArrayLike, v: ArrayLike, w: ArrayLike, u: ArrayLike, *,
+    return_state: bool, **options: Unpack[ChannelOptions],
+) -> Array | tuple[Array, State]: ...  # fmt: skip
+@quiet
+@filled
+def wkv(
+    k: ArrayLike,
+    v: ArrayLike,
+    w: ArrayLike,
+    u: ArrayLike,
+    *,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
+    initial_state: State | None = None,
+    return_state: bool = False,
+    out: Array | None = None,
+) -> Array | tuple[Array, State]:
+    """RWKV-4's attention: a weighted mean of the values so far, each channel by itself.
+
+    ``num_t = e^-w num_{t-1} + e^k_t v_t``, ``den_t = e^-w den_{t-1} + e^k_t``,
+    ``o_t = (num_{t-1} + e^(u + k_t) v_t) / (den_{t-1} + e^(u + k_t))``.  All exponentials are taken
+    relative to the largest so far, so that keys of any size are right.  Nothing at position t
+    changes an output before t.
+
+    Leading axes are broadcast by NumPy's rules.
+
+    Parameters
+    ----------
+    $wkv_k
+    $wkv_v
+    $wkv_w
+    $wkv_u
+    $token_lengths
+    $cu_seqlens
+    $wkv_initial_state
+    $return_state
+    $out
+
+    Returns
+    -------
+    o : ndarray, shape (..., n, m)
+        0 where there is no key yet.
+    $final_state
+
+    Raises
+    ------
+    $raises
+
+    Notes
+    -----
+    Two exponentials and a division a number; scratch of about 16,000 numbers a thread.
+
+    References
+    ----------
+    Peng et al., "RWKV: Reinventing RNNs for the Transformer Era", EMNLP 2023, eq. 16 and its
+    recursion in appendix D
+
+    Examples
+    --------
+    The mean of the values so far, where nothing decays and all keys are alike.
+
+    >>> import numpy as np, linattn
+    >>> v = np.array([[2.0], [4.0], [9.0]])
+    >>> linattn.wkv(np.zeros((3, 1)), v, np.zeros(1), np.zeros(1))
+    array([[2.],
+           [3.],
+           [5.]])
+    """
+    plain = key_lengths is None and cu_seqlens is None and initial_state is None
+    if plain and not return_state and out is None:
+        o = fast_call(ufuncs["wkv"], k, v, w, u, None)
+        if o is not NotImplemented:
+            return o
+    call = LAYOUT.read("wkv", (k, v, w, u))
+    if out is not None:
+        _check.out("wkv", out, call.shape, *call.typed)
+    if plain and not return_state:
+        return run(ufuncs["wkv"], call.cast(), (out,))[0]
+    dtype = _check.state_dtype(*call.typed)
+    packing = _state.sequences("wkv", call.shape[-2], call.batch, cu_seqlens, key_lengths)
+    start = _stacked("wkv", "initial_state", initial_state, packing, call, dtype, -np.inf)
+    inputs = *call.cast(), *packing.indices, start
+    o, end = run(ufuncs["wkv_state"], inputs, (out, None))
+    return (o, _fields_of(end, packing)) if return_state else o
+
+
+@quiet
+@filled
+def wkv_backward(
+    k: ArrayLike,
+    v: ArrayLike,
+    w: ArrayLike,
+    u: ArrayLike,
+    grad_out: ArrayLike,
+    *,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
+    initial_state: State | None = None,
+    grad_state: State | None = None,
+) -> tuple[Any, ...]:
+    """Gradients of `wkv`.
+
+    Exact for the equation of `wkv`.  The forward result is not needed.
+
+    Parameters
+    ----------
+    $wkv_k
+    $wkv_v
+    $wkv_w
+    $wkv_u
+    $grad_out
+    $token_lengths
+    $cu_seqlens
+    $wkv_initial_state
+    $grad_state
+
+    Returns
+    -------
+    dk, dv, dw, du : ndarray
+        Gradients, in the shapes of k, v, w and u; those of a broadcast operand are summed over
+        its repeats.  dw and du have the dtype that is computed in: float32 for 16-bit tokens.
+    $gradient_of_state
+
+    Raises
+    ------
+    $raises
+
+    Notes
+    -----
+    Three to four times the time of `wkv`.  Scratch of about 1,500 sqrt(n) numbers a thread.
+
+    References
+    ----------
+    Peng et al., "RWKV: Reinventing RNNs for the Transformer Era", EMNLP 2023, appendix D
+
+    Examples
+    --------
+    Each value has the same weight in a mean.
+
+    >>> import numpy as np, linattn
+    >>> v, c = np.array([[2.0], [4.0]]), np.array([[0.0], [1.0]])
+    >>> dk, dv, dw, du = linattn.wkv_backward(np.zeros((2, 1)), v, np.zeros(1), np.zeros(1), c)
+    >>> dv
+    array([[0.5],
+           [0.5]])
+    """
+    name = "wkv_backward"
+    call = LAYOUT.read(name, (k, v, w, u))
+    grad_out = _check.cotangent(name, grad_out, call.shape)
+    typed = *call.typed, grad_out
+    dtype, wide = _check.result_dtype(*typed), _check.state_dtype(*typed)
+    dtypes = dtype, dtype, wide, wide
+    if key_lengths is None and cu_seqlens is None and initial_state is grad_state is None:
+        grads = run(ufuncs[name], call.cast(grad_out), dtype=dtype)
+        return _gradients.sum_all(grads, call.arrays, dtypes)
+    packing = _state.sequences(name, call.shape[-2], call.batch, cu_seqlens, key_lengths)
+    start = _stacked(name, "initial_state", initial_state, packing, call, wide, -np.inf)
+    last = _stacked(name, "grad_state", grad_state, packing, call, wide, 0)
+    inputs = *call.cast(grad_out), *packing.indices, start, last
+    *grads, ds = run(ufuncs["wkv_state_backward"], inputs, dtype=dtype)
+    grads[2:] = (_gradients.over_axis(x, -2) for x in grads[2:])
+    sums = _gradients.sum_all(grads, call.arrays, dtypes)
+    if initial_state is grad_state is None:
+        return sums
+    return *sums, _fields.summed(_fields_of(ds, packing), initial_state)
+
+
+@quiet
+@filled
+def wkv_step(
+    k: ArrayLike,
+    v: ArrayLike,
+    w: ArrayLike,
+    u: ArrayLike,
+    state: State,
+    *,
+    in_place: bool = False,
+) -> tuple[Array, State]:
+    """One token of `wkv`: read it, then let the memory decay and write to it.
+
+    Parameters
+    ----------
+    k, v : array_like, shape (..., m)
+        The token's key and value.
+    $wkv_w
+    $wkv_u
+    state : State
+        The state before it: ``s``, ``z`` and ``log_scale`` (..., m), of the result's dtype, or
+        float32 where that has 16 bits.
+    $in_place
+
+    Returns
+    -------
+    o : ndarray, shape (..., m)
+    state : State
+        The state after the token.
+
+    Raises
+    ------
+    $raises
+
+    Notes
+    -----
+    Two exponentials and a division a number; the state is read and written once.
+
+    References
+    ----------
+    Peng et al., "RWKV: Reinventing RNNs for the Transformer Era", EMNLP 2023, appendix D
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> state = linattn.State(np.array([6.0]), np.array([2.0]), np.zeros(1))  # 2 values, mean 3
+    >>> o, state = linattn.wkv_step([0.0], [9.0], [0.0], [0.0], state)
+    >>> o, state.s, state.z
+    (array([5.]), array([15.]), array([3.]))
+    """
+    name = "wkv_step"
+    call = LAYOUT.read(name, (k, v, w, u), tokens=False)
+    state = _fields.read(
+        name, "state", state, call.batch, (call.core,) * 3, _check.state_dtype(*call.typed)
+    )
+    after = _fields.own(name, state, call.batch, (1, 1, 1), in_place)
+    s = np.stack(after, -2)
+    o, _ = run(ufuncs["_wkv_step"], call.cast(), (None, s))
+    for i, x in enumerate(after):
+        x[...] = s[..., i, :]
+    return o, after
+
+
+def _stacked(
+    function: str,
+    name: str,
+    state: Any,
+    packing: _state.Sequences,
+    call: Call,
+    dtype: DType,
+    largest: float,
+) -> Array:
+    """A state as the gufuncs take it, (..., r, 3, m); for None zeros and ``largest``."""
+    if state is None:
+        fields = np.zeros((packing.r, 3, *call.core), dtype)
+        fields[:, 2] = largest
+        return fields
+    core = (packing.r, *call.core) if packing.packed else call.core
+    state = _fields.read(function, name, state, call.batch, (core,) * 3, dtype)
+    fields = np.stack(np.broadcast_arrays(*state), -2)
+    return fields if packing.packed else fields[..., None, :, :]
+
+
+def _fields_of(fields: Array, packing: _state.Sequences) -> State:
+    """The state of what a gufunc returned."""
+    if not packing.packed:
+        fields = fields[..., 0, :, :]
+    return State(*(fields[..., i, :].copy() for i in range(3)))

@@ -1,0 +1,123 @@
+/* mlstm.h: mLSTM with gates under a running maximum m, one head, in chunks.
+ *
+ *   s_t = exp(g_t) s_{t-1} + write_t k_t v_t^T,  z_t likewise      Beck et al. 2024,
+ *   o_t = scale s_t^T q_t / (max(|scale z_t.q_t|, floor_t) + eps)  eq. 19-27
+ *
+ * g, write and floor = exp(-m) are those of mlstm_gates.h; s and z are the memory times
+ * exp(-m).  Without by_z o_t = scale s_t^T q_t / floor_t.  This is gated.h
+ * with keys times write and a sum of scores a row: 4 n d m flops and the triangles.
+ * Nothing of row j > t reaches row t. */
+#ifndef LA_MLSTM_H
+#define LA_MLSTM_H
+
+#include "gated.h"
+
+struct mlstm_scratch {
+    struct gated_scratch gated;
+    T *z, *z_lost, *write, *floor;
+};
+
+static struct mlstm_scratch
+mlstm_carve(const struct la_head *h, struct arena *arena)
+{
+    struct mlstm_scratch r = {.gated = gated_carve(h, arena)};
+    r.z = take_row(arena, h->d);
+    r.z_lost = take_row(arena, h->d);
+    r.write = take_row(arena, r.gated.rows);
+    r.floor = take_row(arena, r.gated.rows);
+    return r;
+}
+
+/* den_i <- scale / (max(|scale den_i|, floor_i) + eps), or scale / floor_i */
+static void
+mlstm_factors(const struct la_head *h, T *den, const T *floor, ptrdiff_t rows)
+{
+    const vec scale = vset1((T)h->scale), eps = vset1((T)h->eps);
+    for (ptrdiff_t i = 0; i < rows; i += VL) {
+        vec y = vload(&floor[i]);
+        if (h->by_z != 0) {
+            y = vmax(y, -vminus_abs(scale * vload(&den[i]))) + eps;
+        }
+        vstore(&den[i], scale / y);
+    }
+}
+
+/* z <- exp(G_last) z + sum_j b_j, of rows that go to the end. */
+static void
+next_sums(const struct mlstm_scratch *r, ptrdiff_t rows, ptrdiff_t d)
+{
+    const struct gate *gate = &r->gated.gate;
+    for (ptrdiff_t l = 0; l < d; l += VL) {
+        const vec z = vload(&r->z[l]), lost = vload(&r->z_lost[l]);
+        const vec keep = vload(&gate->keep[l]), change = vload(&gate->change[l]);
+        vstore(&r->z[l], vfma(change, z, keep * z));
+        vstore(&r->z_lost[l], vfma(change, lost, keep * lost));
+    }
+    add_rows(r->z, r->z_lost, r->gated.b, rows);
+}
+
+/* The denominators of a chunk, into r.scale; z after it. */
+static void
+mlstm_sums(const struct la_head *h, const struct mlstm_scratch *r,
+           const struct sweep *c)
+{
+    if (h->by_z == 0) {
+        return;
+    }
+    if (forgets(&r->gated.gate, h->d)) {
+        clear(r->z, row_step(h->d));
+        clear(r->z_lost, row_step(h->d));
+    }
+    score_sums(r->gated.scale, c, r->z);
+    next_sums(r, c->rows, h->d);
+}
+
+static int
+run_mlstm(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct mlstm_scratch all = mlstm_carve(h, &arena);
+    const struct gated_scratch r = all.gated;
+    struct la_fetch own = {0}, *ahead = interleave_fetch(h, &own);
+    struct sweep c = {
+        .K = h->d,
+        .W = round_up(h->m, VL),
+        .a = r.a,
+        .b = r.b,
+        .v = r.v,
+        .dots = r.dots,
+        .o = r.o,
+        .s = r.s,
+        .keep = r.gate.keep,
+        .change = r.gate.change,
+        .ahead = ahead,
+    };
+    load_state(r.s, &h->s0, h->d, h->m);
+    compensate(&c, r.lost, h->n, r.rows);
+    load_vector(all.z, &h->z0, h->d);
+    clear(all.z_lost, row_step(h->d));
+    for (ptrdiff_t i = 0; i < h->n; i += c.rows) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        struct span t = span(i, r.rows, i + r.rows, h->n, interleave_look(h, &own));
+        c.rows = t.rows = load_gate(h, t, &r.gate);
+        t.next = i + t.rows;
+        load_keys(h, t, r.b, r.v);
+        load_token_row(all.write, &h->write, t);
+        load_token_row(all.floor, &h->floor, t);
+        scale_rows(r.b, keys_left(h, t), all.write);
+        load_mapped(r.a, &h->q, t, h->d, h->map);
+        look_ahead(&h->o, t, h->m);
+        gated_triangle(h, &r, ahead, t.rows);
+        mlstm_sums(h, &all, &c);
+        sweep_decayed(&r.gate, &c, 0);
+        mlstm_factors(h, r.scale, all.floor, t.rows);
+        store_rows(&h->o, t, h->m, r.o, r.scale);
+    }
+    store_state(&h->s1, r.s, h->d, h->m);
+    store_vector(&h->z1, all.z, h->d);
+    return 0;
+}
+
+#endif

@@ -1,0 +1,239 @@
+/* wkv_backward.h: gradients of wkv, one sequence.
+ *
+ * With a, b the weights of the state and of the token's own key as it is read, N / D =
+ * o, E, e those of the state and of the key as it is written (wkv.h), R and Q the
+ * gradients of num and den as they are held, from the last token on:
+ *
+ *   p = g_t / D,  x = p b (v_t - o_t)
+ *   dk_t = x + e (R v_t + Q),  du += x,  dv_t = p b + e R
+ *   dw -= E (R num + Q den),   R <- E R + a p,  Q <- E Q - a p o_t
+ *
+ * The gradient of the equation does not depend on max, but that of the state's three
+ * fields does: r, the gradient of max, begins with grad_max - grad_num num - grad_den
+ * den, and follows the larger of max - w and k.  A first scan leaves a checkpoint of
+ * the state every sqrt(n) tokens; from the last of these blocks on it is computed
+ * again, and swept in reverse.  Four exponentials and a division a number more than the
+ * scan.  Scratch: 3 sqrt(n) rows, twice, of a panel. */
+#ifndef LA_WKV_BACKWARD_H
+#define LA_WKV_BACKWARD_H
+
+#include "wkv.h"
+
+struct wkv_backward_scratch {
+    struct wkv_scratch scan; /* o: the cotangents */
+    ptrdiff_t rows;          /* tokens from one checkpoint to the next */
+    struct block dk, dv;
+    struct block checkpoints; /* three rows each */
+    struct block states;      /* before each token of a block, likewise */
+    struct wkv_state r;       /* gradients of the state */
+    T *dw, *du, *block_dw, *block_du, *lost_dw, *lost_du; /* sums over tokens */
+};
+
+static struct wkv_backward_scratch
+wkv_backward_carve(const struct la_head *h, struct arena *arena)
+{
+    const ptrdiff_t rows = scan_interval(h->n);
+    const ptrdiff_t cols = scan_cols(h, 0, LA_SCAN_COLS);
+    struct wkv_backward_scratch r = {.rows = rows};
+    T **const sums[] = {&r.dw, &r.du, &r.block_dw, &r.block_du, &r.lost_dw, &r.lost_du};
+    r.scan = take_wkv(h, arena, rows);
+    r.dk = take_block(arena, rows, cols);
+    r.dv = take_block(arena, rows, cols);
+    r.checkpoints = take_block(arena, 3 * scan_checkpoints(h->n), cols);
+    r.states = take_block(arena, 3 * rows, cols);
+    r.r = take_wkv_state(arena, cols);
+    for (int i = 0; i < 6; i++) {
+        *sums[i] = take_row(arena, cols);
+    }
+    return r;
+}
+
+/* Three rows of x as a state. */
+INLINE struct wkv_state
+wkv_state_of(struct block x, ptrdiff_t index)
+{
+    T *first = x.x + 3 * index * x.ld;
+    return (struct wkv_state){first, first + x.ld, first + 2 * x.ld};
+}
+
+static void
+copy_wkv_state(struct wkv_state y, struct wkv_state x, ptrdiff_t cols)
+{
+    for (ptrdiff_t j = 0; j < cols; j += VL) {
+        wkv_put(y, j, wkv_at(x, j));
+    }
+}
+
+/* The state before each of the tokens t, where `states` are asked for, and after them.
+ */
+static void
+wkv_states(const struct la_head *h, const struct wkv_backward_scratch *r, struct span t,
+           ptrdiff_t cols, int states)
+{
+    const struct wkv_scratch *scan = &r->scan;
+    for (ptrdiff_t i = 0; i < t.rows; i++) {
+        const T *decay = decay_of(h, scan, t.first + i);
+        const struct wkv_state before = wkv_state_of(r->states, states ? i : 0);
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            const vec k = vload(&scan->k.x[i * scan->k.ld + j]);
+            const vec v = vload(&scan->v.x[i * scan->v.ld + j]);
+            const struct wkv_vectors s = wkv_at(scan->s, j);
+            wkv_put(before, j, s);
+            wkv_put(scan->s, j, wkv_write(s, vload(&decay[j]), k, v));
+        }
+    }
+}
+
+/* The checkpoints, and the state after the last token. */
+static int
+leave_wkv(const struct la_head *h, const struct wkv_backward_scratch *r, ptrdiff_t col,
+          ptrdiff_t cols, ptrdiff_t *until_poll)
+{
+    for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
+        const struct span t = span(i, r->rows, i, h->n, NULL);
+        if (give_up(h, until_poll, LA_WKV_WORK * t.rows * cols)) {
+            return 1;
+        }
+        copy_wkv_state(wkv_state_of(r->checkpoints, i / r->rows), r->scan.s, cols);
+        load_wkv(h, &r->scan, t, col, cols);
+        wkv_states(h, r, t, cols, 0);
+    }
+    return 0;
+}
+
+/* Adds to a sum that lies in memory. */
+INLINE void
+add_vec(T *sum, vec more)
+{
+    vstore(sum, vload(sum) + more);
+}
+
+/* Row i of a block, the columns from j on. */
+INLINE void
+wkv_row_back(const struct wkv_backward_scratch *r, ptrdiff_t i, ptrdiff_t j, vec w)
+{
+    const struct wkv_scratch *scan = &r->scan;
+    const vec k = vload(&scan->k.x[i * scan->k.ld + j]);
+    const vec v = vload(&scan->v.x[i * scan->v.ld + j]);
+    const vec g = vload(&scan->o.x[i * scan->o.ld + j]);
+    const struct wkv_vectors s = wkv_at(wkv_state_of(r->states, i), j);
+    struct wkv_vectors q = wkv_at(r->r, j);
+    const vec kept = s.max - w;
+    vec a, b, old, own;
+    wkv_weights(s.max, vload(&scan->u[j]) + k, &a, &b);
+    wkv_weights(kept, k, &old, &own);
+    const vec den = vfma(a, s.den, b);
+    const ivec seen = den != (vec){0};
+    const vec o = vkeep(seen, vfma(a, s.num, b * v) / den), p = vkeep(seen, g / den);
+    const vec x = p * b * (v - o);
+    const vec on = old * vfma(q.num, s.num, q.den * s.den);
+    const ivec is_key = k > kept;
+    const vec dmax = vkeep(~is_key, q.max);
+    vstore(&r->dv.x[i * r->dv.ld + j], vfma(p, b, own * q.num));
+    vstore(&r->dk.x[i * r->dk.ld + j],
+           vfma(own, vfma(q.num, v, q.den), x) + vkeep(is_key, q.max));
+    add_vec(&r->block_du[j], x);
+    add_vec(&r->block_dw[j], -(on + dmax));
+    q.num = vfma(old, q.num, a * p);
+    q.den = vfma(old, q.den, -(a * p * o));
+    q.max = dmax;
+    wkv_put(r->r, j, q);
+}
+
+/* The tokens t, of whose states the scan is to begin with the checkpoint. */
+static void
+wkv_block_back(const struct la_head *h, const struct wkv_backward_scratch *r,
+               struct span t, ptrdiff_t col, ptrdiff_t cols)
+{
+    const struct la_array g = row_at(&h->grad_out, 0, col);
+    copy_wkv_state(r->scan.s, wkv_state_of(r->checkpoints, t.first / r->rows), cols);
+    load_wkv(h, &r->scan, t, col, cols);
+    wkv_states(h, r, t, cols, 1);
+    load_plain(r->scan.o, &g, t, cols);
+    clear(r->block_dw, row_step(cols));
+    clear(r->block_du, row_step(cols));
+    for (ptrdiff_t i = t.rows - 1; i >= 0; i--) {
+        const T *decay = decay_of(h, &r->scan, t.first + i);
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            wkv_row_back(r, i, j, vload(&decay[j]));
+        }
+        if (t.first + i == h->keys) {
+            clear(r->block_dw, row_step(cols)); /* tokens without a key do not decay */
+        }
+    }
+    if (keys_left(h, t) == 0) {
+        clear(r->block_dw, row_step(cols));
+    }
+    for (ptrdiff_t j = 0; j < cols; j += VL) {
+        add_to_sum(&r->dw[j], &r->lost_dw[j], vload(&r->block_dw[j]));
+        add_to_sum(&r->du[j], &r->lost_du[j], vload(&r->block_du[j]));
+    }
+    clear_rows(r->dk, keys_left(h, t), t.rows);
+    clear_rows(r->dv, keys_left(h, t), t.rows);
+}
+
+/* The gradient of max where that of the three fields is given (sign 1), or the other
+ * way round (-1): r.max -= sign (r.num num + r.den den). */
+static void
+meet_max(struct wkv_state r, struct wkv_state s, ptrdiff_t cols, T sign)
+{
+    for (ptrdiff_t j = 0; j < cols; j += VL) {
+        struct wkv_vectors q = wkv_at(r, j);
+        const struct wkv_vectors x = wkv_at(s, j);
+        q.max -= vset1(sign) * vfma(q.num, x.num, q.den * x.den);
+        wkv_put(r, j, q);
+    }
+}
+
+static int
+wkv_panel_back(const struct la_head *h, const struct wkv_backward_scratch *r,
+               ptrdiff_t col, ptrdiff_t cols, ptrdiff_t *until_poll)
+{
+    const ptrdiff_t last = h->n > 0 ? (h->n - 1) / r->rows * r->rows : -1;
+    const struct la_array dk = row_at(&h->dk, 0, col), dv = row_at(&h->dv, 0, col);
+    load_wkv_state(r->r, &h->grad_s, col, cols, 0);
+    begin_wkv(h, &r->scan, col, cols);
+    if (leave_wkv(h, r, col, cols, until_poll)) {
+        return 1;
+    }
+    if (h->grad_s.data != NULL) {
+        meet_max(r->r, r->scan.s, cols, 1);
+    }
+    for (ptrdiff_t i = last; i >= 0; i -= r->rows) {
+        const struct span t = span(i, r->rows, i, h->n, NULL);
+        if (give_up(h, until_poll, 3 * LA_WKV_WORK * t.rows * cols)) {
+            return 1;
+        }
+        wkv_block_back(h, r, t, col, cols);
+        stream_rows(&dk, t, cols, r->dk, h->large);
+        stream_rows(&dv, t, cols, r->dv, h->large);
+    }
+    load_wkv_state(r->scan.s, &h->s0, col, cols, -(T)INFINITY);
+    meet_max(r->r, r->scan.s, cols, -1);
+    store_wkv_state(&h->ds0, r->r, col, cols);
+    return 0;
+}
+
+static int
+run_wkv_backward(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct wkv_backward_scratch r = wkv_backward_carve(h, &arena);
+    ptrdiff_t until_poll = 0;
+    for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
+        const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
+        const struct la_array dw = row_at(&h->dw, 0, col), du = row_at(&h->du, 0, col);
+        T *const sums[] = {r.dw, r.du, r.lost_dw, r.lost_du};
+        for (int i = 0; i < 4; i++) {
+            clear(sums[i], row_step(cols));
+        }
+        if (wkv_panel_back(h, &r, col, cols, &until_poll)) {
+            return 1;
+        }
+        store_vector(&dw, r.dw, cols);
+        store_vector(&du, r.du, cols);
+    }
+    return 0;
+}
+
+#endif
