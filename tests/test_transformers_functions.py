@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import types
@@ -245,6 +246,30 @@ def test_rwkv_linear_attention(dtype, n, state, functions):
     for a, b in zip(*found, strict=True):
         assert a.shape == b.shape and a.dtype is b.dtype
         close(a, b, part=PART if dtype is torch.float32 else 2**-6)
+
+
+@pytest.mark.parametrize("mode", ["train", "train_with_padding", "inference"])
+def test_xlstm_backend(mode):
+    """All modes of a backend that was built before: results, states and gradients."""
+    from transformers import xLSTMConfig
+
+    config = xLSTMConfig(num_heads=2, chunk_size=8, mode=mode, return_last_states=mode == "train")
+    backend, found = module("xlstm").xLSTMBackend(config), []
+    n = 16 if mode == "train" else 21
+    operands = [normal(2, 2, n, d, seed=d) for d in (4, 5, 6)]
+    operands[1] = operands[1][..., :4]
+    gates = [4 * normal(2, 2, n, seed=8), 4 * normal(2, 2, n, seed=9)]
+    start = normal(2, 2, 4, 6), normal(2, 2, 4, seed=1), normal(2, 2, 1, seed=2)
+    for patch in (contextlib.nullcontext, patch_transformers):
+        given = [x.clone().requires_grad_() for x in (*operands, *gates)]
+        with patch():
+            result = backend(*given, *start)
+        o, state = result if isinstance(result, tuple) else (result, ())
+        loss = (o * normal(*o.shape)).sum() + sum(x.square().sum() for x in state)
+        found.append((o.detach(), *(x.detach() for x in state), *torch.autograd.grad(loss, given)))
+    assert len(found[0]) == (6 if mode == "train_with_padding" else 9)
+    for a, b in zip(*reversed(found), strict=True):
+        close(a, b)
 
 
 def test_rglru_scan_with_autocast(functions):

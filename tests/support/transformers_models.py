@@ -127,7 +127,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "context_length": 64, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
     }),
     "xlstm": ("xLSTMForCausalLM", "xLSTMConfig", {
-        "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 2,
+        "vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 2, "num_heads": 2,
         "chunk_size": 8, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
     }),
 }  # fmt: skip

@@ -120,8 +120,8 @@ def patch_transformers() -> Patch:
     The chunked and recurrent forms of the gated delta rule (Qwen3-Next, Qwen3.5, OLMo Hybrid,
     ...), of Kimi's delta attention (Kimi Linear, ...) and of Mamba-2 (Bamba, Falcon-H1,
     Nemotron-H, Granite, Zamba2, ...), the scan of Mamba (and Falcon-Mamba, Jamba, Zamba),
-    RecurrentGemma's RG-LRU, MiniMax's lightning attention, and the short convolution of these and
-    of LFM2.  Results and gradients are the same within the rounding of float32.  Models that are
+    RecurrentGemma's RG-LRU, RWKV-4's attention, xLSTM's mLSTM, MiniMax's lightning attention, and
+    the short convolution of these and of LFM2.  Results and gradients are the same within the rounding of float32.  Models that are
     already built or imported later are patched as well.
 
     Tensors on other devices, unsupported keywords and models that are being exported fall back to
@@ -143,8 +143,8 @@ def patch_transformers() -> Patch:
     -----
     You may call it twice.  Packed sequences run on CPUs: ``cu_seq_lens_q`` or ``seq_idx``, as the
     library's DataCollatorWithFlattening gives them, separate the sequences of a row.
-    RecurrentGemma raises ValueError for them, as do Mamba and Falcon-Mamba with gradient
-    checkpointing.
+    RecurrentGemma, RWKV and xLSTM raise ValueError for them, as do Mamba and Falcon-Mamba with
+    gradient checkpointing.
 
     States are float32, or float64 for tokens of float64.
 

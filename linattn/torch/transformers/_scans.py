@@ -80,10 +80,10 @@ def rwkv_linear_attention_cpu(
     time_decay: Tensor, time_first: Tensor, key: Tensor, value: Tensor, state: Any = None,
     return_state: bool = False,
 ) -> Any:  # fmt: skip
+    if state is not None and not writable(time_decay, time_first, key, value, *state):
+        state = [x.clone() for x in state]  # models write to it, and gradients need it
     start = None if state is None else State(*state)
-    o, after = wkv(
-        key, value, time_decay.exp(), time_first, initial_state=start, return_state=True
-    )
+    o, after = wkv(key, value, time_decay.exp(), time_first, initial_state=start, return_state=True)
     return o, list(after) if return_state or state is not None else None
 
 
