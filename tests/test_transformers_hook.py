@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import threading
 import types
@@ -35,7 +36,8 @@ def everything():
         text = file.read_text()
         for name in REPLACED:
             head, _, method = name.partition(".")
-            if f"\ndef {head}(" in text or (method and f"\nclass {head}(" in text):
+            kind = " *class" if method else "def"  # a class may be within an if
+            if re.search(rf"^{kind} {head}\(", text, re.M):
                 yield f"transformers.models.{file.parent.name}.{file.stem}.{name}"
 
 

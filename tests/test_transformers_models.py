@@ -215,7 +215,7 @@ def test_bfloat16(family, monkeypatch):
     assert ids.shape == (1, 8)
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", "kimi_linear", "mamba2", "mamba", "recurrent_gemma"])
+@pytest.mark.parametrize("family", ["qwen3_5", "kimi_linear", "mamba2", "mamba", *MIXING])
 def test_autocast(family, model):
     """Products are of 16 bits then, in the library's functions and in linattn's."""
 
