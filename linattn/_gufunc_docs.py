@@ -34,6 +34,8 @@ OPERANDS = {
     "softplus": "1 takes the softplus of dt and its bias, 0 does not.",
     "log": "1 where a holds logarithms of the factors, 0 otherwise.",
     "reverse": "1 scans from the last token to the first, 0 from the first.",
+    "w": "Decay of each channel: a token multiplies its state by e^-w.",
+    "u": "Added to a token's own key as it is read.",
     "weight": "Filters, by tap.",
     "bias": "Added to each channel.",
     "silu": "1 applies x / (1 + exp(-x)), 0 does not.",
@@ -55,8 +57,12 @@ OPERANDS = {
     "dz0": "Gradient of z0.",
 }
 #: Those that mean something else, by the beginning of a gufunc's name.
-OTHERS = {"linear_scan": {"a": "Factors, or their logarithms."}}
-_CONVOLUTION = "causal_conv1d"
+OTHERS = {
+    "linear_scan": {"a": "Factors, or their logarithms."},
+    "wkv": {"s0": "num, den and max before the first token.", "s": "Those after the last token."},
+}
+#: Operators with states that are not in the registry of recurrences.
+_NO_RECURRENCES = "causal_conv1d", "wkv"
 _SEQUENCES = ", r packed sequences with their states"
 
 
@@ -107,9 +113,9 @@ def _summaries() -> dict[str, str]:
         found[f"state_{feature_map}{end}"] = (
             f"Sums over all keys of phi(k) v^T and of phi(k){options}."
         )
-    for end, parts in product(("", "_backward", "_step"), ("", "_state")):
-        text = f"The gufunc of `linattn.{_CONVOLUTION}{end}`{_SEQUENCES if parts else ''}."
-        found[_CONVOLUTION + parts + end] = text
+    for name, end, parts in product(_NO_RECURRENCES, ("", "_backward", "_step"), ("", "_state")):
+        text = f"The gufunc of `linattn.{name}{end}`{_SEQUENCES if parts else ''}."
+        found[name + parts + end] = text
     return found
 
 

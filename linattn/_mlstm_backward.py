@@ -48,8 +48,8 @@ def gradients(
     inputs = *operands, numbers.scale, *indices, first
     o, end = run(ufuncs["gated_state_identity"], inputs, (None, None))
     dvalues, dm = _cotangents(o, grad_out, gates.floor, numbers)
-    inputs = *operands, dvalues, numbers.scale, *indices, first, after
-    dq, dk, dvalues, dg, ds = run(ufuncs["gated_state_backward_identity"], inputs)
+    back = *operands, dvalues, numbers.scale, *indices, first, after
+    dq, dk, dvalues, dg, ds = run(ufuncs["gated_state_backward_identity"], back)
     dv = dvalues[..., : v.shape[-1]] * gates.write[..., None]
     written = (dvalues * values).sum(-1)
     di = np.where(gates.write == 0, 0, written)  # of values past the last key too

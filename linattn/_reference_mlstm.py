@@ -176,7 +176,7 @@ class _Operands:
         past = np.where(log_f == -np.inf, log_f, log_f + self.m[..., r])
         kept = ~(i > past)
         m = np.where(kept, past, i)
-        gate = np.where(kept, np.where(log_f == -np.inf, 0, 1), np.exp(past - i))
+        gate = np.where(kept, np.where(log_f == -np.inf, 0, 1), np.exp(np.minimum(past - i, 0)))
         w = np.where(i == m, 1, np.exp(i - m)) * np.where(i == -np.inf, 0, 1)
         w = np.where(i == -np.inf, 0, w)
         kt, vt = self.k[..., t, :], self.v[..., t, :]

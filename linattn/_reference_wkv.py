@@ -76,7 +76,7 @@ def wkv_backward(
         o, (a, b, den) = _read(s, k_t + u, v_t)
         p = np.where(den != 0, g[..., t, :] / np.where(den != 0, den, 1), 0)
         x = p * b * (v_t - o)
-        new, (c, e) = _write(s, w_t, k_t, v_t)
+        _, (c, e) = _write(s, w_t, k_t, v_t)
         big_r, big_q, small = grads[..., r, :]
         is_key = k_t > s[2] - w_t
         on = c * (big_r * s[0] + big_q * s[1]) + np.where(is_key, 0, small)

@@ -8,7 +8,7 @@ import numpy as np
 
 from . import _check, _fields, _gradients, _state
 from ._docs import filled
-from ._gufuncs import internal_ufuncs, quiet, run, ufuncs
+from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import Call, Layout, Operand
 from ._state import State
 
@@ -117,10 +117,10 @@ def mlstm(
     packing = _state.sequences(name, call.shape[-2], call.batch, cu_seqlens, key_lengths)
     wide = _check.state_dtype(*call.typed)
     start = _first(name, initial_state, packing, call, wide, numbers.normalize)
-    q, k, v, i, f = call.cast()
-    gates = _Gates.of(i, f, packing, start[-1], wide)
+    *tokens, in_gate, forget = call.cast()
+    gates = _Gates.of(in_gate, forget, packing, start[-1], wide)
     wanted = [None if return_state else ...] * (2 if numbers.normalize else 1)
-    inputs = q, k, v, *gates[:3], *numbers, *packing.indices, *_both(start[:-1])
+    inputs = *tokens, *gates[:3], *numbers, *packing.indices, *_both(start[:-1])
     o, *end = run(internal_ufuncs["mlstm_state"], inputs, (out, *_both(wanted)))
     if not return_state:
         return o
@@ -278,12 +278,12 @@ def mlstm_step(
     wide = _check.state_dtype(*call.typed)
     state = _fields.read(name, "state", state, call.batch, _cores(call, numbers.normalize), wide)
     after = _fields.own(name, state, call.batch, (2, 1, 0), in_place)
-    q, k, v, i, f = call.cast()
+    *tokens, in_gate, forget = call.cast()
     one = _state.sequences(name, 1, call.batch, None, None)
     *start, top = (x[..., None, *(slice(None),) * core] for x, core in zip(
         after, (2, 1, 0), strict=True) if x is not None)  # fmt: skip
-    gates = _Gates.of(i[..., None], f[..., None], one, top, wide)
-    tokens = tuple(x[..., None, :] for x in (q, k, v))
+    gates = _Gates.of(in_gate[..., None], forget[..., None], one, top, wide)
+    tokens = [x[..., None, :] for x in tokens]
     inputs = *tokens, *gates[:3], *numbers, *one.indices, *_both(start)
     o, *_ = run(internal_ufuncs["mlstm_state"], inputs, (None, *_both(start)))
     after.log_scale[...] = gates.last[..., 0]

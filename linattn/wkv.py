@@ -192,9 +192,9 @@ def wkv_backward(
     start = _stacked(name, "initial_state", initial_state, packing, call, wide, -np.inf)
     last = _stacked(name, "grad_state", grad_state, packing, call, wide, 0)
     inputs = *call.cast(grad_out), *packing.indices, start, last
-    *grads, ds = run(ufuncs["wkv_state_backward"], inputs, dtype=dtype)
-    grads[2:] = (_gradients.over_axis(x, -2) for x in grads[2:])
-    sums = _gradients.sum_all(grads, call.arrays, dtypes)
+    dk, dv, dw, du, ds = run(ufuncs["wkv_state_backward"], inputs, dtype=dtype)
+    dw, du = (_gradients.over_axis(x, -2) for x in (dw, du))  # one a sequence
+    sums = _gradients.sum_all((dk, dv, dw, du), call.arrays, dtypes)
     if initial_state is grad_state is None:
         return sums
     return *sums, _fields.summed(_fields_of(ds, packing), initial_state)
