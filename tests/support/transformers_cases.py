@@ -107,3 +107,25 @@ def gated_delta_operands(n, heads, values, *, channels=False, dtype=torch.float3
         normal(2, n, values, 6, seed=3, dtype=dtype), -normal(*shape, seed=4).exp() / 4,
         normal(2, n, values, seed=5, dtype=dtype).sigmoid(),
     ]  # fmt: skip
+
+
+def same(pair, name, *args, part=PART, **kwargs):
+    """The results of a function and its stand-in, and the gradients of operands."""
+
+    def call(owner):
+        given = [
+            x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point()
+            else x for x in args
+        ]  # fmt: skip
+        out = getattr(owner, name)(*given, **kwargs)
+        out = [x for x in (out if isinstance(out, tuple) else (out,)) if x is not None]
+        loss = sum((x.float() * normal(*x.shape, seed=9)).sum() for x in out)
+        inputs = [x for x in given if isinstance(x, torch.Tensor) and x.requires_grad]
+        grads = torch.autograd.grad(loss, inputs, allow_unused=True)
+        return [x.detach() for x in out], [x for x in grads if x is not None]
+
+    (before, slopes), (after, ours) = map(call, pair)
+    assert len(before) == len(after) and len(slopes) == len(ours)
+    for a, b in zip(after + ours, before + slopes, strict=True):
+        assert a.shape == b.shape and a.dtype is b.dtype
+        close(a, b, part=part)
