@@ -121,8 +121,8 @@ def patch_transformers() -> Patch:
     ...), of Kimi's delta attention (Kimi Linear, ...) and of Mamba-2 (Bamba, Falcon-H1,
     Nemotron-H, Granite, Zamba2, ...), the scan of Mamba (and Falcon-Mamba, Jamba, Zamba),
     RecurrentGemma's RG-LRU, RWKV-4's attention, xLSTM's mLSTM, MiniMax's lightning attention, and
-    the short convolution of these and of LFM2.  Results and gradients are the same within the rounding of float32.  Models that are
-    already built or imported later are patched as well.
+    the short convolution of these and of LFM2.  Results and gradients are the same within the
+    rounding of float32.  Models that are already built or imported later are patched as well.
 
     Tensors on other devices, unsupported keywords and models that are being exported fall back to
     the library's own functions.  A function whose signature differs from that of Transformers 5.23
