@@ -190,8 +190,8 @@ def maps(colors: Sequence[str]) -> Figure:
 def models(colors: Sequence[str]) -> Figure:
     """Plot the time of models of Transformers without linattn relative to the time with it."""
     rows = ratios("Models of Transformers, 1 thread(s)")
-    figure = Figure(figsize=(8, 4.6), layout="constrained")
-    panels = figure.subplots(2, 1, sharex=True, height_ratios=(9, 6))
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    panels = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     whole = pick(rows, r"(.*(?:prefill|training|one token).*)", ": library / linattn")
     parts = pick(rows, r"(.*linattn, operator, .*)", ": library / linattn, operator")
     bars(panels[0], whole, "whole models", colors[0], log=True)

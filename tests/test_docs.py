@@ -119,6 +119,12 @@ QUOTED = [
      "causal, (B, N, H, d) view / contiguous (B, H, N, d)"),
     ("howto/transformers.md", "1.28 and", MODELS, f"{QWEN}prefill of 2,048"),
     ("howto/transformers.md", "1.18 times", MODELS, f"{QWEN}training step of 512"),
+    ("howto/transformers.md", "4.1 and", MODELS, "Mamba 130M: library / linattn, prefill of 2,048"),
+    ("howto/transformers.md", "5.9; for", MODELS,
+     "Mamba 130M: library / linattn, training step of 128"),
+    ("howto/transformers.md", "2.1 and", MODELS, "Mamba 2.8B: library / linattn, prefill of 1,024"),
+    ("howto/transformers.md", "13.3. In", MODELS,
+     "Mamba 2.8B: library / linattn, training step of 128"),
     ("howto/packed.md", "1.01, ", "States, decoding and packed sequences",
      "64 packed sequences of 1,000 to 8,000 / one of as many tokens"),
 ]  # fmt: skip

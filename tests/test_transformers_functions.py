@@ -20,32 +20,11 @@ from transformers_cases import (  # noqa: E402, F401
     close,
     gated_delta_operands,
     normal,
+    same,
 )
 from transformers_models import build, module  # noqa: E402
 
 from linattn.torch import patch_transformers  # noqa: E402
-
-
-def same(pair, name, *args, part=PART, **kwargs):
-    """The results of a function and its stand-in, and the gradients of operands."""
-
-    def call(owner):
-        given = [
-            x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point()
-            else x for x in args
-        ]  # fmt: skip
-        out = getattr(owner, name)(*given, **kwargs)
-        out = [x for x in (out if isinstance(out, tuple) else (out,)) if x is not None]
-        loss = sum((x.float() * normal(*x.shape, seed=9)).sum() for x in out)
-        inputs = [x for x in given if isinstance(x, torch.Tensor) and x.requires_grad]
-        grads = torch.autograd.grad(loss, inputs, allow_unused=True)
-        return [x.detach() for x in out], [x for x in grads if x is not None]
-
-    (before, slopes), (after, ours) = map(call, pair)
-    assert len(before) == len(after) and len(slopes) == len(ours)
-    for a, b in zip(after + ours, before + slopes, strict=True):
-        assert a.shape == b.shape and a.dtype is b.dtype
-        close(a, b, part=part)
 
 
 @pytest.mark.parametrize("norm", [True, False])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import threading
 import types
@@ -23,9 +24,9 @@ from transformers_models import module  # noqa: E402
 
 import linattn.torch  # noqa: E402
 from linattn.torch import patch_transformers, patched  # noqa: E402
-from linattn.torch.transformers import DROP_PACKING, MIX_PACKED, STAND_INS  # noqa: E402
+from linattn.torch.transformers import DROP_PACKING, MIX_PACKED, SCAN_PACKED, STAND_INS  # noqa: E402
 
-REPLACED = [*STAND_INS, *(f"{name}.forward" for name in (*DROP_PACKING, *MIX_PACKED))]
+REPLACED = [*STAND_INS, *(f"{name}.forward" for name in (*DROP_PACKING, *MIX_PACKED, *SCAN_PACKED))]
 
 
 def everything():
@@ -35,7 +36,8 @@ def everything():
         text = file.read_text()
         for name in REPLACED:
             head, _, method = name.partition(".")
-            if f"\ndef {head}(" in text or (method and f"\nclass {head}(" in text):
+            kind = " *class" if method else "def"  # a class may be within an if
+            if re.search(rf"^{kind} {head}\(", text, re.M):
                 yield f"transformers.models.{file.parent.name}.{file.stem}.{name}"
 
 

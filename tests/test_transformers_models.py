@@ -21,9 +21,10 @@ from transformers_cases import (  # noqa: E402, F401
     _unpatched,
     close,
     gated_delta_operands,
+    normal,
     refuse,
 )
-from transformers_models import SCANS, VOCABULARY, build  # noqa: E402
+from transformers_models import VOCABULARY, build, module  # noqa: E402
 
 from linattn.torch import patch_transformers  # noqa: E402
 
@@ -101,7 +102,15 @@ ALL_LINEAR = {
 }
 
 
-@families
+#: The library mixes their sequences without an error.
+SILENT = ("mamba2", "minimax", "mamba", "falcon_mamba", "jamba")
+
+
+#: A part that is not linattn's mixes them.
+MIXING = ("recurrent_gemma", "rwkv", "xlstm")
+
+
+@pytest.mark.parametrize("family", [x for x in FAMILIES if x not in MIXING])
 def test_packed_sequences(family):
     """Three sequences in a row are as each by itself; the library's own functions refuse them."""
     packed_model = build(family, **ALL_LINEAR.get(family, {}))
@@ -118,12 +127,12 @@ def test_packed_sequences(family):
         "max_length_k": 16,
         "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
     }
-    if family == "mamba2":
+    if "mamba" in family:
         del packed["position_ids"]
     index = torch.cat([torch.full((1, n), i) for i, n in enumerate(lengths)], 1).int()
     with torch.no_grad():
         apart = torch.cat([run(x) for x in ids.split(lengths, 1)], 1)
-        if family not in ("mamba2", "minimax"):  # which mix them without a word
+        if family not in SILENT:
             with pytest.raises(ValueError, match="can't keep packed sequences apart"):
                 run(ids, seq_idx=index, **packed)
         with patch_transformers():
@@ -133,18 +142,55 @@ def test_packed_sequences(family):
         close(packed_model.train()(ids, seq_idx=index, use_cache=False, **packed)[0], apart)
 
 
-@pytest.mark.parametrize("family", SCANS)
+@pytest.mark.parametrize("family", ["mamba", "falcon_mamba", "jamba", "zamba"])
 @pytest.mark.parametrize("packing", ["cu_seq_lens_q", "seq_idx"])
-def test_packed_sequences_that_a_scan_mixes(family, packing):
-    """Where the scan is the library's, several sequences in a row are refused, and one is not."""
+def test_packed_sequences_of_a_scan(family, packing):
+    """The library gives its scan no packing keywords: layers hand them to linattn's."""
     m = build(family)
-    ids = tokens(1, 5)
     several = {"cu_seq_lens_q": torch.tensor([0, 2, 5]), "seq_idx": torch.tensor([[0, 0, 1, 1, 1]])}
-    one = {"cu_seq_lens_q": torch.tensor([0, 5]), "seq_idx": torch.zeros(1, 5, dtype=torch.int32)}
+    one = {"cu_seq_lens_q": torch.tensor([0, 5]), "seq_idx": torch.zeros(2, 5, dtype=torch.int32)}
+    layer = next(x for x in m.modules() if type(x).__name__.endswith("Mixer"))
+    x = normal(2, 5, 32)
+    with torch.no_grad(), patch_transformers():
+        apart = torch.cat([layer(y) for y in x[:1].split([2, 3], 1)], 1)
+        close(layer(x[:1], **{packing: several[packing]}), apart)
+        rows = x if packing == "seq_idx" else x[:1]
+        close(layer(rows, **{packing: one[packing]}), layer(rows))
+        if packing == "seq_idx":
+            with pytest.raises(ValueError, match="does not separate"):
+                layer(x, seq_idx=several[packing].expand(2, -1))
+
+
+def test_packed_sequences_without_the_scan(monkeypatch):
+    """Layers whose scan is the library's refuse them."""
+    m = module("mamba")
+
+    def mamba_selective_scan():
+        pass
+
+    layer = build("mamba").backbone.layers[0].mixer
+    monkeypatch.setattr(m, "mamba_selective_scan", mamba_selective_scan)
+    with pytest.warns(UserWarning):
+        patch = patch_transformers()
+    with patch, pytest.raises(ValueError, match="does not separate"):
+        layer(normal(1, 5, 32), seq_idx=torch.tensor([[0, 0, 1, 1, 1]]))
+
+
+def test_packed_sequences_with_gradient_checkpointing():
+    """Mamba's blocks would compute its layers again without packing keywords."""
+    m = build("mamba").train()
+    m.activation_checkpointing_enable()
+    with patch_transformers(), pytest.raises(ValueError, match="gradient checkpointing"):
+        m(tokens(1, 5), cu_seq_lens_q=torch.tensor([0, 2, 5]))
+
+
+@pytest.mark.parametrize("family", MIXING)
+def test_packed_sequences_that_a_model_mixes(family):
+    m = build(family)
     with torch.no_grad(), patch_transformers():
         with pytest.raises(ValueError, match="does not separate"):
-            m(ids, use_cache=False, **{packing: several[packing]})
-        close(m(ids, use_cache=False, **{packing: one[packing]})[0], m(ids, use_cache=False)[0])
+            m(tokens(1, 5), use_cache=False, cu_seq_lens_q=torch.tensor([0, 2, 5]))
+        m(tokens(1, 5), use_cache=False, cu_seq_lens_q=torch.tensor([0, 5]))
 
 
 def test_packed_sequences_in_several_rows(functions):
@@ -169,7 +215,7 @@ def test_bfloat16(family, monkeypatch):
     assert ids.shape == (1, 8)
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", "kimi_linear", "mamba2"])
+@pytest.mark.parametrize("family", ["qwen3_5", "kimi_linear", "mamba2", "mamba", *MIXING])
 def test_autocast(family, model):
     """Products are of 16 bits then, in the library's functions and in linattn's."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import operator
 import types
 
 import pytest
@@ -51,16 +52,31 @@ class Called(Exception):
 
 def refuse(monkeypatch, family):
     """Make the library's own functions raise, so that no call can fall back to them."""
-    m = module(family)
-    for name in STAND_INS:
-        if not hasattr(m, name):
-            continue
+    for name in stand_ins(family):
+        owner, _, attribute = name.rpartition(".")
+        owner = operator.attrgetter(owner)(module(family)) if owner else module(family)
 
-        @functools.wraps(getattr(m, name))
+        @functools.wraps(getattr(owner, attribute))
         def raises(*args, **kwargs):
             raise Called
 
-        monkeypatch.setattr(m, name, raises)
+        monkeypatch.setattr(owner, attribute, raises)
+
+
+def stand_ins(family):
+    """The functions of a module, and the methods, that linattn replaces by name."""
+    m = module(family)
+    return [
+        name for name, x in STAND_INS.items() if not x.source and hasattr(m, name.partition(".")[0])
+    ]
+
+
+def functions_of(family):
+    names = stand_ins(family)
+    found = types.SimpleNamespace()
+    for name in names:
+        setattr(found, name, operator.attrgetter(name)(module(family)))
+    return found
 
 
 @pytest.fixture(scope="module", name="functions")
@@ -69,13 +85,11 @@ def _functions():
 
     @functools.cache
     def both(family):
-        m = module(family)
-        names = [name for name in STAND_INS if hasattr(m, name)]
-        library = types.SimpleNamespace(**{name: getattr(m, name) for name in names})
+        library = functions_of(family)
         with pytest.MonkeyPatch.context() as monkeypatch:
             refuse(monkeypatch, family)
             with patch_transformers():
-                return library, types.SimpleNamespace(**{x: getattr(m, x) for x in names})
+                return library, functions_of(family)
 
     return both
 
@@ -93,3 +107,25 @@ def gated_delta_operands(n, heads, values, *, channels=False, dtype=torch.float3
         normal(2, n, values, 6, seed=3, dtype=dtype), -normal(*shape, seed=4).exp() / 4,
         normal(2, n, values, seed=5, dtype=dtype).sigmoid(),
     ]  # fmt: skip
+
+
+def same(pair, name, *args, part=PART, **kwargs):
+    """The results of a function and its stand-in, and the gradients of operands."""
+
+    def call(owner):
+        given = [
+            x.clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point()
+            else x for x in args
+        ]  # fmt: skip
+        out = getattr(owner, name)(*given, **kwargs)
+        out = [x for x in (out if isinstance(out, tuple) else (out,)) if x is not None]
+        loss = sum((x.float() * normal(*x.shape, seed=9)).sum() for x in out)
+        inputs = [x for x in given if isinstance(x, torch.Tensor) and x.requires_grad]
+        grads = torch.autograd.grad(loss, inputs, allow_unused=True)
+        return [x.detach() for x in out], [x for x in grads if x is not None]
+
+    (before, slopes), (after, ours) = map(call, pair)
+    assert len(before) == len(after) and len(slopes) == len(ours)
+    for a, b in zip(after + ours, before + slopes, strict=True):
+        assert a.shape == b.shape and a.dtype is b.dtype
+        close(a, b, part=part)

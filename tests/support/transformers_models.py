@@ -44,6 +44,10 @@ _MAMBA: dict[str, Any] = _PLAIN | {
     "intermediate_size": 48, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 4,
     "mamba_d_state": 16, "mamba_chunk_size": 16,
 }  # fmt: skip
+_MAMBA_1: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4,
+    "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
 _SMALL: dict[str, Any] = _PLAIN | _LAYERS | {"intermediate_size": 48}
 
 #: By module: the model's class, its configuration's class, and what that is given.
@@ -104,14 +108,6 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "minimax": ("MiniMaxForCausalLM", "MiniMaxConfig", _SMALL | {
         "num_local_experts": 4, "block_size": 16,
     }),
-}  # fmt: skip
-
-_MAMBA_1: dict[str, Any] = {
-    "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4,
-    "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
-}  # fmt: skip
-#: Those of which linattn has the convolution alone.
-SCANS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mamba": ("MambaForCausalLM", "MambaConfig", _MAMBA_1),
     "falcon_mamba": ("FalconMambaForCausalLM", "FalconMambaConfig", _MAMBA_1),
     "jamba": ("JambaForCausalLM", "JambaConfig", _PLAIN | {
@@ -121,6 +117,18 @@ SCANS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "zamba": ("ZambaForCausalLM", "ZambaConfig", _PLAIN | {
         "num_hidden_layers": 3, "intermediate_size": 48, "mamba_d_state": 4,
         "layer_types": ["linear_attention", "hybrid", "hybrid"],
+    }),
+    "recurrent_gemma": ("RecurrentGemmaForCausalLM", "RecurrentGemmaConfig", _PLAIN | {
+        "num_hidden_layers": 3, "intermediate_size": 96, "lru_width": 32,
+        "attention_window_size": 64,
+    }),
+    "rwkv": ("RwkvForCausalLM", "RwkvConfig", {
+        "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2,
+        "context_length": 64, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
+    }),
+    "xlstm": ("xLSTMForCausalLM", "xLSTMConfig", {
+        "vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 2, "num_heads": 2,
+        "chunk_size": 8, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
     }),
 }  # fmt: skip
 
@@ -135,7 +143,7 @@ def build(family: str, **changes: Any) -> Any:
     With those a token hardly affects another.
     """
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    kind, config, given = (MODELS | SCANS)[family]
+    kind, config, given = MODELS[family]
     package = importlib.import_module(f"transformers.models.{family}")
     torch.manual_seed(0)
     model = getattr(package, kind)(getattr(package, config)(**_merged(given, changes))).eval()

@@ -23,9 +23,9 @@ from types import ModuleType
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor
 
-from ._functions import DROP_PACKING, MIX_PACKED, PACKING, STAND_INS, StandIn
+from ._packing import handing_on, is_exporting, is_here, keeping_apart, refusing
+from ._stand_ins import DROP_PACKING, MIX_PACKED, SCAN_PACKED, STAND_INS, StandIn
 
 _MODELS = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
 #: Keywords that models pass to all of their parts and that these functions ignore.
@@ -59,7 +59,6 @@ class _Place(NamedTuple):
         return vars(self.owner).get(self.attribute)
 
 
-_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 _places: list[_Place] = []
 _lock = threading.RLock()  # guards these:
 _kept: set[Patch] = set()  # calls that are not used as contexts
@@ -120,8 +119,9 @@ def patch_transformers() -> Patch:
 
     The chunked and recurrent forms of the gated delta rule (Qwen3-Next, Qwen3.5, OLMo Hybrid,
     ...), of Kimi's delta attention (Kimi Linear, ...) and of Mamba-2 (Bamba, Falcon-H1,
-    Nemotron-H, Granite, Zamba2, ...), MiniMax's lightning attention, and the short convolution
-    of all of these, of Mamba, Jamba and LFM2.  Results and gradients are the same within the
+    Nemotron-H, Granite, Zamba2, ...), the scan of Mamba (and Falcon-Mamba, Jamba, Zamba),
+    RecurrentGemma's RG-LRU, RWKV-4's attention, xLSTM's mLSTM, MiniMax's lightning attention, and
+    the short convolution of these and of LFM2.  Results and gradients are the same within the
     rounding of float32.  Models that are already built or imported later are patched as well.
 
     Tensors on other devices, unsupported keywords and models that are being exported fall back to
@@ -142,8 +142,9 @@ def patch_transformers() -> Patch:
     Notes
     -----
     You may call it twice.  Packed sequences run on CPUs: ``cu_seq_lens_q`` or ``seq_idx``, as the
-    library's DataCollatorWithFlattening gives them, separate the sequences of a row.  Mamba,
-    Falcon-Mamba, Jamba and Zamba, whose scan is the library's, raise ValueError for them.
+    library's DataCollatorWithFlattening gives them, separate the sequences of a row.
+    RecurrentGemma, RWKV and xLSTM raise ValueError for them, as do Mamba and Falcon-Mamba with
+    gradient checkpointing.
 
     States are float32, or float64 for tokens of float64.
 
@@ -205,9 +206,14 @@ def _patch(module: ModuleType) -> None:
     for name, stand_in in STAND_INS.items():
         _replace(module, name, functools.partial(_replacement, stand_in=stand_in), stand_in)
     for name, part in DROP_PACKING.items():
-        _replace(module, f"{name}.forward", functools.partial(_handing_on, part=part))
+        _replace(module, f"{name}.forward", functools.partial(handing_on, part=part))
+    scan = vars(module).get("mamba_selective_scan")
+    separates = any(scan is place.ours for place in _places)
+    for name in SCAN_PACKED:
+        wrapper = keeping_apart if separates else refusing
+        _replace(module, f"{name}.forward", functools.partial(wrapper, name=name))
     for name in MIX_PACKED:
-        _replace(module, f"{name}.forward", functools.partial(_refusing, name=name))
+        _replace(module, f"{name}.forward", functools.partial(refusing, name=name))
 
 
 def _replace(
@@ -272,9 +278,9 @@ def _replacement(original: Callable[..., Any], stand_in: StandIn) -> Callable[..
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         if (
-            all(_is_here(x) for x in args)
-            and all(x is None or (name in named and _is_here(x)) for name, x in kwargs.items())
-            and not _is_exporting()
+            all(is_here(x) for x in args)
+            and all(x is None or (name in named and is_here(x)) for name, x in kwargs.items())
+            and not is_exporting()
         ):
             result = function(*args, **kwargs)
             if result is not NotImplemented:
@@ -282,50 +288,6 @@ def _replacement(original: Callable[..., Any], stand_in: StandIn) -> Callable[..
         return original(*args, **kwargs)
 
     return run
-
-
-def _handing_on(original: Callable[..., Any], part: str) -> Callable[..., Any]:
-    """A forward that passes packing keywords on to a part of the module."""
-
-    @functools.wraps(original)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        packing = {name: kwargs[name] for name in PACKING if kwargs.get(name) is not None}
-        if not packing:
-            return original(self, *args, **kwargs)
-        compiling = torch.compiler.is_compiling()
-        thread = 0 if compiling else threading.get_ident()
-
-        def add(module: Any, given: Any, named: dict[str, Any]) -> Any:
-            here = compiling or threading.get_ident() == thread
-            return (given, named | packing) if here else None
-
-        with getattr(self, part).register_forward_pre_hook(add, with_kwargs=True):
-            return original(self, *args, **kwargs)
-
-    return forward
-
-
-def _refusing(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A forward that raises an error for several packed sequences, which it would mix."""
-
-    @functools.wraps(original)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        bounds = (kwargs.get("cu_seqlens"), kwargs.get("cu_seq_lens_q"))
-        index = kwargs.get("seq_idx")
-        several = any(x is not None and len(x) > 2 for x in bounds)
-        if several or (index is not None and bool((index != index[..., :1]).any())):
-            raise ValueError(
-                f"{name}: packed sequences are given, which its scan does not separate; expected "
-                "one sequence per row"
-            )
-        return original(*args, **kwargs)
-
-    return forward
-
-
-def _is_here(x: Any) -> bool:
-    """Whether x is in the CPU's memory, or not a tensor."""
-    return not isinstance(x, Tensor) or (x.is_cpu and x.layout is torch.strided)
 
 
 # --- modules imported later -------------------------------------------------------------------

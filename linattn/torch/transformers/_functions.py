@@ -1,15 +1,14 @@
 """Replacements for functions of Transformers, computed by linattn's operators.
 
-Each function has the signature of the one that it replaces; `STAND_INS` lists them.  Models say in
-``**kwargs`` how sequences are packed in a row, which the library's own functions refuse
-(``cu_seqlens``, ``seq_idx``) or ignore (``cu_seq_lens_q``).  A function that returns NotImplemented
-leaves the call to the library's.
+Each function has the signature of the one that it replaces.  Models say in ``**kwargs`` how
+sequences are packed in a row, which the library's own functions refuse (``cu_seqlens``,
+``seq_idx``) or ignore (``cu_seq_lens_q``).  A function that returns NotImplemented leaves the call
+to the library's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,9 +23,7 @@ from ..operators import (
     gated_delta_step,
     gated_step,
 )
-
-#: The keywords that say where packed sequences begin and end.
-PACKING = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")
+from ._packing import PACKING, sequences
 
 # --- the gated delta rule, one gate per token (Qwen) or per key channel (Kimi) -----------------
 
@@ -36,13 +33,13 @@ def torch_chunk_gated_delta_rule(
     initial_state: Tensor | None = None, output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    sequences = _sequences(key, kwargs)
-    if sequences is NotImplemented:
+    bounds = sequences(key, kwargs)
+    if bounds is NotImplemented:
         return NotImplemented
     rule = chunk_gated_delta_rule if g.ndim == 3 else chunk_kda
     o, state = rule(
         query, key, value, g, beta, None, initial_state, output_final_state,
-        use_qk_l2norm_in_kernel, cu_seqlens=sequences,
+        use_qk_l2norm_in_kernel, cu_seqlens=bounds,
     )  # fmt: skip
     return o.to(query.dtype), state
 
@@ -95,9 +92,9 @@ def mamba2_chunk_scan(
     dt_softplus: bool = False, dt_limit: tuple[float, float] = (0.0, float("inf")),
     return_final_states: bool = False, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    sequences = _sequences(hidden_states, kwargs)
-    many = sequences is not None
-    if sequences is NotImplemented or (many and initial_states is not None):
+    bounds = sequences(hidden_states, kwargs)
+    many = bounds is not None
+    if bounds is NotImplemented or (many and initial_states is not None):
         return NotImplemented
     heads, repeats = B.shape[2], hidden_states.shape[2] // B.shape[2]
     dt = _time_step(dt, dt_bias, dt_softplus).clamp(*dt_limit)
@@ -111,7 +108,7 @@ def mamba2_chunk_scan(
         k,
         v,
         g,
-        cu_seqlens=sequences,
+        cu_seqlens=bounds,
         initial_state=_state(start, many, heads, repeats),
         return_state=True,
     )
@@ -141,7 +138,7 @@ def mamba2_selective_state_update(
     q, k = (_shared(y.float(), repeats) for y in (C, B))
     values, gates = x * dt[..., None], dt * A[..., 0, 0].float()
     s, v, g = (_split(y, heads, repeats) for y in (state.mT, values, gates))
-    if state.dtype is torch.float32 and _writable(state, q, k, v, g):
+    if state.dtype is torch.float32 and writable(state, q, k, v, g):
         o, _ = gated_step(q, k, v, g, State(s), in_place=True)
     else:
         o, after = gated_step(q, k, v, g, State(s.clone()))  # gradients need the state from before
@@ -176,11 +173,11 @@ def causal_conv1d_fn(
     activation: str | None = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
     x = hidden_states.transpose(1, 2)
-    sequences = _sequences(x, kwargs)
-    if sequences is NotImplemented or activation not in _ACTIVATIONS:
+    bounds = sequences(x, kwargs)
+    if bounds is NotImplemented or activation not in _ACTIVATIONS:
         return NotImplemented
     o = causal_conv1d(
-        x.to(weight.dtype), weight, bias, activation=_ACTIVATIONS[activation], cu_seqlens=sequences
+        x.to(weight.dtype), weight, bias, activation=_ACTIVATIONS[activation], cu_seqlens=bounds
     )
     return o.to(hidden_states.dtype).transpose(1, 2)
 
@@ -198,7 +195,7 @@ def causal_conv1d_update(
         hidden_states.shape[-1] == 1
         and extra < length
         and dtypes == {torch.float32}
-        and _writable(conv_state, hidden_states, weight, bias)
+        and writable(conv_state, hidden_states, weight, bias)
     ):
         if extra:
             conv_state[..., :extra] = conv_state[..., 1 : extra + 1].clone()
@@ -223,9 +220,9 @@ def lightning_attention(
     self: Any, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor],
     attention_mask: Tensor | None, past_key_values: Any = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    sequences = _sequences(hidden_states, kwargs)
+    bounds = sequences(hidden_states, kwargs)
     s = None if past_key_values is None else past_key_values.get_linear_cache(self.layer_idx)
-    if sequences is NotImplemented or (sequences is not None and s is not None):
+    if bounds is NotImplemented or (bounds is not None and s is not None):
         raise ValueError(
             "MiniMaxLightningAttention: packed sequences are given with a cache or in several "
             "rows; expected one row and no cache"
@@ -236,10 +233,10 @@ def lightning_attention(
     x = x.unflatten(-1, (self.num_attention_heads, 3 * self.head_dim)).transpose(1, 2)
     q, k, v = x.split(self.head_dim, -1)
     o, state = gated(
-        q, k, v, -self.slope_rate[..., 0].expand(-1, q.shape[-2]), cu_seqlens=sequences,
+        q, k, v, -self.slope_rate[..., 0].expand(-1, q.shape[-2]), cu_seqlens=bounds,
         initial_state=None if s is None else State(s), return_state=True,
     )  # fmt: skip
-    final = state.s if sequences is None else state.s[:, :, -1]
+    final = state.s if bounds is None else state.s[:, :, -1]
     o = self.norm(o.transpose(1, 2).flatten(2))
     o = self.out_proj(F.sigmoid(self.output_gate(hidden_states)) * o)
     if past_key_values is not None:
@@ -247,7 +244,7 @@ def lightning_attention(
     return o, final
 
 
-# --- heads, states, sequences -------------------------------------------------------------
+# --- heads and states -------------------------------------------------------------
 
 
 def _shared(x: Tensor, repeats: int) -> Tensor:
@@ -276,29 +273,6 @@ def _final(s: Tensor, many: bool, repeats: int) -> Tensor:
     return s[0].transpose(0, 1) if many else s
 
 
-def _sequences(x: Tensor, packing: dict[str, Any]) -> Any:
-    """The bounds of the sequences packed in the row x (1, n, ...); None for a single one."""
-    cu_seqlens, cu_seq_lens_q, seq_idx = (packing.get(name) for name in PACKING)
-    if cu_seqlens is None:
-        cu_seqlens = cu_seq_lens_q
-    if cu_seqlens is None and seq_idx is None:
-        return None
-    if x.shape[0] != 1:
-        if cu_seq_lens_q is not None:  # which the library's own function would ignore
-            raise ValueError(
-                f"linattn.torch.patch_transformers: cu_seq_lens_q is given for {x.shape[0]} rows; "
-                "expected all sequences in one row"
-            )
-        return NotImplemented
-    if cu_seqlens is not None:
-        return cu_seqlens
-    index = seq_idx.reshape(-1)  # type: ignore[union-attr]
-    if len(index) != x.shape[1]:
-        return NotImplemented
-    begin = (index[1:] != index[:-1]).nonzero()[:, 0] + 1
-    return torch.cat([begin.new_zeros(1), begin, begin.new_tensor([x.shape[1]])])
-
-
 def _time_step(dt: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
     dt = dt.float() if bias is None else dt.float() + bias.float()
     return F.softplus(dt) if softplus else dt
@@ -308,45 +282,8 @@ def _is_repeated(x: Tensor, dim: int) -> bool:
     return x.shape[dim] == 1 or x.stride(dim) == 0
 
 
-def _writable(*operands: Tensor | None) -> bool:
+def writable(*operands: Tensor | None) -> bool:
     """Whether a step may write to its state, as no gradient passes through it."""
     return not torch.is_grad_enabled() or not any(
         x is not None and x.requires_grad for x in operands
     )
-
-
-#: Models that do not pass packing keywords to this part of them, which then mixes the sequences.
-DROP_PACKING = {"Mamba2ForCausalLM": "backbone"}
-#: Models and layers whose scan is the library's and does not separate sequences.
-MIX_PACKED = (
-    "FalconMambaForCausalLM", "FalconMambaModel", "FalconMambaMixer", "JambaModel",
-    "JambaMambaMixer", "MambaForCausalLM", "MambaModel", "MambaMixer", "ZambaModel",
-    "ZambaMambaMixer",
-)  # fmt: skip
-
-
-class StandIn(NamedTuple):
-    """A replacement; other signatures are left alone, other keywords go to the library."""
-
-    function: Callable[..., Any]  #: of the library's signature
-    packing: tuple[str, ...] = PACKING  #: the packing keywords that it supports
-    source: str = ""  #: SHA-256 of the library's source where a whole method is replaced
-
-
-#: Functions of the library's modules, and methods, by name.
-STAND_INS = {
-    "torch_chunk_gated_delta_rule": StandIn(torch_chunk_gated_delta_rule),
-    "torch_recurrent_gated_delta_rule": StandIn(torch_recurrent_gated_delta_rule),
-    "chunk_kimi_delta_attention": StandIn(torch_chunk_gated_delta_rule),
-    "recurrent_kimi_delta_attention": StandIn(recurrent_kimi_delta_attention),
-    "mamba2_chunk_scan": StandIn(mamba2_chunk_scan),
-    "mamba2_selective_state_update": StandIn(mamba2_selective_state_update, packing=()),
-    "mamba2_split_conv1d_scan_combined": StandIn(mamba2_split_conv1d_scan_combined),
-    "causal_conv1d_fn": StandIn(causal_conv1d_fn),
-    "causal_conv1d_update": StandIn(causal_conv1d_update, packing=()),
-    "MiniMaxLightningAttention.forward": StandIn(
-        lightning_attention,
-        packing=("cu_seq_lens_q", "seq_idx"),
-        source="69bc3f622840097cfc6810b4640b50455db872e89ee2a49d8bb326b65a9f88c5",
-    ),
-}

@@ -1,0 +1,114 @@
+"""Replacements for loops over tokens: scans of Mamba and RecurrentGemma, RWKV-4 and xLSTM.
+
+Each function has the signature of the one that it replaces.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._state import State
+from ..operators import linear_scan, mlstm, selective_scan, selective_scan_step, wkv
+from ._functions import writable
+from ._packing import SCANNED, sequences
+
+# --- Mamba: channels before tokens, which are views here ---------------------------------------
+
+
+def mamba_selective_scan(
+    hidden_states: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None,
+    z: Tensor | None = None, delta_bias: Tensor | None = None, delta_softplus: bool = False,
+    return_last_state: bool = False, use_mambapy: bool = False, use_associative_scan: bool = False,
+    **kwargs: Any,
+) -> Any:  # fmt: skip
+    x = hidden_states.mT
+    bounds = sequences(x, kwargs)
+    if bounds is NotImplemented:
+        return NotImplemented
+    if bounds is None and not torch.compiler.is_compiling():  # then layers tell it nothing
+        bounds = SCANNED.bounds
+    result: Any = selective_scan(
+        x, dt.mT, A, B.mT, C.mT, D=D, z=None if z is None else z.mT, dt_bias=delta_bias,
+        softplus=delta_softplus, cu_seqlens=bounds, return_state=return_last_state,
+    )  # fmt: skip
+    if not return_last_state:
+        return result.mT
+    o, state = result
+    return o.mT, state.s if bounds is None else state.s[:, -1]
+
+
+def mamba_selective_state_update(
+    state: Tensor, hidden_states: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
+    D: Tensor | None = None, dt_bias: Tensor | None = None, dt_softplus: bool = False,
+    z: Tensor | None = None, **kwargs: Any,
+) -> Any:  # fmt: skip
+    options: dict[str, Any] = {"D": D, "z": z, "dt_bias": dt_bias, "softplus": dt_softplus}
+    operands = hidden_states, dt, A, B, C
+    if state.dtype is torch.float32 and writable(state, *operands, D, dt_bias, z):
+        o, _ = selective_scan_step(*operands, State(state), **options, in_place=True)
+        return o
+    # Gradients need the state from before.
+    o, after = selective_scan_step(*operands, State(state.clone()), **options)
+    state.copy_(after.s)
+    return o
+
+
+# --- RecurrentGemma's RG-LRU -------------------------------------------------------------------
+
+
+def rglru_scan(
+    self: Any, hidden_states: Tensor, recurrent_gate: Tensor, reset: Tensor,
+    recurrent_states: Tensor | None, acc_dtype: torch.dtype = torch.float32,
+) -> Any:  # fmt: skip
+    if acc_dtype is not torch.float32 or hidden_states.dtype is torch.float64:
+        return NotImplemented
+    start = None if recurrent_states is None else State(recurrent_states)
+    with torch.autocast("cpu", enabled=False):  # decays near 1 need 32 bits
+        o, state = linear_scan(
+            recurrent_gate * ~reset, hidden_states, initial_state=start, return_state=True
+        )
+    return o.to(hidden_states.dtype), state.s
+
+
+# --- RWKV-4 ------------------------------------------------------------------------------------
+
+
+def rwkv_linear_attention_cpu(
+    time_decay: Tensor, time_first: Tensor, key: Tensor, value: Tensor, state: Any = None,
+    return_state: bool = False,
+) -> Any:  # fmt: skip
+    if state is not None and not writable(time_decay, time_first, key, value, *state):
+        state = [x.clone() for x in state]  # models write to it, and gradients need it
+    start = None if state is None else State(*state)
+    o, after = wkv(key, value, time_decay.exp(), time_first, initial_state=start, return_state=True)
+    return o, list(after) if return_state or state is not None else None
+
+
+# --- xLSTM, whose backend binds the library's functions when it is built -----------------------
+
+
+def xlstm_backend(
+    self: Any, query: Tensor, key: Tensor, value: Tensor, igate: Tensor, fgate: Tensor,
+    c_initial: Tensor | None = None, n_initial: Tensor | None = None,
+    m_initial: Tensor | None = None, return_last_states: bool | None = None,
+    mode: str | None = None,
+) -> Any:  # fmt: skip
+    mode = self.config.mode if mode is None else mode
+    training = "train" in mode
+    if training and return_last_states is None:
+        return_last_states = self.config.return_last_states
+    if self.config.mode == "train_with_padding" and return_last_states:
+        return NotImplemented  # an error of the library's
+    if not training and "inference" not in mode:
+        return NotImplemented
+    start = None
+    if c_initial is not None and n_initial is not None and m_initial is not None:
+        start = State(c_initial, n_initial, m_initial[..., 0])
+    o, (c, n, m) = mlstm(
+        query, key, value, igate, fgate, eps=self.config.eps, initial_state=start,
+        return_state=True,
+    )  # fmt: skip
+    return (o, (c, n, m[..., None])) if return_last_states or not training else o
