@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from recurrences import RULES, make
+from recurrences import RULES, Rule, make
 
 import linattn
 from linattn import feature_maps
+from linattn._operator import RECURRENCES
 
 N, D, M = 3, 2, 2
 HEADS = 65536
@@ -38,11 +39,21 @@ class Row(NamedTuple):
     def __str__(self) -> str:
         return "-".join([self.name, *self.draw, *map(str, self.options)])
 
+    @property
+    def rule(self) -> Rule | None:
+        return next((x for x in RULES if str(x) == self.options.get("rule")), None)
+
+    @property
+    def optional(self) -> set[str]:
+        """Operands that may be left out, which are given by name."""
+        if self.name not in RECURRENCES:
+            return {"bias"}
+        return {x.name for x in RECURRENCES[self.name].operands if x.optional}
+
     def operands(self, lead: tuple[int, ...], seed: int = 0) -> dict[str, np.ndarray]:
         """In float64, each with all leading axes, and grad_out."""
-        rule = next((x for x in RULES if str(x) == self.options.get("rule")), None)
-        if rule is not None:
-            return make(rule, N, D, M, lead=lead, seed=seed)
+        if self.rule is not None:
+            return make(self.rule, N, D, M, lead=lead, seed=seed)
         rng = np.random.default_rng(seed)
         return {x: rng.standard_normal((*lead, *shape)) for x, shape in self.draw.items()}
 
@@ -51,7 +62,7 @@ class Row(NamedTuple):
         given, options = dict(operands), dict(self.options)
         options.pop("rule", None)
         grad = given.pop("grad_out")
-        after = {x: given.pop(x) for x in ("bonus", "erase", "bias") if x in given}
+        after = {x: given.pop(x) for x in self.optional if x in given}
         state = given.pop("state", None)
         if state is not None:
             z = (np.zeros((*state.shape[:-1],), state.dtype),) if options.get("normalize") else ()
@@ -167,8 +178,14 @@ def test_sums_over_many_heads_are_exact_to_the_last_place(row):
     """One after another they would be off by hundreds of u, as heads are much alike."""
     rest, lead = [*sharings(row)[0]], (HEADS,)
     arrays = alike(row)
-    if "rule" in row.options:
-        arrays["state"] = np.tile(np.random.default_rng(1).random((1, D, M)), (HEADS, 1, 1))
+    if row.rule is not None:
+        letters = "".join(row.rule.letters.values())
+        sizes = dict(
+            zip(letters, (n for x in row.rule.letters for n in arrays[x].shape[1:]), strict=True)
+        )
+        core = [sizes[letter] for letter in row.rule.state]
+        state = np.random.default_rng(1).random((1, *core))
+        arrays["state"] = np.tile(state, (HEADS, *(1 for _ in core)))
         rest.append("state")
     operands = {x: y.astype(np.float32) for x, y in shared(arrays, rest, 1).items()}
     grads, sums = row.gradients(operands), expected(row, operands, lead)
@@ -228,7 +245,7 @@ def test_tensors(row, dtype):
 
 def _call(f: Callable[..., Any], row: Row, operands: dict[str, Any]) -> Any:
     options = {x: y for x, y in row.options.items() if x != "rule"}
-    after = {x: y for x, y in operands.items() if x in ("bonus", "erase", "bias")}
+    after = {x: y for x, y in operands.items() if x in row.optional}
     given = [y for x, y in operands.items() if x not in (*after, "grad_out")]
     return f(*given, **after, **options)
 

@@ -24,8 +24,6 @@ EDGES, FAR = (15, 16, 17, 31, 32, 33), (63, 64, 65, 100, 127, 128, 129, 200)
 LEADS = ((), (), (), (1,), (2,), (3,), (2, 3), (3, 1), (2, 1, 2), (5,), (0,), (2, 0))
 DTYPES = tuple(map(np.dtype, ("f4", "f8", "f2", bfloat16)))
 MIXED = (*DTYPES, *map(np.dtype, ("i1", "u1", "i4", "i8", "?")))
-#: Operands held as states are: they have no say in the dtype of a call.
-WIDE = {x.name for r in RECURRENCES.values() for x in r.operands if x.state_dtype}
 ROWS = {"fortran", "features_first", "every_second_row", "rows_backwards"}  # layouts of matrices
 
 
@@ -62,7 +60,8 @@ class Trial(NamedTuple):
         if not self.name.endswith("_backward"):
             return [self.dtype]
         names = [name for name in self.names if not name.startswith("grad")]
-        return [self.work if name in WIDE else self.dtype for name in names]
+        wide = wide_operands(self.name.removesuffix("_backward"))
+        return [self.work if name in wide else self.dtype for name in names]
 
     def __str__(self):
         pairs = zip(self.names, self.operands, strict=True)
@@ -209,6 +208,12 @@ def map_object(kind: str, d: int) -> Any:
 
 def twin_map(feature_map):
     return twins.DPFP() if feature_map == "dpfp" else twin_of(feature_map)
+
+
+def wide_operands(name: str) -> set[str]:
+    """The operands of a recurrence that have the dtype of states, not that of the call."""
+    rows = RECURRENCES[name].operands if name in RECURRENCES else ()
+    return {x.name for x in rows if x.state_dtype}
 
 
 def twin_function(name: str) -> Callable:

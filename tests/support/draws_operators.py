@@ -13,7 +13,6 @@ import rules
 from cases import MAPS, SIGNED, vanishes
 from draws import (
     DTYPES,
-    WIDE,
     Lot,
     Trial,
     call_of,
@@ -22,6 +21,7 @@ from draws import (
     features,
     rescales,
     twin_map,
+    wide_operands,
     working,
 )
 from draws_bounds import delta_units, gated_units, linear_units, score_units, step_units
@@ -65,6 +65,8 @@ def _rows() -> dict[str, Row]:
 
 
 RECURRENCES = _rows()
+#: Operands held as states are: they have no say in the dtype of a call.
+WIDE = set().union(*map(wide_operands, RECURRENCES))
 METHODS = {name: r for r in _operator.RECURRENCES.values() for name in r.names.values()}
 OPERANDS = RECURRENCES | {
     "noncausal": Row("q k v", linear_units),
