@@ -1,8 +1,9 @@
 """Forward, backward and step of every recurrence, from its rows in operators.def.
 
-A public function is a docstring and one call of `forward`, `backward` or `step`.  They check the
-operands, choose the gufunc, read states and packed sequences, apply maps that are objects, and sum
-gradients over broadcast axes.
+A public function is a docstring and one call of `forward`, `backward` or `step`.  These are long
+because of their options, and stand together because they read a call in the same way: they check
+the operands, choose the gufunc, read states and packed sequences, apply maps that are objects, and
+sum gradients over broadcast axes.
 
 A recurrence "fade" with one gate a token, or one a key channel, has these rows::
 
@@ -64,6 +65,8 @@ class Recurrence:
         they cannot be cut: dask, MPI and the like have no function of the recurrence.
     public : dict
         The names of operands that are called otherwise in operators.def.
+    function : str, optional
+        The public function that also calls another recurrence; only that one is registered.
     """
 
     def __init__(
@@ -72,8 +75,9 @@ class Recurrence:
         *,
         transition: Transition = "matrix",
         public: Mapping[str, str] = MappingProxyType({}),
+        function: str = "",
     ) -> None:
-        row, self.name, self.transition = operators[name], name, transition
+        row, self.name, self.transition = operators[name], function or name, transition
         self.layout = Layout.of(name, public)
         self.operands, self._read = self.layout.operands, self.layout.read
         self.extras = self.operands[self.layout.leading :]
@@ -88,9 +92,10 @@ class Recurrence:
         # Only channels are told by the number of axes of the leading operands.
         self._compared = self.layout.leading if any(x.channels for x in self.operands) else 0
         step = next((x for x, y in operators.items() if y["step_of"] == name), f"{name}_step")
-        self.names = {"forward": name, "backward": f"{name}_backward", "step": step}
+        names = {"forward": name, "backward": f"{name}_backward", "step": step}
         #: Options that are True or False, by method: the numbers of the table but scale and eps.
-        self.flags = {method: _flags(self.names[method]) for method in self.names}
+        self.flags = {method: _flags(kernel) for method, kernel in names.items()}
+        self.names = {method: x.replace(name, self.name) for method, x in names.items()}
         form = "_keys" if self.cross else "_state"
         self._stateless = self._gufuncs(name + "{}")
         self._stateful = self._gufuncs(name + "{}" + form)
@@ -99,7 +104,8 @@ class Recurrence:
         if not self.cross:
             stem, end, _ = step.partition("_step")
             self._step = self._gufuncs(f"_{stem}{{}}{end}")
-        RECURRENCES[name] = self
+        if not function:
+            RECURRENCES[name] = self
 
     def _gufuncs(self, form: str) -> Table:
         variants = [""]

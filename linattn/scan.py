@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from . import _complex_scan
 from ._docs import filled, filled_like
 from ._operator import Recurrence
 from ._state import State
@@ -71,7 +72,10 @@ def linear_scan(
     One multiplication and one addition a number, and an exponential with ``log``: the time is
     that of reading a and x and writing h.  Scratch: blocks of a few tokens a thread, and a row.
     Factors above 1 in magnitude are right as long as h is finite.  Once h is NaN it stays NaN,
-    whatever the factors.  Complex operands raise TypeError.
+    whatever the factors.
+
+    Complex operands are computed in complex64 or complex128, at their time per float; rows that
+    are not contiguous are copied.  PyTorch and JAX take real ones only.
 
     References
     ----------
@@ -91,6 +95,11 @@ def linear_scan(
            [1. ],
            [2.5]])
     """
+    if _complex_scan.is_complex(a, x):
+        return _complex_scan.forward(
+            a, x, log=log, reverse=reverse, cu_seqlens=cu_seqlens, initial_state=initial_state,
+            return_state=return_state, out=out,
+        )  # fmt: skip
     return LINEAR_SCAN.forward(
         (a, x), log=log, reverse=reverse, cu_seqlens=cu_seqlens, initial_state=initial_state,
         return_state=return_state, out=out,
@@ -143,6 +152,11 @@ def linear_scan_backward(
     array([[0.5],
            [1. ]])
     """
+    if _complex_scan.is_complex(a, x):
+        return _complex_scan.backward(
+            a, x, grad_out, log=log, reverse=reverse, cu_seqlens=cu_seqlens,
+            initial_state=initial_state, grad_state=grad_state,
+        )  # fmt: skip
     return LINEAR_SCAN.backward(
         (a, x), grad_out, log=log, reverse=reverse, cu_seqlens=cu_seqlens,
         initial_state=initial_state, grad_state=grad_state,
@@ -187,6 +201,8 @@ def linear_scan_step(
     >>> h
     array([5.])
     """
+    if _complex_scan.is_complex(a, x):
+        return _complex_scan.step(a, x, state, log=log, in_place=in_place)
     return LINEAR_SCAN.step((a, x), state, log=log, in_place=in_place)
 
 

@@ -151,9 +151,9 @@ def test_layouts_and_expanded_operands(row):
 def test_the_layout_of_values():
     """(batch, tokens, heads, m) turned to (batch, heads, tokens, m) is turned back for nothing."""
     for row in RECURRENT:
-        if row.name == "causal_conv1d":
-            continue
         operands = make(row)
+        if "v" not in operands:
+            continue
         operands["v"] = operands["v"].transpose(1, 2).contiguous().transpose(1, 2)
         assert call(la, row, operands).transpose(1, 2).is_contiguous()
 

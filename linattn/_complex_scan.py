@@ -1,0 +1,170 @@
+"""`linattn.linear_scan` of complex numbers, which its kernel sees as pairs of columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _check, _state
+from ._gradients import repeats
+from ._gufuncs import quiet
+from ._operator import RECURRENCES, Recurrence
+from ._state import State
+
+if TYPE_CHECKING:
+    from ._types import Array, DType
+
+SCAN = Recurrence("complex_scan", transition=None, function="linear_scan")
+
+
+def is_complex(*operands: Any) -> bool:
+    """Whether an operand has complex numbers."""
+    return any([
+        x.dtype.kind == "c" if type(x) is np.ndarray else _kind(x) == "c" for x in operands
+    ])  # fmt: skip
+
+
+def _kind(x: Any) -> str:
+    """The kind of numbers of what is not a plain array; "" if that is not known."""
+    if isinstance(x, (list, tuple)):
+        try:
+            return np.asarray(x).dtype.kind
+        except ValueError:  # rows of different lengths: an error of its own later
+            return ""
+    if isinstance(x, complex):
+        return "c"
+    return getattr(getattr(x, "dtype", None), "kind", "")
+
+
+class _Call:
+    """The operands of a call, checked: their shapes, and the complex dtype they have together."""
+
+    def __init__(self, function: str, a: Any, x: Any, *, tokens: bool = True) -> None:
+        self.function = function
+        self.given = [_numbers(function, name, y) for name, y in (("a", a), ("x", x))]
+        shapes = [np.broadcast_to(np.float32(0), y.shape) for y in self.given]
+        fit = RECURRENCES["linear_scan"]._read(function, shapes, tokens=tokens).fit
+        self.shape, self.batch = fit.shape, fit.batch
+        numbers = int, float, complex  # Python's are as weak as elsewhere
+        pairs = zip((a, x), self.given, strict=True)
+        dtype = np.result_type(*(y if type(y) in numbers else z.dtype for y, z in pairs))
+        self.dtype: DType = np.dtype(np.complex128 if dtype == np.complex128 else np.complex64)
+
+    @property
+    def channels(self) -> int:
+        return self.shape[-1]
+
+    @quiet
+    def pairs(self, x: Any) -> Array:
+        """The numbers of x, each channel as two columns; a copy unless its rows are contiguous."""
+        x = np.asarray(x, self.dtype)
+        x = np.broadcast_to(x, (*x.shape[:-1], self.channels))
+        if x.strides[-1] != x.itemsize or not x.flags.aligned:
+            x = np.ascontiguousarray(x)
+        pairs: Array = x.view(self.dtype.type(0).real.dtype)
+        return pairs
+
+    def operands(self) -> tuple[Array, ...]:
+        return tuple(map(self.pairs, self.given))
+
+    def state(self, name: str, state: Any, *core: int) -> State | None:
+        """A state with pairs of columns."""
+        if state is None:
+            return None
+        inner = (*core, self.channels)
+        s, *_ = _state.checked(
+            self.function, name, state, self.batch, inner, self.dtype, normalize=False
+        )
+        return State(self.pairs(s))
+
+    def numbers(self, x: Array) -> Array:
+        """The complex numbers of pairs of columns."""
+        return np.ascontiguousarray(x).view(self.dtype)
+
+
+def _numbers(function: str, name: str, x: Any) -> Any:
+    _check.refuse_masked(function, name, x)
+    x = np.asarray(x)
+    if (x.dtype.kind not in "biufc" and x.dtype.name != "bfloat16") or x.dtype.itemsize > 16:
+        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected complex64 or complex128")
+    return x
+
+
+def forward(
+    a: Any, x: Any, *, initial_state: State | None, return_state: bool, out: Array | None,
+    **options: Any,
+) -> Any:  # fmt: skip
+    """`linattn.linear_scan`."""
+    call = _Call(SCAN.name, a, x)
+    if out is not None and (not isinstance(out, np.ndarray) or out.dtype != call.dtype):
+        what = getattr(out, "dtype", type(out).__name__)
+        raise TypeError(f"{SCAN.name}: out is {what}; expected an array of {call.dtype}")
+    if out is not None and out.shape != call.shape:
+        raise ValueError(f"{SCAN.name}: out has shape {out.shape}; expected {call.shape}")
+    if out is not None:
+        _check.writeable(SCAN.name, "out", out)
+    start = call.state("initial_state", initial_state, *_packed(options["cu_seqlens"]))
+    h, last = SCAN.forward(call.operands(), initial_state=start, return_state=True, **options)
+    h = call.numbers(h)
+    if out is not None:
+        out[...] = h
+        h = out
+    return (h, State(call.numbers(last.s))) if return_state else h
+
+
+def backward(
+    a: Any, x: Any, grad_out: Any, *, initial_state: State | None, grad_state: State | None,
+    **options: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """`linattn.linear_scan_backward`."""
+    function = SCAN.names["backward"]
+    call = _Call(function, a, x)
+    grad = _numbers(function, "grad_out", grad_out)
+    if grad.shape != call.shape:
+        raise ValueError(f"{function}: grad_out has shape {grad.shape}; expected {call.shape}")
+    packed = _packed(options["cu_seqlens"])
+    start = call.state("initial_state", initial_state, *packed)
+    last = call.state("grad_state", grad_state, *packed)
+    whole = *call.shape[:-1], 2 * call.channels  # so that gradients are summed as complex numbers
+    operands = tuple(np.broadcast_to(y, whole) for y in call.operands())
+    da, dx, *state = SCAN.backward(
+        operands, call.pairs(grad), initial_state=start, grad_state=last, **options
+    )
+    grads = [
+        _summed(call.numbers(y), z, call.dtype)
+        for y, z in zip((da, dx), call.given, strict=True)
+    ]  # fmt: skip
+    return *grads, *(State(call.numbers(y.s)) for y in state)
+
+
+def step(a: Any, x: Any, state: State, *, in_place: bool, **options: Any) -> tuple[Any, State]:
+    """`linattn.linear_scan_step`."""
+    function = SCAN.names["step"]
+    call = _Call(function, a, x, tokens=False)
+    before = call.state("state", state)
+    if before is None:
+        raise TypeError(f"{function}: state is None; expected a linattn.State(s)")
+    if in_place:
+        _state.in_place(function, (state[0], None, None), call.batch, axes=1)
+    h, after = SCAN.step(call.operands(), before, **options)
+    if not in_place:
+        return call.numbers(h), State(call.numbers(after.s))
+    state[0][...] = call.numbers(after.s)
+    return call.numbers(h), state
+
+
+def _packed(cu_seqlens: Any) -> tuple[int, ...]:
+    """The axis of packed sequences of a state."""
+    return () if cu_seqlens is None else (max(np.size(cu_seqlens) - 1, 0),)
+
+
+@quiet
+def _summed(grad: Array, like: Array, dtype: DType) -> Array:
+    """The gradient in an operand's shape; of a real operand, its real part."""
+    axes = repeats(grad.shape, like.shape)
+    total = grad.sum(axes, np.complex128).reshape(like.shape) if axes else grad
+    if like.dtype.kind == "c":
+        return total.astype(dtype, copy=False)
+    real = dtype.type(0).real.dtype
+    return np.ascontiguousarray(total.real.astype(like.dtype if like.dtype.kind == "f" else real))

@@ -1,0 +1,143 @@
+"""linear_scan of complex numbers: values, states, gradients, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bounds import close
+
+import linattn
+from linattn import State
+from linattn import _reference_scan as ref
+
+SHAPES = [
+    ((), (5, 3)),
+    ((5, 1), (5, 3)),
+    ((3,), (2, 5, 3)),
+    ((2, 1, 5, 1), (4, 5, 3)),
+    ((5, 3), (5, 1)),
+    ((67, 33), (67, 33)),
+    ((5, 0), (5, 0)),
+    ((0, 3), (0, 3)),
+]
+OPTIONS = [{}, {"log": True}, {"reverse": True}, {"log": True, "reverse": True}]
+
+
+def draw(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return 0.6 * (rng.standard_normal(shape) + 1j * rng.standard_normal(shape))
+
+
+def operands(shapes, seed=0):
+    """a, x, a first state, and gradients of the output and of the last state."""
+    rng = np.random.default_rng(seed)
+    a, x = (draw(rng, *shape) for shape in shapes)
+    whole = np.broadcast_shapes(*shapes)
+    state = *whole[:-2], whole[-1]
+    return a, x, draw(rng, *state), draw(rng, *whole), draw(rng, *state)
+
+
+def same(got, expected, slack=64):
+    """Within so many units of the largest number: factors are about 1 in magnitude."""
+    assert got.shape == expected.shape
+    eps = np.finfo(got.dtype).eps
+    largest = abs(expected).max(initial=0)
+    close(got, expected, atol=slack * eps * largest)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+def test_values(shapes, options, dtype):
+    a, x, start, *_ = (y.astype(dtype) for y in operands(shapes))
+    h, last = linattn.linear_scan(a, x, **options, initial_state=State(start), return_state=True)
+    expected, state = ref.linear_scan(
+        *(y.astype("c16") for y in (a, x)), **options, initial_state=start.astype("c16"),
+        return_state=True,
+    )  # fmt: skip
+    assert h.dtype == last.s.dtype == dtype
+    same(h, expected)
+    same(last.s, state)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_gradients(shapes, options):
+    """Central differences of the real part of <grad_out, h> + <grad_state, last h>."""
+    a, x, start, grad, last = operands(shapes)
+    grads = linattn.linear_scan_backward(
+        a, x, grad, **options, initial_state=State(start), grad_state=State(last)
+    )
+    found = dict(zip(("a", "x", "s"), (*grads[:2], grads[2].s), strict=True))
+
+    def loss(a, x, s):
+        h, end = ref.linear_scan(a, x, **options, initial_state=s, return_state=True)
+        return np.vdot(grad, h).real + np.vdot(last, end).real
+
+    at = {"a": a, "x": x, "s": start}
+    rng = np.random.default_rng(1)
+    for name, y in at.items():
+        assert found[name].shape == np.shape(y)
+        way, step = draw(rng, *np.shape(y)), 1e-6
+        ends = (loss(**at | {name: y + sign * step * way}) for sign in (1, -1))
+        difference = np.subtract(*ends) / (2 * step)
+        assert abs(difference - np.vdot(found[name], way).real) < 1e-6 * (1 + abs(difference))
+
+
+def test_real_operands():
+    """Beside a complex operand a real one has a real gradient."""
+    rng = np.random.default_rng(0)
+    a, x = draw(rng, 7, 3).astype("c8"), rng.standard_normal((7, 3)).astype("f4")
+    h = linattn.linear_scan(a, x)
+    assert h.dtype == "c8"
+    da, dx = linattn.linear_scan_backward(a, x, np.ones((7, 3), "f4"))
+    assert da.dtype == "c8" and dx.dtype == "f4"
+    same(dx + 0j, linattn.linear_scan_backward(a, x + 0j, np.ones((7, 3), "f4"))[1].real + 0j)
+    assert linattn.linear_scan(0.5, a).dtype == "c8"
+    assert linattn.linear_scan(np.float64(1), a.astype("c16")).dtype == "c16"
+
+
+def test_layouts_steps_and_packed_sequences():
+    rng = np.random.default_rng(0)
+    a, x = draw(rng, 7, 6), draw(rng, 7, 3)
+    h, last = linattn.linear_scan(a[:, ::2], x, return_state=True)
+    np.testing.assert_array_equal(linattn.linear_scan(a[:, ::2].copy(), x.T.copy().T), h)
+    out = np.empty((3, 7), complex).T
+    assert linattn.linear_scan(a[:, ::2], x, out=out) is out
+    np.testing.assert_array_equal(out, h)
+    state = State(np.zeros(3, complex))
+    for i in range(7):
+        o, after = linattn.linear_scan_step(a[i, ::2], x[i], state, in_place=True)
+        assert after is state
+        same(o, h[i])
+    same(state.s, last.s)
+    packed, ends = linattn.linear_scan(a[:, ::2], x, cu_seqlens=[0, 3, 3, 7], return_state=True)
+    np.testing.assert_array_equal(packed[3:], linattn.linear_scan(a[3:, ::2], x[3:]))
+    np.testing.assert_array_equal(ends.s, np.stack([packed[2], 0 * packed[2], packed[6]]))
+
+
+C = np.ones((7, 3), complex)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"out": np.empty((7, 3))}, TypeError, "out is float64; expected an array of complex128"),
+        (
+            {"out": np.empty((6, 3), complex)},
+            ValueError,
+            r"out has shape \(6, 3\)",
+        ),
+        (
+            {"x": C[:6]},
+            ValueError,
+            r"a has shape \(7, 3\), which does not",
+        ),
+        ({"x": np.array(["x"])}, TypeError, "x has dtype <U1"),
+        ({"log": 1}, TypeError, "log is 1; expected True or False"),
+        ({"initial_state": State(np.zeros(3))}, TypeError, "initial_state.s has dtype float64"),
+        ({"initial_state": State(C[0, :2])}, ValueError, r"initial_state.s has shape \(2,\)"),
+    ],
+)
+def test_errors(options, error, words):
+    with pytest.raises(error, match=f"^linear_scan: {words}"):
+        linattn.linear_scan(C, **{"x": C, **options})
