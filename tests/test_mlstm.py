@@ -176,6 +176,7 @@ def test_steps(in_place, normalize, dtype):
         assert o.dtype == dtype
         close(o, whole[:, t], dtype, 256 if dtype == np.float32 else 8)
         assert (state.s is before.s) is in_place
+        assert (state is before) is in_place
 
 
 OPTIONS = [
