@@ -41,7 +41,7 @@ def read(
             raise ValueError(
                 f"{function}: {name}.{field} is given; expected None, as normalize is False"
             )
-    return State(s, z, log_scale)
+    return state if isinstance(state, State) else State(s, z, log_scale)
 
 
 def own(function: str, state: State, batch: Shape, ranks: tuple[int, ...], in_place: bool) -> State:

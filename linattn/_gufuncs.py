@@ -88,9 +88,10 @@ def _filled(gufunc: np.ufunc, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if x is not ... and core != [""]:
             sizes |= zip(core, np.shape(x)[-len(core) :], strict=True)
     begin = cores.index(["r"])
+    indices = [i for i in range(begin, begin + 3) if cores[i] == ["r"]]  # a state may be (r), too
     return tuple(
         x if x is not ...
-        else np.full(sizes["r"], 0 if i == begin else sizes["n"]) if core == ["r"]
+        else np.full(sizes["r"], 0 if i == begin else sizes["n"]) if i in indices
         else np.broadcast_to(np.float32(0), [sizes.get(letter, 0) for letter in core])
         for i, (x, core) in enumerate(zip(inputs, cores, strict=True))
     )  # fmt: skip

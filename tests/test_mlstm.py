@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support import bounds
+from support.layouts import LAYOUTS
 
 import linattn
 from linattn import State
@@ -76,7 +77,7 @@ def test_any_layout_gives_the_same_bits():
     def by_columns(x):
         return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
 
-    for view in (by_columns, lambda x: np.repeat(x, 2, -1)[..., ::2]):
+    for view in (by_columns, lambda x: np.repeat(x, 2, -1)[..., ::2], LAYOUTS["unaligned"]):
         args = tuple(map(view, (q, k, v, i, f, g)))
         got = linattn.mlstm(*args[:5]), *linattn.mlstm_backward(*args)
         for x, y in zip(got, expected, strict=True):
@@ -175,6 +176,7 @@ def test_steps(in_place, normalize, dtype):
         assert o.dtype == dtype
         close(o, whole[:, t], dtype, 256 if dtype == np.float32 else 8)
         assert (state.s is before.s) is in_place
+        assert (state is before) is in_place
 
 
 OPTIONS = [

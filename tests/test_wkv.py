@@ -149,6 +149,7 @@ def test_steps_give_the_bits_of_the_whole(in_place):
         o, state = linattn.wkv_step(k[:, t], v[:, t], w, u, state, in_place=in_place)
         np.testing.assert_array_equal(o, whole[:, t])
         assert (state.s is before.s) is in_place
+        assert (state is before) is in_place
     for x, y in zip(state, last, strict=True):
         np.testing.assert_array_equal(x, y)
 
