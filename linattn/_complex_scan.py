@@ -86,7 +86,9 @@ class _Call:
 def _numbers(function: str, name: str, x: Any) -> Any:
     _check.refuse_masked(function, name, x)
     x = np.asarray(x)
-    if (x.dtype.kind not in "biufc" and x.dtype.name != "bfloat16") or x.dtype.itemsize > 16:
+    largest = 16 if x.dtype.kind == "c" else 8
+    known = x.dtype.kind in "biufc" or x.dtype.name == "bfloat16"
+    if not known or x.dtype.itemsize > largest:
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected complex64 or complex128")
     return x
 

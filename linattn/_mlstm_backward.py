@@ -97,6 +97,7 @@ def _cotangents(o: Array, grad_out: Array, floor: Array, numbers: _Numbers) -> t
     seen = o[..., -1]
     size = np.abs(seen)
     den = np.maximum(size, floor) + numbers.eps
+    den = np.maximum(den, np.finfo(o.dtype).tiny)  # as in the kernel
     x = np.empty_like(o)
     np.divide(grad_out, den[..., None], out=x[..., :-1])
     slope = -(x[..., :-1] * o[..., :-1]).sum(-1) / den

@@ -199,6 +199,9 @@ la_run(const struct la_call *call, const struct la_watch *watch)
                       .interleaved = 1,
                       .properties = la_operators[call->signature->op].properties};
     la_job_read(&job);
+    if (job.properties & LA_THREE_ROWS && la_job_dimension(call, 'f', 3) != 3) {
+        return LA_BAD_SHAPE;
+    }
     if (writes_nothing(&job)) { /* though there may be many heads */
         return la_job_poll(&job) ? LA_STOPPED : LA_DONE;
     }

@@ -47,6 +47,13 @@ la_run_python(const struct la_call *call)
         PyErr_SetString(PyExc_SystemError,
                         "linattn: a kernel needs more scratch than it was given");
     }
+    else if (status == LA_BAD_SHAPE) {
+        PyErr_Format(
+            PyExc_ValueError,
+            "%s: a state has a number of rows that the operator does not take; "
+            "expected 3",
+            call->signature->name);
+    }
     else if (status == LA_OVERLAP) {
         PyErr_Format(PyExc_ValueError,
                      "%s: begin and end give two sequences the same token; expected "

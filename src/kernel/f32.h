@@ -11,6 +11,7 @@
 #define LARGEST 0x1.fffffep127f
 #define EXPONENT_BIAS 127
 #define MANTISSA_BITS 23
+#define LA_SMALLEST 0x1p-126f /* normal number */
 #define EXP_MIN -104.0f
 #define EXP_MAX 89.0f
 #define LA_DECAY_MIN -60.0f

@@ -11,6 +11,7 @@
 #define LARGEST 0x1.fffffffffffffp1023
 #define EXPONENT_BIAS 1023
 #define MANTISSA_BITS 52
+#define LA_SMALLEST 0x1p-1022 /* normal number */
 #define EXP_MIN -746.0
 #define EXP_MAX 710.0
 #define LA_DECAY_MIN -450.0

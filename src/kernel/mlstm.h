@@ -28,7 +28,8 @@ mlstm_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* den_i <- scale / (max(|scale den_i|, floor_i) + eps), or scale / floor_i */
+/* den_i <- scale / (max(|scale den_i|, floor_i) + eps), or scale / floor_i.  A floor
+ * that vanishes must not make outputs of 0 NaN. */
 static void
 mlstm_factors(const struct la_head *h, T *den, const T *floor, ptrdiff_t rows)
 {
@@ -37,6 +38,7 @@ mlstm_factors(const struct la_head *h, T *den, const T *floor, ptrdiff_t rows)
         vec y = vload(&floor[i]);
         if (h->by_z != 0) {
             y = vmax(y, -vminus_abs(scale * vload(&den[i]))) + eps;
+            y = vmax(vset1(LA_SMALLEST), y);
         }
         vstore(&den[i], scale / y);
     }

@@ -1,8 +1,7 @@
 /* selective_scan_step.h: one token of the selective scan (selective_scan.h) on a state.
  *
- * Where the states of a channel are adjacent in memory, vectors hold states: the state
- * is read and written once, as it lies, and outputs are sums over lanes.  Otherwise it
- * is a scan of one token.  Where no s0 is given the state is updated in place, in s1.
+ * Vectors hold states of a channel: the state is read and written once, as it lies, and
+ * outputs are sums over lanes.  If no s0 is given the state is updated in place, in s1.
  * Scratch: that of the scan, and a vector a channel of a panel. */
 #ifndef LA_SELECTIVE_SCAN_STEP_H
 #define LA_SELECTIVE_SCAN_STEP_H
@@ -48,17 +47,37 @@ load_channels(const struct la_head *h, const struct selective_scan_scratch *r,
     }
 }
 
+/* Rates and states of a channel, and the bytes between them. */
+struct states {
+    const char *A, *s0;
+    char *s1;
+    ptrdiff_t A_step, s0_step, s1_step;
+};
+
 /* States l to l + VL - 1 of a channel, or `some` of them, after the token; their
- * product with C is added to y. */
+ * product with C is added to y.  Padding is kept out: an infinite u makes it NaN. */
 INLINE vec
-step_states(const char *A, const char *s0, char *s1, const T *B, const T *C, T delta,
-            T u, ptrdiff_t some, vec y)
+step_states(const struct states x, ptrdiff_t l, const T *B, const T *C, T delta, T u,
+            ptrdiff_t some, vec y)
 {
-    const vec a = vread_some(A, some, LA_NATIVE) * vset1(LOG2_E);
-    const vec s = vread_some(s0, some, LA_NATIVE);
-    const vec after = vfma(vexp2(vset1(delta) * a), s, vset1(u) * vload(B));
-    vwrite_some(s1, some, after, LA_NATIVE);
-    return vfma(vload(C), after, y);
+    const vec a = vread_part(x.A + l * x.A_step, x.A_step, some, LA_NATIVE);
+    const vec s = vread_part(x.s0 + l * x.s0_step, x.s0_step, some, LA_NATIVE);
+    const vec decay = vexp2(vset1(delta) * (a * vset1(LOG2_E)));
+    const vec after = vfma(decay, s, vset1(u) * vload(&B[l]));
+    vwrite_part(x.s1 + l * x.s1_step, x.s1_step, some, after, LA_NATIVE);
+    return vfma(vload(&C[l]), some < VL ? vkeep(first_lanes(some), after) : after, y);
+}
+
+/* The channel's states after the token, and their products with C by lane. */
+INLINE vec
+step_channel(const struct states x, const T *B, const T *C, T delta, T u, ptrdiff_t f)
+{
+    const ptrdiff_t whole = f / VL * VL;
+    vec y = (vec){0};
+    for (ptrdiff_t l = 0; l < whole; l += VL) {
+        y = step_states(x, l, B, C, delta, u, VL, y);
+    }
+    return whole < f ? step_states(x, whole, B, C, delta, u, f - whole, y) : y;
 }
 
 /* The states of the panel's channels after the token. */
@@ -67,24 +86,25 @@ step_channels(const struct la_head *h, const struct selective_scan_step_scratch 
               ptrdiff_t col, ptrdiff_t cols)
 {
     const struct selective_scan_scratch *scan = &r->scan;
-    const ptrdiff_t size = sizeof(T), f = h->f, whole = f / VL * VL;
+    const ptrdiff_t size = sizeof(T), f = h->f;
     const ptrdiff_t A_step = h->A.rs, s0_step = h->s0.rs, s1_step = h->s1.rs;
     const T *B = scan->B.x, *C = scan->C.x;
-    const char *A = h->A.data + col * A_step, *s0 = h->s0.data + col * s0_step;
-    char *s1 = h->s1.data + col * s1_step;
+    const int adjacent = h->A.cs == size && h->s0.cs == size && h->s1.cs == size;
+    struct states x = {h->A.data + col * A_step,
+                       h->s0.data + col * s0_step,
+                       h->s1.data + col * s1_step,
+                       h->A.cs,
+                       h->s0.cs,
+                       h->s1.cs};
     LA_UNROLL_BY_4
-    for (ptrdiff_t j = 0; j < cols; j++, A += A_step, s0 += s0_step, s1 += s1_step) {
+    for (ptrdiff_t j = 0; j < cols; j++) {
         const T delta = scan->delta.x[j], u = scan->u.x[j];
-        vec y = (vec){0};
-        for (ptrdiff_t l = 0; l < whole; l += VL) {
-            y = step_states(A + l * size, s0 + l * size, s1 + l * size, &B[l], &C[l],
-                            delta, u, VL, y);
-        }
-        if (whole < f) {
-            y = step_states(A + whole * size, s0 + whole * size, s1 + whole * size,
-                            &B[whole], &C[whole], delta, u, f - whole, y);
-        }
-        vstore(&r->read[j * VL], y);
+        const struct states near = {x.A, x.s0, x.s1, size, size, size};
+        vstore(&r->read[j * VL], adjacent ? step_channel(near, B, C, delta, u, f)
+                                          : step_channel(x, B, C, delta, u, f));
+        x.A += A_step;
+        x.s0 += s0_step;
+        x.s1 += s1_step;
     }
 }
 
@@ -118,8 +138,11 @@ store_channels(const struct la_head *h, const struct selective_scan_scratch *r,
 }
 
 static int
-step_by_states(const struct la_head *h)
+run_selective_scan_step(const struct la_head *given)
 {
+    struct la_head one = *given;
+    one.s0 = given->s0.data != NULL ? given->s0 : given->s1;
+    const struct la_head *h = &one;
     struct arena arena = {h->scratch, 0};
     const struct selective_scan_step_scratch r = selective_scan_step_carve(h, &arena);
     ptrdiff_t until_poll = 0;
@@ -136,17 +159,6 @@ step_by_states(const struct la_head *h)
         store_channels(h, &r.scan, col, cols);
     }
     return 0;
-}
-
-static int
-run_selective_scan_step(const struct la_head *h)
-{
-    const ptrdiff_t size = sizeof(T);
-    struct la_head one = *h;
-    one.s0 = h->s0.data != NULL ? h->s0 : h->s1;
-    return one.A.cs == size && one.s0.cs == size && one.s1.cs == size
-               ? step_by_states(&one)
-               : run_selective_scan(&one);
 }
 
 #endif

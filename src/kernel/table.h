@@ -42,7 +42,8 @@ enum la_property {
     LA_INTERNAL = 128,       /* not listed by linattn.ufuncs */
     LA_SEQUENCE_SPLIT = 256, /* sequences may be split (sequence_split.c) */
     LA_BACKWARD_SPLIT = 512, /* may be computed in passes (backward_split.c) */
-    LA_INTERLEAVE = 1024     /* can compute a head in slices (interleave.c) */
+    LA_INTERLEAVE = 1024,    /* can compute a head in slices (interleave.c) */
+    LA_THREE_ROWS = 2048     /* f is 3 */
 };
 
 /* The part of a backward operator that one piece of work computes: all of it; dq, with
