@@ -144,9 +144,9 @@ run_selective_scan_step(const struct la_head *h)
     const ptrdiff_t size = sizeof(T);
     struct la_head one = *h;
     one.s0 = h->s0.data != NULL ? h->s0 : h->s1;
-    return one.A.cs == size && one.s0.cs == size && one.s1.cs == size
-               ? step_by_states(&one)
-               : run_selective_scan(&one);
+    const int adjacent =
+        h->f == 1 || (one.A.cs == size && one.s0.cs == size && one.s1.cs == size);
+    return adjacent ? step_by_states(&one) : run_selective_scan(&one);
 }
 
 #endif
