@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
+from importlib import import_module
 from math import prod
 from random import Random
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from layouts import LAYOUTS
 from ml_dtypes import bfloat16
 
 import linattn
-from linattn import State, _selftest, feature_maps
+from linattn import State, _reference_mlstm, _reference_wkv, _selftest, feature_maps
 from linattn import _reference_maps as twins
 from linattn._operator import RECURRENCES
 
@@ -24,6 +25,14 @@ EDGES, FAR = (15, 16, 17, 31, 32, 33), (63, 64, 65, 100, 127, 128, 129, 200)
 LEADS = ((), (), (), (1,), (2,), (3,), (2, 3), (3, 1), (2, 1, 2), (5,), (0,), (2, 0))
 DTYPES = tuple(map(np.dtype, ("f4", "f8", "f2", bfloat16)))
 MIXED = (*DTYPES, *map(np.dtype, ("i1", "u1", "i4", "i8", "?")))
+TWINS = _selftest.OPERATORS | {
+    name: f
+    for module in (_reference_mlstm, _reference_wkv)
+    for name, f in vars(module).items()
+    if name.startswith(("mlstm", "wkv"))
+}
+#: Recurrences besides those of the registry.
+LAYOUTS_OF = {name: import_module(f"linattn.{name}").LAYOUT for name in ("mlstm", "wkv")}
 ROWS = {"fortran", "features_first", "every_second_row", "rows_backwards"}  # layouts of matrices
 
 
@@ -212,12 +221,15 @@ def twin_map(feature_map):
 
 def wide_operands(name: str) -> set[str]:
     """The operands of a recurrence that have the dtype of states, not that of the call."""
-    rows = RECURRENCES[name].operands if name in RECURRENCES else ()
+    if name in RECURRENCES:
+        rows = RECURRENCES[name].operands
+    else:
+        rows = LAYOUTS_OF[name].operands if name in LAYOUTS_OF else ()
     return {x.name for x in rows if x.state_dtype}
 
 
 def twin_function(name: str) -> Callable:
-    f = _selftest.OPERATORS[name]
+    f = TWINS[name]
 
     def twin(*operands, **options):
         if "feature_map" in options:
@@ -255,8 +267,8 @@ def laid(state, ways):
     """A copy of a state, or of an array, its arrays laid out in their ways, or all in one."""
     if not isinstance(state, State):
         return ways(state.copy())
-    ways = ways if isinstance(ways, State) else (ways, ways)
-    pairs = zip(state[:2], ways[:2], strict=True)
+    ways = ways if isinstance(ways, State) else (ways,) * len(state)
+    pairs = zip(state, ways, strict=True)
     return State(*(y if y is None else way(y.copy()) for y, way in pairs))
 
 

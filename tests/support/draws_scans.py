@@ -1,0 +1,206 @@
+"""Random calls of scans over channels, and of recurrences that hold a running maximum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from draws import DTYPES, Lot, Trial, call_of, cuts, draw_out, wide_operands, working
+from draws_scans_bounds import linear_units, mlstm_units, selective_units, wkv_units
+from layouts import LAYOUTS
+
+from linattn import State, _check
+
+
+class Row(NamedTuple):
+    """An operator: the axes of its operands and of each field of its states, and the bound."""
+
+    operands: dict[str, str]
+    state: tuple[str | None, ...]
+    bound: Callable
+    flags: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    padded: tuple[str, ...] = ()  # operands that are not read past the last key
+    broadcast: bool = False  # whether tokens and channels are broadcast as well
+
+
+ROWS = {
+    "linear_scan": Row(
+        {"a": "nm", "x": "nm"}, ("m",), linear_units, ("log", "reverse"), broadcast=True
+    ),
+    "selective_scan": Row(
+        {
+            "x": "nm", "dt": "nm", "A": "mr", "B": "nr", "C": "nr",
+            "D": "m", "z": "nm", "dt_bias": "m",
+        },
+        ("mr",), selective_units, ("softplus",), ("D", "z", "dt_bias"), ("x", "dt", "B"),
+    ),
+    "mlstm": Row(
+        {"q": "nd", "k": "nd", "v": "nm", "i": "n", "f": "n"},
+        ("dm", "d", ""), mlstm_units, padded=("k", "v", "i", "f"),
+    ),
+    "wkv": Row(
+        {"k": "nm", "v": "nm", "w": "m", "u": "m"}, ("m", "m", "m"), wkv_units,
+        padded=("k", "v"),
+    ),
+}  # fmt: skip
+
+#: Sums over the states of a channel go by lanes where these are adjacent in A and in the state, and
+#: one after the other otherwise: the bits are the same within each of both.
+ADJACENT = "selective_scan_step"
+
+
+def scan(lot: Lot) -> Trial:
+    """A sequence, its gradients, or a token."""
+    name, end = lot.pick(tuple(ROWS)), lot.pick(("", "", "_backward", "_backward", "_step"))
+    row, (sizes, lead) = ROWS[name], lot.sizes(*"nmrd")
+    options = {flag: lot.chance(0.5) for flag in row.flags}
+    if end == "_step":
+        sizes["n"] = 1
+        options.pop("reverse", None)
+    if name == "mlstm":
+        options |= {"scale": lot.pick((None, 0.25, -1.0)), "normalize": lot.chance(0.7)}
+        options["eps"] = lot.pick((0.0, 0.0, 0.01, 1.0))
+    arrays, ways, batch = operands(lot, name, end, sizes, lead, options)
+    if name + end == ADJACENT:
+        ways["A"] = adjacent(lot)
+    wide = wide_operands(name)
+    dtype = _check.result_dtype(*(x for y, x in arrays.items() if y not in wide))
+    for x in wide & arrays.keys():  # no rounding on the way in
+        arrays[x] = arrays[x].astype(working(dtype)).astype(arrays[x].dtype)
+    if end != "_step":
+        spread_out(lot, row, arrays, ways, batch, sizes["n"], options)
+    state_ways = states(lot, row, end, batch, sizes, working(dtype), options)
+    if name + end == ADJACENT:
+        state_ways["state"] = State(adjacent(lot))
+    out = None
+    if not end and lot.chance(0.5):
+        out = draw_out(lot, arrays.values(), (*batch, sizes["n"], sizes["m"]), dtype)
+    return call_of(
+        lot, name + end, row.bound, arrays, ways, options, dtype, state_ways=state_ways, out=out
+    )
+
+
+def operands(lot, name, end, sizes, lead, options) -> tuple[dict, dict, tuple]:
+    """Arrays, their ways, and the leading axes of the call."""
+    row = ROWS[name]
+    core = {x: y for x, y in row.operands.items() if x not in row.optional or lot.chance(0.5)}
+    if end == "_step":
+        core = {x: letters.replace("n", "") for x, letters in core.items()}
+    shapes = {x: (*lot.narrow(lead), *(sizes[y] for y in core[x])) for x in core}
+    leads = [shapes[x][: len(shapes[x]) - len(core[x])] for x in core]
+    if row.broadcast:  # one operand is whole, so that the sizes stay
+        other = lot.pick(("a", "x"))
+        shapes[other] = lot.narrow(shapes[other])
+    batch = np.broadcast_shapes(*leads)
+    if row.broadcast:
+        rank = 2 - (end == "_step")
+        batch = np.broadcast_shapes(*shapes.values())[:-rank]
+    if end == "_backward":
+        shapes["grad_out"] = (*lot.narrow(batch), sizes["n"], sizes["m"])
+    dtypes = lot.dtypes(shapes)
+    if row.broadcast and end == "_backward" and shapes["a"][-2:] != shapes["x"][-2:]:
+        dtypes["grad_out"] = DTYPES[0]  # sums over repeats of 16 bits depend on layouts
+    for x in {"i", "f", "dt", "dt_bias", "A"} & dtypes.keys():
+        if dtypes[x] not in DTYPES:
+            dtypes[x] = DTYPES[0]
+    lot.repeats = True
+    # With -inf for both gates the maximum is -inf, and the twin has NaN for its gradients.
+    holed = lot.pick(("i", "f", "a", "k"))
+    pairs = {
+        x: lot.array(shape, dtypes[x], x == "w", values(lot, name, x, options, x == holed))
+        for x, shape in shapes.items()
+    }
+    arrays = {x: y for x, (y, _) in pairs.items()}
+    return arrays, {x: way for x, (_, way) in pairs.items()}, batch
+
+
+def values(lot, name, operand, options, holes) -> Callable | None:
+    """Numbers such that no memory grows much, with gates of any size; None for normal ones."""
+    size = lot.pick((0.1, 1.0, 1.0, 100.0))
+    large = lot.pick((1.0, 1.0, 5.0, 100.0, 1e4))
+    if not options.get("normalize", True):
+        large = min(large, 5.0)  # e^m is a factor of what is returned
+    rng = lot.rng
+    if name == "linear_scan" and operand == "a":
+        if not options["log"]:
+            return lambda shape: rng.uniform(-1.05, 1.05, shape)
+        return lambda shape: holed(lot, 0.02 - rng.exponential(size=shape) * size)
+    if operand == "A":
+        return lambda shape: -np.exp(rng.standard_normal(shape)) * size
+    if operand in ("dt", "dt_bias"):
+        low = -1.0 if options["softplus"] else -0.0002  # what grows is soon past the range
+        return lambda shape: rng.uniform(low, 0.5, shape)
+    if (name, operand) in {("mlstm", "i"), ("mlstm", "f"), ("wkv", "k"), ("wkv", "u")}:
+        normal = lambda shape: large * rng.standard_normal(shape)  # noqa: E731
+        return (lambda shape: holed(lot, normal(shape))) if holes else normal
+    if operand == "w":
+        return lambda shape: rng.exponential(size=shape) * size
+    return None
+
+
+def holed(lot, x):
+    """Now and then -inf here and there."""
+    return np.where(lot.rng.random(x.shape) < 0.05, -np.inf, x) if lot.chance(0.2) else x
+
+
+def spread_out(lot, row, arrays, ways, batch, n, options) -> None:
+    """Packing and lengths, added to the options, and NaN or inf in what is not read."""
+    if lot.chance(0.3):
+        options["cu_seqlens"] = cuts(lot, n)
+    if not row.padded or lot.chance(0.7):
+        return
+    lengths = lot.rng.integers(0, n + 1, lot.narrow(batch))
+    options["key_lengths"] = lengths.astype(lot.pick(("i8", "i4", "u2")))
+    if prod(batch) == 0 or lot.chance(0.3):
+        return
+    for name in row.padded:
+        x = arrays[name]
+        if x.dtype.kind in "biu" or isinstance(ways[name], partial):
+            continue
+        x = x if len(row.operands[name]) == 2 else x[..., None]
+        lead = x.shape[:-2]
+        longest = np.broadcast_to(lengths, batch).max(tuple(range(len(batch) - len(lead))))
+        shared = tuple(i for i, size in enumerate(lead) if size == 1)
+        longest = np.asarray(longest).max(shared, keepdims=True)
+        padding = np.arange(n) >= longest[..., None]
+        x[np.broadcast_to(padding, x.shape[:-1])] = lot.pick((np.nan, np.inf))
+
+
+def adjacent(lot) -> Callable:
+    """A way to lay an array out, to be written to, whose last axis is adjacent."""
+    return LAYOUTS[lot.pick(("padded_rows", "every_second_row", "rows_backwards", "unaligned"))]
+
+
+def states(lot, row, end, batch, sizes, dtype, options) -> dict:
+    """States, added to the options; their ways."""
+    if end == "_step":
+        options["in_place"] = lot.chance(0.5)
+    elif not end:
+        options["return_state"] = lot.chance(0.5)
+    keys = {"": ["initial_state"], "_backward": ["initial_state", "grad_state"], "_step": ["state"]}
+    packed = (len(options["cu_seqlens"]) - 1,) if "cu_seqlens" in options else ()
+    ways = {}
+    for key in keys[end]:
+        if key == "state" or lot.chance(0.4):
+            whole = options.get("in_place", False)
+            fields = [
+                field(lot, batch, (*packed, *(sizes[x] for x in letters)), dtype, whole, i == 1)
+                for i, letters in enumerate(row.state)
+            ]
+            if not options.get("normalize", True):
+                fields[1] = None, None
+            x, way = zip(*fields, strict=True)
+            options[key], ways[key] = State(*x), State(*way)
+    return ways
+
+
+def field(lot, batch, core, dtype, whole, positive):
+    """A field of a state, which can be written to if it is whole, and how it lies."""
+    lead = batch if whole else lot.narrow(batch)
+    x, _ = lot.array((*lead, *core), dtype, positive)
+    x = x + dtype.type(0.125) if positive else x
+    return x, lot.way(x, "byte_swapped", *(("read_only",) if whole else ()))
