@@ -180,7 +180,7 @@ MPI = Bridge(
     notes=(
         (
             "",
-            "A scan over the ranks besides; unless the state is a sum, up to twice the time more.",
+            "A scan over the ranks besides; unless states are sums, up to twice the time more.",
         ),
         *_without_tokens("The gradient of ``{}``, which all ranks have, is the sum over ranks."),
     ),
@@ -269,7 +269,7 @@ DISTRIBUTED = Bridge(
         Raised("RuntimeError", "", "another process has an error"),
     ),
     notes=(
-        ("", "One all-gather besides; unless the state is a sum, up to twice the time more."),
+        ("", "One all-gather besides; unless states are sums, up to twice the time more."),
         *_without_tokens("The gradient of ``{}``, which all processes have, is the sum over them."),
     ),
     examples={
