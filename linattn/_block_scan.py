@@ -3,9 +3,10 @@
 A block takes the state before it to the one after it by ``s -> A s + b``: b is the state that the
 block leaves by itself, A the product of its tokens' transitions.  So the elements (A, b) of blocks
 are computed independently, a scan combines them, and each block then runs from its own state.
-`Recurrence.transition` says what A is: nothing for sums (`linattn.causal`), one factor, or one a
-row of s, for `gated`, and else a matrix (f, f): the state after the block if it begins with the
-identity and v is zero.
+`Recurrence.transition` says what A is: nothing for sums (`linattn.causal`); one factor, or one a
+row of s, for `gated`; a factor for each number of s for scans: the state after the block if it
+begins with ones and x is zero; and else a matrix (f, f): the state after the block if it begins
+with the identity and v is zero.
 
 Gradients go the same way from the last block to the first, with A transposed.
 """
@@ -26,23 +27,26 @@ from ._products import product, transposed_product
 from ._state import State
 
 if TYPE_CHECKING:
+    from ._layout import Operand
+    from ._operator import Operands
     from ._types import Shape
 
 
 class Element(NamedTuple):
     """The effect of a block on a state: ``s -> a s + s0``, ``z -> z + z0``."""
 
-    a: Any  # None, factors (..., f or 1, 1), or a matrix (..., f, f)
+    a: Any  # None, factors that broadcast against s, or a matrix (..., f, f)
     s: Any
     z: Any = None
+    matrix: bool = False  #: whether a is a matrix
 
 
 @quiet
 def compose(first: Element, second: Element) -> Element:
     """The element of two consecutive blocks."""
-    a = second.a if first.a is None else first.a if second.a is None else _act(second.a, first.a)
+    a = second.a if first.a is None else _act(second, first.a)
     z = None if first.z is None else first.z + second.z
-    return Element(a, _act(second.a, first.s) + second.s, z)
+    return Element(a, _act(second, first.s) + second.s, z, second.matrix)
 
 
 @quiet
@@ -51,33 +55,34 @@ def after(state: State | None, element: Element) -> State:
     if state is None:
         return State(element.s, element.z)
     s, z = state[:2]  # a pair is a state too
-    return State(_act(element.a, s) + element.s, None if element.z is None else z + element.z)
+    return State(_act(element, s) + element.s, None if element.z is None else z + element.z)
 
 
 def turned(element: Element, state: State) -> Element:
     """The element of a block's gradient, which goes backwards and adds `state`."""
+    a = element.a.mT if element.matrix else element.a
+    return Element(a, state.s, state.z, element.matrix)
+
+
+def _act(element: Element, s: Any) -> Any:
     a = element.a
-    is_matrix = a is not None and a.shape[-1] != 1
-    return Element(a.mT if is_matrix else a, state.s, state.z)
-
-
-def _act(a: Any, s: Any) -> Any:
-    return s if a is None else a * s if a.shape[-1] == 1 else a @ s
+    return s if a is None else a @ s if element.matrix else a * s
 
 
 def pack(element: Element) -> Any:
     """An element as one row of numbers, to send it."""
-    return np.concatenate([np.ravel(x) for x in element if x is not None])
+    return np.concatenate([np.ravel(x) for x in element[:3] if x is not None])
 
 
 def unpack(flat: Any, like: Element) -> Element:
     """The element in a row of numbers, as views, in the shapes of ``like``."""
     fields, at = [], 0
-    for x in like:
+    for x in like[:3]:
         size = 0 if x is None else x.size
         fields.append(None if x is None else flat[at : at + size].reshape(x.shape))
         at += size
-    return Element(*fields)
+    a, s, z = fields
+    return Element(a, s, z, like.matrix)
 
 
 @quiet
@@ -95,8 +100,7 @@ def element(
         )[1]
         return state
 
-    end = end_of(operands, None)
-    return Element(transition(r, operands, end, end_of, key_lengths=key_lengths), end.s)
+    return effect(r, operands, end_of, key_lengths=key_lengths)
 
 
 def _sums(
@@ -118,18 +122,28 @@ def _sums(
     return s, z
 
 
-@quiet
-def transition(
-    r: Recurrence, operands: Sequence[Any], end: State, end_of: Callable[..., State], xp: Any = np,
+def effect(
+    r: Recurrence, operands: Sequence[Any], end_of: Callable[..., State], xp: Any = np,
     key_lengths: Any = None,
-) -> Any:  # fmt: skip
-    """A of a block: None for sums, factors for gates, else a matrix.
+) -> Element:  # fmt: skip
+    """The element of operands that are arrays of ``xp``; ``end_of(operands, state)`` is the state
+    after them."""
+    end = end_of(operands, None)
+    a = _transition(r, operands, end, end_of, xp, key_lengths)
+    return Element(a, end.s, end.z, r.transition == "matrix")
 
-    The operands are arrays of ``xp``; ``end_of(operands, state)`` is the state after them.
-    """
+
+@quiet
+def _transition(
+    r: Recurrence, operands: Sequence[Any], end: State, end_of: Callable[..., State], xp: Any,
+    key_lengths: Any,
+) -> Any:  # fmt: skip
+    """A of a block: None for sums, factors for gates and scans, else a matrix."""
     if r.transition == "identity":
         return None
     given = list(zip(r.operands, operands, strict=True))
+    if r.transition == "elementwise":
+        return end_of(_unwritten(given, "x", xp), State(xp.ones_like(end.s))).s
     longest = max(x.ndim for x in operands[: r.layout.leading])
     if r.transition == "decay":
         g = next(x for row, x in given if row.name == "g").astype(end.s.dtype)
@@ -146,11 +160,19 @@ def transition(
                 "each"
             )
     f = end.s.shape[-2]
-    unwritten = tuple(
-        xp.broadcast_to(xp.zeros((), x.dtype), (*x.shape[:-1], f)) if row.name == "v" else x
+    return end_of(_unwritten(given, "v", xp, f), State(xp.eye(f, dtype=end.s.dtype))).s
+
+
+def _unwritten(
+    given: Sequence[tuple[Operand, Any]], name: str, xp: Any, width: int | None = None
+) -> Operands:
+    """The operands with zeros for the one that is written to the state, of that width."""
+    return tuple(
+        xp.broadcast_to(xp.zeros((), x.dtype), x.shape if width is None else (*x.shape[:-1], width))
+        if row.name == name
+        else x
         for row, x in given
     )
-    return end_of(unwritten, State(xp.eye(f, dtype=end.s.dtype))).s
 
 
 def gradient_is_sum(r: Recurrence, *, normalize: bool = False, **unused: Any) -> bool:
@@ -200,8 +222,8 @@ def check(name: str, feature_map: Any, normalize: bool) -> None:
 
 
 def checked(
-    r: Recurrence, name: str, operands: Sequence[Any], *, feature_map: Any, scale: Any,
-    normalize: Any = False, eps: Any = 0.0,
+    r: Recurrence, name: str, operands: Sequence[Any], *, feature_map: Any, scale: Any = 1.0,
+    normalize: Any = False, eps: Any = 0.0, **flags: Any,
 ) -> tuple[Call, Shape]:  # fmt: skip
     """The operands of a call in blocks, checked with its options, and the shape of a state."""
     check(name, feature_map, normalize)
@@ -209,6 +231,7 @@ def checked(
     fused = "identity" if _mapped.outside(feature_map) else feature_map
     _check.lookup(name, r._stateless.names, call.variant, fused, normalize)
     _check.numbers(name, call.typed, scale, eps, True)
+    _check.flags(name, tuple(flags), flags, call.typed)
     return call, core_of(call, feature_map)
 
 

@@ -32,6 +32,7 @@ _NO_CHANNELS = Raised(
     " ".join(name for name, (_, channels) in _OPERANDS.items() if channels == "m"),
     "is one number a value channel",
 )
+_NO_REVERSE = Raised("ValueError", "reverse", "is True")
 _TENSORS = Vocabulary("tensor", "tensor", "a tensor", "tensors", refused="complex, or not numbers")
 #: Parameters that need not be tensors.
 _ANY = dict.fromkeys(("feature_map", "key_lengths", "cu_seqlens", "A_log", "dt_bias"), "Any")
@@ -57,6 +58,7 @@ DASK = Bridge(
         Raised("ValueError", "", "an array has unknown chunk sizes"),
         Raised("ValueError", "", "an operand has several chunks along its width"),
         Raised("ValueError", "cu_seqlens", "is given and tokens are in several chunks"),
+        Raised("ValueError", "reverse", "is True and tokens are in several chunks"),
         _NO_RESCALING,
         _NO_CHANNELS,
     ),
@@ -120,7 +122,7 @@ JAX = Bridge(
         Raised(
             "ValueError",
             "axis_name",
-            "is given with key_lengths, cu_seqlens, or a beta a value channel",
+            "is given with key_lengths, cu_seqlens, reverse, or a beta a value channel",
         ),
     ),
     notes=(
@@ -170,12 +172,16 @@ MPI = Bridge(
     ),
     also_raises=(
         Raised("ValueError", "", "calls differ between ranks"),
+        _NO_REVERSE,
         _NO_RESCALING,
         _NO_CHANNELS,
         Raised("RuntimeError", "", "another rank has an error"),
     ),
     notes=(
-        ("", "A scan over the ranks besides; where it takes a matrix, up to twice the time more."),
+        (
+            "",
+            "A scan over the ranks besides; unless states are sums, up to twice the time more.",
+        ),
         *_without_tokens("The gradient of ``{}``, which all ranks have, is the sum over ranks."),
     ),
     examples={
@@ -257,12 +263,13 @@ DISTRIBUTED = Bridge(
     also_raises=(
         Raised("ValueError", "", "calls differ between processes"),
         Raised("ValueError", "", "this process is not in the group"),
+        _NO_REVERSE,
         _NO_RESCALING,
         _NO_CHANNELS,
         Raised("RuntimeError", "", "another process has an error"),
     ),
     notes=(
-        ("", "One all-gather besides; where it takes a matrix, up to twice the time more."),
+        ("", "One all-gather besides; unless states are sums, up to twice the time more."),
         *_without_tokens("The gradient of ``{}``, which all processes have, is the sum over them."),
     ),
     examples={

@@ -155,6 +155,13 @@ class _Call:
             arrays = tuple(None if x is None else np.asarray(x) for x in operands)
             if r.cross:
                 self._check_leading_axes(arrays, call.batch)
+            if r.layout.elementwise:
+                self._check_tokens(arrays, call.shape)
+            if options.get("reverse"):
+                raise ValueError(
+                    f"{self.name}: reverse is True; expected False where tokens are on several "
+                    "ranks"
+                )
             grad = () if grad_out is None else (_check.cotangent(self.name, grad_out, call.shape),)
             dtype = _check.state_dtype(*call.typed, *grad)
             given: dict[str, Any] = {
@@ -194,6 +201,16 @@ class _Call:
                 raise ValueError(
                     f"{self.name}: {row.name} has shape {x.shape}; expected the leading axes "
                     f"{batch} in each of q, k and v where they are on several ranks"
+                )
+
+    def _check_tokens(self, arrays: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+        """Refuses factors that all tokens share: with one token a rank, their shape is that of
+        factors of the token, and the gradients differ."""
+        for row, x in zip(self.r.operands, arrays, strict=True):
+            if x.shape[-2:-1] != shape[-2:-1]:
+                raise ValueError(
+                    f"{self.name}: {row.name} has shape {x.shape}; expected {shape[-2]} tokens, "
+                    "this rank's: an array that is broadcast to them"
                 )
 
     def _agreement(

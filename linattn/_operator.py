@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, Bool, DType, Map
 
-    Transition: TypeAlias = Literal["matrix", "decay", "identity"] | None
+    Transition: TypeAlias = Literal["matrix", "decay", "elementwise", "identity"] | None
     Operands: TypeAlias = tuple[Any, ...]
 
 MAPS = tuple(maps)  #: those that kernels apply themselves
@@ -59,10 +59,11 @@ class Recurrence:
     ----------
     name : str
         Of the public function and of the kernel in operators.def, which has all else.
-    transition : {'matrix', 'decay', 'identity'}, optional
+    transition : {'matrix', 'decay', 'elementwise', 'identity'}, optional
         What a block of tokens multiplies a state by, so that sequences can be cut into blocks
-        (`_block_scan`): any matrix, the exponentials of the sums of g, or nothing.  With None
-        they cannot be cut: dask, MPI and the like have no function of the recurrence.
+        (`_block_scan`): any matrix, the exponentials of the sums of g, a factor for each number
+        of the state, or nothing.  With None they cannot be cut: dask, MPI and the like have no
+        function of the recurrence.
     public : dict
         The names of operands that are called otherwise in operators.def.
     function : str, optional

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, Bool, LinearScanOptions, SelectiveScanOptions
 
-LINEAR_SCAN = Recurrence("linear_scan", transition=None)
-SELECTIVE_SCAN = Recurrence("selective_scan", transition=None, public={"gate": "z"})
+LINEAR_SCAN = Recurrence("linear_scan", transition="elementwise")
+SELECTIVE_SCAN = Recurrence("selective_scan", transition="elementwise", public={"gate": "z"})
 
 
 @overload
@@ -75,7 +75,7 @@ def linear_scan(
     whatever the factors.
 
     Complex operands are computed in complex64 or complex128, at their time per float; rows that
-    are not contiguous are copied.  PyTorch and JAX take real ones only.
+    are not contiguous are copied.  PyTorch, JAX, dask and MPI take real ones only.
 
     References
     ----------

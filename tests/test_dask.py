@@ -32,7 +32,7 @@ def chunked(x):
 
 
 def lazy(name, operands, options, **more):
-    options = {key: chunked(x) if key == "erase" else x for key, x in options.items()}
+    options = {key: chunked(x) if np.ndim(x) > 2 else x for key, x in options.items()}
     return getattr(linattn.dask, name)(*map(chunked, operands), **options, **more)
 
 
@@ -55,7 +55,7 @@ def test_forward(name, operands, options, fields):
     assert o.chunks[-1] == (M,) and o.chunks[-2] in ((7, 7, 6), (5,))
     same(o, getattr(linattn, name)(*operands, **options))
     if fields:
-        more = {"initial_state": states(fields), "return_state": True}
+        more = {"initial_state": states(fields, name), "return_state": True}
         same(lazy(name, operands, options, **more),
              getattr(linattn, name)(*operands, **options, **more))  # fmt: skip
 
@@ -67,7 +67,7 @@ def test_backward(name, operands, options, fields):
     same(lazy(backward, (*operands, grad), options),
          getattr(linattn, backward)(*operands, grad, **options))  # fmt: skip
     if fields:
-        more = {"initial_state": states(fields), "grad_state": states(fields)}
+        more = dict.fromkeys(("initial_state", "grad_state"), states(fields, name))
         same(lazy(backward, (*operands, grad), options, **more),
              getattr(linattn, backward)(*operands, grad, **options, **more))  # fmt: skip
 
@@ -101,6 +101,37 @@ def test_dtypes(dtype):
         close(x.compute(), y, atol=step * abs(y).max())
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("a", [0.5, draw(), draw(M), draw(1, M), draw(N, 1), draw(H, 1, 1)])
+def test_factors_shared_by_tokens_and_channels(a, dtype):
+    """All axes of linear_scan's operands broadcast; Python's numbers determine no dtype."""
+    a = a if isinstance(a, float) else abs(a / 4).clip(0, 0.9).astype(dtype)
+    x, grad = V.astype(dtype), C.astype(dtype)
+    atol = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-2}[dtype]
+    o = linattn.dask.linear_scan(a, chunked(x))
+    close(o.compute(), linattn.linear_scan(a, x), atol=atol)
+    expected = linattn.linear_scan_backward(a, x, grad)
+    assert o.dtype == dtype and o.chunks[2] == (7, 7, 6)
+    for y, z in zip(linattn.linear_scan_backward(a, chunked(x), grad), expected, strict=True):
+        assert y.dtype == z.dtype and y.shape == z.shape
+        close(y.compute(), z, atol=atol * max(abs(z).max(), 1))
+
+
+def test_scans_in_one_chunk():
+    """In reverse, and of packed sequences; in several chunks both are refused."""
+    a, x = 0.5, da.from_array(V, chunks=(1, 2, -1, -1))
+    for options in {"reverse": True}, {"cu_seqlens": [0, 8, 8, N], "return_state": True}:
+        same(linattn.linear_scan(a, x, **options), linattn.linear_scan(a, V, **options))
+    with pytest.raises(ValueError, match=r"linear_scan: tokens are in chunks of \(7, 7, 6\)"):
+        linattn.linear_scan(a, chunked(V), reverse=True)
+    with pytest.raises(TypeError, match="linear_scan: reverse is 1; expected"):
+        linattn.linear_scan(a, chunked(V), reverse=1)
+    with pytest.raises(ValueError, match="linear_scan: a has shape"):
+        linattn.linear_scan(np.ones(3), chunked(V))
+    with pytest.raises(TypeError, match="complex"):
+        linattn.dask.linear_scan(a, chunked(V * 1j))
+
+
 def test_the_package_comes_here_by_itself():
     """linattn.causal of dask arrays, lengths and maps that are objects; nothing is computed."""
 
@@ -127,7 +158,7 @@ def test_packed_sequences():
     for wrong, what in [([0, 8], "ends with 8"), ([0, 9, 8, N], "decreases"), ([0.0, N], "dtype")]:
         with pytest.raises((TypeError, ValueError), match=f"causal: cu_seqlens .*{what}"):
             linattn.causal(*operands, cu_seqlens=wrong)  # before anything is computed
-    with pytest.raises(ValueError, match=r"q is in chunks of \(7, 7, 6\) tokens; expected one"):
+    with pytest.raises(ValueError, match=r"tokens are in chunks of \(7, 7, 6\); expected one"):
         linattn.causal(*map(chunked, (Q, K, V)), cu_seqlens=[0, 8, N])
 
 
@@ -183,14 +214,18 @@ def test_more_blocks_than_a_task_puts_together():
     """Groups of groups of blocks, forwards and backwards."""
     operands = [draw(600, x, seed=x) for x in (D, D, M)] + [-abs(draw(600)), np.full(600, 0.5)]
     lazies = [da.from_array(x, chunks=(2, *x.shape[1:])) for x in operands]
-    for name, count in (("causal", 3), ("gated_delta", 5)):
-        options = {"feature_map": "l2norm"} if count > 3 else {}
-        same(getattr(linattn, name)(*lazies[:count], **options),
-             getattr(linattn, name)(*operands[:count], **options))  # fmt: skip
+    lots = {"causal": slice(3), "gated_delta": slice(5), "linear_scan": slice(4, 1, -2)}
+    for name, places in lots.items():
+        options = {"feature_map": "l2norm"} if name == "gated_delta" else {}
+        given, wholes = lazies[places], operands[places]
+        if name == "linear_scan":  # a number a token
+            given, wholes = ([x[0][:, None], x[1]] for x in (given, wholes))
+        same(getattr(linattn, name)(*given, **options),
+             getattr(linattn, name)(*wholes, **options))  # fmt: skip
         back = getattr(linattn, f"{name}_backward")
         grad = draw(600, M, seed=9)
-        same(back(*lazies[:count], da.from_array(grad, chunks=(2, M)), **options),
-             back(*operands[:count], grad, **options))  # fmt: skip
+        same(back(*given, da.from_array(grad, chunks=(2, M)), **options),
+             back(*wholes, grad, **options))  # fmt: skip
 
 
 def test_the_same_call_has_the_same_keys():

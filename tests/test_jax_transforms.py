@@ -13,7 +13,7 @@ from linattn import State
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 import jax.numpy as jnp  # noqa: E402
-from jax_cases import BETA, EACH, PHI, SHARDED, D, K, Q, V, X, _wide, compare, draw  # noqa: E402, F401
+from jax_cases import BETA, EACH, PHI, SHARDED, D, K, N, Q, V, X, _wide, compare, draw  # noqa: E402, F401
 
 import linattn.jax as la  # noqa: E402
 from linattn.jax import _call  # noqa: E402
@@ -42,17 +42,18 @@ def test_vmap(name, operands, options):
 def test_shard_map_over_the_sequence(name, operands, options):
     """On four host devices, gradients included."""
     mesh = jax.make_mesh((4,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
-    tokens = jax.sharding.PartitionSpec(None, None, "seq")
+    tokens, shared = jax.sharding.PartitionSpec(None, None, "seq"), jax.sharding.PartitionSpec()
     keywords = {x: y for x, y in options.items() if isinstance(y, np.ndarray)}
     static = {x: y for x, y in options.items() if x not in keywords}
-    specs = tuple(jax.sharding.PartitionSpec() if x == "bonus" else tokens for x in keywords)
+    every = (*operands, *keywords.values())
+    specs = tuple(tokens if x.shape[2:3] == (N,) else shared for x in every)
 
     def local(*x):
         given = dict(zip(keywords, x[len(operands) :], strict=True))
         return getattr(la, name)(*x[: len(operands)], **static, **given, axis_name="seq")
 
     over = jax.jit(jax.shard_map(
-        local, mesh=mesh, in_specs=(*(tokens for _ in operands), *specs), out_specs=tokens,
+        local, mesh=mesh, in_specs=specs, out_specs=tokens,
         check_vma=False,
     ))  # fmt: skip
 
@@ -60,7 +61,6 @@ def test_shard_map_over_the_sequence(name, operands, options):
         given = dict(zip(keywords, x[len(operands) :], strict=True))
         return getattr(la, name)(*x[: len(operands)], **static, **given)
 
-    every = (*operands, *keywords.values())
     compare(over(*every), alone(*every), 1e-12)
     argnums = tuple(range(len(every)))
     compare(jax.grad(lambda *x: (over(*x) ** 2).sum(), argnums)(*every),

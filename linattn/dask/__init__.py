@@ -12,14 +12,14 @@ few states.  Tasks are pure functions, so retries, spilling and persisting are s
 Values that are not known before the computation are not checked: ``key_lengths`` in a dask array
 are clipped to 0 and to the number of keys.  Chunk sizes have to be known.
 
-Not supported: `linattn.linear_scan` and `linattn.selective_scan`; ``out``, as results are lazy;
-chunks along the width; ``beta`` as one number a value channel;
-`linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; ``cu_seqlens`` with tokens in
-more than one chunk.
+Not supported: complex numbers; ``out``, as results are lazy; chunks along the width; ``beta`` as
+one number a value channel; `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``;
+``cu_seqlens`` or ``reverse`` with tokens in more than one chunk.
 
 The cost, in passes over the tokens, relative to one block: ``causal`` 0.4 of a pass more; ``gated``
-one more; ``delta``, ``gated_delta`` and ``dplr`` two more, one of them as wide as there are
-features, since a block's effect on a state is a matrix there: that pays from three workers on.
+one more; ``linear_scan`` and ``selective_scan`` two more; ``delta``, ``gated_delta`` and ``dplr``
+two more, one of them as wide as there are features, since a block's effect on a state is a matrix
+there: that pays from three workers on.
 Gradients run twice, except for ``causal`` without the normaliser.  The threads of one machine share
 a sequence at no such cost, so make each worker a machine with all its threads.  Blocks of 10^5
 tokens and more hide the milliseconds that a task takes.
@@ -52,10 +52,12 @@ if TYPE_CHECKING:
 
 
 def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a recurrence whose first operand becomes a dask array."""
+    """A method of a recurrence, of operands of which one becomes a dask array."""
 
     def lazy(operands: tuple[Any, ...], *more: Any, **options: Any) -> Any:
-        operands = da.asarray(operands[0]), *operands[1:]
+        numbers = [isinstance(x, (int, float)) for x in operands]  # these determine no dtype
+        i = numbers.index(False) if False in numbers else 0
+        operands = *operands[:i], da.asarray(operands[i]), *operands[i + 1 :]
         return method(operands, *more, **{"feature_map": "identity", **options})
 
     return lazy

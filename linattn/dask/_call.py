@@ -29,25 +29,31 @@ class Call:
     ) -> None:  # fmt: skip
         self.r, self.name, self.options = r, r.names[method], options
         self.normalize = options.get("normalize", False)
-        given = [x if x is None or hasattr(x, "dtype") else np.asarray(x) for x in operands]
+        kept = type(None), int, float  # numbers of Python's determine no dtype
+        given = [
+            x if isinstance(x, kept) or hasattr(x, "dtype") else np.asarray(x) for x in operands
+        ]
         metas = tuple(
-            None if x is None else self._meta(row.name, x)
+            x if isinstance(x, kept) else self._meta(row.name, x)
             for row, x in zip(r.operands, given, strict=True)
         )
         call, self.core = _block_scan.checked(r, self.name, metas, **options)
         self.shape, self.batch, typed = call.shape, call.batch, call.typed
+        dtype = _check.result_dtype(*typed)
+        given = [np.asarray(x, dtype) if isinstance(x, (int, float)) else x for x in given]
+        tokens = call.fit.sizes.get("s", call.fit.sizes["n"])
         self.cu_seqlens = None
         if cu_seqlens is not None:
-            self.cu_seqlens = _state.checked_bounds(self.name, cu_seqlens, given[1].shape[-2])
+            self.cu_seqlens = _state.checked_bounds(self.name, cu_seqlens, tokens)
         if grad_out is not None:
             meta = _check.cotangent(self.name, self._meta("grad_out", grad_out), self.shape)
             grad_out = da.broadcast_to(da.asarray(grad_out), meta.shape)
             typed = *typed, meta
         self.dtype, self.state_dtype = _check.result_dtype(*typed), _check.state_dtype(*typed)
         if key_lengths is not None:
-            key_lengths = self._lengths(key_lengths, given[1].shape[-2])
+            key_lengths = self._lengths(key_lengths, tokens)
         self.given = given
-        self._chunk([*given, grad_out, key_lengths])
+        self._chunk([*(self._spread(x, call.fit.own) for x in given), grad_out, key_lengths])
         states = ("initial_state", initial_state), ("grad_state", grad_state)
         self.states = [self._state(*x) for x in states]
         sources = [*self.arrays, self.grad, self.lengths, *self.states[0], *self.states[1]]
@@ -68,10 +74,16 @@ class Call:
         _state.checked_lengths(self.name, self._meta("key_lengths", key_lengths), keys, self.batch)
         return key_lengths
 
+    def _spread(self, x: Any, own: Sequence[int]) -> Any:
+        """An operand of a scan with those axes behind its leading ones; others as they are."""
+        if x is None or not self.r.layout.elementwise:
+            return x
+        return da.broadcast_to(da.asarray(x), (*x.shape[: max(x.ndim - len(own), 0)], *own))
+
     def _chunk(self, arrays: list[Any]) -> None:
         """Sets the arrays in the same chunks, with all leading axes, some of length 1."""
         lead, rows = len(self.batch), self.r.operands
-        ranks = [*self.r.layout.own_axes(self.given), 2, 0]
+        ranks = [*self.r.layout.own_axes(arrays[:-2]), 2, 0]
         tokens = [*(row.dims[0] if row.has_tokens else "" for row in rows), "n", ""]
         arguments: list[Any] = []
         for i, (x, rank, letter) in enumerate(zip(arrays, ranks, tokens, strict=True)):
@@ -104,8 +116,13 @@ class Call:
         self.tokens, self.keys = q.chunks[lead], k.chunks[lead]
         if self.cu_seqlens is not None and len(self.tokens) > 1:
             raise ValueError(
-                f"{self.name}: q is in chunks of {self.tokens} tokens; expected one chunk with "
+                f"{self.name}: tokens are in chunks of {self.tokens}; expected one chunk with "
                 "cu_seqlens, whose sequences are its blocks already"
+            )
+        if self.options.get("reverse") and len(self.tokens) > 1:
+            raise ValueError(
+                f"{self.name}: tokens are in chunks of {self.tokens}; expected one chunk with "
+                "reverse=True"
             )
         self.begin = np.cumsum([0, *self.keys])
 
@@ -207,7 +224,10 @@ class Call:
     def part_dtype(self) -> Any:
         """The dtype of a task's gradients, which is not 16-bit if there is a sum to come."""
         lead = len(self.batch)
-        shared = any(x is not None and x.shape[:lead] != self.batch for x in self.arrays)
+        shared = any(
+            x is not None and (x.shape[:lead] != self.batch or x.size != given.size)
+            for x, given in zip(self.arrays, self.given, strict=True)
+        )
         return self.state_dtype if shared else self.dtype
 
     def _shared(self, i: int, parts: dict[Any, Any]) -> dict[Any, Any]:

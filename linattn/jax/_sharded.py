@@ -27,6 +27,8 @@ def forward(
         raise ValueError(
             f"{r.name}: key_lengths or cu_seqlens is given; expected None with axis_name"
         )
+    if options.get("reverse"):
+        raise ValueError(f"{r.name}: reverse is True; expected False with axis_name")
 
     def end_of(arrays: Sequence[Any], start: State | None) -> State:
         state: State = _recurrence.forward(
@@ -35,21 +37,21 @@ def forward(
         return state
 
     arrays = [None if x is None else jnp.asarray(x) for x in operands]
-    end = end_of(arrays, None)
-    a = _block_scan.transition(r, arrays, end, end_of, jnp)
-    everyone = jax.tree.map(lambda x: jax.lax.all_gather(x, axis_name), (a, end))
+    mine = _block_scan.effect(r, arrays, end_of, jnp)
+    everyone = jax.tree.map(lambda x: jax.lax.all_gather(x, axis_name), mine[:3])
     here = jax.lax.axis_index(axis_name)
-    state = State(*(None if x is None else jnp.zeros_like(x) for x in end))
+    state = State(*(None if x is None else jnp.zeros_like(x) for x in mine[1:3]))
     if initial_state is not None:
+        lead = mine.s.ndim - len(r.layout.state)
         fields = _check.state(
-            r.name, "initial_state", initial_state, end.s.shape[:-2], end.s.shape[-2:],
-            end.s.dtype, end.z is not None,
+            r.name, "initial_state", initial_state, mine.s.shape[:lead], mine.s.shape[lead:],
+            mine.s.dtype, mine.z is not None,
         )  # fmt: skip
         state = jax.tree.map(lambda x, y: jnp.broadcast_to(y, x.shape), state, State(*fields))
     start = last = state
     for i in range(jax.lax.axis_size(axis_name)):
-        a, end = jax.tree.map(lambda x, i=i: x[i], everyone)
+        a, s, z = jax.tree.map(lambda x, i=i: x[i], everyone)
         start = jax.tree.map(lambda x, y, i=i: jnp.where(here == i, y, x), start, last)
-        last = _block_scan.after(last, _block_scan.Element(a, end.s, end.z))
+        last = _block_scan.after(last, _block_scan.Element(a, s, z, mine.matrix))
     o = _recurrence.forward(r, operands, initial_state=start, **options)
     return (o, last) if return_state else o

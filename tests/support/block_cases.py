@@ -4,8 +4,9 @@ import numpy as np
 from operands import dims, given, make
 
 from linattn import State
+from linattn._operator import RECURRENCES
 
-B, H, N, D, M = 2, 3, 20, 4, 5
+B, H, N, D, M, F = 2, 3, 20, 4, 5, 6
 LENGTHS = np.array([[3, 20, 0], [9, 14, 8]])
 
 
@@ -15,7 +16,7 @@ def draw(*shape, seed=0):
 
 def call(name, more="", **options):
     """The name, operands and options of a call; `more` is that of `operands.dims`."""
-    sizes, rng = {"n": N, "s": N, "d": D, "m": M}, np.random.default_rng(0)
+    sizes, rng = {"n": N, "s": N, "d": D, "m": M, "f": F}, np.random.default_rng(0)
     leads = {"bonus": ()}
     arrays = make(dims(name, more), sizes, rng, lead=(B, H), leads=leads)
     operands, named = given(name, arrays)
@@ -24,6 +25,7 @@ def call(name, more="", **options):
 
 _, (Q, K, V, G, BETA), _ = call("gated_delta")
 _, (*_, GATES, _), _named = call("gated_delta", "g erase")
+_, (SCANNED, X), _ = call("linear_scan")
 A, BONUS, C = _named["erase"], draw(D, seed=6), draw(B, H, N, M)
 #: The function, its operands, its options, and the fields of its states.
 CASES = [
@@ -43,9 +45,16 @@ CASES = [
     (*call("gated_delta", feature_map="l2norm"), "s"),
     (*call("gated_delta", "g erase", scale=0.5), "s"),
     (*call("dplr", "g"), "s"),
+    (*call("linear_scan"), "s"),
+    ("linear_scan", (-SCANNED, X), {"log": True}, "s"),
+    (*call("selective_scan"), "s"),
+    (*call("selective_scan", "D z dt_bias", softplus=True, key_lengths=LENGTHS), "s"),
 ]
 
 
-def states(fields):
-    s, z = draw(B, H, D, M, seed=7), abs(draw(B, H, D, seed=8))
+def states(fields, name="causal"):
+    """A state of a recurrence."""
+    sizes = {"d": D, "m": M, "f": F}
+    s = draw(B, H, *(sizes[x] for x in RECURRENCES[name].layout.state), seed=7)
+    z = abs(draw(B, H, D, seed=8))
     return State(s, z if fields == "sz" else None)

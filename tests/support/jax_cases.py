@@ -73,6 +73,14 @@ SHARDED = [case for case in CASES if case[0] in ("causal", "delta", "gated", "ga
            and not {"key_lengths", "cu_seqlens"} & set(case[2])
            and not any(x.shape[2:] == (N, M) for x in case[1][3:])
            and all(x.shape[:2] == (2, 3) for x in case[1])]  # fmt: skip
+_, (FACTORS, SCANNED), _ = call("linear_scan")
+SHARDED += [
+    call("linear_scan"),
+    ("linear_scan", (-FACTORS, SCANNED), {"log": True}),
+    ("linear_scan", (FACTORS[0, 0, 0], SCANNED), {}),
+    call("selective_scan"),
+    call("selective_scan", "D z dt_bias", softplus=True),
+]
 
 
 def leaves(x):

@@ -43,7 +43,7 @@ def results():
         local = tuple(map(mine, operands))
         if name == "noncausal" and len(local[0]) and operands[0].shape[-2] != N:
             continue
-        given = {key: mine(x) if key == "erase" else x for key, x in options.items()}
+        given = {key: mine(x) if np.ndim(x) > 2 else x for key, x in options.items()}
         run, reference = getattr(linattn.mpi, name), getattr(linattn, name)
         compare([run(*local, **given)], [reference(*operands, **options)])
         back, reference_back = (getattr(x, f"{name}_backward") for x in (linattn.mpi, linattn))
@@ -51,9 +51,9 @@ def results():
         compare(back(*local, mine(C), **given), reference_back(*operands, C, **options), fixed)
         if not fields:
             continue
-        more = {"initial_state": states(fields), "return_state": True}
+        more = {"initial_state": states(fields, name), "return_state": True}
         compare(run(*local, **given, **more), reference(*operands, **options, **more))
-        more = {"initial_state": states(fields), "grad_state": states(fields)}
+        more = dict.fromkeys(("initial_state", "grad_state"), states(fields, name))
         compare(back(*local, mine(C), **given, **more),
                 reference_back(*operands, C, **options, **more), fixed)  # fmt: skip
 
@@ -197,6 +197,19 @@ def unlike_operands():
         refused(call, what)
 
 
+def scans():
+    """Factors that tokens share, and scans in reverse, are refused."""
+    scan, x = linattn.mpi.linear_scan, mine(V)
+    ones = np.ones(x.shape[-1])
+    for a in 0.5, ones, ones[None]:
+        refused(partial(scan, a, x), f"a has shape {np.shape(a)}; expected {x.shape[-2]} tokens")
+    refused(partial(scan, x, x, reverse=True), "reverse is True; expected False")
+    refused(partial(scan, x, x, log=1 if COMM.rank == 1 else False), "log is 1; expected")
+    refused(partial(scan, x, x, log=COMM.rank == 1), "log is ")
+    one = np.broadcast_to(0.5, x.shape)
+    compare([scan(one, x)], [linattn.linear_scan(0.5, V)])
+
+
 def wrong_lengths():
     """Lengths and their limit are those of the whole sequence; all ranks see an error of one."""
     local = tuple(map(mine, CASES[0][1]))
@@ -226,6 +239,7 @@ if COMM.size > 1:
     wrong_states()
     unlike_states()
     unlike_operands()
+    scans()
     wrong_lengths()
 COMM.Barrier()
 if COMM.rank == 0:

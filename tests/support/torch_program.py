@@ -32,6 +32,12 @@ def cases():
     yield "gated_delta", (q, k, v, g, beta), {"feature_map": "l2norm"}
     yield "gated_delta", (q, k, v, by_channel, beta), {"erase": a}
     yield "dplr", (q, k, v, a, a, by_channel), {}
+    yield "linear_scan", (by_channel, q), {"log": True}
+    yield "linear_scan", (beta[..., None].expand(q.shape), q), {}
+    dt, states = draw(2, 3, N, M, seed=7), -draw(2, 3, M, D, seed=8).abs()
+    yield "selective_scan", (v, dt.sigmoid(), states, q, k), {}
+    more = {"D": draw(M, seed=9), "z": dt, "dt_bias": draw(2, 3, M, seed=10), "softplus": True}
+    yield "selective_scan", (v, dt, states, q, k), more
 
 
 def stretch(x, rank, size):
