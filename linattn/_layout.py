@@ -103,6 +103,11 @@ class Call(NamedTuple):
         return [x[:-1] if i in narrow else x for i, x in pairs if x is not None]
 
     @property
+    def is_spread(self) -> bool:
+        """Whether an operand was broadcast along axes of its own, or had one of them cut off."""
+        return any(x.shape != shape for x, shape in zip(self.arrays, self.given, strict=True))
+
+    @property
     def variant(self) -> str:
         """The suffixes of the gufunc's name."""
         return self.fit.variant

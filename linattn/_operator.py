@@ -220,8 +220,12 @@ class Recurrence:
         dtype = _check.result_dtype(*typed)
         rows = [row for row, x in zip(self.operands, operands, strict=True) if x is not None]
         dtypes = [_check.state_dtype(*typed) if x.state_dtype else dtype for x in rows]
+        arrays = *call.arrays, grad_out
+        if dtype.itemsize == 2 and self.layout.elementwise and call.is_spread:
+            arrays = tuple(np.asarray(x, np.float32) for x in arrays)  # sums need more than 16 bits
+            call = call._replace(arrays=arrays[:-1])
         if stateless:
-            inputs = *call.arrays, grad_out, *numbers
+            inputs = *arrays, *numbers
             grads = run(self._stateless_backward[key], inputs, dtype=dtype)
             return _summed(grads, call, dtypes)
 
@@ -232,7 +236,7 @@ class Recurrence:
         )
         count = len(call.arrays)
         wanted = *(None,) * count, *(None if with_state else ...,) * len(start)
-        inputs = *call.cast(grad_out), *numbers, *indices, *start, *last
+        inputs = *call.cast(arrays[-1]), *numbers, *indices, *start, *last
         grads = run(self._stateful_backward[key], inputs, wanted, dtype)
         sums, rest = list(grads[:count]), grads[count:]
         if packing is not None:

@@ -117,7 +117,7 @@ def make(
 
 def given(name: str, arrays: dict) -> tuple[tuple, dict]:
     """Arrays as a call takes them: those that have to be given by place, the others by name."""
-    optional = {x.name for x in OPERANDS[name] if x.optional} & arrays.keys()
+    optional = [x.name for x in OPERANDS[name] if x.optional and x.name in arrays]
     return (
         tuple(x for y, x in arrays.items() if y not in optional),
         {x: arrays[x] for x in optional},
