@@ -12,7 +12,7 @@ jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 import jax.numpy as jnp  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
-from jax_cases import BETA, EACH, LENGTHS, SHARDED, D, G, K, M, Q, V, _wide, compare, draw  # noqa: E402, F401
+from jax_cases import ATTENTION, BETA, EACH, LENGTHS, D, G, K, M, Q, V, _wide, compare, draw  # noqa: E402, F401
 
 import linattn.jax as la  # noqa: E402
 
@@ -43,8 +43,8 @@ def test_dtypes(dtype):
     assert all(bool(jnp.isfinite(x).all()) for x in grads)
 
 
-@pytest.mark.parametrize(("name", "operands", "options"), SHARDED,
-                         ids=[f"{x[0]}-{i}" for i, x in enumerate(SHARDED)])  # fmt: skip
+@pytest.mark.parametrize(("name", "operands", "options"), ATTENTION,
+                         ids=[f"{x[0]}-{i}" for i, x in enumerate(ATTENTION)])  # fmt: skip
 def test_states(name, operands, options):
     """Given, returned, their gradients, and tokens one by one."""
     f = linattn.feature_maps.get(options.get("feature_map", "elu")).features(D)

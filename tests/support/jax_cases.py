@@ -69,12 +69,17 @@ CASES = [
 ]
 IDS = [f"{name}-{i}" for i, (name, _, _) in enumerate(CASES)]
 EACH = pytest.mark.parametrize(("name", "operands", "options"), CASES, ids=IDS)
-SHARDED = [case for case in CASES if case[0] in ("causal", "delta", "gated", "gated_delta", "dplr")
-           and not {"key_lengths", "cu_seqlens"} & set(case[2])
-           and not any(x.shape[2:] == (N, M) for x in case[1][3:])
-           and all(x.shape[:2] == (2, 3) for x in case[1])]  # fmt: skip
+ATTENTION = [
+    case
+    for case in CASES
+    if case[0] in ("causal", "delta", "gated", "gated_delta", "dplr")
+    and not {"key_lengths", "cu_seqlens"} & set(case[2])
+    and not any(x.shape[2:] == (N, M) for x in case[1][3:])
+    and all(x.shape[:2] == (2, 3) for x in case[1])
+]
 _, (FACTORS, SCANNED), _ = call("linear_scan")
-SHARDED += [
+SHARDED = [
+    *ATTENTION,
     call("linear_scan"),
     ("linear_scan", (-FACTORS, SCANNED), {"log": True}),
     ("linear_scan", (FACTORS[0, 0, 0], SCANNED), {}),
