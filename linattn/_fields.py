@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _check, _gradients, _state
+from . import _gradients, _state
 from ._state import State
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def read(
         ) from None
     for field, x, core in zip(State._fields, (s, z, log_scale), cores, strict=True):
         if core is not None:
-            _array(function, f"{name}.{field}", x, batch, core, dtype)
+            _state.checked_field(function, f"{name}.{field}", x, batch, core, dtype)
         elif x is not None:
             raise ValueError(
                 f"{function}: {name}.{field} is given; expected None, as normalize is False"
@@ -65,14 +65,3 @@ def summed(grads: State, state: State | None) -> State:
         g if x is None else _gradients.summed(g, x.shape, x.dtype)
         for g, x in zip(grads, state, strict=True)
     ))  # fmt: skip
-
-
-def _array(function: str, name: str, x: Any, lead: Shape, core: Shape, dtype: DType) -> None:
-    """A field: an array (..., *core) whose other axes broadcast to ``lead``."""
-    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a NumPy array")
-    if x.dtype != dtype:
-        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected {dtype}")
-    inner = x.ndim - len(core)
-    if inner < 0 or x.shape[inner:] != core or not _check.broadcasts_to(x.shape[:inner], lead):
-        raise ValueError(f"{function}: {name} has shape {x.shape}; expected {(*lead, *core)}")

@@ -145,34 +145,29 @@ def checked(
         raise ValueError(f"{function}: {name}.z is None; expected an array, as normalize is True")
     if not normalize and z is not None:
         raise ValueError(f"{function}: {name}.z is given; expected None, as normalize is False")
-    for field, array, shape in (
-        ("s", s, core),
-        ("z", z, core[:-1]),
-        ("log_scale", log_scale, core[:-1]),
-    ):
-        if array is None and field != "s":
-            continue
-        if type(array) is np.ndarray and array.dtype == dtype and array.shape == (*lead, *shape):
-            continue
-        if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
-            raise TypeError(
-                f"{function}: {name}.{field} is a {type(array).__name__}; expected a NumPy array"
-            )
-        if array.dtype != dtype:
-            raise TypeError(f"{function}: {name}.{field} has dtype {array.dtype}; expected {dtype}")
-        inner = len(shape)
-        if array.shape[array.ndim - inner :] != shape or not _check.broadcasts_to(
-            array.shape[: array.ndim - inner], lead
-        ):
-            raise ValueError(
-                f"{function}: {name}.{field} has shape {array.shape}; expected {(*lead, *shape)}"
-            )
+    fields = ("s", s, core), ("z", z, core[:-1]), ("log_scale", log_scale, core[:-1])
+    for field, array, shape in fields:
+        if array is not None or field == "s":
+            checked_field(function, f"{name}.{field}", array, lead, shape, dtype)
     if log_scale is not None and not any_scale and not (log_scale < np.inf).all():
         raise ValueError(
             f"{function}: {name}.log_scale holds NaN or inf; expected finite numbers, or -inf "
             "for no key"
         )
     return s, z, log_scale
+
+
+def checked_field(function: str, name: str, x: Any, lead: Shape, core: Shape, dtype: DType) -> None:
+    """Check a field of a state: an array (..., *core) whose other axes broadcast to ``lead``."""
+    if type(x) is np.ndarray and x.dtype == dtype and x.shape == (*lead, *core):
+        return
+    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a NumPy array")
+    if x.dtype != dtype:
+        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected {dtype}")
+    inner = x.ndim - len(core)
+    if inner < 0 or x.shape[inner:] != core or not _check.broadcasts_to(x.shape[:inner], lead):
+        raise ValueError(f"{function}: {name} has shape {x.shape}; expected {(*lead, *core)}")
 
 
 def in_place(function: str, state: tuple[Any, ...], batch: Shape, axes: int = 2) -> None:
