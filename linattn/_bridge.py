@@ -55,7 +55,6 @@ class Added(NamedTuple):
     text: str  #: its entry in the section Parameters, from its second line on
     cross: bool = True  #: whether recurrences where every query sees every key have it
     forms: tuple[str, ...] = ("forward", "backward", "step")
-    whole: bool = True  #: whether those whose tokens cannot be in blocks have it
 
 
 class Bridge(NamedTuple):
@@ -75,7 +74,6 @@ class Bridge(NamedTuple):
     also_raises: tuple[_docs.Raised, ...] = ()  #: beside NumPy's
     notes: tuple[tuple[str, str], ...] = ()  #: a parameter ("" for all functions), and a remark
     functions: tuple[str, ...] = ()  #: those beside the recurrences
-    blocks: bool = False  #: whether tokens are in blocks, so that the state has to be put together
     examples: Mapping[
         str, str
     ] = {}  #: by form of recurrence, with places for {function}, {name}, {operands}
@@ -95,17 +93,10 @@ def functions(bridge: Bridge) -> Iterator[Made]:
     from ._operator import RECURRENCES
 
     for r in RECURRENCES.values():
-        if bridge.blocks and r.transition is None:
-            continue
         for form in bridge.examples:
             if form != "step" or not r.cross:
-                added = (x for x in bridge.added if form in x.forms and _has(x, r))
+                added = (x for x in bridge.added if form in x.forms and (x.cross or not r.cross))
                 yield Made(r.names[form], r, form, tuple(added))
-
-
-def _has(x: Added, r: Recurrence) -> bool:
-    """Whether the functions of a recurrence have the keyword."""
-    return (x.cross or not r.cross) and (x.whole or r.transition is not None)
 
 
 def recurrences(bridge: Bridge, **calls: Callable[[Recurrence], Function]) -> dict[str, Function]:

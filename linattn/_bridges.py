@@ -47,7 +47,6 @@ def _without_tokens(remark: str) -> tuple[tuple[str, str], ...]:
 DASK = Bridge(
     module="linattn.dask",
     public="linattn.dask",
-    blocks=True,
     imports="import dask.array",
     summary="`linattn.{name}` of dask arrays, lazy.",
     given="ArrayLike",
@@ -100,7 +99,6 @@ JAX = Bridge(
                 Within `jax.shard_map`, the axis of the mesh along which the tokens are cut; the
                 states are those of the whole sequence, alike on every device.""",
             cross=False,
-            whole=False,
             forms=("forward",),
         ),
     ),
@@ -153,7 +151,6 @@ JAX = Bridge(
 MPI = Bridge(
     module="linattn.mpi",
     public="linattn.mpi",
-    blocks=True,
     imports="from mpi4py import MPI",
     summary="`linattn.{name}` of this rank's tokens.",
     given="ArrayLike",
@@ -235,7 +232,6 @@ TORCH = Bridge(
 DISTRIBUTED = Bridge(
     module="linattn.torch.distributed",
     public="linattn.torch.distributed",
-    blocks=True,
     imports="from torch import Tensor\nfrom torch.distributed import ProcessGroup",
     summary="`linattn.torch.{name}` of this process's tokens.",
     given="Tensor",

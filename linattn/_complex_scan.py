@@ -15,7 +15,7 @@ from ._state import State
 if TYPE_CHECKING:
     from ._types import Array, DType
 
-SCAN = Recurrence("complex_scan", transition=None, function="linear_scan")
+SCAN = Recurrence("complex_scan", transition="elementwise", function="linear_scan")
 
 
 def is_complex(*operands: Any) -> bool:

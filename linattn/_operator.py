@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from ._types import Array, ArrayLike, Bool, DType, Map
 
-    Transition: TypeAlias = Literal["matrix", "decay", "elementwise", "identity"] | None
+    Transition: TypeAlias = Literal["matrix", "decay", "elementwise", "identity"]
     Operands: TypeAlias = tuple[Any, ...]
 
 MAPS = tuple(maps)  #: those that kernels apply themselves
@@ -59,11 +59,10 @@ class Recurrence:
     ----------
     name : str
         Of the public function and of the kernel in operators.def, which has all else.
-    transition : {'matrix', 'decay', 'elementwise', 'identity'}, optional
+    transition : {'matrix', 'decay', 'elementwise', 'identity'}
         What a block of tokens multiplies a state by, so that sequences can be cut into blocks
         (`_block_scan`): any matrix, the exponentials of the sums of g, a factor for each number
-        of the state, or nothing.  With None they cannot be cut: dask, MPI and the like have no
-        function of the recurrence.
+        of the state, or nothing.
     public : dict
         The names of operands that are called otherwise in operators.def.
     function : str, optional
@@ -300,11 +299,10 @@ class Recurrence:
         """The result for dask arrays, or with a map that no kernel applies."""
         if not _is_lazy((*operands, options.get("grad_out"))):
             return _mapped.call(self, method, operands, feature_map, **options)
-        if method == "step" or self.transition is None:
-            why = "one token has nothing to cut" if method == "step" else "tokens are not cut"
+        if method == "step":
             raise TypeError(
-                f"{self.names[method]}: an operand is a dask array; expected NumPy arrays, as "
-                f"{why}: call compute() first"
+                f"{self.names[method]}: an operand is a dask array; expected NumPy arrays, as one "
+                "token has nothing to cut: call compute() first"
             )
         from . import dask
 
