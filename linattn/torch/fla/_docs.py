@@ -60,6 +60,9 @@ final_state : Tensor, [N, HV, K, V], or None
     float32 or float64; None without ``output_final_state``."""
 _RETURNS = {
     "causal": _STATES + "  With ``normalize`` a pair of it and [N, 1, H, K].",
+    "linear_scan": """o : Tensor, [B, T, D]
+final_state : Tensor, [N, D], or None
+    float32 or float64; None without ``output_final_state``.""",
     "causal_conv1d": """y : Tensor, [B, T, D]
 final_state : Tensor, [N, D, W], or None
     The last W inputs; None without ``output_final_state``.""",

@@ -104,6 +104,18 @@ def sequence_bounds(cu_seqlens: Any) -> Tensor:
     return cu_seqlens if isinstance(cu_seqlens, Tensor) else torch.as_tensor(cu_seqlens)
 
 
+def count_sequences(name: str, argument: str, x: Tensor, cu_seqlens: Tensor | None) -> int:
+    """N, the number of sequences; raise an error unless packed ones are in a batch of 1."""
+    if cu_seqlens is None:
+        return x.shape[0]
+    if x.shape[0] != 1:
+        raise ValueError(
+            f"{name}: {argument} has a batch of {x.shape[0]}; expected 1 with cu_seqlens, the "
+            "sequences packed along T"
+        )
+    return len(cu_seqlens) - 1
+
+
 def check_tokens(name: str, q: Any, k: Any, v: Any, cu_seqlens: Tensor | None) -> None:
     """Raise an error unless q and k are [B, T, H, K] and v is [B, T, HV, V]."""
     for argument, x in (("q", q), ("k", k), ("v", v)):
@@ -123,11 +135,7 @@ def check_tokens(name: str, q: Any, k: Any, v: Any, cu_seqlens: Tensor | None) -
             f"{name}: v has shape {tuple(v.shape)}; expected [{batch}, {n}, HV, V], "
             f"HV a multiple of {heads}, the number of key heads"
         )
-    if cu_seqlens is not None and batch != 1:
-        raise ValueError(
-            f"{name}: q has a batch of {batch}; expected 1 with cu_seqlens, the sequences "
-            "packed along T"
-        )
+    count_sequences(name, "q", q, cu_seqlens)
 
 
 def check_extras(
@@ -179,7 +187,7 @@ def _fields(
                 f"{'pair of tensors' if normalized else 'tensor'}"
             )
         s, z = state
-    n = v.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
+    n = count_sequences(name, "v", v, cu_seqlens)
     core = (v.shape[3], k.shape[3]) if v_first else (k.shape[3], v.shape[3])
     letters = "[N, HV, V, K]" if v_first else "[N, HV, K, V]"
     if cu_seqlens is not None:
