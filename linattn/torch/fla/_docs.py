@@ -16,7 +16,7 @@ PARAMETERS = {
     "q": (_TOKENS, "Queries."),
     "r": (_TOKENS, "Queries, called receptance in RWKV."),
     "k": (_TOKENS, "Keys."),
-    "v": ("Tensor, [B, T, HV, V]", "Values; HV is a multiple of H."),
+    "v": ("Tensor, [B, T, HV, V], HV a multiple of H", "Values."),
     "g": (_GATES, "Natural logarithm of the decays."),
     "gk": (_TOKENS, "Natural logarithm of the decays of key channels."),
     "g_gamma": ("Tensor, [HV]", "The log decay of each head, in place of g."),
@@ -26,6 +26,7 @@ PARAMETERS = {
     "b": (_TOKENS, "The key under which that is written back."),
     "kk": (_TOKENS, "The removal key."),
     "beta": (_GATES, "Write strengths; 1 if None where it is optional."),
+    "s": ("Tensor, [B, T, H, M]", "Weights of the M slots that each token writes to."),
     "p": (_TOKENS, "The key that reads from the state; k if None."),
     "num_householder": ("int", "n, the number of writes per token."),
     "layer_idx": ("int", "The layer, from 0."),
@@ -60,6 +61,13 @@ final_state : Tensor, [N, HV, K, V], or None
     float32 or float64; None without ``output_final_state``."""
 _RETURNS = {
     "causal": _STATES + "  With ``normalize`` a pair of it and [N, 1, H, K].",
+    "gsa": """o : Tensor, [B, T, HQ, V]
+final_state : pair of tensors, [N, H, K, M] and [N, H, M, V], or of None
+    float32 or float64; None without ``output_final_state``.""",
+    "lightnet": """o : Tensor, [B, T, H, V]
+final_state : pair of tensors, [N, H, K, V] and [N, 1, H, K]
+    The state, None without ``output_final_state``, and the logarithms of the sums of the keys'
+    exponentials; float32 or float64.""",
     "linear_scan": """o : Tensor, [B, T, D]
 final_state : Tensor, [N, D], or None
     float32 or float64; None without ``output_final_state``.""",
@@ -74,11 +82,11 @@ cache : Tensor, [N, D, W]""",
 _VALUES = {_GATES: "x[..., 0]", "Tensor, [H, K]": "x[0, 0]", "int": "1"}
 
 
-def documented(operator: str, **types: str) -> Callable[[F], F]:
+def documented(operator: str, *, returns: str | None = None, **types: str) -> Callable[[F], F]:
     """Append the sections that all functions share to a docstring.
 
-    ``operator`` is the function of `linattn.torch` that it calls; ``types`` replace those of
-    `PARAMETERS`.
+    ``operator`` is the function of `linattn.torch` that it calls; ``returns`` names what it
+    returns in `_RETURNS`, if not by the operator; ``types`` replace those of `PARAMETERS`.
     """
 
     def decorate(f: F) -> F:
@@ -103,7 +111,7 @@ def documented(operator: str, **types: str) -> Callable[[F], F]:
         f.__doc__ = (
             f"{own.strip()}\n\n`linattn.torch.{operator}` in the layouts of `linattn.torch.fla`.\n"
             f"\nParameters\n----------\n{rows}"
-            f"\nReturns\n-------\n{_RETURNS.get(operator, _STATES)}\n"
+            f"\nReturns\n-------\n{_RETURNS.get(returns or operator, _STATES)}\n"
             f"\nRaises\n------\nTypeError\n    If an operand is not a tensor{unknown}.\n"
             "ValueError\n    If shapes do not match, or options contradict each other.\n"
             f"{refusal if {*ABSENT, 'kwargs'} & parameters.keys() else ''}"

@@ -10,7 +10,7 @@ from torch import Tensor
 Given = dict[str, Any]  #: the arguments of a call by name
 
 #: Keywords that tune GPU kernels and change no result.
-HINTS = ("cu_seqlens_cpu", "chunk_indices", "chunk_size", "disable_recompute")
+HINTS = ("checkpoint_level", "cu_seqlens_cpu", "chunk_indices", "chunk_size", "disable_recompute")
 #: Keywords that linattn does not support, and the values that leave them off.
 ABSENT: Given = {
     "cp_context": None,
