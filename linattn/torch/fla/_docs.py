@@ -19,6 +19,7 @@ PARAMETERS = {
     "v": ("Tensor, [B, T, HV, V], HV a multiple of H", "Values."),
     "g": (_GATES, "Natural logarithm of the decays."),
     "gk": (_TOKENS, "Natural logarithm of the decays of key channels."),
+    "gv": ("Tensor, [B, T, HV, V], optional", "Natural logarithm of the decays of value channels."),
     "g_gamma": ("Tensor, [HV]", "The log decay of each head, in place of g."),
     "w": (_TOKENS, "Natural logarithm of the decays of key channels."),
     "u": ("Tensor, [H, K]", "The bonus of each token's own key."),

@@ -17,7 +17,6 @@ ABSENT: Given = {
     "return_intermediate_states": False,
     "use_graph": False,
     "max_num_seqs": None,
-    "gv": None,
     "seq_idx": None,
 }
 

@@ -37,7 +37,7 @@ def run(
     With ``normalized`` a state is a pair, its second field [N, 1, H, K].  ``dtype`` is that of the
     result: as in fla, the common one of q, k and v, regardless of gates and strengths.
     """
-    s, z = _fields(name, initial_state, k, v, cu_seqlens, normalized, state_v_first)
+    s, z = fields(name, initial_state, k, v, cu_seqlens, normalized, state_v_first)
     groups = v.shape[2] // k.shape[2]
     tokens = [q, k, v, *extras.values()]
     tokens = [x.flip(1) for x in tokens] if reverse else tokens
@@ -172,7 +172,7 @@ def no_decay(v: Tensor) -> Tensor:
     return torch.zeros((), dtype=torch.float32, device=v.device).expand(v.shape[:3])
 
 
-def _fields(
+def fields(
     name: str, state: Any, k: Tensor, v: Tensor, cu_seqlens: Tensor | None, normalized: bool,
     v_first: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..._bridge import compiled
 from .. import _tensors
-from . import _layout
+from . import _layout, _value_gates
 from ._docs import documented
 from ._keywords import ABSENT, HINTS, Given, refuse, states_v_first
 
@@ -80,12 +80,14 @@ def call(rule: Rule, name: str, given: Given, more: Given) -> tuple[Tensor, Any]
     q, k, v = _tokens(given)
     extras = rule.extras(name, given)
     _layout.check_extras(name, k, v, extras, rule.channels)
-    return _layout.run(
-        name, rule.operator, q, k, v, extras, scale=given["scale"],
-        initial_state=given["initial_state"], output_final_state=given["output_final_state"],
-        cu_seqlens=cu_seqlens, reverse=given.get("reverse", False), state_v_first=state_v_first,
-        dtype=dtype, **rule.options(name, given),
-    )  # fmt: skip
+    options = rule.options(name, given) | {
+        "scale": given["scale"], "initial_state": given["initial_state"], "dtype": dtype,
+        "output_final_state": given["output_final_state"], "cu_seqlens": cu_seqlens,
+        "reverse": given.get("reverse", False), "state_v_first": state_v_first,
+    }  # fmt: skip
+    if (gv := given.get("gv")) is not None:
+        return _value_gates.run(name, rule.operator, q, k, v, extras, gv, **options)
+    return _layout.run(name, rule.operator, q, k, v, extras, **options)
 
 
 def _tokens(given: Given) -> tuple[Any, Any, Any]:

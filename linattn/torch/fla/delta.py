@@ -135,7 +135,10 @@ def fused_recurrent_gated_delta_rule(
     use_beta_sigmoid_in_kernel: bool = False, allow_neg_eigval: bool = False,
     state_v_first: bool = False, cu_seqlens: Tensor | None = None, **kwargs: Any,
 ) -> Result:  # fmt: skip
-    """The gated delta rule; log decays g per token plus gk per key channel."""
+    """The gated delta rule; log decays g per token, gk per key and gv per value channel.
+
+    gv makes each value channel a head, which takes V times the memory for decays, and longer.
+    """
 
 
 chunk_gdn, fused_recurrent_gdn = chunk_gated_delta_rule, fused_recurrent_gated_delta_rule

@@ -114,7 +114,10 @@ def fused_recurrent_gla(
     output_final_state: bool = False, reverse: bool = False, state_v_first: bool = False,
     cu_seqlens: Tensor | None = None, **kwargs: Any,
 ) -> Result:  # fmt: skip
-    """Gated linear attention, one log decay per key channel; gv is not supported."""
+    """Gated linear attention, one log decay per key channel, and gv, one per value channel.
+
+    gv makes each value channel a head, which takes V times the memory for decays, and longer.
+    """
 
 
 def _retention(name: str, given: Given) -> dict[str, Tensor]:
