@@ -1,4 +1,4 @@
-"""HGRN in linattn.torch.fla."""
+"""HGRN and RWKV-4 in linattn.torch.fla."""
 
 from itertools import pairwise
 
@@ -74,6 +74,34 @@ def test_errors():
             fla.fused_recurrent_hgrn(*args, **more)
     with pytest.raises(TypeError, match="chunk_hgrn: g is None; expected a tensor"):
         fla.chunk_hgrn(x, None)
+
+
+def test_rwkv4():
+    """Against sums without the common factor, in two parts."""
+    (k, v), w, u = make(), rand(D, seed=3), rand(D, seed=4)
+    x = k, v, w, u = [y.requires_grad_() for y in (k, v, w, u)]
+    num = den = torch.zeros(B, D)
+    out = []
+    for i in range(T):
+        own = (u + k[:, i]).exp()
+        out.append((num + own * v[:, i]) / (den + own))
+        decay = (-w.exp()).exp()
+        num, den = decay * num + k[:, i].exp() * v[:, i], decay * den + k[:, i].exp()
+    want = torch.stack(out, 1)
+    start = torch.zeros(B, 3, 1, D, dtype=torch.float64)
+    start[:, 2] = -torch.inf
+    first, half = fla.fused_recurrent_rwkv4(w, u, k[:, :4], v[:, :4], start)
+    second, end = fla.fused_recurrent_rwkv4(w, u, k[:, 4:], v[:, 4:], half)
+    o = torch.cat([first, second], 1)
+    near(o, want, 1e-13)
+    s, z, scale = end[:, :, 0].unbind(1)
+    near(s * scale.exp(), num, 1e-13)
+    near(z * scale.exp(), den, 1e-13)
+    expected = torch.autograd.grad(want.square().sum(), x)
+    for y, z in zip(torch.autograd.grad(o.square().sum(), x), expected, strict=True):
+        near(y, z, 1e-12)
+    with pytest.raises(ValueError, match=r"fused_recurrent_rwkv4: state has shape"):
+        fla.fused_recurrent_rwkv4(w, u, k, v, start[:1])
 
 
 @fla_package.NEEDED

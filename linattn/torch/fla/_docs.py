@@ -35,6 +35,7 @@ PARAMETERS = {
     "scale": ("float, optional", "Multiplies the output; None is 1 / sqrt(K)."),
     "initial_state": ("Tensor, [N, HV, K, V], optional", "The state before the first token."),
     "output_final_state": ("bool", "Return the state after the last token."),
+    "state": ("Tensor, [B, 3, 1, D]", "Sums s and z, times e^-l, and l; l is -inf at first."),
     "reverse": ("bool", "Run from the last token to the first."),
     "normalize": ("bool", "Divide by the sum of the weights."),
     "state_v_first": ("bool", "States are [N, HV, V, K]."),
@@ -62,6 +63,12 @@ final_state : Tensor, [N, HV, K, V], or None
     float32 or float64; None without ``output_final_state``."""
 _RETURNS = {
     "causal": _STATES + "  With ``normalize`` a pair of it and [N, 1, H, K].",
+    "wkv": """o : Tensor, [B, T, D]
+state : Tensor, [B, 3, 1, D]
+    That after the last token.""",
+    "parallel": """o : Tensor, [B, T, HV, V]
+attentions : None
+    fla's attention scores, which are never computed.""",
     "gsa": """o : Tensor, [B, T, HQ, V]
 final_state : pair of tensors, [N, H, K, M] and [N, H, M, V], or of None
     float32 or float64; None without ``output_final_state``.""",
@@ -108,7 +115,8 @@ def documented(operator: str, *, returns: str | None = None, **types: str) -> Ca
                 _VALUES.get(kind, "x") for name, (kind, _) in table.items()
                 if parameters[name].default is inspect.Parameter.empty and name != "kwargs"
             )  # fmt: skip
-            example = _EXAMPLE.format(f"{f.__name__}({values}, output_final_state=True)")
+            state = ", output_final_state=True" * ("output_final_state" in parameters)
+            example = _EXAMPLE.format(f"{f.__name__}({values}{state})")
         f.__doc__ = (
             f"{own.strip()}\n\n`linattn.torch.{operator}` in the layouts of `linattn.torch.fla`.\n"
             f"\nParameters\n----------\n{rows}"
@@ -126,6 +134,6 @@ def documented(operator: str, *, returns: str | None = None, **types: str) -> Ca
 _EXAMPLE = """>>> import torch
 >>> from linattn.torch import fla
 >>> x = torch.ones(1, 3, 2, 4)
->>> o, state = fla.{}
+>>> o, _ = fla.{}
 >>> o.shape
 torch.Size([1, 3, 2, 4])"""

@@ -18,6 +18,7 @@ ABSENT: Given = {
     "use_graph": False,
     "max_num_seqs": None,
     "seq_idx": None,
+    "output_attentions": False,
 }
 
 

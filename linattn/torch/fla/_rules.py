@@ -42,15 +42,15 @@ class Rule(NamedTuple):
     v_first: bool = False  #: knows transpose_state_layout, the former name of state_v_first
 
 
-def function(rule: Rule, **types: str) -> Callable[[F], F]:
+def function(rule: Rule, returns: str | None = None, **types: str) -> Callable[[F], F]:
     """Make a function of fla's from its signature and the first lines of its docstring.
 
-    ``types`` are those of parameters that differ from `_docs.PARAMETERS`.
+    ``returns`` and ``types`` are what `_docs.documented` takes.
     """
 
     def decorate(declared: F) -> F:
         made: Any = functools.update_wrapper(_compiled(declared, rule), declared)
-        return documented(rule.operator.__name__, **types)(made)
+        return documented(rule.operator.__name__, returns=returns, **types)(made)
 
     return decorate
 
@@ -71,7 +71,7 @@ def call(rule: Rule, name: str, given: Given, more: Given) -> tuple[Tensor, Any]
     if more:
         refuse(name, more)
     q, k, v = _tokens(given)
-    cu_seqlens = given["cu_seqlens"]
+    cu_seqlens = given.get("cu_seqlens")
     if cu_seqlens is not None:
         cu_seqlens = _layout.sequence_bounds(cu_seqlens)
     _layout.check_tokens(name, q, k, v, cu_seqlens)
@@ -81,8 +81,8 @@ def call(rule: Rule, name: str, given: Given, more: Given) -> tuple[Tensor, Any]
     extras = rule.extras(name, given)
     _layout.check_extras(name, k, v, extras, rule.channels)
     options = rule.options(name, given) | {
-        "scale": given["scale"], "initial_state": given["initial_state"], "dtype": dtype,
-        "output_final_state": given["output_final_state"], "cu_seqlens": cu_seqlens,
+        "scale": given["scale"], "initial_state": given.get("initial_state"), "dtype": dtype,
+        "output_final_state": given.get("output_final_state", False), "cu_seqlens": cu_seqlens,
         "reverse": given.get("reverse", False), "state_v_first": state_v_first,
     }  # fmt: skip
     if (gv := given.get("gv")) is not None:

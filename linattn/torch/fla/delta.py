@@ -20,7 +20,7 @@ __all__ = [
     "chunk_delta_rule", "chunk_dplr_delta_rule", "chunk_gated_delta_rule", "chunk_gdn", "chunk_kda",
     "chunk_rwkv7", "fused_mul_recurrent_rwkv7", "fused_recurrent_delta_rule",
     "fused_recurrent_dplr_delta_rule", "fused_recurrent_gated_delta_rule", "fused_recurrent_gdn",
-    "fused_recurrent_kda", "fused_recurrent_rwkv7",
+    "fused_recurrent_kda", "fused_recurrent_rwkv7", "parallel_delta_rule",
 ]  # fmt: skip
 
 Result = tuple[Tensor, Any]
@@ -56,6 +56,14 @@ def fused_recurrent_delta_rule(
     use_qk_l2norm_in_kernel: bool = False, cu_seqlens: Tensor | None = None,
 ) -> Result:  # fmt: skip
     """The delta rule; beta defaults to 1."""
+
+
+@function(Rule(delta, named("beta")), "parallel")
+def parallel_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, scale: float | None = None,
+    output_attentions: bool = False,
+) -> Result:  # fmt: skip
+    """The delta rule without states."""
 
 
 def _strength(name: str, given: Given, beta: Tensor) -> Tensor:
