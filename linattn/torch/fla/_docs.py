@@ -25,6 +25,11 @@ PARAMETERS = {
     "u": ("Tensor, [H, K]", "The bonus of each token's own key."),
     "a": (_TOKENS, "The key that reads the state before it decays."),
     "b": (_TOKENS, "The key under which that is written back."),
+    "eps": ("float", "Added to the denominator."),
+    "use_norm": ("bool", "Divide by the sum of the weights."),
+    "use_normalize": ("bool", "Divide by the sum of the weights."),
+    "use_scale": ("bool", "Divide scores by sqrt(K)."),
+    "return_both": ("bool", "Return undivided outputs, and the sums of the weights."),
     "kk": (_TOKENS, "The removal key."),
     "beta": (_GATES, "Write strengths; 1 if None where it is optional."),
     "s": ("Tensor, [B, T, H, M]", "Weights of the M slots that each token writes to."),
@@ -66,6 +71,9 @@ _RETURNS = {
     "wkv": """o : Tensor, [B, T, D]
 state : Tensor, [B, 3, 1, D]
     That after the last token.""",
+    "output": "o : Tensor, [B, T, H, V]",
+    "rebased": """o : Tensor, [B, T, H, V]
+    With ``return_both`` a pair of [B, H, T, V] and [B, H, T].""",
     "parallel": """o : Tensor, [B, T, HV, V]
 attentions : None
     fla's attention scores, which are never computed.""",
@@ -116,7 +124,8 @@ def documented(operator: str, *, returns: str | None = None, **types: str) -> Ca
                 if parameters[name].default is inspect.Parameter.empty and name != "kwargs"
             )  # fmt: skip
             state = ", output_final_state=True" * ("output_final_state" in parameters)
-            example = _EXAMPLE.format(f"{f.__name__}({values}{state})")
+            results = "o" if returns in ("output", "rebased") else "o, _"
+            example = _EXAMPLE.format(results, f"{f.__name__}({values}{state})")
         f.__doc__ = (
             f"{own.strip()}\n\n`linattn.torch.{operator}` in the layouts of `linattn.torch.fla`.\n"
             f"\nParameters\n----------\n{rows}"
@@ -134,6 +143,6 @@ def documented(operator: str, *, returns: str | None = None, **types: str) -> Ca
 _EXAMPLE = """>>> import torch
 >>> from linattn.torch import fla
 >>> x = torch.ones(1, 3, 2, 4)
->>> o, _ = fla.{}
+>>> {} = fla.{}
 >>> o.shape
 torch.Size([1, 3, 2, 4])"""
