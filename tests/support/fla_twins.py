@@ -116,6 +116,17 @@ def gsa(q, k, v, s, start, g=None):
     return recur(step, start, q, k, v, s, g)
 
 
+def mesa(q, k, v, g, beta, lamb, start):
+    def step(state, q, k, v, g, beta):
+        h, s = (g.exp()[..., None, None] * x for x in state)
+        write = beta[..., None] * k
+        h, s = h + outer(write, k), s + outer(write, v)
+        x = torch.linalg.solve(h + torch.diag_embed(lamb), q)
+        return (h, s), read(s, x)
+
+    return recur(step, start, q, k, v, g, beta)
+
+
 def operands(heads=H, batch=B, more=1):
     """Operands by fla's names, for twice as many value heads if ``heads`` is 2 H."""
     n = more * T

@@ -30,6 +30,12 @@ PARAMETERS = {
     "use_normalize": ("bool", "Divide by the sum of the weights."),
     "use_scale": ("bool", "Divide scores by sqrt(K)."),
     "return_both": ("bool", "Return undivided outputs, and the sums of the weights."),
+    "lamb": ("Tensor, [H, K]", "Added to the diagonal of h_kk; positive."),
+    "h_kk_init": ("Tensor, [N, H, K, K], optional", "Sums of keys times keys; symmetric."),
+    "h_kv_init": ("Tensor, [N, H, K, V], optional", "Sums of keys times values."),
+    "prev_h_kk": ("Tensor, [B, H, K, K]", "Sums of keys times keys; symmetric."),
+    "prev_h_kv": ("Tensor, [B, H, K, V]", "Sums of keys times values."),
+    "max_CG_iteration": ("int", "The most iterations; fewer where they have converged."),
     "kk": (_TOKENS, "The removal key."),
     "beta": (_GATES, "Write strengths; 1 if None where it is optional."),
     "s": ("Tensor, [B, T, H, M]", "Weights of the M slots that each token writes to."),
@@ -74,6 +80,11 @@ state : Tensor, [B, 3, 1, D]
     "output": "o : Tensor, [B, T, H, V]",
     "rebased": """o : Tensor, [B, T, H, V]
     With ``return_both`` a pair of [B, H, T, V] and [B, H, T].""",
+    "mesa": """o : Tensor, [B, T, H, V]
+h_kk, h_kv : Tensor, [N, H, K, K] and [N, H, K, V], or None
+    float32 or float64; None without ``output_final_state``.""",
+    "mesa_step": """o : Tensor, [B, H, V]
+h_kk, h_kv : Tensor, [B, H, K, K] and [B, H, K, V]""",
     "parallel": """o : Tensor, [B, T, HV, V]
 attentions : None
     fla's attention scores, which are never computed.""",

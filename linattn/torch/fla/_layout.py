@@ -60,9 +60,9 @@ def run(
     o = o.contiguous() if o.dtype is dtype else o.to(dtype, memory_format=torch.contiguous_format)
     if end is None:
         return o, None
-    s = _state_out(end.s, groups, cu_seqlens)
+    s = state_out(end.s, groups, cu_seqlens)
     s = s.mT.contiguous() if state_v_first else s
-    return o, (s, _state_out(end.z, groups, cu_seqlens).unsqueeze(1)) if normalized else s
+    return o, (s, state_out(end.z, groups, cu_seqlens).unsqueeze(1)) if normalized else s
 
 
 def _heads(x: Tensor, groups: int) -> Tensor:
@@ -71,7 +71,7 @@ def _heads(x: Tensor, groups: int) -> Tensor:
     return x.unflatten(1, (-1, groups)) if groups > 1 else x
 
 
-def _state_in(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
+def state_in(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
     """[N, HV, ...] as (N, H, G, ...), or packed (1, H, G, N, ...)."""
     if cu_seqlens is not None:
         x = x.transpose(0, 1).unsqueeze(0)
@@ -81,9 +81,9 @@ def _state_in(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
 def _start(
     s: Tensor, z: Tensor | None, groups: int, cu_seqlens: Tensor | None, normalized: bool
 ) -> State:
-    s = _state_in(s, groups, cu_seqlens)
+    s = state_in(s, groups, cu_seqlens)
     if normalized:
-        z = torch.zeros_like(s[..., 0]) if z is None else _state_in(z[:, 0], groups, cu_seqlens)
+        z = torch.zeros_like(s[..., 0]) if z is None else state_in(z[:, 0], groups, cu_seqlens)
     return State(s, z)
 
 
@@ -94,7 +94,7 @@ def _flipped(state: State | None) -> State | None:
     return State(state.s.flip(-3), None if state.z is None else state.z.flip(-2))
 
 
-def _state_out(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
+def state_out(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
     x = x.flatten(1, 2) if groups > 1 else x
     return x if cu_seqlens is None else x[0].transpose(0, 1).contiguous()
 
