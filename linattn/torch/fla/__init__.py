@@ -32,11 +32,12 @@ Unsupported keywords (``gv``, ``cp_context``, ``return_intermediate_states``, ``
 ``max_num_seqs``, ``seq_idx``) raise NotImplementedError, and unknown ones TypeError.
 """
 
-from . import convolution, delta, generalized, linear, mesa, polynomial, scan, slots
+from . import convolution, delta, generalized, linear, log_linear, mesa, polynomial, scan, slots
 from .convolution import *  # noqa: F403
 from .delta import *  # noqa: F403
 from .generalized import *  # noqa: F403
 from .linear import *  # noqa: F403
+from .log_linear import *  # noqa: F403
 from .mesa import *  # noqa: F403
 from .polynomial import *  # noqa: F403
 from .scan import *  # noqa: F403
@@ -47,6 +48,7 @@ __all__ += convolution.__all__
 __all__ += delta.__all__
 __all__ += generalized.__all__
 __all__ += linear.__all__
+__all__ += log_linear.__all__
 __all__ += mesa.__all__
 __all__ += polynomial.__all__
 __all__ += scan.__all__

@@ -36,6 +36,7 @@ PARAMETERS = {
     "prev_h_kk": ("Tensor, [B, H, K, K]", "Sums of keys times keys; symmetric."),
     "prev_h_kv": ("Tensor, [B, H, K, V]", "Sums of keys times values."),
     "max_CG_iteration": ("int", "The most iterations; fewer where they have converged."),
+    "level_scales": ("Tensor, [B, T, HV, L]", "The factor of each level; L > log2(T - 1) + 1."),
     "kk": (_TOKENS, "The removal key."),
     "beta": (_GATES, "Write strengths; 1 if None where it is optional."),
     "s": ("Tensor, [B, T, H, M]", "Weights of the M slots that each token writes to."),
@@ -85,6 +86,9 @@ h_kk, h_kv : Tensor, [N, H, K, K] and [N, H, K, V], or None
     float32 or float64; None without ``output_final_state``.""",
     "mesa_step": """o : Tensor, [B, H, V]
 h_kk, h_kv : Tensor, [B, H, K, K] and [B, H, K, V]""",
+    "log_linear": """o : Tensor, [B, T, HV, V]
+final_state : LogLinearAttentionState or None
+    None without ``output_final_state``.""",
     "parallel": """o : Tensor, [B, T, HV, V]
 attentions : None
     fla's attention scores, which are never computed.""",
