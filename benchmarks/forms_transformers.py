@@ -6,14 +6,10 @@ Operands are contiguous in their layout, (1, n, heads, d), and results are turne
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import numpy as np
 import torch
-
-sys.modules["fla"] = None  # type: ignore[assignment]  # else models call its GPU kernels
-
 from forms_delta_torch import both, forward
 from harness import Call
 from transformers.models.kimi_linear.modeling_kimi_linear import chunk_kimi_delta_attention
