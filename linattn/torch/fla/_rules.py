@@ -36,7 +36,7 @@ class Rule(NamedTuple):
 
     operator: Callable[..., Any]  #: of linattn.torch
     extras: Callable[[str, Given], dict[str, Tensor]] = named()  #: operands after q, k and v
-    prepare: Callable[[str, Given], Given] = named()  #: arguments that replace those given
+    prepare: Callable[[str, Given], Given] | None = None  #: arguments that replace those given
     channels: tuple[str, ...] = ()  #: extras [B, T, HV, K]; the others are [B, T, HV]
     options: Callable[[str, Given], Given] = named()  #: further keywords of the operator
     v_first: bool = False  #: knows transpose_state_layout, the former name of state_v_first
@@ -77,8 +77,9 @@ def call(rule: Rule, name: str, given: Given, more: Given) -> Any:
         cu_seqlens = _layout.sequence_bounds(cu_seqlens)
     _layout.check_tokens(name, q, k, v, cu_seqlens)
     dtype = _tensors.promotion(x.dtype for x in (q, k, v))
-    given = given | rule.prepare(name, given)
-    q, k, v = _tokens(given)
+    if rule.prepare is not None:
+        given = given | rule.prepare(name, given)
+        q, k, v = _tokens(given)
     extras = rule.extras(name, given)
     _layout.check_extras(name, k, v, extras, rule.channels)
     options = rule.options(name, given) | {
