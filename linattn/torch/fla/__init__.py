@@ -24,7 +24,7 @@ dsa                       no: sparse softmax attention
 forgetting_attn           no: softmax attention
 gated_delta_product       yes: gated_delta over the writes of all tokens
 gated_delta_rule          yes: gated_delta; also as gdn
-gated_oja_rule            no: keys are erased by values, which no operator does
+gated_oja_rule            yes: gated_delta, with keys and values exchanged
 gdn2                      yes: gated_delta, by channel, with an erase key
 generalized_delta_rule    yes: dplr, for dplr_delta_rule and iplr_delta_rule
 gla                       yes: gated, by channel; HGRN-2 is gla with keys 1 - e^g
@@ -72,6 +72,7 @@ from . import (
     linear,
     log_linear,
     mesa,
+    oja,
     polynomial,
     preconditioned,
     scan,
@@ -83,6 +84,7 @@ from .generalized import *  # noqa: F403
 from .linear import *  # noqa: F403
 from .log_linear import *  # noqa: F403
 from .mesa import *  # noqa: F403
+from .oja import *  # noqa: F403
 from .polynomial import *  # noqa: F403
 from .preconditioned import *  # noqa: F403
 from .scan import *  # noqa: F403
@@ -95,6 +97,7 @@ __all__ += generalized.__all__
 __all__ += linear.__all__
 __all__ += log_linear.__all__
 __all__ += mesa.__all__
+__all__ += oja.__all__
 __all__ += polynomial.__all__
 __all__ += preconditioned.__all__
 __all__ += scan.__all__
