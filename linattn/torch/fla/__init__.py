@@ -55,6 +55,8 @@ ttt                       no: a state that learns through a norm
 wall_attn                 no: softmax attention
 ========================  =====================================================================
 
+All of them work under torch.compile; abc, gsa, gated_oja_rule and mesa_net break its graph.
+
 From fla's modules there are ``causal_conv1d``, ``causal_conv1d_update`` and
 ``ShortConvolution``.
 
