@@ -74,7 +74,8 @@ pass_block(const struct la_head *h, const struct selective_scan_scratch *r,
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             T *A = tile_at(r->A, h, col + j), *s = tile_at(r->s, h, col + j);
             for (ptrdiff_t l = 0; l < h->f; l += MR) {
-                scan_states(r, A, s, j, l, t.rows, 0, t.ahead);
+                LA_WITH_STATES(h->f - l,
+                               scan_states(r, A, s, j, l, count, t.rows, 0, t.ahead));
             }
         }
     }
@@ -122,17 +123,18 @@ load_cotangents(const struct la_head *h,
     }
 }
 
-/* States and decays of MR states of one vector of channels: row i of `kept` has h_{i-1}
- * and e_i.  Adds what is read of them to p. */
+/* States and decays of `count` states of one vector of channels: row i of `kept` has
+ * h_{i-1} and e_i.  Adds what is read of them to p. */
 INLINE void
 keep_states(const struct selective_scan_backward_scratch *r, const T *A, const T *s,
-            ptrdiff_t j, ptrdiff_t l, ptrdiff_t rows, struct la_fetch *ahead)
+            ptrdiff_t j, ptrdiff_t l, const int count, ptrdiff_t rows,
+            struct la_fetch *ahead)
 {
     const struct selective_scan_scratch *f = &r->scan;
     const T *B = f->B.x + l, *C = f->C.x + l;
     vec a[MR], state[MR];
     T *kept = r->kept;
-    LA_EACH(k, MR) {
+    LA_EACH(k, count) {
         a[k] = vload(&A[(l + k) * VL]);
         state[k] = vload(&s[(l + k) * VL]);
     }
@@ -143,7 +145,7 @@ keep_states(const struct selective_scan_backward_scratch *r, const T *A, const T
         const vec d = vload(&f->delta.x[i * f->delta.ld + j]);
         const vec u = vload(&f->u.x[i * f->u.ld + j]);
         vec y = vload(&f->y.x[i * f->y.ld + j]);
-        LA_EACH(k, MR) {
+        LA_EACH(k, count) {
             const vec e = vexp2(d * a[k]);
             vstore(&kept[k * VL], state[k]);
             vstore(&kept[(MR + k) * VL], e);
@@ -152,21 +154,22 @@ keep_states(const struct selective_scan_backward_scratch *r, const T *A, const T
         }
         vstore(&f->y.x[i * f->y.ld + j], y);
     }
-    LA_EACH(k, MR) {
+    LA_EACH(k, count) {
         vstore(&kept[k * VL], state[k]);
     }
 }
 
-/* Back over them: adds to du, to ddt what is not of du, over log 2, to dA, and to what
- * the lanes of dB and dC sum up to. */
+/* Back over them: adds to du, to ddt what is not of du, to dA log2(e), and to what the
+ * lanes of dB and dC sum up to. */
 INLINE void
 sweep_back(const struct selective_scan_backward_scratch *b, const T *A, ptrdiff_t tile,
-           ptrdiff_t j, ptrdiff_t l, ptrdiff_t rows, struct la_fetch *ahead)
+           ptrdiff_t j, ptrdiff_t l, const int count, ptrdiff_t rows,
+           struct la_fetch *ahead)
 {
     const struct selective_scan_scratch *f = &b->scan;
     const T *B = f->B.x + l, *C = f->C.x + l;
     vec a[MR], r[MR], dA[MR], after[MR];
-    LA_EACH(k, MR) {
+    LA_EACH(k, count) {
         a[k] = vload(&A[(l + k) * VL]);
         r[k] = vload(&b->r[tile + (l + k) * VL]);
         after[k] = vload(&b->kept[rows * 2 * MR * VL + k * VL]);
@@ -183,7 +186,7 @@ sweep_back(const struct selective_scan_backward_scratch *b, const T *A, ptrdiff_
         const vec u = vload(&f->u.x[i * f->u.ld + j]);
         const vec c = vload(&b->c.x[i * b->c.ld + j]);
         vec du = vload(to_du), ddt = vload(to_ddt);
-        LA_EACH(k, MR) {
+        LA_EACH(k, count) {
             T *dB = &met[k * VL], *dC = &met[(MR + k) * VL];
             r[k] = vfma(c, vset1(C[i * f->C.ld + k]), r[k]);
             vstore(dB, vfma(r[k], u, vload(dB)));
@@ -198,7 +201,7 @@ sweep_back(const struct selective_scan_backward_scratch *b, const T *A, ptrdiff_
         vstore(to_du, du);
         vstore(to_ddt, ddt);
     }
-    LA_EACH(k, MR) {
+    LA_EACH(k, count) {
         const ptrdiff_t at = tile + (l + k) * VL;
         vstore(&b->r[at], r[k]);
         add_to_sum(&b->dA[at], &b->dA_lost[at], dA[k]);
@@ -230,13 +233,14 @@ static void
 panel_back(const struct la_head *h, const struct selective_scan_backward_scratch *r,
            const T *s, struct span t, ptrdiff_t col, ptrdiff_t cols)
 {
-    const ptrdiff_t met = round_up(t.rows, MR) * 2 * MR * VL;
     for (ptrdiff_t l = 0; l < h->f; l += MR) {
-        clear(r->met, met);
+        clear(r->met, round_up(t.rows, MR) * 2 * MR * VL);
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             const ptrdiff_t tile = tile_rows(h) * (col + j);
-            keep_states(r, r->scan.A + tile, s + tile, j, l, t.rows, t.ahead);
-            sweep_back(r, r->scan.A + tile, tile, j, l, t.rows, t.ahead);
+            LA_WITH_STATES(
+                h->f - l, keep_states(r, r->scan.A + tile, s + tile, j, l, count,
+                                      t.rows, t.ahead);
+                sweep_back(r, r->scan.A + tile, tile, j, l, count, t.rows, t.ahead));
         }
         add_lanes(r, l, t.rows);
     }
@@ -259,31 +263,30 @@ add_columns(T *sum, T *lost, struct block x, ptrdiff_t rows, ptrdiff_t cols)
  * delta become dx and x o c. */
 static void
 input_gradients(const struct la_head *h,
-                const struct selective_scan_backward_scratch *r, struct span t,
-                ptrdiff_t col, ptrdiff_t cols)
+                const struct selective_scan_backward_scratch *r, struct block x,
+                struct span t, ptrdiff_t col, ptrdiff_t cols)
 {
     const struct selective_scan_scratch *f = &r->scan;
     const struct la_array dt = shifted(&h->dt, col * h->dt.cs);
     const ptrdiff_t keys = keys_left(h, t);
-    const vec log2 = vset1((T)0.69314718055994531);
-    load_plain(f->u, &dt, rows_from(t.first, keys), cols);
+    const vec log2 = vset1(LOG_2);
+    const struct block raw = panel_or_copy(f->u, &dt, rows_from(t.first, keys), cols);
     for (ptrdiff_t i = 0; i < keys; i++) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             T *ddt = &r->ddt.x[i * r->ddt.ld + j], *u = &f->u.x[i * f->u.ld + j];
             T *delta = &f->delta.x[i * f->delta.ld + j];
             const vec du = vload(&r->du.x[i * r->du.ld + j]);
-            const vec x = vload(&f->x.x[i * f->x.ld + j]);
-            const vec c = vload(&r->c.x[i * r->c.ld + j]);
-            const vec raw = vload(u) + vload(&f->dt_bias[col + j]);
+            const vec x1 = load_near(x, i, j), c = vload(&r->c.x[i * r->c.ld + j]);
+            const vec before = load_near(raw, i, j) + vload(&f->dt_bias[col + j]);
             const vec D = vload(&f->D[col + j]);
-            const vec dx = du * vload(delta) + vkeep(D != (vec){0}, D * c);
-            vec dd = vfma(du, x, log2 * vload(ddt));
+            const vec dx = du * (log2 * vload(delta)) + vkeep(D != (vec){0}, D * c);
+            vec dd = vfma(du, x1, vload(ddt));
             if (h->softplus != 0) {
-                dd *= vsigmoid(raw);
+                dd *= vsigmoid(before);
             }
             vstore(ddt, dd);
             vstore(u, dx);
-            vstore(delta, x * c);
+            vstore(delta, x1 * c);
         }
     }
     clear_rows(r->ddt, keys, t.rows);
@@ -294,18 +297,18 @@ input_gradients(const struct la_head *h,
 
 static void
 store_gradients(const struct la_head *h,
-                const struct selective_scan_backward_scratch *r, struct span t,
-                ptrdiff_t col, ptrdiff_t cols)
+                const struct selective_scan_backward_scratch *r, struct block x,
+                struct span t, ptrdiff_t col, ptrdiff_t cols)
 {
     const struct la_array dx = shifted(&h->dx, col * h->dx.cs);
     const struct la_array ddt = shifted(&h->ddt, col * h->ddt.cs);
     const struct la_array dz = shifted(&h->dgate, col * h->dgate.cs);
-    input_gradients(h, r, t, col, cols);
-    store_rows(&dx, t, cols, r->scan.u, NULL);
-    store_rows(&ddt, t, cols, r->ddt, NULL);
+    input_gradients(h, r, x, t, col, cols);
+    stream_rows(&dx, t, cols, r->scan.u, h->large);
+    stream_rows(&ddt, t, cols, r->ddt, h->large);
     if (dz.data != NULL) {
         multiply_rows(r->grad, r->grad, r->scan.y, t.rows, cols);
-        store_rows(&dz, t, cols, r->grad, NULL);
+        stream_rows(&dz, t, cols, r->grad, h->large);
     }
 }
 
@@ -328,14 +331,14 @@ block_back(const struct la_head *h, const struct selective_scan_backward_scratch
             return 1;
         }
         la_fetch_anew(t.ahead);
-        look_at_panel(h, arrays, 7, t, col);
-        load_inputs(h, &r->scan, here, col, cols);
+        look_at_panel(h, arrays, h->large ? 4 : 7, t, col); /* results are streamed */
+        const struct block x = load_inputs(h, &r->scan, here, col, cols);
         load_cotangents(h, r, here, col, cols);
-        start_outputs(&r->scan, t.rows, col, cols);
+        start_outputs(h, &r->scan, x, here, col, cols);
         clear_rows(r->du, 0, t.rows);
         clear_rows(r->ddt, 0, t.rows);
         panel_back(h, r, s, t, col, cols);
-        store_gradients(h, r, here, col, cols);
+        store_gradients(h, r, x, here, col, cols);
     }
     clear_rows(r->dB, keys_left(h, t), t.rows);
     store_rows(&h->dB, t, h->f, r->dB, NULL);
@@ -377,6 +380,9 @@ run_selective_scan_backward(const struct la_head *h)
         }
     }
     store_tiles(&h->ds0, h, r.r);
+    for (ptrdiff_t i = 0; i < tiles_size(h); i += VL) {
+        vstore(&r.dA[i], vload(&r.dA[i]) * vset1(LOG_2));
+    }
     store_tiles(&h->dA, h, r.dA);
     store_vector(&h->dD, r.dD, h->m);
     store_vector(&h->ddt_bias, r.ddt_bias, h->m);
