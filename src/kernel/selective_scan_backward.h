@@ -13,8 +13,9 @@
  * every sqrt(n) tokens; from the last of these blocks on, states and decays of MR
  * states of one vector of channels at a time are computed again, kept, and swept in
  * reverse.  Twice the exponentials of the forward scan and 24 n m f flops.  Sums over
- * tokens are compensated from block to block.  Scratch: sqrt(n) states, and blocks of
- * sqrt(n) tokens. */
+ * tokens are compensated from block to block.  Sums over channels, dB and dC, are those
+ * of groups of channels first, which threads may share (channel_split.c).  Scratch:
+ * sqrt(n) states, and blocks of sqrt(n) tokens. */
 #ifndef LA_SELECTIVE_SCAN_BACKWARD_H
 #define LA_SELECTIVE_SCAN_BACKWARD_H
 
@@ -24,8 +25,9 @@ struct selective_scan_backward_scratch {
     struct selective_scan_scratch scan;
     ptrdiff_t rows; /* tokens from one checkpoint to the next */
     struct block grad, c, du, ddt, dB, dC;
-    T *checkpoints;      /* tiles */
-    T *r, *dA, *dA_lost; /* tiles; r: what later tokens give the state */
+    struct block group_dB, group_dC; /* sums over a group of channels */
+    T *checkpoints;                  /* tiles */
+    T *r, *dA, *dA_lost;             /* tiles; r: what later tokens give the state */
     T *dD, *dD_lost, *ddt_bias, *ddt_bias_lost;
     T *kept; /* of each token of a block, MR vectors of e and as many of h */
     T *met;  /* as many of r u and of c h, summed over a panel */
@@ -43,6 +45,8 @@ selective_scan_backward_carve(const struct la_head *h, struct arena *arena)
     r.ddt = take_block(arena, rows, cols);
     r.dB = take_block(arena, rows, h->f);
     r.dC = take_block(arena, rows, h->f);
+    r.group_dB = take_block(arena, rows, h->f);
+    r.group_dC = take_block(arena, rows, h->f);
     r.checkpoints = take(arena, scan_checkpoints(h->n), tiles_size(h));
     r.r = take(arena, 1, tiles_size(h));
     r.dA = take(arena, 1, tiles_size(h));
@@ -208,7 +212,7 @@ sweep_back(const struct selective_scan_backward_scratch *b, const T *A, ptrdiff_
     }
 }
 
-/* Columns l to l + MR - 1 of dB and dC += sums of the lanes of `met`. */
+/* Columns l to l + MR - 1 of the group's dB and dC += sums of the lanes of `met`. */
 static void
 add_lanes(const struct selective_scan_backward_scratch *r, ptrdiff_t l, ptrdiff_t rows)
 {
@@ -223,8 +227,8 @@ add_lanes(const struct selective_scan_backward_scratch *r, ptrdiff_t l, ptrdiff_
     }
     for (ptrdiff_t i = 0; i < rows; i++, met += 2 * MR) {
         LA_EACH(k, MR) {
-            r->dB.x[i * r->dB.ld + l + k] += met[k];
-            r->dC.x[i * r->dC.ld + l + k] += met[MR + k];
+            r->group_dB.x[i * r->group_dB.ld + l + k] += met[k];
+            r->group_dC.x[i * r->group_dC.ld + l + k] += met[MR + k];
         }
     }
 }
@@ -312,37 +316,126 @@ store_gradients(const struct la_head *h,
     }
 }
 
+/* Where the sums of the groups of channels lie, from that at `first` on: rows of dB and
+ * dC. */
+static struct la_array
+sums_of_group(const struct la_head *h, ptrdiff_t first)
+{
+    const ptrdiff_t size = sizeof(T), row = 2 * h->f * size;
+    const ptrdiff_t group = first / channel_group(h->all_m);
+    return (struct la_array){(char *)h->rates + group * h->n * row, row, size,
+                             LA_NATIVE};
+}
+
+/* dB and dC, of which the first tokens have keys, += those of a group. */
+static void
+add_group(const struct la_head *h, const struct selective_scan_backward_scratch *r,
+          ptrdiff_t rows)
+{
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        for (ptrdiff_t l = 0; l < h->f; l += VL) {
+            T *dB = &r->dB.x[i * r->dB.ld + l], *dC = &r->dC.x[i * r->dC.ld + l];
+            vstore(dB, vload(dB) + vload(&r->group_dB.x[i * r->group_dB.ld + l]));
+            vstore(dC, vload(dC) + vload(&r->group_dC.x[i * r->group_dC.ld + l]));
+        }
+    }
+}
+
+/* The group's sums, added to dB and dC or left for a pass that does. */
+static void
+end_group(const struct la_head *h, const struct selective_scan_backward_scratch *r,
+          struct span t, ptrdiff_t first)
+{
+    if (h->pass != LA_PASS_CHANNELS) {
+        add_group(h, r, t.rows);
+        return;
+    }
+    const struct la_array dB = sums_of_group(h, first);
+    const struct la_array dC = shifted(&dB, h->f * dB.cs);
+    store_rows(&dB, rows_from(t.first, t.rows), h->f, r->group_dB, NULL);
+    store_rows(&dC, rows_from(t.first, t.rows), h->f, r->group_dC, NULL);
+}
+
+static void
+store_sums(const struct la_head *h, const struct selective_scan_backward_scratch *r,
+           struct span t)
+{
+    clear_rows(r->dB, keys_left(h, t), t.rows);
+    store_rows(&h->dB, t, h->f, r->dB, NULL);
+    store_rows(&h->dC, t, h->f, r->dC, NULL);
+}
+
+/* The channels of a panel in one block of tokens, from the state s before it. */
+static void
+channels_back(const struct la_head *h, const struct selective_scan_backward_scratch *r,
+              const T *s, struct span t, ptrdiff_t col, ptrdiff_t cols)
+{
+    const struct la_array *const arrays[] = {&h->x,  &h->dt,  &h->gate, &h->grad_out,
+                                             &h->dx, &h->ddt, &h->dgate};
+    const struct span here = rows_from(t.first, t.rows);
+    la_fetch_anew(t.ahead);
+    look_at_panel(h, arrays, h->large ? 4 : 7, t, col); /* results are streamed */
+    const struct block x = load_inputs(h, &r->scan, here, col, cols);
+    load_cotangents(h, r, here, col, cols);
+    start_outputs(h, &r->scan, x, here, col, cols);
+    clear_rows(r->du, 0, t.rows);
+    clear_rows(r->ddt, 0, t.rows);
+    panel_back(h, r, s, t, col, cols);
+    store_gradients(h, r, x, here, col, cols);
+}
+
 /* One block of tokens, from the state before it. */
 static int
 block_back(const struct la_head *h, const struct selective_scan_backward_scratch *r,
            struct span t, ptrdiff_t *until_poll)
 {
     const T *s = r->checkpoints + t.first / r->rows * tiles_size(h);
-    const struct la_array *const arrays[] = {&h->x,  &h->dt,  &h->gate, &h->grad_out,
-                                             &h->dx, &h->ddt, &h->dgate};
-    const struct span here = rows_from(t.first, t.rows);
-    load_with_keys(r->scan.B, h, &h->B, here, h->f);
-    load_plain(r->scan.C, &h->C, here, h->f);
+    const ptrdiff_t group = channel_group(h->all_m);
+    load_with_keys(r->scan.B, h, &h->B, rows_from(t.first, t.rows), h->f);
+    load_plain(r->scan.C, &h->C, rows_from(t.first, t.rows), h->f);
     clear_rows(r->dB, 0, t.rows);
     clear_rows(r->dC, 0, t.rows);
-    for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
-        const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
+    for (ptrdiff_t col = 0, cols; col < h->m; col += cols) {
+        cols = scan_cols(h, col, LA_SCAN_COLS);
         if (give_up(h, until_poll, 24 * t.rows * cols * tile_rows(h))) {
             return 1;
         }
-        la_fetch_anew(t.ahead);
-        look_at_panel(h, arrays, h->large ? 4 : 7, t, col); /* results are streamed */
-        const struct block x = load_inputs(h, &r->scan, here, col, cols);
-        load_cotangents(h, r, here, col, cols);
-        start_outputs(h, &r->scan, x, here, col, cols);
-        clear_rows(r->du, 0, t.rows);
-        clear_rows(r->ddt, 0, t.rows);
-        panel_back(h, r, s, t, col, cols);
-        store_gradients(h, r, x, here, col, cols);
+        if (col % group == 0) {
+            clear_rows(r->group_dB, 0, t.rows);
+            clear_rows(r->group_dC, 0, t.rows);
+        }
+        channels_back(h, r, s, t, col, cols);
+        if ((col + cols) % group == 0 || col + cols == h->m) {
+            end_group(h, r, t, col);
+        }
     }
-    clear_rows(r->dB, keys_left(h, t), t.rows);
-    store_rows(&h->dB, t, h->f, r->dB, NULL);
-    store_rows(&h->dC, t, h->f, r->dC, NULL);
+    if (h->pass != LA_PASS_CHANNELS) {
+        store_sums(h, r, rows_from(t.first, t.rows));
+    }
+    return 0;
+}
+
+/* dB and dC from the sums of all groups. */
+static int
+sum_groups(const struct la_head *h, const struct selective_scan_backward_scratch *r)
+{
+    ptrdiff_t until_poll = 0;
+    for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
+        const struct span t = span(i, r->rows, i, h->n, NULL);
+        if (give_up(h, &until_poll, t.rows * 2 * tile_rows(h) * LA_CHANNEL_GROUPS)) {
+            return 1;
+        }
+        clear_rows(r->dB, 0, t.rows);
+        clear_rows(r->dC, 0, t.rows);
+        for (ptrdiff_t first = 0; first < h->m; first += channel_group(h->m)) {
+            const struct la_array dB = sums_of_group(h, first);
+            const struct la_array dC = shifted(&dB, h->f * dB.cs);
+            load_plain(r->group_dB, &dB, t, h->f);
+            load_plain(r->group_dC, &dC, t, h->f);
+            add_group(h, r, t.rows);
+        }
+        store_sums(h, r, t);
+    }
     return 0;
 }
 
@@ -366,6 +459,9 @@ run_selective_scan_backward(const struct la_head *h)
         selective_scan_backward_carve(h, &arena);
     struct la_fetch ahead = {0};
     ptrdiff_t until_poll = 0;
+    if (h->pass == LA_PASS_SUMS) {
+        return sum_groups(h, &r);
+    }
     load_constants(h, &r.scan);
     clear_sums(h, &r);
     load_tiles(r.r, h, &h->grad_s);
