@@ -208,7 +208,7 @@ TORCH = Bridge(
     words=_TENSORS,
     annotations=_ANY | {"activation": "str | None"},
     without=("out",),
-    functions=(*_OTHERS, "mlstm", "mlstm_step", "wkv", "wkv_step"),
+    functions=_OTHERS,
     examples={
         "forward": """
             >>> import torch, linattn.torch

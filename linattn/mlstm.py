@@ -10,6 +10,7 @@ from . import _check, _fields, _gradients, _state
 from ._docs import filled
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import Call, Layout, Operand
+from ._lazy import in_blocks, is_lazy, refuse_token
 from ._state import State
 
 if TYPE_CHECKING:
@@ -109,8 +110,14 @@ def mlstm(
            [3.],
            [5.]])
     """
-    name = "mlstm"
-    call = LAYOUT.read(name, (q, k, v, i, f))
+    name, operands = "mlstm", (q, k, v, i, f)
+    call = LAYOUT.read(name, operands)
+    if not call.alike and is_lazy(operands):
+        return in_blocks(
+            "forward", name, operands, scale=scale, normalize=normalize, eps=eps,
+            key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+            return_state=return_state, out=out,
+        )  # fmt: skip
     numbers = _numbers(name, call.typed, call, scale, normalize, eps)
     if out is not None:
         _check.out(name, out, call.shape, *call.typed)
@@ -198,8 +205,15 @@ def mlstm_backward(
     """
     from . import _mlstm_backward
 
-    name = "mlstm_backward"
-    call = LAYOUT.read(name, (q, k, v, i, f))
+    name, operands = "mlstm_backward", (q, k, v, i, f)
+    call = LAYOUT.read(name, operands)
+    if is_lazy((*operands, grad_out)):
+        grads: tuple[Any, ...] = in_blocks(
+            "backward", "mlstm", operands, grad_out, scale=scale, normalize=normalize, eps=eps,
+            key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+            grad_state=grad_state,
+        )  # fmt: skip
+        return grads
     grad_out = _check.cotangent(name, grad_out, call.shape)
     typed = *call.typed, grad_out
     numbers = _numbers(name, typed, call, scale, normalize, eps)
@@ -273,7 +287,10 @@ def mlstm_step(
     (array([5.]), array([[15.]]))
     """
     name = "mlstm_step"
-    call = LAYOUT.read(name, (q, k, v, i, f), tokens=False)
+    operands = q, k, v, i, f
+    call = LAYOUT.read(name, operands, tokens=False)
+    if not call.alike:
+        refuse_token(name, operands)
     numbers = _numbers(name, call.typed, call, scale, normalize, eps)
     wide = _check.state_dtype(*call.typed)
     state = _fields.read(name, "state", state, call.batch, _cores(call, numbers.normalize), wide)

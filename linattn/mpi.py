@@ -49,9 +49,10 @@ try:
 except ImportError as error:
     raise ImportError("linattn.mpi needs mpi4py: pip install 'linattn[mpi]'") from error
 
-from . import _block_scan, _distributed
+from . import _distributed, _elements
 from ._bridge import recurrences
 from ._bridges import MPI as BRIDGE
+from ._elements import AnyElement
 from ._operator import Recurrence
 
 if TYPE_CHECKING:
@@ -73,10 +74,10 @@ class _Ranks:
         low, high = self.total(np.array([-x, x], float), MPI.MAX)
         return -int(low), int(high)
 
-    def before(self, element: _block_scan.Element) -> _block_scan.Element | None:
+    def before(self, element: AnyElement) -> AnyElement | None:
         return _exscan(self.comm, element)
 
-    def behind(self, element: _block_scan.Element) -> _block_scan.Element | None:
+    def behind(self, element: AnyElement) -> AnyElement | None:
         mirrored = self.comm.Split(0, -self.rank)
         try:
             return _exscan(mirrored, element)
@@ -92,16 +93,16 @@ class _Ranks:
         return self.comm.bcast(x, root % self.comm.size)
 
 
-def _exscan(comm: Any, element: _block_scan.Element) -> _block_scan.Element | None:
+def _exscan(comm: Any, element: AnyElement) -> AnyElement | None:
     """The effect of the ranks before this one on a state; None on the first."""
-    mine = _block_scan.pack(element)
+    mine = _elements.pack(element)
 
-    def read(buffer: Any) -> _block_scan.Element:
-        return _block_scan.unpack(np.frombuffer(buffer, mine.dtype), element)
+    def read(buffer: Any) -> AnyElement:
+        return _elements.unpack(np.frombuffer(buffer, mine.dtype), element)
 
     def combine(first: Any, second: Any, datatype: Any) -> None:
-        both = _block_scan.compose(read(first), read(second))
-        np.frombuffer(second, mine.dtype)[...] = _block_scan.pack(both)
+        both = _elements.compose(read(first), read(second))
+        np.frombuffer(second, mine.dtype)[...] = _elements.pack(both)
 
     numbers = MPI.DOUBLE if mine.dtype == np.float64 else MPI.FLOAT
     whole = numbers.Create_contiguous(mine.size).Commit()  # MPI must not cut an element

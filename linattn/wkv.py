@@ -10,6 +10,7 @@ from . import _check, _fields, _gradients, _state
 from ._docs import filled
 from ._gufuncs import quiet, run, ufuncs
 from ._layout import Call, Layout, Operand
+from ._lazy import in_blocks, is_lazy, refuse_token
 from ._linattn import fast_call, operators
 from ._state import State
 
@@ -106,7 +107,13 @@ def wkv(
         o = fast_call(ufuncs["wkv"], k, v, w, u, None)
         if o is not NotImplemented:
             return o
-    call = LAYOUT.read("wkv", (k, v, w, u))
+    operands = k, v, w, u
+    if is_lazy(operands):
+        return in_blocks(
+            "forward", "wkv", operands, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+            initial_state=initial_state, return_state=return_state, out=out,
+        )  # fmt: skip
+    call = LAYOUT.read("wkv", operands)
     if out is not None:
         _check.out("wkv", out, call.shape, *call.typed)
     if plain and not return_state:
@@ -179,8 +186,14 @@ def wkv_backward(
     array([[0.5],
            [0.5]])
     """
-    name = "wkv_backward"
-    call = LAYOUT.read(name, (k, v, w, u))
+    name, operands = "wkv_backward", (k, v, w, u)
+    if is_lazy((*operands, grad_out)):
+        lazy: tuple[Any, ...] = in_blocks(
+            "backward", "wkv", operands, grad_out, key_lengths=key_lengths,
+            cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
+        )  # fmt: skip
+        return lazy
+    call = LAYOUT.read(name, operands)
     grad_out = _check.cotangent(name, grad_out, call.shape)
     typed = *call.typed, grad_out
     dtype, wide = _check.result_dtype(*typed), _check.state_dtype(*typed)
@@ -251,7 +264,10 @@ def wkv_step(
     (array([5.]), array([15.]), array([3.]))
     """
     name = "wkv_step"
-    call = LAYOUT.read(name, (k, v, w, u), tokens=False)
+    operands = k, v, w, u
+    call = LAYOUT.read(name, operands, tokens=False)
+    if not call.alike:
+        refuse_token(name, operands)
     state = _fields.read(
         name, "state", state, call.batch, (call.core,) * 3, _check.state_dtype(*call.typed)
     )

@@ -35,6 +35,7 @@ some virtual machines.  If you have the memory, set both of these before a clust
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -51,25 +52,6 @@ if TYPE_CHECKING:
     from .._signatures.dask import *  # noqa: F403
 
 
-def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a recurrence, of operands of which one becomes a dask array."""
-
-    def lazy(operands: tuple[Any, ...], *more: Any, **options: Any) -> Any:
-        numbers = [isinstance(x, (int, float)) for x in operands]  # these determine no dtype
-        i = numbers.index(False) if False in numbers else 0
-        operands = *operands[:i], da.asarray(operands[i]), *operands[i + 1 :]
-        return method(operands, *more, **{"feature_map": "identity", **options})
-
-    return lazy
-
-
-_functions = recurrences(
-    DASK, forward=lambda r: _lazily(r.forward), backward=lambda r: _lazily(r.backward)
-)
-globals().update(_functions)
-__all__ = [*_functions]
-
-
 def forward(r: Recurrence, operands: tuple[Any, ...], *, out: Any = None, **options: Any) -> Any:
     """`Recurrence.forward` on dask arrays."""
     if out is not None:
@@ -82,3 +64,26 @@ def backward(
 ) -> tuple[Any, ...]:
     """`Recurrence.backward` on dask arrays."""
     return (_over_all if r.cross else _in_order).backward(r, operands, grad_out, **options)
+
+
+def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of operands of which one becomes a dask array."""
+
+    def lazy(operands: tuple[Any, ...], *more: Any, **options: Any) -> Any:
+        numbers = [
+            isinstance(x, (int, float, complex)) for x in operands
+        ]  # these determine no dtype
+        i = numbers.index(False) if False in numbers else 0
+        operands = *operands[:i], da.asarray(operands[i]), *operands[i + 1 :]
+        return method(operands, *more, **options)
+
+    return lazy
+
+
+_functions = recurrences(
+    DASK,
+    forward=lambda r: _lazily(partial(forward, r)),
+    backward=lambda r: _lazily(partial(backward, r)),
+)
+globals().update(_functions)
+__all__ = [*_functions]
