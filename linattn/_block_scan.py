@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 #: Every recurrence that goes in blocks, by a key that tasks are sent with.
-BLOCKS: Mapping[str, Any] = ChainMap(RECURRENCES, SCALED, {COMPLEX.key: COMPLEX})  # type: ignore[dict-item]
+BLOCKS: Mapping[str, Any] = ChainMap(RECURRENCES, SCALED, {COMPLEX.key: COMPLEX})
 
 
 def key_of(name: str, operands: Sequence[Any]) -> str:

@@ -91,10 +91,9 @@ class Made(NamedTuple):
 
 def functions(bridge: Bridge) -> Iterator[Made]:
     """Those of all recurrences."""
-    from ._operator import RECURRENCES
-    from ._scaled import SCALED
+    from ._scaled import every
 
-    for r in (*RECURRENCES.values(), *SCALED.values()):
+    for r in every():
         for form in bridge.examples:
             if form != "step" or not r.cross:
                 added = (x for x in bridge.added if form in x.forms and (x.cross or not r.cross))

@@ -131,11 +131,11 @@ def backward(
     """`linattn.linear_scan_backward`."""
     options = {"log": log, "reverse": reverse, "cu_seqlens": cu_seqlens}
     if is_lazy((a, x, grad_out)):
-        grads: tuple[Any, ...] = in_blocks(
+        lazy: tuple[Any, ...] = in_blocks(
             "backward", COMPLEX.key, (a, x), grad_out, initial_state=initial_state,
             grad_state=grad_state, **options,
         )  # fmt: skip
-        return grads
+        return lazy
     function = SCAN.names["backward"]
     call = _Call(function, a, x)
     grad = _cotangent(function, grad_out, call.shape)
@@ -190,13 +190,14 @@ class _InBlocks:
     def backward(
         self, operands: Any, grad_out: Any, *, key_lengths: None = None, **options: Any
     ) -> tuple[Any, ...]:
-        return backward(*operands, grad_out, **options)
+        a, x = operands
+        return backward(a, x, grad_out, **options)
 
     def checked(
-        self, function: str, operands: Any, options: Mapping[str, Any]
+        self, function: str, operands: Any, options: Mapping[str, Any], *, tokens: bool = True
     ) -> tuple[Call, tuple[Any, ...]]:
         """The operands and options of a call, checked, and the shapes of a state's arrays."""
-        call = _Call(function, *operands)
+        call = _Call(function, *operands, tokens=tokens)
         for name, x in options.items():
             _check.flag(function, name, x)
         typed = tuple(_check.shape_alone(x, call.dtype) for x in call.given)

@@ -183,7 +183,7 @@ class _Call:
         """The effect of this rank's tokens on the state of a recurrence."""
         return _block_scan.element(key, operands, self.lengths, **self.options)
 
-    def start(self, state: State | None) -> tuple[State | None, AnyElement]:
+    def start(self, state: State | None) -> tuple[State | None, Any]:
         """The state before this rank's tokens, from the one before all, and their own effect."""
         element = _together(self.ranks, lambda: self.element(self.key, self.operands))
         before = self.ranks.behind(element) if self.reverse else self.ranks.before(element)

@@ -62,17 +62,14 @@ class ScaledElement(NamedTuple):
     @quiet
     def after(self, state: State | None) -> State:
         old, new, log_scale, _ = self._weights(self.first if state is None else state[2])
-        own = [None if x is None else _times(new, x, x) for x in self[1:3]]
-        if state is None:
-            return State(*own, log_scale)
-        s, z = (
-            None if x is None else _times(old, y, x) + x
-            for x, y in zip(own, state[:2], strict=True)
-        )
+        s, z = (None if x is None else _times(new, x, x) for x in (self.s, self.z))
+        if state is not None:
+            s = s + _times(old, state[0], s)
+            z = None if z is None else z + _times(old, state[1], z)
         return State(s, z, log_scale)
 
     def behind(self, first: ScaledElement) -> ScaledElement:
-        state = self.after(State(*first[1:4]))
+        state = self.after(State(first.s, first.z, first.log_scale))
         return ScaledElement(self.a + first.a, *state, self.first)
 
     @quiet
@@ -80,8 +77,8 @@ class ScaledElement(NamedTuple):
         """``start`` is the state before the block."""
         end = self.after(start)
         if start is None:
-            zeros = (None if x is None else np.zeros_like(x) for x in self[1:3])
-            start = State(*zeros, np.full_like(self.log_scale, self.first))
+            z = None if self.z is None else np.zeros_like(self.z)
+            start = State(np.zeros_like(self.s), z, np.full_like(self.log_scale, self.first))
         old, _, _, kept = self._weights(start.log_scale)
         t = grad.log_scale - _inner(grad, start, self)
         kept = kept.astype(self.s.dtype)
@@ -121,7 +118,8 @@ class ScaledGradient(NamedTuple):
         if grad is not None:
             t = grad[2] - _inner(grad, State(self.end_s, self.end_z), self)
             s, z, t = self._applied(grad[0], grad[1], t)
-        return State(s, z, t + _inner(State(s, z), State(self.start_s, self.start_z), self))
+        start = State(self.start_s, self.start_z)
+        return State(s, z, np.asarray(t + _inner(State(s, z), start, self)))
 
     @quiet
     def behind(self, first: ScaledGradient) -> ScaledGradient:
@@ -158,8 +156,10 @@ def pack(element: AnyElement) -> Any:
 
 def unpack(flat: Any, like: AnyElement) -> Any:
     """The element in a row of numbers, as views, in the shapes of ``like``."""
-    fields, at = [], 0
+    fields: list[Any] = []
+    at = 0
     flat = flat.view(like.s.dtype)
+    x: Any
     for x in like:
         if _is_array(x):
             fields.append(flat[at : at + x.size].reshape(x.shape))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check
-from ._operator import RECURRENCES
-from ._scaled import SCALED, Scaled
+from ._complex_scan import COMPLEX, is_complex
+from ._scaled import Scaled, every
 from ._state import State, checked_bounds
 from .feature_maps import PositiveRandomFeatures, get
 from .feature_maps._base import Fused
@@ -116,7 +116,7 @@ def recurrence_of(operator: str, count: int) -> tuple[Recurrence | Scaled, bool]
     """
     known = {
         r.names[method]: r
-        for r in (*RECURRENCES.values(), *SCALED.values()) if not r.cross
+        for r in every() if not r.cross
         for method in ("forward", "step")
     }  # fmt: skip
     if operator not in known:
@@ -161,7 +161,10 @@ def state_of(
         raise TypeError(
             f"{NAME}: feature_map is {unmapped!r}; expected the default, as {operator} has no map"
         )
-    call = recurrence._read(NAME, operands, tokens=whole)
+    if recurrence.name == COMPLEX.name and is_complex(*operands):
+        call, _ = COMPLEX.checked(NAME, operands, {}, tokens=whole)
+    else:
+        call = recurrence._read(NAME, operands, tokens=whole)
     lead, core = call.batch, call.core
     if recurrence.mapped:
         core = features(core[0]), *core[1:]

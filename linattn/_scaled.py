@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _check
 from ._elements import ScaledElement
+from ._operator import RECURRENCES, Recurrence
 from ._state import State
 from .mlstm import LAYOUT as MLSTM_LAYOUT
 from .mlstm import mlstm, mlstm_backward, mlstm_step
@@ -124,7 +125,7 @@ class Scaled:
         nothing = nothing._replace(log_scale=xp.full_like(nothing.log_scale, -np.inf))
         end = end_of(operands, nothing)
         named = {row.name: x for row, x in pairs}
-        there = xp.ones(sizes["n"], bool)
+        there = None
         if key_lengths is not None:
             there = xp.arange(sizes["n"]) < xp.asarray(key_lengths)[..., None]
         a = self.decay(named, there, xp).astype(dtype)
@@ -133,16 +134,17 @@ class Scaled:
 
 def _decay_of_mlstm(named: Mapping[str, Any], there: Any, xp: Any) -> Any:
     """The sum of log sigma(f)."""
-    f = xp.where(there, named["f"], np.inf)
+    f = named["f"] if there is None else xp.where(there, named["f"], np.inf)
     return -xp.logaddexp(xp.zeros_like(f), -f).sum(-1)
 
 
 def _decay_of_wkv(named: Mapping[str, Any], there: Any, xp: Any) -> Any:
     """-w for each token."""
-    return -named["w"] * there.sum(-1)[..., None]
+    count = named["k"].shape[-2] if there is None else there.sum(-1)[..., None]
+    return -named["w"] * count
 
 
-SCALED = {
+SCALED: dict[str, Scaled] = {
     r.name: r
     for r in (
         Scaled(
@@ -156,3 +158,8 @@ SCALED = {
         ),
     )
 }  # fmt: skip
+
+
+def every() -> list[Recurrence | Scaled]:
+    """All recurrences: those of the registry, and these."""
+    return [*RECURRENCES.values(), *SCALED.values()]

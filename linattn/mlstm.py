@@ -208,12 +208,12 @@ def mlstm_backward(
     name, operands = "mlstm_backward", (q, k, v, i, f)
     call = LAYOUT.read(name, operands)
     if is_lazy((*operands, grad_out)):
-        grads: tuple[Any, ...] = in_blocks(
+        lazy: tuple[Any, ...] = in_blocks(
             "backward", "mlstm", operands, grad_out, scale=scale, normalize=normalize, eps=eps,
             key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
             grad_state=grad_state,
         )  # fmt: skip
-        return grads
+        return lazy
     grad_out = _check.cotangent(name, grad_out, call.shape)
     typed = *call.typed, grad_out
     numbers = _numbers(name, typed, call, scale, normalize, eps)

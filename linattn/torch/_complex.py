@@ -86,8 +86,11 @@ def read(function: str, operands: Sequence[Any]) -> list[Tensor]:
         if isinstance(x, Tensor) and x.dtype is torch.complex32:
             raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected complex64 or more")
     double = any(x.dtype in (torch.float64, torch.complex128) for x in tensors)
-    kind = {"dtype": torch.complex128 if double else torch.complex64, "device": tensors[0].device}
-    a, x = (y.to(**kind) if isinstance(y, Tensor) else torch.tensor(y, **kind) for y in operands)
+    dtype, device = torch.complex128 if double else torch.complex64, tensors[0].device
+    a, x = (
+        y.to(dtype) if isinstance(y, Tensor) else torch.tensor(y, dtype=dtype, device=device)
+        for y in operands
+    )
     channels = _shape(function, a.shape, x.shape)[-1]
     return [y.expand(*y.shape[:-1], channels) for y in (a, x)]
 

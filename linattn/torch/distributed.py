@@ -108,7 +108,7 @@ def _compute(call: Any, operands: Sequence[Any], *grad: Any, **alike: Any) -> An
     name, ranks, options, paired = call
     arrays = tuple(None if x is None else array(x.detach()) for x in operands)
     if paired:
-        arrays, grad = ([_numbers(x) for x in y] for y in (arrays, grad))
+        arrays, grad = (tuple(map(_numbers, x)) for x in (arrays, grad))
     run: Any = _distributed.backward if grad else _distributed.forward
     with threads():
         found = run(ranks, name, arrays, *grad, **alike, **options)
