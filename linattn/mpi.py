@@ -5,16 +5,16 @@ rank before, and a communicator.  All ranks call together.  Each computes the ef
 on the state, one exclusive scan (log2(ranks) steps) puts these effects together, and each rank then
 runs from its own state.  A message is a state, d m + d numbers a head, and a d x d matrix if the
 recurrence has one, or, for scans, as many numbers again.  Gradients go the same way from the last
-rank to the first.
+rank to the first; those of ``mlstm`` and ``wkv`` send three states.  With ``reverse`` a scan begins
+on the last rank.
 
 An error on one rank, or calls that differ in more than their tokens, raise on all ranks before any
 of them waits.  A rank that is killed ends the job.  If a rank may end by another exception, run the
 program under ``-m mpi4py``, or the others wait for it.
 
-Not supported: ``cu_seqlens``; ``out``; ``reverse``; complex numbers; ``beta`` as one number a value
-channel; `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; and operands of
-`linear_scan` without an axis of this rank's tokens: use ``np.broadcast_to`` for factors that tokens
-share.
+Not supported: ``cu_seqlens``; ``out``; ``beta`` as one number a value channel;
+`linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; and operands of `linear_scan`
+without an axis of this rank's tokens: use ``np.broadcast_to`` for factors that tokens share.
 
 A batch job in which rank i reads its own tokens::
 

@@ -12,14 +12,14 @@ few states.  Tasks are pure functions, so retries, spilling and persisting are s
 Values that are not known before the computation are not checked: ``key_lengths`` in a dask array
 are clipped to 0 and to the number of keys.  Chunk sizes have to be known.
 
-Not supported: complex numbers; ``out``, as results are lazy; chunks along the width; ``beta`` as
-one number a value channel; `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``;
-``cu_seqlens`` or ``reverse`` with tokens in more than one chunk.
+Not supported: ``out``, as results are lazy; chunks along the width; ``beta`` as one number a value
+channel; `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; ``cu_seqlens`` with
+tokens in more than one chunk.
 
-The cost, in passes over the tokens, relative to one block: ``causal`` 0.4 of a pass more; ``gated``
-one more; ``linear_scan`` and ``selective_scan`` two more; ``delta``, ``gated_delta`` and ``dplr``
-two more, one of them as wide as there are features, since a block's effect on a state is a matrix
-there: that pays from three workers on.
+The cost, in passes over the tokens, relative to one block: ``causal`` 0.4 of a pass more;
+``gated``, ``mlstm`` and ``wkv`` one more; ``linear_scan`` and ``selective_scan`` two more;
+``delta``, ``gated_delta`` and ``dplr`` two more, one of them as wide as there are features, since a
+block's effect on a state is a matrix there: that pays from three workers on.
 Gradients run twice, except for ``causal`` without the normaliser.  The threads of one machine share
 a sequence at no such cost, so make each worker a machine with all its threads.  Blocks of 10^5
 tokens and more hide the milliseconds that a task takes.

@@ -3,7 +3,8 @@
 As in LASP-2, each process computes what its tokens do to the state, one all-gather shares that, and
 each process then runs from its own state; the gradient goes the same way.  What is gathered is a
 state, d m + d numbers a head, and a matrix d d where the recurrence has one, or, for scans, as many
-numbers again, whatever the length of the sequence.
+numbers again, whatever the length of the sequence; for the gradients of ``mlstm`` and ``wkv`` it is
+three states.
 
 The functions take this process's tokens, in the order of ranks, and a ``group`` (the whole world by
 default) whose processes call together, forwards and backwards.  Gradients are those of the loss
@@ -12,8 +13,8 @@ which DistributedDataParallel averages over processes, are as for batches on oth
 
 There are no ``key_lengths``, ``cu_seqlens``, ``initial_state`` and ``return_state``; ``beta`` is
 one number a token, not one a value channel; `linattn.feature_maps.PositiveRandomFeatures` need
-``normalize=False``; and `linear_scan` takes no ``reverse=True``, and as many factors as tokens: use
-``a.expand(...)`` for factors that tokens share.
+``normalize=False``; and `linear_scan` takes as many factors as tokens: use ``a.expand(...)`` for
+factors that tokens share.
 
 An error in one process is an error in all.  If a process dies, the others raise at once or after
 the group's ``timeout``, which `torch.distributed.init_process_group` takes.
