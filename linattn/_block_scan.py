@@ -22,6 +22,7 @@ import numpy as np
 
 from . import _check, _fields, _mapped, _state, feature_maps
 from ._complex_scan import COMPLEX, is_complex
+from ._dtypes import result_dtype, state_dtype
 from ._elements import Element, ScaledElement
 from ._gradients import clear_padding, sum_all, summed
 from ._gufuncs import quiet, run, ufuncs
@@ -70,7 +71,7 @@ def element(
 
     if r.transition == "scaled":
         call = r.layout.read(r.name, operands)
-        dtype, normalize = _check.state_dtype(*call.typed), options.get("normalize", True)
+        dtype, normalize = state_dtype(*call.typed), options.get("normalize", True)
         return r.effect(operands, end_of, dtype, key_lengths=key_lengths, normalize=normalize)
     return effect(r, operands, end_of, key_lengths=key_lengths)
 
@@ -80,10 +81,10 @@ def _sums(
     **unused: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     """``sum phi(k) v^T`` and ``sum phi(k)``, without the outputs that `causal` would make."""
-    dtype = _check.result_dtype(*operands)
+    dtype = result_dtype(*operands)
     k, v = (np.asarray(x, dtype) for x in operands[1:])
     if key_lengths is not None or _mapped.outside(feature_map):
-        k, v = (np.asarray(x, _check.state_dtype(*operands)) for x in (k, v))
+        k, v = (np.asarray(x, state_dtype(*operands)) for x in (k, v))
         k, feature_map = feature_maps.get(feature_map)(k), "identity"
     if key_lengths is not None:
         there = (np.arange(k.shape[-2]) < np.asarray(key_lengths)[..., None])[..., None]
@@ -171,7 +172,7 @@ def empty_state(
     call, cores = checked(r, r.name, operands, **options)
     lead = call.batch if sequences is None else (*call.batch, sequences)
     values = 0.0, 0.0, getattr(r, "first", 0.0)
-    dtype = _check.state_dtype(*call.typed)
+    dtype = state_dtype(*call.typed)
     return State(*(
         None if core is None else np.full((*lead, *core), value, dtype)
         for core, value in zip(cores, values, strict=True)
@@ -248,7 +249,7 @@ def read(
 ) -> Any:
     """The outputs of queries from the sums over all keys, as in `linattn.noncausal`."""
     _, o, den = _read(q, state, feature_map, normalize, eps, scale)
-    return (o / den if normalize else o).astype(_check.result_dtype(q), copy=False)
+    return (o / den if normalize else o).astype(result_dtype(q), copy=False)
 
 
 def _read(
@@ -279,7 +280,7 @@ def read_backward(
         da = product(grad, state.s.mT)
     da = summed(da, a.shape, da.dtype)
     dq = phi.input_gradient(q, a.dtype.type(scale) * da)
-    return dq.astype(_check.result_dtype(q), copy=False), State(transposed_product(a, grad), dz)
+    return dq.astype(result_dtype(q), copy=False), State(transposed_product(a, grad), dz)
 
 
 @quiet
@@ -294,7 +295,7 @@ def sums_backward(
         db += grad.z[..., None, :]
     for x in (db, dv):  # heads that share keys may have other lengths
         clear_padding(x, key_lengths)
-    dtype = _check.result_dtype(k, v)
+    dtype = result_dtype(k, v)
     db, dv = sum_all((db, dv), (b, v), (db.dtype, dtype))
     dk = phi.input_gradient(k, db)
     clear_padding(dk, key_lengths)

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from . import _block_scan, _check, _state
+from ._dtypes import state_dtype
 from ._elements import AnyElement
 from ._gradients import sum_all
 from ._state import State
@@ -164,7 +165,7 @@ class _Call:
             grad: tuple[Any, ...] = ()
             if grad_out is not None:
                 grad = (_block_scan.cotangent(r, self.name, grad_out, call.shape),)
-            dtype = _check.state_dtype(*call.typed, *grad)
+            dtype = state_dtype(*call.typed, *grad)
             given: dict[str, Any] = {
                 "an initial_state": initial_state is not None,
                 "a grad_state": grad_state is not None,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _check
 from ._complex_scan import COMPLEX, is_complex
+from ._dtypes import state_dtype
 from ._scaled import Scaled, every
 from ._state import State, checked_bounds
 from .feature_maps import PositiveRandomFeatures, get
@@ -93,7 +93,7 @@ def initial_state(
     phi = get(feature_map)
 
     def full(shape: Shape, value: float, typed: tuple[Array, ...]) -> Array:
-        return np.full(shape, value, _check.state_dtype(*typed))
+        return np.full(shape, value, state_dtype(*typed))
 
     return state_of(
         given(q, k, v, *others), operator, phi.features, full, normalize=normalize,

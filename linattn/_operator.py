@@ -32,6 +32,7 @@ import numpy as np
 from numpy import ndarray
 
 from . import _check, _gradients, _mapped, _state
+from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import Table, run
 from ._layout import Call, Layout
 from ._lazy import in_blocks, is_lazy, refuse_token
@@ -217,9 +218,9 @@ class Recurrence:
         grad_out = _check.cotangent(function, grad_out, call.shape)
         typed = *call.typed, grad_out
         numbers = self._numbers("backward", typed, scale, eps, key[-1], flags)
-        dtype = _check.result_dtype(*typed)
+        dtype = result_dtype(*typed)
         rows = [row for row, x in zip(self.operands, operands, strict=True) if x is not None]
-        dtypes = [_check.state_dtype(*typed) if x.state_dtype else dtype for x in rows]
+        dtypes = [state_dtype(*typed) if x.state_dtype else dtype for x in rows]
         arrays = *call.arrays, grad_out
         if dtype.itemsize == 2 and self.layout.elementwise and call.is_spread:
             arrays = tuple(np.asarray(x, np.float32) for x in arrays)  # sums need more than 16 bits
@@ -281,7 +282,7 @@ class Recurrence:
         key = _check.lookup(function, self._step.names, call.variant, feature_map, normalize)
         numbers = self._numbers("step", call.typed, scale, eps, key[-1], flags)
         inputs = *call.arrays, *numbers
-        dtype = _check.state_dtype(*call.typed)
+        dtype = state_dtype(*call.typed)
         fields = _state.checked(function, "state", state, call.batch, call.core, dtype, key[-1])
         s, z, _ = fields
         if in_place:
@@ -406,7 +407,7 @@ class Recurrence:
             return ()
         if state is None:  # left out
             return (..., ...) if normalize else (...,)
-        dtype = _check.state_dtype(*call.typed, *more)
+        dtype = state_dtype(*call.typed, *more)
         return _state.operands(
             function, name, state, packing, call.batch, call.core, dtype, normalize
         )

@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _check, _fields, _gradients, _state
 from ._docs import filled
+from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import Call, Layout, Operand
 from ._lazy import in_blocks, is_lazy, refuse_token
@@ -122,7 +123,7 @@ def mlstm(
     if out is not None:
         _check.out(name, out, call.shape, *call.typed)
     packing = _state.sequences(name, call.shape[-2], call.batch, cu_seqlens, key_lengths)
-    wide = _check.state_dtype(*call.typed)
+    wide = state_dtype(*call.typed)
     start = _first(name, initial_state, packing, call, wide, numbers.normalize)
     *tokens, in_gate, forget = call.cast()
     gates = _Gates.of(in_gate, forget, packing, start[-1], wide)
@@ -218,7 +219,7 @@ def mlstm_backward(
     typed = *call.typed, grad_out
     numbers = _numbers(name, typed, call, scale, normalize, eps)
     packing = _state.sequences(name, call.shape[-2], call.batch, cu_seqlens, key_lengths)
-    dtype, wide = _check.result_dtype(*typed), _check.state_dtype(*typed)
+    dtype, wide = result_dtype(*typed), state_dtype(*typed)
     start = _first(name, initial_state, packing, call, wide, numbers.normalize)
     last = _first(name, grad_state, packing, call, wide, numbers.normalize, "grad_state")
     arrays = [np.asarray(x, wide) for x in (*call.arrays, grad_out)]
@@ -292,7 +293,7 @@ def mlstm_step(
     if not call.alike:
         refuse_token(name, operands)
     numbers = _numbers(name, call.typed, call, scale, normalize, eps)
-    wide = _check.state_dtype(*call.typed)
+    wide = state_dtype(*call.typed)
     state = _fields.read(name, "state", state, call.batch, _cores(call, numbers.normalize), wide)
     after = _fields.own(name, state, call.batch, (2, 1, 0), in_place)
     *tokens, in_gate, forget = call.cast()

@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _check, _fields, _gradients, _state
 from ._docs import filled
+from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import quiet, run, ufuncs
 from ._layout import Call, Layout, Operand
 from ._lazy import in_blocks, is_lazy, refuse_token
@@ -118,7 +119,7 @@ def wkv(
         _check.out("wkv", out, call.shape, *call.typed)
     if plain and not return_state:
         return run(ufuncs["wkv"], call.cast(), (out,))[0]
-    dtype = _check.state_dtype(*call.typed)
+    dtype = state_dtype(*call.typed)
     packing = _state.sequences("wkv", call.shape[-2], call.batch, cu_seqlens, key_lengths)
     start = _stacked("wkv", "initial_state", initial_state, packing, call, dtype, -np.inf)
     inputs = *call.cast(), *packing.indices, start
@@ -196,7 +197,7 @@ def wkv_backward(
     call = LAYOUT.read(name, operands)
     grad_out = _check.cotangent(name, grad_out, call.shape)
     typed = *call.typed, grad_out
-    dtype, wide = _check.result_dtype(*typed), _check.state_dtype(*typed)
+    dtype, wide = result_dtype(*typed), state_dtype(*typed)
     dtypes = dtype, dtype, wide, wide
     if key_lengths is None and cu_seqlens is None and initial_state is grad_state is None:
         grads = run(ufuncs[name], call.cast(grad_out), dtype=dtype)
@@ -269,7 +270,7 @@ def wkv_step(
     if not call.alike:
         refuse_token(name, operands)
     state = _fields.read(
-        name, "state", state, call.batch, (call.core,) * 3, _check.state_dtype(*call.typed)
+        name, "state", state, call.batch, (call.core,) * 3, state_dtype(*call.typed)
     )
     after = _fields.own(name, state, call.batch, (1, 1, 1), in_place)
     s = np.stack(after, -2)

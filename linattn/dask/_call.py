@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import _block_scan, _check, _state
 from .._complex_scan import gradient_dtype
+from .._dtypes import result_dtype, state_dtype
 from .._gradients import repeats
 from .._operator import Recurrence
 from .._state import State
@@ -42,7 +43,7 @@ class Call:
         )
         call, self.cores = _block_scan.checked(r, self.name, metas, **options)
         self.shape, self.batch, typed = call.shape, call.batch, call.typed
-        dtype = _check.result_dtype(*typed)
+        dtype = result_dtype(*typed)
         given = [_array(x, dtype) if isinstance(x, (int, float, complex)) else x for x in given]
         tokens = call.fit.sizes.get("s", call.fit.sizes["n"])
         self.cu_seqlens = None
@@ -53,7 +54,7 @@ class Call:
             meta = _block_scan.cotangent(r, self.name, meta, self.shape)
             grad_out = da.broadcast_to(da.asarray(grad_out), meta.shape)
             typed = *typed, meta
-        self.dtype, self.state_dtype = _check.result_dtype(*typed), _check.state_dtype(*typed)
+        self.dtype, self.state_dtype = result_dtype(*typed), state_dtype(*typed)
         if key_lengths is not None:
             key_lengths = self._lengths(key_lengths, tokens)
         self.given = given

@@ -12,7 +12,8 @@ from draws import DTYPES, Lot, Trial, call_of, cuts, draw_out, wide_operands, wo
 from draws_scans_bounds import linear_units, mlstm_units, selective_units, wkv_units
 from layouts import LAYOUTS
 
-from linattn import State, _check
+from linattn import State
+from linattn._dtypes import result_dtype
 
 
 class Row(NamedTuple):
@@ -68,7 +69,7 @@ def scan(lot: Lot) -> Trial:
     if name + end == ADJACENT:
         ways["A"] = adjacent(lot)
     wide = wide_operands(name)
-    dtype = _check.result_dtype(*(x for y, x in arrays.items() if y not in wide))
+    dtype = result_dtype(*(x for y, x in arrays.items() if y not in wide))
     for x in wide & arrays.keys():  # no rounding on the way in
         arrays[x] = arrays[x].astype(working(dtype)).astype(arrays[x].dtype)
     if end != "_step":
