@@ -20,6 +20,9 @@ except ImportError as error:
     raise ImportError(f"linattn.torch needs {error.name}: pip install 'linattn[torch]'") from error
 
 from .._state import State
+
+# The operator of the same name, imported later, takes this package's place as an attribute.
+from . import causal_conv1d as _causal_conv1d_package  # noqa: F401
 from . import feature_maps, fla, nn
 from . import operators as _operators
 from .operators import *  # noqa: F403
