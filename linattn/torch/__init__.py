@@ -23,7 +23,7 @@ from .._state import State
 
 # The operator of the same name, imported later, takes this package's place as an attribute.
 from . import causal_conv1d as _causal_conv1d_package  # noqa: F401
-from . import feature_maps, fla, nn
+from . import feature_maps, fla, mamba_ssm, nn
 from . import operators as _operators
 from .operators import *  # noqa: F403
 from .transformers import patch_transformers, patched
@@ -39,6 +39,7 @@ __all__ = [
     "State",
     "feature_maps",
     "fla",
+    "mamba_ssm",
     "nn",
     "patch_transformers",
     "patched",

@@ -75,7 +75,7 @@ def causal_conv1d_fn(
     tensor([[[1.0000, 2.5000, 5.0000]]])
     """
     name = "causal_conv1d_fn"
-    batch, dim, n = check_channels_first(name, x, weight, bias, activation)
+    batch, dim = check_channels_first(name, x, weight, bias, activation)
     options: dict[str, Any] = {"activation": ACTIVATIONS[activation]}
     if initial_states is not None:
         core = (batch, dim, weight.shape[1] - 1)
@@ -99,14 +99,14 @@ def causal_conv1d_fn(
 
 def check_channels_first(
     name: str, x: Any, weight: Any, bias: Any, activation: Any
-) -> tuple[int, int, int]:
-    """Raise an error unless x is (batch, dim, seqlen) and the others fit; return its sizes."""
+) -> tuple[int, int]:
+    """Raise an error unless x is (batch, dim, seqlen) and the others fit; return batch and dim."""
     check_tensor(name, "x", x)
     if x.ndim != 3:
         raise ValueError(
             f"{name}: x has shape {tuple(x.shape)}; expected three axes, (batch, dim, seqlen)"
         )
-    batch, dim, n = x.shape
+    batch, dim, _ = x.shape
     check_tensor(name, "weight", weight)
     if weight.ndim != 2 or weight.shape[0] != dim or not weight.shape[1]:
         raise ValueError(
@@ -116,7 +116,7 @@ def check_channels_first(
         check_shape(name, "bias", bias, (dim,), "(dim,)")
     if activation not in ACTIVATIONS:
         raise ValueError(f"{name}: activation is {activation!r}; expected None, 'silu' or 'swish'")
-    return batch, dim, n
+    return batch, dim
 
 
 def like_channels_first(o: Tensor, x: Tensor) -> Tensor:
@@ -202,7 +202,7 @@ def causal_conv1d_update(
     name = "causal_conv1d_update"
     check_tensor(name, "x", x)
     tokens = x.unsqueeze(-1) if x.ndim == 2 else x
-    batch, dim, n = check_channels_first(name, tokens, weight, bias, activation)
+    batch, dim = check_channels_first(name, tokens, weight, bias, activation)
     rows = None
     if conv_state_indices is not None:
         check_shape(name, "conv_state_indices", conv_state_indices, (batch,), "(batch,)")
