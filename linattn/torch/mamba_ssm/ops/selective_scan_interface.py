@@ -106,10 +106,8 @@ def _scan(
     given: dict[str, Any] = {
         name: None if x is None else _by_channel(x, groups) for name, x in optional.items()
     }
-    y: Any = selective_scan(
-        *(_by_channel(x, groups) for x in (u, delta, A)), B, C, **given,
-        softplus=softplus, return_state=return_state,
-    )  # fmt: skip
+    x, dt, A = (_by_channel(x, groups) for x in (u, delta, A))
+    y: Any = selective_scan(x, dt, A, B, C, **given, softplus=softplus, return_state=return_state)
     if not return_state:
         return channels_first(y), None
     y, state = y
