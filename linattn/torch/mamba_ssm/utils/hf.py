@@ -21,10 +21,12 @@ def load_config_hf(model_name: str) -> dict[str, Any]:
 def load_state_dict_hf(
     model_name: str, device: Any = None, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """The parameters of a model, in their own dtype if none is given."""
+    """The parameters of a model as they were saved; ``dtype`` is ignored.
+
+    Conversion is left to the model, whose parameters do not all have the same dtype.
+    """
     path = _file(model_name, "pytorch_model.bin")
-    state = torch.load(path, map_location=device or "cpu", weights_only=True)
-    return {name: x.to(dtype=dtype) for name, x in state.items()}
+    return torch.load(path, map_location=device or "cpu", weights_only=True)
 
 
 def _file(model_name: str, name: str) -> str:
