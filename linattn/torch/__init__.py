@@ -25,6 +25,7 @@ from .._state import State
 from . import causal_conv1d as _causal_conv1d_package  # noqa: F401
 from . import feature_maps, fla, mamba_ssm, nn
 from . import operators as _operators
+from ._stand_ins import install_as
 from .operators import *  # noqa: F403
 from .transformers import patch_transformers, patched
 
@@ -39,6 +40,7 @@ __all__ = [
     "State",
     "feature_maps",
     "fla",
+    "install_as",
     "mamba_ssm",
     "nn",
     "patch_transformers",
