@@ -16,10 +16,9 @@ from torch import Tensor
 
 from ..._state import State
 from .._seq_idx import Packing
-from ..causal_conv1d.causal_conv1d_interface import ACTIVATIONS
-from ..causal_conv1d.causal_conv1d_interface import causal_conv1d_update as update
+from ..causal_conv1d.causal_conv1d_interface import ACTIVATIONS, shifted
 from ..fla import chunk_gated_delta_rule, chunk_kda
-from ..mamba_ssm.ops.triton.selective_state_update import selective_state_update
+from ..mamba_ssm.ops.triton.selective_state_update import update
 from ..mamba_ssm.ops.triton.ssd_combined import scan
 from ..operators import causal_conv1d, gated, gated_delta_step
 from ._packing import PACKING, sequences
@@ -113,7 +112,7 @@ def mamba2_selective_state_update(
     D: Tensor | None = None, dt_bias: Tensor | None = None, dt_softplus: bool = False,
     z: Tensor | None = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    return selective_state_update(state, hidden_states, dt, A, B, C, D, z, dt_bias, dt_softplus)
+    return update(state, hidden_states, dt, A, B, C, D, dt_bias, z, dt_softplus)
 
 
 def mamba2_split_conv1d_scan_combined(
@@ -150,7 +149,7 @@ def causal_conv1d_update(
 ) -> Any:  # fmt: skip
     if activation not in ACTIVATIONS or conv_state.shape[-1] < weight.shape[-1] - 1:
         return NotImplemented
-    return update(hidden_states, conv_state, weight, bias, activation)
+    return shifted(hidden_states, conv_state, weight, bias, ACTIVATIONS[activation])
 
 
 # --- MiniMax, whose attention is part of a method ------------------------------------------
