@@ -147,8 +147,8 @@ def update(
     given: list[Any] = [s, x, dt, A, B, C, D, dt_bias, z]
     if groups is not None:
         given = [_split(y, axis, groups) for y, axis in zip(given, _HEADS_AXIS, strict=True)]
-    step = _one_rate_a_head if _is_tied(dt, A, dt_bias) else _rates
-    o, s = step(*given, softplus=softplus, in_place=in_place)
+    step: Any = _one_rate_a_head if _is_tied(dt, A, dt_bias) else _rates
+    o, s = step(*given, softplus, in_place)
     if groups is not None:
         o, s = o.flatten(1, 2), s.flatten(1, 2)
     if not in_place:
