@@ -40,10 +40,12 @@ def selective_state_update(
         The rates.
     B, C : Tensor, (batch, dstate) or (batch, ngroups, dstate)
         ngroups is a divisor of nheads.
-    D, dt_bias : Tensor, (dim,) or (nheads, dim), optional
-        D multiplies x, dt_bias is added to dt.
+    D : Tensor, (dim,) or (nheads, dim), optional
+        Multiplies x.
     z : Tensor, of the shape of x, optional
         The gate.
+    dt_bias : Tensor, (dim,) or (nheads, dim), optional
+        Added to dt.
     dt_softplus : bool
         Take softplus of dt.
     state_batch_indices : Tensor of int32, (batch,), optional
