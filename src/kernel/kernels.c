@@ -22,6 +22,7 @@
 #include "mlstm.h"
 #include "mlstm_gates.h"
 #include "mlstm_step.h"
+#include "monomials.h"
 #include "noncausal.h"
 #include "project.h"
 #include "rescaled_causal.h"
