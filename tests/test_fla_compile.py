@@ -25,7 +25,11 @@ def mesa(q):
     return fla.chunk_mesa_net(q, X["k"], X["v"], X["g"], X["beta"], torch.ones_like(q[0, 0]))[0]
 
 
-@pytest.mark.parametrize(("run", "whole"), [(comba, True), (slots, False), (mesa, False)])
+CASES = [pytest.param(comba, True, marks=pytest.mark.slow), (slots, False),
+         pytest.param(mesa, False, marks=pytest.mark.slow)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("run", "whole"), CASES)
 def test_compiled(run, whole):
     """In one graph, or with a break where PyTorch cannot trace a gradient."""
     q, same = X["q"].clone().requires_grad_(), X["q"].clone().requires_grad_()
