@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+import onnx_ir as ir
+
 from . import _attention, _maps, _shapes
 from ._call import Call
 from ._ops import END, Ops, Value
@@ -143,11 +145,11 @@ def _rescaled(call: Call, phi: Any) -> tuple[Value, Value, Value]:
     return q, ops.op.Exp(k - finite), v
 
 
-def features(ops: Ops, x: Value, text: str, omega: Value | None) -> Value:
-    """phi(x) of a map that recurrences do not apply themselves."""
-    dtype = x.dtype
-    phi = _maps.described(text, omega)
-    given = (y if y is None or y.dtype is ops.dtype else ops.cast(y) for y in (x, omega))
-    x, omega = given
-    y = _maps.mapped(ops, "features", phi, omega, x)
-    return y if dtype is ops.dtype else ops.cast(y, dtype)
+def features(*args: Any) -> Value:
+    """phi(x) of a map that operators do not apply themselves."""
+    x, text, omega = args
+    double = x.dtype is ir.DataType.DOUBLE
+    ops = Ops(ir.DataType.DOUBLE if double else ir.DataType.FLOAT, contrib=False)
+    wide = [y if y is None or y.dtype is ops.dtype else ops.cast(y) for y in (x, omega)]
+    y = _maps.mapped(ops, "features", _maps.described(text, omega), wide[1], wide[0])
+    return y if x.dtype is ops.dtype else ops.cast(y, x.dtype)

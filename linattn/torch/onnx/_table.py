@@ -1,0 +1,42 @@
+"""How each operator of linattn.torch is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .._maps import FEATURES
+from .._operator import OPERATORS, TensorOperator
+from . import _others
+from ._call import Call
+from ._recurrence import recurrence
+from ._tokens import RULES
+
+#: By operator: what adds its nodes to the graph and returns its results.
+TRANSLATIONS: dict[str, Callable[[Call], Any]] = {
+    **dict.fromkeys(RULES, recurrence),
+    "noncausal": _others.noncausal,
+    "softmax_attention": _others.softmax_attention,
+    "linformer": _others.linformer,
+    "log_decay": _others.log_decay,
+    "causal_conv1d": _others.causal_conv1d,
+}
+
+
+def translations(*, contrib: bool) -> dict[Any, Callable[..., Any]]:
+    """By operator of PyTorch, a function of its arguments in the graph."""
+    table: dict[Any, Callable[..., Any]] = {FEATURES.op: _others.features}
+    for operator in OPERATORS.values():
+        forms = [(operator.stateless, False)]
+        if operator.fields:
+            forms += [(operator.stateful, False), (operator.new_step, True)]
+        for form, step in forms:
+            table[form.op] = _translation(operator, step, contrib)
+    return table
+
+
+def _translation(operator: TensorOperator, step: bool, contrib: bool) -> Callable[..., Any]:
+    def translate(*args: Any) -> Any:
+        return TRANSLATIONS[operator.name](Call(operator, args, step, contrib))
+
+    return translate
