@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import onnx_ir as ir
 
@@ -41,7 +42,7 @@ def linear_attention(call: Call, rule: Rule) -> tuple[Value, dict[str, Value]]:
     The normaliser is one more value channel, of ones.
     """
     ops, x = call.ops, call.x
-    normalize, m = getattr(x, "normalize", False), call.sizes["m"]
+    normalize, m = getattr(x, "normalize", False), call.width("m")
     v, s = x.v, x.s if call.has_state else None
     if normalize:
         v = ops.pad_ones(v, len(call.named["v"].shape))
@@ -70,8 +71,8 @@ class _Heads:
     """The leading axes of a call as LinearAttention has them."""
 
     def __init__(self, call: Call) -> None:
-        self.call, self.lead, d = call, call.lead, call.sizes["d"]
-        m = call.sizes["m"] + bool(getattr(call.x, "normalize", False))
+        self.call, self.lead, d = call, call.lead, call.width("d")
+        m = call.width("m") + bool(getattr(call.x, "normalize", False))
         #: Of each operand's last axis.
         self.widths = {"q": d, "k": d, "v": m, "g": d if call.has_channels("g") else 1, "beta": 1}
         rest = [x.name for x in call.operator.operands if x.name != "q"]
@@ -113,7 +114,11 @@ class _Heads:
         missing = 2 - len(self.kv_lead)
         if missing > 0:
             return ops.add_axis(s, *range(len(self.kv_lead), 2))
-        return s if missing == 0 else ops.reshape(s, 0, self.kv_heads, self.widths["k"], self.widths["v"])
+        return (
+            s
+            if missing == 0
+            else ops.reshape(s, 0, self.kv_heads, self.widths["k"], self.widths["v"])
+        )
 
     def unpack_state(self, ops: Ops, s: Value) -> Value:
         """(batch, heads, d, m) as (..., d, m), with all leading axes."""
@@ -122,9 +127,9 @@ class _Heads:
         s = self._split(ops, s, self.kv_lead, self.widths["k"], self.widths["v"])
         return _shapes.expand(ops, s, self.kv_lead, self.lead, 2)
 
-    def _split(self, ops: Ops, x: Value, lead: Sequence[Size], *own: int) -> Value:
+    def _split(self, ops: Ops, x: Value, lead: Sequence[Any], *own: int) -> Value:
         """(batch, heads, *own) with an axis for each of the leading ones."""
-        return x if len(lead) == 2 else ops.reshape(x, 0, *lead[1:], *own)  # type: ignore[arg-type]
+        return x if len(lead) == 2 else ops.reshape(x, 0, *lead[1:], *own)
 
 
 def _count(lead: Sequence[Size]) -> int:

@@ -67,6 +67,13 @@ class Call:
         given = {name: x for name in names if (x := self.named.get(name)) is not None}
         return _shapes.broadcast(_shapes.lead(x, self.own[name]) for name, x in given.items())
 
+    def width(self, letter: str) -> int:
+        """The size of a letter that a graph has to know."""
+        size = self.sizes[letter]
+        if not isinstance(size, int):
+            raise unsupported(self.name, "a width that varies", "one that is a number")
+        return size
+
     def has_channels(self, name: str) -> bool:
         """Whether an operand has a number for each channel, where it may have one for all."""
         x = next((x for x in self.operator.operands if x.name == name), None)
@@ -93,7 +100,7 @@ class Call:
         if lengths is None:
             return None
         ops = self.ops
-        keys = self.named["k"] if "k" in self.named else self.values
+        keys = self.named.get("k", self.values)
         axis = len(keys.shape) - 2
         count = ops.drop_axis(ops.op.Shape(keys, start=axis, end=axis + 1), 0)
         places = ops.op.Range(ops.integer(0), count, ops.integer(1))

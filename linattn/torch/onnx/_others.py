@@ -48,7 +48,7 @@ def log_decay(call: Call) -> Any:
     ops, x = call.ops, call.x
     rate, z = ops.op.Exp(x.A_log), x.x + x.dt_bias
     if x.lower_bound is None:
-        return call.results(ops.op.Neg(rate * ops.op.Softplus(z)), {})
+        return call.results(ops.op.Neg(rate * ops.softplus(z)), {})
     return call.results(ops.number(x.lower_bound) * ops.op.Sigmoid(rate * z), {})
 
 
@@ -85,7 +85,7 @@ def _convolution(call: Call) -> tuple[Value, Value]:
 def _shifted(call: Call) -> tuple[Value, Value]:
     """``o_t = bias + sum_k weight_k x_{t+k-w+1}``, and the last w - 1 inputs."""
     ops, x = call.ops, call.x
-    rank, taps, rows = len(call.lead) + 2, call.sizes["w"], x.x
+    rank, taps, rows = len(call.lead) + 2, call.width("w"), x.x
     s = _state(call)
     if s is None:
         own = [taps - 1, call.sizes["c"]]
@@ -111,7 +111,7 @@ def _state(call: Call) -> Value | None:
 def _softmax(call: Call, k: Value, v: Value, causal: bool) -> Value:
     """softmax(scale q k^T) v; keys j <= i where ``causal``."""
     ops, x = call.ops, call.x
-    scale = call.sizes["d"] ** -0.5 if x.scale is None else x.scale
+    scale = call.width("d") ** -0.5 if x.scale is None else x.scale
     scores = ops.op.MatMul(x.q, ops.swapped(k, len(call.named["k"].shape))) * ops.number(scale)
     if causal:
         ones = ops.op.Expand(ops.integer(1), ops.op.Shape(scores, start=-2))

@@ -34,7 +34,9 @@ def _prepared(call: Call, rule: Rule) -> Rule:
     """Computes what a token takes; returns the rule that it then follows."""
     ops, x = call.ops, call.x
     for operand in call.operator.operands:
-        if operand.channels and call.own[operand.name] == len(operand.letters(tokens=not call.step)):
+        if operand.channels and call.own[operand.name] == len(
+            operand.letters(tokens=not call.step)
+        ):
             # a number for all channels
             setattr(x, operand.name, ops.add_axis(getattr(x, operand.name), -1))
     if getattr(x, "feature_map", "identity") != "identity":
@@ -91,11 +93,11 @@ def _loop(call: Call, rule: Rule) -> tuple[Value, dict[str, Value]]:
         own = vars(x) | dict(zip(tokens, operands, strict=True))
         return rule.token(ops, SimpleNamespace(**own), **dict(zip(fields, states, strict=True)))
 
-    o, last = ops.scan(
+    o, end = ops.scan(
         token, first, [getattr(x, name) for name in tokens], list(tokens.values()),
         out_axis=-2, reverse=getattr(x, "reverse", False),
     )  # fmt: skip
-    return o, dict(zip(fields, last, strict=True))
+    return o, dict(zip(fields, end, strict=True))
 
 
 def _first(call: Call, rule: Rule, name: str) -> Value:

@@ -45,9 +45,7 @@ def broadcast(leads: Iterable[Sequence[Size]]) -> list[Size]:
 def same(x: Sequence[Size], y: Sequence[Size]) -> bool:
     """Whether sizes are known to be equal."""
     pairs = zip(x, y, strict=False)
-    return len(x) == len(y) and all(
-        a.same(b) if isinstance(a, Axis) else a == b for a, b in pairs
-    )
+    return len(x) == len(y) and all(a.same(b) if isinstance(a, Axis) else a == b for a, b in pairs)
 
 
 def shape(ops: Ops, given: Sequence[Size]) -> Value:

@@ -9,6 +9,7 @@ from .._maps import FEATURES
 from .._operator import OPERATORS, TensorOperator
 from . import _others
 from ._call import Call
+from ._errors import unsupported
 from ._recurrence import recurrence
 from ._tokens import RULES
 
@@ -27,12 +28,20 @@ def translations(*, contrib: bool) -> dict[Any, Callable[..., Any]]:
     """By operator of PyTorch, a function of its arguments in the graph."""
     table: dict[Any, Callable[..., Any]] = {FEATURES.op: _others.features}
     for operator in OPERATORS.values():
-        forms = [(operator.stateless, False)]
+        forms, gradients = [(operator.stateless, False)], [operator._stateless_backward]
         if operator.fields:
             forms += [(operator.stateful, False), (operator.new_step, True)]
-        for form, step in forms:
-            table[form.op] = _translation(operator, step, contrib)
+            gradients.append(operator._stateful_backward)
+        table |= {form.op: _translation(operator, step, contrib) for form, step in forms}
+        table |= {x.op: _refused(operator.name) for x in gradients}
     return table
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any) -> Any:
+        raise unsupported(name, "a gradient", "a model that returns its output alone")
+
+    return refuse
 
 
 def _translation(operator: TensorOperator, step: bool, contrib: bool) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ gates and strengths have an axis of channels, and features are mapped.  The equa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import inf
+from math import inf, log
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from ._call import Call
 from ._ops import Ops, Value
 
 Fields = tuple[Value, ...]
+_BITS = 96  #: as in src/kernel/rescaling.h
 
 
 def causal(ops: Ops, x: Any, s: Value, z: Value | None = None) -> tuple[Value, Fields]:
@@ -30,9 +31,22 @@ def causal(ops: Ops, x: Any, s: Value, z: Value | None = None) -> tuple[Value, F
 
 
 def rescaled(ops: Ops, x: Any, s: Value, z: Value, log_scale: Value) -> tuple[Value, Fields]:
-    """Causal with positive random features: q and k are their logarithms."""
-    s, z, top = _add(ops, s, z, log_scale, x.k, x.v)
-    return _read_rescaled(ops, x, s, z, top), (s, z, top)
+    """Causal with positive random features: q and k are their logarithms.
+
+    s and z are divided by a power of 2 for each feature, which log_scale, the largest logarithm of
+    a key's feature so far, determines.
+    """
+    top = ops.op.Max(log_scale, x.k)
+    power, bits = _power(ops, top), ops.number(_BITS)
+    kept = ops.op.Pow(ops.number(2), (_power(ops, log_scale) - power) * bits)
+    shift = power * ops.number(_BITS * log(2))
+    write = ops.op.Exp(x.k - shift)
+    s, z = ops.add_axis(kept, -1) * s + ops.outer(write, x.v), kept * z + write
+    largest = ops.largest(x.q + top)
+    largest = ops.op.Where(ops.op.IsInf(largest), ops.number(0), largest)
+    q = ops.op.Exp(x.q + shift - largest) * ops.number(x.scale)
+    o = ops.vecmat(q, s) / (ops.sum(q * z, keep=True) + ops.number(x.eps))
+    return o, (s, z, top)
 
 
 def delta(ops: Ops, x: Any, s: Value) -> tuple[Value, Fields]:
@@ -110,16 +124,10 @@ def _weights(ops: Ops, x: Value, y: Value) -> tuple[Value, Value, Value]:
     return ops.op.Exp(x - finite), ops.op.Exp(y - finite), top
 
 
-def _add(ops: Ops, s: Value, z: Value, top: Value, k: Value, v: Value) -> Fields:
-    """The sums times e^-top with one more key, whose features have the logarithms k."""
-    kept, write, top = _weights(ops, top, k)
-    return ops.add_axis(kept, -1) * s + ops.outer(write, v), kept * z + write, top
-
-
-def _read_rescaled(ops: Ops, x: Any, s: Value, z: Value, top: Value) -> Value:
-    exponents = x.q + top
-    q = ops.op.Exp(exponents - ops.op.Max(ops.largest(exponents), ops.lowest())) * ops.number(x.scale)
-    return ops.vecmat(q, s) / (ops.sum(q * z, keep=True) + ops.number(x.eps))
+def _power(ops: Ops, top: Value) -> Value:
+    """The power of 2**_BITS by which sums are divided; 0 where no key has come."""
+    power = ops.op.Round(top * ops.number(1 / (_BITS * log(2))))
+    return ops.op.Where(ops.op.IsInf(top), ops.number(0), power)
 
 
 def _scan_operands(call: Call) -> None:
@@ -150,7 +158,7 @@ def _skip_and_gate(ops: Ops, x: Any, o: Value) -> Value:
 
 def _default_scale(call: Call) -> None:
     if call.x.scale is None:
-        call.x.scale = call.sizes["d"] ** -0.5
+        call.x.scale = call.width("d") ** -0.5
 
 
 def _decays(call: Call) -> None:
