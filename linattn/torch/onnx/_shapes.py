@@ -50,8 +50,9 @@ def same(x: Sequence[Size], y: Sequence[Size]) -> bool:
 
 def shape(ops: Ops, given: Sequence[Size]) -> Value:
     """Sizes as a value of the graph."""
-    if all(isinstance(x, int) for x in given):
-        return ops.integers(*given)
+    numbers = [x for x in given if isinstance(x, int)]
+    if len(numbers) == len(given):
+        return ops.integers(*numbers)
     parts = [
         ops.integers(x)
         if isinstance(x, int)
