@@ -112,6 +112,7 @@ def test_batches_and_lengths_that_vary(target):
         return outputs((
             la.causal(q, k, v, return_state=True, **keys),
             la.gated(q, k[:1], v[:, :1], g, return_state=True, **keys),
+            la.gated(q, k[:, :1], v[:, :1], g, key_lengths=lengths[:, None] + torch.arange(3)),
             la.noncausal(q, k, v, **keys),
             la.mlstm(q, k, v, i, g, return_state=True, **keys)[0],
             la.linear_scan(x.sigmoid(), x, reverse=True, return_state=True),

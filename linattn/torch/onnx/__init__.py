@@ -118,7 +118,7 @@ def export(
 
     Notes
     -----
-    ONNX Runtime 1.32 runs opset 27's LinearAttention as a loop over tokens, which takes 13 to 19
+    ONNX Runtime 1.32 runs opset 27's LinearAttention as a loop over tokens, which takes 10 to 20
     times as long as its own operator (d = 64): prefer ``contrib=True`` if your files are for ONNX
     Runtime.
 

@@ -75,8 +75,7 @@ class _Heads:
         m = call.width("m") + bool(getattr(call.x, "normalize", False))
         #: Of each operand's last axis.
         self.widths = {"q": d, "k": d, "v": m, "g": d if call.has_channels("g") else 1, "beta": 1}
-        rest = [x.name for x in call.operator.operands if x.name != "q"]
-        written = call.lead_of(*rest, *(["s"] if call.has_state else []))
+        written = call.lead_of(*(name for name in call.own if name != "q"))
         written = [*[1] * (len(self.lead) - len(written)), *written]
         first = len(self.lead)  # of the axes that only queries have
         while first > 1 and written[first - 1] == 1:
@@ -114,11 +113,9 @@ class _Heads:
         missing = 2 - len(self.kv_lead)
         if missing > 0:
             return ops.add_axis(s, *range(len(self.kv_lead), 2))
-        return (
-            s
-            if missing == 0
-            else ops.reshape(s, 0, self.kv_heads, self.widths["k"], self.widths["v"])
-        )
+        if missing == 0:
+            return s
+        return ops.reshape(s, 0, self.kv_heads, self.widths["k"], self.widths["v"])
 
     def unpack_state(self, ops: Ops, s: Value) -> Value:
         """(batch, heads, d, m) as (..., d, m), with all leading axes."""

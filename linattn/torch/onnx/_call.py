@@ -46,8 +46,9 @@ class Call:
         own = operator._own_axes({
             x.name: len(y.shape) for x in operator.operands if (y := self.named[x.name]) is not None
         }, step)  # fmt: skip
-        #: How many axes of each operand, and of each field of a state, do not lead.
+        #: How many axes of operands, of lengths and of a state's fields do not lead.
         self.own = dict(zip([x.name for x in operator.operands], own, strict=True))
+        self.own["key_lengths"] = 0
         self.own |= {name: len(dims) for name, dims in d.fields.items()}
         #: The leading axes of all operands and the state, broadcast.
         self.lead = self.lead_of(*self.own)

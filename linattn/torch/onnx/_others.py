@@ -56,8 +56,16 @@ def causal_conv1d(call: Call) -> Any:
     """CausalConvWithState, or a sum over shifted tokens."""
     if call.step:
         call.x.x = call.ops.add_axis(call.x.x, -2)
-    single = len(call.named["weight"].shape) == 2 and len(call.lead) < 2
-    if single and _attention.available(call.ops) and isinstance(call.sizes["w"], int):
+    shared = all(  # by the whole batch
+        y is None or len(y.shape) == call.own[name]
+        for name in ("weight", "bias") for y in [call.named[name]]
+    )  # fmt: skip
+    if (
+        shared
+        and len(call.lead) < 2
+        and _attention.available(call.ops)
+        and isinstance(call.sizes["w"], int)
+    ):
         o, s = _convolution(call)
     else:
         o, s = _shifted(call)
@@ -69,7 +77,8 @@ def _convolution(call: Call) -> tuple[Value, Value]:
     """ONNX's operator: operands (batch, c, n), weights (c, 1, w)."""
     ops, x = call.ops, call.x
     s, missing = _state(call), not call.lead
-    rows = ops.add_axis(x.x, 0) if missing else x.x
+    rows = _shapes.expand(ops, x.x, call.lead_of("x"), call.lead, 2)
+    rows = ops.add_axis(rows, 0) if missing else rows
     o, s = ops.node(
         _attention.DOMAIN, "CausalConvWithState",
         [
@@ -85,14 +94,13 @@ def _convolution(call: Call) -> tuple[Value, Value]:
 def _shifted(call: Call) -> tuple[Value, Value]:
     """``o_t = bias + sum_k weight_k x_{t+k-w+1}``, and the last w - 1 inputs."""
     ops, x = call.ops, call.x
-    rank, taps, rows = len(call.lead) + 2, call.width("w"), x.x
-    s = _state(call)
+    rank, taps, s = len(call.lead) + 2, call.width("w"), _state(call)
     if s is None:
         own = [taps - 1, call.sizes["c"]]
         before = ops.op.Expand(ops.number(0), _shapes.shape(ops, [*call.lead, *own]))
     else:
         before = ops.swapped(s, rank)
-    rows = _shapes.expand(ops, rows, call.lead_of("x"), call.lead, 2)
+    rows = _shapes.expand(ops, x.x, call.lead_of("x"), call.lead, 2)
     inputs = ops.op.Concat(before, rows, axis=-2)
     o = None if x.bias is None else ops.add_axis(x.bias, -2)
     for k in range(taps):

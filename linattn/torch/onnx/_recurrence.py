@@ -34,10 +34,8 @@ def _prepared(call: Call, rule: Rule) -> Rule:
     """Computes what a token takes; returns the rule that it then follows."""
     ops, x = call.ops, call.x
     for operand in call.operator.operands:
-        if operand.channels and call.own[operand.name] == len(
-            operand.letters(tokens=not call.step)
-        ):
-            # a number for all channels
+        axes = len(operand.letters(tokens=not call.step))
+        if operand.channels and call.own[operand.name] == axes:  # one number for all of them
             setattr(x, operand.name, ops.add_axis(getattr(x, operand.name), -1))
     if getattr(x, "feature_map", "identity") != "identity":
         rule = _map(call, rule)
