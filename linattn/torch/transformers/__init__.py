@@ -125,8 +125,8 @@ def patch_transformers() -> Patch:
     rounding of float32.  Models that are already built or imported later are patched as well.
 
     Tensors on other devices, unsupported keywords and models that are being exported, other than
-    by `linattn.torch.onnx`, fall back to the library's own functions.  A function whose signature differs from that of Transformers 5.23
-    is not patched, with a warning.
+    by `linattn.torch.onnx`, fall back to the library's own functions.  A function whose signature
+    differs from that of Transformers 5.23 is not patched, with a warning.
 
     Returns
     -------
