@@ -172,6 +172,8 @@ def test_maps():
     objects = [
         maps.DPFP(3, normalize=False),
         maps.get("relu").normalized(),
+        maps.Rebased(),
+        maps.Taylor(scale=0.5),
         maps.PositiveRandomFeatures.sample(4, 6, rng=0, hyperbolic=True),
         maps.RandomFourierFeatures.sample(4, 6, rng=0, temperature=0.5),
         maps.GeneralizedRandomFeatures.sample(4, 6, rng=0, fn="softplus"),

@@ -17,7 +17,7 @@ def noncausal(call: Call) -> Any:
     ops, x = call.ops, call.x
     phi = _maps.described(x.feature_map, call.named["omega"])
     if x.omega is None:
-        q, k = (_maps.mapped(ops, call.name, phi, None, y) for y in (x.q, x.k))
+        q, k = (_maps.mapped(ops, call.name, phi, None, y, call.width("d")) for y in (x.q, x.k))
         k, v = _existing(call, k, 0.0), _existing(call, x.v, 0.0)
     else:
         q, k, v = _rescaled(call, phi)
@@ -159,5 +159,6 @@ def features(*args: Any) -> Value:
     double = x.dtype is ir.DataType.DOUBLE
     ops = Ops(ir.DataType.DOUBLE if double else ir.DataType.FLOAT, contrib=False)
     wide = [y if y is None or y.dtype is ops.dtype else ops.cast(y) for y in (x, omega)]
-    y = _maps.mapped(ops, "features", _maps.described(text, omega), wide[1], wide[0])
+    phi = _maps.described(text, omega)
+    y = _maps.mapped(ops, "features", phi, wide[1], wide[0], x.shape[-1])
     return y if x.dtype is ops.dtype else ops.cast(y, x.dtype)

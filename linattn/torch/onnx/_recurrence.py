@@ -65,7 +65,7 @@ def _map(call: Call, rule: Rule) -> Rule:
     ops, x = call.ops, call.x
     phi = _maps.described(x.feature_map, call.named["omega"])
     if x.omega is None:
-        x.q, x.k = (_maps.mapped(ops, call.name, phi, None, y) for y in (x.q, x.k))
+        x.q, x.k = (_maps.mapped(ops, call.name, phi, None, y, call.width("d")) for y in (x.q, x.k))
         return rule
     if type(phi).__name__ != "PositiveRandomFeatures":
         raise unsupported(call.name, f"the feature map {type(phi).__name__}", "another map")
