@@ -108,7 +108,8 @@ def run(proto: Any, args: Any) -> list[np.ndarray]:
 
 def feed(proto: Any, args: Any) -> dict[str, np.ndarray]:
     names = [x.name for x in proto.graph.input]
-    return dict(zip(names, map(np.asarray, tree_leaves(args)), strict=True))
+    arrays = [np.asarray(x) for x in tree_leaves(args) if x is not None]
+    return dict(zip(names, arrays, strict=True))
 
 
 def nodes(graph: Any) -> Iterator[Any]:

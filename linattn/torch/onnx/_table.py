@@ -9,7 +9,7 @@ from .._maps import FEATURES
 from .._operator import OPERATORS, TensorOperator
 from . import _others
 from ._call import Call
-from ._errors import unsupported
+from ._errors import NotExportedError, unsupported
 from ._recurrence import recurrence
 from ._tokens import RULES
 
@@ -46,6 +46,8 @@ def _refused(name: str) -> Callable[..., Any]:
 
 def _translation(operator: TensorOperator, step: bool, contrib: bool) -> Callable[..., Any]:
     def translate(*args: Any) -> Any:
+        if operator.name not in TRANSLATIONS:
+            raise NotExportedError(f"linattn.torch.onnx: {operator.name} has no form in ONNX")
         return TRANSLATIONS[operator.name](Call(operator, args, step, contrib))
 
     return translate
