@@ -17,7 +17,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(x for x in DOCS.rglob("*.md") if not {"_build", "generated"} & {*x.parts})
 TEXTS = {str(x.relative_to(DOCS)): x.read_text(encoding="utf-8") for x in PAGES}
 LANGUAGES = {"python", "sh"}
-OPTIONAL = ("torch", "transformers", "jax", "dask", "threadpoolctl")
+OPTIONAL = ("torch", "transformers", "jax", "dask", "threadpoolctl", "onnxruntime")
 
 
 def pages_with(language):

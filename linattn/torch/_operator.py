@@ -86,6 +86,7 @@ class TensorOperator:
             f"{d.step_name}_", [*token, *written], 1, self._run_step_in_place,
             lambda *args: self._fake(*args, step=True)[0], ranks=ranks,
         )  # fmt: skip
+        self.step_in_place.traced = self._traced_step_in_place
 
     # --- what users call ---------------------------------------------------------
 
@@ -320,6 +321,16 @@ class TensorOperator:
         with threads():
             o, _ = self.step_of(operands, state, **options, in_place=True)
         return tensor(o, args[self.values].dtype)
+
+    def _traced_step_in_place(self, *args: Any) -> Any:
+        """The step in place, or a step and a copy of its state for ONNX, which writes nothing."""
+        if not torch.onnx.is_in_onnx_export():
+            return self.step_in_place.op(*args)
+        o, *end = self.new_step(*args)
+        for x, y in zip(args[self._options_end :], end, strict=True):
+            if x is not None:
+                x.copy_(y)
+        return o
 
     # --- gradients ---------------------------------------------------------------
 
