@@ -114,14 +114,11 @@ def recurrence_of(operator: str, count: int) -> tuple[Recurrence | Scaled, bool]
 
     ``count`` is the number of operands.
     """
-    known = {
-        r.names[method]: r
-        for r in every() if not r.cross
-        for method in ("forward", "step")
-    }  # fmt: skip
-    if operator not in known:
+    steps = (r for r in every() if not r.cross)
+    recurrence = next((r for r in steps if operator in (r.name, r.names["step"])), None)
+    if recurrence is None:
+        known = (r.names[x] for r in every() if not r.cross for x in ("forward", "step"))
         raise ValueError(f"{NAME}: operator is {operator!r}; expected one of {', '.join(known)}")
-    recurrence = known[operator]
     leading = recurrence.layout.leading
     others = count - leading
     if others < 0:
