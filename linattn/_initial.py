@@ -49,13 +49,13 @@ def initial_state(
         and objects.
     normalize : bool, default True
         As for `causal` and `step`; the other operators have no normaliser.
-    cu_seqlens : array_like of int, shape (r + 1,), optional
-        The bounds of r packed sequences, each of which has a state.
+    cu_seqlens : array_like of int, shape (sequences + 1,), optional
+        The bounds of packed sequences, each of which has a state.
 
     Returns
     -------
     State
-        ``s`` (..., f, m) and, with a normaliser, ``z`` (..., f), with an axis r before these axes
+        ``s`` (..., f, m) and, with a normaliser, ``z`` (..., f), with an axis of sequences before these axes
         for packed sequences.  `linattn.feature_maps.PositiveRandomFeatures` with a normaliser also
         have ``log_scale``, -inf for no key.  The arrays are newly allocated, have all leading
         axes, as in-place steps require, and the dtype of the computation: float32 for 16-bit
