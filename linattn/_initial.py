@@ -55,11 +55,11 @@ def initial_state(
     Returns
     -------
     State
-        ``s`` (..., f, m) and, with a normaliser, ``z`` (..., f), with an axis of sequences before these axes
-        for packed sequences.  `linattn.feature_maps.PositiveRandomFeatures` with a normaliser also
-        have ``log_scale``, -inf for no key.  The arrays are newly allocated, have all leading
-        axes, as in-place steps require, and the dtype of the computation: float32 for 16-bit
-        operands.
+        ``s`` (..., f, m) and, with a normaliser, ``z`` (..., f); for packed sequences with an
+        axis of sequences before these axes.  `linattn.feature_maps.PositiveRandomFeatures` with
+        a normaliser also have ``log_scale``, -inf for no key.  The arrays are newly allocated,
+        have all leading axes, as in-place steps require, and the dtype of the computation:
+        float32 for 16-bit operands.
 
     Raises
     ------
