@@ -74,7 +74,7 @@ def linear_scan(
     whatever the factors.
 
     Complex operands are computed in complex64 or complex128, at their time per float; rows that
-    are not contiguous are copied.  PyTorch, JAX, dask and MPI take real ones only.
+    are not contiguous are copied.
 
     References
     ----------

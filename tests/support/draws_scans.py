@@ -11,7 +11,8 @@ import numpy as np
 from draws import DTYPES, Lot, Trial, call_of, cuts, draw_out, wide_operands, working
 from draws_scans_bounds import linear_units, mlstm_units, selective_units, wkv_units
 
-from linattn import State, _check
+from linattn import State
+from linattn._dtypes import result_dtype
 
 
 class Row(NamedTuple):
@@ -61,7 +62,7 @@ def scan(lot: Lot) -> Trial:
         options["eps"] = lot.pick((0.0, 0.0, 0.01, 1.0))
     arrays, ways, batch = operands(lot, name, end, sizes, lead, options)
     wide = wide_operands(name)
-    dtype = _check.result_dtype(*(x for y, x in arrays.items() if y not in wide))
+    dtype = result_dtype(*(x for y, x in arrays.items() if y not in wide))
     for x in wide & arrays.keys():  # no rounding on the way in
         arrays[x] = arrays[x].astype(working(dtype)).astype(arrays[x].dtype)
     if end != "_step":
