@@ -221,6 +221,11 @@ def test_states_of_packed_sequences():
                           z[:, part], bias, None)  # fmt: skip
         assert agree(y[:, part], own, torch.float64) and agree(states[i], h[0], torch.float64)
     assert torch.equal(final, states[-1:])
+    one = mamba_chunk_scan_combined(
+        x, dt, A, B, C, 64, D, cu_seqlens=bounds[[0, -1]], return_varlen_states=True
+    )[1]
+    known = mamba_chunk_scan_combined(x, dt, A, B, C, 64, D, return_final_states=True)[1]
+    assert torch.equal(one, known)
 
 
 def split_twin(zxbcdt, taps, bias, dt_bias, A, D, weight, out_weight, out_bias, *, mlp, before,
@@ -392,6 +397,7 @@ ERRORS = {
     "seq_idx begins with [1, 0]": ssd_error(
         seq_idx=torch.tensor([[1] * 7, [0] * 7], dtype=torch.int32)
     ),
+    "cu_seqlens is [0, 3, 7] and seq_idx is None": ssd_error(cu_seqlens=torch.tensor([0, 3, 7])),
     "return_varlen_states is True": ssd_error(return_varlen_states=True),
     "state has shape (2, 3)": step_error(0, Z(2, 3)),
     "x has shape (2, 4, 6)": step_error(1, Z(2, 4, 6)),

@@ -320,6 +320,9 @@ ERRORS = {
     "hidden_states has shape (2, 2, 16)": (
         ValueError, lambda: made("Mamba")(tokens(n=2), InferenceParams(9, 2, seqlen_offset=1)),
     ),
+    "cu_seqlens is [0, 1, 2] and seq_idx is None": (
+        ValueError, lambda: made("Mamba2")(tokens(n=2)[:1], cu_seqlens=torch.tensor([0, 1, 2])),
+    ),
     "attn_layer_idx has 1": (
         NotImplementedError,
         lambda: MambaLMHeadModel(MambaConfig(8, n_layer=2, vocab_size=8, attn_layer_idx=[1])),
