@@ -23,25 +23,39 @@ address)
     flags+=(-fsanitize=address,undefined)
     preload="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
     run=()
-    # Some tests measure memory, which the sanitizers' own memory disturbs.  The others build a
-    # library without sanitizers, preload another one, start Jupyter kernels or train models, which
-    # would find nothing new; and espeak-ng deadlocks under the sanitizers.
+    # Some tests measure memory, which the sanitizers' own memory disturbs.  Some build a library
+    # without sanitizers, preload another one, start Jupyter kernels or train models.  The layers
+    # and models of PyTorch are Python over operators that other tests run with more layouts, and
+    # take most of an hour under the sanitizers.
     tests=(
         --deselect tests/test_memory.py::test_beyond_the_arrays
         --deselect tests/test_memory.py::test_stays_flat
         --deselect tests/test_softmax.py::test_memory_is_linear
         --deselect tests/test_delta_gradients.py::test_memory
-        --deselect "tests/test_speech.py::test_what_is_spoken[espeak]"
         --ignore tests/test_build.py
+        --ignore tests/test_causal_conv1d.py
+        --ignore tests/test_cli.py
         --ignore tests/test_compare.py
         --ignore tests/test_docs.py
         --ignore tests/test_experiments.py
         --ignore tests/test_experiments_attention.py
+        --ignore tests/test_install_as.py
+        --ignore tests/test_jax_transforms.py
         --ignore tests/test_listops.py
         --ignore tests/test_notebooks.py
         --ignore tests/test_port.py
         --ignore tests/test_recipes.py
+        --ignore tests/test_speech.py
         --ignore tests/test_stubs.py
+        --ignore tests/test_torch_compile.py
+        --ignore tests/test_torch_lm.py
+        --ignore-glob "*/test_fla_*"
+        --ignore-glob "*/test_mamba_ssm_*"
+        --ignore-glob "*/test_onnx*"
+        --ignore-glob "*/test_patch_fla*"
+        --ignore-glob "*/test_torch_fla*"
+        --ignore-glob "*/test_torch_nn*"
+        --ignore-glob "*/test_transformers_*"
     )
     ;;
 thread)
