@@ -178,8 +178,8 @@ def mlstm_backward(
 
     Notes
     -----
-    The time of `gated` and of its gradients, with m + 1 value channels.  Memory beyond the
-    arrays: values and outputs once more, and that of `gated_backward`.
+    About the time of `gated_backward`, with m + 1 value channels, and its memory.  A gradient of
+    the final state takes the time of `mlstm` as well.
 
     References
     ----------
@@ -208,12 +208,14 @@ def mlstm_backward(
     dtype, wide = _check.result_dtype(*typed), _check.state_dtype(*typed)
     start = _first(name, initial_state, packing, call, wide, numbers.normalize)
     last = _first(name, grad_state, packing, call, wide, numbers.normalize, "grad_state")
-    arrays = [np.asarray(x, wide) for x in (*call.arrays, grad_out)]
+    with_state = initial_state is not None or grad_state is not None
+    q, k, v, i, f, grad_out = call.cast(grad_out)
+    arrays = q, k, v, i.astype(wide, copy=False), f.astype(wide, copy=False), grad_out
     *grads, dstate = _mlstm_backward.gradients(
-        arrays, call, numbers, packing, start, last, exact=grad_state is not None
+        arrays, call, numbers, packing, start, last, dtype, with_state=with_state
     )
     sums = _gradients.sum_all(grads, call.arrays, (dtype, dtype, dtype, wide, wide))
-    if initial_state is grad_state is None:
+    if not with_state:
         return sums
     *fields, log_scale = dstate
     return *sums, _fields.summed(_result(packing, fields, log_scale, call), initial_state)
