@@ -34,16 +34,12 @@ mlstm_of(const struct gated_backward_scratch *r)
     return (const struct mlstm_backward_scratch *)r;
 }
 
-/* Sets the last column of a block, which may begin a vector. */
+/* Column `col` of x = values, or 1. */
 static void
-set_column(struct block x, ptrdiff_t rows, ptrdiff_t col, T value)
+set_column(struct block x, ptrdiff_t rows, ptrdiff_t col, const T *values)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
-        T *row = &x.x[i * x.ld];
-        if (col % VL == 0) {
-            vstore(&row[col], (vec){0});
-        }
-        row[col] = value;
+        x.x[i * x.ld + col] = values == NULL ? 1 : values[i];
     }
 }
 
@@ -60,7 +56,7 @@ mlstm_keys(const struct la_head *h, const struct gated_backward_scratch *r,
     t.rows = keys;
     load_plain(r->v, &h->v, t, r->values);
     if (r->values < h->m) {
-        set_column(r->v, keys, r->values, 1);
+        set_column(r->v, keys, r->values, NULL);
     }
     clear_rows(r->v, keys, rows);
 }
@@ -118,10 +114,10 @@ add_outer(struct block x, const T *w, const T *z, ptrdiff_t rows, ptrdiff_t cols
 /* Those of z.q, for P, C S^T and C; all of them are products with g_i so far. */
 static void
 mlstm_denominators(const struct la_head *h, const struct gated_backward_scratch *r,
-                   ptrdiff_t rows, T *s)
+                   ptrdiff_t tokens, T *s)
 {
     const struct mlstm_backward_scratch *all = mlstm_of(r);
-    const ptrdiff_t W = round_up(h->d, VL);
+    const ptrdiff_t rows = round_up(tokens, MR), W = round_up(h->d, VL);
     const struct sweep c = {.rows = rows, .K = h->d, .a = r->far_a, .dots = r->x};
     for (ptrdiff_t j = 0; j < W; j += VL) {
         vstore(&all->z[j], vload(state_at(s, h->m, W, r->values, j)));
@@ -129,7 +125,7 @@ mlstm_denominators(const struct la_head *h, const struct gated_backward_scratch 
     score_sums(all->sums, &c, all->z);
     row_dots(all->dots, r->far_a, r->da, rows, W);
     add_triangle_dots(all->dots, r->x, r->p, rows);
-    mlstm_slopes(all->h, all, rows);
+    mlstm_slopes(all->h, all, tokens);
 }
 
 /* The cotangents of a chunk, and its products with them. */
@@ -144,23 +140,21 @@ mlstm_cotangents(const struct la_head *h, const struct gated_backward_scratch *r
     int lifted = 0;
     load_token_row(all->top, &h->top, t);
     if (by_z) {
-        mlstm_denominators(h, r, rows, s);
+        mlstm_denominators(h, r, t.rows, s);
     }
     else {
-        lifted = mlstm_scales(all->h, all->factor, all->lift, all->top, rows);
+        lifted = mlstm_scales(all->h, all->factor, all->lift, all->top, t.rows);
     }
     for (int i = 0; i < 3; i++) {
-        scale_rows(given[i], rows, all->factor);
+        scale_rows(given[i], t.rows, all->factor);
         for (int times = 0; lifted && times < 2; times++) {
-            lift_rows(given[i], rows, given[i].ld, all->lift);
+            lift_rows(given[i], t.rows, given[i].ld, all->lift);
         }
     }
     if (by_z) {
-        add_outer(r->p, all->sums, NULL, rows, rows);
-        add_outer(r->da, all->sums, all->z, rows, round_up(h->d, VL));
-        for (ptrdiff_t i = 0; i < rows; i++) {
-            r->c.x[i * r->c.ld + r->values] = all->sums[i];
-        }
+        add_outer(r->p, all->sums, NULL, t.rows, rows);
+        add_outer(r->da, all->sums, all->z, t.rows, round_up(h->d, VL));
+        set_column(r->c, t.rows, r->values, all->sums);
     }
 }
 
