@@ -213,6 +213,7 @@ run_mlstm_backward(const struct la_head *h)
     struct mlstm_backward_scratch r = mlstm_backward_carve(h, &arena);
     const struct la_head one = mlstm_head(h);
     clear(r.slope, row_step(r.gated.chunks.rows)); /* without by_z */
+    clear(r.z, row_step(h->d));
     return gated_gradients(&one, &r.gated);
 }
 
