@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _check
-from ._layout import Layout
-from ._operator import RECURRENCES
+from ._complex_scan import COMPLEX, is_complex
+from ._dtypes import state_dtype
+from ._scaled import Scaled, every
 from ._state import State, checked_bounds
 from .feature_maps import PositiveRandomFeatures, get
 from .feature_maps._base import Fused
-from .mlstm import LAYOUT as MLSTM
-from .wkv import LAYOUT as WKV
 
 if TYPE_CHECKING:
     from ._operator import Recurrence
     from ._types import Array, ArrayLike, Bool, Map, Shape
 
 NAME = "initial_state"
-
-
-class Held(NamedTuple):
-    """An operator whose state is relative to a running maximum."""
-
-    layout: Layout
-    fields: tuple[str, str, str]  #: the letters of s, z and log_scale
-    first: float  #: the first maximum
-    sums: bool  #: whether it can do without z
-
-
-HELD = {
-    "mlstm": Held(MLSTM, ("dm", "d", ""), 0.0, True),
-    "wkv": Held(WKV, ("m", "m", "m"), -np.inf, False),
-}
 
 
 def initial_state(
@@ -66,8 +49,7 @@ def initial_state(
         The operator's map.  Fused maps have ``d`` features, so you need to pass only ``'dpfp'``
         and objects.
     normalize : bool, default True
-        As for `causal`, `step` and `mlstm`; the other operators have no normaliser, or always
-        one.
+        As for `causal`, `mlstm` and their steps; the other operators do not take it.
     cu_seqlens : array_like of int, shape (r + 1,), optional
         The bounds of r packed sequences, each of which has a state.
 
@@ -75,11 +57,10 @@ def initial_state(
     -------
     State
         ``s`` (..., f, m) and, with a normaliser, ``z`` (..., f), with an axis r before these axes
-        for packed sequences.  `linattn.feature_maps.PositiveRandomFeatures` with a normaliser also
-        have ``log_scale``, -inf for no key.  `mlstm` has a ``log_scale`` (...) of 0, and `wkv`
-        has ``s``, ``z`` and ``log_scale``, -inf, of (..., m).  The arrays are newly allocated,
-        have all leading axes, as in-place steps require, and the dtype of the computation:
-        float32 for 16-bit operands.
+        for packed sequences.  `wkv`, `mlstm`, and with a normaliser
+        `linattn.feature_maps.PositiveRandomFeatures` also have ``log_scale``, -inf for no key, but
+        0 for `mlstm`.  The arrays are newly allocated, have all leading axes, as in-place steps
+        require, and the dtype of the computation: float32 for 16-bit operands.
 
     Raises
     ------
@@ -112,7 +93,7 @@ def initial_state(
     phi = get(feature_map)
 
     def full(shape: Shape, value: float, typed: tuple[Array, ...]) -> Array:
-        return np.full(shape, value, _check.state_dtype(*typed))
+        return np.full(shape, value, state_dtype(*typed))
 
     return state_of(
         given(q, k, v, *others), operator, phi.features, full, normalize=normalize,
@@ -128,36 +109,31 @@ def given(*operands: Any) -> tuple[Any, ...]:
     return operands
 
 
-def recurrence_of(operator: str, count: int) -> tuple[Recurrence, bool]:
+def recurrence_of(operator: str, count: int) -> tuple[Recurrence | Scaled, bool]:
     """The recurrence that has the operator, and whether it takes all tokens, not one.
 
     ``count`` is the number of operands.
     """
     known = {
         r.names[method]: r
-        for r in RECURRENCES.values() if not r.cross
+        for r in every() if not r.cross
         for method in ("forward", "step")
     }  # fmt: skip
     if operator not in known:
-        names = *known, *(f"{name}{end}" for name in HELD for end in ("", "_step"))
-        raise ValueError(f"{NAME}: operator is {operator!r}; expected one of {', '.join(names)}")
+        raise ValueError(f"{NAME}: operator is {operator!r}; expected one of {', '.join(known)}")
     recurrence = known[operator]
-    _counted(operator, recurrence.layout, count)
-    return recurrence, operator == recurrence.name
-
-
-def _counted(operator: str, layout: Layout, count: int) -> None:
-    """Check the number of operands, of which the last ones may be left out."""
-    first, others = layout.operands[: layout.leading], layout.operands[layout.leading :]
-    if count < len(first):
-        names = ", ".join(x.name for x in first)
+    leading = recurrence.layout.leading
+    others = count - leading
+    if others < 0:
+        names = ", ".join(x.name for x in recurrence.operands[:leading])
         raise TypeError(f"{NAME}: {count} operands; expected {names} at least, for {operator}")
-    if count > len(layout.operands):
-        names = ", ".join(x.name for x in others) or "none"
+    if others > len(recurrence.extras):
+        names = ", ".join(extra.name for extra in recurrence.extras) or "none"
+        last = recurrence.operands[leading - 1].name
         raise TypeError(
-            f"{NAME}: {count - len(first)} operands after {first[-1].name}; expected those of "
-            f"{operator}: {names}"
+            f"{NAME}: {others} operands after {last}; expected those of {operator}: {names}"
         )
+    return recurrence, operator == recurrence.name
 
 
 def state_of(
@@ -176,37 +152,29 @@ def state_of(
     ``features(d)`` is the map's number of features; ``rescaled`` tells whether the map rescales as
     it goes.  ``unmapped`` is the map if it is not fused, which operators without maps refuse.
     """
-    held = HELD.get(operator.removesuffix("_step"))
-    if held is None:
-        recurrence, whole = recurrence_of(operator, len(operands))
-        layout, mapped = recurrence.layout, recurrence.mapped
-    else:
-        _counted(operator, held.layout, len(operands))
-        layout, mapped, whole = held.layout, False, operator in HELD
+    recurrence, whole = recurrence_of(operator, len(operands))
     if cu_seqlens is not None and not whole:
         raise TypeError(
             f"{NAME}: cu_seqlens is given; expected None, as {operator} takes one token"
         )
-    if not mapped and unmapped is not None:
+    if not recurrence.mapped and unmapped is not None:
         raise TypeError(
             f"{NAME}: feature_map is {unmapped!r}; expected the default, as {operator} has no map"
         )
-    call = layout.read(NAME, operands, tokens=whole)
-    lead, core, typed = call.batch, call.core, call.typed
+    if recurrence.name == COMPLEX.name and is_complex(*operands):
+        call, _ = COMPLEX.checked(NAME, operands, {}, tokens=whole)
+    else:
+        call = recurrence._read(NAME, operands, tokens=whole)
+    lead, core = call.batch, call.core
+    if recurrence.mapped:
+        core = features(core[0]), *core[1:]
     if cu_seqlens is not None:
         lead = *lead, len(checked_bounds(NAME, cu_seqlens, call.fit.sizes["n"])) - 1
-    if held is not None:
-        s, z, top = ((*lead, *(call.fit.sizes[x] for x in letters)) for letters in held.fields)
-        summed = held.sums and not normalize
-        return State(
-            full(s, 0.0, typed),
-            None if summed else full(z, 0.0, typed),
-            full(top, held.first, typed),
-        )
-    if mapped:
-        core = features(core[0]), *core[1:]
-    s = full((*lead, *core), 0.0, typed)
+    if isinstance(recurrence, Scaled):
+        cores = recurrence.cores(call.fit.sizes, bool(normalize))
+        return recurrence.state(lambda shape, value: full(shape, value, call.typed), lead, cores)
+    s = full((*lead, *core), 0.0, call.typed)
     if not (recurrence.normalizer and normalize):
         return State(s)
-    log_scale = full((*lead, *core[:-1]), -np.inf, typed) if rescaled else None
-    return State(s, full((*lead, *core[:-1]), 0.0, typed), log_scale)
+    log_scale = full((*lead, *core[:-1]), -np.inf, call.typed) if rescaled else None
+    return State(s, full((*lead, *core[:-1]), 0.0, call.typed), log_scale)

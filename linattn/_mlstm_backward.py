@@ -15,7 +15,7 @@ import numpy as np
 
 from ._gufuncs import internal_ufuncs, run
 from ._state import State
-from .scan import linear_scan
+from .linear_scan import linear_scan
 
 if TYPE_CHECKING:
     from ._layout import Call

@@ -8,8 +8,10 @@ import numpy as np
 
 from . import _check, _fields, _gradients, _state
 from ._docs import filled, filled_like
+from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import Call, Layout, Operand
+from ._lazy import in_blocks, is_lazy, refuse_token
 from ._linattn import fast_call
 from ._state import State
 
@@ -99,13 +101,19 @@ def mlstm(
            [3.],
            [5.]])
     """
-    name = "mlstm"
-    call = LAYOUT.read(name, (q, k, v, i, f))
+    name, operands = "mlstm", (q, k, v, i, f)
+    call = LAYOUT.read(name, operands)
+    if not call.alike and is_lazy(operands):
+        return in_blocks(
+            "forward", name, operands, scale=scale, normalize=normalize, eps=eps,
+            key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+            return_state=return_state, out=out,
+        )  # fmt: skip
     numbers = _numbers(name, call.typed, call, scale, normalize, eps)
     if out is not None:
         _check.out(name, out, call.shape, *call.typed)
     packing = _state.sequences(name, call.shape[-2], call.batch, cu_seqlens, key_lengths)
-    wide = _check.state_dtype(*call.typed)
+    wide = state_dtype(*call.typed)
     start = _first(name, initial_state, packing, call, wide, numbers.normalize)
     *tokens, in_gate, forget = call.cast()
     gates = _Gates.of(in_gate, forget, packing, start[-1], wide)
@@ -167,13 +175,20 @@ def mlstm_backward(
     """
     from . import _mlstm_backward
 
-    name = "mlstm_backward"
-    call = LAYOUT.read(name, (q, k, v, i, f))
+    name, operands = "mlstm_backward", (q, k, v, i, f)
+    call = LAYOUT.read(name, operands)
+    if is_lazy((*operands, grad_out)):
+        lazy: tuple[Any, ...] = in_blocks(
+            "backward", "mlstm", operands, grad_out, scale=scale, normalize=normalize, eps=eps,
+            key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+            grad_state=grad_state,
+        )  # fmt: skip
+        return lazy
     grad_out = _check.cotangent(name, grad_out, call.shape)
     typed = *call.typed, grad_out
     numbers = _numbers(name, typed, call, scale, normalize, eps)
     packing = _state.sequences(name, call.shape[-2], call.batch, cu_seqlens, key_lengths)
-    dtype, wide = _check.result_dtype(*typed), _check.state_dtype(*typed)
+    dtype, wide = result_dtype(*typed), state_dtype(*typed)
     start = _first(name, initial_state, packing, call, wide, numbers.normalize)
     last = _first(name, grad_state, packing, call, wide, numbers.normalize, "grad_state")
     with_state = initial_state is not None or grad_state is not None
@@ -243,9 +258,12 @@ def mlstm_step(
         )
         if o is not NotImplemented:
             return o[0], after
-    call = LAYOUT.read(name, (q, k, v, i, f), tokens=False)
+    operands = q, k, v, i, f
+    call = LAYOUT.read(name, operands, tokens=False)
+    if not call.alike:
+        refuse_token(name, operands)
     numbers = _numbers(name, call.typed, call, scale, normalize, eps)
-    wide = _check.state_dtype(*call.typed)
+    wide = state_dtype(*call.typed)
     state = _fields.read(name, "state", state, call.batch, _cores(call, numbers.normalize), wide)
     after = _fields.own(name, state, call.batch, (2, 1, 0), in_place)
     outputs = None, *_fields_of(after, bool(numbers.normalize))

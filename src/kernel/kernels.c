@@ -23,6 +23,7 @@
 #include "mlstm_backward.h"
 #include "mlstm_gates.h"
 #include "mlstm_step.h"
+#include "monomials.h"
 #include "noncausal.h"
 #include "project.h"
 #include "rescaled_causal.h"
