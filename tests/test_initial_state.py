@@ -252,11 +252,6 @@ def test_steps_begin_with_such_a_state(name):
 
 def test_errors_of_such_states():
     x = np.ones((N, M))
-    with pytest.raises(TypeError, match="1 operands; expected q, k, v at least, for mlstm"):
-        linattn._initial.state_of(
-            (x,), "mlstm", len, np.full, normalize=True, cu_seqlens=None, rescaled=False,
-            unmapped=None,
-        )  # fmt: skip
     with pytest.raises(TypeError, match="4 operands after k; expected those of wkv: v, w, u"):
         linattn.initial_state(x, x, x[0], x[0], x[0], operator="wkv")
     with pytest.raises(TypeError, match="cu_seqlens is given; expected None, as wkv_step"):
