@@ -22,8 +22,9 @@ except ImportError as error:
 from .._state import State
 from . import feature_maps, fla, nn
 from . import operators as _operators
+from ._patches import patched
 from .operators import *  # noqa: F403
-from .transformers import patch_transformers, patched
+from .transformers import patch_transformers
 
 if _TYPE_CHECKING:
     from .._signatures.torch import *  # noqa: F403

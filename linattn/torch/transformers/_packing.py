@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._patching import is_here
+
 #: The keywords that say where packed sequences begin and end.
 PACKING = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")
 
@@ -28,11 +30,6 @@ class _Scanned(threading.local):
 SCANNED = _Scanned()
 Forward = Callable[..., Any]
 is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
-
-
-def is_here(x: Any) -> bool:
-    """Whether x is in the CPU's memory, or not a tensor."""
-    return not isinstance(x, Tensor) or (x.is_cpu and x.layout is torch.strided)
 
 
 def sequences(x: Tensor, packing: dict[str, Any]) -> Any:
