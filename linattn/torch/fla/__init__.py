@@ -32,12 +32,14 @@ Unsupported keywords (``gv``, ``cp_context``, ``return_intermediate_states``, ``
 ``max_num_seqs``, ``seq_idx``) raise NotImplementedError, and unknown ones TypeError.
 """
 
-from . import convolution, delta, linear
+from . import convolution, delta, generalized, linear
 from .convolution import *  # noqa: F403
 from .delta import *  # noqa: F403
+from .generalized import *  # noqa: F403
 from .linear import *  # noqa: F403
 
 __all__ = []
 __all__ += convolution.__all__
 __all__ += delta.__all__
+__all__ += generalized.__all__
 __all__ += linear.__all__

@@ -26,6 +26,8 @@ PARAMETERS = {
     "b": (_TOKENS, "The key under which that is written back."),
     "kk": (_TOKENS, "The removal key."),
     "beta": (_GATES, "Write strengths; 1 if None where it is optional."),
+    "p": (_TOKENS, "The key that reads from the state; k if None."),
+    "num_householder": ("int", "n, the number of writes per token."),
     "layer_idx": ("int", "The layer, from 0."),
     "num_layers": ("int", "The number of layers."),
     "scale": ("float, optional", "Multiplies the output; None is 1 / sqrt(K)."),

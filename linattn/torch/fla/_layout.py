@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ..._state import State
-from .. import _tensors
 
 
 def run(
@@ -27,6 +26,7 @@ def run(
     initial_state: Any,
     output_final_state: bool,
     cu_seqlens: Tensor | None,
+    dtype: torch.dtype,
     reverse: bool = False,
     state_v_first: bool = False,
     normalized: bool = False,
@@ -34,12 +34,11 @@ def run(
 ) -> tuple[Tensor, Any]:
     """An operator of linattn.torch on fla's layouts.
 
-    With ``normalized`` a state is a pair, its second field [N, 1, H, K].  As in fla, the result has
-    the common dtype of q, k and v, regardless of gates and strengths.
+    With ``normalized`` a state is a pair, its second field [N, 1, H, K].  ``dtype`` is that of the
+    result: as in fla, the common one of q, k and v, regardless of gates and strengths.
     """
     s, z = _fields(name, initial_state, k, v, cu_seqlens, normalized, state_v_first)
     groups = v.shape[2] // k.shape[2]
-    dtype = _tensors.promotion(x.dtype for x in (q, k, v))
     tokens = [q, k, v, *extras.values()]
     tokens = [x.flip(1) for x in tokens] if reverse else tokens
     operands = [_heads(x, groups if i > 1 else 1) for i, x in enumerate(tokens)]
@@ -98,6 +97,11 @@ def _flipped(state: State | None) -> State | None:
 def _state_out(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
     x = x.flatten(1, 2) if groups > 1 else x
     return x if cu_seqlens is None else x[0].transpose(0, 1).contiguous()
+
+
+def sequence_bounds(cu_seqlens: Any) -> Tensor:
+    """cu_seqlens, a tensor or a list, as a tensor."""
+    return cu_seqlens if isinstance(cu_seqlens, Tensor) else torch.as_tensor(cu_seqlens)
 
 
 def check_tokens(name: str, q: Any, k: Any, v: Any, cu_seqlens: Tensor | None) -> None:

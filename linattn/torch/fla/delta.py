@@ -141,19 +141,24 @@ def fused_recurrent_gated_delta_rule(
 chunk_gdn, fused_recurrent_gdn = chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
 
 
-def _gate_per_channel(name: str, given: Given) -> dict[str, Tensor]:
+def gate_of_channels(name: str, given: Given) -> Tensor:
+    """Log decays [B, T, HV, K], given or computed from the raw gate."""
     g, lower_bound = given["g"], given["lower_bound"]
+    if not given["use_gate_in_kernel"]:
+        return g
+    if given.get("safe_gate") and (lower_bound is None or not -5 <= lower_bound < 0):
+        raise ValueError(
+            f"{name}: lower_bound is {lower_bound}; expected a number in [-5, 0) with safe_gate"
+        )
+    A_log, dt_bias = given["A_log"], given["dt_bias"]
+    A_log = None if A_log is None else A_log.reshape(-1, 1)
+    dt_bias = None if dt_bias is None else dt_bias.reshape(given["v"].shape[2], -1)
+    return _gate(name, g, A_log, dt_bias, lower_bound)
+
+
+def _gate_per_channel(name: str, given: Given) -> dict[str, Tensor]:
     beta = _strength(name, given, given["beta"])
-    if given["use_gate_in_kernel"]:
-        if given.get("safe_gate") and (lower_bound is None or not -5 <= lower_bound < 0):
-            raise ValueError(
-                f"{name}: lower_bound is {lower_bound}; expected a number in [-5, 0) with safe_gate"
-            )
-        A_log, dt_bias = given["A_log"], given["dt_bias"]
-        A_log = None if A_log is None else A_log.reshape(-1, 1)
-        dt_bias = None if dt_bias is None else dt_bias.reshape(given["v"].shape[2], -1)
-        g = _gate(name, g, A_log, dt_bias, lower_bound)
-    return {"g": g, "beta": beta}
+    return {"g": gate_of_channels(name, given), "beta": beta}
 
 
 KDA = GATED_DELTA_RULE._replace(extras=_gate_per_channel, channels=("g",))

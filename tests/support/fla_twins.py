@@ -1,0 +1,92 @@
+"""The operators that linattn.torch.fla makes from others, one token at a time.
+
+A twin takes fla's arguments by name, tokens [B, T, H, K] and a state; it returns outputs and the
+state after the last token.
+"""
+
+from bounds import close
+from fla_cases import B, H, K, T, V, norm, rand, torch
+
+
+def near(found, want, tolerance):
+    """``found`` differs from ``want`` by at most ``tolerance`` times its largest number."""
+    found, want = found.detach(), want.detach()
+    close(found, want, atol=tolerance * float(want.abs().max()))
+
+
+def recur(step, state, *tokens):
+    """``step`` takes a state and the operands of one token; returns outputs and the last state."""
+    out = []
+    for x in zip(*(x.unbind(1) for x in tokens), strict=True):
+        state, o = step(state, *x)
+        out.append(o)
+    return torch.stack(out, 1), state
+
+
+def outer(k, v):
+    return k.unsqueeze(-1) * v.unsqueeze(-2)
+
+
+def read(s, q):
+    return torch.einsum("...kv,...k->...v", s, q)
+
+
+def grouped(v, *xs):
+    return (x.repeat_interleave(v.shape[2] // x.shape[2], 2) for x in xs)
+
+
+def empty(x, n, batch=None):
+    return x.new_zeros(batch or x.shape[0], x.shape[2], *n)
+
+
+def comba(q, k, v, p, g, beta, start):
+    def step(s, q, k, v, p, g, beta):
+        write = beta[..., None] * (v - read(s, p))
+        s = g[..., None, None].exp() * s + outer(k, write)
+        return s, K**-0.5 * read(s, q)
+
+    q, k, p = grouped(v, q, k, p)
+    return recur(step, start, q, k, v, p, g, beta)
+
+
+def gdn2(q, k, v, g, b, w, start):
+    def step(s, q, k, v, g, b, w):
+        s = g[..., None].exp() * s
+        s = s + outer(k, w * v - read(s, b * k))
+        return s, K**-0.5 * read(s, q)
+
+    q, k = grouped(v, q, k)
+    return recur(step, start, q, k, v, g, b, w)
+
+
+def iplr(q, k, v, a, b, start):
+    def step(s, q, k, v, a, b):
+        s = s + outer(k, v) + outer(b, read(s, a))
+        return s, K**-0.5 * read(s, q)
+
+    return recur(step, start, q, k, v, a, b)
+
+
+def gated_delta_product(q, k, v, g, beta, start, num_householder=2):
+    def step(s, q, k, v, g, beta):
+        s = g[..., None, None].exp() * s
+        for i in range(num_householder):
+            s = s + outer(k[:, i], beta[:, i, :, None] * (v[:, i] - read(s, k[:, i])))
+        return s, K**-0.5 * read(s, q)
+
+    k, v, beta = (x.unflatten(1, (-1, num_householder)) for x in (k, v, beta))
+    return recur(step, start, q, k, v, g, beta)
+
+
+def operands(heads=H, batch=B, more=1):
+    """Operands by fla's names, for twice as many value heads if ``heads`` is 2 H."""
+    n = more * T
+    return {
+        "q": norm(rand(batch, T, H, K)), "k": norm(rand(batch, n, H, K, seed=1)),
+        "v": rand(batch, n, heads, V, seed=2), "g": -rand(batch, T, heads, seed=3).abs(),
+        "gk": -rand(batch, T, heads, K, seed=4).abs(),
+        "beta": rand(batch, n, heads, seed=5).sigmoid(), "p": norm(rand(batch, n, H, K, seed=6)),
+        "a": norm(rand(batch, n, H, K, seed=6)) / 2, "b": norm(rand(batch, n, H, K, seed=7)) / 2,
+        "erase": rand(batch, n, heads, K, seed=8).sigmoid(),
+        "w": rand(batch, n, heads, V, seed=9).sigmoid(),
+    }  # fmt: skip
