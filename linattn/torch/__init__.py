@@ -24,6 +24,7 @@ from . import feature_maps, fla, nn
 from . import operators as _operators
 from ._patches import patched
 from .operators import *  # noqa: F403
+from .patched_fla import patch_fla
 from .transformers import patch_transformers
 
 if _TYPE_CHECKING:
@@ -38,6 +39,7 @@ __all__ = [
     "feature_maps",
     "fla",
     "nn",
+    "patch_fla",
     "patch_transformers",
     "patched",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from .patched_fla import LIBRARY as FLA
 from .transformers import LIBRARY as TRANSFORMERS
 
-LIBRARIES = (TRANSFORMERS,)
+LIBRARIES = (TRANSFORMERS, FLA)
 
 
 def patched() -> list[str]:

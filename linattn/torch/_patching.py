@@ -145,10 +145,14 @@ def are_here(values: Iterable[Any]) -> bool:
     return all(are_here(x) if isinstance(x, (tuple, list)) else is_here(x) for x in values)
 
 
-def parameters(function: Callable[..., Any]) -> list[str]:
-    """A signature without annotations."""
+def parameters(function: Callable[..., Any], keyword_only: bool = True) -> list[str]:
+    """A signature without annotations, and with or without what only keywords give."""
     given = inspect.signature(function).parameters.values()
-    return [str(x.replace(annotation=x.empty)) for x in given]
+    return [
+        str(x.replace(annotation=x.empty))
+        for x in given
+        if keyword_only or x.kind is not x.KEYWORD_ONLY
+    ]
 
 
 def names_in(module: ModuleType, values: dict[int, Any]) -> Iterator[tuple[str, Any]]:
