@@ -20,7 +20,10 @@ except ImportError as error:
     raise ImportError(f"linattn.torch needs {error.name}: pip install 'linattn[torch]'") from error
 
 from .._state import State
-from . import feature_maps, fla, nn
+
+# The operator of the same name, imported later, takes this package's place as an attribute.
+from . import causal_conv1d as _causal_conv1d_package  # noqa: F401
+from . import feature_maps, fla, mamba_ssm, nn
 from . import operators as _operators
 from ._patches import patched
 from .operators import *  # noqa: F403
@@ -38,6 +41,7 @@ __all__ = [
     "State",
     "feature_maps",
     "fla",
+    "mamba_ssm",
     "nn",
     "patch_fla",
     "patch_transformers",

@@ -148,6 +148,13 @@ def check_in_place(function: str, operands: Sequence[Any]) -> None:
         )
 
 
+def writable(*operands: Tensor | None) -> bool:
+    """Whether a step may write to its state, as no gradient passes through it."""
+    return not torch.is_grad_enabled() or not any(
+        x is not None and x.requires_grad for x in operands
+    )
+
+
 def _any_requires_grad(operands: Sequence[Any]) -> bool:
     if torch.compiler.is_compiling():  # the faster function cannot be traced
         return any(isinstance(x, Tensor) and x.requires_grad for x in operands)

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..._state import State
+from .._tensors import writable
 from ..fla import chunk_gated_delta_rule, chunk_kda
 from ..operators import (
     causal_conv1d,
@@ -280,10 +281,3 @@ def _time_step(dt: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
 
 def _is_repeated(x: Tensor, dim: int) -> bool:
     return x.shape[dim] == 1 or x.stride(dim) == 0
-
-
-def writable(*operands: Tensor | None) -> bool:
-    """Whether a step may write to its state, as no gradient passes through it."""
-    return not torch.is_grad_enabled() or not any(
-        x is not None and x.requires_grad for x in operands
-    )
