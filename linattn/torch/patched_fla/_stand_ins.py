@@ -8,6 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .. import fla
+from ..mamba_ssm.ops.selective_scan_interface import mamba_inner_fn, selective_scan_fn
+from ..mamba_ssm.ops.triton.selective_state_update import selective_state_update
+from ..mamba_ssm.ops.triton.ssd_combined import (
+    mamba_chunk_scan_combined,
+    mamba_split_conv1d_scan_combined,
+)
 from . import _activations as activations
 from . import _losses as losses
 from . import _mamba as mamba
@@ -63,7 +69,14 @@ MODULES = (
     StandIn("fla.ops.rwkv7.gate_output_correction", "GateOutputCorrection.apply",
             mixing.gate_output_correction),
     StandIn("fla.layers.mamba", "Mamba.slow_forward", mamba.slow_forward),
+    StandIn("fla.layers.mamba", "mamba_inner_fn", mamba_inner_fn),
+    StandIn("fla.layers.mamba", "selective_scan_fn", selective_scan_fn),
+    StandIn("fla.layers.mamba", "selective_state_update", selective_state_update),
     StandIn("fla.layers.mamba2", "Mamba2.torch_forward", mamba.torch_forward),
+    StandIn("fla.layers.mamba2", "mamba_chunk_scan_combined", mamba_chunk_scan_combined),
+    StandIn("fla.layers.mamba2", "mamba_split_conv1d_scan_combined",
+            mamba_split_conv1d_scan_combined),
+    StandIn("fla.layers.mamba2", "selective_state_update", selective_state_update),
 )  # fmt: skip
 
 #: Functions that `linattn.torch.fla` has not, by their names in fla.ops.
