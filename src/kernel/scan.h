@@ -10,9 +10,11 @@
 #include "functions.h"
 #include "recurrence.h"
 
-/* 2^x within 1.1 ulp; NaN stays NaN.  A decay's exponent is
- * the logarithm to base 2 from the start, so that nothing of it has to be subtracted in
- * two parts. */
+/* 2^x as (head + slope r) 2^k, where head 2^k is near 1 for x near 0. */
+struct exp2_parts {
+    vec head, slope, r, k;
+};
+
 #if defined(__AVX512DQ__) && MANTISSA_BITS == 23
 /* 2^(i/16), which a vector holds. */
 #define SIXTEENTHS                                                                     \
@@ -21,8 +23,8 @@
         0x1.9c4918p0f, 0x1.ae89fap0f, 0x1.c199bep0f, 0x1.d5818ep0f, 0x1.ea4afap0f
 
 /* x = k + i/16 + r with |r| <= 1/32, so that a polynomial of degree 3 will do. */
-INLINE vec
-vexp2(vec x)
+INLINE struct exp2_parts
+vexp2_parts(vec x)
 {
     static const vec table = {SIXTEENTHS};
     const int sixteenths = 4 << 4 | _MM_FROUND_TO_NEAREST_INT;
@@ -31,13 +33,13 @@ vexp2(vec x)
     const vec part = (vec)_mm512_permutexvar_ps((__m512i)turned, (__m512)table);
     vec p = vfma(vset1(0x1.c6b3e2p-5f), r, vset1(0x1.ebfbep-3f));
     p = vfma(p, r, vset1(0x1.62e43p-1f));
-    return vscale2(vfma(part, p * r, part), turned - magic);
+    return (struct exp2_parts){part, part, p * r, turned - magic};
 }
 #else
 /* x = k + r with |r| <= 1/2.  Where the instruction set takes x apart it needs no
  * bounds. */
-INLINE vec
-vexp2(vec x)
+INLINE struct exp2_parts
+vexp2_parts(vec x)
 {
 #if defined(__AVX512DQ__)
     const vec k = (vec)LA_MM(roundscale)(x, _MM_FROUND_TO_NEAREST_INT);
@@ -54,9 +56,18 @@ vexp2(vec x)
     for (int i = terms - 2; i >= 0; i--) {
         p = vfma(p, r, vset1(c[i]));
     }
-    return vscale2(vfma(p, r, vset1(1)), k);
+    return (struct exp2_parts){vset1(1), p, r, k};
 }
 #endif
+
+/* 2^x within 1.1 ulp; NaN stays NaN.  A decay's exponent is the logarithm to base 2
+ * from the start, so that nothing of it has to be subtracted in two parts. */
+INLINE vec
+vexp2(vec x)
+{
+    const struct exp2_parts e = vexp2_parts(x);
+    return vscale2(vfma(e.slope, e.r, e.head), e.k);
+}
 
 /* Rows of a tile: f, and zeros. */
 INLINE ptrdiff_t

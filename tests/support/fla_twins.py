@@ -78,6 +78,55 @@ def gated_delta_product(q, k, v, g, beta, start, num_householder=2):
     return recur(step, start, q, k, v, g, beta)
 
 
+def softmax_over_time(x, start):
+    """Weights, log decays and normalisers of the tokens so far; ``start`` [N, 1, ...] or None."""
+    before, weights, decays = start, [], []
+    for y in x.split(1, 1):
+        z = y if before is None else torch.logaddexp(before, y)
+        weights.append((y - z).exp())
+        decays.append(torch.zeros_like(z) if before is None else before - z)
+        before = z
+    return torch.cat(weights, 1), torch.cat(decays, 1), before
+
+
+def lightnet(q, k, v, start):
+    def step(s, q, k, v, g):
+        s = g[..., None].exp() * s + outer(k, v)
+        return s, K**-0.5 * read(s, q)
+
+    s, z = start
+    k, g, z = softmax_over_time(k, z)
+    o, s = recur(step, s, q, k, v, g)
+    return o, (s, z)
+
+
+def gsa(q, k, v, s, start, g=None):
+    def step(state, q, k, v, s, g):
+        hk, hv = state
+        hk = hk * g.exp()[..., None, :] + outer(k, s)
+        hv = hv * g.exp()[..., None] + outer(s, v)
+        p = (K**-0.5 * read(by_query(hk), q)).softmax(-1)
+        return (hk, hv), read(by_query(hv), p)
+
+    def by_query(h):
+        return h.repeat_interleave(q.shape[2] // k.shape[2], 1)
+
+    if g is None:
+        s, g, _ = softmax_over_time(s, None)
+    return recur(step, start, q, k, v, s, g)
+
+
+def mesa(q, k, v, g, beta, lamb, start):
+    def step(state, q, k, v, g, beta):
+        h, s = (g.exp()[..., None, None] * x for x in state)
+        write = beta[..., None] * k
+        h, s = h + outer(write, k), s + outer(write, v)
+        x = torch.linalg.solve(h + torch.diag_embed(lamb), q)
+        return (h, s), read(s, x)
+
+    return recur(step, start, q, k, v, g, beta)
+
+
 def operands(heads=H, batch=B, more=1):
     """Operands by fla's names, for twice as many value heads if ``heads`` is 2 H."""
     n = more * T

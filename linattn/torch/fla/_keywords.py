@@ -10,15 +10,15 @@ from torch import Tensor
 Given = dict[str, Any]  #: the arguments of a call by name
 
 #: Keywords that tune GPU kernels and change no result.
-HINTS = ("cu_seqlens_cpu", "chunk_indices", "chunk_size", "disable_recompute")
+HINTS = ("checkpoint_level", "cu_seqlens_cpu", "chunk_indices", "chunk_size", "disable_recompute")
 #: Keywords that linattn does not support, and the values that leave them off.
 ABSENT: Given = {
     "cp_context": None,
     "return_intermediate_states": False,
     "use_graph": False,
     "max_num_seqs": None,
-    "gv": None,
     "seq_idx": None,
+    "output_attentions": False,
 }
 
 

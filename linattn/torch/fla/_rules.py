@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..._bridge import compiled
 from .. import _tensors
-from . import _layout
+from . import _layout, _value_gates
 from ._docs import documented
 from ._keywords import ABSENT, HINTS, Given, refuse, states_v_first
 
@@ -42,15 +42,15 @@ class Rule(NamedTuple):
     v_first: bool = False  #: knows transpose_state_layout, the former name of state_v_first
 
 
-def function(rule: Rule, **types: str) -> Callable[[F], F]:
+def function(rule: Rule, returns: str | None = None, **types: str) -> Callable[[F], F]:
     """Make a function of fla's from its signature and the first lines of its docstring.
 
-    ``types`` are those of parameters that differ from `_docs.PARAMETERS`.
+    ``returns`` and ``types`` are what `_docs.documented` takes.
     """
 
     def decorate(declared: F) -> F:
         made: Any = functools.update_wrapper(_compiled(declared, rule), declared)
-        return documented(rule.operator.__name__, **types)(made)
+        return documented(rule.operator.__name__, returns=returns, **types)(made)
 
     return decorate
 
@@ -71,7 +71,7 @@ def call(rule: Rule, name: str, given: Given, more: Given) -> tuple[Tensor, Any]
     if more:
         refuse(name, more)
     q, k, v = _tokens(given)
-    cu_seqlens = given["cu_seqlens"]
+    cu_seqlens = given.get("cu_seqlens")
     if cu_seqlens is not None:
         cu_seqlens = _layout.sequence_bounds(cu_seqlens)
     _layout.check_tokens(name, q, k, v, cu_seqlens)
@@ -80,12 +80,14 @@ def call(rule: Rule, name: str, given: Given, more: Given) -> tuple[Tensor, Any]
     q, k, v = _tokens(given)
     extras = rule.extras(name, given)
     _layout.check_extras(name, k, v, extras, rule.channels)
-    return _layout.run(
-        name, rule.operator, q, k, v, extras, scale=given["scale"],
-        initial_state=given["initial_state"], output_final_state=given["output_final_state"],
-        cu_seqlens=cu_seqlens, reverse=given.get("reverse", False), state_v_first=state_v_first,
-        dtype=dtype, **rule.options(name, given),
-    )  # fmt: skip
+    options = rule.options(name, given) | {
+        "scale": given["scale"], "initial_state": given.get("initial_state"), "dtype": dtype,
+        "output_final_state": given.get("output_final_state", False), "cu_seqlens": cu_seqlens,
+        "reverse": given.get("reverse", False), "state_v_first": state_v_first,
+    }  # fmt: skip
+    if (gv := given.get("gv")) is not None:
+        return _value_gates.run(name, rule.operator, q, k, v, extras, gv, **options)
+    return _layout.run(name, rule.operator, q, k, v, extras, **options)
 
 
 def _tokens(given: Given) -> tuple[Any, Any, Any]:

@@ -20,7 +20,7 @@ __all__ = [
     "chunk_delta_rule", "chunk_dplr_delta_rule", "chunk_gated_delta_rule", "chunk_gdn", "chunk_kda",
     "chunk_rwkv7", "fused_mul_recurrent_rwkv7", "fused_recurrent_delta_rule",
     "fused_recurrent_dplr_delta_rule", "fused_recurrent_gated_delta_rule", "fused_recurrent_gdn",
-    "fused_recurrent_kda", "fused_recurrent_rwkv7",
+    "fused_recurrent_kda", "fused_recurrent_rwkv7", "parallel_delta_rule",
 ]  # fmt: skip
 
 Result = tuple[Tensor, Any]
@@ -56,6 +56,14 @@ def fused_recurrent_delta_rule(
     use_qk_l2norm_in_kernel: bool = False, cu_seqlens: Tensor | None = None,
 ) -> Result:  # fmt: skip
     """The delta rule; beta defaults to 1."""
+
+
+@function(Rule(delta, named("beta")), "parallel")
+def parallel_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, scale: float | None = None,
+    output_attentions: bool = False,
+) -> Result:  # fmt: skip
+    """The delta rule without states."""
 
 
 def _strength(name: str, given: Given, beta: Tensor) -> Tensor:
@@ -135,7 +143,10 @@ def fused_recurrent_gated_delta_rule(
     use_beta_sigmoid_in_kernel: bool = False, allow_neg_eigval: bool = False,
     state_v_first: bool = False, cu_seqlens: Tensor | None = None, **kwargs: Any,
 ) -> Result:  # fmt: skip
-    """The gated delta rule; log decays g per token plus gk per key channel."""
+    """The gated delta rule; log decays g per token, gk per key and gv per value channel.
+
+    gv makes each value channel a head, which takes V times the memory for decays, and longer.
+    """
 
 
 chunk_gdn, fused_recurrent_gdn = chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
