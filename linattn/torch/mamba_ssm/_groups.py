@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._tensors import work_dtype
+
 
 def token_major(shape: torch.Size, *bc: Tensor) -> tuple[int, tuple[Tensor, ...]]:
     """The number of groups, and B and C as (batch or 1, groups or 1, seqlen, dstate).
@@ -23,7 +25,10 @@ def _token_major(x: Tensor, groups: int, n: int) -> Tensor:
     if x.ndim == 2:
         return x[None, :, None].expand(1, -1, n, -1)
     x = x.mT if x.ndim == 4 else x.mT[:, None]
-    return x if x.shape[1] in (1, groups) else x.repeat_interleave(groups // x.shape[1], 1)
+    if x.shape[1] in (1, groups):
+        return x
+    # In 32 bits, as gradients of the repeats are added up.
+    return x.to(work_dtype(x.dtype)).repeat_interleave(groups // x.shape[1], 1)
 
 
 def in_groups(x: Tensor, groups: int) -> Tensor:

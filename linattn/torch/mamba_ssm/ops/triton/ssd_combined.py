@@ -211,7 +211,8 @@ def _sequences(
             f"{name}: cu_seqlens is {cu_seqlens.tolist()}; expected the bounds of the sequences in "
             "seq_idx"
         )
-    return packed._replace(bounds=bounds)
+    full = bounds.diff().nonzero()[:, 0]  # seq_idx does not number empty sequences
+    return Packing(bounds, full[:1], full[-1:])
 
 
 def mamba_split_conv1d_scan_combined(
