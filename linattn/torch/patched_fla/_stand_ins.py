@@ -19,7 +19,6 @@ from . import _losses as losses
 from . import _mamba as mamba
 from . import _mixing as mixing
 from . import _norms as norms
-from . import _recurrences as recurrences
 
 
 class StandIn(NamedTuple):
@@ -79,16 +78,10 @@ MODULES = (
     StandIn("fla.layers.mamba2", "selective_state_update", selective_state_update),
 )  # fmt: skip
 
-#: Functions that `linattn.torch.fla` has not, by their names in fla.ops.
-FORMS = {
-    name: f for name, f in vars(recurrences).items()
-    if inspect.isfunction(f) and not name.startswith("_")
-}  # fmt: skip
-
 
 def operators() -> Iterator[StandIn]:
     """fla's recurrences of which linattn has a function of the same name."""
-    ours = {name: getattr(fla, name) for name in fla.__all__} | FORMS
+    ours = {name: f for name in fla.__all__ if inspect.isfunction(f := getattr(fla, name))}
     for name, module in sorted(sys.modules.items()):
         if name.startswith("fla.ops.") and ".backends." not in name:
             for attribute in sorted(ours.keys() & vars(module).keys()):
