@@ -1,7 +1,7 @@
 """fla's own Triton kernels on CPU tensors, by Triton's interpreter: an oracle for the patch.
 
-``python fla_interpreter.py NAME ...`` prints a line for each model: its name, and the largest errors
-of logits and of gradients relative to the largest logit and gradient.
+``python fla_interpreter.py NAME ...`` prints a line for each model: its name, and the largest
+errors of logits and of gradients relative to the largest logit and gradient.
 
 The interpreter has no autotuner, and its loops make Python's integers, which have no ``to``.
 """
@@ -78,7 +78,9 @@ def main(names):
         with patch_fla():
             ours = results(model, ids)
         theirs = results(model, ids)
-        errors = [((a - b).abs().max() / b.abs().max()).item() for a, b in zip(ours, theirs)]
+        errors = [
+            ((a - b).abs().max() / b.abs().max()).item() for a, b in zip(ours, theirs, strict=True)
+        ]
         print(name, *errors, flush=True)
 
 
