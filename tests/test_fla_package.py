@@ -50,7 +50,7 @@ def test_table_has_every_family():
 @pytest.mark.parametrize("name", sorted({*FUNCTIONS} - OF_MODULES))
 def test_signature(name):
     """Positional parameters in fla's order, with its defaults; more of them by keyword only."""
-    theirs = fla_package.declared()[SAME_AS.get(name, name)]
+    theirs = fla_package.parameters(SAME_AS.get(name, name))
     ours = [
         (x.name, x.default if x.default is x.empty else repr(x.default))
         for x in inspect.signature(getattr(fla, name)).parameters.values()
@@ -64,7 +64,7 @@ def test_every_form():
     """A family that is here is here in all forms, but for those that fla itself has given up."""
     given_up = {"fused_chunk_gla", "fused_chunk_delta_rule"}
     here = {match[2] for name in FUNCTIONS if (match := FORM.fullmatch(name))}
-    for name in fla_package.declared():
+    for name in fla_package.headers():
         match = FORM.fullmatch(name)
         if match and match[2] in here and name not in given_up:
             assert hasattr(fla, name), name

@@ -71,7 +71,7 @@ class Rebased(_Monomials):
     >>> phi = feature_maps.Rebased(scale=1.0)
     >>> phi([[3.0, 4.0]]).round(3)
     array([[ 9.   , 16.971, 16.   ]])
-    >>> float(phi([1.0, 2.0]) @ phi([3.0, 4.0]))
+    >>> round(float(phi([1.0, 2.0]) @ phi([3.0, 4.0])), 9)
     121.0
     """
 

@@ -28,18 +28,25 @@ gated_step_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* The factors of the state's rows; returns whether any gate is a reset. */
+/* The factors of the state's rows, all of the gate g or, with channels, of r->g;
+ * returns whether any gate is a reset. */
 static int
-load_decay(const struct la_head *h, const struct gated_step_scratch *r)
+set_decay(const struct la_head *h, const struct gated_step_scratch *r, vec g)
 {
     ivec resets = {0};
-    load_plain(r->g, &h->g, rows_from(0, 1), h->channels[LA_AT_g] ? h->d : 1);
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
-        const vec g = h->channels[LA_AT_g] ? vload(&r->g.x[l]) : vset1(r->g.x[0]);
+        g = h->channels[LA_AT_g] ? vload(&r->g.x[l]) : g;
         decay_parts(g, (vec){0}, &r->step.keep[l], &r->step.change[l]);
         resets |= is_reset(g);
     }
     return vany(resets);
+}
+
+static int
+load_decay(const struct la_head *h, const struct gated_step_scratch *r)
+{
+    load_plain(r->g, &h->g, rows_from(0, 1), h->channels[LA_AT_g] ? h->d : 1);
+    return set_decay(h, r, vset1(r->g.x[0]));
 }
 
 /* step_state with a kind that is a compile-time constant. */

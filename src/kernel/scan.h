@@ -142,6 +142,43 @@ scan_cols(const struct la_head *h, ptrdiff_t col, ptrdiff_t most)
     return h->m - col < most ? h->m - col : most;
 }
 
+/* Whether the rows of x are those of a block, but for what follows their last numbers.
+ */
+INLINE int
+lies_as_block(const struct la_array *x)
+{
+    const ptrdiff_t size = sizeof(T);
+    return x->type == LA_NATIVE && x->cs == size && x->rs % size == 0 &&
+           (uintptr_t)x->data % sizeof(T) == 0;
+}
+
+/* The rows t of it, which need not begin on a vector's boundary. */
+INLINE struct block
+block_of(const struct la_array *x, struct span t)
+{
+    return (struct block){(T *)(x->data + t.first * x->rs),
+                          x->rs / (ptrdiff_t)sizeof(T)};
+}
+
+/* Rows t of some columns of x, where they lie if they are whole vectors, or copied. */
+static struct block
+panel_or_copy(struct block copy, const struct la_array *x, struct span t,
+              ptrdiff_t cols)
+{
+    if (lies_as_block(x) && cols % VL == 0) {
+        return block_of(x, t);
+    }
+    load_plain(copy, x, t, cols);
+    return copy;
+}
+
+/* A vector of such rows, which need not begin on a vector's boundary. */
+INLINE vec
+load_near(struct block x, ptrdiff_t i, ptrdiff_t j)
+{
+    return vload_any((const char *)&x.x[i * x.ld + j]);
+}
+
 /* Tokens from one checkpoint to the next: about as many as there are checkpoints take
  * the least memory, and of n alone, so that panels do not differ. */
 static ptrdiff_t

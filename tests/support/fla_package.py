@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import inspect
+import re
 from functools import cache
 from pathlib import Path
 
@@ -20,24 +21,20 @@ def families():
 
 
 @cache
-def declared():
-    """By name, the parameters of every public function in fla/ops, with their defaults."""
-    found = {}
-    for path in sorted(OPS.rglob("*.py")):
-        if "backends" in path.parts:
-            continue
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef):
-                source = f"lambda {ast.unparse(node.args)}: None"
-                found[node.name] = [*_parameters(source, node.args)]
-    return found
+def headers():
+    """By name, the parameters of every public function in fla/ops, as they are written."""
+    form = re.compile(r"^def (\w+)\((.*?)\)(?: ->[^:]*)?:$", re.MULTILINE | re.DOTALL)
+    files = (x for x in sorted(OPS.rglob("*.py")) if "backends" not in x.parts)
+    return {name: text for path in files for name, text in form.findall(path.read_text())}
 
 
-def _parameters(source, arguments):
+def parameters(name):
+    """The positional parameters of a function in fla/ops, with their defaults."""
+    arguments = ast.parse(f"def f({headers()[name]}): pass").body[0].args
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [inspect.Parameter.empty] * (len(positional) - len(arguments.defaults))
     defaults += [ast.unparse(x) for x in arguments.defaults]
-    yield from zip((x.arg for x in positional), defaults, strict=True)
+    return [*zip((x.arg for x in positional), defaults, strict=True)]
 
 
 @cache

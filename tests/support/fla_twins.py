@@ -116,6 +116,22 @@ def gsa(q, k, v, s, start, g=None):
     return recur(step, start, q, k, v, s, g)
 
 
+def preconditioned(q, k, v, g_atk, g, beta_atk, beta, start, x=1.5, eps=1e-6, center=-0.2):
+    """``start`` is (s [N, HV, K, V], a [N, H, K]); g [B, T, HV] or [B, T, HV, K]."""
+
+    def step(state, q, k, v, g_atk, g, beta_atk, beta):
+        s, a = state
+        a = g_atk.exp()[..., None] * a + beta_atk[..., None] * k**2
+        r = (a + eps).log() - center
+        key = k * x ** (-r / (1 + r.abs()))
+        q, k, key = (y.repeat_interleave(v.shape[1] // k.shape[1], 1) for y in (q, k, key))
+        s = (g[..., None] if g.ndim == 3 else g[..., None, None]).exp() * s
+        s = s + outer(key, beta[..., None] * (v - read(s, k)))
+        return (s, a), K**-0.5 * read(s, q)
+
+    return recur(step, start, q, k, v, g_atk, g, beta_atk, beta)
+
+
 def mesa(q, k, v, g, beta, lamb, start):
     def step(state, q, k, v, g, beta):
         h, s = (g.exp()[..., None, None] * x for x in state)

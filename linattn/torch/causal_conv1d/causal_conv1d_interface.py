@@ -214,7 +214,7 @@ def causal_conv1d_update(
     if cache_seqlens is not None:
         o = _circular(tokens, state, weight, bias, ACTIVATIONS[activation], cache_seqlens)
     else:
-        o = _shifted(tokens, state, weight, bias, ACTIVATIONS[activation])
+        o = shifted(tokens, state, weight, bias, ACTIVATIONS[activation])
     if rows is not None:
         real = rows >= 0
         conv_state[rows[real]] = state[real]
@@ -234,10 +234,13 @@ def _check_state(name: str, state: Any, batch: int | None, dim: int, width: int)
         )
 
 
-def _shifted(
+def shifted(
     x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
 ) -> Tensor:
-    """The result, as x; the state (batch, dim, length) loses its oldest inputs."""
+    """`causal_conv1d_update` for x (batch, dim, seqlen), without checks of shapes.
+
+    The state loses its oldest inputs.
+    """
     length, n = state.shape[-1], x.shape[-1]
     extra = length - weight.shape[-1] + 1
     dtypes = {y.dtype for y in (x, state, weight)}
@@ -257,7 +260,7 @@ def _shifted(
         initial_state=inputs[..., extra:length],
     )  # fmt: skip
     state.copy_(inputs[..., n:])
-    return o.mT
+    return o.to(x.dtype).mT
 
 
 def _circular(

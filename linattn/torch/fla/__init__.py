@@ -12,7 +12,7 @@ The families of ``fla.ops``, and the operator of `linattn.torch` that computes t
 family                    here
 ========================  =====================================================================
 abc                       yes: gated, twice, as gsa
-atk                       no: only parts of the preconditioned rules
+atk                       no: only parts of preconditioned rules
 attn                      no: softmax attention, as in PyTorch
 attnres                   no: softmax attention over layers
 based                     yes: causal, with the feature map Taylor
@@ -41,8 +41,8 @@ momentum_delta_rule       no: a second state for the momentum, which no operator
 nsa                       no: sparse softmax attention
 parallax                  no: softmax attention
 path_attn                 no: softmax attention
-precond_gated_delta_rule  no: a preconditioner of keys, which no operator has
-precond_kda               no: a preconditioner of keys, which no operator has
+precond_gated_delta_rule  yes: gated_delta, with an erase key; linear_scan for the preconditioner
+precond_kda               yes: the same, by channel
 rebased                   yes: causal, with the feature map Rebased
 retention                 yes: gated
 rwkv4                     yes: wkv
@@ -65,7 +65,18 @@ given) are ignored.  Unsupported keywords (``cp_context``, ``return_intermediate
 unknown ones TypeError.
 """
 
-from . import convolution, delta, generalized, linear, log_linear, mesa, polynomial, scan, slots
+from . import (
+    convolution,
+    delta,
+    generalized,
+    linear,
+    log_linear,
+    mesa,
+    polynomial,
+    preconditioned,
+    scan,
+    slots,
+)
 from .convolution import *  # noqa: F403
 from .delta import *  # noqa: F403
 from .generalized import *  # noqa: F403
@@ -73,6 +84,7 @@ from .linear import *  # noqa: F403
 from .log_linear import *  # noqa: F403
 from .mesa import *  # noqa: F403
 from .polynomial import *  # noqa: F403
+from .preconditioned import *  # noqa: F403
 from .scan import *  # noqa: F403
 from .slots import *  # noqa: F403
 
@@ -84,5 +96,6 @@ __all__ += linear.__all__
 __all__ += log_linear.__all__
 __all__ += mesa.__all__
 __all__ += polynomial.__all__
+__all__ += preconditioned.__all__
 __all__ += scan.__all__
 __all__ += slots.__all__

@@ -37,6 +37,11 @@ PARAMETERS = {
     "prev_h_kv": ("Tensor, [B, H, K, V]", "Sums of keys times values."),
     "max_CG_iteration": ("int", "The most iterations; fewer where they have converged."),
     "level_scales": ("Tensor, [B, T, HV, L]", "The factor of each level; L > log2(T - 1) + 1."),
+    "g_atk": ("Tensor, [B, T, H]", "Natural logarithm of the decays of the preconditioner."),
+    "beta_atk": ("Tensor, [B, T, H]", "What squared keys count in it."),
+    "log_atk_scale": ("Tensor, [H], or float, optional", "Its center, a logarithm; -0.2 if None."),
+    "initial_A_state": ("Tensor, [N, H, K], optional", "The preconditioner's first sum."),
+    "transpose_state_layout": ("bool", "States are [N, HV, V, K]."),
     "kk": (_TOKENS, "The removal key."),
     "beta": (_GATES, "Write strengths; 1 if None where it is optional."),
     "s": ("Tensor, [B, T, H, M]", "Weights of the M slots that each token writes to."),
@@ -89,6 +94,10 @@ h_kk, h_kv : Tensor, [B, H, K, K] and [B, H, K, V]""",
     "log_linear": """o : Tensor, [B, T, HV, V]
 final_state : LogLinearAttentionState or None
     None without ``output_final_state``.""",
+    "preconditioned": _STATES
+    + """
+final_A_state : Tensor, [N, H, K], or None
+    The decaying sum of squared keys.""",
     "parallel": """o : Tensor, [B, T, HV, V]
 attentions : None
     fla's attention scores, which are never computed.""",
@@ -110,22 +119,41 @@ final_state : Tensor, [N, D, W], or None
 cache : Tensor, [N, D, W]""",
 }
 #: Values of required parameters in examples, by their types; x is [1, 3, 2, 4].
-_VALUES = {_GATES: "x[..., 0]", "Tensor, [H, K]": "x[0, 0]", "int": "1"}
+_VALUES = {
+    _GATES: "x[..., 0]",
+    "Tensor, [B, T, H]": "x[..., 0]",
+    "Tensor, [H, K]": "x[0, 0]",
+    "int": "1",
+}
 
 
-def documented(operator: str, *, returns: str | None = None, **types: str) -> Callable[[F], F]:
+def _row(name: str, replaced: str | tuple[str, str] | None) -> tuple[str, str]:
+    """The type and the description of a parameter."""
+    if isinstance(replaced, tuple):
+        return replaced
+    kind, text = PARAMETERS[name]
+    return replaced or kind, text
+
+
+#: By what is returned, the left side of an example.
+_LEFT = {"output": "o", "rebased": "o", "preconditioned": "o, _, _"}
+
+
+def documented(
+    operator: str, *, returns: str | None = None, **types: str | tuple[str, str]
+) -> Callable[[F], F]:
     """Append the sections that all functions share to a docstring.
 
     ``operator`` is the function of `linattn.torch` that it calls; ``returns`` names what it
-    returns in `_RETURNS`, if not by the operator; ``types`` replace those of `PARAMETERS`.
+    returns in `_RETURNS`, if not by the operator; ``types``, some with descriptions, replace
+    those of `PARAMETERS`.
     """
 
     def decorate(f: F) -> F:
         if f.__doc__ is None:  # python -OO
             return f
         parameters = inspect.signature(f).parameters
-        table = {name: (types.get(name, PARAMETERS[name][0]), PARAMETERS[name][1])
-                 for name in parameters}  # fmt: skip
+        table = {name: _row(name, types.get(name)) for name in parameters}
         rows = "".join(
             f"{'**' * (name == 'kwargs')}{name} : {kind}\n    {text}\n"
             for name, (kind, text) in table.items()
@@ -139,7 +167,7 @@ def documented(operator: str, *, returns: str | None = None, **types: str) -> Ca
                 if parameters[name].default is inspect.Parameter.empty and name != "kwargs"
             )  # fmt: skip
             state = ", output_final_state=True" * ("output_final_state" in parameters)
-            results = "o" if returns in ("output", "rebased") else "o, _"
+            results = _LEFT.get(returns or "", "o, _")
             example = _EXAMPLE.format(results, f"{f.__name__}({values}{state})")
         f.__doc__ = (
             f"{own.strip()}\n\n`linattn.torch.{operator}` in the layouts of `linattn.torch.fla`.\n"

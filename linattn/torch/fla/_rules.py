@@ -36,13 +36,14 @@ class Rule(NamedTuple):
 
     operator: Callable[..., Any]  #: of linattn.torch
     extras: Callable[[str, Given], dict[str, Tensor]] = named()  #: operands after q, k and v
-    prepare: Callable[[str, Given], Given] = named()  #: arguments that replace those given
+    prepare: Callable[[str, Given], Given] | None = None  #: arguments that replace those given
     channels: tuple[str, ...] = ()  #: extras [B, T, HV, K]; the others are [B, T, HV]
     options: Callable[[str, Given], Given] = named()  #: further keywords of the operator
     v_first: bool = False  #: knows transpose_state_layout, the former name of state_v_first
+    more: tuple[str, ...] = ()  #: prepared values that are returned after the state
 
 
-def function(rule: Rule, returns: str | None = None, **types: str) -> Callable[[F], F]:
+def function(rule: Rule, returns: str | None = None, **types: Any) -> Callable[[F], F]:
     """Make a function of fla's from its signature and the first lines of its docstring.
 
     ``returns`` and ``types`` are what `_docs.documented` takes.
@@ -65,7 +66,7 @@ def _compiled(declared: Callable[..., Any], rule: Rule) -> Any:
     return compiled(name, signature, declared.__module__, result, call=call, rule=rule)
 
 
-def call(rule: Rule, name: str, given: Given, more: Given) -> tuple[Tensor, Any]:
+def call(rule: Rule, name: str, given: Given, more: Given) -> Any:
     """Call a rule's operator with fla's arguments; ``more`` are ignored or unsupported ones."""
     state_v_first = rule.v_first and states_v_first(name, given, more)
     if more:
@@ -76,8 +77,9 @@ def call(rule: Rule, name: str, given: Given, more: Given) -> tuple[Tensor, Any]
         cu_seqlens = _layout.sequence_bounds(cu_seqlens)
     _layout.check_tokens(name, q, k, v, cu_seqlens)
     dtype = _tensors.promotion(x.dtype for x in (q, k, v))
-    given = given | rule.prepare(name, given)
-    q, k, v = _tokens(given)
+    if rule.prepare is not None:
+        given = given | rule.prepare(name, given)
+        q, k, v = _tokens(given)
     extras = rule.extras(name, given)
     _layout.check_extras(name, k, v, extras, rule.channels)
     options = rule.options(name, given) | {
@@ -85,9 +87,11 @@ def call(rule: Rule, name: str, given: Given, more: Given) -> tuple[Tensor, Any]
         "output_final_state": given.get("output_final_state", False), "cu_seqlens": cu_seqlens,
         "reverse": given.get("reverse", False), "state_v_first": state_v_first,
     }  # fmt: skip
-    if (gv := given.get("gv")) is not None:
-        return _value_gates.run(name, rule.operator, q, k, v, extras, gv, **options)
-    return _layout.run(name, rule.operator, q, k, v, extras, **options)
+    if (gv := given.get("gv")) is None:
+        result = _layout.run(name, rule.operator, q, k, v, extras, **options)
+    else:
+        result = _value_gates.run(name, rule.operator, q, k, v, extras, gv, **options)
+    return (*result, *(given[x] for x in rule.more)) if rule.more else result
 
 
 def _tokens(given: Given) -> tuple[Any, Any, Any]:

@@ -101,7 +101,7 @@ def _gate_per_token(name: str, given: Given) -> dict[str, Tensor]:
     return {"g": g, "beta": _strength(name, given, given["beta"])}
 
 
-def _optional_gates(name: str, given: Given) -> dict[str, Tensor]:
+def optional_gates(name: str, given: Given) -> dict[str, Tensor]:
     """g, gk or their sum, or no decay; beta may be None."""
     g, gk, v = given["g"], given["gk"], given["v"]
     beta = _strength(name, given, _beta_or_one(given))
@@ -133,7 +133,7 @@ def chunk_gated_delta_rule(
     """The gated delta rule, one log decay per token and value head."""
 
 
-@function(GATED_DELTA_RULE._replace(extras=_optional_gates, channels=("gk",)))
+@function(GATED_DELTA_RULE._replace(extras=optional_gates, channels=("gk",)))
 def fused_recurrent_gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None, gk: Tensor | None = None,
     gv: Tensor | None = None, beta: Tensor | None = None, scale: float | None = None,

@@ -24,13 +24,13 @@ __all__ = [
 _NORM = L2Norm()
 
 
-def _normalized(given: Given, *names: str) -> Given:
+def normalized(given: Given, *names: str) -> Given:
     """These arguments, with rows of norm 1 if that is asked for."""
     phi = _NORM if given["use_qk_l2norm_in_kernel"] else lambda x: x
     return {name: phi(given[name]) for name in names}
 
 
-def _per_value_head(x: Tensor, v: Tensor) -> Tensor:
+def per_value_head(x: Tensor, v: Tensor) -> Tensor:
     """[B, T, H, K] for the value heads of each key head."""
     return x if x.shape[2] == v.shape[2] else x.repeat_interleave(v.shape[2] // x.shape[2], 2)
 
@@ -40,15 +40,15 @@ def _comba(name: str, given: Given) -> Given:
     k, v, p, beta = given["k"], given["v"], given["p"], given["beta"]
     p = k if p is None else p
     check_shape(name, "p", p, k.shape, "[B, T, H, K]")
-    x = _normalized(given | {"p": p}, "q", "k", "p")
+    x = normalized(given | {"p": p}, "q", "k", "p")
     if beta is None:
-        return x | {"a": _per_value_head(x["p"], v), "b": _per_value_head(-x["k"], v)}
+        return x | {"a": per_value_head(x["p"], v), "b": per_value_head(-x["k"], v)}
     check_shape(name, "beta", beta, v.shape[:3], "[B, T, HV]")
     beta = beta.unsqueeze(-1)
     return x | {
         "v": beta * v,
-        "a": _per_value_head(x["p"], v),
-        "b": -beta * _per_value_head(x["k"], v),
+        "a": per_value_head(x["p"], v),
+        "b": -beta * per_value_head(x["k"], v),
     }
 
 
@@ -81,8 +81,8 @@ def _gdn2(name: str, given: Given) -> Given:
     k, v, b, w = given["k"], given["v"], given["b"], given["w"]
     check_shape(name, "b", b, (*v.shape[:3], k.shape[3]), "[B, T, HV, K]")
     check_shape(name, "w", w, v.shape, "[B, T, HV, V]")
-    x = _normalized(given, "q", "k")
-    erase = b * _per_value_head(x["k"], v)
+    x = normalized(given, "q", "k")
+    erase = b * per_value_head(x["k"], v)
     return x | {"v": w * v, "g": gate_of_channels(name, given), "erase": erase}
 
 
@@ -91,14 +91,14 @@ def _gdn2_extras(name: str, given: Given) -> dict[str, Tensor]:
     return {"g": given["g"], "beta": v.new_ones(()).expand(v.shape[:3]), "erase": given["erase"]}
 
 
-def _erased(
+def erased_delta(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, erase: Tensor, **options: Any
 ) -> Any:
     return gated_delta(q, k, v, g, beta, erase=erase, **options)
 
 
-_erased.__name__ = gated_delta.__name__
-GDN2 = Rule(_erased, _gdn2_extras, _gdn2, channels=("g", "erase"), v_first=True)
+erased_delta.__name__ = gated_delta.__name__
+GDN2 = Rule(erased_delta, _gdn2_extras, _gdn2, channels=("g", "erase"), v_first=True)
 _ERASE_AND_WRITE = {
     "g": "Tensor, [B, T, HV, K]", "b": "Tensor, [B, T, HV, K]", "w": "Tensor, [B, T, HV, V]",
 }  # fmt: skip

@@ -44,6 +44,17 @@ class LogLinearAttentionState:
         Its log decays.
     level_scales_prev : Tensor, [N, 64, H, L]
         Its scales.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch import fla
+    >>> x, scales = torch.ones(1, 70, 2, 4), torch.ones(1, 70, 2, 8)
+    >>> _, state = fla.chunk_log_linear_attn(
+    ...     x, x, x, 0 * x[..., 0], scales, output_final_state=True
+    ... )
+    >>> state.offsets, state.ht.shape
+    (tensor([70], dtype=torch.int32), torch.Size([1, 1, 2, 4, 4]))
     """
 
     ht: Tensor

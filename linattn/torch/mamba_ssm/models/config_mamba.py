@@ -10,14 +10,16 @@ __all__ = ["MambaConfig"]
 
 @dataclass
 class MambaConfig:
-    """The configuration of a `MambaLMHeadModel`.
+    """The configuration of a ``MambaLMHeadModel``.
 
     Parameters
     ----------
-    d_model, n_layer, vocab_size : int
-        The width of a token, the number of layers and the size of the vocabulary.
+    d_model : int
+        The width of a token.
     d_intermediate : int
         The width of the MLP of each layer; 0 for none.
+    n_layer, vocab_size : int
+        The number of layers and the size of the vocabulary.
     ssm_cfg : dict
         Arguments of the mixer; ``layer`` is "Mamba1" or "Mamba2".
     attn_layer_idx, attn_cfg
@@ -25,7 +27,7 @@ class MambaConfig:
     rms_norm : bool
         Root mean square norm instead of layer norm.
     residual_in_fp32, fused_add_norm : bool
-        As in `Block`.
+        As in ``modules.block.Block``.
     pad_vocab_size_multiple : int
         The size of the vocabulary is rounded up to a multiple of this.
     tie_embeddings : bool

@@ -41,7 +41,24 @@ def create_block(
     device: Any = None,
     dtype: torch.dtype | None = None,
 ) -> Block:
-    """A layer of a language model; the arguments are those of `MambaConfig`.
+    """A layer of a language model.
+
+    Parameters
+    ----------
+    d_model, d_intermediate, ssm_cfg, attn_layer_idx, attn_cfg
+        As in ``MambaConfig``.
+    norm_epsilon : float
+        The eps of the norms.
+    rms_norm, residual_in_fp32, fused_add_norm
+        As in ``MambaConfig``.
+    layer_idx : int, optional
+        The number of the layer.
+    device, dtype
+        Of the parameters.
+
+    Returns
+    -------
+    Block
 
     Raises
     ------
@@ -101,14 +118,16 @@ class MixerModel(nn.Module):
     Parameters
     ----------
     d_model, n_layer, d_intermediate, vocab_size, ssm_cfg, attn_layer_idx, attn_cfg
-        As in `MambaConfig`.
+        As in ``MambaConfig``.
     norm_epsilon : float
         The eps of the norms.
-    rms_norm, fused_add_norm, residual_in_fp32
-        As in `MambaConfig`.
+    rms_norm
+        As in ``MambaConfig``.
     initializer_cfg : dict, optional
         Arguments of the initialisation: initializer_range, rescale_prenorm_residual,
         n_residuals_per_layer.
+    fused_add_norm, residual_in_fp32
+        As in ``MambaConfig``.
     device, dtype
         Of the parameters.
     """

@@ -53,15 +53,17 @@ class Mamba2(Mixer):
     dt_min, dt_max, dt_init_floor : float
         New time steps are in [dt_min, dt_max] and at least dt_init_floor.
     dt_limit : (float, float)
-        Time steps are at least and at most these, also in `step`, where mamba_ssm ignores them.
+        Time steps are at least and at most these, also in ``step``, where mamba_ssm ignores them.
     bias, conv_bias : bool
         Whether the projections, and the convolution, have a bias.
-    chunk_size, use_mem_eff_path, sequence_parallel
-        Ignored: they tune GPU kernels and tensor parallelism.
+    chunk_size, use_mem_eff_path
+        Ignored: they tune GPU kernels.
     layer_idx : int, optional
         The number of the layer, under which ``inference_params`` holds its states.
     process_group : optional
         Not supported: None.
+    sequence_parallel : bool
+        Ignored.
     device, dtype
         Of the parameters; D is of PyTorch's default dtype.
 

@@ -36,12 +36,14 @@ class Mamba(Mixer):
         The layer has expand * d_model channels.
     dt_rank : int or 'auto'
         The width of r; d_model / 16, rounded up, if 'auto'.
-    dt_min, dt_max, dt_init_floor : float
-        New time steps are in [dt_min, dt_max] and at least dt_init_floor.
+    dt_min, dt_max : float
+        New time steps are in this range.
     dt_init : {'random', 'constant'}
         How the projection to the time steps is drawn.
     dt_scale : float
         The scale of this projection.
+    dt_init_floor : float
+        New time steps are at least this.
     conv_bias, bias : bool
         Whether the convolution, and the projections, have a bias.
     use_fast_path : bool
@@ -125,7 +127,7 @@ class Mamba(Mixer):
     def forward(self, hidden_states: Tensor, inference_params: Any = None) -> Tensor:
         """The result (batch, seqlen, d_model) for hidden_states of that shape.
 
-        ``inference_params`` (`utils.generation.InferenceParams`) holds the states of a sequence
+        ``inference_params`` (``utils.generation.InferenceParams``) holds the states of a sequence
         that is continued token by token.
         """
         if inference_params is None:

@@ -271,10 +271,12 @@ def mamba_inner_fn(
         The last projection.
     out_proj_bias : Tensor, (out,), optional
         Its bias.
-    A, B, C, D, delta_bias, delta_softplus
+    A, B, C, D, delta_bias
         As in `selective_scan_fn`; B and C are projected if they are None.
     B_proj_bias, C_proj_bias : Tensor, (dstate,), optional
         Added to projected B and C.
+    delta_softplus : bool
+        As in `selective_scan_fn`.
     checkpoint_lvl : int
         Ignored: no intermediate result of the scan is ever stored.
     b_rms_weight, c_rms_weight, dt_rms_weight : Tensor, optional

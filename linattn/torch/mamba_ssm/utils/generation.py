@@ -110,7 +110,7 @@ def decode(
     input_ids : Tensor of int, (batch, seqlen)
         The tokens to start from.
     model : callable
-        Called as a `MambaLMHeadModel`.
+        Called as a ``MambaLMHeadModel``.
     max_length : int
         The length of the result at most, with the tokens to start from.
     top_k, top_p, min_p, temperature

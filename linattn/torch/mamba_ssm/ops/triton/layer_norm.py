@@ -194,12 +194,14 @@ def layer_norm_linear_fn(
 
     Parameters
     ----------
-    x, residual, eps, prenorm, residual_in_fp32, is_rms_norm
-        As in `layer_norm_fn`.
+    x : Tensor, (..., dim)
+        Rows.
     norm_weight, norm_bias : Tensor, (dim,)
         Of the norm; norm_bias may be None.
     linear_weight, linear_bias : Tensor, (out, dim) and (out,)
         Of the projection; linear_bias may be None.
+    residual, eps, prenorm, residual_in_fp32, is_rms_norm
+        As in `layer_norm_fn`.
 
     Returns
     -------

@@ -40,10 +40,12 @@ def selective_state_update(
         The rates.
     B, C : Tensor, (batch, dstate) or (batch, ngroups, dstate)
         ngroups is a divisor of nheads.
-    D, dt_bias : Tensor, (dim,) or (nheads, dim), optional
-        D multiplies x, dt_bias is added to dt.
+    D : Tensor, (dim,) or (nheads, dim), optional
+        Multiplies x.
     z : Tensor, of the shape of x, optional
         The gate.
+    dt_bias : Tensor, (dim,) or (nheads, dim), optional
+        Added to dt.
     dt_softplus : bool
         Take softplus of dt.
     state_batch_indices : Tensor of int32, (batch,), optional
@@ -93,7 +95,7 @@ def selective_state_update(
     s = state if rows is None else state[rows.clamp(min=0)]
     heads = s.unsqueeze(1) if s.ndim == 3 else s
     given = _operands(name, heads, B, C, x=x, dt=dt, A=A, D=D, z=z, dt_bias=dt_bias)
-    o = _update(heads, dt_softplus, **given).to(x.dtype).view(x.shape)
+    o = update(heads, **given, softplus=dt_softplus).view(x.shape)
     if rows is None:
         return o
     real = rows >= 0
@@ -134,43 +136,50 @@ def _by_group(name: str, argument: str, x: Any, state: Tensor) -> Tensor:
     return x
 
 
-def _update(state: Tensor, softplus: bool, **given: Any) -> Tensor:
-    """The output (batch, heads, dim); the state (batch, heads, dim, dstate) moves on."""
-    operands = [x for x in given.values() if x is not None]
-    dtype = work_dtype(promotion([x.dtype for x in operands]))
+def update(
+    state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    dt_bias: Tensor | None, z: Tensor | None, softplus: bool,
+) -> Tensor:  # fmt: skip
+    """`selective_state_update` with an axis of heads, without checks of shapes."""
+    operands = [y for y in (x, dt, A, B, C, D, dt_bias, z) if y is not None]
+    dtype = work_dtype(promotion([y.dtype for y in operands]))
     in_place = state.dtype is dtype and writable(state, *operands)
-    split = _split(state, **given)
-    s = split.pop("state")
-    step = _one_rate_a_head if _is_tied(given["dt"], given["A"], given["dt_bias"]) else _rates
-    o, after = step(s if in_place else s.clone(), softplus, in_place, **split)
-    if not in_place:  # gradients need the state from before
-        state.copy_(after.flatten(1, 2))
-    return o.flatten(1, 2)
+    s = state if in_place else state.clone()  # gradients need the state from before
+    groups = B.shape[1] if 1 < B.shape[1] < x.shape[1] else None  # otherwise B is broadcast
+    given: list[Any] = [s, x, dt, A, B, C, D, dt_bias, z]
+    if groups is not None:
+        given = [_split(y, axis, groups) for y, axis in zip(given, _HEADS_AXIS, strict=True)]
+    step: Any = _one_rate_a_head if _is_tied(dt, A, dt_bias) else _rates
+    o, s = step(*given, softplus, in_place)
+    if groups is not None:
+        o, s = o.flatten(1, 2), s.flatten(1, 2)
+    if not in_place:
+        state.copy_(s)
+    return o if o.dtype is x.dtype else o.to(x.dtype)
 
 
-def _split(state: Tensor, **given: Any) -> dict[str, Any]:
-    """Heads as groups and heads of a group; B and C have a single head a group."""
-    groups = given["B"].shape[1]
-    split = {"state": state.unflatten(1, (groups, -1))}
-    for argument, axes in _AXES.items():
-        x = given[argument]
-        split[argument] = None if x is None else x.unflatten(axes.index("h"), (groups, -1))
-    return split | {argument: given[argument].unsqueeze(2) for argument in "BC"}
+#: The axis of heads of the state, x, dt, A, B, C, D, dt_bias and z.
+_HEADS_AXIS = (1, 1, 1, 0, 1, 1, 0, 0, 1)
+
+
+def _split(x: Tensor | None, axis: int, groups: int) -> Tensor | None:
+    """Heads as groups and heads of a group; B and C have one a group."""
+    return None if x is None else x.unflatten(axis, (groups, -1))
 
 
 def _rates(
-    s: Tensor, softplus: bool, in_place: bool, *, x: Tensor, dt: Tensor, A: Tensor, B: Tensor,
-    C: Tensor, **options: Any,
+    s: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    dt_bias: Tensor | None, z: Tensor | None, softplus: bool, in_place: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     o, state = selective_scan_step(
-        x, dt, A, B, C, State(s), softplus=softplus, in_place=in_place, **options
+        x, dt, A, B, C, State(s), D=D, z=z, dt_bias=dt_bias, softplus=softplus, in_place=in_place
     )
     return o, state.s
 
 
 def _one_rate_a_head(
-    s: Tensor, softplus: bool, in_place: bool, *, x: Tensor, dt: Tensor, A: Tensor, B: Tensor,
-    C: Tensor, D: Tensor | None, z: Tensor | None, dt_bias: Tensor | None,
+    s: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    dt_bias: Tensor | None, z: Tensor | None, softplus: bool, in_place: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Mamba-2: gated linear attention with queries C, keys B and values dt x."""
     work = work_dtype(x.dtype)

@@ -129,33 +129,39 @@ def scan(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The scan of values dt x with log decays dt A, and the states after each sequence."""
     rows, groups = values.shape[:2], B.shape[2]
+    split = groups if 1 < groups < values.shape[2] else None  # otherwise heads are broadcast
     operands = [C.to(values.dtype), B.to(values.dtype), values, gates]
     if packed is not None:  # in a single row
         operands = [y.flatten(0, 1)[None] for y in operands]
         if initial_states is not None:
             initial_states = at_first(initial_states, packed)
-    q, k, v, g = (
-        y.unflatten(2, (groups, -1)).permute(0, 2, 3, 1, *range(4, y.ndim + 1)) for y in operands
-    )
+    q, k, v, g = (_heads(y, split) for y in operands)
     start = None
     if initial_states is not None:
-        start = State(_states_in(initial_states.to(v.dtype).mT, groups, packed))
+        start = State(_states_in(initial_states.to(v.dtype).mT, split, packed))
     o, end = gated(
         q, k, v, g, cu_seqlens=None if packed is None else packed.bounds, initial_state=start,
         return_state=True,
     )  # fmt: skip
-    o = o.flatten(1, 2).transpose(1, 2)
-    return o.reshape(*rows, *o.shape[2:]), _states_out(end.s, packed).mT
+    o = (o if split is None else o.flatten(1, 2)).transpose(1, 2)
+    return o.reshape(*rows, *o.shape[2:]), _states_out(end.s, split, packed).mT
 
 
-def _states_in(s: Tensor, groups: int, packed: Packing | None) -> Tensor:
+def _heads(y: Tensor, split: int | None) -> Tensor:
+    """(batch, seqlen, heads, ...) as (batch, heads, seqlen, ...), heads split into groups."""
+    y = y.transpose(1, 2)
+    return y if split is None else y.unflatten(1, (split, -1))
+
+
+def _states_in(s: Tensor, split: int | None, packed: Packing | None) -> Tensor:
     """(N, heads, ...) as (N, groups, heads of a group, ...), or packed (1, ..., N, ...)."""
-    s = s.unflatten(1, (groups, -1))
-    return s if packed is None else s.movedim(0, 2)[None]
+    s = s if packed is None else s.transpose(0, 1)[None]
+    return s if split is None else s.unflatten(1, (split, -1))
 
 
-def _states_out(s: Tensor, packed: Packing | None) -> Tensor:
-    return (s if packed is None else s[0].movedim(2, 0)).flatten(1, 2)
+def _states_out(s: Tensor, split: int | None, packed: Packing | None) -> Tensor:
+    s = s if split is None else s.flatten(1, 2)
+    return s if packed is None else s[0].transpose(0, 1)
 
 
 def _check(
