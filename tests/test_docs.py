@@ -17,7 +17,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(x for x in DOCS.rglob("*.md") if not {"_build", "generated"} & {*x.parts})
 TEXTS = {str(x.relative_to(DOCS)): x.read_text(encoding="utf-8") for x in PAGES}
 LANGUAGES = {"python", "sh"}
-OPTIONAL = ("torch", "transformers", "jax", "dask", "threadpoolctl", "onnxruntime")
+OPTIONAL = ("torch", "transformers", "fla", "jax", "dask", "threadpoolctl", "onnxruntime")
 
 
 def pages_with(language):
@@ -161,7 +161,7 @@ def test_reference_is_complete(name):
     (page,) = (x for x in pages if x.startswith(f"{name}\n"))
     listed = {*re.findall(r"^   (\w+)$", page, flags=re.M)}
     elsewhere = {"NAMES", "State", "__version__", "feature_maps", "fla", "nn", "ufuncs"}
-    elsewhere |= {"install_as", "mamba_ssm", "patch_transformers", "patched"}
+    elsewhere |= {"install_as", "mamba_ssm", "patch_fla", "patch_transformers", "patched"}
     assert {*module.__all__} - elsewhere <= listed
 
 

@@ -25,9 +25,11 @@ from .._state import State
 from . import causal_conv1d as _causal_conv1d_package  # noqa: F401
 from . import feature_maps, fla, mamba_ssm, nn
 from . import operators as _operators
+from ._patches import patched
 from ._stand_ins import install_as
 from .operators import *  # noqa: F403
-from .transformers import patch_transformers, patched
+from .patched_fla import patch_fla
+from .transformers import patch_transformers
 
 if _TYPE_CHECKING:
     from .._signatures.torch import *  # noqa: F403
@@ -43,6 +45,7 @@ __all__ = [
     "install_as",
     "mamba_ssm",
     "nn",
+    "patch_fla",
     "patch_transformers",
     "patched",
 ]

@@ -14,17 +14,17 @@ import importlib
 import inspect
 import re
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import torch
 
-from ._packing import handing_on, is_exporting, is_here, keeping_apart, refusing
+from .._patching import Library, Patch, Place, is_here, parameters
+from ._packing import handing_on, is_exporting, keeping_apart, refusing
 from ._stand_ins import DROP_PACKING, MIX_PACKED, SCAN_PACKED, STAND_INS, StandIn
 
 _MODELS = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
@@ -45,73 +45,7 @@ _PASSED_ON = {
 }
 
 
-class _Place(NamedTuple):
-    """A function that was replaced."""
-
-    owner: Any  #: the module or the class
-    attribute: str
-    name: str  #: with that of the module
-    original: Callable[..., Any]
-    ours: Callable[..., Any]
-
-    @property
-    def now(self) -> Any:
-        return vars(self.owner).get(self.attribute)
-
-
-_places: list[_Place] = []
-_lock = threading.RLock()  # guards these:
-_kept: set[Patch] = set()  # calls that are not used as contexts
-_entered: dict[Patch, int] = {}  # contexts, and how often each has been entered
-
-
-class Patch:
-    """What `linattn.torch.patch_transformers` returns: a context, with `undo`.
-
-    Functions stay patched while any thread is within such a context, or until a call without a
-    context is undone.
-    """
-
-    def __init__(self) -> None:
-        with _lock:
-            _kept.add(self)
-            try:
-                _patch_all()
-            except BaseException:  # a warning may be an error
-                _release(self)
-                raise
-
-    def undo(self) -> None:
-        """Restore every function of the library, whichever call patched it.
-
-        While other contexts are active they stay patched, until the last of these ends.  A
-        function that another program has replaced since then stays as that program left it.
-        """
-        with _lock:
-            _release(self, *_kept)
-
-    def __enter__(self) -> Self:
-        with _lock:
-            _kept.discard(self)
-            _entered[self] = _entered.get(self, 0) + 1
-            if _HOOK not in sys.meta_path:  # another thread has undone it since
-                try:
-                    _patch_all()
-                except BaseException:
-                    _release(self)
-                    raise
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        with _lock:
-            left = _entered.get(self, 1) - 1
-            if left:
-                _entered[self] = left
-            else:
-                _release(self)
-
-    def __repr__(self) -> str:
-        return f"<{len(patched())} functions of transformers run on linattn>"
+_places: list[Place] = []
 
 
 def patch_transformers() -> Patch:
@@ -161,25 +95,17 @@ def patch_transformers() -> Patch:
             f"linattn.torch.patch_transformers needs {error.name}: "
             "pip install 'linattn[transformers]'"
         ) from error
-    return Patch()
+    return Patch(LIBRARY)
 
 
-def patched() -> list[str]:
-    """The functions of Transformers that linattn replaces at present.
-
-    Returns
-    -------
-    list of str
-        Sorted, such as ``"transformers.models.mamba2.modeling_mamba2.mamba2_chunk_scan"``;
-        only of modules that are imported.
-    """
-    return sorted(place.name for place in _places if place.now is place.ours)
+def _names() -> list[str]:
+    return [place.name for place in _places if place.is_ours]
 
 
 # --- replacing --------------------------------------------------------------------------------
 
 
-def _patch_all() -> None:
+def _put() -> None:
     if _HOOK not in sys.meta_path:
         sys.meta_path.insert(0, _HOOK)
     for name, module in list(sys.modules.items()):
@@ -187,19 +113,14 @@ def _patch_all() -> None:
             _patch(module)
 
 
-def _release(*patches: Patch) -> None:
-    """End these patches, and restore the functions if no other is active."""
-    for patch in patches:
-        _kept.discard(patch)
-        _entered.pop(patch, None)
-    if _kept or _entered:
-        return
+def _restore() -> None:
     if _HOOK in sys.meta_path:
         sys.meta_path.remove(_HOOK)
     while _places:
-        place = _places.pop()
-        if place.now is place.ours:
-            setattr(place.owner, place.attribute, place.original)
+        _places.pop().restore()
+
+
+LIBRARY = Library("transformers", _put, _restore, _names)
 
 
 def _patch(module: ModuleType) -> None:
@@ -234,12 +155,13 @@ def _replace(
         warnings.warn(
             f"linattn.torch.patch_transformers: transformers {version}: {full}{problem}; "
             "it is left as it is",
-            stacklevel=6,
+            stacklevel=7,
         )
         return
     ours = make(original)
-    _places.append(_Place(owner, attribute, full, original, ours))
-    setattr(owner, attribute, ours)
+    place = Place(owner, attribute, full, original, ours)
+    _places.append(place)
+    place.put()
 
 
 def _mismatch(original: Callable[..., Any], stand_in: StandIn) -> str:
@@ -256,14 +178,8 @@ def _mismatch(original: Callable[..., Any], stand_in: StandIn) -> str:
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
-    """A signature without annotations.
-
-    With the package kernels, functions of the library are modules that call them.
-    """
-    if isinstance(function, torch.nn.Module):
-        function = function.forward
-    given = inspect.signature(function).parameters.values()
-    return [str(x.replace(annotation=x.empty)) for x in given]
+    """With the package kernels, functions of the library are modules that call them."""
+    return parameters(function.forward if isinstance(function, torch.nn.Module) else function)
 
 
 def _digest(function: Callable[..., Any]) -> str:
@@ -322,8 +238,8 @@ class _PatchingLoader(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        with _lock:
-            if _HOOK in sys.meta_path:  # not undone meanwhile
+        with LIBRARY.lock:
+            if LIBRARY.is_active:  # not undone meanwhile
                 _patch(module)
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._patching import is_here
+
 #: The keywords that say where packed sequences begin and end.
 PACKING = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")
 
@@ -38,11 +40,6 @@ def is_exporting() -> bool:
     if not torch.compiler.is_exporting():
         return False
     return "linattn.torch.onnx" not in sys.modules or not torch.onnx.is_in_onnx_export()
-
-
-def is_here(x: Any) -> bool:
-    """Whether x is in the CPU's memory, or not a tensor."""
-    return not isinstance(x, Tensor) or (x.is_cpu and x.layout is torch.strided)
 
 
 def sequences(x: Tensor, packing: dict[str, Any]) -> Any:

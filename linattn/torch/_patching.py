@@ -1,0 +1,162 @@
+"""What patches of other libraries share: the object that they return, and their places."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+_ABSENT: Any = object()  #: an attribute that its owner inherits
+
+
+class Place(NamedTuple):
+    """A function that was replaced."""
+
+    owner: Any  #: a module or a class
+    attribute: str
+    name: str  #: with that of the module
+    original: Any
+    ours: Any
+
+    @property
+    def is_ours(self) -> bool:
+        return vars(self.owner).get(self.attribute) is self.ours
+
+    def put(self) -> None:
+        setattr(self.owner, self.attribute, self.ours)
+
+    def restore(self) -> None:
+        """Put the original back, unless another program has replaced ours since then."""
+        if not self.is_ours:
+            return
+        if self.original is _ABSENT:
+            delattr(self.owner, self.attribute)
+        else:
+            setattr(self.owner, self.attribute, self.original)
+
+
+def own(owner: Any, attribute: str) -> Any:
+    """What the owner itself has under this name, for `Place.original`."""
+    return vars(owner).get(attribute, _ABSENT)
+
+
+class Library:
+    """A library whose functions linattn replaces, and the patches of it that are active.
+
+    ``put`` replaces the functions, ``restore`` puts the library's own back, and ``names`` lists
+    those that are replaced.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        put: Callable[[], None],
+        restore: Callable[[], None],
+        names: Callable[[], Iterable[str]],
+    ) -> None:
+        self.name, self.names = name, names
+        self._put, self._restore = put, restore
+        self.lock = threading.RLock()  # guards these:
+        self.is_active = False
+        self.kept: set[Patch] = set()  # patches that are not used as contexts
+        self.entered: dict[Patch, int] = {}  # contexts, and how often each has been entered
+
+    def put(self) -> None:
+        """Replace the functions, also those of modules that were imported since the last call."""
+        self.is_active = True
+        self._put()
+
+    def release(self, *patches: Patch) -> None:
+        """End these patches, and restore the functions if no other is active."""
+        for patch in patches:
+            self.kept.discard(patch)
+            self.entered.pop(patch, None)
+        if not self.kept and not self.entered:
+            self.is_active = False
+            self._restore()
+
+
+class Patch:
+    """What `linattn.torch.patch_transformers` and `patch_fla` return: a context, with `undo`.
+
+    Functions stay patched while any thread is within such a context, or until a call without a
+    context is undone.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        with library.lock:
+            library.kept.add(self)
+            try:
+                library.put()
+            except BaseException:  # a warning may be an error
+                library.release(self)
+                raise
+
+    def undo(self) -> None:
+        """Restore every function of the library, whichever call patched it.
+
+        While other contexts are active they stay patched, until the last of these ends.  A
+        function that another program has replaced since then stays as that program left it.
+        """
+        library = self._library
+        with library.lock:
+            library.release(self, *library.kept)
+
+    def __enter__(self) -> Self:
+        library = self._library
+        with library.lock:
+            library.kept.discard(self)
+            library.entered[self] = library.entered.get(self, 0) + 1
+            if not library.is_active:  # another thread has undone it since
+                try:
+                    library.put()
+                except BaseException:
+                    library.release(self)
+                    raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        library = self._library
+        with library.lock:
+            left = library.entered.get(self, 1) - 1
+            if left:
+                library.entered[self] = left
+            else:
+                library.release(self)
+
+    def __repr__(self) -> str:
+        count = len(list(self._library.names()))
+        return f"<{count} functions of {self._library.name} run on linattn>"
+
+
+def is_here(x: Any) -> bool:
+    """Whether x is in the CPU's memory, or not a tensor."""
+    return not isinstance(x, Tensor) or (x.is_cpu and x.layout is torch.strided)
+
+
+def are_here(values: Iterable[Any]) -> bool:
+    """The same of several values, and of those in tuples and lists."""
+    return all(are_here(x) if isinstance(x, (tuple, list)) else is_here(x) for x in values)
+
+
+def parameters(function: Callable[..., Any], keyword_only: bool = True) -> list[str]:
+    """A signature without annotations, and with or without what only keywords give."""
+    given = inspect.signature(function).parameters.values()
+    return [
+        str(x.replace(annotation=x.empty))
+        for x in given
+        if keyword_only or x.kind is not x.KEYWORD_ONLY
+    ]
+
+
+def names_in(module: ModuleType, values: dict[int, Any]) -> Iterator[tuple[str, Any]]:
+    """The module's names of these values, which are given by their ids."""
+    for name, value in list(vars(module).items()):
+        if id(value) in values:
+            yield name, values[id(value)]

@@ -1,0 +1,157 @@
+"""Activations and gated linear units.
+
+fla's autograd functions of these are bound to names and kept in models, so that the functions that
+they call are replaced, ``NAME_fwd`` and ``NAME_bwd``.  They compute in float32 and round once.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def wide(x: Tensor) -> Tensor:
+    """x in float32, or float64 where it is that."""
+    return x if x.dtype is torch.float64 else x.float()
+
+
+def gate(activation: str, x: Tensor) -> Tensor:
+    """swish(x) or sigmoid(x), by name; other names are no gate, as in fla's kernels."""
+    if activation in ("swish", "silu"):
+        return F.silu(x)
+    return x.sigmoid() if activation == "sigmoid" else torch.ones_like(x)
+
+
+# --- of one operand ----------------------------------------------------------------------------
+
+
+def sigmoid_fwd(x: Tensor, output_contiguous: bool = False) -> Tensor:
+    return x.sigmoid()
+
+
+def sigmoid_bwd(x: Tensor, dy: Tensor, output_contiguous: bool = False) -> Tensor:
+    s = wide(x).sigmoid()
+    return (wide(dy) * s * (1 - s)).to(x.dtype)
+
+
+def logsigmoid_fwd(x: Tensor, temperature: float = 1.0, output_contiguous: bool = False) -> Tensor:
+    return (F.logsigmoid(wide(x)) / temperature).to(x.dtype)
+
+
+def logsigmoid_bwd(
+    x: Tensor, dy: Tensor, temperature: float = 1.0, output_contiguous: bool = False
+) -> Tensor:
+    return (wide(dy) * (-wide(x)).sigmoid() / temperature).to(x.dtype)
+
+
+def swish_fwd(x: Tensor, output_contiguous: bool = False) -> Tensor:
+    return F.silu(x)
+
+
+def swish_bwd(x: Tensor, dy: Tensor, output_contiguous: bool = False) -> Tensor:
+    return (wide(dy) * _silu_slope(wide(x))).to(x.dtype)
+
+
+def sqrelu_fwd(x: Tensor) -> Tensor:
+    return wide(x).relu().square().to(x.dtype)
+
+
+def sqrelu_bwd(g: Tensor, x: Tensor) -> Tensor:
+    return (2 * wide(g) * wide(x).relu()).to(x.dtype)
+
+
+def gelu_fwd(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def gelu_bwd(g: Tensor, x: Tensor) -> Tensor:
+    return torch.ops.aten.gelu_backward(g.to(x.dtype), x, approximate="tanh")
+
+
+def bias_gelu(y: Tensor, bias: Tensor) -> Tensor:
+    return F.gelu(bias + y, approximate="tanh").to(y.dtype)
+
+
+def bias_gelu_bwd(g: Tensor, y: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    dy = gelu_bwd(g, bias + y)
+    return dy.to(y.dtype), dy.sum(0, dtype=bias.dtype)
+
+
+# --- gated linear units: a(x) y ----------------------------------------------------------------
+
+Gradients = tuple[Tensor, ...]
+
+
+def swiglu_fwd(x: Tensor, y: Tensor, output_contiguous: bool = False) -> Tensor:
+    return _glu(F.silu(wide(x)), y)
+
+
+def swiglu_fwdbwd(
+    x: Tensor, y: Tensor, g: Tensor, use_weight: bool = False, output_contiguous: bool = False
+) -> Gradients:
+    a = wide(x)
+    return _glu_gradients(F.silu(a), _silu_slope(a), x, y, g, use_weight)
+
+
+def swiglu_linear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(swiglu_fwd(x, y), weight, bias)
+
+
+def sigmoidglu_fwd(x: Tensor, y: Tensor, output_contiguous: bool = False) -> Tensor:
+    return _glu(wide(x).sigmoid(), y)
+
+
+def sigmoidglu_fwdbwd(
+    x: Tensor, y: Tensor, g: Tensor, use_weight: bool = False, output_contiguous: bool = False
+) -> Gradients:
+    s = wide(x).sigmoid()
+    return _glu_gradients(s, s * (1 - s), x, y, g, use_weight)
+
+
+def powglu_fwd(x: Tensor, y: Tensor, power: float = 3.0, output_contiguous: bool = False) -> Tensor:
+    return _glu(_power(wide(x), power), y)
+
+
+def powglu_fwdbwd(
+    x: Tensor, y: Tensor, g: Tensor, power: float = 3.0, use_weight: bool = False,
+    output_contiguous: bool = False,
+) -> Gradients:  # fmt: skip
+    with torch.enable_grad():
+        a = wide(x).detach().requires_grad_()
+        value = _power(a, power)
+        (slope,) = torch.autograd.grad(value.sum(), a)
+    return _glu_gradients(value.detach(), slope, x, y, g, use_weight)
+
+
+def powglu_linear(
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, power: float = 3.0
+) -> Tensor:  # fmt: skip
+    return F.linear(powglu_fwd(x, y, power), weight, bias)
+
+
+def _glu(a: Tensor, y: Tensor) -> Tensor:
+    if a.shape != y.shape:
+        raise ValueError(f"glu: y has shape {tuple(y.shape)}; expected {tuple(a.shape)}, that of x")
+    return (a * wide(y)).to(y.dtype)
+
+
+def _glu_gradients(
+    a: Tensor, slope: Tensor, x: Tensor, y: Tensor, g: Tensor, use_weight: bool
+) -> Gradients:
+    """Of a(x) y with respect to x and y; with ``use_weight`` also its value."""
+    dx, dy = (wide(g) * slope * wide(y)).to(x.dtype), (wide(g) * a).to(y.dtype)
+    return (dx, dy, _glu(a, y)) if use_weight else (dx, dy)
+
+
+def _silu_slope(x: Tensor) -> Tensor:
+    s = x.sigmoid()
+    return s * (1 + x * (1 - s))
+
+
+def _power(x: Tensor, power: float) -> Tensor:
+    """x^(power / (sqrt(x) + 1)) sigmoid(x) where x is positive, and x sigmoid(x) elsewhere."""
+    positive = x > 0
+    base = torch.where(positive, x, 1)
+    raised = base ** (power / (base.sqrt() + 1))
+    return torch.where(positive, raised, x) * x.sigmoid()

@@ -1,0 +1,58 @@
+"""Small models of fla, of each kind whose recurrence linattn has."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+
+import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of a machine without a GPU
+    import fla.models
+
+VOCABULARY = 61
+COMMON = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 2, "head_dim": 16, "expand_k": 1,
+    "expand_v": 1, "hidden_ratio": 2, "intermediate_size": 32, "feature_dim": 16,
+    "vocab_size": VOCABULARY, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+#: By the name of the model, its options beside the common ones.
+FAMILIES = {
+    "ABC": {"num_slots": 8},
+    "Comba": {},
+    "DeltaNet": {},
+    "GLA": {},
+    "GSA": {"num_slots": 8},
+    "GatedDeltaNet": {},
+    "GatedDeltaProduct": {},
+    "HGRN": {"expand_ratio": 1},
+    "HGRN2": {"expand_ratio": 16},
+    "KDA": {},
+    "LightNet": {"expand_ratio": 16},
+    "LinearAttention": {},
+    "Mamba": {"state_size": 8, "expand": 2},
+    "Mamba2": {"state_size": 8, "expand": 2, "num_heads": 4, "n_groups": 1, "chunk_size": 16},
+    "MesaNet": {},
+    "RWKV6": {"proj_low_rank_dim": 8, "gate_low_rank_dim": 8},
+    "RWKV7": {},
+    "RetNet": {},
+}
+#: Those that take packed sequences in their ``cu_seqlens``.
+PACKED = sorted(FAMILIES.keys() - {"ABC", "Mamba", "Mamba2"})
+
+
+def build(name, **options):
+    """A model with the same random weights at each call."""
+    kind = getattr(fla.models, f"{name}Config")
+    given = COMMON | FAMILIES[name] | options
+    known = inspect.signature(kind.__init__).parameters
+    config = kind(**{x: y for x, y in given.items() if x in known or x.endswith("_token_id")})
+    with warnings.catch_warnings(), torch.random.fork_rng():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        return getattr(fla.models, f"{name}ForCausalLM")(config)
+
+
+def tokens(*shape, seed=0):
+    return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))

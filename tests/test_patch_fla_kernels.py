@@ -1,0 +1,31 @@
+"""Models of fla with `patch_fla` against fla's own kernels, which Triton's interpreter runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("ml_dtypes")
+pytest.importorskip("triton", reason="fla imports triton")
+pytest.importorskip("fla", reason="flash-linear-attention is not installed")
+
+PROGRAM = Path(__file__).parent / "support" / "fla_interpreter.py"
+#: Those whose kernels take float32 and run in the interpreter.
+NAMES = ("Comba", "GLA", "GatedDeltaNet", "HGRN2", "KDA", "LinearAttention", "RWKV7", "RetNet")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_against_the_kernels_of_fla(name):
+    run = subprocess.run(
+        [sys.executable, str(PROGRAM), name], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    found, logits, gradients = run.stdout.split()
+    assert found == name
+    # float32 over two layers; kernels of chunks round differently
+    assert float(logits) < 1e-5 and float(gradients) < 1e-4

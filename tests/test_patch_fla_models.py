@@ -1,0 +1,103 @@
+"""Models of fla with `linattn.torch.patch_fla`: training, generation, packed sequences."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("ml_dtypes")
+pytest.importorskip("triton", reason="fla imports triton")
+pytest.importorskip("fla", reason="flash-linear-attention is not installed")
+
+from fla_models import FAMILIES, PACKED, build, tokens  # noqa: E402
+
+from linattn.torch import patch_fla  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _patched():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with patch_fla():
+        yield
+    torch.set_num_threads(threads)
+
+
+def close(a, b, factor=1.0):
+    """Within the rounding of two orders of summation in float32, over a few layers."""
+    torch.testing.assert_close(a, b, rtol=0, atol=factor * 2e-5 * b.abs().max().item())
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_twenty_steps_lower_the_loss(name):
+    model, ids = build(name).train(), tokens(2, 24)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(20):
+        optimiser.zero_grad()
+        loss = model(ids, labels=ids).loss
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+    assert all(x.grad is None or x.grad.isfinite().all() for x in model.parameters())
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {"ABC"}))
+def test_steps_with_a_cache_are_the_whole_sequence(name):
+    """A prompt, then one token after another.
+
+    ABC's state in fla lacks the sums over which its slots are normalised.
+    """
+    model, ids = build(name).eval(), tokens(2, 14)
+    with torch.no_grad():
+        whole = model(ids).logits
+        out = model(ids[:, :9], use_cache=True)
+        pieces = [out.logits]
+        for i in range(9, 14):
+            out = model(ids[:, i : i + 1], past_key_values=out.past_key_values, use_cache=True)
+            pieces.append(out.logits)
+    close(torch.cat(pieces, 1), whole)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - {"ABC"}))
+def test_generate(name):
+    model, ids = build(name).eval(), tokens(2, 9)
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    with torch.no_grad():
+        cached = model.generate(ids, use_cache=True, **options)
+        again = model.generate(ids, use_cache=False, **options)
+    assert torch.equal(cached, again)
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_sequences_stay_apart(name):
+    model = build(name).train()
+    parts = [tokens(1, n, seed=n) for n in (5, 8, 1)]
+    bounds = torch.tensor([0, 5, 13, 14])
+    packed = model(torch.cat(parts, 1), cu_seqlens=bounds).logits
+    alone = torch.cat([model(x).logits for x in parts], 1)
+    close(packed, alone)
+    ours, theirs = (_gradient(model, x) for x in (packed, alone))
+    close(ours, theirs, 10)
+
+
+def _gradient(model, logits):
+    """That of all parameters, as one vector: some parts of it are 0 but for rounding."""
+    parameters = [x for x in model.parameters() if x.requires_grad]
+    gradients = torch.autograd.grad(
+        logits.square().mean(), parameters, allow_unused=True, materialize_grads=True
+    )
+    return torch.cat([x.flatten() for x in gradients])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_bfloat16(name):
+    """Near float32's results, by the 8 bits that bfloat16 keeps in each of some ten products."""
+    wide, ids = build(name).train(), tokens(2, 24)
+    narrow = build(name).train().to(torch.bfloat16)
+    loss = narrow(ids, labels=ids).loss
+    loss.backward()
+    expected = wide(ids, labels=ids).loss
+    assert abs(loss.item() - expected.item()) < 16 * 2**-8 * expected.item()
+    assert all(x.grad is None or x.grad.isfinite().all() for x in narrow.parameters())
