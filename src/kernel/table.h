@@ -43,7 +43,8 @@ enum la_property {
     LA_SEQUENCE_SPLIT = 256, /* sequences may be split (sequence_split.c) */
     LA_BACKWARD_SPLIT = 512, /* may be computed in passes (backward_split.c) */
     LA_INTERLEAVE = 1024,    /* can compute a head in slices (interleave.c) */
-    LA_THREE_ROWS = 2048     /* f is 3 */
+    LA_THREE_ROWS = 2048,    /* f is 3 */
+    LA_RUNS = 4096           /* computes a run of heads, each with its own operands */
 };
 
 /* The part of a backward operator that one piece of work computes: all of it; dq, with
@@ -115,9 +116,10 @@ struct la_head {
         };
         double numbers[LA_NNUMBERS];
     };
-    /* `group` heads of queries share these keys; the steps between them are in bytes.
-     * causal and noncausal compute the state once for all of them. */
-    ptrdiff_t group, q_step, o_step, s1_step, z1_step;
+    /* The heads of this call, and the steps between their arrays in bytes, by enum
+     * la_operand.  causal and noncausal compute the state once for all of them: these
+     * heads of queries share their keys. */
+    ptrdiff_t group, steps[LA_NARRAYS];
     /* By enum la_operand: whether an array has its optional dimension. */
     unsigned char channels[LA_NARRAYS];
     enum la_map map;
