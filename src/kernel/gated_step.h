@@ -54,16 +54,16 @@ load_decay(const struct la_head *h, const struct gated_step_scratch *r)
 
 /* step_state with a kind that is a compile-time constant. */
 static int
-decay_state(const struct la_head *h, const struct step_scratch *r, struct run *run,
+decay_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
             int resets)
 {
     const int gated = LA_STEP_GATED, before = gated | LA_STEP_BEFORE;
     if (resets) {
-        return la_is_given(&h->bonus) ? step_state(h, r, run, before | LA_STEP_RESET)
-                                      : step_state(h, r, run, gated | LA_STEP_RESET);
+        return la_is_given(&h->bonus) ? step_state(h, r, until_poll, before | LA_STEP_RESET)
+                                      : step_state(h, r, until_poll, gated | LA_STEP_RESET);
     }
-    return la_is_given(&h->bonus) ? step_state(h, r, run, before)
-                                  : step_state(h, r, run, gated);
+    return la_is_given(&h->bonus) ? step_state(h, r, until_poll, before)
+                                  : step_state(h, r, until_poll, gated);
 }
 
 /* o = (a.(u o b)) v, the share of the token's own key: with a bonus, the query reads
@@ -80,7 +80,7 @@ own_value(const struct la_head *h, const struct gated_step_scratch *r)
 }
 
 INLINE int
-gated_step_head(const struct la_head *h, void *scratch, struct run *run)
+gated_step_head(const struct la_head *h, void *scratch, ptrdiff_t *until_poll)
 {
     const struct gated_step_scratch *const r = scratch;
     load_step_rows(h, &r->step);
@@ -89,7 +89,7 @@ gated_step_head(const struct la_head *h, void *scratch, struct run *run)
     if (la_is_given(&h->bonus)) {
         own_value(h, r);
     }
-    if (decay_state(h, &r->step, run, resets)) {
+    if (decay_state(h, &r->step, until_poll, resets)) {
         return 1;
     }
     r->step.den[0] = (T)h->scale;

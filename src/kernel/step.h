@@ -43,12 +43,11 @@ enum step_kind {
 };
 
 /* to = (keep + change) from + b v^T and o += a^T to, or a^T from: rows [l, end), and nr
- * vectors of columns from j on, of which the last has `some` columns.  The next head's
- * state is `ahead` bytes further on. */
+ * vectors of columns from j on, of which the last has `some` columns. */
 INLINE void
 step_tile(const struct step_scratch *r, const struct la_array *from,
           const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j,
-          const int kind, const int nr, const ptrdiff_t some, ptrdiff_t ahead)
+          const int kind, const int nr, const ptrdiff_t some)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
     /* In locals: the compiler assumes that stores change what pointers lead to. */
@@ -73,7 +72,6 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
             const ptrdiff_t count = t + 1 < nr ? VL : some;
             const vec old = vread_some(in + t * LA_VBYTES, count, LA_NATIVE);
             vec s = old;
-            prefetch_line(in + ahead, t);
             if (kind & LA_STEP_GATED) {
                 s = vfma(part, old, kept_of(whole, old));
             }
@@ -125,19 +123,18 @@ load_step_rows(const struct la_head *h, const struct step_scratch *r)
 
 /* Writes the state after the token, and adds what the query reads to o. */
 INLINE int
-step_state(const struct la_head *h, const struct step_scratch *r, struct run *run,
+step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
            const int kind)
 {
     const struct la_array from = h->arrays[state_read(h)], to = h->s1;
     /* Blocks of LA_BLOCK rows keep the error of a long column that of a short one. */
     for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
         const ptrdiff_t end = h->d - l < LA_BLOCK ? h->d : l + LA_BLOCK;
-        if (give_up(h, &run->until_poll, 2 * LA_BLOCK * h->m)) {
+        if (give_up(h, until_poll, 2 * LA_BLOCK * h->m)) {
             return 1;
         }
         if (by_vectors(&from, &to)) {
-            LA_BY_STEP_TILES(h->m, step_tile(r, &from, &to, l, end, col, kind, nr, some,
-                                             run->ahead));
+            LA_BY_STEP_TILES(h->m, step_tile(r, &from, &to, l, end, col, kind, nr, some));
             continue;
         }
         for (ptrdiff_t j = 0; j < h->m; j++) {
@@ -160,12 +157,12 @@ step_z(const struct la_head *h, const struct step_scratch *r)
 }
 
 INLINE int
-step_head(const struct la_head *h, void *scratch, struct run *run)
+step_head(const struct la_head *h, void *scratch, ptrdiff_t *until_poll)
 {
     const struct step_scratch *const r = scratch;
     load_step_rows(h, r);
     clear(r->o, row_step(h->m));
-    if (step_state(h, r, run, LA_STEP_SUM)) {
+    if (step_state(h, r, until_poll, LA_STEP_SUM)) {
         return 1;
     }
     if (h->normalize) {

@@ -9,12 +9,6 @@
 
 #include "recurrence.h"
 
-/* A run of heads. */
-struct run {
-    ptrdiff_t until_poll; /* see give_up; the caller of a kernel has just polled */
-    ptrdiff_t ahead;      /* bytes from a head's state to the next one's, or 0 */
-};
-
 /* Moves to the next head of a run. */
 INLINE void
 next_head(struct la_head *h)
@@ -38,20 +32,17 @@ state_read(const struct la_head *h)
     return h->s0.data ? LA_AT_s0 : LA_AT_s1;
 }
 
-/* Bytes from a head's state to the next one's. */
-INLINE ptrdiff_t
-bytes_ahead(const struct la_head *h)
+/* x, in a register: compilers would read a number that is used twice from memory
+ * twice. */
+INLINE vec
+held(vec x)
 {
-    return h->steps[state_read(h)];
-}
-
-/* Prefetches the line of vector t at p, once. */
-INLINE void
-prefetch_line(const char *p, const int t)
-{
-    if (t * LA_VBYTES % LA_LINE == 0) {
-        __builtin_prefetch(p + t * LA_VBYTES);
-    }
+#if defined(__AVX512F__)
+    __asm__("" : "+v"(x));
+#elif defined(__SSE2__)
+    __asm__("" : "+x"(x));
+#endif
+    return x;
 }
 
 /* Whether the states are walked by vectors: their rows are contiguous. */
@@ -142,16 +133,16 @@ multiply_token(T *y, const T *x, const T *factor, ptrdiff_t cols)
     } while (0)
 
 /* Runs a step on a run of heads: `step` computes one, with that scratch, and returns
- * nonzero to stop. */
+ * nonzero to stop.  The caller of a kernel has just polled, so the first poll
+ * (give_up) comes later. */
 INLINE int
 run_heads(const struct la_head *first, void *scratch,
-          int (*step)(const struct la_head *, void *, struct run *))
+          int (*step)(const struct la_head *, void *, ptrdiff_t *until_poll))
 {
     struct la_head h = *first;
-    struct run run = {LA_POLL, bytes_ahead(first)};
+    ptrdiff_t until_poll = LA_POLL;
     for (ptrdiff_t left = first->group; left > 0; left--) {
-        run.ahead = left > 1 ? run.ahead : 0;
-        if (step(&h, scratch, &run)) {
+        if (step(&h, scratch, &until_poll)) {
             return 1;
         }
         if (left > 1) {
