@@ -4,10 +4,11 @@
  *    u = s^T c,  s <- R + b u^T + k v^T                         (DPLR, c its a)
  *    o = scale s^T a = scale (R^T a + (a.b) u [+ (a.k) v])
  * with a = phi(q), b = phi(k).  See delta.h and gated_delta.h for the sources.  6 d m
- * flops.  One pass over the rows of the state computes both products with it, and the
- * update goes through them in reverse: if the state does not fit the first-level cache,
- * it finds the rows there that were read last.  Without s0, the state in s1 is updated
- * in place. */
+ * flops.  One pass over the rows of the state computes both products with it, and a
+ * second one, which finds them in the first- or second-level cache, updates them: both
+ * in order, as processors prefetch best.  Prefetching the next head, or reading it
+ * while this one is written, takes as long: two multiply-adds per number and pass are
+ * the limit.  Without s0, the state in s1 is updated in place. */
 #ifndef LA_DELTA_STEP_H
 #define LA_DELTA_STEP_H
 
@@ -17,25 +18,18 @@
 
 enum step_rule { DELTA_STEP, GATED_STEP, DPLR_STEP };
 
-/* One row of each operand of a head, and its state. */
+/* One row of each operand. */
 struct delta_step_scratch {
-    T *a, *b, *k, *v, *u, *o; /* k: for DPLR */
+    T *a, *b, *k, *v, *o; /* k: for DPLR */
     T *reads, *erases;    /* factors of s for o and u: a and e, decayed */
     T *decay;             /* exp(g), (d) */
     struct beta beta;
     T *scale;
     T dot, dot_k; /* a.b, a.k */
-    struct la_array from, to; /* its state before and after the token */
-    int resets; /* rows of the state must be set to 0 since they could be inf or NaN */
-};
-
-/* Two heads: one is read while the other is written. */
-struct delta_step_pair {
-    struct delta_step_scratch of[2];
 };
 
 static struct delta_step_scratch
-carve_head(const struct la_head *h, struct arena *arena, enum step_rule rule)
+step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rule)
 {
     struct delta_step_scratch r = {0};
     r.a = r.reads = take_row(arena, h->d);
@@ -49,140 +43,87 @@ carve_head(const struct la_head *h, struct arena *arena, enum step_rule rule)
         r.k = take_row(arena, h->d);
     }
     r.v = take_row(arena, h->m);
-    r.u = take_row(arena, h->m);
     r.o = take_row(arena, h->m);
     r.beta = take_beta(arena, h, 1);
     r.scale = take(arena, 1, VL);
     return r;
 }
 
-static struct delta_step_pair
-step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rule)
-{
-    struct delta_step_pair r;
-    r.of[0] = carve_head(h, arena, rule);
-    r.of[1] = carve_head(h, arena, rule);
-    return r;
-}
-
-/* What a pass needs of a head, in locals: the compiler assumes that stores change what
- * pointers lead to. */
-struct delta_rows {
-    const char *in;
-    char *out;
-    ptrdiff_t in_step, out_step;
-    const T *reads, *erases, *b, *k, *decay;
-};
-
-INLINE struct delta_rows
-state_rows_of(const struct delta_step_scratch *r, ptrdiff_t row, ptrdiff_t byte)
-{
-    return (struct delta_rows){
-        .in = r->from.data + row * r->from.rs + byte,
-        .out = r->to.data + row * r->to.rs + byte,
-        .in_step = r->from.rs,
-        .out_step = r->to.rs,
-        .reads = r->reads,
-        .erases = r->erases,
-        .b = r->b,
-        .k = r->k,
-        .decay = r->decay,
-    };
-}
-
-/* u and o from x = s^T e and y = s^T a: nr vectors of columns from j on. */
+/* x = s^T e, y = s^T a: nr vectors of columns, of which the last has `some`. */
 INLINE void
-write_of(const struct delta_step_scratch *r, vec x[], vec y[], ptrdiff_t j,
-         const int nr, const enum step_rule rule)
-{
-    const vec dot = vset1(r->dot), dot_k = vset1(r->dot_k);
-    LA_EACH(t, nr) {
-        const ptrdiff_t col = j + t * VL;
-        const vec v = vload(&r->v[col]);
-        if (rule == DPLR_STEP) {
-            y[t] = vfma(dot_k, v, y[t]);
-        }
-        else {
-            x[t] = beta_at(&r->beta, 0, col) * (v - x[t]);
-        }
-        vstore(&r->u[col], x[t]);
-        vstore(&r->o[col], vfma(dot, x[t], y[t]));
-    }
-}
-
-/* One pass over the rows of two states, for nr vectors of columns from j on, of which
- * the last has `some` columns: reads that of `next`, and computes its u and o; writes
- * that of `last`, from its last row on.  Either may be NULL.  The read waits for memory,
- * and the write does not, so that a pass over both takes little longer than one. */
-INLINE void
-delta_step_tile(const struct delta_step_scratch *next,
-                const struct delta_step_scratch *last, ptrdiff_t d, ptrdiff_t j,
-                const int nr, const ptrdiff_t some, const enum step_rule rule,
+delta_step_read(const struct delta_step_scratch *r, const char *in, ptrdiff_t step,
+                ptrdiff_t d, vec x[], vec y[], const int nr, const ptrdiff_t some,
                 const int resets)
 {
-    const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
-    vec x[LA_STEP_NR], y[LA_STEP_NR], u[LA_STEP_NR], v[LA_STEP_NR];
-    struct delta_rows from = {0}, to = {0};
-    if (next != NULL) {
-        from = state_rows_of(next, 0, byte);
+    const T *const reads = r->reads, *const erases = r->erases, *const decay = r->decay;
+    LA_EACH(t, nr) {
+        x[t] = y[t] = (vec){0};
+    }
+    for (ptrdiff_t i = 0; i < d; i++, in += step) {
+        const vec a = vset1(reads[i]), e = vset1(erases[i]);
         LA_EACH(t, nr) {
-            x[t] = y[t] = (vec){0};
-        }
-    }
-    if (last != NULL) {
-        to = state_rows_of(last, d > 0 ? d - 1 : 0, byte);
-        LA_EACH(t, nr) {
-            u[t] = vload(&last->u[j + t * VL]);
-            v[t] = vload(&last->v[j + t * VL]);
-        }
-    }
-    for (ptrdiff_t i = 0; i < d; i++) {
-        if (next != NULL) {
-            const vec a = vset1(from.reads[i]), e = vset1(from.erases[i]);
-            LA_EACH(t, nr) {
-                const ptrdiff_t count = t + 1 < nr ? VL : some;
-                vec s = held(vread_some(from.in + t * LA_VBYTES, count, LA_NATIVE));
-                if (resets) {
-                    s = kept_of(vset1(from.decay[i]), s);
-                }
-                x[t] = vfma(e, s, x[t]);
-                y[t] = vfma(a, s, y[t]);
+            const ptrdiff_t count = t + 1 < nr ? VL : some;
+            vec s = held(vread_some(in + t * LA_VBYTES, count, LA_NATIVE));
+            if (resets) {
+                s = kept_of(vset1(decay[i]), s);
             }
-            from.in += from.in_step;
+            x[t] = vfma(e, s, x[t]);
+            y[t] = vfma(a, s, y[t]);
         }
-        if (last != NULL) {
-            const ptrdiff_t l = d - 1 - i;
-            const vec b = vset1(to.b[l]), k = vset1(to.k[l]);
-            const vec kept = rule == DELTA_STEP ? vset1(1) : vset1(to.decay[l]);
-            LA_EACH(t, nr) {
-                const ptrdiff_t count = t + 1 < nr ? VL : some;
-                vec s = vread_some(to.in + t * LA_VBYTES, count, LA_NATIVE);
-                if (rule != DELTA_STEP) {
-                    s = kept * (resets ? kept_of(kept, s) : s);
-                }
-                if (rule == DPLR_STEP) {
-                    s = vfma(k, v[t], s);
-                }
-                vstore_pieces(to.out + t * LA_VBYTES, count, vfma(b, u[t], s));
-            }
-            to.in -= to.in_step;
-            to.out -= to.out_step;
-        }
-    }
-    if (next != NULL) {
-        write_of(next, x, y, j, nr, rule);
     }
 }
 
-/* u, o and the new state of one column, at any stride. */
-static void
-delta_step_column(const struct delta_step_scratch *r, ptrdiff_t d, ptrdiff_t j,
-                  const enum step_rule rule)
+/* u, o and the new state: nr vectors of columns from j on, of which the last has `some`
+ * columns. */
+INLINE void
+delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
+                const struct la_array *to, ptrdiff_t d, ptrdiff_t j, const int nr,
+                const ptrdiff_t some, const enum step_rule rule, const int resets)
 {
-    const struct la_array *from = &r->from, *to = &r->to;
+    const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
+    const ptrdiff_t in_step = from->rs, out_step = to->rs;
+    const T *const b_of = r->b, *const k_of = r->k, *const decay = r->decay;
+    const vec dot = vset1(r->dot), dot_k = vset1(r->dot_k);
+    vec x[LA_STEP_NR], y[LA_STEP_NR], v[LA_STEP_NR];
+    delta_step_read(r, from->data + byte, in_step, d, x, y, nr, some, resets);
+    LA_EACH(t, nr) {
+        const ptrdiff_t col = j + t * VL;
+        v[t] = vload(&r->v[col]);
+        if (rule == DPLR_STEP) {
+            y[t] = vfma(dot_k, v[t], y[t]);
+        }
+        else {
+            x[t] = beta_at(&r->beta, 0, col) * (v[t] - x[t]);
+        }
+        vstore(&r->o[col], vfma(dot, x[t], y[t]));
+    }
+    const char *in = from->data + byte;
+    char *out = to->data + byte;
+    for (ptrdiff_t i = 0; i < d; i++, in += in_step, out += out_step) {
+        const vec b = vset1(b_of[i]), k = vset1(k_of[i]);
+        const vec kept = rule == DELTA_STEP ? vset1(1) : vset1(decay[i]);
+        LA_EACH(t, nr) {
+            const ptrdiff_t count = t + 1 < nr ? VL : some;
+            vec s = vread_some(in + t * LA_VBYTES, count, LA_NATIVE);
+            if (rule != DELTA_STEP) {
+                s = kept * (resets ? kept_of(kept, s) : s);
+            }
+            if (rule == DPLR_STEP) {
+                s = vfma(k, v[t], s);
+            }
+            vstore_pieces(out + t * LA_VBYTES, count, vfma(b, x[t], s));
+        }
+    }
+}
+
+/* delta_step_tile for one column, at any stride. */
+INLINE void
+delta_step_column(const struct delta_step_scratch *r, const struct la_array *from,
+                  const struct la_array *to, ptrdiff_t d, ptrdiff_t j,
+                  const enum step_rule rule, const int resets)
+{
     const char *in = from->data + j * from->cs;
     char *out = to->data + j * to->cs;
-    const int resets = r->resets;
     const T v = r->v[j];
     T x = 0, y = 0, s;
     for (ptrdiff_t i = 0; i < d; i++) {
@@ -209,6 +150,26 @@ delta_step_column(const struct delta_step_scratch *r, ptrdiff_t d, ptrdiff_t j,
         s = fma_one(r->b[i], x, s);
         memcpy(out + i * to->rs, &s, sizeof(T));
     }
+}
+
+/* All columns of the state; nonzero: stop. */
+INLINE int
+delta_step_state(const struct la_head *h, const struct delta_step_scratch *r,
+                 ptrdiff_t *until_poll, const enum step_rule rule, const int resets)
+{
+    const struct la_array from = h->arrays[state_read(h)], to = h->s1;
+    if (give_up(h, until_poll, 3 * h->d * h->m)) {
+        return 1;
+    }
+    if (by_vectors(&from, &to)) {
+        LA_BY_STEP_TILES(
+            h->m, delta_step_tile(r, &from, &to, h->d, col, nr, some, rule, resets));
+        return 0;
+    }
+    for (ptrdiff_t j = 0; j < h->m; j++) {
+        delta_step_column(r, &from, &to, h->d, j, rule, resets);
+    }
+    return 0;
 }
 
 /* decay = exp(g) in every channel; returns whether any gate is a reset. */
@@ -243,17 +204,14 @@ load_step_beta(const struct la_head *h, const struct beta *beta)
     }
 }
 
-/* Loads the rows of the token.  DPLR reads the rows of the state before a reset, so
- * they would be inf or NaN again. */
-INLINE void
+/* Loads the rows of the token.  Returns whether rows of the state must be set to 0
+ * since they could be inf or NaN.  DPLR reads the rows before the reset, so they would
+ * be inf or NaN again. */
+INLINE int
 load_step(const struct la_head *h, struct delta_step_scratch *r,
           const enum step_rule rule)
 {
     const ptrdiff_t d = h->d;
-    r->from = h->arrays[state_read(h)];
-    r->to = h->s1;
-    r->resets = 0;
-    r->scale[0] = (T)h->scale;
     load_token_mapped(r->a, &h->q, d, h->map);
     load_token_mapped(r->k, &h->k, d, h->map);
     load_token_plain(r->v, &h->v, h->m);
@@ -267,7 +225,7 @@ load_step(const struct la_head *h, struct delta_step_scratch *r,
     }
     r->dot = token_dot(r->a, r->b, d);
     if (rule == DELTA_STEP) {
-        return;
+        return 0;
     }
     const int resets = load_step_decay(h, r->decay);
     multiply_token(r->reads, r->a, r->decay, d);
@@ -278,112 +236,81 @@ load_step(const struct la_head *h, struct delta_step_scratch *r,
         multiply_token(r->erases, la_is_given(&h->erase) ? r->erases : r->b, r->decay,
                        d);
     }
-    r->resets = resets && rule == GATED_STEP;
-}
-
-/* delta_step_tile for all columns. */
-INLINE void
-delta_step_pass(const struct delta_step_scratch *next,
-                const struct delta_step_scratch *last, ptrdiff_t d, ptrdiff_t m,
-                const enum step_rule rule, const int resets)
-{
-    LA_BY_STEP_TILES(m, delta_step_tile(next, last, d, col, nr, some, rule, resets));
-}
-
-/* Reads the state of `next` and writes that of `last`, in one pass if neither has
- * resets.  Either may be NULL. */
-INLINE void
-read_and_write(const struct delta_step_scratch *next,
-               const struct delta_step_scratch *last, ptrdiff_t d, ptrdiff_t m,
-               const enum step_rule rule)
-{
-    if (next != NULL && last != NULL && !next->resets && !last->resets) {
-        delta_step_pass(next, last, d, m, rule, 0);
-        return;
-    }
-    if (last != NULL && last->resets) {
-        delta_step_pass(NULL, last, d, m, rule, 1);
-    }
-    else if (last != NULL) {
-        delta_step_pass(NULL, last, d, m, rule, 0);
-    }
-    if (next != NULL && next->resets) {
-        delta_step_pass(next, NULL, d, m, rule, 1);
-    }
-    else if (next != NULL) {
-        delta_step_pass(next, NULL, d, m, rule, 0);
-    }
+    return resets && rule == GATED_STEP;
 }
 
 INLINE int
-run_step_rule(const struct la_head *first, struct delta_step_pair *pair,
-              const enum step_rule rule)
+step_rule_head(const struct la_head *h, struct delta_step_scratch *r,
+               ptrdiff_t *until_poll, const enum step_rule rule)
 {
-    struct la_head h = *first;
-    const struct delta_step_scratch *last = NULL;
-    ptrdiff_t until_poll = LA_POLL; /* the caller has just polled */
-    for (ptrdiff_t i = 0; i < first->group; i++) {
-        struct delta_step_scratch *const r = &pair->of[i % 2];
-        if (give_up(&h, &until_poll, 3 * h.d * h.m)) {
-            return 1;
-        }
-        if (i > 0) {
-            next_head(&h);
-        }
-        load_step(&h, r, rule);
-        if (by_vectors(&r->from, &r->to)) {
-            read_and_write(r, last, h.d, h.m, rule);
-            last = r;
-        }
-        for (ptrdiff_t j = last == NULL ? 0 : h.m; j < h.m; j++) {
-            delta_step_column(r, h.d, j, rule);
-        }
-        store_token(&h.o, h.m, r->o, r->scale);
+    const int resets = load_step(h, r, rule);
+    if (resets ? delta_step_state(h, r, until_poll, rule, 1)
+               : delta_step_state(h, r, until_poll, rule, 0)) {
+        return 1;
     }
-    read_and_write(NULL, last, first->d, first->m, rule);
+    r->scale[0] = (T)h->scale;
+    store_token(&h->o, h->m, r->o, r->scale);
     return 0;
 }
 
-static struct delta_step_pair
+static struct delta_step_scratch
 delta_step_carve(const struct la_head *h, struct arena *arena)
 {
     return step_rule_carve(h, arena, DELTA_STEP);
+}
+
+INLINE int
+delta_step_head(const struct la_head *h, void *scratch, ptrdiff_t *until_poll)
+{
+    return step_rule_head(h, scratch, until_poll, DELTA_STEP);
 }
 
 static int
 run_delta_step(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
-    struct delta_step_pair r = delta_step_carve(h, &arena);
-    return run_step_rule(h, &r, DELTA_STEP);
+    struct delta_step_scratch r = delta_step_carve(h, &arena);
+    return run_heads(h, &r, delta_step_head);
 }
 
-static struct delta_step_pair
+static struct delta_step_scratch
 gated_delta_step_carve(const struct la_head *h, struct arena *arena)
 {
     return step_rule_carve(h, arena, GATED_STEP);
+}
+
+INLINE int
+gated_delta_step_head(const struct la_head *h, void *scratch, ptrdiff_t *until_poll)
+{
+    return step_rule_head(h, scratch, until_poll, GATED_STEP);
 }
 
 static int
 run_gated_delta_step(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
-    struct delta_step_pair r = gated_delta_step_carve(h, &arena);
-    return run_step_rule(h, &r, GATED_STEP);
+    struct delta_step_scratch r = gated_delta_step_carve(h, &arena);
+    return run_heads(h, &r, gated_delta_step_head);
 }
 
-static struct delta_step_pair
+static struct delta_step_scratch
 dplr_step_carve(const struct la_head *h, struct arena *arena)
 {
     return step_rule_carve(h, arena, DPLR_STEP);
+}
+
+INLINE int
+dplr_step_head(const struct la_head *h, void *scratch, ptrdiff_t *until_poll)
+{
+    return step_rule_head(h, scratch, until_poll, DPLR_STEP);
 }
 
 static int
 run_dplr_step(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
-    struct delta_step_pair r = dplr_step_carve(h, &arena);
-    return run_step_rule(h, &r, DPLR_STEP);
+    struct delta_step_scratch r = dplr_step_carve(h, &arena);
+    return run_heads(h, &r, dplr_step_head);
 }
 
 #endif

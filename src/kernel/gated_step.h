@@ -54,13 +54,14 @@ load_decay(const struct la_head *h, const struct gated_step_scratch *r)
 
 /* step_state with a kind that is a compile-time constant. */
 static int
-decay_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
-            int resets)
+decay_state(const struct la_head *h, const struct step_scratch *r,
+            ptrdiff_t *until_poll, int resets)
 {
     const int gated = LA_STEP_GATED, before = gated | LA_STEP_BEFORE;
     if (resets) {
-        return la_is_given(&h->bonus) ? step_state(h, r, until_poll, before | LA_STEP_RESET)
-                                      : step_state(h, r, until_poll, gated | LA_STEP_RESET);
+        return la_is_given(&h->bonus)
+                   ? step_state(h, r, until_poll, before | LA_STEP_RESET)
+                   : step_state(h, r, until_poll, gated | LA_STEP_RESET);
     }
     return la_is_given(&h->bonus) ? step_state(h, r, until_poll, before)
                                   : step_state(h, r, until_poll, gated);

@@ -134,7 +134,8 @@ step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *unt
             return 1;
         }
         if (by_vectors(&from, &to)) {
-            LA_BY_STEP_TILES(h->m, step_tile(r, &from, &to, l, end, col, kind, nr, some));
+            LA_BY_STEP_TILES(h->m,
+                             step_tile(r, &from, &to, l, end, col, kind, nr, some));
             continue;
         }
         for (ptrdiff_t j = 0; j < h->m; j++) {

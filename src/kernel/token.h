@@ -14,8 +14,8 @@ INLINE void
 next_head(struct la_head *h)
 {
     static const unsigned char moved[] = {
-        LA_AT_q,     LA_AT_k,  LA_AT_v,  LA_AT_beta, LA_AT_erase, LA_AT_g, LA_AT_bonus,
-        LA_AT_s0,    LA_AT_z0, LA_AT_o,  LA_AT_s1,   LA_AT_z1,    LA_AT_a, LA_AT_b,
+        LA_AT_q,  LA_AT_k,  LA_AT_v, LA_AT_beta, LA_AT_erase, LA_AT_g, LA_AT_bonus,
+        LA_AT_s0, LA_AT_z0, LA_AT_o, LA_AT_s1,   LA_AT_z1,    LA_AT_a, LA_AT_b,
     };
     for (size_t i = 0; i < sizeof(moved); i++) {
         struct la_array *x = &h->arrays[moved[i]];
@@ -56,7 +56,8 @@ by_vectors(const struct la_array *from, const struct la_array *to)
 INLINE void
 load_token_mapped(T *dst, const struct la_array *x, ptrdiff_t cols, enum la_map map)
 {
-    load_mapped_rows((struct block){dst, row_step(cols)}, x, rows_from(0, 1), cols, map);
+    load_mapped_rows((struct block){dst, row_step(cols)}, x, rows_from(0, 1), cols,
+                     map);
 }
 
 INLINE void
