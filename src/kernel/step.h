@@ -70,7 +70,7 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
         }
         LA_EACH(t, nr) {
             const ptrdiff_t count = t + 1 < nr ? VL : some;
-            const vec old = vread_some(in + t * LA_VBYTES, count, LA_NATIVE);
+            const vec old = held(vread_some(in + t * LA_VBYTES, count, LA_NATIVE));
             vec s = old;
             if (kind & LA_STEP_GATED) {
                 s = vfma(part, old, kept_of(whole, old));

@@ -84,18 +84,16 @@ store_token(const struct la_array *x, ptrdiff_t cols, T *src, const T *factor)
 INLINE T
 token_dot(const T *x, const T *y, ptrdiff_t cols)
 {
-    _Alignas(LA_ALIGN) T lanes[VL];
+    const vec zero = {0};
     vec sum = {0};
     for (ptrdiff_t l = 0; l < cols; l += VL) {
         sum = vfma(vload(&x[l]), vload(&y[l]), sum);
     }
-    vstore(lanes, sum);
-    for (ptrdiff_t half = VL / 2; half > 0; half /= 2) {
-        for (ptrdiff_t i = 0; i < half; i++) {
-            lanes[i] += lanes[i + half];
-        }
+    LA_UNROLL
+    for (int half = (int)VL / 2; half > 0; half /= 2) {
+        sum = vzip_low(sum, zero) + vzip_high(sum, zero);
     }
-    return lanes[0];
+    return sum[0];
 }
 
 /* y = x o factor */
