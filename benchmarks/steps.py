@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -59,10 +60,6 @@ def operands(heads: int, d: int) -> dict[str, tuple[np.ndarray, ...]]:
     }
 
 
-def options(name: str) -> dict[str, object]:
-    return {} if name else {"normalize": True}
-
-
 def state_of(name: str, heads: int, d: int) -> State:
     s = np.zeros((heads, d, d), np.float32)
     return State(s, np.ones((heads, d), np.float32)) if not name else State(s)
@@ -76,13 +73,54 @@ def numpy_steps(rounds: int) -> None:
             row = []
             for in_place, out in ((True, plain), (False, None)):
                 times = pairs(
-                    lambda step=step, args=args, state=state, p=in_place: step(*args, state, in_place=p),
-                    lambda plain=plain, c=c, out=out: np.multiply(plain, c, out=out),
+                    partial(step, *args, state, in_place=in_place),
+                    partial(np.multiply, plain, c, out=out),
                     rounds,
                 )
                 us = statistics.median(x for x, _ in times) * 1e6
                 row.append(f"{quartiles([x / y for x, y in times])} {us:8.2f} us")
-            print(f"({heads:3}, {d:3}) {name + 'step':17} in place {row[0]}   new {row[1]}", flush=True)
+            print(f"({heads:3}, {d:3}) {name + 'step':17} in place {row[0]}   new {row[1]}")
+
+
+def torch_calls(rounds: int) -> None:
+    """What a call of linattn.torch takes more than NumPy's, in microseconds."""
+    import torch
+
+    import linattn.torch
+
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    heads, d = 8, 64
+    for name, args in operands(heads, d).items():
+        state, tensors = state_of(name, heads, d), [torch.from_numpy(x) for x in args]
+        same = State(*(None if x is None else torch.from_numpy(x) for x in state))
+        step, torch_step = (getattr(x, f"{name}step") for x in (linattn, linattn.torch))
+        whole, torch_whole = (getattr(x, name[:-1] or "causal") for x in (linattn, linattn.torch))
+        calls = {
+            "in place": (
+                partial(torch_step, *tensors, same, in_place=True),
+                partial(step, *args, state, in_place=True),
+            ),
+            "new": (partial(torch_step, *tensors, same), partial(step, *args, state)),
+            "forward": (
+                partial(torch_whole, *(x[:, None] for x in tensors)),
+                partial(whole, *(x[:, None] for x in args)),
+            ),
+            "compiled, in place": (
+                compiled(partial(torch_step, in_place=True), *tensors, same),
+                partial(step, *args, state, in_place=True),
+            ),
+        }
+        for what, (a, b) in calls.items():
+            more = [(x - y) * 1e6 for x, y in pairs(a, b, rounds)]
+            print(f"({heads}, {d}) {name + 'step':17} {what:18} +{quartiles(more)} us")
+
+
+def compiled(step: Callable[..., object], *args: object) -> Call:
+    """A step under torch.compile, without graph breaks."""
+    import torch
+
+    return partial(torch.compile(step, fullgraph=True), *args)
 
 
 def main() -> None:
@@ -91,7 +129,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=41)
     args = parser.parse_args()
     linattn.set_num_threads(1)
-    numpy_steps(args.rounds)
+    {"numpy": numpy_steps, "torch": torch_calls}[args.what](args.rounds)
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ class Recurrence:
         if not self.cross:
             stem, end, _ = step.partition("_step")
             self._step = self._gufuncs(f"_{stem}{{}}{end}")
-            self._step_op = [*operators].index(step)
+            self.step_op = [*operators].index(step)  #: as `fast_step` takes it
         if not function:
             RECURRENCES[name] = self
 
@@ -265,7 +265,7 @@ class Recurrence:
         """The output of one token, and the state after it."""
         if type(state) is State and state[2] is None and not flags:
             result = fast_step(
-                self._step_op, operands, state[0], state[1], in_place, feature_map, normalize,
+                self.step_op, operands, state[0], state[1], in_place, feature_map, normalize,
                 scale, eps,
             )  # fmt: skip
             if result is not NotImplemented:

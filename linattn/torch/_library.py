@@ -264,7 +264,17 @@ class Operator:
         return grads, tuple(None if shape is None else 0 for shape in shapes)
 
 
-def _is_plain(args: tuple[Any, ...]) -> bool:
+def is_direct(args: Sequence[Any]) -> bool:
+    """Whether a call with these arguments needs nothing of PyTorch: it is not differentiated."""
+    return (
+        not torch.compiler.is_compiling()
+        and forward_ad._current_level < 0
+        and _is_plain(args)
+        and not (torch.is_grad_enabled() and _C._any_requires_grad(*args))
+    )
+
+
+def _is_plain(args: Sequence[Any]) -> bool:
     """Whether no feature of PyTorch but autograd has to see a call with these arguments."""
     for x in args:
         if type(x) in _PLAIN:

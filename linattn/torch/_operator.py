@@ -17,6 +17,7 @@ from torch import Tensor
 from .._operator import RECURRENCES
 from . import _maps, _options, _tensors
 from ._descriptions import OTHERS, Description, of_recurrence
+from ._direct import Direct
 from ._library import Operator, name_of
 from ._states import States
 from ._tensors import array, tensor, tensors, threads, work_dtype
@@ -49,6 +50,7 @@ class TensorOperator:
         self._numbers = self._option_names[first:]
         self._checks = tuple((name_of(x), *_options.check_of(x)) for x in d.options[first:])
         self._states = States(d, self.names)
+        self._direct = Direct(d, self.values)
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
         cast = [x.name for x in self.operands if d.cast and not x.state_dtype]
@@ -100,6 +102,10 @@ class TensorOperator:
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
         name = self.name
+        if not return_state and initial_state is key_lengths is cu_seqlens is None:
+            o = self._direct.forward(operands, options)
+            if o is not None:
+                return o
         if key_lengths is not None:
             key_lengths = _options.integers(name, "key_lengths", key_lengths, operands[0])
         if cu_seqlens is not None:
@@ -122,6 +128,9 @@ class TensorOperator:
         self, operands: Sequence[Any], state: Any, *, in_place: bool = False, **options: Any
     ) -> tuple[Tensor, Any]:
         """The output of one token, and the state after it."""
+        result = self._direct.step(operands, state, in_place, **options)
+        if result is not None:
+            return result
         name = self.description.step_name
         args, narrow = self.arguments(name, operands, options)
         if state is None:

@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from ..._state import State
-from .. import _tensors
+from .. import _tensors, operators
+
+#: The steps that are not called after their operator.
+_STEPS = {"causal": "step"}
 
 
 def run(
@@ -41,6 +44,11 @@ def run(
     groups = v.shape[2] // k.shape[2]
     dtype = _tensors.promotion(x.dtype for x in (q, k, v))
     tokens = [q, k, v, *extras.values()]
+    scale = k.shape[-1] ** -0.5 if scale is None else scale
+    one = s is not None and q.shape[1] == 1 and output_final_state
+    if one and cu_seqlens is None and not (normalized or state_v_first):
+        o, s = _decode(operator, tokens, s, groups, scale, options)
+        return o.to(dtype), s
     tokens = [x.flip(1) for x in tokens] if reverse else tokens
     operands = [_heads(x, groups if i > 1 else 1) for i, x in enumerate(tokens)]
     if groups > 1:
@@ -51,8 +59,8 @@ def run(
     if reverse and cu_seqlens is not None:
         cu_seqlens, start = cu_seqlens[-1] - cu_seqlens.flip(0), _flipped(start)
     o = operator(
-        *operands, scale=k.shape[-1] ** -0.5 if scale is None else scale, initial_state=start,
-        return_state=output_final_state, cu_seqlens=cu_seqlens, **options,
+        *operands, scale=scale, initial_state=start, return_state=output_final_state,
+        cu_seqlens=cu_seqlens, **options,
     )  # fmt: skip
     o, end = o if output_final_state else (o, None)
     if reverse:
@@ -64,6 +72,25 @@ def run(
     s = _state_out(end.s, groups, cu_seqlens)
     s = s.mT.contiguous() if state_v_first else s
     return o, (s, _state_out(end.z, groups, cu_seqlens).unsqueeze(1)) if normalized else s
+
+
+def _decode(
+    operator: Callable[..., Any],
+    tokens: Sequence[Tensor],
+    s: Tensor,
+    groups: int,
+    scale: float,
+    options: dict[str, Any],
+) -> tuple[Tensor, Tensor]:
+    """The output of one token and the state after it, by the operator's step."""
+    step = getattr(operators, _STEPS.get(operator.__name__, f"{operator.__name__}_step"))
+    operands = [x[:, 0] for x in tokens]
+    if groups > 1:
+        rest = [x.unflatten(1, (-1, groups)) for x in operands[2:]]
+        operands = [*(x.unsqueeze(2) for x in operands[:2]), *rest]
+    o, after = step(*operands, State(_state_in(s, groups, None)), scale=scale, **options)
+    o = o.flatten(1, 2) if groups > 1 else o
+    return o.unsqueeze(1), _state_out(after.s, groups, None)
 
 
 def _heads(x: Tensor, groups: int) -> Tensor:
