@@ -65,6 +65,7 @@ def main() -> int:
                 onnx_runtime(report, onnx, d, max(3, rounds // 3))
         if torch := optional("torch", args):
             convolution_in_torch(report, torch, rounds)
+        sys.modules["fla"] = None  # type: ignore[assignment]  # else models call its GPU kernels
         if form := optional("forms_transformers", args):
             for d in sizes:
                 transformers(report, form, d, 3)

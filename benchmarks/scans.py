@@ -24,6 +24,8 @@ SHAPES = ((8, 4096, 64), (1, 65536, 1024))
 M, R, N = 5120, 16, 2048
 #: Tokens of the comparisons with tensor code, which holds n m r numbers several times.
 SHORT = 256
+#: Channels of the stand-ins' comparisons: those of a Mamba of 130 million parameters.
+NARROW = 1536
 #: How far two results in float32 may lie apart, as a part of the largest entry.
 SAME = 1e-4
 
@@ -44,6 +46,7 @@ def main() -> int:
             associative_in_torch(report, torch, rounds)
             for backward in (False, True):
                 transformers(report, torch, backward, 3)
+                stand_in(report, torch, backward, 5)
         if jax := optional("jax", args):
             associative_in_jax(report, jax, rounds)
     return report.finish()
@@ -210,11 +213,7 @@ def transformers(report: Report, torch: Any, backward: bool, rounds: int) -> Non
     """The function that Transformers' models call on CPUs, (batch, channels, tokens)."""
     module = importlib.import_module("transformers.models.mamba.modeling_mamba")
     named, grad_out = operands(SHORT)
-    theirs = {key: torch.from_numpy(y.copy()) for key, y in named.items()}
-    for key in ("x", "dt", "z", "B", "C"):
-        theirs[key] = theirs[key].T[None].contiguous()
-    for y in theirs.values():
-        y.requires_grad_(backward)
+    theirs = channels_first(torch, named, backward)
     cotangent = torch.from_numpy(grad_out.T[None].copy())
 
     def call() -> Any:
@@ -235,6 +234,33 @@ def transformers(report: Report, torch: Any, backward: bool, rounds: int) -> Non
     kind = "forward + backward" if backward else "forward"
     what = f"mamba_selective_scan / selective_scan, {kind}, m = {M:,}, r = {R}, n = {SHORT}"
     against(report, what, call, ours, rounds, 20.0 if backward else 30.0)
+
+
+def channels_first(torch: Any, named: dict[str, np.ndarray], requires_grad: bool) -> dict[str, Any]:
+    """Tensors, (batch, channels, tokens)."""
+    tensors = {key: torch.from_numpy(y.copy()) for key, y in named.items()}
+    for key in ("x", "dt", "z", "B", "C"):
+        tensors[key] = tensors[key].T[None].contiguous()
+    return {key: y.requires_grad_(requires_grad) for key, y in tensors.items()}
+
+
+def stand_in(report: Report, torch: Any, backward: bool, rounds: int) -> None:
+    """The functions of mamba_ssm: a loop over tokens in PyTorch, and linattn's stand-in."""
+    module = importlib.import_module("linattn.torch.mamba_ssm.ops.selective_scan_interface")
+    named, grad_out = operands(SHORT, NARROW)
+    tensors = channels_first(torch, named, backward)
+    order = ("x", "dt", "A", "B", "C", "D", "z", "dt_bias")
+    cotangent = torch.from_numpy(grad_out.T[None].copy())
+
+    def run(scan: Call) -> Any:
+        y = scan(*(tensors[key] for key in order), delta_softplus=True)
+        y = torch.autograd.grad(y, [*tensors.values()], cotangent)[0] if backward else y
+        return y.numpy()
+
+    kind = "forward + backward" if backward else "forward"
+    what = f"selective_scan_ref / selective_scan_fn, {kind}, m = {NARROW:,}, r = {R}, n = {SHORT}"
+    loop, ours = (partial(run, getattr(module, f"selective_scan_{x}")) for x in ("ref", "fn"))
+    against(report, what, loop, ours, rounds, 10.0)
 
 
 def against(

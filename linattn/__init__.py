@@ -27,16 +27,10 @@ from .delta import delta, delta_backward, delta_step
 from .dplr import dplr, dplr_backward, dplr_step
 from .gated import gated, gated_backward, gated_step
 from .gated_delta import gated_delta, gated_delta_backward, gated_delta_step
+from .linear_scan import linear_scan, linear_scan_backward, linear_scan_step
 from .linformer import linformer, linformer_backward
 from .mlstm import mlstm, mlstm_backward, mlstm_step
-from .scan import (
-    linear_scan,
-    linear_scan_backward,
-    linear_scan_step,
-    selective_scan,
-    selective_scan_backward,
-    selective_scan_step,
-)
+from .selective_scan import selective_scan, selective_scan_backward, selective_scan_step
 from .softmax import softmax_attention, softmax_attention_backward
 from .streaming import blocks, stream
 from .wkv import wkv, wkv_backward, wkv_step

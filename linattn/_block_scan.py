@@ -8,89 +8,58 @@ row of s, for `gated`; a factor for each number of s for scans: the state after 
 begins with ones and x is zero; and else a matrix (f, f): the state after the block if it begins
 with the identity and v is zero.
 
-Gradients go the same way from the last block to the first, with A transposed.
+Gradients go the same way from the last block to the first, with A transposed.  `_elements` has the
+algebra, also that of states under a log scale (`_scaled`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _check, _mapped, feature_maps
+from . import _check, _fields, _mapped, _state, feature_maps
+from ._complex_scan import COMPLEX, is_complex
+from ._dtypes import result_dtype, state_dtype
+from ._elements import Element, ScaledElement
 from ._gradients import clear_padding, sum_all, summed
 from ._gufuncs import quiet, run, ufuncs
 from ._layout import Call
 from ._operator import RECURRENCES, Recurrence
 from ._products import product, transposed_product
+from ._scaled import SCALED
 from ._state import State
 
 if TYPE_CHECKING:
     from ._layout import Operand
     from ._operator import Operands
-    from ._types import Shape
+    from ._scaled import Cores
+    from ._types import DType, Shape
 
 
-class Element(NamedTuple):
-    """The effect of a block on a state: ``s -> a s + s0``, ``z -> z + z0``."""
-
-    a: Any  # None, factors that broadcast against s, or a matrix (..., f, f)
-    s: Any
-    z: Any = None
-    matrix: bool = False  #: whether a is a matrix
+#: Every recurrence that goes in blocks, by a key that tasks are sent with.
+BLOCKS: Mapping[str, Any] = ChainMap(RECURRENCES, SCALED, {COMPLEX.key: COMPLEX})
 
 
-@quiet
-def compose(first: Element, second: Element) -> Element:
-    """The element of two consecutive blocks."""
-    a = second.a if first.a is None else _act(second, first.a)
-    z = None if first.z is None else first.z + second.z
-    return Element(a, _act(second, first.s) + second.s, z, second.matrix)
+def key_of(name: str, operands: Sequence[Any]) -> str:
+    """The key of the recurrence of that name that takes these operands."""
+    return COMPLEX.key if name == COMPLEX.name and is_complex(*operands) else name
 
 
-@quiet
-def after(state: State | None, element: Element) -> State:
-    """The state after a block, from the one before it; None is the empty state."""
-    if state is None:
-        return State(element.s, element.z)
-    s, z = state[:2]  # a pair is a state too
-    return State(_act(element, s) + element.s, None if element.z is None else z + element.z)
-
-
-def turned(element: Element, state: State) -> Element:
-    """The element of a block's gradient, which goes backwards and adds `state`."""
-    a = element.a.mT if element.matrix else element.a
-    return Element(a, state.s, state.z, element.matrix)
-
-
-def _act(element: Element, s: Any) -> Any:
-    a = element.a
-    return s if a is None else a @ s if element.matrix else a * s
-
-
-def pack(element: Element) -> Any:
-    """An element as one row of numbers, to send it."""
-    return np.concatenate([np.ravel(x) for x in element[:3] if x is not None])
-
-
-def unpack(flat: Any, like: Element) -> Element:
-    """The element in a row of numbers, as views, in the shapes of ``like``."""
-    fields, at = [], 0
-    for x in like[:3]:
-        size = 0 if x is None else x.size
-        fields.append(None if x is None else flat[at : at + size].reshape(x.shape))
-        at += size
-    a, s, z = fields
-    return Element(a, s, z, like.matrix)
+def with_map(r: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with the map of recurrences that may have one."""
+    known = {"feature_map": "identity"} if isinstance(r, Recurrence) else {}
+    return {**known, **options}
 
 
 @quiet
 def element(
-    name: str, operands: tuple[Any, ...], key_lengths: Any = None, **options: Any
-) -> Element:
+    key: str, operands: tuple[Any, ...], key_lengths: Any = None, **options: Any
+) -> Element | ScaledElement:
     """The element of a block of tokens."""
-    r = RECURRENCES[name]
+    r = BLOCKS[key]
     if r.transition == "identity":
         return Element(None, *_sums(operands, key_lengths, **options))
 
@@ -100,6 +69,10 @@ def element(
         )[1]
         return state
 
+    if r.transition == "scaled":
+        call = r.layout.read(r.name, operands)
+        dtype, normalize = state_dtype(*call.typed), options.get("normalize", True)
+        return r.effect(operands, end_of, dtype, key_lengths=key_lengths, normalize=normalize)
     return effect(r, operands, end_of, key_lengths=key_lengths)
 
 
@@ -108,10 +81,10 @@ def _sums(
     **unused: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     """``sum phi(k) v^T`` and ``sum phi(k)``, without the outputs that `causal` would make."""
-    dtype = _check.result_dtype(*operands)
+    dtype = result_dtype(*operands)
     k, v = (np.asarray(x, dtype) for x in operands[1:])
     if key_lengths is not None or _mapped.outside(feature_map):
-        k, v = (np.asarray(x, _check.state_dtype(*operands)) for x in (k, v))
+        k, v = (np.asarray(x, state_dtype(*operands)) for x in (k, v))
         k, feature_map = feature_maps.get(feature_map)(k), "identity"
     if key_lengths is not None:
         there = (np.arange(k.shape[-2]) < np.asarray(key_lengths)[..., None])[..., None]
@@ -190,27 +163,57 @@ def gradient_sum(
 
 
 def empty_state(
-    r: Recurrence, operands: tuple[Any, ...], sequences: int | None = None, *, feature_map: Any,
-    normalize: bool = False, **unused: Any,
-) -> State:  # fmt: skip
+    r: Any, operands: tuple[Any, ...], sequences: int | None = None, **options: Any
+) -> State:
     """The state before all tokens.
 
     It has all leading axes, so that its gradient is not summed over any.
     """
-    call = r.layout.read(r.name, operands)
-    packed = () if sequences is None else (sequences,)
-    shape = *call.batch, *packed, *core_of(call, feature_map)
-    dtype = _check.state_dtype(*call.typed)
-    return State(np.zeros(shape, dtype), np.zeros(shape[:-1], dtype) if normalize else None)
+    call, cores = checked(r, r.name, operands, **options)
+    lead = call.batch if sequences is None else (*call.batch, sequences)
+    values = 0.0, 0.0, getattr(r, "first", 0.0)
+    dtype = state_dtype(*call.typed)
+    return State(*(
+        None if core is None else np.full((*lead, *core), value, dtype)
+        for core, value in zip(cores, values, strict=True)
+    ))  # fmt: skip
 
 
-def core_of(call: Call, feature_map: Any) -> Shape:
-    """The shape of a state without leading axes: as many rows as there are features."""
+def with_all_axes(state: State | None, empty: State) -> State:
+    """The state with the leading axes of the empty one, which stands for None."""
+    if state is None:
+        return empty
+    return State(*(
+        None if x is None else np.broadcast_to(y, x.shape)
+        for x, y in zip(empty, (*state, None)[:3], strict=True)
+    ))  # fmt: skip
+
+
+def checked(r: Any, name: str, operands: Sequence[Any], **options: Any) -> tuple[Call, Cores]:
+    """The operands of a call in blocks, checked with its options, and the shapes of a state's
+    arrays, without leading axes; None for those it lacks."""
+    if not isinstance(r, Recurrence):
+        found: tuple[Call, Cores] = r.checked(name, tuple(operands), options)
+        return found
+    return _checked(r, name, operands, **options)
+
+
+def _checked(
+    r: Recurrence, name: str, operands: Sequence[Any], *, feature_map: Any = "identity",
+    scale: Any = 1.0, normalize: Any = False, eps: Any = 0.0, **flags: Any,
+) -> tuple[Call, Cores]:  # fmt: skip
+    _refuse_scales(name, feature_map, normalize)
+    call = r.layout.read(name, operands)
+    fused = "identity" if _mapped.outside(feature_map) else feature_map
+    _check.lookup(name, r._stateless.names, call.variant, fused, normalize)
+    _check.numbers(name, call.typed, scale, eps, True)
+    _check.flags(name, tuple(flags), flags, call.typed)
     d, *rest = call.core
-    return feature_maps.get(feature_map).features(d), *rest
+    core = feature_maps.get(feature_map).features(d), *rest
+    return call, (core, core[:-1] if normalize else None, None)
 
 
-def check(name: str, feature_map: Any, normalize: bool) -> None:
+def _refuse_scales(name: str, feature_map: Any, normalize: Any) -> None:
     """Refuses maps whose states are not plain sums."""
     if normalize and _mapped.outside(feature_map) and isinstance(
         feature_map, feature_maps.PositiveRandomFeatures
@@ -221,18 +224,20 @@ def check(name: str, feature_map: Any, normalize: bool) -> None:
         )
 
 
-def checked(
-    r: Recurrence, name: str, operands: Sequence[Any], *, feature_map: Any, scale: Any = 1.0,
-    normalize: Any = False, eps: Any = 0.0, **flags: Any,
-) -> tuple[Call, Shape]:  # fmt: skip
-    """The operands of a call in blocks, checked with its options, and the shape of a state."""
-    check(name, feature_map, normalize)
-    call = r.layout.read(name, operands)
-    fused = "identity" if _mapped.outside(feature_map) else feature_map
-    _check.lookup(name, r._stateless.names, call.variant, fused, normalize)
-    _check.numbers(name, call.typed, scale, eps, True)
-    _check.flags(name, tuple(flags), flags, call.typed)
-    return call, core_of(call, feature_map)
+def check_state(
+    r: Any, name: str, field: str, state: Any, batch: Shape, cores: Cores, dtype: DType
+) -> None:
+    """Check a state, or a gradient of one."""
+    if r.transition == "scaled":
+        _fields.read(name, field, state, batch, cores, dtype)
+    elif cores[0] is not None:
+        _state.checked(name, field, state, batch, cores[0], dtype, cores[1] is not None)
+
+
+def cotangent(r: Any, name: str, grad_out: Any, shape: Shape) -> Any:
+    """``grad_out``, checked."""
+    check = _check.cotangent if isinstance(r, Recurrence) else r.cotangent
+    return check(name, grad_out, shape)
 
 
 # --- queries that see all keys ------------------------------------------------------
@@ -244,7 +249,7 @@ def read(
 ) -> Any:
     """The outputs of queries from the sums over all keys, as in `linattn.noncausal`."""
     _, o, den = _read(q, state, feature_map, normalize, eps, scale)
-    return (o / den if normalize else o).astype(_check.result_dtype(q), copy=False)
+    return (o / den if normalize else o).astype(result_dtype(q), copy=False)
 
 
 def _read(
@@ -275,7 +280,7 @@ def read_backward(
         da = product(grad, state.s.mT)
     da = summed(da, a.shape, da.dtype)
     dq = phi.input_gradient(q, a.dtype.type(scale) * da)
-    return dq.astype(_check.result_dtype(q), copy=False), State(transposed_product(a, grad), dz)
+    return dq.astype(result_dtype(q), copy=False), State(transposed_product(a, grad), dz)
 
 
 @quiet
@@ -290,7 +295,7 @@ def sums_backward(
         db += grad.z[..., None, :]
     for x in (db, dv):  # heads that share keys may have other lengths
         clear_padding(x, key_lengths)
-    dtype = _check.result_dtype(k, v)
+    dtype = result_dtype(k, v)
     db, dv = sum_all((db, dv), (b, v), (db.dtype, dtype))
     dk = phi.input_gradient(k, db)
     clear_padding(dk, key_lengths)

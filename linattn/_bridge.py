@@ -41,6 +41,7 @@ from . import _docs
 if TYPE_CHECKING:
     from ._layout import Operand
     from ._operator import Recurrence
+    from ._scaled import Scaled
 
     Function = Callable[..., Any]
 
@@ -83,23 +84,23 @@ class Made(NamedTuple):
     """A function of a recurrence that a bridge has."""
 
     name: str
-    recurrence: Recurrence
+    recurrence: Recurrence | Scaled
     form: str  #: "forward", "backward" or "step"
     added: tuple[Added, ...]
 
 
 def functions(bridge: Bridge) -> Iterator[Made]:
     """Those of all recurrences."""
-    from ._operator import RECURRENCES
+    from ._scaled import every
 
-    for r in RECURRENCES.values():
+    for r in every():
         for form in bridge.examples:
             if form != "step" or not r.cross:
                 added = (x for x in bridge.added if form in x.forms and (x.cross or not r.cross))
                 yield Made(r.names[form], r, form, tuple(added))
 
 
-def recurrences(bridge: Bridge, **calls: Callable[[Recurrence], Function]) -> dict[str, Function]:
+def recurrences(bridge: Bridge, **calls: Callable[[Any], Function]) -> dict[str, Function]:
     """By name, functions of all recurrences.
 
     ``forward``, ``backward`` or ``step`` give, for a recurrence, what the function of that form

@@ -32,7 +32,6 @@ _NO_CHANNELS = Raised(
     " ".join(name for name, (_, channels) in _OPERANDS.items() if channels == "m"),
     "is one number a value channel",
 )
-_NO_REVERSE = Raised("ValueError", "reverse", "is True")
 _TENSORS = Vocabulary("tensor", "tensor", "a tensor", "tensors", refused="complex, or not numbers")
 #: Parameters that need not be tensors.
 _ANY = dict.fromkeys(("feature_map", "key_lengths", "cu_seqlens", "A_log", "dt_bias"), "Any")
@@ -57,7 +56,6 @@ DASK = Bridge(
         Raised("ValueError", "", "an array has unknown chunk sizes"),
         Raised("ValueError", "", "an operand has several chunks along its width"),
         Raised("ValueError", "cu_seqlens", "is given and tokens are in several chunks"),
-        Raised("ValueError", "reverse", "is True and tokens are in several chunks"),
         _NO_RESCALING,
         _NO_CHANNELS,
     ),
@@ -87,7 +85,7 @@ JAX = Bridge(
     summary="`linattn.{name}` of JAX's arrays, differentiable.",
     given="ArrayLike",
     made="jax.Array",
-    words=Vocabulary(made="jax.Array", library="JAX"),
+    words=Vocabulary(made="jax.Array", library="JAX", refused="complex, or not numbers"),
     annotations={"feature_map": "Any"},
     without=("out", "in_place", "rescaling"),
     added=(
@@ -103,7 +101,7 @@ JAX = Bridge(
         ),
     ),
     raises=(
-        Raised("TypeError", "", "an operand is complex, or not numbers"),
+        Raised("TypeError", "", "an operand is {refused}"),
         Raised("TypeError", "eps scale", "is traced, or no real number"),
         Raised("TypeError", "feature_map", "is neither a name, a map, nor a function"),
         Raised("TypeError", "normalize causal log reverse softplus", "is not a bool"),
@@ -120,7 +118,7 @@ JAX = Bridge(
         Raised(
             "ValueError",
             "axis_name",
-            "is given with key_lengths, cu_seqlens, reverse, or a beta a value channel",
+            "is given with key_lengths, cu_seqlens, or a beta a value channel",
         ),
     ),
     notes=(
@@ -169,7 +167,6 @@ MPI = Bridge(
     ),
     also_raises=(
         Raised("ValueError", "", "calls differ between ranks"),
-        _NO_REVERSE,
         _NO_RESCALING,
         _NO_CHANNELS,
         Raised("RuntimeError", "", "another rank has an error"),
@@ -208,7 +205,7 @@ TORCH = Bridge(
     words=_TENSORS,
     annotations=_ANY | {"activation": "str | None"},
     without=("out",),
-    functions=(*_OTHERS, "mlstm", "mlstm_step", "wkv", "wkv_step"),
+    functions=_OTHERS,
     examples={
         "forward": """
             >>> import torch, linattn.torch
@@ -259,7 +256,6 @@ DISTRIBUTED = Bridge(
     also_raises=(
         Raised("ValueError", "", "calls differ between processes"),
         Raised("ValueError", "", "this process is not in the group"),
-        _NO_REVERSE,
         _NO_RESCALING,
         _NO_CHANNELS,
         Raised("RuntimeError", "", "another process has an error"),

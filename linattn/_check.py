@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._dtypes import FAST
-from ._dtypes import result_dtype as result_dtype
-from ._dtypes import state_dtype as state_dtype
+from ._dtypes import FAST, result_dtype, state_dtype
 from ._linattn import overlaps_itself
 
 if TYPE_CHECKING:

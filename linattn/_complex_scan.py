@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,11 +10,13 @@ import numpy as np
 from . import _check, _state
 from ._gradients import repeats
 from ._gufuncs import quiet
-from ._operator import RECURRENCES, Recurrence
+from ._lazy import in_blocks, is_lazy, refuse_token
+from ._operator import Recurrence
 from ._state import State
 
 if TYPE_CHECKING:
-    from ._types import Array, DType
+    from ._layout import Call
+    from ._types import Array, DType, Shape
 
 SCAN = Recurrence("complex_scan", transition="elementwise", function="linear_scan")
 
@@ -43,9 +46,9 @@ class _Call:
     def __init__(self, function: str, a: Any, x: Any, *, tokens: bool = True) -> None:
         self.function = function
         self.given = [_numbers(function, name, y) for name, y in (("a", a), ("x", x))]
-        shapes = [np.broadcast_to(np.float32(0), y.shape) for y in self.given]
-        fit = RECURRENCES["linear_scan"]._read(function, shapes, tokens=tokens).fit
-        self.shape, self.batch = fit.shape, fit.batch
+        shapes = [_check.shape_alone(y) for y in self.given]
+        self.read = SCAN._read(function, shapes, tokens=tokens)
+        self.shape, self.batch = self.read.shape, self.read.batch
         numbers = int, float, complex  # Python's are as weak as elsewhere
         pairs = zip((a, x), self.given, strict=True)
         dtype = np.result_type(*(y if type(y) in numbers else z.dtype for y, z in pairs))
@@ -94,10 +97,16 @@ def _numbers(function: str, name: str, x: Any) -> Any:
 
 
 def forward(
-    a: Any, x: Any, *, initial_state: State | None, return_state: bool, out: Array | None,
-    **options: Any,
+    a: Any, x: Any, *, log: Any = False, reverse: Any = False, cu_seqlens: Any = None,
+    initial_state: State | None = None, return_state: bool = False, out: Array | None = None,
 ) -> Any:  # fmt: skip
     """`linattn.linear_scan`."""
+    options = {"log": log, "reverse": reverse, "cu_seqlens": cu_seqlens}
+    if is_lazy((a, x)):
+        return in_blocks(
+            "forward", COMPLEX.key, (a, x), initial_state=initial_state,
+            return_state=return_state, out=out, **options,
+        )  # fmt: skip
     call = _Call(SCAN.name, a, x)
     if out is not None and (not isinstance(out, np.ndarray) or out.dtype != call.dtype):
         what = getattr(out, "dtype", type(out).__name__)
@@ -106,7 +115,7 @@ def forward(
         raise ValueError(f"{SCAN.name}: out has shape {out.shape}; expected {call.shape}")
     if out is not None:
         _check.writeable(SCAN.name, "out", out)
-    start = call.state("initial_state", initial_state, *_packed(options["cu_seqlens"]))
+    start = call.state("initial_state", initial_state, *_packed(cu_seqlens))
     h, last = SCAN.forward(call.operands(), initial_state=start, return_state=True, **options)
     h = call.numbers(h)
     if out is not None:
@@ -116,16 +125,21 @@ def forward(
 
 
 def backward(
-    a: Any, x: Any, grad_out: Any, *, initial_state: State | None, grad_state: State | None,
-    **options: Any,
+    a: Any, x: Any, grad_out: Any, *, log: Any = False, reverse: Any = False,
+    cu_seqlens: Any = None, initial_state: State | None = None, grad_state: State | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """`linattn.linear_scan_backward`."""
+    options = {"log": log, "reverse": reverse, "cu_seqlens": cu_seqlens}
+    if is_lazy((a, x, grad_out)):
+        lazy: tuple[Any, ...] = in_blocks(
+            "backward", COMPLEX.key, (a, x), grad_out, initial_state=initial_state,
+            grad_state=grad_state, **options,
+        )  # fmt: skip
+        return lazy
     function = SCAN.names["backward"]
     call = _Call(function, a, x)
-    grad = _numbers(function, "grad_out", grad_out)
-    if grad.shape != call.shape:
-        raise ValueError(f"{function}: grad_out has shape {grad.shape}; expected {call.shape}")
-    packed = _packed(options["cu_seqlens"])
+    grad = _cotangent(function, grad_out, call.shape)
+    packed = _packed(cu_seqlens)
     start = call.state("initial_state", initial_state, *packed)
     last = call.state("grad_state", grad_state, *packed)
     whole = *call.shape[:-1], 2 * call.channels  # so that gradients are summed as complex numbers
@@ -143,6 +157,7 @@ def backward(
 def step(a: Any, x: Any, state: State, *, in_place: bool, **options: Any) -> tuple[Any, State]:
     """`linattn.linear_scan_step`."""
     function = SCAN.names["step"]
+    refuse_token(function, (a, x))
     call = _Call(function, a, x, tokens=False)
     before = call.state("state", state)
     if before is None:
@@ -156,6 +171,52 @@ def step(a: Any, x: Any, state: State, *, in_place: bool, **options: Any) -> tup
     return call.numbers(h), state
 
 
+class _InBlocks:
+    """The scan as `_block_scan` sees it: a recurrence of complex numbers."""
+
+    name, names, key, transition, cross = (
+        SCAN.name,
+        SCAN.names,
+        "complex_scan",
+        "elementwise",
+        False,
+    )
+
+    layout, operands = SCAN.layout, SCAN.operands
+
+    def forward(self, operands: Any, *, key_lengths: None = None, **options: Any) -> Any:
+        return forward(*operands, **options)
+
+    def backward(
+        self, operands: Any, grad_out: Any, *, key_lengths: None = None, **options: Any
+    ) -> tuple[Any, ...]:
+        a, x = operands
+        return backward(a, x, grad_out, **options)
+
+    def checked(
+        self, function: str, operands: Any, options: Mapping[str, Any], *, tokens: bool = True
+    ) -> tuple[Call, tuple[Any, ...]]:
+        """The operands and options of a call, checked, and the shapes of a state's arrays."""
+        call = _Call(function, *operands, tokens=tokens)
+        for name, x in options.items():
+            _check.flag(function, name, x)
+        typed = tuple(_check.shape_alone(x, call.dtype) for x in call.given)
+        return call.read._replace(typed=typed), (call.read.core, None, None)
+
+    def cotangent(self, function: str, grad_out: Any, shape: Shape) -> Any:
+        return _cotangent(function, grad_out, shape)
+
+
+COMPLEX = _InBlocks()
+
+
+def _cotangent(function: str, grad_out: Any, shape: Shape) -> Any:
+    grad = _numbers(function, "grad_out", grad_out)
+    if grad.shape != shape:
+        raise ValueError(f"{function}: grad_out has shape {grad.shape}; expected {shape}")
+    return grad
+
+
 def _packed(cu_seqlens: Any) -> tuple[int, ...]:
     """The axis of packed sequences of a state."""
     return () if cu_seqlens is None else (max(np.size(cu_seqlens) - 1, 0),)
@@ -166,7 +227,13 @@ def _summed(grad: Array, like: Array, dtype: DType) -> Array:
     """The gradient in an operand's shape; of a real operand, its real part."""
     axes = repeats(grad.shape, like.shape)
     total = grad.sum(axes, np.complex128).reshape(like.shape) if axes else grad
+    own = gradient_dtype(like, dtype)
+    return np.asarray(total if own.kind == "c" else total.real, own, order="C")
+
+
+def gradient_dtype(like: Any, dtype: DType) -> DType:
+    """The dtype of an operand's gradient, in a call of ``dtype``."""
     if like.dtype.kind == "c":
-        return total.astype(dtype, copy=False)
-    real = dtype.type(0).real.dtype
-    return np.ascontiguousarray(total.real.astype(like.dtype if like.dtype.kind == "f" else real))
+        return dtype
+    found: DType = like.dtype if like.dtype.kind == "f" else dtype.type(0).real.dtype
+    return found

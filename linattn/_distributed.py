@@ -14,8 +14,9 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from . import _block_scan, _check, _state
+from ._dtypes import state_dtype
+from ._elements import AnyElement
 from ._gradients import sum_all
-from ._operator import RECURRENCES
 from ._state import State
 
 
@@ -30,10 +31,10 @@ class Ranks(Protocol):
     def extremes(self, x: int) -> tuple[int, int]:
         """The smallest and the largest of all ranks' integers, which are below 2**53."""
 
-    def before(self, element: _block_scan.Element) -> _block_scan.Element | None:
+    def before(self, element: AnyElement) -> AnyElement | None:
         """The effect of the ranks before this one on a state; None on the first."""
 
-    def behind(self, element: _block_scan.Element) -> _block_scan.Element | None:
+    def behind(self, element: AnyElement) -> AnyElement | None:
         """The effect of the ranks after it, from the last to the next; None on the last."""
 
     def total(self, x: Any) -> Any:
@@ -56,7 +57,7 @@ def forward(
     call = _Call(ranks, name, "forward", operands, key_lengths, options, alike, initial_state)
     if call.r.cross:
         return _block_scan.read(call.operands[0], call.total(), **call.options)
-    start = call.start(initial_state)
+    start, _ = call.start(initial_state)
     result = _together(
         ranks,
         lambda: call.r.forward(
@@ -64,7 +65,7 @@ def forward(
             return_state=return_state, **call.options,
         ),
     )  # fmt: skip
-    return (result[0], ranks.share(result[1], -1)) if return_state else result
+    return (result[0], ranks.share(result[1], call.last)) if return_state else result
 
 
 def backward(
@@ -78,7 +79,7 @@ def backward(
     )  # fmt: skip
     if call.r.cross:
         return _backward_over_all_keys(call, grad_out)
-    grads = _backward_in_order(call, grad_out, call.start(initial_state), grad_state)
+    grads = _backward_in_order(call, grad_out, initial_state, grad_state)
     rows = [row for row, x in zip(call.r.operands, call.operands, strict=True) if x is not None]
     first = tuple(  # every rank has the same array where there are no tokens
         grad if row.has_tokens else ranks.total(grad)
@@ -86,23 +87,24 @@ def backward(
     )
     if initial_state is None and grad_state is None:
         return first
-    state = ranks.share(grads[-1], 0)
+    state = ranks.share(grads[-1], call.first)
     if initial_state is not None:
-        given = tuple(x for x in initial_state if x is not None)
-        state = State(*sum_all(state[: len(given)], given))
+        state = State(*(
+            None if x is None else sum_all((grad,), (x,))[0]
+            for grad, x in zip(state, initial_state, strict=False)
+        ))  # fmt: skip
     return *first, state
 
 
 def _backward_in_order(
-    call: _Call, grad_out: Any, start: State | None, grad_state: State | None
+    call: _Call, grad_out: Any, initial_state: State | None, grad_state: State | None
 ) -> tuple[Any, ...]:
     """The gradients of this rank's operands, and of the state before them."""
     ranks, r, operands, options = call.ranks, call.r, call.operands, call.options
+    start, effect = call.start(initial_state)
+    before = _block_scan.with_all_axes(start, _block_scan.empty_state(r, operands, **options))
 
     def run(grad: State | None) -> tuple[Any, ...]:
-        before = _block_scan.empty_state(r, operands, **options)
-        if start is not None:  # with all leading axes, as on the other ranks
-            before = _block_scan.after(before, _block_scan.Element(None, *start[:2]))
         grads: tuple[Any, ...] = r.backward(
             operands, grad_out, key_lengths=call.lengths, grad_state=grad, initial_state=before,
             **options,
@@ -114,11 +116,11 @@ def _backward_in_order(
             grad = np.asarray(grad_out)
             return None, _block_scan.gradient_sum(operands[0], grad, **options)
         grads = run(None)
-        return grads, _block_scan.turned(call.element(r.name, operands), grads[-1])
+        return grads, effect.turned(grads[-1], before)
 
     grads, element = _together(ranks, local)
-    behind = ranks.behind(element)
-    last = grad_state if behind is None else _block_scan.after(grad_state, behind)
+    behind = call.behind(element)
+    last = grad_state if behind is None else behind.after(grad_state)
     found: tuple[Any, ...] = _together(
         ranks, lambda: run(last) if grads is None or last is not None else grads
     )
@@ -144,33 +146,33 @@ class _Call:
         options: dict[str, Any], alike: dict[str, Any], initial_state: State | None,
         grad_out: Any = None, grad_state: State | None = None,
     ) -> None:  # fmt: skip
-        r = self.r = RECURRENCES[name]
+        self.key = _block_scan.key_of(name, operands)
+        r = self.r = _block_scan.BLOCKS[self.key]
         self.ranks, self.name = ranks, r.names[method]
-        self.options = options = {"feature_map": "identity", **options}
-        normalize = options.get("normalize", False)
+        self.options = options = _block_scan.with_map(r, options)
+        self.reverse = bool(options.get("reverse"))
+        #: The ranks of the tokens that are scanned first and last.
+        self.first, self.last = (-1, 0) if self.reverse else (0, -1)
         states = {"initial_state": initial_state, "grad_state": grad_state}
 
         def local() -> tuple[Any, dict[str, Any]]:
-            call, core = _block_scan.checked(r, self.name, operands, **options)
+            call, cores = _block_scan.checked(r, self.name, operands, **options)
             arrays = tuple(None if x is None else np.asarray(x) for x in operands)
             if r.cross:
                 self._check_leading_axes(arrays, call.batch)
             if r.layout.elementwise:
                 self._check_tokens(arrays, call.shape)
-            if options.get("reverse"):
-                raise ValueError(
-                    f"{self.name}: reverse is True; expected False where tokens are on several "
-                    "ranks"
-                )
-            grad = () if grad_out is None else (_check.cotangent(self.name, grad_out, call.shape),)
-            dtype = _check.state_dtype(*call.typed, *grad)
+            grad: tuple[Any, ...] = ()
+            if grad_out is not None:
+                grad = (_block_scan.cotangent(r, self.name, grad_out, call.shape),)
+            dtype = state_dtype(*call.typed, *grad)
             given: dict[str, Any] = {
                 "an initial_state": initial_state is not None,
                 "a grad_state": grad_state is not None,
             }
             for field, state in states.items():
                 if state is not None:
-                    _state.checked(self.name, field, state, call.batch, core, dtype, normalize)
+                    _block_scan.check_state(r, self.name, field, state, call.batch, cores, dtype)
                     given[f"the checksum of {field}"] = _checksum(state)
             meta = self._agreement(call, arrays, grad, key_lengths, options | alike | given)
             return (arrays, call.batch), meta
@@ -178,20 +180,24 @@ class _Call:
         self.operands, batch = _meet(ranks, self.name, local)
         self.lengths = _lengths(ranks, self.name, self.operands[1], batch, key_lengths)
 
-    def element(self, name: str, operands: tuple[Any, ...]) -> _block_scan.Element:
+    def element(self, key: str, operands: tuple[Any, ...]) -> AnyElement:
         """The effect of this rank's tokens on the state of a recurrence."""
-        return _block_scan.element(name, operands, self.lengths, **self.options)
+        return _block_scan.element(key, operands, self.lengths, **self.options)
 
-    def start(self, state: State | None) -> State | None:
-        """The state before this rank's tokens, from the one before all tokens."""
-        element = _together(self.ranks, lambda: self.element(self.r.name, self.operands))
-        before = self.ranks.before(element)
-        return state if before is None else _block_scan.after(state, before)
+    def start(self, state: State | None) -> tuple[State | None, Any]:
+        """The state before this rank's tokens, from the one before all, and their own effect."""
+        element = _together(self.ranks, lambda: self.element(self.key, self.operands))
+        before = self.ranks.behind(element) if self.reverse else self.ranks.before(element)
+        return state if before is None else before.after(state), element
+
+    def behind(self, element: AnyElement) -> AnyElement | None:
+        """The effect on a gradient of the ranks that are scanned later."""
+        return self.ranks.before(element) if self.reverse else self.ranks.behind(element)
 
     def total(self) -> State:
         """The sums over the keys of all ranks."""
         _, k, v = self.operands
-        element = _together(self.ranks, lambda: self.element("causal", (k, k, v)))
+        element: Any = _together(self.ranks, lambda: self.element("causal", (k, k, v)))
         z = None if element.z is None else self.ranks.total(element.z)
         return State(self.ranks.total(element.s), z)
 

@@ -17,10 +17,11 @@ def result_dtype(*operands: Any) -> DType:
     """The first of float16, bfloat16, float32 and float64 that every operand casts to.
 
     It is float64 if all operands are integers, as in NumPy for integers and a Python float.
+    Complex operands, which the recurrences of real numbers refuse, are all of one dtype here.
     """
     first = operands[0].dtype
     alike = all(x.dtype == first for x in operands[1:])
-    if alike and (first in FAST or first.name == "bfloat16"):
+    if alike and (first in FAST or first.kind == "c" or first.name == "bfloat16"):
         return first
     dtypes = {x.dtype for x in operands}
     if all(dtype.kind in "biu" for dtype in dtypes):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _check
-from ._operator import RECURRENCES
+from ._complex_scan import COMPLEX, is_complex
+from ._dtypes import state_dtype
+from ._scaled import Scaled, every
 from ._state import State, checked_bounds
 from .feature_maps import PositiveRandomFeatures, get
 from .feature_maps._base import Fused
@@ -37,7 +38,7 @@ def initial_state(
     q, k, v : array_like, shape (..., n, d), (..., n, d) and (..., n, m)
         The first operands of the operator; of a step, one token: (..., d), (..., d) and (..., m).
         Only their shapes and dtypes count.  For `linear_scan` they are a and x, for
-        `selective_scan` x, dt and A.
+        `selective_scan` x, dt and A, for `wkv` k, v and w.
     *others : array_like
         The operands that follow, in the operator's order, such as beta of `delta`.  You can leave
         them out if they add no leading axes and no wider dtype.
@@ -48,7 +49,7 @@ def initial_state(
         The operator's map.  Fused maps have ``d`` features, so you need to pass only ``'dpfp'``
         and objects.
     normalize : bool, default True
-        As for `causal` and `step`; the other operators have no normaliser.
+        As for `causal`, `mlstm` and their steps; the other operators do not take it.
     cu_seqlens : array_like of int, shape (r + 1,), optional
         The bounds of r packed sequences, each of which has a state.
 
@@ -56,10 +57,10 @@ def initial_state(
     -------
     State
         ``s`` (..., f, m) and, with a normaliser, ``z`` (..., f), with an axis r before these axes
-        for packed sequences.  `linattn.feature_maps.PositiveRandomFeatures` with a normaliser also
-        have ``log_scale``, -inf for no key.  The arrays are newly allocated, have all leading
-        axes, as in-place steps require, and the dtype of the computation: float32 for 16-bit
-        operands.
+        for packed sequences.  `wkv`, `mlstm`, and with a normaliser
+        `linattn.feature_maps.PositiveRandomFeatures` also have ``log_scale``, -inf for no key, but
+        0 for `mlstm`.  The arrays are newly allocated, have all leading axes, as in-place steps
+        require, and the dtype of the computation: float32 for 16-bit operands.
 
     Raises
     ------
@@ -92,7 +93,7 @@ def initial_state(
     phi = get(feature_map)
 
     def full(shape: Shape, value: float, typed: tuple[Array, ...]) -> Array:
-        return np.full(shape, value, _check.state_dtype(*typed))
+        return np.full(shape, value, state_dtype(*typed))
 
     return state_of(
         given(q, k, v, *others), operator, phi.features, full, normalize=normalize,
@@ -108,14 +109,14 @@ def given(*operands: Any) -> tuple[Any, ...]:
     return operands
 
 
-def recurrence_of(operator: str, count: int) -> tuple[Recurrence, bool]:
+def recurrence_of(operator: str, count: int) -> tuple[Recurrence | Scaled, bool]:
     """The recurrence that has the operator, and whether it takes all tokens, not one.
 
     ``count`` is the number of operands.
     """
     known = {
         r.names[method]: r
-        for r in RECURRENCES.values() if not r.cross
+        for r in every() if not r.cross
         for method in ("forward", "step")
     }  # fmt: skip
     if operator not in known:
@@ -160,12 +161,18 @@ def state_of(
         raise TypeError(
             f"{NAME}: feature_map is {unmapped!r}; expected the default, as {operator} has no map"
         )
-    call = recurrence._read(NAME, operands, tokens=whole)
+    if recurrence.name == COMPLEX.name and is_complex(*operands):
+        call, _ = COMPLEX.checked(NAME, operands, {}, tokens=whole)
+    else:
+        call = recurrence._read(NAME, operands, tokens=whole)
     lead, core = call.batch, call.core
     if recurrence.mapped:
         core = features(core[0]), *core[1:]
     if cu_seqlens is not None:
         lead = *lead, len(checked_bounds(NAME, cu_seqlens, call.fit.sizes["n"])) - 1
+    if isinstance(recurrence, Scaled):
+        cores = recurrence.cores(call.fit.sizes, bool(normalize))
+        return recurrence.state(lambda shape, value: full(shape, value, call.typed), lead, cores)
     s = full((*lead, *core), 0.0, call.typed)
     if not (recurrence.normalizer and normalize):
         return State(s)

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _check, _gradients, _rescaled_features
 from ._config import one_isa
-from ._dtypes import work_dtype
+from ._dtypes import result_dtype, work_dtype
 from ._gufuncs import quiet
 from .feature_maps import FeatureMap, PositiveRandomFeatures, get
 from .feature_maps._base import Fused
@@ -43,7 +43,7 @@ def call(
         others.append(_check.operand(name, "grad_out", options.pop("grad_out"), 0))
     wide = (*(row.state_dtype for row in recurrence.operands[2:]), False)
     typed = (x for x, kept in zip(others, wide, strict=False) if not (kept or _is_weak(x)))
-    dtype = _check.result_dtype(q, k, *typed)
+    dtype = result_dtype(q, k, *typed)
     work = work_dtype(dtype)
     q, k = np.asarray(q, work), np.asarray(k, work)
     run: Callable[..., Any] = _plain

@@ -15,7 +15,7 @@ import numpy as np
 
 from ._gufuncs import internal_ufuncs, run, ufuncs
 from ._state import State
-from .scan import linear_scan
+from .linear_scan import linear_scan
 
 if TYPE_CHECKING:
     from ._layout import Call
@@ -47,7 +47,7 @@ def gradients(
     operands, indices = (q, k, values, gates.g), packing.indices
     inputs = *operands, numbers.scale, *indices, first
     o, end = run(ufuncs["gated_state_identity"], inputs, (None, None))
-    dvalues, dm = _cotangents(o, grad_out, gates.floor, numbers)
+    dvalues, dm = _cotangents(o, grad_out, np.exp(-gates.top), numbers)
     back = *operands, dvalues, numbers.scale, *indices, first, after
     dq, dk, dvalues, dg, ds = run(ufuncs["gated_state_backward_identity"], back)
     dv = dvalues[..., : v.shape[-1]] * gates.write[..., None]

@@ -32,8 +32,10 @@ import numpy as np
 from numpy import ndarray
 
 from . import _check, _gradients, _mapped, _state
+from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import Table, run
 from ._layout import Call, Layout
+from ._lazy import in_blocks, is_lazy, refuse_token
 from ._linattn import fast_call, fast_step, maps, operators
 from ._state import State
 
@@ -156,7 +158,7 @@ class Recurrence:
             )
             if o is not NotImplemented:
                 return o
-        if _mapped.outside(feature_map) or _is_lazy(operands):
+        if _mapped.outside(feature_map) or is_lazy(operands):
             return self._elsewhere(
                 "forward", operands, feature_map, scale=scale, normalize=normalize, eps=eps,
                 key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
@@ -205,7 +207,7 @@ class Recurrence:
             )  # fmt: skip
             if grads is not NotImplemented:
                 return _gradients.sum_all(grads, _present(operands))
-        if _mapped.outside(feature_map) or _is_lazy((*operands, grad_out)):
+        if _mapped.outside(feature_map) or is_lazy((*operands, grad_out)):
             return self._elsewhere(
                 "backward", operands, feature_map, grad_out=grad_out, scale=scale,
                 normalize=normalize, eps=eps, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
@@ -217,9 +219,9 @@ class Recurrence:
         grad_out = _check.cotangent(function, grad_out, call.shape)
         typed = *call.typed, grad_out
         numbers = self._numbers("backward", typed, scale, eps, key[-1], flags)
-        dtype = _check.result_dtype(*typed)
+        dtype = result_dtype(*typed)
         rows = [row for row, x in zip(self.operands, operands, strict=True) if x is not None]
-        dtypes = [_check.state_dtype(*typed) if x.state_dtype else dtype for x in rows]
+        dtypes = [state_dtype(*typed) if x.state_dtype else dtype for x in rows]
         arrays = *call.arrays, grad_out
         if dtype.itemsize == 2 and self.layout.elementwise and call.is_spread:
             arrays = tuple(np.asarray(x, np.float32) for x in arrays)  # sums need more than 16 bits
@@ -279,7 +281,7 @@ class Recurrence:
             )
             if result is not NotImplemented:
                 return result[0], after
-        if _mapped.outside(feature_map) or _is_lazy(operands):
+        if _mapped.outside(feature_map) or is_lazy(operands):
             return self._elsewhere(
                 "step", operands, feature_map, state=state, scale=scale, normalize=normalize,
                 eps=eps, in_place=in_place, **flags,
@@ -289,7 +291,7 @@ class Recurrence:
         key = _check.lookup(function, self._step.names, call.variant, feature_map, normalize)
         numbers = self._numbers("step", call.typed, scale, eps, key[-1], flags)
         inputs = *call.arrays, *numbers
-        dtype = _check.state_dtype(*call.typed)
+        dtype = state_dtype(*call.typed)
         fields = _state.checked(function, "state", state, call.batch, call.core, dtype, key[-1])
         s, z, _ = fields
         if in_place:
@@ -306,18 +308,13 @@ class Recurrence:
 
     def _elsewhere(self, method: str, operands: Operands, feature_map: Map, **options: Any) -> Any:
         """The result for dask arrays, or with a map that no kernel applies."""
-        if not _is_lazy((*operands, options.get("grad_out"))):
+        if not is_lazy((*operands, options.get("grad_out"))):
             return _mapped.call(self, method, operands, feature_map, **options)
         if method == "step":
-            raise TypeError(
-                f"{self.names[method]}: an operand is a dask array; expected NumPy arrays, as one "
-                "token has nothing to cut: call compute() first"
-            )
-        from . import dask
-
+            refuse_token(self.names[method], operands)
         if not self.normalizer:
             del options["normalize"], options["eps"]
-        return getattr(dask, method)(self, operands, feature_map=feature_map, **options)
+        return in_blocks(method, self.name, operands, feature_map=feature_map, **options)
 
     def _plain(
         self,
@@ -419,7 +416,7 @@ class Recurrence:
             return ()
         if state is None:  # left out
             return (..., ...) if normalize else (...,)
-        dtype = _check.state_dtype(*call.typed, *more)
+        dtype = state_dtype(*call.typed, *more)
         return _state.operands(
             function, name, state, packing, call.batch, call.core, dtype, normalize
         )
@@ -429,12 +426,6 @@ def _flags(name: str) -> tuple[str, ...]:
     """The options of an operator that are True or False."""
     numbers = operators[name]["numbers"] if name in operators else ()
     return tuple(x for x in numbers if x not in ("scale", "eps"))
-
-
-def _is_lazy(operands: tuple[Any, ...]) -> bool:
-    """Whether one is a dask array."""
-    others = [x for x in operands if type(x) is not ndarray]
-    return bool(others) and any(type(x).__module__.startswith("dask.") for x in others)
 
 
 def _present(operands: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -127,6 +127,45 @@ class DPFP:
 
 
 @dataclass(frozen=True)
+class Rebased:
+    """``phi(x).phi(y) = (scale x.y)^2``: all products of two numbers.  Aksenov et al. 2024."""
+
+    scale: float | None = None
+
+    def __call__(self, x: Array) -> Array:
+        u, (i, j), weight = self._parts(x)
+        return weight * u[..., i] * u[..., j]
+
+    def backward(self, x: Array, grad: Array) -> Array:
+        u, (i, j), weight = self._parts(x)
+        pairs = np.zeros((*grad.shape[:-1], x.shape[-1], x.shape[-1]), grad.dtype)
+        pairs[..., i, j] = weight * grad
+        du = (pairs @ u[..., None] + np.swapaxes(pairs, -1, -2) @ u[..., None])[..., 0]
+        return self._root(x) * du
+
+    def _parts(self, x: Array) -> tuple[Array, tuple[Array, Array], Array]:
+        i, j = np.triu_indices(x.shape[-1])
+        return self._root(x) * x, (i, j), np.where(i == j, 1, 2**0.5)
+
+    def _root(self, x: Array) -> float:
+        return (x.shape[-1] ** -0.5 if self.scale is None else self.scale) ** 0.5
+
+
+@dataclass(frozen=True)
+class Taylor(Rebased):
+    """``phi(x).phi(y) = 1 + s + s^2 / 2``, ``s = scale x.y``.  Arora et al. 2024."""
+
+    def __call__(self, x: Array) -> Array:
+        u = self._root(x) * x
+        return np.concatenate([u[..., :1] * 0 + 1, u, super().__call__(x) / 2**0.5], -1)
+
+    def backward(self, x: Array, grad: Array) -> Array:
+        d = x.shape[-1]
+        of_pairs = super().backward(x, grad[..., 1 + d :]) / 2**0.5
+        return self._root(x) * grad[..., 1 : 1 + d] + of_pairs
+
+
+@dataclass(frozen=True)
 class SumNormalized:
     """``phi(x) / (sum phi(x) + eps)``.  Schlag et al. 2021, eq. 26."""
 
@@ -257,6 +296,8 @@ def twin(feature_map) -> FeatureMap:
         return Positive(omega, feature_map.temperature)
     return {
         "DPFP": DPFP,
+        "Rebased": Rebased,
+        "Taylor": Taylor,
         "RandomFourierFeatures": Fourier,
         "GeneralizedRandomFeatures": Generalized,
         "FeedforwardKernel": Feedforward,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check, _gradients, _state
+from ._dtypes import result_dtype
 from ._gufuncs import internal_ufuncs, run
 from ._layout import ALL_KEYS, SAME_TOKENS
 from ._state import State
@@ -47,7 +48,7 @@ class _Call:
     ) -> None:  # fmt: skip
         self.name = name
         call = SAME_TOKENS.read(name, (q, k, v))
-        self.dtype = _check.result_dtype(*call.arrays)
+        self.dtype = result_dtype(*call.arrays)
         self.arrays = tuple(np.asarray(x, self.dtype) for x in call.arrays)
         self.shape, self.batch, (n, m) = call.shape, call.batch, call.shape[-2:]
         omega = phi._directions().astype(self.dtype)
@@ -190,7 +191,7 @@ def _over_all(
     """a and b under one scale, the largest term of each a, the keys' exponents, q and k."""
     call = ALL_KEYS.read(name, (q, k, v))
     q, k, _ = call.arrays
-    dtype = _check.result_dtype(q, k)
+    dtype = result_dtype(q, k)
     q, k = np.asarray(q, dtype), np.asarray(k, dtype)
     _, omega, factor = phi._operands(np.zeros((1, q.shape[-1]), dtype))
     s = k.shape[-2]

@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _check, _gradients, _state
 from ._docs import filled, filled_like
+from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import quiet, run, ufuncs
 from ._layout import Layout, Operand
 
@@ -112,7 +113,7 @@ def causal_conv1d(
     if cu_seqlens is None and initial_state is None and not return_state:
         return run(ufuncs[name], (x, taps, bias, silu), (out,))[0]
     packing = _state.sequences(name, shape[-2], shape[:-2], cu_seqlens, None)
-    dtype = _check.state_dtype(x, taps, bias)
+    dtype = state_dtype(x, taps, bias)
     start = _inputs(name, "initial_state", initial_state, packing, shape, taps, dtype, return_state)
     wanted: Any = None if return_state else ...
     inputs = x, taps, bias, silu, packing.begin, packing.end, start
@@ -174,7 +175,7 @@ def causal_conv1d_backward(
     tokens, taps, added, shape, silu = _operands(name, x, weight, bias, activation)
     grad_out = _check.cotangent(name, grad_out, shape)
     operands = tokens, taps, added, grad_out
-    dtype, wide = _check.result_dtype(*operands), _check.state_dtype(*operands)
+    dtype, wide = result_dtype(*operands), state_dtype(*operands)
     with_state = initial_state is not None or grad_state is not None
     dstate: tuple[np.ndarray, ...] = ()
     if cu_seqlens is None and not with_state:
@@ -245,7 +246,7 @@ def causal_conv1d_step(
     """
     name = "causal_conv1d_step"
     x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, tokens=False)
-    dtype = _check.state_dtype(x, taps, bias)
+    dtype = state_dtype(x, taps, bias)
     core = (shape[-1], taps.shape[-2] - 1)
     check_state(name, "state", state, shape[:-1], core, dtype)
     if in_place:

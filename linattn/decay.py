@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _check, _gradients
 from ._docs import filled, filled_like
+from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import internal_ufuncs, quiet
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def log_decay(
     operands, _ = _operands("log_decay", x, A_log, dt_bias)
     if lower_bound is None:
         return internal_ufuncs["log_decay"](*operands)
-    dtype = _check.result_dtype(*operands)
+    dtype = result_dtype(*operands)
     bound = _bound("log_decay", lower_bound, operands)
     return internal_ufuncs["bounded_log_decay"](*operands, bound).astype(dtype, copy=False)
 
@@ -108,7 +109,7 @@ def log_decay_backward(
     name = "log_decay_backward"
     operands, shape = _operands(name, x, A_log, dt_bias)
     grad = _check.broadcast(name, "grad", _check.operand(name, "grad", grad, 0), shape)
-    dtype, wide = (f(*operands, grad) for f in (_check.result_dtype, _check.state_dtype))
+    dtype, wide = (f(*operands, grad) for f in (result_dtype, state_dtype))
     arrays = [np.asarray(y, wide) for y in operands]  # sums need more than 16 bits
     if lower_bound is None:
         task = "log_decay_backward"
@@ -126,7 +127,7 @@ def _operands(
 ) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """The operands as arrays, Python's numbers in the dtype of x, and the result's shape."""
     x = _check.operand(name, "x", x, 0)
-    dtype = _check.result_dtype(x)
+    dtype = result_dtype(x)
     arrays = {
         key: _check.operand(
             name, key, np.asarray(y, dtype) if isinstance(y, (int, float)) else y, 0
@@ -146,4 +147,4 @@ def _operands(
 
 def _bound(name: str, lower_bound: Any, operands: tuple[Any, ...]) -> np.ndarray:
     value = _check.number(name, "lower_bound", lower_bound, *operands)
-    return np.asarray(value, _check.state_dtype(*operands))
+    return np.asarray(value, state_dtype(*operands))

@@ -10,7 +10,7 @@ import numpy as np
 from . import _check, _gradients
 from ._config import one_isa
 from ._docs import filled, filled_like
-from ._dtypes import work_dtype
+from ._dtypes import result_dtype, work_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import ALL_KEYS, Layout, Operand
 from ._products import product, transposed_product
@@ -131,7 +131,7 @@ def _operands(
     ``others`` also determine the dtype.
     """
     call = LAYOUT.read(name, (q, k, v, E, F))
-    dtype = _check.result_dtype(*call.arrays, *others)
+    dtype = result_dtype(*call.arrays, *others)
     work = work_dtype(dtype)
     q, k, v, E, F = (np.asarray(x, work) for x in call.arrays)
     scale = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale

@@ -8,8 +8,11 @@ import numpy as np
 
 from . import _check, _fields, _gradients, _state
 from ._docs import filled
+from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import Call, Layout, Operand
+from ._lazy import in_blocks, is_lazy, refuse_token
+from ._linattn import fast_call
 from ._state import State
 
 if TYPE_CHECKING:
@@ -109,13 +112,19 @@ def mlstm(
            [3.],
            [5.]])
     """
-    name = "mlstm"
-    call = LAYOUT.read(name, (q, k, v, i, f))
+    name, operands = "mlstm", (q, k, v, i, f)
+    call = LAYOUT.read(name, operands)
+    if not call.alike and is_lazy(operands):
+        return in_blocks(
+            "forward", name, operands, scale=scale, normalize=normalize, eps=eps,
+            key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+            return_state=return_state, out=out,
+        )  # fmt: skip
     numbers = _numbers(name, call.typed, call, scale, normalize, eps)
     if out is not None:
         _check.out(name, out, call.shape, *call.typed)
     packing = _state.sequences(name, call.shape[-2], call.batch, cu_seqlens, key_lengths)
-    wide = _check.state_dtype(*call.typed)
+    wide = state_dtype(*call.typed)
     start = _first(name, initial_state, packing, call, wide, numbers.normalize)
     *tokens, in_gate, forget = call.cast()
     gates = _Gates.of(in_gate, forget, packing, start[-1], wide)
@@ -198,13 +207,20 @@ def mlstm_backward(
     """
     from . import _mlstm_backward
 
-    name = "mlstm_backward"
-    call = LAYOUT.read(name, (q, k, v, i, f))
+    name, operands = "mlstm_backward", (q, k, v, i, f)
+    call = LAYOUT.read(name, operands)
+    if is_lazy((*operands, grad_out)):
+        lazy: tuple[Any, ...] = in_blocks(
+            "backward", "mlstm", operands, grad_out, scale=scale, normalize=normalize, eps=eps,
+            key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+            grad_state=grad_state,
+        )  # fmt: skip
+        return lazy
     grad_out = _check.cotangent(name, grad_out, call.shape)
     typed = *call.typed, grad_out
     numbers = _numbers(name, typed, call, scale, normalize, eps)
     packing = _state.sequences(name, call.shape[-2], call.batch, cu_seqlens, key_lengths)
-    dtype, wide = _check.result_dtype(*typed), _check.state_dtype(*typed)
+    dtype, wide = result_dtype(*typed), state_dtype(*typed)
     start = _first(name, initial_state, packing, call, wide, numbers.normalize)
     last = _first(name, grad_state, packing, call, wide, numbers.normalize, "grad_state")
     arrays = [np.asarray(x, wide) for x in (*call.arrays, grad_out)]
@@ -258,7 +274,7 @@ def mlstm_step(
 
     Notes
     -----
-    About 6 d m floating-point operations a head; the state is read and written twice.
+    4 d m floating-point operations a head; the state is read and written once.
 
     References
     ----------
@@ -272,22 +288,33 @@ def mlstm_step(
     >>> o, state.s
     (array([5.]), array([[15.]]))
     """
-    name = "mlstm_step"
-    call = LAYOUT.read(name, (q, k, v, i, f), tokens=False)
+    name, step = "mlstm_step", internal_ufuncs["_mlstm_step"]
+    if type(state) is State and type(q) is np.ndarray and type(normalize) is bool:
+        after = state if in_place else _state.copy(state)
+        factor = _default_scale(q.shape[-1]) if scale is None and q.ndim else scale
+        o = fast_call(
+            step, q, k, v, i, f, factor, eps, float(normalize), None, *_fields_of(after, normalize)
+        )
+        if o is not NotImplemented:
+            return o[0], after
+    operands = q, k, v, i, f
+    call = LAYOUT.read(name, operands, tokens=False)
+    if not call.alike:
+        refuse_token(name, operands)
     numbers = _numbers(name, call.typed, call, scale, normalize, eps)
-    wide = _check.state_dtype(*call.typed)
+    wide = state_dtype(*call.typed)
     state = _fields.read(name, "state", state, call.batch, _cores(call, numbers.normalize), wide)
     after = _fields.own(name, state, call.batch, (2, 1, 0), in_place)
-    *tokens, in_gate, forget = call.cast()
-    one = _state.sequences(name, 1, call.batch, None, None)
-    *start, top = (x[..., None, *(slice(None),) * core] for x, core in zip(
-        after, (2, 1, 0), strict=True) if x is not None)  # fmt: skip
-    gates = _Gates.of(in_gate[..., None], forget[..., None], one, top, wide)
-    tokens = [x[..., None, :] for x in tokens]
-    inputs = *tokens, *gates[:3], *numbers, *one.indices, *_both(start)
-    o, *_ = run(internal_ufuncs["mlstm_state"], inputs, (None, *_both(start)))
-    after.log_scale[...] = gates.last[..., 0]
-    return o[..., 0, :], after
+    outputs = None, *_fields_of(after, bool(numbers.normalize))
+    return run(step, (*call.cast(), *numbers), outputs)[0], after
+
+
+def _fields_of(state: State, normalize: bool) -> tuple[Any, ...]:
+    """What the gufunc of a step writes to, which has an array z that it ignores without one."""
+    s, z, log_scale = state
+    if z is None and not normalize and type(s) is np.ndarray:
+        z = np.empty(s.shape[:-1], s.dtype)
+    return s, z, log_scale
 
 
 class _Numbers(NamedTuple):
@@ -301,7 +328,7 @@ class _Gates(NamedTuple):
 
     g: Array  #: logarithm of what is left of the memory
     write: Array  #: what a token's key is multiplied by
-    floor: Array  #: e^-m
+    top: Array  #: m
     last: Array  #: m after the last token, (..., r)
 
     @classmethod
@@ -314,12 +341,16 @@ def _numbers(
     function: str, typed: tuple[Any, ...], call: Call, scale: Any, normalize: Any, eps: Any
 ) -> _Numbers:
     if scale is None:
-        scale = max(call.fit.sizes["d"], 1) ** -0.5
+        scale = _default_scale(call.fit.sizes["d"])
     return _Numbers(
         _check.number(function, "scale", scale, *typed),
         _check.number(function, "eps", eps, *typed),
         float(_check.flag(function, "normalize", normalize)),
     )
+
+
+def _default_scale(d: int) -> float:
+    return float(max(d, 1) ** -0.5)
 
 
 def _both(fields: Any) -> tuple[Any, Any]:

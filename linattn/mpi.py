@@ -5,16 +5,16 @@ rank before, and a communicator.  All ranks call together.  Each computes the ef
 on the state, one exclusive scan (log2(ranks) steps) puts these effects together, and each rank then
 runs from its own state.  A message is a state, d m + d numbers a head, and a d x d matrix if the
 recurrence has one, or, for scans, as many numbers again.  Gradients go the same way from the last
-rank to the first.
+rank to the first; those of ``mlstm`` and ``wkv`` send three states.  With ``reverse`` a scan begins
+on the last rank.
 
 An error on one rank, or calls that differ in more than their tokens, raise on all ranks before any
 of them waits.  A rank that is killed ends the job.  If a rank may end by another exception, run the
 program under ``-m mpi4py``, or the others wait for it.
 
-Not supported: ``cu_seqlens``; ``out``; ``reverse``; complex numbers; ``beta`` as one number a value
-channel; `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; and operands of
-`linear_scan` without an axis of this rank's tokens: use ``np.broadcast_to`` for factors that tokens
-share.
+Not supported: ``cu_seqlens``; ``out``; ``beta`` as one number a value channel;
+`linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; and operands of `linear_scan`
+without an axis of this rank's tokens: use ``np.broadcast_to`` for factors that tokens share.
 
 A batch job in which rank i reads its own tokens::
 
@@ -49,9 +49,10 @@ try:
 except ImportError as error:
     raise ImportError("linattn.mpi needs mpi4py: pip install 'linattn[mpi]'") from error
 
-from . import _block_scan, _distributed
+from . import _distributed, _elements
 from ._bridge import recurrences
 from ._bridges import MPI as BRIDGE
+from ._elements import AnyElement
 from ._operator import Recurrence
 
 if TYPE_CHECKING:
@@ -73,10 +74,10 @@ class _Ranks:
         low, high = self.total(np.array([-x, x], float), MPI.MAX)
         return -int(low), int(high)
 
-    def before(self, element: _block_scan.Element) -> _block_scan.Element | None:
+    def before(self, element: AnyElement) -> AnyElement | None:
         return _exscan(self.comm, element)
 
-    def behind(self, element: _block_scan.Element) -> _block_scan.Element | None:
+    def behind(self, element: AnyElement) -> AnyElement | None:
         mirrored = self.comm.Split(0, -self.rank)
         try:
             return _exscan(mirrored, element)
@@ -92,16 +93,16 @@ class _Ranks:
         return self.comm.bcast(x, root % self.comm.size)
 
 
-def _exscan(comm: Any, element: _block_scan.Element) -> _block_scan.Element | None:
+def _exscan(comm: Any, element: AnyElement) -> AnyElement | None:
     """The effect of the ranks before this one on a state; None on the first."""
-    mine = _block_scan.pack(element)
+    mine = _elements.pack(element)
 
-    def read(buffer: Any) -> _block_scan.Element:
-        return _block_scan.unpack(np.frombuffer(buffer, mine.dtype), element)
+    def read(buffer: Any) -> AnyElement:
+        return _elements.unpack(np.frombuffer(buffer, mine.dtype), element)
 
     def combine(first: Any, second: Any, datatype: Any) -> None:
-        both = _block_scan.compose(read(first), read(second))
-        np.frombuffer(second, mine.dtype)[...] = _block_scan.pack(both)
+        both = _elements.compose(read(first), read(second))
+        np.frombuffer(second, mine.dtype)[...] = _elements.pack(both)
 
     numbers = MPI.DOUBLE if mine.dtype == np.float64 else MPI.FLOAT
     whole = numbers.Create_contiguous(mine.size).Commit()  # MPI must not cut an element

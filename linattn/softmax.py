@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _check, _gradients
 from ._docs import filled, filled_like
+from ._dtypes import result_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import ALL_KEYS, SAME_TOKENS
 
@@ -72,7 +73,7 @@ def softmax_attention(
     if out is not None:
         _check.out("softmax_attention", out, shape, q, k, v)
     (o,) = run(internal_ufuncs["softmax"], (q, k, v, *numbers), (out,))
-    return o.astype(_check.result_dtype(q, k, v), copy=False)
+    return o.astype(result_dtype(q, k, v), copy=False)
 
 
 @quiet
@@ -112,7 +113,7 @@ def softmax_attention_backward(
     name = "softmax_attention_backward"
     q, k, v, shape, numbers = _operands(name, q, k, v, causal, scale)
     grad_out = _check.cotangent(name, grad_out, shape)
-    dtype = _check.result_dtype(q, k, v, grad_out)
+    dtype = result_dtype(q, k, v, grad_out)
     inputs = q, k, v, grad_out, *numbers
     grads = run(internal_ufuncs["softmax_backward"], inputs, dtype=dtype)
     return _gradients.sum_all(grads, (q, k, v), (dtype,) * 3)

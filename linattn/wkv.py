@@ -8,8 +8,10 @@ import numpy as np
 
 from . import _check, _fields, _gradients, _state
 from ._docs import filled
+from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import quiet, run, ufuncs
 from ._layout import Call, Layout, Operand
+from ._lazy import in_blocks, is_lazy, refuse_token
 from ._linattn import fast_call, operators
 from ._state import State
 
@@ -106,12 +108,18 @@ def wkv(
         o = fast_call(ufuncs["wkv"], k, v, w, u, None)
         if o is not NotImplemented:
             return o
-    call = LAYOUT.read("wkv", (k, v, w, u))
+    operands = k, v, w, u
+    if is_lazy(operands):
+        return in_blocks(
+            "forward", "wkv", operands, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+            initial_state=initial_state, return_state=return_state, out=out,
+        )  # fmt: skip
+    call = LAYOUT.read("wkv", operands)
     if out is not None:
         _check.out("wkv", out, call.shape, *call.typed)
     if plain and not return_state:
         return run(ufuncs["wkv"], call.cast(), (out,))[0]
-    dtype = _check.state_dtype(*call.typed)
+    dtype = state_dtype(*call.typed)
     packing = _state.sequences("wkv", call.shape[-2], call.batch, cu_seqlens, key_lengths)
     start = _stacked("wkv", "initial_state", initial_state, packing, call, dtype, -np.inf)
     inputs = *call.cast(), *packing.indices, start
@@ -179,11 +187,17 @@ def wkv_backward(
     array([[0.5],
            [0.5]])
     """
-    name = "wkv_backward"
-    call = LAYOUT.read(name, (k, v, w, u))
+    name, operands = "wkv_backward", (k, v, w, u)
+    if is_lazy((*operands, grad_out)):
+        lazy: tuple[Any, ...] = in_blocks(
+            "backward", "wkv", operands, grad_out, key_lengths=key_lengths,
+            cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
+        )  # fmt: skip
+        return lazy
+    call = LAYOUT.read(name, operands)
     grad_out = _check.cotangent(name, grad_out, call.shape)
     typed = *call.typed, grad_out
-    dtype, wide = _check.result_dtype(*typed), _check.state_dtype(*typed)
+    dtype, wide = result_dtype(*typed), state_dtype(*typed)
     dtypes = dtype, dtype, wide, wide
     if key_lengths is None and cu_seqlens is None and initial_state is grad_state is None:
         grads = run(ufuncs[name], call.cast(grad_out), dtype=dtype)
@@ -251,9 +265,12 @@ def wkv_step(
     (array([5.]), array([15.]), array([3.]))
     """
     name = "wkv_step"
-    call = LAYOUT.read(name, (k, v, w, u), tokens=False)
+    operands = k, v, w, u
+    call = LAYOUT.read(name, operands, tokens=False)
+    if not call.alike:
+        refuse_token(name, operands)
     state = _fields.read(
-        name, "state", state, call.batch, (call.core,) * 3, _check.state_dtype(*call.typed)
+        name, "state", state, call.batch, (call.core,) * 3, state_dtype(*call.typed)
     )
     after = _fields.own(name, state, call.batch, (1, 1, 1), in_place)
     s = np.stack(after, -2)

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from block_cases import BETA, CASES, LENGTHS, B, C, D, G, H, K, M, N, Q, V, draw, states
+from block_cases import BETA, CASES, LENGTHS, B, C, D, G, H, K, M, N, Q, V, draw, grad_out, states
 from bounds import close
 
 import linattn
@@ -62,7 +62,7 @@ def test_forward(name, operands, options, fields):
 
 @EACH
 def test_backward(name, operands, options, fields):
-    grad = C[..., : operands[0].shape[-2], :]
+    grad = grad_out(fields, operands[0].shape[-2])
     backward = f"{name}_backward"
     same(lazy(backward, (*operands, grad), options),
          getattr(linattn, backward)(*operands, grad, **options))  # fmt: skip
@@ -118,18 +118,36 @@ def test_factors_shared_by_tokens_and_channels(a, dtype):
 
 
 def test_scans_in_one_chunk():
-    """In reverse, and of packed sequences; in several chunks both are refused."""
+    """In reverse, and of packed sequences; and errors of scans."""
     a, x = 0.5, da.from_array(V, chunks=(1, 2, -1, -1))
     for options in {"reverse": True}, {"cu_seqlens": [0, 8, 8, N], "return_state": True}:
         same(linattn.linear_scan(a, x, **options), linattn.linear_scan(a, V, **options))
-    with pytest.raises(ValueError, match=r"linear_scan: tokens are in chunks of \(7, 7, 6\)"):
-        linattn.linear_scan(a, chunked(V), reverse=True)
     with pytest.raises(TypeError, match="linear_scan: reverse is 1; expected"):
         linattn.linear_scan(a, chunked(V), reverse=1)
     with pytest.raises(ValueError, match="linear_scan: a has shape"):
         linattn.linear_scan(np.ones(3), chunked(V))
-    with pytest.raises(TypeError, match="complex"):
-        linattn.dask.linear_scan(a, chunked(V * 1j))
+    with pytest.raises(ValueError, match="linear_scan: a has shape"):
+        linattn.linear_scan(np.ones(3), chunked(V * 1j))
+    with pytest.raises(TypeError, match="linear_scan: reverse is 1; expected"):
+        linattn.linear_scan(a, chunked(V * 1j), reverse=1)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("a", [0.5, 0.5j, draw(), draw(M) * 1j, draw(N, 1), draw(H, 1, 1) * 1j])
+def test_complex_factors_shared_by_tokens_and_channels(a, dtype):
+    """The gradient of a real operand is real; an operand's gradient is summed over its repeats."""
+    real = np.dtype(dtype).type(0).real.dtype
+    x, grad = ((y + 1j * y[::-1]).astype(dtype) for y in (V, C))
+    if isinstance(a, np.ndarray):
+        a = (a / 4).astype(dtype if np.iscomplexobj(a) else real)
+    atol = {"complex128": 1e-12, "complex64": 1e-5}[dtype]
+    back = linattn.linear_scan_backward
+    for y, z in zip(back(a, chunked(x), grad), back(a, x, grad), strict=True):
+        assert y.shape == z.shape and y.dtype.kind == z.dtype.kind
+        close(y.compute(), z, atol=atol * max(abs(z).max(), 1))
+    o = linattn.dask.linear_scan(a, chunked(x))
+    assert o.dtype == dtype
+    close(o.compute(), linattn.linear_scan(a, x), atol=atol)
 
 
 def test_the_package_comes_here_by_itself():
@@ -170,6 +188,13 @@ def test_steps():
         linattn.step(q, q, q, state)
     with pytest.raises(TypeError, match="delta_step: an operand is a dask array"):
         linattn.delta_step(q, q, q, beta, linattn.State(state.s))
+    for call in (
+        lambda: linattn.mlstm_step(q, q, q, beta, beta, state),
+        lambda: linattn.wkv_step(q, q, q[0], q[0], state),
+        lambda: linattn.linear_scan_step(1j, q, linattn.State(np.zeros((3, D)))),
+    ):
+        with pytest.raises(TypeError, match="_step: an operand is a dask array"):
+            call()
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "processes"])
@@ -258,6 +283,12 @@ def test_wrong_input():
     for call in (linattn.dask.causal, linattn.dask.noncausal):
         with pytest.raises(ValueError, match="its states carry a scale of their own"):
             call(q, k, v, feature_map=phi)
+    gate = q[..., 0]
+    for wrong in (State(V), State(V, None, V)):
+        with pytest.raises((TypeError, ValueError), match=r"mlstm: initial_state\."):
+            linattn.mlstm(q, k, v, gate, gate, initial_state=wrong)
+    with pytest.raises(TypeError, match="mlstm: eps is 'a'"):
+        linattn.mlstm(q, k, v, gate, gate, eps="a")
     with pytest.raises(ValueError, match=r"initial_state\.s has shape"):
         linattn.dask.causal(q, k, v, initial_state=State(np.zeros((3, 3)), np.zeros(3)))
 

@@ -3,6 +3,7 @@
 from functools import cache
 
 import differential
+import draws_scans
 import numpy as np
 import pytest
 from draws_operators import OPERANDS, RECURRENCES
@@ -48,6 +49,7 @@ FUNCTIONS = [
         for end in ("", "_backward")
     ),
     *(row.step for row in RECURRENCES.values()),
+    *(name + end for name in draws_scans.ROWS for end in ("", "_backward", "_step")),
     "causal_conv1d_step",
 ]
 

@@ -125,6 +125,9 @@ QUOTED = [
     ("howto/transformers.md", "2.1 and", MODELS, "Mamba 2.8B: library / linattn, prefill of 1,024"),
     ("howto/transformers.md", "13.3. In", MODELS,
      "Mamba 2.8B: library / linattn, training step of 128"),
+    ("howto/mamba.md", "41.5 times", "Scans", "selective_scan_ref / selective_scan_fn, forward, "),
+    ("howto/mamba.md", "139 times", "Scans",
+     "selective_scan_ref / selective_scan_fn, forward + backward"),
     ("howto/packed.md", "1.01, ", "States, decoding and packed sequences",
      "64 packed sequences of 1,000 to 8,000 / one of as many tokens"),
 ]  # fmt: skip

@@ -81,6 +81,29 @@ def test_sections_of_bridges(module):
         assert "``out``" not in text or "out" in signature(f), f
 
 
+STAND_INS = (
+    "causal_conv1d.causal_conv1d_interface", "causal_conv1d.causal_conv1d_varlen",
+    "mamba_ssm.ops.selective_scan_interface", "mamba_ssm.ops.triton.selective_state_update",
+    "mamba_ssm.ops.triton.ssd_combined", "mamba_ssm.ops.triton.layernorm_gated",
+    "mamba_ssm.ops.triton.layer_norm", "mamba_ssm.modules.mamba_simple",
+    "mamba_ssm.modules.mamba2", "mamba_ssm.modules.block", "mamba_ssm.modules.mlp",
+    "mamba_ssm.models.config_mamba", "mamba_ssm.models.mixer_seq_simple",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAND_INS)
+def test_sections_of_stand_ins(name):
+    """Functions say what they take, return and raise, layers what they take."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    module = importlib.import_module(f"linattn.torch.{name}")
+    for f in (getattr(module, x) for x in module.__all__):
+        text = inspect.getdoc(f)
+        is_operator = inspect.isfunction(f) and name.rpartition(".")[2] != "mixer_seq_simple"
+        for section in ("Returns", "Raises", "Examples") if is_operator else ():
+            assert f"{section}\n{'-' * len(section)}" in text, (f, section)
+        assert documented(f) == signature(f), f
+
+
 def test_sections_of_maps_of_tensors():
     maps = pytest.importorskip("linattn.torch.feature_maps")
     for name in maps.__all__:

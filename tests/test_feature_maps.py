@@ -20,6 +20,8 @@ MAPS = [
     maps.DPFP(),
     maps.DPFP(nu=3, normalize=False),
     maps.DPFP(nu=14, eps=0.5),
+    maps.Rebased(),
+    maps.Taylor(scale=0.3),
     maps.RandomFourierFeatures.sample(D, 9, rng=1, temperature=0.3),
     maps.PositiveRandomFeatures.sample(D, 9),
     maps.PositiveRandomFeatures.sample(D, 9, hyperbolic=True, norms="sqrt"),
@@ -97,6 +99,18 @@ def test_layouts(phi):
     close(phi(np.asfortranarray(x)), y, atol=0, rtol=1e-13)
     close(phi(x[..., ::-1, :]), y[..., ::-1, :], atol=0, rtol=1e-13)
     assert phi(x[..., :0, :]).shape == (2, 3, 0, phi.features(D))
+
+
+@pytest.mark.parametrize("d", [1, 5, 16, 37])
+def test_products_of_polynomial_maps(d):
+    rng = np.random.default_rng(3)
+    x, y = rng.standard_normal((2, 9, d))
+    for scale in (None, 2.0):
+        s = (x * y).sum(-1) * (d**-0.5 if scale is None else scale)
+        powers = {maps.Rebased: s**2, maps.Taylor: 1 + s + s**2 / 2}
+        for kind, expected in powers.items():
+            phi = kind(scale)
+            close((phi(x) * phi(y)).sum(-1), expected, rtol=1e-13, atol=1e-12)
 
 
 def test_zeros_of_dpfp():
@@ -214,6 +228,8 @@ BAD = [
     (lambda: maps.DPFP(True), TypeError, "nu is True"),
     (lambda: maps.DPFP(normalize="yes"), TypeError, "normalize is 'yes'"),
     (lambda: maps.DPFP(eps=-1), ValueError, "eps is -1"),
+    (lambda: maps.Taylor(0), ValueError, "Taylor: scale is 0"),
+    (lambda: maps.Rebased("1"), TypeError, "Rebased: scale is '1'"),
     (lambda: maps.RandomFourierFeatures(OMEGA[0]), ValueError, "omega has shape"),
     (lambda: maps.RandomFourierFeatures(OMEGA[None]), ValueError, "omega has shape"),
     (lambda: maps.RandomFourierFeatures("abc"), TypeError, "omega has dtype"),

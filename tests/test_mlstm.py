@@ -127,6 +127,47 @@ def test_equal_large_gates(gate):
         assert (np.abs(o) <= np.abs(v).max() * (1 + 1e-12)).all()
 
 
+@pytest.mark.parametrize(("gate", "size"), [(150.0, 1e-30), (-150.0, 1e30), (60.0, 1.0)])
+def test_sums_are_finite_where_their_scale_is_not(gate, size):
+    """Without the normaliser o = e^m s^T q, of which e^m alone may overflow or vanish."""
+    q, k, v, i, f, _ = draw(2, dtype=np.float32)
+    i[0] += np.float32(gate)
+    q[0] *= np.float32(size**0.5)
+    v[0] *= np.float32(size**0.5)
+    f[:, 0] = -np.inf  # m begins at 0
+    operands = q, k, v, i, f + 3
+    expected = ref.mlstm(*(x.astype(np.float64) for x in operands), normalize=False)
+    o = linattn.mlstm(*operands, normalize=False)
+    state = State(np.zeros((2, D, M), "f"), None, np.zeros(2, "f"))
+    for t in range(N):
+        one, state = linattn.mlstm_step(*(x[:, t] for x in operands), state, normalize=False)
+        for x in (o[:, t], one):
+            error = np.abs(x - expected[:, t]).max(-1)
+            assert (error <= 1e-4 * np.abs(expected[:, t]).max(-1)).all()
+
+
+def test_only_sums_that_are_too_large_are_infinite():
+    q, k, v, i, f, _ = draw(dtype=np.float32)
+    i[:], q[:9] = 1e4, 0
+    o = linattn.mlstm(q, k, v, i, f, normalize=False)
+    np.testing.assert_array_equal(o[:9], 0)
+    assert np.isinf(o[9:]).all()
+
+
+def test_slow_forgetting_token_by_token():
+    """A state's running maximum is rounded, to more than what a token forgets."""
+    n = 5000
+    q, k, v, i, f, _ = draw(n=n, d=2, m=3, dtype=np.float32)
+    q, k, f = np.abs(q) + 1, np.abs(k) + 1, np.full_like(f, 8)
+    i[0], i[1:], v[n // 2 :] = 40, 37, v[n // 2 :] + 1
+    expected = ref.mlstm(*(x.astype(np.float64) for x in (q, k, v, i, f)))
+    state = State(*(np.zeros(x, "f") for x in ((2, 3), 2, ())))
+    got = np.empty_like(v)
+    for t in range(n):
+        got[t], state = linattn.mlstm_step(q[t], k[t], v[t], i[t], f[t], state, in_place=True)
+    bounds.close(got, expected, rtol=0, atol=16 * n**0.5 * 2.0**-24)
+
+
 @pytest.mark.parametrize("name", ["k", "v", "i", "f"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_nothing_reaches_earlier_outputs(name, bad):

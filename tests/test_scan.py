@@ -13,63 +13,17 @@ import numpy as np
 import pytest
 from bounds import close
 from layouts import LAYOUTS
+from scan_cases import UNIT, M, R, assert_close, doubled, linear, selective, wide
 from states import flat
 
 import linattn
 from linattn import State
 from linattn import _reference_scan as ref
 
-UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 SIZES = [(0, 3, 2), (1, 1, 1), (33, 0, 2), (5, 7, 0), (33, 16, 16), (70, 37, 5), (129, 65, 8)]
 SHAPES = [(7, 5), (5,), (7, 1), (1, 5), (), (2, 1, 1), (2, 7, 5), (3, 1, 7, 5)]  # of a, n = 7
 CUTS = [0, 3, 3, 40, 70]
-N, M, R = 70, 13, 5
-
-
-def linear(n=N, m=M, *, dtype="f8", lead=(2,), log=False, seed=0):
-    """a, x, grad_out and a state."""
-    rng = np.random.default_rng([seed, n, m])
-    a = -rng.exponential(size=(*lead, n, m)) if log else rng.uniform(-1, 1, (*lead, n, m))
-    x, grad_out = rng.standard_normal((2, *lead, n, m))
-    state = rng.standard_normal((*lead, m)).astype(wide(dtype))
-    return *(y.astype(dtype) for y in (a, x, grad_out)), State(state)
-
-
-def selective(n=N, m=M, r=R, *, dtype="f8", lead=(2,), seed=0):
-    """x, dt, A, B, C; D, z and dt_bias by name; grad_out and a state."""
-    rng = np.random.default_rng([seed, n, m, r])
-    x, z, grad_out = rng.standard_normal((3, *lead, n, m))
-    B, C = rng.standard_normal((2, *lead, n, r))
-    dt, A = 0.3 * rng.random((*lead, n, m)), -np.exp(rng.standard_normal((m, r)))
-    D, dt_bias = rng.standard_normal(m), 0.3 * rng.random(m)
-    given = [y.astype(dtype) for y in (x, dt, A, B, C)]
-    more = {"D": D.astype(dtype), "z": z.astype(dtype), "dt_bias": dt_bias.astype(dtype)}
-    state = State(rng.standard_normal((*lead, m, r)).astype(wide(dtype)))
-    return given, more, grad_out.astype(dtype), state
-
-
-def wide(dtype):
-    """What results of that dtype are computed in."""
-    return np.dtype("f4") if np.dtype(dtype).itemsize == 2 else np.dtype(dtype)
-
-
-def doubled(x):
-    """Arrays in float64, those of tuples, dicts and states too."""
-    if isinstance(x, dict):
-        return {key: doubled(y) for key, y in x.items()}
-    if isinstance(x, (tuple, list)):
-        return type(x)(*map(doubled, x)) if isinstance(x, State) else [doubled(y) for y in x]
-    return None if x is None else x.astype("f8")
-
-
-def assert_close(result, expected, dtype, factor):
-    """Off by so many roundings of the largest entry, and by one of its own dtype."""
-    for i, (x, y) in enumerate(zip(flat(result), flat(expected), strict=True)):
-        assert x.shape == y.shape, i
-        largest = abs(y).max(initial=0)
-        slack = factor * UNIT[wide(dtype).name] * largest + UNIT[x.dtype.name] * abs(y) + 1e-30
-        assert (abs(x.astype("f8") - y) <= slack).all(), i
 
 
 # --- values ------------------------------------------------------------------------------

@@ -133,6 +133,7 @@ def map_objects(d: int) -> Iterator:
     yield from map(feature_maps.get, feature_maps.NAMES)
     yield feature_maps.get("softplus").normalized()
     yield feature_maps.DPFP(nu=3)
+    yield from (feature_maps.Taylor(), feature_maps.Rebased())
     yield feature_maps.FeedforwardKernel.aoglu(2, d, 2)
     for f in (1, 5, 6, 34, 98):
         yield feature_maps.RandomFourierFeatures.sample(d, f)

@@ -34,6 +34,8 @@ MAPS = {
     "DPFP by name": lambda: maps.DPFP(nu=1, normalize=False),
     "Elementwise": lambda: maps.Elementwise("relu"),
     "L2Norm": lambda: maps.L2Norm(),
+    "Rebased": lambda: maps.Rebased(),
+    "Taylor": lambda: maps.Taylor(0.3),
     "SumNormalized": lambda: maps.SumNormalized(maps.DPFP()),
     "get": lambda: maps.get("dpfp"),
     "PositiveRandomFeatures": lambda: maps.PositiveRandomFeatures(OMEGA, hyperbolic=True),

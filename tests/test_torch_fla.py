@@ -205,6 +205,21 @@ def test_both_gates_of_the_recurrent_form():
         close(o, loop(q, k, v, g=want, beta=torch.ones_like(g))[0], atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["linear_attn", "simple_gla", "retention", "delta_rule"])
+def test_other_forms(name):
+    """fused_chunk and parallel forms are the chunk form, the latter without states."""
+    x = make(name)
+    o, s = call(name, x, output_final_state=True)
+    if name != "delta_rule":
+        again, same = call(name, x, "fused_chunk", output_final_state=True)
+        assert torch.equal(o, again) and torch.equal(s, same)
+    if name != "linear_attn":
+        again, nothing = call(name, x, "parallel")
+        assert nothing is None and torch.equal(o, again)
+        with pytest.raises(NotImplementedError, match=f"parallel_{name}: output_attentions is"):
+            call(name, x, "parallel", output_attentions=True)
+
+
 def test_rwkv7_from_its_parts():
     x = inputs()
     o, s = fla.fused_mul_recurrent_rwkv7(x["q"], x["w"], x["k"], x["v"], x["a"], x["b"],

@@ -20,8 +20,8 @@ def test_keywords_that_cannot_be_honoured():
         fla.chunk_gated_delta_rule(q, k, v, g, beta, nosuch=1)
     with pytest.raises(TypeError, match="head_first"):
         fla.chunk_simple_gla(q, k, v, g, head_first=True)
-    with pytest.raises(NotImplementedError, match=r"gv is a tensor of shape \(2, 11, 6, 5\)"):
-        fla.fused_recurrent_gla(q, k, v, gv=v)
+    with pytest.raises(ValueError, match=r"gv has shape \(2, 11, 3, 5\); expected \(2, 11, 6, 5"):
+        fla.fused_recurrent_gla(q, k, v, gv=v[:, :, :3])
     with pytest.raises(NotImplementedError, match="return_intermediate_states is True"):
         fla.chunk_kda(q, k, v, x["gk"], beta, return_intermediate_states=True)
     with pytest.raises(ValueError, match="lower_bound is None"):

@@ -249,6 +249,8 @@ def test_inference_mode(row):
 MAPS = [
     *linattn.feature_maps.NAMES,
     linattn.feature_maps.DPFP(nu=2, normalize=False),
+    linattn.feature_maps.Rebased(),
+    linattn.feature_maps.Taylor(scale=0.3),
     linattn.feature_maps.get("relu").normalized(),
     linattn.feature_maps.RandomFourierFeatures.sample(4, 6, rng=1),
     linattn.feature_maps.PositiveRandomFeatures.sample(4, 6, rng=1, hyperbolic=True),

@@ -20,7 +20,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("ml_dtypes")
 
 from transformers_cases import FAMILIES, _functions, _one_thread, _unpatched, close, normal  # noqa: E402, F401
-from transformers_models import module  # noqa: E402
+from transformers_models import fla_hidden, module  # noqa: E402
 
 import linattn.torch  # noqa: E402
 from linattn.torch import patch_transformers, patched  # noqa: E402
@@ -41,17 +41,16 @@ def everything():
                 yield f"transformers.models.{file.parent.name}.{file.stem}.{name}"
 
 
+def module_of(name):
+    """The module ``transformers.models.a.modeling_a`` of a function or method in it."""
+    return ".".join(name.split(".")[:4])
+
+
 def test_everything_is_patched_and_given_back():
     names = list(everything())
     assert len(names) > 60
-    modules = {
-        importlib.import_module(
-            name.partition(".modeling")[0]
-            + ".modeling"
-            + name.partition(".modeling")[2].split(".")[0]
-        )
-        for name in names
-    }
+    with fla_hidden():
+        modules = {importlib.import_module(module_of(name)) for name in names}
     before = {m: dict(vars(m)) for m in modules}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -261,3 +260,20 @@ def test_without_transformers(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r"pip install 'linattn\[transformers\]'"):
         patch_transformers()
+
+
+FLA = """
+import torch
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+from transformers_models import MODELS
+import linattn.torch
+model = Qwen3NextForCausalLM(Qwen3NextConfig(**MODELS["qwen3_next"][2])).eval()
+with linattn.torch.patch_transformers(), torch.no_grad():
+    assert model(torch.arange(20)[None]).logits.isfinite().all()
+"""
+
+
+def test_beside_fla(interpreter):
+    """Where fla is installed, models call its GPU kernels, which fail on CPUs unless patched."""
+    pytest.importorskip("fla")
+    interpreter(FLA)

@@ -9,7 +9,8 @@ any result, divided by u M.  u is the unit roundoff of the dtype of the computat
     sum      the same sum with every term made positive: |phi(q)| |phi(k)|^T |v| and so on,
              divided by the denominator if there is one
     largest  the largest entry of the results, for operators in which a token subtracts what its key
-             reads from the memory
+             reads from the memory, and for gradients of those with a running maximum
+    allowed  what the random calls of the tests allow for these operands, in units of u
 
 Operands come from three distributions (`KINDS`): rounding errors that cancel when numbers are
 centred add up when they are not.  The first distribution has the bound for random operands, the
@@ -33,8 +34,10 @@ from ml_dtypes import bfloat16, finfo
 import linattn
 from linattn import _reference_conv as ref_conv
 from linattn import _reference_softmax as ref_softmax
+from linattn._scaled import SCALED
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
+import draws_scans
 import recurrences
 from bounds import (
     BACKWARD_MEAN,
@@ -49,7 +52,7 @@ from bounds import (
     worst,
 )
 from cases import Case
-from draws import working
+from draws import Lot, call_of, wide_operands, working
 from gates import ROUNDINGS as GATED
 from states import flat
 
@@ -145,6 +148,49 @@ def run_softmax(name: str, bound: int, kind: str) -> Callable:
     return run
 
 
+def run_scan(name: str, end: str, kind: str) -> Callable:
+    def run(dtype, n):
+        row, rng = draws_scans.ROWS[name], np.random.default_rng(0)
+        sizes = {"n": n, "d": WIDTH, "m": WIDTH, "r": WIDTH}
+        dims = row.operands | ({"grad_out": "nm"} if end else {})
+        arrays = {}
+        for operand, letters in dims.items():
+            x = scan_operand(rng, name, operand, [sizes[y] for y in letters], kind)
+            wide = operand in wide_operands(name)
+            arrays[operand] = x.astype(working(dtype) if wide else dtype)
+        options = dict.fromkeys(row.flags, False)
+        options |= {"scale": None, "normalize": True, "eps": 0.0} if name == "mlstm" else {}
+        trial = call_of(Lot(0, 0), name + end, row.bound, arrays, {}, options, dtype)
+        exact = flat(trial.twin(*(x.astype(np.longdouble) for x in trial.operands), **options))
+        if is_normwise(name, end):
+            magnitudes = [np.full(x.shape, abs(x).max(), float) for x in exact]
+        else:
+            magnitudes = trial.units(exact)
+        return flat(trial.f(*trial.operands, **options)), exact, magnitudes
+
+    return run
+
+
+def is_normwise(name: str, end: str) -> bool:
+    """Whether the errors are relative to the largest gradient: denominators may be near a switch,
+    and the bound is far above the errors."""
+    return name in SCALED and end == "_backward"
+
+
+def scan_operand(rng, name: str, operand: str, shape, kind: str) -> np.ndarray:
+    """Draw an operand of a scan: factors are 1 at most, so that no memory grows."""
+    if name == "linear_scan" and operand == "a":
+        return rng.uniform(0, 1, shape)
+    if operand in ("dt", "dt_bias"):
+        return rng.uniform(0, 0.5, shape)
+    if operand in ("A", "w"):
+        x = np.exp(rng.standard_normal(shape))
+        return -x if operand == "A" else x
+    if operand in ("i", "f", "u") or (name == "wkv" and operand == "k"):
+        return rng.standard_normal(shape)
+    return draw(rng, "v" if operand == "x" else operand, shape, kind)
+
+
 def run_convolution(name: str, kind: str) -> Callable:
     def run(dtype, n):
         shapes = {"v": (n, WIDTH), "weight": (WIDTH, 4)}
@@ -213,6 +259,10 @@ def rows_for(kind: str) -> Iterator[Row]:
         name = "softmax_attention" + end
         bound = bound if normal else int(32 + links(64))
         yield Row(f"{name}, 64 queries", kind, "sum", bound, run_softmax(name, bound, kind))
+    for name in draws_scans.ROWS:
+        for end in ("", "_backward"):
+            measure, bound = ("largest", 128) if is_normwise(name, end) else ("allowed", 1)
+            yield Row(name + end, kind, measure, bound, run_scan(name, end, kind))
     for end, bound in (("", 12), ("_backward", 48)):
         name = "causal_conv1d" + end
         yield Row(f"{name}, 4 taps", kind, "sum", bound, run_convolution(name, kind))

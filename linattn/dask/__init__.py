@@ -12,14 +12,14 @@ few states.  Tasks are pure functions, so retries, spilling and persisting are s
 Values that are not known before the computation are not checked: ``key_lengths`` in a dask array
 are clipped to 0 and to the number of keys.  Chunk sizes have to be known.
 
-Not supported: complex numbers; ``out``, as results are lazy; chunks along the width; ``beta`` as
-one number a value channel; `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``;
-``cu_seqlens`` or ``reverse`` with tokens in more than one chunk.
+Not supported: ``out``, as results are lazy; chunks along the width; ``beta`` as one number a value
+channel; `linattn.feature_maps.PositiveRandomFeatures` with ``normalize=True``; ``cu_seqlens`` with
+tokens in more than one chunk.
 
-The cost, in passes over the tokens, relative to one block: ``causal`` 0.4 of a pass more; ``gated``
-one more; ``linear_scan`` and ``selective_scan`` two more; ``delta``, ``gated_delta`` and ``dplr``
-two more, one of them as wide as there are features, since a block's effect on a state is a matrix
-there: that pays from three workers on.
+The cost, in passes over the tokens, relative to one block: ``causal`` 0.4 of a pass more;
+``gated``, ``mlstm`` and ``wkv`` one more; ``linear_scan`` and ``selective_scan`` two more;
+``delta``, ``gated_delta`` and ``dplr`` two more, one of them as wide as there are features, since a
+block's effect on a state is a matrix there: that pays from three workers on.
 Gradients run twice, except for ``causal`` without the normaliser.  The threads of one machine share
 a sequence at no such cost, so make each worker a machine with all its threads.  Blocks of 10^5
 tokens and more hide the milliseconds that a task takes.
@@ -35,6 +35,7 @@ some virtual machines.  If you have the memory, set both of these before a clust
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -51,25 +52,6 @@ if TYPE_CHECKING:
     from .._signatures.dask import *  # noqa: F403
 
 
-def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a recurrence, of operands of which one becomes a dask array."""
-
-    def lazy(operands: tuple[Any, ...], *more: Any, **options: Any) -> Any:
-        numbers = [isinstance(x, (int, float)) for x in operands]  # these determine no dtype
-        i = numbers.index(False) if False in numbers else 0
-        operands = *operands[:i], da.asarray(operands[i]), *operands[i + 1 :]
-        return method(operands, *more, **{"feature_map": "identity", **options})
-
-    return lazy
-
-
-_functions = recurrences(
-    DASK, forward=lambda r: _lazily(r.forward), backward=lambda r: _lazily(r.backward)
-)
-globals().update(_functions)
-__all__ = [*_functions]
-
-
 def forward(r: Recurrence, operands: tuple[Any, ...], *, out: Any = None, **options: Any) -> Any:
     """`Recurrence.forward` on dask arrays."""
     if out is not None:
@@ -82,3 +64,26 @@ def backward(
 ) -> tuple[Any, ...]:
     """`Recurrence.backward` on dask arrays."""
     return (_over_all if r.cross else _in_order).backward(r, operands, grad_out, **options)
+
+
+def _lazily(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of operands of which one becomes a dask array."""
+
+    def lazy(operands: tuple[Any, ...], *more: Any, **options: Any) -> Any:
+        numbers = [
+            isinstance(x, (int, float, complex)) for x in operands
+        ]  # these determine no dtype
+        i = numbers.index(False) if False in numbers else 0
+        operands = *operands[:i], da.asarray(operands[i]), *operands[i + 1 :]
+        return method(operands, *more, **options)
+
+    return lazy
+
+
+_functions = recurrences(
+    DASK,
+    forward=lambda r: _lazily(partial(forward, r)),
+    backward=lambda r: _lazily(partial(backward, r)),
+)
+globals().update(_functions)
+__all__ = [*_functions]

@@ -12,6 +12,8 @@ import dask.array as da
 import numpy as np
 
 from .. import _block_scan, _check, _state
+from .._complex_scan import gradient_dtype
+from .._dtypes import result_dtype, state_dtype
 from .._gradients import repeats
 from .._operator import Recurrence
 from .._state import State
@@ -27,9 +29,11 @@ class Call:
         key_lengths: Any, cu_seqlens: Any = None, initial_state: State | None = None,
         grad_state: State | None = None, grad_out: Any = None,
     ) -> None:  # fmt: skip
-        self.r, self.name, self.options = r, r.names[method], options
-        self.normalize = options.get("normalize", False)
-        kept = type(None), int, float  # numbers of Python's determine no dtype
+        self.key = _block_scan.key_of(r.name, operands)
+        r = self.r = _block_scan.BLOCKS[self.key]
+        self.name = r.names[method]
+        self.options = options = _block_scan.with_map(r, options)
+        kept = type(None), int, float, complex  # numbers of Python's determine no dtype
         given = [
             x if isinstance(x, kept) or hasattr(x, "dtype") else np.asarray(x) for x in operands
         ]
@@ -37,19 +41,20 @@ class Call:
             x if isinstance(x, kept) else self._meta(row.name, x)
             for row, x in zip(r.operands, given, strict=True)
         )
-        call, self.core = _block_scan.checked(r, self.name, metas, **options)
+        call, self.cores = _block_scan.checked(r, self.name, metas, **options)
         self.shape, self.batch, typed = call.shape, call.batch, call.typed
-        dtype = _check.result_dtype(*typed)
-        given = [np.asarray(x, dtype) if isinstance(x, (int, float)) else x for x in given]
+        dtype = result_dtype(*typed)
+        given = [_array(x, dtype) if isinstance(x, (int, float, complex)) else x for x in given]
         tokens = call.fit.sizes.get("s", call.fit.sizes["n"])
         self.cu_seqlens = None
         if cu_seqlens is not None:
             self.cu_seqlens = _state.checked_bounds(self.name, cu_seqlens, tokens)
         if grad_out is not None:
-            meta = _check.cotangent(self.name, self._meta("grad_out", grad_out), self.shape)
+            meta = self._meta("grad_out", grad_out)
+            meta = _block_scan.cotangent(r, self.name, meta, self.shape)
             grad_out = da.broadcast_to(da.asarray(grad_out), meta.shape)
             typed = *typed, meta
-        self.dtype, self.state_dtype = _check.result_dtype(*typed), _check.state_dtype(*typed)
+        self.dtype, self.state_dtype = result_dtype(*typed), state_dtype(*typed)
         if key_lengths is not None:
             key_lengths = self._lengths(key_lengths, tokens)
         self.given = given
@@ -119,37 +124,37 @@ class Call:
                 f"{self.name}: tokens are in chunks of {self.tokens}; expected one chunk with "
                 "cu_seqlens, whose sequences are its blocks already"
             )
-        if self.options.get("reverse") and len(self.tokens) > 1:
-            raise ValueError(
-                f"{self.name}: tokens are in chunks of {self.tokens}; expected one chunk with "
-                "reverse=True"
-            )
+        #: The blocks of tokens in the order in which they are scanned.
+        self.order = range(len(self.tokens))[:: -1 if self.options.get("reverse") else 1]
         self.begin = np.cumsum([0, *self.keys])
 
     @property
-    def _packed(self) -> tuple[int, ...]:
-        return () if self.cu_seqlens is None else (len(self.cu_seqlens) - 1,)
+    def _packed_cores(self) -> Any:
+        """The shapes of a state's arrays without leading axes, with that of sequences."""
+        packed = () if self.cu_seqlens is None else (len(self.cu_seqlens) - 1,)
+        return tuple(None if core is None else (*packed, *core) for core in self.cores)
 
     def _state(self, field: str, state: State | None) -> list[Any]:
         """The fields of a given state as dask arrays, in the chunks of the leading axes."""
         if state is None:
             return []
-        core = *self._packed, *self.core
         metas = State(*(
             None if x is None else self._meta(f"{field}.{part}", x)
             for part, x in zip(State._fields, state, strict=False)
         ))  # fmt: skip
-        _state.checked(self.name, field, metas, self.batch, core, self.state_dtype, self.normalize)
-        fields = []
-        for i, x in enumerate(state[:2]):
-            if x is None:
-                continue
-            own = len(core) - i
-            x = da.asarray(x)
-            x = x[(None,) * (len(self.batch) - (x.ndim - own))]
-            chunks = [c if size > 1 else (1,) for c, size in zip(self.lead, x.shape, strict=False)]
-            fields.append(x.rechunk((*chunks, *((size,) for size in x.shape[-own:]))))
-        return fields
+        cores = self._packed_cores
+        _block_scan.check_state(
+            self.r, self.name, field, metas, self.batch, cores, self.state_dtype
+        )
+        return [self._spread_field(x, core) for x, core in zip(state, cores, strict=False)]
+
+    def _spread_field(self, x: Any, core: Any) -> Any:
+        if x is None or core is None:
+            return None
+        x = da.asarray(x)
+        x = x[(None,) * (len(self.batch) - (x.ndim - len(core)))]
+        chunks = [c if size > 1 else (1,) for c, size in zip(self.lead, x.shape, strict=False)]
+        return x.rechunk((*chunks, *((size,) for size in core)))
 
     # --- keys of blocks ----------------------------------------------------------
 
@@ -182,7 +187,9 @@ class Call:
         if not fields:
             return lambda position: self.nothing()
         return lambda position: (
-            self.graph.add(_tasks.state, *(_key(x, position) for x in fields)), 0
+            self.graph.add(
+                _tasks.state, *(None if x is None else _key(x, position) for x in fields)
+            ), 0
         )  # fmt: skip
 
     def nothing(self) -> tuple[Any, int]:
@@ -195,19 +202,21 @@ class Call:
         """Blocks by position as an array; ``core`` are the chunks of the axes that do not lead."""
         return self.graph.array(what, parts, (*self.lead, *core), dtype)
 
-    def fields(self, states: dict[Any, Any]) -> list[dict[Any, Any]]:
-        """Blocks of s and of z, from blocks of states."""
+    def fields(self, states: dict[Any, Any]) -> list[Any]:
+        """Blocks of each array of a state, from blocks of states; None for those it lacks."""
         return [
-            {at: self.graph.add(itemgetter(i), x) for at, x in states.items()}
-            for i in range(1 + self.normalize)
-        ]
+            None if core is None
+            else {at: self.graph.add(itemgetter(i), x) for at, x in states.items()}
+            for i, core in enumerate(self.cores)
+        ]  # fmt: skip
 
-    def as_state(self, fields: list[dict[Any, Any]]) -> State:
+    def as_state(self, fields: list[Any]) -> State:
         """A State of dask arrays."""
-        core = [(size,) for size in (*self._packed, *self.core)]
+        arrays = zip(State._fields, fields, self._packed_cores, strict=True)
         return State(*(
-            self.array(name, parts, core[: len(core) - i], self.state_dtype)
-            for i, (name, parts) in enumerate(zip("sz", fields, strict=False))
+            None if parts is None
+            else self.array(name, parts, [(size,) for size in core], self.state_dtype)
+            for name, parts, core in arrays
         ))  # fmt: skip
 
     def gradients(self, parts: list[dict[Any, Any]]) -> tuple[Any, ...]:
@@ -241,7 +250,16 @@ class Call:
 
     def _wide(self, i: int, dtype: Any) -> Any:
         """The dtype of operand i's gradient where others have ``dtype``."""
+        if dtype.kind == "c":
+            return gradient_dtype(self.given[i], dtype)
         return self.state_dtype if self.r.operands[i].state_dtype else dtype
+
+
+def _array(x: complex, dtype: Any) -> Any:
+    """A number of Python's in the dtype of a call, or in that of its real parts."""
+    if dtype.kind == "c" and not isinstance(x, complex):
+        dtype = dtype.type(0).real.dtype
+    return np.asarray(x, dtype)
 
 
 def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:
@@ -249,7 +267,8 @@ def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:
     axes = tuple(j for j in repeats(x.shape, tuple(shape)) if x.shape[j] != 1)
     if axes:
         x = da.reduction(
-            x, _tasks.total, _tasks.total, axis=axes, keepdims=True, dtype=np.float64
+            x, _tasks.total, _tasks.total, axis=axes, keepdims=True,
+            dtype=np.complex128 if x.dtype.kind == "c" else np.float64,
         )  # fmt: skip
     x = x.reshape(tuple(shape)) if x.shape != tuple(shape) else x
     return x if x.dtype == dtype else x.map_blocks(_tasks.rounded, dtype, dtype=dtype)

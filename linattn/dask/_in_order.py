@@ -28,24 +28,21 @@ def forward(
     """`Recurrence.forward` in blocks."""
     call = Call(r, "forward", operands, options, key_lengths, cu_seqlens, initial_state)
     run, run_last = (
-        partial(_tasks.forward, r.name, call.cu_seqlens, end, options) for end in (False, True)
+        partial(_tasks.forward, call.key, call.cu_seqlens, end, call.options)
+        for end in (False, True)
     )
     add, start = call.graph.add, call.state(0)
     parts, ends = {}, {}
     for at in call.positions():
-        states = _states(call, start(at), _elements(call, at, len(call.tokens) - 1))
-        *others, last = [
-            (call.key_lengths(at, j), *state, *call.operands(at, j))
-            for j, state in enumerate(states)
-        ]
-        for j, args in enumerate(others):
-            parts[(*at, j)] = add(run, *args)
-        if return_state:
-            result = add(run_last, *last)
-            parts[(*at, len(others))] = add(itemgetter(0), result)
+        states = _states(call, start(at), _elements(call, at, len(call.order) - 1))
+        for j, state in zip(call.order, states, strict=True):
+            args = call.key_lengths(at, j), *state, *call.operands(at, j)
+            if j != call.order[-1] or not return_state:
+                parts[(*at, j)] = add(run, *args)
+                continue
+            result = add(run_last, *args)
+            parts[(*at, j)] = add(itemgetter(0), result)
             ends[at] = add(itemgetter(1), result)
-        else:
-            parts[(*at, len(others))] = add(run, *last)
     fields = call.fields(ends) if return_state else []
     o = call.array("o", parts, (call.tokens, call.shape[-1:]), call.dtype)
     return (o, call.as_state(fields)) if return_state else o
@@ -63,15 +60,15 @@ def backward(
     parts: list[dict[Any, Any]] = [{} for _ in call.arrays]
     starts = {}
     for at in call.positions():
-        elements = _elements(call, at, len(call.tokens))
+        elements = _elements(call, at, len(call.order))
         states = _states(call, start(at), elements[:-1])
         grads = _end_gradients(call, at, states, elements, last(at))
-        for j, (state, grad) in enumerate(zip(states, grads, strict=True)):
+        for j, state, grad in zip(call.order, states, grads, strict=True):
             result = _gradients(call, at, j, state, grad)
             for i, x in enumerate(call.arrays):
                 if x is not None:
                     parts[i][(*at, j)] = add(itemgetter(i), result)
-            if j == 0:
+            if j == call.order[0]:
                 starts[at] = add(itemgetter(len(parts)), result)
     with_state = initial_state is not None or grad_state is not None
     fields = call.fields(starts) if with_state else []
@@ -88,11 +85,11 @@ def backward(
 
 
 def _elements(call: Call, at: tuple[int, ...], count: int) -> list[Any]:
-    """The effects of the first blocks on the state."""
-    element = partial(_tasks.element, call.r.name, call.options)
+    """The effects of the first blocks on the state, in the order of the scan."""
+    element = partial(_tasks.element, call.key, call.options)
     return [
         call.graph.add(element, call.key_lengths(at, j), *call.operands(at, j))
-        for j in range(count)
+        for j in call.order[:count]
     ]
 
 
@@ -115,21 +112,27 @@ def _end_gradients(
     call: Call, at: tuple[int, ...], states: list[Any], elements: list[Any], last: Any
 ) -> list[Any]:
     """The gradients with respect to the states after the blocks."""
-    add, blocks = call.graph.add, range(len(states) - 1, 0, -1)
+    add, backwards = call.graph.add, range(len(states) - 1, 0, -1)
     if _block_scan.gradient_is_sum(call.r, **call.options):
         total = partial(_block_scan.gradient_sum, **call.options)
-        turned = [add(total, call.block(0, at, j), call.grad_out(at, j)) for j in blocks]
+        turned = [
+            add(total, call.block(0, at, call.order[i]), call.grad_out(at, call.order[i]))
+            for i in backwards
+        ]
     else:
         turned = [
-            add(_tasks.turned, elements[j], _gradients(call, at, j, states[j], call.nothing()))
-            for j in blocks
-        ]
+            add(
+                _tasks.turned, elements[i],
+                _gradients(call, at, call.order[i], states[i], call.nothing()), *states[i],
+            )
+            for i in backwards
+        ]  # fmt: skip
     return _states(call, last, turned)[::-1]
 
 
 def _gradients(call: Call, at: tuple[int, ...], j: int, state: Any, grad: Any) -> Any:
     """The gradients of block j, from the state before it and the gradient of the one after it."""
-    run = partial(_tasks.backward, call.r.name, call.cu_seqlens, call.part_dtype, call.options)
+    run = partial(_tasks.backward, call.key, call.cu_seqlens, call.part_dtype, call.options)
     return call.graph.add(
         run, call.grad_out(at, j), call.key_lengths(at, j), *state, *grad, *call.operands(at, j)
     )

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import _block_scan, _gradients
+from .. import _block_scan, _elements, _gradients
 from .._gufuncs import quiet
-from .._operator import RECURRENCES
 from .._state import State
 
 
-def element(name: str, options: Any, key_lengths: Any, *operands: Any) -> Any:
-    return _block_scan.element(name, operands, key_lengths, **options)
+def element(key: str, options: Any, key_lengths: Any, *operands: Any) -> Any:
+    return _block_scan.element(key, operands, key_lengths, **options)
 
 
 def element_over_all(options: Any, key_lengths: Any, k: Any, v: Any) -> Any:
@@ -23,33 +22,33 @@ def element_over_all(options: Any, key_lengths: Any, k: Any, v: Any) -> Any:
 
 def whole(*elements: Any) -> Any:
     """The element of consecutive blocks."""
-    return reduce(_block_scan.compose, elements)
+    return reduce(_elements.compose, elements)
 
 
 def states(found: Any, i: int, *elements: Any) -> list[Any]:
     """The states before each of the blocks and after the last, from state ``found[i]``."""
     after = [found[i]]
     for block in elements:
-        after.append(_block_scan.after(after[-1], block))
+        after.append(block.after(after[-1]))
     return after
 
 
 def forward(
-    name: str, cu_seqlens: Any, end: bool, options: Any, key_lengths: Any, states: Any, i: int,
+    key: str, cu_seqlens: Any, end: bool, options: Any, key_lengths: Any, states: Any, i: int,
     *operands: Any,
 ) -> Any:  # fmt: skip
-    return RECURRENCES[name].forward(
+    return _block_scan.BLOCKS[key].forward(
         operands, key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=states[i],
         return_state=end, **options,
     )  # fmt: skip
 
 
 def backward(
-    name: str, cu_seqlens: Any, dtype: Any, options: Any, grad: Any, key_lengths: Any,
+    key: str, cu_seqlens: Any, dtype: Any, options: Any, grad: Any, key_lengths: Any,
     states: Any, i: int, grad_states: Any, j: int, *operands: Any,
 ) -> Any:  # fmt: skip
     """The gradients of the operands, None for those left out, and of the state before."""
-    r, state = RECURRENCES[name], states[i]
+    r, state = _block_scan.BLOCKS[key], states[i]
     *arrays, grad = _at_least(dtype, *operands, grad)
     if state is None:
         sequences = None if cu_seqlens is None else len(cu_seqlens) - 1
@@ -71,6 +70,8 @@ def _at_least(dtype: Any, *arrays: Any) -> list[Any]:
 
 def total(x: Any, axis: Any, keepdims: bool) -> Any:
     """The sum of one chunk in float64, as `_gradients.summed` adds it up."""
+    if x.dtype.kind == "c":
+        return x.sum(axis, np.complex128, keepdims=True)
     shape = tuple(1 if i in axis else size for i, size in enumerate(x.shape))
     return _gradients.summed(x, shape, np.dtype(np.float64))
 
@@ -79,9 +80,10 @@ def rounded(x: Any, dtype: Any) -> Any:
     return _gradients.summed(x, x.shape, dtype)
 
 
-def turned(block: Any, result: Any) -> Any:
-    """The element of a block's gradient, from the block's own and the gradients of a run."""
-    return _block_scan.turned(block, result[-1])
+def turned(block: Any, result: Any, states: Any, i: int) -> Any:
+    """The element of a block's gradient, from the block's own, the gradients of a run, and the
+    state before it."""
+    return block.turned(result[-1], states[i])
 
 
 def read(dtype: Any, options: Any, q: Any, state: Any) -> Any:
@@ -103,9 +105,9 @@ def clip(begin: int, size: int, lengths: Any) -> Any:
     return np.clip(np.asarray(lengths) - begin, 0, size)
 
 
-def state(s: Any = None, z: Any = None) -> list[State | None]:
-    """A list of the one state with these fields, or of None."""
-    return [None if s is None else State(s, z)]
+def state(*fields: Any) -> list[State]:
+    """A list of the one state with these fields."""
+    return [State(*fields)]
 
 
 @quiet

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ._base import Elementwise, FeatureMap, L2Norm, SumNormalized
 from .dpfp import DPFP
 from .feedforward import FeedforwardKernel
+from .polynomial import Rebased, Taylor
 from .random_features import (
     GeneralizedRandomFeatures,
     PositiveRandomFeatures,
@@ -28,7 +29,9 @@ __all__ = [
     "L2Norm",
     "PositiveRandomFeatures",
     "RandomFourierFeatures",
+    "Rebased",
     "SumNormalized",
+    "Taylor",
     "draw",
     "get",
 ]

@@ -16,9 +16,9 @@ If a version of JAX does not accept the handler, you get a warning, `IN_C` is Fa
 
 Within `jax.shard_map`, ``axis_name`` is the axis of the mesh along which the tokens are cut.  Each
 device computes the effect of its tokens on the state, and one all-gather sends these effects:
-nothing else is sent.  ``key_lengths`` and ``cu_seqlens`` have to be None then, ``reverse`` False,
-and ``beta`` one number a token; `noncausal` has no ``axis_name``.  Gradients need `jax.shard_map`
-with ``check_vma=False``.
+nothing else is sent.  ``key_lengths`` and ``cu_seqlens`` have to be None then, and ``beta`` one
+number a token; `noncausal` has no ``axis_name``.  Gradients need `jax.shard_map` with
+``check_vma=False``.
 """
 
 from __future__ import annotations
@@ -36,26 +36,41 @@ import linattn
 
 from .._bridge import made, recurrences
 from .._bridges import JAX
+from .._complex_scan import COMPLEX
 from .._docs import Raised
-from .._operator import Recurrence
+from .._scaled import Scaled
 from .._state import State
-from . import _functions, _recurrence, _sharded
+from . import _complex, _functions, _recurrence, _scaled, _sharded
 from ._call import IN_C
 
 if TYPE_CHECKING:
     from .._signatures.jax import *  # noqa: F403
 
 
-def _forward(r: Recurrence) -> Callable[..., Any]:
+def _forward(r: Any) -> Callable[..., Any]:
+    run = _run(r)
+
     def forward(operands: tuple[Any, ...], *, axis_name: str | None = None, **options: Any) -> Any:
         if axis_name is None:
-            return _recurrence.forward(r, operands, **options)
-        return _sharded.forward(r, operands, axis_name, **options)
+            return run(r, operands, **options)
+        return _sharded.forward(r, operands, axis_name, run, **options)
 
     return forward
 
 
-_made = recurrences(JAX, forward=_forward, step=lambda r: partial(_recurrence.step, r))
+def _run(r: Any) -> Callable[..., Any]:
+    if isinstance(r, Scaled):
+        return _scaled.forward
+    return _complex.forward if r.name == COMPLEX.name else _recurrence.forward
+
+
+def _step(r: Any) -> Callable[..., Any]:
+    if r.name == COMPLEX.name:
+        return partial(_complex.step, r)
+    return partial(_recurrence.step, r, run=_run(r))
+
+
+_made = recurrences(JAX, forward=_forward, step=_step)
 _made["initial_state"] = made(
     linattn.initial_state, JAX, _recurrence.initial_state,
     raises=(

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _state
+from .. import _fields, _state
 from .._dtypes import work_dtype
+from .._state import State
 from .._types import DType, Shape
 from ..conv import check_state
 from ._arrays import real
@@ -71,6 +72,22 @@ def state(
         given = tuple(None if y is None else stand_in(y) for y in x)
     _state.checked(function, name, given, sizes(lead), sizes(core), dtype, normalize)
     return tuple(y for y in x[:2] if y is not None)
+
+
+def scaled_state(
+    function: str, name: str, x: Any, lead: Sequence[Any], cores: Sequence[Any], dtype: DType
+) -> State:
+    """A state under a log scale, converted to ``dtype``, as `_fields.read` checks it."""
+    given = x
+    if isinstance(x, tuple):
+        x = tuple(
+            None if y is None else real(function, f"{name}.{field}", y).astype(dtype)
+            for y, field in zip(x, State._fields, strict=False)
+        )
+        given = tuple(map(stand_in, x))
+    known = tuple(None if core is None else sizes(core) for core in cores)
+    _fields.read(function, name, given, sizes(lead), known, dtype)
+    return State(*x)
 
 
 def inputs(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .._check import flag, number, unknown_map
+from .._complex_scan import COMPLEX
 from .._dtypes import work_dtype
 from .._initial import NAME, given, recurrence_of, state_of
 from .._layout import Call
@@ -20,9 +21,10 @@ from .._types import Shape
 from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._base import Fused
 from . import _check
-from ._arrays import aligned, like, promoted, real
+from ._arrays import aligned, like, real
 from ._call import call_method
 from ._kernel import Kernel, differentiable, run, spread
+from ._operands import dtype_of, keys_of, promoted_of, read_of, sequences_of
 
 
 def forward(
@@ -36,17 +38,17 @@ def forward(
     Errors are those of a step if there is ``one`` token.
     """
     name = r.names["step" if one else "forward"]
-    arrays = _promoted(name, r, operands)
+    arrays = promoted_of(name, r, operands)
     phi = _resolved(name, feature_map, normalize)
-    call = _read(name, r, arrays)
+    call = read_of(name, r, arrays)
     _spread(r, arrays, call)
-    dtype, keys = _dtype(arrays), _keys(r, arrays)
+    dtype, keys = dtype_of(arrays), keys_of(r, arrays)
     if key_lengths is not None:
         key_lengths = _check.key_lengths(name, key_lengths, keys, call.batch)
     if not isinstance(phi, str):
         _map(name, arrays, phi, key_lengths)
         phi = "identity"
-        call = _read(name, r, arrays)
+        call = read_of(name, r, arrays)
     scale, eps = (number(name, x, y, *arrays.values()) for x, y in (("scale", scale), ("eps", eps)))
     switches = (float(flag(name, x, flags.get(x, False))) for x in r.flags["forward"])
     numbers = *(scale,) * r.scaled, *(eps,) * normalize, *switches
@@ -56,7 +58,7 @@ def forward(
     indices: tuple[Any, ...] = (key_lengths,) * stateful
     state: tuple[Any, ...] = ()
     if kernel.state:
-        indices = _sequences(name, keys, key_lengths, cu_seqlens)[: 2 + r.keys]
+        indices = sequences_of(name, keys, key_lengths, cu_seqlens)[: 2 + r.keys]
         packed = None if cu_seqlens is None else indices[0].shape[0]
         state = _state(name, kernel, arrays, call.batch, packed, initial_state, given=one)
     o, *end = run(kernel, *arrays.values(), *indices, *state)
@@ -68,17 +70,22 @@ def forward(
     return o, State(*end)
 
 
-def step(r: Recurrence, operands: Sequence[Any], state: State, **options: Any) -> tuple[Any, State]:
-    """The output of one token and the state after it: a sequence of one token."""
-    token = _promoted(r.names["step"], r, operands)
-    _spread(r, token, _read(r.names["step"], r, token, tokens=False))
+def step(
+    r: Any, operands: Sequence[Any], state: State, *, run: Any = forward, **options: Any
+) -> tuple[Any, State]:
+    """The output of one token and the state after it: a sequence of one token.
+
+    ``run`` is a function like `forward`.
+    """
+    token = promoted_of(r.names["step"], r, operands)
+    _spread(r, token, read_of(r.names["step"], r, token, tokens=False))
     arrays = [token.get(row.name) for row in r.operands]
     own = r.layout.own_axes(arrays, tokens=False)
     whole = [
         jnp.expand_dims(x, -1 - rank) if x is not None and row.has_tokens else x
         for row, x, rank in zip(r.operands, arrays, own, strict=True)
     ]
-    o, after = forward(r, whole, **options, initial_state=state, return_state=True, one=True)
+    o, after = run(r, whole, **options, initial_state=state, return_state=True, one=True)
     return o[..., 0, :], after
 
 
@@ -88,14 +95,19 @@ def initial_state(
     """The state before the first token."""
     operands = given(*operands)
     r, whole = recurrence_of(operator, len(operands))
-    arrays = _promoted(NAME, r, operands)
+    if r.name == COMPLEX.name and is_complex(operands):
+        kind = jnp.result_type(*operands, jnp.complex64)
+        named = zip(r.operands, operands, strict=False)
+        arrays = {row.name: jnp.asarray(x, kind) for row, x in named}
+    else:
+        arrays = promoted_of(NAME, r, operands)
     for key, x in arrays.items():
         if not all(isinstance(size, int) for size in x.shape):
             raise TypeError(
                 f"{NAME}: {key} has shape {x.shape}; expected sizes that are numbers, not symbols"
             )
     phi = _resolved(NAME, feature_map, normalize)
-    dtype = work_dtype(_dtype(arrays))
+    dtype = work_dtype(dtype_of(arrays))
 
     def features(d: int) -> int:
         if isinstance(phi, str):
@@ -110,6 +122,11 @@ def initial_state(
         lambda shape, value, _: jnp.full(shape, value, dtype), normalize=normalize,
         cu_seqlens=cu_seqlens, rescaled=False, unmapped=None if isinstance(phi, str) else phi,
     )  # fmt: skip
+
+
+def is_complex(operands: Sequence[Any]) -> bool:
+    """Whether an operand has complex numbers."""
+    return any(jnp.issubdtype(jnp.result_type(x), jnp.complexfloating) for x in operands)
 
 
 def _resolved(name: str, feature_map: Any, normalize: Any) -> Any:
@@ -152,7 +169,7 @@ def _map(name: str, arrays: dict[str, Any], phi: Any, key_lengths: Any) -> None:
         position, end = aligned(jnp.arange(arrays["k"].shape[-2]), key_lengths[..., None])
         there, k = aligned((position < end)[..., None], arrays["k"])
         arrays["k"] = jnp.where(there, k, 0)
-    work = work_dtype(_dtype(arrays))
+    work = work_dtype(dtype_of(arrays))
     for key, x in arrays.items():
         arrays[key] = x.astype(work)
     for key in "qk":
@@ -161,35 +178,6 @@ def _map(name: str, arrays: dict[str, Any], phi: Any, key_lengths: Any) -> None:
 
 
 # --- checks and shapes -----------------------------------------------------------------
-
-
-def _promoted(name: str, r: Recurrence, operands: Sequence[Any]) -> dict[str, Any]:
-    """The operands that are given, by name, as arrays in their dtypes.
-
-    The last ones may be missing where a state alone is asked for.
-    """
-    given = {row.name: x for row, x in zip(r.operands, operands, strict=False)}
-    wide = [row.name for row in r.operands if row.state_dtype]
-    arrays = zip(given, promoted(name, given, wide), strict=True)
-    return {key: x for key, x in arrays if x is not None}
-
-
-def _dtype(arrays: dict[str, Any]) -> Any:
-    """That of the first operand, and of the output."""
-    return next(iter(arrays.values())).dtype
-
-
-def _keys(r: Recurrence, arrays: dict[str, Any]) -> Any:
-    """The number of keys: of all tokens, but for queries that see every key."""
-    letter = "s" if r.cross else "n"
-    row = next(row for row in r.operands if row.dims[0] == letter and len(row.dims) == 2)
-    return arrays[row.name].shape[-2]
-
-
-def _read(name: str, r: Recurrence, arrays: dict[str, Any], tokens: bool = True) -> Call:
-    """The NumPy package's reading of the operands' shapes: of all tokens, or of one."""
-    given = [_check.stand_in(arrays.get(row.name)) for row in r.operands]
-    return r.layout.read(name, given, tokens=tokens)
 
 
 def _spread(r: Recurrence, arrays: dict[str, Any], call: Call) -> None:
@@ -234,17 +222,6 @@ def _kernel(
     )
 
 
-def _sequences(name: str, n: int, key_lengths: Any, cu_seqlens: Any) -> tuple[Any, ...]:
-    """Where sequences begin and end, and how many keys they have."""
-    bounds = _check.cu_seqlens(name, cu_seqlens, n)
-    begin, end = bounds[:-1], bounds[1:]
-    keys = end - begin
-    if key_lengths is not None:
-        last, first, keys = aligned(key_lengths[..., None], begin, keys)
-        keys = jnp.clip(last - first, 0, keys)
-    return begin, end, keys
-
-
 def _state(
     name: str, kernel: Kernel, arrays: dict[str, Any], batch: Shape, packed: int | None,
     state: Any, *, given: bool,
@@ -255,7 +232,7 @@ def _state(
     """
     sizes = kernel.sizes(tuple(arrays.values())) | {"p": 1 if packed is None else packed}
     shapes = [tuple(sizes[letter] for letter in dims) for dims in kernel.state]
-    dtype = work_dtype(_dtype(arrays))
+    dtype = work_dtype(dtype_of(arrays))
     if state is None and not given:
         return tuple(jnp.zeros(shape, dtype) for shape in shapes)
     core = shapes[0][packed is None :]

@@ -6,52 +6,79 @@ these effects to all, and each device then runs from its own state.  JAX differe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from .. import _block_scan
-from .._operator import Recurrence
+from .._dtypes import work_dtype
+from .._scaled import Scaled
 from .._state import State
-from . import _check, _recurrence
+from . import _check
+from ._operands import dtype_of, promoted_of
 
 
 def forward(
-    r: Recurrence, operands: tuple[Any, ...], axis_name: str, *, initial_state: State | None = None,
-    return_state: bool = False, key_lengths: Any = None, cu_seqlens: Any = None, **options: Any,
+    r: Any, operands: tuple[Any, ...], axis_name: str, run: Callable[..., Any], *,
+    initial_state: State | None = None, return_state: bool = False, key_lengths: Any = None,
+    cu_seqlens: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """`_recurrence.forward` for this device's tokens."""
+    """``run(r, operands, ...)``, which is like `_recurrence.forward`, for this device's tokens."""
     if key_lengths is not None or cu_seqlens is not None:
         raise ValueError(
             f"{r.name}: key_lengths or cu_seqlens is given; expected None with axis_name"
         )
-    if options.get("reverse"):
-        raise ValueError(f"{r.name}: reverse is True; expected False with axis_name")
 
     def end_of(arrays: Sequence[Any], start: State | None) -> State:
-        state: State = _recurrence.forward(
-            r, arrays, initial_state=start, return_state=True, **options
-        )[1]
+        state: State = run(r, arrays, initial_state=start, return_state=True, **options)[1]
         return state
 
     arrays = [None if x is None else jnp.asarray(x) for x in operands]
-    mine = _block_scan.effect(r, arrays, end_of, jnp)
-    everyone = jax.tree.map(lambda x: jax.lax.all_gather(x, axis_name), mine[:3])
-    here = jax.lax.axis_index(axis_name)
-    state = State(*(None if x is None else jnp.zeros_like(x) for x in mine[1:3]))
-    if initial_state is not None:
-        lead = mine.s.ndim - len(r.layout.state)
-        fields = _check.state(
-            r.name, "initial_state", initial_state, mine.s.shape[:lead], mine.s.shape[lead:],
-            mine.s.dtype, mine.z is not None,
-        )  # fmt: skip
-        state = jax.tree.map(lambda x, y: jnp.broadcast_to(y, x.shape), state, State(*fields))
+    mine = _effect(r, arrays, end_of, options)
+    everyone = [jax.lax.all_gather(x, axis_name) if _is_array(x) else x for x in mine]
+    state = _start(r, mine, initial_state)
+    here, size = jax.lax.axis_index(axis_name), jax.lax.axis_size(axis_name)
     start = last = state
-    for i in range(jax.lax.axis_size(axis_name)):
-        a, s, z = jax.tree.map(lambda x, i=i: x[i], everyone)
+    for i in range(size)[:: -1 if options.get("reverse") else 1]:
         start = jax.tree.map(lambda x, y, i=i: jnp.where(here == i, y, x), start, last)
-        last = _block_scan.after(last, _block_scan.Element(a, s, z, mine.matrix))
-    o = _recurrence.forward(r, operands, initial_state=start, **options)
+        element = type(mine)(*(x[i] if _is_array(x) else x for x in everyone))
+        last = element.after(last)
+    o = run(r, operands, initial_state=start, **options)
     return (o, last) if return_state else o
+
+
+def _effect(r: Any, arrays: list[Any], end_of: Callable[..., State], options: Any) -> Any:
+    """The element of this device's tokens."""
+    if not isinstance(r, Scaled):
+        return _block_scan.effect(r, arrays, end_of, jnp)
+    dtype = work_dtype(dtype_of(promoted_of(r.name, r, arrays)))
+    normalize = options.get("normalize", True)
+    return r.effect(tuple(arrays), end_of, dtype, xp=jnp, normalize=normalize)
+
+
+def _start(r: Any, mine: Any, initial_state: State | None) -> State:
+    """The state before all tokens, with all leading axes."""
+    empty = State(jnp.zeros_like(mine.s), None if mine.z is None else jnp.zeros_like(mine.z))
+    lead = mine.s.ndim - len(r.layout.state)
+    batch, dtype = mine.s.shape[:lead], mine.s.dtype
+    if isinstance(r, Scaled):
+        empty = empty._replace(log_scale=jnp.full_like(mine.log_scale, r.first))
+    if initial_state is None:
+        return empty
+    if isinstance(r, Scaled):
+        cores = tuple(None if x is None else x.shape[lead:] for x in empty)
+        fields = _check.scaled_state(r.name, "initial_state", initial_state, batch, cores, dtype)
+    elif jnp.issubdtype(dtype, jnp.complexfloating):
+        fields = State(jnp.asarray(initial_state[0], dtype))
+    else:
+        fields = State(*_check.state(
+            r.name, "initial_state", initial_state, batch, mine.s.shape[lead:], dtype,
+            mine.z is not None,
+        ))  # fmt: skip
+    return jax.tree.map(lambda x, y: jnp.broadcast_to(y, x.shape), empty, fields)
+
+
+def _is_array(x: Any) -> bool:
+    return hasattr(x, "shape")

@@ -20,8 +20,12 @@ except ImportError as error:
     raise ImportError(f"linattn.torch needs {error.name}: pip install 'linattn[torch]'") from error
 
 from .._state import State
-from . import feature_maps, fla, nn
+
+# The operator of the same name, imported later, takes this package's place as an attribute.
+from . import causal_conv1d as _causal_conv1d_package  # noqa: F401
+from . import feature_maps, fla, mamba_ssm, nn
 from . import operators as _operators
+from ._stand_ins import install_as
 from .operators import *  # noqa: F403
 from .transformers import patch_transformers, patched
 
@@ -36,6 +40,8 @@ __all__ = [
     "State",
     "feature_maps",
     "fla",
+    "install_as",
+    "mamba_ssm",
     "nn",
     "patch_transformers",
     "patched",

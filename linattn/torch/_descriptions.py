@@ -9,14 +9,11 @@ from typing import Any, NamedTuple
 
 from .._layout import Layout, Operand
 from .._operator import Recurrence
+from .._scaled import Scaled
 from ..conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
 from ..decay import log_decay, log_decay_backward
 from ..linformer import linformer, linformer_backward
-from ..mlstm import LAYOUT as MLSTM_LAYOUT
-from ..mlstm import mlstm, mlstm_backward, mlstm_step
 from ..softmax import softmax_attention, softmax_attention_backward
-from ..wkv import LAYOUT as WKV_LAYOUT
-from ..wkv import wkv, wkv_backward, wkv_step
 from . import _maps
 
 
@@ -62,6 +59,13 @@ def of_recurrence(r: Recurrence) -> Description:
         r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
         keeps_strides=True, fields={} if r.cross else fields, lengths=True,
         sizes=_features if r.mapped else lambda named, sizes: {},
+    )  # fmt: skip
+
+
+def of_scaled(r: Scaled) -> Description:
+    return Description(
+        r.name, r.layout, _OPTIONS.get(r.name, ()), r.forward, r.backward, r.step,
+        r.names["step"], keeps_strides=True, fields=r.fields, lengths=True,
     )  # fmt: skip
 
 
@@ -121,32 +125,6 @@ CONVOLUTION = Description(
     (tensor([10.]), tensor([[8.]]))
     """,
 )  # fmt: skip
-MLSTM = Description(
-    "mlstm", MLSTM_LAYOUT, ("float? scale", "bool normalize", "float eps"),
-    _spread(mlstm), _spread(mlstm_backward), _spread(mlstm_step), "mlstm_step",
-    keeps_strides=True, fields={"s": "dm", "z": "d", "log_scale": ""}, lengths=True,
-    example="x, x, x, x[:, 0], x[:, 0]",
-    step_example="""
-    >>> import torch, linattn, linattn.torch
-    >>> state = linattn.State(torch.zeros(2, 2), torch.zeros(2), torch.zeros(()))
-    >>> x, gate = torch.ones(2), torch.zeros(())
-    >>> o, state = linattn.torch.mlstm_step(x, x, x, gate, gate, state)
-    >>> o
-    tensor([1., 1.])
-    """,
-)  # fmt: skip
-WKV = Description(
-    "wkv", WKV_LAYOUT, (), _spread(wkv), _spread(wkv_backward), _spread(wkv_step), "wkv_step",
-    keeps_strides=True, fields=dict.fromkeys(("s", "z", "log_scale"), "m"), lengths=True,
-    example="x, x, x[0], x[0]",
-    step_example="""
-    >>> import torch, linattn, linattn.torch
-    >>> state = linattn.State(torch.tensor([6.0]), torch.tensor([2.0]), torch.zeros(1))
-    >>> zero = torch.zeros(1)
-    >>> o, state = linattn.torch.wkv_step(zero, torch.tensor([9.0]), zero, zero, state)
-    >>> o, state.s
-    (tensor([5.]), tensor([15.]))
-    """,
-)  # fmt: skip
-
-OTHERS = SOFTMAX, LINFORMER, LOG_DECAY, CONVOLUTION, MLSTM, WKV
+#: Options of recurrences that are not in operators.def.
+_OPTIONS = {"mlstm": ("float? scale", "bool normalize", "float eps")}
+OTHERS = SOFTMAX, LINFORMER, LOG_DECAY, CONVOLUTION

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .. import _initial
 from .._check import shape_alone
+from .._complex_scan import COMPLEX
+from .._scaled import Scaled
 from .._state import State
-from . import _maps, _tensors
+from . import _complex, _maps, _tensors
 from ._operator import OPERATORS
 from ._tensors import work_dtype
 
@@ -23,10 +26,14 @@ def initial_state(
     name, operands = _initial.NAME, _initial.given(*operands)
     recurrence, whole = _initial.recurrence_of(operator, len(operands))
     described = OPERATORS[recurrence.name]
-    args = _tensors.promoted(name, described.operands, operands)
-    for operand, x in zip(described.operands, args, strict=False):
-        if isinstance(x, Tensor):
-            _tensors.check(name, operand.name, x)
+    paired = recurrence.name == COMPLEX.name and _complex.is_complex(operands)
+    if paired:
+        args = _complex.read(recurrence.names["forward" if whole else "step"], operands)
+    else:
+        args = _tensors.promoted(name, described.operands, operands)
+        for operand, x in zip(described.operands, args, strict=False):
+            if isinstance(x, Tensor):
+                _tensors.check(name, operand.name, x)
     phi = _maps.resolve(name, feature_map)
     values = args[described.values]
     dtype = work_dtype(values.dtype)
@@ -44,9 +51,10 @@ def initial_state(
 
     rescaled = isinstance(phi, _maps.TensorMap) and phi.rescaled
     if not torch.compiler.is_compiling():
+        kind = np.complex64 if paired else np.float32
         return _initial.state_of(
-            tuple(map(shape_alone, args)), operator, features, full, normalize=normalize,
-            cu_seqlens=cu_seqlens, rescaled=rescaled,
+            tuple(shape_alone(x, kind) for x in args), operator, features, full,
+            normalize=normalize, cu_seqlens=cu_seqlens, rescaled=rescaled,
             unmapped=None if isinstance(phi, str) else phi,
         )  # fmt: skip
     # Sizes may be symbols, which NumPy's checks cannot read.
@@ -56,6 +64,8 @@ def initial_state(
         lead = (*lead, len(cu_seqlens) - 1)
     if recurrence.mapped:
         sizes["f"] = features(sizes["d"])
+    if isinstance(recurrence, Scaled):
+        return recurrence.state(full, lead, recurrence.cores(sizes, normalize))
     s, *rows = (
         (*lead, *(sizes[x] for x in dims)) for dims in described.description.fields.values()
     )

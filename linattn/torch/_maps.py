@@ -87,17 +87,20 @@ def restore(text: str, omega: Tensor | None) -> Any:
 
 def features(text: str, d: int, directions: int | None) -> int:
     """How many features the described map makes of d numbers."""
-    by_number, by_direction = _sizes(text)
-    return by_number * d if directions is None else by_direction * directions
+    constant, linear, pairs, by_direction = _sizes(text)
+    if directions is not None:
+        return by_direction * directions
+    return constant + linear * d + pairs * (d * (d - 1) // 2)
 
 
 @_constant
-def _sizes(text: str) -> tuple[int, int]:
-    """How many features there are of each number, or of each direction."""
+def _sizes(text: str) -> tuple[int, int, int, int]:
+    """How many features there are of no number, of each, of each pair; or of each direction."""
     if text in MAPS:
-        return 1, 0
-    count = _build(_parsed(text), np.zeros((1, 1))).features(1)
-    return count, count
+        return 0, 1, 0, 0
+    phi = _build(_parsed(text), np.zeros((1, 1)))
+    none, one, two = map(phi.features, range(3))
+    return none, one - none, two - 2 * one + none, one
 
 
 @_constant

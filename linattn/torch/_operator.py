@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from .._operator import RECURRENCES
+from .._scaled import SCALED
 from . import _maps, _options, _tensors
-from ._descriptions import OTHERS, Description, of_recurrence
+from ._descriptions import OTHERS, Description, of_recurrence, of_scaled
 from ._direct import Direct
 from ._library import Operator, name_of
 from ._states import States
@@ -372,5 +373,8 @@ def _or_none(x: Tensor | None) -> Tensor | None:
 
 #: Every operator, by name.
 OPERATORS = {
-    x.name: TensorOperator(x) for x in (*map(of_recurrence, RECURRENCES.values()), *OTHERS)
-}
+    x.name: TensorOperator(x)
+    for x in (
+        *map(of_recurrence, RECURRENCES.values()), *map(of_scaled, SCALED.values()), *OTHERS
+    )
+}  # fmt: skip

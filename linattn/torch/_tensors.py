@@ -148,6 +148,13 @@ def check_in_place(function: str, operands: Sequence[Any]) -> None:
         )
 
 
+def writable(*operands: Tensor | None) -> bool:
+    """Whether a step may write to its state, as no gradient passes through it."""
+    return not torch.is_grad_enabled() or not any(
+        x is not None and x.requires_grad for x in operands
+    )
+
+
 def _any_requires_grad(operands: Sequence[Any]) -> bool:
     if torch.compiler.is_compiling():  # the faster function cannot be traced
         return any(isinstance(x, Tensor) and x.requires_grad for x in operands)
@@ -158,8 +165,8 @@ def _any_requires_grad(operands: Sequence[Any]) -> bool:
 REAL = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
 
-def check(function: str, name: str, x: Any) -> None:
-    """Refuses anything but tensors of real numbers in this machine's memory."""
+def check(function: str, name: str, x: Any, *, complex_too: bool = False) -> None:
+    """Refuses anything but tensors of real numbers, or complex ones, in this machine's memory."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a tensor")
     if x.is_nested:
@@ -179,7 +186,7 @@ def check(function: str, name: str, x: Any) -> None:
     if x.dtype.is_floating_point and x.dtype not in REAL:
         known = ", ".join(map(str, sorted(REAL, key=str)))
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected one of {known}")
-    if x.dtype.is_complex:
+    if x.dtype.is_complex and not complex_too:
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected real numbers")
     if x.device.type not in ("cpu", "meta"):
         raise TypeError(

@@ -3,7 +3,8 @@
 As in LASP-2, each process computes what its tokens do to the state, one all-gather shares that, and
 each process then runs from its own state; the gradient goes the same way.  What is gathered is a
 state, d m + d numbers a head, and a matrix d d where the recurrence has one, or, for scans, as many
-numbers again, whatever the length of the sequence.
+numbers again, whatever the length of the sequence; for the gradients of ``mlstm`` and ``wkv`` it is
+three states.
 
 The functions take this process's tokens, in the order of ranks, and a ``group`` (the whole world by
 default) whose processes call together, forwards and backwards.  Gradients are those of the loss
@@ -12,8 +13,8 @@ which DistributedDataParallel averages over processes, are as for batches on oth
 
 There are no ``key_lengths``, ``cu_seqlens``, ``initial_state`` and ``return_state``; ``beta`` is
 one number a token, not one a value channel; `linattn.feature_maps.PositiveRandomFeatures` need
-``normalize=False``; and `linear_scan` takes no ``reverse=True``, and as many factors as tokens: use
-``a.expand(...)`` for factors that tokens share.
+``normalize=False``; and `linear_scan` takes as many factors as tokens: use ``a.expand(...)`` for
+factors that tokens share.
 
 An error in one process is an error in all.  If a process dies, the others raise at once or after
 the group's ``timeout``, which `torch.distributed.init_process_group` takes.
@@ -30,10 +31,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .. import _block_scan, _distributed
+from .. import _distributed, _elements
 from .._bridge import recurrences
 from .._bridges import DISTRIBUTED
-from . import _maps
+from .._complex_scan import COMPLEX
+from .._elements import AnyElement
+from . import _complex, _maps
 from ._operator import OPERATORS, TensorOperator
 from ._tensors import array, check, tensor, tensors, threads
 
@@ -46,17 +49,23 @@ def _run(
 ) -> Tensor:
     """The output of this process's tokens."""
     name, processes = operator.name, _Processes(group)
+    paired = name == COMPLEX.name and _complex.is_complex(operands)
     try:
+        if paired:
+            operands = [_complex.pairs(x) for x in _complex.read(name, operands)]
         args, narrow = operator.arguments(name, operands, options)
         named = dict(zip(operator.names, args, strict=False))
         operands = [_plain(name, x.name, named.pop(x.name)) for x in operator.operands]
-        phi = named.pop("feature_map", "identity")
-        named["feature_map"] = _maps.restore(phi, _plain(name, "omega", named.pop("omega", None)))
+        if "feature_map" in named:
+            omega = _plain(name, "omega", named.pop("omega"))
+            named["feature_map"] = _maps.restore(named["feature_map"], omega)
     except Exception as error:
         _distributed.fail(processes, error)
     # Where one process computes gradients, it waits for all others to do so.
     recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
-    o: Tensor = _Sequence.apply(name, processes, named, recorded, *operands)
+    o: Tensor = _Sequence.apply((name, processes, named, paired), recorded, *operands)
+    if paired:
+        return _complex.numbers(o)
     return o if narrow is None else o.to(narrow)
 
 
@@ -78,11 +87,9 @@ class _Sequence(torch.autograd.Function):
     """A recurrence over the processes of a group."""
 
     @staticmethod
-    def forward(
-        ctx: Any, name: str, processes: Any, options: Any, recorded: bool, *operands: Any
-    ) -> Tensor:
+    def forward(ctx: Any, call: Any, recorded: bool, *operands: Any) -> Tensor:
         ctx.save_for_backward(*operands)
-        ctx.call = name, processes, options
+        ctx.call = call
         alike = {"whether an operand requires grad": recorded}
         return tensor(_compute(ctx.call, operands, alike=alike))
 
@@ -93,17 +100,31 @@ class _Sequence(torch.autograd.Function):
         found = iter(_compute(ctx.call, operands, array(grad.resolve_neg())))
         present = (None if x is None else next(found) for x in operands)
         grads = tensors(present, operands)
-        return None, None, None, None, *(
+        return None, None, *(
             None if x is None else grad for x, grad in zip(operands, grads, strict=True)
         )  # fmt: skip
 
 
 def _compute(call: Any, operands: Sequence[Any], *grad: Any, **alike: Any) -> Any:
-    name, ranks, options = call
+    name, ranks, options, paired = call
     arrays = tuple(None if x is None else array(x.detach()) for x in operands)
+    if paired:
+        arrays, grad = (tuple(map(_numbers, x)) for x in (arrays, grad))
     run: Any = _distributed.backward if grad else _distributed.forward
     with threads():
-        return run(ranks, name, arrays, *grad, **alike, **options)
+        found = run(ranks, name, arrays, *grad, **alike, **options)
+    if not paired:
+        return found
+    return tuple(map(_pairs, found)) if grad else _pairs(found)
+
+
+def _numbers(x: Any) -> Any:
+    """The complex numbers of an array of pairs of columns."""
+    return np.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))
+
+
+def _pairs(x: Any) -> Any:
+    return np.ascontiguousarray(x).view(x.real.dtype)
 
 
 class _Processes:
@@ -126,10 +147,10 @@ class _Processes:
         low, high = both.tolist()
         return -low, high
 
-    def before(self, element: _block_scan.Element) -> _block_scan.Element | None:
+    def before(self, element: AnyElement) -> AnyElement | None:
         return _composed(self._elements(element)[: self.rank])
 
-    def behind(self, element: _block_scan.Element) -> _block_scan.Element | None:
+    def behind(self, element: AnyElement) -> AnyElement | None:
         return _composed(self._elements(element)[: self.rank : -1])
 
     def total(self, x: Any) -> Any:
@@ -140,18 +161,18 @@ class _Processes:
     def share(self, x: Any, root: int) -> Any:
         return self.gather(x)[root]
 
-    def _elements(self, element: _block_scan.Element) -> list[_block_scan.Element]:
+    def _elements(self, element: AnyElement) -> list[AnyElement]:
         """The elements of all processes, by one all-gather."""
-        mine = torch.from_numpy(_block_scan.pack(element))
+        mine = torch.from_numpy(_elements.pack(element))
         gathered = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(gathered, mine, group=self.group)
-        return [_block_scan.unpack(x.numpy(), element) for x in gathered]
+        return [_elements.unpack(x.numpy(), element) for x in gathered]
 
 
-def _composed(elements: Sequence[_block_scan.Element]) -> _block_scan.Element | None:
+def _composed(elements: Sequence[AnyElement]) -> AnyElement | None:
     if not elements:
         return None
     whole, *rest = elements
     for element in rest:
-        whole = _block_scan.compose(whole, element)
+        whole = _elements.compose(whole, element)
     return whole

@@ -31,7 +31,9 @@ __all__ = [
     "L2Norm",
     "PositiveRandomFeatures",
     "RandomFourierFeatures",
+    "Rebased",
     "SumNormalized",
+    "Taylor",
     "TensorMap",
     "draw",
     "get",
@@ -120,6 +122,42 @@ def DPFP(nu: int = 1, normalize: bool = True, eps: float = 1e-6) -> TensorMap:
     tensor([[3., 2., 0., 0., 0., 0.]])
     """
     return TensorMap(described("DPFP", nu, normalize, eps))
+
+
+@documented(_numpy.Rebased, TORCH)
+def Rebased(scale: float | None = None) -> TensorMap:
+    """`linattn.feature_maps.Rebased` of tensors.
+
+    Returns
+    -------
+    TensorMap
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch import feature_maps
+    >>> feature_maps.Rebased(scale=1.0)(torch.tensor([[3.0, 4.0]]))
+    tensor([[ 9.0000, 16.9706, 16.0000]])
+    """
+    return TensorMap(described("Rebased", scale))
+
+
+@documented(_numpy.Taylor, TORCH)
+def Taylor(scale: float | None = None) -> TensorMap:
+    """`linattn.feature_maps.Taylor` of tensors.
+
+    Returns
+    -------
+    TensorMap
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch import feature_maps
+    >>> feature_maps.Taylor(scale=1.0)(torch.tensor([[3.0, 4.0]]))
+    tensor([[ 1.0000,  3.0000,  4.0000,  6.3640, 12.0000, 11.3137]])
+    """
+    return TensorMap(described("Taylor", scale))
 
 
 class SumNormalized:

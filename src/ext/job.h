@@ -1,6 +1,7 @@
 /* job.h: a call while it runs: the data shared by its pieces, where each piece lies in
- * memory, and how pieces are run.  plan.c makes the pieces, and so do the three files
- * that split a call further (interleave.c, sequence_split.c, backward_split.c). */
+ * memory, and how pieces are run.  plan.c makes the pieces, and so do the four files
+ * that split a call further (interleave.c, sequence_split.c, backward_split.c,
+ * channel_split.c). */
 #ifndef LA_JOB_H
 #define LA_JOB_H
 
@@ -30,6 +31,7 @@ struct job {
     la_modes modes;                           /* the caller's */
     struct la_state_sums *sums;               /* set by sequence_split.c */
     struct la_backward_split *backward_split; /* set by backward_split.c */
+    struct la_channel_split *channel_split;   /* set by channel_split.c */
     int interleaved; /* heads that each thread interleaves (interleave.c), or 1 */
     atomic_int stop;
     atomic_int overrun; /* a piece needed more scratch than was measured */
@@ -106,5 +108,8 @@ enum la_status la_run_interleaved(struct job *job, ptrdiff_t heads, size_t bytes
 
 /* Computes the passes of each head's single sequence in parallel (backward_split.c). */
 enum la_status la_run_backward_split(struct job *job, int threads);
+
+/* Computes panels of each head's channels in parallel (channel_split.c). */
+enum la_status la_run_channel_split(struct job *job, int threads);
 
 #endif

@@ -183,6 +183,12 @@ run_job(struct job *job, size_t items, int threads)
              items > 0 && job->sequences == 1 && work(job->call) >= LA_SPLIT_WORK) {
         return la_run_backward_split(job, threads);
     }
+    else if (job->properties & LA_CHANNEL_SPLIT && (size_t)threads > items &&
+             items > 0 && job->sequences == 1 &&
+             job->head.m > channel_group(job->head.m) &&
+             work(job->call) >= LA_SPLIT_WORK) {
+        return la_run_channel_split(job, threads);
+    }
     const size_t bytes = job->kernel->scratch(&whole);
     if (items == 0) {
         return LA_DONE;

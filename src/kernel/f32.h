@@ -17,6 +17,7 @@
 #define LA_DECAY_MIN -60.0f
 #define LA_DECAY_MAX 20.0f
 #define LA_DECAY_SCALE 0x1p29f
+#define LOG_2 0x1.62e43p-1f
 #define LOG2_E 0x1.715476p0f
 #define LN2_HIGH 0x1.63p-1f
 #define LN2_LOW -0x1.bd0106p-13f

@@ -17,6 +17,7 @@
 #define LA_DECAY_MIN -450.0
 #define LA_DECAY_MAX 150.0
 #define LA_DECAY_SCALE 0x1p216
+#define LOG_2 0x1.62e42fefa39efp-1
 #define LOG2_E 0x1.71547652b82fep0
 #define LN2_HIGH 0x1.62e42fefp-1
 #define LN2_LOW 0x1.473de6af278edp-34

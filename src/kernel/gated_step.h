@@ -28,28 +28,37 @@ gated_step_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* The factors of the state's rows; returns whether any gate is a reset. */
+/* The factors of the state's rows, all of the gate g or, with channels, of r->g;
+ * returns whether any gate is a reset. */
 static int
-load_decay(const struct la_head *h, const struct gated_step_scratch *r)
+set_decay(const struct la_head *h, const struct gated_step_scratch *r, vec g)
 {
-    ivec resets = {0};
+    ivec resets = is_reset(g);
     if (!h->channels[LA_AT_g]) {
-        const vec g = vset1(load_token_number(&h->g));
         _Alignas(LA_ALIGN) T keep[VL], change[VL];
         decay_parts(g, (vec){0}, keep, change);
         for (ptrdiff_t l = 0; l < h->d; l += VL) {
             vstore(&r->step.keep[l], vload(keep));
             vstore(&r->step.change[l], vload(change));
         }
-        return vany(is_reset(g));
+        return vany(resets);
     }
-    load_token_plain(r->g, &h->g, h->d);
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
-        const vec g = vload(&r->g[l]);
+        g = vload(&r->g[l]);
         decay_parts(g, (vec){0}, &r->step.keep[l], &r->step.change[l]);
         resets |= is_reset(g);
     }
     return vany(resets);
+}
+
+static int
+load_decay(const struct la_head *h, const struct gated_step_scratch *r)
+{
+    if (!h->channels[LA_AT_g]) {
+        return set_decay(h, r, vset1(load_token_number(&h->g)));
+    }
+    load_token_plain(r->g, &h->g, h->d);
+    return set_decay(h, r, (vec){0});
 }
 
 /* step_state with a kind that is a compile-time constant. */

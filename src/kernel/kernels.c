@@ -21,6 +21,8 @@
 #include "linear_scan_backward.h"
 #include "mlstm.h"
 #include "mlstm_gates.h"
+#include "mlstm_step.h"
+#include "monomials.h"
 #include "noncausal.h"
 #include "project.h"
 #include "rescaled_causal.h"

@@ -76,24 +76,6 @@ linear_cols(const struct la_head *h, ptrdiff_t col)
     return cols > VL ? cols / VL * VL : cols;
 }
 
-/* Whether the rows of x are those of a block, but for what follows their last numbers.
- */
-INLINE int
-lies_as_block(const struct la_array *x)
-{
-    const ptrdiff_t size = sizeof(T);
-    return x->type == LA_NATIVE && x->cs == size && x->rs % size == 0 &&
-           (uintptr_t)x->data % sizeof(T) == 0;
-}
-
-/* The rows t of it, which need not begin on a vector's boundary. */
-INLINE struct block
-block_of(const struct la_array *x, struct span t)
-{
-    return (struct block){(T *)(x->data + t.first * x->rs),
-                          x->rs / (ptrdiff_t)sizeof(T)};
-}
-
 /* Rows t of x, where they lie or copied. */
 INLINE struct block
 block_or_copy(struct block copy, const struct la_array *x, struct span t,

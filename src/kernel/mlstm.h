@@ -1,12 +1,12 @@
 /* mlstm.h: mLSTM with gates under a running maximum m, one head, in chunks.
  *
  *   s_t = exp(g_t) s_{t-1} + write_t k_t v_t^T,  z_t likewise      Beck et al. 2024,
- *   o_t = scale s_t^T q_t / (max(|scale z_t.q_t|, floor_t) + eps)  eq. 19-27
+ *   o_t = scale s_t^T q_t / (max(|scale z_t.q_t|, e^-m) + eps)     eq. 19-27
  *
- * g, write and floor = exp(-m) are those of mlstm_gates.h; s and z are the memory times
- * exp(-m).  Without by_z o_t = scale s_t^T q_t / floor_t.  This is gated.h
- * with keys times write and a sum of scores a row: 4 n d m flops and the triangles.
- * Nothing of row j > t reaches row t. */
+ * g, write and m, called top, are those of mlstm_gates.h; s and z are the memory times
+ * exp(-m).  Without by_z o_t = scale e^m s_t^T q_t.  This is gated.h with keys times
+ * write and a sum of scores a row: 4 n d m flops and the triangles. Nothing of row j >
+ * t reaches row t. */
 #ifndef LA_MLSTM_H
 #define LA_MLSTM_H
 
@@ -14,7 +14,7 @@
 
 struct mlstm_scratch {
     struct gated_scratch gated;
-    T *z, *z_lost, *write, *floor;
+    T *z, *z_lost, *write, *top, *lift;
 };
 
 static struct mlstm_scratch
@@ -24,23 +24,53 @@ mlstm_carve(const struct la_head *h, struct arena *arena)
     r.z = take_row(arena, h->d);
     r.z_lost = take_row(arena, h->d);
     r.write = take_row(arena, r.gated.rows);
-    r.floor = take_row(arena, r.gated.rows);
+    r.top = take_row(arena, r.gated.rows);
+    r.lift = take_row(arena, r.gated.rows);
     return r;
 }
 
-/* den_i <- scale / (max(|scale den_i|, floor_i) + eps), or scale / floor_i.  A floor
- * that vanishes must not make outputs of 0 NaN. */
+/* den_i <- scale / (max(|scale den_i|, e^-m) + eps).  A floor e^-m that vanishes must
+ * not make outputs of 0 NaN. */
 static void
-mlstm_factors(const struct la_head *h, T *den, const T *floor, ptrdiff_t rows)
+mlstm_factors(const struct la_head *h, T *den, const T *top, ptrdiff_t rows)
 {
     const vec scale = vset1((T)h->scale), eps = vset1((T)h->eps);
     for (ptrdiff_t i = 0; i < rows; i += VL) {
-        vec y = vload(&floor[i]);
-        if (h->by_z != 0) {
-            y = vmax(y, -vminus_abs(scale * vload(&den[i]))) + eps;
-            y = vmax(vset1(LA_SMALLEST), y);
-        }
-        vstore(&den[i], scale / y);
+        const vec floor = vexp(-vload(&top[i]));
+        const vec y = vmax(floor, -vminus_abs(scale * vload(&den[i]))) + eps;
+        vstore(&den[i], scale / vmax(vset1(LA_SMALLEST), y));
+    }
+}
+
+/* scale e^m as factor_i lift_i lift_i, since e^m may be infinite, or 0, where its
+ * product with a row is not.  Returns whether any lift_i is not 1. */
+static int
+mlstm_scales(const struct la_head *h, T *factor, T *lift, const T *top, ptrdiff_t rows)
+{
+    const vec scale = vset1((T)h->scale), far = vset1(EXP_MAX / 2);
+    ivec lifted = {0};
+    for (ptrdiff_t i = 0; i < rows; i += VL) {
+        const vec m = vload(&top[i]), near = vmin(far, vmax(-far, m));
+        const vec rest = vset1((T)0.5) * (m - near);
+        lifted |= first_lanes(rows - i) & (rest != (vec){0});
+        vstore(&lift[i], vmin(vset1(LARGEST), vexp(rest)));
+        vstore(&factor[i], scale * vexp(near));
+    }
+    return vany(lifted);
+}
+
+/* The factors of the rows o, from den = z.q where they are divided by it; multiplies
+ * o by what these leave. */
+static void
+mlstm_outputs(const struct la_head *h, struct block o, T *den, T *lift, const T *top,
+              ptrdiff_t rows)
+{
+    if (h->by_z != 0) {
+        mlstm_factors(h, den, top, rows);
+    }
+    else if (mlstm_scales(h, den, lift, top, rows)) {
+        lift_rows(o, rows, h->m, lift);
+        lift_rows(o, rows, h->m, lift);
     }
 }
 
@@ -107,14 +137,14 @@ run_mlstm(const struct la_head *h)
         t.next = i + t.rows;
         load_keys(h, t, r.b, r.v);
         load_token_row(all.write, &h->write, t);
-        load_token_row(all.floor, &h->floor, t);
+        load_token_row(all.top, &h->top, t);
         scale_rows(r.b, keys_left(h, t), all.write);
         load_mapped(r.a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, &r, ahead, t.rows);
         mlstm_sums(h, &all, &c);
         sweep_decayed(&r.gate, &c, 0);
-        mlstm_factors(h, r.scale, all.floor, t.rows);
+        mlstm_outputs(h, r.o, r.scale, all.lift, all.top, t.rows);
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }
     store_state(&h->s1, r.s, h->d, h->m);

@@ -1,12 +1,12 @@
 /* mlstm_gates.h: the gates of mLSTM under a running maximum, one sequence.
  *
  *   m_t = max(log sigma(f_t) + m_{t-1}, i_t)            Beck et al. 2024, eq. 15-17
- *   g_t = log sigma(f_t) + m_{t-1} - m_t,  write_t = exp(i_t - m_t),  floor_t =
- * exp(-m_t)
+ *   g_t = log sigma(f_t) + m_{t-1} - m_t,  write_t = exp(i_t - m_t),  top_t = m_t
  *
- * i, f, g, write, floor (n), the state log_scale is m.  One of g_t and i_t - m_t is 0,
- * the other at most 0, and m is no difference of long sums.  A token without a key has
- * g = write = 0 and leaves m.  Nothing of token j > t reaches token t. */
+ * i, f, called x, x1, and g, write, top (n), the state log_scale is m.  One of g_t and
+ * i_t - m_t is 0, the other at most 0, and m is no difference of long sums.  A token
+ * without a key has g = write = 0 and leaves m.  Nothing of token j > t reaches token
+ * t. */
 #ifndef LA_MLSTM_GATES_H
 #define LA_MLSTM_GATES_H
 
@@ -14,7 +14,7 @@
 #include "recurrence.h"
 
 struct mlstm_gates_scratch {
-    T *i, *f, *floor;
+    T *i, *f, *top;
 };
 
 static struct mlstm_gates_scratch
@@ -24,7 +24,7 @@ mlstm_gates_carve(const struct la_head *h, struct arena *arena)
     (void)h;
     r.i = take_row(arena, LA_CHUNK_MAX);
     r.f = take_row(arena, LA_CHUNK_MAX);
-    r.floor = take_row(arena, LA_CHUNK_MAX);
+    r.top = take_row(arena, LA_CHUNK_MAX);
     return r;
 }
 
@@ -37,33 +37,41 @@ log_sigmoids(T *f, ptrdiff_t rows)
     }
 }
 
-/* m_t of one token, from log f and i; *log_f <- g_t, *i <- i_t - m_t.  In double
- * precision: a rounding of m is one of all that was written before. */
+/* x - y, and 0 where both are the same infinity. */
 INLINE double
-gate_token(double m, T *log_f, T *i)
+gate_difference(double x, double y)
+{
+    return x == y ? 0 : x - y;
+}
+
+/* m_t of one token, from log f and i; *log_f <- g_t, *i <- i_t - m_t.  In double
+ * precision: a rounding of m is one of all that was written before.  Where m is to be
+ * kept in single precision, `rounded`, the gates are relative to what is kept. */
+INLINE double
+gate_token(double m, T *log_f, T *i, const int rounded)
 {
     const double least = -INFINITY, in = *i;
     const double kept = *log_f == least ? least : *log_f + m;
-    const double next = in > kept ? in : kept;
-    *log_f = in > kept ? (T)(kept - in) : *log_f == least ? *log_f : (T)0;
-    *i = (T)(in == least ? least : in == next ? 0 : in - next);
+    const double top = in > kept ? in : kept, next = rounded ? (T)top : top;
+    *log_f = (T)(kept == least ? least : gate_difference(kept, next));
+    *i = (T)(in == least ? least : gate_difference(in, next));
     return next;
 }
 
-/* g, i - m and -m of so many tokens, and the last m. */
+/* g, i - m and m of so many tokens, and the last m. */
 static double
 gate_tokens(const struct mlstm_gates_scratch *r, ptrdiff_t keys, ptrdiff_t rows,
             double m)
 {
     for (ptrdiff_t t = 0; t < rows; t++) {
         if (t < keys) {
-            m = gate_token(m, &r->f[t], &r->i[t]);
+            m = gate_token(m, &r->f[t], &r->i[t], 0);
         }
         else {
             r->f[t] = 0;
             r->i[t] = -(T)INFINITY;
         }
-        r->floor[t] = (T)-m;
+        r->top[t] = (T)m;
     }
     return m;
 }
@@ -92,15 +100,14 @@ run_mlstm_gates(const struct la_head *h)
         if (give_up(h, &until_poll, LA_WKV_WORK * t.rows)) {
             return 1;
         }
-        load_token_row(r.i, &h->i_gate, t);
-        load_token_row(r.f, &h->f_gate, t);
+        load_token_row(r.i, &h->x, t);
+        load_token_row(r.f, &h->x1, t);
         log_sigmoids(r.f, t.rows);
         m = gate_tokens(&r, keys_left(h, t), t.rows, m);
         gate_exponentials(r.i, t.rows);
-        gate_exponentials(r.floor, t.rows);
         store_numbers(&h->g, t, r.f);
         store_numbers(&h->write, t, r.i);
-        store_numbers(&h->floor, t, r.floor);
+        store_numbers(&h->top, t, r.top);
     }
     last = (T)m;
     if (h->log_scale.data != NULL) {

@@ -10,9 +10,11 @@
 #include "functions.h"
 #include "recurrence.h"
 
-/* 2^x within 1.1 ulp; NaN stays NaN.  A decay's exponent is
- * the logarithm to base 2 from the start, so that nothing of it has to be subtracted in
- * two parts. */
+/* 2^x as (head + slope r) 2^k, where head 2^k is near 1 for x near 0. */
+struct exp2_parts {
+    vec head, slope, r, k;
+};
+
 #if defined(__AVX512DQ__) && MANTISSA_BITS == 23
 /* 2^(i/16), which a vector holds. */
 #define SIXTEENTHS                                                                     \
@@ -21,8 +23,8 @@
         0x1.9c4918p0f, 0x1.ae89fap0f, 0x1.c199bep0f, 0x1.d5818ep0f, 0x1.ea4afap0f
 
 /* x = k + i/16 + r with |r| <= 1/32, so that a polynomial of degree 3 will do. */
-INLINE vec
-vexp2(vec x)
+INLINE struct exp2_parts
+vexp2_parts(vec x)
 {
     static const vec table = {SIXTEENTHS};
     const int sixteenths = 4 << 4 | _MM_FROUND_TO_NEAREST_INT;
@@ -31,13 +33,13 @@ vexp2(vec x)
     const vec part = (vec)_mm512_permutexvar_ps((__m512i)turned, (__m512)table);
     vec p = vfma(vset1(0x1.c6b3e2p-5f), r, vset1(0x1.ebfbep-3f));
     p = vfma(p, r, vset1(0x1.62e43p-1f));
-    return vscale2(vfma(part, p * r, part), turned - magic);
+    return (struct exp2_parts){part, part, p * r, turned - magic};
 }
 #else
 /* x = k + r with |r| <= 1/2.  Where the instruction set takes x apart it needs no
  * bounds. */
-INLINE vec
-vexp2(vec x)
+INLINE struct exp2_parts
+vexp2_parts(vec x)
 {
 #if defined(__AVX512DQ__)
     const vec k = (vec)LA_MM(roundscale)(x, _MM_FROUND_TO_NEAREST_INT);
@@ -54,9 +56,18 @@ vexp2(vec x)
     for (int i = terms - 2; i >= 0; i--) {
         p = vfma(p, r, vset1(c[i]));
     }
-    return vscale2(vfma(p, r, vset1(1)), k);
+    return (struct exp2_parts){vset1(1), p, r, k};
 }
 #endif
+
+/* 2^x within 1.1 ulp; NaN stays NaN.  A decay's exponent is the logarithm to base 2
+ * from the start, so that nothing of it has to be subtracted in two parts. */
+INLINE vec
+vexp2(vec x)
+{
+    const struct exp2_parts e = vexp2_parts(x);
+    return vscale2(vfma(e.slope, e.r, e.head), e.k);
+}
 
 /* Rows of a tile: f, and zeros. */
 INLINE ptrdiff_t
@@ -129,6 +140,43 @@ INLINE ptrdiff_t
 scan_cols(const struct la_head *h, ptrdiff_t col, ptrdiff_t most)
 {
     return h->m - col < most ? h->m - col : most;
+}
+
+/* Whether the rows of x are those of a block, but for what follows their last numbers.
+ */
+INLINE int
+lies_as_block(const struct la_array *x)
+{
+    const ptrdiff_t size = sizeof(T);
+    return x->type == LA_NATIVE && x->cs == size && x->rs % size == 0 &&
+           (uintptr_t)x->data % sizeof(T) == 0;
+}
+
+/* The rows t of it, which need not begin on a vector's boundary. */
+INLINE struct block
+block_of(const struct la_array *x, struct span t)
+{
+    return (struct block){(T *)(x->data + t.first * x->rs),
+                          x->rs / (ptrdiff_t)sizeof(T)};
+}
+
+/* Rows t of some columns of x, where they lie if they are whole vectors, or copied. */
+static struct block
+panel_or_copy(struct block copy, const struct la_array *x, struct span t,
+              ptrdiff_t cols)
+{
+    if (lies_as_block(x) && cols % VL == 0) {
+        return block_of(x, t);
+    }
+    load_plain(copy, x, t, cols);
+    return copy;
+}
+
+/* A vector of such rows, which need not begin on a vector's boundary. */
+INLINE vec
+load_near(struct block x, ptrdiff_t i, ptrdiff_t j)
+{
+    return vload_any((const char *)&x.x[i * x.ld + j]);
 }
 
 /* Tokens from one checkpoint to the next: about as many as there are checkpoints take

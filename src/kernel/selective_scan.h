@@ -9,10 +9,10 @@
  * state stays, and is still read.
  *
  * Vectors hold channels.  Each takes a block of tokens with MR of its states in
- * registers.  Every exponent is a product dt A as it is; the decay has a relative error
- * of 3 + 2 |dt A| roundings at most.  n m f exponentials, which take some 10 flops
- * each, and 6 n m f flops.  Scratch: A and the state, and blocks of a panel. Nothing of
- * row j > i reaches row i. */
+ * registers.  Every exponent is a product of A and dt log2(e), rounded twice; the decay
+ * has a relative error of 3 + 2 |dt A| roundings at most.  n m f exponentials, which
+ * take some 10 flops each, and 6 n m f flops.  Scratch: A and the state, and blocks of
+ * a panel. Nothing of row j > i reaches row i. */
 #ifndef LA_SELECTIVE_SCAN_H
 #define LA_SELECTIVE_SCAN_H
 
@@ -21,9 +21,9 @@
 #include "scan.h"
 
 struct selective_scan_scratch {
-    struct block x, u, delta, y; /* of a panel; u = delta o x */
+    struct block x, u, delta, y; /* of a panel; u = delta o x; delta times log2(e) */
     struct block B, C;
-    T *A, *s;       /* tiles; A times log2(e) */
+    T *A, *s;       /* tiles */
     T *D, *dt_bias; /* (m) */
 };
 
@@ -65,62 +65,85 @@ static void
 load_constants(const struct la_head *h, const struct selective_scan_scratch *r)
 {
     load_tiles(r->A, h, &h->A);
-    for (ptrdiff_t i = 0; i < tiles_size(h); i += VL) {
-        vstore(&r->A[i], vload(&r->A[i]) * vset1(LOG2_E));
-    }
     load_tiles(r->s, h, &h->s0);
     load_vector(r->D, &h->D, h->m);
     load_vector(r->dt_bias, &h->dt_bias, h->m);
 }
 
-/* x, delta and u of the tokens t, channels `col` on; zeros where no key exists. */
-static void
+/* delta, times log2(e), and u of the tokens t, channels `col` on; zeros where no key
+ * exists.  Returns x, where it lies or in r->x. */
+static struct block
 load_inputs(const struct la_head *h, const struct selective_scan_scratch *r,
             struct span t, ptrdiff_t col, ptrdiff_t cols)
 {
-    const struct la_array x = shifted(&h->x, col * h->x.cs);
-    const struct la_array dt = shifted(&h->dt, col * h->dt.cs);
+    const struct la_array x_array = shifted(&h->x, col * h->x.cs);
+    const struct la_array dt_array = shifted(&h->dt, col * h->dt.cs);
     const ptrdiff_t keys = keys_left(h, t);
-    load_with_keys(r->x, h, &x, t, cols);
-    load_with_keys(r->delta, h, &dt, t, cols);
-    clear_rows(r->u, keys, t.rows);
+    const struct block x =
+        panel_or_copy(r->x, &x_array, rows_from(t.first, keys), cols);
+    const struct block dt =
+        panel_or_copy(r->delta, &dt_array, rows_from(t.first, keys), cols);
     for (ptrdiff_t i = 0; i < keys; i++) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
-            T *to = &r->delta.x[i * r->delta.ld + j];
-            vec delta = vload(to) + vload(&r->dt_bias[col + j]);
-            delta = h->softplus != 0 ? phi_softplus(delta) : delta;
-            vstore(to, delta);
-            vstore(&r->u.x[i * r->u.ld + j], delta * vload(&r->x.x[i * r->x.ld + j]));
+            const vec raw = load_near(dt, i, j) + vload(&r->dt_bias[col + j]);
+            const vec delta = h->softplus != 0 ? phi_softplus(raw) : raw;
+            vstore(&r->delta.x[i * r->delta.ld + j], delta * vset1(LOG2_E));
+            vstore(&r->u.x[i * r->u.ld + j], delta * load_near(x, i, j));
         }
     }
+    clear_rows(r->delta, keys, t.rows);
+    clear_rows(r->u, keys, t.rows);
+    return x;
 }
 
-/* y = D o x, to which what is read is added.  A D of 0 adds nothing, whatever x is. */
+/* y = D o x, to which what is read is added.  A D of 0 adds nothing, whatever x is, and
+ * nor does a token without a key. */
 static void
-start_outputs(const struct selective_scan_scratch *r, ptrdiff_t rows, ptrdiff_t col,
-              ptrdiff_t cols)
+start_outputs(const struct la_head *h, const struct selective_scan_scratch *r,
+              struct block x, struct span t, ptrdiff_t col, ptrdiff_t cols)
 {
+    const ptrdiff_t keys = keys_left(h, t);
     for (ptrdiff_t j = 0; j < cols; j += VL) {
         const vec D = vload(&r->D[col + j]);
         const ivec some = D != (vec){0};
-        for (ptrdiff_t i = 0; i < rows; i++) {
-            const vec x = vload(&r->x.x[i * r->x.ld + j]);
-            vstore(&r->y.x[i * r->y.ld + j], vkeep(some, D * x));
+        for (ptrdiff_t i = 0; i < keys; i++) {
+            vstore(&r->y.x[i * r->y.ld + j], vkeep(some, D * load_near(x, i, j)));
         }
     }
+    clear_rows(r->y, keys, t.rows);
 }
 
-/* One vector of channels, its states l to l + MR - 1, over the rows of a block.  Asks
+/* Runs `call` with count, the smaller of MR and `left`, a constant.  States of padding
+ * may not take part in sums: an infinite u makes them NaN. */
+#define LA_STATES_CASE(label, some, call)                                              \
+    label:                                                                             \
+    {                                                                                  \
+        enum { count = some };                                                         \
+        call;                                                                          \
+        break;                                                                         \
+    }
+#define LA_WITH_STATES(left, call)                                                     \
+    do {                                                                               \
+        switch (left) {                                                                \
+            LA_STATES_CASE(case 1, 1, call)                                            \
+            LA_STATES_CASE(case 2, 2, call)                                            \
+            LA_STATES_CASE(case 3, 3, call)                                            \
+            LA_STATES_CASE(default, MR, call)                                          \
+        }                                                                              \
+    } while (0)
+
+/* One vector of channels, its `count` states from l on, over the rows of a block.  Asks
  * for a few lines every few rows: all at once they would stall the core. */
 INLINE void
 scan_states(const struct selective_scan_scratch *r, T *A, T *s, ptrdiff_t j,
-            ptrdiff_t l, ptrdiff_t rows, const int read, struct la_fetch *ahead)
+            ptrdiff_t l, const int count, ptrdiff_t rows, const int read,
+            struct la_fetch *ahead)
 {
     vec a[MR], state[MR];
     const T *B = r->B.x + l, *C = r->C.x + l;
     const T *delta = r->delta.x + j, *u = r->u.x + j;
     T *out = r->y.x + j;
-    LA_EACH(k, MR) {
+    LA_EACH(k, count) {
         a[k] = vload(&A[(l + k) * VL]);
         state[k] = vload(&s[(l + k) * VL]);
     }
@@ -130,7 +153,7 @@ scan_states(const struct selective_scan_scratch *r, T *A, T *s, ptrdiff_t j,
         }
         const vec d = vload(&delta[i * r->delta.ld]), w = vload(&u[i * r->u.ld]);
         vec y = read ? vload(&out[i * r->y.ld]) : (vec){0};
-        LA_EACH(k, MR) {
+        LA_EACH(k, count) {
             state[k] = vfma(vexp2(d * a[k]), state[k], w * vset1(B[i * r->B.ld + k]));
             if (read) {
                 y = vfma(vset1(C[i * r->C.ld + k]), state[k], y);
@@ -140,7 +163,7 @@ scan_states(const struct selective_scan_scratch *r, T *A, T *s, ptrdiff_t j,
             vstore(&out[i * r->y.ld], y);
         }
     }
-    LA_EACH(k, MR) {
+    LA_EACH(k, count) {
         vstore(&s[(l + k) * VL], state[k]);
     }
 }
@@ -154,7 +177,7 @@ scan_panel(const struct la_head *h, const struct selective_scan_scratch *r,
     for (ptrdiff_t j = 0; j < cols; j += VL) {
         T *A = tile_at(r->A, h, col + j), *s = tile_at(r->s, h, col + j);
         for (ptrdiff_t l = 0; l < h->f; l += MR) {
-            scan_states(r, A, s, j, l, rows, 1, ahead);
+            LA_WITH_STATES(h->f - l, scan_states(r, A, s, j, l, count, rows, 1, ahead));
         }
     }
 }
@@ -168,11 +191,11 @@ gate_outputs(const struct la_head *h, const struct selective_scan_scratch *r,
     if (z.data == NULL) {
         return;
     }
-    load_plain(r->x, &z, rows_from(t.first, t.rows), cols);
+    const struct block gate = panel_or_copy(r->x, &z, rows_from(t.first, t.rows), cols);
     for (ptrdiff_t i = 0; i < t.rows; i++) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             T *y = &r->y.x[i * r->y.ld + j];
-            vstore(y, vload(y) * vsilu(vload(&r->x.x[i * r->x.ld + j])));
+            vstore(y, vload(y) * vsilu(load_near(gate, i, j)));
         }
     }
 }
@@ -217,9 +240,9 @@ scan_channels(const struct la_head *h)
             if (give_up(h, &until_poll, 8 * t.rows * cols * tile_rows(h))) {
                 return 1;
             }
-            load_inputs(h, &r, b, col, cols);
-            look_at_panel(h, arrays, 4, t, col);
-            start_outputs(&r, t.rows, col, cols);
+            const struct block x = load_inputs(h, &r, b, col, cols);
+            look_at_panel(h, arrays, h->large ? 3 : 4, t, col); /* y is streamed */
+            start_outputs(h, &r, x, b, col, cols);
             scan_panel(h, &r, t.rows, col, &ahead);
             gate_outputs(h, &r, t, col, cols);
             stream_rows(&y, t, cols, r.y, h->large);

@@ -90,16 +90,6 @@ vall_max(vec x)
     return x;
 }
 
-INLINE T
-sum_lanes(vec x)
-{
-    LA_UNROLL
-    for (int step = 1; step < VL; step *= 2) {
-        x = vzip_low(x, x) + vzip_high(x, x);
-    }
-    return x[0];
-}
-
 /* p (MR, LA_BLOCK) = q_i.k_j for one strip of queries. */
 INLINE void
 products(T *p, const T *q, ptrdiff_t ldd, const T *keys, ptrdiff_t d)

@@ -167,7 +167,7 @@ step_head(const struct la_head *h, void *scratch, ptrdiff_t *until_poll)
         return 1;
     }
     if (h->normalize) {
-        r->den[0] = step_z(h, r);
+        vstore(r->den, vset1(step_z(h, r)));
     }
     if (factors(h, r->den, 1, 0, r->lift)) {
         lift_rows((struct block){r->o, 0}, 1, h->m, r->lift);

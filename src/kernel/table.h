@@ -44,12 +44,22 @@ enum la_property {
     LA_BACKWARD_SPLIT = 512, /* may be computed in passes (backward_split.c) */
     LA_INTERLEAVE = 1024,    /* can compute a head in slices (interleave.c) */
     LA_THREE_ROWS = 2048,    /* f is 3 */
-    LA_RUNS = 4096           /* computes a run of heads, each with its own operands */
+    LA_CHANNEL_SPLIT = 4096, /* channels may be split, with sums over them in a pass of
+                                their own (channel_split.c) */
+    LA_RUNS = 8192           /* computes a run of heads, each with its own operands */
 };
 
 /* The part of a backward operator that one piece of work computes: all of it; dq, with
- * the rates per token that dk needs; dv; or dk for some columns of the keys. */
-enum la_pass { LA_ALL_PASSES, LA_PASS_QUERIES, LA_PASS_VALUES, LA_PASS_KEYS };
+ * the rates per token that dk needs; dv; or dk for some columns of the keys.  Or some
+ * channels, with sums of groups of them; or the sums of these groups. */
+enum la_pass {
+    LA_ALL_PASSES,
+    LA_PASS_QUERIES,
+    LA_PASS_VALUES,
+    LA_PASS_KEYS,
+    LA_PASS_CHANNELS,
+    LA_PASS_SUMS
+};
 
 /* Tokens may be stored in 16 bits; states are stored in the dtype of the
  * computation. */
@@ -125,7 +135,8 @@ struct la_head {
     enum la_map map;
     enum la_pass pass;
     void *rates; /* of a pass: three numbers per token, each array n rounded up to
-                    LA_SEGMENT_STEP */
+                    LA_SEGMENT_STEP; or, per group of channels, a row (dB, dC) per token
+                  */
     int normalize;
     int large;     /* results exceed the caches */
     void *scratch; /* aligned to LA_ALIGN, of the size that the operator asks for */

@@ -65,7 +65,20 @@ enum {
     LA_LONG = 1 << 17,
     LA_SEGMENT_COUNT = 8,
     LA_SEGMENT_STEP = 64,
+
+    LA_SCAN_COLS = 128, /* channels of a block of the scans over tokens */
+    LA_CHANNEL_GROUPS = 8,
 };
+
+/* selective_scan_backward sums over channels by groups of so many, a multiple of
+ * LA_SCAN_COLS, and then over groups.  It depends on the number of channels alone, so
+ * that threads may share the groups. */
+static inline ptrdiff_t
+channel_group(ptrdiff_t m)
+{
+    const ptrdiff_t step = (ptrdiff_t)LA_SCAN_COLS * LA_CHANNEL_GROUPS;
+    return m > 0 ? (m + step - 1) / step * LA_SCAN_COLS : LA_SCAN_COLS;
+}
 
 /* Rows at a time where no recurrence determines them. */
 #define LA_BLOCK ((ptrdiff_t)64)
@@ -101,7 +114,6 @@ enum {
 
     /* Sizes of a block of the scans over tokens. */
     LA_SCAN_ROWS = 32,
-    LA_SCAN_COLS = 128,
     /* Where a channel's tokens are adjacent: few channels, whose lines may all lie in a
      * few sets of the cache, and for each of them several lines. */
     LA_SCAN_CHANNELS = 16,
@@ -144,7 +156,8 @@ enum {
     /* In multiply-adds, or work of about the same time. */
     LA_POLL = 1000000,       /* between two polls: at most a millisecond */
     LA_LONG_WORK = 1000000,  /* about 50 us; a thread wakes up in 10 to 50 us */
-    LA_SPLIT_WORK = 4000000, /* threads wait for each other twice (backward_split.c) */
+    LA_SPLIT_WORK = 4000000, /* threads wait for each other twice (backward_split.c,
+                                channel_split.c) */
 };
 
 #endif

@@ -203,6 +203,17 @@ vzip_high(vec x, vec y)
     return LA_PASTE(LA_ZIP_HIGH_, LA_LANES)(x, y);
 }
 
+/* The sum of the lanes. */
+INLINE T
+sum_lanes(vec x)
+{
+    LA_UNROLL
+    for (int step = 1; step < VL; step *= 2) {
+        x = vzip_low(x, x) + vzip_high(x, x);
+    }
+    return x[0];
+}
+
 /* The networks below are written out stage by stage: compilers keep arrays of vectors
  * in registers only if every loop over them has a constant length. */
 

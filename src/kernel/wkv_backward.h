@@ -53,7 +53,8 @@ INLINE struct wkv_state
 wkv_state_of(struct block x, ptrdiff_t index)
 {
     T *first = x.x + 3 * index * x.ld;
-    return (struct wkv_state){first, first + x.ld, first + 2 * x.ld};
+    return (struct wkv_state){
+        .num = first, .den = first + x.ld, .max = first + 2 * x.ld};
 }
 
 static void
@@ -74,12 +75,12 @@ wkv_states(const struct la_head *h, const struct wkv_backward_scratch *r, struct
     for (ptrdiff_t i = 0; i < t.rows; i++) {
         const T *decay = decay_of(h, scan, t.first + i);
         const struct wkv_state before = wkv_state_of(r->states, states ? i : 0);
+        la_fetch_some(t.ahead);
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             const vec k = vload(&scan->k.x[i * scan->k.ld + j]);
             const vec v = vload(&scan->v.x[i * scan->v.ld + j]);
-            const struct wkv_vectors s = wkv_at(scan->s, j);
-            wkv_put(before, j, s);
-            wkv_put(scan->s, j, wkv_write(s, vload(&decay[j]), k, v));
+            wkv_put(before, j, wkv_at(scan->s, j));
+            wkv_write(scan->s, j, vload(&decay[j]), k, v);
         }
     }
 }
@@ -89,8 +90,9 @@ static int
 leave_wkv(const struct la_head *h, const struct wkv_backward_scratch *r, ptrdiff_t col,
           ptrdiff_t cols, ptrdiff_t *until_poll)
 {
+    struct la_fetch ahead = {0};
     for (ptrdiff_t i = 0; i < h->n; i += r->rows) {
-        const struct span t = span(i, r->rows, i, h->n, NULL);
+        const struct span t = span(i, r->rows, i + r->rows, h->n, &ahead);
         if (give_up(h, until_poll, LA_WKV_WORK * t.rows * cols)) {
             return 1;
         }
@@ -117,27 +119,24 @@ wkv_row_back(const struct wkv_backward_scratch *r, ptrdiff_t i, ptrdiff_t j, vec
     const vec v = vload(&scan->v.x[i * scan->v.ld + j]);
     const vec g = vload(&scan->o.x[i * scan->o.ld + j]);
     const struct wkv_vectors s = wkv_at(wkv_state_of(r->states, i), j);
-    struct wkv_vectors q = wkv_at(r->r, j);
-    const vec kept = s.max - w;
-    vec a, b, old, own;
-    wkv_weights(s.max, vload(&scan->u[j]) + k, &a, &b);
-    wkv_weights(kept, k, &old, &own);
+    const struct wkv_vectors q = wkv_at(r->r, j);
+    const struct wkv_decay by = wkv_decay(s.max, w, k);
+    vec a, b;
+    wkv_weights(s.max, vload(&scan->u[j]), k, &a, &b);
     const vec den = vfma(a, s.den, b);
     const ivec seen = den != (vec){0};
     const vec o = vkeep(seen, vfma(a, s.num, b * v) / den), p = vkeep(seen, g / den);
     const vec x = p * b * (v - o);
-    const vec on = old * vfma(q.num, s.num, q.den * s.den);
-    const ivec is_key = k > kept;
-    const vec dmax = vkeep(~is_key, q.max);
-    vstore(&r->dv.x[i * r->dv.ld + j], vfma(p, b, own * q.num));
+    const vec on = (by.keep + by.change) * vfma(q.num, s.num, q.den * s.den);
+    const vec dmax = vkeep(~by.is_key, q.max);
+    vstore(&r->dv.x[i * r->dv.ld + j], vfma(p, b, by.own * q.num));
     vstore(&r->dk.x[i * r->dk.ld + j],
-           vfma(own, vfma(q.num, v, q.den), x) + vkeep(is_key, q.max));
+           vfma(by.own, vfma(q.num, v, q.den), x) + vkeep(by.is_key, q.max));
     add_vec(&r->block_du[j], x);
     add_vec(&r->block_dw[j], -(on + dmax));
-    q.num = vfma(old, q.num, a * p);
-    q.den = vfma(old, q.den, -(a * p * o));
-    q.max = dmax;
-    wkv_put(r->r, j, q);
+    decay_sum(&r->r.num[j], &r->r.num_lost[j], &by, a * p);
+    decay_sum(&r->r.den[j], &r->r.den_lost[j], &by, -(a * p * o));
+    vstore(&r->r.max[j], dmax);
 }
 
 /* The tokens t, of whose states the scan is to begin with the checkpoint. */
@@ -147,6 +146,8 @@ wkv_block_back(const struct la_head *h, const struct wkv_backward_scratch *r,
 {
     const struct la_array g = row_at(&h->grad_out, 0, col);
     copy_wkv_state(r->scan.s, wkv_state_of(r->checkpoints, t.first / r->rows), cols);
+    clear(r->scan.s.num_lost, row_step(cols));
+    clear(r->scan.s.den_lost, row_step(cols));
     load_wkv(h, &r->scan, t, col, cols);
     wkv_states(h, r, t, cols, 1);
     load_plain(r->scan.o, &g, t, cols);
@@ -154,6 +155,7 @@ wkv_block_back(const struct la_head *h, const struct wkv_backward_scratch *r,
     clear(r->block_du, row_step(cols));
     for (ptrdiff_t i = t.rows - 1; i >= 0; i--) {
         const T *decay = decay_of(h, &r->scan, t.first + i);
+        la_fetch_some(t.ahead);
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             wkv_row_back(r, i, j, vload(&decay[j]));
         }
@@ -199,8 +201,10 @@ wkv_panel_back(const struct la_head *h, const struct wkv_backward_scratch *r,
     if (h->grad_s.data != NULL) {
         meet_max(r->r, r->scan.s, cols, 1);
     }
+    struct la_fetch ahead = {0};
     for (ptrdiff_t i = last; i >= 0; i -= r->rows) {
-        const struct span t = span(i, r->rows, i, h->n, NULL);
+        const struct span t =
+            span(i, r->rows, i - r->rows, h->n, i > 0 ? &ahead : NULL);
         if (give_up(h, until_poll, 3 * LA_WKV_WORK * t.rows * cols)) {
             return 1;
         }

@@ -27,7 +27,8 @@ from draws import (
 from draws_bounds import delta_units, gated_units, linear_units, score_units, step_units
 from recurrences import SCANS
 
-from linattn import _check, _operator
+from linattn import _operator
+from linattn._dtypes import result_dtype
 
 
 class Row(NamedTuple):
@@ -144,7 +145,7 @@ def operands_of(lot: Lot, row: Row) -> list[str]:
 
 
 def dtype_of(arrays: dict) -> np.dtype:
-    return _check.result_dtype(*(x for name, x in arrays.items() if name not in WIDE))
+    return result_dtype(*(x for name, x in arrays.items() if name not in WIDE))
 
 
 # Operands.

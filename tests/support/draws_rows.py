@@ -21,8 +21,9 @@ from draws_operators import KINDS
 from map_bounds import moved, spread
 from states import flat
 
-from linattn import _check, feature_maps
 from linattn import _reference_maps as twins
+from linattn import feature_maps
+from linattn._dtypes import result_dtype, state_dtype
 from linattn._gufuncs import internal_ufuncs
 
 FUNCTIONS = {
@@ -47,7 +48,7 @@ def feature_map(lot: Lot) -> Trial:
     shapes = {"x": (*lead, sizes["n"], d), "grad": (*lead, sizes["n"], phi.features(d))}
     pairs = [lot.array(shapes[x], dtypes[x]) for x in names]
     operands, ways = map(list, zip(*pairs, strict=True))
-    dtype = _check.state_dtype(operands[0])
+    dtype = state_dtype(operands[0])
     trial = Trial(
         f"{phi}{'.backward' if backward else ''}",
         phi.input_gradient if backward else phi, exact.backward if backward else exact, None,
@@ -93,7 +94,7 @@ def log_decay(lot: Lot) -> Trial:
     lot.repeats = True
     name = "log_decay_backward" if backward else "log_decay"
     options = {"lower_bound": lot.pick((None, -5.0, -0.25))}
-    dtype = _check.result_dtype(*arrays.values())
+    dtype = result_dtype(*arrays.values())
     return call_of(lot, name, log_decay_units, arrays, ways, options, dtype)
 
 
@@ -133,7 +134,7 @@ def convolution(lot: Lot) -> Trial:
     dtypes = lot.dtypes(names)
     shapes = {x: (*leads[x], *(sizes[y] for y in core[x])) for x in names}
     arrays, ways = drawn(lot, {x: (shapes[x], dtypes[x]) for x in names})
-    dtype = _check.result_dtype(*arrays.values())
+    dtype = result_dtype(*arrays.values())
     options, state_ways = conv_options(lot, kind, sizes, batch, working(dtype))
     out = None
     if not kind and lot.chance(0.5):

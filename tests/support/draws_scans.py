@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from draws import DTYPES, Lot, Trial, call_of, cuts, draw_out, wide_operands, working
 from draws_scans_bounds import linear_units, mlstm_units, selective_units, wkv_units
-from layouts import LAYOUTS
 
-from linattn import State, _check
+from linattn import State
+from linattn._dtypes import result_dtype
 
 
 class Row(NamedTuple):
@@ -48,10 +48,6 @@ ROWS = {
     ),
 }  # fmt: skip
 
-#: Sums over the states of a channel go by lanes where these are adjacent in A and in the state, and
-#: one after the other otherwise: the bits are the same within each of both.
-ADJACENT = "selective_scan_step"
-
 
 def scan(lot: Lot) -> Trial:
     """A sequence, its gradients, or a token."""
@@ -65,17 +61,13 @@ def scan(lot: Lot) -> Trial:
         options |= {"scale": lot.pick((None, 0.25, -1.0)), "normalize": lot.chance(0.7)}
         options["eps"] = lot.pick((0.0, 0.0, 0.01, 1.0))
     arrays, ways, batch = operands(lot, name, end, sizes, lead, options)
-    if name + end == ADJACENT:
-        ways["A"] = adjacent(lot)
     wide = wide_operands(name)
-    dtype = _check.result_dtype(*(x for y, x in arrays.items() if y not in wide))
+    dtype = result_dtype(*(x for y, x in arrays.items() if y not in wide))
     for x in wide & arrays.keys():  # no rounding on the way in
         arrays[x] = arrays[x].astype(working(dtype)).astype(arrays[x].dtype)
     if end != "_step":
         spread_out(lot, row, arrays, ways, batch, sizes["n"], options)
     state_ways = states(lot, row, end, batch, sizes, working(dtype), options)
-    if name + end == ADJACENT:
-        state_ways["state"] = State(adjacent(lot))
     out = None
     if not end and lot.chance(0.5):
         out = draw_out(lot, arrays.values(), (*batch, sizes["n"], sizes["m"]), dtype)
@@ -168,11 +160,6 @@ def spread_out(lot, row, arrays, ways, batch, n, options) -> None:
         longest = np.asarray(longest).max(shared, keepdims=True)
         padding = np.arange(n) >= longest[..., None]
         x[np.broadcast_to(padding, x.shape[:-1])] = lot.pick((np.nan, np.inf))
-
-
-def adjacent(lot) -> Callable:
-    """A way to lay an array out, to be written to, whose last axis is adjacent."""
-    return LAYOUTS[lot.pick(("padded_rows", "every_second_row", "rows_backwards", "unaligned"))]
 
 
 def states(lot, row, end, batch, sizes, dtype, options) -> dict:

@@ -106,6 +106,8 @@ def _maps(d, q, k, v, g) -> Iterator[Call]:
     for phi in (
         random,
         feature_maps.DPFP(nu=2),
+        feature_maps.Taylor(),
+        feature_maps.Rebased(),
         feature_maps.L2Norm(),
         feature_maps.RandomFourierFeatures.sample(d, 9, rng=0),
         feature_maps.get("exp").normalized(),

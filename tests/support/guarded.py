@@ -100,6 +100,9 @@ def check(n: int, d: int, m: int, dtype: type, at_end: bool, layout: str) -> Non
         linattn.softmax_attention(q, k, v, causal=True)
         linattn.softmax_attention_backward(q, k, v, g, causal=True)
         feature_maps.DPFP(nu=1)(q)
+        for phi in (feature_maps.Rebased(), feature_maps.Taylor()):
+            phi.backward(q, make(2, n, phi.features(d)))
+            phi(q)
         feature_maps.L2Norm().backward(q, feature_maps.L2Norm()(q))
         if d * m > 0:
             feature_maps.PositiveRandomFeatures(make(d, m))(q)

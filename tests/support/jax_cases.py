@@ -37,6 +37,7 @@ def call(name, more="", **options):
 
 
 _, (Q, K, V, G, BETA), _ = call("gated_delta")
+TURNS, GATES = 0.9 * np.exp(1j * V), (2 * draw(2, 3, N), 2 * draw(2, 3, N, seed=1))
 LENGTHS = np.array([[8, 0, 3], [5, 8, 1]])
 PHI = linattn.feature_maps.RandomFourierFeatures.sample(D, 6, rng=0)
 CASES = [
@@ -59,6 +60,12 @@ CASES = [
     call("linear_scan", log=False, cu_seqlens=np.array([0, 3, 3, 8])),
     call("selective_scan"),
     call("selective_scan", "D z dt_bias", softplus=True, key_lengths=LENGTHS),
+    ("linear_scan", (TURNS, V), {}),
+    ("linear_scan", (TURNS[..., :1], V * 1j), {"log": True, "reverse": True}),
+    ("mlstm", (Q, K, V, *GATES), {}),
+    ("mlstm", (Q, K[:, :1], V[0], *GATES), {"eps": 0.1, "key_lengths": LENGTHS}),
+    ("wkv", (2 * V, V, abs(V[0, 0, 0]), V[0, 0, 1]), {}),
+    ("wkv", (2 * V, V[0], abs(V[0, 0, 0]), V[0, 0, 1]), {"key_lengths": LENGTHS}),
     ("softmax_attention", (Q, K, V), {"causal": True}),
     ("softmax_attention", (Q[..., :5, :], K[0], V), {"scale": 0.3}),
     ("linformer", (Q, K, V, draw(N, 3), draw(3, N, 3)), {}),
@@ -83,6 +90,7 @@ SHARDED = [
     call("linear_scan"),
     ("linear_scan", (-FACTORS, SCANNED), {"log": True}),
     ("linear_scan", (FACTORS[0, 0, 0], SCANNED), {}),
+    call("linear_scan", reverse=True),
     call("selective_scan"),
     call("selective_scan", "D z dt_bias", softplus=True),
 ]

@@ -37,6 +37,8 @@ def spread(phi, x, grad):
         if phi.normalize:
             grad = _of_quotient(plain(x), grad, phi.eps)
         return abs(plain.backward(x, grad))
+    if isinstance(phi, maps.Rebased):
+        return abs(phi.backward(abs(x), grad))
     if isinstance(phi, maps.Feedforward):
         return _back_through_units(phi, x, grad)
     factor, omega = phi.temperature**0.5, abs(phi.omega)

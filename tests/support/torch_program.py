@@ -34,6 +34,13 @@ def cases():
     yield "dplr", (q, k, v, a, a, by_channel), {}
     yield "linear_scan", (by_channel, q), {"log": True}
     yield "linear_scan", (beta[..., None].expand(q.shape), q), {}
+    yield "linear_scan", (by_channel, q), {"log": True, "reverse": True}
+    rotation = torch.polar(beta, g)[..., None]
+    yield "linear_scan", (rotation, torch.complex(q, k)), {}
+    yield "linear_scan", (rotation.conj(), q), {"reverse": True}
+    yield "mlstm", (q, k, v, 3 * draw(2, 3, N, seed=11), 3 * draw(2, 3, N, seed=12)), {}
+    yield "mlstm", (q, k, v, 3 * draw(2, 3, N, seed=11), 3 * g), {"eps": 0.1, "normalize": False}
+    yield "wkv", (3 * q, k, draw(D, seed=13).abs(), draw(D, seed=14)), {}
     dt, states = draw(2, 3, N, M, seed=7), -draw(2, 3, M, D, seed=8).abs()
     yield "selective_scan", (v, dt.sigmoid(), states, q, k), {}
     more = {"D": draw(M, seed=9), "z": dt, "dt_bias": draw(2, 3, M, seed=10), "softplus": True}
@@ -61,10 +68,10 @@ def compare(rank, size):
     for name, operands, options in cases():
         whole, more, whole_leaves = leaves(operands, options, lambda x: x)
         expected = getattr(la, name)(*whole, **more)
-        expected.square().sum().backward()
+        expected.abs().square().sum().backward()
         mine, more, mine_leaves = leaves(operands, options, lambda x: stretch(x, rank, size))
         o = getattr(distributed, name)(*mine, **more)
-        o.square().sum().backward()
+        o.abs().square().sum().backward()
         close(o.detach(), stretch(expected, rank, size).detach(), atol=1e-12)
         for x, y in zip(mine_leaves, whole_leaves, strict=True):
             close(x.grad, stretch(y.grad, rank, size), atol=1e-11 * float(y.grad.abs().max()))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -133,8 +136,23 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@contextlib.contextmanager
+def fla_hidden() -> Iterator[None]:
+    """Where the package fla is installed, models imported now call no GPU kernels of it on CPUs."""
+    absent = object()
+    before: Any = sys.modules.get("fla", absent)
+    sys.modules["fla"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["fla"]
+        if before is not absent:
+            sys.modules["fla"] = before
+
+
 def module(family: str) -> Any:
-    return importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    with fla_hidden():
+        return importlib.import_module(f"transformers.models.{family}.modeling_{family}")
 
 
 def build(family: str, **changes: Any) -> Any:
@@ -144,6 +162,7 @@ def build(family: str, **changes: Any) -> Any:
     """
     logging.getLogger("transformers").setLevel(logging.ERROR)
     kind, config, given = MODELS[family]
+    module(family)  # before its package imports it
     package = importlib.import_module(f"transformers.models.{family}")
     torch.manual_seed(0)
     model = getattr(package, kind)(getattr(package, config)(**_merged(given, changes))).eval()

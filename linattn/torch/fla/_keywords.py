@@ -10,15 +10,18 @@ from torch import Tensor
 Given = dict[str, Any]  #: the arguments of a call by name
 
 #: Keywords that tune GPU kernels and change no result.
-HINTS = ("cu_seqlens_cpu", "chunk_indices", "chunk_size", "disable_recompute")
+HINTS = (
+    "checkpoint_level", "chunk_indices", "chunk_size", "cu_seqlens_cpu", "disable_recompute",
+    "solve_tril_precision",
+)  # fmt: skip
 #: Keywords that linattn does not support, and the values that leave them off.
 ABSENT: Given = {
     "cp_context": None,
     "return_intermediate_states": False,
     "use_graph": False,
     "max_num_seqs": None,
-    "gv": None,
     "seq_idx": None,
+    "output_attentions": False,
 }
 
 
@@ -38,7 +41,8 @@ def refuse(name: str, more: Given) -> None:
 
 def states_v_first(name: str, given: Given, more: Given) -> bool:
     """Whether states are [N, H, V, K], by this keyword or by its former name."""
-    state_v_first: bool = given.get("state_v_first", False)
+    declared = "transpose_state_layout" if "transpose_state_layout" in given else "state_v_first"
+    state_v_first: bool = given.get(declared, False)
     if "transpose_state_layout" not in more:
         return state_v_first
     if state_v_first:

@@ -12,10 +12,16 @@ import torch
 from torch import Tensor
 
 from ..._state import State
-from .. import _tensors, operators
+from .. import operators
 
-#: The steps that are not called after their operator.
-_STEPS = {"causal": "step"}
+#: The step of each operator of linattn.torch that has one.
+_STEPS: dict[Any, Callable[..., Any]] = {
+    operators.causal: operators.step,
+    operators.delta: operators.delta_step,
+    operators.gated: operators.gated_step,
+    operators.gated_delta: operators.gated_delta_step,
+    operators.dplr: operators.dplr_step,
+}
 
 
 def run(
@@ -30,6 +36,7 @@ def run(
     initial_state: Any,
     output_final_state: bool,
     cu_seqlens: Tensor | None,
+    dtype: torch.dtype,
     reverse: bool = False,
     state_v_first: bool = False,
     normalized: bool = False,
@@ -37,17 +44,16 @@ def run(
 ) -> tuple[Tensor, Any]:
     """An operator of linattn.torch on fla's layouts.
 
-    With ``normalized`` a state is a pair, its second field [N, 1, H, K].  As in fla, the result has
-    the common dtype of q, k and v, regardless of gates and strengths.
+    With ``normalized`` a state is a pair, its second field [N, 1, H, K].  ``dtype`` is that of the
+    result: as in fla, the common one of q, k and v, regardless of gates and strengths.
     """
-    s, z = _fields(name, initial_state, k, v, cu_seqlens, normalized, state_v_first)
+    s, z = fields(name, initial_state, k, v, cu_seqlens, normalized, state_v_first)
     groups = v.shape[2] // k.shape[2]
-    dtype = _tensors.promotion(x.dtype for x in (q, k, v))
     tokens = [q, k, v, *extras.values()]
     scale = k.shape[-1] ** -0.5 if scale is None else scale
-    one = s is not None and q.shape[1] == 1 and output_final_state
-    if one and cu_seqlens is None and not (normalized or state_v_first):
-        o, s = _decode(operator, tokens, s, groups, scale, options)
+    step = None if normalized or state_v_first or cu_seqlens is not None else _STEPS.get(operator)
+    if s is not None and q.shape[1] == 1 and output_final_state and step is not None:
+        o, s = _decode(step, tokens, s, groups, scale, options)
         return o.to(dtype), s
     tokens = [x.flip(1) for x in tokens] if reverse else tokens
     operands = [_heads(x, groups if i > 1 else 1) for i, x in enumerate(tokens)]
@@ -69,28 +75,27 @@ def run(
     o = o.contiguous() if o.dtype is dtype else o.to(dtype, memory_format=torch.contiguous_format)
     if end is None:
         return o, None
-    s = _state_out(end.s, groups, cu_seqlens)
+    s = state_out(end.s, groups, cu_seqlens)
     s = s.mT.contiguous() if state_v_first else s
-    return o, (s, _state_out(end.z, groups, cu_seqlens).unsqueeze(1)) if normalized else s
+    return o, (s, state_out(end.z, groups, cu_seqlens).unsqueeze(1)) if normalized else s
 
 
 def _decode(
-    operator: Callable[..., Any],
+    step: Callable[..., Any],
     tokens: Sequence[Tensor],
     s: Tensor,
     groups: int,
     scale: float,
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor]:
-    """The output of one token and the state after it, by the operator's step."""
-    step = getattr(operators, _STEPS.get(operator.__name__, f"{operator.__name__}_step"))
+    """The output of one token and the state after it."""
     operands = [x[:, 0] for x in tokens]
     if groups > 1:
         rest = [x.unflatten(1, (-1, groups)) for x in operands[2:]]
         operands = [*(x.unsqueeze(2) for x in operands[:2]), *rest]
-    o, after = step(*operands, State(_state_in(s, groups, None)), scale=scale, **options)
+    o, after = step(*operands, State(state_in(s, groups, None)), scale=scale, **options)
     o = o.flatten(1, 2) if groups > 1 else o
-    return o.unsqueeze(1), _state_out(after.s, groups, None)
+    return o.unsqueeze(1), state_out(after.s, groups, None)
 
 
 def _heads(x: Tensor, groups: int) -> Tensor:
@@ -99,7 +104,7 @@ def _heads(x: Tensor, groups: int) -> Tensor:
     return x.unflatten(1, (-1, groups)) if groups > 1 else x
 
 
-def _state_in(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
+def state_in(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
     """[N, HV, ...] as (N, H, G, ...), or packed (1, H, G, N, ...)."""
     if cu_seqlens is not None:
         x = x.transpose(0, 1).unsqueeze(0)
@@ -109,9 +114,9 @@ def _state_in(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
 def _start(
     s: Tensor, z: Tensor | None, groups: int, cu_seqlens: Tensor | None, normalized: bool
 ) -> State:
-    s = _state_in(s, groups, cu_seqlens)
+    s = state_in(s, groups, cu_seqlens)
     if normalized:
-        z = torch.zeros_like(s[..., 0]) if z is None else _state_in(z[:, 0], groups, cu_seqlens)
+        z = torch.zeros_like(s[..., 0]) if z is None else state_in(z[:, 0], groups, cu_seqlens)
     return State(s, z)
 
 
@@ -122,9 +127,26 @@ def _flipped(state: State | None) -> State | None:
     return State(state.s.flip(-3), None if state.z is None else state.z.flip(-2))
 
 
-def _state_out(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
+def state_out(x: Tensor, groups: int, cu_seqlens: Tensor | None) -> Tensor:
     x = x.flatten(1, 2) if groups > 1 else x
     return x if cu_seqlens is None else x[0].transpose(0, 1).contiguous()
+
+
+def sequence_bounds(cu_seqlens: Any) -> Tensor:
+    """cu_seqlens, a tensor or a list, as a tensor."""
+    return cu_seqlens if isinstance(cu_seqlens, Tensor) else torch.as_tensor(cu_seqlens)
+
+
+def count_sequences(name: str, argument: str, x: Tensor, cu_seqlens: Tensor | None) -> int:
+    """N, the number of sequences; raise an error unless packed ones are in a batch of 1."""
+    if cu_seqlens is None:
+        return x.shape[0]
+    if x.shape[0] != 1:
+        raise ValueError(
+            f"{name}: {argument} has a batch of {x.shape[0]}; expected 1 with cu_seqlens, the "
+            "sequences packed along T"
+        )
+    return len(cu_seqlens) - 1
 
 
 def check_tokens(name: str, q: Any, k: Any, v: Any, cu_seqlens: Tensor | None) -> None:
@@ -146,11 +168,7 @@ def check_tokens(name: str, q: Any, k: Any, v: Any, cu_seqlens: Tensor | None) -
             f"{name}: v has shape {tuple(v.shape)}; expected [{batch}, {n}, HV, V], "
             f"HV a multiple of {heads}, the number of key heads"
         )
-    if cu_seqlens is not None and batch != 1:
-        raise ValueError(
-            f"{name}: q has a batch of {batch}; expected 1 with cu_seqlens, the sequences "
-            "packed along T"
-        )
+    count_sequences(name, "q", q, cu_seqlens)
 
 
 def check_extras(
@@ -187,7 +205,7 @@ def no_decay(v: Tensor) -> Tensor:
     return torch.zeros((), dtype=torch.float32, device=v.device).expand(v.shape[:3])
 
 
-def _fields(
+def fields(
     name: str, state: Any, k: Tensor, v: Tensor, cu_seqlens: Tensor | None, normalized: bool,
     v_first: bool,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
@@ -202,7 +220,7 @@ def _fields(
                 f"{'pair of tensors' if normalized else 'tensor'}"
             )
         s, z = state
-    n = v.shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
+    n = count_sequences(name, "v", v, cu_seqlens)
     core = (v.shape[3], k.shape[3]) if v_first else (k.shape[3], v.shape[3])
     letters = "[N, HV, V, K]" if v_first else "[N, HV, K, V]"
     if cu_seqlens is not None:

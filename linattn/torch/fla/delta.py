@@ -20,7 +20,7 @@ __all__ = [
     "chunk_delta_rule", "chunk_dplr_delta_rule", "chunk_gated_delta_rule", "chunk_gdn", "chunk_kda",
     "chunk_rwkv7", "fused_mul_recurrent_rwkv7", "fused_recurrent_delta_rule",
     "fused_recurrent_dplr_delta_rule", "fused_recurrent_gated_delta_rule", "fused_recurrent_gdn",
-    "fused_recurrent_kda", "fused_recurrent_rwkv7",
+    "fused_recurrent_kda", "fused_recurrent_rwkv7", "parallel_delta_rule",
 ]  # fmt: skip
 
 Result = tuple[Tensor, Any]
@@ -58,6 +58,14 @@ def fused_recurrent_delta_rule(
     """The delta rule; beta defaults to 1."""
 
 
+@function(Rule(delta, named("beta")), "parallel")
+def parallel_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, scale: float | None = None,
+    output_attentions: bool = False,
+) -> Result:  # fmt: skip
+    """The delta rule without states."""
+
+
 def _strength(name: str, given: Given, beta: Tensor) -> Tensor:
     """The write strength from beta, which may be the input of a sigmoid."""
     sigmoid, negative = given["use_beta_sigmoid_in_kernel"], given["allow_neg_eigval"]
@@ -93,7 +101,7 @@ def _gate_per_token(name: str, given: Given) -> dict[str, Tensor]:
     return {"g": g, "beta": _strength(name, given, given["beta"])}
 
 
-def _optional_gates(name: str, given: Given) -> dict[str, Tensor]:
+def optional_gates(name: str, given: Given) -> dict[str, Tensor]:
     """g, gk or their sum, or no decay; beta may be None."""
     g, gk, v = given["g"], given["gk"], given["v"]
     beta = _strength(name, given, _beta_or_one(given))
@@ -125,7 +133,7 @@ def chunk_gated_delta_rule(
     """The gated delta rule, one log decay per token and value head."""
 
 
-@function(GATED_DELTA_RULE._replace(extras=_optional_gates, channels=("gk",)))
+@function(GATED_DELTA_RULE._replace(extras=optional_gates, channels=("gk",)))
 def fused_recurrent_gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None, gk: Tensor | None = None,
     gv: Tensor | None = None, beta: Tensor | None = None, scale: float | None = None,
@@ -135,25 +143,33 @@ def fused_recurrent_gated_delta_rule(
     use_beta_sigmoid_in_kernel: bool = False, allow_neg_eigval: bool = False,
     state_v_first: bool = False, cu_seqlens: Tensor | None = None, **kwargs: Any,
 ) -> Result:  # fmt: skip
-    """The gated delta rule; log decays g per token plus gk per key channel."""
+    """The gated delta rule; log decays g per token, gk per key and gv per value channel.
+
+    gv makes each value channel a head, which takes V times the memory for decays, and longer.
+    """
 
 
 chunk_gdn, fused_recurrent_gdn = chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
 
 
-def _gate_per_channel(name: str, given: Given) -> dict[str, Tensor]:
+def gate_of_channels(name: str, given: Given) -> Tensor:
+    """Log decays [B, T, HV, K], given or computed from the raw gate."""
     g, lower_bound = given["g"], given["lower_bound"]
+    if not given["use_gate_in_kernel"]:
+        return g
+    if given.get("safe_gate") and (lower_bound is None or not -5 <= lower_bound < 0):
+        raise ValueError(
+            f"{name}: lower_bound is {lower_bound}; expected a number in [-5, 0) with safe_gate"
+        )
+    A_log, dt_bias = given["A_log"], given["dt_bias"]
+    A_log = None if A_log is None else A_log.reshape(-1, 1)
+    dt_bias = None if dt_bias is None else dt_bias.reshape(given["v"].shape[2], -1)
+    return _gate(name, g, A_log, dt_bias, lower_bound)
+
+
+def _gate_per_channel(name: str, given: Given) -> dict[str, Tensor]:
     beta = _strength(name, given, given["beta"])
-    if given["use_gate_in_kernel"]:
-        if given.get("safe_gate") and (lower_bound is None or not -5 <= lower_bound < 0):
-            raise ValueError(
-                f"{name}: lower_bound is {lower_bound}; expected a number in [-5, 0) with safe_gate"
-            )
-        A_log, dt_bias = given["A_log"], given["dt_bias"]
-        A_log = None if A_log is None else A_log.reshape(-1, 1)
-        dt_bias = None if dt_bias is None else dt_bias.reshape(given["v"].shape[2], -1)
-        g = _gate(name, g, A_log, dt_bias, lower_bound)
-    return {"g": g, "beta": beta}
+    return {"g": gate_of_channels(name, given), "beta": beta}
 
 
 KDA = GATED_DELTA_RULE._replace(extras=_gate_per_channel, channels=("g",))

@@ -18,9 +18,10 @@ from ._rules import Rule, function, named
 
 __all__ = [
     "chunk_gla", "chunk_lightning_attn", "chunk_linear_attn", "chunk_retention", "chunk_rwkv6",
-    "chunk_simple_gla", "fused_recurrent_gla", "fused_recurrent_lightning_attn",
+    "chunk_simple_gla", "fused_chunk_linear_attn", "fused_chunk_retention",
+    "fused_chunk_simple_gla", "fused_recurrent_gla", "fused_recurrent_lightning_attn",
     "fused_recurrent_linear_attn", "fused_recurrent_retention", "fused_recurrent_rwkv6",
-    "fused_recurrent_simple_gla",
+    "fused_recurrent_simple_gla", "parallel_retention", "parallel_simple_gla",
 ]  # fmt: skip
 
 Result = tuple[Tensor, Any]
@@ -39,6 +40,14 @@ LINEAR_ATTN = Rule(causal, options=_normalization)
 
 @function(LINEAR_ATTN)
 def chunk_linear_attn(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, initial_state: Any = None,
+    output_final_state: bool = False, normalize: bool = True, cu_seqlens: Tensor | None = None,
+) -> Result:  # fmt: skip
+    """Linear attention; with ``normalize`` a state is a pair (s, z [N, 1, H, K])."""
+
+
+@function(LINEAR_ATTN)
+def fused_chunk_linear_attn(
     q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, initial_state: Any = None,
     output_final_state: bool = False, normalize: bool = True, cu_seqlens: Tensor | None = None,
 ) -> Result:  # fmt: skip
@@ -69,6 +78,10 @@ def _per_head(name: str, v: Tensor, rates: Tensor) -> dict[str, Tensor]:
     return {"g": rates.expand(v.shape[:3])}
 
 
+def _decay_or_none(name: str, given: Given) -> dict[str, Tensor]:
+    return {"g": no_decay(given["v"]) if given["g"] is None else given["g"]}
+
+
 SIMPLE_GLA = Rule(gated, _decay, v_first=True)
 
 
@@ -80,6 +93,24 @@ def chunk_simple_gla(
     cu_seqlens_cpu: Tensor | None = None, **kwargs: Any,
 ) -> Result:  # fmt: skip
     """Gated linear attention, one log decay per token and head, or ``g_gamma``, one per head."""
+
+
+@function(SIMPLE_GLA)
+def fused_chunk_simple_gla(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None, g_gamma: Tensor | None = None,
+    scale: float | None = None, initial_state: Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: Tensor | None = None,
+) -> Result:  # fmt: skip
+    """Gated linear attention, one log decay per token and head, or ``g_gamma``, one per head."""
+
+
+@function(SIMPLE_GLA._replace(extras=_decay_or_none), "parallel")
+def parallel_simple_gla(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None, scale: float | None = None,
+    output_attentions: bool = False, cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+) -> Result:  # fmt: skip
+    """Gated linear attention, one log decay per token and head, without states."""
 
 
 @function(SIMPLE_GLA)
@@ -114,7 +145,10 @@ def fused_recurrent_gla(
     output_final_state: bool = False, reverse: bool = False, state_v_first: bool = False,
     cu_seqlens: Tensor | None = None, **kwargs: Any,
 ) -> Result:  # fmt: skip
-    """Gated linear attention, one log decay per key channel; gv is not supported."""
+    """Gated linear attention, one log decay per key channel, and gv, one per value channel.
+
+    gv makes each value channel a head, which takes V times the memory for decays, and longer.
+    """
 
 
 def _retention(name: str, given: Given) -> dict[str, Tensor]:
@@ -137,6 +171,23 @@ def chunk_retention(
     cu_seqlens: Tensor | None = None, **kwargs: Any,
 ) -> Result:  # fmt: skip
     """Retention: per token, head h forgets a share 2^(-5 - h) of its state."""
+
+
+@function(RETENTION)
+def fused_chunk_retention(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None = None,
+    initial_state: Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> Result:  # fmt: skip
+    """Retention: per token, head h forgets a share 2^(-5 - h) of its state."""
+
+
+@function(RETENTION, "parallel")
+def parallel_retention(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, output_attentions: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> Result:  # fmt: skip
+    """Retention: per token, head h forgets a share 2^(-5 - h) of its state; without states."""
 
 
 @function(RETENTION)

@@ -152,10 +152,15 @@ class DepthwiseConvolution(ShortConvolution):
         return self.weight.squeeze(1)
 
 
-def draw_time_steps(bias: Tensor) -> None:
-    """Draw biases of which softplus is in [0.001, 0.1], uniform in its logarithm."""
+def draw_time_steps(
+    bias: Tensor, least: float = 1e-3, most: float = 0.1, floor: float = 0.0
+) -> None:
+    """Draw biases of which softplus is in [least, most], uniform in its logarithm.
+
+    Those below ``floor`` are raised to it.
+    """
     with torch.no_grad():
-        dt = torch.empty_like(bias).uniform_(math.log(1e-3), math.log(0.1)).exp_()
+        dt = torch.empty_like(bias).uniform_(math.log(least), math.log(most)).exp_().clamp_(floor)
         bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
 
 

@@ -231,7 +231,7 @@ class TransformerLM(nn.Module):
         logits, tokens = self._head(x[:, -1]), [prompt]
         ended = torch.zeros(len(prompt), dtype=torch.bool, device=prompt.device)
         for i in range(steps):
-            token = _drawn(logits, temperature, top_k, top_p, generator).to(prompt.dtype)
+            token = drawn(logits, temperature, top_k, top_p, generator).to(prompt.dtype)
             if stop_token is not None:
                 token = token.masked_fill(ended, stop_token)
                 ended = token == stop_token
@@ -307,7 +307,7 @@ class TransformerLM(nn.Module):
             raise ValueError(f"{name}: tokens has shape {tuple(tokens.shape)}; expected {expected}")
 
 
-def _drawn(
+def drawn(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None,
     generator: torch.Generator | None,
 ) -> Tensor:  # fmt: skip

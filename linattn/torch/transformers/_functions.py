@@ -15,14 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..._state import State
+from .._seq_idx import Packing
+from .._tensors import writable
+from ..causal_conv1d.causal_conv1d_interface import ACTIVATIONS, shifted
 from ..fla import chunk_gated_delta_rule, chunk_kda
-from ..operators import (
-    causal_conv1d,
-    causal_conv1d_step,
-    gated,
-    gated_delta_step,
-    gated_step,
-)
+from ..mamba_ssm.ops.triton.selective_state_update import update
+from ..mamba_ssm.ops.triton.ssd_combined import scan
+from ..operators import causal_conv1d, gated, gated_delta_step
 from ._packing import PACKING, sequences
 
 # --- the gated delta rule, one gate per token (Qwen) or per key channel (Kimi) -----------------
@@ -102,33 +101,20 @@ def mamba2_chunk_scan(
     return_final_states: bool = False, **kwargs: Any,
 ) -> Any:  # fmt: skip
     bounds = sequences(hidden_states, kwargs)
-    many = bounds is not None
-    if bounds is NotImplemented or (many and initial_states is not None):
+    if bounds is NotImplemented or (bounds is not None and initial_states is not None):
         return NotImplemented
-    heads, repeats = B.shape[2], hidden_states.shape[2] // B.shape[2]
+    packed = None
+    if bounds is not None:  # a single row
+        packed = Packing(bounds, bounds.new_zeros(1), bounds.new_tensor([len(bounds) - 2]))
     dt = _time_step(dt, dt_bias, dt_softplus).clamp(*dt_limit)
     x = hidden_states.float()
-    q, k = (_shared(y.float().transpose(1, 2), repeats) for y in (C, B))
-    values, gates = x * dt[..., None], dt * A.float()
-    v, g = (_split(y.transpose(1, 2), heads, repeats) for y in (values, gates))
-    start = None if initial_states is None else initial_states.mT
-    o, state = gated(
-        q,
-        k,
-        v,
-        g,
-        cu_seqlens=bounds,
-        initial_state=_state(start, many, heads, repeats),
-        return_state=True,
-    )
-    o = _joined(o, repeats).transpose(1, 2)
+    o, states = scan(x * dt[..., None], dt * A.float(), B, C, packed, initial_states)
     if D is not None:
         o = torch.addcmul(o, x, D[:, None].float())
     o = o.contiguous()
     if not return_final_states:
         return o
-    final = _final(state.s, many, repeats).mT
-    return o, final[-1:] if many else final
+    return o, states if packed is None else states[-1:]
 
 
 def mamba2_selective_state_update(
@@ -136,28 +122,7 @@ def mamba2_selective_state_update(
     D: Tensor | None = None, dt_bias: Tensor | None = None, dt_softplus: bool = False,
     z: Tensor | None = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    heads, repeats = B.shape[1], hidden_states.shape[1] // B.shape[1]
-    # Mamba has a decay per channel and per entry of the state, Mamba-2 one per head.
-    same = [_is_repeated(dt, -1), _is_repeated(A, -1), _is_repeated(A, -2)]
-    same += [dt_bias is None or _is_repeated(dt_bias, -1)]
-    if not all(same):
-        return NotImplemented
-    dt = _time_step(dt[..., 0], None if dt_bias is None else dt_bias[..., 0], dt_softplus)
-    x = hidden_states.float()
-    q, k = (_shared(y.float(), repeats) for y in (C, B))
-    values, gates = x * dt[..., None], dt * A[..., 0, 0].float()
-    s, v, g = (_split(y, heads, repeats) for y in (state.mT, values, gates))
-    if state.dtype is torch.float32 and writable(state, q, k, v, g):
-        o, _ = gated_step(q, k, v, g, State(s), in_place=True)
-    else:
-        o, after = gated_step(q, k, v, g, State(s.clone()))  # gradients need the state from before
-        state.copy_(_joined(after.s, repeats).mT)
-    o = _joined(o, repeats)
-    if D is not None:
-        o = o + x * D
-    if z is not None:
-        o = o * F.silu(z)
-    return o.to(hidden_states.dtype)
+    return update(state, hidden_states, dt, A, B, C, D, dt_bias, z, dt_softplus)
 
 
 def mamba2_split_conv1d_scan_combined(
@@ -173,9 +138,6 @@ def mamba2_split_conv1d_scan_combined(
 
 # --- the convolution, channels first ----------------------------------------------------
 
-#: linattn's activations by the library's names.
-_ACTIVATIONS = {None: None, "silu": "silu", "swish": "silu"}
-
 
 def causal_conv1d_fn(
     hidden_states: Tensor, weight: Tensor, bias: Tensor | None = None,
@@ -183,10 +145,10 @@ def causal_conv1d_fn(
 ) -> Any:  # fmt: skip
     x = hidden_states.transpose(1, 2)
     bounds = sequences(x, kwargs)
-    if bounds is NotImplemented or activation not in _ACTIVATIONS:
+    if bounds is NotImplemented or activation not in ACTIVATIONS:
         return NotImplemented
     o = causal_conv1d(
-        x.to(weight.dtype), weight, bias, activation=_ACTIVATIONS[activation], cu_seqlens=bounds
+        x.to(weight.dtype), weight, bias, activation=ACTIVATIONS[activation], cu_seqlens=bounds
     )
     return o.to(hidden_states.dtype).transpose(1, 2)
 
@@ -195,31 +157,9 @@ def causal_conv1d_update(
     hidden_states: Tensor, conv_state: Tensor, weight: Tensor, bias: Tensor | None = None,
     activation: str | None = None,
 ) -> Any:  # fmt: skip
-    length, extra = conv_state.shape[-1], conv_state.shape[-1] - weight.shape[-1] + 1
-    if activation not in _ACTIVATIONS or extra < 0:
+    if activation not in ACTIVATIONS or conv_state.shape[-1] < weight.shape[-1] - 1:
         return NotImplemented
-    activation = _ACTIVATIONS[activation]
-    dtypes = {x.dtype for x in (hidden_states, conv_state, weight)}
-    if (
-        hidden_states.shape[-1] == 1
-        and extra < length
-        and dtypes == {torch.float32}
-        and writable(conv_state, hidden_states, weight, bias)
-    ):
-        if extra:
-            conv_state[..., :extra] = conv_state[..., 1 : extra + 1].clone()
-        o, _ = causal_conv1d_step(
-            hidden_states[..., 0], weight, conv_state[..., extra:], bias, activation=activation,
-            in_place=True,
-        )  # fmt: skip
-        return o[..., None]
-    x = torch.cat([conv_state, hidden_states], -1).to(weight.dtype)
-    before, now = x.split([length, hidden_states.shape[-1]], -1)
-    o = causal_conv1d(
-        now.transpose(1, 2), weight, bias, activation=activation, initial_state=before[..., extra:]
-    )
-    conv_state.copy_(x[..., -length:])
-    return o.to(hidden_states.dtype).transpose(1, 2)
+    return shifted(hidden_states, conv_state, weight, bias, ACTIVATIONS[activation])
 
 
 # --- MiniMax, whose attention is part of a method ------------------------------------------
@@ -270,29 +210,6 @@ def _joined(x: Tensor, repeats: int) -> Tensor:
     return x if repeats == 1 else x.flatten(1, 2)
 
 
-def _state(s: Tensor | None, many: bool, heads: int, repeats: int) -> State | None:
-    """From a state (B, heads, d, m), or one per packed sequence, (r, heads, d, m)."""
-    if s is None:
-        return None
-    return State(_split(s.transpose(0, 1)[None] if many else s, heads, repeats))
-
-
-def _final(s: Tensor, many: bool, repeats: int) -> Tensor:
-    s = _joined(s, repeats)
-    return s[0].transpose(0, 1) if many else s
-
-
 def _time_step(dt: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
     dt = dt.float() if bias is None else dt.float() + bias.float()
     return F.softplus(dt) if softplus else dt
-
-
-def _is_repeated(x: Tensor, dim: int) -> bool:
-    return x.shape[dim] == 1 or x.stride(dim) == 0
-
-
-def writable(*operands: Tensor | None) -> bool:
-    """Whether a step may write to its state, as no gradient passes through it."""
-    return not torch.is_grad_enabled() or not any(
-        x is not None and x.requires_grad for x in operands
-    )

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..._state import State
+from .._tensors import writable
 from ..operators import linear_scan, mlstm, selective_scan, selective_scan_step, wkv
-from ._functions import writable
 from ._packing import SCANNED, sequences
 
 # --- Mamba: channels before tokens, which are views here ---------------------------------------

@@ -1,0 +1,149 @@
+"""Puts linattn's stand-ins for packages in the place of these packages."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+import threading
+from types import ModuleType
+from typing import Self
+
+#: The packages by name, and linattn's stand-ins for them.
+PACKAGES = {
+    "causal_conv1d": "linattn.torch.causal_conv1d",
+    "mamba_ssm": "linattn.torch.mamba_ssm",
+}
+_lock = threading.RLock()
+
+
+class Installed:
+    """What `linattn.torch.install_as` returns: a context, with `undo`.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The packages that it put stand-ins in the place of.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self._ours: dict[str, ModuleType] = {}
+        self._before: dict[str, ModuleType] = {}
+        for name in names:
+            self._before |= _remove(name)
+            self._ours |= _modules(name)
+        sys.modules.update(self._ours)
+
+    def undo(self) -> None:
+        """Put back what was there before; names that code has imported since stay with it."""
+        with _lock:
+            for name, module in self._ours.items():
+                if sys.modules.get(name) is module:
+                    del sys.modules[name]
+            sys.modules.update({x: y for x, y in self._before.items() if x not in sys.modules})
+            self._ours, self._before, self.names = {}, {}, ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        return f"<linattn stands in for {', '.join(self.names) or 'no package'}>"
+
+
+def install_as(*names: str, replace: bool = False) -> Installed:
+    """Let programs import linattn's stand-ins under the names of packages that need a GPU.
+
+    ``mamba_ssm`` and ``causal_conv1d`` need CUDA and Triton.  Where they cannot be imported,
+    `linattn.torch.mamba_ssm` and `linattn.torch.causal_conv1d` take their names in `sys.modules`,
+    with all of their modules, and programs that use these packages run unchanged on CPUs.
+
+    Parameters
+    ----------
+    *names : str
+        ``"mamba_ssm"``, ``"causal_conv1d"``.
+    replace : bool, default False
+        Also take the place of a package that can be imported.
+
+    Returns
+    -------
+    Installed
+        ``names`` are the packages that it stands in for; ``undo()``, or leaving it as a context,
+        puts back what was there before.
+
+    Raises
+    ------
+    TypeError
+        If no name is given.
+    ValueError
+        If linattn has no stand-in for a name.
+
+    Notes
+    -----
+    Call it before anything imports these packages: what has been imported is not changed.
+    Whether a package can be imported is found out by importing it.
+
+    ``importlib.util.find_spec`` finds a stand-in.  ``importlib.metadata`` does not, as no
+    distribution of that name is installed; ``__version__`` is that of the package whose signatures
+    it has, followed by ``+linattn``.  Transformers looks for the functions of these packages when
+    it imports a model, and takes the stand-ins' from then on.  Its ``is_mamba_ssm_available()``
+    asks for CUDA first, and is False on CPUs.
+
+    Modules and names that a stand-in lacks raise ImportError, and tensors on other devices
+    TypeError.
+
+    Examples
+    --------
+    >>> import linattn.torch
+    >>> with linattn.torch.install_as("mamba_ssm", "causal_conv1d"):
+    ...     from mamba_ssm import Mamba
+    >>> Mamba(d_model=16).d_inner
+    32
+    """
+    if not names:
+        raise TypeError(f"install_as: no name is given; expected some of {[*PACKAGES]}")
+    for name in names:
+        if name not in PACKAGES:
+            raise ValueError(f"install_as: a name is {name!r}; expected one of {[*PACKAGES]}")
+    with _lock:
+        wanted = [x for x in dict.fromkeys(names) if not _is_ours(x)]
+        return Installed(tuple(x for x in wanted if replace or not _can_import(x)))
+
+
+def _is_ours(name: str) -> bool:
+    return name in sys.modules and sys.modules[name] is sys.modules.get(PACKAGES[name])
+
+
+def _can_import(name: str) -> bool:
+    """Whether a package can be imported; a failed attempt leaves no modules behind."""
+    if sys.modules.get(name) is not None:
+        return True
+    if importlib.util.find_spec(name) is None:
+        return False
+    try:
+        importlib.import_module(name)
+    except Exception:  # without a GPU packages fail in many ways
+        _remove(name)
+        return False
+    return True
+
+
+def _remove(name: str) -> dict[str, ModuleType]:
+    """Take a package and its modules from `sys.modules`."""
+    found = [x for x in sys.modules if x == name or x.startswith(f"{name}.")]
+    return {x: sys.modules.pop(x) for x in found}
+
+
+def _modules(name: str) -> dict[str, ModuleType]:
+    """The modules of a stand-in, by the names that they have in the package."""
+    package = importlib.import_module(PACKAGES[name])
+    below = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    public = [x.name for x in below if not x.name.rpartition(".")[2].startswith("_")]
+    return {
+        x.replace(package.__name__, name, 1): importlib.import_module(x)
+        for x in (package.__name__, *public)
+    }

@@ -1,0 +1,280 @@
+"""The convolution over whole sequences, and over further tokens with a state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._seq_idx import at_first, packing
+from .._tensors import writable
+from ..fla._layout import check_shape, check_tensor
+from ..operators import causal_conv1d, causal_conv1d_step
+
+__all__ = ["causal_conv1d_fn", "causal_conv1d_update"]
+
+#: linattn's activations by the package's names.
+ACTIVATIONS = {None: None, "silu": "silu", "swish": "silu"}
+
+
+def causal_conv1d_fn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    final_states_out: Tensor | None = None,
+    activation: str | None = None,
+) -> Any:
+    """Causal convolution of each channel with its own short filter, channels first.
+
+    Parameters
+    ----------
+    x : Tensor, (batch, dim, seqlen)
+        Tokens.
+    weight : Tensor, (dim, width)
+        The filter of each channel; its last number multiplies the current token.
+    bias : Tensor, (dim,), optional
+        Added to each channel.
+    seq_idx : Tensor of int32, (batch, seqlen), optional
+        The sequence of each token, whose tokens follow one another.  The output of tokens with
+        a negative number, which are padding, is 0.
+    initial_states : Tensor, (batch, dim, width - 1), optional
+        The inputs before the first token, oldest first.  With ``seq_idx`` they belong to the
+        first sequence of each row.
+    return_final_states : bool
+        Also return the last width - 1 inputs.
+    final_states_out : Tensor, (batch, dim, width - 1), optional
+        Where to write them, with ``return_final_states``.
+    activation : {'silu', 'swish', None}
+        Applied to the sum.
+
+    Returns
+    -------
+    out : Tensor, (batch, dim, seqlen)
+        Of the dtype of x.
+    final_states : Tensor, (batch, dim, width - 1)
+        Only with ``return_final_states``.
+
+    Raises
+    ------
+    TypeError
+        If an operand is not a tensor, or not on the CPU.
+    ValueError
+        If shapes do not match, activation is unknown, or both seq_idx and return_final_states are
+        given.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch.causal_conv1d import causal_conv1d_fn
+    >>> x, weight = torch.tensor([[[1.0, 2.0, 4.0]]]), torch.tensor([[0.5, 1.0]])
+    >>> causal_conv1d_fn(x, weight)
+    tensor([[[1.0000, 2.5000, 5.0000]]])
+    """
+    name = "causal_conv1d_fn"
+    batch, dim = check_channels_first(name, x, weight, bias, activation)
+    options: dict[str, Any] = {"activation": ACTIVATIONS[activation]}
+    if initial_states is not None:
+        core = (batch, dim, weight.shape[1] - 1)
+        check_shape(name, "initial_states", initial_states, core, "(batch, dim, width - 1)")
+    if seq_idx is not None:
+        if return_final_states:
+            raise ValueError(f"{name}: seq_idx and return_final_states are both given")
+        o = _packed(name, x, weight, bias, seq_idx, initial_states, options)
+        return like_channels_first(o, x)
+    options |= {"initial_state": initial_states, "return_state": return_final_states}
+    result: Any = causal_conv1d(x.mT, weight, bias, **options)
+    if not return_final_states:
+        return like_channels_first(result, x)
+    o, states = result
+    states = states.to(x.dtype)
+    if final_states_out is not None:
+        check_shape(name, "final_states_out", final_states_out, states.shape, "(batch, dim, width")
+        states = final_states_out.copy_(states)
+    return like_channels_first(o, x), states
+
+
+def check_channels_first(
+    name: str, x: Any, weight: Any, bias: Any, activation: Any
+) -> tuple[int, int]:
+    """Raise an error unless x is (batch, dim, seqlen) and the others fit; return batch and dim."""
+    check_tensor(name, "x", x)
+    if x.ndim != 3:
+        raise ValueError(
+            f"{name}: x has shape {tuple(x.shape)}; expected three axes, (batch, dim, seqlen)"
+        )
+    batch, dim, _ = x.shape
+    check_tensor(name, "weight", weight)
+    if weight.ndim != 2 or weight.shape[0] != dim or not weight.shape[1]:
+        raise ValueError(
+            f"{name}: weight has shape {tuple(weight.shape)}; expected ({dim}, width), (dim, width)"
+        )
+    if bias is not None:
+        check_shape(name, "bias", bias, (dim,), "(dim,)")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"{name}: activation is {activation!r}; expected None, 'silu' or 'swish'")
+    return batch, dim
+
+
+def like_channels_first(o: Tensor, x: Tensor) -> Tensor:
+    """The result (batch, seqlen, dim) as x is: channels first, and contiguous if x is."""
+    o = o.to(x.dtype).mT
+    return o.contiguous() if x.is_contiguous() else o
+
+
+def _packed(
+    name: str, x: Tensor, weight: Tensor, bias: Tensor | None, seq_idx: Any,
+    initial_states: Tensor | None, options: dict[str, Any],
+) -> Tensor:  # fmt: skip
+    """The result (batch, seqlen, dim) of sequences that do not see one another."""
+    batch, dim, n = x.shape
+    packed = packing(name, seq_idx, batch, n)
+    if packed is None:
+        return causal_conv1d(x.mT, weight, bias, **options)
+    tokens = x.mT.reshape(1, batch * n, dim)
+    start = None if initial_states is None else at_first(initial_states, packed)[None]
+    o = causal_conv1d(
+        tokens, weight, bias, cu_seqlens=packed.bounds, initial_state=start, **options
+    )
+    padding = seq_idx < 0
+    o = o.view(batch, n, dim)
+    return o.masked_fill(padding[..., None], 0) if padding.any() else o
+
+
+def causal_conv1d_update(
+    x: Tensor,
+    conv_state: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    cache_seqlens: Tensor | None = None,
+    conv_state_indices: Tensor | None = None,
+) -> Tensor:
+    """The convolution of one or more tokens, which moves the state on in place.
+
+    Parameters
+    ----------
+    x : Tensor, (batch, dim) or (batch, dim, seqlen)
+        Tokens.
+    conv_state : Tensor, (batch, dim, state_len)
+        The inputs before them, of at least width - 1 tokens; updated in place.
+    weight : Tensor, (dim, width)
+        The filter of each channel.
+    bias : Tensor, (dim,), optional
+        Added to each channel.
+    activation : {'silu', 'swish', None}
+        Applied to the sum.
+    cache_seqlens : Tensor of int32, (batch,), optional
+        The number of tokens before these.  The state is then a circular buffer, where token t is
+        at t modulo state_len.
+    conv_state_indices : Tensor of int32, (batch,), optional
+        The rows of conv_state, which may have any number, that belong to those of x.  The output
+        of rows with a negative index, which are padding, is 0.
+
+    Returns
+    -------
+    out : Tensor
+        Of the shape and dtype of x.
+
+    Raises
+    ------
+    TypeError
+        If an operand is not a tensor, or not on the CPU.
+    ValueError
+        If shapes do not match, or activation is unknown.
+
+    Notes
+    -----
+    Without gradients, one float32 token is computed without a copy of the state.  Gradients flow
+    through the state.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch.causal_conv1d import causal_conv1d_update
+    >>> state, weight = torch.tensor([[[2.0, 4.0]]]), torch.tensor([[0.5, 1.0]])
+    >>> causal_conv1d_update(torch.tensor([[8.0]]), state, weight), state
+    (tensor([[10.]]), tensor([[[4., 8.]]]))
+    """
+    name = "causal_conv1d_update"
+    check_tensor(name, "x", x)
+    tokens = x.unsqueeze(-1) if x.ndim == 2 else x
+    batch, dim = check_channels_first(name, tokens, weight, bias, activation)
+    rows = None
+    if conv_state_indices is not None:
+        check_shape(name, "conv_state_indices", conv_state_indices, (batch,), "(batch,)")
+        rows = conv_state_indices.long()
+    _check_state(name, conv_state, None if rows is not None else batch, dim, weight.shape[1])
+    if cache_seqlens is not None:
+        check_shape(name, "cache_seqlens", cache_seqlens, (batch,), "(batch,)")
+    state = conv_state if rows is None else conv_state[rows.clamp(min=0)]
+    if cache_seqlens is not None:
+        o = _circular(tokens, state, weight, bias, ACTIVATIONS[activation], cache_seqlens)
+    else:
+        o = shifted(tokens, state, weight, bias, ACTIVATIONS[activation])
+    if rows is not None:
+        real = rows >= 0
+        conv_state[rows[real]] = state[real]
+        o = o.masked_fill(~real[:, None, None], 0)
+    return o.to(x.dtype).view(x.shape)
+
+
+def _check_state(name: str, state: Any, batch: int | None, dim: int, width: int) -> None:
+    check_tensor(name, "conv_state", state)
+    shape = state.shape
+    known = state.ndim == 3 and (batch is None or shape[0] == batch) and shape[1] == dim
+    if not known or shape[2] < width - 1:
+        rows = "rows" if batch is None else batch
+        raise ValueError(
+            f"{name}: conv_state has shape {tuple(shape)}; expected ({rows}, {dim}, state_len), "
+            f"state_len at least {width - 1}"
+        )
+
+
+def shifted(
+    x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None
+) -> Tensor:
+    """`causal_conv1d_update` for x (batch, dim, seqlen), without checks of shapes.
+
+    The state loses its oldest inputs.
+    """
+    length, n = state.shape[-1], x.shape[-1]
+    extra = length - weight.shape[-1] + 1
+    dtypes = {y.dtype for y in (x, state, weight)}
+    if (
+        n == 1 and extra < length and dtypes == {torch.float32}
+        and writable(state, x, weight, bias)
+    ):  # fmt: skip
+        if extra:
+            state[..., :extra] = state[..., 1 : extra + 1].clone()
+        o, _ = causal_conv1d_step(
+            x[..., 0], weight, state[..., extra:], bias, activation=activation, in_place=True
+        )
+        return o[..., None]
+    inputs = torch.cat([state, x], -1)
+    o = causal_conv1d(
+        inputs[..., length:].mT, weight, bias, activation=activation,
+        initial_state=inputs[..., extra:length],
+    )  # fmt: skip
+    state.copy_(inputs[..., n:])
+    return o.to(x.dtype).mT
+
+
+def _circular(
+    x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None,
+    before: Tensor,
+) -> Tensor:  # fmt: skip
+    """The result, as x; token t of a row is at t modulo the length of the state."""
+    length, width, (_, dim, n) = state.shape[-1], weight.shape[-1], x.shape
+    at = (before.long()[:, None] + torch.arange(1 - width, n, device=x.device)) % length
+    places = at[:, None].expand(-1, dim, -1)
+    o = causal_conv1d(
+        x.mT, weight, bias, activation=activation,
+        initial_state=state.gather(2, places[..., : width - 1]),
+    )  # fmt: skip
+    kept = min(n, length)
+    state.scatter_(2, places[..., width - 1 + n - kept :], x[..., n - kept :].to(state.dtype))
+    return o.mT

@@ -1,0 +1,1 @@
+"""The language models of mamba_ssm."""

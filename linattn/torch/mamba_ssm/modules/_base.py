@@ -1,0 +1,100 @@
+"""What the layers of Mamba and Mamba-2 share: their convolution and their states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...operators import causal_conv1d
+
+
+class Mixer(nn.Module):
+    """A layer with a short convolution, which generates from two states that it updates in place.
+
+    Subclasses set ``layer_idx``, ``d_conv``, ``conv1d`` and ``in_proj``.
+    """
+
+    layer_idx: int | None
+    d_conv: int
+    conv1d: nn.Conv1d
+    in_proj: nn.Linear
+
+    def _state_shape(self) -> tuple[int, ...]:
+        """The shape of the memory of one sequence."""
+        raise NotImplementedError
+
+    def step(
+        self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The result of one token per sequence, (batch, 1, d_model), and the updated states."""
+        raise NotImplementedError
+
+    def allocate_inference_cache(
+        self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The states before the first token, of the parameters' dtype by default.
+
+        conv_state is (batch, channels, d_conv); ssm_state is the memory of each sequence.
+        """
+        weight = self.in_proj.weight
+        like = weight.new_empty(0, dtype=dtype)
+        conv = like.new_zeros(batch_size, self.conv1d.in_channels, self.d_conv)
+        return conv, like.new_zeros(batch_size, *self._state_shape())
+
+    def _get_states_from_cache(
+        self, inference_params: Any, batch_size: int, initialize_states: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        name = type(self).__name__
+        if self.layer_idx is None:
+            raise ValueError(f"{name}: layer_idx is None; expected a number with inference_params")
+        cache = inference_params.key_value_memory_dict
+        if self.layer_idx not in cache:
+            cache[self.layer_idx] = self.allocate_inference_cache(batch_size, 0)
+        conv, memory = cache[self.layer_idx]
+        if len(memory) != batch_size:
+            raise ValueError(
+                f"{name}: inference_params has states of {len(memory)} sequences; expected "
+                f"{batch_size}"
+            )
+        if initialize_states:
+            conv.zero_()
+            memory.zero_()
+        return conv, memory
+
+    def _one_token(self, hidden_states: Tensor) -> Tensor:
+        """The token of each sequence, (batch, d_model)."""
+        if hidden_states.ndim != 3 or hidden_states.shape[1] != 1:
+            raise ValueError(
+                f"{type(self).__name__}: hidden_states has shape {tuple(hidden_states.shape)}; "
+                "expected (batch, 1, d_model) after the first tokens"
+            )
+        return hidden_states[:, 0]
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        """The convolution of (batch, seqlen, channels), then silu."""
+        weight = self.conv1d.weight.squeeze(1)
+        return causal_conv1d(x, weight, self.conv1d.bias, activation="silu").to(x.dtype)
+
+    def _keep_inputs(self, conv_state: Tensor, x: Tensor) -> None:
+        """Write the last inputs (batch, seqlen, channels) to the convolution's state."""
+        conv_state.copy_(F.pad(x.mT, (self.d_conv - x.shape[1], 0)))
+
+
+def depthwise(
+    channels: int, width: int, bias: bool, device: Any, dtype: torch.dtype | None
+) -> nn.Conv1d:
+    """The parameters of a short convolution."""
+    return nn.Conv1d(
+        channels, channels, width, groups=channels, padding=width - 1, bias=bias, device=device,
+        dtype=dtype,
+    )  # fmt: skip
+
+
+def mark(parameter: nn.Parameter, *marks: str) -> nn.Parameter:
+    """Set the attributes by which training scripts know parameters that they treat apart."""
+    for name in marks:
+        setattr(parameter, name, True)
+    return parameter

@@ -1,0 +1,1 @@
+"""The functions of mamba_ssm."""

@@ -1,0 +1,1 @@
+"""The functions that mamba_ssm writes in Triton."""

@@ -1,0 +1,200 @@
+"""One token of the scans of Mamba and Mamba-2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from ....._state import State
+from ...._tensors import promotion, work_dtype, writable
+from ....fla._layout import check_shape, check_tensor
+from ....operators import gated_step, selective_scan_step
+
+__all__ = ["selective_state_update"]
+
+
+def selective_state_update(
+    state: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    state_batch_indices: Tensor | None = None,
+) -> Tensor:
+    """One token of the selective scan, which updates the state in place.
+
+    Parameters
+    ----------
+    state : Tensor, (batch, dim, dstate) or (batch, nheads, dim, dstate)
+        Updated in place.
+    x, dt : Tensor, (batch, dim) or (batch, nheads, dim)
+        The token and its time steps.
+    A : Tensor, (dim, dstate) or (nheads, dim, dstate)
+        The rates.
+    B, C : Tensor, (batch, dstate) or (batch, ngroups, dstate)
+        ngroups is a divisor of nheads.
+    D : Tensor, (dim,) or (nheads, dim), optional
+        Multiplies x.
+    z : Tensor, of the shape of x, optional
+        The gate.
+    dt_bias : Tensor, (dim,) or (nheads, dim), optional
+        Added to dt.
+    dt_softplus : bool
+        Take softplus of dt.
+    state_batch_indices : Tensor of int32, (batch,), optional
+        The rows of state, which may have any number, that belong to those of x.  The output of
+        rows with a negative index, which are padding, is 0.
+
+    Returns
+    -------
+    out : Tensor
+        Of the shape and dtype of x.
+
+    Raises
+    ------
+    TypeError
+        If an operand is not a tensor, or not on the CPU.
+    ValueError
+        If shapes do not match.
+
+    Notes
+    -----
+    A, dt and dt_bias that are expanded over a head (strides of 0, as in Mamba-2) take one
+    exponential a head.  Without gradients a float32 state is not copied; otherwise gradients flow
+    through it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from linattn.torch.mamba_ssm.ops.triton.selective_state_update import (
+    ...     selective_state_update,
+    ... )
+    >>> state, one = torch.full((1, 1, 1), 8.0), torch.ones(1, 1)
+    >>> selective_state_update(state, one, one, torch.tensor([[0.5]]).log(), one, one), state
+    (tensor([[5.]]), tensor([[[5.]]]))
+    """
+    name = "selective_state_update"
+    check_tensor(name, "state", state)
+    if state.ndim not in (3, 4):
+        raise ValueError(
+            f"{name}: state has shape {tuple(state.shape)}; expected (batch, dim, dstate) or "
+            "(batch, nheads, dim, dstate)"
+        )
+    rows = None
+    if state_batch_indices is not None:
+        check_tensor(name, "x", x)
+        check_shape(name, "state_batch_indices", state_batch_indices, x.shape[:1], "(batch,)")
+        rows = state_batch_indices.long()
+    s = state if rows is None else state[rows.clamp(min=0)]
+    heads = s.unsqueeze(1) if s.ndim == 3 else s
+    given = _operands(name, heads, B, C, x=x, dt=dt, A=A, D=D, z=z, dt_bias=dt_bias)
+    o = update(heads, **given, softplus=dt_softplus).view(x.shape)
+    if rows is None:
+        return o
+    real = rows >= 0
+    state[rows[real]] = s[real]
+    return o.masked_fill(~real.view(-1, *(1 for _ in x.shape[1:])), 0)
+
+
+#: The axes of operands: batch, heads, dim, dstate.  Those of Mamba lack heads.
+_AXES = {"x": "bhp", "dt": "bhp", "A": "hpn", "D": "hp", "z": "bhp", "dt_bias": "hp"}
+
+
+def _operands(name: str, state: Tensor, B: Any, C: Any, **given: Any) -> dict[str, Any]:
+    """The operands with an axis of heads, whose shapes fit the state's."""
+    sizes = dict(zip("bhpn", state.shape, strict=True))
+    for argument, axes in _AXES.items():
+        x = given[argument]
+        if x is None and argument in ("D", "z", "dt_bias"):
+            continue
+        check_tensor(name, argument, x)
+        if x.ndim == len(axes) - 1:
+            x = x.unsqueeze(axes.index("h"))
+        shape = tuple(sizes[axis] for axis in axes)
+        check_shape(name, argument, x, shape, "with heads, of which Mamba has 1")
+        given[argument] = x
+    return given | {"B": _by_group(name, "B", B, state), "C": _by_group(name, "C", C, state)}
+
+
+def _by_group(name: str, argument: str, x: Any, state: Tensor) -> Tensor:
+    check_tensor(name, argument, x)
+    x = x.unsqueeze(1) if x.ndim == 2 else x
+    batch, heads, _, dstate = state.shape
+    groups = x.shape[1] if x.ndim == 3 else 0
+    if x.shape != (batch, groups, dstate) or not groups or heads % groups:
+        raise ValueError(
+            f"{name}: {argument} has shape {tuple(x.shape)}; expected ({batch}, ngroups, {dstate}),"
+            f" ngroups a divisor of {heads}, the number of heads"
+        )
+    return x
+
+
+def update(
+    state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    dt_bias: Tensor | None, z: Tensor | None, softplus: bool,
+) -> Tensor:  # fmt: skip
+    """`selective_state_update` with an axis of heads, without checks of shapes."""
+    operands = [y for y in (x, dt, A, B, C, D, dt_bias, z) if y is not None]
+    dtype = work_dtype(promotion([y.dtype for y in operands]))
+    in_place = state.dtype is dtype and writable(state, *operands)
+    s = state if in_place else state.clone()  # gradients need the state from before
+    groups = B.shape[1] if 1 < B.shape[1] < x.shape[1] else None  # otherwise B is broadcast
+    given: list[Any] = [s, x, dt, A, B, C, D, dt_bias, z]
+    if groups is not None:
+        given = [_split(y, axis, groups) for y, axis in zip(given, _HEADS_AXIS, strict=True)]
+    step: Any = _one_rate_a_head if _is_tied(dt, A, dt_bias) else _rates
+    o, s = step(*given, softplus, in_place)
+    if groups is not None:
+        o, s = o.flatten(1, 2), s.flatten(1, 2)
+    if not in_place:
+        state.copy_(s)
+    return o if o.dtype is x.dtype else o.to(x.dtype)
+
+
+#: The axis of heads of the state, x, dt, A, B, C, D, dt_bias and z.
+_HEADS_AXIS = (1, 1, 1, 0, 1, 1, 0, 0, 1)
+
+
+def _split(x: Tensor | None, axis: int, groups: int) -> Tensor | None:
+    """Heads as groups and heads of a group; B and C have one a group."""
+    return None if x is None else x.unflatten(axis, (groups, -1))
+
+
+def _rates(
+    s: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    dt_bias: Tensor | None, z: Tensor | None, softplus: bool, in_place: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    o, state = selective_scan_step(
+        x, dt, A, B, C, State(s), D=D, z=z, dt_bias=dt_bias, softplus=softplus, in_place=in_place
+    )
+    return o, state.s
+
+
+def _one_rate_a_head(
+    s: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    dt_bias: Tensor | None, z: Tensor | None, softplus: bool, in_place: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Mamba-2: gated linear attention with queries C, keys B and values dt x."""
+    work = work_dtype(x.dtype)
+    step = dt[..., 0].to(work)
+    step = step if dt_bias is None else step + dt_bias[..., 0]
+    step = F.softplus(step) if softplus else step
+    value = x.to(work)
+    o, state = gated_step(
+        C, B, value * step[..., None], step * A[..., 0, 0], State(s.mT), in_place=in_place
+    )
+    o = o if D is None else o + value * D
+    return o if z is None else o * F.silu(z.to(work)), state.s.mT
+
+
+def _is_tied(dt: Tensor, A: Tensor, dt_bias: Tensor | None) -> bool:
+    """Whether a head has a single rate and a single time step."""
+    axes = [(dt, -1), (A, -1), (A, -2)] + ([] if dt_bias is None else [(dt_bias, -1)])
+    return all(x.shape[axis] == 1 or x.stride(axis) == 0 for x, axis in axes)

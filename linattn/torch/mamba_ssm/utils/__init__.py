@@ -1,0 +1,1 @@
+"""Generation, and files of the Hugging Face hub."""

@@ -1,0 +1,60 @@
+"""Operands for the stand-ins of mamba_ssm and causal_conv1d, and how results are compared."""
+
+import torch
+
+#: Units of the last place of the dtype that is computed in, of a result's largest entry: more than
+#: the roundings of any chain of operations on the few tokens of these tests.
+ROUNDINGS = 64
+DTYPES = [torch.float64, torch.float32, torch.bfloat16]
+
+
+def wide(dtype):
+    """The dtype that operands of another one are computed in."""
+    return torch.float32 if dtype.itemsize == 2 else dtype
+
+
+def normal(*shape, dtype=torch.float64, seed=0):
+    """Normally distributed, requires grad."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+
+
+def exact(x):
+    """The same numbers in float64 or complex128, requires grad."""
+    if x is None or not (x.is_floating_point() or x.is_complex()):
+        return x
+    dtype = torch.complex128 if x.is_complex() else torch.float64
+    return x.detach().to(dtype).requires_grad_()
+
+
+def agree(found, expected, dtype):
+    """Whether a result agrees with the twin's, of operands of a dtype."""
+    unit = torch.finfo(wide(dtype)).eps
+    rounded = torch.finfo(found.dtype).eps
+    expected = expected.to(torch.complex128 if found.is_complex() else torch.float64)
+    bound = ROUNDINGS * unit * expected.abs().max() + rounded * expected.abs()
+    return found.shape == expected.shape and bool(((found - expected).abs() <= bound).all())
+
+
+def check(function, twin, operands, dtype):
+    """Compare results and the gradients of all operands with those of the twin."""
+    copies = [exact(x) for x in operands]
+    results, expected = _all(function(*operands)), _all(twin(*copies))
+    assert len(results) == len(expected)
+    for x, y in zip(results, expected, strict=True):
+        assert agree(x, y, dtype), (x - y).abs().max()
+    cotangents = [torch.randn_like(x.detach()) for x in results]
+    given = [(x, y) for x, y in zip(operands, copies, strict=True) if _moves(x)]
+    found = torch.autograd.grad(results, [x for x, _ in given], cotangents)
+    wide_cotangents = [c.to(y.dtype) for c, y in zip(cotangents, expected, strict=True)]
+    known = torch.autograd.grad(expected, [y for _, y in given], wide_cotangents)
+    for x, y in zip(found, known, strict=True):
+        assert agree(x, y, dtype), (x - y).abs().max()
+
+
+def _moves(x):
+    return x is not None and x.requires_grad
+
+
+def _all(result):
+    return list(result) if isinstance(result, tuple) else [result]

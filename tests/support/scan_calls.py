@@ -1,0 +1,142 @@
+"""Calls of selective_scan's gufuncs and of its twin with operands by name, and their bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from linattn import _reference_scan as ref
+from linattn._gufuncs import ufuncs
+
+NAMES = ["x", "dt", "A", "B", "C", "D", "z", "dt_bias"]
+GRADIENTS = ["dx", "ddt", "dA", "dB", "dC", "dD", "dz", "ddt_bias", "ds0"]
+UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
+LAYOUTS = {
+    "columns": lambda x: x.swapaxes(-1, -2).copy().swapaxes(-1, -2) if x.ndim > 1 else x,
+    "spread": lambda x: np.repeat(x, 3, -1)[..., ::3],
+    "negative": lambda x: x[..., ::-1].copy()[..., ::-1],
+    "rows back": lambda x: x[::-1].copy()[::-1],
+    "wide rows": lambda x: np.concatenate([x, x], -1)[..., : x.shape[-1]],
+}
+
+
+def operands(n, m, f, dtype="float64", lead=(), seed=0):
+    """Time steps and rates as models have them, and states and cotangents."""
+    rng = np.random.default_rng([n, m, f, seed])
+    shapes = {
+        "x": (n, m), "dt": (n, m), "A": (m, f), "B": (n, f), "C": (n, f), "D": (m,), "z": (n, m),
+        "dt_bias": (m,), "s0": (m, f), "grad_out": (n, m), "grad_s": (m, f),
+    }  # fmt: skip
+    arrays = {key: rng.standard_normal(lead + shape) for key, shape in shapes.items()}
+    arrays["A"] = -np.exp(arrays["A"])
+    for key in ("dt", "dt_bias"):
+        arrays[key] = 0.2 * np.abs(arrays[key])
+    return {key: x.astype(dtype) for key, x in arrays.items()}
+
+
+def whole(x):
+    """As a state of the only sequence."""
+    return x[..., None, :] if x.ndim == 1 else np.expand_dims(x, -3)
+
+
+def forward(arrays, softplus=0.0, cuts=None, keys=None, gate=True):
+    """y and the states after the sequences, which are one if there are no cuts."""
+    n = arrays["x"].shape[-2]
+    cuts = np.array([0, n]) if cuts is None else cuts
+    keys = np.diff(cuts) if keys is None else keys
+    given = [arrays[key] for key in NAMES if gate or key != "z"]
+    f = (
+        ufuncs["selective_scan_D_gate_dt_bias_state"]
+        if gate
+        else ufuncs["selective_scan_D_dt_bias_state"]
+    )
+    return f(*given, softplus, cuts[:-1], cuts[1:], keys, arrays["s0"])
+
+
+def backward(arrays, softplus=0.0, cuts=None, keys=None):
+    n = arrays["x"].shape[-2]
+    cuts = np.array([0, n]) if cuts is None else cuts
+    keys = np.diff(cuts) if keys is None else keys
+    grads = ufuncs["selective_scan_D_gate_dt_bias_state_backward"](
+        *(arrays[key] for key in NAMES), arrays["grad_out"], softplus, cuts[:-1], cuts[1:], keys,
+        arrays["s0"], arrays["grad_s"],
+    )  # fmt: skip
+    return dict(zip(GRADIENTS, grads, strict=True))
+
+
+def one_sequence(arrays):
+    return arrays | {key: whole(arrays[key]) for key in ("s0", "grad_s")}
+
+
+def wide(arrays):
+    return {key: x.astype("f8") for key, x in arrays.items()}
+
+
+def options(arrays, softplus=0.0):
+    return {
+        "D": arrays["D"], "z": arrays["z"], "dt_bias": arrays["dt_bias"],
+        "softplus": bool(softplus),
+    }  # fmt: skip
+
+
+def twin(arrays, softplus=0.0):
+    w = wide(arrays)
+    return ref.selective_scan(
+        *(w[key] for key in NAMES[:5]), **options(w, softplus), initial_state=w["s0"],
+        return_state=True,
+    )  # fmt: skip
+
+
+def twin_backward(arrays, softplus=0.0):
+    w = wide(arrays)
+    grads = ref.selective_scan_backward(
+        *(w[key] for key in NAMES[:5]), w["grad_out"], **options(w, softplus),
+        initial_state=w["s0"], grad_state=w["grad_s"],
+    )  # fmt: skip
+    return dict(zip(GRADIENTS, grads, strict=True))
+
+
+def roundings(arrays, softplus=0.0):
+    """How many units in the last place y and the state may be off, times their sizes.
+
+    The error of a state decays as it does; a token adds its own: of the decay, whose exponent
+    dt A is off by 3 roundings of itself and more with softplus, and of two products and a sum.
+    """
+    w = wide(arrays)
+    raw = w["dt"] + w["dt_bias"]
+    dt = np.logaddexp(0, raw) if softplus else raw
+    n, m, f = *dt.shape, w["A"].shape[-1]
+    size, error = np.abs(w["s0"]), np.zeros((m, f))
+    y = np.zeros((n, m))
+    for i in range(n):
+        t = dt[i, :, None] * w["A"]
+        more = np.abs(dt[i] * w["x"][i])[:, None] * np.abs(w["B"][i])
+        size = np.exp(t) * size + more
+        error = np.exp(t) * error + (5 + 8 * np.abs(t)) * size + 8 * more
+        read = (np.abs(w["C"][i]) * (error + (f + 2) * size)).sum(-1)
+        gate = w["z"][i] / (1 + np.exp(-w["z"][i]))
+        y[i] = (read + (f + 4) * np.abs(w["D"] * w["x"][i])) * np.abs(gate)
+    return 1.5 * y, error
+
+
+def assert_within(result, expected, bound):
+    assert result.shape == expected.shape
+    assert (np.abs(result - expected) <= bound).all(), np.abs(result - expected).max(initial=0)
+
+
+def close(result, expected, units, unit, size=None):
+    """Within so many units of the largest number of `size`, or of what is expected."""
+    size = np.abs(expected if size is None else size).max(initial=0)
+    assert_within(result, expected, units * unit * max(size, 1e-30))
+
+
+def central(f, x, h=1e-5):
+    """Derivatives of f with respect to each number of x, which f reads in place."""
+    grad = np.empty_like(x)
+    for i in np.ndindex(x.shape):
+        old = x[i]
+        x[i] = old + h
+        up = f()
+        x[i] = old - h
+        grad[i] = (up - f()) / (2 * h)
+        x[i] = old
+    return grad

@@ -1,0 +1,202 @@
+"""The stand-in for causal_conv1d against loops over its equation."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from mamba_cases import DTYPES, agree, check, exact, normal  # noqa: E402
+
+from linattn.torch.causal_conv1d import (  # noqa: E402
+    causal_conv1d_fn,
+    causal_conv1d_update,
+    causal_conv1d_varlen_states,
+)
+
+BATCH, DIM, N, WIDTH = 3, 5, 9, 4
+SEQ_IDX = torch.tensor(
+    [[0, 0, 0, 1, 1, 2, 2, 2, -1], [0] * 9, [0, 1, 2, 3, 3, 4, 4, -1, -1]], dtype=torch.int32
+)
+
+
+def twin(x, weight, bias, initial=None, *, seq_idx=None, silu=False, states=False):
+    """The convolution, token by token, of x (batch, dim, n)."""
+    width = weight.shape[1]
+    before = x.new_zeros(*x.shape[:2], width - 1) if initial is None else initial
+    inputs, out = torch.cat([before, x], -1), []
+    for t in range(x.shape[-1]):
+        taps = inputs[..., t : t + width]
+        if seq_idx is not None:
+            places = torch.arange(t - width + 1, t + 1)
+            number = seq_idx[:, places.clamp(min=0)]
+            inside = (number == seq_idx[:, t : t + 1]) & (seq_idx[:, t : t + 1] >= 0)
+            inside &= (places >= 0) | (initial is not None)
+            taps = taps * inside[:, None]
+        o = (taps * weight).sum(-1)
+        o = o if bias is None else o + bias
+        if seq_idx is not None:
+            o = o * (seq_idx[:, t] >= 0)[:, None]
+        out.append(torch.nn.functional.silu(o) if silu else o)
+    o = torch.stack(out, -1)
+    return (o, inputs[..., x.shape[-1] :]) if states else o
+
+
+def operands(dtype, *, channels_last=False, bias=True, initial=True):
+    x = normal(BATCH, DIM, N, dtype=dtype)
+    if channels_last:
+        x = normal(BATCH, N, DIM, dtype=dtype).detach().mT.requires_grad_()
+    return [
+        x, normal(DIM, WIDTH, dtype=dtype, seed=1),
+        normal(DIM, dtype=dtype, seed=2) if bias else None,
+        normal(BATCH, DIM, WIDTH - 1, dtype=dtype, seed=3) if initial else None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("activation", [None, "silu", "swish"])
+def test_results_states_and_gradients(dtype, channels_last, activation):
+    def run(x, weight, bias, initial):
+        return causal_conv1d_fn(
+            x, weight, bias, None, initial, return_final_states=True, activation=activation
+        )
+
+    def known(x, weight, bias, initial):
+        return twin(x, weight, bias, initial, silu=activation is not None, states=True)
+
+    args = operands(dtype, channels_last=channels_last)
+    check(run, known, args, dtype)
+    o, state = run(*args)
+    assert o.dtype is state.dtype is dtype and o.stride() == args[0].stride()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("initial", [False, True])
+def test_sequences_are_separated(dtype, initial):
+    def run(x, weight, bias, initial):
+        return causal_conv1d_fn(x, weight, bias, SEQ_IDX, initial, activation="silu")
+
+    def known(x, weight, bias, initial):
+        return twin(x, weight, bias, initial, seq_idx=SEQ_IDX, silu=True)
+
+    check(run, known, operands(dtype, initial=initial), dtype)
+
+
+def test_a_weight_of_another_dtype():
+    x, weight, bias, _ = operands(torch.bfloat16)
+    weight, bias = weight.detach().double(), bias.detach().float()
+    o = causal_conv1d_fn(x, weight, bias)
+    assert o.dtype is torch.bfloat16
+    assert agree(o, twin(*map(exact, (x, weight, bias))), torch.bfloat16)
+
+
+def test_final_states_are_written():
+    x, weight, _, _ = operands(torch.float32, bias=False)
+    out = torch.empty(BATCH, DIM, WIDTH - 1)
+    _, states = causal_conv1d_fn(x.detach(), weight, return_final_states=True, final_states_out=out)
+    assert states is out and torch.equal(out, x.detach()[..., 1 - WIDTH :])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [WIDTH - 1, WIDTH, 7])
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_update(dtype, length, n):
+    x, weight, bias, _ = operands(dtype)
+    x = x[..., :n]
+    state = normal(BATCH, DIM, length, dtype=dtype, seed=4).detach()
+    before = state.clone()
+    o = causal_conv1d_update(x, state, weight, bias, "silu")
+    known = twin(*map(exact, (x, weight, bias, before[..., length - WIDTH + 1 :])), silu=True)
+    assert agree(o, known, dtype) and o.dtype is dtype
+    assert torch.equal(state, torch.cat([before, x], -1)[..., -length:])
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_update_of_one_token_without_an_axis(requires_grad):
+    x, weight, bias, start = operands(torch.float32)
+    x = x.detach()[..., 0].requires_grad_(requires_grad)
+    state = start.detach().clone()
+    o = causal_conv1d_update(x, state, weight, bias)
+    assert o.shape == x.shape and torch.equal(state[..., -1], x)
+    known = twin(*map(exact, (x[..., None], weight, bias, start)))[..., 0]
+    assert agree(o, known, torch.float32)
+    if requires_grad:
+        (g,) = torch.autograd.grad(o.sum() + state.sum(), x)
+        assert agree(g, weight[:, -1].double() + torch.ones_like(g), torch.float32)
+
+
+@pytest.mark.parametrize("n", [1, 3, 6])
+def test_a_circular_buffer(n):
+    """Sequences of unlike lengths give the results and states of buffers that are shifted."""
+    length, seen = 6, torch.tensor([0, 4, 11], dtype=torch.int32)
+    x, weight, bias, _ = operands(torch.float64)
+    shifted = normal(BATCH, DIM, length, seed=5).detach()
+    circular = torch.empty_like(shifted)
+    for row, count in enumerate(seen):  # the token before ``count`` is the last one shifted in
+        for age in range(length):
+            circular[row, :, (int(count) - 1 - age) % length] = shifted[row, :, length - 1 - age]
+    o = causal_conv1d_update(x[..., :n], circular, weight, bias, cache_seqlens=seen)
+    known = causal_conv1d_update(x[..., :n], shifted, weight, bias)
+    assert agree(o, known, torch.float64)
+    for row, count in enumerate(seen):
+        for age in range(length):
+            place = (int(count) + n - 1 - age) % length
+            assert torch.equal(circular[row, :, place], shifted[row, :, length - 1 - age])
+
+
+def test_rows_of_a_larger_state():
+    x, weight, bias, _ = operands(torch.float32)
+    pool, rows = normal(6, DIM, WIDTH, seed=6).detach().float(), torch.tensor([4, -1, 2])
+    before = pool.clone()
+    o = causal_conv1d_update(x[..., :2], pool, weight, bias, "silu", conv_state_indices=rows.int())
+    chosen = before[rows]
+    known = causal_conv1d_update(x[..., :2], chosen, weight, bias, "silu")
+    assert torch.equal(o[[0, 2]], known[[0, 2]]) and not o[1].any()
+    before[[4, 2]] = chosen[[0, 2]].detach()
+    assert torch.equal(pool, before)
+
+
+def test_states_of_packed_sequences():
+    x, bounds = normal(7, DIM).detach(), torch.tensor([0, 2, 2, 7], dtype=torch.int32)
+    states = causal_conv1d_varlen_states(x, bounds, 3)
+    for i, (begin, end) in enumerate([(0, 2), (2, 2), (2, 7)]):
+        last = torch.cat([x.new_zeros(3, DIM), x[begin:end]])[-3:]
+        assert torch.equal(states[i], last.T)
+
+
+X, W = torch.zeros(2, 3, 5), torch.zeros(3, 4)
+IDX = torch.zeros(2, 5, dtype=torch.int32)
+ERRORS = {
+    "x has shape (3, 5)": lambda: causal_conv1d_fn(X[0], W),
+    "x is a list": lambda: causal_conv1d_fn([1.0], W),
+    "weight has shape (4, 4)": lambda: causal_conv1d_fn(X, torch.zeros(4, 4)),
+    "bias has shape (4,)": lambda: causal_conv1d_fn(X, W, torch.zeros(4)),
+    "activation is 'relu'": lambda: causal_conv1d_fn(X, W, activation="relu"),
+    "seq_idx has shape (2, 4)": lambda: causal_conv1d_fn(X, W, seq_idx=IDX[:, 1:]),
+    "seq_idx has dtype torch.float32": lambda: causal_conv1d_fn(X, W, seq_idx=IDX.float()),
+    "seq_idx is 0 in two separate places": lambda: causal_conv1d_fn(
+        X, W, seq_idx=torch.tensor([[0, 1, 0, 2, 2]] * 2)
+    ),
+    "seq_idx and return_final_states": lambda: causal_conv1d_fn(
+        X, W, seq_idx=IDX, return_final_states=True
+    ),
+    "initial_states has shape (2, 3, 4)": lambda: causal_conv1d_fn(
+        X, W, initial_states=torch.zeros(2, 3, 4)
+    ),
+    "conv_state has shape (2, 3, 2)": lambda: causal_conv1d_update(X, torch.zeros(2, 3, 2), W),
+    "cache_seqlens has shape (3,)": lambda: causal_conv1d_update(
+        X, torch.zeros(2, 3, 4), W, cache_seqlens=torch.zeros(3, dtype=torch.int32)
+    ),
+    "conv_state_indices has shape (1,)": lambda: causal_conv1d_update(
+        X, torch.zeros(9, 3, 4), W, conv_state_indices=torch.zeros(1, dtype=torch.int32)
+    ),
+    "causal_conv1d_varlen_states: x has shape (2, 3, 5)": lambda: causal_conv1d_varlen_states(
+        X, torch.tensor([0, 2]), 3
+    ),
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_errors(message):
+    with pytest.raises((TypeError, ValueError)) as error:
+        ERRORS[message]()
+    assert message in str(error.value)

@@ -1,0 +1,171 @@
+"""Stand-ins under the names of packages: signatures, what can be imported, and the way back."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from mamba_signatures import SIGNATURES  # noqa: E402
+
+pytest.importorskip("transformers")
+
+import linattn.torch  # noqa: E402
+from linattn.torch import install_as  # noqa: E402
+
+NAMES = ("mamba_ssm", "causal_conv1d")
+EACH_SIGNATURE = pytest.mark.parametrize(
+    ("module", "name"), [(m, n) for m, names in SIGNATURES.items() for n in names]
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    left = [x for x in sys.modules if x.split(".")[0] in NAMES]
+    for x in left:
+        del sys.modules[x]
+    assert not left
+
+
+def parameters(function):
+    """The parameters of a function in the form of the table."""
+
+    def shown(x):
+        default = getattr(x.default, "__name__", None) or repr(x.default)
+        return str(x.replace(annotation=x.empty, default=x.empty)) + (
+            "" if x.default is x.empty else f"={default}"
+        )
+
+    found = inspect.signature(function).parameters.values()
+    return ", ".join(shown(x) for x in found if x.name != "self")
+
+
+@EACH_SIGNATURE
+def test_signatures(module, name):
+    found = importlib.import_module(f"linattn.torch.{module}")
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert parameters(found) == SIGNATURES[module][name]
+
+
+def test_all_modules_take_the_names():
+    with install_as(*NAMES) as installed:
+        assert installed.names == NAMES and "mamba_ssm, causal_conv1d" in repr(installed)
+        for module, names in SIGNATURES.items():
+            found = importlib.import_module(module)
+            assert found is importlib.import_module(f"linattn.torch.{module}")
+            assert all(hasattr(found, name.split(".")[0]) for name in names)
+        import causal_conv1d
+        import mamba_ssm
+
+        from linattn.torch.causal_conv1d import causal_conv1d_fn
+
+        assert mamba_ssm.ops.triton.ssd_combined is sys.modules["mamba_ssm.ops.triton.ssd_combined"]
+        assert causal_conv1d.causal_conv1d_fn is causal_conv1d_fn
+        assert importlib.util.find_spec("mamba_ssm") is not None
+        assert mamba_ssm.__version__.startswith("2.3.2")
+        with pytest.raises(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.version("mamba_ssm")
+    with pytest.raises(ImportError):
+        import mamba_ssm
+
+
+def test_unknown_names_are_named():
+    with install_as("mamba_ssm"):
+        with pytest.raises(ImportError, match="Mamba3"):
+            from mamba_ssm import Mamba3  # noqa: F401
+        with pytest.raises(ImportError, match=r"mamba_ssm\.ops\.triton\.ssd_chunk_scan"):
+            importlib.import_module("mamba_ssm.ops.triton.ssd_chunk_scan")
+    with pytest.raises(ValueError, match="install_as: a name is 'flash_attn'"):
+        install_as("mamba_ssm", "flash_attn")
+    with pytest.raises(TypeError, match="no name is given"):
+        install_as()
+
+
+def package(folder, text, name="mamba_ssm"):
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text(text)
+    (folder / name / "part.py").write_text("there = True\n")
+
+
+def test_a_package_that_can_be_imported_stays(tmp_path, monkeypatch):
+    package(tmp_path, "from . import part\n__version__ = 'real'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with install_as("mamba_ssm") as installed:
+        import mamba_ssm
+
+        assert installed.names == () and mamba_ssm.__version__ == "real"
+    real = sys.modules["mamba_ssm.part"]
+    with install_as("mamba_ssm", replace=True) as installed:
+        assert installed.names == ("mamba_ssm",) and "mamba_ssm.part" not in sys.modules
+        import mamba_ssm
+
+        assert mamba_ssm is linattn.torch.mamba_ssm
+    assert sys.modules["mamba_ssm.part"] is real and "mamba_ssm.ops" not in sys.modules
+    assert sys.modules["mamba_ssm"].__version__ == "real"
+    for name in ("mamba_ssm", "mamba_ssm.part"):
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    "failure", ["ImportError('selective_scan_cuda')", "RuntimeError('0 active')"]
+)
+def test_a_package_that_fails_to_import_is_replaced(tmp_path, monkeypatch, failure):
+    package(tmp_path, f"from . import part\nraise {failure}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with install_as("mamba_ssm") as installed:
+        assert installed.names == ("mamba_ssm",) and "mamba_ssm.part" not in sys.modules
+        from mamba_ssm import Mamba
+
+        assert Mamba is linattn.torch.mamba_ssm.Mamba
+
+
+def test_calls_within_one_another():
+    first = install_as("mamba_ssm")
+    second = install_as(*NAMES)
+    assert second.names == ("causal_conv1d",)
+    first.undo()
+    assert "mamba_ssm" not in sys.modules and "causal_conv1d" in sys.modules
+    second.undo()
+    second.undo()
+    assert not {*NAMES} & sys.modules.keys() and second.names == ()
+
+
+def test_what_others_have_put_there_since_stays():
+    installed = install_as("causal_conv1d")
+    other = sys.modules["causal_conv1d"] = type(sys)("causal_conv1d")
+    installed.undo()
+    assert sys.modules.pop("causal_conv1d") is other
+
+
+def test_the_operator_keeps_its_name():
+    assert inspect.isfunction(linattn.torch.causal_conv1d)
+    importlib.import_module("linattn.torch.causal_conv1d.causal_conv1d_varlen")
+    assert inspect.isfunction(linattn.torch.causal_conv1d)
+
+
+def test_transformers_takes_the_functions(imported_again):
+    """Its models compute with stand-ins that are there when a model is imported."""
+    with install_as(*NAMES):
+        module = importlib.import_module(imported_again)
+        scan = inspect.getclosurevars(module.mamba_selective_scan).nonlocals["implementation"]
+        from transformers.utils.import_utils import is_mamba_ssm_available
+
+        if not torch.cuda.is_available():
+            assert not is_mamba_ssm_available()
+    assert scan is linattn.torch.mamba_ssm.selective_scan_fn
+
+
+@pytest.fixture
+def imported_again():
+    """The name of a module of Transformers that a test imports anew, for itself alone."""
+    package = importlib.import_module("transformers.models.mamba")
+    before = importlib.import_module(f"{package.__name__}.modeling_mamba")
+    del sys.modules[before.__name__]
+    yield before.__name__
+    sys.modules[before.__name__] = package.modeling_mamba = before

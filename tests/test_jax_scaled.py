@@ -1,0 +1,155 @@
+"""linattn.jax: mlstm, wkv and complex scans: states, steps, devices."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import linattn
+from linattn import State
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+
+import jax.numpy as jnp  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
+from jax_cases import GATES, LENGTHS, TURNS, D, K, M, Q, V, _wide, compare, draw  # noqa: E402, F401
+
+import linattn.jax as la  # noqa: E402
+
+#: A function, its operands, those of its first token, options, and a state.
+W, U = abs(draw(M)), draw(M, seed=1)
+MEMORY = State(draw(2, 3, D, M), draw(2, 3, D), 2 * draw(2, 3))
+MEAN = State(draw(2, 3, M), abs(draw(2, 3, M)), 2 * draw(2, 3, M, seed=1))
+ROW = State(draw(2, 3, M) + 1j * draw(2, 3, M, seed=1))
+CASES = [
+    ("mlstm", (Q, K, V, *GATES), {}, MEMORY),
+    ("mlstm", (Q, K, V, *GATES), {"eps": 0.1}, MEMORY),
+    ("mlstm", (Q, K, V, *GATES), {"normalize": False, "scale": 0.5}, MEMORY._replace(z=None)),
+    ("wkv", (2 * V, V, W, U), {}, MEAN),
+    ("linear_scan", (TURNS, V), {}, ROW),
+    ("linear_scan", (TURNS.real, V * 1j), {"log": True}, ROW),
+    ("linear_scan", (TURNS, V), {"reverse": True}, ROW),
+]
+EACH = pytest.mark.parametrize(
+    ("name", "operands", "options", "state"), CASES,
+    ids=[f"{name}-{'-'.join(options)}" for name, _, options, _ in CASES],
+)  # fmt: skip
+
+
+def packed(state, count):
+    return jax.tree.map(lambda x: np.stack([x * (1 - i / 10) for i in range(count)], 2), state)
+
+
+@EACH
+@pytest.mark.parametrize("bounds", [None, [0, 3, 3, 8]])
+def test_states(name, operands, options, state, bounds):
+    """Given and returned, and their gradients, as those of NumPy."""
+    if bounds:
+        options = options | {"cu_seqlens": np.array(bounds)}
+        state = packed(state, 3)
+    run = partial(getattr(la, name), **options, return_state=True)
+    expected = getattr(linattn, name)(*operands, **options, initial_state=state, return_state=True)
+    compare(jax.jit(run)(*operands, initial_state=state), expected)
+    check_grads(
+        lambda state, *x: run(*x, initial_state=state), (state, *operands), order=1,
+        modes=["rev"], eps=1e-6, rtol=1e-5, atol=1e-5,
+    )  # fmt: skip
+
+
+@EACH
+def test_steps(name, operands, options, state):
+    """Tokens one by one, from the state before all."""
+    static = {x: y for x, y in options.items() if x != "reverse"}
+    step, one = jax.jit(partial(getattr(la, f"{name}_step"), **static)), f"{name}_step"
+    token = [x if x.ndim == 1 else x[..., 0] if x.ndim == 3 else x[..., 0, :] for x in operands]
+    expected = getattr(linattn, one)(*token, state=state, **static)
+    compare(step(*token, state=state), expected, 1e-12)
+    normalize = {"normalize": options["normalize"]} if "normalize" in options else {}
+    for given, operator in (operands, name), (token, one):
+        compare(la.initial_state(*given, operator=operator, **normalize),
+                linattn.initial_state(*given, operator=operator, **normalize))  # fmt: skip
+
+
+@pytest.mark.skipif(jax.device_count() < 4, reason="XLA was started with fewer host devices")
+@EACH
+def test_shard_map(name, operands, options, state):
+    """Tokens over devices: outputs, the last state, and gradients."""
+    mesh = jax.make_mesh((4,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
+    tokens, shared = jax.sharding.PartitionSpec(None, None, "seq"), jax.sharding.PartitionSpec()
+    specs = tuple(shared if x.ndim == 1 else tokens for x in operands)
+    whole = partial(getattr(la, name), **options, return_state=True)
+    for more, more_specs in (((), ()), ((state,), (shared,))):
+
+        def call(*given, axis=None):
+            count = len(operands)
+            start = dict(zip(["initial_state"], given[count:], strict=False))
+            return whole(*given[:count], **start, **({"axis_name": axis} if axis else {}))
+
+        over = jax.jit(jax.shard_map(
+            partial(call, axis="seq"), mesh=mesh, in_specs=(*specs, *more_specs),
+            out_specs=(tokens, shared), check_vma=False,
+        ))  # fmt: skip
+        given = *operands, *more
+        compare(over(*given), call(*given), 1e-12)
+
+        def loss(f, *given):
+            return (abs(f(*given)[0]) ** 2).sum()
+
+        places = tuple(range(len(given)))
+        compare(jax.grad(partial(loss, over), places)(*given),
+                jax.grad(partial(loss, call), places)(*given), 1e-11)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize("name", ["mlstm", "wkv"])
+def test_dtypes(name, dtype):
+    """The bits of NumPy's results; gradients have the operands' dtypes."""
+    operands = next(x for case, x, *_ in CASES if case == name)
+    wide = {"mlstm": 3, "wkv": 2}[name]
+    given = [jnp.asarray(x, dtype if i < wide else jnp.float32) for i, x in enumerate(operands)]
+    o, state = getattr(la, name)(*given, return_state=True)
+    expected, end = getattr(linattn, name)(*map(np.asarray, given), return_state=True)
+    assert o.dtype == dtype
+    for x, y in zip((o, *state), (expected, *end), strict=True):
+        np.testing.assert_array_equal(np.asarray(x, np.float32), np.asarray(y, np.float32))
+    places = tuple(range(len(given)))
+    f = lambda *x: getattr(la, name)(*x).astype(jnp.float32).sum()  # noqa: E731
+    grads = jax.grad(f, places)(*given)
+    assert [x.dtype for x in grads] == [x.dtype for x in given]
+    assert all(bool(jnp.isfinite(x).all()) for x in grads)
+
+
+def test_transforms():
+    """vmap, and a gradient behind padding that holds NaN."""
+    for name, operands, options, _ in CASES[:1] + CASES[3:5]:
+        run = partial(getattr(la, name), **options)
+        axes = [None if x.ndim == 1 else 0 for x in operands]
+        compare(jax.vmap(run, axes)(*operands), run(*operands), 1e-14)
+    lengths = LENGTHS[..., None, None]
+    there = np.arange(Q.shape[-2])[:, None] < lengths
+    q, k, v = Q, *(np.where(there, x, np.nan) for x in (K, V))
+    gates = [np.where(there[..., 0], x, np.nan) for x in GATES]
+    f = lambda *x: la.mlstm(*x, key_lengths=LENGTHS, eps=0.1).sum()  # noqa: E731
+    grads = jax.grad(f, (0, 1, 2, 3, 4))(q, k, v, *gates)
+    ones = np.ones_like(V)
+    compare(grads, linattn.mlstm_backward(q, k, v, *gates, ones, key_lengths=LENGTHS, eps=0.1))
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda: la.mlstm(Q, K, V, *GATES, scale="a"), "mlstm: scale is 'a'"),
+        (lambda: la.mlstm(Q, K, V, *GATES, normalize=1), "mlstm: normalize is 1"),
+        (lambda: la.mlstm(Q, K, V, GATES[0], Q), "mlstm: f has shape"),
+        (lambda: la.mlstm(Q, K, V * 1j, *GATES), "mlstm: v has dtype complex"),
+        (lambda: la.mlstm(Q, K, V, *GATES, initial_state=State(V)), "initial_state is a tuple|s"),
+        (lambda: la.wkv(V, V, W[1:], U), "wkv: w has shape"),
+        (lambda: la.wkv_step(V, V, W, U, None), "wkv_step: state is a NoneType"),
+        (lambda: la.linear_scan(TURNS[..., :2], V), "linear_scan: a has shape"),
+        (lambda: la.linear_scan(TURNS, V, log=1), "linear_scan: log is 1"),
+        (lambda: la.linear_scan(TURNS, V, initial_state=State(V)), "initial_state.s has shape"),
+    ],
+)
+def test_wrong_input(call, what):
+    with pytest.raises((TypeError, ValueError), match=what):
+        call()

@@ -1,0 +1,159 @@
+"""The gufuncs of linear_scan, of real and of complex numbers, against their twins."""
+
+import numpy as np
+import pytest
+from scan_calls import LAYOUTS, UNIT, central, close
+
+import linattn
+from linattn import _reference_scan as ref
+from linattn._gufuncs import ufuncs
+
+
+@pytest.mark.parametrize("log", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_linear_scan(dtype, log):
+    """Sizes that lie as blocks and others; gradients, states, steps."""
+    rng = np.random.default_rng(0)
+    for n, m in [(0, 3), (1, 1), (5, 0), (31, 16), (33, 70), (200, 64), (90, 150), (200, 3)]:
+        a = rng.uniform(-1, 0.1 if log else 1, (n, m)).astype(dtype)
+        x, g = (rng.standard_normal((n, m)).astype(dtype) for _ in range(2))
+        s0, gs = (rng.standard_normal((1, m)).astype(dtype) for _ in range(2))
+        bounds = [0], [n]
+        result = ufuncs["linear_scan_state"](a, x, log, 0.0, *bounds, s0)
+        result += ufuncs["linear_scan_state_backward"](a, x, g, log, 0.0, *bounds, s0, gs)
+        w = [y.astype("f8") for y in (a, x)]
+        expected = ref.linear_scan(
+            *w, log=bool(log), initial_state=s0[0].astype("f8"), return_state=True
+        )
+        expected += ref.linear_scan_backward(
+            *w, g.astype("f8"), log=bool(log), initial_state=s0[0].astype("f8"),
+            grad_state=gs[0].astype("f8"),
+        )  # fmt: skip
+        for y, z in zip(result, expected, strict=True):
+            assert y.dtype == dtype
+            close(y.reshape(z.shape), z, 4 * (n + 8), UNIT[dtype], np.append(z, 1.0))
+        state = s0[0]
+        for i in range(min(n, 9)):
+            y, state = ufuncs["linear_scan_step"](a[i], x[i], log, state)
+            np.testing.assert_array_equal(y, result[0][i])
+            np.testing.assert_array_equal(y, state)
+
+
+def test_linear_scan_of_sequences():
+    rng = np.random.default_rng(1)
+    cuts = np.array([0, 4, 4, 30, 65])
+    a, x, g = (rng.uniform(-1, 1, (2, 65, 20)) for _ in range(3))
+    s0, gs = (rng.standard_normal((2, 4, 20)) for _ in range(2))
+    h, s = ufuncs["linear_scan_state"](a, x, 0.0, 0.0, cuts[:-1], cuts[1:], s0)
+    grads = ufuncs["linear_scan_state_backward"](a, x, g, 0.0, 0.0, cuts[:-1], cuts[1:], s0, gs)
+    more = {"cu_seqlens": cuts, "initial_state": s0}
+    expected = ref.linear_scan(a, x, **more, return_state=True)
+    expected += ref.linear_scan_backward(a, x, g, **more, grad_state=gs)
+    for y, z in zip((h, s, *grads), expected, strict=True):
+        close(y, z, 300, UNIT["float64"])
+    back = ufuncs["linear_scan"](a, x, 0.0, 1.0)
+    turned = ufuncs["linear_scan"](a[:, ::-1], x[:, ::-1], 0.0, 0.0)[:, ::-1]
+    np.testing.assert_array_equal(back, turned)
+    close(back, ref.linear_scan(a, x, reverse=True), 300, UNIT["float64"])
+
+
+def test_broadcasting():
+    """A decay a token or a channel."""
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((3, 40, 12))
+    for shape in [(40, 1), (1, 12), (3, 1, 12), (1, 1)]:
+        a = rng.uniform(0, 1, shape)
+        h = ufuncs["linear_scan"](np.broadcast_to(a, x.shape), x, 0.0, 0.0)
+        close(h, ref.linear_scan(a, x), 200, UNIT["float64"])
+
+
+def numbers(x):
+    """Complex numbers as the kernels take them."""
+    return np.ascontiguousarray(x).view(x.real.dtype)
+
+
+def of(x, dtype):
+    return np.ascontiguousarray(x).view(np.result_type(dtype, np.complex64))
+
+
+def complex_operands(n, m, dtype, log):
+    """Factors of magnitude 1 at most, or their logarithms."""
+    rng = np.random.default_rng([n, m])
+    a = rng.uniform(-1 if log else 0, 0 if log else 1, (n, m)) + 0j
+    a = a + 1j * rng.uniform(-3, 3, (n, m)) if log else a * np.exp(1j * rng.uniform(-3, 3, (n, m)))
+    shapes = [(n, m), (n, m), (1, m), (1, m)]
+    others = [rng.standard_normal((*shape, 2)) @ [1, 1j] for shape in shapes]
+    return [x.astype(np.result_type(dtype, np.complex64)) for x in (a, *others)]
+
+
+@pytest.mark.parametrize("reverse", [0.0, 1.0])
+@pytest.mark.parametrize("log", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_complex_scan(dtype, log, reverse):
+    for n, m in [(0, 3), (1, 1), (5, 0), (33, 35), (200, 32), (90, 75), (40, 2100)]:
+        a, x, g, s0, gs = complex_operands(n, m, dtype, log)
+        views = [numbers(y) for y in (a, x, g)]
+        more = log, reverse, [0], [n], numbers(s0)
+        result = ufuncs["complex_scan_state"](*views[:2], *more)
+        result += ufuncs["complex_scan_state_backward"](*views, *more, numbers(gs))
+        options = {"log": bool(log), "reverse": bool(reverse), "initial_state": s0[0]}
+        expected = ref.linear_scan(a, x, **options, return_state=True)
+        expected += ref.linear_scan_backward(a, x, g, **options, grad_state=gs[0])
+        for y, z in zip(result, expected, strict=True):
+            assert y.dtype == dtype
+            close(of(y, dtype).reshape(z.shape), z, 8 * (n + 8), UNIT[dtype], np.append(z, 1.0))
+        state = numbers(s0[0])
+        for i in range(0 if reverse else min(n, 9)):
+            y, state = ufuncs["complex_scan_step"](views[0][i], views[1][i], log, state)
+            np.testing.assert_array_equal(y, result[0][i])
+            np.testing.assert_array_equal(y, state)
+
+
+@pytest.mark.parametrize("log", [0.0, 1.0])
+def test_complex_gradients_by_differences(log):
+    """dL/dRe + i dL/dIm of a real L."""
+    a, x, g, s0, gs = (numbers(y) for y in complex_operands(5, 3, "float64", log))
+    bounds = [0], [5]
+
+    def loss():
+        h, s = ufuncs["complex_scan_state"](a, x, log, 0.0, *bounds, s0)
+        return (h * g).sum() + (s * gs).sum()
+
+    grads = ufuncs["complex_scan_state_backward"](a, x, g, log, 0.0, *bounds, s0, gs)
+    for grad, operand in zip(grads, (a, x, s0), strict=True):
+        expected = central(loss, operand)
+        close(grad, expected, 1, 1e-8, np.append(expected, 1.0))
+
+
+@pytest.mark.parametrize("log", [0.0, 1.0])
+def test_complex_layouts_and_threads(log):
+    a, x, g, *_ = (numbers(y) for y in complex_operands(70, 500, "float32", log))
+    before = linattn.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            linattn.set_num_threads(threads)
+            for layout in (lambda y: y, *LAYOUTS.values()):
+                operands = [layout(y) for y in (a, x, g)]
+                results.append([ufuncs["complex_scan"](*operands[:2], log, 0.0)])
+                results[-1].extend(ufuncs["complex_scan_backward"](*operands, log, 0.0))
+    finally:
+        linattn.set_num_threads(before)
+    for other in results[1:]:
+        for y, z in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(y, z)
+
+
+def test_complex_causality():
+    a, x, *_ = (numbers(y) for y in complex_operands(50, 7, "float32", 0.0))
+    expected = ufuncs["complex_scan"](a, x, 0.0, 0.0)
+    a[33:], x[33:] = np.nan, np.inf
+    np.testing.assert_array_equal(ufuncs["complex_scan"](a, x, 0.0, 0.0)[:33], expected[:33])
+
+
+def test_complex_resets():
+    """A factor of 0, e^-inf whatever its phase, forgets what was before."""
+    a, x, *_ = complex_operands(9, 5, "float64", 1.0)
+    a[4] = complex(-np.inf, np.nan)
+    h = of(ufuncs["complex_scan"](numbers(a), numbers(x), 1.0, 0.0), "f8")
+    np.testing.assert_array_equal(h[4], x[4])

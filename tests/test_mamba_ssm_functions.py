@@ -1,0 +1,406 @@
+"""The scans and steps of the stand-in for mamba_ssm against loops over their equations."""
+
+import functools
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from mamba_cases import DTYPES, agree, check, exact, normal, wide  # noqa: E402
+from torch.nn.functional import linear, rms_norm, silu, softplus  # noqa: E402
+
+from linattn.torch.mamba_ssm.ops.selective_scan_interface import (  # noqa: E402
+    mamba_inner_fn,
+    selective_scan_fn,
+    selective_scan_ref,
+)
+from linattn.torch.mamba_ssm.ops.triton.selective_state_update import (  # noqa: E402
+    selective_state_update,
+)
+from linattn.torch.mamba_ssm.ops.triton.ssd_combined import (  # noqa: E402
+    mamba_chunk_scan_combined,
+    mamba_split_conv1d_scan_combined,
+)
+
+BATCH, DIM, N, STATE, HEADS, GROUPS, HEADDIM = 2, 6, 7, 3, 4, 2, 5
+
+# --- Mamba ----------------------------------------------------------------------------------------
+
+
+def scan_twin(u, delta, A, B, C, D=None, z=None, bias=None, *, softplus_=True):
+    """The scan and its last state, token by token; B and C (batch, dim, dstate, n)."""
+    dt = delta if bias is None else delta + bias[:, None]
+    dt = softplus(dt) if softplus_ else dt
+    h, out = torch.zeros(len(u), *A.shape, dtype=A.dtype), []
+    B, C = (full(x, u, A) for x in (B, C))
+    for i in range(u.shape[-1]):
+        now = dt[:, :, i, None]
+        h = torch.exp(now * A) * h + now * B[..., i] * u[:, :, i, None]
+        y = (C[..., i] * h).sum(-1)
+        out.append(2 * y.real if A.is_complex() else y)
+    y = torch.stack(out, -1)
+    y = y if D is None else y + D[:, None] * u
+    return (y if z is None else y * silu(z)), h
+
+
+def full(x, u, A):
+    """B or C of any of mamba_ssm's shapes as (batch, dim, dstate, n)."""
+    if x.ndim == 2:
+        return x[None, ..., None].expand(len(u), -1, -1, u.shape[-1])
+    if A.is_complex():
+        x = torch.complex(x[..., 0::2], x[..., 1::2])
+    x = x[:, None] if x.ndim == 3 else x
+    return torch.stack([x[:, c * x.shape[1] // DIM] for c in range(DIM)], 1)
+
+
+#: Shapes of B and C: the same at all tokens, one a token, and groups.
+SHAPES = {
+    "constant": lambda n: (DIM, STATE), "variable": lambda n: (BATCH, STATE, n),
+    "two groups": lambda n: (BATCH, 2, STATE, n), "three groups": lambda n: (BATCH, 3, STATE, n),
+}  # fmt: skip
+
+
+def scan_operands(dtype, b="variable", c="variable", *, is_complex=False):
+    real = wide(dtype)
+
+    def varying(kind, seed):
+        shape = SHAPES[kind](2 * N if is_complex else N)
+        if kind != "constant":
+            return normal(*shape, dtype=dtype, seed=seed)
+        x = normal(*shape, dtype=real, seed=seed)
+        return turned(x, seed + 10) if is_complex else x
+
+    A = (-normal(DIM, STATE, seed=1).exp()).detach().to(real).requires_grad_()
+    return [
+        normal(BATCH, DIM, N, dtype=dtype), normal(BATCH, DIM, N, dtype=dtype, seed=2),
+        turned(A, 3) if is_complex else A, varying(b, 4), varying(c, 5),
+        normal(DIM, dtype=real, seed=6), normal(BATCH, DIM, N, dtype=dtype, seed=7),
+        normal(DIM, dtype=real, seed=8),
+    ]  # fmt: skip
+
+
+def turned(x, seed):
+    """A complex tensor with this real part."""
+    return (
+        torch.complex(x, 3 * normal(*x.shape, dtype=x.dtype, seed=seed)).detach().requires_grad_()
+    )
+
+
+def run_scan(*operands, function=selective_scan_fn):
+    return function(*operands, delta_softplus=True, return_last_state=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_complex", [False, True], ids=["real", "complex"])
+@pytest.mark.parametrize(
+    ("b", "c"),
+    [("variable", "variable"), ("constant", "variable"), ("two groups", "constant"),
+     ("constant", "constant"), ("two groups", "two groups"), ("three groups", "two groups")],
+)  # fmt: skip
+def test_scan(dtype, is_complex, b, c):
+    operands = scan_operands(dtype, b, c, is_complex=is_complex)
+    check(run_scan, scan_twin, operands, dtype)
+    y, state = run_scan(*operands)
+    expected = wide(dtype).to_complex() if is_complex else wide(dtype)
+    assert y.dtype is dtype and y.is_contiguous() and state.dtype is expected
+    check(functools.partial(run_scan, function=selective_scan_ref), scan_twin, operands, dtype)
+
+
+def test_scan_without_what_is_optional():
+    u, delta, A, B, C, *_ = scan_operands(torch.float64)
+    delta = delta.detach().abs()
+    twin = functools.partial(scan_twin, softplus_=False)
+    check(selective_scan_fn, lambda *x: twin(*x)[0], [u, delta, A, B, C], torch.float64)
+
+
+def inner_twin(xz, taps, bias, to_x, to_dt, to_out, out_bias, A, D, dt_bias, bb, cb, bw, cw, dw):
+    x, z = xz.chunk(2, 1)
+    x = torch.nn.functional.conv1d(x, taps, bias, padding=taps.shape[-1] - 1, groups=DIM)
+    x = silu(x[..., :N])
+    rank, width = to_dt.shape[1], (len(to_x) - to_dt.shape[1]) // 2
+    r, B, C = linear(x.mT, to_x).split([rank, width, width], -1)
+    B, C = (rms_norm(v + b, v.shape[-1:], w, 1e-6) for v, b, w in ((B, bb, bw), (C, cb, cw)))
+    delta = rms_norm(linear(r, to_dt), (DIM,), dw, 1e-6).mT
+    if A.is_complex():
+        B, C = (v.unflatten(-1, (-1, 2)).transpose(1, 2).flatten(2) for v in (B, C))
+    else:
+        B, C = B.mT, C.mT
+    return linear(scan_twin(x, delta, A, B, C, D, z, dt_bias)[0].mT, to_out, out_bias)
+
+
+@pytest.mark.parametrize("is_complex", [False, True], ids=["real", "complex"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_inner(dtype, is_complex):
+    rank, width = 2, STATE * (2 if is_complex else 1)
+    shapes = [
+        (BATCH, 2 * DIM, N), (DIM, 1, 4), (DIM,), (rank + 2 * width, DIM), (DIM, rank), (8, DIM),
+        (8,), None, (DIM,), (DIM,), (width,), (width,), (width,), (width,), (DIM,),
+    ]  # fmt: skip
+    operands = [x and normal(*x, dtype=dtype, seed=i) for i, x in enumerate(shapes)]
+    operands[7] = scan_operands(dtype, is_complex=is_complex)[2]
+
+    def run(*x):
+        return mamba_inner_fn(*x[:8], None, None, *x[8:12], True, 1, *x[12:])
+
+    check(run, inner_twin, operands, dtype)
+
+
+# --- Mamba-2 --------------------------------------------------------------------------------------
+
+SEQ_IDX = torch.tensor([[0, 0, 1, 1, 1, 2, 2], [0] * 7], dtype=torch.int32)
+LIMIT = (0.3, 1.2)
+
+
+def ssd_twin(x, dt, A, B, C, D, z, bias, initial, *, limit=(0.0, torch.inf), seq_idx=None):
+    """The scan and the last state of each row, token by token."""
+    dt = softplus(dt + bias).clamp(*limit)
+    h = x.new_zeros(*x.shape[::2], HEADDIM, STATE) if initial is None else initial
+    group = torch.arange(HEADS) // (HEADS // GROUPS)
+    out = []
+    for i in range(x.shape[1]):
+        if seq_idx is not None and i:
+            h = h * (seq_idx[:, i] == seq_idx[:, i - 1])[:, None, None, None]
+        now = dt[:, i, :, None, None]
+        write = x[:, i, :, :, None] * B[:, i, group, None]
+        h = torch.exp(now * A[:, None, None]) * h + now * write
+        out.append((h * C[:, i, group, None]).sum(-1))
+    y = torch.stack(out, 1)
+    y = y if D is None else y + (D if D.ndim == 2 else D[:, None]) * x
+    return (y if z is None else y * silu(z)), h
+
+
+def ssd_operands(dtype, *, skip="heads", gate=True, initial=True):
+    real = wide(dtype)
+    shape = (BATCH, N, HEADS, HEADDIM)
+    skips = {"heads": (HEADS,), "channels": (HEADS, HEADDIM)}
+    return [
+        normal(*shape, dtype=dtype), normal(*shape[:3], dtype=dtype, seed=1),
+        (-normal(HEADS, seed=2).exp()).detach().to(real).requires_grad_(),
+        normal(BATCH, N, GROUPS, STATE, dtype=dtype, seed=3),
+        normal(BATCH, N, GROUPS, STATE, dtype=dtype, seed=4),
+        normal(*skips[skip], dtype=real, seed=5) if skip else None,
+        normal(*shape, dtype=dtype, seed=6) if gate else None, normal(HEADS, dtype=real, seed=7),
+        normal(BATCH, HEADS, HEADDIM, STATE, dtype=real, seed=8) if initial else None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("skip", [None, "heads", "channels"])
+@pytest.mark.parametrize("seq_idx", [None, SEQ_IDX], ids=["rows", "packed"])
+@pytest.mark.parametrize("initial", [False, True])
+def test_chunk_scan(dtype, skip, seq_idx, initial):
+    def run(x, dt, A, B, C, D, z, bias, start):
+        return mamba_chunk_scan_combined(
+            x, dt, A, B, C, 256, D, z, bias, start, seq_idx, None, True, LIMIT, True
+        )
+
+    twin = functools.partial(ssd_twin, limit=LIMIT, seq_idx=seq_idx)
+    operands = ssd_operands(dtype, skip=skip, gate=skip is not None, initial=initial)
+    check(run, twin, operands, dtype)
+    y, state = run(*operands)
+    assert y.dtype is dtype and y.is_contiguous() and state.dtype is wide(dtype)
+
+
+def test_states_of_packed_sequences():
+    operands = [
+        None if x is None else x[:1] if x.ndim > 2 else x for x in ssd_operands(torch.float64)
+    ]
+    x, dt, A, B, C, D, z, bias, _ = operands
+    bounds = torch.tensor([0, 2, 2, 5, 7])
+    options = {"dt_bias": bias, "dt_softplus": True, "seq_idx": SEQ_IDX[:1]}
+    y, final, states = mamba_chunk_scan_combined(
+        x, dt, A, B, C, 64, D, z, cu_seqlens=bounds, return_final_states=True,
+        return_varlen_states=True, **options,
+    )  # fmt: skip
+    for i in range(4):
+        part = slice(bounds[i], bounds[i + 1])
+        if part.start == part.stop:
+            assert not states[i].any()
+            continue
+        own, h = ssd_twin(*(v[:, part] for v in (x, dt)), A, *(v[:, part] for v in (B, C)), D,
+                          z[:, part], bias, None)  # fmt: skip
+        assert agree(y[:, part], own, torch.float64) and agree(states[i], h[0], torch.float64)
+    assert torch.equal(final, states[-1:])
+
+
+def split_twin(zxbcdt, taps, bias, dt_bias, A, D, weight, out_weight, out_bias, *, mlp, before,
+               seq_idx):  # fmt: skip
+    dim, keys = HEADS * HEADDIM, GROUPS * STATE
+    gate, up, z, xBC, dt = zxbcdt.split([mlp, mlp, dim, dim + 2 * keys, HEADS], -1)
+    width, out = taps.shape[1], []
+    for t in range(N):
+        total = bias
+        for j in range(min(width, t + 1)):
+            same = (seq_idx[:, t - j] == seq_idx[:, t])[:, None]
+            total = total + same * taps[:, width - 1 - j] * xBC[:, t - j]
+        out.append(silu(total))
+    x, B, C = torch.stack(out, 1).split([dim, keys, keys], -1)
+    x, B, C = (v.unflatten(-1, (k, -1)) for v, k in ((x, HEADS), (B, GROUPS), (C, GROUPS)))
+    heads = None if weight is not None else z.unflatten(-1, (HEADS, -1))
+    y, h = ssd_twin(x, dt, A, B, C, D, heads, dt_bias, None, limit=LIMIT, seq_idx=seq_idx)
+    y = y.flatten(2)
+    if weight is not None:
+        y = y if before else y * silu(z)
+        groups = y.unflatten(-1, (GROUPS, -1))
+        groups = groups / (groups.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        y = groups.flatten(-2) * weight
+        y = y * silu(z) if before else y
+    y = torch.cat([silu(gate) * up, y], -1)
+    return linear(y, out_weight, out_bias), h
+
+
+@pytest.mark.parametrize("mlp", [0, 3])
+@pytest.mark.parametrize("norm", [None, "before", "after"])
+@pytest.mark.parametrize("seq_idx", [torch.zeros_like(SEQ_IDX), SEQ_IDX], ids=["rows", "packed"])
+def test_split_scan(mlp, norm, seq_idx):
+    dim, keys = HEADS * HEADDIM, GROUPS * STATE
+    shapes = [
+        (BATCH, N, 2 * mlp + 2 * dim + 2 * keys + HEADS), (dim + 2 * keys, 4), (dim + 2 * keys,),
+        (HEADS,), (HEADS,), (HEADS, HEADDIM), (dim,), (9, mlp + dim), (9,),
+    ]  # fmt: skip
+    operands = [normal(*x, seed=i) for i, x in enumerate(shapes)]
+    operands[4] = (-operands[4].exp()).detach().requires_grad_()
+    if norm is None:
+        operands[6] = None
+
+    def run(zxbcdt, taps, bias, dt_bias, A, D, weight, out_weight, out_bias):
+        return mamba_split_conv1d_scan_combined(
+            zxbcdt, taps, bias, dt_bias, A, D, 256, seq_idx=seq_idx, dt_limit=LIMIT,
+            return_final_states=True, rmsnorm_weight=weight, rmsnorm_eps=1e-5,
+            outproj_weight=out_weight, outproj_bias=out_bias, ngroups=GROUPS,
+            norm_before_gate=norm == "before",
+        )  # fmt: skip
+
+    twin = functools.partial(split_twin, mlp=mlp, before=norm == "before", seq_idx=seq_idx)
+    check(run, twin, operands, torch.float64)
+
+
+# --- one token ------------------------------------------------------------------------------------
+
+
+def step_twin(h, x, dt, A, B, C, D, z, bias):
+    dt = softplus(dt + bias)[..., None]
+    group = torch.arange(x.shape[1]) * B.shape[1] // x.shape[1]
+    h = torch.exp(dt * A) * h + dt * x[..., None] * B[:, group, None]
+    return ((h * C[:, group, None]).sum(-1) + D * x) * silu(z), h
+
+
+def step_operands(dtype, *, tied, heads):
+    real, lead = wide(dtype), (BATCH, heads, HEADDIM)
+
+    def rates(*shape, seed, kind):
+        x = normal(*shape, dtype=kind, seed=seed).detach()
+        return x[..., :1].expand(shape) if tied else x
+
+    A = -rates(*lead[1:], STATE, seed=2, kind=real).exp()
+    if tied:
+        A = A[:, :1, :1].expand(*lead[1:], STATE)
+    groups = min(GROUPS, heads)
+    return [
+        normal(*lead, dtype=dtype), rates(*lead, seed=1, kind=dtype), A,
+        normal(BATCH, groups, STATE, dtype=dtype, seed=3),
+        normal(BATCH, groups, STATE, dtype=dtype, seed=4), normal(*lead[1:], dtype=real, seed=5),
+        normal(*lead, dtype=dtype, seed=6), rates(*lead[1:], seed=7, kind=real),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tied", [False, True], ids=["Mamba", "Mamba-2"])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_step(dtype, tied, gradients):
+    operands = step_operands(dtype, tied=tied, heads=HEADS)
+    start = normal(BATCH, HEADS, HEADDIM, STATE, dtype=wide(dtype), seed=8)
+
+    def run(start, *given):
+        state = start.clone() if gradients else start.detach().clone()
+        y = selective_state_update(state, *given, dt_softplus=True)
+        return y, state
+
+    if gradients:
+        check(run, step_twin, [start, *operands], dtype)
+        return
+    with torch.no_grad():
+        for found, known in zip(
+            run(start, *operands), step_twin(*map(exact, (start, *operands))), strict=True
+        ):
+            assert agree(found, known, dtype)
+
+
+def test_step_without_heads_of_some_rows():
+    operands = step_operands(torch.float64, tied=False, heads=1)
+    pool, rows = normal(5, HEADDIM, STATE, seed=8).detach(), torch.tensor([3, -1])
+    before = pool.clone()
+    x, dt, A, B, C, D, z, bias = operands
+    flat = [x[:, 0], dt[:, 0], A[0], B[:, 0], C[:, 0], D[0], z[:, 0], bias[0]]
+    with torch.no_grad():
+        y = selective_state_update(pool, *flat, True, rows.int())
+    known, h = step_twin(before[rows, None], *operands)
+    assert agree(y[0], known[0, 0], torch.float64) and not y[1].any()
+    before[3] = h[0, 0]
+    assert torch.allclose(pool, before, rtol=1e-14, atol=1e-14)
+
+
+def test_a_state_of_16_bits():
+    operands = step_operands(torch.bfloat16, tied=False, heads=HEADS)
+    state = normal(BATCH, HEADS, HEADDIM, STATE, dtype=torch.bfloat16, seed=8).detach()
+    known, h = step_twin(exact(state), *map(exact, operands))
+    with torch.no_grad():
+        y = selective_state_update(state, *operands, dt_softplus=True)
+    assert agree(y, known, torch.bfloat16) and agree(state, h, torch.bfloat16)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def scan_error(place, x):
+    operands = scan_operands(torch.float32)
+    operands[place] = x
+    return lambda: selective_scan_fn(*operands)
+
+
+def ssd_error(place=None, x=None, **options):
+    operands = ssd_operands(torch.float32)
+    if place is not None:
+        operands[place] = x
+    x, dt, A, B, C, D, z, bias, start = operands
+    options = {"initial_states": start, "seq_idx": None} | options
+    return lambda: mamba_chunk_scan_combined(x, dt, A, B, C, 1, D, z, bias, **options)
+
+
+def step_error(place, x):
+    operands = [normal(BATCH, HEADS, HEADDIM, STATE, dtype=torch.float32).detach()]
+    operands += step_operands(torch.float32, tied=False, heads=HEADS)
+    operands[place] = x
+    return lambda: selective_state_update(*operands)
+
+
+Z = torch.zeros
+ERRORS = {
+    "u has shape (2, 6)": scan_error(0, Z(2, 6)),
+    "delta has shape (2, 6, 8)": scan_error(1, Z(2, 6, 8)),
+    "A has shape (5, 3)": scan_error(2, Z(5, 3)),
+    "B has shape (2, 4, 3, 7)": scan_error(3, Z(2, 4, 3, 7)),
+    "C has shape (2, 3, 14)": scan_error(4, Z(2, 3, 14)),
+    "C has dtype torch.complex64": scan_error(4, Z(6, 3, dtype=torch.complex64)),
+    "z is a float": scan_error(6, 1.0),
+    "D has shape (1,)": scan_error(5, Z(1)),
+    "x has shape (2, 7, 20)": ssd_error(0, Z(2, 7, 20)),
+    "dt has shape (2, 7)": ssd_error(1, Z(2, 7)),
+    "B has shape (2, 7, 3, 3)": ssd_error(3, Z(2, 7, 3, 3)),
+    "D has shape (4, 4)": ssd_error(5, Z(4, 4)),
+    "initial_states has shape (2, 4, 3, 5)": ssd_error(8, Z(2, 4, 3, 5)),
+    "seq_idx begins with [1, 0]": ssd_error(
+        seq_idx=torch.tensor([[1] * 7, [0] * 7], dtype=torch.int32)
+    ),
+    "return_varlen_states is True": ssd_error(return_varlen_states=True),
+    "state has shape (2, 3)": step_error(0, Z(2, 3)),
+    "x has shape (2, 4, 6)": step_error(1, Z(2, 4, 6)),
+    "C has shape (2, 3, 3)": step_error(5, Z(2, 3, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_errors(message):
+    with pytest.raises((TypeError, ValueError)) as error:
+        ERRORS[message]()
+    assert message in str(error.value)

@@ -1,0 +1,345 @@
+"""The layers and language models of the stand-in for mamba_ssm: weights, results, generation."""
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from mamba_cases import agree  # noqa: E402
+
+from linattn.torch.mamba_ssm import Mamba, Mamba2, MambaLMHeadModel  # noqa: E402
+from linattn.torch.mamba_ssm.models.config_mamba import MambaConfig  # noqa: E402
+from linattn.torch.mamba_ssm.ops.triton.ssd_combined import (  # noqa: E402
+    mamba_split_conv1d_scan_combined,
+)
+from linattn.torch.mamba_ssm.utils.generation import (  # noqa: E402
+    InferenceParams,
+    decode,
+    sample,
+)
+
+WIDTH, BATCH, N, VOCABULARY = 16, 2, 7, 21
+MAMBA2 = {"headdim": 8, "d_state": 5}
+#: Layers by name; of Mamba-2 with options that change its parameters or equations.
+LAYERS = {
+    "Mamba": (Mamba, {}),
+    "Mamba, others": (
+        Mamba, {"d_state": 3, "d_conv": 2, "expand": 1.5, "dt_rank": 3, "bias": True,
+                "conv_bias": False, "dt_init": "constant"},
+    ),
+    "Mamba2": (Mamba2, MAMBA2),
+    "Mamba2, others": (
+        Mamba2, MAMBA2 | {"ngroups": 2, "D_has_hdim": True, "norm_before_gate": True,
+                          "dt_limit": (0.01, 0.05), "bias": True, "conv_init": 0.5},
+    ),
+    "Mamba2, MLP": (Mamba2, MAMBA2 | {"d_ssm": 24, "rmsnorm": False, "conv_bias": False}),
+}  # fmt: skip
+EACH_LAYER = pytest.mark.parametrize("name", LAYERS)
+
+
+def made(name, dtype=torch.float64, **options):
+    """A layer whose parameters have no special values."""
+    torch.manual_seed(0)
+    kind, own = LAYERS[name]
+    layer = kind(WIDTH, layer_idx=0, **own, **options).to(dtype)
+    with torch.no_grad():
+        for x in layer.parameters():
+            x += 0.1 * torch.randn_like(x)
+    return layer
+
+
+def tokens(dtype=torch.float64, n=N):
+    torch.manual_seed(1)
+    return torch.randn(BATCH, n, WIDTH, dtype=dtype)
+
+
+# --- layers ---------------------------------------------------------------------------------------
+
+
+@EACH_LAYER
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("prompt", [1, 2, 6])
+def test_steps_continue_a_sequence(name, dtype, prompt):
+    layer, x = made(name, dtype), tokens(dtype)
+    state = InferenceParams(max_seqlen=N, max_batch_size=BATCH)
+    with torch.no_grad():
+        parts = [layer(x[:, :prompt], inference_params=state)]
+        for i in range(prompt, N):
+            state.seqlen_offset = i
+            parts.append(layer(x[:, i : i + 1], inference_params=state))
+        assert agree(torch.cat(parts, 1), layer(x), torch.float32)
+
+
+@EACH_LAYER
+def test_steps_from_an_allocated_cache(name):
+    layer, x = made(name), tokens()
+    conv, memory = layer.allocate_inference_cache(BATCH, N)
+    with torch.no_grad():
+        outputs = [layer.step(x[:, i : i + 1], conv, memory) for i in range(N)]
+        assert outputs[-1][1] is conv and outputs[-1][2] is memory
+        assert agree(torch.cat([y for y, *_ in outputs], 1), layer(x), torch.float32)
+    assert layer.allocate_inference_cache(3, N, torch.bfloat16)[1].dtype is torch.bfloat16
+
+
+@EACH_LAYER
+def test_gradients_of_steps_are_those_of_the_sequence(name):
+    layer, x = made(name), tokens(n=3)
+    conv, memory = layer.allocate_inference_cache(BATCH, N)
+    parts = []
+    for i in range(3):
+        y, conv, memory = layer.step(x[:, i : i + 1], conv.clone(), memory.clone())
+        parts.append(y)
+    parameters = [*layer.parameters()]
+    found = torch.autograd.grad(torch.cat(parts, 1).square().sum(), parameters)
+    known = torch.autograd.grad(layer(x).square().sum(), parameters)
+    assert all(agree(g, k, torch.float32) for g, k in zip(found, known, strict=True))
+
+
+@pytest.mark.parametrize("name", [x for x in LAYERS if x.startswith("Mamba2")])
+def test_mamba2_is_the_block_of_its_function(name):
+    layer, x = made(name), tokens()
+    seq_idx = torch.tensor([[0, 0, 1, 1, 1, 2, 2]] * BATCH, dtype=torch.int32)
+    D = layer.D.unflatten(0, (-1, layer.headdim)) if layer.D_has_hdim else layer.D
+    known = mamba_split_conv1d_scan_combined(
+        layer.in_proj(x), layer.conv1d.weight.squeeze(1), layer.conv1d.bias, layer.dt_bias,
+        -layer.A_log.float().exp(), D, 256, None, seq_idx, layer.dt_limit, False, "silu",
+        layer.norm.weight if layer.rmsnorm else None, 1e-5, layer.out_proj.weight,
+        layer.out_proj.bias, layer.headdim, layer.ngroups, layer.norm_before_gate,
+    )  # fmt: skip
+    assert agree(layer(x, seq_idx=seq_idx), known, torch.float64)
+    flat = layer(x.flatten(0, 1), seqlen=N, seq_idx=seq_idx)
+    assert torch.equal(flat, layer(x, seq_idx=seq_idx).flatten(0, 1))
+
+
+def test_packed_prompts_are_continued():
+    layer, x = made("Mamba2, others"), tokens()[:1]
+    bounds = torch.tensor([0, 2, 3, 7], dtype=torch.int32)
+    seq_idx = torch.tensor([[0, 0, 1, 2, 2, 2, 2]], dtype=torch.int32)
+    new = torch.randn(3, 1, WIDTH, dtype=torch.float64)
+    state = InferenceParams(max_seqlen=N, max_batch_size=3)
+    with torch.no_grad():
+        packed = layer(x, seq_idx=seq_idx, cu_seqlens=bounds, inference_params=state)
+        state.seqlen_offset = 1
+        after = layer(new, inference_params=state)
+        for i, (begin, end) in enumerate(itertools.pairwise(bounds.tolist())):
+            alone = layer(torch.cat([x[:, begin:end], new[i : i + 1]], 1))
+            assert agree(packed[:, begin:end], alone[:, :-1], torch.float32)
+            assert agree(after[i : i + 1], alone[:, -1:], torch.float32)
+
+
+def test_new_parameters():
+    layer = Mamba(WIDTH, dt_min=0.01, dt_max=0.02, dtype=torch.bfloat16)
+    assert layer.A_log.dtype is layer.D.dtype is torch.float32
+    assert torch.allclose(layer.A_log.exp(), torch.arange(1.0, 17), rtol=1e-6, atol=0)
+    dt = torch.nn.functional.softplus(layer.dt_proj.bias.float())
+    assert dt.min() > 0.0099 and dt.max() < 0.0201  # bfloat16 rounds the bias by 0.4 %
+    assert layer.dt_proj.bias._no_reinit and layer.A_log._no_weight_decay
+    layer = Mamba2(WIDTH, **MAMBA2, A_init_range=(2, 3), dt_init_floor=0.05)
+    assert layer.A_log.exp().min() >= 2 and layer.A_log.exp().max() <= 3.0001
+    assert torch.nn.functional.softplus(layer.dt_bias).min() > 0.0499
+    assert layer.D._no_weight_decay and layer.dt_bias._no_weight_decay
+
+
+@pytest.mark.parametrize("kind", ["Mamba", "Mamba2"])
+def test_transformers_has_the_same_weights_and_results(kind):
+    transformers = pytest.importorskip("transformers")
+    if kind == "Mamba":
+        from transformers.models.mamba.modeling_mamba import MambaMixer as Mixer
+
+        config = transformers.MambaConfig(hidden_size=WIDTH, num_hidden_layers=1, vocab_size=3)
+        layer = Mamba(WIDTH)
+    else:
+        from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer as Mixer
+
+        config = transformers.Mamba2Config(
+            hidden_size=WIDTH, num_hidden_layers=1, vocab_size=3, head_dim=8, num_heads=4,
+            state_size=5, n_groups=2, chunk_size=4,
+        )  # fmt: skip
+        layer = Mamba2(WIDTH, **MAMBA2, ngroups=2)
+    with torch.no_grad():
+        for x in layer.parameters():
+            x += 0.1 * torch.randn_like(x)
+    mixer = Mixer(config, 0)
+    mixer.load_state_dict(layer.state_dict())
+    layer.load_state_dict(mixer.state_dict())
+    x = tokens(torch.float32)
+    with torch.no_grad():  # both round
+        assert agree(layer(x) / 2, mixer(x).double() / 2, torch.float32)
+
+
+# --- language models ------------------------------------------------------------------------------
+
+CONFIGURATIONS = {
+    "Mamba": {},
+    "Mamba-2, MLP": {"ssm_cfg": {"layer": "Mamba2", **MAMBA2}, "d_intermediate": 20},
+    "layer norm": {"rms_norm": False, "tie_embeddings": False, "residual_in_fp32": False},
+    "not fused": {"fused_add_norm": False, "d_intermediate": 20},
+}
+EACH_MODEL = pytest.mark.parametrize("name", CONFIGURATIONS)
+
+
+def model_of(name, dtype=torch.float32):
+    torch.manual_seed(0)
+    config = MambaConfig(d_model=WIDTH, n_layer=2, vocab_size=VOCABULARY, **CONFIGURATIONS[name])
+    return MambaLMHeadModel(config, dtype=dtype)
+
+
+PROMPT = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+
+
+@EACH_MODEL
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_generation_is_recomputation(name, dtype):
+    model = model_of(name, dtype)
+    out = model.generate(PROMPT, 10, cg=True, output_scores=True, return_dict_in_generate=True)
+    with torch.no_grad():
+        logits = model(out.sequences).logits
+    assert logits.shape == (2, 10, 24)  # the vocabulary, rounded up
+    scores = torch.stack(out.scores, 1)
+    unit = torch.finfo(dtype).eps  # layers round their tokens and states
+    assert torch.allclose(scores.float(), logits[:, 3:-1].float(), rtol=0, atol=32 * unit)
+    assert torch.equal(out.sequences[:, 4:], scores.argmax(-1))
+    assert torch.equal(out.sequences, model.generate(PROMPT, 10))
+
+
+@EACH_MODEL
+def test_training(name):
+    model = model_of(name)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    text = torch.arange(40).view(2, 20) % VOCABULARY
+    losses = []
+    for _ in range(20):
+        logits = model(text[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(x.grad is not None for x in model.parameters())
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_saved_models_load(tmp_path):
+    model = model_of("Mamba", torch.bfloat16)
+    model.save_pretrained(str(tmp_path))
+    again = MambaLMHeadModel.from_pretrained(str(tmp_path), dtype=torch.bfloat16)
+    assert torch.equal(again(PROMPT).logits, model(PROMPT).logits)
+    assert again.config == model.config
+
+
+def test_options_of_generation(capsys):
+    model, streamed = model_of("Mamba"), []
+
+    class Streamer:
+        def put(self, tokens):
+            streamed.append(tokens)
+
+        def end(self):
+            streamed.append(None)
+
+    teacher = torch.tensor([[1, 2, 3, 4, 9, 9], [5, 6, 7, 8, 9, 9]])
+    out = decode(
+        PROMPT, model, 8, teacher_outputs=teacher, streamer=Streamer(), vocab_size=5,
+        enable_timing=True,
+    ).sequences  # fmt: skip
+    assert torch.equal(out[:, :6], teacher) and out[:, 6:].max() < 5
+    assert torch.equal(torch.cat(streamed[:-1], 1), out) and streamed[-1] is None
+    assert "decoding time" in capsys.readouterr().out
+    ended = decode(PROMPT, model, 8, teacher_outputs=teacher, eos_token_id=9).sequences
+    assert torch.equal(ended, teacher[:, :5])
+    repeated = model.generate(PROMPT, 8, repetition_penalty=1e9)
+    assert all(len({*row}) == 8 for row in repeated.tolist())
+
+
+def test_sampling():
+    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log().expand(4000, -1)
+
+    def drawn(**options):
+        torch.manual_seed(0)
+        return {*sample(logits, **options).tolist()}
+
+    assert drawn() == {0} and drawn(top_k=0) == {0, 1, 2, 3} and drawn(top_k=2) == {0, 1}
+    assert drawn(top_k=0, top_p=0.6) == {0, 1} and drawn(top_k=9, min_p=0.2) == {0, 1, 2}
+    assert drawn(top_k=0, temperature=0.01) == {0}
+
+
+SCRIPT = """
+import torch
+from mamba_ssm import Mamba, Mamba2, MambaLMHeadModel
+from mamba_ssm.models.config_mamba import MambaConfig
+from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
+from mamba_ssm.utils.generation import InferenceParams
+from causal_conv1d import causal_conv1d_fn
+from causal_conv1d.causal_conv1d_varlen import causal_conv1d_varlen_states
+
+torch.manual_seed(0)
+ssm_cfg = {"layer": "Mamba2", "headdim": 8}
+config = MambaConfig(d_model=16, n_layer=2, vocab_size=30, ssm_cfg=ssm_cfg)
+model = MambaLMHeadModel(config, device="cpu", dtype=torch.bfloat16)
+tokens = model.generate(
+    input_ids=torch.tensor([[1, 2, 3]]), max_length=9, cg=True, return_dict_in_generate=True,
+    output_scores=True, enable_timing=False, temperature=0.8, top_k=3, top_p=0.9,
+)
+print(tuple(tokens.sequences.shape), Mamba(d_model=8)(torch.ones(1, 2, 8)).shape[-1])
+"""
+
+
+def test_a_script_runs_unchanged(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    start = (
+        "import linattn.torch, runpy\n"
+        "linattn.torch.install_as('mamba_ssm', 'causal_conv1d')\n"
+        f"runpy.run_path({str(tmp_path / 'script.py')!r}, run_name='__main__')"
+    )
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", start], capture_output=True, text=True, timeout=120,
+        env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.stdout == "(1, 9) 8\n", done.stderr
+
+
+ERRORS = {
+    "Mamba: dt_init is 'zero'": (ValueError, lambda: Mamba(8, dt_init="zero")),
+    "Mamba2: process_group is given": (
+        NotImplementedError, lambda: Mamba2(8, headdim=4, process_group=object()),
+    ),
+    "Mamba2: d_ssm is 16; expected a multiple of headdim, 5": (
+        ValueError, lambda: Mamba2(8, headdim=5),
+    ),
+    "ngroups, 3": (ValueError, lambda: Mamba2(8, headdim=4, ngroups=3)),
+    "Mamba: layer_idx is None": (
+        ValueError, lambda: Mamba(8)(torch.ones(1, 2, 8), InferenceParams(9, 1)),
+    ),
+    "states of 2 sequences": (ValueError, lambda: changed_batch()),
+    "hidden_states has shape (2, 2, 16)": (
+        ValueError, lambda: made("Mamba")(tokens(n=2), InferenceParams(9, 2, seqlen_offset=1)),
+    ),
+    "attn_layer_idx has 1": (
+        NotImplementedError,
+        lambda: MambaLMHeadModel(MambaConfig(8, n_layer=2, vocab_size=8, attn_layer_idx=[1])),
+    ),
+    "ssm_cfg['layer'] is 'Mamba3'": (
+        ValueError,
+        lambda: MambaLMHeadModel(MambaConfig(8, vocab_size=8, ssm_cfg={"layer": "Mamba3"})),
+    ),
+}  # fmt: skip
+
+
+def changed_batch():
+    layer, state = made("Mamba"), InferenceParams(N, BATCH)
+    layer(tokens(), inference_params=state)
+    layer(tokens()[:1], inference_params=state)
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_errors(message):
+    kind, run = ERRORS[message]
+    with pytest.raises(kind) as error:
+        run()
+    assert message in str(error.value)
