@@ -167,6 +167,12 @@ class Operator:
         def checked(keys: Any, *args: Any) -> Any:
             if forward_ad._current_level >= 0:
                 self._refuse_tangents(args)
+            below = (keys & _C._after_autograd_keyset).highestPriorityTypeId()
+            if below == _C.DispatchKey.CPU and not (
+                torch.is_grad_enabled() and _C._any_requires_grad(*args)
+            ):  # the dispatcher would come to the same, twice through Python
+                with _C._AutoDispatchBelowAutograd():
+                    return self.run(*args)
             return differentiable(keys, *args)
 
         return checked

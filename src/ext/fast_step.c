@@ -99,13 +99,14 @@ is_whole(PyObject *field, int core, const struct la_operands *c, int nin)
     }
     const int lead = PyArray_NDIM(x) - core;
     for (int axis = 0; axis < lead; axis++) {
-        int found = PyArray_DIM(x, axis) == 1;
+        const npy_intp size = PyArray_DIM(x, axis);
+        int found = 0;
         for (int i = 0; i < nin && !found; i++) {
             PyArrayObject *y = array_of(c->object[i]);
             const int at = y == NULL ? -1
                                      : PyArray_NDIM(y) -
                                            c->g->signature->slots[i].rank - lead + axis;
-            found = at >= 0 && PyArray_DIM(y, at) == PyArray_DIM(x, axis);
+            found = at >= 0 && (size == 1 || PyArray_DIM(y, at) == size);
         }
         if (!found) {
             return 0;
