@@ -36,7 +36,7 @@ from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import Table, run
 from ._layout import Call, Layout
 from ._lazy import in_blocks, is_lazy, refuse_token
-from ._linattn import fast_call, maps, operators
+from ._linattn import fast_call, fast_step, maps, operators
 from ._state import State
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class Recurrence:
         if not self.cross:
             stem, end, _ = step.partition("_step")
             self._step = self._gufuncs(f"_{stem}{{}}{end}")
+            self.step_op = [*operators].index(step)  #: as `fast_step` takes it
         if not function:
             RECURRENCES[name] = self
 
@@ -264,6 +265,14 @@ class Recurrence:
         **flags: Bool,
     ) -> tuple[Array, State]:
         """The output of one token, and the state after it."""
+        if type(state) is State and state[2] is None and not flags:
+            result = fast_step(
+                self.step_op, operands, state[0], state[1], in_place, feature_map, normalize,
+                scale, eps,
+            )  # fmt: skip
+            if result is not NotImplemented:
+                o, s, z = result
+                return o, state if in_place else State(s, z)
         if type(state) is State and state[2] is None and (state[1] is None) is not normalize:
             s, z, _ = after = state if in_place else _state.copy(state)
             outputs = (None, s, z) if normalize else (None, s)

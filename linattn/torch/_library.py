@@ -169,6 +169,12 @@ class Operator:
         def checked(keys: Any, *args: Any) -> Any:
             if forward_ad._current_level >= 0:
                 self._refuse_tangents(args)
+            below = (keys & _C._after_autograd_keyset).highestPriorityTypeId()
+            if below == _C.DispatchKey.CPU and not (
+                torch.is_grad_enabled() and _C._any_requires_grad(*args)
+            ):  # the dispatcher would come to the same, twice through Python
+                with _C._AutoDispatchBelowAutograd():
+                    return self.run(*args)
             return differentiable(keys, *args)
 
         return checked
@@ -266,7 +272,17 @@ class Operator:
         return grads, tuple(None if shape is None else 0 for shape in shapes)
 
 
-def _is_plain(args: tuple[Any, ...]) -> bool:
+def is_direct(args: Sequence[Any]) -> bool:
+    """Whether a call with these arguments needs nothing of PyTorch: it is not differentiated."""
+    return (
+        not torch.compiler.is_compiling()
+        and forward_ad._current_level < 0
+        and _is_plain(args)
+        and not (torch.is_grad_enabled() and _C._any_requires_grad(*args))
+    )
+
+
+def _is_plain(args: Sequence[Any]) -> bool:
     """Whether no feature of PyTorch but autograd has to see a call with these arguments."""
     for x in args:
         if type(x) in _PLAIN:

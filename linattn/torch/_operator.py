@@ -18,6 +18,7 @@ from .._operator import RECURRENCES
 from .._scaled import SCALED
 from . import _maps, _options, _tensors
 from ._descriptions import OTHERS, Description, of_recurrence, of_scaled
+from ._direct import Direct
 from ._library import Operator, name_of
 from ._states import States
 from ._tensors import any_complex, array, tensor, tensors, threads, work_dtype
@@ -50,6 +51,7 @@ class TensorOperator:
         self._numbers = self._option_names[first:]
         self._checks = tuple((name_of(x), *_options.check_of(x)) for x in d.options[first:])
         self._states, self._complex_too = States(d, self.names), d.complex_too
+        self._direct = Direct(d, self.values)
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
         cast = [x.name for x in self.operands if d.cast and not x.state_dtype]
@@ -109,6 +111,10 @@ class TensorOperator:
                 return_state=return_state, **options,
             )  # fmt: skip
         name = self.name
+        if not return_state and initial_state is key_lengths is cu_seqlens is None:
+            o = self._direct.forward(operands, options)
+            if o is not None:
+                return o
         if key_lengths is not None:
             key_lengths = _options.integers(name, "key_lengths", key_lengths, operands[0])
         if cu_seqlens is not None:
@@ -135,6 +141,9 @@ class TensorOperator:
             from . import _complex
 
             return _complex.step(operands, state, in_place=in_place, **options)
+        result = self._direct.step(operands, state, in_place, **options)
+        if result is not None:
+            return result
         name = self.description.step_name
         args, narrow = self.arguments(name, operands, options)
         if state is None:

@@ -8,25 +8,15 @@
  * left to NumPy. */
 #include "numpy_api.h"
 
+#include "fast_call.h"
+
 #include "gufunc.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "call.h"
-#include "number.h"
-#include "gufunc_object.h"
 #include "run.h"
-
-/* The operands of a call while they are read. */
-struct operands {
-    const struct la_gufunc *g;
-    enum la_loop loop;
-    PyObject *object[LA_MAX_OPERANDS]; /* borrowed, except for allocated outputs */
-    int made[LA_MAX_OPERANDS];
-    struct la_tensor x[LA_MAX_OPERANDS];
-    union la_number numbers[LA_MAX_OPERANDS];
-};
 
 static int
 is_plain(PyObject *object, int type)
@@ -39,7 +29,7 @@ is_plain(PyObject *object, int type)
 /* Finds the loop whose tokens have the dtype of the first operand; 0 if there is
  * none. */
 static int
-choose_loop(struct operands *c)
+choose_loop(struct la_operands *c)
 {
     for (int loop = 0; loop < LA_NLOOPS; loop++) {
         c->loop = (enum la_loop)loop;
@@ -53,7 +43,7 @@ choose_loop(struct operands *c)
 
 /* Reads a Python float as a number for the kernel, or as an array without core axes. */
 static int
-take_number(struct operands *c, int i)
+take_number(struct la_operands *c, int i)
 {
     const enum la_dtype dtype = la_loop_kinds[c->loop].dtype;
     if (!PyFloat_CheckExact(c->object[i])) {
@@ -65,7 +55,7 @@ take_number(struct operands *c, int i)
 }
 
 static void
-set_array(struct operands *c, int i, int wide)
+set_array(struct la_operands *c, int i, int wide)
 {
     PyArrayObject *x = (PyArrayObject *)c->object[i];
     c->x[i] = (struct la_tensor){PyArray_DATA(x), PyArray_NDIM(x), PyArray_DIMS(x),
@@ -74,14 +64,14 @@ set_array(struct operands *c, int i, int wide)
 
 /* Whether operand i has the dtype of the computation. */
 static int
-is_native(const struct operands *c, int i)
+is_native(const struct la_operands *c, int i)
 {
     return la_loop_type(c->g, c->loop, i) == la_loop_kinds[c->loop].rest;
 }
 
 /* Whether the caller left out operand i. */
 static int
-take_omitted(struct operands *c, int i)
+take_omitted(struct la_operands *c, int i)
 {
     if (c->object[i] != Py_Ellipsis || !la_may_lack(c->g->signature, i)) {
         return 0;
@@ -91,7 +81,7 @@ take_omitted(struct operands *c, int i)
 }
 
 static int
-take_array(struct operands *c, int i)
+take_array(struct la_operands *c, int i)
 {
     if (!is_plain(c->object[i], la_loop_type(c->g, c->loop, i)) ||
         (i >= c->g->signature->nin &&
@@ -104,7 +94,7 @@ take_array(struct operands *c, int i)
 
 /* The size of a core dimension, from the inputs; -1 if no input has it. */
 static npy_intp
-core_size(const struct operands *c, char letter)
+core_size(const struct la_operands *c, char letter)
 {
     const struct la_signature *signature = c->g->signature;
     for (int i = 0; i < signature->nin; i++) {
@@ -123,7 +113,7 @@ core_size(const struct operands *c, char letter)
  * repeated along one of them.  The caller then sums the output, and rounds to 16 bits
  * only after that. */
 static int
-is_to_be_summed(const struct operands *c, int i, const npy_intp *shape, int lead)
+is_to_be_summed(const struct la_operands *c, int i, const npy_intp *shape, int lead)
 {
     const int of = c->g->signature->slots[i].of;
     const int skip =
@@ -138,7 +128,7 @@ is_to_be_summed(const struct operands *c, int i, const npy_intp *shape, int lead
 /* Allocates output i: the broadcast leading axes of the inputs, then its core
  * dimensions. Returns 0 if the shape is undefined, -1 on an error. */
 static int
-make_output(struct operands *c, int i)
+make_output(struct la_operands *c, int i)
 {
     const struct la_signature *signature = c->g->signature;
     const struct la_slot *slot = &signature->slots[i];
@@ -179,7 +169,7 @@ make_output(struct operands *c, int i)
 
 /* The range of bytes of operand i: its first byte and one past its last. */
 static void
-span_of(const struct operands *c, int i, const char **begin, const char **end)
+span_of(const struct la_operands *c, int i, const char **begin, const char **end)
 {
     const ptrdiff_t itemsize = PyArray_Check(c->object[i])
                                    ? PyArray_ITEMSIZE((PyArrayObject *)c->object[i])
@@ -189,7 +179,7 @@ span_of(const struct operands *c, int i, const char **begin, const char **end)
 
 /* Whether the outputs that the caller passed share no memory with other operands. */
 static int
-outputs_are_disjoint(const struct operands *c)
+outputs_are_disjoint(const struct la_operands *c)
 {
     const struct la_signature *signature = c->g->signature;
     for (int i = signature->nin; i < signature->nin + signature->nout; i++) {
@@ -237,9 +227,8 @@ la_array_overlaps_itself(PyObject *Py_UNUSED(module), PyObject *arg)
     return status < 0 ? NULL : PyBool_FromLong(status);
 }
 
-/* Reads all operands; 1 if they are plain, 0 if not, -1 on an error. */
-static int
-take_operands(struct operands *c)
+int
+la_operands_take(struct la_operands *c)
 {
     const struct la_signature *signature = c->g->signature;
     if (!choose_loop(c)) {
@@ -280,7 +269,7 @@ take_operands(struct operands *c)
 
 /* Returns the outputs: one array, or a tuple of them. */
 static PyObject *
-result(const struct operands *c)
+result(const struct la_operands *c)
 {
     const struct la_signature *signature = c->g->signature;
     if (signature->nout == 1) {
@@ -295,6 +284,30 @@ result(const struct operands *c)
     return all;
 }
 
+int
+la_operands_run(struct la_operands *c)
+{
+    struct la_call call;
+    const struct la_loop_kind *kind = &la_loop_kinds[c->loop];
+    const struct la_operation what = {c->g->signature, c->g->map, kind->dtype,
+                                      kind->type};
+    if (la_call_prepare(&call, &what, c->x) != LA_DONE) {
+        return 0;
+    }
+    return la_run_python(&call) < 0 ? -1 : 1;
+}
+
+void
+la_operands_release(struct la_operands *c)
+{
+    const struct la_signature *signature = c->g->signature;
+    for (int i = signature->nin; i < signature->nin + signature->nout; i++) {
+        if (c->made[i]) {
+            Py_DECREF(c->object[i]);
+        }
+    }
+}
+
 PyObject *
 la_fast_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
@@ -304,31 +317,19 @@ la_fast_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
                         "expected one of linattn's gufuncs and its operands");
         return NULL;
     }
-    struct operands c;
-    struct la_call call;
-    PyObject *answer = NULL;
+    struct la_operands c;
     c.g = la_gufunc_of(args[0]);
     for (int i = 0; i < nargs - 1; i++) {
         c.object[i] = args[1 + i];
         c.made[i] = 0;
     }
-    int plain = take_operands(&c);
+    int plain = la_operands_take(&c);
     if (plain > 0) {
-        const struct la_loop_kind *kind = &la_loop_kinds[c.loop];
-        const struct la_operation what = {c.g->signature, c.g->map, kind->dtype,
-                                          kind->type};
-        plain = la_call_prepare(&call, &what, c.x) == LA_DONE;
+        plain = la_operands_run(&c);
     }
-    if (plain > 0) {
-        answer = la_run_python(&call) < 0 ? NULL : result(&c);
-    }
-    else if (plain == 0) {
-        answer = Py_NewRef(Py_NotImplemented);
-    }
-    for (int i = 0; i < nargs - 1; i++) {
-        if (c.made[i]) {
-            Py_DECREF(c.object[i]);
-        }
-    }
+    PyObject *answer = plain > 0    ? result(&c)
+                       : plain == 0 ? Py_NewRef(Py_NotImplemented)
+                                    : NULL;
+    la_operands_release(&c);
     return answer;
 }

@@ -23,6 +23,13 @@ static struct la_signature signatures[NSIGNATURES];
 static struct la_gufunc gufuncs[NGUFUNCS];
 static int nsignatures, ngufuncs;
 
+/* By operator: its form, what it offers, and its first gufunc. */
+static struct {
+    struct la_form form;
+    la_variant offered;
+    int first;
+} of_operator[LA_NOPS];
+
 int
 la_gufunc_is(PyObject *object)
 {
@@ -124,12 +131,14 @@ add_variant(const struct la_form *form, la_variant variant)
 static void
 add_variants(enum la_op op)
 {
-    struct la_form form;
-    la_form_read(&form, op);
-    const la_variant offered = la_variants(&form);
+    struct la_form *form = &of_operator[op].form;
+    la_form_read(form, op);
+    const la_variant offered = la_variants(form);
+    of_operator[op].offered = offered;
+    of_operator[op].first = ngufuncs;
     la_variant variant = 0;
     do {
-        add_variant(&form, variant);
+        add_variant(form, variant);
         variant = (variant - offered) & offered; /* the next subset */
     } while (variant != 0);
 }
@@ -227,6 +236,27 @@ la_gufunc_make(PyObject *Py_UNUSED(module), PyObject *arg)
         }
     }
     return Py_XNewRef(object);
+}
+
+const struct la_form *
+la_gufunc_form(enum la_op op)
+{
+    return &of_operator[op].form;
+}
+
+const struct la_gufunc *
+la_gufunc_variant(enum la_op op, la_variant variant, enum la_map map)
+{
+    /* add_variants counts through the subsets of the offered bits in this order. */
+    int rank = 0, place = 0;
+    for (la_variant bit = 1; bit <= of_operator[op].offered; bit *= 2) {
+        if (of_operator[op].offered & bit) {
+            rank |= (variant & bit) != 0 ? 1 << place : 0;
+            place++;
+        }
+    }
+    const int maps = la_operators[op].properties & LA_MAPS ? LA_NMAPS : 1;
+    return &gufuncs[of_operator[op].first + rank * maps + (maps > 1 ? (int)map : 0)];
 }
 
 const struct la_signature *

@@ -40,6 +40,11 @@ la_gufunc_of(PyObject *gufunc)
     return (const struct la_gufunc *)(const void *)((PyUFuncObject *)gufunc)->data;
 }
 
+/* The form of an operator, and the gufunc of one of its variants. */
+const struct la_form *la_gufunc_form(enum la_op op);
+const struct la_gufunc *la_gufunc_variant(enum la_op op, la_variant variant,
+                                          enum la_map map);
+
 /* Whether an object is one of linattn's gufuncs. */
 int la_gufunc_is(PyObject *object);
 

@@ -63,6 +63,7 @@ la_job_read(struct job *job)
             x->data = call->x[i].data;
             x->type = call->x[i].type;
             h->channels[slot->id] = slot->has_channels;
+            h->steps[slot->id] = call->axes > 0 ? call->x[i].outer[call->axes - 1] : 0;
         }
     }
     h->n = la_job_dimension(call, 'n', 1);
@@ -117,16 +118,6 @@ la_job_segment(const struct job *job, ptrdiff_t n)
 {
     const int cut = job->properties & LA_SEQUENCE_SPLIT && n >= long_sequence;
     return cut ? n / LA_SEGMENT_COUNT / LA_SEGMENT_STEP * LA_SEGMENT_STEP : 0;
-}
-
-/* Step between heads of the last axis. */
-static ptrdiff_t
-last_step(const struct job *job, enum la_operand id)
-{
-    const struct la_call *call = job->call;
-    return job->by_id[id] != NULL && call->axes > 0
-               ? job->by_id[id]->outer[call->axes - 1]
-               : 0;
 }
 
 /* Points operand i, an array, at the tokens of a piece from `begin` on and at the
@@ -188,10 +179,6 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
     h->segment = la_job_segment(job, h->n);
     const ptrdiff_t left = job->last - p.head % job->last;
     h->group = left < job->group ? left : job->group;
-    h->q_step = last_step(job, LA_AT_q);
-    h->o_step = last_step(job, LA_AT_o);
-    h->s1_step = last_step(job, LA_AT_s1);
-    h->z1_step = last_step(job, LA_AT_z1);
     h->keys = la_job_index(job, LA_AT_keys, p, 0, h->s, h->s);
     const ptrdiff_t columns = job->head.m - column;
     h->m = columns < job->width ? columns : job->width;

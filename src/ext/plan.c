@@ -28,7 +28,38 @@ same_keys(const struct job *job)
     return 1;
 }
 
-/* Groups heads with the same keys, with enough groups for the threads. */
+/* Whether the heads of the last axis share all numbers, such as scale. */
+static int
+same_numbers(const struct job *job)
+{
+    const struct la_call *call = job->call;
+    for (int i = 0; i < call->signature->nin; i++) {
+        if (la_is_number(call->signature->slots[i].id) &&
+            call->x[i].outer[call->axes - 1] != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* How many groups, at least, the heads of the last axis should form: one, unless there
+ * are threads to keep busy.  0 if each head is a group of its own. */
+static ptrdiff_t
+least_groups(const struct job *job, int threads)
+{
+    if (job->call->axes == 0) {
+        return 0;
+    }
+    if (job->properties & LA_RUNS && same_numbers(job)) {
+        return threads > 1 ? LA_EVEN_PIECES * threads : 1;
+    }
+    /* A group polls only once per chunk of tokens; without tokens it would not poll at
+     * all. */
+    return job->properties & LA_GROUPS && job->head.n > 0 && same_keys(job) ? threads
+                                                                            : 0;
+}
+
+/* Groups heads of the last axis that one call of a kernel computes. */
 static void
 group_heads(struct job *job, int threads)
 {
@@ -36,12 +67,10 @@ group_heads(struct job *job, int threads)
     job->last = call->axes > 0 ? call->extent[call->axes - 1] : 1;
     job->last = job->last > 0 ? job->last : 1;
     job->group = 1;
-    /* A group polls only once per chunk of tokens; without tokens it would not poll at
-     * all. */
-    if (job->properties & LA_GROUPS && job->head.n > 0 && call->axes > 0 &&
-        same_keys(job)) {
+    const ptrdiff_t least = least_groups(job, threads);
+    if (least > 0) {
         const ptrdiff_t others = job->heads / job->last;
-        const ptrdiff_t parts = others > 0 ? (threads + others - 1) / others : 1;
+        const ptrdiff_t parts = others > 0 ? (least + others - 1) / others : 1;
         job->group = (job->last + parts - 1) / parts;
     }
     job->groups = (job->last + job->group - 1) / job->group;

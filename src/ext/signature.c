@@ -30,13 +30,6 @@ la_variants(const struct la_form *form)
            ((LA_WITH_CHOICE << form->nchoices) - LA_WITH_CHOICE);
 }
 
-int
-la_signature_dim(const struct la_signature *signature, char letter)
-{
-    const char *p = strchr(signature->dims, letter);
-    return letter != '\0' && p != NULL ? (int)(p - signature->dims) : -1;
-}
-
 /* The index of the input with that id, or -1. */
 static int
 find_input(const struct la_signature *signature, enum la_operand id)
@@ -54,8 +47,9 @@ add_dim(struct la_signature *signature, struct la_slot *slot, char letter)
     assert(slot->rank < LA_MAX_RANK);
     slot->dims[slot->rank++] = letter;
     if (la_signature_dim(signature, letter) < 0) {
-        assert(signature->ndims < LA_MAX_DIMS);
+        assert(signature->ndims < LA_MAX_DIMS && letter >= 'a' && letter <= 'z');
         signature->dims[signature->ndims++] = letter;
+        signature->place[letter - 'a'] = (unsigned char)signature->ndims;
     }
 }
 

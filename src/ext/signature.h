@@ -38,6 +38,7 @@ struct la_signature {
     int ndims;
     char dims[LA_MAX_DIMS + 1]; /* letters in the order of their first appearance, which
                                    is NumPy's order */
+    unsigned char place['z' - 'a' + 1]; /* of each letter in dims, from 1 on; 0: none */
 };
 
 /* All bits that a form offers; every subset is a variant. */
@@ -68,6 +69,10 @@ la_may_lack(const struct la_signature *signature, int i)
 }
 
 /* Index of a dimension's letter in signature->dims, or -1. */
-int la_signature_dim(const struct la_signature *signature, char letter);
+static inline int
+la_signature_dim(const struct la_signature *signature, char letter)
+{
+    return letter == '\0' ? -1 : signature->place[letter - 'a'] - 1;
+}
 
 #endif

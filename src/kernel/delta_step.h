@@ -4,72 +4,66 @@
  *    u = s^T c,  s <- R + b u^T + k v^T                         (DPLR, c its a)
  *    o = scale s^T a = scale (R^T a + (a.b) u [+ (a.k) v])
  * with a = phi(q), b = phi(k).  See delta.h and gated_delta.h for the sources.  6 d m
- * flops: one pass over the state computes both products with it, and the update then
- * finds it in cache, and prefetches the next columns.  There are two loads and a store
- * per number, where causal's step has one and one, so it takes half as much again in
- * cache. Without s0, the state in s1 is updated in place. */
+ * flops.  One pass over the rows of the state computes both products with it, and a
+ * second one, which finds them in the first- or second-level cache, updates them: both
+ * in order, as processors prefetch best.  Prefetching the next head, or reading it
+ * while this one is written, takes as long: two multiply-adds per number and pass are
+ * the limit.  Without s0, the state in s1 is updated in place. */
 #ifndef LA_DELTA_STEP_H
 #define LA_DELTA_STEP_H
 
 #include "delta.h"
 #include "gate.h"
+#include "token.h"
 
 enum step_rule { DELTA_STEP, GATED_STEP, DPLR_STEP };
 
-/* One row of each operand; blocks have MR rows where a load clears rows up to MR. */
+/* One row of each operand. */
 struct delta_step_scratch {
-    struct block a, b, k, v, o; /* k: for DPLR */
-    struct block reads, erases; /* factors of s for o and u: a and e, decayed */
-    struct block decay;         /* exp(g), (d) */
+    T *a, *b, *k, *v, *o; /* k: for DPLR */
+    T *reads, *erases;    /* factors of s for o and u: a and e, decayed */
+    T *decay;             /* exp(g), (d) */
     struct beta beta;
-    T *dot, *dot_k, *scale;
+    T *scale;
+    T dot, dot_k; /* a.b, a.k */
 };
 
 static struct delta_step_scratch
 step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rule)
 {
-    struct delta_step_scratch r;
-    r.a = r.reads = take_block(arena, MR, h->d);
-    r.b = r.erases = r.k = take_block(arena, MR, h->d);
-    r.decay = (struct block){NULL, 0};
+    struct delta_step_scratch r = {0};
+    r.a = r.reads = take_row(arena, h->d);
+    r.b = r.erases = r.k = take_row(arena, h->d);
     if (rule != DELTA_STEP) {
-        r.reads = take_block(arena, MR, h->d);
-        r.erases = take_block(arena, MR, h->d);
-        r.decay = take_block(arena, MR, h->d);
+        r.reads = take_row(arena, h->d);
+        r.erases = take_row(arena, h->d);
+        r.decay = take_row(arena, h->d);
     }
     if (rule == DPLR_STEP) {
-        r.k = take_block(arena, MR, h->d);
+        r.k = take_row(arena, h->d);
     }
-    r.v = take_block(arena, MR, h->m);
-    r.o = take_block(arena, 1, h->m);
-    r.beta = take_beta(arena, h, MR);
-    r.dot = take(arena, 1, VL);
-    r.dot_k = take(arena, 1, VL);
+    r.v = take_row(arena, h->m);
+    r.o = take_row(arena, h->m);
+    r.beta = take_beta(arena, h, 1);
     r.scale = take(arena, 1, VL);
     return r;
 }
 
-/* u, o and the new state: nr vectors of columns from j on, of which the last has `some`
- * columns.  The columns that come next are `ahead` bytes further on. */
+/* x = s^T e, y = s^T a: nr vectors of columns, of which the last has `some`. */
 INLINE void
-delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
-                const struct la_array *to, ptrdiff_t d, ptrdiff_t j, ptrdiff_t ahead,
-                const int nr, const ptrdiff_t some, const enum step_rule rule,
+delta_step_read(const struct delta_step_scratch *r, const char *in, ptrdiff_t step,
+                ptrdiff_t d, vec x[], vec y[], const int nr, const ptrdiff_t some,
                 const int resets)
 {
-    const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
-    const T *const b_of = r->b.x, *const k_of = r->k.x, *const decay = r->decay.x;
-    const char *in = from->data + byte;
-    char *out = to->data + byte;
-    vec x[NR], y[NR], v[NR];
+    const T *const reads = r->reads, *const erases = r->erases, *const decay = r->decay;
     LA_EACH(t, nr) {
         x[t] = y[t] = (vec){0};
     }
-    for (ptrdiff_t i = 0; i < d; i++) {
-        const vec a = vset1(r->reads.x[i]), e = vset1(r->erases.x[i]);
+    for (ptrdiff_t i = 0; i < d; i++, in += step) {
+        const vec a = vset1(reads[i]), e = vset1(erases[i]);
         LA_EACH(t, nr) {
-            vec s = vread_some(in + i * from->rs + t * LA_VBYTES,
-                               t + 1 < nr ? VL : some, LA_NATIVE);
+            const ptrdiff_t count = t + 1 < nr ? VL : some;
+            vec s = held(vread_some(in + t * LA_VBYTES, count, LA_NATIVE));
             if (resets) {
                 s = kept_of(vset1(decay[i]), s);
             }
@@ -77,25 +71,40 @@ delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
             y[t] = vfma(a, s, y[t]);
         }
     }
-    const vec dot = vset1(r->dot[0]), dot_k = vset1(r->dot_k[0]);
+}
+
+/* u, o and the new state: nr vectors of columns from j on, of which the last has `some`
+ * columns. */
+INLINE void
+delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
+                const struct la_array *to, ptrdiff_t d, ptrdiff_t j, const int nr,
+                const ptrdiff_t some, const enum step_rule rule, const int resets)
+{
+    const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
+    const ptrdiff_t in_step = from->rs, out_step = to->rs;
+    const T *const b_of = r->b, *const k_of = r->k, *const decay = r->decay;
+    const vec dot = vset1(r->dot), dot_k = vset1(r->dot_k);
+    vec x[LA_STEP_NR], y[LA_STEP_NR], v[LA_STEP_NR];
+    delta_step_read(r, from->data + byte, in_step, d, x, y, nr, some, resets);
     LA_EACH(t, nr) {
         const ptrdiff_t col = j + t * VL;
-        v[t] = vload(&r->v.x[col]);
+        v[t] = vload(&r->v[col]);
         if (rule == DPLR_STEP) {
             y[t] = vfma(dot_k, v[t], y[t]);
         }
         else {
             x[t] = beta_at(&r->beta, 0, col) * (v[t] - x[t]);
         }
-        vstore(&r->o.x[col], vfma(dot, x[t], y[t]));
+        vstore(&r->o[col], vfma(dot, x[t], y[t]));
     }
-    for (ptrdiff_t i = 0; i < d; i++, in += from->rs, out += to->rs) {
+    const char *in = from->data + byte;
+    char *out = to->data + byte;
+    for (ptrdiff_t i = 0; i < d; i++, in += in_step, out += out_step) {
         const vec b = vset1(b_of[i]), k = vset1(k_of[i]);
         const vec kept = rule == DELTA_STEP ? vset1(1) : vset1(decay[i]);
         LA_EACH(t, nr) {
             const ptrdiff_t count = t + 1 < nr ? VL : some;
             vec s = vread_some(in + t * LA_VBYTES, count, LA_NATIVE);
-            __builtin_prefetch(in + ahead + t * LA_VBYTES);
             if (rule != DELTA_STEP) {
                 s = kept * (resets ? kept_of(kept, s) : s);
             }
@@ -115,135 +124,132 @@ delta_step_column(const struct delta_step_scratch *r, const struct la_array *fro
 {
     const char *in = from->data + j * from->cs;
     char *out = to->data + j * to->cs;
-    const T v = r->v.x[j];
+    const T v = r->v[j];
     T x = 0, y = 0, s;
     for (ptrdiff_t i = 0; i < d; i++) {
         memcpy(&s, in + i * from->rs, sizeof(T));
-        s = resets && r->decay.x[i] == 0 ? 0 : s;
-        x = fma_one(r->erases.x[i], s, x);
-        y = fma_one(r->reads.x[i], s, y);
+        s = resets && r->decay[i] == 0 ? 0 : s;
+        x = fma_one(r->erases[i], s, x);
+        y = fma_one(r->reads[i], s, y);
     }
     if (rule == DPLR_STEP) {
-        y = fma_one(r->dot_k[0], v, y);
+        y = fma_one(r->dot_k, v, y);
     }
     else {
         x = r->beta.rows.x[j * r->beta.step] * (v - x);
     }
-    r->o.x[j] = fma_one(r->dot[0], x, y);
+    r->o[j] = fma_one(r->dot, x, y);
     for (ptrdiff_t i = 0; i < d; i++) {
         memcpy(&s, in + i * from->rs, sizeof(T));
         if (rule != DELTA_STEP) {
-            s = resets && r->decay.x[i] == 0 ? 0 : s * r->decay.x[i];
+            s = resets && r->decay[i] == 0 ? 0 : s * r->decay[i];
         }
         if (rule == DPLR_STEP) {
-            s = fma_one(r->k.x[i], v, s);
+            s = fma_one(r->k[i], v, s);
         }
-        s = fma_one(r->b.x[i], x, s);
+        s = fma_one(r->b[i], x, s);
         memcpy(out + i * to->rs, &s, sizeof(T));
     }
 }
 
-/* Computes the next columns from j on, with `left` to go; returns how many. */
-INLINE ptrdiff_t
-delta_step_columns(const struct delta_step_scratch *r, const struct la_array *from,
-                   const struct la_array *to, ptrdiff_t d, ptrdiff_t j, ptrdiff_t left,
-                   const enum step_rule rule, const int resets)
+/* All columns of the state; nonzero: stop. */
+INLINE int
+delta_step_state(const struct la_head *h, const struct delta_step_scratch *r,
+                 ptrdiff_t *until_poll, const enum step_rule rule, const int resets)
 {
-    const int unit = from->cs == (ptrdiff_t)sizeof(T) && to->cs == (ptrdiff_t)sizeof(T);
-    if (unit && left >= NR * VL) {
-        const ptrdiff_t width = NR * LA_VBYTES;
-        /* The next head's first column follows. */
-        const ptrdiff_t next = d * from->rs - j * (ptrdiff_t)sizeof(T);
-        delta_step_tile(r, from, to, d, j, left > NR * VL ? width : next, NR, VL, rule,
-                        resets);
-        return NR * VL;
+    const struct la_array from = h->arrays[state_read(h)], to = h->s1;
+    if (give_up(h, until_poll, 3 * h->d * h->m)) {
+        return 1;
     }
-    if (unit && left >= VL) {
-        delta_step_tile(r, from, to, d, j, LA_VBYTES, 1, VL, rule, resets);
-        return VL;
+    if (by_vectors(&from, &to)) {
+        LA_BY_STEP_TILES(
+            h->m, delta_step_tile(r, &from, &to, h->d, col, nr, some, rule, resets));
+        return 0;
     }
-    if (unit) {
-        delta_step_tile(r, from, to, d, j, LA_VBYTES, 1, left, rule, resets);
-        return left;
+    for (ptrdiff_t j = 0; j < h->m; j++) {
+        delta_step_column(r, &from, &to, h->d, j, rule, resets);
     }
-    delta_step_column(r, from, to, d, j, rule, resets);
-    return 1;
+    return 0;
 }
 
 /* decay = exp(g) in every channel; returns whether any gate is a reset. */
 static int
-load_step_decay(const struct la_head *h, struct block decay)
+load_step_decay(const struct la_head *h, T *decay)
 {
     ivec resets = {0};
-    if (h->d == 0) {
-        return 0; /* the block then holds no number at all */
+    if (!h->channels[LA_AT_g]) {
+        const vec g = vset1(load_token_number(&h->g)), all = vexp(g);
+        for (ptrdiff_t l = 0; l < h->d; l += VL) {
+            vstore(&decay[l], all);
+        }
+        return vany(is_reset(g));
     }
-    load_plain(decay, &h->g, rows_from(0, 1), h->channels[LA_AT_g] ? h->d : 1);
-    const vec first = vset1(decay.x[0]), all = vexp(first);
+    load_token_plain(decay, &h->g, h->d);
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
-        const vec g = h->channels[LA_AT_g] ? vload(&decay.x[l]) : first;
-        vstore(&decay.x[l], h->channels[LA_AT_g] ? vexp(g) : all);
+        const vec g = vload(&decay[l]);
+        vstore(&decay[l], vexp(g));
         resets |= is_reset(g);
     }
     return vany(resets);
+}
+
+static void
+load_step_beta(const struct la_head *h, const struct beta *beta)
+{
+    if (h->channels[LA_AT_beta]) {
+        load_token_plain(beta->rows.x, &h->beta, h->m);
+    }
+    else {
+        vstore(beta->rows.x, vset1(load_token_number(&h->beta)));
+    }
 }
 
 /* Loads the rows of the token.  Returns whether rows of the state must be set to 0
  * since they could be inf or NaN.  DPLR reads the rows before the reset, so they would
  * be inf or NaN again. */
 INLINE int
-load_step(const struct la_head *h, const struct delta_step_scratch *r,
+load_step(const struct la_head *h, struct delta_step_scratch *r,
           const enum step_rule rule)
 {
-    const struct span one = rows_from(0, 1);
-    load_mapped(r->a, &h->q, one, h->d, h->map);
-    load_mapped(r->k, &h->k, one, h->d, h->map);
-    load_plain(r->v, &h->v, one, h->m);
+    const ptrdiff_t d = h->d;
+    load_token_mapped(r->a, &h->q, d, h->map);
+    load_token_mapped(r->k, &h->k, d, h->map);
+    load_token_plain(r->v, &h->v, h->m);
     if (rule == DPLR_STEP) {
-        load_plain(r->b, &h->b, one, h->d);
-        load_plain(r->erases, &h->a, one, h->d);
-        row_dots(r->dot_k, r->a, r->k, 1, r->a.ld);
+        load_token_plain(r->b, &h->b, d);
+        load_token_plain(r->erases, &h->a, d);
+        r->dot_k = token_dot(r->a, r->k, d);
     }
     else {
-        load_beta(h, one, &r->beta);
-        r->dot_k[0] = 0;
+        load_step_beta(h, &r->beta);
     }
-    row_dots(r->dot, r->a, r->b, 1, r->a.ld);
+    r->dot = token_dot(r->a, r->b, d);
     if (rule == DELTA_STEP) {
         return 0;
     }
     const int resets = load_step_decay(h, r->decay);
-    memcpy(r->reads.x, r->a.x, (size_t)r->a.ld * sizeof(T));
-    multiply_rows(r->reads, r->reads, r->decay, 1, h->d);
+    multiply_token(r->reads, r->a, r->decay, d);
     if (rule == GATED_STEP) {
         if (la_is_given(&h->erase)) {
-            load_plain(r->erases, &h->erase, one, h->d);
+            load_token_plain(r->erases, &h->erase, d);
         }
-        else {
-            memcpy(r->erases.x, r->b.x, (size_t)r->b.ld * sizeof(T));
-        }
-        multiply_rows(r->erases, r->erases, r->decay, 1, h->d);
+        multiply_token(r->erases, la_is_given(&h->erase) ? r->erases : r->b, r->decay,
+                       d);
     }
     return resets && rule == GATED_STEP;
 }
 
 INLINE int
-run_step_rule(const struct la_head *h, const enum step_rule rule)
+step_rule_head(const struct la_head *h, struct delta_step_scratch *r,
+               ptrdiff_t *until_poll, const enum step_rule rule)
 {
-    struct arena arena = {h->scratch, 0};
-    const struct delta_step_scratch r = step_rule_carve(h, &arena, rule);
-    const struct la_array *from = h->s0.data ? &h->s0 : &h->s1, *to = &h->s1;
-    ptrdiff_t j = 0, until_poll = 0;
-    const int resets = load_step(h, &r, rule);
-    while (j < h->m) {
-        if (give_up(h, &until_poll, 3 * h->d * NR * VL)) {
-            return 1;
-        }
-        j += resets ? delta_step_columns(&r, from, to, h->d, j, h->m - j, rule, 1)
-                    : delta_step_columns(&r, from, to, h->d, j, h->m - j, rule, 0);
+    const int resets = load_step(h, r, rule);
+    if (resets ? delta_step_state(h, r, until_poll, rule, 1)
+               : delta_step_state(h, r, until_poll, rule, 0)) {
+        return 1;
     }
-    factors(h, r.scale, 1, 0, NULL);
-    store_rows(&h->o, rows_from(0, 1), h->m, r.o, r.scale);
+    r->scale[0] = (T)h->scale;
+    store_token(&h->o, h->m, r->o, r->scale);
     return 0;
 }
 
@@ -253,10 +259,18 @@ delta_step_carve(const struct la_head *h, struct arena *arena)
     return step_rule_carve(h, arena, DELTA_STEP);
 }
 
+INLINE int
+delta_step_head(const struct la_head *h, void *scratch, ptrdiff_t *until_poll)
+{
+    return step_rule_head(h, scratch, until_poll, DELTA_STEP);
+}
+
 static int
 run_delta_step(const struct la_head *h)
 {
-    return run_step_rule(h, DELTA_STEP);
+    struct arena arena = {h->scratch, 0};
+    struct delta_step_scratch r = delta_step_carve(h, &arena);
+    return run_heads(h, &r, delta_step_head);
 }
 
 static struct delta_step_scratch
@@ -265,10 +279,18 @@ gated_delta_step_carve(const struct la_head *h, struct arena *arena)
     return step_rule_carve(h, arena, GATED_STEP);
 }
 
+INLINE int
+gated_delta_step_head(const struct la_head *h, void *scratch, ptrdiff_t *until_poll)
+{
+    return step_rule_head(h, scratch, until_poll, GATED_STEP);
+}
+
 static int
 run_gated_delta_step(const struct la_head *h)
 {
-    return run_step_rule(h, GATED_STEP);
+    struct arena arena = {h->scratch, 0};
+    struct delta_step_scratch r = gated_delta_step_carve(h, &arena);
+    return run_heads(h, &r, gated_delta_step_head);
 }
 
 static struct delta_step_scratch
@@ -277,10 +299,18 @@ dplr_step_carve(const struct la_head *h, struct arena *arena)
     return step_rule_carve(h, arena, DPLR_STEP);
 }
 
+INLINE int
+dplr_step_head(const struct la_head *h, void *scratch, ptrdiff_t *until_poll)
+{
+    return step_rule_head(h, scratch, until_poll, DPLR_STEP);
+}
+
 static int
 run_dplr_step(const struct la_head *h)
 {
-    return run_step_rule(h, DPLR_STEP);
+    struct arena arena = {h->scratch, 0};
+    struct delta_step_scratch r = dplr_step_carve(h, &arena);
+    return run_heads(h, &r, dplr_step_head);
 }
 
 #endif

@@ -13,7 +13,7 @@
 
 struct gated_step_scratch {
     struct step_scratch step;
-    struct block g, u; /* one row of each */
+    T *g, *u;
 };
 
 static struct gated_step_scratch
@@ -23,8 +23,8 @@ gated_step_carve(const struct la_head *h, struct arena *arena)
     r.step = step_carve(h, arena);
     r.step.keep = take_row(arena, h->d);
     r.step.change = take_row(arena, h->d);
-    r.g = take_block(arena, MR, h->channels[LA_AT_g] ? h->d : 1);
-    r.u = take_block(arena, MR, h->d);
+    r.g = take_row(arena, h->d);
+    r.u = take_row(arena, h->d);
     return r;
 }
 
@@ -33,9 +33,18 @@ gated_step_carve(const struct la_head *h, struct arena *arena)
 static int
 set_decay(const struct la_head *h, const struct gated_step_scratch *r, vec g)
 {
-    ivec resets = {0};
+    ivec resets = is_reset(g);
+    if (!h->channels[LA_AT_g]) {
+        _Alignas(LA_ALIGN) T keep[VL], change[VL];
+        decay_parts(g, (vec){0}, keep, change);
+        for (ptrdiff_t l = 0; l < h->d; l += VL) {
+            vstore(&r->step.keep[l], vload(keep));
+            vstore(&r->step.change[l], vload(change));
+        }
+        return vany(resets);
+    }
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
-        g = h->channels[LA_AT_g] ? vload(&r->g.x[l]) : g;
+        g = vload(&r->g[l]);
         decay_parts(g, (vec){0}, &r->step.keep[l], &r->step.change[l]);
         resets |= is_reset(g);
     }
@@ -45,20 +54,26 @@ set_decay(const struct la_head *h, const struct gated_step_scratch *r, vec g)
 static int
 load_decay(const struct la_head *h, const struct gated_step_scratch *r)
 {
-    load_plain(r->g, &h->g, rows_from(0, 1), h->channels[LA_AT_g] ? h->d : 1);
-    return set_decay(h, r, vset1(r->g.x[0]));
+    if (!h->channels[LA_AT_g]) {
+        return set_decay(h, r, vset1(load_token_number(&h->g)));
+    }
+    load_token_plain(r->g, &h->g, h->d);
+    return set_decay(h, r, (vec){0});
 }
 
 /* step_state with a kind that is a compile-time constant. */
 static int
-decay_state(const struct la_head *h, const struct step_scratch *r, int resets)
+decay_state(const struct la_head *h, const struct step_scratch *r,
+            ptrdiff_t *until_poll, int resets)
 {
     const int gated = LA_STEP_GATED, before = gated | LA_STEP_BEFORE;
     if (resets) {
-        return la_is_given(&h->bonus) ? step_state(h, r, before | LA_STEP_RESET)
-                                      : step_state(h, r, gated | LA_STEP_RESET);
+        return la_is_given(&h->bonus)
+                   ? step_state(h, r, until_poll, before | LA_STEP_RESET)
+                   : step_state(h, r, until_poll, gated | LA_STEP_RESET);
     }
-    return la_is_given(&h->bonus) ? step_state(h, r, before) : step_state(h, r, gated);
+    return la_is_given(&h->bonus) ? step_state(h, r, until_poll, before)
+                                  : step_state(h, r, until_poll, gated);
 }
 
 /* o = (a.(u o b)) v, the share of the token's own key: with a bonus, the query reads
@@ -66,34 +81,38 @@ decay_state(const struct la_head *h, const struct step_scratch *r, int resets)
 static void
 own_value(const struct la_head *h, const struct gated_step_scratch *r)
 {
-    load_plain(r->u, &h->bonus, rows_from(0, 1), h->d);
-    for (ptrdiff_t l = 0; l < h->d; l += VL) {
-        vstore(&r->u.x[l], vload(&r->u.x[l]) * vload(&r->step.b.x[l]));
-    }
-    row_dots(r->step.den, r->step.a, r->u, 1, round_up(h->d, VL));
-    const vec own = vset1(r->step.den[0]);
+    load_token_plain(r->u, &h->bonus, h->d);
+    multiply_token(r->u, r->u, r->step.b, h->d);
+    const vec own = vset1(token_dot(r->step.a, r->u, h->d));
     for (ptrdiff_t j = 0; j < h->m; j += VL) {
-        vstore(&r->step.o.x[j], own * vload(&r->step.v.x[j]));
+        vstore(&r->step.o[j], own * vload(&r->step.v[j]));
     }
+}
+
+INLINE int
+gated_step_head(const struct la_head *h, void *scratch, ptrdiff_t *until_poll)
+{
+    const struct gated_step_scratch *const r = scratch;
+    load_step_rows(h, &r->step);
+    const int resets = load_decay(h, r);
+    clear(r->step.o, row_step(h->m));
+    if (la_is_given(&h->bonus)) {
+        own_value(h, r);
+    }
+    if (decay_state(h, &r->step, until_poll, resets)) {
+        return 1;
+    }
+    r->step.den[0] = (T)h->scale;
+    store_token(&h->o, h->m, r->step.o, r->step.den);
+    return 0;
 }
 
 static int
 run_gated_step(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
-    const struct gated_step_scratch r = gated_step_carve(h, &arena);
-    load_token(h, &r.step);
-    const int resets = load_decay(h, &r);
-    clear(r.step.o.x, r.step.o.ld);
-    if (la_is_given(&h->bonus)) {
-        own_value(h, &r);
-    }
-    if (decay_state(h, &r.step, resets)) {
-        return 1;
-    }
-    factors(h, r.step.den, 1, 0, NULL);
-    store_rows(&h->o, rows_from(0, 1), h->m, r.step.o, r.step.den);
-    return 0;
+    struct gated_step_scratch r = gated_step_carve(h, &arena);
+    return run_heads(h, &r, gated_step_head);
 }
 
 #endif

@@ -125,25 +125,35 @@ dphi_l2norm(struct block grad, const struct la_array *x, struct span t, ptrdiff_
     }
 }
 
-/* dst = phi(rows t of x). */
+/* dst = phi(rows t of x); the other rows of dst are not touched. */
 static void
-load_mapped(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols,
-            enum la_map map)
+load_mapped_rows(struct block dst, const struct la_array *x, struct span t,
+                 ptrdiff_t cols, enum la_map map)
 {
     switch (map) {
 #define LA_MAP(map, is_signed)                                                         \
     case LA_MAP_##map:                                                                 \
-        load_rows(dst, x, t, cols, phi_##map);                                         \
+        load_some_rows(dst, x, t, cols, phi_##map);                                    \
         break;
 #define LA_ROW_MAP(map, is_signed)                                                     \
     case LA_MAP_##map:                                                                 \
-        load_plain(dst, x, t, cols);                                                   \
+        load_some_rows(dst, x, t, cols, phi_identity);                                 \
         phi_##map(dst, t.rows, cols);                                                  \
         break;
 #include "maps.def"
     default:
         break;
     }
+}
+
+/* dst = phi(rows t of x), and zeros up to the next multiple of MR. */
+static void
+load_mapped(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols,
+            enum la_map map)
+{
+    look_ahead(x, t, cols);
+    load_mapped_rows(dst, x, t, cols, map);
+    clear_rows(dst, t.rows, round_up(t.rows, MR));
 }
 
 /* grad *= phi'(x), where y = phi(x), x by rows. */

@@ -47,13 +47,13 @@ load_step_gates(const struct la_head *h, const struct mlstm_step_scratch *r)
 static void
 step_sums(const struct la_head *h, const struct step_scratch *r, int resets)
 {
-    load_vector(r->z.x, h->z0.data ? &h->z0 : &h->z1, h->d);
+    load_vector(r->z, h->z0.data ? &h->z0 : &h->z1, h->d);
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
         const vec keep = vload(&r->keep[l]), change = vload(&r->change[l]);
-        const vec z = resets ? (vec){0} : vload(&r->z.x[l]);
-        vstore(&r->z.x[l], vfma(change, z, kept_of(keep, z)) + vload(&r->b.x[l]));
+        const vec z = resets ? (vec){0} : vload(&r->z[l]);
+        vstore(&r->z[l], vfma(change, z, kept_of(keep, z)) + vload(&r->b[l]));
     }
-    store_vector(&h->z1, r->z.x, h->d);
+    store_vector(&h->z1, r->z, h->d);
 }
 
 static int
@@ -62,20 +62,21 @@ run_mlstm_step(const struct la_head *h)
     struct arena arena = {h->scratch, 0};
     const struct mlstm_step_scratch all = mlstm_step_carve(h, &arena);
     const struct step_scratch r = all.gated.step;
-    load_token(h, &r);
+    ptrdiff_t until_poll = LA_POLL; /* the caller has just polled */
+    load_step_rows(h, &r);
     load_step_gates(h, &all);
     const int resets = set_decay(h, &all.gated, vset1(all.f[0]));
-    scale_rows(r.b, 1, all.i);
-    clear(r.o.x, r.o.ld);
-    if (decay_state(h, &r, resets)) {
+    scale_rows((struct block){r.b, row_step(h->d)}, 1, all.i);
+    clear(r.o, row_step(h->m));
+    if (decay_state(h, &r, &until_poll, resets)) {
         return 1;
     }
     if (h->by_z != 0) {
         step_sums(h, &r, resets);
-        row_dots(r.den, r.a, r.z, 1, round_up(h->d, VL));
+        vstore(r.den, vset1(token_dot(r.a, r.z, h->d)));
     }
-    mlstm_outputs(h, r.o, r.den, r.lift, all.top, 1);
-    store_rows(&h->o, rows_from(0, 1), h->m, r.o, r.den);
+    mlstm_outputs(h, (struct block){r.o, row_step(h->m)}, r.den, r.lift, all.top, 1);
+    store_token(&h->o, h->m, r.o, r.den);
     return 0;
 }
 

@@ -8,12 +8,12 @@
 #ifndef LA_STEP_H
 #define LA_STEP_H
 
-#include "recurrence.h"
+#include "token.h"
 
-/* One row of each operand; blocks have MR rows where a load clears rows up to MR. */
+/* One row of each operand. */
 struct step_scratch {
-    struct block a, b, v, o, z;
-    T *z_lost, *den, *lift;
+    T *a, *b, *v, *o, *z, *z_lost;
+    T *den, *lift;    /* vectors of which the first number counts */
     T *keep, *change; /* factors of the state's rows */
 };
 
@@ -21,11 +21,11 @@ static struct step_scratch
 step_carve(const struct la_head *h, struct arena *arena)
 {
     struct step_scratch r;
-    r.a = take_block(arena, MR, h->d);
-    r.b = take_block(arena, MR, h->d);
-    r.v = take_block(arena, MR, h->m);
-    r.o = take_block(arena, 1, h->m);
-    r.z = take_block(arena, 1, h->d);
+    r.a = take_row(arena, h->d);
+    r.b = take_row(arena, h->d);
+    r.v = take_row(arena, h->m);
+    r.o = take_row(arena, h->m);
+    r.z = take_row(arena, h->d);
     r.z_lost = take_row(arena, h->d);
     r.den = take(arena, 1, VL);
     r.lift = take(arena, 1, VL);
@@ -50,17 +50,18 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
           const int kind, const int nr, const ptrdiff_t some)
 {
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
-    /* In locals: the compiler assumes that stores change r->a.x. */
-    const T *const a_of = r->a.x, *const b_of = r->b.x;
+    /* In locals: the compiler assumes that stores change what pointers lead to. */
+    const T *const a_of = r->a, *const b_of = r->b;
     const T *const keep = r->keep, *const change = r->change;
-    const char *in = from->data + l * from->rs + byte;
-    char *out = to->data + l * to->rs + byte;
-    vec v[NR], sum[NR];
+    const ptrdiff_t in_step = from->rs, out_step = to->rs;
+    const char *in = from->data + l * in_step + byte;
+    char *out = to->data + l * out_step + byte;
+    vec v[LA_STEP_NR], sum[LA_STEP_NR];
     LA_EACH(t, nr) {
-        v[t] = vload(&r->v.x[j + t * VL]);
+        v[t] = vload(&r->v[j + t * VL]);
         sum[t] = (vec){0};
     }
-    for (ptrdiff_t i = l; i < end; i++, in += from->rs, out += to->rs) {
+    for (ptrdiff_t i = l; i < end; i++, in += in_step, out += out_step) {
         const vec a = vset1(a_of[i]), b = vset1(b_of[i]);
         vec whole = (vec){0}, part = (vec){0};
         if (kind & LA_STEP_GATED) {
@@ -69,7 +70,7 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
         }
         LA_EACH(t, nr) {
             const ptrdiff_t count = t + 1 < nr ? VL : some;
-            const vec old = vread_some(in + t * LA_VBYTES, count, LA_NATIVE);
+            const vec old = held(vread_some(in + t * LA_VBYTES, count, LA_NATIVE));
             vec s = old;
             if (kind & LA_STEP_GATED) {
                 s = vfma(part, old, kept_of(whole, old));
@@ -83,7 +84,7 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
         }
     }
     LA_EACH(t, nr) {
-        vstore(&r->o.x[j + t * VL], vload(&r->o.x[j + t * VL]) + sum[t]);
+        vstore(&r->o[j + t * VL], vload(&r->o[j + t * VL]) + sum[t]);
     }
 }
 
@@ -104,51 +105,74 @@ step_column(const struct step_scratch *r, const struct la_array *from,
         if (kind & LA_STEP_RESET && r->keep[i] + r->change[i] == 0) {
             s = 0;
         }
-        s = fma_one(r->b.x[i], r->v.x[j], s);
+        s = fma_one(r->b[i], r->v[j], s);
         memcpy(to->data + i * to->rs + j * to->cs, &s, sizeof(T));
-        sum = fma_one(r->a.x[i], kind & LA_STEP_BEFORE ? old : s, sum);
+        sum = fma_one(r->a[i], kind & LA_STEP_BEFORE ? old : s, sum);
     }
-    r->o.x[j] += sum;
+    r->o[j] += sum;
 }
 
 /* Loads phi(q), phi(k) and v of the token. */
 static void
-load_token(const struct la_head *h, const struct step_scratch *r)
+load_step_rows(const struct la_head *h, const struct step_scratch *r)
 {
-    const struct span one = rows_from(0, 1);
-    load_mapped(r->a, &h->q, one, h->d, h->map);
-    load_mapped(r->b, &h->k, one, h->d, h->map);
-    load_plain(r->v, &h->v, one, h->m);
+    load_token_mapped(r->a, &h->q, h->d, h->map);
+    load_token_mapped(r->b, &h->k, h->d, h->map);
+    load_token_plain(r->v, &h->v, h->m);
 }
 
 /* Writes the state after the token, and adds what the query reads to o. */
 INLINE int
-step_state(const struct la_head *h, const struct step_scratch *r, const int kind)
+step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
+           const int kind)
 {
-    const struct la_array *s0 = h->s0.data ? &h->s0 : &h->s1;
-    const int unit = s0->cs == (ptrdiff_t)sizeof(T) && h->s1.cs == (ptrdiff_t)sizeof(T);
-    ptrdiff_t until_poll = 0;
+    const struct la_array from = h->arrays[state_read(h)], to = h->s1;
     /* Blocks of LA_BLOCK rows keep the error of a long column that of a short one. */
     for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
         const ptrdiff_t end = h->d - l < LA_BLOCK ? h->d : l + LA_BLOCK;
-        ptrdiff_t j = 0;
-        if (give_up(h, &until_poll, 2 * LA_BLOCK * h->m)) {
+        if (give_up(h, until_poll, 2 * LA_BLOCK * h->m)) {
             return 1;
         }
-        for (; unit && j + NR * VL <= h->m; j += NR * VL) {
-            step_tile(r, s0, &h->s1, l, end, j, kind, NR, VL);
+        if (by_vectors(&from, &to)) {
+            LA_BY_STEP_TILES(h->m,
+                             step_tile(r, &from, &to, l, end, col, kind, nr, some));
+            continue;
         }
-        for (; unit && j + VL <= h->m; j += VL) {
-            step_tile(r, s0, &h->s1, l, end, j, kind, 1, VL);
-        }
-        if (unit && j < h->m) {
-            step_tile(r, s0, &h->s1, l, end, j, kind, 1, h->m - j);
-            j = h->m;
-        }
-        for (; j < h->m; j++) {
-            step_column(r, s0, &h->s1, l, end, j, kind);
+        for (ptrdiff_t j = 0; j < h->m; j++) {
+            step_column(r, &from, &to, l, end, j, kind);
         }
     }
+    return 0;
+}
+
+/* z <- z + b; returns a.z */
+static T
+step_z(const struct la_head *h, const struct step_scratch *r)
+{
+    const ptrdiff_t ld = row_step(h->d);
+    load_vector(r->z, h->z0.data ? &h->z0 : &h->z1, h->d);
+    clear(r->z_lost, ld);
+    add_rows(r->z, r->z_lost, (struct block){r->b, ld}, 1);
+    store_vector(&h->z1, r->z, h->d);
+    return token_dot(r->a, r->z, ld);
+}
+
+INLINE int
+step_head(const struct la_head *h, void *scratch, ptrdiff_t *until_poll)
+{
+    const struct step_scratch *const r = scratch;
+    load_step_rows(h, r);
+    clear(r->o, row_step(h->m));
+    if (step_state(h, r, until_poll, LA_STEP_SUM)) {
+        return 1;
+    }
+    if (h->normalize) {
+        vstore(r->den, vset1(step_z(h, r)));
+    }
+    if (factors(h, r->den, 1, 0, r->lift)) {
+        lift_rows((struct block){r->o, 0}, 1, h->m, r->lift);
+    }
+    store_token(&h->o, h->m, r->o, r->den);
     return 0;
 }
 
@@ -156,25 +180,8 @@ static int
 run_step(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
-    const struct step_scratch r = step_carve(h, &arena);
-    const struct la_array *z0 = h->z0.data ? &h->z0 : &h->z1;
-    load_token(h, &r);
-    clear(r.o.x, r.o.ld);
-    if (step_state(h, &r, LA_STEP_SUM)) {
-        return 1;
-    }
-    if (h->normalize) {
-        load_vector(r.z.x, z0, h->d);
-        clear(r.z_lost, r.z.ld);
-        add_rows(r.z.x, r.z_lost, r.b, 1);
-        row_dots(r.den, r.a, r.z, 1, r.a.ld);
-        store_vector(&h->z1, r.z.x, h->d);
-    }
-    if (factors(h, r.den, 1, 0, r.lift)) {
-        lift_rows(r.o, 1, h->m, r.lift);
-    }
-    store_rows(&h->o, rows_from(0, 1), h->m, r.o, r.den);
-    return 0;
+    struct step_scratch r = step_carve(h, &arena);
+    return run_heads(h, &r, step_head);
 }
 
 #endif

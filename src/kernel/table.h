@@ -46,6 +46,7 @@ enum la_property {
     LA_THREE_ROWS = 2048,    /* f is 3 */
     LA_CHANNEL_SPLIT = 4096, /* channels may be split, with sums over them in a pass of
                                 their own (channel_split.c) */
+    LA_RUNS = 8192           /* computes a run of heads, each with its own operands */
 };
 
 /* The part of a backward operator that one piece of work computes: all of it; dq, with
@@ -125,9 +126,10 @@ struct la_head {
         };
         double numbers[LA_NNUMBERS];
     };
-    /* `group` heads of queries share these keys; the steps between them are in bytes.
-     * causal and noncausal compute the state once for all of them. */
-    ptrdiff_t group, q_step, o_step, s1_step, z1_step;
+    /* The heads of this call, and the steps between their arrays in bytes, by enum
+     * la_operand.  causal and noncausal compute the state once for all of them: these
+     * heads of queries share their keys. */
+    ptrdiff_t group, steps[LA_NARRAYS];
     /* By enum la_operand: whether an array has its optional dimension. */
     unsigned char channels[LA_NARRAYS];
     enum la_map map;

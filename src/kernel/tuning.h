@@ -87,17 +87,21 @@ channel_group(ptrdiff_t m)
 
 /* The rows of a block are a multiple of MR.  A register tile has LA_TR rows (a multiple
  * of MR) or MR rows, and up to LA_NR vectors per row.  It must leave registers for
- * LA_NR + 1 operands. */
+ * LA_NR + 1 operands.  Steps walk LA_STEP_NR vectors of columns at a time and hold two
+ * numbers per column in registers. */
 #define MR 4
 #if defined(__AVX512F__)
 #define LA_NR 4
 #define LA_TR 4
+#define LA_STEP_NR 8
 #elif defined(__aarch64__)
 #define LA_NR 2
 #define LA_TR 8
+#define LA_STEP_NR 8
 #else
 #define LA_NR 2
 #define LA_TR 4
+#define LA_STEP_NR 4
 #endif
 
 enum {

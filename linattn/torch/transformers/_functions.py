@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..._state import State
 from .._seq_idx import Packing
+from .._tensors import writable
 from ..causal_conv1d.causal_conv1d_interface import ACTIVATIONS, shifted
 from ..fla import chunk_gated_delta_rule, chunk_kda
 from ..mamba_ssm.ops.triton.selective_state_update import update
@@ -56,6 +57,12 @@ def torch_recurrent_gated_delta_rule(
     heads, repeats = key.shape[2], value.shape[2] // key.shape[2]
     q, k = (_shared(x[:, 0], repeats) for x in (query, key))
     v, g, beta = (_split(x[:, 0], heads, repeats) for x in (value, g, beta))
+    # The model copies the state after the token to the cache's tensor, which this is.
+    in_place = (
+        output_final_state
+        and initial_state.dtype is torch.float32
+        and writable(initial_state, q, k, v, g, beta)
+    )
     o, state = gated_delta_step(
         q,
         k,
@@ -65,8 +72,11 @@ def torch_recurrent_gated_delta_rule(
         State(_split(initial_state, heads, repeats)),
         scale=key.shape[-1] ** -0.5,
         feature_map="l2norm" if use_qk_l2norm_in_kernel else "identity",
+        in_place=in_place,
     )
     o = _joined(o, repeats)[:, None].to(query.dtype)
+    if in_place:
+        return o, initial_state
     return o, _joined(state.s, repeats) if output_final_state else None
 
 

@@ -1,0 +1,29 @@
+/* fast_call.h: the operands of a call that needs none of NumPy's machinery. */
+#ifndef LA_FAST_CALL_H
+#define LA_FAST_CALL_H
+
+#include "call.h"
+#include "gufunc_object.h"
+#include "number.h"
+
+/* The operands of a call while they are read.  The caller sets g, object and made. */
+struct la_operands {
+    const struct la_gufunc *g;
+    enum la_loop loop;
+    PyObject *object[LA_MAX_OPERANDS]; /* borrowed, except for allocated outputs */
+    int made[LA_MAX_OPERANDS];         /* allocated by la_operands_take */
+    struct la_tensor x[LA_MAX_OPERANDS];
+    union la_number numbers[LA_MAX_OPERANDS];
+};
+
+/* Reads all operands, and allocates outputs that are None; 1 if they are plain, 0 if
+ * not, -1 on an error. */
+int la_operands_take(struct la_operands *c);
+
+/* Computes the call; 1 if it did, 0 if the shapes do not match, -1 on an error. */
+int la_operands_run(struct la_operands *c);
+
+/* Releases the outputs that la_operands_take allocated. */
+void la_operands_release(struct la_operands *c);
+
+#endif
