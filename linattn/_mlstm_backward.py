@@ -1,9 +1,9 @@
-"""Gradients of `mlstm`, by those of `gated` with one more value channel, of ones, for z.
+"""Gradients of `mlstm`: what is left to do around the kernel.
 
 The gradient of the equation does not depend on the running maximum m, which is a constant
 therefore: log sigma(f_t) has that of `gated`'s gate, and i_t that of the logarithm of what
-multiplies a token's values.  What depends on m is ``eps``, beside a denominator times e^-m, and
-the final state.  Their gradients follow the larger of log sigma(f_t) + m_{t-1} and i_t, token by
+multiplies a token's key.  What depends on m is ``eps``, beside a denominator times e^-m, and the
+final state.  Their gradients follow the larger of log sigma(f_t) + m_{t-1} and i_t, token by
 token.
 """
 
@@ -13,96 +13,85 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._gufuncs import internal_ufuncs, run, ufuncs
+from ._gufuncs import internal_ufuncs, run
 from ._state import State
 from .linear_scan import linear_scan
 
 if TYPE_CHECKING:
     from ._layout import Call
     from ._state import Sequences
-    from ._types import Array
-    from .mlstm import _Numbers
+    from ._types import Array, DType, Shape
+    from .mlstm import _Gates, _Numbers
 
 
 def gradients(
-    arrays: list[Array],
+    arrays: tuple[Array, ...],
     call: Call,
     numbers: _Numbers,
     packing: Sequences,
     start: tuple[Any, ...],
     last: tuple[Any, ...],
+    dtype: DType,
     *,
-    exact: bool,
+    with_state: bool,
 ) -> tuple[Any, ...]:
     """dq, dk, dv, di, df with all leading axes, and (ds, dz, dlog_scale) with an axis r.
 
-    ``exact`` where a gradient of the final state is given, ``last``.
+    ``arrays`` are q, k, v, i, f and the cotangent, ``last`` the gradient of the final state.
     """
     from .mlstm import _Gates
 
     q, k, v, i, f, grad_out = arrays
-    gates = _Gates.of(i, f, packing, start[-1], q.dtype)
-    values = _values(v, gates.write, numbers.normalize != 0)
-    first, after = _joined(start), _joined(last)
-    operands, indices = (q, k, values, gates.g), packing.indices
-    inputs = *operands, numbers.scale, *indices, first
-    o, end = run(ufuncs["gated_state_identity"], inputs, (None, None))
-    dvalues, dm = _cotangents(o, grad_out, np.exp(-gates.top), numbers)
-    back = *operands, dvalues, numbers.scale, *indices, first, after
-    dq, dk, dvalues, dg, ds = run(ufuncs["gated_state_backward_identity"], back)
-    dv = dvalues[..., : v.shape[-1]] * gates.write[..., None]
-    written = (dvalues * values).sum(-1)
-    di = np.where(gates.write == 0, 0, written)  # of values past the last key too
-    exist = _exist(packing, dg.shape)
-    da = np.where(exist, dg, 0)
-    dlog_scale = np.zeros(end.shape[:-2], q.dtype) if first is ... else (ds * first).sum((-1, -2))
-    if exact or numbers.eps != 0:
-        top = np.zeros(end.shape[:-2], q.dtype)
-        if after is not ...:
-            top = last[-1] - (after * end).sum((-1, -2))
-        to_i, to_f, to_first = _through_maximum(dm, top, gates.g, packing, dg.shape)
-        di, da, dlog_scale = di + to_i, da + to_f, dlog_scale + to_first
-    df = da * _one_minus_sigmoid(np.where(exist, f, 0).astype(f.dtype, copy=False))
-    if numbers.normalize:
-        return dq, dk, dv, di, df, (ds[..., :-1], ds[..., -1], dlog_scale)
-    return dq, dk, dv, di, df, (ds, dlog_scale)
+    wide = i.dtype
+    gates = _Gates.of(i, f, packing, start[-1], wide)
+    shape = packing.r, call.fit.sizes["d"], call.fit.sizes["m"] + (numbers.normalize != 0)
+    first, after = (_joined(x, shape, wide) for x in (start, last))
+    inputs = q, k, v, *gates[:3], grad_out, *numbers, *packing.indices, first, after
+    wanted = *(None,) * 6, None if with_state else ...
+    dq, dk, dv, da, di, dm, ds = run(internal_ufuncs["mlstm_state_backward"], inputs, wanted, dtype)
+    exist = _exist(packing, da.shape)
+    da = np.where(exist, da, 0)
+    dlog_scale = (ds * first).sum((-1, -2)) if with_state else None
+    if with_state or numbers.eps != 0:
+        top = np.zeros((*dq.shape[:-2], packing.r), wide)
+        if last[-1] is not ...:
+            top = last[-1] - _final_part(arrays, gates, numbers, packing, start, last)
+        to_i, to_f, to_first = _through_maximum(dm, top, gates.g, packing, da.shape)
+        di, da = di + to_i, da + to_f
+        dlog_scale = dlog_scale + to_first if with_state else None
+    df = da * _one_minus_sigmoid(np.where(exist, f, 0).astype(wide, copy=False))
+    fields = () if not with_state else (ds[..., :-1], ds[..., -1]) if numbers.normalize else (ds,)
+    return dq, dk, dv, di, df, (*fields, dlog_scale)
 
 
-def _values(v: Array, write: Array, normalize: bool) -> Array:
-    """write [v, 1], or write v."""
-    m = v.shape[-1]
-    lead = np.broadcast_shapes(v.shape[:-1], write.shape)
-    x = np.empty((*lead, m + normalize), v.dtype)
-    np.multiply(v, write[..., None], out=x[..., :m])
-    if normalize:
-        x[..., m] = write
-    return x
+def _final_part(
+    arrays: tuple[Array, ...],
+    gates: _Gates,
+    numbers: _Numbers,
+    packing: Sequences,
+    start: tuple[Any, ...],
+    last: tuple[Any, ...],
+) -> Array:
+    """The products of the final s and z with their gradients, summed: that of -m."""
+    from .mlstm import _both
+
+    inputs = *arrays[:3], *gates[:3], *numbers, *packing.indices, *_both(start[:-1])
+    _, s, z = run(internal_ufuncs["mlstm_state"], inputs)
+    part = (last[0] * s).sum((-1, -2))
+    return part + (last[1] * z).sum(-1) if numbers.normalize else part
 
 
-def _joined(state: tuple[Any, ...]) -> Any:
-    """s and z as the state of `gated`, (..., r, d, m + 1)."""
+def _joined(state: tuple[Any, ...], shape: Shape, dtype: DType) -> Array:
+    """s and z as one array (..., r, d, m + 1)."""
     s, *z, _ = state
-    if s is ... or not z:
+    if s is ...:
+        return np.broadcast_to(np.zeros((), dtype), shape)
+    if not z:
         return s
     lead = np.broadcast_shapes(s.shape[:-1], z[0].shape)
     x = np.empty((*lead, s.shape[-1] + 1), s.dtype)
     x[..., :-1], x[..., -1] = s, z[0]
     return x
-
-
-def _cotangents(o: Array, grad_out: Array, floor: Array, numbers: _Numbers) -> tuple[Array, Array]:
-    """The gradient of what `gated` gives, and that of m through eps."""
-    if not numbers.normalize:
-        return grad_out / floor[..., None], np.zeros(o.shape[:-1], o.dtype)
-    seen = o[..., -1]
-    size = np.abs(seen)
-    den = np.maximum(size, floor) + numbers.eps
-    den = np.maximum(den, np.finfo(o.dtype).tiny)  # as in the kernel
-    x = np.empty_like(o)
-    np.divide(grad_out, den[..., None], out=x[..., :-1])
-    slope = -(x[..., :-1] * o[..., :-1]).sum(-1) / den
-    x[..., -1] = np.where(size < floor, 0, np.sign(seen) * slope)
-    return x, np.where(np.isfinite(den), numbers.eps * slope, 0)
 
 
 def _exist(packing: Sequences, shape: tuple[int, ...]) -> Any:

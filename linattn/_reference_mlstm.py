@@ -36,7 +36,7 @@ def mlstm(
         x.write(r, t)
         num, nq = x.read(r, t)
         floor = np.exp(-x.m[..., r])
-        den = np.maximum(np.abs(nq), floor) + eps if normalize else floor
+        den = _denominator(nq, floor, eps) if normalize else floor
         o[..., t, :] = num / den[..., None]
     return (o, x.state(normalize)) if return_state else o
 
@@ -75,7 +75,7 @@ def mlstm_backward(
         log_f, kept, gate, w = x.write(r, t)
         num, nq = x.read(r, t)
         floor, qt = np.exp(-x.m[..., r]), x.scale * x.q[..., t, :]
-        den = np.maximum(np.abs(nq), floor) + eps if normalize else floor
+        den = _denominator(nq, floor, eps) if normalize else floor
         c = g[..., t, :] / den[..., None]
         dden = -(c * num).sum(-1) / den
         b = np.where(np.abs(nq) >= floor, np.sign(nq) * dden, 0) if normalize else 0 * nq
@@ -126,6 +126,12 @@ def mlstm_step(q, k, v, i, f, state, *, scale=None, normalize=True, eps=0.0):
         return_state=True,
     )  # fmt: skip
     return o[..., 0, :], state
+
+
+def _denominator(nq, floor, eps):
+    """The larger one; 0, where floor vanishes and z.q is 0, leaves a numerator of 0 as it is."""
+    den = np.maximum(np.abs(nq), floor) + eps
+    return np.maximum(den, np.finfo(np.float64).tiny)
 
 
 class _Operands:

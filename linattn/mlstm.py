@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 import numpy as np
 
 from . import _check, _fields, _gradients, _state
-from ._docs import filled
+from ._docs import filled, filled_like
 from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import Call, Layout, Operand
@@ -70,25 +70,14 @@ def mlstm(
 
     Parameters
     ----------
-    $q
-    $k
-    $v
     $mlstm_gates
     $mlstm_options
-    $key_lengths
-    $cu_seqlens
     $mlstm_initial_state
-    $return_state
-    $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
     $final_state
-
-    Raises
-    ------
-    $raises
 
     Notes
     -----
@@ -137,7 +126,7 @@ def mlstm(
 
 
 @quiet
-@filled
+@filled_like(mlstm)
 def mlstm_backward(
     q: ArrayLike,
     k: ArrayLike,
@@ -159,19 +148,6 @@ def mlstm_backward(
     Exact for the equation of `mlstm`, the larger of the two denominators and ``eps`` included.
     The forward result is not needed.
 
-    Parameters
-    ----------
-    $q
-    $k
-    $v
-    $mlstm_gates
-    $grad_out
-    $mlstm_options
-    $key_lengths
-    $cu_seqlens
-    $mlstm_initial_state
-    $grad_state
-
     Returns
     -------
     dq, dk, dv, di, df : ndarray
@@ -180,18 +156,10 @@ def mlstm_backward(
         tokens.
     $gradient_of_state
 
-    Raises
-    ------
-    $raises
-
     Notes
     -----
-    The time of `gated` and of its gradients, with m + 1 value channels.  Memory beyond the
-    arrays: values and outputs once more, and that of `gated_backward`.
-
-    References
-    ----------
-    Beck et al., "xLSTM: Extended Long Short-Term Memory", NeurIPS 2024, eq. 19-27
+    About the time of `gated_backward`, with m + 1 value channels, and its memory.  A gradient of
+    the final state takes the time of `mlstm` as well.
 
     Examples
     --------
@@ -223,19 +191,22 @@ def mlstm_backward(
     dtype, wide = result_dtype(*typed), state_dtype(*typed)
     start = _first(name, initial_state, packing, call, wide, numbers.normalize)
     last = _first(name, grad_state, packing, call, wide, numbers.normalize, "grad_state")
-    arrays = [np.asarray(x, wide) for x in (*call.arrays, grad_out)]
+    with_state = initial_state is not None or grad_state is not None
+    *tokens, in_gate, forget, cotangent = call.cast(grad_out)
+    gates = (x.astype(wide, copy=False) for x in (in_gate, forget))
+    arrays = *tokens, *gates, cotangent
     *grads, dstate = _mlstm_backward.gradients(
-        arrays, call, numbers, packing, start, last, exact=grad_state is not None
+        arrays, call, numbers, packing, start, last, dtype, with_state=with_state
     )
     sums = _gradients.sum_all(grads, call.arrays, (dtype, dtype, dtype, wide, wide))
-    if initial_state is grad_state is None:
+    if not with_state:
         return sums
     *fields, log_scale = dstate
     return *sums, _fields.summed(_result(packing, fields, log_scale, call), initial_state)
 
 
 @quiet
-@filled
+@filled_like(mlstm)
 def mlstm_step(
     q: ArrayLike,
     k: ArrayLike,
@@ -259,8 +230,6 @@ def mlstm_step(
     state : State
         The memory so far: ``s`` (..., d, m), ``z`` (..., d), or None without the normaliser, and
         ``log_scale`` (...), of the result's dtype, or float32 where that has 16 bits.
-    $mlstm_options
-    $in_place
 
     Returns
     -------
@@ -268,17 +237,9 @@ def mlstm_step(
     state : State
         The state after the token.
 
-    Raises
-    ------
-    $raises
-
     Notes
     -----
     4 d m floating-point operations a head; the state is read and written once.
-
-    References
-    ----------
-    Beck et al., "xLSTM: Extended Long Short-Term Memory", NeurIPS 2024, eq. 19-27
 
     Examples
     --------

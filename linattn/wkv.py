@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from . import _check, _fields, _gradients, _state
-from ._docs import filled
+from ._docs import filled, filled_like
 from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import quiet, run, ufuncs
 from ._layout import Call, Layout, Operand
@@ -67,21 +67,13 @@ def wkv(
     $wkv_v
     $wkv_w
     $wkv_u
-    $key_lengths
-    $cu_seqlens
     $wkv_initial_state
-    $return_state
-    $out
 
     Returns
     -------
     o : ndarray, shape (..., n, m)
         0 where there is no key yet.
     $final_state
-
-    Raises
-    ------
-    $raises
 
     Notes
     -----
@@ -128,7 +120,7 @@ def wkv(
 
 
 @quiet
-@filled
+@filled_like(wkv)
 def wkv_backward(
     k: ArrayLike,
     v: ArrayLike,
@@ -145,18 +137,6 @@ def wkv_backward(
 
     Exact for the equation of `wkv`.  The forward result is not needed.
 
-    Parameters
-    ----------
-    $wkv_k
-    $wkv_v
-    $wkv_w
-    $wkv_u
-    $grad_out
-    $key_lengths
-    $cu_seqlens
-    $wkv_initial_state
-    $grad_state
-
     Returns
     -------
     dk, dv, dw, du : ndarray
@@ -164,17 +144,9 @@ def wkv_backward(
         its repeats.  dw and du have the dtype that is computed in: float32 for 16-bit tokens.
     $gradient_of_state
 
-    Raises
-    ------
-    $raises
-
     Notes
     -----
     Three to four times the time of `wkv`.  Scratch of about 1,500 sqrt(n) numbers a thread.
-
-    References
-    ----------
-    Peng et al., "RWKV: Reinventing RNNs for the Transformer Era", EMNLP 2023, appendix D
 
     Examples
     --------
@@ -215,7 +187,7 @@ def wkv_backward(
 
 
 @quiet
-@filled
+@filled_like(wkv)
 def wkv_step(
     k: ArrayLike,
     v: ArrayLike,
@@ -231,12 +203,9 @@ def wkv_step(
     ----------
     k, v : array_like, shape (..., m)
         The token's key and value.
-    $wkv_w
-    $wkv_u
     state : State
         The state before it: ``s``, ``z`` and ``log_scale`` (..., m), of the result's dtype, or
         float32 where that has 16 bits.
-    $in_place
 
     Returns
     -------
@@ -244,17 +213,9 @@ def wkv_step(
     state : State
         The state after the token.
 
-    Raises
-    ------
-    $raises
-
     Notes
     -----
     Two exponentials and a division a number; the state is read and written once.
-
-    References
-    ----------
-    Peng et al., "RWKV: Reinventing RNNs for the Transformer Era", EMNLP 2023, appendix D
 
     Examples
     --------

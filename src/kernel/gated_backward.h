@@ -17,7 +17,24 @@
 #include "gated.h"
 #include "checkpoints.h"
 
+struct gated_backward_scratch;
+
+/* What mLSTM, with gated attention inside, does differently (mlstm_backward.h). */
+struct gated_backward_parts {
+    /* b and v of the tokens t, and 0 where no key exists */
+    void (*keys)(const struct la_head *h, const struct gated_backward_scratch *r,
+                 struct span t);
+    /* everything else, if not NULL: the cotangents c, from X, P and their product with
+     * the state, of which P and the product follow; after dA and dB */
+    void (*cotangents)(const struct la_head *h, const struct gated_backward_scratch *r,
+                       struct span t, T *s);
+    void (*finish)(const struct la_head *h, const struct gated_backward_scratch *r,
+                   struct span t);
+};
+
 struct gated_backward_scratch {
+    const struct gated_backward_parts *parts;
+    ptrdiff_t values; /* channels of the caller's values */
     struct checkpoints chunks;
     struct block a, b, v, c;
     /* A and B, scaled for products with each other and with the states. */
@@ -32,6 +49,15 @@ struct gated_backward_scratch {
     T *s_lost;
 };
 
+static void
+gated_keys(const struct la_head *h, const struct gated_backward_scratch *r,
+           struct span t)
+{
+    load_keys(h, t, r->b, r->v);
+}
+
+static const struct gated_backward_parts gated_parts = {gated_keys, NULL, NULL};
+
 static struct gated_backward_scratch
 gated_backward_carve(const struct la_head *h, struct arena *arena)
 {
@@ -42,6 +68,8 @@ gated_backward_carve(const struct la_head *h, struct arena *arena)
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         *keys[i] = take_block(arena, rows, h->d);
     }
+    r.parts = &gated_parts;
+    r.values = h->m;
     r.v = take_block(arena, rows, h->m);
     r.c = take_block(arena, rows, h->m);
     r.dv = take_block(arena, rows, h->m);
@@ -91,7 +119,7 @@ gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
 {
     c->rows = t.rows = load_gate_ends(h, t, &r->gate);
     t.next = t.first + t.rows;
-    load_keys(h, t, r->b, r->v);
+    r->parts->keys(h, r, t);
     given_to_end(&r->gate, r->b, t.rows, h->d);
     forget_state(&r->gate, c);
     sweep(c, LA_WRITE);
@@ -156,11 +184,11 @@ load_gated(const struct la_head *h, const struct gated_backward_scratch *r,
 {
     load_gate(h, t, &r->gate);
     load_mapped(r->a, &h->q, t, h->d, h->map);
-    load_keys(h, t, r->b, r->v);
-    load_plain(r->c, &h->grad_out, t, h->m);
+    r->parts->keys(h, r, t);
+    load_plain(r->c, &h->grad_out, t, r->values);
     look_ahead(&h->dq, t, h->d);
     look_ahead(&h->dk, t, h->d);
-    look_ahead(&h->dv, t, h->m);
+    look_ahead(&h->dv, t, r->values);
     if (h->scale != 1) {
         scale_rows(r->c, t.rows, r->scale);
     }
@@ -184,40 +212,48 @@ transpose_block(struct block dst, struct block src, ptrdiff_t rows)
     }
 }
 
-/* Scaled A and B, X, dV and the next R. */
+/* Scaled A and B, and X. */
 static void
-gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
-             struct sweep *dv, ptrdiff_t tokens)
+gated_scores(const struct la_head *h, const struct gated_backward_scratch *r,
+             struct span t)
 {
     const struct gate *gate = &r->gate;
-    const struct sweep x = {.rows = dv->rows,
+    const ptrdiff_t rows = round_up(t.rows, MR);
+    const struct sweep x = {.rows = rows,
                             .K = h->d,
                             .a = r->met_a,
                             .b = r->met_b,
                             .dots = r->x,
-                            .ahead = dv->ahead};
-    readers_meet(gate, r->met_a, r->a, tokens, h->d, la_is_given(&h->bonus));
-    writers_meet(gate, r->met_b, r->b, tokens, h->d);
+                            .ahead = t.ahead};
+    readers_meet(gate, r->met_a, r->a, t.rows, h->d, la_is_given(&h->bonus));
+    writers_meet(gate, r->met_b, r->b, t.rows, h->d);
     scores(&x);
-    gate_triangle(gate, r->x, dv->rows, la_is_given(&h->bonus));
+    gate_triangle(gate, r->x, rows, la_is_given(&h->bonus));
     if (la_is_given(&h->bonus)) {
-        own_scores(r->own, r->bonus, r->a, r->b, dv->rows, h->d);
-        set_diagonal(r->x, r->own, dv->rows);
+        own_scores(r->own, r->bonus, r->a, r->b, rows, h->d);
+        set_diagonal(r->x, r->own, rows);
     }
-    from_start(gate, r->far_a, r->met_a, dv->rows, h->d, la_is_given(&h->bonus));
-    to_end(gate, r->far_b, r->met_b, dv->rows, h->d);
+    from_start(gate, r->far_a, r->met_a, rows, h->d, la_is_given(&h->bonus));
+    to_end(gate, r->far_b, r->met_b, rows, h->d);
+}
+
+/* dV and the next R. */
+static void
+gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
+             struct sweep *dv)
+{
     transpose_block(r->transposed, r->x, dv->rows);
     if (la_is_given(&h->bonus)) {
-        sweep_decayed(gate, dv, 1);
+        sweep_decayed(&r->gate, dv, 1);
         return;
     }
     sweep(dv, LA_READ | LA_WRITE);
-    forget_state(gate, dv);
+    forget_state(&r->gate, dv);
 }
 
-/* dA, dB and dg, without the contributions of a bonus. */
+/* What dA and dB get through the states, and P. */
 static void
-gated_features(const struct la_head *h, const struct gated_backward_scratch *r, T *s,
+gated_products(const struct la_head *h, const struct gated_backward_scratch *r, T *s,
                struct span t)
 {
     const ptrdiff_t rows = round_up(t.rows, MR), W = round_up(h->d, VL);
@@ -237,6 +273,17 @@ gated_features(const struct la_head *h, const struct gated_backward_scratch *r, 
                              .o = r->db,
                              .s = r->rt,
                              .ahead = t.ahead};
+    sweep(&da, LA_READ);
+    sweep(&db, LA_READ);
+    scores(&p);
+}
+
+/* dA, dB and dg, without the contributions of a bonus. */
+static void
+gated_features(const struct la_head *h, const struct gated_backward_scratch *r,
+               struct span t)
+{
+    const ptrdiff_t rows = round_up(t.rows, MR);
     struct gate_pairs pairs = r->pairs;
     pairs.gate = &r->gate;
     pairs.tokens = t.rows;
@@ -248,9 +295,6 @@ gated_features(const struct la_head *h, const struct gated_backward_scratch *r, 
     pairs.writer[0] = (struct gate_writer){r->met_b, r->db};
     pairs.p[0][0] = r->x;
     pairs.x[0][0] = r->p;
-    sweep(&da, LA_READ);
-    sweep(&db, LA_READ);
-    scores(&p);
     for (ptrdiff_t i = 0; la_is_given(&h->bonus) && i < rows; i++) {
         r->own_p[i] = r->p.x[i * r->p.ld + i];
     }
@@ -286,11 +330,14 @@ store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
         chain(r->da, &h->q, t, h->d, r->a, h->map);
         chain(r->db, &h->k, t, h->d, r->b, h->map);
     }
+    if (r->parts->finish != NULL) {
+        r->parts->finish(h, r, t);
+    }
     clear_rows(r->db, keys, t.rows);
     clear_rows(r->dv, keys, t.rows);
     store_rows(&h->dq, t, h->d, r->da, NULL);
     store_rows(&h->dk, t, h->d, r->db, NULL);
-    store_rows(&h->dv, t, h->m, r->dv, NULL);
+    store_rows(&h->dv, t, r->values, r->dv, NULL);
     store_gate_gradient(h, &r->gate, &r->pairs, t);
 }
 
@@ -306,8 +353,13 @@ gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
         forget(&r->gate, s, h->m, round_up(h->d, VL), 1);
     }
     state_gradient(&r->gate, r->pairs.state, s, r->rt, h->m, h->d);
-    gated_values(h, r, dv, t.rows);
-    gated_features(h, r, s, t);
+    gated_scores(h, r, t);
+    gated_products(h, r, s, t);
+    if (r->parts->cotangents != NULL) {
+        r->parts->cotangents(h, r, t, s);
+    }
+    gated_values(h, r, dv);
+    gated_features(h, r, t);
     if (la_is_given(&h->bonus)) {
         bonus_gradient(h, r, t.rows);
     }
@@ -329,47 +381,55 @@ gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
     }
 }
 
+/* Everything but dbonus. */
 static int
-run_gated_backward(const struct la_head *h)
+gated_gradients(const struct la_head *h, struct gated_backward_scratch *r)
 {
-    struct arena arena = {h->scratch, 0};
-    struct gated_backward_scratch r = gated_backward_carve(h, &arena);
-    const struct checkpoints *x = &r.chunks;
+    const struct checkpoints *x = &r->chunks;
     struct la_fetch ahead = {0};
-    count_chunks(&r.chunks, h, &r.gate);
+    count_chunks(&r->chunks, h, &r->gate);
     struct sweep dv = {
         .K = h->d,
         .W = round_up(h->m, VL),
-        .a = r.far_b,
-        .b = r.far_a,
-        .v = r.c,
-        .dots = r.transposed,
-        .o = r.dv,
-        .s = r.r,
-        .keep = r.gate.keep,
-        .change = r.gate.change,
+        .a = r->far_b,
+        .b = r->far_a,
+        .v = r->c,
+        .dots = r->transposed,
+        .o = r->dv,
+        .s = r->r,
+        .keep = r->gate.keep,
+        .change = r->gate.change,
         .upper = 1,
     };
-    const ptrdiff_t chunks = gated_checkpoints(h, &r);
-    gated_begin(h, &r);
-    compensate(&dv, r.r_lost, h->n, x->rows);
+    const ptrdiff_t chunks = gated_checkpoints(h, r);
+    gated_begin(h, r);
+    compensate(&dv, r->r_lost, h->n, x->rows);
     struct span t = {.first = h->n};
     for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
         const ptrdiff_t place = chunk % x->interval;
         const int begins = chunk == chunks - 1 || place == x->interval - 1;
         t = chunk_until(h, x, t.first, &ahead);
         if (h->poll(h->poll_arg) ||
-            (begins && gated_states(h, &r, chunk / x->interval, place + 1,
+            (begins && gated_states(h, r, chunk / x->interval, place + 1,
                                     chunks_before(x, place, t.first)))) {
             return 1;
         }
-        gated_reverse(h, &r, &dv, t, state_of(x->states, h, place));
+        gated_reverse(h, r, &dv, t, state_of(x->states, h, place));
     }
-    store_state(&h->ds0, r.r, h->d, h->m);
-    if (la_is_given(&h->bonus)) {
+    store_state(&h->ds0, r->r, h->d, h->m);
+    return chunks < 0;
+}
+
+static int
+run_gated_backward(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    struct gated_backward_scratch r = gated_backward_carve(h, &arena);
+    const int stopped = gated_gradients(h, &r);
+    if (!stopped && la_is_given(&h->bonus)) {
         store_vector(&h->dbonus, r.du, h->d);
     }
-    return chunks < 0;
+    return stopped;
 }
 
 #endif

@@ -20,6 +20,7 @@
 #include "linear_scan.h"
 #include "linear_scan_backward.h"
 #include "mlstm.h"
+#include "mlstm_backward.h"
 #include "mlstm_gates.h"
 #include "mlstm_step.h"
 #include "monomials.h"
