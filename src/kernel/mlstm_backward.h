@@ -61,7 +61,7 @@ mlstm_keys(const struct la_head *h, const struct gated_backward_scratch *r,
     clear_rows(r->v, keys, rows);
 }
 
-/* sum_i += x_ij p_ij over j <= i */
+/* sum_i += x_ij p_ij over j <= i, or x_ij without p */
 static void
 add_triangle_dots(T *sum, struct block x, struct block p, ptrdiff_t rows)
 {
@@ -72,7 +72,8 @@ add_triangle_dots(T *sum, struct block x, struct block p, ptrdiff_t rows)
             part[l] = (vec){0};
             for (ptrdiff_t j = 0; j <= i; j += VL) {
                 const ivec some = first_lanes(i + 1 - j);
-                const vec y = vkeep(some, vload(&p.x[i * p.ld + j]));
+                const vec y =
+                    p.x == NULL ? vset1(1) : vkeep(some, vload(&p.x[i * p.ld + j]));
                 part[l] = vfma(vkeep(some, vload(&x.x[i * x.ld + j])), y, part[l]);
             }
         }
@@ -118,11 +119,12 @@ mlstm_denominators(const struct la_head *h, const struct gated_backward_scratch 
 {
     const struct mlstm_backward_scratch *all = mlstm_of(r);
     const ptrdiff_t rows = round_up(tokens, MR), W = round_up(h->d, VL);
-    const struct sweep c = {.rows = rows, .K = h->d, .a = r->far_a, .dots = r->x};
+    const struct block z = {all->z, 0}, none = {NULL, 0};
     for (ptrdiff_t j = 0; j < W; j += VL) {
         vstore(&all->z[j], vload(state_at(s, h->m, W, r->values, j)));
     }
-    score_sums(all->sums, &c, all->z);
+    row_dots(all->sums, r->far_a, z, rows, W);
+    add_triangle_dots(all->sums, r->x, none, rows);
     row_dots(all->dots, r->far_a, r->da, rows, W);
     add_triangle_dots(all->dots, r->x, r->p, rows);
     mlstm_slopes(all->h, all, tokens);
@@ -213,7 +215,6 @@ run_mlstm_backward(const struct la_head *h)
     struct mlstm_backward_scratch r = mlstm_backward_carve(h, &arena);
     const struct la_head one = mlstm_head(h);
     clear(r.slope, row_step(r.gated.chunks.rows)); /* without by_z */
-    clear(r.z, row_step(h->d));
     return gated_gradients(&one, &r.gated);
 }
 
