@@ -164,6 +164,9 @@ def two_threads(report: Report, rounds: int) -> None:
     calls = {
         "selective_scan": partial(linattn.selective_scan, **named, softplus=True, out=out),
         "linear_scan": partial(linattn.linear_scan, named["dt"], named["x"], out=out),
+        "selective_scan_backward": partial(
+            linattn.selective_scan_backward, **named, grad_out=grad_out, softplus=True
+        ),
     }
     for name, call in calls.items():
 

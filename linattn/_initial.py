@@ -50,14 +50,14 @@ def initial_state(
         and objects.
     normalize : bool, default True
         As for `causal`, `mlstm` and their steps; the other operators do not take it.
-    cu_seqlens : array_like of int, shape (r + 1,), optional
-        The bounds of r packed sequences, each of which has a state.
+    cu_seqlens : array_like of int, shape (sequences + 1,), optional
+        The bounds of packed sequences, each of which has a state.
 
     Returns
     -------
     State
-        ``s`` (..., f, m) and, with a normaliser, ``z`` (..., f), with an axis r before these axes
-        for packed sequences.  `wkv`, `mlstm`, and with a normaliser
+        ``s`` (..., f, m) and, with a normaliser, ``z`` (..., f); for packed sequences with an
+        axis of sequences before these axes.  `wkv`, `mlstm`, and with a normaliser
         `linattn.feature_maps.PositiveRandomFeatures` also have ``log_scale``, -inf for no key, but
         0 for `mlstm`.  The arrays are newly allocated, have all leading axes, as in-place steps
         require, and the dtype of the computation: float32 for 16-bit operands.
@@ -114,14 +114,11 @@ def recurrence_of(operator: str, count: int) -> tuple[Recurrence | Scaled, bool]
 
     ``count`` is the number of operands.
     """
-    known = {
-        r.names[method]: r
-        for r in every() if not r.cross
-        for method in ("forward", "step")
-    }  # fmt: skip
-    if operator not in known:
+    steps = (r for r in every() if not r.cross)
+    recurrence = next((r for r in steps if operator in (r.name, r.names["step"])), None)
+    if recurrence is None:
+        known = (r.names[x] for r in every() if not r.cross for x in ("forward", "step"))
         raise ValueError(f"{NAME}: operator is {operator!r}; expected one of {', '.join(known)}")
-    recurrence = known[operator]
     leading = recurrence.layout.leading
     others = count - leading
     if others < 0:

@@ -133,8 +133,8 @@ PARAGRAPHS = {
         How many tokens have a key.  Keys, values and everything else that is written from
         there on are ignored.  All outputs are computed; one without any key or state is 0.""",
     "cu_seqlens": """
-    cu_seqlens : array_like of int, shape (r + 1,), optional
-        Bounds of r sequences packed along n: sequence i is ``cu_seqlens[i]`` to
+    cu_seqlens : array_like of int, shape (sequences + 1,), optional
+        Bounds of sequences packed along n: sequence i is ``cu_seqlens[i]`` to
         ``cu_seqlens[i + 1]`` and has its own state.  Sequences may be empty.""",
     "initial_state": """
     initial_state : State, optional
@@ -175,7 +175,7 @@ PARAGRAPHS = {
     dt : array_like, shape (..., n, m)
         Time steps.  They may be negative; the state then grows where A is negative.
     A : array_like, shape (..., m, r)
-        Rates of the r states of each channel, usually negative; positive ones let a state grow.
+        Rates of each channel's state, of width r, usually negative; positive ones let it grow.
         A, D and dt_bias are converted to the dtype of the computation, float32 for 16-bit
         operands, and do not affect the result's dtype.
     B, C : array_like, shape (..., n, r)
@@ -184,7 +184,7 @@ PARAGRAPHS = {
     x, dt : array_like, shape (..., m)
         The token's inputs and time steps.
     A : array_like, shape (..., m, r)
-        Rates of the r states of each channel.
+        Rates of each channel's state, of width r.
     B, C : array_like, shape (..., r)
         What is written to the states, and what is read of them.""",
     "skip": """

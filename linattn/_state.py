@@ -209,10 +209,10 @@ def checked_lengths(function: str, x: Any, limit: int, batch: Shape) -> Array:
 
 
 def checked_bounds(function: str, x: Any, n: int) -> Array:
-    """``cu_seqlens``: (r + 1,) integers from 0 to n that never decrease."""
+    """``cu_seqlens``: (sequences + 1,) integers from 0 to n that never decrease."""
     x = _check.integers(function, "cu_seqlens", x)
     if x.ndim != 1 or len(x) < 1:
-        raise ValueError(f"{function}: cu_seqlens has shape {x.shape}; expected (r + 1,)")
+        raise ValueError(f"{function}: cu_seqlens has shape {x.shape}; expected (sequences + 1,)")
     if x[0] != 0:
         raise ValueError(f"{function}: cu_seqlens begins with {x[0]}; expected 0")
     if x[-1] != n:

@@ -188,13 +188,13 @@ def wkv_backward(
            [0.5]])
     """
     name, operands = "wkv_backward", (k, v, w, u)
-    if is_lazy((*operands, grad_out)):
+    call = LAYOUT.read(name, operands)
+    if not (call.alike and type(grad_out) is np.ndarray) and is_lazy((*operands, grad_out)):
         lazy: tuple[Any, ...] = in_blocks(
             "backward", "wkv", operands, grad_out, key_lengths=key_lengths,
             cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
         )  # fmt: skip
         return lazy
-    call = LAYOUT.read(name, operands)
     grad_out = _check.cotangent(name, grad_out, call.shape)
     typed = *call.typed, grad_out
     dtype, wide = result_dtype(*typed), state_dtype(*typed)

@@ -1,4 +1,4 @@
-"""Comba, Gated DeltaNet 2, IPLR and DeltaProduct in linattn.torch.fla."""
+"""Comba, Gated DeltaNet 2, IPLR, DeltaProduct and the Oja rule in linattn.torch.fla."""
 
 from itertools import pairwise
 
@@ -19,6 +19,9 @@ CASES = {
     "comba": (twins.comba, "q k v p g beta", 2 * H, 1, ("chunk", "fused_recurrent"), {}),
     "gdn2": (twins.gdn2, "q k v g=gk b=erase w", 2 * H, 1, ("chunk", "fused_recurrent"), {}),
     "iplr_delta_rule": (twins.iplr, "q k v a b", H, 1, ("chunk", "fused_recurrent"), {}),
+    "gated_oja_rule": (
+        twins.gated_oja_rule, "q k v=u gv beta", 2 * H, 1, ("chunk", "fused_recurrent"), {},
+    ),
     "gated_delta_product": (
         twins.gated_delta_product, "q k v g beta", H, 2, ("chunk",), {"num_householder": 2},
     ),
@@ -151,6 +154,21 @@ def test_what_may_be_left_out():
     close(o, call("gated_delta_product", x | {"g": torch.zeros(B, T, H)})[0], atol=1e-15)
 
 
+def test_options_of_the_oja_rule():
+    x = make("gated_oja_rule")
+    raw = x | {"q": 3 * x["q"], "k": 2 * x["k"]}
+    both = call("gated_oja_rule", raw, use_qk_l2norm_in_kernel=True)[0]
+    assert torch.equal(both, call("gated_oja_rule", raw, use_q_l2norm=True, use_k_l2norm=True)[0])
+    near(both, call("gated_oja_rule", raw | {key: norm(raw[key]) for key in "qk"})[0], 1e-13)
+    run = fla.fused_recurrent_gated_oja_rule
+    q, k, v = (x[key] for key in "qkv")
+    near(run(q, k, v)[0], run(q, k, v, torch.zeros_like(v), torch.ones(B, T, 2 * H))[0], 1e-15)
+    with pytest.raises(ValueError, match="chunk_gated_oja_rule: gv has shape"):
+        call("gated_oja_rule", x | {"gv": x["beta"]})
+    with pytest.raises(TypeError, match="chunk_gated_oja_rule: unexpected keyword head_first"):
+        call("gated_oja_rule", x, head_first=False)
+
+
 def test_errors():
     x = make("comba")
     for key, error in (("p", "p has shape .*H, K"), ("beta", "beta has shape .*HV"),
@@ -194,7 +212,7 @@ def _naive(family, function, **options):
 
 
 @fla_package.NEEDED
-@EACH
+@pytest.mark.parametrize("name", [x for x in CASES if x != "gated_oja_rule"])  # fla has none
 def test_against_fla(name):
     """fla's own references; of Comba's, the recurrent one reads the decayed state, as no kernel."""
     run = {

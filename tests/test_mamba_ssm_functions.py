@@ -1,4 +1,4 @@
-"""The scans and steps of the stand-in for mamba_ssm against loops over their equations."""
+"""The scans of the stand-in for mamba_ssm against loops over their equations."""
 
 import functools
 
@@ -6,16 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from mamba_cases import DTYPES, agree, check, exact, normal, wide  # noqa: E402
+from mamba_cases import DTYPES, agree, check, normal, wide  # noqa: E402
 from torch.nn.functional import linear, rms_norm, silu, softplus  # noqa: E402
 
 from linattn.torch.mamba_ssm.ops.selective_scan_interface import (  # noqa: E402
     mamba_inner_fn,
     selective_scan_fn,
     selective_scan_ref,
-)
-from linattn.torch.mamba_ssm.ops.triton.selective_state_update import (  # noqa: E402
-    selective_state_update,
 )
 from linattn.torch.mamba_ssm.ops.triton.ssd_combined import (  # noqa: E402
     mamba_chunk_scan_combined,
@@ -221,6 +218,11 @@ def test_states_of_packed_sequences():
                           z[:, part], bias, None)  # fmt: skip
         assert agree(y[:, part], own, torch.float64) and agree(states[i], h[0], torch.float64)
     assert torch.equal(final, states[-1:])
+    one = mamba_chunk_scan_combined(
+        x, dt, A, B, C, 64, D, cu_seqlens=bounds[[0, -1]], return_varlen_states=True
+    )[1]
+    known = mamba_chunk_scan_combined(x, dt, A, B, C, 64, D, return_final_states=True)[1]
+    assert torch.equal(one, known)
 
 
 def split_twin(zxbcdt, taps, bias, dt_bias, A, D, weight, out_weight, out_bias, *, mlp, before,
@@ -275,80 +277,6 @@ def test_split_scan(mlp, norm, seq_idx):
     check(run, twin, operands, torch.float64)
 
 
-# --- one token ------------------------------------------------------------------------------------
-
-
-def step_twin(h, x, dt, A, B, C, D, z, bias):
-    dt = softplus(dt + bias)[..., None]
-    group = torch.arange(x.shape[1]) * B.shape[1] // x.shape[1]
-    h = torch.exp(dt * A) * h + dt * x[..., None] * B[:, group, None]
-    return ((h * C[:, group, None]).sum(-1) + D * x) * silu(z), h
-
-
-def step_operands(dtype, *, tied, heads):
-    real, lead = wide(dtype), (BATCH, heads, HEADDIM)
-
-    def rates(*shape, seed, kind):
-        x = normal(*shape, dtype=kind, seed=seed).detach()
-        return x[..., :1].expand(shape) if tied else x
-
-    A = -rates(*lead[1:], STATE, seed=2, kind=real).exp()
-    if tied:
-        A = A[:, :1, :1].expand(*lead[1:], STATE)
-    groups = min(GROUPS, heads)
-    return [
-        normal(*lead, dtype=dtype), rates(*lead, seed=1, kind=dtype), A,
-        normal(BATCH, groups, STATE, dtype=dtype, seed=3),
-        normal(BATCH, groups, STATE, dtype=dtype, seed=4), normal(*lead[1:], dtype=real, seed=5),
-        normal(*lead, dtype=dtype, seed=6), rates(*lead[1:], seed=7, kind=real),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("tied", [False, True], ids=["Mamba", "Mamba-2"])
-@pytest.mark.parametrize("gradients", [False, True])
-def test_step(dtype, tied, gradients):
-    operands = step_operands(dtype, tied=tied, heads=HEADS)
-    start = normal(BATCH, HEADS, HEADDIM, STATE, dtype=wide(dtype), seed=8)
-
-    def run(start, *given):
-        state = start.clone() if gradients else start.detach().clone()
-        y = selective_state_update(state, *given, dt_softplus=True)
-        return y, state
-
-    if gradients:
-        check(run, step_twin, [start, *operands], dtype)
-        return
-    with torch.no_grad():
-        for found, known in zip(
-            run(start, *operands), step_twin(*map(exact, (start, *operands))), strict=True
-        ):
-            assert agree(found, known, dtype)
-
-
-def test_step_without_heads_of_some_rows():
-    operands = step_operands(torch.float64, tied=False, heads=1)
-    pool, rows = normal(5, HEADDIM, STATE, seed=8).detach(), torch.tensor([3, -1])
-    before = pool.clone()
-    x, dt, A, B, C, D, z, bias = operands
-    flat = [x[:, 0], dt[:, 0], A[0], B[:, 0], C[:, 0], D[0], z[:, 0], bias[0]]
-    with torch.no_grad():
-        y = selective_state_update(pool, *flat, True, rows.int())
-    known, h = step_twin(before[rows, None], *operands)
-    assert agree(y[0], known[0, 0], torch.float64) and not y[1].any()
-    before[3] = h[0, 0]
-    assert torch.allclose(pool, before, rtol=1e-14, atol=1e-14)
-
-
-def test_a_state_of_16_bits():
-    operands = step_operands(torch.bfloat16, tied=False, heads=HEADS)
-    state = normal(BATCH, HEADS, HEADDIM, STATE, dtype=torch.bfloat16, seed=8).detach()
-    known, h = step_twin(exact(state), *map(exact, operands))
-    with torch.no_grad():
-        y = selective_state_update(state, *operands, dt_softplus=True)
-    assert agree(y, known, torch.bfloat16) and agree(state, h, torch.bfloat16)
-
-
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -365,13 +293,6 @@ def ssd_error(place=None, x=None, **options):
     x, dt, A, B, C, D, z, bias, start = operands
     options = {"initial_states": start, "seq_idx": None} | options
     return lambda: mamba_chunk_scan_combined(x, dt, A, B, C, 1, D, z, bias, **options)
-
-
-def step_error(place, x):
-    operands = [normal(BATCH, HEADS, HEADDIM, STATE, dtype=torch.float32).detach()]
-    operands += step_operands(torch.float32, tied=False, heads=HEADS)
-    operands[place] = x
-    return lambda: selective_state_update(*operands)
 
 
 Z = torch.zeros
@@ -392,10 +313,8 @@ ERRORS = {
     "seq_idx begins with [1, 0]": ssd_error(
         seq_idx=torch.tensor([[1] * 7, [0] * 7], dtype=torch.int32)
     ),
+    "cu_seqlens is [0, 3, 7] and seq_idx is None": ssd_error(cu_seqlens=torch.tensor([0, 3, 7])),
     "return_varlen_states is True": ssd_error(return_varlen_states=True),
-    "state has shape (2, 3)": step_error(0, Z(2, 3)),
-    "x has shape (2, 4, 6)": step_error(1, Z(2, 4, 6)),
-    "C has shape (2, 3, 3)": step_error(5, Z(2, 3, 3)),
 }  # fmt: skip
 
 

@@ -148,6 +148,7 @@ def test_new_parameters():
 @pytest.mark.parametrize("kind", ["Mamba", "Mamba2"])
 def test_transformers_has_the_same_weights_and_results(kind):
     transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
     if kind == "Mamba":
         from transformers.models.mamba.modeling_mamba import MambaMixer as Mixer
 
@@ -319,6 +320,9 @@ ERRORS = {
     "states of 2 sequences": (ValueError, lambda: changed_batch()),
     "hidden_states has shape (2, 2, 16)": (
         ValueError, lambda: made("Mamba")(tokens(n=2), InferenceParams(9, 2, seqlen_offset=1)),
+    ),
+    "cu_seqlens is [0, 1, 2] and seq_idx is None": (
+        ValueError, lambda: made("Mamba2")(tokens(n=2)[:1], cu_seqlens=torch.tensor([0, 1, 2])),
     ),
     "attn_layer_idx has 1": (
         NotImplementedError,

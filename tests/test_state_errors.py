@@ -124,9 +124,9 @@ def test_cu_seqlens(name):
         ([0, 3, 2, 5], "decreases"),
         ([0, 7, 5], "decreases"),
         ([0, -1, 5], "decreases"),
-        ([], "(r + 1,)"),
-        (5, "(r + 1,)"),
-        ([[0, 5]], "(r + 1,)"),
+        ([], "(sequences + 1,)"),
+        (5, "(sequences + 1,)"),
+        ([[0, 5]], "(sequences + 1,)"),
     ]:
         bad = np.array(bad, int)
         refuse(name, ValueError, "cu_seqlens", word, cu_seqlens=bad)

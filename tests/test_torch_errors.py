@@ -29,6 +29,8 @@ def test_wrong_tensors(row):
             "sparse": (operands[name].to_sparse(), "to_dense"),
             "array": (operands[name].numpy(), "expected a tensor"),
         }
+        if row.name == "linear_scan":  # it takes complex tensors
+            del wrong["complex"]
         for x, message in wrong.values():
             with pytest.raises(TypeError, match=message) as error:
                 call(la, row, operands | {name: x})

@@ -163,7 +163,8 @@ def run_scan(name: str, end: str, kind: str) -> Callable:
         trial = call_of(Lot(0, 0), name + end, row.bound, arrays, {}, options, dtype)
         exact = flat(trial.twin(*(x.astype(np.longdouble) for x in trial.operands), **options))
         if is_normwise(name, end):
-            magnitudes = [np.full(x.shape, abs(x).max(), float) for x in exact]
+            largest = max(float(abs(x).max()) for x in exact)
+            magnitudes = [np.full(x.shape, largest) for x in exact]
         else:
             magnitudes = trial.units(exact)
         return flat(trial.f(*trial.operands, **options)), exact, magnitudes

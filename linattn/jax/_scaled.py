@@ -120,13 +120,13 @@ def _run_mlstm(numbers: _Numbers, *given: Any) -> tuple[Any, ...]:
     """The output, s, z and log_scale, from operands, indices and the fields of a state."""
     dims = "nd", "nd", "nm", "n", "n", *("p",) * 3, "pdm", "pd", "p"
     (q, k, v, i, f, *indices, s, z, m), lead = Kernel("", "", (), dims, "").padded(given)
-    g, write, floor, last, *_ = _gates(None, i, f, *indices, m)
+    g, write, top, last, *_ = _gates(None, i, f, *indices, m)
     outputs = [
         like((*lead, *v.shape[-2:]), v.dtype),
         like((*lead, *s.shape[-3:]), s.dtype),
         like((*lead, *z.shape[-2:]), s.dtype),
     ]
-    found = call("mlstm_state", (q, k, v, g, write, floor, *indices, s, z), numbers, 6, outputs)
+    found = call("mlstm_state", (q, k, v, g, write, top, *indices, s, z), numbers, 6, outputs)
     return *found, spread((*lead, last.shape[-1]), last)
 
 
@@ -149,7 +149,7 @@ def _by_gated(numbers: _Numbers, *given: Any) -> tuple[Any, ...]:
     """
     q, k, v, i, f, *indices, s, z, m = given
     wide = s.dtype
-    g, write, floor, last, unit, unit_first, unit_last = _gates(None, i, f, *indices, m)
+    g, write, top, last, unit, unit_first, unit_last = _gates(None, i, f, *indices, m)
     dtype, v = v.dtype, v.astype(wide)
     values, weights = aligned(v, write[..., None])
     lead = jnp.broadcast_shapes(values.shape[:-1], weights.shape[:-1])
@@ -169,7 +169,7 @@ def _by_gated(numbers: _Numbers, *given: Any) -> tuple[Any, ...]:
     o, end = run(kernel, *arrays)
     unit_last = spread(end.shape[:-2], unit_last)[..., None, None]
     end = end / unit_last
-    floor, unit = (spread(o.shape[:-1], x)[..., None] for x in (floor, unit))
+    floor, unit = (spread(o.shape[:-1], x)[..., None] for x in (jnp.exp(-top), unit))
     if numbers.normalize:
         size = jnp.abs(o[..., -1:])
         den = jnp.where(size < floor, floor, size)
@@ -200,7 +200,7 @@ def _gates_gradient(static: None, given: Any, grads: Any) -> Any:
 def _gates(
     static: None, i: Any, f: Any, begin: Any, end: Any, keys: Any, m: Any
 ) -> tuple[Any, ...]:
-    """g, write, floor and the last maximum; and ones for each maximum, the first and the last."""
+    """g, write, the maxima and the last one; and ones for each maximum, the first and the last."""
     dims = "n", "n", "p", "p", "p", "p"
     arrays, lead = Kernel("", "", (), dims, "").padded((i, f, begin, end, keys, m))
     tokens, each = (*lead, i.shape[-1]), (*lead, m.shape[-1])

@@ -15,32 +15,21 @@ from .._complex_scan import COMPLEX, SCAN
 from .._state import State
 from . import _tensors
 from ._descriptions import of_recurrence
-from ._operator import OPERATORS, TensorOperator
+from ._operator import TensorOperator
 
-_REAL = OPERATORS[SCAN.name]
 _PAIRS = TensorOperator(
-    of_recurrence(SCAN)._replace(name=COMPLEX.key, step_name=f"{COMPLEX.key}_step", cast=False)
+    of_recurrence(SCAN)._replace(
+        name=COMPLEX.key, step_name=f"{COMPLEX.key}_step", cast=False, complex_too=False
+    )
 )
 _DTYPES = torch.complex64, torch.complex128
-
-
-def is_complex(operands: Sequence[Any]) -> bool:
-    """Whether an operand has complex numbers."""
-    a, x = operands
-    return (a.is_complex() if isinstance(a, Tensor) else isinstance(a, complex)) or (
-        x.is_complex() if isinstance(x, Tensor) else isinstance(x, complex)
-    )
 
 
 def forward(
     operands: Sequence[Any], *, initial_state: Any = None, return_state: bool = False,
     **options: Any,
 ) -> Any:  # fmt: skip
-    """`linear_scan` of real or complex tensors."""
-    if not is_complex(operands):
-        return _REAL.forward(
-            operands, initial_state=initial_state, return_state=return_state, **options
-        )
+    """`linear_scan` of complex tensors."""
     function = SCAN.name
     a, x = read(function, operands)
     if initial_state is not None:
@@ -57,9 +46,7 @@ def forward(
 def step(
     operands: Sequence[Any], state: Any, *, in_place: bool = False, **options: Any
 ) -> tuple[Tensor, Any]:
-    """`linear_scan_step` of real or complex tensors."""
-    if not is_complex(operands):
-        return _REAL.step(operands, state, in_place=in_place, **options)
+    """`linear_scan_step` of complex tensors."""
     function = SCAN.names["step"]
     a, x = read(function, operands)
     before = _state(function, "state", state, x)

@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from .._complex_scan import COMPLEX
 from .._layout import Layout, Operand
 from .._operator import Recurrence
 from .._scaled import Scaled
@@ -35,6 +36,7 @@ class Description(NamedTuple):
     one_array: bool = False  #: whether a state is an array, not a `State`
     lengths: bool = False  #: whether it takes ``key_lengths``
     cast: bool = True  #: whether autocast converts the operands
+    complex_too: bool = False  #: whether operands may be complex (`_complex`)
     sizes: Callable[[dict[str, Any], dict[str, int]], dict[str, int]] = lambda named, sizes: {}
     #: sizes of further letters, from the arguments and the sizes of the operands' letters
     example: str = "x, x, x"  #: operands, made from x (n, d)
@@ -58,6 +60,7 @@ def of_recurrence(r: Recurrence) -> Description:
     return Description(
         r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
         keeps_strides=True, fields={} if r.cross else fields, lengths=True,
+        complex_too=r.name == COMPLEX.name,
         sizes=_features if r.mapped else lambda named, sizes: {},
     )  # fmt: skip
 

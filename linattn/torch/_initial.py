@@ -26,7 +26,7 @@ def initial_state(
     name, operands = _initial.NAME, _initial.given(*operands)
     recurrence, whole = _initial.recurrence_of(operator, len(operands))
     described = OPERATORS[recurrence.name]
-    paired = recurrence.name == COMPLEX.name and _complex.is_complex(operands)
+    paired = recurrence.name == COMPLEX.name and _tensors.any_complex(operands)
     if paired:
         args = _complex.read(recurrence.names["forward" if whole else "step"], operands)
     else:

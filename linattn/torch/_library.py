@@ -82,6 +82,8 @@ class Operator:
         results = "Tensor" if returns == 1 else f"({', '.join(['Tensor'] * returns)})"
         LIBRARY.define(f"{name}({', '.join(arguments)}) -> {results}")
         self.op = getattr(torch.ops.linattn, name).default
+        #: What graphs call: the operator, or another function of the same arguments.
+        self.traced: Callable[..., Any] = self.op
         qualified = f"linattn::{name}"
         LIBRARY.impl(name, run, "CPU")
         torch.library.register_fake(qualified, self._shapes(fake), lib=LIBRARY)
@@ -98,7 +100,7 @@ class Operator:
     def __call__(self, *args: Any) -> Any:
         if torch.compiler.is_compiling():
             self._check(args)
-            return self.op(*args)
+            return self.traced(*args)
         if forward_ad._current_level >= 0:
             self._refuse_tangents(args)
         if _is_plain(args):

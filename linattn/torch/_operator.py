@@ -20,7 +20,7 @@ from . import _maps, _options, _tensors
 from ._descriptions import OTHERS, Description, of_recurrence, of_scaled
 from ._library import Operator, name_of
 from ._states import States
-from ._tensors import array, tensor, tensors, threads, work_dtype
+from ._tensors import any_complex, array, tensor, tensors, threads, work_dtype
 
 
 class TensorOperator:
@@ -49,7 +49,7 @@ class TensorOperator:
         self._numbers_from = self._count + first
         self._numbers = self._option_names[first:]
         self._checks = tuple((name_of(x), *_options.check_of(x)) for x in d.options[first:])
-        self._states = States(d, self.names)
+        self._states, self._complex_too = States(d, self.names), d.complex_too
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
         cast = [x.name for x in self.operands if d.cast and not x.state_dtype]
@@ -86,6 +86,7 @@ class TensorOperator:
             f"{d.step_name}_", [*token, *written], 1, self._run_step_in_place,
             lambda *args: self._fake(*args, step=True)[0], ranks=ranks,
         )  # fmt: skip
+        self.step_in_place.traced = self._traced_step_in_place
 
     # --- what users call ---------------------------------------------------------
 
@@ -100,6 +101,13 @@ class TensorOperator:
         **options: Any,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
+        if self._complex_too and any_complex(operands):
+            from . import _complex
+
+            return _complex.forward(
+                operands, cu_seqlens=cu_seqlens, initial_state=initial_state,
+                return_state=return_state, **options,
+            )  # fmt: skip
         name = self.name
         if key_lengths is not None:
             key_lengths = _options.integers(name, "key_lengths", key_lengths, operands[0])
@@ -123,6 +131,10 @@ class TensorOperator:
         self, operands: Sequence[Any], state: Any, *, in_place: bool = False, **options: Any
     ) -> tuple[Tensor, Any]:
         """The output of one token, and the state after it."""
+        if self._complex_too and any_complex(operands):
+            from . import _complex
+
+            return _complex.step(operands, state, in_place=in_place, **options)
         name = self.description.step_name
         args, narrow = self.arguments(name, operands, options)
         if state is None:
@@ -320,6 +332,16 @@ class TensorOperator:
         with threads():
             o, _ = self.step_of(operands, state, **options, in_place=True)
         return tensor(o, args[self.values].dtype)
+
+    def _traced_step_in_place(self, *args: Any) -> Any:
+        """The step in place, or a step and a copy of its state for ONNX, which writes nothing."""
+        if not torch.onnx.is_in_onnx_export():
+            return self.step_in_place.op(*args)
+        o, *end = self.new_step(*args)
+        for x, y in zip(args[self._options_end :], end, strict=True):
+            if x is not None:
+                x.copy_(y)
+        return o
 
     # --- gradients ---------------------------------------------------------------
 

@@ -59,8 +59,9 @@ def install_as(*names: str, replace: bool = False) -> Installed:
     """Let programs import linattn's stand-ins under the names of packages that need a GPU.
 
     ``mamba_ssm`` and ``causal_conv1d`` need CUDA and Triton.  Where they cannot be imported,
-    `linattn.torch.mamba_ssm` and `linattn.torch.causal_conv1d` take their names in `sys.modules`,
-    with all of their modules, and programs that use these packages run unchanged on CPUs.
+    ``linattn.torch.mamba_ssm`` and ``linattn.torch.causal_conv1d`` take their names in
+    `sys.modules`, with all of their modules, and programs that use these packages run unchanged
+    on CPUs.
 
     Parameters
     ----------

@@ -139,6 +139,14 @@ def promoted(function: str, operands: Sequence[Operand], given: Sequence[Any]) -
     return args
 
 
+def any_complex(operands: Sequence[Any]) -> bool:
+    """Whether an operand has complex numbers."""
+    for x in operands:
+        if x.is_complex() if isinstance(x, Tensor) else isinstance(x, complex):
+            return True
+    return False
+
+
 def check_in_place(function: str, operands: Sequence[Any]) -> None:
     """Refuses to write to a state if a gradient has to pass through it."""
     if torch.is_grad_enabled() and _any_requires_grad(operands):

@@ -38,7 +38,7 @@ from .._complex_scan import COMPLEX
 from .._elements import AnyElement
 from . import _complex, _maps
 from ._operator import OPERATORS, TensorOperator
-from ._tensors import array, check, tensor, tensors, threads
+from ._tensors import any_complex, array, check, tensor, tensors, threads
 
 if TYPE_CHECKING:
     from .._signatures.distributed import *  # noqa: F403
@@ -49,7 +49,7 @@ def _run(
 ) -> Tensor:
     """The output of this process's tokens."""
     name, processes = operator.name, _Processes(group)
-    paired = name == COMPLEX.name and _complex.is_complex(operands)
+    paired = name == COMPLEX.name and any_complex(operands)
     try:
         if paired:
             operands = [_complex.pairs(x) for x in _complex.read(name, operands)]

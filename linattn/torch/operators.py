@@ -12,7 +12,6 @@ import linattn
 
 from .._bridge import made, recurrences
 from .._bridges import TORCH
-from . import _complex
 from ._descriptions import OTHERS
 from ._initial import initial_state as _initial_state
 from ._operator import OPERATORS
@@ -28,11 +27,6 @@ _INITIAL_STATE = """
     >>> state.s.shape, state.z[0]
     (torch.Size([2, 4, 4]), tensor([2., 2., 2., 2.]))
     """
-
-
-def _of(r: Any) -> Any:
-    """What has the functions ``forward`` and ``step`` of a recurrence."""
-    return _complex if r.name == "linear_scan" else OPERATORS[r.name]
 
 
 def _others() -> Iterator[Any]:
@@ -53,8 +47,8 @@ def _others() -> Iterator[Any]:
 
 _functions = recurrences(
     TORCH,
-    forward=lambda r: _of(r).forward,
-    step=lambda r: _of(r).step,
+    forward=lambda r: OPERATORS[r.name].forward,
+    step=lambda r: OPERATORS[r.name].step,
 ) | {f.__name__: f for f in _others()}
 globals().update(_functions)
 __all__ = [*_functions]

@@ -174,13 +174,29 @@ scan_wide(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
     }
 }
 
+/* One column of real numbers: a vector with one number takes longer to load and to
+ * store than its sum takes. */
+INLINE void
+scan_column(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows)
+{
+    T h = s[0];
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        h = fma_one(a.x[i * a.ld], h, x.x[i * x.ld]);
+        y.x[i * y.ld] = h;
+    }
+    s[0] = h;
+}
+
 /* y = h of the rows, and s, the state before them, that after them: of whole vectors of
  * columns, or of part of one. */
 INLINE void
 scan_block(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
            ptrdiff_t cols, const int kind)
 {
-    if (cols < VL) {
+    if (cols == 1 && kind == 0) {
+        scan_column(y, a, x, s, rows);
+    }
+    else if (cols < VL) {
         scan_narrow(y, a, x, s, rows, 0, 1, cols, kind);
     }
     else if (cols > NR * VL) {
@@ -205,12 +221,18 @@ kind_of_scan(const struct la_head *h, int is_complex)
     return (h->log != 0 ? SCAN_LOG : 0) | (is_complex ? SCAN_COMPLEX : 0);
 }
 
-/* The rows of x, the last one first. */
+/* x as it is scanned: with `reverse` the last row first.  Of one column the step to the
+ * next does not matter; it may be 0 where a number stands for all. */
 static void
-turn_rows(struct la_array *x, ptrdiff_t n)
+turn_rows(const struct la_head *h, struct la_array *x)
 {
-    *x = shifted(x, (n - 1) * x->rs);
-    x->rs = -x->rs;
+    if (h->m == 1) {
+        x->cs = size_of(x->type);
+    }
+    if (h->reverse != 0 && h->n > 0) {
+        *x = shifted(x, (h->n - 1) * x->rs);
+        x->rs = -x->rs;
+    }
 }
 
 /* h with its tokens in the order in which they are scanned. */
@@ -218,15 +240,23 @@ static struct la_head
 in_order(const struct la_head *h)
 {
     struct la_head turned = *h;
-    if (h->reverse != 0 && h->n > 0) {
-        turn_rows(&turned.a, h->n);
-        turn_rows(&turned.x, h->n);
-        turn_rows(&turned.grad_out, h->n);
-        turn_rows(&turned.y, h->n);
-        turn_rows(&turned.da, h->n);
-        turn_rows(&turned.dx, h->n);
-    }
+    turn_rows(h, &turned.a);
+    turn_rows(h, &turned.x);
+    turn_rows(h, &turned.grad_out);
+    turn_rows(h, &turned.y);
+    turn_rows(h, &turned.da);
+    turn_rows(h, &turned.dx);
     return turned;
+}
+
+/* Tokens of a block: many where a row is short and no row is copied. */
+static ptrdiff_t
+linear_rows(const struct la_head *h, int kind)
+{
+    const int in_place = lies_as_block(&h->a) && lies_as_block(&h->x) &&
+                         lies_as_block(&h->y) && !h->large &&
+                         kind != (SCAN_COMPLEX | SCAN_LOG);
+    return in_place && h->m < VL ? LA_LINEAR_ROWS : LA_SCAN_ROWS;
 }
 
 static int
@@ -234,11 +264,12 @@ scan_rows(const struct la_head *h, int kind)
 {
     struct arena arena = {h->scratch, 0};
     const struct linear_scan_scratch r = linear_scan_carve(h, &arena);
+    const ptrdiff_t rows = linear_rows(h, kind);
     ptrdiff_t until_poll = 0;
     load_vector(r.s, &h->s0, h->m);
-    for (ptrdiff_t i = 0; i < h->n; i += LA_SCAN_ROWS) {
+    for (ptrdiff_t i = 0; i < h->n; i += rows) {
         for (ptrdiff_t col = 0, cols; col < h->m; col += cols) {
-            const struct span t = span(i, LA_SCAN_ROWS, i, h->n, NULL);
+            const struct span t = span(i, rows, i, h->n, NULL);
             cols = linear_cols(h, col);
             const struct la_array a = shifted(&h->a, col * h->a.cs);
             const struct la_array x = shifted(&h->x, col * h->x.cs);

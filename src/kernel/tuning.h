@@ -115,6 +115,7 @@ enum {
     LA_SCAN_CHANNELS = 16,
     LA_SCAN_COLUMN_ROWS = 128,
     LA_LINEAR_COLS = 4096,
+    LA_LINEAR_ROWS = 1024,
     LA_WKV_WORK = 16, /* multiply-adds in the time of a number's exponentials */
 
     /* The row step of a block in bytes is not a multiple of this: a cache of 32 KiB and

@@ -132,6 +132,17 @@ def preconditioned(q, k, v, g_atk, g, beta_atk, beta, start, x=1.5, eps=1e-6, ce
     return recur(step, start, q, k, v, g_atk, g, beta_atk, beta)
 
 
+def gated_oja_rule(q, k, v, gv, beta, start):
+    def step(s, q, k, v, gv, beta):
+        s = s * gv.exp()[..., None, :]
+        write = beta[..., None] * (k - torch.einsum("...kv,...v->...k", s, v))
+        s = s + outer(write, v)
+        return s, K**-0.5 * read(s, q)
+
+    q, k = grouped(v, q, k)
+    return recur(step, start, q, k, v, gv, beta)
+
+
 def mesa(q, k, v, g, beta, lamb, start):
     def step(state, q, k, v, g, beta):
         h, s = (g.exp()[..., None, None] * x for x in state)
@@ -154,4 +165,6 @@ def operands(heads=H, batch=B, more=1):
         "a": norm(rand(batch, n, H, K, seed=6)) / 2, "b": norm(rand(batch, n, H, K, seed=7)) / 2,
         "erase": rand(batch, n, heads, K, seed=8).sigmoid(),
         "w": rand(batch, n, heads, V, seed=9).sigmoid(),
+        "u": norm(rand(batch, n, heads, V, seed=2)),
+        "gv": -rand(batch, T, heads, V, seed=11).abs(),
     }  # fmt: skip

@@ -24,7 +24,7 @@ dsa                       no: sparse softmax attention
 forgetting_attn           no: softmax attention
 gated_delta_product       yes: gated_delta over the writes of all tokens
 gated_delta_rule          yes: gated_delta; also as gdn
-gated_oja_rule            no: keys are erased by values, which no operator does
+gated_oja_rule            yes: gated_delta, with keys and values exchanged
 gdn2                      yes: gated_delta, by channel, with an erase key
 generalized_delta_rule    yes: dplr, for dplr_delta_rule and iplr_delta_rule
 gla                       yes: gated, by channel; HGRN-2 is gla with keys 1 - e^g
@@ -55,6 +55,8 @@ ttt                       no: a state that learns through a norm
 wall_attn                 no: softmax attention
 ========================  =====================================================================
 
+All of them work under torch.compile; abc, gsa, gated_oja_rule and mesa_net break its graph.
+
 From fla's modules there are ``causal_conv1d``, ``causal_conv1d_update`` and
 ``ShortConvolution``.
 
@@ -72,6 +74,7 @@ from . import (
     linear,
     log_linear,
     mesa,
+    oja,
     polynomial,
     preconditioned,
     scan,
@@ -83,6 +86,7 @@ from .generalized import *  # noqa: F403
 from .linear import *  # noqa: F403
 from .log_linear import *  # noqa: F403
 from .mesa import *  # noqa: F403
+from .oja import *  # noqa: F403
 from .polynomial import *  # noqa: F403
 from .preconditioned import *  # noqa: F403
 from .scan import *  # noqa: F403
@@ -95,6 +99,7 @@ __all__ += generalized.__all__
 __all__ += linear.__all__
 __all__ += log_linear.__all__
 __all__ += mesa.__all__
+__all__ += oja.__all__
 __all__ += polynomial.__all__
 __all__ += preconditioned.__all__
 __all__ += scan.__all__

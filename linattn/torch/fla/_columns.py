@@ -1,12 +1,14 @@
-"""Gated linear attention whose values decay by channel, instead of its keys.
+"""Operators with keys and values exchanged in what writes, but not in what reads.
 
-``s_i = s_{i-1} diag(e^{g_i}) + k_i v_i^T``, ``o_i = scale s_i^T q_i``.  The transposed state is
-that of `gated` with keys and values exchanged, and ``sum o_i.x_i = sum q_i.gated(x, v, k, g)_i``.
-So o is the gradient of that sum with respect to x, and its own gradients are those of that sum.
+``s_i = s_{i-1} diag(e^{g_i}) + k_i v_i^T``, ``o_i = scale s_i^T q_i``: values decay by channel, and
+in the delta rule they erase.  The transposed state is that of an operator with keys and values
+exchanged, and ``sum o_i.x_i = sum q_i.operator(x, v, k, g)_i``.  So o is the gradient of that sum
+with respect to x, and its own gradients are those of that sum.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,54 +16,60 @@ from torch import Tensor
 
 from ..._state import State
 from .._tensors import work_dtype
-from ..operators import gated
 
 
-def column_gated(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, *, scale: float = 1.0,
-    initial_state: State | None = None, return_state: bool = False,
-    cu_seqlens: Tensor | None = None,
-) -> Any:  # fmt: skip
-    """As `linattn.torch.gated`, but g (..., n, m); the output is float32 for 16-bit tokens."""
-    start = None if initial_state is None else initial_state.s
-    o, end = _ColumnGated.apply(q, k, v, g, start, scale, cu_seqlens)
-    return (o, State(end, None)) if return_state else o
+def exchanged(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator whose gates g are of value channels; of 16-bit tokens it makes float32."""
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, *extras: Tensor, scale: float = 1.0,
+        initial_state: State | None = None, return_state: bool = False,
+        cu_seqlens: Tensor | None = None,
+    ) -> Any:  # fmt: skip
+        start = None if initial_state is None else initial_state.s
+        o, end = _Exchanged.apply(operator, scale, cu_seqlens, q, start, k, v, *extras)
+        return (o, State(end, None)) if return_state else o
+
+    return run
 
 
-class _ColumnGated(torch.autograd.Function):
+class _Exchanged(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, g: Tensor, start: Tensor | None, scale: float,
-        cu_seqlens: Tensor | None,
+        ctx: Any, operator: Callable[..., Any], scale: float, cu_seqlens: Tensor | None, q: Tensor,
+        *given: Tensor | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        ctx.save_for_backward(q, k, v, g, start, cu_seqlens)
-        ctx.scale = scale
-        x = torch.zeros((), dtype=work_dtype(q.dtype)).expand(*q.shape[:-1], v.shape[-1])
-        x = x.contiguous().requires_grad_()
+        ctx.operator, ctx.scale = operator, scale
+        ctx.save_for_backward(cu_seqlens, q, *given)
+        v: Any = given[2]
+        lead = torch.broadcast_shapes(q.shape[:-1], v.shape[:-1])
+        x = q.new_zeros((*lead, v.shape[-1]), dtype=work_dtype(q.dtype)).requires_grad_()
         with torch.enable_grad():
-            y, end = _exchanged(x, k, v, g, start, scale, cu_seqlens)
-            (o,) = torch.autograd.grad(y, x, q.to(y.dtype))
-        return o, end.detach().mT
+            y, end = _transposed(operator, scale, cu_seqlens, x, *given)
+            (o,) = torch.autograd.grad(y, x, q.to(y.dtype).expand_as(y))
+        return o, end.detach().mT.contiguous()
 
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor, grad_end: Tensor) -> Any:
-        q, *given, cu_seqlens = ctx.saved_tensors
-        given = [None if x is None else x.detach().requires_grad_() for x in given]
+        cu_seqlens, q, *saved = ctx.saved_tensors
+        given = [None if x is None else x.detach().requires_grad_() for x in saved]
         with torch.enable_grad():
-            k, v, g, start = given
-            y, end = _exchanged(grad_o, k, v, g, start, ctx.scale, cu_seqlens)
+            y, end = _transposed(ctx.operator, ctx.scale, cu_seqlens, grad_o, *given)
             there = [x for x in given if x is not None]
-            grads = torch.autograd.grad((y, end), there, (q.to(y.dtype), grad_end.mT))
-        return y.detach().to(q.dtype), *grads, *[None] * (6 - len(grads))
+            grads = torch.autograd.grad((y, end), there, (q.to(y.dtype).expand_as(y), grad_end.mT))
+        found = iter(grads)
+        dq = y.detach().sum_to_size(q.shape).to(q.dtype)
+        return None, None, None, dq, *(None if x is None else next(found) for x in given)
 
 
-def _exchanged(
-    x: Tensor, k: Tensor, v: Tensor, g: Tensor, start: Tensor | None, scale: float,
-    cu_seqlens: Tensor | None,
+def _transposed(
+    operator: Callable[..., Any], scale: float, cu_seqlens: Tensor | None, x: Tensor, start: Any,
+    k: Any, v: Any, *extras: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """What queries x read from the transposed states, and the last of them."""
     first = None if start is None else State(start.mT, None)
-    y: Any = gated(
-        x, v, k, g, scale=scale, initial_state=first, return_state=True, cu_seqlens=cu_seqlens
-    )
-    return y[0], y[1].s
+    y, end = operator(
+        x, v, k, *extras, scale=scale, initial_state=first, return_state=True,
+        cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+    return y, end.s

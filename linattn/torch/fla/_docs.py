@@ -42,6 +42,8 @@ PARAMETERS = {
     "log_atk_scale": ("Tensor, [H], or float, optional", "Its center, a logarithm; -0.2 if None."),
     "initial_A_state": ("Tensor, [N, H, K], optional", "The preconditioner's first sum."),
     "transpose_state_layout": ("bool", "States are [N, HV, V, K]."),
+    "use_q_l2norm": ("bool", "Divide queries by their norms first."),
+    "use_k_l2norm": ("bool", "Divide keys by their norms first."),
     "kk": (_TOKENS, "The removal key."),
     "beta": (_GATES, "Write strengths; 1 if None where it is optional."),
     "s": ("Tensor, [B, T, H, M]", "Weights of the M slots that each token writes to."),

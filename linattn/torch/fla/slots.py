@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import _tensors
 from ..operators import gated
 from . import _layout
-from ._columns import column_gated
+from ._columns import exchanged
 from ._docs import documented
 from ._keywords import refuse
 from ._layout import check_shape, check_tensor, check_tokens, count_sequences, sequence_bounds
@@ -60,6 +60,7 @@ def _normalizer(
     return (x - z).exp().to(dtype), decays, z[:, -1:]
 
 
+_COLUMN_GATED = exchanged(gated)
 LIGHTNET = Rule(gated, named("g"), channels=("g",), v_first=True)
 _PAIR = "pair of tensors, [N, H, K, V] and [N, 1, H, K], optional"
 
@@ -182,7 +183,7 @@ def _gsa(
     }  # fmt: skip
     o, hk = _layout.run(
         name,
-        column_gated,
+        _COLUMN_GATED,
         q,
         k,
         s,

@@ -58,9 +58,9 @@ def patch_transformers() -> Patch:
     the short convolution of these and of LFM2.  Results and gradients are the same within the
     rounding of float32.  Models that are already built or imported later are patched as well.
 
-    Tensors on other devices, unsupported keywords and models that are being exported fall back to
-    the library's own functions.  A function whose signature differs from that of Transformers 5.23
-    is not patched, with a warning.
+    Tensors on other devices, unsupported keywords and models that are being exported, other than
+    by `linattn.torch.onnx`, fall back to the library's own functions.  A function whose signature
+    differs from that of Transformers 5.23 is not patched, with a warning.
 
     Returns
     -------

@@ -7,6 +7,7 @@ some functions of the library ignore them, which mixes the sequences.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,7 +30,16 @@ class _Scanned(threading.local):
 
 SCANNED = _Scanned()
 Forward = Callable[..., Any]
-is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+def is_exporting() -> bool:
+    """Whether a model is being exported to a program that has to do without linattn.
+
+    Programs of ONNX have their own forms of linattn's operators.
+    """
+    if not torch.compiler.is_exporting():
+        return False
+    return "linattn.torch.onnx" not in sys.modules or not torch.onnx.is_in_onnx_export()
 
 
 def sequences(x: Tensor, packing: dict[str, Any]) -> Any:

@@ -177,7 +177,7 @@ class Mamba2(Mixer):
         """
         rows = u if seqlen is None else u.unflatten(0, (-1, seqlen))
         if inference_params is None:
-            y = self._sequence(rows, seq_idx)
+            y = self._sequence(rows, seq_idx, cu_seqlens)
         else:
             batch = len(rows) if cu_seqlens is None else len(cu_seqlens) - 1
             states = self._get_states_from_cache(inference_params, batch)
@@ -187,7 +187,7 @@ class Mamba2(Mixer):
         return y if seqlen is None else y.flatten(0, 1)
 
     def _sequence(
-        self, u: Tensor, seq_idx: Tensor | None, cu_seqlens: Tensor | None = None,
+        self, u: Tensor, seq_idx: Tensor | None, cu_seqlens: Tensor | None,
         conv_state: Tensor | None = None, ssm_state: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         mlp, z, xBC, dt = self._project(u)
@@ -200,11 +200,11 @@ class Mamba2(Mixer):
             xBC.mT, self.conv1d.weight.squeeze(1), self.conv1d.bias, seq_idx, activation="silu"
         ).mT
         x, B, C = self._split(xBC)
+        keeps = ssm_state is not None
         y: Any = mamba_chunk_scan_combined(
             x, dt, self._rates(), B, C, self.chunk_size, self._skip(),
             None if self.rmsnorm else z.view(x.shape), self.dt_bias, None, seq_idx, cu_seqlens,
-            True, self.dt_limit, ssm_state is not None and cu_seqlens is None,
-            cu_seqlens is not None,
+            True, self.dt_limit, keeps and cu_seqlens is None, keeps and cu_seqlens is not None,
         )  # fmt: skip
         if ssm_state is not None:
             y, state = y

@@ -68,8 +68,8 @@ def mamba_chunk_scan_combined(
     seq_idx : Tensor of int32, (batch, seqlen), optional
         The sequence of each token, whose tokens follow one another.
     cu_seqlens : Tensor of int, (sequences + 1,), optional
-        Bounds of the sequences of the only row; used with ``return_varlen_states`` alone, as in
-        mamba_ssm.  ``seq_idx`` separates sequences.
+        Bounds of the sequences of the only row, for ``return_varlen_states``.  They do not
+        separate sequences: several need ``seq_idx`` as well.
     dt_softplus : bool
         Take softplus of dt + dt_bias.
     dt_limit : (float, float)
@@ -204,6 +204,11 @@ def _sequences(
             f"{name}: seq_idx begins with {seq_idx[:, 0].tolist()}; expected 0 in each row, as "
             "initial_states are given, which belong to sequence 0"
         )
+    if seq_idx is None and cu_seqlens is not None and len(cu_seqlens) > 2:
+        raise ValueError(
+            f"{name}: cu_seqlens is {cu_seqlens.tolist()} and seq_idx is None; expected seq_idx, "
+            "which separates sequences"
+        )
     if not varlen:
         return packed
     if cu_seqlens is None or x.shape[0] != 1:
@@ -212,7 +217,8 @@ def _sequences(
             "and one row"
         )
     bounds = cu_seqlens.long()
-    if packed is None or not torch.equal(bounds.unique(), packed.bounds):
+    known = bounds.new_tensor([0, x.shape[1]]) if packed is None else packed.bounds
+    if not torch.equal(bounds.unique(), known):
         raise ValueError(
             f"{name}: cu_seqlens is {cu_seqlens.tolist()}; expected the bounds of the sequences in "
             "seq_idx"

@@ -1,0 +1,122 @@
+"""A call of an operator of linattn in the graph that is being exported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import onnx_ir as ir
+
+from ..._layout import Operand
+from .._operator import TensorOperator
+from . import _shapes
+from ._errors import unsupported
+from ._ops import Ops, Value
+
+
+class Call:
+    """The operands, options and state of a call, by name.
+
+    16-bit operands are computed in float32, as in linattn, and results are rounded once.
+
+    Parameters
+    ----------
+    operator : TensorOperator
+    args : sequence
+        As PyTorch's operator takes them.
+    step : bool
+        Whether the operands are of one token.
+    domain : str
+        Of LinearAttention and CausalConvWithState.
+    """
+
+    def __init__(
+        self, operator: TensorOperator, args: Sequence[Any], step: bool, contrib: bool
+    ) -> None:
+        self.operator, self.args, self.step = operator, args, step
+        d = operator.description
+        self.name = d.step_name if step else d.name
+        self.named = dict(zip(operator._step_names if step else operator.names, args, strict=False))
+        self.values = args[operator.values]
+        double = self.values.dtype is ir.DataType.DOUBLE
+        self.ops = Ops(ir.DataType.DOUBLE if double else ir.DataType.FLOAT, contrib)
+        if self.named.get("cu_seqlens") is not None:
+            raise unsupported(self.name, "cu_seqlens", "padded sequences with key_lengths")
+        own = operator._own_axes({
+            x.name: len(y.shape) for x in operator.operands if (y := self.named[x.name]) is not None
+        }, step)  # fmt: skip
+        #: How many axes of operands, of lengths and of a state's fields do not lead.
+        self.own = dict(zip([x.name for x in operator.operands], own, strict=True))
+        self.own["key_lengths"] = 0
+        self.own |= {name: len(dims) for name, dims in d.fields.items()}
+        #: The leading axes of all operands and the state, broadcast.
+        self.lead = self.lead_of(*self.own)
+        #: The sizes of the letters of the operands' axes; f is the number of features.
+        self.sizes = self._sizes()
+        if "d" in self.sizes:
+            self.sizes.setdefault("f", self.sizes["d"])
+        self.x = SimpleNamespace(**{name: self._read(x) for name, x in self.named.items()})
+
+    def _read(self, x: Any) -> Any:
+        if not isinstance(x, ir.Value) or x.dtype is None or not x.dtype.is_floating_point():
+            return x
+        return x if x.dtype is self.ops.dtype else self.ops.cast(x)
+
+    def lead_of(self, *names: str) -> list[_shapes.Size]:
+        """The leading axes of operands or fields, broadcast."""
+        given = {name: x for name in names if (x := self.named.get(name)) is not None}
+        return _shapes.broadcast(_shapes.lead(x, self.own[name]) for name, x in given.items())
+
+    def width(self, letter: str) -> int:
+        """The size of a letter that a graph has to know."""
+        size = self.sizes[letter]
+        if not isinstance(size, int):
+            raise unsupported(self.name, "a width that varies", "one that is a number")
+        return size
+
+    def has_channels(self, name: str) -> bool:
+        """Whether an operand has a number for each channel, where it may have one for all."""
+        x = next((x for x in self.operator.operands if x.name == name), None)
+        return x is not None and bool(x.channels) and self._is_wide(x)
+
+    def _is_wide(self, operand: Operand) -> bool:
+        letters, x = operand.letters(tokens=not self.step), self.named[operand.name]
+        return self.own[operand.name] > len(letters) and x.shape[-1] != 1
+
+    def _sizes(self) -> dict[str, _shapes.Size]:
+        """The sizes of the letters of the operands' axes."""
+        found: dict[str, _shapes.Size] = {}
+        for operand in self.operator.operands:
+            if (x := self.named[operand.name]) is not None:
+                own = _shapes.sizes(x)[len(x.shape) - self.own[operand.name] :]
+                for letter, size in zip(operand.letters(tokens=not self.step), own, strict=False):
+                    if found.get(letter, 1) == 1:
+                        found[letter] = size
+        return found
+
+    def exists(self) -> Value | None:
+        """Which keys come before ``key_lengths``, (..., n); None if all of them do."""
+        lengths = self.named.get("key_lengths")
+        if lengths is None:
+            return None
+        ops = self.ops
+        keys = self.named.get("k", self.values)
+        axis = len(keys.shape) - 2
+        count = ops.drop_axis(ops.op.Shape(keys, start=axis, end=axis + 1), 0)
+        places = ops.op.Range(ops.integer(0), count, ops.integer(1))
+        return ops.op.Less(places, ops.add_axis(ops.cast(lengths, ir.DataType.INT64), -1))
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the operator takes and returns a state."""
+        return bool(self.operator.fields) and self.operator.fields[0] in self.named
+
+    def results(self, o: Value, state: Mapping[str, Value]) -> Any:
+        """What the operator returns: its output, and the fields of its state if it has one."""
+        if self.values.dtype is not self.ops.dtype:
+            o = self.ops.cast(o, self.values.dtype)
+        if not self.has_state:
+            return o
+        nothing = self.ops.nothing
+        return o, *(state[x] if x in state else nothing() for x in self.operator.fields)

@@ -1,0 +1,53 @@
+"""How each operator of linattn.torch is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .._maps import FEATURES
+from .._operator import OPERATORS, TensorOperator
+from . import _others
+from ._call import Call
+from ._errors import NotExportedError, unsupported
+from ._recurrence import recurrence
+from ._tokens import RULES
+
+#: By operator: what adds its nodes to the graph and returns its results.
+TRANSLATIONS: dict[str, Callable[[Call], Any]] = {
+    **dict.fromkeys(RULES, recurrence),
+    "noncausal": _others.noncausal,
+    "softmax_attention": _others.softmax_attention,
+    "linformer": _others.linformer,
+    "log_decay": _others.log_decay,
+    "causal_conv1d": _others.causal_conv1d,
+}
+
+
+def translations(*, contrib: bool) -> dict[Any, Callable[..., Any]]:
+    """By operator of PyTorch, a function of its arguments in the graph."""
+    table: dict[Any, Callable[..., Any]] = {FEATURES.op: _others.features}
+    for operator in OPERATORS.values():
+        forms, gradients = [(operator.stateless, False)], [operator._stateless_backward]
+        if operator.fields:
+            forms += [(operator.stateful, False), (operator.new_step, True)]
+            gradients.append(operator._stateful_backward)
+        table |= {form.op: _translation(operator, step, contrib) for form, step in forms}
+        table |= {x.op: _refused(operator.name) for x in gradients}
+    return table
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any) -> Any:
+        raise unsupported(name, "a gradient", "a model that returns its output alone")
+
+    return refuse
+
+
+def _translation(operator: TensorOperator, step: bool, contrib: bool) -> Callable[..., Any]:
+    def translate(*args: Any) -> Any:
+        if operator.name not in TRANSLATIONS:
+            raise NotExportedError(f"linattn.torch.onnx: {operator.name} has no form in ONNX")
+        return TRANSLATIONS[operator.name](Call(operator, args, step, contrib))
+
+    return translate

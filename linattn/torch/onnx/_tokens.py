@@ -1,0 +1,204 @@
+"""One token of each recurrence, in ONNX's standard operators.
+
+Each function takes the vocabulary, the token's operands by name (None where they are left out) and
+the state's fields, and returns the output and the fields after it.  Queries are scaled already,
+gates and strengths have an axis of channels, and features are mapped.  The equations are those of
+`linattn._reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf, log
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from . import _shapes
+from ._call import Call
+from ._ops import Ops, Value
+
+Fields = tuple[Value, ...]
+_BITS = 96  #: as in src/kernel/rescaling.h
+
+
+def causal(ops: Ops, x: Any, s: Value, z: Value | None = None) -> tuple[Value, Fields]:
+    s = s + ops.outer(x.k, x.v)
+    o = ops.vecmat(x.q, s)
+    if z is None:
+        return o, (s,)
+    z = z + x.k
+    return o / (ops.sum(x.q * z, keep=True) + ops.number(x.eps)), (s, z)
+
+
+def rescaled(ops: Ops, x: Any, s: Value, z: Value, log_scale: Value) -> tuple[Value, Fields]:
+    """Causal with positive random features: q and k are their logarithms.
+
+    s and z are divided by a power of 2 for each feature, which log_scale, the largest logarithm of
+    a key's feature so far, determines.
+    """
+    top = ops.op.Max(log_scale, x.k)
+    power, bits = _power(ops, top), ops.number(_BITS)
+    kept = ops.op.Pow(ops.number(2), (_power(ops, log_scale) - power) * bits)
+    shift = power * ops.number(_BITS * log(2))
+    write = ops.op.Exp(x.k - shift)
+    s, z = ops.add_axis(kept, -1) * s + ops.outer(write, x.v), kept * z + write
+    largest = ops.largest(x.q + top)
+    largest = ops.op.Where(ops.op.IsInf(largest), ops.number(0), largest)
+    q = ops.op.Exp(x.q + shift - largest) * ops.number(x.scale)
+    o = ops.vecmat(q, s) / (ops.sum(q * z, keep=True) + ops.number(x.eps))
+    return o, (s, z, top)
+
+
+def delta(ops: Ops, x: Any, s: Value) -> tuple[Value, Fields]:
+    s = _replaced(ops, s, x.k, x)
+    return ops.vecmat(x.q, s), (s,)
+
+
+def gated(ops: Ops, x: Any, s: Value) -> tuple[Value, Fields]:
+    write = ops.outer(x.k, x.v)
+    before, s = s, _kept(ops, x.g, s) + write
+    if x.bonus is not None:  # it reads before it writes
+        return ops.vecmat(x.q, before + ops.add_axis(x.bonus, -1) * write), (s,)
+    return ops.vecmat(x.q, s), (s,)
+
+
+def gated_delta(ops: Ops, x: Any, s: Value) -> tuple[Value, Fields]:
+    s = _replaced(ops, _kept(ops, x.g, s), x.k if x.erase is None else x.erase, x)
+    return ops.vecmat(x.q, s), (s,)
+
+
+def dplr(ops: Ops, x: Any, s: Value) -> tuple[Value, Fields]:
+    read = ops.vecmat(x.a, s)
+    s = _kept(ops, x.g, s) + ops.outer(x.b, read) + ops.outer(x.k, x.v)
+    return ops.vecmat(x.q, s), (s,)
+
+
+def linear_scan(ops: Ops, x: Any, s: Value) -> tuple[Value, Fields]:
+    s = (ops.op.Exp(x.a) if x.log else x.a) * s + x.x
+    return s, (s,)
+
+
+def selective_scan(ops: Ops, x: Any, s: Value) -> tuple[Value, Fields]:
+    s = ops.op.Exp(ops.add_axis(x.dt, -1) * x.A) * s + ops.outer(x.dt * x.x, x.B)
+    return ops.sum(s * ops.add_axis(x.C, -2)), (s,)
+
+
+def mlstm(
+    ops: Ops, x: Any, s: Value, log_scale: Value, z: Value | None = None
+) -> tuple[Value, Fields]:
+    past = log_scale - ops.softplus(ops.op.Neg(x.f))  # plus log sigma(f)
+    gate, write, top = _weights(ops, past, x.i)
+    rows = ops.add_axis(gate, -1), ops.add_axis(write, -1)
+    s = ops.add_axis(rows[0], -1) * s + ops.outer(rows[1] * x.k, x.v)
+    o, floor = ops.vecmat(x.q, s), ops.op.Exp(ops.op.Neg(top))
+    if z is None:
+        return o / ops.add_axis(floor, -1), (s, top)
+    z = rows[0] * z + rows[1] * x.k
+    den = ops.op.Max(ops.op.Abs(ops.sum(x.q * z)), floor) + ops.number(x.eps)
+    return o / ops.add_axis(den, -1), (s, z, top)
+
+
+def wkv(ops: Ops, x: Any, s: Value, z: Value, log_scale: Value) -> tuple[Value, Fields]:
+    a, b, _ = _weights(ops, log_scale, x.u + x.k)
+    below = a * z + b
+    none = ops.op.Equal(below, ops.number(0))
+    o = ops.op.Where(none, ops.number(0), (a * s + b * x.v) / below)
+    a, b, top = _weights(ops, log_scale - x.w, x.k)
+    return o, (a * s + b * x.v, a * z + b, top)
+
+
+def _kept(ops: Ops, g: Value, s: Value) -> Value:
+    """exp(g) s, g a number or a row of key channels."""
+    return ops.add_axis(ops.op.Exp(g), -1) * s
+
+
+def _replaced(ops: Ops, s: Value, erase: Value, x: Any) -> Value:
+    """s + k (beta (v - s^T erase))^T"""
+    return s + ops.outer(x.k, x.beta * (x.v - ops.vecmat(erase, s)))
+
+
+def _weights(ops: Ops, x: Value, y: Value) -> tuple[Value, Value, Value]:
+    """e^(x - top), e^(y - top) and top, the larger of x and y; 0 for -inf."""
+    top = ops.op.Max(x, y)
+    finite = ops.op.Max(top, ops.lowest())
+    return ops.op.Exp(x - finite), ops.op.Exp(y - finite), top
+
+
+def _power(ops: Ops, top: Value) -> Value:
+    """The power of 2**_BITS by which sums are divided; 0 where no key has come."""
+    power = ops.op.Round(top * ops.number(1 / (_BITS * log(2))))
+    return ops.op.Where(ops.op.IsInf(top), ops.number(0), power)
+
+
+def _scan_operands(call: Call) -> None:
+    """Factors and inputs of as many tokens."""
+    for name, other in (("a", "x"), ("x", "a")):
+        x, n = call.named[name], _shapes.sizes(call.named[other])
+        if not call.step and x.shape[-2] == 1 and n[-2] != 1:
+            lead = _shapes.lead(x, 2)
+            expanded = _shapes.shape(call.ops, [*[1] * len(lead), n[-2], 1])
+            setattr(call.x, name, call.ops.op.Expand(getattr(call.x, name), expanded))
+
+
+def _time_steps(call: Call) -> None:
+    ops, x = call.ops, call.x
+    for name in ("dt_bias", "D"):
+        if getattr(x, name) is not None and not call.step:
+            setattr(x, name, ops.add_axis(getattr(x, name), -2))
+    if x.dt_bias is not None:
+        x.dt = x.dt + x.dt_bias
+    if x.softplus:
+        x.dt = ops.softplus(x.dt)
+
+
+def _skip_and_gate(ops: Ops, x: Any, o: Value) -> Value:
+    o = o if x.D is None else o + x.D * x.x
+    return o if x.z is None else o * ops.silu(x.z)
+
+
+def _default_scale(call: Call) -> None:
+    if call.x.scale is None:
+        call.x.scale = call.width("d") ** -0.5
+
+
+def _decays(call: Call) -> None:
+    """A decay for each token, as tokens past ``key_lengths`` have none."""
+    if not call.step:
+        x = call.named["k"]
+        rows = _shapes.shape(call.ops, [_shapes.sizes(x)[-2], 1])
+        call.x.w = call.ops.op.Expand(call.ops.add_axis(call.x.w, -2), rows)
+
+
+class Rule(NamedTuple):
+    """What is known of a recurrence."""
+
+    token: Callable[..., tuple[Value, Fields]]
+    fields: tuple[str, ...] = ("s",)  #: of its state
+    update: str = ""  #: the update_rule of LinearAttention that it is, with these operands alone:
+    takes: tuple[str, ...] = ()
+    past: Mapping[str, float] = MappingProxyType({})
+    #: what operands are past ``key_lengths``, 0 by default
+    first: Mapping[str, float] = MappingProxyType({})  #: what a state begins with, 0 by default
+    before: Callable[[Call], None] | None = None  #: computes operands of all tokens at once
+    after: Callable[[Ops, Any, Value], Value] | None = None  #: the same for the output
+    by_token: tuple[str, ...] = ()  #: operands that ``before`` gives an axis of tokens
+
+
+SUMS = ("s", "z", "log_scale")
+
+#: By operator.
+RULES = {
+    "causal": Rule(causal, ("s", "z"), "linear"),
+    "delta": Rule(delta, update="delta", takes=("beta",)),
+    "gated": Rule(gated, update="gated", takes=("g",)),
+    "gated_delta": Rule(gated_delta, update="gated_delta", takes=("g", "beta")),
+    "dplr": Rule(dplr),
+    "linear_scan": Rule(linear_scan, before=_scan_operands),
+    "selective_scan": Rule(selective_scan, before=_time_steps, after=_skip_and_gate),
+    "mlstm": Rule(mlstm, SUMS, past={"i": -inf, "f": inf}, before=_default_scale),
+    "wkv": Rule(
+        wkv, SUMS, past={"k": -inf}, first={"log_scale": -inf}, before=_decays, by_token=("w",)
+    ),
+}
+#: Causal with features that are rescaled as it goes.
+RESCALED = Rule(rescaled, SUMS, past={"k": -inf}, first={"log_scale": -inf})
