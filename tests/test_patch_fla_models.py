@@ -14,7 +14,7 @@ from fla_models import FAMILIES, PACKED, build, tokens  # noqa: E402
 from linattn.torch import patch_fla  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _patched():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

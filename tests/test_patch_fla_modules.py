@@ -21,7 +21,7 @@ from fla.modules.token_shift import token_shift  # noqa: E402
 from linattn.torch import patch_fla  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _patched():
     with patch_fla():
         yield

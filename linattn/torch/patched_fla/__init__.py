@@ -59,7 +59,7 @@ def patch_fla() -> Patch:
     >>> with linattn.torch.patch_fla():  # doctest: +SKIP
     ...     tokens = model.generate(**inputs)
     """
-    for name in ("triton", "fla.ops", "fla.ops.rwkv4", "fla.layers"):
+    for name in ("triton", "fla.layers", "fla.ops.gated_oja_rule", "fla.ops.rwkv4"):
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Triton is not supported on current platform")
