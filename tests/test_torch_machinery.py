@@ -163,7 +163,8 @@ def test_autocast(row):
     assert_same(again.float(), o.detach().float())
 
 
-def test_as_many_threads_as_torch(monkeypatch):
+@pytest.mark.parametrize("direct", [True, False])
+def test_as_many_threads_as_torch(direct, monkeypatch):
     """While a call runs; linattn's own number is another matter."""
     row = ROWS[0]
     seen = []
@@ -174,12 +175,16 @@ def test_as_many_threads_as_torch(monkeypatch):
         seen.append(linattn.get_num_threads())
         return forward(*args, **options)
 
-    monkeypatch.setattr(operator, "forward_of", spy)
+    if direct:
+        monkeypatch.setattr(operator._direct, "_forward", spy)
+    else:
+        monkeypatch.setattr(operator, "forward_of", spy)
     before, own = torch.get_num_threads(), linattn.get_num_threads()
+    tensors = {x: y.requires_grad_(not direct) for x, y in make(row).items()}
     try:
         for n in (1, 3):
             torch.set_num_threads(n)
-            call(la, row, make(row))
+            call(la, row, tensors)
     finally:
         torch.set_num_threads(before)
     assert seen == [1, 3]

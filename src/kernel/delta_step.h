@@ -74,12 +74,17 @@ delta_step_read(const struct delta_step_scratch *r, const char *in, ptrdiff_t st
 }
 
 /* u, o and the new state: nr vectors of columns from j on, of which the last has `some`
- * columns. */
-INLINE void
-delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
-                const struct la_array *to, ptrdiff_t d, ptrdiff_t j, const int nr,
+ * columns.  Nonzero: stop. */
+INLINE int
+delta_step_tile(const struct la_head *h, const struct delta_step_scratch *r,
+                ptrdiff_t *until_poll, const struct la_array *from,
+                const struct la_array *to, ptrdiff_t j, const int nr,
                 const ptrdiff_t some, const enum step_rule rule, const int resets)
 {
+    const ptrdiff_t d = h->d;
+    if (give_up(h, until_poll, 3 * d * nr * VL)) {
+        return 1;
+    }
     const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
     const ptrdiff_t in_step = from->rs, out_step = to->rs;
     const T *const b_of = r->b, *const k_of = r->k, *const decay = r->decay;
@@ -114,6 +119,7 @@ delta_step_tile(const struct delta_step_scratch *r, const struct la_array *from,
             vstore_pieces(out + t * LA_VBYTES, count, vfma(b, x[t], s));
         }
     }
+    return 0;
 }
 
 /* delta_step_tile for one column, at any stride. */
@@ -158,15 +164,17 @@ delta_step_state(const struct la_head *h, const struct delta_step_scratch *r,
                  ptrdiff_t *until_poll, const enum step_rule rule, const int resets)
 {
     const struct la_array from = h->arrays[state_read(h)], to = h->s1;
-    if (give_up(h, until_poll, 3 * h->d * h->m)) {
-        return 1;
-    }
     if (by_vectors(&from, &to)) {
-        LA_BY_STEP_TILES(
-            h->m, delta_step_tile(r, &from, &to, h->d, col, nr, some, rule, resets));
-        return 0;
+        int stop = 0;
+        LA_BY_STEP_TILES(h->m,
+                         stop = stop || delta_step_tile(h, r, until_poll, &from, &to,
+                                                        col, nr, some, rule, resets));
+        return stop;
     }
     for (ptrdiff_t j = 0; j < h->m; j++) {
+        if (give_up(h, until_poll, 3 * h->d)) {
+            return 1;
+        }
         delta_step_column(r, &from, &to, h->d, j, rule, resets);
     }
     return 0;
