@@ -53,6 +53,7 @@ def test_decoding():
         close(actual, z, atol=roundings(ROUNDINGS, *expected))
 
 
+@pytest.mark.slow
 def test_model_of_transformers():
     pytest.importorskip("transformers")
     from transformers_models import build

@@ -192,6 +192,7 @@ def _run(*arguments, libraries=None, cwd=None):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_program_without_a_change(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     path = str(tmp_path / "program.py")
