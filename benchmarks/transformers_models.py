@@ -104,6 +104,14 @@ MODELS = (
         },
         2, "RecurrentGemmaRglru._rnn_scan", (2560, 0, 0), 1024, 128, (None, None),
     ),
+    Model(
+        "xLSTM 7B", "xlstm", "xLSTMForCausalLM", "xLSTMConfig",
+        {
+            "vocab_size": 50304 // 32, "hidden_size": 4096, "num_hidden_layers": 1, "num_heads": 8,
+            "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
+        },
+        1, "xLSTMBackend.forward", (8, 256, 512), 1024, 256, (10, 10),
+    ),
 )  # fmt: skip
 
 
@@ -268,6 +276,11 @@ def operands(model: Model, n: int) -> tuple[list[Any], dict[str, Any]]:
         return [None, torch.randn(1, n, heads), torch.rand(1, n, heads), reset, None], {}
     parts = torch.randn(1, n, heads * (2 * d + m)).split([heads * d, heads * d, heads * m], -1)
     q, k, v = (x.view(1, n, heads, -1) for x in parts)
+    if model.family == "xlstm":
+        package = importlib.import_module("transformers.models.xlstm")
+        backend = package.modeling_xlstm.xLSTMBackend(package.xLSTMConfig(**model.given))
+        gates = (torch.randn(1, heads, n) + x for x in (-3, 3))
+        return [backend, *(x.transpose(1, 2) for x in (q, k, v)), *gates], {"mode": "train"}
     gate = (1, n, heads, d) if "kimi" in model.operator else (1, n, heads)
     args = [q, k, v, -torch.rand(gate), torch.rand(1, n, heads)]
     return args, {"use_qk_l2norm_in_kernel": True}
