@@ -165,6 +165,7 @@ def test_reference_is_complete(name):
     assert {*module.__all__} - elsewhere <= listed
 
 
+@pytest.mark.slow
 def test_plots(tmp_path, plots):
     """Each is drawn from the recorded figures, twice."""
     plots.draw_all(tmp_path)

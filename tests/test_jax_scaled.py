@@ -70,6 +70,7 @@ def test_steps(name, operands, options, state):
                 linattn.initial_state(*given, operator=operator, **normalize))  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.device_count() < 4, reason="XLA was started with fewer host devices")
 @EACH
 def test_shard_map(name, operands, options, state):

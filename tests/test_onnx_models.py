@@ -23,6 +23,7 @@ def compare(model, proto, *args):
     close(actual, expected, atol=roundings(ROUNDINGS, expected))
 
 
+@pytest.mark.slow
 def test_language_model():
     """Of two layers, on batches and lengths other than the example's."""
     torch.manual_seed(0)

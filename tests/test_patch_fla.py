@@ -202,6 +202,7 @@ def test_a_program_without_a_change(tmp_path):
     assert run.stdout == "['x'] __main__ False True\n", run.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("libraries", "message"),
     [(None, "empty or not set"), ("fla,flash", "LINATTN_PATCH is 'flash'; expected some of")],

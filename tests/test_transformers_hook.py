@@ -273,6 +273,7 @@ with linattn.torch.patch_transformers(), torch.no_grad():
 """
 
 
+@pytest.mark.slow
 def test_beside_fla(interpreter):
     """Where fla is installed, models call its GPU kernels, which fail on CPUs unless patched."""
     pytest.importorskip("fla")
