@@ -39,6 +39,28 @@ def test_linear_scan(dtype, log):
             np.testing.assert_array_equal(y, state)
 
 
+@pytest.mark.parametrize("reverse", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("m", "first"), [(3, 1), (3, 13), (16, 0), (61, 3), (64, 0), (64, 1), (300, 7)]
+)
+def test_results_larger_than_the_caches(m, first, dtype, reverse):
+    """They are written past them, to every boundary of a vector, and no further."""
+    n, width = 9, -(-(first + m) // 16) * 16  # rows have the same boundaries
+    heads = 2**22 // (n * m) + 1
+    rng = np.random.default_rng(2)
+    a, x = (rng.uniform(-1, 1, (n, m)).astype(dtype) for _ in range(2))
+    expected = ufuncs["linear_scan"](a, x, 0.0, reverse)
+    memory = np.zeros(heads * n * width + 64, dtype)
+    start = -memory.ctypes.data % 64 // memory.itemsize
+    whole = memory[start : start + heads * n * width].reshape(heads, n, width)
+    whole[...] = 7
+    out = whole[..., first : first + m]
+    ufuncs["linear_scan"](np.broadcast_to(a, (heads, n, m)), x, 0.0, reverse, out=out)
+    assert (out == expected).all()
+    assert (whole[..., :first] == 7).all() and (whole[..., first + m :] == 7).all()
+
+
 def test_linear_scan_of_sequences():
     rng = np.random.default_rng(1)
     cuts = np.array([0, 4, 4, 30, 65])

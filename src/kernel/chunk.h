@@ -315,6 +315,38 @@ store_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct block
     }
 }
 
+/* Writes a vector to one of its boundaries, past the caches if the instruction set can.
+ */
+INLINE void
+vstream(T *x, vec y)
+{
+#if defined(__SSE2__)
+    LA_MM(stream)(x, y);
+#else
+    vstore(x, y);
+#endif
+}
+
+/* After such writes, before other threads read them. */
+INLINE void
+end_streams(void)
+{
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
+/* Columns of x before a vector's boundary, the same in every row; -1 if rows differ. */
+INLINE ptrdiff_t
+columns_before_streams(const struct la_array *x)
+{
+    const size_t step = (size_t)x->rs % LA_VBYTES | (uintptr_t)x->data % sizeof(T);
+    if (x->type != LA_NATIVE || x->cs != (ptrdiff_t)sizeof(T) || step != 0) {
+        return -1;
+    }
+    return (ptrdiff_t)(-(uintptr_t)x->data % LA_VBYTES / sizeof(T));
+}
+
 /* store_rows without a factor.  Results larger than the caches are written past them if
  * the instruction set can, since then lines need not be read first. */
 static void
@@ -332,11 +364,11 @@ stream_rows(const struct la_array *x, struct span t, ptrdiff_t cols, struct bloc
             ptrdiff_t j = before < cols ? before : cols;
             memcpy(dst, src.x, (size_t)j * sizeof(T));
             for (; j + VL <= cols; j += VL) {
-                LA_MM(stream)((T *)dst + j, vload_any((const char *)(src.x + j)));
+                vstream((T *)dst + j, vload_any((const char *)(src.x + j)));
             }
             memcpy((T *)dst + j, src.x + j, (size_t)(cols - j) * sizeof(T));
         }
-        _mm_sfence();
+        end_streams();
         return;
     }
 #endif

@@ -68,12 +68,13 @@ linear_scan_carve(const struct la_head *h, struct arena *arena)
     return take_linear(h, arena, LA_SCAN_ROWS);
 }
 
-/* Columns of the panel from `col` on: whole vectors, or those of the last in part. */
+/* Columns of the panel from `col` on: whole vectors, or those of the last in part; with
+ * `stream` all that there are. */
 INLINE ptrdiff_t
-linear_cols(const struct la_head *h, ptrdiff_t col)
+linear_cols(const struct la_head *h, ptrdiff_t col, int stream)
 {
     const ptrdiff_t cols = scan_cols(h, col, LA_LINEAR_COLS);
-    return cols > VL ? cols / VL * VL : cols;
+    return cols > VL && !stream ? cols / VL * VL : cols;
 }
 
 /* Rows t of x, where they lie or copied. */
@@ -120,6 +121,18 @@ store_some(T *x, ptrdiff_t some, vec y)
     vwrite_some((char *)x, some, y, LA_NATIVE);
 }
 
+/* The same of whole vectors, or of part of one; with `stream` past the caches. */
+INLINE void
+store_next(T *x, ptrdiff_t some, vec y, const int stream)
+{
+    if (stream && some == VL) {
+        vstream(x, y);
+    }
+    else {
+        store_some(x, some, y);
+    }
+}
+
 /* a, or e^a */
 INLINE vec
 factor_of(vec x, const int kind)
@@ -138,11 +151,11 @@ next_of(vec a, vec h, vec x, const int kind)
  * rows. */
 INLINE void
 scan_narrow(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
-            ptrdiff_t j, const int nr, ptrdiff_t some, const int kind)
+            ptrdiff_t j, const int nr, ptrdiff_t some, const int kind, const int stream)
 {
     vec h[NR];
     LA_EACH(k, nr) {
-        h[k] = vload(&s[j + k * VL]);
+        h[k] = load_some(&s[j + k * VL], some);
     }
     for (ptrdiff_t i = 0; i < rows; i++) {
         LA_EACH(k, nr) {
@@ -150,26 +163,43 @@ scan_narrow(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows
             const vec w = load_some(&x.x[i * x.ld + col], some);
             const vec factor = factor_of(load_some(&a.x[i * a.ld + col], some), kind);
             h[k] = next_of(factor, h[k], w, kind);
-            store_some(&y.x[i * y.ld + col], some, h[k]);
+            store_next(&y.x[i * y.ld + col], some, h[k], stream);
         }
     }
     LA_EACH(k, nr) {
-        vstore(&s[j + k * VL], h[k]);
+        store_some(&s[j + k * VL], some, h[k]);
     }
 }
 
-/* Row by row, as they follow in memory. */
+/* `some` numbers of a row from column j on. */
+INLINE void
+scan_next(T *y, const T *a, const T *x, T *s, ptrdiff_t j, ptrdiff_t some,
+          const int kind, const int stream)
+{
+    const vec factor = factor_of(load_some(&a[j], some), kind);
+    const vec h = next_of(factor, load_some(&s[j], some), load_some(&x[j], some), kind);
+    store_some(&s[j], some, h);
+    store_next(&y[j], some, h, stream);
+}
+
+/* Row by row, as they follow in memory.  The columns `before` a vector's boundary of y,
+ * if any, are part of a vector, and so are the last. */
 INLINE void
 scan_wide(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
-          ptrdiff_t cols, const int kind)
+          ptrdiff_t cols, ptrdiff_t before, const int kind, const int stream)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
-        for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const vec w = load_some(&x.x[i * x.ld + j], VL);
-            const vec factor = factor_of(load_some(&a.x[i * a.ld + j], VL), kind);
-            const vec h = next_of(factor, vload(&s[j]), w, kind);
-            vstore(&s[j], h);
-            store_some(&y.x[i * y.ld + j], VL, h);
+        T *to = y.x + i * y.ld;
+        const T *factors = a.x + i * a.ld, *in = x.x + i * x.ld;
+        ptrdiff_t j = before;
+        if (before > 0) {
+            scan_next(to, factors, in, s, 0, before, kind, 0);
+        }
+        for (; j + VL <= cols; j += VL) {
+            scan_next(to, factors, in, s, j, VL, kind, stream);
+        }
+        if (j < cols) {
+            scan_next(to, factors, in, s, j, cols - j, kind, 0);
         }
     }
 }
@@ -187,32 +217,40 @@ scan_column(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows
     s[0] = h;
 }
 
-/* y = h of the rows, and s, the state before them, that after them: of whole vectors of
- * columns, or of part of one. */
+/* y = h of the rows, and s, the state before them, that after them.  With `stream` y is
+ * written past the caches, and `before` of its columns come before a vector's boundary;
+ * otherwise columns are whole vectors, or part of one. */
 INLINE void
 scan_block(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
-           ptrdiff_t cols, const int kind)
+           ptrdiff_t cols, ptrdiff_t before, const int kind, const int stream)
 {
     if (cols == 1 && kind == 0) {
         scan_column(y, a, x, s, rows);
     }
-    else if (cols < VL) {
-        scan_narrow(y, a, x, s, rows, 0, 1, cols, kind);
+    else if (cols < VL && !stream) {
+        scan_narrow(y, a, x, s, rows, 0, 1, cols, kind, 0);
     }
-    else if (cols > NR * VL) {
-        scan_wide(y, a, x, s, rows, cols, kind);
+    else if (cols > NR * VL || before > 0 || cols % VL != 0) {
+        scan_wide(y, a, x, s, rows, cols, before, kind, stream);
     }
     else {
-        LA_BY_TILES(cols, scan_narrow(y, a, x, s, rows, col, nr, VL, kind));
+        LA_BY_TILES(cols, scan_narrow(y, a, x, s, rows, col, nr, VL, kind, stream));
     }
 }
 
+/* scan_block, with stream unless `before` is negative. */
 static void
 linear_block(int kind_of, struct block y, struct block a, struct block x, T *s,
-             ptrdiff_t rows, ptrdiff_t cols)
+             ptrdiff_t rows, ptrdiff_t cols, ptrdiff_t before)
 {
     const int given = kind_of & SCAN_COMPLEX ? SCAN_COMPLEX : kind_of; /* as factors */
-    LA_BY_KIND(given, scan_block(y, a, x, s, rows, cols, kind));
+    if (before >= 0) {
+        before = before < cols ? before : cols;
+        LA_BY_KIND(given, scan_block(y, a, x, s, rows, cols, before, kind, 1));
+    }
+    else {
+        LA_BY_KIND(given, scan_block(y, a, x, s, rows, cols, 0, kind, 0));
+    }
 }
 
 INLINE int
@@ -265,26 +303,34 @@ scan_rows(const struct la_head *h, int kind)
     struct arena arena = {h->scratch, 0};
     const struct linear_scan_scratch r = linear_scan_carve(h, &arena);
     const ptrdiff_t rows = linear_rows(h, kind);
+    /* Pairs of a complex number stay together. */
+    const int may_stream = h->large && !(kind & SCAN_COMPLEX);
+    const ptrdiff_t before = may_stream ? columns_before_streams(&h->y) : -1;
+    const int stream = before >= 0;
     ptrdiff_t until_poll = 0;
     load_vector(r.s, &h->s0, h->m);
     for (ptrdiff_t i = 0; i < h->n; i += rows) {
         for (ptrdiff_t col = 0, cols; col < h->m; col += cols) {
             const struct span t = span(i, rows, i, h->n, NULL);
-            cols = linear_cols(h, col);
+            cols = linear_cols(h, col, stream);
             const struct la_array a = shifted(&h->a, col * h->a.cs);
             const struct la_array x = shifted(&h->x, col * h->x.cs);
             const struct la_array out = shifted(&h->y, col * h->y.cs);
             if (give_up(h, &until_poll, t.rows * cols)) {
                 return 1;
             }
-            const int direct = !h->large && lies_as_block(&out);
+            const int direct = stream || (!h->large && lies_as_block(&out));
             const struct block y = direct ? block_of(&out, t) : r.y;
             linear_block(kind, y, factors_or_copy(r.a, &a, t, cols, kind),
-                         block_or_copy(r.x, &x, t, cols), r.s + col, t.rows, cols);
+                         block_or_copy(r.x, &x, t, cols), r.s + col, t.rows, cols,
+                         before);
             if (!direct) {
                 stream_rows(&out, t, cols, y, h->large);
             }
         }
+    }
+    if (stream) {
+        end_streams();
     }
     store_vector(&h->s1, r.s, h->m);
     return 0;

@@ -85,7 +85,7 @@ leave_rows(const struct la_head *h, const struct linear_scan_backward_scratch *r
             linear_block(p->kind, r->scan.y,
                          factors_or_copy(r->scan.a, &p->a, t, p->cols, p->kind),
                          block_or_copy(r->scan.x, &p->x, t, p->cols), s, t.rows,
-                         p->cols);
+                         p->cols, -1);
         }
     }
     return 0;
@@ -101,7 +101,7 @@ linear_block_back(const struct la_head *h, const struct linear_scan_backward_scr
     const struct block a = factors_or_copy(r->scan.a, &p->a, t, p->cols, p->kind);
     memcpy(s, before, (size_t)W * sizeof(T));
     linear_block(p->kind, r->scan.y, a, block_or_copy(r->scan.x, &p->x, t, p->cols), s,
-                 t.rows, p->cols);
+                 t.rows, p->cols, -1);
     const struct block g = block_or_copy(r->scan.x, &p->grad_out, t, p->cols);
     const int direct = !h->large && lies_as_block(&p->dx) && lies_as_block(&p->da);
     const struct block dx = direct ? block_of(&p->dx, t) : r->dx;
@@ -129,10 +129,10 @@ scan_rows_back(const struct la_head *h, int kind)
     ptrdiff_t until_poll = 0;
     load_vector(r.scan.s, &h->s0, h->m);
     load_vector(r.r, &h->grad_s, h->m);
-    for (ptrdiff_t col = 0; col < h->m; col += linear_cols(h, col)) {
+    for (ptrdiff_t col = 0; col < h->m; col += linear_cols(h, col, 0)) {
         const struct linear_panel p = {
             .col = col,
-            .cols = linear_cols(h, col),
+            .cols = linear_cols(h, col, 0),
             .a = shifted(&h->a, col * h->a.cs),
             .x = shifted(&h->x, col * h->x.cs),
             .grad_out = shifted(&h->grad_out, col * h->grad_out.cs),
