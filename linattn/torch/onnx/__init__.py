@@ -89,6 +89,7 @@ def export(
     Parameters
     ----------
     model : torch.nn.Module or torch.export.ExportedProgram
+        What to export.
     args : tuple
         Example inputs.
     f : path, optional
