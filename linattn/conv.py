@@ -15,7 +15,7 @@ from ._layout import Layout, Operand
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from ._types import Activation, Array, ArrayLike, ConvolutionOptions, Shape
+    from ._types import Activation, Array, ArrayLike, ConvolutionOptions
 
 #: Filters are (c, w) here and (w, c) in the gufuncs, where every step of a loop reads one tap.
 LAYOUT = Layout(
@@ -248,7 +248,7 @@ def causal_conv1d_step(
     x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, tokens=False)
     dtype = state_dtype(x, taps, bias)
     core = (shape[-1], taps.shape[-2] - 1)
-    check_state(name, "state", state, shape[:-1], core, dtype)
+    _state.checked_field(name, "state", state, shape[:-1], core, dtype)
     if in_place:
         _state.updated(name, "state", state, shape[:-1], 2)
     else:
@@ -301,7 +301,9 @@ def _inputs(
         return ...
     if state is None:
         return np.broadcast_to(np.zeros((), dtype), (r, *core[::-1]))
-    check_state(name, field, state, shape[:-2], (r, *core) if packing.packed else core, dtype)
+    _state.checked_field(
+        name, field, state, shape[:-2], (r, *core) if packing.packed else core, dtype
+    )
     state = state.swapaxes(-1, -2)
     return state if packing.packed else state[..., None, :, :]
 
@@ -309,16 +311,3 @@ def _inputs(
 def _result(packing: Any, s: np.ndarray) -> np.ndarray:
     """A gufunc's state, (..., r, w - 1, c), in the layout of the public functions."""
     return (s if packing.packed else s[..., 0, :, :]).swapaxes(-1, -2).copy()
-
-
-def check_state(
-    function: str, name: str, x: Any, lead: Shape, core: Shape, dtype: np.dtype
-) -> None:
-    """Check the state of a convolution, (..., *core), whose other axes broadcast to ``lead``."""
-    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a NumPy array")
-    if x.dtype != dtype:
-        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected {dtype}")
-    inner = x.ndim - len(core)
-    if inner < 0 or x.shape[inner:] != core or not _check.broadcasts_to(x.shape[:inner], lead):
-        raise ValueError(f"{function}: {name} has shape {x.shape}; expected {(*lead, *core)}")

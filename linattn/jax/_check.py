@@ -14,7 +14,6 @@ from .. import _fields, _state
 from .._dtypes import work_dtype
 from .._state import State
 from .._types import DType, Shape
-from ..conv import check_state
 from ._arrays import real
 
 
@@ -93,9 +92,9 @@ def scaled_state(
 def inputs(
     function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType
 ) -> Any:
-    """The state of a convolution, converted to ``dtype``, as `conv.check_state` checks it."""
+    """The state of a convolution, converted to ``dtype``, as `_state.checked_field` checks it."""
     x = None if x is None else real(function, name, x).astype(dtype)
-    check_state(function, name, stand_in(x), sizes(lead), sizes(core), dtype)
+    _state.checked_field(function, name, stand_in(x), sizes(lead), sizes(core), dtype)
     return x
 
 
