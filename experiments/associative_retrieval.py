@@ -23,16 +23,16 @@ from linattn.torch import feature_maps
 
 WIDTH = 64  #: of keys and queries before their map
 SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {"steps": 3, "every": 2, "rate": 3e-3, "batch": 2,
+    "tiny": {"steps": 3, "every": 2, "rate": 3e-3, "queries": 8,
              "once": (4, 6), "repeated": (4, 6)},
-    "small": {"steps": 1500, "every": 50, "rate": 3e-3, "batch": 2,
+    "small": {"steps": 1000, "every": 50, "rate": 3e-3, "queries": 200,
               "once": (20, 60, 100, 140, 200, 260, 300, 400, 600),
               "repeated": (20, 40, 60, 80, 100, 120, 160, 200)},
-    "full": {"steps": 10_000, "every": 100, "rate": 1e-3, "batch": 4,
+    "full": {"steps": 10_000, "every": 100, "rate": 1e-3, "queries": 1000,
              "once": tuple(range(20, 601, 20)), "repeated": tuple(range(20, 201, 20))},
 }  # fmt: skip
 SOLVED = 1e-3  #: a loss below which a run ends, as in the paper
-PATIENCE = 10  #: evaluations without progress after which it ends
+PATIENCE = 10  #: evaluations without progress, 1 % of the loss, after which it ends
 #: Update rule, feature map and its number, by the names of the figures' curves.
 ONCE = {
     "softmax": ("softmax", "", 0), "linear (elu)": ("sum", "elu", 0),
@@ -125,6 +125,11 @@ def loss_of(model: Memory, drawn: tuple[Tensor, ...], phi: Any) -> Tensor:
     return (model(*tokens, phi)[asked] - goal).square().sum(-1).mean() / 2
 
 
+def stalled(losses: list[float]) -> bool:
+    before = losses[:-PATIENCE]
+    return bool(before) and min(losses[-PATIENCE:]) > 0.99 * min(before)
+
+
 def learned(
     pairs: int, kind: tuple[str, str, int], repeated: bool, size: dict[str, Any], seed: int,
     steps: int,
@@ -133,6 +138,7 @@ def learned(
     seeded(seed)
     model, begin = Memory(pairs, kind[0]), clock()
     descent = torch.optim.Adam(model.parameters())
+    batch = max(size["queries"] // pairs, 1)
     losses: list[float] = []
 
     def drawn(step: int, batch: int) -> tuple[Tensor, ...]:
@@ -142,13 +148,13 @@ def learned(
         for group in descent.param_groups:
             group["lr"] = cosine(step, steps, warm_up=1, peak=size["rate"], least=0.1)
         descent.zero_grad()
-        loss_of(model, drawn(step, size["batch"]), map_of(*kind, seed=step)).backward()
+        loss_of(model, drawn(step, batch), map_of(*kind, seed=step)).backward()
         descent.step()
         if step % size["every"] == 0 or step == steps:
             with torch.no_grad():
                 phi = map_of(*kind, seed=-step % 2**31)
                 losses.append(loss_of(model, drawn(-step, 8), phi).item())
-            if losses[-1] < SOLVED or len(losses) - losses.index(min(losses)) > PATIENCE:
+            if losses[-1] < SOLVED or stalled(losses):
                 break
     return {"loss": min(losses), "steps": step, "seconds": round(clock() - begin, 1),
             "losses": losses}  # fmt: skip
