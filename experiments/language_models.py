@@ -50,7 +50,7 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "small": {
         "characters": 3_000_000, "length": 256, "batch": 8, "budget": 180, "share": 0.1,
-        "rows": 12, "rates": (1e-3, 2e-3, 4e-3, 8e-3), "order": 6, "sample": 400, "judged": 200,
+        "rows": 12, "rates": (1e-3, 3e-3, 9e-3), "order": 6, "sample": 400, "judged": 200,
         "model": {"width": 128, "heads": 4, "depth": 2, "feedforward": 512},
     },
     "full": {

@@ -41,8 +41,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "model": {"width": 16, "heads": 2, "depth": 1, "feedforward": 32},
     },
     "small": {
-        "characters": 2_000_000, "length": 128, "batch": 8, "steps": 6000, "every": 500,
-        "tuning": 2000, "tuning_every": 100, "short": 200, "features": (32, 128, 512),
+        "characters": 2_000_000, "length": 128, "batch": 8, "steps": 4000, "every": 500,
+        "tuning": 1500, "tuning_every": 100, "short": 100, "features": (32, 128, 512),
         "short_features": (32, 128), "draws": 10, "judged": 80,
         "model": {"width": 64, "heads": 2, "depth": 2, "feedforward": 256},
     },
