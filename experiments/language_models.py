@@ -121,6 +121,75 @@ class Text:
         return sum(found) / len(rows)
 
 
+class Trials:
+    """The runs of every kind of model on one text."""
+
+    def __init__(self, options: argparse.Namespace, size: dict[str, Any], text: Text) -> None:
+        self.options, self.size, self.text = options, size, text
+        self.budget = options.budget or size["budget"]
+        self.facts = {**size, "text": text.sha, "budget": self.budget}
+
+    def kept(self, part: str, compute: Callable[[], Any]) -> Any:
+        return kept("language_models", self.options, part, compute, self.facts)
+
+    def ngram(self) -> float:
+        text = self.text
+        return ngram_bits(text.training, text.test.flatten(), len(text.names), self.size["order"])
+
+    def model(self, kind: str) -> layers.TransformerLM:
+        seeded(self.options.seed)
+        return model_of(kind, len(self.text.names), self.text.length, **self.size["model"])
+
+    def steps(self, kind: str) -> int:
+        """How many steps fit the budget."""
+        return max(int(self.budget / seconds_a_step(self.model(kind), self.text.loss)), 4)
+
+    def trained(self, kind: str, name: str, steps: int, peak: float, rows: int) -> Any:
+        """A model and what was measured, so many times, on the validation part."""
+
+        def evaluate(model: nn.Module) -> dict[str, float]:
+            return {"bits per character": self.text.judged(model, self.text.validation)}
+
+        def rate(step: int) -> float:
+            return cosine(step, steps, warm_up=max(steps // 20, 1), peak=peak, least=0.05)
+
+        model = self.model(kind)
+        curve = train(
+            f"lm_{kind}_{name}", model, self.text.loss, self.options, steps=steps, rate=rate,
+            evaluate=evaluate, every=-(-steps // rows), weight_decay=0.01, facts=self.facts,
+        )  # fmt: skip
+        return model.eval(), curve
+
+    def results(self, kind: str) -> dict[str, Any]:
+        """Those of a model: its rate by short runs, then the run of the whole budget."""
+        steps = self.options.steps or self.kept(f"{kind}, steps", partial(self.steps, kind))
+        part = max(int(steps * self.size["share"]), 2)
+        search = {str(x): self.trained(kind, f"{x}", part, x, 2)[1] for x in self.size["rates"]}
+        ends = {x: rows[-1]["bits per character"] for x, rows in search.items()}
+        peak = min(self.size["rates"], key=lambda x: ends[str(x)])
+        model, rows = self.trained(kind, "whole", steps, peak, self.size["rows"])
+        return {
+            "parameters": parameters(model), "steps": steps, "rate": peak, "search": ends,
+            "rows": rows, **self.kept(f"{kind}, ends", partial(self.ends, model)),
+        }  # fmt: skip
+
+    @torch.no_grad()
+    def ends(self, model: layers.TransformerLM) -> dict[str, Any]:
+        """Bits per character of the test part, and a sample after some of its characters."""
+        length, steps = min(64, self.text.length // 2), self.size["sample"]
+        if model.max_length:
+            steps = min(steps, self.text.length - length)
+        drawn = model.generate(
+            self.text.test[:1, :length], steps=steps, temperature=0.8,
+            generator=generator(self.options.seed, 0),
+        )  # fmt: skip
+        return {
+            "test": self.text.judged(model, self.text.test),
+            "sample": "".join(self.text.names[i] for i in drawn[0].tolist()),
+            "prompt": length,
+        }
+
+
 def run(argv: list[str] | None = None) -> dict[str, Any]:
     options = arguments(
         __doc__ or "", argv, MODELS,
@@ -128,76 +197,17 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
         budget={"type": positive, "help": "seconds for each model, instead of the size's own"},
     )  # fmt: skip
     size = SIZES[options.size]
-    budget = options.budget or size["budget"]
     text = Text(options.text, size)
-    facts = {**size, "text": text.sha, "budget": budget}
-    keep = partial(kept, "language_models", options, facts=json_of(facts))
-
-    def baseline() -> float:
-        return ngram_bits(text.training, text.test.flatten(), len(text.names), size["order"])
-
+    trials = Trials(options, size, text)
     result: dict[str, Any] = {
-        "budget": budget, "characters": len(text.training), "vocabulary": len(text.names),
-        "order": size["order"], "ngram": keep("ngram", baseline), "models": {},
+        "budget": trials.budget, "characters": len(text.training), "vocabulary": len(text.names),
+        "order": size["order"], "ngram": trials.kept("ngram", trials.ngram), "models": {},
     }  # fmt: skip
-
-    def trained(kind: str, name: str, steps: int, peak: float, rows: int) -> Any:
-        seeded(options.seed)
-        model = model_of(kind, len(text.names), text.length, **size["model"])
-
-        def evaluate(model: nn.Module) -> dict[str, float]:
-            return {"bits per character": text.judged(model, text.validation)}
-
-        def rate(step: int) -> float:
-            return cosine(step, steps, warm_up=max(steps // 20, 1), peak=peak, least=0.05)
-
-        curve = train(f"lm_{kind}_{name}", model, text.loss, options, steps=steps, rate=rate,
-                      evaluate=evaluate, every=-(-steps // rows), weight_decay=0.01,
-                      facts=facts)  # fmt: skip
-        return model.eval(), curve
-
-    def steps_of(kind: str) -> int:
-        """How many steps fit the budget."""
-        model = model_of(kind, len(text.names), text.length, **size["model"])
-        return max(int(budget / seconds_a_step(model, text.loss)), 4)
-
     for kind in options.kinds or MODELS:
-        steps = options.steps or keep(f"{kind}, steps", partial(steps_of, kind))
-        search = {
-            str(x): trained(kind, f"{x}", max(int(steps * size["share"]), 2), x, 2)[1]
-            for x in size["rates"]
-        }
-        peak = min(size["rates"], key=lambda x: search[str(x)][-1]["bits per character"])
-        model, curve = trained(kind, "whole", steps, peak, size["rows"])
-        result["models"][kind] = {
-            "parameters": parameters(model), "steps": steps, "rate": peak, "search": search,
-            "rows": curve, **keep(f"{kind}, ends", partial(ends, model, text, size, options)),
-        }  # fmt: skip
+        result["models"][kind] = trials.results(kind)
         record("language_models", options, result)  # a model that is finished can be read
         figure(options.out / "language_models.png", result)
     return result
-
-
-def json_of(facts: dict[str, Any]) -> dict[str, Any]:
-    """With lists for tuples, as a file of JSON gives them back."""
-    return {x: list(y) if isinstance(y, tuple) else y for x, y in facts.items()}
-
-
-@torch.no_grad()
-def ends(
-    model: layers.TransformerLM, text: Text, size: dict[str, Any], options: argparse.Namespace
-) -> dict[str, Any]:
-    """Bits per character of the test part, and a sample after 64 of its characters."""
-    count = min(size["sample"], text.length - 64) if model.max_length else size["sample"]
-    prompt = text.test[:1, : min(64, text.length // 2)]
-    drawn = model.generate(
-        prompt, steps=max(count, 1), temperature=0.8, generator=generator(options.seed, 0)
-    )
-    return {
-        "test": text.judged(model, text.test),
-        "sample": "".join(text.names[i] for i in drawn[0].tolist()),
-        "prompt": prompt.shape[1],
-    }
 
 
 def figure(path: Path, result: dict[str, Any]) -> None:
