@@ -19,6 +19,7 @@ from training import (
     cosine,
     curves,
     language_model,
+    positive,
     record,
     seeded,
     train,
@@ -85,18 +86,25 @@ def loss_of(model: nn.Module, tokens: Tensor, copied: Tensor) -> tuple[Tensor, T
     return nn.functional.cross_entropy(logits, goal), (logits.argmax(-1) == goal).float().mean()
 
 
-def recipe(name: str, steps: int, warm_up: int, peak: float) -> dict[str, Any]:
+def recipe(name: str, steps: int, warm_up: int, peak: float, cycles: int = 1) -> dict[str, Any]:
     """What `train` needs to know of the optimizer.
 
-    That of the paper is RAdam with a rate of 1e-3, a tenth of it after 3,000 of the 10,000 updates
-    that the authors' program makes, without clipping.
+    Ours is AdamW with a cosine of the rate, or several one after another, each with half the peak
+    of the one before.  That of the paper is RAdam with a rate of 1e-3, a tenth of it after 3,000
+    of the 10,000 updates that the authors' program makes, without clipping.
     """
-    if name == "ours":
-        return {"rate": lambda step: cosine(step, steps, warm_up=warm_up, peak=peak, least=0.01)}
-    return {
-        "rate": lambda step: 1e-3 if step < 0.3 * steps else 1e-4,
-        "optimizer": torch.optim.RAdam, "clip": float("inf"), "weight_decay": 0.01,
-    }  # fmt: skip
+    if name == "paper":
+        return {
+            "rate": lambda step: 1e-3 if step < 0.3 * steps else 1e-4,
+            "optimizer": torch.optim.RAdam, "clip": float("inf"), "weight_decay": 0.01,
+        }  # fmt: skip
+
+    def rate(step: int) -> float:
+        length = -(-steps // cycles)
+        cycle, place = divmod(step, length)
+        return cosine(place, length, warm_up=warm_up, peak=peak / 2**cycle, least=0.01)
+
+    return {"rate": rate}
 
 
 def run(argv: list[str] | None = None) -> dict[str, Any]:
@@ -106,6 +114,7 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
         rate={"type": float, "help": "the highest learning rate, instead of the size's own"},
         recipe={"choices": RECIPES, "default": "ours", "help": "paper: RAdam, 1e-3, then 1e-4"},
         until={"type": float, "default": 1.0, "help": "end a training above this accuracy"},
+        cycles={"type": positive, "default": 1, "help": "of the learning rate"},
         positions={"choices": ("waves", "noise"), "default": "waves", "help": "to begin with"},
     )  # fmt: skip
     size = dict(SIZES[options.size])
@@ -117,7 +126,10 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
     runs = {}
     for kind in options.kinds or ("softmax", "linear", "delta", "gated_delta"):
         peak = options.rate or size["rate"][kind]
-        facts = {**size, "rate": peak, "recipe": options.recipe, "positions": options.positions}
+        facts = {
+            **size, "rate": peak, "recipe": options.recipe, "positions": options.positions,
+            "cycles": options.cycles,
+        }  # fmt: skip
         seeded(options.seed)
         model = model_of(kind, size["length"], options.positions, **size["model"])
 
@@ -138,7 +150,7 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
             f"copy_{kind}", model, loss, options, steps=steps, evaluate=evaluate,
             every=size["every"], facts=facts,
             done=lambda rows: bool(rows) and rows[-1]["accuracy"] > options.until,
-            **recipe(options.recipe, steps, size["warm_up"], peak),
+            **recipe(options.recipe, steps, size["warm_up"], peak, options.cycles),
         )  # fmt: skip
     record("copy_task", options, runs)
     curves(options.out / "copy_task.png", runs, ["test loss", "accuracy"])

@@ -134,6 +134,8 @@ def test_the_recipe_of_the_paper(tmp_path):
     recipe = copy_task.recipe("paper", 10, 2, 0.5)
     assert recipe["optimizer"] is torch.optim.RAdam
     assert [recipe["rate"](i) for i in (0, 2, 3, 9)] == [1e-3, 1e-3, 1e-4, 1e-4]
+    once, twice = (copy_task.recipe("ours", x * 8, 2, 0.5, x)["rate"] for x in (1, 2))
+    assert [twice(i) for i in range(16)] == [once(i % 8) / 2 ** (i // 8) for i in range(16)]
     more = ("--kinds", "linear", "--recipe", "paper", "--positions", "noise")
     run("copy_task", tmp_path, *more)
     with pytest.raises(SystemExit, match="of another configuration"):
