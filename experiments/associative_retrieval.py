@@ -192,10 +192,12 @@ def figure(path: Path, result: dict[str, Any]) -> None:
     for panel, (setting, title) in zip(panels, titles.items(), strict=True):
         for name, points in result[setting].items():
             style = "k--" if name == "softmax" else "x:" if "FAVOR" in name else ".-"
-            panel.plot([*points], [x["loss"] for x in points.values()], style, label=name)
-        panel.set(xlabel="pairs stored, S", ylabel="loss", title=title, ylim=(-0.02, 0.62))
+            panel.plot(
+                [int(x) for x in points], [x["loss"] for x in points.values()], style, label=name
+            )
+        panel.set(xlabel="pairs stored, S", ylabel="loss", title=title, ylim=(-0.02, 0.8))
         panel.grid(alpha=0.3)
-        panel.legend(fontsize=7)
+        panel.legend(fontsize=7, ncol=2, loc="upper left")
     drawing.tight_layout()
     drawing.savefig(path, dpi=110)
     plt.close(drawing)
