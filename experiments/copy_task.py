@@ -64,10 +64,10 @@ def draw(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, T
 
 
 def model_of(kind: str, length: int, positions: str = "waves", **options: Any) -> nn.Module:
-    """A model that begins with waves as positions, as large as the symbols beside them.
+    """A model that begins with waves as positions, as large as the symbols beside them, or noise.
 
-    "n back" is a rotation of waves.  Of positions that begin as noise it is a table: what stands
-    n before i, for each n and i.
+    "n back" is a rotation of waves.  Positions and symbols that begin as small noise are learned
+    faster by linear attention: RESULTS.md compares them.
     """
     model = language_model(kind, SYMBOLS + 1, length=length, **options)
     if positions == "noise":
