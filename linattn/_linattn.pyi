@@ -54,6 +54,7 @@ def fast_step(
     normalize: Any,
     scale: Any,
     eps: Any,
+    state_indices: Any = None,
     /,
 ) -> Any: ...
 def delay_workers(ms: int, /) -> None: ...

@@ -290,7 +290,7 @@ la_operands_run(struct la_operands *c)
     struct la_call call;
     const struct la_loop_kind *kind = &la_loop_kinds[c->loop];
     const struct la_operation what = {c->g->signature, c->g->map, kind->dtype,
-                                      kind->type};
+                                      kind->type, c->rows};
     if (la_call_prepare(&call, &what, c->x) != LA_DONE) {
         return 0;
     }
@@ -319,6 +319,7 @@ la_fast_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     }
     struct la_operands c;
     c.g = la_gufunc_of(args[0]);
+    c.rows = NULL;
     for (int i = 0; i < nargs - 1; i++) {
         c.object[i] = args[1 + i];
         c.made[i] = 0;
