@@ -137,10 +137,10 @@ def backward(
     options: dict[str, Any] = {"log": log, "reverse": reverse, "cu_seqlens": cu_seqlens}
     if any(y is not None for y in rows.values()):
         options |= {"initial_state": initial_state, "grad_state": grad_state}
-        grads: tuple[Any, ...] = _pools.call(
+        cut: tuple[Any, ...] = _pools.call(
             COMPLEX, "backward", (a, x), grad_out=grad_out, **options, **rows
         )
-        return grads
+        return cut
     if is_lazy((a, x, grad_out)):
         lazy: tuple[Any, ...] = in_blocks(
             "backward", COMPLEX.key, (a, x), grad_out, initial_state=initial_state,
@@ -213,8 +213,11 @@ class _InBlocks:
         a, x = operands
         return backward(a, x, grad_out, **options)
 
-    def step(self, operands: Any, state: State, **options: Any) -> tuple[Any, State]:
-        return step(*operands, state, **options)
+    def step(
+        self, operands: Any, state: State, *, in_place: bool, **options: Any
+    ) -> tuple[Any, State]:
+        a, x = operands
+        return step(a, x, state, in_place=in_place, **options)
 
     def _read(self, function: str, operands: Any, *, tokens: bool = True) -> Call:
         return self.checked(function, operands, {}, tokens=tokens)[0]

@@ -286,7 +286,7 @@ class Recurrence:
                 o, s, z = result
                 return o, state if in_place or state_indices is not None else State(s, z)
         if state_indices is not None:
-            return self._elsewhere(  # type: ignore[no-any-return]
+            return self._elsewhere(
                 "step", operands, feature_map, state=state, scale=scale, normalize=normalize,
                 eps=eps, in_place=in_place, state_indices=state_indices, **flags,
             )  # fmt: skip

@@ -60,7 +60,7 @@ def backward(
     cut = _Cut(r, "backward", operands, state_at, options, grad_out)
     if grad_state is None:
         more = {"initial_state": initial_state}
-        return r.backward(operands, grad_out=grad_out, **more, **options)  # type: ignore[no-any-return]
+        return r.backward(operands, grad_out=grad_out, **more, **options)
     cotangents = cut.cotangents(grad_state)
     starts = [initial_state]
     for begin, end in cut.segments[:-1]:
