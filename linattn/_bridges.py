@@ -36,7 +36,9 @@ _NO_CHANNELS = Raised(
 )
 _TENSORS = Vocabulary("tensor", "tensor", "a tensor", "tensors", refused="complex, or not numbers")
 #: Parameters that need not be tensors.
-_ANY = dict.fromkeys(("feature_map", "key_lengths", "cu_seqlens", "A_log", "dt_bias"), "Any")
+_ANY = dict.fromkeys(
+    ("feature_map", "key_lengths", "cu_seqlens", "A_log", "dt_bias", *_POOLS), "Any"
+)
 
 
 def _without_tokens(remark: str) -> tuple[tuple[str, str], ...]:
@@ -207,6 +209,13 @@ TORCH = Bridge(
     words=_TENSORS,
     annotations=_ANY | {"activation": "str | None"},
     without=("out",),
+    notes=(
+        (
+            "state_indices",
+            "With ``state_indices``, a call of which a gradient is recorded writes nothing: it "
+            "returns a new pool, through which gradients pass.",
+        ),
+    ),
     functions=_OTHERS,
     examples={
         "forward": """

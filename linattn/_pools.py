@@ -119,7 +119,10 @@ class _Pool:
         cores = cores_of(r, self.function, read, options)
         #: By the names that messages have.
         self.fields = self._fields(state, cores, (before, after), one_array=r.one_array)
-        self.indices = self._indices(indices, count, different=written)
+        rows = next(iter(self.fields.values())).shape[self.axis]
+        self.indices = checked_indices(
+            self.function, self.name, indices, count, rows, different=written
+        )
         for name, x in self.fields.items() if written else ():
             _check.writeable(self.function, name, x)
 
@@ -167,27 +170,6 @@ class _Pool:
                     f"{y.shape[self.axis]}, as {other} has"
                 )
 
-    def _indices(self, indices: Any, count: int, *, different: bool) -> Array:
-        x = _check.integers(self.function, "state_indices", indices)
-        if x.shape != (count,):
-            raise ValueError(
-                f"{self.function}: state_indices has shape {x.shape}; expected ({count},)"
-            )
-        rows = next(iter(self.fields.values())).shape[self.axis]
-        if x.size and np.maximum.reduce(x.view(np.uintp)) >= rows:  # or negative
-            raise ValueError(
-                f"{self.function}: state_indices has values from {x.min()} to {x.max()}; expected "
-                f"0 to {rows - 1}, as {self.name} has {rows} rows"
-            )
-        ordered = np.sort(x)
-        twice = ordered[1:][ordered[1:] == ordered[:-1]]
-        if different and twice.size:
-            raise ValueError(
-                f"{self.function}: state_indices has {twice[0]} twice; expected different rows, as "
-                "they are written"
-            )
-        return x
-
     def rows(self) -> Any:
         """The states of the batch: copies, as calls without indices take them."""
         rows = {name: np.take(x, self.indices, self.axis) for name, x in self.fields.items()}
@@ -210,3 +192,25 @@ class _Pool:
                     f"{self.function}: out overlaps {name}; expected memory of its own, as "
                     "state_indices is given"
                 )
+
+
+def checked_indices(
+    function: str, name: str, x: Any, count: int, rows: int, *, different: bool
+) -> Array:
+    """``state_indices``: a row of the pool of that name for each entry of the batch."""
+    x = _check.integers(function, "state_indices", x)
+    if x.shape != (count,):
+        raise ValueError(f"{function}: state_indices has shape {x.shape}; expected ({count},)")
+    if x.size and np.maximum.reduce(x.view(np.uintp)) >= rows:  # or negative
+        raise ValueError(
+            f"{function}: state_indices has values from {x.min()} to {x.max()}; expected 0 to "
+            f"{rows - 1}, as {name} has {rows} rows"
+        )
+    ordered = np.sort(x)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if different and twice.size:
+        raise ValueError(
+            f"{function}: state_indices has {twice[0]} twice; expected different rows, as they are "
+            "written"
+        )
+    return x

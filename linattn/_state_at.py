@@ -98,7 +98,7 @@ class _Cut:
             )
         self.call = r._read(self.function, operands)
         self.n = self.call.fit.sizes["n"]
-        self.positions = self._checked(state_at)
+        self.positions = positions(self.function, state_at, self.n)
         edges = [0, *sorted({*self.positions})]
         if edges[-1] < self.n or len(edges) == 1:
             edges.append(self.n)
@@ -128,19 +128,6 @@ class _Cut:
             self._token_axis(row, x, rank)
             for row, x, rank in zip(r.operands, arrays, own, strict=True)
         ]
-
-    def _checked(self, state_at: Any) -> list[int]:
-        x = _check.integers(self.function, "state_at", state_at)
-        if x.ndim != 1:
-            raise ValueError(
-                f"{self.function}: state_at has shape {x.shape}; expected (positions,)"
-            )
-        if x.size and np.maximum.reduce(x.view(np.uintp)) > self.n:  # or negative
-            raise ValueError(
-                f"{self.function}: state_at has values from {x.min()} to {x.max()}; expected "
-                f"0 to {self.n}, the number of tokens"
-            )
-        return x.tolist()
 
     def _widened(self, x: Any) -> Any:
         return x.astype(self.wide) if isinstance(x, np.ndarray) and x.itemsize == 2 else x
@@ -253,6 +240,20 @@ class _Cut:
         for rows, x in parts:
             grad[(*(slice(None),) * axis, rows)] = x
         return grad
+
+
+def positions(function: str, x: Any, n: int) -> list[int]:
+    """``state_at``: numbers of tokens, 0 to n, in any order."""
+    x = _check.integers(function, "state_at", x)
+    if x.ndim != 1:
+        raise ValueError(f"{function}: state_at has shape {x.shape}; expected (positions,)")
+    if x.size and np.maximum.reduce(x.view(np.uintp)) > n:  # or negative
+        raise ValueError(
+            f"{function}: state_at has values from {x.min()} to {x.max()}; expected 0 to {n}, the "
+            "number of tokens"
+        )
+    found: list[int] = x.tolist()
+    return found
 
 
 def _is_number(x: Any) -> bool:
