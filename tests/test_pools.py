@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from bounds import close, roundings
 from pooled import CASES, FIRST, apply, rows, same
 from states import flat
 
@@ -284,3 +285,19 @@ def test_dask_arrays():
         linattn.causal(q, q, q, initial_state=pool, state_indices=INDICES)
     with pytest.raises(TypeError, match="causal: state_at is given and an operand is a dask"):
         linattn.causal(q, q, q, state_at=[1], return_state=True)
+
+
+@every_case
+def test_steps_against_the_twin(case):
+    operands, pool = case.operands((B, H), 1), case.pool((P, H))
+    now = {
+        name: operands[name].take(0, operands[name].ndim - len(letters))
+        if letters[0] == "n"
+        else operands[name]
+        for name, letters in case.letters.items()
+    }
+    twin = getattr(case.twin, case.step)
+    expected = twin(**now, state=pool, state_indices=INDICES, **case.step_options)
+    result = case.one_step(operands, 0, pool, state_indices=INDICES)
+    for x, y in zip(flat(result), flat(expected), strict=True):
+        close(x, y, roundings(64, x, y))

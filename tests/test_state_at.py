@@ -326,3 +326,29 @@ def test_gradient_of_the_wrong_kind():
             q, q, q, q[:, 0], q, grad_state=State(np.ones((1, 4, 4)), np.ones((1, 4))),
             state_at=[3],
         )  # fmt: skip
+
+
+# --- the twins ------------------------------------------------------------------
+
+
+@every_case
+def test_against_the_twin(case):
+    """Rows of a pool and states at positions at once, and their gradients."""
+    operands, pool, indices = case.operands(LEAD, N), case.pool((7, 2)), [5, 0, 3]
+    expected = [
+        case.forward(operands, case.twin, initial_state=pool, state_indices=indices, **more)
+        for more in ({}, {"state_at": POSITIONS})
+    ]
+    rng = np.random.default_rng(0)
+    states = expected[1][1]
+    if isinstance(pool, State) and not isinstance(states, tuple):  # the twins of scans
+        states = State(states)
+    cotangents = apply(lambda x: rng.standard_normal(x.shape), states)
+    options = {"state_indices": indices, "state_at": POSITIONS}
+    grads = case.backward(operands, case.twin, initial_state=pool, grad_state=cotangents, **options)
+    given = apply(np.array, pool)
+    found = case.backward(operands, initial_state=given, grad_state=cotangents, **options)
+    close(found, grads, count=4096)
+    result = case.forward(operands, initial_state=given, **options)
+    close(result, expected[1])
+    close(given, expected[0][1])
