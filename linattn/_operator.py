@@ -25,6 +25,7 @@ Plain arrays, which need no check here, go to the gufunc first: such a call take
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,7 +37,7 @@ from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import Table, run
 from ._layout import Call, Layout
 from ._lazy import in_blocks, is_lazy, refuse_token
-from ._linattn import fast_call, fast_step, maps, operators
+from ._linattn import fast_call, fast_step, maps, operators, pool_call
 from ._state import State
 
 if TYPE_CHECKING:
@@ -285,23 +286,21 @@ class Recurrence:
             if result is not NotImplemented:
                 o, s, z = result
                 return o, state if in_place or state_indices is not None else State(s, z)
-        if state_indices is not None:
+        if type(state) is State and state[2] is None and (state[1] is None) is not normalize:
+            written = in_place or state_indices is not None
+            s, z, _ = after = state if written else _state.copy(state)
+            outputs = (None, s, z) if normalize else (None, s)
+            result = self._plain(
+                self._step, operands, (), feature_map, scale, normalize, eps, flags, outputs,
+                state_indices,
+            )  # fmt: skip
+            if result is not NotImplemented:
+                return result[0], after
+        with_rows = state_indices is not None
+        if with_rows or _mapped.outside(feature_map) or is_lazy(operands):
             return self._elsewhere(
                 "step", operands, feature_map, state=state, scale=scale, normalize=normalize,
                 eps=eps, in_place=in_place, state_indices=state_indices, **flags,
-            )  # fmt: skip
-        if type(state) is State and state[2] is None and (state[1] is None) is not normalize:
-            s, z, _ = after = state if in_place else _state.copy(state)
-            outputs = (None, s, z) if normalize else (None, s)
-            result = self._plain(
-                self._step, operands, (), feature_map, scale, normalize, eps, flags, outputs
-            )
-            if result is not NotImplemented:
-                return result[0], after
-        if _mapped.outside(feature_map) or is_lazy(operands):
-            return self._elsewhere(
-                "step", operands, feature_map, state=state, scale=scale, normalize=normalize,
-                eps=eps, in_place=in_place, **flags,
             )  # fmt: skip
         function = self.names["step"]
         call = self._read(function, operands, tokens=False)
@@ -347,8 +346,12 @@ class Recurrence:
         eps: Any,
         flags: dict[str, Any],
         outputs: tuple[Any, ...] = (),
+        rows: Any = None,
     ) -> Any:
-        """What a gufunc gives for plain arrays, which it checks itself; else NotImplemented."""
+        """What a gufunc gives for plain arrays, which it checks itself; else NotImplemented.
+
+        ``rows`` are those of a pool of states, which a step updates.
+        """
         variant: str | None = ""
         if self._marks:
             variant = self._variant(operands)
@@ -368,13 +371,14 @@ class Recurrence:
             if not all([type(x) is bool for x in flags.values()]):
                 return NotImplemented
             switches = tuple([float(flags[x]) for x in self.flags["forward"] if x in flags])
+        call = fast_call if rows is None else partial(pool_call, rows)
         if normalize:
-            return fast_call(gufunc, *operands, *more, scale, eps, *switches, *outputs)
+            return call(gufunc, *operands, *more, scale, eps, *switches, *outputs)
         if not _check.is_plain_number(eps):
             return NotImplemented
         if self.scaled:
-            return fast_call(gufunc, *operands, *more, scale, *switches, *outputs)
-        return fast_call(gufunc, *operands, *more, *switches, *outputs)
+            return call(gufunc, *operands, *more, scale, *switches, *outputs)
+        return call(gufunc, *operands, *more, *switches, *outputs)
 
     def _numbers(
         self,

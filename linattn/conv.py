@@ -11,6 +11,7 @@ from ._docs import filled, filled_like
 from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import quiet, run, ufuncs
 from ._layout import Layout, Operand
+from ._linattn import pool_call
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -263,13 +264,19 @@ def causal_conv1d_step(
     (array([10.]), array([[8.]]))
     """
     name = "causal_conv1d_step"
+    given = x, weight, bias
+    x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, tokens=False)
     if state_indices is not None:
+        if type(state) is np.ndarray and state.ndim > 1:
+            rows = None, state.swapaxes(-1, -2)
+            o = pool_call(state_indices, ufuncs["_causal_conv1d_step"], x, taps, bias, silu, *rows)
+            if o is not NotImplemented:
+                return o[0], state
         result: tuple[Array, Array] = _pools.call(
-            "causal_conv1d", "step", (x, weight, bias), state=state, activation=activation,
+            "causal_conv1d", "step", given, state=state, activation=activation,
             in_place=in_place, state_indices=state_indices,
         )  # fmt: skip
         return result
-    x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, tokens=False)
     dtype = state_dtype(x, taps, bias)
     core = (shape[-1], taps.shape[-2] - 1)
     _state.checked_field(name, "state", state, shape[:-1], core, dtype)

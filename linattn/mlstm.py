@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -12,7 +13,7 @@ from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import Call, Layout, Operand
 from ._lazy import in_blocks, is_lazy, refuse_token
-from ._linattn import fast_call
+from ._linattn import fast_call, pool_call
 from ._state import State
 
 if TYPE_CHECKING:
@@ -268,20 +269,22 @@ def mlstm_step(
     (array([5.]), array([[15.]]))
     """
     name, step = "mlstm_step", internal_ufuncs["_mlstm_step"]
+    if type(state) is State and type(q) is np.ndarray and type(normalize) is bool:
+        written = in_place or state_indices is not None
+        after = state if written else _state.copy(state)
+        call_step: Any = fast_call if state_indices is None else partial(pool_call, state_indices)
+        factor = _default_scale(q.shape[-1]) if scale is None and q.ndim else scale
+        o = call_step(
+            step, q, k, v, i, f, factor, eps, float(normalize), None, *_fields_of(after, normalize)
+        )
+        if o is not NotImplemented:
+            return o[0], after
     if state_indices is not None:
         result: tuple[Any, State] = _pools.call(
             "mlstm", "step", (q, k, v, i, f), state=state, scale=scale, normalize=normalize,
             eps=eps, in_place=in_place, state_indices=state_indices,
         )  # fmt: skip
         return result
-    if type(state) is State and type(q) is np.ndarray and type(normalize) is bool:
-        after = state if in_place else _state.copy(state)
-        factor = _default_scale(q.shape[-1]) if scale is None and q.ndim else scale
-        o = fast_call(
-            step, q, k, v, i, f, factor, eps, float(normalize), None, *_fields_of(after, normalize)
-        )
-        if o is not NotImplemented:
-            return o[0], after
     operands = q, k, v, i, f
     call = LAYOUT.read(name, operands, tokens=False)
     if not call.alike:

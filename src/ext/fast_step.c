@@ -197,8 +197,8 @@ la_fast_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     if (!set_operands(&c, args, in_place)) {
         Py_RETURN_NOTIMPLEMENTED;
     }
-    struct la_state_rows rows = {.rows = rows.few};
-    c.rows = NULL;
+    struct la_state_rows rows;
+    c.rows = rows.rows = NULL;
     int plain = la_operands_take(&c);
     if (plain > 0 && indices != Py_None) {
         plain = la_state_rows_take(&rows, indices, &c);

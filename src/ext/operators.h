@@ -40,7 +40,7 @@ int la_is_tokens(enum la_operand id);
 int la_is_number(enum la_operand id);
 int la_is_index(enum la_operand id);
 
-/* Whether it is the state before or after the tokens: s or z. */
+/* Whether it is a field of the state before or after the tokens: s, z or log_scale. */
 int la_is_state(enum la_operand id);
 
 /* The operand of that name; LA_NOPERANDS if there is none. */

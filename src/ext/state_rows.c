@@ -115,6 +115,9 @@ move_to(ptrdiff_t row, struct la_operands *c)
 int
 la_state_rows_take(struct la_state_rows *rows, PyObject *indices, struct la_operands *c)
 {
+    if (!(c->g->signature->variant & LA_WITH_IN_PLACE)) {
+        return 0;
+    }
     rows->rows = rows->few;
     const int read = read_indices(rows, indices);
     if (read <= 0) {
@@ -134,7 +137,7 @@ la_state_rows_take(struct la_state_rows *rows, PyObject *indices, struct la_oper
 void
 la_state_rows_release(struct la_state_rows *rows)
 {
-    if (rows->rows != rows->few) {
+    if (rows->rows != NULL && rows->rows != rows->few) {
         free(rows->rows);
     }
 }

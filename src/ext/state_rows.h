@@ -4,13 +4,13 @@
 
 #include "fast_call.h"
 
-enum { LA_FEW_ROWS = 64 };
+enum { LA_FEW_ROWS = 64, LA_STATE_FIELDS = 3 };
 
 /* The rows of the pool that the entries of a batch use. */
 struct la_state_rows {
     ptrdiff_t count, few[LA_FEW_ROWS];
-    ptrdiff_t *rows;                 /* `few`, or allocated */
-    ptrdiff_t shape[2][NPY_MAXDIMS]; /* of s and z with `count` rows */
+    ptrdiff_t *rows;                               /* `few`, or allocated */
+    ptrdiff_t shape[LA_STATE_FIELDS][NPY_MAXDIMS]; /* of fields with `count` rows */
 };
 
 /* Lets a step update rows of its states in place: copies the indices, an array of
