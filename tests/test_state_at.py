@@ -33,7 +33,7 @@ def close(result, expected, *, count=64):
 
 
 def by_hand(case, operands, positions, start, **more):
-    """The output and the states of calls of the tokens between two positions."""
+    """The output and the states of calls of the tokens between two positions: of one, a step."""
     edges = sorted({0, N, *positions})
     states, outputs, state = {}, [], start
     if 0 in positions:
@@ -43,7 +43,12 @@ def by_hand(case, operands, positions, start, **more):
         )
         states[0] = state
     for begin, end in pairwise(edges):
-        o, state = case.forward(case.tokens(operands, begin, end), initial_state=state, **more)
+        if end - begin == 1 and state is not None and end in positions:
+            t = N - end if case.options.get("reverse") else begin
+            o, state = case.one_step(operands, t, state)
+            o = o[..., None, :]
+        else:
+            o, state = case.forward(case.tokens(operands, begin, end), initial_state=state, **more)
         outputs.append(o)
         states[end] = state
     if case.options.get("reverse"):

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from .. import _pools
+from .._cut import positions
 from .._linattn import fast_step
 from .._operator import RECURRENCES
 from .._state import State
-from .._state_at import positions
 from . import _options, _tensors
 from ._library import is_direct
 from ._tensors import array, maybe_array, tensor, threads
@@ -212,12 +212,17 @@ def _at_positions(
     if edges[-1] < cut.n or len(edges) == 1:
         edges.append(cut.n)
     outputs, states, state = [], {}, initial_state
+    states_at, step_options = {*wanted}, {x: y for x, y in options.items() if x != "reverse"}
     for begin, end in pairwise(edges):
         lengths = None if key_lengths is None else (key_lengths - begin).clamp(0, end - begin)
-        o, state = operator.forward(
-            cut.part(begin, end), initial_state=state, return_state=True, key_lengths=lengths,
-            **options,
-        )  # fmt: skip
+        if end - begin == 1 and state is not None and lengths is None and end in states_at:
+            o, state = operator.step(cut.token(begin), state, **step_options)
+            o = o.unsqueeze(-2)
+        else:
+            o, state = operator.forward(
+                cut.part(begin, end), initial_state=state, return_state=True, key_lengths=lengths,
+                **options,
+            )  # fmt: skip
         outputs.append(o)
         states[end] = state
     o = torch.cat(outputs[::-1] if cut.reverse else outputs, -2)
@@ -246,6 +251,14 @@ class _Cut:
             begin, end = self.n - end, self.n - begin
         return tuple(
             x if axis is None or x.shape[axis] != self.n else x.narrow(axis, begin, end - begin)
+            for x, axis in zip(self.operands, self.axes, strict=True)
+        )
+
+    def token(self, begin: int) -> tuple[Any, ...]:
+        """The operands of one token, as steps take them."""
+        i = self.n - 1 - begin if self.reverse else begin
+        return tuple(
+            x if axis is None else x.select(axis, i if x.shape[axis] == self.n else 0)
             for x, axis in zip(self.operands, self.axes, strict=True)
         )
 
