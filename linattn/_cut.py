@@ -47,6 +47,8 @@ class Cut:
             )
             self._options = options | {"key_lengths": lengths}
         self.operands = [x if _is_number(x) else np.asarray(x) for x in operands]
+        #: The axis of tokens of each operand; None if it has none.
+        self.axes = self._axes()
         cores = cores_of(r, self.function, self.call, options)
         #: The shapes of a state's arrays, without leading axes, by field.
         self.cores = {x: y for x, y in zip(State._fields, cores, strict=True) if y is not None}
@@ -54,9 +56,7 @@ class Cut:
 
     # --- tokens --------------------------------------------------------------
 
-    @property
-    def axes(self) -> list[int | None]:
-        """The axis of tokens of each operand; None if it has none."""
+    def _axes(self) -> list[int | None]:
         own = self.r.layout.own_axes([np.empty(0) if _is_number(x) else x for x in self.operands])
         return [
             x.ndim - rank if row.has_tokens and not _is_number(x) and x.ndim >= rank else None

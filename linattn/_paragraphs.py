@@ -182,7 +182,8 @@ PARAGRAPHS = {
     state_at : array_like of int, shape (positions,), optional
         Numbers of tokens, 0 to n.  ``return_state`` then returns the states after so many tokens
         in place of the last one, with an axis of positions where packed sequences have theirs.
-        The tokens between two positions are computed by themselves.  Not with ``cu_seqlens``.""",
+        The tokens between two positions are computed by themselves, a single one as a step.  Not
+        with ``cu_seqlens``.""",
     "state_at_backward": """
     state_at : array_like of int, shape (positions,), optional
         As in the forward call; ``grad_state`` then has an axis of positions.""",

@@ -41,10 +41,12 @@ def forward(
     state = initial_state
     if state is not None:
         state = cut.checked("initial_state", state, dtype)
-    states = _States(cut, dtype)
+    states, step_options = _States(cut, dtype), cut.step_options()
     for begin, end in cut.segments:
         rows = o[..., cut.rows(begin, end), :]
-        after = _step(cut, states, begin, end, state, rows)
+        after = None
+        if step_options is not None and end - begin == 1 and state is not None:
+            after = _step(cut, states.at(end), begin, state, rows, step_options)
         state = _part(cut, begin, end, state, rows) if after is None else after
         states.keep(end, state)
     if out is not None and o is not out:
@@ -94,10 +96,11 @@ class _States:
         ])  # fmt: skip
 
 
-def _step(cut: Cut, states: _States, begin: int, end: int, before: Any, out: Array) -> Any:
-    """The state after a segment of one token, in its place; None where steps cannot give it."""
-    after, options = states.at(end), cut.step_options()
-    if end - begin != 1 or before is None or after is None or options is None:
+def _step(
+    cut: Cut, after: Any, begin: int, before: Any, out: Array, options: dict[str, Any]
+) -> Any:
+    """The state after one token, written to ``after``; None if that is None."""
+    if after is None:
         return None
     for x, y in zip(cut.arrays(after), cut.arrays(before), strict=True):
         x[...] = y
