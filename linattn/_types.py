@@ -50,6 +50,8 @@ class ConvolutionOptions(TypedDict, total=False):
     activation: Activation
     cu_seqlens: ArrayLike | None
     initial_state: Array | None
+    state_indices: ArrayLike | None
+    state_at: ArrayLike | None
     out: Array | None
 
 
@@ -60,6 +62,8 @@ class LinearScanOptions(TypedDict, total=False):
     reverse: Bool
     cu_seqlens: ArrayLike | None
     initial_state: State | None
+    state_indices: ArrayLike | None
+    state_at: ArrayLike | None
     out: Array | None
 
 
@@ -73,6 +77,8 @@ class SelectiveScanOptions(TypedDict, total=False):
     key_lengths: ArrayLike | None
     cu_seqlens: ArrayLike | None
     initial_state: State | None
+    state_indices: ArrayLike | None
+    state_at: ArrayLike | None
     out: Array | None
 
 
@@ -82,6 +88,8 @@ class ChannelOptions(TypedDict, total=False):
     key_lengths: ArrayLike | None
     cu_seqlens: ArrayLike | None
     initial_state: State | None
+    state_indices: ArrayLike | None
+    state_at: ArrayLike | None
     out: Array | None
 
 
