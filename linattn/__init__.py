@@ -25,6 +25,7 @@ from .conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
 from .decay import log_decay, log_decay_backward
 from .delta import delta, delta_backward, delta_step
 from .dplr import dplr, dplr_backward, dplr_step
+from .fused import FusedState, fused_gated_delta_step, fused_gated_step
 from .gated import gated, gated_backward, gated_step
 from .gated_delta import gated_delta, gated_delta_backward, gated_delta_step
 from .linear_scan import linear_scan, linear_scan_backward, linear_scan_step
@@ -36,6 +37,7 @@ from .streaming import blocks, stream
 from .wkv import wkv, wkv_backward, wkv_step
 
 __all__ = [
+    "FusedState",
     "State",
     "__version__",
     "blocks",
@@ -51,6 +53,8 @@ __all__ = [
     "dplr_backward",
     "dplr_step",
     "feature_maps",
+    "fused_gated_delta_step",
+    "fused_gated_step",
     "gated",
     "gated_backward",
     "gated_delta",
