@@ -299,9 +299,7 @@ class _Call:
         }
         self.state = conv, s = _fields(name, state)
         if not isinstance(s, np.ndarray):
-            raise TypeError(
-                f"{name}: state.s is a {type(s).__name__}; expected a NumPy array"
-            )
+            raise TypeError(f"{name}: state.s is a {type(s).__name__}; expected a NumPy array")
         if s.ndim < 3 or 0 in s.shape[-3:]:
             raise ValueError(
                 f"{name}: state.s has shape {s.shape}; expected (..., n, d, m), each at least 1"
@@ -348,8 +346,7 @@ class _Call:
         shape = self.tokens[key].shape
         if shape[-len(core) :] != core:
             raise ValueError(
-                f"{self.name}: {key} has shape {shape}; expected (..., "
-                f"{', '.join(map(str, core))})"
+                f"{self.name}: {key} has shape {shape}; expected (..., {', '.join(map(str, core))})"
             )
 
     def expect_alone(self, key: str, size: int) -> None:

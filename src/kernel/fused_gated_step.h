@@ -110,7 +110,7 @@ static void
 add_token(const struct la_head *h, const struct fused_gated_scratch *r)
 {
     for (ptrdiff_t i = 0; h->sizes.i > 0 && i < h->n; i++) {
-        const struct la_array D = shifted(&h->D, i * h->D.rs);
+        const struct la_array D = shifted(&h->D, i * h->D.cs);
         const T weight = load_token_number(&D);
         for (ptrdiff_t j = 0; j < h->m; j++) {
             r->o.x[i * r->o.ld + j] += weight * r->x[i * h->m + j];
