@@ -205,7 +205,7 @@ TORCH = Bridge(
     words=_TENSORS,
     annotations=_ANY | {"activation": "str | None"},
     without=("out",),
-    functions=_OTHERS,
+    functions=(*_OTHERS, "fused_gated_delta_step", "fused_gated_step"),
     examples={
         "forward": """
             >>> import torch, linattn.torch

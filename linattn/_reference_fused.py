@@ -1,8 +1,6 @@
 # mypy: ignore-errors
 """NumPy twins of a token between the projections of a layer: see `linattn._reference`."""
 
-import math
-
 import numpy as np
 
 from linattn._reference_conv import causal_conv1d_step, log_decay
@@ -52,7 +50,7 @@ def fused_gated_delta_step(
 
 
 def fused_gated_step(
-    x, dt, state, *, A_log, dt_bias, D=None, time_step_limit=(0.0, math.inf), weight=None,
+    x, dt, state, *, A_log, dt_bias, D=None, time_step_limit=(0.0, np.inf), weight=None,
     bias=None, activation="silu", z=None, norm_weight=None, norm_eps=1e-5, norm_groups=1,
     scale=1.0,
 ):  # fmt: skip
