@@ -67,7 +67,8 @@ def gated_delta_call(
         *call.convolution(), gates, call.tokens["b"], call.expect_rate("A_log", (n,)), biases,
         call.gate(), call.norm_weight(), silu_number(name, activation),
         float(lower_bound is not None), bound, call.number("beta_scale", beta_scale),
-        call.number("scale", scale), call.number("norm_eps", norm_eps), _by_sigmoid(name, norm_activation),
+        call.number("scale", scale), call.number("norm_eps", norm_eps),
+        _by_sigmoid(name, norm_activation),
     )  # fmt: skip
     return call, f"{name}_{feature_map}", inputs
 

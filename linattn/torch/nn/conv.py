@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..._fused import FusedState
 from ..._state import State
+from .._library import is_direct
 from .._tensors import work_dtype
 from ..operators import causal_conv1d, causal_conv1d_step
 from . import _check
@@ -189,6 +191,8 @@ class ConvolvedAttention(Attention):
     _projections: tuple[str, ...]
     #: The shape of a sequence's memory.
     _shape: tuple[int, ...]
+    #: Whether there is a fused step of what is between its projections (`_fused_call`).
+    _has_fused = False
 
     def _add_memory(
         self, heads: int, channels: int, conv_size: int, conv_bias: bool, norm: nn.RMSNorm,
@@ -241,11 +245,39 @@ class ConvolvedAttention(Attention):
 
     def _token(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         mixed, *others = self._project(x)
+        if self._is_plain(mixed, *others, state.conv, state.memory.s):
+            return self._fused(mixed, *others, state=state)
         mixed, conv = self.conv.step(mixed, state.conv)
         o, memory = self._operator.token(
             self._convolved(mixed, *others), state.memory, **self._options
         )
         return self._finish(o, mixed, *others), ConvolvedState(conv, memory)
+
+    def _is_plain(self, *tensors: Tensor) -> bool:
+        """Whether one call may compute all between the projections: no gradient, no hook."""
+        if not self._has_fused:
+            return False
+        conv, norm = self.conv, self.norm
+        return (
+            type(conv) is ShortConvolution
+            and type(norm) is nn.RMSNorm
+            and not (norm._forward_hooks or norm._forward_pre_hooks)
+            and is_direct((*tensors, conv.weight, self.A_log, self.dt_bias, norm.weight))
+        )
+
+    def _fused(self, mixed: Tensor, *others: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The input of `out_proj` and the state, in one call."""
+        s = state.memory.s
+        o, (conv, new) = self._fused_call(
+            mixed, *others, state=FusedState(state.conv, s.flatten(1, 2)),
+            A_log=self.A_log, dt_bias=self.dt_bias, weight=self.conv.weight, bias=self.conv.bias,
+            norm_weight=self.norm.weight, norm_eps=self.norm.eps,
+        )  # fmt: skip
+        return o, ConvolvedState(conv, State(new.view(s.shape)))
+
+    def _fused_call(self, mixed: Tensor, *others: Tensor, **options: Any) -> Any:
+        """A fused step of what the projections give."""
+        raise NotImplementedError
 
     def _first(self, batch: int) -> ConvolvedState:
         return ConvolvedState(self.conv.init_state(batch), State(self._zeros(batch, *self._shape)))
