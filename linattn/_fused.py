@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import _check, _state
-from ._dtypes import result_dtype, work_dtype
+from ._dtypes import FAST, result_dtype, work_dtype
 from ._gufuncs import internal_ufuncs, run
 from ._operator import MAPS
 from .conv import silu_number
 
 if TYPE_CHECKING:
     from ._types import Array, DType, Shape
+
+
+_USUAL = 1e38  #: numbers below are finite in every dtype
 
 
 class FusedState(NamedTuple):
@@ -109,7 +111,7 @@ class FusedCall:
     ) -> None:
         self.name = name
         given = {
-            key: np.asarray(_check.operand(name, key, y, axes))
+            key: y if _is_whole(y, axes) else np.asarray(_check.operand(name, key, y, axes))
             for key, (y, axes) in tokens.items()
             if y is not None
         }
@@ -117,7 +119,9 @@ class FusedCall:
         self.wide: DType = work_dtype(self.dtype)
         self.tokens = {key: _cast(y, self.dtype) for key, y in given.items()}
         self.rates = {
-            key: _cast(np.asarray(_check.operand(name, key, y, 1)), self.wide)
+            key: y
+            if _is_whole(y, 1) and y.dtype == self.wide
+            else _cast(np.asarray(_check.operand(name, key, y, 1)), self.wide)
             for key, y in rates.items()
             if y is not None
         }
@@ -187,12 +191,14 @@ class FusedCall:
         return y
 
     def number(self, key: str, x: Any) -> float:
+        if type(x) is float and -_USUAL < x < _USUAL:
+            return x
         return _check.number(self.name, key, x, self.tokens["x"])
 
     def limits(self, x: Any) -> tuple[float, float]:
         """``time_step_limit`` as finite numbers."""
         if x is None:
-            x = 0.0, math.inf
+            return 0.0, _USUAL
         try:
             least, most = (_check.real(self.name, "time_step_limit", y) for y in x)
         except (TypeError, ValueError):
@@ -277,6 +283,11 @@ class FusedCall:
         _, s, after = run(internal_ufuncs[gufunc], (*inputs, s, before), (o, None, None))
         conv = None if conv is None else after.swapaxes(-1, -2)
         return o.reshape(*lead, n * m), FusedState(conv, s)
+
+
+def _is_whole(x: Any, axes: int) -> bool:
+    """Whether x is an array that needs no check by itself."""
+    return type(x) is np.ndarray and x.dtype in FAST and x.ndim >= axes
 
 
 def _cast(x: Array, dtype: DType) -> Array:

@@ -33,6 +33,19 @@ from ._tensors import (
 )
 
 
+def direct(
+    function: str, operands: tuple[Tensor, ...], state: tuple[Any, Any], **options: Any
+) -> tuple[Tensor, FusedState]:
+    """A fused step by name, of what `is_direct` has passed, into new states.
+
+    Heads of values may be two axes of the memory, by heads of keys.
+    """
+    conv, s = state[0], array(state[1])
+    by_heads = s.reshape(s.shape[0], -1, *s.shape[-2:])
+    o, new = _arrays(_FUNCTIONS[function], operands, (maybe_array(conv), by_heads), options, False)
+    return tensor(o), FusedState(_by_tap(new.conv), tensor(new.s.reshape(s.shape)))
+
+
 def gated_delta(
     x: Any, a: Any, b: Any, state: Any, *, in_place: Any = False, **options: Any
 ) -> tuple[Tensor, FusedState]:
@@ -80,16 +93,31 @@ def _direct(
     options: dict[str, Any],
     in_place: Any,
 ) -> tuple[Tensor, FusedState]:
-    arrays = {x: array(y) if isinstance(y, Tensor) else y for x, y in options.items()}
-    fields = FusedState(*map(maybe_array, state))
-    call, gufunc, inputs = f.prepare(*map(array, operands), fields, **arrays)
-    with threads():
-        o, (conv, s) = call.run(gufunc, inputs, in_place)
+    fields = maybe_array(state[0]), maybe_array(state[1])
+    o, new = _arrays(f, operands, fields, options, in_place)
     if in_place:
         increment_version([x for x in state if x is not None])
         return tensor(o), FusedState(*state)
-    conv = None if conv is None else tensor(conv.swapaxes(-1, -2)).mT
-    return tensor(o), FusedState(conv, tensor(s))
+    return tensor(o), FusedState(_by_tap(new.conv), tensor(new.s))
+
+
+def _arrays(
+    f: _Function,
+    operands: tuple[Tensor, ...],
+    state: tuple[Any, Any],
+    options: dict[str, Any],
+    in_place: Any,
+) -> tuple[Any, FusedState]:
+    """The result of NumPy's function, whose state is of arrays already."""
+    arrays = {x: array(y) if isinstance(y, Tensor) else y for x, y in options.items()}
+    call, gufunc, inputs = f.prepare(*map(array, operands), state, **arrays)
+    with threads():
+        return call.run(gufunc, inputs, in_place)  # type: ignore[no-any-return]
+
+
+def _by_tap(conv: Any) -> Tensor | None:
+    """The state of a convolution, whose memory is by tap."""
+    return None if conv is None else tensor(conv.swapaxes(-1, -2)).mT
 
 
 def _check(
@@ -223,3 +251,4 @@ _GATED = _Function(
     "fused_gated_step", ("x", "dt"),
     ("A_log", "dt_bias", "D", "weight", "bias", "z", "norm_weight"), 3, gated_call, _gated,
 )  # fmt: skip
+_FUNCTIONS = {f.name: f for f in (_GATED_DELTA, _GATED)}

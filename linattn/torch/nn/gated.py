@@ -9,15 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .._tensors import work_dtype
-from ..operators import (
-    fused_gated_delta_step,
-    fused_gated_step,
-    gated,
-    gated_delta,
-    gated_delta_step,
-    gated_step,
-    log_decay,
-)
+from ..operators import gated, gated_delta, gated_delta_step, gated_step, log_decay
 from . import _check
 from ._base import Operator, by_heads, rates_by_heads
 from .conv import ConvolvedAttention
@@ -82,7 +74,7 @@ class GatedDeltaNet(ConvolvedAttention):
     """
 
     _operator = Operator(gated_delta, gated_delta_step)
-    _has_fused = True
+    _fused_step = "fused_gated_delta_step"
     _projections = ("qkv_proj", "gate_proj", "beta_proj", "decay_proj")
     _shown = (
         "embed_dim", "num_heads", "num_v_heads", "head_dim", "head_v_dim", "allow_neg_eigval",
@@ -147,12 +139,10 @@ class GatedDeltaNet(ConvolvedAttention):
         by_head = self.norm(by_head.to(self.norm.weight.dtype))  # autocast may have lowered it
         return by_head.flatten(-2) * functional.silu(z)
 
-    def _fused_call(self, mixed: Tensor, *others: Tensor, **options: Any) -> Any:
-        z, b, a = others
+    def _fused_operands(self, *projected: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        mixed, z, b, a = projected
         beta_scale = 2.0 if self.allow_neg_eigval else 1.0
-        return fused_gated_delta_step(
-            mixed, a, b, z=z, beta_scale=beta_scale, scale=self._options["scale"], **options
-        )
+        return (mixed, a, b), {"z": z, "beta_scale": beta_scale, "scale": self._options["scale"]}
 
 
 class GatedAttention(ConvolvedAttention):
@@ -209,7 +199,7 @@ class GatedAttention(ConvolvedAttention):
     """
 
     _operator = Operator(gated, gated_step)
-    _has_fused = True
+    _fused_step = "fused_gated_step"
     _projections = ("vkq_proj", "gate_proj", "decay_proj")
     _shown = ("embed_dim", "num_heads", "num_groups", "state_dim", "head_dim")
 
@@ -279,6 +269,6 @@ class GatedAttention(ConvolvedAttention):
         normalized = functional.rms_norm(by_group, by_group.shape[-1:], None, self.norm.eps)
         return normalized.flatten(-2) * weight
 
-    def _fused_call(self, mixed: Tensor, *others: Tensor, **options: Any) -> Any:
-        z, dt = others
-        return fused_gated_step(mixed, dt, z=z, D=self.D, norm_groups=self.num_groups, **options)
+    def _fused_operands(self, *projected: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        mixed, z, dt = projected
+        return (mixed, dt), {"z": z, "D": self.D, "norm_groups": self.num_groups}
