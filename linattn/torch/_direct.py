@@ -113,13 +113,31 @@ class Direct:
         s, z, log_scale, omega, *options = self._of_step((*args, *_LACKING))
         if not (log_scale is None and omega is None):
             return None
-        return self._fast_step(args[: len(self._operands)], s, z, in_place, *options)
+        phi, normalize, scale, eps = options
+        return self._fast_step(
+            args[: len(self._operands)], s, z, in_place,
+            feature_map=phi, normalize=normalize, scale=scale, eps=eps,
+        )  # fmt: skip
 
     def _fast_step(
+        self, operands: Sequence[Any], s: Tensor, z: Tensor | None, in_place: Any, **options: Any
+    ) -> tuple[Any, ...] | None:
+        try:
+            *given, s_array, z_array = arrays((*operands, s, z))
+        except (AttributeError, TypeError, RuntimeError):
+            return None
+        found = self.compute_step(given, s_array, z_array, in_place, **options)
+        if found is None:
+            return None
+        if in_place:
+            return tensor(found[0]), None, None
+        return tuple([None if x is None else tensor(x) for x in found])
+
+    def compute_step(
         self,
         operands: Sequence[Any],
-        s: Tensor,
-        z: Tensor | None,
+        s: Any,
+        z: Any,
         in_place: Any,
         feature_map: Any = "identity",
         normalize: Any = False,
@@ -127,26 +145,14 @@ class Direct:
         eps: Any = 0.0,
         **others: Any,
     ) -> tuple[Any, ...] | None:
+        """The output, s and z of a step, all of them arrays.
+
+        Operands may leave out optional ones that are last.
+        """
         assert self._step is not None
-        try:
-            *given, s_array, z_array = arrays((*operands, s, z))
-        except (AttributeError, TypeError, RuntimeError):
-            return None
+        given = (*operands, *(None,) * (len(self._operands) - len(operands)))
         with threads():
             result = fast_step(
-                self._step,
-                tuple(given),
-                s_array,
-                z_array,
-                in_place,
-                feature_map,
-                normalize,
-                scale,
-                eps,
+                self._step, given, s, z, in_place, feature_map, normalize, scale, eps
             )
-        if result is NotImplemented:
-            return None
-        o, *after = result
-        if in_place:
-            return tensor(o), None, None
-        return tensor(o), *[None if x is None else tensor(x) for x in after]
+        return None if result is NotImplemented else result

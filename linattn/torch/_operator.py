@@ -53,7 +53,7 @@ class TensorOperator:
         self._numbers = self._option_names[first:]
         self._checks = tuple((name_of(x), *_options.check_of(x)) for x in d.options[first:])
         self._states, self._complex_too = States(d, self.names), d.complex_too
-        self._direct = Direct(d, self.values)
+        self.direct = Direct(d, self.values)
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
         cast = [x.name for x in self.operands if d.cast and not x.state_dtype]
@@ -116,7 +116,7 @@ class TensorOperator:
             )  # fmt: skip
         name = self.name
         if not return_state and initial_state is key_lengths is cu_seqlens is None:
-            short = self._traced if is_compiling() else self._direct
+            short = self._traced if is_compiling() else self.direct
             o = short.forward(operands, options)
             if o is not None:
                 return o
@@ -142,7 +142,7 @@ class TensorOperator:
         self, operands: Sequence[Any], state: Any, *, in_place: bool = False, **options: Any
     ) -> tuple[Tensor, Any]:
         """The output of one token, and the state after it."""
-        short = self._traced if is_compiling() else self._direct
+        short = self._traced if is_compiling() else self.direct
         result = short.step(operands, state, in_place, options)
         if result is not None:
             return result
@@ -333,7 +333,7 @@ class TensorOperator:
         ])  # fmt: skip
 
     def _run_step(self, *args: Any) -> Any:
-        found = self._direct.run_step(args, False)
+        found = self.direct.run_step(args, False)
         if found is not None:
             results = [*found, None][: 1 + len(self.fields)]
             return tuple([_tensors.nothing() if x is None else x for x in results])
@@ -346,7 +346,7 @@ class TensorOperator:
         return tensor(o, args[self.values].dtype), *tensors(fields, (None,) * len(fields))
 
     def _run_step_in_place(self, *args: Any) -> Tensor:
-        found = self._direct.run_step(args, True)
+        found = self.direct.run_step(args, True)
         if found is not None:
             return found[0]
         operands, options = self._call(args, self._options_end)

@@ -36,7 +36,7 @@ def array(x: Tensor) -> np.ndarray[Any, Any]:
     return array_at(x, x.data_ptr(), x.shape, x.stride(), dtype)
 
 
-def arrays(tensors: Iterable[Tensor | None]) -> tuple[np.ndarray[Any, Any] | None, ...]:
+def arrays(tensors: Iterable[Tensor | None]) -> tuple[Any, ...]:
     """`array` of each, None where there is None, without the time of a call for each."""
     found: list[Any] = []
     for x in tensors:
