@@ -22,7 +22,7 @@ def lend(cached: Any) -> None:
     """Lend the recurrent state of a layer's cache to the next step of this thread."""
     _lent.state = None
     x = cached["recurrent_state"] if isinstance(cached, dict) else None
-    if type(x) is Tensor and _references(x) == _ALONE and _EXACT:
+    if EXACT and type(x) is Tensor and _references(x) == _ALONE:
         _lent.state = x
 
 
@@ -39,7 +39,8 @@ def _references(x: Tensor) -> tuple[int, ...]:
     """How many there are to the tensor, in Python and in C++, and to its memory."""
     storage = x.untyped_storage()
     memory = torch._C._storage_Use_Count(storage._cdata)
-    return sys.getrefcount(x), x._use_count(), sys.getrefcount(storage), memory
+    tensors: int = x._use_count()  # type: ignore[attr-defined]
+    return sys.getrefcount(x), tensors, sys.getrefcount(storage), memory
 
 
 def _alone() -> tuple[int, ...]:
@@ -51,4 +52,4 @@ def _alone() -> tuple[int, ...]:
 
 _ALONE = _alone()
 #: Whether this interpreter counts references exactly: free-threaded ones do not.
-_EXACT = getattr(sys, "_is_gil_enabled", lambda: True)()
+EXACT = getattr(sys, "_is_gil_enabled", lambda: True)()
