@@ -221,7 +221,7 @@ decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdif
 /* Rows [l, l + rows) of S = change S + acc for one column tile. */
 INLINE void
 change_and_add(const struct sweep *c, T *s, ptrdiff_t l, vec acc[][NR], const int rows,
-             const int nr)
+               const int nr)
 {
     LA_EACH(r, rows) {
         const vec change = vset1(c->change[l + r]);
