@@ -59,10 +59,35 @@ to_half(vec x)
 #endif
 }
 
+/* Conversions of integers: compilers make several instructions of
+ * __builtin_convertvector. */
+INLINE ivec
+widen(u16 bits)
+{
+#if defined(__AVX512F__)
+    return (ivec)_mm512_cvtepu16_epi32((__m256i)bits);
+#elif defined(__AVX2__)
+    return (ivec)_mm256_cvtepu16_epi32((__m128i)bits);
+#else
+    return __builtin_convertvector(bits, ivec);
+#endif
+}
+
+INLINE
+u16
+narrow(ivec bits)
+{
+#if defined(__AVX512F__)
+    return (u16)_mm512_cvtepi32_epi16((__m512i)bits);
+#else
+    return __builtin_convertvector(bits, u16);
+#endif
+}
+
 INLINE vec
 from_bfloat(u16 bits)
 {
-    return (vec)(__builtin_convertvector(bits, ivec) << 16);
+    return (vec)(widen(bits) << 16);
 }
 
 INLINE
@@ -72,7 +97,7 @@ to_bfloat(vec x)
     const ivec bits = (ivec)x, high = bits >> 16;
     const ivec rounded = (bits + 0x7fff + (high & 1)) >> 16;
     const ivec h = (ivec)vselect(x == x, (vec)rounded, (vec)(high | 0x40));
-    return __builtin_convertvector(h, u16);
+    return narrow(h);
 }
 #endif
 
