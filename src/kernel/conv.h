@@ -5,8 +5,8 @@
  *
  * with silu(p) = p sigmoid(p) and o the product per channel.  x, y (n,m), weight (w,m),
  * bias (m); s0, s (d,m): the last d = w - 1 inputs before the first token and at the
- * end, oldest first.  2 w n m flops, one pass over x and y.  Scratch: the weights and a few
- * rows.  Rows j > i never affect row i.
+ * end, oldest first.  2 w n m flops, one pass over x and y.  Scratch: the weights and a
+ * few rows.  Rows j > i never affect row i.
  *
  * Where the numbers of a token are adjacent, tiles read x and write y in the caller's
  * arrays.  Where a channel's tokens are adjacent, token after token takes the place of
@@ -16,9 +16,16 @@
 
 #include "conv_tile.h"
 
+/* Tokens that are copied where a channel's tokens are adjacent: a tile, or all if fewer
+ * than a vector would be left. */
+#define CONV_EARLY (LA_CHAINS * VL)
+#define CONV_EARLY_MAX (CONV_EARLY + VL)
+
 struct conv_scratch {
-    struct block x, y, weight, channel;
-    T *bias, *tokens;
+    struct block x, y, weight;
+    T *bias;
+    struct block channel; /* one channel's: taps, bias */
+    T *early, *result;    /* its first tokens */
 };
 
 /* The number of taps: that of the weights, or more if the state has more rows.  The
@@ -44,8 +51,9 @@ causal_conv1d_carve(const struct la_head *h, struct arena *arena)
     r.y = take_block(arena, LA_CONV_ROWS, panel_cols(h, 0));
     r.weight = take_block(arena, conv_taps(h) + MR, h->m);
     r.bias = take_block(arena, MR, h->m).x;
-    r.channel = take_block(arena, conv_taps(h) + 1, VL);
-    r.tokens = take_row(arena, LA_CONV_TOKENS + conv_taps(h));
+    r.channel = (struct block){take(arena, conv_taps(h) + 1, VL), VL};
+    r.early = take_row(arena, CONV_EARLY_MAX + conv_taps(h) + VL);
+    r.result = take_row(arena, CONV_EARLY_MAX);
     return r;
 }
 
@@ -119,40 +127,112 @@ store_inputs(const struct la_head *h, struct block copy, ptrdiff_t col, ptrdiff_
     }
 }
 
-/* Prefetches the rows of the next panel, or of the first panel of the next tokens. */
-INLINE void
-queue_next_panel(const struct la_head *h, struct span t, ptrdiff_t next, ptrdiff_t cols)
-{
-    const ptrdiff_t first = next < h->m ? t.first : t.first + LA_CONV_ROWS;
-    const struct la_array x = shifted(&h->x, next < h->m ? next * h->x.cs : 0);
-    if (first < h->n) {
-        const ptrdiff_t rows =
-            h->n - first < LA_CONV_ROWS ? h->n - first : LA_CONV_ROWS;
-        look_ahead(&x, (struct span){t.first, rows, first, t.ahead}, cols);
-    }
-}
-
-/* One panel of channels of the tokens t. */
+/* One panel of channels of the tokens t, whose streamed results begin at its column
+ * `before`, or at none. */
 static void
-conv_panel_forward(const struct la_head *h, const struct conv_scratch *r, struct span t,
-                   ptrdiff_t col, ptrdiff_t cols, ptrdiff_t before)
+conv_panel(const struct la_head *h, const struct conv_scratch *r, struct span t,
+           ptrdiff_t col, ptrdiff_t cols, ptrdiff_t before)
 {
-    const struct la_array y = shifted(&h->y, col * h->y.cs), own = block_array(r->y);
-    const int wide = cols >= VL, streams = h->large && y.type == LA_NATIVE;
-    const int direct = wide && by_rows(&y) && (!streams || before >= 0);
+    const struct la_array y = shifted(&h->y, col * h->y.cs);
+    const int native = y.type == LA_NATIVE && h->x.type == LA_NATIVE;
+    const int same =
+        native || (y.type == h->x.type && h->first + t.first >= conv_taps(h) - 1);
+    const int wide = cols >= VL, streams = h->large && native;
+    const int direct = wide && same && by_rows(&y) && (!streams || before >= 0);
+    const int read = wide && by_rows(&h->x) && (native || direct);
     const struct conv c = {
-        .y = direct ? shifted(&y, t.first * y.rs) : own,
-        .x = conv_window(h, r->x, t, col, cols, wide && by_rows(&h->x)),
+        .y = direct ? shifted(&y, t.first * y.rs) : block_array(r->y),
+        .x = conv_window(h, r->x, t, col, cols, read),
         .weight = block_at(r->weight, 0, col),
         .start = r->bias + col,
         .taps = conv_taps(h),
         .silu = h->silu != 0,
         .before = direct && streams ? before : -1,
     };
-    convolve(&c, t.rows, wide ? cols : VL, t.ahead);
+    convolve(&c, t.rows, wide ? cols : VL, NULL);
     if (!direct) {
         stream_rows(&y, t, cols, r->y, h->large);
     }
+}
+
+/* Whether one channel's tokens are adjacent. */
+INLINE int
+by_channels(const struct la_head *h)
+{
+    return h->n >= LA_CONV_LONG && by_columns(&h->x) && by_columns(&h->y) &&
+           h->x.type == h->y.type;
+}
+
+/* One channel of x, its tokens as a row. */
+INLINE struct la_array
+channel_row(const struct la_array *x, ptrdiff_t col)
+{
+    const struct la_array row = shifted(x, col * x->cs);
+    return (struct la_array){row.data, row.rs, row.rs, row.type};
+}
+
+/* Copies one channel of the first `count` tokens and of the taps - 1 before them.
+ * Returns the address of the earliest. */
+static T *
+load_early(const struct la_head *h, T *copy, ptrdiff_t col, ptrdiff_t count)
+{
+    const ptrdiff_t before = conv_taps(h) - 1;
+    const struct la_array x = channel_row(&h->x, col), s0 = channel_row(&h->s0, col);
+    T *first = copy + round_up(before, VL);
+    for (ptrdiff_t i = 1; i <= before; i++) {
+        const ptrdiff_t row = h->d + h->first - i; /* of the state */
+        first[-i] = i <= h->first                 ? load_at(&x, -i, 0, 1)[0]
+                    : s0.data != NULL && row >= 0 ? load_at(&s0, row, 0, 1)[0]
+                                                  : 0;
+    }
+    load_row(first, round_up(count, VL), &x, 0, count);
+    return first - before;
+}
+
+/* One channel of the first `count` tokens. */
+static void
+conv_early(const struct la_head *h, const struct conv_scratch *r, struct conv c,
+           ptrdiff_t col, ptrdiff_t count)
+{
+    const struct la_array y = channel_row(&h->y, col);
+    T *x = load_early(h, r->early, col, count);
+    c.x = (struct la_array){(char *)x, sizeof(T), sizeof(T), LA_NATIVE};
+    c.y = block_array((struct block){r->result, 0});
+    c.before = -1;
+    convolve_row(&c, round_up(count, VL));
+    store_rows(&y, rows_from(0, 1), count, (struct block){r->result, 0}, NULL);
+}
+
+/* One channel of all tokens, which are adjacent. */
+static int
+conv_channel(const struct la_head *h, const struct conv_scratch *r, ptrdiff_t col,
+             ptrdiff_t *until_poll)
+{
+    const ptrdiff_t taps = conv_taps(h), n = h->n;
+    const struct la_array x = channel_row(&h->x, col), y = channel_row(&h->y, col);
+    struct conv c = {.weight = r->channel,
+                     .start = r->channel.x + taps * VL,
+                     .taps = taps,
+                     .silu = h->silu != 0,
+                     .single = 1};
+    for (ptrdiff_t k = 0; k < taps; k++) {
+        vstore(r->channel.x + k * VL, vset1(r->weight.x[k * r->weight.ld + col]));
+    }
+    vstore(r->channel.x + taps * VL, vset1(r->bias[col]));
+    const ptrdiff_t early = n < CONV_EARLY_MAX ? n : CONV_EARLY;
+    conv_early(h, r, c, col, early);
+    for (ptrdiff_t i = early, count; i < n; i += count) {
+        count = n - i < 2 * LA_CONV_TOKENS ? n - i : LA_CONV_TOKENS;
+        if (give_up(h, until_poll, count * taps)) {
+            return 1;
+        }
+        c.x = shifted(&x, (i - (taps - 1)) * x.rs);
+        c.y = shifted(&y, i * y.rs);
+        c.y.rs = 0; /* one row */
+        c.before = h->large ? columns_before_streams(&c.y) : -1;
+        convolve_row(&c, count);
+    }
+    return 0;
 }
 
 /* The last column of a panel from `col` on, plus one: streams of all panels but the
@@ -160,8 +240,41 @@ conv_panel_forward(const struct la_head *h, const struct conv_scratch *r, struct
 INLINE ptrdiff_t
 conv_panel_end(const struct la_head *h, ptrdiff_t col, ptrdiff_t before)
 {
-    const ptrdiff_t end = col + LA_CONV_COLS - (col == 0 && before > 0 ? VL - before : 0);
+    const ptrdiff_t end =
+        col + LA_CONV_COLS - (col == 0 && before > 0 ? VL - before : 0);
     return end < h->m ? end : h->m;
+}
+
+/* All tokens, panel by panel. */
+static int
+conv_panels(const struct la_head *h, const struct conv_scratch *r)
+{
+    const ptrdiff_t before = columns_before_streams(&h->y);
+    ptrdiff_t until_poll = 0;
+    for (ptrdiff_t i = 0; i < h->n; i += LA_CONV_ROWS) {
+        for (ptrdiff_t col = 0, end; col < h->m; col = end) {
+            const struct span t = span(i, LA_CONV_ROWS, i, h->n, NULL);
+            end = conv_panel_end(h, col, before);
+            if (give_up(h, &until_poll, t.rows * (end - col) * conv_taps(h))) {
+                return 1;
+            }
+            conv_panel(h, r, t, col, end - col, col > 0 && before > 0 ? 0 : before);
+        }
+    }
+    return 0;
+}
+
+/* All tokens, channel by channel. */
+static int
+conv_channels(const struct la_head *h, const struct conv_scratch *r)
+{
+    ptrdiff_t until_poll = 0;
+    for (ptrdiff_t col = 0; col < h->m; col++) {
+        if (conv_channel(h, r, col, &until_poll)) {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 static int
@@ -169,22 +282,11 @@ run_causal_conv1d(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct conv_scratch r = causal_conv1d_carve(h, &arena);
-    const ptrdiff_t before = columns_before_streams(&h->y);
-    struct la_fetch ahead = {0};
-    ptrdiff_t until_poll = 0;
     if (h->n > 0) { /* with many short sequences, most ranges of tokens are empty */
         load_taps(h, &r);
     }
-    for (ptrdiff_t i = 0; i < h->n; i += LA_CONV_ROWS) {
-        for (ptrdiff_t col = 0, end; col < h->m; col = end) {
-            const struct span t = span(i, LA_CONV_ROWS, i, h->n, &ahead);
-            end = conv_panel_end(h, col, before);
-            if (give_up(h, &until_poll, t.rows * (end - col) * conv_taps(h))) {
-                return 1;
-            }
-            queue_next_panel(h, t, end, end - col);
-            conv_panel_forward(h, &r, t, col, end - col, col == 0 ? before : before < 0 ? before : 0);
-        }
+    if (by_channels(h) ? conv_channels(h, &r) : conv_panels(h, &r)) {
+        return 1;
     }
     if (h->large) {
         end_streams();

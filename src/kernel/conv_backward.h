@@ -93,7 +93,7 @@ conv_weight_columns(struct block dw, struct block lost, struct block gp,
 }
 
 /* One panel of channels. */
-struct conv_panel {
+struct conv_columns {
     ptrdiff_t col, cols;
     struct la_array x, grad_out, dx, ds0, grad_s;
 };
@@ -101,7 +101,7 @@ struct conv_panel {
 /* gp of the tokens t, stored after the w - 1 rows before them, and its sums. */
 static void
 conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
-                const struct conv_panel *p, struct span t)
+                const struct conv_columns *p, struct span t)
 {
     const ptrdiff_t taps = conv_taps(h);
     const int direct = h->x.type == LA_NATIVE && by_rows(&h->x) && p->cols % VL == 0;
@@ -139,7 +139,7 @@ conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
  * sequence. */
 static void
 conv_gradients(const struct la_head *h, const struct conv_backward_scratch *r,
-               const struct conv_panel *p, ptrdiff_t i, ptrdiff_t rows,
+               const struct conv_columns *p, ptrdiff_t i, ptrdiff_t rows,
                struct la_fetch *ahead)
 {
     const ptrdiff_t taps = conv_taps(h), from = i - (taps - 1);
@@ -172,7 +172,7 @@ conv_gradients(const struct la_head *h, const struct conv_backward_scratch *r,
 
 static int
 conv_backward_panel(const struct la_head *h, const struct conv_backward_scratch *r,
-                    const struct conv_panel *p)
+                    const struct conv_columns *p)
 {
     const ptrdiff_t taps = conv_taps(h), late = taps - 1;
     const struct la_array dw = shifted(&h->dweight, p->col * h->dweight.cs);
@@ -222,7 +222,7 @@ run_causal_conv1d_backward(const struct la_head *h)
     }
     clear(r.zeros, row_step(panel_cols(h, 0)));
     for (ptrdiff_t col = 0; col < h->m; col += LA_CONV_COLS) {
-        const struct conv_panel p = {
+        const struct conv_columns p = {
             .col = col,
             .cols = panel_cols(h, col),
             .x = shifted(&h->x, col * h->x.cs),

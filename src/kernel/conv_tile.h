@@ -2,16 +2,17 @@
  *
  *    p_i = start + sum_{k < taps} weight_k o x_{i + k},  y_i = p_i, or silu(p_i)
  *
- * Taps are summed from the oldest on, LA_CONV_GROUP at a time from registers.  A tile is
- * LA_CHAINS vectors of results: of as many rows, whose inputs overlap, or of one row.
- * Tiles at the ends of rows and columns overlap others instead of being narrower, and
- * write the same results again. */
+ * Taps are summed from the oldest on, LA_CONV_GROUP at a time from registers.  A tile
+ * is LA_CHAINS vectors of results: of as many rows, whose inputs overlap, or of one
+ * row. Tiles at the ends of rows and columns overlap others instead of being narrower,
+ * and write the same results again. */
 #ifndef LA_CONV_TILE_H
 #define LA_CONV_TILE_H
 
 #include "recurrence.h"
 
-/* p[i] = p[i] sigmoid(p[i]) of n vectors.  sigmoid(p) = e^p / (1 + e^p) is 1 from 40 on. */
+/* p[i] = p[i] sigmoid(p[i]) of n vectors.  sigmoid(p) = e^p / (1 + e^p) is 1 from 40
+ * on. */
 INLINE void
 vsilu_each(vec p[], const int n)
 {
@@ -45,48 +46,24 @@ vsilu_slope(vec p)
     return vfma(p * s, other, s);
 }
 
-/* The operands of some rows: x, y by rows.  Tap k of column j is
- * weight.x[k * weight.ld + j], and start[j] the bias; with `single` one vector, the same
- * for all columns. */
+/* The operands of some rows: x and y by rows, of one type.  The weight of tap k at
+ * column j is weight.x[k * weight.ld + j], and start[j] is the bias; with `single`, one
+ * vector of them holds for all columns. */
 struct conv {
     struct la_array y, x;
     struct block weight;
     const T *start;
     ptrdiff_t taps;
     int silu, single;
-    ptrdiff_t before; /* columns before a vector's boundary in y; -1: no streaming */
+    ptrdiff_t before; /* columns of y before streamed writes; -1: none are streamed */
 };
 
-/* p[i] += sum_{k < w} weight_k o x_{i + k} for one vector of columns. */
-INLINE void
-conv_add_down(vec p[], const char *x, ptrdiff_t step, struct block weight, const int w,
-              const enum la_type type)
-{
-    vec in[LA_CHAINS + LA_CONV_GROUP - 1];
-    LA_EACH(i, LA_CHAINS + w - 1) {
-        in[i] = vread(x + i * step, type);
-    }
-    LA_EACH(t, w) {
-        const vec k = vload_any((const char *)(weight.x + t * weight.ld));
-        LA_EACH(i, LA_CHAINS) {
-            p[i] = vfma(k, in[i + t], p[i]);
-        }
-    }
-}
-
-/* The same of one row, for n vectors of columns. */
-INLINE void
-conv_add_across(vec p[], const char *x, ptrdiff_t step, struct block weight,
-                const int single, const int n, const int w, const enum la_type type)
-{
-    LA_EACH(t, w) {
-        const T *k = weight.x + t * weight.ld;
-        LA_EACH(i, n) {
-            p[i] = vfma(vload_any((const char *)(k + (single ? 0 : i * VL))),
-                        vread(x + t * step + i * VL * size_of(type), type), p[i]);
-        }
-    }
-}
+/* LA_CHAINS or 1 vectors of results: the pointers are to the first tap of each. */
+struct conv_tile {
+    char *y;
+    const char *x;
+    const T *weight, *start;
+};
 
 /* Runs `call` for all taps, with w, their number at a time, a constant. */
 #define LA_BY_TAPS(taps, call)                                                         \
@@ -95,7 +72,7 @@ conv_add_across(vec p[], const char *x, ptrdiff_t step, struct block weight,
         for (; tap + LA_CONV_GROUP <= (taps); tap += LA_CONV_GROUP) {                  \
             LA_TAPS(LA_CONV_GROUP, call)                                               \
         }                                                                              \
-        switch ((taps)-tap) {                                                          \
+        switch ((taps) - tap) {                                                        \
         case 3:                                                                        \
             LA_TAPS(3, call)                                                           \
             break;                                                                     \
@@ -112,84 +89,165 @@ conv_add_across(vec p[], const char *x, ptrdiff_t step, struct block weight,
 #define LA_TAPS(count, call)                                                           \
     {                                                                                  \
         enum { w = (count) };                                                          \
-        LA_BY_TYPE(c->x.type, call);                                                   \
+        call;                                                                          \
     }
 
-/* n vectors `step` bytes apart. */
+/* p[i] += sum_{k < w} weight_k o x_{i + k} for one vector of columns. */
 INLINE void
-conv_write(char *y, ptrdiff_t step, vec p[], const int n, int stream, enum la_type to)
+conv_add_down(vec p[], const char *x, ptrdiff_t rs, const T *weight, ptrdiff_t ld,
+              const int w, const enum la_type type)
 {
-    if (stream) {
+    vec in[LA_CHAINS + LA_CONV_GROUP - 1];
+    LA_EACH(i, LA_CHAINS + w - 1) {
+        in[i] = vread(x + i * rs, type);
+    }
+    LA_EACH(t, w) {
+        const vec k = vload_any((const char *)(weight + t * ld));
+        LA_EACH(i, LA_CHAINS) {
+            p[i] = vfma(k, in[i + t], p[i]);
+        }
+    }
+}
+
+/* The same of one row, for n vectors of columns. */
+INLINE void
+conv_add_across(vec p[], const char *x, ptrdiff_t rs, const T *weight, ptrdiff_t ld,
+                const int n, const int single, const int w, const enum la_type type)
+{
+    LA_EACH(t, w) {
+        LA_EACH(i, n) {
+            const T *k = weight + t * ld + (single ? 0 : i * VL);
+            p[i] = vfma(vload_any((const char *)k),
+                        vread(x + t * rs + i * VL * size_of(type), type), p[i]);
+        }
+    }
+}
+
+/* Ends a tile of n vectors, `step` bytes apart in y. */
+INLINE void
+conv_end(char *y, ptrdiff_t step, vec p[], const int n, int silu, int stream,
+         const enum la_type type)
+{
+    if (silu) {
+        vsilu_each(p, n);
+    }
+    if (type == LA_NATIVE && stream) {
         LA_EACH(i, n) {
             vstream((T *)(y + i * step), p[i]);
         }
         return;
     }
-    LA_BY_TYPE(to, LA_EACH(i, n) { vwrite(y + i * step, p[i], type); });
+    vwrite_each(y, step, p, n, type);
 }
 
-/* LA_CHAINS rows from row i on, one vector of columns from column j on. */
+/* LA_CHAINS rows of one vector of columns.  Streamed results are so many that neither
+ * they nor x are in a cache. */
 INLINE void
-conv_down(const struct conv *c, ptrdiff_t i, ptrdiff_t j, int stream)
+conv_down(const struct conv *c, struct conv_tile t, int stream, const enum la_type type)
 {
-    const char *x = c->x.data + i * c->x.rs + j * size_of(c->x.type);
-    char *y = c->y.data + i * c->y.rs + j * size_of(c->y.type);
     vec p[LA_CHAINS];
-    LA_EACH(r, LA_CHAINS) {
-        p[r] = vload_any((const char *)(c->start + j));
+    LA_EACH(i, LA_CHAINS) {
+        if (stream) {
+            __builtin_prefetch(t.x + (c->taps - 1 + LA_CHAINS + i) * c->x.rs);
+        }
     }
-    LA_BY_TAPS(c->taps, conv_add_down(p, x + tap * c->x.rs, c->x.rs,
-                                      block_at(c->weight, tap, j), w, type));
-    if (c->silu) {
-        vsilu_each(p, LA_CHAINS);
-    }
-    conv_write(y, c->y.rs, p, LA_CHAINS, stream, c->y.type);
-}
-
-/* Row i, n vectors of columns from column j on. */
-INLINE void
-conv_across(const struct conv *c, ptrdiff_t i, ptrdiff_t j, const int n,
-            const int single, int stream)
-{
-    const char *x = c->x.data + i * c->x.rs + j * size_of(c->x.type);
-    char *y = c->y.data + i * c->y.rs + j * size_of(c->y.type);
-    const ptrdiff_t col = single ? 0 : j;
-    vec p[LA_CHAINS];
-    LA_EACH(v, n) {
-        p[v] = vload_any((const char *)(c->start + (single ? 0 : j + v * VL)));
+    LA_EACH(i, LA_CHAINS) {
+        p[i] = vload_any((const char *)t.start);
     }
     LA_BY_TAPS(c->taps,
-               conv_add_across(p, x + tap * c->x.rs, c->x.rs,
-                               block_at(c->weight, tap, col), single, n, w, type));
-    if (c->silu) {
-        vsilu_each(p, n);
-    }
-    conv_write(y, VL * size_of(c->y.type), p, n, stream, c->y.type);
+               conv_add_down(p, t.x + tap * c->x.rs, c->x.rs,
+                             t.weight + tap * c->weight.ld, c->weight.ld, w, type));
+    conv_end(t.y, c->y.rs, p, LA_CHAINS, c->silu, stream, type);
 }
 
-/* Runs `call` with j, the first column of tiles of `width` <= cols columns, and
- * `stream`, whether they begin at a vector's boundary in y. */
-#define LA_CONV_WALK(c, width, cols, call)                                             \
-    do {                                                                               \
-        const ptrdiff_t before_ = (c)->before, wide_ = (width);                        \
-        for (ptrdiff_t at_ = before_ > 0 ? before_ - wide_ : 0; at_ < (cols);          \
-             at_ += wide_) {                                                           \
-            const ptrdiff_t j = at_ < 0                 ? 0                            \
-                                : at_ > (cols) - wide_ ? (cols) - wide_                \
-                                                       : at_;                          \
-            const int stream = before_ >= 0 && j == at_;                               \
-            call;                                                                      \
-        }                                                                              \
-    } while (0)
-
-static void
-conv_row(const struct conv *c, ptrdiff_t i, ptrdiff_t cols)
+/* n vectors of columns of one row. */
+INLINE void
+conv_across(const struct conv *c, struct conv_tile t, const int n, const int single,
+            int stream, const enum la_type type)
 {
-    if (cols < LA_CHAINS * VL) {
-        LA_CONV_WALK(c, VL, cols, conv_across(c, i, j, 1, 0, stream));
+    vec p[LA_CHAINS];
+    LA_EACH(i, n) {
+        p[i] = vload_any((const char *)(t.start + (single ? 0 : i * VL)));
     }
-    else {
-        LA_CONV_WALK(c, LA_CHAINS * VL, cols, conv_across(c, i, j, LA_CHAINS, 0, stream));
+    LA_BY_TAPS(c->taps, conv_add_across(p, t.x + tap * c->x.rs, c->x.rs,
+                                        t.weight + tap * c->weight.ld, c->weight.ld, n,
+                                        single, w, type));
+    conv_end(t.y, VL * size_of(type), p, n, c->silu, stream, type);
+}
+
+/* The tile at row i and column j. */
+INLINE struct conv_tile
+conv_tile_at(const struct conv *c, ptrdiff_t i, ptrdiff_t j)
+{
+    const ptrdiff_t size = size_of(c->x.type), col = c->single ? 0 : j;
+    return (struct conv_tile){c->y.data + i * c->y.rs + j * size,
+                              c->x.data + i * c->x.rs + j * size, c->weight.x + col,
+                              c->start + col};
+}
+
+/* One vector of columns of some rows, where tiles do not fit. */
+static __attribute__((noinline)) void
+conv_narrow(const struct conv *c, ptrdiff_t i, ptrdiff_t rows, ptrdiff_t j)
+{
+    for (const ptrdiff_t end = i + rows; i < end; i++) {
+        const struct conv_tile at = conv_tile_at(c, i, j);
+        LA_BY_TYPE(c->x.type, conv_across(c, at, 1, 0, 0, type));
+    }
+}
+
+/* LA_CHAINS rows from row i on. */
+INLINE void
+conv_rows(const struct conv *c, ptrdiff_t i, ptrdiff_t cols, struct la_fetch *ahead,
+          const enum la_type type)
+{
+    const struct conv own = *c; /* which no write to y can change */
+    const int stream = own.before >= 0;
+    ptrdiff_t j = own.before > 0 ? own.before : 0;
+    if (j > 0) {
+        conv_narrow(c, i, LA_CHAINS, 0);
+    }
+    struct conv_tile at = conv_tile_at(c, i, j);
+    for (; j + VL <= cols; j += VL) {
+        conv_down(&own, at, stream, type);
+        at.y += VL * size_of(type), at.x += VL * size_of(type);
+        at.weight += VL, at.start += VL;
+        if (ahead != NULL) {
+            la_fetch_some(ahead);
+        }
+    }
+    if (j < cols) {
+        conv_narrow(c, i, LA_CHAINS, cols - VL);
+    }
+}
+
+/* Row i. */
+INLINE void
+conv_row(const struct conv *c, ptrdiff_t i, ptrdiff_t cols, const int single,
+         const enum la_type type)
+{
+    const int stream = c->before >= 0;
+    ptrdiff_t j = c->before > 0 ? c->before : 0;
+    if (j > 0) {
+        conv_narrow(c, i, 1, 0);
+    }
+    for (; j + LA_CHAINS * VL <= cols; j += LA_CHAINS * VL) {
+        conv_across(c, conv_tile_at(c, i, j), LA_CHAINS, single, stream, type);
+    }
+    for (; j < cols; j += VL) {
+        conv_narrow(c, i, 1, j + VL <= cols ? j : cols - VL);
+    }
+}
+
+INLINE void
+convolve_typed(const struct conv *c, ptrdiff_t rows, ptrdiff_t cols,
+               struct la_fetch *ahead, const enum la_type type)
+{
+    for (ptrdiff_t i = 0; i < rows && rows >= LA_CHAINS; i += LA_CHAINS) {
+        conv_rows(c, i + LA_CHAINS > rows ? rows - LA_CHAINS : i, cols, ahead, type);
+    }
+    for (ptrdiff_t i = 0; i < rows && rows < LA_CHAINS; i++) {
+        conv_row(c, i, cols, 0, type);
+        la_fetch_some(ahead);
     }
 }
 
@@ -197,17 +255,14 @@ conv_row(const struct conv *c, ptrdiff_t i, ptrdiff_t cols)
 static void
 convolve(const struct conv *c, ptrdiff_t rows, ptrdiff_t cols, struct la_fetch *ahead)
 {
-    if (rows < LA_CHAINS) {
-        for (ptrdiff_t i = 0; i < rows; i++) {
-            conv_row(c, i, cols);
-            la_fetch_some(ahead);
-        }
-        return;
-    }
-    for (ptrdiff_t i = 0; i < rows; i += LA_CHAINS) {
-        const ptrdiff_t first = i + LA_CHAINS > rows ? rows - LA_CHAINS : i;
-        LA_CONV_WALK(c, VL, cols, conv_down(c, first, j, stream); la_fetch_some(ahead));
-    }
+    LA_BY_TYPE(c->x.type, convolve_typed(c, rows, cols, ahead, type));
+}
+
+/* y of one row, whose weights are the same for all columns. */
+static void
+convolve_row(const struct conv *c, ptrdiff_t cols)
+{
+    LA_BY_TYPE(c->x.type, conv_row(c, 0, cols, 1, type));
 }
 
 #endif

@@ -116,10 +116,11 @@ enum {
 
     /* Sizes of a block of the short convolution. */
     LA_CONV_ROWS = 16,
-    LA_CONV_COLS = 512, /* such rows fit the first-level cache */
-    LA_CONV_TAPS = 8,   /* of the gradients of the weights */
-    LA_CONV_GROUP = 4,  /* taps of a tile in registers */
-    LA_CONV_TOKENS = 2048, /* where a channel's tokens are adjacent */
+    LA_CONV_COLS = 512,       /* such rows fit the first-level cache */
+    LA_CONV_TAPS = 8,         /* of the gradients of the weights */
+    LA_CONV_GROUP = 4,        /* taps of a tile in registers */
+    LA_CONV_LONG = 64,        /* tokens of a channel worth a call of its own */
+    LA_CONV_TOKENS = 1 << 16, /* between two polls */
 
     /* Sizes of a block of the scans over tokens. */
     LA_SCAN_ROWS = 32,
