@@ -135,14 +135,14 @@ conv_panel(const struct la_head *h, const struct conv_scratch *r, struct span t,
 {
     const struct la_array y = shifted(&h->y, col * h->y.cs);
     const int native = y.type == LA_NATIVE && h->x.type == LA_NATIVE;
-    const int same =
-        native || (y.type == h->x.type && h->first + t.first >= conv_taps(h) - 1);
     const int wide = cols >= VL, streams = h->large && native;
+    const int read = wide && by_rows(&h->x);
+    const int uncopied = read && h->first + t.first >= conv_taps(h) - 1;
+    const int same = native || (y.type == h->x.type && uncopied);
     const int direct = wide && same && by_rows(&y) && (!streams || before >= 0);
-    const int read = wide && by_rows(&h->x) && (native || direct);
     const struct conv c = {
         .y = direct ? shifted(&y, t.first * y.rs) : block_array(r->y),
-        .x = conv_window(h, r->x, t, col, cols, read),
+        .x = conv_window(h, r->x, t, col, cols, read && (native || direct)),
         .weight = block_at(r->weight, 0, col),
         .start = r->bias + col,
         .taps = conv_taps(h),
