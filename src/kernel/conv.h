@@ -112,34 +112,40 @@ store_inputs(const struct la_head *h, struct block copy, ptrdiff_t col, ptrdiff_
     if (s1.data == NULL || h->first + h->n != h->s || (h->n == 0 && h->first > 0)) {
         return;
     }
-    for (ptrdiff_t k = 0; k < h->d; k++) {
-        const ptrdiff_t row = h->s - h->d + k; /* of the sequence */
-        if (row >= 0) {
-            load_plain(copy, &x, rows_from(row - h->first, 1), cols);
-        }
-        else if (s0.data != NULL) {
-            load_plain(copy, &s0, rows_from(h->d + row, 1), cols);
-        }
-        else {
-            clear(copy.x, copy.ld);
-        }
-        store_rows(&s1, rows_from(k, 1), cols, copy, NULL);
+    /* All rows at once: of a state by columns they are transposed. */
+    const ptrdiff_t old = h->s < h->d ? h->d - h->s : 0;
+    if (s0.data != NULL) {
+        load_plain(copy, &s0, rows_from(h->s, old), cols);
     }
+    else {
+        clear_rows(copy, 0, old);
+    }
+    load_plain(block_at(copy, old, 0), &x,
+               rows_from(h->s - h->d + old - h->first, h->d - old), cols);
+    store_rows(&s1, rows_from(0, h->d), cols, copy, NULL);
 }
 
-/* One panel of channels of the tokens t, whose streamed results begin at its column
- * `before`, or at none. */
+/* Whether results are written past the caches by tiles. */
+INLINE int
+may_stream(const struct la_head *h)
+{
+    return h->large && h->x.type == LA_NATIVE && columns_before_streams(&h->y) >= 0;
+}
+
+/* One panel of channels of the tokens t; its column `before` is at a vector's boundary.
+ */
 static void
 conv_panel(const struct la_head *h, const struct conv_scratch *r, struct span t,
            ptrdiff_t col, ptrdiff_t cols, ptrdiff_t before)
 {
     const struct la_array y = shifted(&h->y, col * h->y.cs);
     const int native = y.type == LA_NATIVE && h->x.type == LA_NATIVE;
-    const int wide = cols >= VL, streams = h->large && native;
+    const int wide = cols >= VL, streams = may_stream(h);
     const int read = wide && by_rows(&h->x);
     const int uncopied = read && h->first + t.first >= conv_taps(h) - 1;
     const int same = native || (y.type == h->x.type && uncopied);
-    const int direct = wide && same && by_rows(&y) && (!streams || before >= 0);
+    const int direct =
+        wide && same && by_rows(&y) && (streams || !(h->large && native));
     const struct conv c = {
         .y = direct ? shifted(&y, t.first * y.rs) : block_array(r->y),
         .x = conv_window(h, r->x, t, col, cols, read && (native || direct)),
@@ -147,7 +153,8 @@ conv_panel(const struct la_head *h, const struct conv_scratch *r, struct span t,
         .start = r->bias + col,
         .taps = conv_taps(h),
         .silu = h->silu != 0,
-        .before = direct && streams ? before : -1,
+        .stream = direct && streams,
+        .before = direct ? before : 0,
     };
     convolve(&c, t.rows, wide ? cols : VL, NULL);
     if (!direct) {
@@ -198,7 +205,6 @@ conv_early(const struct la_head *h, const struct conv_scratch *r, struct conv c,
     T *x = load_early(h, r->early, col, count);
     c.x = (struct la_array){(char *)x, sizeof(T), sizeof(T), LA_NATIVE};
     c.y = block_array((struct block){r->result, 0});
-    c.before = -1;
     convolve_row(&c, round_up(count, VL));
     store_rows(&y, rows_from(0, 1), count, (struct block){r->result, 0}, NULL);
 }
@@ -229,7 +235,8 @@ conv_channel(const struct la_head *h, const struct conv_scratch *r, ptrdiff_t co
         c.x = shifted(&x, (i - (taps - 1)) * x.rs);
         c.y = shifted(&y, i * y.rs);
         c.y.rs = 0; /* one row */
-        c.before = h->large ? columns_before_streams(&c.y) : -1;
+        c.stream = h->large && columns_before_streams(&c.y) >= 0;
+        c.before = columns_before_boundary(&c.y);
         convolve_row(&c, count);
     }
     return 0;
@@ -249,7 +256,11 @@ conv_panel_end(const struct la_head *h, ptrdiff_t col, ptrdiff_t before)
 static int
 conv_panels(const struct la_head *h, const struct conv_scratch *r)
 {
-    const ptrdiff_t before = columns_before_streams(&h->y);
+    /* Tiles that end rows before a boundary cost more than crossing it in short rows.
+     */
+    const int align = h->m >= LA_CONV_COLS || may_stream(h);
+    const ptrdiff_t before =
+        align && by_rows(&h->y) ? columns_before_boundary(&h->y) : 0;
     ptrdiff_t until_poll = 0;
     for (ptrdiff_t i = 0; i < h->n; i += LA_CONV_ROWS) {
         for (ptrdiff_t col = 0, end; col < h->m; col = end) {
@@ -258,7 +269,7 @@ conv_panels(const struct la_head *h, const struct conv_scratch *r)
             if (give_up(h, &until_poll, t.rows * (end - col) * conv_taps(h))) {
                 return 1;
             }
-            conv_panel(h, r, t, col, end - col, col > 0 && before > 0 ? 0 : before);
+            conv_panel(h, r, t, col, end - col, col > 0 ? 0 : before);
         }
     }
     return 0;

@@ -115,7 +115,6 @@ conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
             .weight = block_at(r->forward.weight, 0, p->col),
             .start = r->forward.bias + p->col,
             .taps = taps,
-            .before = -1,
         };
         convolve(&c, t.rows, round_up(p->cols, VL), t.ahead);
     }
@@ -150,7 +149,6 @@ conv_gradients(const struct la_head *h, const struct conv_backward_scratch *r,
         .weight = block_at(r->reversed, 0, p->col),
         .start = r->zeros,
         .taps = taps,
-        .before = -1,
     };
     convolve(&c, rows, round_up(p->cols, VL), ahead);
     for (ptrdiff_t k = 0; k < rows; k++) {

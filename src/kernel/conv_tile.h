@@ -55,7 +55,8 @@ struct conv {
     const T *start;
     ptrdiff_t taps;
     int silu, single;
-    ptrdiff_t before; /* columns of y before streamed writes; -1: none are streamed */
+    int stream;       /* past the caches: y is aligned from column `before` on */
+    ptrdiff_t before; /* columns of y before the first whole tile */
 };
 
 /* LA_CHAINS or 1 vectors of results: the pointers are to the first tap of each. */
@@ -143,11 +144,11 @@ conv_end(char *y, ptrdiff_t step, vec p[], const int n, int silu, int stream,
 /* LA_CHAINS rows of one vector of columns.  Streamed results are so many that neither
  * they nor x are in a cache. */
 INLINE void
-conv_down(const struct conv *c, struct conv_tile t, int stream, const enum la_type type)
+conv_down(const struct conv *c, struct conv_tile t, const enum la_type type)
 {
     vec p[LA_CHAINS];
     LA_EACH(i, LA_CHAINS) {
-        if (stream) {
+        if (c->stream) {
             __builtin_prefetch(t.x + (c->taps - 1 + LA_CHAINS + i) * c->x.rs);
         }
     }
@@ -157,7 +158,7 @@ conv_down(const struct conv *c, struct conv_tile t, int stream, const enum la_ty
     LA_BY_TAPS(c->taps,
                conv_add_down(p, t.x + tap * c->x.rs, c->x.rs,
                              t.weight + tap * c->weight.ld, c->weight.ld, w, type));
-    conv_end(t.y, c->y.rs, p, LA_CHAINS, c->silu, stream, type);
+    conv_end(t.y, c->y.rs, p, LA_CHAINS, c->silu, c->stream, type);
 }
 
 /* n vectors of columns of one row. */
@@ -173,6 +174,17 @@ conv_across(const struct conv *c, struct conv_tile t, const int n, const int sin
                                         t.weight + tap * c->weight.ld, c->weight.ld, n,
                                         single, w, type));
     conv_end(t.y, VL * size_of(type), p, n, c->silu, stream, type);
+}
+
+/* Columns of y before a boundary between vectors, the same in all rows; 0 if rows
+ * differ.  Writes across two cache lines take twice as long. */
+INLINE ptrdiff_t
+columns_before_boundary(const struct la_array *y)
+{
+    const ptrdiff_t size = size_of(y->type), bytes = VL * size;
+    const size_t step =
+        (size_t)y->rs % (size_t)bytes | (uintptr_t)y->data % (size_t)size;
+    return step ? 0 : (ptrdiff_t)(-(uintptr_t)y->data % (size_t)bytes) / size;
 }
 
 /* The tile at row i and column j. */
@@ -201,14 +213,13 @@ conv_rows(const struct conv *c, ptrdiff_t i, ptrdiff_t cols, struct la_fetch *ah
           const enum la_type type)
 {
     const struct conv own = *c; /* which no write to y can change */
-    const int stream = own.before >= 0;
-    ptrdiff_t j = own.before > 0 ? own.before : 0;
+    ptrdiff_t j = own.before;
     if (j > 0) {
         conv_narrow(c, i, LA_CHAINS, 0);
     }
     struct conv_tile at = conv_tile_at(c, i, j);
     for (; j + VL <= cols; j += VL) {
-        conv_down(&own, at, stream, type);
+        conv_down(&own, at, type);
         at.y += VL * size_of(type), at.x += VL * size_of(type);
         at.weight += VL, at.start += VL;
         if (ahead != NULL) {
@@ -225,13 +236,12 @@ INLINE void
 conv_row(const struct conv *c, ptrdiff_t i, ptrdiff_t cols, const int single,
          const enum la_type type)
 {
-    const int stream = c->before >= 0;
-    ptrdiff_t j = c->before > 0 ? c->before : 0;
+    ptrdiff_t j = c->before;
     if (j > 0) {
         conv_narrow(c, i, 1, 0);
     }
     for (; j + LA_CHAINS * VL <= cols; j += LA_CHAINS * VL) {
-        conv_across(c, conv_tile_at(c, i, j), LA_CHAINS, single, stream, type);
+        conv_across(c, conv_tile_at(c, i, j), LA_CHAINS, single, c->stream, type);
     }
     for (; j < cols; j += VL) {
         conv_narrow(c, i, 1, j + VL <= cols ? j : cols - VL);
