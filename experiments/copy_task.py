@@ -66,8 +66,8 @@ def draw(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, T
 def model_of(kind: str, length: int, positions: str = "waves", **options: Any) -> nn.Module:
     """A model that begins with waves as positions, as large as the symbols beside them, or noise.
 
-    "n back" is a rotation of waves.  Positions and symbols that begin as small noise are learned
-    faster by linear attention: RESULTS.md compares them.
+    "n back" is a rotation of waves.  Where positions and symbols begin as small noise, linear
+    attention learns faster on short sequences: RESULTS.md compares them.
     """
     model = language_model(kind, SYMBOLS + 1, length=length, **options)
     if positions == "noise":
