@@ -59,17 +59,35 @@ to_half(vec x)
 #endif
 }
 
+/* Conversions of integers: compilers make several instructions of
+ * __builtin_convertvector. */
+INLINE ivec
+widen(u16 bits)
+{
+#if defined(__AVX512F__)
+    return (ivec)_mm512_cvtepu16_epi32((__m256i)bits);
+#elif defined(__AVX2__)
+    return (ivec)_mm256_cvtepu16_epi32((__m128i)bits);
+#else
+    return __builtin_convertvector(bits, ivec);
+#endif
+}
+
+INLINE
+u16
+narrow(ivec bits)
+{
+#if defined(__AVX512F__)
+    return (u16)_mm512_cvtepi32_epi16((__m512i)bits);
+#else
+    return __builtin_convertvector(bits, u16);
+#endif
+}
+
 INLINE vec
 from_bfloat(u16 bits)
 {
-    /* Intrinsics because gcc 12 converts the halves of a vector one by one. */
-#if defined(__AVX512F__)
-    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)bits), 16);
-#elif defined(__AVX2__)
-    return (vec)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)bits), 16);
-#else
-    return (vec)(__builtin_convertvector(bits, ivec) << 16);
-#endif
+    return (vec)(widen(bits) << 16);
 }
 
 INLINE
@@ -79,13 +97,13 @@ to_bfloat(vec x)
     const ivec bits = (ivec)x, rounded = bits + 0x7fff + (bits >> 16 & 1);
     const ivec nan = bits | 0x400000;
 #if defined(__AVX512F__)
+    /* gcc 12 makes a vector of vselect's mask. */
     const __mmask16 is_nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
-    const __m512i h = _mm512_mask_mov_epi32((__m512i)rounded, is_nan, (__m512i)nan);
-    return (u16)_mm512_cvtepi32_epi16(_mm512_srli_epi32(h, 16));
+    const ivec h = (ivec)_mm512_mask_mov_epi32((__m512i)rounded, is_nan, (__m512i)nan);
 #else
-    const ivec h = (ivec)vselect(x == x, (vec)rounded, (vec)nan) >> 16;
-    return __builtin_convertvector(h, u16);
+    const ivec h = (ivec)vselect(x == x, (vec)rounded, (vec)nan);
 #endif
+    return narrow(h >> 16);
 }
 #endif
 

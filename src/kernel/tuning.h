@@ -157,6 +157,7 @@ enum {
     LA_PIECE_FEATURES = 512,
     LA_PIECE_CONV = 16384,
     LA_PIECE_NUMBERS = 32768,
+    LA_PIECE_HEADS = 8,
 
     /* Panels of the values (plan.c).  With this many pieces per thread, an uneven share
      * costs little; narrower panels would repeat maps and scores for too little
