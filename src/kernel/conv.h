@@ -153,6 +153,7 @@ conv_panel(const struct la_head *h, const struct conv_scratch *r, struct span t,
         .start = r->bias + col,
         .taps = conv_taps(h),
         .silu = h->silu != 0,
+        .far = h->large,
         .stream = direct && streams,
         .before = direct ? before : 0,
     };
