@@ -187,6 +187,30 @@ def test_complex_scan():
     assert same(arrays(result), flat(linattn.linear_scan(a, x, **options)))
 
 
+@pytest.mark.parametrize("name", ["gated_delta", "selective_scan", "causal_conv1d"])
+def test_compiled(name):
+    """Without graph breaks; the pool is an argument that is written."""
+    case = next(x for x in FIRST if x.name == name)
+    operands, pool = tensors(case.operands(LEAD, N)), case.pool((P, 2))
+    plain, written = tensor_state(pool), tensor_state(pool)
+    indices = torch.tensor(INDICES)
+
+    def decode(operands, pool, indices):
+        o, pool = step(case, operands, 0, pool, state_indices=indices)
+        start = [x.index_select(0, indices) for x in leaves(pool)]
+        given = {name: operands[name] for name in case.letters}
+        return o, getattr(linattn.torch, name)(
+            **given, **case.options, return_state=True, state_at=[1, 3],
+            initial_state=State(*start) if isinstance(pool, State) else start[0],
+        )  # fmt: skip
+
+    with torch.no_grad():
+        expected = decode(operands, plain, indices)
+        compiled = torch.compile(decode, fullgraph=True, backend="aot_eager")
+        result = compiled(operands, written, indices)
+    assert same(arrays([*result, written]), arrays([*expected, plain]))
+
+
 @every_recurrence
 def test_errors(case):
     operands, pool = tensors(case.operands(LEAD, N)), tensor_state(case.pool((P, 2)))

@@ -202,12 +202,10 @@ def _at_positions(
         )
     if cu_seqlens is not None:
         raise ValueError(f"{name}: cu_seqlens is given; expected None, as state_at is given")
-    if isinstance(state_at, Tensor):
-        state_at = state_at.numpy(force=True)
     if key_lengths is not None:
         key_lengths = _options.integers(name, "key_lengths", key_lengths, operands[0])
     cut = _Cut(operator, operands, bool(options.get("reverse")))
-    wanted = positions(name, state_at, cut.n)
+    wanted = _positions(name, state_at, cut.n)
     edges = [0, *sorted({*wanted})]
     if edges[-1] < cut.n or len(edges) == 1:
         edges.append(cut.n)
@@ -227,6 +225,14 @@ def _at_positions(
         states[end] = state
     o = torch.cat(outputs[::-1] if cut.reverse else outputs, -2)
     return o, _stacked(operator, [states[i] for i in wanted], state), state
+
+
+def _positions(name: str, state_at: Any, n: int) -> list[int]:
+    if torch.compiler.is_compiling():  # which cannot trace the checks
+        return [int(x) for x in state_at]
+    return positions(
+        name, state_at.numpy(force=True) if isinstance(state_at, Tensor) else state_at, n
+    )
 
 
 class _Cut:
