@@ -9,16 +9,22 @@ so that an error leaves the pool as it was.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _check, _state, _state_at
 from ._lazy import is_lazy
+from ._linattn import get_num_threads, pool_call
+from ._mapped import outside
 from ._state import State
 
 if TYPE_CHECKING:
     from ._types import Array, Shape
+
+#: Heads for each thread that keep all of them busy (LA_EVEN_PIECES in tuning.h).
+EVEN_PIECES = 4
 
 
 def call(
@@ -78,6 +84,10 @@ def _forward(
         r, "forward", operands, initial_state, indices, options, written=bool(return_state)
     )
     pool.refuse_overlap(options["out"])
+    if return_state and state_at is None:
+        o = _in_place(r, pool, **options)
+        if o is not NotImplemented:
+            return o, initial_state
     rows = pool.rows()
     if state_at is not None:
         o, states, last = _state_at.forward(
@@ -92,6 +102,39 @@ def _forward(
     return o, states
 
 
+def _in_place(
+    r: Any, pool: _Pool, *, cu_seqlens: Any, out: Any, key_lengths: Any = None, scale: Any = 1.0,
+    eps: Any = 0.0, normalize: Any = False, feature_map: Any = "identity", **flags: Any,
+) -> Any:  # fmt: skip
+    """The output of sequences whose states are updated in their rows, without copies.
+
+    NotImplemented unless all operands are plain, and heads alone keep all threads busy.
+    """
+    from ._operator import Recurrence  # at the top it would be circular
+
+    call = pool.read
+    if not isinstance(r, Recurrence) or cu_seqlens is not None or outside(feature_map):
+        return NotImplemented
+    threads = get_num_threads()
+    if not call.alike or 1 < threads > math.prod(call.batch) / EVEN_PIECES:
+        return NotImplemented
+    key = _check.lookup(r.name, r._stateless.names, call.variant, feature_map, normalize)
+    numbers = r._numbers("forward", call.typed, scale, eps, key[-1], flags)
+    _, lengths = r._sequences(r.name, call, None, key_lengths)
+    o = np.empty(call.shape, call.arrays[0].dtype) if out is None else out
+    if out is not None:
+        _check.out(r.name, out, call.shape, *call.typed)
+    ranks = len(call.core), len(call.core) - 1
+    states = [
+        x[(..., None, *(slice(None),) * rank)]
+        for x, rank in zip(pool.fields.values(), ranks, strict=False)
+    ]
+    result = pool_call(
+        pool.indices, r._stateful[key], *call.arrays, *numbers, *lengths, *states, o, *states
+    )
+    return result if result is NotImplemented else o
+
+
 class _Pool:
     """The rows of a pool that a call uses, checked."""
 
@@ -103,7 +146,7 @@ class _Pool:
 
         self.function = r.names[method]
         self.name = "state" if method == "step" else "initial_state"
-        read = r._read(self.function, operands, tokens=method != "step")
+        read = self.read = r._read(self.function, operands, tokens=method != "step")
         batch, cu_seqlens = read.batch, options.get("cu_seqlens")
         if cu_seqlens is not None:
             self.axis, before, after = len(batch), batch, ()
