@@ -2,9 +2,9 @@
 
 Without indices a state has the leading axes of the operands, (B, ...), or (..., r) for r packed
 sequences.  With them its first axis, or the axis of sequences, is that of the pool's rows: entry i
-of the batch uses row ``state_indices[i]``.  Steps find their rows in memory if the operands are
-plain (src/ext/state_rows.c).  Other calls copy the rows, compute, and write them back at the end,
-so that an error leaves the pool as it was.
+of the batch uses row ``state_indices[i]``.  Kernels find their rows in memory if the operands are
+plain (src/ext/state_rows.c).  Other calls copy the rows, compute, and write them back at the end.
+Either way nothing is written before all checks.
 """
 
 from __future__ import annotations
