@@ -216,7 +216,7 @@ TORCH = Bridge(
             "returns a new pool, through which gradients pass.",
         ),
     ),
-    functions=_OTHERS,
+    functions=(*_OTHERS, "fused_gated_delta_step", "fused_gated_step"),
     examples={
         "forward": """
             >>> import torch, linattn.torch

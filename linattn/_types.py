@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._fused import FusedState
 from ._state import State
 from .feature_maps import FeatureMap
 
@@ -24,6 +25,7 @@ __all__ = [
     "ChannelOptions",
     "ConvolutionOptions",
     "DType",
+    "FusedState",
     "GatedDeltaOptions",
     "GatedOptions",
     "LinearScanOptions",

@@ -298,14 +298,14 @@ def _operands(
     if weight.shape[-1] < 1:
         raise ValueError(f"{name}: weight has shape {weight.shape}; expected (..., c, w), w >= 1")
     (bias,) = given or [np.zeros(x.shape[-1], x.dtype)]  # zeros that do not affect the dtype
-    silu = _silu(name, activation)
+    silu = silu_number(name, activation)
     taps = weight.swapaxes(-1, -2)
     if type(taps) is np.ndarray:
         taps = np.ascontiguousarray(taps)  # once, not for every head and sequence
     return x, taps, bias, call.shape, silu
 
 
-def _silu(function: str, x: Any) -> float:
+def silu_number(function: str, x: Any) -> float:
     """``activation`` as the kernels take it: 1.0 for silu, 0.0 for none."""
     if x is None or (isinstance(x, str) and x == "silu"):
         return float(x is not None)

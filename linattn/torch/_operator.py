@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from .._operator import RECURRENCES
 from .._scaled import SCALED
@@ -22,6 +23,7 @@ from ._direct import Direct
 from ._library import Operator, name_of
 from ._states import States
 from ._tensors import any_complex, array, tensor, tensors, threads, work_dtype
+from ._traced import Traced
 
 
 class TensorOperator:
@@ -51,7 +53,7 @@ class TensorOperator:
         self._numbers = self._option_names[first:]
         self._checks = tuple((name_of(x), *_options.check_of(x)) for x in d.options[first:])
         self._states, self._complex_too = States(d, self.names), d.complex_too
-        self._direct = Direct(d, self.values)
+        self.direct = Direct(d, self.values)
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
         cast = [x.name for x in self.operands if d.cast and not x.state_dtype]
@@ -72,6 +74,7 @@ class TensorOperator:
             )  # fmt: skip
 
         self.stateless, self._stateless_backward = pair("", ())
+        self._traced = Traced(d, self.values, self.stateless)
         if not self.fields:
             return
         self.stateful, self._stateful_backward = pair("_state", self.fields)
@@ -89,6 +92,7 @@ class TensorOperator:
             lambda *args: self._fake(*args, step=True)[0], ranks=ranks,
         )  # fmt: skip
         self.step_in_place.traced = self._traced_step_in_place
+        self._traced = Traced(d, self.values, self.stateless, self.new_step, self.step_in_place)
 
     # --- what users call ---------------------------------------------------------
 
@@ -120,7 +124,8 @@ class TensorOperator:
             )  # fmt: skip
         name = self.name
         if not return_state and initial_state is key_lengths is cu_seqlens is None:
-            o = self._direct.forward(operands, options)
+            short = self._traced if is_compiling() else self.direct
+            o = short.forward(operands, options)
             if o is not None:
                 return o
         if key_lengths is not None:
@@ -150,13 +155,14 @@ class TensorOperator:
             return _pools.step(
                 self, operands, state, state_indices=state_indices, in_place=in_place, **options
             )
+        short = self._traced if is_compiling() else self.direct
+        result = short.step(operands, state, in_place, options)
+        if result is not None:
+            return result
         if self._complex_too and any_complex(operands):
             from . import _complex
 
             return _complex.step(operands, state, in_place=in_place, **options)
-        result = self._direct.step(operands, state, in_place, **options)
-        if result is not None:
-            return result
         name = self.description.step_name
         args, narrow = self.arguments(name, operands, options)
         if state is None:
@@ -346,6 +352,10 @@ class TensorOperator:
         ])  # fmt: skip
 
     def _run_step(self, *args: Any) -> Any:
+        found = self.direct.run_step(args, False)
+        if found is not None:
+            results = [*found, None][: 1 + len(self.fields)]
+            return tuple([_tensors.nothing() if x is None else x for x in results])
         operands, options = self._call(args, self._options_end)
         with threads():
             o, state = self.step_of(
@@ -355,6 +365,9 @@ class TensorOperator:
         return tensor(o, args[self.values].dtype), *tensors(fields, (None,) * len(fields))
 
     def _run_step_in_place(self, *args: Any) -> Tensor:
+        found = self.direct.run_step(args, True)
+        if found is not None:
+            return found[0]
         operands, options = self._call(args, self._options_end)
         state = self._states.pack(args[self._options_end :])
         with threads():
