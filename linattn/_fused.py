@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import _check, _state
+from . import _check, _pools, _state
 from ._dtypes import FAST, result_dtype, work_dtype
 from ._gufuncs import internal_ufuncs, run
+from ._linattn import pool_call
 from ._operator import MAPS
 from .conv import silu_number
 
@@ -270,7 +272,11 @@ class FusedCall:
                 _state.updated(self.name, "state.conv", conv, lead, 2)
         return lead
 
-    def run(self, gufunc: str, inputs: tuple[Any, ...], in_place: Any) -> tuple[Array, FusedState]:
+    def run(
+        self, gufunc: str, inputs: tuple[Any, ...], in_place: Any, state_indices: Any = None
+    ) -> tuple[Array, FusedState]:
+        if state_indices is not None:
+            return self._run_rows(gufunc, inputs, state_indices)
         lead, (conv, s), (n, _, m) = self.check_state(in_place), self.state, self.core
         # By tap, as kernels read it fastest.
         before = np.zeros((0, self.tokens["x"].shape[-1]), self.wide)
@@ -283,6 +289,39 @@ class FusedCall:
         _, s, after = run(internal_ufuncs[gufunc], (*inputs, s, before), (o, None, None))
         conv = None if conv is None else after.swapaxes(-1, -2)
         return o.reshape(*lead, n * m), FusedState(conv, s)
+
+    def _run_rows(
+        self, gufunc: str, inputs: tuple[Any, ...], indices: Any
+    ) -> tuple[Array, FusedState]:
+        """The call on rows of a pool, which it updates."""
+        lead, (conv, s), (n, _, m) = self._lead(), self.state, self.core
+        indices = self._rows(lead, indices)
+        empty = np.zeros((len(s), *lead[1:], 0, self.tokens["x"].shape[-1]), self.wide)
+        o = np.empty((*lead, n, m), self.dtype)
+        states = s, empty if conv is None else conv.swapaxes(-1, -2)
+        result = pool_call(indices, internal_ufuncs[f"_{gufunc}"], *inputs, o, *states)
+        if result is NotImplemented:
+            own = copy(self)
+            own.state = FusedState(*(None if x is None else x[indices] for x in self.state))
+            o, _ = own.run(gufunc, inputs, in_place=True)
+            for x, y in zip(self.state, own.state, strict=True):
+                if x is not None:
+                    x[indices] = y
+        return o.reshape(*lead, n * m), FusedState(conv, s)
+
+    def _rows(self, lead: Shape, indices: Any) -> Array:
+        """The rows, once the pool is checked."""
+        conv, s = self.state
+        fields: dict[str, tuple[Any, Shape]] = {"state.s": (s, self.core)}
+        if conv is not None:
+            c, least = self.tokens["x"].shape[-1], self.tokens["weight"].shape[-1] - 1
+            columns = conv.shape[-1] if isinstance(conv, np.ndarray) and conv.ndim else 0
+            fields["state.conv"] = conv, (c, max(least, columns))
+        rows = _pools.checked_rows(self.name, "state", fields, lead, indices)
+        for field, (x, _) in fields.items():
+            if x.dtype != self.wide:
+                raise TypeError(f"{self.name}: {field} has dtype {x.dtype}; expected {self.wide}")
+        return rows
 
 
 def _is_whole(x: Any, axes: int) -> bool:

@@ -155,10 +155,7 @@ class _Pool:
             self.axis, before, after = 0, (), batch[1:]
             count = batch[0]
         else:
-            raise ValueError(
-                f"{self.function}: the operands have no leading axes; expected one at least, as "
-                "state_indices is given"
-            )
+            raise no_batch(self.function)
         cores = cores_of(r, self.function, read, options)
         #: By the names that messages have.
         self.fields = self._fields(state, cores, (before, after), one_array=r.one_array)
@@ -179,39 +176,16 @@ class _Pool:
                 "state_indices is given"
             )
         if one_array:
-            self._check_field(self.name, state, around, cores.s, {})
+            _check_field(self.function, self.name, state, around, cores.s, {})
             return {self.name: state}
         found: dict[str, Any] = {}
         wanted = [core for core in cores if core is not None]
         for (name, x), core in zip(
             _state.named(self.function, self.name, state, cores).items(), wanted, strict=True
         ):
-            self._check_field(name, x, around, core, found)
+            _check_field(self.function, name, x, around, core, found)
             found[name] = x
         return found
-
-    def _check_field(
-        self, name: str, x: Any, around: tuple[Shape, Shape], core: Shape, others: dict[str, Any]
-    ) -> None:
-        """Check an array of the pool; its dtype is checked with that of the rows."""
-        if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-            raise TypeError(
-                f"{self.function}: {name} is a {type(x).__name__}; expected a NumPy array"
-            )
-        before, after = around[0], (*around[1], *core)
-        given = x.shape[: self.axis], x.shape[self.axis + 1 :]
-        if x.ndim <= self.axis or given != (before, after):
-            expected = ", ".join(map(str, (*before, "rows", *after)))
-            raise ValueError(
-                f"{self.function}: {name} has shape {x.shape}; expected ({expected}), a pool, as "
-                "state_indices is given"
-            )
-        for other, y in others.items():
-            if y.shape[self.axis] != x.shape[self.axis]:
-                raise ValueError(
-                    f"{self.function}: {name} has {x.shape[self.axis]} rows; expected "
-                    f"{y.shape[self.axis]}, as {other} has"
-                )
 
     def rows(self) -> Any:
         """The states of the batch: copies, as calls without indices take them."""
@@ -235,6 +209,52 @@ class _Pool:
                     f"{self.function}: out overlaps {name}; expected memory of its own, as "
                     "state_indices is given"
                 )
+
+
+def checked_rows(
+    function: str, name: str, fields: dict[str, tuple[Any, Shape]], lead: Shape, indices: Any
+) -> Array:
+    """The rows of a pool of these arrays, each with a core, which a step of a batch writes."""
+    if not lead:
+        raise no_batch(function)
+    found: dict[str, Any] = {}
+    for field, (x, core) in fields.items():
+        _check_field(function, field, x, ((), lead[1:]), core, found)
+        _check.writeable(function, field, x)
+        found[field] = x
+    rows = next(iter(found.values())).shape[0]
+    return checked_indices(function, name, indices, lead[0], rows, different=True)
+
+
+def no_batch(function: str) -> ValueError:
+    return ValueError(
+        f"{function}: the operands have no leading axes; expected one at least, as state_indices "
+        "is given"
+    )
+
+
+def _check_field(
+    function: str, name: str, x: Any, around: tuple[Shape, Shape], core: Shape,
+    others: dict[str, Any],
+) -> None:  # fmt: skip
+    """Check an array of a pool, with leading axes ``around`` that of the rows; its dtype is checked
+    with that of the rows."""
+    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a NumPy array")
+    before, after = around[0], (*around[1], *core)
+    axis = len(before)
+    if x.ndim <= axis or (x.shape[:axis], x.shape[axis + 1 :]) != (before, after):
+        expected = ", ".join(map(str, (*before, "rows", *after)))
+        raise ValueError(
+            f"{function}: {name} has shape {x.shape}; expected ({expected}), a pool, as "
+            "state_indices is given"
+        )
+    for other, y in others.items():
+        if y.shape[axis] != x.shape[axis]:
+            raise ValueError(
+                f"{function}: {name} has {x.shape[axis]} rows; expected {y.shape[axis]}, as "
+                f"{other} has"
+            )
 
 
 def checked_indices(

@@ -32,6 +32,7 @@ def fused_gated_delta_step(
     feature_map: Map = "l2norm",
     scale: float = 1.0,
     in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, FusedState]:
     """One token of a Gated DeltaNet or Kimi Delta Attention layer, between its projections.
 
@@ -97,8 +98,9 @@ def fused_gated_delta_step(
         If an operand is {refused}, an option has the wrong type, or ``state`` is not a FusedState
         or has the wrong dtype.
     ValueError
-        If shapes do not match, an option is out of range or unknown, or ``in_place`` is True and
-        the state is read-only, lacks leading axes, or overlaps itself.
+        If shapes do not match, an option is out of range or unknown, ``in_place`` is True and
+        the state is read-only, lacks leading axes, or overlaps itself, or ``state_indices`` is
+        out of range or has a row twice.
     MemoryError
         If there is not enough memory for the result or the scratch.
 
@@ -130,7 +132,7 @@ def fused_gated_delta_step(
         norm_weight=norm_weight, norm_eps=norm_eps, norm_activation=norm_activation,
         feature_map=feature_map, scale=scale,
     )  # fmt: skip
-    return call.run(gufunc, inputs, in_place)
+    return call.run(gufunc, inputs, in_place, state_indices)
 
 
 @filled_like(fused_gated_delta_step)
@@ -152,6 +154,7 @@ def fused_gated_step(
     norm_groups: int = 1,
     scale: float = 1.0,
     in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, FusedState]:
     """One token of a Mamba-2 layer, between its projections.
 
@@ -215,4 +218,4 @@ def fused_gated_step(
         weight=weight, bias=bias, activation=activation, z=z, norm_weight=norm_weight,
         norm_eps=norm_eps, norm_groups=norm_groups, scale=scale,
     )  # fmt: skip
-    return call.run(gufunc, inputs, in_place)
+    return call.run(gufunc, inputs, in_place, state_indices)

@@ -5,11 +5,12 @@ import tracemalloc
 import numpy as np
 import pytest
 from bounds import close, roundings
+from fused_cases import LAYERS, ROUNDINGS, make, wide
 from pooled import CASES, FIRST, apply, rows, same
 from states import flat
 
 import linattn
-from linattn import State
+from linattn import FusedState, State, _reference_fused
 from linattn._operator import RECURRENCES
 
 P, B, H, N = 7, 3, 2, 5
@@ -374,3 +375,49 @@ def test_lengths_in_place(case):
             operands, initial_state=pool, state_indices=indices, key_lengths=lengths
         )
         assert same([o, rows(pool, indices)], expected)
+
+
+# --- fused steps ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["fused_gated_delta_step", "fused_gated_step"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("layer", [LAYERS[1], LAYERS[4]], ids=["heads", "without inputs"])
+def test_fused_steps(kind, dtype, layer):
+    operands, _, options = make(kind, layer, (B,), dtype)
+    _, pool, _ = make(kind, layer, (P,), dtype, seed=1)
+    step, before = getattr(linattn, kind), FusedState(*map(np.array, pool))
+    own = FusedState(*(x[INDICES] for x in pool))
+    expected, own = step(*operands, own, **options, in_place=True)
+    o, after = step(*operands, pool, **options, state_indices=INDICES)
+    assert after.s is pool.s and after.conv is pool.conv
+    assert same(o, expected)
+    for x, y, z in zip(pool, own, before, strict=True):
+        assert same([x[INDICES], x[OTHERS]], [y, z[OTHERS]])
+    twin, given = getattr(_reference_fused, kind), FusedState(*map(wide, before))
+    options = {name: wide(x) for name, x in options.items()}
+    _, after = twin(*map(wide, operands), given, **options, state_indices=INDICES)
+    for x, y in zip(pool, after, strict=True):
+        close(x, y, roundings(ROUNDINGS, y, dtype=np.float32))
+
+
+@pytest.mark.parametrize("kind", ["fused_gated_delta_step", "fused_gated_step"])
+def test_errors_of_fused_steps(kind):
+    operands, _, options = make(kind, LAYERS[1], (B,))
+    _, pool, _ = make(kind, LAYERS[1], (P,))
+    before, step = FusedState(*map(np.array, pool)), getattr(linattn, kind)
+
+    def refused(error, message, state=pool, indices=INDICES):
+        with pytest.raises(error, match=f"^{kind}: {message}"):
+            step(*operands, state, **options, state_indices=indices)
+
+    for indices, error, message in WRONG:
+        refused(error, message, indices=indices)
+    less = pool._replace(conv=pool.conv[:-1])
+    refused(ValueError, r"state\.conv has 6 rows; expected 7, as state\.s has", less)
+    narrow = FusedState(*(x.astype(np.float32) for x in pool))
+    refused(TypeError, r"state\.s has dtype float32; expected float64", narrow)
+    refused(
+        ValueError, r"state\.s has shape .*; expected \(rows, 6", pool._replace(s=pool.s[:, None])
+    )
+    assert same(pool, before)

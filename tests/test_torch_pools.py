@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from fused_cases import LAYERS, make
 from pooled import CASES, FIRST, apply, rows, same
 from states import flat
 
-from linattn import State
+from linattn import FusedState, State
 
 torch = pytest.importorskip("torch")
 import linattn.torch  # noqa: E402
@@ -237,3 +238,30 @@ def test_errors(case):
     refused(ValueError, "return_state is False", None, state_at=[1], return_state=False)
     refused(ValueError, "cu_seqlens is given", None, state_at=[1], cu_seqlens=[0, N])
     assert same(arrays(pool), before)
+
+
+@pytest.mark.parametrize("kind", ["fused_gated_delta_step", "fused_gated_step"])
+def test_fused_steps(kind):
+    """In place, and with a gradient, which a new pool passes on."""
+    operands, _, options = make(kind, LAYERS[1], (3,))
+    _, pool, _ = make(kind, LAYERS[1], (P,), seed=1)
+    given = FusedState(*map(torch.tensor, pool))
+    tokens = [torch.tensor(x) for x in operands]
+    more = {name: torch.tensor(x) for name, x in options.items()}
+    step_, indices = getattr(linattn.torch, kind), torch.tensor(INDICES)
+    before = FusedState(*(x.clone() for x in given))
+    o, after = step_(*tokens, given, **more, state_indices=indices)
+    expected, _ = getattr(linattn, kind)(*operands, pool, **options, state_indices=INDICES)
+    assert after.s is given.s and after.conv is given.conv
+    assert same(arrays([o, *given]), [expected, *pool])
+    tokens[0].requires_grad_()
+    pools = FusedState(*(x.clone().requires_grad_() for x in before))
+    o, after = step_(*tokens, pools, **more, state_indices=indices)
+    assert same(arrays(pools), arrays(before))
+    for x, y in zip(arrays([o, *after]), [expected, *pool], strict=True):
+        assert np.abs(x - y).max() <= 1e-12 * np.abs(y).max()
+    after.s.sum().backward()
+    assert (pools.s.grad[OTHERS] == 1).all()
+    assert tokens[0].grad.abs().sum() > 0
+    with pytest.raises(ValueError, match=f"^{kind}: state_indices has 5 twice"):
+        step_(*tokens, pools, **more, state_indices=[5, 5, 1])
