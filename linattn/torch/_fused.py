@@ -78,7 +78,7 @@ def _call(
     if fields and is_direct(args):
         try:
             return _direct(f, operands, fields, options, in_place)
-        except (AttributeError, RuntimeError):  # no tensor, or one without memory to read
+        except (AttributeError, TypeError, RuntimeError):  # no tensor, or none with memory
             pass
     _check(f, operands, state, options, in_place)
     o, after = f.composed(*operands, state, in_place=in_place, **options)
