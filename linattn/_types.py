@@ -52,6 +52,8 @@ class ConvolutionOptions(TypedDict, total=False):
     activation: Activation
     cu_seqlens: ArrayLike | None
     initial_state: Array | None
+    state_indices: ArrayLike | None
+    state_at: ArrayLike | None
     out: Array | None
 
 
@@ -62,6 +64,8 @@ class LinearScanOptions(TypedDict, total=False):
     reverse: Bool
     cu_seqlens: ArrayLike | None
     initial_state: State | None
+    state_indices: ArrayLike | None
+    state_at: ArrayLike | None
     out: Array | None
 
 
@@ -75,6 +79,8 @@ class SelectiveScanOptions(TypedDict, total=False):
     key_lengths: ArrayLike | None
     cu_seqlens: ArrayLike | None
     initial_state: State | None
+    state_indices: ArrayLike | None
+    state_at: ArrayLike | None
     out: Array | None
 
 
@@ -84,6 +90,8 @@ class ChannelOptions(TypedDict, total=False):
     key_lengths: ArrayLike | None
     cu_seqlens: ArrayLike | None
     initial_state: State | None
+    state_indices: ArrayLike | None
+    state_at: ArrayLike | None
     out: Array | None
 
 

@@ -95,7 +95,11 @@ la_job_at(const struct job *job, int id, struct piece p)
     const struct la_call *call = job->call;
     char *data = job->by_id[id]->data + p.sequence * job->inner[id];
     for (int axis = call->axes - 1; axis >= 0; axis--) {
-        data += p.head % call->extent[axis] * job->by_id[id]->outer[axis];
+        ptrdiff_t at = p.head % call->extent[axis];
+        if (axis == 0 && call->rows != NULL && la_is_state((enum la_operand)id)) {
+            at = call->rows[at];
+        }
+        data += at * job->by_id[id]->outer[axis];
         p.head /= call->extent[axis];
     }
     return data;

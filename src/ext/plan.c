@@ -43,11 +43,13 @@ same_numbers(const struct job *job)
 }
 
 /* How many groups, at least, the heads of the last axis should form: one, unless there
- * are threads to keep busy.  0 if each head is a group of its own. */
+ * are threads to keep busy.  0 if each head is a group of its own, as
+ * where each has a row of a pool. */
 static ptrdiff_t
 least_groups(const struct job *job, int threads)
 {
-    if (job->call->axes == 0) {
+    const int chosen = job->call->rows != NULL && job->call->axes == 1;
+    if (job->call->axes == 0 || chosen) {
         return 0;
     }
     if (job->properties & LA_RUNS && same_numbers(job)) {
