@@ -83,7 +83,7 @@ def _call(
     if fields and is_direct(args):
         try:
             return _direct(f, operands, fields, options, in_place, indices)
-        except (AttributeError, RuntimeError):  # no tensor, or one without memory to read
+        except (AttributeError, TypeError, RuntimeError):  # no tensor, or none with memory
             pass
     if indices is not None:
         return _rows(f, operands, state, options, in_place, indices)
@@ -120,9 +120,9 @@ def _arrays(
 ) -> tuple[Any, FusedState]:
     """The result of NumPy's function, whose state is of arrays already."""
     arrays = {x: array(y) if isinstance(y, Tensor) else y for x, y in options.items()}
-    call, gufunc, inputs = f.prepare(*map(array, operands), state, **arrays)
+    call = f.prepare(*map(array, operands), state, pooled=indices is not None, **arrays)
     with threads():
-        result: tuple[Any, FusedState] = call.run(gufunc, inputs, in_place, indices)
+        result: tuple[Any, FusedState] = call.run(in_place, indices)
     return result
 
 
@@ -178,8 +178,7 @@ def _check(
         return
     shapes = {x: _shape(y) for x, y in options.items()}
     after = FusedState(*map(_shape, state)) if isinstance(state, tuple) else state
-    call, _, _ = f.prepare(*map(_shape, operands), after, **shapes)
-    call.check_state(False)
+    f.prepare(*map(_shape, operands), after, **shapes)
 
 
 def _shape(x: Any) -> Any:
