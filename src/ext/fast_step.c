@@ -198,6 +198,7 @@ la_fast_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
         Py_RETURN_NOTIMPLEMENTED;
     }
     struct la_state_rows rows;
+    c.in_place = 0;
     c.rows = rows.rows = NULL;
     int plain = la_operands_take(&c);
     if (plain > 0 && indices != Py_None) {

@@ -78,6 +78,16 @@ group_heads(struct job *job, int threads)
     job->groups = (job->last + job->group - 1) / job->group;
 }
 
+/* Whether the state after the tokens takes the place of the one before them.  One panel
+ * must not write what another has to read. */
+static int
+is_in_place(const struct job *job)
+{
+    const struct la_operand_array *before = job->by_id[LA_AT_s0],
+                                  *after = job->by_id[LA_AT_s1];
+    return before != NULL && after != NULL && before->data == after->data;
+}
+
 /* Splits m into panels if there are too few pieces to keep the threads busy.  Every
  * panel repeats the maps and the scores, so panels are not made too narrow. */
 static void
@@ -85,7 +95,8 @@ cut_panels(struct job *job, ptrdiff_t pieces, int threads, ptrdiff_t lanes)
 {
     const ptrdiff_t vectors = (job->head.m + lanes - 1) / lanes;
     const int uneven = pieces < LA_EVEN_PIECES * threads && pieces % threads != 0;
-    ptrdiff_t panels = job->properties & LA_PANELS && uneven ? threads : 1;
+    const int may_split = job->properties & LA_PANELS && !is_in_place(job);
+    ptrdiff_t panels = may_split && uneven ? threads : 1;
     if (panels > vectors / LA_PANEL_VECTORS) {
         panels = vectors / LA_PANEL_VECTORS;
     }
