@@ -143,7 +143,6 @@ class Direct:
         normalize: Any = False,
         scale: Any = 1.0,
         eps: Any = 0.0,
-        **others: Any,
     ) -> tuple[Any, ...] | None:
         """The output, s and z of a step, all of them arrays.
 
