@@ -168,7 +168,9 @@ class Operator:
         if forward_ad._current_level >= 0:
             self._refuse_tangents(args)
         result = self._write(*args)
-        increment_version([args[i] for i in self._written if args[i] is not None])
+        for i in self._written:
+            if args[i] is not None:
+                increment_version(args[i])
         return result
 
     # --- gradients -------------------------------------------------------------

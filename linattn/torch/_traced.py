@@ -61,7 +61,7 @@ class Traced:
         if in_place:
             return self._step_in_place(*args), state
         o, s, *rest = self._new_step(*args)
-        return o, state._replace(s=s, z=None if state.z is None else rest[0])
+        return o, type(state)(s, None if state[1] is None else rest[0])
 
     @constant
     def _has_state(self, kind: type) -> bool:
