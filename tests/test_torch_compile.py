@@ -168,6 +168,25 @@ def test_steps_with_gradients(name):
     assert_same(([x.grad for x in leaves], [x.grad for x in same]))
 
 
+def test_steps_are_seen_where_they_have_to_be():
+    """By autograd, vmap and autocast: other calls take an operator that they do not know."""
+    (q, k, v, beta), state = _operands("delta_")
+
+    def function(q):
+        return la.delta_step(q, k, v, beta, state)[0]
+
+    def cast(q):
+        with torch.autocast("cpu", torch.bfloat16):
+            return function(q)
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    assert not compiled(q).requires_grad
+    assert compiled(q.clone().requires_grad_()).requires_grad
+    with torch.no_grad():
+        assert_same(both(torch.func.vmap(function), torch.stack([q, k])))
+        assert_same(both(cast, q))
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_in_place_copies_no_state(name):
     """The compiled code calls the operator on the state itself, and nothing else."""
