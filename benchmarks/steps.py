@@ -5,7 +5,7 @@ thread, float32, interleaved pairs.  ``numpy`` compares steps in place with ``np
 out=s)`` and others with ``np.multiply(s, c)``; ``torch`` compares calls of linattn.torch with those
 of linattn, in microseconds; ``compile`` does so under torch.compile, and times compiled functions
 of the same arguments that compute nothing; ``fla`` compares tokens of linattn.torch.fla with
-NumPy's steps.
+NumPy's steps; ``pool`` compares steps of rows of a pool with steps in place.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import linattn
 from linattn import State
 
 SHAPES = (8, 64), (32, 64), (32, 128), (128, 128)
+POOLS = (1, 8, 64), (4, 32, 64), (16, 8, 64), (16, 1, 64), (16, 32, 128)  #: batch, heads, width
 SAMPLE = 0.004  #: seconds
 
 Call = Callable[[], object]
@@ -65,6 +66,28 @@ def operands(heads: int, d: int) -> dict[str, tuple[np.ndarray, ...]]:
 def state_of(name: str, heads: int, d: int) -> State:
     s = np.zeros((heads, d, d), np.float32)
     return State(s, np.ones((heads, d), np.float32)) if not name else State(s)
+
+
+def pool_steps(rounds: int) -> None:
+    """Steps of rows of a pool, in a random order, beside steps in place of a batch of its own."""
+    for batch, heads, d in POOLS:
+        rows = np.random.default_rng(0).permutation(2 * batch)[:batch]
+        for name, args in operands(batch * heads, d).items():
+            given = [x.reshape(batch, heads, *x.shape[1:]) for x in args]
+            own, pool = (
+                State(*(None if x is None else x.reshape(n, heads, *x.shape[1:]) for x in state))
+                for n in (batch, 2 * batch)
+                for state in (state_of(name, n * heads, d),)
+            )
+            step = getattr(linattn, f"{name}step")
+            times = pairs(
+                partial(step, *given, pool, state_indices=rows),
+                partial(step, *given, own, in_place=True),
+                rounds,
+            )
+            us = statistics.median(x for x, _ in times) * 1e6
+            ratios = quartiles([x / y for x, y in times])
+            print(f"({batch:3}, {heads:3}, {d:3}) {name + 'step':17} pool {ratios} {us:8.2f} us")
 
 
 def numpy_steps(rounds: int) -> None:
@@ -184,7 +207,8 @@ def fla_tokens(rounds: int) -> None:
 
 
 MODES = {
-    "numpy": numpy_steps, "torch": torch_calls, "compile": torch_compile, "fla": fla_tokens
+    "numpy": numpy_steps, "torch": torch_calls, "compile": torch_compile, "fla": fla_tokens,
+    "pool": pool_steps,
 }  # fmt: skip
 
 

@@ -161,6 +161,7 @@ class Operator:
         """``fake``, after a check of the arguments: of their devices, such as meta, too."""
 
         def checked(*args: Any) -> Any:
+            self._check_devices(args)
             self._check(args)
             return fake(*args)
 

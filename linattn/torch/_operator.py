@@ -17,7 +17,7 @@ from torch.compiler import is_compiling
 
 from .._operator import RECURRENCES
 from .._scaled import SCALED
-from . import _maps, _options, _tensors
+from . import _maps, _options, _pools, _tensors
 from ._descriptions import OTHERS, Description, of_recurrence, of_scaled
 from ._direct import Direct
 from ._library import Operator, name_of
@@ -110,9 +110,17 @@ class TensorOperator:
         cu_seqlens: Any = None,
         initial_state: Any = None,
         return_state: bool = False,
+        state_indices: Any = None,
+        state_at: Any = None,
         **options: Any,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
+        if state_indices is not None or state_at is not None:
+            return _pools.forward(
+                self, operands, state_indices=state_indices, state_at=state_at,
+                initial_state=initial_state, return_state=return_state,
+                **self._lengths(key_lengths, cu_seqlens), **options,
+            )  # fmt: skip
         if self._complex_too and any_complex(operands):
             from . import _complex
 
@@ -145,9 +153,14 @@ class TensorOperator:
         return (o, self._states.result(end, args)) if return_state else o
 
     def step(
-        self, operands: Sequence[Any], state: Any, *, in_place: bool = False, **options: Any
-    ) -> tuple[Tensor, Any]:
+        self, operands: Sequence[Any], state: Any, *, in_place: bool = False,
+        state_indices: Any = None, **options: Any,
+    ) -> tuple[Tensor, Any]:  # fmt: skip
         """The output of one token, and the state after it."""
+        if state_indices is not None:
+            return _pools.step(
+                self, operands, state, state_indices=state_indices, in_place=in_place, **options
+            )
         short = self._traced if is_compiling() else self.direct
         result = short.step(operands, state, in_place, options)
         if result is not None:
@@ -170,6 +183,12 @@ class TensorOperator:
             o, *end = self.new_step(*args, *fields)
             after = self._states.result(end, args)
         return o if narrow is None else o.to(narrow), after
+
+    @staticmethod
+    def _lengths(key_lengths: Any, cu_seqlens: Any) -> dict[str, Any]:
+        """The lengths that are given."""
+        given = {"key_lengths": key_lengths, "cu_seqlens": cu_seqlens}
+        return {name: x for name, x in given.items() if x is not None}
 
     def arguments(
         self,

@@ -37,6 +37,13 @@ la_is_number(enum la_operand id)
 }
 
 int
+la_is_state(enum la_operand id)
+{
+    return id == LA_AT_s0 || id == LA_AT_z0 || id == LA_AT_s1 || id == LA_AT_z1 ||
+           id == LA_AT_log_scale0 || id == LA_AT_log_scale;
+}
+
+int
 la_is_index(enum la_operand id)
 {
     return id >= LA_NARRAYS + LA_NNUMBERS;

@@ -40,6 +40,9 @@ int la_is_tokens(enum la_operand id);
 int la_is_number(enum la_operand id);
 int la_is_index(enum la_operand id);
 
+/* Whether it is a field of the state before or after the tokens: s, z or log_scale. */
+int la_is_state(enum la_operand id);
+
 /* The operand of that name; LA_NOPERANDS if there is none. */
 enum la_operand la_operand_find(const char *name);
 
