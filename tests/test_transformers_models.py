@@ -28,6 +28,7 @@ from transformers_models import VOCABULARY, build, module  # noqa: E402
 
 import linattn.torch as la  # noqa: E402
 from linattn.torch import patch_transformers  # noqa: E402
+from linattn.torch.transformers import _tokens  # noqa: E402
 
 families = pytest.mark.parametrize("family", FAMILIES)
 
@@ -78,14 +79,19 @@ def test_generate(family, model, monkeypatch):
 def test_steps_write_to_the_cache(family, model, monkeypatch):
     """All steps are in place; of the families left out, states have a number a channel."""
     direct, flags = la._direct.Direct, []
-    step = direct.step
+    step, fused = direct.step, _tokens.fused_gated_delta_step
 
     def spy(self, operands, state, in_place, options):
         if isinstance(state, la.State):
             flags.append(in_place)
         return step(self, operands, state, in_place, options)
 
+    def spy_fused(*args, in_place, **options):
+        flags.append(in_place)
+        return fused(*args, in_place=in_place, **options)
+
     monkeypatch.setattr(direct, "step", spy)
+    monkeypatch.setattr(_tokens, "fused_gated_delta_step", spy_fused)
     ids = tokens(2, 8)
     with patch_transformers(), torch.no_grad():
         out = model(family)(ids[:, :5], use_cache=True)
