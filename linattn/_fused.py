@@ -189,6 +189,8 @@ def _call(
 ) -> Call:
     """A call of arrays of one dtype whose like has been checked before, or one checked now."""
     conv, s = _fields(name, state)
+    key: Any = None
+    plan = None
     try:
         key: Any = (name, options, pooled, *[
             y if y is None else (type(y), y.shape, y.dtype)
@@ -196,7 +198,7 @@ def _call(
         ])  # fmt: skip
         plan = _PLANS.get(key)
     except (AttributeError, TypeError):  # no array, or an option that cannot be a key
-        key = plan = None
+        key = None
     if plan is not None:
         wide = plan.wide
         rates = {x: y if y is None or y.dtype == wide else y.astype(wide) for x, y in rates.items()}

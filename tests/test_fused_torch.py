@@ -147,3 +147,22 @@ def test_layers_with_hooks_keep_calling_their_norm():
     with torch.no_grad():
         layer.step(torch.randn(1, 32), layer.init_state(1))
     assert seen
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5", "kimi_linear", "mamba2", "bamba"])
+def test_models_of_transformers_decode_by_fused_steps(family, monkeypatch):
+    """One call for each token after the first, of each layer that has such a step."""
+    pytest.importorskip("transformers")
+    from transformers_models import build
+
+    calls = []
+    direct = _fused._arrays
+    monkeypatch.setattr(_fused, "_arrays", lambda *args: calls.append(1) or direct(*args))
+    model = build(family)
+    tokens = torch.arange(1, 12)[None]
+    expected = model.generate(tokens, max_new_tokens=6, do_sample=False)
+    assert not calls
+    with linattn.torch.patch_transformers():
+        o = model.generate(tokens, max_new_tokens=6, do_sample=False)
+    assert torch.equal(o, expected)
+    assert len(calls) == 5 * (2 if family == "mamba2" else 1)

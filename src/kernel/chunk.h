@@ -6,6 +6,7 @@
 #define LA_CHUNK_H
 
 #include "block.h"
+#include "columns.h"
 #include "feature.h"
 #include "fetch.h"
 #include "half.h"
@@ -121,59 +122,6 @@ load_by_rows(struct block dst, const struct la_array *x, struct span t, ptrdiff_
     }
 }
 
-/* dst = the first `rows` rows of x, x by columns without gaps: column by column as one
- * row of numbers, whose order log2(VL) perfect shuffles change. */
-INLINE void
-load_dense_columns(struct block dst, const struct la_array *x, ptrdiff_t cols,
-                   const int rows, const enum la_type type)
-{
-    const ptrdiff_t bytes = VL * size_of(type);
-    for (ptrdiff_t j = 0; j < cols; j += VL) {
-        vec y[4], z[4];
-        LA_EACH(r, rows) {
-            y[r] = vread(x->data + j * x->cs + r * bytes, type);
-        }
-        LA_UNROLL
-        for (int step = 1; step < VL; step *= 2) {
-            LA_EACH(r, rows / 2) {
-                z[2 * r] = vzip_low(y[r], y[r + rows / 2]);
-                z[2 * r + 1] = vzip_high(y[r], y[r + rows / 2]);
-            }
-            LA_EACH(r, rows) {
-                y[r] = z[r];
-            }
-        }
-        LA_EACH(r, rows) {
-            vstore(&dst.x[r * dst.ld + j], y[r]);
-        }
-    }
-}
-
-/* dst = rows t of x, x by columns: square blocks, transposed in registers; `padded`
- * columns of dst, with zeros past `cols`. */
-INLINE void
-load_square_blocks(struct block dst, ptrdiff_t padded, const struct la_array *x,
-                   struct span t, ptrdiff_t cols, const enum la_type type)
-{
-    for (ptrdiff_t i = 0; i < t.rows; i += VL) {
-        const ptrdiff_t rows = t.rows - i < VL ? t.rows - i : VL;
-        for (ptrdiff_t j = 0; j < padded; j += VL) {
-            const char *src = x->data + (t.first + i) * x->rs + j * x->cs;
-            vec y[VL];
-            LA_EACH(c, VL) {
-                y[c] =
-                    j + c < cols ? vread_some(src + c * x->cs, rows, type) : (vec){0};
-            }
-            vtranspose(y);
-            LA_EACH(r, VL) {
-                if (r < rows) {
-                    vstore(&dst.x[(i + r) * dst.ld + j], y[r]);
-                }
-            }
-        }
-    }
-}
-
 /* dst = rows t of x, x by columns. */
 INLINE void
 load_by_columns(struct block dst, const struct la_array *x, struct span t,
@@ -191,10 +139,11 @@ load_by_columns(struct block dst, const struct la_array *x, struct span t,
             load_dense_columns(dst, x, whole, 4, type);
         }
         load_square_blocks((struct block){dst.x + whole, dst.ld}, dst.ld - whole, &rest,
-                           t, cols - whole, type);
+                           t.rows, cols - whole, type);
         return;
     }
-    load_square_blocks(dst, dst.ld, x, t, cols, type);
+    const struct la_array some = shifted(x, t.first * x->rs);
+    load_square_blocks(dst, dst.ld, &some, t.rows, cols, type);
 }
 
 /* dst = rows t of x, x neither by rows nor by columns. */
