@@ -201,8 +201,7 @@ run_job(struct job *job, size_t items, int threads)
         return la_job_run(job, job->kernel, run_piece, bytes, items, threads);
     }
     /* A step of small heads takes as long as a copy for each of them. */
-    struct la_head own = job->head;
-    job->own = &own;
+    job->own = &whole;
     return la_job_run(job, job->kernel, run_piece, bytes, items, threads);
 }
 
@@ -227,7 +226,9 @@ enum la_status
 la_run(const struct la_call *call, const struct la_watch *watch)
 {
     const struct la_table *table = la_cpu_table(call->dtype);
+    _Alignas(LA_ALIGN) char few[LA_FEW_BYTES];
     struct job job = {.call = call,
+                      .few = few,
                       .watch = watch,
                       .table = table,
                       .kernel = &table->kernels[call->signature->op],
