@@ -22,42 +22,38 @@ struct delta_step_scratch {
     T dot, dot_k; /* a.b, a.k */
 };
 
-/* x += s_i^T e_i, y += s_i^T a_i for vector t of row i, which is at `in`. */
-INLINE void
-delta_step_sum(const struct delta_step_scratch *r, ptrdiff_t i, vec s, vec *x, vec *y,
-               const int seam, const struct turn *turn, const int resets)
+/* The factors of a row of the state for y and x, and its decay. */
+struct read_factors {
+    vec a, e, decay;
+};
+
+INLINE struct read_factors
+read_factors(const struct delta_step_scratch *r, ptrdiff_t i, const int resets)
 {
-    const vec a = row_factor(r->reads, i, seam, turn);
-    const vec e = row_factor(r->erases, i, seam, turn);
-    if (resets) {
-        s = kept_of(vset1(r->decay[i]), s);
-    }
-    *x = vfma(e, s, *x);
-    *y = vfma(a, s, *y);
+    return (struct read_factors){vset1(r->reads[i]), vset1(r->erases[i]),
+                                 resets ? vset1(r->decay[i]) : (vec){0}};
 }
 
-/* delta_step_sum for one row of a tile; past the last row there is no seam. */
+/* x += e s, y += a s in a vector. */
 INLINE void
-delta_step_read_row(const struct delta_step_scratch *r, ptrdiff_t i, const char *in,
-                    vec x[], vec y[], const struct step_tile tile,
-                    const struct turn *turn, const int is_last)
+delta_step_sum(const struct read_factors f, vec s, vec *x, vec *y, const int resets)
 {
-    const int end = tile.nr - 1;
+    if (resets) {
+        s = kept_of(f.decay, s);
+    }
+    *x = vfma(f.e, s, *x);
+    *y = vfma(f.a, s, *y);
+}
+
+/* delta_step_sum for one row of a tile, except for its seam. */
+INLINE void
+delta_step_read_row(const struct read_factors f, const char *in, vec x[], vec y[],
+                    const struct step_tile tile)
+{
     LA_EACH(t, tile.nr - tile.seam) {
-        const ptrdiff_t count = t < end ? VL : tile.some;
+        const ptrdiff_t count = t + 1 < tile.nr ? VL : tile.some;
         const vec s = held(vread_some(in + t * LA_VBYTES, count, LA_NATIVE));
-        delta_step_sum(r, i, s, &x[t], &y[t], 0, turn, tile.resets);
-    }
-    if (tile.seam && !is_last) {
-        const vec s = held(vload_any(in + end * LA_VBYTES));
-        delta_step_sum(r, i, s, &x[end], &y[end], 1, turn, 0);
-    }
-    if (tile.seam && is_last) {
-        const vec s = vload_part(in + end * LA_VBYTES, VL - turn->cols);
-        vec last_x = x[end], last_y = y[end];
-        delta_step_sum(r, i, s, &last_x, &last_y, 0, turn, 0);
-        x[end] = vselect(turn->next, x[end], last_x);
-        y[end] = vselect(turn->next, y[end], last_y);
+        delta_step_sum(f, s, &x[t], &y[t], tile.resets);
     }
 }
 
@@ -68,21 +64,38 @@ delta_step_read(const struct delta_step_scratch *r, const char *in, ptrdiff_t st
                 const struct turn *turn)
 {
     const struct delta_step_scratch rows = *r; /* in registers */
-    const int end = tile.nr - 1;
+    const int last = tile.nr - 1;
+    struct read_factors f = read_factors(&rows, 0, tile.resets);
     LA_EACH(t, tile.nr) {
         x[t] = y[t] = (vec){0};
     }
     if (tile.seam) {
         const vec s = vload_first(in - step, tile.nr, turn);
-        delta_step_sum(&rows, 0, s, &x[end], &y[end], 0, turn, 0);
-        x[end] = vkeep(turn->next, x[end]);
-        y[end] = vkeep(turn->next, y[end]);
+        delta_step_sum(f, s, &x[last], &y[last], 0);
+        x[last] = vseam(turn, (vec){0}, x[last]);
+        y[last] = vseam(turn, (vec){0}, y[last]);
     }
     for (ptrdiff_t i = 0; i < d - tile.seam; i++, in += step) {
-        delta_step_read_row(&rows, i, in, x, y, tile, turn, 0);
+        if (!tile.seam) {
+            f = read_factors(&rows, i, tile.resets);
+        }
+        delta_step_read_row(f, in, x, y, tile);
+        if (tile.seam) {
+            const struct read_factors next = read_factors(&rows, i + 1, 0);
+            const struct read_factors both = {vseam(turn, f.a, next.a),
+                                              vseam(turn, f.e, next.e), (vec){0}};
+            const vec s = held(vload_any(in + last * LA_VBYTES));
+            delta_step_sum(both, s, &x[last], &y[last], 0);
+            f = next;
+        }
     }
     if (tile.seam) {
-        delta_step_read_row(&rows, d - 1, in, x, y, tile, turn, 1);
+        const vec s = vload_part(in + last * LA_VBYTES, VL - turn->cols);
+        const vec before_x = x[last], before_y = y[last];
+        delta_step_read_row(f, in, x, y, tile);
+        delta_step_sum(f, s, &x[last], &y[last], 0);
+        x[last] = vseam(turn, x[last], before_x);
+        y[last] = vseam(turn, y[last], before_y);
     }
 }
 
@@ -92,17 +105,21 @@ struct write_factors {
 };
 
 INLINE struct write_factors
-write_factors(const struct delta_step_scratch *r, ptrdiff_t i, const int seam,
-              const struct turn *turn, const enum step_rule rule)
+write_factors(const struct delta_step_scratch *r, ptrdiff_t i,
+              const enum step_rule rule)
 {
-    struct write_factors f = {row_factor(r->b, i, seam, turn), (vec){0}, (vec){0}};
-    if (rule == DPLR_STEP) {
-        f.k = row_factor(r->k, i, seam, turn);
-    }
-    if (rule != DELTA_STEP) {
-        f.kept = row_factor(r->decay, i, seam, turn);
-    }
-    return f;
+    return (struct write_factors){vset1(r->b[i]),
+                                  rule == DPLR_STEP ? vset1(r->k[i]) : (vec){0},
+                                  rule != DELTA_STEP ? vset1(r->decay[i]) : (vec){0}};
+}
+
+/* Those of the seam of two rows. */
+INLINE struct write_factors
+write_seam(const struct write_factors f, const struct write_factors next,
+           const struct turn *turn)
+{
+    return (struct write_factors){vseam(turn, f.b, next.b), vseam(turn, f.k, next.k),
+                                  vseam(turn, f.kept, next.kept)};
 }
 
 /* R + b u^T [+ k v^T] in a vector. */
@@ -119,35 +136,23 @@ delta_step_new(vec s, const struct write_factors f, vec u, vec v,
     return vfma(f.b, u, s);
 }
 
-/* Writes row i of a tile. */
+/* Writes `count` numbers of a vector. */
 INLINE void
-delta_step_write_row(const struct delta_step_scratch *r, ptrdiff_t i, const char *in,
-                     char *out, const vec u[], const vec v[],
-                     const struct step_tile tile, const struct turn *turn,
-                     const int is_last)
+delta_step_put(char *out, ptrdiff_t count, vec s, const struct write_factors f, vec u,
+               vec v, const struct step_tile tile)
 {
-    const int end = tile.nr - 1;
-    const struct write_factors f = write_factors(r, i, 0, turn, tile.kind);
-    LA_EACH(t, tile.nr) {
-        const ptrdiff_t byte = t * LA_VBYTES;
-        if (tile.seam && t == end && is_last) {
-            const ptrdiff_t count = VL - turn->cols;
-            const vec s = vload_part(in + byte, count);
-            vstore_pieces(out + byte, count,
-                          delta_step_new(s, f, u[t], v[t], tile.kind, 0));
-        }
-        else if (tile.seam && t == end) {
-            const struct write_factors both = write_factors(r, i, 1, turn, tile.kind);
-            const vec s = vload_any(in + byte);
-            vstore_pieces(out + byte, VL,
-                          delta_step_new(s, both, u[t], v[t], tile.kind, 0));
-        }
-        else {
-            const ptrdiff_t count = t < end ? VL : tile.some;
-            const vec s = vread_some(in + byte, count, LA_NATIVE);
-            vstore_pieces(out + byte, count,
-                          delta_step_new(s, f, u[t], v[t], tile.kind, tile.resets));
-        }
+    vstore_pieces(out, count, delta_step_new(s, f, u, v, tile.kind, tile.resets));
+}
+
+/* Writes one row of a tile, except for its seam. */
+INLINE void
+delta_step_write_row(const struct write_factors f, const char *in, char *out,
+                     const vec u[], const vec v[], const struct step_tile tile)
+{
+    LA_EACH(t, tile.nr - tile.seam) {
+        const ptrdiff_t byte = t * LA_VBYTES, count = t + 1 < tile.nr ? VL : tile.some;
+        const vec s = vread_some(in + byte, count, LA_NATIVE);
+        delta_step_put(out + byte, count, s, f, u[t], v[t], tile);
     }
 }
 
@@ -160,18 +165,31 @@ delta_step_write(const struct delta_step_scratch *r, const struct la_array *from
     const struct delta_step_scratch rows = *r; /* in registers */
     const ptrdiff_t byte = tile.j * (ptrdiff_t)sizeof(T);
     const ptrdiff_t in_step = from->rs, out_step = to->rs;
-    const int end = tile.nr - 1;
+    const ptrdiff_t last = tile.nr - 1, seam = last * LA_VBYTES;
+    const struct write_factors first = write_factors(&rows, 0, tile.kind);
+    struct write_factors f = first;
     const char *in = from->data + byte;
     char *out = to->data + byte;
     for (ptrdiff_t i = 0; i < d - tile.seam; i++, in += in_step, out += out_step) {
-        delta_step_write_row(&rows, i, in, out, u, v, tile, turn, 0);
+        if (!tile.seam) {
+            f = write_factors(&rows, i, tile.kind);
+        }
+        delta_step_write_row(f, in, out, u, v, tile);
+        if (tile.seam) {
+            const struct write_factors next = write_factors(&rows, i + 1, tile.kind);
+            delta_step_put(out + seam, VL, vload_any(in + seam),
+                           write_seam(f, next, turn), u[last], v[last], tile);
+            f = next;
+        }
     }
     if (tile.seam) {
-        delta_step_write_row(&rows, d - 1, in, out, u, v, tile, turn, 1);
-        const struct write_factors f = write_factors(&rows, 0, 0, turn, tile.kind);
+        const ptrdiff_t some = VL - turn->cols;
         const vec s = vload_first(in - d * in_step, tile.nr, turn);
+        delta_step_write_row(f, in, out, u, v, tile);
+        delta_step_put(out + seam, some, vload_part(in + seam, some), f, u[last],
+                       v[last], tile);
         vstore_first(out - d * out_step, tile.nr, turn,
-                     delta_step_new(s, f, u[end], v[end], tile.kind, 0));
+                     delta_step_new(s, first, u[last], v[last], tile.kind, 0));
     }
 }
 

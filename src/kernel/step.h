@@ -51,18 +51,25 @@ struct step_factors {
     vec a, b, keep, change;
 };
 
-/* Those of row i, or of the seam of rows i and i + 1. */
 INLINE struct step_factors
-step_factors(const struct step_scratch *r, ptrdiff_t i, const int kind, const int seam,
-             const struct turn *turn)
+step_factors(const struct step_scratch *r, ptrdiff_t i, const int kind)
 {
-    struct step_factors f = {row_factor(r->a, i, seam, turn),
-                             row_factor(r->b, i, seam, turn), (vec){0}, (vec){0}};
+    struct step_factors f = {vset1(r->a[i]), vset1(r->b[i]), (vec){0}, (vec){0}};
     if (kind & LA_STEP_GATED) {
-        f.keep = row_factor(r->keep, i, seam, turn);
-        f.change = row_factor(r->change, i, seam, turn);
+        f.keep = vset1(r->keep[i]);
+        f.change = vset1(r->change[i]);
     }
     return f;
+}
+
+/* Those of the seam of two rows. */
+INLINE struct step_factors
+step_seam(const struct step_factors f, const struct step_factors next,
+          const struct turn *turn)
+{
+    return (struct step_factors){vseam(turn, f.a, next.a), vseam(turn, f.b, next.b),
+                                 vseam(turn, f.keep, next.keep),
+                                 vseam(turn, f.change, next.change)};
 }
 
 /* Returns s = (keep + change) old + b v^T; adds a^T s or a^T old to *sum. */
@@ -81,32 +88,15 @@ step_vector(const struct step_factors f, vec old, vec v, vec *sum, const int kin
     return s;
 }
 
-/* One row of a tile; in the last row of a block the seam has no other row. */
+/* One row of a tile, except for its seam. */
 INLINE void
-step_row(const struct step_scratch *r, ptrdiff_t i, const char *in, char *out,
-         const vec v[], vec sum[], const struct step_tile tile, const struct turn *turn,
-         const int is_last)
+step_row(const struct step_factors f, const char *in, char *out, const vec v[],
+         vec sum[], const struct step_tile tile)
 {
-    const struct step_factors f = step_factors(r, i, tile.kind, 0, turn);
-    const int end = tile.nr - 1;
     LA_EACH(t, tile.nr - tile.seam) {
-        const ptrdiff_t byte = t * LA_VBYTES, count = t < end ? VL : tile.some;
+        const ptrdiff_t byte = t * LA_VBYTES, count = t + 1 < tile.nr ? VL : tile.some;
         const vec old = held(vread_some(in + byte, count, LA_NATIVE));
         vstore_pieces(out + byte, count, step_vector(f, old, v[t], &sum[t], tile.kind));
-    }
-    const ptrdiff_t byte = end * LA_VBYTES;
-    if (tile.seam && !is_last) {
-        const struct step_factors both = step_factors(r, i, tile.kind, 1, turn);
-        const vec old = held(vload_any(in + byte));
-        vstore_pieces(out + byte, VL,
-                      step_vector(both, old, v[end], &sum[end], tile.kind));
-    }
-    if (tile.seam && is_last) {
-        const ptrdiff_t count = VL - turn->cols;
-        const vec before = sum[end], old = vload_part(in + byte, count);
-        vstore_pieces(out + byte, count,
-                      step_vector(f, old, v[end], &sum[end], tile.kind));
-        sum[end] = vselect(turn->next, before, sum[end]);
     }
 }
 
@@ -124,6 +114,8 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
     const char *in = from->data + l * in_step + byte;
     char *out = to->data + l * out_step + byte;
     const int last = tile.nr - 1;
+    const ptrdiff_t seam = last * LA_VBYTES, some = VL - turn->cols;
+    struct step_factors f = step_factors(&rows, l, tile.kind);
     vec v[LA_STEP_NR], sum[LA_STEP_NR], first = {0};
     LA_EACH(t, tile.nr) {
         v[t] = vload(&r->v[tile.j + t * VL]);
@@ -131,15 +123,29 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
     }
     if (tile.seam) {
         const vec old = vload_first(in - in_step, tile.nr, turn);
-        first = step_vector(step_factors(&rows, l, tile.kind, 0, turn), old, v[last],
-                            &sum[last], tile.kind);
-        sum[last] = vkeep(turn->next, sum[last]);
+        first = step_vector(f, old, v[last], &sum[last], tile.kind);
+        sum[last] = vseam(turn, (vec){0}, sum[last]);
     }
     for (ptrdiff_t i = l; i < end - tile.seam; i++, in += in_step, out += out_step) {
-        step_row(&rows, i, in, out, v, sum, tile, turn, 0);
+        if (!tile.seam) {
+            f = step_factors(&rows, i, tile.kind);
+        }
+        step_row(f, in, out, v, sum, tile);
+        if (tile.seam) {
+            const struct step_factors next = step_factors(&rows, i + 1, tile.kind);
+            const vec old = held(vload_any(in + seam));
+            vstore_pieces(out + seam, VL,
+                          step_vector(step_seam(f, next, turn), old, v[last],
+                                      &sum[last], tile.kind));
+            f = next;
+        }
     }
     if (tile.seam) {
-        step_row(&rows, end - 1, in, out, v, sum, tile, turn, 1);
+        const vec before = sum[last], old = vload_part(in + seam, some);
+        step_row(f, in, out, v, sum, tile);
+        vstore_pieces(out + seam, some,
+                      step_vector(f, old, v[last], &sum[last], tile.kind));
+        sum[last] = vseam(turn, sum[last], before);
         vstore_first(out - (end - l) * out_step, tile.nr, turn, first);
     }
     LA_EACH(t, tile.nr) {

@@ -24,7 +24,7 @@
 /* The rows of a state that is walked from column `cols` on. */
 struct turn {
     ptrdiff_t cols; /* 0: from the first one */
-    ivec next;      /* the lanes of the seam that hold the next row */
+    unsigned next;  /* the lanes of the seam that hold the next row, as bits */
 };
 
 /* A tile of a step: nr vectors of columns from j on, of which the last has `some`
@@ -55,9 +55,16 @@ turn_of(const struct la_array *from, const struct la_array *to, ptrdiff_t m)
     struct turn turn = {0};
     if (whole && past % size == 0) {
         turn.cols = past > 0 ? (LA_VBYTES - past) / size : 0;
-        turn.next = ~first_lanes(VL - turn.cols);
+        turn.next = (1u << VL) - (1u << (VL - turn.cols));
     }
     return turn;
+}
+
+/* y in the lanes of the seam that hold the next row, else x. */
+INLINE vec
+vseam(const struct turn *turn, vec x, vec y)
+{
+    return (vec)LA_MM(mask_blend)(turn->next, x, y);
 }
 
 /* Lane j of the result is lane j + by of x and y, one after the other. */
@@ -106,6 +113,13 @@ turn_of(const struct la_array *from, const struct la_array *to, ptrdiff_t m)
 }
 
 INLINE vec
+vseam(const struct turn *turn, vec x, vec y)
+{
+    (void)turn, (void)y;
+    return x;
+}
+
+INLINE vec
 vload_first(const char *in, const int nr, const struct turn *turn)
 {
     (void)in, (void)nr, (void)turn;
@@ -124,12 +138,5 @@ turn_row(T *y, const T *x, ptrdiff_t m, ptrdiff_t by)
     (void)y, (void)x, (void)m, (void)by;
 }
 #endif
-
-/* The factors of row i in a vector, or of the seam of rows i and i + 1. */
-INLINE vec
-row_factor(const T *x, ptrdiff_t i, const int seam, const struct turn *turn)
-{
-    return seam ? vselect(turn->next, vset1(x[i + 1]), vset1(x[i])) : vset1(x[i]);
-}
 
 #endif
