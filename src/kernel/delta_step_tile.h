@@ -319,7 +319,7 @@ delta_step_state(const struct la_head *h, const struct delta_step_scratch *r,
 {
     const struct la_array from = h->arrays[state_read(h)], to = h->s1;
     if (by_vectors(&from, &to)) {
-        const struct turn turn = turn_of(&from, &to, h->m), none = {0};
+        const struct turn turn = turn_of(&from, &to, h->d, h->m), none = {0};
         return !resets && turn.cols > 0
                    ? delta_step_turned(h, r, until_poll, from, to, &turn, rule)
                    : delta_step_columns(h, r, until_poll, &from, &to, &none, rule,

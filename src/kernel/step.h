@@ -235,7 +235,7 @@ step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *unt
            const int kind)
 {
     struct la_array from = h->arrays[state_read(h)], to = h->s1;
-    const struct turn turn = turn_of(&from, &to, h->m);
+    const struct turn turn = turn_of(&from, &to, h->d, h->m);
     if (turn.cols == 0) {
         return step_rows(h, r, until_poll, &from, &to, &turn, kind);
     }

@@ -46,11 +46,12 @@ ends_in_seam(const struct step_tile tile, const struct turn *turn, ptrdiff_t m)
 
 #if LA_TURNS
 INLINE struct turn
-turn_of(const struct la_array *from, const struct la_array *to, ptrdiff_t m)
+turn_of(const struct la_array *from, const struct la_array *to, ptrdiff_t d,
+        ptrdiff_t m)
 {
     const ptrdiff_t size = sizeof(T), row = m * size;
     const ptrdiff_t past = (ptrdiff_t)((uintptr_t)to->data % LA_VBYTES);
-    const int whole = m > 0 && by_rows(to) && by_rows(from) && m % VL == 0 &&
+    const int whole = d > 0 && m > 0 && by_rows(to) && by_rows(from) && m % VL == 0 &&
                       from->rs == row && to->rs == row;
     struct turn turn = {0};
     if (whole && past % size == 0) {
@@ -106,9 +107,10 @@ vstore_first(char *out, const int nr, const struct turn *turn, vec x)
 }
 #else
 INLINE struct turn
-turn_of(const struct la_array *from, const struct la_array *to, ptrdiff_t m)
+turn_of(const struct la_array *from, const struct la_array *to, ptrdiff_t d,
+        ptrdiff_t m)
 {
-    (void)from, (void)to, (void)m;
+    (void)from, (void)to, (void)d, (void)m;
     return (struct turn){0};
 }
 
