@@ -3,8 +3,10 @@
 ``python benchmarks/steps.py`` prints medians of ratios with their quartiles: processor time, one
 thread, float32, interleaved pairs.  ``numpy`` compares steps in place with ``np.multiply(s, c,
 out=s)`` and others with ``np.multiply(s, c)``; ``torch`` compares calls of linattn.torch with those
-of linattn, in microseconds.  Both times depend on where a state begins in a line of the cache, so
-states in place begin 16 bytes past a line, as NumPy's large arrays do, and at one, as PyTorch's do.
+of linattn, in microseconds; ``pool`` compares steps of rows of a pool with steps in place.
+
+Both times of ``numpy`` depend on where a state begins in a line of the cache, so states in place
+begin 16 bytes past a line, as NumPy's large arrays do, and at one, as PyTorch's do.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from linattn import State
 
 SHAPES = (8, 64), (32, 64), (32, 128), (128, 128)
 LINE, OFFSETS = 64, (16, 0)  #: bytes
+POOLS = (1, 8, 64), (4, 32, 64), (16, 8, 64), (16, 1, 64), (16, 32, 128)  #: batch, heads, width
 SAMPLE = 0.004  #: seconds
 
 Call = Callable[[], object]
@@ -73,6 +76,28 @@ def zeros(shape: tuple[int, ...], offset: int) -> np.ndarray:
 def state_of(name: str, heads: int, d: int, offset: int = OFFSETS[0]) -> State:
     s = zeros((heads, d, d), offset)
     return State(s, np.ones((heads, d), np.float32)) if not name else State(s)
+
+
+def pool_steps(rounds: int) -> None:
+    """Steps of rows of a pool, in a random order, beside steps in place of a batch of its own."""
+    for batch, heads, d in POOLS:
+        rows = np.random.default_rng(0).permutation(2 * batch)[:batch]
+        for name, args in operands(batch * heads, d).items():
+            given = [x.reshape(batch, heads, *x.shape[1:]) for x in args]
+            own, pool = (
+                State(*(None if x is None else x.reshape(n, heads, *x.shape[1:]) for x in state))
+                for n in (batch, 2 * batch)
+                for state in (state_of(name, n * heads, d),)
+            )
+            step = getattr(linattn, f"{name}step")
+            times = pairs(
+                partial(step, *given, pool, state_indices=rows),
+                partial(step, *given, own, in_place=True),
+                rounds,
+            )
+            us = statistics.median(x for x, _ in times) * 1e6
+            ratios = quartiles([x / y for x, y in times])
+            print(f"({batch:3}, {heads:3}, {d:3}) {name + 'step':17} pool {ratios} {us:8.2f} us")
 
 
 def numpy_steps(rounds: int) -> None:
@@ -138,11 +163,12 @@ def compiled(step: Callable[..., object], *args: object) -> Call:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", default="numpy", choices=("numpy", "torch"))
+    parser.add_argument("what", nargs="?", default="numpy", choices=("numpy", "torch", "pool"))
     parser.add_argument("--rounds", type=int, default=41)
     args = parser.parse_args()
     linattn.set_num_threads(1)
-    {"numpy": numpy_steps, "torch": torch_calls}[args.what](args.rounds)
+    run = {"numpy": numpy_steps, "torch": torch_calls, "pool": pool_steps}[args.what]
+    run(args.rounds)
 
 
 if __name__ == "__main__":

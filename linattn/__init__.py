@@ -16,6 +16,7 @@ from ._config import (
     set_num_threads,
     show_config,
 )
+from ._fused import FusedState
 from ._initial import initial_state
 from ._masks import lengths_from_mask
 from ._state import State
@@ -25,6 +26,7 @@ from .conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
 from .decay import log_decay, log_decay_backward
 from .delta import delta, delta_backward, delta_step
 from .dplr import dplr, dplr_backward, dplr_step
+from .fused import fused_gated_delta_step, fused_gated_step
 from .gated import gated, gated_backward, gated_step
 from .gated_delta import gated_delta, gated_delta_backward, gated_delta_step
 from .linear_scan import linear_scan, linear_scan_backward, linear_scan_step
@@ -36,6 +38,7 @@ from .streaming import blocks, stream
 from .wkv import wkv, wkv_backward, wkv_step
 
 __all__ = [
+    "FusedState",
     "State",
     "__version__",
     "blocks",
@@ -51,6 +54,8 @@ __all__ = [
     "dplr_backward",
     "dplr_step",
     "feature_maps",
+    "fused_gated_delta_step",
+    "fused_gated_step",
     "gated",
     "gated_backward",
     "gated_delta",

@@ -17,6 +17,8 @@ _OTHERS = (
     "log_decay",
     "softmax_attention",
 )
+#: What only calls of NumPy arrays and of tensors have: a pool is written to.
+_POOLS = ("state_indices", "state_at")
 _NO_RESCALING = Raised(
     "ValueError", "normalize", "is True and the map one of PositiveRandomFeatures"
 )
@@ -34,7 +36,9 @@ _NO_CHANNELS = Raised(
 )
 _TENSORS = Vocabulary("tensor", "tensor", "a tensor", "tensors", refused="complex, or not numbers")
 #: Parameters that need not be tensors.
-_ANY = dict.fromkeys(("feature_map", "key_lengths", "cu_seqlens", "A_log", "dt_bias"), "Any")
+_ANY = dict.fromkeys(
+    ("feature_map", "key_lengths", "cu_seqlens", "A_log", "dt_bias", *_POOLS), "Any"
+)
 
 
 def _without_tokens(remark: str) -> tuple[tuple[str, str], ...]:
@@ -51,7 +55,7 @@ DASK = Bridge(
     given="ArrayLike",
     made="dask.array.Array",
     words=Vocabulary(made="dask array"),
-    without=("out", "rescaling"),
+    without=("out", "rescaling", *_POOLS),
     also_raises=(
         Raised("ValueError", "", "an array has unknown chunk sizes"),
         Raised("ValueError", "", "an operand has several chunks along its width"),
@@ -87,7 +91,7 @@ JAX = Bridge(
     made="jax.Array",
     words=Vocabulary(made="jax.Array", library="JAX", refused="complex, or not numbers"),
     annotations={"feature_map": "Any"},
-    without=("out", "in_place", "rescaling"),
+    without=("out", "in_place", "rescaling", *_POOLS),
     added=(
         Added(
             "axis_name",
@@ -153,7 +157,7 @@ MPI = Bridge(
     summary="`linattn.{name}` of this rank's tokens.",
     given="ArrayLike",
     made="Array",
-    without=("out", "cu_seqlens", "rescaling"),
+    without=("out", "cu_seqlens", "rescaling", *_POOLS),
     added=(
         Added(
             "comm",
@@ -205,7 +209,14 @@ TORCH = Bridge(
     words=_TENSORS,
     annotations=_ANY | {"activation": "str | None"},
     without=("out",),
-    functions=_OTHERS,
+    notes=(
+        (
+            "state_indices",
+            "With ``state_indices``, a call of which a gradient is recorded writes nothing: it "
+            "returns a new pool, through which gradients pass.",
+        ),
+    ),
+    functions=(*_OTHERS, "fused_gated_delta_step", "fused_gated_step"),
     examples={
         "forward": """
             >>> import torch, linattn.torch
@@ -242,6 +253,7 @@ DISTRIBUTED = Bridge(
         "initial_state",
         "return_state",
         "rescaling",
+        *_POOLS,
     ),
     added=(
         Added(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _check, _state
+from . import _check, _pools, _state
 from ._gradients import repeats
 from ._gufuncs import quiet
 from ._lazy import in_blocks, is_lazy, refuse_token
@@ -99,9 +99,13 @@ def _numbers(function: str, name: str, x: Any) -> Any:
 def forward(
     a: Any, x: Any, *, log: Any = False, reverse: Any = False, cu_seqlens: Any = None,
     initial_state: State | None = None, return_state: bool = False, out: Array | None = None,
+    **rows: Any,
 ) -> Any:  # fmt: skip
     """`linattn.linear_scan`."""
-    options = {"log": log, "reverse": reverse, "cu_seqlens": cu_seqlens}
+    options: dict[str, Any] = {"log": log, "reverse": reverse, "cu_seqlens": cu_seqlens}
+    if any(y is not None for y in rows.values()):
+        options |= {"initial_state": initial_state, "return_state": return_state, "out": out}
+        return _pools.call(COMPLEX, "forward", (a, x), **options, **rows)
     if is_lazy((a, x)):
         return in_blocks(
             "forward", COMPLEX.key, (a, x), initial_state=initial_state,
@@ -127,9 +131,16 @@ def forward(
 def backward(
     a: Any, x: Any, grad_out: Any, *, log: Any = False, reverse: Any = False,
     cu_seqlens: Any = None, initial_state: State | None = None, grad_state: State | None = None,
+    **rows: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """`linattn.linear_scan_backward`."""
-    options = {"log": log, "reverse": reverse, "cu_seqlens": cu_seqlens}
+    options: dict[str, Any] = {"log": log, "reverse": reverse, "cu_seqlens": cu_seqlens}
+    if any(y is not None for y in rows.values()):
+        options |= {"initial_state": initial_state, "grad_state": grad_state}
+        cut: tuple[Any, ...] = _pools.call(
+            COMPLEX, "backward", (a, x), grad_out=grad_out, **options, **rows
+        )
+        return cut
     if is_lazy((a, x, grad_out)):
         lazy: tuple[Any, ...] = in_blocks(
             "backward", COMPLEX.key, (a, x), grad_out, initial_state=initial_state,
@@ -154,8 +165,16 @@ def backward(
     return *grads, *(State(call.numbers(y.s)) for y in state)
 
 
-def step(a: Any, x: Any, state: State, *, in_place: bool, **options: Any) -> tuple[Any, State]:
+def step(
+    a: Any, x: Any, state: State, *, in_place: bool, state_indices: Any = None, **options: Any
+) -> tuple[Any, State]:
     """`linattn.linear_scan_step`."""
+    if state_indices is not None:
+        result: tuple[Any, State] = _pools.call(
+            COMPLEX, "step", (a, x), state=state, in_place=in_place, state_indices=state_indices,
+            **options,
+        )  # fmt: skip
+        return result
     function = SCAN.names["step"]
     refuse_token(function, (a, x))
     call = _Call(function, a, x, tokens=False)
@@ -183,6 +202,7 @@ class _InBlocks:
     )
 
     layout, operands = SCAN.layout, SCAN.operands
+    mapped = normalizer = one_array = False
 
     def forward(self, operands: Any, *, key_lengths: None = None, **options: Any) -> Any:
         return forward(*operands, **options)
@@ -192,6 +212,15 @@ class _InBlocks:
     ) -> tuple[Any, ...]:
         a, x = operands
         return backward(a, x, grad_out, **options)
+
+    def step(
+        self, operands: Any, state: State, *, in_place: bool, **options: Any
+    ) -> tuple[Any, State]:
+        a, x = operands
+        return step(a, x, state, in_place=in_place, **options)
+
+    def _read(self, function: str, operands: Any, *, tokens: bool = True) -> Call:
+        return self.checked(function, operands, {}, tokens=tokens)[0]
 
     def checked(
         self, function: str, operands: Any, options: Mapping[str, Any], *, tokens: bool = True

@@ -25,18 +25,19 @@ Plain arrays, which need no check here, go to the gufunc first: such a call take
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy import ndarray
 
-from . import _check, _gradients, _mapped, _state
+from . import _check, _gradients, _mapped, _pools, _state
 from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import Table, run
 from ._layout import Call, Layout
 from ._lazy import in_blocks, is_lazy, refuse_token
-from ._linattn import fast_call, fast_step, maps, operators
+from ._linattn import fast_call, fast_step, maps, operators, pool_call
 from ._state import State
 
 if TYPE_CHECKING:
@@ -132,6 +133,9 @@ class Recurrence:
         if not self.cross:
             yield "step", False, self._step
 
+    one_array = False  #: whether a state is an array, not a `State`
+    cotangent = staticmethod(_check.cotangent)
+
     # --- calls ---------------------------------------------------------------
 
     def forward(
@@ -145,12 +149,15 @@ class Recurrence:
         key_lengths: ArrayLike | None = None,
         cu_seqlens: ArrayLike | None = None,
         initial_state: State | None = None,
+        state_indices: ArrayLike | None = None,
         return_state: bool = False,
+        state_at: ArrayLike | None = None,
         out: Array | None = None,
         **flags: Bool,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
-        with_state = initial_state is not None or return_state
+        with_rows = state_indices is not None or state_at is not None
+        with_state = initial_state is not None or return_state or with_rows
         stateless = key_lengths is None and cu_seqlens is None and not with_state
         if stateless and out is None:
             o = self._plain(
@@ -158,11 +165,12 @@ class Recurrence:
             )
             if o is not NotImplemented:
                 return o
-        if _mapped.outside(feature_map) or is_lazy(operands):
+        if with_rows or _mapped.outside(feature_map) or is_lazy(operands):
             return self._elsewhere(
                 "forward", operands, feature_map, scale=scale, normalize=normalize, eps=eps,
                 key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-                return_state=return_state, out=out, **flags,
+                return_state=return_state, out=out, state_indices=state_indices, state_at=state_at,
+                **flags,
             )  # fmt: skip
         call = self._read(self.name, operands)
         key = _check.lookup(self.name, self._stateless.names, call.variant, feature_map, normalize)
@@ -194,11 +202,14 @@ class Recurrence:
         key_lengths: ArrayLike | None = None,
         cu_seqlens: ArrayLike | None = None,
         initial_state: State | None = None,
+        state_indices: ArrayLike | None = None,
         grad_state: State | None = None,
+        state_at: ArrayLike | None = None,
         **flags: Bool,
     ) -> tuple[Any, ...]:
         """A gradient of each operand, and that of the initial state where there is a state."""
-        with_state = initial_state is not None or grad_state is not None
+        with_rows = state_indices is not None or state_at is not None
+        with_state = initial_state is not None or grad_state is not None or with_rows
         stateless = key_lengths is None and cu_seqlens is None and not with_state
         if stateless and _same_rows(operands[0], grad_out):
             grads = self._plain(
@@ -207,11 +218,12 @@ class Recurrence:
             )  # fmt: skip
             if grads is not NotImplemented:
                 return _gradients.sum_all(grads, _present(operands))
-        if _mapped.outside(feature_map) or is_lazy((*operands, grad_out)):
+        if with_rows or _mapped.outside(feature_map) or is_lazy((*operands, grad_out)):
             return self._elsewhere(
                 "backward", operands, feature_map, grad_out=grad_out, scale=scale,
                 normalize=normalize, eps=eps, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
-                initial_state=initial_state, grad_state=grad_state, **flags,
+                initial_state=initial_state, grad_state=grad_state,
+                state_indices=state_indices, state_at=state_at, **flags,
             )  # fmt: skip
         function = self.names["backward"]
         call = self._read(function, operands)
@@ -262,29 +274,33 @@ class Recurrence:
         normalize: Bool = False,
         eps: float = 0.0,
         in_place: bool = False,
+        state_indices: ArrayLike | None = None,
         **flags: Bool,
     ) -> tuple[Array, State]:
         """The output of one token, and the state after it."""
         if type(state) is State and state[2] is None and not flags:
             result = fast_step(
                 self.step_op, operands, state[0], state[1], in_place, feature_map, normalize,
-                scale, eps,
+                scale, eps, state_indices,
             )  # fmt: skip
             if result is not NotImplemented:
                 o, s, z = result
-                return o, state if in_place else State(s, z)
+                return o, state if in_place or state_indices is not None else State(s, z)
         if type(state) is State and state[2] is None and (state[1] is None) is not normalize:
-            s, z, _ = after = state if in_place else _state.copy(state)
+            written = in_place or state_indices is not None
+            s, z, _ = after = state if written else _state.copy(state)
             outputs = (None, s, z) if normalize else (None, s)
             result = self._plain(
-                self._step, operands, (), feature_map, scale, normalize, eps, flags, outputs
-            )
+                self._step, operands, (), feature_map, scale, normalize, eps, flags, outputs,
+                state_indices,
+            )  # fmt: skip
             if result is not NotImplemented:
                 return result[0], after
-        if _mapped.outside(feature_map) or is_lazy(operands):
+        with_rows = state_indices is not None
+        if with_rows or _mapped.outside(feature_map) or is_lazy(operands):
             return self._elsewhere(
                 "step", operands, feature_map, state=state, scale=scale, normalize=normalize,
-                eps=eps, in_place=in_place, **flags,
+                eps=eps, in_place=in_place, state_indices=state_indices, **flags,
             )  # fmt: skip
         function = self.names["step"]
         call = self._read(function, operands, tokens=False)
@@ -307,7 +323,10 @@ class Recurrence:
     # --- their parts ---------------------------------------------------------
 
     def _elsewhere(self, method: str, operands: Operands, feature_map: Map, **options: Any) -> Any:
-        """The result for dask arrays, or with a map that no kernel applies."""
+        """The result for dask arrays, a pool, positions, or a map that no kernel applies."""
+        rows = {x: options.pop(x, None) for x in ("state_indices", "state_at")}
+        if any(x is not None for x in rows.values()):
+            return _pools.call(self, method, operands, feature_map=feature_map, **rows, **options)
         if not is_lazy((*operands, options.get("grad_out"))):
             return _mapped.call(self, method, operands, feature_map, **options)
         if method == "step":
@@ -327,8 +346,12 @@ class Recurrence:
         eps: Any,
         flags: dict[str, Any],
         outputs: tuple[Any, ...] = (),
+        rows: Any = None,
     ) -> Any:
-        """What a gufunc gives for plain arrays, which it checks itself; else NotImplemented."""
+        """What a gufunc gives for plain arrays, which it checks itself; else NotImplemented.
+
+        ``rows`` are those of a pool of states, which a step updates.
+        """
         variant: str | None = ""
         if self._marks:
             variant = self._variant(operands)
@@ -348,13 +371,14 @@ class Recurrence:
             if not all([type(x) is bool for x in flags.values()]):
                 return NotImplemented
             switches = tuple([float(flags[x]) for x in self.flags["forward"] if x in flags])
+        call = fast_call if rows is None else partial(pool_call, rows)
         if normalize:
-            return fast_call(gufunc, *operands, *more, scale, eps, *switches, *outputs)
+            return call(gufunc, *operands, *more, scale, eps, *switches, *outputs)
         if not _check.is_plain_number(eps):
             return NotImplemented
         if self.scaled:
-            return fast_call(gufunc, *operands, *more, scale, *switches, *outputs)
-        return fast_call(gufunc, *operands, *more, *switches, *outputs)
+            return call(gufunc, *operands, *more, scale, *switches, *outputs)
+        return call(gufunc, *operands, *more, *switches, *outputs)
 
     def _numbers(
         self,

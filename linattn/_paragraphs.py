@@ -33,6 +33,7 @@ _ERRORS = (
     Raised("TypeError", "feature_map", "is neither a name nor a map"),
     Raised("TypeError", "activation", "is neither a string nor None"),
     Raised("TypeError", "key_lengths cu_seqlens", "does not hold integers"),
+    Raised("TypeError", "state_indices state_at", "does not hold integers"),
     Raised("TypeError", "initial_state grad_state state", "is not {state} or has the wrong dtype"),
     Raised("TypeError", "out", "is not {array} or has the wrong dtype"),
     Raised("ValueError", "", "shapes do not match"),
@@ -40,6 +41,8 @@ _ERRORS = (
     Raised("ValueError", "feature_map", "is not the name of a map"),
     Raised("ValueError", "activation", "is unknown"),
     Raised("ValueError", "key_lengths cu_seqlens", "does not match the tokens"),
+    Raised("ValueError", "state_indices", "is out of range, or has a row twice that is written"),
+    Raised("ValueError", "state_at", "is out of range, or given with ``cu_seqlens``"),
     Raised("ValueError", "initial_state grad_state state", "has the wrong shape{z}"),
     Raised("ValueError", "in_place", "is True and the state is read-only or lacks leading axes"),
     Raised("ValueError", "in_place", "is True and elements of the state overlap in memory"),
@@ -160,6 +163,30 @@ PARAGRAPHS = {
     reverse : bool, default False
         Scan from the last token (of each sequence) to the first: the initial state is before
         the last token, and the final one after the first.""",
+    "state_indices": """
+    state_indices : array_like of int, shape (B,), optional
+        Makes ``initial_state`` a pool: its first axis, or with ``cu_seqlens`` that of sequences,
+        has any number of rows, and entry i of the batch begins with row ``state_indices[i]``.
+        With ``return_state`` the state after the last token is written to that row, no other row
+        changes, and the pool is returned.""",
+    "state_indices_backward": """
+    state_indices : array_like of int, shape (B,), optional
+        As in the forward call, before which ``initial_state`` is meant.  Gradients of states are
+        those of the rows, in the order of the indices.""",
+    "state_indices_step": """
+    state_indices : array_like of int, shape (B,), optional
+        Makes ``state`` a pool, whose first axis has any number of rows: entry i of the batch
+        updates row ``state_indices[i]``, in place whatever ``in_place`` is.  No other row
+        changes, and the pool is returned.""",
+    "state_at": """
+    state_at : array_like of int, shape (positions,), optional
+        Numbers of tokens, 0 to n.  ``return_state`` then returns the states after so many tokens
+        in place of the last one, with an axis of positions where packed sequences have theirs.
+        The tokens between two positions are computed by themselves, a single one as a step.  Not
+        with ``cu_seqlens``.""",
+    "state_at_backward": """
+    state_at : array_like of int, shape (positions,), optional
+        As in the forward call; ``grad_state`` then has an axis of positions.""",
     "initial_row": """
     initial_state : State, optional
         h before the first token, ``s`` (..., m) and ``z`` None; default: zeros.  With

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linattn import _reference_maps as maps
+from linattn import _reference_states as _states
 
 Array = np.ndarray
 
@@ -28,6 +29,7 @@ class State(NamedTuple):
     log_scale: Array | None = None
 
 
+@_states.of_sequence
 def causal(
     q, k, v, *, feature_map="elu", normalize=True, eps=1e-6, scale=1.0,
     key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
@@ -66,6 +68,7 @@ def causal(
     return (o, _finish(s, z, cu_seqlens, normalize)) if return_state else o
 
 
+@_states.of_gradients
 def causal_backward(
     q, k, v, grad_out, *, feature_map="elu", normalize=True, eps=1e-6, scale=1.0,
     key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
@@ -177,6 +180,7 @@ def noncausal_backward(
     return _chain(phi, (q, scale * da), (k, db), (v, dv), key_lengths)
 
 
+@_states.of_step
 def step(q, k, v, state, *, feature_map="elu", normalize=True, eps=1e-6, scale=1.0):
     """One token of `causal` on a state: ``q, k (..., d)``, ``v (..., m)`` -> ``(o, State)``.
 

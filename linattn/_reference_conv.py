@@ -7,12 +7,14 @@ from itertools import pairwise
 import numpy as np
 
 from linattn import _reference
+from linattn import _reference_states as _states
 from linattn._reference_maps import _softplus
 from linattn._reference_maps import _softplus_derivative as _sigmoid
 
 _sum_to = partial(_reference._sum_to, core=0)  # over any axes
 
 
+@_states.of_sequence
 def causal_conv1d(
     x, weight, bias=None, *, activation=None, cu_seqlens=None, initial_state=None,
     return_state=False,
@@ -43,6 +45,7 @@ def causal_conv1d(
     return (o, state) if return_state else o
 
 
+@_states.of_gradients
 def causal_conv1d_backward(
     x, weight, grad_out, bias=None, *, activation=None, cu_seqlens=None, initial_state=None,
     grad_state=None,
@@ -89,6 +92,7 @@ def causal_conv1d_backward(
     return *grads, dstate if initial_state is None else _sum_to(dstate, start)
 
 
+@_states.of_step
 def causal_conv1d_step(x, weight, state, bias=None, *, activation=None):
     """One token: ``x (..., c)``, ``state (..., c, w - 1)``."""
     o, state = causal_conv1d(

@@ -4,6 +4,7 @@
 import numpy as np
 
 from linattn import _reference_maps as maps
+from linattn import _reference_states as _states
 from linattn._reference import (
     State,
     _chain,
@@ -21,6 +22,7 @@ from linattn._reference import (
 )
 
 
+@_states.of_sequence
 def delta(
     q, k, v, beta, *, scale=1.0, feature_map="identity",
     key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
@@ -56,6 +58,7 @@ def delta(
     return (o, _finish(s, z, cu_seqlens, normalize=False)) if return_state else o
 
 
+@_states.of_gradients
 def delta_backward(
     q, k, v, beta, grad_out, *, scale=1.0, feature_map="identity",
     key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
@@ -111,6 +114,7 @@ def delta_backward(
     return *grads, _gradient_of_state(ds, dz, initial_state, cu_seqlens, normalize=False)
 
 
+@_states.of_step
 def delta_step(q, k, v, beta, state: State, *, scale=1.0, feature_map="identity"):
     """One token of `delta`: ``q, k (..., d)``, ``v (..., m)``, ``beta (...)`` or ``(..., m)``."""
     others = tuple(map(np.asarray, (q, k, v)))

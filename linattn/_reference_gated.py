@@ -4,6 +4,7 @@
 import numpy as np
 
 from linattn import _reference_maps as maps
+from linattn import _reference_states as _states
 from linattn._reference import (
     State,
     _chain,
@@ -22,6 +23,7 @@ from linattn._reference import (
 from linattn._reference_delta import _channels, _token_channels
 
 
+@_states.of_sequence
 def gated(
     q, k, v, g, *, scale=1.0, feature_map="identity", bonus=None,
     key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
@@ -61,6 +63,7 @@ def gated(
     return (o, _finish(s, z, cu_seqlens, normalize=False)) if return_state else o
 
 
+@_states.of_gradients
 def gated_backward(
     q, k, v, g, grad_out, *, scale=1.0, feature_map="identity", bonus=None,
     key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
@@ -131,6 +134,7 @@ def gated_backward(
     return *grads, _gradient_of_state(ds, dz, initial_state, cu_seqlens, normalize=False)
 
 
+@_states.of_step
 def gated_step(q, k, v, g, state: State, *, scale=1.0, feature_map="identity", bonus=None):
     """One token of `gated`: ``q, k (..., d)``, ``v (..., m)``, ``g (...)`` or ``(..., d)``."""
     others = tuple(map(np.asarray, (q, k, v)))

@@ -8,6 +8,7 @@ channel, which is a row of s.
 import numpy as np
 
 from linattn import _reference_maps as maps
+from linattn import _reference_states as _states
 from linattn._reference import (
     State,
     _chain,
@@ -27,6 +28,7 @@ from linattn._reference_delta import _channels, _token_channels
 from linattn._reference_gated import _gradient_of_gate, _kept
 
 
+@_states.of_sequence
 def gated_delta(
     q, k, v, g, beta, *, scale=1.0, feature_map="identity", erase=None,
     key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
@@ -66,6 +68,7 @@ def gated_delta(
     return (o, _finish(s, z, cu_seqlens, normalize=False)) if return_state else o
 
 
+@_states.of_gradients
 def gated_delta_backward(
     q, k, v, g, beta, grad_out, *, scale=1.0, feature_map="identity", erase=None,
     key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
@@ -127,6 +130,7 @@ def gated_delta_backward(
     return *grads, _gradient_of_state(ds, dz, initial_state, cu_seqlens, normalize=False)
 
 
+@_states.of_step
 def gated_delta_step(
     q, k, v, g, beta, state: State, *, scale=1.0, feature_map="identity", erase=None
 ):
@@ -141,6 +145,7 @@ def gated_delta_step(
     return o[..., 0, :], state
 
 
+@_states.of_sequence
 def dplr(
     q, k, v, a, b, g, *, scale=1.0,
     key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
@@ -175,6 +180,7 @@ def dplr(
     return (o, _finish(s, z, cu_seqlens, normalize=False)) if return_state else o
 
 
+@_states.of_gradients
 def dplr_backward(
     q, k, v, a, b, g, grad_out, *, scale=1.0,
     key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
@@ -229,6 +235,7 @@ def dplr_backward(
     return *grads, _gradient_of_state(ds, dz, initial_state, cu_seqlens, normalize=False)
 
 
+@_states.of_step
 def dplr_step(q, k, v, a, b, g, state: State, *, scale=1.0):
     """One token of `dplr`: operands without the axis n."""
     q, k, v, a, b, g = map(np.asarray, (q, k, v, a, b, g))

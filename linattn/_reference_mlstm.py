@@ -3,9 +3,11 @@
 
 import numpy as np
 
+from linattn import _reference_states as _states
 from linattn._reference import State, _exists, _outer, _sum_to, _tokens, _vecmat, _wide
 
 
+@_states.of_sequence
 def mlstm(
     q, k, v, i, f, *, scale=None, normalize=True, eps=0.0,
     key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
@@ -41,6 +43,7 @@ def mlstm(
     return (o, x.state(normalize)) if return_state else o
 
 
+@_states.of_gradients
 def mlstm_backward(
     q, k, v, i, f, grad_out, *, scale=None, normalize=True, eps=0.0,
     key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
@@ -117,6 +120,7 @@ def mlstm_backward(
     return *sums, dstate
 
 
+@_states.of_step
 def mlstm_step(q, k, v, i, f, state, *, scale=None, normalize=True, eps=0.0):
     """One token: ``q, k (..., d)``, ``v (..., m)``, ``i, f (...)`` -> ``(o, State)``."""
     q, k, v = (np.asarray(x)[..., None, :] for x in (q, k, v))

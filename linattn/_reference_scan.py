@@ -3,10 +3,12 @@
 
 import numpy as np
 
+from linattn import _reference_states as _states
 from linattn._reference_conv import _sequences, _sigmoid, _slope, _sum_to
 from linattn._reference_maps import _softplus
 
 
+@_states.of_sequence
 def linear_scan(
     a, x, *, log=False, reverse=False, cu_seqlens=None, initial_state=None, return_state=False
 ):
@@ -39,6 +41,7 @@ def linear_scan(
     return (h, _stacked(states, cu_seqlens, -2)) if return_state else h
 
 
+@_states.of_gradients
 def linear_scan_backward(
     a, x, grad_out, *, log=False, reverse=False, cu_seqlens=None, initial_state=None,
     grad_state=None,
@@ -82,6 +85,7 @@ def linear_scan_backward(
     return *grads, _gradient_of_start(dstates, start, cu_seqlens, -2)
 
 
+@_states.of_step
 def linear_scan_step(a, x, state, *, log=False):
     """One token: ``a, x, state (..., m)``; h, and the next state, which is h."""
     a, x, state = _wide(a, x, _array(state))
@@ -89,6 +93,7 @@ def linear_scan_step(a, x, state, *, log=False):
     return h, h
 
 
+@_states.of_sequence
 def selective_scan(
     x, dt, A, B, C, *, D=None, z=None, dt_bias=None, softplus=False,
     key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
@@ -119,6 +124,7 @@ def selective_scan(
     return (y, _stacked(states, cu_seqlens, -3)) if return_state else y
 
 
+@_states.of_gradients
 def selective_scan_backward(
     x, dt, A, B, C, grad_out, *, D=None, z=None, dt_bias=None, softplus=False,
     key_lengths=None, cu_seqlens=None, initial_state=None, grad_state=None,
@@ -178,6 +184,7 @@ def selective_scan_backward(
     return *grads, _gradient_of_start(dstates, start, cu_seqlens, -3)
 
 
+@_states.of_step
 def selective_scan_step(x, dt, A, B, C, state, *, D=None, z=None, dt_bias=None, softplus=False):
     """One token: ``x, dt, z (..., m)``, ``B, C (..., f)``, ``state (..., m, f)``."""
     x, dt, B, C, z = (None if y is None else np.asarray(y)[..., None, :] for y in (x, dt, B, C, z))

@@ -3,9 +3,11 @@
 
 import numpy as np
 
+from linattn import _reference_states as _states
 from linattn._reference import State, _exists, _sum_to, _tokens, _wide
 
 
+@_states.of_sequence
 def wkv(
     k, v, w, u, *, key_lengths=None, cu_seqlens=None, initial_state=None, return_state=False,
 ):  # fmt: skip
@@ -38,6 +40,7 @@ def wkv(
     return (o, _finish(fields, cu_seqlens)) if return_state else o
 
 
+@_states.of_gradients
 def wkv_backward(
     k, v, w, u, grad_out, *, key_lengths=None, cu_seqlens=None, initial_state=None,
     grad_state=None,
@@ -102,6 +105,7 @@ def wkv_backward(
     return *sums, dstate
 
 
+@_states.of_step
 def wkv_step(k, v, w, u, state):
     """One token: ``k, v, w, u (..., m)`` -> ``(o, State)``."""
     k, v = np.asarray(k)[..., None, :], np.asarray(v)[..., None, :]

@@ -40,7 +40,7 @@ class Scaled:
         memory by; ``there`` (..., n), or None, says which tokens have a key.
     """
 
-    cross = mapped = False
+    cross = mapped = one_array = False
     transition = "scaled"
 
     def __init__(

@@ -113,6 +113,34 @@ def copy(state: Any) -> State:
     return State(*(np.array(x) if type(x) is np.ndarray else x for x in state))
 
 
+def named(
+    function: str, name: str, state: Any, cores: State, *, any_scale: bool = False
+) -> dict[str, Any]:
+    """The fields of a state by the names of messages; those without a core have to be None.
+
+    With ``any_scale``, log_scale may be None as well.
+    """
+    try:
+        if isinstance(state, np.ndarray):
+            raise TypeError
+        s, z, *rest = state
+        (log_scale,) = rest or (None,)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{function}: {name} is a {type(state).__name__}; expected a linattn.State(s, z)"
+        ) from None
+    found = {}
+    for field, x, core in zip(State._fields, (s, z, log_scale), cores, strict=True):
+        if (x is None) is not (core is None) and not (
+            any_scale and x is None and field == "log_scale"
+        ):
+            what, expected = ("None", "an array") if x is None else ("given", "None")
+            raise ValueError(f"{function}: {name}.{field} is {what}; expected {expected}")
+        if x is not None:
+            found[f"{name}.{field}"] = x
+    return found
+
+
 def checked(
     function: str,
     name: str,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._fused import FusedState
 from ._state import State
 from .feature_maps import FeatureMap
 
@@ -24,6 +25,7 @@ __all__ = [
     "ChannelOptions",
     "ConvolutionOptions",
     "DType",
+    "FusedState",
     "GatedDeltaOptions",
     "GatedOptions",
     "LinearScanOptions",
@@ -50,6 +52,8 @@ class ConvolutionOptions(TypedDict, total=False):
     activation: Activation
     cu_seqlens: ArrayLike | None
     initial_state: Array | None
+    state_indices: ArrayLike | None
+    state_at: ArrayLike | None
     out: Array | None
 
 
@@ -60,6 +64,8 @@ class LinearScanOptions(TypedDict, total=False):
     reverse: Bool
     cu_seqlens: ArrayLike | None
     initial_state: State | None
+    state_indices: ArrayLike | None
+    state_at: ArrayLike | None
     out: Array | None
 
 
@@ -73,6 +79,8 @@ class SelectiveScanOptions(TypedDict, total=False):
     key_lengths: ArrayLike | None
     cu_seqlens: ArrayLike | None
     initial_state: State | None
+    state_indices: ArrayLike | None
+    state_at: ArrayLike | None
     out: Array | None
 
 
@@ -82,6 +90,8 @@ class ChannelOptions(TypedDict, total=False):
     key_lengths: ArrayLike | None
     cu_seqlens: ArrayLike | None
     initial_state: State | None
+    state_indices: ArrayLike | None
+    state_at: ArrayLike | None
     out: Array | None
 
 

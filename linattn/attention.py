@@ -44,7 +44,9 @@ def causal(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     return_state: bool = False,
+    state_at: ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array | tuple[Array, State]:
     """Causal linear attention.
@@ -91,6 +93,7 @@ def causal(
         (q, k, v), feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
         key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
         return_state=return_state, out=out,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
@@ -108,7 +111,9 @@ def causal_backward(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     grad_state: State | None = None,
+    state_at: ArrayLike | None = None,
 ) -> tuple[Any, ...]:
     """Gradients of `causal`.
 
@@ -143,6 +148,7 @@ def causal_backward(
         (q, k, v), grad_out, feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
         key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
         grad_state=grad_state,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
@@ -254,6 +260,7 @@ def step(
     eps: float = 1e-6,
     scale: float = 1.0,
     in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, State]:
     """One token of `causal`: write to the state, then read it.
 
@@ -288,5 +295,5 @@ def step(
     """
     return CAUSAL.step(
         (q, k, v), state, feature_map=feature_map, normalize=normalize, eps=eps, scale=scale,
-        in_place=in_place,
+        in_place=in_place, state_indices=state_indices,
     )  # fmt: skip

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from . import _check, _gradients, _state
+from . import _check, _gradients, _pools, _state
 from ._docs import filled, filled_like
 from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import quiet, run, ufuncs
 from ._layout import Layout, Operand
+from ._linattn import pool_call
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -49,7 +50,9 @@ def causal_conv1d(
     activation: Activation = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: Array | None = None,
+    state_indices: ArrayLike | None = None,
     return_state: bool = False,
+    state_at: ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array | tuple[Array, Array]:
     """Causal convolution of each channel with its own short filter.
@@ -107,6 +110,12 @@ def causal_conv1d(
     (array([ 1. ,  2.5,  5. , 10. ]), array([[8.]]))
     """
     name = "causal_conv1d"
+    if state_indices is not None or state_at is not None:
+        return _pools.call(
+            name, "forward", (x, weight, bias), activation=activation, cu_seqlens=cu_seqlens,
+            initial_state=initial_state, return_state=return_state, out=out,
+            state_indices=state_indices, state_at=state_at,
+        )  # fmt: skip
     x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation)
     if out is not None:
         _check.out(name, out, shape, x, taps, bias)
@@ -132,7 +141,9 @@ def causal_conv1d_backward(
     activation: Activation = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: Array | None = None,
+    state_indices: ArrayLike | None = None,
     grad_state: Array | None = None,
+    state_at: ArrayLike | None = None,
 ) -> tuple[Array, ...]:
     """Gradients of `causal_conv1d`.
 
@@ -172,6 +183,13 @@ def causal_conv1d_backward(
     (array([1.5, 1.5, 1.5, 1. ]), array([[ 7., 15.]]))
     """
     name = "causal_conv1d_backward"
+    if state_indices is not None or state_at is not None:
+        cut: tuple[Array, ...] = _pools.call(
+            "causal_conv1d", "backward", (x, weight, bias), grad_out=grad_out,
+            activation=activation, cu_seqlens=cu_seqlens, initial_state=initial_state,
+            grad_state=grad_state, state_indices=state_indices, state_at=state_at,
+        )  # fmt: skip
+        return cut
     tokens, taps, added, shape, silu = _operands(name, x, weight, bias, activation)
     grad_out = _check.cotangent(name, grad_out, shape)
     operands = tokens, taps, added, grad_out
@@ -209,6 +227,7 @@ def causal_conv1d_step(
     *,
     activation: Activation = None,
     in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
     """One token of `causal_conv1d`.
 
@@ -245,7 +264,19 @@ def causal_conv1d_step(
     (array([10.]), array([[8.]]))
     """
     name = "causal_conv1d_step"
+    given = x, weight, bias
     x, taps, bias, shape, silu = _operands(name, x, weight, bias, activation, tokens=False)
+    if state_indices is not None:
+        if type(state) is np.ndarray and state.ndim > 1:
+            rows = None, state.swapaxes(-1, -2)
+            o = pool_call(state_indices, ufuncs["_causal_conv1d_step"], x, taps, bias, silu, *rows)
+            if o is not NotImplemented:
+                return o[0], state
+        result: tuple[Array, Array] = _pools.call(
+            "causal_conv1d", "step", given, state=state, activation=activation,
+            in_place=in_place, state_indices=state_indices,
+        )  # fmt: skip
+        return result
     dtype = state_dtype(x, taps, bias)
     core = (shape[-1], taps.shape[-2] - 1)
     _state.checked_field(name, "state", state, shape[:-1], core, dtype)
@@ -267,14 +298,14 @@ def _operands(
     if weight.shape[-1] < 1:
         raise ValueError(f"{name}: weight has shape {weight.shape}; expected (..., c, w), w >= 1")
     (bias,) = given or [np.zeros(x.shape[-1], x.dtype)]  # zeros that do not affect the dtype
-    silu = _silu(name, activation)
+    silu = silu_number(name, activation)
     taps = weight.swapaxes(-1, -2)
     if type(taps) is np.ndarray:
         taps = np.ascontiguousarray(taps)  # once, not for every head and sequence
     return x, taps, bias, call.shape, silu
 
 
-def _silu(function: str, x: Any) -> float:
+def silu_number(function: str, x: Any) -> float:
     """``activation`` as the kernels take it: 1.0 for silu, 0.0 for none."""
     if x is None or (isinstance(x, str) and x == "silu"):
         return float(x is not None)

@@ -43,7 +43,9 @@ def delta(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     return_state: bool = False,
+    state_at: ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array | tuple[Array, State]:
     """Fast weights with the delta rule.
@@ -89,6 +91,7 @@ def delta(
     return DELTA.forward(
         (q, k, v, beta), feature_map=feature_map, scale=scale, key_lengths=key_lengths,
         cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
@@ -105,7 +108,9 @@ def delta_backward(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     grad_state: State | None = None,
+    state_at: ArrayLike | None = None,
 ) -> tuple[Any, ...]:
     """Gradients of `delta`.
 
@@ -142,6 +147,7 @@ def delta_backward(
     return DELTA.backward(
         (q, k, v, beta), grad_out, feature_map=feature_map, scale=scale, key_lengths=key_lengths,
         cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
@@ -156,6 +162,7 @@ def delta_step(
     scale: float = 1.0,
     feature_map: Map = "identity",
     in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, State]:
     """One token of `delta`: write to the memory, then read it.
 
@@ -184,5 +191,10 @@ def delta_step(
     array([2.])
     """
     return DELTA.step(
-        (q, k, v, beta), state, feature_map=feature_map, scale=scale, in_place=in_place
+        (q, k, v, beta),
+        state,
+        feature_map=feature_map,
+        scale=scale,
+        in_place=in_place,
+        state_indices=state_indices,
     )

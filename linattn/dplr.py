@@ -44,7 +44,9 @@ def dplr(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     return_state: bool = False,
+    state_at: ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array | tuple[Array, State]:
     """A memory whose transition is diagonal plus low rank: the generalised delta rule of RWKV-7.
@@ -102,6 +104,7 @@ def dplr(
     return DPLR.forward(
         (q, k, v, a, b, g), feature_map="identity", scale=scale, key_lengths=key_lengths,
         cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
@@ -119,7 +122,9 @@ def dplr_backward(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     grad_state: State | None = None,
+    state_at: ArrayLike | None = None,
 ) -> tuple[Any, ...]:
     """Gradients of `dplr`.
 
@@ -153,6 +158,7 @@ def dplr_backward(
         (q, k, v, a, b, g), grad_out, feature_map="identity", scale=scale,
         key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
         grad_state=grad_state,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
@@ -168,6 +174,7 @@ def dplr_step(
     *,
     scale: float = 1.0,
     in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, State]:
     """One token of `dplr`: write to the memory, then read it.
 
@@ -198,5 +205,10 @@ def dplr_step(
     array([5.])
     """
     return DPLR.step(
-        (q, k, v, a, b, g), state, feature_map="identity", scale=scale, in_place=in_place
+        (q, k, v, a, b, g),
+        state,
+        feature_map="identity",
+        scale=scale,
+        in_place=in_place,
+        state_indices=state_indices,
     )

@@ -44,7 +44,9 @@ def gated(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     return_state: bool = False,
+    state_at: ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array | tuple[Array, State]:
     """Causal linear attention whose memory decays before each write.
@@ -99,6 +101,7 @@ def gated(
     return GATED.forward(
         (q, k, v, g, bonus), feature_map=feature_map, scale=scale, key_lengths=key_lengths,
         cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
@@ -116,7 +119,9 @@ def gated_backward(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     grad_state: State | None = None,
+    state_at: ArrayLike | None = None,
 ) -> tuple[Any, ...]:
     """Gradients of `gated`.
 
@@ -161,6 +166,7 @@ def gated_backward(
         (q, k, v, g, bonus), grad_out, feature_map=feature_map, scale=scale,
         key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
         grad_state=grad_state,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
@@ -176,6 +182,7 @@ def gated_step(
     feature_map: Map = "identity",
     bonus: ArrayLike | None = None,
     in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, State]:
     """One token of `gated`: let the memory decay, write to it, then read it.
 
@@ -205,5 +212,10 @@ def gated_step(
            [4.]])
     """
     return GATED.step(
-        (q, k, v, g, bonus), state, feature_map=feature_map, scale=scale, in_place=in_place
+        (q, k, v, g, bonus),
+        state,
+        feature_map=feature_map,
+        scale=scale,
+        in_place=in_place,
+        state_indices=state_indices,
     )

@@ -45,7 +45,9 @@ def gated_delta(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     return_state: bool = False,
+    state_at: ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array | tuple[Array, State]:
     """The delta rule on a memory that decays before each write.
@@ -102,6 +104,7 @@ def gated_delta(
     return GATED_DELTA.forward(
         (q, k, v, g, beta, erase), feature_map=feature_map, scale=scale, key_lengths=key_lengths,
         cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
@@ -120,7 +123,9 @@ def gated_delta_backward(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     grad_state: State | None = None,
+    state_at: ArrayLike | None = None,
 ) -> tuple[Any, ...]:
     """Gradients of `gated_delta`.
 
@@ -160,6 +165,7 @@ def gated_delta_backward(
         (q, k, v, g, beta, erase), grad_out, feature_map=feature_map, scale=scale,
         key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
         grad_state=grad_state,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
@@ -176,6 +182,7 @@ def gated_delta_step(
     feature_map: Map = "identity",
     erase: ArrayLike | None = None,
     in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, State]:
     """One token of `gated_delta`: let the memory decay, write to it, then read it.
 
@@ -208,5 +215,10 @@ def gated_delta_step(
            [4.]])
     """
     return GATED_DELTA.step(
-        (q, k, v, g, beta, erase), state, feature_map=feature_map, scale=scale, in_place=in_place
+        (q, k, v, g, beta, erase),
+        state,
+        feature_map=feature_map,
+        scale=scale,
+        in_place=in_place,
+        state_indices=state_indices,
     )

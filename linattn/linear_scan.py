@@ -40,7 +40,9 @@ def linear_scan(
     reverse: Bool = False,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     return_state: bool = False,
+    state_at: ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array | tuple[Array, State]:
     """First-order linear recurrence over tokens, each number by itself.
@@ -98,10 +100,12 @@ def linear_scan(
         return _complex_scan.forward(
             a, x, log=log, reverse=reverse, cu_seqlens=cu_seqlens, initial_state=initial_state,
             return_state=return_state, out=out,
+        state_indices=state_indices, state_at=state_at,
         )  # fmt: skip
     return LINEAR_SCAN.forward(
         (a, x), log=log, reverse=reverse, cu_seqlens=cu_seqlens, initial_state=initial_state,
         return_state=return_state, out=out,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
@@ -115,7 +119,9 @@ def linear_scan_backward(
     reverse: Bool = False,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     grad_state: State | None = None,
+    state_at: ArrayLike | None = None,
 ) -> tuple[Any, ...]:
     """Gradients of `linear_scan`.
 
@@ -155,16 +161,24 @@ def linear_scan_backward(
         return _complex_scan.backward(
             a, x, grad_out, log=log, reverse=reverse, cu_seqlens=cu_seqlens,
             initial_state=initial_state, grad_state=grad_state,
+            state_indices=state_indices, state_at=state_at,
         )  # fmt: skip
     return LINEAR_SCAN.backward(
         (a, x), grad_out, log=log, reverse=reverse, cu_seqlens=cu_seqlens,
         initial_state=initial_state, grad_state=grad_state,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
 @filled
 def linear_scan_step(
-    a: ArrayLike, x: ArrayLike, state: State, *, log: Bool = False, in_place: bool = False
+    a: ArrayLike,
+    x: ArrayLike,
+    state: State,
+    *,
+    log: Bool = False,
+    in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, State]:
     """One token of `linear_scan`.
 
@@ -201,5 +215,7 @@ def linear_scan_step(
     array([5.])
     """
     if _complex_scan.is_complex(a, x):
-        return _complex_scan.step(a, x, state, log=log, in_place=in_place)
-    return LINEAR_SCAN.step((a, x), state, log=log, in_place=in_place)
+        return _complex_scan.step(
+            a, x, state, log=log, in_place=in_place, state_indices=state_indices
+        )
+    return LINEAR_SCAN.step((a, x), state, log=log, in_place=in_place, state_indices=state_indices)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
-from . import _check, _fields, _gradients, _state
+from . import _check, _fields, _gradients, _pools, _state
 from ._docs import filled, filled_like
 from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import Call, Layout, Operand
 from ._lazy import in_blocks, is_lazy, refuse_token
-from ._linattn import fast_call
+from ._linattn import fast_call, pool_call
 from ._state import State
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def mlstm(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     return_state: bool = False,
+    state_at: ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array | tuple[Array, State]:
     """The matrix memory of xLSTM: exponential input gates, sigmoid forget gates.
@@ -102,6 +105,12 @@ def mlstm(
            [5.]])
     """
     name, operands = "mlstm", (q, k, v, i, f)
+    if state_indices is not None or state_at is not None:
+        return _pools.call(
+            name, "forward", operands, scale=scale, normalize=normalize, eps=eps,
+            key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+            return_state=return_state, out=out, state_indices=state_indices, state_at=state_at,
+        )  # fmt: skip
     call = LAYOUT.read(name, operands)
     if not call.alike and is_lazy(operands):
         return in_blocks(
@@ -141,7 +150,9 @@ def mlstm_backward(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     grad_state: State | None = None,
+    state_at: ArrayLike | None = None,
 ) -> tuple[Any, ...]:
     """Gradients of `mlstm`.
 
@@ -176,6 +187,13 @@ def mlstm_backward(
     from . import _mlstm_backward
 
     name, operands = "mlstm_backward", (q, k, v, i, f)
+    if state_indices is not None or state_at is not None:
+        cut: tuple[Any, ...] = _pools.call(
+            "mlstm", "backward", operands, grad_out=grad_out, scale=scale, normalize=normalize,
+            eps=eps, key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+            grad_state=grad_state, state_indices=state_indices, state_at=state_at,
+        )  # fmt: skip
+        return cut
     call = LAYOUT.read(name, operands)
     if not (call.alike and type(grad_out) is np.ndarray) and is_lazy((*operands, grad_out)):
         lazy: tuple[Any, ...] = in_blocks(
@@ -219,6 +237,7 @@ def mlstm_step(
     normalize: Bool = True,
     eps: float = 0.0,
     in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, State]:
     """One token of `mlstm`: let the memory decay, write to it, then read it.
 
@@ -251,13 +270,21 @@ def mlstm_step(
     """
     name, step = "mlstm_step", internal_ufuncs["_mlstm_step"]
     if type(state) is State and type(q) is np.ndarray and type(normalize) is bool:
-        after = state if in_place else _state.copy(state)
+        written = in_place or state_indices is not None
+        after = state if written else _state.copy(state)
+        call_step: Any = fast_call if state_indices is None else partial(pool_call, state_indices)
         factor = _default_scale(q.shape[-1]) if scale is None and q.ndim else scale
-        o = fast_call(
+        o = call_step(
             step, q, k, v, i, f, factor, eps, float(normalize), None, *_fields_of(after, normalize)
         )
         if o is not NotImplemented:
             return o[0], after
+    if state_indices is not None:
+        result: tuple[Any, State] = _pools.call(
+            "mlstm", "step", (q, k, v, i, f), state=state, scale=scale, normalize=normalize,
+            eps=eps, in_place=in_place, state_indices=state_indices,
+        )  # fmt: skip
+        return result
     operands = q, k, v, i, f
     call = LAYOUT.read(name, operands, tokens=False)
     if not call.alike:

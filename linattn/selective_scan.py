@@ -46,7 +46,9 @@ def selective_scan(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     return_state: bool = False,
+    state_at: ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array | tuple[Array, State]:
     """The selective state space model of Mamba.
@@ -98,6 +100,7 @@ def selective_scan(
     return SELECTIVE_SCAN.forward(
         (x, dt, A, B, C, D, z, dt_bias), softplus=softplus, key_lengths=key_lengths,
         cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
@@ -117,7 +120,9 @@ def selective_scan_backward(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     grad_state: State | None = None,
+    state_at: ArrayLike | None = None,
 ) -> tuple[Any, ...]:
     """Gradients of `selective_scan`.
 
@@ -156,6 +161,7 @@ def selective_scan_backward(
     return SELECTIVE_SCAN.backward(
         (x, dt, A, B, C, D, z, dt_bias), grad_out, softplus=softplus, key_lengths=key_lengths,
         cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
+        state_indices=state_indices, state_at=state_at,
     )  # fmt: skip
 
 
@@ -173,6 +179,7 @@ def selective_scan_step(
     dt_bias: ArrayLike | None = None,
     softplus: Bool = False,
     in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, State]:
     """One token of `selective_scan`.
 
@@ -208,5 +215,9 @@ def selective_scan_step(
     array([5.])
     """
     return SELECTIVE_SCAN.step(
-        (x, dt, A, B, C, D, z, dt_bias), state, softplus=softplus, in_place=in_place
+        (x, dt, A, B, C, D, z, dt_bias),
+        state,
+        softplus=softplus,
+        in_place=in_place,
+        state_indices=state_indices,
     )

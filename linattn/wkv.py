@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from . import _check, _fields, _gradients, _state
+from . import _check, _fields, _gradients, _pools, _state
 from ._docs import filled, filled_like
 from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import quiet, run, ufuncs
@@ -49,7 +49,9 @@ def wkv(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     return_state: bool = False,
+    state_at: ArrayLike | None = None,
     out: Array | None = None,
 ) -> Array | tuple[Array, State]:
     """RWKV-4's attention: a weighted mean of the values so far, each channel by itself.
@@ -95,6 +97,12 @@ def wkv(
            [3.],
            [5.]])
     """
+    if state_indices is not None or state_at is not None:
+        return _pools.call(
+            "wkv", "forward", (k, v, w, u), key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+            initial_state=initial_state, return_state=return_state, out=out,
+            state_indices=state_indices, state_at=state_at,
+        )  # fmt: skip
     plain = key_lengths is None and cu_seqlens is None and initial_state is None
     if plain and not return_state and out is None:
         o = fast_call(ufuncs["wkv"], k, v, w, u, None)
@@ -131,7 +139,9 @@ def wkv_backward(
     key_lengths: ArrayLike | None = None,
     cu_seqlens: ArrayLike | None = None,
     initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
     grad_state: State | None = None,
+    state_at: ArrayLike | None = None,
 ) -> tuple[Any, ...]:
     """Gradients of `wkv`.
 
@@ -160,6 +170,13 @@ def wkv_backward(
            [0.5]])
     """
     name, operands = "wkv_backward", (k, v, w, u)
+    if state_indices is not None or state_at is not None:
+        cut: tuple[Any, ...] = _pools.call(
+            "wkv", "backward", operands, grad_out=grad_out, key_lengths=key_lengths,
+            cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
+            state_indices=state_indices, state_at=state_at,
+        )  # fmt: skip
+        return cut
     call = LAYOUT.read(name, operands)
     if not (call.alike and type(grad_out) is np.ndarray) and is_lazy((*operands, grad_out)):
         lazy: tuple[Any, ...] = in_blocks(
@@ -196,6 +213,7 @@ def wkv_step(
     state: State,
     *,
     in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, State]:
     """One token of `wkv`: read it, then let the memory decay and write to it.
 
@@ -227,6 +245,11 @@ def wkv_step(
     """
     name = "wkv_step"
     operands = k, v, w, u
+    if state_indices is not None:
+        result: tuple[Any, State] = _pools.call(
+            "wkv", "step", operands, state=state, in_place=in_place, state_indices=state_indices
+        )
+        return result
     call = LAYOUT.read(name, operands, tokens=False)
     if not call.alike:
         refuse_token(name, operands)

@@ -49,7 +49,9 @@ def made(monkeypatch):
 def test_arguments(made):
     (operands, state), options = made["gated_step"](1, 2, 3, 4, 5, bonus=6)
     assert (operands, state) == ((1, 2, 3, 4, 6), 5)
-    assert options == {"scale": 1.0, "feature_map": "identity", "in_place": False}
+    assert options == {
+        "scale": 1.0, "feature_map": "identity", "in_place": False, "state_indices": None
+    }  # fmt: skip
     assert made["causal"](1, 2, 3, colour="red")[1]["colour"] == "red"
     assert made["gated"](1, 2, 3, 4)[0] == ((1, 2, 3, 4, None),)
     f = _bridge.made(linattn.initial_state, TOY, lambda *x, **_: x)

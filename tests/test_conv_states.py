@@ -174,6 +174,46 @@ def test_layouts_change_no_bit(layout):
             np.testing.assert_array_equal(y, z)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", *DTYPES])
+def test_orders_of_axes_change_no_bit(dtype):
+    """Tokens or channels adjacent in memory, in x and in the result; around tiles and panels."""
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    for size in ((63, 40, 4), (64, 5, 1), (145, 33, 9), (300, 17, 4), (70, 530, 3), (9, 129, 4)):
+        x, weight, b, _, state, _ = make(*size, dtype=dtype)
+        state = state.astype(np.promote_types(dtype, np.float32))
+        options = {"activation": "silu", "initial_state": state}
+        expected = linattn.causal_conv1d(x, weight, b, **options)
+        for x_axes, out_axes, offset in product((1, 2), (1, 2), (0, 3)):
+            turned = np.ascontiguousarray(x.swapaxes(-1, -x_axes)).swapaxes(-1, -x_axes)
+            memory = np.empty(x.size + offset, dtype)[offset:]
+            out = memory.reshape(x.swapaxes(-1, -out_axes).shape).swapaxes(-1, -out_axes)
+            linattn.causal_conv1d(turned, weight, b, out=out, **options)
+            np.testing.assert_array_equal(out, expected)
+
+
+def test_large_results_of_adjacent_tokens_have_the_same_bits():
+    x, weight, b, *_ = make(9001, 520, 4, lead=(), dtype="float32")
+    expected = linattn.causal_conv1d(x, weight, b, activation="silu")
+    for offset in (0, 3):
+        out = np.empty(9001 * 520 + offset, np.float32)[offset:].reshape(520, 9001).T
+        linattn.causal_conv1d(np.asfortranarray(x), weight, b, activation="silu", out=out)
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_nan_stays_nan_in_bfloat16():
+    """Of any payload: rounding must not carry into the sign."""
+    dtype = pytest.importorskip("ml_dtypes").bfloat16
+    nan = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001], np.uint32).view(np.float32)
+    state = np.ones((40, 1), np.float32)
+    state[[3, 17, 39], 0] = nan
+    for n in (1, 20):
+        x, weight = np.ones((n, 40), dtype), np.ones((40, 2), dtype)
+        o = linattn.causal_conv1d(x, weight, initial_state=state)
+        np.testing.assert_array_equal(np.isnan(o[0]), np.isnan(state[:, 0]))
+        assert np.isfinite(o[1:].astype(np.float32)).all()
+
+
 def test_out_may_overlap_an_operand():
     x, weight, b, *_ = make(50, 40, 4)
     expected = linattn.causal_conv1d(x, weight, b, activation="silu")

@@ -176,7 +176,7 @@ def test_as_many_threads_as_torch(direct, monkeypatch):
         return forward(*args, **options)
 
     if direct:
-        monkeypatch.setattr(operator._direct, "_forward", spy)
+        monkeypatch.setattr(operator.direct, "_forward", spy)
     else:
         monkeypatch.setattr(operator, "forward_of", spy)
     before, own = torch.get_num_threads(), linattn.get_num_threads()

@@ -19,6 +19,7 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn.torch needs {error.name}: pip install 'linattn[torch]'") from error
 
+from .._fused import FusedState
 from .._state import State
 
 # The operator of the same name, imported later, takes this package's place as an attribute.
@@ -35,10 +36,13 @@ if _TYPE_CHECKING:
     from .._signatures.torch import *  # noqa: F403
 
 # torch.load(weights_only=True) takes states that torch.save has written.
-_torch.serialization.add_safe_globals([State, nn.Cache, nn.ConvolvedState, nn.ModelState])
+_torch.serialization.add_safe_globals(
+    [FusedState, State, nn.Cache, nn.ConvolvedState, nn.ModelState]
+)
 
 __all__ = [
     *_operators.__all__,
+    "FusedState",
     "State",
     "feature_maps",
     "fla",

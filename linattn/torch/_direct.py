@@ -2,12 +2,13 @@
 
 They go from the tensors' memory to NumPy's functions.  The operators of PyTorch, which convert
 operands, differentiate and let themselves be traced, take 10 us more, as long as a step of 32 heads
-of 64.
+of 64.  Their own kernels compute steps in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from torch import Tensor
@@ -19,13 +20,20 @@ from .._state import State
 from . import _options, _tensors
 from ._descriptions import Description
 from ._library import is_direct, name_of
-from ._tensors import array, maybe_array, tensor, threads, work_dtype
+from ._tensors import arrays, tensor, threads, work_dtype
+
+#: What steps take besides their operands, and the values of what an operator lacks.
+_OF_STEPS = {
+    "s": None, "z": None, "log_scale": None, "omega": None, "feature_map": "identity",
+    "normalize": False, "scale": 1.0, "eps": 0.0,
+}  # fmt: skip
+_LACKING = tuple(_OF_STEPS.values())
 
 
 class Direct:
     """The direct calls of an operator.
 
-    Both methods return None if a call needs the operators of PyTorch, or if anything is wrong with
+    All methods return None if a call needs the operators of PyTorch, or if anything is wrong with
     it: these have the messages.
     """
 
@@ -41,6 +49,11 @@ class Direct:
         self._step: int | None = None
         if recurrence is not None and recurrence.scaled and not recurrence.flags["step"]:
             self._step = getattr(recurrence, "step_op", None)
+        names = [*(x.name for x in self._operands), *map(name_of, d.options), *d.fields]
+        self._of_step = itemgetter(*(
+            names.index(name) if name in names else len(names) + i
+            for i, name in enumerate(_OF_STEPS)
+        ))  # fmt: skip
 
     def forward(self, operands: Sequence[Any], options: Mapping[str, Any]) -> Tensor | None:
         """The output for all tokens, without states."""
@@ -51,13 +64,13 @@ class Direct:
             if type(options.get(option)) is not kind:
                 return None
         try:
-            arrays = self._arrays(operands)
+            given = self._arrays(operands)
         except (AttributeError, TypeError, RuntimeError):
             return None
-        if arrays is None:
+        if given is None:
             return None
         with threads():
-            return tensor(self._forward(arrays, **options))
+            return tensor(self._forward(given, **options))
 
     def _arrays(self, operands: Sequence[Any]) -> tuple[Any, ...] | None:
         """The operands as arrays, if they have the dtypes of one call."""
@@ -70,19 +83,10 @@ class Direct:
                 continue
             if x.dtype is not (states if operand.state_dtype else like.dtype):
                 return None
-        return tuple([maybe_array(x) for x in operands])
+        return arrays(operands)
 
     def step(
-        self,
-        operands: Sequence[Any],
-        state: Any,
-        in_place: Any,
-        *,
-        feature_map: Any = "identity",
-        normalize: Any = False,
-        scale: Any = 1.0,
-        eps: Any = 0.0,
-        **others: Any,
+        self, operands: Sequence[Any], state: Any, in_place: Any, options: Mapping[str, Any]
     ) -> tuple[Tensor, State] | None:
         """The output of one token, and the state after it."""
         if self._step is None or type(state) is not State or state.log_scale is not None:
@@ -90,19 +94,65 @@ class Direct:
         s, z, _ = state
         if not is_direct((*operands, s, z)):
             return None
+        result = self._fast_step(operands, s, z, in_place, **options)
+        if result is None:
+            return None
+        if not in_place:
+            o, s, z = result
+            return o, State(s, z)
+        increment_version(s if z is None else (s, z))
+        return result[0], state
+
+    def run_step(self, args: Sequence[Any], in_place: bool) -> tuple[Any, ...] | None:
+        """The output, s and z of a step, whose arguments an operator of PyTorch has.
+
+        A step in place returns no s and z.
+        """
+        if self._step is None:
+            return None
+        s, z, log_scale, omega, *options = self._of_step((*args, *_LACKING))
+        if not (log_scale is None and omega is None):
+            return None
+        phi, normalize, scale, eps = options
+        return self._fast_step(
+            args[: len(self._operands)], s, z, in_place,
+            feature_map=phi, normalize=normalize, scale=scale, eps=eps,
+        )  # fmt: skip
+
+    def _fast_step(
+        self, operands: Sequence[Any], s: Tensor, z: Tensor | None, in_place: Any, **options: Any
+    ) -> tuple[Any, ...] | None:
         try:
-            arrays = tuple([maybe_array(x) for x in operands])
-            fields = array(s), maybe_array(z)
+            *given, s_array, z_array = arrays((*operands, s, z))
         except (AttributeError, TypeError, RuntimeError):
             return None
+        found = self.compute_step(given, s_array, z_array, in_place, **options)
+        if found is None:
+            return None
+        if in_place:
+            return tensor(found[0]), None, None
+        return tuple([None if x is None else tensor(x) for x in found])
+
+    def compute_step(
+        self,
+        operands: Sequence[Any],
+        s: Any,
+        z: Any,
+        in_place: Any,
+        feature_map: Any = "identity",
+        normalize: Any = False,
+        scale: Any = 1.0,
+        eps: Any = 0.0,
+        **others: Any,
+    ) -> tuple[Any, ...] | None:
+        """The output, s and z of a step, all of them arrays.
+
+        Operands may leave out optional ones that are last.
+        """
+        assert self._step is not None
+        given = (*operands, *(None,) * (len(self._operands) - len(operands)))
         with threads():
             result = fast_step(
-                self._step, arrays, *fields, in_place, feature_map, normalize, scale, eps
+                self._step, given, s, z, in_place, feature_map, normalize, scale, eps
             )
-        if result is NotImplemented:
-            return None
-        o = tensor(result[0])
-        if not in_place:
-            return o, State(*[None if x is None else tensor(x) for x in result[1:]])
-        increment_version(s if z is None else (s, z))
-        return o, state
+        return None if result is NotImplemented else result

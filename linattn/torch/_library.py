@@ -29,6 +29,16 @@ def name_of(argument: str) -> str:
     return argument.split()[-1]
 
 
+def constant(function: Any) -> Any:
+    """Marks a function of constants, which torch.compile then calls while it traces.
+
+    As torch.compiler.assume_constant_result does, but without importing the compiler, which takes
+    0.9 s.
+    """
+    function._dynamo_marked_constant = True
+    return function
+
+
 class Operator:
     """A function of tensors and numbers.
 
@@ -88,9 +98,10 @@ class Operator:
         LIBRARY.impl(name, run, "CPU")
         torch.library.register_fake(qualified, self._shapes(fake), lib=LIBRARY)
         torch.library.register_vmap(qualified, self._vmap, lib=LIBRARY)
-        LIBRARY.impl(name, self._autograd(), "Autograd", with_keyset=True)
-        if self._written:  # an operator that writes to an argument has no gradient
+        if self._written:
+            # It has no gradient; PyTorch's own kernel for those reaches this one without Python.
             return
+        LIBRARY.impl(name, self._autograd(), "Autograd", with_keyset=True)
         LIBRARY.impl(name, self._autocast, "AutocastCPU")
         self._transformed = self._function(self.op)
         recorded = self._function(run)
@@ -99,8 +110,7 @@ class Operator:
 
     def __call__(self, *args: Any) -> Any:
         if torch.compiler.is_compiling():
-            self._check(args)
-            return self.traced(*args)
+            return self.traced(*args)  # its shapes are found after a check of the arguments
         if forward_ad._current_level >= 0:
             self._refuse_tangents(args)
         if _is_plain(args):
@@ -145,16 +155,18 @@ class Operator:
                 )
 
     def _shapes(self, fake: Callable[..., Any]) -> Callable[..., Any]:
-        """``fake``, after a check that no tensor is on another device, such as meta."""
+        """``fake``, after a check of the arguments: of their devices, such as meta, too."""
 
         def checked(*args: Any) -> Any:
-            self._check_devices(args)
+            self._check(args)
             return fake(*args)
 
         return checked
 
     def _run_written(self, *args: Any) -> Any:
         """Writes, then bumps the version counters, since autograd did not see the write."""
+        if forward_ad._current_level >= 0:
+            self._refuse_tangents(args)
         result = self._write(*args)
         increment_version([args[i] for i in self._written if args[i] is not None])
         return result
@@ -163,8 +175,7 @@ class Operator:
 
     def _autograd(self) -> Callable[..., Any]:
         """The operator as autograd calls it, with the dispatch keys that remain."""
-        info = Info(None, None) if self._written else Info(self._backward, self._setup)
-        differentiable = make_autograd_impl(self.op, info)
+        differentiable = make_autograd_impl(self.op, Info(self._backward, self._setup))
 
         def checked(keys: Any, *args: Any) -> Any:
             if forward_ad._current_level >= 0:

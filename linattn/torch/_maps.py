@@ -19,18 +19,8 @@ from .._check import unknown_map
 from .._operator import MAPS
 from ..feature_maps import FeatureMap
 from ..feature_maps._base import Fused
-from ._library import Operator
+from ._library import Operator, constant
 from ._tensors import array, maybe_array, tensor, threads
-
-
-def _constant(function: Any) -> Any:
-    """Marks a function of numbers and strings, which torch.compile then calls while it traces.
-
-    As torch.compiler.assume_constant_result does, but without importing the compiler, which takes
-    0.9 s.
-    """
-    function._dynamo_marked_constant = True
-    return function
 
 
 class TensorMap:
@@ -93,7 +83,7 @@ def features(text: str, d: int, directions: int | None) -> int:
     return constant + linear * d + pairs * (d * (d - 1) // 2)
 
 
-@_constant
+@constant
 def _sizes(text: str) -> tuple[int, int, int, int]:
     """How many features there are of no number, of each, of each pair; or of each direction."""
     if text in MAPS:
@@ -103,7 +93,7 @@ def _sizes(text: str) -> tuple[int, int, int, int]:
     return none, one - none, two - 2 * one + none, one
 
 
-@_constant
+@constant
 def described(kind: str, *parameters: Any, shape: Any = None, **options: Any) -> str:
     """The text of a map of a class with these parameters, whose omega has that shape."""
     if shape is not None:
@@ -170,7 +160,7 @@ def _text(x: Any) -> str:
     return f"{type(x).__name__}({', '.join(given)})"
 
 
-@_constant
+@constant
 def _finished_text(phi: FeatureMap) -> str:
     """The text of a map, or "" for one without attributes.
 

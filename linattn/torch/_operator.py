@@ -13,15 +13,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from .._operator import RECURRENCES
 from .._scaled import SCALED
-from . import _maps, _options, _tensors
+from . import _maps, _options, _pools, _tensors
 from ._descriptions import OTHERS, Description, of_recurrence, of_scaled
 from ._direct import Direct
 from ._library import Operator, name_of
 from ._states import States
 from ._tensors import any_complex, array, tensor, tensors, threads, work_dtype
+from ._traced import Traced
 
 
 class TensorOperator:
@@ -51,7 +53,7 @@ class TensorOperator:
         self._numbers = self._option_names[first:]
         self._checks = tuple((name_of(x), *_options.check_of(x)) for x in d.options[first:])
         self._states, self._complex_too = States(d, self.names), d.complex_too
-        self._direct = Direct(d, self.values)
+        self.direct = Direct(d, self.values)
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
         cast = [x.name for x in self.operands if d.cast and not x.state_dtype]
@@ -72,6 +74,7 @@ class TensorOperator:
             )  # fmt: skip
 
         self.stateless, self._stateless_backward = pair("", ())
+        self._traced = Traced(d, self.values, self.stateless)
         if not self.fields:
             return
         self.stateful, self._stateful_backward = pair("_state", self.fields)
@@ -89,6 +92,7 @@ class TensorOperator:
             lambda *args: self._fake(*args, step=True)[0], ranks=ranks,
         )  # fmt: skip
         self.step_in_place.traced = self._traced_step_in_place
+        self._traced = Traced(d, self.values, self.stateless, self.new_step, self.step_in_place)
 
     # --- what users call ---------------------------------------------------------
 
@@ -100,9 +104,17 @@ class TensorOperator:
         cu_seqlens: Any = None,
         initial_state: Any = None,
         return_state: bool = False,
+        state_indices: Any = None,
+        state_at: Any = None,
         **options: Any,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
+        if state_indices is not None or state_at is not None:
+            return _pools.forward(
+                self, operands, state_indices=state_indices, state_at=state_at,
+                initial_state=initial_state, return_state=return_state,
+                **self._lengths(key_lengths, cu_seqlens), **options,
+            )  # fmt: skip
         if self._complex_too and any_complex(operands):
             from . import _complex
 
@@ -112,7 +124,8 @@ class TensorOperator:
             )  # fmt: skip
         name = self.name
         if not return_state and initial_state is key_lengths is cu_seqlens is None:
-            o = self._direct.forward(operands, options)
+            short = self._traced if is_compiling() else self.direct
+            o = short.forward(operands, options)
             if o is not None:
                 return o
         if key_lengths is not None:
@@ -134,16 +147,22 @@ class TensorOperator:
         return (o, self._states.result(end, args)) if return_state else o
 
     def step(
-        self, operands: Sequence[Any], state: Any, *, in_place: bool = False, **options: Any
-    ) -> tuple[Tensor, Any]:
+        self, operands: Sequence[Any], state: Any, *, in_place: bool = False,
+        state_indices: Any = None, **options: Any,
+    ) -> tuple[Tensor, Any]:  # fmt: skip
         """The output of one token, and the state after it."""
+        if state_indices is not None:
+            return _pools.step(
+                self, operands, state, state_indices=state_indices, in_place=in_place, **options
+            )
+        short = self._traced if is_compiling() else self.direct
+        result = short.step(operands, state, in_place, options)
+        if result is not None:
+            return result
         if self._complex_too and any_complex(operands):
             from . import _complex
 
             return _complex.step(operands, state, in_place=in_place, **options)
-        result = self._direct.step(operands, state, in_place, **options)
-        if result is not None:
-            return result
         name = self.description.step_name
         args, narrow = self.arguments(name, operands, options)
         if state is None:
@@ -158,6 +177,12 @@ class TensorOperator:
             o, *end = self.new_step(*args, *fields)
             after = self._states.result(end, args)
         return o if narrow is None else o.to(narrow), after
+
+    @staticmethod
+    def _lengths(key_lengths: Any, cu_seqlens: Any) -> dict[str, Any]:
+        """The lengths that are given."""
+        given = {"key_lengths": key_lengths, "cu_seqlens": cu_seqlens}
+        return {name: x for name, x in given.items() if x is not None}
 
     def arguments(
         self,
@@ -327,6 +352,10 @@ class TensorOperator:
         ])  # fmt: skip
 
     def _run_step(self, *args: Any) -> Any:
+        found = self.direct.run_step(args, False)
+        if found is not None:
+            results = [*found, None][: 1 + len(self.fields)]
+            return tuple([_tensors.nothing() if x is None else x for x in results])
         operands, options = self._call(args, self._options_end)
         with threads():
             o, state = self.step_of(
@@ -336,6 +365,9 @@ class TensorOperator:
         return tensor(o, args[self.values].dtype), *tensors(fields, (None,) * len(fields))
 
     def _run_step_in_place(self, *args: Any) -> Tensor:
+        found = self.direct.run_step(args, True)
+        if found is not None:
+            return found[0]
         operands, options = self._call(args, self._options_end)
         state = self._states.pack(args[self._options_end :])
         with threads():

@@ -36,6 +36,26 @@ def array(x: Tensor) -> np.ndarray[Any, Any]:
     return array_at(x, x.data_ptr(), x.shape, x.stride(), dtype)
 
 
+def dtype_of(dtype: torch.dtype) -> np.dtype[Any]:
+    """NumPy's dtype of a tensor's; float32 for those that linattn refuses."""
+    return _DTYPES.get(dtype, np.dtype(np.float32))
+
+
+def arrays(tensors: Iterable[Tensor | None]) -> tuple[Any, ...]:
+    """`array` of each, None where there is None, without the time of a call for each."""
+    found: list[Any] = []
+    for x in tensors:
+        if x is None:
+            found.append(None)
+            continue
+        dtype = _DTYPES.get(x.dtype)
+        if dtype is None or x.is_neg():
+            found.append(array(x))  # which has the message
+        else:
+            found.append(array_at(x, x.data_ptr(), x.shape, x.stride(), dtype))
+    return tuple(found)
+
+
 def maybe_array(x: Tensor | None) -> np.ndarray[Any, Any] | None:
     return None if x is None else array(x)
 

@@ -12,6 +12,7 @@ import linattn
 
 from .._bridge import made, recurrences
 from .._bridges import TORCH
+from . import _fused
 from ._descriptions import OTHERS
 from ._initial import initial_state as _initial_state
 from ._operator import OPERATORS
@@ -29,6 +30,30 @@ _INITIAL_STATE = """
     """
 
 
+_FUSED = {
+    "fused_gated_delta_step": """
+    >>> import torch, linattn.torch
+    >>> state = linattn.FusedState(None, torch.zeros(1, 2, 3))
+    >>> x = torch.tensor([3.0, 4.0, 3.0, 4.0, 1.0, 2.0, 3.0])  # q and k of 2, v of 3
+    >>> one = torch.zeros(1)
+    >>> o, state = linattn.torch.fused_gated_delta_step(
+    ...     x, one, one, state, A_log=one, dt_bias=one, in_place=True
+    ... )
+    >>> o
+    tensor([0.5000, 1.0000, 1.5000])
+    """,
+    "fused_gated_step": """
+    >>> import torch, linattn.torch
+    >>> state = linattn.FusedState(None, torch.ones(1, 2, 3))
+    >>> x = torch.tensor([1.0, 2.0, 3.0, 1.0, 0.0, 0.0, 1.0])  # v of 3, k and q of 2
+    >>> one = torch.zeros(1)
+    >>> o, state = linattn.torch.fused_gated_step(x, one, state, A_log=one, dt_bias=one)
+    >>> o
+    tensor([0.5000, 0.5000, 0.5000])
+    """,
+}
+
+
 def _others() -> Iterator[Any]:
     """The functions that are not of recurrences."""
     for description in OTHERS:
@@ -42,6 +67,11 @@ def _others() -> Iterator[Any]:
             function = getattr(linattn, description.step_name)
             example = description.step_example
             yield made(function, TORCH, operator.step, names, example=example)
+    for function, call in (
+        (linattn.fused_gated_delta_step, _fused.gated_delta),
+        (linattn.fused_gated_step, _fused.gated),
+    ):
+        yield made(function, TORCH, call, example=_FUSED[function.__name__])
     yield made(linattn.initial_state, TORCH, _initial_state, example=_INITIAL_STATE)
 
 

@@ -105,12 +105,14 @@ one_axis(const struct lead *lead, int a, int b, int count)
     return 1;
 }
 
-/* Sets the leading axes of the call: drops those of length 1 and merges neighbours. */
+/* Sets the leading axes of the call: drops those of length 1 and merges neighbours,
+ * except for the first if it chooses rows of a pool. */
 static int
 merge(struct la_call *call, const struct lead *lead, int count)
 {
     struct lead out; /* 16 KiB, of which only the used part is set */
     out.axes = 0;
+    const int first = call->rows != NULL;
     for (int axis = 0; axis < lead->axes; axis++) {
         if (lead->extent[axis] == 1) {
             continue;
@@ -120,7 +122,7 @@ merge(struct la_call *call, const struct lead *lead, int count)
         for (int i = 0; i < count; i++) {
             out.step[i][here] = lead->step[i][axis];
         }
-        if (here > 0 && one_axis(&out, here - 1, here, count)) {
+        if (here > first && one_axis(&out, here - 1, here, count)) {
             out.extent[here - 1] *= out.extent[here];
             for (int i = 0; i < count; i++) {
                 out.step[i][here - 1] = out.step[i][here];
@@ -152,6 +154,7 @@ la_call_prepare(struct la_call *call, const struct la_operation *what,
     call->signature = signature;
     call->map = what->map;
     call->dtype = what->dtype;
+    call->rows = what->rows;
     if (read_core(call, what, operands) < 0 ||
         broadcast(&lead, signature, operands) < 0 ||
         merge(call, &lead, signature->nin + signature->nout) < 0) {

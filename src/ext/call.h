@@ -20,8 +20,9 @@ struct la_tensor {
 struct la_operation {
     const struct la_signature *signature;
     enum la_map map;
-    enum la_dtype dtype; /* of numbers and states, and of tokens if type is native */
-    enum la_type type;   /* of tokens */
+    enum la_dtype dtype;   /* of numbers and states, and of tokens if type is native */
+    enum la_type type;     /* of tokens */
+    const ptrdiff_t *rows; /* of the call (plan.h) */
 };
 
 /* Fills `call` from its operands, in the order of the signature.  Leading axes

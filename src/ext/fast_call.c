@@ -17,6 +17,7 @@
 
 #include "call.h"
 #include "run.h"
+#include "state_rows.h"
 
 static int
 is_plain(PyObject *object, int type)
@@ -291,7 +292,7 @@ la_operands_run(struct la_operands *c)
     struct la_call call;
     const struct la_loop_kind *kind = &la_loop_kinds[c->loop];
     const struct la_operation what = {c->g->signature, c->g->map, kind->dtype,
-                                      kind->type};
+                                      kind->type, c->rows};
     if (la_call_prepare(&call, &what, c->x) != LA_DONE) {
         return 0;
     }
@@ -309,8 +310,10 @@ la_operands_release(struct la_operands *c)
     }
 }
 
-PyObject *
-la_fast_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+/* The result of a call of args[0] with the operands that follow; of rows of a pool if
+ * there are indices. */
+static PyObject *
+call_plain(PyObject *const *args, Py_ssize_t nargs, PyObject *indices)
 {
     if (nargs < 2 || !la_gufunc_is(args[0]) ||
         nargs != 1 + ((PyUFuncObject *)args[0])->nargs) {
@@ -319,18 +322,36 @@ la_fast_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
         return NULL;
     }
     struct la_operands c;
+    struct la_state_rows rows;
     c.g = la_gufunc_of(args[0]);
+    c.rows = rows.rows = NULL;
     for (int i = 0; i < nargs - 1; i++) {
         c.object[i] = args[1 + i];
         c.made[i] = 0;
     }
     int plain = la_operands_take(&c);
+    if (plain > 0 && indices != NULL) {
+        plain = la_state_rows_take(&rows, indices, &c);
+    }
     if (plain > 0) {
         plain = la_operands_run(&c);
     }
     PyObject *answer = plain > 0    ? result(&c)
                        : plain == 0 ? Py_NewRef(Py_NotImplemented)
                                     : NULL;
+    la_state_rows_release(&rows);
     la_operands_release(&c);
     return answer;
+}
+
+PyObject *
+la_fast_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    return call_plain(args, nargs, NULL);
+}
+
+PyObject *
+la_pool_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    return call_plain(args + (nargs > 0), nargs - 1, nargs > 0 ? args[0] : NULL);
 }

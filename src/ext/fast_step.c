@@ -6,10 +6,11 @@
 #include "fast_call.h"
 
 #include "gufunc.h"
+#include "state_rows.h"
 
 #include <math.h>
 
-enum { OP, OPERANDS, S, Z, IN_PLACE, MAP, NORMALIZE, SCALE, EPS, NARGS };
+enum { OP, OPERANDS, S, Z, IN_PLACE, MAP, NORMALIZE, SCALE, EPS, NARGS, ROWS = NARGS };
 
 static PyArrayObject *
 array_of(PyObject *x)
@@ -167,8 +168,8 @@ result(const struct la_operands *c, PyObject *const *args)
 PyObject *
 la_fast_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != NARGS || !PyTuple_Check(args[OPERANDS])) {
-        PyErr_SetString(PyExc_TypeError, "expected nine arguments");
+    if (nargs < NARGS || nargs > NARGS + 1 || !PyTuple_Check(args[OPERANDS])) {
+        PyErr_SetString(PyExc_TypeError, "expected nine arguments, or ten");
         return NULL;
     }
     const long number = PyLong_AsLong(args[OP]);
@@ -178,7 +179,8 @@ la_fast_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     }
     const enum la_op op = (enum la_op)number;
     const enum la_map map = map_of(args[MAP], op);
-    const int in_place = args[IN_PLACE] == Py_True,
+    PyObject *indices = nargs > ROWS ? args[ROWS] : Py_None;
+    const int in_place = args[IN_PLACE] == Py_True || indices != Py_None,
               normalize = args[NORMALIZE] == Py_True;
     la_variant variant =
         (in_place ? LA_WITH_IN_PLACE : 0) | (normalize ? LA_WITH_NORMALIZER : 0);
@@ -196,10 +198,16 @@ la_fast_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     if (!set_operands(&c, args, in_place)) {
         Py_RETURN_NOTIMPLEMENTED;
     }
+    struct la_state_rows rows;
+    c.rows = rows.rows = NULL;
     int plain = la_operands_take(&c);
+    if (plain > 0 && indices != Py_None) {
+        plain = la_state_rows_take(&rows, indices, &c);
+    }
     if (plain > 0) {
         plain = la_operands_run(&c);
     }
+    la_state_rows_release(&rows);
     PyObject *answer = plain > 0    ? result(&c, args)
                        : plain == 0 ? Py_NewRef(Py_NotImplemented)
                                     : NULL;

@@ -21,10 +21,14 @@ PyObject *la_gufunc_add_bfloat16(PyObject *module, PyObject *dtype);
 /* fast_call(gufunc, *operands): calls a gufunc without NumPy's machinery. */
 PyObject *la_fast_call(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
-/* fast_step(op, operands, s, z, in_place, feature_map, normalize, scale, eps): a step
- * on plain operands, of which those that are left out are None: (o, s, z), where s and
- * z are those given if in_place, else new.  NotImplemented if the call needs a closer
- * look. */
+/* pool_call(state_indices, gufunc, *operands): fast_call of a step in place, whose
+ * states are rows of a pool. */
+PyObject *la_pool_call(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+
+/* fast_step(op, operands, s, z, in_place, feature_map, normalize, scale, eps,
+ * state_indices=None): a step on plain operands, of which those that are left out are
+ * None: (o, s, z), where s and z are those given if in_place, or if indices choose
+ * their rows, else new.  NotImplemented if the call needs a closer look. */
 PyObject *la_fast_step(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 /* array_at(owner, address, shape, strides, dtype): a writeable array at that address,

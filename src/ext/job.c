@@ -63,7 +63,10 @@ la_job_read(struct job *job)
             x->data = call->x[i].data;
             x->type = call->x[i].type;
             h->channels[slot->id] = slot->has_channels;
-            h->steps[slot->id] = call->axes > 0 ? call->x[i].outer[call->axes - 1] : 0;
+            h->steps[slot->id] = slot->rank > 2 && slot->dims[0] == 'n'
+                                     ? call->x[i].core[0]
+                                 : call->axes > 0 ? call->x[i].outer[call->axes - 1]
+                                                  : 0;
         }
     }
     h->n = la_job_dimension(call, 'n', 1);
@@ -71,6 +74,11 @@ la_job_read(struct job *job)
     h->d = h->all_d = la_job_dimension(call, 'd', 0);
     h->m = h->all_m = la_job_dimension(call, 'm', 0);
     h->f = la_job_dimension(call, 'f', 0);
+    h->sizes = (struct la_sizes){
+#define SIZE(letter) .letter = la_job_dimension(call, #letter[0], 0)
+        SIZE(c), SIZE(e), SIZE(i), SIZE(j), SIZE(k), SIZE(p), SIZE(t), SIZE(u),
+#undef SIZE
+    };
     h->map = call->map;
     h->large = results(call) >= LA_LARGE;
     h->normalize = (signature->variant & LA_WITH_NORMALIZER) != 0;
@@ -87,7 +95,11 @@ la_job_at(const struct job *job, int id, struct piece p)
     const struct la_call *call = job->call;
     char *data = job->by_id[id]->data + p.sequence * job->inner[id];
     for (int axis = call->axes - 1; axis >= 0; axis--) {
-        data += p.head % call->extent[axis] * job->by_id[id]->outer[axis];
+        ptrdiff_t at = p.head % call->extent[axis];
+        if (axis == 0 && call->rows != NULL && la_is_state((enum la_operand)id)) {
+            at = call->rows[at];
+        }
+        data += at * job->by_id[id]->outer[axis];
         p.head /= call->extent[axis];
     }
     return data;
@@ -136,7 +148,7 @@ place_array(const struct job *job, struct la_head *h, int i, struct piece p,
         h->all_s0 = *x;
     }
     if (slot->dims[0] == 'n') {
-        x->data += begin * x->rs;
+        x->data += begin * (rank > 2 ? h->steps[slot->id] : x->rs);
     }
     if (rank > 0 && slot->dims[rank - 1] == 'm') {
         x->data += column * x->cs;

@@ -170,6 +170,7 @@ static PyMethodDef methods[] = {
     {"add_bfloat16", la_gufunc_add_bfloat16, METH_O, NULL},
     {"array_at", (PyCFunction)(void (*)(void))la_array_at, METH_FASTCALL, NULL},
     {"fast_call", (PyCFunction)(void (*)(void))la_fast_call, METH_FASTCALL, NULL},
+    {"pool_call", (PyCFunction)(void (*)(void))la_pool_call, METH_FASTCALL, NULL},
     {"fast_step", (PyCFunction)(void (*)(void))la_fast_step, METH_FASTCALL, NULL},
     {"overlaps_itself", la_array_overlaps_itself, METH_O, NULL},
     {"make_ufunc", la_gufunc_make, METH_O, NULL},

@@ -24,6 +24,13 @@ const struct la_operand_row la_operands[LA_NOPERANDS] = {
 #include "../kernel/operands.def"
 };
 
+int
+la_is_state(enum la_operand id)
+{
+    return id == LA_AT_s0 || id == LA_AT_z0 || id == LA_AT_s1 || id == LA_AT_z1 ||
+           id == LA_AT_log_scale0 || id == LA_AT_log_scale;
+}
+
 enum la_operand
 la_operand_find(const char *name)
 {

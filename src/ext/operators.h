@@ -54,6 +54,9 @@ la_is_index(enum la_operand id)
     return id >= LA_NARRAYS + LA_NNUMBERS;
 }
 
+/* Whether it is a field of the state before or after the tokens: s, z or log_scale. */
+int la_is_state(enum la_operand id);
+
 /* The operand of that name; LA_NOPERANDS if there is none. */
 enum la_operand la_operand_find(const char *name);
 

@@ -43,11 +43,13 @@ same_numbers(const struct job *job)
 }
 
 /* How many groups, at least, the heads of the last axis should form: one, unless there
- * are threads to keep busy.  0 if each head is a group of its own. */
+ * are threads to keep busy.  0 if each head is a group of its own, as
+ * where each has a row of a pool. */
 static ptrdiff_t
 least_groups(const struct job *job, int threads)
 {
-    if (job->call->axes == 0) {
+    const int chosen = job->call->rows != NULL && job->call->axes == 1;
+    if (job->call->axes == 0 || chosen) {
         return 0;
     }
     if (job->properties & LA_RUNS && same_numbers(job)) {
@@ -127,6 +129,39 @@ int
 la_is_long(const struct la_call *call)
 {
     return work(call) >= LA_LONG_WORK;
+}
+
+/* Whether a size is that of an operand that is left out, 0, or given, `whole`. */
+static int
+is_none_or(ptrdiff_t size, ptrdiff_t whole)
+{
+    return size == 0 || size == whole;
+}
+
+/* Whether the sizes of a layer's token (operators.def) fit together: its channels are
+ * those of whole heads of keys, which divide the heads of values. */
+static int
+fits_layer(const struct la_head *h)
+{
+    const struct la_sizes *size = &h->sizes;
+    const ptrdiff_t pair = 2 * h->d, rest = size->c - h->n * h->m;
+    if (h->n <= 0 || h->d <= 0 || h->m <= 0 || rest <= 0 || rest % pair != 0) {
+        return 0;
+    }
+    return h->n % (rest / pair) == 0 && is_none_or(size->k, size->c) &&
+           is_none_or(size->e, h->m) && is_none_or(size->i, h->n) &&
+           is_none_or(size->u, h->m) && (size->j <= 1 || size->j == h->d) &&
+           (size->t > 0 ? size->p >= size->t - 1 : size->p == 0);
+}
+
+/* Whether the kernel takes these sizes. */
+static int
+fits(const struct job *job)
+{
+    if (job->properties & LA_THREE_ROWS && la_job_dimension(job->call, 'f', 3) != 3) {
+        return 0;
+    }
+    return !(job->properties & LA_LAYER_TOKEN) || fits_layer(&job->head);
 }
 
 /* Runs one of the pieces, which are numbered by head, sequence, part and panel. */
@@ -268,7 +303,7 @@ la_run(const struct la_call *call, const struct la_watch *watch)
                       .interleaved = 1,
                       .properties = la_operators[call->signature->op].properties};
     la_job_read(&job);
-    if (job.properties & LA_THREE_ROWS && la_job_dimension(call, 'f', 3) != 3) {
+    if (!fits(&job)) {
         return LA_BAD_SHAPE;
     }
     if (writes_nothing(&job)) { /* though there may be many heads */

@@ -19,6 +19,9 @@ struct la_call {
     ptrdiff_t dims[LA_MAX_DIMS]; /* sizes, in the order of signature->dims */
     int axes;                    /* number of leading axes, outermost first */
     ptrdiff_t extent[LA_MAX_AXES];
+    /* Where states are rows of a pool: the row of each entry of the first leading axis,
+     * which is longer than 1 and merged with no other; or NULL. */
+    const ptrdiff_t *rows;
     struct la_operand_array {
         int lacks; /* left out, as la_may_lack allows */
         char *data;

@@ -50,8 +50,10 @@ la_run_python(const struct la_call *call)
     else if (status == LA_BAD_SHAPE) {
         PyErr_Format(
             PyExc_ValueError,
-            "%s: a state has a number of rows that the operator does not take; "
-            "expected 3",
+            la_operators[call->signature->op].properties & LA_THREE_ROWS
+                ? "%s: a state has a number of rows that the operator does not take; "
+                  "expected 3"
+                : "%s: the sizes of the operands do not fit together",
             call->signature->name);
     }
     else if (status == LA_OVERLAP) {

@@ -15,7 +15,7 @@ is_gradient(enum la_op op)
 static int
 is_step(enum la_op op)
 {
-    return la_step_of(op) != LA_NOPS;
+    return la_step_of(op) != LA_NOPS || la_operators[op].properties & LA_LAYER_TOKEN;
 }
 
 la_variant

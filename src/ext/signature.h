@@ -8,7 +8,7 @@
 
 #include "form.h"
 
-enum { LA_MAX_DIMS = 8, LA_MAX_SUFFIX = 32 };
+enum { LA_MAX_DIMS = 12, LA_MAX_SUFFIX = 32 };
 
 /* A variant: a set of the bits below, among those that la_variants offers. */
 typedef int la_variant;

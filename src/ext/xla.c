@@ -227,6 +227,7 @@ call_operator(const struct la_xla_frame *frame)
     }
     struct operands c;
     memset(c.indices, 0, sizeof(c.indices));
+    c.what.rows = NULL;
     c.signature = c.what.signature = la_gufunc_signature(text, &c.what.map);
     if (c.signature == NULL || numbers == NULL || numbers->dtype != LA_XLA_F64) {
         return "linattn: there is no such operator";

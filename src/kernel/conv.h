@@ -5,17 +5,27 @@
  *
  * with silu(p) = p sigmoid(p) and o the product per channel.  x, y (n,m), weight (w,m),
  * bias (m); s0, s (d,m): the last d = w - 1 inputs before the first token and at the
- * end, oldest first.  Taps are summed from the oldest on, eight at a time in registers.
- * 2 w n m flops.  Scratch: the weights and a few rows.  Rows j > i never affect row
- * i. */
+ * end, oldest first.  2 w n m flops, one pass over x and y.  Scratch: the weights and a
+ * few rows.  Rows j > i never affect row i.
+ *
+ * Where the numbers of a token are adjacent, tiles read x and write y in the caller's
+ * arrays.  Where a channel's tokens are adjacent, token after token takes the place of
+ * column after column.  The rest, and the first tokens, are copied. */
 #ifndef LA_CONV_H
 #define LA_CONV_H
 
-#include "recurrence.h"
+#include "conv_tile.h"
+
+/* Tokens that are copied where a channel's tokens are adjacent: a tile, or all if fewer
+ * than a vector would be left. */
+#define CONV_EARLY (LA_CHAINS * VL)
+#define CONV_EARLY_MAX (CONV_EARLY + VL)
 
 struct conv_scratch {
     struct block x, y, weight;
     T *bias;
+    struct block channel; /* one channel's: taps, bias */
+    T *early, *result;    /* its first tokens */
 };
 
 /* The number of taps: that of the weights, or more if the state has more rows.  The
@@ -41,6 +51,9 @@ causal_conv1d_carve(const struct la_head *h, struct arena *arena)
     r.y = take_block(arena, LA_CONV_ROWS, panel_cols(h, 0));
     r.weight = take_block(arena, conv_taps(h) + MR, h->m);
     r.bias = take_block(arena, MR, h->m).x;
+    r.channel = (struct block){take(arena, conv_taps(h) + 1, VL), VL};
+    r.early = take_row(arena, CONV_EARLY_MAX + conv_taps(h) + VL);
+    r.result = take_row(arena, CONV_EARLY_MAX);
     return r;
 }
 
@@ -54,38 +67,26 @@ load_taps(const struct la_head *h, const struct conv_scratch *r)
                h->m);
 }
 
-/* p sigmoid(p), from e^-|p| so that nothing overflows. */
-INLINE vec
-vsilu(vec p)
+/* The rows of a block as an array. */
+INLINE struct la_array
+block_array(struct block b)
 {
-    const vec one = vset1(1), e = vexp_bounded(vminus_abs(p));
-    return p * vselect(p < (vec){0}, e, one) / (one + e);
+    return (struct la_array){(char *)b.x, b.ld * (ptrdiff_t)sizeof(T), sizeof(T),
+                             LA_NATIVE};
 }
 
-/* silu'(p) = s + p s (1 - s), s = sigmoid(p) */
-INLINE vec
-vsilu_slope(vec p)
-{
-    const vec one = vset1(1), e = vexp_bounded(vminus_abs(p)), d = one / (one + e);
-    const ivec left = p < (vec){0};
-    const vec s = vselect(left, e, one) * d, other = vselect(left, one, e) * d;
-    return vfma(p * s, other, s);
-}
-
-/* The rows of x that tokens t of some columns read, x_{t - w + 1} to x_t: in the
- * caller's array if they are whole vectors and not before the first token, else a
- * copy. */
+/* The rows of x that tokens t of some columns read, x_{t - w + 1} to x_t: if `direct`
+ * in the caller's array unless some are before the first token, else a copy. */
 static struct la_array
 conv_window(const struct la_head *h, struct block copy, struct span t, ptrdiff_t col,
-            ptrdiff_t cols)
+            ptrdiff_t cols, int direct)
 {
     const ptrdiff_t from = t.first - (conv_taps(h) - 1), early = -(h->first + from);
     const struct la_array x = shifted(&h->x, col * h->x.cs);
     const struct la_array s0 = shifted(&h->s0, col * h->s0.cs);
     ptrdiff_t i = 0;
     t.rows += conv_taps(h) - 1;
-    if (early <= 0 && x.type == LA_NATIVE && x.cs == (ptrdiff_t)sizeof(T) &&
-        cols % VL == 0) {
+    if (direct && early <= 0) {
         return shifted(&x, from * x.rs);
     }
     for (; i < early && i < t.rows; i++) {
@@ -98,90 +99,7 @@ conv_window(const struct la_head *h, struct block copy, struct span t, ptrdiff_t
         }
     }
     load_plain(block_at(copy, i, 0), &x, rows_from(from + i, t.rows - i), cols);
-    return (struct la_array){(char *)copy.x, copy.ld * (ptrdiff_t)sizeof(T), sizeof(T),
-                             LA_NATIVE};
-}
-
-/* Rows of y = start + sum_{k < w} weight_k x_{i + k}, for one vector of columns. */
-INLINE void
-conv_tile(struct block y, struct la_array x, struct block weight, struct block start,
-          ptrdiff_t rows, const int w, const int silu)
-{
-    vec k[LA_CONV_TAPS], window[LA_CONV_TAPS];
-    LA_EACH(t, w) {
-        k[t] = vload(&weight.x[t * weight.ld]);
-        window[t] = t + 1 < w ? vload_any(x.data + t * x.rs) : (vec){0};
-    }
-    const char *next = x.data + (w - 1) * x.rs;
-    for (ptrdiff_t i = 0; i < rows; i++, next += x.rs) {
-        vec p = vload(&start.x[i * start.ld]);
-        window[w - 1] = vload_any(next);
-        LA_EACH(t, w) {
-            p = vfma(k[t], window[t], p);
-        }
-        vstore(&y.x[i * y.ld], silu ? vsilu(p) : p);
-        LA_EACH(t, w - 1) {
-            window[t] = window[t + 1];
-        }
-    }
-}
-
-/* Runs `call` with w, the number of taps, a compile-time constant. */
-#define LA_WITH_TAPS(taps, call)                                                       \
-    do {                                                                               \
-        switch (taps) {                                                                \
-            LA_TAPS_CASE(1, call)                                                      \
-            LA_TAPS_CASE(2, call)                                                      \
-            LA_TAPS_CASE(3, call)                                                      \
-            LA_TAPS_CASE(4, call)                                                      \
-            LA_TAPS_CASE(5, call)                                                      \
-            LA_TAPS_CASE(6, call)                                                      \
-            LA_TAPS_CASE(7, call)                                                      \
-        default: {                                                                     \
-            enum { w = LA_CONV_TAPS };                                                 \
-            call;                                                                      \
-        }                                                                              \
-        }                                                                              \
-    } while (0)
-#define LA_TAPS_CASE(count, call)                                                      \
-    case count: {                                                                      \
-        enum { w = (count) };                                                          \
-        call;                                                                          \
-        break;                                                                         \
-    }
-
-INLINE void
-conv_columns(struct block y, struct la_array x, struct block weight, struct block start,
-             ptrdiff_t rows, ptrdiff_t cols, const int w, const int silu,
-             struct la_fetch *ahead)
-{
-    for (ptrdiff_t j = 0; j < cols; j += VL) {
-        conv_tile(block_at(y, 0, j), shifted(&x, j * (ptrdiff_t)sizeof(T)),
-                  block_at(weight, 0, j), block_at(start, 0, j), rows, w, silu);
-        la_fetch_some(ahead);
-    }
-}
-
-/* y = start + the convolution of the rows of x with `taps` taps; then silu, if asked
- * for. */
-static void
-convolve(struct block y, struct la_array x, struct block weight, struct block start,
-         ptrdiff_t rows, ptrdiff_t cols, ptrdiff_t taps, int silu,
-         struct la_fetch *ahead)
-{
-    for (ptrdiff_t k = 0; k < taps; k += LA_CONV_TAPS) {
-        const struct la_array from = shifted(&x, k * x.rs);
-        const struct block some = block_at(weight, k, 0);
-        if (silu && taps - k <= LA_CONV_TAPS) {
-            LA_WITH_TAPS(taps - k,
-                         conv_columns(y, from, some, start, rows, cols, w, 1, ahead));
-        }
-        else {
-            LA_WITH_TAPS(taps - k,
-                         conv_columns(y, from, some, start, rows, cols, w, 0, ahead));
-        }
-        start = y;
-    }
+    return block_array(copy);
 }
 
 /* Stores the last d inputs of the sequence, if these tokens include its end. */
@@ -194,35 +112,180 @@ store_inputs(const struct la_head *h, struct block copy, ptrdiff_t col, ptrdiff_
     if (s1.data == NULL || h->first + h->n != h->s || (h->n == 0 && h->first > 0)) {
         return;
     }
-    for (ptrdiff_t k = 0; k < h->d; k++) {
-        const ptrdiff_t row = h->s - h->d + k; /* of the sequence */
-        if (row >= 0) {
-            load_plain(copy, &x, rows_from(row - h->first, 1), cols);
-        }
-        else if (s0.data != NULL) {
-            load_plain(copy, &s0, rows_from(h->d + row, 1), cols);
-        }
-        else {
-            clear(copy.x, copy.ld);
-        }
-        store_rows(&s1, rows_from(k, 1), cols, copy, NULL);
+    /* All rows at once: of a state by columns they are transposed. */
+    const ptrdiff_t old = h->s < h->d ? h->d - h->s : 0;
+    if (s0.data != NULL) {
+        load_plain(copy, &s0, rows_from(h->s, old), cols);
+    }
+    else {
+        clear_rows(copy, 0, old);
+    }
+    load_plain(block_at(copy, old, 0), &x,
+               rows_from(h->s - h->d + old - h->first, h->d - old), cols);
+    store_rows(&s1, rows_from(0, h->d), cols, copy, NULL);
+}
+
+/* Whether results are written past the caches by tiles. */
+INLINE int
+may_stream(const struct la_head *h)
+{
+    return h->large && h->x.type == LA_NATIVE && columns_before_streams(&h->y) >= 0;
+}
+
+/* One panel of channels of the tokens t; its column `before` is at a vector's boundary.
+ */
+static void
+conv_panel(const struct la_head *h, const struct conv_scratch *r, struct span t,
+           ptrdiff_t col, ptrdiff_t cols, ptrdiff_t before)
+{
+    const struct la_array y = shifted(&h->y, col * h->y.cs);
+    const int native = y.type == LA_NATIVE && h->x.type == LA_NATIVE;
+    const int wide = cols >= VL, streams = may_stream(h);
+    const int read = wide && by_rows(&h->x);
+    const int uncopied = read && h->first + t.first >= conv_taps(h) - 1;
+    const int same = native || (y.type == h->x.type && uncopied);
+    const int direct =
+        wide && same && by_rows(&y) && (streams || !(h->large && native));
+    const struct conv c = {
+        .y = direct ? shifted(&y, t.first * y.rs) : block_array(r->y),
+        .x = conv_window(h, r->x, t, col, cols, read && (native || direct)),
+        .weight = block_at(r->weight, 0, col),
+        .start = r->bias + col,
+        .taps = conv_taps(h),
+        .silu = h->silu != 0,
+        .stream = direct && streams,
+        .before = direct ? before : 0,
+    };
+    convolve(&c, t.rows, wide ? cols : VL, NULL);
+    if (!direct) {
+        stream_rows(&y, t, cols, r->y, h->large);
     }
 }
 
-/* Prefetches the rows of the next panel, or of the first panel of the next tokens. */
-INLINE void
-queue_next_panel(const struct la_head *h, struct span t, ptrdiff_t col)
+/* Whether one channel's tokens are adjacent. */
+INLINE int
+by_channels(const struct la_head *h)
 {
-    const int more = col + LA_CONV_COLS < h->m;
-    const ptrdiff_t first = more ? t.first : t.first + LA_CONV_ROWS;
-    const ptrdiff_t next = more ? col + LA_CONV_COLS : 0;
-    const struct la_array x = shifted(&h->x, next * h->x.cs);
-    if (first < h->n) {
-        const ptrdiff_t rows =
-            h->n - first < LA_CONV_ROWS ? h->n - first : LA_CONV_ROWS;
-        look_ahead(&x, (struct span){t.first, rows, first, t.ahead},
-                   panel_cols(h, next));
+    return h->n >= LA_CONV_LONG && by_columns(&h->x) && by_columns(&h->y) &&
+           h->x.type == h->y.type;
+}
+
+/* One channel of x, its tokens as a row. */
+INLINE struct la_array
+channel_row(const struct la_array *x, ptrdiff_t col)
+{
+    const struct la_array row = shifted(x, col * x->cs);
+    return (struct la_array){row.data, row.rs, row.rs, row.type};
+}
+
+/* Copies one channel of the first `count` tokens and of the taps - 1 before them.
+ * Returns the address of the earliest. */
+static T *
+load_early(const struct la_head *h, T *copy, ptrdiff_t col, ptrdiff_t count)
+{
+    const ptrdiff_t before = conv_taps(h) - 1;
+    const struct la_array x = channel_row(&h->x, col), s0 = channel_row(&h->s0, col);
+    T *first = copy + round_up(before, VL);
+    for (ptrdiff_t i = 1; i <= before; i++) {
+        const ptrdiff_t row = h->d + h->first - i; /* of the state */
+        first[-i] = i <= h->first                 ? load_at(&x, -i, 0, 1)[0]
+                    : s0.data != NULL && row >= 0 ? load_at(&s0, row, 0, 1)[0]
+                                                  : 0;
     }
+    load_row(first, round_up(count, VL), &x, 0, count);
+    return first - before;
+}
+
+/* One channel of the first `count` tokens. */
+static void
+conv_early(const struct la_head *h, const struct conv_scratch *r, struct conv c,
+           ptrdiff_t col, ptrdiff_t count)
+{
+    const struct la_array y = channel_row(&h->y, col);
+    T *x = load_early(h, r->early, col, count);
+    c.x = (struct la_array){(char *)x, sizeof(T), sizeof(T), LA_NATIVE};
+    c.y = block_array((struct block){r->result, 0});
+    convolve_row(&c, round_up(count, VL));
+    store_rows(&y, rows_from(0, 1), count, (struct block){r->result, 0}, NULL);
+}
+
+/* One channel of all tokens, which are adjacent. */
+static int
+conv_channel(const struct la_head *h, const struct conv_scratch *r, ptrdiff_t col,
+             ptrdiff_t *until_poll)
+{
+    const ptrdiff_t taps = conv_taps(h), n = h->n;
+    const struct la_array x = channel_row(&h->x, col), y = channel_row(&h->y, col);
+    struct conv c = {.weight = r->channel,
+                     .start = r->channel.x + taps * VL,
+                     .taps = taps,
+                     .silu = h->silu != 0,
+                     .single = 1};
+    for (ptrdiff_t k = 0; k < taps; k++) {
+        vstore(r->channel.x + k * VL, vset1(r->weight.x[k * r->weight.ld + col]));
+    }
+    vstore(r->channel.x + taps * VL, vset1(r->bias[col]));
+    const ptrdiff_t early = n < CONV_EARLY_MAX ? n : CONV_EARLY;
+    conv_early(h, r, c, col, early);
+    for (ptrdiff_t i = early, count; i < n; i += count) {
+        count = n - i < 2 * LA_CONV_TOKENS ? n - i : LA_CONV_TOKENS;
+        if (give_up(h, until_poll, count * taps)) {
+            return 1;
+        }
+        c.x = shifted(&x, (i - (taps - 1)) * x.rs);
+        c.y = shifted(&y, i * y.rs);
+        c.y.rs = 0; /* one row */
+        c.stream = h->large && columns_before_streams(&c.y) >= 0;
+        c.before = columns_before_boundary(&c.y);
+        convolve_row(&c, count);
+    }
+    return 0;
+}
+
+/* The last column of a panel from `col` on, plus one: streams of all panels but the
+ * first begin at a vector's boundary. */
+INLINE ptrdiff_t
+conv_panel_end(const struct la_head *h, ptrdiff_t col, ptrdiff_t before)
+{
+    const ptrdiff_t end =
+        col + LA_CONV_COLS - (col == 0 && before > 0 ? VL - before : 0);
+    return end < h->m ? end : h->m;
+}
+
+/* All tokens, panel by panel. */
+static int
+conv_panels(const struct la_head *h, const struct conv_scratch *r)
+{
+    /* Tiles that end rows before a boundary cost more than crossing it in short rows.
+     */
+    const int align = h->m >= LA_CONV_COLS || may_stream(h);
+    const ptrdiff_t before =
+        align && by_rows(&h->y) ? columns_before_boundary(&h->y) : 0;
+    ptrdiff_t until_poll = 0;
+    for (ptrdiff_t i = 0; i < h->n; i += LA_CONV_ROWS) {
+        for (ptrdiff_t col = 0, end; col < h->m; col = end) {
+            const struct span t = span(i, LA_CONV_ROWS, i, h->n, NULL);
+            end = conv_panel_end(h, col, before);
+            if (give_up(h, &until_poll, t.rows * (end - col) * conv_taps(h))) {
+                return 1;
+            }
+            conv_panel(h, r, t, col, end - col, col > 0 ? 0 : before);
+        }
+    }
+    return 0;
+}
+
+/* All tokens, channel by channel. */
+static int
+conv_channels(const struct la_head *h, const struct conv_scratch *r)
+{
+    ptrdiff_t until_poll = 0;
+    for (ptrdiff_t col = 0; col < h->m; col++) {
+        if (conv_channel(h, r, col, &until_poll)) {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 static int
@@ -230,26 +293,14 @@ run_causal_conv1d(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct conv_scratch r = causal_conv1d_carve(h, &arena);
-    struct la_fetch ahead = {0};
-    ptrdiff_t until_poll = 0;
     if (h->n > 0) { /* with many short sequences, most ranges of tokens are empty */
         load_taps(h, &r);
     }
-    for (ptrdiff_t i = 0; i < h->n; i += LA_CONV_ROWS) {
-        for (ptrdiff_t col = 0; col < h->m; col += LA_CONV_COLS) {
-            const struct span t = span(i, LA_CONV_ROWS, i, h->n, &ahead);
-            const ptrdiff_t cols = panel_cols(h, col);
-            const struct la_array y = shifted(&h->y, col * h->y.cs);
-            if (give_up(h, &until_poll, t.rows * cols * conv_taps(h))) {
-                return 1;
-            }
-            const struct la_array x = conv_window(h, r.x, t, col, cols);
-            queue_next_panel(h, t, col);
-            convolve(r.y, x, block_at(r.weight, 0, col),
-                     (struct block){r.bias + col, 0}, t.rows, cols, conv_taps(h),
-                     h->silu != 0, &ahead);
-            stream_rows(&y, t, cols, r.y, h->large);
-        }
+    if (by_channels(h) ? conv_channels(h, &r) : conv_panels(h, &r)) {
+        return 1;
+    }
+    if (h->large) {
+        end_streams();
     }
     for (ptrdiff_t col = 0; col < h->m; col += LA_CONV_COLS) {
         store_inputs(h, r.x, col, panel_cols(h, col));

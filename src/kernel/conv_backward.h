@@ -32,6 +32,30 @@ causal_conv1d_backward_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
+/* Runs `call` with w, the number of taps, a compile-time constant. */
+#define LA_WITH_TAPS(taps, call)                                                       \
+    do {                                                                               \
+        switch (taps) {                                                                \
+            LA_TAPS_CASE(1, call)                                                      \
+            LA_TAPS_CASE(2, call)                                                      \
+            LA_TAPS_CASE(3, call)                                                      \
+            LA_TAPS_CASE(4, call)                                                      \
+            LA_TAPS_CASE(5, call)                                                      \
+            LA_TAPS_CASE(6, call)                                                      \
+            LA_TAPS_CASE(7, call)                                                      \
+        default: {                                                                     \
+            enum { w = LA_CONV_TAPS };                                                 \
+            call;                                                                      \
+        }                                                                              \
+        }                                                                              \
+    } while (0)
+#define LA_TAPS_CASE(count, call)                                                      \
+    case count: {                                                                      \
+        enum { w = (count) };                                                          \
+        call;                                                                          \
+        break;                                                                         \
+    }
+
 /* Rows of dw += sum_i gp_i x_{i+k}, for one vector of columns. */
 INLINE void
 conv_weight_tile(struct block dw, struct block lost, struct block gp, struct la_array x,
@@ -69,7 +93,7 @@ conv_weight_columns(struct block dw, struct block lost, struct block gp,
 }
 
 /* One panel of channels. */
-struct conv_panel {
+struct conv_columns {
     ptrdiff_t col, cols;
     struct la_array x, grad_out, dx, ds0, grad_s;
 };
@@ -77,16 +101,22 @@ struct conv_panel {
 /* gp of the tokens t, stored after the w - 1 rows before them, and its sums. */
 static void
 conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
-                const struct conv_panel *p, struct span t)
+                const struct conv_columns *p, struct span t)
 {
     const ptrdiff_t taps = conv_taps(h);
+    const int direct = h->x.type == LA_NATIVE && by_rows(&h->x) && p->cols % VL == 0;
     const struct block gp = block_at(r->gp, taps - 1, 0), grad_out = r->forward.y;
-    const struct la_array x = conv_window(h, r->forward.x, t, p->col, p->cols);
+    const struct la_array x = conv_window(h, r->forward.x, t, p->col, p->cols, direct);
     load_plain(grad_out, &p->grad_out, rows_from(t.first, t.rows), p->cols);
     if (h->silu != 0) {
-        convolve(gp, x, block_at(r->forward.weight, 0, p->col),
-                 (struct block){r->forward.bias + p->col, 0}, t.rows, p->cols, taps, 0,
-                 t.ahead);
+        const struct conv c = {
+            .y = block_array(gp),
+            .x = x,
+            .weight = block_at(r->forward.weight, 0, p->col),
+            .start = r->forward.bias + p->col,
+            .taps = taps,
+        };
+        convolve(&c, t.rows, round_up(p->cols, VL), t.ahead);
     }
     for (ptrdiff_t i = 0; i < t.rows; i++) {
         for (ptrdiff_t j = 0; j < p->cols; j += VL) {
@@ -108,15 +138,19 @@ conv_cotangents(const struct la_head *h, const struct conv_backward_scratch *r,
  * sequence. */
 static void
 conv_gradients(const struct la_head *h, const struct conv_backward_scratch *r,
-               const struct conv_panel *p, ptrdiff_t i, ptrdiff_t rows,
+               const struct conv_columns *p, ptrdiff_t i, ptrdiff_t rows,
                struct la_fetch *ahead)
 {
-    const struct la_array gp = {(char *)r->gp.x, r->gp.ld * (ptrdiff_t)sizeof(T),
-                                sizeof(T), LA_NATIVE};
     const ptrdiff_t taps = conv_taps(h), from = i - (taps - 1);
     const struct block dx = r->forward.y;
-    convolve(dx, gp, block_at(r->reversed, 0, p->col), (struct block){r->zeros, 0},
-             rows, p->cols, taps, 0, ahead);
+    const struct conv c = {
+        .y = block_array(dx),
+        .x = block_array(r->gp),
+        .weight = block_at(r->reversed, 0, p->col),
+        .start = r->zeros,
+        .taps = taps,
+    };
+    convolve(&c, rows, round_up(p->cols, VL), ahead);
     for (ptrdiff_t k = 0; k < rows; k++) {
         const ptrdiff_t token = from + k, final = token - (h->n - h->d);
         const struct block row = block_at(dx, k, 0);
@@ -136,7 +170,7 @@ conv_gradients(const struct la_head *h, const struct conv_backward_scratch *r,
 
 static int
 conv_backward_panel(const struct la_head *h, const struct conv_backward_scratch *r,
-                    const struct conv_panel *p)
+                    const struct conv_columns *p)
 {
     const ptrdiff_t taps = conv_taps(h), late = taps - 1;
     const struct la_array dw = shifted(&h->dweight, p->col * h->dweight.cs);
@@ -186,7 +220,7 @@ run_causal_conv1d_backward(const struct la_head *h)
     }
     clear(r.zeros, row_step(panel_cols(h, 0)));
     for (ptrdiff_t col = 0; col < h->m; col += LA_CONV_COLS) {
-        const struct conv_panel p = {
+        const struct conv_columns p = {
             .col = col,
             .cols = panel_cols(h, col),
             .x = shifted(&h->x, col * h->x.cs),

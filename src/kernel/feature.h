@@ -32,12 +32,48 @@ vexp_parts(vec x, vec *low)
     return vscale2(sum, k);
 }
 
+/* x[i] = e^x[i] for n vectors with x[i] <= EXP_MAX, all of them step by step: each step
+ * waits for the one before, and a core looks ahead by only two or three such chains. */
+INLINE void
+vexp_each(vec x[], const int n)
+{
+    static const T c[] = {EXP_COEFFICIENTS};
+    const int terms = sizeof(c) / sizeof(c[0]);
+    const vec magic = vset1(ROUND_MAGIC), one = vset1(1);
+    vec k[LA_CHAINS], p[LA_CHAINS];
+    LA_EACH(i, n) {
+        x[i] = vmax(vset1(EXP_MIN), x[i]);
+    }
+    LA_EACH(i, n) {
+        k[i] = vfma(x[i], vset1(LOG2_E), magic);
+    }
+    LA_EACH(i, n) {
+        k[i] -= magic;
+    }
+    LA_EACH(i, n) {
+        x[i] = vfma(k[i], vset1(-LN2_HIGH), x[i]);
+    }
+    LA_EACH(i, n) {
+        x[i] = vfma(k[i], vset1(-LN2_LOW), x[i]);
+        p[i] = vset1(c[terms - 1]);
+    }
+    LA_UNROLL
+    for (int t = terms - 2; t >= -2; t--) {
+        LA_EACH(i, n) {
+            p[i] = vfma(p[i], x[i], t < 0 ? one : vset1(c[t]));
+        }
+    }
+    LA_EACH(i, n) {
+        x[i] = vscale2(p[i], k[i]);
+    }
+}
+
 /* e^x for x <= EXP_MAX. */
 INLINE vec
 vexp_bounded(vec x)
 {
-    vec low;
-    return vexp_parts(x, &low);
+    vexp_each(&x, 1);
+    return x;
 }
 
 INLINE vec

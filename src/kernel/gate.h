@@ -203,6 +203,14 @@ forget_state(const struct gate *gate, struct sweep *c)
     forget(gate, c->lost, c->K, c->W, c->transposed);
 }
 
+/* Whether keep is 0 in all rows: then the sum is rounded as a whole, and `lost` is 0
+ * after the chunk.  With one gate per channel, this is not looked for. */
+INLINE int
+keeps_nothing(const struct gate *gate)
+{
+    return !gate->channels && gate->keep[0] == 0;
+}
+
 /* Reads the state, decays it and writes to it. */
 static void
 sweep_decayed(const struct gate *gate, struct sweep *c, int before)

@@ -22,7 +22,7 @@ take_gate(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
     struct gate r = {.channels = h->channels[LA_AT_g]};
     r.g = take_block(arena, r.channels ? rows : MR, r.channels ? h->d : rows);
-    r.keep = take_row(arena, h->d);
+    r.keep = take_row(arena, h->d > 0 ? h->d : 1);
     r.change = take_row(arena, h->d);
     if (r.channels) {
         r.up = take_block(arena, rows, h->d);

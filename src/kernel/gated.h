@@ -91,6 +91,7 @@ run_gated(const struct la_head *h)
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
         compensate(&c, r.lost, h->n, r.rows);
+        r.gate.keep[0] = 0; /* nothing has been lost yet */
         if (la_is_given(&h->bonus)) {
             load_vector(r.bonus, &h->bonus, h->d);
         }
@@ -101,7 +102,9 @@ run_gated(const struct la_head *h)
             return 1;
         }
         struct span t = span(i, r.rows, i + r.rows, h->n, interleave_look(h, &own));
+        const int exact = keeps_nothing(&r.gate); /* the chunk before */
         c.rows = t.rows = load_gate(h, t, &r.gate);
+        c.fades = exact && keeps_nothing(&r.gate);
         t.next = i + t.rows;
         load_keys(h, t, r.b, r.v);
         load_mapped(r.a, &h->q, t, h->d, h->map);

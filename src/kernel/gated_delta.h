@@ -211,6 +211,7 @@ compute_gated_delta(const struct la_head *h, int dplr)
     if (i == 0) {
         load_state(r.s, &h->s0, h->d, h->m);
         compensate(&c.write, r.lost, h->n, r.rows);
+        r.gate.keep[0] = 0; /* nothing has been lost yet */
         factors(h, r.scale, r.rows, 0, NULL);
     }
     while (i < interleave_end(h)) {
@@ -218,7 +219,9 @@ compute_gated_delta(const struct la_head *h, int dplr)
             return 1;
         }
         struct span t = span(i, r.rows, i + r.rows, h->n, look);
+        const int exact = keeps_nothing(&r.gate); /* the chunk before */
         t.rows = load_gate(h, t, &r.gate);
+        c.write.fades = exact && keeps_nothing(&r.gate);
         t.next = i += t.rows;
         c.rows = round_up(t.rows, MR);
         c.keys = keys_left(h, t);

@@ -59,20 +59,51 @@ to_half(vec x)
 #endif
 }
 
+/* Conversions of integers: compilers make several instructions of
+ * __builtin_convertvector. */
+INLINE ivec
+widen(u16 bits)
+{
+#if defined(__AVX512F__)
+    return (ivec)_mm512_cvtepu16_epi32((__m256i)bits);
+#elif defined(__AVX2__)
+    return (ivec)_mm256_cvtepu16_epi32((__m128i)bits);
+#else
+    return __builtin_convertvector(bits, ivec);
+#endif
+}
+
+INLINE
+u16
+narrow(ivec bits)
+{
+#if defined(__AVX512F__)
+    return (u16)_mm512_cvtepi32_epi16((__m512i)bits);
+#else
+    return __builtin_convertvector(bits, u16);
+#endif
+}
+
 INLINE vec
 from_bfloat(u16 bits)
 {
-    return (vec)(__builtin_convertvector(bits, ivec) << 16);
+    return (vec)(widen(bits) << 16);
 }
 
 INLINE
 u16
 to_bfloat(vec x)
 {
-    const ivec bits = (ivec)x, high = bits >> 16;
-    const ivec rounded = (bits + 0x7fff + (high & 1)) >> 16;
-    const ivec h = (ivec)vselect(x == x, (vec)rounded, (vec)(high | 0x40));
-    return __builtin_convertvector(h, u16);
+    const ivec bits = (ivec)x, rounded = bits + 0x7fff + (bits >> 16 & 1);
+    const ivec nan = bits | 0x400000;
+#if defined(__AVX512F__)
+    /* gcc 12 makes a vector of vselect's mask. */
+    const __mmask16 is_nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    const ivec h = (ivec)_mm512_mask_mov_epi32((__m512i)rounded, is_nan, (__m512i)nan);
+#else
+    const ivec h = (ivec)vselect(x == x, (vec)rounded, (vec)nan);
+#endif
+    return narrow(h >> 16);
 }
 #endif
 
@@ -115,6 +146,56 @@ vwrite(char *p, vec x, enum la_type type)
 #endif
     (void)type;
     *(vec_any *)p = (vec_any)x;
+}
+
+#if defined(__AVX512F__) && LA_HAS_HALVES
+INLINE int
+any_nan(const vec x[], const int n)
+{
+    int nan = 0;
+    LA_EACH(i, n / 2) {
+        const __m512 a = (__m512)x[2 * i], b = (__m512)x[2 * i + 1];
+        nan |= _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q);
+    }
+    return nan;
+}
+
+/* to_bfloat of x and of y, one after the other, neither with a NaN: 16-bit arithmetic
+ * rounds both at once. */
+INLINE __m512i
+to_bfloats(vec x, vec y)
+{
+    typedef uint16_t words __attribute__((vector_size(64)));
+    const words even = {0,  2,  4,  6,  8,  10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
+                        32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58, 60, 62};
+    const __m512i a = (__m512i)x, b = (__m512i)y;
+    const __m512i low = _mm512_permutex2var_epi16(a, (__m512i)even, b);
+    const __m512i high = _mm512_permutex2var_epi16(a, (__m512i)(even + 1), b);
+    const words half = 0x8000 - ((words)high & 1); /* a tie rounds to even */
+    return _mm512_mask_add_epi16(high, _mm512_cmpgt_epu16_mask(low, (__m512i)half),
+                                 high, _mm512_set1_epi16(1));
+}
+#endif
+
+/* n vectors, `step` bytes apart; n is 1 or even. */
+INLINE void
+vwrite_each(char *p, ptrdiff_t step, const vec x[], const int n,
+            const enum la_type type)
+{
+#if defined(__AVX512F__) && LA_HAS_HALVES
+    if (type == LA_BFLOAT && n > 1 && !any_nan(x, n)) {
+        LA_EACH(i, n / 2) {
+            const __m512i both = to_bfloats(x[2 * i], x[2 * i + 1]);
+            char *to = p + 2 * i * step;
+            *(u16_any *)to = (u16_any)_mm512_castsi512_si256(both);
+            *(u16_any *)(to + step) = (u16_any)_mm512_extracti64x4_epi64(both, 1);
+        }
+        return;
+    }
+#endif
+    LA_EACH(i, n) {
+        vwrite(p + i * step, x[i], type);
+    }
 }
 
 /* The first `count` <= VL consecutive numbers at p, then zeros. */

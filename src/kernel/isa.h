@@ -55,6 +55,32 @@
     __builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,    \
                             30, 15, 31)
 
+/* Of 16 lanes: halves of x and y; quarters; pairs and numbers of each quarter. */
+#define LA_HALVES_LOW(x, y)                                                            \
+    __builtin_shufflevector(x, y, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22,  \
+                            23)
+#define LA_HALVES_HIGH(x, y)                                                           \
+    __builtin_shufflevector(x, y, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28,    \
+                            29, 30, 31)
+#define LA_QUARTERS_EVEN(x, y)                                                         \
+    __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25,    \
+                            26, 27)
+#define LA_QUARTERS_ODD(x, y)                                                          \
+    __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29,  \
+                            30, 31)
+#define LA_PAIRS_LOW(x, y)                                                             \
+    __builtin_shufflevector(x, y, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13,    \
+                            28, 29)
+#define LA_PAIRS_HIGH(x, y)                                                            \
+    __builtin_shufflevector(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15,  \
+                            30, 31)
+#define LA_EVEN(x, y)                                                                  \
+    __builtin_shufflevector(x, y, 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14,   \
+                            28, 30)
+#define LA_ODD(x, y)                                                                   \
+    __builtin_shufflevector(x, y, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15,   \
+                            29, 31)
+
 /* Unrolled loops: entirely, because the arrays that they index must live in registers,
  * or four times.  GCC takes the number as an upper limit. */
 #if defined(__clang__)

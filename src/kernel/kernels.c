@@ -12,6 +12,8 @@
 #include "delta_backward.h"
 #include "delta_step.h"
 #include "elementwise.h"
+#include "fused_gated_delta_step.h"
+#include "fused_gated_step.h"
 #include "gated.h"
 #include "gated_backward.h"
 #include "gated_delta.h"

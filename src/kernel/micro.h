@@ -27,6 +27,7 @@ struct sweep {
                       sum */
     T *sum;
     const T *keep, *change; /* factors of S, one number per row (gate.h), or NULL */
+    int fades;              /* keep is 0 in all rows, and so is `lost` */
     int transposed;         /* factors of S have one number per column (W) instead */
     const T *from;          /* state that is read and decayed, or NULL: S */
     int upper;              /* X keeps j >= i instead of j <= i */
@@ -217,6 +218,20 @@ decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdif
     }
 }
 
+/* Rows [l, l + rows) of S = change S + acc for one column tile. */
+INLINE void
+change_and_add(const struct sweep *c, T *s, ptrdiff_t l, vec acc[][NR], const int rows,
+               const int nr)
+{
+    LA_EACH(r, rows) {
+        const vec change = vset1(c->change[l + r]);
+        LA_EACH(j, nr) {
+            T *p = &s[(l + r) * nr * VL + j * VL];
+            vstore(p, vfma(change, vload(p), acc[r][j]));
+        }
+    }
+}
+
 /* Rows [l, l + rows) of S += acc for one column tile, compensated with `lost`. */
 INLINE void
 add_tile(T *s, T *lost, ptrdiff_t l, vec acc[][NR], const int compensated,
@@ -248,6 +263,10 @@ write_tile(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t
     la_fetch_some(c->ahead);
     clear_tile(acc, rows, nr);
     tile(acc, rows, nr, block_at(c->b, 0, l), 1, block_at(c->v, 0, col), c->rows);
+    if (!compensated && c->fades) {
+        change_and_add(c, to.s, l, acc, rows, nr);
+        return;
+    }
     if (c->keep != NULL && c->transposed) {
         decay_and_add(c, col, to, l, acc, compensated, 1, rows, nr);
         return;
@@ -286,7 +305,7 @@ sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr)
     if (what & LA_READ) {
         read_tiles(c, col, c->s + at, nr);
     }
-    if (what & LA_WRITE && c->lost != NULL) {
+    if (what & LA_WRITE && c->lost != NULL && !c->fades) {
         write_tiles(c, col, state_tile(c, at), 1, nr);
     }
     else if (what & LA_WRITE) {

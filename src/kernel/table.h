@@ -46,7 +46,10 @@ enum la_property {
     LA_THREE_ROWS = 2048,    /* f is 3 */
     LA_CHANNEL_SPLIT = 4096, /* channels may be split, with sums over them in a pass of
                                 their own (channel_split.c) */
-    LA_RUNS = 8192           /* computes a run of heads, each with its own operands */
+    LA_RUNS = 8192,          /* computes a run of heads, each with its own operands */
+    LA_LAYER_TOKEN = 16384   /* computes one token of a layer, of which n are the heads
+                          (layer_token.h): a step without an operator for whole
+                          sequences */
 };
 
 /* The part of a backward operator that one piece of work computes: all of it; dq, with
@@ -105,6 +108,9 @@ struct la_interleave {
  * out. */
 struct la_head {
     ptrdiff_t n, s, d, m, f; /* tokens of q, of k; widths of q, of v, of features */
+    struct la_sizes {
+        ptrdiff_t c, e, i, j, k, p, t, u;
+    } sizes;         /* further ones, of a layer's token (operators.def) */
     ptrdiff_t all_d; /* d of the whole head, of which this may be a range of columns */
     ptrdiff_t all_m; /* m of the whole head, and the whole head's first state */
     struct la_array all_s0;
@@ -127,8 +133,9 @@ struct la_head {
         double numbers[LA_NNUMBERS];
     };
     /* The heads of this call, and the steps between their arrays in bytes, by enum
-     * la_operand.  causal and noncausal compute the state once for all of them: these
-     * heads of queries share their keys. */
+     * la_operand; for an operand whose first dimension is the heads, between these.
+     * causal and noncausal compute the state once for all of them: these heads of
+     * queries share their keys. */
     ptrdiff_t group, steps[LA_NARRAYS];
     /* By enum la_operand: whether an array has its optional dimension. */
     unsigned char channels[LA_NARRAYS];

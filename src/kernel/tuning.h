@@ -104,13 +104,23 @@ channel_group(ptrdiff_t m)
 #define LA_STEP_NR 4
 #endif
 
+/* Vectors whose functions are computed step by step together. */
+#if defined(__AVX512F__)
+#define LA_CHAINS 8
+#else
+#define LA_CHAINS 4
+#endif
+
 enum {
     LA_QUERIES = 256, /* queries per block of softmax */
 
     /* Sizes of a block of the short convolution. */
     LA_CONV_ROWS = 16,
-    LA_CONV_COLS = 512, /* such rows fit the first-level cache */
-    LA_CONV_TAPS = 8,
+    LA_CONV_COLS = 512,       /* such rows fit the first-level cache */
+    LA_CONV_TAPS = 8,         /* of the gradients of the weights */
+    LA_CONV_GROUP = 4,        /* taps of a tile in registers */
+    LA_CONV_LONG = 64,        /* tokens of a channel worth a call of its own */
+    LA_CONV_TOKENS = 1 << 16, /* between two polls */
 
     /* Sizes of a block of the scans over tokens. */
     LA_SCAN_ROWS = 32,
@@ -147,6 +157,7 @@ enum {
     LA_PIECE_FEATURES = 512,
     LA_PIECE_CONV = 16384,
     LA_PIECE_NUMBERS = 32768,
+    LA_PIECE_HEADS = 8,
 
     /* Panels of the values (plan.c).  With this many pieces per thread, an uneven share
      * costs little; narrower panels would repeat maps and scores for too little

@@ -254,6 +254,26 @@ fold(vec x[], const int half)
     }
 }
 
+#if LA_LANES == 16
+/* The same sums as below.  All of these shuffles have immediate operands, which are
+ * faster than those with indices; the order of x makes up for the order that they leave
+ * the lanes in. */
+INLINE vec
+lane_sums(vec x[])
+{
+    vec y[8], z[4];
+    LA_EACH(i, 8) {
+        const vec a = x[i / 4 * 8 + i % 4], b = x[i / 4 * 8 + i % 4 + 4];
+        y[i] = LA_HALVES_LOW(a, b) + LA_HALVES_HIGH(a, b);
+    }
+    LA_EACH(i, 4) {
+        z[i] = LA_QUARTERS_EVEN(y[i], y[i + 4]) + LA_QUARTERS_ODD(y[i], y[i + 4]);
+    }
+    const vec u = LA_PAIRS_LOW(z[0], z[1]) + LA_PAIRS_HIGH(z[0], z[1]);
+    const vec v = LA_PAIRS_LOW(z[2], z[3]) + LA_PAIRS_HIGH(z[2], z[3]);
+    return LA_EVEN(u, v) + LA_ODD(u, v);
+}
+#else
 /* Lane i of the result is the sum of the lanes of x[i]; x is destroyed.  This is the
  * network of vtranspose with pairs added as they appear. */
 INLINE vec
@@ -271,5 +291,6 @@ lane_sums(vec x[])
     fold(x, 1);
     return x[0];
 }
+#endif
 
 #endif

@@ -12,16 +12,8 @@ import torch
 from torch import Tensor
 
 from ..._state import State
-from .. import operators
-
-#: The step of each operator of linattn.torch that has one.
-_STEPS: dict[Any, Callable[..., Any]] = {
-    operators.causal: operators.step,
-    operators.delta: operators.delta_step,
-    operators.gated: operators.gated_step,
-    operators.gated_delta: operators.gated_delta_step,
-    operators.dplr: operators.dplr_step,
-}
+from ._lent import take
+from ._token import STEPS, decode
 
 
 def run(
@@ -51,10 +43,16 @@ def run(
     groups = v.shape[2] // k.shape[2]
     tokens = [q, k, v, *extras.values()]
     scale = k.shape[-1] ** -0.5 if scale is None else scale
-    step = None if normalized or state_v_first or cu_seqlens is not None else _STEPS.get(operator)
-    if s is not None and q.shape[1] == 1 and output_final_state and step is not None:
-        o, s = _decode(step, tokens, s, groups, scale, options)
-        return o.to(dtype), s
+    lent = take(s)
+    if (
+        s is not None and q.shape[1] == 1 and output_final_state and operator in STEPS
+        and not normalized and cu_seqlens is None
+    ):  # fmt: skip
+        o, s = decode(
+            operator, tokens, s, groups=groups, v_first=state_v_first, in_place=lent,
+            options={"scale": scale, **options},
+        )  # fmt: skip
+        return o if o.dtype is dtype else o.to(dtype), s
     tokens = [x.flip(1) for x in tokens] if reverse else tokens
     operands = [_heads(x, groups if i > 1 else 1) for i, x in enumerate(tokens)]
     if groups > 1:
@@ -76,26 +74,8 @@ def run(
     if end is None:
         return o, None
     s = state_out(end.s, groups, cu_seqlens)
-    s = s.mT.contiguous() if state_v_first else s
+    s = s.mT if state_v_first else s
     return o, (s, state_out(end.z, groups, cu_seqlens).unsqueeze(1)) if normalized else s
-
-
-def _decode(
-    step: Callable[..., Any],
-    tokens: Sequence[Tensor],
-    s: Tensor,
-    groups: int,
-    scale: float,
-    options: dict[str, Any],
-) -> tuple[Tensor, Tensor]:
-    """The output of one token and the state after it."""
-    operands = [x[:, 0] for x in tokens]
-    if groups > 1:
-        rest = [x.unflatten(1, (-1, groups)) for x in operands[2:]]
-        operands = [*(x.unsqueeze(2) for x in operands[:2]), *rest]
-    o, after = step(*operands, State(state_in(s, groups, None)), scale=scale, **options)
-    o = o.flatten(1, 2) if groups > 1 else o
-    return o.unsqueeze(1), state_out(after.s, groups, None)
 
 
 def _heads(x: Tensor, groups: int) -> Tensor:

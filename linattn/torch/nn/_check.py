@@ -73,7 +73,7 @@ def token(layer: str, x: Any, width: int) -> None:
 
 def memory(layer: str, module: torch.nn.Module, x: Tensor) -> None:
     """Raise an error for parameters on the meta device, which PyTorch would read uninitialised."""
-    if x.is_meta or torch.compiler.is_compiling():
+    if x.is_meta or torch.compiler.is_compiling() or not _any_meta(module):
         return
     for name, child in module.named_modules():
         for own, parameter in child._parameters.items():
@@ -82,6 +82,14 @@ def memory(layer: str, module: torch.nn.Module, x: Tensor) -> None:
                     f"{layer}: {f'{name}.{own}'.lstrip('.')} is on meta and x on {x.device}; "
                     "expected one device for all"
                 )
+
+
+def _any_meta(module: torch.nn.Module) -> bool:
+    """Whether a parameter is on the meta device, without the cost of `named_modules`."""
+    for parameter in module._parameters.values():
+        if parameter is not None and parameter.is_meta:
+            return True
+    return any([_any_meta(child) for child in module._modules.values() if child is not None])
 
 
 def _shape(layer: str, x: Any, axes: int, expected: str, width: int) -> None:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ..._state import State
+from .._fused import direct
+from .._library import is_direct
 from .._tensors import work_dtype
 from ..operators import causal_conv1d, causal_conv1d_step
 from . import _check
@@ -189,6 +191,8 @@ class ConvolvedAttention(Attention):
     _projections: tuple[str, ...]
     #: The shape of a sequence's memory.
     _shape: tuple[int, ...]
+    #: The function of what is between its projections, for one token, if there is one.
+    _fused_step = ""
 
     def _add_memory(
         self, heads: int, channels: int, conv_size: int, conv_bias: bool, norm: nn.RMSNorm,
@@ -221,7 +225,8 @@ class ConvolvedAttention(Attention):
         raise NotImplementedError
 
     def _project(self, x: Tensor) -> tuple[Tensor, ...]:
-        return tuple(getattr(self, name)(x) for name in self._projections)
+        modules = self._modules  # faster than attributes
+        return tuple([modules[name](x) for name in self._projections])  # type: ignore[misc]
 
     def _sequence(
         self, x: Tensor, lengths: Tensor | None, state: Any, return_state: bool
@@ -240,12 +245,42 @@ class ConvolvedAttention(Attention):
         return self._finish(o, mixed, *others), state
 
     def _token(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        mixed, *others = self._project(x)
+        projected = self._project(x)
+        fused = self._fused(projected, state) if self._fused_step else None
+        if fused is not None:
+            return fused
+        mixed, *others = projected
         mixed, conv = self.conv.step(mixed, state.conv)
         o, memory = self._operator.token(
             self._convolved(mixed, *others), state.memory, **self._options
         )
         return self._finish(o, mixed, *others), ConvolvedState(conv, memory)
+
+    def _fused(self, projected: tuple[Tensor, ...], state: Any) -> tuple[Tensor, Any] | None:
+        """The input of `out_proj` and the state, in one call; None with gradients or hooks."""
+        conv, norm = self._modules["conv"], self._modules["norm"]
+        if type(conv) is not ShortConvolution or type(norm) is not nn.RMSNorm:
+            return None
+        own, of_conv = self._parameters, conv._parameters
+        if "A_log" not in own or "dt_bias" not in own:
+            return None  # they are parametrised
+        weights = {
+            "A_log": own["A_log"], "dt_bias": own["dt_bias"], "weight": of_conv["weight"],
+            "bias": of_conv.get("bias"), "norm_weight": norm._parameters["weight"],
+        }  # fmt: skip
+        s = state.memory.s
+        hooks = norm._forward_hooks or norm._forward_pre_hooks
+        if hooks or not is_direct((*projected, *weights.values(), state.conv, s)):
+            return None
+        operands, options = self._fused_operands(*projected)
+        o, (inputs, memory) = direct(
+            self._fused_step, operands, (state.conv, s), norm_eps=norm.eps, **weights, **options
+        )
+        return o, ConvolvedState(inputs, State(memory))
+
+    def _fused_operands(self, *projected: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        """The operands of the fused step, and options of its own."""
+        raise NotImplementedError
 
     def _first(self, batch: int) -> ConvolvedState:
         return ConvolvedState(self.conv.init_state(batch), State(self._zeros(batch, *self._shape)))

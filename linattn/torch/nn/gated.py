@@ -74,6 +74,7 @@ class GatedDeltaNet(ConvolvedAttention):
     """
 
     _operator = Operator(gated_delta, gated_delta_step)
+    _fused_step = "fused_gated_delta_step"
     _projections = ("qkv_proj", "gate_proj", "beta_proj", "decay_proj")
     _shown = (
         "embed_dim", "num_heads", "num_v_heads", "head_dim", "head_v_dim", "allow_neg_eigval",
@@ -138,6 +139,11 @@ class GatedDeltaNet(ConvolvedAttention):
         by_head = self.norm(by_head.to(self.norm.weight.dtype))  # autocast may have lowered it
         return by_head.flatten(-2) * functional.silu(z)
 
+    def _fused_operands(self, *projected: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        mixed, z, b, a = projected
+        beta_scale = 2.0 if self.allow_neg_eigval else 1.0
+        return (mixed, a, b), {"z": z, "beta_scale": beta_scale, "scale": self._options["scale"]}
+
 
 class GatedAttention(ConvolvedAttention):
     """Linear attention whose memory decays, a state space model in the style of Mamba-2.
@@ -193,6 +199,7 @@ class GatedAttention(ConvolvedAttention):
     """
 
     _operator = Operator(gated, gated_step)
+    _fused_step = "fused_gated_step"
     _projections = ("vkq_proj", "gate_proj", "decay_proj")
     _shown = ("embed_dim", "num_heads", "num_groups", "state_dim", "head_dim")
 
@@ -261,3 +268,7 @@ class GatedAttention(ConvolvedAttention):
         by_group = o.to(weight.dtype).unflatten(-1, (self.num_groups, -1))
         normalized = functional.rms_norm(by_group, by_group.shape[-1:], None, self.norm.eps)
         return normalized.flatten(-2) * weight
+
+    def _fused_operands(self, *projected: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+        mixed, z, dt = projected
+        return (mixed, dt), {"z": z, "D": self.D, "norm_groups": self.num_groups}

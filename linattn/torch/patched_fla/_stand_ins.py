@@ -15,6 +15,7 @@ from ..mamba_ssm.ops.triton.ssd_combined import (
     mamba_split_conv1d_scan_combined,
 )
 from . import _activations as activations
+from . import _cache as cache
 from . import _losses as losses
 from . import _mamba as mamba
 from . import _mixing as mixing
@@ -67,6 +68,7 @@ MODULES = (
     StandIn("fla.ops.rwkv7.fused_k_update", "KUpdateFunction.apply", mixing.k_update_rwkv7),
     StandIn("fla.ops.rwkv7.gate_output_correction", "GateOutputCorrection.apply",
             mixing.gate_output_correction),
+    StandIn("fla.layers.utils", "get_layer_cache", cache.get_layer_cache),
     StandIn("fla.layers.mamba", "Mamba.slow_forward", mamba.slow_forward),
     StandIn("fla.layers.mamba", "mamba_inner_fn", mamba_inner_fn),
     StandIn("fla.layers.mamba", "selective_scan_fn", selective_scan_fn),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from . import _functions as f
 from . import _scans as scans
+from . import _tokens as tokens
 from ._packing import PACKING
 
 #: Models that do not pass packing keywords to this part of them, which then mixes the sequences.
@@ -47,6 +48,26 @@ STAND_INS = {
         f.lightning_attention,
         packing=("cu_seq_lens_q", "seq_idx"),
         source="69bc3f622840097cfc6810b4640b50455db872e89ee2a49d8bb326b65a9f88c5",
+    ),
+    "Qwen3NextGatedDeltaNet.forward": StandIn(
+        tokens.qwen3_next,
+        packing=(),
+        source="177c5d3df989a7b42f3b12a41bedc225ebf43ae052d5e2ac8c0a3507a61a3db4",
+    ),
+    "Qwen3_5GatedDeltaNet.forward": StandIn(
+        tokens.qwen3_5,
+        packing=(),
+        source="8f31ae7d35daf534a763d1ca92875c5c412e06a4488885e5126907a804b52878",
+    ),
+    "Qwen3_5MoeGatedDeltaNet.forward": StandIn(
+        tokens.qwen3_5,
+        packing=(),
+        source="8f31ae7d35daf534a763d1ca92875c5c412e06a4488885e5126907a804b52878",
+    ),
+    "KimiLinearDeltaAttention.forward": StandIn(
+        tokens.kimi_linear,
+        packing=(),
+        source="e696ac62c104e9c6b9eec0dc371dc5fbadd62bfbd893eacd4b406206666a89dc",
     ),
     "mamba_selective_scan": StandIn(scans.mamba_selective_scan),
     "mamba_selective_state_update": StandIn(scans.mamba_selective_state_update, packing=()),

@@ -1,0 +1,216 @@
+"""``state_indices``: states that are rows of a pool, as servers hold those of their requests.
+
+Without indices a state has the leading axes of the operands, (B, ...), or (..., r) for r packed
+sequences.  With them its first axis, or the axis of sequences, is that of the pool's rows: entry i
+of the batch uses row ``state_indices[i]``.  Steps find their rows in memory if the operands are
+plain (src/ext/state_rows.c).  Other calls copy the rows, compute, and write them back at the end,
+so that an error leaves the pool as it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _check, _state, _state_at
+from ._lazy import is_lazy
+from ._state import State
+
+if TYPE_CHECKING:
+    from ._types import Array, Shape
+
+
+def call(
+    r: Any, method: str, operands: tuple[Any, ...], *, state_indices: Any = None,
+    state_at: Any = None, **options: Any,
+) -> Any:  # fmt: skip
+    """``r.method(operands, **options)`` on rows of a pool, or with states after some tokens.
+
+    ``r`` is a recurrence, or the name of one that is not in the registry.
+    """
+    if isinstance(r, str):
+        r = _other(r)
+    function = r.names[method]
+    if is_lazy((*operands, options.get("grad_out"))):
+        name = "state_at" if state_indices is None else "state_indices"
+        raise TypeError(
+            f"{function}: {name} is given and an operand is a dask array; expected NumPy arrays: "
+            "call compute() first"
+        )
+    if method == "step":
+        return _step(r, operands, state_indices, **options)
+    if method == "backward":
+        if state_indices is not None:
+            pool = _Pool(r, method, operands, options["initial_state"], state_indices, options)
+            options["initial_state"] = pool.rows()
+        if state_at is None:
+            return r.backward(operands, **options)
+        return _state_at.backward(r, operands, state_at, **options)
+    if state_indices is None:
+        return _state_at.forward(r, operands, state_at, **options)[:2]
+    return _forward(r, operands, state_indices, state_at, **options)
+
+
+def _other(name: str) -> Any:
+    """A recurrence that is not in the registry."""
+    from ._conv_states import CONVOLUTION  # at the top they would be circular
+    from ._scaled import SCALED
+
+    return SCALED.get(name, CONVOLUTION)
+
+
+def _step(
+    r: Any, operands: Any, indices: Any, *, state: Any, in_place: Any, **options: Any
+) -> tuple[Array, Any]:
+    pool = _Pool(r, "step", operands, state, indices, options, written=True)
+    rows = pool.rows()
+    o, _ = r.step(operands, rows, in_place=True, **options)
+    pool.write(rows)
+    return o, state
+
+
+def _forward(
+    r: Any, operands: Any, indices: Any, state_at: Any, *, initial_state: Any, return_state: Any,
+    **options: Any,
+) -> Any:  # fmt: skip
+    pool = _Pool(
+        r, "forward", operands, initial_state, indices, options, written=bool(return_state)
+    )
+    pool.refuse_overlap(options["out"])
+    rows = pool.rows()
+    if state_at is not None:
+        o, states, last = _state_at.forward(
+            r, operands, state_at, initial_state=rows, return_state=return_state, **options
+        )
+    elif not return_state:
+        return r.forward(operands, initial_state=rows, **options)
+    else:
+        o, last = r.forward(operands, initial_state=rows, return_state=True, **options)
+        states = initial_state
+    pool.write(last)
+    return o, states
+
+
+class _Pool:
+    """The rows of a pool that a call uses, checked."""
+
+    def __init__(
+        self, r: Any, method: str, operands: Any, state: Any, indices: Any, options: Any,
+        *, written: bool = False,
+    ) -> None:  # fmt: skip
+        from ._initial import cores_of  # at the top it would be circular
+
+        self.function = r.names[method]
+        self.name = "state" if method == "step" else "initial_state"
+        read = r._read(self.function, operands, tokens=method != "step")
+        batch, cu_seqlens = read.batch, options.get("cu_seqlens")
+        if cu_seqlens is not None:
+            self.axis, before, after = len(batch), batch, ()
+            count = np.size(cu_seqlens) - 1
+        elif batch:
+            self.axis, before, after = 0, (), batch[1:]
+            count = batch[0]
+        else:
+            raise ValueError(
+                f"{self.function}: the operands have no leading axes; expected one at least, as "
+                "state_indices is given"
+            )
+        cores = cores_of(r, self.function, read, options)
+        #: By the names that messages have.
+        self.fields = self._fields(state, cores, (before, after), one_array=r.one_array)
+        rows = next(iter(self.fields.values())).shape[self.axis]
+        self.indices = checked_indices(
+            self.function, self.name, indices, count, rows, different=written
+        )
+        for name, x in self.fields.items() if written else ():
+            _check.writeable(self.function, name, x)
+
+    def _fields(
+        self, state: Any, cores: State, around: tuple[Shape, Shape], *, one_array: bool
+    ) -> dict[str, Any]:
+        """The arrays of the pool."""
+        if state is None:
+            raise ValueError(
+                f"{self.function}: {self.name} is None; expected a pool of states, as "
+                "state_indices is given"
+            )
+        if one_array:
+            self._check_field(self.name, state, around, cores.s, {})
+            return {self.name: state}
+        found: dict[str, Any] = {}
+        wanted = [core for core in cores if core is not None]
+        for (name, x), core in zip(
+            _state.named(self.function, self.name, state, cores).items(), wanted, strict=True
+        ):
+            self._check_field(name, x, around, core, found)
+            found[name] = x
+        return found
+
+    def _check_field(
+        self, name: str, x: Any, around: tuple[Shape, Shape], core: Shape, others: dict[str, Any]
+    ) -> None:
+        """Check an array of the pool; its dtype is checked with that of the rows."""
+        if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
+            raise TypeError(
+                f"{self.function}: {name} is a {type(x).__name__}; expected a NumPy array"
+            )
+        before, after = around[0], (*around[1], *core)
+        given = x.shape[: self.axis], x.shape[self.axis + 1 :]
+        if x.ndim <= self.axis or given != (before, after):
+            expected = ", ".join(map(str, (*before, "rows", *after)))
+            raise ValueError(
+                f"{self.function}: {name} has shape {x.shape}; expected ({expected}), a pool, as "
+                "state_indices is given"
+            )
+        for other, y in others.items():
+            if y.shape[self.axis] != x.shape[self.axis]:
+                raise ValueError(
+                    f"{self.function}: {name} has {x.shape[self.axis]} rows; expected "
+                    f"{y.shape[self.axis]}, as {other} has"
+                )
+
+    def rows(self) -> Any:
+        """The states of the batch: copies, as calls without indices take them."""
+        rows = {name: np.take(x, self.indices, self.axis) for name, x in self.fields.items()}
+        if self.name in rows:
+            return rows[self.name]
+        return State(**{name.rpartition(".")[2]: x for name, x in rows.items()})
+
+    def write(self, state: Any) -> None:
+        """Write the states of the batch to their rows."""
+        arrays = [state] if self.name in self.fields else [x for x in state if x is not None]
+        place = (*(slice(None),) * self.axis, self.indices)
+        for x, y in zip(self.fields.values(), arrays, strict=True):
+            x[place] = y
+
+    def refuse_overlap(self, out: Any) -> None:
+        """Refuse an output in the pool's memory."""
+        for name, x in self.fields.items() if isinstance(out, np.ndarray) else ():
+            if np.may_share_memory(x, out):
+                raise ValueError(
+                    f"{self.function}: out overlaps {name}; expected memory of its own, as "
+                    "state_indices is given"
+                )
+
+
+def checked_indices(
+    function: str, name: str, x: Any, count: int, rows: int, *, different: bool
+) -> Array:
+    """``state_indices``: a row of the pool of that name for each entry of the batch."""
+    x = _check.integers(function, "state_indices", x)
+    if x.shape != (count,):
+        raise ValueError(f"{function}: state_indices has shape {x.shape}; expected ({count},)")
+    if x.size and np.maximum.reduce(x.view(np.uintp)) >= rows:  # or negative
+        raise ValueError(
+            f"{function}: state_indices has values from {x.min()} to {x.max()}; expected 0 to "
+            f"{rows - 1}, as {name} has {rows} rows"
+        )
+    ordered = np.sort(x)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if different and twice.size:
+        raise ValueError(
+            f"{function}: state_indices has {twice[0]} twice; expected different rows, as they are "
+            "written"
+        )
+    return x

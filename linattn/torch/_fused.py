@@ -1,0 +1,254 @@
+"""One token of a layer between its projections: in one call, or differentiable.
+
+Without a gradient, the tensors' memory goes to NumPy's function, which writes into new states or
+into those of the caller.  With one, and where PyTorch has to see every operator (torch.compile,
+vmap, autocast), the token goes through the operators that the function stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+from torch.nn import functional
+
+from .._check import shape_alone
+from .._fused import FusedState, gated_call, gated_delta_call
+from .._state import State
+from ._library import is_direct
+from ._operator import OPERATORS
+from ._tensors import (
+    array,
+    check,
+    check_in_place,
+    dtype_of,
+    maybe_array,
+    promotion,
+    tensor,
+    threads,
+    work_dtype,
+)
+
+
+def direct(
+    function: str, operands: tuple[Tensor, ...], state: tuple[Any, Any], **options: Any
+) -> tuple[Tensor, FusedState]:
+    """A fused step by name, of what `is_direct` has passed, into new states.
+
+    Heads of values may be two axes of the memory, by heads of keys.
+    """
+    conv, s = state[0], array(state[1])
+    by_heads = s.reshape(s.shape[0], -1, *s.shape[-2:])
+    o, new = _arrays(_FUNCTIONS[function], operands, (maybe_array(conv), by_heads), options, False)
+    return tensor(o), FusedState(_by_tap(new.conv), tensor(new.s.reshape(s.shape)))
+
+
+def gated_delta(
+    x: Any, a: Any, b: Any, state: Any, *, in_place: Any = False, **options: Any
+) -> tuple[Tensor, FusedState]:
+    """`linattn.fused_gated_delta_step` of tensors."""
+    return _call(_GATED_DELTA, (x, a, b), state, options, in_place)
+
+
+def gated(
+    x: Any, dt: Any, state: Any, *, in_place: Any = False, **options: Any
+) -> tuple[Tensor, FusedState]:
+    """`linattn.fused_gated_step` of tensors."""
+    return _call(_GATED, (x, dt), state, options, in_place)
+
+
+class _Function(NamedTuple):
+    name: str
+    operands: tuple[str, ...]
+    tensors: tuple[str, ...]  #: options that are tensors or None, of which the first are rates
+    rates: int
+    prepare: Callable[..., Any]  #: NumPy's checks
+    composed: Callable[..., Any]  #: the same of differentiable operators
+
+
+def _call(
+    f: _Function, operands: tuple[Any, ...], state: Any, options: dict[str, Any], in_place: Any
+) -> tuple[Tensor, FusedState]:
+    given = [options[key] for key in f.tensors if options.get(key) is not None]
+    fields = state if isinstance(state, tuple) and len(state) == 2 else ()
+    args = (*operands, *given, *fields)
+    if fields and is_direct(args):
+        try:
+            return _direct(f, operands, fields, options, in_place)
+        except (AttributeError, RuntimeError):  # no tensor, or one without memory to read
+            pass
+    _check(f, operands, state, options, in_place)
+    o, after = f.composed(*operands, state, in_place=in_place, **options)
+    tokens = (*operands, *(y for x in f.tensors[f.rates :] if (y := options.get(x)) is not None))
+    return o.to(promotion(x.dtype for x in tokens)), after
+
+
+def _direct(
+    f: _Function,
+    operands: tuple[Tensor, ...],
+    state: tuple[Any, Any],
+    options: dict[str, Any],
+    in_place: Any,
+) -> tuple[Tensor, FusedState]:
+    fields = maybe_array(state[0]), maybe_array(state[1])
+    o, new = _arrays(f, operands, fields, options, in_place)
+    if in_place:
+        increment_version([x for x in state if x is not None])
+        return tensor(o), FusedState(*state)
+    return tensor(o), FusedState(_by_tap(new.conv), tensor(new.s))
+
+
+def _arrays(
+    f: _Function,
+    operands: tuple[Tensor, ...],
+    state: tuple[Any, Any],
+    options: dict[str, Any],
+    in_place: Any,
+) -> tuple[Any, FusedState]:
+    """The result of NumPy's function, whose state is of arrays already."""
+    arrays = {x: array(y) if isinstance(y, Tensor) else y for x, y in options.items()}
+    call, gufunc, inputs = f.prepare(*map(array, operands), state, **arrays)
+    with threads():
+        return call.run(gufunc, inputs, in_place)  # type: ignore[no-any-return]
+
+
+def _by_tap(conv: Any) -> Tensor | None:
+    """The state of a convolution, whose memory is by tap."""
+    return None if conv is None else tensor(conv.swapaxes(-1, -2)).mT
+
+
+def _check(
+    f: _Function, operands: tuple[Any, ...], state: Any, options: dict[str, Any], in_place: Any
+) -> None:
+    """Refuse what NumPy's function refuses, and states that cannot be written."""
+    named = dict(zip(f.operands, operands, strict=True))
+    named |= {x: y for x in f.tensors if (y := options.get(x)) is not None}
+    if isinstance(state, tuple) and len(state) == 2:
+        fields = zip(("state.conv", "state.s"), state, strict=True)
+        named |= {x: y for x, y in fields if y is not None or x == "state.s"}
+    for key, x in named.items():
+        check(f.name, key, x)
+    if in_place:
+        check_in_place(f.name, (*named.values(),))
+    if torch.compiler.is_compiling():  # NumPy cannot read sizes that are symbols
+        return
+    shapes = {x: _shape(y) for x, y in options.items()}
+    after = FusedState(*map(_shape, state)) if isinstance(state, tuple) else state
+    call, _, _ = f.prepare(*map(_shape, operands), after, **shapes)
+    call.check_state(False)
+
+
+def _shape(x: Any) -> Any:
+    """An array of x's shape and dtype that takes no memory, if x is a tensor."""
+    return shape_alone(x, dtype_of(x.dtype)) if isinstance(x, Tensor) else x
+
+
+# --- the same, operator by operator ----------------------------------------------------------
+
+
+def _gated_delta(
+    x: Tensor, a: Tensor, b: Tensor, state: Any, *, A_log: Tensor, dt_bias: Tensor,
+    lower_bound: float | None = None, beta_scale: float = 1.0, weight: Tensor | None = None,
+    bias: Tensor | None = None, activation: str | None = "silu", z: Tensor | None = None,
+    norm_weight: Tensor | None = None, norm_eps: float = 1e-6, norm_activation: str = "silu",
+    feature_map: Any = "l2norm", scale: float = 1.0, in_place: Any = False,
+) -> tuple[Tensor, FusedState]:  # fmt: skip
+    conv, s = state
+    n, d, m = s.shape[-3:]
+    keys = (x.shape[-1] - n * m) // (2 * d)
+    y, conv = _convolved(x, weight, conv, bias, activation, in_place)
+    q, k, v = y.split((keys * d, keys * d, n * m), -1)
+    if a.ndim > b.ndim:
+        A_log, dt_bias = A_log[:, None], dt_bias.reshape(n, -1)
+    g = OPERATORS["log_decay"].forward(
+        (a.to(work_dtype(a.dtype)), A_log, dt_bias), lower_bound=lower_bound
+    )
+    beta = beta_scale * torch.sigmoid(b.to(work_dtype(b.dtype)))
+    by_key = [_by_heads(q, keys, 1), _by_heads(k, keys, 1), _by_heads(v, keys, n // keys)]
+    axis = -2 if a.ndim > b.ndim else -1
+    o, after = OPERATORS["gated_delta"].step(
+        (*by_key, g.unflatten(axis, (keys, -1)), beta.unflatten(-1, (keys, -1)), None),
+        State(s.unflatten(-3, (keys, -1))),
+        feature_map=feature_map, scale=scale, in_place=in_place,
+    )  # fmt: skip
+    o = o.flatten(-3, -2)
+    if norm_weight is not None:
+        o = functional.rms_norm(o.to(norm_weight.dtype), (m,), norm_weight, norm_eps)
+    o = o.flatten(-2)
+    if z is not None:
+        o = o * (torch.sigmoid(z) if norm_activation == "sigmoid" else functional.silu(z))
+    return o, FusedState(conv, s if in_place else after.s.flatten(-4, -3))
+
+
+def _gated(
+    x: Tensor, dt: Tensor, state: Any, *, A_log: Tensor, dt_bias: Tensor, D: Tensor | None = None,
+    time_step_limit: tuple[float, float] | None = None, weight: Tensor | None = None,
+    bias: Tensor | None = None, activation: str | None = "silu", z: Tensor | None = None,
+    norm_weight: Tensor | None = None, norm_eps: float = 1e-5, norm_groups: int = 1,
+    scale: float = 1.0, in_place: Any = False,
+) -> tuple[Tensor, FusedState]:  # fmt: skip
+    conv, s = state
+    n, d, m = s.shape[-3:]
+    keys = (x.shape[-1] - n * m) // (2 * d)
+    y, conv = _convolved(x, weight, conv, bias, activation, in_place)
+    v, k, q = y.split((n * m, keys * d, keys * d), -1)
+    kind = work_dtype(promotion((x.dtype, dt.dtype)))
+    t = functional.softplus(dt.to(kind) + dt_bias.to(kind))
+    t = t if time_step_limit is None else t.clamp(*time_step_limit)
+    g = -torch.exp(A_log.to(kind)) * t
+    v = _by_heads(v, n)
+    o, after = OPERATORS["gated"].step(
+        (
+            _by_heads(q, keys, 1), _by_heads(k, keys, 1),
+            (t[..., None].to(v.dtype) * v).unflatten(-2, (keys, -1)),
+            g.unflatten(-1, (keys, -1)), None,
+        ),
+        State(s.unflatten(-3, (keys, -1))),
+        feature_map="identity", scale=scale, in_place=in_place,
+    )  # fmt: skip
+    o = o.flatten(-3, -2)
+    if D is not None:
+        o = o + v * D[:, None].to(v.dtype)
+    o = o.flatten(-2)
+    if z is not None:
+        o = o * functional.silu(z)
+    if norm_weight is not None:
+        by_group = o.to(norm_weight.dtype).unflatten(-1, (norm_groups, -1))
+        o = functional.rms_norm(by_group, by_group.shape[-1:], None, norm_eps).flatten(-2)
+        o = o * norm_weight
+    return o, FusedState(conv, s if in_place else after.s.flatten(-4, -3))
+
+
+def _convolved(
+    x: Tensor, weight: Tensor | None, conv: Any, bias: Tensor | None, activation: str | None,
+    in_place: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    if weight is None:
+        return x, None
+    convolution, columns = OPERATORS["causal_conv1d"], weight.shape[-1] - 1
+    more = conv.shape[-1] - columns
+    if not more:
+        return convolution.step((x, weight, bias), conv, activation=activation, in_place=in_place)
+    y, _ = convolution.step(
+        (x, weight, bias), conv.narrow(-1, more, columns), activation=activation
+    )
+    moved = torch.cat((conv[..., 1:], x[..., None].to(conv.dtype)), -1)
+    return y, conv.copy_(moved) if in_place else moved
+
+
+def _by_heads(x: Tensor, *heads: int) -> Tensor:
+    return x.unflatten(-1, (*heads, -1))
+
+
+_GATED_DELTA = _Function(
+    "fused_gated_delta_step", ("x", "a", "b"),
+    ("A_log", "dt_bias", "weight", "bias", "z", "norm_weight"), 2, gated_delta_call, _gated_delta,
+)  # fmt: skip
+_GATED = _Function(
+    "fused_gated_step", ("x", "dt"),
+    ("A_log", "dt_bias", "D", "weight", "bias", "z", "norm_weight"), 3, gated_call, _gated,
+)  # fmt: skip
+_FUNCTIONS = {f.name: f for f in (_GATED_DELTA, _GATED)}

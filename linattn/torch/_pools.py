@@ -1,0 +1,281 @@
+"""``state_indices`` and ``state_at`` of tensors, as in `linattn._pools` and `linattn._state_at`.
+
+Rows of a pool are written in place, unless a gradient is recorded: the call then returns a new
+pool, through which gradients pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from .. import _pools
+from .._cut import positions
+from .._linattn import fast_step
+from .._operator import RECURRENCES
+from .._state import State
+from . import _options, _tensors
+from ._library import is_direct
+from ._tensors import array, maybe_array, tensor, threads
+
+if TYPE_CHECKING:
+    from ._operator import TensorOperator
+
+
+def forward(
+    operator: TensorOperator, operands: Sequence[Any], *, state_indices: Any, state_at: Any,
+    initial_state: Any, return_state: bool, **options: Any,
+) -> Any:  # fmt: skip
+    """The output, and the states that are asked for."""
+    pool = None
+    if state_indices is not None:
+        packed = options.get("cu_seqlens")
+        pool = _Pool(
+            operator, operator.name, operands, initial_state, state_indices, packed,
+            written=return_state,
+        )  # fmt: skip
+        initial_state = pool.rows()
+    options |= {"initial_state": initial_state, "return_state": return_state}
+    if state_at is None:
+        result = operator.forward(operands, **options)
+        if pool is None or not return_state:
+            return result
+        o, last = result
+        return o, pool.written(last, operands)
+    o, states, last = _at_positions(operator, operands, state_at, **options)
+    if pool is not None:
+        pool.written(last, operands)
+    return o, states
+
+
+def step(
+    operator: TensorOperator, operands: Sequence[Any], state: Any, *, state_indices: Any,
+    in_place: bool, **options: Any,
+) -> tuple[Tensor, Any]:  # fmt: skip
+    """The output of one token, and the pool."""
+    o = _direct(operator, operands, state, state_indices, **options)
+    if o is not None:
+        return o, state
+    name = operator.description.step_name
+    if in_place:
+        fields = [state] if isinstance(state, Tensor) else list(state)
+        _tensors.check_in_place(name, (*operands, *fields))
+    pool = _Pool(operator, name, operands, state, state_indices, None, written=True)
+    o, after = operator.step(operands, pool.rows(), **options)
+    return o, pool.written(after, operands)
+
+
+def _direct(
+    operator: TensorOperator, operands: Sequence[Any], state: Any, indices: Any,
+    *, feature_map: Any = "identity", normalize: Any = False, scale: Any = 1.0, eps: Any = 0.0,
+    **others: Any,
+) -> Tensor | None:  # fmt: skip
+    """The output of a step that PyTorch need not see; None if it has to, or if anything is
+    wrong."""
+    recurrence = RECURRENCES.get(operator.name)
+    if recurrence is None or not recurrence.scaled or recurrence.flags["step"]:
+        return None
+    if type(state) is not State or state.log_scale is not None:
+        return None
+    s, z, _ = state
+    if not (isinstance(indices, Tensor) and is_direct((*operands, s, z, indices))):
+        return None
+    try:
+        arrays = tuple([maybe_array(x) for x in operands])
+        fields = array(s), maybe_array(z), array(indices)
+    except (AttributeError, TypeError, RuntimeError):
+        return None
+    with threads():
+        result = fast_step(
+            recurrence.step_op, arrays, fields[0], fields[1], True, feature_map, normalize, scale,
+            eps, fields[2],
+        )  # fmt: skip
+    if result is NotImplemented:
+        return None
+    increment_version(s if z is None else (s, z))
+    return tensor(result[0])
+
+
+class _Pool:
+    """The rows of a pool that a call uses."""
+
+    def __init__(
+        self, operator: TensorOperator, name: str, operands: Sequence[Any], state: Any,
+        indices: Any, cu_seqlens: Any, *, written: bool,
+    ) -> None:  # fmt: skip
+        d = operator.description
+        self.name, self.state, step = name, state, name == d.step_name
+        argument = "state" if step else "initial_state"
+        if state is None:
+            raise ValueError(
+                f"{name}: {argument} is None; expected a pool of states, as state_indices is given"
+            )
+        lead, _ = operator.shape(_named(operator, operands), step)
+        if cu_seqlens is None and not lead:
+            raise ValueError(
+                f"{name}: the operands have no leading axes; expected one at least, as "
+                "state_indices is given"
+            )
+        fields = (
+            operator._states.read(name, argument, state, None) if not _complex(state) else state
+        )
+        axes = len(lead) + (cu_seqlens is not None)
+        self.axis = len(lead) if cu_seqlens is not None else 0
+        count = len(cu_seqlens) - 1 if cu_seqlens is not None else lead[0]
+        self.fields = {}
+        for (field, dims), x in zip(d.fields.items(), fields, strict=False):
+            if x is not None:
+                full = argument if d.one_array else f"{argument}.{field}"
+                self._check(full, x, axes + len(dims))
+                self.fields[full] = x
+        self.indices = _options.integers(name, "state_indices", indices, operands[0])
+        if not torch.compiler.is_compiling() and type(self.indices) is Tensor:
+            rows = next(iter(self.fields.values())).shape[self.axis]
+            _pools.checked_indices(
+                name, argument, self.indices.numpy(force=True), count, rows, different=written
+            )
+
+    def _check(self, name: str, x: Tensor, ndim: int) -> None:
+        if x.ndim != ndim:
+            raise ValueError(
+                f"{self.name}: {name} has shape {tuple(x.shape)}; expected {ndim} axes, a pool, "
+                "as state_indices is given"
+            )
+        for other, y in self.fields.items():
+            if x.shape[self.axis] != y.shape[self.axis]:
+                raise ValueError(
+                    f"{self.name}: {name} has {x.shape[self.axis]} rows; expected "
+                    f"{y.shape[self.axis]}, as {other} has"
+                )
+
+    def rows(self) -> Any:
+        """The states of the batch."""
+        rows = [x.index_select(self.axis, self.indices) for x in self.fields.values()]
+        return self._packed(rows)
+
+    def _packed(self, arrays: Sequence[Tensor]) -> Any:
+        """A state of the kind that was given."""
+        if isinstance(self.state, Tensor):
+            return arrays[0]
+        named = {x.rpartition(".")[2]: y for x, y in zip(self.fields, arrays, strict=True)}
+        return State(**named)
+
+    def written(self, state: Any, operands: Sequence[Any]) -> Any:
+        """The pool with the states of the batch in their rows."""
+        new = [state] if isinstance(state, Tensor) else [x for x in state if x is not None]
+        for (name, x), y in zip(self.fields.items(), new, strict=True):
+            if x.dtype is not y.dtype:
+                raise TypeError(f"{self.name}: {name} has dtype {x.dtype}; expected {y.dtype}")
+        pairs = [*zip(self.fields.values(), new, strict=True)]
+        if any(y.requires_grad or x.requires_grad for x, y in pairs) and torch.is_grad_enabled():
+            return self._packed([x.index_copy(self.axis, self.indices, y) for x, y in pairs])
+        for x, y in pairs:
+            x.index_copy_(self.axis, self.indices, y)
+        return self.state
+
+
+def _complex(state: Any) -> bool:
+    return isinstance(state, tuple) and isinstance(state[0], Tensor) and state[0].is_complex()
+
+
+def _named(operator: TensorOperator, operands: Sequence[Any]) -> dict[str, Any]:
+    """The operands that are tensors, by name."""
+    pairs = zip(operator.operands, operands, strict=True)
+    return {row.name: x for row, x in pairs if isinstance(x, Tensor)}
+
+
+def _at_positions(
+    operator: TensorOperator, operands: Sequence[Any], state_at: Any, *, initial_state: Any,
+    return_state: bool, cu_seqlens: Any = None, key_lengths: Any = None, **options: Any,
+) -> tuple[Tensor, Any, Any]:  # fmt: skip
+    """The output, the states at the positions, and the state after the last token."""
+    name = operator.name
+    if not return_state:
+        raise ValueError(
+            f"{name}: state_at is given and return_state is {return_state!r}; expected True, as "
+            "the states are returned"
+        )
+    if cu_seqlens is not None:
+        raise ValueError(f"{name}: cu_seqlens is given; expected None, as state_at is given")
+    if isinstance(state_at, Tensor):
+        state_at = state_at.numpy(force=True)
+    if key_lengths is not None:
+        key_lengths = _options.integers(name, "key_lengths", key_lengths, operands[0])
+    cut = _Cut(operator, operands, bool(options.get("reverse")))
+    wanted = positions(name, state_at, cut.n)
+    edges = [0, *sorted({*wanted})]
+    if edges[-1] < cut.n or len(edges) == 1:
+        edges.append(cut.n)
+    outputs, states, state = [], {}, initial_state
+    states_at, step_options = {*wanted}, {x: y for x, y in options.items() if x != "reverse"}
+    for begin, end in pairwise(edges):
+        lengths = None if key_lengths is None else (key_lengths - begin).clamp(0, end - begin)
+        if end - begin == 1 and state is not None and lengths is None and end in states_at:
+            o, state = operator.step(cut.token(begin), state, **step_options)
+            o = o.unsqueeze(-2)
+        else:
+            o, state = operator.forward(
+                cut.part(begin, end), initial_state=state, return_state=True, key_lengths=lengths,
+                **options,
+            )  # fmt: skip
+        outputs.append(o)
+        states[end] = state
+    o = torch.cat(outputs[::-1] if cut.reverse else outputs, -2)
+    return o, _stacked(operator, [states[i] for i in wanted], state), state
+
+
+class _Cut:
+    """The operands of a call, to be cut along their tokens."""
+
+    def __init__(self, operator: TensorOperator, operands: Sequence[Any], reverse: bool) -> None:
+        self.operands, self.reverse = operands, reverse
+        named = _named(operator, operands)
+        for row, x in zip(operator.operands, operands, strict=True):
+            if not (isinstance(x, (Tensor, int, float, complex)) or (x is None and row.optional)):
+                _tensors.check(operator.name, row.name, x)
+        self.n = operator.shape(named, step=False)[1]["n"]
+        own = operator._own_axes({name: x.ndim for name, x in named.items()}, step=False)
+        self.axes = [
+            x.ndim - rank if row.has_tokens and isinstance(x, Tensor) and x.ndim >= rank else None
+            for row, x, rank in zip(operator.operands, operands, own, strict=True)
+        ]
+
+    def part(self, begin: int, end: int) -> tuple[Any, ...]:
+        """The operands of some tokens, counted from the last one in reverse."""
+        if self.reverse:
+            begin, end = self.n - end, self.n - begin
+        return tuple(
+            x if axis is None or x.shape[axis] != self.n else x.narrow(axis, begin, end - begin)
+            for x, axis in zip(self.operands, self.axes, strict=True)
+        )
+
+    def token(self, begin: int) -> tuple[Any, ...]:
+        """The operands of one token, as steps take them."""
+        i = self.n - 1 - begin if self.reverse else begin
+        return tuple(
+            x if axis is None else x.select(axis, i if x.shape[axis] == self.n else 0)
+            for x, axis in zip(self.operands, self.axes, strict=True)
+        )
+
+
+def _stacked(operator: TensorOperator, states: list[Any], last: Any) -> Any:
+    """The states, with an axis for their positions before the axes of their own."""
+    fields: Mapping[str, str] = operator.description.fields
+
+    def stack(arrays: list[Tensor], like: Tensor, own: int) -> Tensor:
+        axis = like.ndim - own
+        shape = *like.shape[:axis], 0, *like.shape[axis:]
+        return torch.stack(arrays, axis) if arrays else like.new_empty(shape)
+
+    ranks = [len(x) for x in fields.values()]
+    if isinstance(last, Tensor):
+        return stack(states, last, ranks[0])
+    return State(*(
+        None if x is None else stack([y[i] for y in states], x, rank)
+        for i, (x, rank) in enumerate(zip(last, ranks, strict=False))
+    ))  # fmt: skip

@@ -1,0 +1,303 @@
+"""`state_indices`: states in the rows of a pool give the same bits as states of their own."""
+
+import numpy as np
+import pytest
+from bounds import close, roundings
+from pooled import CASES, FIRST, apply, rows, same
+from states import flat
+
+import linattn
+from linattn import State
+
+P, B, H, N = 7, 3, 2, 5
+INDICES = np.array([5, 0, 3])
+OTHERS = np.setdiff1d(np.arange(P), INDICES)
+
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
+
+
+def copy(state):
+    return apply(np.array, state)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_steps(case, dtype):
+    operands = case.operands((B, H), N, dtype=dtype)
+    pool = case.pool((P, H), dtype=dtype)
+    before, own = copy(pool), rows(pool, INDICES)
+    for t in range(N):
+        o, after = case.one_step(operands, t, pool, state_indices=INDICES)
+        expected, own = case.one_step(operands, t, own)
+        assert after is pool
+        assert same(o, expected)
+        assert same(rows(pool, INDICES), own)
+        assert same(rows(pool, OTHERS), rows(before, OTHERS))
+
+
+@every_recurrence
+@pytest.mark.parametrize("lead", [(B,), (1,), (1, H), (B, 1), (0, H), (B, 2, H)])
+def test_leading_axes(case, lead):
+    indices = INDICES[: lead[0]].astype(np.int32)
+    operands, pool = case.operands(lead, 1), case.pool((P, *lead[1:]))
+    own = rows(pool, indices)
+    o, _ = case.one_step(operands, 0, pool, state_indices=indices)
+    expected, own = case.one_step(operands, 0, own)
+    assert same(o, expected)
+    assert same(rows(pool, indices), own)
+
+
+@every_recurrence
+def test_layouts(case):
+    """Rows of a larger array, other orders of axes, every second row, from the last one on."""
+
+    def wide(x):
+        return np.concatenate((x, x), -1)[..., : x.shape[-1]] if x.ndim > 2 else x.copy()
+
+    def spread(x):
+        return np.repeat(x, 2, 0)[::2]
+
+    operands, pool = case.operands((B, H), 1), case.pool((P, H))
+    own = rows(pool, INDICES)
+    expected, own = case.one_step(operands, 0, own)
+    for layout in (wide, spread, np.asfortranarray, lambda x: x[::-1].copy()[::-1]):
+        given = apply(layout, pool)
+        o, after = case.one_step(operands, 0, given, state_indices=[*map(int, INDICES)])
+        assert after is given
+        assert same(o, expected)
+        assert same(rows(given, INDICES), own)
+        assert same(rows(given, OTHERS), rows(pool, OTHERS))
+
+
+@every_case
+def test_sequences(case):
+    operands, pool = case.operands((B, H), N), case.pool((P, H))
+    before, own = copy(pool), rows(pool, INDICES)
+    expected, last = case.forward(operands, initial_state=own)
+    o = case.forward(operands, initial_state=pool, state_indices=INDICES, return_state=False)
+    assert same(o, expected)
+    assert same(pool, before)
+    o, after = case.forward(operands, initial_state=pool, state_indices=INDICES)
+    assert after is pool
+    assert same(o, expected)
+    assert same(rows(pool, INDICES), last)
+    assert same(rows(pool, OTHERS), rows(before, OTHERS))
+
+
+@every_case
+def test_packed_sequences(case):
+    bounds = [0, 2, 2, N]
+    operands, pool = case.operands((H,), N), case.pool((H, P))
+    before, own = copy(pool), rows(pool, INDICES, 1)
+    expected, last = case.forward(operands, initial_state=own, cu_seqlens=bounds)
+    o, after = case.forward(operands, initial_state=pool, state_indices=INDICES, cu_seqlens=bounds)
+    assert after is pool
+    assert same(o, expected)
+    assert same(rows(pool, INDICES, 1), last)
+    assert same(rows(pool, OTHERS, 1), rows(before, OTHERS, 1))
+
+
+@every_case
+def test_gradients(case):
+    operands, pool = case.operands((B, H), N), case.pool((P, H))
+    before, last = copy(pool), case.pool((B, H), seed=3)
+    own = rows(pool, INDICES)
+    for more in ({}, {"grad_state": last}):
+        expected = case.backward(operands, initial_state=own, **more)
+        grads = case.backward(operands, initial_state=pool, state_indices=INDICES, **more)
+        assert same(grads, expected)
+    assert same(pool, before)
+
+
+@every_recurrence
+def test_rows_that_are_only_read_may_repeat(case):
+    """One prefix, continued in several ways."""
+    operands, pool, indices = case.operands((B, H), N), case.pool((P, H)), np.array([4, 4, 1])
+    options = {"initial_state": pool, "state_indices": indices}
+    o = case.forward(operands, **options, return_state=False)
+    own = rows(pool, indices)
+    assert same(o, case.forward(operands, initial_state=own)[0])
+    assert same(case.backward(operands, **options), case.backward(operands, initial_state=own))
+
+
+def test_complex_scan():
+    rng = np.random.default_rng(0)
+    a, x = (rng.standard_normal((B, N, 4)) + 1j * rng.standard_normal((B, N, 4)) for _ in range(2))
+    pool = State(rng.standard_normal((P, 4)) * 1j)
+    before, own = copy(pool), rows(pool, INDICES)
+    expected, last = linattn.linear_scan(a, x, initial_state=own, return_state=True)
+    o, after = linattn.linear_scan(
+        a, x, initial_state=pool, state_indices=INDICES, return_state=True
+    )
+    assert after is pool
+    assert same([o, rows(pool, INDICES)], [expected, last])
+    o, after = linattn.linear_scan_step(a[:, 0], x[:, 0], pool, state_indices=INDICES)
+    assert same([o, rows(after, INDICES)], linattn.linear_scan_step(a[:, 0], x[:, 0], last))
+    assert same(rows(pool, OTHERS), rows(before, OTHERS))
+    grads = linattn.linear_scan_backward(a, x, x, initial_state=pool, state_indices=INDICES)
+    own = rows(pool, INDICES)
+    assert same(grads, linattn.linear_scan_backward(a, x, x, initial_state=own))
+
+
+@pytest.mark.parametrize("feature_map", ["dpfp", "random"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_maps_that_are_objects(feature_map, normalize):
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((B, N, 4)) for _ in range(3))
+    if feature_map == "random":
+        feature_map = linattn.feature_maps.PositiveRandomFeatures.sample(4, 9, rng=0)
+    options = {"feature_map": feature_map, "normalize": normalize}
+    tokens = (rng.standard_normal((P, N, 4)) for _ in range(3))
+    _, pool = linattn.causal(*tokens, **options, return_state=True)
+    own = rows(pool, INDICES)
+    expected, own = linattn.step(q[:, 0], k[:, 0], v[:, 0], own, **options)
+    o, _ = linattn.step(q[:, 0], k[:, 0], v[:, 0], pool, **options, state_indices=INDICES)
+    assert same([o, rows(pool, INDICES)], [expected, own])
+    expected = linattn.causal(q, k, v, **options, initial_state=own, return_state=True)
+    o, _ = linattn.causal(
+        q, k, v, **options, initial_state=pool, state_indices=INDICES, return_state=True
+    )
+    assert same([o, rows(pool, INDICES)], expected)
+
+
+def test_threads():
+    """Rows of large pools, by several threads: the same bits."""
+    rng = np.random.default_rng(0)
+    indices = rng.permutation(100)[:70]
+    q, k, v = (rng.standard_normal((70, 4, 64)).astype(np.float32) for _ in range(3))
+    pool = State(rng.standard_normal((100, 4, 64, 64)).astype(np.float32))
+    own = rows(pool, indices)
+    expected = linattn.step(q, k, v, own, normalize=False)
+    threads = linattn.get_num_threads()
+    try:
+        for count in (1, 3):
+            linattn.set_num_threads(count)
+            given = copy(pool)
+            o, _ = linattn.step(q, k, v, given, normalize=False, state_indices=indices)
+            assert same([o, rows(given, indices)], expected)
+            others = np.setdiff1d(np.arange(100), indices)
+            assert same(rows(given, others), rows(pool, others))
+    finally:
+        linattn.set_num_threads(threads)
+
+
+# --- errors ---------------------------------------------------------------------
+
+
+WRONG = [
+    (np.array([5.0, 0, 3]), TypeError, "state_indices has dtype float64; expected integers"),
+    (np.array([True, False, True]), TypeError, "state_indices has dtype bool; expected integers"),
+    (np.array([5, 0]), ValueError, r"state_indices has shape \(2,\); expected \(3,\)"),
+    (np.array([[5, 0, 3]]), ValueError, r"state_indices has shape \(1, 3\); expected \(3,\)"),
+    (np.array([5, 0, 7]), ValueError, "state_indices has values from 0 to 7; expected 0 to 6"),
+    (np.array([5, -1, 3]), ValueError, "state_indices has values from -1 to 5; expected 0 to 6"),
+    (np.array([5, 2, 5]), ValueError, "state_indices has 5 twice; expected different rows"),
+]  # fmt: skip
+
+
+@every_recurrence
+@pytest.mark.parametrize(("indices", "error", "message"), WRONG)
+def test_wrong_indices(case, indices, error, message):
+    operands, pool = case.operands((B, H), N), case.pool((P, H))
+    before = copy(pool)
+    with pytest.raises(error, match=f"^{case.step}: {message}"):
+        case.one_step(operands, 0, pool, state_indices=indices)
+    with pytest.raises(error, match=f"^{case.name}: {message}"):
+        case.forward(operands, initial_state=pool, state_indices=indices)
+    if "twice" not in message:
+        with pytest.raises(error, match=f"^{case.name}_backward: {message}"):
+            case.backward(operands, initial_state=pool, state_indices=indices)
+    assert same(pool, before)
+
+
+@every_recurrence
+def test_wrong_pools(case):
+    operands, pool = case.operands((B, H), N), case.pool((P, H))
+    before = copy(pool)
+
+    def refused(given, error, words, arrays=operands):
+        for call in (
+            lambda: case.one_step(arrays, 0, given, state_indices=INDICES),
+            lambda: case.forward(arrays, initial_state=given, state_indices=INDICES),
+        ):
+            with pytest.raises(error, match=words) as caught:
+                call()
+            assert str(caught.value).startswith((f"{case.step}: ", f"{case.name}: "))
+
+    refused(None, ValueError, "state is None; expected a pool of states")
+    refused(apply(lambda x: x[:, 0], pool), ValueError, r"has shape .*; expected \(rows, 2")
+    refused(apply(lambda x: x.astype(np.float32), pool), TypeError, "has dtype float32; expected")
+    refused(apply(lambda x: x.tolist(), pool), TypeError, "is a list; expected")
+    refused("pool", TypeError, "is a str; expected")
+    if case.name != "causal_conv1d":
+        refused(pool.s, TypeError, r"is a ndarray; expected a linattn.State\(s, z\)")
+    fixed = copy(pool)
+    for x in flat(fixed):
+        x.flags.writeable = False
+    refused(fixed, ValueError, "is read-only; expected a writeable array")
+    refused(apply(lambda x: np.broadcast_to(x[:1], x.shape), pool), ValueError, "read-only|repeats")
+    alone = {
+        name: x[(0, 0)] if x.ndim > len(case.letters.get(name, "nm")) else x
+        for name, x in operands.items()
+    }
+    refused(pool, ValueError, "the operands have no leading axes", alone)
+    assert same(pool, before)
+
+
+def test_pools_whose_fields_differ():
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((B, 4)) for _ in range(3))
+    pool = State(np.ones((P, 4, 4)), np.ones((P - 1, 4)))
+    with pytest.raises(ValueError, match=r"step: state\.z has 6 rows; expected 7, as state\.s has"):
+        linattn.step(q, k, v, pool, state_indices=INDICES)
+    with pytest.raises(ValueError, match=r"step: state\.z is None; expected an array"):
+        linattn.step(q, k, v, State(pool.s), state_indices=INDICES)
+    with pytest.raises(ValueError, match=r"step: state\.z is given; expected None"):
+        linattn.step(q, k, v, pool, normalize=False, state_indices=INDICES)
+
+
+def test_an_output_in_the_pool():
+    q = np.ones((B, N, 4))
+    pool = State(np.ones((P, 4, 4)))
+    with pytest.raises(ValueError, match=r"^delta: out overlaps initial_state\.s; expected"):
+        linattn.delta(
+            q, q, q, np.ones((B, N)), initial_state=pool, state_indices=INDICES,
+            return_state=True, out=pool.s.reshape(-1)[: q.size].reshape(q.shape),
+        )  # fmt: skip
+
+
+def test_operands_in_the_pool():
+    """They are read before anything is written."""
+    rng = np.random.default_rng(0)
+    pool = State(rng.standard_normal((P, 4, 4)))
+    q, k, v = pool.s[INDICES[0], :3], *(rng.standard_normal((B, 4)) for _ in range(2))
+    expected = linattn.step(q.copy(), k, v, rows(pool, INDICES), normalize=False)
+    o, _ = linattn.step(q, k, v, pool, normalize=False, state_indices=INDICES)
+    assert same([o, rows(pool, INDICES)], expected)
+
+
+def test_dask_arrays():
+    dask = pytest.importorskip("dask.array")
+    q = dask.ones((B, N, 4), chunks=(B, 2, 4))
+    pool = State(np.ones((P, 4, 4)), np.ones((P, 4)))
+    with pytest.raises(TypeError, match="causal: state_indices is given and an operand is a dask"):
+        linattn.causal(q, q, q, initial_state=pool, state_indices=INDICES)
+    with pytest.raises(TypeError, match="causal: state_at is given and an operand is a dask"):
+        linattn.causal(q, q, q, state_at=[1], return_state=True)
+
+
+@every_case
+def test_steps_against_the_twin(case):
+    operands, pool = case.operands((B, H), 1), case.pool((P, H))
+    now = {
+        name: operands[name].take(0, operands[name].ndim - len(letters))
+        if letters[0] == "n"
+        else operands[name]
+        for name, letters in case.letters.items()
+    }
+    twin = getattr(case.twin, case.step)
+    expected = twin(**now, state=pool, state_indices=INDICES, **case.step_options)
+    result = case.one_step(operands, 0, pool, state_indices=INDICES)
+    for x, y in zip(flat(result), flat(expected), strict=True):
+        close(x, y, roundings(64, x, y))

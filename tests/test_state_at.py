@@ -1,0 +1,359 @@
+"""`state_at`: the states after some tokens are those of sequences that end there."""
+
+from itertools import pairwise
+
+import bounds
+import numpy as np
+import pytest
+from bounds import roundings
+from pooled import CASES, FIRST, apply, rows, same
+from states import flat
+
+import linattn
+from linattn import State
+
+LEAD, N = (3, 2), 9
+POSITIONS = [8, 0, 3, 3, 4, N]
+
+WITH_LENGTHS = [x for x in CASES if x.name not in ("linear_scan", "causal_conv1d")]
+
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
+
+
+def position(state, i, lead=LEAD):
+    """The states at a position."""
+    return apply(lambda x: x.take(i, len(lead)), state)
+
+
+def close(result, expected, *, count=64):
+    """Whether all arrays are equal up to so many roundings of their largest entries."""
+    for x, y in zip(flat(result), flat(expected), strict=True):
+        bounds.close(x, y, roundings(count, x, y))
+
+
+def by_hand(case, operands, positions, start, **more):
+    """The output and the states of calls of the tokens between two positions: of one, a step."""
+    edges = sorted({0, N, *positions})
+    states, outputs, state = {}, [], start
+    if 0 in positions:
+        _, state = states[0] = (
+            None,
+            case.forward(case.tokens(operands, 0, 0), initial_state=start, **more)[1],
+        )
+        states[0] = state
+    for begin, end in pairwise(edges):
+        if end - begin == 1 and state is not None and end in positions:
+            t = N - end if case.options.get("reverse") else begin
+            o, state = case.one_step(operands, t, state)
+            o = o[..., None, :]
+        else:
+            o, state = case.forward(case.tokens(operands, begin, end), initial_state=state, **more)
+        outputs.append(o)
+        states[end] = state
+    if case.options.get("reverse"):
+        outputs.reverse()
+    return np.concatenate(outputs, -2), [states[p] for p in positions]
+
+
+@every_case
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+@pytest.mark.parametrize("with_start", [True, False])
+def test_equal_to_cutting_by_hand(case, dtype, with_start):
+    operands = case.operands(LEAD, N, dtype=dtype)
+    start = case.pool(LEAD, dtype=dtype) if with_start else None
+    o, states = case.forward(operands, initial_state=start, state_at=POSITIONS)
+    expected, each = by_hand(case, operands, POSITIONS, start)
+    assert same(o, expected)
+    for i, state in enumerate(each):
+        assert same(position(states, i), state)
+
+
+@every_case
+def test_close_to_the_sequence(case):
+    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    o, states = case.forward(operands, initial_state=start, state_at=POSITIONS)
+    expected, last = case.forward(operands, initial_state=start)
+    close([o, position(states, -1)], [expected, last])
+
+
+@every_recurrence
+def test_later_tokens_change_no_state(case):
+    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    _, states = case.forward(operands, initial_state=start, state_at=[2, 5])
+    changed = {name: x.copy() for name, x in operands.items()}
+    for name, x in case.tokens(changed, 5, N).items():
+        if case.letters.get(name, "")[:1] == "n":
+            x[...] = np.nan
+    _, others = case.forward(changed, initial_state=start, state_at=[2, 5])
+    assert same(states, others)
+
+
+@every_recurrence
+def test_every_position(case):
+    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    _, states = case.forward(operands, initial_state=start, state_at=range(N + 1))
+    for p in range(N + 1):
+        _, expected = case.forward(case.tokens(operands, 0, p), initial_state=start)
+        close(position(states, p), expected)
+
+
+@every_recurrence
+def test_no_position_and_no_token(case):
+    operands = case.operands(LEAD, N)
+    o, states = case.forward(operands, state_at=np.empty(0, int))
+    expected, last = case.forward(operands)
+    assert same(o, expected)
+    for x, y in zip(flat(states), flat(last), strict=True):
+        assert x.shape == (*LEAD, 0, *y.shape[len(LEAD) :])
+    none, start = case.operands(LEAD, 0), case.pool(LEAD)
+    o, states = case.forward(none, initial_state=start, state_at=[0, 0])
+    assert o.shape[-2] == 0
+    assert same(position(states, 1), start)
+
+
+@pytest.mark.parametrize("case", WITH_LENGTHS, ids=str)
+def test_key_lengths(case):
+    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    lengths = np.array([[4], [0], [9]])
+    o, states = case.forward(operands, initial_state=start, state_at=POSITIONS, key_lengths=lengths)
+    expected, last = case.forward(operands, initial_state=start, key_lengths=lengths)
+    close([o, position(states, -1)], [expected, last])
+    for i, p in enumerate(POSITIONS):
+        cut = case.tokens(operands, 0, p)
+        _, state = case.forward(cut, initial_state=start, key_lengths=np.minimum(lengths, p))
+        close(position(states, i), state)
+
+
+@every_recurrence
+def test_outputs(case):
+    """In memory of the caller, which an operand may share."""
+    operands = case.operands(LEAD, N)
+    expected, states = case.forward(operands, state_at=[4])
+    out = np.empty_like(expected)
+    o, after = case.forward(operands, state_at=[4], out=out)
+    assert o is out
+    assert same([o, after], [expected, states])
+    name = next(x for x in operands if operands[x].shape == expected.shape)
+    shared = np.zeros((*LEAD, N + 1, expected.shape[-1]))
+    operands[name] = shared[..., :-1, :]
+    operands[name][...] = case.operands(LEAD, N)[name]
+    o, _ = case.forward(operands, state_at=[4], out=shared[..., 1:, :])
+    assert same(o, expected)
+
+
+@every_recurrence
+def test_pools(case):
+    """The states at positions are returned, and the last one is written to the pool."""
+    operands, pool, indices = case.operands(LEAD, N), case.pool((7, 2)), np.array([5, 0, 3])
+    own = rows(pool, indices)
+    expected, states = case.forward(operands, initial_state=own, state_at=[2, N])
+    options = {"state_indices": indices, "state_at": [2]}
+    grads = case.backward(
+        operands, initial_state=pool, grad_state=position_axis(states, 0), **options
+    )
+    assert same(
+        grads,
+        case.backward(operands, initial_state=own, grad_state=position_axis(states, 0),
+                      state_at=[2]),
+    )  # fmt: skip
+    o, after = case.forward(operands, initial_state=pool, **options)
+    assert same([o, position(after, 0)], [expected, position(states, 0)])
+    assert same(rows(pool, indices), position(states, 1))
+
+
+def position_axis(states, i):
+    return apply(lambda x: x.take([i], len(LEAD)), states)
+
+
+# --- gradients ------------------------------------------------------------------
+
+
+@every_case
+@pytest.mark.parametrize("with_start", [True, False])
+def test_gradients(case, with_start):
+    """The sum of the gradients of sequences that end at the positions."""
+    operands = case.operands(LEAD, N)
+    start = case.pool(LEAD) if with_start else None
+    _, states = case.forward(operands, initial_state=start, state_at=POSITIONS)
+    rng = np.random.default_rng(0)
+    cotangents = apply(lambda x: rng.standard_normal(x.shape), states)
+    grads = case.backward(operands, initial_state=start, grad_state=cotangents, state_at=POSITIONS)
+    zeros = position(apply(np.zeros_like, cotangents), 0)
+    total = flat(case.backward(operands, initial_state=start, grad_state=zeros))
+    n_operands = len(case.letters)
+    for i, p in enumerate(POSITIONS):
+        cut = case.tokens(operands, 0, p)
+        cut["grad_out"] = np.zeros_like(cut["grad_out"])
+        part = flat(case.backward(cut, initial_state=start, grad_state=position(cotangents, i)))
+        for j, x in enumerate(part):
+            own = [*case.letters.values()][j] if j < n_operands else ""
+            total[j] = total[j].copy()
+            if own[:1] == "n":
+                axis = total[j].ndim - len(own)
+                place = slice(N - p, N) if case.options.get("reverse") else slice(0, p)
+                total[j][(*(slice(None),) * axis, place)] += x
+            else:
+                total[j] += x
+    close(grads, total, count=4096)
+
+
+@every_recurrence
+def test_gradients_without_those_of_states(case):
+    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    grads = case.backward(operands, initial_state=start, state_at=[3])
+    assert same(grads, case.backward(operands, initial_state=start))
+
+
+@every_recurrence
+def test_gradients_of_broadcast_operands_and_16_bits(case):
+    """Sums over segments are rounded once."""
+    operands = case.operands(LEAD, N, dtype="float16")
+    name = [*case.letters][1]
+    if case.name != "causal_conv1d":  # whose filters have no leading axes
+        operands[name] = operands[name][:1]
+    _, states = case.forward(operands, state_at=[3, 5])
+    grads = case.backward(operands, grad_state=states, state_at=[3, 5])
+    wide = {name: x.astype(np.float32) for name, x in operands.items()}
+    expected = case.backward(wide, grad_state=states, state_at=[3, 5])
+    for x, y, name in zip(grads[:-1], expected[:-1], case.letters, strict=True):
+        assert x.shape == y.shape == operands[name].shape
+        with np.errstate(over="ignore"):
+            assert same(x, y.astype(x.dtype))
+
+
+def test_complex_scan():
+    rng = np.random.default_rng(0)
+    a, x, g = (rng.standard_normal((N, 4)) + 1j * rng.standard_normal((N, 4)) for _ in range(3))
+    for reverse in (False, True):
+        cut = slice(N - 3, N) if reverse else slice(0, 3)
+        o, states = linattn.linear_scan(a, x, reverse=reverse, return_state=True, state_at=[3])
+        expected = linattn.linear_scan(a, x, reverse=reverse)
+        _, state = linattn.linear_scan(a[cut], x[cut], reverse=reverse, return_state=True)
+        close([o, states.s[0]], [expected, state.s])
+        grads = linattn.linear_scan_backward(
+            a, x, g, reverse=reverse, grad_state=states, state_at=[3]
+        )
+        da, dx = linattn.linear_scan_backward(a, x, g, reverse=reverse)
+        more = linattn.linear_scan_backward(
+            a[cut], x[cut], 0 * x[cut], reverse=reverse, grad_state=state
+        )
+        da[cut] += more[0]
+        dx[cut] += more[1]
+        close(grads, [da, dx, grads[2].s], count=4096)
+
+
+def test_broadcast_factors():
+    """A factor that all tokens share is not cut."""
+    rng = np.random.default_rng(0)
+    a, x, g = rng.random(4), rng.standard_normal((N, 4)), rng.standard_normal((N, 4))
+    for factor in (a, a[None], 0.5):
+        o, states = linattn.linear_scan(factor, x, return_state=True, state_at=[3, 5])
+        full = np.broadcast_to(factor, (N, 4)).copy()
+        expected, same_states = linattn.linear_scan(full, x, return_state=True, state_at=[3, 5])
+        assert same([o, states], [expected, same_states])
+        da, dx, _ = linattn.linear_scan_backward(factor, x, g, grad_state=states, state_at=[3, 5])
+        wide, dx_wide, _ = linattn.linear_scan_backward(
+            full, x, g, grad_state=states, state_at=[3, 5]
+        )
+        assert same(dx, dx_wide)
+        assert np.shape(da) == np.shape(factor)
+        axes = tuple(range(2 - np.ndim(factor)))
+        total = wide.sum(axes) if np.ndim(factor) < 2 else wide.sum(0, keepdims=True)
+        close(da, total, count=4096)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_maps_that_are_objects(normalize):
+    rng = np.random.default_rng(0)
+    q, k, v, g = (rng.standard_normal((2, N, 4)) for _ in range(4))
+    phi = linattn.feature_maps.PositiveRandomFeatures.sample(4, 9, rng=0)
+    options = {"feature_map": phi, "normalize": normalize}
+    o, states = linattn.causal(q, k, v, **options, return_state=True, state_at=[3, N])
+    expected, last = linattn.causal(q, k, v, **options, return_state=True)
+    close([o, position(states, 1, (2,))], [expected, last])
+    grads = linattn.causal_backward(q, k, v, g, **options, grad_state=states, state_at=[3, N])
+    assert [x.shape for x in grads[:3]] == [x.shape for x in (q, k, v)]
+    alone = linattn.causal_backward(
+        q, k, v, g, **options, state_at=[N],
+        grad_state=apply(lambda x: x.take([1], 1), states),
+    )  # fmt: skip
+    close(
+        alone, linattn.causal_backward(q, k, v, g, **options, grad_state=position(states, 1, (2,)))
+    )
+
+
+# --- errors ---------------------------------------------------------------------
+
+
+@every_recurrence
+@pytest.mark.parametrize(
+    ("positions", "error", "message"),
+    [
+        ([1.0], TypeError, "state_at has dtype float64; expected integers"),
+        (3, ValueError, r"state_at has shape \(\); expected \(positions,\)"),
+        ([[3]], ValueError, r"state_at has shape \(1, 1\); expected \(positions,\)"),
+        ([3, N + 1], ValueError, f"state_at has values from 3 to {N + 1}; expected 0 to {N}"),
+        ([-1], ValueError, f"state_at has values from -1 to -1; expected 0 to {N}"),
+    ],
+)
+def test_wrong_positions(case, positions, error, message):
+    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    with pytest.raises(error, match=f"^{case.name}: {message}"):
+        case.forward(operands, state_at=positions)
+    with pytest.raises(error, match=f"^{case.name}_backward: {message}"):
+        case.backward(operands, initial_state=start, state_at=positions)
+
+
+@every_recurrence
+def test_wrong_calls(case):
+    operands, start = case.operands(LEAD, N), case.pool(LEAD)
+    with pytest.raises(ValueError, match="state_at is given and return_state is False"):
+        case.forward(operands, state_at=[3], return_state=False)
+    with pytest.raises(ValueError, match="cu_seqlens is given; expected None, as state_at"):
+        case.forward(operands, state_at=[3], cu_seqlens=[0, N])
+    with pytest.raises(ValueError, match=r"grad_state.* has shape"):
+        case.backward(operands, grad_state=start, state_at=[3, 4])
+    with pytest.raises(TypeError, match=r"grad_state.* has dtype float32"):
+        last = apply(lambda x: x.take([0], 1).astype(np.float32), start)
+        case.backward(operands, grad_state=last, state_at=[3])
+    out = np.empty((*LEAD, N + 1, 5))
+    with pytest.raises(ValueError, match=r"out has shape .*; expected"):
+        case.forward(operands, state_at=[3], out=out)
+
+
+def test_gradient_of_the_wrong_kind():
+    q = np.ones((N, 4))
+    with pytest.raises(TypeError, match=r"grad_state is a ndarray; expected a linattn\.State"):
+        linattn.delta_backward(q, q, q, q[:, 0], q, grad_state=q, state_at=[3])
+    with pytest.raises(ValueError, match=r"grad_state\.z is given; expected None"):
+        linattn.delta_backward(
+            q, q, q, q[:, 0], q, grad_state=State(np.ones((1, 4, 4)), np.ones((1, 4))),
+            state_at=[3],
+        )  # fmt: skip
+
+
+# --- the twins ------------------------------------------------------------------
+
+
+@every_case
+def test_against_the_twin(case):
+    """Rows of a pool and states at positions at once, and their gradients."""
+    operands, pool, indices = case.operands(LEAD, N), case.pool((7, 2)), [5, 0, 3]
+    expected = [
+        case.forward(operands, case.twin, initial_state=pool, state_indices=indices, **more)
+        for more in ({}, {"state_at": POSITIONS})
+    ]
+    rng = np.random.default_rng(0)
+    states = expected[1][1]
+    if isinstance(pool, State) and not isinstance(states, tuple):  # the twins of scans
+        states = State(states)
+    cotangents = apply(lambda x: rng.standard_normal(x.shape), states)
+    options = {"state_indices": indices, "state_at": POSITIONS}
+    grads = case.backward(operands, case.twin, initial_state=pool, grad_state=cotangents, **options)
+    given = apply(np.array, pool)
+    found = case.backward(operands, initial_state=given, grad_state=cotangents, **options)
+    close(found, grads, count=4096)
+    result = case.forward(operands, initial_state=given, **options)
+    close(result, expected[1])
+    close(given, expected[0][1])

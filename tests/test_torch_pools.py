@@ -1,0 +1,215 @@
+"""`state_indices` and `state_at` of tensors: NumPy's results, and gradients."""
+
+import numpy as np
+import pytest
+from pooled import CASES, FIRST, apply, rows, same
+from states import flat
+
+from linattn import State
+
+torch = pytest.importorskip("torch")
+import linattn.torch  # noqa: E402
+
+P, LEAD, N = 7, (3, 2), 5
+INDICES = np.array([5, 0, 3])
+OTHERS = np.setdiff1d(np.arange(P), INDICES)
+
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_recurrence = pytest.mark.parametrize("case", FIRST, ids=str)
+
+
+def tensors(operands, *, requires_grad=False):
+    return {name: torch.tensor(x, requires_grad=requires_grad) for name, x in operands.items()}
+
+
+def tensor_state(state, *, requires_grad=False):
+    def one(x):
+        return torch.tensor(x, requires_grad=requires_grad)
+
+    if isinstance(state, np.ndarray):
+        return one(state)
+    return State(*(None if x is None else one(x) for x in state))
+
+
+def arrays(x):
+    """All tensors of a result, as arrays."""
+    if isinstance(x, torch.Tensor):
+        return [x.detach().numpy()]
+    return [z for y in x if y is not None for z in arrays(y)]
+
+
+def leaves(state):
+    return [state] if isinstance(state, torch.Tensor) else [x for x in state if x is not None]
+
+
+def step(case, operands, t, state, **more):
+    now = {
+        name: operands[name].select(operands[name].ndim - len(letters), t)
+        if letters[0] == "n"
+        else operands[name]
+        for name, letters in case.letters.items()
+    }
+    return getattr(linattn.torch, case.step)(**now, state=state, **case.step_options, **more)
+
+
+@every_case
+def test_steps(case):
+    operands, pool = case.operands(LEAD, N), case.pool((P, 2))
+    given, indices = tensor_state(pool), torch.tensor(INDICES)
+    with torch.no_grad():
+        for t in range(2):
+            o, after = step(case, tensors(operands), t, given, state_indices=indices)
+            expected, _ = case.one_step(operands, t, pool, state_indices=INDICES)
+            assert after is given
+            assert same(arrays([o, after]), [expected, pool])
+
+
+@every_case
+def test_sequences(case):
+    operands, pool = case.operands(LEAD, N), case.pool((P, 2))
+    given = tensor_state(pool)
+    options = {"state_indices": INDICES, "state_at": [4, 1]}
+    with torch.no_grad():
+        for more in ({}, options, {"state_indices": INDICES}):
+            start = {"initial_state": given if "state_indices" in more else None}
+            result = case.forward(tensors(operands), linattn.torch, **start, **more)
+            start = {"initial_state": pool if "state_indices" in more else None}
+            expected = case.forward(operands, **start, **more)
+            assert same(arrays(result), flat(expected))
+            assert same(arrays(given), pool)
+
+
+@every_recurrence
+def test_packed_sequences(case):
+    bounds = [0, 2, 2, N]
+    operands, pool = case.operands((2,), N), case.pool((2, P))
+    given = tensor_state(pool)
+    options = {"state_indices": INDICES, "cu_seqlens": bounds}
+    result = case.forward(tensors(operands), linattn.torch, initial_state=given, **options)
+    expected = case.forward(operands, initial_state=pool, **options)
+    assert same(arrays(result), flat(expected))
+
+
+@every_case
+def test_gradients_through_rows(case):
+    """Those of a call on rows, and the cotangents of rows that it does not use."""
+    operands, pool = case.operands(LEAD, N), case.pool((P, 2))
+    arrays_, given = tensors(operands, requires_grad=True), tensor_state(pool, requires_grad=True)
+    before = arrays(given)
+    o, after = case.forward(
+        arrays_, linattn.torch, initial_state=given, state_indices=torch.tensor(INDICES)
+    )
+    assert after is not given
+    assert same(arrays(given), before)
+    rng = np.random.default_rng(0)
+    last = apply(lambda x: rng.standard_normal(x.shape), pool)
+    expected_o, expected = case.forward(operands, initial_state=rows(pool, INDICES))
+    assert same(arrays([o, rows_of(after)]), [expected_o, expected])
+    pairs = zip(leaves(after), flat(last), strict=True)
+    loss = (o * arrays_["grad_out"].detach()).sum() + sum(
+        (x * torch.tensor(y)).sum() for x, y in pairs
+    )
+    loss.backward()
+    grads = case.backward(
+        operands, initial_state=rows(pool, INDICES), grad_state=rows(last, INDICES)
+    )
+    found = [arrays_[name].grad for name in case.letters]
+    assert same(arrays(found), flat(grads[:-1]))
+    for x, y, z in zip(leaves(given), flat(last), flat(grads[-1]), strict=True):
+        assert same(x.grad.numpy()[OTHERS], y[OTHERS])
+        assert same(x.grad.numpy()[INDICES], z)
+
+
+def rows_of(state):
+    return [x[INDICES] for x in leaves(state)]
+
+
+@every_case
+def test_gradients_of_states_at_positions(case):
+    operands, pool = case.operands(LEAD, N), case.pool(LEAD)
+    arrays_, given = tensors(operands, requires_grad=True), tensor_state(pool, requires_grad=True)
+    o, states = case.forward(arrays_, linattn.torch, initial_state=given, state_at=[4, 1])
+    rng = np.random.default_rng(0)
+    cotangents = [rng.standard_normal(x.shape) for x in leaves(states)]
+    pairs = zip(leaves(states), cotangents, strict=True)
+    loss = (o * arrays_["grad_out"].detach()).sum() + sum(
+        (x * torch.tensor(y)).sum() for x, y in pairs
+    )
+    loss.backward()
+    whole = iter(cotangents)
+    last = apply(lambda x: next(whole), pool)
+    grads = case.backward(operands, initial_state=pool, grad_state=last, state_at=[4, 1])
+    found = [*(arrays_[name].grad for name in case.letters), *(x.grad for x in leaves(given))]
+    for x, y in zip(arrays(found), flat(grads), strict=True):
+        assert x.shape == y.shape
+        assert np.abs(x - y).max() <= 1e-13 * (1 + np.abs(y).max())
+
+
+@every_recurrence
+def test_gradients_of_steps(case):
+    operands, pool = case.operands(LEAD, 1), case.pool((P, 2))
+    arrays_, given = tensors(operands, requires_grad=True), tensor_state(pool, requires_grad=True)
+    with pytest.raises(RuntimeError, match=f"{case.step}: in_place is True and an operand"):
+        step(case, arrays_, 0, given, state_indices=INDICES, in_place=True)
+    o, after = step(case, arrays_, 0, given, state_indices=INDICES)
+    own = tensor_state(rows(pool, INDICES))
+    with torch.no_grad():
+        expected = step(case, arrays_, 0, own)
+    assert same(arrays([o, rows_of(after)]), arrays(expected))
+    (o.sum() + leaves(after)[0].sum()).backward()
+    assert (leaves(given)[0].grad[OTHERS] == 1).all()
+
+
+def test_the_write_is_seen_by_autograd():
+    x, pool = torch.ones(3, 4), torch.ones(P, 4, 4)
+    weight = torch.ones((), requires_grad=True)
+    y = weight * pool
+    linattn.torch.delta_step(
+        x, x, x, torch.ones(3), State(pool), state_indices=torch.tensor(INDICES)
+    )
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_complex_scan():
+    rng = np.random.default_rng(0)
+    a, x = (rng.standard_normal((3, N, 4)) + 1j * rng.standard_normal((3, N, 4)) for _ in range(2))
+    pool = State(rng.standard_normal((P, 4)) + 0j)
+    given = tensor_state(pool)
+    options = {"state_indices": INDICES, "return_state": True}
+    o, after = linattn.torch.linear_scan(
+        torch.tensor(a), torch.tensor(x), initial_state=given, **options
+    )
+    expected, _ = linattn.linear_scan(a, x, initial_state=pool, **options)
+    assert same(arrays([o, after]), [expected, pool])
+    options = {"state_at": [3, 1], "return_state": True, "reverse": True}
+    result = linattn.torch.linear_scan(torch.tensor(a), torch.tensor(x), **options)
+    assert same(arrays(result), flat(linattn.linear_scan(a, x, **options)))
+
+
+@every_recurrence
+def test_errors(case):
+    operands, pool = tensors(case.operands(LEAD, N)), tensor_state(case.pool((P, 2)))
+    before = arrays(tensor_state(case.pool((P, 2))))
+
+    def refused(error, words, state=pool, **more):
+        with pytest.raises(error, match=f"^{case.name}: .*{words}"):
+            case.forward(operands, linattn.torch, initial_state=state, **more)
+        if "state_at" not in more:
+            with pytest.raises(error, match=f"^{case.step}: .*{words}"):
+                step(case, operands, 0, state, **more)
+
+    refused(TypeError, "state_indices has dtype .*expected integers", state_indices=[1.0, 2, 3])
+    refused(ValueError, "state_indices has values from 0 to 7", state_indices=[0, 7, 1])
+    refused(ValueError, "state_indices has 5 twice", state_indices=[5, 5, 1])
+    refused(ValueError, r"state_indices has shape \(2,\)", state_indices=[5, 1])
+    refused(ValueError, "expected a pool of states", None, state_indices=INDICES)
+    first = tensor_state(case.pool((P, 2, 1)))
+    refused(ValueError, "has shape .*a pool, as state_indices", first, state_indices=INDICES)
+    narrow = tensor_state(case.pool((P, 2), dtype="float32"))
+    refused(TypeError, "has dtype torch.float32; expected torch.float64", narrow,
+            state_indices=INDICES)  # fmt: skip
+    refused(ValueError, "state_at has values", None, state_at=[N + 1])
+    refused(ValueError, "return_state is False", None, state_at=[1], return_state=False)
+    refused(ValueError, "cu_seqlens is given", None, state_at=[1], cu_seqlens=[0, N])
+    assert same(arrays(pool), before)
