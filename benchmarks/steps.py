@@ -6,6 +6,9 @@ out=s)`` and others with ``np.multiply(s, c)``; ``torch`` compares calls of lina
 of linattn, in microseconds; ``compile`` does so under torch.compile, and times compiled functions
 of the same arguments that compute nothing; ``fla`` compares tokens of linattn.torch.fla with
 NumPy's steps; ``pool`` compares steps of rows of a pool with steps in place.
+
+Both times of ``numpy`` depend on where a state begins in a line of the cache, so states in place
+begin 16 bytes past a line, as NumPy's large arrays do, and at one, as PyTorch's do.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import linattn
 from linattn import State
 
 SHAPES = (8, 64), (32, 64), (32, 128), (128, 128)
+LINE, OFFSETS = 64, (16, 0)  #: bytes
 POOLS = (1, 8, 64), (4, 32, 64), (16, 8, 64), (16, 1, 64), (16, 32, 128)  #: batch, heads, width
 SAMPLE = 0.004  #: seconds
 
@@ -63,8 +67,16 @@ def operands(heads: int, d: int) -> dict[str, tuple[np.ndarray, ...]]:
     }
 
 
-def state_of(name: str, heads: int, d: int) -> State:
-    s = np.zeros((heads, d, d), np.float32)
+def zeros(shape: tuple[int, ...], offset: int) -> np.ndarray:
+    """An array that begins `offset` bytes past a line."""
+    count = int(np.prod(shape))
+    memory = np.zeros(count * 4 + 2 * LINE, np.uint8)
+    start = -memory.ctypes.data % LINE + offset
+    return memory[start : start + count * 4].view(np.float32).reshape(shape)
+
+
+def state_of(name: str, heads: int, d: int, offset: int = OFFSETS[0]) -> State:
+    s = zeros((heads, d, d), offset)
     return State(s, np.ones((heads, d), np.float32)) if not name else State(s)
 
 
@@ -93,18 +105,21 @@ def pool_steps(rounds: int) -> None:
 def numpy_steps(rounds: int) -> None:
     for heads, d in SHAPES:
         for name, args in operands(heads, d).items():
-            step, state = getattr(linattn, f"{name}step"), state_of(name, heads, d)
-            plain, c = state.s.copy(), np.float32(0.999)
+            step, c = getattr(linattn, f"{name}step"), np.float32(0.999)
             row = []
-            for in_place, out in ((True, plain), (False, None)):
+            for in_place, offset in (*((True, x) for x in OFFSETS), (False, OFFSETS[0])):
+                state, plain = state_of(name, heads, d, offset), zeros((heads, d, d), offset)
                 times = pairs(
                     partial(step, *args, state, in_place=in_place),
-                    partial(np.multiply, plain, c, out=out),
+                    partial(np.multiply, plain, c, out=plain if in_place else None),
                     rounds,
                 )
                 us = statistics.median(x for x, _ in times) * 1e6
-                row.append(f"{quartiles([x / y for x, y in times])} {us:8.2f} us")
-            print(f"({heads:3}, {d:3}) {name + 'step':17} in place {row[0]}   new {row[1]}")
+                row.append(f"{quartiles([x / y for x, y in times])} {us:7.2f} us")
+            print(
+                f"({heads:3}, {d:3}) {name + 'step':17} in place: past a line {row[0]}, "
+                f"at one {row[1]}; new {row[2]}"
+            )
 
 
 def torch_calls(rounds: int) -> None:

@@ -266,8 +266,9 @@ la_operands_take(struct la_operands *c)
         else {
             taken = take_array(c, i);
             if (taken > 0 && i >= signature->nin) {
+                PyArrayObject *x = (PyArrayObject *)c->object[i];
                 const int shared =
-                    overlaps_itself(&c->x[i], (PyArrayObject *)c->object[i]);
+                    PyArray_IS_C_CONTIGUOUS(x) ? 0 : overlaps_itself(&c->x[i], x);
                 taken = shared < 0 ? -1 : !shared;
             }
         }

@@ -173,7 +173,8 @@ la_fast_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
         return NULL;
     }
     const long number = PyLong_AsLong(args[OP]);
-    if (number < 0 || number >= LA_NOPS || la_step_of((enum la_op)number) == LA_NOPS) {
+    if (number < 0 || number >= LA_NOPS ||
+        !la_gufunc_form((enum la_op)number)->is_step) {
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_NotImplemented);
     }
     const enum la_op op = (enum la_op)number;

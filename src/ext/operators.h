@@ -36,9 +36,23 @@ struct la_operand_row {
 extern const struct la_operand_row la_operands[LA_NOPERANDS];
 
 /* Kinds of operands: arrays of tokens or of states, numbers, indices. */
-int la_is_tokens(enum la_operand id);
-int la_is_number(enum la_operand id);
-int la_is_index(enum la_operand id);
+static inline int
+la_is_tokens(enum la_operand id)
+{
+    return la_operands[id].kind == LA_TOKENS;
+}
+
+static inline int
+la_is_number(enum la_operand id)
+{
+    return id >= LA_NARRAYS && id < LA_NARRAYS + LA_NNUMBERS;
+}
+
+static inline int
+la_is_index(enum la_operand id)
+{
+    return id >= LA_NARRAYS + LA_NNUMBERS;
+}
 
 /* The operand of that name; LA_NOPERANDS if there is none. */
 enum la_operand la_operand_find(const char *name);
