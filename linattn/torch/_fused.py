@@ -112,7 +112,7 @@ def _arrays(
     arrays = {x: array(y) if isinstance(y, Tensor) else y for x, y in options.items()}
     call, gufunc, inputs = f.prepare(*map(array, operands), state, **arrays)
     with threads():
-        return call.run(gufunc, inputs, in_place)  # type: ignore[no-any-return]
+        return call.run(gufunc, inputs, in_place)
 
 
 def _by_tap(conv: Any) -> Tensor | None:
