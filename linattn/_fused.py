@@ -192,7 +192,7 @@ def _call(
     key: Any = None
     plan = None
     try:
-        key: Any = (name, options, pooled, *[
+        key = (name, options, pooled, *[
             y if y is None else (type(y), y.shape, y.dtype)
             for y in (*tokens.values(), *rates.values(), conv, s)
         ])  # fmt: skip
