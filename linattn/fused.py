@@ -32,6 +32,7 @@ def fused_gated_delta_step(
     feature_map: Map = "l2norm",
     scale: float = 1.0,
     in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, FusedState]:
     """One token of a Gated DeltaNet or Kimi Delta Attention layer, between its projections.
 
@@ -97,8 +98,9 @@ def fused_gated_delta_step(
         If an operand is {refused}, an option has the wrong type, or ``state`` is not a FusedState
         or has the wrong dtype.
     ValueError
-        If shapes do not match, an option is out of range or unknown, or ``in_place`` is True and
-        the state is read-only, lacks leading axes, or overlaps itself.
+        If shapes do not match, an option is out of range or unknown, ``in_place`` is True and
+        the state is read-only, lacks leading axes, or overlaps itself, or ``state_indices`` is
+        out of range or has a row twice.
     MemoryError
         If there is not enough memory for the result or the scratch.
 
@@ -124,13 +126,13 @@ def fused_gated_delta_step(
     >>> o.round(3)
     array([0.5, 1. , 1.5])
     """
-    call, gufunc, inputs = gated_delta_call(
+    call = gated_delta_call(
         x, a, b, state, A_log=A_log, dt_bias=dt_bias, lower_bound=lower_bound,
         beta_scale=beta_scale, weight=weight, bias=bias, activation=activation, z=z,
         norm_weight=norm_weight, norm_eps=norm_eps, norm_activation=norm_activation,
-        feature_map=feature_map, scale=scale,
+        feature_map=feature_map, scale=scale, pooled=state_indices is not None,
     )  # fmt: skip
-    return call.run(gufunc, inputs, in_place)
+    return call.run(in_place, state_indices)
 
 
 @filled_like(fused_gated_delta_step)
@@ -152,6 +154,7 @@ def fused_gated_step(
     norm_groups: int = 1,
     scale: float = 1.0,
     in_place: bool = False,
+    state_indices: ArrayLike | None = None,
 ) -> tuple[Array, FusedState]:
     """One token of a Mamba-2 layer, between its projections.
 
@@ -210,9 +213,9 @@ def fused_gated_step(
     >>> o, state.s[0, 0].round(3)
     (array([0.5, 0.5, 0.5]), array([1.193, 1.886, 2.579]))
     """
-    call, gufunc, inputs = gated_call(
+    call = gated_call(
         x, dt, state, A_log=A_log, dt_bias=dt_bias, D=D, time_step_limit=time_step_limit,
         weight=weight, bias=bias, activation=activation, z=z, norm_weight=norm_weight,
-        norm_eps=norm_eps, norm_groups=norm_groups, scale=scale,
+        norm_eps=norm_eps, norm_groups=norm_groups, scale=scale, pooled=state_indices is not None,
     )  # fmt: skip
-    return call.run(gufunc, inputs, in_place)
+    return call.run(in_place, state_indices)

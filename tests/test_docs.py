@@ -160,7 +160,16 @@ def test_reference_is_complete(name):
     pages = [x.read_text(encoding="utf-8") for x in (DOCS / "reference").glob("*.rst")]
     (page,) = (x for x in pages if x.startswith(f"{name}\n"))
     listed = {*re.findall(r"^   (\w+)$", page, flags=re.M)}
-    elsewhere = {"NAMES", "State", "__version__", "feature_maps", "fla", "nn", "ufuncs"}
+    elsewhere = {
+        "FusedState",
+        "NAMES",
+        "State",
+        "__version__",
+        "feature_maps",
+        "fla",
+        "nn",
+        "ufuncs",
+    }
     elsewhere |= {"install_as", "mamba_ssm", "patch_fla", "patch_transformers", "patched"}
     assert {*module.__all__} - elsewhere <= listed
 

@@ -152,6 +152,29 @@ def test_slow_decay_of_a_long_sequence(decay, channels):
     compare(case := Case(n, d, m, channels=channels), arrays, both(linattn, case, arrays))
 
 
+@pytest.mark.parametrize("rule", ["gated", "gated_delta"])
+def test_nothing_is_lost_across_fast_decay(rule):
+    """After chunks that keep less than half, the state alone determines what follows.
+
+    What slow decay lost to rounding before must not return.
+    """
+    slow, fast, d = 400, 32, 16  # whole chunks
+    rng = np.random.default_rng(1)
+    n, cut = 2 * slow + fast, slow + fast
+    operands = [*rng.uniform(0.5, 1, (3, n, d)), np.full(n, -1e-3)]
+    operands[1] /= d
+    operands[3][slow:cut] = -0.2
+    if rule == "gated_delta":
+        operands.append(rng.uniform(0.5, 1, n))
+    operands = [x.astype("f4") for x in operands]
+    call = getattr(linattn, rule)
+    whole, last = call(*operands, return_state=True)
+    _, state = call(*(x[:cut] for x in operands), return_state=True)
+    rest, end = call(*(x[cut:] for x in operands), initial_state=state, return_state=True)
+    np.testing.assert_array_equal(whole[cut:], rest)
+    np.testing.assert_array_equal(last.s, end.s)
+
+
 def test_strong_gates_sum_to_hundreds():
     """Exponents far out of float32's range, in runs and from token to token."""
     for pattern in ([-60], [-60, 0, 0], [-300, -0.1], [-80, -20, -1, 0], [-1e30, 0], [30, -30]):

@@ -1,13 +1,17 @@
 """`state_indices`: states in the rows of a pool give the same bits as states of their own."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from bounds import close, roundings
+from fused_cases import LAYERS, ROUNDINGS, make, wide
 from pooled import CASES, FIRST, apply, rows, same
 from states import flat
 
 import linattn
-from linattn import State
+from linattn import FusedState, State, _reference_fused
+from linattn._operator import RECURRENCES
 
 P, B, H, N = 7, 3, 2, 5
 INDICES = np.array([5, 0, 3])
@@ -301,3 +305,119 @@ def test_steps_against_the_twin(case):
     result = case.one_step(operands, 0, pool, state_indices=INDICES)
     for x, y in zip(flat(result), flat(expected), strict=True):
         close(x, y, roundings(64, x, y))
+
+
+# --- without copies -------------------------------------------------------------
+
+
+@every_case
+@pytest.mark.parametrize("threads", [1, 3])
+def test_sequences_in_place(case, threads):
+    """Heads enough for all threads: states are updated in their rows, with the same bits."""
+    lead, widths, indices = (3, 8), {"d": 20, "m": 70}, np.array([4, 1, 3])
+    usual = linattn.get_num_threads()
+    try:
+        linattn.set_num_threads(threads)
+        for n in (0, 1, 3, 40, 130):
+            operands = case.operands(lead, n, dtype="float32", **widths)
+            pool = case.pool((5, 8), dtype="float32", **widths)
+            before, own = copy(pool), rows(pool, indices)
+            expected = case.forward(operands, initial_state=own)
+            o, _ = case.forward(operands, initial_state=pool, state_indices=indices)
+            assert same([o, rows(pool, indices)], expected)
+            assert same(rows(pool, [0, 2]), rows(before, [0, 2]))
+            one = {"initial_state": before, "state_indices": indices[:1]}
+            first = {
+                name: x[:1] if x.ndim > len(case.letters.get(name, "nm")) else x
+                for name, x in operands.items()
+            }
+            o, _ = case.forward(first, **one)
+            assert same(
+                [o, rows(before, indices[:1])], case.forward(first, initial_state=rows(own, [0]))
+            )
+    finally:
+        linattn.set_num_threads(usual)
+
+
+@pytest.mark.parametrize("case", [x for x in FIRST if x.name in RECURRENCES], ids=str)
+@pytest.mark.parametrize("n", [None, 2])
+def test_no_state_is_allocated(case, n):
+    """Neither by a step nor by a sequence."""
+    operands = case.operands((4, 16), n or 1, dtype="float32", d=64, m=64)
+    pool = case.pool((6, 16), dtype="float32", d=64, m=64)
+    options = {"state_indices": np.array([4, 1, 3, 0])}
+
+    def call():
+        if n is None:
+            case.one_step(operands, 0, pool, **options)
+        else:
+            case.forward(operands, initial_state=pool, **options)
+
+    call()
+    tracemalloc.start()
+    try:
+        call()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    tokens = sum(x.nbytes for x in operands.values())  # which the test takes from the sequence
+    assert peak < 2 * tokens + 2**13
+
+
+@pytest.mark.parametrize("case", [x for x in FIRST if x.name in RECURRENCES], ids=str)
+def test_lengths_in_place(case):
+    if RECURRENCES[case.name].keys:
+        operands, pool = case.operands((3, 8), N), case.pool((5, 8))
+        lengths = np.array([[2], [0], [N]])
+        indices = np.array([4, 1, 3])
+        expected = case.forward(operands, initial_state=rows(pool, indices), key_lengths=lengths)
+        o, _ = case.forward(
+            operands, initial_state=pool, state_indices=indices, key_lengths=lengths
+        )
+        assert same([o, rows(pool, indices)], expected)
+
+
+# --- fused steps ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["fused_gated_delta_step", "fused_gated_step"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("layer", [LAYERS[1], LAYERS[4]], ids=["heads", "without inputs"])
+def test_fused_steps(kind, dtype, layer):
+    operands, _, options = make(kind, layer, (B,), dtype)
+    _, pool, _ = make(kind, layer, (P,), dtype, seed=1)
+    step, before = getattr(linattn, kind), FusedState(*map(np.array, pool))
+    own = FusedState(*(x[INDICES] for x in pool))
+    expected, own = step(*operands, own, **options, in_place=True)
+    o, after = step(*operands, pool, **options, state_indices=INDICES)
+    assert after.s is pool.s and after.conv is pool.conv
+    assert same(o, expected)
+    for x, y, z in zip(pool, own, before, strict=True):
+        assert same([x[INDICES], x[OTHERS]], [y, z[OTHERS]])
+    twin, given = getattr(_reference_fused, kind), FusedState(*map(wide, before))
+    options = {name: wide(x) for name, x in options.items()}
+    _, after = twin(*map(wide, operands), given, **options, state_indices=INDICES)
+    for x, y in zip(pool, after, strict=True):
+        close(x, y, roundings(ROUNDINGS, y, dtype=np.float32))
+
+
+@pytest.mark.parametrize("kind", ["fused_gated_delta_step", "fused_gated_step"])
+def test_errors_of_fused_steps(kind):
+    operands, _, options = make(kind, LAYERS[1], (B,))
+    _, pool, _ = make(kind, LAYERS[1], (P,))
+    before, step = FusedState(*map(np.array, pool)), getattr(linattn, kind)
+
+    def refused(error, message, state=pool, indices=INDICES):
+        with pytest.raises(error, match=f"^{kind}: {message}"):
+            step(*operands, state, **options, state_indices=indices)
+
+    for indices, error, message in WRONG:
+        refused(error, message, indices=indices)
+    less = pool._replace(conv=pool.conv[:-1])
+    refused(ValueError, r"state\.conv has 6 rows; expected 7, as state\.s has", less)
+    narrow = FusedState(*(x.astype(np.float32) for x in pool))
+    refused(TypeError, r"state\.s has dtype float32; expected float64", narrow)
+    refused(
+        ValueError, r"state\.s has shape .*; expected \(rows, 6", pool._replace(s=pool.s[:, None])
+    )
+    assert same(pool, before)

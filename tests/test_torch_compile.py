@@ -123,3 +123,114 @@ def test_layers_from_their_first_state(name):
     with torch.no_grad():
         found, expected = both(lambda x: layer.step(x, layer.init_state(2)), torch.randn(2, 8))
     torch.testing.assert_close(found, expected)
+
+
+def _operands(name):
+    """A token of each operator, and its state."""
+    q, k, v = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(3))
+    more = {
+        "": (), "delta_": (k[:, 0],), "gated_": (-v[:, 0].abs(),),
+        "gated_delta_": (-v[:, 0].abs(), k[:, 0]), "dplr_": (-k, k, -v.abs()),
+    }[name]  # fmt: skip
+    state = la.State(torch.ones(2, 4, 4), None if name else torch.ones(2, 4))
+    return (q, k, v, *more), state
+
+
+STEPS = ["", "delta_", "gated_", "gated_delta_", "dplr_"]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("options", [{}, {"scale": 2}], ids=["plain", "to be converted"])
+@pytest.mark.parametrize("name", STEPS)
+def test_steps(name, options, in_place):
+    def function(*args):
+        operands, state = args[:-1], args[-1]
+        return getattr(la, f"{name}step")(*operands, state, in_place=in_place, **options)
+
+    operands, state = _operands(name)
+    same = la.State(*(None if x is None else x.clone() for x in state))
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    assert_same((function(*operands, state), compiled(*operands, same)))
+    assert_same((state, same))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_with_gradients(name):
+    def loss(*args):
+        o, state = getattr(la, f"{name}step")(*args[:-1], args[-1])
+        return o.square().sum() + state.s.square().sum()
+
+    operands, state = _operands(name)
+    leaves = [x.detach().clone().requires_grad_() for x in operands]
+    same = [x.detach().clone().requires_grad_() for x in operands]
+    loss(*leaves, state).backward()
+    torch.compile(loss, fullgraph=True, backend="aot_eager")(*same, state).backward()
+    assert_same(([x.grad for x in leaves], [x.grad for x in same]))
+
+
+def test_steps_are_seen_where_they_have_to_be():
+    """By autograd, vmap and autocast: other calls take an operator that they do not know."""
+    (q, k, v, beta), state = _operands("delta_")
+
+    def function(q):
+        return la.delta_step(q, k, v, beta, state)[0]
+
+    def cast(q):
+        with torch.autocast("cpu", torch.bfloat16):
+            return function(q)
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    assert not compiled(q).requires_grad
+    assert compiled(q.clone().requires_grad_()).requires_grad
+    with torch.no_grad():
+        assert_same(both(torch.func.vmap(function), torch.stack([q, k])))
+        assert_same(both(cast, q))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_in_place_copies_no_state(name):
+    """The compiled code calls the operator on the state itself, and nothing else."""
+    inductor = pytest.importorskip("torch._inductor.utils")
+    operands, state = _operands(name)
+    step = getattr(la, f"{name}step")
+    compiled = torch.compile(
+        lambda *args: step(*args, state, in_place=True)[0], fullgraph=True, dynamic=False
+    )
+    with torch.no_grad():
+        _, (code,) = inductor.run_and_get_code(compiled, *operands)
+    body = code[code.index("def call(") :]
+    body = body[: body.index("return (")]
+    assert f"linattn.{name}step_.default(" in body
+    for word in ("clone", "copy_", "empty_strided", "fused"):
+        assert word not in body
+
+
+@pytest.mark.parametrize("step", [False, True])
+def test_few_guards(step):
+    """What a compiled call checks each time, which takes longer than a step if it is a lot."""
+    (q, k, v, g, beta), state = _operands("gated_delta_")
+    counts = []
+
+    def count(guards):
+        counts.append(len(guards))
+        return [True] * len(guards)
+
+    def function(q, k, v, g, beta, s):
+        if step:
+            return la.gated_delta_step(q, k, v, g, beta, la.State(s), in_place=True)[0]
+        return la.gated_delta(q, k, v, g, beta)
+
+    try:
+        compiled = torch.compile(function, fullgraph=True, options={"guard_filter_fn": count})
+        with torch.no_grad():
+            compiled(q, k, v, g, beta, state.s)
+    except RuntimeError as error:
+        pytest.skip(f"this PyTorch does not show its guards: {error}")
+    assert counts and sum(counts) < 80
+
+
+def test_wrong_operands_raise_when_compiled():
+    (q, k, v), state = _operands("")
+    compiled = torch.compile(la.step, fullgraph=True, backend="aot_eager")
+    with pytest.raises(Exception, match=r"k has shape|[Ss]hape|size"):
+        compiled(q, k[:, :3], v, state)

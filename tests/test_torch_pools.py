@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from fused_cases import LAYERS, make
 from pooled import CASES, FIRST, apply, rows, same
 from states import flat
 
-from linattn import State
+from linattn import FusedState, State
 
 torch = pytest.importorskip("torch")
 import linattn.torch  # noqa: E402
@@ -187,6 +188,30 @@ def test_complex_scan():
     assert same(arrays(result), flat(linattn.linear_scan(a, x, **options)))
 
 
+@pytest.mark.parametrize("name", ["gated_delta", "selective_scan", "causal_conv1d"])
+def test_compiled(name):
+    """Without graph breaks; the pool is an argument that is written."""
+    case = next(x for x in FIRST if x.name == name)
+    operands, pool = tensors(case.operands(LEAD, N)), case.pool((P, 2))
+    plain, written = tensor_state(pool), tensor_state(pool)
+    indices = torch.tensor(INDICES)
+
+    def decode(operands, pool, indices):
+        o, pool = step(case, operands, 0, pool, state_indices=indices)
+        start = [x.index_select(0, indices) for x in leaves(pool)]
+        given = {name: operands[name] for name in case.letters}
+        return o, getattr(linattn.torch, name)(
+            **given, **case.options, return_state=True, state_at=[1, 3],
+            initial_state=State(*start) if isinstance(pool, State) else start[0],
+        )  # fmt: skip
+
+    with torch.no_grad():
+        expected = decode(operands, plain, indices)
+        compiled = torch.compile(decode, fullgraph=True, backend="aot_eager")
+        result = compiled(operands, written, indices)
+    assert same(arrays([*result, written]), arrays([*expected, plain]))
+
+
 @every_recurrence
 def test_errors(case):
     operands, pool = tensors(case.operands(LEAD, N)), tensor_state(case.pool((P, 2)))
@@ -207,9 +232,36 @@ def test_errors(case):
     first = tensor_state(case.pool((P, 2, 1)))
     refused(ValueError, "has shape .*a pool, as state_indices", first, state_indices=INDICES)
     narrow = tensor_state(case.pool((P, 2), dtype="float32"))
-    refused(TypeError, "has dtype torch.float32; expected torch.float64", narrow,
+    refused(TypeError, "has dtype (torch.)?float32; expected (torch.)?float64", narrow,
             state_indices=INDICES)  # fmt: skip
     refused(ValueError, "state_at has values", None, state_at=[N + 1])
     refused(ValueError, "return_state is False", None, state_at=[1], return_state=False)
     refused(ValueError, "cu_seqlens is given", None, state_at=[1], cu_seqlens=[0, N])
     assert same(arrays(pool), before)
+
+
+@pytest.mark.parametrize("kind", ["fused_gated_delta_step", "fused_gated_step"])
+def test_fused_steps(kind):
+    """In place, and with a gradient, which a new pool passes on."""
+    operands, _, options = make(kind, LAYERS[1], (3,))
+    _, pool, _ = make(kind, LAYERS[1], (P,), seed=1)
+    given = FusedState(*map(torch.tensor, pool))
+    tokens = [torch.tensor(x) for x in operands]
+    more = {name: torch.tensor(x) for name, x in options.items()}
+    step_, indices = getattr(linattn.torch, kind), torch.tensor(INDICES)
+    before = FusedState(*(x.clone() for x in given))
+    o, after = step_(*tokens, given, **more, state_indices=indices)
+    expected, _ = getattr(linattn, kind)(*operands, pool, **options, state_indices=INDICES)
+    assert after.s is given.s and after.conv is given.conv
+    assert same(arrays([o, *given]), [expected, *pool])
+    tokens[0].requires_grad_()
+    pools = FusedState(*(x.clone().requires_grad_() for x in before))
+    o, after = step_(*tokens, pools, **more, state_indices=indices)
+    assert same(arrays(pools), arrays(before))
+    for x, y in zip(arrays([o, *after]), [expected, *pool], strict=True):
+        assert np.abs(x - y).max() <= 1e-12 * np.abs(y).max()
+    after.s.sum().backward()
+    assert (pools.s.grad[OTHERS] == 1).all()
+    assert tokens[0].grad.abs().sum() > 0
+    with pytest.raises(ValueError, match=f"^{kind}: state_indices has 5 twice"):
+        step_(*tokens, pools, **more, state_indices=[5, 5, 1])

@@ -234,10 +234,10 @@ assert linattn.torch.patched() == [] and m.causal_conv1d_fn is not ours
 from transformers import Mamba2ForCausalLM
 assert linattn.torch.patched() == []
 patch = linattn.torch.patch_transformers()
-assert len(linattn.torch.patched()) == 8
+assert len(linattn.torch.patched()) == 9
 import importlib
 importlib.reload(m)
-assert len(linattn.torch.patched()) == 8 and m.causal_conv1d_fn is not ours
+assert len(linattn.torch.patched()) == 9 and m.causal_conv1d_fn is not ours
 patch.undo()
 assert linattn.torch.patched() == []
 """

@@ -26,7 +26,9 @@ from transformers_cases import (  # noqa: E402, F401
 )
 from transformers_models import VOCABULARY, build, module  # noqa: E402
 
+import linattn.torch as la  # noqa: E402
 from linattn.torch import patch_transformers  # noqa: E402
+from linattn.torch.transformers import _tokens  # noqa: E402
 
 families = pytest.mark.parametrize("family", FAMILIES)
 
@@ -71,6 +73,32 @@ def test_generate(family, model, monkeypatch):
         after = generate()
     assert torch.equal(after.sequences, before.sequences)
     close(torch.stack(after.logits), torch.stack(before.logits))
+
+
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {"lfm2", "recurrent_gemma", "rwkv"}))
+def test_steps_write_to_the_cache(family, model, monkeypatch):
+    """All steps are in place; of the families left out, states have a number a channel."""
+    direct, flags = la._direct.Direct, []
+    step, fused = direct.step, _tokens.fused_gated_delta_step
+
+    def spy(self, operands, state, in_place, options):
+        if isinstance(state, la.State):
+            flags.append(in_place)
+        return step(self, operands, state, in_place, options)
+
+    def spy_fused(*args, in_place, **options):
+        flags.append(in_place)
+        return fused(*args, in_place=in_place, **options)
+
+    monkeypatch.setattr(direct, "step", spy)
+    monkeypatch.setattr(_tokens, "fused_gated_delta_step", spy_fused)
+    ids = tokens(2, 8)
+    with patch_transformers(), torch.no_grad():
+        out = model(family)(ids[:, :5], use_cache=True)
+        for i in range(5, 8):
+            name = "cache_params" if getattr(out, "cache_params", None) else "past_key_values"
+            out = model(family)(ids[:, i : i + 1], use_cache=True, **{name: out[name]})
+    assert len(flags) >= 3 and all(flags)
 
 
 @families

@@ -113,20 +113,17 @@ class Direct:
         s, z, log_scale, omega, *options = self._of_step((*args, *_LACKING))
         if not (log_scale is None and omega is None):
             return None
-        phi, normalize, scale, eps = options
-        return self._fast_step(
-            args[: len(self._operands)], s, z, in_place,
-            feature_map=phi, normalize=normalize, scale=scale, eps=eps,
-        )  # fmt: skip
+        return self._fast_step(args[: len(self._operands)], s, z, in_place, *options)
 
     def _fast_step(
-        self, operands: Sequence[Any], s: Tensor, z: Tensor | None, in_place: Any, **options: Any
-    ) -> tuple[Any, ...] | None:
+        self, operands: Sequence[Any], s: Tensor, z: Tensor | None, in_place: Any, *options: Any,
+        **named: Any,
+    ) -> tuple[Any, ...] | None:  # fmt: skip
         try:
             *given, s_array, z_array = arrays((*operands, s, z))
         except (AttributeError, TypeError, RuntimeError):
             return None
-        found = self.compute_step(given, s_array, z_array, in_place, **options)
+        found = self.compute_step(given, s_array, z_array, in_place, *options, **named)
         if found is None:
             return None
         if in_place:
@@ -143,14 +140,15 @@ class Direct:
         normalize: Any = False,
         scale: Any = 1.0,
         eps: Any = 0.0,
-        **others: Any,
     ) -> tuple[Any, ...] | None:
         """The output, s and z of a step, all of them arrays.
 
         Operands may leave out optional ones that are last.
         """
         assert self._step is not None
-        given = (*operands, *(None,) * (len(self._operands) - len(operands)))
+        given = tuple(operands)
+        if len(given) < len(self._operands):
+            given += (None,) * (len(self._operands) - len(given))
         with threads():
             result = fast_step(
                 self._step, given, s, z, in_place, feature_map, normalize, scale, eps

@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn import functional
 
+from .. import _pools
 from .._check import shape_alone
 from .._fused import FusedState, gated_call, gated_delta_call
 from .._state import State
+from . import _options
 from ._library import is_direct
 from ._operator import OPERATORS
 from ._tensors import (
@@ -47,17 +49,19 @@ def direct(
 
 
 def gated_delta(
-    x: Any, a: Any, b: Any, state: Any, *, in_place: Any = False, **options: Any
-) -> tuple[Tensor, FusedState]:
+    x: Any, a: Any, b: Any, state: Any, *, in_place: Any = False, state_indices: Any = None,
+    **options: Any,
+) -> tuple[Tensor, FusedState]:  # fmt: skip
     """`linattn.fused_gated_delta_step` of tensors."""
-    return _call(_GATED_DELTA, (x, a, b), state, options, in_place)
+    return _call(_GATED_DELTA, (x, a, b), state, options, in_place, state_indices)
 
 
 def gated(
-    x: Any, dt: Any, state: Any, *, in_place: Any = False, **options: Any
-) -> tuple[Tensor, FusedState]:
+    x: Any, dt: Any, state: Any, *, in_place: Any = False, state_indices: Any = None,
+    **options: Any,
+) -> tuple[Tensor, FusedState]:  # fmt: skip
     """`linattn.fused_gated_step` of tensors."""
-    return _call(_GATED, (x, dt), state, options, in_place)
+    return _call(_GATED, (x, dt), state, options, in_place, state_indices)
 
 
 class _Function(NamedTuple):
@@ -70,16 +74,19 @@ class _Function(NamedTuple):
 
 
 def _call(
-    f: _Function, operands: tuple[Any, ...], state: Any, options: dict[str, Any], in_place: Any
-) -> tuple[Tensor, FusedState]:
+    f: _Function, operands: tuple[Any, ...], state: Any, options: dict[str, Any], in_place: Any,
+    indices: Any,
+) -> tuple[Tensor, FusedState]:  # fmt: skip
     given = [options[key] for key in f.tensors if options.get(key) is not None]
     fields = state if isinstance(state, tuple) and len(state) == 2 else ()
     args = (*operands, *given, *fields)
     if fields and is_direct(args):
         try:
-            return _direct(f, operands, fields, options, in_place)
-        except (AttributeError, RuntimeError):  # no tensor, or one without memory to read
+            return _direct(f, operands, fields, options, in_place, indices)
+        except (AttributeError, TypeError, RuntimeError):  # no tensor, or none with memory
             pass
+    if indices is not None:
+        return _rows(f, operands, state, options, in_place, indices)
     _check(f, operands, state, options, in_place)
     o, after = f.composed(*operands, state, in_place=in_place, **options)
     tokens = (*operands, *(y for x in f.tensors[f.rates :] if (y := options.get(x)) is not None))
@@ -92,10 +99,12 @@ def _direct(
     state: tuple[Any, Any],
     options: dict[str, Any],
     in_place: Any,
+    indices: Any,
 ) -> tuple[Tensor, FusedState]:
     fields = maybe_array(state[0]), maybe_array(state[1])
-    o, new = _arrays(f, operands, fields, options, in_place)
-    if in_place:
+    rows = array(indices) if isinstance(indices, Tensor) else indices
+    o, new = _arrays(f, operands, fields, options, in_place, rows)
+    if in_place or indices is not None:
         increment_version([x for x in state if x is not None])
         return tensor(o), FusedState(*state)
     return tensor(o), FusedState(_by_tap(new.conv), tensor(new.s))
@@ -107,12 +116,44 @@ def _arrays(
     state: tuple[Any, Any],
     options: dict[str, Any],
     in_place: Any,
+    indices: Any = None,
 ) -> tuple[Any, FusedState]:
     """The result of NumPy's function, whose state is of arrays already."""
     arrays = {x: array(y) if isinstance(y, Tensor) else y for x, y in options.items()}
-    call, gufunc, inputs = f.prepare(*map(array, operands), state, **arrays)
+    call = f.prepare(*map(array, operands), state, pooled=indices is not None, **arrays)
     with threads():
-        return call.run(gufunc, inputs, in_place)  # type: ignore[no-any-return]
+        result: tuple[Any, FusedState] = call.run(in_place, indices)
+    return result
+
+
+def _rows(
+    f: _Function, operands: tuple[Any, ...], pool: Any, options: dict[str, Any], in_place: Any,
+    indices: Any,
+) -> tuple[Tensor, FusedState]:  # fmt: skip
+    """A call on rows of a pool: in place unless a gradient is recorded, else with a new pool."""
+    if not (isinstance(pool, tuple) and len(pool) == 2 and isinstance(pool[1], Tensor)):
+        raise TypeError(
+            f"{f.name}: state is a {type(pool).__name__}; expected a linattn.FusedState of tensors"
+        )
+    indices = _options.integers(f.name, "state_indices", indices, pool[1])
+    if not torch.compiler.is_compiling():
+        count = operands[0].shape[0] if operands[0].ndim > 1 else 0
+        _pools.checked_indices(
+            f.name, "state", indices.numpy(force=True), count, len(pool[1]), different=True
+        )
+    if in_place:
+        check_in_place(f.name, (*operands, *(x for x in pool if x is not None)))
+    rows = FusedState(*(None if x is None else x.index_select(0, indices) for x in pool))
+    o, after = _call(f, operands, rows, options, False, None)
+    pairs = [*zip(pool, after, strict=True)]
+    if torch.is_grad_enabled() and any(
+        x is not None and (x.requires_grad or y.requires_grad) for x, y in pairs
+    ):
+        return o, FusedState(*(x if x is None else x.index_copy(0, indices, y) for x, y in pairs))
+    for x, y in pairs:
+        if x is not None:
+            x.index_copy_(0, indices, y)
+    return o, FusedState(*pool)
 
 
 def _by_tap(conv: Any) -> Tensor | None:
@@ -137,8 +178,7 @@ def _check(
         return
     shapes = {x: _shape(y) for x, y in options.items()}
     after = FusedState(*map(_shape, state)) if isinstance(state, tuple) else state
-    call, _, _ = f.prepare(*map(_shape, operands), after, **shapes)
-    call.check_state(False)
+    f.prepare(*map(_shape, operands), after, **shapes)
 
 
 def _shape(x: Any) -> Any:

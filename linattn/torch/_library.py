@@ -64,6 +64,8 @@ class Operator:
         The arguments that autocast converts.
     like : sequence of str, optional
         For the operator of a gradient: the argument whose shape each output has.
+    recorded : bool, optional
+        False for an operator of calls that neither autograd nor autocast has to see.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Operator:
         gradient: Callable[..., Sequence[Tensor | None]] | None = None,
         cast: Sequence[str] = (),
         like: Sequence[str] | None = None,
+        recorded: bool = True,
     ) -> None:
         self._written = [i for i, argument in enumerate(arguments) if "!" in argument]
         if self._written:
@@ -98,8 +101,8 @@ class Operator:
         LIBRARY.impl(name, run, "CPU")
         torch.library.register_fake(qualified, self._shapes(fake), lib=LIBRARY)
         torch.library.register_vmap(qualified, self._vmap, lib=LIBRARY)
-        if self._written:
-            # It has no gradient; PyTorch's own kernel for those reaches this one without Python.
+        if self._written or not recorded:
+            # PyTorch's own kernel for operators without gradients gets here without Python.
             return
         LIBRARY.impl(name, self._autograd(), "Autograd", with_keyset=True)
         LIBRARY.impl(name, self._autocast, "AutocastCPU")
@@ -158,6 +161,7 @@ class Operator:
         """``fake``, after a check of the arguments: of their devices, such as meta, too."""
 
         def checked(*args: Any) -> Any:
+            self._check_devices(args)
             self._check(args)
             return fake(*args)
 
@@ -168,7 +172,9 @@ class Operator:
         if forward_ad._current_level >= 0:
             self._refuse_tangents(args)
         result = self._write(*args)
-        increment_version([args[i] for i in self._written if args[i] is not None])
+        for i in self._written:
+            if args[i] is not None:
+                increment_version(args[i])
         return result
 
     # --- gradients -------------------------------------------------------------

@@ -80,11 +80,15 @@ class TensorOperator:
         self.stateful, self._stateful_backward = pair("_state", self.fields)
         left_out = "" if d.one_array else "?"
         token, ranks = [*operands, *d.options], partial(self._ranks, step=True)
+        read = [*token, *(f"Tensor{left_out} {x}" for x in self.fields)]
+        fake = partial(self._fake, step=True)
         self.new_step = Operator(
-            d.step_name, [*token, *(f"Tensor{left_out} {x}" for x in self.fields)],
-            1 + len(self.fields), self._run_step,
-            partial(self._fake, step=True),
+            d.step_name, read, 1 + len(self.fields), self._run_step, fake,
             ranks=ranks, gradient=self._gradient_step, cast=cast,
+        )  # fmt: skip
+        unrecorded = Operator(
+            f"{d.step_name}_unrecorded", read, 1 + len(self.fields), self._run_step, fake,
+            ranks=ranks, recorded=False,
         )  # fmt: skip
         written = [f"Tensor({x}!){left_out} {y}" for x, y in zip("abc", self.fields, strict=False)]
         self.step_in_place = Operator(
@@ -92,7 +96,9 @@ class TensorOperator:
             lambda *args: self._fake(*args, step=True)[0], ranks=ranks,
         )  # fmt: skip
         self.step_in_place.traced = self._traced_step_in_place
-        self._traced = Traced(d, self.values, self.stateless, self.new_step, self.step_in_place)
+        self._traced = Traced(
+            d, self.values, self.stateless, self.new_step, unrecorded, self.step_in_place
+        )
 
     # --- what users call ---------------------------------------------------------
 

@@ -17,11 +17,11 @@ from torch.autograd.graph import increment_version
 from .. import _pools
 from .._cut import positions
 from .._linattn import fast_step
-from .._operator import RECURRENCES
+from .._operator import MAPS, RECURRENCES
 from .._state import State
 from . import _options, _tensors
 from ._library import is_direct
-from ._tensors import array, maybe_array, tensor, threads
+from ._tensors import REAL, any_complex, array, maybe_array, tensor, threads, work_dtype
 
 if TYPE_CHECKING:
     from ._operator import TensorOperator
@@ -32,6 +32,10 @@ def forward(
     initial_state: Any, return_state: bool, **options: Any,
 ) -> Any:  # fmt: skip
     """The output, and the states that are asked for."""
+    rows = {"state_indices": state_indices, "state_at": state_at}
+    result = _plain(operator, operands, initial_state, return_state, rows, options)
+    if result is not None:
+        return result
     pool = None
     if state_indices is not None:
         packed = options.get("cu_seqlens")
@@ -51,6 +55,47 @@ def forward(
     if pool is not None:
         pool.written(last, operands)
     return o, states
+
+
+def _plain(
+    operator: TensorOperator, operands: Sequence[Any], state: Any, return_state: bool,
+    rows: dict[str, Any], options: dict[str, Any],
+) -> Any:  # fmt: skip
+    """The result of NumPy's function, if PyTorch need not see the call; else None."""
+    fields = [state] if isinstance(state, Tensor) else [x for x in state or () if x is not None]
+    phi = options.get("feature_map", "identity")
+    given = [x for x in (*operands, *fields, *rows.values(), *options.values()) if x is not None]
+    tensors = [x for x in given if isinstance(x, Tensor)]
+    if not (type(phi) is str and phi in MAPS and is_direct(tensors)) or any_complex(tensors):
+        return None
+    like = operands[operator.values]
+    for row, x in zip(operator.operands, operands, strict=True):
+        wide = row.state_dtype and isinstance(x, Tensor) and isinstance(like, Tensor)
+        dtype = work_dtype(like.dtype) if wide else getattr(like, "dtype", None)
+        if x is None and row.optional:
+            continue
+        if not isinstance(x, Tensor) or x.dtype is not dtype or dtype not in REAL:
+            return None
+    try:
+        arrays = tuple([maybe_array(x) for x in operands])
+        named = {x: array(y) if isinstance(y, Tensor) else y for x, y in (rows | options).items()}
+        pool = state
+        if fields:
+            pool = array(state) if isinstance(state, Tensor) else State(*map(maybe_array, state))
+    except (AttributeError, TypeError, RuntimeError):
+        return None
+    with threads():
+        result = operator.forward_of(arrays, initial_state=pool, return_state=return_state, **named)
+    if not return_state:
+        return tensor(result)
+    o, states = result
+    if rows["state_indices"] is not None:
+        increment_version(tuple(fields))
+    if rows["state_at"] is None:
+        return tensor(o), state
+    if isinstance(states, State):
+        return tensor(o), State(*(None if x is None else torch.from_numpy(x) for x in states))
+    return tensor(o), torch.from_numpy(states)
 
 
 def step(
@@ -202,12 +247,10 @@ def _at_positions(
         )
     if cu_seqlens is not None:
         raise ValueError(f"{name}: cu_seqlens is given; expected None, as state_at is given")
-    if isinstance(state_at, Tensor):
-        state_at = state_at.numpy(force=True)
     if key_lengths is not None:
         key_lengths = _options.integers(name, "key_lengths", key_lengths, operands[0])
     cut = _Cut(operator, operands, bool(options.get("reverse")))
-    wanted = positions(name, state_at, cut.n)
+    wanted = _positions(name, state_at, cut.n)
     edges = [0, *sorted({*wanted})]
     if edges[-1] < cut.n or len(edges) == 1:
         edges.append(cut.n)
@@ -227,6 +270,14 @@ def _at_positions(
         states[end] = state
     o = torch.cat(outputs[::-1] if cut.reverse else outputs, -2)
     return o, _stacked(operator, [states[i] for i in wanted], state), state
+
+
+def _positions(name: str, state_at: Any, n: int) -> list[int]:
+    if torch.compiler.is_compiling():  # which cannot trace the checks
+        return [int(x) for x in state_at]
+    return positions(
+        name, state_at.numpy(force=True) if isinstance(state_at, Tensor) else state_at, n
+    )
 
 
 class _Cut:

@@ -34,9 +34,8 @@ class Traced:
         self._description, self._values = description, values
         self._kinds = {name_of(x): _options.check_of(x)[0] for x in description.options}
         self._forward = stateless.op
-        self._new_step: Any
-        self._step_in_place: Any
-        self._new_step, self._step_in_place = [x.op for x in steps] or (None, None)
+        ops: list[Any] = [x.op for x in steps] or [None] * 3
+        self._new_step, self._unrecorded_step, self._step_in_place = ops
 
     def forward(self, operands: Sequence[Any], options: Mapping[str, Any]) -> Tensor | None:
         """The output for all tokens, without states."""
@@ -56,12 +55,12 @@ class Traced:
         found = self._step_arguments(_seen(operands), _seen(state), in_place, _kinds(options))
         if found is None:
             return None
-        names, count = found
+        names, count, recorded = found
         args = *operands, *[options.get(x) for x in names], *state[:count]
         if in_place:
             return self._step_in_place(*args), state
-        o, s, *rest = self._new_step(*args)
-        return o, state._replace(s=s, z=None if state.z is None else rest[0])
+        o, s, *rest = self._new_step(*args) if recorded else self._unrecorded_step(*args)
+        return o, type(state)(s, None if state[1] is None else rest[0])
 
     @constant
     def _has_state(self, kind: type) -> bool:
@@ -81,18 +80,22 @@ class Traced:
     def _step_arguments(
         self, operands: tuple[Any, ...], state: tuple[Any, ...], in_place: Any,
         kinds: tuple[Any, ...],
-    ) -> tuple[tuple[str, ...], int] | None:  # fmt: skip
-        """The names of the options that follow the operands, and the number of states' arrays."""
+    ) -> tuple[tuple[str, ...], int, bool] | None:  # fmt: skip
+        """The names of the options that follow the operands, and the number of states' arrays.
+
+        Last, whether autograd or anything else of PyTorch has to see the operator.
+        """
         options = dict(kinds)
         if type(in_place) is not bool or not self._plain(operands, options):
             return None
-        if in_place and (torch.onnx.is_in_onnx_export() or _differentiated(operands + state)):
+        recorded = _is_recorded(operands + state)
+        if in_place and recorded:
             return None
         states = work_dtype(operands[self._values][0])
         wanted = states, states if options.get("normalize") else None, None
         if any(dtype is not kind for (dtype, _), kind in zip(state, wanted, strict=True)):
             return None
-        return tuple(self._kinds), len(self._description.fields)
+        return tuple(self._kinds), len(self._description.fields), recorded
 
     def _plain(self, operands: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
         """Whether operands of these dtypes and options of these kinds need no conversion."""
@@ -112,8 +115,15 @@ class Traced:
         return True
 
 
-def _differentiated(seen: Sequence[Any]) -> bool:
-    return torch.is_grad_enabled() and any(requires_grad for _, requires_grad in seen)
+def _is_recorded(seen: Sequence[Any]) -> bool:
+    """Whether a call is differentiated, transformed, cast or exported."""
+    return (
+        (torch.is_grad_enabled() and any(requires_grad for _, requires_grad in seen))
+        or torch._C._are_functorch_transforms_active()
+        or torch.is_autocast_enabled("cpu")
+        or torch.compiler.is_exporting()
+        or torch.onnx.is_in_onnx_export()
+    )
 
 
 def _seen(tensors: Sequence[Any]) -> tuple[Any, ...]:

@@ -83,7 +83,7 @@ la_run_backward_split(struct job *job, int threads)
                                &bytes)) {
         return LA_NO_MEMORY;
     }
-    struct la_scratch rates = la_scratch_take(bytes, (int)heads);
+    struct la_scratch rates = la_scratch_take(bytes, (int)heads, NULL);
     if (rates.memory == NULL) {
         return LA_NO_MEMORY;
     }

@@ -69,7 +69,7 @@ la_run_channel_split(struct job *job, int threads)
         __builtin_mul_overflow(split.bytes, (size_t)LA_CHANNEL_GROUPS, &all)) {
         return LA_NO_MEMORY;
     }
-    struct la_scratch sums = la_scratch_take(all, (int)heads);
+    struct la_scratch sums = la_scratch_take(all, (int)heads, NULL);
     if (sums.memory == NULL) {
         return LA_NO_MEMORY;
     }

@@ -178,6 +178,16 @@ span_of(const struct la_operands *c, int i, const char **begin, const char **end
     la_tensor_extent(&c->x[i], itemsize, begin, end);
 }
 
+/* Whether operands i and j are a state before and after the tokens, in the same memory.
+ * Kernels read all of it before they write. */
+static int
+is_updated(const struct la_operands *c, int i, int j)
+{
+    return c->in_place && c->object[i] == c->object[j] &&
+           la_is_state(c->g->signature->slots[i].id) &&
+           la_is_state(c->g->signature->slots[j].id);
+}
+
 /* Whether the outputs that the caller passed share no memory with other operands. */
 static int
 outputs_are_disjoint(const struct la_operands *c)
@@ -190,7 +200,7 @@ outputs_are_disjoint(const struct la_operands *c)
         }
         span_of(c, i, &begin, &end);
         for (int j = 0; j < signature->nin + signature->nout; j++) {
-            if (j == i || c->x[j].ndim < 0) {
+            if (j == i || c->x[j].ndim < 0 || is_updated(c, i, j)) {
                 continue;
             }
             span_of(c, j, &other, &other_end);
@@ -256,8 +266,9 @@ la_operands_take(struct la_operands *c)
         else {
             taken = take_array(c, i);
             if (taken > 0 && i >= signature->nin) {
+                PyArrayObject *x = (PyArrayObject *)c->object[i];
                 const int shared =
-                    overlaps_itself(&c->x[i], (PyArrayObject *)c->object[i]);
+                    PyArray_IS_C_CONTIGUOUS(x) ? 0 : overlaps_itself(&c->x[i], x);
                 taken = shared < 0 ? -1 : !shared;
             }
         }
@@ -324,6 +335,7 @@ call_plain(PyObject *const *args, Py_ssize_t nargs, PyObject *indices)
     struct la_state_rows rows;
     c.g = la_gufunc_of(args[0]);
     c.rows = rows.rows = NULL;
+    c.in_place = indices != NULL;
     for (int i = 0; i < nargs - 1; i++) {
         c.object[i] = args[1 + i];
         c.made[i] = 0;

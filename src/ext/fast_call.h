@@ -6,8 +6,8 @@
 #include "gufunc_object.h"
 #include "number.h"
 
-/* The operands of a call while they are read.  The caller sets g, object, made and
- * rows. */
+/* The operands of a call while they are read.  The caller sets g, object, made,
+ * in_place and rows. */
 struct la_operands {
     const struct la_gufunc *g;
     enum la_loop loop;
@@ -15,6 +15,7 @@ struct la_operands {
     int made[LA_MAX_OPERANDS];         /* allocated by la_operands_take */
     struct la_tensor x[LA_MAX_OPERANDS];
     union la_number numbers[LA_MAX_OPERANDS];
+    int in_place;          /* a state given as both input and output is updated */
     const ptrdiff_t *rows; /* of a pool (state_rows.h), or NULL */
 };
 

@@ -173,7 +173,8 @@ la_fast_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
         return NULL;
     }
     const long number = PyLong_AsLong(args[OP]);
-    if (number < 0 || number >= LA_NOPS || la_step_of((enum la_op)number) == LA_NOPS) {
+    if (number < 0 || number >= LA_NOPS ||
+        !la_gufunc_form((enum la_op)number)->is_step) {
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_NotImplemented);
     }
     const enum la_op op = (enum la_op)number;
@@ -198,6 +199,7 @@ la_fast_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
         Py_RETURN_NOTIMPLEMENTED;
     }
     struct la_state_rows rows;
+    c.in_place = 0;
     c.rows = rows.rows = NULL;
     int plain = la_operands_take(&c);
     if (plain > 0 && indices != Py_None) {

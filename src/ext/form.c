@@ -98,6 +98,7 @@ la_form_read(struct la_form *form, enum la_op op)
 {
     memset(form, 0, sizeof(*form));
     form->op = op;
+    form->is_step = la_step_of(op) != LA_NOPS;
     const char *text = read_operands(form, la_operators[op].form, &form->nin);
     if (*text == '|') {
         text = read_operands(form, text + 1, &form->nstate);

@@ -23,6 +23,7 @@ struct la_form_operand {
 /* Operands in this order: inputs, the state's fields, outputs. */
 struct la_form {
     enum la_op op;
+    int is_step; /* of one token */
     int nin, nstate, nout, nchoices;
     struct la_form_operand operands[LA_MAX_OPERANDS];
 };

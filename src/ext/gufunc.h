@@ -21,8 +21,8 @@ PyObject *la_gufunc_add_bfloat16(PyObject *module, PyObject *dtype);
 /* fast_call(gufunc, *operands): calls a gufunc without NumPy's machinery. */
 PyObject *la_fast_call(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
-/* pool_call(state_indices, gufunc, *operands): fast_call of a step in place, whose
- * states are rows of a pool. */
+/* pool_call(state_indices, gufunc, *operands): fast_call whose states are rows of a
+ * pool: those of a step in place, or the same arrays before and after the tokens. */
 PyObject *la_pool_call(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 /* fast_step(op, operands, s, z, in_place, feature_map, normalize, scale, eps,

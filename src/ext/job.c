@@ -251,7 +251,7 @@ la_job_reserve(struct job *job, size_t bytes, int lanes)
 {
     if (job->scratch.lanes < lanes || job->scratch.bytes < bytes) {
         la_scratch_give(&job->scratch);
-        job->scratch = la_scratch_take(bytes, lanes);
+        job->scratch = la_scratch_take(bytes, lanes, job->few);
     }
     return job->scratch.memory == NULL ? -1 : 0;
 }

@@ -28,6 +28,7 @@ struct job {
     ptrdiff_t panels, width;       /* column panels of the values, columns per panel */
     ptrdiff_t rows, parts;         /* rows per part; parts of n */
     struct la_scratch scratch;
+    char *few;                                /* memory for it (scratch.h) */
     la_modes modes;                           /* the caller's */
     struct la_state_sums *sums;               /* set by sequence_split.c */
     struct la_backward_split *backward_split; /* set by backward_split.c */

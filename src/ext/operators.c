@@ -24,31 +24,6 @@ const struct la_operand_row la_operands[LA_NOPERANDS] = {
 #include "../kernel/operands.def"
 };
 
-int
-la_is_tokens(enum la_operand id)
-{
-    return la_operands[id].kind == LA_TOKENS;
-}
-
-int
-la_is_number(enum la_operand id)
-{
-    return id >= LA_NARRAYS && id < LA_NARRAYS + LA_NNUMBERS;
-}
-
-int
-la_is_state(enum la_operand id)
-{
-    return id == LA_AT_s0 || id == LA_AT_z0 || id == LA_AT_s1 || id == LA_AT_z1 ||
-           id == LA_AT_log_scale0 || id == LA_AT_log_scale;
-}
-
-int
-la_is_index(enum la_operand id)
-{
-    return id >= LA_NARRAYS + LA_NNUMBERS;
-}
-
 enum la_operand
 la_operand_find(const char *name)
 {

@@ -36,15 +36,36 @@ struct la_operand_row {
 extern const struct la_operand_row la_operands[LA_NOPERANDS];
 
 /* Kinds of operands: arrays of tokens or of states, numbers, indices. */
-int la_is_tokens(enum la_operand id);
-int la_is_number(enum la_operand id);
-int la_is_index(enum la_operand id);
+static inline int
+la_is_tokens(enum la_operand id)
+{
+    return la_operands[id].kind == LA_TOKENS;
+}
 
-/* Whether it is a field of the state before or after the tokens: s, z or log_scale. */
-int la_is_state(enum la_operand id);
+static inline int
+la_is_number(enum la_operand id)
+{
+    return id >= LA_NARRAYS && id < LA_NARRAYS + LA_NNUMBERS;
+}
+
+static inline int
+la_is_index(enum la_operand id)
+{
+    return id >= LA_NARRAYS + LA_NNUMBERS;
+}
 
 /* The operand of that name; LA_NOPERANDS if there is none. */
 enum la_operand la_operand_find(const char *name);
+
+/* Whether it is a field of the state before or after the tokens: s, z, log_scale
+ * or conv. */
+static inline int
+la_is_state(enum la_operand id)
+{
+    return id == LA_AT_s0 || id == LA_AT_z0 || id == LA_AT_s1 || id == LA_AT_z1 ||
+           id == LA_AT_log_scale0 || id == LA_AT_log_scale || id == LA_AT_conv0 ||
+           id == LA_AT_conv1;
+}
 
 /* The operator that `op` is the gradient, or the step, of; LA_NOPS if there is none. */
 enum la_op la_gradient_of(enum la_op op);

@@ -78,6 +78,16 @@ group_heads(struct job *job, int threads)
     job->groups = (job->last + job->group - 1) / job->group;
 }
 
+/* Whether the state after the tokens takes the place of the one before them.  One panel
+ * must not write what another has to read. */
+static int
+is_in_place(const struct job *job)
+{
+    const struct la_operand_array *before = job->by_id[LA_AT_s0],
+                                  *after = job->by_id[LA_AT_s1];
+    return before != NULL && after != NULL && before->data == after->data;
+}
+
 /* Splits m into panels if there are too few pieces to keep the threads busy.  Every
  * panel repeats the maps and the scores, so panels are not made too narrow. */
 static void
@@ -85,7 +95,8 @@ cut_panels(struct job *job, ptrdiff_t pieces, int threads, ptrdiff_t lanes)
 {
     const ptrdiff_t vectors = (job->head.m + lanes - 1) / lanes;
     const int uneven = pieces < LA_EVEN_PIECES * threads && pieces % threads != 0;
-    ptrdiff_t panels = job->properties & LA_PANELS && uneven ? threads : 1;
+    const int may_split = job->properties & LA_PANELS && !is_in_place(job);
+    ptrdiff_t panels = may_split && uneven ? threads : 1;
     if (panels > vectors / LA_PANEL_VECTORS) {
         panels = vectors / LA_PANEL_VECTORS;
     }
@@ -186,15 +197,52 @@ run_piece(void *arg, size_t item, int lane)
     return la_job_compute(job, &h, lane);
 }
 
+/* The bytes of scratch that a piece of n tokens needs.  Sets the head's sizes for the
+ * time of the question: a step of small heads takes as long as a few copies of it. */
+static size_t
+measure_piece(struct job *job, ptrdiff_t n)
+{
+    struct la_head *h = &job->head;
+    const ptrdiff_t all_n = h->n, all_m = h->m;
+    h->n = n;
+    h->m = job->width;
+    h->group = 1;
+    h->segment = la_job_segment(job, n);
+    const size_t bytes = job->kernel->scratch(h);
+    h->n = all_n;
+    h->m = all_m;
+    h->group = 0;
+    h->segment = 0;
+    return bytes;
+}
+
+/* Whether all pieces have the sizes of the job's head. */
+static int
+is_one_size(const struct job *job)
+{
+    return job->parts == 1 && job->panels == 1 && job->by_id[LA_AT_begin] == NULL &&
+           job->by_id[LA_AT_end] == NULL;
+}
+
+/* Runs the pieces one after the other.  They use the job's head if none changes the
+ * sizes that the next is made from. */
+static enum la_status
+run_alone(struct job *job, size_t bytes, size_t items)
+{
+    if (is_one_size(job)) {
+        job->own = &job->head;
+        return la_job_run(job, job->kernel, run_piece, bytes, items, 1);
+    }
+    struct la_head own = job->head;
+    job->own = &own;
+    return la_job_run(job, job->kernel, run_piece, bytes, items, 1);
+}
+
 /* Runs the job, split by heads and, if there are too few heads, within heads. */
 static enum la_status
 run_job(struct job *job, size_t items, int threads)
 {
-    struct la_head whole = job->head;
-    whole.n = job->parts > 1 ? job->rows : whole.n;
-    whole.group = 1;
-    whole.m = job->width;
-    whole.segment = la_job_segment(job, whole.n);
+    const ptrdiff_t n = job->parts > 1 ? job->rows : job->head.n;
     int gaps;
     const enum la_status status = la_sequences_check(job, &gaps);
     if (status != LA_DONE) {
@@ -203,14 +251,14 @@ run_job(struct job *job, size_t items, int threads)
     if (gaps) {
         /* Reserve first: without memory, nothing is written. */
         const int lanes = items < (size_t)threads ? (int)items : threads;
-        if (la_job_reserve(job, job->kernel->scratch(&whole), lanes) < 0) {
+        if (la_job_reserve(job, measure_piece(job, n), lanes) < 0) {
             return LA_NO_MEMORY;
         }
         if (la_sequences_clear(job)) {
             return LA_STOPPED;
         }
     }
-    else if (whole.segment > 0 && (size_t)threads > items && items > 0 &&
+    else if (la_job_segment(job, n) > 0 && (size_t)threads > items && items > 0 &&
              job->sequences == 1) {
         return la_run_sequence_split(job, threads);
     }
@@ -224,7 +272,7 @@ run_job(struct job *job, size_t items, int threads)
              work(job->call) >= LA_SPLIT_WORK) {
         return la_run_channel_split(job, threads);
     }
-    const size_t bytes = job->kernel->scratch(&whole);
+    const size_t bytes = measure_piece(job, n);
     if (items == 0) {
         return LA_DONE;
     }
@@ -232,13 +280,8 @@ run_job(struct job *job, size_t items, int threads)
     if (heads > 1) {
         return la_run_interleaved(job, heads, bytes, threads);
     }
-    if (threads > 1) {
-        return la_job_run(job, job->kernel, run_piece, bytes, items, threads);
-    }
-    /* A step of small heads takes as long as a copy for each of them. */
-    struct la_head own = job->head;
-    job->own = &own;
-    return la_job_run(job, job->kernel, run_piece, bytes, items, threads);
+    return threads > 1 ? la_job_run(job, job->kernel, run_piece, bytes, items, threads)
+                       : run_alone(job, bytes, items);
 }
 
 /* Whether all results are empty. */
@@ -262,7 +305,9 @@ enum la_status
 la_run(const struct la_call *call, const struct la_watch *watch)
 {
     const struct la_table *table = la_cpu_table(call->dtype);
+    _Alignas(LA_ALIGN) char few[LA_FEW_BYTES];
     struct job job = {.call = call,
+                      .few = few,
                       .watch = watch,
                       .table = table,
                       .kernel = &table->kernels[call->signature->op],

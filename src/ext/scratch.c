@@ -18,7 +18,7 @@ la_scratch_poison(int byte)
 }
 
 struct la_scratch
-la_scratch_take(size_t bytes, int lanes)
+la_scratch_take(size_t bytes, int lanes, char *few)
 {
     struct la_scratch scratch = {
         .bytes = bytes, .lanes = lanes, .poison = atomic_load(&poison)};
@@ -33,14 +33,17 @@ la_scratch_take(size_t bytes, int lanes)
         all > PTRDIFF_MAX) {
         return scratch;
     }
-    scratch.memory = la_aligned_take(LA_ALIGN, all);
+    scratch.is_lent = few != NULL && all <= LA_FEW_BYTES;
+    scratch.memory = scratch.is_lent ? few : la_aligned_take(LA_ALIGN, all);
     return scratch;
 }
 
 void
 la_scratch_give(struct la_scratch *scratch)
 {
-    la_aligned_give(scratch->memory);
+    if (!scratch->is_lent) {
+        la_aligned_give(scratch->memory);
+    }
     scratch->memory = NULL;
 }
 

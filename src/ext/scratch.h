@@ -9,8 +9,13 @@ struct la_scratch {
     char *memory;       /* aligned to LA_ALIGN; NULL if there is none */
     size_t bytes, lane; /* for each kernel; distance between lanes */
     int lanes;
-    int poison; /* the byte that fills the memory, or 0 */
+    int poison;  /* the byte that fills the memory, or 0 */
+    int is_lent; /* the memory is the caller's */
 };
+
+/* Memory on the stack of a short call, for which an allocation takes as long as the
+ * kernel; aligned to LA_ALIGN. */
+enum { LA_FEW_BYTES = 8192 };
 
 /* Fills scratch with a byte before a kernel uses it, instead of leaving what was there:
  * a kernel that reads uninitialised numbers then shows it in the result.  Bytes of 0xff
@@ -19,8 +24,9 @@ struct la_scratch {
  * tests. */
 void la_scratch_poison(int byte);
 
-/* Allocates `bytes` bytes for each of `lanes` kernels. */
-struct la_scratch la_scratch_take(size_t bytes, int lanes);
+/* Allocates `bytes` bytes for each of `lanes` kernels, or uses the LA_FEW_BYTES bytes
+ * at `few` if that is not NULL and they are enough for all of them. */
+struct la_scratch la_scratch_take(size_t bytes, int lanes, char *few);
 
 /* Frees it. */
 void la_scratch_give(struct la_scratch *scratch);

@@ -82,7 +82,7 @@ hide_rows(struct la_state_rows *rows, struct la_operands *c)
     const struct la_signature *signature = c->g->signature;
     ptrdiff_t limit = -1;
     int fields = 0;
-    for (int i = signature->nin; i < signature->nin + signature->nout; i++) {
+    for (int i = 0; i < signature->nin + signature->nout; i++) {
         struct la_tensor *x = &c->x[i];
         if (!la_is_state(signature->slots[i].id)) {
             continue;
@@ -105,7 +105,7 @@ static void
 move_to(ptrdiff_t row, struct la_operands *c)
 {
     const struct la_signature *signature = c->g->signature;
-    for (int i = signature->nin; i < signature->nin + signature->nout; i++) {
+    for (int i = 0; i < signature->nin + signature->nout; i++) {
         if (la_is_state(signature->slots[i].id)) {
             c->x[i].data = (char *)c->x[i].data + row * c->x[i].strides[0];
         }
@@ -115,9 +115,6 @@ move_to(ptrdiff_t row, struct la_operands *c)
 int
 la_state_rows_take(struct la_state_rows *rows, PyObject *indices, struct la_operands *c)
 {
-    if (!(c->g->signature->variant & LA_WITH_IN_PLACE)) {
-        return 0;
-    }
     rows->rows = rows->few;
     const int read = read_indices(rows, indices);
     if (read <= 0) {

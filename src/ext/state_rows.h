@@ -4,16 +4,16 @@
 
 #include "fast_call.h"
 
-enum { LA_FEW_ROWS = 64, LA_STATE_FIELDS = 3 };
+enum { LA_FEW_ROWS = 64, LA_STATE_FIELDS = 6 };
 
 /* The rows of the pool that the entries of a batch use. */
 struct la_state_rows {
     ptrdiff_t count, few[LA_FEW_ROWS];
     ptrdiff_t *rows;                               /* `few`, or allocated */
-    ptrdiff_t shape[LA_STATE_FIELDS][NPY_MAXDIMS]; /* of fields with `count` rows */
+    ptrdiff_t shape[LA_STATE_FIELDS][NPY_MAXDIMS]; /* of arrays with `count` rows */
 };
 
-/* Lets a step update rows of its states in place: copies the indices, an array of
+/* Lets a call update rows of its states in place: copies the indices, an array of
  * 32-bit or 64-bit integers, so that no other thread can change them, and shows the
  * call the states without their other rows.  1; 0 if it needs a closer look, as it does
  * where an index is out of range or occurs twice; -1 on an error.  The caller always

@@ -6,6 +6,7 @@
 #define LA_CHUNK_H
 
 #include "block.h"
+#include "columns.h"
 #include "feature.h"
 #include "fetch.h"
 #include "half.h"
@@ -121,28 +122,28 @@ load_by_rows(struct block dst, const struct la_array *x, struct span t, ptrdiff_
     }
 }
 
-/* dst = rows t of x, x by columns: square blocks, transposed in registers. */
+/* dst = rows t of x, x by columns. */
 INLINE void
 load_by_columns(struct block dst, const struct la_array *x, struct span t,
                 ptrdiff_t cols, const enum la_type type)
 {
-    for (ptrdiff_t i = 0; i < t.rows; i += VL) {
-        const ptrdiff_t rows = t.rows - i < VL ? t.rows - i : VL;
-        for (ptrdiff_t j = 0; j < dst.ld; j += VL) {
-            const char *src = x->data + (t.first + i) * x->rs + j * x->cs;
-            vec y[VL];
-            LA_EACH(c, VL) {
-                y[c] =
-                    j + c < cols ? vread_some(src + c * x->cs, rows, type) : (vec){0};
-            }
-            vtranspose(y);
-            LA_EACH(r, VL) {
-                if (r < rows) {
-                    vstore(&dst.x[(i + r) * dst.ld + j], y[r]);
-                }
-            }
+    /* Filters of two and of four taps, channel by channel. */
+    if ((t.rows == 2 || t.rows == 4) && x->cs == t.rows * size_of(type) &&
+        t.first == 0 && cols >= VL) {
+        const ptrdiff_t whole = cols / VL * VL;
+        const struct la_array rest = shifted(x, whole * x->cs);
+        if (t.rows == 2) {
+            load_dense_columns(dst, x, whole, 2, type);
         }
+        else {
+            load_dense_columns(dst, x, whole, 4, type);
+        }
+        load_square_blocks((struct block){dst.x + whole, dst.ld}, dst.ld - whole, &rest,
+                           t.rows, cols - whole, type);
+        return;
     }
+    const struct la_array some = shifted(x, t.first * x->rs);
+    load_square_blocks(dst, dst.ld, &some, t.rows, cols, type);
 }
 
 /* dst = rows t of x, x neither by rows nor by columns. */

@@ -89,6 +89,11 @@ conv_window(const struct la_head *h, struct block copy, struct span t, ptrdiff_t
     if (direct && early <= 0) {
         return shifted(&x, from * x.rs);
     }
+    if (s0.data != NULL && 0 < early && early <= h->d) {
+        /* All rows at once: of a state by columns they are transposed. */
+        i = early < t.rows ? early : t.rows;
+        load_plain(copy, &s0, rows_from(h->d - early, i), cols);
+    }
     for (; i < early && i < t.rows; i++) {
         const ptrdiff_t row = h->d - early + i;
         if (s0.data != NULL && row >= 0) {
@@ -153,6 +158,7 @@ conv_panel(const struct la_head *h, const struct conv_scratch *r, struct span t,
         .start = r->bias + col,
         .taps = conv_taps(h),
         .silu = h->silu != 0,
+        .far = h->large,
         .stream = direct && streams,
         .before = direct ? before : 0,
     };

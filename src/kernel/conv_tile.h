@@ -55,6 +55,7 @@ struct conv {
     const T *start;
     ptrdiff_t taps;
     int silu, single;
+    int far;          /* more than the caches hold: x is prefetched */
     int stream;       /* past the caches: y is aligned from column `before` on */
     ptrdiff_t before; /* columns of y before the first whole tile */
 };
@@ -141,14 +142,13 @@ conv_end(char *y, ptrdiff_t step, vec p[], const int n, int silu, int stream,
     vwrite_each(y, step, p, n, type);
 }
 
-/* LA_CHAINS rows of one vector of columns.  Streamed results are so many that neither
- * they nor x are in a cache. */
+/* LA_CHAINS rows of one vector of columns.  Prefetches the next rows, once per line. */
 INLINE void
 conv_down(const struct conv *c, struct conv_tile t, const enum la_type type)
 {
     vec p[LA_CHAINS];
-    LA_EACH(i, LA_CHAINS) {
-        if (c->stream) {
+    if (c->far && (uintptr_t)t.x % LA_LINE < (size_t)(VL * size_of(type))) {
+        LA_EACH(i, LA_CHAINS) {
             __builtin_prefetch(t.x + (c->taps - 1 + LA_CHAINS + i) * c->x.rs);
         }
     }

@@ -9,12 +9,14 @@
 #define LA_STEP_H
 
 #include "token.h"
+#include "turn.h"
 
 /* One row of each operand. */
 struct step_scratch {
     T *a, *b, *v, *o, *z, *z_lost;
-    T *den, *lift;    /* vectors of which the first number counts */
-    T *keep, *change; /* factors of the state's rows */
+    T *turned_v, *turned_o; /* from another column on (turn.h) */
+    T *den, *lift;          /* vectors of which the first number counts */
+    T *keep, *change;       /* factors of the state's rows */
 };
 
 static struct step_scratch
@@ -25,6 +27,8 @@ step_carve(const struct la_head *h, struct arena *arena)
     r.b = take_row(arena, h->d);
     r.v = take_row(arena, h->m);
     r.o = take_row(arena, h->m);
+    r.turned_v = take_row(arena, h->m);
+    r.turned_o = take_row(arena, h->m);
     r.z = take_row(arena, h->d);
     r.z_lost = take_row(arena, h->d);
     r.den = take(arena, 1, VL);
@@ -42,50 +46,126 @@ enum step_kind {
     LA_STEP_RESET = 4   /* some rows are set to 0, even if they are inf or NaN */
 };
 
-/* to = (keep + change) from + b v^T and o += a^T to, or a^T from: rows [l, end), and nr
- * vectors of columns from j on, of which the last has `some` columns. */
+/* The factors of a row of the state, of what is written to it, and of o. */
+struct step_factors {
+    vec a, b, keep, change;
+};
+
+INLINE struct step_factors
+step_factors(const struct step_scratch *r, ptrdiff_t i, const int kind)
+{
+    struct step_factors f = {vset1(r->a[i]), vset1(r->b[i]), (vec){0}, (vec){0}};
+    if (kind & LA_STEP_GATED) {
+        f.keep = vset1(r->keep[i]);
+        f.change = vset1(r->change[i]);
+    }
+    return f;
+}
+
+/* Those of the seam of two rows. */
+INLINE struct step_factors
+step_seam(const struct step_factors f, const struct step_factors next,
+          const struct turn *turn)
+{
+    return (struct step_factors){vseam(turn, f.a, next.a), vseam(turn, f.b, next.b),
+                                 vseam(turn, f.keep, next.keep),
+                                 vseam(turn, f.change, next.change)};
+}
+
+/* Returns s = (keep + change) old + b v^T; adds a^T s or a^T old to *sum. */
+INLINE vec
+step_vector(const struct step_factors f, vec old, vec v, vec *sum, const int kind)
+{
+    vec s = old;
+    if (kind & LA_STEP_GATED) {
+        s = vfma(f.change, old, kept_of(f.keep, old));
+    }
+    if (kind & LA_STEP_RESET) {
+        s = kept_of(f.keep + f.change, s);
+    }
+    s = vfma(f.b, v, s);
+    *sum = vfma(f.a, kind & LA_STEP_BEFORE ? old : s, *sum);
+    return s;
+}
+
+/* One row of a tile, except for its seam. */
+INLINE void
+step_row(const struct step_factors f, const char *in, char *out, const vec v[],
+         vec sum[], const struct step_tile tile)
+{
+    LA_EACH(t, tile.nr - tile.seam) {
+        const ptrdiff_t byte = t * LA_VBYTES, count = t + 1 < tile.nr ? VL : tile.some;
+        const vec old = held(vread_some(in + byte, count, LA_NATIVE));
+        vstore_pieces(out + byte, count, step_vector(f, old, v[t], &sum[t], tile.kind));
+    }
+}
+
+/* to = (keep + change) from + b v^T and o += a^T to, or a^T from, for rows [l, end) of
+ * the columns of a tile. */
 INLINE void
 step_tile(const struct step_scratch *r, const struct la_array *from,
-          const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j,
-          const int kind, const int nr, const ptrdiff_t some)
+          const struct la_array *to, ptrdiff_t l, ptrdiff_t end,
+          const struct step_tile tile, const struct turn *turn)
 {
-    const ptrdiff_t byte = j * (ptrdiff_t)sizeof(T);
+    const ptrdiff_t byte = tile.j * (ptrdiff_t)sizeof(T);
     /* In locals: the compiler assumes that stores change what pointers lead to. */
-    const T *const a_of = r->a, *const b_of = r->b;
-    const T *const keep = r->keep, *const change = r->change;
+    const struct step_scratch rows = *r;
     const ptrdiff_t in_step = from->rs, out_step = to->rs;
     const char *in = from->data + l * in_step + byte;
     char *out = to->data + l * out_step + byte;
-    vec v[LA_STEP_NR], sum[LA_STEP_NR];
-    LA_EACH(t, nr) {
-        v[t] = vload(&r->v[j + t * VL]);
+    const int last = tile.nr - 1;
+    const ptrdiff_t seam = last * LA_VBYTES, some = VL - turn->cols;
+    struct step_factors f = step_factors(&rows, l, tile.kind);
+    vec v[LA_STEP_NR], sum[LA_STEP_NR], first = {0};
+    LA_EACH(t, tile.nr) {
+        v[t] = vload(&r->v[tile.j + t * VL]);
         sum[t] = (vec){0};
     }
-    for (ptrdiff_t i = l; i < end; i++, in += in_step, out += out_step) {
-        const vec a = vset1(a_of[i]), b = vset1(b_of[i]);
-        vec whole = (vec){0}, part = (vec){0};
-        if (kind & LA_STEP_GATED) {
-            whole = vset1(keep[i]);
-            part = vset1(change[i]);
+    if (tile.seam) {
+        const vec old = vload_first(in - in_step, tile.nr, turn);
+        first = step_vector(f, old, v[last], &sum[last], tile.kind);
+        sum[last] = vseam(turn, (vec){0}, sum[last]);
+    }
+    for (ptrdiff_t i = l; i < end - tile.seam; i++, in += in_step, out += out_step) {
+        if (!tile.seam) {
+            f = step_factors(&rows, i, tile.kind);
         }
-        LA_EACH(t, nr) {
-            const ptrdiff_t count = t + 1 < nr ? VL : some;
-            const vec old = held(vread_some(in + t * LA_VBYTES, count, LA_NATIVE));
-            vec s = old;
-            if (kind & LA_STEP_GATED) {
-                s = vfma(part, old, kept_of(whole, old));
-            }
-            if (kind & LA_STEP_RESET) {
-                s = kept_of(whole + part, s);
-            }
-            s = vfma(b, v[t], s);
-            vstore_pieces(out + t * LA_VBYTES, count, s);
-            sum[t] = vfma(a, kind & LA_STEP_BEFORE ? old : s, sum[t]);
+        step_row(f, in, out, v, sum, tile);
+        if (tile.seam) {
+            const struct step_factors next = step_factors(&rows, i + 1, tile.kind);
+            const vec old = held(vload_any(in + seam));
+            vstore_pieces(out + seam, VL,
+                          step_vector(step_seam(f, next, turn), old, v[last],
+                                      &sum[last], tile.kind));
+            f = next;
         }
     }
-    LA_EACH(t, nr) {
-        vstore(&r->o[j + t * VL], vload(&r->o[j + t * VL]) + sum[t]);
+    if (tile.seam) {
+        const vec before = sum[last], old = vload_part(in + seam, some);
+        step_row(f, in, out, v, sum, tile);
+        vstore_pieces(out + seam, some,
+                      step_vector(f, old, v[last], &sum[last], tile.kind));
+        sum[last] = vseam(turn, sum[last], before);
+        vstore_first(out - (end - l) * out_step, tile.nr, turn, first);
     }
+    LA_EACH(t, tile.nr) {
+        T *const o = &r->o[tile.j + t * VL];
+        vstore(o, vload(o) + sum[t]);
+    }
+}
+
+/* step_tile, with a seam if the tile ends with one. */
+INLINE void
+step_tiles(const struct la_head *h, const struct step_scratch *r,
+           const struct la_array *from, const struct la_array *to, ptrdiff_t l,
+           ptrdiff_t end, struct step_tile tile, const struct turn *turn)
+{
+    if (ends_in_seam(tile, turn, h->m)) {
+        tile.seam = 1;
+        step_tile(r, from, to, l, end, tile, turn);
+        return;
+    }
+    step_tile(r, from, to, l, end, tile, turn);
 }
 
 /* step_tile for one column, at any stride. */
@@ -121,27 +201,55 @@ load_step_rows(const struct la_head *h, const struct step_scratch *r)
     load_token_plain(r->v, &h->v, h->m);
 }
 
-/* Writes the state after the token, and adds what the query reads to o. */
+/* The state after the token, for columns from `turn` on; adds what the query reads to
+ * o.  Nonzero: stop. */
 INLINE int
-step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
-           const int kind)
+step_rows(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
+          const struct la_array *from, const struct la_array *to,
+          const struct turn *turn, const int kind)
 {
-    const struct la_array from = h->arrays[state_read(h)], to = h->s1;
     /* Blocks of LA_BLOCK rows keep the error of a long column that of a short one. */
     for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
         const ptrdiff_t end = h->d - l < LA_BLOCK ? h->d : l + LA_BLOCK;
         if (give_up(h, until_poll, 2 * LA_BLOCK * h->m)) {
             return 1;
         }
-        if (by_vectors(&from, &to)) {
-            LA_BY_STEP_TILES(h->m,
-                             step_tile(r, &from, &to, l, end, col, kind, nr, some));
+        if (by_vectors(from, to)) {
+            LA_BY_STEP_TILES(
+                h->m, step_tiles(h, r, from, to, l, end,
+                                 (struct step_tile){
+                                     .j = col, .nr = nr, .some = some, .kind = kind},
+                                 turn));
             continue;
         }
         for (ptrdiff_t j = 0; j < h->m; j++) {
-            step_column(r, &from, &to, l, end, j, kind);
+            step_column(r, from, to, l, end, j, kind);
         }
     }
+    return 0;
+}
+
+/* Writes the state after the token, and adds what the query reads to o. */
+INLINE int
+step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
+           const int kind)
+{
+    struct la_array from = h->arrays[state_read(h)], to = h->s1;
+    const struct turn turn = turn_of(&from, &to, h->d, h->m);
+    if (turn.cols == 0) {
+        return step_rows(h, r, until_poll, &from, &to, &turn, kind);
+    }
+    struct step_scratch turned = *r;
+    turned.v = r->turned_v;
+    turned.o = r->turned_o;
+    turn_row(turned.v, r->v, h->m, turn.cols);
+    turn_row(turned.o, r->o, h->m, turn.cols);
+    from.data += turn.cols * (ptrdiff_t)sizeof(T);
+    to.data += turn.cols * (ptrdiff_t)sizeof(T);
+    if (step_rows(h, &turned, until_poll, &from, &to, &turn, kind)) {
+        return 1;
+    }
+    turn_row(r->o, turned.o, h->m, h->m - turn.cols);
     return 0;
 }
 

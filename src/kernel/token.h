@@ -52,18 +52,38 @@ by_vectors(const struct la_array *from, const struct la_array *to)
     return by_rows(from) && by_rows(to);
 }
 
-/* Rows of one token: phi(x), x, and x's only number. */
-INLINE void
-load_token_mapped(T *dst, const struct la_array *x, ptrdiff_t cols, enum la_map map)
+/* Whether a row of one token is contiguous whole vectors in the dtype of the
+ * computation, as most are: functions for all others take longer than the copy. */
+INLINE int
+is_whole_token(const struct la_array *x, ptrdiff_t cols)
 {
-    load_mapped_rows((struct block){dst, row_step(cols)}, x, rows_from(0, 1), cols,
-                     map);
+    return x->type == LA_NATIVE && x->cs == (ptrdiff_t)sizeof(T) && cols % VL == 0 &&
+           row_step(cols) == cols;
 }
 
+/* Rows of one token: x, phi(x), and x's only number. */
 INLINE void
 load_token_plain(T *dst, const struct la_array *x, ptrdiff_t cols)
 {
-    load_row(dst, row_step(cols), x, 0, cols);
+    if (!is_whole_token(x, cols)) {
+        load_row(dst, row_step(cols), x, 0, cols);
+        return;
+    }
+    const char *from = x->data;
+    for (ptrdiff_t l = 0; l < cols; l += VL, from += LA_VBYTES) {
+        vstore(&dst[l], vload_any(from));
+    }
+}
+
+INLINE void
+load_token_mapped(T *dst, const struct la_array *x, ptrdiff_t cols, enum la_map map)
+{
+    if (map == LA_MAP_identity) {
+        load_token_plain(dst, x, cols);
+        return;
+    }
+    load_mapped_rows((struct block){dst, row_step(cols)}, x, rows_from(0, 1), cols,
+                     map);
 }
 
 INLINE T
@@ -77,7 +97,14 @@ load_token_number(const struct la_array *x)
 INLINE void
 store_token(const struct la_array *x, ptrdiff_t cols, T *src, const T *factor)
 {
-    store_rows(x, rows_from(0, 1), cols, (struct block){src, 0}, factor);
+    if (!is_whole_token(x, cols)) {
+        store_rows(x, rows_from(0, 1), cols, (struct block){src, 0}, factor);
+        return;
+    }
+    char *to = x->data;
+    for (ptrdiff_t l = 0; l < cols; l += VL, to += LA_VBYTES) {
+        *(vec_any *)to = (vec_any)(vload(&src[l]) * vset1(*factor));
+    }
 }
 
 /* x.y, rounded as row_dots rounds it. */

@@ -3,8 +3,9 @@
 Functions have fla's names, parameters, defaults and layouts: tokens [B, T, H, K], gates [B, T, H]
 or [B, T, H, K], states [N, H, K, V] (``state_v_first``: [N, H, V, K]), B = 1 with ``cu_seqlens``,
 ``scale=None`` for 1 / sqrt(K), and grouped value heads where fla has them.  All operands and
-states have gradients.  The forms of a function, ``chunk_NAME``, ``fused_recurrent_NAME``,
-``fused_chunk_NAME`` and ``parallel_NAME``, as far as fla has them, compute exactly the same here.
+states have gradients.  The memory of a new state has keys first, also with ``state_v_first``.  The
+forms of a function, ``chunk_NAME``, ``fused_recurrent_NAME``, ``fused_chunk_NAME`` and
+``parallel_NAME``, as far as fla has them, compute exactly the same here.
 
 The families of ``fla.ops``, and the operator of `linattn.torch` that computes their functions:
 

@@ -143,7 +143,8 @@ def check_tokens(name: str, q: Any, k: Any, v: Any, cu_seqlens: Tensor | None) -
             f"{name}: k has shape {tuple(k.shape)}; expected {tuple(q.shape)}, that of q"
         )
     batch, n, heads, _ = k.shape
-    if v.shape[:2] != (batch, n) or heads == 0 or v.shape[2] % heads:
+    rows, length, value_heads, _ = v.shape
+    if rows != batch or length != n or heads == 0 or value_heads % heads:
         raise ValueError(
             f"{name}: v has shape {tuple(v.shape)}; expected [{batch}, {n}, HV, V], "
             f"HV a multiple of {heads}, the number of key heads"

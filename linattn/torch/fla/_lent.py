@@ -22,7 +22,7 @@ def lend(cached: Any) -> None:
     """Lend the recurrent state of a layer's cache to the next step of this thread."""
     _lent.state = None
     x = cached["recurrent_state"] if isinstance(cached, dict) else None
-    if EXACT and type(x) is Tensor and _references(x) == _ALONE:
+    if is_held_once(x):
         _lent.state = x
 
 
@@ -35,6 +35,11 @@ def take(x: Tensor | None) -> bool:
     return lent is x
 
 
+def is_held_once(x: Any) -> bool:
+    """Whether x, but for a local variable of the caller, is in one place only, with its memory."""
+    return EXACT and type(x) is Tensor and _references(x) == _ONCE
+
+
 def _references(x: Tensor) -> tuple[int, ...]:
     """How many there are to the tensor, in Python and in C++, and to its memory."""
     storage = x.untyped_storage()
@@ -43,13 +48,17 @@ def _references(x: Tensor) -> tuple[int, ...]:
     return sys.getrefcount(x), tensors, sys.getrefcount(storage), memory
 
 
-def _alone() -> tuple[int, ...]:
-    """The references to a tensor that is in one dictionary only, as `lend` counts them."""
-    cached = {"recurrent_state": torch.zeros(1)}
-    x = cached["recurrent_state"]
-    return _references(x)
+def _held_once() -> tuple[int, ...]:
+    """The references to a tensor of which `is_held_once` is true."""
+
+    def as_there(x: Any) -> tuple[int, ...]:
+        return _references(x)
+
+    place = [torch.zeros(1)]
+    x = place[0]
+    return as_there(x)
 
 
-_ALONE = _alone()
+_ONCE = _held_once()
 #: Whether this interpreter counts references exactly: free-threaded ones do not.
 EXACT = getattr(sys, "_is_gil_enabled", lambda: True)()

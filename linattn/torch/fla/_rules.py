@@ -76,7 +76,7 @@ def call(rule: Rule, name: str, given: Given, more: Given) -> Any:
     if cu_seqlens is not None:
         cu_seqlens = _layout.sequence_bounds(cu_seqlens)
     _layout.check_tokens(name, q, k, v, cu_seqlens)
-    dtype = _tensors.promotion(x.dtype for x in (q, k, v))
+    dtype = _tensors.promotion((q.dtype, k.dtype, v.dtype))
     if rule.prepare is not None:
         given = given | rule.prepare(name, given)
         q, k, v = _tokens(given)

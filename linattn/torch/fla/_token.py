@@ -62,8 +62,11 @@ def _decode_arrays(
     in_place: bool, options: dict[str, Any],
 ) -> tuple[Tensor, Tensor] | None:  # fmt: skip
     """The same on arrays, whose views take a tenth of the time of tensors' views."""
+    direct, bonus = OPERATORS[operator.__name__].direct, options.get("bonus")
+    if "bonus" in options:  # an operand, which is no token
+        options = {name: x for name, x in options.items() if name != "bonus"}
     try:
-        *given, start = arrays((*tokens, s))
+        *given, bonus, start = arrays((*tokens, bonus, s))
     except (TypeError, RuntimeError):
         return None
     start = start.swapaxes(-1, -2) if v_first else start
@@ -78,7 +81,8 @@ def _decode_arrays(
         operands = [x[:, 0, :, None] for x in given[:2]]
         operands += [x.reshape(split + x.shape[3:]) for x in given[2:]]
         start = start.reshape(split + start.shape[2:])
-    direct = OPERATORS[operator.__name__].direct
+    if bonus is not None:
+        operands.append(bonus)
     found = direct.compute_step(operands, start, None, in_place or copied, **options)
     if found is None:
         return None

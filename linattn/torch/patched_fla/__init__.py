@@ -50,6 +50,9 @@ def patch_fla() -> Patch:
 
     Notes
     -----
+    A layer that decodes a token writes to the state in fla's cache, if nothing else refers to that
+    tensor or its memory and no gradient is recorded.
+
     You may call it twice.  What linattn does not support on CPUs raises an error that names it;
     kernels that are not replaced raise Triton's, "0 active drivers".
 

@@ -19,9 +19,10 @@ from .._seq_idx import Packing
 from .._tensors import writable
 from ..causal_conv1d.causal_conv1d_interface import ACTIVATIONS, shifted
 from ..fla import chunk_gated_delta_rule, chunk_kda
+from ..fla._lent import is_held_once
 from ..mamba_ssm.ops.triton.selective_state_update import update
 from ..mamba_ssm.ops.triton.ssd_combined import scan
-from ..operators import causal_conv1d, gated, gated_delta_step
+from ..operators import causal_conv1d, gated, gated_delta_step, gated_step
 from ._packing import PACKING, sequences
 
 # --- the gated delta rule, one gate per token (Qwen) or per key channel (Kimi) -----------------
@@ -181,11 +182,18 @@ def lightning_attention(
         x = (x * attention_mask[:, :, None]).to(x.dtype)
     x = x.unflatten(-1, (self.num_attention_heads, 3 * self.head_dim)).transpose(1, 2)
     q, k, v = x.split(self.head_dim, -1)
-    o, state = gated(
-        q, k, v, -self.slope_rate[..., 0].expand(-1, q.shape[-2]), cu_seqlens=bounds,
-        initial_state=None if s is None else State(s), return_state=True,
-    )  # fmt: skip
-    final = state.s if bounds is None else state.s[:, :, -1]
+    decay = -self.slope_rate[..., 0]
+    if isinstance(s, Tensor) and bounds is None and q.shape[-2] == 1:
+        q, k, v = (x.squeeze(-2) for x in (q, k, v))
+        in_place = is_held_once(s) and s.dtype is torch.float32 and writable(s, decay, q, k, v)
+        o, (final, *_) = gated_step(q, k, v, decay[:, 0], State(s), in_place=in_place)
+        o = o.unsqueeze(-2)
+    else:
+        o, state = gated(
+            q, k, v, decay.expand(-1, q.shape[-2]), cu_seqlens=bounds,
+            initial_state=None if s is None else State(s), return_state=True,
+        )  # fmt: skip
+        final = state.s if bounds is None else state.s[:, :, -1]
     o = self.norm(o.transpose(1, 2).flatten(2))
     o = self.out_proj(F.sigmoid(self.output_gate(hidden_states)) * o)
     if past_key_values is not None:

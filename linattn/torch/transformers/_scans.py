@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..._state import State
-from .._tensors import writable
-from ..operators import linear_scan, mlstm, selective_scan, selective_scan_step, wkv
+from .._tensors import promotion, work_dtype, writable
+from ..operators import linear_scan, mlstm, mlstm_step, selective_scan, selective_scan_step, wkv
 from ._packing import SCANNED, sequences
 
 # --- Mamba: channels before tokens, which are views here ---------------------------------------
@@ -107,6 +107,16 @@ def xlstm_backend(
     start = None
     if c_initial is not None and n_initial is not None and m_initial is not None:
         start = State(c_initial, n_initial, m_initial[..., 0])
+        tokens = query, key, value, igate, fgate
+        dtype = work_dtype(promotion([x.dtype for x in tokens]))
+        if (
+            not training and query.shape[2] == 1 and all(x.dtype is dtype for x in start)
+            and writable(*tokens, *start)
+        ):  # fmt: skip
+            # The model copies the states after the token to the cache's tensors, which these are.
+            q, k, v, i, f = (x[:, :, 0] for x in tokens)
+            o, _ = mlstm_step(q, k, v, i, f, start, eps=self.config.eps, in_place=True)
+            return o.unsqueeze(2), (c_initial, n_initial, m_initial)
     o, (c, n, m) = mlstm(
         query, key, value, igate, fgate, eps=self.config.eps, initial_state=start,
         return_state=True,

@@ -33,6 +33,8 @@ class StandIn(NamedTuple):
     source: str = ""  #: SHA-256 of the library's source where a whole method is replaced
 
 
+#: SHA-256 of the method of Mamba-2's layers, the same in all models.
+_MAMBA_2 = "691f3ca98636d47322a3febd3c3036a9f928f257a66fdc1008a81274f1f696ff"
 #: Functions of the library's modules, and methods, by name.
 STAND_INS = {
     "torch_chunk_gated_delta_rule": StandIn(f.torch_chunk_gated_delta_rule),
@@ -69,6 +71,16 @@ STAND_INS = {
         packing=(),
         source="e696ac62c104e9c6b9eec0dc371dc5fbadd62bfbd893eacd4b406206666a89dc",
     ),
+    **{
+        f"{name}.forward": StandIn(tokens.mamba_2, packing=(), source=_MAMBA_2)
+        for name in (
+            "BambaMixer",
+            "GraniteMoeHybridMambaLayer",
+            "Mamba2Mixer",
+            "NemotronHMamba2Mixer",
+            "Zamba2MambaMixer",
+        )
+    },
     "mamba_selective_scan": StandIn(scans.mamba_selective_scan),
     "mamba_selective_state_update": StandIn(scans.mamba_selective_state_update, packing=()),
     "RecurrentGemmaRglru._rnn_scan": StandIn(scans.rglru_scan, packing=()),

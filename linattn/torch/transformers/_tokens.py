@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from ..._fused import FusedState
 from .._library import is_direct
-from ..operators import fused_gated_delta_step
+from ..operators import fused_gated_delta_step, fused_gated_step
 
-Projected = tuple[tuple[Tensor, Tensor, Tensor], dict[str, Any]]
+Projected = tuple[tuple[Tensor, ...], dict[str, Any]]
 
 
 def qwen3_next(
@@ -41,7 +41,15 @@ def kimi_linear(
     return _decoded(self, hidden_states, cache_params, attention_mask, _of_kimi)
 
 
-# --- projections: x, a and b, and the options of the fused step ---------------------------------
+def mamba_2(
+    self: Any, hidden_states: Tensor, cache_params: Any = None,
+    attention_mask: Tensor | None = None, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """Mamba-2's time steps have no limits where its library decodes a token."""
+    return _decoded(self, hidden_states, cache_params, attention_mask, _of_mamba_2)
+
+
+# --- projections: the operands of the fused step, and its options -------------------------------
 
 
 def _of_qwen3_next(self: Any, x: Tensor) -> Projected:
@@ -77,6 +85,16 @@ def _of_kimi(self: Any, x: Tensor) -> Projected:
     }  # fmt: skip
 
 
+def _of_mamba_2(self: Any, x: Tensor) -> Projected:
+    width, norm = self.intermediate_size, self.norm
+    z, qkv, dt = self.in_proj(x)[:, 0].split((width, self.conv_dim, self.num_heads), -1)
+    return (qkv, dt), {
+        "A_log": self.A_log, "dt_bias": self.dt_bias, "D": self.D, "z": z,
+        "norm_weight": norm.weight, "norm_eps": norm.variance_epsilon,
+        "norm_groups": width // norm.group_size,
+    }  # fmt: skip
+
+
 # --- the step -----------------------------------------------------------------------------------
 
 
@@ -98,9 +116,10 @@ def _decoded(
         return NotImplemented
     operands, options = project(self, x)
     inputs = conv.float()  # the cache's own tensor, unless it has 16 bits
-    o, _ = fused_gated_delta_step(
-        *operands, FusedState(inputs, s), weight=weight, bias=bias, in_place=True, **options
-    )
+    is_mamba = len(operands) == 2  # whose states have the values first
+    step: Any = fused_gated_step if is_mamba else fused_gated_delta_step
+    state = FusedState(inputs, s.mT if is_mamba else s)
+    o, _ = step(*operands, state, weight=weight, bias=bias, in_place=True, **options)
     if inputs is not conv:
         conv.copy_(inputs)
     output = self.out_proj if hasattr(self, "out_proj") else self.o_proj

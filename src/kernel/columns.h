@@ -1,0 +1,64 @@
+/* columns.h: loads rows of a matrix whose columns are contiguous: transposed in
+ * registers.
+ */
+#ifndef LA_COLUMNS_H
+#define LA_COLUMNS_H
+
+#include "block.h"
+#include "half.h"
+#include "table.h"
+
+/* dst = the first `rows` rows of x, x by columns without gaps: column by column as one
+ * row of numbers, whose order log2(VL) perfect shuffles change. */
+INLINE void
+load_dense_columns(struct block dst, const struct la_array *x, ptrdiff_t cols,
+                   const int rows, const enum la_type type)
+{
+    const ptrdiff_t bytes = VL * size_of(type);
+    for (ptrdiff_t j = 0; j < cols; j += VL) {
+        vec y[4], z[4];
+        LA_EACH(r, rows) {
+            y[r] = vread(x->data + j * x->cs + r * bytes, type);
+        }
+        LA_UNROLL
+        for (int step = 1; step < VL; step *= 2) {
+            LA_EACH(r, rows / 2) {
+                z[2 * r] = vzip_low(y[r], y[r + rows / 2]);
+                z[2 * r + 1] = vzip_high(y[r], y[r + rows / 2]);
+            }
+            LA_EACH(r, rows) {
+                y[r] = z[r];
+            }
+        }
+        LA_EACH(r, rows) {
+            vstore(&dst.x[r * dst.ld + j], y[r]);
+        }
+    }
+}
+
+/* dst = the first `count` rows of x, x by columns: square blocks, transposed in
+ * registers; `padded` columns of dst, with zeros past `cols`. */
+INLINE void
+load_square_blocks(struct block dst, ptrdiff_t padded, const struct la_array *x,
+                   ptrdiff_t count, ptrdiff_t cols, const enum la_type type)
+{
+    for (ptrdiff_t i = 0; i < count; i += VL) {
+        const ptrdiff_t rows = count - i < VL ? count - i : VL;
+        for (ptrdiff_t j = 0; j < padded; j += VL) {
+            const char *src = x->data + i * x->rs + j * x->cs;
+            vec y[VL];
+            LA_EACH(c, VL) {
+                y[c] =
+                    j + c < cols ? vread_some(src + c * x->cs, rows, type) : (vec){0};
+            }
+            vtranspose(y);
+            LA_EACH(r, VL) {
+                if (r < rows) {
+                    vstore(&dst.x[(i + r) * dst.ld + j], y[r]);
+                }
+            }
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,168 @@
+"""Fused steps of tensors: against NumPy's, with gradients, compiled; layers that use them."""
+
+import numpy as np
+import pytest
+import torch
+from bounds import close
+from fused_cases import Layer, bound, make, wide
+
+import linattn
+import linattn.torch
+from linattn.torch import _fused, nn
+
+KINDS = "fused_gated_delta_step", "fused_gated_step"
+LAYERS = Layer(2, 6, 5, 7), Layer(2, 4, 6, 5, taps=2, by_channel=True)
+CALLS = [(KINDS[0], LAYERS[0]), (KINDS[0], LAYERS[1]), (KINDS[1], LAYERS[0])]
+
+
+def tensors(operands, state, options, dtype=None):
+    """The operands as tensors; tokens in a dtype that NumPy lacks."""
+    kinds = {"A_log", "dt_bias", "D"}
+
+    def of(x, token=True):
+        return torch.from_numpy(x).to(dtype) if dtype and token else torch.from_numpy(x)
+
+    return (
+        [of(x) for x in operands],
+        linattn.FusedState(*(of(x, token=False) for x in state)),
+        {key: of(x, token=key not in kinds) for key, x in options.items()},
+    )
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("kind", "layer"), CALLS)
+def test_as_numpy(kind, layer, in_place):
+    numpy = make(kind, layer, dtype=np.float32)
+    operands, state, options = tensors(*numpy)
+    expected, after = getattr(linattn, kind)(*numpy[0], numpy[1], **numpy[2])
+    versions = [x._version for x in state]
+    with torch.no_grad():
+        o, new = getattr(linattn.torch, kind)(*operands, state, **options, in_place=in_place)
+    np.testing.assert_array_equal(o.numpy(), expected)
+    for x, y, before, version in zip(new, after, state, versions, strict=True):
+        np.testing.assert_array_equal(x.numpy(), y)
+        assert (x is before) == in_place
+        assert (before._version > version) == in_place
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("kind", "layer"), CALLS)
+def test_16_bits(kind, layer, dtype):
+    """Rounded once: nearer to the exact result than the operators one after another."""
+    numpy = make(kind, layer, dtype=np.float32)
+    operands, state, options = tensors(*numpy, dtype=dtype)
+    o, new = getattr(linattn.torch, kind)(*operands, state, **options)
+    assert o.dtype is dtype and new.s.dtype is new.conv.dtype is torch.float32
+    exact = {key: wide(x.float().numpy()) for key, x in options.items()}
+    whole = linattn.FusedState(*(wide(x.numpy()) for x in state))
+    arrays = [wide(x.float().numpy()) for x in operands]
+    p, _ = getattr(linattn, kind)(*arrays, whole, **exact)
+    tolerance = bound(p, np.float32) | {"rtol": torch.finfo(dtype).eps / 2}
+    close(o.double().numpy(), p, **tolerance)
+
+
+@pytest.mark.parametrize(("kind", "layer"), CALLS)
+def test_gradients(kind, layer):
+    """By finite differences, of every operand and of the state."""
+    operands, state, options = tensors(*make(kind, layer, lead=(1,)))
+    keys = [*options]
+
+    def function(*args):
+        given = dict(zip(keys, args[len(operands) + 2 :], strict=True))
+        before = linattn.FusedState(*args[len(operands) : len(operands) + 2])
+        o, after = getattr(linattn.torch, kind)(*args[: len(operands)], before, **given)
+        return o, after.conv, after.s
+
+    args = [x.requires_grad_() for x in (*operands, *state, *options.values())]
+    assert torch.autograd.gradcheck(function, args, fast_mode=True)
+    for x, y in zip(function(*args), function(*(x.detach() for x in args)), strict=True):
+        close(x.detach().numpy(), y.numpy(), **bound(y.numpy(), np.float64))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled(kind):
+    operands, state, options = tensors(*make(kind, LAYERS[0], dtype=np.float32))
+    function = getattr(linattn.torch, kind)
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    o, after = function(*operands, state, **options)
+    p, end = compiled(*operands, state, **options)
+    for x, y in zip((o, *after), (p, *end), strict=True):
+        close(y.numpy(), x.numpy(), **bound(x.numpy(), np.float32))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_columns_with_gradients(kind):
+    operands, state, options = tensors(*make(kind, LAYERS[0]))
+    longer = state._replace(conv=torch.cat((torch.ones_like(state.conv[..., :2]), state.conv), -1))
+    o, after = getattr(linattn.torch, kind)(*operands, longer, **options)
+    options["A_log"].requires_grad_()
+    p, end = getattr(linattn.torch, kind)(*operands, longer, **options)
+    close(p.detach().numpy(), o.numpy(), **bound(o.numpy(), np.float64))
+    torch.testing.assert_close(end.conv, after.conv, rtol=0, atol=0)
+
+
+def test_errors():
+    operands, state, options = tensors(*make(KINDS[0], LAYERS[0]))
+    function = linattn.torch.fused_gated_delta_step
+    with pytest.raises(TypeError, match="fused_gated_delta_step: x is a ndarray; expected a "):
+        function(operands[0].numpy(), *operands[1:], state, **options)
+    with pytest.raises(TypeError, match=r"state is a int; expected a linattn\.FusedState"):
+        function(*operands, 3, **options)
+    with pytest.raises(ValueError, match=r"b has shape \(2, 5\); expected \(\.\.\., 6\)"):
+        function(*operands[:2], torch.zeros(2, 5, dtype=torch.float64), state, **options)
+    options["A_log"].requires_grad_()
+    with pytest.raises(ValueError, match=r"b has shape \(2, 5\); expected \(\.\.\., 6\)"):
+        function(*operands[:2], torch.zeros(2, 5, dtype=torch.float64), state, **options)
+    with pytest.raises(RuntimeError, match="in_place is True and an operand requires grad"):
+        function(*operands, state, **options, in_place=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [nn.GatedDeltaNet, nn.GatedAttention])
+def test_steps_of_layers(kind, dtype, monkeypatch):
+    """Without a gradient a layer's step is one call; with one it is the same in many."""
+    calls = []
+    direct = _fused._arrays
+    monkeypatch.setattr(_fused, "_arrays", lambda *args: calls.append(1) or direct(*args))
+    torch.manual_seed(0)
+    layer = kind(32, num_heads=4, dtype=dtype)
+    x, state = torch.randn(3, 32, dtype=dtype), layer.init_state(3)
+    slow, fast = state, state
+    for _ in range(3):
+        y, slow = layer.step(x, slow)
+        assert y.requires_grad and not calls
+    with torch.no_grad():
+        for _ in range(3):
+            z, fast = layer.step(x, fast)
+    assert len(calls) == 3 and fast.memory.s.shape == slow.memory.s.shape
+    # Rounding to 16 bits between the operators; all numbers are of order 1 or below.
+    tolerance = 64 * torch.finfo(dtype).eps
+    torch.testing.assert_close(z, y, rtol=0, atol=tolerance)
+    torch.testing.assert_close(fast.memory.s, slow.memory.s.detach(), rtol=0, atol=tolerance)
+
+
+def test_layers_with_hooks_keep_calling_their_norm():
+    layer, seen = nn.GatedDeltaNet(32, num_heads=4), []
+    layer.norm.register_forward_hook(lambda *args: seen.append(1))
+    with torch.no_grad():
+        layer.step(torch.randn(1, 32), layer.init_state(1))
+    assert seen
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5", "kimi_linear", "mamba2", "bamba"])
+def test_models_of_transformers_decode_by_fused_steps(family, monkeypatch):
+    """One call for each token after the first, of each layer that has such a step."""
+    pytest.importorskip("transformers")
+    from transformers_models import build
+
+    calls = []
+    direct = _fused._arrays
+    monkeypatch.setattr(_fused, "_arrays", lambda *args: calls.append(1) or direct(*args))
+    model = build(family)
+    tokens = torch.arange(1, 12)[None]
+    expected = model.generate(tokens, max_new_tokens=6, do_sample=False)
+    assert not calls
+    with linattn.torch.patch_transformers():
+        o = model.generate(tokens, max_new_tokens=6, do_sample=False)
+    assert torch.equal(o, expected)
+    assert len(calls) == 5 * (2 if family == "mamba2" else 1)
