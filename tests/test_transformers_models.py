@@ -79,19 +79,23 @@ def test_generate(family, model, monkeypatch):
 def test_steps_write_to_the_cache(family, model, monkeypatch):
     """All steps are in place; of the families left out, states have a number a channel."""
     direct, flags = la._direct.Direct, []
-    step, fused = direct.step, _tokens.fused_gated_delta_step
+    step = direct.step
 
     def spy(self, operands, state, in_place, options):
         if isinstance(state, la.State):
             flags.append(in_place)
         return step(self, operands, state, in_place, options)
 
-    def spy_fused(*args, in_place, **options):
-        flags.append(in_place)
-        return fused(*args, in_place=in_place, **options)
+    def spy_fused(fused):
+        def call(*args, in_place, **options):
+            flags.append(in_place)
+            return fused(*args, in_place=in_place, **options)
+
+        return call
 
     monkeypatch.setattr(direct, "step", spy)
-    monkeypatch.setattr(_tokens, "fused_gated_delta_step", spy_fused)
+    for name in ("fused_gated_delta_step", "fused_gated_step"):
+        monkeypatch.setattr(_tokens, name, spy_fused(getattr(_tokens, name)))
     ids = tokens(2, 8)
     with patch_transformers(), torch.no_grad():
         out = model(family)(ids[:, :5], use_cache=True)

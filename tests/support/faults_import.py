@@ -99,7 +99,8 @@ def xla() -> None:
     import linattn.jax
 
     find_code()
-    q = np.random.default_rng(0).standard_normal((3, 9, 4)).astype("f4")
+    # Wide enough for scratch of its own: that of narrow calls is on the stack.
+    q = np.random.default_rng(0).standard_normal((3, 9, 256)).astype("f4")
     call = jax.jit(linattn.jax.noncausal)
     lengths = np.array([4, 0, 9], np.int32)
     expected = np.asarray(call(q, q, q, key_lengths=lengths))
