@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _USUAL = 1e38  #: numbers below are finite in every dtype
+_OPTIONAL = frozenset(("weight", "bias", "z", "norm_weight", "D"))
 
 
 class FusedState(NamedTuple):
@@ -66,6 +67,8 @@ def gated_call(
     """A checked call of `fused_gated_step`, as above."""
     tokens = {"x": x, "dt": dt, "weight": weight, "bias": bias, "z": z, "norm_weight": norm_weight}
     rates = {"A_log": A_log, "dt_bias": dt_bias, "D": D}
+    if type(norm_groups) is not int:  # True and 1.0 would find the plan of 1
+        norm_groups = _check.integer("fused_gated_step", "norm_groups", norm_groups)
     options = (time_step_limit, activation, norm_eps, norm_groups, scale)
     return _call("fused_gated_step", tokens, rates, state, options, _gated_plan, pooled)
 
@@ -221,7 +224,8 @@ def _gated_delta_plan(
 ) -> Plan:  # fmt: skip
     name, n, d, m = call.name, *call.core
     if not isinstance(feature_map, str) or feature_map not in MAPS:
-        raise _check.unknown_map(name, feature_map)
+        error = ValueError if isinstance(feature_map, str) else TypeError
+        raise error(f"{name}: feature_map is {feature_map!r}; expected one of {', '.join(MAPS)}")
     by_channel = call.tokens["a"].ndim > call.tokens["b"].ndim
     call.expect("a", n, d) if by_channel else call.expect("a", n)
     call.expect("b", n)
@@ -266,7 +270,7 @@ class Checks:
         given = {
             key: np.asarray(_check.operand(name, key, y, 2 if key == "weight" else 1))
             for key, y in tokens.items()
-            if y is not None
+            if y is not None or key not in _OPTIONAL
         }
         self.dtype: DType = result_dtype(*given.values())
         self.wide: DType = work_dtype(self.dtype)
@@ -274,7 +278,7 @@ class Checks:
         self.rates = {
             key: _cast(np.asarray(_check.operand(name, key, y, 1)), self.wide)
             for key, y in rates.items()
-            if y is not None
+            if y is not None or key not in _OPTIONAL
         }
         if not isinstance(s, np.ndarray):
             raise TypeError(f"{name}: state.s is a {type(s).__name__}; expected a NumPy array")
