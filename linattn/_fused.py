@@ -118,7 +118,7 @@ class Call(NamedTuple):
         """The call on rows of a pool, which it updates."""
         plan, (conv, s) = self.plan, self.state
         (n, _, m), lead, c = plan.core, plan.lead, self.tokens["x"].shape[-1]
-        indices = self._rows(indices)
+        indices = self.rows(indices)
         o = np.empty((*lead, n, m), plan.dtype)
         empty = np.zeros((len(s), *lead[1:], 0, c), plan.wide)
         states = s, empty if conv is None else conv.swapaxes(-1, -2)
@@ -131,13 +131,13 @@ class Call(NamedTuple):
                     x[indices] = y
         return o.reshape(*lead, n * m), FusedState(conv, s)
 
-    def _rows(self, indices: Any) -> Array:
-        """The rows, once the pool is checked."""
+    def rows(self, indices: Any, *, written: bool = True) -> Array:
+        """The rows, once the pool is checked, and that it can be written to."""
         plan, (conv, s) = self.plan, self.state
         fields: dict[str, tuple[Any, Shape]] = {"state.s": (s, plan.core)}
         if conv is not None:
             fields["state.conv"] = conv, (self.tokens["x"].shape[-1], plan.columns)
-        rows = _pools.checked_rows(plan.name, "state", fields, plan.lead, indices)
+        rows = _pools.checked_rows(plan.name, "state", fields, plan.lead, indices, written=written)
         for field, (x, _) in fields.items():
             if x.dtype != plan.wide:
                 raise TypeError(f"{plan.name}: {field} has dtype {x.dtype}; expected {plan.wide}")

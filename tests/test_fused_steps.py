@@ -243,7 +243,7 @@ OF_GATED = [
 def test_groups_that_equal_those_of_an_earlier_call(groups):
     operands, state, options = make(KINDS[1], Layer(2, 6, 5, 7))
     linattn.fused_gated_step(*operands, state, **options | {"norm_groups": 1})
-    with pytest.raises(TypeError, match="norm_groups is .*; expected an integer"):
+    with pytest.raises(TypeError, match=r"norm_groups is .*; expected an integer"):
         linattn.fused_gated_step(*operands, state, **options | {"norm_groups": groups})
 
 
