@@ -88,12 +88,30 @@ def _call(
             return _direct(f, operands, fields, options, in_place, indices)
         except (AttributeError, TypeError, RuntimeError):  # no tensor, or none with memory
             pass
+    operands, options = _without_integers(f, operands, options)
     if indices is not None:
         return _rows(f, operands, state, options, in_place, indices)
     _check(f, operands, state, options, in_place)
     o, after = f.composed(*operands, state, in_place=in_place, **options)
     tokens = (*operands, *(y for x in f.tensors[f.rates :] if (y := options.get(x)) is not None))
     return o.to(promotion(x.dtype for x in tokens)), after
+
+
+def _without_integers(
+    f: _Function, operands: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The operands and options, with integers in the dtype that PyTorch's rules give."""
+    given = [*operands, *(options.get(x) for x in f.tensors[f.rates :])]
+    dtypes = {x.dtype for x in given if isinstance(x, Tensor)}
+    if all(x.is_floating_point or x.is_complex for x in dtypes):
+        return operands, options
+    kind = promotion(dtypes)
+
+    def cast(x: Any) -> Any:
+        return x.to(kind) if isinstance(x, Tensor) and not x.is_floating_point() else x
+
+    tokens = {x: cast(options[x]) for x in f.tensors[f.rates :] if x in options}
+    return tuple([cast(x) for x in operands]), options | tokens
 
 
 def _direct(
