@@ -281,6 +281,23 @@ def test_key_lengths_and_positions(requires_grad):
             case.forward(operands, linattn.torch, state_at=[3], key_lengths=lengths)
 
 
+def test_indices_and_lengths_that_a_transform_hides():
+    case = next(x for x in FIRST if x.name == "gated")
+    operands, pool = tensors(case.operands(LEAD, N)), tensor_state(case.pool((P, 2)))
+
+    def loss(q, make):
+        more = {"initial_state": changed(torch.clone, pool), "state_indices": make(INDICES)}
+        o, _ = case.forward(
+            operands | {"q": q}, linattn.torch, **more, state_at=[1, 3],
+            key_lengths=make([[4, 5]] * LEAD[0]),
+        )  # fmt: skip
+        return o.sum()
+
+    grad = torch.func.grad(loss)
+    hidden = grad(operands["q"], torch.tensor)  # made inside the transform
+    assert same(arrays(hidden), arrays(grad(operands["q"], list)))
+
+
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_errors_of_fused_steps(requires_grad):
     kind, lead = "fused_gated_delta_step", (3,)

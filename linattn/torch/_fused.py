@@ -31,6 +31,7 @@ from ._tensors import (
     promotion,
     tensor,
     threads,
+    values,
     work_dtype,
 )
 
@@ -198,8 +199,8 @@ def _check(
     shapes = {x: _shape(y) for x, y in options.items()}
     after = FusedState(*map(_shape, state)) if isinstance(state, tuple) else state
     call = f.prepare(*map(_shape, operands), after, pooled=indices is not None, **shapes)
-    if indices is not None:
-        call.rows(indices.numpy(force=True), written=False)
+    if indices is not None and (rows := values(indices)) is not None:
+        call.rows(rows, written=False)
 
 
 def _shape(x: Any) -> Any:

@@ -184,11 +184,10 @@ class _Pool:
                 self._check(full, x, around, dims)
                 self.fields[full] = x
         self.indices = _options.state_indices(name, indices, operands[0])
-        if not torch.compiler.is_compiling() and type(self.indices) is Tensor:
+        found = _tensors.values(self.indices)
+        if found is not None:
             rows = next(iter(self.fields.values())).shape[self.axis]
-            _pools.checked_indices(
-                name, argument, self.indices.numpy(force=True), count, rows, different=written
-            )
+            _pools.checked_indices(name, argument, found, count, rows, different=written)
 
     def _check(
         self, name: str, x: Tensor, around: tuple[Sequence[int], Sequence[int]], dims: Sequence[str]
@@ -263,8 +262,9 @@ def _at_positions(
     cut = _Cut(operator, operands, bool(options.get("reverse")))
     if key_lengths is not None:
         key_lengths = _options.integers(name, "key_lengths", key_lengths, operands[0])
-        if not torch.compiler.is_compiling():
-            checked_lengths(name, key_lengths.numpy(force=True), cut.n, cut.lead)
+        found = _tensors.values(key_lengths)
+        if found is not None:
+            checked_lengths(name, found, cut.n, cut.lead)
     wanted = _positions(name, state_at, cut.n)
     edges = [0, *sorted({*wanted})]
     if edges[-1] < cut.n or len(edges) == 1:

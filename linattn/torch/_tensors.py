@@ -176,6 +176,14 @@ def check_in_place(function: str, operands: Sequence[Any]) -> None:
         )
 
 
+def values(x: Tensor) -> np.ndarray[Any, Any] | None:
+    """A tensor's numbers, for checks; None where PyTorch hides them: compiled or transformed."""
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return None
+    found: np.ndarray[Any, Any] = x.numpy(force=True)
+    return found
+
+
 def check_memory(function: str, name: str, x: Tensor) -> None:
     """Refuses to write to a tensor whose elements share memory."""
     if torch.compiler.is_compiling():
