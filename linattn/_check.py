@@ -240,7 +240,7 @@ def out(function: str, x: Any, expected: Shape, *operands: Any) -> Any:
 def integers(function: str, name: str, x: Any) -> Array:
     """``x``, which must hold integers, as an array of intp."""
     refuse_masked(function, name, x)
-    x = np.asarray(x)
+    x = np.asarray(x, np.intp) if isinstance(x, (list, tuple)) and not x else np.asarray(x)
     if x.dtype.kind not in "iu":
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected integers")
     if x.dtype.itemsize == 8 and x.dtype.kind == "u":  # large ones would become negative

@@ -171,19 +171,19 @@ PARAGRAPHS = {
         changes, and the pool is returned.""",
     "state_indices_backward": """
     state_indices : array_like of int, shape (B,), optional
-        As in the forward call, before which ``initial_state`` is meant.  Gradients of states are
-        those of the rows, in the order of the indices.""",
+        As in the forward call; ``initial_state`` is the pool as it was before that call.  The
+        gradient of the states is that of the rows, in the order of the indices.""",
     "state_indices_step": """
     state_indices : array_like of int, shape (B,), optional
         Makes ``state`` a pool, whose first axis has any number of rows: entry i of the batch
-        updates row ``state_indices[i]``, in place whatever ``in_place`` is.  No other row
-        changes, and the pool is returned.""",
+        updates row ``state_indices[i]``, always in place.  No other row changes, and the pool is
+        returned.""",
     "state_at": """
     state_at : array_like of int, shape (positions,), optional
-        Numbers of tokens, 0 to n.  ``return_state`` then returns the states after so many tokens
-        in place of the last one, with an axis of positions where packed sequences have theirs.
-        The tokens between two positions are computed by themselves, a single one as a step.  Not
-        with ``cu_seqlens``.""",
+        Numbers of tokens, 0 to n.  ``return_state`` then returns the states after each of these
+        numbers of tokens instead of the last state, with an axis of positions where packed
+        sequences have theirs.  The tokens between two positions are computed by themselves, a
+        single one as a step.  Not with ``cu_seqlens``.""",
     "state_at_backward": """
     state_at : array_like of int, shape (positions,), optional
         As in the forward call; ``grad_state`` then has an axis of positions.""",

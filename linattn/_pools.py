@@ -212,15 +212,20 @@ class _Pool:
 
 
 def checked_rows(
-    function: str, name: str, fields: dict[str, tuple[Any, Shape]], lead: Shape, indices: Any
-) -> Array:
-    """The rows of a pool of these arrays, each with a core, which a step of a batch writes."""
+    function: str, name: str, fields: dict[str, tuple[Any, Shape]], lead: Shape, indices: Any,
+    *, written: bool,
+) -> Array:  # fmt: skip
+    """The rows of a step of a batch, in a pool of these arrays, each with a core.
+
+    Unless they are ``written``, the arrays need not be writeable.
+    """
     if not lead:
         raise no_batch(function)
     found: dict[str, Any] = {}
     for field, (x, core) in fields.items():
         _check_field(function, field, x, ((), lead[1:]), core, found)
-        _check.writeable(function, field, x)
+        if written:
+            _check.writeable(function, field, x)
         found[field] = x
     rows = next(iter(found.values())).shape[0]
     return checked_indices(function, name, indices, lead[0], rows, different=True)

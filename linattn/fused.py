@@ -56,8 +56,7 @@ def fused_gated_delta_step(
         Raw write strengths.
     state : FusedState
         The state before the token, of the dtype of the result, or float32 if that has 16 bits.
-        ``state.conv`` (..., c, w - 1) may have more columns, before these, which the call moves
-        along.
+        ``state.conv`` (..., c, w - 1) may have more columns before these; the call shifts them all.
     A_log : array_like, shape (n,)
         The logarithm of the rate of each head.
     dt_bias : array_like, shape (n,) or (n, d)
@@ -67,10 +66,10 @@ def fused_gated_delta_step(
     beta_scale : float, default 1.0
         Multiplies sigmoid(b); with 2 the memory's eigenvalues may be negative.
     weight : array_like, shape (c, w), optional
-        The filters of the convolution.  Without them x is taken as it is, and ``state.conv`` is
-        None.
+        The filters of the convolution.  Without them there is no convolution, and ``state.conv``
+        is None.
     bias : array_like, shape (c,), optional
-        Of the convolution.
+        The bias of the convolution.
     activation : {None, 'silu'}, default 'silu'
         Applied after the convolution.
     z : array_like, shape (..., n m), optional

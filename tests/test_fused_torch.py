@@ -117,6 +117,16 @@ def test_errors():
         function(*operands, state, **options, in_place=True)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_integers(kind):
+    """In the dtype that PyTorch's rules give: NumPy's give float64 for int64 and float32."""
+    operands, state, options = tensors(*make(kind, LAYERS[0], dtype=np.float32))
+    x, gate, *others = operands
+    o, _ = getattr(linattn.torch, kind)(x, gate.long(), *others, state, **options)
+    expected, _ = getattr(linattn.torch, kind)(x, gate.long().float(), *others, state, **options)
+    torch.testing.assert_close(o, expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", [nn.GatedDeltaNet, nn.GatedAttention])
 def test_steps_of_layers(kind, dtype, monkeypatch):

@@ -101,7 +101,7 @@ def test_every_position(case):
 @every_recurrence
 def test_no_position_and_no_token(case):
     operands = case.operands(LEAD, N)
-    o, states = case.forward(operands, state_at=np.empty(0, int))
+    o, states = case.forward(operands, state_at=[])
     expected, last = case.forward(operands)
     assert same(o, expected)
     for x, y in zip(flat(states), flat(last), strict=True):

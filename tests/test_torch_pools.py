@@ -43,6 +43,11 @@ def leaves(state):
     return [state] if isinstance(state, torch.Tensor) else [x for x in state if x is not None]
 
 
+def changed(f, state):
+    """A state of f of each of its tensors."""
+    return f(state) if isinstance(state, torch.Tensor) else apply(f, state)
+
+
 def step(case, operands, t, state, **more):
     now = {
         name: operands[name].select(operands[name].ndim - len(letters), t)
@@ -225,12 +230,19 @@ def test_errors(case):
                 step(case, operands, 0, state, **more)
 
     refused(TypeError, "state_indices has dtype .*expected integers", state_indices=[1.0, 2, 3])
+    refused(TypeError, "state_indices .*expected integers", state_indices="abc")
+    refused(ValueError, r"state_indices has shape \(0,\)", state_indices=[])
+    refused(TypeError, "state is a int; expected", 3, state_indices=INDICES)
     refused(ValueError, "state_indices has values from 0 to 7", state_indices=[0, 7, 1])
     refused(ValueError, "state_indices has 5 twice", state_indices=[5, 5, 1])
     refused(ValueError, r"state_indices has shape \(2,\)", state_indices=[5, 1])
     refused(ValueError, "expected a pool of states", None, state_indices=INDICES)
     first = tensor_state(case.pool((P, 2, 1)))
     refused(ValueError, "has shape .*a pool, as state_indices", first, state_indices=INDICES)
+    one_head = changed(lambda x: x[:, :1], pool)
+    refused(ValueError, r"has shape .*expected \(rows, 2,", one_head, state_indices=INDICES)
+    repeated = changed(lambda x: x[:1].expand(x.shape), pool)
+    refused(ValueError, "repeats its memory", repeated, state_indices=INDICES)
     narrow = tensor_state(case.pool((P, 2), dtype="float32"))
     refused(TypeError, "has dtype (torch.)?float32; expected (torch.)?float64", narrow,
             state_indices=INDICES)  # fmt: skip
@@ -238,6 +250,86 @@ def test_errors(case):
     refused(ValueError, "return_state is False", None, state_at=[1], return_state=False)
     refused(ValueError, "cu_seqlens is given", None, state_at=[1], cu_seqlens=[0, N])
     assert same(arrays(pool), before)
+
+
+@every_recurrence
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_dtypes_of_indices(case, requires_grad):
+    operands, pool = case.operands(LEAD, N), case.pool((P, 2))
+    given = tensors(operands, requires_grad=requires_grad)
+    expected = case.forward(operands, initial_state=copy_of(pool), state_indices=INDICES)
+    token = case.one_step(operands, 0, copy_of(pool), state_indices=INDICES)
+    for dtype in ("int32", "int16", "uint8"):
+        for indices in (INDICES.astype(dtype), torch.tensor(INDICES.astype(dtype))):
+            more = {"initial_state": tensor_state(pool), "state_indices": indices}
+            assert same(arrays(case.forward(given, linattn.torch, **more)), flat(expected))
+            found = step(case, given, 0, tensor_state(pool), state_indices=indices)
+            assert same(arrays(found), flat(token))
+
+
+def copy_of(state):
+    return apply(np.copy, state)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_key_lengths_and_positions(requires_grad):
+    case = next(x for x in FIRST if x.name == "gated")
+    operands = tensors(case.operands(LEAD, N), requires_grad=requires_grad)
+    for wrong in (N + 1, -1):
+        lengths = torch.tensor([[2, wrong]] * LEAD[0])
+        with pytest.raises(ValueError, match=r"^gated: key_lengths has values from .* 0 to 5"):
+            case.forward(operands, linattn.torch, state_at=[3], key_lengths=lengths)
+
+
+def test_indices_and_lengths_that_a_transform_hides():
+    case = next(x for x in FIRST if x.name == "gated")
+    operands, pool = tensors(case.operands(LEAD, N)), tensor_state(case.pool((P, 2)))
+
+    def loss(q, make):
+        more = {"initial_state": changed(torch.clone, pool), "state_indices": make(INDICES)}
+        o, _ = case.forward(
+            operands | {"q": q}, linattn.torch, **more, state_at=[1, 3],
+            key_lengths=make([[4, 5]] * LEAD[0]),
+        )  # fmt: skip
+        return o.sum()
+
+    grad = torch.func.grad(loss)
+    hidden = grad(operands["q"], torch.tensor)  # made inside the transform
+    assert same(arrays(hidden), arrays(grad(operands["q"], list)))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_errors_of_fused_steps(requires_grad):
+    kind, lead = "fused_gated_delta_step", (3,)
+    operands, _, options = make(kind, LAYERS[1], lead)
+    _, pool, _ = make(kind, LAYERS[1], (P,), seed=1)
+    x, *others = map(torch.tensor, operands)
+    others[0].requires_grad_(requires_grad)
+    more = {name: torch.tensor(y) for name, y in options.items()}
+    conv, s = map(torch.tensor, pool)
+
+    def call(x=x, conv=conv, s=s, **changes):
+        given = {"state_indices": INDICES} | more | changes
+        return linattn.torch.fused_gated_delta_step(x, *others, FusedState(conv, s), **given)
+
+    o, after = call(x[0], conv.clone(), s.clone())  # x is broadcast
+    expected = call(x[0].expand(x.shape), conv.clone(), s.clone())
+    assert same(arrays([o, *after]), arrays([expected[0], *expected[1]]))
+    for changes, error, words in (
+        ({"x": None}, TypeError, "x is a NoneType; expected a tensor"),
+        ({"A_log": None}, TypeError, "A_log has dtype object; expected float16"),
+        ({"conv": conv[1:]}, ValueError, r"state\.conv has 6 rows; expected 7, as state\.s has"),
+        (
+            {"s": s[0, 0, 0, 0]},
+            ValueError,
+            r"state\.s has shape \(\); expected \(\.\.\., n, d, m\)",
+        ),
+        ({"state_indices": "a"}, TypeError, "state_indices .*expected integers"),
+        ({"state_indices": [5, 0, 7]}, ValueError, "state_indices has values from 0 to 7"),
+    ):
+        with pytest.raises(error, match=f"^{kind}: {words}"):
+            call(**changes)
+    assert same(arrays([conv, s]), [*pool])
 
 
 @pytest.mark.parametrize("kind", ["fused_gated_delta_step", "fused_gated_step"])

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn import functional
 
-from .. import _pools
 from .._check import shape_alone
 from .._fused import FusedState, gated_call, gated_delta_call
 from .._state import State
@@ -26,11 +25,13 @@ from ._tensors import (
     array,
     check,
     check_in_place,
+    check_memory,
     dtype_of,
     maybe_array,
     promotion,
     tensor,
     threads,
+    values,
     work_dtype,
 )
 
@@ -64,6 +65,9 @@ def gated(
     return _call(_GATED, (x, dt), state, options, in_place, state_indices)
 
 
+_FIELDS = "state.conv", "state.s"  #: names in messages
+
+
 class _Function(NamedTuple):
     name: str
     operands: tuple[str, ...]
@@ -85,12 +89,30 @@ def _call(
             return _direct(f, operands, fields, options, in_place, indices)
         except (AttributeError, TypeError, RuntimeError):  # no tensor, or none with memory
             pass
+    operands, options = _without_integers(f, operands, options)
     if indices is not None:
         return _rows(f, operands, state, options, in_place, indices)
     _check(f, operands, state, options, in_place)
     o, after = f.composed(*operands, state, in_place=in_place, **options)
     tokens = (*operands, *(y for x in f.tensors[f.rates :] if (y := options.get(x)) is not None))
     return o.to(promotion(x.dtype for x in tokens)), after
+
+
+def _without_integers(
+    f: _Function, operands: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The operands and options, with integers in the dtype that PyTorch's rules give."""
+    given = [*operands, *(options.get(x) for x in f.tensors[f.rates :])]
+    dtypes = {x.dtype for x in given if isinstance(x, Tensor)}
+    if all(x.is_floating_point or x.is_complex for x in dtypes):
+        return operands, options
+    kind = promotion(dtypes)
+
+    def cast(x: Any) -> Any:
+        return x.to(kind) if isinstance(x, Tensor) and not x.is_floating_point() else x
+
+    tokens = {x: cast(options[x]) for x in f.tensors[f.rates :] if x in options}
+    return tuple([cast(x) for x in operands]), options | tokens
 
 
 def _direct(
@@ -135,14 +157,8 @@ def _rows(
         raise TypeError(
             f"{f.name}: state is a {type(pool).__name__}; expected a linattn.FusedState of tensors"
         )
-    indices = _options.integers(f.name, "state_indices", indices, pool[1])
-    if not torch.compiler.is_compiling():
-        count = operands[0].shape[0] if operands[0].ndim > 1 else 0
-        _pools.checked_indices(
-            f.name, "state", indices.numpy(force=True), count, len(pool[1]), different=True
-        )
-    if in_place:
-        check_in_place(f.name, (*operands, *(x for x in pool if x is not None)))
+    indices = _options.state_indices(f.name, indices, pool[1])
+    _check(f, operands, pool, options, in_place, indices)
     rows = FusedState(*(None if x is None else x.index_select(0, indices) for x in pool))
     o, after = _call(f, operands, rows, options, False, None)
     pairs = [*zip(pool, after, strict=True)]
@@ -150,6 +166,9 @@ def _rows(
         x is not None and (x.requires_grad or y.requires_grad) for x, y in pairs
     ):
         return o, FusedState(*(x if x is None else x.index_copy(0, indices, y) for x, y in pairs))
+    for name, x in zip(_FIELDS, pool, strict=True):
+        if x is not None:
+            check_memory(f.name, name, x)
     for x, y in pairs:
         if x is not None:
             x.index_copy_(0, indices, y)
@@ -162,13 +181,14 @@ def _by_tap(conv: Any) -> Tensor | None:
 
 
 def _check(
-    f: _Function, operands: tuple[Any, ...], state: Any, options: dict[str, Any], in_place: Any
-) -> None:
+    f: _Function, operands: tuple[Any, ...], state: Any, options: dict[str, Any], in_place: Any,
+    indices: Tensor | None = None,
+) -> None:  # fmt: skip
     """Refuse what NumPy's function refuses, and states that cannot be written."""
     named = dict(zip(f.operands, operands, strict=True))
     named |= {x: y for x in f.tensors if (y := options.get(x)) is not None}
     if isinstance(state, tuple) and len(state) == 2:
-        fields = zip(("state.conv", "state.s"), state, strict=True)
+        fields = zip(_FIELDS, state, strict=True)
         named |= {x: y for x, y in fields if y is not None or x == "state.s"}
     for key, x in named.items():
         check(f.name, key, x)
@@ -178,7 +198,9 @@ def _check(
         return
     shapes = {x: _shape(y) for x, y in options.items()}
     after = FusedState(*map(_shape, state)) if isinstance(state, tuple) else state
-    f.prepare(*map(_shape, operands), after, **shapes)
+    call = f.prepare(*map(_shape, operands), after, pooled=indices is not None, **shapes)
+    if indices is not None and (rows := values(indices)) is not None:
+        call.rows(rows, written=False)
 
 
 def _shape(x: Any) -> Any:
@@ -199,6 +221,7 @@ def _gated_delta(
     conv, s = state
     n, d, m = s.shape[-3:]
     keys = (x.shape[-1] - n * m) // (2 * d)
+    x = _broadcast(x, a[..., 0] if a.ndim > b.ndim else a, b, z)
     y, conv = _convolved(x, weight, conv, bias, activation, in_place)
     q, k, v = y.split((keys * d, keys * d, n * m), -1)
     if a.ndim > b.ndim:
@@ -233,6 +256,7 @@ def _gated(
     conv, s = state
     n, d, m = s.shape[-3:]
     keys = (x.shape[-1] - n * m) // (2 * d)
+    x = _broadcast(x, dt, z)
     y, conv = _convolved(x, weight, conv, bias, activation, in_place)
     v, k, q = y.split((n * m, keys * d, keys * d), -1)
     kind = work_dtype(promotion((x.dtype, dt.dtype)))
@@ -260,6 +284,12 @@ def _gated(
         o = functional.rms_norm(by_group, by_group.shape[-1:], None, norm_eps).flatten(-2)
         o = o * norm_weight
     return o, FusedState(conv, s if in_place else after.s.flatten(-4, -3))
+
+
+def _broadcast(x: Tensor, *others: Tensor | None) -> Tensor:
+    """x with the leading axes of the result."""
+    leads = [y.shape[:-1] for y in (x, *others) if y is not None]
+    return x.expand(*torch.broadcast_shapes(*leads), -1)
 
 
 def _convolved(

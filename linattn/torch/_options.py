@@ -15,10 +15,20 @@ from .._check import flag
 def integers(name: str, argument: str, x: Any, like: Any) -> Tensor:
     """A tensor of integers; one made of a list is on the device of ``like``."""
     if not isinstance(x, Tensor):
-        x = torch.as_tensor(x, device=like.device if isinstance(like, Tensor) else None)
+        dtype = torch.int64 if isinstance(x, (list, tuple)) and not x else None
+        device = like.device if isinstance(like, Tensor) else None
+        try:
+            x = torch.as_tensor(x, dtype=dtype, device=device)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"{name}: {argument} is {x!r}; expected integers") from None
     if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool:
         raise TypeError(f"{name}: {argument} has dtype {x.dtype}; expected integers")
     return x
+
+
+def state_indices(name: str, x: Any, like: Any) -> Tensor:
+    """The rows of a pool, of the only dtype that all of PyTorch's functions of rows take."""
+    return integers(name, "state_indices", x, like).long()
 
 
 def check_of(argument: str) -> tuple[type, Callable[[str, str, Any], Any]]:

@@ -18,7 +18,7 @@ from .. import _pools
 from .._cut import positions
 from .._linattn import fast_step
 from .._operator import MAPS, RECURRENCES
-from .._state import State
+from .._state import State, checked_lengths
 from . import _options, _tensors
 from ._library import is_direct
 from ._tensors import REAL, any_complex, array, maybe_array, tensor, threads, work_dtype
@@ -62,7 +62,8 @@ def _plain(
     rows: dict[str, Any], options: dict[str, Any],
 ) -> Any:  # fmt: skip
     """The result of NumPy's function, if PyTorch need not see the call; else None."""
-    fields = [state] if isinstance(state, Tensor) else [x for x in state or () if x is not None]
+    parts = state if isinstance(state, (tuple, list)) else (state,)
+    fields = [x for x in parts if x is not None]
     phi = options.get("feature_map", "identity")
     given = [x for x in (*operands, *fields, *rows.values(), *options.values()) if x is not None]
     tensors = [x for x in given if isinstance(x, Tensor)]
@@ -169,26 +170,35 @@ class _Pool:
         fields = (
             operator._states.read(name, argument, state, None) if not _complex(state) else state
         )
-        axes = len(lead) + (cu_seqlens is not None)
-        self.axis = len(lead) if cu_seqlens is not None else 0
-        count = len(cu_seqlens) - 1 if cu_seqlens is not None else lead[0]
+        around: tuple[Sequence[int], Sequence[int]]
+        if cu_seqlens is None:
+            around, count = ((), lead[1:]), lead[0]
+        else:
+            bounds = _options.integers(name, "cu_seqlens", cu_seqlens, operands[0])
+            around, count = (lead, ()), bounds.numel() - 1
+        self.axis = len(around[0])
         self.fields = {}
         for (field, dims), x in zip(d.fields.items(), fields, strict=False):
             if x is not None:
                 full = argument if d.one_array else f"{argument}.{field}"
-                self._check(full, x, axes + len(dims))
+                self._check(full, x, around, dims)
                 self.fields[full] = x
-        self.indices = _options.integers(name, "state_indices", indices, operands[0])
-        if not torch.compiler.is_compiling() and type(self.indices) is Tensor:
+        self.indices = _options.state_indices(name, indices, operands[0])
+        found = _tensors.values(self.indices)
+        if found is not None:
             rows = next(iter(self.fields.values())).shape[self.axis]
-            _pools.checked_indices(
-                name, argument, self.indices.numpy(force=True), count, rows, different=written
-            )
+            _pools.checked_indices(name, argument, found, count, rows, different=written)
 
-    def _check(self, name: str, x: Tensor, ndim: int) -> None:
-        if x.ndim != ndim:
+    def _check(
+        self, name: str, x: Tensor, around: tuple[Sequence[int], Sequence[int]], dims: Sequence[str]
+    ) -> None:
+        """Check the leading axes of a pool's array, ``around`` that of the rows, and the rows."""
+        before, after = map(tuple, around)
+        begin, end = self.axis + 1, x.ndim - len(dims)
+        if end < begin or x.shape[: self.axis] != before or x.shape[begin:end] != after:
+            expected = ", ".join(map(str, (*before, "rows", *after, *dims)))
             raise ValueError(
-                f"{self.name}: {name} has shape {tuple(x.shape)}; expected {ndim} axes, a pool, "
+                f"{self.name}: {name} has shape {tuple(x.shape)}; expected ({expected}), a pool, "
                 "as state_indices is given"
             )
         for other, y in self.fields.items():
@@ -219,6 +229,8 @@ class _Pool:
         pairs = [*zip(self.fields.values(), new, strict=True)]
         if any(y.requires_grad or x.requires_grad for x, y in pairs) and torch.is_grad_enabled():
             return self._packed([x.index_copy(self.axis, self.indices, y) for x, y in pairs])
+        for name, x in self.fields.items():
+            _tensors.check_memory(self.name, name, x)
         for x, y in pairs:
             x.index_copy_(self.axis, self.indices, y)
         return self.state
@@ -247,9 +259,12 @@ def _at_positions(
         )
     if cu_seqlens is not None:
         raise ValueError(f"{name}: cu_seqlens is given; expected None, as state_at is given")
+    cut = _Cut(operator, operands, bool(options.get("reverse")))
     if key_lengths is not None:
         key_lengths = _options.integers(name, "key_lengths", key_lengths, operands[0])
-    cut = _Cut(operator, operands, bool(options.get("reverse")))
+        found = _tensors.values(key_lengths)
+        if found is not None:
+            checked_lengths(name, found, cut.n, cut.lead)
     wanted = _positions(name, state_at, cut.n)
     edges = [0, *sorted({*wanted})]
     if edges[-1] < cut.n or len(edges) == 1:
@@ -289,7 +304,8 @@ class _Cut:
         for row, x in zip(operator.operands, operands, strict=True):
             if not (isinstance(x, (Tensor, int, float, complex)) or (x is None and row.optional)):
                 _tensors.check(operator.name, row.name, x)
-        self.n = operator.shape(named, step=False)[1]["n"]
+        self.lead, sizes = operator.shape(named, step=False)
+        self.n = sizes["n"]
         own = operator._own_axes({name: x.ndim for name, x in named.items()}, step=False)
         self.axes = [
             x.ndim - rank if row.has_tokens and isinstance(x, Tensor) and x.ndim >= rank else None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._check import real
+from .._check import real, writeable
 from .._layout import Operand
 from .._linattn import array_at, hold_threads
 
@@ -174,6 +174,25 @@ def check_in_place(function: str, operands: Sequence[Any]) -> None:
             f"{function}: in_place is True and an operand requires grad; expected "
             "in_place=False, or torch.no_grad()"
         )
+
+
+def values(x: Tensor) -> np.ndarray[Any, Any] | None:
+    """A tensor's numbers, for checks; None where PyTorch hides them: compiled or transformed."""
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return None
+    found: np.ndarray[Any, Any] = x.numpy(force=True)
+    return found
+
+
+def check_memory(function: str, name: str, x: Tensor) -> None:
+    """Refuses to write to a tensor whose elements share memory."""
+    if torch.compiler.is_compiling():
+        return
+    try:
+        memory = array(x)
+    except (TypeError, RuntimeError):  # a tensor without memory, or a complex one
+        return
+    writeable(function, name, memory)
 
 
 def writable(*operands: Tensor | None) -> bool:
