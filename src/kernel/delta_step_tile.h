@@ -6,6 +6,7 @@
 #define LA_DELTA_STEP_TILE_H
 
 #include "delta.h"
+#include "step_columns.h"
 #include "token.h"
 #include "turn.h"
 
@@ -193,6 +194,20 @@ delta_step_write(const struct delta_step_scratch *r, const struct la_array *from
     }
 }
 
+/* u in *x and o, from x = s^T e and y = s^T a, for a vector of columns. */
+INLINE void
+delta_step_values(const struct delta_step_scratch *r, ptrdiff_t col, vec *x, vec y,
+                  vec v, const enum step_rule rule)
+{
+    if (rule == DPLR_STEP) {
+        y = vfma(vset1(r->dot_k), v, y);
+    }
+    else {
+        *x = beta_at(&r->beta, 0, col) * (v - *x);
+    }
+    vstore(&r->o[col], vfma(vset1(r->dot), *x, y));
+}
+
 /* u, o and the new state in the columns of a tile.  Nonzero: stop. */
 INLINE int
 delta_step_tile(const struct la_head *h, const struct delta_step_scratch *r,
@@ -204,20 +219,13 @@ delta_step_tile(const struct la_head *h, const struct delta_step_scratch *r,
     if (give_up(h, until_poll, 3 * d * tile.nr * VL)) {
         return 1;
     }
-    const vec dot = vset1(r->dot), dot_k = vset1(r->dot_k);
     vec x[LA_STEP_NR], y[LA_STEP_NR], v[LA_STEP_NR];
     delta_step_read(r, from->data + tile.j * (ptrdiff_t)sizeof(T), from->rs, d, x, y,
                     tile, turn);
     LA_EACH(t, tile.nr) {
         const ptrdiff_t col = tile.j + t * VL;
         v[t] = vload(&r->v[col]);
-        if (tile.kind == DPLR_STEP) {
-            y[t] = vfma(dot_k, v[t], y[t]);
-        }
-        else {
-            x[t] = beta_at(&r->beta, 0, col) * (v[t] - x[t]);
-        }
-        vstore(&r->o[col], vfma(dot, x[t], y[t]));
+        delta_step_values(r, col, &x[t], y[t], v[t], tile.kind);
     }
     delta_step_write(r, from, to, d, x, v, tile, turn);
     return 0;
@@ -256,6 +264,66 @@ delta_step_column(const struct delta_step_scratch *r, const struct la_array *fro
         }
         s = fma_one(r->b[i], x, s);
         memcpy(out + i * to->rs, &s, sizeof(T));
+    }
+}
+
+/* x += s^T e, y += s^T a for a square of contiguous columns. */
+INLINE void
+delta_step_read_square(const struct delta_step_scratch *r, const struct la_array *from,
+                       const struct square at, vec *x, vec *y, const int resets)
+{
+    vec s[VL];
+    LA_EACH(c, VL) {
+        s[c] = c < at.cols ? vread_some(square_column(from, at, c), at.rows, LA_NATIVE)
+                           : (vec){0};
+    }
+    vtranspose(s);
+    LA_EACH(i, VL) {
+        if (i < at.rows) {
+            delta_step_sum(read_factors(r, at.i + i, resets), s[i], x, y, resets);
+        }
+    }
+}
+
+/* The new state in a square of contiguous columns. */
+INLINE void
+delta_step_write_square(const struct delta_step_scratch *r, const struct la_array *from,
+                        const struct la_array *to, const struct square at, const T *u,
+                        const enum step_rule rule, const int resets)
+{
+    const struct write_factors f = {
+        .b = vload(&r->b[at.i]),
+        .k = rule == DPLR_STEP ? vload(&r->k[at.i]) : (vec){0},
+        .kept = rule != DELTA_STEP ? vload(&r->decay[at.i]) : (vec){0}};
+    LA_EACH(c, VL) {
+        if (c < at.cols) {
+            const vec s = vread_some(square_column(from, at, c), at.rows, LA_NATIVE);
+            const vec v = rule == DPLR_STEP ? vset1(r->v[at.j + c]) : (vec){0};
+            vstore_pieces(square_column(to, at, c), at.rows,
+                          delta_step_new(s, f, vset1(u[c]), v, rule, resets));
+        }
+    }
+}
+
+/* u, o and the new state in up to VL contiguous columns from j on. */
+INLINE void
+delta_step_square_columns(const struct la_head *h, const struct delta_step_scratch *r,
+                          const struct la_array *from, const struct la_array *to,
+                          ptrdiff_t j, const enum step_rule rule, const int resets)
+{
+    const struct delta_step_scratch rows = *r; /* in registers */
+    const ptrdiff_t d = h->d, cols = h->m - j;
+    _Alignas(LA_ALIGN) T u[VL];
+    vec x = {0}, y = {0};
+    for (ptrdiff_t i = 0; i < d; i += VL) {
+        LA_BY_SQUARE(i, j, d - i, cols,
+                     delta_step_read_square(&rows, from, at, &x, &y, resets));
+    }
+    delta_step_values(r, j, &x, y, vload(&r->v[j]), rule);
+    vstore(u, x);
+    for (ptrdiff_t i = 0; i < d; i += VL) {
+        LA_BY_SQUARE(i, j, d - i, cols,
+                     delta_step_write_square(&rows, from, to, at, u, rule, resets));
     }
 }
 
@@ -324,6 +392,15 @@ delta_step_state(const struct la_head *h, const struct delta_step_scratch *r,
                    ? delta_step_turned(h, r, until_poll, from, to, &turn, rule)
                    : delta_step_columns(h, r, until_poll, &from, &to, &none, rule,
                                         resets);
+    }
+    if (both_by_columns(&from, &to)) {
+        for (ptrdiff_t j = 0; j < h->m; j += VL) {
+            if (give_up(h, until_poll, 3 * h->d * VL)) {
+                return 1;
+            }
+            delta_step_square_columns(h, r, &from, &to, j, rule, resets);
+        }
+        return 0;
     }
     for (ptrdiff_t j = 0; j < h->m; j++) {
         if (give_up(h, until_poll, 3 * h->d)) {
