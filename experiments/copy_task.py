@@ -19,6 +19,7 @@ from training import (
     cosine,
     curves,
     language_model,
+    positive,
     record,
     seeded,
     train,
@@ -36,13 +37,19 @@ SIZES: dict[str, dict[str, Any]] = {
         "rate": {**dict.fromkeys(KINDS, 5e-3), "softmax": 1e-3},
         "model": {"width": 128, "heads": 4, "depth": 2, "feedforward": 256},
     },
+    "medium": {
+        "length": 128, "batch": 16, "steps": 3000, "every": 100, "warm_up": 200,
+        "rate": {**dict.fromkeys(KINDS, 2e-3), "softmax": 1e-3},
+        "model": {"width": 256, "heads": 8, "depth": 4, "feedforward": 256},
+    },
     "full": {
-        "length": 128, "batch": 64, "steps": 40_000, "every": 500, "warm_up": 1000,
+        "length": 128, "batch": 64, "steps": 10_000, "every": 500, "warm_up": 500,
         "rate": dict.fromkeys(KINDS, 1e-3),
         "model": {"width": 256, "heads": 8, "depth": 4, "feedforward": 1024},
     },
 }  # fmt: skip
 SYMBOLS = 10
+RECIPES = ("ours", "paper")
 
 
 def draw(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -56,13 +63,15 @@ def draw(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, T
     return torch.where(first | second, s.gather(1, place), 0), second
 
 
-def model_of(kind: str, length: int, **options: Any) -> nn.Module:
-    """A model that begins with waves as positions, as large as the symbols beside them.
+def model_of(kind: str, length: int, positions: str = "waves", **options: Any) -> nn.Module:
+    """A model that begins with waves as positions, as large as the symbols beside them, or noise.
 
-    "n back" is a rotation of waves.  Of positions that begin as noise it is a table: what stands
-    n before i, for each n and i.
+    "n back" is a rotation of waves.  Where positions and symbols begin as small noise, linear
+    attention learns faster on short sequences: RESULTS.md compares them.
     """
     model = language_model(kind, SYMBOLS + 1, length=length, **options)
+    if positions == "noise":
+        return model
     with torch.no_grad():
         model.positions.weight.copy_(waves(length, model.embed_dim))
         model.embedding.weight.normal_()
@@ -77,9 +86,37 @@ def loss_of(model: nn.Module, tokens: Tensor, copied: Tensor) -> tuple[Tensor, T
     return nn.functional.cross_entropy(logits, goal), (logits.argmax(-1) == goal).float().mean()
 
 
+def recipe(name: str, steps: int, warm_up: int, peak: float, cycles: int = 1) -> dict[str, Any]:
+    """What `train` needs to know of the optimizer.
+
+    Ours is AdamW with a cosine of the rate, or several one after another, each with half the peak
+    of the one before.  That of the paper is RAdam with a rate of 1e-3, a tenth of it after 3,000
+    of the 10,000 updates that the authors' program makes, without clipping.
+    """
+    if name == "paper":
+        return {
+            "rate": lambda step: 1e-3 if step < 0.3 * steps else 1e-4,
+            "optimizer": torch.optim.RAdam, "clip": float("inf"), "weight_decay": 0.01,
+        }  # fmt: skip
+
+    def rate(step: int) -> float:
+        length = -(-steps // cycles)
+        cycle, place = divmod(step, length)
+        return cosine(place, length, warm_up=warm_up, peak=peak / 2**cycle, least=0.01)
+
+    return {"rate": rate}
+
+
 def run(argv: list[str] | None = None) -> dict[str, Any]:
-    length = {"type": int, "help": "of sequences, instead of the size's own"}
-    options = arguments(__doc__ or "", argv, length=length)
+    options = arguments(
+        __doc__ or "", argv, sizes=SIZES,
+        length={"type": int, "help": "of sequences, instead of the size's own"},
+        rate={"type": float, "help": "the highest learning rate, instead of the size's own"},
+        recipe={"choices": RECIPES, "default": "ours", "help": "paper: RAdam, 1e-3, then 1e-4"},
+        until={"type": float, "default": 1.0, "help": "end a training above this accuracy"},
+        cycles={"type": positive, "default": 1, "help": "of the learning rate"},
+        positions={"choices": ("waves", "noise"), "default": "waves", "help": "to begin with"},
+    )  # fmt: skip
     size = dict(SIZES[options.size])
     if options.length is not None:
         size["length"] = options.length
@@ -88,9 +125,13 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
     steps = options.steps or size["steps"]
     runs = {}
     for kind in options.kinds or ("softmax", "linear", "delta", "gated_delta"):
-        facts = {**size, "rate": size["rate"][kind]}
+        peak = options.rate or size["rate"][kind]
+        facts = {
+            **size, "rate": peak, "recipe": options.recipe, "positions": options.positions,
+            "cycles": options.cycles,
+        }  # fmt: skip
         seeded(options.seed)
-        model = model_of(kind, size["length"], **size["model"])
+        model = model_of(kind, size["length"], options.positions, **size["model"])
 
         def loss(model: nn.Module, generator: torch.Generator) -> Tensor:
             return loss_of(model, *draw(size["batch"], size["length"], generator))[0]
@@ -105,11 +146,12 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
                 "accuracy": torch.stack([x for _, x in found]).mean().item(),
             }
 
-        def rate(step: int, peak: float = size["rate"][kind]) -> float:
-            return cosine(step, steps, warm_up=size["warm_up"], peak=peak, least=0.01)
-
-        runs[kind] = train(f"copy_{kind}", model, loss, options, steps=steps, rate=rate,
-                           evaluate=evaluate, every=size["every"], facts=facts)  # fmt: skip
+        runs[kind] = train(
+            f"copy_{kind}", model, loss, options, steps=steps, evaluate=evaluate,
+            every=size["every"], facts=facts,
+            done=lambda rows: bool(rows) and rows[-1]["accuracy"] > options.until,
+            **recipe(options.recipe, steps, size["warm_up"], peak, options.cycles),
+        )  # fmt: skip
     record("copy_task", options, runs)
     curves(options.out / "copy_task.png", runs, ["test loss", "accuracy"])
     return runs

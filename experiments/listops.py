@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,11 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "small": {
         "trees": (30_000, 1000, 2000), "lengths": (10, 60), "batch": 32, "steps": 800,
+        "every": 200, "rate": 1e-3, "warm_up": 100, "seeds": 3, "orthogonality": 1e-2,
+        "model": {"width": 64, "heads": 4, "depth": 2, "feedforward": 128},
+    },
+    "medium": {
+        "trees": (20_000, 200, 2000), "lengths": (500, 2000), "batch": 8, "steps": 800,
         "every": 200, "rate": 1e-3, "warm_up": 100, "seeds": 3, "orthogonality": 1e-2,
         "model": {"width": 64, "heads": 4, "depth": 2, "feedforward": 128},
     },
@@ -88,14 +94,25 @@ def alike(trees: Trees, batch: int, generator: torch.Generator) -> list[int]:
     return sorted(rows, key=lambda i: len(trees[i]))[begin : begin + batch]
 
 
-def accuracy(model: nn.Module, trees: Trees, values: np.ndarray) -> float:
-    """Of all trees, in batches of like lengths."""
+def right(model: nn.Module, trees: Trees, values: np.ndarray) -> np.ndarray:
+    """Whether each tree's value is found, in batches of like lengths."""
     order = sorted(range(len(trees)), key=lambda i: len(trees[i]))
-    right = 0
+    found = np.zeros(len(trees), bool)
     for i in range(0, len(order), 50):
         rows = order[i : i + 50]
-        right += int((model(*padded(trees, rows)).argmax(-1).numpy() == values[rows]).sum())
-    return right / len(trees)
+        found[rows] = model(*padded(trees, rows)).argmax(-1).numpy() == values[rows]
+    return found
+
+
+def by_length(found: np.ndarray, trees: Trees, shortest: int, longest: int) -> dict[str, float]:
+    """The accuracy of three ranges of lengths."""
+    lengths = np.array([len(x) for x in trees])
+    edges = np.linspace(shortest, longest, 4).astype(int)
+    return {
+        f"{low} to {high}": float(found[(lengths >= low) & (lengths < high)].mean())
+        for low, high in pairwise(edges)
+        if ((lengths >= low) & (lengths < high)).any()
+    }
 
 
 def guesses(trees: Trees, values: np.ndarray, test: Trees, goals: np.ndarray) -> dict[str, float]:
@@ -112,7 +129,7 @@ def guesses(trees: Trees, values: np.ndarray, test: Trees, goals: np.ndarray) ->
 
 def run(argv: list[str] | None = None) -> dict[str, Any]:
     options = arguments(
-        __doc__ or "", argv, KINDS,
+        __doc__ or "", argv, KINDS, SIZES,
         seeds={"type": positive, "help": "how many, from --seed on"},
         trees={"type": positive, "help": "fewer than the size's own numbers"},
     )  # fmt: skip
@@ -129,7 +146,7 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
     kinds = options.kinds or (
         "softmax", "linear1", "linear2", "linear3", "glu1", "glu2", "oglu1", "aoglu1",
     )  # fmt: skip
-    runs: dict[str, Any] = {x: {"test accuracy": [], "rows": []} for x in kinds}
+    runs: dict[str, Any] = {x: {"test accuracy": [], "by length": [], "rows": []} for x in kinds}
     runs["guesses"] = guesses(training, goals[0], test, goals[2])
 
     def loss(model: nn.Module, g: torch.Generator) -> Tensor:
@@ -139,7 +156,7 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
         return nn.functional.cross_entropy(logits, goal) + model.penalty(size["orthogonality"])
 
     def evaluate(model: nn.Module) -> dict[str, float]:
-        return {"accuracy": accuracy(model, judged, goals[1])}
+        return {"accuracy": float(right(model, judged, goals[1]).mean())}
 
     def rate(step: int) -> float:
         return cosine(step, steps, warm_up=size["warm_up"], peak=size["rate"])
@@ -155,7 +172,9 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
             )  # fmt: skip
             model.eval()
             with torch.no_grad():
-                runs[kind]["test accuracy"].append(accuracy(model, test, goals[2]))
+                found = right(model, test, goals[2])
+            runs[kind]["test accuracy"].append(float(found.mean()))
+            runs[kind]["by length"].append(by_length(found, test, shortest, longest))
             runs[kind]["rows"].append(rows)
             runs[kind]["parameters"] = parameters(model)
         record("listops", options, runs)  # a seed that is finished can be read
@@ -164,7 +183,7 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
 
 
 def _picture(path: Any, runs: dict[str, Any]) -> None:
-    """Accuracy against steps, the mean over seeds, and on the test trees a point a seed."""
+    """Accuracy against time, the means over seeds, and on the test trees a point a seed."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -174,14 +193,17 @@ def _picture(path: Any, runs: dict[str, Any]) -> None:
     kinds = [x for x in runs if x != "guesses"]
     for place, kind in enumerate(kinds):
         found = np.array([[x["accuracy"] for x in rows] for rows in runs[kind]["rows"]])
-        left.plot([x["step"] for x in runs[kind]["rows"][0]], found.mean(0), label=kind)
+        seconds = np.array([[x["seconds"] for x in rows] for rows in runs[kind]["rows"]])
+        left.plot(seconds.mean(0) / 60, found.mean(0), label=kind)
         points = runs[kind]["test accuracy"]
         right.plot(points, [place] * len(points), "o", alpha=0.6)
     for name, style in (("commonest value", ":"), ("commonest value of the first operator", "--")):
         for panel, line in ((left, left.axhline), (right, right.axvline)):
             line(runs["guesses"][name], color="black", lw=0.8, ls=style, label=name)
             panel.grid(alpha=0.3)
-    left.set(xlabel="steps", title="accuracy on validation trees, mean over seeds")
+    left.set(
+        xlabel="minutes of processor time", title="accuracy on validation trees, mean over seeds"
+    )
     right.set(title="accuracy on test trees, a point a seed", yticks=range(len(kinds)))
     right.set_yticklabels(kinds)
     right.invert_yaxis()

@@ -1,8 +1,9 @@
 """Softmax attention replaced in a trained model: Choromanski et al., figure 5.
 
 A character model is trained with softmax attention; its weights go into Performers of m positive
-random features, orthogonal or not.  Loss before and after a short fine-tuning, with directions
-that stay or are redrawn at each step.  ``python experiments/performer_compatibility.py``.
+random features, orthogonal or not.  Loss before fine-tuning, after a short one, each of several
+draws, and after one that goes on until it stops improving, with directions that stay or are
+redrawn at each step.  ``python experiments/performer_compatibility.py``.
 """
 
 from __future__ import annotations
@@ -18,27 +19,44 @@ from typing import Any
 import torch
 from fast_weights_lm import encoded, text_of
 from torch import Tensor, nn
-from training import arguments, cosine, generator, kept, language_model, record, seeded, train
+from training import (
+    arguments,
+    cosine,
+    generator,
+    kept,
+    language_model,
+    record,
+    seeded,
+    stalled,
+    train,
+)
 
 from linattn.torch import nn as layers
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
-        "characters": 20_000, "length": 32, "batch": 4, "steps": 4, "every": 2, "tuning": 2,
-        "features": (8, 16), "draws": 2, "judged": 8,
+        "characters": 20_000, "length": 32, "batch": 4, "steps": 4, "every": 2, "tuning": 4,
+        "tuning_every": 2, "short": 2, "features": (8, 16), "short_features": (8,), "draws": 2,
+        "judged": 8,
         "model": {"width": 16, "heads": 2, "depth": 1, "feedforward": 32},
     },
     "small": {
-        "characters": 2_000_000, "length": 128, "batch": 8, "steps": 1000, "every": 100,
-        "tuning": 30, "features": (32, 64, 128, 256, 512), "draws": 3, "judged": 40,
+        "characters": 2_000_000, "length": 128, "batch": 8, "steps": 4000, "every": 500,
+        "tuning": 1500, "tuning_every": 100, "short": 100, "features": (32, 128, 512),
+        "short_features": (32, 128), "draws": 10, "judged": 80,
         "model": {"width": 64, "heads": 2, "depth": 2, "feedforward": 256},
     },
     "full": {
         "characters": 20_000_000, "length": 512, "batch": 16, "steps": 100_000, "every": 1000,
-        "tuning": 5000, "features": (32, 64, 128, 256, 512), "draws": 5, "judged": 400,
+        "tuning": 50_000, "tuning_every": 1000, "short": 5000,
+        "features": (32, 64, 128, 256, 512), "short_features": (32, 128), "draws": 10,
+        "judged": 400,
         "model": {"width": 512, "heads": 8, "depth": 6, "feedforward": 2048},
     },
 }  # fmt: skip
+
+TUNING_RATE = 5e-4
+PROGRESS, ROWS_WITHOUT = 0.005, 4  #: bits that so many measurements without end a fine-tuning
 
 
 def replaced(
@@ -87,15 +105,18 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
         found = torch.stack([bits(model, x) for x in rows.split(20)])
         return {"bits per character": found.mean().item()}
 
-    def tuned(name: str, model: nn.Module, redrawn: bool = False) -> list[dict[str, float]]:
-        """A short training that begins where softmax attention's ended."""
-
-        def rate(step: int) -> float:
-            return cosine(step, size["tuning"], warm_up=size["tuning"] // 10, peak=1e-3)
-
+    def tuned(
+        name: str, model: nn.Module, redrawn: bool = False, **until: Any
+    ) -> list[dict[str, float]]:
+        """Training that begins where softmax attention's ended, at a constant rate."""
         return train(f"performer_{name}", model, partial(loss, redrawn=redrawn), options,
-                     steps=size["tuning"], rate=rate, evaluate=evaluate,
-                     every=max(size["tuning"] // 5, 1), facts=facts)  # fmt: skip
+                     rate=lambda step: TUNING_RATE * min((step + 1) / 20, 1), evaluate=evaluate,
+                     every=size["tuning_every"], facts=facts, **until)  # fmt: skip
+
+    whole = {
+        "steps": size["tuning"],
+        "done": stalled("bits per character", PROGRESS, ROWS_WITHOUT),
+    }
 
     def rate(step: int) -> float:
         return cosine(step, steps, warm_up=max(steps // 20, 1), peak=2e-3)
@@ -113,6 +134,13 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
             found.append(evaluate(model)["bits per character"])
         return found
 
+    def briefly(features: int, orthogonal: bool, draw: int) -> float:
+        """Bits per character of that draw after a short training with its directions."""
+        model = replaced(softmax, features, orthogonal, make)
+        redraw(model, generator(options.seed, -1 - draw))
+        name = f"{features}_{orthogonal}_{draw}"
+        return tuned(name, model, steps=size["short"])[-1]["bits per character"]
+
     table = []
     for features, orthogonal in product(size["features"], (True, False)):
         kind = f"{features}, {'orthogonal' if orthogonal else 'independent'}"
@@ -122,14 +150,16 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
         for redrawn in (False, True):
             word = "redrawn" if redrawn else "fixed"
             model = replaced(softmax, features, orthogonal, make)
-            after[word] = tuned(f"{kind}, {word}".replace(", ", "_"), model, redrawn)
-        table.append({"features": features, "orthogonal": orthogonal, "before": values,
-                      "after": after})  # fmt: skip
+            after[word] = tuned(f"{kind}, {word}".replace(", ", "_"), model, redrawn, **whole)
+        row = {"features": features, "orthogonal": orthogonal, "before": values, "after": after}
+        if features in size["short_features"]:
+            row["briefly"] = [briefly(features, orthogonal, i) for i in range(size["draws"])]
+        table.append(row)
     control = make("softmax")
     control.load_state_dict(softmax.state_dict())
     result = {
         "softmax": curve,
-        "softmax, tuned as well": tuned("softmax_tuned", control),
+        "softmax, tuned as well": tuned("softmax_tuned", control, **whole),
         "performers": table,
         "d": size["model"]["width"] // size["model"]["heads"],
     }

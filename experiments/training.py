@@ -13,7 +13,7 @@ import platform
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,15 @@ BETWEEN = 60.0  #: seconds, after which a checkpoint is due where nothing was me
 
 
 def arguments(
-    description: str, argv: list[str] | None = None, kinds: Sequence[str] = KINDS, **more: Any
+    description: str,
+    argv: list[str] | None = None,
+    kinds: Sequence[str] = KINDS,
+    sizes: Iterable[str] = SIZES,
+    **more: Any,
 ) -> argparse.Namespace:
     """The options of every experiment, and those of one: name to keywords of add_argument."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--size", choices=SIZES, default="small", help="tiny is for tests")
+    parser.add_argument("--size", choices=tuple(sizes), default="small", help="tiny is for tests")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=positive, help="instead of the size's own number")
     parser.add_argument("--out", type=Path, default=Path("experiments/runs"))
@@ -130,30 +134,33 @@ def train(
     every: int,
     clip: float = 1.0,
     weight_decay: float = 0.0,
+    optimizer: Any = torch.optim.AdamW,
+    done: Callable[[list[dict[str, float]]], bool] = lambda rows: False,
     facts: Any = None,
 ) -> list[dict[str, float]]:
-    """Trains with AdamW; the rows of what was measured, one each `every` steps.
+    """Trains with AdamW, or as asked; the rows of what was measured, one each `every` steps.
 
-    Ctrl-C leaves a checkpoint of the last minute, from which the same command goes on.  `facts`
-    are what else the run depends on: a checkpoint with others is refused.
+    Ctrl-C leaves a checkpoint of the last minute, from which the same command goes on.  Training
+    ends early where `done` is true of the rows.  `facts` are what else the run depends on: a
+    checkpoint with others is refused.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=weight_decay)
+    descent = optimizer(model.parameters(), betas=(0.9, 0.98), weight_decay=weight_decay)
     path = options.out / f"{name}.pt"
     config = {"steps": steps, "size": options.size, "seed": options.seed, "name": name,
               "facts": facts}  # fmt: skip
-    step, rows, seconds, (total, count) = _restored(path, model, optimizer, config)
+    step, rows, seconds, (total, count) = _restored(path, model, descent, config)
     bar = tqdm(initial=step, total=steps, desc=name, disable=options.size == "tiny")
     begin, kept, at = clock(), seconds, step
     try:
-        while step < steps:
-            for group in optimizer.param_groups:
+        while step < steps and not done(rows):
+            for group in descent.param_groups:
                 group["lr"] = rate(step)
             torch.manual_seed(options.seed * 1_000_003 + step)  # of dropout
-            optimizer.zero_grad()
+            descent.zero_grad()
             value = loss(model, generator(options.seed, step))
             value.backward()
             nn.utils.clip_grad_norm_(model.parameters(), clip)
-            optimizer.step()
+            descent.step()
             step += 1
             total, count = total + value.item(), count + 1
             bar.update()
@@ -168,7 +175,7 @@ def train(
                 total, count = 0.0, 0
                 bar.set_postfix({x: f"{y:.4g}" for x, y in row.items() if x != "step"})
             if measured or spent - kept >= BETWEEN:
-                _save(path, model, optimizer, config, step, rows, spent, (total, count))
+                _save(path, model, descent, config, step, rows, spent, (total, count))
                 kept, at = spent, step
     except KeyboardInterrupt:
         print(f"\n{name}: interrupted; the same command goes on from step {at}")
@@ -176,6 +183,17 @@ def train(
     finally:
         bar.close()
     return rows
+
+
+def stalled(field: str, least: float, rows_without: int) -> Callable[[Any], bool]:
+    """Whether a field of the last rows is not `least` below what it was in any row before them."""
+
+    def done(rows: list[dict[str, float]]) -> bool:
+        values = [x[field] for x in rows]
+        before = values[:-rows_without]
+        return bool(before) and min(values[-rows_without:]) > min(before) - least
+
+    return done
 
 
 def _save(

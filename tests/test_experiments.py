@@ -25,7 +25,8 @@ def run(name, out, *more):
 
 
 @pytest.mark.parametrize("name", [
-    "copy_task", "fast_weights_lm", "scaling",
+    "copy_task", "fast_weights_lm", "scaling", "associative_retrieval",
+    pytest.param("language_models", marks=pytest.mark.slow),
     pytest.param("image_generation", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_tiny(name, tmp_path):
@@ -114,6 +115,33 @@ def test_ctrl_c_leaves_a_checkpoint(tmp_path, children_heed_ctrl_c):
     assert not (tmp_path / "copy_task.json").exists()
 
 
+def test_training_ends_early(tmp_path):
+    """Copying, above an accuracy; and again from its checkpoint."""
+    for _ in range(2):
+        rows = run("copy_task", tmp_path, "--kinds", "linear", "--until", "-1")["linear"]
+        assert [x["step"] for x in rows] == [2]
+    done = importlib.import_module("training").stalled("bits", 0.01, 2)
+    for values, ended in (
+        ([3.0, 2.0], False), ([3.0, 2.999, 2.995], True), ([3.0, 2.9, 2.98], False),
+        ([3.0, 2.9, 2.895, 2.899], True), ([], False),
+    ):  # fmt: skip
+        assert done([{"bits": x} for x in values]) is ended
+
+
+def test_the_recipe_of_the_paper(tmp_path):
+    """RAdam at a constant rate, then a tenth of it."""
+    copy_task = importlib.import_module("copy_task")
+    recipe = copy_task.recipe("paper", 10, 2, 0.5)
+    assert recipe["optimizer"] is torch.optim.RAdam
+    assert [recipe["rate"](i) for i in (0, 2, 3, 9)] == [1e-3, 1e-3, 1e-4, 1e-4]
+    once, twice = (copy_task.recipe("ours", x * 8, 2, 0.5, x)["rate"] for x in (1, 2))
+    assert [twice(i) for i in range(16)] == [once(i % 8) / 2 ** (i // 8) for i in range(16)]
+    more = ("--kinds", "linear", "--recipe", "paper", "--positions", "noise")
+    run("copy_task", tmp_path, *more)
+    with pytest.raises(SystemExit, match="of another configuration"):
+        run("copy_task", tmp_path, "--kinds", "linear")
+
+
 def test_checkpoints_of_something_else(tmp_path):
     run("copy_task", tmp_path, "--kinds", "linear")
     for more in (("--seed", "1"), ("--length", "12"), ("--steps", "3")):
@@ -160,6 +188,46 @@ def test_the_copied_part():
         assert 32 <= n <= 62
         assert row[0] == row[n + 1] == 0 and (row[2 * n + 2 :] == 0).all()
         assert torch.equal(row[1 : n + 1], row[mask]) and (row[mask] > 0).all()
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_pairs_to_retrieve(repeated):
+    """The value of a key is its last one; each pair comes once if keys do not repeat."""
+    draw = importlib.import_module("associative_retrieval").draw
+    keys, values, queries, right = draw(6, 3, repeated, torch.Generator().manual_seed(0))
+    for k, v, q, goal in zip(keys, values, queries, right, strict=True):
+        last = dict(zip(k.tolist(), v.tolist(), strict=True))
+        assert goal.tolist() == [last.get(x, -1) for x in q.tolist()]
+        if not repeated:
+            assert sorted(last) == sorted(last.values()) == list(range(6))
+
+
+@pytest.mark.parametrize("rule", ["sum", "delta", "gated_delta"])
+def test_orthogonal_keys_are_retrieved(rule):
+    """Without decay a memory answers exactly where keys do not overlap."""
+    retrieval = importlib.import_module("associative_retrieval")
+    model = retrieval.Memory(4, rule)
+    with torch.no_grad():
+        model.embedding.weight.copy_(torch.eye(4, 8))
+        for layer in (model.k, model.q):  # a key reads its embedding, after a value
+            layer.weight.zero_()
+            layer.bias.zero_()
+            layer.weight[:8, -8:] = 50 * torch.eye(8)
+        for gate in (model.beta, model.gate):
+            gate.weight.zero_()
+            gate.bias.fill_(50.0)
+    drawn = retrieval.draw(4, 2, False, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert retrieval.loss_of(model, drawn, "relu" if rule == "sum" else "l2norm") < 1e-6
+
+
+def test_accuracy_by_length():
+    listops = importlib.import_module("listops")
+    trees = [np.zeros(n, np.int8) for n in (3, 4, 12, 25)]
+    found = np.array([True, False, True, False])
+    assert listops.by_length(found, trees, 0, 30) == {
+        "0 to 10": 0.5, "10 to 20": 1.0, "20 to 30": 0.0,
+    }  # fmt: skip
 
 
 def test_ngram_bits():
