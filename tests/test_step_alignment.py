@@ -1,4 +1,5 @@
-"""Steps on states that begin anywhere in a line: the same bits, and nothing written beside."""
+"""Steps on states that begin anywhere in a line, or lie by columns: the same bits, and nothing
+written beside."""
 
 import numpy as np
 import pytest
@@ -96,3 +97,37 @@ def test_a_nan_stays_in_its_column(name):
         assert wrong[1, column]
         assert wrong.sum() == 1
         assert set(np.argwhere(np.isnan(state.s))[:, 2]) == {column}
+
+
+def by_columns(x, gap):
+    """A copy of x whose columns are contiguous, `gap` numbers apart, and all of its memory."""
+    heads, d, m = x.shape
+    memory = np.full((heads, m, d + gap), 7, x.dtype)
+    y = memory[..., :d].swapaxes(1, 2)
+    y[...] = x
+    return y, memory
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("gap", [0, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("d", "m"), [*SIZES, (128, 64), (2, 3), (16, 16), (64, 33)])
+@pytest.mark.parametrize("name", NAMES)
+def test_contiguous_columns_change_no_bit(name, d, m, dtype, gap, reset):
+    step = getattr(linattn, name.split()[0])
+    args, options = operands(name, d, m, dtype)
+    s = np.random.default_rng(1).standard_normal((HEADS, d, m)).astype(dtype)
+    s.reshape(-1)[::3] = -0.0
+    if reset and name.startswith("gated"):
+        args[3].reshape(-1)[:: 1 if args[3].ndim == 1 else 2] = -np.inf
+        s[:, ::2] = np.inf
+    z = np.full((HEADS, d), 9, dtype) if name == "step" else None
+    expected, after = step(*args, State(s.copy(), z), **options)
+    place, memory = by_columns(s, gap)
+    for in_place in (False, True):
+        start = State(place, None if z is None else z.copy())
+        o, state = step(*args, start, in_place=in_place, **options)
+        assert o.tobytes() == expected.tobytes()
+        assert state.s.tobytes() == after.s.tobytes()
+        assert in_place or np.array_equal(place, s)
+    assert (memory[..., d:] == 7).all()

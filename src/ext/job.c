@@ -89,20 +89,47 @@ la_job_read(struct job *job)
     }
 }
 
+/* The position of a head on each axis of the call; `row`: its state's on the first. */
+struct position {
+    ptrdiff_t on[LA_MAX_AXES], row;
+};
+
+static struct position
+position_of(const struct la_call *call, ptrdiff_t head)
+{
+    struct position at;
+    at.row = 0;
+    for (int axis = call->axes - 1; axis >= 0; axis--) {
+        at.on[axis] = head % call->extent[axis];
+        head /= call->extent[axis];
+        at.row = at.on[axis];
+    }
+    if (call->rows != NULL && call->axes > 0) {
+        at.row = call->rows[at.row];
+    }
+    return at;
+}
+
+/* Where operand `id` of a sequence of that head begins. */
+static char *
+find(const struct job *job, int id, const struct position *at, ptrdiff_t sequence)
+{
+    const struct la_operand_array *x = job->by_id[id];
+    char *data = x->data + sequence * job->inner[id];
+    for (int axis = job->call->axes - 1; axis > 0; axis--) {
+        data += at->on[axis] * x->outer[axis];
+    }
+    if (job->call->axes > 0) {
+        data += (la_is_state((enum la_operand)id) ? at->row : at->on[0]) * x->outer[0];
+    }
+    return data;
+}
+
 char *
 la_job_at(const struct job *job, int id, struct piece p)
 {
-    const struct la_call *call = job->call;
-    char *data = job->by_id[id]->data + p.sequence * job->inner[id];
-    for (int axis = call->axes - 1; axis >= 0; axis--) {
-        ptrdiff_t at = p.head % call->extent[axis];
-        if (axis == 0 && call->rows != NULL && la_is_state((enum la_operand)id)) {
-            at = call->rows[at];
-        }
-        data += at * job->by_id[id]->outer[axis];
-        p.head /= call->extent[axis];
-    }
-    return data;
+    const struct position at = position_of(job->call, p.head);
+    return find(job, id, &at, p.sequence);
 }
 
 ptrdiff_t
@@ -136,14 +163,14 @@ la_job_segment(const struct job *job, ptrdiff_t n)
  * columns of its panel. */
 static void
 place_array(const struct job *job, struct la_head *h, int i, struct piece p,
-            ptrdiff_t begin)
+            const struct position *at, ptrdiff_t begin)
 {
     const struct la_signature *signature = job->call->signature;
     const struct la_slot *slot = &signature->slots[i];
     const ptrdiff_t column = p.panel * job->width;
     const int rank = slot->rank;
     struct la_array *x = &h->arrays[slot->id];
-    x->data = la_job_at(job, slot->id, p);
+    x->data = find(job, slot->id, at, p.sequence);
     if (slot->id == LA_AT_s0) {
         h->all_s0 = *x;
     }
@@ -170,14 +197,15 @@ la_job_place(const struct job *job, struct la_head *h, struct piece p)
     const ptrdiff_t end = la_job_index(job, LA_AT_end, p, start, n, n);
     const ptrdiff_t first = p.part * job->rows, begin = start + first;
     const ptrdiff_t column = p.panel * job->width;
+    const struct position at = position_of(job->call, p.head); /* divides only once */
     for (int i = 0; i < signature->nin + signature->nout; i++) {
         const struct la_slot *slot = &signature->slots[i];
         if (la_is_number(slot->id)) {
             h->numbers[slot->id - LA_NARRAYS] =
-                la_number_read(job->call->dtype, la_job_at(job, slot->id, p));
+                la_number_read(job->call->dtype, find(job, slot->id, &at, p.sequence));
         }
         else if (slot->id < LA_NARRAYS && job->by_id[slot->id] != NULL) {
-            place_array(job, h, i, p, begin);
+            place_array(job, h, i, p, &at, begin);
         }
     }
     const int packed = job->by_id[LA_AT_begin] != NULL || job->by_id[LA_AT_end] != NULL;

@@ -12,6 +12,7 @@
 #ifndef LA_DELTA_STEP_H
 #define LA_DELTA_STEP_H
 
+#include "delta_step_columns.h"
 #include "delta_step_tile.h"
 #include "gate.h"
 
@@ -105,6 +106,31 @@ load_step(const struct la_head *h, struct delta_step_scratch *r,
                        d);
     }
     return resets && rule == GATED_STEP;
+}
+
+/* All columns of the state; nonzero: stop. */
+INLINE int
+delta_step_state(const struct la_head *h, const struct delta_step_scratch *r,
+                 ptrdiff_t *until_poll, const enum step_rule rule, const int resets)
+{
+    const struct la_array from = h->arrays[state_read(h)], to = h->s1;
+    if (by_vectors(&from, &to)) {
+        const struct turn turn = turn_of(&from, &to, h->d, h->m), none = {0};
+        return !resets && turn.cols > 0
+                   ? delta_step_turned(h, r, until_poll, from, to, &turn, rule)
+                   : delta_step_columns(h, r, until_poll, &from, &to, &none, rule,
+                                        resets);
+    }
+    if (both_by_columns(&from, &to)) {
+        return delta_step_squares(h, r, until_poll, &from, &to, rule, resets);
+    }
+    for (ptrdiff_t j = 0; j < h->m; j++) {
+        if (give_up(h, until_poll, 3 * h->d)) {
+            return 1;
+        }
+        delta_step_column(r, &from, &to, h->d, j, rule, resets);
+    }
+    return 0;
 }
 
 INLINE int

@@ -193,6 +193,20 @@ delta_step_write(const struct delta_step_scratch *r, const struct la_array *from
     }
 }
 
+/* u in *x and o, from x = s^T e and y = s^T a, for a vector of columns. */
+INLINE void
+delta_step_values(const struct delta_step_scratch *r, ptrdiff_t col, vec *x, vec y,
+                  vec v, const enum step_rule rule)
+{
+    if (rule == DPLR_STEP) {
+        y = vfma(vset1(r->dot_k), v, y);
+    }
+    else {
+        *x = beta_at(&r->beta, 0, col) * (v - *x);
+    }
+    vstore(&r->o[col], vfma(vset1(r->dot), *x, y));
+}
+
 /* u, o and the new state in the columns of a tile.  Nonzero: stop. */
 INLINE int
 delta_step_tile(const struct la_head *h, const struct delta_step_scratch *r,
@@ -204,59 +218,16 @@ delta_step_tile(const struct la_head *h, const struct delta_step_scratch *r,
     if (give_up(h, until_poll, 3 * d * tile.nr * VL)) {
         return 1;
     }
-    const vec dot = vset1(r->dot), dot_k = vset1(r->dot_k);
     vec x[LA_STEP_NR], y[LA_STEP_NR], v[LA_STEP_NR];
     delta_step_read(r, from->data + tile.j * (ptrdiff_t)sizeof(T), from->rs, d, x, y,
                     tile, turn);
     LA_EACH(t, tile.nr) {
         const ptrdiff_t col = tile.j + t * VL;
         v[t] = vload(&r->v[col]);
-        if (tile.kind == DPLR_STEP) {
-            y[t] = vfma(dot_k, v[t], y[t]);
-        }
-        else {
-            x[t] = beta_at(&r->beta, 0, col) * (v[t] - x[t]);
-        }
-        vstore(&r->o[col], vfma(dot, x[t], y[t]));
+        delta_step_values(r, col, &x[t], y[t], v[t], tile.kind);
     }
     delta_step_write(r, from, to, d, x, v, tile, turn);
     return 0;
-}
-
-/* delta_step_tile for one column, at any stride. */
-INLINE void
-delta_step_column(const struct delta_step_scratch *r, const struct la_array *from,
-                  const struct la_array *to, ptrdiff_t d, ptrdiff_t j,
-                  const enum step_rule rule, const int resets)
-{
-    const char *in = from->data + j * from->cs;
-    char *out = to->data + j * to->cs;
-    const T v = r->v[j];
-    T x = 0, y = 0, s;
-    for (ptrdiff_t i = 0; i < d; i++) {
-        memcpy(&s, in + i * from->rs, sizeof(T));
-        s = resets && r->decay[i] == 0 ? 0 : s;
-        x = fma_one(r->erases[i], s, x);
-        y = fma_one(r->reads[i], s, y);
-    }
-    if (rule == DPLR_STEP) {
-        y = fma_one(r->dot_k, v, y);
-    }
-    else {
-        x = r->beta.rows.x[j * r->beta.step] * (v - x);
-    }
-    r->o[j] = fma_one(r->dot, x, y);
-    for (ptrdiff_t i = 0; i < d; i++) {
-        memcpy(&s, in + i * from->rs, sizeof(T));
-        if (rule != DELTA_STEP) {
-            s = resets && r->decay[i] == 0 ? 0 : s * r->decay[i];
-        }
-        if (rule == DPLR_STEP) {
-            s = fma_one(r->k[i], v, s);
-        }
-        s = fma_one(r->b[i], x, s);
-        memcpy(out + i * to->rs, &s, sizeof(T));
-    }
 }
 
 /* delta_step_tile, with a seam if the tile ends with one. */
@@ -309,28 +280,6 @@ delta_step_turned(const struct la_head *h, const struct delta_step_scratch *r,
         return 1;
     }
     turn_row(r->o, turned.o, h->m, h->m - turn->cols);
-    return 0;
-}
-
-/* All columns of the state; nonzero: stop. */
-INLINE int
-delta_step_state(const struct la_head *h, const struct delta_step_scratch *r,
-                 ptrdiff_t *until_poll, const enum step_rule rule, const int resets)
-{
-    const struct la_array from = h->arrays[state_read(h)], to = h->s1;
-    if (by_vectors(&from, &to)) {
-        const struct turn turn = turn_of(&from, &to, h->d, h->m), none = {0};
-        return !resets && turn.cols > 0
-                   ? delta_step_turned(h, r, until_poll, from, to, &turn, rule)
-                   : delta_step_columns(h, r, until_poll, &from, &to, &none, rule,
-                                        resets);
-    }
-    for (ptrdiff_t j = 0; j < h->m; j++) {
-        if (give_up(h, until_poll, 3 * h->d)) {
-            return 1;
-        }
-        delta_step_column(r, &from, &to, h->d, j, rule, resets);
-    }
     return 0;
 }
 

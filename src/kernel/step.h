@@ -8,6 +8,7 @@
 #ifndef LA_STEP_H
 #define LA_STEP_H
 
+#include "step_columns.h"
 #include "token.h"
 #include "turn.h"
 
@@ -72,9 +73,9 @@ step_seam(const struct step_factors f, const struct step_factors next,
                                  vseam(turn, f.change, next.change)};
 }
 
-/* Returns s = (keep + change) old + b v^T; adds a^T s or a^T old to *sum. */
+/* (keep + change) old + b v^T */
 INLINE vec
-step_vector(const struct step_factors f, vec old, vec v, vec *sum, const int kind)
+step_new(const struct step_factors f, vec old, vec v, const int kind)
 {
     vec s = old;
     if (kind & LA_STEP_GATED) {
@@ -83,7 +84,14 @@ step_vector(const struct step_factors f, vec old, vec v, vec *sum, const int kin
     if (kind & LA_STEP_RESET) {
         s = kept_of(f.keep + f.change, s);
     }
-    s = vfma(f.b, v, s);
+    return vfma(f.b, v, s);
+}
+
+/* Returns step_new; adds a^T s or a^T old to *sum. */
+INLINE vec
+step_vector(const struct step_factors f, vec old, vec v, vec *sum, const int kind)
+{
+    const vec s = step_new(f, old, v, kind);
     *sum = vfma(f.a, kind & LA_STEP_BEFORE ? old : s, *sum);
     return s;
 }
@@ -192,6 +200,62 @@ step_column(const struct step_scratch *r, const struct la_array *from,
     r->o[j] += sum;
 }
 
+/* Updates a square of contiguous columns; returns sum + a^T s or a^T old. */
+INLINE vec
+step_square(const struct step_scratch *r, const struct la_array *from,
+            const struct la_array *to, const struct square at, vec sum, const int kind)
+{
+    const int gated = kind & LA_STEP_GATED;
+    const struct step_factors f = {.b = vload(&r->b[at.i]),
+                                   .keep = gated ? vload(&r->keep[at.i]) : (vec){0},
+                                   .change =
+                                       gated ? vload(&r->change[at.i]) : (vec){0}};
+    vec x[VL];
+    LA_EACH(c, VL) {
+        x[c] = (vec){0};
+        if (c < at.cols) {
+            const vec old =
+                held(vread_some(square_column(from, at, c), at.rows, LA_NATIVE));
+            const vec s = step_new(f, old, vset1(r->v[at.j + c]), kind);
+            vstore_pieces(square_column(to, at, c), at.rows, s);
+            x[c] = kind & LA_STEP_BEFORE ? old : s;
+        }
+    }
+    vtranspose(x);
+    LA_EACH(i, VL) {
+        if (i < at.rows) {
+            sum = vfma(vset1(r->a[at.i + i]), x[i], sum);
+        }
+    }
+    return sum;
+}
+
+/* step_rows for states whose columns are contiguous. */
+INLINE int
+step_columns(const struct la_head *h, const struct step_scratch *r,
+             ptrdiff_t *until_poll, const struct la_array *from,
+             const struct la_array *to, const int kind)
+{
+    const struct step_scratch rows = *r; /* in registers */
+    for (ptrdiff_t j = 0; j < h->m; j += VL) {
+        if (give_up(h, until_poll, 2 * h->d * VL)) {
+            return 1;
+        }
+        vec o = vload(&rows.o[j]);
+        for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
+            const ptrdiff_t end = h->d - l < LA_BLOCK ? h->d : l + LA_BLOCK;
+            vec sum = {0};
+            for (ptrdiff_t i = l; i < end; i += VL) {
+                LA_BY_SQUARE(i, j, end - i, h->m - j,
+                             sum = step_square(&rows, from, to, at, sum, kind));
+            }
+            o += sum;
+        }
+        vstore(&rows.o[j], o);
+    }
+    return 0;
+}
+
 /* Loads phi(q), phi(k) and v of the token. */
 static void
 load_step_rows(const struct la_head *h, const struct step_scratch *r)
@@ -236,6 +300,9 @@ step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *unt
 {
     struct la_array from = h->arrays[state_read(h)], to = h->s1;
     const struct turn turn = turn_of(&from, &to, h->d, h->m);
+    if (both_by_columns(&from, &to)) {
+        return step_columns(h, r, until_poll, &from, &to, kind);
+    }
     if (turn.cols == 0) {
         return step_rows(h, r, until_poll, &from, &to, &turn, kind);
     }
