@@ -28,51 +28,80 @@ causal_conv1d_step_carve(const struct la_head *h, struct arena *arena)
     return is_usual_filter(h) ? none : causal_conv1d_carve(h, arena);
 }
 
-/* Whether x has n rows and lies by columns without gaps. */
+/* Whether x, of n rows, lies by columns without gaps. */
 INLINE int
 is_dense(const struct la_array *x, const int n)
 {
     const ptrdiff_t size = size_of(x->type);
-    return x->rs == size && x->cs == n * size;
+    return x->cs == n * size && (n == 1 || x->rs == size);
 }
 
-/* The n rows of channels [j, j + some) of x. */
+/* The n rows of channels [j, j + some) of any x, and back. */
+static __attribute__((noinline)) void
+read_any_channels(T *rows, const struct la_array *x, ptrdiff_t j, ptrdiff_t some,
+                  ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++) {
+        vstore(&rows[i * VL], load_at(x, i, j, j + some));
+    }
+}
+
+static __attribute__((noinline)) void
+write_any_channels(const struct la_array *x, ptrdiff_t j, ptrdiff_t some, const T *rows,
+                   ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++) {
+        char *to = x->data + i * x->rs + j * x->cs;
+        vwrite_part(to, x->cs, some, vload(&rows[i * VL]), x->type);
+    }
+}
+
+/* The same of usual arrays in registers. */
 INLINE void
 read_channels(vec rows[], const struct la_array *x, ptrdiff_t j, ptrdiff_t some,
-              const int n, const enum la_type type)
+              const int n)
 {
     const char *from = x->data + j * x->cs;
-    if (is_dense(x, n) && some == VL) {
+    if (some == VL && is_dense(x, n)) {
         vec columns[LA_ZIP_MAX];
-        LA_EACH(i, n) {
-            columns[i] = vread(from + i * VL * size_of(type), type);
-        }
+        LA_BY_TYPE(
+            x->type,
+            LA_EACH(i, n) { columns[i] = vread(from + i * VL * size_of(type), type); });
         vrows(rows, columns, n);
     }
+    else if (some == VL && by_rows(x)) {
+        LA_BY_TYPE(x->type, LA_EACH(i, n) { rows[i] = vread(from + i * x->rs, type); });
+    }
     else {
+        _Alignas(LA_ALIGN) T copy[LA_ZIP_MAX * VL];
+        read_any_channels(copy, x, j, some, n);
         LA_EACH(i, n) {
-            rows[i] = vread_part(from + i * x->rs, x->cs, some, type);
+            rows[i] = vload(&copy[i * VL]);
         }
     }
 }
 
-/* The same back, for a state. */
 INLINE void
 write_channels(const struct la_array *x, ptrdiff_t j, ptrdiff_t some, const vec rows[],
                const int n)
 {
     char *to = x->data + j * x->cs;
-    if (is_dense(x, n) && some == VL) {
+    if (some == VL && is_dense(x, n)) {
         vec columns[LA_ZIP_MAX];
         vcolumns(columns, rows, n);
-        LA_EACH(i, n) {
-            vwrite(to + i * LA_VBYTES, columns[i], LA_NATIVE);
-        }
+        LA_BY_TYPE(
+            x->type,
+            LA_EACH(i, n) { vwrite(to + i * VL * size_of(type), columns[i], type); });
+    }
+    else if (some == VL && by_rows(x)) {
+        LA_BY_TYPE(x->type, LA_EACH(i, n) { vwrite(to + i * x->rs, rows[i], type); });
     }
     else {
+        _Alignas(LA_ALIGN) T copy[LA_ZIP_MAX * VL];
         LA_EACH(i, n) {
-            vwrite_part(to + i * x->rs, x->cs, some, rows[i], LA_NATIVE);
+            vstore(&copy[i * VL], rows[i]);
         }
+        write_any_channels(x, j, some, copy, n);
     }
 }
 
@@ -81,20 +110,19 @@ INLINE void
 step_filters(const struct la_head *h, ptrdiff_t j, ptrdiff_t some, const int w,
              const int d)
 {
-    vec in[LA_ZIP_MAX + 1], weight[LA_ZIP_MAX + 1] = {{0}};
-    read_channels(in, &h->s0, j, some, d, LA_NATIVE);
-    in[d] = load_at(&h->x, 0, j, j + some);
-    LA_BY_TYPE(h->weight.type,
-               read_channels(weight + d + 1 - w, &h->weight, j, some, w, type));
-    vec y = load_at(&h->bias, 0, j, j + some);
+    vec in[LA_ZIP_MAX + 1], weight[LA_ZIP_MAX + 1] = {{0}}, y;
+    read_channels(in, &h->s0, j, some, d);
+    read_channels(&in[d], &h->x, j, some, 1);
+    read_channels(&weight[d + 1 - w], &h->weight, j, some, w);
+    read_channels(&y, &h->bias, j, some, 1);
     LA_EACH(k, d + 1) {
         y = vfma(weight[k], in[k], y);
     }
     if (h->silu != 0) {
         y = vsilu(y);
     }
-    vwrite_part(h->y.data + j * h->y.cs, h->y.cs, some, y, h->y.type);
-    write_channels(&h->s1, j, some, in + 1, d);
+    write_channels(&h->y, j, some, &y, 1);
+    write_channels(&h->s1, j, some, &in[1], d);
 }
 
 /* All channels; nonzero: stop. */
