@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from ._types import Activation, Array, ArrayLike, ConvolutionOptions
 
+#: The longest filters that the kernel of a step reads where they lie (conv_step.h).
+_STEP_TAPS = 4
 #: Filters are (c, w) here and (w, c) in the gufuncs, where every step of a loop reads one tap.
 LAYOUT = Layout(
     [Operand("x", "nc"), Operand("weight", "cw"), Operand("bias", "c", optional=True)],
@@ -300,7 +302,9 @@ def _operands(
     (bias,) = given or [np.zeros(x.shape[-1], x.dtype)]  # zeros that do not affect the dtype
     silu = silu_number(name, activation)
     taps = weight.swapaxes(-1, -2)
-    if type(taps) is np.ndarray:
+    # The kernel of a step reads usual filters as they lie.
+    as_it_lies = not tokens and weight.shape[-1] <= _STEP_TAPS
+    if type(taps) is np.ndarray and not (as_it_lies and weight.flags.c_contiguous):
         taps = np.ascontiguousarray(taps)  # once, not for every head and sequence
     return x, taps, bias, call.shape, silu
 

@@ -109,6 +109,36 @@ def test_steps_are_the_sequence():
         np.testing.assert_array_equal(state, end)
 
 
+def spread(x, gap):
+    """x with gaps between the numbers of its last axis."""
+    out = np.zeros((*x.shape[:-1], x.shape[-1] * gap), x.dtype)[..., ::gap]
+    out[...] = x
+    return out
+
+
+@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_step_has_the_bits_of_one_token(isa, name, dtype):
+    """Of filters and states of any layout, in place and not, whole vectors of channels or not."""
+    isa(name)
+    layouts = (np.array, lambda x: np.array(x.swapaxes(-1, -2)).swapaxes(-1, -2),
+               lambda x: spread(x, 2))  # fmt: skip
+    for w, c, activation in product((1, 2, 3, 4, 5), (3, 16, 53), ACTIVATIONS):
+        x, weight, b, _, state, _ = make(1, c, w, lead=(2,), dtype=dtype)
+        o, end = linattn.causal_conv1d(
+            x, weight, b, activation=activation, initial_state=state, return_state=True
+        )
+        for of_weight, of_state in product(layouts, layouts):
+            s = of_state(state)
+            token, taps = spread(x[:, 0], 2), of_weight(weight)
+            for in_place in (False, True):
+                y, after = linattn.causal_conv1d_step(
+                    token, taps, s, b, activation=activation, in_place=in_place
+                )
+                np.testing.assert_array_equal(y, o[:, 0])
+                np.testing.assert_array_equal(after, end)
+
+
 @pytest.mark.parametrize("name", _config.available_isas())
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_instruction_sets(isa, name, dtype):

@@ -20,7 +20,7 @@ from .._state import State
 from . import _options, _tensors
 from ._descriptions import Description
 from ._library import is_direct, name_of
-from ._tensors import arrays, tensor, threads, work_dtype
+from ._tensors import array, arrays, tensor, threads, work_dtype
 
 #: What steps take besides their operands, and the values of what an operator lacks.
 _OF_STEPS = {
@@ -49,6 +49,8 @@ class Direct:
         self._step: int | None = None
         if recurrence is not None and recurrence.scaled and not recurrence.flags["step"]:
             self._step = getattr(recurrence, "step_op", None)
+        #: NumPy's step, if its state is one array.
+        self._array_step: Any = d.step if d.one_array else None
         names = [*(x.name for x in self._operands), *map(name_of, d.options), *d.fields]
         self._of_step = itemgetter(*(
             names.index(name) if name in names else len(names) + i
@@ -87,8 +89,10 @@ class Direct:
 
     def step(
         self, operands: Sequence[Any], state: Any, in_place: Any, options: Mapping[str, Any]
-    ) -> tuple[Tensor, State] | None:
+    ) -> tuple[Tensor, State | Tensor] | None:
         """The output of one token, and the state after it."""
+        if self._array_step is not None:
+            return self._step_of_array(operands, state, in_place, options)
         if self._step is None or type(state) is not State or state.log_scale is not None:
             return None
         s, z, _ = state
@@ -102,6 +106,24 @@ class Direct:
             return o, State(s, z)
         increment_version(s if z is None else (s, z))
         return result[0], state
+
+    def _step_of_array(
+        self, operands: Sequence[Any], state: Any, in_place: Any, options: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor] | None:
+        if type(state) is not Tensor or not is_direct((*operands, state)):
+            return None
+        try:
+            given = self._arrays(operands)
+            if given is None or state.dtype is not work_dtype(operands[self._values].dtype):
+                return None
+            with threads():
+                o, s = self._array_step(given, array(state), in_place=in_place, **options)
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            return None  # nothing has been written
+        if not in_place:
+            return tensor(o), tensor(s)
+        increment_version(state)
+        return tensor(o), state
 
     def run_step(self, args: Sequence[Any], in_place: bool) -> tuple[Any, ...] | None:
         """The output, s and z of a step, whose arguments an operator of PyTorch has.

@@ -314,20 +314,4 @@ run_causal_conv1d(const struct la_head *h)
     return 0;
 }
 
-/* One token.  Without s0, the state in s1 is updated in place: each row is read before
- * it is overwritten. */
-static struct conv_scratch
-causal_conv1d_step_carve(const struct la_head *h, struct arena *arena)
-{
-    return causal_conv1d_carve(h, arena);
-}
-
-static int
-run_causal_conv1d_step(const struct la_head *h)
-{
-    struct la_head one = *h;
-    one.s0 = h->s0.data != NULL ? h->s0 : h->s1;
-    return run_causal_conv1d(&one);
-}
-
 #endif

@@ -8,6 +8,7 @@
 #include "complex_scan.h"
 #include "conv.h"
 #include "conv_backward.h"
+#include "conv_step.h"
 #include "delta.h"
 #include "delta_backward.h"
 #include "delta_step.h"

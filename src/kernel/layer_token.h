@@ -6,12 +6,12 @@
  *
  * with gate'(z) = z sigmoid(z) or sigmoid(z), before or after the norm, and the mean
  * over the columns of a group of heads.  The convolution and the step are those of
- * conv.h, delta_step.h and gated_step.h, called with a la_head of their own; their
+ * conv_step.h, delta_step.h and gated_step.h, called with a la_head of their own; their
  * results stay in scratch, in the dtype of the computation. */
 #ifndef LA_LAYER_TOKEN_H
 #define LA_LAYER_TOKEN_H
 
-#include "conv.h"
+#include "conv_step.h"
 #include "elementwise.h"
 #include "token.h"
 
