@@ -233,17 +233,18 @@ def gated_delta_step(ops: Any) -> Iterator[Case]:
             wide = {name: y.double() for name, y in gates.items()}
             yield Case(
                 f"gated_delta_step from raw gates, {rows} x {heads} heads of {d}, pool",
-                partial(decode, x, a, b, mine, gates, d),
+                partial(decode, x, a, b, mine, at, gates, d),
                 lambda call=theirs: call()[:, 0].flatten(1),
-                decode(*double(x, a, b, start), wide, d),
+                decode(*double(x, a, b, start), at, wide, d),
             )
 
 
-def decode(x: Tensor, a: Tensor, b: Tensor, pool: Tensor, gates: dict, d: int) -> Tensor:
-    """One token of each sequence; their states are neighbours in the pool, and so a view of it."""
-    state = linattn.FusedState(None, pool[UNUSED:])
+def decode(
+    x: Tensor, a: Tensor, b: Tensor, pool: Tensor, at: Tensor, gates: dict, d: int
+) -> Tensor:
+    """One token of each sequence, whose states are rows of the pool."""
     o, _ = linattn.torch.fused_gated_delta_step(
-        x, a, b, state, **gates, scale=d**-0.5, in_place=True
+        x, a, b, linattn.FusedState(None, pool), **gates, scale=d**-0.5, state_indices=at
     )
     return o
 
