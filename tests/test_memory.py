@@ -141,6 +141,7 @@ print(max(max(x) for x in grown.values()), grown)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks glibc")
 def test_stays_flat(interpreter):
     """Nothing of a call is kept, by any function: a small object would be 32 bytes."""

@@ -48,7 +48,17 @@ class Model:
             self.actual[name] = [next(results) for _ in arrays]
 
 
-@pytest.fixture(scope="module", params=TARGETS, ids=lambda target: target.name)
+#: Targets in the default tests: a model of every operator takes several seconds to export.
+SHORT = "standard", "contrib"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(x, id=x.name, marks=[] if x.name in SHORT else pytest.mark.slow)
+        for x in TARGETS
+    ],
+)
 def model(request):
     return Model(request.param)
 
