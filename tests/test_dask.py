@@ -235,6 +235,7 @@ def test_a_task_sees_its_own_block_alone():
                 assert len({y[1:4] for y in needs}) <= 1
 
 
+@pytest.mark.slow
 def test_more_blocks_than_a_task_puts_together():
     """Groups of groups of blocks, forwards and backwards."""
     operands = [draw(600, x, seed=x) for x in (D, D, M)] + [-abs(draw(600)), np.full(600, 0.5)]
@@ -311,6 +312,7 @@ def test_unknown_chunk_sizes(name, call):
         call(x, x[x[:, 0] > 0])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="kills a process of the cluster")
 def test_a_worker_that_dies():
     """In the middle of a run: another does its work, and no result changes.

@@ -290,6 +290,7 @@ print(tuple(tokens.sequences.shape), Mamba(d_model=8)(torch.ones(1, 2, 8)).shape
 """
 
 
+@pytest.mark.slow
 def test_a_script_runs_unchanged(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     start = (

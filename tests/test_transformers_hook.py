@@ -243,6 +243,7 @@ assert linattn.torch.patched() == []
 """
 
 
+@pytest.mark.slow
 def test_modules_imported_later(interpreter):
     """No model is imported for it, and nothing is printed."""
     out, err = interpreter(LATER, PYTHONPATH=str(Path(linattn.__file__).parents[1]))
