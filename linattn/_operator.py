@@ -278,6 +278,7 @@ class Recurrence:
         **flags: Bool,
     ) -> tuple[Array, State]:
         """The output of one token, and the state after it."""
+        written = in_place or state_indices is not None
         if type(state) is State and state[2] is None and not flags:
             result = fast_step(
                 self.step_op, operands, state[0], state[1], in_place, feature_map, normalize,
@@ -285,9 +286,8 @@ class Recurrence:
             )  # fmt: skip
             if result is not NotImplemented:
                 o, s, z = result
-                return o, state if in_place or state_indices is not None else State(s, z)
+                return o, state if written else State(s, z)
         if type(state) is State and state[2] is None and (state[1] is None) is not normalize:
-            written = in_place or state_indices is not None
             s, z, _ = after = state if written else _state.copy(state)
             outputs = (None, s, z) if normalize else (None, s)
             result = self._plain(
