@@ -56,16 +56,14 @@ STAND_INS = {
         packing=(),
         source="177c5d3df989a7b42f3b12a41bedc225ebf43ae052d5e2ac8c0a3507a61a3db4",
     ),
-    "Qwen3_5GatedDeltaNet.forward": StandIn(
-        tokens.qwen3_5,
-        packing=(),
-        source="8f31ae7d35daf534a763d1ca92875c5c412e06a4488885e5126907a804b52878",
-    ),
-    "Qwen3_5MoeGatedDeltaNet.forward": StandIn(
-        tokens.qwen3_5,
-        packing=(),
-        source="8f31ae7d35daf534a763d1ca92875c5c412e06a4488885e5126907a804b52878",
-    ),
+    **{
+        f"{name}.forward": StandIn(
+            tokens.qwen3_5,
+            packing=(),
+            source="8f31ae7d35daf534a763d1ca92875c5c412e06a4488885e5126907a804b52878",
+        )
+        for name in ("Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet")
+    },
     "KimiLinearDeltaAttention.forward": StandIn(
         tokens.kimi_linear,
         packing=(),
