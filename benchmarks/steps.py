@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -122,6 +122,13 @@ def numpy_steps(rounds: int) -> None:
             )
 
 
+def tensors_of(arrays: Iterable[np.ndarray | None]) -> list:
+    """Tensors in the memory of arrays."""
+    import torch
+
+    return [None if x is None else torch.from_numpy(x) for x in arrays]
+
+
 def torch_calls(rounds: int) -> None:
     """What a call of linattn.torch takes more than NumPy's, in microseconds."""
     import torch
@@ -132,8 +139,8 @@ def torch_calls(rounds: int) -> None:
     torch.set_grad_enabled(False)
     heads, d = 8, 64
     for name, args in operands(heads, d).items():
-        state, tensors = state_of(name, heads, d), [torch.from_numpy(x) for x in args]
-        same = State(*(None if x is None else torch.from_numpy(x) for x in state))
+        state = state_of(name, heads, d)
+        tensors, same = tensors_of(args), State(*tensors_of(state))
         step, torch_step = (getattr(x, f"{name}step") for x in (linattn, linattn.torch))
         whole, torch_whole = (getattr(x, name[:-1] or "causal") for x in (linattn, linattn.torch))
         calls = {
@@ -162,8 +169,8 @@ def torch_compile(rounds: int) -> None:
     torch.set_grad_enabled(False)
     heads, d = 8, 64
     for name, args in operands(heads, d).items():
-        state, tensors = state_of(name, heads, d), [torch.from_numpy(x) for x in args]
-        same = State(*(None if x is None else torch.from_numpy(x) for x in state))
+        state = state_of(name, heads, d)
+        tensors, same = tensors_of(args), State(*tensors_of(state))
         numpy_step, step = (getattr(x, f"{name}step") for x in (linattn, linattn.torch))
         fields = [x for x in same if x is not None]
         functions = {
