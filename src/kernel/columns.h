@@ -7,29 +7,27 @@
 #include "block.h"
 #include "half.h"
 #include "table.h"
+#include "zip.h"
 
-/* dst = the first `rows` rows of x, x by columns without gaps: column by column as one
- * row of numbers, whose order log2(VL) perfect shuffles change. */
+/* The n rows of VL columns at p, one column after another without gaps. */
+INLINE void
+read_dense_columns(vec rows[], const char *p, const int n, const enum la_type type)
+{
+    vec columns[LA_ZIP_MAX];
+    LA_EACH(i, n) {
+        columns[i] = vread(p + i * VL * size_of(type), type);
+    }
+    vrows(rows, columns, n);
+}
+
+/* dst = the first `rows` rows of x, x by columns without gaps. */
 INLINE void
 load_dense_columns(struct block dst, const struct la_array *x, ptrdiff_t cols,
                    const int rows, const enum la_type type)
 {
-    const ptrdiff_t bytes = VL * size_of(type);
     for (ptrdiff_t j = 0; j < cols; j += VL) {
-        vec y[4], z[4];
-        LA_EACH(r, rows) {
-            y[r] = vread(x->data + j * x->cs + r * bytes, type);
-        }
-        LA_UNROLL
-        for (int step = 1; step < VL; step *= 2) {
-            LA_EACH(r, rows / 2) {
-                z[2 * r] = vzip_low(y[r], y[r + rows / 2]);
-                z[2 * r + 1] = vzip_high(y[r], y[r + rows / 2]);
-            }
-            LA_EACH(r, rows) {
-                y[r] = z[r];
-            }
-        }
+        vec y[LA_ZIP_MAX];
+        read_dense_columns(y, x->data + j * x->cs, rows, type);
         LA_EACH(r, rows) {
             vstore(&dst.x[r * dst.ld + j], y[r]);
         }

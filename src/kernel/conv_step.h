@@ -63,11 +63,7 @@ read_channels(vec rows[], const struct la_array *x, ptrdiff_t j, ptrdiff_t some,
 {
     const char *from = x->data + j * x->cs;
     if (some == VL && is_dense(x, n)) {
-        vec columns[LA_ZIP_MAX];
-        LA_BY_TYPE(
-            x->type,
-            LA_EACH(i, n) { columns[i] = vread(from + i * VL * size_of(type), type); });
-        vrows(rows, columns, n);
+        LA_BY_TYPE(x->type, read_dense_columns(rows, from, n, type));
     }
     else if (some == VL && by_rows(x)) {
         LA_BY_TYPE(x->type, LA_EACH(i, n) { rows[i] = vread(from + i * x->rs, type); });
