@@ -111,6 +111,7 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
     options = arguments(
         __doc__ or "", argv, sizes=SIZES,
         length={"type": int, "help": "of sequences, instead of the size's own"},
+        batch={"type": positive, "help": "sequences a step, instead of the size's own"},
         rate={"type": float, "help": "the highest learning rate, instead of the size's own"},
         recipe={"choices": RECIPES, "default": "ours", "help": "paper: RAdam, 1e-3, then 1e-4"},
         until={"type": float, "default": 1.0, "help": "end a training above this accuracy"},
@@ -122,6 +123,7 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
         size["length"] = options.length
     if size["length"] < 8:
         raise SystemExit(f"--length {options.length}: expected 8 or more")
+    size["batch"] = options.batch or size["batch"]
     steps = options.steps or size["steps"]
     runs = {}
     for kind in options.kinds or ("softmax", "linear", "delta", "gated_delta"):

@@ -54,8 +54,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "model": {"width": 128, "heads": 4, "depth": 2, "feedforward": 512},
     },
     "full": {
-        "characters": 10_000_000, "length": 256, "batch": 16, "budget": 3600, "share": 0.05,
-        "rows": 30, "rates": (5e-4, 1e-3, 2e-3, 4e-3), "order": 6, "sample": 400, "judged": 400,
+        "characters": 10_000_000, "length": 256, "batch": 16, "budget": 3600, "share": 0.04,
+        "rows": 30, "rates": (7e-4, 2e-3, 6e-3), "order": 6, "sample": 400, "judged": 400,
         "model": {"width": 256, "heads": 8, "depth": 4, "feedforward": 1024},
     },
 }  # fmt: skip

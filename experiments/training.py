@@ -28,6 +28,7 @@ from linattn.torch import nn as layers
 #: Attention by the names that experiments use.
 KINDS = ("softmax", "linear", "delta", "gated_delta", "performer")
 SIZES = ("tiny", "small", "full")
+PRECISIONS = ("highest", "medium")
 BETWEEN = 60.0  #: seconds, after which a checkpoint is due where nothing was measured yet
 
 
@@ -45,10 +46,15 @@ def arguments(
     parser.add_argument("--steps", type=positive, help="instead of the size's own number")
     parser.add_argument("--out", type=Path, default=Path("experiments/runs"))
     parser.add_argument("--kinds", nargs="+", choices=kinds, help="what to train")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default=PRECISIONS[0],
+        help="of products in float32; medium: their operands as bfloat16, where the processor can",
+    )  # fmt: skip
     for name, keywords in more.items():
         parser.add_argument(f"--{name}", **keywords)
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
+    torch.set_float32_matmul_precision(options.precision)
     options.command = " ".join(["python", *sys.argv]) if argv is None else " ".join(argv)
     return options
 
@@ -147,7 +153,7 @@ def train(
     descent = optimizer(model.parameters(), betas=(0.9, 0.98), weight_decay=weight_decay)
     path = options.out / f"{name}.pt"
     config = {"steps": steps, "size": options.size, "seed": options.seed, "name": name,
-              "facts": facts}  # fmt: skip
+              "precision": options.precision, "facts": facts}  # fmt: skip
     step, rows, seconds, (total, count) = _restored(path, model, descent, config)
     bar = tqdm(initial=step, total=steps, desc=name, disable=options.size == "tiny")
     begin, kept, at = clock(), seconds, step
@@ -250,7 +256,8 @@ def kept(
     `facts` are what else it depends on, as those of `train`.
     """
     path = options.out / f"{name}.parts"
-    config = {"size": options.size, "seed": options.seed, "steps": options.steps, "facts": facts}
+    config = {"size": options.size, "seed": options.seed, "steps": options.steps,
+              "precision": options.precision, "facts": facts}  # fmt: skip
     config = json.loads(json.dumps(config))
     saved = {"config": config, "parts": {}}
     if path.exists():
@@ -278,6 +285,7 @@ def record(name: str, options: argparse.Namespace, results: Any) -> Path:
         "machine": processor(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "precision": options.precision,
         "seed": options.seed,
         "size": options.size,
         "results": results,
