@@ -9,14 +9,14 @@ are linear in learned embeddings.  ``python experiments/associative_retrieval.py
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from figures import drawing
 from torch import Tensor, nn
-from training import arguments, clock, cosine, generator, kept, record, seeded
+from training import arguments, clock, cosine, generator, kept, record, seeded, uninterrupted
 
 import linattn.torch as la
 from linattn.torch import feature_maps
@@ -182,32 +182,24 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
 
 def figure(path: Path, result: dict[str, Any]) -> None:
     """The loss against the number of pairs, a panel a setting."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    drawing, panels = plt.subplots(1, 2, figsize=(10, 4))
-    titles = {"once": "every key once", "repeated": "keys repeat, the last value counts"}
-    for panel, (setting, title) in zip(panels, titles.items(), strict=True):
-        for name, points in result[setting].items():
-            style = "k--" if name == "softmax" else "x:" if "FAVOR" in name else ".-"
-            panel.plot(
-                [int(x) for x in points], [x["loss"] for x in points.values()], style, label=name
-            )
-        panel.set(xlabel="pairs stored, S", ylabel="loss", title=title, ylim=(-0.02, 0.8))
-        panel.grid(alpha=0.3)
-        panel.legend(fontsize=7, ncol=2, loc="upper left")
-    drawing.tight_layout()
-    drawing.savefig(path, dpi=110)
-    plt.close(drawing)
+    with drawing(path, 1, 2, figsize=(10, 4)) as panels:
+        titles = {"once": "every key once", "repeated": "keys repeat, the last value counts"}
+        for panel, (setting, title) in zip(panels, titles.items(), strict=True):
+            for name, points in result[setting].items():
+                style = "k--" if name == "softmax" else "x:" if "FAVOR" in name else ".-"
+                panel.plot(
+                    [int(x) for x in points],
+                    [x["loss"] for x in points.values()],
+                    style,
+                    label=name,
+                )
+            panel.set(xlabel="pairs stored, S", ylabel="loss", title=title, ylim=(-0.02, 0.8))
+            panel.grid(alpha=0.3)
+            panel.legend(fontsize=7, ncol=2, loc="upper left")
 
 
 if __name__ == "__main__":
-    try:
-        for setting, kinds in run().items():
-            for name, points in kinds.items():
-                ends = ", ".join(f"{n}: {x['loss']:.3f}" for n, x in points.items())
-                print(f"{setting}, {name}: {ends}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    for setting, kinds in uninterrupted(run).items():
+        for name, points in kinds.items():
+            ends = ", ".join(f"{n}: {x['loss']:.3f}" for n, x in points.items())
+            print(f"{setting}, {name}: {ends}")

@@ -7,22 +7,22 @@ the loss is on the second s, which a model can only know from the first.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
+from figures import curves
 from torch import Tensor, nn
 from training import (
     KINDS,
     arguments,
     batches,
     cosine,
-    curves,
     language_model,
     positive,
     record,
     seeded,
     train,
+    uninterrupted,
     waves,
 )
 
@@ -160,8 +160,5 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        for kind, rows in run().items():
-            print(f"{kind:>12}: accuracy {rows[-1]['accuracy']:.4f}, {rows[-1]['seconds']:.0f} s")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    for kind, rows in uninterrupted(run).items():
+        print(f"{kind:>12}: accuracy {rows[-1]['accuracy']:.4f}, {rows[-1]['seconds']:.0f} s")

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
 import sysconfig
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from figures import curves
 from torch import Tensor, nn
 from training import (
     arguments,
     cosine,
-    curves,
     generator,
     language_model,
     parameters,
     record,
     seeded,
     train,
+    uninterrupted,
 )
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -159,10 +159,7 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        result = run()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    result = uninterrupted(run)
     print(f"{result['order']}-gram: {result['ngram']:.3f} bits per character")
     for kind, rows in result["runs"].items():
         print(f"{kind:>12}: {rows[-1]['bits per character']:.3f}, {rows[-1]['seconds']:.0f} s")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import gzip
 import math
 import struct
-import sys
 import zlib
 from functools import partial
 from pathlib import Path
@@ -20,19 +19,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from figures import curves, drawing
 from torch import Tensor, nn
 from tqdm import tqdm
 from training import (
     arguments,
     clock,
     cosine,
-    curves,
     generator,
     kept,
     language_model,
     record,
     seeded,
     train,
+    uninterrupted,
 )
 
 from linattn.torch import nn as layers
@@ -239,21 +239,13 @@ def quality(options: Any, size: dict[str, Any]) -> dict[str, Any]:
 
 
 def _draw(path: Path, rows: dict[str, Tensor], shape: tuple[int, ...], levels: int) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(len(rows), 8, figsize=(8, 1.0 * len(rows)))
-    for line, (title, images) in zip(axes, rows.items(), strict=True):
-        for panel, image in zip(line, images, strict=True):
-            shown = image.clamp(0, levels - 1).view(shape).numpy() / (levels - 1)
-            panel.imshow(shown, cmap="gray", vmin=0, vmax=1)
-            panel.set(xticks=[], yticks=[])
-        line[0].set_ylabel(title, rotation=0, ha="right", va="center", fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    with drawing(path, len(rows), 8, figsize=(8, 1.0 * len(rows))) as axes:
+        for line, (title, images) in zip(axes, rows.items(), strict=True):
+            for panel, image in zip(line, images, strict=True):
+                shown = image.clamp(0, levels - 1).view(shape).numpy() / (levels - 1)
+                panel.imshow(shown, cmap="gray", vmin=0, vmax=1)
+                panel.set(xticks=[], yticks=[])
+            line[0].set_ylabel(title, rotation=0, ha="right", va="center", fontsize=8)
 
 
 def run(argv: list[str] | None = None) -> dict[str, Any]:
@@ -273,10 +265,7 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        result = run()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    result = uninterrupted(run)
     for name, shape in result.get("throughput", {}).items():
         for row in shape["rows"]:
             print(

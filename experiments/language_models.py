@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import math
 import statistics
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 from fast_weights_lm import encoded, ngram_bits, text_of
+from figures import drawing
 from torch import Tensor, nn
 from training import (
     arguments,
@@ -35,6 +35,7 @@ from training import (
     record,
     seeded,
     train,
+    uninterrupted,
     waves,
 )
 
@@ -212,32 +213,21 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
 
 def figure(path: Path, result: dict[str, Any]) -> None:
     """Bits per character against processor time."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    drawing, panel = plt.subplots(figsize=(6.4, 4))
-    for kind, found in result["models"].items():
-        rows = found["rows"]
-        panel.plot([x["seconds"] for x in rows], [x["bits per character"] for x in rows], ".-",
-                   label=kind)  # fmt: skip
-    panel.axhline(result["ngram"], color="k", ls="--", lw=0.8,
-                  label=f"{result['order']}-gram, on the test part")  # fmt: skip
-    panel.set(xlabel="seconds of processor time", ylabel="bits per character",
-              title="validation, equal budgets")  # fmt: skip
-    panel.grid(alpha=0.3)
-    panel.legend(fontsize=8)
-    drawing.tight_layout()
-    drawing.savefig(path, dpi=110)
-    plt.close(drawing)
+    with drawing(path, 1, 1, figsize=(6.4, 4)) as panel:
+        for kind, found in result["models"].items():
+            rows = found["rows"]
+            panel.plot([x["seconds"] for x in rows], [x["bits per character"] for x in rows], ".-",
+                       label=kind)  # fmt: skip
+        panel.axhline(result["ngram"], color="k", ls="--", lw=0.8,
+                      label=f"{result['order']}-gram, on the test part")  # fmt: skip
+        panel.set(xlabel="seconds of processor time", ylabel="bits per character",
+                  title="validation, equal budgets")  # fmt: skip
+        panel.grid(alpha=0.3)
+        panel.legend(fontsize=8)
 
 
 if __name__ == "__main__":
-    try:
-        result = run()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    result = uninterrupted(run)
     print(f"{result['order']}-gram: {result['ngram']:.3f} bits per character")
     for kind, found in result["models"].items():
         print(f"{kind:>12}: {found['test']:.3f}, rate {found['rate']}, {found['steps']} steps")

@@ -8,13 +8,13 @@ several ranks, trained alike: perplexity against rank.  ``python experiments/lin
 from __future__ import annotations
 
 import math
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from fast_weights_lm import encoded, text_of
+from figures import drawing
 from torch import Tensor, nn
 from training import (
     arguments,
@@ -26,6 +26,7 @@ from training import (
     record,
     seeded,
     train,
+    uninterrupted,
     waves,
 )
 
@@ -217,42 +218,37 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
 
 
 def figure(path: Path, result: dict[str, Any]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    drawing, axes = plt.subplots(2, 2, figsize=(10, 7))
-    (spectrum, error), (steps, final) = axes
-    layer_spectra = zip(result["spectrum"], result["spectrum before training"], strict=True)
-    for i, (after, before) in enumerate(layer_spectra, 1):
-        for rows, style, label in ((after, "-", "trained"), (before, ":", "before training")):
-            mean = [sum(x) / len(x) for x in zip(*rows, strict=True)]
-            spectrum.plot(result["ranks"], mean, style, color=f"C{i}", label=f"layer {i}, {label}")
-    spectrum.set(xlabel="rank", title="part of the sum of singular values", ylim=(0, 1.02))
-    for name, y in result["errors"].items():
-        error.plot(result["ranks"], y, "o-", markersize=3, label=name)
-    error.set(xlabel="rank", title="relative error", xscale="log", yscale="log")
-    error.set_ylim(bottom=1e-3)
-    for name, rows in result["runs"].items():
-        steps.plot([x["step"] for x in rows], [x["perplexity"] for x in rows], label=name)
-    steps.set(xlabel="steps", title="perplexity of masked characters")
-    ranks = {int(x.split()[1]): y for x, y in result["runs"].items() if x != "softmax"}
-    final.plot(list(ranks), [y[-1]["perplexity"] for y in ranks.values()], "o-", label="Linformer")
-    final.axhline(result["runs"]["softmax"][-1]["perplexity"], color="k", ls="--", label="softmax")
-    final.set(xlabel="rank", title="perplexity at the end", xscale="log")
-    for panel in axes.flat:
-        panel.grid(alpha=0.3)
-        panel.legend(fontsize=7)
-    drawing.tight_layout()
-    drawing.savefig(path, dpi=110)
-    plt.close(drawing)
+    with drawing(path, 2, 2, figsize=(10, 7)) as axes:
+        (spectrum, error), (steps, final) = axes
+        layer_spectra = zip(result["spectrum"], result["spectrum before training"], strict=True)
+        for i, (after, before) in enumerate(layer_spectra, 1):
+            for rows, style, label in ((after, "-", "trained"), (before, ":", "before training")):
+                mean = [sum(x) / len(x) for x in zip(*rows, strict=True)]
+                spectrum.plot(
+                    result["ranks"], mean, style, color=f"C{i}", label=f"layer {i}, {label}"
+                )
+        spectrum.set(xlabel="rank", title="part of the sum of singular values", ylim=(0, 1.02))
+        for name, y in result["errors"].items():
+            error.plot(result["ranks"], y, "o-", markersize=3, label=name)
+        error.set(xlabel="rank", title="relative error", xscale="log", yscale="log")
+        error.set_ylim(bottom=1e-3)
+        for name, rows in result["runs"].items():
+            steps.plot([x["step"] for x in rows], [x["perplexity"] for x in rows], label=name)
+        steps.set(xlabel="steps", title="perplexity of masked characters")
+        ranks = {int(x.split()[1]): y for x, y in result["runs"].items() if x != "softmax"}
+        final.plot(
+            list(ranks), [y[-1]["perplexity"] for y in ranks.values()], "o-", label="Linformer"
+        )
+        final.axhline(
+            result["runs"]["softmax"][-1]["perplexity"], color="k", ls="--", label="softmax"
+        )
+        final.set(xlabel="rank", title="perplexity at the end", xscale="log")
+        for panel in axes.flat:
+            panel.grid(alpha=0.3)
+            panel.legend(fontsize=7)
 
 
 if __name__ == "__main__":
-    try:
-        result = run()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    result = uninterrupted(run)
     for name, rows in result["runs"].items():
         print(f"{name:>12}: perplexity {rows[-1]['perplexity']:.3f}, {rows[-1]['seconds']:.0f} s")

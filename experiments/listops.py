@@ -9,7 +9,6 @@ their weights orthogonal (OGLU), and the same with gates of low rank (AOGLU).
 from __future__ import annotations
 
 import argparse
-import sys
 from itertools import pairwise
 from typing import Any
 
@@ -17,8 +16,19 @@ import numpy as np
 import torch
 from encoder import Encoder
 from expressions import MIN, TOKENS, Trees, distinct
+from figures import drawing
 from torch import Tensor, nn
-from training import arguments, attention, cosine, parameters, positive, record, seeded, train
+from training import (
+    arguments,
+    attention,
+    cosine,
+    parameters,
+    positive,
+    record,
+    seeded,
+    train,
+    uninterrupted,
+)
 
 from linattn.torch import nn as layers
 
@@ -184,40 +194,33 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
 
 def _picture(path: Any, runs: dict[str, Any]) -> None:
     """Accuracy against time, the means over seeds, and on the test trees a point a seed."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6))
-    kinds = [x for x in runs if x != "guesses"]
-    for place, kind in enumerate(kinds):
-        found = np.array([[x["accuracy"] for x in rows] for rows in runs[kind]["rows"]])
-        seconds = np.array([[x["seconds"] for x in rows] for rows in runs[kind]["rows"]])
-        left.plot(seconds.mean(0) / 60, found.mean(0), label=kind)
-        points = runs[kind]["test accuracy"]
-        right.plot(points, [place] * len(points), "o", alpha=0.6)
-    for name, style in (("commonest value", ":"), ("commonest value of the first operator", "--")):
-        for panel, line in ((left, left.axhline), (right, right.axvline)):
-            line(runs["guesses"][name], color="black", lw=0.8, ls=style, label=name)
-            panel.grid(alpha=0.3)
-    left.set(
-        xlabel="minutes of processor time", title="accuracy on validation trees, mean over seeds"
-    )
-    right.set(title="accuracy on test trees, a point a seed", yticks=range(len(kinds)))
-    right.set_yticklabels(kinds)
-    right.invert_yaxis()
-    left.legend(fontsize=7, ncol=2)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    with drawing(path, 1, 2, figsize=(10, 3.6)) as (left, right):
+        kinds = [x for x in runs if x != "guesses"]
+        for place, kind in enumerate(kinds):
+            found = np.array([[x["accuracy"] for x in rows] for rows in runs[kind]["rows"]])
+            seconds = np.array([[x["seconds"] for x in rows] for rows in runs[kind]["rows"]])
+            left.plot(seconds.mean(0) / 60, found.mean(0), label=kind)
+            points = runs[kind]["test accuracy"]
+            right.plot(points, [place] * len(points), "o", alpha=0.6)
+        for name, style in (
+            ("commonest value", ":"),
+            ("commonest value of the first operator", "--"),
+        ):
+            for panel, line in ((left, left.axhline), (right, right.axvline)):
+                line(runs["guesses"][name], color="black", lw=0.8, ls=style, label=name)
+                panel.grid(alpha=0.3)
+        left.set(
+            xlabel="minutes of processor time",
+            title="accuracy on validation trees, mean over seeds",
+        )
+        right.set(title="accuracy on test trees, a point a seed", yticks=range(len(kinds)))
+        right.set_yticklabels(kinds)
+        right.invert_yaxis()
+        left.legend(fontsize=7, ncol=2)
 
 
 if __name__ == "__main__":
-    try:
-        for kind, found in run().items():
-            if kind != "guesses":
-                points = np.array(found["test accuracy"])
-                print(f"{kind:>8}: {points.mean():.4f}, {points.min():.4f} to {points.max():.4f}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    for kind, found in uninterrupted(run).items():
+        if kind != "guesses":
+            points = np.array(found["test accuracy"])
+            print(f"{kind:>8}: {points.mean():.4f}, {points.min():.4f} to {points.max():.4f}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 from fast_weights_lm import encoded, text_of
+from figures import drawing
 from torch import Tensor, nn
 from training import (
     arguments,
@@ -29,6 +29,7 @@ from training import (
     seeded,
     stalled,
     train,
+    uninterrupted,
 )
 
 from linattn.torch import nn as layers
@@ -169,52 +170,44 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
 
 
 def figure(path: Path, result: dict[str, Any]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    drawing, (before, after, steps) = plt.subplots(1, 3, figsize=(14, 4))
-    softmax = result["softmax"][-1]["bits per character"]
-    tuned = result["softmax, tuned as well"][-1]["bits per character"]
-    for orthogonal, style in ((True, "-"), (False, ":")):
-        rows = [x for x in result["performers"] if x["orthogonal"] == orthogonal]
-        m = [x["features"] for x in rows]
-        name = "orthogonal" if orthogonal else "independent"
-        before.errorbar(
-            m, [statistics.mean(x["before"]) for x in rows],
-            [statistics.stdev(x["before"]) for x in rows], fmt=f"o{style}", capsize=3, label=name,
-        )  # fmt: skip
-        for word, color in (("fixed", "C0"), ("redrawn", "C1")):
-            ends = [x["after"][word][-1]["bits per character"] for x in rows]
-            after.plot(m, ends, f"o{style}", color=color, label=f"{name}, {word}")
-        for i, x in enumerate(rows):
-            if orthogonal:
-                curve = [(0, x["before"][0])]
-                curve += [(y["step"], y["bits per character"]) for y in x["after"]["fixed"]]
-                steps.plot(*zip(*curve, strict=True), color=f"C{i}", label=f"m = {x['features']}")
-    before.set(title="before fine-tuning", xlabel="m")
-    after.set(title="after fine-tuning", xlabel="m")
-    steps.set(title="fine-tuning, orthogonal, fixed", xlabel="steps")
-    before.axhline(softmax, color="k", ls="--", label="softmax")
-    after.axhline(tuned, color="k", ls="--", label="softmax, tuned as well")
-    steps.axhline(tuned, color="k", ls="--", label="softmax, tuned as well")
-    for panel in (before, after, steps):
-        panel.set(ylabel="bits per character")
-        panel.grid(alpha=0.3)
-        panel.legend(fontsize=7)
-    for panel in (before, after):
-        panel.set_xscale("log", base=2)
-    drawing.tight_layout()
-    drawing.savefig(path, dpi=110)
-    plt.close(drawing)
+    with drawing(path, 1, 3, figsize=(14, 4)) as (before, after, steps):
+        softmax = result["softmax"][-1]["bits per character"]
+        tuned = result["softmax, tuned as well"][-1]["bits per character"]
+        for orthogonal, style in ((True, "-"), (False, ":")):
+            rows = [x for x in result["performers"] if x["orthogonal"] == orthogonal]
+            m = [x["features"] for x in rows]
+            name = "orthogonal" if orthogonal else "independent"
+            before.errorbar(
+                m, [statistics.mean(x["before"]) for x in rows],
+                [statistics.stdev(x["before"]) for x in rows],
+                fmt=f"o{style}", capsize=3, label=name,
+            )  # fmt: skip
+            for word, color in (("fixed", "C0"), ("redrawn", "C1")):
+                ends = [x["after"][word][-1]["bits per character"] for x in rows]
+                after.plot(m, ends, f"o{style}", color=color, label=f"{name}, {word}")
+            for i, x in enumerate(rows):
+                if orthogonal:
+                    curve = [(0, x["before"][0])]
+                    curve += [(y["step"], y["bits per character"]) for y in x["after"]["fixed"]]
+                    steps.plot(
+                        *zip(*curve, strict=True), color=f"C{i}", label=f"m = {x['features']}"
+                    )
+        before.set(title="before fine-tuning", xlabel="m")
+        after.set(title="after fine-tuning", xlabel="m")
+        steps.set(title="fine-tuning, orthogonal, fixed", xlabel="steps")
+        before.axhline(softmax, color="k", ls="--", label="softmax")
+        after.axhline(tuned, color="k", ls="--", label="softmax, tuned as well")
+        steps.axhline(tuned, color="k", ls="--", label="softmax, tuned as well")
+        for panel in (before, after, steps):
+            panel.set(ylabel="bits per character")
+            panel.grid(alpha=0.3)
+            panel.legend(fontsize=7)
+        for panel in (before, after):
+            panel.set_xscale("log", base=2)
 
 
 if __name__ == "__main__":
-    try:
-        result = run()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    result = uninterrupted(run)
     print(f"softmax: {result['softmax'][-1]['bits per character']:.3f} bits per character")
     for row in result["performers"]:
         ends = [f"{x} {y[-1]['bits per character']:.3f}" for x, y in row["after"].items()]

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+from figures import drawing
 from torch import Tensor
 from tqdm import tqdm
-from training import arguments, clock, kept, record
+from training import arguments, clock, kept, record, uninterrupted
 
 import linattn.torch as la
 
@@ -133,31 +133,20 @@ def crossovers(times: dict[str, dict[int, float]]) -> dict[str, int | None]:
 
 
 def figure(path: Any, times: dict[str, Any], peaks: dict[str, Any]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    drawing, axes = plt.subplots(1, 2, figsize=(10, 3.6))
-    for panel, title, values in zip(
-        axes, ("seconds a sample", "MiB a sample"), (times, peaks), strict=True
-    ):
-        for name, y in values.items():
-            panel.plot(list(y), list(y.values()), "o-", label=name, markersize=3)
-        panel.set(xlabel="N", title=title)
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log", nonpositive="mask")  # of a short sample no memory is seen
-        panel.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
-    drawing.tight_layout()
-    drawing.savefig(path, dpi=110)
-    plt.close(drawing)
+    with drawing(path, 1, 2, figsize=(10, 3.6)) as axes:
+        for panel, title, values in zip(
+            axes, ("seconds a sample", "MiB a sample"), (times, peaks), strict=True
+        ):
+            for name, y in values.items():
+                panel.plot(list(y), list(y.values()), "o-", label=name, markersize=3)
+            panel.set(xlabel="N", title=title)
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log", nonpositive="mask")  # of a short sample no memory is seen
+            panel.grid(alpha=0.3)
+        axes[0].legend(fontsize=8)
 
 
 if __name__ == "__main__":
-    try:
-        result = run()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    result = uninterrupted(run)
     for name, n in result["crossover"].items():
         print(f"{name:>12}: faster than softmax attention from N = {n} on")

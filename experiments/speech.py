@@ -9,13 +9,13 @@ the least number of digits to change, add or drop, over the number said.
 
 from __future__ import annotations
 
-import sys
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 from encoder import Encoder
+from figures import curves
 from spoken_digits import BANDS, SOURCES, Utterance, source_of, utterances
 from torch import Tensor, nn
 from torch.nn.utils import rnn
@@ -25,13 +25,13 @@ from training import (
     attention,
     clock,
     cosine,
-    curves,
     generator,
     parameters,
     positive,
     record,
     seeded,
     train,
+    uninterrupted,
 )
 
 KINDS = ("softmax", "linear", "lstm")
@@ -252,10 +252,7 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        results = run()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    results = uninterrupted(run)
     print(f"voices: {results['voices']}")
     for kind, rows in results["rows"].items():
         print(f"{kind:>8}: {rows[-1]['digit error rate']:.2f} % of the digits wrong, "

@@ -114,6 +114,14 @@ def clock() -> float:
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
+def uninterrupted(run: Callable[[], Any]) -> Any:
+    """What the script's run gives; Ctrl-C ends the program without a traceback."""
+    try:
+        return run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
 def seeded(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002  # libraries draw from it
@@ -306,22 +314,3 @@ def batches(count: int, seed: int) -> Iterator[torch.Generator]:
     """Generators of batches that training never draws."""
     for i in range(count):
         yield generator(seed + 987_654_321, i)
-
-
-def curves(path: Path, runs: dict[str, list[dict[str, float]]], fields: list[str]) -> None:
-    """A figure of what was measured against steps, a panel a field."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(fields), figsize=(4.5 * len(fields), 3.2), squeeze=False)
-    for panel, field in zip(axes[0], fields, strict=True):
-        for name, rows in runs.items():
-            panel.plot([x["step"] for x in rows], [x[field] for x in rows], label=name)
-        panel.set(xlabel="steps", title=field)
-        panel.grid(alpha=0.3)
-    axes[0][0].legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
