@@ -9,6 +9,7 @@ their weights orthogonal (OGLU), and the same with gates of low rank (AOGLU).
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from training import (
     arguments,
     attention,
+    clock,
     cosine,
     parameters,
     positive,
@@ -125,6 +127,23 @@ def by_length(found: np.ndarray, trees: Trees, shortest: int, longest: int) -> d
     }
 
 
+def seconds_a_step(
+    model: nn.Module, loss: Callable[..., Tensor], trees: Trees, size: dict[str, Any]
+) -> dict[str, float]:
+    """Those of a pass forward and backward, the fastest of three, on trees of about that length."""
+    found = {}
+    for length in np.linspace(*size["lengths"], 4).astype(int).tolist():
+        rows = sorted(range(len(trees)), key=lambda i: abs(len(trees[i]) - length))[: size["batch"]]
+        times = []
+        for _ in range(3):
+            model.zero_grad()
+            begin = clock()
+            loss(model, rows).backward()
+            times.append(clock() - begin)
+        found[f"{length} tokens"] = min(times)
+    return found
+
+
 def guesses(trees: Trees, values: np.ndarray, test: Trees, goals: np.ndarray) -> dict[str, float]:
     """The accuracy of the commonest value, and of the commonest of the first operator."""
     first, asked = (np.array([x[0] for x in y]) for y in (trees, test))
@@ -159,11 +178,13 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
     runs: dict[str, Any] = {x: {"test accuracy": [], "by length": [], "rows": []} for x in kinds}
     runs["guesses"] = guesses(training, goals[0], test, goals[2])
 
-    def loss(model: nn.Module, g: torch.Generator) -> Tensor:
-        rows = alike(training, size["batch"], g)
+    def loss_on(model: nn.Module, rows: list[int]) -> Tensor:
         logits = model(*padded(training, rows))
         goal = torch.from_numpy(goals[0][rows])
         return nn.functional.cross_entropy(logits, goal) + model.penalty(size["orthogonality"])
+
+    def loss(model: nn.Module, g: torch.Generator) -> Tensor:
+        return loss_on(model, alike(training, size["batch"], g))
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         return {"accuracy": float(right(model, judged, goals[1]).mean())}
@@ -186,7 +207,9 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
             runs[kind]["test accuracy"].append(float(found.mean()))
             runs[kind]["by length"].append(by_length(found, test, shortest, longest))
             runs[kind]["rows"].append(rows)
-            runs[kind]["parameters"] = parameters(model)
+            if seed == options.seed:
+                times = seconds_a_step(model, loss_on, training, size)
+                runs[kind] |= {"parameters": parameters(model), "seconds a step": times}
         record("listops", options, runs)  # a seed that is finished can be read
         _picture(options.out / "listops.png", runs)
     return runs

@@ -43,7 +43,7 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "small": {
         "characters": 2_000_000, "length": 128, "batch": 8, "steps": 4000, "every": 500,
-        "tuning": 1500, "tuning_every": 100, "short": 100, "features": (32, 128, 512),
+        "tuning": 10_000, "tuning_every": 100, "short": 100, "features": (32, 128, 512),
         "short_features": (32, 128), "draws": 10, "judged": 80,
         "model": {"width": 64, "heads": 2, "depth": 2, "feedforward": 256},
     },
