@@ -20,7 +20,10 @@ from linattn._progress import Bar
 
 #: The recurrence of a function and its method.
 METHODS = {name: (r, method) for r in RECURRENCES.values() for method, name in r.names.items()}
-_OTHERS = ("causal_conv1d", "log_decay", "softmax_attention", "linformer")
+_OTHERS = (
+    "causal_conv1d", "log_decay", "softmax_attention", "linformer", "mlstm", "wkv",
+    "fused_gated_delta", "fused_gated",
+)  # fmt: skip
 
 
 def _twins() -> dict[str, Any]:
@@ -77,27 +80,36 @@ def _checks(operator: str) -> Iterator[tuple[str, float, bool]]:
     """(what was checked, error relative to the largest entry, whether it passed)."""
     rng = np.random.default_rng(0)
     for shape, dtype in itertools.product(SHAPES, TOLERANCE):
-        operands = [x.astype(dtype) for x in _operands(operator, shape, rng)]
+        operands = [_cast(x, dtype) for x in _operands(operator, shape, rng)]
+        named = {key: _cast(x, dtype) for key, x in _named(operator, shape, rng).items()}
         for options in _options(operator):
             given: list[Any] = operands
             if METHODS.get(operator, ("", ""))[1] == "step":
                 *token, s, z = operands
                 given = [*token, State(s, z if options.get("normalize") else None)]
-            got = getattr(linattn, operator)(*given, **options)
-            want = OPERATORS[operator](*given, **options)
+            got = getattr(linattn, operator)(*given, **named, **options)
+            want = OPERATORS[operator](*given, **named, **options)
             error = _error(_flat(got), _flat(want))
             name = " ".join([dtype, str(shape), *(f"{k}={v}" for k, v in options.items())])
             yield name, error, error <= TOLERANCE[dtype]
 
 
-def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[np.ndarray]:
-    """All arrays; for a step those of the first token, followed by a state s, z."""
+def _cast(x: Any, dtype: str) -> Any:
+    return type(x)(*(_cast(y, dtype) for y in x)) if isinstance(x, tuple) else x.astype(dtype)
+
+
+def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[Any]:
+    """All arrays; for a step those of the first token, followed by a state or its s, z."""
     heads, n, d, m = shape
     if operator in METHODS:
         return _of_recurrence(
             *METHODS[operator], heads, {"n": n, "s": n, "d": d, "m": m, "f": d}, rng
         )
     stem, _, last = operator.rpartition("_")
+    if operator.startswith("fused"):
+        return _of_layer(operator, shape, rng)
+    if operator.startswith(("mlstm", "wkv")):
+        return _of_scaled(operator.partition("_")[0], last, shape, rng)
     x, grad_out = rng.standard_normal((2, heads, n, m))
     if operator == "causal_conv1d_step":
         return [x[:, 0], rng.standard_normal((m, 4)), rng.standard_normal((heads, m, 3))]
@@ -139,6 +151,55 @@ def _of_recurrence(
         return [*arrays.values()]
     output = heads, *(sizes[x] for x in r.layout.output)
     return [*arrays.values(), rng.standard_normal(output)]
+
+
+def _of_scaled(
+    stem: str, method: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> list[Any]:
+    """Those of a recurrence whose state is relative to an exponential."""
+    heads, n, d, m = shape
+    widths: tuple[tuple[int, ...], ...]  # of a token
+    fields: tuple[tuple[int, ...], ...]
+    if stem == "mlstm":
+        widths, shared = ((d,), (d,), (m,), (), ()), []
+        fields = (heads, d, m), (heads, d), (heads,)
+    else:
+        widths, shared = ((m,), (m,)), [*rng.random((2, m))]
+        fields = ((heads, m),) * 3
+    tokens = [rng.standard_normal((heads, n, *x)) for x in widths]
+    if method == "step":
+        return [*(x[:, 0] for x in tokens), *shared, State(*map(rng.random, fields))]
+    grad_out = [rng.standard_normal((heads, n, m))] if method == "backward" else []
+    return [*tokens, *shared, *grad_out]
+
+
+def _of_layer(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[Any]:
+    """Those of a fused step, of two heads that share a key."""
+    rows, _, d, m = shape
+    c = 2 * d + 2 * m
+    gates = 2 if operator == "fused_gated_delta_step" else 1  # a and b, or dt
+    state = linattn.FusedState(
+        rng.standard_normal((rows, c, 3)), rng.standard_normal((rows, 2, d, m))
+    )
+    return [rng.standard_normal((rows, c)), *rng.standard_normal((gates, rows, 2)), state]
+
+
+def _named(
+    operator: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """The operands that are given by name."""
+    if not operator.startswith("fused"):
+        return {}
+    rows, _, d, m = shape
+    c = 2 * d + 2 * m
+    A_log, dt_bias, D = rng.random((3, 2))
+    found = {
+        "A_log": A_log, "dt_bias": dt_bias, "weight": rng.standard_normal((c, 4)),
+        "bias": rng.standard_normal(c), "z": rng.standard_normal((rows, 2 * m)),
+    }  # fmt: skip
+    if operator == "fused_gated_delta_step":
+        return found | {"norm_weight": rng.random(m)}
+    return found | {"D": D, "norm_weight": rng.random(2 * m)}
 
 
 def _options(operator: str) -> Iterator[dict[str, Any]]:
