@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from fused_cases import Layer
+from fused_cases import make as make_layer
 from recurrences import ATTENTION, RULES, core, make, step_of
 from states import flat
 
@@ -73,6 +75,11 @@ def every_call(
         yield Call(name, internal_ufuncs[name], (abs(x),))
     for rule in RULES[len(ATTENTION) :]:  # scans
         yield from _recurrence(rule, make(rule, n, d, m, dtype=dtype, lead=lead), d, wide, normal)
+    yield from _scaled(q, k, v, g, wide, normal)
+    if wide == dtype:
+        yield from _complex(v.shape, normal)
+    if d and m:  # a fused step refuses others
+        yield from _fused(lead, d, m, dtype)
 
 
 def _recurrence(rule, arrays, width, wide, normal) -> Iterator[Call]:
@@ -80,23 +87,65 @@ def _recurrence(rule, arrays, width, wide, normal) -> Iterator[Call]:
     lead, m = grad_out.shape[:-2], grad_out.shape[-1]
     shape = (*lead, *core(rule, width, m))
     normalize = rule.options.get("normalize", False)
-    first, last, held = (
+    states = [
         State(
             normal(*shape, dtype=wide), abs(normal(*shape[:-1], dtype=wide)) if normalize else None
         )
         for _ in range(3)
-    )
-    out = normal(*grad_out.shape)
-    options = rule.options | {"initial_state": first}
-    yield _call(rule.name, **arrays, **options, out=out, return_state=True, written=(out,))
-    yield _call(f"{rule.name}_backward", **arrays, grad_out=grad_out, **options, grad_state=last)
-    yield _call(f"{rule.name}_backward", **arrays, grad_out=grad_out, **rule.options)
+    ]
     now = {
         name: x if rule.letters[name][0] != "n" else x.take(0, len(lead))
         for name, x in arrays.items()
     }
-    name, options = step_of(rule)
+    step = step_of(rule)
+    yield from _series(rule.name, arrays, grad_out, rule.options, now, states, step)
+    yield _call(f"{rule.name}_backward", **arrays, grad_out=grad_out, **rule.options)
+
+
+def _series(name, arrays, grad_out, options, now, states, step=None) -> Iterator[Call]:
+    """A recurrence with a state, its gradients, and a step with the operands of a token."""
+    first, last, held = states
+    out = np.zeros_like(grad_out)
+    begun = arrays | options | {"initial_state": first}
+    yield _call(name, **begun, out=out, return_state=True, written=(out,))
+    yield _call(f"{name}_backward", **begun, grad_out=grad_out, grad_state=last)
+    name, options = step or (f"{name}_step", options)
     yield _call(name, **now, state=held, **options, in_place=True, written=flat(held))
+
+
+def _scaled(q, k, v, g, wide, normal) -> Iterator[Call]:
+    """Recurrences whose memories are relative to an exponential."""
+    lead, d, m = v.shape[:-2], q.shape[-1], v.shape[-1]
+
+    def states(*shapes: tuple[int, ...]) -> list[State]:
+        drawn = [[np.asarray(normal(*x, dtype=wide)) for x in shapes] for _ in range(3)]
+        return [State(*(np.abs(x, out=x) for x in fields)) for fields in drawn]
+
+    tokens = {"q": q, "k": k, "v": v, "i": q[..., 0], "f": k[..., 0]}
+    now = {name: x.take(0, len(lead)) for name, x in tokens.items()}
+    held = states((*lead, d, m), (*lead, d), lead)
+    yield from _series("mlstm", tokens, g, {}, now, held)
+    channels = {"w": abs(normal(m)), "u": normal(m)}
+    tokens = {"k": g, "v": v}
+    now = {name: x.take(0, len(lead)) for name, x in tokens.items()}
+    held = states(*[(*lead, m)] * 3)
+    yield from _series("wkv", tokens | channels, g, {}, now | channels, held)
+
+
+def _complex(shape, normal) -> Iterator[Call]:
+    """The scan of complex numbers, which has kernels of its own."""
+    x, grad_out = (normal(*shape) + 1j * normal(*shape) for _ in range(2))
+    arrays = {"a": x / (1 + abs(x)), "x": x}
+    now = {name: y.take(0, len(shape) - 2) for name, y in arrays.items()}
+    states = [State(now["x"].copy()) for _ in range(3)]
+    yield from _series("linear_scan", arrays, grad_out, {}, now, states)
+
+
+def _fused(lead, d, m, dtype) -> Iterator[Call]:
+    """Steps of a layer, with every operand that they may have."""
+    for name in ("fused_gated_delta_step", "fused_gated_step"):
+        operands, state, options = make_layer(name, Layer(1, 2, d, m), lead, np.dtype(dtype))
+        yield _call(name, *operands, state, **options, in_place=True, written=state)
 
 
 def _maps(d, q, k, v, g) -> Iterator[Call]:

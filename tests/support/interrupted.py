@@ -10,6 +10,7 @@ from __future__ import annotations
 import resource
 import signal
 import sys
+from typing import Any
 
 import numpy as np
 from every_call import Call, every_call
@@ -20,7 +21,7 @@ AFTER = 0.03  # seconds
 
 
 #: Operands that have leading axes.
-ROWS = {"q", "k", "v", "a", "b", "g", "beta", "erase", "bonus", "x", "grad_out"}
+ROWS = {"q", "k", "v", "a", "b", "g", "beta", "erase", "bonus", "x", "i", "f", "z", "grad_out"}
 
 
 def longer(call: Call, times: int, only: str) -> Call:
@@ -29,7 +30,12 @@ def longer(call: Call, times: int, only: str) -> Call:
     With `only`, just that operand has many heads: grouped queries.
     """
     options = {x: y for x, y in call.options.items() if x not in ("out", "in_place")}
-    heads = lambda x: np.broadcast_to(x, (times, *x.shape))  # noqa: E731
+
+    def heads(x: Any) -> Any:
+        if isinstance(x, tuple):
+            return type(x)(*map(heads, x))
+        return np.broadcast_to(x, (times, *x.shape))
+
     rows = {only} if only else ROWS
     options |= {x: heads(options[x]) for x in rows & options.keys()}
     some = 1 if only or call.name.startswith(("linformer", "causal_conv", "log_decay")) else None
