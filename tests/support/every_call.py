@@ -69,7 +69,8 @@ def every_call(
     for bound in None, -5.0:
         yield _call("log_decay", v, bias, bias, lower_bound=bound)
         yield _call("log_decay_backward", v, bias, bias, g, lower_bound=bound)
-    yield from _maps(d, q, k, v, g)
+    if d:  # there are no directions of width 0
+        yield from _maps(d, q, k, v, g)
     x = np.asarray(q, wide)
     for name in ("sigmoid", "log1p", "sin", "cos"):
         yield Call(name, internal_ufuncs[name], (abs(x),))
@@ -115,13 +116,13 @@ def _series(name, arrays, grad_out, options, now, states, step=None) -> Iterator
 
 def _scaled(q, k, v, g, wide, normal) -> Iterator[Call]:
     """Recurrences whose memories are relative to an exponential."""
-    lead, d, m = v.shape[:-2], q.shape[-1], v.shape[-1]
+    lead, n, d, m = v.shape[:-2], *q.shape[-2:], v.shape[-1]
 
     def states(*shapes: tuple[int, ...]) -> list[State]:
         drawn = [[np.asarray(normal(*x, dtype=wide)) for x in shapes] for _ in range(3)]
         return [State(*(np.abs(x, out=x) for x in fields)) for fields in drawn]
 
-    tokens = {"q": q, "k": k, "v": v, "i": q[..., 0], "f": k[..., 0]}
+    tokens = {"q": q, "k": k, "v": v, "i": normal(*lead, n), "f": normal(*lead, n)}
     now = {name: x.take(0, len(lead)) for name, x in tokens.items()}
     held = states((*lead, d, m), (*lead, d), lead)
     yield from _series("mlstm", tokens, g, {}, now, held)

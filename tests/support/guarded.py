@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from typing import Any
 
 import numpy as np
+from every_call import every_call
 
 import linattn
-from linattn import State, feature_maps
+from linattn import feature_maps
 
 try:
     from ml_dtypes import bfloat16
@@ -33,17 +35,29 @@ LAYOUTS = {
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def guarded(x: np.ndarray, at_end: bool, layout: str) -> np.ndarray:
-    """A copy of x that ends, or begins, at a page without access."""
-    x = LAYOUTS[layout](x)
-    pages = -(-x.nbytes // PAGE)  # none where x is empty: then nothing may be touched
+free: dict[int, list[np.ndarray]] = {}  # by pages, memory between two pages without access
+
+
+def bounded(pages: int) -> np.ndarray:
+    """The bytes of so many pages; given back to `free` where the caller has done with them."""
+    if free.get(pages):
+        return free[pages].pop()
     memory = mmap.mmap(-1, (pages + 2) * PAGE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for page in (0, pages + 1):
         if libc.mprotect(ctypes.c_void_p(start + page * PAGE), PAGE, 0) != 0:
             raise OSError(ctypes.get_errno(), "mprotect")
-    offset = PAGE + (pages * PAGE - x.nbytes if at_end else 0)
-    y = np.frombuffer(memory, x.dtype, x.size, offset).reshape(x.shape)
+    return np.frombuffer(memory, np.uint8, pages * PAGE, PAGE)
+
+
+def guarded(x: np.ndarray, at_end: bool, layout: str, lent: list[np.ndarray]) -> np.ndarray:
+    """A copy of x that ends, or begins, at a page without access."""
+    x = LAYOUTS[layout](x)
+    # None where x is empty: then nothing may be touched.
+    memory = bounded(-(-x.nbytes // PAGE))
+    lent.append(memory)
+    room = memory[memory.size - x.nbytes :] if at_end else memory[: x.nbytes]
+    y = room.view(x.dtype).reshape(x.shape)
     y[...] = x
     y = LAYOUTS[layout](y)
     if x.size == 0:  # as many of NumPy's own empty arrays have them
@@ -53,78 +67,54 @@ def guarded(x: np.ndarray, at_end: bool, layout: str) -> np.ndarray:
 
 def check(n: int, d: int, m: int, dtype: type, at_end: bool, layout: str) -> None:
     rng = np.random.default_rng(0)
+    lent: list[np.ndarray] = []
+
+    def placed(x: Any) -> Any:
+        if isinstance(x, tuple):
+            return type(x)(*map(placed, x))
+        numbers = isinstance(x, np.ndarray) and x.dtype.kind not in "biu"
+        return guarded(x, at_end, layout, lent) if numbers else x
 
     def make(*shape: int, dtype: type = dtype) -> np.ndarray:
-        return guarded(rng.random(shape).astype(dtype), at_end, layout)
+        return guarded(rng.random(shape).astype(dtype), at_end, layout, lent)
 
+    def give_back() -> None:
+        while lent:
+            memory = lent.pop()
+            free.setdefault(memory.size // PAGE, []).append(memory)
+
+    for call in every_call(n, d, m, dtype=dtype):
+        operands = tuple(map(placed, call.operands))
+        options = {name: placed(x) for name, x in call.options.items()}
+        call._replace(operands=operands, options=options).run()
+        give_back()
+
+    # What every_call does not: filters of many taps, gradients in arrays of the caller, maps whose
+    # own directions are guarded, and convolutions with a state.
     wide = np.float64 if dtype is np.float64 else np.float32
-    q, k, v, g, o = (make(2, n, x) for x in (d, d, m, m, m))
-    beta = make(2, n)
-    state = State(make(2, d, m, dtype=wide), make(2, d, dtype=wide))
-    both = {"initial_state": state, "grad_state": state}
-    linattn.causal(q, k, v, initial_state=state, return_state=True, out=o)
-    linattn.noncausal(q, k, v, out=o)
-    linattn.causal_backward(q, k, v, g, **both)
-    linattn.noncausal_backward(q, k, v, g)
-    linattn.delta(q, k, v, beta, out=o)
-    linattn.delta(q, k, v, v, out=o)
-    linattn.delta(q, k, v, v, initial_state=State(state.s), return_state=True)
-    linattn.delta_backward(q, k, v, beta, g)
-    linattn.delta_backward(q, k, v, v, g)
-    for gate in (make(2, n, dtype=wide), make(2, n, d, dtype=wide)):
-        for strength, erase in ((beta, None), (v, k)):
-            operands = (q, k, v, -gate, strength)
-            linattn.gated_delta(*operands, erase=erase, out=o)
-            linattn.gated_delta_backward(*operands, g, erase=erase)
-        linattn.dplr(q, k, v, -k, k, -gate, out=o)
-        linattn.dplr_backward(q, k, v, -k, k, -gate, g)
+    q, k, v, g = (make(2, n, x) for x in (d, d, m, m))
+    linattn.causal_conv1d(v, make(m, 9), out=make(2, n, m))
+    inputs = make(2, m, 3, dtype=wide)
+    weight, bias, conv = make(m, 4), make(m), {"initial_state": inputs, "activation": "silu"}
+    linattn.causal_conv1d(v, weight, bias, return_state=True, out=make(2, n, m), **conv)
+    linattn.causal_conv1d_backward(v, weight, g, bias, grad_state=inputs, **conv)
     outputs = [make(2, n, x) for x in (d, d, m)]
     linattn.ufuncs.causal_backward_elu(q, k, v, g, 1.0, 1e-6, out=tuple(outputs))
-    token = (make(2, d), make(2, d), make(2, m))
-    linattn.step(*token, state, in_place=True)
-    linattn.delta_step(*token, make(2), State(state.s), in_place=True)
-    linattn.delta_step(*token, token[2], State(state.s), in_place=True)
-    for gate in (make(2, dtype=wide), make(2, d, dtype=wide)):
-        memory = State(state.s)
-        linattn.gated_delta_step(*token, gate, make(2), memory, erase=token[0], in_place=True)
-        linattn.dplr_step(*token, token[0], token[1], gate, memory, in_place=True)
-    weight, inputs = make(m, 4), make(2, m, 3, dtype=wide)
-    conv = {"initial_state": inputs, "activation": "silu"}
-    linattn.causal_conv1d(v, weight, make(m), return_state=True, out=o, **conv)
-    linattn.causal_conv1d_backward(v, weight, g, make(m), grad_state=inputs, **conv)
-    linattn.causal_conv1d(v, make(m, 9), out=o)
-    linattn.causal_conv1d_step(token[2], weight, inputs, in_place=True)
-    linattn.causal_backward(q, k, v, g, feature_map="l2norm", normalize=False)
-    linattn.log_decay(v, make(m), make(m))
-    if wide is dtype:
-        linattn.softmax_attention(q, k, v, causal=True)
-        linattn.softmax_attention_backward(q, k, v, g, causal=True)
-        feature_maps.DPFP(nu=1)(q)
-        for phi in (feature_maps.Rebased(), feature_maps.Taylor()):
-            phi.backward(q, make(2, n, phi.features(d)))
-            phi(q)
-        feature_maps.L2Norm().backward(q, feature_maps.L2Norm()(q))
-        if d * m > 0:
-            feature_maps.PositiveRandomFeatures(make(d, m))(q)
     for gates in (2, n), (2, n, d):
         gate, bonus = make(*gates, dtype=wide), make(2, d, dtype=wide)
         suffix = "_key_channels" if len(gates) > 2 else ""
-        linattn.gated(q, k, v, -gate, out=o)
-        linattn.gated(q, k, v, gate, bonus=bonus, initial_state=State(state.s), return_state=True)
-        outputs = [*(make(2, n, x) for x in (d, d, m)), make(*gates, dtype=wide)]
         backward = getattr(linattn.ufuncs, f"gated{suffix}_bonus_backward_identity")
-        last = make(2, d, dtype=wide)
-        backward(q, k, v, gate, bonus, g, 1.0, out=(*outputs, last))
-        linattn.gated_backward(q, k, v, gate, g, bonus=bonus, initial_state=State(state.s))
-        for u in (None, bonus):
-            one = gate[:, 0] if n else make(*gates[:1], *gates[2:], dtype=wide)
-            linattn.gated_step(*token, one, State(state.s), bonus=u, in_place=True)
+        last = make(*gates, dtype=wide), make(2, d, dtype=wide)
+        backward(q, k, v, gate, bonus, g, 1.0, out=(*(make(2, n, x) for x in (d, d, m)), *last))
+    if wide is dtype and d * m > 0:
+        feature_maps.PositiveRandomFeatures(make(d, m))(q)
+    give_back()
 
 
 def main() -> None:
     for dtype in (np.float16, bfloat16, np.float32, np.float64):
         for at_end in (True, False):
-            for n, d, m in SIZES + NARROW:
+            for n, d, m in SIZES + NARROW * at_end:
                 check(n, d, m, dtype, at_end, "by rows")
             for layout in LAYOUTS:
                 for n, d, m in SIZES[3:4] + NARROW[2::6]:
