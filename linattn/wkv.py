@@ -258,10 +258,11 @@ def wkv_step(
     )
     after = _fields.own(name, state, call.batch, (1, 1, 1), in_place)
     s = np.stack(after, -2)
-    o, _ = run(ufuncs["_wkv_step"], call.cast(), (None, s))
-    for i, x in enumerate(after):
-        x[...] = s[..., i, :]
-    return o, after
+    result = run(ufuncs["_wkv_step"], call.cast(), (None, s))[0], after
+    rows = [s[..., i, :] for i in range(3)]
+    for x, y in zip(after, rows, strict=True):  # from here on, nothing fails for lack of memory
+        x[...] = y
+    return result
 
 
 def _stacked(
