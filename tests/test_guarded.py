@@ -9,9 +9,12 @@ import pytest
 
 from linattn import _config
 
+BEST, *OTHERS = _config.available_isas()
+ISAS = [BEST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="protects pages as Linux does")
-@pytest.mark.parametrize("isa", _config.available_isas())
+@pytest.mark.parametrize("isa", ISAS)
 def test_stays_within_bounds(isa):
     script = Path(__file__).parent / "support" / "guarded.py"
     env = os.environ | {"LINATTN_ISA": isa}
