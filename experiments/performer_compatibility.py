@@ -57,7 +57,7 @@ SIZES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 TUNING_RATE = 5e-4
-PROGRESS, ROWS_WITHOUT = 0.005, 4  #: bits that so many measurements without end a fine-tuning
+PROGRESS, ROWS_WITHOUT = 0.005, 10  #: bits that so many measurements without end a fine-tuning
 
 
 def replaced(
