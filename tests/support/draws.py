@@ -17,7 +17,7 @@ from layouts import LAYOUTS
 from ml_dtypes import bfloat16
 
 import linattn
-from linattn import State, _reference_mlstm, _reference_wkv, _selftest, feature_maps
+from linattn import State, _selftest, feature_maps
 from linattn import _reference_maps as twins
 from linattn._operator import RECURRENCES
 
@@ -25,12 +25,7 @@ EDGES, FAR = (15, 16, 17, 31, 32, 33), (63, 64, 65, 100, 127, 128, 129, 200)
 LEADS = ((), (), (), (1,), (2,), (3,), (2, 3), (3, 1), (2, 1, 2), (5,), (0,), (2, 0))
 DTYPES = tuple(map(np.dtype, ("f4", "f8", "f2", bfloat16)))
 MIXED = (*DTYPES, *map(np.dtype, ("i1", "u1", "i4", "i8", "?")))
-TWINS = _selftest.OPERATORS | {
-    name: f
-    for module in (_reference_mlstm, _reference_wkv)
-    for name, f in vars(module).items()
-    if name.startswith(("mlstm", "wkv"))
-}
+TWINS = _selftest.OPERATORS
 #: Recurrences besides those of the registry.
 LAYOUTS_OF = {name: import_module(f"linattn.{name}").LAYOUT for name in ("mlstm", "wkv")}
 ROWS = {"fortran", "features_first", "every_second_row", "rows_backwards"}  # layouts of matrices
