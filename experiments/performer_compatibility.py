@@ -169,10 +169,15 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
     return result
 
 
+def least(rows: list[dict[str, float]]) -> float:
+    """Of all evaluations of a fine-tuning, which ends long after it."""
+    return min(x["bits per character"] for x in rows)
+
+
 def figure(path: Path, result: dict[str, Any]) -> None:
     with drawing(path, 1, 3, figsize=(14, 4)) as (before, after, steps):
         softmax = result["softmax"][-1]["bits per character"]
-        tuned = result["softmax, tuned as well"][-1]["bits per character"]
+        tuned = least(result["softmax, tuned as well"])
         for orthogonal, style in ((True, "-"), (False, ":")):
             rows = [x for x in result["performers"] if x["orthogonal"] == orthogonal]
             m = [x["features"] for x in rows]
@@ -183,7 +188,7 @@ def figure(path: Path, result: dict[str, Any]) -> None:
                 fmt=f"o{style}", capsize=3, label=name,
             )  # fmt: skip
             for word, color in (("fixed", "C0"), ("redrawn", "C1")):
-                ends = [x["after"][word][-1]["bits per character"] for x in rows]
+                ends = [least(x["after"][word]) for x in rows]
                 after.plot(m, ends, f"o{style}", color=color, label=f"{name}, {word}")
             for i, x in enumerate(rows):
                 if orthogonal:
@@ -210,7 +215,7 @@ if __name__ == "__main__":
     result = uninterrupted(run)
     print(f"softmax: {result['softmax'][-1]['bits per character']:.3f} bits per character")
     for row in result["performers"]:
-        ends = [f"{x} {y[-1]['bits per character']:.3f}" for x, y in row["after"].items()]
+        ends = [f"{x} {least(y):.3f}" for x, y in row["after"].items()]
         kind = "orthogonal" if row["orthogonal"] else "independent"
         print(f"m = {row['features']}, {kind}: before {statistics.mean(row['before']):.3f}, "
               f"after {', '.join(ends)}")  # fmt: skip
