@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from training import (
     arguments,
     attention,
-    clock,
     cosine,
     generator,
     kept,
@@ -33,6 +32,7 @@ from training import (
     parameters,
     positive,
     record,
+    seconds_of_pass,
     seeded,
     train,
     uninterrupted,
@@ -86,12 +86,7 @@ def bits(model: nn.Module, x: Tensor) -> Tensor:
 
 def seconds_a_step(model: nn.Module, loss: Callable[..., Tensor]) -> float:
     """The median over a few steps, without the optimizer's own part."""
-    times = []
-    for i in range(8):
-        begin = clock()
-        model.zero_grad()
-        loss(model, generator(0, i)).backward()
-        times.append(clock() - begin)
+    times = [seconds_of_pass(model, loss, generator(0, i)) for i in range(8)]
     return statistics.median(times[2:])
 
 

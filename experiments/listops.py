@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from training import (
     arguments,
     attention,
-    clock,
     cosine,
     parameters,
     positive,
     record,
+    seconds_of_pass,
     seeded,
     train,
     uninterrupted,
@@ -134,13 +134,7 @@ def seconds_a_step(
     found = {}
     for length in np.linspace(*size["lengths"], 4).astype(int).tolist():
         rows = sorted(range(len(trees)), key=lambda i: abs(len(trees[i]) - length))[: size["batch"]]
-        times = []
-        for _ in range(3):
-            model.zero_grad()
-            begin = clock()
-            loss(model, rows).backward()
-            times.append(clock() - begin)
-        found[f"{length} tokens"] = min(times)
+        found[f"{length} tokens"] = min(seconds_of_pass(model, loss, rows) for _ in range(3))
     return found
 
 

@@ -23,12 +23,12 @@ from tqdm import tqdm
 from training import (
     arguments,
     attention,
-    clock,
     cosine,
     generator,
     parameters,
     positive,
     record,
+    seconds_of_pass,
     seeded,
     train,
     uninterrupted,
@@ -167,9 +167,7 @@ def seconds(
         runs: dict[str, list[float]] = {x: [] for x in kinds}
         for _ in range(times + 1):
             for kind in kinds:
-                begin = clock()
-                loss_of(models[kind], batch).backward()
-                runs[kind].append(clock() - begin)
+                runs[kind].append(seconds_of_pass(models[kind], loss_of, batch))
         for kind in kinds:
             found[kind][name] = float(np.median(runs[kind][1:]))
     return found

@@ -114,6 +114,14 @@ def clock() -> float:
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
+def seconds_of_pass(model: nn.Module, loss: Callable[..., Tensor], *given: Any) -> float:
+    """Those of a pass forward and backward, for the loss of what is given."""
+    model.zero_grad()
+    begin = clock()
+    loss(model, *given).backward()
+    return clock() - begin
+
+
 def uninterrupted(run: Callable[[], Any]) -> Any:
     """What the script's run gives; Ctrl-C ends the program without a traceback."""
     try:
@@ -160,8 +168,7 @@ def train(
     """
     descent = optimizer(model.parameters(), betas=(0.9, 0.98), weight_decay=weight_decay)
     path = options.out / f"{name}.pt"
-    config = {"steps": steps, "size": options.size, "seed": options.seed, "name": name,
-              "precision": options.precision, "facts": facts}  # fmt: skip
+    config = {"steps": steps, "name": name, "facts": facts, **conditions(options)}
     step, rows, seconds, (total, count) = _restored(path, model, descent, config)
     bar = tqdm(initial=step, total=steps, desc=name, disable=options.size == "tiny")
     begin, kept, at = clock(), seconds, step
@@ -264,8 +271,7 @@ def kept(
     `facts` are what else it depends on, as those of `train`.
     """
     path = options.out / f"{name}.parts"
-    config = {"size": options.size, "seed": options.seed, "steps": options.steps,
-              "precision": options.precision, "facts": facts}  # fmt: skip
+    config = {"steps": options.steps, "facts": facts, **conditions(options)}
     config = json.loads(json.dumps(config))
     saved = {"config": config, "parts": {}}
     if path.exists():
@@ -293,13 +299,16 @@ def record(name: str, options: argparse.Namespace, results: Any) -> Path:
         "machine": processor(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "precision": options.precision,
-        "seed": options.seed,
-        "size": options.size,
+        **conditions(options),
         "results": results,
     }
     path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def conditions(options: argparse.Namespace) -> dict[str, Any]:
+    """The options that every number of a run depends on."""
+    return {x: getattr(options, x) for x in ("precision", "seed", "size")}
 
 
 def processor() -> str:
