@@ -144,7 +144,7 @@ class BuildExt(build_ext):
 
     def build_extension(self, ext):
         level = optimization(self.compiler.compiler_so)
-        ext.extra_compile_args += level
+        ext.extra_compile_args = [*ext.extra_compile_args, *level]
 
         def compile_unit(unit):
             folder, macros, flags = unit
@@ -192,7 +192,7 @@ setup(
             depends=[KERNELS, *sorted(glob("src/*/*.h") + glob("src/*/*.def"))],
             include_dirs=[numpy.get_include()],
             define_macros=macros,
-            extra_compile_args=[*COMMON],
+            extra_compile_args=COMMON,
             libraries=[] if WINDOWS else ["m"],
             extra_link_args=[] if WINDOWS or sys.platform == "darwin" else ["-pthread"],
             py_limited_api=not FREE_THREADED,
