@@ -6,11 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from linattn import _config
-
-BEST, *OTHERS = _config.available_isas()
-ISAS = [BEST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+from isas import ISAS
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="protects pages as Linux does")

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from cases import MAPS
 from every_call import every_call
+from isas import ISAS
 from recurrences import RULES, backward, core, forward, make, step
 
 import linattn
-from linattn import State, _config, _linattn, feature_maps
+from linattn import State, _linattn, feature_maps
 from linattn._gufuncs import internal_ufuncs
 
 try:
@@ -40,8 +41,6 @@ SIZES = [
     (17, 5, 0, 3),
     (17, 5, 3, 0),
 ]
-BEST, *OTHERS = _config.available_isas()
-ISAS = [BEST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 BYTES = (0xFF, 0x7F, 0xFE)  # NaN, large, negative and large
 
 

@@ -69,8 +69,7 @@ def every_call(
     for bound in None, -5.0:
         yield _call("log_decay", v, bias, bias, lower_bound=bound)
         yield _call("log_decay_backward", v, bias, bias, g, lower_bound=bound)
-    if d:  # there are no directions of width 0
-        yield from _maps(d, q, k, v, g)
+    yield from _maps(d, q, k, v, g)
     x = np.asarray(q, wide)
     for name in ("sigmoid", "log1p", "sin", "cos"):
         yield Call(name, internal_ufuncs[name], (abs(x),))
@@ -150,16 +149,18 @@ def _fused(lead, d, m, dtype) -> Iterator[Call]:
 
 
 def _maps(d, q, k, v, g) -> Iterator[Call]:
-    random = feature_maps.PositiveRandomFeatures.sample(d, 9, rng=0)
-    yield _call("causal", q, k, v, feature_map=random)
-    yield _call("causal_backward", q, k, v, g, feature_map=random)
+    random = []
+    if d:  # there are no directions of width 0
+        random = [feature_maps.PositiveRandomFeatures.sample(d, 9, rng=0),
+                  feature_maps.RandomFourierFeatures.sample(d, 9, rng=0)]  # fmt: skip
+        yield _call("causal", q, k, v, feature_map=random[0])
+        yield _call("causal_backward", q, k, v, g, feature_map=random[0])
     for phi in (
-        random,
+        *random,
         feature_maps.DPFP(nu=2),
         feature_maps.Taylor(),
         feature_maps.Rebased(),
         feature_maps.L2Norm(),
-        feature_maps.RandomFourierFeatures.sample(d, 9, rng=0),
         feature_maps.get("exp").normalized(),
         *(feature_maps.get(name) for name in ("relu", "elu", "softplus", "exp")),
     ):
