@@ -6,6 +6,7 @@ import math
 import operator
 import os
 import sys
+from contextlib import ContextDecorator
 from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -127,10 +128,11 @@ def set_isa(name: str) -> None:
     _linattn.set_isa(name)
 
 
-class one_isa:
+class one_isa(ContextDecorator):
     """A context in which this thread's calls use one instruction set, whatever other threads set.
 
-    Use it around several gufunc calls whose results have to be consistent.
+    Use it around several gufunc calls whose results have to be consistent, or as a decorator of
+    a function that makes them.
     """
 
     def __enter__(self) -> None:

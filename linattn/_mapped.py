@@ -25,6 +25,7 @@ def outside(feature_map: Any) -> bool:
 
 
 @quiet
+@one_isa()
 def call(
     recurrence: Recurrence, method: str, operands: tuple[Any, ...], feature_map: Any, **options: Any
 ) -> Any:
@@ -54,8 +55,7 @@ def call(
         out = options.pop("out", None)
     if method == "backward":
         options["grad_out"] = others.pop()
-    with one_isa():
-        result = run(recurrence, method, phi, (q, k, *others), **options)
+    result = run(recurrence, method, phi, (q, k, *others), **options)
     if dtype == work:
         return result
     given = (kept for x, kept in zip(others, wide, strict=False) if x is not None)

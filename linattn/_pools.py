@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _check, _state, _state_at
+from ._config import one_isa
 from ._lazy import is_lazy
 from ._linattn import get_num_threads, pool_call
 from ._mapped import outside
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 EVEN_PIECES = 4
 
 
+@one_isa()
 def call(
     r: Any, method: str, operands: tuple[Any, ...], *, state_indices: Any = None,
     state_at: Any = None, **options: Any,

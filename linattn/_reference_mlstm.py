@@ -182,7 +182,7 @@ class _Operands:
 
     def write(self, r, t):
         """The state after token t; log sigma(f), whether m decayed, and both weights."""
-        log_f = np.where(self.has(t), -np.logaddexp(0, -self.f[..., t]), 0)
+        log_f = -np.logaddexp(0, -np.where(self.has(t), self.f[..., t], np.inf))
         i = np.where(self.has(t), self.i[..., t], -np.inf)
         past = np.where(log_f == -np.inf, log_f, log_f + self.m[..., r])
         kept = ~(i > past)

@@ -22,6 +22,7 @@ LAYOUT = Layout([*ALL_KEYS.operands, Operand("E", "sr"), Operand("F", "sr")])
 
 
 @quiet
+@one_isa()
 @filled
 def linformer(
     q: ArrayLike,
@@ -72,13 +73,13 @@ def linformer(
     q, k, v, E, F, scale, shape, dtype = _operands("linformer", q, k, v, E, F, scale)
     if out is not None:
         _check.out("linformer", out, shape, np.empty(0, dtype))
-    with one_isa():
-        keys, values = transposed_product(E, k), transposed_product(F, v)
-        (o,) = run(internal_ufuncs["softmax"], (q, keys, values, scale, 0.0), (out,))
+    keys, values = transposed_product(E, k), transposed_product(F, v)
+    (o,) = run(internal_ufuncs["softmax"], (q, keys, values, scale, 0.0), (out,))
     return o.astype(dtype, copy=False)
 
 
 @quiet
+@one_isa()
 @filled_like(linformer)
 def linformer_backward(
     q: ArrayLike,
@@ -113,10 +114,9 @@ def linformer_backward(
     grad_out = _check.operand(name, "grad_out", grad_out)
     q, k, v, E, F, scale, shape, dtype = _operands(name, q, k, v, E, F, scale, grad_out)
     grad_out = _check.cotangent(name, grad_out, shape)
-    with one_isa():
-        keys, values = transposed_product(E, k), transposed_product(F, v)
-        inputs = q, keys, values, grad_out, scale, 0.0
-        dq, dkeys, dvalues = run(internal_ufuncs["softmax_backward"], inputs)
+    keys, values = transposed_product(E, k), transposed_product(F, v)
+    inputs = q, keys, values, grad_out, scale, 0.0
+    dq, dkeys, dvalues = run(internal_ufuncs["softmax_backward"], inputs)
     dkeys, dvalues = _gradients.sum_all((dkeys, dvalues), (keys, values))
     pairs = (E, dkeys), (F, dvalues), (k, dkeys.mT), (v, dvalues.mT)
     grads = dq, *(product(x, y) for x, y in pairs)

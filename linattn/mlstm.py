@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 import numpy as np
 
 from . import _check, _fields, _gradients, _pools, _state
+from ._config import one_isa
 from ._docs import filled, filled_like
 from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
@@ -43,6 +44,7 @@ def mlstm(
     return_state: bool, **options: Unpack[MLSTMOptions],
 ) -> Array | tuple[Array, State]: ...  # fmt: skip
 @quiet
+@one_isa()
 @filled
 def mlstm(
     q: ArrayLike,
@@ -135,6 +137,7 @@ def mlstm(
 
 
 @quiet
+@one_isa()
 @filled_like(mlstm)
 def mlstm_backward(
     q: ArrayLike,

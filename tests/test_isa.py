@@ -1,19 +1,24 @@
 """Every instruction set of this CPU, selected by the call and by the environment."""
 
-import threading
-from functools import partial
+import random
+import sys
+from contextlib import contextmanager
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from bounds import check
 from cases import BACKWARD, FORWARD, VARIANTS, Case
+from every_call import Call, every_call
+from states import flat
 
 import linattn
-from linattn import _config, feature_maps
+from linattn import _config
 
 OPERATORS = FORWARD + BACKWARD
 SIZES = [(1, 1, 1), (17, 5, 3), (33, 16, 31), (70, 65, 66)]
 
+PACKAGES = {"linattn", "linattn.feature_maps"}
 PRINT_ISA = "import linattn; print(linattn.get_isa())"
 
 
@@ -62,30 +67,54 @@ def test_config_tells(isa, capsys):
 
 
 def test_a_call_keeps_its_set(isa):
-    """One made of many calls of kernels, too, while another thread changes the set."""
+    """One made of several calls of kernels, too, while the set changes between any two lines."""
     names = _config.available_isas()
     if len(names) < 2:
         pytest.skip("one instruction set here")
-    q, k, v = np.random.default_rng(0).standard_normal((3, 6000, 16)).astype(np.float32)
-    phi = feature_maps.PositiveRandomFeatures.sample(16, 20)
-    call = partial(linattn.causal, 4 * q, 4 * k, v, feature_map=phi)
-    expected = set()
+    expected = []
     for name in names:
         isa(name)
-        expected.add(call().tobytes())
-    assert len(expected) > 1
-    stop = threading.Event()
+        expected.append([[x.tobytes() for x in call.results()] for call in calls()])
+    assert all(x != y for x, y in pairwise(expected))
+    for seed in range(4):
+        rng = random.Random(seed)
+        for i, call in enumerate(calls()):
+            with each_line(lambda rng=rng: isa(rng.choice(names))) as changes:
+                result = call.run()
+            assert len(changes) > 1 or isinstance(call.f, np.ufunc)
+            found = [x.tobytes() for x in flat(result)]
+            assert any(found == of_set[i] for of_set in expected), call.name
 
-    def change():
-        while not stop.is_set():
-            for name in names:
-                linattn.set_isa(name)
 
-    other = threading.Thread(target=change)
-    other.start()
+def calls():
+    """One of every operator, and those that `linattn._pools` makes of several."""
+    yield from every_call(70, 9, 17)
+    q, k, v = (x.copy() for x in np.random.default_rng(0).standard_normal((3, 2, 70, 9)))
+    gates = q[..., 0], k[..., 0]
+    for name, operands in ("causal", (q, k, v)), ("mlstm", (q, k, v, *gates)):
+        f, backward = getattr(linattn, name), getattr(linattn, f"{name}_backward")
+        yield Call(name, f, operands, {"return_state": True, "state_at": [20, 50]})
+        at = f(*operands, return_state=True, state_at=[20, 50])[1]
+        at = linattn.State(*(x if x is None else np.ones_like(x) for x in at))
+        yield Call(name, backward, (*operands, v), {"grad_state": at, "state_at": [20, 50]})
+
+
+@contextmanager
+def each_line(f):
+    """Call f before each line of the package; a list that grows with every call."""
+    called = []
+
+    def line(_frame, event, _arg):
+        if event == "line":
+            called.append(f())
+        return line
+
+    def function(frame, _event, _arg):
+        return line if frame.f_globals.get("__package__") in PACKAGES else None
+
+    before = sys.gettrace()
+    sys.settrace(function)
     try:
-        results = {call().tobytes() for _ in range(20)}
+        yield called
     finally:
-        stop.set()
-        other.join()
-    assert results <= expected
+        sys.settrace(before)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _check
+from .._config import one_isa
 from .._dtypes import state_dtype
 from .._gufuncs import internal_ufuncs, quiet
 from .._linattn import maps
@@ -23,11 +24,11 @@ class FeatureMap:
     _parameters: tuple[str, ...] = ()
 
     def __init_subclass__(cls) -> None:
-        """Let the methods of a map raise no floating-point errors."""
+        """Let the methods of a map raise no floating-point errors, and use one instruction set."""
         super().__init_subclass__()
         for name in ("__call__", "backward", "input_gradient", "exponent_gradient"):
             if name in vars(cls):
-                setattr(cls, name, quiet(vars(cls)[name]))
+                setattr(cls, name, quiet(one_isa()(vars(cls)[name])))
 
     def __call__(self, x: Any) -> np.ndarray:
         """phi(x)."""
