@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from conv_cases import ACTIVATIONS, DTYPES, SIZES, check_backward, check_forward, make, wide
+from isas import ISAS
 from layouts import LAYOUTS
 
 import linattn
-from linattn import _config
 from linattn import _reference_conv as ref
 
 
@@ -116,7 +116,7 @@ def spread(x, gap):
     return out
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_step_has_the_bits_of_one_token(isa, name, dtype):
     """Of filters and states of any layout, in place and not, whole vectors of channels or not."""
@@ -139,7 +139,7 @@ def test_a_step_has_the_bits_of_one_token(isa, name, dtype):
                 np.testing.assert_array_equal(after, end)
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_instruction_sets(isa, name, dtype):
     isa(name)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from bounds import DELTA_ROUNDINGS, check_delta, close, roundings
 from cases import MAPS, delta_case, make
+from isas import ISAS
 
 import linattn
-from linattn import _config
 from linattn import _reference_delta as ref
 
 CHANNELS = pytest.mark.parametrize("channels", [False, True])
@@ -37,7 +37,7 @@ def test_one_to_eight_threads(threads, channels, lead, n, d, m):
                 np.testing.assert_array_equal(x, y, err_msg=f"{count} threads")
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 def test_instruction_sets(isa, name):
     isa(name)
     for feature_map in MAPS:

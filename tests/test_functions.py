@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from bounds import close
 from cases import DTYPES
+from isas import ISAS
 
-from linattn import _config
 from linattn._gufuncs import internal_ufuncs
 
 NAMES = ("exp", "log1p", "sigmoid", "softplus", "sin", "cos")
@@ -48,7 +48,7 @@ def ulps(actual, exact, dtype):
     return np.where(np.isfinite(rounded), error, 0)
 
 
-@pytest.mark.parametrize("set_name", _config.available_isas())
+@pytest.mark.parametrize("set_name", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_two_units_of_the_last_place(isa, set_name, dtype, name, record_property):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from bounds import close, roundings
 from cases import MAPS
-from gated_calls import GATES, backward, both, forward, same, states
+from gated_calls import backward, both, forward, same, states
+from isas import ISAS
 from layouts import LAYOUTS
 from rules import (
     DPLR,
@@ -21,9 +22,10 @@ from rules import (
     make,
     part,
 )  # fmt: skip
+from slow import slow
 
 import linattn
-from linattn import State, _config
+from linattn import State
 from linattn import _reference_gated_delta as ref
 
 SIZES = [
@@ -34,7 +36,7 @@ SIZES = [
 STEP = 1e-30
 
 
-@pytest.mark.parametrize("gates", GATES)
+@pytest.mark.parametrize("gates", ["strong", "resets", *slow("weak", "growing")])
 @KINDS
 def test_sizes(kind, gates):
     for n, d, m in SIZES:
@@ -156,7 +158,7 @@ def test_threads(threads, kind, lead, n, d, m):
             same(both(linattn, case, arrays), expected, f"{count} threads")
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @KINDS
 def test_instruction_sets(isa, name, kind):
     isa(name)
@@ -184,7 +186,7 @@ def test_scratch_is_written_before_it_is_read(poisoned, kind):
 POSITIONS = (0, 1, 3, 4, 15, 16, 17, 31, 33, 48, 63, 69)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, -np.inf, *slow(np.inf)])
 @KINDS
 def test_poison_stays(kind, value):
     """Where it leaves the twin's result as it was, it changes no bit; a NaN is never lost."""

@@ -10,6 +10,7 @@ import pytest
 from bounds import check
 from cases import BACKWARD, FORWARD, VARIANTS, Case
 from every_call import Call, every_call
+from isas import ISAS
 from states import flat
 
 import linattn
@@ -26,7 +27,7 @@ def test_one_is_in_use():
     assert linattn.get_isa() in _config.available_isas()
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_against_the_twin(isa, name, operator):
     isa(name)

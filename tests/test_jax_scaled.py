@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from slow import slow
 
 import linattn
 from linattn import State
@@ -41,7 +42,7 @@ def packed(state, count):
 
 
 @EACH
-@pytest.mark.parametrize("bounds", [None, [0, 3, 3, 8]])
+@pytest.mark.parametrize("bounds", [None, *slow([0, 3, 3, 8])])
 def test_states(name, operands, options, state, bounds):
     """Given and returned, and their gradients, as those of NumPy."""
     if bounds:

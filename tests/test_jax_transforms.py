@@ -7,19 +7,20 @@ from functools import partial
 
 import numpy as np
 import pytest
+from slow import first_of_each, slow
 
 from linattn import State
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 import jax.numpy as jnp  # noqa: E402
-from jax_cases import BETA, EACH, PHI, SHARDED, D, K, N, Q, V, X, _wide, compare, draw  # noqa: E402, F401
+from jax_cases import BETA, EACH_ONCE, PHI, SHARDED, D, K, N, Q, V, X, _wide, compare, draw  # noqa: E402, F401
 
 import linattn.jax as la  # noqa: E402
 from linattn.jax import _call  # noqa: E402
 
 
-@EACH
+@EACH_ONCE
 def test_vmap(name, operands, options):
     """Over all operands, and over one alone; gradients by sample."""
     if "cu_seqlens" in options and name == "causal_conv1d":
@@ -37,8 +38,10 @@ def test_vmap(name, operands, options):
 
 
 @pytest.mark.skipif(jax.device_count() < 4, reason="XLA was started with fewer host devices")
-@pytest.mark.parametrize(("name", "operands", "options"), SHARDED,
-                         ids=[f"{x[0]}-{i}" for i, x in enumerate(SHARDED)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "operands", "options"),
+    first_of_each(SHARDED, (f"{case[0]}-{i}" for i, case in enumerate(SHARDED))),
+)
 def test_shard_map_over_the_sequence(name, operands, options):
     """On four host devices, gradients included."""
     mesh = jax.make_mesh((4,), ("seq",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -69,7 +72,7 @@ def test_shard_map_over_the_sequence(name, operands, options):
 
 @pytest.mark.parametrize(
     "state",
-    [State(np.ones((4, 1)), np.ones(4)), State(np.ones((4, 5))), np.ones((4, 5))],
+    [State(np.ones((4, 1)), np.ones(4)), *slow(State(np.ones((4, 5))), np.ones((4, 5)))],
     ids=["s", "z", "array"],
 )
 def test_shard_map_refuses_states(state):

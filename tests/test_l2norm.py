@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from bounds import close, excess, roundings
 from cases import DTYPES
+from isas import ISAS
 from layouts import LAYOUTS
 
 import linattn
-from linattn import State, _config, feature_maps
+from linattn import State, feature_maps
 from linattn import _reference_maps as maps
 
 PHI = feature_maps.get("l2norm")
@@ -42,7 +43,7 @@ def test_against_the_twin(shape, dtype):
     check(PHI, shape, dtype)
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_instruction_sets(isa, name, dtype):
     isa(name)

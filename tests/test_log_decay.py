@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from bounds import close, excess, roundings
+from isas import ISAS
 from layouts import LAYOUTS
 
 import linattn
-from linattn import _config
 from linattn import _reference_conv as ref
 
 BOUNDS = (None, -5.0, -0.3)
@@ -147,7 +147,7 @@ def test_sixteen_bits_are_rounded_once(dtype, lower_bound):
         np.testing.assert_array_equal(y, z.astype(dtype))
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("lower_bound", BOUNDS)
 def test_instruction_sets(isa, name, lower_bound):
     isa(name)

@@ -14,10 +14,10 @@ from bounds import (
     roundings,
 )
 from cases import DTYPES, Case, delta_case, make
+from isas import ISAS
 from map_cases import BACKWARD, FORWARD, POSITIVE, D, operands
 
 import linattn
-from linattn import _config
 from linattn import _reference as reference
 from linattn import _reference_delta as reference_delta
 from linattn import _reference_maps as twins
@@ -40,7 +40,7 @@ def case_of(operator, phi, **options):
     return Case(operator, 40, D, D, lead=(2, 3), feature_map=phi, **options)
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("phi", [*MAPS, FOURIER], ids=str)
 def test_against_the_twin(isa, name, dtype, phi):
@@ -50,7 +50,7 @@ def test_against_the_twin(isa, name, dtype, phi):
             check(linattn, case_of(operator, phi, normalize=normalize, dtype=dtype, scale=0.7))
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_positive_features_against_the_twin(isa, name, dtype):
     """Without eps, which is relative to the largest term here."""
@@ -103,7 +103,7 @@ def test_states_and_steps(phi):
 DELTA = [maps.DPFP(nu=2), maps.get("relu").normalized(), maps.PositiveRandomFeatures.sample(D, 9)]
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("phi", DELTA, ids=str)
 def test_delta_rule(isa, name, phi):
     isa(name)
@@ -207,7 +207,7 @@ def test_16_bits(dtype):
     assert linattn.linformer_backward(q, k, v, E, E, g)[4].dtype == dtype
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("phi", POSITIVE, ids=str)
 def test_a_state_is_sums_of_features(isa, name, phi):
     """Those of phi itself, so that a state made of phi(k) is a place to start from."""

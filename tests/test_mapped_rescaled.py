@@ -8,10 +8,12 @@ from bounds import (
     excess,
     roundings,
 )
+from isas import ISAS
 from map_cases import BACKWARD, FORWARD, POSITIVE, D, exact, operands
+from slow import slow
 
 import linattn
-from linattn import State, _config
+from linattn import State
 from linattn import _reference as reference
 from linattn import _reference_maps as twins
 from linattn import _reference_rescaled_features as reference_rescaled
@@ -20,7 +22,7 @@ from linattn import feature_maps as maps
 
 @pytest.mark.parametrize("operator", FORWARD)
 @pytest.mark.parametrize("phi", POSITIVE, ids=str)
-@pytest.mark.parametrize("scale", [0.01, 1, 4, 30, 300, 3e4, 3e9])
+@pytest.mark.parametrize("scale", [0.01, 1, 30, 3e4, *slow(4, 300, 3e9)])
 def test_inputs_of_any_size(operator, phi, scale):
     """Finite, and right to the rounding of exponents that grow like scale^2."""
     for dtype in (np.float32, np.float64):
@@ -72,7 +74,7 @@ def test_the_smallest_of_huge_keys_wins(dtype):
 
 
 @pytest.mark.parametrize("operator", FORWARD)
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 def test_any_number_of_features(isa, name, operator):
     """Those that fill no vector and no register tile too, call after call."""
     isa(name)
@@ -167,7 +169,7 @@ def test_gradients(operator, scale, eps):
             close(x, y, rtol=1e-9, atol=1e-12 * abs(y).max())
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("operator", FORWARD)
 @pytest.mark.parametrize("phi", POSITIVE, ids=str)
 def test_eps_counts_relative_to_the_largest_term(isa, name, phi, operator):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from slow import slow
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")
 pytest.importorskip("dask", reason="the cases are those of dask arrays")
@@ -15,7 +16,7 @@ MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shut
 
 
 @pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 3, *slow(2, 4)])
 def test_ranks(ranks):
     """Forward and backward of every recurrence, states, lengths, uneven stretches, errors."""
     run = subprocess.run(

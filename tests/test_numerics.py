@@ -5,6 +5,7 @@ import pytest
 from bounds import close, compare, evaluate, excess, worst
 from cases import BACKWARD, DTYPES, ELEMENTWISE, FORWARD, MAPS, Case, call, make
 from operands import vanishes
+from slow import slow
 
 import linattn
 from linattn import _reference_maps as maps
@@ -120,7 +121,7 @@ def x_type(dtype):
 LONG = 65536
 
 
-@pytest.mark.parametrize("inputs", ["random", "positive", "constant", "growing"])
+@pytest.mark.parametrize("inputs", ["random", "constant", *slow("positive", "growing")])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("operator", FORWARD)
 def test_65536_tokens(operator, normalize, inputs, record_property):
@@ -135,7 +136,7 @@ def test_65536_tokens(operator, normalize, inputs, record_property):
     record_property("excess", compare(case, operands, result, expected, slack=slack))
 
 
-@pytest.mark.parametrize("inputs", ["random", "positive", "constant"])
+@pytest.mark.parametrize("inputs", ["random", "constant", *slow("positive")])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("operator", BACKWARD)
 def test_65536_tokens_backward(operator, normalize, inputs, record_property):

@@ -48,17 +48,13 @@ class Model:
             self.actual[name] = [next(results) for _ in arrays]
 
 
-#: Targets in the default tests: a model of every operator takes several seconds to export.
-SHORT = "standard", "contrib"
+#: The first is in the default tests: a model of every operator takes several seconds to export.
+EACH = [
+    pytest.param(x, id=x.name, marks=pytest.mark.slow if i else []) for i, x in enumerate(TARGETS)
+]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(x, id=x.name, marks=[] if x.name in SHORT else pytest.mark.slow)
-        for x in TARGETS
-    ],
-)
+@pytest.fixture(scope="module", params=EACH)
 def model(request):
     return Model(request.param)
 
@@ -114,7 +110,7 @@ def test_update_rules_of_opset_27():
 # --- sizes that are known only when a model runs -------------------------------------------------
 
 
-@pytest.mark.parametrize("target", TARGETS[:3], ids=lambda target: target.name)
+@pytest.mark.parametrize("target", EACH[:3])
 def test_batches_and_lengths_that_vary(target):
     def calls(q, k, v, g, i, lengths):
         la = linattn.torch

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from bounds import check, close, roundings
 from cases import DTYPES, SOFTMAX, Case, make
+from isas import ISAS
 
 import linattn
-from linattn import _config, _products
+from linattn import _products
 from linattn import _reference_softmax as reference
 
 SIZES = [  # n, s, d, m
@@ -26,7 +27,7 @@ def operands(n, s, d, m, dtype="float64", lead=(2,)):
     return make(Case("softmax_attention_backward", n, d, m, s, lead=lead, dtype=dtype))
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("operator", SOFTMAX)
 def test_against_the_twin(isa, name, dtype, operator):
@@ -84,7 +85,7 @@ OVERFLOW = [  # dtype, size of an input, scale: powers of 2, so that sums of int
 ]
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("dtype", "size", "scale"), OVERFLOW)
 def test_scores_that_overflow(isa, name, causal, dtype, size, scale):
@@ -142,7 +143,7 @@ def test_gradients_where_scores_overflow(causal):
     close(dk, e.T @ x, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", ISAS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("causal", [False, True])
 def test_weights_of_large_scores_sum_to_one(isa, name, dtype, causal):

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from slow import slow
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -12,9 +13,7 @@ SUPPORT = Path(__file__).parent / "support"
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="built without distributed")
-@pytest.mark.parametrize("processes", [
-    pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize("processes", [2, *slow(1, 4)])
 def test_processes(processes):
     """Outputs and gradients are those of one process; errors of one are errors of all."""
     run = subprocess.run(
@@ -42,6 +41,7 @@ print("went on")
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="built without distributed")
+@pytest.mark.slow
 def test_a_process_that_dies(tmp_path):
     """Is an error in the others, after the group's timeout at the latest."""
     program = tmp_path / "dies.py"

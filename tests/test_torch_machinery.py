@@ -2,12 +2,14 @@
 
 import pytest
 from bounds import close
+from slow import slow
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch_cases as cases  # noqa: E402
 from torch_cases import (  # noqa: E402, F401  # a fixture is used by its name
     EACH,
+    EACH_ONCE,
     EACH_STEP,
     ROWS,
     _forget_what_was_compiled,
@@ -40,9 +42,7 @@ def _arguments(monkeypatch, row, run):
 CHECKS = "test_schema", "test_autograd_registration", "test_faketensor"
 
 
-@pytest.mark.parametrize(
-    "checks", [CHECKS, pytest.param(["test_aot_dispatch_dynamic"], marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("checks", [CHECKS, *slow(["test_aot_dispatch_dynamic"])])
 @EACH
 def test_opcheck(row, checks, monkeypatch):
     operands = leaves(make(row))
@@ -69,7 +69,7 @@ def test_opcheck(row, checks, monkeypatch):
         torch.library.opcheck(op, tuple(args), test_utils=checks)
 
 
-@EACH
+@EACH_ONCE
 def test_compile(row):
     """In one graph, forwards and backwards, and again with another length."""
     compiled = torch.compile(

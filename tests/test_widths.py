@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from every_call import every_call
+from isas import ISAS
 from layouts import LAYOUTS
 from states import flat
 
 import linattn
-from linattn import State, _config
+from linattn import State
 
 try:
     from ml_dtypes import bfloat16
@@ -19,7 +20,7 @@ WIDTHS = [*range(1, 19), 23, 31, 33]
 #: By rows with NaN beside them, by columns, and neither.
 SOME_LAYOUTS = ["padded_rows", "features_first", "all_backwards"]
 
-across_sets = pytest.mark.parametrize("name", _config.available_isas())
+across_sets = pytest.mark.parametrize("name", ISAS)
 across_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=["f4", "f8", "f2", "bf16"])
 
 

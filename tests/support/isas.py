@@ -1,9 +1,9 @@
 """The instruction sets of this machine, as parameters of tests."""
 
-import pytest
+from slow import slow
 
 from linattn import _config
 
 BEST, *OTHERS = _config.available_isas()
 #: All of them, those that are not the best in the slow tests.
-ISAS = [BEST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+ISAS = [BEST, *slow(*OTHERS)]

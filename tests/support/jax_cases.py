@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from bounds import close
 from operands import dims, given, make
+from slow import first_of_each
 
 import linattn
 
@@ -76,6 +77,7 @@ CASES = [
 ]
 IDS = [f"{name}-{i}" for i, (name, _, _) in enumerate(CASES)]
 EACH = pytest.mark.parametrize(("name", "operands", "options"), CASES, ids=IDS)
+EACH_ONCE = pytest.mark.parametrize(("name", "operands", "options"), first_of_each(CASES, IDS))
 ATTENTION = [
     case
     for case in CASES

@@ -11,6 +11,7 @@ import numpy as np
 import operands as operand_table
 import pytest
 import torch
+from slow import first_of_each
 
 import linattn
 
@@ -161,6 +162,7 @@ def _forget_what_was_compiled():
 
 #: Tests of every row, of those with states, and of those with a step.
 EACH = pytest.mark.parametrize("row", ROWS, ids=str)
+EACH_ONCE = pytest.mark.parametrize("row", first_of_each(ROWS, map(str, ROWS), unpack=False))
 EACH_RECURRENT = pytest.mark.parametrize("row", RECURRENT, ids=str)
 EACH_STEP = pytest.mark.parametrize("row", STEPPED, ids=str)
 
