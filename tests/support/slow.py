@@ -10,7 +10,9 @@ def slow(*values: Any) -> list[Any]:
     return [pytest.param(x, marks=pytest.mark.slow) for x in values]
 
 
-def first_of_each(cases: Iterable[Sequence[Any]], ids: Iterable[str], *, unpack=True) -> list[Any]:
+def first_of_each(
+    cases: Iterable[Sequence[Any]], ids: Iterable[str], *, unpack: bool = True
+) -> list[Any]:
     """The cases with their ids, slow but for the first of each function, whose name is item 0."""
     seen, params = set(), []
     for case, id_ in zip(cases, ids, strict=True):
