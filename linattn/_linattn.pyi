@@ -4,6 +4,7 @@ from typing import Any, Final, TypedDict
 import numpy as np
 
 compiler: Final[str]
+EVEN_PIECES: Final[int]
 ufunc_names: Final[tuple[str, ...]]
 internal_ufunc_names: Final[tuple[str, ...]]
 

@@ -17,15 +17,12 @@ import numpy as np
 from . import _check, _state, _state_at
 from ._config import one_isa
 from ._lazy import is_lazy
-from ._linattn import get_num_threads, pool_call
+from ._linattn import EVEN_PIECES, get_num_threads, pool_call
 from ._mapped import outside
 from ._state import State
 
 if TYPE_CHECKING:
     from ._types import Array, Shape
-
-#: Heads for each thread that keep all of them busy (LA_EVEN_PIECES in tuning.h).
-EVEN_PIECES = 4
 
 
 @one_isa()
@@ -118,6 +115,7 @@ def _in_place(
     if not isinstance(r, Recurrence) or cu_seqlens is not None or outside(feature_map):
         return NotImplemented
     threads = get_num_threads()
+    # So many heads for each thread keep all of them busy.
     if not call.alike or 1 < threads > math.prod(call.batch) / EVEN_PIECES:
         return NotImplemented
     key = _check.lookup(r.name, r._stateless.names, call.variant, feature_map, normalize)

@@ -208,7 +208,8 @@ exec(PyObject *module)
         la_pool_set_num_threads(la_pool_cpus());
         initialized = 1;
     }
-    if (PyModule_AddStringConstant(module, "compiler", BUILT_BY) < 0) {
+    if (PyModule_AddStringConstant(module, "compiler", BUILT_BY) < 0 ||
+        PyModule_AddIntConstant(module, "EVEN_PIECES", LA_EVEN_PIECES) < 0) {
         return -1;
     }
     return la_gufunc_add_all(module) < 0 ? -1 : la_describe(module);
