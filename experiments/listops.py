@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +24,7 @@ from training import (
     arguments,
     attention,
     cosine,
+    kept,
     parameters,
     positive,
     record,
@@ -202,7 +204,8 @@ def run(argv: list[str] | None = None) -> dict[str, Any]:
             runs[kind]["by length"].append(by_length(found, test, shortest, longest))
             runs[kind]["rows"].append(rows)
             if seed == options.seed:
-                times = seconds_a_step(model, loss_on, training, size)
+                measure = partial(seconds_a_step, model, loss_on, training, size)
+                times = kept("listops", options, kind, measure, {**size, "trees": counts})
                 runs[kind] |= {"parameters": parameters(model), "seconds a step": times}
         record("listops", options, runs)  # a seed that is finished can be read
         _picture(options.out / "listops.png", runs)
