@@ -14,7 +14,7 @@ from isas import ISAS
 from states import flat
 
 import linattn
-from linattn import _config
+from linattn import _config, feature_maps
 
 OPERATORS = FORWARD + BACKWARD
 SIZES = [(1, 1, 1), (17, 5, 3), (33, 16, 31), (70, 65, 66)]
@@ -88,10 +88,13 @@ def test_a_call_keeps_its_set(isa):
 
 
 def calls():
-    """One of every operator, and those that `linattn._pools` makes of several."""
+    """One of every operator, and those that `_pools` and `_mapped` make of several."""
     yield from every_call(70, 9, 17)
     q, k, v = (x.copy() for x in np.random.default_rng(0).standard_normal((3, 2, 70, 9)))
     gates = q[..., 0], k[..., 0]
+    phi = feature_maps.DPFP(nu=2)
+    yield Call("causal", linattn.causal, (q, k, v), {"feature_map": phi})
+    yield Call("causal_backward", linattn.causal_backward, (q, k, v, v), {"feature_map": phi})
     for name, operands in ("causal", (q, k, v)), ("mlstm", (q, k, v, *gates)):
         f, backward = getattr(linattn, name), getattr(linattn, f"{name}_backward")
         yield Call(name, f, operands, {"return_state": True, "state_at": [20, 50]})
