@@ -4,7 +4,7 @@
 import numpy as np
 
 from linattn import _reference_states as _states
-from linattn._reference import State, _exists, _sum_to, _tokens, _wide
+from linattn._reference import State, _sum_to, _tokens, _wide
 
 
 @_states.of_sequence
@@ -142,11 +142,11 @@ def _has_key(key_lengths, t):
 
 
 def _keys(k, v, key_lengths):
-    """k and v: -inf and 0 past the last key."""
+    """k and v: -inf and 0 past the last key, and v 0 where k is -inf."""
     if key_lengths is None:
-        return k, v
+        return k, np.where(k == -np.inf, 0, v)
     exists = (np.arange(k.shape[-2]) < np.asarray(key_lengths)[..., None])[..., None]
-    return np.where(exists, k, -np.inf), _exists(v, key_lengths)
+    return _keys(np.where(exists, k, -np.inf), v, None)
 
 
 def _fields(state, cu_seqlens):

@@ -156,7 +156,7 @@ def wkv_backward(
 
     Notes
     -----
-    Three to four times the time of `wkv`.  Scratch of about 1,500 sqrt(n) numbers a thread.
+    Three to four times the time of `wkv`.  Scratch of about 1,700 sqrt(n) numbers a thread.
 
     Examples
     --------

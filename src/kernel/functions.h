@@ -10,6 +10,10 @@
 #include "feature.h"
 #include "table.h"
 
+/* Of what the log scale of a state loses to rounding, no more than this counts: its
+ * exponential is below u^2. */
+#define LOST_MOST ((T)(1.4 * (MANTISSA_BITS + 1)))
+
 /* x + y, and the rounding error, whichever operand is larger. */
 INLINE vec
 two_sum(vec x, vec y, vec *lost)

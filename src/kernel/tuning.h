@@ -130,7 +130,8 @@ enum {
     LA_SCAN_COLUMN_ROWS = 128,
     LA_LINEAR_COLS = 4096,
     LA_LINEAR_ROWS = 1024,
-    LA_WKV_WORK = 16, /* multiply-adds in the time of a number's exponentials */
+    LA_WKV_WORK = 16,        /* multiply-adds in the time of a number's exponentials */
+    LA_WKV_SETTLE = 1 << 20, /* tokens between roundings of its log scale */
 
     /* The row step of a block in bytes is not a multiple of this: a cache of 32 KiB and
      * 8 ways has 64 sets of one 64-byte line per way, so that rows 2 KiB apart would

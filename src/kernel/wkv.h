@@ -7,27 +7,39 @@
  * k, v, o (n,m), w, u (m).  num and den are held times e^-max, where max is the largest
  * exponent so far: max_t = max(max_{t-1} - w, k_t).  The state s0, s (3,m) has the rows
  * num, den and max.  Two exponentials and a division a number.  A token without a key
- * leaves the state as it is, and reads it; where there is no key at all o is 0.
- * Scratch: blocks of a panel of columns.  Nothing of row j > i reaches row i.
+ * leaves the state as it is, and reads it; where there is no key at all o is 0.  A key
+ * of -inf writes nothing, whatever its value is.  Scratch: blocks of a panel of
+ * columns.  Nothing of row j > i reaches row i.
  *
- * Numerics.  max - w rounds to a multiple of an ulp of max, which may be larger than w:
- * num and den are multiplied by the exponential of what was rounded away.  Their sums
- * are compensated, and factors near 1 are applied in two parts, as in gate.h: otherwise
- * the errors of 1 / w tokens would add up where little decays. */
+ * Numerics.  max_t is held as top - age w, top the key that was the last to exceed it,
+ * age the number of tokens since.  Exponents are (top - k) - age w, whose error is one
+ * rounding of each difference, however large the keys are and however long ago top was
+ * set.  The sums are compensated, and factors near 1 are applied in two parts, as in
+ * gate.h: otherwise the errors of 1 / w tokens would add up where little decays.
+ *
+ * A state has one number, top - age w rounded, and num and den are multiplied by the
+ * exponential of what was rounded away.  In a sequence that is resumed token by token
+ * these factors could multiply up: where den leaves [SETTLED_LEAST, SETTLED_MOST] the
+ * logarithm of it moves to max.  What one number cannot hold at all, since its ulp
+ * exceeds LOST_MOST, is cut off. */
 #ifndef LA_WKV_H
 #define LA_WKV_H
 
+#include "gate_factors.h"
 #include "scan.h"
 
-/* num, den and max of a panel's columns, and what additions to num and den lost to
+#define SETTLED_LEAST ((T)0x1p-24)
+#define SETTLED_MOST ((T)0x1p40)
+
+/* num, den, top and age of a panel's columns, and what additions to num and den lost to
  * rounding. */
 struct wkv_state {
-    T *num, *den, *max, *num_lost, *den_lost;
+    T *num, *den, *top, *age, *num_lost, *den_lost;
 };
 
 struct wkv_scratch {
     struct block k, v, o; /* a panel's */
-    T *w, *u, *none;      /* none: a decay of 0, that of tokens without a key */
+    T *w, *u;
     struct wkv_state s;
 };
 
@@ -37,7 +49,8 @@ take_wkv_state(struct arena *arena, ptrdiff_t cols)
     struct wkv_state s;
     s.num = take_row(arena, cols);
     s.den = take_row(arena, cols);
-    s.max = take_row(arena, cols);
+    s.top = take_row(arena, cols);
+    s.age = take_row(arena, cols);
     s.num_lost = take_row(arena, cols);
     s.den_lost = take_row(arena, cols);
     return s;
@@ -53,7 +66,6 @@ take_wkv(const struct la_head *h, struct arena *arena, ptrdiff_t rows)
     r.o = take_block(arena, rows, cols);
     r.w = take_row(arena, cols);
     r.u = take_row(arena, cols);
-    r.none = take_row(arena, cols);
     r.s = take_wkv_state(arena, cols);
     return r;
 }
@@ -73,17 +85,18 @@ row_at(const struct la_array *x, ptrdiff_t i, ptrdiff_t col)
 
 static void
 load_wkv_state(struct wkv_state s, const struct la_array *x, ptrdiff_t col,
-               ptrdiff_t cols, T max)
+               ptrdiff_t cols, T top)
 {
-    T *rows[] = {s.num, s.den, s.max};
+    T *rows[] = {s.num, s.den, s.top};
     for (ptrdiff_t i = 0; i < 3; i++) {
         const struct la_array row = row_at(x, i, col);
         load_vector(rows[i], &row, cols);
     }
+    clear(s.age, row_step(cols));
     clear(s.num_lost, row_step(cols));
     clear(s.den_lost, row_step(cols));
     for (ptrdiff_t j = 0; x->data == NULL && j < cols; j++) {
-        s.max[j] = max;
+        s.top[j] = top;
     }
 }
 
@@ -91,7 +104,7 @@ static void
 store_wkv_state(const struct la_array *x, struct wkv_state s, ptrdiff_t col,
                 ptrdiff_t cols)
 {
-    T *rows[] = {s.num, s.den, s.max};
+    T *rows[] = {s.num, s.den, s.top};
     for (ptrdiff_t i = 0; i < 3; i++) {
         const struct la_array row = row_at(x, i, col);
         store_vector(&row, rows[i], cols);
@@ -106,7 +119,6 @@ begin_wkv(const struct la_head *h, const struct wkv_scratch *r, ptrdiff_t col,
     const struct la_array w = row_at(&h->w, 0, col), u = row_at(&h->u, 0, col);
     load_vector(r->w, &w, cols);
     load_vector(r->u, &u, cols);
-    clear(r->none, row_step(cols));
     load_wkv_state(r->s, &h->s0, col, cols, -(T)INFINITY);
 }
 
@@ -125,34 +137,30 @@ load_wkv(const struct la_head *h, const struct wkv_scratch *r, struct span t,
     }
 }
 
-/* The decay of row i. */
-INLINE const T *
-decay_of(const struct la_head *h, const struct wkv_scratch *r, ptrdiff_t i)
+/* 1, by which row i ages the state, or 0 if it has no key. */
+INLINE vec
+ageing_of(const struct la_head *h, ptrdiff_t i)
 {
-    return i < h->keys ? r->w : r->none;
+    return vset1(i < h->keys ? 1 : 0);
 }
 
-/* Weights of the state and of the token's own key u + k as it is read, relative to the
- * larger one; 0 for -inf.  u + k would round u where k is large. */
-INLINE void
-wkv_weights(vec max, vec u, vec k, vec *old, vec *own)
+/* A token's value, 0 if its key writes nothing. */
+INLINE vec
+value_of(vec k, vec v)
 {
-    const vec zero = (vec){0}, one = vset1(1), least = vset1(-(T)INFINITY);
-    const vec d = vselect(max == k, zero, max - k) - u;
-    const vec e = vexp2(vset1(LOG2_E) * vminus_abs(d));
-    *old = vkeep(max != least, vselect(d >= zero, one, e));
-    *own = vkeep(k != least, vselect(d <= zero, one, e));
+    return vkeep(k != vset1(-(T)INFINITY), v);
 }
 
 /* The state, in registers. */
 struct wkv_vectors {
-    vec num, den, max;
+    vec num, den, top, age;
 };
 
 INLINE struct wkv_vectors
 wkv_at(struct wkv_state s, ptrdiff_t j)
 {
-    return (struct wkv_vectors){vload(&s.num[j]), vload(&s.den[j]), vload(&s.max[j])};
+    return (struct wkv_vectors){vload(&s.num[j]), vload(&s.den[j]), vload(&s.top[j]),
+                                vload(&s.age[j])};
 }
 
 INLINE void
@@ -160,45 +168,74 @@ wkv_put(struct wkv_state s, ptrdiff_t j, struct wkv_vectors x)
 {
     vstore(&s.num[j], x.num);
     vstore(&s.den[j], x.den);
-    vstore(&s.max[j], x.max);
+    vstore(&s.top[j], x.top);
+    vstore(&s.age[j], x.age);
+}
+
+/* age w, 0 at first whatever w is */
+INLINE vec
+decayed(vec age, vec w)
+{
+    return vkeep(age != (vec){0}, age * w);
+}
+
+/* max - k, and whether the state is more than nothing */
+INLINE vec
+lead_over(vec top, vec gone, vec k)
+{
+    return vselect(top == k, (vec){0}, top - k) - gone;
+}
+
+INLINE ivec
+remains(vec top, vec gone)
+{
+    return (top != vset1(-(T)INFINITY)) & (gone != vset1((T)INFINITY));
+}
+
+/* Weights of the state and of the token's own key u + k as it is read, relative to the
+ * larger one; 0 for -inf.  u + k would round u where k is large. */
+INLINE void
+wkv_weights(vec top, vec gone, vec u, vec k, vec *old, vec *own)
+{
+    const vec zero = (vec){0}, one = vset1(1), least = vset1(-(T)INFINITY);
+    const vec d = lead_over(top, gone, k) - u;
+    const vec e = vexp2(vset1(LOG2_E) * vminus_abs(d));
+    *old = vkeep(remains(top, gone), vselect(d >= zero, one, e));
+    *own = vkeep(k != least, vselect(d <= zero, one, e));
 }
 
 INLINE vec
-wkv_read(struct wkv_vectors s, vec u, vec k, vec v)
+wkv_read(struct wkv_vectors s, vec w, vec u, vec k, vec v)
 {
     vec old, own;
-    wkv_weights(s.max, u, k, &old, &own);
+    wkv_weights(s.top, decayed(s.age, w), u, k, &old, &own);
     const vec den = vfma(old, s.den, own);
     return vkeep(den != (vec){0}, vfma(old, s.num, own * v) / den);
 }
 
 /* How a token changes the state: num <- (keep + change) num + own v, den likewise. */
 struct wkv_decay {
-    vec keep, change, own, max;
+    vec keep, change, own, top, age;
     ivec is_key; /* where the token's key is the new max */
 };
 
 INLINE struct wkv_decay
-wkv_decay(vec max, vec w, vec k)
+wkv_decay(vec top, vec age, vec w, vec k)
 {
-    const vec zero = (vec){0}, one = vset1(1), least = vset1(-(T)INFINITY);
-    vec lost;
-    const vec kept = two_sum(max, -w, &lost);
-    const ivec is_key = k > kept, exists = kept != least;
-    lost = vkeep(lost == lost, lost); /* of infinite max or w */
-    const vec d = vselect(kept == k, zero, kept - k);
-    const struct exp2_parts e =
-        vexp2_parts(vset1(LOG2_E) * (vminus_abs(d) + vkeep(is_key, lost)));
+    const vec one = vset1(1), least = vset1(-(T)INFINITY);
+    const vec gone = decayed(age, w), d = lead_over(top, gone, k);
+    const ivec is_key = d < (vec){0}, exists = remains(top, gone);
+    const struct exp2_parts e = vexp2_parts(vset1(LOG2_E) * vminus_abs(d));
     const vec head = vscale2(e.head, e.k), slope = vscale2(e.slope, e.k);
     const vec keep = vkeep(~is_key | (head > vset1((T)0.5)), one);
-    const vec lost_decay = vfma(lost * vset1((T)0.5), lost, lost);
-    const vec change = vselect(is_key, vfma(slope, e.r, head - keep), lost_decay);
+    const vec change = vkeep(is_key, vfma(slope, e.r, head - keep));
     const vec own = vselect(is_key, one, vfma(slope, e.r, head));
     return (struct wkv_decay){
         .keep = vkeep(exists, keep),
         .change = vkeep(exists, change),
         .own = vkeep(k != least, own),
-        .max = vselect(is_key, k, kept),
+        .top = vselect(is_key, k, top),
+        .age = vkeep(~is_key, age),
         .is_key = is_key,
     };
 }
@@ -214,14 +251,16 @@ decay_sum(T *sum, T *lost, const struct wkv_decay *by, vec more)
     vstore(lost, rounding_lost(old, all, new));
 }
 
-/* The state after a token, in the columns from j on. */
+/* The state after a token that ages it so much, in the columns from j on. */
 INLINE void
-wkv_write(struct wkv_state s, ptrdiff_t j, vec w, vec k, vec v)
+wkv_write(struct wkv_state s, ptrdiff_t j, vec ageing, vec w, vec k, vec v)
 {
-    const struct wkv_decay by = wkv_decay(vload(&s.max[j]), w, k);
+    const vec age = vload(&s.age[j]) + ageing;
+    const struct wkv_decay by = wkv_decay(vload(&s.top[j]), age, w, k);
     decay_sum(&s.num[j], &s.num_lost[j], &by, by.own * v);
     decay_sum(&s.den[j], &s.den_lost[j], &by, by.own);
-    vstore(&s.max[j], by.max);
+    vstore(&s.top[j], by.top);
+    vstore(&s.age[j], by.age);
 }
 
 /* o of the tokens t, and the state after them. */
@@ -230,14 +269,84 @@ wkv_rows(const struct la_head *h, const struct wkv_scratch *r, struct span t,
          ptrdiff_t cols)
 {
     for (ptrdiff_t i = 0; i < t.rows; i++) {
-        const T *decay = decay_of(h, r, t.first + i);
+        const vec ageing = ageing_of(h, t.first + i);
         la_fetch_some(t.ahead);
         for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const vec k = vload(&r->k.x[i * r->k.ld + j]);
-            const vec v = vload(&r->v.x[i * r->v.ld + j]);
-            const vec o = wkv_read(wkv_at(r->s, j), vload(&r->u[j]), k, v);
+            const vec w = vload(&r->w[j]), k = vload(&r->k.x[i * r->k.ld + j]);
+            const vec v = value_of(k, vload(&r->v.x[i * r->v.ld + j]));
+            const vec o = wkv_read(wkv_at(r->s, j), w, vload(&r->u[j]), k, v);
             vstore(&r->o.x[i * r->o.ld + j], o);
-            wkv_write(r->s, j, vload(&decay[j]), k, v);
+            wkv_write(r->s, j, ageing, w, k, v);
+        }
+    }
+}
+
+/* Whether the state is settled after the tokens t: at the end, and before ages would
+ * round. */
+INLINE int
+settles(const struct la_head *h, struct span t)
+{
+    const ptrdiff_t end = t.first + t.rows;
+    return end == h->n || end / LA_WKV_SETTLE != t.first / LA_WKV_SETTLE;
+}
+
+/* Moves max of the columns from j on to one number, and returns the logarithm of the
+ * factor that makes up for it. */
+INLINE vec
+settle_max(struct wkv_state s, ptrdiff_t j, vec w)
+{
+    const struct wkv_vectors x = wkv_at(s, j);
+    const vec zero = (vec){0}, most = vset1(LOST_MOST);
+    const ivec outside = (x.den < vset1(SETTLED_LEAST)) | (x.den > vset1(SETTLED_MOST));
+    const ivec power = ((ivec)x.den >> MANTISSA_BITS) - EXPONENT_BIAS;
+    const vec log_den = vkeep(outside & (x.den > zero) & (x.age != zero),
+                              vset1(LOG_2) * __builtin_convertvector(power, vec));
+    vec lost;
+    vstore(&s.top[j], two_sum(x.top, log_den - decayed(x.age, w), &lost));
+    vstore(&s.age[j], zero);
+    lost = vmin(most, vmax(-most, lost)) - log_den;
+    return vkeep(lost == lost, lost); /* of infinite max or w */
+}
+
+/* e^x in two parts: as decay_parts, in a few operations where x is next to 0. */
+INLINE void
+settled_parts(vec x, vec *keep, vec *change)
+{
+    const vec near = vset1(1 / (T)(1 << (MANTISSA_BITS / 2)));
+    const ivec far = vminus_abs(x) < -near;
+    *keep = vset1(1);
+    *change = vfma(x * vset1((T)0.5), x, x);
+    if (vany(far)) {
+        _Alignas(LA_ALIGN) T parts[2][VL];
+        decay_parts(x, (vec){0}, parts[0], parts[1]);
+        *keep = vselect(far, vload(parts[0]), *keep);
+        *change = vselect(far, vload(parts[1]), *change);
+    }
+}
+
+/* y <- (keep + change) y */
+INLINE void
+settle_sum(T *y, vec keep, vec change)
+{
+    const vec x = vload(y);
+    vstore(y, vselect(change == (vec){0}, x, vfma(change, x, kept_of(keep, x))));
+}
+
+/* The state relative to one number, as callers hold it; r, its gradient where it is
+ * given, relative to what it was before. */
+static void
+settle_wkv(struct wkv_state s, const T *w, ptrdiff_t cols, const struct wkv_state *r)
+{
+    for (ptrdiff_t j = 0; j < cols; j += VL) {
+        vec keep, change;
+        settled_parts(settle_max(s, j, vload(&w[j])), &keep, &change);
+        settle_sum(&s.num[j], keep, change);
+        settle_sum(&s.den[j], keep, change);
+        settle_sum(&s.num_lost[j], keep, change);
+        settle_sum(&s.den_lost[j], keep, change);
+        if (r != NULL) {
+            settle_sum(&r->num[j], keep, change);
+            settle_sum(&r->den[j], keep, change);
         }
     }
 }
@@ -262,6 +371,9 @@ run_wkv(const struct la_head *h)
             load_wkv(h, &r, t, col, cols);
             look_ahead(&o, t, cols);
             wkv_rows(h, &r, t, cols);
+            if (settles(h, t)) {
+                settle_wkv(r.s, r.w, cols, NULL);
+            }
             stream_rows(&o, t, cols, r.o, h->large);
         }
         store_wkv_state(&h->s1, r.s, col, cols);

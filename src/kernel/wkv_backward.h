@@ -13,7 +13,7 @@
  * den, and follows the larger of max - w and k.  A first scan leaves a checkpoint of
  * the state every sqrt(n) tokens; from the last of these blocks on it is computed
  * again, and swept in reverse.  Four exponentials and a division a number more than the
- * scan.  Scratch: 3 sqrt(n) rows, twice, of a panel. */
+ * scan.  Scratch: 4 sqrt(n) rows, twice, of a panel. */
 #ifndef LA_WKV_BACKWARD_H
 #define LA_WKV_BACKWARD_H
 
@@ -23,7 +23,7 @@ struct wkv_backward_scratch {
     struct wkv_scratch scan; /* o: the cotangents */
     ptrdiff_t rows;          /* tokens from one checkpoint to the next */
     struct block dk, dv;
-    struct block checkpoints; /* three rows each */
+    struct block checkpoints; /* four rows each */
     struct block states;      /* before each token of a block, likewise */
     struct wkv_state r;       /* gradients of the state */
     T *dw, *du, *block_dw, *block_du, *lost_dw, *lost_du; /* sums over tokens */
@@ -39,8 +39,8 @@ wkv_backward_carve(const struct la_head *h, struct arena *arena)
     r.scan = take_wkv(h, arena, rows);
     r.dk = take_block(arena, rows, cols);
     r.dv = take_block(arena, rows, cols);
-    r.checkpoints = take_block(arena, 3 * scan_checkpoints(h->n), cols);
-    r.states = take_block(arena, 3 * rows, cols);
+    r.checkpoints = take_block(arena, 4 * scan_checkpoints(h->n), cols);
+    r.states = take_block(arena, 4 * rows, cols);
     r.r = take_wkv_state(arena, cols);
     for (int i = 0; i < 6; i++) {
         *sums[i] = take_row(arena, cols);
@@ -48,13 +48,15 @@ wkv_backward_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* Three rows of x as a state. */
+/* Four rows of x as a state. */
 INLINE struct wkv_state
 wkv_state_of(struct block x, ptrdiff_t index)
 {
-    T *first = x.x + 3 * index * x.ld;
-    return (struct wkv_state){
-        .num = first, .den = first + x.ld, .max = first + 2 * x.ld};
+    T *first = x.x + 4 * index * x.ld;
+    return (struct wkv_state){.num = first,
+                              .den = first + x.ld,
+                              .top = first + 2 * x.ld,
+                              .age = first + 3 * x.ld};
 }
 
 static void
@@ -73,14 +75,14 @@ wkv_states(const struct la_head *h, const struct wkv_backward_scratch *r, struct
 {
     const struct wkv_scratch *scan = &r->scan;
     for (ptrdiff_t i = 0; i < t.rows; i++) {
-        const T *decay = decay_of(h, scan, t.first + i);
+        const vec ageing = ageing_of(h, t.first + i);
         const struct wkv_state before = wkv_state_of(r->states, states ? i : 0);
         la_fetch_some(t.ahead);
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             const vec k = vload(&scan->k.x[i * scan->k.ld + j]);
-            const vec v = vload(&scan->v.x[i * scan->v.ld + j]);
+            const vec v = value_of(k, vload(&scan->v.x[i * scan->v.ld + j]));
             wkv_put(before, j, wkv_at(scan->s, j));
-            wkv_write(scan->s, j, vload(&decay[j]), k, v);
+            wkv_write(scan->s, j, ageing, vload(&scan->w[j]), k, v);
         }
     }
 }
@@ -99,6 +101,9 @@ leave_wkv(const struct la_head *h, const struct wkv_backward_scratch *r, ptrdiff
         copy_wkv_state(wkv_state_of(r->checkpoints, i / r->rows), r->scan.s, cols);
         load_wkv(h, &r->scan, t, col, cols);
         wkv_states(h, r, t, cols, 0);
+        if (settles(h, t)) {
+            settle_wkv(r->scan.s, r->scan.w, cols, NULL);
+        }
     }
     return 0;
 }
@@ -112,31 +117,31 @@ add_vec(T *sum, vec more)
 
 /* Row i of a block, the columns from j on. */
 INLINE void
-wkv_row_back(const struct wkv_backward_scratch *r, ptrdiff_t i, ptrdiff_t j, vec w)
+wkv_row_back(const struct wkv_backward_scratch *r, ptrdiff_t i, ptrdiff_t j, vec ageing)
 {
     const struct wkv_scratch *scan = &r->scan;
-    const vec k = vload(&scan->k.x[i * scan->k.ld + j]);
-    const vec v = vload(&scan->v.x[i * scan->v.ld + j]);
+    const vec w = vload(&scan->w[j]), k = vload(&scan->k.x[i * scan->k.ld + j]);
+    const vec v = value_of(k, vload(&scan->v.x[i * scan->v.ld + j]));
     const vec g = vload(&scan->o.x[i * scan->o.ld + j]);
     const struct wkv_vectors s = wkv_at(wkv_state_of(r->states, i), j);
     const struct wkv_vectors q = wkv_at(r->r, j);
-    const struct wkv_decay by = wkv_decay(s.max, w, k);
+    const struct wkv_decay by = wkv_decay(s.top, s.age + ageing, w, k);
     vec a, b;
-    wkv_weights(s.max, vload(&scan->u[j]), k, &a, &b);
+    wkv_weights(s.top, decayed(s.age, w), vload(&scan->u[j]), k, &a, &b);
     const vec den = vfma(a, s.den, b);
     const ivec seen = den != (vec){0};
     const vec o = vkeep(seen, vfma(a, s.num, b * v) / den), p = vkeep(seen, g / den);
     const vec x = p * b * (v - o);
     const vec on = (by.keep + by.change) * vfma(q.num, s.num, q.den * s.den);
-    const vec dmax = vkeep(~by.is_key, q.max);
+    const vec dmax = vkeep(~by.is_key, q.top);
     vstore(&r->dv.x[i * r->dv.ld + j], vfma(p, b, by.own * q.num));
     vstore(&r->dk.x[i * r->dk.ld + j],
-           vfma(by.own, vfma(q.num, v, q.den), x) + vkeep(by.is_key, q.max));
+           vfma(by.own, vfma(q.num, v, q.den), x) + vkeep(by.is_key, q.top));
     add_vec(&r->block_du[j], x);
     add_vec(&r->block_dw[j], -(on + dmax));
     decay_sum(&r->r.num[j], &r->r.num_lost[j], &by, a * p);
     decay_sum(&r->r.den[j], &r->r.den_lost[j], &by, -(a * p * o));
-    vstore(&r->r.max[j], dmax);
+    vstore(&r->r.top[j], dmax);
 }
 
 /* The tokens t, of whose states the scan is to begin with the checkpoint. */
@@ -150,14 +155,17 @@ wkv_block_back(const struct la_head *h, const struct wkv_backward_scratch *r,
     clear(r->scan.s.den_lost, row_step(cols));
     load_wkv(h, &r->scan, t, col, cols);
     wkv_states(h, r, t, cols, 1);
+    if (settles(h, t)) {
+        settle_wkv(r->scan.s, r->scan.w, cols, &r->r);
+    }
     load_plain(r->scan.o, &g, t, cols);
     clear(r->block_dw, row_step(cols));
     clear(r->block_du, row_step(cols));
     for (ptrdiff_t i = t.rows - 1; i >= 0; i--) {
-        const T *decay = decay_of(h, &r->scan, t.first + i);
+        const vec ageing = ageing_of(h, t.first + i);
         la_fetch_some(t.ahead);
         for (ptrdiff_t j = 0; j < cols; j += VL) {
-            wkv_row_back(r, i, j, vload(&decay[j]));
+            wkv_row_back(r, i, j, ageing);
         }
         if (t.first + i == h->keys) {
             clear(r->block_dw, row_step(cols)); /* tokens without a key do not decay */
@@ -175,14 +183,14 @@ wkv_block_back(const struct la_head *h, const struct wkv_backward_scratch *r,
 }
 
 /* The gradient of max where that of the three fields is given (sign 1), or the other
- * way round (-1): r.max -= sign (r.num num + r.den den). */
+ * way round (-1): r.top -= sign (r.num num + r.den den). */
 static void
 meet_max(struct wkv_state r, struct wkv_state s, ptrdiff_t cols, T sign)
 {
     for (ptrdiff_t j = 0; j < cols; j += VL) {
         struct wkv_vectors q = wkv_at(r, j);
         const struct wkv_vectors x = wkv_at(s, j);
-        q.max -= vset1(sign) * vfma(q.num, x.num, q.den * x.den);
+        q.top -= vset1(sign) * vfma(q.num, x.num, q.den * x.den);
         wkv_put(r, j, q);
     }
 }
