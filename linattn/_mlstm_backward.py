@@ -111,13 +111,12 @@ def _through_maximum(
 ) -> tuple[Array, Array, Array]:
     """What of the gradients of m, and of m after the last token, goes to i, to log sigma(f), and
     to the first m: r_t = dm_t + r_{t+1} where token t + 1 has kept m."""
-    n, bounds = shape[-1], (0, shape[-1])
-    if packing.packed:
-        bounds = (*packing.begin, n)
+    n = shape[-1]
+    bounds = np.array([*packing.begin, n] if packing.packed else [0, n], np.intp)
     kept = np.broadcast_to(g == 0, shape)
     rates = np.ones(shape, top.dtype)
     rates[..., :-1] = kept[..., 1:]
-    ends = np.asarray(bounds[1:])
+    ends = bounds[1:]
     rates[..., ends[ends > 0] - 1] = 1
     x = np.broadcast_to(dm, shape)[..., None]
     last = State(top[..., None])

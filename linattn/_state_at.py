@@ -78,7 +78,7 @@ class _States:
         """The memory of the state at a position; None where it is not asked for."""
         if position not in self._places:
             return None
-        return self._cut.state([x[self._places[position][0]] for x in self._stacks])
+        return self._cut.state([x[self._places[position][0], ...] for x in self._stacks])
 
     def keep(self, position: int, state: Any) -> None:
         """Keep a state, unless it is in its place."""
@@ -153,7 +153,7 @@ def _sum(cut: Cut, after: Any, grad_state: Any, end: int) -> Any:
         here = [x[(..., i, *own)] for i, p in enumerate(cut.positions) if p == end]
         if total is None:
             total = np.zeros((*x.shape[: x.ndim - len(core) - 1], *core), x.dtype)
-        totals.append(sum(here, total))
+        totals.append(np.asarray(sum(here, total)))
     return cut.state(totals)
 
 
