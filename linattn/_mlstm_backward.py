@@ -56,7 +56,7 @@ def gradients(
         top = np.zeros((*dq.shape[:-2], packing.r), wide)
         if last[-1] is not ...:
             top = last[-1] - _final_part(arrays, gates, numbers, packing, start, last)
-        to_i, to_f, to_first = _through_maximum(dm, top, gates.g, packing, da.shape)
+        to_i, to_f, to_first = _through_maximum(dm, top, gates, packing, da.shape)
         di, da = di + to_i, da + to_f
         dlog_scale = dlog_scale + to_first if with_state else None
     df = da * _one_minus_sigmoid(np.where(exist, f, 0).astype(wide, copy=False))
@@ -107,13 +107,13 @@ def _exist(packing: Sequences, shape: tuple[int, ...]) -> Any:
 
 
 def _through_maximum(
-    dm: Array, top: Array, g: Array, packing: Sequences, shape: tuple[int, ...]
+    dm: Array, top: Array, gates: _Gates, packing: Sequences, shape: tuple[int, ...]
 ) -> tuple[Array, Array, Array]:
     """What of the gradients of m, and of m after the last token, goes to i, to log sigma(f), and
     to the first m: r_t = dm_t + r_{t+1} where token t + 1 has kept m."""
     n = shape[-1]
     bounds = np.array([*packing.begin, n] if packing.packed else [0, n], np.intp)
-    kept = np.broadcast_to(g == 0, shape)
+    kept = np.broadcast_to((gates.g > -np.inf) & (gates.g >= np.log(gates.write)), shape)
     rates = np.ones(shape, top.dtype)
     rates[..., :-1] = kept[..., 1:]
     ends = bounds[1:]

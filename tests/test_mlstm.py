@@ -203,6 +203,50 @@ def test_states_cut_and_resumed(normalize):
         close(end.s, last.s, np.float64)
 
 
+def large_gates(dtype, to, n=64):
+    """Input gates near a large number, on the grid of numbers there, and near 1000 alike."""
+    q, k, v, i, f, g = draw(n=n, dtype=dtype)
+    grid = np.round(4 * i) * np.spacing(dtype(to))
+    large, near = (np.asarray(x + grid, dtype) for x in (dtype(to), dtype(1000)))
+    return (np.abs(q), np.abs(k), v, large, f, g), near
+
+
+@pytest.mark.parametrize("to", [1e2, 1e4, 1e7, 1e9, 1e30])
+def test_large_gates_cut_and_resumed(to):
+    """The state's log scale has few digits behind the point here."""
+    (q, k, v, i, f, g), _ = large_gates(np.float32, to)
+    o, last = linattn.mlstm(q, k, v, i, f, return_state=True)
+    *whole, _ = linattn.mlstm_backward(q, k, v, i, f, g, grad_state=draw_state(dtype=np.float32))
+    _, states = linattn.mlstm(q, k, v, i, f, return_state=True, state_at=range(len(i)))
+    for cut in range(1, len(i)):
+        parts = [[x[:cut] for x in (q, k, v, i, f)], [x[cut:] for x in (q, k, v, i, f)]]
+        first, state = linattn.mlstm(*parts[0], return_state=True)
+        _, end = linattn.mlstm(*parts[1], initial_state=state, return_state=True)
+        for kept in (state, State(*(x[cut, ...] for x in states))):
+            resumed = linattn.mlstm(*parts[1], initial_state=kept)
+            close(resumed, o[cut:], np.float32, 4)
+        close(first, o[:cut], np.float32, 4)
+        for x, y in ((end.s, last.s), (end.z, last.z)):
+            close(x, y, np.float32, 16)
+        assert end.log_scale == last.log_scale
+        *_, dstate = linattn.mlstm_backward(
+            *parts[1], g[cut:], initial_state=state, grad_state=draw_state(dtype=np.float32)
+        )
+        *got, _ = linattn.mlstm_backward(*parts[0], g[:cut], grad_state=dstate)
+        for x, y in zip(got, whole, strict=True):
+            close(x, y[:cut], np.float32, 512)
+
+
+@pytest.mark.parametrize(("dtype", "to"), [(np.float32, 3e6), (np.float64, 1e15)])
+def test_gates_that_differ_by_a_constant(dtype, to):
+    """Where e^-m vanishes only differences of gates matter."""
+    (q, k, v, i, f, g), near = large_gates(dtype, to)
+    close(linattn.mlstm(q, k, v, i, f), linattn.mlstm(q, k, v, near, f), dtype, 4)
+    got, wanted = (linattn.mlstm_backward(q, k, v, x, f, g) for x in (i, near))
+    for x, y in zip(got, wanted, strict=True):
+        close(x, y, dtype)
+
+
 def test_states_at_positions_without_leading_axes():
     q, k, v, i, f, g = draw()
     start, positions = draw_state(), [5, 6, N]

@@ -4,9 +4,10 @@
  *   g_t = log sigma(f_t) + m_{t-1} - m_t,  write_t = exp(i_t - m_t),  top_t = m_t
  *
  * i, f, called x, x1, and g, write, top (n), the state log_scale is m.  One of g_t and
- * i_t - m_t is 0, the other at most 0, and m is no difference of long sums.  A token
- * without a key has g = write = 0 and leaves m.  Nothing of token j > t reaches token
- * t. */
+ * i_t - m_t is 0, the other at most 0, and m is no difference of long sums.  At the
+ * last token with a key both are relative to m as the state holds it, which is rounded:
+ * what is written to the state is, too.  A token without a key has g = write = 0 and
+ * leaves m.  Nothing of token j > t reaches token t. */
 #ifndef LA_MLSTM_GATES_H
 #define LA_MLSTM_GATES_H
 
@@ -44,36 +45,79 @@ gate_difference(double x, double y)
     return x == y ? 0 : x - y;
 }
 
-/* m_t of one token, from log f and i; *log_f <- g_t, *i <- i_t - m_t.  In double
- * precision: a rounding of m is one of all that was written before.  Where m is to be
- * kept in single precision, `rounded`, the gates are relative to what is kept. */
+/* m = top + (since + lost): top the input gate that was the last maximum, the others
+ * the sum of the log f since then, compensated.  A rounding of m would be one of all
+ * that was written before; here only differences of gates are rounded. */
+struct running_maximum {
+    double top, since, lost;
+};
+
+/* x + y, and the rounding error. */
 INLINE double
-gate_token(double m, T *log_f, T *i, const int rounded)
+two_sum_double(double x, double y, double *lost)
 {
-    const double least = -INFINITY, in = *i;
-    const double kept = *log_f == least ? least : *log_f + m;
-    const double top = in > kept ? in : kept, next = rounded ? (T)top : top;
-    *log_f = (T)(kept == least ? least : gate_difference(kept, next));
-    *i = (T)(in == least ? least : gate_difference(in, next));
-    return next;
+    const double sum = x + y, part = sum - x;
+    *lost = (x - (sum - part)) + (y - part);
+    return sum;
 }
 
-/* g, i - m and m of so many tokens, and the last m. */
-static double
-gate_tokens(const struct mlstm_gates_scratch *r, ptrdiff_t keys, ptrdiff_t rows,
-            double m)
+/* m after one token, from log f and i; *log_f <- g_t, *i <- i_t - m_t. */
+INLINE void
+gate_token(struct running_maximum *m, T *log_f, T *i)
+{
+    const double least = -INFINITY, in = *i;
+    if (*log_f == least || m->top == least) { /* nothing is kept */
+        *m = (struct running_maximum){in > least ? in : least, 0, 0};
+        *log_f = -(T)INFINITY;
+        *i = in > least ? 0 : *i;
+        return;
+    }
+    double lost;
+    const double since = two_sum_double(m->since, *log_f, &lost);
+    lost += m->lost;
+    const double lead = gate_difference(m->top, in) + (since + lost);
+    const int is_in = lead < 0;
+    *log_f = is_in ? (T)lead : 0;
+    *i = is_in ? 0 : (T)-lead;
+    m->top = is_in ? in : m->top;
+    m->since = is_in ? 0 : since;
+    m->lost = is_in ? 0 : lost;
+}
+
+/* Rounds m to what a state holds, and makes the gates of the token after which it is m
+ * relative to that.  What one number cannot hold at all is cut off. */
+INLINE T
+settle_maximum(struct running_maximum *m, T *g, T *write)
+{
+    const double most = LOST_MOST;
+    double lost;
+    const double sum = two_sum_double(m->top, m->since + m->lost, &lost);
+    const T rounded = (T)sum;
+    lost += sum - (double)rounded;
+    lost = lost > most ? most : lost < -most ? -most : lost == lost ? lost : 0;
+    *g = (T)(*g + lost);
+    *write = (T)(*write + lost);
+    *m = (struct running_maximum){rounded, 0, 0};
+    return rounded;
+}
+
+/* g, i - m and m of so many tokens.  After token `last`, the last one with a key, m is
+ * what the state holds. */
+static void
+gate_tokens(const struct mlstm_gates_scratch *r, ptrdiff_t last, ptrdiff_t rows,
+            struct running_maximum *m)
 {
     for (ptrdiff_t t = 0; t < rows; t++) {
-        if (t < keys) {
-            m = gate_token(m, &r->f[t], &r->i[t], 0);
+        if (t <= last) {
+            gate_token(m, &r->f[t], &r->i[t]);
         }
         else {
             r->f[t] = 0;
             r->i[t] = -(T)INFINITY;
         }
-        r->top[t] = (T)m;
+        r->top[t] = t == last ? settle_maximum(m, &r->f[t], &r->i[t])
+                              : (T)(m->top + (m->since + m->lost));
     }
-    return m;
 }
 
 static void
@@ -89,12 +133,13 @@ run_mlstm_gates(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct mlstm_gates_scratch r = mlstm_gates_carve(h, &arena);
-    T first = 0, last;
+    T first = 0;
     ptrdiff_t until_poll = 0;
     if (h->log_scale0.data != NULL) {
         memcpy(&first, h->log_scale0.data, sizeof(first));
     }
-    double m = first;
+    struct running_maximum m = {first, 0, 0};
+    const ptrdiff_t last = (h->keys < h->n ? h->keys : h->n) - 1;
     for (ptrdiff_t i = 0; i < h->n; i += LA_CHUNK_MAX) {
         const struct span t = span(i, LA_CHUNK_MAX, i, h->n, NULL);
         if (give_up(h, &until_poll, LA_WKV_WORK * t.rows)) {
@@ -103,15 +148,15 @@ run_mlstm_gates(const struct la_head *h)
         load_token_row(r.i, &h->x, t);
         load_token_row(r.f, &h->x1, t);
         log_sigmoids(r.f, t.rows);
-        m = gate_tokens(&r, keys_left(h, t), t.rows, m);
+        gate_tokens(&r, last - i, t.rows, &m);
         gate_exponentials(r.i, t.rows);
         store_numbers(&h->g, t, r.f);
         store_numbers(&h->write, t, r.i);
         store_numbers(&h->top, t, r.top);
     }
-    last = (T)m;
     if (h->log_scale.data != NULL) {
-        memcpy(h->log_scale.data, &last, sizeof(last));
+        const T settled = (T)m.top;
+        memcpy(h->log_scale.data, &settled, sizeof(settled));
     }
     return 0;
 }

@@ -38,7 +38,9 @@ load_step_gates(const struct la_head *h, const struct mlstm_step_scratch *r)
     load_token_row(r->f, &h->f_gate, rows_from(0, 1));
     log_sigmoids(r->f, 1);
     clear(r->top, VL);
-    r->top[0] = (T)gate_token(first, r->f, r->i, 1);
+    struct running_maximum m = {first, 0, 0};
+    gate_token(&m, r->f, r->i);
+    r->top[0] = settle_maximum(&m, r->f, r->i);
     gate_exponentials(r->i, 1);
     memcpy(h->log_scale.data, r->top, sizeof(T));
 }
