@@ -143,7 +143,8 @@ class _Operands:
 
     def __init__(self, q, k, v, i, f, scale, key_lengths, cu_seqlens, state, *others):
         self.q, k, v, self.i, self.f, *_, start = _wide(q, k, v, i, f, *others, state=state)
-        self.k, self.v = _exists(k, key_lengths), _exists(v, key_lengths)
+        written = (self.i != -np.inf)[..., None]
+        self.k, self.v = (np.where(written, _exists(x, key_lengths), 0) for x in (k, v))
         self.scale = max(q.shape[-1], 1) ** -0.5 if scale is None else scale
         self.lengths, self.packed = key_lengths, cu_seqlens is not None
         self.r = len(cu_seqlens) - 1 if self.packed else 1

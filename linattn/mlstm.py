@@ -88,7 +88,8 @@ def mlstm(
     -----
     About the time of `gated` with one gate a token: 4 n d m floating-point operations a head.
     Scratch of 2 d m numbers a thread, and three numbers a token.  An input gate of -inf writes
-    nothing, a forget gate of -inf resets the memory, even where it holds inf or NaN.
+    nothing, whatever the key and the value are; a forget gate of -inf resets the memory, even where
+    it holds inf or NaN.
 
     References
     ----------

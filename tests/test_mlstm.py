@@ -247,6 +247,28 @@ def test_gates_that_differ_by_a_constant(dtype, to):
         close(x, y, dtype)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_an_input_gate_of_minus_infinity_writes_nothing(bad, normalize):
+    """Whatever the token's key and value are."""
+    q, k, v, i, f, g = draw()
+    masked = [0, 3, 17, N - 1]
+    i[masked] = -np.inf
+    expected, last = linattn.mlstm(q, k, v, i, f, normalize=normalize, return_state=True)
+    wanted = linattn.mlstm_backward(q, k, v, i, f, g, normalize=normalize)
+    k[masked[:2]], v[masked[1:]] = bad, bad
+    o, state = linattn.mlstm(q, k, v, i, f, normalize=normalize, return_state=True)
+    np.testing.assert_array_equal(o, expected)
+    np.testing.assert_array_equal(state.s, last.s)
+    got = linattn.mlstm_backward(q, k, v, i, f, g, normalize=normalize)
+    for x, y in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(x, y)
+    close(o, ref.mlstm(q, k, v, i, f, normalize=normalize), np.float64)
+    state = draw_state(normalize=normalize)
+    o, after = linattn.mlstm_step(q[3], k[3], v[3], i[3], f[3], state, normalize=normalize)
+    assert np.isfinite(o).all() and np.isfinite(after.s).all()
+
+
 def test_states_at_positions_without_leading_axes():
     q, k, v, i, f, g = draw()
     start, positions = draw_state(), [5, 6, N]

@@ -29,6 +29,19 @@ mlstm_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
+/* b_i <- write_i b_i.  What nothing is written of, v too, becomes 0, whatever it is. */
+static void
+write_rows(struct block b, struct block v, ptrdiff_t rows, const T *write)
+{
+    scale_rows(b, rows, write);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        if (write[i] == 0) {
+            clear_rows(b, i, i + 1);
+            clear_rows(v, i, i + 1);
+        }
+    }
+}
+
 /* den_i <- scale / (max(|scale den_i|, e^-m) + eps).  A floor e^-m that vanishes must
  * not make outputs of 0 NaN. */
 static void
@@ -138,7 +151,7 @@ run_mlstm(const struct la_head *h)
         load_keys(h, t, r.b, r.v);
         load_token_row(all.write, &h->write, t);
         load_token_row(all.top, &h->top, t);
-        scale_rows(r.b, keys_left(h, t), all.write);
+        write_rows(r.b, r.v, keys_left(h, t), all.write);
         load_mapped(r.a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, &r, ahead, t.rows);

@@ -52,12 +52,12 @@ mlstm_keys(const struct la_head *h, const struct gated_backward_scratch *r,
     const ptrdiff_t rows = round_up(t.rows, MR), keys = keys_left(h, t);
     load_features(h, t, r->b);
     load_token_row(all->write, &h->write, t);
-    scale_rows(r->b, keys, all->write);
     t.rows = keys;
     load_plain(r->v, &h->v, t, r->values);
     if (r->values < h->m) {
         set_column(r->v, keys, r->values, NULL);
     }
+    write_rows(r->b, r->v, keys, all->write);
     clear_rows(r->v, keys, rows);
 }
 

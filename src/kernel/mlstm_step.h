@@ -68,7 +68,8 @@ run_mlstm_step(const struct la_head *h)
     load_step_rows(h, &r);
     load_step_gates(h, &all);
     const int resets = set_decay(h, &all.gated, vset1(all.f[0]));
-    scale_rows((struct block){r.b, row_step(h->d)}, 1, all.i);
+    write_rows((struct block){r.b, row_step(h->d)}, (struct block){r.v, row_step(h->m)},
+               1, all.i);
     clear(r.o, row_step(h->m));
     if (decay_state(h, &r, &until_poll, resets)) {
         return 1;
