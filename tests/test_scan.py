@@ -61,6 +61,25 @@ def test_linear_scan(log, reverse, dtype):
         assert_close(grads, expected, dtype, 64)
 
 
+@pytest.mark.parametrize("slow", [1e-3, 1e-4, 1e-5])
+def test_bound_of_slow_decays(slow):
+    """Constants of all mantissas, whose decays round alike at each token; `gated` compensates."""
+    n, m, rng = int(2 / slow), 16, np.random.default_rng(0)
+    a = (-slow * np.exp2(rng.random(m))).astype("f")
+    x = np.exp2(rng.random(m)).astype("f")
+    rows, g = np.broadcast_to(x, (n, m)), np.broadcast_to(a, (n, m))
+    one, wide, decay = np.ones((n, 1), "f"), a.astype("f8"), np.exp(a.astype("f8"))
+    # h_n = x (1 - decay^n) / (1 - decay), and the sum of such h, each decayed from its token on.
+    exact = x * np.expm1(n * wide) / np.expm1(wide)
+    off = (exact - n * x * decay**n) / -np.expm1(wide) * (3 - 2 * wide) * UNIT["float32"]
+    h = linattn.linear_scan(g, rows, log=True)[-1]
+    assert (abs(h - exact) <= off).all()
+    y = linattn.selective_scan(rows, np.ones((n, m), "f"), a[:, None], one, one)[-1]
+    assert (abs(y - exact) <= off).all()
+    heads = linattn.gated(one, one, rows.T[..., None], np.ascontiguousarray(g.T))[:, -1, 0]
+    close(heads, exact, rtol=8 * UNIT["float32"], atol=0)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: np.dtype(x).name)
 @pytest.mark.parametrize("given", [*product((False, True), repeat=3)], ids=str)
 def test_selective_scan(given, dtype):
