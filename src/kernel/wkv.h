@@ -342,8 +342,8 @@ settle_wkv(struct wkv_state s, const T *w, ptrdiff_t cols, const struct wkv_stat
         settled_parts(settle_max(s, j, vload(&w[j])), &keep, &change);
         settle_sum(&s.num[j], keep, change);
         settle_sum(&s.den[j], keep, change);
-        settle_sum(&s.num_lost[j], keep, change);
-        settle_sum(&s.den_lost[j], keep, change);
+        vstore(&s.num_lost[j], (vec){0});
+        vstore(&s.den_lost[j], (vec){0});
         if (r != NULL) {
             settle_sum(&r->num[j], keep, change);
             settle_sum(&r->den[j], keep, change);
