@@ -102,7 +102,7 @@ def selective_scan(
 
     ``h_i[m,f] = exp(dt_i[m] A[m,f]) h_{i-1}[m,f] + dt_i[m] B_i[f] x_i[m]``,
     ``y_i[m] = sum_f C_i[f] h_i[m,f] + D[m] x_i[m]``, times ``silu(z_i[m])``; dt stands for
-    ``dt + dt_bias``, or its softplus.  Past the last key dt, x and B are zeros.
+    ``dt + dt_bias``, or its softplus.  Past the last key dt and B are zeros.
 
     Parameters
     ----------
@@ -168,9 +168,9 @@ def selective_scan_backward(
             ddt[..., i, :] = (ops.A * q).sum(-1)
             r = e * r
         dstates.append(r)
-    dx = du * ops.dt + (0 if D is None else ops.D[..., None, :] * c)
     ddt = (ddt + du * ops.x) * (_sigmoid(ops.raw) if softplus else 1)
-    dx, ddt, dB = (_keys(y, key_lengths) for y in (dx, ddt, dB))
+    dx, ddt, dB = (_keys(y, key_lengths) for y in (du * ops.dt, ddt, dB))
+    dx = dx + (0 if D is None else ops.D[..., None, :] * c)
     grads = tuple(
         _sum_to(dy, np.asarray(y))
         for dy, y in zip((dx, ddt, dA, dB, dC), (x, dt, A, B, C), strict=True)
@@ -201,7 +201,7 @@ def _array(state):
 
 
 class _Operands:
-    """The operands in float64 or wider, dt as it is used, zeros past the last key."""
+    """The operands in float64 or wider, dt as it is used; past the last key u, dt and B are zeros."""
 
     def __init__(self, x, dt, A, B, C, D, z, dt_bias, softplus, key_lengths, *others):
         x, dt, self.A, B, self.C, self.D, self.z, dt_bias, *_ = _wide(
@@ -209,8 +209,8 @@ class _Operands:
         )
         self.raw = dt if dt_bias is None else dt + dt_bias[..., None, :]
         dt = _softplus(self.raw) if softplus else self.raw
-        self.x, self.dt, self.B = (_keys(y, key_lengths) for y in (x, dt, B))
-        self.u = self.dt * self.x
+        self.x = x
+        self.u, self.dt, self.B = (_keys(y, key_lengths) for y in (dt * x, dt, B))
 
 
 def _read(ops, start, cu_seqlens):

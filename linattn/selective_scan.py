@@ -56,7 +56,8 @@ def selective_scan(
     ``h_i[m, r] = exp(dt_i[m] A[m, r]) h_{i-1}[m, r] + dt_i[m] B_i[r] x_i[m]``,
     ``y_i[m] = sum_r C_i[r] h_i[m, r] + D[m] x_i[m]``, and with a gate z times ``silu(z_i[m])``.
     dt stands for ``dt + dt_bias``, or for its softplus.  Nothing at position i changes an output
-    before i.
+    before i.  Tokens past ``key_lengths`` leave the state as it is; their outputs, ``D x`` and the
+    gate included, are computed like all others.
 
     Leading axes are broadcast by NumPy's rules.  Groups of channels that share B and C are a
     leading axis.

@@ -125,8 +125,8 @@ def test_batches_and_lengths_that_vary(target):
             la.linear_scan(x.sigmoid(), x, reverse=True, return_state=True),
             la.wkv(x, x, torch.ones(5), torch.ones(5), key_lengths=lengths)[0],
             la.selective_scan(
-                x, x, -torch.ones(5, 2), x[..., :2], x[..., 2:4], softplus=True,
-                key_lengths=lengths, return_state=True,
+                x, x, -torch.ones(5, 2), x[..., :2], x[..., 2:4], D=torch.ones(5), z=x,
+                softplus=True, key_lengths=lengths, return_state=True,
             ),
             la.causal_conv1d(x, w, return_state=True),
         ))  # fmt: skip

@@ -225,24 +225,43 @@ def test_reverse_is_the_other_order():
     np.testing.assert_array_equal(end.s, last.s)
 
 
-def test_tokens_past_the_last_key_leave_the_state():
+def test_tokens_past_the_last_key_write_nothing():
     operands, more, _, state = selective()
+    del more["D"]  # D x reads x of every token
     lengths = np.array([0, 33])
-    y, end = linattn.selective_scan(
-        *operands, **more, key_lengths=lengths, initial_state=state, return_state=True
-    )
+    options = more | {"key_lengths": lengths, "initial_state": state, "return_state": True}
+    y, end = linattn.selective_scan(*operands, **options)
     x, dt, A, B, C = operands
     wild = [z.copy() for z in (x, dt, B)]
     for z in wild:
         z[0], z[1, 33:] = np.nan, np.inf
-    again = linattn.selective_scan(
-        wild[0], wild[1], A, wild[2], C, **more, key_lengths=lengths, initial_state=state
-    )
+    again, _ = linattn.selective_scan(wild[0], wild[1], A, wild[2], C, **options)
     np.testing.assert_array_equal(y, again)
     np.testing.assert_array_equal(end.s[0], state.s[0])
-    expected = ref.selective_scan(
-        *operands, **more, key_lengths=lengths, initial_state=state.s, return_state=True
+
+
+@pytest.mark.parametrize("where", [linattn, ref], ids=["linattn", "twin"])
+def test_tokens_past_the_last_key_keep_their_skip(where):
+    """With no key and no state, y = D x silu(z), and its gradients."""
+    operands, more, grad_out, _ = selective()
+    x, D, z = operands[0], more["D"], more["z"]
+    gate = z / (1 + np.exp(-z))
+    y = where.selective_scan(*operands, **more, key_lengths=0)
+    assert_close(y, D * x * gate, "f8", 16)
+    dx, ddt, dA, dB, dC, dD, *_ = where.selective_scan_backward(
+        *operands, grad_out, **more, key_lengths=0
     )
+    c = grad_out * gate
+    assert_close(dx, D * c, "f8", 16)
+    assert_close(dD, (x * c).sum((0, 1)), "f8", 16 + x.size)
+    assert not any(grad.any() for grad in (ddt, dA, dB, dC))
+
+
+def test_states_stay_past_the_last_key():
+    operands, more, _, state = selective()
+    options = {"key_lengths": np.array([0, 33]), "return_state": True}
+    y, end = linattn.selective_scan(*operands, **more, **options, initial_state=state)
+    expected = ref.selective_scan(*operands, **more, **options, initial_state=state.s)
     assert_close((y, end), expected, "f8", 64)
 
 

@@ -5,8 +5,8 @@
  *   given                                      Gu and Dao 2023, algorithm 2
  *
  * dt stands for dt + dt_bias, or its softplus.  x, dt, z, y (n,m), A (m,f), B, C (n,f),
- * D, dt_bias (m), the state s0, s (m,f).  Past the last key x, dt and B are zeros: the
- * state stays, and is still read.
+ * D, dt_bias (m), the state s0, s (m,f).  Past the last key dt and B are zeros: the
+ * state stays, and outputs are still computed, D x and the gate included.
  *
  * Vectors hold channels.  Each takes a block of tokens with MR of its states in
  * registers.  Every exponent is a product of A and dt log2(e), rounded twice; the decay
@@ -71,7 +71,7 @@ load_constants(const struct la_head *h, const struct selective_scan_scratch *r)
 }
 
 /* delta, times log2(e), and u of the tokens t, channels `col` on; zeros where no key
- * exists.  Returns x, where it lies or in r->x. */
+ * exists.  Returns x of all of them, where it lies or in r->x. */
 static struct block
 load_inputs(const struct la_head *h, const struct selective_scan_scratch *r,
             struct span t, ptrdiff_t col, ptrdiff_t cols)
@@ -80,7 +80,7 @@ load_inputs(const struct la_head *h, const struct selective_scan_scratch *r,
     const struct la_array dt_array = shifted(&h->dt, col * h->dt.cs);
     const ptrdiff_t keys = keys_left(h, t);
     const struct block x =
-        panel_or_copy(r->x, &x_array, rows_from(t.first, keys), cols);
+        panel_or_copy(r->x, &x_array, rows_from(t.first, t.rows), cols);
     const struct block dt =
         panel_or_copy(r->delta, &dt_array, rows_from(t.first, keys), cols);
     for (ptrdiff_t i = 0; i < keys; i++) {
@@ -96,21 +96,18 @@ load_inputs(const struct la_head *h, const struct selective_scan_scratch *r,
     return x;
 }
 
-/* y = D o x, to which what is read is added.  A D of 0 adds nothing, whatever x is, and
- * nor does a token without a key. */
+/* y = D o x, to which what is read is added.  A D of 0 adds nothing, whatever x is. */
 static void
-start_outputs(const struct la_head *h, const struct selective_scan_scratch *r,
-              struct block x, struct span t, ptrdiff_t col, ptrdiff_t cols)
+start_outputs(const struct selective_scan_scratch *r, struct block x, ptrdiff_t rows,
+              ptrdiff_t col, ptrdiff_t cols)
 {
-    const ptrdiff_t keys = keys_left(h, t);
     for (ptrdiff_t j = 0; j < cols; j += VL) {
         const vec D = vload(&r->D[col + j]);
         const ivec some = D != (vec){0};
-        for (ptrdiff_t i = 0; i < keys; i++) {
+        for (ptrdiff_t i = 0; i < rows; i++) {
             vstore(&r->y.x[i * r->y.ld + j], vkeep(some, D * load_near(x, i, j)));
         }
     }
-    clear_rows(r->y, keys, t.rows);
 }
 
 /* Runs `call` with count, the smaller of MR and `left`, a constant.  States of padding
@@ -242,7 +239,7 @@ scan_channels(const struct la_head *h)
             }
             const struct block x = load_inputs(h, &r, b, col, cols);
             look_at_panel(h, arrays, h->large ? 3 : 4, t, col); /* y is streamed */
-            start_outputs(h, &r, x, b, col, cols);
+            start_outputs(&r, x, b.rows, col, cols);
             scan_panel(h, &r, t.rows, col, &ahead);
             gate_outputs(h, &r, t, col, cols);
             stream_rows(&y, t, cols, r.y, h->large);

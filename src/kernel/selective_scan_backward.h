@@ -153,7 +153,7 @@ channels_back(const struct la_head *h, const struct selective_scan_backward_scra
     look_at_panel(h, arrays, h->large ? 4 : 7, t, col); /* results are streamed */
     const struct block x = load_inputs(h, &r->scan, here, col, cols);
     load_cotangents(h, r, here, col, cols);
-    start_outputs(h, &r->scan, x, here, col, cols);
+    start_outputs(&r->scan, x, t.rows, col, cols);
     clear_rows(r->du, 0, t.rows);
     clear_rows(r->ddt, 0, t.rows);
     panel_back(h, r, s, t, col, cols);

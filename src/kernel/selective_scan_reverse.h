@@ -179,8 +179,26 @@ add_columns(T *sum, T *lost, struct block x, ptrdiff_t rows, ptrdiff_t cols)
     }
 }
 
-/* ddt of the tokens that exist, from du and what else there is; the blocks of u and of
- * delta become dx and x o c. */
+/* dx and x o c of the tokens without a key, of which D x is all there is, into the
+ * blocks of u and of delta; ddt is 0. */
+static void
+skip_gradients(const struct selective_scan_backward_scratch *r, struct block x,
+               ptrdiff_t keys, ptrdiff_t rows, ptrdiff_t col, ptrdiff_t cols)
+{
+    const struct selective_scan_scratch *f = &r->scan;
+    for (ptrdiff_t j = 0; j < cols; j += VL) {
+        const vec D = vload(&f->D[col + j]);
+        for (ptrdiff_t i = keys; i < rows; i++) {
+            const vec c = vload(&r->c.x[i * r->c.ld + j]);
+            vstore(&f->u.x[i * f->u.ld + j], vkeep(D != (vec){0}, D * c));
+            vstore(&f->delta.x[i * f->delta.ld + j], load_near(x, i, j) * c);
+        }
+    }
+    clear_rows(r->ddt, keys, rows);
+}
+
+/* ddt of the tokens that have a key, from du and what else there is; the blocks of u
+ * and of delta become dx and x o c. */
 static void
 input_gradients(const struct la_head *h,
                 const struct selective_scan_backward_scratch *r, struct block x,
@@ -209,10 +227,9 @@ input_gradients(const struct la_head *h,
             vstore(delta, x1 * c);
         }
     }
-    clear_rows(r->ddt, keys, t.rows);
-    clear_rows(f->u, keys, t.rows);
+    skip_gradients(r, x, keys, t.rows, col, cols);
     add_columns(r->ddt_bias + col, r->ddt_bias_lost + col, r->ddt, keys, cols);
-    add_columns(r->dD + col, r->dD_lost + col, f->delta, keys, cols);
+    add_columns(r->dD + col, r->dD_lost + col, f->delta, t.rows, cols);
 }
 
 static void

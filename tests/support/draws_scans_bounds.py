@@ -102,7 +102,8 @@ def selective_units(trial: Trial, expected) -> list:
     raw, moved = dt + bias, abs(dt) + abs(bias)
     dt = np.logaddexp(0, raw) if options["softplus"] else raw
     moved = moved + 4 * abs(dt)
-    x, dt, moved, B = (scan._keys(abs(y) if y is not dt else y, lengths) for y in (x, dt, moved, B))
+    x, B = abs(x), abs(B)
+    dt, moved, B = (scan._keys(y, lengths) for y in (dt, moved, B))
     first, last = (options.get(key) for key in ("initial_state", "grad_state"))
     lead = np.broadcast_shapes(
         *(y.shape[:-2] for y in (x, dt, A, B, C, D, *(y for y in (z, g) if y is not None))),

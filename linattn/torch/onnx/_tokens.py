@@ -149,10 +149,11 @@ def _time_steps(call: Call) -> None:
         x.dt = x.dt + x.dt_bias
     if x.softplus:
         x.dt = ops.softplus(x.dt)
+    x.skip = None if x.D is None else x.D * x.x  # also of tokens past the last key
 
 
 def _skip_and_gate(ops: Ops, x: Any, o: Value) -> Value:
-    o = o if x.D is None else o + x.D * x.x
+    o = o if x.skip is None else o + x.skip
     return o if x.z is None else o * ops.silu(x.z)
 
 
