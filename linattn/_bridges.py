@@ -114,6 +114,7 @@ JAX = Bridge(
         Raised("TypeError", "initial_state state", "is no State"),
         Raised("ValueError", "", "shapes do not match"),
         Raised("ValueError", "eps scale", "is not finite"),
+        Raised("ValueError", "eps", "is negative"),
         Raised("ValueError", "feature_map", "is the name of no map"),
         Raised("ValueError", "activation", "is unknown"),
         _NO_RESCALING,

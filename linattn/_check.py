@@ -163,15 +163,25 @@ def number(function: str, name: str, x: Any, *operands: Any) -> float:
     return x
 
 
+def positive(function: str, name: str, x: Any, *operands: Any, zero: bool = False) -> float:
+    """``x`` as a finite number above 0, or at least 0 if ``zero``."""
+    x = number(function, name, x, *operands)
+    if x < 0 or (x == 0 and not zero):
+        raise ValueError(
+            f"{function}: {name} is {x}; expected a {'number >= 0' if zero else 'positive number'}"
+        )
+    return x
+
+
 def numbers(
     function: str, operands: tuple[Any, ...], scale: Any, eps: Any, normalize: bool
 ) -> tuple[Any, ...]:
     """``scale`` and, with a normaliser, ``eps``."""
     plain = not any([type(x) is not np.ndarray for x in operands])
-    if plain and is_plain_number(scale) and is_plain_number(eps):
+    if plain and is_plain_number(scale) and is_plain_number(eps) and eps >= 0:
         return (scale, eps) if normalize else (scale,)
     scale = number(function, "scale", scale, *operands)
-    eps = number(function, "eps", eps, *operands)
+    eps = positive(function, "eps", eps, *operands, zero=True)
     return _weak_numbers((scale, eps) if normalize else (scale,), operands)
 
 

@@ -217,7 +217,7 @@ def _gated_delta_plan(
     numbers = (
         silu_number(name, activation), float(lower_bound is not None), bound,
         call.number("beta_scale", beta_scale), call.number("scale", scale),
-        call.number("norm_eps", norm_eps), _by_sigmoid(name, norm_activation),
+        call.positive("norm_eps", norm_eps), _by_sigmoid(name, norm_activation),
     )  # fmt: skip
     return call.plan(f"{name}_{feature_map}", numbers, by_channel)
 
@@ -237,7 +237,7 @@ def _gated_plan(
         raise ValueError(f"{name}: norm_groups is {groups}; expected a divisor of {n}, the heads")
     numbers = (
         silu_number(name, activation), *call.limits(time_step_limit),
-        call.number("scale", scale), call.number("norm_eps", norm_eps), float(groups),
+        call.number("scale", scale), call.positive("norm_eps", norm_eps), float(groups),
     )  # fmt: skip
     return call.plan(name, numbers)
 

@@ -136,6 +136,10 @@ class Checks:
             return x
         return _check.number(self.name, key, x, self.tokens["x"])
 
+    def positive(self, key: str, x: Any) -> float:
+        """A number of at least 0."""
+        return _check.positive(self.name, key, x, self.tokens["x"], zero=True)
+
     def limits(self, x: Any) -> tuple[float, float]:
         """``time_step_limit`` as finite numbers."""
         if x is None:

@@ -374,7 +374,7 @@ class Recurrence:
         call = fast_call if rows is None else partial(pool_call, rows)
         if normalize:
             return call(gufunc, *operands, *more, scale, eps, *switches, *outputs)
-        if not _check.is_plain_number(eps):
+        if not (_check.is_plain_number(eps) and eps >= 0):
             return NotImplemented
         if self.scaled:
             return call(gufunc, *operands, *more, scale, *switches, *outputs)

@@ -38,6 +38,7 @@ _ERRORS = (
     Raised("TypeError", "out", "is not {array} or has the wrong dtype"),
     Raised("ValueError", "", "shapes do not match"),
     Raised("ValueError", "eps scale", "is not finite"),
+    Raised("ValueError", "eps norm_eps", "is negative"),
     Raised("ValueError", "feature_map", "is not the name of a map"),
     Raised("ValueError", "activation", "is unknown"),
     Raised("ValueError", "key_lengths cu_seqlens", "does not match the tokens"),

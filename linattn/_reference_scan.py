@@ -201,7 +201,7 @@ def _array(state):
 
 
 class _Operands:
-    """The operands in float64 or wider, dt as it is used; past the last key u, dt and B are zeros."""
+    """The operands in float64 or wider, dt as it is used; u, dt and B are 0 past the last key."""
 
     def __init__(self, x, dt, A, B, C, D, z, dt_bias, softplus, key_lengths, *others):
         x, dt, self.A, B, self.C, self.D, self.z, dt_bias, *_ = _wide(

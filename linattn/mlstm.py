@@ -336,7 +336,7 @@ def _numbers(
         scale = _default_scale(call.fit.sizes["d"])
     return _Numbers(
         _check.number(function, "scale", scale, *typed),
-        _check.number(function, "eps", eps, *typed),
+        _check.positive(function, "eps", eps, *typed, zero=True),
         float(_check.flag(function, "normalize", normalize)),
     )
 

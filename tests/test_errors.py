@@ -124,6 +124,17 @@ def test_scalars(operator, name):
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_negative_eps(operator, normalize):
+    for dtype in ("f4", "f8"):
+        arrays = {key: x.astype(dtype) for key, x in arguments(operator).items()}
+        for bad in (-1.0, -1e-300, -1, np.float32(-1)):
+            with pytest.raises(ValueError, match=rf"{operator}: eps is -.*number >= 0"):
+                getattr(linattn, operator)(**arrays, eps=bad, normalize=normalize)
+    getattr(linattn, operator)(**arguments(operator, eps=-0.0, normalize=normalize))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("name", ["eps", "scale"])
 def test_scalars_beyond_the_range(operator, name):
     """Of a float, or of the type that the operands are computed in; and no warning comes first."""

@@ -121,6 +121,7 @@ ODD = {
     "an integer": lambda a: a | {"scale": 1},
     "nan": lambda a: a | {"scale": float("nan")},
     "too large": lambda a: a | {"eps": 1e300},
+    "negative": lambda a: a | {"eps": -1e-6},
 }
 
 

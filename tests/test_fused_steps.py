@@ -215,6 +215,7 @@ ERRORS = [
     ({"dt_bias": np.zeros(3)}, ValueError, r"dt_bias has shape \(3,\); expected \(6,\)"),
     ({"activation": "gelu"}, ValueError, "activation is 'gelu'"),
     ({"norm_eps": "a"}, TypeError, "norm_eps is 'a'; expected a real number"),
+    ({"norm_eps": -1.0}, ValueError, "norm_eps is -1.0; expected a number >= 0"),
     ({"scale": np.inf}, ValueError, "scale is inf; expected a finite number"),
 ]
 OF_DELTA = [

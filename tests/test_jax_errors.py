@@ -60,6 +60,7 @@ BAD = {  # options, error, and what it says
     ),
     "an array": ({"initial_state": START[0]}, TypeError, "initial_state is a ndarray"),
     "eps": ({"eps": np.nan}, ValueError, "eps is nan; expected a finite number"),
+    "negative eps": ({"eps": -1.0}, ValueError, "eps is -1.0; expected a number >= 0"),
     "scale": ({"scale": np.inf}, ValueError, "scale is inf; expected a finite number"),
     "a word": ({"scale": "a"}, TypeError, "scale is 'a'; expected a real number"),
     "complex": ({"scale": 1j}, TypeError, "scale is 1j; expected a real number"),

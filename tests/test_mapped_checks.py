@@ -215,6 +215,7 @@ def test_step_states():
     refuse("step", TypeError, "state is a NoneType", state=None)
     refuse("step", ValueError, "state.log_scale", state=State(s, z, log_scale * np.nan))
     refuse("step", ValueError, "eps", state=state((3,)), eps=np.nan)
+    refuse("step", ValueError, "eps", state=state((3,)), eps=-1.0)
     expected = call("step", arrays, state=state((3,)))
     assert_same(call("step", arrays, state=(s, z, log_scale)), expected)
     assert_same(call("step", arrays, state=state((3,)), in_place=True), expected)

@@ -107,6 +107,7 @@ def test_options(name):
         refuse(name, TypeError, [f"{option} is 'x'"], **{option: "x"})
         refuse(name, ValueError, [f"{option} is nan"], **{option: np.nan})
     if base == "mlstm":
+        refuse(name, ValueError, ["eps is -1.0", "number >= 0"], eps=-1.0)
         refuse(name, TypeError, ["normalize is 1"], normalize=1)
     if name.endswith("_step"):
         return

@@ -32,6 +32,7 @@ MADE = [
         2, 3)), r"weights of shape \(2, 3, 3\); expected \(3, 3\) or \(4, 3, 3\)"),
     (lambda: nn.LinearAttention(12, 4, num_kv_heads=2, feature_map=linattn.feature_maps
      .FeedforwardKernel.glu(4, 3)), r"weights of shape \(4, 3, 3\); expected \(3, 3\), as num_kv"),
+    (lambda: nn.LinearAttention(12, 4, eps=-1.0), "eps is -1.0; expected a number >= 0"),
     (lambda: nn.PerformerAttention(12, 4, 0), "num_features is 0; expected at least 1"),
     (lambda: nn.FeedforwardKernelAttention(12, 4, kind="x"), "kind is 'x'; expected one of"),
     (lambda: nn.FeedforwardKernelAttention(12, 4, kind="glu", rank=1), "rank is 1; expected None"),

@@ -209,7 +209,7 @@ class SumNormalized(FeatureMap):
                 f"SumNormalized: feature_map is {feature_map!r}; expected a feature map"
             )
         self.feature_map = feature_map
-        self.eps = positive("SumNormalized", "eps", eps, zero=True)
+        self.eps = _check.positive("SumNormalized", "eps", eps, zero=True)
 
     def __call__(self, x: Any) -> np.ndarray:
         y = self.feature_map(x)
@@ -230,16 +230,6 @@ class SumNormalized(FeatureMap):
 
     def features(self, d: int) -> int:
         return self.feature_map.features(d)
-
-
-def positive(function: str, name: str, x: Any, *, zero: bool = False) -> float:
-    """x as a finite number above 0, or at least 0 if ``zero``."""
-    x = _check.number(function, name, x)
-    if x < 0 or (x == 0 and not zero):
-        raise ValueError(
-            f"{function}: {name} is {x}; expected a {'number >= 0' if zero else 'positive number'}"
-        )
-    return x
 
 
 def parameter(function: str, name: str, x: Any, axes: int = 2) -> np.ndarray:

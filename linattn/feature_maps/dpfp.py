@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import _check
 from .._gufuncs import internal_ufuncs
-from ._base import FeatureMap, _matrix, positive
+from ._base import FeatureMap, _matrix
 
 
 class DPFP(FeatureMap):
@@ -58,7 +58,7 @@ class DPFP(FeatureMap):
     def __init__(self, nu: int = 1, normalize: bool = True, eps: float = 1e-6) -> None:
         self.nu = _check.integer("DPFP", "nu", nu)
         self.normalize = _check.flag("DPFP", "normalize", normalize)
-        self.eps = positive("DPFP", "eps", eps, zero=True)
+        self.eps = _check.positive("DPFP", "eps", eps, zero=True)
 
     def __call__(self, x: Any) -> np.ndarray:
         x = self._input(x)

@@ -10,7 +10,7 @@ import numpy as np
 from .. import _check
 from .._gufuncs import internal_ufuncs
 from .._products import product
-from ._base import FeatureMap, _matrix, parameter, positive
+from ._base import FeatureMap, _matrix, parameter
 
 NORMS = ("chi", "sqrt")
 
@@ -182,7 +182,7 @@ class RandomFourierFeatures(RandomFeatures):
 
     def __init__(self, omega: Any, temperature: float = 1.0) -> None:
         self._set_omega(omega)
-        self.temperature = positive("RandomFourierFeatures", "temperature", temperature)
+        self.temperature = _check.positive("RandomFourierFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:
         rows, omega, factor = self._operands(x)
@@ -264,7 +264,7 @@ class PositiveRandomFeatures(RandomFeatures):
         self.hyperbolic = _check.flag("PositiveRandomFeatures", "hyperbolic", hyperbolic)
         if temperature is None:
             temperature = 1 / math.sqrt(self.omega.shape[0])
-        self.temperature = positive("PositiveRandomFeatures", "temperature", temperature)
+        self.temperature = _check.positive("PositiveRandomFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:
         return self._reshape(x, internal_ufuncs["positive_features"](*self._operands(x)))
@@ -335,7 +335,7 @@ class GeneralizedRandomFeatures(RandomFeatures):
                 f"GeneralizedRandomFeatures: fn is {fn!r}; expected one of {self.functions}"
             )
         self.fn = fn
-        self.temperature = positive("GeneralizedRandomFeatures", "temperature", temperature)
+        self.temperature = _check.positive("GeneralizedRandomFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:
         return self._reshape(x, internal_ufuncs[f"{self.fn}_features"](*self._operands(x)))

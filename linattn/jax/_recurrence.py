@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._check import flag, number, unknown_map
+from .._check import flag, number, positive, unknown_map
 from .._complex_scan import COMPLEX
 from .._dtypes import work_dtype
 from .._initial import NAME, given, recurrence_of, state_of
@@ -49,7 +49,8 @@ def forward(
         _map(name, arrays, phi, key_lengths)
         phi = "identity"
         call = read_of(name, r, arrays)
-    scale, eps = (number(name, x, y, *arrays.values()) for x, y in (("scale", scale), ("eps", eps)))
+    scale = number(name, "scale", scale, *arrays.values())
+    eps = positive(name, "eps", eps, *arrays.values(), zero=True)
     switches = (float(flag(name, x, flags.get(x, False))) for x in r.flags["forward"])
     numbers = *(scale,) * r.scaled, *(eps,) * normalize, *switches
     stateful = return_state or any(x is not None for x in (key_lengths, cu_seqlens, initial_state))

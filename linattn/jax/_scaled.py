@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._check import flag, number
+from .._check import flag, number, positive
 from .._dtypes import work_dtype
 from .._scaled import Scaled
 from .._state import State
@@ -101,7 +101,7 @@ def _mlstm(
         scale = max(arrays["q"].shape[-1], 1) ** -0.5
     numbers = _Numbers(
         number(name, "scale", scale, *arrays.values()),
-        number(name, "eps", eps, *arrays.values()),
+        positive(name, "eps", eps, *arrays.values(), zero=True),
         bool(normalize),
     )
 

@@ -3,9 +3,9 @@
  * NumPy takes 2 us to examine the operands of a gufunc, as long as the kernel takes for
  * one token of a few heads, and passes on one leading axis at a time.  Operands are
  * plain if they are exact, aligned, native arrays of one loop's dtypes, or finite
- * Python floats for numbers, and outputs overlap nothing.  None for an output allocates
- * it; Ellipsis leaves out an optional operand.  Everything else, including errors, is
- * left to NumPy. */
+ * Python floats for numbers, eps at least 0, and outputs overlap nothing.  None for an
+ * output allocates it; Ellipsis leaves out an optional operand.  Everything else,
+ * including errors, is left to NumPy. */
 #include "numpy_api.h"
 
 #include "fast_call.h"
@@ -50,9 +50,11 @@ take_number(struct la_operands *c, int i)
     if (!PyFloat_CheckExact(c->object[i])) {
         return 0;
     }
-    c->numbers[i] = la_number_of(dtype, PyFloat_AsDouble(c->object[i]));
+    const double x = PyFloat_AsDouble(c->object[i]);
+    c->numbers[i] = la_number_of(dtype, x);
     c->x[i] = (struct la_tensor){.data = &c->numbers[i]};
-    return isfinite(la_number_read(dtype, &c->numbers[i]));
+    return isfinite(la_number_read(dtype, &c->numbers[i])) &&
+           !(c->g->signature->slots[i].id == LA_AT_eps && x < 0);
 }
 
 static void

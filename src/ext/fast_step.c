@@ -191,6 +191,7 @@ la_fast_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
         (!normalize && args[NORMALIZE] != Py_False) ||
         normalize != (args[Z] != Py_None) || !PyFloat_CheckExact(args[EPS]) ||
         !isfinite((float)PyFloat_AsDouble(args[EPS])) ||
+        PyFloat_AsDouble(args[EPS]) < 0 ||
         !choose_variant(args[OPERANDS], la_gufunc_form(op), &variant)) {
         Py_RETURN_NOTIMPLEMENTED;
     }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..._check import integer as integer
-from ...feature_maps._base import positive as positive
+from ..._check import positive as positive
 
 F = TypeVar("F", bound=Callable[..., Any])
 

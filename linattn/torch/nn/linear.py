@@ -96,6 +96,7 @@ class LinearAttention(HeadAttention):
         factory = {"device": device, "dtype": dtype}
         super().__init__(embed_dim, num_heads, num_kv_heads, bias, dropout, **factory)
         self._operator = Operator(causal_attention, step) if causal else Operator(noncausal)
+        _check.positive(self._name, "eps", eps, zero=True)
         self.causal, self.normalize, self.eps, self.scale = causal, normalize, eps, scale
         self.feature_map = _maps.owned(self._name, feature_map, **factory)
         _maps.check(self._name, self.feature_map, num_heads, self.num_kv_heads, self.head_dim)
