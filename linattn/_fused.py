@@ -39,6 +39,9 @@ class FusedState(NamedTuple):
     conv: Any  # an array, or a tensor in linattn.torch
     s: Any
 
+    def __repr__(self) -> str:
+        return _state.shown_fields(self)
+
 
 def gated_delta_call(
     x: Any, a: Any, b: Any, state: Any, *, A_log: Any, dt_bias: Any, lower_bound: Any = None,

@@ -32,11 +32,32 @@ class State(NamedTuple):
     >>> o, state = linattn.causal(x, x, x, return_state=True)
     >>> state.z
     array([6., 6.])
+    >>> state
+    State(s=<2 x 2 float64>, z=<2 float64>, log_scale=None)
     """
 
     s: Any  # an array, or a tensor in linattn.torch
     z: Any = None  # the same, or None: it depends on the call's options
     log_scale: Any = None
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
+
+
+def shown_fields(state: Any) -> str:
+    """A named tuple in one line: its arrays and tensors by their shapes and dtypes."""
+    fields = zip(state._fields, state, strict=True)
+    return f"{type(state).__name__}({', '.join(f'{name}={shown(x)}' for name, x in fields)})"
+
+
+def shown(x: Any) -> str:
+    """``x`` in a few words: arrays and tensors by shape and dtype."""
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        sizes = " x ".join(map(str, x.shape))
+        return f"<{sizes} {x.dtype}>" if sizes else f"<{x.dtype}>"
+    if type(x) in (list, tuple):
+        return f"[{', '.join(map(shown, x))}]"
+    return repr(x)
 
 
 class Sequences(NamedTuple):

@@ -177,6 +177,16 @@ def test_python_may_end_while_maps_run():
     assert done.returncode == 0, done.stderr
 
 
+def test_states_are_printed_by_shape_and_dtype():
+    state = la.causal(Q, K, V, return_state=True)[1]
+    shown = {str(state)}
+    jax.jit(lambda x: shown.add(str(x)))(state)
+    jax.vmap(lambda x: shown.add(str(x)))(jax.tree.map(lambda x: x[None], state))
+    dtype, (*lead, d, m) = state.s.dtype, state.s.shape
+    s, z = (" x ".join(map(str, shape)) for shape in ((*lead, d, m), (*lead, d)))
+    assert shown == {f"State(s=<{s} {dtype}>, z=<{z} {dtype}>, log_scale=None)"}
+
+
 def test_without_the_handler(monkeypatch):
     """A warning, callbacks on one device, and an error where there are several."""
 

@@ -1,6 +1,8 @@
 """Initial and final states: a sequence cut anywhere continues, forward and backward."""
 
+import copy
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from layouts import LAYOUTS
 from states import assert_same, bound, check, compare, flat, oracle, state, tokens
 
 import linattn
-from linattn import State, _config
+from linattn import FusedState, State, _config
 from linattn import _reference as ref
 
 SIZES = [(1, 1, 1), (3, 4, 16), (17, 5, 33), (40, 16, 64), (67, 65, 20), (34, 20, 100)]
@@ -309,3 +311,16 @@ def test_nothing_looks_ahead():
     nan = State(np.full_like(last.s, np.nan))
     dq, *_ = linattn.causal_backward(*operands, **options, grad_state=nan)
     assert_same(dq, grads[0])  # no query reads what follows it
+
+
+def test_what_is_printed():
+    """Shapes and dtypes, whatever the fields are; the rest is a tuple's."""
+    s, z = np.ones((7, 4, 3), np.float32), np.ones((7, 4))
+    assert repr(State(s, z)) == "State(s=<7 x 4 x 3 float32>, z=<7 x 4 float64>, log_scale=None)"
+    assert str([State(z[0, 0], [1])]) == "[State(s=<float64>, z=[1], log_scale=None)]"
+    assert repr(FusedState(None, s)) == "FusedState(conv=None, s=<7 x 4 x 3 float32>)"
+    for given in (State(s, z), FusedState(z, s)):
+        assert tuple(given) == given and given._replace(s=z).s is z
+        for same in (pickle.loads(pickle.dumps(given)), copy.deepcopy(given)):
+            assert type(same) is type(given)
+            assert_same(same, given)

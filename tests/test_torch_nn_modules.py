@@ -59,6 +59,15 @@ def test_copies_and_saved_weights(new):
     assert torch.equal(other(x), y)
 
 
+@EACH_CAUSAL
+def test_states_are_printed_by_shape_and_dtype(new):
+    state = made(new).init_state(BATCH)
+    assert repr(state).startswith(f"{type(state).__name__}(")
+    assert "float64>" in repr(state) and "tensor(" not in repr(state)
+    model = nn.ModelState((state,), torch.zeros(BATCH))
+    assert repr(model) == f"ModelState(blocks=[{state}], position=<{BATCH} torch.float32>)"
+
+
 @EACH
 def test_weights_are_drawn_where_there_were_none(new):
     """A layer made without memory has, after a reset, weights that a seed repeats."""

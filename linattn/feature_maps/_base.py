@@ -11,6 +11,7 @@ from .._config import one_isa
 from .._dtypes import state_dtype
 from .._gufuncs import internal_ufuncs, quiet
 from .._linattn import maps
+from .._state import shown
 
 
 class FeatureMap:
@@ -51,7 +52,7 @@ class FeatureMap:
         return SumNormalized(self, eps)
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{name}={_show(getattr(self, name))}" for name in self._parameters)
+        inside = ", ".join(f"{name}={shown(getattr(self, name))}" for name in self._parameters)
         return f"{type(self).__name__}({inside})"
 
     def __eq__(self, other: object) -> bool:
@@ -242,14 +243,6 @@ def parameter(function: str, name: str, x: Any, axes: int = 2) -> np.ndarray:
 
 def _matrix(x: np.ndarray) -> np.ndarray:
     return x if x.ndim > 1 else x[None]
-
-
-def _show(x: Any) -> str:
-    if isinstance(x, np.ndarray):
-        return f"<{' x '.join(map(str, x.shape))} {x.dtype}>"
-    if isinstance(x, (list, tuple)):
-        return f"[{', '.join(map(_show, x))}]"
-    return repr(x)
 
 
 def _same(x: Any, y: Any) -> bool:

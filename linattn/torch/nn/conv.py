@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..._state import State
+from ..._state import State, shown_fields
 from .._fused import direct
 from .._library import is_direct
 from .._tensors import work_dtype
@@ -179,6 +179,9 @@ class ConvolvedState(NamedTuple):
 
     conv: Tensor
     memory: State
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 class ConvolvedAttention(Attention):

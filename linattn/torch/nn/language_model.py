@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..._state import shown_fields
 from . import _check
 from ._padding import padding
 from .transformer import TransformerBlock
@@ -27,6 +28,9 @@ class ModelState(NamedTuple):
 
     blocks: tuple[Any, ...]
     position: Tensor
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 class TransformerLM(nn.Module):

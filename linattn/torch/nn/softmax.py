@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..._state import shown_fields
 from . import _check
 from ._base import HeadAttention, together
 
@@ -26,6 +27,9 @@ class Cache(NamedTuple):
     k: Tensor
     v: Tensor
     there: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return shown_fields(self)
 
 
 class SoftmaxAttention(HeadAttention):
