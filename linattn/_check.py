@@ -6,6 +6,7 @@ the function, the argument, what it was and what was expected.  Nothing has been
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -228,10 +229,32 @@ def unknown_map(function: str, feature_map: Any, more: str = "") -> Exception:
     from .feature_maps import NAMES  # at the top it would be circular
 
     error = ValueError if isinstance(feature_map, str) else TypeError
+    kind = class_of_maps(feature_map)
     return error(
         f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}, or an "
-        f"object of linattn.feature_maps{more}"
+        f"object of linattn.feature_maps{kind and f', such as {_made(kind)}'}{more}"
     )
+
+
+def class_of_maps(x: Any) -> str:
+    """The name of the class of maps that x is, by name or as such, in place of a map of that class;
+    "" if there is none."""
+    if not isinstance(x, str):
+        ours = (getattr(x, "__module__", None) or "").startswith("linattn.")
+        x = getattr(x, "__name__", "") if ours else ""
+    from . import feature_maps  # at the top it would be circular
+
+    kinds = (y for y in feature_maps.__all__ if isinstance(getattr(feature_maps, y), type))
+    return next((y for y in kinds if y.lower() == x.lower()), "")
+
+
+def _made(kind: str) -> str:
+    """How to make a map of that class."""
+    from . import feature_maps  # at the top it would be circular
+
+    made = getattr(feature_maps, kind)
+    required = [x for x in inspect.signature(made).parameters.values() if x.default is x.empty]
+    return f"{kind}{'.sample' if hasattr(made, 'sample') else ''}({'...' if required else ''})"
 
 
 def out(function: str, x: Any, expected: Shape, *operands: Any) -> Any:

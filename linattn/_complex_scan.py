@@ -180,7 +180,7 @@ def step(
     call = _Call(function, a, x, tokens=False)
     before = call.state("state", state)
     if before is None:
-        raise TypeError(f"{function}: state is None; expected a linattn.State(s)")
+        raise _state.no_state(function, "state", state, "linattn.State(s)")
     if in_place:
         _state.in_place(function, (state[0], None, None), call.batch, axes=1)
     h, after = SCAN.step(call.operands(), before, **options)

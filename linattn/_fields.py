@@ -25,23 +25,15 @@ def read(
 
     A core of None stands for a field that has to be None.
     """
-    try:
-        if isinstance(state, np.ndarray):
-            raise TypeError
-        s, z, log_scale = state
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{function}: {name} is a {type(state).__name__}; expected a "
-            "linattn.State(s, z, log_scale)"
-        ) from None
-    for field, x, core in zip(State._fields, (s, z, log_scale), cores, strict=True):
+    given = _state.fields(function, name, state, "linattn.State(s, z, log_scale)")
+    for field, x, core in zip(State._fields, given, cores, strict=True):
         if core is not None:
             _state.checked_field(function, f"{name}.{field}", x, batch, core, dtype)
         elif x is not None:
             raise ValueError(
                 f"{function}: {name}.{field} is given; expected None, as normalize is False"
             )
-    return state if isinstance(state, State) else State(s, z, log_scale)
+    return state if isinstance(state, State) else State(*given)
 
 
 def own(function: str, state: State, batch: Shape, ranks: tuple[int, ...], in_place: bool) -> State:

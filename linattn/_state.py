@@ -134,6 +134,28 @@ def copy(state: Any) -> State:
     return State(*(np.array(x) if type(x) is np.ndarray else x for x in state))
 
 
+def fields(
+    function: str, name: str, state: Any, expected: str = "linattn.State(s, z)"
+) -> tuple[Any, Any, Any]:
+    """The fields of a state; None for a log_scale that it leaves out."""
+    try:
+        if isinstance(state, np.ndarray):
+            raise TypeError
+        s, z, *rest = state
+        (log_scale,) = rest or (None,)
+    except (TypeError, ValueError):
+        raise no_state(function, name, state, expected) from None
+    return s, z, log_scale
+
+
+def no_state(function: str, name: str, x: Any, expected: str) -> TypeError:
+    """The error for what is no state; before the first token a step needs one as well."""
+    if x is None:
+        how = ", from linattn.initial_state before the first token"
+        return TypeError(f"{function}: {name} is None; expected a {expected}{how}")
+    return TypeError(f"{function}: {name} is a {type(x).__name__}; expected a {expected}")
+
+
 def named(
     function: str, name: str, state: Any, cores: State, *, any_scale: bool = False
 ) -> dict[str, Any]:
@@ -141,17 +163,8 @@ def named(
 
     With ``any_scale``, log_scale may be None as well.
     """
-    try:
-        if isinstance(state, np.ndarray):
-            raise TypeError
-        s, z, *rest = state
-        (log_scale,) = rest or (None,)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{function}: {name} is a {type(state).__name__}; expected a linattn.State(s, z)"
-        ) from None
     found = {}
-    for field, x, core in zip(State._fields, (s, z, log_scale), cores, strict=True):
+    for field, x, core in zip(State._fields, fields(function, name, state), cores, strict=True):
         if (x is None) is not (core is None) and not (
             any_scale and x is None and field == "log_scale"
         ):
@@ -179,23 +192,15 @@ def checked(
     Their leading axes broadcast to ``lead``.  log_scale must be None unless ``scaled``, and its
     values must be below inf unless ``any_scale``.
     """
-    try:
-        if isinstance(x, np.ndarray):
-            raise TypeError
-        s, z, *rest = x
-        (log_scale,) = rest or (None,)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{function}: {name} is a {type(x).__name__}; expected a linattn.State(s, z)"
-        ) from None
+    s, z, log_scale = fields(function, name, x)
     if log_scale is not None and not scaled:
         raise ValueError(f"{function}: {name}.log_scale is given; expected None for this map")
     if normalize and z is None:
         raise ValueError(f"{function}: {name}.z is None; expected an array, as normalize is True")
     if not normalize and z is not None:
         raise ValueError(f"{function}: {name}.z is given; expected None, as normalize is False")
-    fields = ("s", s, core), ("z", z, core[:-1]), ("log_scale", log_scale, core[:-1])
-    for field, array, shape in fields:
+    known = ("s", s, core), ("z", z, core[:-1]), ("log_scale", log_scale, core[:-1])
+    for field, array, shape in known:
         if array is not None or field == "s":
             checked_field(function, f"{name}.{field}", array, lead, shape, dtype)
     if log_scale is not None and not any_scale and not (log_scale < np.inf).all():

@@ -114,6 +114,25 @@ def test_feature_map(operator):
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("taylor", "such as Taylor()"),
+        (linattn.feature_maps.Taylor, "such as Taylor()"),
+        ("PositiveRandomFeatures", "such as PositiveRandomFeatures.sample(...)"),
+        (linattn.feature_maps.FeedforwardKernel, "such as FeedforwardKernel(...)"),
+    ],
+    ids=str,
+)
+def test_a_class_of_maps(operator, given, hint):
+    """By name or as such, in place of a map."""
+    error = ValueError if isinstance(given, str) else TypeError
+    refuse(operator, error, "feature_map", hint, feature_map=given)
+    with pytest.raises(error, match="^get: feature_map is .*" + hint.partition("(")[0]):
+        linattn.feature_maps.get(given)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("name", ["eps", "scale"])
 def test_scalars(operator, name):
     for bad, word in [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "inf")]:

@@ -23,6 +23,8 @@ def test_wrong_input():
         la.causal(Q, K, V, feature_map="nosuch")
     with pytest.raises(TypeError, match="feature_map is 3"):
         la.causal(Q, K, V, feature_map=3)
+    with pytest.raises(TypeError, match=r"feature_map is .*such as Taylor\(\)"):
+        la.causal(Q, K, V, feature_map=linattn.feature_maps.Taylor)
     with pytest.raises(TypeError, match="q has dtype complex"):
         la.causal(Q * 1j, K, V)
     with pytest.raises(ValueError, match="does not rescale"):
@@ -152,7 +154,7 @@ def test_errors_of_maps(result, expected):
 
 def test_what_steps_refuse():
     for call, error, message in (
-        (lambda: la.step(*TOKEN, None), TypeError, "step: state is a NoneType"),
+        (lambda: la.step(*TOKEN, None), TypeError, "step: state is None; .*initial_state"),
         (lambda: la.step(*TOKEN, State(START[0])), ValueError, "step: state.z is None"),
         (lambda: la.step(TOKEN[0], TOKEN[1][..., 1:], TOKEN[2], State(*START)), ValueError,
          r"step: k has shape \(2, 3, 3\)"),

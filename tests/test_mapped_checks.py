@@ -212,7 +212,7 @@ def test_states(argument, packing):
 def test_step_states():
     arrays = operands("step")
     s, z, log_scale = state((3,))
-    refuse("step", TypeError, "state is a NoneType", state=None)
+    refuse("step", TypeError, "state is None", "linattn.initial_state", state=None)
     refuse("step", ValueError, "state.log_scale", state=State(s, z, log_scale * np.nan))
     refuse("step", ValueError, "eps", state=state((3,)), eps=np.nan)
     refuse("step", ValueError, "eps", state=state((3,)), eps=-1.0)

@@ -134,7 +134,7 @@ def test_states(name):
                 refuse(name, error, [f"{key}.{field} "], **{key: state})
         refuse(name, TypeError, [f"{key} is a ndarray"], **{key: fields.s})
     if name.endswith("_step"):
-        refuse(name, TypeError, ["state is a NoneType"], state=None)
+        refuse(name, TypeError, ["state is None", "linattn.initial_state"], state=None)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -110,7 +110,7 @@ def test_transforms():
          "initial_state.s has shape"),
         (lambda: lt.linear_scan(A, X, initial_state=State(A[0], A[0])), ValueError,
          "initial_state.z is given"),
-        (lambda: lt.linear_scan_step(A, X, None), TypeError, "state is a NoneType"),
+        (lambda: lt.linear_scan_step(A, X, None), TypeError, "state is None; .*initial_state"),
     ],
 )  # fmt: skip
 def test_errors(call, error, words):

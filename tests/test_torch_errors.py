@@ -84,6 +84,13 @@ def test_wrong_shapes_and_options():
         la.causal(x, x, x, feature_map="nosuch")
     with pytest.raises(TypeError, match="feature_map is 3"):
         la.causal(x, x, x, feature_map=3)
+    with pytest.raises(TypeError, match=r"step: state is None; .*linattn\.initial_state"):
+        la.step(x[0], x[0], x[0], None)
+    for maker in (la.feature_maps.Taylor, linattn.feature_maps.Taylor):
+        with pytest.raises(TypeError, match=r"feature_map is .*such as Taylor\(\)"):
+            la.causal(x, x, x, feature_map=maker)
+    with pytest.raises(TypeError, match="feature_map is <class"):
+        la.causal(x, x, x, feature_map=torch.nn.ReLU)
     with pytest.raises(TypeError, match=r"key_lengths has dtype torch\.float32"):
         la.causal(x, x, x, key_lengths=torch.tensor(2.0))
     with pytest.raises(TypeError, match="initial_state is a Tensor"):

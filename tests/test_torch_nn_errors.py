@@ -109,6 +109,10 @@ def test_wrong_calls(new):
             layer(**{"x": x} | options)
     with pytest.raises(TypeError, match=f"{name}.forward: 2 .* expected x, and by keyword key_len"):
         layer(x, lengths)
+    with pytest.raises(TypeError, match=f"{name}.forward: mask is not .* expected key_lengths"):
+        layer(x, mask=~mask)
+    with pytest.raises(TypeError, match=f"{name}.forward: y is not an argument; expected x, key"):
+        layer(x, y=x)
     if isinstance(layer, nn.LinformerAttention):
         with pytest.raises(ValueError, match="expected at most max_length = 16 tokens"):
             layer(torch.ones(2, 17, E))

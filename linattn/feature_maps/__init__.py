@@ -5,6 +5,7 @@ Every operator takes one as ``feature_map=``.  `get` returns the object for a na
 
 from __future__ import annotations
 
+from .._check import unknown_map
 from ._base import Elementwise, FeatureMap, L2Norm, SumNormalized
 from .dpfp import DPFP
 from .feedforward import FeedforwardKernel
@@ -67,12 +68,10 @@ def get(feature_map: str | FeatureMap) -> FeatureMap:
     """
     if isinstance(feature_map, FeatureMap):
         return feature_map
-    if not isinstance(feature_map, str):
-        raise TypeError(f"get: feature_map is {feature_map!r}; expected a name or a feature map")
+    if not isinstance(feature_map, str) or feature_map not in NAMES:
+        raise unknown_map("get", feature_map)
     if feature_map == "dpfp":
         return DPFP()
     if feature_map == "l2norm":
         return L2Norm()
-    if feature_map not in Elementwise.names:
-        raise ValueError(f"get: feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}")
     return Elementwise(feature_map)

@@ -147,7 +147,7 @@ def _resolved(name: str, feature_map: Any, normalize: Any) -> Any:
                 "linattn.jax does not rescale its features"
             )
         return partial(_mapped, phi)
-    if callable(feature_map):
+    if callable(feature_map) and not isinstance(feature_map, type):
         return feature_map
     raise unknown_map(name, feature_map, ", or a function")
 

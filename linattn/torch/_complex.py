@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .._complex_scan import COMPLEX, SCAN
-from .._state import State
+from .._state import State, no_state
 from . import _tensors
 from ._descriptions import of_recurrence
 from ._operator import TensorOperator
@@ -113,9 +113,7 @@ def numbers(x: Tensor) -> Tensor:
 def _state(function: str, name: str, state: Any, like: Tensor) -> State:
     """A state of pairs of columns."""
     if not isinstance(state, tuple) or not 1 <= len(state) <= 3:
-        raise TypeError(
-            f"{function}: {name} is a {type(state).__name__}; expected a linattn.State(s)"
-        )
+        raise no_state(function, name, state, "linattn.State(s)")
     s, *others = state
     for field, x in zip(("z", "log_scale"), others, strict=False):
         if x is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import feature_maps as numpy_maps
-from .._check import unknown_map
+from .._check import class_of_maps, unknown_map
 from .._operator import MAPS
 from ..feature_maps import FeatureMap
 from ..feature_maps._base import Fused
@@ -120,7 +121,8 @@ def resolve(function: str, feature_map: Any) -> Any:
         return TensorMap(feature_map)
     if isinstance(feature_map, TensorMap) and feature_map.text in MAPS:
         return feature_map.text
-    if not callable(feature_map):
+    maker = isinstance(feature_map, FunctionType) and class_of_maps(feature_map)
+    if not callable(feature_map) or isinstance(feature_map, type) or maker:
         raise unknown_map(function, feature_map, ", or a function of tensors")
     return feature_map
 

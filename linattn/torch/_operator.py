@@ -17,6 +17,7 @@ from torch.compiler import is_compiling
 
 from .._operator import RECURRENCES
 from .._scaled import SCALED
+from .._state import no_state
 from . import _maps, _options, _pools, _tensors
 from ._descriptions import OTHERS, Description, of_recurrence, of_scaled
 from ._direct import Direct
@@ -171,9 +172,10 @@ class TensorOperator:
             return _complex.step(operands, state, in_place=in_place, **options)
         name = self.description.step_name
         args, narrow = self.arguments(name, operands, options)
+        if state is None and self.description.one_array:
+            raise TypeError(f"{name}: state is None; expected a tensor")
         if state is None:
-            what = "a tensor" if self.description.one_array else "a linattn.State(s, z)"
-            raise TypeError(f"{name}: state is None; expected {what}")
+            raise no_state(name, "state", state, "linattn.State(s, z)")
         dtype = None if in_place else work_dtype(args[self.values].dtype)
         fields = self._states.read(name, "state", state, dtype)
         if in_place:

@@ -16,11 +16,22 @@ from ..._check import positive as positive
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_LENGTHS = "key_lengths, such as mask.sum(-1), or key_padding_mask, True for padding"
+#: What other libraries call an argument, and what to pass in its place.
+_HINTS = {
+    "mask": _LENGTHS, "attention_mask": _LENGTHS, "attn_mask": _LENGTHS,
+    "src_key_padding_mask": "key_padding_mask", "padding_mask": "key_padding_mask",
+    "max_new_tokens": "steps", "max_length": "steps", "eos_token_id": "stop_token",
+}  # fmt: skip
+
+
 def keywords(method: F) -> F:
-    """Wrap a method to name its keyword-only arguments if too many are given by position."""
+    """Wrap a method to name its keyword-only arguments if it is given others, or too many by
+    position."""
     parameters = inspect.signature(method).parameters.values()
     by_place = [x.name for x in parameters if x.kind is x.POSITIONAL_OR_KEYWORD][1:]
     by_name = [x.name for x in parameters if x.kind is x.KEYWORD_ONLY]
+    known = *by_place, *by_name
     what = "" if method.__name__ == "__init__" else f".{method.__name__}"
 
     @functools.wraps(method)
@@ -30,9 +41,21 @@ def keywords(method: F) -> F:
                 f"{type(self).__name__}{what}: {len(args)} arguments are given by position; "
                 f"expected {' and '.join(by_place)}, and by keyword {', '.join(by_name)}"
             )
+        for name in options:
+            if name not in known:
+                raise TypeError(
+                    f"{type(self).__name__}{what}: {name} is not an argument; expected "
+                    f"{_instead(name, known)}"
+                )
         return method(self, *args, **options)
 
     return checked  # type: ignore[return-value]  # of the same signature
+
+
+def _instead(name: str, known: Sequence[str]) -> str:
+    """What to pass in place of an argument that a method does not have."""
+    hint = _HINTS.get(name, "")
+    return hint if hint.partition(",")[0] in known else ", ".join(known)
 
 
 def multiple(layer: str, of: tuple[str, int], by: tuple[str, int]) -> int:

@@ -301,14 +301,21 @@ class TransformerLM(nn.Module):
                 f"{self.max_length}"
             )
 
-    @staticmethod
-    def _check(name: str, tokens: Any, axes: int, expected: str) -> None:
+    def _check(self, name: str, tokens: Any, axes: int, expected: str) -> None:
         if not isinstance(tokens, Tensor):
             raise TypeError(f"{name}: tokens is a {type(tokens).__name__}; expected a tensor")
         if tokens.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"{name}: tokens has dtype {tokens.dtype}; expected int64 or int32")
         if tokens.ndim != axes:
             raise ValueError(f"{name}: tokens has shape {tuple(tokens.shape)}; expected {expected}")
+        if torch.compiler.is_compiling() or not tokens.numel() or tokens.is_meta:
+            return
+        first, last = tokens.aminmax()
+        if first < 0 or last >= self.num_tokens:
+            raise ValueError(
+                f"{name}: tokens has values from {first} to {last}; expected 0 to "
+                f"{self.num_tokens - 1}, as num_tokens is {self.num_tokens}"
+            )
 
 
 def drawn(
