@@ -39,9 +39,7 @@ def read(
 def own(function: str, state: State, batch: Shape, ranks: tuple[int, ...], in_place: bool) -> State:
     """Arrays that the state after a step is written into: its own ones, or copies."""
     if in_place:
-        for field, x, rank in zip(State._fields, state, ranks, strict=True):
-            if x is not None:
-                _state.updated(function, f"state.{field}", x, batch, rank)
+        _state.own(function, state, batch, ranks)
         return state
     return State(*(
         x if x is None else np.array(np.broadcast_to(x, (*batch, *x.shape[x.ndim - rank :])))

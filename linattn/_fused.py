@@ -86,7 +86,7 @@ class Call(NamedTuple):
         plan, (conv, s) = self.plan, self.state
         (n, _, m), lead, c = plan.core, plan.lead, self.tokens["x"].shape[-1]
         if in_place:
-            self._check_updated()
+            _state.own(plan.name, FusedState(conv, s), lead, (2, 3))
         o = np.empty((*lead, n, m), plan.dtype)
         # By tap, as kernels read it fastest.
         before = np.zeros((0, c), plan.wide) if conv is None else conv.swapaxes(-1, -2)
@@ -127,12 +127,6 @@ class Call(NamedTuple):
             if x.dtype != plan.wide:
                 raise TypeError(f"{plan.name}: {field} has dtype {x.dtype}; expected {plan.wide}")
         return rows
-
-    def _check_updated(self) -> None:
-        name, lead, (conv, s) = self.plan.name, self.plan.lead, self.state
-        _state.updated(name, "state.s", s, lead, 3)
-        if conv is not None:
-            _state.updated(name, "state.conv", conv, lead, 2)
 
     def _inputs(self) -> tuple[Any, ...]:
         """Arrays and numbers in the order of operators.def; empty arrays for what is left out."""

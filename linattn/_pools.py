@@ -163,8 +163,8 @@ class _Pool:
         self.indices = checked_indices(
             self.function, self.name, indices, count, rows, different=written
         )
-        for name, x in self.fields.items() if written else ():
-            _check.writeable(self.function, name, x)
+        if written:
+            _state.apart(self.function, self.fields)
 
     def _fields(
         self, state: Any, cores: State, around: tuple[Shape, Shape], *, one_array: bool
@@ -224,9 +224,9 @@ def checked_rows(
     found: dict[str, Any] = {}
     for field, (x, core) in fields.items():
         _check_field(function, field, x, ((), lead[1:]), core, found)
-        if written:
-            _check.writeable(function, field, x)
         found[field] = x
+    if written:
+        _state.apart(function, found)
     rows = next(iter(found.values())).shape[0]
     return checked_indices(function, name, indices, lead[0], rows, different=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy as np
 from . import _check
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ._types import Array, ArrayLike, DType, Shape
 
 
@@ -229,21 +232,37 @@ def in_place(function: str, state: tuple[Any, ...], batch: Shape, axes: int = 2)
 
     The last ``axes`` of s do not lead.
     """
-    cores = axes, axes - 1, axes - 1
-    for field, array, core in zip(State._fields, state, cores, strict=True):
-        if array is not None:
-            updated(function, f"state.{field}", array, batch, core)
+    own(function, State(*state), batch, (axes, axes - 1, axes - 1))
 
 
-def updated(function: str, name: str, array: np.ndarray, batch: Shape, core: int) -> None:
-    """Check that an array can be updated: it has all leading axes and is writeable."""
-    lead = array.shape[: array.ndim - core]
-    if lead != batch:
-        raise ValueError(
-            f"{function}: {name} has shape {array.shape}; expected leading axes "
-            f"{batch} to be updated in place"
-        )
-    _check.writeable(function, name, array)
+def own(function: str, state: Any, batch: Shape, cores: tuple[int, ...]) -> None:
+    """The same for a state whose fields have so many axes of their own."""
+    pairs = zip(state._fields, zip(state, cores, strict=True), strict=True)
+    updated(function, {f"state.{field}": x for field, x in pairs if x[0] is not None}, batch)
+
+
+def updated(function: str, fields: Mapping[str, tuple[Array, int]], batch: Shape) -> None:
+    """Check that fields, each with so many axes of its own, can be updated: they have all leading
+    axes and can be written."""
+    for name, (x, core) in fields.items():
+        if x.shape[: x.ndim - core] != batch:
+            raise ValueError(
+                f"{function}: {name} has shape {x.shape}; expected leading axes "
+                f"{batch} to be updated in place"
+            )
+    apart(function, {name: x for name, (x, _) in fields.items()})
+
+
+def apart(function: str, fields: Mapping[str, Array]) -> None:
+    """Check fields to write into: each must be writeable, in memory of its own."""
+    for name, x in fields.items():
+        _check.writeable(function, name, x)
+    for (name, x), (other, y) in combinations(fields.items(), 2):
+        if np.may_share_memory(x, y) and np.shares_memory(x, y):
+            raise ValueError(
+                f"{function}: {other} shares memory with {name}; expected memory of its own, as "
+                "both are written"
+            )
 
 
 def checked_lengths(function: str, x: Any, limit: int, batch: Shape) -> Array:

@@ -283,7 +283,7 @@ def causal_conv1d_step(
     core = (shape[-1], taps.shape[-2] - 1)
     _state.checked_field(name, "state", state, shape[:-1], core, dtype)
     if in_place:
-        _state.updated(name, "state", state, shape[:-1], 2)
+        _state.updated(name, {"state": (state, 2)}, shape[:-1])
     else:
         state = np.array(np.broadcast_to(state, (*shape[:-1], *core)))
     s = state.swapaxes(-1, -2)

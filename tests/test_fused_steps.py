@@ -287,6 +287,19 @@ def test_states_that_cannot_be_updated(field):
         linattn.fused_gated_delta_step(*operands, short, **options, in_place=True)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{"in_place": True}, {"state_indices": [1, 0]}], ids=str)
+def test_fields_that_share_memory(kind, options):
+    operands, state, more = make(kind, Layer(2, 6, 5, 7), lead=(2,))
+    room = np.zeros(max(x.size for x in state))
+    shared = linattn.FusedState(*(room[: x.size].reshape(x.shape) for x in state))
+    with pytest.raises(
+        ValueError, match=rf"^{kind}: state\.\w+ shares memory with state"
+    ):
+        getattr(linattn, kind)(*operands, shared, **more, **options)
+    assert not room.any()
+
+
 def test_twins_keep_the_dtype():
     operands, state, options = make(KINDS[0], Layer(1, 1, 2, 2))
     o, _ = ref.fused_gated_delta_step(*map(wide, operands), state, **options)

@@ -249,6 +249,35 @@ def test_wrong_pools(case):
     assert same(pool, before)
 
 
+def in_one_memory(state):
+    """The fields of a state, all of them from the first number of one buffer on."""
+    room = np.zeros(max(x.size for x in flat(state)))
+    return apply(lambda x: room[: x.size].reshape(x.shape), state)
+
+
+@every_recurrence
+def test_fields_that_share_memory(case):
+    """They are refused where they would be written, and nothing has been."""
+    operands, pool, state = case.operands((B, H), N), case.pool((P, H)), case.pool((B, H))
+    if len(flat(pool)) == 1:
+        return
+    for given, call in (
+        (state, lambda x: case.one_step(operands, 0, x, in_place=True)),
+        (pool, lambda x: case.one_step(operands, 0, x, state_indices=INDICES)),
+        (pool, lambda x: case.forward(
+            operands, initial_state=x, state_indices=INDICES, return_state=True)),
+    ):  # fmt: skip
+        shared = in_one_memory(given)
+        with pytest.raises(ValueError, match=r"state\.\w+ shares memory with \w+\.\w+; expected"):
+            call(shared)
+        assert not any(x.any() for x in flat(shared))
+        room = np.zeros((*given.s.shape[:-1], 2 * given.s.shape[-1]))
+        apart = given._replace(s=room[..., ::2])
+        if given.z is not None and given.z.shape == given.s.shape:
+            apart = apart._replace(z=room[..., 1::2])
+        call(apart)  # between each other's numbers
+
+
 def test_pools_whose_fields_differ():
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((B, 4)) for _ in range(3))

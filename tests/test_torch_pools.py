@@ -243,6 +243,11 @@ def test_errors(case):
     refused(ValueError, r"has shape .*expected \(rows, 2,", one_head, state_indices=INDICES)
     repeated = changed(lambda x: x[:1].expand(x.shape), pool)
     refused(ValueError, "repeats its memory", repeated, state_indices=INDICES)
+    if isinstance(pool, State) and pool.z is not None:
+        room = torch.zeros(pool.s.numel(), dtype=torch.float64)
+        shared = changed(lambda x: room[: x.numel()].view(x.shape), pool)
+        refused(ValueError, "shares memory with", shared, state_indices=INDICES)
+        assert not room.any()
     narrow = tensor_state(case.pool((P, 2), dtype="float32"))
     refused(TypeError, "has dtype (torch.)?float32; expected (torch.)?float64", narrow,
             state_indices=INDICES)  # fmt: skip

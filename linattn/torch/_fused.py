@@ -166,9 +166,8 @@ def _rows(
         x is not None and (x.requires_grad or y.requires_grad) for x, y in pairs
     ):
         return o, FusedState(*(x if x is None else x.index_copy(0, indices, y) for x, y in pairs))
-    for name, x in zip(_FIELDS, pool, strict=True):
-        if x is not None:
-            check_memory(f.name, name, x)
+    fields = zip(_FIELDS, pool, strict=True)
+    check_memory(f.name, {name: x for name, x in fields if x is not None})
     for x, y in pairs:
         if x is not None:
             x.index_copy_(0, indices, y)

@@ -229,8 +229,7 @@ class _Pool:
         pairs = [*zip(self.fields.values(), new, strict=True)]
         if any(y.requires_grad or x.requires_grad for x, y in pairs) and torch.is_grad_enabled():
             return self._packed([x.index_copy(self.axis, self.indices, y) for x, y in pairs])
-        for name, x in self.fields.items():
-            _tensors.check_memory(self.name, name, x)
+        _tensors.check_memory(self.name, self.fields)
         for x, y in pairs:
             x.index_copy_(self.axis, self.indices, y)
         return self.state

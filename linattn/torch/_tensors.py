@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._check import real, writeable
+from .._check import real
 from .._layout import Operand
 from .._linattn import array_at, hold_threads
+from .._state import apart
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -184,15 +185,15 @@ def values(x: Tensor) -> np.ndarray[Any, Any] | None:
     return found
 
 
-def check_memory(function: str, name: str, x: Tensor) -> None:
-    """Refuses to write to a tensor whose elements share memory."""
+def check_memory(function: str, fields: Mapping[str, Tensor]) -> None:
+    """Refuses to write to tensors that share memory, or whose elements do."""
     if torch.compiler.is_compiling():
         return
     try:
-        memory = array(x)
+        memory = {name: array(x) for name, x in fields.items()}
     except (TypeError, RuntimeError):  # a tensor without memory, or a complex one
         return
-    writeable(function, name, memory)
+    apart(function, memory)
 
 
 def writable(*operands: Tensor | None) -> bool:
