@@ -265,8 +265,11 @@ def _check_field(
 def checked_indices(
     function: str, name: str, x: Any, count: int, rows: int, *, different: bool
 ) -> Array:
-    """``state_indices``: a row of the pool of that name for each entry of the batch."""
-    x = _check.integers(function, "state_indices", x)
+    """``state_indices``: a row of the pool of that name for each entry of the batch.
+
+    They are a copy: what is written before their last use may be in their memory.
+    """
+    x = _check.integers(function, "state_indices", x).copy()
     if x.shape != (count,):
         raise ValueError(f"{function}: state_indices has shape {x.shape}; expected ({count},)")
     if x.size and np.maximum.reduce(x.view(np.uintp)) >= rows:  # or negative

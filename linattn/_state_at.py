@@ -36,7 +36,8 @@ def forward(
     dtype, o = state_dtype(*cut.call.typed), out
     if out is not None:
         _check.out(cut.function, out, cut.call.shape, *cut.call.typed)
-    if out is None or any(np.may_share_memory(out, x) for x in _arrays(cut.operands)):
+    given = (*cut.operands, options.get("key_lengths"))
+    if out is None or any(np.may_share_memory(out, x) for x in _arrays(given)):
         o = np.empty(cut.call.shape, result_dtype(*cut.call.typed))
     state = initial_state
     if state is not None:

@@ -293,9 +293,7 @@ def test_fields_that_share_memory(kind, options):
     operands, state, more = make(kind, Layer(2, 6, 5, 7), lead=(2,))
     room = np.zeros(max(x.size for x in state))
     shared = linattn.FusedState(*(room[: x.size].reshape(x.shape) for x in state))
-    with pytest.raises(
-        ValueError, match=rf"^{kind}: state\.\w+ shares memory with state"
-    ):
+    with pytest.raises(ValueError, match=rf"^{kind}: state\.\w+ shares memory with state"):
         getattr(linattn, kind)(*operands, shared, **more, **options)
     assert not room.any()
 

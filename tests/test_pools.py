@@ -300,6 +300,21 @@ def test_an_output_in_the_pool():
         )  # fmt: skip
 
 
+@every_recurrence
+@pytest.mark.parametrize("options", [{}, {"state_at": [2, N]}], ids=str)
+def test_indices_in_the_output(case, options):
+    """They are read before anything is written."""
+    operands = case.operands((B, H), N)
+    pool, again = case.pool((P, H)), case.pool((P, H))
+    o, state = case.forward(operands, initial_state=pool, state_indices=INDICES, **options)
+    out = np.empty_like(o)
+    indices = out.reshape(-1).view(np.int64)[:B]
+    indices[:] = INDICES
+    found = case.forward(operands, initial_state=again, state_indices=indices, out=out, **options)
+    assert found[0] is out
+    assert same((out, found[1], again), (o, state, pool))
+
+
 def test_operands_in_the_pool():
     """They are read before anything is written."""
     rng = np.random.default_rng(0)

@@ -357,3 +357,16 @@ def test_against_the_twin(case):
     result = case.forward(operands, initial_state=given, **options)
     close(result, expected[1])
     close(given, expected[0][1])
+
+
+def test_lengths_in_the_output():
+    """They are read before anything is written."""
+    q, k, v = np.random.default_rng(0).standard_normal((3, 2, 6, 4))
+    options = {"return_state": True, "state_at": [1, 4]}
+    expected, states = linattn.causal(q, k, v, key_lengths=[3, 5], **options)
+    out = np.empty_like(expected)
+    lengths = out.reshape(-1).view(np.int64)[:2]
+    lengths[:] = 3, 5
+    o, found = linattn.causal(q, k, v, key_lengths=lengths, out=out, **options)
+    np.testing.assert_array_equal(o, expected)
+    np.testing.assert_array_equal(found.s, states.s)
