@@ -95,6 +95,8 @@ class Scaled:
         for name, x in options.items():
             if name == "normalize":
                 _check.flag(function, name, x)
+            elif name == "eps":
+                _check.positive(function, name, x, *call.typed, zero=True)
             elif x is not None:
                 _check.number(function, name, x, *call.typed)
         return call, self.cores(call.fit.sizes, options.get("normalize", True))
