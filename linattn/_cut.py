@@ -30,6 +30,7 @@ class Cut:
         from ._initial import cores_of  # at the top it would be circular
 
         self.r, self.function, self._options = r, r.names[method], options
+        self._method = method
         if options.get("cu_seqlens") is not None:
             raise ValueError(
                 f"{self.function}: cu_seqlens is given; expected None, as state_at is given"
@@ -104,6 +105,11 @@ class Cut:
             return None
         lacking = "key_lengths", "cu_seqlens", "reverse"
         return {name: x for name, x in self._options.items() if name not in lacking}
+
+    def check_options(self, **more: Any) -> None:
+        """Check all options by a call of no tokens: those of segments and steps would name others
+        than the function."""
+        getattr(self.r, self._method)(self.part(0, 0), **more, **self.options(0, 0))
 
     # --- states --------------------------------------------------------------
 

@@ -42,6 +42,7 @@ def forward(
     state = initial_state
     if state is not None:
         state = cut.checked("initial_state", state, dtype)
+    cut.check_options(initial_state=state, return_state=True)
     states, step_options = _States(cut, dtype), cut.step_options()
     for begin, end in cut.segments:
         rows = o[..., cut.rows(begin, end), :]
@@ -121,6 +122,9 @@ def backward(
         more = {"initial_state": initial_state}
         return r.backward(operands, grad_out=grad_out, **more, **options)
     grad_state = cut.checked("grad_state", grad_state, cut.wide, len(cut.positions))
+    cut.check_options(
+        grad_out=cut.grad_out[..., cut.rows(0, 0), :], initial_state=initial_state, grad_state=None
+    )
     starts = [initial_state]
     for begin, end in cut.segments[:-1]:
         _, state = r.forward(

@@ -1,5 +1,6 @@
 """`state_at`: the states after some tokens are those of sequences that end there."""
 
+from inspect import signature
 from itertools import pairwise
 
 import bounds
@@ -357,6 +358,25 @@ def test_against_the_twin(case):
     result = case.forward(operands, initial_state=given, **options)
     close(result, expected[1])
     close(given, expected[0][1])
+
+
+@every_recurrence
+def test_errors_name_the_function(case):
+    """The first segment is a step here, and gradients run forward: neither is named."""
+    operands = case.operands(LEAD, N)
+    _, state = case.forward(operands)
+    _, states = case.forward(operands, state_at=[1, N])
+    given = operands | case.options | {"state_at": [1, N], "initial_state": state}
+    forward, backward = (getattr(linattn, case.name + x) for x in ("", "_backward"))
+    wrong = {"feature_map": "x", "scale": "a", "eps": np.nan, "log": 3, "softplus": 3}
+    wrong |= {"normalize": 3, "reverse": 3, "activation": "x"}
+    for name in wrong.keys() & signature(forward).parameters.keys():
+        bad = given | {name: wrong[name]}
+        with pytest.raises((TypeError, ValueError), match=f"^{case.name}_backward: {name} is "):
+            backward(**bad, grad_state=states)
+        del bad["grad_out"]
+        with pytest.raises((TypeError, ValueError), match=f"^{case.name}: {name} is "):
+            forward(**bad, return_state=True)
 
 
 def test_lengths_in_the_output():
