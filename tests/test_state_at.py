@@ -360,6 +360,20 @@ def test_against_the_twin(case):
     close(given, expected[0][1])
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("given", ["f8", "i8", ">c16", "c16", "c8"])
+def test_complex_gradients_of_other_dtypes(dtype, given):
+    """They are converted to that of the operands."""
+    a, x, g = np.random.default_rng(0).standard_normal((3, 6, 4)) + 0.5j
+    a, x, g = a.astype(dtype), x.astype(dtype), g.real.astype(given)
+    last = State(np.ones((2, 4), dtype))
+    options = {"state_at": [2, 6], "grad_state": last}
+    grads = linattn.linear_scan_backward(a, x, g, **options)
+    expected = linattn.linear_scan_backward(a, x, g.astype(dtype), **options)
+    for y, z in zip(flat(grads), flat(expected), strict=True):
+        np.testing.assert_array_equal(y, z)
+
+
 @every_recurrence
 def test_errors_name_the_function(case):
     """The first segment is a step here, and gradients run forward: neither is named."""
