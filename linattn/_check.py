@@ -27,10 +27,12 @@ _LARGEST = float(np.finfo(np.float32).max)
 def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
     """``x`` as an array of real numbers with at least ``axes`` axes."""
     if type(x) is not np.ndarray:
+        if x is None:
+            raise TypeError(f"{function}: {name} is None; expected an array")
         refuse_masked(function, name, x)
         _refuse_graph(function, name, x)
         if isinstance(x, np.ndarray) or not _takes_gufuncs(x):
-            x = _as_array(function, name, x)  # but not dask arrays and the like
+            x = array(function, name, x)  # but not dask arrays and the like
     dtype = x.dtype
     if dtype not in FAST and not (
         (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.name == "bfloat16"
@@ -68,7 +70,8 @@ def _refuse_graph(function: str, name: str, x: Any) -> None:
         )
 
 
-def _as_array(function: str, name: str, x: Any) -> Any:
+def array(function: str, name: str, x: Any) -> Any:
+    """``x`` as an array of NumPy."""
     try:
         return np.asarray(x)
     except ValueError as error:  # rows of different lengths
@@ -273,7 +276,11 @@ def out(function: str, x: Any, expected: Shape, *operands: Any) -> Any:
 def integers(function: str, name: str, x: Any) -> Array:
     """``x``, which must hold integers, as an array of intp."""
     refuse_masked(function, name, x)
-    x = np.asarray(x, np.intp) if isinstance(x, (list, tuple)) and not x else np.asarray(x)
+    x = (
+        np.asarray(x, np.intp)
+        if isinstance(x, (list, tuple)) and not x
+        else array(function, name, x)
+    )
     if x.dtype.kind not in "iu":
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected integers")
     if x.dtype.itemsize == 8 and x.dtype.kind == "u":  # large ones would become negative

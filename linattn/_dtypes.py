@@ -34,6 +34,11 @@ def result_dtype(*operands: Any) -> DType:
     return np.dtype(np.float64)
 
 
+def is_weak(x: Any) -> bool:
+    """Whether x is a number of Python's, which has no say in the dtype of a call, as in NumPy."""
+    return isinstance(x, (int, float)) and not isinstance(x, np.generic)
+
+
 def state_dtype(*operands: Any) -> DType:
     """The dtype of the computation and of states: float32 for 16-bit operands."""
     return work_dtype(result_dtype(*operands))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import _check
-from ._dtypes import FAST, result_dtype, state_dtype
+from ._dtypes import FAST, is_weak, result_dtype, state_dtype
 from ._linattn import operators
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Layout:
             if x is None and row.optional:
                 arrays.append(None)
                 continue
-            if isinstance(x, (int, float)) and (i >= self.leading or self.elementwise):
+            if is_weak(x) and (i >= self.leading or self.elementwise):
                 x = _weak(function, row, x, self._tellers(operands, arrays))
             if type(x) is not np.ndarray or x.dtype is not dtype:
                 x, alike = _check.operand(function, row.name, x, 0), False
@@ -199,7 +199,7 @@ class Layout:
         """What tells the dtype of a number of Python's: the leading operands, or all arrays."""
         if not self.elementwise:
             return arrays[: self.leading]
-        return [np.asarray(x) for x in operands if not isinstance(x, (int, float))] or [np.empty(0)]
+        return [np.asarray(x) for x in operands if not is_weak(x)] or [np.empty(0)]
 
 
 @lru_cache(256)  # most calls have the shapes of the call before

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _check, _gradients, _rescaled_features
 from ._config import one_isa
-from ._dtypes import result_dtype, work_dtype
+from ._dtypes import is_weak, result_dtype, work_dtype
 from ._gufuncs import quiet
 from .feature_maps import FeatureMap, PositiveRandomFeatures, get
 from .feature_maps._base import Fused
@@ -75,7 +75,7 @@ def _operands(recurrence: Recurrence, method: str, operands: tuple[Any, ...]) ->
 
 def _is_weak(x: Any) -> bool:
     """Whether an operand does not affect a call's dtype: a Python number, or None."""
-    return x is None or isinstance(x, (int, float))
+    return x is None or is_weak(x)
 
 
 def _plain(

@@ -8,7 +8,7 @@ import numpy as np
 
 from . import _check, _gradients
 from ._docs import filled, filled_like
-from ._dtypes import result_dtype, state_dtype
+from ._dtypes import is_weak, result_dtype, state_dtype
 from ._gufuncs import internal_ufuncs, quiet
 
 if TYPE_CHECKING:
@@ -129,9 +129,7 @@ def _operands(
     x = _check.operand(name, "x", x, 0)
     dtype = result_dtype(x)
     arrays = {
-        key: _check.operand(
-            name, key, np.asarray(y, dtype) if isinstance(y, (int, float)) else y, 0
-        )
+        key: _check.operand(name, key, np.asarray(y, dtype) if is_weak(y) else y, 0)
         for key, y in (("A_log", A_log), ("dt_bias", dt_bias))
     }
     shape = x.shape

@@ -409,3 +409,18 @@ def test_errors(name, end, changed, error, words):
         assert word in str(caught.value)
     assert f"{name}{end}" in str(caught.value)
     assert (out == 5).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: np.dtype(x).name)
+@pytest.mark.parametrize("number", [1, 0.5, True, np.float32(0.5), np.float64(0.5), np.int64(1)])
+def test_numbers_follow_the_promotion_of_numpy(dtype, number):
+    """Those of Python have no say in the dtype; those of NumPy do."""
+    x = np.ones((3, 2), dtype)
+    weak = type(number) in (bool, int, float)
+    full = np.full_like(x, number) if weak else np.full(x.shape, number)
+    expected = linattn.linear_scan(full, x)
+    found = linattn.linear_scan(number, x)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+    h, _ = linattn.linear_scan_step(number, x, State(np.ones(x.shape, wide(expected.dtype))))
+    assert h.dtype == expected.dtype

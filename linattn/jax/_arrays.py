@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._dtypes import work_dtype
+from .._dtypes import is_weak, work_dtype
 from .._gradients import repeats
 from .._types import Shape
 
@@ -31,7 +31,7 @@ def promoted(name: str, operands: dict[str, Any], wide: Sequence[str] = ()) -> l
     for key, x in arrays.items():
         if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1:
             raise TypeError(f"{name}: {key} has dtype {x.dtype}; expected 16 bits or more")
-    weak = [key for key, x in operands.items() if isinstance(x, (int, float))]
+    weak = [key for key, x in operands.items() if is_weak(x)]
     typed = [x for key, x in arrays.items() if key not in wide and key not in weak]
     dtype = jnp.result_type(*typed)
     if not jnp.issubdtype(dtype, jnp.floating):

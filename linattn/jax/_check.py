@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _fields, _state
-from .._dtypes import work_dtype
+from .._check import array
+from .._dtypes import is_weak, work_dtype
 from .._state import State
 from .._types import DType, Shape
 from ._arrays import real
@@ -27,7 +28,7 @@ def stand_in(x: Any) -> Any:
 
     Python's numbers and None stay as they are.
     """
-    if x is None or isinstance(x, (int, float)):
+    if x is None or is_weak(x):
         return x
     return np.broadcast_to(np.zeros((), work_dtype(x.dtype)), sizes(x.shape))
 
@@ -35,7 +36,7 @@ def stand_in(x: Any) -> Any:
 def key_lengths(function: str, x: Any, limit: Any, batch: Shape) -> Any:
     """``key_lengths``, as `_state.checked_lengths` checks them."""
     most = limit if isinstance(limit, int) else sys.maxsize
-    _state.checked_lengths(function, _there(x, np.zeros), most, batch)
+    _state.checked_lengths(function, _there(function, "key_lengths", x, np.zeros), most, batch)
     return jnp.asarray(x, jnp.int32)
 
 
@@ -51,7 +52,7 @@ def cu_seqlens(function: str, x: Any, n: Any) -> Any:
             bounds[-1:] = n
         return bounds
 
-    bounds = _there(x, whole)
+    bounds = _there(function, "cu_seqlens", x, whole)
     _state.checked_bounds(function, bounds, n if known else bounds.flat[-1] if bounds.size else 0)
     return jnp.asarray(x, jnp.int32)
 
@@ -98,9 +99,9 @@ def inputs(
     return x
 
 
-def _there(x: Any, instead: Any) -> Any:
+def _there(function: str, name: str, x: Any, instead: Any) -> Any:
     """x as an array of NumPy or, if it is traced, ``instead(shape, dtype)``."""
     if any(isinstance(y, jax.core.Tracer) for y in jax.tree.leaves(x)):  # x, or an item
         x = jnp.asarray(x)
         return instead(sizes(x.shape), x.dtype)
-    return np.asarray(x)
+    return array(function, name, x)
