@@ -119,7 +119,7 @@ def forward(
         raise ValueError(f"{SCAN.name}: out has shape {out.shape}; expected {call.shape}")
     if out is not None:
         _check.writeable(SCAN.name, "out", out)
-    start = call.state("initial_state", initial_state, *_packed(cu_seqlens))
+    start = call.state("initial_state", initial_state, *_packed(SCAN.name, cu_seqlens))
     h, last = SCAN.forward(call.operands(), initial_state=start, return_state=True, **options)
     h = call.numbers(h)
     if out is not None:
@@ -150,7 +150,7 @@ def backward(
     function = SCAN.names["backward"]
     call = _Call(function, a, x)
     grad = _cotangent(function, grad_out, call.shape)
-    packed = _packed(cu_seqlens)
+    packed = _packed(function, cu_seqlens)
     start = call.state("initial_state", initial_state, *packed)
     last = call.state("grad_state", grad_state, *packed)
     whole = *call.shape[:-1], 2 * call.channels  # so that gradients are summed as complex numbers
@@ -246,9 +246,11 @@ def _cotangent(function: str, grad_out: Any, shape: Shape) -> Any:
     return grad
 
 
-def _packed(cu_seqlens: Any) -> tuple[int, ...]:
+def _packed(function: str, cu_seqlens: Any) -> tuple[int, ...]:
     """The axis of packed sequences of a state."""
-    return () if cu_seqlens is None else (max(np.size(cu_seqlens) - 1, 0),)
+    if cu_seqlens is None:
+        return ()
+    return (max(_check.integers(function, "cu_seqlens", cu_seqlens).size - 1, 0),)
 
 
 @quiet

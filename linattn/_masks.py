@@ -49,7 +49,7 @@ def lengths_from_mask(mask: ArrayLike) -> Array:
     """
     name = "lengths_from_mask"
     _check.refuse_masked(name, "mask", mask)
-    mask = np.asarray(mask)
+    mask = _check.array(name, "mask", mask)
     if mask.dtype != bool:
         raise TypeError(
             f"{name}: mask has dtype {mask.dtype}; expected bool, True where there is a token "

@@ -89,6 +89,7 @@ class Recurrence:
         self.cross = not row["state"]  #: whether every query sees every key: there is no step
         self.scaled = "scale" in row["numbers"]
         self._optional = any(x.optional for x in self.operands)
+        self._required = sum(not x.optional for x in self.operands)  # those that are not come last
         self._marks = tuple(
             (i, x.channels, x.suffix, x.optional) for i, x in enumerate(self.operands) if x.suffix
         )
@@ -356,6 +357,8 @@ class Recurrence:
         if self._marks:
             variant = self._variant(operands)
             if self._optional:
+                if any([x is None for x in operands[: self._required]]):
+                    return NotImplemented
                 operands = _present(operands)
         if variant is None or type(feature_map) is not str or type(normalize) is not bool:
             return NotImplemented

@@ -150,7 +150,7 @@ class _Pool:
         batch, cu_seqlens = read.batch, options.get("cu_seqlens")
         if cu_seqlens is not None:
             self.axis, before, after = len(batch), batch, ()
-            count = np.size(cu_seqlens) - 1
+            count = _check.integers(self.function, "cu_seqlens", cu_seqlens).size - 1
         elif batch:
             self.axis, before, after = 0, (), batch[1:]
             count = batch[0]

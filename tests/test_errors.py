@@ -1,6 +1,7 @@
 """Bad input raises an error that names the argument and what was expected; nothing is written."""
 
 from fractions import Fraction
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -356,3 +357,47 @@ def test_scratch_of_all_threads_too_large(interpreter, threads, heads, n, m, bit
     """That of one may fit into an address space, that of all does not; nor do segments' states."""
     script = SCRATCH_OF_ALL.format(threads=threads, heads=heads, n=n, m=m, bits=bits)
     assert interpreter(script)[0].strip() == "MemoryError"
+
+
+def test_operands_that_are_none():
+    """Named, where the operand is not one that may be left out."""
+    for call in every_call(5, 4, 4):
+        names = [x for x in signature(call.f).parameters]
+        for i, x in enumerate(call.operands):
+            if isinstance(x, np.ndarray):
+                bad = [*call.operands[:i], None, *call.operands[i + 1 :]]
+                with pytest.raises(
+                    TypeError, match=f"^{call.name}: {names[i]} is (None|a NoneType)"
+                ):
+                    call.f(*bad, **call.options)
+
+
+RAGGED = [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("operator", FORWARD)
+def test_ragged_lengths(operator):
+    refuse(operator, ValueError, "key_lengths", "is not an array", key_lengths=RAGGED)
+
+
+def test_ragged_integers():
+    x = np.ones((3, 2, 2))
+    z = linattn.State(np.ones((3, 2, 2)), np.ones((3, 2)))
+    scan = np.ones((3, 2)) + 1j
+    mask = [[True], [True, False]]
+    for name, call in (
+        ("cu_seqlens", lambda: linattn.causal(x, x, x, cu_seqlens=RAGGED)),
+        ("cu_seqlens", lambda: linattn.causal_backward(x, x, x, x, cu_seqlens=RAGGED)),
+        ("cu_seqlens", lambda: linattn.linear_scan(scan, scan, cu_seqlens=RAGGED)),
+        ("cu_seqlens", lambda: linattn.linear_scan_backward(scan, scan, scan, cu_seqlens=RAGGED)),
+        ("cu_seqlens", lambda: linattn.initial_state(x, x, x, cu_seqlens=RAGGED)),
+        ("cu_seqlens", lambda: linattn.causal_conv1d(x[0], x[0], cu_seqlens=RAGGED)),
+        ("cu_seqlens", lambda: linattn.causal(
+            x, x, x, cu_seqlens=RAGGED, initial_state=z, state_indices=[0])),
+        ("state_at", lambda: linattn.causal(x, x, x, state_at=RAGGED, return_state=True)),
+        ("state_indices", lambda: linattn.causal(x, x, x, state_indices=RAGGED, initial_state=z)),
+        ("state_indices", lambda: linattn.step(x[0], x[0], x[0], z, state_indices=RAGGED)),
+        ("mask", lambda: linattn.lengths_from_mask(mask)),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=rf"^\w+: {name} is not an array \("):
+            call()

@@ -62,6 +62,7 @@ BAD = {  # options, error, and what it says
     ),
     "an array": ({"initial_state": START[0]}, TypeError, "initial_state is a ndarray"),
     "eps": ({"eps": np.nan}, ValueError, "eps is nan; expected a finite number"),
+    "ragged": ({"key_lengths": [[1], []]}, ValueError, r"key_lengths is not an array \("),
     "negative eps": ({"eps": -1.0}, ValueError, "eps is -1.0; expected a number >= 0"),
     "scale": ({"scale": np.inf}, ValueError, "scale is inf; expected a finite number"),
     "a word": ({"scale": "a"}, TypeError, "scale is 'a'; expected a real number"),
