@@ -362,13 +362,13 @@ def test_scratch_of_all_threads_too_large(interpreter, threads, heads, n, m, bit
 def test_operands_that_are_none():
     """Named, where the operand is not one that may be left out."""
     for call in every_call(5, 4, 4):
-        names = [x for x in signature(call.f).parameters]
+        if call.f is not getattr(linattn, call.name, None):  # a map or a gufunc
+            continue
+        names = [*signature(call.f).parameters]
         for i, x in enumerate(call.operands):
             if isinstance(x, np.ndarray):
                 bad = [*call.operands[:i], None, *call.operands[i + 1 :]]
-                with pytest.raises(
-                    TypeError, match=f"^{call.name}: {names[i]} is (None|a NoneType)"
-                ):
+                with pytest.raises(TypeError, match=rf"^\w+: {names[i]} is (None|a NoneType)"):
                     call.f(*bad, **call.options)
 
 
