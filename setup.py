@@ -3,6 +3,7 @@
 Metadata is in pyproject.toml; this file has what setuptools cannot read there.
 """
 
+import copy
 import importlib.util
 import os
 import platform
@@ -16,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
 import numpy
-from setuptools import Extension, setup
+from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 
 WINDOWS = sys.platform == "win32"
@@ -78,10 +79,9 @@ UNITS = [
 ]
 
 
-def optimization(command):
+def optimization(version):
     """-O3; with gcc those parts of it that kernels gain from, in three fifths of the time."""
-    version = subprocess.run([*command, "--version"], capture_output=True, text=True)
-    if "Free Software Foundation" not in version.stdout:
+    if "Free Software Foundation" not in version:
         return ["-O3"]
     return ["-O2", "-fvect-cost-model=dynamic", "-fpeel-loops", "-funswitch-loops"]
 
@@ -127,8 +127,40 @@ def write_stubs(package):
         subprocess.run([sys.executable, "-P", f"{package}/_stubs.py", "--generic"], check=True)
 
 
+def read(file):
+    """Its text, or nothing if there is no such file."""
+    if not os.path.exists(file):
+        return ""
+    with open(file, encoding="utf-8") as lines:
+        return lines.read()
+
+
+def up_to_date(stem, recipe):
+    """Whether STEM.o was compiled by this recipe, and since then none of its sources changed."""
+    if not os.path.exists(f"{stem}.o") or read(f"{stem}.recipe") != recipe:
+        return False
+    # The compiler writes a rule for make.  Headers outside src change with the recipe's versions.
+    words = read(f"{stem}.d").replace("\\\n", " ").split()
+    sources = [word for word in words if word.startswith("src")]
+    made = os.path.getmtime(f"{stem}.o")
+    return bool(sources) and all(
+        os.path.exists(source) and os.path.getmtime(source) <= made for source in sources
+    )
+
+
 class BuildExt(build_ext):
-    """Compiles UNITS in parallel before the extension, and writes stubs after it."""
+    """Compiles in parallel what is not up to date, links the extension, and writes stubs.
+
+    Next to each object are the list of its sources, STEM.d, and the command, macros, flags and
+    versions that it was compiled with, STEM.recipe.
+    """
+
+    def finalize_options(self):
+        super().finalize_options()
+        if self.editable_mode:  # setuptools would compile in a temporary folder
+            usual = Distribution().get_command_obj("build")
+            usual.ensure_finalized()
+            self.build_temp = usual.build_temp
 
     def run(self):
         super().run()
@@ -143,26 +175,47 @@ class BuildExt(build_ext):
         super().build_extensions()
 
     def build_extension(self, ext):
-        level = optimization(self.compiler.compiler_so)
-        ext.extra_compile_args = [*ext.extra_compile_args, *level]
-
-        def compile_unit(unit):
-            folder, macros, flags = unit
-            return self.compiler.compile(
-                [KERNELS],
-                output_dir=f"{self.build_temp}/{folder}",
-                macros=macros,
-                extra_postargs=[*level, *flags],
-            )
-
+        command = [*self.compiler.compiler_so, "--version"]
+        self.version = subprocess.run(command, capture_output=True, text=True).stdout
+        level = optimization(self.version)
+        units = [
+            (f"{self.build_temp}/{folder}", KERNELS, macros, [], [*level, *flags])
+            for folder, macros, flags in UNITS
+        ]
+        flags = [*ext.extra_compile_args, *level]
+        for source in ext.sources:
+            units.append((self.build_temp, source, ext.define_macros, ext.include_dirs, flags))
+        linked = copy.copy(ext)
+        linked.sources = []
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for objects in pool.map(compile_unit, UNITS):
-                ext.extra_objects += objects
-        super().build_extension(ext)
+            linked.extra_objects = list(pool.map(self.compile_unit, units))
+        self.force = True  # links even if older objects replace newer ones, as flags may ask
+        super().build_extension(linked)
         if WINDOWS:  # remove the linker's import library and debug information
             folder = os.path.dirname(self.get_ext_fullpath(ext.name))
             for file in glob(f"{folder}/*.lib") + glob(f"{folder}/*.pdb"):
                 os.remove(file)
+
+    def compile_unit(self, unit):
+        """The object of a unit, compiled unless it is up to date."""
+        folder, source, macros, include_dirs, flags = unit
+        stem = f"{folder}/{os.path.splitext(source)[0]}"
+        # Versions instead of include folders, which differ each time pip isolates a build.
+        versions = (sys.version, numpy.__version__) if include_dirs else ()
+        compiler = self.compiler.compiler_so, self.version, self.compiler.macros
+        recipe = repr((*compiler, *versions, macros, flags))
+        if self.force or not up_to_date(stem, recipe):
+            os.makedirs(os.path.dirname(stem), exist_ok=True)
+            with open(f"{stem}.recipe", "w", encoding="utf-8") as file:
+                self.compiler.compile(
+                    [source],
+                    output_dir=folder,
+                    macros=macros,
+                    include_dirs=include_dirs,
+                    extra_postargs=[*flags, "-MMD", "-MF", f"{stem}.d"],
+                )
+                file.write(recipe)  # it stays empty if the compiler fails
+        return f"{stem}.o"
 
     def get_libraries(self, ext):
         """On Windows, python3 is the library of the stable ABI."""
@@ -188,7 +241,7 @@ setup(
         Extension(
             "linattn._linattn",
             sources=sorted(glob("src/ext/*.c")),
-            # Changes of these rebuild the extension; source distributions include them.
+            # Source distributions include these.
             depends=[KERNELS, *sorted(glob("src/*/*.h") + glob("src/*/*.def"))],
             include_dirs=[numpy.get_include()],
             define_macros=macros,

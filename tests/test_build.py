@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,8 @@ def test_archive_holds_every_file(archive):
         if file.suffix != ".so"
     }
     assert wanted and wanted <= held, sorted(wanted - held)
+    written = {"linattn/ufuncs.pyi", *(f"linattn/_signatures/{x}.pyi" for x in ("torch", "jax"))}
+    assert not written & held  # each build writes them
 
 
 def test_the_description_stands_alone(archive):
@@ -127,6 +130,101 @@ def test_installs_from_the_archive(archive, tmp_path):
     assert all((target / "linattn" / name).exists() for name in stubs)
     use = {"PYTHONPATH": str(target), "LINATTN_ISA": ""}
     assert run("-c", script, cwd=tmp_path, **use).split() == [ISA]
+
+
+# A compiler whose objects are preprocessed sources and whose extensions are empty, to be quick.
+QUICK = """#!/bin/sh
+case " $* " in
+*" --version "*) echo a compiler ;;
+*" -c "*) exec {compiler} "$@" -E ;;
+*) while [ "$1" != -o ]; do shift; done; : >"$2" ;;
+esac
+"""
+EDITABLE = "import sys; from setuptools import build_meta; build_meta.build_editable(sys.argv[1])"
+
+
+class Clone:
+    """A copy of the sources, as `pip install -e .` builds it, with QUICK as the compiler."""
+
+    def __init__(self, parent):
+        self.root, self.parent = parent / "linattn", parent
+        for name in ("linattn", "src"):
+            unbuilt = shutil.ignore_patterns("*.so", "__pycache__")
+            shutil.copytree(ROOT / name, self.root / name, ignore=unbuilt)
+        for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, self.root)
+        self.compiler = parent / "cc"
+        self.compiler.write_text(QUICK.format(compiler=os.environ.get("CC", "cc")))
+        self.compiler.chmod(0o755)
+
+    def build(self, **environment):
+        """The folder of the editable wheel's files."""
+        with tempfile.TemporaryDirectory(dir=self.parent) as wheels:
+            tools = {"CC": str(self.compiler), "LDSHARED": str(self.compiler), "LINATTN_ISAS": ISA}
+            run("-c", EDITABLE, wheels, cwd=self.root, **tools, **environment)
+            (wheel,) = Path(wheels).glob("*.whl")
+            shutil.unpack_archive(wheel, self.parent / "site", "zip")
+        return self.parent / "site"
+
+    def compiled(self, **environment):
+        """The names of the objects that a build compiles."""
+        before = self._objects()
+        self.build(**environment)
+        return {name for name, time in self._objects().items() if before.get(name) != time}
+
+    def _objects(self):
+        folders = self.root.glob("build/temp.*")
+        return {
+            file.relative_to(folder).as_posix(): file.stat().st_mtime_ns
+            for folder in folders
+            for file in folder.glob("**/*.o")
+        }
+
+
+@pytest.fixture
+def clone(tmp_path):
+    if os.name != "posix":
+        pytest.skip("a shell script is the compiler")
+    return Clone(tmp_path)
+
+
+@pytest.mark.slow
+def test_an_editable_install_is_found_from_the_parent_folder(clone):
+    """There, the clone's folder itself is found first, as a namespace package."""
+    find = "import importlib.util, site, sys; site.addsitedir(sys.argv[1]); "
+    find += "print(importlib.util.find_spec('linattn').origin)"
+    (found,) = run("-S", "-c", find, clone.build(), cwd=clone.parent, PYTHONPATH="").split()
+    assert Path(found) == clone.root / "linattn/__init__.py"
+
+
+@pytest.mark.slow
+def test_only_what_has_changed_is_compiled(clone):
+    kernels = {f"{ISA.replace('-', '_')}_{dtype}/src/kernel/kernels.o" for dtype in ("f32", "f64")}
+    sources = {f"src/ext/{file.stem}.o" for file in ROOT.glob("src/ext/*.c")}
+    xla = {x for x in sources if x.endswith(("/xla.o", "/xla_python.o", "/module.o"))}
+    assert clone.compiled() == kernels | sources
+    assert clone.compiled() == set()
+    for header, objects in {
+        "src/kernel/f32.h": {x for x in kernels if "f32" in x},
+        "src/kernel/causal.h": kernels,
+        "src/ext/xla_ffi.h": xla,
+    }.items():
+        (clone.root / header).touch()
+        assert clone.compiled() == objects, header
+    assert clone.compiled(CFLAGS="-DLA_ANY") == kernels | sources
+    assert clone.compiled(CFLAGS="-DLA_ANY") == set()
+
+
+@pytest.mark.slow
+def test_what_failed_to_compile_is_not_up_to_date(clone):
+    clone.build()
+    text = clone.compiler.read_text()
+    clone.compiler.write_text(text.replace("-E ;;", "-E && exit 1 ;;").replace("exec ", ""))
+    (clone.root / "src/ext/xla_ffi.h").touch()
+    with pytest.raises(AssertionError, match="exit status 1"):
+        clone.build()
+    clone.compiler.write_text(text)
+    assert "src/ext/xla.o" in clone.compiled()
 
 
 FLAGS = """
