@@ -3,6 +3,7 @@
  *    s_i = s_{i-1} + phi(k_i) v_i^T,  z_i = z_{i-1} + phi(k_i)
  *    o_i = scale phi(q_i)^T s_i / (scale phi(q_i).z_i + eps)
  *                                             Katharopoulos et al. 2020, eq. 9-12
+ *
  * About 4 n d m flops.  Scratch: the state, d m numbers, and a few chunks.  Rows j > i
  * never affect row i.
  *

@@ -1,10 +1,12 @@
 /* causal_backward.h: gradients of causal.h, in two scans (g is the cotangent, a =
  * phi(q), b = phi(k)):
  *
- *  forward    u_i = s_i g_i, which is causal attention of g to v and b;
- *             dq_i from u_i and z_i (recurrence.h), which also gives r_i, w_i and
- * lift_i, three numbers per token, for the second scan reverse    R_j = sum_{i >= j}
- * a_i (r_i g_i)^T dv_j = R_j^T b_j db_j = R_j v_j + sum_{i >= j} w_i a_i
+ *    forward    u_i = s_i g_i, which is causal attention of g to v and b;
+ *               dq_i from u_i and z_i (recurrence.h), which also gives r_i, w_i and
+ *               lift_i, three numbers per token, for the second scan
+ *    reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T
+ *               dv_j = R_j^T b_j
+ *               db_j = R_j v_j + sum_{i >= j} w_i a_i
  *
  * About 10 n d m flops.  Scratch: 2 d m + 3 n numbers, and a few chunks.
  *

@@ -3,6 +3,7 @@
  *    u = beta o (v - R^T e),  s <- R + b u^T,  R = exp(g) s     (delta: g = 0, e = b)
  *    u = s^T c,  s <- R + b u^T + k v^T                         (DPLR, c its a)
  *    o = scale s^T a = scale (R^T a + (a.b) u [+ (a.k) v])
+ *
  * with a = phi(q), b = phi(k).  See delta.h and gated_delta.h for the sources.  6 d m
  * flops.  One pass over the rows of the state computes both products with it, and a
  * second one, which finds them in the first- or second-level cache, updates them: both

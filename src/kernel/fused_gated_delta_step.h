@@ -5,8 +5,8 @@
  *    the step of gated_delta_step with phi(q), phi(k), v, exp(g), b
  *    o <- o / sqrt(mean(o^2) + eps) o norm_weight o silu(gate)
  *
- *          Yang et al. 2025, section 3.4; Kimi Team 2025 (j = d gates per head,
- * sigmoid)
+ *                               Yang et al. 2025, section 3.4
+ *                               Kimi Team 2025 (j = d gates per head, sigmoid)
  *
  * x (c), c = 2 K d + n m with K heads of keys, of which each serves n / K heads of
  * values; s (n,d,m).  Heads are independent, so a call may have some of them: those of

@@ -11,10 +11,10 @@
  * Products between the rows of a chunk take three steps; each kind of gate needs only
  * one of the first two:
  *
- *    meet       scale the rows as the triangle's product needs them
- *    triangle   the product, times E
+ *    meet                  scale the rows as the triangle's product needs them
+ *    triangle              the product, times E
  *    from_start, to_end    scale readers for the product with the state before the
- * chunk, and writers for the sum that is added to the state after it
+ *                          chunk, and writers for the sum added to the state after it
  *
  * One number per token: the triangle is multiplied by E.  No factor is the product of a
  * large and a small exponential, nor the exponential of a difference of long sums,

@@ -1,7 +1,7 @@
 /* gated.h: causal linear attention whose state decays, one head, in chunks.
  *
- *    s_i = exp(g_i) s_{i-1} + b_i v_i^T,  b = phi(k);  g_i a number, or one per row of
- * s o_i = scale s_i^T phi(q_i)                              Dao and Gu 2024 (Mamba-2)
+ *    s_i = exp(g_i) s_{i-1} + b_i v_i^T      b = phi(k); one g_i, or one per row of s
+ *    o_i = scale s_i^T phi(q_i)                              Dao and Gu 2024 (Mamba-2)
  *    o_i = scale (s_{i-1} + (u o b_i) v_i^T)^T phi(q_i)      with a bonus u (RWKV-6)
  *
  * Over the rows of a chunk, with S the state before it and gate.h's factors:

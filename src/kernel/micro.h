@@ -13,6 +13,7 @@
 /* One contraction of the chunked recurrences over a state S (K, W):
  *    read:  O = bias + X V + A S     with X (rows, rows) triangular, or absent
  *    write: S <- keep S + change S + B^T V   with keep = 1, change = 0 if absent
+ *
  * S is stored by column tiles, each (K4, width) and contiguous; K4 is K rounded up to
  * MR. */
 struct sweep {

@@ -4,6 +4,7 @@
  *    f = d (d + 1) / 2:         sqrt 2 u_i u_j and u_i^2, whose products are (u.w)^2
  *    f = 1 + d + d (d + 1) / 2: 1, u, u_i u_j and u_i^2 / sqrt 2, whose products are
  *                               1 + u.w + (u.w)^2 / 2              Arora et al. 2024
+ *
  * About f operations per row, 2 f backward.  Scratch: a few rows. */
 #ifndef LA_MONOMIALS_H
 #define LA_MONOMIALS_H

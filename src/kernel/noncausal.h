@@ -3,6 +3,7 @@
  *    S = sum_j phi(k_j) v_j^T,  z = sum_j phi(k_j)
  *    o_i = scale phi(q_i)^T S / (scale phi(q_i).z + eps)
  *                                             Katharopoulos et al. 2020, eq. 5-6
+ *
  * 2 (n + s) d m flops.  Scratch: the state, d m numbers, and a few blocks of rows. */
 #ifndef LA_NONCAUSAL_H
 #define LA_NONCAUSAL_H

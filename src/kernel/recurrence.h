@@ -309,6 +309,7 @@ add_weighted(T *z, T *lost, struct block a, const T *w, ptrdiff_t rows)
  *    r_i = scale / (scale a_i.z_i + eps)      stored in r
  *    w_i = -r_i^2 a_i.u_i                     stored in w
  *    da_i = r_i u_i + w_i z_i                 in place of u
+ *
  * Since g_i.num_i = a_i.u_i, the output itself is not needed.  Columns of u past the
  * last whole vector are uninitialised.  If lift_i (see factors) is not 1, all of these
  * are for lift_i a_i.  Returns whether any row is lifted. */

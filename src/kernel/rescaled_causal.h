@@ -3,6 +3,7 @@
  *
  *    s_i = P_i s_{i-1} + b_i v_i^T,  z_i = P_i z_{i-1} + b_i
  *    o_i = scale a_i^T s_i / (scale a_i.z_i + eps)
+ *
  * with P_i the powers of two by which the scale changes at token i.
  *
  * q, k (n,d), v (n,m), omega (d,f), t, s0 (f,m), z0 (f), M (f) -> o (n,m) and the state

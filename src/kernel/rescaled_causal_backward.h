@@ -1,15 +1,22 @@
 /* rescaled_causal_backward.h: gradients of rescaled_causal.h, in two scans as in
  * causal_backward.h, with g the cotangent:
  *
- *  forward    u_i = s_i g_i;  da_i from u_i and z_i (recurrence.h), which also gives
- * r_i and w_i;  dc_i = w_i eps / scale; dq_i = t omega (a_i da_i + dc_i at the feature
- * whose term is c_i) reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T,  M's gradient
- * likewise from dc dv_j = R_j^T b_j de_j = b_j (R_j v_j + sum_{i >= j} w_i a_i) + M's
- * where e_j is the largest dk_j = t omega de_j - t^2 k_j sum(de_j)
+ *    forward    u_i = s_i g_i
+ *               da_i from u_i and z_i (recurrence.h), which also gives r_i and w_i
+ *               dc_i = w_i eps / scale
+ *               dq_i = t omega (a_i da_i + dc_i at the feature whose term is c_i)
+ *    reverse    R_j = sum_{i >= j} a_i (r_i g_i)^T,  M's gradient likewise from dc
+ *               dv_j = R_j^T b_j
+ *               de_j = b_j (R_j v_j + sum_{i >= j} w_i a_i)
+ *                      + M's where e_j is the largest
+ *               dk_j = t omega de_j - t^2 k_j sum(de_j)
  *
- * The scales K cancel.  c_i cancels except for eps, since the quotient is scale N_i /
- * (scale D_i + eps e^c_i) of plain sums N and D.  If s0 and z0 are plain sums, M is log
- * z0, and the gradient of M contributes to that of z0.
+ * The scales K cancel.  c_i cancels except for eps, since the quotient is
+ *
+ *    scale N_i / (scale D_i + eps e^c_i)
+ *
+ * of plain sums N and D.  If s0 and z0 are plain sums, M is log z0, and the gradient of
+ * M contributes to that of z0.
  *
  * About 10 n f m + 10 n d f flops.  Scratch: two states, omega twice, about f /
  * LA_RESCALED_ROWS_MAX numbers per token, and some chunks. */

@@ -4,6 +4,7 @@
  *    sum_normalize: y / (sum y + eps), 0 where that is 0 / 0
  *    dpfp: r = relu([x, -x]),  y = (r[j] r[(j - i) mod 2d], i = 1..nu), f = 2 d nu
  *                                                        Schlag et al. 2021, eq. 37-38
+ *
  * Scratch: a few blocks of rows; for dpfp, a few rows. */
 #ifndef LA_ROW_MAPS_H
 #define LA_ROW_MAPS_H

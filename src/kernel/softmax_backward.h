@@ -3,6 +3,7 @@
  *    D_i = g_i.o_i,  e_ij = p_ij (g_i.v_j - D_i),  dv_j = sum_i p_ij g_i,
  *    dk_j = sum_i e_ij (scale q_i),  dq_i = scale sum_j e_ij k_j
  *                                                        Dao et al. 2022, algorithm 4
+ *
  * The forward pass is repeated for m_i, l_i and D_i.  Then each block of keys is
  * combined with all blocks of queries; scores have the same bits as in the forward
  * pass, so that p_ij never exceeds 1.  5 n s d + 2 n s m flops plus those of the

@@ -3,6 +3,7 @@
  *    s <- s + phi(k) v^T,  z <- z + phi(k)
  *    o = scale phi(q)^T s / (scale phi(q).z + eps)
  *                                             Katharopoulos et al. 2020, eq. 16-20
+ *
  * 4 d m flops.  The state is read and written once, which takes nearly all of the time.
  * Without s0, the state in s1 is updated in place. */
 #ifndef LA_STEP_H
