@@ -1,4 +1,4 @@
-"""With --listed-skips, a skip that allowed_skips.txt does not list is a failure."""
+"""The options of the tests: --listed-skips, and --kernels, which chooses files."""
 
 import os
 import shutil
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import of_kernels
 
 HERE = Path(__file__).resolve().parent
 TESTS = """
@@ -43,3 +44,23 @@ def test_skips(tmp_path, options, ends):
         env={**os.environ, "PYTEST_ADDOPTS": ""},
     )  # fmt: skip
     assert done.stdout.splitlines()[-1].startswith(ends), done.stdout
+
+
+def test_files_of_the_kernels():
+    """Those of every recurrence, and none of a bridge."""
+    names = {file.stem for file in HERE.glob("test_*.py") if of_kernels(file)}
+    recurrences = "gated_delta", "gated_delta_states", "scan", "complex_scan", "mlstm", "wkv"
+    kernels = "twin", "half", "linear_scan_kernels", "selective_scan_kernels", "fused_steps"
+    assert {f"test_{x}" for x in (*recurrences, *kernels)} <= names
+    assert not {name for name in names if name.startswith(("test_torch", "test_jax", "test_fla"))}
+
+
+def test_kernels_alone(tmp_path):
+    shutil.copy(HERE / "conftest.py", tmp_path)
+    for name, first in {"a": "import numpy", "b": "import torch, numpy", "c": "import os"}.items():
+        (tmp_path / f"test_{name}.py").write_text(f"{first}\ndef test():\n    pass\n")
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--kernels", "--collect-only"]
+    done = subprocess.run(
+        [sys.executable, *command, "-n", "0", tmp_path], capture_output=True, text=True, check=False
+    )
+    assert [x for x in done.stdout.splitlines() if "::" in x] == ["test_a.py::test"]
