@@ -68,7 +68,7 @@ def describe() -> dict[str, Any]:
         "cpus to run on": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else None,
-        "cpus paid for": _config.cpu_quota(),
+        "cpu quota": _config.cpu_quota(),
         "caches": _caches(),
     }
 

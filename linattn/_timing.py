@@ -2,7 +2,7 @@
 
 _timing_peers.py has the first part.  In the second, both orders of the product give the same
 matrix, but the first goes through an N x N matrix.  Q, K and V are arrays of ones, with a single
-head, no feature map and no normaliser, as in the article that made the experiment known.
+head, no feature map and no normaliser.
 """
 
 from __future__ import annotations
@@ -38,12 +38,6 @@ CONTENDERS: dict[str, Order] = {
     "linattn.causal": lambda q, k, v: linattn.causal(q, k, v, **PLAIN),
 }
 
-#: Seconds in the article.  Its listing prints the code of the fast order twice, but the figures
-#: show which order is which.
-PUBLISHED = {QUADRATIC: {10_000: 3.270, 20_000: 12.354}, LINEAR: {10_000: 0.209, 20_000: 0.389}}
-
-SOURCE = "published: times from the article that made this experiment known, on its own machine"
-
 #: The quadratic order takes seconds per call, so the call that checks it is also timed.  At the
 #: default lengths it is skipped if that would take more than this many seconds.
 PATIENCE = 30.0
@@ -60,7 +54,6 @@ class Row:
     seconds: float | None = None
     speedup: float | None = None  # over the quadratic order
     memory: int | None = None  # bytes beyond Q, K and V, the result included
-    published: float | None = None
     skipped: str | None = None
 
 
@@ -80,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repeat",
         type=_positive,
         default=7,
-        help="number of calls to take the best time of (default: 7; 1 for the quadratic order)",
+        help="number of calls to take the best time of (default: 7; (Q K^T) V is called once)",
     )
     parser.add_argument("--threads", type=_threads, help="threads of linattn and of NumPy's BLAS")
     parser.add_argument("--json", type=_writable, metavar="FILE", help="write the rows to FILE")
@@ -94,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         config = _config.config()
         print(
             f"linattn {linattn.__version__}, {config['isa']}, {linattn.get_num_threads()} threads; "
-            f"best of {args.repeat} calls, 1 call of the quadratic order",
+            f"best of {args.repeat} calls; (Q K^T) V is called once",
             flush=True,
         )
         try:
@@ -109,8 +102,6 @@ def run(args: argparse.Namespace) -> int:
         except ArithmeticError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
-    if any(row.published for row in rows):
-        print(f"\n{SOURCE}")
     print("\n" + " ".join([_timing_peers.conclusion(heads), *conclusion(rows)]))
     if args.json:
         what = {"d": args.d, "dtype": args.dtype, "repeat": args.repeat}
@@ -150,8 +141,6 @@ def experiment(
     for row in rows.values():
         if row.seconds and (slowest := rows[QUADRATIC].seconds):
             row.speedup = slowest / row.seconds
-        if (d, dtype) == (500, "float64"):
-            row.published = PUBLISHED.get(row.name, {}).get(n)
     return list(rows.values())
 
 
@@ -215,16 +204,14 @@ def _shortage(need: int) -> str | None:
 def table(rows: Sequence[Row]) -> str:
     """The rows of one N as text."""
     title = f"N = {rows[0].n:,}"
-    lines = [f"{title:20} {'seconds':>9} {'speed-up':>9} {'memory':>10} {'published':>11}"]
+    lines = [f"{title:20} {'seconds':>9} {'speed-up':>9} {'memory':>10}"]
     for row in rows:
         if row.skipped:
             lines.append(f"{row.name:20} skipped: {row.skipped}")
             continue
         speedup = f"{row.speedup:.1f} x" if row.speedup else "-"
         memory = "-" if row.memory is None else _bytes(row.memory)
-        published = f"{row.published:.3f} s" if row.published else ""
-        line = f"{row.name:20} {row.seconds:9.4f} {speedup:>9} {memory:>10} {published:>11}"
-        lines.append(line.rstrip())
+        lines.append(f"{row.name:20} {row.seconds:9.4f} {speedup:>9} {memory:>10}")
     return "\n".join(lines)
 
 
@@ -240,21 +227,16 @@ def conclusion(rows: Sequence[Row]) -> list[str]:
 
 
 def plot(rows: Sequence[Row]) -> Any:
-    """A Matplotlib figure of seconds against N, with the published figures as open marks."""
+    """A Matplotlib figure of seconds against N."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
     for index, name in enumerate(CONTENDERS):
         mine = sorted((r.n, r.seconds) for r in rows if r.name == name and r.seconds)
-        theirs = sorted((r.n, r.published) for r in rows if r.name == name and r.published)
-        color = f"C{index}"
         if mine:
             label = name.replace("K^T", "K$^T$")
-            axes.plot(*zip(*mine, strict=True), "o-", color=color, label=label)
-        if theirs:
-            label = name.replace("K^T", "K$^T$").replace("NumPy", "published")
-            axes.plot(*zip(*theirs, strict=True), "o--", color=color, mfc="none", label=label)
+            axes.plot(*zip(*mine, strict=True), "o-", color=f"C{index}", label=label)
     lengths = sorted({row.n for row in rows})
     seconds = [y for line in axes.lines for y in np.asarray(line.get_ydata())] or [1.0]
     decades = 10 ** np.floor(np.log10(min(seconds))), 10 ** np.ceil(np.log10(max(seconds)))
