@@ -12,8 +12,11 @@ steps with ``in_place=True`` cannot be exported and raise NotImplementedError.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +105,7 @@ def export(
         any opset.  Files then run in ONNX Runtime alone.
     **options
         Other keywords of torch.onnx.export, such as ``dynamic_shapes`` and ``input_names``.
+        ``verbose=False`` also hides the warnings of the exporter.
 
     Returns
     -------
@@ -144,13 +148,15 @@ def export(
         raise ValueError("linattn.torch.onnx.export: dynamo is False; expected True")
     saving = {new: options.pop(old) for old, new in _SAVING.items() if old in options}
     standard = opset_version == LAST_OPSET and not contrib
+    silenced = _silenced() if options.get("verbose") is False else contextlib.nullcontext()
     try:
-        program = torch.onnx.export(
-            model, args, opset_version=converted_opset(opset_version), dynamo=True,
-            custom_translation_table=translations(contrib=contrib or standard)
-            | options.pop("custom_translation_table", {}),
-            **options,
-        )  # fmt: skip
+        with silenced:
+            program = torch.onnx.export(
+                model, args, opset_version=converted_opset(opset_version), dynamo=True,
+                custom_translation_table=translations(contrib=contrib or standard)
+                | options.pop("custom_translation_table", {}),
+                **options,
+            )  # fmt: skip
     except Exception as error:
         raise _cause(error) from None
     assert program is not None
@@ -158,6 +164,20 @@ def export(
     if f is not None:
         program.save(f, **saving)
     return program
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """Without warnings, and without those that the exporter logs."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def _cause(error: BaseException) -> BaseException:
