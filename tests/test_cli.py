@@ -85,6 +85,17 @@ def test_output_that_cannot_be_written_is_an_error_of_one_line(given, to):
     assert done.stderr.startswith("error: ")
 
 
+def test_running_a_program_needs_torch(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('none', name='torch')")
+    done = subprocess.run(
+        [sys.executable, "-m", "linattn.torch", "program.py"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "linattn.torch needs torch: pip install 'linattn[torch]'\n"
+
+
 def test_it_is_called_linattn():
     assert command("--help")[1].startswith("usage: linattn [-h]")
     status, _, err = command("info", "--wrong")

@@ -11,13 +11,17 @@ Once this is imported, ``torch.load`` takes states that ``torch.save`` has writt
 
 from __future__ import annotations
 
+import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 try:
     import ml_dtypes as _ml_dtypes  # noqa: F401
     import torch as _torch
 except ImportError as error:
-    raise ImportError(f"linattn.torch needs {error.name}: pip install 'linattn[torch]'") from error
+    _needs = f"linattn.torch needs {error.name}: pip install 'linattn[torch]'"
+    if _sys.argv[:1] == ["-m"] and "linattn.torch" in _sys.orig_argv:  # python -m linattn.torch
+        raise SystemExit(_needs) from None
+    raise ImportError(_needs) from error
 
 from .._fused import FusedState
 from .._state import State
