@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         for isa, dtype in itertools.product(isas, TOLERANCE):
             linattn.set_isa(isa)
-            checks = []
+            checks: list[tuple[str, float, bool]] = []
             for operator in OPERATORS:
                 bar.step(f"{isa}: {operator}")
                 checks += _checks(operator, dtype)
