@@ -24,9 +24,16 @@ from transformers_models import fla_hidden, module  # noqa: E402
 
 import linattn.torch  # noqa: E402
 from linattn.torch import patch_transformers, patched  # noqa: E402
-from linattn.torch.transformers import DROP_PACKING, MIX_PACKED, SCAN_PACKED, STAND_INS  # noqa: E402
+from linattn.torch.transformers import (  # noqa: E402
+    DROP_PACKING,
+    MASK_PACKED,
+    MIX_PACKED,
+    SCAN_PACKED,
+    STAND_INS,
+)
 
-REPLACED = [*STAND_INS, *(f"{name}.forward" for name in (*DROP_PACKING, *MIX_PACKED, *SCAN_PACKED))]
+WRAPPED = (*DROP_PACKING, *MASK_PACKED, *MIX_PACKED, *SCAN_PACKED)
+REPLACED = [*STAND_INS, *(f"{name}.forward" for name in WRAPPED)]
 
 
 def everything():
@@ -225,7 +232,7 @@ patch = linattn.torch.patch_transformers()
 assert linattn.torch.patched() == []
 assert not [x for x in sys.modules if x.startswith("transformers.models.")]
 from transformers.models.lfm2 import modeling_lfm2 as m
-names = ["causal_conv1d_fn", "causal_conv1d_update"]
+names = ["Lfm2Attention.forward", "causal_conv1d_fn", "causal_conv1d_update"]
 assert linattn.torch.patched() == [f"{m.__name__}.{x}" for x in names]
 assert type(m.__loader__).__name__ == type(m.__spec__.loader).__name__ == "SourceFileLoader"
 ours = m.causal_conv1d_fn
@@ -234,10 +241,10 @@ assert linattn.torch.patched() == [] and m.causal_conv1d_fn is not ours
 from transformers import Mamba2ForCausalLM
 assert linattn.torch.patched() == []
 patch = linattn.torch.patch_transformers()
-assert len(linattn.torch.patched()) == 9
+assert len(linattn.torch.patched()) == 10
 import importlib
 importlib.reload(m)
-assert len(linattn.torch.patched()) == 9 and m.causal_conv1d_fn is not ours
+assert len({*linattn.torch.patched()}) == 10 and m.causal_conv1d_fn is not ours
 patch.undo()
 assert linattn.torch.patched() == []
 """

@@ -127,15 +127,16 @@ def test_gradients(family, monkeypatch):
         close(after[name], g, more=roundings)
 
 
-#: Here softmax attention looks at no position_ids to keep sequences apart.
-ALL_LINEAR = {
-    "granitemoehybrid": {"layer_types": ["linear_attention"] * 2},
-    "glm5_next": {"text_config": {"layer_types": ["linear_attention"] * 2}},
-}
+#: Softmax attention over keys that an indexer pools mixes sequences.
+ALL_LINEAR = {"glm5_next": {"text_config": {"layer_types": ["linear_attention"] * 2}}}
 
 
 #: The library mixes their sequences without an error.
 SILENT = ("mamba2", "minimax", "mamba", "falcon_mamba", "jamba")
+
+
+#: These have no softmax attention.
+NO_SOFTMAX = ("mamba2", "mamba", "falcon_mamba")
 
 
 #: A part that is not linattn's mixes them.
@@ -148,20 +149,12 @@ def test_packed_sequences(family):
     packed_model = build(family, **ALL_LINEAR.get(family, {}))
 
     def run(ids, **given):
-        return packed_model(ids, use_cache=False, **given)[0]
+        return packed_model(ids, **{"use_cache": False} | given)[0]
 
-    ids, ends = tokens(1, 21), [0, 4, 5, 21]
-    lengths = [b - a for a, b in itertools.pairwise(ends)]
-    packed = {
-        "cu_seq_lens_q": torch.tensor(ends, dtype=torch.int32),
-        "cu_seq_lens_k": torch.tensor(ends, dtype=torch.int32),
-        "max_length_q": 16,
-        "max_length_k": 16,
-        "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
-    }
+    ids, lengths, bounds, index, places = packed_row()
+    packed = bounds | places
     if "mamba" in family:
-        del packed["position_ids"]
-    index = torch.cat([torch.full((1, n), i) for i, n in enumerate(lengths)], 1).int()
+        packed = bounds
     with torch.no_grad():
         apart = torch.cat([run(x) for x in ids.split(lengths, 1)], 1)
         if family not in SILENT:
@@ -172,6 +165,50 @@ def test_packed_sequences(family):
             close(run(ids, **packed), apart)
     with patch_transformers():  # where Mamba-2 asks for a fused form first
         close(packed_model.train()(ids, seq_idx=index, use_cache=False, **packed)[0], apart)
+
+
+def packed_row():
+    """Tokens, the lengths of their sequences, and what says where these are."""
+    ids, ends = tokens(1, 21), [0, 4, 5, 21]
+    lengths = [b - a for a, b in itertools.pairwise(ends)]
+    cu_seqlens = torch.tensor(ends, dtype=torch.int32)
+    bounds = {
+        "cu_seq_lens_q": cu_seqlens, "cu_seq_lens_k": cu_seqlens,
+        "max_length_q": 16, "max_length_k": 16,
+    }  # fmt: skip
+    places = {"position_ids": torch.cat([torch.arange(n) for n in lengths])[None]}
+    index = torch.cat([torch.full((1, n), i) for i, n in enumerate(lengths)], 1).int()
+    return ids, lengths, bounds, index, places
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {*MIXING, *ALL_LINEAR, *NO_SOFTMAX}))
+def test_packed_sequences_of_softmax_attention(family, attention):
+    """The library's masks do not separate them without position_ids, or beside a cache."""
+    m = build(family)
+    m.set_attn_implementation(attention)
+    ids, lengths, bounds, index, places = packed_row()
+    with torch.no_grad(), patch_transformers():
+        apart = torch.cat([m(x, use_cache=False)[0] for x in ids.split(lengths, 1)], 1)
+        close(m(ids, use_cache=False, **bounds)[0], apart)
+        close(m(ids, use_cache=False, seq_idx=index)[0], apart)
+        close(m(ids, use_cache=True, **bounds, **places)[0], apart)
+        mask = torch.ones_like(ids)
+        close(m(ids, use_cache=False, attention_mask=mask, **bounds, **places)[0], apart)
+
+
+def test_packed_sequences_after_other_tokens():
+    """A mask of earlier keys, and other kinds of masks, are not separated."""
+    m, bounds = build("qwen3_next"), packed_row()[2]
+    layer = next(x for x in m.modules() if type(x).__name__ == "Qwen3NextAttention")
+    x, mask = normal(1, 21, 32), torch.ones(1, 1, 21, 25, dtype=torch.bool)
+    turns = m.model.rotary_emb(x, torch.arange(21)[None])
+    with torch.no_grad(), patch_transformers():
+        with pytest.raises(ValueError, match=r"Qwen3NextAttention: packed.*no tokens in the cache"):
+            layer(x, turns, mask, **bounds)
+        with pytest.raises(ValueError, match=r"Qwen3NextAttention: packed.*'flex_attention'"):
+            layer.config._attn_implementation = "flex_attention"
+            layer(x, turns, None, **bounds)
 
 
 @pytest.mark.parametrize("family", ["mamba", "falcon_mamba", "jamba", "zamba"])
@@ -216,13 +253,27 @@ def test_packed_sequences_with_gradient_checkpointing():
         m(tokens(1, 5), cu_seq_lens_q=torch.tensor([0, 2, 5]))
 
 
-@pytest.mark.parametrize("family", MIXING)
+@pytest.mark.parametrize("family", [*MIXING, "glm5_next"])
 def test_packed_sequences_that_a_model_mixes(family):
     m = build(family)
     with torch.no_grad(), patch_transformers():
         with pytest.raises(ValueError, match="does not separate"):
             m(tokens(1, 5), use_cache=False, cu_seq_lens_q=torch.tensor([0, 2, 5]))
         m(tokens(1, 5), use_cache=False, cu_seq_lens_q=torch.tensor([0, 5]))
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("inkling", "InklingAttention"),
+        ("inkling2", "Inkling2FullAttention"),
+        ("inkling2", "Inkling2SlidingAttention"),
+    ],
+)
+def test_packed_sequences_that_a_convolution_mixes(family, name):
+    """Its layers hand no keywords on to their short convolutions."""
+    with patch_transformers(), pytest.raises(ValueError, match=f"{name}: .*does not separate"):
+        getattr(module(family), name).forward(None, cu_seq_lens_q=torch.tensor([0, 2, 5]))
 
 
 def test_packed_sequences_in_several_rows(functions):

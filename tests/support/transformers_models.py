@@ -129,6 +129,9 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2,
         "context_length": 64, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
     }),
+    "lfm2": ("Lfm2ForCausalLM", "Lfm2Config", _PLAIN | {
+        "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"], "intermediate_size": 48,
+    }),
     "xlstm": ("xLSTMForCausalLM", "xLSTMConfig", {
         "vocab_size": VOCABULARY, "hidden_size": 128, "num_hidden_layers": 2, "num_heads": 2,
         "chunk_size": 8, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,

@@ -24,8 +24,15 @@ from typing import Any
 import torch
 
 from .._patching import Library, Patch, Place, is_here, parameters
-from ._packing import handing_on, is_exporting, keeping_apart, refusing
-from ._stand_ins import DROP_PACKING, MIX_PACKED, SCAN_PACKED, STAND_INS, StandIn
+from ._packing import handing_on, is_exporting, keeping_apart, masking, refusing
+from ._stand_ins import (
+    DROP_PACKING,
+    MASK_PACKED,
+    MIX_PACKED,
+    SCAN_PACKED,
+    STAND_INS,
+    StandIn,
+)
 
 _MODELS = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
 #: Keywords that models pass to all of their parts and that these functions ignore.
@@ -76,7 +83,8 @@ def patch_transformers() -> Patch:
     Notes
     -----
     You may call it twice.  Packed sequences run on CPUs: ``cu_seq_lens_q`` or ``seq_idx``, as the
-    library's DataCollatorWithFlattening gives them, separate the sequences of a row.
+    library's DataCollatorWithFlattening gives them, separate the sequences of a row, also in
+    softmax attention (``"sdpa"`` and ``"eager"``).  GLM-5 with its indexed attention, Inkling,
     RecurrentGemma, RWKV and xLSTM raise ValueError for them, as do Mamba and Falcon-Mamba with
     gradient checkpointing.
 
@@ -133,6 +141,8 @@ def _patch(module: ModuleType) -> None:
     for name in SCAN_PACKED:
         wrapper = keeping_apart if separates else refusing
         _replace(module, f"{name}.forward", functools.partial(wrapper, name=name))
+    for name in MASK_PACKED:
+        _replace(module, f"{name}.forward", functools.partial(masking, name=name))
     for name in MIX_PACKED:
         _replace(module, f"{name}.forward", functools.partial(refusing, name=name))
 

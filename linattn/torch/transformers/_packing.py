@@ -7,6 +7,7 @@ some functions of the library ignore them, which mixes the sequences.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -114,8 +115,7 @@ def keeping_apart(original: Forward, name: str) -> Forward:
         bounds = sequences(hidden_states, packing) if ours else NotImplemented
         if bounds is NotImplemented:
             raise _mixed(name)
-        n = torch.arange(hidden_states.shape[1])
-        kwargs["seq_idx"] = torch.searchsorted(bounds[1:].long(), n, right=True)[None]
+        kwargs["seq_idx"] = _numbers(bounds, hidden_states.shape[1])[None]
         run = torch.compiler.disable(_apart) if torch.compiler.is_compiling() else _apart
         return run(original, bounds, self, hidden_states, *args, **kwargs)
 
@@ -128,6 +128,58 @@ def _apart(original: Forward, bounds: Tensor, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     finally:
         SCANNED.bounds = None
+
+
+def masking(original: Forward, name: str) -> Forward:
+    """The forward of softmax attention, with a mask that keeps packed sequences apart.
+
+    The library separates them in its masks by ``position_ids`` alone, but not in every model, nor
+    beside a cache or a mask of padding.
+    """
+    names = list(inspect.signature(original).parameters)
+
+    @functools.wraps(original)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | kwargs
+        kind, x = given["self"].config._attn_implementation, given["hidden_states"]
+        packing = {x: given.get(x) for x in PACKING}
+        # Flash attention takes cu_seq_lens_q itself.
+        if not _are_several(packing) or "flash" in kind or not is_here(x) or is_exporting():
+            return original(*args, **kwargs)
+        bounds, mask = sequences(x, packing), given.get("attention_mask")
+        if bounds is NotImplemented:
+            raise _mixed(name)
+        number = _numbers(bounds, x.shape[1])
+        apart = number[:, None] == number
+        if kind not in ("sdpa", "eager") or not _is_square(mask, x.shape[1]):
+            raise ValueError(
+                f"{name}: packed sequences are given with the attention implementation {kind!r} "
+                f"and {'no mask' if mask is None else 'another mask than of these tokens'}; "
+                "expected 'sdpa' or 'eager', and no tokens in the cache"
+            )
+        return original(**given | {"attention_mask": _masked(mask, apart, kind, x.dtype)})
+
+    return forward
+
+
+def _numbers(bounds: Tensor, n: int) -> Tensor:
+    """The sequence of each of n tokens."""
+    return torch.searchsorted(bounds[1:].long(), torch.arange(n), right=True)
+
+
+def _is_square(mask: Any, n: int) -> bool:
+    """Whether a mask is that of n queries and the same n keys; None is the causal one."""
+    return mask is None or (isinstance(mask, Tensor) and mask.shape[2:] == (n, n))
+
+
+def _masked(mask: Tensor | None, apart: Tensor, kind: str, dtype: torch.dtype) -> Tensor:
+    """The mask where apart (n, n) is True: boolean, or with eager attention what is added."""
+    if mask is None:
+        apart = apart.tril()[None, None]
+        mask = apart if kind == "sdpa" else torch.zeros_like(apart, dtype=dtype)
+    if mask.dtype is torch.bool:
+        return mask & apart
+    return mask.masked_fill(~apart, torch.finfo(mask.dtype).min)
 
 
 def refusing(original: Forward, name: str) -> Forward:

@@ -21,8 +21,38 @@ DROP_PACKING = {
 }
 #: Layers that do not pass them to their scan, Mamba's.
 SCAN_PACKED = ("FalconMambaMixer", "JambaMambaMixer", "MambaMixer", "ZambaMambaMixer")
+#: Layers of softmax attention, whose masks do not always separate sequences.
+MASK_PACKED = (
+    "BailingHybridAttention",
+    "BambaAttention",
+    "FalconH1Attention",
+    "GraniteMoeHybridAttention",
+    "JambaAttention",
+    "KimiLinearAttention",
+    "Lfm2Attention",
+    "Lfm2MoeAttention",
+    "Lfm3Attention",
+    "MiniMaxAttention",
+    "NemotronHAttention",
+    "OlmoHybridAttention",
+    "Qwen3NextAttention",
+    "Qwen3_5Attention",
+    "Qwen3_5MoeAttention",
+    "Qwen4ExpTextAttention",
+    "Zamba2Attention",
+    "ZambaAttention",
+)
 #: Models and layers of which a part does not separate sequences.
-MIX_PACKED = ("RecurrentGemmaRecurrentBlock", "RwkvModel", "xLSTMModel", "RwkvForCausalLM")
+MIX_PACKED = (
+    "Glm5NextTextAttention",
+    "Inkling2FullAttention",
+    "Inkling2SlidingAttention",
+    "InklingAttention",
+    "RecurrentGemmaRecurrentBlock",
+    "RwkvForCausalLM",
+    "RwkvModel",
+    "xLSTMModel",
+)
 
 
 class StandIn(NamedTuple):
