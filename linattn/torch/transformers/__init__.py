@@ -9,7 +9,6 @@ in `sys.meta_path` patches modules that are imported later.
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import inspect
 import re
@@ -25,6 +24,7 @@ import torch
 
 from .._patching import Library, Patch, Place, is_here, parameters
 from ._packing import handing_on, is_exporting, keeping_apart, masking, refusing
+from ._sources import digest
 from ._stand_ins import (
     DROP_PACKING,
     MASK_PACKED,
@@ -34,6 +34,8 @@ from ._stand_ins import (
     StandIn,
 )
 
+#: As in pyproject.toml.
+_OLDEST = (5, 23)
 _MODELS = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
 #: Keywords that models pass to all of their parts and that these functions ignore.
 _PASSED_ON = {
@@ -78,7 +80,7 @@ def patch_transformers() -> Patch:
     Raises
     ------
     ImportError
-        If Transformers is not installed.
+        If Transformers is not installed, or older than 5.23.
 
     Notes
     -----
@@ -103,7 +105,19 @@ def patch_transformers() -> Patch:
             f"linattn.torch.patch_transformers needs {error.name}: "
             "pip install 'linattn[transformers]'"
         ) from error
+    _check_version()
     return Patch(LIBRARY)
+
+
+def _check_version() -> None:
+    """Raise ImportError for a version whose models linattn does not know."""
+    version = str(getattr(sys.modules["transformers"], "__version__", None))
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is None or tuple(map(int, numbers.groups())) < _OLDEST:
+        raise ImportError(
+            f"linattn.torch.patch_transformers: transformers has version {version}; "
+            f"expected {'.'.join(map(str, _OLDEST))} or later: pip install 'linattn[transformers]'"
+        )
 
 
 def _names() -> list[str]:
@@ -180,7 +194,7 @@ def _mismatch(original: Callable[..., Any], stand_in: StandIn) -> str:
         found, known = _parameters(original), _parameters(stand_in.function)
         if found != known:
             return f"({', '.join(found)}) does not take ({', '.join(known)})"
-        if stand_in.source and _digest(original) != stand_in.source:
+        if stand_in.source and digest(original) != stand_in.source:
             return " has been changed"
     except (OSError, TypeError, ValueError):  # no signature, or no source
         return " cannot be inspected"
@@ -190,10 +204,6 @@ def _mismatch(original: Callable[..., Any], stand_in: StandIn) -> str:
 def _parameters(function: Callable[..., Any]) -> list[str]:
     """With the package kernels, functions of the library are modules that call them."""
     return parameters(function.forward if isinstance(function, torch.nn.Module) else function)
-
-
-def _digest(function: Callable[..., Any]) -> str:
-    return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()
 
 
 def _replacement(original: Callable[..., Any], stand_in: StandIn) -> Callable[..., Any]:

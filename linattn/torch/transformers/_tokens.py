@@ -7,38 +7,49 @@ gradients, masks, several tokens, a cache that records the past.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from ..._fused import FusedState
 from .._library import is_direct
 from ..operators import fused_gated_delta_step, fused_gated_step
+from ._sources import digest
 
 Projected = tuple[tuple[Tensor, ...], dict[str, Any]]
+
+#: The modules of a layer that the fused step computes itself, and the digests of their forwards.
+_QWEN = {"norm": "5a4bd64da7fd08bd737b2e023db367adc1a60de12c0ec6aba8298741bfb415cf"}
+_KIMI = {
+    "forget_gate": "f855c68f8a68417b8060836564dc5af070a4c936ed668558f1f6085527644335",
+    "o_norm": "536ae00bbdc7d8e7670b319fb653b19b7d4bc4f65b1155ba6f80546d71b10658",
+}
+_MAMBA_2 = {"norm": "2ed3aa30edfb36e256adf22eee766f8828e576397eba4b5568e8bb6b63e860e1"}
 
 
 def qwen3_next(
     self: Any, hidden_states: Tensor, cache_params: Any = None,
     attention_mask: Tensor | None = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    return _decoded(self, hidden_states, cache_params, attention_mask, _of_qwen3_next)
+    return _decoded(self, hidden_states, cache_params, attention_mask, _of_qwen3_next, _QWEN)
 
 
 def qwen3_5(
     self: Any, hidden_states: Tensor, cache_params: Any = None,
     attention_mask: Tensor | None = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    return _decoded(self, hidden_states, cache_params, attention_mask, _of_qwen3_5)
+    return _decoded(self, hidden_states, cache_params, attention_mask, _of_qwen3_5, _QWEN)
 
 
 def kimi_linear(
     self: Any, hidden_states: Tensor, cache_params: Any = None,
     attention_mask: Tensor | None = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    return _decoded(self, hidden_states, cache_params, attention_mask, _of_kimi)
+    return _decoded(self, hidden_states, cache_params, attention_mask, _of_kimi, _KIMI)
 
 
 def mamba_2(
@@ -46,7 +57,7 @@ def mamba_2(
     attention_mask: Tensor | None = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
     """Mamba-2's time steps have no limits where its library decodes a token."""
-    return _decoded(self, hidden_states, cache_params, attention_mask, _of_mamba_2)
+    return _decoded(self, hidden_states, cache_params, attention_mask, _of_mamba_2, _MAMBA_2)
 
 
 # --- projections: the operands of the fused step, and its options -------------------------------
@@ -69,18 +80,19 @@ def _of_qwen3_5(self: Any, x: Tensor) -> Projected:
 def _of_qwen(self: Any, z: Tensor) -> dict[str, Any]:
     return {
         "A_log": self.A_log, "dt_bias": self.dt_bias, "z": z, "norm_weight": self.norm.weight,
-        "norm_eps": self.norm.variance_epsilon, "scale": self.head_k_dim**-0.5,
+        "norm_eps": self.norm.variance_epsilon, "norm_activation": self.norm.activation,
+        "scale": self.head_k_dim**-0.5,
     }  # fmt: skip
 
 
 def _of_kimi(self: Any, x: Tensor) -> Projected:
-    x, gate, heads = x[:, 0], self.forget_gate, (self.num_heads, self.head_dim)
+    gate, heads = self.forget_gate, (self.num_heads, self.head_dim)
     qkv = torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], -1)
     a = gate.f_b_proj(gate.f_a_proj(x)).unflatten(-1, heads)
-    return (qkv, a, self.b_proj(x)), {
+    return (qkv[:, 0], a[:, 0], self.b_proj(x)[:, 0]), {
         "A_log": gate.A_log.flatten(), "dt_bias": gate.dt_bias.view(heads),
-        "z": self.g_b_proj(self.g_a_proj(x)), "norm_weight": self.o_norm.weight,
-        "norm_eps": self.o_norm.variance_epsilon, "norm_activation": "sigmoid",
+        "z": self.g_b_proj(self.g_a_proj(x))[:, 0], "norm_weight": self.o_norm.weight,
+        "norm_eps": self.o_norm.variance_epsilon, "norm_activation": self.o_norm.activation,
         "scale": self.head_dim**-0.5,
     }  # fmt: skip
 
@@ -100,10 +112,10 @@ def _of_mamba_2(self: Any, x: Tensor) -> Projected:
 
 def _decoded(
     self: Any, x: Tensor, cache: Any, mask: Tensor | None,
-    project: Callable[[Any, Tensor], Projected],
+    project: Callable[[Any, Tensor], Projected], bypassed: dict[str, str],
 ) -> Any:  # fmt: skip
     """The layer's output of one token per sequence; NotImplemented for other calls."""
-    if cache is None or mask is not None or x.shape[1] != 1 or not _is_plain(self):
+    if cache is None or mask is not None or x.shape[1] != 1 or not _is_plain(self, bypassed):
         return NotImplemented
     conv = cache.get_conv_state(self.layer_idx, state_idx=0)
     s = cache.get_recurrent_state(self.layer_idx, state_idx=0)
@@ -126,15 +138,32 @@ def _decoded(
     return output(o.to(x.dtype)[:, None])
 
 
-def _is_plain(self: Any) -> bool:
-    """Whether its convolution and norm are the library's, and nobody watches them."""
-    norm = getattr(self, "norm", None) or self.o_norm
+def _is_plain(self: Any, bypassed: dict[str, str]) -> bool:
+    """Whether its convolution, norm and gate are the library's, and nobody watches them."""
+    modules = {name: getattr(self, name) for name in bypassed}
     return (
         self.activation == "silu"
         and type(self.conv1d) is nn.Conv1d
-        and type(norm).__name__.endswith("RMSNormGated")
-        and not any(
-            hasattr(x, "_hf_hook") or x._forward_hooks or x._forward_pre_hooks
-            for x in (self.conv1d, norm)
-        )
+        and not _has_any_global_hook()
+        and not any(map(_is_watched, (self.conv1d, *modules.values())))
+        and all(_digest(type(x).forward) == bypassed[name] for name, x in modules.items())
+        and all(getattr(x, "activation", "silu") in _GATES for x in modules.values())
     )
+
+
+#: The activations of a norm's gate that the fused step has.
+_GATES = ("silu", "sigmoid")
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether the module has hooks, or a forward of its own."""
+    return bool("forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks)
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(function: Callable[..., Any]) -> str:
+    """The digest; empty for a function without a source."""
+    try:
+        return digest(function)
+    except (OSError, TypeError):
+        return ""
