@@ -142,6 +142,32 @@ def test_inner(dtype, is_complex):
     check(run, inner_twin, operands, dtype)
 
 
+@pytest.mark.parametrize("is_complex", [False, True], ids=["real", "complex"])
+@pytest.mark.parametrize(("b", "c"), [(True, False), (False, True), (True, True)])
+def test_inner_with_b_or_c_given(b, c, is_complex):
+    """Its rows of the projection may be left out, or be there and not used."""
+    rank, width = 2, STATE * (2 if is_complex else 1)
+    shapes = [(BATCH, 2 * DIM, N), (DIM, 1, 4), (DIM,), (rank + 2 * width, DIM), (DIM, rank)]
+    xz, taps, bias, to_x, to_dt = (normal(*x, seed=i) for i, x in enumerate(shapes))
+    _, _, A, B, C, *_ = scan_operands(torch.float64, is_complex=is_complex)
+    given = [B if b else None, C if c else None]
+    x = torch.nn.functional.conv1d(xz[:, :DIM], taps, bias, padding=3, groups=DIM)
+    x = silu(x[..., :N])
+    parts = linear(x.mT, to_x).split([rank, width, width], -1)
+    if is_complex:
+        own = [y.unflatten(-1, (-1, 2)).transpose(1, 2).flatten(2) for y in parts[1:]]
+    else:
+        own = [y.mT for y in parts[1:]]
+    B, C = (y if y is not None else o for y, o in zip(given, own, strict=True))
+    delta = linear(parts[0], to_dt).mT
+    known = scan_twin(x, delta, A, B, C, None, xz[:, DIM:], None)[0].mT
+    kept = [True] * rank + [not b] * width + [not c] * width
+    for weight in (to_x, to_x[torch.tensor(kept)]):
+        found = mamba_inner_fn(xz, taps, bias, weight, to_dt, torch.eye(DIM).double(), None, A,
+                               *given)  # fmt: skip
+        assert agree(found, known, torch.float64)
+
+
 # --- Mamba-2 --------------------------------------------------------------------------------------
 
 SEQ_IDX = torch.tensor([[0, 0, 1, 1, 1, 2, 2], [0] * 7], dtype=torch.int32)
@@ -304,6 +330,12 @@ ERRORS = {
     "C has shape (2, 3, 14)": scan_error(4, Z(2, 3, 14)),
     "C has dtype torch.complex64": scan_error(4, Z(6, 3, dtype=torch.complex64)),
     "z is a float": scan_error(6, 1.0),
+    "x_proj_weight has shape (4, 6); expected at least 5 rows, as B is None and C is given": (
+        lambda: mamba_inner_fn(
+            Z(2, 12, 7), Z(6, 1, 4), None, Z(4, 6), Z(6, 2), Z(6, 6), None, -Z(6, 3),
+            C=Z(2, 3, 7),
+        )
+    ),
     "D has shape (1,)": scan_error(5, Z(1)),
     "x has shape (2, 7, 20)": ssd_error(0, Z(2, 7, 20)),
     "dt has shape (2, 7)": ssd_error(1, Z(2, 7)),

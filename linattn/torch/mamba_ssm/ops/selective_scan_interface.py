@@ -265,6 +265,8 @@ def mamba_inner_fn(
         Their bias.
     x_proj_weight : Tensor, (dt_rank + 2 dstate, dim)
         The projection to what the time steps are made of, to B and to C; 4 dstate if A is complex.
+        The first dt_rank rows are of the time steps, those of B follow, and the last are of C;
+        the rows of B or C may be left out if it is given.
     delta_proj_weight : Tensor, (dim, dt_rank)
         The projection to the time steps.
     out_proj_weight : Tensor, (out, dim)
@@ -316,12 +318,28 @@ def mamba_inner_fn(
     x, z = xz.chunk(2, 1)
     x = causal_conv1d_fn(x, conv1d_weight.squeeze(1), conv1d_bias, activation="silu")
     rank, dstate = delta_proj_weight.shape[1], A.shape[1] * (2 if A.is_complex() else 1)
-    r, b, c = F.linear(x.mT, x_proj_weight).split([rank, dstate, dstate], -1)
-    delta = _normed(F.linear(r, delta_proj_weight), dt_rms_weight, b_c_dt_rms_eps)
-    B = _projected(b, B_proj_bias, b_rms_weight, b_c_dt_rms_eps, A) if B is None else B
-    C = _projected(c, C_proj_bias, c_rms_weight, b_c_dt_rms_eps, A) if C is None else C
+    rows = rank + dstate * [B, C].count(None)
+    check_tensor(name, "x_proj_weight", x_proj_weight)
+    if x_proj_weight.ndim != 2 or len(x_proj_weight) < rows:
+        raise ValueError(
+            f"{name}: x_proj_weight has shape {tuple(x_proj_weight.shape)}; expected at least "
+            f"{rows} rows, as B is {_given(B)} and C is {_given(C)}"
+        )
+    parts = F.linear(x.mT, x_proj_weight)
+    delta = F.linear(parts[..., :rank], delta_proj_weight)
+    delta = _normed(delta, dt_rms_weight, b_c_dt_rms_eps)
+    if B is None:
+        b = parts[..., rank : rank + dstate]
+        B = _projected(b, B_proj_bias, b_rms_weight, b_c_dt_rms_eps, A)
+    if C is None:
+        c = parts[..., len(x_proj_weight) - dstate :]
+        C = _projected(c, C_proj_bias, c_rms_weight, b_c_dt_rms_eps, A)
     y = selective_scan_fn(x, delta.mT, A, B, C, D, z, delta_bias, delta_softplus)
     return F.linear(y.mT, out_proj_weight, out_proj_bias)
+
+
+def _given(x: Tensor | None) -> str:
+    return "None" if x is None else "given"
 
 
 def _projected(
