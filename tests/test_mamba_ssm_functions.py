@@ -251,6 +251,28 @@ def test_states_of_packed_sequences():
     assert torch.equal(one, known)
 
 
+@pytest.mark.parametrize("numbers", [[0, 0, 1, -1, -1, -1, -1], [0, 0, 1, 2, 2, -1, -1]])
+@pytest.mark.parametrize("bounds", [[0, 2, 3], [0, 2, 2, 3], [0, 2, 3, 3]])
+def test_states_of_packed_sequences_before_padding(bounds, numbers):
+    """Tokens after the last of cu_seqlens belong to no sequence that is asked for."""
+    x, dt, A, B, C, *_ = (y[:1] if y.ndim > 2 else y for y in ssd_operands(torch.float64)[:5])
+    seq_idx = torch.tensor([numbers], dtype=torch.int32)
+    options = {"return_final_states": True, "return_varlen_states": True}
+    y, final, states = mamba_chunk_scan_combined(
+        x, dt, A, B, C, 64, seq_idx=seq_idx, cu_seqlens=torch.tensor(bounds), **options
+    )
+    y2, final2 = mamba_chunk_scan_combined(
+        x, dt, A, B, C, 64, seq_idx=seq_idx, return_final_states=True
+    )
+    assert torch.equal(y, y2) and torch.equal(final, final2) and len(states) == len(bounds) - 1
+    for state, begin, end in zip(states, bounds[:-1], bounds[1:], strict=True):
+        x_own, dt_own, B_own, C_own = (v[:, begin:end] for v in (x, dt, B, C))
+        known = mamba_chunk_scan_combined(
+            x_own, dt_own, A, B_own, C_own, 64, return_final_states=True
+        )[1][0]
+        assert torch.equal(state, known)
+
+
 def split_twin(zxbcdt, taps, bias, dt_bias, A, D, weight, out_weight, out_bias, *, mlp, before,
                seq_idx):  # fmt: skip
     dim, keys = HEADS * HEADDIM, GROUPS * STATE
@@ -321,6 +343,12 @@ def ssd_error(place=None, x=None, **options):
     return lambda: mamba_chunk_scan_combined(x, dt, A, B, C, 1, D, z, bias, **options)
 
 
+def ssd_error_of_packed(cu_seqlens, seq_idx):
+    x, dt, A, B, C, *_ = (y[:1] if y.ndim > 2 else y for y in ssd_operands(torch.float32)[:5])
+    options = {"cu_seqlens": cu_seqlens, "seq_idx": seq_idx, "return_varlen_states": True}
+    return lambda: mamba_chunk_scan_combined(x, dt, A, B, C, 1, **options)
+
+
 Z = torch.zeros
 ERRORS = {
     "u has shape (2, 6)": scan_error(0, Z(2, 6)),
@@ -346,6 +374,12 @@ ERRORS = {
         seq_idx=torch.tensor([[1] * 7, [0] * 7], dtype=torch.int32)
     ),
     "cu_seqlens is [0, 3, 7] and seq_idx is None": ssd_error(cu_seqlens=torch.tensor([0, 3, 7])),
+    "cu_seqlens is [0, 3]; expected the bounds of the sequences in seq_idx, [0, 2, 5, 7]": (
+        ssd_error_of_packed(torch.tensor([0, 3]), SEQ_IDX[:1])
+    ),
+    "cu_seqlens is [0, 3]; expected the bounds of the sequences in seq_idx, [0, 7]": (
+        ssd_error_of_packed(torch.tensor([0, 3]), None)
+    ),
     "return_varlen_states is True": ssd_error(return_varlen_states=True),
 }  # fmt: skip
 

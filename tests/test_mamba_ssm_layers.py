@@ -116,10 +116,18 @@ def test_mamba2_is_the_block_of_its_function(name):
     assert torch.equal(flat, layer(x, seq_idx=seq_idx).flatten(0, 1))
 
 
-def test_packed_prompts_are_continued():
+@pytest.mark.parametrize(
+    ("bounds", "numbers"),
+    [
+        ([0, 2, 3, 7], [0, 0, 1, 2, 2, 2, 2]),
+        ([0, 2, 3, 5], [0, 0, 1, 2, 2, -1, -1]),  # padded
+        ([0, 2, 3, 5], [0, 0, 1, 2, 2, 3, 3]),
+    ],
+)
+def test_packed_prompts_are_continued(bounds, numbers):
     layer, x = made("Mamba2, others"), tokens()[:1]
-    bounds = torch.tensor([0, 2, 3, 7], dtype=torch.int32)
-    seq_idx = torch.tensor([[0, 0, 1, 2, 2, 2, 2]], dtype=torch.int32)
+    bounds = torch.tensor(bounds, dtype=torch.int32)
+    seq_idx = torch.tensor([numbers], dtype=torch.int32)
     new = torch.randn(3, 1, WIDTH, dtype=torch.float64)
     state = InferenceParams(max_seqlen=N, max_batch_size=3)
     with torch.no_grad():

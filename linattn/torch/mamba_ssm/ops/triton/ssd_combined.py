@@ -69,7 +69,8 @@ def mamba_chunk_scan_combined(
         The sequence of each token, whose tokens follow one another.
     cu_seqlens : Tensor of int, (sequences + 1,), optional
         Bounds of the sequences of the only row, for ``return_varlen_states``.  They do not
-        separate sequences: several need ``seq_idx`` as well.
+        separate sequences: several need ``seq_idx`` as well.  Tokens after the last bound are
+        padding, whose number in ``seq_idx`` is another than that of the last sequence.
     dt_softplus : bool
         Take softplus of dt + dt_bias.
     dt_limit : (float, float)
@@ -119,7 +120,7 @@ def mamba_chunk_scan_combined(
     if return_final_states:
         results.append(end if packed is None else end[packed.last])
     if return_varlen_states:
-        results.append(end.to(C.dtype))
+        results.append(end[: len(cu_seqlens) - 1].to(C.dtype))  # type: ignore[arg-type]
     return results[0] if len(results) == 1 else tuple(results)
 
 
@@ -218,11 +219,13 @@ def _sequences(
         )
     bounds = cu_seqlens.long()
     known = bounds.new_tensor([0, x.shape[1]]) if packed is None else packed.bounds
-    if not torch.equal(bounds.unique(), known):
+    is_padding = known > bounds[-1]
+    if not torch.equal(bounds.unique(), known[~is_padding]) or (packed is None and any(is_padding)):
         raise ValueError(
             f"{name}: cu_seqlens is {cu_seqlens.tolist()}; expected the bounds of the sequences in "
-            "seq_idx"
+            f"seq_idx, {known.tolist()}, or the first of them, before padding"
         )
+    bounds = torch.cat([bounds, known[is_padding]])
     full = bounds.diff().nonzero()[:, 0]  # seq_idx does not number empty sequences
     return Packing(bounds, full[:1], full[-1:])
 
