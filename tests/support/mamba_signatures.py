@@ -17,8 +17,16 @@ SIGNATURES = {
             "B_proj_bias=None, C_proj_bias=None, delta_softplus=True, checkpoint_lvl=1, "
             "b_rms_weight=None, c_rms_weight=None, dt_rms_weight=None, b_c_dt_rms_eps=1e-06"
         ),
+        "mamba_inner_ref": (
+            "xz, conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight, "
+            "out_proj_weight, out_proj_bias, A, B=None, C=None, D=None, delta_bias=None, "
+            "B_proj_bias=None, C_proj_bias=None, delta_softplus=True"
+        ),
     },
     "mamba_ssm.ops.triton.selective_state_update": {
+        "selective_state_update_ref": (
+            "state, x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False"
+        ),
         "selective_state_update": (
             "state, x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False, "
             "state_batch_indices=None"
@@ -46,6 +54,10 @@ SIGNATURES = {
         "rmsnorm_fn": (
             "x, weight, bias, z=None, eps=1e-06, group_size=None, norm_before_gate=True"
         ),
+        "rms_norm_ref": (
+            "x, weight, bias, z=None, eps=1e-06, group_size=None, norm_before_gate=True, "
+            "upcast=True"
+        ),
         "LayerNorm.__init__": (
             "hidden_size, eps=1e-05, group_size=None, norm_before_gate=True, device=None, "
             "dtype=None"
@@ -67,6 +79,16 @@ SIGNATURES = {
             "x, weight, bias, residual=None, x1=None, weight1=None, bias1=None, eps=1e-06, "
             "dropout_p=0.0, rowscale=None, prenorm=False, residual_in_fp32=False, "
             "return_dropout_mask=False"
+        ),
+        "layer_norm_ref": (
+            "x, weight, bias, residual=None, x1=None, weight1=None, bias1=None, eps=1e-06, "
+            "dropout_p=0.0, rowscale=None, prenorm=False, dropout_mask=None, "
+            "dropout_mask1=None, upcast=False"
+        ),
+        "rms_norm_ref": (
+            "x, weight, bias, residual=None, x1=None, weight1=None, bias1=None, eps=1e-06, "
+            "dropout_p=0.0, rowscale=None, prenorm=False, dropout_mask=None, "
+            "dropout_mask1=None, upcast=False"
         ),
         "layer_norm_linear_fn": (
             "x, norm_weight, norm_bias, linear_weight, linear_bias, residual=None, eps=1e-06, "
@@ -158,6 +180,13 @@ SIGNATURES = {
             "x, weight, bias=None, seq_idx=None, initial_states=None, "
             "return_final_states=False, final_states_out=None, activation=None"
         ),
+        "causal_conv1d_ref": (
+            "x, weight, bias=None, initial_states=None, return_final_states=False, "
+            "final_states_out=None, activation=None"
+        ),
+        "causal_conv1d_update_ref": (
+            "x, conv_state, weight, bias=None, activation=None, cache_seqlens=None"
+        ),
         "causal_conv1d_update": (
             "x, conv_state, weight, bias=None, activation=None, cache_seqlens=None, "
             "conv_state_indices=None"
@@ -165,5 +194,6 @@ SIGNATURES = {
     },
     "causal_conv1d.causal_conv1d_varlen": {
         "causal_conv1d_varlen_states": "x, cu_seqlens, state_len",
+        "causal_conv1d_varlen_states_ref": "x, cu_seqlens, state_len",
     },
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from .._seq_idx import at_first, packing
 from .._tensors import writable
@@ -278,3 +279,62 @@ def _circular(
     kept = min(n, length)
     state.scatter_(2, places[..., width - 1 + n - kept :], x[..., n - kept :].to(state.dtype))
     return o.mT
+
+
+# --- the same in plain PyTorch, for tests ---------------------------------------------------------
+
+
+def causal_conv1d_ref(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    final_states_out: Tensor | None = None,
+    activation: str | None = None,
+) -> Any:
+    """`causal_conv1d_fn` as sums over the taps of each filter, in the dtype of weight."""
+    batch, dim = check_channels_first("causal_conv1d_ref", x, weight, bias, activation)
+    past = weight.shape[1] - 1
+    before = x.new_zeros(batch, dim, past) if initial_states is None else initial_states
+    inputs = torch.cat([before, x], -1)
+    o = _summed(inputs, weight, bias, activation).to(x.dtype)
+    if not return_final_states:
+        return o
+    states = inputs[..., inputs.shape[-1] - past :]
+    return o, states if final_states_out is None else final_states_out.copy_(states)
+
+
+def causal_conv1d_update_ref(
+    x: Tensor,
+    conv_state: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    cache_seqlens: Tensor | None = None,
+) -> Tensor:
+    """`causal_conv1d_update` by `causal_conv1d_ref`; the state is updated in place."""
+    name = "causal_conv1d_update_ref"
+    tokens = x.unsqueeze(-1) if x.ndim == 2 else x
+    batch, dim = check_channels_first(name, tokens, weight, bias, activation)
+    _check_state(name, conv_state, batch, dim, weight.shape[1])
+    length, n = conv_state.shape[-1], tokens.shape[-1]
+    order = torch.arange(length).expand(batch, -1)  # of the state's places, oldest first
+    if cache_seqlens is not None:
+        order = (order + cache_seqlens[:, None].long()) % length
+    order = order[:, None].expand(-1, dim, -1)
+    inputs = torch.cat([conv_state.gather(2, order), tokens], -1)
+    o = _summed(inputs[..., length + 1 - weight.shape[1] :], weight, bias, activation)
+    kept = inputs[..., n:].to(conv_state.dtype)
+    if cache_seqlens is not None:  # token t is at t modulo the length
+        order = (order + n) % length
+    conv_state.scatter_(2, order, kept)
+    return o.to(x.dtype).view(x.shape)
+
+
+def _summed(inputs: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
+    """The convolution of width - 1 inputs before the first token, and the tokens."""
+    windows = inputs.to(weight.dtype).unfold(-1, weight.shape[1], 1)
+    o = (windows * weight[:, None]).sum(-1)
+    o = o if bias is None else o + bias[:, None]
+    return o if activation is None else F.silu(o)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..fla._layout import check_tensor
 
@@ -56,3 +59,12 @@ def causal_conv1d_varlen_states(x: Tensor, cu_seqlens: Tensor, state_len: int) -
         return x.new_zeros(len(begin), x.shape[1], state_len)
     states = torch.where((at >= begin)[..., None], x[at.clamp(min=0)], 0)
     return states.mT
+
+
+def causal_conv1d_varlen_states_ref(x: Tensor, cu_seqlens: Tensor, state_len: int) -> Tensor:
+    """`causal_conv1d_varlen_states`, one sequence after another."""
+    states = []
+    for begin, end in itertools.pairwise(cu_seqlens.tolist()):
+        last = x[max(begin, end - state_len) : end].mT
+        states.append(F.pad(last, (state_len - last.shape[1], 0)))
+    return torch.stack(states)

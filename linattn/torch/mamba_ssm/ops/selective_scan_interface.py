@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,13 +10,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..._tensors import work_dtype
-from ...causal_conv1d import causal_conv1d_fn
+from ...causal_conv1d.causal_conv1d_interface import causal_conv1d_fn, causal_conv1d_ref
 from ...fla._layout import check_shape, check_tensor
 from ...operators import selective_scan
 from .._complex import scan_complex
 from .._groups import channels_first, in_groups, token_major
 
 __all__ = ["mamba_inner_fn", "selective_scan_fn", "selective_scan_ref"]
+
+Pair = tuple[Tensor | None, Tensor | None]
 
 
 def selective_scan_fn(
@@ -310,36 +313,76 @@ def mamba_inner_fn(
     >>> mamba_inner_fn(xz, *weights, None, A).shape
     torch.Size([1, 3, 6])
     """
-    name = "mamba_inner_fn"
+    return _inner(
+        "mamba_inner_fn", causal_conv1d_fn, selective_scan_fn, xz, conv1d_weight, conv1d_bias,
+        x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias, A, B, C, D, delta_bias,
+        (B_proj_bias, b_rms_weight), (C_proj_bias, c_rms_weight), dt_rms_weight, b_c_dt_rms_eps,
+        delta_softplus,
+    )  # fmt: skip
+
+
+def mamba_inner_ref(
+    xz: Tensor,
+    conv1d_weight: Tensor,
+    conv1d_bias: Tensor | None,
+    x_proj_weight: Tensor,
+    delta_proj_weight: Tensor,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    A: Tensor,
+    B: Tensor | None = None,
+    C: Tensor | None = None,
+    D: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    B_proj_bias: Tensor | None = None,
+    C_proj_bias: Tensor | None = None,
+    delta_softplus: bool = True,
+) -> Tensor:
+    """`mamba_inner_fn` with its convolution and scan in plain PyTorch, for tests."""
+    return _inner(
+        "mamba_inner_ref", causal_conv1d_ref, selective_scan_ref, xz, conv1d_weight, conv1d_bias,
+        x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias, A, B, C, D, delta_bias,
+        (B_proj_bias, None), (C_proj_bias, None), None, 0.0, delta_softplus,
+    )  # fmt: skip
+
+
+def _inner(
+    name: str, convolve: Callable[..., Any], scan: Callable[..., Any], xz: Tensor,
+    conv1d_weight: Tensor, conv1d_bias: Tensor | None, x_proj_weight: Tensor,
+    delta_proj_weight: Tensor, out_proj_weight: Tensor, out_proj_bias: Tensor | None, A: Tensor,
+    B: Tensor | None, C: Tensor | None, D: Tensor | None, delta_bias: Tensor | None,
+    of_b: Pair, of_c: Pair, dt_rms_weight: Tensor | None, eps: float, softplus: bool,
+) -> Tensor:  # fmt: skip
+    """The block with a convolution and a scan; biases and norms of projected B and C."""
     check_tensor(name, "xz", xz)
     check_tensor(name, "A", A)
     if xz.ndim != 3 or xz.shape[1] % 2:
         raise ValueError(f"{name}: xz has shape {tuple(xz.shape)}; expected (batch, 2 dim, seqlen)")
-    x, z = xz.chunk(2, 1)
-    x = causal_conv1d_fn(x, conv1d_weight.squeeze(1), conv1d_bias, activation="silu")
     rank, dstate = delta_proj_weight.shape[1], A.shape[1] * (2 if A.is_complex() else 1)
-    rows = rank + dstate * [B, C].count(None)
-    check_tensor(name, "x_proj_weight", x_proj_weight)
-    if x_proj_weight.ndim != 2 or len(x_proj_weight) < rows:
-        raise ValueError(
-            f"{name}: x_proj_weight has shape {tuple(x_proj_weight.shape)}; expected at least "
-            f"{rows} rows, as B is {_given(B)} and C is {_given(C)}"
-        )
+    _check_rows(name, x_proj_weight, rank, dstate, B, C)
+    x, z = xz.chunk(2, 1)
+    x = convolve(x, conv1d_weight.squeeze(1), conv1d_bias, activation="silu")
     parts = F.linear(x.mT, x_proj_weight)
     delta = F.linear(parts[..., :rank], delta_proj_weight)
-    delta = _normed(delta, dt_rms_weight, b_c_dt_rms_eps)
-    if B is None:
-        b = parts[..., rank : rank + dstate]
-        B = _projected(b, B_proj_bias, b_rms_weight, b_c_dt_rms_eps, A)
-    if C is None:
-        c = parts[..., len(x_proj_weight) - dstate :]
-        C = _projected(c, C_proj_bias, c_rms_weight, b_c_dt_rms_eps, A)
-    y = selective_scan_fn(x, delta.mT, A, B, C, D, z, delta_bias, delta_softplus)
+    delta = _normed(delta, dt_rms_weight, eps)
+    B = _projected(parts[..., rank : rank + dstate], *of_b, eps, A) if B is None else B
+    C = _projected(parts[..., len(x_proj_weight) - dstate :], *of_c, eps, A) if C is None else C
+    y = scan(x, delta.mT, A, B, C, D, z, delta_bias, softplus)
     return F.linear(y.mT, out_proj_weight, out_proj_bias)
 
 
-def _given(x: Tensor | None) -> str:
-    return "None" if x is None else "given"
+def _check_rows(
+    name: str, weight: Any, rank: int, dstate: int, B: Tensor | None, C: Tensor | None
+) -> None:
+    """Raise ValueError if the projection has not the rows of the time steps, and of B and C."""
+    check_tensor(name, "x_proj_weight", weight)
+    rows = rank + dstate * [B, C].count(None)
+    if weight.ndim != 2 or len(weight) < rows:
+        b, c = ("None" if x is None else "given" for x in (B, C))
+        raise ValueError(
+            f"{name}: x_proj_weight has shape {tuple(weight.shape)}; expected at least {rows} "
+            f"rows, as B is {b} and C is {c}"
+        )
 
 
 def _projected(

@@ -229,6 +229,92 @@ def layer_norm_linear_fn(
     return (out, total) if prenorm else out
 
 
+def layer_norm_ref(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
+    eps: float = 1e-6,
+    dropout_p: float = 0.0,
+    rowscale: Tensor | None = None,
+    prenorm: bool = False,
+    dropout_mask: Tensor | None = None,
+    dropout_mask1: Tensor | None = None,
+    upcast: bool = False,
+) -> Any:
+    """`layer_norm_fn` by its equation, for tests.
+
+    It is given which numbers dropout keeps, and computes in the dtype of x without ``upcast``.
+    """
+    total = _summed(
+        "layer_norm_ref", x, weight, bias, residual, x1, weight1, bias1, dropout_p, rowscale,
+        dropout_mask, dropout_mask1, upcast,
+    )  # fmt: skip
+    y = total - total.mean(-1, keepdim=True)
+    return _outputs(x.dtype, y, total, weight, bias, weight1, bias1, eps, prenorm)
+
+
+def rms_norm_ref(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
+    eps: float = 1e-6,
+    dropout_p: float = 0.0,
+    rowscale: Tensor | None = None,
+    prenorm: bool = False,
+    dropout_mask: Tensor | None = None,
+    dropout_mask1: Tensor | None = None,
+    upcast: bool = False,
+) -> Any:
+    """`rms_norm_fn` by its equation, for tests; the arguments of `layer_norm_ref`."""
+    total = _summed(
+        "rms_norm_ref", x, weight, bias, residual, x1, weight1, bias1, dropout_p, rowscale,
+        dropout_mask, dropout_mask1, upcast,
+    )  # fmt: skip
+    return _outputs(x.dtype, total, total, weight, bias, weight1, bias1, eps, prenorm)
+
+
+def _summed(
+    name: str, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None,
+    x1: Tensor | None, weight1: Tensor | None, bias1: Tensor | None, p: float,
+    rowscale: Tensor | None, kept: Tensor | None, kept1: Tensor | None, upcast: bool,
+) -> Tensor:  # fmt: skip
+    """What is normed: x, x1 and the residual."""
+    _check(name, x, weight, bias, residual, x1, weight1, bias1, rowscale)
+    work = work_dtype(x.dtype) if upcast else x.dtype
+    total = x.to(work) if rowscale is None else x.to(work) * rowscale.to(work)[..., None]
+    total = _dropped(total, kept, p)
+    total = total if x1 is None else total + _dropped(x1.to(work), kept1, p)
+    return total if residual is None else (total + residual).to(work)
+
+
+def _dropped(x: Tensor, kept: Tensor | None, p: float) -> Tensor:
+    if p == 0.0:
+        return x
+    return _dropout(x, p)[0] if kept is None else torch.where(kept, x / (1 - p), 0)
+
+
+def _outputs(
+    dtype: torch.dtype, centred: Tensor, total: Tensor, weight: Tensor, bias: Tensor | None,
+    weight1: Tensor | None, bias1: Tensor | None, eps: float, prenorm: bool,
+) -> Any:  # fmt: skip
+    """Numbers over their root mean square, with each weight; the sum with prenorm."""
+    y = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+    results = [_scaled(y, weight, bias).to(dtype)]
+    if weight1 is not None:
+        results.append(_scaled(y, weight1, bias1).to(dtype))
+    if prenorm:
+        results.append(total)
+    return results[0] if len(results) == 1 else tuple(results)
+
+
 class RMSNorm(nn.Module):
     """`rms_norm_fn` as a layer.
 

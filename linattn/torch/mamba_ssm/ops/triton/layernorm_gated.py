@@ -121,6 +121,27 @@ def _norm(
     return y.to(x.dtype)
 
 
+def rms_norm_ref(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    z: Tensor | None = None,
+    eps: float = 1e-6,
+    group_size: int | None = None,
+    norm_before_gate: bool = True,
+    upcast: bool = True,
+) -> Tensor:
+    """`rmsnorm_fn` by its equation, for tests; in the dtype of x without ``upcast``."""
+    _check("rms_norm_ref", x, weight, bias, z, group_size)
+    work = work_dtype(x.dtype) if upcast else x.dtype
+    gate = torch.ones((), dtype=work) if z is None else F.silu(z.to(work))
+    y = x.to(work) if norm_before_gate else x.to(work) * gate
+    groups = y.unflatten(-1, (-1, group_size or x.shape[-1]))
+    y = (groups / (groups.square().mean(-1, keepdim=True) + eps).sqrt()).flatten(-2) * weight
+    y = y if bias is None else y + bias
+    return (y * gate if norm_before_gate else y).to(x.dtype)
+
+
 def _check(name: str, x: Any, weight: Any, bias: Any, z: Any, group_size: int | None) -> None:
     check_tensor(name, "x", x)
     dim = x.shape[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -101,6 +102,37 @@ def selective_state_update(
     real = rows >= 0
     state[rows[real]] = s[real]
     return o.masked_fill(~real.view(-1, *(1 for _ in x.shape[1:])), 0)
+
+
+def selective_state_update_ref(
+    state: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+) -> Tensor:
+    """`selective_state_update` in plain PyTorch, for tests."""
+    heads = state.unsqueeze(1) if state.ndim == 3 else state
+    given = _operands(
+        "selective_state_update_ref", heads, B, C, x=x, dt=dt, A=A, D=D, z=z, dt_bias=dt_bias
+    )
+    work = work_dtype(x.dtype)
+    given = {name: None if y is None else y.to(work) for name, y in given.items()}
+    repeats = heads.shape[1] // given["B"].shape[1]
+    B, C = (given[name].repeat_interleave(repeats, 1)[:, :, None] for name in ("B", "C"))
+    dt = given["dt"] if dt_bias is None else given["dt"] + given["dt_bias"]
+    dt = (F.softplus(dt) if dt_softplus else dt)[..., None]
+    s = heads.clone() * torch.exp(dt * given["A"]) + dt * B * given["x"][..., None]
+    heads.copy_(s)
+    o = (s * C).sum(-1)
+    o = o if D is None else o + given["D"] * given["x"]
+    o = o if z is None else o * F.silu(given["z"])
+    return o.to(x.dtype).view(x.shape)
 
 
 #: The axes of operands: batch, heads, dim, dstate.  Those of Mamba lack heads.
