@@ -9,7 +9,7 @@ pytest.importorskip("ml_dtypes")
 pytest.importorskip("triton", reason="fla imports triton")
 pytest.importorskip("fla", reason="flash-linear-attention is not installed")
 
-from fla_models import FAMILIES, PACKED, build, tokens  # noqa: E402
+from fla_models import FAMILIES, PACKED, build, enlarged, tokens  # noqa: E402
 
 from linattn.torch import patch_fla  # noqa: E402
 
@@ -70,16 +70,40 @@ def test_generate(name):
     assert torch.equal(cached, again)
 
 
+def packed_row():
+    """Sequences, the row that has them all, and their bounds."""
+    parts = [tokens(1, n, seed=n) for n in (5, 8, 1)]
+    return parts, torch.cat(parts, 1), torch.tensor([0, 5, 13, 14])
+
+
+def difference(a, b):
+    """As a part of what `close` lets pass."""
+    return (a - b).abs().max() / (2e-5 * b.abs().max())
+
+
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_sequences_stay_apart(name):
-    model = build(name).train()
-    parts = [tokens(1, n, seed=n) for n in (5, 8, 1)]
-    bounds = torch.tensor([0, 5, 13, 14])
-    packed = model(torch.cat(parts, 1), cu_seqlens=bounds).logits
+    model, (parts, row, bounds) = enlarged(build(name)).train(), packed_row()
+    packed = model(row, cu_seqlens=bounds).logits
     alone = torch.cat([model(x).logits for x in parts], 1)
+    assert difference(model(row).logits, alone) > 1000  # as a single sequence
     close(packed, alone)
     ours, theirs = (_gradient(model, x) for x in (packed, alone))
     close(ours, theirs, 10)
+
+
+def test_packed_sequences_of_linear_attention():
+    """fla's layer keeps them apart; its model does not hand cu_seqlens on to the layer."""
+    model, (parts, row, bounds) = enlarged(build("LinearAttention")), packed_row()
+    with torch.no_grad():
+        alone = torch.cat([model(x).logits for x in parts], 1)
+        packed = model(row, cu_seqlens=bounds).logits
+        assert difference(packed, alone) > 1000
+        assert torch.equal(packed, model(row).logits)
+        layer, embed = model.model.layers[0].attn, model.get_input_embeddings()
+        alone = torch.cat([layer(embed(x))[0] for x in parts], 1)
+        assert difference(layer(embed(row))[0], alone) > 1000
+        close(layer(embed(row), cu_seqlens=bounds)[0], alone)
 
 
 def _gradient(model, logits):

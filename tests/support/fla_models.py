@@ -38,8 +38,9 @@ FAMILIES = {
     "RWKV7": {},
     "RetNet": {},
 }
-#: Those that take packed sequences in their ``cu_seqlens``.
-PACKED = sorted(FAMILIES.keys() - {"ABC", "Mamba", "Mamba2"})
+#: Those that take packed sequences in their ``cu_seqlens``.  The model of linear attention takes no
+#: notice of them, though its layer does.
+PACKED = sorted(FAMILIES.keys() - {"ABC", "LinearAttention", "Mamba", "Mamba2"})
 
 
 def build(name, **options):
@@ -52,6 +53,16 @@ def build(name, **options):
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         return getattr(fla.models, f"{name}ForCausalLM")(config)
+
+
+def enlarged(model):
+    """The model with larger weights than fla's initial ones, where a token affects the others."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.ndim > 1:
+                p.normal_(std=0.5 / p.shape[-1] ** 0.5, generator=generator)
+    return model
 
 
 def tokens(*shape, seed=0):
