@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,15 +9,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..._tensors import work_dtype
-from ...causal_conv1d.causal_conv1d_interface import causal_conv1d_fn, causal_conv1d_ref
+from ...causal_conv1d import causal_conv1d_fn
 from ...fla._layout import check_shape, check_tensor
 from ...operators import selective_scan
 from .._complex import scan_complex
 from .._groups import channels_first, in_groups, token_major
 
 __all__ = ["mamba_inner_fn", "selective_scan_fn", "selective_scan_ref"]
-
-Pair = tuple[Tensor | None, Tensor | None]
 
 
 def selective_scan_fn(
@@ -313,12 +310,26 @@ def mamba_inner_fn(
     >>> mamba_inner_fn(xz, *weights, None, A).shape
     torch.Size([1, 3, 6])
     """
-    return _inner(
-        "mamba_inner_fn", causal_conv1d_fn, selective_scan_fn, xz, conv1d_weight, conv1d_bias,
-        x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias, A, B, C, D, delta_bias,
-        (B_proj_bias, b_rms_weight), (C_proj_bias, c_rms_weight), dt_rms_weight, b_c_dt_rms_eps,
-        delta_softplus,
-    )  # fmt: skip
+    name = "mamba_inner_fn"
+    check_tensor(name, "xz", xz)
+    check_tensor(name, "A", A)
+    if xz.ndim != 3 or xz.shape[1] % 2:
+        raise ValueError(f"{name}: xz has shape {tuple(xz.shape)}; expected (batch, 2 dim, seqlen)")
+    rank, dstate = delta_proj_weight.shape[1], A.shape[1] * (2 if A.is_complex() else 1)
+    _check_rows(name, x_proj_weight, rank, dstate, B, C)
+    x, z = xz.chunk(2, 1)
+    x = causal_conv1d_fn(x, conv1d_weight.squeeze(1), conv1d_bias, activation="silu")
+    parts = F.linear(x.mT, x_proj_weight)
+    delta = F.linear(parts[..., :rank], delta_proj_weight)
+    delta = _normed(delta, dt_rms_weight, b_c_dt_rms_eps)
+    if B is None:
+        b = parts[..., rank : rank + dstate]
+        B = _projected(b, B_proj_bias, b_rms_weight, b_c_dt_rms_eps, A)
+    if C is None:
+        c = parts[..., len(x_proj_weight) - dstate :]
+        C = _projected(c, C_proj_bias, c_rms_weight, b_c_dt_rms_eps, A)
+    y = selective_scan_fn(x, delta.mT, A, B, C, D, z, delta_bias, delta_softplus)
+    return F.linear(y.mT, out_proj_weight, out_proj_bias)
 
 
 def mamba_inner_ref(
@@ -338,37 +349,15 @@ def mamba_inner_ref(
     C_proj_bias: Tensor | None = None,
     delta_softplus: bool = True,
 ) -> Tensor:
-    """`mamba_inner_fn` with its convolution and scan in plain PyTorch, for tests."""
-    return _inner(
-        "mamba_inner_ref", causal_conv1d_ref, selective_scan_ref, xz, conv1d_weight, conv1d_bias,
-        x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias, A, B, C, D, delta_bias,
-        (B_proj_bias, None), (C_proj_bias, None), None, 0.0, delta_softplus,
+    """`mamba_inner_fn` without norms.
+
+    As in mamba_ssm it calls `causal_conv1d_fn` and `selective_scan_fn`.  So does `mamba_inner_fn`,
+    as linattn has no fused form of the block.
+    """
+    return mamba_inner_fn(
+        xz, conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight, out_proj_weight,
+        out_proj_bias, A, B, C, D, delta_bias, B_proj_bias, C_proj_bias, delta_softplus,
     )  # fmt: skip
-
-
-def _inner(
-    name: str, convolve: Callable[..., Any], scan: Callable[..., Any], xz: Tensor,
-    conv1d_weight: Tensor, conv1d_bias: Tensor | None, x_proj_weight: Tensor,
-    delta_proj_weight: Tensor, out_proj_weight: Tensor, out_proj_bias: Tensor | None, A: Tensor,
-    B: Tensor | None, C: Tensor | None, D: Tensor | None, delta_bias: Tensor | None,
-    of_b: Pair, of_c: Pair, dt_rms_weight: Tensor | None, eps: float, softplus: bool,
-) -> Tensor:  # fmt: skip
-    """The block with a convolution and a scan; biases and norms of projected B and C."""
-    check_tensor(name, "xz", xz)
-    check_tensor(name, "A", A)
-    if xz.ndim != 3 or xz.shape[1] % 2:
-        raise ValueError(f"{name}: xz has shape {tuple(xz.shape)}; expected (batch, 2 dim, seqlen)")
-    rank, dstate = delta_proj_weight.shape[1], A.shape[1] * (2 if A.is_complex() else 1)
-    _check_rows(name, x_proj_weight, rank, dstate, B, C)
-    x, z = xz.chunk(2, 1)
-    x = convolve(x, conv1d_weight.squeeze(1), conv1d_bias, activation="silu")
-    parts = F.linear(x.mT, x_proj_weight)
-    delta = F.linear(parts[..., :rank], delta_proj_weight)
-    delta = _normed(delta, dt_rms_weight, eps)
-    B = _projected(parts[..., rank : rank + dstate], *of_b, eps, A) if B is None else B
-    C = _projected(parts[..., len(x_proj_weight) - dstate :], *of_c, eps, A) if C is None else C
-    y = scan(x, delta.mT, A, B, C, D, z, delta_bias, softplus)
-    return F.linear(y.mT, out_proj_weight, out_proj_bias)
 
 
 def _check_rows(
