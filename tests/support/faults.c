@@ -6,11 +6,13 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <execinfo.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,7 +27,7 @@ static struct range {
 static atomic_long fail_at, seen, held; /* fail_at: 0, none */
 static _Atomic(void *) pieces[256];     /* those held */
 static atomic_long threads = 1 << 30;   /* that may still be started */
-static atomic_int both, armed;
+static atomic_int both, armed, spares_functions;
 static atomic_long cpus; /* that the system tells of where it has no sets; 0: it has */
 static _Atomic(char *)
     beyond; /* the end of the piece that was asked for last, aligned */
@@ -46,6 +48,13 @@ faults_arm(long n, int of_both)
     atomic_store(&fail_at, n);
     atomic_store(&both, of_both);
     atomic_store(&armed, 1);
+}
+
+/* From now on requests for a function object of Python's do not fail. */
+void
+faults_spare_functions(void)
+{
+    atomic_store(&spares_functions, 1);
 }
 
 /* How many requests there were since. */
@@ -96,6 +105,21 @@ ours(void *caller)
     return in(&extension, caller);
 }
 
+/* Whether a caller of the caller makes a function object. */
+static int
+in_new_function(void)
+{
+    void *callers[8];
+    Dl_info place;
+    for (int i = backtrace(callers, 8) - 1; i >= 0; i--) {
+        if (dladdr(callers[i], &place) && place.dli_sname != NULL &&
+            strcmp(place.dli_sname, "PyFunction_NewWithQualName") == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static int
 fails(void *caller)
 {
@@ -103,7 +127,8 @@ fails(void *caller)
         (!ours(caller) && !(atomic_load(&both) && in(&python, caller)))) {
         return 0;
     }
-    return atomic_fetch_add(&seen, 1) + 1 == atomic_load(&fail_at);
+    return atomic_fetch_add(&seen, 1) + 1 == atomic_load(&fail_at) &&
+           !(atomic_load(&spares_functions) && in_new_function());
 }
 
 static void *

@@ -15,6 +15,9 @@ shim.faults_disarm.restype = shim.faults_held.restype = ctypes.c_long
 
 def find_code() -> None:
     """Tell the library where the code of the extension and of Python is."""
+    if (3, 12) <= sys.version_info < (3, 14):
+        # Without memory for a function they release its code twice (python/cpython#122752).
+        shim.faults_spare_functions()
     for of_python, name in enumerate(("/_linattn", "/libpython", os.path.realpath(sys.executable))):
         with open("/proc/self/maps") as maps:
             ends = [line.split()[0].split("-") for line in maps if name in line]
