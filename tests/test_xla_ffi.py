@@ -55,6 +55,11 @@ SIZES = {
     "extension": "Extension_Base", "version": "Api_Version", "buffers": "Args",
     "attributes": "Attrs", "bytes": "ByteSpan", "scalar": "Scalar", "array": "Array",
 }  # fmt: skip
+# jaxlib 0.11.2 calls the base of extensions XLA_FFI_InternalExtension.
+HEAD = """\
+#include <xla/ffi/api/c_api.h>
+#include "xla_ffi.h"
+typedef __typeof__(((XLA_FFI_Metadata_Extension *)0)->extension_base) XLA_FFI_Extension_Base;"""
 
 
 def asserts():
@@ -84,8 +89,7 @@ def test_header_is_that_of_jaxlib(tmp_path):
         pytest.skip("needs jaxlib and a C compiler")
     program = tmp_path / "same.c"
     lines = [f'_Static_assert({x}, "{x}");' for x in asserts()]
-    includes = '#include <xla/ffi/api/c_api.h>\n#include "xla_ffi.h"\n'
-    program.write_text(includes + "\n".join(lines) + "\n")
+    program.write_text("\n".join([HEAD, *lines, ""]))
     folder = Path(spec.origin).parent / "include"
     done = subprocess.run(
         [compiler, "-std=gnu11", "-fsyntax-only", "-I", HEADERS, "-I", folder, program],
