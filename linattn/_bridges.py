@@ -113,6 +113,7 @@ JAX = Bridge(
         Raised("TypeError", "key_lengths cu_seqlens", "is not of integers"),
         Raised("TypeError", "initial_state state", "is no State"),
         Raised("ValueError", "", "shapes do not match"),
+        Raised("ValueError", "", "the arrays are not on a CPU"),
         Raised("ValueError", "eps scale", "is not finite"),
         Raised("ValueError", "eps", "is negative"),
         Raised("ValueError", "feature_map", "is the name of no map"),

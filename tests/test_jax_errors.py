@@ -1,6 +1,7 @@
 """What linattn.jax and its handler refuse, and the errors that say so."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import jax.numpy as jnp  # noqa: E402
 from jax_cases import D, K, M, Q, V, X, _wide, compare, draw  # noqa: E402, F401
 
 import linattn.jax as la  # noqa: E402
+from linattn.jax._platform import on_cpu  # noqa: E402
 
 
 def test_wrong_input():
@@ -230,3 +232,35 @@ def test_no_sequences():
     none = (x[..., :0, :] for x in (Q, K, V))
     o = jax.jit(partial(la.causal, cu_seqlens=np.array([0], np.int32)))(*none)
     assert o.shape == (2, 3, 0, V.shape[-1])
+
+
+SQUARES = linattn.feature_maps.Taylor()  # a map that runs in Python
+
+
+@pytest.mark.parametrize("platform", ["cuda", "rocm", "tpu"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        la.causal,
+        jax.grad(lambda q, k, v: la.causal(q, k, v).sum()),
+        jax.vmap(la.softmax_attention),
+        partial(la.causal, feature_map=SQUARES),
+    ],
+    ids=["forward", "gradient", "vmap", "map"],
+)
+def test_lowering_for_other_platforms(f, platform):
+    traced = jax.jit(f).trace(Q, K, V)
+    traced.lower(lowering_platforms=("cpu",))
+    says = rf"linattn.jax: the arrays are on platform '{platform}'; expected 'cpu': move them with"
+    for platforms in ((platform,), ("cpu", platform)):
+        with pytest.raises(ValueError, match=says):
+            traced.lower(lowering_platforms=platforms)
+
+
+def test_arrays_on_other_platforms(monkeypatch):
+    """Outside jit, where an array says what it is on."""
+    x = jnp.asarray(Q)
+    assert on_cpu(x) is x
+    monkeypatch.setattr(type(x), "devices", lambda x: [SimpleNamespace(platform="gpu")])
+    with pytest.raises(ValueError, match=r"'gpu'; expected 'cpu': .*jax\.default_device"):
+        la.causal(Q, K, V)

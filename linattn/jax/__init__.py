@@ -7,6 +7,15 @@ kernels without Python or a copy; only feature maps that are objects run in Pyth
 buffers.  Gradients are reverse-mode, of first order, and flow through states.  ``scale`` and
 ``eps`` have to be numbers when a function is traced.
 
+Arrays have to be on a CPU.  Where JAX has a GPU or TPU, it puts new arrays there, and the functions
+raise a ValueError; under `jax.jit` when they are lowered.  Move the arrays, or make the CPU the
+default device before you create them::
+
+    cpu = jax.devices("cpu")[0]
+    o = linattn.jax.causal(*jax.device_put((q, k, v), cpu))
+    with jax.default_device(cpu):
+        q = jax.numpy.asarray(q)  # a NumPy array
+
 `jax.export` needs ``DisabledSafetyCheck.custom_call("linattn")``, and accepts symbolic sizes.  A
 process that runs an exported function has to import linattn.jax first.  Feature maps that are
 objects work only in the process that exported them.

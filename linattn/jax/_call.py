@@ -22,6 +22,7 @@ from .._dtypes import work_dtype
 from .._gufuncs import internal_ufuncs, run, ufuncs
 from .._linattn import xla_finish, xla_handler
 from ..feature_maps import FeatureMap
+from ._platform import on_cpu
 
 #: Methods of maps, by the number that XLA knows them by.  Exported programs keep these numbers, so
 #: no two processes use the same ones.
@@ -75,8 +76,9 @@ def call(
     """
     if IN_C:
         return jax.ffi.ffi_call("linattn", tuple(outputs), vmap_method="expand_dims")(
-            *arrays, operator=name, numbers=np.asarray(numbers, np.float64)
-        )
+            on_cpu(arrays[0]), *arrays[1:],
+            operator=name, numbers=np.asarray(numbers, np.float64),
+        )  # fmt: skip
 
     def host(*given: Any) -> Any:
         scalars = [work_dtype(given[0].dtype).type(x) for x in numbers]
@@ -93,7 +95,7 @@ def call_method(
     """A method of a map on arrays of float32 or float64."""
     if IN_C:
         return jax.ffi.ffi_call("linattn", output, vmap_method=vmap_method)(
-            *arrays, function=np.int64(_number(phi, method))
+            on_cpu(arrays[0]), *arrays[1:], function=np.int64(_number(phi, method))
         )
     function = getattr(phi, method)
     return _call_back(
