@@ -15,6 +15,7 @@ import numpy as np
 
 from . import _check
 from ._dtypes import FAST, is_weak, result_dtype, state_dtype
+from ._lazy import in_one_chunk, is_lazy, refuse_token
 from ._linattn import operators
 
 if TYPE_CHECKING:
@@ -168,6 +169,19 @@ class Layout:
         if len(fit.typed) < len(arrays):
             typed = [arrays[i] for i in fit.typed]
         return Call(tuple(arrays), tuple(typed), fit, alike)
+
+    def read_for_gufunc(
+        self, function: str, operands: Sequence[Any], *, tokens: bool = True
+    ) -> Call:
+        """`read`, where a gufunc takes dask arrays as they are."""
+        if is_lazy(operands):
+            if not tokens:
+                refuse_token(function, operands)
+            operands = [
+                in_one_chunk(function, row.name, x, len(row.dims))
+                for row, x in zip(self.operands, operands, strict=False)
+            ]
+        return self.read(function, operands, tokens=tokens)
 
     def own_axes(self, arrays: Sequence[Any], *, tokens: bool = True) -> list[int]:
         """How many axes of each array do not lead; 0 for None, an operand that is left out."""

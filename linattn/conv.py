@@ -11,6 +11,7 @@ from ._docs import filled, filled_like
 from ._dtypes import result_dtype, state_dtype
 from ._gufuncs import quiet, run, ufuncs
 from ._layout import Layout, Operand
+from ._lazy import in_one_chunk
 from ._linattn import pool_call
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def causal_conv1d_backward(
         )  # fmt: skip
         return cut
     tokens, taps, added, shape, silu = _operands(name, x, weight, bias, activation)
-    grad_out = _check.cotangent(name, grad_out, shape)
+    grad_out = _check.cotangent(name, in_one_chunk(name, "grad_out", grad_out, 2), shape)
     operands = tokens, taps, added, grad_out
     dtype, wide = result_dtype(*operands), state_dtype(*operands)
     with_state = initial_state is not None or grad_state is not None
@@ -295,7 +296,7 @@ def _operands(
     name: str, x: Any, weight: Any, bias: Any, activation: Any, *, tokens: bool = True
 ) -> tuple[Any, ...]:
     """x, the taps (w, c), the bias, the output's shape, and 1.0 for silu, otherwise 0.0."""
-    call = LAYOUT.read(name, (x, weight, bias), tokens=tokens)
+    call = LAYOUT.read_for_gufunc(name, (x, weight, bias), tokens=tokens)
     x, weight, *given = call.arrays
     if weight.shape[-1] < 1:
         raise ValueError(f"{name}: weight has shape {weight.shape}; expected (..., c, w), w >= 1")

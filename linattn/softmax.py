@@ -10,6 +10,7 @@ from ._docs import filled, filled_like
 from ._dtypes import result_dtype
 from ._gufuncs import internal_ufuncs, quiet, run
 from ._layout import ALL_KEYS, SAME_TOKENS
+from ._lazy import in_one_chunk
 
 if TYPE_CHECKING:
     from ._types import Array, ArrayLike, Bool
@@ -112,7 +113,7 @@ def softmax_attention_backward(
     """
     name = "softmax_attention_backward"
     q, k, v, shape, numbers = _operands(name, q, k, v, causal, scale)
-    grad_out = _check.cotangent(name, grad_out, shape)
+    grad_out = _check.cotangent(name, in_one_chunk(name, "grad_out", grad_out, 2), shape)
     dtype = result_dtype(q, k, v, grad_out)
     inputs = q, k, v, grad_out, *numbers
     grads = run(internal_ufuncs["softmax_backward"], inputs, dtype=dtype)
@@ -122,7 +123,7 @@ def softmax_attention_backward(
 def _operands(name: str, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> tuple[Any, ...]:
     """q, k, v as arrays, the output's shape, and (scale, causal) as the kernels take them."""
     causal = _check.flag(name, "causal", causal)
-    call = (SAME_TOKENS if causal else ALL_KEYS).read(name, (q, k, v))
+    call = (SAME_TOKENS if causal else ALL_KEYS).read_for_gufunc(name, (q, k, v))
     q, k, v = call.arrays
     if scale is None:
         scale = 1 / math.sqrt(max(q.shape[-1], 1))

@@ -46,7 +46,7 @@ def same(actual, expected):
     for x, y in zip(leaves(actual), leaves(expected), strict=True):
         assert isinstance(x, da.Array)
         assert x.shape == y.shape and x.dtype == y.dtype
-        close(x.compute(scheduler="synchronous"), y, atol=1e-12 * max(abs(y).max(), 1e-3))
+        close(x.compute(scheduler="synchronous"), y, atol=1e-12 * abs(y).max(initial=1e-3))
 
 
 @EACH
@@ -304,12 +304,54 @@ def test_wrong_input():
         ("causal: key_lengths", lambda x, y: linattn.causal(x, x, x, key_lengths=y[:, 0])),
         ("causal: initial_state.z",
          lambda x, y: linattn.causal(x, x, x, initial_state=State(x[:2], y[:, 0]))),
+        ("softmax_attention: k", lambda x, y: linattn.softmax_attention(x[:3], y, y)),
     ],
 )  # fmt: skip
 def test_unknown_chunk_sizes(name, call):
     x = da.ones((6, 2), chunks=(3, 2))
     with pytest.raises(ValueError, match=f"{name} has shape .*nan.*compute_chunk_sizes"):
         call(x, x[x[:, 0] > 0])
+
+
+# --- functions that are no recurrences: gufuncs, block by block of the leading axes ---------------
+
+GUFUNCS = {
+    "softmax_attention": lambda x: linattn.softmax_attention(x, x, x),
+    "softmax_attention_backward": lambda x: linattn.softmax_attention_backward(x, x, x, x),
+    "causal_conv1d": lambda x: linattn.causal_conv1d(x, np.ones((D, 3))),
+    "causal_conv1d_backward": lambda x: linattn.causal_conv1d_backward(x, np.ones((D, 3)), x)[0],
+}
+
+
+@pytest.mark.parametrize("f", GUFUNCS.values(), ids=GUFUNCS)
+@pytest.mark.parametrize("blocks", [(0, 0, 0), (0, 0), (0,), (0, 2), (1, 0, 1)], ids=str)
+def test_empty_blocks_of_gufuncs(f, blocks):
+    x = draw(sum(blocks), H, N, D)
+    same(f(da.from_array(x, chunks=(blocks, 2, -1, -1))), f(x))
+
+
+@pytest.mark.parametrize(("name", "f"), GUFUNCS.items(), ids=GUFUNCS)
+def test_wrong_chunks_of_gufuncs(name, f):
+    x = chunked(Q)
+    says = rf"{name}: [qx] is in chunks of \(7, 7, 6\) along axis -2; expected one chunk: [qx]\.rec"
+    with pytest.raises(ValueError, match=says):
+        f(x)
+    whole = x.rechunk({-2: -1})
+    with pytest.raises(ValueError, match=rf"{name}: .* along axis -1; .*\.rechunk\(\{{-1: -1\}}\)"):
+        f(whole.rechunk({-1: 2}))
+    same(f(whole), f(Q))
+
+
+def test_wrong_chunks_of_gradients_and_tokens():
+    x = chunked(Q)
+    for gradient, more in (
+        (linattn.softmax_attention_backward, (Q, Q)),
+        (linattn.causal_conv1d_backward, (np.ones((D, 3)),)),
+    ):
+        with pytest.raises(ValueError, match="grad_out is in chunks of"):
+            gradient(Q, *more, x)
+    with pytest.raises(TypeError, match="causal_conv1d_step: an operand is a dask array"):
+        linattn.causal_conv1d_step(x[:, :, 0], np.ones((D, 3)), np.zeros((B, H, D, 2)))
 
 
 @pytest.mark.slow

@@ -9,6 +9,9 @@ Leading axes are independent.  Along n, each block computes what it does to the 
 the gradient goes the same way from the last block to the first.  A worker holds its blocks and a
 few states.  Tasks are pure functions, so retries, spilling and persisting are safe.
 
+`linattn.softmax_attention`, `linattn.causal_conv1d` and their gradients also take dask arrays, in
+chunks along the leading axes alone.
+
 Values that are not known before the computation are not checked: ``key_lengths`` in a dask array
 are clipped to 0 and to the number of keys.  Chunk sizes have to be known.
 

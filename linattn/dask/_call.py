@@ -15,6 +15,7 @@ from .. import _block_scan, _check, _state
 from .._complex_scan import gradient_dtype
 from .._dtypes import result_dtype, state_dtype
 from .._gradients import repeats
+from .._lazy import refuse_unknown
 from .._operator import Recurrence
 from .._state import State
 from . import _tasks
@@ -66,11 +67,7 @@ class Call:
 
     def _meta(self, name: str, x: Any) -> Any:
         """An array of that shape and dtype without memory, for checks."""
-        if any(size != size for size in x.shape):  # NaN: dask does not know it
-            raise ValueError(
-                f"{self.name}: {name} has shape {x.shape}, of unknown chunk sizes; expected known "
-                "ones: call its compute_chunk_sizes() first"
-            )
+        refuse_unknown(self.name, name, x)
         return _check.shape_alone(x, x.dtype)
 
     def _lengths(self, key_lengths: Any, keys: int) -> Any:
