@@ -148,6 +148,21 @@ def test_compiled_once_for_all_sizes():
             within(compiled(x, key_padding_mask=mask), layer(x, key_padding_mask=mask))
 
 
+@pytest.mark.parametrize("method", ["forward", "step"])
+def test_classes_share_no_limit_of_recompilations(method):
+    """Torch.compile counts the compiled versions of each code, and fails or falls back past 8."""
+    kinds = nn.LinearAttention, nn.PerformerAttention, nn.FastWeightAttention
+    layers = [kind(E, 2).eval() for kind in kinds]
+    torch._dynamo.reset()
+    with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=1):
+        for layer in layers:
+            x = tokens(dtype=torch.float32)
+            call = layer if method == "forward" else layer.step
+            args = (x,) if method == "forward" else (x[:, 0], layer.init_state(BATCH))
+            compiled = torch.compile(call, fullgraph=True, backend="eager")
+            torch.testing.assert_close(compiled(*args), call(*args))
+
+
 def test_gradients_by_sample():
     layer, x = made(functools.partial(nn.GatedDeltaNet, E, 2)), tokens()
     parameters = dict(layer.named_parameters())

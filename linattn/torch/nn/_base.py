@@ -53,6 +53,13 @@ class Attention(nn.Module):
         self.out_proj = nn.Linear(width, embed_dim, bias=bias, **factory)
         self.dropout = nn.Dropout(_check.probability(self._name, "dropout", dropout))
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Give each class code of its own for methods that it inherits."""
+        super().__init_subclass__(**options)
+        for name in ("forward", "step"):
+            if name not in vars(cls):
+                setattr(cls, name, _check.with_own_code(getattr(cls, name)))
+
     @property
     def _name(self) -> str:
         return type(self).__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
@@ -49,7 +50,17 @@ def keywords(method: F) -> F:
                 )
         return method(self, *args, **options)
 
-    return checked  # type: ignore[return-value]  # of the same signature
+    return with_own_code(checked)  # type: ignore[return-value]  # of the same signature
+
+
+def with_own_code(function: Any) -> Any:
+    """A copy of a function; torch.compile counts the versions that it compiled of each code."""
+    code = function.__code__.replace(co_name=function.__name__)
+    copy = FunctionType(
+        code, function.__globals__, code.co_name, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return functools.update_wrapper(copy, function)
 
 
 def _instead(name: str, known: Sequence[str]) -> str:
