@@ -234,3 +234,59 @@ def test_wrong_operands_raise_when_compiled():
     compiled = torch.compile(la.step, fullgraph=True, backend="aot_eager")
     with pytest.raises(Exception, match=r"k has shape|[Ss]hape|size"):
         compiled(q, k[:, :3], v, state)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("step", [False, True])
+def test_indices_of_pools_are_checked(step, dynamic):
+    """At each call, before a row is written."""
+    operands = [torch.stack([x, x]) for x in _operands("delta_")[0]]
+    more = {} if step else {"return_state": True}
+    if not step:
+        operands = [x.unsqueeze(-1 if x.ndim == 2 else -2) for x in operands]
+    function = la.delta_step if step else la.delta
+
+    def on_rows(s, indices):
+        pool = {"state" if step else "initial_state": la.State(s)}
+        return function(*operands, **pool, state_indices=indices, **more)[1].s
+
+    compiled = torch.compile(on_rows, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    start = torch.ones(5, 2, 4, 4)
+    with torch.no_grad():
+        given, same = start.clone(), start.clone()
+        assert_same((on_rows(given, torch.tensor([3, 0])), compiled(same, torch.tensor([3, 0]))))
+        assert_same((given, same))
+        for wrong, words in {
+            (3, 3): "3 twice", (0, 5): "values from 0 to 5", (-1, 2): "values from -1 to 2",
+        }.items():  # fmt: skip
+            with pytest.raises(ValueError, match=f"state_indices has {words}"):
+                compiled(start, torch.tensor(wrong))
+        assert (start == 1).all()
+
+
+def _at_positions(q, state_at):
+    o, states = la.delta(q, q, q, q[..., 0], return_state=True, state_at=state_at)
+    return o, states.s
+
+
+def test_positions_in_lengths_that_change():
+    class Model(torch.nn.Module):
+        def forward(self, q):
+            return _at_positions(q, [4, 1])
+
+    sizes = ({1: torch.export.Dim("n", min=6)},)
+    program = torch.export.export(Model(), (torch.rand(3, 7, 4),), dynamic_shapes=sizes)
+    for n in (7, 11):
+        q = 0.5 * torch.randn(3, n, 4, generator=torch.Generator().manual_seed(n))
+        assert_same((program.module()(q), _at_positions(q, [4, 1])))
+
+
+def test_a_tensor_of_positions_breaks_the_graph():
+    """Which does not see its values; with ``fullgraph`` an error says what does not break it."""
+    q = torch.rand(3, 7, 4)
+    compiled = torch.compile(_at_positions, backend="aot_eager")
+    assert_same((compiled(q, torch.tensor([4, 1])), _at_positions(q, [4, 1])))
+    torch._dynamo.reset()
+    compiled = torch.compile(_at_positions, fullgraph=True, backend="aot_eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="state_at is a tensor; a list of int"):
+        compiled(q, torch.tensor([4, 1]))

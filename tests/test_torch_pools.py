@@ -166,6 +166,22 @@ def test_gradients_of_steps(case):
     assert (leaves(given)[0].grad[OTHERS] == 1).all()
 
 
+@every_recurrence
+def test_positions_and_indices_while_a_gradient_is_recorded(case):
+    """The call would return the states at the positions, and the new pool would be lost."""
+    operands, pool = case.operands(LEAD, N), case.pool((P, 2))
+    plain, recorded = tensors(operands), tensors(operands, requires_grad=True)
+    more = {"state_indices": INDICES, "state_at": [4, 1]}
+    words = f"^{case.name}: state_indices and state_at are given and an operand requires grad"
+    for given, start in ((recorded, tensor_state(pool)),
+                         (plain, tensor_state(pool, requires_grad=True))):  # fmt: skip
+        with pytest.raises(RuntimeError, match=words):
+            case.forward(given, linattn.torch, initial_state=start, **more)
+        assert same(arrays(start), pool)
+    with torch.no_grad():
+        case.forward(recorded, linattn.torch, initial_state=tensor_state(pool), **more)
+
+
 def test_the_write_is_seen_by_autograd():
     x, pool = torch.ones(3, 4), torch.ones(P, 4, 4)
     weight = torch.ones((), requires_grad=True)
@@ -291,12 +307,12 @@ def test_indices_and_lengths_that_a_transform_hides():
     operands, pool = tensors(case.operands(LEAD, N)), tensor_state(case.pool((P, 2)))
 
     def loss(q, make):
-        more = {"initial_state": changed(torch.clone, pool), "state_indices": make(INDICES)}
-        o, _ = case.forward(
-            operands | {"q": q}, linattn.torch, **more, state_at=[1, 3],
-            key_lengths=make([[4, 5]] * LEAD[0]),
-        )  # fmt: skip
-        return o.sum()
+        lengths = {"key_lengths": make([[4, 5]] * LEAD[0])}
+        rows = {"initial_state": changed(torch.clone, pool), "state_indices": make(INDICES)}
+        given = operands | {"q": q}
+        o, _ = case.forward(given, linattn.torch, **rows, **lengths)
+        y, _ = case.forward(given, linattn.torch, state_at=[1, 3], **lengths)
+        return o.sum() + y.sum()
 
     grad = torch.func.grad(loss)
     hidden = grad(operands["q"], torch.tensor)  # made inside the transform

@@ -21,6 +21,7 @@ from .._state import State
 from . import _options
 from ._library import is_direct
 from ._operator import OPERATORS
+from ._pools import ROWS
 from ._tensors import (
     array,
     check,
@@ -159,6 +160,7 @@ def _rows(
         )
     indices = _options.state_indices(f.name, indices, pool[1])
     _check(f, operands, pool, options, in_place, indices)
+    indices = ROWS(indices, indices.shape[0], pool[1].shape[0], f.name, "state", True)
     rows = FusedState(*(None if x is None else x.index_select(0, indices) for x in pool))
     o, after = _call(f, operands, rows, options, False, None)
     pairs = [*zip(pool, after, strict=True)]

@@ -20,7 +20,7 @@ from .._linattn import fast_step
 from .._operator import MAPS, RECURRENCES
 from .._state import State, checked_lengths
 from . import _options, _tensors
-from ._library import is_direct
+from ._library import Operator, is_direct
 from ._tensors import REAL, any_complex, array, maybe_array, tensor, threads, work_dtype
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ def forward(
     if result is not None:
         return result
     pool = None
+    if state_indices is not None and state_at is not None:
+        fields = [initial_state] if isinstance(initial_state, Tensor) else initial_state or ()
+        _refuse_gradient(operator.name, (*operands, *fields))
     if state_indices is not None:
         packed = options.get("cu_seqlens")
         pool = _Pool(
@@ -55,6 +58,16 @@ def forward(
     if pool is not None:
         pool.written(last, operands)
     return o, states
+
+
+def _refuse_gradient(name: str, args: Sequence[Any]) -> None:
+    """Refuses a call that would return neither its pool nor a new one."""
+    if not _tensors.writable(*(x for x in args if isinstance(x, Tensor))):
+        raise RuntimeError(
+            f"{name}: state_indices and state_at are given and an operand requires grad; expected "
+            "one of the two, as the states at the positions are returned and not a new pool, or "
+            "torch.no_grad()"
+        )
 
 
 def _plain(
@@ -147,6 +160,22 @@ def _direct(
     return tensor(result[0])
 
 
+def _checked(
+    indices: Tensor, count: int, rows: int, function: str, pool: str, different: bool
+) -> Tensor:
+    """``indices``, after the check of their values."""
+    _pools.checked_indices(function, pool, array(indices), count, rows, different=different)
+    return indices.clone()
+
+
+#: An operator of PyTorch, as graphs leave out all other checks of values.
+ROWS = Operator(
+    "pool_rows", ["Tensor state_indices", "SymInt count", "SymInt rows", "str function",
+                  "str pool", "bool different"], 1,
+    _checked, lambda indices, *_: torch.empty_like(indices), ranks=lambda *axes: (None,) * 6,
+)  # fmt: skip
+
+
 class _Pool:
     """The rows of a pool that a call uses."""
 
@@ -178,16 +207,14 @@ class _Pool:
             around, count = (lead, ()), bounds.numel() - 1
         self.axis = len(around[0])
         self.fields = {}
-        for (field, dims), x in zip(d.fields.items(), fields, strict=False):
+        for (field, dims), x in zip(d.fields.items(), fields[: len(d.fields)], strict=True):
             if x is not None:
                 full = argument if d.one_array else f"{argument}.{field}"
                 self._check(full, x, around, dims)
                 self.fields[full] = x
-        self.indices = _options.state_indices(name, indices, operands[0])
-        found = _tensors.values(self.indices)
-        if found is not None:
-            rows = next(iter(self.fields.values())).shape[self.axis]
-            _pools.checked_indices(name, argument, found, count, rows, different=written)
+        rows = next(iter(self.fields.values())).shape[self.axis]
+        indices = _options.state_indices(name, indices, operands[0])
+        self.indices = ROWS(indices, count, rows, name, argument, written)
 
     def _check(
         self, name: str, x: Tensor, around: tuple[Sequence[int], Sequence[int]], dims: Sequence[str]
@@ -265,14 +292,16 @@ def _at_positions(
         if found is not None:
             checked_lengths(name, found, cut.n, cut.lead)
     wanted = _positions(name, state_at, cut.n)
-    edges = [0, *sorted({*wanted})]
-    if edges[-1] < cut.n or len(edges) == 1:
+    cuts = sorted({*wanted})
+    edges = [0, *cuts]
+    if edges[-1] < cut.n or not cuts:
         edges.append(cut.n)
-    outputs, states, state = [], {}, initial_state
-    states_at, step_options = {*wanted}, {x: y for x, y in options.items() if x != "reverse"}
-    for begin, end in pairwise(edges):
+    outputs, states, state = [], [], initial_state
+    step_options = {x: y for x, y in options.items() if x != "reverse"}
+    for i, (begin, end) in enumerate(pairwise(edges)):
         lengths = None if key_lengths is None else (key_lengths - begin).clamp(0, end - begin)
-        if end - begin == 1 and state is not None and lengths is None and end in states_at:
+        # A length of the last part may be a symbol.
+        if i < len(cuts) and end - begin == 1 and state is not None and lengths is None:
             o, state = operator.step(cut.token(begin), state, **step_options)
             o = o.unsqueeze(-2)
         else:
@@ -281,13 +310,15 @@ def _at_positions(
                 **options,
             )  # fmt: skip
         outputs.append(o)
-        states[end] = state
+        states.append(state)
     o = torch.cat(outputs[::-1] if cut.reverse else outputs, -2)
-    return o, _stacked(operator, [states[i] for i in wanted], state), state
+    return o, _stacked(operator, [states[cuts.index(i)] for i in wanted], state), state
 
 
 def _positions(name: str, state_at: Any, n: int) -> list[int]:
     if torch.compiler.is_compiling():  # which cannot trace the checks
+        if isinstance(state_at, Tensor):
+            torch._dynamo.graph_break(msg="state_at is a tensor; a list of int breaks no graph")
         return [int(x) for x in state_at]
     return positions(
         name, state_at.numpy(force=True) if isinstance(state_at, Tensor) else state_at, n
@@ -343,5 +374,5 @@ def _stacked(operator: TensorOperator, states: list[Any], last: Any) -> Any:
         return stack(states, last, ranks[0])
     return State(*(
         None if x is None else stack([y[i] for y in states], x, rank)
-        for i, (x, rank) in enumerate(zip(last, ranks, strict=False))
+        for i, (x, rank) in enumerate(zip(last[: len(ranks)], ranks, strict=True))
     ))  # fmt: skip
