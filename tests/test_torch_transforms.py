@@ -1,4 +1,6 @@
-"""Forward-mode derivatives, which are refused, and vmap over steps in place."""
+"""Forward-mode derivatives, which are refused; vmap over states, steps and gradients."""
+
+import itertools
 
 import pytest
 
@@ -154,3 +156,62 @@ def test_a_state_that_is_shared_under_vmap(row):
         torch.vmap(one)(torch.stack([token[name]] * 3))
     before = cases.state(row)
     assert all(torch.equal(x, before[field]) for field, x in state.items())
+
+
+@EACH_RECURRENT
+def test_states_under_vmap_of_vmap(row):
+    """Of all axes, and of some; absent fields of a state need ``out_dims`` None."""
+    batches = [[make(row, seed=2 * i + j) for j in range(2)] for i in range(3)]
+    stacked = {x: torch.stack([torch.stack([b[x] for b in a]) for a in batches])
+               for x in row.operands}  # fmt: skip
+    start = cases.pack(row, cases.state(row))
+    there = 0 if row.state == "conv" else la.State(*(None if x is None else 0 for x in start))
+
+    def whole(operands):
+        return call(la, row, operands, initial_state=start, return_state=True)
+
+    def twice(f, *out_dims):
+        return torch.vmap(torch.vmap(f, out_dims=out_dims), out_dims=out_dims)
+
+    o, end = twice(whole, 0, there)(stacked)
+    for i, j in itertools.product(range(3), range(2)):
+        expected_o, expected = whole(batches[i][j])
+        close(o[i, j], expected_o, rtol=1e-12, atol=1e-13)
+        for x, y in zip(cases.outputs(end), cases.outputs(expected), strict=True):
+            close(x[i, j], y, rtol=1e-12, atol=1e-13)
+    if not row.step:
+        return
+
+    def step(operands):
+        return call(la, row, cases.token(row, operands, 0), step=True, state=start)
+
+    o, end = twice(step, 0, there)(stacked)
+    for i, j in itertools.product(range(3), range(2)):
+        for x, y in zip(cases.outputs((o, end)), cases.outputs(step(batches[i][j])), strict=True):
+            close(x[i, j], y, rtol=1e-12, atol=1e-13)
+
+
+@EACH
+def test_batched_gradients(row):
+    """As of one gradient after another: is_grads_batched, and vectorized Jacobians."""
+    operands = cases.leaves(make(row))
+    results = [call(la, row, operands)]
+    if row.state:
+        start = cases.pack(row, cases.state(row))
+        o, end = call(la, row, operands, initial_state=start, return_state=True)
+        results += [o, cases.outputs(end)[0]]
+    for o in results:
+        inputs = [x for x in operands.values() if x.is_floating_point()]
+        cotangents = torch.randn(3, *o.shape, dtype=o.dtype)
+        options = {"retain_graph": True, "allow_unused": True}
+        found = torch.autograd.grad(o, inputs, cotangents, is_grads_batched=True, **options)
+        each = [torch.autograd.grad(o, inputs, x, **options) for x in cotangents]
+        for x, *expected in zip(found, *each, strict=True):
+            if x is not None:
+                close(x, torch.stack(expected), rtol=1e-12, atol=1e-13)
+    name = next(iter(operands))
+    found = torch.autograd.functional.jacobian(
+        lambda x: call(la, row, operands | {name: x}).sum(tuple(range(2))),
+        operands[name].detach(), vectorize=True,
+    )  # fmt: skip
+    assert found.shape[-operands[name].ndim :] == operands[name].shape

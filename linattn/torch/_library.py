@@ -123,8 +123,9 @@ class Operator:
                 return self.run(*args)
             except (TypeError, RuntimeError):  # a tensor may have no memory to read
                 self._check(args)
-                # The dispatcher resolves negative bits: such memory holds the negated numbers.
-                if not any(isinstance(x, Tensor) and x.is_neg() for x in args):
+                # The dispatcher resolves negative bits, since such memory holds the negated
+                # numbers, and the batches of is_grads_batched.
+                if not any(isinstance(x, Tensor) and _is_hidden(x) for x in args):
                     raise
         self._check(args)
         if _C._are_functorch_transforms_active() and not self._written:
@@ -280,7 +281,7 @@ class Operator:
             mapped[i] = x[(slice(None), *(None,) * (most - (a - rank)))]
         out = self.op(*mapped)
         if self._like is None:
-            return out, tuple(0 for _ in out) if isinstance(out, tuple) else 0
+            return out, tuple(map(_mapped_axis, out)) if isinstance(out, tuple) else 0
         shapes = [None if args[i] is None else _without(args[i].shape, dims[i]) for i in self._like]
         grads = tuple(
             x if shape is None else x.reshape(info.batch_size, *shape)
@@ -316,11 +317,21 @@ def _is_plain(args: Sequence[Any]) -> bool:
     )
 
 
+def _is_hidden(x: Tensor) -> bool:
+    """Whether a plain tensor's numbers are not those in its memory."""
+    return x.is_neg() or bool(_C._functorch.is_legacy_batchedtensor(x))
+
+
 def _has_tangent(x: Tensor) -> bool:
     """Whether x, or the tensor that vmap maps over, has a forward-mode derivative."""
     while _C._functorch.is_batchedtensor(x):
         x = _C._functorch.get_unwrapped(x)
     return forward_ad.unpack_dual(x).tangent is not None
+
+
+def _mapped_axis(x: Tensor) -> int | None:
+    """The axis of a result that vmap maps over; None for `nothing`."""
+    return None if x.shape == (0,) else 0
 
 
 def _without(shape: Sequence[int], dim: int | None) -> list[int]:
