@@ -127,6 +127,39 @@ def test_gradients(family, monkeypatch):
         close(after[name], g, more=roundings)
 
 
+#: The library trains these on a continuation of several tokens; of others its own states fail.
+CONTINUED = {
+    "mamba2", "bamba", "falcon_h1", "granitemoehybrid", "nemotron_h", "zamba2", "xlstm", "mamba",
+    "jamba",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", sorted(CONTINUED & {*FAMILIES}))
+def test_gradients_of_a_continuation(family, monkeypatch):
+    """The model writes to the cache's states, which the gradients after a prefill need."""
+    ids, trained = tokens(2, 12), build(family).train()
+
+    def gradients():
+        trained.zero_grad()
+        with torch.no_grad():
+            out = trained(ids[:, :9], use_cache=True)
+        name = "cache_params" if getattr(out, "cache_params", None) else "past_key_values"
+        logits = trained(ids[:, 9:], use_cache=True, **{name: out[name]}).logits
+        logits.square().mean().backward()
+        return {
+            name: p.grad.clone() for name, p in trained.named_parameters() if p.grad is not None
+        }
+
+    before = gradients()
+    refuse(monkeypatch, family)
+    with patch_transformers():
+        after = gradients()
+    assert before.keys() == after.keys() and len(before) > 5
+    roundings = 1e-6 * max(g.abs().max().item() for g in before.values())
+    for name, g in before.items():
+        close(after[name], g, more=roundings)
+
+
 #: Softmax attention over keys that an indexer pools mixes sequences.
 ALL_LINEAR = {"glm5_next": {"text_config": {"layer_types": ["linear_attention"] * 2}}}
 

@@ -203,6 +203,12 @@ def writable(*operands: Tensor | None) -> bool:
     )
 
 
+def kept(states: Iterable[Tensor], *operands: Tensor | None) -> list[Tensor]:
+    """States of a cache, copied if a gradient needs them after the model has written to them."""
+    states = list(states)
+    return states if writable(*states, *operands) else [x.clone() for x in states]
+
+
 def _any_requires_grad(operands: Sequence[Any]) -> bool:
     if torch.compiler.is_compiling():  # the faster function cannot be traced
         return any(isinstance(x, Tensor) and x.requires_grad for x in operands)

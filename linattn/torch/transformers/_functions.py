@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..._state import State
 from .._seq_idx import Packing
-from .._tensors import writable
+from .._tensors import kept, writable
 from ..causal_conv1d.causal_conv1d_interface import ACTIVATIONS, shifted
 from ..fla import chunk_gated_delta_rule, chunk_kda
 from ..fla._lent import is_held_once
@@ -109,6 +109,8 @@ def mamba2_chunk_scan(
         packed = Packing(bounds, bounds.new_zeros(1), bounds.new_tensor([len(bounds) - 2]))
     dt = _time_step(dt, dt_bias, dt_softplus).clamp(*dt_limit)
     x = hidden_states.float()
+    if initial_states is not None:
+        (initial_states,) = kept([initial_states], x, dt, A, B, C)
     o, states = scan(x * dt[..., None], dt * A.float(), B, C, packed, initial_states)
     if D is not None:
         o = torch.addcmul(o, x, D[:, None].float())

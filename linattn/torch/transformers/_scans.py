@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..._state import State
-from .._tensors import promotion, work_dtype, writable
+from .._tensors import kept, promotion, work_dtype, writable
 from ..operators import linear_scan, mlstm, mlstm_step, selective_scan, selective_scan_step, wkv
 from ._packing import SCANNED, sequences
 
@@ -80,8 +80,8 @@ def rwkv_linear_attention_cpu(
     time_decay: Tensor, time_first: Tensor, key: Tensor, value: Tensor, state: Any = None,
     return_state: bool = False,
 ) -> Any:  # fmt: skip
-    if state is not None and not writable(time_decay, time_first, key, value, *state):
-        state = [x.clone() for x in state]  # models write to it, and gradients need it
+    if state is not None:
+        state = kept(state, time_decay, time_first, key, value)
     start = None if state is None else State(*state)
     o, after = wkv(key, value, time_decay.exp(), time_first, initial_state=start, return_state=True)
     return o, list(after) if return_state or state is not None else None
@@ -117,6 +117,7 @@ def xlstm_backend(
             q, k, v, i, f = (x[:, :, 0] for x in tokens)
             o, _ = mlstm_step(q, k, v, i, f, start, eps=self.config.eps, in_place=True)
             return o.unsqueeze(2), (c_initial, n_initial, m_initial)
+        start = State(*kept(start, *tokens))
     o, (c, n, m) = mlstm(
         query, key, value, igate, fgate, eps=self.config.eps, initial_state=start,
         return_state=True,
