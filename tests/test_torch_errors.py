@@ -1,6 +1,11 @@
 """What linattn.torch refuses, and the errors that say so."""
 
 import contextlib
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,3 +183,23 @@ def test_the_default_device_is_not_looked_at():
     with torch.device("meta"):
         found = tuple(calls())
     assert_same(found, expected)
+
+
+def test_older_versions_of_pytorch():
+    """Below the version that pyproject.toml promises, importing the bridge says what it needs."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    (oldest,) = re.findall(r"torch>=(\d+\.\d+)", " ".join(extras["torch"]))
+    assert not re.search(r"torch>=", " ".join(x for y in extras if y != "torch" for x in extras[y]))
+    major, minor = map(int, oldest.split("."))
+    program = (
+        "import torch; torch.__version__ = type(torch.__version__)({!r})\nimport linattn.torch"
+    )
+    older, same = f"{major}.{minor - 1}.1+cpu", f"{oldest}.0+cpu"
+    found = subprocess.run(
+        [sys.executable, "-c", program.format(older)], capture_output=True, text=True
+    )
+    assert f"ImportError: linattn.torch needs torch {oldest} or newer and found {older}: pip" in (
+        found.stderr
+    )
+    subprocess.run([sys.executable, "-c", program.format(same)], check=True)

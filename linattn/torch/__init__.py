@@ -4,6 +4,8 @@ Names and arguments are those of the NumPy functions but for ``out``.  Each oper
 ``torch.ops.linattn``: it works under torch.compile, torch.export, torch.func and autocast, and
 computes on the memory of tensors of any strides, with as many threads as PyTorch uses.
 Gradients flow through states.  Forward-mode derivatives (jvp, jacfwd) raise NotImplementedError.
+vmap takes no None: for a state without ``z`` and ``log_scale``, ``in_dims`` or ``out_dims`` is
+``State(0, None, None)`` there.
 
 Once this is imported, ``torch.load`` takes states that ``torch.save`` has written, also with
 ``weights_only=True``, its default.
@@ -22,6 +24,11 @@ except ImportError as error:
     if _sys.argv[:1] == ["-m"] and "linattn.torch" in _sys.orig_argv:  # python -m linattn.torch
         raise SystemExit(_needs) from None
     raise ImportError(_needs) from error
+if _torch.__version__ < (2, 9):
+    raise ImportError(
+        f"linattn.torch needs torch 2.9 or newer and found {_torch.__version__}: "
+        "pip install --upgrade 'linattn[torch]'"
+    )
 
 from .._fused import FusedState
 from .._state import State
