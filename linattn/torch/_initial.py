@@ -26,12 +26,13 @@ def initial_state(
     name, operands = _initial.NAME, _initial.given(*operands)
     recurrence, whole = _initial.recurrence_of(operator, len(operands))
     described = OPERATORS[recurrence.name]
+    rows = described.operands[: len(operands)]
     paired = recurrence.name == COMPLEX.name and _tensors.any_complex(operands)
     if paired:
         args = _complex.read(recurrence.names["forward" if whole else "step"], operands)
     else:
-        args = _tensors.promoted(name, described.operands, operands)
-        for operand, x in zip(described.operands, args, strict=False):
+        args = _tensors.promoted(name, rows, operands)
+        for operand, x in zip(rows, args, strict=True):
             if isinstance(x, Tensor):
                 _tensors.check(name, operand.name, x)
     phi = _maps.resolve(name, feature_map)
@@ -58,7 +59,7 @@ def initial_state(
             unmapped=None if isinstance(phi, str) else phi,
         )  # fmt: skip
     # Sizes may be symbols, which NumPy's checks cannot read.
-    named = {x.name: y for x, y in zip(described.operands, args, strict=False)}
+    named = {x.name: y for x, y in zip(rows, args, strict=True)}
     lead, sizes = described.shape(named, step=not whole)
     if cu_seqlens is not None:
         lead = (*lead, len(cu_seqlens) - 1)
@@ -66,10 +67,10 @@ def initial_state(
         sizes["f"] = features(sizes["d"])
     if isinstance(recurrence, Scaled):
         return recurrence.state(full, lead, recurrence.cores(sizes, normalize))
-    s, *rows = (
+    s, *others = (
         (*lead, *(sizes[x] for x in dims)) for dims in described.description.fields.values()
     )
-    if not (rows and normalize):
+    if not (others and normalize):
         return State(full(s, 0.0))
-    z, log_scale = rows
+    z, log_scale = others
     return State(full(s, 0.0), full(z, 0.0), full(log_scale, -math.inf) if rescaled else None)

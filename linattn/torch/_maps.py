@@ -43,7 +43,7 @@ class TensorMap:
         if isinstance(phi, str):
             self.text = phi
         else:
-            self.text = _finished_text(phi) or _whole_text(phi)
+            self.text = phi._finished_text() or _whole_text(phi)  # type: ignore[attr-defined]
             own = getattr(_innermost(phi), "omega", None)
             if omega is None and own is not None:
                 omega, self._of_array = torch.from_numpy(own.copy()), True
@@ -171,6 +171,10 @@ def _finished_text(phi: FeatureMap) -> str:
     symbols.
     """
     return _whole_text(phi) if vars(phi) else ""
+
+
+# PyTorch before 2.13 passes an object to constant functions only as the self of a method.
+FeatureMap._finished_text = _finished_text  # type: ignore[attr-defined]
 
 
 def _whole_text(phi: FeatureMap) -> str:

@@ -219,7 +219,7 @@ class TensorOperator:
             return [*args, phi, None, *values], None
         if isinstance(phi, _maps.TensorMap) and phi.rescaled and options.get("normalize"):
             return [*args, phi.text, phi.directions(args[0]), *values], None
-        for operand, x in zip(self.operands[:2], args, strict=False):
+        for operand, x in zip(self.operands[:2], args[:2], strict=True):
             _tensors.check(name, operand.name, x)
         token = name == self.description.step_name
         args, narrow = _maps.applied(phi, args, key_lengths, token=token)
