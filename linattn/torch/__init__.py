@@ -24,7 +24,7 @@ except ImportError as error:
     if _sys.argv[:1] == ["-m"] and "linattn.torch" in _sys.orig_argv:  # python -m linattn.torch
         raise SystemExit(_needs) from None
     raise ImportError(_needs) from error
-if _torch.__version__ < (2, 9):
+if _torch.__version__ < "2.9":  # TorchVersion compares versions
     raise ImportError(
         f"linattn.torch needs torch 2.9 or newer and found {_torch.__version__}: "
         "pip install --upgrade 'linattn[torch]'"

@@ -50,7 +50,7 @@ def keywords(method: F) -> F:
                 )
         return method(self, *args, **options)
 
-    return with_own_code(checked)  # type: ignore[return-value]  # of the same signature
+    return with_own_code(checked)
 
 
 def with_own_code(function: Any) -> Any:
