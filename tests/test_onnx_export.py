@@ -9,7 +9,7 @@ from rules import ROUNDINGS
 from torch_cases import ROWS, STEPPED, outputs
 
 import linattn
-import linattn.torch
+import linattn.torch.onnx
 from linattn._reference_maps import twin
 
 #: All rows, and a step for each operator.
@@ -245,3 +245,19 @@ layer = linattn.torch.nn.LinearAttention(16, num_heads=2).eval()
 linattn.torch.onnx.export(layer, (torch.ones(1, 10, 16),), verbose=False)
 """
     assert interpreter(script, timeout=120) == ("", "")
+
+
+def test_rows_of_a_pool():
+    """Their check is an operator of graphs, which ONNX's own take over."""
+
+    class Model(torch.nn.Module):
+        def forward(self, q, s, indices):
+            return linattn.torch.delta(
+                q, q, q, q[..., 0], initial_state=linattn.State(s), state_indices=indices,
+                return_state=True,
+            )[0]  # fmt: skip
+
+    q, s, indices = 0.1 * torch.ones(2, 3, 6, 4), torch.ones(5, 3, 4, 4), torch.tensor([3, 0])
+    with torch.no_grad():
+        program = linattn.torch.onnx.export(Model().eval(), (q, s, indices))
+    assert not [x for x in program.model.graph if x.op_type == "pool_rows"]

@@ -162,3 +162,8 @@ def features(*args: Any) -> Value:
     phi = _maps.described(text, omega)
     y = _maps.mapped(ops, "features", phi, wide[1], wide[0], x.shape[-1])
     return y if x.dtype is ops.dtype else ops.cast(y, x.dtype)
+
+
+def rows(indices: Value, *checks: Any) -> Value:
+    """The rows of a pool; ONNX's operators check their range."""
+    return Ops(ir.DataType.FLOAT, contrib=False).op.Identity(indices)

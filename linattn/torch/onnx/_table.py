@@ -7,6 +7,7 @@ from typing import Any
 
 from .._maps import FEATURES
 from .._operator import OPERATORS, TensorOperator
+from .._pools import ROWS
 from . import _others
 from ._call import Call
 from ._errors import NotExportedError, unsupported
@@ -26,7 +27,7 @@ TRANSLATIONS: dict[str, Callable[[Call], Any]] = {
 
 def translations(*, contrib: bool) -> dict[Any, Callable[..., Any]]:
     """By operator of PyTorch, a function of its arguments in the graph."""
-    table: dict[Any, Callable[..., Any]] = {FEATURES.op: _others.features}
+    table: dict[Any, Callable[..., Any]] = {FEATURES.op: _others.features, ROWS.op: _others.rows}
     for operator in OPERATORS.values():
         forms, gradients = [(operator.stateless, False)], [operator._stateless_backward]
         if operator.fields:
