@@ -70,6 +70,16 @@ def test_shell_blocks(line):
     assert run.stdout
 
 
+def test_one_version_of_torch():
+    """Every page that installs PyTorch installs what the README names."""
+    install = re.compile(r"pip install (\S+) --index-url https://download.pytorch.org")
+    (named,) = {*install.findall((ROOT / "README.md").read_text(encoding="utf-8"))}
+    found = {name: {*install.findall(text)} for name, text in TEXTS.items()}
+    found = {name: versions for name, versions in found.items() if versions}
+    assert len(found) >= 5
+    assert found == dict.fromkeys(found, {named})
+
+
 def test_programs_run():
     """Each that a page shows is started by a shell block; a batch job's is at least a script."""
     shown = {x for text in TEXTS.values() for x in re.findall(r"programs/(\S+)", text)}
