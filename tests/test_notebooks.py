@@ -1,7 +1,10 @@
 """The notebooks run from top to bottom."""
 
+import base64
+import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 nbformat = pytest.importorskip("nbformat")
@@ -42,6 +45,23 @@ def test_costs_are_measured_against_themselves():
     text = "".join(out.get("text", "") for cell in book.cells for out in cell.get("outputs", ()))
     (row,) = (line for line in text.splitlines() if line.startswith("elu "))
     assert 0.9 <= float(row.split()[-3]) <= 1.1, row
+
+
+def test_series_keep_their_colours():
+    """Images of few colours still have one for each series, as the legends show them."""
+    colours = pytest.importorskip("matplotlib.colors")
+    images = pytest.importorskip("PIL.Image")
+    book = nbformat.read(NOTEBOOKS / "experiments.ipynb", as_version=4)
+    found = []
+    for out in (x for cell in book.cells for x in cell.get("outputs", ())):
+        if "image/png" in out.get("data", {}):
+            with images.open(io.BytesIO(base64.b64decode(out.data["image/png"]))) as image:
+                pixels = np.array(image.convert("RGB")).reshape(-1, 3)
+            series = (np.round(255 * np.array(colours.to_rgb(f"C{i}"))) for i in range(8))
+            areas = [int((pixels == colour).all(1).sum()) for colour in series]
+            found.append(next((i for i, x in enumerate(areas) if x < 100), len(areas)))
+    # copying, retrieval twice, models, Performers, draws, ListOps, time, images twice, rank, speech
+    assert found == [4, 8, 8, 5, 3, 4, 8, 6, 4, 0, 2, 3]
 
 
 def test_there_are_some():
