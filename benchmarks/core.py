@@ -1,4 +1,4 @@
-"""The target ratios of this package, each measured within one run.
+"""The main ratios of this package, each measured within one run.
 
 One thread, float32, 8 heads, N = 4096, d = m = 64 unless the row says otherwise.
 """

@@ -1,4 +1,4 @@
-"""Feature maps, Linformer and softmax attention against what they replace, beside their targets.
+"""Feature maps, Linformer and softmax attention against what they replace.
 
 Each figure is a ratio within one run.  One thread, float32, 8 heads, N = 4096, d = m = 64 unless
 the row says otherwise.

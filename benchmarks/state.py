@@ -1,4 +1,4 @@
-"""States, decoding, packed sequences, 16-bit numbers and grouped queries, beside their targets.
+"""States, decoding, packed sequences, 16-bit numbers and grouped queries.
 
 Each figure is a ratio within one run.  One thread, float32, 8 heads, N = 4096, d = m = 64 unless
 the row says otherwise.
