@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -52,7 +53,7 @@ copybutton_prompt_is_regexp = True
 
 html_theme = "pydata_sphinx_theme"
 html_title = "linattn"
-html_sidebars = {name: [] for name in ("ten_minutes", "choosing")}  # no sections
+html_sidebars = {name: [] for name in ("ten_minutes", "choosing", "changes")}  # no sections
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
@@ -60,7 +61,7 @@ html_copy_source = False
 html_context = {"default_mode": "auto"}  # light or dark as the reader's system is
 html_theme_options = {
     "logo": {"text": "linattn"},
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 8,  # then "More": contributing, changes
     "navbar_align": "left",
     "navbar_persistent": ["search-button"],
     "footer_start": ["copyright"],
@@ -71,6 +72,12 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+#: The repository, where GitHub builds the site; a clone does not say where it is published.
+if repository := os.environ.get("GITHUB_REPOSITORY"):
+    server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
+    html_theme_options["icon_links"] = [
+        {"name": "Repository", "url": f"{server}/{repository}", "icon": "fa-brands fa-github"}
+    ]
 
 
 def generate(app) -> None:

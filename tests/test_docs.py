@@ -184,6 +184,15 @@ def test_reference_is_complete(name):
     assert {*module.__all__} - elsewhere <= listed
 
 
+def test_each_section_has_a_card():
+    """The first page shows all that the bar at the top has, but for the changelog."""
+    text = TEXTS["index.md"]
+    _, _, tree = text.partition("```{toctree}\n:hidden:\n\n")
+    pages = {re.sub(r".*<(.*)>", r"\1", line) for line in tree.split("\n```")[0].splitlines()}
+    assert {*re.findall(r"^:link: (\S+)$", text, flags=re.M)} == pages - {"changes"}
+    assert text.index("## Install") < text.index("{grid-item-card}")
+
+
 @pytest.mark.slow
 def test_plots(tmp_path, plots):
     """Each is drawn from the recorded figures, twice."""
