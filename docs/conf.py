@@ -61,7 +61,7 @@ html_copy_source = False
 html_context = {"default_mode": "auto"}  # light or dark as the reader's system is
 html_theme_options = {
     "logo": {"text": "linattn"},
-    "header_links_before_dropdown": 8,  # then "More": contributing, changes
+    "header_links_before_dropdown": 7,  # the others are under "More"
     "navbar_align": "left",
     "navbar_persistent": ["search-button"],
     "footer_start": ["copyright"],
