@@ -39,8 +39,8 @@ import instructions
 from history import NAMES, calls
 
 import linattn
-from linattn._config import available_isas
-from linattn._progress import Bar
+from linattn._cli.progress import Bar
+from linattn._core.settings import available_isas
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILDS = ROOT / "build" / "compare"

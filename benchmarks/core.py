@@ -17,8 +17,8 @@ from harness import BENCH, Call, in_fresh_process, interleave, make, threads
 from report import Report, Row, options
 
 import linattn
-from linattn import _memory
-from linattn._timing import CONTENDERS, LINEAR
+from linattn._cli import memory_use
+from linattn._cli.timing import CONTENDERS, LINEAR
 
 #: A token of one head is the unit of the nanoseconds printed.
 TOKENS = {name: bench.heads * bench.n for name, bench in BENCH.items()}
@@ -190,7 +190,7 @@ def beyond_arrays(name: str, n: int) -> int:
     count = 4 if name.endswith("backward") else 3
     arrays = [rng.standard_normal((n, 64), dtype=np.float32) for _ in range(count)]
     operator(*(x[:64] for x in arrays))
-    results, peak = _memory.peak(lambda: operator(*arrays))
+    results, peak = memory_use.peak(lambda: operator(*arrays))
     if peak is None:
         raise OSError("this system does not tell the peak of resident memory")
     results = results if isinstance(results, tuple) else (results,)

@@ -18,7 +18,7 @@ from harness import best, in_fresh_process, interleave, relative_error, threads
 from report import Report, Row, options, say
 
 import linattn
-from linattn import _memory
+from linattn._cli import memory_use
 
 HEADS8, WIDE, ONE_HEAD = (8, 4096, 64), (16, 2048, 128), (1, 32768, 64)
 #: (heads, n, d), threads, what part of the time of ONNX Runtime linattn is to take.
@@ -142,7 +142,7 @@ def beyond_arrays(n: int) -> int:
     """Bytes that a call adds to the process besides its results, after a small call."""
     operands = [x[0] for x in make(1, n, 64)]
     linattn.delta_backward(*(x[:64] for x in operands))
-    results, peak = _memory.peak(lambda: linattn.delta_backward(*operands))
+    results, peak = memory_use.peak(lambda: linattn.delta_backward(*operands))
     if peak is None:
         raise OSError("this system does not tell the peak of resident memory")
     return max(0, peak - sum(x.nbytes for x in results))

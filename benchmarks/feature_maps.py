@@ -16,7 +16,7 @@ from state import ratio
 
 import linattn
 from linattn import feature_maps as maps
-from linattn._gufuncs import internal_ufuncs
+from linattn._core.gufuncs import internal_ufuncs
 
 HEADS, N, D = 8, 4096, 64
 #: Elementwise passes are held to a third of the time of the NumPy expressions.

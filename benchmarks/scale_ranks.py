@@ -79,7 +79,7 @@ def overhead(count: int = 300) -> float:
 
 def exscan(size: int, count: int = 100) -> float:
     """Seconds of the scan of a state of so many numbers."""
-    from linattn._block_scan import Element
+    from linattn._blocks.block_scan import Element
 
     ranks, element = linattn.mpi._Ranks(COMM), Element(None, np.ones((size // D, D), np.float32))
     times = []

@@ -20,7 +20,7 @@ from harness import Call, best, in_fresh_process
 from report import machine, markdown, options, say
 
 import linattn
-from linattn import _memory
+from linattn._cli import memory_use
 
 D = 64
 LENGTHS = tuple(4**power for power in range(4, 11))  # 256 to 1,048,576
@@ -65,7 +65,7 @@ def climb(args: argparse.Namespace, name: str, mode: str, lengths: Sequence[int]
     """One contender's points, from the shortest N to the longest that is feasible."""
     points: list[Point] = []
     for n in lengths:
-        have, last = _memory.available(), points[-1] if points else None
+        have, last = memory_use.available(), points[-1] if points else None
         if last and 16 * last.seconds > PATIENCE:
             say(args, f"{name}, {mode}, N = {n:,}: skipped, would take too long")
             break
@@ -90,7 +90,7 @@ def measure(name: str, mode: str, n: int, budget: float) -> tuple[float, int | N
     make, backward = CONTENDERS[name], mode == MODES[1]
     make([np.ascontiguousarray(x[..., :64, :]) for x in arrays], backward)()
     call = make(arrays, backward)
-    _, memory = _memory.peak(call)
+    _, memory = memory_use.peak(call)
     return best(call, budget), memory
 
 

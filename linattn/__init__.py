@@ -9,33 +9,27 @@ if importlib.util.find_spec("linattn._linattn") is None:
     )
 
 from . import feature_maps, ufuncs
-from ._config import (
-    get_isa,
-    get_num_threads,
-    set_isa,
-    set_num_threads,
-    show_config,
-)
-from ._fused import FusedState
-from ._initial import initial_state
-from ._masks import lengths_from_mask
-from ._state import State
+from ._call.fused import FusedState
+from ._call.initial import initial_state
+from ._core.settings import get_isa, get_num_threads, set_isa, set_num_threads, show_config
+from ._states.masks import lengths_from_mask
+from ._states.state_arrays import State
 from ._version import __version__
-from .attention import causal, causal_backward, noncausal, noncausal_backward, step
-from .conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
-from .decay import log_decay, log_decay_backward
-from .delta import delta, delta_backward, delta_step
-from .dplr import dplr, dplr_backward, dplr_step
-from .fused import fused_gated_delta_step, fused_gated_step
-from .gated import gated, gated_backward, gated_step
-from .gated_delta import gated_delta, gated_delta_backward, gated_delta_step
-from .linear_scan import linear_scan, linear_scan_backward, linear_scan_step
-from .linformer import linformer, linformer_backward
-from .mlstm import mlstm, mlstm_backward, mlstm_step
-from .selective_scan import selective_scan, selective_scan_backward, selective_scan_step
-from .softmax import softmax_attention, softmax_attention_backward
-from .streaming import blocks, stream
-from .wkv import wkv, wkv_backward, wkv_step
+from .operators.attention import causal, causal_backward, noncausal, noncausal_backward, step
+from .operators.conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
+from .operators.decay import log_decay, log_decay_backward
+from .operators.delta import delta, delta_backward, delta_step
+from .operators.dplr import dplr, dplr_backward, dplr_step
+from .operators.fused import fused_gated_delta_step, fused_gated_step
+from .operators.gated import gated, gated_backward, gated_step
+from .operators.gated_delta import gated_delta, gated_delta_backward, gated_delta_step
+from .operators.linear_scan import linear_scan, linear_scan_backward, linear_scan_step
+from .operators.linformer import linformer, linformer_backward
+from .operators.mlstm import mlstm, mlstm_backward, mlstm_step
+from .operators.selective_scan import selective_scan, selective_scan_backward, selective_scan_step
+from .operators.softmax import softmax_attention, softmax_attention_backward
+from .operators.streaming import blocks, stream
+from .operators.wkv import wkv, wkv_backward, wkv_step
 
 __all__ = [
     "FusedState",

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Sequence
 
 import linattn
-from linattn import _config, _info, _selftest, _timing
+from linattn._cli import info, selftest, timing
+from linattn._core import settings
 
 #: By name: the module and its purpose.
 COMMANDS = {
-    "info": (_info, "describe this build and this machine, for bug reports"),
-    "selftest": (_selftest, "check every operator on this machine"),
-    "timing": (_timing, "compare with code written by hand, and (Q K^T) V with Q (K^T V)"),
+    "info": (info, "describe this build and this machine, for bug reports"),
+    "selftest": (selftest, "check every operator on this machine"),
+    "timing": (timing, "compare with code written by hand, and (Q K^T) V with Q (K^T V)"),
 }
 
 
@@ -52,8 +53,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if args.run is None:
         parser.print_help()
         return 0
-    if _config.problems and args.run is not _info.run:  # which prints them itself
-        print(*(f"error: {problem}" for problem in _config.problems), sep="\n", file=sys.stderr)
+    if settings.problems and args.run is not info.run:  # which prints them itself
+        print(*(f"error: {problem}" for problem in settings.problems), sep="\n", file=sys.stderr)
         return 1
     try:
         return args.run(args)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._fused import FusedState
-from ._state import State
+from ._call.fused import FusedState
+from ._states.state_arrays import State
 from .feature_maps import FeatureMap
 
 if TYPE_CHECKING:

@@ -49,11 +49,11 @@ try:
 except ImportError as error:
     raise ImportError("linattn.mpi needs mpi4py: pip install 'linattn[mpi]'") from error
 
-from . import _distributed, _elements
-from ._bridge import recurrences
-from ._bridges import MPI as BRIDGE
-from ._elements import AnyElement
-from ._operator import Recurrence
+from ._blocks import effects, over_ranks
+from ._blocks.effects import AnyElement
+from ._bridges.bridge import recurrences
+from ._bridges.rows import MPI as BRIDGE
+from ._call.recurrence import Recurrence
 
 if TYPE_CHECKING:
     from ._signatures.mpi import *  # noqa: F403
@@ -95,14 +95,14 @@ class _Ranks:
 
 def _exscan(comm: Any, element: AnyElement) -> AnyElement | None:
     """The effect of the ranks before this one on a state; None on the first."""
-    mine = _elements.pack(element)
+    mine = effects.pack(element)
 
     def read(buffer: Any) -> AnyElement:
-        return _elements.unpack(np.frombuffer(buffer, mine.dtype), element)
+        return effects.unpack(np.frombuffer(buffer, mine.dtype), element)
 
     def combine(first: Any, second: Any, datatype: Any) -> None:
-        both = _elements.compose(read(first), read(second))
-        np.frombuffer(second, mine.dtype)[...] = _elements.pack(both)
+        both = effects.compose(read(first), read(second))
+        np.frombuffer(second, mine.dtype)[...] = effects.pack(both)
 
     numbers = MPI.DOUBLE if mine.dtype == np.float64 else MPI.FLOAT
     whole = numbers.Create_contiguous(mine.size).Commit()  # MPI must not cut an element
@@ -124,8 +124,8 @@ def _over_ranks(method: Callable[..., Any], r: Recurrence) -> Callable[..., Any]
 
 
 _made = recurrences(
-    BRIDGE, forward=partial(_over_ranks, _distributed.forward),
-    backward=partial(_over_ranks, _distributed.backward),
+    BRIDGE, forward=partial(_over_ranks, over_ranks.forward),
+    backward=partial(_over_ranks, over_ranks.backward),
 )  # fmt: skip
 globals().update(_made)
 __all__ = [*_made]

@@ -36,8 +36,8 @@ from __future__ import annotations
 import threading as _threading
 from typing import TYPE_CHECKING
 
-from ._gufunc_docs import document as _document
-from ._gufuncs import ufuncs as _ufuncs
+from ._core.gufuncs import ufuncs as _ufuncs
+from ._docs.gufunc_docs import document as _document
 
 if TYPE_CHECKING:
     import numpy as np

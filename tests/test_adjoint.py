@@ -12,8 +12,8 @@ from states import flat
 
 import linattn
 from linattn import State
-from linattn import _reference_conv as ref_conv
-from linattn._operator import RECURRENCES
+from linattn._call.recurrence import RECURRENCES
+from linattn.reference import conv as ref_conv
 
 SIZES = [((), 1, 3, 2), ((2,), 17, 5, 8), ((), 70, 33, 20)]  # lead, n, d, m
 

@@ -6,7 +6,7 @@ from bounds import close
 from cases import BACKWARD, Case, make
 
 import linattn
-from linattn import _reference as ref
+from linattn.reference import linear as ref
 
 
 def _directional(forward, operands, directions, options):

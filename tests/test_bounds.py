@@ -5,11 +5,11 @@ import pytest
 from bounds import close, compare, evaluate, oracle, twin_of
 from cases import BACKWARD, FORWARD, VARIANTS, Case, delta_case, make
 
-from linattn import _reference as ref
-from linattn import _reference_delta as ref_delta
-from linattn import _reference_maps as maps
-from linattn import _reference_softmax as ref_softmax
 from linattn import feature_maps
+from linattn.reference import delta as ref_delta
+from linattn.reference import linear as ref
+from linattn.reference import maps
+from linattn.reference import softmax as ref_softmax
 
 SIZES = [(1, 1, 1), (2, 3, 4), (33, 17, 5), (100, 8, 16)]
 

@@ -8,25 +8,24 @@ import types
 import pytest
 
 import linattn
-from linattn import _bridge, _docs
+from linattn._bridges.rows import bridge
+from linattn._docs.templates import templates
 
 MODULE = "linattn_toy"
-TOY = _bridge.Bridge(
+TOY = bridge.Bridge(
     module=MODULE,
     public=MODULE,
     imports="",
     summary="`linattn.{name}` of toys.",
     given="Toy | None",
     made="Toy",
-    words=_docs.Vocabulary(given="toy", made="toy", arrays="toys", refused="broken"),
+    words=templates.Vocabulary(given="toy", made="toy", arrays="toys", refused="broken"),
     annotations={"feature_map": "Any"},
     without=("out", "rescaling"),
-    added=(
-        _bridge.Added("colour", "str", "\ncolour : str\n    Of the toys.", False, ("forward",)),
-    ),
+    added=(bridge.Added("colour", "str", "\ncolour : str\n    Of the toys.", False, ("forward",)),),
     also_raises=(
-        _docs.Raised("TypeError", "g", "is blue"),
-        _docs.Raised("OSError", "", "the box is closed"),
+        templates.Raised("TypeError", "g", "is blue"),
+        templates.Raised("OSError", "", "the box is closed"),
     ),
     notes=(("bonus", "A bonus is two toys."), ("out", "There is none.")),
     examples={"forward": ">>> {function}({operands})", "step": ">>> {name}"},
@@ -41,7 +40,7 @@ def made(monkeypatch):
     def call(*operands, **options):
         return operands, options
 
-    functions = _bridge.recurrences(TOY, forward=lambda r: call, step=lambda r: call)
+    functions = bridge.recurrences(TOY, forward=lambda r: call, step=lambda r: call)
     vars(sys.modules[MODULE]).update(functions)
     return functions
 
@@ -54,7 +53,7 @@ def test_arguments(made):
     }  # fmt: skip
     assert made["causal"](1, 2, 3, colour="red")[1]["colour"] == "red"
     assert made["gated"](1, 2, 3, 4)[0] == ((1, 2, 3, 4, None),)
-    f = _bridge.made(linattn.initial_state, TOY, lambda *x, **_: x)
+    f = bridge.made(linattn.initial_state, TOY, lambda *x, **_: x)
     assert f(1, 2, 3, 4, 5) == (1, 2, 3, 4, 5)
 
 
@@ -79,7 +78,7 @@ def test_what_tools_read(made):
 
 
 def test_docstrings(made):
-    text = _docs.split(made["gated"].__doc__)
+    text = templates.split(made["gated"].__doc__)
     assert text[""].startswith("Causal linear attention") and "`linattn.gated` of toys." in text[""]
     assert "g : toy, shape (..., n)" in text["Parameters"]
     assert text["Parameters"].strip().endswith("\ncolour : str\n    Of the toys.")
@@ -93,7 +92,7 @@ def test_docstrings(made):
 
 
 def test_docstrings_of_functions_written_by_hand():
-    @_bridge.documented(linattn.gated, TOY)
+    @bridge.documented(linattn.gated, TOY)
     def gated(q, k, v, g):
         """Gated toys.
 
@@ -102,7 +101,7 @@ def test_docstrings_of_functions_written_by_hand():
         >>> gated
         """
 
-    text = _docs.split(gated.__doc__)
+    text = templates.split(gated.__doc__)
     assert text[""].strip().endswith("Gated toys.") and text["Examples"].strip() == ">>> gated"
     assert "scale" not in text["Parameters"] + text["Raises"]
     assert [*text][1:] == ["Parameters", "Returns", "Raises", "Notes", "References", "Examples"]

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from linattn import _config
+from linattn._core import settings
 
 pytest.importorskip("setuptools", minversion="77")
 pytest.importorskip("pip")
 
 ROOT = Path(__file__).resolve().parent.parent
-ISA = _config.available_isas()[-1]
+ISA = settings.available_isas()[-1]
 
 
 def run(*command, cwd=ROOT, **environment):
@@ -112,7 +112,7 @@ import linattn, numpy as np
 x = np.ones((2, 9, 4))
 assert np.allclose(linattn.causal(x, x, x), 1)
 assert linattn.__file__.startswith(TARGET), linattn.__file__
-print(*linattn._config.available_isas())
+print(*linattn._core.settings.available_isas())
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 from cases import BACKWARD, ELEMENTWISE, FORWARD, Case, call, make
 
 import linattn
-from linattn import _reference as ref
+from linattn.reference import linear as ref
 
 POSITIONS = (0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 23, 31, 32, 33, 47, 48, 63, 64, 65, 69)
 N = 70

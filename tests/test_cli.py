@@ -14,15 +14,16 @@ import pytest
 from every_call import every_call
 
 import linattn
-from linattn import _config, _memory, _selftest, _timing, _timing_peers
 from linattn.__main__ import main
-from linattn._progress import Bar
+from linattn._cli import memory_use, peers, selftest, timing
+from linattn._cli.progress import Bar
+from linattn._core import settings
 
 
 @pytest.fixture(autouse=True)
 def short_heads(monkeypatch):
     """The table of heads in little time."""
-    monkeypatch.setattr(_timing_peers, "TOKENS", 2 * _timing_peers.CHUNK)
+    monkeypatch.setattr(peers, "TOKENS", 2 * peers.CHUNK)
 
 
 SMALL = ["timing", "-n", "50", "70", "-d", "8", "--repeat", "2"]
@@ -54,7 +55,7 @@ def test_info_as_json(capsys, monkeypatch):
     assert report["numpy"] == np.__version__
     assert report["python"].startswith("CPython ")
     assert report["compiler"].split()[0] in ("gcc", "clang")
-    assert report["available"] == list(linattn._config.available_isas())
+    assert report["available"] == list(linattn._core.settings.available_isas())
 
 
 def test_info_runs_where_the_environment_is_wrong():
@@ -124,21 +125,21 @@ def test_selftest(capsys):
     *lines, last = capsys.readouterr().out.splitlines()
     assert last == "selftest passed"
     assert [tuple(line.split()[:2]) for line in lines] == [
-        (isa, dtype) for isa in _config.available_isas() for dtype in ("float32", "float64")
+        (isa, dtype) for isa in settings.available_isas() for dtype in ("float32", "float64")
     ]
     assert linattn.get_isa() == before
 
 
 def test_selftest_tells_all_if_asked(capsys, monkeypatch):
-    monkeypatch.setattr(_config, "available_isas", lambda: (linattn.get_isa(),))
+    monkeypatch.setattr(settings, "available_isas", lambda: (linattn.get_isa(),))
     assert main(["selftest", "-v"]) == 0
     out = capsys.readouterr().out
-    assert all(f"    {operator} " in out for operator in _selftest.OPERATORS)
+    assert all(f"    {operator} " in out for operator in selftest.OPERATORS)
 
 
 def test_selftest_has_every_operator():
     names = {call.name for call in every_call()} & set(linattn.__all__)
-    assert set(_selftest.OPERATORS) == names
+    assert set(selftest.OPERATORS) == names
 
 
 def test_selftest_finds_a_fault(capsys, monkeypatch):
@@ -162,7 +163,7 @@ def test_timing(capsys, tmp_path):
     assert all(row["forward"] > 0 for row in data["heads"])
     assert data["config"]["version"] == linattn.__version__
     assert [(row["n"], row["name"]) for row in data["rows"]] == [
-        (n, name) for n in (50, 70) for name in _timing.CONTENDERS
+        (n, name) for n in (50, 70) for name in timing.CONTENDERS
     ]
     assert all(row["seconds"] > 0 and row["speedup"] > 0 for row in data["rows"])
     assert "(Q K^T) V is called once" in printed.out and "published" not in printed.out
@@ -204,7 +205,7 @@ def test_timing_ends_in_a_conclusion(capsys, monkeypatch):
         r"At N = 70, linattn\.noncausal is \d+ times as fast as \(Q K\^T\) V, .*\.",
         last,
     )
-    monkeypatch.setattr(_memory, "available", lambda: 1000)
+    monkeypatch.setattr(memory_use, "available", lambda: 1000)
     assert main(SMALL) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith("as the fastest form written by hand.")
 
@@ -217,7 +218,7 @@ def test_timing_plot(tmp_path):
 
 
 def test_timing_skips_what_does_not_fit(capsys, monkeypatch):
-    monkeypatch.setattr(_memory, "available", lambda: 15_000)
+    monkeypatch.setattr(memory_use, "available", lambda: 15_000)
     assert main([*SMALL, "--repeat", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     at = lines.index(next(line for line in lines if line.startswith("N = 50")))
@@ -226,7 +227,7 @@ def test_timing_skips_what_does_not_fit(capsys, monkeypatch):
 
 
 def test_timing_skips_all_where_the_operands_do_not_fit(capsys, monkeypatch):
-    monkeypatch.setattr(_memory, "available", lambda: 1000)
+    monkeypatch.setattr(memory_use, "available", lambda: 1000)
     assert main(SMALL) == 0
     assert capsys.readouterr().out.count("skipped: Q, K and V would take") == 8
 
@@ -235,7 +236,7 @@ def test_timing_goes_on_after_running_out_of_memory(capsys, monkeypatch):
     def full(q, k, v):
         raise MemoryError
 
-    monkeypatch.setitem(_timing.CONTENDERS, _timing.QUADRATIC, full)
+    monkeypatch.setitem(timing.CONTENDERS, timing.QUADRATIC, full)
     assert main(SMALL) == 0
     out = capsys.readouterr().out
     assert out.count("skipped: ran out of memory") == 2
@@ -243,7 +244,7 @@ def test_timing_goes_on_after_running_out_of_memory(capsys, monkeypatch):
 
 
 def test_timing_checks_results_first(capsys, monkeypatch):
-    monkeypatch.setitem(_timing.CONTENDERS, "linattn.causal", lambda q, k, v: v)
+    monkeypatch.setitem(timing.CONTENDERS, "linattn.causal", lambda q, k, v: v)
     assert main(SMALL) == 1
     printed = capsys.readouterr()
     assert "linattn.causal disagrees" in printed.err
@@ -306,7 +307,7 @@ def test_ctrl_c(children_heed_ctrl_c):
 
 
 def test_timing_checks_the_peers_of_heads(capsys, monkeypatch):
-    monkeypatch.setattr(_timing_peers, "EPS", 1.0)
+    monkeypatch.setattr(peers, "EPS", 1.0)
     assert main(SMALL) == 1
     assert "NumPy, chunked disagrees with linattn" in capsys.readouterr().err
 
@@ -314,8 +315,8 @@ def test_timing_checks_the_peers_of_heads(capsys, monkeypatch):
 @pytest.mark.parametrize("asked", [True, False])
 def test_timing_leaves_out_what_takes_too_long(capsys, monkeypatch, asked):
     """By its time at another N, and unless that N was asked for."""
-    monkeypatch.setattr(_timing, "PATIENCE", 0.0)
-    monkeypatch.setattr(_timing, "LENGTHS", (50, 70))
+    monkeypatch.setattr(timing, "PATIENCE", 0.0)
+    monkeypatch.setattr(timing, "LENGTHS", (50, 70))
     assert main([*SMALL[:1], *(SMALL[1:4] if asked else []), "-d", "8", "--repeat", "1"]) == 0
     out = capsys.readouterr().out
     assert out.count("skipped: would take about 0 s; -n 70 runs it") == (not asked)
@@ -339,7 +340,7 @@ class Terminal:
 
 def test_timing_shows_a_bar(monkeypatch):
     bar = Bar(terminal := Terminal())
-    _timing.experiment(20, 4, "float64", 1, bar)
+    timing.experiment(20, 4, "float64", 1, bar)
     bar.step("the end")
     assert bar.done == bar.total == 2 * 3 + 20 / 4
     assert "linattn.causal" in terminal.written and " s left" in terminal.written
@@ -347,8 +348,8 @@ def test_timing_shows_a_bar(monkeypatch):
 
 def test_selftest_shows_a_bar(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    monkeypatch.setattr(_selftest, "OPERATORS", {"delta": _selftest.OPERATORS["delta"]})
-    monkeypatch.setattr(_config, "available_isas", lambda: 3 * (linattn.get_isa(),))
+    monkeypatch.setattr(selftest, "OPERATORS", {"delta": selftest.OPERATORS["delta"]})
+    monkeypatch.setattr(settings, "available_isas", lambda: 3 * (linattn.get_isa(),))
     assert main(["selftest"]) == 0
     assert ": delta" in terminal.written and " s left" in terminal.written
     assert terminal.written.endswith("\r\x1b[K")
@@ -369,11 +370,11 @@ def test_time_left(monkeypatch):
 
 
 def test_available_memory():
-    assert _memory.available() is None or _memory.available() > 2**20
+    assert memory_use.available() is None or memory_use.available() > 2**20
 
 
 def test_peak_memory():
     """A call's own pages are counted, whether it keeps them or not."""
-    result, size = _memory.peak(lambda: np.ones(2**22).sum())
+    result, size = memory_use.peak(lambda: np.ones(2**22).sum())
     assert result == 2**22
     assert size is None or 0.9 * 2**25 < size < 2 * 2**25

@@ -8,7 +8,7 @@ from bounds import close
 
 import linattn
 from linattn import State
-from linattn import _reference_scan as ref
+from linattn.reference import scan as ref
 
 SHAPES = [
     ((), (5, 3)),

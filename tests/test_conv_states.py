@@ -10,7 +10,7 @@ from isas import ISAS
 from layouts import LAYOUTS
 
 import linattn
-from linattn import _reference_conv as ref
+from linattn.reference import conv as ref
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -7,7 +7,7 @@ from conv_cases import ACTIVATIONS, DTYPES, SIZES, check_backward, check_forward
 from onnx_cases import onnx_cases
 
 import linattn
-from linattn import _reference_conv as ref
+from linattn.reference import conv as ref
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

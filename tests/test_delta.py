@@ -10,8 +10,8 @@ from cases import DELTA_SIZES, DTYPES, MAPS, delta_case, make
 from layouts import LAYOUTS
 
 import linattn
-from linattn import _reference_delta as ref
-from linattn import _reference_maps as maps
+from linattn.reference import delta as ref
+from linattn.reference import maps
 
 #: Of either side, where two results of the same dtype are compared.
 ROUNDINGS = 2 * DELTA_ROUNDINGS

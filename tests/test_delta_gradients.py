@@ -8,7 +8,7 @@ from bounds import DELTA_ROUNDINGS, close, roundings
 from cases import delta_case, make
 
 import linattn
-from linattn import _reference_delta as ref
+from linattn.reference import delta as ref
 
 STEP = 1e-30
 ROUNDINGS = 2 * DELTA_ROUNDINGS  # of the kernel, and of the twin in the same dtype
@@ -109,7 +109,7 @@ from bounds import check_delta
 from cases import DELTA_SIZES, delta_case
 for n, d, m in DELTA_SIZES[::4]:
     for channels in (False, True):
-        for isa in linattn._config.available_isas():
+        for isa in linattn._core.settings.available_isas():
             linattn.set_isa(isa)
             np.full(2**22, np.nan)  # freed at once, and the next to be handed out
             check_delta(linattn, delta_case(n, d, m, channels=channels))

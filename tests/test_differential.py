@@ -9,7 +9,8 @@ import pytest
 from draws_operators import OPERANDS, RECURRENCES
 
 import linattn
-from linattn import _config, _linattn
+from linattn import _linattn
+from linattn._core import settings as _config
 
 ISAS = _config.available_isas()
 

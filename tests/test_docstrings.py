@@ -9,10 +9,11 @@ import re
 import pytest
 
 import linattn
-from linattn import _docs, _selftest
+from linattn._cli import selftest
+from linattn._docs.templates import templates
 
 SECTIONS = ("Parameters", "Returns", "Raises", "Notes", "References", "Examples")
-OPERATORS = tuple(_selftest.OPERATORS)
+OPERATORS = tuple(selftest.OPERATORS)
 MODULES = [
     "linattn",
     *(module.name for module in pkgutil.walk_packages(linattn.__path__, "linattn.")),
@@ -145,7 +146,7 @@ def test_paragraphs_where_python_takes_the_margin_away():
     text = inspect.cleandoc(f.__doc__)
     for margin in ("    ", ""):
         f.__doc__ = text.replace("\n", f"\n{margin}")
-        found = inspect.getdoc(_docs.filled(f))
+        found = inspect.getdoc(templates.filled(f))
         assert "\nTypeError\n    If an operand" in found and "$" not in found
         assert "``feature_map``" in found and "``scale``" not in found
 

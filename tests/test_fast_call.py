@@ -7,7 +7,7 @@ import pytest
 
 import linattn
 from linattn import State
-from linattn._gufuncs import run, ufuncs
+from linattn._core.gufuncs import run, ufuncs
 from linattn._linattn import fast_call
 
 STEP_ELU, STEP_SUM = ufuncs["_step_elu"], ufuncs["_step_elu_sum"]

@@ -7,8 +7,8 @@ import pytest
 from bounds import close
 
 import linattn
-from linattn import _reference_maps as reference
 from linattn import feature_maps as maps
+from linattn.reference import maps as reference
 
 EPS = np.finfo(float).eps
 ORTHOGONAL = 16 * EPS  # Householder's method: so many roundings of unit vectors of 8 numbers

@@ -8,7 +8,7 @@ from bounds import close, excess
 from cases import FORWARD, Case, make
 
 import linattn
-from linattn import _reference as ref
+from linattn.reference import linear as ref
 
 
 def test_defaults():

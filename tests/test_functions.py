@@ -7,7 +7,7 @@ from bounds import close
 from cases import DTYPES
 from isas import ISAS
 
-from linattn._gufuncs import internal_ufuncs
+from linattn._core.gufuncs import internal_ufuncs
 
 NAMES = ("exp", "log1p", "sigmoid", "softplus", "sin", "cos")
 EXACT = {

@@ -7,7 +7,7 @@ from bounds import close
 from fused_cases import LAYERS, Layer, bound, check, expected, make, wide
 
 import linattn
-from linattn import _reference_fused as ref
+from linattn.reference import fused as ref
 
 KINDS = "fused_gated_delta_step", "fused_gated_step"
 DTYPES = np.float64, np.float32, np.float16, ml_dtypes.bfloat16
@@ -306,7 +306,7 @@ def test_twins_keep_the_dtype():
 
 def test_sizes_that_do_not_fit_the_kernel():
     """The internal gufunc refuses them as well, since it would read past its operands."""
-    gufunc = linattn._gufuncs.internal_ufuncs["fused_gated_step"]
+    gufunc = linattn._core.gufuncs.internal_ufuncs["fused_gated_step"]
     numbers = (1.0, 0.0, 1.0, 1.0, 1e-5, 1.0)
     one = np.ones(2)
     arrays = (

@@ -13,8 +13,8 @@ from states import flat
 
 import linattn
 from linattn import State
-from linattn import _reference_gated as ref
-from linattn import _reference_maps as maps
+from linattn.reference import gated as ref
+from linattn.reference import maps
 
 SIZES = [
     *((n, 16, 32) for n in (0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129)),

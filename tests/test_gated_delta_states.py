@@ -17,7 +17,7 @@ from rules import (
 
 import linattn
 from linattn import State
-from linattn import _reference_gated_delta as ref
+from linattn.reference import gated_delta as ref
 
 
 @pytest.mark.parametrize("gates", ["weak", "resets"])

@@ -10,7 +10,7 @@ from gates import KINDS, ROUNDINGS, Case, compare, make
 
 import linattn
 from linattn import State
-from linattn import _reference_gated as ref
+from linattn.reference import gated as ref
 
 STEP = 1e-30
 
@@ -102,7 +102,7 @@ _linattn.poison_scratch(255)
 for n, d, m in [(1, 1, 1), (37, 17, 5), (33, 16, 32), (70, 65, 66), (130, 200, 8)]:
     for channels in (False, True):
         for bonus in (False, True):
-            for isa in linattn._config.available_isas():
+            for isa in linattn._core.settings.available_isas():
                 linattn.set_isa(isa)
                 for dtype in ("float32", "float64"):
                     case = Case(n, d, m, (), channels, bonus, "resets", dtype=dtype)

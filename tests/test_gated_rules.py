@@ -11,7 +11,7 @@ from slow import slow
 
 import linattn
 from linattn import State
-from linattn import _reference_gated as ref
+from linattn.reference import gated as ref
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from layouts import LAYOUTS
 from states import assert_same, state, tokens
 
 import linattn
-from linattn import State, _config
+from linattn import State
+from linattn._core import settings
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 HALVES = [np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)]
@@ -95,7 +96,7 @@ def test_every_number_comes_through(isa, half):
     values = patterns(half)
     ones = np.ones((2**10, 1, 1), half)
     nan = np.isnan(values.astype("f4"))
-    for name in _config.available_isas():
+    for name in settings.available_isas():
         isa(name)
         for width in (64, 1):
             v = values.reshape(-1, 1, width)
@@ -127,7 +128,7 @@ def test_rounding(isa, half):
         expected = x.astype(half).astype("f4")
     # The state holds any float32, and reading it with a query of 1 rounds it to 16 bits.
     one, zero = np.ones((len(x), 1), half), np.zeros((len(x), 1), half)
-    for name in _config.available_isas():
+    for name in settings.available_isas():
         isa(name)
         o, _ = linattn.step(
             one, zero, zero, State(x[:, None, None]), feature_map="identity", normalize=False
@@ -255,7 +256,7 @@ def test_threads_and_instruction_sets(threads, isa, half):
     for count in range(2, 9):
         threads(count)
         assert_same([linattn.causal(*operands[:3]), linattn.causal_backward(*operands)], expected)
-    for name in _config.available_isas():
+    for name in settings.available_isas():
         isa(name)
         for f in NAMES:
             for n, d, m in SIZES:

@@ -14,7 +14,8 @@ from isas import ISAS
 from states import flat
 
 import linattn
-from linattn import _config, feature_maps
+from linattn import feature_maps
+from linattn._core import settings
 
 OPERATORS = FORWARD + BACKWARD
 SIZES = [(1, 1, 1), (17, 5, 3), (33, 16, 31), (70, 65, 66)]
@@ -24,7 +25,7 @@ PRINT_ISA = "import linattn; print(linattn.get_isa())"
 
 
 def test_one_is_in_use():
-    assert linattn.get_isa() in _config.available_isas()
+    assert linattn.get_isa() in settings.available_isas()
 
 
 @pytest.mark.parametrize("name", ISAS)
@@ -41,7 +42,7 @@ def test_against_the_twin(isa, name, operator):
             check(linattn, case)
 
 
-@pytest.mark.parametrize("name", _config.available_isas())
+@pytest.mark.parametrize("name", settings.available_isas())
 def test_environment(interpreter, name):
     stdout, _ = interpreter(PRINT_ISA, LINATTN_ISA=name)
     assert stdout.strip() == name
@@ -49,7 +50,7 @@ def test_environment(interpreter, name):
 
 def test_best_is_the_default(interpreter):
     stdout, _ = interpreter(PRINT_ISA, LINATTN_ISA="")
-    assert stdout.strip() == _config.available_isas()[0]
+    assert stdout.strip() == settings.available_isas()[0]
 
 
 def test_unknown_name_in_the_environment(interpreter):
@@ -57,11 +58,11 @@ def test_unknown_name_in_the_environment(interpreter):
     script = f"import warnings; warnings.simplefilter('error')\n{PRINT_ISA}"
     _, stderr = interpreter(script, LINATTN_ISA="mmx", code=1)
     assert "mmx" in stderr
-    assert _config.available_isas()[0] in stderr
+    assert settings.available_isas()[0] in stderr
 
 
 def test_config_tells(isa, capsys):
-    for name in _config.available_isas():
+    for name in settings.available_isas():
         isa(name)
         text = linattn.show_config() or capsys.readouterr().out
         assert name in str(text)
@@ -69,7 +70,7 @@ def test_config_tells(isa, capsys):
 
 def test_a_call_keeps_its_set(isa):
     """One made of several calls of kernels, too, while the set changes between any two lines."""
-    names = _config.available_isas()
+    names = settings.available_isas()
     if len(names) < 2:
         pytest.skip("one instruction set here")
     expected = []
@@ -88,7 +89,7 @@ def test_a_call_keeps_its_set(isa):
 
 
 def calls():
-    """One of every operator, and those that `_pools` and `_mapped` make of several."""
+    """One of every operator, and those that `_call.pools` and `_call.mapped` make of several."""
     yield from every_call(70, 9, 17)
     q, k, v = (x.copy() for x in np.random.default_rng(0).standard_normal((3, 2, 70, 9)))
     gates = q[..., 0], k[..., 0]

@@ -7,8 +7,8 @@ from cases import MAPS, SIGNED, VARIANTS
 from states import assert_same, bound, check, flat, state, tokens
 
 import linattn
-from linattn import _config
-from linattn import _reference as ref
+from linattn._core import settings
+from linattn.reference import linear as ref
 
 NAMES = ["causal", "noncausal", "causal_backward", "noncausal_backward"]
 LENGTHS = [0, 1, 2, 15, 16, 17, 31, 32, 33, 39, 40]
@@ -83,7 +83,7 @@ def test_no_key_at_all(normalize):
 def test_no_key_at_all_without_eps(name, feature_map, isa):
     """0 / 0 is 0 for a query that sees no key, but its NaN stays one; other heads are as ever."""
     f, options = getattr(linattn, name), {"feature_map": feature_map, "eps": 0.0}
-    for chosen in _config.available_isas():
+    for chosen in settings.available_isas():
         isa(chosen)
         operands = operands_for(name, (3, 40, 6, 19))
         results = flat(f(*operands, key_lengths=[0, 5, 0], **options))
@@ -201,7 +201,7 @@ def test_threads_and_instruction_sets(threads, isa):
         for count in range(2, 9):
             threads(count)
             assert_same(f(*operands, key_lengths=lengths), expected)
-    for isa_name in _config.available_isas():
+    for isa_name in settings.available_isas():
         isa(isa_name)
         for name in NAMES:
             for dtype in ("float32", "float64"):

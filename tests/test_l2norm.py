@@ -13,7 +13,7 @@ from layouts import LAYOUTS
 
 import linattn
 from linattn import State, feature_maps
-from linattn import _reference_maps as maps
+from linattn.reference import maps
 
 PHI = feature_maps.get("l2norm")
 TWIN = maps.MAPS["l2norm"]

@@ -7,9 +7,9 @@ from cases import BACKWARD, FORWARD, Case, call, make
 from layouts import LAYOUTS, token_major
 
 import linattn
-from linattn import _reference as ref
 from linattn import feature_maps
-from linattn._gufuncs import internal_ufuncs
+from linattn._core.gufuncs import internal_ufuncs
+from linattn.reference import linear as ref
 
 OPERATORS = FORWARD + BACKWARD
 

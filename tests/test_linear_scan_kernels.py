@@ -5,8 +5,8 @@ import pytest
 from scan_calls import LAYOUTS, UNIT, central, close
 
 import linattn
-from linattn import _reference_scan as ref
-from linattn._gufuncs import ufuncs
+from linattn._core.gufuncs import ufuncs
+from linattn.reference import scan as ref
 
 
 @pytest.mark.parametrize("log", [0.0, 1.0])

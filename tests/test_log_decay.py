@@ -7,7 +7,7 @@ from isas import ISAS
 from layouts import LAYOUTS
 
 import linattn
-from linattn import _reference_conv as ref
+from linattn.reference import conv as ref
 
 BOUNDS = (None, -5.0, -0.3)
 DTYPES = ("float32", "float64")

@@ -18,10 +18,10 @@ from isas import ISAS
 from map_cases import BACKWARD, FORWARD, POSITIVE, D, operands
 
 import linattn
-from linattn import _reference as reference
-from linattn import _reference_delta as reference_delta
-from linattn import _reference_maps as twins
 from linattn import feature_maps as maps
+from linattn.reference import delta as reference_delta
+from linattn.reference import linear as reference
+from linattn.reference import maps as twins
 
 OPERATORS = ("causal", "noncausal", "causal_backward", "noncausal_backward")
 MAPS = [

@@ -14,10 +14,10 @@ from slow import slow
 
 import linattn
 from linattn import State
-from linattn import _reference as reference
-from linattn import _reference_maps as twins
-from linattn import _reference_rescaled_features as reference_rescaled
 from linattn import feature_maps as maps
+from linattn.reference import linear as reference
+from linattn.reference import maps as twins
+from linattn.reference import rescaled_features as reference_rescaled
 
 
 @pytest.mark.parametrize("operator", FORWARD)

@@ -92,7 +92,7 @@ for normalize, dtype in product((True, False), DTYPES):
         case = Case("{operator}", n, d, m, normalize=normalize, dtype=dtype)
         operands = make(case)
         right, slack = evaluate(case, operands, np.float64), bound(case, operands)
-        for isa in linattn._config.available_isas():
+        for isa in linattn._core.settings.available_isas():
             linattn.set_isa(isa)
             np.full(2**22, np.nan)  # freed at once, and the next to be handed out
             result = call(linattn, case, operands)

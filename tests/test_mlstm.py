@@ -8,7 +8,7 @@ from support.layouts import LAYOUTS
 
 import linattn
 from linattn import State
-from linattn import _reference_mlstm as ref
+from linattn.reference import mlstm as ref
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 N, D, M = 37, 8, 21
@@ -311,7 +311,7 @@ def test_no_sequence_at_all(with_state):
 def test_steps(in_place, normalize, dtype):
     q, k, v, i, f, _ = draw(2, dtype=dtype)
     start = draw_state(2, dtype=np.float32, normalize=normalize)
-    state = linattn._state.copy(start)
+    state = linattn._states.state_arrays.copy(start)
     whole = ref.mlstm(q, k, v, i, f, initial_state=start, normalize=normalize)
     for t in range(N):
         before = state

@@ -8,8 +8,8 @@ from operands import vanishes
 from slow import slow
 
 import linattn
-from linattn import _reference_maps as maps
 from linattn import feature_maps
+from linattn.reference import maps
 
 
 def known(feature_map, x):

@@ -10,7 +10,7 @@ from torch_cases import ROWS, STEPPED, outputs
 
 import linattn
 import linattn.torch.onnx
-from linattn._reference_maps import twin
+from linattn.reference.maps import twin
 
 #: All rows, and a step for each operator.
 CALLS = [*map(Call, ROWS), *(Call(x, step=True) for x in {x.name: x for x in STEPPED}.values())]

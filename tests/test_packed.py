@@ -9,8 +9,9 @@ from cases import MAPS, SIGNED, VARIANTS
 from states import assert_same, bound, check, flat, state, tokens
 
 import linattn
-from linattn import State, _config
-from linattn import _reference as ref
+from linattn import State
+from linattn._core import settings
+from linattn.reference import linear as ref
 
 PACKINGS = [
     [0, 40],
@@ -301,7 +302,7 @@ def test_threads_and_instruction_sets(threads, isa):
             for count in range(2, 9):
                 threads(count)
                 assert_same(f(*operands, cu_seqlens=cu, **options), expected)
-    for isa_name in _config.available_isas():
+    for isa_name in settings.available_isas():
         isa(isa_name)
         for name in ("causal", "causal_backward"):
             for feature_map in MAPS[2:3]:

@@ -10,8 +10,9 @@ from pooled import CASES, FIRST, apply, rows, same
 from states import flat
 
 import linattn
-from linattn import FusedState, State, _reference_fused
-from linattn._operator import RECURRENCES
+from linattn import FusedState, State
+from linattn._call.recurrence import RECURRENCES
+from linattn.reference import fused
 
 P, B, H, N = 7, 3, 2, 5
 INDICES = np.array([5, 0, 3])
@@ -438,7 +439,7 @@ def test_fused_steps(kind, dtype, layer):
     assert same(o, expected)
     for x, y, z in zip(pool, own, before, strict=True):
         assert same([x[INDICES], x[OTHERS]], [y, z[OTHERS]])
-    twin, given = getattr(_reference_fused, kind), FusedState(*map(wide, before))
+    twin, given = getattr(fused, kind), FusedState(*map(wide, before))
     options = {name: wide(x) for name, x in options.items()}
     _, after = twin(*map(wide, operands), given, **options, state_indices=INDICES)
     for x, y in zip(pool, after, strict=True):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from bounds import close
 
-from linattn import _reference as ref
-from linattn import _reference_delta as ref_delta
-from linattn import _reference_maps as maps
-from linattn import _reference_softmax as ref_softmax
+from linattn.reference import delta as ref_delta
+from linattn.reference import linear as ref
+from linattn.reference import maps
+from linattn.reference import softmax as ref_softmax
 
 EPS = np.finfo(float).eps
 STEP = 1e-30  # a complex step has no cancellation, so it can be as small as one likes

@@ -18,7 +18,7 @@ from states import flat
 
 import linattn
 from linattn import State
-from linattn import _reference_scan as ref
+from linattn.reference import scan as ref
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 SIZES = [(0, 3, 2), (1, 1, 1), (33, 0, 2), (5, 7, 0), (33, 16, 16), (70, 37, 5), (129, 65, 8)]

@@ -17,7 +17,7 @@ from recurrences import RULES, backward, core, forward, make, step
 
 import linattn
 from linattn import State, _linattn, feature_maps
-from linattn._gufuncs import internal_ufuncs
+from linattn._core.gufuncs import internal_ufuncs
 
 try:
     from ml_dtypes import bfloat16

@@ -7,7 +7,8 @@ from layouts import LAYOUTS
 from states import assert_same, bound, check, compare, oracle, state, tokens
 
 import linattn
-from linattn import _config, _linattn
+from linattn import _linattn
+from linattn._core import settings
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +118,7 @@ def test_threads_and_instruction_sets(threads, isa):
             threads(count)
             result = linattn.causal(*operands, normalize=normalize, return_state=True)
             assert_same(result, expected)
-    for name in _config.available_isas():
+    for name in settings.available_isas():
         isa(name)
         for dtype in ("float32", "float64"):
             check("causal", tokens((2, 700, 16, 33), dtype=dtype), return_state=True)

@@ -28,8 +28,8 @@ from scan_calls import (
 )
 
 import linattn
-from linattn import _reference_scan as ref
-from linattn._gufuncs import ufuncs
+from linattn._core.gufuncs import ufuncs
+from linattn.reference import scan as ref
 
 SIZES = [
     (0, 3, 2), (1, 1, 1), (2, 17, 3), (5, 4, 0), (5, 0, 3), (31, 16, 16), (32, 15, 5),

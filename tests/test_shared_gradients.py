@@ -17,7 +17,7 @@ from recurrences import RULES, Rule, make
 
 import linattn
 from linattn import feature_maps
-from linattn._operator import RECURRENCES
+from linattn._call.recurrence import RECURRENCES
 
 N, D, M = 3, 2, 2
 HEADS = 65536
@@ -213,7 +213,7 @@ def test_weights_of_a_map_have_sums_over_batches():
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 100])
 def test_sums_do_not_depend_on_the_layout(count):
-    from linattn._gradients import summed
+    from linattn._core.gradient_sums import summed
 
     x = np.random.default_rng(0).standard_normal((2, count, 3, 4)).astype(np.float32)
     y = summed(x, (2, 1, 3, 4), x.dtype)

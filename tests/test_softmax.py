@@ -7,8 +7,8 @@ from cases import DTYPES, SOFTMAX, Case, make
 from isas import ISAS
 
 import linattn
-from linattn import _products
-from linattn import _reference_softmax as reference
+from linattn._core import products
+from linattn.reference import softmax as reference
 
 SIZES = [  # n, s, d, m
     (0, 3, 2, 2),
@@ -261,15 +261,15 @@ def test_products_in_parts(monkeypatch, lead):
     pairs = [(integers(*a, 11, 5), integers(*b, 5, 7)) for a in ((), lead) for b in ((), lead)]
     pairs.append((integers(*lead, 0, 5), integers(5, 7)))
     for part in (1, 50, 500, 2**26):
-        monkeypatch.setattr(_products, "PART", part)
+        monkeypatch.setattr(products, "PART", part)
         for x, y in pairs:
-            np.testing.assert_array_equal(_products.product(x, y), x @ y)
+            np.testing.assert_array_equal(products.product(x, y), x @ y)
 
 
 INTERRUPTED = """
 import signal, time
 import linattn, numpy as np
-from linattn._products import product
+from linattn._core.products import product
 signal.signal(signal.SIGPROF, signal.default_int_handler)
 one = np.ones((1, 64), "f4")
 x = np.broadcast_to(one, (2**26, 64))

@@ -12,8 +12,9 @@ from layouts import LAYOUTS
 from states import assert_same, bound, check, compare, flat, oracle, state, tokens
 
 import linattn
-from linattn import FusedState, State, _config
-from linattn import _reference as ref
+from linattn import FusedState, State
+from linattn._core import settings
+from linattn.reference import linear as ref
 
 SIZES = [(1, 1, 1), (3, 4, 16), (17, 5, 33), (40, 16, 64), (67, 65, 20), (34, 20, 100)]
 
@@ -258,7 +259,7 @@ def test_threads_and_instruction_sets(threads, isa):
         for count in range(2, 9):
             threads(count)
             assert_same(results(), expected, f"{count} threads")
-    for name in _config.available_isas():
+    for name in settings.available_isas():
         isa(name)
         for normalize in (True, False):
             for grad, f in enumerate(("causal", "causal_backward")):

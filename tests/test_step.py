@@ -10,7 +10,8 @@ from layouts import LAYOUTS, unaligned
 from states import assert_same, bound, check, compare, flat, oracle, state, tokens
 
 import linattn
-from linattn import State, _config
+from linattn import State
+from linattn._core import settings
 
 
 def token(lead, d, m, *, dtype="float32", seed=0, normalize=True, positive=False):
@@ -225,7 +226,7 @@ def test_threads_and_instruction_sets(threads, isa):
     for count in range(2, 9):
         threads(count)
         assert_same(linattn.step(*operands, current), expected)
-    for name in _config.available_isas():
+    for name in settings.available_isas():
         isa(name)
         for dtype in ("float32", "float64"):
             operands, current = token((5,), 33, 65, dtype=dtype)

@@ -7,23 +7,25 @@ import inspect
 import pytest
 
 import linattn
-from linattn import _bridges, _stubs
+from linattn._bridges.rows import rows, stubs
 
 NEEDED = {"mpi": "mpi4py", "distributed": "torch"}
 
 
 def test_a_build_has_written_them():
-    for name, text in _stubs.stubs().items():
-        assert (_stubs.FOLDER / name).read_text() == text, f"{name}: python -m linattn._stubs"
+    for name, text in stubs.stubs().items():
+        assert (stubs.FOLDER / name).read_text() == text, (
+            f"{name}: python -m linattn._bridges.stubs"
+        )
 
 
-@pytest.mark.parametrize("library", _bridges.BRIDGES)
+@pytest.mark.parametrize("library", rows.BRIDGES)
 def test_signatures(library):
     """Every public function of a bridge is in its stub, with the parameters that it takes."""
     pytest.importorskip(NEEDED.get(library, library))
-    bridge = _bridges.BRIDGES[library]
+    bridge = rows.BRIDGES[library]
     module = importlib.import_module(bridge.module)
-    stub = ast.parse(_stubs.stubs()[f"_signatures/{library}.pyi"])
+    stub = ast.parse(stubs.stubs()[f"_signatures/{library}.pyi"])
     stubbed = {x.name: parameters(x) for x in stub.body if isinstance(x, ast.FunctionDef)}
     functions = {x: getattr(module, x) for x in module.__all__}
     functions = {x: f for x, f in functions.items() if inspect.isfunction(f)}
@@ -38,12 +40,12 @@ def parameters(function):
 
 def test_generic_stubs_name_the_functions():
     """Where the built module cannot be run they have no types."""
-    generic = _stubs.generic_stubs()
-    assert generic.keys() == _stubs.stubs().keys()
+    generic = stubs.generic_stubs()
+    assert generic.keys() == stubs.stubs().keys()
     for text in generic.values():
         ast.parse(text)
     assert "\ncausal: Any\n" in generic["_signatures/torch.pyi"]
-    assert set(_stubs._public("__init__.py")) == set(linattn.__all__)
+    assert set(stubs._public("__init__.py")) == set(linattn.__all__)
 
 
 USE = """

@@ -3,7 +3,7 @@
 import pytest
 
 import linattn
-from linattn import _config
+from linattn._core import settings
 
 
 def test_environment(interpreter):
@@ -94,19 +94,19 @@ def test_quota_of_cpus(tmp_path, case):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-    assert _config.cpu_quota(tmp_path) == expected
+    assert settings.cpu_quota(tmp_path) == expected
 
 
 def test_no_control_groups(tmp_path):
-    assert _config.cpu_quota(tmp_path) is None
+    assert settings.cpu_quota(tmp_path) is None
 
 
 def test_quota_limits_threads(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    cpus = _config._default_threads()
+    cpus = settings._default_threads()
     for quota, expected in ((1, 1), (cpus + 5, cpus), (None, cpus)):
-        monkeypatch.setattr(_config, "cpu_quota", lambda quota=quota: quota)
-        assert _config._default_threads() == min(expected, linattn.get_num_threads())
+        monkeypatch.setattr(settings, "cpu_quota", lambda quota=quota: quota)
+        assert settings._default_threads() == min(expected, linattn.get_num_threads())
 
 
 def test_threadpoolctl(threads):

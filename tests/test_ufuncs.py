@@ -77,11 +77,11 @@ def test_are_made_on_first_use():
     program = """
 import numpy as np, linattn
 made = lambda: [name for name, f in vars(linattn.ufuncs).items() if isinstance(f, np.ufunc)]
-assert len(linattn._gufuncs.ufuncs) == len(linattn._gufuncs.internal_ufuncs) == 0
+assert len(linattn._core.gufuncs.ufuncs) == len(linattn._core.gufuncs.internal_ufuncs) == 0
 assert not made()
-assert "delta_relu" in linattn._gufuncs.ufuncs and "relu" not in linattn._gufuncs.ufuncs
+assert "delta_relu" in linattn._core.gufuncs.ufuncs and "relu" not in linattn._core.gufuncs.ufuncs
 linattn.causal(np.ones((2, 3)), np.ones((2, 3)), np.ones((2, 3)))
-assert list(linattn._gufuncs.ufuncs) == ["causal_elu"]
+assert list(linattn._core.gufuncs.ufuncs) == ["causal_elu"]
 linattn.ufuncs.delta_relu
 assert made() == ["delta_relu"]
 """

@@ -20,7 +20,7 @@ from cases import Case
 from states import flat
 
 import linattn
-from linattn import _reference_softmax as ref_softmax
+from linattn.reference import softmax as ref_softmax
 
 U = 2.0**-24
 LONG = 32768

@@ -27,7 +27,8 @@ import ml_dtypes
 import numpy as np
 
 import linattn
-from linattn import _config, _linattn
+from linattn import _linattn
+from linattn._core import settings
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 from draws import Lot, Trial, laid
@@ -188,11 +189,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--isa", choices=_config.available_isas(), help="all by default")
+    parser.add_argument("--isa", choices=settings.available_isas(), help="all by default")
     parser.add_argument("--poison", action="store_true", help="fill scratch with NaN")
     parser.add_argument("--keep-going", action="store_true", help="past what fails")
     chosen = parser.parse_args(arguments)
-    isas = (chosen.isa,) if chosen.isa else _config.available_isas()
+    isas = (chosen.isa,) if chosen.isa else settings.available_isas()
     _linattn.poison_scratch(0xFF if chosen.poison else 0)
     start, failed = time.monotonic(), 0
     for number in range(chosen.first, chosen.first + chosen.cases):

@@ -32,9 +32,9 @@ import numpy as np
 from ml_dtypes import bfloat16, finfo
 
 import linattn
-from linattn import _reference_conv as ref_conv
-from linattn import _reference_softmax as ref_softmax
-from linattn._scaled import SCALED
+from linattn._call.scaled import SCALED
+from linattn.reference import conv as ref_conv
+from linattn.reference import softmax as ref_softmax
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 import draws_scans

@@ -46,9 +46,9 @@ try:
 except ImportError as error:
     raise ImportError(f"linattn.dask needs {error.name}: pip install 'linattn[dask]'") from error
 
-from .._bridge import recurrences
-from .._bridges import DASK
-from .._operator import Recurrence
+from .._bridges.bridge import recurrences
+from .._bridges.rows import DASK
+from .._call.recurrence import Recurrence
 from . import _in_order, _over_all
 
 if TYPE_CHECKING:

@@ -11,13 +11,15 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from .. import _block_scan, _check, _state
-from .._complex_scan import gradient_dtype
-from .._dtypes import result_dtype, state_dtype
-from .._gradients import repeats
-from .._lazy import refuse_unknown
-from .._operator import Recurrence
-from .._state import State
+from .._blocks import block_scan
+from .._call.complex_scan import gradient_dtype
+from .._call.lazy import refuse_unknown
+from .._call.recurrence import Recurrence
+from .._core import checks
+from .._core.dtypes import result_dtype, state_dtype
+from .._core.gradient_sums import repeats
+from .._states import state_arrays
+from .._states.state_arrays import State
 from . import _tasks
 from ._graph import Graph
 
@@ -30,10 +32,10 @@ class Call:
         key_lengths: Any, cu_seqlens: Any = None, initial_state: State | None = None,
         grad_state: State | None = None, grad_out: Any = None,
     ) -> None:  # fmt: skip
-        self.key = _block_scan.key_of(r.name, operands)
-        r = self.r = _block_scan.BLOCKS[self.key]
+        self.key = block_scan.key_of(r.name, operands)
+        r = self.r = block_scan.BLOCKS[self.key]
         self.name = r.names[method]
-        self.options = options = _block_scan.with_map(r, options)
+        self.options = options = block_scan.with_map(r, options)
         kept = type(None), int, float, complex  # numbers of Python's determine no dtype
         given = [
             x if isinstance(x, kept) or hasattr(x, "dtype") else np.asarray(x) for x in operands
@@ -42,17 +44,17 @@ class Call:
             x if isinstance(x, kept) else self._meta(row.name, x)
             for row, x in zip(r.operands, given, strict=True)
         )
-        call, self.cores = _block_scan.checked(r, self.name, metas, **options)
+        call, self.cores = block_scan.checked(r, self.name, metas, **options)
         self.shape, self.batch, typed = call.shape, call.batch, call.typed
         dtype = result_dtype(*typed)
         given = [_array(x, dtype) if isinstance(x, (int, float, complex)) else x for x in given]
         tokens = call.fit.sizes.get("s", call.fit.sizes["n"])
         self.cu_seqlens = None
         if cu_seqlens is not None:
-            self.cu_seqlens = _state.checked_bounds(self.name, cu_seqlens, tokens)
+            self.cu_seqlens = state_arrays.checked_bounds(self.name, cu_seqlens, tokens)
         if grad_out is not None:
             meta = self._meta("grad_out", grad_out)
-            meta = _block_scan.cotangent(r, self.name, meta, self.shape)
+            meta = block_scan.cotangent(r, self.name, meta, self.shape)
             grad_out = da.broadcast_to(da.asarray(grad_out), meta.shape)
             typed = *typed, meta
         self.dtype, self.state_dtype = result_dtype(*typed), state_dtype(*typed)
@@ -68,12 +70,16 @@ class Call:
     def _meta(self, name: str, x: Any) -> Any:
         """An array of that shape and dtype without memory, for checks."""
         refuse_unknown(self.name, name, x)
-        return _check.shape_alone(x, x.dtype)
+        return checks.shape_alone(x, x.dtype)
 
     def _lengths(self, key_lengths: Any, keys: int) -> Any:
         if not isinstance(key_lengths, da.Array):
-            return da.asarray(_state.checked_lengths(self.name, key_lengths, keys, self.batch))
-        _state.checked_lengths(self.name, self._meta("key_lengths", key_lengths), keys, self.batch)
+            return da.asarray(
+                state_arrays.checked_lengths(self.name, key_lengths, keys, self.batch)
+            )
+        state_arrays.checked_lengths(
+            self.name, self._meta("key_lengths", key_lengths), keys, self.batch
+        )
         return key_lengths
 
     def _spread(self, x: Any, own: Sequence[int]) -> Any:
@@ -140,9 +146,7 @@ class Call:
             for part, x in zip(State._fields, state, strict=False)
         ))  # fmt: skip
         cores = self._packed_cores
-        _block_scan.check_state(
-            self.r, self.name, field, metas, self.batch, cores, self.state_dtype
-        )
+        block_scan.check_state(self.r, self.name, field, metas, self.batch, cores, self.state_dtype)
         return [self._spread_field(x, core) for x, core in zip(state, cores, strict=False)]
 
     def _spread_field(self, x: Any, core: Any) -> Any:

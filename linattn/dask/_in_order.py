@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _block_scan
-from .._operator import Recurrence
-from .._state import State
+from .._blocks import block_scan
+from .._call.recurrence import Recurrence
+from .._states.state_arrays import State
 from . import _tasks
 from ._call import Call, summed
 
@@ -113,8 +113,8 @@ def _end_gradients(
 ) -> list[Any]:
     """The gradients with respect to the states after the blocks."""
     add, backwards = call.graph.add, range(len(states) - 1, 0, -1)
-    if _block_scan.gradient_is_sum(call.r, **call.options):
-        total = partial(_block_scan.gradient_sum, **call.options)
+    if block_scan.gradient_is_sum(call.r, **call.options):
+        total = partial(block_scan.gradient_sum, **call.options)
         turned = [
             add(total, call.block(0, at, call.order[i]), call.grad_out(at, call.order[i]))
             for i in backwards

@@ -6,8 +6,8 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from .. import _elements
-from .._operator import Recurrence
+from .._blocks import effects
+from .._call.recurrence import Recurrence
 from . import _tasks
 from ._call import Call
 
@@ -62,4 +62,4 @@ def _total(call: Call, at: tuple[int, ...]) -> Any:
         call.graph.add(element, call.key_lengths(at, j), *(call.block(i, at, j) for i in (1, 2)))
         for j in range(len(call.keys))
     ]
-    return call.graph.add(_elements.after, None, call.graph.reduce(sums, _elements.compose))
+    return call.graph.add(effects.after, None, call.graph.reduce(sums, effects.compose))

@@ -7,22 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from .. import _block_scan, _elements, _gradients
-from .._gufuncs import quiet
-from .._state import State
+from .._blocks import block_scan, effects
+from .._core import gradient_sums
+from .._core.gufuncs import quiet
+from .._states.state_arrays import State
 
 
 def element(key: str, options: Any, key_lengths: Any, *operands: Any) -> Any:
-    return _block_scan.element(key, operands, key_lengths, **options)
+    return block_scan.element(key, operands, key_lengths, **options)
 
 
 def element_over_all(options: Any, key_lengths: Any, k: Any, v: Any) -> Any:
-    return _block_scan.element("causal", (k, k, v), key_lengths, **options)
+    return block_scan.element("causal", (k, k, v), key_lengths, **options)
 
 
 def whole(*elements: Any) -> Any:
     """The element of consecutive blocks."""
-    return reduce(_elements.compose, elements)
+    return reduce(effects.compose, elements)
 
 
 def states(found: Any, i: int, *elements: Any) -> list[Any]:
@@ -37,7 +38,7 @@ def forward(
     key: str, cu_seqlens: Any, end: bool, options: Any, key_lengths: Any, states: Any, i: int,
     *operands: Any,
 ) -> Any:  # fmt: skip
-    return _block_scan.BLOCKS[key].forward(
+    return block_scan.BLOCKS[key].forward(
         operands, key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=states[i],
         return_state=end, **options,
     )  # fmt: skip
@@ -48,11 +49,11 @@ def backward(
     states: Any, i: int, grad_states: Any, j: int, *operands: Any,
 ) -> Any:  # fmt: skip
     """The gradients of the operands, None for those left out, and of the state before."""
-    r, state = _block_scan.BLOCKS[key], states[i]
+    r, state = block_scan.BLOCKS[key], states[i]
     *arrays, grad = _at_least(dtype, *operands, grad)
     if state is None:
         sequences = None if cu_seqlens is None else len(cu_seqlens) - 1
-        state = _block_scan.empty_state(r, tuple(arrays), sequences, **options)
+        state = block_scan.empty_state(r, tuple(arrays), sequences, **options)
     *grads, start = r.backward(
         tuple(arrays), grad, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
         initial_state=state, grad_state=grad_states[j], **options,
@@ -69,15 +70,15 @@ def _at_least(dtype: Any, *arrays: Any) -> list[Any]:
 
 
 def total(x: Any, axis: Any, keepdims: bool) -> Any:
-    """The sum of one chunk in float64, as `_gradients.summed` adds it up."""
+    """The sum of one chunk in float64, as `gradient_sums.summed` adds it up."""
     if x.dtype.kind == "c":
         return x.sum(axis, np.complex128, keepdims=True)
     shape = tuple(1 if i in axis else size for i, size in enumerate(x.shape))
-    return _gradients.summed(x, shape, np.dtype(np.float64))
+    return gradient_sums.summed(x, shape, np.dtype(np.float64))
 
 
 def rounded(x: Any, dtype: Any) -> Any:
-    return _gradients.summed(x, x.shape, dtype)
+    return gradient_sums.summed(x, x.shape, dtype)
 
 
 def turned(block: Any, result: Any, states: Any, i: int) -> Any:
@@ -87,17 +88,17 @@ def turned(block: Any, result: Any, states: Any, i: int) -> Any:
 
 
 def read(dtype: Any, options: Any, q: Any, state: Any) -> Any:
-    return _block_scan.read(q, state, **options).astype(dtype, copy=False)
+    return block_scan.read(q, state, **options).astype(dtype, copy=False)
 
 
 def read_backward(dtype: Any, options: Any, q: Any, state: Any, grad: Any) -> Any:
     q, grad = _at_least(dtype, q, grad)
-    return _block_scan.read_backward(q, state, grad, **options)
+    return block_scan.read_backward(q, state, grad, **options)
 
 
 def sums_backward(dtype: Any, options: Any, k: Any, v: Any, grad: Any, key_lengths: Any) -> Any:
     k, v = _at_least(dtype, k, v)
-    return _block_scan.sums_backward(k, v, grad, key_lengths, **options)
+    return block_scan.sums_backward(k, v, grad, key_lengths, **options)
 
 
 def clip(begin: int, size: int, lengths: Any) -> Any:

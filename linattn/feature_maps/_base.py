@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import _check
-from .._config import one_isa
-from .._dtypes import state_dtype
-from .._gufuncs import internal_ufuncs, quiet
+from .._core import checks
+from .._core.dtypes import state_dtype
+from .._core.gufuncs import internal_ufuncs, quiet
+from .._core.settings import one_isa
 from .._linattn import maps
-from .._state import shown
+from .._states.state_arrays import shown
 
 
 class FeatureMap:
@@ -65,7 +65,7 @@ class FeatureMap:
 
     def _input(self, x: Any, d: int | None = None) -> np.ndarray:
         """x as an array in the map's dtype, with rows of length d."""
-        x = _check.operand(type(self).__name__, "x", x, 1)
+        x = checks.operand(type(self).__name__, "x", x, 1)
         if d is not None and x.shape[-1] != d:
             raise ValueError(
                 f"{type(self).__name__}: x has shape {x.shape}; expected (..., n, {d})"
@@ -74,7 +74,7 @@ class FeatureMap:
 
     def _gradient(self, x: np.ndarray, grad: Any) -> np.ndarray:
         """grad as an array in x's dtype, with the shape of phi(x)."""
-        grad = _check.operand(type(self).__name__, "grad", grad, 1)
+        grad = checks.operand(type(self).__name__, "grad", grad, 1)
         expected = (*x.shape[:-1], self.features(x.shape[-1]))
         if grad.shape != expected:
             raise ValueError(
@@ -85,7 +85,7 @@ class FeatureMap:
 
     def _number(self, name: str, x: np.ndarray) -> float:
         """The parameter of that name, finite in x's dtype."""
-        return _check.number(type(self).__name__, name, getattr(self, name), x)
+        return checks.number(type(self).__name__, name, getattr(self, name), x)
 
 
 class Fused(FeatureMap):
@@ -210,7 +210,7 @@ class SumNormalized(FeatureMap):
                 f"SumNormalized: feature_map is {feature_map!r}; expected a feature map"
             )
         self.feature_map = feature_map
-        self.eps = _check.positive("SumNormalized", "eps", eps, zero=True)
+        self.eps = checks.positive("SumNormalized", "eps", eps, zero=True)
 
     def __call__(self, x: Any) -> np.ndarray:
         y = self.feature_map(x)
@@ -235,7 +235,7 @@ class SumNormalized(FeatureMap):
 
 def parameter(function: str, name: str, x: Any, axes: int = 2) -> np.ndarray:
     """x as a read-only float array of parameters with at least ``axes`` axes."""
-    x = _check.operand(function, name, x, axes)
+    x = checks.operand(function, name, x, axes)
     x = np.array(x, state_dtype(x))
     x.flags.writeable = False
     return x

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _check
-from .._gufuncs import internal_ufuncs
+from .._core import checks
+from .._core.gufuncs import internal_ufuncs
 from ._base import FeatureMap, _matrix
 
 
@@ -56,9 +56,9 @@ class DPFP(FeatureMap):
     _parameters = ("nu", "normalize", "eps")
 
     def __init__(self, nu: int = 1, normalize: bool = True, eps: float = 1e-6) -> None:
-        self.nu = _check.integer("DPFP", "nu", nu)
-        self.normalize = _check.flag("DPFP", "normalize", normalize)
-        self.eps = _check.positive("DPFP", "eps", eps, zero=True)
+        self.nu = checks.integer("DPFP", "nu", nu)
+        self.normalize = checks.flag("DPFP", "normalize", normalize)
+        self.eps = checks.positive("DPFP", "eps", eps, zero=True)
 
     def __call__(self, x: Any) -> np.ndarray:
         x = self._input(x)

@@ -8,10 +8,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from .. import _check
-from .._gradients import summed
-from .._gufuncs import internal_ufuncs
-from .._products import product, transposed_product
+from .._core import checks
+from .._core.gradient_sums import summed
+from .._core.gufuncs import internal_ufuncs
+from .._core.products import product, transposed_product
 from ._base import FeatureMap, parameter
 from .random_features import orthogonal_matrix
 
@@ -114,7 +114,7 @@ class FeedforwardKernel(FeatureMap):
     ) -> Self:
         """Units (W, A, B), W orthogonal per head, gates of ``rank`` (dim / 4 by default)."""
         rank = (
-            max(1, dim // 4) if rank is None else _check.integer("FeedforwardKernel", "rank", rank)
+            max(1, dim // 4) if rank is None else checks.integer("FeedforwardKernel", "rank", rank)
         )
         return cls._draw(heads, dim, depth, rng, (dim, rank))
 
@@ -122,7 +122,7 @@ class FeedforwardKernel(FeatureMap):
     def _draw(cls, heads: int, dim: int, depth: int, rng: Any, fans: tuple[int, ...]) -> Self:
         """Units of W and gates.  The fan-in of a gate is its number of rows."""
         for name, x in (("heads", heads), ("dim", dim), ("depth", depth)):
-            _check.integer("FeedforwardKernel", name, x)
+            checks.integer("FeedforwardKernel", name, x)
         rng = np.random.default_rng(0 if rng is None else rng)
         units = []
         for _ in range(depth):

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _check
-from .._gufuncs import internal_ufuncs
+from .._core import checks
+from .._core.gufuncs import internal_ufuncs
 from ._base import FeatureMap, _matrix
 
 
@@ -17,7 +17,7 @@ class _Monomials(FeatureMap):
     _parameters = ("scale",)
 
     def __init__(self, scale: float | None = None) -> None:
-        self.scale = None if scale is None else _check.positive(type(self).__name__, "scale", scale)
+        self.scale = None if scale is None else checks.positive(type(self).__name__, "scale", scale)
 
     def __call__(self, x: Any) -> np.ndarray:
         x = self._input(x)

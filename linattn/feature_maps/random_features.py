@@ -7,9 +7,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from .. import _check
-from .._gufuncs import internal_ufuncs
-from .._products import product
+from .._core import checks
+from .._core.gufuncs import internal_ufuncs
+from .._core.products import product
 from ._base import FeatureMap, _matrix, parameter
 
 NORMS = ("chi", "sqrt")
@@ -61,7 +61,7 @@ def draw(
            [0., 0., 3.]])
     """
     dim, features = (
-        _check.integer("draw", name, x) for name, x in (("dim", dim), ("features", features))
+        checks.integer("draw", name, x) for name, x in (("dim", dim), ("features", features))
     )
     if norms not in NORMS:
         raise ValueError(f"draw: norms is {norms!r}; expected one of {NORMS}")
@@ -182,7 +182,7 @@ class RandomFourierFeatures(RandomFeatures):
 
     def __init__(self, omega: Any, temperature: float = 1.0) -> None:
         self._set_omega(omega)
-        self.temperature = _check.positive("RandomFourierFeatures", "temperature", temperature)
+        self.temperature = checks.positive("RandomFourierFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:
         rows, omega, factor = self._operands(x)
@@ -261,10 +261,10 @@ class PositiveRandomFeatures(RandomFeatures):
         self, omega: Any, hyperbolic: bool = False, temperature: float | None = None
     ) -> None:
         self._set_omega(omega)
-        self.hyperbolic = _check.flag("PositiveRandomFeatures", "hyperbolic", hyperbolic)
+        self.hyperbolic = checks.flag("PositiveRandomFeatures", "hyperbolic", hyperbolic)
         if temperature is None:
             temperature = 1 / math.sqrt(self.omega.shape[0])
-        self.temperature = _check.positive("PositiveRandomFeatures", "temperature", temperature)
+        self.temperature = checks.positive("PositiveRandomFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:
         return self._reshape(x, internal_ufuncs["positive_features"](*self._operands(x)))
@@ -335,7 +335,7 @@ class GeneralizedRandomFeatures(RandomFeatures):
                 f"GeneralizedRandomFeatures: fn is {fn!r}; expected one of {self.functions}"
             )
         self.fn = fn
-        self.temperature = _check.positive("GeneralizedRandomFeatures", "temperature", temperature)
+        self.temperature = checks.positive("GeneralizedRandomFeatures", "temperature", temperature)
 
     def __call__(self, x: Any) -> np.ndarray:
         return self._reshape(x, internal_ufuncs[f"{self.fn}_features"](*self._operands(x)))

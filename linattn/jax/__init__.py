@@ -43,12 +43,12 @@ except ImportError as error:
 
 import linattn
 
-from .._bridge import made, recurrences
-from .._bridges import JAX
-from .._complex_scan import COMPLEX
-from .._docs import Raised
-from .._scaled import Scaled
-from .._state import State
+from .._bridges.bridge import made, recurrences
+from .._bridges.rows import JAX
+from .._call.complex_scan import COMPLEX
+from .._call.scaled import Scaled
+from .._docs.templates import Raised
+from .._states.state_arrays import State
 from . import _complex, _functions, _recurrence, _scaled, _sharded
 from ._call import IN_C
 

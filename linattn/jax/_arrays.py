@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._dtypes import is_weak, work_dtype
-from .._gradients import repeats
+from .._core.dtypes import is_weak, work_dtype
+from .._core.gradient_sums import repeats
 from .._types import Shape
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._dtypes import work_dtype
-from .._gufuncs import internal_ufuncs, run, ufuncs
+from .._core.dtypes import work_dtype
+from .._core.gufuncs import internal_ufuncs, run, ufuncs
 from .._linattn import xla_finish, xla_handler
 from ..feature_maps import FeatureMap
 from ._platform import on_cpu

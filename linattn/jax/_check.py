@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _fields, _state
-from .._check import array
-from .._dtypes import is_weak, work_dtype
-from .._state import State
+from .._core.checks import array
+from .._core.dtypes import is_weak, work_dtype
+from .._states import state_arrays, state_fields
+from .._states.state_arrays import State
 from .._types import DType, Shape
 from ._arrays import real
 
@@ -34,14 +34,16 @@ def stand_in(x: Any) -> Any:
 
 
 def key_lengths(function: str, x: Any, limit: Any, batch: Shape) -> Any:
-    """``key_lengths``, as `_state.checked_lengths` checks them."""
+    """``key_lengths``, as `state_arrays.checked_lengths` checks them."""
     most = limit if isinstance(limit, int) else sys.maxsize
-    _state.checked_lengths(function, _there(function, "key_lengths", x, np.zeros), most, batch)
+    state_arrays.checked_lengths(
+        function, _there(function, "key_lengths", x, np.zeros), most, batch
+    )
     return jnp.asarray(x, jnp.int32)
 
 
 def cu_seqlens(function: str, x: Any, n: Any) -> Any:
-    """``cu_seqlens``, as `_state.checked_bounds` checks them; [0, n] for None."""
+    """``cu_seqlens``, as `state_arrays.checked_bounds` checks them; [0, n] for None."""
     if x is None:
         return jnp.asarray([0, n], jnp.int32)
     known = isinstance(n, int)
@@ -53,7 +55,9 @@ def cu_seqlens(function: str, x: Any, n: Any) -> Any:
         return bounds
 
     bounds = _there(function, "cu_seqlens", x, whole)
-    _state.checked_bounds(function, bounds, n if known else bounds.flat[-1] if bounds.size else 0)
+    state_arrays.checked_bounds(
+        function, bounds, n if known else bounds.flat[-1] if bounds.size else 0
+    )
     return jnp.asarray(x, jnp.int32)
 
 
@@ -61,7 +65,7 @@ def state(
     function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType,
     normalize: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The fields of a state, converted to ``dtype``, as `_state.checked` checks them."""
+    """The fields of a state, converted to ``dtype``, as `state_arrays.checked` checks them."""
     given = x
     if isinstance(x, tuple):
         named = zip(x, ("s", "z", "log_scale"), strict=False)
@@ -70,14 +74,14 @@ def state(
             for y, field in named
         )
         given = tuple(None if y is None else stand_in(y) for y in x)
-    _state.checked(function, name, given, sizes(lead), sizes(core), dtype, normalize)
+    state_arrays.checked(function, name, given, sizes(lead), sizes(core), dtype, normalize)
     return tuple(y for y in x[:2] if y is not None)
 
 
 def scaled_state(
     function: str, name: str, x: Any, lead: Sequence[Any], cores: Sequence[Any], dtype: DType
 ) -> State:
-    """A state under a log scale, converted to ``dtype``, as `_fields.read` checks it."""
+    """A state under a log scale, converted to ``dtype``, as `state_fields.read` checks it."""
     given = x
     if isinstance(x, tuple):
         x = tuple(
@@ -86,16 +90,16 @@ def scaled_state(
         )
         given = tuple(map(stand_in, x))
     known = tuple(None if core is None else sizes(core) for core in cores)
-    _fields.read(function, name, given, sizes(lead), known, dtype)
+    state_fields.read(function, name, given, sizes(lead), known, dtype)
     return State(*x)
 
 
 def inputs(
     function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType
 ) -> Any:
-    """The state of a convolution, converted to ``dtype``, as `_state.checked_field` checks it."""
+    """The state of a convolution, converted to ``dtype``, as `state_arrays.checked_field` checks it."""
     x = None if x is None else real(function, name, x).astype(dtype)
-    _state.checked_field(function, name, stand_in(x), sizes(lead), sizes(core), dtype)
+    state_arrays.checked_field(function, name, stand_in(x), sizes(lead), sizes(core), dtype)
     return x
 
 

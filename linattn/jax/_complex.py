@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _state
-from .._complex_scan import SCAN
-from .._layout import Call
-from .._operator import Recurrence
-from .._state import State
+from .._call.complex_scan import SCAN
+from .._call.recurrence import Recurrence
+from .._core.layout import Call
+from .._states import state_arrays
+from .._states.state_arrays import State
 from . import _check, _recurrence
 from ._kernel import spread
 from ._recurrence import is_complex
@@ -87,5 +87,5 @@ def _pairs_of(function: str, name: str, state: Any, call: Call, *packed: int) ->
         dtype = given.s.dtype
     else:
         dtype = np.dtype(np.complex64)
-    _state.checked(function, name, given, call.batch, core, dtype, normalize=False)
+    state_arrays.checked(function, name, given, call.batch, core, dtype, normalize=False)
     return State(pairs(state.s))

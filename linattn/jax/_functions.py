@@ -7,10 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from .. import conv, decay
-from .._check import number
-from .._dtypes import work_dtype
-from ..linformer import _operands as linformer_operands
-from ..softmax import _operands as softmax_operands
+from .._core.checks import number
+from .._core.dtypes import work_dtype
+from ..operators.linformer import _operands as linformer_operands
+from ..operators.softmax import _operands as softmax_operands
 from . import _check
 from ._arrays import promoted, summed
 from ._kernel import Kernel, differentiable, gradients, run, spread

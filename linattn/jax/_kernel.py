@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._dtypes import work_dtype
-from .._gradients import repeats
+from .._core.dtypes import work_dtype
+from .._core.gradient_sums import repeats
 from .._types import Shape
 from ._arrays import like, summed, total, with_lead
 from ._call import call

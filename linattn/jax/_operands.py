@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .._layout import Call
+from .._core.layout import Call
 from . import _check
 from ._arrays import aligned, promoted
 

@@ -9,14 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._check import flag, number, positive, unknown_map
-from .._complex_scan import COMPLEX
-from .._dtypes import work_dtype
-from .._initial import NAME, given, recurrence_of, state_of
-from .._layout import Call
-from .._mapped import outside
-from .._operator import MAPS, Recurrence
-from .._state import State
+from .._call.complex_scan import COMPLEX
+from .._call.initial import NAME, given, recurrence_of, state_of
+from .._call.mapped import outside
+from .._call.recurrence import MAPS, Recurrence
+from .._core.checks import flag, number, positive, unknown_map
+from .._core.dtypes import work_dtype
+from .._core.layout import Call
+from .._states.state_arrays import State
 from .._types import Shape
 from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._base import Fused

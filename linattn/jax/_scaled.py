@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._check import flag, number, positive
-from .._dtypes import work_dtype
-from .._scaled import Scaled
-from .._state import State
+from .._call.scaled import Scaled
+from .._core.checks import flag, number, positive
+from .._core.dtypes import work_dtype
+from .._states.state_arrays import State
 from . import _check
 from ._arrays import aligned, like
 from ._call import call
@@ -144,7 +144,7 @@ _run_mlstm.defvjp(_forward, _backward)
 def _by_gated(numbers: _Numbers, *given: Any) -> tuple[Any, ...]:
     """The same in differentiable functions: `gated` with one more value channel, of ones, for z.
 
-    The running maximum is a constant here, as in `linattn._mlstm_backward`.  What does depend on it
+    The running maximum is a constant here, as in `linattn.operators.mlstm_gradients`.  What does depend on it
     is multiplied by 1, whose gradient `_gates` takes for that of the maximum.
     """
     q, k, v, i, f, *indices, s, z, m = given
@@ -182,7 +182,7 @@ def _by_gated(numbers: _Numbers, *given: Any) -> tuple[Any, ...]:
 
 
 def _gates_gradient(static: None, given: Any, grads: Any) -> Any:
-    """Those of i, f and the first maximum, as in `linattn._mlstm_backward`."""
+    """Those of i, f and the first maximum, as in `linattn.operators.mlstm_gradients`."""
     _, f, begin, end, keys, _ = given
     g, write, *_ = _gates(None, *given)
     dg, dwrite, _, dlast, dm, dfirst, dunit_last = grads

@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import _block_scan
-from .._dtypes import work_dtype
-from .._scaled import Scaled
-from .._state import State
+from .._blocks import block_scan
+from .._call.scaled import Scaled
+from .._core.dtypes import work_dtype
+from .._states.state_arrays import State
 from . import _check
 from ._operands import dtype_of, promoted_of
 
@@ -52,7 +52,7 @@ def forward(
 def _effect(r: Any, arrays: list[Any], end_of: Callable[..., State], options: Any) -> Any:
     """The element of this device's tokens."""
     if not isinstance(r, Scaled):
-        return _block_scan.effect(r, arrays, end_of, jnp)
+        return block_scan.effect(r, arrays, end_of, jnp)
     dtype = work_dtype(dtype_of(promoted_of(r.name, r, arrays)))
     normalize = options.get("normalize", True)
     return r.effect(tuple(arrays), end_of, dtype, xp=jnp, normalize=normalize)

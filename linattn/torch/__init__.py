@@ -30,8 +30,8 @@ if _torch.__version__ < "2.9":  # TorchVersion compares versions
         "pip install --upgrade 'linattn[torch]'"
     )
 
-from .._fused import FusedState
-from .._state import State
+from .._call.fused import FusedState
+from .._states.state_arrays import State
 
 # The operator of the same name, imported later, takes this package's place as an attribute.
 from . import causal_conv1d as _causal_conv1d_package  # noqa: F401

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._complex_scan import COMPLEX, SCAN
-from .._state import State, no_state
+from .._call.complex_scan import COMPLEX, SCAN
+from .._states.state_arrays import State, no_state
 from . import _tensors
 from ._descriptions import of_recurrence
 from ._operator import TensorOperator

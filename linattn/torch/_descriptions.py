@@ -7,14 +7,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .._complex_scan import COMPLEX
-from .._layout import Layout, Operand
-from .._operator import Recurrence
-from .._scaled import Scaled
-from ..conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
-from ..decay import log_decay, log_decay_backward
-from ..linformer import linformer, linformer_backward
-from ..softmax import softmax_attention, softmax_attention_backward
+from .._call.complex_scan import COMPLEX
+from .._call.recurrence import Recurrence
+from .._call.scaled import Scaled
+from .._core.layout import Layout, Operand
+from ..operators.conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
+from ..operators.decay import log_decay, log_decay_backward
+from ..operators.linformer import linformer, linformer_backward
+from ..operators.softmax import softmax_attention, softmax_attention_backward
 from . import _maps
 
 

@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from .._call.recurrence import MAPS, RECURRENCES
 from .._linattn import fast_step
-from .._operator import MAPS, RECURRENCES
-from .._state import State
+from .._states.state_arrays import State
 from . import _options, _tensors
 from ._descriptions import Description
 from ._library import is_direct, name_of

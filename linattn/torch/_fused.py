@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn import functional
 
-from .._check import shape_alone
-from .._fused import FusedState, gated_call, gated_delta_call
-from .._state import State
+from .._call.fused import FusedState, gated_call, gated_delta_call
+from .._core.checks import shape_alone
+from .._states.state_arrays import State
 from . import _options
 from ._library import is_direct
 from ._operator import OPERATORS

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import _initial
-from .._check import shape_alone
-from .._complex_scan import COMPLEX
-from .._scaled import Scaled
-from .._state import State
+from .._call import initial
+from .._call.complex_scan import COMPLEX
+from .._call.scaled import Scaled
+from .._core.checks import shape_alone
+from .._states.state_arrays import State
 from . import _complex, _maps, _tensors
 from ._operator import OPERATORS
 from ._tensors import work_dtype
@@ -23,8 +23,8 @@ def initial_state(
     *operands: Any, operator: str, feature_map: Any, normalize: bool, cu_seqlens: Any
 ) -> State:
     """`linattn.initial_state` of tensors."""
-    name, operands = _initial.NAME, _initial.given(*operands)
-    recurrence, whole = _initial.recurrence_of(operator, len(operands))
+    name, operands = initial.NAME, initial.given(*operands)
+    recurrence, whole = initial.recurrence_of(operator, len(operands))
     described = OPERATORS[recurrence.name]
     rows = described.operands[: len(operands)]
     paired = recurrence.name == COMPLEX.name and _tensors.any_complex(operands)
@@ -53,7 +53,7 @@ def initial_state(
     rescaled = isinstance(phi, _maps.TensorMap) and phi.rescaled
     if not torch.compiler.is_compiling():
         kind = np.complex64 if paired else np.float32
-        return _initial.state_of(
+        return initial.state_of(
             tuple(shape_alone(x, kind) for x in args), operator, features, full,
             normalize=normalize, cu_seqlens=cu_seqlens, rescaled=rescaled,
             unmapped=None if isinstance(phi, str) else phi,

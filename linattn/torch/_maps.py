@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from .. import feature_maps as numpy_maps
-from .._check import class_of_maps, unknown_map
-from .._operator import MAPS
+from .._call.recurrence import MAPS
+from .._core.checks import class_of_maps, unknown_map
 from ..feature_maps import FeatureMap
 from ..feature_maps._base import Fused
 from ._library import Operator, constant

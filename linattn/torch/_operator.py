@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from .._operator import RECURRENCES
-from .._scaled import SCALED
-from .._state import no_state
+from .._call.recurrence import RECURRENCES
+from .._call.scaled import SCALED
+from .._states.state_arrays import no_state
 from . import _maps, _options, _pools, _tensors
 from ._descriptions import OTHERS, Description, of_recurrence, of_scaled
 from ._direct import Direct

@@ -1,4 +1,4 @@
-"""``state_indices`` and ``state_at`` of tensors, as in `linattn._pools` and `linattn._state_at`.
+"""``state_indices`` and ``state_at`` of tensors, as in `linattn._call.pools` and `linattn._call.positions`.
 
 Rows of a pool are written in place, unless a gradient is recorded: the call then returns a new
 pool, through which gradients pass.
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from .. import _pools
-from .._cut import positions
+from .._call import pools
+from .._call.cut import positions
+from .._call.recurrence import MAPS, RECURRENCES
 from .._linattn import fast_step
-from .._operator import MAPS, RECURRENCES
-from .._state import State, checked_lengths
+from .._states.state_arrays import State, checked_lengths
 from . import _options, _tensors
 from ._library import Operator, is_direct
 from ._tensors import REAL, any_complex, array, maybe_array, tensor, threads, work_dtype
@@ -164,7 +164,7 @@ def _checked(
     indices: Tensor, count: int, rows: int, function: str, pool: str, different: bool
 ) -> Tensor:
     """``indices``, after the check of their values."""
-    _pools.checked_indices(function, pool, array(indices), count, rows, different=different)
+    pools.checked_indices(function, pool, array(indices), count, rows, different=different)
     return indices.clone()
 
 

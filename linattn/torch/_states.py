@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._state import State
+from .._states.state_arrays import State
 from . import _tensors
 from ._descriptions import Description
 from ._tensors import array

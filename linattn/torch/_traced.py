@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._operator import MAPS
-from .._state import State
+from .._call.recurrence import MAPS
+from .._states.state_arrays import State
 from . import _options, _tensors
 from ._descriptions import Description
 from ._library import Operator, constant, name_of

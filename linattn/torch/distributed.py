@@ -31,11 +31,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .. import _distributed, _elements
-from .._bridge import recurrences
-from .._bridges import DISTRIBUTED
-from .._complex_scan import COMPLEX
-from .._elements import AnyElement
+from .._blocks import effects, over_ranks
+from .._blocks.effects import AnyElement
+from .._bridges.bridge import recurrences
+from .._bridges.rows import DISTRIBUTED
+from .._call.complex_scan import COMPLEX
 from . import _complex, _maps
 from ._operator import OPERATORS, TensorOperator
 from ._tensors import any_complex, array, check, tensor, tensors, threads
@@ -60,7 +60,7 @@ def _run(
             omega = _plain(name, "omega", named.pop("omega"))
             named["feature_map"] = _maps.restore(named["feature_map"], omega)
     except Exception as error:
-        _distributed.fail(processes, error)
+        over_ranks.fail(processes, error)
     # Where one process computes gradients, it waits for all others to do so.
     recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
     o: Tensor = _Sequence.apply((name, processes, named, paired), recorded, *operands)
@@ -110,7 +110,7 @@ def _compute(call: Any, operands: Sequence[Any], *grad: Any, **alike: Any) -> An
     arrays = tuple(None if x is None else array(x.detach()) for x in operands)
     if paired:
         arrays, grad = (tuple(map(_numbers, x)) for x in (arrays, grad))
-    run: Any = _distributed.backward if grad else _distributed.forward
+    run: Any = over_ranks.backward if grad else over_ranks.forward
     with threads():
         found = run(ranks, name, arrays, *grad, **alike, **options)
     if not paired:
@@ -128,7 +128,7 @@ def _pairs(x: Any) -> Any:
 
 
 class _Processes:
-    """What connects the processes of a group, as `linattn._distributed.Ranks`."""
+    """What connects the processes of a group, as `linattn._blocks.over_ranks.Ranks`."""
 
     def __init__(self, group: Any) -> None:
         self.group, self.rank = group, dist.get_rank(group)
@@ -163,10 +163,10 @@ class _Processes:
 
     def _elements(self, element: AnyElement) -> list[AnyElement]:
         """The elements of all processes, by one all-gather."""
-        mine = torch.from_numpy(_elements.pack(element))
+        mine = torch.from_numpy(effects.pack(element))
         gathered = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(gathered, mine, group=self.group)
-        return [_elements.unpack(x.numpy(), element) for x in gathered]
+        return [effects.unpack(x.numpy(), element) for x in gathered]
 
 
 def _composed(elements: Sequence[AnyElement]) -> AnyElement | None:
@@ -174,5 +174,5 @@ def _composed(elements: Sequence[AnyElement]) -> AnyElement | None:
         return None
     whole, *rest = elements
     for element in rest:
-        whole = _elements.compose(whole, element)
+        whole = effects.compose(whole, element)
     return whole

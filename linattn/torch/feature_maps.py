@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from .. import feature_maps as _numpy
-from .._bridge import documented
-from .._bridges import TORCH
-from .._check import shape_alone
+from .._bridges.bridge import documented
+from .._bridges.rows import TORCH
+from .._core.checks import shape_alone
 from ..feature_maps import NAMES, draw
 from ._maps import TensorMap, described, resolve
 from ._tensors import check, work_dtype

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import linattn
 
-from .._bridge import made, recurrences
-from .._bridges import TORCH
+from .._bridges.bridge import made, recurrences
+from .._bridges.rows import TORCH
 from . import _fused
 from ._descriptions import OTHERS
 from ._initial import initial_state as _initial_state

@@ -4,8 +4,8 @@ import numpy as np
 from operands import dims, given, make
 
 from linattn import State
-from linattn._block_scan import BLOCKS
-from linattn._scaled import SCALED
+from linattn._blocks.block_scan import BLOCKS
+from linattn._call.scaled import SCALED
 
 B, H, N, D, M, F = 2, 3, 20, 4, 5, 6
 LENGTHS = np.array([[3, 20, 0], [9, 14, 8]])

@@ -33,10 +33,10 @@ from typing import NamedTuple
 import numpy as np
 from cases import DELTA, Case, call, make
 
-from linattn import _reference as ref
-from linattn import _reference_delta as ref_delta
-from linattn import _reference_maps as maps
-from linattn import _reference_softmax as ref_softmax
+from linattn.reference import delta as ref_delta
+from linattn.reference import linear as ref
+from linattn.reference import maps
+from linattn.reference import softmax as ref_softmax
 
 FORWARD_SUM, FORWARD_MEAN = 8, 16
 BACKWARD_SUM, BACKWARD_MEAN = 16, 32

@@ -3,7 +3,7 @@
 import numpy as np
 from bounds import excess
 
-from linattn import _reference_conv as ref
+from linattn.reference import conv as ref
 
 #: (n, c, w): around a vector, a chunk of tokens, a panel of channels, and eight taps.
 SIZES = [

@@ -17,15 +17,16 @@ from layouts import LAYOUTS
 from ml_dtypes import bfloat16
 
 import linattn
-from linattn import State, _selftest, feature_maps
-from linattn import _reference_maps as twins
-from linattn._operator import RECURRENCES
+from linattn import State, feature_maps
+from linattn._call.recurrence import RECURRENCES
+from linattn._cli import selftest
+from linattn.reference import maps as twins
 
 EDGES, FAR = (15, 16, 17, 31, 32, 33), (63, 64, 65, 100, 127, 128, 129, 200)
 LEADS = ((), (), (), (1,), (2,), (3,), (2, 3), (3, 1), (2, 1, 2), (5,), (0,), (2, 0))
 DTYPES = tuple(map(np.dtype, ("f4", "f8", "f2", bfloat16)))
 MIXED = (*DTYPES, *map(np.dtype, ("i1", "u1", "i4", "i8", "?")))
-TWINS = _selftest.OPERATORS
+TWINS = selftest.OPERATORS
 #: Recurrences besides those of the registry.
 LAYOUTS_OF = {name: import_module(f"linattn.{name}").LAYOUT for name in ("mlstm", "wkv")}
 ROWS = {"fortran", "features_first", "every_second_row", "rows_backwards"}  # layouts of matrices

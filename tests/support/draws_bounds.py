@@ -12,8 +12,8 @@ from map_bounds import moved, spread
 from states import flat, units
 
 from linattn import State
-from linattn import _reference_maps as twins
-from linattn._reference import _sum_to
+from linattn.reference import maps as twins
+from linattn.reference.linear import _sum_to
 
 
 def linear_units(trial: Trial, expected) -> list:

@@ -27,8 +27,8 @@ from draws import (
 from draws_bounds import delta_units, gated_units, linear_units, score_units, step_units
 from recurrences import SCANS
 
-from linattn import _operator
-from linattn._dtypes import result_dtype
+from linattn._call import recurrence
+from linattn._core.dtypes import result_dtype
 
 
 class Row(NamedTuple):
@@ -68,7 +68,7 @@ def _rows() -> dict[str, Row]:
 RECURRENCES = _rows()
 #: Operands held as states are: they have no say in the dtype of a call.
 WIDE = set().union(*map(wide_operands, RECURRENCES))
-METHODS = {name: r for r in _operator.RECURRENCES.values() for name in r.names.values()}
+METHODS = {name: r for r in recurrence.RECURRENCES.values() for name in r.names.values()}
 OPERANDS = RECURRENCES | {
     "noncausal": Row("q k v", linear_units),
     "softmax_attention": Row("q k v", score_units),
@@ -76,7 +76,7 @@ OPERANDS = RECURRENCES | {
 }
 #: Axes: n queries, s keys, d channels, m of them in values, f features, r of Linformer.
 #: Operands besides q, k and v, and their channels, are as wide as features.
-EXTRAS = {x.name: x for x in RECURRENCES for x in _operator.RECURRENCES[x].extras}
+EXTRAS = {x.name: x for x in RECURRENCES for x in recurrence.RECURRENCES[x].extras}
 CORE = {name: x.dims.replace("d", "f") for name, x in EXTRAS.items()} | {
     "q": "nd", "k": "sd", "v": "sm", "E": "sr", "F": "sr", "grad_out": "nm",
 }  # fmt: skip

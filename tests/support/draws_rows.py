@@ -21,10 +21,10 @@ from draws_operators import KINDS
 from map_bounds import moved, spread
 from states import flat
 
-from linattn import _reference_maps as twins
 from linattn import feature_maps
-from linattn._dtypes import result_dtype, state_dtype
-from linattn._gufuncs import internal_ufuncs
+from linattn._core.dtypes import result_dtype, state_dtype
+from linattn._core.gufuncs import internal_ufuncs
+from linattn.reference import maps as twins
 
 FUNCTIONS = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),

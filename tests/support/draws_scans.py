@@ -12,7 +12,7 @@ from draws import DTYPES, Lot, Trial, call_of, cuts, draw_out, wide_operands, wo
 from draws_scans_bounds import linear_units, mlstm_units, selective_units, wkv_units
 
 from linattn import State
-from linattn._dtypes import result_dtype
+from linattn._core.dtypes import result_dtype
 
 
 class Row(NamedTuple):

@@ -15,9 +15,7 @@ from draws import Trial, clean
 from states import flat
 
 from linattn import State
-from linattn import _reference_mlstm as mlstm
-from linattn import _reference_scan as scan
-from linattn import _reference_wkv as wkv
+from linattn.reference import mlstm, scan, wkv
 
 SMALL = 1e-6
 LEAST = -1e4  # exponents below are of nothing

@@ -13,7 +13,7 @@ from states import flat
 
 import linattn
 from linattn import State, feature_maps
-from linattn._gufuncs import internal_ufuncs
+from linattn._core.gufuncs import internal_ufuncs
 
 
 class Call(NamedTuple):

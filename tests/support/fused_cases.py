@@ -6,7 +6,7 @@ import numpy as np
 from bounds import close, roundings
 
 import linattn
-from linattn import _reference_fused as ref
+from linattn.reference import fused as ref
 
 
 class Layer(NamedTuple):

@@ -15,8 +15,8 @@ from gated_calls import GATES, both, oracle
 from map_bounds import spread
 
 from linattn import State
-from linattn import _reference_gated as ref
-from linattn import _reference_maps as maps
+from linattn.reference import gated as ref
+from linattn.reference import maps
 
 ROUNDINGS = {"o": 12, "s": 12, "gradients": 24}
 

@@ -2,8 +2,8 @@
 
 from slow import slow
 
-from linattn import _config
+from linattn._core import settings
 
-BEST, *OTHERS = _config.available_isas()
+BEST, *OTHERS = settings.available_isas()
 #: All of them, those that are not the best in the slow tests.
 ISAS = [BEST, *slow(*OTHERS)]

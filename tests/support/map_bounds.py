@@ -2,12 +2,12 @@
 
 `moved(phi, x)`: what rounding inside of phi moves phi(x) by, in units of u and beside a few
 roundings of phi(x) itself.  `spread(phi, x, grad)`: the magnitude of ``phi.backward``, linear in a
-positive `grad`.  Both take the twins of `linattn._reference_maps`.
+positive `grad`.  Both take the twins of `linattn.reference.maps`.
 """
 
 import numpy as np
 
-from linattn import _reference_maps as maps
+from linattn.reference import maps
 
 
 def moved(phi, x):

@@ -16,10 +16,10 @@ from types import ModuleType
 import numpy as np
 
 import linattn
-from linattn import _reference_maps as maps
-from linattn._layout import Operand
+from linattn._call.recurrence import MAPS, RECURRENCES
+from linattn._core.layout import Operand
 from linattn._linattn import operators
-from linattn._operator import MAPS, RECURRENCES
+from linattn.reference import maps
 
 #: Recurrences in the order of operators.def, which no import changes.
 REGISTRY = {name: RECURRENCES[name] for name in operators if name in RECURRENCES}
@@ -61,7 +61,7 @@ def kinds(name: str) -> list[str]:
 def twin(name: str) -> ModuleType:
     """The module that holds the NumPy twin of an operator."""
     for found in pkgutil.iter_modules(linattn.__path__, "linattn."):
-        if found.name.startswith("linattn._reference"):
+        if found.name.startswith("linattn.reference.linear"):
             module = importlib.import_module(found.name)
             if getattr(getattr(module, name, None), "__module__", "") == found.name:
                 return module

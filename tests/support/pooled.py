@@ -10,8 +10,10 @@ from recurrences import RULES, make, step_of
 from states import flat
 
 import linattn
-from linattn import State, _reference_conv, _reference_mlstm, _reference_wkv
-from linattn._operator import RECURRENCES
+from linattn import State
+from linattn._call.recurrence import RECURRENCES
+from linattn.reference import conv, wkv
+from linattn.reference import mlstm as _reference_mlstm
 
 
 class Case(NamedTuple):
@@ -86,8 +88,8 @@ def _cases() -> list[Case]:
         cases.append(Case(rule.name, name, rule.letters, rule.options, options, rule.twin, rule))
     for name, letters, twin in (
         ("mlstm", {"q": "nd", "k": "nd", "v": "nm", "i": "n", "f": "n"}, _reference_mlstm),
-        ("wkv", {"k": "nm", "v": "nm", "w": "m", "u": "m"}, _reference_wkv),
-        ("causal_conv1d", {"x": "nc", "weight": "cw", "bias": "c"}, _reference_conv),
+        ("wkv", {"k": "nm", "v": "nm", "w": "m", "u": "m"}, wkv),
+        ("causal_conv1d", {"x": "nc", "weight": "cw", "bias": "c"}, conv),
     ):
         cases.append(Case(name, f"{name}_step", letters, {}, {}, twin))
     mlstm = next(x for x in cases if x.name == "mlstm")

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from linattn import _config
+from linattn._core import settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TEXTS = Path(__file__).parent / "recipe"
@@ -52,7 +52,7 @@ MAP = (
     Edit("src/kernel/maps.def", "LA_ROW_MAP(l2norm", "LA_MAP(square, 0)\n"),
     Edit("src/kernel/feature.h", "#endif", SQUARE),
     Edit(
-        "linattn/_reference_maps.py",
+        "linattn/reference/maps.py",
         '    "l2norm":',
         '    "square": Elementwise(lambda x: x * x, lambda x: 2 * x),\n',
     ),
@@ -119,7 +119,7 @@ def run(folder: Path, *command: str) -> str:
     """What a program of the copy prints; one instruction set is enough for it."""
     done = subprocess.run(
         [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(folder), "LINATTN_ISAS": _config.available_isas()[-1]},
+        env={**os.environ, "PYTHONPATH": str(folder), "LINATTN_ISAS": settings.available_isas()[-1]},
     )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
     return done.stdout

@@ -17,10 +17,10 @@ from gated_calls import GATES
 from states import flat
 
 import linattn
-from linattn._layout import Operand
+from linattn._call.recurrence import RECURRENCES
+from linattn._cli.selftest import OPERATORS
+from linattn._core.layout import Operand
 from linattn._linattn import operators
-from linattn._operator import RECURRENCES
-from linattn._selftest import OPERATORS
 
 #: A side of a comparison may be off by so many u of the largest entry of it (`bounds`).
 ROUNDINGS = 32

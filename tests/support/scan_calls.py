@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from linattn import _reference_scan as ref
-from linattn._gufuncs import ufuncs
+from linattn._core.gufuncs import ufuncs
+from linattn.reference import scan as ref
 
 NAMES = ["x", "dt", "A", "B", "C", "D", "z", "dt_bias"]
 GRADIENTS = ["dx", "ddt", "dA", "dB", "dC", "dD", "dz", "ddt_bias", "ds0"]

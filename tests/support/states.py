@@ -15,8 +15,8 @@ from map_bounds import moved, spread
 
 import linattn
 from linattn import State
-from linattn import _reference as ref
-from linattn import _reference_maps as maps
+from linattn.reference import linear as ref
+from linattn.reference import maps
 
 DEFAULTS = {"feature_map": "elu", "normalize": True, "eps": 1e-6, "scale": 1.0}
 

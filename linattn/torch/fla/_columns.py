@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._state import State
+from ..._states.state_arrays import State
 from .._tensors import work_dtype
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._state import State
+from ..._states.state_arrays import State
 from ._lent import take
 from ._token import STEPS, decode
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from ..._bridge import compiled
+from ..._bridges.bridge import compiled
 from .. import _tensors
 from . import _layout, _value_gates
 from ._docs import documented
@@ -46,7 +46,7 @@ class Rule(NamedTuple):
 def function(rule: Rule, returns: str | None = None, **types: Any) -> Callable[[F], F]:
     """Make a function of fla's from its signature and the first lines of its docstring.
 
-    ``returns`` and ``types`` are what `_docs.documented` takes.
+    ``returns`` and ``types`` are what `templates.documented` takes.
     """
 
     def decorate(declared: F) -> F:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ..._state import State
+from ..._states.state_arrays import State
 from .. import operators
 from .._library import is_direct
 from .._operator import OPERATORS

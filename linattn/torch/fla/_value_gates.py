@@ -18,7 +18,7 @@ def run(
     gv: Tensor, *, initial_state: Any, state_v_first: bool, cu_seqlens: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Any]:  # fmt: skip
-    """`_layout.run` where value channels decay by gv [B, T, HV, V].
+    """`layout.run` where value channels decay by gv [B, T, HV, V].
 
     The first of ``extras`` are log decays, [B, T, HV] or [B, T, HV, K].
     """

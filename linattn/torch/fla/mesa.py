@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._state import State
+from ..._states.state_arrays import State
 from .. import _tensors
 from ..feature_maps import L2Norm
 from ..operators import gated

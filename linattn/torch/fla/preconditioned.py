@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..._state import State
+from ..._states.state_arrays import State
 from .. import _tensors
 from ..operators import linear_scan
 from ._keywords import Given

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._state import State
+from ..._states.state_arrays import State
 from ..operators import linear_scan, wkv
 from ._docs import documented
 from ._layout import check_shape, check_tensor, count_sequences, sequence_bounds

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..._state import State
+from ..._states.state_arrays import State
 from .._tensors import work_dtype
 from . import _check
 from ._padding import padding

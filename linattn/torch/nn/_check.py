@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..._check import integer as integer
-from ..._check import positive as positive
+from ..._core.checks import integer, positive
 
 F = TypeVar("F", bound=Callable[..., Any])
 

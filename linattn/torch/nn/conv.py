@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..._state import State, shown_fields
+from ..._states.state_arrays import State, shown_fields
 from .._fused import direct
 from .._library import is_direct
 from .._tensors import work_dtype

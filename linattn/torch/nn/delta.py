@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._state import State
+from ..._states.state_arrays import State
 from ..feature_maps import DPFP
 from ..operators import delta, delta_step
 from . import _check

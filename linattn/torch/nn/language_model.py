@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..._state import shown_fields
+from ..._states.state_arrays import shown_fields
 from . import _check
 from ._padding import padding
 from .transformer import TransformerBlock

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import feature_maps as _numpy
-from ..._state import State
+from ..._states.state_arrays import State
 from ..operators import causal as causal_attention
 from ..operators import noncausal, step
 from . import _check, _maps

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..._state import State
+from ..._states.state_arrays import State
 from .._tensors import work_dtype
 from ..operators import selective_scan, selective_scan_step
 from . import _check

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..._state import shown_fields
+from ..._states.state_arrays import shown_fields
 from . import _check
 from ._base import HeadAttention, together
 

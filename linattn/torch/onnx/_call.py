@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ..._layout import Operand
+from ..._core.layout import Operand
 from .._operator import TensorOperator
 from . import _shapes
 from ._errors import unsupported

@@ -3,7 +3,7 @@
 Each function takes the vocabulary, the token's operands by name (None where they are left out) and
 the state's fields, and returns the output and the fields after it.  Queries are scaled already,
 gates and strengths have an axis of channels, and features are mapped.  The equations are those of
-`linattn._reference`.
+`linattn.reference.linear`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..._state import State
+from ..._states.state_arrays import State
 from .._seq_idx import Packing
 from .._tensors import kept, writable
 from ..causal_conv1d.causal_conv1d_interface import ACTIVATIONS, shifted

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._state import State
+from ..._states.state_arrays import State
 from .._tensors import kept, promotion, work_dtype, writable
 from ..operators import linear_scan, mlstm, mlstm_step, selective_scan, selective_scan_step, wkv
 from ._packing import SCANNED, sequences

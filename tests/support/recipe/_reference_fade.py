@@ -1,9 +1,10 @@
 # mypy: ignore-errors
-"""NumPy twin of a memory that fades, token by token: see `linattn._reference`."""
+"""NumPy twin of a memory that fades, token by token: see `linattn.reference.linear`."""
 
 import numpy as np
 
-from linattn._reference import (
+from linattn.reference.delta import _channels, _token_channels
+from linattn.reference.linear import (
     State,
     _exists,
     _finish,
@@ -16,7 +17,6 @@ from linattn._reference import (
     _vecmat,
     _wide,
 )
-from linattn._reference_delta import _channels, _token_channels
 
 
 def fade(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ....._state import State
+from ....._states.state_arrays import State
 from ...._tensors import promotion, work_dtype, writable
 from ....fla._layout import check_shape, check_tensor
 from ....operators import gated_step, selective_scan_step

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ....._state import State
+from ....._states.state_arrays import State
 from ...._seq_idx import Packing, at_first, packing
 from ...._tensors import work_dtype
 from ....causal_conv1d import causal_conv1d_fn

@@ -1,0 +1,263 @@
+"""Functions of other libraries' arrays, made from those of NumPy arrays and the registry.
+
+A `Bridge` (a row of `linattn._bridges.rows`) says in what they differ: which parameters are left out or
+added, what arrays are called, which errors there are.  `recurrences` makes a function for every
+recurrence, `made` makes one from any function of the package::
+
+    from .._bridge import made, recurrences
+    from .._bridges import TORCH
+
+    if TYPE_CHECKING:
+        from .._signatures.torch import *  # noqa: F403
+
+    _functions = recurrences(
+        TORCH,
+        forward=lambda r: OPERATORS[r.name].forward,  # called (operands, **options)
+        step=lambda r: OPERATORS[r.name].step,  # called (operands, state, **options)
+    )
+    _functions["linformer"] = made(linattn.linformer, TORCH, LINFORMER, example=...)
+    globals().update(_functions)
+    __all__ = [*_functions]
+
+Each is an ordinary Python function, compiled from its signature, with a docstring that the template
+of NumPy's makes (`linattn._docs.templates`).  For type checkers ``python -m linattn._bridges.stubs``, which a build
+runs, writes the same signatures to linattn/_signatures.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import linattn
+
+from .._docs import templates
+
+if TYPE_CHECKING:
+    from .._call.recurrence import Recurrence
+    from .._call.scaled import Scaled
+    from .._core.layout import Operand
+
+    Function = Callable[..., Any]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+class Added(NamedTuple):
+    """A keyword that NumPy's functions do not have; None by default."""
+
+    name: str
+    annotation: str
+    text: str  #: its entry in the section Parameters, from its second line on
+    cross: bool = True  #: whether recurrences where every query sees every key have it
+    forms: tuple[str, ...] = ("forward", "backward", "step")
+
+
+class Bridge(NamedTuple):
+    """In what functions of another library's arrays differ from those of NumPy arrays."""
+
+    module: str  #: where they are defined
+    public: str  #: where users find them
+    imports: str  #: what the annotations need, as a line of code
+    summary: str  #: a sentence, with a place for {name}
+    given: str  #: the annotation of an operand
+    made: str  #: the annotation of a result
+    words: templates.Vocabulary = templates.NUMPY
+    annotations: Mapping[str, str] = {}  #: of parameters that take other types than NumPy's
+    without: tuple[str, ...] = ()  #: parameters left out, and paragraphs
+    added: tuple[Added, ...] = ()
+    raises: tuple[templates.Raised, ...] = ()  #: in place of NumPy's
+    also_raises: tuple[templates.Raised, ...] = ()  #: beside NumPy's
+    notes: tuple[tuple[str, str], ...] = ()  #: a parameter ("" for all functions), and a remark
+    functions: tuple[str, ...] = ()  #: those beside the recurrences
+    examples: Mapping[
+        str, str
+    ] = {}  #: by form of recurrence, with places for {function}, {name}, {operands}
+
+
+class Made(NamedTuple):
+    """A function of a recurrence that a bridge has."""
+
+    name: str
+    recurrence: Recurrence | Scaled
+    form: str  #: "forward", "backward" or "step"
+    added: tuple[Added, ...]
+
+
+def functions(bridge: Bridge) -> Iterator[Made]:
+    """Those of all recurrences."""
+    from .._call.scaled import every
+
+    for r in every():
+        for form in bridge.examples:
+            if form != "step" or not r.cross:
+                added = (x for x in bridge.added if form in x.forms and (x.cross or not r.cross))
+                yield Made(r.names[form], r, form, tuple(added))
+
+
+def recurrences(bridge: Bridge, **calls: Callable[[Any], Function]) -> dict[str, Function]:
+    """By name, functions of all recurrences.
+
+    ``forward``, ``backward`` or ``step`` give, for a recurrence, what the function of that form
+    calls: with the operands in the registry's order (None for those left out), then the gradient of
+    the output or the state, then options by name.
+    """
+    return {
+        name: made(
+            getattr(linattn, name), bridge, calls[form](r), [x.name for x in r.operands],
+            added=added,
+            example=bridge.examples[form].format(
+                function=f"{bridge.public}.{name}", name=name, operands=_example(r.operands)
+            ),
+        )
+        for name, r, form, added in functions(bridge)
+    }  # fmt: skip
+
+
+def made(
+    function: Function,
+    bridge: Bridge,
+    call: Function,
+    operands: Sequence[str] = (),
+    *,
+    added: Sequence[Added] = (),
+    example: str = "",
+    raises: Sequence[templates.Raised] = (),
+) -> Any:
+    """A bridge's function with the name and the parameters of one of the package.
+
+    It calls ``call`` with its arguments as they are, but ``operands`` as a tuple, which goes first.
+    ``example`` and ``raises`` stand in place of the bridge's.
+    """
+    signature = signature_of(function, bridge, added)
+    result = _compiled(function.__name__, signature, call, operands, bridge.module)
+    if function.__doc__ is not None:  # python -OO
+        summary = bridge.summary.format(name=function.__name__)
+        texts = _sections(function, signature.parameters, bridge, added, raises, summary)
+        if example:
+            texts["Examples"] = inspect.cleandoc(example)
+        result.__doc__ = templates.joined(texts)
+    return result
+
+
+def documented(
+    function: Function, bridge: Bridge, raises: Sequence[templates.Raised] = ()
+) -> Callable[[F], F]:
+    """Gives what is written by hand the docstring of a function or class of the package.
+
+    Its own docstring begins with its summary, and has sections that stand in place of the others.
+    """
+
+    def decorate(f: F) -> F:
+        if f.__doc__ is not None and function.__doc__ is not None:  # python -OO
+            own = templates.split(inspect.cleandoc(f.__doc__))
+            takes = inspect.signature(f).parameters
+            texts = _sections(function, takes, bridge, (), raises, own.pop(""))
+            f.__doc__ = templates.joined(texts | own)
+        return f
+
+    return decorate
+
+
+def signature_of(
+    function: Function, bridge: Bridge, added: Sequence[Added] = ()
+) -> inspect.Signature:
+    """The signature of a bridge's function."""
+    signature = inspect.signature(function)
+    parameters = [
+        x.replace(annotation=bridge.annotations.get(name) or _named(x.annotation, bridge))
+        for name, x in signature.parameters.items()
+        if name not in bridge.without
+    ]
+    parameters += [
+        Parameter(x.name, Parameter.KEYWORD_ONLY, default=None, annotation=x.annotation)
+        for x in added
+    ]  # fmt: skip
+    result = _named(signature.return_annotation, bridge)
+    if "return_state" in bridge.without:
+        result = result.partition(" | ")[0]
+    return signature.replace(parameters=parameters, return_annotation=result)
+
+
+def _named(annotation: str, bridge: Bridge) -> str:
+    """An annotation of NumPy's, with the bridge's arrays."""
+    names = {"ArrayLike": bridge.given, "Array": bridge.made}
+    return re.sub(r"\bArray(Like)?\b", lambda found: names[found[0]], annotation)
+
+
+def _compiled(
+    name: str, signature: inspect.Signature, call: Function, operands: Sequence[str], module: str
+) -> Any:
+    """A function that calls ``call`` with its arguments, but ``operands`` as a tuple."""
+    taken = [x for x in operands if x in signature.parameters]
+    arguments = [f"({', '.join(taken)},)"] if taken else []
+    places: dict[Any, str] = {Parameter.KEYWORD_ONLY: "{0}={0}", Parameter.VAR_POSITIONAL: "*{0}"}
+    for x in signature.parameters.values():
+        if x.name not in operands:
+            arguments.append(places.get(x.kind, "{0}").format(x.name))
+    return compiled(name, signature, module, f"call({', '.join(arguments)})", call=call)
+
+
+def compiled(
+    name: str, signature: inspect.Signature, module: str, result: str, **names: Any
+) -> Any:
+    """A function of that signature, compiled from its text, as `dataclasses` does it: binding
+    ``*args`` and ``**kwargs`` would slow every call.
+
+    It returns ``result``, an expression in its parameters and in ``names``.  Its module is where it
+    is pickled from.  Tracebacks and debuggers find its text in linecache.
+    """
+    parameters = signature.parameters.values()
+    bare = signature.replace(
+        parameters=[x.replace(annotation=x.empty) for x in parameters],
+        return_annotation=signature.empty,
+    )
+    text = (
+        f"def make({', '.join(names)}):\n    def {name}{bare}:\n        return {result}\n"
+        f"    return {name}\n"
+    )
+    file = f"<{module}.{name}>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    scope: dict[str, Any] = {}
+    exec(compile(text, file, "exec"), vars(sys.modules[module]), scope)
+    made = scope["make"](**names)
+    made.__qualname__ = name
+    made.__annotations__ = {x.name: x.annotation for x in parameters}
+    made.__annotations__["return"] = signature.return_annotation
+    return made
+
+
+def _sections(
+    function: Function,
+    takes: Collection[str],
+    bridge: Bridge,
+    added: Sequence[Added],
+    raises: Sequence[templates.Raised],
+    summary: str,
+) -> dict[str, str]:
+    """The docstring of a bridge's function, by sections."""
+    texts = templates.sections(
+        function, takes, bridge.words, without=bridge.without, raises=raises or bridge.raises,
+        also_raises=() if raises else bridge.also_raises,
+    )  # fmt: skip
+    texts[""] = f"{texts[''].strip()}\n\n{summary.strip()}"
+    entries = (inspect.cleandoc(x.text) for x in added)
+    texts["Parameters"] = "\n".join((texts.get("Parameters", ""), *entries))
+    remarks = [text for name, text in bridge.notes if not name or name in takes]
+    texts["Notes"] = "\n\n".join((texts.get("Notes", "").rstrip(), *remarks))
+    return texts
+
+
+def _example(operands: Sequence[Operand]) -> str:
+    """The operands that may not be left out, made from x: n tokens of width 2.
+
+    The n tokens serve as a batch where the function takes one token.
+    """
+    values = {(True, 0): "x[..., 0]", (True, 1): "x", (False, 1): "x[0]", (False, 2): "x[:2]"}
+    needed = (x for x in operands if not x.optional)
+    return ", ".join(values[x.has_tokens, len(x.dims) - x.has_tokens] for x in needed)

@@ -1,0 +1,1 @@
+"""Calls of recurrences: the registry, and the ways from arguments to gufuncs."""

@@ -1,0 +1,194 @@
+"""The state before the first token, as arrays, for steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._core import checks
+from .._core.dtypes import state_dtype
+from .._states.state_arrays import State, checked_bounds
+from ..feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
+from ..feature_maps._base import Fused
+from .complex_scan import COMPLEX, is_complex
+from .scaled import Scaled, every
+
+if TYPE_CHECKING:
+    from .._core.layout import Call
+    from .._types import Array, ArrayLike, Bool, Map, Shape
+    from .recurrence import Recurrence
+
+NAME = "initial_state"
+
+
+def initial_state(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike | None = None,
+    *others: ArrayLike,
+    operator: str = "causal",
+    feature_map: Map = "elu",
+    normalize: Bool = True,
+    cu_seqlens: ArrayLike | None = None,
+) -> State:
+    """The state before the first token: zeros of the shapes and dtype that an operator takes.
+
+    Parameters
+    ----------
+    q, k, v : array_like, shape (..., n, d), (..., n, d) and (..., n, m)
+        The first operands of the operator; of a step, one token: (..., d), (..., d) and (..., m).
+        Only their shapes and dtypes count.  For `linear_scan` they are a and x, for
+        `selective_scan` x, dt and A, for `wkv` k, v and w.
+    *others : array_like
+        The operands that follow, in the operator's order, such as beta of `delta`.  You can leave
+        them out if they add no leading axes and no wider dtype.
+    operator : str, default 'causal'
+        The name of the function that takes the operands: a recurrence, such as ``'gated'``, or
+        its step, ``'gated_step'``.
+    feature_map : str or FeatureMap, default 'elu'
+        The operator's map.  Fused maps have ``d`` features, so you need to pass only ``'dpfp'``
+        and objects.
+    normalize : bool, default True
+        As for `causal`, `mlstm` and their steps; the other operators do not take it.
+    cu_seqlens : array_like of int, shape (sequences + 1,), optional
+        The bounds of packed sequences, each of which has a state.
+
+    Returns
+    -------
+    State
+        ``s`` (..., f, m) and, with a normaliser, ``z`` (..., f); for packed sequences with an
+        axis of sequences before these axes.  `wkv`, `mlstm`, and with a normaliser
+        `linattn.feature_maps.PositiveRandomFeatures` also have ``log_scale``, -inf for no key, but
+        0 for `mlstm`.  The arrays are newly allocated, have all leading axes, as in-place steps
+        require, and the dtype of the computation: float32 for 16-bit operands.
+
+    Raises
+    ------
+    TypeError
+        If an operand does not hold real numbers, there are more operands than the operator has,
+        or the operator does not take the map.
+    ValueError
+        If shapes do not match, or ``operator``, ``feature_map`` or ``cu_seqlens`` is wrong.
+
+    Notes
+    -----
+    f (m + 1) numbers per head.  Operators over whole sequences do not need it: they start from
+    such a state by default.
+
+    References
+    ----------
+    Katharopoulos et al., "Transformers are RNNs", ICML 2020, eq. 16-17.  The papers of the other
+    operators start from zeros as well.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> q, k, v = np.ones((3, 10, 2, 4), np.float32)  # tokens, heads, width
+    >>> state = linattn.initial_state(q[0], k[0], v[0], operator="step")
+    >>> for token in zip(q, k, v):
+    ...     o, state = linattn.step(*token, state, in_place=True)
+    >>> state.s.shape, state.z[0]
+    ((2, 4, 4), array([20., 20., 20., 20.], dtype=float32))
+    """
+    phi = get(feature_map)
+
+    def full(shape: Shape, value: float, typed: tuple[Array, ...]) -> Array:
+        return np.full(shape, value, state_dtype(*typed))
+
+    return state_of(
+        given(q, k, v, *others), operator, phi.features, full, normalize=normalize,
+        cu_seqlens=cu_seqlens, rescaled=isinstance(phi, PositiveRandomFeatures),
+        unmapped=None if isinstance(phi, Fused) else phi,
+    )  # fmt: skip
+
+
+def given(*operands: Any) -> tuple[Any, ...]:
+    """The operands without trailing None: the state of a linear scan follows from two operands."""
+    while operands and operands[-1] is None:
+        operands = operands[:-1]
+    return operands
+
+
+def recurrence_of(operator: str, count: int) -> tuple[Recurrence | Scaled, bool]:
+    """The recurrence that has the operator, and whether it takes all tokens, not one.
+
+    ``count`` is the number of operands.
+    """
+    steps = (r for r in every() if not r.cross)
+    recurrence = next((r for r in steps if operator in (r.name, r.names["step"])), None)
+    if recurrence is None:
+        known = (r.names[x] for r in every() if not r.cross for x in ("forward", "step"))
+        raise ValueError(f"{NAME}: operator is {operator!r}; expected one of {', '.join(known)}")
+    leading = recurrence.layout.leading
+    others = count - leading
+    if others < 0:
+        names = ", ".join(x.name for x in recurrence.operands[:leading])
+        raise TypeError(f"{NAME}: {count} operands; expected {names} at least, for {operator}")
+    if others > len(recurrence.extras):
+        names = ", ".join(extra.name for extra in recurrence.extras) or "none"
+        last = recurrence.operands[leading - 1].name
+        raise TypeError(
+            f"{NAME}: {others} operands after {last}; expected those of {operator}: {names}"
+        )
+    return recurrence, operator == recurrence.name
+
+
+def state_of(
+    operands: tuple[Any, ...],
+    operator: str,
+    features: Callable[[int], int],
+    full: Callable[[Shape, float, tuple[Array, ...]], Any],
+    *,
+    normalize: Bool,
+    cu_seqlens: Any,
+    rescaled: bool,
+    unmapped: Any,
+) -> State:
+    """The state before the first token, with arrays from ``full(shape, value, operands)``.
+
+    ``features(d)`` is the map's number of features; ``rescaled`` tells whether the map rescales as
+    it goes.  ``unmapped`` is the map if it is not fused, which operators without maps refuse.
+    """
+    recurrence, whole = recurrence_of(operator, len(operands))
+    if cu_seqlens is not None and not whole:
+        raise TypeError(
+            f"{NAME}: cu_seqlens is given; expected None, as {operator} takes one token"
+        )
+    if not recurrence.mapped and unmapped is not None:
+        raise TypeError(
+            f"{NAME}: feature_map is {unmapped!r}; expected the default, as {operator} has no map"
+        )
+    if recurrence.name == COMPLEX.name and is_complex(*operands):
+        call, _ = COMPLEX.checked(NAME, operands, {}, tokens=whole)
+    else:
+        call = recurrence._read(NAME, operands, tokens=whole)
+    lead, core = call.batch, call.core
+    if recurrence.mapped:
+        core = features(core[0]), *core[1:]
+    if cu_seqlens is not None:
+        lead = *lead, len(checked_bounds(NAME, cu_seqlens, call.fit.sizes["n"])) - 1
+    if isinstance(recurrence, Scaled):
+        cores = recurrence.cores(call.fit.sizes, bool(normalize))
+        return recurrence.state(lambda shape, value: full(shape, value, call.typed), lead, cores)
+    s = full((*lead, *core), 0.0, call.typed)
+    if not (recurrence.normalizer and normalize):
+        return State(s)
+    log_scale = full((*lead, *core[:-1]), -np.inf, call.typed) if rescaled else None
+    return State(s, full((*lead, *core[:-1]), 0.0, call.typed), log_scale)
+
+
+def cores_of(r: Any, function: str, call: Call, options: Mapping[str, Any]) -> State:
+    """The shapes of the arrays of a call's state, without leading axes; None for those it lacks."""
+    normalize = bool(options.get("normalize", True))
+    if isinstance(r, Scaled):
+        return State(*r.cores(call.fit.sizes, normalize))
+    core, feature_map = call.core, options.get("feature_map", "identity")
+    if not (isinstance(feature_map, FeatureMap) or feature_map in NAMES):
+        raise checks.unknown_map(function, feature_map)
+    phi = get(feature_map)
+    if r.mapped:
+        core = phi.features(core[0]), *core[1:]
+    rows = core[:-1] if r.normalizer and normalize else None
+    return State(core, rows, rows if isinstance(phi, PositiveRandomFeatures) else None)

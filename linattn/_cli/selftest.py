@@ -1,0 +1,240 @@
+"""``linattn selftest``: every operator against its float64 twin on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import pkgutil
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import linattn
+from linattn import State
+from linattn._call.recurrence import RECURRENCES, Recurrence
+from linattn._cli.progress import Bar
+from linattn._core import settings
+from linattn._linattn import maps
+
+#: The recurrence of a function and its method.
+METHODS = {name: (r, method) for r in RECURRENCES.values() for method, name in r.names.items()}
+_OTHERS = (
+    "causal_conv1d", "log_decay", "softmax_attention", "linformer", "mlstm", "wkv",
+    "fused_gated_delta", "fused_gated",
+)  # fmt: skip
+
+
+def _twins() -> dict[str, Any]:
+    """By name, the NumPy twin of every operator: a function of a module `_reference*`."""
+    functions: dict[str, Any] = {}
+    for module in pkgutil.iter_modules(linattn.__path__):
+        if module.name.startswith("_reference"):
+            functions |= vars(importlib.import_module(f"linattn.{module.name}"))
+    names = [*METHODS, *(x + end for x in _OTHERS for end in ("", "_backward", "_step"))]
+    return {name: functions[name] for name in names if hasattr(linattn, name)}
+
+
+OPERATORS = _twins()
+
+#: Largest error allowed, relative to the largest entry of the twin's answer (of all gradients
+#: together, since a single one may cancel to 0).  Shapes here are small: a wrong tile or sign is
+#: far outside the tolerance, rounding well inside.
+TOLERANCE = {"float32": 1e-4, "float64": 1e-12}
+
+#: (heads, n, d, m): below, at and past a vector, a tile and a chunk.
+SHAPES = ((2, 1, 1, 1), (2, 67, 5, 3), (1, 130, 64, 64), (2, 33, 65, 70))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-v", "--verbose", action="store_true", help="print every check")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print one line per instruction set and dtype; 1 if a check failed."""
+    failures = 0
+    usual, isas = settings.get_isa(), settings.available_isas()
+    bar = Bar(sys.stderr, len(isas) * len(TOLERANCE) * len(OPERATORS))
+    try:
+        for isa, dtype in itertools.product(isas, TOLERANCE):
+            linattn.set_isa(isa)
+            checks: list[tuple[str, float, bool]] = []
+            for operator in OPERATORS:
+                bar.step(f"{isa}: {operator}")
+                checks += _checks(operator, dtype)
+            bar.clear()
+            failed = [check for check in checks if not check[2]]
+            failures += len(failed)
+            worst = max(error for _, error, _ in checks)
+            verdict = f"{len(failed)} FAILED" if failed else "ok"
+            print(f"{isa:12} {dtype} {len(checks):5} checks, worst error {worst:.1e}  {verdict}")
+            for name, error, _ in checks if args.verbose else failed:
+                print(f"    {name}: {error:.1e}")
+    finally:
+        bar.clear()
+        linattn.set_isa(usual)
+    print("selftest failed" if failures else "selftest passed")
+    return 1 if failures else 0
+
+
+def _checks(operator: str, dtype: str) -> Iterator[tuple[str, float, bool]]:
+    """(what was checked, error relative to the largest entry, whether it passed)."""
+    rng = np.random.default_rng(0)
+    for shape in SHAPES:
+        operands = [_cast(x, dtype) for x in _operands(operator, shape, rng)]
+        named = {key: _cast(x, dtype) for key, x in _named(operator, shape, rng).items()}
+        for options in _options(operator):
+            given: list[Any] = operands
+            if METHODS.get(operator, ("", ""))[1] == "step":
+                *token, s, z = operands
+                given = [*token, State(s, z if options.get("normalize") else None)]
+            got = getattr(linattn, operator)(*given, **named, **options)
+            want = OPERATORS[operator](*given, **named, **options)
+            error = _error(_flat(got), _flat(want))
+            name = " ".join(
+                [operator, dtype, str(shape), *(f"{k}={v}" for k, v in options.items())]
+            )
+            yield name, error, error <= TOLERANCE[dtype]
+
+
+def _cast(x: Any, dtype: str) -> Any:
+    return type(x)(*(_cast(y, dtype) for y in x)) if isinstance(x, tuple) else x.astype(dtype)
+
+
+def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[Any]:
+    """All arrays; for a step those of the first token, followed by a state or its s, z."""
+    heads, n, d, m = shape
+    if operator in METHODS:
+        return _of_recurrence(
+            *METHODS[operator], heads, {"n": n, "s": n, "d": d, "m": m, "f": d}, rng
+        )
+    stem, _, last = operator.rpartition("_")
+    if operator.startswith("fused"):
+        return _of_layer(operator, shape, rng)
+    if operator.startswith(("mlstm", "wkv")):
+        return _of_scaled(operator.partition("_")[0], last, shape, rng)
+    x, grad_out = rng.standard_normal((2, heads, n, m))
+    if operator == "causal_conv1d_step":
+        return [x[:, 0], rng.standard_normal((m, 4)), rng.standard_normal((heads, m, 3))]
+    stem = stem if last == "backward" else operator
+    if stem == "causal_conv1d":
+        operands = [x, rng.standard_normal((m, 4))]
+    elif stem == "log_decay":
+        operands = [x, *rng.standard_normal((2, m))]
+    else:
+        operands = [*rng.standard_normal((2, heads, n, d)), x]
+        if stem == "linformer":
+            operands += [*(rng.standard_normal((2, n, 5)) / n)]
+    return [*operands, grad_out] if last == "backward" else operands
+
+
+def _of_recurrence(
+    r: Recurrence, method: str, heads: int, sizes: dict[str, int], rng: np.random.Generator
+) -> list[np.ndarray]:
+    """The operands of a recurrence.
+
+    Longer keys, gates above 0, and strengths and factors above 1 would let the memory grow.
+    """
+    rows = [row for row in r.operands if not row.optional]
+    arrays = {}
+    for row in rows:
+        shape = heads, *(sizes[x] for x in row.dims)
+        draw = rng.standard_normal if row in r.operands[: r.layout.leading] else rng.random
+        draw = rng.random if row.name in ("a", "dt", "A") else draw
+        arrays[row.name] = -draw(shape) if row.name in ("g", "A") else draw(shape)
+    if r.transition == "matrix" and "k" in arrays:
+        arrays["k"] /= np.linalg.norm(arrays["k"], axis=-1, keepdims=True)
+        if "a" in arrays:
+            arrays |= {"a": -arrays["k"], "b": arrays["k"] * rng.random((heads, sizes["n"], 1))}
+    if method == "step":
+        s, z = (rng.random((heads, *(sizes[x] for x in y))) for y in (r.layout.state, "d"))
+        return [*(x[:, 0] if "n" in row.dims else x
+                  for row, x in zip(rows, arrays.values(), strict=True)), s, z]  # fmt: skip
+    if method == "forward":
+        return [*arrays.values()]
+    output = heads, *(sizes[x] for x in r.layout.output)
+    return [*arrays.values(), rng.standard_normal(output)]
+
+
+def _of_scaled(
+    stem: str, method: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> list[Any]:
+    """Those of a recurrence whose state is relative to an exponential."""
+    heads, n, d, m = shape
+    widths: tuple[tuple[int, ...], ...]  # of a token
+    fields: tuple[tuple[int, ...], ...]
+    if stem == "mlstm":
+        widths, shared = ((d,), (d,), (m,), (), ()), []
+        fields = (heads, d, m), (heads, d), (heads,)
+    else:
+        widths, shared = ((m,), (m,)), [*rng.random((2, m))]
+        fields = ((heads, m),) * 3
+    tokens = [rng.standard_normal((heads, n, *x)) for x in widths]
+    if method == "step":
+        return [*(x[:, 0] for x in tokens), *shared, State(*map(rng.random, fields))]
+    grad_out = [rng.standard_normal((heads, n, m))] if method == "backward" else []
+    return [*tokens, *shared, *grad_out]
+
+
+def _of_layer(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[Any]:
+    """Those of a fused step, of two heads that share a key."""
+    rows, _, d, m = shape
+    c = 2 * d + 2 * m
+    gates = 2 if operator == "fused_gated_delta_step" else 1  # a and b, or dt
+    state = linattn.FusedState(
+        rng.standard_normal((rows, c, 3)), rng.standard_normal((rows, 2, d, m))
+    )
+    return [rng.standard_normal((rows, c)), *rng.standard_normal((gates, rows, 2)), state]
+
+
+def _named(
+    operator: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """The operands that are given by name."""
+    if not operator.startswith("fused"):
+        return {}
+    rows, _, d, m = shape
+    c = 2 * d + 2 * m
+    A_log, dt_bias, D = rng.random((3, 2))
+    found = {
+        "A_log": A_log, "dt_bias": dt_bias, "weight": rng.standard_normal((c, 4)),
+        "bias": rng.standard_normal(c), "z": rng.standard_normal((rows, 2 * m)),
+    }  # fmt: skip
+    if operator == "fused_gated_delta_step":
+        return found | {"norm_weight": rng.random(m)}
+    return found | {"D": D, "norm_weight": rng.random(2 * m)}
+
+
+def _options(operator: str) -> Iterator[dict[str, Any]]:
+    if operator in METHODS:
+        if not METHODS[operator][0].normalizer:
+            yield {}
+            return
+        for (feature_map, row), normalize in itertools.product(maps.items(), (True, False)):
+            if not (row["signed"] and normalize):  # weights of both signs can sum to 0
+                yield {"feature_map": feature_map, "normalize": normalize}
+    elif "conv1d" in operator:
+        yield from ({"activation": None}, {"activation": "silu"})
+    elif operator.startswith("log_decay"):
+        yield from ({"lower_bound": None}, {"lower_bound": -5.0})
+    elif operator.startswith("softmax"):
+        yield from ({"causal": True}, {"causal": False})
+    else:
+        yield {}
+
+
+def _flat(result: Any) -> tuple[np.ndarray, ...]:
+    """The arrays of a result, including those of a state."""
+    if isinstance(result, tuple):
+        return tuple(x for part in result for x in _flat(part))
+    return () if result is None else (result,)
+
+
+def _error(got: tuple[np.ndarray, ...], want: tuple[np.ndarray, ...]) -> float:
+    pairs = list(zip(got, want, strict=True))
+    if any(g.shape != w.shape or not np.isfinite(g).all() for g, w in pairs):
+        return float("inf")
+    largest = max(float(np.abs(w).max()) for w in want)
+    return max(float(np.abs(g - w).max()) for g, w in pairs) / (largest or 1.0)

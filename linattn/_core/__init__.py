@@ -1,0 +1,1 @@
+"""What every call is made of: arguments and their checks, dtypes, gufuncs, sums of gradients."""

@@ -1,0 +1,307 @@
+"""Checks of arguments.
+
+A check returns what to pass on to the gufunc, or raises a `ValueError` or `TypeError` that names
+the function, the argument, what it was and what was expected.  Nothing has been written by then.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._linattn import overlaps_itself
+from .dtypes import FAST, result_dtype, state_dtype
+
+if TYPE_CHECKING:
+    from .._types import Array, Shape
+    from .gufuncs import Key
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
+    """``x`` as an array of real numbers with at least ``axes`` axes."""
+    if type(x) is not np.ndarray:
+        if x is None:
+            raise TypeError(f"{function}: {name} is None; expected an array")
+        refuse_masked(function, name, x)
+        _refuse_graph(function, name, x)
+        if isinstance(x, np.ndarray) or not _takes_gufuncs(x):
+            x = array(function, name, x)  # but not dask arrays and the like
+    dtype = x.dtype
+    if dtype not in FAST and not (
+        (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.name == "bfloat16"
+    ):
+        raise TypeError(
+            f"{function}: {name} has dtype {dtype}; expected float16, bfloat16, float32, "
+            "float64, or a real dtype that casts to them"
+        )
+    if x.ndim < axes:
+        raise ValueError(
+            f"{function}: {name} has shape {x.shape}; expected at least {axes} "
+            f"{'axis, (..., d)' if axes == 1 else 'axes, (..., n, d)'}"
+        )
+    return x
+
+
+def shape_alone(x: Any, dtype: Any = np.float32) -> Any:
+    """An array of x's shape that takes no memory, for checks of other libraries' arrays."""
+    return None if x is None else np.broadcast_to(np.zeros((), dtype), tuple(x.shape))
+
+
+def refuse_masked(function: str, name: str, x: Any) -> None:
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            f"{function}: {name} is a masked array, whose mask would be ignored; "
+            "expected a plain array (fill it first, or use key_lengths)"
+        )
+
+
+def _refuse_graph(function: str, name: str, x: Any) -> None:
+    if getattr(x, "requires_grad", False):
+        raise TypeError(
+            f"{function}: {name} requires grad, which NumPy arrays do not support; use "
+            f"linattn.torch.{function.removesuffix('_backward')}, or {name}.detach()"
+        )
+
+
+def array(function: str, name: str, x: Any) -> Any:
+    """``x`` as an array of NumPy."""
+    try:
+        return np.asarray(x)
+    except ValueError as error:  # rows of different lengths
+        raise ValueError(f"{function}: {name} is not an array ({error})") from None
+    except (TypeError, RuntimeError) as error:  # a bfloat16 tensor, or one on another device
+        way = "linattn.torch" if type(x).__module__.startswith("torch") else "an array of it"
+        kind = type(x).__name__
+        raise TypeError(
+            f"{function}: {name} is a {kind} that NumPy cannot read ({error}); use {way}"
+        ) from None
+
+
+def _takes_gufuncs(x: Any) -> bool:
+    """Whether x is an array of a library that overrides NumPy's functions.
+
+    Tables (pandas, xarray) override ufuncs as well, but do not support gufuncs.
+    """
+    return (
+        hasattr(x, "__array_ufunc__")
+        and hasattr(x, "__array_function__")
+        and isinstance(getattr(x, "dtype", None), np.dtype)
+    )
+
+
+def broadcast(function: str, name: str, x: Any, shape: Shape) -> Any:
+    """``x``, which must broadcast to the shape of the result."""
+    if not broadcasts_to(x.shape, shape):
+        raise ValueError(f"{function}: {name} has shape {x.shape}; expected {shape}, the result's")
+    return x
+
+
+def cotangent(function: str, g: Any, expected: Shape) -> Any:
+    """``grad_out``, which must broadcast to the shape of the output."""
+    g = operand(function, "grad_out", g)
+    if g.shape != expected:
+        if g.shape[-2:] == expected[-2:] and broadcasts_to(g.shape, expected):
+            return g
+        raise ValueError(
+            f"{function}: grad_out has shape {g.shape}; expected {expected}, the output's"
+        )
+    return g
+
+
+def integer(function: str, name: str, x: Any) -> int:
+    """``x`` as an integer of at least 1."""
+    try:
+        if isinstance(x, bool):
+            raise TypeError
+        value = operator.index(x)
+    except TypeError:
+        raise TypeError(f"{function}: {name} is {x!r}; expected an integer") from None
+    if value < 1:
+        raise ValueError(f"{function}: {name} is {value}; expected at least 1")
+    return value
+
+
+def flag(function: str, name: str, x: Any) -> bool:
+    """``x``, which must be a bool."""
+    if not isinstance(x, (bool, np.bool_)):
+        raise TypeError(f"{function}: {name} is {x!r}; expected True or False")
+    return bool(x)
+
+
+def real(function: str, name: str, x: Any) -> float:
+    """``x`` as a float, possibly infinite or NaN."""
+    try:
+        if not isinstance(x, (int, float)) and (
+            isinstance(x, (str, bytes, bytearray)) or np.asarray(x).dtype.kind in "cSUMm"
+        ):
+            raise TypeError
+        return float(x)
+    except (TypeError, ValueError):
+        raise TypeError(f"{function}: {name} is {x!r}; expected a real number") from None
+    except OverflowError:  # it may have too many digits to print
+        raise ValueError(
+            f"{function}: {name} is too large for a float; expected a finite number"
+        ) from None
+
+
+def number(function: str, name: str, x: Any, *operands: Any) -> float:
+    """``x`` as a float, finite in the dtype of the computation if operands are given."""
+    if type(x) is not float:
+        x = real(function, name, x)
+    if not math.isfinite(x):
+        raise ValueError(f"{function}: {name} is {x}; expected a finite number")
+    if abs(x) > _LARGEST and operands:
+        dtype = state_dtype(*operands)
+        if dtype == np.float32:
+            raise ValueError(
+                f"{function}: {name} is {x}; expected a number that is finite in {dtype}, the "
+                "dtype of the computation"
+            )
+    return x
+
+
+def positive(function: str, name: str, x: Any, *operands: Any, zero: bool = False) -> float:
+    """``x`` as a finite number above 0, or at least 0 if ``zero``."""
+    x = number(function, name, x, *operands)
+    if x < 0 or (x == 0 and not zero):
+        raise ValueError(
+            f"{function}: {name} is {x}; expected a {'number >= 0' if zero else 'positive number'}"
+        )
+    return x
+
+
+def numbers(
+    function: str, operands: tuple[Any, ...], scale: Any, eps: Any, normalize: bool
+) -> tuple[Any, ...]:
+    """``scale`` and, with a normaliser, ``eps``."""
+    plain = not any([type(x) is not np.ndarray for x in operands])
+    if plain and is_plain_number(scale) and is_plain_number(eps) and eps >= 0:
+        return (scale, eps) if normalize else (scale,)
+    scale = number(function, "scale", scale, *operands)
+    eps = positive(function, "eps", eps, *operands, zero=True)
+    return _weak_numbers((scale, eps) if normalize else (scale,), operands)
+
+
+def flags(
+    function: str, names: Sequence[str], values: Mapping[str, Any], operands: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Options that are True or False, as the numbers 1 and 0 that kernels take."""
+    checked = tuple(float(flag(function, name, values[name])) for name in names)
+    return _weak_numbers(checked, operands)
+
+
+def _weak_numbers(values: tuple[float, ...], operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numbers that change the dtype of no call."""
+    if all([type(x) is np.ndarray for x in operands]):
+        return values
+    # Array libraries make float64 arrays of Python floats, and all would follow.
+    cast = state_dtype(*operands).type
+    with np.errstate(all="ignore"):
+        return tuple(cast(x) for x in values)
+
+
+def is_plain_number(x: Any) -> bool:
+    """Whether x is a float that is finite in every dtype."""
+    return type(x) is float and -_LARGEST <= x <= _LARGEST
+
+
+def lookup(
+    function: str, table: Mapping[Key, Any], variant: str, feature_map: Any, normalize: Any
+) -> Key:
+    """The key of a map in a table keyed by (variant, map, normalize)."""
+    try:
+        known = (variant, feature_map, normalize) in table
+    except TypeError:
+        known = False
+    if known:
+        return variant, feature_map, bool(normalize)
+    if not isinstance(feature_map, str) or all(feature_map != name for _, name, _ in table):
+        raise unknown_map(function, feature_map)
+    return variant, feature_map, flag(function, "normalize", normalize)
+
+
+def unknown_map(function: str, feature_map: Any, more: str = "") -> Exception:
+    """The error for an invalid feature map; ``more`` names what else may be given."""
+    from ..feature_maps import NAMES  # at the top it would be circular
+
+    error = ValueError if isinstance(feature_map, str) else TypeError
+    kind = class_of_maps(feature_map)
+    return error(
+        f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}, or an "
+        f"object of linattn.feature_maps{kind and f', such as {_made(kind)}'}{more}"
+    )
+
+
+def class_of_maps(x: Any) -> str:
+    """The name of the class of maps that x is, by name or as such, in place of a map of that class;
+    "" if there is none."""
+    if not isinstance(x, str):
+        ours = (getattr(x, "__module__", None) or "").startswith("linattn.")
+        x = getattr(x, "__name__", "") if ours else ""
+    from .. import feature_maps  # at the top it would be circular
+
+    kinds = (y for y in feature_maps.__all__ if isinstance(getattr(feature_maps, y), type))
+    return next((y for y in kinds if y.lower() == x.lower()), "")
+
+
+def _made(kind: str) -> str:
+    """How to make a map of that class."""
+    from .. import feature_maps  # at the top it would be circular
+
+    made = getattr(feature_maps, kind)
+    required = [x for x in inspect.signature(made).parameters.values() if x.default is x.empty]
+    return f"{kind}{'.sample' if hasattr(made, 'sample') else ''}({'...' if required else ''})"
+
+
+def out(function: str, x: Any, expected: Shape, *operands: Any) -> Any:
+    """Check an array to write into: it must have the right shape and dtype and be writeable."""
+    if type(x) is np.ma.MaskedArray or not isinstance(x, np.ndarray):
+        raise TypeError(f"{function}: out is a {type(x).__name__}; expected a NumPy array")
+    dtype = result_dtype(*operands)
+    if x.dtype != dtype:
+        raise TypeError(f"{function}: out has dtype {x.dtype}; expected {dtype}")
+    if x.shape != expected:
+        raise ValueError(f"{function}: out has shape {x.shape}; expected {expected}")
+    writeable(function, "out", x)
+    return x
+
+
+def integers(function: str, name: str, x: Any) -> Array:
+    """``x``, which must hold integers, as an array of intp."""
+    refuse_masked(function, name, x)
+    x = (
+        np.asarray(x, np.intp)
+        if isinstance(x, (list, tuple)) and not x
+        else array(function, name, x)
+    )
+    if x.dtype.kind not in "iu":
+        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected integers")
+    if x.dtype.itemsize == 8 and x.dtype.kind == "u":  # large ones would become negative
+        x = np.minimum(x, np.iinfo(np.intp).max)
+    return x.astype(np.intp, copy=False)
+
+
+def writeable(function: str, name: str, array: np.ndarray) -> None:
+    """Check an array to write into: it must be writeable, without overlapping elements."""
+    if not array.flags.writeable:
+        raise ValueError(f"{function}: {name} is read-only; expected a writeable array")
+    if not array.flags.c_contiguous and overlaps_itself(array):
+        raise ValueError(
+            f"{function}: {name} repeats its memory (shape {array.shape}, strides "
+            f"{array.strides}); expected elements that do not overlap"
+        )
+
+
+def broadcasts_to(shape: Shape, target: Shape) -> bool:
+    """Whether an array of ``shape`` broadcasts to ``target`` exactly."""
+    if shape == target:
+        return True
+    extra = len(target) - len(shape)
+    return extra >= 0 and all(a in (1, b) for a, b in zip(shape, target[extra:], strict=True))

@@ -1,0 +1,302 @@
+"""Threads, instruction set, and what this build is made of."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import sys
+from contextlib import ContextDecorator
+from itertools import product
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from .. import _linattn
+from .._version import __version__
+
+MAX_THREADS = 1024  #: limit of the pool
+
+
+def get_num_threads() -> int:
+    """The number of threads that a call may use.
+
+    Returns
+    -------
+    int
+        Initially the environment variable ``LINATTN_NUM_THREADS``, otherwise the first number of
+        ``OMP_NUM_THREADS``, otherwise the number of CPUs that this process may run on, limited by
+        the quota of its control group (1.5 CPUs count as 2).
+
+    Examples
+    --------
+    >>> import linattn
+    >>> linattn.get_num_threads() >= 1
+    True
+    """
+    return _linattn.get_num_threads()
+
+
+def set_num_threads(n: int) -> None:
+    """Set the number of threads that a call may use.  Results do not depend on it.
+
+    Parameters
+    ----------
+    n : int
+        From 1 to 1024.
+
+    Raises
+    ------
+    TypeError
+        If ``n`` is not an integer.
+    ValueError
+        If it is out of range.
+
+    Examples
+    --------
+    >>> import linattn
+    >>> before = linattn.get_num_threads()
+    >>> linattn.set_num_threads(1)
+    >>> linattn.get_num_threads()
+    1
+    >>> linattn.set_num_threads(before)
+    """
+    try:
+        n = operator.index(n)
+    except TypeError:
+        raise TypeError(f"set_num_threads: n is {n!r}; expected an integer") from None
+    try:
+        _linattn.set_num_threads(n)
+    except (ValueError, OverflowError):
+        raise ValueError(f"set_num_threads: n is {n}; expected 1 to 1024") from None
+
+
+def available_isas() -> tuple[str, ...]:
+    """The instruction sets of this build that the CPU supports, best first."""
+    return tuple(_linattn.available_isas())
+
+
+def get_isa() -> str:
+    """The instruction set in use.
+
+    Returns
+    -------
+    str
+        Initially the environment variable ``LINATTN_ISA``, otherwise the best that the CPU and the
+        operating system support.
+
+    Examples
+    --------
+    >>> import linattn
+    >>> linattn.get_isa() in linattn._core.settings.available_isas()
+    True
+    """
+    return _linattn.get_isa()
+
+
+def set_isa(name: str) -> None:
+    """Use another instruction set, for tests and comparisons.
+
+    Parameters
+    ----------
+    name : str
+        ``"x86-64-v2"``, ``"x86-64-v3"`` or ``"x86-64-v4"``; on Arm ``"neon"``.
+
+    Raises
+    ------
+    TypeError
+        If ``name`` is not a string.
+    ValueError
+        If this build or this CPU lacks the instruction set.
+
+    Notes
+    -----
+    Results differ between instruction sets in their last bits.  Calls in progress in other
+    threads finish with the set they started with.
+
+    Examples
+    --------
+    >>> import linattn
+    >>> linattn.set_isa(linattn.get_isa())
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"set_isa: name is {name!r}; expected a string")
+    if name not in available_isas():  # C would stop at a NUL character
+        known = ", ".join(available_isas())
+        raise ValueError(f"set_isa: name is {name!r}; expected one of {known}")
+    _linattn.set_isa(name)
+
+
+class one_isa(ContextDecorator):
+    """A context in which this thread's calls use one instruction set, whatever other threads set.
+
+    Use it around several gufunc calls whose results have to be consistent, or as a decorator of
+    a function that makes them.
+    """
+
+    def __enter__(self) -> None:
+        _linattn.hold_isa()
+
+    def __exit__(self, *exception: object) -> None:
+        _linattn.release_isa()
+
+
+def config() -> dict[str, Any]:
+    """What `show_config` prints, as a dictionary."""
+    return {
+        "version": __version__,
+        "isa": get_isa(),
+        "isas": available_isas(),
+        "threads": get_num_threads(),
+        "compiler": _linattn.compiler,
+        "numpy": np.__version__,
+    }
+
+
+def show_config() -> None:
+    """Print the version, instruction set, threads, compiler and NumPy in use.
+
+    Returns
+    -------
+    None
+
+    Notes
+    -----
+    Takes negligible time and memory.  ``linattn info`` prints more, for bug reports.
+
+    Examples
+    --------
+    >>> import linattn
+    >>> linattn.show_config()  # doctest: +ELLIPSIS
+            linattn: ...
+    instruction set: ...
+          available: ...
+            threads: ...
+           compiler: ...
+              numpy: ...
+    """
+    names = {
+        "version": "linattn",
+        "isa": "instruction set",
+        "isas": "available",
+        "threads": "threads",
+        "compiler": "compiler",
+        "numpy": "numpy",
+    }
+    for key, value in config().items():
+        text = ", ".join(value) if isinstance(value, tuple) else value
+        print(f"{names[key]:>15}: {text}")
+
+
+#: Wrong environment variables, which the command `linattn` prints instead of failing on import.
+problems: list[str] = []
+
+
+def _read_environment() -> None:
+    """Apply LINATTN_ISA and the number of threads; a wrong value is an ImportError."""
+    isa = os.environ.get("LINATTN_ISA")
+    threads = os.environ.get("LINATTN_NUM_THREADS")
+    try:
+        if isa:
+            set_isa(isa)
+    except ValueError as error:
+        _refuse(f"environment variable LINATTN_ISA: {error}")
+    try:
+        set_num_threads(int(threads) if threads else _default_threads())
+    except ValueError:
+        _refuse(f"environment variable LINATTN_NUM_THREADS is {threads!r}; expected 1 to 1024")
+        set_num_threads(_default_threads())
+
+
+def _refuse(problem: str) -> None:
+    if not _is_command():
+        raise ImportError(problem) from None
+    problems.append(problem)
+
+
+def _is_command() -> bool:
+    """Whether the process is ``linattn`` or ``python -m linattn``, which prints the problems."""
+    if sys.argv[:1] == ["-m"]:  # argv while Python locates the package
+        at = len(sys.orig_argv) - len(sys.argv)
+        return sys.orig_argv[at : at + 1] == ["linattn"]
+    return bool(sys.argv) and Path(sys.argv[0]).stem == "linattn"
+
+
+def _default_threads() -> int:
+    """OMP_NUM_THREADS, which joblib, Dask and torchrun set to share CPUs; else the CPUs."""
+    by_level = os.environ.get("OMP_NUM_THREADS", "").split(",")  # one number per level of nesting
+    try:
+        threads = int(by_level[0])
+    except ValueError:
+        threads = 0
+    if threads < 1:  # treated as unset
+        threads = min(get_num_threads(), cpu_quota() or MAX_THREADS)  # initially the CPU affinity
+    return min(threads, MAX_THREADS)
+
+
+def cpu_quota(root: Path = Path("/")) -> int | None:
+    """The CPU quota of the process's control groups, rounded up; None without one.
+
+    ``root`` is the folder with /proc and /sys.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except (OSError, ValueError):
+        return None
+    quotas = []
+    for controllers, path in (x.split(":", 2)[1:] for x in lines if x.count(":") > 1):
+        if not controllers:  # version 2
+            mounts: tuple[str, ...] = ("", "unified")
+            files: tuple[str, ...] = ("cpu.max",)
+        elif "cpu" in controllers.split(","):
+            mounts, files = ("cpu", controllers), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        else:
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        # A container may see its own group as the root of the mount.
+        for mount, folder in product(mounts, (group, *group.parents)):
+            quotas.append(_quota(root / "sys/fs/cgroup" / mount / folder, files))
+    return min((math.ceil(x) for x in quotas if x is not None), default=None)
+
+
+def _quota(folder: Path, files: tuple[str, ...]) -> float | None:
+    """CPU time per period, divided by the period."""
+    try:
+        text = " ".join((folder / name).read_text() for name in files)
+        quota, period = map(int, text.split())
+    except (OSError, ValueError):  # no quota is "max" in version 2
+        return None
+    return quota / period if quota > 0 and period > 0 else None  # no quota is -1 in version 1
+
+
+def _register_threadpoolctl() -> None:
+    """Let threadpoolctl, if it is installed, see and limit this pool."""
+    try:
+        import threadpoolctl
+    except ImportError:
+        return
+
+    class LinattnController(threadpoolctl.LibController):  # type: ignore[misc]  # it has no types
+        user_api = "linattn"
+        internal_api = "linattn"
+        filename_prefixes = ("_linattn",)
+        check_symbols = ("linattn_get_num_threads", "linattn_set_num_threads")
+
+        def get_num_threads(self) -> Any:
+            return self.dynlib.linattn_get_num_threads()
+
+        def set_num_threads(self, num_threads: int) -> None:
+            self.dynlib.linattn_set_num_threads(num_threads)
+
+        def get_version(self) -> str:
+            return __version__
+
+        def set_additional_attributes(self) -> None:
+            self.isa = get_isa()
+
+    threadpoolctl.register(LinattnController)
+
+
+_read_environment()
+_register_threadpoolctl()

@@ -1,0 +1,1 @@
+"""Docstrings: templates, the paragraphs that they share, and those of gufuncs."""

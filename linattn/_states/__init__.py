@@ -1,0 +1,1 @@
+"""The recurrent state: its fields, their checks, and masks."""

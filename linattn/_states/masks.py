@@ -1,0 +1,71 @@
+"""Masks of padded batches, converted to key_lengths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .._core import checks
+
+if TYPE_CHECKING:
+    from .._types import Array, ArrayLike
+
+
+def lengths_from_mask(mask: ArrayLike) -> Array:
+    """The ``key_lengths`` of a mask of padded batches.
+
+    Parameters
+    ----------
+    mask : array_like of bool, shape (..., n)
+        True where there is a token.  Each row must be a prefix: True for the first tokens and
+        False for all tokens after them.
+
+    Returns
+    -------
+    ndarray of int, shape (...)
+        The number of tokens of each row: ``key_lengths`` for the operators that take them.
+
+    Raises
+    ------
+    TypeError
+        If ``mask`` does not hold booleans.
+    ValueError
+        If it has no axis, or a row is not a prefix.
+
+    Notes
+    -----
+    One pass over the mask.  Masks with padding on the left or holes have no lengths: move the
+    tokens to the front, or pack them and pass ``cu_seqlens``.
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> linattn.lengths_from_mask([[True, True, False], [True, True, True]])
+    array([2, 3])
+    >>> x = np.ones((2, 3, 4))
+    >>> mask = np.array([[True, True, False], [True, True, True]])
+    >>> o = linattn.causal(x, x, x, key_lengths=linattn.lengths_from_mask(mask))
+    """
+    name = "lengths_from_mask"
+    checks.refuse_masked(name, "mask", mask)
+    mask = checks.array(name, "mask", mask)
+    if mask.dtype != bool:
+        raise TypeError(
+            f"{name}: mask has dtype {mask.dtype}; expected bool, True where there is a token "
+            "(for ones and zeros pass mask != 0; for 0 and -inf, as added to scores, mask == 0)"
+        )
+    if mask.ndim < 1:
+        raise ValueError(f"{name}: mask has shape {mask.shape}; expected (..., n)")
+    wrong = mask[..., 1:] & ~mask[..., :-1]  # True after False
+    rows = wrong.any(-1)
+    if rows.any():
+        row = tuple(int(i) for i in np.argwhere(rows)[0])
+        late = 1 + int(np.argmax(wrong[row]))
+        where = f"mask[{', '.join(map(str, row))}]" if row else "mask"
+        raise ValueError(
+            f"{name}: {where} is not a prefix: False at token {int(np.argmin(mask[row]))} and True "
+            f"at token {late}; expected True for the first tokens and False for all after them "
+            "(move padding to the end, or pack the tokens and pass cu_seqlens)"
+        )
+    return mask.sum(-1, dtype=np.intp)

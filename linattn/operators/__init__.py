@@ -1,0 +1,1 @@
+"""The operators: a docstring and one call each."""

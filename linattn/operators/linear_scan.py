@@ -1,0 +1,221 @@
+"""First-order linear recurrences of numbers over tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from .._call import complex_scan
+from .._call.recurrence import Recurrence
+from .._docs.templates import filled, filled_like
+from .._states.state_arrays import State
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from .._types import Array, ArrayLike, Bool, LinearScanOptions
+
+LINEAR_SCAN = Recurrence("linear_scan", transition="elementwise")
+
+
+@overload
+def linear_scan(
+    a: ArrayLike, x: ArrayLike, *, return_state: Literal[False] = ...,
+    **options: Unpack[LinearScanOptions],
+) -> Array: ...  # fmt: skip
+@overload
+def linear_scan(
+    a: ArrayLike, x: ArrayLike, *, return_state: Literal[True],
+    **options: Unpack[LinearScanOptions],
+) -> tuple[Array, State]: ...  # fmt: skip
+@overload
+def linear_scan(
+    a: ArrayLike, x: ArrayLike, *, return_state: bool, **options: Unpack[LinearScanOptions]
+) -> Array | tuple[Array, State]: ...
+@filled
+def linear_scan(
+    a: ArrayLike,
+    x: ArrayLike,
+    *,
+    log: Bool = False,
+    reverse: Bool = False,
+    cu_seqlens: ArrayLike | None = None,
+    initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
+    return_state: bool = False,
+    state_at: ArrayLike | None = None,
+    out: Array | None = None,
+) -> Array | tuple[Array, State]:
+    """First-order linear recurrence over tokens, each number by itself.
+
+    ``h_i = a_i h_{i-1} + x_i``, or ``h_i = exp(a_i) h_{i-1} + x_i`` with ``log``: exponential
+    averages with changing weights, first-order filters, and the recurrences of RG-LRU, HGRN,
+    minGRU and diagonal state space models.  Nothing at position i changes an output before i,
+    or after i with ``reverse``.
+
+    Parameters
+    ----------
+    $factors
+    $a_x
+    $logarithms
+    $reverse
+    $cu_seqlens
+    $initial_row
+    $return_state
+    $out
+
+    Returns
+    -------
+    h : ndarray, shape (..., n, m)
+    $final_state
+
+    Notes
+    -----
+    One multiplication and one addition a number, and an exponential with ``log``: the time is
+    that of reading a and x and writing h.  Scratch: blocks of a few tokens a thread, and a row.
+    Factors above 1 in magnitude are right as long as h is finite.  Once h is NaN it stays NaN,
+    whatever the factors.
+
+    Complex operands are computed in complex64 or complex128, at their time per float; rows that
+    are not contiguous are copied.
+
+    References
+    ----------
+    Smith, Warrington and Linderman, "Simplified State Space Layers for Sequence Modeling", ICLR
+    2023, eq. 2 (diagonal); De et al., "Griffin: Mixing Gated Linear Recurrences with Local
+    Attention for Efficient Language Models", 2024, eq. 4
+
+    Examples
+    --------
+    An exponential average.
+
+    >>> import numpy as np, linattn
+    >>> x = np.array([[8.0], [0.0], [0.0], [4.0]])
+    >>> linattn.linear_scan(0.5, 0.5 * x)
+    array([[4. ],
+           [2. ],
+           [1. ],
+           [2.5]])
+    """
+    if complex_scan.is_complex(a, x):
+        return complex_scan.forward(
+            a, x, log=log, reverse=reverse, cu_seqlens=cu_seqlens, initial_state=initial_state,
+            return_state=return_state, out=out,
+        state_indices=state_indices, state_at=state_at,
+        )  # fmt: skip
+    return LINEAR_SCAN.forward(
+        (a, x), log=log, reverse=reverse, cu_seqlens=cu_seqlens, initial_state=initial_state,
+        return_state=return_state, out=out,
+        state_indices=state_indices, state_at=state_at,
+    )  # fmt: skip
+
+
+@filled_like(linear_scan)
+def linear_scan_backward(
+    a: ArrayLike,
+    x: ArrayLike,
+    grad_out: ArrayLike,
+    *,
+    log: Bool = False,
+    reverse: Bool = False,
+    cu_seqlens: ArrayLike | None = None,
+    initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
+    grad_state: State | None = None,
+    state_at: ArrayLike | None = None,
+) -> tuple[Any, ...]:
+    """Gradients of `linear_scan`.
+
+    Exact for the equation of `linear_scan`.  The forward result is not needed.
+
+    Returns
+    -------
+    da, dx : ndarray
+        Gradients, in the shapes of a and x; those of a broadcast operand are summed over its
+        repeats.  With ``log`` da is the gradient of the logarithms.
+    $gradient_of_state
+
+    Notes
+    -----
+    5 floating-point operations a number, and two exponentials with ``log``.  Memory beyond the
+    arrays: about 2 sqrt(n) rows of a panel of channels a thread.
+
+    References
+    ----------
+    The derivative of `linear_scan`: with ``r_i = g_i + a_{i+1} r_{i+1}``, ``dx_i = r_i`` and
+    ``da_i = r_i h_{i-1}``; Martin and Cundy, "Parallelizing Linear Recurrent Neural Nets Over
+    Sequence Length", ICLR 2018, section 2.2
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x = np.array([[8.0], [0.0]])
+    >>> da, dx = linattn.linear_scan_backward(np.full((2, 1), 0.5), x, np.array([[0.0], [1.0]]))
+    >>> da
+    array([[0.],
+           [8.]])
+    >>> dx
+    array([[0.5],
+           [1. ]])
+    """
+    if complex_scan.is_complex(a, x):
+        return complex_scan.backward(
+            a, x, grad_out, log=log, reverse=reverse, cu_seqlens=cu_seqlens,
+            initial_state=initial_state, grad_state=grad_state,
+            state_indices=state_indices, state_at=state_at,
+        )  # fmt: skip
+    return LINEAR_SCAN.backward(
+        (a, x), grad_out, log=log, reverse=reverse, cu_seqlens=cu_seqlens,
+        initial_state=initial_state, grad_state=grad_state,
+        state_indices=state_indices, state_at=state_at,
+    )  # fmt: skip
+
+
+@filled
+def linear_scan_step(
+    a: ArrayLike,
+    x: ArrayLike,
+    state: State,
+    *,
+    log: Bool = False,
+    in_place: bool = False,
+    state_indices: ArrayLike | None = None,
+) -> tuple[Array, State]:
+    """One token of `linear_scan`.
+
+    ``h <- a h + x``, or ``h <- exp(a) h + x`` with ``log``.
+
+    Parameters
+    ----------
+    $token_a_x
+    $row
+    $logarithms
+    $in_place
+
+    Returns
+    -------
+    h : ndarray, shape (..., m)
+    state : State
+        The state after the token: h as well, in the dtype that is computed in.
+
+    Notes
+    -----
+    2 floating-point operations a number, and an exponential with ``log``.
+
+    References
+    ----------
+    Smith, Warrington and Linderman, "Simplified State Space Layers for Sequence Modeling", ICLR
+    2023, eq. 2 (diagonal)
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> state = linattn.State(np.array([8.0]))
+    >>> h, state = linattn.linear_scan_step(0.5, np.array([1.0]), state)
+    >>> h
+    array([5.])
+    """
+    if complex_scan.is_complex(a, x):
+        return complex_scan.step(
+            a, x, state, log=log, in_place=in_place, state_indices=state_indices
+        )
+    return LINEAR_SCAN.step((a, x), state, log=log, in_place=in_place, state_indices=state_indices)

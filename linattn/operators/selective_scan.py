@@ -1,0 +1,224 @@
+"""Mamba's selective state space model over tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from .._call.recurrence import Recurrence
+from .._docs.templates import filled, filled_like
+from .._states.state_arrays import State
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from .._types import Array, ArrayLike, Bool, SelectiveScanOptions
+
+SELECTIVE_SCAN = Recurrence("selective_scan", transition="elementwise", public={"gate": "z"})
+
+
+@overload
+def selective_scan(
+    x: ArrayLike, dt: ArrayLike, A: ArrayLike, B: ArrayLike, C: ArrayLike, *,
+    return_state: Literal[False] = ..., **options: Unpack[SelectiveScanOptions],
+) -> Array: ...  # fmt: skip
+@overload
+def selective_scan(
+    x: ArrayLike, dt: ArrayLike, A: ArrayLike, B: ArrayLike, C: ArrayLike, *,
+    return_state: Literal[True], **options: Unpack[SelectiveScanOptions],
+) -> tuple[Array, State]: ...  # fmt: skip
+@overload
+def selective_scan(
+    x: ArrayLike, dt: ArrayLike, A: ArrayLike, B: ArrayLike, C: ArrayLike, *,
+    return_state: bool, **options: Unpack[SelectiveScanOptions],
+) -> Array | tuple[Array, State]: ...  # fmt: skip
+@filled
+def selective_scan(
+    x: ArrayLike,
+    dt: ArrayLike,
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike,
+    *,
+    D: ArrayLike | None = None,
+    z: ArrayLike | None = None,
+    dt_bias: ArrayLike | None = None,
+    softplus: Bool = False,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
+    initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
+    return_state: bool = False,
+    state_at: ArrayLike | None = None,
+    out: Array | None = None,
+) -> Array | tuple[Array, State]:
+    """The selective state space model of Mamba.
+
+    ``h_i[m, r] = exp(dt_i[m] A[m, r]) h_{i-1}[m, r] + dt_i[m] B_i[r] x_i[m]``,
+    ``y_i[m] = sum_r C_i[r] h_i[m, r] + D[m] x_i[m]``, and with a gate z times ``silu(z_i[m])``.
+    dt stands for ``dt + dt_bias``, or for its softplus.  Nothing at position i changes an output
+    before i.  Tokens past ``key_lengths`` leave the state as it is; their outputs, ``D x`` and the
+    gate included, are computed like all others.
+
+    Leading axes are broadcast by NumPy's rules.  Groups of channels that share B and C are a
+    leading axis.
+
+    Parameters
+    ----------
+    $selective
+    $skip
+    $gate
+    $dt_bias
+    $key_lengths
+    $cu_seqlens
+    $initial_channels
+    $return_state
+    $out
+
+    Returns
+    -------
+    y : ndarray, shape (..., n, m)
+    $final_state
+
+    Notes
+    -----
+    n m r exponentials and 6 n m r floating-point operations.  Scratch a thread: A and a state,
+    and blocks of a few tokens; nothing of n m r numbers is ever held.  Results are right as long
+    as the state is finite.
+
+    References
+    ----------
+    Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023,
+    algorithm 2 and eq. 4
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x, dt = np.array([[3.0], [0.0]]), np.ones((2, 1))
+    >>> linattn.selective_scan(x, dt, np.log([[0.5]]), dt, dt)
+    array([[3. ],
+           [1.5]])
+    """
+    return SELECTIVE_SCAN.forward(
+        (x, dt, A, B, C, D, z, dt_bias), softplus=softplus, key_lengths=key_lengths,
+        cu_seqlens=cu_seqlens, initial_state=initial_state, return_state=return_state, out=out,
+        state_indices=state_indices, state_at=state_at,
+    )  # fmt: skip
+
+
+@filled_like(selective_scan)
+def selective_scan_backward(
+    x: ArrayLike,
+    dt: ArrayLike,
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike,
+    grad_out: ArrayLike,
+    *,
+    D: ArrayLike | None = None,
+    z: ArrayLike | None = None,
+    dt_bias: ArrayLike | None = None,
+    softplus: Bool = False,
+    key_lengths: ArrayLike | None = None,
+    cu_seqlens: ArrayLike | None = None,
+    initial_state: State | None = None,
+    state_indices: ArrayLike | None = None,
+    grad_state: State | None = None,
+    state_at: ArrayLike | None = None,
+) -> tuple[Any, ...]:
+    """Gradients of `selective_scan`.
+
+    Exact for the equations of `selective_scan`.  The forward result is not needed.
+
+    Returns
+    -------
+    dx, ddt, dA, dB, dC : ndarray
+        Gradients, in the shapes of the operands; those of a broadcast operand are summed over
+        its repeats.  dA, and those of D and dt_bias, have the dtype that is computed in: float32
+        for 16-bit tokens.
+    dD, dz, ddt_bias : ndarray
+        In this order, of those of D, z and dt_bias that are given.
+    $gradient_of_state
+
+    Notes
+    -----
+    2 n m r exponentials and 24 n m r floating-point operations.  Memory beyond the arrays: about
+    sqrt(n) states of m r numbers a thread, and blocks of sqrt(n) tokens.
+
+    References
+    ----------
+    Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023,
+    section 3.3.2 (recomputation)
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> x, dt = np.array([[3.0], [0.0]]), np.ones((2, 1))
+    >>> g = np.array([[0.0], [1.0]])
+    >>> dx, *_ = linattn.selective_scan_backward(x, dt, np.log([[0.5]]), dt, dt, g)
+    >>> dx
+    array([[0.5],
+           [1. ]])
+    """
+    return SELECTIVE_SCAN.backward(
+        (x, dt, A, B, C, D, z, dt_bias), grad_out, softplus=softplus, key_lengths=key_lengths,
+        cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
+        state_indices=state_indices, state_at=state_at,
+    )  # fmt: skip
+
+
+@filled
+def selective_scan_step(
+    x: ArrayLike,
+    dt: ArrayLike,
+    A: ArrayLike,
+    B: ArrayLike,
+    C: ArrayLike,
+    state: State,
+    *,
+    D: ArrayLike | None = None,
+    z: ArrayLike | None = None,
+    dt_bias: ArrayLike | None = None,
+    softplus: Bool = False,
+    in_place: bool = False,
+    state_indices: ArrayLike | None = None,
+) -> tuple[Array, State]:
+    """One token of `selective_scan`.
+
+    Parameters
+    ----------
+    $token_selective
+    $channels
+    $skip
+    $token_z
+    $dt_bias
+    $in_place
+
+    Returns
+    -------
+    y : ndarray, shape (..., m)
+    state : State
+        The state after the token.
+
+    Notes
+    -----
+    m r exponentials and 6 m r floating-point operations; the state is read and written once.
+
+    References
+    ----------
+    Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023, eq. 2
+
+    Examples
+    --------
+    >>> import numpy as np, linattn
+    >>> one, state = np.ones(1), linattn.State(np.full((1, 1), 8.0))
+    >>> y, state = linattn.selective_scan_step(one, one, np.log([[0.5]]), one, one, state)
+    >>> y
+    array([5.])
+    """
+    return SELECTIVE_SCAN.step(
+        (x, dt, A, B, C, D, z, dt_bias),
+        state,
+        softplus=softplus,
+        in_place=in_place,
+        state_indices=state_indices,
+    )
