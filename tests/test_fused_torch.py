@@ -8,7 +8,8 @@ from fused_cases import Layer, bound, make, wide
 
 import linattn
 import linattn.torch
-from linattn.torch import _fused, nn
+from linattn.torch import nn
+from linattn.torch._core import fused_steps
 
 KINDS = "fused_gated_delta_step", "fused_gated_step"
 LAYERS = Layer(2, 6, 5, 7), Layer(2, 4, 6, 5, taps=2, by_channel=True)
@@ -132,8 +133,8 @@ def test_integers(kind):
 def test_steps_of_layers(kind, dtype, monkeypatch):
     """Without a gradient a layer's step is one call; with one it is the same in many."""
     calls = []
-    direct = _fused._arrays
-    monkeypatch.setattr(_fused, "_arrays", lambda *args: calls.append(1) or direct(*args))
+    direct = fused_steps._arrays
+    monkeypatch.setattr(fused_steps, "_arrays", lambda *args: calls.append(1) or direct(*args))
     torch.manual_seed(0)
     layer = kind(32, num_heads=4, dtype=dtype)
     x, state = torch.randn(3, 32, dtype=dtype), layer.init_state(3)
@@ -166,8 +167,8 @@ def test_models_of_transformers_decode_by_fused_steps(family, monkeypatch):
     from transformers_models import build
 
     calls = []
-    direct = _fused._arrays
-    monkeypatch.setattr(_fused, "_arrays", lambda *args: calls.append(1) or direct(*args))
+    direct = fused_steps._arrays
+    monkeypatch.setattr(fused_steps, "_arrays", lambda *args: calls.append(1) or direct(*args))
     model = build(family)
     tokens = torch.arange(1, 12)[None]
     expected = model.generate(tokens, max_new_tokens=6, do_sample=False)

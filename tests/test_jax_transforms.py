@@ -17,7 +17,7 @@ import jax.numpy as jnp  # noqa: E402
 from jax_cases import BETA, EACH_ONCE, PHI, SHARDED, D, K, N, Q, V, X, _wide, compare, draw  # noqa: E402, F401
 
 import linattn.jax as la  # noqa: E402
-from linattn.jax import _call  # noqa: E402
+from linattn.jax import _custom_calls  # noqa: E402
 
 
 @EACH_ONCE
@@ -196,12 +196,12 @@ def test_without_the_handler(monkeypatch):
     assert la.IN_C
     monkeypatch.setattr(jax.ffi, "register_ffi_target", refuse)
     with pytest.warns(RuntimeWarning, match=r"^linattn.jax: .*no room for handlers"):
-        assert not _call._register()
+        assert not _custom_calls._register()
     expected = [la.causal(Q, K, V), la.delta(Q, K, V, BETA), la.causal_conv1d(Q, draw(D, 3))]
     maps = partial(la.causal, feature_map=PHI, normalize=False)
     gradient = jax.grad(lambda *x: maps(*x).sum(), (0, 1, 2))
     expected += [la.causal(Q, K, V, return_state=True), maps(Q, K, V), gradient(Q, K, V)]
-    monkeypatch.setattr(_call, "IN_C", False)
+    monkeypatch.setattr(_custom_calls, "IN_C", False)
     monkeypatch.setattr(jax, "local_device_count", lambda backend: 2)
     for call in (la.causal, maps):
         with pytest.raises(RuntimeError, match=r"^linattn.jax: .*has 2 devices on CPUs"):

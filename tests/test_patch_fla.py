@@ -19,7 +19,7 @@ from fla_models import build, tokens  # noqa: E402
 
 import linattn.torch  # noqa: E402
 from linattn.torch import patch_fla, patched  # noqa: E402
-from linattn.torch.patched_fla import _stand_ins  # noqa: E402
+from linattn.torch.patched_fla import _places  # noqa: E402
 from linattn.torch.patched_fla._backend import TYPE, registry_of  # noqa: E402
 
 GLA = "fla.ops.gla.chunk"
@@ -44,7 +44,7 @@ def test_everything_is_patched_and_given_back():
         before = modules()
         patch = patch_fla()
     names = patched()
-    expected = {x.full_name for x in _stand_ins.MODULES}
+    expected = {x.full_name for x in _places.MODULES}
     assert expected <= set(names) and len(names) > 70
     assert repr(patch) == f"<{len(names)} functions of fla run on linattn>"
     assert modules() != before

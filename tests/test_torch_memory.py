@@ -11,7 +11,7 @@ from torch_cases import EACH, EACH_STEP, call, make  # noqa: E402
 
 import linattn.torch as la  # noqa: E402
 from linattn._linattn import array_at  # noqa: E402
-from linattn.torch._tensors import array  # noqa: E402
+from linattn.torch._core.conversions import array  # noqa: E402
 
 # --- arrays of the memory of tensors -------------------------------------------------
 

@@ -11,7 +11,7 @@ from .._core import checks
 from .._core.dtypes import state_dtype
 from .._states.state_arrays import State, checked_bounds
 from ..feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
-from ..feature_maps._base import Fused
+from ..feature_maps._feature_map import Fused
 from .complex_scan import COMPLEX, is_complex
 from .scaled import Scaled, every
 

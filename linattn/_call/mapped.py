@@ -12,7 +12,7 @@ from .._core.dtypes import is_weak, result_dtype, work_dtype
 from .._core.gufuncs import quiet
 from .._core.settings import one_isa
 from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
-from ..feature_maps._base import Fused
+from ..feature_maps._feature_map import Fused
 from . import rescaled
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from .._blocks import block_scan
 from .._call.recurrence import Recurrence
 from .._states.state_arrays import State
 from . import _tasks
-from ._call import Call, summed
+from ._aligned import Call, summed
 
 GROUP = 16  #: blocks whose states one task finds
 

@@ -9,7 +9,7 @@ from typing import Any
 from .._blocks import effects
 from .._call.recurrence import Recurrence
 from . import _tasks
-from ._call import Call
+from ._aligned import Call
 
 
 def forward(

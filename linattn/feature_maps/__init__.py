@@ -6,7 +6,7 @@ Every operator takes one as ``feature_map=``.  `get` returns the object for a na
 from __future__ import annotations
 
 from .._core.checks import unknown_map
-from ._base import Elementwise, FeatureMap, L2Norm, SumNormalized
+from ._feature_map import Elementwise, FeatureMap, L2Norm, SumNormalized
 from .dpfp import DPFP
 from .feedforward import FeedforwardKernel
 from .polynomial import Rebased, Taylor

@@ -12,7 +12,7 @@ from .._core import checks
 from .._core.gradient_sums import summed
 from .._core.gufuncs import internal_ufuncs
 from .._core.products import product, transposed_product
-from ._base import FeatureMap, parameter
+from ._feature_map import FeatureMap, parameter
 from .random_features import orthogonal_matrix
 
 Unit = tuple[np.ndarray, ...]

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._core import checks
 from .._core.gufuncs import internal_ufuncs
-from ._base import FeatureMap, _matrix
+from ._feature_map import FeatureMap, _matrix
 
 
 class _Monomials(FeatureMap):

@@ -10,7 +10,7 @@ import numpy as np
 from .._core import checks
 from .._core.gufuncs import internal_ufuncs
 from .._core.products import product
-from ._base import FeatureMap, _matrix, parameter
+from ._feature_map import FeatureMap, _matrix, parameter
 
 NORMS = ("chi", "sqrt")
 

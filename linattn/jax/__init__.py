@@ -49,8 +49,8 @@ from .._call.complex_scan import COMPLEX
 from .._call.scaled import Scaled
 from .._docs.templates import Raised
 from .._states.state_arrays import State
-from . import _complex, _functions, _recurrence, _scaled, _sharded
-from ._call import IN_C
+from . import _complex_columns, _functions, _log_scaled, _recurrence, _sharded
+from ._custom_calls import IN_C
 
 if TYPE_CHECKING:
     from .._signatures.jax import *  # noqa: F403
@@ -69,13 +69,13 @@ def _forward(r: Any) -> Callable[..., Any]:
 
 def _run(r: Any) -> Callable[..., Any]:
     if isinstance(r, Scaled):
-        return _scaled.forward
-    return _complex.forward if r.name == COMPLEX.name else _recurrence.forward
+        return _log_scaled.forward
+    return _complex_columns.forward if r.name == COMPLEX.name else _recurrence.forward
 
 
 def _step(r: Any) -> Callable[..., Any]:
     if r.name == COMPLEX.name:
-        return partial(_complex.step, r)
+        return partial(_complex_columns.step, r)
     return partial(_recurrence.step, r, run=_run(r))
 
 

@@ -11,7 +11,7 @@ from .._core.checks import number
 from .._core.dtypes import work_dtype
 from ..operators.linformer import _operands as linformer_operands
 from ..operators.softmax import _operands as softmax_operands
-from . import _check
+from . import _traced_checks
 from ._arrays import promoted, summed
 from ._kernel import Kernel, differentiable, gradients, run, spread
 
@@ -21,7 +21,7 @@ from ._kernel import Kernel, differentiable, gradients, run, spread
 def softmax_attention(q: Any, k: Any, v: Any, *, causal: Any, scale: Any) -> Any:
     name = "softmax_attention"
     arrays = promoted(name, {"q": q, "k": k, "v": v})
-    given = [_check.stand_in(x) for x in arrays]
+    given = [_traced_checks.stand_in(x) for x in arrays]
     *_, numbers = softmax_operands(name, given[0], given[1], given[2], causal, scale)
     return run(_softmax(numbers), *arrays)[0]
 
@@ -34,7 +34,7 @@ def _softmax(numbers: tuple[float, ...]) -> Kernel:
 def linformer(q: Any, k: Any, v: Any, E: Any, F: Any, *, scale: Any) -> Any:
     name = "linformer"
     arrays = promoted(name, {"q": q, "k": k, "v": v, "E": E, "F": F})
-    *_, scale, _, _ = linformer_operands(name, *map(_check.stand_in, arrays), scale)
+    *_, scale, _, _ = linformer_operands(name, *map(_traced_checks.stand_in, arrays), scale)
     dtype = arrays[0].dtype
     work = work_dtype(dtype)
     return _projected(_softmax((scale, 0.0)), *(x.astype(work) for x in arrays)).astype(dtype)
@@ -89,16 +89,16 @@ def _convolution(
     if bias is None:
         bias = jnp.zeros(jnp.shape(x)[-1:], jnp.asarray(x).dtype)
     x, weight, bias = promoted(name, {"x": x, "weight": weight, "bias": bias})
-    given = [_check.stand_in(y) for y in (x, weight, bias)]
+    given = [_traced_checks.stand_in(y) for y in (x, weight, bias)]
     *_, shape, silu = conv._operands(name, given[0], given[1], given[2], activation)
     (n, c), w, packed = x.shape[-2:], weight.shape[-1], cu_seqlens is not None
-    bounds = _check.cu_seqlens(name, cu_seqlens, n)
+    bounds = _traced_checks.cu_seqlens(name, cu_seqlens, n)
     r, dtype = bounds.shape[0] - 1, work_dtype(x.dtype)
     if state is None and field != "state":
         inputs = jnp.zeros((r, w - 1, c), dtype)
     else:
         core = (r, c, w - 1) if packed else (c, w - 1)
-        inputs = _check.inputs(name, field, state, shape[:-2], core, dtype).mT
+        inputs = _traced_checks.inputs(name, field, state, shape[:-2], core, dtype).mT
         inputs = inputs if packed else inputs[..., None, :, :]
     kernel = Kernel(
         "causal_conv1d_state", "causal_conv1d_state_backward", (silu,), ("nc", "wc", "c"), "nc",
@@ -117,7 +117,7 @@ def log_decay(x: Any, A_log: Any, dt_bias: Any, *, lower_bound: Any) -> Any:
     A_log, dt_bias = (
         y if isinstance(y, (int, float)) else jnp.asarray(y) for y in (A_log, dt_bias)
     )
-    given = [_check.stand_in(y) for y in (x, A_log, dt_bias)]
+    given = [_traced_checks.stand_in(y) for y in (x, A_log, dt_bias)]
     arrays, _ = decay._operands("log_decay", given[0], given[1], given[2])
     dtype = jnp.result_type(x, A_log, dt_bias, float)
     shape = jnp.broadcast_shapes(*(jnp.shape(y) for y in (x, A_log, dt_bias)))

@@ -13,7 +13,7 @@ from .._core.dtypes import work_dtype
 from .._core.gradient_sums import repeats
 from .._types import Shape
 from ._arrays import like, summed, total, with_lead
-from ._call import call
+from ._custom_calls import call
 
 
 class Kernel(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from .._core.layout import Call
-from . import _check
+from . import _traced_checks
 from ._arrays import aligned, promoted
 
 
@@ -37,13 +37,13 @@ def keys_of(r: Any, arrays: dict[str, Any]) -> Any:
 
 def read_of(name: str, r: Any, arrays: dict[str, Any], tokens: bool = True) -> Call:
     """The NumPy package's reading of the operands' shapes: of all tokens, or of one."""
-    given = [_check.stand_in(arrays.get(row.name)) for row in r.operands]
+    given = [_traced_checks.stand_in(arrays.get(row.name)) for row in r.operands]
     return r.layout.read(name, given, tokens=tokens)
 
 
 def sequences_of(name: str, n: int, key_lengths: Any, cu_seqlens: Any) -> tuple[Any, ...]:
     """Where sequences begin and end, and how many keys they have."""
-    bounds = _check.cu_seqlens(name, cu_seqlens, n)
+    bounds = _traced_checks.cu_seqlens(name, cu_seqlens, n)
     begin, end = bounds[:-1], bounds[1:]
     keys = end - begin
     if key_lengths is not None:

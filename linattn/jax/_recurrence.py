@@ -19,10 +19,10 @@ from .._core.layout import Call
 from .._states.state_arrays import State
 from .._types import Shape
 from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
-from ..feature_maps._base import Fused
-from . import _check
+from ..feature_maps._feature_map import Fused
+from . import _traced_checks
 from ._arrays import aligned, like, real
-from ._call import call_method
+from ._custom_calls import call_method
 from ._kernel import Kernel, differentiable, run, spread
 from ._operands import dtype_of, keys_of, promoted_of, read_of, sequences_of
 
@@ -44,7 +44,7 @@ def forward(
     _spread(r, arrays, call)
     dtype, keys = dtype_of(arrays), keys_of(r, arrays)
     if key_lengths is not None:
-        key_lengths = _check.key_lengths(name, key_lengths, keys, call.batch)
+        key_lengths = _traced_checks.key_lengths(name, key_lengths, keys, call.batch)
     if not isinstance(phi, str):
         _map(name, arrays, phi, key_lengths)
         phi = "identity"
@@ -117,7 +117,9 @@ def initial_state(
         one = k[..., :1, :] if whole else k[..., None, :]
         return int(jax.eval_shape(phi, one.astype(dtype)).shape[-1])
 
-    shapes = tuple(_check.stand_in(arrays.get(row.name)) for row in r.operands[: len(operands)])
+    shapes = tuple(
+        _traced_checks.stand_in(arrays.get(row.name)) for row in r.operands[: len(operands)]
+    )
     return state_of(
         shapes, operator, features,
         lambda shape, value, _: jnp.full(shape, value, dtype), normalize=normalize,
@@ -238,7 +240,7 @@ def _state(
         return tuple(jnp.zeros(shape, dtype) for shape in shapes)
     core = shapes[0][packed is None :]
     field = "state" if given else "initial_state"
-    fields = _check.state(name, field, state, batch, core, dtype, len(shapes) > 1)
+    fields = _traced_checks.state(name, field, state, batch, core, dtype, len(shapes) > 1)
     if packed is None:
         fields = tuple(
             jnp.expand_dims(x, -len(dims)) for x, dims in zip(fields, kernel.state, strict=True)

@@ -16,7 +16,7 @@ from .._blocks import block_scan
 from .._call.scaled import Scaled
 from .._core.dtypes import work_dtype
 from .._states.state_arrays import State
-from . import _check
+from . import _traced_checks
 from ._operands import dtype_of, promoted_of
 
 
@@ -69,11 +69,13 @@ def _start(r: Any, mine: Any, initial_state: State | None) -> State:
         return empty
     if isinstance(r, Scaled):
         cores = tuple(None if x is None else x.shape[lead:] for x in empty)
-        fields = _check.scaled_state(r.name, "initial_state", initial_state, batch, cores, dtype)
+        fields = _traced_checks.scaled_state(
+            r.name, "initial_state", initial_state, batch, cores, dtype
+        )
     elif jnp.issubdtype(dtype, jnp.complexfloating):
         fields = State(jnp.asarray(initial_state[0], dtype))
     else:
-        fields = State(*_check.state(
+        fields = State(*_traced_checks.state(
             r.name, "initial_state", initial_state, batch, mine.s.shape[lead:], dtype,
             mine.z is not None,
         ))  # fmt: skip

@@ -36,9 +36,9 @@ from .._blocks.effects import AnyElement
 from .._bridges.bridge import recurrences
 from .._bridges.rows import DISTRIBUTED
 from .._call.complex_scan import COMPLEX
-from . import _complex, _maps
-from ._operator import OPERATORS, TensorOperator
-from ._tensors import any_complex, array, check, tensor, tensors, threads
+from ._core import complex_pairs, map_texts
+from ._core.conversions import any_complex, array, check, tensor, tensors, threads
+from ._core.operator import OPERATORS, TensorOperator
 
 if TYPE_CHECKING:
     from .._signatures.distributed import *  # noqa: F403
@@ -52,20 +52,20 @@ def _run(
     paired = name == COMPLEX.name and any_complex(operands)
     try:
         if paired:
-            operands = [_complex.pairs(x) for x in _complex.read(name, operands)]
+            operands = [complex_pairs.pairs(x) for x in complex_pairs.read(name, operands)]
         args, narrow = operator.arguments(name, operands, options)
         named = dict(zip(operator.names, args, strict=False))
         operands = [_plain(name, x.name, named.pop(x.name)) for x in operator.operands]
         if "feature_map" in named:
             omega = _plain(name, "omega", named.pop("omega"))
-            named["feature_map"] = _maps.restore(named["feature_map"], omega)
+            named["feature_map"] = map_texts.restore(named["feature_map"], omega)
     except Exception as error:
         over_ranks.fail(processes, error)
     # Where one process computes gradients, it waits for all others to do so.
     recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
     o: Tensor = _Sequence.apply((name, processes, named, paired), recorded, *operands)
     if paired:
-        return _complex.numbers(o)
+        return complex_pairs.numbers(o)
     return o if narrow is None else o.to(narrow)
 
 

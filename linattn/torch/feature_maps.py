@@ -19,8 +19,8 @@ from .._bridges.bridge import documented
 from .._bridges.rows import TORCH
 from .._core.checks import shape_alone
 from ..feature_maps import NAMES, draw
-from ._maps import TensorMap, described, resolve
-from ._tensors import check, work_dtype
+from ._core.conversions import check, work_dtype
+from ._core.map_texts import TensorMap, described, resolve
 
 __all__ = [
     "DPFP",

@@ -12,10 +12,10 @@ import linattn
 
 from .._bridges.bridge import made, recurrences
 from .._bridges.rows import TORCH
-from . import _fused
-from ._descriptions import OTHERS
-from ._initial import initial_state as _initial_state
-from ._operator import OPERATORS
+from ._core import fused_steps
+from ._core.descriptions import OTHERS
+from ._core.initial_states import initial_state as _initial_state
+from ._core.operator import OPERATORS
 
 if TYPE_CHECKING:
     from .._signatures.torch import *  # noqa: F403
@@ -68,8 +68,8 @@ def _others() -> Iterator[Any]:
             example = description.step_example
             yield made(function, TORCH, operator.step, names, example=example)
     for function, call in (
-        (linattn.fused_gated_delta_step, _fused.gated_delta),
-        (linattn.fused_gated_step, _fused.gated),
+        (linattn.fused_gated_delta_step, fused_steps.gated_delta),
+        (linattn.fused_gated_step, fused_steps.gated),
     ):
         yield made(function, TORCH, call, example=_FUSED[function.__name__])
     yield made(linattn.initial_state, TORCH, _initial_state, example=_INITIAL_STATE)

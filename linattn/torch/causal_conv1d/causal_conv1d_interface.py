@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .._seq_idx import at_first, packing
-from .._tensors import writable
+from .._core.conversions import writable
+from .._core.seq_idx import at_first, packing
 from ..fla._layout import check_shape, check_tensor
 from ..operators import causal_conv1d, causal_conv1d_step
 

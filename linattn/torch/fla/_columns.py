@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..._states.state_arrays import State
-from .._tensors import work_dtype
+from .._core.conversions import work_dtype
 
 
 def exchanged(operator: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from torch import Tensor
 
 from ..._bridges.bridge import compiled
-from .. import _tensors
+from .._core import conversions
 from . import _layout, _value_gates
 from ._docs import documented
 from ._keywords import ABSENT, HINTS, Given, refuse, states_v_first
@@ -76,7 +76,7 @@ def call(rule: Rule, name: str, given: Given, more: Given) -> Any:
     if cu_seqlens is not None:
         cu_seqlens = _layout.sequence_bounds(cu_seqlens)
     _layout.check_tokens(name, q, k, v, cu_seqlens)
-    dtype = _tensors.promotion((q.dtype, k.dtype, v.dtype))
+    dtype = conversions.promotion((q.dtype, k.dtype, v.dtype))
     if rule.prepare is not None:
         given = given | rule.prepare(name, given)
         q, k, v = _tokens(given)

@@ -11,9 +11,9 @@ from torch.autograd.graph import increment_version
 
 from ..._states.state_arrays import State
 from .. import operators
-from .._library import is_direct
-from .._operator import OPERATORS
-from .._tensors import arrays, tensor
+from .._core.conversions import arrays, tensor
+from .._core.library import is_direct
+from .._core.operator import OPERATORS
 
 #: The step of each operator of linattn.torch that has one.
 STEPS: dict[Any, Callable[..., Any]] = {

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._tensors import promotion
+from .._core.conversions import promotion
 from ..operators import causal_conv1d as _conv
 from ..operators import causal_conv1d_step
 from ._docs import documented

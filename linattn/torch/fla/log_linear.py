@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .. import _tensors
+from .._core import conversions
 from ._docs import documented
 from ._layout import check_shape, check_tensor, check_tokens, count_sequences, sequence_bounds
 
@@ -93,8 +93,8 @@ def chunk_log_linear_attn(
     check_tensor(name, "level_scales", level_scales)
     expected = (*v.shape[:3], level_scales.shape[-1])
     check_shape(name, "level_scales", level_scales, expected, "[B, T, HV, L]")
-    dtype = _tensors.promotion(x.dtype for x in (q, k, v))
-    wide = _tensors.work_dtype(dtype)
+    dtype = conversions.promotion(x.dtype for x in (q, k, v))
+    wide = conversions.work_dtype(dtype)
     scale = k.shape[-1] ** -0.5 if scale is None else scale
     tokens = [x.to(wide) for x in (q, k, v, g, level_scales)]
     n = count_sequences(name, "q", q, cu_seqlens)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..._states.state_arrays import State
-from .. import _tensors
+from .._core import conversions
 from ..feature_maps import L2Norm
 from ..operators import gated
 from ._docs import documented
@@ -99,8 +99,8 @@ def _mesa(
 ) -> Result:  # fmt: skip
     cu_seqlens = None if cu_seqlens is None else sequence_bounds(cu_seqlens)
     _check(name, q, k, v, g, beta, lamb, states, iterations, cu_seqlens)
-    dtype = _tensors.promotion(x.dtype for x in (q, k, v))
-    wide = _tensors.work_dtype(dtype)
+    dtype = conversions.promotion(x.dtype for x in (q, k, v))
+    wide = conversions.work_dtype(dtype)
     q, k, v, g, beta = (x.to(wide).transpose(1, 2) for x in (q, k, v, g, beta))
     if normalize:
         q, k = _NORM(q), _NORM(k)

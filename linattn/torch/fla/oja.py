@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .. import _tensors
+from .._core import conversions
 from ..feature_maps import L2Norm
 from ..operators import gated_delta
 from . import _layout
@@ -64,7 +64,7 @@ def _oja(
     check_tokens(name, q, k, v, cu_seqlens)
     check_shape(name, "gv", gv, v.shape, "[B, T, HV, V]")
     check_shape(name, "beta", beta, v.shape[:3], "[B, T, HV]")
-    dtype = _tensors.promotion(x.dtype for x in (q, k, v))
+    dtype = conversions.promotion(x.dtype for x in (q, k, v))
     q, k = (_NORM(x) if norm else x for x, norm in zip((q, k), normalize, strict=True))
     return _layout.run(
         name, _OPERATOR, q, k, v, {"gv": gv, "beta": beta}, scale=scale, dtype=dtype,

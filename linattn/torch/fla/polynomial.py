@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _tensors
+from .._core import conversions
 from ..feature_maps import Rebased, Taylor
 from ..operators import causal
 from ._docs import documented
@@ -67,5 +67,5 @@ def _heads_first(name: str, q: Tensor, k: Tensor, v: Tensor) -> Any:
     """(B, H, T, K) operands, wide enough for products, and the dtype of the result."""
     check_tokens(name, q, k, v, None)
     check_shape(name, "v", v, (*k.shape[:3], v.shape[3]), "[B, T, H, V]")
-    dtype = _tensors.promotion(x.dtype for x in (q, k, v))
-    return *(x.transpose(1, 2).to(_tensors.work_dtype(dtype)) for x in (q, k, v)), dtype
+    dtype = conversions.promotion(x.dtype for x in (q, k, v))
+    return *(x.transpose(1, 2).to(conversions.work_dtype(dtype)) for x in (q, k, v)), dtype

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ..._states.state_arrays import State
-from .. import _tensors
+from .._core import conversions
 from ..operators import linear_scan
 from ._keywords import Given
 from ._layout import check_shape, count_sequences, sequence_bounds, state_in, state_out
@@ -49,7 +49,7 @@ def _precondition(name: str, given: Given) -> Given:
 
 def _squares(name: str, given: Given, k: Tensor) -> tuple[Tensor, Tensor | None]:
     """A of each token, [B, T, H, K], and the last one, [N, H, K]."""
-    dtype = _tensors.work_dtype(k.dtype)
+    dtype = conversions.work_dtype(k.dtype)
     g, beta = (given[x].to(dtype).unsqueeze(-1) for x in ("g_atk", "beta_atk"))
     cu_seqlens, start = given["cu_seqlens"], given["initial_A_state"]
     cu_seqlens = None if cu_seqlens is None else sequence_bounds(cu_seqlens)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _tensors
+from .._core import conversions
 from ..operators import gated
 from . import _layout
 from ._columns import exchanged
@@ -31,7 +31,7 @@ def _softmax_over_time(
 
     ``start`` is the z before the first token, [N, 1, ...].
     """
-    wide = x.to(_tensors.work_dtype(x.dtype))
+    wide = x.to(conversions.work_dtype(x.dtype))
     if cu_seqlens is None:
         return _normalizer(x.dtype, wide, start)
     parts = wide.split(cu_seqlens.diff().tolist(), 1)
@@ -171,7 +171,7 @@ def _gsa(
 ) -> Result:  # fmt: skip
     cu_seqlens = None if cu_seqlens is None else sequence_bounds(cu_seqlens)
     groups = _check_slots(name, q, k, v, s, g, cu_seqlens)
-    dtype = _tensors.promotion(x.dtype for x in (q, k, v))
+    dtype = conversions.promotion(x.dtype for x in (q, k, v))
     starts = _check_states(name, initial_state, k, v, s, cu_seqlens)
     if g is None:
         s, g, _ = _softmax_over_time(s, None, cu_seqlens)
@@ -190,7 +190,7 @@ def _gsa(
         {"g": g},
         scale=scale,
         initial_state=starts[0],
-        dtype=_tensors.work_dtype(dtype),
+        dtype=conversions.work_dtype(dtype),
         **options,
     )
     o, hv = _layout.run(

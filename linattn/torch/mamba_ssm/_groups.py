@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._tensors import work_dtype
+from .._core.conversions import work_dtype
 
 
 def token_major(shape: torch.Size, *bc: Tensor) -> tuple[int, tuple[Tensor, ...]]:

@@ -4,7 +4,7 @@ Layers map tokens (batch, n, embed_dim) to tokens.  Causal ones run in three for
 weights: on whole sequences, on parts with a state between them, and token by token.
 """
 
-from ._base import Attention
+from ._attention_layer import Attention
 from .conv import ConvolvedState, ShortConvolution
 from .delta import FastWeightAttention
 from .gated import GatedAttention, GatedDeltaNet

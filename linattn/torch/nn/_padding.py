@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _check
+from . import _arguments
 
 
 class Padding:
@@ -49,11 +49,11 @@ def padding(layer: str, x: Tensor, key_lengths: Any, key_padding_mask: Any) -> P
     if key_lengths is None and key_padding_mask is None:
         return None
     if key_padding_mask is None:
-        return Padding(_check.key_lengths(layer, key_lengths, batch, n, x.device), n)
+        return Padding(_arguments.key_lengths(layer, key_lengths, batch, n, x.device), n)
     if key_lengths is not None:
         raise ValueError(
             f"{layer}: key_lengths and key_padding_mask are both given; expected one of them"
         )
-    _check.key_padding_mask(layer, key_padding_mask, batch, n)
+    _arguments.key_padding_mask(layer, key_padding_mask, batch, n)
     order = key_padding_mask.argsort(dim=1, stable=True)
     return Padding(n - key_padding_mask.sum(1), n, order)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ..._states.state_arrays import State, shown_fields
-from .._fused import direct
-from .._library import is_direct
-from .._tensors import work_dtype
+from .._core.conversions import work_dtype
+from .._core.fused_steps import direct
+from .._core.library import is_direct
 from ..operators import causal_conv1d, causal_conv1d_step
-from . import _check
-from ._base import Attention
+from . import _arguments
+from ._attention_layer import Attention
 from ._padding import padding
 
 
@@ -61,7 +61,7 @@ class ShortConvolution(nn.Module):
     (torch.Size([2, 10, 6]), torch.Size([2, 6, 3]))
     """
 
-    @_check.keywords
+    @_arguments.keywords
     def __init__(
         self,
         channels: int,
@@ -74,8 +74,8 @@ class ShortConvolution(nn.Module):
     ) -> None:
         name, factory = type(self).__name__, {"device": device, "dtype": dtype}
         super().__init__()
-        self.channels = _check.integer(name, "channels", channels)
-        self.size = _check.integer(name, "size", size)
+        self.channels = _arguments.integer(name, "channels", channels)
+        self.size = _arguments.integer(name, "size", size)
         if activation not in (None, "silu"):
             raise ValueError(f"{name}: activation is {activation!r}; expected None or 'silu'")
         self.activation = activation
@@ -100,7 +100,7 @@ class ShortConvolution(nn.Module):
             f"activation={self.activation!r}"
         )
 
-    @_check.keywords
+    @_arguments.keywords
     def forward(
         self,
         x: Tensor,
@@ -114,7 +114,7 @@ class ShortConvolution(nn.Module):
         ``key_lengths (batch,)`` are the numbers of tokens; outputs past them are undefined.
         """
         name = type(self).__name__
-        _check.tokens(name, x, self.channels)
+        _arguments.tokens(name, x, self.channels)
         pads = padding(name, x, key_lengths, None)
         if pads is None or not return_state:
             return causal_conv1d(
@@ -133,7 +133,7 @@ class ShortConvolution(nn.Module):
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The output of one token per sequence, (batch, c), and the next state."""
-        _check.token(type(self).__name__, x, self.channels)
+        _arguments.token(type(self).__name__, x, self.channels)
         return causal_conv1d_step(x, self._filters, state, self.bias, activation=self.activation)
 
     def init_state(self, batch: int) -> Tensor:

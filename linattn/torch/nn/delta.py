@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from ..._states.state_arrays import State
 from ..feature_maps import DPFP
 from ..operators import delta, delta_step
-from . import _check
-from ._base import HeadAttention, Operator, rates_by_heads
+from . import _arguments
+from ._attention_layer import HeadAttention, Operator, rates_by_heads
 
 
 class FastWeightAttention(HeadAttention):
@@ -61,7 +61,7 @@ class FastWeightAttention(HeadAttention):
     _operator = Operator(delta, delta_step)
     _shown = ("embed_dim", "num_heads", "nu")
 
-    @_check.keywords
+    @_arguments.keywords
     def __init__(
         self,
         embed_dim: int,
@@ -74,7 +74,7 @@ class FastWeightAttention(HeadAttention):
         dtype: torch.dtype | None = None,
     ) -> None:
         factory = {"device": device, "dtype": dtype}
-        _check.integer(self._name, "nu", nu)
+        _arguments.integer(self._name, "nu", nu)
         super().__init__(embed_dim, num_heads, None, bias, dropout, **factory)
         self.nu, self.feature_map = nu, DPFP(nu)
         self._options = {"feature_map": self.feature_map}

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .._tensors import work_dtype
+from .._core.conversions import work_dtype
 from ..operators import gated, gated_delta, gated_delta_step, gated_step, log_decay
-from . import _check
-from ._base import Operator, by_heads, rates_by_heads
+from . import _arguments
+from ._attention_layer import Operator, by_heads, rates_by_heads
 from .conv import ConvolvedAttention
 
 
@@ -80,7 +80,7 @@ class GatedDeltaNet(ConvolvedAttention):
         "embed_dim", "num_heads", "num_v_heads", "head_dim", "head_v_dim", "allow_neg_eigval",
     )  # fmt: skip
 
-    @_check.keywords
+    @_arguments.keywords
     def __init__(
         self,
         embed_dim: int,
@@ -99,13 +99,13 @@ class GatedDeltaNet(ConvolvedAttention):
     ) -> None:
         name, factory = self._name, {"device": device, "dtype": dtype}
         if head_dim is None:
-            head_dim = _check.multiple(name, ("embed_dim", embed_dim), ("num_heads", num_heads))
+            head_dim = _arguments.multiple(name, ("embed_dim", embed_dim), ("num_heads", num_heads))
         head_v_dim = head_dim if head_v_dim is None else head_v_dim
         num_v_heads = num_heads if num_v_heads is None else num_v_heads
-        _check.multiple(name, ("num_v_heads", num_v_heads), ("num_heads", num_heads))
-        _check.integer(name, "head_dim", head_dim)
-        _check.integer(name, "head_v_dim", head_v_dim)
-        _check.positive(name, "norm_eps", norm_eps, zero=True)
+        _arguments.multiple(name, ("num_v_heads", num_v_heads), ("num_heads", num_heads))
+        _arguments.integer(name, "head_dim", head_dim)
+        _arguments.integer(name, "head_v_dim", head_v_dim)
+        _arguments.positive(name, "norm_eps", norm_eps, zero=True)
         values = num_v_heads * head_v_dim
         super().__init__(embed_dim, values, bias, dropout, **factory)
         self.num_heads, self.num_v_heads = num_heads, num_v_heads
@@ -203,7 +203,7 @@ class GatedAttention(ConvolvedAttention):
     _projections = ("vkq_proj", "gate_proj", "decay_proj")
     _shown = ("embed_dim", "num_heads", "num_groups", "state_dim", "head_dim")
 
-    @_check.keywords
+    @_arguments.keywords
     def __init__(
         self,
         embed_dim: int,
@@ -220,13 +220,15 @@ class GatedAttention(ConvolvedAttention):
         dtype: torch.dtype | None = None,
     ) -> None:
         name, factory = self._name, {"device": device, "dtype": dtype}
-        width = _check.integer(name, "expand", expand) * _check.integer(
+        width = _arguments.integer(name, "expand", expand) * _arguments.integer(
             name, "embed_dim", embed_dim
         )
-        _check.multiple(name, ("num_heads", num_heads), ("num_groups", num_groups))
-        head_dim = _check.multiple(name, ("expand * embed_dim", width), ("num_heads", num_heads))
-        _check.integer(name, "state_dim", state_dim)
-        _check.positive(name, "norm_eps", norm_eps, zero=True)
+        _arguments.multiple(name, ("num_heads", num_heads), ("num_groups", num_groups))
+        head_dim = _arguments.multiple(
+            name, ("expand * embed_dim", width), ("num_heads", num_heads)
+        )
+        _arguments.integer(name, "state_dim", state_dim)
+        _arguments.positive(name, "norm_eps", norm_eps, zero=True)
         super().__init__(embed_dim, width, bias, dropout, **factory)
         self.num_heads, self.num_groups = num_heads, num_groups
         self.state_dim, self.head_dim = state_dim, head_dim

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..._states.state_arrays import shown_fields
-from . import _check
+from . import _arguments
 from ._padding import padding
 from .transformer import TransformerBlock
 
@@ -71,7 +71,7 @@ class TransformerLM(nn.Module):
     torch.Size([1, 8])
     """
 
-    @_check.keywords
+    @_arguments.keywords
     def __init__(
         self,
         num_tokens: int,
@@ -98,14 +98,14 @@ class TransformerLM(nn.Module):
                 )
         super().__init__()
         width = self.embed_dim = blocks[0].embed_dim
-        self.num_tokens = _check.integer(name, "num_tokens", num_tokens)
+        self.num_tokens = _arguments.integer(name, "num_tokens", num_tokens)
         self.max_length = max_length
         self.embedding = nn.Embedding(num_tokens, width, **factory)
         self.positions = None
         if max_length is not None:
-            _check.integer(name, "max_length", max_length)
+            _arguments.integer(name, "max_length", max_length)
             self.positions = nn.Embedding(max_length, width, **factory)
-        self.dropout = nn.Dropout(_check.probability(name, "dropout", dropout))
+        self.dropout = nn.Dropout(_arguments.probability(name, "dropout", dropout))
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width, **factory)
         self._reset_embeddings()
@@ -125,7 +125,7 @@ class TransformerLM(nn.Module):
     def extra_repr(self) -> str:
         return f"num_tokens={self.num_tokens}, max_length={self.max_length}"
 
-    @_check.keywords
+    @_arguments.keywords
     def forward(
         self,
         tokens: Tensor,
@@ -162,7 +162,7 @@ class TransformerLM(nn.Module):
     def step(self, tokens: Tensor, state: ModelState) -> tuple[Tensor, ModelState]:
         """The logits (batch, num_tokens) after one token per sequence, (batch,), and the state."""
         self._check("TransformerLM.step", tokens, 1, "(batch,)")
-        _check.state("TransformerLM.step", state, ModelState, len(tokens))
+        _arguments.state("TransformerLM.step", state, ModelState, len(tokens))
         x, states = self._embed(tokens, state.position), []
         for block, before in zip(self.blocks, state.blocks, strict=True):
             x, after = block.step(x, before)  # type: ignore[operator]  # a TransformerBlock
@@ -175,7 +175,7 @@ class TransformerLM(nn.Module):
         return ModelState(blocks, self._position(batch))
 
     @torch.no_grad()
-    @_check.keywords
+    @_arguments.keywords
     def generate(
         self,
         prompt: Tensor,
@@ -223,14 +223,14 @@ class TransformerLM(nn.Module):
         if not prompt.shape[1]:
             raise ValueError(f"{name}: prompt has shape {tuple(prompt.shape)}; expected a token")
         if steps:
-            _check.integer(name, "steps", steps)
-        _check.positive(name, "temperature", temperature, zero=True)
-        if top_k is not None and _check.integer(name, "top_k", top_k) > self.num_tokens:
+            _arguments.integer(name, "steps", steps)
+        _arguments.positive(name, "temperature", temperature, zero=True)
+        if top_k is not None and _arguments.integer(name, "top_k", top_k) > self.num_tokens:
             raise ValueError(f"{name}: top_k is {top_k}; expected at most {self.num_tokens}")
-        if top_p is not None and _check.positive(name, "top_p", top_p) > 1:
+        if top_p is not None and _arguments.positive(name, "top_p", top_p) > 1:
             raise ValueError(f"{name}: top_p is {top_p}; expected a number above 0, at most 1")
         if stop_token is not None:
-            _check.index(name, "stop_token", stop_token, self.num_tokens)
+            _arguments.index(name, "stop_token", stop_token, self.num_tokens)
         x, state = self._body(prompt, None, None, None, True)
         logits, tokens = self._head(x[:, -1]), [prompt]
         ended = torch.zeros(len(prompt), dtype=torch.bool, device=prompt.device)
@@ -253,7 +253,7 @@ class TransformerLM(nn.Module):
         name = type(self).__name__
         self._check(name, tokens, 2, "(batch, tokens)")
         if state is not None:
-            _check.state(name, state, ModelState, len(tokens))
+            _arguments.state(name, state, ModelState, len(tokens))
         batch, n = tokens.shape
         pads = padding(name, tokens, key_lengths, key_padding_mask)
         begin = self._position(batch) if state is None else state.position

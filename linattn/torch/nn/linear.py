@@ -13,8 +13,8 @@ from ... import feature_maps as _numpy
 from ..._states.state_arrays import State
 from ..operators import causal as causal_attention
 from ..operators import noncausal, step
-from . import _check, _maps
-from ._base import HeadAttention, Operator
+from . import _arguments, _map_modules
+from ._attention_layer import HeadAttention, Operator
 
 
 class LinearAttention(HeadAttention):
@@ -76,7 +76,7 @@ class LinearAttention(HeadAttention):
 
     _shown = ("embed_dim", "num_heads", "num_kv_heads", "causal", "normalize", "eps", "scale")
 
-    @_check.keywords
+    @_arguments.keywords
     def __init__(
         self,
         embed_dim: int,
@@ -96,10 +96,12 @@ class LinearAttention(HeadAttention):
         factory = {"device": device, "dtype": dtype}
         super().__init__(embed_dim, num_heads, num_kv_heads, bias, dropout, **factory)
         self._operator = Operator(causal_attention, step) if causal else Operator(noncausal)
-        _check.positive(self._name, "eps", eps, zero=True)
+        _arguments.positive(self._name, "eps", eps, zero=True)
         self.causal, self.normalize, self.eps, self.scale = causal, normalize, eps, scale
-        self.feature_map = _maps.owned(self._name, feature_map, **factory)
-        _maps.check(self._name, self.feature_map, num_heads, self.num_kv_heads, self.head_dim)
+        self.feature_map = _map_modules.owned(self._name, feature_map, **factory)
+        _map_modules.check(
+            self._name, self.feature_map, num_heads, self.num_kv_heads, self.head_dim
+        )
         self._add_projections(bias, **factory)
         if self.num_kv_heads != num_heads:
             self._heads = (self.num_kv_heads, num_heads // self.num_kv_heads)
@@ -120,7 +122,7 @@ class LinearAttention(HeadAttention):
         }  # fmt: skip
 
     def _first(self, batch: int) -> State:
-        f = _maps.features(self.feature_map, self.num_heads, self.head_dim)
+        f = _map_modules.features(self.feature_map, self.num_heads, self.head_dim)
         s = self._zeros(batch, *self._heads, f, self.head_dim)
         return State(s, self._zeros(*s.shape[:-1]) if self.normalize else None)
 
@@ -176,9 +178,9 @@ class PerformerAttention(LinearAttention):
     (torch.Size([2, 10, 64]), torch.Size([16, 32]))
     """
 
-    feature_map: _maps.RandomFeatures
+    feature_map: _map_modules.RandomFeatures
 
-    @_check.keywords
+    @_arguments.keywords
     def __init__(
         self,
         embed_dim: int,
@@ -195,10 +197,10 @@ class PerformerAttention(LinearAttention):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        d = _check.multiple(self._name, ("embed_dim", embed_dim), ("num_heads", num_heads))
+        d = _arguments.multiple(self._name, ("embed_dim", embed_dim), ("num_heads", num_heads))
         if num_features is None:
             num_features = max(1, round(d * math.log(d)))
-        _check.integer(self._name, "num_features", num_features)
+        _arguments.integer(self._name, "num_features", num_features)
         phi = _numpy.PositiveRandomFeatures(np.ones((d, num_features)), hyperbolic)
         self.orthogonal = orthogonal
         super().__init__(
@@ -268,10 +270,10 @@ class FeedforwardKernelAttention(LinearAttention):
     >>> loss.backward()
     """
 
-    feature_map: _maps.FeedforwardKernel
+    feature_map: _map_modules.FeedforwardKernel
     kinds = ("linear", "glu", "oglu", "aoglu")
 
-    @_check.keywords
+    @_arguments.keywords
     def __init__(
         self,
         embed_dim: int,
@@ -292,10 +294,10 @@ class FeedforwardKernelAttention(LinearAttention):
             raise ValueError(f"{name}: kind is {kind!r}; expected one of {self.kinds}")
         if rank is not None and kind != "aoglu":
             raise ValueError(f"{name}: rank is {rank}; expected None, as kind is {kind!r}")
-        d = _check.multiple(name, ("embed_dim", embed_dim), ("num_heads", num_heads))
+        d = _arguments.multiple(name, ("embed_dim", embed_dim), ("num_heads", num_heads))
         self._drawn = kind, num_heads, d, depth, rank
         super().__init__(
-            embed_dim, num_heads, causal=causal, feature_map=_maps.kernel(*self._drawn), eps=eps,
+            embed_dim, num_heads, causal=causal, feature_map=_map_modules.kernel(*self._drawn), eps=eps,
             bias=bias, dropout=dropout, device=device, dtype=dtype,
         )  # fmt: skip
         self.kind, self.depth = kind, depth
@@ -306,7 +308,7 @@ class FeedforwardKernelAttention(LinearAttention):
     def reset_parameters(self) -> None:
         """Draw new weights; those of the map are W orthogonal, gates from N(0, 2 / fan in)."""
         super().reset_parameters()
-        drawn = _maps.kernel(*self._drawn).weights
+        drawn = _map_modules.kernel(*self._drawn).weights
         with torch.no_grad():
             for unit, arrays in zip(self.feature_map.weights, drawn, strict=True):
                 for weight, array in zip(unit, arrays, strict=True):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..operators import linformer
-from . import _check
-from ._base import HeadAttention, together
+from . import _arguments
+from ._attention_layer import HeadAttention, together
 
 
 class LinformerAttention(HeadAttention):
@@ -63,7 +63,7 @@ class LinformerAttention(HeadAttention):
     sharings = ("none", "heads", "key_value")
     _shown = ("embed_dim", "num_heads", "max_length", "num_projections", "sharing")
 
-    @_check.keywords
+    @_arguments.keywords
     def __init__(
         self,
         embed_dim: int,
@@ -78,8 +78,8 @@ class LinformerAttention(HeadAttention):
         dtype: torch.dtype | None = None,
     ) -> None:
         name, factory = self._name, {"device": device, "dtype": dtype}
-        _check.integer(name, "max_length", max_length)
-        _check.integer(name, "num_projections", num_projections)
+        _arguments.integer(name, "max_length", max_length)
+        _arguments.integer(name, "num_projections", num_projections)
         if sharing not in self.sharings:
             raise ValueError(f"{name}: sharing is {sharing!r}; expected one of {self.sharings}")
         super().__init__(embed_dim, num_heads, None, bias, dropout, **factory)

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..._states.state_arrays import State
-from .._tensors import work_dtype
+from .._core.conversions import work_dtype
 from ..operators import selective_scan, selective_scan_step
-from . import _check
-from ._base import Operator
+from . import _arguments
+from ._attention_layer import Operator
 from .conv import ConvolvedAttention, DepthwiseConvolution, ShortConvolution, draw_time_steps
 
 
@@ -85,7 +85,7 @@ class Mamba(ConvolvedAttention):
     _operator = Operator(_scan, _scan_step)
     _shown = ("embed_dim", "channels", "state_dim", "dt_rank")
 
-    @_check.keywords
+    @_arguments.keywords
     def __init__(
         self,
         embed_dim: int,
@@ -101,14 +101,14 @@ class Mamba(ConvolvedAttention):
         dtype: torch.dtype | None = None,
     ) -> None:
         name, factory = self._name, {"device": device, "dtype": dtype}
-        channels = _check.integer(name, "expand", expand) * _check.integer(
+        channels = _arguments.integer(name, "expand", expand) * _arguments.integer(
             name, "embed_dim", embed_dim
         )
         dt_rank = -(-embed_dim // 16) if dt_rank is None else dt_rank
         super().__init__(embed_dim, channels, bias, dropout, **factory)
         self.channels = channels
-        self.state_dim = _check.integer(name, "state_dim", state_dim)
-        self.dt_rank = _check.integer(name, "dt_rank", dt_rank)
+        self.state_dim = _arguments.integer(name, "state_dim", state_dim)
+        self.dt_rank = _arguments.integer(name, "dt_rank", dt_rank)
         self._options, self._shape = {}, (channels, state_dim)
         self.in_proj = nn.Linear(embed_dim, 2 * channels, bias=bias, **factory)
         self.conv1d = DepthwiseConvolution(channels, conv_size, bias=conv_bias, **factory)

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..._states.state_arrays import shown_fields
-from . import _check
-from ._base import HeadAttention, together
+from . import _arguments
+from ._attention_layer import HeadAttention, together
 
 
 class Cache(NamedTuple):
@@ -80,7 +80,7 @@ class SoftmaxAttention(HeadAttention):
     _kind = Cache
     _shown = ("embed_dim", "num_heads", "num_kv_heads", "causal")
 
-    @_check.keywords
+    @_arguments.keywords
     def __init__(
         self,
         embed_dim: int,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from . import _check
-from ._base import Attention
+from . import _arguments
+from ._attention_layer import Attention
 
 
 class TransformerBlock(nn.Module):
@@ -56,7 +56,7 @@ class TransformerBlock(nn.Module):
     torch.Size([2, 10, 64])
     """
 
-    @_check.keywords
+    @_arguments.keywords
     def __init__(
         self,
         attention: Attention,
@@ -78,15 +78,15 @@ class TransformerBlock(nn.Module):
         super().__init__()
         width = self.embed_dim = attention.embed_dim
         inner = 4 * width if dim_feedforward is None else dim_feedforward
-        _check.integer(name, "dim_feedforward", inner)
-        _check.positive(name, "norm_eps", norm_eps, zero=True)
+        _arguments.integer(name, "dim_feedforward", inner)
+        _arguments.positive(name, "norm_eps", norm_eps, zero=True)
         self.norm1 = nn.LayerNorm(width, norm_eps, bias=bias, **factory)
         self.attention = attention
         self.norm2 = nn.LayerNorm(width, norm_eps, bias=bias, **factory)
         self.linear1 = nn.Linear(width, inner, bias=bias, **factory)
         self.linear2 = nn.Linear(inner, width, bias=bias, **factory)
         self.activation = activation
-        self.dropout = nn.Dropout(_check.probability(name, "dropout", dropout))
+        self.dropout = nn.Dropout(_arguments.probability(name, "dropout", dropout))
 
     def reset_parameters(self) -> None:
         """Draw new weights, also of the attention."""

@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from . import _shapes
-from ._call import Call
+from ._graph_call import Call
 from ._ops import Ops, Value
 from ._shapes import Size
 from ._tokens import Rule

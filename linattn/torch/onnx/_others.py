@@ -7,17 +7,19 @@ from typing import Any
 
 import onnx_ir as ir
 
-from . import _attention, _maps, _shapes
-from ._call import Call
+from . import _attention, _map_nodes, _shapes
+from ._graph_call import Call
 from ._ops import END, Ops, Value
 
 
 def noncausal(call: Call) -> Any:
     """Sums over all keys, then one product for all queries."""
     ops, x = call.ops, call.x
-    phi = _maps.described(x.feature_map, call.named["omega"])
+    phi = _map_nodes.described(x.feature_map, call.named["omega"])
     if x.omega is None:
-        q, k = (_maps.mapped(ops, call.name, phi, None, y, call.width("d")) for y in (x.q, x.k))
+        q, k = (
+            _map_nodes.mapped(ops, call.name, phi, None, y, call.width("d")) for y in (x.q, x.k)
+        )
         k, v = _existing(call, k, 0.0), _existing(call, x.v, 0.0)
     else:
         q, k, v = _rescaled(call, phi)
@@ -143,8 +145,8 @@ def _rescaled(call: Call, phi: Any) -> tuple[Value, Value, Value]:
     exponent of its terms.
     """
     ops, x = call.ops, call.x
-    q, _ = _maps.logarithms(ops, phi, x.omega, x.q)
-    _, k = _maps.logarithms(ops, phi, x.omega, x.k)
+    q, _ = _map_nodes.logarithms(ops, phi, x.omega, x.q)
+    _, k = _map_nodes.logarithms(ops, phi, x.omega, x.k)
     k, v = _existing(call, k, -inf), _existing(call, x.v, 0.0)
     top = ops.op.ReduceMax(k, ops.integers(-2), keepdims=1)
     finite = ops.op.Max(top, ops.lowest())
@@ -159,8 +161,8 @@ def features(*args: Any) -> Value:
     double = x.dtype is ir.DataType.DOUBLE
     ops = Ops(ir.DataType.DOUBLE if double else ir.DataType.FLOAT, contrib=False)
     wide = [y if y is None or y.dtype is ops.dtype else ops.cast(y) for y in (x, omega)]
-    phi = _maps.described(text, omega)
-    y = _maps.mapped(ops, "features", phi, wide[1], wide[0], x.shape[-1])
+    phi = _map_nodes.described(text, omega)
+    y = _map_nodes.mapped(ops, "features", phi, wide[1], wide[0], x.shape[-1])
     return y if x.dtype is ops.dtype else ops.cast(y, x.dtype)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .._maps import FEATURES
-from .._operator import OPERATORS, TensorOperator
-from .._pools import ROWS
+from .._core.map_texts import FEATURES
+from .._core.operator import OPERATORS, TensorOperator
+from .._core.tensor_pools import ROWS
 from . import _others
-from ._call import Call
 from ._errors import NotExportedError, unsupported
-from ._recurrence import recurrence
+from ._graph_call import Call
+from ._recurrence_nodes import recurrence
 from ._tokens import RULES
 
 #: By operator: what adds its nodes to the graph and returns its results.

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from . import _shapes
-from ._call import Call
+from ._graph_call import Call
 from ._ops import Ops, Value
 
 Fields = tuple[Value, ...]

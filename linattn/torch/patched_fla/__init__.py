@@ -18,9 +18,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from .._patching import Library, Patch, Place, are_here, names_in, own, parameters
+from .._patch.patching import Library, Patch, Place, are_here, names_in, own, parameters
 from ._backend import Registered, registry_of
-from ._stand_ins import MODULES, StandIn, operators
+from ._places import MODULES, StandIn, operators
 
 _replaced: list[Place | Registered] = []
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from .._patching import are_here
+from .._patch.patching import are_here
 
 TYPE = "linattn"
 

@@ -22,17 +22,10 @@ from typing import Any
 
 import torch
 
-from .._patching import Library, Patch, Place, is_here, parameters
+from .._patch.patching import Library, Patch, Place, is_here, parameters
 from ._packing import handing_on, is_exporting, keeping_apart, masking, refusing
+from ._replaced import DROP_PACKING, MASK_PACKED, MIX_PACKED, SCAN_PACKED, STAND_INS, StandIn
 from ._sources import digest
-from ._stand_ins import (
-    DROP_PACKING,
-    MASK_PACKED,
-    MIX_PACKED,
-    SCAN_PACKED,
-    STAND_INS,
-    StandIn,
-)
 
 #: As in pyproject.toml.
 _OLDEST = (5, 23)

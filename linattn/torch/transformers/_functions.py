@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..._states.state_arrays import State
-from .._seq_idx import Packing
-from .._tensors import kept, writable
+from .._core.conversions import kept, writable
+from .._core.seq_idx import Packing
 from ..causal_conv1d.causal_conv1d_interface import ACTIVATIONS, shifted
 from ..fla import chunk_gated_delta_rule, chunk_kda
 from ..fla._lent import is_held_once

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._patching import is_here
+from .._patch.patching import is_here
 
 #: The keywords that say where packed sequences begin and end.
 PACKING = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..._states.state_arrays import State
-from .._tensors import kept, promotion, work_dtype, writable
+from .._core.conversions import kept, promotion, work_dtype, writable
 from ..operators import linear_scan, mlstm, mlstm_step, selective_scan, selective_scan_step, wkv
 from ._packing import SCANNED, sequences
 

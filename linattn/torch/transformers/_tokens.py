@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from ..._call.fused import FusedState
-from .._library import is_direct
+from .._core.library import is_direct
 from ..operators import fused_gated_delta_step, fused_gated_step
 from ._sources import digest
 

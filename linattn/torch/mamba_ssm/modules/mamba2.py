@@ -13,7 +13,7 @@ from ...nn.conv import draw_time_steps
 from ..ops.triton.layernorm_gated import RMSNorm
 from ..ops.triton.selective_state_update import selective_state_update
 from ..ops.triton.ssd_combined import NO_LIMIT, mamba_chunk_scan_combined
-from ._base import Mixer, depthwise, mark
+from ._mixer import Mixer, depthwise, mark
 
 __all__ = ["Mamba2"]
 

@@ -13,7 +13,7 @@ from ...causal_conv1d import causal_conv1d_update
 from ...nn.conv import draw_time_steps
 from ...operators import selective_scan
 from ..ops.triton.selective_state_update import selective_state_update
-from ._base import Mixer, depthwise, mark
+from ._mixer import Mixer, depthwise, mark
 
 __all__ = ["Mamba"]
 

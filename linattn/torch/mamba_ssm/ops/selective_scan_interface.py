@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..._tensors import work_dtype
+from ..._core.conversions import work_dtype
 from ...causal_conv1d import causal_conv1d_fn
 from ...fla._layout import check_shape, check_tensor
 from ...operators import selective_scan
-from .._complex import scan_complex
+from .._complex_rates import scan_complex
 from .._groups import channels_first, in_groups, token_major
 
 __all__ = ["mamba_inner_fn", "selective_scan_fn", "selective_scan_ref"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...._tensors import work_dtype
+from ...._core.conversions import work_dtype
 from ....fla._layout import check_shape, check_tensor
 
 __all__ = ["RMSNorm", "layer_norm_fn", "layer_norm_linear_fn", "rms_norm_fn"]

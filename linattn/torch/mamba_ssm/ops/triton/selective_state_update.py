@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ....._states.state_arrays import State
-from ...._tensors import promotion, work_dtype, writable
+from ...._core.conversions import promotion, work_dtype, writable
 from ....fla._layout import check_shape, check_tensor
 from ....operators import gated_step, selective_scan_step
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ....._states.state_arrays import State
-from ...._seq_idx import Packing, at_first, packing
-from ...._tensors import work_dtype
+from ...._core.conversions import work_dtype
+from ...._core.seq_idx import Packing, at_first, packing
 from ....causal_conv1d import causal_conv1d_fn
 from ....fla._layout import check_shape, check_tensor
 from ....operators import gated

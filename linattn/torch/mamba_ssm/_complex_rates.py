@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .._tensors import work_dtype
+from .._core.conversions import work_dtype
 from ..operators import selective_scan
 
 

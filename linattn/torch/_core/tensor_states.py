@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._states.state_arrays import State
-from . import _tensors
-from ._descriptions import Description
-from ._tensors import array
+from ..._states.state_arrays import State
+from . import conversions
+from .conversions import array
+from .descriptions import Description
 
 
 class States:
@@ -36,8 +36,8 @@ class States:
         if state is None:
             return (None,) * len(self.fields)
         if self.one_array:
-            if not isinstance(state, Tensor) or state.dtype not in _tensors.REAL:
-                _tensors.check(name, argument, state)
+            if not isinstance(state, Tensor) or state.dtype not in conversions.REAL:
+                conversions.check(name, argument, state)
             return (state if dtype is None else state.to(dtype),)
         if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
             what = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
@@ -45,8 +45,8 @@ class States:
         for field, x in zip(State._fields, state, strict=False):
             if x is None and field != "s":
                 continue
-            if not isinstance(x, Tensor) or x.dtype not in _tensors.REAL:
-                _tensors.check(name, f"{argument}.{field}", x)
+            if not isinstance(x, Tensor) or x.dtype not in conversions.REAL:
+                conversions.check(name, f"{argument}.{field}", x)
             if field not in self.fields:
                 raise ValueError(f"{name}: {argument}.{field} is given; expected None")
         fields = [*state, None][: len(self.fields)]

@@ -14,7 +14,7 @@ from .._call.recurrence import Recurrence
 from .._core.layout import Call
 from .._states import state_arrays
 from .._states.state_arrays import State
-from . import _check, _recurrence
+from . import _recurrence, _traced_checks
 from ._kernel import spread
 from ._recurrence import is_complex
 
@@ -53,7 +53,7 @@ def _read(function: str, operands: Sequence[Any], tokens: bool = True) -> tuple[
     """The operands as pairs of columns, and the reading of their shapes."""
     dtype = jnp.result_type(*operands, jnp.complex64)
     arrays = [jnp.asarray(x, dtype) for x in operands]
-    shapes = [_check.stand_in(x.real) for x in arrays]
+    shapes = [_traced_checks.stand_in(x.real) for x in arrays]
     call = SCAN.layout.read(function, shapes, tokens=tokens)
     a, x = (pairs(spread((*x.shape[:-1], call.shape[-1]), x)) for x in arrays)
     return a, x, call
@@ -81,7 +81,7 @@ def _pairs_of(function: str, name: str, state: Any, call: Call, *packed: int) ->
     given = state
     if isinstance(state, tuple):
         given = State(*(
-            None if x is None else np.broadcast_to(np.zeros((), x.dtype), _check.sizes(x.shape))
+            None if x is None else np.broadcast_to(np.zeros((), x.dtype), _traced_checks.sizes(x.shape))
             for x in state
         ))  # fmt: skip
         dtype = given.s.dtype

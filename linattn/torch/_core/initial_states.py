@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._call import initial
-from .._call.complex_scan import COMPLEX
-from .._call.scaled import Scaled
-from .._core.checks import shape_alone
-from .._states.state_arrays import State
-from . import _complex, _maps, _tensors
-from ._operator import OPERATORS
-from ._tensors import work_dtype
+from ..._call import initial
+from ..._call.complex_scan import COMPLEX
+from ..._call.scaled import Scaled
+from ..._core.checks import shape_alone
+from ..._states.state_arrays import State
+from . import complex_pairs, conversions, map_texts
+from .conversions import work_dtype
+from .operator import OPERATORS
 
 
 def initial_state(
@@ -27,20 +27,20 @@ def initial_state(
     recurrence, whole = initial.recurrence_of(operator, len(operands))
     described = OPERATORS[recurrence.name]
     rows = described.operands[: len(operands)]
-    paired = recurrence.name == COMPLEX.name and _tensors.any_complex(operands)
+    paired = recurrence.name == COMPLEX.name and conversions.any_complex(operands)
     if paired:
-        args = _complex.read(recurrence.names["forward" if whole else "step"], operands)
+        args = complex_pairs.read(recurrence.names["forward" if whole else "step"], operands)
     else:
-        args = _tensors.promoted(name, rows, operands)
+        args = conversions.promoted(name, rows, operands)
         for operand, x in zip(rows, args, strict=True):
             if isinstance(x, Tensor):
-                _tensors.check(name, operand.name, x)
-    phi = _maps.resolve(name, feature_map)
+                conversions.check(name, operand.name, x)
+    phi = map_texts.resolve(name, feature_map)
     values = args[described.values]
     dtype = work_dtype(values.dtype)
 
     def features(d: int) -> int:
-        if isinstance(phi, (str, _maps.TensorMap)):
+        if isinstance(phi, (str, map_texts.TensorMap)):
             return d if isinstance(phi, str) else phi.features(d)
         k = args[1]
         one = k[..., :1, :] if whole else k[..., None, :]
@@ -50,7 +50,7 @@ def initial_state(
     def full(shape: Any, value: float, _: Any = None) -> Tensor:
         return values.new_full(shape, value, dtype=dtype)
 
-    rescaled = isinstance(phi, _maps.TensorMap) and phi.rescaled
+    rescaled = isinstance(phi, map_texts.TensorMap) and phi.rescaled
     if not torch.compiler.is_compiling():
         kind = np.complex64 if paired else np.float32
         return initial.state_of(

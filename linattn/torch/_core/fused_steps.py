@@ -15,14 +15,11 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn import functional
 
-from .._call.fused import FusedState, gated_call, gated_delta_call
-from .._core.checks import shape_alone
-from .._states.state_arrays import State
-from . import _options
-from ._library import is_direct
-from ._operator import OPERATORS
-from ._pools import ROWS
-from ._tensors import (
+from ..._call.fused import FusedState, gated_call, gated_delta_call
+from ..._core.checks import shape_alone
+from ..._states.state_arrays import State
+from . import option_checks
+from .conversions import (
     array,
     check,
     check_in_place,
@@ -35,6 +32,9 @@ from ._tensors import (
     values,
     work_dtype,
 )
+from .library import is_direct
+from .operator import OPERATORS
+from .tensor_pools import ROWS
 
 
 def direct(
@@ -158,7 +158,7 @@ def _rows(
         raise TypeError(
             f"{f.name}: state is a {type(pool).__name__}; expected a linattn.FusedState of tensors"
         )
-    indices = _options.state_indices(f.name, indices, pool[1])
+    indices = option_checks.state_indices(f.name, indices, pool[1])
     _check(f, operands, pool, options, in_place, indices)
     indices = ROWS(indices, indices.shape[0], pool[1].shape[0], f.name, "state", True)
     rows = FusedState(*(None if x is None else x.index_select(0, indices) for x in pool))

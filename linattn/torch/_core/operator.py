@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from .._call.recurrence import RECURRENCES
-from .._call.scaled import SCALED
-from .._states.state_arrays import no_state
-from . import _maps, _options, _pools, _tensors
-from ._descriptions import OTHERS, Description, of_recurrence, of_scaled
-from ._direct import Direct
-from ._library import Operator, name_of
-from ._states import States
-from ._tensors import any_complex, array, tensor, tensors, threads, work_dtype
-from ._traced import Traced
+from ..._call.recurrence import RECURRENCES
+from ..._call.scaled import SCALED
+from ..._states.state_arrays import no_state
+from . import conversions, map_texts, option_checks, tensor_pools
+from .conversions import any_complex, array, tensor, tensors, threads, work_dtype
+from .descriptions import OTHERS, Description, of_recurrence, of_scaled
+from .direct import Direct
+from .library import Operator, name_of
+from .tensor_states import States
+from .traced import Traced
 
 
 class TensorOperator:
@@ -52,7 +52,7 @@ class TensorOperator:
         first = 2 if self._mapped else 0  # a map is two options here: its text and omega
         self._numbers_from = self._count + first
         self._numbers = self._option_names[first:]
-        self._checks = tuple((name_of(x), *_options.check_of(x)) for x in d.options[first:])
+        self._checks = tuple((name_of(x), *option_checks.check_of(x)) for x in d.options[first:])
         self._states, self._complex_too = States(d, self.names), d.complex_too
         self.direct = Direct(d, self.values)
         #: NumPy's functions.
@@ -117,15 +117,15 @@ class TensorOperator:
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
         if state_indices is not None or state_at is not None:
-            return _pools.forward(
+            return tensor_pools.forward(
                 self, operands, state_indices=state_indices, state_at=state_at,
                 initial_state=initial_state, return_state=return_state,
                 **self._lengths(key_lengths, cu_seqlens), **options,
             )  # fmt: skip
         if self._complex_too and any_complex(operands):
-            from . import _complex
+            from . import complex_pairs
 
-            return _complex.forward(
+            return complex_pairs.forward(
                 operands, cu_seqlens=cu_seqlens, initial_state=initial_state,
                 return_state=return_state, **options,
             )  # fmt: skip
@@ -136,9 +136,9 @@ class TensorOperator:
             if o is not None:
                 return o
         if key_lengths is not None:
-            key_lengths = _options.integers(name, "key_lengths", key_lengths, operands[0])
+            key_lengths = option_checks.integers(name, "key_lengths", key_lengths, operands[0])
         if cu_seqlens is not None:
-            cu_seqlens = _options.integers(name, "cu_seqlens", cu_seqlens, operands[0])
+            cu_seqlens = option_checks.integers(name, "cu_seqlens", cu_seqlens, operands[0])
         args, narrow = self.arguments(name, operands, options, key_lengths)
         if self.description.lengths:
             args.append(key_lengths)
@@ -159,7 +159,7 @@ class TensorOperator:
     ) -> tuple[Tensor, Any]:  # fmt: skip
         """The output of one token, and the state after it."""
         if state_indices is not None:
-            return _pools.step(
+            return tensor_pools.step(
                 self, operands, state, state_indices=state_indices, in_place=in_place, **options
             )
         short = self._traced if is_compiling() else self.direct
@@ -167,9 +167,9 @@ class TensorOperator:
         if result is not None:
             return result
         if self._complex_too and any_complex(operands):
-            from . import _complex
+            from . import complex_pairs
 
-            return _complex.step(operands, state, in_place=in_place, **options)
+            return complex_pairs.step(operands, state, in_place=in_place, **options)
         name = self.description.step_name
         args, narrow = self.arguments(name, operands, options)
         if state is None and self.description.one_array:
@@ -179,7 +179,7 @@ class TensorOperator:
         dtype = None if in_place else work_dtype(args[self.values].dtype)
         fields = self._states.read(name, "state", state, dtype)
         if in_place:
-            _tensors.check_in_place(name, (*args, *fields))
+            conversions.check_in_place(name, (*args, *fields))
             o, after = self.step_in_place(*args, *fields), state
         else:
             o, *end = self.new_step(*args, *fields)
@@ -204,7 +204,7 @@ class TensorOperator:
         A map that kernels do not know is applied here.  Features of 16-bit tokens have 32 bits;
         then the dtype that the result is to have is returned as well.
         """
-        args = _tensors.promoted(name, self.operands, operands)
+        args = conversions.promoted(name, self.operands, operands)
         if self.description.layout.elementwise:  # axes of their own that are missing
             own = len(self.description.layout.output) - (name == self.description.step_name)
             args = [x[(None,) * (own - x.ndim)] if x.ndim < own else x for x in args]
@@ -214,15 +214,15 @@ class TensorOperator:
             values.append(x if type(x) is kind else check(name, option, x))
         if not self._mapped:
             return args + values, None
-        phi = _maps.resolve(name, options["feature_map"])
+        phi = map_texts.resolve(name, options["feature_map"])
         if isinstance(phi, str):
             return [*args, phi, None, *values], None
-        if isinstance(phi, _maps.TensorMap) and phi.rescaled and options.get("normalize"):
+        if isinstance(phi, map_texts.TensorMap) and phi.rescaled and options.get("normalize"):
             return [*args, phi.text, phi.directions(args[0]), *values], None
         for operand, x in zip(self.operands[:2], args[:2], strict=True):
-            _tensors.check(name, operand.name, x)
+            conversions.check(name, operand.name, x)
         token = name == self.description.step_name
-        args, narrow = _maps.applied(phi, args, key_lengths, token=token)
+        args, narrow = map_texts.applied(phi, args, key_lengths, token=token)
         return [*args, "identity", None, *values], narrow
 
     # --- shapes ------------------------------------------------------------------
@@ -290,7 +290,7 @@ class TensorOperator:
         return o, *(
             like.new_empty((*lead, *(sizes[x] for x in dims)), dtype=dtype)
             if there
-            else _tensors.nothing()
+            else conversions.nothing()
             for dims, there in zip(d.fields.values(), self._states.present(args), strict=True)
         )
 
@@ -301,7 +301,7 @@ class TensorOperator:
             full = self._fake(*args)[1:]
             states = [y if x is None else x for x, y in zip(states, full, strict=True)]
         return tuple(
-            _tensors.nothing() if x is None else x.new_empty(x.shape)
+            conversions.nothing() if x is None else x.new_empty(x.shape)
             for x in (*args[: self._count], *states)
         )
 
@@ -313,7 +313,7 @@ class TensorOperator:
         values = args[self._numbers_from : self._options_end]
         options: dict[str, Any] = dict(zip(self._numbers, values, strict=True))
         if self._mapped:
-            options["feature_map"] = _maps.restore(*args[self._count : self._numbers_from])
+            options["feature_map"] = map_texts.restore(*args[self._count : self._numbers_from])
         for name, x in zip(self._sequences, args[self._options_end : end], strict=False):
             if x is not None:
                 options[name] = array(x)
@@ -363,7 +363,7 @@ class TensorOperator:
         found = self.direct.run_step(args, False)
         if found is not None:
             results = [*found, None][: 1 + len(self.fields)]
-            return tuple([_tensors.nothing() if x is None else x for x in results])
+            return tuple([conversions.nothing() if x is None else x for x in results])
         operands, options = self._call(args, self._options_end)
         with threads():
             o, state = self.step_of(

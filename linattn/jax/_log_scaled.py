@@ -13,9 +13,9 @@ from .._call.scaled import Scaled
 from .._core.checks import flag, number, positive
 from .._core.dtypes import work_dtype
 from .._states.state_arrays import State
-from . import _check
+from . import _traced_checks
 from ._arrays import aligned, like
-from ._call import call
+from ._custom_calls import call
 from ._kernel import Kernel, differentiable, run, spread
 from ._operands import dtype_of, keys_of, promoted_of, read_of, sequences_of
 
@@ -36,7 +36,7 @@ def forward(
     compute = _RUNS[r.name](name, arrays, **options)
     keys = keys_of(r, arrays)
     if key_lengths is not None:
-        key_lengths = _check.key_lengths(name, key_lengths, keys, read.batch)
+        key_lengths = _traced_checks.key_lengths(name, key_lengths, keys, read.batch)
     indices = sequences_of(name, keys, key_lengths, cu_seqlens)
     packed = () if cu_seqlens is None else (indices[0].shape[0],)
     dtype = work_dtype(dtype_of(arrays))
@@ -53,7 +53,7 @@ def forward(
     else:
         field = "state" if one else "initial_state"
         cores = r.cores(sizes, normalize, *packed)
-        start = _check.scaled_state(name, field, initial_state, read.batch, cores, dtype)
+        start = _traced_checks.scaled_state(name, field, initial_state, read.batch, cores, dtype)
         if not packed:
             start = _each(lambda x, rank: jnp.expand_dims(x, -1 - rank), start, r)
     o, end = compute(indices, start)

@@ -14,13 +14,13 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from .._call.recurrence import MAPS, RECURRENCES
-from .._linattn import fast_step
-from .._states.state_arrays import State
-from . import _options, _tensors
-from ._descriptions import Description
-from ._library import is_direct, name_of
-from ._tensors import array, arrays, tensor, threads, work_dtype
+from ..._call.recurrence import MAPS, RECURRENCES
+from ..._linattn import fast_step
+from ..._states.state_arrays import State
+from . import conversions, option_checks
+from .conversions import array, arrays, tensor, threads, work_dtype
+from .descriptions import Description
+from .library import is_direct, name_of
 
 #: What steps take besides their operands, and the values of what an operator lacks.
 _OF_STEPS = {
@@ -44,7 +44,7 @@ class Direct:
         self._has_forward = recurrence is not None and not d.layout.elementwise
         # Without those of a map, which is no tensor here.
         options = [x for x in d.options if name_of(x) not in ("feature_map", "omega")]
-        self._kinds = tuple((name_of(x), _options.check_of(x)[0]) for x in options)
+        self._kinds = tuple((name_of(x), option_checks.check_of(x)[0]) for x in options)
         #: The number of the step, if `fast_step` takes all of its options.
         self._step: int | None = None
         if recurrence is not None and recurrence.scaled and not recurrence.flags["step"]:
@@ -77,7 +77,7 @@ class Direct:
     def _arrays(self, operands: Sequence[Any]) -> tuple[Any, ...] | None:
         """The operands as arrays, if they have the dtypes of one call."""
         like = operands[self._values]
-        if like.dtype not in _tensors.REAL or not like.is_contiguous():
+        if like.dtype not in conversions.REAL or not like.is_contiguous():
             return None
         states = work_dtype(like.dtype)
         for operand, x in zip(self._operands, operands, strict=True):

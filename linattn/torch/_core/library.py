@@ -16,7 +16,7 @@ from torch._library.autograd import Info, make_autograd_impl
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
-from . import _tensors
+from . import conversions
 
 LIBRARY = torch.library.Library("linattn", "DEF")
 
@@ -135,7 +135,7 @@ class Operator:
     def _check(self, args: tuple[Any, ...]) -> None:
         for name, x in zip(self.names, args, strict=True):
             if isinstance(x, Tensor):
-                _tensors.check(self._called, name, x)
+                conversions.check(self._called, name, x)
         self._check_devices(args)
         if torch.compiler.is_compiling():  # its tensors have no such bits
             return

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from .._call import pools
-from .._call.cut import positions
-from .._call.recurrence import MAPS, RECURRENCES
-from .._linattn import fast_step
-from .._states.state_arrays import State, checked_lengths
-from . import _options, _tensors
-from ._library import Operator, is_direct
-from ._tensors import REAL, any_complex, array, maybe_array, tensor, threads, work_dtype
+from ..._call import pools
+from ..._call.cut import positions
+from ..._call.recurrence import MAPS, RECURRENCES
+from ..._linattn import fast_step
+from ..._states.state_arrays import State, checked_lengths
+from . import conversions, option_checks
+from .conversions import REAL, any_complex, array, maybe_array, tensor, threads, work_dtype
+from .library import Operator, is_direct
 
 if TYPE_CHECKING:
-    from ._operator import TensorOperator
+    from .operator import TensorOperator
 
 
 def forward(
@@ -62,7 +62,7 @@ def forward(
 
 def _refuse_gradient(name: str, args: Sequence[Any]) -> None:
     """Refuses a call that would return neither its pool nor a new one."""
-    if not _tensors.writable(*(x for x in args if isinstance(x, Tensor))):
+    if not conversions.writable(*(x for x in args if isinstance(x, Tensor))):
         raise RuntimeError(
             f"{name}: state_indices and state_at are given and an operand requires grad; expected "
             "one of the two, as the states at the positions are returned and not a new pool, or "
@@ -123,7 +123,7 @@ def step(
     name = operator.description.step_name
     if in_place:
         fields = [state] if isinstance(state, Tensor) else list(state)
-        _tensors.check_in_place(name, (*operands, *fields))
+        conversions.check_in_place(name, (*operands, *fields))
     pool = _Pool(operator, name, operands, state, state_indices, None, written=True)
     o, after = operator.step(operands, pool.rows(), **options)
     return o, pool.written(after, operands)
@@ -203,7 +203,7 @@ class _Pool:
         if cu_seqlens is None:
             around, count = ((), lead[1:]), lead[0]
         else:
-            bounds = _options.integers(name, "cu_seqlens", cu_seqlens, operands[0])
+            bounds = option_checks.integers(name, "cu_seqlens", cu_seqlens, operands[0])
             around, count = (lead, ()), bounds.numel() - 1
         self.axis = len(around[0])
         self.fields = {}
@@ -213,7 +213,7 @@ class _Pool:
                 self._check(full, x, around, dims)
                 self.fields[full] = x
         rows = next(iter(self.fields.values())).shape[self.axis]
-        indices = _options.state_indices(name, indices, operands[0])
+        indices = option_checks.state_indices(name, indices, operands[0])
         self.indices = ROWS(indices, count, rows, name, argument, written)
 
     def _check(
@@ -256,7 +256,7 @@ class _Pool:
         pairs = [*zip(self.fields.values(), new, strict=True)]
         if any(y.requires_grad or x.requires_grad for x, y in pairs) and torch.is_grad_enabled():
             return self._packed([x.index_copy(self.axis, self.indices, y) for x, y in pairs])
-        _tensors.check_memory(self.name, self.fields)
+        conversions.check_memory(self.name, self.fields)
         for x, y in pairs:
             x.index_copy_(self.axis, self.indices, y)
         return self.state
@@ -287,8 +287,8 @@ def _at_positions(
         raise ValueError(f"{name}: cu_seqlens is given; expected None, as state_at is given")
     cut = _Cut(operator, operands, bool(options.get("reverse")))
     if key_lengths is not None:
-        key_lengths = _options.integers(name, "key_lengths", key_lengths, operands[0])
-        found = _tensors.values(key_lengths)
+        key_lengths = option_checks.integers(name, "key_lengths", key_lengths, operands[0])
+        found = conversions.values(key_lengths)
         if found is not None:
             checked_lengths(name, found, cut.n, cut.lead)
     wanted = _positions(name, state_at, cut.n)
@@ -333,7 +333,7 @@ class _Cut:
         named = _named(operator, operands)
         for row, x in zip(operator.operands, operands, strict=True):
             if not (isinstance(x, (Tensor, int, float, complex)) or (x is None and row.optional)):
-                _tensors.check(operator.name, row.name, x)
+                conversions.check(operator.name, row.name, x)
         self.lead, sizes = operator.shape(named, step=False)
         self.n = sizes["n"]
         own = operator._own_axes({name: x.ndim for name, x in named.items()}, step=False)

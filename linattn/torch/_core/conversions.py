@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._core.checks import real
-from .._core.layout import Operand
-from .._linattn import array_at, hold_threads
-from .._states.state_arrays import apart
+from ..._core.checks import real
+from ..._core.layout import Operand
+from ..._linattn import array_at, hold_threads
+from ..._states.state_arrays import apart
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 

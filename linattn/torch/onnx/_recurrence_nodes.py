@@ -8,9 +8,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from . import _attention, _maps, _shapes
-from ._call import Call
+from . import _attention, _map_nodes, _shapes
 from ._errors import unsupported
+from ._graph_call import Call
 from ._ops import Value
 from ._tokens import RESCALED, RULES, Rule
 
@@ -63,15 +63,17 @@ def _tokens(call: Call, rule: Rule) -> dict[str, int]:
 def _map(call: Call, rule: Rule) -> Rule:
     """Maps queries and keys: to their logarithms, if features are rescaled as tokens come."""
     ops, x = call.ops, call.x
-    phi = _maps.described(x.feature_map, call.named["omega"])
+    phi = _map_nodes.described(x.feature_map, call.named["omega"])
     if x.omega is None:
-        x.q, x.k = (_maps.mapped(ops, call.name, phi, None, y, call.width("d")) for y in (x.q, x.k))
+        x.q, x.k = (
+            _map_nodes.mapped(ops, call.name, phi, None, y, call.width("d")) for y in (x.q, x.k)
+        )
         return rule
     if type(phi).__name__ != "PositiveRandomFeatures":
         raise unsupported(call.name, f"the feature map {type(phi).__name__}", "another map")
     call.sizes["f"] = phi.features(0)
-    x.q, _ = _maps.logarithms(ops, phi, x.omega, x.q)
-    _, x.k = _maps.logarithms(ops, phi, x.omega, x.k)
+    x.q, _ = _map_nodes.logarithms(ops, phi, x.omega, x.q)
+    _, x.k = _map_nodes.logarithms(ops, phi, x.omega, x.k)
     return RESCALED
 
 

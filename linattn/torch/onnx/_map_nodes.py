@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from ... import feature_maps
-from ...feature_maps._base import Fused
-from .. import _maps
+from ...feature_maps._feature_map import Fused
+from .._core import map_texts
 from ._errors import unsupported
 from ._ops import END, Ops, Value
 
@@ -18,7 +18,7 @@ from ._ops import END, Ops, Value
 def described(text: str, omega: Value | None) -> Any:
     """The map of a text, whose directions, if any, are zeros."""
     zeros = None if omega is None else torch.zeros(tuple(omega.shape))
-    return feature_maps.get(_maps.restore(text, zeros))
+    return feature_maps.get(map_texts.restore(text, zeros))
 
 
 def logarithms(ops: Ops, phi: Any, omega: Value, x: Value) -> tuple[Value, Value]:

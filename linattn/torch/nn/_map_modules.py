@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ... import feature_maps as _numpy
 from .. import feature_maps
-from .._maps import TensorMap, resolve
+from .._core.map_texts import TensorMap, resolve
 
 
 class RandomFeatures(nn.Module, TensorMap):

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import feature_maps as numpy_maps
-from .._call.recurrence import MAPS
-from .._core.checks import class_of_maps, unknown_map
-from ..feature_maps import FeatureMap
-from ..feature_maps._base import Fused
-from ._library import Operator, constant
-from ._tensors import array, maybe_array, tensor, threads
+from ... import feature_maps as numpy_maps
+from ..._call.recurrence import MAPS
+from ..._core.checks import class_of_maps, unknown_map
+from ...feature_maps import FeatureMap
+from ...feature_maps._feature_map import Fused
+from .conversions import array, maybe_array, tensor, threads
+from .library import Operator, constant
 
 
 class TensorMap:
@@ -113,7 +113,7 @@ def resolve(function: str, feature_map: Any) -> Any:
     if isinstance(feature_map, Fused):
         return feature_map.name
     if isinstance(feature_map, numpy_maps.FeedforwardKernel):
-        from .feature_maps import FeedforwardKernel
+        from ..feature_maps import FeedforwardKernel
 
         return FeedforwardKernel([[torch.from_numpy(w.copy()) for w in unit]
                                   for unit in feature_map.weights])  # fmt: skip

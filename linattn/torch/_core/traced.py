@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._call.recurrence import MAPS
-from .._states.state_arrays import State
-from . import _options, _tensors
-from ._descriptions import Description
-from ._library import Operator, constant, name_of
-from ._tensors import work_dtype
+from ..._call.recurrence import MAPS
+from ..._states.state_arrays import State
+from . import conversions, option_checks
+from .conversions import work_dtype
+from .descriptions import Description
+from .library import Operator, constant, name_of
 
 
 class Traced:
@@ -32,7 +32,7 @@ class Traced:
         self, description: Description, values: int, stateless: Operator, *steps: Operator
     ) -> None:
         self._description, self._values = description, values
-        self._kinds = {name_of(x): _options.check_of(x)[0] for x in description.options}
+        self._kinds = {name_of(x): option_checks.check_of(x)[0] for x in description.options}
         self._forward = stateless.op
         ops: list[Any] = [x.op for x in steps] or [None] * 3
         self._new_step, self._unrecorded_step, self._step_in_place = ops
@@ -100,7 +100,7 @@ class Traced:
     def _plain(self, operands: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
         """Whether operands of these dtypes and options of these kinds need no conversion."""
         d, like = self._description, operands[self._values][0]
-        if d.one_array or d.layout.elementwise or like not in _tensors.REAL:
+        if d.one_array or d.layout.elementwise or like not in conversions.REAL:
             return False
         for operand, (dtype, _) in zip(d.layout.operands, operands, strict=True):
             wanted = work_dtype(like) if operand.state_dtype else like

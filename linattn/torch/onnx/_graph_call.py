@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ..._core.layout import Operand
-from .._operator import TensorOperator
+from .._core.operator import TensorOperator
 from . import _shapes
 from ._errors import unsupported
 from ._ops import Ops, Value

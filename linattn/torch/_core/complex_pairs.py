@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._call.complex_scan import COMPLEX, SCAN
-from .._states.state_arrays import State, no_state
-from . import _tensors
-from ._descriptions import of_recurrence
-from ._operator import TensorOperator
+from ..._call.complex_scan import COMPLEX, SCAN
+from ..._states.state_arrays import State, no_state
+from . import conversions
+from .descriptions import of_recurrence
+from .operator import TensorOperator
 
 _PAIRS = TensorOperator(
     of_recurrence(SCAN)._replace(
@@ -51,7 +51,7 @@ def step(
     a, x = read(function, operands)
     before = _state(function, "state", state, x)
     if in_place:
-        _tensors.check_in_place(function, (a, x, state[0]))
+        conversions.check_in_place(function, (a, x, state[0]))
     h, after = _PAIRS.step((pairs(a), pairs(x)), before, **options)
     if not in_place:
         return numbers(h), State(numbers(after.s))
@@ -69,7 +69,7 @@ def read(function: str, operands: Sequence[Any]) -> list[Tensor]:
     tensors = [x for x in operands if isinstance(x, Tensor)]
     for name, x in zip("ax", operands, strict=True):
         if not tensors or not isinstance(x, (int, float, complex)):
-            _tensors.check(function, name, x, complex_too=True)
+            conversions.check(function, name, x, complex_too=True)
         if isinstance(x, Tensor) and x.dtype is torch.complex32:
             raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected complex64 or more")
     double = any(x.dtype in (torch.float64, torch.complex128) for x in tensors)
@@ -118,7 +118,7 @@ def _state(function: str, name: str, state: Any, like: Tensor) -> State:
     for field, x in zip(("z", "log_scale"), others, strict=False):
         if x is not None:
             raise ValueError(f"{function}: {name}.{field} is given; expected None")
-    _tensors.check(function, f"{name}.s", s, complex_too=True)
+    conversions.check(function, f"{name}.s", s, complex_too=True)
     if s.ndim == 0 or s.shape[-1] != like.shape[-1]:
         raise ValueError(
             f"{function}: {name}.s has shape {tuple(s.shape)}; expected (..., {like.shape[-1]})"

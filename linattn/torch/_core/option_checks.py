@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._core.checks import flag
+from ..._core.checks import flag
 
 
 def integers(name: str, argument: str, x: Any, like: Any) -> Tensor:

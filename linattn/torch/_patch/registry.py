@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .patched_fla import LIBRARY as FLA
-from .transformers import LIBRARY as TRANSFORMERS
+from ..patched_fla import LIBRARY as FLA
+from ..transformers import LIBRARY as TRANSFORMERS
 
 LIBRARIES = (TRANSFORMERS, FLA)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ..._states.state_arrays import State
-from .._tensors import work_dtype
-from . import _check
+from .._core.conversions import work_dtype
+from . import _arguments
 from ._padding import padding
 
 
@@ -49,16 +49,16 @@ class Attention(nn.Module):
         self, embed_dim: int, width: int, bias: bool, dropout: float, **factory: Any
     ) -> None:
         super().__init__()
-        self.embed_dim = _check.integer(self._name, "embed_dim", embed_dim)
+        self.embed_dim = _arguments.integer(self._name, "embed_dim", embed_dim)
         self.out_proj = nn.Linear(width, embed_dim, bias=bias, **factory)
-        self.dropout = nn.Dropout(_check.probability(self._name, "dropout", dropout))
+        self.dropout = nn.Dropout(_arguments.probability(self._name, "dropout", dropout))
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Give each class code of its own for methods that it inherits."""
         super().__init_subclass__(**options)
         for name in ("forward", "step"):
             if name not in vars(cls):
-                setattr(cls, name, _check.with_own_code(getattr(cls, name)))
+                setattr(cls, name, _arguments.with_own_code(getattr(cls, name)))
 
     @property
     def _name(self) -> str:
@@ -75,7 +75,7 @@ class Attention(nn.Module):
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
-    @_check.keywords
+    @_arguments.keywords
     def forward(
         self,
         x: Tensor,
@@ -112,12 +112,12 @@ class Attention(nn.Module):
             If an argument has the wrong type or shape, lengths are out of range, or a state is
             given or requested and the layer is not causal.
         """
-        _check.tokens(self._name, x, self.embed_dim)
-        _check.memory(self._name, self, x)
+        _arguments.tokens(self._name, x, self.embed_dim)
+        _arguments.memory(self._name, self, x)
         if state is not None or return_state:
             self._need_states("forward")
         if state is not None:
-            _check.state(self._name, state, self._kind, x.shape[0])
+            _arguments.state(self._name, state, self._kind, x.shape[0])
         pads = padding(self._name, x, key_lengths, key_padding_mask)
         if pads is not None:
             x = pads.strip(x)
@@ -149,9 +149,9 @@ class Attention(nn.Module):
             If an argument has the wrong type or shape, or the layer is not causal.
         """
         self._need_states("step")
-        _check.token(self._name, x, self.embed_dim)
-        _check.memory(self._name, self, x)
-        _check.state(f"{self._name}.step", state, self._kind, x.shape[0])
+        _arguments.token(self._name, x, self.embed_dim)
+        _arguments.memory(self._name, self, x)
+        _arguments.state(f"{self._name}.step", state, self._kind, x.shape[0])
         o, state = self._token(x, state)
         return self.dropout(self.out_proj(o)), state
 
@@ -213,8 +213,10 @@ class HeadAttention(Attention):
         **factory: Any,
     ) -> None:  # fmt: skip
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        head_dim = _check.multiple(self._name, ("embed_dim", embed_dim), ("num_heads", num_heads))
-        _check.multiple(self._name, ("num_heads", num_heads), ("num_kv_heads", num_kv_heads))
+        head_dim = _arguments.multiple(
+            self._name, ("embed_dim", embed_dim), ("num_heads", num_heads)
+        )
+        _arguments.multiple(self._name, ("num_heads", num_heads), ("num_kv_heads", num_kv_heads))
         super().__init__(embed_dim, embed_dim, bias, dropout, **factory)
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self._heads: tuple[int, ...] = (num_heads,)

@@ -7,15 +7,15 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .._call.complex_scan import COMPLEX
-from .._call.recurrence import Recurrence
-from .._call.scaled import Scaled
-from .._core.layout import Layout, Operand
-from ..operators.conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
-from ..operators.decay import log_decay, log_decay_backward
-from ..operators.linformer import linformer, linformer_backward
-from ..operators.softmax import softmax_attention, softmax_attention_backward
-from . import _maps
+from ..._call.complex_scan import COMPLEX
+from ..._call.recurrence import Recurrence
+from ..._call.scaled import Scaled
+from ..._core.layout import Layout, Operand
+from ...operators.conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
+from ...operators.decay import log_decay, log_decay_backward
+from ...operators.linformer import linformer, linformer_backward
+from ...operators.softmax import softmax_attention, softmax_attention_backward
+from . import map_texts
 
 
 class Description(NamedTuple):
@@ -86,7 +86,7 @@ def _features(named: dict[str, Any], sizes: dict[str, int]) -> dict[str, int]:
     omega, d = named.get("omega"), sizes["d"]
     if omega is None:
         return {"f": d}
-    return {"f": _maps.features(named["feature_map"], d, omega.shape[-1])}
+    return {"f": map_texts.features(named["feature_map"], d, omega.shape[-1])}
 
 
 def _spread(function: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Operators of PyTorch, made from the registry: schemas, gradients, conversions of tensors."""

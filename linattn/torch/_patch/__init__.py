@@ -1,0 +1,1 @@
+"""What patches of other libraries share."""
