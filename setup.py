@@ -124,7 +124,7 @@ def write_stubs(package):
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         print(f"linattn: stubs have no types because the built module does not run: {reason}")
-        subprocess.run([sys.executable, "-P", f"{package}/_stubs.py", "--generic"], check=True)
+        subprocess.run([sys.executable, "-P", f"{package}/_bridges/generic_stubs.py"], check=True)
 
 
 def read(file):

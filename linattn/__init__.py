@@ -1,6 +1,7 @@
 """Linear attention for CPUs: forward, backward and recurrent, as NumPy gufuncs in C."""
 
 import importlib.util
+import sys
 
 if importlib.util.find_spec("linattn._linattn") is None:
     raise ImportError(
@@ -30,6 +31,10 @@ from .operators.selective_scan import selective_scan, selective_scan_backward, s
 from .operators.softmax import softmax_attention, softmax_attention_backward
 from .operators.streaming import blocks, stream
 from .operators.wkv import wkv, wkv_backward, wkv_step
+
+# What was pickled before the modules had rooms names these two.
+sys.modules[f"{__name__}._state"] = sys.modules[State.__module__]
+sys.modules[f"{__name__}._fused"] = sys.modules[FusedState.__module__]
 
 __all__ = [
     "FusedState",

@@ -8,8 +8,8 @@ import types
 import pytest
 
 import linattn
-from linattn._bridges.rows import bridge
-from linattn._docs.templates import templates
+from linattn._bridges import bridge
+from linattn._docs import templates
 
 MODULE = "linattn_toy"
 TOY = bridge.Bridge(

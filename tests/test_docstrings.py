@@ -10,7 +10,7 @@ import pytest
 
 import linattn
 from linattn._cli import selftest
-from linattn._docs.templates import templates
+from linattn._docs import templates
 
 SECTIONS = ("Parameters", "Returns", "Raises", "Notes", "References", "Examples")
 OPERATORS = tuple(selftest.OPERATORS)

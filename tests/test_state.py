@@ -325,3 +325,14 @@ def test_what_is_printed():
         for same in (pickle.loads(pickle.dumps(given)), copy.deepcopy(given)):
             assert type(same) is type(given)
             assert_same(same, given)
+
+
+def test_states_pickled_before_modules_had_rooms():
+    for text, same in (
+        (b"\x80\x04\x8c\x0elinattn._state\x8c\x05State\x93K\x01NN\x87\x81.", linattn.State(1)),
+        (
+            b"\x80\x04\x8c\x0elinattn._fused\x8c\nFusedState\x93K\x01K\x02\x86\x81.",
+            linattn.FusedState(1, 2),
+        ),
+    ):
+        assert pickle.loads(text) == same

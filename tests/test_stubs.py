@@ -7,14 +7,14 @@ import inspect
 import pytest
 
 import linattn
-from linattn._bridges.rows import rows, stubs
+from linattn._bridges import generic_stubs, rows, stubs
 
 NEEDED = {"mpi": "mpi4py", "distributed": "torch"}
 
 
 def test_a_build_has_written_them():
     for name, text in stubs.stubs().items():
-        assert (stubs.FOLDER / name).read_text() == text, (
+        assert (generic_stubs.FOLDER / name).read_text() == text, (
             f"{name}: python -m linattn._bridges.stubs"
         )
 
@@ -40,12 +40,12 @@ def parameters(function):
 
 def test_generic_stubs_name_the_functions():
     """Where the built module cannot be run they have no types."""
-    generic = stubs.generic_stubs()
+    generic = generic_stubs.generic_stubs()
     assert generic.keys() == stubs.stubs().keys()
     for text in generic.values():
         ast.parse(text)
     assert "\ncausal: Any\n" in generic["_signatures/torch.pyi"]
-    assert set(stubs._public("__init__.py")) == set(linattn.__all__)
+    assert set(generic_stubs.public("__init__.py")) == set(linattn.__all__)
 
 
 USE = """

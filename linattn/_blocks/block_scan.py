@@ -8,7 +8,7 @@ row of s, for `gated`; a factor for each number of s for scans: the state after 
 begins with ones and x is zero; and else a matrix (f, f): the state after the block if it begins
 with the identity and v is zero.
 
-Gradients go the same way from the last block to the first, with A transposed.  `_blocks.effects` has the
+Gradients go the same way from the last block to the first, with A transposed.  `effects` has the
 algebra, also that of states under a log scale (`_call.scaled`).
 """
 
@@ -25,19 +25,18 @@ from .._call import mapped
 from .._call.complex_scan import COMPLEX, is_complex
 from .._call.recurrence import RECURRENCES, Recurrence
 from .._call.scaled import SCALED
-from .._core import checks
 from .._core.dtypes import result_dtype, state_dtype
 from .._core.gradient_sums import clear_padding, sum_all, summed
 from .._core.gufuncs import quiet, run, ufuncs
-from .._core.layout import Call
 from .._core.products import product, transposed_product
 from .._states import state_arrays, state_fields
 from .._states.state_arrays import State
 from .effects import Element, ScaledElement
 
 if TYPE_CHECKING:
+    from .._call.interface import Interface
     from .._call.recurrence import Operands
-    from .._call.scaled import Cores
+    from .._call.scaled import Cores, Scaled
     from .._core.layout import Operand
     from .._types import DType, Shape
 
@@ -51,7 +50,7 @@ def key_of(name: str, operands: Sequence[Any]) -> str:
     return COMPLEX.key if name == COMPLEX.name and is_complex(*operands) else name
 
 
-def with_map(r: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+def with_map(r: Interface, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options with the map of recurrences that may have one."""
     known = {"feature_map": "identity"} if isinstance(r, Recurrence) else {}
     return {**known, **options}
@@ -75,8 +74,41 @@ def element(
     if r.transition == "scaled":
         call = r.layout.read(r.name, operands)
         dtype, normalize = state_dtype(*call.typed), options.get("normalize", True)
-        return r.effect(operands, end_of, dtype, key_lengths=key_lengths, normalize=normalize)
+        return scaled_effect(
+            r, operands, end_of, dtype, key_lengths=key_lengths, normalize=normalize
+        )
     return effect(r, operands, end_of, key_lengths=key_lengths)
+
+
+def scaled_effect(
+    r: Scaled,
+    operands: tuple[Any, ...],
+    end_of: Callable[..., State],
+    dtype: DType,
+    *,
+    xp: Any = np,
+    key_lengths: Any = None,
+    normalize: bool = True,
+) -> ScaledElement:
+    """The element of a block; ``end_of(operands, state)`` is the state after it."""
+    pairs = [*zip(r.operands, operands, strict=True)]
+    sizes = {
+        letter: size
+        for row, x in pairs
+        for letter, size in zip(row.dims, x.shape[x.ndim - len(row.dims) :], strict=True)
+    }
+    nothing = r.state(
+        lambda shape, value: xp.full(shape, value, dtype), (), r.cores(sizes, normalize)
+    )
+    # Without any memory; so that the log scale is that of the block's own keys.
+    nothing = nothing._replace(log_scale=xp.full_like(nothing.log_scale, -np.inf))
+    end = end_of(operands, nothing)
+    named = {row.name: x for row, x in pairs}
+    there = None
+    if key_lengths is not None:
+        there = xp.arange(sizes["n"]) < xp.asarray(key_lengths)[..., None]
+    a = r.decay(named, there, xp).astype(dtype)
+    return ScaledElement(xp.broadcast_to(a, end.log_scale.shape), *end, r.first)
 
 
 def _sums(
@@ -166,13 +198,13 @@ def gradient_sum(
 
 
 def empty_state(
-    r: Any, operands: tuple[Any, ...], sequences: int | None = None, **options: Any
+    r: Interface, operands: tuple[Any, ...], sequences: int | None = None, **options: Any
 ) -> State:
     """The state before all tokens.
 
     It has all leading axes, so that its gradient is not summed over any.
     """
-    call, cores = checked(r, r.name, operands, **options)
+    call, cores = r.checked(r.name, tuple(operands), options)
     lead = call.batch if sequences is None else (*call.batch, sequences)
     values = 0.0, 0.0, getattr(r, "first", 0.0)
     dtype = state_dtype(*call.typed)
@@ -192,55 +224,14 @@ def with_all_axes(state: State | None, empty: State) -> State:
     ))  # fmt: skip
 
 
-def checked(r: Any, name: str, operands: Sequence[Any], **options: Any) -> tuple[Call, Cores]:
-    """The operands of a call in blocks, checked with its options, and the shapes of a state's
-    arrays, without leading axes; None for those it lacks."""
-    if not isinstance(r, Recurrence):
-        found: tuple[Call, Cores] = r.checked(name, tuple(operands), options)
-        return found
-    return _checked(r, name, operands, **options)
-
-
-def _checked(
-    r: Recurrence, name: str, operands: Sequence[Any], *, feature_map: Any = "identity",
-    scale: Any = 1.0, normalize: Any = False, eps: Any = 0.0, **flags: Any,
-) -> tuple[Call, Cores]:  # fmt: skip
-    _refuse_scales(name, feature_map, normalize)
-    call = r.layout.read(name, operands)
-    fused = "identity" if mapped.outside(feature_map) else feature_map
-    checks.lookup(name, r._stateless.names, call.variant, fused, normalize)
-    checks.numbers(name, call.typed, scale, eps, True)
-    checks.flags(name, tuple(flags), flags, call.typed)
-    d, *rest = call.core
-    core = feature_maps.get(feature_map).features(d), *rest
-    return call, (core, core[:-1] if normalize else None, None)
-
-
-def _refuse_scales(name: str, feature_map: Any, normalize: Any) -> None:
-    """Refuses maps whose states are not plain sums."""
-    if normalize and mapped.outside(feature_map) and isinstance(
-        feature_map, feature_maps.PositiveRandomFeatures
-    ):  # fmt: skip
-        raise ValueError(
-            f"{name}: feature_map is {feature_map!r}; expected another map, or normalize=False, "
-            "where the sequence is in blocks: its states carry a scale of their own"
-        )
-
-
 def check_state(
-    r: Any, name: str, field: str, state: Any, batch: Shape, cores: Cores, dtype: DType
+    r: Interface, name: str, field: str, state: Any, batch: Shape, cores: Cores, dtype: DType
 ) -> None:
     """Check a state, or a gradient of one."""
     if r.transition == "scaled":
         state_fields.read(name, field, state, batch, cores, dtype)
     elif cores[0] is not None:
         state_arrays.checked(name, field, state, batch, cores[0], dtype, cores[1] is not None)
-
-
-def cotangent(r: Any, name: str, grad_out: Any, shape: Shape) -> Any:
-    """``grad_out``, checked."""
-    check = checks.cotangent if isinstance(r, Recurrence) else r.cotangent
-    return check(name, grad_out, shape)
 
 
 # --- queries that see all keys ------------------------------------------------------

@@ -158,7 +158,7 @@ class _Call:
         states = {"initial_state": initial_state, "grad_state": grad_state}
 
         def local() -> tuple[Any, dict[str, Any]]:
-            call, cores = block_scan.checked(r, self.name, operands, **options)
+            call, cores = r.checked(self.name, tuple(operands), options)
             arrays = tuple(None if x is None else np.asarray(x) for x in operands)
             if r.cross:
                 self._check_leading_axes(arrays, call.batch)
@@ -166,7 +166,7 @@ class _Call:
                 self._check_tokens(arrays, call.shape)
             grad: tuple[Any, ...] = ()
             if grad_out is not None:
-                grad = (block_scan.cotangent(r, self.name, grad_out, call.shape),)
+                grad = (r.cotangent(self.name, grad_out, call.shape),)
             dtype = state_dtype(*call.typed, *grad)
             given: dict[str, Any] = {
                 "an initial_state": initial_state is not None,

@@ -1,11 +1,11 @@
 """Functions of other libraries' arrays, made from those of NumPy arrays and the registry.
 
-A `Bridge` (a row of `linattn._bridges.rows`) says in what they differ: which parameters are left out or
-added, what arrays are called, which errors there are.  `recurrences` makes a function for every
+A `Bridge` (one of `rows`) says in what they differ: which parameters are left out or added,
+what arrays are called, which errors there are.  `recurrences` makes a function for every
 recurrence, `made` makes one from any function of the package::
 
-    from .._bridge import made, recurrences
-    from .._bridges import TORCH
+    from .._bridges.bridge import made, recurrences
+    from .._bridges.rows import TORCH
 
     if TYPE_CHECKING:
         from .._signatures.torch import *  # noqa: F403
@@ -20,8 +20,8 @@ recurrence, `made` makes one from any function of the package::
     __all__ = [*_functions]
 
 Each is an ordinary Python function, compiled from its signature, with a docstring that the template
-of NumPy's makes (`linattn._docs.templates`).  For type checkers ``python -m linattn._bridges.stubs``, which a build
-runs, writes the same signatures to linattn/_signatures.
+of NumPy's makes (`_docs.templates`).  For type checkers ``python -m linattn._bridges.stubs``, which
+a build runs, writes the same signatures to linattn/_signatures.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import linattn
 
+from .._call.scaled import every
 from .._docs import templates
 
 if TYPE_CHECKING:
@@ -91,8 +92,6 @@ class Made(NamedTuple):
 
 def functions(bridge: Bridge) -> Iterator[Made]:
     """Those of all recurrences."""
-    from .._call.scaled import every
-
     for r in every():
         for form in bridge.examples:
             if form != "step" or not r.cross:

@@ -1,6 +1,6 @@
 """The libraries whose arrays linattn takes, a row each: in what their functions differ.
 
-Nothing here imports them: ``python -m linattn._bridges.stubs`` needs these rows where they are missing.
+Nothing here imports them: the stubs are written from these rows where they are missing.
 """
 
 from __future__ import annotations

@@ -10,10 +10,11 @@ import numpy as np
 from .._core import checks
 from .._core.gradient_sums import repeats
 from .._core.gufuncs import quiet
+from .._core.lazy import in_blocks, is_lazy, refuse_token
 from .._states import state_arrays
 from .._states.state_arrays import State
 from . import pools
-from .lazy import in_blocks, is_lazy, refuse_token
+from .interface import Interface
 from .recurrence import Recurrence
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class _Call:
         self.function = function
         self.given = [_numbers(function, name, y) for name, y in (("a", a), ("x", x))]
         shapes = [checks.shape_alone(y) for y in self.given]
-        self.read = SCAN._read(function, shapes, tokens=tokens)
+        self.read = SCAN.read(function, tuple(shapes), tokens=tokens)
         self.shape, self.batch = self.read.shape, self.read.batch
         numbers = int, float, complex  # Python's are as weak as elsewhere
         pairs = zip((a, x), self.given, strict=True)
@@ -110,7 +111,7 @@ def forward(
         return pools.call(COMPLEX, "forward", (a, x), **options, **rows)
     if is_lazy((a, x)):
         return in_blocks(
-            "forward", COMPLEX.key, (a, x), initial_state=initial_state,
+            "forward", COMPLEX, (a, x), initial_state=initial_state,
             return_state=return_state, out=out, **options,
         )  # fmt: skip
     call = _Call(SCAN.name, a, x)
@@ -145,7 +146,7 @@ def backward(
         return cut
     if is_lazy((a, x, grad_out)):
         lazy: tuple[Any, ...] = in_blocks(
-            "backward", COMPLEX.key, (a, x), grad_out, initial_state=initial_state,
+            "backward", COMPLEX, (a, x), grad_out, initial_state=initial_state,
             grad_state=grad_state, **options,
         )  # fmt: skip
         return lazy
@@ -192,19 +193,12 @@ def step(
     return call.numbers(h), state
 
 
-class _InBlocks:
+class _InBlocks(Interface):
     """The scan as `_blocks.block_scan` sees it: a recurrence of complex numbers."""
 
-    name, names, key, transition, cross = (
-        SCAN.name,
-        SCAN.names,
-        "complex_scan",
-        "elementwise",
-        False,
-    )
+    name, names, key, transition = SCAN.name, SCAN.names, "complex_scan", "elementwise"
 
     layout, operands = SCAN.layout, SCAN.operands
-    mapped = normalizer = one_array = False
 
     def forward(self, operands: Any, *, key_lengths: None = None, **options: Any) -> Any:
         return forward(*operands, **options)
@@ -215,13 +209,11 @@ class _InBlocks:
         a, x = operands
         return backward(a, x, grad_out, **options)
 
-    def step(
-        self, operands: Any, state: State, *, in_place: bool, **options: Any
-    ) -> tuple[Any, State]:
+    def step(self, operands: Any, state: State, **options: Any) -> tuple[Any, State]:
         a, x = operands
-        return step(a, x, state, in_place=in_place, **options)
+        return step(a, x, state, **options)
 
-    def _read(self, function: str, operands: Any, *, tokens: bool = True) -> Call:
+    def read(self, function: str, operands: Any, *, tokens: bool = True) -> Call:
         return self.checked(function, operands, {}, tokens=tokens)[0]
 
     def checked(
@@ -233,6 +225,9 @@ class _InBlocks:
             checks.flag(function, name, x)
         typed = tuple(checks.shape_alone(x, call.dtype) for x in call.given)
         return call.read._replace(typed=typed), (call.read.core, None, None)
+
+    def state_cores(self, function: str, call: Call, options: Mapping[str, Any]) -> State:
+        return State(call.core)
 
     def cotangent(self, function: str, grad_out: Any, shape: Shape) -> Any:
         return _cotangent(function, grad_out, shape)

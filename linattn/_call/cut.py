@@ -16,6 +16,7 @@ from .mapped import outside
 
 if TYPE_CHECKING:
     from .._types import Array, Shape
+    from .interface import Interface
 
 
 class Cut:
@@ -25,18 +26,16 @@ class Cut:
     """
 
     def __init__(
-        self, r: Any, method: str, operands: tuple[Any, ...], state_at: Any,
+        self, r: Interface, method: str, operands: tuple[Any, ...], state_at: Any,
         options: dict[str, Any],
     ) -> None:  # fmt: skip
-        from .initial import cores_of  # at the top it would be circular
-
         self.r, self.function, self._options = r, r.names[method], options
         self._method = method
         if options.get("cu_seqlens") is not None:
             raise ValueError(
                 f"{self.function}: cu_seqlens is given; expected None, as state_at is given"
             )
-        self.call = r._read(self.function, operands)
+        self.call = r.read(self.function, operands)
         self.n = self.call.fit.sizes["n"]
         self.positions = positions(self.function, state_at, self.n)
         edges = [0, *sorted({*self.positions})]
@@ -51,7 +50,7 @@ class Cut:
         self.operands = [x if _is_number(x) else np.asarray(x) for x in operands]
         #: The axis of tokens of each operand; None if it has none.
         self.axes = self._axes()
-        cores = cores_of(r, self.function, self.call, options)
+        cores = r.state_cores(self.function, self.call, options)
         #: The shapes of a state's arrays, without leading axes, by field.
         self.cores = {x: y for x, y in zip(State._fields, cores, strict=True) if y is not None}
         self._all_cores = cores
@@ -145,7 +144,7 @@ class GradientCut(Cut):
     """A call of ``r.backward``, computed in 32 bits at least: sums need more than 16."""
 
     def __init__(
-        self, r: Any, operands: tuple[Any, ...], grad_out: Any, state_at: Any,
+        self, r: Interface, operands: tuple[Any, ...], grad_out: Any, state_at: Any,
         options: dict[str, Any],
     ) -> None:  # fmt: skip
         super().__init__(r, "backward", operands, state_at, options)

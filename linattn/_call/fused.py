@@ -10,10 +10,9 @@ from .._core import checks as _check
 from .._core.gufuncs import internal_ufuncs, run
 from .._linattn import pool_call
 from .._states import state_arrays
-from ..operators.conv import silu_number
 from . import pools
 from .fused_checks import Checks, Plan
-from .recurrence import MAPS
+from .tables import MAPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,7 +213,7 @@ def _gated_delta_plan(
     call.expect_rate("dt_bias", (n,), (n, d) if by_channel else (n,))
     bound = 0.0 if lower_bound is None else call.number("lower_bound", lower_bound)
     numbers = (
-        silu_number(name, activation), float(lower_bound is not None), bound,
+        _check.silu(name, activation), float(lower_bound is not None), bound,
         call.number("beta_scale", beta_scale), call.number("scale", scale),
         call.positive("norm_eps", norm_eps), _by_sigmoid(name, norm_activation),
     )  # fmt: skip
@@ -235,7 +234,7 @@ def _gated_plan(
     if n % groups:
         raise ValueError(f"{name}: norm_groups is {groups}; expected a divisor of {n}, the heads")
     numbers = (
-        silu_number(name, activation), *call.limits(time_step_limit),
+        _check.silu(name, activation), *call.limits(time_step_limit),
         call.number("scale", scale), call.positive("norm_eps", norm_eps), float(groups),
     )  # fmt: skip
     return call.plan(name, numbers)

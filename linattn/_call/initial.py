@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._core import checks
 from .._core.dtypes import state_dtype
 from .._states.state_arrays import State, checked_bounds
-from ..feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
+from ..feature_maps import PositiveRandomFeatures, get
 from ..feature_maps._feature_map import Fused
 from .complex_scan import COMPLEX, is_complex
 from .scaled import Scaled, every
 
 if TYPE_CHECKING:
-    from .._core.layout import Call
     from .._types import Array, ArrayLike, Bool, Map, Shape
     from .recurrence import Recurrence
 
@@ -163,7 +161,7 @@ def state_of(
     if recurrence.name == COMPLEX.name and is_complex(*operands):
         call, _ = COMPLEX.checked(NAME, operands, {}, tokens=whole)
     else:
-        call = recurrence._read(NAME, operands, tokens=whole)
+        call = recurrence.read(NAME, operands, tokens=whole)
     lead, core = call.batch, call.core
     if recurrence.mapped:
         core = features(core[0]), *core[1:]
@@ -177,18 +175,3 @@ def state_of(
         return State(s)
     log_scale = full((*lead, *core[:-1]), -np.inf, call.typed) if rescaled else None
     return State(s, full((*lead, *core[:-1]), 0.0, call.typed), log_scale)
-
-
-def cores_of(r: Any, function: str, call: Call, options: Mapping[str, Any]) -> State:
-    """The shapes of the arrays of a call's state, without leading axes; None for those it lacks."""
-    normalize = bool(options.get("normalize", True))
-    if isinstance(r, Scaled):
-        return State(*r.cores(call.fit.sizes, normalize))
-    core, feature_map = call.core, options.get("feature_map", "identity")
-    if not (isinstance(feature_map, FeatureMap) or feature_map in NAMES):
-        raise checks.unknown_map(function, feature_map)
-    phi = get(feature_map)
-    if r.mapped:
-        core = phi.features(core[0]), *core[1:]
-    rows = core[:-1] if r.normalizer and normalize else None
-    return State(core, rows, rows if isinstance(phi, PositiveRandomFeatures) else None)

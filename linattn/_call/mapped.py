@@ -13,6 +13,7 @@ from .._core.gufuncs import quiet
 from .._core.settings import one_isa
 from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._feature_map import Fused
+from ..feature_maps._names import unknown_map
 from . import rescaled
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def call(
     """
     name = recurrence.names[method]
     if not isinstance(feature_map, (str, FeatureMap)):
-        raise checks.unknown_map(name, feature_map)
+        raise unknown_map(name, feature_map)
     phi = get(feature_map)
     if isinstance(phi, Fused):
         return getattr(recurrence, method)(operands, feature_map=phi.name, **options)
@@ -66,7 +67,7 @@ def call(
 def _operands(recurrence: Recurrence, method: str, operands: tuple[Any, ...]) -> list[Any]:
     """The operands, checked before they are converted."""
     name, count = recurrence.names[method], recurrence.layout.leading
-    leading = recurrence._read(name, operands[:count], tokens=method != "step").arrays
+    leading = recurrence.read(name, operands[:count], tokens=method != "step").arrays
     others = zip(recurrence.operands[count:], operands[count:], strict=True)
     return [
         *leading,

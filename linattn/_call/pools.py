@@ -9,35 +9,28 @@ Either way nothing is written before all checks.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._core import checks
+from .._core.lazy import is_lazy
 from .._core.settings import one_isa
-from .._linattn import EVEN_PIECES, get_num_threads, pool_call
 from .._states import state_arrays
 from .._states.state_arrays import State
 from . import positions
-from .lazy import is_lazy
-from .mapped import outside
 
 if TYPE_CHECKING:
     from .._types import Array, Shape
+    from .interface import Interface
 
 
 @one_isa()
 def call(
-    r: Any, method: str, operands: tuple[Any, ...], *, state_indices: Any = None,
+    r: Interface, method: str, operands: tuple[Any, ...], *, state_indices: Any = None,
     state_at: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """``r.method(operands, **options)`` on rows of a pool, or with states after some tokens.
-
-    ``r`` is a recurrence, or the name of one that is not in the registry.
-    """
-    if isinstance(r, str):
-        r = _other(r)
+    """``r.method(operands, **options)`` on rows of a pool, or with states after some tokens."""
     function = r.names[method]
     if is_lazy((*operands, options.get("grad_out"))):
         name = "state_at" if state_indices is None else "state_indices"
@@ -59,16 +52,8 @@ def call(
     return _forward(r, operands, state_indices, state_at, **options)
 
 
-def _other(name: str) -> Any:
-    """A recurrence that is not in the registry."""
-    from .convolution import CONVOLUTION  # at the top they would be circular
-    from .scaled import SCALED
-
-    return SCALED.get(name, CONVOLUTION)
-
-
 def _step(
-    r: Any, operands: Any, indices: Any, *, state: Any, in_place: Any, **options: Any
+    r: Interface, operands: Any, indices: Any, *, state: Any, in_place: Any, **options: Any
 ) -> tuple[Array, Any]:
     pool = _Pool(r, "step", operands, state, indices, options, written=True)
     rows = pool.rows()
@@ -78,15 +63,15 @@ def _step(
 
 
 def _forward(
-    r: Any, operands: Any, indices: Any, state_at: Any, *, initial_state: Any, return_state: Any,
-    **options: Any,
+    r: Interface, operands: Any, indices: Any, state_at: Any, *, initial_state: Any,
+    return_state: Any, **options: Any,
 ) -> Any:  # fmt: skip
     pool = _Pool(
         r, "forward", operands, initial_state, indices, options, written=bool(return_state)
     )
     pool.refuse_overlap(options["out"])
     if return_state and state_at is None:
-        o = _in_place(r, pool, **options)
+        o = r.forward_in_rows(pool.read, pool.indices, [*pool.fields.values()], **options)
         if o is not NotImplemented:
             return o, initial_state
     rows = pool.rows()
@@ -103,62 +88,26 @@ def _forward(
     return o, states
 
 
-def _in_place(
-    r: Any, pool: _Pool, *, cu_seqlens: Any, out: Any, key_lengths: Any = None, scale: Any = 1.0,
-    eps: Any = 0.0, normalize: Any = False, feature_map: Any = "identity", **flags: Any,
-) -> Any:  # fmt: skip
-    """The output of sequences whose states are updated in their rows, without copies.
-
-    NotImplemented unless all operands are plain, and heads alone keep all threads busy.
-    """
-    from .recurrence import Recurrence  # at the top it would be circular
-
-    call = pool.read
-    if not isinstance(r, Recurrence) or cu_seqlens is not None or outside(feature_map):
-        return NotImplemented
-    threads = get_num_threads()
-    # So many heads for each thread keep all of them busy.
-    if not call.alike or 1 < threads > math.prod(call.batch) / EVEN_PIECES:
-        return NotImplemented
-    key = checks.lookup(r.name, r._stateless.names, call.variant, feature_map, normalize)
-    numbers = r._numbers("forward", call.typed, scale, eps, key[-1], flags)
-    _, lengths = r._sequences(r.name, call, None, key_lengths)
-    o = np.empty(call.shape, call.arrays[0].dtype) if out is None else out
-    if out is not None:
-        checks.out(r.name, out, call.shape, *call.typed)
-    ranks = len(call.core), len(call.core) - 1
-    states = [
-        x[(..., None, *(slice(None),) * rank)]
-        for x, rank in zip(pool.fields.values(), ranks, strict=False)
-    ]
-    result = pool_call(
-        pool.indices, r._stateful[key], *call.arrays, *numbers, *lengths, *states, o, *states
-    )
-    return result if result is NotImplemented else o
-
-
 class _Pool:
     """The rows of a pool that a call uses, checked."""
 
     def __init__(
-        self, r: Any, method: str, operands: Any, state: Any, indices: Any, options: Any,
+        self, r: Interface, method: str, operands: Any, state: Any, indices: Any, options: Any,
         *, written: bool = False,
     ) -> None:  # fmt: skip
-        from .initial import cores_of  # at the top it would be circular
-
         self.function = r.names[method]
         self.name = "state" if method == "step" else "initial_state"
-        read = self.read = r._read(self.function, operands, tokens=method != "step")
+        read = self.read = r.read(self.function, operands, tokens=method != "step")
         batch, cu_seqlens = read.batch, options.get("cu_seqlens")
         if cu_seqlens is not None:
-            self.axis, before, after = len(batch), batch, ()
+            self.axis, before, after = len(batch), batch, batch[:0]
             count = checks.integers(self.function, "cu_seqlens", cu_seqlens).size - 1
         elif batch:
-            self.axis, before, after = 0, (), batch[1:]
+            self.axis, before, after = 0, batch[:0], batch[1:]
             count = batch[0]
         else:
             raise no_batch(self.function)
-        cores = cores_of(r, self.function, read, options)
+        cores = r.state_cores(self.function, read, options)
         #: By the names that messages have.
         self.fields = self._fields(state, cores, (before, after), one_array=r.one_array)
         rows = next(iter(self.fields.values())).shape[self.axis]

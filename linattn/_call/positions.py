@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from .._types import Array
+    from .interface import Interface
 
 
 @quiet
 def forward(
-    r: Any, operands: tuple[Any, ...], state_at: Any, *, initial_state: Any, return_state: Any,
-    out: Any, **options: Any,
+    r: Interface, operands: tuple[Any, ...], state_at: Any, *, initial_state: Any,
+    return_state: Any, out: Any, **options: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """The output, the states at the positions, and the state after the last token."""
     cut = Cut(r, "forward", operands, state_at, options)
@@ -113,7 +114,7 @@ def _step(
 
 @quiet
 def backward(
-    r: Any, operands: tuple[Any, ...], state_at: Any, *, grad_out: Any, initial_state: Any,
+    r: Interface, operands: tuple[Any, ...], state_at: Any, *, grad_out: Any, initial_state: Any,
     grad_state: Any, **options: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The gradients, given those of the states at the positions."""

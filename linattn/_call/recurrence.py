@@ -24,23 +24,23 @@ Plain arrays, which need no check here, go to the gufunc first: such a call take
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from types import MappingProxyType
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy import ndarray
 
 from .._core import checks, gradient_sums
 from .._core.dtypes import result_dtype, state_dtype
-from .._core.gufuncs import Table, run
-from .._core.layout import Call, Layout
-from .._linattn import fast_call, fast_step, maps, operators, pool_call
+from .._core.gufuncs import run
+from .._core.layout import Call
+from .._core.lazy import in_blocks, is_lazy, refuse_token
+from .._linattn import EVEN_PIECES, fast_step, get_num_threads, pool_call
 from .._states import state_arrays
 from .._states.state_arrays import State
 from . import mapped, pools
-from .lazy import in_blocks, is_lazy, refuse_token
+from .kernels import Kernels
+from .plain import present
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -50,96 +50,20 @@ if TYPE_CHECKING:
     Transition: TypeAlias = Literal["matrix", "decay", "elementwise", "identity"]
     Operands: TypeAlias = tuple[Any, ...]
 
-MAPS = tuple(maps)  #: those that kernels apply themselves
-
-
 #: Every recurrence, by name.
 RECURRENCES: dict[str, Recurrence] = {}
 
 
-class Recurrence:
+class Recurrence(Kernels):
     """Forward, backward and step of a recurrence.
 
-    Parameters
-    ----------
-    name : str
-        Of the public function and of the kernel in operators.def, which has all else.
-    transition : {'matrix', 'decay', 'elementwise', 'identity'}
-        What a block of tokens multiplies a state by, so that sequences can be cut into blocks
-        (`_blocks.block_scan`): any matrix, the exponentials of the sums of g, a factor for each number
-        of the state, or nothing.
-    public : dict
-        The names of operands that are called otherwise in operators.def.
-    function : str, optional
-        The public function that also calls another recurrence; only that one is registered.
+    Parameters are those of `Kernels`; one with ``function`` is not in the registry.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        transition: Transition = "matrix",
-        public: Mapping[str, str] = MappingProxyType({}),
-        function: str = "",
-    ) -> None:
-        row, self.name, self.transition = operators[name], function or name, transition
-        self.layout = Layout.of(name, public)
-        self.operands, self._read = self.layout.operands, self.layout.read
-        self.extras = self.operands[self.layout.leading :]
-        self.mapped, self.normalizer = row["maps"], row["normalizer"]
-        self.keys = row["key_lengths"]  #: whether it takes key_lengths
-        self.cross = not row["state"]  #: whether every query sees every key: there is no step
-        self.scaled = "scale" in row["numbers"]
-        self._optional = any(x.optional for x in self.operands)
-        self._required = sum(not x.optional for x in self.operands)  # those that are not come last
-        self._marks = tuple(
-            (i, x.channels, x.suffix, x.optional) for i, x in enumerate(self.operands) if x.suffix
-        )
-        # Only channels are told by the number of axes of the leading operands.
-        self._compared = self.layout.leading if any(x.channels for x in self.operands) else 0
-        step = next((x for x, y in operators.items() if y["step_of"] == name), f"{name}_step")
-        names = {"forward": name, "backward": f"{name}_backward", "step": step}
-        #: Options that are True or False, by method: the numbers of the table but scale and eps.
-        self.flags = {method: _flags(kernel) for method, kernel in names.items()}
-        self.names = {method: x.replace(name, self.name) for method, x in names.items()}
-        form = "_keys" if self.cross else "_state"
-        self._stateless = self._gufuncs(name + "{}")
-        self._stateful = self._gufuncs(name + "{}" + form)
-        self._stateless_backward = self._gufuncs(name + "{}_backward")
-        self._stateful_backward = self._gufuncs(name + "{}" + form + "_backward")
-        if not self.cross:
-            stem, end, _ = step.partition("_step")
-            self._step = self._gufuncs(f"_{stem}{{}}{end}")
-            self.step_op = [*operators].index(step)  #: as `fast_step` takes it
+    def __init__(self, name: str, *, function: str = "", **options: Any) -> None:
+        super().__init__(name, function=function, **options)
         if not function:
             RECURRENCES[name] = self
-
-    def _gufuncs(self, form: str) -> Table:
-        variants = [""]
-        for _, _, suffix, _ in self._marks:
-            variants += [variant + suffix for variant in variants]
-        choices = ((True, ""), (False, "_sum")) if self.normalizer else ((False, ""),)
-        ends = {name: f"_{name}" for name in MAPS} if self.mapped else {"identity": ""}
-        return Table({
-            (variant, feature_map, normalize): f"{form.format(variant)}{named}{end}"
-            for variant in variants
-            for feature_map, named in ends.items()
-            for normalize, end in choices
-        })  # fmt: skip
-
-    def tables(self) -> Iterator[tuple[str, bool, Table]]:
-        """Its gufuncs: the method, whether they take lengths and states, and their names."""
-        yield "forward", False, self._stateless
-        yield "forward", True, self._stateful
-        yield "backward", False, self._stateless_backward
-        yield "backward", True, self._stateful_backward
-        if not self.cross:
-            yield "step", False, self._step
-
-    one_array = False  #: whether a state is an array, not a `State`
-    cotangent = staticmethod(checks.cotangent)
-
-    # --- calls ---------------------------------------------------------------
 
     def forward(
         self,
@@ -163,7 +87,7 @@ class Recurrence:
         with_state = initial_state is not None or return_state or with_rows
         stateless = key_lengths is None and cu_seqlens is None and not with_state
         if stateless and out is None:
-            o = self._plain(
+            o = self._plain.call(
                 self._stateless, operands, (), feature_map, scale, normalize, eps, flags
             )
             if o is not NotImplemented:
@@ -175,8 +99,8 @@ class Recurrence:
                 return_state=return_state, out=out, state_indices=state_indices, state_at=state_at,
                 **flags,
             )  # fmt: skip
-        call = self._read(self.name, operands)
-        key = checks.lookup(self.name, self._stateless.names, call.variant, feature_map, normalize)
+        call = self.read(self.name, operands)
+        key = self._stateless.key(self.name, call.variant, feature_map, normalize)
         numbers = self._numbers("forward", call.typed, scale, eps, key[-1], flags)
         if out is not None:
             checks.out(self.name, out, call.shape, *call.typed)
@@ -215,12 +139,12 @@ class Recurrence:
         with_state = initial_state is not None or grad_state is not None or with_rows
         stateless = key_lengths is None and cu_seqlens is None and not with_state
         if stateless and _same_rows(operands[0], grad_out):
-            grads = self._plain(
+            grads = self._plain.call(
                 self._stateless_backward, operands, (grad_out,), feature_map, scale, normalize, eps,
                 flags,
             )  # fmt: skip
             if grads is not NotImplemented:
-                return gradient_sums.sum_all(grads, _present(operands))
+                return gradient_sums.sum_all(grads, present(operands))
         if with_rows or mapped.outside(feature_map) or is_lazy((*operands, grad_out)):
             return self._elsewhere(
                 "backward", operands, feature_map, grad_out=grad_out, scale=scale,
@@ -229,8 +153,8 @@ class Recurrence:
                 state_indices=state_indices, state_at=state_at, **flags,
             )  # fmt: skip
         function = self.names["backward"]
-        call = self._read(function, operands)
-        key = checks.lookup(function, self._stateless.names, call.variant, feature_map, normalize)
+        call = self.read(function, operands)
+        key = self._stateless.key(function, call.variant, feature_map, normalize)
         grad_out = checks.cotangent(function, grad_out, call.shape)
         typed = *call.typed, grad_out
         numbers = self._numbers("backward", typed, scale, eps, key[-1], flags)
@@ -293,7 +217,7 @@ class Recurrence:
         if type(state) is State and state[2] is None and (state[1] is None) is not normalize:
             s, z, _ = after = state if written else state_arrays.copy(state)
             outputs = (None, s, z) if normalize else (None, s)
-            result = self._plain(
+            result = self._plain.call(
                 self._step, operands, (), feature_map, scale, normalize, eps, flags, outputs,
                 state_indices,
             )  # fmt: skip
@@ -306,8 +230,8 @@ class Recurrence:
                 eps=eps, in_place=in_place, state_indices=state_indices, **flags,
             )  # fmt: skip
         function = self.names["step"]
-        call = self._read(function, operands, tokens=False)
-        key = checks.lookup(function, self._step.names, call.variant, feature_map, normalize)
+        call = self.read(function, operands, tokens=False)
+        key = self._step.key(function, call.variant, feature_map, normalize)
         numbers = self._numbers("step", call.typed, scale, eps, key[-1], flags)
         inputs = *call.arrays, *numbers
         dtype = state_dtype(*call.typed)
@@ -325,6 +249,34 @@ class Recurrence:
         outputs = (None, s) if z is None else (None, s, z)
         return run(self._step[key], inputs, outputs)[0], state
 
+    def forward_in_rows(
+        self, call: Call, rows: Any, fields: list[Any], *, cu_seqlens: Any = None, out: Any = None,
+        key_lengths: Any = None, scale: Any = 1.0, eps: Any = 0.0, normalize: Any = False,
+        feature_map: Any = "identity", **flags: Any,
+    ) -> Any:  # fmt: skip
+        """As `Interface.forward_in_rows`: if all operands are plain and heads alone keep all
+        threads busy."""
+        if cu_seqlens is not None or mapped.outside(feature_map):
+            return NotImplemented
+        threads = get_num_threads()
+        # So many heads for each thread keep all of them busy.
+        if not call.alike or 1 < threads > math.prod(call.batch) / EVEN_PIECES:
+            return NotImplemented
+        key = self._stateless.key(self.name, call.variant, feature_map, normalize)
+        numbers = self._numbers("forward", call.typed, scale, eps, key[-1], flags)
+        _, lengths = self._sequences(self.name, call, None, key_lengths)
+        o = np.empty(call.shape, call.arrays[0].dtype) if out is None else out
+        if out is not None:
+            checks.out(self.name, out, call.shape, *call.typed)
+        ranks = len(call.core), len(call.core) - 1
+        states = [
+            x[(..., None, *(slice(None),) * rank)] for x, rank in zip(fields, ranks, strict=False)
+        ]
+        result = pool_call(
+            rows, self._stateful[key], *call.arrays, *numbers, *lengths, *states, o, *states
+        )
+        return result if result is NotImplemented else o
+
     # --- their parts ---------------------------------------------------------
 
     def _elsewhere(self, method: str, operands: Operands, feature_map: Map, **options: Any) -> Any:
@@ -338,132 +290,7 @@ class Recurrence:
             refuse_token(self.names[method], operands)
         if not self.normalizer:
             del options["normalize"], options["eps"]
-        return in_blocks(method, self.name, operands, feature_map=feature_map, **options)
-
-    def _plain(
-        self,
-        table: Table,
-        operands: Operands,
-        more: tuple[Any, ...],
-        feature_map: Any,
-        scale: Any,
-        normalize: Any,
-        eps: Any,
-        flags: dict[str, Any],
-        outputs: tuple[Any, ...] = (),
-        rows: Any = None,
-    ) -> Any:
-        """What a gufunc gives for plain arrays, which it checks itself; else NotImplemented.
-
-        ``rows`` are those of a pool of states, which a step updates.
-        """
-        variant: str | None = ""
-        if self._marks:
-            variant = self._variant(operands)
-            if self._optional:
-                if any([x is None for x in operands[: self._required]]):
-                    return NotImplemented
-                operands = _present(operands)
-        if variant is None or type(feature_map) is not str or type(normalize) is not bool:
-            return NotImplemented
-        key = variant, feature_map, normalize
-        gufunc = table.get(key)
-        if gufunc is None:
-            if key not in table.names:
-                return NotImplemented
-            gufunc = table[key]
-        outputs = outputs or (None,) * gufunc.nout
-        switches: tuple[float, ...] = ()
-        if flags:
-            if not all([type(x) is bool for x in flags.values()]):
-                return NotImplemented
-            switches = tuple([float(flags[x]) for x in self.flags["forward"] if x in flags])
-        call = fast_call if rows is None else partial(pool_call, rows)
-        if normalize:
-            return call(gufunc, *operands, *more, scale, eps, *switches, *outputs)
-        if not (checks.is_plain_number(eps) and eps >= 0):
-            return NotImplemented
-        if self.scaled:
-            return call(gufunc, *operands, *more, scale, *switches, *outputs)
-        return call(gufunc, *operands, *more, *switches, *outputs)
-
-    def _numbers(
-        self,
-        method: str,
-        typed: tuple[Any, ...],
-        scale: Any,
-        eps: Any,
-        normalize: bool,
-        flags: dict[str, Any],
-    ) -> tuple[Any, ...]:
-        """The numbers of a call, in the table's order: scale, eps, then flags."""
-        function, names = self.names[method], self.flags[method]
-        first = checks.numbers(function, typed, scale, eps, normalize) if self.scaled else ()
-        return (*first, *checks.flags(function, names, flags, typed)) if names else first
-
-    def _variant(self, operands: Operands) -> str | None:
-        """The variant for plain arrays of as many axes each; else None: for a closer look."""
-        axes = getattr(operands[0], "ndim", 0)  # the gufunc refuses it if it is no array
-        for x in operands[1 : self._compared]:
-            if type(x) is not ndarray or x.ndim != axes:
-                return None
-        variant = ""
-        for i, channels, suffix, optional in self._marks:
-            x = operands[i]
-            if type(x) is not ndarray:  # of one token a number may be Python's own
-                if not (x is None if optional else type(x) is float):
-                    return None
-            elif optional:
-                variant += suffix
-            elif channels and x.ndim >= axes:
-                if x.shape[-1] == 1:
-                    return None
-                variant += suffix
-        return variant
-
-    def _sequences(
-        self, function: str, call: Call, cu_seqlens: Any, key_lengths: Any
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """The packed sequences, None where there is no state, and operands that tell of them."""
-        if self.cross:
-            keys = call.fit.sizes["s"]
-            return None, (state_arrays.checked_lengths(function, key_lengths, keys, call.batch),)
-        fit = call.fit
-        packing = state_arrays.sequences(
-            function, fit.sizes["n"], fit.batch, cu_seqlens, key_lengths
-        )
-        return packing, packing[: 2 + self.keys]
-
-    def _state(
-        self,
-        function: str,
-        name: str,
-        state: Any,
-        packing: state_arrays.Sequences | None,
-        call: Call,
-        normalize: bool,
-        *more: Any,
-    ) -> tuple[Any, ...]:
-        """The arrays of a state of that name; none where there is no state."""
-        if packing is None:
-            return ()
-        if state is None:  # left out
-            return (..., ...) if normalize else (...,)
-        dtype = state_dtype(*call.typed, *more)
-        return state_arrays.operands(
-            function, name, state, packing, call.batch, call.core, dtype, normalize
-        )
-
-
-def _flags(name: str) -> tuple[str, ...]:
-    """The options of an operator that are True or False."""
-    numbers = operators[name]["numbers"] if name in operators else ()
-    return tuple(x for x in numbers if x not in ("scale", "eps"))
-
-
-def _present(operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Those that are not None."""
-    return tuple([x for x in operands if x is not None])  # faster than of a generator
+        return in_blocks(method, self, operands, feature_map=feature_map, **options)
 
 
 def _same_rows(q: Any, grad_out: Any) -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import itertools
-import pkgutil
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import linattn
-from linattn import State
+from linattn import State, reference
 from linattn._call.recurrence import RECURRENCES, Recurrence
 from linattn._cli.progress import Bar
 from linattn._core import settings
@@ -21,23 +19,8 @@ from linattn._linattn import maps
 
 #: The recurrence of a function and its method.
 METHODS = {name: (r, method) for r in RECURRENCES.values() for method, name in r.names.items()}
-_OTHERS = (
-    "causal_conv1d", "log_decay", "softmax_attention", "linformer", "mlstm", "wkv",
-    "fused_gated_delta", "fused_gated",
-)  # fmt: skip
-
-
-def _twins() -> dict[str, Any]:
-    """By name, the NumPy twin of every operator: a function of a module `_reference*`."""
-    functions: dict[str, Any] = {}
-    for module in pkgutil.iter_modules(linattn.__path__):
-        if module.name.startswith("_reference"):
-            functions |= vars(importlib.import_module(f"linattn.{module.name}"))
-    names = [*METHODS, *(x + end for x in _OTHERS for end in ("", "_backward", "_step"))]
-    return {name: functions[name] for name in names if hasattr(linattn, name)}
-
-
-OPERATORS = _twins()
+#: By name, the twin of every operator.
+OPERATORS = {name: x for name in reference.__all__ if callable(x := getattr(reference, name))}
 
 #: Largest error allowed, relative to the largest entry of the twin's answer (of all gradients
 #: together, since a single one may cancel to 0).  Shapes here are small: a wrong tile or sign is

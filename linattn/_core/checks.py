@@ -6,7 +6,6 @@ the function, the argument, what it was and what was expected.  Nothing has been
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,6 @@ from .dtypes import FAST, result_dtype, state_dtype
 
 if TYPE_CHECKING:
     from .._types import Array, Shape
-    from .gufuncs import Key
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -197,6 +195,14 @@ def flags(
     return _weak_numbers(checked, operands)
 
 
+def silu(function: str, x: Any) -> float:
+    """``activation`` as the kernels take it: 1.0 for silu, 0.0 for none."""
+    if x is None or (isinstance(x, str) and x == "silu"):
+        return float(x is not None)
+    error = ValueError if isinstance(x, str) else TypeError
+    raise error(f"{function}: activation is {x!r}; expected None or 'silu'")
+
+
 def _weak_numbers(values: tuple[float, ...], operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """Numbers that change the dtype of no call."""
     if all([type(x) is np.ndarray for x in operands]):
@@ -210,54 +216,6 @@ def _weak_numbers(values: tuple[float, ...], operands: tuple[Any, ...]) -> tuple
 def is_plain_number(x: Any) -> bool:
     """Whether x is a float that is finite in every dtype."""
     return type(x) is float and -_LARGEST <= x <= _LARGEST
-
-
-def lookup(
-    function: str, table: Mapping[Key, Any], variant: str, feature_map: Any, normalize: Any
-) -> Key:
-    """The key of a map in a table keyed by (variant, map, normalize)."""
-    try:
-        known = (variant, feature_map, normalize) in table
-    except TypeError:
-        known = False
-    if known:
-        return variant, feature_map, bool(normalize)
-    if not isinstance(feature_map, str) or all(feature_map != name for _, name, _ in table):
-        raise unknown_map(function, feature_map)
-    return variant, feature_map, flag(function, "normalize", normalize)
-
-
-def unknown_map(function: str, feature_map: Any, more: str = "") -> Exception:
-    """The error for an invalid feature map; ``more`` names what else may be given."""
-    from ..feature_maps import NAMES  # at the top it would be circular
-
-    error = ValueError if isinstance(feature_map, str) else TypeError
-    kind = class_of_maps(feature_map)
-    return error(
-        f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}, or an "
-        f"object of linattn.feature_maps{kind and f', such as {_made(kind)}'}{more}"
-    )
-
-
-def class_of_maps(x: Any) -> str:
-    """The name of the class of maps that x is, by name or as such, in place of a map of that class;
-    "" if there is none."""
-    if not isinstance(x, str):
-        ours = (getattr(x, "__module__", None) or "").startswith("linattn.")
-        x = getattr(x, "__name__", "") if ours else ""
-    from .. import feature_maps  # at the top it would be circular
-
-    kinds = (y for y in feature_maps.__all__ if isinstance(getattr(feature_maps, y), type))
-    return next((y for y in kinds if y.lower() == x.lower()), "")
-
-
-def _made(kind: str) -> str:
-    """How to make a map of that class."""
-    from .. import feature_maps  # at the top it would be circular
-
-    made = getattr(feature_maps, kind)
-    required = [x for x in inspect.signature(made).parameters.values() if x.default is x.empty]
-    return f"{kind}{'.sample' if hasattr(made, 'sample') else ''}({'...' if required else ''})"
 
 
 def out(function: str, x: Any, expected: Shape, *operands: Any) -> Any:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .._linattn import add_bfloat16, fast_call, internal_ufunc_names, make_ufunc, ufunc_names
 
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    Key: TypeAlias = tuple[str, str, bool]
-
-__all__ = ["Table", "internal_ufuncs", "quiet", "run", "through_numpy", "ufuncs"]
+__all__ = ["internal_ufuncs", "quiet", "run", "through_numpy", "ufuncs"]
 
 #: Decorator for functions that compute or round with NumPy's operations: like kernels, they then
 #: raise no floating-point errors, whatever `numpy.errstate` says.
@@ -35,17 +30,6 @@ class Gufuncs(dict[str, np.ufunc]):
 
 
 ufuncs, internal_ufuncs = Gufuncs(ufunc_names), Gufuncs(internal_ufunc_names)
-
-
-class Table(dict["Key", np.ufunc]):
-    """The gufuncs of one form of an operator, keyed by (variant, map, normalize)."""
-
-    def __init__(self, names: dict[Key, str]) -> None:
-        self.names = names
-
-    def __missing__(self, key: Key) -> np.ufunc:
-        gufunc = self[key] = ufuncs[self.names[key]]
-        return gufunc
 
 
 def run(

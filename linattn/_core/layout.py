@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._call.lazy import in_one_chunk, is_lazy, refuse_token
 from .._linattn import operators
 from . import checks
 from .dtypes import FAST, is_weak, result_dtype, state_dtype
+from .lazy import in_one_chunk, is_lazy, refuse_token
 
 if TYPE_CHECKING:
     from .._types import Shape

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _linattn
+import linattn._linattn as _linattn  # not from the package, which imports this module
+
 from .._version import __version__
 
 MAX_THREADS = 1024  #: limit of the pool

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .._call.recurrence import MAPS, RECURRENCES
+from .._call.recurrence import RECURRENCES
+from .._call.tables import MAPS
 from .._linattn import operands
 
 #: Operators with states that are not in the registry of recurrences.

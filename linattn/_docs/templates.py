@@ -1,11 +1,11 @@
 """Docstrings from templates.
 
-A line ``$name`` of a template stands for the paragraph of that name in `templates.paragraphs`.  A parameter
+A line ``$name`` of a template stands for the paragraph of that name in `paragraphs`.  A parameter
 that the template does not describe has the entry of the function that the template follows
 (`filled_like`), or else the paragraph of its own name.  The section Raises is likewise filled in.
 
 A function of NumPy arrays fills its template itself (`filled`).  A bridge fills the same template
-with its own words, parameters and errors (`sections`; see `linattn._bridges.bridge`).
+with its own words, parameters and errors (`sections`; see `_bridges.bridge`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ..feature_maps import NAMES
-from .paragraphs import NEEDS, PARAGRAPHS, RAISES, Raised
+from .paragraphs import NEEDS, PARAGRAPHS, RAISES
+from .paragraphs import Raised as Raised
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from .._blocks import block_scan
 from .._call.complex_scan import gradient_dtype
-from .._call.lazy import refuse_unknown
 from .._call.recurrence import Recurrence
 from .._core import checks
 from .._core.dtypes import result_dtype, state_dtype
 from .._core.gradient_sums import repeats
+from .._core.lazy import refuse_unknown
 from .._states import state_arrays
 from .._states.state_arrays import State
 from . import _tasks
@@ -44,7 +44,7 @@ class Call:
             x if isinstance(x, kept) else self._meta(row.name, x)
             for row, x in zip(r.operands, given, strict=True)
         )
-        call, self.cores = block_scan.checked(r, self.name, metas, **options)
+        call, self.cores = r.checked(self.name, tuple(metas), options)
         self.shape, self.batch, typed = call.shape, call.batch, call.typed
         dtype = result_dtype(*typed)
         given = [_array(x, dtype) if isinstance(x, (int, float, complex)) else x for x in given]
@@ -54,7 +54,7 @@ class Call:
             self.cu_seqlens = state_arrays.checked_bounds(self.name, cu_seqlens, tokens)
         if grad_out is not None:
             meta = self._meta("grad_out", grad_out)
-            meta = block_scan.cotangent(r, self.name, meta, self.shape)
+            meta = r.cotangent(self.name, meta, self.shape)
             grad_out = da.broadcast_to(da.asarray(grad_out), meta.shape)
             typed = *typed, meta
         self.dtype, self.state_dtype = result_dtype(*typed), state_dtype(*typed)

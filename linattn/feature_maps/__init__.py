@@ -5,8 +5,8 @@ Every operator takes one as ``feature_map=``.  `get` returns the object for a na
 
 from __future__ import annotations
 
-from .._core.checks import unknown_map
 from ._feature_map import Elementwise, FeatureMap, L2Norm, SumNormalized
+from ._names import NAMES, unknown_map
 from .dpfp import DPFP
 from .feedforward import FeedforwardKernel
 from .polynomial import Rebased, Taylor
@@ -16,9 +16,6 @@ from .random_features import (
     RandomFourierFeatures,
     draw,
 )
-
-#: The names that `get` and every operator take.
-NAMES = (*Elementwise.names, "l2norm", "dpfp")
 
 __all__ = [
     "DPFP",

@@ -81,7 +81,9 @@ def _pairs_of(function: str, name: str, state: Any, call: Call, *packed: int) ->
     given = state
     if isinstance(state, tuple):
         given = State(*(
-            None if x is None else np.broadcast_to(np.zeros((), x.dtype), _traced_checks.sizes(x.shape))
+            None
+            if x is None
+            else np.broadcast_to(np.zeros((), x.dtype), _traced_checks.sizes(x.shape))
             for x in state
         ))  # fmt: skip
         dtype = given.s.dtype

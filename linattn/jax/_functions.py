@@ -6,9 +6,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .. import conv, decay
 from .._core.checks import number
 from .._core.dtypes import work_dtype
+from ..operators import conv, decay
 from ..operators.linformer import _operands as linformer_operands
 from ..operators.softmax import _operands as softmax_operands
 from . import _traced_checks

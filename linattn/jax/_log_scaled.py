@@ -144,8 +144,8 @@ _run_mlstm.defvjp(_forward, _backward)
 def _by_gated(numbers: _Numbers, *given: Any) -> tuple[Any, ...]:
     """The same in differentiable functions: `gated` with one more value channel, of ones, for z.
 
-    The running maximum is a constant here, as in `linattn.operators.mlstm_gradients`.  What does depend on it
-    is multiplied by 1, whose gradient `_gates` takes for that of the maximum.
+    The running maximum is a constant here, as in `operators.mlstm_gradients`.  What does depend
+    on it is multiplied by 1, whose gradient `_gates` takes for that of the maximum.
     """
     q, k, v, i, f, *indices, s, z, m = given
     wide = s.dtype

@@ -12,14 +12,16 @@ import jax.numpy as jnp
 from .._call.complex_scan import COMPLEX
 from .._call.initial import NAME, given, recurrence_of, state_of
 from .._call.mapped import outside
-from .._call.recurrence import MAPS, Recurrence
-from .._core.checks import flag, number, positive, unknown_map
+from .._call.recurrence import Recurrence
+from .._call.tables import MAPS
+from .._core.checks import flag, number, positive
 from .._core.dtypes import work_dtype
 from .._core.layout import Call
 from .._states.state_arrays import State
 from .._types import Shape
 from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._feature_map import Fused
+from ..feature_maps._names import unknown_map
 from . import _traced_checks
 from ._arrays import aligned, like, real
 from ._custom_calls import call_method

@@ -55,7 +55,7 @@ def _effect(r: Any, arrays: list[Any], end_of: Callable[..., State], options: An
         return block_scan.effect(r, arrays, end_of, jnp)
     dtype = work_dtype(dtype_of(promoted_of(r.name, r, arrays)))
     normalize = options.get("normalize", True)
-    return r.effect(tuple(arrays), end_of, dtype, xp=jnp, normalize=normalize)
+    return block_scan.scaled_effect(r, tuple(arrays), end_of, dtype, xp=jnp, normalize=normalize)
 
 
 def _start(r: Any, mine: Any, initial_state: State | None) -> State:

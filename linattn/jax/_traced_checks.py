@@ -97,7 +97,7 @@ def scaled_state(
 def inputs(
     function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType
 ) -> Any:
-    """The state of a convolution, converted to ``dtype``, as `state_arrays.checked_field` checks it."""
+    """The state of a convolution, converted to ``dtype`` and checked."""
     x = None if x is None else real(function, name, x).astype(dtype)
     state_arrays.checked_field(function, name, stand_in(x), sizes(lead), sizes(core), dtype)
     return x

@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from .._call import pools
-from .._call.lazy import in_one_chunk
+from .._call.interface import Interface
 from .._core import checks, gradient_sums
 from .._core.dtypes import result_dtype, state_dtype
 from .._core.gufuncs import quiet, run, ufuncs
 from .._core.layout import Layout, Operand
+from .._core.lazy import in_one_chunk
 from .._docs.templates import filled, filled_like
 from .._linattn import pool_call
 from .._states import state_arrays
+from .._states.state_arrays import State
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Unpack
 
+    from .._core.layout import Call
     from .._types import Activation, Array, ArrayLike, ConvolutionOptions
 
 #: The longest filters that the kernel of a step reads where they lie (conv_step.h).
@@ -117,7 +121,7 @@ def causal_conv1d(
     name = "causal_conv1d"
     if state_indices is not None or state_at is not None:
         return pools.call(
-            name, "forward", (x, weight, bias), activation=activation, cu_seqlens=cu_seqlens,
+            CONVOLUTION, "forward", (x, weight, bias), activation=activation, cu_seqlens=cu_seqlens,
             initial_state=initial_state, return_state=return_state, out=out,
             state_indices=state_indices, state_at=state_at,
         )  # fmt: skip
@@ -190,7 +194,7 @@ def causal_conv1d_backward(
     name = "causal_conv1d_backward"
     if state_indices is not None or state_at is not None:
         cut: tuple[Array, ...] = pools.call(
-            "causal_conv1d", "backward", (x, weight, bias), grad_out=grad_out,
+            CONVOLUTION, "backward", (x, weight, bias), grad_out=grad_out,
             activation=activation, cu_seqlens=cu_seqlens, initial_state=initial_state,
             grad_state=grad_state, state_indices=state_indices, state_at=state_at,
         )  # fmt: skip
@@ -280,7 +284,7 @@ def causal_conv1d_step(
             if o is not NotImplemented:
                 return o[0], state
         result: tuple[Array, Array] = pools.call(
-            "causal_conv1d", "step", given, state=state, activation=activation,
+            CONVOLUTION, "step", given, state=state, activation=activation,
             in_place=in_place, state_indices=state_indices,
         )  # fmt: skip
         return result
@@ -305,21 +309,13 @@ def _operands(
     if weight.shape[-1] < 1:
         raise ValueError(f"{name}: weight has shape {weight.shape}; expected (..., c, w), w >= 1")
     (bias,) = given or [np.zeros(x.shape[-1], x.dtype)]  # zeros that do not affect the dtype
-    silu = silu_number(name, activation)
+    silu = checks.silu(name, activation)
     taps = weight.swapaxes(-1, -2)
     # The kernel of a step reads usual filters as they lie.
     as_it_lies = not tokens and weight.shape[-1] <= _STEP_TAPS
     if type(taps) is np.ndarray and not (as_it_lies and weight.flags.c_contiguous):
         taps = np.ascontiguousarray(taps)  # once, not for every head and sequence
     return x, taps, bias, call.shape, silu
-
-
-def silu_number(function: str, x: Any) -> float:
-    """``activation`` as the kernels take it: 1.0 for silu, 0.0 for none."""
-    if x is None or (isinstance(x, str) and x == "silu"):
-        return float(x is not None)
-    error = ValueError if isinstance(x, str) else TypeError
-    raise error(f"{function}: activation is {x!r}; expected None or 'silu'")
 
 
 def _inputs(
@@ -351,3 +347,40 @@ def _inputs(
 def _result(packing: Any, s: np.ndarray) -> np.ndarray:
     """A gufunc's state, (..., r, w - 1, c), in the layout of the public functions."""
     return (s if packing.packed else s[..., 0, :, :]).swapaxes(-1, -2).copy()
+
+
+class Convolution(Interface):
+    """The convolution as a recurrence of x, weight and bias, None if it is left out."""
+
+    layout, operands = LAYOUT, LAYOUT.operands
+    one_array = True
+    names = {  # noqa: RUF012
+        "forward": "causal_conv1d",
+        "backward": "causal_conv1d_backward",
+        "step": "causal_conv1d_step",
+    }
+
+    def read(self, function: str, operands: tuple[Any, ...], *, tokens: bool = True) -> Call:
+        """The operands, checked; a state has the inputs of one token less than a filter."""
+        call = self.layout.read(function, operands, tokens=tokens)
+        c, w = call.core
+        return call._replace(fit=call.fit._replace(core=(c, max(w - 1, 0))))
+
+    def state_cores(self, function: str, call: Call, options: Mapping[str, Any]) -> State:
+        return State(call.core)
+
+    def forward(self, operands: tuple[Any, ...], **options: Any) -> Any:
+        return causal_conv1d(*operands, **options)
+
+    def backward(
+        self, operands: tuple[Any, ...], grad_out: Any, **options: Any
+    ) -> tuple[Array, ...]:
+        x, weight, bias = operands
+        return causal_conv1d_backward(x, weight, grad_out, bias, **options)
+
+    def step(self, operands: tuple[Any, ...], state: Any, **options: Any) -> tuple[Any, Any]:
+        x, weight, bias = operands
+        return causal_conv1d_step(x, weight, state, bias, **options)
+
+
+CONVOLUTION = Convolution()

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from .._call import pools
-from .._call.lazy import in_blocks, is_lazy, refuse_token
+from .._call.scaled import Scaled
 from .._core import checks, gradient_sums
 from .._core.dtypes import result_dtype, state_dtype
 from .._core.gufuncs import internal_ufuncs, quiet, run
 from .._core.layout import Call, Layout, Operand
+from .._core.lazy import in_blocks, is_lazy, refuse_token
 from .._core.settings import one_isa
 from .._docs.templates import filled, filled_like
 from .._linattn import fast_call, pool_call
 from .._states import state_arrays, state_fields
 from .._states.state_arrays import State
+from . import mlstm_gradients
+from .mlstm_gates import Gates, Numbers, both
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -112,14 +116,14 @@ def mlstm(
     name, operands = "mlstm", (q, k, v, i, f)
     if state_indices is not None or state_at is not None:
         return pools.call(
-            name, "forward", operands, scale=scale, normalize=normalize, eps=eps,
+            MLSTM, "forward", operands, scale=scale, normalize=normalize, eps=eps,
             key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
             return_state=return_state, out=out, state_indices=state_indices, state_at=state_at,
         )  # fmt: skip
     call = LAYOUT.read(name, operands)
     if not call.alike and is_lazy(operands):
         return in_blocks(
-            "forward", name, operands, scale=scale, normalize=normalize, eps=eps,
+            "forward", MLSTM, operands, scale=scale, normalize=normalize, eps=eps,
             key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
             return_state=return_state, out=out,
         )  # fmt: skip
@@ -130,10 +134,10 @@ def mlstm(
     wide = state_dtype(*call.typed)
     start = _first(name, initial_state, packing, call, wide, numbers.normalize)
     *tokens, in_gate, forget = call.cast()
-    gates = _Gates.of(in_gate, forget, packing, start[-1], wide)
+    gates = Gates.of(in_gate, forget, packing, start[-1], wide)
     wanted = [None if return_state else ...] * (2 if numbers.normalize else 1)
-    inputs = *tokens, *gates[:3], *numbers, *packing.indices, *_both(start[:-1])
-    o, *end = run(internal_ufuncs["mlstm_state"], inputs, (out, *_both(wanted)))
+    inputs = *tokens, *gates[:3], *numbers, *packing.indices, *both(start[:-1])
+    o, *end = run(internal_ufuncs["mlstm_state"], inputs, (out, *both(wanted)))
     if not return_state:
         return o
     return o, _result(packing, end[: len(wanted)], gates.last, call)
@@ -190,12 +194,10 @@ def mlstm_backward(
     array([[0.5],
            [0.5]])
     """
-    from . import mlstm_gradients
-
     name, operands = "mlstm_backward", (q, k, v, i, f)
     if state_indices is not None or state_at is not None:
         cut: tuple[Any, ...] = pools.call(
-            "mlstm", "backward", operands, grad_out=grad_out, scale=scale, normalize=normalize,
+            MLSTM, "backward", operands, grad_out=grad_out, scale=scale, normalize=normalize,
             eps=eps, key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
             grad_state=grad_state, state_indices=state_indices, state_at=state_at,
         )  # fmt: skip
@@ -203,7 +205,7 @@ def mlstm_backward(
     call = LAYOUT.read(name, operands)
     if not (call.alike and type(grad_out) is np.ndarray) and is_lazy((*operands, grad_out)):
         lazy: tuple[Any, ...] = in_blocks(
-            "backward", "mlstm", operands, grad_out, scale=scale, normalize=normalize, eps=eps,
+            "backward", MLSTM, operands, grad_out, scale=scale, normalize=normalize, eps=eps,
             key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
             grad_state=grad_state,
         )  # fmt: skip
@@ -287,7 +289,7 @@ def mlstm_step(
             return o[0], after
     if state_indices is not None:
         result: tuple[Any, State] = pools.call(
-            "mlstm", "step", (q, k, v, i, f), state=state, scale=scale, normalize=normalize,
+            MLSTM, "step", (q, k, v, i, f), state=state, scale=scale, normalize=normalize,
             eps=eps, in_place=in_place, state_indices=state_indices,
         )  # fmt: skip
         return result
@@ -313,34 +315,12 @@ def _fields_of(state: State, normalize: bool) -> tuple[Any, ...]:
     return s, z, log_scale
 
 
-class _Numbers(NamedTuple):
-    scale: float
-    eps: float
-    normalize: float  #: 1.0 or 0.0
-
-
-class _Gates(NamedTuple):
-    """What the gates are under the running maximum m."""
-
-    g: Array  #: logarithm of what is left of the memory
-    write: Array  #: what a token's key is multiplied by
-    top: Array  #: m
-    last: Array  #: m after the last token, (..., r)
-
-    @classmethod
-    def of(
-        cls, i: Array, f: Array, packing: state_arrays.Sequences, start: Any, dtype: DType
-    ) -> _Gates:
-        inputs = i.astype(dtype, copy=False), f.astype(dtype, copy=False), *packing.indices, start
-        return cls(*run(internal_ufuncs["mlstm_gates_state"], inputs))
-
-
 def _numbers(
     function: str, typed: tuple[Any, ...], call: Call, scale: Any, normalize: Any, eps: Any
-) -> _Numbers:
+) -> Numbers:
     if scale is None:
         scale = _default_scale(call.fit.sizes["d"])
-    return _Numbers(
+    return Numbers(
         checks.number(function, "scale", scale, *typed),
         checks.positive(function, "eps", eps, *typed, zero=True),
         float(checks.flag(function, "normalize", normalize)),
@@ -349,12 +329,6 @@ def _numbers(
 
 def _default_scale(d: int) -> float:
     return float(max(d, 1) ** -0.5)
-
-
-def _both(fields: Any) -> tuple[Any, Any]:
-    """s and z, which is left out where there is none."""
-    s, *z = fields
-    return s, z[0] if z else ...
 
 
 def _cores(call: Call, normalize: float, *packed: int) -> tuple[Any, ...]:
@@ -394,3 +368,15 @@ def _result(packing: state_arrays.Sequences, fields: Any, log_scale: Array, call
     if packing.packed:
         return State(s, z, top)
     return State(s[..., 0, :, :], None if z is None else z[..., 0, :], top[..., 0])
+
+
+def _decay(named: Mapping[str, Any], there: Any, xp: Any) -> Any:
+    """The sum of log sigma(f)."""
+    f = named["f"] if there is None else xp.where(there, named["f"], np.inf)
+    return -xp.logaddexp(xp.zeros_like(f), -f).sum(-1)
+
+
+MLSTM = Scaled(
+    LAYOUT, mlstm, mlstm_backward, mlstm_step,
+    fields={"s": "dm", "z": "d", "log_scale": ""}, first=0.0, decay=_decay,
+)  # fmt: skip

@@ -16,18 +16,18 @@ import numpy as np
 from .._core.gufuncs import internal_ufuncs, run
 from .._states.state_arrays import State
 from .linear_scan import linear_scan
+from .mlstm_gates import Gates, Numbers, both
 
 if TYPE_CHECKING:
     from .._core.layout import Call
     from .._states.state_arrays import Sequences
     from .._types import Array, DType, Shape
-    from .mlstm import _Gates, _Numbers
 
 
 def gradients(
     arrays: tuple[Array, ...],
     call: Call,
-    numbers: _Numbers,
+    numbers: Numbers,
     packing: Sequences,
     start: tuple[Any, ...],
     last: tuple[Any, ...],
@@ -39,11 +39,9 @@ def gradients(
 
     ``arrays`` are q, k, v, i, f and the cotangent, ``last`` the gradient of the final state.
     """
-    from .mlstm import _Gates
-
     q, k, v, i, f, grad_out = arrays
     wide = i.dtype
-    gates = _Gates.of(i, f, packing, start[-1], wide)
+    gates = Gates.of(i, f, packing, start[-1], wide)
     shape = packing.r, call.fit.sizes["d"], call.fit.sizes["m"] + (numbers.normalize != 0)
     first, after = (_joined(x, shape, wide) for x in (start, last))
     inputs = q, k, v, *gates[:3], grad_out, *numbers, *packing.indices, first, after
@@ -66,16 +64,14 @@ def gradients(
 
 def _final_part(
     arrays: tuple[Array, ...],
-    gates: _Gates,
-    numbers: _Numbers,
+    gates: Gates,
+    numbers: Numbers,
     packing: Sequences,
     start: tuple[Any, ...],
     last: tuple[Any, ...],
 ) -> Array:
     """The products of the final s and z with their gradients, summed: that of -m."""
-    from .mlstm import _both
-
-    inputs = *arrays[:3], *gates[:3], *numbers, *packing.indices, *_both(start[:-1])
+    inputs = *arrays[:3], *gates[:3], *numbers, *packing.indices, *both(start[:-1])
     _, s, z = run(internal_ufuncs["mlstm_state"], inputs)
     part = (last[0] * s).sum((-1, -2))
     return part + (last[1] * z).sum(-1) if numbers.normalize else part

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from .._call.lazy import in_one_chunk
 from .._core import checks, gradient_sums
 from .._core.dtypes import result_dtype
 from .._core.gufuncs import internal_ufuncs, quiet, run
 from .._core.layout import ALL_KEYS, SAME_TOKENS
+from .._core.lazy import in_one_chunk
 from .._docs.templates import filled, filled_like
 
 if TYPE_CHECKING:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from .._call import pools
-from .._call.lazy import in_blocks, is_lazy, refuse_token
+from .._call.scaled import Scaled
 from .._core import checks, gradient_sums
 from .._core.dtypes import result_dtype, state_dtype
 from .._core.gufuncs import quiet, run, ufuncs
 from .._core.layout import Call, Layout, Operand
+from .._core.lazy import in_blocks, is_lazy, refuse_token
 from .._docs.templates import filled, filled_like
 from .._linattn import fast_call, operators
 from .._states import state_arrays, state_fields
@@ -101,7 +103,7 @@ def wkv(
     """
     if state_indices is not None or state_at is not None:
         return pools.call(
-            "wkv", "forward", (k, v, w, u), key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+            WKV, "forward", (k, v, w, u), key_lengths=key_lengths, cu_seqlens=cu_seqlens,
             initial_state=initial_state, return_state=return_state, out=out,
             state_indices=state_indices, state_at=state_at,
         )  # fmt: skip
@@ -113,7 +115,7 @@ def wkv(
     operands = k, v, w, u
     if is_lazy(operands):
         return in_blocks(
-            "forward", "wkv", operands, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
+            "forward", WKV, operands, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
             initial_state=initial_state, return_state=return_state, out=out,
         )  # fmt: skip
     call = LAYOUT.read("wkv", operands)
@@ -174,7 +176,7 @@ def wkv_backward(
     name, operands = "wkv_backward", (k, v, w, u)
     if state_indices is not None or state_at is not None:
         cut: tuple[Any, ...] = pools.call(
-            "wkv", "backward", operands, grad_out=grad_out, key_lengths=key_lengths,
+            WKV, "backward", operands, grad_out=grad_out, key_lengths=key_lengths,
             cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
             state_indices=state_indices, state_at=state_at,
         )  # fmt: skip
@@ -182,7 +184,7 @@ def wkv_backward(
     call = LAYOUT.read(name, operands)
     if not (call.alike and type(grad_out) is np.ndarray) and is_lazy((*operands, grad_out)):
         lazy: tuple[Any, ...] = in_blocks(
-            "backward", "wkv", operands, grad_out, key_lengths=key_lengths,
+            "backward", WKV, operands, grad_out, key_lengths=key_lengths,
             cu_seqlens=cu_seqlens, initial_state=initial_state, grad_state=grad_state,
         )  # fmt: skip
         return lazy
@@ -249,7 +251,7 @@ def wkv_step(
     operands = k, v, w, u
     if state_indices is not None:
         result: tuple[Any, State] = pools.call(
-            "wkv", "step", operands, state=state, in_place=in_place, state_indices=state_indices
+            WKV, "step", operands, state=state, in_place=in_place, state_indices=state_indices
         )
         return result
     call = LAYOUT.read(name, operands, tokens=False)
@@ -292,3 +294,15 @@ def _fields_of(fields: Array, packing: state_arrays.Sequences) -> State:
     if not packing.packed:
         fields = fields[..., 0, :, :]
     return State(*(fields[..., i, :].copy() for i in range(3)))
+
+
+def _decay(named: Mapping[str, Any], there: Any, xp: Any) -> Any:
+    """-w for each token."""
+    count = named["k"].shape[-2] if there is None else there.sum(-1)[..., None]
+    return -named["w"] * count
+
+
+WKV = Scaled(
+    LAYOUT, wkv, wkv_backward, wkv_step,
+    fields=dict.fromkeys(("s", "z", "log_scale"), "m"), first=-np.inf, decay=_decay,
+)  # fmt: skip

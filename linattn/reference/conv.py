@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from linattn.reference import linear
-from linattn.reference import states as _states
-from linattn.reference.maps import _softplus
-from linattn.reference.maps import _softplus_derivative as _sigmoid
+from . import linear
+from . import states as _states
+from .maps import _softplus
+from .maps import _softplus_derivative as _sigmoid
 
 _sum_to = partial(linear._sum_to, core=0)  # over any axes
 

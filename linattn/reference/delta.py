@@ -3,9 +3,9 @@
 
 import numpy as np
 
-from linattn.reference import maps
-from linattn.reference import states as _states
-from linattn.reference.linear import (
+from . import maps
+from . import states as _states
+from .linear import (
     State,
     _chain,
     _exists,

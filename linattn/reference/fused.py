@@ -3,13 +3,13 @@
 
 import numpy as np
 
-from linattn._states.state_arrays import State
-from linattn.reference import states as _states
-from linattn.reference.conv import causal_conv1d_step, log_decay
-from linattn.reference.gated import gated_step
-from linattn.reference.gated_delta import gated_delta_step
-from linattn.reference.maps import _softplus
-from linattn.reference.maps import _softplus_derivative as _sigmoid
+from .._states.state_arrays import State
+from . import states as _states
+from .conv import causal_conv1d_step, log_decay
+from .gated import gated_step
+from .gated_delta import gated_delta_step
+from .maps import _softplus
+from .maps import _softplus_derivative as _sigmoid
 
 
 @_states.of_step

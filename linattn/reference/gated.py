@@ -3,10 +3,10 @@
 
 import numpy as np
 
-from linattn.reference import maps
-from linattn.reference import states as _states
-from linattn.reference.delta import _channels, _token_channels
-from linattn.reference.linear import (
+from . import maps
+from . import states as _states
+from .delta import _channels, _token_channels
+from .linear import (
     State,
     _chain,
     _exists,

@@ -7,11 +7,11 @@ channel, which is a row of s.
 
 import numpy as np
 
-from linattn.reference import maps
-from linattn.reference import states as _states
-from linattn.reference.delta import _channels, _token_channels
-from linattn.reference.gated import _gradient_of_gate, _kept
-from linattn.reference.linear import (
+from . import maps
+from . import states as _states
+from .delta import _channels, _token_channels
+from .gated import _gradient_of_gate, _kept
+from .linear import (
     State,
     _chain,
     _exists,

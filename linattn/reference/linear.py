@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linattn.reference import maps
-from linattn.reference import states as _states
+from . import maps
+from . import states as _states
 
 Array = np.ndarray
 

@@ -3,8 +3,8 @@
 
 import numpy as np
 
-from linattn.reference import states as _states
-from linattn.reference.linear import State, _exists, _outer, _sum_to, _tokens, _vecmat, _wide
+from . import states as _states
+from .linear import State, _exists, _outer, _sum_to, _tokens, _vecmat, _wide
 
 
 @_states.of_sequence

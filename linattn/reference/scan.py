@@ -3,9 +3,9 @@
 
 import numpy as np
 
-from linattn.reference import states as _states
-from linattn.reference.conv import _sequences, _sigmoid, _slope, _sum_to
-from linattn.reference.maps import _softplus
+from . import states as _states
+from .conv import _sequences, _sigmoid, _slope, _sum_to
+from .maps import _softplus
 
 
 @_states.of_sequence

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from linattn.reference.linear import _sum_to, _wide
+from .linear import _sum_to, _wide
 
 Array = np.ndarray
 

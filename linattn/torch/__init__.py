@@ -37,7 +37,7 @@ from .._states.state_arrays import State
 from . import causal_conv1d as _causal_conv1d_package  # noqa: F401
 from . import feature_maps, fla, mamba_ssm, nn
 from . import operators as _operators
-from ._patch.registry import patched
+from ._patch.patching import patched
 from ._patch.stand_ins import install_as
 from .operators import *  # noqa: F403
 from .patched_fla import patch_fla

@@ -20,7 +20,7 @@ from .._bridges.rows import TORCH
 from .._core.checks import shape_alone
 from ..feature_maps import NAMES, draw
 from ._core.conversions import check, work_dtype
-from ._core.map_texts import TensorMap, described, resolve
+from ._core.map_texts import TRAINABLE, TensorMap, described, resolve
 
 __all__ = [
     "DPFP",
@@ -337,3 +337,8 @@ class FeedforwardKernel:
             for w, *_ in self.weights
         )
         return weight * torch.stack([(off**2).mean() for off in offs]).sum()
+
+
+TRAINABLE[_numpy.FeedforwardKernel] = lambda phi: FeedforwardKernel(
+    [[torch.from_numpy(w.copy()) for w in unit] for unit in phi.weights]
+)

@@ -14,7 +14,7 @@ import numpy as np
 from operands import dims, shape, vanishes
 
 from linattn import _linattn
-from linattn._call.recurrence import MAPS
+from linattn._call.tables import MAPS
 
 FORWARD = ("causal", "noncausal")
 BACKWARD = ("causal_backward", "noncausal_backward")

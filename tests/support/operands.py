@@ -16,7 +16,8 @@ from types import ModuleType
 import numpy as np
 
 import linattn
-from linattn._call.recurrence import MAPS, RECURRENCES
+from linattn._call.recurrence import RECURRENCES
+from linattn._call.tables import MAPS
 from linattn._core.layout import Operand
 from linattn._linattn import operators
 from linattn.reference import maps

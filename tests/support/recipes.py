@@ -44,8 +44,8 @@ class Edit(NamedTuple):
     text: str
 
 
-def _new(file: str) -> Edit:
-    return Edit(file, "", (TEXTS / Path(file).name).read_text())
+def _new(file: str, text: str = "") -> Edit:
+    return Edit(file, "", (TEXTS / (text or Path(file).name)).read_text())
 
 
 MAP = (
@@ -72,18 +72,28 @@ RECURRENCE = (
         (TEXTS / "operators.def").read_text(),
     ),
     Edit("src/kernel/operands.def", "LA_ARRAY(grad_out", (TEXTS / "operands.def").read_text()),
-    _new("linattn/fade.py"),
+    _new("linattn/operators/fade.py"),
     Edit(
         "linattn/__init__.py",
-        "from .gated import",
-        "from .fade import fade, fade_backward, fade_step\n",
+        "from .operators.gated import",
+        "from .operators.fade import fade, fade_backward, fade_step\n",
     ),
     Edit(
         "linattn/__init__.py",
         '    "feature_maps"',
         '    "fade",\n    "fade_backward",\n    "fade_step",\n',
     ),
-    _new("linattn/_reference_fade.py"),
+    _new("linattn/reference/fade.py", "fade_twin.py"),
+    Edit(
+        "linattn/reference/__init__.py",
+        "from .fused import",
+        "from .fade import fade, fade_backward, fade_step\n",
+    ),
+    Edit(
+        "linattn/reference/__init__.py",
+        '    "fused_gated_delta_step"',
+        '    "fade",\n    "fade_backward",\n    "fade_step",\n',
+    ),
 )
 
 
@@ -119,7 +129,7 @@ def run(folder: Path, *command: str) -> str:
     """What a program of the copy prints; one instruction set is enough for it."""
     done = subprocess.run(
         [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(folder), "LINATTN_ISAS": settings.available_isas()[-1]},
+        env=os.environ | {"PYTHONPATH": str(folder), "LINATTN_ISAS": settings.available_isas()[-1]},
     )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
     return done.stdout

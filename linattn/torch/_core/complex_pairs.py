@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,12 +15,10 @@ from ..._call.complex_scan import COMPLEX, SCAN
 from ..._states.state_arrays import State, no_state
 from . import conversions
 from .descriptions import of_recurrence
-from .operator import TensorOperator
+from .operator import OPERATORS, TensorOperator
 
 _PAIRS = TensorOperator(
-    of_recurrence(SCAN)._replace(
-        name=COMPLEX.key, step_name=f"{COMPLEX.key}_step", cast=False, complex_too=False
-    )
+    of_recurrence(SCAN)._replace(name=COMPLEX.key, step_name=f"{COMPLEX.key}_step", cast=False)
 )
 _DTYPES = torch.complex64, torch.complex128
 
@@ -124,3 +122,11 @@ def _state(function: str, name: str, state: Any, like: Tensor) -> State:
             f"{function}: {name}.s has shape {tuple(s.shape)}; expected (..., {like.shape[-1]})"
         )
     return State(pairs(s.to(like.dtype)))
+
+
+class _Calls(NamedTuple):
+    forward: Callable[..., Any]
+    step: Callable[..., Any]
+
+
+OPERATORS[COMPLEX.name].on_complex = _Calls(forward, step)

@@ -7,7 +7,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..._call.complex_scan import COMPLEX
 from ..._call.recurrence import Recurrence
 from ..._call.scaled import Scaled
 from ..._core.layout import Layout, Operand
@@ -36,7 +35,6 @@ class Description(NamedTuple):
     one_array: bool = False  #: whether a state is an array, not a `State`
     lengths: bool = False  #: whether it takes ``key_lengths``
     cast: bool = True  #: whether autocast converts the operands
-    complex_too: bool = False  #: whether operands may be complex (`_complex`)
     sizes: Callable[[dict[str, Any], dict[str, int]], dict[str, int]] = lambda named, sizes: {}
     #: sizes of further letters, from the arguments and the sizes of the operands' letters
     example: str = "x, x, x"  #: operands, made from x (n, d)
@@ -60,7 +58,6 @@ def of_recurrence(r: Recurrence) -> Description:
     return Description(
         r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
         keeps_strides=True, fields={} if r.cross else fields, lengths=True,
-        complex_too=r.name == COMPLEX.name,
         sizes=_features if r.mapped else lambda named, sizes: {},
     )  # fmt: skip
 

@@ -14,7 +14,8 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ..._call.recurrence import MAPS, RECURRENCES
+from ..._call.recurrence import RECURRENCES
+from ..._call.tables import MAPS
 from ..._linattn import fast_step
 from ..._states.state_arrays import State
 from . import conversions, option_checks

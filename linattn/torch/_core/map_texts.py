@@ -7,6 +7,7 @@ describes it, and ``omega``, the directions of random features.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
@@ -16,10 +17,10 @@ import torch
 from torch import Tensor
 
 from ... import feature_maps as numpy_maps
-from ..._call.recurrence import MAPS
-from ..._core.checks import class_of_maps, unknown_map
+from ..._call.tables import MAPS
 from ...feature_maps import FeatureMap
 from ...feature_maps._feature_map import Fused
+from ...feature_maps._names import class_of_maps, unknown_map
 from .conversions import array, maybe_array, tensor, threads
 from .library import Operator, constant
 
@@ -103,6 +104,10 @@ def described(kind: str, *parameters: Any, shape: Any = None, **options: Any) ->
     return _whole_text(phi)
 
 
+#: What maps with weights become, by their class: callables whose weights are tensors.
+TRAINABLE: dict[type, Callable[[Any], Any]] = {}
+
+
 def resolve(function: str, feature_map: Any) -> Any:
     """A name that kernels know, or a callable on tensors, from what a user gave."""
     if isinstance(feature_map, str):
@@ -112,11 +117,8 @@ def resolve(function: str, feature_map: Any) -> Any:
             return _NAMED[feature_map]
     if isinstance(feature_map, Fused):
         return feature_map.name
-    if isinstance(feature_map, numpy_maps.FeedforwardKernel):
-        from ..feature_maps import FeedforwardKernel
-
-        return FeedforwardKernel([[torch.from_numpy(w.copy()) for w in unit]
-                                  for unit in feature_map.weights])  # fmt: skip
+    if type(feature_map) in TRAINABLE:
+        return TRAINABLE[type(feature_map)](feature_map)
     if isinstance(feature_map, FeatureMap):
         return TensorMap(feature_map)
     if isinstance(feature_map, TensorMap) and feature_map.text in MAPS:

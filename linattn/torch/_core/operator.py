@@ -53,7 +53,9 @@ class TensorOperator:
         self._numbers_from = self._count + first
         self._numbers = self._option_names[first:]
         self._checks = tuple((name_of(x), *option_checks.check_of(x)) for x in d.options[first:])
-        self._states, self._complex_too = States(d, self.names), d.complex_too
+        self._states = States(d, self.names)
+        #: The calls of complex operands, if it takes them (`complex_pairs`).
+        self.on_complex: Any = None
         self.direct = Direct(d, self.values)
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
@@ -122,10 +124,8 @@ class TensorOperator:
                 initial_state=initial_state, return_state=return_state,
                 **self._lengths(key_lengths, cu_seqlens), **options,
             )  # fmt: skip
-        if self._complex_too and any_complex(operands):
-            from . import complex_pairs
-
-            return complex_pairs.forward(
+        if self.on_complex is not None and any_complex(operands):
+            return self.on_complex.forward(
                 operands, cu_seqlens=cu_seqlens, initial_state=initial_state,
                 return_state=return_state, **options,
             )  # fmt: skip
@@ -166,10 +166,8 @@ class TensorOperator:
         result = short.step(operands, state, in_place, options)
         if result is not None:
             return result
-        if self._complex_too and any_complex(operands):
-            from . import complex_pairs
-
-            return complex_pairs.step(operands, state, in_place=in_place, **options)
+        if self.on_complex is not None and any_complex(operands):
+            return self.on_complex.step(operands, state, in_place=in_place, **options)
         name = self.description.step_name
         args, narrow = self.arguments(name, operands, options)
         if state is None and self.description.one_array:

@@ -1,4 +1,4 @@
-"""``state_indices`` and ``state_at`` of tensors, as in `linattn._call.pools` and `linattn._call.positions`.
+"""``state_indices`` and ``state_at`` of tensors, as in `_call.pools` and `_call.positions`.
 
 Rows of a pool are written in place, unless a gradient is recorded: the call then returns a new
 pool, through which gradients pass.
@@ -16,7 +16,8 @@ from torch.autograd.graph import increment_version
 
 from ..._call import pools
 from ..._call.cut import positions
-from ..._call.recurrence import MAPS, RECURRENCES
+from ..._call.recurrence import RECURRENCES
+from ..._call.tables import MAPS
 from ..._linattn import fast_step
 from ..._states.state_arrays import State, checked_lengths
 from . import conversions, option_checks

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._call.recurrence import MAPS
+from ..._call.tables import MAPS
 from ..._states.state_arrays import State
 from . import conversions, option_checks
 from .conversions import work_dtype

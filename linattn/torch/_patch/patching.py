@@ -45,6 +45,10 @@ def own(owner: Any, attribute: str) -> Any:
     return vars(owner).get(attribute, _ABSENT)
 
 
+#: Every library that has patches.
+_LIBRARIES: list[Library] = []
+
+
 class Library:
     """A library whose functions linattn replaces, and the patches of it that are active.
 
@@ -65,6 +69,7 @@ class Library:
         self.is_active = False
         self.kept: set[Patch] = set()  # patches that are not used as contexts
         self.entered: dict[Patch, int] = {}  # contexts, and how often each has been entered
+        _LIBRARIES.append(self)
 
     def put(self) -> None:
         """Replace the functions, also those of modules that were imported since the last call."""
@@ -79,6 +84,18 @@ class Library:
         if not self.kept and not self.entered:
             self.is_active = False
             self._restore()
+
+
+def patched() -> list[str]:
+    """The functions of other libraries that linattn replaces at present.
+
+    Returns
+    -------
+    list of str
+        Sorted, such as ``"transformers.models.mamba2.modeling_mamba2.mamba2_chunk_scan"`` or
+        ``"fla.ops.gla.chunk.chunk_gla"``; only of modules that are imported.
+    """
+    return sorted(name for library in _LIBRARIES for name in library.names())
 
 
 class Patch:

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..._core.checks import integer, positive
+from ..._core.checks import integer as integer
+from ..._core.checks import positive as positive
 
 F = TypeVar("F", bound=Callable[..., Any])
 

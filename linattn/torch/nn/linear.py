@@ -297,8 +297,8 @@ class FeedforwardKernelAttention(LinearAttention):
         d = _arguments.multiple(name, ("embed_dim", embed_dim), ("num_heads", num_heads))
         self._drawn = kind, num_heads, d, depth, rank
         super().__init__(
-            embed_dim, num_heads, causal=causal, feature_map=_map_modules.kernel(*self._drawn), eps=eps,
-            bias=bias, dropout=dropout, device=device, dtype=dtype,
+            embed_dim, num_heads, causal=causal, feature_map=_map_modules.kernel(*self._drawn),
+            eps=eps, bias=bias, dropout=dropout, device=device, dtype=dtype,
         )  # fmt: skip
         self.kind, self.depth = kind, depth
 

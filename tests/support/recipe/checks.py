@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from bounds import close
 from draws import Lot
-from linattn._bridges.rows.stubs import FOLDER
 from states import flat
 
 import linattn
 from linattn import State
-from linattn import _reference_fade as twin
+from linattn import reference as twin
+from linattn._bridges.generic_stubs import FOLDER
 
 LEAD, N, D, M = (2, 3), 7, 5, 4
 CHANNELS = pytest.mark.parametrize("channels", [(), (D,)], ids=["token", "channel"])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ._docs import filled, filled_like
-from ._operator import Recurrence
-from ._state import State
+from .._call.recurrence import Recurrence
+from .._docs.templates import filled, filled_like
+from .._states.state_arrays import State
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from ._types import Array, ArrayLike, SequenceOptions
+    from .._types import Array, ArrayLike, SequenceOptions
 
 FADE = Recurrence("fade")
 

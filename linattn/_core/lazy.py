@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,12 +15,13 @@ def is_lazy(operands: Sequence[Any]) -> bool:
     return bool(others) and any(type(x).__module__.startswith("dask.") for x in others)
 
 
-def in_blocks(method: str, name: str, *operands: Any, **options: Any) -> Any:
-    """The lazy result of a recurrence; ``method`` is "forward" or "backward"."""
-    from .. import dask
-    from .._blocks.block_scan import BLOCKS
+def in_blocks(method: str, r: object, *operands: Any, **options: Any) -> Any:
+    """The lazy result of a recurrence; ``method`` is "forward" or "backward".
 
-    return getattr(dask, method)(BLOCKS[name], *operands, **options)
+    `linattn.dask` needs dask, so that it is imported by the first call that needs it.
+    """
+    dask = importlib.import_module("linattn.dask")
+    return getattr(dask, method)(r, *operands, **options)
 
 
 def in_one_chunk(function: str, name: str, x: Any, own: int) -> Any:

@@ -3,8 +3,8 @@
 
 import numpy as np
 
-from linattn.reference.delta import _channels, _token_channels
-from linattn.reference.linear import (
+from .delta import _channels, _token_channels
+from .linear import (
     State,
     _exists,
     _finish,

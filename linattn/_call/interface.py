@@ -1,0 +1,71 @@
+"""What everything else asks of a recurrence: pools, positions, blocks, ranks, bridges, the tests.
+
+A recurrence takes a state from token to token.  `recurrence.Recurrence` has those that are rows of
+operators.def, with one kernel for each method; `scaled.Scaled`, `complex_scan` and `operators.conv`
+have the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .._core import checks
+
+if TYPE_CHECKING:
+    from typing import ClassVar
+
+    from .._core.layout import Call, Layout, Operand
+    from .._states.state_arrays import State
+    from .._types import Shape
+
+    Operands = tuple[Any, ...]
+
+
+class Interface:
+    """A recurrence."""
+
+    name: str  #: of the public function
+    names: Mapping[str, str]  #: of the functions "forward", "backward" and "step"
+    layout: Layout  #: the letters of all axes
+    operands: tuple[Operand, ...]  #: in the order of the functions
+    transition: str = "matrix"  #: what a block of tokens multiplies a state by (`_blocks`)
+    cross: bool = False  #: whether every query sees every key: there is no step
+    mapped: bool = False  #: whether it takes feature maps
+    normalizer: bool = False  #: whether a state has z where ``normalize`` is True
+    one_array: ClassVar[bool] = False  #: whether a state is an array, not a `State`
+
+    def forward(self, operands: Operands, **options: Any) -> Any:
+        """The output, and the state after the last token with ``return_state``."""
+        raise NotImplementedError
+
+    def backward(self, operands: Operands, grad_out: Any, **options: Any) -> tuple[Any, ...]:
+        """The gradient of each operand that is given; with a state, that of the first state."""
+        raise NotImplementedError
+
+    def step(self, operands: Operands, state: Any, **options: Any) -> tuple[Any, Any]:
+        """The output of one token, and the state after it."""
+        raise NotImplementedError
+
+    def read(self, function: str, operands: Operands, *, tokens: bool = True) -> Call:
+        """The operands, checked: of all tokens, or of one."""
+        return self.layout.read(function, operands, tokens=tokens)
+
+    def state_cores(self, function: str, call: Call, options: Mapping[str, Any]) -> State:
+        """The shapes of a state's arrays, without leading axes; None for those it lacks."""
+        raise NotImplementedError
+
+    def checked(
+        self, function: str, operands: Operands, options: Mapping[str, Any]
+    ) -> tuple[Call, Sequence[Shape | None]]:
+        """The operands and options of a call in blocks, checked, and the shapes of its states."""
+        raise NotImplementedError
+
+    def cotangent(self, function: str, grad_out: Any, shape: Shape) -> Any:
+        """``grad_out``, checked."""
+        return checks.cotangent(function, grad_out, shape)
+
+    def forward_in_rows(self, call: Call, rows: Any, fields: list[Any], **options: Any) -> Any:
+        """The output, with states that are updated in the rows of a pool of these arrays;
+        NotImplemented if states have to be copied."""
+        return NotImplemented

@@ -1,0 +1,178 @@
+"""A recurrence as its rows in operators.def tell of it: gufuncs, options, states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from .._core import checks
+from .._core.dtypes import state_dtype
+from .._core.layout import Call, Layout
+from .._linattn import operators
+from .._states import state_arrays
+from .._states.state_arrays import State
+from ..feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
+from ..feature_maps._names import unknown_map
+from . import mapped
+from .interface import Interface
+from .plain import Plain
+from .tables import Table
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from .._types import Shape
+    from .interface import Operands
+
+    Transition: TypeAlias = Literal["matrix", "decay", "elementwise", "identity"]
+
+
+class Kernels(Interface):
+    """The kernels of a recurrence.
+
+    Parameters
+    ----------
+    name : str
+        Of the public function and of the kernel in operators.def, which has all else.
+    transition : {'matrix', 'decay', 'elementwise', 'identity'}
+        What a block of tokens multiplies a state by, so that sequences can be cut into blocks
+        (`_blocks.block_scan`): any matrix, the exponentials of the sums of g, a factor for each
+        number of the state, or nothing.
+    public : dict
+        The names of operands that are called otherwise in operators.def.
+    function : str, optional
+        The public function, where it also calls another recurrence.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        transition: Transition = "matrix",
+        public: Mapping[str, str] = MappingProxyType({}),
+        function: str = "",
+    ) -> None:
+        row, self.name, self.transition = operators[name], function or name, transition
+        self.layout = Layout.of(name, public)
+        self.operands = self.layout.operands
+        self.extras = self.operands[self.layout.leading :]
+        self.mapped, self.normalizer = row["maps"], row["normalizer"]
+        self.keys = row["key_lengths"]  #: whether it takes key_lengths
+        self.cross = not row["state"]  #: whether every query sees every key: there is no step
+        self.scaled = "scale" in row["numbers"]
+        step = next((x for x, y in operators.items() if y["step_of"] == name), f"{name}_step")
+        names = {"forward": name, "backward": f"{name}_backward", "step": step}
+        #: Options that are True or False, by method: the numbers of the table but scale and eps.
+        self.flags = {method: _flags(kernel) for method, kernel in names.items()}
+        self.names = {method: x.replace(name, self.name) for method, x in names.items()}
+        self._plain = Plain(self.layout, self.flags["forward"], scaled=self.scaled)
+        form = "_keys" if self.cross else "_state"
+        self._stateless = self._gufuncs(name + "{}")
+        self._stateful = self._gufuncs(name + "{}" + form)
+        self._stateless_backward = self._gufuncs(name + "{}_backward")
+        self._stateful_backward = self._gufuncs(name + "{}" + form + "_backward")
+        if not self.cross:
+            stem, end, _ = step.partition("_step")
+            self._step = self._gufuncs(f"_{stem}{{}}{end}")
+            self.step_op = [*operators].index(step)  #: as `fast_step` takes it
+
+    def _gufuncs(self, form: str) -> Table:
+        suffixes = [x.suffix for x in self.operands if x.suffix]
+        return Table(form, suffixes, mapped=self.mapped, normalizer=self.normalizer)
+
+    def tables(self) -> Iterator[tuple[str, bool, Table]]:
+        """Its gufuncs: the method, whether they take lengths and states, and their names."""
+        yield "forward", False, self._stateless
+        yield "forward", True, self._stateful
+        yield "backward", False, self._stateless_backward
+        yield "backward", True, self._stateful_backward
+        if not self.cross:
+            yield "step", False, self._step
+
+    def state_cores(self, function: str, call: Call, options: Mapping[str, Any]) -> State:
+        core, feature_map = call.core, options.get("feature_map", "identity")
+        if not (isinstance(feature_map, FeatureMap) or feature_map in NAMES):
+            raise unknown_map(function, feature_map)
+        phi = get(feature_map)
+        if self.mapped:
+            core = phi.features(core[0]), *core[1:]
+        rows = core[:-1] if self.normalizer and options.get("normalize", True) else None
+        return State(core, rows, rows if isinstance(phi, PositiveRandomFeatures) else None)
+
+    def checked(
+        self, function: str, operands: Operands, options: Mapping[str, Any]
+    ) -> tuple[Call, Sequence[Shape | None]]:
+        flags = dict(options)
+        feature_map = flags.pop("feature_map", "identity")
+        scale, eps = flags.pop("scale", 1.0), flags.pop("eps", 0.0)
+        normalize = flags.pop("normalize", False)
+        outside = mapped.outside(feature_map)
+        if normalize and outside and isinstance(feature_map, PositiveRandomFeatures):
+            raise ValueError(
+                f"{function}: feature_map is {feature_map!r}; expected another map, or "
+                "normalize=False, where the sequence is in blocks: its states carry a scale of "
+                "their own"
+            )
+        call = self.layout.read(function, operands)
+        self._stateless.key(
+            function, call.variant, "identity" if outside else feature_map, normalize
+        )
+        checks.numbers(function, call.typed, scale, eps, True)
+        checks.flags(function, tuple(flags), flags, call.typed)
+        d, *rest = call.core
+        core = get(feature_map).features(d), *rest
+        return call, (core, core[:-1] if normalize else None, None)
+
+    def _numbers(
+        self,
+        method: str,
+        typed: tuple[Any, ...],
+        scale: Any,
+        eps: Any,
+        normalize: bool,
+        flags: dict[str, Any],
+    ) -> tuple[Any, ...]:
+        """The numbers of a call, in the table's order: scale, eps, then flags."""
+        function, names = self.names[method], self.flags[method]
+        first = checks.numbers(function, typed, scale, eps, normalize) if self.scaled else ()
+        return (*first, *checks.flags(function, names, flags, typed)) if names else first
+
+    def _sequences(
+        self, function: str, call: Call, cu_seqlens: Any, key_lengths: Any
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The packed sequences, None where there is no state, and operands that tell of them."""
+        if self.cross:
+            keys = call.fit.sizes["s"]
+            return None, (state_arrays.checked_lengths(function, key_lengths, keys, call.batch),)
+        fit = call.fit
+        packing = state_arrays.sequences(
+            function, fit.sizes["n"], fit.batch, cu_seqlens, key_lengths
+        )
+        return packing, packing[: 2 + self.keys]
+
+    def _state(
+        self,
+        function: str,
+        name: str,
+        state: Any,
+        packing: state_arrays.Sequences | None,
+        call: Call,
+        normalize: bool,
+        *more: Any,
+    ) -> tuple[Any, ...]:
+        """The arrays of a state of that name; none where there is no state."""
+        if packing is None:
+            return ()
+        if state is None:  # left out
+            return (..., ...) if normalize else (...,)
+        dtype = state_dtype(*call.typed, *more)
+        return state_arrays.operands(
+            function, name, state, packing, call.batch, call.core, dtype, normalize
+        )
+
+
+def _flags(name: str) -> tuple[str, ...]:
+    """The options of an operator that are True or False."""
+    numbers = operators[name]["numbers"] if name in operators else ()
+    return tuple(x for x in numbers if x not in ("scale", "eps"))

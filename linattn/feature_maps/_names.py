@@ -1,0 +1,53 @@
+"""The names of feature maps and of their classes, and the error for what is no map."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from ._feature_map import Elementwise, FeatureMap, L2Norm, SumNormalized
+from .dpfp import DPFP
+from .feedforward import FeedforwardKernel
+from .polynomial import Rebased, Taylor
+from .random_features import (
+    GeneralizedRandomFeatures,
+    PositiveRandomFeatures,
+    RandomFourierFeatures,
+)
+
+#: The names that `get` and every operator take.
+NAMES = (*Elementwise.names, "l2norm", "dpfp")
+#: The classes of maps, by name.
+CLASSES = {
+    x.__name__: x
+    for x in (
+        DPFP, Elementwise, FeatureMap, FeedforwardKernel, GeneralizedRandomFeatures, L2Norm,
+        PositiveRandomFeatures, RandomFourierFeatures, Rebased, SumNormalized, Taylor,
+    )
+}  # fmt: skip
+
+
+def unknown_map(function: str, feature_map: Any, more: str = "") -> Exception:
+    """The error for an invalid feature map; ``more`` names what else may be given."""
+    error = ValueError if isinstance(feature_map, str) else TypeError
+    kind = class_of_maps(feature_map)
+    return error(
+        f"{function}: feature_map is {feature_map!r}; expected one of {', '.join(NAMES)}, or an "
+        f"object of linattn.feature_maps{kind and f', such as {_made(kind)}'}{more}"
+    )
+
+
+def class_of_maps(x: Any) -> str:
+    """The name of the class of maps that x is, by name or as such, in place of a map of that class;
+    "" if there is none."""
+    if not isinstance(x, str):
+        ours = (getattr(x, "__module__", None) or "").startswith("linattn.")
+        x = getattr(x, "__name__", "") if ours else ""
+    return next((name for name in CLASSES if name.lower() == x.lower()), "")
+
+
+def _made(kind: str) -> str:
+    """How to make a map of that class."""
+    made = CLASSES[kind]
+    required = [x for x in inspect.signature(made).parameters.values() if x.default is x.empty]
+    return f"{kind}{'.sample' if hasattr(made, 'sample') else ''}({'...' if required else ''})"
