@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from typing import TYPE_CHECKING
 
 if importlib.util.find_spec("linattn._linattn") is None:
     raise ImportError(
@@ -16,21 +17,29 @@ from ._core.settings import get_isa, get_num_threads, set_isa, set_num_threads, 
 from ._states.masks import lengths_from_mask
 from ._states.state_arrays import State
 from ._version import __version__
-from .operators.attention import causal, causal_backward, noncausal, noncausal_backward, step
-from .operators.conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
-from .operators.decay import log_decay, log_decay_backward
-from .operators.delta import delta, delta_backward, delta_step
-from .operators.dplr import dplr, dplr_backward, dplr_step
-from .operators.fused import fused_gated_delta_step, fused_gated_step
-from .operators.gated import gated, gated_backward, gated_step
-from .operators.gated_delta import gated_delta, gated_delta_backward, gated_delta_step
-from .operators.linear_scan import linear_scan, linear_scan_backward, linear_scan_step
-from .operators.linformer import linformer, linformer_backward
-from .operators.mlstm import mlstm, mlstm_backward, mlstm_step
-from .operators.selective_scan import selective_scan, selective_scan_backward, selective_scan_step
-from .operators.softmax import softmax_attention, softmax_attention_backward
 from .operators.streaming import blocks, stream
-from .operators.wkv import wkv, wkv_backward, wkv_step
+
+if TYPE_CHECKING:  # a build writes them, with overloads
+    from ._signatures.arrays import *  # noqa: F403
+else:
+    from .operators.attention import causal, causal_backward, noncausal, noncausal_backward, step
+    from .operators.conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
+    from .operators.decay import log_decay, log_decay_backward
+    from .operators.delta import delta, delta_backward, delta_step
+    from .operators.dplr import dplr, dplr_backward, dplr_step
+    from .operators.fused import fused_gated_delta_step, fused_gated_step
+    from .operators.gated import gated, gated_backward, gated_step
+    from .operators.gated_delta import gated_delta, gated_delta_backward, gated_delta_step
+    from .operators.linear_scan import linear_scan, linear_scan_backward, linear_scan_step
+    from .operators.linformer import linformer, linformer_backward
+    from .operators.mlstm import mlstm, mlstm_backward, mlstm_step
+    from .operators.selective_scan import (
+        selective_scan,
+        selective_scan_backward,
+        selective_scan_step,
+    )
+    from .operators.softmax import softmax_attention, softmax_attention_backward
+    from .operators.wkv import wkv, wkv_backward, wkv_step
 
 # What was pickled before the modules had rooms names these two.
 sys.modules[f"{__name__}._state"] = sys.modules[State.__module__]

@@ -32,6 +32,17 @@ def test_signatures(library):
     assert stubbed == {x: [*inspect.signature(f).parameters] for x, f in functions.items()}
 
 
+def test_signatures_of_arrays():
+    """They are those of the functions, which have no overloads themselves."""
+    stub = ast.parse(stubs.stubs()["_signatures/arrays.pyi"])
+    stubbed = {x.name: parameters(x) for x in stub.body if isinstance(x, ast.FunctionDef)}
+    functions = {x: getattr(linattn, x) for x in stubbed}
+    assert stubbed == {x: [*inspect.signature(f).parameters] for x, f in functions.items()}
+    modules = ((x, getattr(getattr(linattn, x), "__module__", "")) for x in linattn.__all__)
+    public = {x for x, module in modules if module.startswith("linattn.operators")}
+    assert public - {*stubbed} == {"blocks", "stream"}
+
+
 def parameters(function):
     args = function.args
     star = [args.vararg] if args.vararg else []

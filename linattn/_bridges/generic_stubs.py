@@ -8,7 +8,7 @@ import ast
 from pathlib import Path
 
 FOLDER = Path(__file__).parent.parent
-LIBRARIES = ("dask", "jax", "mpi", "torch", "distributed")
+LIBRARIES = ("arrays", "dask", "jax", "mpi", "torch", "distributed")
 HEAD = "# Written by linattn/_bridges/stubs.py, which a build runs.\n"
 
 

@@ -16,8 +16,8 @@ import linattn
 from ..feature_maps import NAMES
 from ..ufuncs import __all__ as gufuncs
 from .bridge import Bridge, functions, signature_of
-from .generic_stubs import HEAD, LIBRARIES, names, public, write
-from .rows import BRIDGES
+from .generic_stubs import HEAD, names, public, write
+from .rows import ARRAYS, BRIDGES
 
 
 def stubs() -> dict[str, str]:
@@ -29,8 +29,8 @@ def stubs() -> dict[str, str]:
         "ufuncs.pyi": f"{HEAD}{imports}\n__all__ = [\n{listed}]\n\n{each}",
         "_signatures/__init__.pyi": names(f"Literal{[*NAMES]}"),
         **{
-            f"_signatures/{library}.pyi": HEAD + _signatures(BRIDGES[library])
-            for library in LIBRARIES
+            f"_signatures/{library}.pyi": HEAD + _signatures(bridge)
+            for library, bridge in {"arrays": ARRAYS, **BRIDGES}.items()
         },
     }
 

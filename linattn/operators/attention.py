@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from .._call.recurrence import Recurrence
 from .._docs.templates import filled, filled_like
 from .._states.state_arrays import State
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from .._types import Array, ArrayLike, Bool, CausalOptions, Map
+    from .._types import Array, ArrayLike, Bool, Map
 
 CAUSAL, NONCAUSAL = Recurrence("causal", transition="identity"), Recurrence("noncausal")
 
 
-@overload
-def causal(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, *,
-    return_state: Literal[False] = ..., **options: Unpack[CausalOptions],
-) -> Array: ...  # fmt: skip
-@overload
-def causal(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, *,
-    return_state: Literal[True], **options: Unpack[CausalOptions],
-) -> tuple[Array, State]: ...  # fmt: skip
-@overload
-def causal(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, *,
-    return_state: bool, **options: Unpack[CausalOptions],
-) -> Array | tuple[Array, State]: ...  # fmt: skip
 @filled
 def causal(
     q: ArrayLike,

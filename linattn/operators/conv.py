@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,10 +20,9 @@ from .._states.state_arrays import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Unpack
 
     from .._core.layout import Call
-    from .._types import Activation, Array, ArrayLike, ConvolutionOptions
+    from .._types import Activation, Array, ArrayLike
 
 #: The longest filters that the kernel of a step reads where they lie (conv_step.h).
 _STEP_TAPS = 4
@@ -34,21 +33,6 @@ LAYOUT = Layout(
 )  # fmt: skip
 
 
-@overload
-def causal_conv1d(
-    x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = ..., *,
-    return_state: Literal[False] = ..., **options: Unpack[ConvolutionOptions],
-) -> Array: ...  # fmt: skip
-@overload
-def causal_conv1d(
-    x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = ..., *,
-    return_state: Literal[True], **options: Unpack[ConvolutionOptions],
-) -> tuple[Array, Array]: ...  # fmt: skip
-@overload
-def causal_conv1d(
-    x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = ..., *,
-    return_state: bool, **options: Unpack[ConvolutionOptions],
-) -> Array | tuple[Array, Array]: ...  # fmt: skip
 @quiet
 @filled
 def causal_conv1d(

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from .._call.recurrence import Recurrence
 from .._docs.templates import filled, filled_like
 from .._states.state_arrays import State
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from .._types import Array, ArrayLike, Map, RecurrenceOptions
+    from .._types import Array, ArrayLike, Map
 
 DELTA = Recurrence("delta")
 
 
-@overload
-def delta(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, beta: ArrayLike, *,
-    return_state: Literal[False] = ..., **options: Unpack[RecurrenceOptions],
-) -> Array: ...  # fmt: skip
-@overload
-def delta(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, beta: ArrayLike, *,
-    return_state: Literal[True], **options: Unpack[RecurrenceOptions],
-) -> tuple[Array, State]: ...  # fmt: skip
-@overload
-def delta(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, beta: ArrayLike, *,
-    return_state: bool, **options: Unpack[RecurrenceOptions],
-) -> Array | tuple[Array, State]: ...  # fmt: skip
 @filled
 def delta(
     q: ArrayLike,

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from .._call.recurrence import Recurrence
 from .._docs.templates import filled, filled_like
 from .._states.state_arrays import State
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from .._types import Array, ArrayLike, GatedOptions, Map
+    from .._types import Array, ArrayLike, Map
 
 GATED = Recurrence("gated", transition="decay")
 
 
-@overload
-def gated(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, *,
-    return_state: Literal[False] = ..., **options: Unpack[GatedOptions],
-) -> Array: ...  # fmt: skip
-@overload
-def gated(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, *,
-    return_state: Literal[True], **options: Unpack[GatedOptions],
-) -> tuple[Array, State]: ...  # fmt: skip
-@overload
-def gated(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, *,
-    return_state: bool, **options: Unpack[GatedOptions],
-) -> Array | tuple[Array, State]: ...  # fmt: skip
 @filled
 def gated(
     q: ArrayLike,

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from .._call.recurrence import Recurrence
 from .._docs.templates import filled, filled_like
 from .._states.state_arrays import State
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from .._types import Array, ArrayLike, GatedDeltaOptions, Map
+    from .._types import Array, ArrayLike, Map
 
 GATED_DELTA = Recurrence("gated_delta")
 
 
-@overload
-def gated_delta(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, beta: ArrayLike, *,
-    return_state: Literal[False] = ..., **options: Unpack[GatedDeltaOptions],
-) -> Array: ...  # fmt: skip
-@overload
-def gated_delta(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, beta: ArrayLike, *,
-    return_state: Literal[True], **options: Unpack[GatedDeltaOptions],
-) -> tuple[Array, State]: ...  # fmt: skip
-@overload
-def gated_delta(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, g: ArrayLike, beta: ArrayLike, *,
-    return_state: bool, **options: Unpack[GatedDeltaOptions],
-) -> Array | tuple[Array, State]: ...  # fmt: skip
 @filled
 def gated_delta(
     q: ArrayLike,

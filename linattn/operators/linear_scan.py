@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from .._call import complex_scan
 from .._call.recurrence import Recurrence
@@ -10,27 +10,11 @@ from .._docs.templates import filled, filled_like
 from .._states.state_arrays import State
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from .._types import Array, ArrayLike, Bool, LinearScanOptions
+    from .._types import Array, ArrayLike, Bool
 
 LINEAR_SCAN = Recurrence("linear_scan", transition="elementwise")
 
 
-@overload
-def linear_scan(
-    a: ArrayLike, x: ArrayLike, *, return_state: Literal[False] = ...,
-    **options: Unpack[LinearScanOptions],
-) -> Array: ...  # fmt: skip
-@overload
-def linear_scan(
-    a: ArrayLike, x: ArrayLike, *, return_state: Literal[True],
-    **options: Unpack[LinearScanOptions],
-) -> tuple[Array, State]: ...  # fmt: skip
-@overload
-def linear_scan(
-    a: ArrayLike, x: ArrayLike, *, return_state: bool, **options: Unpack[LinearScanOptions]
-) -> Array | tuple[Array, State]: ...
 @filled
 def linear_scan(
     a: ArrayLike,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,9 +24,7 @@ from . import mlstm_gradients
 from .mlstm_gates import Gates, Numbers, both
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from .._types import Array, ArrayLike, Bool, DType, MLSTMOptions
+    from .._types import Array, ArrayLike, Bool, DType
 
 LAYOUT = Layout([
     Operand("q", "nd"), Operand("k", "nd"), Operand("v", "nm"),
@@ -34,21 +32,6 @@ LAYOUT = Layout([
 ])  # fmt: skip
 
 
-@overload
-def mlstm(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, i: ArrayLike, f: ArrayLike, *,
-    return_state: Literal[False] = ..., **options: Unpack[MLSTMOptions],
-) -> Array: ...  # fmt: skip
-@overload
-def mlstm(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, i: ArrayLike, f: ArrayLike, *,
-    return_state: Literal[True], **options: Unpack[MLSTMOptions],
-) -> tuple[Array, State]: ...  # fmt: skip
-@overload
-def mlstm(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, i: ArrayLike, f: ArrayLike, *,
-    return_state: bool, **options: Unpack[MLSTMOptions],
-) -> Array | tuple[Array, State]: ...  # fmt: skip
 @quiet
 @one_isa()
 @filled

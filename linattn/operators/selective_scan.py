@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from .._call.recurrence import Recurrence
 from .._docs.templates import filled, filled_like
 from .._states.state_arrays import State
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from .._types import Array, ArrayLike, Bool, SelectiveScanOptions
+    from .._types import Array, ArrayLike, Bool
 
 SELECTIVE_SCAN = Recurrence("selective_scan", transition="elementwise", public={"gate": "z"})
 
 
-@overload
-def selective_scan(
-    x: ArrayLike, dt: ArrayLike, A: ArrayLike, B: ArrayLike, C: ArrayLike, *,
-    return_state: Literal[False] = ..., **options: Unpack[SelectiveScanOptions],
-) -> Array: ...  # fmt: skip
-@overload
-def selective_scan(
-    x: ArrayLike, dt: ArrayLike, A: ArrayLike, B: ArrayLike, C: ArrayLike, *,
-    return_state: Literal[True], **options: Unpack[SelectiveScanOptions],
-) -> tuple[Array, State]: ...  # fmt: skip
-@overload
-def selective_scan(
-    x: ArrayLike, dt: ArrayLike, A: ArrayLike, B: ArrayLike, C: ArrayLike, *,
-    return_state: bool, **options: Unpack[SelectiveScanOptions],
-) -> Array | tuple[Array, State]: ...  # fmt: skip
 @filled
 def selective_scan(
     x: ArrayLike,

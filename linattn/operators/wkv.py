@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,28 +20,11 @@ from .._states import state_arrays, state_fields
 from .._states.state_arrays import State
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from .._types import Array, ArrayLike, ChannelOptions, DType
+    from .._types import Array, ArrayLike, DType
 
 LAYOUT = Layout([Operand(*row) for row in operators["wkv"]["inputs"]], output="nm", state="m")
 
 
-@overload
-def wkv(
-    k: ArrayLike, v: ArrayLike, w: ArrayLike, u: ArrayLike, *,
-    return_state: Literal[False] = ..., **options: Unpack[ChannelOptions],
-) -> Array: ...  # fmt: skip
-@overload
-def wkv(
-    k: ArrayLike, v: ArrayLike, w: ArrayLike, u: ArrayLike, *,
-    return_state: Literal[True], **options: Unpack[ChannelOptions],
-) -> tuple[Array, State]: ...  # fmt: skip
-@overload
-def wkv(
-    k: ArrayLike, v: ArrayLike, w: ArrayLike, u: ArrayLike, *,
-    return_state: bool, **options: Unpack[ChannelOptions],
-) -> Array | tuple[Array, State]: ...  # fmt: skip
 @quiet
 @filled
 def wkv(

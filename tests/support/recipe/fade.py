@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from .._call.recurrence import Recurrence
 from .._docs.templates import filled, filled_like
 from .._states.state_arrays import State
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from .._types import Array, ArrayLike, SequenceOptions
+    from .._types import Array, ArrayLike
 
 FADE = Recurrence("fade")
 
 
-@overload
-def fade(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, rate: ArrayLike, *,
-    return_state: Literal[False] = ..., **options: Unpack[SequenceOptions],
-) -> Array: ...  # fmt: skip
-@overload
-def fade(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, rate: ArrayLike, *,
-    return_state: Literal[True], **options: Unpack[SequenceOptions],
-) -> tuple[Array, State]: ...  # fmt: skip
-@overload
-def fade(
-    q: ArrayLike, k: ArrayLike, v: ArrayLike, rate: ArrayLike, *,
-    return_state: bool, **options: Unpack[SequenceOptions],
-) -> Array | tuple[Array, State]: ...  # fmt: skip
 @filled
 def fade(
     q: ArrayLike,
