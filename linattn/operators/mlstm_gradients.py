@@ -103,7 +103,7 @@ def _exist(packing: Sequences, shape: tuple[int, ...]) -> Any:
 
 
 def _through_maximum(
-    dm: Array, top: Array, gates: _Gates, packing: Sequences, shape: tuple[int, ...]
+    dm: Array, top: Array, gates: Gates, packing: Sequences, shape: tuple[int, ...]
 ) -> tuple[Array, Array, Array]:
     """What of the gradients of m, and of m after the last token, goes to i, to log sigma(f), and
     to the first m: r_t = dm_t + r_{t+1} where token t + 1 has kept m."""
