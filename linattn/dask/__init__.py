@@ -21,7 +21,7 @@ tokens in more than one chunk.
 
 The cost, in passes over the tokens, relative to one block: ``causal`` 0.4 of a pass more;
 ``gated``, ``mlstm`` and ``wkv`` one more; ``linear_scan`` and ``selective_scan`` two more;
-``delta``, ``gated_delta`` and ``dplr`` two more, one of them as wide as there are features, since a
+``delta`` and the rules like it two more, one of them as wide as there are features, since a
 block's effect on a state is a matrix there: that pays from three workers on.
 Gradients run twice, except for ``causal`` without the normaliser.  The threads of one machine share
 a sequence at no such cost, so make each worker a machine with all its threads.  Blocks of 10^5

@@ -9,6 +9,7 @@
 #include "pool.h"
 #include "scratch.h"
 #include "xla.h"
+#include "xla_python.h"
 
 #if defined(__clang__)
 #define BUILT_BY "clang " __clang_version__

@@ -11,8 +11,9 @@
 #include <string.h>
 
 #include "call.h"
-#include "number.h"
 #include "gufunc.h"
+#include "number.h"
+#include "xla_python.h"
 
 /* The operands of a call while they are read. */
 struct operands {
@@ -26,7 +27,6 @@ struct operands {
         *indices[LA_MAX_OPERANDS]; /* widened from 32 bits; freed after the call */
 };
 
-const char la_xla_no_memory[] = "linattn: out of memory";
 static const char unknown_version[] =
     "linattn: XLA's foreign function interface is not the version 0.x that linattn was "
     "built for; install another version of JAX or of linattn";
@@ -79,20 +79,6 @@ attribute(const struct la_xla_frame *frame, const char *name,
         }
     }
     return NULL;
-}
-
-int
-la_xla_float(enum la_xla_dtype dtype, enum la_dtype *computed)
-{
-    switch ((int)dtype) {
-#define LA_FLOAT(id, name, type, format)                                               \
-    case LA_XLA_##id:                                                                  \
-        *computed = LA_##id;                                                           \
-        return 0;
-#include "../kernel/dtypes.def"
-    default:
-        return -1;
-    }
 }
 
 /* Sets the dtypes of a call from that of the first operand; -1 if no kernel has it. */

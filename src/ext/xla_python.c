@@ -1,14 +1,15 @@
-/* xla_python.c: calls Python functions on XLA's buffers, for feature maps without a
- * kernel.
+/* xla_python.c: see xla_python.h.
  *
  * jax.pure_callback passes JAX arrays to its function; with several devices, these may
  * wait for one another forever.  This file passes plain views of the buffers. */
-#include "xla.h"
+#include "xla_python.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
 #include "number.h"
+
+const char la_xla_no_memory[] = "linattn: out of memory";
 
 /* caller(function, arguments, results) -> None, or an error message */
 static PyObject *caller;

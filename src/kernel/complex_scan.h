@@ -19,8 +19,8 @@ complex_scan_carve(const struct la_head *h, struct arena *arena)
 static int
 run_complex_scan(const struct la_head *h)
 {
-    const struct la_head turned = in_order(h);
-    return scan_rows(&turned, kind_of_scan(h, 1));
+    const struct la_head flipped = in_order(h);
+    return scan_rows(&flipped, kind_of_scan(h, 1));
 }
 
 static struct linear_scan_scratch
@@ -44,8 +44,8 @@ complex_scan_backward_carve(const struct la_head *h, struct arena *arena)
 static int
 run_complex_scan_backward(const struct la_head *h)
 {
-    const struct la_head turned = in_order(h);
-    return scan_rows_back(&turned, kind_of_scan(h, 1));
+    const struct la_head flipped = in_order(h);
+    return scan_rows_back(&flipped, kind_of_scan(h, 1));
 }
 
 #endif

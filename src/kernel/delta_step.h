@@ -33,11 +33,11 @@ step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rul
     }
     r.v = take_row(arena, h->m);
     r.o = take_row(arena, h->m);
-    r.turned_v = take_row(arena, h->m);
-    r.turned_o = take_row(arena, h->m);
+    r.rotated_v = take_row(arena, h->m);
+    r.rotated_o = take_row(arena, h->m);
     r.beta.step = h->channels[LA_AT_beta];
     r.beta.rows.x = take_row(arena, r.beta.step ? h->m : 1);
-    r.turned_beta = take_row(arena, r.beta.step ? h->m : 1);
+    r.rotated_beta = take_row(arena, r.beta.step ? h->m : 1);
     r.scale = take(arena, 1, VL);
     return r;
 }
@@ -116,9 +116,9 @@ delta_step_state(const struct la_head *h, const struct delta_step_scratch *r,
 {
     const struct la_array from = h->arrays[state_read(h)], to = h->s1;
     if (by_vectors(&from, &to)) {
-        const struct turn turn = turn_of(&from, &to, h->d, h->m), none = {0};
-        return !resets && turn.cols > 0
-                   ? delta_step_turned(h, r, until_poll, from, to, &turn, rule)
+        const struct rotation by = rotation_of(&from, &to, h->d, h->m), none = {0};
+        return !resets && by.shift > 0
+                   ? delta_step_rotated(h, r, until_poll, from, to, &by, rule)
                    : delta_step_columns(h, r, until_poll, &from, &to, &none, rule,
                                         resets);
     }

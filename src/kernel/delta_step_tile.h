@@ -1,20 +1,20 @@
 /* delta_step_tile.h: the state of one head in a step of the delta rules (delta_step.h).
  *
  * A tile of columns is read for x = s^T e and y = s^T a, which give u and o, and then
- * written.  Its last vector may be a seam of two rows (turn.h). */
+ * written.  Its last vector may be a seam of two rows (rotation.h). */
 #ifndef LA_DELTA_STEP_TILE_H
 #define LA_DELTA_STEP_TILE_H
 
 #include "delta.h"
 #include "token.h"
-#include "turn.h"
+#include "rotation.h"
 
 enum step_rule { DELTA_STEP, GATED_STEP, DPLR_STEP };
 
 /* One row of each operand. */
 struct delta_step_scratch {
-    T *a, *b, *k, *v, *o;                 /* k: for DPLR */
-    T *turned_v, *turned_o, *turned_beta; /* from another column on (turn.h) */
+    T *a, *b, *k, *v, *o;                    /* k: for DPLR */
+    T *rotated_v, *rotated_o, *rotated_beta; /* from another column on (rotation.h) */
     T *reads, *erases; /* factors of s for o and u: a and e, decayed */
     T *decay;          /* exp(g), (d) */
     struct beta beta;
@@ -61,7 +61,7 @@ delta_step_read_row(const struct read_factors f, const char *in, vec x[], vec y[
 INLINE void
 delta_step_read(const struct delta_step_scratch *r, const char *in, ptrdiff_t step,
                 ptrdiff_t d, vec x[], vec y[], const struct step_tile tile,
-                const struct turn *turn)
+                const struct rotation *by)
 {
     const struct delta_step_scratch rows = *r; /* in registers */
     const int last = tile.nr - 1;
@@ -70,10 +70,10 @@ delta_step_read(const struct delta_step_scratch *r, const char *in, ptrdiff_t st
         x[t] = y[t] = (vec){0};
     }
     if (tile.seam) {
-        const vec s = vload_first(in - step, tile.nr, turn);
+        const vec s = vload_first(in - step, tile.nr, by);
         delta_step_sum(f, s, &x[last], &y[last], 0);
-        x[last] = vseam(turn, (vec){0}, x[last]);
-        y[last] = vseam(turn, (vec){0}, y[last]);
+        x[last] = vseam(by, (vec){0}, x[last]);
+        y[last] = vseam(by, (vec){0}, y[last]);
     }
     for (ptrdiff_t i = 0; i < d - tile.seam; i++, in += step) {
         if (!tile.seam) {
@@ -82,20 +82,20 @@ delta_step_read(const struct delta_step_scratch *r, const char *in, ptrdiff_t st
         delta_step_read_row(f, in, x, y, tile);
         if (tile.seam) {
             const struct read_factors next = read_factors(&rows, i + 1, 0);
-            const struct read_factors both = {vseam(turn, f.a, next.a),
-                                              vseam(turn, f.e, next.e), (vec){0}};
+            const struct read_factors both = {vseam(by, f.a, next.a),
+                                              vseam(by, f.e, next.e), (vec){0}};
             const vec s = held(vload_any(in + last * LA_VBYTES));
             delta_step_sum(both, s, &x[last], &y[last], 0);
             f = next;
         }
     }
     if (tile.seam) {
-        const vec s = vload_part(in + last * LA_VBYTES, VL - turn->cols);
+        const vec s = vload_part(in + last * LA_VBYTES, VL - by->shift);
         const vec before_x = x[last], before_y = y[last];
         delta_step_read_row(f, in, x, y, tile);
         delta_step_sum(f, s, &x[last], &y[last], 0);
-        x[last] = vseam(turn, x[last], before_x);
-        y[last] = vseam(turn, y[last], before_y);
+        x[last] = vseam(by, x[last], before_x);
+        y[last] = vseam(by, y[last], before_y);
     }
 }
 
@@ -116,10 +116,10 @@ write_factors(const struct delta_step_scratch *r, ptrdiff_t i,
 /* Those of the seam of two rows. */
 INLINE struct write_factors
 write_seam(const struct write_factors f, const struct write_factors next,
-           const struct turn *turn)
+           const struct rotation *by)
 {
-    return (struct write_factors){vseam(turn, f.b, next.b), vseam(turn, f.k, next.k),
-                                  vseam(turn, f.kept, next.kept)};
+    return (struct write_factors){vseam(by, f.b, next.b), vseam(by, f.k, next.k),
+                                  vseam(by, f.kept, next.kept)};
 }
 
 /* R + b u^T [+ k v^T] in a vector. */
@@ -160,7 +160,7 @@ delta_step_write_row(const struct write_factors f, const char *in, char *out,
 INLINE void
 delta_step_write(const struct delta_step_scratch *r, const struct la_array *from,
                  const struct la_array *to, ptrdiff_t d, const vec u[], const vec v[],
-                 const struct step_tile tile, const struct turn *turn)
+                 const struct step_tile tile, const struct rotation *by)
 {
     const struct delta_step_scratch rows = *r; /* in registers */
     const ptrdiff_t byte = tile.j * (ptrdiff_t)sizeof(T);
@@ -178,17 +178,17 @@ delta_step_write(const struct delta_step_scratch *r, const struct la_array *from
         if (tile.seam) {
             const struct write_factors next = write_factors(&rows, i + 1, tile.kind);
             delta_step_put(out + seam, VL, vload_any(in + seam),
-                           write_seam(f, next, turn), u[last], v[last], tile);
+                           write_seam(f, next, by), u[last], v[last], tile);
             f = next;
         }
     }
     if (tile.seam) {
-        const ptrdiff_t some = VL - turn->cols;
-        const vec s = vload_first(in - d * in_step, tile.nr, turn);
+        const ptrdiff_t some = VL - by->shift;
+        const vec s = vload_first(in - d * in_step, tile.nr, by);
         delta_step_write_row(f, in, out, u, v, tile);
         delta_step_put(out + seam, some, vload_part(in + seam, some), f, u[last],
                        v[last], tile);
-        vstore_first(out - d * out_step, tile.nr, turn,
+        vstore_first(out - d * out_step, tile.nr, by,
                      delta_step_new(s, first, u[last], v[last], tile.kind, 0));
     }
 }
@@ -212,7 +212,7 @@ INLINE int
 delta_step_tile(const struct la_head *h, const struct delta_step_scratch *r,
                 ptrdiff_t *until_poll, const struct la_array *from,
                 const struct la_array *to, const struct step_tile tile,
-                const struct turn *turn)
+                const struct rotation *by)
 {
     const ptrdiff_t d = h->d;
     if (give_up(h, until_poll, 3 * d * tile.nr * VL)) {
@@ -220,13 +220,13 @@ delta_step_tile(const struct la_head *h, const struct delta_step_scratch *r,
     }
     vec x[LA_STEP_NR], y[LA_STEP_NR], v[LA_STEP_NR];
     delta_step_read(r, from->data + tile.j * (ptrdiff_t)sizeof(T), from->rs, d, x, y,
-                    tile, turn);
+                    tile, by);
     LA_EACH(t, tile.nr) {
         const ptrdiff_t col = tile.j + t * VL;
         v[t] = vload(&r->v[col]);
         delta_step_values(r, col, &x[t], y[t], v[t], tile.kind);
     }
-    delta_step_write(r, from, to, d, x, v, tile, turn);
+    delta_step_write(r, from, to, d, x, v, tile, by);
     return 0;
 }
 
@@ -235,20 +235,20 @@ INLINE int
 delta_step_tiles(const struct la_head *h, const struct delta_step_scratch *r,
                  ptrdiff_t *until_poll, const struct la_array *from,
                  const struct la_array *to, struct step_tile tile,
-                 const struct turn *turn)
+                 const struct rotation *by)
 {
-    if (ends_in_seam(tile, turn, h->m)) {
+    if (ends_in_seam(tile, by, h->m)) {
         tile.seam = 1;
-        return delta_step_tile(h, r, until_poll, from, to, tile, turn);
+        return delta_step_tile(h, r, until_poll, from, to, tile, by);
     }
-    return delta_step_tile(h, r, until_poll, from, to, tile, turn);
+    return delta_step_tile(h, r, until_poll, from, to, tile, by);
 }
 
 /* All columns of a state whose rows are contiguous. */
 INLINE int
 delta_step_columns(const struct la_head *h, const struct delta_step_scratch *r,
                    ptrdiff_t *until_poll, const struct la_array *from,
-                   const struct la_array *to, const struct turn *turn,
+                   const struct la_array *to, const struct rotation *by,
                    const enum step_rule rule, const int resets)
 {
     int stop = 0;
@@ -256,30 +256,30 @@ delta_step_columns(const struct la_head *h, const struct delta_step_scratch *r,
                                   delta_step_tiles(h, r, until_poll, from, to,
                                                    (struct step_tile){col, nr, some, 0,
                                                                       rule, resets},
-                                                   turn));
+                                                   by));
     return stop;
 }
 
 /* The same, from another column on. */
 INLINE int
-delta_step_turned(const struct la_head *h, const struct delta_step_scratch *r,
-                  ptrdiff_t *until_poll, struct la_array from, struct la_array to,
-                  const struct turn *turn, const enum step_rule rule)
+delta_step_rotated(const struct la_head *h, const struct delta_step_scratch *r,
+                   ptrdiff_t *until_poll, struct la_array from, struct la_array to,
+                   const struct rotation *by, const enum step_rule rule)
 {
-    struct delta_step_scratch turned = *r;
-    from.data += turn->cols * (ptrdiff_t)sizeof(T);
-    to.data += turn->cols * (ptrdiff_t)sizeof(T);
-    turned.v = r->turned_v;
-    turned.o = r->turned_o;
-    turn_row(turned.v, r->v, h->m, turn->cols);
+    struct delta_step_scratch rotated = *r;
+    from.data += by->shift * (ptrdiff_t)sizeof(T);
+    to.data += by->shift * (ptrdiff_t)sizeof(T);
+    rotated.v = r->rotated_v;
+    rotated.o = r->rotated_o;
+    rotate_row(rotated.v, r->v, h->m, by->shift);
     if (r->beta.step) {
-        turned.beta.rows.x = r->turned_beta;
-        turn_row(turned.beta.rows.x, r->beta.rows.x, h->m, turn->cols);
+        rotated.beta.rows.x = r->rotated_beta;
+        rotate_row(rotated.beta.rows.x, r->beta.rows.x, h->m, by->shift);
     }
-    if (delta_step_columns(h, &turned, until_poll, &from, &to, turn, rule, 0)) {
+    if (delta_step_columns(h, &rotated, until_poll, &from, &to, by, rule, 0)) {
         return 1;
     }
-    turn_row(r->o, turned.o, h->m, h->m - turn->cols);
+    rotate_row(r->o, rotated.o, h->m, h->m - by->shift);
     return 0;
 }
 

@@ -262,7 +262,7 @@ kind_of_scan(const struct la_head *h, int is_complex)
 /* x as it is scanned: with `reverse` the last row first.  Of one column the step to the
  * next does not matter; it may be 0 where a number stands for all. */
 static void
-turn_rows(const struct la_head *h, struct la_array *x)
+flip_rows(const struct la_head *h, struct la_array *x)
 {
     if (h->m == 1) {
         x->cs = size_of(x->type);
@@ -277,14 +277,14 @@ turn_rows(const struct la_head *h, struct la_array *x)
 static struct la_head
 in_order(const struct la_head *h)
 {
-    struct la_head turned = *h;
-    turn_rows(h, &turned.a);
-    turn_rows(h, &turned.x);
-    turn_rows(h, &turned.grad_out);
-    turn_rows(h, &turned.y);
-    turn_rows(h, &turned.da);
-    turn_rows(h, &turned.dx);
-    return turned;
+    struct la_head flipped = *h;
+    flip_rows(h, &flipped.a);
+    flip_rows(h, &flipped.x);
+    flip_rows(h, &flipped.grad_out);
+    flip_rows(h, &flipped.y);
+    flip_rows(h, &flipped.da);
+    flip_rows(h, &flipped.dx);
+    return flipped;
 }
 
 /* Tokens of a block: many where a row is short and no row is copied. */
@@ -339,8 +339,8 @@ scan_rows(const struct la_head *h, int kind)
 static int
 run_linear_scan(const struct la_head *h)
 {
-    const struct la_head turned = in_order(h);
-    return scan_rows(&turned, kind_of_scan(h, 0));
+    const struct la_head flipped = in_order(h);
+    return scan_rows(&flipped, kind_of_scan(h, 0));
 }
 
 /* One token.  Where no s0 is given the state is updated in place, in s1. */

@@ -157,8 +157,8 @@ scan_rows_back(const struct la_head *h, int kind)
 static int
 run_linear_scan_backward(const struct la_head *h)
 {
-    const struct la_head turned = in_order(h);
-    return scan_rows_back(&turned, kind_of_scan(h, 0));
+    const struct la_head flipped = in_order(h);
+    return scan_rows_back(&flipped, kind_of_scan(h, 0));
 }
 
 #endif

@@ -11,14 +11,14 @@
 
 #include "step_columns.h"
 #include "token.h"
-#include "turn.h"
+#include "rotation.h"
 
 /* One row of each operand. */
 struct step_scratch {
     T *a, *b, *v, *o, *z, *z_lost;
-    T *turned_v, *turned_o; /* from another column on (turn.h) */
-    T *den, *lift;          /* vectors of which the first number counts */
-    T *keep, *change;       /* factors of the state's rows */
+    T *rotated_v, *rotated_o; /* from another column on (rotation.h) */
+    T *den, *lift;            /* vectors of which the first number counts */
+    T *keep, *change;         /* factors of the state's rows */
 };
 
 static struct step_scratch
@@ -29,8 +29,8 @@ step_carve(const struct la_head *h, struct arena *arena)
     r.b = take_row(arena, h->d);
     r.v = take_row(arena, h->m);
     r.o = take_row(arena, h->m);
-    r.turned_v = take_row(arena, h->m);
-    r.turned_o = take_row(arena, h->m);
+    r.rotated_v = take_row(arena, h->m);
+    r.rotated_o = take_row(arena, h->m);
     r.z = take_row(arena, h->d);
     r.z_lost = take_row(arena, h->d);
     r.den = take(arena, 1, VL);
@@ -67,11 +67,11 @@ step_factors(const struct step_scratch *r, ptrdiff_t i, const int kind)
 /* Those of the seam of two rows. */
 INLINE struct step_factors
 step_seam(const struct step_factors f, const struct step_factors next,
-          const struct turn *turn)
+          const struct rotation *by)
 {
-    return (struct step_factors){vseam(turn, f.a, next.a), vseam(turn, f.b, next.b),
-                                 vseam(turn, f.keep, next.keep),
-                                 vseam(turn, f.change, next.change)};
+    return (struct step_factors){vseam(by, f.a, next.a), vseam(by, f.b, next.b),
+                                 vseam(by, f.keep, next.keep),
+                                 vseam(by, f.change, next.change)};
 }
 
 /* (keep + change) old + b v^T */
@@ -114,7 +114,7 @@ step_row(const struct step_factors f, const char *in, char *out, const vec v[],
 INLINE void
 step_tile(const struct step_scratch *r, const struct la_array *from,
           const struct la_array *to, ptrdiff_t l, ptrdiff_t end,
-          const struct step_tile tile, const struct turn *turn)
+          const struct step_tile tile, const struct rotation *by)
 {
     const ptrdiff_t byte = tile.j * (ptrdiff_t)sizeof(T);
     /* In locals: the compiler assumes that stores change what pointers lead to. */
@@ -123,7 +123,7 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
     const char *in = from->data + l * in_step + byte;
     char *out = to->data + l * out_step + byte;
     const int last = tile.nr - 1;
-    const ptrdiff_t seam = last * LA_VBYTES, some = VL - turn->cols;
+    const ptrdiff_t seam = last * LA_VBYTES, some = VL - by->shift;
     struct step_factors f = step_factors(&rows, l, tile.kind);
     vec v[LA_STEP_NR], sum[LA_STEP_NR], first = {0};
     LA_EACH(t, tile.nr) {
@@ -131,9 +131,9 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
         sum[t] = (vec){0};
     }
     if (tile.seam) {
-        const vec old = vload_first(in - in_step, tile.nr, turn);
+        const vec old = vload_first(in - in_step, tile.nr, by);
         first = step_vector(f, old, v[last], &sum[last], tile.kind);
-        sum[last] = vseam(turn, (vec){0}, sum[last]);
+        sum[last] = vseam(by, (vec){0}, sum[last]);
     }
     for (ptrdiff_t i = l; i < end - tile.seam; i++, in += in_step, out += out_step) {
         if (!tile.seam) {
@@ -144,8 +144,8 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
             const struct step_factors next = step_factors(&rows, i + 1, tile.kind);
             const vec old = held(vload_any(in + seam));
             vstore_pieces(out + seam, VL,
-                          step_vector(step_seam(f, next, turn), old, v[last],
-                                      &sum[last], tile.kind));
+                          step_vector(step_seam(f, next, by), old, v[last], &sum[last],
+                                      tile.kind));
             f = next;
         }
     }
@@ -154,8 +154,8 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
         step_row(f, in, out, v, sum, tile);
         vstore_pieces(out + seam, some,
                       step_vector(f, old, v[last], &sum[last], tile.kind));
-        sum[last] = vseam(turn, sum[last], before);
-        vstore_first(out - (end - l) * out_step, tile.nr, turn, first);
+        sum[last] = vseam(by, sum[last], before);
+        vstore_first(out - (end - l) * out_step, tile.nr, by, first);
     }
     LA_EACH(t, tile.nr) {
         T *const o = &r->o[tile.j + t * VL];
@@ -167,14 +167,14 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
 INLINE void
 step_tiles(const struct la_head *h, const struct step_scratch *r,
            const struct la_array *from, const struct la_array *to, ptrdiff_t l,
-           ptrdiff_t end, struct step_tile tile, const struct turn *turn)
+           ptrdiff_t end, struct step_tile tile, const struct rotation *by)
 {
-    if (ends_in_seam(tile, turn, h->m)) {
+    if (ends_in_seam(tile, by, h->m)) {
         tile.seam = 1;
-        step_tile(r, from, to, l, end, tile, turn);
+        step_tile(r, from, to, l, end, tile, by);
         return;
     }
-    step_tile(r, from, to, l, end, tile, turn);
+    step_tile(r, from, to, l, end, tile, by);
 }
 
 /* step_tile for one column, at any stride. */
@@ -266,12 +266,12 @@ load_step_rows(const struct la_head *h, const struct step_scratch *r)
     load_token_plain(r->v, &h->v, h->m);
 }
 
-/* The state after the token, for columns from `turn` on; adds what the query reads to
- * o.  Nonzero: stop. */
+/* The state after the token, for columns from the shift on; adds what the query reads
+ * to o.  Nonzero: stop. */
 INLINE int
 step_rows(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
           const struct la_array *from, const struct la_array *to,
-          const struct turn *turn, const int kind)
+          const struct rotation *by, const int kind)
 {
     /* Blocks of LA_BLOCK rows keep the error of a long column that of a short one. */
     for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
@@ -284,7 +284,7 @@ step_rows(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *unti
                 h->m, step_tiles(h, r, from, to, l, end,
                                  (struct step_tile){
                                      .j = col, .nr = nr, .some = some, .kind = kind},
-                                 turn));
+                                 by));
             continue;
         }
         for (ptrdiff_t j = 0; j < h->m; j++) {
@@ -300,24 +300,24 @@ step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *unt
            const int kind)
 {
     struct la_array from = h->arrays[state_read(h)], to = h->s1;
-    const struct turn turn = turn_of(&from, &to, h->d, h->m);
+    const struct rotation by = rotation_of(&from, &to, h->d, h->m);
     if (both_by_columns(&from, &to)) {
         return step_columns(h, r, until_poll, &from, &to, kind);
     }
-    if (turn.cols == 0) {
-        return step_rows(h, r, until_poll, &from, &to, &turn, kind);
+    if (by.shift == 0) {
+        return step_rows(h, r, until_poll, &from, &to, &by, kind);
     }
-    struct step_scratch turned = *r;
-    turned.v = r->turned_v;
-    turned.o = r->turned_o;
-    turn_row(turned.v, r->v, h->m, turn.cols);
-    turn_row(turned.o, r->o, h->m, turn.cols);
-    from.data += turn.cols * (ptrdiff_t)sizeof(T);
-    to.data += turn.cols * (ptrdiff_t)sizeof(T);
-    if (step_rows(h, &turned, until_poll, &from, &to, &turn, kind)) {
+    struct step_scratch rotated = *r;
+    rotated.v = r->rotated_v;
+    rotated.o = r->rotated_o;
+    rotate_row(rotated.v, r->v, h->m, by.shift);
+    rotate_row(rotated.o, r->o, h->m, by.shift);
+    from.data += by.shift * (ptrdiff_t)sizeof(T);
+    to.data += by.shift * (ptrdiff_t)sizeof(T);
+    if (step_rows(h, &rotated, until_poll, &from, &to, &by, kind)) {
         return 1;
     }
-    turn_row(r->o, turned.o, h->m, h->m - turn.cols);
+    rotate_row(r->o, rotated.o, h->m, h->m - by.shift);
     return 0;
 }
 
