@@ -8,6 +8,7 @@ import numpy as np
 
 from .._core import checks as _check
 from .._core.gufuncs import internal_ufuncs, run
+from .._core.summaries import shown_fields
 from .._linattn import pool_call
 from .._states import state_arrays
 from . import pools
@@ -41,7 +42,7 @@ class FusedState(NamedTuple):
     s: Any
 
     def __repr__(self) -> str:
-        return state_arrays.shown_fields(self)
+        return shown_fields(self)
 
 
 def gated_delta_call(

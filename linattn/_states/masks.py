@@ -49,23 +49,23 @@ def lengths_from_mask(mask: ArrayLike) -> Array:
     """
     name = "lengths_from_mask"
     checks.refuse_masked(name, "mask", mask)
-    mask = checks.array(name, "mask", mask)
-    if mask.dtype != bool:
+    there: Array = checks.array(name, "mask", mask)
+    if there.dtype != bool:
         raise TypeError(
-            f"{name}: mask has dtype {mask.dtype}; expected bool, True where there is a token "
+            f"{name}: mask has dtype {there.dtype}; expected bool, True where there is a token "
             "(for ones and zeros pass mask != 0; for 0 and -inf, as added to scores, mask == 0)"
         )
-    if mask.ndim < 1:
-        raise ValueError(f"{name}: mask has shape {mask.shape}; expected (..., n)")
-    wrong = mask[..., 1:] & ~mask[..., :-1]  # True after False
+    if there.ndim < 1:
+        raise ValueError(f"{name}: mask has shape {there.shape}; expected (..., n)")
+    wrong = there[..., 1:] & ~there[..., :-1]  # True after False
     rows = wrong.any(-1)
     if rows.any():
         row = tuple(int(i) for i in np.argwhere(rows)[0])
         late = 1 + int(np.argmax(wrong[row]))
         where = f"mask[{', '.join(map(str, row))}]" if row else "mask"
         raise ValueError(
-            f"{name}: {where} is not a prefix: False at token {int(np.argmin(mask[row]))} and True "
-            f"at token {late}; expected True for the first tokens and False for all after them "
-            "(move padding to the end, or pack the tokens and pass cu_seqlens)"
+            f"{name}: {where} is not a prefix: False at token {int(np.argmin(there[row]))} and "
+            f"True at token {late}; expected True for the first tokens and False for all after "
+            "them (move padding to the end, or pack the tokens and pass cu_seqlens)"
         )
-    return mask.sum(-1, dtype=np.intp)
+    return there.sum(-1, dtype=np.intp)

@@ -10,8 +10,8 @@ from .._core import checks
 from .._core.dtypes import state_dtype
 from .._core.gufuncs import internal_ufuncs, quiet
 from .._core.settings import one_isa
+from .._core.summaries import shown
 from .._linattn import maps
-from .._states.state_arrays import shown
 
 
 class FeatureMap:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..._states.state_arrays import State, shown_fields
+from ..._core.summaries import shown_fields
+from ..._states.state_arrays import State
 from .._core.conversions import work_dtype
 from .._core.fused_steps import direct
 from .._core.library import is_direct

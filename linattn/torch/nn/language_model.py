@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..._states.state_arrays import shown_fields
+from ..._core.summaries import shown_fields
 from . import _arguments
 from ._padding import padding
 from .transformer import TransformerBlock

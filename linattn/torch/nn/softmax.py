@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..._states.state_arrays import shown_fields
+from ..._core.summaries import shown_fields
 from . import _arguments
 from ._attention_layer import HeadAttention, together
 
