@@ -129,7 +129,7 @@ def call(
     module: Any, row: Row, operands: dict[str, Any], step: bool = False, **options: Any
 ) -> Any:
     """Call the operator, or its step, of linattn or linattn.torch."""
-    function: Callable[..., Any] = getattr(module, row.step if step else row.name)
+    function: Callable[..., Any] = getattr(module, STEPS[row.name] if step else row.name)
     options = row.options | options
     positional, keywords = operand_table.given(row.name, operands)
     if step:
