@@ -6,7 +6,7 @@ from bounds import close, compare, evaluate, oracle, twin_of
 from cases import BACKWARD, FORWARD, VARIANTS, Case, delta_case, make
 
 from linattn import feature_maps
-from linattn.reference import delta as ref_delta
+from linattn.reference import delta_rule as ref_delta
 from linattn.reference import linear as ref
 from linattn.reference import maps
 from linattn.reference import softmax as ref_softmax

@@ -10,7 +10,7 @@ from cases import DELTA_SIZES, DTYPES, MAPS, delta_case, make
 from layouts import LAYOUTS
 
 import linattn
-from linattn.reference import delta as ref
+from linattn.reference import delta_rule as ref
 from linattn.reference import maps
 
 #: Of either side, where two results of the same dtype are compared.

@@ -8,7 +8,7 @@ from bounds import DELTA_ROUNDINGS, close, roundings
 from cases import delta_case, make
 
 import linattn
-from linattn.reference import delta as ref
+from linattn.reference import delta_rule as ref
 
 STEP = 1e-30
 ROUNDINGS = 2 * DELTA_ROUNDINGS  # of the kernel, and of the twin in the same dtype

@@ -7,7 +7,7 @@ from cases import MAPS, delta_case, make
 from isas import ISAS
 
 import linattn
-from linattn.reference import delta as ref
+from linattn.reference import delta_rule as ref
 
 CHANNELS = pytest.mark.parametrize("channels", [False, True])
 

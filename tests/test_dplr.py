@@ -7,7 +7,7 @@ from rules import DPLR, GATED_DELTA, compare, make
 
 import linattn
 from linattn import State
-from linattn.reference import gated_delta
+from linattn.reference import gated_rules
 
 
 @pytest.mark.parametrize("key_channels", [False, True])
@@ -63,7 +63,7 @@ def test_axes_of_lengths_say_nothing_of_the_gate():
     wide = [np.broadcast_to(x, (2, *x.shape)) for x in operands]
     expected = linattn.dplr(*wide, key_lengths=lengths)
     operands[4] = wide[4]  # b, the one with an axis for them
-    for module in (linattn, gated_delta):
+    for module in (linattn, gated_rules):
         o = module.dplr(*operands, key_lengths=lengths)
         compare({"o": o}, {"o": expected})
 

@@ -12,7 +12,7 @@ from rules import make as make_rule
 
 import linattn
 from linattn import State
-from linattn.reference import gated as ref
+from linattn.reference import gated_attention as ref
 
 DTYPES = ("float32", "float64")
 #: Gates whose sums, of any run, have exponentials in range.

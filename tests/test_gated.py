@@ -13,7 +13,7 @@ from states import flat
 
 import linattn
 from linattn import State
-from linattn.reference import gated as ref
+from linattn.reference import gated_attention as ref
 from linattn.reference import maps
 
 SIZES = [

@@ -26,7 +26,7 @@ from slow import slow
 
 import linattn
 from linattn import State
-from linattn.reference import gated_delta as ref
+from linattn.reference import gated_rules as ref
 
 SIZES = [
     *((n, 16, 24) for n in (0, 1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33)),

@@ -17,7 +17,7 @@ from rules import (
 
 import linattn
 from linattn import State
-from linattn.reference import gated_delta as ref
+from linattn.reference import gated_rules as ref
 
 
 @pytest.mark.parametrize("gates", ["weak", "resets"])

@@ -10,7 +10,7 @@ from gates import KINDS, ROUNDINGS, Case, compare, make
 
 import linattn
 from linattn import State
-from linattn.reference import gated as ref
+from linattn.reference import gated_attention as ref
 
 STEP = 1e-30
 

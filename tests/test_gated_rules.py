@@ -11,7 +11,7 @@ from slow import slow
 
 import linattn
 from linattn import State
-from linattn.reference import gated as ref
+from linattn.reference import gated_attention as ref
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ has_lock = getattr(sys, "_is_gil_enabled", lambda: True)
 had_lock = has_lock()
 from every_call import every_call
 import linattn
-from linattn import _config
+from linattn._core import settings
 
 callers = 6
 calls = [list(every_call(70, 9, 17)) for _ in range(callers)]
@@ -257,7 +257,7 @@ def run(caller):
     start.wait()
     return {i: [x.tobytes() for x in calls[caller][i].results()] for i in order}
 
-isas = _config.available_isas()
+isas = settings.available_isas()
 with ThreadPoolExecutor(callers) as pool:
     futures = [pool.submit(run, caller) for caller in range(callers)]
     changes = random.Random(0)

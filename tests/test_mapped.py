@@ -19,7 +19,7 @@ from map_cases import BACKWARD, FORWARD, POSITIVE, D, operands
 
 import linattn
 from linattn import feature_maps as maps
-from linattn.reference import delta as reference_delta
+from linattn.reference import delta_rule as reference_delta
 from linattn.reference import linear as reference
 from linattn.reference import maps as twins
 

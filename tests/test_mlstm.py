@@ -8,7 +8,7 @@ from support.layouts import LAYOUTS
 
 import linattn
 from linattn import State
-from linattn.reference import mlstm as ref
+from linattn.reference import xlstm as ref
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 N, D, M = 37, 8, 21

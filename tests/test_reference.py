@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bounds import close
 
-from linattn.reference import delta as ref_delta
+from linattn.reference import delta_rule as ref_delta
 from linattn.reference import linear as ref
 from linattn.reference import maps
 from linattn.reference import softmax as ref_softmax

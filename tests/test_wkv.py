@@ -7,7 +7,7 @@ from support import bounds
 
 import linattn
 from linattn import State
-from linattn.reference import wkv as ref
+from linattn.reference import rwkv as ref
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 N, M = 37, 21

@@ -21,10 +21,10 @@ from .conv import (
     log_decay,
     log_decay_backward,
 )
-from .delta import delta, delta_backward, delta_step
+from .delta_rule import delta, delta_backward, delta_step
 from .fused import fused_gated_delta_step, fused_gated_step
-from .gated import gated, gated_backward, gated_step
-from .gated_delta import (
+from .gated_attention import gated, gated_backward, gated_step
+from .gated_rules import (
     dplr,
     dplr_backward,
     dplr_step,
@@ -33,7 +33,7 @@ from .gated_delta import (
     gated_delta_step,
 )
 from .linear import causal, causal_backward, noncausal, noncausal_backward, step
-from .mlstm import mlstm, mlstm_backward, mlstm_step
+from .rwkv import wkv, wkv_backward, wkv_step
 from .scan import (
     linear_scan,
     linear_scan_backward,
@@ -43,7 +43,7 @@ from .scan import (
     selective_scan_step,
 )
 from .softmax import linformer, linformer_backward, softmax_attention, softmax_attention_backward
-from .wkv import wkv, wkv_backward, wkv_step
+from .xlstm import mlstm, mlstm_backward, mlstm_step
 
 __all__ = [
     "causal",

@@ -6,8 +6,8 @@ import numpy as np
 from .._states.state_arrays import State
 from . import states as _states
 from .conv import causal_conv1d_step, log_decay
-from .gated import gated_step
-from .gated_delta import gated_delta_step
+from .gated_attention import gated_step
+from .gated_rules import gated_delta_step
 from .maps import _softplus
 from .maps import _softplus_derivative as _sigmoid
 

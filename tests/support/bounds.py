@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 from cases import DELTA, Case, call, make
 
-from linattn.reference import delta as ref_delta
+from linattn.reference import delta_rule as ref_delta
 from linattn.reference import linear as ref
 from linattn.reference import maps
 from linattn.reference import softmax as ref_softmax

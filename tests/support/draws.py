@@ -28,7 +28,7 @@ DTYPES = tuple(map(np.dtype, ("f4", "f8", "f2", bfloat16)))
 MIXED = (*DTYPES, *map(np.dtype, ("i1", "u1", "i4", "i8", "?")))
 TWINS = selftest.OPERATORS
 #: Recurrences besides those of the registry.
-LAYOUTS_OF = {name: import_module(f"linattn.{name}").LAYOUT for name in ("mlstm", "wkv")}
+LAYOUTS_OF = {name: import_module(f"linattn.operators.{name}").LAYOUT for name in ("mlstm", "wkv")}
 ROWS = {"fortran", "features_first", "every_second_row", "rows_backwards"}  # layouts of matrices
 
 

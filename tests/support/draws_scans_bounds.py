@@ -15,7 +15,7 @@ from draws import Trial, clean
 from states import flat
 
 from linattn import State
-from linattn.reference import mlstm, scan, wkv
+from linattn.reference import rwkv, scan, xlstm
 
 SMALL = 1e-6
 LEAST = -1e4  # exponents below are of nothing
@@ -229,8 +229,8 @@ def mlstm_units(trial: Trial, expected) -> list:
     arrays = [operands[x] for x in ("q", "k", "v", "i", "f")]
     more = (options["scale"], options.get("key_lengths"), cu)
     others = [] if g is None else [g]
-    true = mlstm._Operands(*arrays, *more, start, *others)
-    size = mlstm._Operands(
+    true = xlstm._Operands(*arrays, *more, start, *others)
+    size = xlstm._Operands(
         *map(abs, arrays[:3]), *arrays[3:], *more,
         start and State(*(abs(x) if x is not None and i < 2 else x for i, x in enumerate(start))),
         *others,
@@ -282,21 +282,21 @@ def wkv_units(trial: Trial, expected) -> list:
     k, v, w, u = (operands[x] for x in "kvwu")
     cu, lengths, start = (options.get(x) for x in ("cu_seqlens", "key_lengths", "initial_state"))
     g = operands.get("grad_out")
-    k, v = wkv._keys(k, abs(v), lengths)
+    k, v = rwkv._keys(k, abs(v), lengths)
     start = start and State(abs(start.s), *start[1:])
-    fields = wkv._start(k, v, w, u, start, cu, *([] if g is None else [g]))
+    fields = rwkv._start(k, v, w, u, start, cu, *([] if g is None else [g]))
     n = k.shape[-2]
     o = np.zeros((*fields.shape[1:-2], n, k.shape[-1]))
     off = [Exponents(fields[2][..., r, :]) for r in range(fields.shape[-2])]
     held = 0.0
-    for r, t in wkv._tokens(cu, n):
+    for r, t in rwkv._tokens(cu, n):
         before, x = fields[..., r, :].copy(), off[r]
         kt, vt = k[..., t, :], v[..., t, :]
-        read, _ = wkv._read(before, kt + u, vt)
+        read, _ = rwkv._read(before, kt + u, vt)
         exponent = abs(finite(kt)) + abs(u) + abs(finite(before[2]))
         o[..., t, :] = read * 2 * (16 + x.held + x.m + 2 * exponent)
-        w_t = np.where(wkv._has_key(lengths, t), w, 0)
-        fields[..., r, :], (c, e) = wkv._write(before, w_t, kt, vt)
+        w_t = np.where(rwkv._has_key(lengths, t), w, 0)
+        fields[..., r, :], (c, e) = rwkv._write(before, w_t, kt, vt)
         x.write(w_t, before[2] - w_t, kt, fields[2][..., r, :], c, e)
         held = max(held, np.max(x.held + x.m + 2 * exponent, initial=0))
     if g is not None:
@@ -304,4 +304,4 @@ def wkv_units(trial: Trial, expected) -> list:
     if off:
         errors, m = np.stack([16 + x.held for x in off], -2), np.stack([x.m for x in off], -2)
         fields = np.stack((fields[0] * errors, fields[1] * errors, m + 4 * abs(finite(fields[2]))))
-    return after(trial, o, flat(wkv._finish(fields, cu)), trial.options.get("return_state"))
+    return after(trial, o, flat(rwkv._finish(fields, cu)), trial.options.get("return_state"))

@@ -15,7 +15,7 @@ from gated_calls import GATES, both, oracle
 from map_bounds import spread
 
 from linattn import State
-from linattn.reference import gated as ref
+from linattn.reference import gated_attention as ref
 from linattn.reference import maps
 
 ROUNDINGS = {"o": 12, "s": 12, "gradients": 24}

@@ -12,8 +12,8 @@ from states import flat
 import linattn
 from linattn import State
 from linattn._call.recurrence import RECURRENCES
-from linattn.reference import conv, wkv
-from linattn.reference import mlstm as _reference_mlstm
+from linattn.reference import conv, rwkv
+from linattn.reference import xlstm as _reference_mlstm
 
 
 class Case(NamedTuple):
@@ -88,7 +88,7 @@ def _cases() -> list[Case]:
         cases.append(Case(rule.name, name, rule.letters, rule.options, options, rule.twin, rule))
     for name, letters, twin in (
         ("mlstm", {"q": "nd", "k": "nd", "v": "nm", "i": "n", "f": "n"}, _reference_mlstm),
-        ("wkv", {"k": "nm", "v": "nm", "w": "m", "u": "m"}, wkv),
+        ("wkv", {"k": "nm", "v": "nm", "w": "m", "u": "m"}, rwkv),
         ("causal_conv1d", {"x": "nc", "weight": "cw", "bias": "c"}, conv),
     ):
         cases.append(Case(name, f"{name}_step", letters, {}, {}, twin))

@@ -16,7 +16,7 @@ from gated_calls import GATES, both, oracle
 from operands import tokens
 
 import linattn
-from linattn.reference import gated_delta as ref
+from linattn.reference import gated_rules as ref
 
 #: Of either side, where two results of the same dtype are compared.
 ROUNDINGS = 2 * DELTA_ROUNDINGS

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from .delta import _channels, _token_channels
+from .delta_rule import _channels, _token_channels
 from .linear import (
     State,
     _exists,

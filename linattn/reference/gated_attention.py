@@ -5,7 +5,7 @@ import numpy as np
 
 from . import maps
 from . import states as _states
-from .delta import _channels, _token_channels
+from .delta_rule import _channels, _token_channels
 from .linear import (
     State,
     _chain,

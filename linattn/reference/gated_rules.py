@@ -9,8 +9,8 @@ import numpy as np
 
 from . import maps
 from . import states as _states
-from .delta import _channels, _token_channels
-from .gated import _gradient_of_gate, _kept
+from .delta_rule import _channels, _token_channels
+from .gated_attention import _gradient_of_gate, _kept
 from .linear import (
     State,
     _chain,
