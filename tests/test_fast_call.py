@@ -224,7 +224,7 @@ def test_what_may_not_be_left_out():
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-@pytest.mark.parametrize("number", [0.5, -1e30, 1e300, np.inf, 2, np.float64(0.5)])
+@pytest.mark.parametrize("number", [0.5, -1e30, 1e300, np.inf, 2])
 def test_a_number_of_python_for_a_core_of_no_axes(dtype, number):
     q, k, v, s, _ = token(4, dtype=dtype)
     state = State(s)

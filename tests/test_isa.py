@@ -20,7 +20,6 @@ from linattn._core import settings
 OPERATORS = FORWARD + BACKWARD
 SIZES = [(1, 1, 1), (17, 5, 3), (33, 16, 31), (70, 65, 66)]
 
-PACKAGES = {"linattn", "linattn.feature_maps"}
 PRINT_ISA = "import linattn; print(linattn.get_isa())"
 
 
@@ -115,7 +114,7 @@ def each_line(f):
         return line
 
     def function(frame, _event, _arg):
-        return line if frame.f_globals.get("__package__") in PACKAGES else None
+        return line if str(frame.f_globals.get("__package__")).startswith("linattn.") else None
 
     before = sys.gettrace()
     sys.settrace(function)

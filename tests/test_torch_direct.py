@@ -27,7 +27,7 @@ class Seen(TorchDispatchMode):
 @pytest.fixture
 def taken(monkeypatch):
     """The results of direct calls of `causal`; None for those that the operator computed."""
-    direct, results = la._operator.OPERATORS["causal"].direct, []
+    direct, results = la._core.operator.OPERATORS["causal"].direct, []
     forward = direct.forward
 
     def spy(operands, options):

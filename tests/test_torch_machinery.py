@@ -26,7 +26,7 @@ import linattn.torch as la  # noqa: E402
 def _arguments(monkeypatch, row, run):
     """What an operator is called with when `run` is."""
     seen = []
-    operator = la._library.Operator
+    operator = la._core.library.Operator
 
     def spy(self, *args):
         seen.append((self.op, args))
@@ -168,7 +168,7 @@ def test_as_many_threads_as_torch(direct, monkeypatch):
     """While a call runs; linattn's own number is another matter."""
     row = ROWS[0]
     seen = []
-    operator = la._operator.OPERATORS["causal"]
+    operator = la._core.operator.OPERATORS["causal"]
     forward = operator.forward_of
 
     def spy(*args, **options):

@@ -78,7 +78,7 @@ def test_generate(family, model, monkeypatch):
 @pytest.mark.parametrize("family", sorted({*FAMILIES} - {"lfm2", "recurrent_gemma", "rwkv"}))
 def test_steps_write_to_the_cache(family, model, monkeypatch):
     """All steps are in place; of the families left out, states have a number a channel."""
-    direct, flags = la._direct.Direct, []
+    direct, flags = la._core.direct.Direct, []
     step = direct.step
 
     def spy(self, operands, state, in_place, options):

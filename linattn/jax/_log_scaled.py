@@ -188,7 +188,7 @@ def _gates_gradient(static: None, given: Any, grads: Any) -> Any:
     dg, dwrite, _, dlast, dm, dfirst, dunit_last = grads
     there = _there(begin, keys, g.shape[-1])
     exist = spread(g.shape, there)
-    kept = g == 0
+    kept = (g > -jnp.inf) & (g >= jnp.log(write))
     r, first = _through_maximum(kept, dm, dlast + dunit_last, begin, end)
     di = jnp.where(write == 0, 0, dwrite * write) + jnp.where(kept, 0, r)
     da = jnp.where(exist, dg, 0) + jnp.where(kept & exist, r, 0)

@@ -36,7 +36,7 @@ ROWS = {
             "x": "nm", "dt": "nm", "A": "mr", "B": "nr", "C": "nr",
             "D": "m", "z": "nm", "dt_bias": "m",
         },
-        ("mr",), selective_units, ("softplus",), ("D", "z", "dt_bias"), ("x", "dt", "B"),
+        ("mr",), selective_units, ("softplus",), ("D", "z", "dt_bias"), ("dt", "B"),
     ),
     "mlstm": Row(
         {"q": "nd", "k": "nd", "v": "nm", "i": "n", "f": "n"},

@@ -7,15 +7,13 @@ states, r the rows of Linformer, w the taps of a convolution.  A new recurrence 
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from functools import cache
+import sys
 from itertools import product
 from types import ModuleType
 
 import numpy as np
 
-import linattn
+from linattn import reference
 from linattn._call.recurrence import RECURRENCES
 from linattn._call.tables import MAPS
 from linattn._core.layout import Operand
@@ -58,15 +56,9 @@ def kinds(name: str) -> list[str]:
     ]
 
 
-@cache
 def twin(name: str) -> ModuleType:
     """The module that holds the NumPy twin of an operator."""
-    for found in pkgutil.iter_modules(linattn.__path__, "linattn."):
-        if found.name.startswith("linattn.reference.linear"):
-            module = importlib.import_module(found.name)
-            if getattr(getattr(module, name, None), "__module__", "") == found.name:
-                return module
-    raise LookupError(f"{name} has no twin")
+    return sys.modules[getattr(reference, name).__module__]
 
 
 def removes(name: str) -> bool:
