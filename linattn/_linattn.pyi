@@ -19,6 +19,7 @@ class _Operator(TypedDict):
     normalizer: bool
     key_lengths: bool
     public: bool
+    complex: bool
     elementwise: bool
     summary: str | None
     gradient_of: str | None

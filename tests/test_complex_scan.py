@@ -96,6 +96,33 @@ def test_real_operands():
     assert linattn.linear_scan(np.float64(1), a.astype("c16")).dtype == "c16"
 
 
+def test_dtypes():
+    """Python's numbers determine no precision, and other operands promote as in NumPy."""
+    rng = np.random.default_rng(0)
+    z, y = draw(rng, 7, 3).astype("c8"), rng.standard_normal((7, 3))
+    cases = [
+        (0.5j, y.astype("f4"), "c8"), (0.5j, y.astype("f2"), "c8"), (0.5j, y, "c16"),
+        (0.5j, y.astype("i1"), "c16"), (2, z, "c8"), (z, y, "c16"), (z, y.astype("i2"), "c8"),
+        (y.astype("i8"), z, "c16"), (z.astype(">c8"), z.astype("c16"), "c16"),
+    ]  # fmt: skip
+    for a, x, dtype in cases:
+        h, end = linattn.linear_scan(a, x, return_state=True)
+        assert h.dtype == end.s.dtype == dtype
+        expected = linattn.linear_scan(*(np.asarray(y, dtype) for y in (a, x)))
+        np.testing.assert_array_equal(h, expected)
+
+
+def test_gradients_of_repeated_real_operands():
+    rng = np.random.default_rng(0)
+    x, grad = draw(rng, 2, 7, 3), draw(rng, 2, 7, 3)
+    for a in (0.5, np.full((7, 1), 0.5), np.full(3, 0.5)):
+        da, _ = linattn.linear_scan_backward(a, x, grad)
+        whole, _ = linattn.linear_scan_backward(np.full(x.shape, 0.5 + 0j), x, grad)
+        axes = {0: (0, 1, 2), 1: (0, 1), 2: (0, 2)}[np.ndim(a)]
+        assert da.dtype == "f8" and da.shape == np.shape(a)
+        same(da + 0j, whole.sum(axes).real.reshape(da.shape) + 0j)
+
+
 def test_layouts_steps_and_packed_sequences():
     rng = np.random.default_rng(0)
     a, x = draw(rng, 7, 6), draw(rng, 7, 3)
@@ -121,7 +148,7 @@ C = np.ones((7, 3), complex)
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"out": np.empty((7, 3))}, TypeError, "out is float64; expected an array of complex128"),
+        ({"out": np.empty((7, 3))}, TypeError, "out has dtype float64; expected complex128"),
         (
             {"out": np.empty((6, 3), complex)},
             ValueError,
@@ -141,3 +168,12 @@ C = np.ones((7, 3), complex)
 def test_errors(options, error, words):
     with pytest.raises(error, match=f"^linear_scan: {words}"):
         linattn.linear_scan(C, **{"x": C, **options})
+
+
+def test_errors_of_gradients_and_gufuncs():
+    with pytest.raises(TypeError, match=r"^linear_scan_backward: grad_out has dtype complex128"):
+        linattn.linear_scan_backward(C.real, C.real, C)
+    with pytest.raises(TypeError, match=r"^linear_scan: no loop .*complex64, complex128"):
+        linattn.ufuncs.linear_scan(C.astype(object), C, 0.0, 0.0)
+    with pytest.raises(TypeError, match=r"^causal_identity_sum: no loop .*float32 or float64"):
+        linattn.ufuncs.causal_identity_sum(C, C, C, 1.0)

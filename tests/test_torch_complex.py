@@ -82,6 +82,21 @@ def test_steps():
         lt.linear_scan_step(a, x, State(state.s[0]), in_place=True)
 
 
+def test_operators():
+    """Those in torch.ops take complex tensors themselves."""
+    scan, backward = torch.ops.linattn.linear_scan, torch.ops.linattn.linear_scan_backward
+    args = A.conj(), X, False, False, None, None
+    assert torch.equal(scan(*args), lt.linear_scan(A.conj(), X))
+    grads = backward(X.conj(), *args)
+    a, x = A.conj().clone().requires_grad_(), X.clone().requires_grad_()
+    lt.linear_scan(a, x).backward(X.conj().resolve_conj())
+    assert torch.equal(grads[0], a.grad) and torch.equal(grads[1], x.grad)
+    torch.library.opcheck(
+        scan.default, (A.clone().requires_grad_(), *args[1:]),
+        test_utils=("test_schema", "test_faketensor", "test_autograd_registration"),
+    )  # fmt: skip
+
+
 def test_transforms():
     expected = lt.linear_scan(A, X)
     compiled = torch.compile(lambda a, x: lt.linear_scan(a, x), backend="eager", fullgraph=True)
@@ -95,6 +110,7 @@ def test_transforms():
     assert state.s.shape == (2, M) and state.s.dtype is torch.complex128
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
@@ -111,6 +127,13 @@ def test_transforms():
         (lambda: lt.linear_scan(A, X, initial_state=State(A[0], A[0])), ValueError,
          "initial_state.z is given"),
         (lambda: lt.linear_scan_step(A, X, None), TypeError, "state is None; .*initial_state"),
+        (lambda: lt.linear_scan(A.to(torch.complex32), X), TypeError,
+         "a has dtype torch.complex32; expected torch.complex64 or torch.complex128"),
+        (lambda: lt.causal(A, A, A), TypeError, "q has dtype torch.complex128; expected real"),
+        (lambda: lt.linear_scan_step(A[:, 0], X[:, 0], State(A[:, 0].conj()), in_place=True),
+         TypeError, "s has the conjugate bit and cannot be written to"),
+        (lambda: lt.linear_scan_step(A[:, 0], X[:, 0], State(A[:, 0].real), in_place=True),
+         TypeError, "state.s has dtype float64; expected complex128"),
     ],
 )  # fmt: skip
 def test_errors(call, error, words):

@@ -22,7 +22,6 @@ import numpy as np
 
 from .. import feature_maps
 from .._call import mapped
-from .._call.complex_scan import COMPLEX, is_complex
 from .._call.recurrence import RECURRENCES, Recurrence
 from .._call.scaled import SCALED
 from .._core.dtypes import result_dtype, state_dtype
@@ -41,13 +40,8 @@ if TYPE_CHECKING:
     from .._types import DType, Shape
 
 
-#: Every recurrence that goes in blocks, by a key that tasks are sent with.
-BLOCKS: Mapping[str, Any] = ChainMap(RECURRENCES, SCALED, {COMPLEX.key: COMPLEX})
-
-
-def key_of(name: str, operands: Sequence[Any]) -> str:
-    """The key of the recurrence of that name that takes these operands."""
-    return COMPLEX.key if name == COMPLEX.name and is_complex(*operands) else name
+#: Every recurrence that goes in blocks, by its name, which tasks are sent with.
+BLOCKS: Mapping[str, Any] = ChainMap(RECURRENCES, SCALED)
 
 
 def with_map(r: Interface, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -148,8 +148,8 @@ class _Call:
         options: dict[str, Any], alike: dict[str, Any], initial_state: State | None,
         grad_out: Any = None, grad_state: State | None = None,
     ) -> None:  # fmt: skip
-        self.key = block_scan.key_of(name, operands)
-        r = self.r = block_scan.BLOCKS[self.key]
+        self.key = name
+        r = self.r = block_scan.BLOCKS[name]
         self.ranks, self.name = ranks, r.names[method]
         self.options = options = block_scan.with_map(r, options)
         self.reverse = bool(options.get("reverse"))
@@ -166,7 +166,7 @@ class _Call:
                 self._check_tokens(arrays, call.shape)
             grad: tuple[Any, ...] = ()
             if grad_out is not None:
-                grad = (r.cotangent(self.name, grad_out, call.shape),)
+                grad = (r.cotangent(self.name, grad_out, call),)
             dtype = state_dtype(*call.typed, *grad)
             given: dict[str, Any] = {
                 "an initial_state": initial_state is not None,

@@ -148,7 +148,7 @@ class GradientCut(Cut):
         options: dict[str, Any],
     ) -> None:  # fmt: skip
         super().__init__(r, "backward", operands, state_at, options)
-        grad_out = r.cotangent(self.function, grad_out, self.call.shape)
+        grad_out = r.cotangent(self.function, grad_out, self.call)
         kind = self.call.typed[0].dtype
         if kind.kind == "c":  # the operands alone determine the dtype
             grad_out = grad_out.astype(kind, copy=False)

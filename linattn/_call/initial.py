@@ -11,7 +11,6 @@ from .._core.dtypes import state_dtype
 from .._states.state_arrays import State, checked_bounds
 from ..feature_maps import PositiveRandomFeatures, get
 from ..feature_maps._feature_map import Fused
-from .complex_scan import COMPLEX, is_complex
 from .scaled import Scaled, every
 
 if TYPE_CHECKING:
@@ -158,10 +157,7 @@ def state_of(
         raise TypeError(
             f"{NAME}: feature_map is {unmapped!r}; expected the default, as {operator} has no map"
         )
-    if recurrence.name == COMPLEX.name and is_complex(*operands):
-        call, _ = COMPLEX.checked(NAME, operands, {}, tokens=whole)
-    else:
-        call = recurrence.read(NAME, operands, tokens=whole)
+    call = recurrence.read(NAME, operands, tokens=whole)
     lead, core = call.batch, call.core
     if recurrence.mapped:
         core = features(core[0]), *core[1:]

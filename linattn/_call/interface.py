@@ -1,8 +1,8 @@
 """What everything else asks of a recurrence: pools, positions, blocks, ranks, bridges, the tests.
 
 A recurrence takes a state from token to token.  `recurrence.Recurrence` has those that are rows of
-operators.def, with one kernel for each method; `scaled.Scaled`, `complex_scan` and `operators.conv`
-have the others.
+operators.def, with one kernel for each method; `scaled.Scaled` and `operators.conv` have the
+others.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ class Interface:
         """The operands and options of a call in blocks, checked, and the shapes of its states."""
         raise NotImplementedError
 
-    def cotangent(self, function: str, grad_out: Any, shape: Shape) -> Any:
-        """``grad_out``, checked."""
-        return checks.cotangent(function, grad_out, shape)
+    def cotangent(self, function: str, grad_out: Any, call: Call) -> Any:
+        """``grad_out``, checked; it may be complex if an operand is."""
+        complex_too = any(x.dtype.kind == "c" for x in call.typed)
+        return checks.cotangent(function, grad_out, call.shape, complex_too=complex_too)
 
     def forward_in_rows(self, call: Call, rows: Any, fields: list[Any], **options: Any) -> Any:
         """The output, with states that are updated in the rows of a pool of these arrays;

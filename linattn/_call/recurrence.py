@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .._core import checks, gradient_sums
-from .._core.dtypes import result_dtype, state_dtype
+from .._core.dtypes import gradient_dtype, result_dtype, state_dtype
 from .._core.gufuncs import run
 from .._core.layout import Call
 from .._core.lazy import in_blocks, is_lazy, refuse_token
@@ -155,12 +155,15 @@ class Recurrence(Kernels):
         function = self.names["backward"]
         call = self.read(function, operands)
         key = self._stateless.key(function, call.variant, feature_map, normalize)
-        grad_out = checks.cotangent(function, grad_out, call.shape)
+        grad_out = self.cotangent(function, grad_out, call)
         typed = *call.typed, grad_out
         numbers = self._numbers("backward", typed, scale, eps, key[-1], flags)
         dtype = result_dtype(*typed)
         rows = [row for row, x in zip(self.operands, operands, strict=True) if x is not None]
-        dtypes = [state_dtype(*typed) if x.state_dtype else dtype for x in rows]
+        dtypes = [
+            state_dtype(*typed) if row.state_dtype else gradient_dtype(x.dtype, dtype)
+            for row, x in zip(rows, call.arrays, strict=True)
+        ]
         arrays = *call.arrays, grad_out
         if dtype.itemsize == 2 and self.layout.elementwise and call.is_spread:
             arrays = tuple(np.asarray(x, np.float32) for x in arrays)  # sums need more than 16 bits

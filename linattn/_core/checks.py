@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._linattn import overlaps_itself
-from .dtypes import FAST, result_dtype, state_dtype
+from .dtypes import FAST, real_dtype, result_dtype, state_dtype
 
 if TYPE_CHECKING:
     from .._types import Array, Shape
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
-    """``x`` as an array of real numbers with at least ``axes`` axes."""
+def operand(
+    function: str, name: str, x: Any, axes: int = 2, *, complex_too: bool = False
+) -> Any:  # fmt: skip
+    """``x`` as an array of real numbers, or complex ones, with at least ``axes`` axes."""
     if type(x) is not np.ndarray:
         if x is None:
             raise TypeError(f"{function}: {name} is None; expected an array")
@@ -33,11 +35,14 @@ def operand(function: str, name: str, x: Any, axes: int = 2) -> Any:
             x = array(function, name, x)  # but not dask arrays and the like
     dtype = x.dtype
     if dtype not in FAST and not (
-        (dtype.kind in "biuf" and dtype.itemsize <= 8) or dtype.name == "bfloat16"
+        (dtype.kind in "biuf" and dtype.itemsize <= 8)
+        or (complex_too and dtype.kind == "c" and dtype.itemsize <= 16)
+        or dtype.name == "bfloat16"
     ):
+        more = "complex64, complex128, or a" if complex_too else "or a real"
         raise TypeError(
             f"{function}: {name} has dtype {dtype}; expected float16, bfloat16, float32, "
-            "float64, or a real dtype that casts to them"
+            f"float64, {more} dtype that casts to them"
         )
     if x.ndim < axes:
         raise ValueError(
@@ -101,9 +106,9 @@ def broadcast(function: str, name: str, x: Any, shape: Shape) -> Any:
     return x
 
 
-def cotangent(function: str, g: Any, expected: Shape) -> Any:
+def cotangent(function: str, g: Any, expected: Shape, *, complex_too: bool = False) -> Any:
     """``grad_out``, which must broadcast to the shape of the output."""
-    g = operand(function, "grad_out", g)
+    g = operand(function, "grad_out", g, complex_too=complex_too)
     if g.shape != expected:
         if g.shape[-2:] == expected[-2:] and broadcasts_to(g.shape, expected):
             return g
@@ -208,7 +213,7 @@ def _weak_numbers(values: tuple[float, ...], operands: tuple[Any, ...]) -> tuple
     if all([type(x) is np.ndarray for x in operands]):
         return values
     # Array libraries make float64 arrays of Python floats, and all would follow.
-    cast = state_dtype(*operands).type
+    cast = real_dtype(state_dtype(*operands)).type
     with np.errstate(all="ignore"):
         return tuple(cast(x) for x in values)
 

@@ -44,9 +44,12 @@ def summed(grad: Any, shape: Shape, dtype: DType) -> Any:
 
     Before rounding, the error is at most ``2**-53 log2(count)`` times the sum of absolute values.
     """
+    if grad.dtype.kind == "c" and dtype.kind != "c":
+        grad = grad.real  # the gradient of a real operand
+    wide = np.result_type(grad.dtype, np.float64)
     axes = repeats(grad.shape, shape)
     if not axes or type(grad) is not np.ndarray:  # a dask array, for example
-        total = grad.sum(axis=axes, dtype=np.float64) if axes else grad
+        total = grad.sum(axis=axes, dtype=wide) if axes else grad
         return total.reshape(shape).astype(dtype, copy=False)
     sizes = [1 if i in axes else size for i, size in enumerate(grad.shape)]
     out = np.empty(sizes, dtype)
@@ -57,7 +60,7 @@ def summed(grad: Any, shape: Shape, dtype: DType) -> Any:
         block = (*(slice(None),) * longest, part)
         x = grad[block]
         for axis in axes:
-            x = _total(x, axis)
+            x = _total(x, axis, wide)
         out[block] = x
     return out.reshape(shape)
 
@@ -84,13 +87,13 @@ def clear_padding(dk: Array, key_lengths: Any) -> None:
     dk[np.broadcast_to(padding, dk.shape[:-1])] = 0
 
 
-def _total(x: np.ndarray, axis: int) -> np.ndarray:
+def _total(x: np.ndarray, axis: int, dtype: DType) -> np.ndarray:
     """The pairwise sum along an axis, which stays; its order depends only on the axis's length."""
     before, n = (slice(None),) * axis, x.shape[axis]
     if n == 0:
-        return np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+        return np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), dtype)
     half = (n + 1) // 2
-    sums = x[(*before, slice(half))].astype(np.float64)
+    sums = x[(*before, slice(half))].astype(dtype)
     sums[(*before, slice(n - half))] += x[(*before, slice(half, None))]
     while half > 1:
         n, half = half, (half + 1) // 2

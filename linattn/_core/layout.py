@@ -15,7 +15,7 @@ import numpy as np
 
 from .._linattn import operators
 from . import checks
-from .dtypes import FAST, is_weak, result_dtype, state_dtype
+from .dtypes import COMPLEX, FAST, is_weak, real_dtype, result_dtype, state_dtype
 from .lazy import in_one_chunk, is_lazy, refuse_token
 
 if TYPE_CHECKING:
@@ -132,13 +132,20 @@ class Call(NamedTuple):
 class Layout:
     """The operands of a recurrence, its output and its state, by the letters of their axes."""
 
-    def __init__(self, operands: Sequence[Operand], output: str = "nm", state: str = "dm") -> None:
+    def __init__(
+        self, operands: Sequence[Operand], output: str = "nm", state: str = "dm", *,
+        complex_too: bool = False,
+    ) -> None:  # fmt: skip
         self.operands = tuple(operands)
         self.leading = _leading(self.operands)
         self.output, self.state = output, state
         #: Whether each number of the output comes from one of each operand, over the tokens:
         #: then all axes broadcast, and operands may lack some of their own.
         self.elementwise = all(x.dims == output for x in self.operands)
+        self.complex_too = complex_too  #: whether numbers may be complex
+        self._dtypes = FAST + COMPLEX if complex_too else FAST
+        #: Numbers of Python's, which determine no dtype.
+        self.numbers = (int, float, complex) if complex_too else (int, float)
 
     @classmethod
     def of(cls, name: str, public: Mapping[str, str] = MappingProxyType({})) -> Layout:
@@ -152,7 +159,7 @@ class Layout:
             x._replace(name=public[x.name]) if x.name in public else x
             for x in (Operand(*x) for x in row["inputs"])
         ]
-        return cls(operands, row["outputs"][0][1], *states)
+        return cls(operands, row["outputs"][0][1], *states, complex_too=row["complex"])
 
     def read(self, function: str, operands: Sequence[Any], *, tokens: bool = True) -> Call:
         """The operands, checked: of all tokens, or of one.  The last ones may be missing."""
@@ -192,20 +199,21 @@ class Layout:
         ]
 
     def _arrays(self, function: str, operands: Sequence[Any]) -> tuple[list[Any], bool]:
-        """The operands as arrays of real numbers, None for those left out; whether all of them
-        were of one dtype that kernels compute in."""
+        """The operands as arrays of numbers, None for those left out; whether all of them were of
+        one dtype that kernels compute in."""
         arrays: list[Any] = []
         alike, dtype = True, getattr(operands[0], "dtype", None)
-        if dtype not in FAST:
+        if dtype not in self._dtypes:
             dtype = None  # as no array has
         for i, (row, x) in enumerate(zip(self.operands, operands, strict=False)):
             if x is None and row.optional:
                 arrays.append(None)
                 continue
-            if is_weak(x) and (i >= self.leading or self.elementwise):
+            if is_weak(x, self.numbers) and (i >= self.leading or self.elementwise):
                 x = _weak(function, row, x, self._tellers(operands, arrays))
             if type(x) is not np.ndarray or x.dtype is not dtype:
-                x, alike = checks.operand(function, row.name, x, 0), False
+                x = checks.operand(function, row.name, x, 0, complex_too=self.complex_too)
+                alike = False
             arrays.append(x)
         return arrays, alike
 
@@ -213,7 +221,7 @@ class Layout:
         """What tells the dtype of a number of Python's: the leading operands, or all arrays."""
         if not self.elementwise:
             return arrays[: self.leading]
-        return [np.asarray(x) for x in operands if not is_weak(x)] or [np.empty(0)]
+        return [np.asarray(x) for x in operands if not is_weak(x, self.numbers)] or [np.empty(0)]
 
 
 @lru_cache(256)  # most calls have the shapes of the call before
@@ -322,7 +330,9 @@ def _weak(function: str, row: Operand, x: Any, leading: Sequence[Any]) -> Any:
     """A number of Python's as an array, of a dtype that changes nothing."""
     dtype = (state_dtype if row.state_dtype else result_dtype)(*leading)
     with np.errstate(all="ignore"):
-        return np.asarray(checks.real(function, row.name, x), dtype)
+        if isinstance(x, complex):
+            return np.asarray(x, np.result_type(dtype, np.complex64))
+        return np.asarray(checks.real(function, row.name, x), real_dtype(dtype))
 
 
 def _dots(letters: str, sizes: dict[str, int]) -> str:

@@ -12,10 +12,9 @@ import dask.array as da
 import numpy as np
 
 from .._blocks import block_scan
-from .._call.complex_scan import gradient_dtype
 from .._call.recurrence import Recurrence
 from .._core import checks
-from .._core.dtypes import result_dtype, state_dtype
+from .._core.dtypes import gradient_dtype, real_dtype, result_dtype, state_dtype
 from .._core.gradient_sums import repeats
 from .._core.lazy import refuse_unknown
 from .._states import state_arrays
@@ -32,8 +31,7 @@ class Call:
         key_lengths: Any, cu_seqlens: Any = None, initial_state: State | None = None,
         grad_state: State | None = None, grad_out: Any = None,
     ) -> None:  # fmt: skip
-        self.key = block_scan.key_of(r.name, operands)
-        r = self.r = block_scan.BLOCKS[self.key]
+        self.r, self.key = r, r.name
         self.name = r.names[method]
         self.options = options = block_scan.with_map(r, options)
         kept = type(None), int, float, complex  # numbers of Python's determine no dtype
@@ -54,7 +52,7 @@ class Call:
             self.cu_seqlens = state_arrays.checked_bounds(self.name, cu_seqlens, tokens)
         if grad_out is not None:
             meta = self._meta("grad_out", grad_out)
-            meta = r.cotangent(self.name, meta, self.shape)
+            meta = r.cotangent(self.name, meta, call)
             grad_out = da.broadcast_to(da.asarray(grad_out), meta.shape)
             typed = *typed, meta
         self.dtype, self.state_dtype = result_dtype(*typed), state_dtype(*typed)
@@ -251,16 +249,14 @@ class Call:
 
     def _wide(self, i: int, dtype: Any) -> Any:
         """The dtype of operand i's gradient where others have ``dtype``."""
-        if dtype.kind == "c":
-            return gradient_dtype(self.given[i], dtype)
-        return self.state_dtype if self.r.operands[i].state_dtype else dtype
+        if self.r.operands[i].state_dtype:
+            return self.state_dtype
+        return gradient_dtype(self.given[i].dtype, dtype)
 
 
 def _array(x: complex, dtype: Any) -> Any:
     """A number of Python's in the dtype of a call, or in that of its real parts."""
-    if dtype.kind == "c" and not isinstance(x, complex):
-        dtype = dtype.type(0).real.dtype
-    return np.asarray(x, dtype)
+    return np.asarray(x, dtype if isinstance(x, complex) else real_dtype(dtype))
 
 
 def summed(x: Any, shape: Sequence[int], dtype: Any) -> Any:

@@ -71,10 +71,8 @@ def _at_least(dtype: Any, *arrays: Any) -> list[Any]:
 
 def total(x: Any, axis: Any, keepdims: bool) -> Any:
     """The sum of one chunk in float64, as `gradient_sums.summed` adds it up."""
-    if x.dtype.kind == "c":
-        return x.sum(axis, np.complex128, keepdims=True)
     shape = tuple(1 if i in axis else size for i, size in enumerate(x.shape))
-    return gradient_sums.summed(x, shape, np.dtype(np.float64))
+    return gradient_sums.summed(x, shape, np.result_type(x.dtype, np.float64))
 
 
 def rounded(x: Any, dtype: Any) -> Any:

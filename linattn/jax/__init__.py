@@ -45,11 +45,10 @@ import linattn
 
 from .._bridges.bridge import made, recurrences
 from .._bridges.rows import JAX
-from .._call.complex_scan import COMPLEX
 from .._call.scaled import Scaled
 from .._docs.templates import Raised
 from .._states.state_arrays import State
-from . import _complex_columns, _functions, _log_scaled, _recurrence, _sharded
+from . import _functions, _log_scaled, _recurrence, _sharded
 from ._custom_calls import IN_C
 
 if TYPE_CHECKING:
@@ -68,14 +67,10 @@ def _forward(r: Any) -> Callable[..., Any]:
 
 
 def _run(r: Any) -> Callable[..., Any]:
-    if isinstance(r, Scaled):
-        return _log_scaled.forward
-    return _complex_columns.forward if r.name == COMPLEX.name else _recurrence.forward
+    return _log_scaled.forward if isinstance(r, Scaled) else _recurrence.forward
 
 
 def _step(r: Any) -> Callable[..., Any]:
-    if r.name == COMPLEX.name:
-        return partial(_complex_columns.step, r)
     return partial(_recurrence.step, r, run=_run(r))
 
 

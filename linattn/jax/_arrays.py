@@ -17,25 +17,37 @@ def like(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(shape), dtype)
 
 
-def real(function: str, name: str, x: Any) -> Any:
-    """x as an array.  Complex numbers, which a cast would make real, are refused."""
+def is_complex(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.complexfloating))
+
+
+def checked(function: str, name: str, x: Any, *, complex_too: bool = False) -> Any:
+    """x as an array.  Complex numbers are refused where a cast would make them real."""
     x = jnp.asarray(x)
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+    if is_complex(x.dtype) and not complex_too:
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected real numbers")
     return x
 
 
-def promoted(name: str, operands: dict[str, Any], wide: Sequence[str] = ()) -> list[Any]:
+def promoted(
+    name: str, operands: dict[str, Any], wide: Sequence[str] = (), *, complex_too: bool = False
+) -> list[Any]:  # fmt: skip
     """The operands as arrays of one floating dtype; those named in `wide` as states are held."""
-    arrays = {key: real(name, key, x) for key, x in operands.items() if x is not None}
+    arrays = {
+        key: checked(name, key, x, complex_too=complex_too)
+        for key, x in operands.items()
+        if x is not None
+    }
     for key, x in arrays.items():
         if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize == 1:
             raise TypeError(f"{name}: {key} has dtype {x.dtype}; expected 16 bits or more")
-    weak = [key for key, x in operands.items() if is_weak(x)]
+    weak = [key for key, x in operands.items() if is_weak(x, (int, float, complex))]
     typed = [x for key, x in arrays.items() if key not in wide and key not in weak]
     dtype = jnp.result_type(*typed)
-    if not jnp.issubdtype(dtype, jnp.floating):
+    if not jnp.issubdtype(dtype, jnp.inexact):
         dtype = jnp.result_type(float)
+    if any(is_complex(x.dtype) for x in arrays.values()):
+        dtype = jnp.result_type(dtype, jnp.complex64)
     return [
         None if x is None
         else arrays[key].astype(work_dtype(dtype) if key in wide else dtype)

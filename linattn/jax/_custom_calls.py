@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._core.dtypes import work_dtype
+from .._core.dtypes import real_dtype, work_dtype
 from .._core.gufuncs import internal_ufuncs, run, ufuncs
 from .._linattn import xla_finish, xla_handler
 from ..feature_maps import FeatureMap
@@ -81,7 +81,7 @@ def call(
         )  # fmt: skip
 
     def host(*given: Any) -> Any:
-        scalars = [work_dtype(given[0].dtype).type(x) for x in numbers]
+        scalars = [real_dtype(work_dtype(given[0].dtype)).type(x) for x in numbers]
         gufunc = ufuncs[name] if name in ufuncs else internal_ufuncs[name]
         found = run(gufunc, (*given[:at], *scalars, *given[at:]), dtype=given[0].dtype)
         return tuple(np.asarray(x, like.dtype) for x, like in zip(found, outputs, strict=True))

@@ -12,7 +12,7 @@ import numpy as np
 from .._core.dtypes import work_dtype
 from .._core.gradient_sums import repeats
 from .._types import Shape
-from ._arrays import like, summed, total, with_lead
+from ._arrays import is_complex, like, summed, total, with_lead
 from ._custom_calls import call
 
 
@@ -74,6 +74,11 @@ def differentiable(gradient: Callable[..., Any]) -> Callable[[Callable[..., Any]
     return decorate
 
 
+def _conjugate(x: Any) -> Any:
+    """A gradient as JAX has it, dL/dRe - i dL/dIm, from the kernels', or back."""
+    return x.conj() if is_complex(x.dtype) else x
+
+
 def gradients(kernel: Kernel, given: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
     """Those of all that `run` takes, from those of the output and of the final state."""
     arrays, lead = kernel.padded(given)
@@ -90,9 +95,10 @@ def gradients(kernel: Kernel, given: Sequence[Any], grads: Sequence[Any]) -> lis
         outputs.append(like(shape, x.dtype if shape == y.shape else work_dtype(x.dtype)))
     states = rest[len(kernel.indices) :]
     outputs += [like((*lead, *x.shape[len(lead) :]), x.dtype) for x in states]
-    grad_out, *grad_state = grads
+    grad_out, *grad_state = map(_conjugate, grads)
     inputs = (*operands, grad_out.astype(operands[0].dtype), *rest, *grad_state)
     found = call(kernel.backward, inputs, kernel.numbers, count + 1, outputs)
+    found = [*map(_conjugate, found)]
     first = [
         total(x, len(lead)).squeeze(len(lead)) if each else x
         for x, each in zip(found, by_sequence, strict=False)

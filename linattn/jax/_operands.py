@@ -19,7 +19,8 @@ def promoted_of(name: str, r: Any, operands: Sequence[Any]) -> dict[str, Any]:
     """
     given = {row.name: x for row, x in zip(r.operands, operands, strict=False)}
     wide = [row.name for row in r.operands if row.state_dtype]
-    arrays = zip(given, promoted(name, given, wide), strict=True)
+    found = promoted(name, given, wide, complex_too=r.layout.complex_too)
+    arrays = zip(given, found, strict=True)
     return {key: x for key, x in arrays if x is not None}
 
 

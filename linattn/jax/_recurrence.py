@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._call.complex_scan import COMPLEX
 from .._call.initial import NAME, given, recurrence_of, state_of
 from .._call.mapped import outside
 from .._call.recurrence import Recurrence
@@ -23,7 +22,7 @@ from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._feature_map import Fused
 from ..feature_maps._names import unknown_map
 from . import _traced_checks
-from ._arrays import aligned, like, real
+from ._arrays import aligned, checked, like
 from ._custom_calls import call_method
 from ._kernel import Kernel, differentiable, run, spread
 from ._operands import dtype_of, keys_of, promoted_of, read_of, sequences_of
@@ -98,12 +97,7 @@ def initial_state(
     """The state before the first token."""
     operands = given(*operands)
     r, whole = recurrence_of(operator, len(operands))
-    if r.name == COMPLEX.name and is_complex(operands):
-        kind = jnp.result_type(*operands, jnp.complex64)
-        named = zip(r.operands, operands, strict=False)
-        arrays = {row.name: jnp.asarray(x, kind) for row, x in named}
-    else:
-        arrays = promoted_of(NAME, r, operands)
+    arrays = promoted_of(NAME, r, operands)
     for key, x in arrays.items():
         if not all(isinstance(size, int) for size in x.shape):
             raise TypeError(
@@ -127,11 +121,6 @@ def initial_state(
         lambda shape, value, _: jnp.full(shape, value, dtype), normalize=normalize,
         cu_seqlens=cu_seqlens, rescaled=False, unmapped=None if isinstance(phi, str) else phi,
     )  # fmt: skip
-
-
-def is_complex(operands: Sequence[Any]) -> bool:
-    """Whether an operand has complex numbers."""
-    return any(jnp.issubdtype(jnp.result_type(x), jnp.complexfloating) for x in operands)
 
 
 def _resolved(name: str, feature_map: Any, normalize: Any) -> Any:
@@ -178,7 +167,7 @@ def _map(name: str, arrays: dict[str, Any], phi: Any, key_lengths: Any) -> None:
     for key, x in arrays.items():
         arrays[key] = x.astype(work)
     for key in "qk":
-        features = real(name, f"feature_map({key})", phi(arrays[key]))
+        features = checked(name, f"feature_map({key})", phi(arrays[key]))
         arrays[key] = features.astype(work)
 
 

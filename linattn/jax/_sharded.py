@@ -72,8 +72,6 @@ def _start(r: Any, mine: Any, initial_state: State | None) -> State:
         fields = _traced_checks.scaled_state(
             r.name, "initial_state", initial_state, batch, cores, dtype
         )
-    elif jnp.issubdtype(dtype, jnp.complexfloating):
-        fields = State(jnp.asarray(initial_state[0], dtype))
     else:
         fields = State(*_traced_checks.state(
             r.name, "initial_state", initial_state, batch, mine.s.shape[lead:], dtype,

@@ -15,7 +15,7 @@ from .._core.dtypes import is_weak, work_dtype
 from .._states import state_arrays, state_fields
 from .._states.state_arrays import State
 from .._types import DType, Shape
-from ._arrays import real
+from ._arrays import checked, is_complex
 
 
 def sizes(shape: Sequence[Any]) -> Shape:
@@ -69,8 +69,11 @@ def state(
     given = x
     if isinstance(x, tuple):
         named = zip(x, ("s", "z", "log_scale"), strict=False)
+        complex_too = is_complex(dtype)
         x = tuple(
-            None if y is None else real(function, f"{name}.{field}", y).astype(dtype)
+            None
+            if y is None
+            else checked(function, f"{name}.{field}", y, complex_too=complex_too).astype(dtype)
             for y, field in named
         )
         given = tuple(None if y is None else stand_in(y) for y in x)
@@ -85,7 +88,7 @@ def scaled_state(
     given = x
     if isinstance(x, tuple):
         x = tuple(
-            None if y is None else real(function, f"{name}.{field}", y).astype(dtype)
+            None if y is None else checked(function, f"{name}.{field}", y).astype(dtype)
             for y, field in zip(x, State._fields, strict=False)
         )
         given = tuple(map(stand_in, x))
@@ -98,7 +101,7 @@ def inputs(
     function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType
 ) -> Any:
     """The state of a convolution, converted to ``dtype`` and checked."""
-    x = None if x is None else real(function, name, x).astype(dtype)
+    x = None if x is None else checked(function, name, x).astype(dtype)
     state_arrays.checked_field(function, name, stand_in(x), sizes(lead), sizes(core), dtype)
     return x
 

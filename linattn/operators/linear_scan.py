@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._call import complex_scan
 from .._call.recurrence import Recurrence
 from .._docs.templates import filled, filled_like
 from .._states.state_arrays import State
@@ -59,8 +58,7 @@ def linear_scan(
     Factors above 1 in magnitude are right as long as h is finite.  Once h is NaN it stays NaN,
     whatever the factors.
 
-    Complex operands are computed in complex64 or complex128, at their time per float; rows that
-    are not contiguous are copied.
+    Complex operands are computed in complex64 or complex128, at their time per float.
 
     References
     ----------
@@ -80,12 +78,6 @@ def linear_scan(
            [1. ],
            [2.5]])
     """
-    if complex_scan.is_complex(a, x):
-        return complex_scan.forward(
-            a, x, log=log, reverse=reverse, cu_seqlens=cu_seqlens, initial_state=initial_state,
-            return_state=return_state, out=out,
-        state_indices=state_indices, state_at=state_at,
-        )  # fmt: skip
     return LINEAR_SCAN.forward(
         (a, x), log=log, reverse=reverse, cu_seqlens=cu_seqlens, initial_state=initial_state,
         return_state=return_state, out=out,
@@ -141,12 +133,6 @@ def linear_scan_backward(
     array([[0.5],
            [1. ]])
     """
-    if complex_scan.is_complex(a, x):
-        return complex_scan.backward(
-            a, x, grad_out, log=log, reverse=reverse, cu_seqlens=cu_seqlens,
-            initial_state=initial_state, grad_state=grad_state,
-            state_indices=state_indices, state_at=state_at,
-        )  # fmt: skip
     return LINEAR_SCAN.backward(
         (a, x), grad_out, log=log, reverse=reverse, cu_seqlens=cu_seqlens,
         initial_state=initial_state, grad_state=grad_state,
@@ -198,8 +184,4 @@ def linear_scan_step(
     >>> h
     array([5.])
     """
-    if complex_scan.is_complex(a, x):
-        return complex_scan.step(
-            a, x, state, log=log, in_place=in_place, state_indices=state_indices
-        )
     return LINEAR_SCAN.step((a, x), state, log=log, in_place=in_place, state_indices=state_indices)

@@ -35,9 +35,8 @@ from .._blocks import effects, over_ranks
 from .._blocks.effects import AnyElement
 from .._bridges.bridge import recurrences
 from .._bridges.rows import DISTRIBUTED
-from .._call.complex_scan import COMPLEX
-from ._core import complex_pairs, map_texts
-from ._core.conversions import any_complex, array, check, tensor, tensors, threads
+from ._core import map_texts
+from ._core.conversions import array, check, resolved, tensor, tensors, threads
 from ._core.operator import OPERATORS, TensorOperator
 
 if TYPE_CHECKING:
@@ -49,13 +48,14 @@ def _run(
 ) -> Tensor:
     """The output of this process's tokens."""
     name, processes = operator.name, _Processes(group)
-    paired = name == COMPLEX.name and any_complex(operands)
+    complex_too = operator.complex_too
     try:
-        if paired:
-            operands = [complex_pairs.pairs(x) for x in complex_pairs.read(name, operands)]
         args, narrow = operator.arguments(name, operands, options)
         named = dict(zip(operator.names, args, strict=False))
-        operands = [_plain(name, x.name, named.pop(x.name)) for x in operator.operands]
+        operands = [
+            _plain(name, x.name, named.pop(x.name), complex_too=complex_too)
+            for x in operator.operands
+        ]
         if "feature_map" in named:
             omega = _plain(name, "omega", named.pop("omega"))
             named["feature_map"] = map_texts.restore(named["feature_map"], omega)
@@ -63,9 +63,7 @@ def _run(
         over_ranks.fail(processes, error)
     # Where one process computes gradients, it waits for all others to do so.
     recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in operands)
-    o: Tensor = _Sequence.apply((name, processes, named, paired), recorded, *operands)
-    if paired:
-        return complex_pairs.numbers(o)
+    o: Tensor = _Sequence.apply((name, processes, named), recorded, *operands)
     return o if narrow is None else o.to(narrow)
 
 
@@ -74,11 +72,11 @@ globals().update(_functions)
 __all__ = [*_functions]
 
 
-def _plain(name: str, argument: str, x: Any) -> Any:
+def _plain(name: str, argument: str, x: Any, *, complex_too: bool = False) -> Any:
     """A tensor whose memory can be read; anything else is an error here, not in the exchange."""
     if isinstance(x, Tensor):
-        check(name, argument, x)
-        x = x.resolve_neg()
+        check(name, argument, x, complex_too=complex_too)
+        x = resolved(x)
         array(x.detach())
     return x
 
@@ -97,7 +95,7 @@ class _Sequence(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         operands = ctx.saved_tensors
-        found = iter(_compute(ctx.call, operands, array(grad.resolve_neg())))
+        found = iter(_compute(ctx.call, operands, array(resolved(grad))))
         present = (None if x is None else next(found) for x in operands)
         grads = tensors(present, operands)
         return None, None, *(
@@ -106,25 +104,11 @@ class _Sequence(torch.autograd.Function):
 
 
 def _compute(call: Any, operands: Sequence[Any], *grad: Any, **alike: Any) -> Any:
-    name, ranks, options, paired = call
+    name, ranks, options = call
     arrays = tuple(None if x is None else array(x.detach()) for x in operands)
-    if paired:
-        arrays, grad = (tuple(map(_numbers, x)) for x in (arrays, grad))
     run: Any = over_ranks.backward if grad else over_ranks.forward
     with threads():
-        found = run(ranks, name, arrays, *grad, **alike, **options)
-    if not paired:
-        return found
-    return tuple(map(_pairs, found)) if grad else _pairs(found)
-
-
-def _numbers(x: Any) -> Any:
-    """The complex numbers of an array of pairs of columns."""
-    return np.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))
-
-
-def _pairs(x: Any) -> Any:
-    return np.ascontiguousarray(x).view(x.real.dtype)
+        return run(ranks, name, arrays, *grad, **alike, **options)
 
 
 class _Processes:

@@ -33,7 +33,7 @@ read_core(struct la_call *call, const struct la_operation *what,
             return -1;
         }
         call->x[i].data = x[i].data;
-        call->x[i].type = la_is_tokens(slot->id) && !x[i].wide ? what->type : LA_NATIVE;
+        call->x[i].type = x[i].wide ? LA_NATIVE : la_type_of(slot->id, what->type);
         for (int j = 0; j < slot->rank; j++) {
             ptrdiff_t *dim = &call->dims[la_signature_dim(signature, slot->dims[j])];
             if (*dim >= 0 && *dim != x[i].shape[lead + j]) {

@@ -34,8 +34,8 @@ choose_loop(struct la_operands *c)
 {
     for (int loop = 0; loop < LA_NLOOPS; loop++) {
         c->loop = (enum la_loop)loop;
-        const int type = la_loop_type(c->g, c->loop, 0);
-        if (type != NPY_NOTYPE && is_plain(c->object[0], type)) {
+        if (la_loop_exists(c->g, c->loop) &&
+            is_plain(c->object[0], la_loop_type(c->g, c->loop, 0))) {
             return 1;
         }
     }
@@ -69,7 +69,7 @@ set_array(struct la_operands *c, int i, int wide)
 static int
 is_native(const struct la_operands *c, int i)
 {
-    return la_loop_type(c->g, c->loop, i) == la_loop_kinds[c->loop].rest;
+    return la_loop_type(c->g, c->loop, i) == la_loop_kinds[c->loop].states;
 }
 
 /* Whether the caller left out operand i. */
@@ -159,9 +159,9 @@ make_output(struct la_operands *c, int i)
             return 0;
         }
     }
-    const int wide = la_is_tokens(slot->id) && is_to_be_summed(c, i, shape, lead);
+    const int wide = !is_native(c, i) && is_to_be_summed(c, i, shape, lead);
     const int type =
-        wide ? la_loop_kinds[c->loop].rest : la_loop_type(c->g, c->loop, i);
+        wide ? la_loop_kinds[c->loop].states : la_loop_type(c->g, c->loop, i);
     c->object[i] = PyArray_SimpleNew(lead + slot->rank, shape, type);
     c->made[i] = c->object[i] != NULL;
     if (c->made[i]) {

@@ -40,18 +40,21 @@ la_gufunc_is(PyObject *object)
     return g >= first && g < first + sizeof(gufuncs);
 }
 
-/* The loops that `ufunc.types` lists. */
-static const enum la_loop listed[] = {LA_LOOP_HALF, LA_LOOP_SINGLE, LA_LOOP_DOUBLE};
-enum { NLISTED = sizeof(listed) / sizeof(listed[0]) };
-
+/* Lists the loops in `ufunc.types`, which has no character for bfloat16. */
 static void
 write_types(struct la_gufunc *g)
 {
     const int count = g->signature->nin + g->signature->nout;
-    for (int k = 0; k < NLISTED; k++) {
-        for (int i = 0; i < count; i++) {
-            g->types[k * count + i] = (char)la_loop_type(g, listed[k], i);
+    g->ntypes = 0;
+    for (int loop = 0; loop < LA_NLOOPS; loop++) {
+        if (loop == LA_LOOP_BFLOAT || !la_loop_exists(g, (enum la_loop)loop)) {
+            continue;
         }
+        for (int i = 0; i < count; i++) {
+            g->types[g->ntypes * count + i] =
+                (char)la_loop_type(g, (enum la_loop)loop, i);
+        }
+        g->ntypes++;
     }
 }
 
@@ -86,7 +89,7 @@ new_gufunc(struct la_gufunc *g)
         return NULL;
     }
     gufunc->types = g->types;
-    gufunc->ntypes = NLISTED;
+    gufunc->ntypes = g->ntypes;
     return object;
 }
 

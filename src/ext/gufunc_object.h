@@ -12,12 +12,14 @@ enum la_loop {
     LA_LOOP_SINGLE,
     LA_LOOP_DOUBLE,
     LA_LOOP_BFLOAT,
+    LA_LOOP_CSINGLE,
+    LA_LOOP_CDOUBLE,
     LA_NLOOPS
 };
 
 struct la_loop_kind {
-    int tokens, rest; /* NumPy's types of token arrays, and of all other arrays except
-                         indices */
+    /* NumPy's types of arrays of tokens, of states and of numbers. */
+    int tokens, states, numbers;
     enum la_dtype dtype;
     enum la_type type;
 };
@@ -29,7 +31,8 @@ struct la_gufunc {
     const struct la_signature *signature;
     enum la_map map;
     char name[80], doc[320];
-    char types[3 * LA_MAX_OPERANDS];
+    char types[LA_NLOOPS * LA_MAX_OPERANDS]; /* of the loops that `ufunc.types` lists */
+    int ntypes;
     PyObject *_Atomic object; /* created on request, then kept */
 };
 
@@ -48,8 +51,9 @@ const struct la_gufunc *la_gufunc_variant(enum la_op op, la_variant variant,
 /* Whether an object is one of linattn's gufuncs. */
 int la_gufunc_is(PyObject *object);
 
-/* Whether a loop is available: bfloat16 must be added first. */
-int la_loop_exists(enum la_loop loop);
+/* Whether a gufunc has a loop: of bfloat16 if that was added, complex ones if its
+ * operator takes complex numbers. */
+int la_loop_exists(const struct la_gufunc *g, enum la_loop loop);
 
 /* Adds bfloat16, given its NumPy type number; returns whether it was new. */
 int la_loop_add_bfloat16(int type);

@@ -29,12 +29,12 @@ set_steps(struct la_array *x, const struct la_slot *slot, const ptrdiff_t *core)
     }
 }
 
-/* The size of the first result, over all heads. */
+/* The numbers of the first result, over all heads. */
 static double
 results(const struct la_call *call)
 {
     const struct la_slot *slot = &call->signature->slots[call->signature->nin];
-    double count = 1;
+    double count = la_call_parts(call);
     for (int axis = 0; axis < call->axes; axis++) {
         count *= (double)call->extent[axis];
     }

@@ -9,18 +9,23 @@
 #include "run.h"
 
 const struct la_loop_kind la_loop_kinds[LA_NLOOPS] = {
-    [LA_LOOP_HALF] = {NPY_HALF, NPY_FLOAT, LA_F32, LA_HALF},
-    [LA_LOOP_SINGLE] = {NPY_FLOAT, NPY_FLOAT, LA_F32, LA_NATIVE},
-    [LA_LOOP_DOUBLE] = {NPY_DOUBLE, NPY_DOUBLE, LA_F64, LA_NATIVE},
-    [LA_LOOP_BFLOAT] = {NPY_NOTYPE, NPY_FLOAT, LA_F32, LA_BFLOAT},
+    [LA_LOOP_HALF] = {NPY_HALF, NPY_FLOAT, NPY_FLOAT, LA_F32, LA_HALF},
+    [LA_LOOP_SINGLE] = {NPY_FLOAT, NPY_FLOAT, NPY_FLOAT, LA_F32, LA_NATIVE},
+    [LA_LOOP_DOUBLE] = {NPY_DOUBLE, NPY_DOUBLE, NPY_DOUBLE, LA_F64, LA_NATIVE},
+    [LA_LOOP_BFLOAT] = {NPY_NOTYPE, NPY_FLOAT, NPY_FLOAT, LA_F32, LA_BFLOAT},
+    [LA_LOOP_CSINGLE] = {NPY_CFLOAT, NPY_CFLOAT, NPY_FLOAT, LA_F32, LA_COMPLEX},
+    [LA_LOOP_CDOUBLE] = {NPY_CDOUBLE, NPY_CDOUBLE, NPY_DOUBLE, LA_F64, LA_COMPLEX},
 };
 
 /* NumPy's type number of bfloat16, once it was added. */
 static int bfloat16 = NPY_NOTYPE;
 
 int
-la_loop_exists(enum la_loop loop)
+la_loop_exists(const struct la_gufunc *g, enum la_loop loop)
 {
+    if (la_loop_kinds[loop].type == LA_COMPLEX) {
+        return (la_operators[g->signature->op].properties & LA_TAKES_COMPLEX) != 0;
+    }
     return loop != LA_LOOP_BFLOAT || bfloat16 != NPY_NOTYPE;
 }
 
@@ -41,7 +46,7 @@ la_loop_type(const struct la_gufunc *g, enum la_loop loop, int i)
         return NPY_INTP;
     }
     if (!la_is_tokens(id)) {
-        return kind->rest;
+        return la_is_number(id) ? kind->numbers : kind->states;
     }
     return loop == LA_LOOP_BFLOAT ? bfloat16 : kind->tokens;
 }
@@ -130,8 +135,7 @@ run_loop(PyArrayMethod_Context *context, char *const *data, const npy_intp *dime
            (size_t)signature->ndims * sizeof(npy_intp));
     for (int i = 0; i < count; i++) {
         call.x[i].data = data[i];
-        call.x[i].type =
-            la_is_tokens(signature->slots[i].id) ? la_loop_kinds[loop].type : LA_NATIVE;
+        call.x[i].type = la_type_of(signature->slots[i].id, la_loop_kinds[loop].type);
         if (elementwise) { /* NumPy's loop is the only dimension */
             call.x[i].core[0] = steps[i];
             continue;
@@ -163,17 +167,19 @@ LOOP(loop_half, LA_LOOP_HALF)
 LOOP(loop_single, LA_LOOP_SINGLE)
 LOOP(loop_double, LA_LOOP_DOUBLE)
 LOOP(loop_bfloat, LA_LOOP_BFLOAT)
+LOOP(loop_csingle, LA_LOOP_CSINGLE)
+LOOP(loop_cdouble, LA_LOOP_CDOUBLE)
 #undef LOOP
 
-static PyArrayMethod_StridedLoop *const loops[LA_NLOOPS] = {loop_half, loop_single,
-                                                            loop_double, loop_bfloat};
+static PyArrayMethod_StridedLoop *const loops[LA_NLOOPS] = {
+    loop_half, loop_single, loop_double, loop_bfloat, loop_csingle, loop_cdouble};
 
 /* The loop requires the GIL, and la_run_python releases it: NumPy would decide by the
  * size of the outputs alone, which does not reflect the work if they are small. */
 int
 la_loop_add(PyObject *gufunc, const struct la_gufunc *g, enum la_loop loop)
 {
-    if (!la_loop_exists(loop)) {
+    if (!la_loop_exists(g, loop)) {
         return 0;
     }
     PyArray_DTypeMeta *dtypes[LA_MAX_OPERANDS];

@@ -24,6 +24,14 @@ la_number_size(enum la_dtype dtype)
     return sizes[dtype];
 }
 
+/* Bytes per number of an operand of that type, in a call of that dtype. */
+static inline ptrdiff_t
+la_stored_size(enum la_dtype dtype, enum la_type type)
+{
+    const ptrdiff_t size = la_number_size(dtype);
+    return type == LA_NATIVE ? size : type == LA_COMPLEX ? 2 * size : 2;
+}
+
 /* The format character of Python's buffers. */
 static inline const char *
 la_number_format(enum la_dtype dtype)

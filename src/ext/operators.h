@@ -54,6 +54,15 @@ la_is_index(enum la_operand id)
     return id >= LA_NARRAYS + LA_NNUMBERS;
 }
 
+/* The type of an operand in a call with tokens of that type: of a state, that of the
+ * computation, but complex if tokens are. */
+static inline enum la_type
+la_type_of(enum la_operand id, enum la_type tokens)
+{
+    const int alike = la_is_tokens(id) || (tokens == LA_COMPLEX && id < LA_NARRAYS);
+    return alike ? tokens : LA_NATIVE;
+}
+
 /* The operand of that name; LA_NOPERANDS if there is none. */
 enum la_operand la_operand_find(const char *name);
 

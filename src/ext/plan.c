@@ -123,8 +123,8 @@ work(const struct la_call *call)
 {
     const double n = (double)la_job_dimension(call, 'n', 1);
     const double s = (double)la_job_dimension(call, 's', (ptrdiff_t)n);
-    const double d = (double)la_job_dimension(call, 'd', 0),
-                 m = (double)la_job_dimension(call, 'm', 0);
+    const double d = (double)la_job_dimension(call, 'd', 0);
+    const double m = (double)la_job_dimension(call, 'm', 0) * la_call_parts(call);
     const double f = (double)la_job_dimension(call, 'f', 0);
     const double width = f > 0 ? (f + 1) * (d + m + 2) : (d + 1) * (m + 1);
     double heads = 1;
@@ -326,7 +326,7 @@ la_run(const struct la_call *call, const struct la_watch *watch)
     const ptrdiff_t pieces =
         job.heads / job.last * job.groups * job.sequences * job.parts;
     cut_panels(&job, pieces, threads,
-               table->vector_bytes / la_number_size(call->dtype));
+               table->vector_bytes / la_number_size(call->dtype) / la_call_parts(call));
     const enum la_status status =
         run_job(&job, (size_t)pieces * (size_t)job.panels, threads);
     la_scratch_give(&job.scratch);

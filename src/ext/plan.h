@@ -30,6 +30,13 @@ struct la_call {
     } x[LA_MAX_OPERANDS];
 };
 
+/* Numbers of the kernel to one of the call's arrays: two to a complex one. */
+static inline int
+la_call_parts(const struct la_call *call)
+{
+    return call->x[0].type == LA_COMPLEX ? 2 : 1;
+}
+
 /* Lets the caller stop a call: poll is called about once per chunk, only by the
  * caller's thread; nonzero: stop.  A NULL watch never stops. */
 struct la_watch {

@@ -26,11 +26,13 @@ agrees(const struct la_gufunc *g, enum la_loop loop,
     return 1;
 }
 
-/* Python's own numbers are weakly typed, as in NumPy: they fit every loop. */
+/* Python's own numbers are weakly typed, as in NumPy: they fit every loop, or every
+ * complex one. */
 static int
-is_python_number(PyArray_DTypeMeta *dtype)
+is_python_number(PyArray_DTypeMeta *dtype, enum la_loop loop)
 {
-    return dtype == &PyArray_PyFloatDType || dtype == &PyArray_PyLongDType;
+    return dtype == &PyArray_PyFloatDType || dtype == &PyArray_PyLongDType ||
+           (dtype == &PyArray_PyComplexDType && la_loop_kinds[loop].type == LA_COMPLEX);
 }
 
 /* Whether a dtype casts safely to one of NumPy's types. */
@@ -49,26 +51,28 @@ casts_to(PyArray_DTypeMeta *dtype, int type)
     return casts;
 }
 
-/* The first loop that the dtypes of all tokens cast to; float64 if all are integers, as
- * NumPy does for an integer array and a Python float.  -1 if there is none. */
+/* The first loop that the dtypes of all tokens cast to; of 64 bits a part if all are
+ * integers, as NumPy does for an integer array and a Python float.  -1 if there is
+ * none. */
 static int
 choose_loop(const struct la_gufunc *g, PyArray_DTypeMeta *const *dtypes)
 {
-    static const enum la_loop order[] = {LA_LOOP_HALF, LA_LOOP_BFLOAT, LA_LOOP_SINGLE,
-                                         LA_LOOP_DOUBLE};
+    static const enum la_loop order[] = {LA_LOOP_HALF,   LA_LOOP_BFLOAT,
+                                         LA_LOOP_SINGLE, LA_LOOP_CSINGLE,
+                                         LA_LOOP_DOUBLE, LA_LOOP_CDOUBLE};
     int integers = 1;
     for (int i = 0; i < g->signature->nin; i++) {
         if (la_is_tokens(g->signature->slots[i].id)) {
-            integers = integers && (is_python_number(dtypes[i]) ||
+            integers = integers && (is_python_number(dtypes[i], LA_LOOP_CDOUBLE) ||
                                     casts_to(dtypes[i], NPY_LONGLONG) ||
                                     casts_to(dtypes[i], NPY_ULONGLONG));
         }
     }
-    for (int k = integers ? LA_NLOOPS - 1 : 0; k < LA_NLOOPS; k++) {
-        int all = la_loop_exists(order[k]);
+    for (int k = integers ? LA_NLOOPS - 2 : 0; k < LA_NLOOPS; k++) {
+        int all = la_loop_exists(g, order[k]);
         for (int i = 0; all && i < g->signature->nin; i++) {
             all = !la_is_tokens(g->signature->slots[i].id) ||
-                  is_python_number(dtypes[i]) ||
+                  is_python_number(dtypes[i], order[k]) ||
                   casts_to(dtypes[i], la_loop_type(g, order[k], i));
         }
         if (all) {
@@ -87,7 +91,7 @@ promote(PyObject *ufunc, PyArray_DTypeMeta *const dtypes[],
     if (loop >= 0 && !agrees(g, (enum la_loop)loop, signature)) {
         loop = -1;
         for (int i = 0; loop < 0 && i < LA_NLOOPS; i++) {
-            if (la_loop_exists((enum la_loop)i) &&
+            if (la_loop_exists(g, (enum la_loop)i) &&
                 agrees(g, (enum la_loop)i, signature)) {
                 loop = i;
             }
@@ -96,9 +100,10 @@ promote(PyObject *ufunc, PyArray_DTypeMeta *const dtypes[],
     if (loop < 0) {
         PyErr_Format(
             PyExc_TypeError,
-            "%s: no loop for these dtypes; expected float16, bfloat16, float32 "
+            "%s: no loop for these dtypes; expected float16, bfloat16, float32%s "
             "or float64, or integers, which are computed in float64",
-            g->name);
+            g->name,
+            la_loop_exists(g, LA_LOOP_CDOUBLE) ? ", complex64, complex128" : "");
         return -1;
     }
     for (int i = 0; i < g->signature->nin + g->signature->nout; i++) {

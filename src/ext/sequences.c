@@ -122,7 +122,7 @@ la_sequences_check(struct job *job, int *gaps)
 static int
 clear_rows(struct job *job, const struct la_array *x, char *data, ptrdiff_t cols)
 {
-    const ptrdiff_t size = x->type != LA_NATIVE ? 2 : la_number_size(job->call->dtype);
+    const ptrdiff_t size = la_stored_size(job->call->dtype, x->type);
     for (ptrdiff_t t = 0; t < job->head.n; t++, data += x->rs) {
         if (t % 256 == 0 && la_job_poll(job)) { /* 256 rows take a few us */
             return 1;

@@ -81,15 +81,28 @@ attribute(const struct la_xla_frame *frame, const char *name,
     return NULL;
 }
 
+/* How numbers of a dtype are stored, and the dtype in which they are computed; -1 if no
+ * kernel has it. */
+static int
+read_dtype(enum la_xla_dtype dtype, enum la_dtype *computed, enum la_type *type)
+{
+    *computed = dtype == LA_XLA_C128 ? LA_F64 : LA_F32; /* also for tokens of 16 bits */
+    *type = dtype == LA_XLA_F16                           ? LA_HALF
+            : dtype == LA_XLA_BF16                        ? LA_BFLOAT
+            : dtype == LA_XLA_C64 || dtype == LA_XLA_C128 ? LA_COMPLEX
+                                                          : LA_NATIVE;
+    return *type != LA_NATIVE ? 0 : la_xla_float(dtype, computed);
+}
+
 /* Sets the dtypes of a call from that of the first operand; -1 if no kernel has it. */
 static int
-read_dtype(struct la_operation *what, enum la_xla_dtype dtype)
+set_dtype(struct la_operation *what, enum la_xla_dtype dtype)
 {
-    what->dtype = LA_F32; /* also for tokens of 16 bits */
-    what->type = dtype == LA_XLA_F16    ? LA_HALF
-                 : dtype == LA_XLA_BF16 ? LA_BFLOAT
-                                        : LA_NATIVE;
-    return what->type != LA_NATIVE ? 0 : la_xla_float(dtype, &what->dtype);
+    if (read_dtype(dtype, &what->dtype, &what->type) < 0) {
+        return -1;
+    }
+    const int properties = la_operators[what->signature->op].properties;
+    return what->type == LA_COMPLEX && !(properties & LA_TAKES_COMPLEX) ? -1 : 0;
 }
 
 /* Whether an operand of the call has the expected dtype. */
@@ -98,10 +111,9 @@ is_expected(const struct la_operation *what, enum la_operand id,
             enum la_xla_dtype dtype)
 {
     enum la_dtype computed;
-    if (la_is_tokens(id) && what->type != LA_NATIVE) {
-        return dtype == (what->type == LA_HALF ? LA_XLA_F16 : LA_XLA_BF16);
-    }
-    return la_xla_float(dtype, &computed) == 0 && computed == what->dtype;
+    enum la_type type;
+    return read_dtype(dtype, &computed, &type) == 0 && computed == what->dtype &&
+           type == la_type_of(id, what->type);
 }
 
 /* Converts indices of 32 bits, JAX's default, to ptrdiff_t. */
@@ -128,7 +140,8 @@ take_buffer(struct operands *c, int i, const struct la_xla_buffer *b)
     if (!LA_XLA_HAS(b, struct la_xla_buffer, dims)) {
         return unknown_version;
     }
-    const int wide = i >= c->signature->nin && c->what.type != LA_NATIVE &&
+    const int halved = c->what.type == LA_HALF || c->what.type == LA_BFLOAT;
+    const int wide = i >= c->signature->nin && halved &&
                      b->dtype == LA_XLA_F32; /* at the caller's request */
     if (b->rank > LA_XLA_RANK) {
         return "linattn: an operand has too many axes";
@@ -137,10 +150,9 @@ take_buffer(struct operands *c, int i, const struct la_xla_buffer *b)
                  : !wide && !is_expected(&c->what, id, b->dtype)) {
         return "linattn: an operand has the wrong dtype";
     }
-    const int is_half = b->dtype == LA_XLA_F16 || b->dtype == LA_XLA_BF16;
-    const ptrdiff_t itemsize = is_index  ? (ptrdiff_t)sizeof(ptrdiff_t)
-                               : is_half ? 2
-                                         : la_number_size(c->what.dtype);
+    const enum la_type type = wide ? LA_NATIVE : la_type_of(id, c->what.type);
+    const ptrdiff_t itemsize =
+        is_index ? (ptrdiff_t)sizeof(ptrdiff_t) : la_stored_size(c->what.dtype, type);
     ptrdiff_t count = 1;
     for (int64_t axis = b->rank - 1; axis >= 0; axis--) {
         c->shape[i][axis] = (ptrdiff_t)b->dims[axis];
@@ -171,8 +183,8 @@ take_operands(struct operands *c, const struct la_xla_frame *frame,
     int64_t arg = 0;
     size_t number = 0;
     if (frame->args.size == 0 || frame->rets.size != signature->nout ||
-        read_dtype(&c->what,
-                   ((const struct la_xla_buffer *)frame->args.buffers[0])->dtype) < 0) {
+        set_dtype(&c->what,
+                  ((const struct la_xla_buffer *)frame->args.buffers[0])->dtype) < 0) {
         return "linattn: the operands do not match the operator";
     }
     for (int i = 0; i < signature->nin + signature->nout; i++) {

@@ -23,7 +23,9 @@ enum la_xla_dtype {
     LA_XLA_F16 = 10,
     LA_XLA_F32 = 11,
     LA_XLA_F64 = 12,
+    LA_XLA_C64 = 15,
     LA_XLA_BF16 = 16,
+    LA_XLA_C128 = 18,
 };
 
 enum la_xla_code {

@@ -1,10 +1,11 @@
 /* complex_vector.h: vectors of complex numbers as arrays hold them, each a real lane
- * and then an imaginary one.
+ * and then an imaginary one; and arrays of complex numbers as arrays of their parts.
  *
  * Products are four real ones: infinite numbers may give NaN. */
 #ifndef LA_COMPLEX_VECTOR_H
 #define LA_COMPLEX_VECTOR_H
 
+#include "chunk.h"
 #include "functions.h"
 
 /* Real parts in both lanes; imaginary parts in both; and the parts exchanged. */
@@ -80,6 +81,65 @@ vexp_complex(vec x)
     vec s, c;
     vsincos(imag_parts(x), &s, &c);
     return vkeep(size != (vec){0}, size * vselect(real_lanes(), c, s));
+}
+
+/* An array of complex numbers as one of twice as many columns, their parts.  It stays
+ * as it is if its columns have gaps; the functions below take either. */
+static void
+take_apart(struct la_array *x)
+{
+    if (x->type == LA_COMPLEX && x->cs == size_of(LA_COMPLEX)) {
+        x->type = LA_NATIVE;
+        x->cs = sizeof(T);
+    }
+}
+
+/* x from part `col` of its columns on, a real one. */
+INLINE struct la_array
+parts_from(const struct la_array *x, ptrdiff_t col)
+{
+    return shifted(x, (x->type == LA_COMPLEX ? col / 2 : col) * x->cs);
+}
+
+/* dst = the first `cols` parts of rows t of x, which has gaps. */
+static void
+gather_parts(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols)
+{
+    const char *row = x->data + t.first * x->rs;
+    for (ptrdiff_t i = 0; i < t.rows; i++, row += x->rs) {
+        for (ptrdiff_t j = 0; j < cols; j += 2) {
+            memcpy(&dst.x[i * dst.ld + j], row + j / 2 * x->cs, 2 * sizeof(T));
+        }
+    }
+}
+
+/* The same of any x, and zeros up to the next multiple of MR. */
+static void
+load_parts(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols)
+{
+    if (x->type != LA_COMPLEX) {
+        load_plain(dst, x, t, cols);
+        return;
+    }
+    clear_rows(dst, 0, round_up(t.rows, MR));
+    gather_parts(dst, x, t, cols);
+}
+
+/* The first `cols` parts of rows t of x = src; `large` as of stream_rows. */
+static void
+store_parts(const struct la_array *x, struct span t, ptrdiff_t cols, struct block src,
+            int large)
+{
+    if (x->type != LA_COMPLEX) {
+        stream_rows(x, t, cols, src, large);
+        return;
+    }
+    char *row = x->data + t.first * x->rs;
+    for (ptrdiff_t i = 0; i < t.rows; i++, row += x->rs) {
+        for (ptrdiff_t j = 0; j < cols; j += 2) {
+            memcpy(row + j / 2 * x->cs, &src.x[i * src.ld + j], 2 * sizeof(T));
+        }
+    }
 }
 
 #endif

@@ -17,7 +17,8 @@
 INLINE ptrdiff_t
 size_of(enum la_type type)
 {
-    return type == LA_NATIVE ? (ptrdiff_t)sizeof(T) : 2;
+    const ptrdiff_t size = sizeof(T);
+    return type == LA_NATIVE ? size : type == LA_COMPLEX ? 2 * size : 2;
 }
 
 #if LA_HAS_HALVES

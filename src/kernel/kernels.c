@@ -5,7 +5,6 @@
  * exports only la_table_<LA_ISA>_<LA_DTYPE>. */
 #include "causal.h"
 #include "causal_backward.h"
-#include "complex_scan.h"
 #include "conv.h"
 #include "conv_backward.h"
 #include "conv_step.h"

@@ -1,12 +1,14 @@
-/* linear_scan.h: a first-order recurrence of each number, one sequence.
+/* linear_scan.h: a first-order recurrence of each number, real or complex, one
+ * sequence.
  *
  *   h_i = a_i h_{i-1} + x_i, or exp(a_i) h_{i-1} + x_i where a holds logarithms
  *
  * a, x, h (n,m), the state s0, s (m): h before the first token and after the last.
  * With `reverse` the last token is the first: rows follow one another backwards.  One
  * fused multiply-add a number: memory traffic is all its time, but for one column,
- * which waits for each sum.  Scratch: blocks of a panel of columns, and the state.
- * Nothing of row j > i reaches row i. */
+ * which waits for each sum.  Of complex numbers the columns are those of their parts,
+ * each real part before its imaginary one: 8 flops a number.  Scratch: blocks of a
+ * panel of columns, and the state.  Nothing of row j > i reaches row i. */
 #ifndef LA_LINEAR_SCAN_H
 #define LA_LINEAR_SCAN_H
 
@@ -49,16 +51,31 @@ struct linear_scan_scratch {
     T *s;
 };
 
+/* Columns of the call: two to a complex number. */
+INLINE ptrdiff_t
+all_columns(const struct la_head *h)
+{
+    return h->a.type == LA_COMPLEX ? 2 * h->m : h->m;
+}
+
+/* Columns of the widest panel. */
+INLINE ptrdiff_t
+panel_columns(const struct la_head *h)
+{
+    const ptrdiff_t all = all_columns(h);
+    return all < LA_LINEAR_COLS ? all : LA_LINEAR_COLS;
+}
+
 static struct linear_scan_scratch
 take_linear(const struct la_head *h, struct arena *arena, ptrdiff_t most)
 {
     struct linear_scan_scratch r;
     const ptrdiff_t rows = h->n < most ? round_up(h->n, MR) : most;
-    const ptrdiff_t cols = scan_cols(h, 0, LA_LINEAR_COLS);
+    const ptrdiff_t cols = panel_columns(h);
     r.a = take_block(arena, rows, cols);
     r.x = take_block(arena, rows, cols);
     r.y = take_block(arena, rows, cols);
-    r.s = take_row(arena, h->m);
+    r.s = take_row(arena, all_columns(h));
     return r;
 }
 
@@ -85,7 +102,7 @@ block_or_copy(struct block copy, const struct la_array *x, struct span t,
     if (lies_as_block(x)) {
         return block_of(x, t);
     }
-    load_plain(copy, x, t, cols);
+    load_parts(copy, x, t, cols);
     return copy;
 }
 
@@ -98,7 +115,7 @@ factors_or_copy(struct block copy, const struct la_array *a, struct span t,
     if (kind != (SCAN_COMPLEX | SCAN_LOG)) {
         return block_or_copy(copy, a, t, cols);
     }
-    load_plain(copy, a, t, cols);
+    load_parts(copy, a, t, cols);
     for (ptrdiff_t i = 0; i < t.rows; i++) {
         for (ptrdiff_t j = 0; j < cols; j += VL) {
             T *x = &copy.x[i * copy.ld + j];
@@ -254,9 +271,9 @@ linear_block(int kind_of, struct block y, struct block a, struct block x, T *s,
 }
 
 INLINE int
-kind_of_scan(const struct la_head *h, int is_complex)
+kind_of_scan(const struct la_head *h)
 {
-    return (h->log != 0 ? SCAN_LOG : 0) | (is_complex ? SCAN_COMPLEX : 0);
+    return (h->log != 0 ? SCAN_LOG : 0) | (h->a.type == LA_COMPLEX ? SCAN_COMPLEX : 0);
 }
 
 /* x as it is scanned: with `reverse` the last row first.  Of one column the step to the
@@ -267,24 +284,51 @@ flip_rows(const struct la_head *h, struct la_array *x)
     if (h->m == 1) {
         x->cs = size_of(x->type);
     }
+    take_apart(x);
     if (h->reverse != 0 && h->n > 0) {
         *x = shifted(x, (h->n - 1) * x->rs);
         x->rs = -x->rs;
     }
 }
 
-/* h with its tokens in the order in which they are scanned. */
+/* h with its tokens in the order in which they are scanned, and the parts of complex
+ * numbers as columns. */
 static struct la_head
 in_order(const struct la_head *h)
 {
     struct la_head flipped = *h;
+    flipped.m = all_columns(h);
     flip_rows(h, &flipped.a);
     flip_rows(h, &flipped.x);
     flip_rows(h, &flipped.grad_out);
     flip_rows(h, &flipped.y);
     flip_rows(h, &flipped.da);
     flip_rows(h, &flipped.dx);
+    take_apart(&flipped.s0);
+    take_apart(&flipped.s1);
+    take_apart(&flipped.grad_s);
+    take_apart(&flipped.ds0);
     return flipped;
+}
+
+/* s = a state, or zeros where there is none; and back. */
+static void
+load_scan_state(T *s, const struct la_head *h, const struct la_array *x)
+{
+    if (x->type != LA_COMPLEX) {
+        load_vector(s, x, h->m);
+        return;
+    }
+    clear(s, row_step(h->m));
+    gather_parts((struct block){s, 0}, x, rows_from(0, 1), h->m);
+}
+
+static void
+store_scan_state(const struct la_array *x, const struct la_head *h, T *s)
+{
+    if (x->data != NULL) {
+        store_parts(x, rows_from(0, 1), h->m, (struct block){s, 0}, 0);
+    }
 }
 
 /* Tokens of a block: many where a row is short and no row is copied. */
@@ -297,25 +341,24 @@ linear_rows(const struct la_head *h, int kind)
     return in_place && h->m < VL ? LA_LINEAR_ROWS : LA_SCAN_ROWS;
 }
 
+/* h: in order. */
 static int
-scan_rows(const struct la_head *h, int kind)
+scan_rows(const struct la_head *h, struct linear_scan_scratch r, int kind)
 {
-    struct arena arena = {h->scratch, 0};
-    const struct linear_scan_scratch r = linear_scan_carve(h, &arena);
     const ptrdiff_t rows = linear_rows(h, kind);
     /* Pairs of a complex number stay together. */
     const int may_stream = h->large && !(kind & SCAN_COMPLEX);
     const ptrdiff_t before = may_stream ? columns_before_streams(&h->y) : -1;
     const int stream = before >= 0;
     ptrdiff_t until_poll = 0;
-    load_vector(r.s, &h->s0, h->m);
+    load_scan_state(r.s, h, &h->s0);
     for (ptrdiff_t i = 0; i < h->n; i += rows) {
         for (ptrdiff_t col = 0, cols; col < h->m; col += cols) {
             const struct span t = span(i, rows, i, h->n, NULL);
             cols = linear_cols(h, col, stream);
-            const struct la_array a = shifted(&h->a, col * h->a.cs);
-            const struct la_array x = shifted(&h->x, col * h->x.cs);
-            const struct la_array out = shifted(&h->y, col * h->y.cs);
+            const struct la_array a = parts_from(&h->a, col);
+            const struct la_array x = parts_from(&h->x, col);
+            const struct la_array out = parts_from(&h->y, col);
             if (give_up(h, &until_poll, t.rows * cols)) {
                 return 1;
             }
@@ -325,22 +368,23 @@ scan_rows(const struct la_head *h, int kind)
                          block_or_copy(r.x, &x, t, cols), r.s + col, t.rows, cols,
                          before);
             if (!direct) {
-                stream_rows(&out, t, cols, y, h->large);
+                store_parts(&out, t, cols, y, h->large);
             }
         }
     }
     if (stream) {
         end_streams();
     }
-    store_vector(&h->s1, r.s, h->m);
+    store_scan_state(&h->s1, h, r.s);
     return 0;
 }
 
 static int
 run_linear_scan(const struct la_head *h)
 {
+    struct arena arena = {h->scratch, 0};
     const struct la_head flipped = in_order(h);
-    return scan_rows(&flipped, kind_of_scan(h, 0));
+    return scan_rows(&flipped, linear_scan_carve(h, &arena), kind_of_scan(h));
 }
 
 /* One token.  Where no s0 is given the state is updated in place, in s1. */
@@ -351,17 +395,12 @@ linear_scan_step_carve(const struct la_head *h, struct arena *arena)
 }
 
 static int
-scan_token(const struct la_head *h, int kind)
-{
-    struct la_head one = *h;
-    one.s0 = h->s0.data != NULL ? h->s0 : h->s1;
-    return scan_rows(&one, kind);
-}
-
-static int
 run_linear_scan_step(const struct la_head *h)
 {
-    return scan_token(h, kind_of_scan(h, 0));
+    struct arena arena = {h->scratch, 0};
+    struct la_head one = in_order(h);
+    one.s0 = one.s0.data != NULL ? one.s0 : one.s1;
+    return scan_rows(&one, linear_scan_carve(h, &arena), kind_of_scan(h));
 }
 
 #endif

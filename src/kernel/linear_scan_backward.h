@@ -27,9 +27,9 @@ linear_scan_backward_carve(const struct la_head *h, struct arena *arena)
     const ptrdiff_t rows = scan_interval(h->n);
     struct linear_scan_backward_scratch r = {.rows = rows};
     r.scan = take_linear(h, arena, rows);
-    r.dx = take_block(arena, rows, scan_cols(h, 0, LA_LINEAR_COLS));
-    r.checkpoints = take_block(arena, scan_checkpoints(h->n), h->m);
-    r.r = take_row(arena, h->m);
+    r.dx = take_block(arena, rows, panel_columns(h));
+    r.checkpoints = take_block(arena, scan_checkpoints(h->n), all_columns(h));
+    r.r = take_row(arena, all_columns(h));
     return r;
 }
 
@@ -115,29 +115,28 @@ linear_block_back(const struct la_head *h, const struct linear_scan_backward_scr
                                         p->cols, VL, kind));
     }
     if (!direct) {
-        stream_rows(&p->dx, t, p->cols, dx, h->large);
-        stream_rows(&p->da, t, p->cols, da, h->large);
+        store_parts(&p->dx, t, p->cols, dx, h->large);
+        store_parts(&p->da, t, p->cols, da, h->large);
     }
 }
 
+/* h: in order. */
 static int
-scan_rows_back(const struct la_head *h, int kind)
+scan_rows_back(const struct la_head *h, struct linear_scan_backward_scratch r, int kind)
 {
-    struct arena arena = {h->scratch, 0};
-    const struct linear_scan_backward_scratch r = linear_scan_backward_carve(h, &arena);
     const ptrdiff_t last = h->n > 0 ? (h->n - 1) / r.rows * r.rows : -1;
     ptrdiff_t until_poll = 0;
-    load_vector(r.scan.s, &h->s0, h->m);
-    load_vector(r.r, &h->grad_s, h->m);
+    load_scan_state(r.scan.s, h, &h->s0);
+    load_scan_state(r.r, h, &h->grad_s);
     for (ptrdiff_t col = 0; col < h->m; col += linear_cols(h, col, 0)) {
         const struct linear_panel p = {
             .col = col,
             .cols = linear_cols(h, col, 0),
-            .a = shifted(&h->a, col * h->a.cs),
-            .x = shifted(&h->x, col * h->x.cs),
-            .grad_out = shifted(&h->grad_out, col * h->grad_out.cs),
-            .da = shifted(&h->da, col * h->da.cs),
-            .dx = shifted(&h->dx, col * h->dx.cs),
+            .a = parts_from(&h->a, col),
+            .x = parts_from(&h->x, col),
+            .grad_out = parts_from(&h->grad_out, col),
+            .da = parts_from(&h->da, col),
+            .dx = parts_from(&h->dx, col),
             .kind = kind,
         };
         if (leave_rows(h, &r, &p, &until_poll)) {
@@ -150,15 +149,17 @@ scan_rows_back(const struct la_head *h, int kind)
             linear_block_back(h, &r, &p, span(i, r.rows, i, h->n, NULL));
         }
     }
-    store_vector(&h->ds0, r.r, h->m);
+    store_scan_state(&h->ds0, h, r.r);
     return 0;
 }
 
 static int
 run_linear_scan_backward(const struct la_head *h)
 {
+    struct arena arena = {h->scratch, 0};
     const struct la_head flipped = in_order(h);
-    return scan_rows_back(&flipped, kind_of_scan(h, 0));
+    return scan_rows_back(&flipped, linear_scan_backward_carve(h, &arena),
+                          kind_of_scan(h));
 }
 
 #endif

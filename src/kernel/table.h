@@ -47,9 +47,10 @@ enum la_property {
     LA_CHANNEL_SPLIT = 4096, /* channels may be split, with sums over them in a pass of
                                 their own (channel_split.c) */
     LA_RUNS = 8192,          /* computes a run of heads, each with its own operands */
-    LA_LAYER_TOKEN = 16384   /* computes one token of a layer, of which n are the heads
+    LA_LAYER_TOKEN = 16384,  /* computes one token of a layer, of which n are the heads
                           (layer_token.h): a step without an operator for whole
                           sequences */
+    LA_TAKES_COMPLEX = 32768 /* also takes complex64 and complex128 */
 };
 
 /* The part of a backward operator that one piece of work computes: all of it; dq, with
@@ -68,8 +69,9 @@ enum la_pass {
  * computation. */
 enum la_kind { LA_TOKENS, LA_STATE };
 
-/* How an operand's numbers are stored: in the kernel's own dtype, or in 16 bits. */
-enum la_type { LA_NATIVE, LA_HALF, LA_BFLOAT };
+/* How an operand's numbers are stored: in the kernel's own dtype, in 16 bits, or as
+ * complex numbers, whose two parts have the kernel's dtype. */
+enum la_type { LA_NATIVE, LA_HALF, LA_BFLOAT, LA_COMPLEX };
 
 /* A matrix operand as NumPy stores it: row i, column j is at data + i*rs + j*cs. */
 struct la_array {

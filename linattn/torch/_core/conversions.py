@@ -24,6 +24,8 @@ _DTYPES = {getattr(torch, dtype.name): dtype for dtype in (
         np.uint8, np.uint16, np.uint32, np.uint64, np.bool_,
     )),
 )}  # fmt: skip
+#: Those of complex numbers, whose tensors may have the conjugate bit.
+_COMPLEX = {getattr(torch, name): np.dtype(name) for name in ("complex64", "complex128")}
 
 
 def array(x: Tensor) -> np.ndarray[Any, Any]:
@@ -32,14 +34,26 @@ def array(x: Tensor) -> np.ndarray[Any, Any]:
     Raises TypeError or RuntimeError if the tensor has no such memory.
     """
     dtype = _DTYPES.get(x.dtype)
-    if dtype is None or x.is_neg():  # the negative bit: memory holds the negated numbers
-        raise TypeError(f"no array of a tensor of {x.dtype}, or with the negative bit")
+    if dtype is None or x.is_neg():  # real tensors, the most, take no more time than this
+        dtype = _COMPLEX.get(x.dtype)
+        if dtype is None or has_bits(x):
+            raise TypeError(f"no array of a tensor of {x.dtype}, or with the bit of -x or conj x")
     return array_at(x, x.data_ptr(), x.shape, x.stride(), dtype)
+
+
+def has_bits(x: Tensor) -> bool:
+    """Whether a tensor's memory holds the negated or conjugated numbers."""
+    return x.is_neg() or x.is_conj()
+
+
+def resolved(x: Tensor) -> Tensor:
+    """A tensor whose memory holds its numbers."""
+    return x.resolve_neg().resolve_conj()
 
 
 def dtype_of(dtype: torch.dtype) -> np.dtype[Any]:
     """NumPy's dtype of a tensor's; float32 for those that linattn refuses."""
-    return _DTYPES.get(dtype, np.dtype(np.float32))
+    return _DTYPES.get(dtype, _COMPLEX.get(dtype, np.dtype(np.float32)))
 
 
 def arrays(tensors: Iterable[Tensor | None]) -> tuple[Any, ...]:
@@ -113,7 +127,9 @@ def promotion(dtypes: Iterable[torch.dtype]) -> torch.dtype:
     return found
 
 
-def promoted(function: str, operands: Sequence[Operand], given: Sequence[Any]) -> list[Any]:
+def promoted(
+    function: str, operands: Sequence[Operand], given: Sequence[Any], *, complex_too: bool = False
+) -> list[Any]:  # fmt: skip
     """Operands in the dtype of a call; those with the dtype of states keep theirs.
 
     Numbers become tensors and do not affect the dtype.  Optional operands may be None.
@@ -126,21 +142,25 @@ def promoted(function: str, operands: Sequence[Operand], given: Sequence[Any]) -
         ):
             break
     else:
-        if dtype in REAL:  # the common case, in one pass
+        if dtype in KNOWN[complex_too]:  # the common case, in one pass
             return args
     dtypes = []
     numbers = False
     broadcast = len({x.dims for x in operands}) == 1  # numbers too, in all their axes
     for operand, x in zip(operands, args, strict=False):
-        if isinstance(x, Tensor) and x.dtype in REAL:
+        if isinstance(x, Tensor) and x.dtype in KNOWN[complex_too]:
             pass
         elif x is None and operand.optional:
             continue
         elif isinstance(x, (int, float)) and (len(operand.dims) < 2 or broadcast):
             numbers = True
             continue
+        elif isinstance(x, complex) and complex_too and any(isinstance(y, Tensor) for y in args):
+            numbers = True
+            dtypes.append(torch.complex64)  # the least precision
+            continue
         else:
-            check(function, operand.name, x)
+            check(function, operand.name, x, complex_too=complex_too)
         if not operand.state_dtype:
             dtypes.append(x.dtype)
     dtype = promotion(dtypes)
@@ -155,17 +175,9 @@ def promoted(function: str, operands: Sequence[Operand], given: Sequence[Any]) -
         elif numbers and x is not None:
             kind = work_dtype(dtype) if operand.state_dtype else dtype
             device = next((y.device for y in args if isinstance(y, Tensor)), None)
-            number = real(function, operand.name, x)
+            number = x if isinstance(x, complex) else real(function, operand.name, x)
             args[i] = torch.tensor(number, dtype=kind, device=device)
     return args
-
-
-def any_complex(operands: Sequence[Any]) -> bool:
-    """Whether an operand has complex numbers."""
-    for x in operands:
-        if x.is_complex() if isinstance(x, Tensor) else isinstance(x, complex):
-            return True
-    return False
 
 
 def check_in_place(function: str, operands: Sequence[Any]) -> None:
@@ -191,7 +203,7 @@ def check_memory(function: str, fields: Mapping[str, Tensor]) -> None:
         return
     try:
         memory = {name: array(x) for name, x in fields.items()}
-    except (TypeError, RuntimeError):  # a tensor without memory, or a complex one
+    except (TypeError, RuntimeError):  # a tensor without memory
         return
     apart(function, memory)
 
@@ -215,8 +227,9 @@ def _any_requires_grad(operands: Sequence[Any]) -> bool:
     return torch._C._any_requires_grad(*operands)
 
 
-#: The dtypes that operators take without conversion.
+#: The dtypes that operators take without conversion; those of operators of complex numbers too.
 REAL = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
+KNOWN = {False: REAL, True: REAL | {*_COMPLEX}}
 
 
 def check(function: str, name: str, x: Any, *, complex_too: bool = False) -> None:
@@ -240,8 +253,9 @@ def check(function: str, name: str, x: Any, *, complex_too: bool = False) -> Non
     if x.dtype.is_floating_point and x.dtype not in REAL:
         known = ", ".join(map(str, sorted(REAL, key=str)))
         raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected one of {known}")
-    if x.dtype.is_complex and not complex_too:
-        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected real numbers")
+    if x.dtype.is_complex and x.dtype not in KNOWN[complex_too]:
+        expected = "torch.complex64 or torch.complex128" if complex_too else "real numbers"
+        raise TypeError(f"{function}: {name} has dtype {x.dtype}; expected {expected}")
     if x.device.type not in ("cpu", "meta"):
         raise TypeError(
             f"{function}: {name} is on {x.device}; linattn computes on CPUs: expected a tensor "

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..._call import initial
-from ..._call.complex_scan import COMPLEX
 from ..._call.scaled import Scaled
 from ..._core.checks import shape_alone
 from ..._states.state_arrays import State
-from . import complex_pairs, conversions, map_texts
+from . import conversions, map_texts
 from .conversions import work_dtype
 from .operator import OPERATORS
 
@@ -26,15 +24,11 @@ def initial_state(
     name, operands = initial.NAME, initial.given(*operands)
     recurrence, whole = initial.recurrence_of(operator, len(operands))
     described = OPERATORS[recurrence.name]
-    rows = described.operands[: len(operands)]
-    paired = recurrence.name == COMPLEX.name and conversions.any_complex(operands)
-    if paired:
-        args = complex_pairs.read(recurrence.names["forward" if whole else "step"], operands)
-    else:
-        args = conversions.promoted(name, rows, operands)
-        for operand, x in zip(rows, args, strict=True):
-            if isinstance(x, Tensor):
-                conversions.check(name, operand.name, x)
+    rows, complex_too = described.operands[: len(operands)], described.complex_too
+    args = conversions.promoted(name, rows, operands, complex_too=complex_too)
+    for operand, x in zip(rows, args, strict=True):
+        if isinstance(x, Tensor):
+            conversions.check(name, operand.name, x, complex_too=complex_too)
     phi = map_texts.resolve(name, feature_map)
     values = args[described.values]
     dtype = work_dtype(values.dtype)
@@ -52,9 +46,8 @@ def initial_state(
 
     rescaled = isinstance(phi, map_texts.TensorMap) and phi.rescaled
     if not torch.compiler.is_compiling():
-        kind = np.complex64 if paired else np.float32
         return initial.state_of(
-            tuple(shape_alone(x, kind) for x in args), operator, features, full,
+            tuple(shape_alone(x) for x in args), operator, features, full,
             normalize=normalize, cu_seqlens=cu_seqlens, rescaled=rescaled,
             unmapped=None if isinstance(phi, str) else phi,
         )  # fmt: skip

@@ -64,6 +64,8 @@ class Operator:
         The arguments that autocast converts.
     like : sequence of str, optional
         For the operator of a gradient: the argument whose shape each output has.
+    complex_too : bool, optional
+        Whether tensors may be complex.
     recorded : bool, optional
         False for an operator of calls that neither autograd nor autocast has to see.
     """
@@ -80,12 +82,13 @@ class Operator:
         gradient: Callable[..., Sequence[Tensor | None]] | None = None,
         cast: Sequence[str] = (),
         like: Sequence[str] | None = None,
+        complex_too: bool = False,
         recorded: bool = True,
     ) -> None:
         self._written = [i for i, argument in enumerate(arguments) if "!" in argument]
         if self._written:
             self._write, run = run, self._run_written
-        self.name, self.run, self._ranks = name, run, ranks
+        self.name, self.run, self._ranks, self._complex_too = name, run, ranks, complex_too
         #: The function that users call, for messages.
         self._called = name.removesuffix("_").removesuffix("_state")
         self.names = [*map(name_of, arguments)]
@@ -123,8 +126,8 @@ class Operator:
                 return self.run(*args)
             except (TypeError, RuntimeError):  # a tensor may have no memory to read
                 self._check(args)
-                # The dispatcher resolves negative bits, since such memory holds the negated
-                # numbers, and the batches of is_grads_batched.
+                # The dispatcher resolves negative bits and conjugate ones, and the batches of
+                # is_grads_batched.
                 if not any(isinstance(x, Tensor) and _is_hidden(x) for x in args):
                     raise
         self._check(args)
@@ -135,16 +138,17 @@ class Operator:
     def _check(self, args: tuple[Any, ...]) -> None:
         for name, x in zip(self.names, args, strict=True):
             if isinstance(x, Tensor):
-                conversions.check(self._called, name, x)
+                conversions.check(self._called, name, x, complex_too=self._complex_too)
         self._check_devices(args)
         if torch.compiler.is_compiling():  # its tensors have no such bits
             return
         for i in self._written:
-            if args[i] is not None and args[i].is_neg():
+            if args[i] is not None and conversions.has_bits(args[i]):
                 name = self.names[i]
+                bit, way = ("negative", "neg") if args[i].is_neg() else ("conjugate", "conj")
                 raise TypeError(
-                    f"{self._called}: {name} has the negative bit and cannot be written to; "
-                    f"expected a tensor without ({name}.resolve_neg() makes one)"
+                    f"{self._called}: {name} has the {bit} bit and cannot be written to; "
+                    f"expected a tensor without ({name}.resolve_{way}() makes one)"
                 )
 
     def _check_devices(self, args: tuple[Any, ...]) -> None:
@@ -319,7 +323,7 @@ def _is_plain(args: Sequence[Any]) -> bool:
 
 def _is_hidden(x: Tensor) -> bool:
     """Whether a plain tensor's numbers are not those in its memory."""
-    return x.is_neg() or bool(_C._functorch.is_legacy_batchedtensor(x))
+    return conversions.has_bits(x) or bool(_C._functorch.is_legacy_batchedtensor(x))
 
 
 def _has_tangent(x: Tensor) -> bool:

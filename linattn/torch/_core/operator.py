@@ -17,9 +17,10 @@ from torch.compiler import is_compiling
 
 from ..._call.recurrence import RECURRENCES
 from ..._call.scaled import SCALED
+from ..._core.checks import shape_alone
 from ..._states.state_arrays import no_state
 from . import conversions, map_texts, option_checks, tensor_pools
-from .conversions import any_complex, array, tensor, tensors, threads, work_dtype
+from .conversions import array, tensor, tensors, threads, work_dtype
 from .descriptions import OTHERS, Description, of_recurrence, of_scaled
 from .direct import Direct
 from .library import Operator, name_of
@@ -54,8 +55,8 @@ class TensorOperator:
         self._numbers = self._option_names[first:]
         self._checks = tuple((name_of(x), *option_checks.check_of(x)) for x in d.options[first:])
         self._states = States(d, self.names)
-        #: The calls of complex operands, if it takes them (`complex_pairs`).
-        self.on_complex: Any = None
+        self.complex_too = d.layout.complex_too
+        made: Any = partial(Operator, complex_too=self.complex_too)
         self.direct = Direct(d, self.values)
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
@@ -66,11 +67,11 @@ class TensorOperator:
             arguments = [*whole, *(f"Tensor? {x}" for x in fields)]
             grads = ["Tensor grad_out", *(f"Tensor? grad_{x}" for x in fields)]
             results = len(fields) + self._count
-            forward = Operator(
+            forward = made(
                 d.name + suffix, arguments, 1 + len(fields), self._run, self._fake,
                 ranks=self._ranks, gradient=self._gradient, cast=cast,
             )  # fmt: skip
-            return forward, Operator(
+            return forward, made(
                 f"{d.name}{suffix}_backward", grads + arguments, results,
                 self._run_backward, self._fake_backward, ranks=self._ranks_backward,
                 like=(*self._operand_names, *fields),
@@ -85,16 +86,16 @@ class TensorOperator:
         token, ranks = [*operands, *d.options], partial(self._ranks, step=True)
         read = [*token, *(f"Tensor{left_out} {x}" for x in self.fields)]
         fake = partial(self._fake, step=True)
-        self.new_step = Operator(
+        self.new_step = made(
             d.step_name, read, 1 + len(self.fields), self._run_step, fake,
             ranks=ranks, gradient=self._gradient_step, cast=cast,
         )  # fmt: skip
-        unrecorded = Operator(
+        unrecorded = made(
             f"{d.step_name}_unrecorded", read, 1 + len(self.fields), self._run_step, fake,
             ranks=ranks, recorded=False,
         )  # fmt: skip
         written = [f"Tensor({x}!){left_out} {y}" for x, y in zip("abc", self.fields, strict=False)]
-        self.step_in_place = Operator(
+        self.step_in_place = made(
             f"{d.step_name}_", [*token, *written], 1, self._run_step_in_place,
             lambda *args: self._fake(*args, step=True)[0], ranks=ranks,
         )  # fmt: skip
@@ -123,11 +124,6 @@ class TensorOperator:
                 self, operands, state_indices=state_indices, state_at=state_at,
                 initial_state=initial_state, return_state=return_state,
                 **self._lengths(key_lengths, cu_seqlens), **options,
-            )  # fmt: skip
-        if self.on_complex is not None and any_complex(operands):
-            return self.on_complex.forward(
-                operands, cu_seqlens=cu_seqlens, initial_state=initial_state,
-                return_state=return_state, **options,
             )  # fmt: skip
         name = self.name
         if not return_state and initial_state is key_lengths is cu_seqlens is None:
@@ -166,8 +162,6 @@ class TensorOperator:
         result = short.step(operands, state, in_place, options)
         if result is not None:
             return result
-        if self.on_complex is not None and any_complex(operands):
-            return self.on_complex.step(operands, state, in_place=in_place, **options)
         name = self.description.step_name
         args, narrow = self.arguments(name, operands, options)
         if state is None and self.description.one_array:
@@ -202,9 +196,12 @@ class TensorOperator:
         A map that kernels do not know is applied here.  Features of 16-bit tokens have 32 bits;
         then the dtype that the result is to have is returned as well.
         """
-        args = conversions.promoted(name, self.operands, operands)
+        args = conversions.promoted(name, self.operands, operands, complex_too=self.complex_too)
         if self.description.layout.elementwise:  # axes of their own that are missing
-            own = len(self.description.layout.output) - (name == self.description.step_name)
+            layout, step = self.description.layout, name == self.description.step_name
+            own = len(layout.output) - step
+            if max(x.ndim for x in args) < own:
+                layout.read(name, [shape_alone(x) for x in args], tokens=not step)  # an error
             args = [x[(None,) * (own - x.ndim)] if x.ndim < own else x for x in args]
         values = []
         for option, kind, check in self._checks:

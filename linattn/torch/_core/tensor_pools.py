@@ -21,7 +21,7 @@ from ..._call.tables import MAPS
 from ..._linattn import fast_step
 from ..._states.state_arrays import State, checked_lengths
 from . import conversions, option_checks
-from .conversions import REAL, any_complex, array, maybe_array, tensor, threads, work_dtype
+from .conversions import KNOWN, array, maybe_array, tensor, threads, work_dtype
 from .library import Operator, is_direct
 
 if TYPE_CHECKING:
@@ -81,15 +81,15 @@ def _plain(
     phi = options.get("feature_map", "identity")
     given = [x for x in (*operands, *fields, *rows.values(), *options.values()) if x is not None]
     tensors = [x for x in given if isinstance(x, Tensor)]
-    if not (type(phi) is str and phi in MAPS and is_direct(tensors)) or any_complex(tensors):
+    if not (type(phi) is str and phi in MAPS and is_direct(tensors)):
         return None
-    like = operands[operator.values]
+    like, known = operands[operator.values], KNOWN[operator.complex_too]
     for row, x in zip(operator.operands, operands, strict=True):
         wide = row.state_dtype and isinstance(x, Tensor) and isinstance(like, Tensor)
         dtype = work_dtype(like.dtype) if wide else getattr(like, "dtype", None)
         if x is None and row.optional:
             continue
-        if not isinstance(x, Tensor) or x.dtype is not dtype or dtype not in REAL:
+        if not isinstance(x, Tensor) or x.dtype is not dtype or dtype not in known:
             return None
     try:
         arrays = tuple([maybe_array(x) for x in operands])
@@ -197,9 +197,7 @@ class _Pool:
                 f"{name}: the operands have no leading axes; expected one at least, as "
                 "state_indices is given"
             )
-        fields = (
-            operator._states.read(name, argument, state, None) if not _complex(state) else state
-        )
+        fields = operator._states.read(name, argument, state, None)
         around: tuple[Sequence[int], Sequence[int]]
         if cu_seqlens is None:
             around, count = ((), lead[1:]), lead[0]
@@ -261,10 +259,6 @@ class _Pool:
         for x, y in pairs:
             x.index_copy_(self.axis, self.indices, y)
         return self.state
-
-
-def _complex(state: Any) -> bool:
-    return isinstance(state, tuple) and isinstance(state[0], Tensor) and state[0].is_complex()
 
 
 def _named(operator: TensorOperator, operands: Sequence[Any]) -> dict[str, Any]:
@@ -334,7 +328,7 @@ class _Cut:
         named = _named(operator, operands)
         for row, x in zip(operator.operands, operands, strict=True):
             if not (isinstance(x, (Tensor, int, float, complex)) or (x is None and row.optional)):
-                conversions.check(operator.name, row.name, x)
+                conversions.check(operator.name, row.name, x, complex_too=operator.complex_too)
         self.lead, sizes = operator.shape(named, step=False)
         self.n = sizes["n"]
         own = operator._own_axes({name: x.ndim for name, x in named.items()}, step=False)

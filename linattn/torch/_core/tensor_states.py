@@ -23,6 +23,7 @@ class States:
 
     def __init__(self, description: Description, names: Sequence[str]) -> None:
         self.fields, self.one_array = tuple(description.fields), description.one_array
+        self._complex_too = description.layout.complex_too
         needs = {"z": "normalize", "log_scale": "omega"}
         #: The place of the argument that a field needs; None for none.
         self._needed = [
@@ -46,7 +47,7 @@ class States:
             if x is None and field != "s":
                 continue
             if not isinstance(x, Tensor) or x.dtype not in conversions.REAL:
-                conversions.check(name, f"{argument}.{field}", x)
+                conversions.check(name, f"{argument}.{field}", x, complex_too=self._complex_too)
             if field not in self.fields:
                 raise ValueError(f"{name}: {argument}.{field} is given; expected None")
         fields = [*state, None][: len(self.fields)]
