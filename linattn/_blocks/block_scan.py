@@ -28,16 +28,15 @@ from .._core.dtypes import result_dtype, state_dtype
 from .._core.gradient_sums import clear_padding, sum_all, summed
 from .._core.gufuncs import quiet, run, ufuncs
 from .._core.products import product, transposed_product
-from .._states import state_arrays, state_fields
 from .._states.state_arrays import State
 from .effects import Element, ScaledElement
 
 if TYPE_CHECKING:
     from .._call.interface import Interface
     from .._call.recurrence import Operands
-    from .._call.scaled import Cores, Scaled
+    from .._call.scaled import Scaled
     from .._core.layout import Operand
-    from .._types import DType, Shape
+    from .._types import DType
 
 
 #: Every recurrence that goes in blocks, by its name, which tasks are sent with.
@@ -91,9 +90,7 @@ def scaled_effect(
         for row, x in pairs
         for letter, size in zip(row.dims, x.shape[x.ndim - len(row.dims) :], strict=True)
     }
-    nothing = r.state(
-        lambda shape, value: xp.full(shape, value, dtype), (), r.cores(sizes, normalize)
-    )
+    nothing = r.state(lambda shape, value: xp.full(shape, value, dtype), r.cores(sizes, normalize))
     # Without any memory; so that the log scale is that of the block's own keys.
     nothing = nothing._replace(log_scale=xp.full_like(nothing.log_scale, -np.inf))
     end = end_of(operands, nothing)
@@ -200,12 +197,8 @@ def empty_state(
     """
     call, cores = r.checked(r.name, tuple(operands), options)
     lead = call.batch if sequences is None else (*call.batch, sequences)
-    values = 0.0, 0.0, getattr(r, "first", 0.0)
     dtype = state_dtype(*call.typed)
-    return State(*(
-        None if core is None else np.full((*lead, *core), value, dtype)
-        for core, value in zip(cores, values, strict=True)
-    ))  # fmt: skip
+    return r.state(lambda shape, value: np.full((*lead, *shape), value, dtype), cores)
 
 
 def with_all_axes(state: State | None, empty: State) -> State:
@@ -216,16 +209,6 @@ def with_all_axes(state: State | None, empty: State) -> State:
         None if x is None else np.broadcast_to(y, x.shape)
         for x, y in zip(empty, (*state, None)[:3], strict=True)
     ))  # fmt: skip
-
-
-def check_state(
-    r: Interface, name: str, field: str, state: Any, batch: Shape, cores: Cores, dtype: DType
-) -> None:
-    """Check a state, or a gradient of one."""
-    if r.transition == "scaled":
-        state_fields.read(name, field, state, batch, cores, dtype)
-    elif cores[0] is not None:
-        state_arrays.checked(name, field, state, batch, cores[0], dtype, cores[1] is not None)
 
 
 # --- queries that see all keys ------------------------------------------------------

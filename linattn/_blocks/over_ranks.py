@@ -174,7 +174,7 @@ class _Call:
             }
             for field, state in states.items():
                 if state is not None:
-                    block_scan.check_state(r, self.name, field, state, call.batch, cores, dtype)
+                    state_arrays.checked(self.name, field, state, call.batch, cores, dtype)
                     given[f"the checksum of {field}"] = _checksum(state)
             meta = self._agreement(call, arrays, grad, key_lengths, options | alike | given)
             return (arrays, call.batch), meta

@@ -88,7 +88,9 @@ class Call(NamedTuple):
         plan, (conv, s) = self.plan, self.state
         (n, _, m), lead, c = plan.core, plan.lead, self.tokens["x"].shape[-1]
         if in_place:
-            state_arrays.own(plan.name, FusedState(conv, s), lead, (2, 3))
+            given = {"state.conv": (conv, 2), "state.s": (s, 3)}
+            given = {name: x for name, x in given.items() if x[0] is not None}
+            state_arrays.updated(plan.name, given, lead)
         o = np.empty((*lead, n, m), plan.dtype)
         # By tap, as kernels read it fastest.
         before = np.zeros((0, c), plan.wide) if conv is None else conv.swapaxes(-1, -2)

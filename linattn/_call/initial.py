@@ -158,16 +158,12 @@ def state_of(
             f"{NAME}: feature_map is {unmapped!r}; expected the default, as {operator} has no map"
         )
     call = recurrence.read(NAME, operands, tokens=whole)
-    lead, core = call.batch, call.core
+    lead, sizes = call.batch, call.fit.sizes
     if recurrence.mapped:
-        core = features(core[0]), *core[1:]
+        sizes = sizes | {"d": features(sizes["d"])}
     if cu_seqlens is not None:
         lead = *lead, len(checked_bounds(NAME, cu_seqlens, call.fit.sizes["n"])) - 1
-    if isinstance(recurrence, Scaled):
-        cores = recurrence.cores(call.fit.sizes, bool(normalize))
-        return recurrence.state(lambda shape, value: full(shape, value, call.typed), lead, cores)
-    s = full((*lead, *core), 0.0, call.typed)
-    if not (recurrence.normalizer and normalize):
-        return State(s)
-    log_scale = full((*lead, *core[:-1]), -np.inf, call.typed) if rescaled else None
-    return State(s, full((*lead, *core[:-1]), 0.0, call.typed), log_scale)
+    cores = recurrence.cores(sizes, normalize, *lead)
+    if rescaled:
+        cores = cores._replace(log_scale=cores.z)
+    return recurrence.state(lambda shape, value: full(shape, value, call.typed), cores)

@@ -7,16 +7,17 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._core import checks
+from .._states.state_arrays import State
 
 if TYPE_CHECKING:
     from typing import ClassVar
 
     from .._core.layout import Call, Layout, Operand
-    from .._states.state_arrays import State
     from .._types import Shape
 
     Operands = tuple[Any, ...]
@@ -32,7 +33,9 @@ class Interface:
     transition: str = "matrix"  #: what a block of tokens multiplies a state by (`_blocks`)
     cross: bool = False  #: whether every query sees every key: there is no step
     mapped: bool = False  #: whether it takes feature maps
-    normalizer: bool = False  #: whether a state has z where ``normalize`` is True
+    fields: Mapping[str, str]  #: the letters of the axes of a state's arrays, by field
+    first: float = -math.inf  #: log_scale of the state before all tokens
+    normalizer: bool = False  #: whether a state has z only where ``normalize`` is True
     one_array: ClassVar[bool] = False  #: whether a state is an array, not a `State`
 
     def forward(self, operands: Operands, **options: Any) -> Any:
@@ -51,13 +54,30 @@ class Interface:
         """The operands, checked: of all tokens, or of one."""
         return self.layout.read(function, operands, tokens=tokens)
 
+    def cores(self, sizes: Mapping[str, int], normalize: Any, *lead: int) -> State:
+        """The shapes of a state's arrays, with these axes before them; None for z without the
+        normaliser."""
+        return State(**{
+            field: (*lead, *[sizes[x] for x in letters])
+            for field, letters in self.fields.items()
+            if field != "z" or normalize or not self.normalizer
+        })  # fmt: skip
+
+    def state(self, full: Callable[[Shape, float], Any], cores: State) -> State:
+        """The state before all tokens, of arrays ``full(shape, value)``."""
+        values = 0.0, 0.0, self.first
+        return State(*(
+            None if core is None else full(core, value)
+            for core, value in zip(cores, values, strict=True)
+        ))  # fmt: skip
+
     def state_cores(self, function: str, call: Call, options: Mapping[str, Any]) -> State:
         """The shapes of a state's arrays, without leading axes; None for those it lacks."""
         raise NotImplementedError
 
     def checked(
         self, function: str, operands: Operands, options: Mapping[str, Any]
-    ) -> tuple[Call, Sequence[Shape | None]]:
+    ) -> tuple[Call, State]:
         """The operands and options of a call in blocks, checked, and the shapes of its states."""
         raise NotImplementedError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +22,6 @@ from .tables import Table
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from .._types import Shape
     from .interface import Operands
 
     Transition: TypeAlias = Literal["matrix", "decay", "elementwise", "identity"]
@@ -58,6 +57,16 @@ class Kernels(Interface):
         self.operands = self.layout.operands
         self.extras = self.operands[self.layout.leading :]
         self.mapped, self.normalizer = row["maps"], row["normalizer"]
+        self.fields = dict(row["state"] or operators["causal"]["state"])
+        #: Those that a state has, by ``normalize``.
+        self.present = {
+            normalize: {
+                field: letters
+                for field, letters in self.fields.items()
+                if field != "z" or normalize or not self.normalizer
+            }
+            for normalize in (False, True)
+        }
         self.keys = row["key_lengths"]  #: whether it takes key_lengths
         self.cross = not row["state"]  #: whether every query sees every key: there is no step
         self.scaled = "scale" in row["numbers"]
@@ -91,18 +100,19 @@ class Kernels(Interface):
             yield "step", False, self._step
 
     def state_cores(self, function: str, call: Call, options: Mapping[str, Any]) -> State:
-        core, feature_map = call.core, options.get("feature_map", "identity")
+        sizes, feature_map = call.fit.sizes, options.get("feature_map", "identity")
         if not (isinstance(feature_map, FeatureMap) or feature_map in NAMES):
             raise unknown_map(function, feature_map)
         phi = get(feature_map)
         if self.mapped:
-            core = phi.features(core[0]), *core[1:]
-        rows = core[:-1] if self.normalizer and options.get("normalize", True) else None
-        return State(core, rows, rows if isinstance(phi, PositiveRandomFeatures) else None)
+            sizes = sizes | {"d": phi.features(sizes["d"])}
+        cores = self.cores(sizes, options.get("normalize", True))
+        rescaled = isinstance(phi, PositiveRandomFeatures)
+        return cores._replace(log_scale=cores.z) if rescaled else cores
 
     def checked(
         self, function: str, operands: Operands, options: Mapping[str, Any]
-    ) -> tuple[Call, Sequence[Shape | None]]:
+    ) -> tuple[Call, State]:
         flags = dict(options)
         feature_map = flags.pop("feature_map", "identity")
         scale, eps = flags.pop("scale", 1.0), flags.pop("eps", 0.0)
@@ -120,9 +130,10 @@ class Kernels(Interface):
         )
         checks.numbers(function, call.typed, scale, eps, True)
         checks.flags(function, tuple(flags), flags, call.typed)
-        d, *rest = call.core
-        core = get(feature_map).features(d), *rest
-        return call, (core, core[:-1] if normalize else None, None)
+        sizes = call.fit.sizes
+        if self.mapped:
+            sizes = sizes | {"d": get(feature_map).features(sizes["d"])}
+        return call, self.cores(sizes, normalize)
 
     def _numbers(
         self,
@@ -165,11 +176,12 @@ class Kernels(Interface):
         if packing is None:
             return ()
         if state is None:  # left out
-            return (..., ...) if normalize else (...,)
+            return (...,) * len(self.present[normalize])
+        lead = (packing.r,) if packing.packed else ()
+        cores = self.cores(call.fit.sizes, normalize, *lead)
         dtype = state_dtype(*call.typed, *more)
-        return state_arrays.operands(
-            function, name, state, packing, call.batch, call.core, dtype, normalize
-        )
+        fields = state_arrays.checked(function, name, state, call.batch, cores, dtype)
+        return state_arrays.operands(fields, cores, packing)
 
 
 def _flags(name: str) -> tuple[str, ...]:

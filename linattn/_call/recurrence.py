@@ -115,7 +115,7 @@ class Recurrence(Kernels):
         o, *end = run(self._stateful[key], inputs, (out, *wanted))
         if not return_state:
             return o
-        return o, state_arrays.result(packing, *end, axes=len(self.layout.state))
+        return o, state_arrays.result(packing, self.present[key[-1]], end)
 
     def backward(
         self,
@@ -192,7 +192,7 @@ class Recurrence(Kernels):
             return first
         if initial_state is not None:
             rest = gradient_sums.sum_all(rest, start)
-        return *first, state_arrays.result(packing, *rest, axes=len(self.layout.state))
+        return *first, state_arrays.result(packing, self.present[key[-1]], rest)
 
     def step(
         self,
@@ -217,9 +217,9 @@ class Recurrence(Kernels):
             if result is not NotImplemented:
                 o, s, z = result
                 return o, state if written else State(s, z)
-        if type(state) is State and state[2] is None and (state[1] is None) is not normalize:
-            s, z, _ = after = state if written else state_arrays.copy(state)
-            outputs = (None, s, z) if normalize else (None, s)
+        if type(state) is State and type(normalize) is bool and self._fits(state, normalize):
+            after = state if written else state_arrays.copy(state)
+            outputs = None, *present(after)
             result = self._plain.call(
                 self._step, operands, (), feature_map, scale, normalize, eps, flags, outputs,
                 state_indices,
@@ -237,20 +237,13 @@ class Recurrence(Kernels):
         key = self._step.key(function, call.variant, feature_map, normalize)
         numbers = self._numbers("step", call.typed, scale, eps, key[-1], flags)
         inputs = *call.arrays, *numbers
-        dtype = state_dtype(*call.typed)
-        fields = state_arrays.checked(
-            function, "state", state, call.batch, call.core, dtype, key[-1]
-        )
-        s, z, _ = fields
+        dtype, cores = state_dtype(*call.typed), self.cores(call.fit.sizes, key[-1])
+        fields = state_arrays.checked(function, "state", state, call.batch, cores, dtype)
         if in_place:
-            state_arrays.in_place(function, fields, call.batch, len(call.core))
+            state_arrays.in_place(function, fields, call.batch, cores)
         else:
-            s = np.array(np.broadcast_to(s, (*call.batch, *call.core)))
-            if z is not None:
-                z = np.array(np.broadcast_to(z, (*call.batch, *call.core[:-1])))
-            state = State(s, z)
-        outputs = (None, s) if z is None else (None, s, z)
-        return run(self._step[key], inputs, outputs)[0], state
+            state = fields = state_arrays.spread(fields, call.batch, cores)
+        return run(self._step[key], inputs, (None, *present(fields)))[0], state
 
     def forward_in_rows(
         self, call: Call, rows: Any, fields: list[Any], *, cu_seqlens: Any = None, out: Any = None,
@@ -271,14 +264,20 @@ class Recurrence(Kernels):
         o = np.empty(call.shape, call.arrays[0].dtype) if out is None else out
         if out is not None:
             checks.out(self.name, out, call.shape, *call.typed)
-        ranks = len(call.core), len(call.core) - 1
+        letters = self.present[key[-1]].values()
         states = [
-            x[(..., None, *(slice(None),) * rank)] for x, rank in zip(fields, ranks, strict=False)
+            x[(..., None, *(slice(None),) * len(own))]
+            for x, own in zip(fields, letters, strict=True)
         ]
         result = pool_call(
             rows, self._stateful[key], *call.arrays, *numbers, *lengths, *states, o, *states
         )
         return result if result is NotImplemented else o
+
+    def _fits(self, state: State, normalize: bool) -> bool:
+        """Whether a state has the fields that it is to have."""
+        fields = self.present[normalize]
+        return [x is None for x in state] == [x not in fields for x in State._fields]
 
     # --- their parts ---------------------------------------------------------
 

@@ -21,8 +21,10 @@ from .._states.state_arrays import State
 from ..feature_maps import PositiveRandomFeatures
 
 if TYPE_CHECKING:
-    from .._types import Array
+    from .._types import Array, Shape
     from .recurrence import Recurrence
+
+FIELDS = {"s": "fm", "z": "f", "log_scale": "f"}
 
 
 def call(
@@ -67,21 +69,31 @@ class _Call:
         inner = (r, *self.core) if packed else self.core
         if state is None and argument != "state":
             state = np.zeros(inner, self.dtype), np.zeros(inner[:-1], self.dtype)
-        fields = State(*state_arrays.checked(
-            self.name, argument, state, self.batch, inner, self.dtype, True,
-            scaled=True, any_scale=argument == "grad_state",
-        ))  # fmt: skip
-        if fields.log_scale is None:
-            fields = fields._replace(log_scale=np.full_like(fields.z, no_scale))
-        if packed:
-            return fields
-        return State(fields.s[..., None, :, :], *(x[..., None, :] for x in fields[1:]))
+        cores, log_scale = State(inner, inner[:-1]), None
+        if isinstance(state, tuple) and len(state) == len(State._fields):
+            *state, log_scale = state
+        fields = state_arrays.checked(self.name, argument, state, self.batch, cores, self.dtype)
+        cores = cores._replace(log_scale=cores.z)
+        if log_scale is None:
+            log_scale = np.full_like(fields.z, no_scale)
+        else:
+            self._check_scale(argument, log_scale, inner[:-1])
+        fields = fields._replace(log_scale=log_scale)
+        return State(*state_arrays.operands(fields, cores, self.packing))
+
+    def _check_scale(self, argument: str, log_scale: Any, core: Shape) -> None:
+        name = f"{argument}.log_scale"
+        state_arrays.checked_field(self.name, name, log_scale, self.batch, core, self.dtype)
+        if argument != "grad_state" and not (log_scale < np.inf).all():
+            raise ValueError(
+                f"{self.name}: {name} holds NaN or inf; expected finite numbers, or -inf for no key"
+            )
 
     def run(self, start: State, out: Array | None = None) -> tuple[Array, State]:
         """The output and the state after the last token."""
         inputs = *self.arrays, *self.options, *start
         o, *end = run(internal_ufuncs["rescaled_causal"], inputs, (out, None, None, None))
-        return o, state_arrays.result(self.packing, *end)
+        return o, state_arrays.result(self.packing, FIELDS, end)
 
 
 def _forward(
@@ -106,7 +118,8 @@ def _step(
     if in_place:
         if state[2] is None:
             raise ValueError(f"{name}: state.log_scale is None; expected an array to write to")
-        state_arrays.in_place(name, tuple(state), call.batch)
+        cores = State(call.core, call.core[:-1], call.core[:-1])
+        state_arrays.in_place(name, state, call.batch, cores)
     o, after = call.run(start)
     if in_place:
         for x, y in zip(state, after, strict=True):
@@ -131,9 +144,10 @@ def _backward(
         return first
     if initial_state is not None:
         ds, dz, dlog_scale = gradient_sums.sum_all((ds, dz, dlog_scale), start)
+    state = state_arrays.result(call.packing, FIELDS, (ds, dz, dlog_scale))
     if initial_state is None or len(initial_state) < 3 or initial_state[2] is None:
-        dlog_scale = None  # it is included in the gradient of z
-    return *first, state_arrays.result(call.packing, ds, dz, dlog_scale)
+        state = state._replace(log_scale=None)  # it is included in the gradient of z
+    return *first, state
 
 
 # --- over all keys: features under one scale, the largest exponents -----------

@@ -12,10 +12,6 @@ from .recurrence import RECURRENCES, Recurrence
 
 if TYPE_CHECKING:
     from .._core.layout import Call, Layout
-    from .._types import Shape
-
-    Cores = tuple[Shape | None, ...]
-
 
 #: Every recurrence under a log scale, by name.
 SCALED: dict[str, Scaled] = {}
@@ -69,28 +65,12 @@ class Scaled(Interface):
     def step(self, operands: tuple[Any, ...], state: State, **options: Any) -> Any:
         return self._functions["step"](*operands, state, **options)
 
-    def cores(self, sizes: Mapping[str, int], normalize: bool, *packed: int) -> Cores:
-        """The shapes of s, z and log_scale, without leading axes; None for z if it is left out."""
-        return tuple(
-            None if field == "z" and self.normalizer and not normalize
-            else (*packed, *(sizes[x] for x in letters))
-            for field, letters in self.fields.items()
-        )  # fmt: skip
-
     def state_cores(self, function: str, call: Call, options: Mapping[str, Any]) -> State:
-        return State(*self.cores(call.fit.sizes, bool(options.get("normalize", True))))
-
-    def state(self, full: Callable[[Shape, float], Any], lead: Shape, cores: Cores) -> State:
-        """The state before all tokens, of arrays ``full(shape, value)``."""
-        values = {"log_scale": self.first}
-        return State(*(
-            None if core is None else full((*lead, *core), values.get(field, 0.0))
-            for field, core in zip(self.fields, cores, strict=True)
-        ))  # fmt: skip
+        return self.cores(call.fit.sizes, options.get("normalize", True))
 
     def checked(
         self, function: str, operands: tuple[Any, ...], options: Mapping[str, Any]
-    ) -> tuple[Call, Cores]:
+    ) -> tuple[Call, State]:
         """The operands and options of a call, checked, and the shapes of a state's arrays."""
         call = self.layout.read(function, operands)
         for name, x in options.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -85,36 +86,24 @@ def sequences(
     return Sequences(begin, end, keys, cu_seqlens is not None, r)
 
 
-def operands(
-    function: str,
-    name: str,
-    state: Any,
-    packing: Sequences,
-    batch: Shape,
-    core: Shape,
-    dtype: DType,
-    normalize: bool,
-) -> tuple[Any, ...]:
-    """The arrays of a state as gufuncs take them, with an axis r before the state's own."""
-    inner = (packing.r, *core) if packing.packed else core
-    s, z, _ = checked(function, name, state, batch, inner, dtype, normalize)
-    if not packing.packed:
-        axes = (slice(None),) * len(core)
-        s, z = s[(..., None, *axes)], None if z is None else z[(..., None, *axes[1:])]
-    return (s,) if z is None else (s, z)
+def operands(state: Iterable[Any], cores: State, packing: Sequences) -> tuple[Any, ...]:
+    """The arrays of a state as gufuncs take them, with an axis r before their own ones."""
+    return tuple([
+        x if packing.packed else x[(..., None, *(slice(None),) * len(core))]
+        for x, core in zip(state, cores, strict=True)
+        if x is not None
+    ])  # fmt: skip
 
 
-def result(
-    packing: Sequences, s: Any, z: Any = None, log_scale: Any = None, *, axes: int = 2
-) -> State:
-    """A `State` of a gufunc's outputs, without the axis r unless sequences are packed.
+def result(packing: Sequences, fields: Mapping[str, str], arrays: Iterable[Any]) -> State:
+    """The state of a gufunc's outputs, without the axis r unless sequences are packed.
 
-    s has ``axes`` axes of its own.
+    ``fields`` has the letters of the axes of each.
     """
-    if packing.packed:
-        return State(s, z, log_scale)
-    z = None if z is None else z.squeeze(-axes)
-    return State(s.squeeze(-axes - 1), z, None if log_scale is None else log_scale.squeeze(-axes))
+    return State(**{
+        field: x if packing.packed else x.squeeze(-1 - len(letters))
+        for (field, letters), x in zip(fields.items(), arrays, strict=True)
+    })  # fmt: skip
 
 
 def copy(state: Any) -> State:
@@ -163,40 +152,25 @@ def named(
     return found
 
 
-def checked(
-    function: str,
-    name: str,
-    x: Any,
-    lead: Shape,
-    core: Shape,
-    dtype: DType,
-    normalize: bool,
-    *,
-    scaled: bool = False,
-    any_scale: bool = False,
-) -> tuple[Array, Array | None, Array | None]:
-    """The arrays s (..., *core), z and log_scale (..., *core[:-1]) of a state.
+def checked(function: str, name: str, state: Any, lead: Shape, cores: State, dtype: DType) -> State:
+    """A state of arrays (..., *core), whose other axes broadcast to ``lead``.
 
-    Their leading axes broadcast to ``lead``.  log_scale must be None unless ``scaled``, and its
-    values must be below inf unless ``any_scale``.
+    A core of None stands for a field that has to be None.
     """
-    s, z, log_scale = fields(function, name, x)
+    scaled = cores.log_scale is not None
+    expected = f"linattn.State(s, z{', log_scale' if scaled else ''})"
+    s, z, log_scale = fields(function, name, state, expected)
     if log_scale is not None and not scaled:
         raise ValueError(f"{function}: {name}.log_scale is given; expected None for this map")
-    if normalize and z is None:
+    if z is None and cores.z is not None and not scaled:
         raise ValueError(f"{function}: {name}.z is None; expected an array, as normalize is True")
-    if not normalize and z is not None:
+    if z is not None and cores.z is None:
         raise ValueError(f"{function}: {name}.z is given; expected None, as normalize is False")
-    known = ("s", s, core), ("z", z, core[:-1]), ("log_scale", log_scale, core[:-1])
-    for field, array, shape in known:
-        if array is not None or field == "s":
-            checked_field(function, f"{name}.{field}", array, lead, shape, dtype)
-    if log_scale is not None and not any_scale and not (log_scale < np.inf).all():
-        raise ValueError(
-            f"{function}: {name}.log_scale holds NaN or inf; expected finite numbers, or -inf "
-            "for no key"
-        )
-    return s, z, log_scale
+    found = State(s, z, log_scale)
+    for field, x, core in zip(State._fields, found, cores, strict=True):
+        if core is not None:
+            checked_field(function, f"{name}.{field}", x, lead, core, dtype)
+    return found
 
 
 def checked_field(function: str, name: str, x: Any, lead: Shape, core: Shape, dtype: DType) -> None:
@@ -212,18 +186,19 @@ def checked_field(function: str, name: str, x: Any, lead: Shape, core: Shape, dt
         raise ValueError(f"{function}: {name} has shape {x.shape}; expected {(*lead, *core)}")
 
 
-def in_place(function: str, state: tuple[Any, ...], batch: Shape, axes: int = 2) -> None:
-    """Check that a state can be updated: it has all leading axes and is writeable.
+def in_place(function: str, state: State, batch: Shape, cores: State) -> None:
+    """Check that a state can be updated: it has all leading axes and can be written."""
+    pairs = zip(State._fields, state, cores, strict=True)
+    fields = {f"state.{name}": (x, len(core)) for name, x, core in pairs if core is not None}
+    updated(function, fields, batch)
 
-    The last ``axes`` of s do not lead.
-    """
-    own(function, State(*state), batch, (axes, axes - 1, axes - 1))
 
-
-def own(function: str, state: Any, batch: Shape, cores: tuple[int, ...]) -> None:
-    """The same for a state whose fields have so many axes of their own."""
-    pairs = zip(state._fields, zip(state, cores, strict=True), strict=True)
-    updated(function, {f"state.{field}": x for field, x in pairs if x[0] is not None}, batch)
+def spread(state: State, batch: Shape, cores: State) -> State:
+    """Copies of a state's arrays, with all leading axes."""
+    return State(*(
+        x if core is None else np.array(np.broadcast_to(x, (*batch, *core)))
+        for x, core in zip(state, cores, strict=True)
+    ))  # fmt: skip
 
 
 def updated(function: str, fields: Mapping[str, tuple[Array, int]], batch: Shape) -> None:

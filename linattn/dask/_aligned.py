@@ -130,10 +130,10 @@ class Call:
         self.begin = np.cumsum([0, *self.keys])
 
     @property
-    def _packed_cores(self) -> Any:
+    def _packed_cores(self) -> State:
         """The shapes of a state's arrays without leading axes, with that of sequences."""
         packed = () if self.cu_seqlens is None else (len(self.cu_seqlens) - 1,)
-        return tuple(None if core is None else (*packed, *core) for core in self.cores)
+        return State(*(None if core is None else (*packed, *core) for core in self.cores))
 
     def _state(self, field: str, state: State | None) -> list[Any]:
         """The fields of a given state as dask arrays, in the chunks of the leading axes."""
@@ -144,7 +144,7 @@ class Call:
             for part, x in zip(State._fields, state, strict=False)
         ))  # fmt: skip
         cores = self._packed_cores
-        block_scan.check_state(self.r, self.name, field, metas, self.batch, cores, self.state_dtype)
+        state_arrays.checked(self.name, field, metas, self.batch, cores, self.state_dtype)
         return [self._spread_field(x, core) for x, core in zip(state, cores, strict=False)]
 
     def _spread_field(self, x: Any, core: Any) -> Any:

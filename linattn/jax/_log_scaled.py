@@ -47,13 +47,13 @@ def forward(
     }
     if initial_state is None and not one:
         start = r.state(
-            lambda shape, value: jnp.full(shape, value, dtype), (),
+            lambda shape, value: jnp.full(shape, value, dtype),
             r.cores(sizes, normalize, *(packed or (1,))),
-        )  # fmt: skip
+        )
     else:
         field = "state" if one else "initial_state"
         cores = r.cores(sizes, normalize, *packed)
-        start = _traced_checks.scaled_state(name, field, initial_state, read.batch, cores, dtype)
+        start = _traced_checks.state(name, field, initial_state, read.batch, cores, dtype)
         if not packed:
             start = _each(lambda x, rank: jnp.expand_dims(x, -1 - rank), start, r)
     o, end = compute(indices, start)

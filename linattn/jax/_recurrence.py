@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .._call.initial import NAME, given, recurrence_of, state_of
+from .._call.interface import Interface
 from .._call.mapped import outside
 from .._call.recurrence import Recurrence
 from .._call.tables import MAPS
@@ -17,7 +18,7 @@ from .._core.checks import flag, number, positive
 from .._core.dtypes import work_dtype
 from .._core.layout import Call
 from .._states.state_arrays import State
-from .._types import Shape
+from .._types import DType, Shape
 from ..feature_maps import FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._feature_map import Fused
 from ..feature_maps._names import unknown_map
@@ -61,15 +62,18 @@ def forward(
     state: tuple[Any, ...] = ()
     if kernel.state:
         indices = sequences_of(name, keys, key_lengths, cu_seqlens)[: 2 + r.keys]
-        packed = None if cu_seqlens is None else indices[0].shape[0]
-        state = _state(name, kernel, arrays, call.batch, packed, initial_state, given=one)
+        packed = () if cu_seqlens is None else (indices[0].shape[0],)
+        state = _state(
+            name, r, kernel.sizes(tuple(arrays.values())), call.batch, packed, initial_state,
+            work_dtype(dtype_of(arrays)), normalize=normalize, given=one,
+        )  # fmt: skip
     o, *end = run(kernel, *arrays.values(), *indices, *state)
     o = o.astype(dtype)
     if not return_state:
         return o
     if cu_seqlens is None:
         end = [x.squeeze(-len(own)) for x, own in zip(end, kernel.state, strict=True)]
-    return o, State(*end)
+    return o, State(**dict(zip(r.present[normalize], end, strict=True)))
 
 
 def step(
@@ -209,31 +213,31 @@ def _kernel(
     indices = ("",) * stateful
     state: tuple[str, ...] = ()
     if stateful and not r.cross:
-        s = f"p{r.layout.state}"
-        indices, state = ("p",) * (2 + r.keys), (s, s[:-1])[: 1 + key[-1]]
+        indices = ("p",) * (2 + r.keys)
+        state = tuple("p" + letters for letters in r.present[key[-1]].values())
     return Kernel(
         forward.names[key], backward.names[key], numbers, dims, r.layout.output, indices, state
     )
 
 
 def _state(
-    name: str, kernel: Kernel, arrays: dict[str, Any], batch: Shape, packed: int | None,
-    state: Any, *, given: bool,
+    name: str, r: Interface, sizes: dict[str, int], batch: Shape, packed: tuple[int, ...],
+    state: Any, dtype: DType, *, normalize: bool, given: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The fields of a state, with an axis for sequences whether packed or not.
+    """The arrays of a state, with an axis for sequences whether packed or not.
 
-    Zeros if it is left out, unless it has to be `given`, as it is for a step.
+    Those of the state before all tokens if it is left out, unless it has to be `given`, as it is
+    for a step.
     """
-    sizes = kernel.sizes(tuple(arrays.values())) | {"p": 1 if packed is None else packed}
-    shapes = [tuple(sizes[letter] for letter in dims) for dims in kernel.state]
-    dtype = work_dtype(dtype_of(arrays))
     if state is None and not given:
-        return tuple(jnp.zeros(shape, dtype) for shape in shapes)
-    core = shapes[0][packed is None :]
+        cores = r.cores(sizes, normalize, *(packed or (1,)))
+        start = r.state(lambda shape, value: jnp.full(shape, value, dtype), cores)
+        return tuple(x for x in start if x is not None)
+    cores = r.cores(sizes, normalize, *packed)
     field = "state" if given else "initial_state"
-    fields = _traced_checks.state(name, field, state, batch, core, dtype, len(shapes) > 1)
-    if packed is None:
-        fields = tuple(
-            jnp.expand_dims(x, -len(dims)) for x, dims in zip(fields, kernel.state, strict=True)
-        )
-    return fields
+    start = _traced_checks.state(name, field, state, batch, cores, dtype)
+    return tuple(
+        x if packed else jnp.expand_dims(x, -1 - len(core))
+        for x, core in zip(start, cores, strict=True)
+        if x is not None
+    )

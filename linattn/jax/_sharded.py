@@ -67,16 +67,8 @@ def _start(r: Any, mine: Any, initial_state: State | None) -> State:
         empty = empty._replace(log_scale=jnp.full_like(mine.log_scale, r.first))
     if initial_state is None:
         return empty
-    if isinstance(r, Scaled):
-        cores = tuple(None if x is None else x.shape[lead:] for x in empty)
-        fields = _traced_checks.scaled_state(
-            r.name, "initial_state", initial_state, batch, cores, dtype
-        )
-    else:
-        fields = State(*_traced_checks.state(
-            r.name, "initial_state", initial_state, batch, mine.s.shape[lead:], dtype,
-            mine.z is not None,
-        ))  # fmt: skip
+    cores = State(*(None if x is None else x.shape[lead:] for x in empty))
+    fields = _traced_checks.state(r.name, "initial_state", initial_state, batch, cores, dtype)
     return jax.tree.map(lambda x, y: jnp.broadcast_to(y, x.shape), empty, fields)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._core.checks import array
 from .._core.dtypes import is_weak, work_dtype
-from .._states import state_arrays, state_fields
+from .._states import state_arrays
 from .._states.state_arrays import State
 from .._types import DType, Shape
 from ._arrays import checked, is_complex
@@ -62,38 +62,21 @@ def cu_seqlens(function: str, x: Any, n: Any) -> Any:
 
 
 def state(
-    function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType,
-    normalize: bool,
-) -> tuple[Any, ...]:  # fmt: skip
-    """The fields of a state, converted to ``dtype``, as `state_arrays.checked` checks them."""
+    function: str, name: str, x: Any, lead: Sequence[Any], cores: State, dtype: DType
+) -> State:
+    """A state, converted to ``dtype``, as `state_arrays.checked` checks it."""
     given = x
     if isinstance(x, tuple):
-        named = zip(x, ("s", "z", "log_scale"), strict=False)
         complex_too = is_complex(dtype)
         x = tuple(
             None
             if y is None
             else checked(function, f"{name}.{field}", y, complex_too=complex_too).astype(dtype)
-            for y, field in named
-        )
-        given = tuple(None if y is None else stand_in(y) for y in x)
-    state_arrays.checked(function, name, given, sizes(lead), sizes(core), dtype, normalize)
-    return tuple(y for y in x[:2] if y is not None)
-
-
-def scaled_state(
-    function: str, name: str, x: Any, lead: Sequence[Any], cores: Sequence[Any], dtype: DType
-) -> State:
-    """A state under a log scale, converted to ``dtype``, as `state_fields.read` checks it."""
-    given = x
-    if isinstance(x, tuple):
-        x = tuple(
-            None if y is None else checked(function, f"{name}.{field}", y).astype(dtype)
             for y, field in zip(x, State._fields, strict=False)
         )
         given = tuple(map(stand_in, x))
-    known = tuple(None if core is None else sizes(core) for core in cores)
-    state_fields.read(function, name, given, sizes(lead), known, dtype)
+    known = State(*(None if core is None else sizes(core) for core in cores))
+    state_arrays.checked(function, name, given, sizes(lead), known, dtype)
     return State(*x)
 
 

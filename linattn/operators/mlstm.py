@@ -282,10 +282,13 @@ def mlstm_step(
         refuse_token(name, operands)
     numbers = _numbers(name, call.typed, call, scale, normalize, eps)
     wide = state_dtype(*call.typed)
-    state = state_fields.read(
-        name, "state", state, call.batch, _cores(call, numbers.normalize), wide
-    )
-    after = state_fields.own(name, state, call.batch, (2, 1, 0), in_place)
+    cores = MLSTM.cores(call.fit.sizes, numbers.normalize)
+    after = state_arrays.checked(name, "state", state, call.batch, cores, wide)
+    if in_place:
+        state_arrays.in_place(name, after, call.batch, cores)
+        after = state
+    else:
+        after = state_arrays.spread(after, call.batch, cores)
     outputs = None, *_fields_of(after, bool(numbers.normalize))
     return run(step, (*call.cast(), *numbers), outputs)[0], after
 
@@ -314,12 +317,6 @@ def _default_scale(d: int) -> float:
     return float(max(d, 1) ** -0.5)
 
 
-def _cores(call: Call, normalize: float, *packed: int) -> tuple[Any, ...]:
-    """The shapes of s, z and log_scale; None for z where there is none."""
-    d, m = call.fit.sizes["d"], call.fit.sizes["m"]
-    return (*packed, d, m), (*packed, d) if normalize else None, packed
-
-
 def _first(
     function: str,
     state: Any,
@@ -333,15 +330,9 @@ def _first(
     if state is None:
         return (...,) * (3 if normalize else 2)
     packed = (packing.r,) if packing.packed else ()
-    fields = state_fields.read(
-        function, name, state, call.batch, _cores(call, normalize, *packed), dtype
-    )
-    own = (slice(None),) * 2
-    return tuple(
-        x if packing.packed else x[(..., None, *own[:rank])]
-        for x, rank in zip(fields, (2, 1, 0), strict=True)
-        if x is not None
-    )
+    cores = MLSTM.cores(call.fit.sizes, normalize, *packed)
+    fields = state_arrays.checked(function, name, state, call.batch, cores, dtype)
+    return state_arrays.operands(fields, cores, packing)
 
 
 def _result(packing: state_arrays.Sequences, fields: Any, log_scale: Array, call: Call) -> State:

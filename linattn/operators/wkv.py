@@ -240,10 +240,13 @@ def wkv_step(
     call = LAYOUT.read(name, operands, tokens=False)
     if not call.alike:
         refuse_token(name, operands)
-    state = state_fields.read(
-        name, "state", state, call.batch, (call.core,) * 3, state_dtype(*call.typed)
-    )
-    after = state_fields.own(name, state, call.batch, (1, 1, 1), in_place)
+    cores = State(*(call.core,) * 3)
+    after = state_arrays.checked(name, "state", state, call.batch, cores, state_dtype(*call.typed))
+    if in_place:
+        state_arrays.in_place(name, after, call.batch, cores)
+        after = state
+    else:
+        after = state_arrays.spread(after, call.batch, cores)
     s = np.stack(after, -2)
     result = run(ufuncs["_wkv_step"], call.cast(), (None, s))[0], after
     rows = [s[..., i, :] for i in range(3)]
@@ -267,7 +270,7 @@ def _stacked(
         fields[:, 2] = largest
         return fields
     core = (packing.r, *call.core) if packing.packed else call.core
-    state = state_fields.read(function, name, state, call.batch, (core,) * 3, dtype)
+    state = state_arrays.checked(function, name, state, call.batch, State(*(core,) * 3), dtype)
     fields = np.stack(np.broadcast_arrays(*state), -2)
     return fields if packing.packed else fields[..., None, :, :]
 

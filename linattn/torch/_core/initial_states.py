@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._call import initial
-from ..._call.scaled import Scaled
 from ..._core.checks import shape_alone
 from ..._states.state_arrays import State
 from . import conversions, map_texts
@@ -57,13 +55,6 @@ def initial_state(
     if cu_seqlens is not None:
         lead = (*lead, len(cu_seqlens) - 1)
     if recurrence.mapped:
-        sizes["f"] = features(sizes["d"])
-    if isinstance(recurrence, Scaled):
-        return recurrence.state(full, lead, recurrence.cores(sizes, normalize))
-    s, *others = (
-        (*lead, *(sizes[x] for x in dims)) for dims in described.description.fields.values()
-    )
-    if not (others and normalize):
-        return State(full(s, 0.0))
-    z, log_scale = others
-    return State(full(s, 0.0), full(z, 0.0), full(log_scale, -math.inf) if rescaled else None)
+        sizes["d"] = features(sizes["d"])
+    cores = recurrence.cores(sizes, normalize, *lead)
+    return recurrence.state(full, cores._replace(log_scale=cores.z) if rescaled else cores)
