@@ -40,7 +40,7 @@ def test_it_is_what_an_operator_begins_with(name, dtype):
         if x is not None:
             assert np.array_equal(y, z)
             assert x.shape == y.shape and x.dtype == y.dtype
-            assert not x.any()
+            assert not x.any() or (name == "wkv" and (x == -np.inf).all())
 
 
 @EACH
@@ -165,7 +165,8 @@ def test_other_libraries_have_the_same(library, made, name, dtype, bounds):
     state = module.initial_state(*given, operator=name, cu_seqlens=bounds)
     for x, y in zip(state, expected, strict=True):
         assert x is y is None or (type(x) is type(given[0]) and x.shape == y.shape)
-        assert x is None or (str(x.dtype).endswith("float32") and not x.any())
+        assert x is None or str(x.dtype).endswith("float32")
+        assert x is None or np.array_equal(np.asarray(x), y)
     token = [of(x) for x in one(name, arrays, 0)]
     step = STEPS[name]
     state = module.initial_state(*token, operator=step)

@@ -34,7 +34,6 @@ from .effects import Element, ScaledElement
 if TYPE_CHECKING:
     from .._call.interface import Interface
     from .._call.recurrence import Operands
-    from .._call.scaled import Scaled
     from .._core.layout import Operand
     from .._types import DType
 
@@ -74,7 +73,7 @@ def element(
 
 
 def scaled_effect(
-    r: Scaled,
+    r: Interface,
     operands: tuple[Any, ...],
     end_of: Callable[..., State],
     dtype: DType,
@@ -98,6 +97,7 @@ def scaled_effect(
     there = None
     if key_lengths is not None:
         there = xp.arange(sizes["n"]) < xp.asarray(key_lengths)[..., None]
+    assert r.decay is not None
     a = r.decay(named, there, xp).astype(dtype)
     return ScaledElement(xp.broadcast_to(a, end.log_scale.shape), *end, r.first)
 

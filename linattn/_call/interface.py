@@ -35,6 +35,7 @@ class Interface:
     mapped: bool = False  #: whether it takes feature maps
     fields: Mapping[str, str]  #: the letters of the axes of a state's arrays, by field
     first: float = -math.inf  #: log_scale of the state before all tokens
+    decay: Callable[..., Any] | None = None  #: of those under a log scale (`kernels.Kernels`)
     normalizer: bool = False  #: whether a state has z only where ``normalize`` is True
     one_array: ClassVar[bool] = False  #: whether a state is an array, not a `State`
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from .._core import checks
 from .._core.dtypes import state_dtype
@@ -40,6 +43,12 @@ class Kernels(Interface):
         number of the state, or nothing.
     public : dict
         The names of operands that are called otherwise in operators.def.
+    decay : callable, optional
+        Of a recurrence under a log scale, which is cut into blocks by it:
+        ``decay(operands, there, xp)`` is the logarithm of what a sequence of tokens multiplies the
+        memory by; ``there`` (..., n), or None, says which tokens have a key.
+    first : float, default -inf
+        log_scale of the state before all tokens.
     function : str, optional
         The public function, where it also calls another recurrence.
     """
@@ -50,9 +59,13 @@ class Kernels(Interface):
         *,
         transition: Transition = "matrix",
         public: Mapping[str, str] = MappingProxyType({}),
+        decay: Callable[[Mapping[str, Any], Any, Any], Any] | None = None,
+        first: float = -math.inf,
         function: str = "",
     ) -> None:
-        row, self.name, self.transition = operators[name], function or name, transition
+        row, self.name = operators[name], function or name
+        self.transition = "scaled" if decay is not None else transition
+        self.decay, self.first = decay, first
         self.layout = Layout.of(name, public)
         self.operands = self.layout.operands
         self.extras = self.operands[self.layout.leading :]
@@ -175,11 +188,16 @@ class Kernels(Interface):
         """The arrays of a state of that name; none where there is no state."""
         if packing is None:
             return ()
-        if state is None:  # left out
-            return (...,) * len(self.present[normalize])
+        dtype = state_dtype(*call.typed, *more)
+        if state is None:  # left out: gufuncs take zeros for it
+            names = self.present[normalize]
+            if "log_scale" not in names or self.first == 0 or name != "initial_state":
+                return (...,) * len(names)
+            shape = self.cores(call.fit.sizes, normalize, packing.r).log_scale
+            first = np.full(shape, self.first, dtype)
+            return tuple([first if x == "log_scale" else ... for x in names])
         lead = (packing.r,) if packing.packed else ()
         cores = self.cores(call.fit.sizes, normalize, *lead)
-        dtype = state_dtype(*call.typed, *more)
         fields = state_arrays.checked(function, name, state, call.batch, cores, dtype)
         return state_arrays.operands(fields, cores, packing)
 

@@ -69,10 +69,9 @@ def _checks(operator: str, dtype: str) -> Iterator[tuple[str, float, bool]]:
         operands = [_cast(x, dtype) for x in _operands(operator, shape, rng)]
         named = {key: _cast(x, dtype) for key, x in _named(operator, shape, rng).items()}
         for options in _options(operator):
-            given: list[Any] = operands
-            if METHODS.get(operator, ("", ""))[1] == "step":
-                *token, s, z = operands
-                given = [*token, State(s, z if options.get("normalize") else None)]
+            given = operands
+            if options.get("normalize") is False and isinstance(given[-1], State):
+                given = [*given[:-1], given[-1]._replace(z=None)]
             got = getattr(linattn, operator)(*given, **named, **options)
             want = OPERATORS[operator](*given, **named, **options)
             error = _error(_flat(got), _flat(want))
@@ -83,11 +82,13 @@ def _checks(operator: str, dtype: str) -> Iterator[tuple[str, float, bool]]:
 
 
 def _cast(x: Any, dtype: str) -> Any:
-    return type(x)(*(_cast(y, dtype) for y in x)) if isinstance(x, tuple) else x.astype(dtype)
+    if isinstance(x, tuple):
+        return type(x)(*(_cast(y, dtype) for y in x))
+    return None if x is None else x.astype(dtype)
 
 
 def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[Any]:
-    """All arrays; for a step those of the first token, followed by a state or its s, z."""
+    """All arrays; for a step those of the first token, followed by a state."""
     heads, n, d, m = shape
     if operator in METHODS:
         return _of_recurrence(
@@ -96,8 +97,8 @@ def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -
     stem, _, last = operator.rpartition("_")
     if operator.startswith("fused"):
         return _of_layer(operator, shape, rng)
-    if operator.startswith(("mlstm", "wkv")):
-        return _of_scaled(operator.partition("_")[0], last, shape, rng)
+    if operator.startswith("mlstm"):
+        return _of_mlstm(last, shape, rng)
     x, grad_out = rng.standard_normal((2, heads, n, m))
     if operator == "causal_conv1d_step":
         return [x[:, 0], rng.standard_normal((m, 4)), rng.standard_normal((heads, m, 3))]
@@ -115,7 +116,7 @@ def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -
 
 def _of_recurrence(
     r: Recurrence, method: str, heads: int, sizes: dict[str, int], rng: np.random.Generator
-) -> list[np.ndarray]:
+) -> list[Any]:
     """The operands of a recurrence.
 
     Longer keys, gates above 0, and strengths and factors above 1 would let the memory grow.
@@ -132,33 +133,26 @@ def _of_recurrence(
         if "a" in arrays:
             arrays |= {"a": -arrays["k"], "b": arrays["k"] * rng.random((heads, sizes["n"], 1))}
     if method == "step":
-        s, z = (rng.random((heads, *(sizes[x] for x in y))) for y in (r.layout.state, "d"))
-        return [*(x[:, 0] if "n" in row.dims else x
-                  for row, x in zip(rows, arrays.values(), strict=True)), s, z]  # fmt: skip
+        token = (
+            x[:, 0] if "n" in row.dims else x for row, x in zip(rows, arrays.values(), strict=True)
+        )
+        cores = r.cores(sizes, True, heads)
+        return [*token, State(*(None if core is None else rng.random(core) for core in cores))]
     if method == "forward":
         return [*arrays.values()]
     output = heads, *(sizes[x] for x in r.layout.output)
     return [*arrays.values(), rng.standard_normal(output)]
 
 
-def _of_scaled(
-    stem: str, method: str, shape: tuple[int, ...], rng: np.random.Generator
-) -> list[Any]:
-    """Those of a recurrence whose state is relative to an exponential."""
+def _of_mlstm(method: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[Any]:
     heads, n, d, m = shape
-    widths: tuple[tuple[int, ...], ...]  # of a token
-    fields: tuple[tuple[int, ...], ...]
-    if stem == "mlstm":
-        widths, shared = ((d,), (d,), (m,), (), ()), []
-        fields = (heads, d, m), (heads, d), (heads,)
-    else:
-        widths, shared = ((m,), (m,)), [*rng.random((2, m))]
-        fields = ((heads, m),) * 3
+    widths: tuple[tuple[int, ...], ...] = (d,), (d,), (m,), (), ()
+    fields = (heads, d, m), (heads, d), (heads,)
     tokens = [rng.standard_normal((heads, n, *x)) for x in widths]
     if method == "step":
-        return [*(x[:, 0] for x in tokens), *shared, State(*map(rng.random, fields))]
+        return [*(x[:, 0] for x in tokens), State(*map(rng.random, fields))]
     grad_out = [rng.standard_normal((heads, n, m))] if method == "backward" else []
-    return [*tokens, *shared, *grad_out]
+    return [*tokens, *grad_out]
 
 
 def _of_layer(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[Any]:

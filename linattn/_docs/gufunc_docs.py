@@ -16,7 +16,7 @@ from .._call.tables import MAPS
 from .._linattn import operands
 
 #: Operators with states that are not in the registry of recurrences.
-_NO_RECURRENCES = "causal_conv1d", "wkv"
+_NO_RECURRENCES = ("causal_conv1d",)
 _SEQUENCES = ", r packed sequences with their states"
 
 

@@ -1,4 +1,4 @@
-"""`mlstm` and `wkv` as functions of JAX: states under a log scale."""
+"""`mlstm` as a function of JAX: states under a log scale."""
 
 from __future__ import annotations
 
@@ -66,23 +66,6 @@ def _each(f: Callable[[Any, int], Any], state: State, r: Scaled) -> State:
     """``f(array, axes of its own)`` of each array of a state."""
     pairs = zip(state, r.fields.values(), strict=True)
     return State(*(None if x is None else f(x, len(letters)) for x, letters in pairs))
-
-
-# --- wkv ----------------------------------------------------------------------------------
-
-_WKV = Kernel(
-    "wkv_state", "wkv_state_backward", (), ("nm", "nm", "m", "m"), "nm", ("p",) * 3, ("pfm",)
-)
-
-
-def _wkv(name: str, arrays: Mapping[str, Any]) -> Callable[..., Any]:
-    def compute(indices: Sequence[Any], start: State) -> tuple[Any, State]:
-        lead = jnp.broadcast_shapes(*(x.shape for x in start))
-        fields = jnp.stack([spread(lead, x) for x in start], -2)
-        o, end = run(_WKV, *arrays.values(), *indices, fields)
-        return o, State(*(end[..., i, :] for i in range(len(start))))
-
-    return compute
 
 
 # --- mlstm --------------------------------------------------------------------------------
@@ -237,4 +220,4 @@ def _there(begin: Any, keys: Any, n: Any) -> Any:
     return inside < own
 
 
-_RUNS: dict[str, Callable[..., Any]] = {"mlstm": _mlstm, "wkv": _wkv}
+_RUNS: dict[str, Callable[..., Any]] = {"mlstm": _mlstm}

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from .._blocks import block_scan
-from .._call.scaled import Scaled
 from .._core.dtypes import work_dtype
 from .._states.state_arrays import State
 from . import _traced_checks
@@ -51,7 +50,7 @@ def forward(
 
 def _effect(r: Any, arrays: list[Any], end_of: Callable[..., State], options: Any) -> Any:
     """The element of this device's tokens."""
-    if not isinstance(r, Scaled):
+    if r.decay is None:
         return block_scan.effect(r, arrays, end_of, jnp)
     dtype = work_dtype(dtype_of(promoted_of(r.name, r, arrays)))
     normalize = options.get("normalize", True)
@@ -63,7 +62,7 @@ def _start(r: Any, mine: Any, initial_state: State | None) -> State:
     empty = State(jnp.zeros_like(mine.s), None if mine.z is None else jnp.zeros_like(mine.z))
     lead = mine.s.ndim - len(r.layout.state)
     batch, dtype = mine.s.shape[:lead], mine.s.dtype
-    if isinstance(r, Scaled):
+    if r.decay is not None:
         empty = empty._replace(log_scale=jnp.full_like(mine.log_scale, r.first))
     if initial_state is None:
         return empty

@@ -126,7 +126,9 @@ work(const struct la_call *call)
     const double d = (double)la_job_dimension(call, 'd', 0);
     const double m = (double)la_job_dimension(call, 'm', 0) * la_call_parts(call);
     const double f = (double)la_job_dimension(call, 'f', 0);
-    const double width = f > 0 ? (f + 1) * (d + m + 2) : (d + 1) * (m + 1);
+    const int nstate = call->signature->nstate;
+    const double rows = d + (nstate > 0 ? nstate : 1);
+    const double width = f > 0 ? (f + 1) * (d + m + 2) : rows * (m + 1);
     double heads = 1;
     for (int axis = 0; axis < call->axes; axis++) {
         heads *= (double)call->extent[axis];
@@ -169,9 +171,6 @@ fits_layer(const struct la_head *h)
 static int
 fits(const struct job *job)
 {
-    if (job->properties & LA_THREE_ROWS && la_job_dimension(job->call, 'f', 3) != 3) {
-        return 0;
-    }
     return !(job->properties & LA_LAYER_TOKEN) || fits_layer(&job->head);
 }
 

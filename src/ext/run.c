@@ -48,13 +48,9 @@ la_run_python(const struct la_call *call)
                         "linattn: a kernel needs more scratch than it was given");
     }
     else if (status == LA_BAD_SHAPE) {
-        PyErr_Format(
-            PyExc_ValueError,
-            la_operators[call->signature->op].properties & LA_THREE_ROWS
-                ? "%s: a state has a number of rows that the operator does not take; "
-                  "expected 3"
-                : "%s: the sizes of the operands do not fit together",
-            call->signature->name);
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the sizes of the operands do not fit together",
+                     call->signature->name);
     }
     else if (status == LA_OVERLAP) {
         PyErr_Format(PyExc_ValueError,

@@ -225,6 +225,7 @@ la_signature_read(struct la_signature *signature, const struct la_form *form,
     memset(signature, 0, sizeof(*signature));
     signature->op = form->op;
     signature->variant = variant;
+    signature->nstate = form->nstate;
     add_inputs(signature, form);
     add_outputs(signature, form);
     set_name(signature, form);

@@ -27,6 +27,7 @@ struct la_signature {
     enum la_op op;
     la_variant variant;
     int nin, nout;
+    int nstate; /* fields of the state, also where the variant does not take them */
     struct la_slot {
         enum la_operand id;
         int rank;

@@ -43,14 +43,13 @@ enum la_property {
     LA_SEQUENCE_SPLIT = 256, /* sequences may be split (sequence_split.c) */
     LA_BACKWARD_SPLIT = 512, /* may be computed in passes (backward_split.c) */
     LA_INTERLEAVE = 1024,    /* can compute a head in slices (interleave.c) */
-    LA_THREE_ROWS = 2048,    /* f is 3 */
-    LA_CHANNEL_SPLIT = 4096, /* channels may be split, with sums over them in a pass of
+    LA_CHANNEL_SPLIT = 2048, /* channels may be split, with sums over them in a pass of
                                 their own (channel_split.c) */
-    LA_RUNS = 8192,          /* computes a run of heads, each with its own operands */
-    LA_LAYER_TOKEN = 16384,  /* computes one token of a layer, of which n are the heads
+    LA_RUNS = 4096,          /* computes a run of heads, each with its own operands */
+    LA_LAYER_TOKEN = 8192,   /* computes one token of a layer, of which n are the heads
                           (layer_token.h): a step without an operator for whole
                           sequences */
-    LA_TAKES_COMPLEX = 32768 /* also takes complex64 and complex128 */
+    LA_TAKES_COMPLEX = 16384 /* also takes complex64 and complex128 */
 };
 
 /* The part of a backward operator that one piece of work computes: all of it; dq, with

@@ -5,10 +5,10 @@
  *                                                         Peng et al. 2023, eq. 14-18
  *
  * k, v, o (n,m), w, u (m).  num and den are held times e^-max, where max is the largest
- * exponent so far: max_t = max(max_{t-1} - w, k_t).  The state s0, s (3,m) has the rows
- * num, den and max.  Two exponentials and a division a number.  A token without a key
- * leaves the state as it is, and reads it; where there is no key at all o is 0.  A key
- * of -inf writes nothing, whatever its value is.  Scratch: blocks of a panel of
+ * exponent so far: max_t = max(max_{t-1} - w, k_t).  The state's s, z and log_scale (m)
+ * are num, den and max.  Two exponentials and a division a number.  A token without a
+ * key leaves the state as it is, and reads it; where there is no key at all o is 0.  A
+ * key of -inf writes nothing, whatever its value is.  Scratch: blocks of a panel of
  * columns.  Nothing of row j > i reaches row i.
  *
  * Numerics.  max_t is held as top - age w, top the key that was the last to exceed it,
@@ -83,32 +83,42 @@ row_at(const struct la_array *x, ptrdiff_t i, ptrdiff_t col)
     return shifted(x, i * x->rs + col * x->cs);
 }
 
+/* A state of num, den and max as its caller holds it: the columns from col on. */
 static void
-load_wkv_state(struct wkv_state s, const struct la_array *x, ptrdiff_t col,
+load_wkv_state(struct wkv_state s, const struct la_array x[3], ptrdiff_t col,
                ptrdiff_t cols, T top)
 {
     T *rows[] = {s.num, s.den, s.top};
     for (ptrdiff_t i = 0; i < 3; i++) {
-        const struct la_array row = row_at(x, i, col);
+        const struct la_array row = row_at(&x[i], 0, col);
         load_vector(rows[i], &row, cols);
     }
     clear(s.age, row_step(cols));
     clear(s.num_lost, row_step(cols));
     clear(s.den_lost, row_step(cols));
-    for (ptrdiff_t j = 0; x->data == NULL && j < cols; j++) {
+    for (ptrdiff_t j = 0; !la_is_given(&x[2]) && j < cols; j++) {
         s.top[j] = top;
     }
 }
 
 static void
-store_wkv_state(const struct la_array *x, struct wkv_state s, ptrdiff_t col,
+store_wkv_state(const struct la_array x[3], struct wkv_state s, ptrdiff_t col,
                 ptrdiff_t cols)
 {
     T *rows[] = {s.num, s.den, s.top};
     for (ptrdiff_t i = 0; i < 3; i++) {
-        const struct la_array row = row_at(x, i, col);
+        const struct la_array row = row_at(&x[i], 0, col);
         store_vector(&row, rows[i], cols);
     }
+}
+
+/* The state before the first token, of which there is none where it is not given. */
+static void
+load_first_wkv(const struct la_head *h, struct wkv_state s, ptrdiff_t col,
+               ptrdiff_t cols)
+{
+    const struct la_array first[] = {h->s0, h->z0, h->log_scale0};
+    load_wkv_state(s, first, col, cols, -(T)INFINITY);
 }
 
 /* w, u and the first state of the panel from col on. */
@@ -119,7 +129,7 @@ begin_wkv(const struct la_head *h, const struct wkv_scratch *r, ptrdiff_t col,
     const struct la_array w = row_at(&h->w, 0, col), u = row_at(&h->u, 0, col);
     load_vector(r->w, &w, cols);
     load_vector(r->u, &u, cols);
-    load_wkv_state(r->s, &h->s0, col, cols, -(T)INFINITY);
+    load_first_wkv(h, r->s, col, cols);
 }
 
 /* k and v of the tokens t; those without a key have the key -inf, the value 0. */
@@ -356,6 +366,7 @@ run_wkv(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct wkv_scratch r = wkv_carve(h, &arena);
+    const struct la_array last[] = {h->s1, h->z1, h->log_scale};
     struct la_fetch ahead = {0};
     ptrdiff_t until_poll = 0;
     for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
@@ -376,12 +387,12 @@ run_wkv(const struct la_head *h)
             }
             stream_rows(&o, t, cols, r.o, h->large);
         }
-        store_wkv_state(&h->s1, r.s, col, cols);
+        store_wkv_state(last, r.s, col, cols);
     }
     return 0;
 }
 
-/* One token.  Where no s0 is given the state is updated in place, in s1. */
+/* One token.  Where no first state is given, the one after it is updated in place. */
 static struct wkv_scratch
 wkv_step_carve(const struct la_head *h, struct arena *arena)
 {
@@ -393,7 +404,11 @@ run_wkv_step(const struct la_head *h)
 {
     struct la_head one = *h;
     one.keys = h->n;
-    one.s0 = h->s0.data != NULL ? h->s0 : h->s1;
+    if (!la_is_given(&h->s0)) {
+        one.s0 = h->s1;
+        one.z0 = h->z1;
+        one.log_scale0 = h->log_scale;
+    }
     return run_wkv(&one);
 }
 

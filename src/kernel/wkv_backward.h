@@ -201,12 +201,14 @@ wkv_panel_back(const struct la_head *h, const struct wkv_backward_scratch *r,
 {
     const ptrdiff_t last = h->n > 0 ? (h->n - 1) / r->rows * r->rows : -1;
     const struct la_array dk = row_at(&h->dk, 0, col), dv = row_at(&h->dv, 0, col);
-    load_wkv_state(r->r, &h->grad_s, col, cols, 0);
+    const struct la_array last_grad[] = {h->grad_s, h->grad_z, h->grad_log_scale};
+    const struct la_array first_grad[] = {h->ds0, h->dz0, h->dlog_scale0};
+    load_wkv_state(r->r, last_grad, col, cols, 0);
     begin_wkv(h, &r->scan, col, cols);
     if (leave_wkv(h, r, col, cols, until_poll)) {
         return 1;
     }
-    if (h->grad_s.data != NULL) {
+    if (la_is_given(&h->grad_s)) {
         meet_max(r->r, r->scan.s, cols, 1);
     }
     struct la_fetch ahead = {0};
@@ -220,9 +222,9 @@ wkv_panel_back(const struct la_head *h, const struct wkv_backward_scratch *r,
         stream_rows(&dk, t, cols, r->dk, h->large);
         stream_rows(&dv, t, cols, r->dv, h->large);
     }
-    load_wkv_state(r->scan.s, &h->s0, col, cols, -(T)INFINITY);
+    load_first_wkv(h, r->scan.s, col, cols);
     meet_max(r->r, r->scan.s, cols, -1);
-    store_wkv_state(&h->ds0, r->r, col, cols);
+    store_wkv_state(first_grad, r->r, col, cols);
     return 0;
 }
 

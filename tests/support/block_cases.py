@@ -5,7 +5,6 @@ from operands import dims, given, make
 
 from linattn import State
 from linattn._blocks.block_scan import BLOCKS
-from linattn._call.scaled import SCALED
 
 B, H, N, D, M, F = 2, 3, 20, 4, 5, 6
 LENGTHS = np.array([[3, 20, 0], [9, 14, 8]])
@@ -72,7 +71,7 @@ def states(fields, name="causal"):
     if fields == "complex":
         return State(s + 1j * draw(*s.shape, seed=8))
     z = abs(draw(B, H, core[0], seed=8)) if fields == "sz" else None
-    if name in SCALED:
+    if name in ("mlstm", "wkv"):
         return State(s, z, draw(B, H, *(core if name == "wkv" else ()), seed=9))
     return State(s, z)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from importlib import import_module
 from math import prod
 from random import Random
 from types import MappingProxyType
@@ -28,7 +27,6 @@ DTYPES = tuple(map(np.dtype, ("f4", "f8", "f2", bfloat16)))
 MIXED = (*DTYPES, *map(np.dtype, ("i1", "u1", "i4", "i8", "?")))
 TWINS = selftest.OPERATORS
 #: Recurrences besides those of the registry.
-LAYOUTS_OF = {name: import_module(f"linattn.operators.{name}").LAYOUT for name in ("mlstm", "wkv")}
 ROWS = {"fortran", "features_first", "every_second_row", "rows_backwards"}  # layouts of matrices
 
 
@@ -217,10 +215,9 @@ def twin_map(feature_map):
 
 def wide_operands(name: str) -> set[str]:
     """The operands of a recurrence that have the dtype of states, not that of the call."""
-    if name in RECURRENCES:
-        rows = RECURRENCES[name].operands
-    else:
-        rows = LAYOUTS_OF[name].operands if name in LAYOUTS_OF else ()
+    if name == "mlstm":
+        return {"i", "f"}
+    rows = RECURRENCES[name].operands if name in RECURRENCES else ()
     return {x.name for x in rows if x.state_dtype}
 
 

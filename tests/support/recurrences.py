@@ -40,8 +40,13 @@ class Rule(NamedTuple):
         return "-".join([self.name, *own, *map(str, self.options.values())])
 
 
-#: The recurrences that have states, in the order of their kernels.
-SCANS = [RECURRENCES[x] for x in operators if x in RECURRENCES and not RECURRENCES[x].cross]
+#: The recurrences that have states, in the order of their kernels; those under a log scale have
+#: tests of their own.
+SCANS = [
+    r
+    for x in operators
+    if (r := RECURRENCES.get(x)) is not None and not r.cross and r.decay is None
+]
 #: Options that recurrences with maps are called with; none for the others.
 OPTIONS = {
     "causal": [

@@ -52,9 +52,11 @@ def of_recurrence(r: Recurrence) -> Description:
         forward, backward, step = (
             partial(method, feature_map="identity") for method in (forward, backward, step)
         )
-    fields = {"s": r.layout.state.replace("d", "f") if r.mapped else r.layout.state}
-    if r.normalizer:
-        fields |= dict.fromkeys(("z", "log_scale"), fields["s"][0])
+    fields = dict(r.fields)
+    if r.mapped:
+        fields = {field: letters.replace("d", "f") for field, letters in fields.items()}
+        if r.normalizer:
+            fields["log_scale"] = fields["z"]
     return Description(
         r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
         keeps_strides=True, fields={} if r.cross else fields, lengths=True,
