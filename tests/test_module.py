@@ -243,8 +243,6 @@ def test_a_step_is_a_recurrence_without_tokens():
     steps = {x: row(x)["step_of"] for x in _linattn.operators if row(x)["step_of"] is not None}
     assert steps.pop("step") == "causal"
     assert steps == {f"{x}_step": x for x in steps.values()}
-    # Its step has gates and a running maximum, which the kernel of sequences gets as decays.
-    assert steps.pop("mlstm_step") == "mlstm"
     for name, recurrence in {"step": "causal", **steps}.items():
         one, all_tokens = row(name), row(recurrence)
         assert one["state"] == all_tokens["state"] != ()

@@ -14,7 +14,6 @@ algebra, also that of states under a log scale (`_call.scaled`).
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ import numpy as np
 from .. import feature_maps
 from .._call import mapped
 from .._call.recurrence import RECURRENCES, Recurrence
-from .._call.scaled import SCALED
 from .._core.dtypes import result_dtype, state_dtype
 from .._core.gradient_sums import clear_padding, sum_all, summed
 from .._core.gufuncs import quiet, run, ufuncs
@@ -38,22 +36,17 @@ if TYPE_CHECKING:
     from .._types import DType
 
 
-#: Every recurrence that goes in blocks, by its name, which tasks are sent with.
-BLOCKS: Mapping[str, Any] = ChainMap(RECURRENCES, SCALED)
-
-
-def with_map(r: Interface, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with the map of recurrences that may have one."""
-    known = {"feature_map": "identity"} if isinstance(r, Recurrence) else {}
-    return {**known, **options}
+def with_map(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with a map, which not every recurrence has."""
+    return {"feature_map": "identity", **options}
 
 
 @quiet
 def element(
-    key: str, operands: tuple[Any, ...], key_lengths: Any = None, **options: Any
+    name: str, operands: tuple[Any, ...], key_lengths: Any = None, **options: Any
 ) -> Element | ScaledElement:
     """The element of a block of tokens."""
-    r = BLOCKS[key]
+    r = RECURRENCES[name]
     if r.transition == "identity":
         return Element(None, *_sums(operands, key_lengths, **options))
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
+from .._call.recurrence import RECURRENCES
 from .._core import checks
 from .._core.dtypes import state_dtype
 from .._core.gradient_sums import sum_all
@@ -149,9 +150,9 @@ class _Call:
         grad_out: Any = None, grad_state: State | None = None,
     ) -> None:  # fmt: skip
         self.key = name
-        r = self.r = block_scan.BLOCKS[name]
+        r = self.r = RECURRENCES[name]
         self.ranks, self.name = ranks, r.names[method]
-        self.options = options = block_scan.with_map(r, options)
+        self.options = options = block_scan.with_map(options)
         self.reverse = bool(options.get("reverse"))
         #: The ranks of the tokens that are scanned first and last.
         self.first, self.last = (-1, 0) if self.reverse else (0, -1)

@@ -36,12 +36,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import linattn
 
-from .._call.scaled import every
+from .._call.recurrence import RECURRENCES
 from .._docs import templates
 
 if TYPE_CHECKING:
     from .._call.recurrence import Recurrence
-    from .._call.scaled import Scaled
     from .._core.layout import Operand
 
     Function = Callable[..., Any]
@@ -85,14 +84,14 @@ class Made(NamedTuple):
     """A function of a recurrence that a bridge has."""
 
     name: str
-    recurrence: Recurrence | Scaled
+    recurrence: Recurrence
     form: str  #: "forward", "backward" or "step"
     added: tuple[Added, ...]
 
 
 def functions(bridge: Bridge) -> Iterator[Made]:
     """Those of all recurrences."""
-    for r in every():
+    for r in RECURRENCES.values():
         for form in bridge.examples:
             if form != "step" or not r.cross:
                 added = (x for x in bridge.added if form in x.forms and (x.cross or not r.cross))

@@ -11,11 +11,10 @@ from .._core.dtypes import state_dtype
 from .._states.state_arrays import State, checked_bounds
 from ..feature_maps import PositiveRandomFeatures, get
 from ..feature_maps._feature_map import Fused
-from .scaled import Scaled, every
+from .recurrence import RECURRENCES, Recurrence
 
 if TYPE_CHECKING:
     from .._types import Array, ArrayLike, Bool, Map, Shape
-    from .recurrence import Recurrence
 
 NAME = "initial_state"
 
@@ -108,15 +107,16 @@ def given(*operands: Any) -> tuple[Any, ...]:
     return operands
 
 
-def recurrence_of(operator: str, count: int) -> tuple[Recurrence | Scaled, bool]:
+def recurrence_of(operator: str, count: int) -> tuple[Recurrence, bool]:
     """The recurrence that has the operator, and whether it takes all tokens, not one.
 
     ``count`` is the number of operands.
     """
-    steps = (r for r in every() if not r.cross)
+    steps = (r for r in RECURRENCES.values() if not r.cross)
     recurrence = next((r for r in steps if operator in (r.name, r.names["step"])), None)
     if recurrence is None:
-        known = (r.names[x] for r in every() if not r.cross for x in ("forward", "step"))
+        scans = (r for r in RECURRENCES.values() if not r.cross)
+        known = (r.names[x] for r in scans for x in ("forward", "step"))
         raise ValueError(f"{NAME}: operator is {operator!r}; expected one of {', '.join(known)}")
     leading = recurrence.layout.leading
     others = count - leading

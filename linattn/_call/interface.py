@@ -1,8 +1,7 @@
 """What everything else asks of a recurrence: pools, positions, blocks, ranks, bridges, the tests.
 
 A recurrence takes a state from token to token.  `recurrence.Recurrence` has those that are rows of
-operators.def, with one kernel for each method; `scaled.Scaled` and `operators.conv` have the
-others.
+operators.def, with one kernel for each method; `operators.conv` has the convolution.
 """
 
 from __future__ import annotations

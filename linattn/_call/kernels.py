@@ -49,6 +49,8 @@ class Kernels(Interface):
         memory by; ``there`` (..., n), or None, says which tokens have a key.
     first : float, default -inf
         log_scale of the state before all tokens.
+    root_scale : bool, default False
+        Whether a scale of None stands for 1 / sqrt(d).
     function : str, optional
         The public function, where it also calls another recurrence.
     """
@@ -61,11 +63,12 @@ class Kernels(Interface):
         public: Mapping[str, str] = MappingProxyType({}),
         decay: Callable[[Mapping[str, Any], Any, Any], Any] | None = None,
         first: float = -math.inf,
+        root_scale: bool = False,
         function: str = "",
     ) -> None:
         row, self.name = operators[name], function or name
         self.transition = "scaled" if decay is not None else transition
-        self.decay, self.first = decay, first
+        self.decay, self.first, self.root_scale = decay, first, root_scale
         self.layout = Layout.of(name, public)
         self.operands = self.layout.operands
         self.extras = self.operands[self.layout.leading :]
@@ -129,6 +132,7 @@ class Kernels(Interface):
         flags = dict(options)
         feature_map = flags.pop("feature_map", "identity")
         scale, eps = flags.pop("scale", 1.0), flags.pop("eps", 0.0)
+        scale = self.default_scale(operands) if scale is None else scale
         normalize = flags.pop("normalize", False)
         outside = mapped.outside(feature_map)
         if normalize and outside and isinstance(feature_map, PositiveRandomFeatures):
@@ -147,6 +151,11 @@ class Kernels(Interface):
         if self.mapped:
             sizes = sizes | {"d": get(feature_map).features(sizes["d"])}
         return call, self.cores(sizes, normalize)
+
+    def default_scale(self, operands: Operands) -> float | None:
+        """What a scale of None stands for; None if it is refused."""
+        shape = np.shape(operands[0])
+        return float(max(shape[-1], 1) ** -0.5) if self.root_scale and shape else None
 
     def _numbers(
         self,

@@ -70,7 +70,7 @@ class Recurrence(Kernels):
         operands: Operands,
         *,
         feature_map: Map = "identity",
-        scale: float = 1.0,
+        scale: float | None = 1.0,
         normalize: Bool = False,
         eps: float = 0.0,
         key_lengths: ArrayLike | None = None,
@@ -83,6 +83,8 @@ class Recurrence(Kernels):
         **flags: Bool,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
+        if scale is None:
+            scale = self.default_scale(operands)
         with_rows = state_indices is not None or state_at is not None
         with_state = initial_state is not None or return_state or with_rows
         stateless = key_lengths is None and cu_seqlens is None and not with_state
@@ -123,7 +125,7 @@ class Recurrence(Kernels):
         grad_out: ArrayLike,
         *,
         feature_map: Map = "identity",
-        scale: float = 1.0,
+        scale: float | None = 1.0,
         normalize: Bool = False,
         eps: float = 0.0,
         key_lengths: ArrayLike | None = None,
@@ -135,6 +137,8 @@ class Recurrence(Kernels):
         **flags: Bool,
     ) -> tuple[Any, ...]:
         """A gradient of each operand, and that of the initial state where there is a state."""
+        if scale is None:
+            scale = self.default_scale(operands)
         with_rows = state_indices is not None or state_at is not None
         with_state = initial_state is not None or grad_state is not None or with_rows
         stateless = key_lengths is None and cu_seqlens is None and not with_state
@@ -200,7 +204,7 @@ class Recurrence(Kernels):
         state: Any,
         *,
         feature_map: Map = "identity",
-        scale: float = 1.0,
+        scale: float | None = 1.0,
         normalize: Bool = False,
         eps: float = 0.0,
         in_place: bool = False,
@@ -208,6 +212,8 @@ class Recurrence(Kernels):
         **flags: Bool,
     ) -> tuple[Array, State]:
         """The output of one token, and the state after it."""
+        if scale is None:
+            scale = self.default_scale(operands)
         written = in_place or state_indices is not None
         if type(state) is State and state[2] is None and not flags:
             result = fast_step(

@@ -52,12 +52,9 @@ class Table(dict[Key, np.ufunc]):
     def key(self, function: str, variant: str, feature_map: Any, normalize: Any) -> Key:
         """The key of a call, checked."""
         try:
-            known = (variant, feature_map, normalize) in self.names
+            known = (variant, feature_map, False) in self.names
         except TypeError:
             known = False
-        if known:
-            return variant, feature_map, bool(normalize)
-        named = isinstance(feature_map, str)
-        if not named or all(feature_map != name for _, name, _ in self.names):
+        if not known:
             raise unknown_map(function, feature_map)
         return variant, feature_map, checks.flag(function, "normalize", normalize)

@@ -97,8 +97,6 @@ def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -
     stem, _, last = operator.rpartition("_")
     if operator.startswith("fused"):
         return _of_layer(operator, shape, rng)
-    if operator.startswith("mlstm"):
-        return _of_mlstm(last, shape, rng)
     x, grad_out = rng.standard_normal((2, heads, n, m))
     if operator == "causal_conv1d_step":
         return [x[:, 0], rng.standard_normal((m, 4)), rng.standard_normal((heads, m, 3))]
@@ -144,17 +142,6 @@ def _of_recurrence(
     return [*arrays.values(), rng.standard_normal(output)]
 
 
-def _of_mlstm(method: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[Any]:
-    heads, n, d, m = shape
-    widths: tuple[tuple[int, ...], ...] = (d,), (d,), (m,), (), ()
-    fields = (heads, d, m), (heads, d), (heads,)
-    tokens = [rng.standard_normal((heads, n, *x)) for x in widths]
-    if method == "step":
-        return [*(x[:, 0] for x in tokens), State(*map(rng.random, fields))]
-    grad_out = [rng.standard_normal((heads, n, m))] if method == "backward" else []
-    return [*tokens, *grad_out]
-
-
 def _of_layer(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -> list[Any]:
     """Those of a fused step, of two heads that share a key."""
     rows, _, d, m = shape
@@ -186,11 +173,14 @@ def _named(
 
 def _options(operator: str) -> Iterator[dict[str, Any]]:
     if operator in METHODS:
-        if not METHODS[operator][0].normalizer:
+        r = METHODS[operator][0]
+        if not r.normalizer:
             yield {}
-            return
+        elif not r.mapped:
+            yield from ({"normalize": True}, {"normalize": False})
         for (feature_map, row), normalize in itertools.product(maps.items(), (True, False)):
-            if not (row["signed"] and normalize):  # weights of both signs can sum to 0
+            # Weights of both signs can sum to 0.
+            if r.mapped and r.normalizer and not (row["signed"] and normalize):
                 yield {"feature_map": feature_map, "normalize": normalize}
     elif "conv1d" in operator:
         yield from ({"activation": None}, {"activation": "silu"})

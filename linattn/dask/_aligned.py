@@ -33,7 +33,7 @@ class Call:
     ) -> None:  # fmt: skip
         self.r, self.key = r, r.name
         self.name = r.names[method]
-        self.options = options = block_scan.with_map(r, options)
+        self.options = options = block_scan.with_map(options)
         kept = type(None), int, float, complex  # numbers of Python's determine no dtype
         given = [
             x if isinstance(x, kept) or hasattr(x, "dtype") else np.asarray(x) for x in operands

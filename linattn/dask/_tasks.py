@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from .._blocks import block_scan, effects
+from .._call.recurrence import RECURRENCES
 from .._core import gradient_sums
 from .._core.gufuncs import quiet
 from .._states.state_arrays import State
 
 
-def element(key: str, options: Any, key_lengths: Any, *operands: Any) -> Any:
-    return block_scan.element(key, operands, key_lengths, **options)
+def element(name: str, options: Any, key_lengths: Any, *operands: Any) -> Any:
+    return block_scan.element(name, operands, key_lengths, **options)
 
 
 def element_over_all(options: Any, key_lengths: Any, k: Any, v: Any) -> Any:
@@ -35,21 +36,21 @@ def states(found: Any, i: int, *elements: Any) -> list[Any]:
 
 
 def forward(
-    key: str, cu_seqlens: Any, end: bool, options: Any, key_lengths: Any, states: Any, i: int,
+    name: str, cu_seqlens: Any, end: bool, options: Any, key_lengths: Any, states: Any, i: int,
     *operands: Any,
 ) -> Any:  # fmt: skip
-    return block_scan.BLOCKS[key].forward(
+    return RECURRENCES[name].forward(
         operands, key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=states[i],
         return_state=end, **options,
     )  # fmt: skip
 
 
 def backward(
-    key: str, cu_seqlens: Any, dtype: Any, options: Any, grad: Any, key_lengths: Any,
+    name: str, cu_seqlens: Any, dtype: Any, options: Any, grad: Any, key_lengths: Any,
     states: Any, i: int, grad_states: Any, j: int, *operands: Any,
 ) -> Any:  # fmt: skip
     """The gradients of the operands, None for those left out, and of the state before."""
-    r, state = block_scan.BLOCKS[key], states[i]
+    r, state = RECURRENCES[name], states[i]
     *arrays, grad = _at_least(dtype, *operands, grad)
     if state is None:
         sequences = None if cu_seqlens is None else len(cu_seqlens) - 1

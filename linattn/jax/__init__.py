@@ -45,36 +45,26 @@ import linattn
 
 from .._bridges.bridge import made, recurrences
 from .._bridges.rows import JAX
-from .._call.scaled import Scaled
+from .._call.recurrence import Recurrence
 from .._docs.templates import Raised
 from .._states.state_arrays import State
-from . import _functions, _log_scaled, _recurrence, _sharded
+from . import _functions, _recurrence, _sharded
 from ._custom_calls import IN_C
 
 if TYPE_CHECKING:
     from .._signatures.jax import *  # noqa: F403
 
 
-def _forward(r: Any) -> Callable[..., Any]:
-    run = _run(r)
-
+def _forward(r: Recurrence) -> Callable[..., Any]:
     def forward(operands: tuple[Any, ...], *, axis_name: str | None = None, **options: Any) -> Any:
         if axis_name is None:
-            return run(r, operands, **options)
-        return _sharded.forward(r, operands, axis_name, run, **options)
+            return _recurrence.forward(r, operands, **options)
+        return _sharded.forward(r, operands, axis_name, **options)
 
     return forward
 
 
-def _run(r: Any) -> Callable[..., Any]:
-    return _log_scaled.forward if isinstance(r, Scaled) else _recurrence.forward
-
-
-def _step(r: Any) -> Callable[..., Any]:
-    return partial(_recurrence.step, r, run=_run(r))
-
-
-_made = recurrences(JAX, forward=_forward, step=_step)
+_made = recurrences(JAX, forward=_forward, step=lambda r: partial(_recurrence.step, r))
 _made["initial_state"] = made(
     linattn.initial_state, JAX, _recurrence.initial_state,
     raises=(

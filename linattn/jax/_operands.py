@@ -7,12 +7,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from .._call.recurrence import Recurrence
 from .._core.layout import Call
 from . import _traced_checks
 from ._arrays import aligned, promoted
 
 
-def promoted_of(name: str, r: Any, operands: Sequence[Any]) -> dict[str, Any]:
+def promoted_of(name: str, r: Recurrence, operands: Sequence[Any]) -> dict[str, Any]:
     """The operands that are given, by name, as arrays in their dtypes.
 
     The last ones may be missing where a state alone is asked for.
@@ -29,14 +30,14 @@ def dtype_of(arrays: dict[str, Any]) -> Any:
     return next(iter(arrays.values())).dtype
 
 
-def keys_of(r: Any, arrays: dict[str, Any]) -> Any:
+def keys_of(r: Recurrence, arrays: dict[str, Any]) -> Any:
     """The number of keys: of all tokens, but for queries that see every key."""
     letter = "s" if r.cross else "n"
     row = next(row for row in r.operands if row.dims[0] == letter and len(row.dims) == 2)
     return arrays[row.name].shape[-2]
 
 
-def read_of(name: str, r: Any, arrays: dict[str, Any], tokens: bool = True) -> Call:
+def read_of(name: str, r: Recurrence, arrays: dict[str, Any], tokens: bool = True) -> Call:
     """The NumPy package's reading of the operands' shapes: of all tokens, or of one."""
     given = [_traced_checks.stand_in(arrays.get(row.name)) for row in r.operands]
     return r.layout.read(name, given, tokens=tokens)

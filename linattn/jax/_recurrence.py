@@ -30,9 +30,10 @@ from ._operands import dtype_of, keys_of, promoted_of, read_of, sequences_of
 
 
 def forward(
-    r: Recurrence, operands: Sequence[Any], *, feature_map: Any = "identity", scale: float = 1.0,
-    normalize: bool = False, eps: float = 0.0, key_lengths: Any = None, cu_seqlens: Any = None,
-    initial_state: State | None = None, return_state: bool = False, one: bool = False,
+    r: Recurrence, operands: Sequence[Any], *, feature_map: Any = "identity",
+    scale: float | None = 1.0, normalize: bool = False, eps: float = 0.0, key_lengths: Any = None,
+    cu_seqlens: Any = None, initial_state: State | None = None, return_state: bool = False,
+    one: bool = False,
     **flags: bool,
 ) -> Any:  # fmt: skip
     """The output and, with `return_state`, the state after the last token.
@@ -51,6 +52,8 @@ def forward(
         _map(name, arrays, phi, key_lengths)
         phi = "identity"
         call = read_of(name, r, arrays)
+    if scale is None:
+        scale = r.default_scale((arrays["q"],))
     scale = number(name, "scale", scale, *arrays.values())
     eps = positive(name, "eps", eps, *arrays.values(), zero=True)
     switches = (float(flag(name, x, flags.get(x, False))) for x in r.flags["forward"])
@@ -76,13 +79,8 @@ def forward(
     return o, State(**dict(zip(r.present[normalize], end, strict=True)))
 
 
-def step(
-    r: Any, operands: Sequence[Any], state: State, *, run: Any = forward, **options: Any
-) -> tuple[Any, State]:
-    """The output of one token and the state after it: a sequence of one token.
-
-    ``run`` is a function like `forward`.
-    """
+def step(r: Recurrence, operands: Sequence[Any], state: State, **options: Any) -> tuple[Any, State]:
+    """The output of one token and the state after it: a sequence of one token."""
     token = promoted_of(r.names["step"], r, operands)
     _spread(r, token, read_of(r.names["step"], r, token, tokens=False))
     arrays = [token.get(row.name) for row in r.operands]
@@ -91,7 +89,7 @@ def step(
         jnp.expand_dims(x, -1 - rank) if x is not None and row.has_tokens else x
         for row, x, rank in zip(r.operands, arrays, own, strict=True)
     ]
-    o, after = run(r, whole, **options, initial_state=state, return_state=True, one=True)
+    o, after = forward(r, whole, **options, initial_state=state, return_state=True, one=True)
     return o[..., 0, :], after
 
 

@@ -13,25 +13,27 @@ import jax
 import jax.numpy as jnp
 
 from .._blocks import block_scan
+from .._call.recurrence import Recurrence
 from .._core.dtypes import work_dtype
 from .._states.state_arrays import State
-from . import _traced_checks
+from . import _recurrence, _traced_checks
 from ._operands import dtype_of, promoted_of
 
 
 def forward(
-    r: Any, operands: tuple[Any, ...], axis_name: str, run: Callable[..., Any], *,
-    initial_state: State | None = None, return_state: bool = False, key_lengths: Any = None,
-    cu_seqlens: Any = None, **options: Any,
+    r: Recurrence, operands: tuple[Any, ...], axis_name: str, *, initial_state: State | None = None,
+    return_state: bool = False, key_lengths: Any = None, cu_seqlens: Any = None, **options: Any,
 ) -> Any:  # fmt: skip
-    """``run(r, operands, ...)``, which is like `_recurrence.forward`, for this device's tokens."""
+    """`_recurrence.forward`, for this device's tokens."""
     if key_lengths is not None or cu_seqlens is not None:
         raise ValueError(
             f"{r.name}: key_lengths or cu_seqlens is given; expected None with axis_name"
         )
 
     def end_of(arrays: Sequence[Any], start: State | None) -> State:
-        state: State = run(r, arrays, initial_state=start, return_state=True, **options)[1]
+        state: State = _recurrence.forward(
+            r, arrays, initial_state=start, return_state=True, **options
+        )[1]
         return state
 
     arrays = [None if x is None else jnp.asarray(x) for x in operands]
@@ -44,11 +46,11 @@ def forward(
         start = jax.tree.map(lambda x, y, i=i: jnp.where(here == i, y, x), start, last)
         element = type(mine)(*(x[i] if _is_array(x) else x for x in everyone))
         last = element.after(last)
-    o = run(r, operands, initial_state=start, **options)
+    o = _recurrence.forward(r, operands, initial_state=start, **options)
     return (o, last) if return_state else o
 
 
-def _effect(r: Any, arrays: list[Any], end_of: Callable[..., State], options: Any) -> Any:
+def _effect(r: Recurrence, arrays: list[Any], end_of: Callable[..., State], options: Any) -> Any:
     """The element of this device's tokens."""
     if r.decay is None:
         return block_scan.effect(r, arrays, end_of, jnp)
@@ -57,7 +59,7 @@ def _effect(r: Any, arrays: list[Any], end_of: Callable[..., State], options: An
     return block_scan.scaled_effect(r, tuple(arrays), end_of, dtype, xp=jnp, normalize=normalize)
 
 
-def _start(r: Any, mine: Any, initial_state: State | None) -> State:
+def _start(r: Recurrence, mine: Any, initial_state: State | None) -> State:
     """The state before all tokens, with all leading axes."""
     empty = State(jnp.zeros_like(mine.s), None if mine.z is None else jnp.zeros_like(mine.z))
     lead = mine.s.ndim - len(r.layout.state)

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from .._call import pools
-from .._call.scaled import Scaled
-from .._core import checks, gradient_sums
-from .._core.dtypes import result_dtype, state_dtype
-from .._core.gufuncs import internal_ufuncs, quiet, run
-from .._core.layout import Call, Layout, Operand
-from .._core.lazy import in_blocks, is_lazy, refuse_token
-from .._core.settings import one_isa
+from .._call.recurrence import Recurrence
 from .._docs.templates import filled, filled_like
-from .._linattn import fast_call, pool_call
-from .._states import state_arrays, state_fields
 from .._states.state_arrays import State
-from . import mlstm_gradients
-from .mlstm_gates import Gates, Numbers, both
 
 if TYPE_CHECKING:
-    from .._types import Array, ArrayLike, Bool, DType
-
-LAYOUT = Layout([
-    Operand("q", "nd"), Operand("k", "nd"), Operand("v", "nm"),
-    Operand("i", "n", state_dtype=True), Operand("f", "n", state_dtype=True),
-])  # fmt: skip
+    from .._types import Array, ArrayLike, Bool
 
 
-@quiet
-@one_isa()
+def _decay(named: Mapping[str, Any], there: Any, xp: Any) -> Any:
+    """The sum of log sigma(f)."""
+    f = named["f"] if there is None else xp.where(there, named["f"], xp.inf)
+    return -xp.logaddexp(xp.zeros_like(f), -f).sum(-1)
+
+
+MLSTM = Recurrence("mlstm", decay=_decay, first=0.0, root_scale=True)
+
+
 @filled
 def mlstm(
     q: ArrayLike,
@@ -96,38 +84,13 @@ def mlstm(
            [3.],
            [5.]])
     """
-    name, operands = "mlstm", (q, k, v, i, f)
-    if state_indices is not None or state_at is not None:
-        return pools.call(
-            MLSTM, "forward", operands, scale=scale, normalize=normalize, eps=eps,
-            key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-            return_state=return_state, out=out, state_indices=state_indices, state_at=state_at,
-        )  # fmt: skip
-    call = LAYOUT.read(name, operands)
-    if not call.alike and is_lazy(operands):
-        return in_blocks(
-            "forward", MLSTM, operands, scale=scale, normalize=normalize, eps=eps,
-            key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-            return_state=return_state, out=out,
-        )  # fmt: skip
-    numbers = _numbers(name, call.typed, call, scale, normalize, eps)
-    if out is not None:
-        checks.out(name, out, call.shape, *call.typed)
-    packing = state_arrays.sequences(name, call.shape[-2], call.batch, cu_seqlens, key_lengths)
-    wide = state_dtype(*call.typed)
-    start = _first(name, initial_state, packing, call, wide, numbers.normalize)
-    *tokens, in_gate, forget = call.cast()
-    gates = Gates.of(in_gate, forget, packing, start[-1], wide)
-    wanted = [None if return_state else ...] * (2 if numbers.normalize else 1)
-    inputs = *tokens, *gates[:3], *numbers, *packing.indices, *both(start[:-1])
-    o, *end = run(internal_ufuncs["mlstm_state"], inputs, (out, *both(wanted)))
-    if not return_state:
-        return o
-    return o, _result(packing, end[: len(wanted)], gates.last, call)
+    return MLSTM.forward(
+        (q, k, v, i, f), scale=scale, normalize=normalize, eps=eps, key_lengths=key_lengths,
+        cu_seqlens=cu_seqlens, initial_state=initial_state, state_indices=state_indices,
+        return_state=return_state, state_at=state_at, out=out,
+    )  # fmt: skip
 
 
-@quiet
-@one_isa()
 @filled_like(mlstm)
 def mlstm_backward(
     q: ArrayLike,
@@ -162,8 +125,7 @@ def mlstm_backward(
 
     Notes
     -----
-    About the time of `gated_backward`, with m + 1 value channels, and its memory.  A gradient of
-    the final state takes the time of `mlstm` as well.
+    About the time of `gated_backward`, with m + 1 value channels, and its memory.
 
     Examples
     --------
@@ -177,44 +139,13 @@ def mlstm_backward(
     array([[0.5],
            [0.5]])
     """
-    name, operands = "mlstm_backward", (q, k, v, i, f)
-    if state_indices is not None or state_at is not None:
-        cut: tuple[Any, ...] = pools.call(
-            MLSTM, "backward", operands, grad_out=grad_out, scale=scale, normalize=normalize,
-            eps=eps, key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-            grad_state=grad_state, state_indices=state_indices, state_at=state_at,
-        )  # fmt: skip
-        return cut
-    call = LAYOUT.read(name, operands)
-    if not (call.alike and type(grad_out) is np.ndarray) and is_lazy((*operands, grad_out)):
-        lazy: tuple[Any, ...] = in_blocks(
-            "backward", MLSTM, operands, grad_out, scale=scale, normalize=normalize, eps=eps,
-            key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
-            grad_state=grad_state,
-        )  # fmt: skip
-        return lazy
-    grad_out = checks.cotangent(name, grad_out, call.shape)
-    typed = *call.typed, grad_out
-    numbers = _numbers(name, typed, call, scale, normalize, eps)
-    packing = state_arrays.sequences(name, call.shape[-2], call.batch, cu_seqlens, key_lengths)
-    dtype, wide = result_dtype(*typed), state_dtype(*typed)
-    start = _first(name, initial_state, packing, call, wide, numbers.normalize)
-    last = _first(name, grad_state, packing, call, wide, numbers.normalize, "grad_state")
-    with_state = initial_state is not None or grad_state is not None
-    *tokens, in_gate, forget, cotangent = call.cast(grad_out)
-    gates = (x.astype(wide, copy=False) for x in (in_gate, forget))
-    arrays = *tokens, *gates, cotangent
-    *grads, dstate = mlstm_gradients.gradients(
-        arrays, call, numbers, packing, start, last, dtype, with_state=with_state
-    )
-    sums = gradient_sums.sum_all(grads, call.arrays, (dtype, dtype, dtype, wide, wide))
-    if not with_state:
-        return sums
-    *fields, log_scale = dstate
-    return *sums, state_fields.summed(_result(packing, fields, log_scale, call), initial_state)
+    return MLSTM.backward(
+        (q, k, v, i, f), grad_out, scale=scale, normalize=normalize, eps=eps,
+        key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+        state_indices=state_indices, grad_state=grad_state, state_at=state_at,
+    )  # fmt: skip
 
 
-@quiet
 @filled_like(mlstm)
 def mlstm_step(
     q: ArrayLike,
@@ -259,98 +190,7 @@ def mlstm_step(
     >>> o, state.s
     (array([5.]), array([[15.]]))
     """
-    name, step = "mlstm_step", internal_ufuncs["_mlstm_step"]
-    if type(state) is State and type(q) is np.ndarray and type(normalize) is bool:
-        written = in_place or state_indices is not None
-        after = state if written else state_arrays.copy(state)
-        call_step: Any = fast_call if state_indices is None else partial(pool_call, state_indices)
-        factor = _default_scale(q.shape[-1]) if scale is None and q.ndim else scale
-        o = call_step(
-            step, q, k, v, i, f, factor, eps, float(normalize), None, *_fields_of(after, normalize)
-        )
-        if o is not NotImplemented:
-            return o[0], after
-    if state_indices is not None:
-        result: tuple[Any, State] = pools.call(
-            MLSTM, "step", (q, k, v, i, f), state=state, scale=scale, normalize=normalize,
-            eps=eps, in_place=in_place, state_indices=state_indices,
-        )  # fmt: skip
-        return result
-    operands = q, k, v, i, f
-    call = LAYOUT.read(name, operands, tokens=False)
-    if not call.alike:
-        refuse_token(name, operands)
-    numbers = _numbers(name, call.typed, call, scale, normalize, eps)
-    wide = state_dtype(*call.typed)
-    cores = MLSTM.cores(call.fit.sizes, numbers.normalize)
-    after = state_arrays.checked(name, "state", state, call.batch, cores, wide)
-    if in_place:
-        state_arrays.in_place(name, after, call.batch, cores)
-        after = state
-    else:
-        after = state_arrays.spread(after, call.batch, cores)
-    outputs = None, *_fields_of(after, bool(numbers.normalize))
-    return run(step, (*call.cast(), *numbers), outputs)[0], after
-
-
-def _fields_of(state: State, normalize: bool) -> tuple[Any, ...]:
-    """What the gufunc of a step writes to, which has an array z that it ignores without one."""
-    s, z, log_scale = state
-    if z is None and not normalize and type(s) is np.ndarray:
-        z = np.empty(s.shape[:-1], s.dtype)
-    return s, z, log_scale
-
-
-def _numbers(
-    function: str, typed: tuple[Any, ...], call: Call, scale: Any, normalize: Any, eps: Any
-) -> Numbers:
-    if scale is None:
-        scale = _default_scale(call.fit.sizes["d"])
-    return Numbers(
-        checks.number(function, "scale", scale, *typed),
-        checks.positive(function, "eps", eps, *typed, zero=True),
-        float(checks.flag(function, "normalize", normalize)),
-    )
-
-
-def _default_scale(d: int) -> float:
-    return float(max(d, 1) ** -0.5)
-
-
-def _first(
-    function: str,
-    state: Any,
-    packing: state_arrays.Sequences,
-    call: Call,
-    dtype: DType,
-    normalize: float,
-    name: str = "initial_state",
-) -> tuple[Any, ...]:
-    """A state as the gufuncs take it, with an axis r: s, z with the normaliser, and log_scale."""
-    if state is None:
-        return (...,) * (3 if normalize else 2)
-    packed = (packing.r,) if packing.packed else ()
-    cores = MLSTM.cores(call.fit.sizes, normalize, *packed)
-    fields = state_arrays.checked(function, name, state, call.batch, cores, dtype)
-    return state_arrays.operands(fields, cores, packing)
-
-
-def _result(packing: state_arrays.Sequences, fields: Any, log_scale: Array, call: Call) -> State:
-    """The state of what gufuncs returned, with an axis r."""
-    s, z = fields[0], fields[1] if len(fields) > 1 else None
-    top = np.array(np.broadcast_to(log_scale, s.shape[:-2]))
-    if packing.packed:
-        return State(s, z, top)
-    return State(s[..., 0, :, :], None if z is None else z[..., 0, :], top[..., 0])
-
-
-def _decay(named: Mapping[str, Any], there: Any, xp: Any) -> Any:
-    """The sum of log sigma(f)."""
-    f = named["f"] if there is None else xp.where(there, named["f"], np.inf)
-    return -xp.logaddexp(xp.zeros_like(f), -f).sum(-1)
-
-
-MLSTM = Scaled(
-    LAYOUT, mlstm, mlstm_backward, mlstm_step,
-    fields={"s": "dm", "z": "d", "log_scale": ""}, first=0.0, decay=_decay,
-)  # fmt: skip
+    return MLSTM.step(
+        (q, k, v, i, f), state, scale=scale, normalize=normalize, eps=eps, in_place=in_place,
+        state_indices=state_indices,
+    )  # fmt: skip

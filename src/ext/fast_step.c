@@ -89,6 +89,18 @@ choose_variant(PyObject *operands, const struct la_form *form, la_variant *varia
     return at == PyTuple_Size(operands);
 }
 
+/* Whether the state is s, or s and z. */
+static int
+is_plain_state(const struct la_form *form)
+{
+    int plain = form->is_step;
+    for (int i = form->nin; i < form->nin + form->nstate; i++) {
+        const enum la_operand id = form->operands[i].id;
+        plain = plain && (id == LA_AT_s1 || id == LA_AT_z1);
+    }
+    return plain;
+}
+
 /* Whether a field of the state, with `core` axes of its own, has the leading axes of
  * the operands, and rows by which a kernel may read it. */
 static int
@@ -174,7 +186,7 @@ la_fast_step(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     }
     const long number = PyLong_AsLong(args[OP]);
     if (number < 0 || number >= LA_NOPS ||
-        !la_gufunc_form((enum la_op)number)->is_step) {
+        !is_plain_state(la_gufunc_form((enum la_op)number))) {
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_NotImplemented);
     }
     const enum la_op op = (enum la_op)number;

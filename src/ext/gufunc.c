@@ -104,15 +104,12 @@ add_gufunc(const struct la_signature *signature, enum la_map map)
     la_signature_operands(signature, operands, sizeof(operands));
     g->signature = signature;
     g->map = map;
-    if (op->properties & LA_MAPS) {
-        const int sums = op->properties & LA_NORMALIZER &&
-                         !(signature->variant & LA_WITH_NORMALIZER);
-        PyOS_snprintf(g->name, sizeof(g->name), "%s_%s%s", signature->name,
-                      la_maps[map].name, sums ? "_sum" : "");
-    }
-    else {
-        PyOS_snprintf(g->name, sizeof(g->name), "%s", signature->name);
-    }
+    const int mapped = op->properties & LA_MAPS;
+    const int sums =
+        op->properties & LA_NORMALIZER && !(signature->variant & LA_WITH_NORMALIZER);
+    PyOS_snprintf(g->name, sizeof(g->name), "%s%s%s%s", signature->name,
+                  mapped ? "_" : "", mapped ? la_maps[map].name : "",
+                  sums ? "_sum" : "");
     PyOS_snprintf(g->doc, sizeof(g->doc), "%s%s%s", operands, op->doc ? ": " : "",
                   op->doc ? op->doc : "");
     write_types(g);

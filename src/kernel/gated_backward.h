@@ -30,6 +30,8 @@ struct gated_backward_parts {
                        struct span t, T *s);
     void (*finish)(const struct la_head *h, const struct gated_backward_scratch *r,
                    struct span t);
+    /* from the state after the last token, in rt, and its gradient, in r */
+    void (*last)(const struct la_head *h, const struct gated_backward_scratch *r);
 };
 
 struct gated_backward_scratch {
@@ -56,7 +58,7 @@ gated_keys(const struct la_head *h, const struct gated_backward_scratch *r,
     load_keys(h, t, r->b, r->v);
 }
 
-static const struct gated_backward_parts gated_parts = {gated_keys, NULL, NULL};
+static const struct gated_backward_parts gated_parts = {gated_keys, NULL, NULL, NULL};
 
 static struct gated_backward_scratch
 gated_backward_carve(const struct la_head *h, struct arena *arena)
@@ -372,6 +374,9 @@ static void
 gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
 {
     load_state(r->r, &h->grad_s, h->d, h->m);
+    if (r->parts->last != NULL) {
+        r->parts->last(h, r);
+    }
     transpose_state(r->rt, r->r, h->d, h->m);
     factors(h, r->scale, r->chunks.rows, 0, NULL);
     if (la_is_given(&h->bonus)) {

@@ -23,7 +23,6 @@
 #include "linear_scan_backward.h"
 #include "mlstm.h"
 #include "mlstm_backward.h"
-#include "mlstm_gates.h"
 #include "mlstm_step.h"
 #include "monomials.h"
 #include "noncausal.h"

@@ -4,23 +4,26 @@
  *   o_t = scale s_t^T q_t / (max(|scale z_t.q_t|, e^-m) + eps)     eq. 19-27
  *
  * g, write and m, called top, are those of mlstm_gates.h; s and z are the memory times
- * exp(-m).  Without by_z o_t = scale e^m s_t^T q_t.  This is gated.h with keys times
+ * exp(-m).  Without z o_t = scale e^m s_t^T q_t.  This is gated.h with keys times
  * write and a sum of scores a row: 4 n d m flops and the triangles. Nothing of row j >
  * t reaches row t. */
 #ifndef LA_MLSTM_H
 #define LA_MLSTM_H
 
 #include "gated.h"
+#include "mlstm_gates.h"
 
 struct mlstm_scratch {
     struct gated_scratch gated;
+    struct mlstm_gates gates;
     T *z, *z_lost, *write, *top, *lift;
 };
 
 static struct mlstm_scratch
 mlstm_carve(const struct la_head *h, struct arena *arena)
 {
-    struct mlstm_scratch r = {.gated = gated_carve(h, arena)};
+    struct mlstm_scratch r = {.gated = gated_carve(h, arena),
+                              .gates = take_mlstm_gates(h, arena)};
     r.z = take_row(arena, h->d);
     r.z_lost = take_row(arena, h->d);
     r.write = take_row(arena, r.gated.rows);
@@ -78,7 +81,7 @@ static void
 mlstm_outputs(const struct la_head *h, struct block o, T *den, T *lift, const T *top,
               ptrdiff_t rows)
 {
-    if (h->by_z != 0) {
+    if (h->normalize) {
         mlstm_factors(h, den, top, rows);
     }
     else if (mlstm_scales(h, den, lift, top, rows)) {
@@ -106,7 +109,7 @@ static void
 mlstm_sums(const struct la_head *h, const struct mlstm_scratch *r,
            const struct sweep *c)
 {
-    if (h->by_z == 0) {
+    if (!h->normalize) {
         return;
     }
     if (forgets(&r->gated.gate, h->d)) {
@@ -117,12 +120,13 @@ mlstm_sums(const struct la_head *h, const struct mlstm_scratch *r,
     next_sums(r, c->rows, h->d);
 }
 
+/* o, s and z of a head with g. */
 static int
-run_mlstm(const struct la_head *h)
+mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
 {
-    struct arena arena = {h->scratch, 0};
-    const struct mlstm_scratch all = mlstm_carve(h, &arena);
-    const struct gated_scratch r = all.gated;
+    const struct gated_scratch r = all->gated;
+    const struct la_array write = in_scratch(all->gates.write),
+                          top = in_scratch(all->gates.top);
     struct la_fetch own = {0}, *ahead = interleave_fetch(h, &own);
     struct sweep c = {
         .K = h->d,
@@ -139,8 +143,8 @@ run_mlstm(const struct la_head *h)
     };
     load_state(r.s, &h->s0, h->d, h->m);
     compensate(&c, r.lost, h->n, r.rows);
-    load_vector(all.z, &h->z0, h->d);
-    clear(all.z_lost, row_step(h->d));
+    load_vector(all->z, &h->z0, h->d);
+    clear(all->z_lost, row_step(h->d));
     for (ptrdiff_t i = 0; i < h->n; i += c.rows) {
         if (h->poll(h->poll_arg)) {
             return 1;
@@ -149,20 +153,30 @@ run_mlstm(const struct la_head *h)
         c.rows = t.rows = load_gate(h, t, &r.gate);
         t.next = i + t.rows;
         load_keys(h, t, r.b, r.v);
-        load_token_row(all.write, &h->write, t);
-        load_token_row(all.top, &h->top, t);
-        write_rows(r.b, r.v, keys_left(h, t), all.write);
+        load_token_row(all->write, &write, t);
+        load_token_row(all->top, &top, t);
+        write_rows(r.b, r.v, keys_left(h, t), all->write);
         load_mapped(r.a, &h->q, t, h->d, h->map);
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, &r, ahead, t.rows);
-        mlstm_sums(h, &all, &c);
+        mlstm_sums(h, all, &c);
         sweep_decayed(&r.gate, &c, 0);
-        mlstm_outputs(h, r.o, r.scale, all.lift, all.top, t.rows);
+        mlstm_outputs(h, r.o, r.scale, all->lift, all->top, t.rows);
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }
     store_state(&h->s1, r.s, h->d, h->m);
-    store_vector(&h->z1, all.z, h->d);
+    store_vector(&h->z1, all->z, h->d);
     return 0;
+}
+
+static int
+run_mlstm(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct mlstm_scratch r = mlstm_carve(h, &arena);
+    struct la_head one = *h;
+    one.g = in_scratch(r.gates.g);
+    return load_mlstm_gates(h, &r.gates) || mlstm_chunks(&one, &r);
 }
 
 #endif

@@ -12,9 +12,13 @@
  *
  * Since g_i.(s_i^T q_i) = q_i.(s_i g_i), which dA has anyway, neither the output nor
  * another scan is needed: P and C S^T are those of g_i until they are multiplied by
- * F_i. The gradient of the equation does not depend on m, but for eps, which stands
- * beside a multiple of e^-m: dtop_i = eps e_i.  dwrite is the gradient of log write.
- * About 12 n d m flops plus the triangles.  Scratch: that of gated_backward.h. */
+ * F_i. The gradient of the equation does not depend on m, which is a constant
+ * therefore: log sigma(f) has that of gated attention's gate, and i that of log write.
+ * What does depend on m is eps, which stands beside a multiple of e^-m, dm_i = eps e_i,
+ * and the last state, whose log_scale has the gradient grad_log_scale - <grad_s, s> -
+ * <grad_z, z> at constant memory.  These follow the larger of log sigma(f_t) + m_{t-1}
+ * and i_t, token by token, to the first log_scale.  About 12 n d m flops plus the
+ * triangles.  Scratch: that of gated_backward.h, two states, seven numbers a token. */
 #ifndef LA_MLSTM_BACKWARD_H
 #define LA_MLSTM_BACKWARD_H
 
@@ -26,6 +30,11 @@ struct mlstm_backward_scratch {
     const struct la_head *h;
     T *write, *top, *factor, *lift; /* (rows) */
     T *sums, *dots, *slope, *z;     /* z.q, g.(s^T q) and e; z, (d) */
+    struct mlstm_gates gates;
+    T *da, *di, *dm;          /* (n): of log sigma(f), log write and m */
+    struct block first, last; /* [s, z] before all tokens; the gradient of those after
+                                 all, then of those before */
+    double *at_last; /* <grad_s, s> + <grad_z, z>, of the state after all tokens */
 };
 
 INLINE const struct mlstm_backward_scratch *
@@ -51,7 +60,8 @@ mlstm_keys(const struct la_head *h, const struct gated_backward_scratch *r,
     const struct mlstm_backward_scratch *all = mlstm_of(r);
     const ptrdiff_t rows = round_up(t.rows, MR), keys = keys_left(h, t);
     load_features(h, t, r->b);
-    load_token_row(all->write, &h->write, t);
+    const struct la_array write = in_scratch(all->gates.write);
+    load_token_row(all->write, &write, t);
     t.rows = keys;
     load_plain(r->v, &h->v, t, r->values);
     if (r->values < h->m) {
@@ -138,9 +148,10 @@ mlstm_cotangents(const struct la_head *h, const struct gated_backward_scratch *r
     const struct mlstm_backward_scratch *all = mlstm_of(r);
     const struct block given[] = {r->c, r->p, r->da};
     const ptrdiff_t rows = round_up(t.rows, MR);
+    const struct la_array top = in_scratch(all->gates.top);
     const int by_z = r->values < h->m;
     int lifted = 0;
-    load_token_row(all->top, &h->top, t);
+    load_token_row(all->top, &top, t);
     if (by_z) {
         mlstm_denominators(h, r, t.rows, s);
     }
@@ -172,20 +183,65 @@ mlstm_finish(const struct la_head *h, const struct gated_backward_scratch *r,
         vstore(&all->dots[i], vkeep(writes, vload(&all->dots[i])));
     }
     scale_rows(r->db, t.rows, all->write);
-    store_numbers(&h->dwrite, t, all->dots);
-    store_numbers(&h->dtop, t, all->slope);
+    memcpy(all->di + t.first, all->dots, (size_t)t.rows * sizeof(T));
+    memcpy(all->dm + t.first, all->slope, (size_t)t.rows * sizeof(T));
+}
+
+/* The product of the last state with its gradient. */
+static void
+mlstm_last(const struct la_head *h, const struct gated_backward_scratch *r)
+{
+    const ptrdiff_t width = round_up(h->m, VL), depth = round_up(h->d, VL);
+    double sum = 0;
+    for (ptrdiff_t l = 0; la_is_given(&h->grad_s) && l < h->d; l++) {
+        for (ptrdiff_t j = 0; j < h->m; j++) {
+            const T *grad = state_at(r->r, h->d, width, l, j / VL * VL);
+            const T *s = state_at(r->rt, h->m, depth, j, l / VL * VL);
+            sum += (double)grad[j % VL] * (double)s[l % VL];
+        }
+    }
+    *mlstm_of(r)->at_last = sum;
 }
 
 static const struct gated_backward_parts mlstm_parts = {mlstm_keys, mlstm_cotangents,
-                                                        mlstm_finish};
+                                                        mlstm_finish, mlstm_last};
+
+/* A block of rows of T, as an operand. */
+INLINE struct la_array
+rows_in_scratch(struct block x)
+{
+    return (struct la_array){(char *)x.x, x.ld * (ptrdiff_t)sizeof(T), sizeof(T),
+                             LA_NATIVE};
+}
+
+/* [s, z] as one operand in x, without z where there is none; nothing of nothing. */
+static struct la_array
+joined(const struct la_head *h, struct block x, const struct la_array *s,
+       const struct la_array *z, T *row)
+{
+    if (!la_is_given(s)) {
+        return *s;
+    }
+    load_plain(x, s, rows_from(0, h->d), h->m);
+    if (h->normalize) {
+        load_vector(row, z, h->d);
+        set_column(x, h->d, h->m, row);
+    }
+    return rows_in_scratch(x);
+}
 
 /* The head that gated attention sees. */
 static struct la_head
-mlstm_head(const struct la_head *h)
+mlstm_head(const struct la_head *h, const struct mlstm_backward_scratch *r)
 {
     struct la_head one = *h;
-    one.m = h->m + (h->by_z != 0);
+    one.m = h->m + h->normalize;
     one.scale = 1;
+    one.g = in_scratch(r->gates.g);
+    one.dg = in_scratch(r->da);
+    one.s0 = joined(h, r->first, &h->s0, &h->z0, r->z);
+    one.grad_s = joined(h, r->last, &h->grad_s, &h->grad_z, r->z);
+    one.ds0 = rows_in_scratch(r->last);
     return one;
 }
 
@@ -193,7 +249,7 @@ static struct mlstm_backward_scratch
 mlstm_backward_carve(const struct la_head *h, struct arena *arena)
 {
     struct la_head one = *h;
-    one.m = h->m + 1; /* scratch is measured without by_z */
+    one.m = h->m + h->normalize;
     const ptrdiff_t rows = gated_backward_rows(h->d);
     struct mlstm_backward_scratch r = {.gated = gated_backward_carve(&one, arena)};
     T **const numbers[] = {&r.write, &r.top,  &r.factor, &r.lift,
@@ -202,10 +258,74 @@ mlstm_backward_carve(const struct la_head *h, struct arena *arena)
         *numbers[i] = take_row(arena, rows);
     }
     r.z = take_row(arena, h->d);
+    r.gates = take_mlstm_gates(h, arena);
+    r.gates.kept = (unsigned char *)take(arena, h->n / (ptrdiff_t)sizeof(T) + 1, 1);
+    r.da = take_row(arena, h->n);
+    r.di = take_row(arena, h->n);
+    r.dm = take_row(arena, h->n);
+    r.first = take_block(arena, round_up(h->d, MR), one.m);
+    r.last = take_block(arena, round_up(h->d, MR), one.m);
     r.gated.parts = &mlstm_parts;
     r.gated.values = h->m;
     r.h = h;
     return r;
+}
+
+/* Adds the gradients of m to those of the gates, from that of m after the last token
+ * on; returns what is left for the first m. */
+static double
+through_maximum(const struct la_head *h, const struct mlstm_backward_scratch *r,
+                double m)
+{
+    for (ptrdiff_t t = h->n - 1; t >= 0; t--) {
+        m += h->eps != 0 ? (double)r->dm[t] : 0;
+        if (!r->gates.kept[t]) {
+            r->di[t] = (T)(r->di[t] + m);
+            m = 0;
+        }
+        else if (t < h->keys) {
+            r->da[t] = (T)(r->da[t] + m);
+        }
+    }
+    return m;
+}
+
+/* df = da (1 - sigma(f)), and di. */
+static void
+store_gate_gradients(const struct la_head *h, const struct mlstm_backward_scratch *r)
+{
+    const struct span all = rows_from(0, h->n);
+    T *const f = r->gates.top; /* unused by now */
+    load_token_row(f, &h->f_gate, all);
+    for (ptrdiff_t t = keys_left(h, all); t < h->n; t++) {
+        f[t] = r->da[t] = 0;
+    }
+    for (ptrdiff_t t = 0; t < h->n; t += VL) {
+        vstore(&r->da[t], vload(&r->da[t]) * vsigmoid(-vload(&f[t])));
+    }
+    store_numbers(&h->df_gate, all, r->da);
+    store_numbers(&h->di_gate, all, r->di);
+}
+
+/* The gradient of the first state, of whose log_scale `m` is what came through m. */
+static void
+store_first_gradient(const struct la_head *h, const struct mlstm_backward_scratch *r,
+                     double m)
+{
+    if (!la_is_given(&h->ds0)) {
+        return;
+    }
+    for (ptrdiff_t l = 0; l < h->d; l++) {
+        const T *grad = &r->last.x[l * r->last.ld], *s = &r->first.x[l * r->first.ld];
+        for (ptrdiff_t j = 0; la_is_given(&h->s0) && j < h->m + h->normalize; j++) {
+            m += (double)grad[j] * (double)s[j];
+        }
+        r->z[l] = h->normalize ? grad[h->m] : 0;
+    }
+    const T log_scale = (T)m;
+    store_rows(&h->ds0, rows_from(0, h->d), h->m, r->last, NULL);
+    store_vector(&h->dz0, r->z, h->d);
+    memcpy(h->dlog_scale0.data, &log_scale, sizeof(log_scale));
 }
 
 static int
@@ -213,9 +333,21 @@ run_mlstm_backward(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     struct mlstm_backward_scratch r = mlstm_backward_carve(h, &arena);
-    const struct la_head one = mlstm_head(h);
-    clear(r.slope, row_step(r.gated.chunks.rows)); /* without by_z */
-    return gated_gradients(&one, &r.gated);
+    const struct la_head one = mlstm_head(h, &r);
+    double at_last = 0;
+    T last = 0;
+    r.at_last = &at_last;
+    clear(r.slope, row_step(r.gated.chunks.rows)); /* without z */
+    if (load_mlstm_gates(h, &r.gates) || gated_gradients(&one, &r.gated)) {
+        return 1;
+    }
+    if (la_is_given(&h->grad_log_scale)) {
+        memcpy(&last, h->grad_log_scale.data, sizeof(last));
+    }
+    const double first = through_maximum(h, &r, last - at_last);
+    store_gate_gradients(h, &r);
+    store_first_gradient(h, &r, first);
+    return 0;
 }
 
 #endif

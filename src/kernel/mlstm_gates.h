@@ -3,7 +3,7 @@
  *   m_t = max(log sigma(f_t) + m_{t-1}, i_t)            Beck et al. 2024, eq. 15-17
  *   g_t = log sigma(f_t) + m_{t-1} - m_t,  write_t = exp(i_t - m_t),  top_t = m_t
  *
- * i, f, called x, x1, and g, write, top (n), the state log_scale is m.  One of g_t and
+ * i, f (n), and g, write, top in scratch; the state's log_scale is m.  One of g_t and
  * i_t - m_t is 0, the other at most 0, and m is no difference of long sums.  At the
  * last token with a key both are relative to m as the state holds it, which is rounded:
  * what is written to the state is, too.  A token without a key has g = write = 0 and
@@ -14,19 +14,27 @@
 #include "functions.h"
 #include "recurrence.h"
 
-struct mlstm_gates_scratch {
-    T *i, *f, *top;
+/* Of all tokens, (n) each. */
+struct mlstm_gates {
+    T *g, *write, *top;
+    unsigned char *kept; /* whether m_t is log sigma(f_t) + m_{t-1}; NULL: unknown */
 };
 
-static struct mlstm_gates_scratch
-mlstm_gates_carve(const struct la_head *h, struct arena *arena)
+static struct mlstm_gates
+take_mlstm_gates(const struct la_head *h, struct arena *arena)
 {
-    struct mlstm_gates_scratch r;
-    (void)h;
-    r.i = take_row(arena, LA_CHUNK_MAX);
-    r.f = take_row(arena, LA_CHUNK_MAX);
-    r.top = take_row(arena, LA_CHUNK_MAX);
+    struct mlstm_gates r = {.kept = NULL};
+    r.g = take_row(arena, h->n);
+    r.write = take_row(arena, h->n);
+    r.top = take_row(arena, h->n);
     return r;
+}
+
+/* Numbers of tokens in scratch, as an operand. */
+INLINE struct la_array
+in_scratch(T *numbers)
+{
+    return (struct la_array){(char *)numbers, sizeof(T), 0, LA_NATIVE};
 }
 
 /* f <- log sigma(f) */
@@ -101,22 +109,25 @@ settle_maximum(struct running_maximum *m, T *g, T *write)
     return rounded;
 }
 
-/* g, i - m and m of so many tokens.  After token `last`, the last one with a key, m is
- * what the state holds. */
+/* g, i - m, in place of write, and m of so many tokens.  After token `last`, the last
+ * one with a key, m is what the state holds. */
 static void
-gate_tokens(const struct mlstm_gates_scratch *r, ptrdiff_t last, ptrdiff_t rows,
+gate_tokens(const struct mlstm_gates *r, ptrdiff_t last, ptrdiff_t rows,
             struct running_maximum *m)
 {
     for (ptrdiff_t t = 0; t < rows; t++) {
         if (t <= last) {
-            gate_token(m, &r->f[t], &r->i[t]);
+            gate_token(m, &r->g[t], &r->write[t]);
         }
         else {
-            r->f[t] = 0;
-            r->i[t] = -(T)INFINITY;
+            r->g[t] = 0;
+            r->write[t] = -(T)INFINITY;
         }
-        r->top[t] = t == last ? settle_maximum(m, &r->f[t], &r->i[t])
+        r->top[t] = t == last ? settle_maximum(m, &r->g[t], &r->write[t])
                               : (T)(m->top + (m->since + m->lost));
+        if (r->kept != NULL) {
+            r->kept[t] = r->g[t] > -(T)INFINITY && r->g[t] >= r->write[t];
+        }
     }
 }
 
@@ -128,33 +139,31 @@ gate_exponentials(T *x, ptrdiff_t rows)
     }
 }
 
+/* The gates of all tokens, and log_scale after them.  Returns nonzero to stop. */
 static int
-run_mlstm_gates(const struct la_head *h)
+load_mlstm_gates(const struct la_head *h, const struct mlstm_gates *all)
 {
-    struct arena arena = {h->scratch, 0};
-    const struct mlstm_gates_scratch r = mlstm_gates_carve(h, &arena);
     T first = 0;
     ptrdiff_t until_poll = 0;
-    if (h->log_scale0.data != NULL) {
+    if (la_is_given(&h->log_scale0)) {
         memcpy(&first, h->log_scale0.data, sizeof(first));
     }
     struct running_maximum m = {first, 0, 0};
     const ptrdiff_t last = (h->keys < h->n ? h->keys : h->n) - 1;
     for (ptrdiff_t i = 0; i < h->n; i += LA_CHUNK_MAX) {
         const struct span t = span(i, LA_CHUNK_MAX, i, h->n, NULL);
+        const struct mlstm_gates r = {all->g + i, all->write + i, all->top + i,
+                                      all->kept == NULL ? NULL : all->kept + i};
         if (give_up(h, &until_poll, LA_WKV_WORK * t.rows)) {
             return 1;
         }
-        load_token_row(r.i, &h->x, t);
-        load_token_row(r.f, &h->x1, t);
-        log_sigmoids(r.f, t.rows);
+        load_token_row(r.write, &h->i_gate, t);
+        load_token_row(r.g, &h->f_gate, t);
+        log_sigmoids(r.g, t.rows);
         gate_tokens(&r, last - i, t.rows, &m);
-        gate_exponentials(r.i, t.rows);
-        store_numbers(&h->g, t, r.f);
-        store_numbers(&h->write, t, r.i);
-        store_numbers(&h->top, t, r.top);
+        gate_exponentials(r.write, t.rows);
     }
-    if (h->log_scale.data != NULL) {
+    if (la_is_given(&h->log_scale)) {
         const T settled = (T)m.top;
         memcpy(h->log_scale.data, &settled, sizeof(settled));
     }

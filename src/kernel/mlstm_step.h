@@ -10,7 +10,6 @@
 
 #include "gated_step.h"
 #include "mlstm.h"
-#include "mlstm_gates.h"
 
 struct mlstm_step_scratch {
     struct gated_step_scratch gated;
@@ -74,7 +73,7 @@ run_mlstm_step(const struct la_head *h)
     if (decay_state(h, &r, &until_poll, resets)) {
         return 1;
     }
-    if (h->by_z != 0) {
+    if (h->normalize) {
         step_sums(h, &r, resets);
         vstore(r.den, vset1(token_dot(r.a, r.z, h->d)));
     }

@@ -94,7 +94,7 @@ enum la_operand {
 };
 
 /* The largest number of operands of a signature. */
-enum { LA_MAX_OPERANDS = 24 };
+enum { LA_MAX_OPERANDS = 26 };
 
 struct la_fetch;
 

@@ -215,8 +215,6 @@ def twin_map(feature_map):
 
 def wide_operands(name: str) -> set[str]:
     """The operands of a recurrence that have the dtype of states, not that of the call."""
-    if name == "mlstm":
-        return {"i", "f"}
     rows = RECURRENCES[name].operands if name in RECURRENCES else ()
     return {x.name for x in rows if x.state_dtype}
 

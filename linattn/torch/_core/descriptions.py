@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..._call.recurrence import Recurrence
-from ..._call.scaled import Scaled
 from ..._core.layout import Layout, Operand
 from ...operators.conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
 from ...operators.decay import log_decay, log_decay_backward
@@ -44,7 +43,7 @@ class Description(NamedTuple):
 def of_recurrence(r: Recurrence) -> Description:
     options = ["str feature_map", "Tensor? omega"] if r.mapped else []
     options += ["bool normalize", "float eps"] if r.normalizer else []
-    options += ["float scale"] if r.scaled else []
+    options += [f"float{'?' * r.root_scale} scale"] if r.scaled else []
     options += [f"bool {name}" for name in r.flags["forward"]]
     forward: Any
     forward, backward, step = r.forward, r.backward, _step(r)
@@ -61,13 +60,6 @@ def of_recurrence(r: Recurrence) -> Description:
         r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
         keeps_strides=True, fields={} if r.cross else fields, lengths=True,
         sizes=_features if r.mapped else lambda named, sizes: {},
-    )  # fmt: skip
-
-
-def of_scaled(r: Scaled) -> Description:
-    return Description(
-        r.name, r.layout, _OPTIONS.get(r.name, ()), r.forward, r.backward, r.step,
-        r.names["step"], keeps_strides=True, fields=r.fields, lengths=True,
     )  # fmt: skip
 
 
@@ -127,6 +119,4 @@ CONVOLUTION = Description(
     (tensor([10.]), tensor([[8.]]))
     """,
 )  # fmt: skip
-#: Options of recurrences that are not in operators.def.
-_OPTIONS = {"mlstm": ("float? scale", "bool normalize", "float eps")}
 OTHERS = SOFTMAX, LINFORMER, LOG_DECAY, CONVOLUTION

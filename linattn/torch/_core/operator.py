@@ -16,12 +16,11 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ..._call.recurrence import RECURRENCES
-from ..._call.scaled import SCALED
 from ..._core.checks import shape_alone
 from ..._states.state_arrays import no_state
 from . import conversions, map_texts, option_checks, tensor_pools
 from .conversions import array, tensor, tensors, threads, work_dtype
-from .descriptions import OTHERS, Description, of_recurrence, of_scaled
+from .descriptions import OTHERS, Description, of_recurrence
 from .direct import Direct
 from .library import Operator, name_of
 from .tensor_states import States
@@ -432,6 +431,6 @@ def _or_none(x: Tensor | None) -> Tensor | None:
 OPERATORS = {
     x.name: TensorOperator(x)
     for x in (
-        *map(of_recurrence, RECURRENCES.values()), *map(of_scaled, SCALED.values()), *OTHERS
+        *map(of_recurrence, RECURRENCES.values()), *OTHERS
     )
 }  # fmt: skip
