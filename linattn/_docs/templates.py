@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from .._linattn import operators
 from ..feature_maps import NAMES
 from .paragraphs import NEEDS, PARAGRAPHS, RAISES
 from .paragraphs import Raised as Raised
@@ -143,8 +144,8 @@ def _places(f: Callable[..., Any]) -> dict[str, str]:
 
 
 def _takes_complex(f: Callable[..., Any]) -> bool:
-    """Whether f is `linattn.linear_scan`, its gradient or its step."""
-    return "log" in _parameters(f)
+    row = operators.get(f.__name__)
+    return row is not None and row["complex"]
 
 
 def _parameters(f: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

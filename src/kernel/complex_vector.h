@@ -7,6 +7,7 @@
 
 #include "chunk.h"
 #include "functions.h"
+#include "state.h"
 
 /* Real parts in both lanes; imaginary parts in both; and the parts exchanged. */
 #define LA_REAL_2(x) __builtin_shufflevector(x, x, 0, 0)
@@ -139,6 +140,26 @@ store_parts(const struct la_array *x, struct span t, ptrdiff_t cols, struct bloc
         for (ptrdiff_t j = 0; j < cols; j += 2) {
             memcpy(row + j / 2 * x->cs, &src.x[i * src.ld + j], 2 * sizeof(T));
         }
+    }
+}
+
+/* row = the parts of a vector x, or zeros if there is none; and back. */
+static void
+load_part_row(T *row, const struct la_array *x, ptrdiff_t cols)
+{
+    if (x->type != LA_COMPLEX) {
+        load_vector(row, x, cols);
+        return;
+    }
+    clear(row, row_step(cols));
+    gather_parts((struct block){row, 0}, x, rows_from(0, 1), cols);
+}
+
+static void
+store_part_row(const struct la_array *x, T *row, ptrdiff_t cols)
+{
+    if (x->data != NULL) {
+        store_parts(x, rows_from(0, 1), cols, (struct block){row, 0}, 0);
     }
 }
 

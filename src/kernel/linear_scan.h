@@ -311,26 +311,6 @@ in_order(const struct la_head *h)
     return flipped;
 }
 
-/* s = a state, or zeros where there is none; and back. */
-static void
-load_scan_state(T *s, const struct la_head *h, const struct la_array *x)
-{
-    if (x->type != LA_COMPLEX) {
-        load_vector(s, x, h->m);
-        return;
-    }
-    clear(s, row_step(h->m));
-    gather_parts((struct block){s, 0}, x, rows_from(0, 1), h->m);
-}
-
-static void
-store_scan_state(const struct la_array *x, const struct la_head *h, T *s)
-{
-    if (x->data != NULL) {
-        store_parts(x, rows_from(0, 1), h->m, (struct block){s, 0}, 0);
-    }
-}
-
 /* Tokens of a block: many where a row is short and no row is copied. */
 static ptrdiff_t
 linear_rows(const struct la_head *h, int kind)
@@ -351,7 +331,7 @@ scan_rows(const struct la_head *h, struct linear_scan_scratch r, int kind)
     const ptrdiff_t before = may_stream ? columns_before_streams(&h->y) : -1;
     const int stream = before >= 0;
     ptrdiff_t until_poll = 0;
-    load_scan_state(r.s, h, &h->s0);
+    load_part_row(r.s, &h->s0, h->m);
     for (ptrdiff_t i = 0; i < h->n; i += rows) {
         for (ptrdiff_t col = 0, cols; col < h->m; col += cols) {
             const struct span t = span(i, rows, i, h->n, NULL);
@@ -375,7 +355,7 @@ scan_rows(const struct la_head *h, struct linear_scan_scratch r, int kind)
     if (stream) {
         end_streams();
     }
-    store_scan_state(&h->s1, h, r.s);
+    store_part_row(&h->s1, r.s, h->m);
     return 0;
 }
 

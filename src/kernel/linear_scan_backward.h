@@ -126,8 +126,8 @@ scan_rows_back(const struct la_head *h, struct linear_scan_backward_scratch r, i
 {
     const ptrdiff_t last = h->n > 0 ? (h->n - 1) / r.rows * r.rows : -1;
     ptrdiff_t until_poll = 0;
-    load_scan_state(r.scan.s, h, &h->s0);
-    load_scan_state(r.r, h, &h->grad_s);
+    load_part_row(r.scan.s, &h->s0, h->m);
+    load_part_row(r.r, &h->grad_s, h->m);
     for (ptrdiff_t col = 0; col < h->m; col += linear_cols(h, col, 0)) {
         const struct linear_panel p = {
             .col = col,
@@ -149,7 +149,7 @@ scan_rows_back(const struct la_head *h, struct linear_scan_backward_scratch r, i
             linear_block_back(h, &r, &p, span(i, r.rows, i, h->n, NULL));
         }
     }
-    store_scan_state(&h->ds0, h, r.r);
+    store_part_row(&h->ds0, r.r, h->m);
     return 0;
 }
 
