@@ -53,6 +53,13 @@ def test_a_recurrence(tmp_path):
     pytest_in(tmp_path, "-k", "fade or not [", *tests)
 
 
+@pytest.mark.slow
+def test_a_recurrence_under_a_log_scale(tmp_path):
+    """Its state has two fields, of which one is the scale of the other."""
+    followed(tmp_path, recipes.SCALED_RECURRENCE)
+    pytest_in(tmp_path, "tests/support/recipe_scaled/checks.py")
+
+
 def followed(folder, edits):
     """The sources with these edits, built, and their selftest."""
     recipes.copy_sources(folder)

@@ -148,6 +148,7 @@ class Recurrence(Kernels):
                 flags,
             )  # fmt: skip
             if grads is not NotImplemented:
+                grads = grads if type(grads) is tuple else (grads,)
                 return gradient_sums.sum_all(grads, present(operands))
         if with_rows or mapped.outside(feature_map) or is_lazy((*operands, grad_out)):
             return self._elsewhere(

@@ -1,7 +1,7 @@
 """CONTRIBUTING's recipes, followed in a copy of the sources.
 
 The map is ``square``, the recurrence ``fade``, whose new files and lines are in the folder
-``recipe``.
+``recipe``; those of ``log_sum``, under a log scale, are in ``recipe_scaled``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from linattn._core import settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TEXTS = Path(__file__).parent / "recipe"
+TEXTS, SCALED_TEXTS = (Path(__file__).parent / x for x in ("recipe", "recipe_scaled"))
 
 
 SQUARE = """\
@@ -44,8 +44,8 @@ class Edit(NamedTuple):
     text: str
 
 
-def _new(file: str, text: str = "") -> Edit:
-    return Edit(file, "", (TEXTS / (text or Path(file).name)).read_text())
+def _new(file: str, text: str = "", texts: Path = TEXTS) -> Edit:
+    return Edit(file, "", (texts / (text or Path(file).name)).read_text())
 
 
 MAP = (
@@ -75,8 +75,8 @@ RECURRENCE = (
     _new("linattn/operators/fade.py"),
     Edit(
         "linattn/__init__.py",
-        "from .operators.gated import",
-        "from .operators.fade import fade, fade_backward, fade_step\n",
+        "    from .operators.gated import",
+        "    from .operators.fade import fade, fade_backward, fade_step\n",
     ),
     Edit(
         "linattn/__init__.py",
@@ -93,6 +93,27 @@ RECURRENCE = (
         "linattn/reference/__init__.py",
         '    "fused_gated_delta_step"',
         '    "fade",\n    "fade_backward",\n    "fade_step",\n',
+    ),
+)
+#: A recurrence whose state has a log scale, without a twin.
+SCALED_RECURRENCE = (
+    _new("src/kernel/log_sum.h", texts=SCALED_TEXTS),
+    Edit("src/kernel/kernels.c", '#include "gated.h"', '#include "log_sum.h"\n'),
+    Edit(
+        "src/kernel/operators.def",
+        "/* the short convolution",
+        (SCALED_TEXTS / "operators.def").read_text(),
+    ),
+    _new("linattn/operators/log_sum.py", texts=SCALED_TEXTS),
+    Edit(
+        "linattn/__init__.py",
+        "    from .operators.mlstm import",
+        "    from .operators.log_sum import log_sum, log_sum_backward, log_sum_step\n",
+    ),
+    Edit(
+        "linattn/__init__.py",
+        '    "mlstm"',
+        '    "log_sum",\n    "log_sum_backward",\n    "log_sum_step",\n',
     ),
 )
 
