@@ -4,7 +4,7 @@ import numpy as np
 from operands import dims, given, make
 
 from linattn import State
-from linattn._blocks.block_scan import BLOCKS
+from linattn._call.recurrence import RECURRENCES
 
 B, H, N, D, M, F = 2, 3, 20, 4, 5, 6
 LENGTHS = np.array([[3, 20, 0], [9, 14, 8]])
@@ -66,7 +66,7 @@ CASES = [
 def states(fields, name="causal"):
     """A state of a recurrence."""
     sizes = {"d": D, "m": M, "f": F}
-    core = [sizes[x] for x in BLOCKS[name].layout.state]
+    core = [sizes[x] for x in RECURRENCES[name].layout.state]
     s = draw(B, H, *core, seed=7)
     if fields == "complex":
         return State(s + 1j * draw(*s.shape, seed=8))
