@@ -1,8 +1,8 @@
 """The definitions: every operator in float64 NumPy, to read and to test against.
 
 Each function has the name, the operands and the options of the one in `linattn`, and takes one
-token after another, in the letters of the equations.  `rescaled_features` has attention with
-positive random features that rescale as they go, and `maps` the feature maps and their
+token after another, in the letters of the equations.  ``rescaled_features`` has attention with
+positive random features that rescale as they go, and ``maps`` the feature maps and their
 derivatives.
 
 Examples
