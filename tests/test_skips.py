@@ -61,6 +61,7 @@ def test_kernels_alone(tmp_path):
         (tmp_path / f"test_{name}.py").write_text(f"{first}\ndef test():\n    pass\n")
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--kernels", "--collect-only"]
     done = subprocess.run(
-        [sys.executable, *command, "-n", "0", tmp_path], capture_output=True, text=True, check=False
-    )
+        [sys.executable, *command, "-n", "0", f"--rootdir={tmp_path}", tmp_path], cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert [x for x in done.stdout.splitlines() if "::" in x] == ["test_a.py::test"]
