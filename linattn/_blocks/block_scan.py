@@ -9,7 +9,7 @@ begins with ones and x is zero; and else a matrix (f, f): the state after the bl
 with the identity and v is zero.
 
 Gradients go the same way from the last block to the first, with A transposed.  `effects` has the
-algebra, also that of states under a log scale (`_call.scaled`).
+algebra, also that of states under a log scale (`Recurrence.decay`).
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ import numpy as np
 from .._core import checks, gradient_sums
 from .._core.dtypes import gradient_dtype, result_dtype, state_dtype
 from .._core.gufuncs import run
-from .._core.layout import Call
+from .._core.layout import Call, Operand
 from .._core.lazy import in_blocks, is_lazy, refuse_token
 from .._linattn import EVEN_PIECES, fast_step, get_num_threads, pool_call
 from .._states import state_arrays
@@ -165,10 +165,7 @@ class Recurrence(Kernels):
         numbers = self._numbers("backward", typed, scale, eps, key[-1], flags)
         dtype = result_dtype(*typed)
         rows = [row for row, x in zip(self.operands, operands, strict=True) if x is not None]
-        dtypes = [
-            state_dtype(*typed) if row.state_dtype else gradient_dtype(x.dtype, dtype)
-            for row, x in zip(rows, call.arrays, strict=True)
-        ]
+        dtypes = _gradient_dtypes(rows, call.arrays, typed)
         arrays = *call.arrays, grad_out
         if dtype.itemsize == 2 and self.layout.elementwise and call.is_spread:
             arrays = tuple(np.asarray(x, np.float32) for x in arrays)  # sums need more than 16 bits
@@ -309,6 +306,17 @@ def _same_rows(q: Any, grad_out: Any) -> bool:
         and q.ndim > 1
         and q.shape[:-1] == grad_out.shape[:-1]
     )
+
+
+def _gradient_dtypes(
+    rows: Sequence[Operand], arrays: Sequence[Any], typed: Sequence[Any]
+) -> list[DType]:
+    """The dtype of each operand's gradient."""
+    dtype, wide = result_dtype(*typed), state_dtype(*typed)
+    return [
+        wide if row.state_dtype else gradient_dtype(x.dtype, dtype)
+        for row, x in zip(rows, arrays, strict=True)
+    ]
 
 
 def _summed(grads: Sequence[Any], call: Call, dtypes: Sequence[DType]) -> tuple[Any, ...]:
