@@ -177,3 +177,14 @@ def test_errors_of_gradients_and_gufuncs():
         linattn.ufuncs.linear_scan(C.astype(object), C, 0.0, 0.0)
     with pytest.raises(TypeError, match=r"^causal_identity_sum: no loop .*float32 or float64"):
         linattn.ufuncs.causal_identity_sum(C, C, C, 1.0)
+
+
+@pytest.mark.parametrize("given", ["f8", "c16", ">c8"])
+def test_the_operands_determine_the_dtype_of_gradients(given):
+    a, x, g = (y.astype("c8") for y in np.random.default_rng(0).standard_normal((3, 6, 4)) + 0.5j)
+    g = g.real.astype(given)
+    grads = linattn.linear_scan_backward(a, x, g)
+    expected = linattn.linear_scan_backward(a, x, g.astype("c8"))
+    for y, z in zip(grads, expected, strict=True):
+        assert y.dtype == np.complex64
+        np.testing.assert_array_equal(y, z)

@@ -149,9 +149,6 @@ class GradientCut(Cut):
     ) -> None:  # fmt: skip
         super().__init__(r, "backward", operands, state_at, options)
         grad_out = r.cotangent(self.function, grad_out, self.call)
-        kind = self.call.typed[0].dtype
-        if kind.kind == "c":  # the operands alone determine the dtype
-            grad_out = grad_out.astype(kind, copy=False)
         typed = *self.call.typed, grad_out
         self.narrow, self.wide = result_dtype(*typed), state_dtype(*typed)
         if self.narrow != self.wide:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._core import checks
+from .._core.dtypes import result_dtype
 from .._states.state_arrays import State
 
 if TYPE_CHECKING:
@@ -82,9 +83,10 @@ class Interface:
         raise NotImplementedError
 
     def cotangent(self, function: str, grad_out: Any, call: Call) -> Any:
-        """``grad_out``, checked; it may be complex if an operand is."""
-        complex_too = any(x.dtype.kind == "c" for x in call.typed)
-        return checks.cotangent(function, grad_out, call.shape, complex_too=complex_too)
+        """``grad_out``, checked; if an operand is complex it may be, and gets the call's dtype."""
+        complex_too = any([x.dtype.kind == "c" for x in call.typed])
+        grad_out = checks.cotangent(function, grad_out, call.shape, complex_too=complex_too)
+        return grad_out.astype(result_dtype(*call.typed), copy=False) if complex_too else grad_out
 
     def forward_in_rows(self, call: Call, rows: Any, fields: list[Any], **options: Any) -> Any:
         """The output, with states that are updated in the rows of a pool of these arrays;
