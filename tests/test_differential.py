@@ -10,9 +10,9 @@ from draws_operators import OPERANDS, RECURRENCES
 
 import linattn
 from linattn import _linattn
-from linattn._core import settings as _config
+from linattn._core.settings import available_isas
 
-ISAS = _config.available_isas()
+ISAS = available_isas()
 
 
 @pytest.fixture(autouse=True)

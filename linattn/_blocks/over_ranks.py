@@ -149,7 +149,6 @@ class _Call:
         options: dict[str, Any], alike: dict[str, Any], initial_state: State | None,
         grad_out: Any = None, grad_state: State | None = None,
     ) -> None:  # fmt: skip
-        self.key = name
         r = self.r = RECURRENCES[name]
         self.ranks, self.name = ranks, r.names[method]
         self.options = options = block_scan.with_map(options)
@@ -189,7 +188,7 @@ class _Call:
 
     def start(self, state: State | None) -> tuple[State | None, Any]:
         """The state before this rank's tokens, from the one before all, and their own effect."""
-        element = _together(self.ranks, lambda: self.element(self.key, self.operands))
+        element = _together(self.ranks, lambda: self.element(self.r.name, self.operands))
         before = self.ranks.behind(element) if self.reverse else self.ranks.before(element)
         return state if before is None else before.after(state), element
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._core import checks as _check
+from .._core.checks import integer, silu
 from .._core.gufuncs import internal_ufuncs, run
 from .._core.summaries import shown_fields
 from .._linattn import pool_call
@@ -69,7 +69,7 @@ def gated_call(
     tokens = {"x": x, "dt": dt, "weight": weight, "bias": bias, "z": z, "norm_weight": norm_weight}
     rates = {"A_log": A_log, "dt_bias": dt_bias, "D": D}
     if type(norm_groups) is not int:  # True and 1.0 would find the plan of 1
-        norm_groups = _check.integer("fused_gated_step", "norm_groups", norm_groups)
+        norm_groups = integer("fused_gated_step", "norm_groups", norm_groups)
     options = (time_step_limit, activation, norm_eps, norm_groups, scale)
     return _call("fused_gated_step", tokens, rates, state, options, _gated_plan, pooled)
 
@@ -216,7 +216,7 @@ def _gated_delta_plan(
     call.expect_rate("dt_bias", (n,), (n, d) if by_channel else (n,))
     bound = 0.0 if lower_bound is None else call.number("lower_bound", lower_bound)
     numbers = (
-        _check.silu(name, activation), float(lower_bound is not None), bound,
+        silu(name, activation), float(lower_bound is not None), bound,
         call.number("beta_scale", beta_scale), call.number("scale", scale),
         call.positive("norm_eps", norm_eps), _by_sigmoid(name, norm_activation),
     )  # fmt: skip
@@ -233,11 +233,11 @@ def _gated_plan(
     call.expect_rate("dt_bias", (n,))
     if "D" in call.rates:
         call.expect_rate("D", (n,))
-    groups = _check.integer(name, "norm_groups", norm_groups)
+    groups = integer(name, "norm_groups", norm_groups)
     if n % groups:
         raise ValueError(f"{name}: norm_groups is {groups}; expected a divisor of {n}, the heads")
     numbers = (
-        _check.silu(name, activation), *call.limits(time_step_limit),
+        silu(name, activation), *call.limits(time_step_limit),
         call.number("scale", scale), call.positive("norm_eps", norm_eps), float(groups),
     )  # fmt: skip
     return call.plan(name, numbers)

@@ -31,7 +31,7 @@ class Call:
         key_lengths: Any, cu_seqlens: Any = None, initial_state: State | None = None,
         grad_state: State | None = None, grad_out: Any = None,
     ) -> None:  # fmt: skip
-        self.r, self.key = r, r.name
+        self.r = r
         self.name = r.names[method]
         self.options = options = block_scan.with_map(options)
         kept = type(None), int, float, complex  # numbers of Python's determine no dtype

@@ -28,7 +28,7 @@ def forward(
     """`Recurrence.forward` in blocks."""
     call = Call(r, "forward", operands, options, key_lengths, cu_seqlens, initial_state)
     run, run_last = (
-        partial(_tasks.forward, call.key, call.cu_seqlens, end, call.options)
+        partial(_tasks.forward, call.r.name, call.cu_seqlens, end, call.options)
         for end in (False, True)
     )
     add, start = call.graph.add, call.state(0)
@@ -86,7 +86,7 @@ def backward(
 
 def _elements(call: Call, at: tuple[int, ...], count: int) -> list[Any]:
     """The effects of the first blocks on the state, in the order of the scan."""
-    element = partial(_tasks.element, call.key, call.options)
+    element = partial(_tasks.element, call.r.name, call.options)
     return [
         call.graph.add(element, call.key_lengths(at, j), *call.operands(at, j))
         for j in call.order[:count]
@@ -132,7 +132,7 @@ def _end_gradients(
 
 def _gradients(call: Call, at: tuple[int, ...], j: int, state: Any, grad: Any) -> Any:
     """The gradients of block j, from the state before it and the gradient of the one after it."""
-    run = partial(_tasks.backward, call.key, call.cu_seqlens, call.part_dtype, call.options)
+    run = partial(_tasks.backward, call.r.name, call.cu_seqlens, call.part_dtype, call.options)
     return call.graph.add(
         run, call.grad_out(at, j), call.key_lengths(at, j), *state, *grad, *call.operands(at, j)
     )

@@ -12,8 +12,7 @@ from states import flat
 import linattn
 from linattn import State
 from linattn._call.recurrence import RECURRENCES
-from linattn.reference import conv, rwkv
-from linattn.reference import xlstm as _reference_mlstm
+from linattn.reference import conv, rwkv, xlstm
 
 
 class Case(NamedTuple):
@@ -87,7 +86,7 @@ def _cases() -> list[Case]:
         name, options = step_of(rule)
         cases.append(Case(rule.name, name, rule.letters, rule.options, options, rule.twin, rule))
     for name, letters, twin in (
-        ("mlstm", {"q": "nd", "k": "nd", "v": "nm", "i": "n", "f": "n"}, _reference_mlstm),
+        ("mlstm", {"q": "nd", "k": "nd", "v": "nm", "i": "n", "f": "n"}, xlstm),
         ("wkv", {"k": "nm", "v": "nm", "w": "m", "u": "m"}, rwkv),
         ("causal_conv1d", {"x": "nc", "weight": "cw", "bias": "c"}, conv),
     ):
