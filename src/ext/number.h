@@ -28,8 +28,7 @@ la_number_size(enum la_dtype dtype)
 static inline ptrdiff_t
 la_stored_size(enum la_dtype dtype, enum la_type type)
 {
-    const ptrdiff_t size = la_number_size(dtype);
-    return type == LA_NATIVE ? size : type == LA_COMPLEX ? 2 * size : 2;
+    return la_type_size(type, la_number_size(dtype));
 }
 
 /* The format character of Python's buffers. */

@@ -17,8 +17,7 @@
 INLINE ptrdiff_t
 size_of(enum la_type type)
 {
-    const ptrdiff_t size = sizeof(T);
-    return type == LA_NATIVE ? size : type == LA_COMPLEX ? 2 * size : 2;
+    return la_type_size(type, sizeof(T));
 }
 
 #if LA_HAS_HALVES

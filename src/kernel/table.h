@@ -72,6 +72,13 @@ enum la_kind { LA_TOKENS, LA_STATE };
  * complex numbers, whose two parts have the kernel's dtype. */
 enum la_type { LA_NATIVE, LA_HALF, LA_BFLOAT, LA_COMPLEX };
 
+/* Bytes per stored number of that type, where one of the kernel's own takes `size`. */
+static inline ptrdiff_t
+la_type_size(enum la_type type, ptrdiff_t size)
+{
+    return type == LA_NATIVE ? size : type == LA_COMPLEX ? 2 * size : 2;
+}
+
 /* A matrix operand as NumPy stores it: row i, column j is at data + i*rs + j*cs. */
 struct la_array {
     char *data;
