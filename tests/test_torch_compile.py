@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import linattn  # noqa: E402
 import linattn.torch as la  # noqa: E402
 from linattn.torch import feature_maps as maps  # noqa: E402
+from linattn.torch.fla import _lent  # noqa: E402
 
 OMEGA = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
 WEIGHT = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(2))
@@ -290,3 +291,22 @@ def test_a_tensor_of_positions_breaks_the_graph():
     compiled = torch.compile(_at_positions, fullgraph=True, backend="aot_eager")
     with pytest.raises(torch._dynamo.exc.Unsupported, match="state_at is a tensor; a list of int"):
         compiled(q, torch.tensor([4, 1]))
+
+
+def test_states_are_told_from_shared_ones_whoever_watches_the_interpreter():
+    """Dynamo does after a compilation that fails, and then a call keeps its arguments longer."""
+
+    def held():
+        alone, kept = [torch.zeros(2)], [torch.zeros(2)]
+        also = kept[0]
+        return _lent.is_held_once(alone, 0), _lent.is_held_once(kept, 0), also.sum() != 0
+
+    def breaks(x):
+        torch._dynamo.graph_break()
+        return x
+
+    expected = (_lent.EXACT, False, False)
+    assert held() == expected
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(breaks, fullgraph=True, backend="eager")(torch.ones(2))
+    assert held() == expected

@@ -20,10 +20,8 @@ _lent = threading.local()
 
 def lend(cached: Any) -> None:
     """Lend the recurrent state of a layer's cache to the next step of this thread."""
-    _lent.state = None
-    x = cached["recurrent_state"] if isinstance(cached, dict) else None
-    if is_held_once(x):
-        _lent.state = x
+    held = isinstance(cached, dict) and is_held_once(cached, "recurrent_state")
+    _lent.state = cached["recurrent_state"] if held else None
 
 
 def take(x: Tensor | None) -> bool:
@@ -35,30 +33,23 @@ def take(x: Tensor | None) -> bool:
     return lent is x
 
 
-def is_held_once(x: Any) -> bool:
-    """Whether x, but for a local variable of the caller, is in one place only, with its memory."""
-    return EXACT and type(x) is Tensor and _references(x) == _ONCE
+def is_held_once(place: Any, key: Any) -> bool:
+    """Whether place[key] is a tensor that is nowhere else, with its memory."""
+    return EXACT and type(place[key]) is Tensor and _references(place, key) == _ONCE
 
 
-def _references(x: Tensor) -> tuple[int, ...]:
-    """How many there are to the tensor, in Python and in C++, and to its memory."""
-    storage = x.untyped_storage()
+def _references(place: Any, key: Any) -> tuple[int, ...]:
+    """How many there are to the tensor, in Python and in C++, and to its memory.
+
+    The tensor is an argument of no Python function here: whether its caller keeps a reference
+    during the call depends on the interpreter, and on who watches it.  Dynamo does, now and then.
+    """
+    storage = place[key].untyped_storage()
     memory = torch._C._storage_Use_Count(storage._cdata)
-    tensors: int = x._use_count()  # type: ignore[attr-defined]
-    return sys.getrefcount(x), tensors, sys.getrefcount(storage), memory
+    tensors: int = place[key]._use_count()
+    return sys.getrefcount(place[key]), tensors, sys.getrefcount(storage), memory
 
 
-def _held_once() -> tuple[int, ...]:
-    """The references to a tensor of which `is_held_once` is true."""
-
-    def as_there(x: Any) -> tuple[int, ...]:
-        return _references(x)
-
-    place = [torch.zeros(1)]
-    x = place[0]
-    return as_there(x)
-
-
-_ONCE = _held_once()
+_ONCE = _references([torch.zeros(1)], 0)
 #: Whether this interpreter counts references exactly: free-threaded ones do not.
 EXACT = getattr(sys, "_is_gil_enabled", lambda: True)()

@@ -173,7 +173,7 @@ def lightning_attention(
     attention_mask: Tensor | None, past_key_values: Any = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
     bounds = sequences(hidden_states, kwargs)
-    s = None if past_key_values is None else past_key_values.get_linear_cache(self.layer_idx)
+    s, alone = _lightning_state(past_key_values, self.layer_idx)
     if bounds is NotImplemented or (bounds is not None and s is not None):
         raise ValueError(
             "MiniMaxLightningAttention: packed sequences are given with a cache or in several "
@@ -187,7 +187,7 @@ def lightning_attention(
     decay = -self.slope_rate[..., 0]
     if isinstance(s, Tensor) and bounds is None and q.shape[-2] == 1:
         q, k, v = (x.squeeze(-2) for x in (q, k, v))
-        in_place = is_held_once(s) and s.dtype is torch.float32 and writable(s, decay, q, k, v)
+        in_place = alone and s.dtype is torch.float32 and writable(s, decay, q, k, v)
         o, (final, *_) = gated_step(q, k, v, decay[:, 0], State(s), in_place=in_place)
         o = o.unsqueeze(-2)
     else:
@@ -201,6 +201,14 @@ def lightning_attention(
     if past_key_values is not None:
         past_key_values.set_linear_cache(self.layer_idx, final)
     return o, final
+
+
+def _lightning_state(cache: Any, layer_idx: int) -> tuple[Tensor | None, bool]:
+    """The state of a layer, and whether the cache alone has it, so that a step may write to it."""
+    if cache is None or len(cache.linear_cache) <= layer_idx:
+        return None, False
+    alone = is_held_once(cache.linear_cache, layer_idx)
+    return cache.get_linear_cache(layer_idx), alone
 
 
 # --- heads and states -------------------------------------------------------------
