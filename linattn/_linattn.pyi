@@ -36,14 +36,6 @@ operands: Final[Mapping[str, str]]
 maps: Final[Mapping[str, _Map]]
 
 def add_bfloat16(dtype: np.dtype[Any], /) -> None: ...
-def array_at(
-    owner: Any,
-    address: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    dtype: np.dtype[Any],
-    /,
-) -> np.ndarray[Any, Any]: ...
 def available_isas() -> list[str]: ...
 def fast_call(gufunc: np.ufunc, /, *operands: Any) -> Any: ...
 def fast_step(
@@ -75,4 +67,15 @@ def set_num_threads(n: int, /) -> None: ...
 def xla_finish() -> int: ...
 def xla_handler(
     caller: Callable[[int, tuple[memoryview, ...], tuple[memoryview, ...]], str | None], /
+) -> Any: ...
+def tensor_array(torch: tuple[Any, ...], x: Any, /) -> np.ndarray[Any, Any]: ...
+def tensor_call(
+    torch: tuple[Any, ...],
+    recorded: bool | None,
+    threads: int,
+    function: Callable[..., Any],
+    operands: tuple[Any, ...],
+    given: dict[str, Any],
+    options: dict[str, Any],
+    /,
 ) -> Any: ...

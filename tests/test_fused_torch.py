@@ -133,8 +133,10 @@ def test_integers(kind):
 def test_steps_of_layers(kind, dtype, monkeypatch):
     """Without a gradient a layer's step is one call; with one it is the same in many."""
     calls = []
-    direct = fused_steps._arrays
-    monkeypatch.setattr(fused_steps, "_arrays", lambda *args: calls.append(1) or direct(*args))
+    step = fused_steps._step
+    monkeypatch.setattr(
+        fused_steps, "_step", lambda *args, **kwargs: calls.append(1) or step(*args, **kwargs)
+    )
     torch.manual_seed(0)
     layer = kind(32, num_heads=4, dtype=dtype)
     x, state = torch.randn(3, 32, dtype=dtype), layer.init_state(3)
@@ -167,8 +169,10 @@ def test_models_of_transformers_decode_by_fused_steps(family, monkeypatch):
     from transformers_models import build
 
     calls = []
-    direct = fused_steps._arrays
-    monkeypatch.setattr(fused_steps, "_arrays", lambda *args: calls.append(1) or direct(*args))
+    step = fused_steps._step
+    monkeypatch.setattr(
+        fused_steps, "_step", lambda *args, **kwargs: calls.append(1) or step(*args, **kwargs)
+    )
     model = build(family)
     tokens = torch.arange(1, 12)[None]
     expected = model.generate(tokens, max_new_tokens=6, do_sample=False)

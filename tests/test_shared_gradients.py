@@ -231,7 +231,7 @@ def test_tensors(row, dtype):
     """The bits of the NumPy functions."""
     pytest.importorskip("torch")
     import linattn.torch
-    from linattn.torch._core.conversions import array, tensor
+    from linattn.torch._core.direct import array, tensor
 
     operands = shared(row.operands((3, 5)), sharings(row)[0], 2)
     operands = {name: x.astype(dtype) for name, x in operands.items()}

@@ -175,10 +175,7 @@ def test_as_many_threads_as_torch(direct, monkeypatch):
         seen.append(linattn.get_num_threads())
         return forward(*args, **options)
 
-    if direct:
-        monkeypatch.setattr(operator.direct, "_forward", spy)
-    else:
-        monkeypatch.setattr(operator, "forward_of", spy)
+    monkeypatch.setattr(operator, "forward_of", spy)
     before, own = torch.get_num_threads(), linattn.get_num_threads()
     tensors = {x: y.requires_grad_(not direct) for x, y in make(row).items()}
     try:

@@ -10,8 +10,8 @@ import torch_cases as cases  # noqa: E402
 from torch_cases import EACH, EACH_STEP, call, make  # noqa: E402
 
 import linattn.torch as la  # noqa: E402
-from linattn._linattn import array_at  # noqa: E402
-from linattn.torch._core.conversions import array  # noqa: E402
+from linattn._linattn import tensor_array, tensor_call  # noqa: E402
+from linattn.torch._core.direct import _SEEN, array  # noqa: E402
 
 # --- arrays of the memory of tensors -------------------------------------------------
 
@@ -46,22 +46,51 @@ def test_no_array_of_no_memory():
             array(x)
 
 
-def test_what_array_at_refuses():
-    x, dtype = torch.ones(2, 3), np.dtype(np.float32)
-    for args in (
-        (),
-        (x, x.data_ptr(), (2, 3), (3, 1), np.float32),
-        (x, 1.5, (2, 3), (3, 1), dtype),
-        (x, x.data_ptr(), (2, "3"), (3, 1), dtype),
-        (x, 0, (2, 3), (3, 1), dtype),
+class Odd:
+    """What says of itself that it is a tensor."""
+
+    is_cpu, dtype = True, torch.float32
+
+    def __init__(self, address, shape, strides):
+        self.shape = shape
+        self.data_ptr, self.stride = lambda: address, lambda: strides
+        self.is_neg = lambda: False
+
+
+def test_memory_that_is_refused():
+    address = torch.ones(2, 3).data_ptr()
+    for odd in (
+        (1.5, (2, 3), (3, 1)),
+        (address, (2, "3"), (3, 1)),
+        (address, 6, (3, 1)),
+        (0, (2, 3), (3, 1)),
     ):
         with pytest.raises(TypeError):
-            array_at(*args)
+            tensor_array(_SEEN, Odd(*odd))
     with pytest.raises(IndexError):
-        array_at(x, x.data_ptr(), (2, 3), (3,), dtype)
+        tensor_array(_SEEN, Odd(address, (2, 3), (3,)))
     with pytest.raises(ValueError, match="65 axes; expected at most 64"):
-        array_at(x, x.data_ptr(), (1,) * 65, (1,) * 65, dtype)
-    assert array_at(x, 0, (0, 3), (3, 1), dtype).shape == (0, 3)
+        tensor_array(_SEEN, Odd(address, (1,) * 65, (1,) * 65))
+    assert tensor_array(_SEEN, Odd(0, (0, 3), (3, 1))).shape == (0, 3)
+
+
+@pytest.mark.parametrize("args", [(), (1,) * 7, (_SEEN, None, 1, len, [], {}, {})], ids=str)
+def test_calls_that_are_refused(args):
+    with pytest.raises(TypeError, match="expected a tuple, a bool"):
+        tensor_call(*args)
+
+
+def test_calls_with_many_tensors():
+    """More than are counted go to the operators of PyTorch."""
+
+    def function(operands):
+        return sum(operands)
+
+    x = torch.ones(2)
+    assert tensor_call(_SEEN, None, 1, function, (x,) * 60, {}, {}).tolist() == [60, 60]
+    assert tensor_call(_SEEN, False, 1, function, (x,) * 70, {}, {}) is NotImplemented
+    with pytest.raises(TypeError, match="operand"):
+        tensor_call(_SEEN, None, 1, function, (x,) * 70, {}, {})
 
 
 # --- storages stay as they were --------------------------------------------------------

@@ -36,7 +36,8 @@ from .._blocks.effects import AnyElement
 from .._bridges.bridge import recurrences
 from .._bridges.rows import DISTRIBUTED
 from ._core import map_texts
-from ._core.conversions import array, check, resolved, tensor, tensors, threads
+from ._core.conversions import check, resolved
+from ._core.direct import array, compute
 from ._core.operator import OPERATORS, TensorOperator
 
 if TYPE_CHECKING:
@@ -89,26 +90,24 @@ class _Sequence(torch.autograd.Function):
         ctx.save_for_backward(*operands)
         ctx.call = call
         alike = {"whether an operand requires grad": recorded}
-        return tensor(_compute(ctx.call, operands, alike=alike))
+        return _compute(ctx.call, operands, alike=alike)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         operands = ctx.saved_tensors
-        found = iter(_compute(ctx.call, operands, array(resolved(grad))))
-        present = (None if x is None else next(found) for x in operands)
-        grads = tensors(present, operands)
-        return None, None, *(
-            None if x is None else grad for x, grad in zip(operands, grads, strict=True)
-        )  # fmt: skip
+        found = iter(_compute(ctx.call, operands, resolved(grad)))
+        return None, None, *(None if x is None else next(found).to(x.dtype) for x in operands)
 
 
-def _compute(call: Any, operands: Sequence[Any], *grad: Any, **alike: Any) -> Any:
+def _compute(call: Any, operands: Sequence[Any], *grad: Tensor, **more: Any) -> Any:
     name, ranks, options = call
-    arrays = tuple(None if x is None else array(x.detach()) for x in operands)
     run: Any = over_ranks.backward if grad else over_ranks.forward
-    with threads():
-        return run(ranks, name, arrays, *grad, **alike, **options)
+    return compute(
+        lambda arrays, grad=(), **options: run(ranks, name, arrays, *grad, **options),
+        tuple(None if x is None else x.detach() for x in operands),
+        {"grad": grad}, more | options,
+    )  # fmt: skip
 
 
 class _Processes:

@@ -31,10 +31,6 @@ PyObject *la_pool_call(PyObject *module, PyObject *const *args, Py_ssize_t nargs
  * their rows, else new.  NotImplemented if the call needs a closer look. */
 PyObject *la_fast_step(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
-/* array_at(owner, address, shape, strides, dtype): a writeable array at that address,
- * with strides in elements; it keeps its owner alive. */
-PyObject *la_array_at(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-
 /* overlaps_itself(array): whether elements of the array share memory. */
 PyObject *la_array_overlaps_itself(PyObject *module, PyObject *array);
 

@@ -8,6 +8,7 @@
 #include "job.h"
 #include "pool.h"
 #include "scratch.h"
+#include "tensor_call.h"
 #include "xla.h"
 #include "xla_python.h"
 
@@ -66,7 +67,7 @@ hold_threads(PyObject *Py_UNUSED(module), PyObject *arg)
     if (n == -1 && PyErr_Occurred()) {
         return NULL;
     }
-    la_pool_hold_threads(n < 0 ? 0 : n > LA_MAX_THREADS ? LA_MAX_THREADS : (int)n);
+    la_pool_hold_threads(n);
     Py_RETURN_NONE;
 }
 
@@ -169,7 +170,6 @@ long_sequence(PyObject *Py_UNUSED(module), PyObject *arg)
 
 static PyMethodDef methods[] = {
     {"add_bfloat16", la_gufunc_add_bfloat16, METH_O, NULL},
-    {"array_at", (PyCFunction)(void (*)(void))la_array_at, METH_FASTCALL, NULL},
     {"fast_call", (PyCFunction)(void (*)(void))la_fast_call, METH_FASTCALL, NULL},
     {"pool_call", (PyCFunction)(void (*)(void))la_pool_call, METH_FASTCALL, NULL},
     {"fast_step", (PyCFunction)(void (*)(void))la_fast_step, METH_FASTCALL, NULL},
@@ -188,6 +188,8 @@ static PyMethodDef methods[] = {
     {"xla_finish", la_xla_finish, METH_NOARGS, NULL},
     {"xla_handler", la_xla_handler, METH_O, NULL},
     {"poison_scratch", poison_scratch, METH_O, NULL},
+    {"tensor_array", (PyCFunction)(void (*)(void))la_tensor_array, METH_FASTCALL, NULL},
+    {"tensor_call", (PyCFunction)(void (*)(void))la_tensor_call, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -207,6 +209,9 @@ exec(PyObject *module)
         }
         la_pool_init();
         la_pool_set_num_threads(la_pool_cpus());
+        if (la_tensor_call_init() < 0) {
+            return -1;
+        }
         initialized = 1;
     }
     if (PyModule_AddStringConstant(module, "compiler", BUILT_BY) < 0 ||

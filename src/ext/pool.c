@@ -100,9 +100,9 @@ la_pool_set_num_threads(int n)
 }
 
 void
-la_pool_hold_threads(int n)
+la_pool_hold_threads(long n)
 {
-    held_threads = n;
+    held_threads = n < 0 ? 0 : n > LA_MAX_THREADS ? LA_MAX_THREADS : (int)n;
 }
 
 void

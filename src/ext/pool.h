@@ -22,7 +22,7 @@ void la_pool_set_num_threads(int n);
 
 /* la_pool_set_num_threads for calls of this thread only, for frameworks with their own
  * number of threads; 0 ends it. */
-void la_pool_hold_threads(int n);
+void la_pool_hold_threads(long n);
 
 /* Makes workers sleep this long after each piece, so that the caller finishes long
  * before them; 0 ends it.  For tests. */

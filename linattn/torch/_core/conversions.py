@@ -1,8 +1,8 @@
-"""Conversions between tensors and arrays without a copy, dtypes, and checks of tensors."""
+"""Dtypes of tensors, conversions to them, and checks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -12,33 +12,19 @@ from torch import Tensor
 
 from ..._core.checks import real
 from ..._core.layout import Operand
-from ..._linattn import array_at, hold_threads
-from ..._states.state_arrays import apart
+from . import private
 
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 #: PyTorch's dtypes and NumPy's; that of bfloat16 is from ml_dtypes.
-_DTYPES = {getattr(torch, dtype.name): dtype for dtype in (
-    _BFLOAT16, *map(np.dtype, (
+DTYPES = {getattr(torch, dtype.name): dtype for dtype in (
+    BFLOAT16, *map(np.dtype, (
         np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64,
         np.uint8, np.uint16, np.uint32, np.uint64, np.bool_,
     )),
 )}  # fmt: skip
 #: Those of complex numbers, whose tensors may have the conjugate bit.
-_COMPLEX = {getattr(torch, name): np.dtype(name) for name in ("complex64", "complex128")}
-
-
-def array(x: Tensor) -> np.ndarray[Any, Any]:
-    """An array of the tensor's memory, whose storage stays resizable, unlike with ``x.numpy()``.
-
-    Raises TypeError or RuntimeError if the tensor has no such memory.
-    """
-    dtype = _DTYPES.get(x.dtype)
-    if dtype is None or x.is_neg():  # real tensors, the most, take no more time than this
-        dtype = _COMPLEX.get(x.dtype)
-        if dtype is None or has_bits(x):
-            raise TypeError(f"no array of a tensor of {x.dtype}, or with the bit of -x or conj x")
-    return array_at(x, x.data_ptr(), x.shape, x.stride(), dtype)
+COMPLEX = {getattr(torch, name): np.dtype(name) for name in ("complex64", "complex128")}
 
 
 def has_bits(x: Tensor) -> bool:
@@ -53,62 +39,12 @@ def resolved(x: Tensor) -> Tensor:
 
 def dtype_of(dtype: torch.dtype) -> np.dtype[Any]:
     """NumPy's dtype of a tensor's; float32 for those that linattn refuses."""
-    return _DTYPES.get(dtype, _COMPLEX.get(dtype, np.dtype(np.float32)))
-
-
-def arrays(tensors: Iterable[Tensor | None]) -> tuple[Any, ...]:
-    """`array` of each, None where there is None, without the time of a call for each."""
-    found: list[Any] = []
-    for x in tensors:
-        if x is None:
-            found.append(None)
-            continue
-        dtype = _DTYPES.get(x.dtype)
-        if dtype is None or x.is_neg():
-            found.append(array(x))  # which has the message
-        else:
-            found.append(array_at(x, x.data_ptr(), x.shape, x.stride(), dtype))
-    return tuple(found)
-
-
-def maybe_array(x: Tensor | None) -> np.ndarray[Any, Any] | None:
-    return None if x is None else array(x)
-
-
-def tensor(x: np.ndarray[Any, Any], dtype: torch.dtype | None = None) -> Tensor:
-    """A contiguous tensor of the array's memory, converted if another dtype is asked for."""
-    if not x.flags.c_contiguous:
-        x = np.ascontiguousarray(x)
-    if x.dtype == _BFLOAT16:
-        y = torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
-    else:
-        y = torch.from_numpy(x)
-    return y if dtype is None or y.dtype is dtype else y.to(dtype)
-
-
-def tensors(results: Iterable[Any], like: Iterable[Tensor | None]) -> tuple[Tensor, ...]:
-    """Arrays as tensors, in the dtypes of ``like``; None becomes `nothing`."""
-    return tuple(
-        nothing() if x is None else tensor(x, y.dtype if y is not None else None)
-        for x, y in zip(results, like, strict=True)
-    )
+    return DTYPES.get(dtype, COMPLEX.get(dtype, np.dtype(np.float32)))
 
 
 def nothing() -> Tensor:
     """The empty tensor that an operator returns in place of an absent result."""
     return torch.empty(0)
-
-
-class threads:
-    """A context in which calls of this thread use as many threads as PyTorch does."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        hold_threads(torch.get_num_threads())
-
-    def __exit__(self, *exception: object) -> None:
-        hold_threads(0)
 
 
 def work_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -182,7 +118,7 @@ def promoted(
 
 def check_in_place(function: str, operands: Sequence[Any]) -> None:
     """Refuses to write to a state if a gradient has to pass through it."""
-    if torch.is_grad_enabled() and _any_requires_grad(operands):
+    if not writable(*operands):
         raise RuntimeError(
             f"{function}: in_place is True and an operand requires grad; expected "
             "in_place=False, or torch.no_grad()"
@@ -191,28 +127,15 @@ def check_in_place(function: str, operands: Sequence[Any]) -> None:
 
 def values(x: Tensor) -> np.ndarray[Any, Any] | None:
     """A tensor's numbers, for checks; None where PyTorch hides them: compiled or transformed."""
-    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
+    if torch.compiler.is_compiling() or private.is_wrapped(x):
         return None
     found: np.ndarray[Any, Any] = x.numpy(force=True)
     return found
 
 
-def check_memory(function: str, fields: Mapping[str, Tensor]) -> None:
-    """Refuses to write to tensors that share memory, or whose elements do."""
-    if torch.compiler.is_compiling():
-        return
-    try:
-        memory = {name: array(x) for name, x in fields.items()}
-    except (TypeError, RuntimeError):  # a tensor without memory
-        return
-    apart(function, memory)
-
-
-def writable(*operands: Tensor | None) -> bool:
+def writable(*operands: Any) -> bool:
     """Whether a step may write to its state, as no gradient passes through it."""
-    return not torch.is_grad_enabled() or not any(
-        x is not None and x.requires_grad for x in operands
-    )
+    return not (torch.is_grad_enabled() and requires_grad(operands))
 
 
 def kept(states: Iterable[Tensor], *operands: Tensor | None) -> list[Tensor]:
@@ -221,15 +144,13 @@ def kept(states: Iterable[Tensor], *operands: Tensor | None) -> list[Tensor]:
     return states if writable(*states, *operands) else [x.clone() for x in states]
 
 
-def _any_requires_grad(operands: Sequence[Any]) -> bool:
-    if torch.compiler.is_compiling():  # the faster function cannot be traced
-        return any(isinstance(x, Tensor) and x.requires_grad for x in operands)
-    return torch._C._any_requires_grad(*operands)
+def requires_grad(args: Iterable[Any]) -> bool:
+    return any([isinstance(x, Tensor) and x.requires_grad for x in args])
 
 
 #: The dtypes that operators take without conversion; those of operators of complex numbers too.
 REAL = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
-KNOWN = {False: REAL, True: REAL | {*_COMPLEX}}
+KNOWN = {False: REAL, True: REAL | {*COMPLEX}}
 
 
 def check(function: str, name: str, x: Any, *, complex_too: bool = False) -> None:

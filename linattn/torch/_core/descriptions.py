@@ -82,7 +82,11 @@ def _features(named: dict[str, Any], sizes: dict[str, int]) -> dict[str, int]:
 
 def _spread(function: Any) -> Any:
     """A function that takes its operands as one tuple."""
-    return lambda operands, *grad_out, **options: function(*operands, *grad_out, **options)
+
+    def call(operands: Any, grad_out: Any = None, **options: Any) -> Any:
+        return function(*operands, *() if grad_out is None else (grad_out,), **options)
+
+    return call
 
 
 _QKV = (Operand("q", "nd"), Operand("k", "sd"), Operand("v", "sm"))
@@ -106,7 +110,9 @@ CONVOLUTION = Description(
         (Operand("x", "nc"), Operand("weight", "cw"), Operand("bias", "c", optional=True)), "nc"
     ),
     ("str? activation",), _spread(causal_conv1d),
-    lambda x, grad, **options: causal_conv1d_backward(x[0], x[1], grad, x[2], **options),
+    lambda x, grad_out, **options: causal_conv1d_backward(
+        x[0], x[1], grad_out, x[2], **options
+    ),
     lambda x, state, **options: causal_conv1d_step(x[0], x[1], state, x[2], **options),
     "causal_conv1d_step", fields={"s": "cp"}, one_array=True,
     sizes=lambda named, sizes: {"p": sizes["w"] - 1}, example="x, x.T",

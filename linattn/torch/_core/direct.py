@@ -1,179 +1,103 @@
-"""Calls of recurrences that PyTorch need not see: plain tensors, and no gradient.
+"""From tensors to NumPy's functions and back: the one way in.
 
-They go from the tensors' memory to NumPy's functions.  The operators of PyTorch, which convert
-operands, differentiate and let themselves be traced, take 10 us more, as long as a step of 32 heads
-of 64.  Their own kernels compute steps in the same way.
+A tensor is lent to a function of NumPy's as an array of the same memory; what comes back as it went
+in has been written to (src/ext/tensor_call.c).  Calls that PyTorch need not see, of plain tensors
+without a gradient, go this way at once; the others through an `Operator`, whose kernel then does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from ..._call.recurrence import RECURRENCES
-from ..._call.tables import MAPS
-from ..._linattn import fast_step
-from ..._states.state_arrays import State
-from . import conversions, option_checks
-from .conversions import array, arrays, tensor, threads, work_dtype
-from .descriptions import Description
-from .library import is_direct, name_of
+from ..._linattn import tensor_array, tensor_call
+from ..._states.state_arrays import apart
+from . import private
+from .conversions import BFLOAT16, COMPLEX, DTYPES, REAL
 
-#: What steps take besides their operands, and the values of what an operator lacks.
-_OF_STEPS = {
-    "s": None, "z": None, "log_scale": None, "omega": None, "feature_map": "identity",
-    "normalize": False, "scale": 1.0, "eps": 0.0,
-}  # fmt: skip
-_LACKING = tuple(_OF_STEPS.values())
+PLAIN = Tensor, torch.nn.Parameter  #: the classes of tensors that no subclass changes
 
 
-class Direct:
-    """The direct calls of an operator.
+def tensor(x: np.ndarray[Any, Any]) -> Tensor:
+    """A contiguous tensor of the array's memory, or of a copy."""
+    return _view(x if x.flags.c_contiguous else np.ascontiguousarray(x))
 
-    All methods return None if a call needs the operators of PyTorch, or if anything is wrong with
-    it: these have the messages.
+
+def _view(x: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor of the array's memory; of a copy if elements share it, or are in reverse."""
+    if not x.flags.c_contiguous and x.size and min(x.strides) <= 0:
+        x = x.copy()
+    if x.dtype == BFLOAT16:
+        return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(x)
+
+
+_ALL = DTYPES | COMPLEX
+_REAL = {x: y for x, y in DTYPES.items() if x in REAL}
+#: What tensors are to the C code, by whether operands may be complex.
+_LENT = {
+    complex_too: (PLAIN, _REAL | (COMPLEX if complex_too else {}), _ALL, _view, increment_version)
+    for complex_too in (False, True)
+}
+#: The same in the kernel of an operator, where graphs know results as contiguous.
+_SEEN = PLAIN, _ALL, _ALL, tensor, increment_version
+
+
+def direct(
+    function: Callable[..., Any], operands: Sequence[Any], given: dict[str, Any],
+    options: dict[str, Any], *, complex_too: bool = False,
+) -> Any:  # fmt: skip
+    """What ``function(operands, **given, **options)`` of NumPy's gives for these tensors.
+
+    Tensors may be operands and what is given, and in tuples there.  NotImplemented if PyTorch has
+    to see the call, or if operands need a conversion.
     """
+    if private.is_watched():
+        return NotImplemented
+    return tensor_call(
+        _LENT[complex_too], torch.is_grad_enabled(), torch.get_num_threads(), function,
+        tuple(operands), given, options,
+    )  # fmt: skip
 
-    def __init__(self, description: Description, values: int) -> None:
-        d = description
-        self._operands, self._values, self._forward = d.layout.operands, values, d.forward
-        recurrence = RECURRENCES.get(d.name)
-        self._has_forward = recurrence is not None and not d.layout.elementwise
-        # Without those of a map, which is no tensor here.
-        options = [x for x in d.options if name_of(x) not in ("feature_map", "omega")]
-        self._kinds = tuple((name_of(x), option_checks.check_of(x)[0]) for x in options)
-        #: The number of the step, if `fast_step` takes all of its options.
-        self._step: int | None = None
-        if recurrence is not None and recurrence.scaled and not recurrence.flags["step"]:
-            self._step = getattr(recurrence, "step_op", None)
-        #: NumPy's step, if its state is one array.
-        self._array_step: Any = d.step if d.one_array else None
-        names = [*(x.name for x in self._operands), *map(name_of, d.options), *d.fields]
-        self._of_step = itemgetter(*(
-            names.index(name) if name in names else len(names) + i
-            for i, name in enumerate(_OF_STEPS)
-        ))  # fmt: skip
 
-    def forward(self, operands: Sequence[Any], options: Mapping[str, Any]) -> Tensor | None:
-        """The output for all tokens, without states."""
-        phi = options.get("feature_map", "identity")
-        if not (self._has_forward and type(phi) is str and phi in MAPS and is_direct(operands)):
-            return None
-        for option, kind in self._kinds:
-            if type(options.get(option)) is not kind:
-                return None
-        try:
-            given = self._arrays(operands)
-        except (AttributeError, TypeError, RuntimeError):
-            return None
-        if given is None:
-            return None
-        with threads():
-            return tensor(self._forward(given, **options))
+def compute(
+    function: Callable[..., Any], operands: Sequence[Any], given: dict[str, Any],
+    options: dict[str, Any],
+) -> Any:  # fmt: skip
+    """The same in the kernel of an operator, which PyTorch has called."""
+    return tensor_call(
+        _SEEN, None, torch.get_num_threads(), function, tuple(operands), given, options
+    )
 
-    def _arrays(self, operands: Sequence[Any]) -> tuple[Any, ...] | None:
-        """The operands as arrays, if they have the dtypes of one call."""
-        like = operands[self._values]
-        if like.dtype not in conversions.REAL or not like.is_contiguous():
-            return None
-        states = work_dtype(like.dtype)
-        for operand, x in zip(self._operands, operands, strict=True):
-            if x is None and operand.optional:
-                continue
-            if x.dtype is not (states if operand.state_dtype else like.dtype):
-                return None
-        return arrays(operands)
 
-    def step(
-        self, operands: Sequence[Any], state: Any, in_place: Any, options: Mapping[str, Any]
-    ) -> tuple[Tensor, State | Tensor] | None:
-        """The output of one token, and the state after it."""
-        if self._array_step is not None:
-            return self._step_of_array(operands, state, in_place, options)
-        if self._step is None or type(state) is not State or state.log_scale is not None:
-            return None
-        s, z, _ = state
-        if not is_direct((*operands, s, z)):
-            return None
-        result = self._fast_step(operands, s, z, in_place, **options)
-        if result is None:
-            return None
-        if not in_place:
-            o, s, z = result
-            return o, State(s, z)
-        increment_version(s if z is None else (s, z))
-        return result[0], state
+def is_plain(args: Iterable[Any]) -> bool:
+    """Whether no feature of PyTorch but autograd has to see a call with these arguments."""
+    return (
+        not torch.compiler.is_compiling()
+        and not private.is_watched()
+        and all(x.is_cpu if type(x) in PLAIN else not isinstance(x, Tensor) for x in args)
+    )
 
-    def _step_of_array(
-        self, operands: Sequence[Any], state: Any, in_place: Any, options: Mapping[str, Any]
-    ) -> tuple[Tensor, Tensor] | None:
-        if type(state) is not Tensor or not is_direct((*operands, state)):
-            return None
-        try:
-            given = self._arrays(operands)
-            if given is None or state.dtype is not work_dtype(operands[self._values].dtype):
-                return None
-            with threads():
-                o, s = self._array_step(given, array(state), in_place=in_place, **options)
-        except (AttributeError, TypeError, ValueError, RuntimeError):
-            return None  # nothing has been written
-        if not in_place:
-            return tensor(o), tensor(s)
-        increment_version(state)
-        return tensor(o), state
 
-    def run_step(self, args: Sequence[Any], in_place: bool) -> tuple[Any, ...] | None:
-        """The output, s and z of a step, whose arguments an operator of PyTorch has.
+def array(x: Tensor) -> np.ndarray[Any, Any]:
+    """An array of the tensor's memory, whose storage stays resizable, unlike with ``x.numpy()``.
 
-        A step in place returns no s and z.
-        """
-        if self._step is None:
-            return None
-        s, z, log_scale, omega, *options = self._of_step((*args, *_LACKING))
-        if not (log_scale is None and omega is None):
-            return None
-        return self._fast_step(args[: len(self._operands)], s, z, in_place, *options)
+    Raises TypeError or RuntimeError if the tensor has no such memory.
+    """
+    return tensor_array(_SEEN, x)
 
-    def _fast_step(
-        self, operands: Sequence[Any], s: Tensor, z: Tensor | None, in_place: Any, *options: Any,
-        **named: Any,
-    ) -> tuple[Any, ...] | None:  # fmt: skip
-        try:
-            *given, s_array, z_array = arrays((*operands, s, z))
-        except (AttributeError, TypeError, RuntimeError):
-            return None
-        found = self.compute_step(given, s_array, z_array, in_place, *options, **named)
-        if found is None:
-            return None
-        if in_place:
-            return tensor(found[0]), None, None
-        return tuple([None if x is None else tensor(x) for x in found])
 
-    def compute_step(
-        self,
-        operands: Sequence[Any],
-        s: Any,
-        z: Any,
-        in_place: Any,
-        feature_map: Any = "identity",
-        normalize: Any = False,
-        scale: Any = 1.0,
-        eps: Any = 0.0,
-    ) -> tuple[Any, ...] | None:
-        """The output, s and z of a step, all of them arrays.
-
-        Operands may leave out optional ones that are last.
-        """
-        assert self._step is not None
-        given = tuple(operands)
-        if len(given) < len(self._operands):
-            given += (None,) * (len(self._operands) - len(given))
-        with threads():
-            result = fast_step(
-                self._step, given, s, z, in_place, feature_map, normalize, scale, eps
-            )
-        return None if result is NotImplemented else result
+def check_memory(function: str, fields: Mapping[str, Tensor]) -> None:
+    """Refuses to write to tensors that share memory, or whose elements do."""
+    if torch.compiler.is_compiling():
+        return
+    try:
+        memory = {name: array(x) for name, x in fields.items()}
+    except (TypeError, RuntimeError):  # a tensor without memory
+        return
+    apart(function, memory)

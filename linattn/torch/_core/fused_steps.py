@@ -8,46 +8,38 @@ vmap, autocast), the token goes through the operators that the function stands f
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 from torch.nn import functional
 
 from ..._call.fused import FusedState, gated_call, gated_delta_call
 from ..._core.checks import shape_alone
 from ..._states.state_arrays import State
 from . import option_checks
-from .conversions import (
-    array,
-    check,
-    check_in_place,
-    check_memory,
-    dtype_of,
-    maybe_array,
-    promotion,
-    tensor,
-    threads,
-    values,
-    work_dtype,
-)
-from .library import is_direct
+from .conversions import check, check_in_place, dtype_of, promotion, values, work_dtype
+from .direct import check_memory, direct
 from .operator import OPERATORS
 from .tensor_pools import ROWS
 
 
-def direct(
+def by_heads(
     function: str, operands: tuple[Tensor, ...], state: tuple[Any, Any], **options: Any
-) -> tuple[Tensor, FusedState]:
-    """A fused step by name, of what `is_direct` has passed, into new states.
+) -> Any:
+    """A fused step by name, into new states, or NotImplemented as of `direct`.
 
     Heads of values may be two axes of the memory, by heads of keys.
     """
-    conv, s = state[0], array(state[1])
-    by_heads = s.reshape(s.shape[0], -1, *s.shape[-2:])
-    o, new = _arrays(_FUNCTIONS[function], operands, (maybe_array(conv), by_heads), options, False)
-    return tensor(o), FusedState(_by_tap(new.conv), tensor(new.s.reshape(s.shape)))
+
+    def run(operands: Any, *, state: Any, **options: Any) -> tuple[Any, FusedState]:
+        conv, s = state
+        start = conv, s.reshape(s.shape[0], -1, *s.shape[-2:])
+        o, new = _step(_FUNCTIONS[function], operands, state=start, **options)
+        return o, FusedState(new.conv, new.s.reshape(s.shape))
+
+    return _lent(_FUNCTIONS[function], run, operands, state, options)
 
 
 def gated_delta(
@@ -82,14 +74,11 @@ def _call(
     f: _Function, operands: tuple[Any, ...], state: Any, options: dict[str, Any], in_place: Any,
     indices: Any,
 ) -> tuple[Tensor, FusedState]:  # fmt: skip
-    given = [options[key] for key in f.tensors if options.get(key) is not None]
-    fields = state if isinstance(state, tuple) and len(state) == 2 else ()
-    args = (*operands, *given, *fields)
-    if fields and is_direct(args):
-        try:
-            return _direct(f, operands, fields, options, in_place, indices)
-        except (AttributeError, TypeError, RuntimeError):  # no tensor, or none with memory
-            pass
+    if isinstance(state, tuple) and len(state) == 2 and not torch.compiler.is_compiling():
+        more = {"in_place": in_place}
+        result = _lent(f, partial(_step, f), operands, state, options | more, indices)
+        if result is not NotImplemented:
+            return result
     operands, options = _without_integers(f, operands, options)
     if indices is not None:
         return _rows(f, operands, state, options, in_place, indices)
@@ -116,37 +105,27 @@ def _without_integers(
     return tuple([cast(x) for x in operands]), options | tokens
 
 
-def _direct(
-    f: _Function,
-    operands: tuple[Tensor, ...],
-    state: tuple[Any, Any],
-    options: dict[str, Any],
-    in_place: Any,
-    indices: Any,
-) -> tuple[Tensor, FusedState]:
-    fields = maybe_array(state[0]), maybe_array(state[1])
-    rows = array(indices) if isinstance(indices, Tensor) else indices
-    o, new = _arrays(f, operands, fields, options, in_place, rows)
-    if in_place or indices is not None:
-        increment_version([x for x in state if x is not None])
-        return tensor(o), FusedState(*state)
-    return tensor(o), FusedState(_by_tap(new.conv), tensor(new.s))
-
-
-def _arrays(
-    f: _Function,
-    operands: tuple[Tensor, ...],
-    state: tuple[Any, Any],
-    options: dict[str, Any],
-    in_place: Any,
+def _lent(
+    f: _Function, run: Any, operands: tuple[Any, ...], state: Any, options: dict[str, Any],
     indices: Any = None,
-) -> tuple[Any, FusedState]:
-    """The result of NumPy's function, whose state is of arrays already."""
-    arrays = {x: array(y) if isinstance(y, Tensor) else y for x, y in options.items()}
-    call = f.prepare(*map(array, operands), state, pooled=indices is not None, **arrays)
-    with threads():
-        result: tuple[Any, FusedState] = call.run(in_place, indices)
-    return result
+) -> Any:  # fmt: skip
+    """What ``run`` gives for arrays; NotImplemented if PyTorch has to see the step."""
+    if any([x is None for x in operands]):
+        return NotImplemented
+    given = {x: options.get(x) for x in f.tensors} | {"state": FusedState(*state)}
+    if indices is not None:
+        given["state_indices"] = indices
+    return direct(run, operands, given, {x: y for x, y in options.items() if x not in f.tensors})
+
+
+def _step(
+    f: _Function, operands: tuple[Any, ...], *, state: Any, in_place: Any = False,
+    state_indices: Any = None, **options: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """NumPy's function, whose state is of arrays already."""
+    call = f.prepare(*operands, state, pooled=state_indices is not None, **options)
+    o, new = call.run(in_place, state_indices)
+    return o, state if in_place or state_indices is not None else new
 
 
 def _rows(
@@ -174,11 +153,6 @@ def _rows(
         if x is not None:
             x.index_copy_(0, indices, y)
     return o, FusedState(*pool)
-
-
-def _by_tap(conv: Any) -> Tensor | None:
-    """The state of a convolution, whose memory is by tap."""
-    return None if conv is None else tensor(conv.swapaxes(-1, -2)).mT
 
 
 def _check(

@@ -12,31 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._library.autograd import Info, make_autograd_impl
-from torch.autograd import forward_ad
-from torch.autograd.graph import increment_version
 
-from . import conversions
+from . import conversions, private
+from .conversions import requires_grad
+from .direct import is_plain
 
 LIBRARY = torch.library.Library("linattn", "DEF")
-
-_PLAIN = {Tensor, torch.nn.Parameter}
-_C = torch._C
 
 
 def name_of(argument: str) -> str:
     """The name of an argument of a schema."""
     return argument.split()[-1]
-
-
-def constant(function: Any) -> Any:
-    """Marks a function of constants, which torch.compile then calls while it traces.
-
-    As torch.compiler.assume_constant_result does, but without importing the compiler, which takes
-    0.9 s.
-    """
-    function._dynamo_marked_constant = True
-    return function
 
 
 class Operator:
@@ -110,18 +96,16 @@ class Operator:
         LIBRARY.impl(name, self._autograd(), "Autograd", with_keyset=True)
         LIBRARY.impl(name, self._autocast, "AutocastCPU")
         self._transformed = self._function(self.op)
-        recorded = self._function(run)
-        # Function.apply inspects the signature of forward at each call, which takes 20 us.
-        self._recorded = super(torch.autograd.Function, recorded).apply  # type: ignore[misc]
+        self._recorded = private.applied(self._function(run))
 
     def __call__(self, *args: Any) -> Any:
         if torch.compiler.is_compiling():
             return self.traced(*args)  # its shapes are found after a check of the arguments
-        if forward_ad._current_level >= 0:
+        if private.differentiates_forward():
             self._refuse_tangents(args)
-        if _is_plain(args):
+        if is_plain(args):
             try:
-                if torch.is_grad_enabled() and _C._any_requires_grad(*args):
+                if torch.is_grad_enabled() and requires_grad(args):
                     return self._recorded(*args)
                 return self.run(*args)
             except (TypeError, RuntimeError):  # a tensor may have no memory to read
@@ -131,7 +115,7 @@ class Operator:
                 if not any(isinstance(x, Tensor) and _is_hidden(x) for x in args):
                     raise
         self._check(args)
-        if _C._are_functorch_transforms_active() and not self._written:
+        if private.is_transformed() and not self._written:
             return self._transformed.apply(*args)
         return self.op(*args)
 
@@ -173,31 +157,20 @@ class Operator:
         return checked
 
     def _run_written(self, *args: Any) -> Any:
-        """Writes, then bumps the version counters, since autograd did not see the write."""
-        if forward_ad._current_level >= 0:
+        if private.differentiates_forward():
             self._refuse_tangents(args)
-        result = self._write(*args)
-        for i in self._written:
-            if args[i] is not None:
-                increment_version(args[i])
-        return result
+        return self._write(*args)
 
     # --- gradients -------------------------------------------------------------
 
     def _autograd(self) -> Callable[..., Any]:
         """The operator as autograd calls it, with the dispatch keys that remain."""
-        differentiable = make_autograd_impl(self.op, Info(self._backward, self._setup))
+        call = private.recorded(self.op, self._backward, self._setup, self.run, requires_grad)
 
         def checked(keys: Any, *args: Any) -> Any:
-            if forward_ad._current_level >= 0:
+            if private.differentiates_forward():
                 self._refuse_tangents(args)
-            below = (keys & _C._after_autograd_keyset).highestPriorityTypeId()
-            if below == _C.DispatchKey.CPU and not (
-                torch.is_grad_enabled() and _C._any_requires_grad(*args)
-            ):  # the dispatcher would come to the same, twice through Python
-                with _C._AutoDispatchBelowAutograd():
-                    return self.run(*args)
-            return differentiable(keys, *args)
+            return call(keys, *args)
 
         return checked
 
@@ -216,7 +189,7 @@ class Operator:
 
     def _refuse_tangents(self, args: tuple[Any, ...]) -> None:
         for x in args:
-            if isinstance(x, Tensor) and _has_tangent(x):
+            if isinstance(x, Tensor) and private.has_tangent(x):
                 self._no_tangents()
 
     def _no_tangents(self, *args: Any) -> Any:
@@ -254,7 +227,7 @@ class Operator:
             x = args[i]
             if x is not None and x.dtype.is_floating_point and x.dtype is not torch.float64:
                 converted[i] = x.to(dtype)
-        with _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(_C.DispatchKey.AutocastCPU)):
+        with torch.autocast("cpu", enabled=False):
             return self.op(*converted)
 
     def _vmap(self, info: Any, dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
@@ -294,43 +267,9 @@ class Operator:
         return grads, tuple(None if shape is None else 0 for shape in shapes)
 
 
-def is_direct(args: Sequence[Any]) -> bool:
-    """Whether a call with these arguments needs nothing of PyTorch: it is not differentiated."""
-    return (
-        not torch.compiler.is_compiling()
-        and forward_ad._current_level < 0
-        and _is_plain(args)
-        and not (torch.is_grad_enabled() and _C._any_requires_grad(*args))
-    )
-
-
-def _is_plain(args: Sequence[Any]) -> bool:
-    """Whether no feature of PyTorch but autograd has to see a call with these arguments."""
-    for x in args:
-        if type(x) in _PLAIN:
-            if not x.is_cpu:
-                return False
-        elif isinstance(x, Tensor):
-            return False
-    return not (
-        _C._are_functorch_transforms_active()
-        or _C._len_torch_dispatch_stack()
-        or torch.is_autocast_enabled("cpu")
-        or _C._get_tracing_state()
-        or _C._autograd._profiler_enabled()
-    )
-
-
 def _is_hidden(x: Tensor) -> bool:
     """Whether a plain tensor's numbers are not those in its memory."""
-    return conversions.has_bits(x) or bool(_C._functorch.is_legacy_batchedtensor(x))
-
-
-def _has_tangent(x: Tensor) -> bool:
-    """Whether x, or the tensor that vmap maps over, has a forward-mode derivative."""
-    while _C._functorch.is_batchedtensor(x):
-        x = _C._functorch.get_unwrapped(x)
-    return forward_ad.unpack_dual(x).tangent is not None
+    return conversions.has_bits(x) or private.is_legacy_batch(x)
 
 
 def _mapped_axis(x: Tensor) -> int | None:

@@ -21,8 +21,9 @@ from ..._call.tables import MAPS
 from ...feature_maps import FeatureMap
 from ...feature_maps._feature_map import Fused
 from ...feature_maps._names import class_of_maps, unknown_map
-from .conversions import array, maybe_array, tensor, threads
-from .library import Operator, constant
+from .direct import array, compute
+from .library import Operator
+from .private import constant
 
 
 class TensorMap:
@@ -74,7 +75,7 @@ class TensorMap:
 
 def restore(text: str, omega: Tensor | None) -> Any:
     """The map that a text describes: a name that kernels know, or an object."""
-    return text if text in MAPS else _build(_parsed(text), maybe_array(omega))
+    return text if text in MAPS else _build(_parsed(text), None if omega is None else array(omega))
 
 
 def features(text: str, d: int, directions: int | None) -> int:
@@ -210,14 +211,14 @@ def _map(text: str, omega: Tensor | None) -> FeatureMap:
 
 
 def _forward(x: Tensor, text: str, omega: Tensor | None) -> Tensor:
-    with threads():
-        return tensor(_map(text, omega)(array(x)), x.dtype)
+    y: Tensor = compute(lambda operands: _map(text, omega)(*operands), (x,), {}, {})
+    return y.to(x.dtype)
 
 
 def _backward(grad: Tensor, x: Tensor, text: str, omega: Tensor | None) -> Tensor:
-    with threads():
-        phi = _map(text, omega)
-        return tensor(phi.input_gradient(array(x), array(grad)), x.dtype)
+    phi = _map(text, omega)
+    y: Tensor = compute(lambda operands: phi.input_gradient(*operands), (x, grad), {}, {})
+    return y.to(x.dtype)
 
 
 def _fake(x: Tensor, text: str, omega: Tensor | None) -> Tensor:

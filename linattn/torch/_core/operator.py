@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ..._call.recurrence import RECURRENCES
+from ..._call.tables import MAPS
 from ..._core.checks import shape_alone
 from ..._states.state_arrays import no_state
 from . import conversions, map_texts, option_checks, tensor_pools
-from .conversions import array, tensor, tensors, threads, work_dtype
+from .conversions import work_dtype
 from .descriptions import OTHERS, Description, of_recurrence
-from .direct import Direct
+from .direct import compute, direct
 from .library import Operator, name_of
 from .tensor_states import States
 from .traced import Traced
@@ -56,7 +57,6 @@ class TensorOperator:
         self._states = States(d, self.names)
         self.complex_too = d.layout.complex_too
         made: Any = partial(Operator, complex_too=self.complex_too)
-        self.direct = Direct(d, self.values)
         #: NumPy's functions.
         self.forward_of, self.backward_of, self.step_of = d.forward, d.backward, d.step
         cast = [x.name for x in self.operands if d.cast and not x.state_dtype]
@@ -86,11 +86,11 @@ class TensorOperator:
         read = [*token, *(f"Tensor{left_out} {x}" for x in self.fields)]
         fake = partial(self._fake, step=True)
         self.new_step = made(
-            d.step_name, read, 1 + len(self.fields), self._run_step, fake,
+            d.step_name, read, 1 + len(self.fields), self._run_new_step, fake,
             ranks=ranks, gradient=self._gradient_step, cast=cast,
         )  # fmt: skip
         unrecorded = made(
-            f"{d.step_name}_unrecorded", read, 1 + len(self.fields), self._run_step, fake,
+            f"{d.step_name}_unrecorded", read, 1 + len(self.fields), self._run_new_step, fake,
             ranks=ranks, recorded=False,
         )  # fmt: skip
         written = [f"Tensor({x}!){left_out} {y}" for x, y in zip("abc", self.fields, strict=False)]
@@ -118,16 +118,25 @@ class TensorOperator:
         **options: Any,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
+        given = _given(
+            key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
+            state_indices=state_indices, state_at=state_at,
+        )  # fmt: skip
+        if return_state:
+            options["return_state"] = True
+        result = self._direct(self.forward_of, operands, given, options)
+        if result is not NotImplemented:
+            return result
+        options.pop("return_state", None)
         if state_indices is not None or state_at is not None:
             return tensor_pools.forward(
                 self, operands, state_indices=state_indices, state_at=state_at,
                 initial_state=initial_state, return_state=return_state,
-                **self._lengths(key_lengths, cu_seqlens), **options,
+                **_given(key_lengths=key_lengths, cu_seqlens=cu_seqlens), **options,
             )  # fmt: skip
         name = self.name
-        if not return_state and initial_state is key_lengths is cu_seqlens is None:
-            short = self._traced if is_compiling() else self.direct
-            o = short.forward(operands, options)
+        if is_compiling() and not (given or return_state):
+            o = self._traced.forward(operands, options)
             if o is not None:
                 return o
         if key_lengths is not None:
@@ -153,14 +162,18 @@ class TensorOperator:
         state_indices: Any = None, **options: Any,
     ) -> tuple[Tensor, Any]:  # fmt: skip
         """The output of one token, and the state after it."""
+        given = {"state": state} | _given(state_indices=state_indices)
+        result = self._direct(self.step_of, operands, given, options | {"in_place": in_place})
+        if result is not NotImplemented:
+            return result
         if state_indices is not None:
             return tensor_pools.step(
                 self, operands, state, state_indices=state_indices, in_place=in_place, **options
             )
-        short = self._traced if is_compiling() else self.direct
-        result = short.step(operands, state, in_place, options)
-        if result is not None:
-            return result
+        if is_compiling():
+            result = self._traced.step(operands, state, in_place, options)
+            if result is not None:
+                return result
         name = self.description.step_name
         args, narrow = self.arguments(name, operands, options)
         if state is None and self.description.one_array:
@@ -177,11 +190,24 @@ class TensorOperator:
             after = self._states.result(end, args)
         return o if narrow is None else o.to(narrow), after
 
-    @staticmethod
-    def _lengths(key_lengths: Any, cu_seqlens: Any) -> dict[str, Any]:
-        """The lengths that are given."""
-        given = {"key_lengths": key_lengths, "cu_seqlens": cu_seqlens}
-        return {name: x for name, x in given.items() if x is not None}
+    def _direct(
+        self, function: Any, operands: Sequence[Any], given: dict[str, Any], options: dict[str, Any]
+    ) -> Any:
+        """What NumPy's function gives; NotImplemented if it takes an operator of PyTorch."""
+        if is_compiling() or not isinstance(like := operands[self.values], Tensor):
+            return NotImplemented
+        if self.description.keeps_strides and not like.is_contiguous():
+            return NotImplemented
+        phi = options.get("feature_map", "identity")
+        if not (type(phi) is str and phi in MAPS):
+            return NotImplemented
+        for name, x in given.items():  # where messages of arrays and tensors differ
+            if name in ("state", "initial_state"):
+                if not self._states.has_fields(x):
+                    return NotImplemented
+            elif isinstance(x, Tensor) and x.is_floating_point():
+                return NotImplemented
+        return direct(function, operands, given, options, complex_too=self.complex_too)
 
     def arguments(
         self,
@@ -301,48 +327,44 @@ class TensorOperator:
 
     # --- computing ---------------------------------------------------------------
 
-    def _call(self, args: Sequence[Any], end: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Operands and options, up to a place, as NumPy's functions take them."""
-        operands = tuple([None if x is None else array(x) for x in args[: self._count]])
+    def _call(self, args: Sequence[Any], end: int) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+        """The operands, lengths and options, up to a place, as NumPy's functions take them."""
         values = args[self._numbers_from : self._options_end]
         options: dict[str, Any] = dict(zip(self._numbers, values, strict=True))
         if self._mapped:
             options["feature_map"] = map_texts.restore(*args[self._count : self._numbers_from])
-        for name, x in zip(self._sequences, args[self._options_end : end], strict=False):
-            if x is not None:
-                options[name] = array(x)
-        return operands, options
+        lengths = zip(self._sequences, args[self._options_end : end], strict=False)
+        return tuple(args[: self._count]), _given(**dict(lengths)), options
 
     def _run(self, *args: Any) -> Any:
-        operands, options = self._call(args, self._end)
-        like, fields, o = args[self.values], args[self._end :], None
+        operands, given, options = self._call(args, self._end)
+        like, fields = args[self.values], args[self._end :]
         if self.description.keeps_strides and not like.is_contiguous():
-            o = _first(self._fake(*args))
-            options["out"] = array(o)
-        if fields:
-            options |= {"initial_state": self._states.pack(fields), "return_state": True}
-        with threads():
-            result = self.forward_of(operands, **options)
-        if o is None:
-            o = tensor(result[0] if fields else result, like.dtype)
+            given["out"] = _first(self._fake(*args))
         if not fields:
-            return o
-        return o, *tensors(self._states.unpack(result[1]), (None,) * len(fields))
+            return compute(self.forward_of, operands, given, options)
+        given["initial_state"] = self._states.pack(fields)
+        options["return_state"] = True
+        o, state = compute(self.forward_of, operands, given, options)
+        return o, *self._states.unpack(state)
 
     def _run_backward(self, *args: Any) -> Any:
         count = self._cotangents(args)
         grads, args = args[:count], args[count:]
-        operands, options = self._call(args, self._end)
+        operands, given, options = self._call(args, self._end)
         fields = args[self._end :]
+        given["grad_out"] = grads[0]
         if fields:
-            options["initial_state"] = self._states.pack(fields)
-            options["grad_state"] = self._grad_state(args, grads[1:])
-        with threads():
-            found = list(self.backward_of(operands, array(grads[0]), **options))
+            given["initial_state"] = self._states.pack(fields)
+            given["grad_state"] = self._grad_state(args, grads[1:])
+        found = list(compute(self.backward_of, operands, given, options))
         states = self._states.unpack(found.pop()) if fields else ()
         present = iter(found)
-        results = [None if x is None else next(present) for x in operands]
-        return tensors((*results, *states), (*args[: self._count], *fields))
+        results = *[None if x is None else next(present) for x in operands], *states
+        return tuple(
+            conversions.nothing() if x is None else x if y is None else x.to(y.dtype)
+            for x, y in zip(results, (*operands, *fields), strict=True)
+        )
 
     def _grad_state(self, args: Sequence[Any], grads: Sequence[Tensor | None]) -> Any:
         """The gradient with respect to the final state; None stands for zeros."""
@@ -353,28 +375,18 @@ class TensorOperator:
             for exists, grad, like in zip(there, grads, full, strict=True)
         ])  # fmt: skip
 
-    def _run_step(self, *args: Any) -> Any:
-        found = self.direct.run_step(args, False)
-        if found is not None:
-            results = [*found, None][: 1 + len(self.fields)]
-            return tuple([conversions.nothing() if x is None else x for x in results])
-        operands, options = self._call(args, self._options_end)
-        with threads():
-            o, state = self.step_of(
-                operands, self._states.pack(args[self._options_end :]), **options
-            )
-        fields = self._states.unpack(state)
-        return tensor(o, args[self.values].dtype), *tensors(fields, (None,) * len(fields))
+    def _run_step(self, *args: Any, in_place: bool = False) -> Any:
+        operands, _, options = self._call(args, self._options_end)
+        given = {"state": self._states.pack(args[self._options_end :])}
+        return compute(self.step_of, operands, given, options | {"in_place": in_place})
+
+    def _run_new_step(self, *args: Any) -> Any:
+        o, state = self._run_step(*args)
+        return o, *self._states.unpack(state)
 
     def _run_step_in_place(self, *args: Any) -> Tensor:
-        found = self.direct.run_step(args, True)
-        if found is not None:
-            return found[0]
-        operands, options = self._call(args, self._options_end)
-        state = self._states.pack(args[self._options_end :])
-        with threads():
-            o, _ = self.step_of(operands, state, **options, in_place=True)
-        return tensor(o, args[self.values].dtype)
+        o: Tensor = self._run_step(*args, in_place=True)[0]
+        return o
 
     def _traced_step_in_place(self, *args: Any) -> Any:
         """The step in place, or a step and a copy of its state for ONNX, which writes nothing."""
@@ -417,6 +429,11 @@ class TensorOperator:
             found[x] if x not in place or found[x] is None else found[x].squeeze(place[x])
             for x in named
         ]
+
+
+def _given(**named: Any) -> dict[str, Any]:
+    """What is not None."""
+    return {name: x for name, x in named.items() if x is not None}
 
 
 def _first(x: Any) -> Any:

@@ -12,17 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from ..._call import pools
 from ..._call.cut import positions
-from ..._call.recurrence import RECURRENCES
-from ..._call.tables import MAPS
-from ..._linattn import fast_step
 from ..._states.state_arrays import State, checked_lengths
-from . import conversions, option_checks
-from .conversions import KNOWN, array, maybe_array, tensor, threads, work_dtype
-from .library import Operator, is_direct
+from . import conversions, option_checks, private
+from .direct import array, check_memory
+from .library import Operator
 
 if TYPE_CHECKING:
     from .operator import TensorOperator
@@ -33,10 +29,6 @@ def forward(
     initial_state: Any, return_state: bool, **options: Any,
 ) -> Any:  # fmt: skip
     """The output, and the states that are asked for."""
-    rows = {"state_indices": state_indices, "state_at": state_at}
-    result = _plain(operator, operands, initial_state, return_state, rows, options)
-    if result is not None:
-        return result
     pool = None
     if state_indices is not None and state_at is not None:
         fields = [initial_state] if isinstance(initial_state, Tensor) else initial_state or ()
@@ -71,56 +63,11 @@ def _refuse_gradient(name: str, args: Sequence[Any]) -> None:
         )
 
 
-def _plain(
-    operator: TensorOperator, operands: Sequence[Any], state: Any, return_state: bool,
-    rows: dict[str, Any], options: dict[str, Any],
-) -> Any:  # fmt: skip
-    """The result of NumPy's function, if PyTorch need not see the call; else None."""
-    parts = state if isinstance(state, (tuple, list)) else (state,)
-    fields = [x for x in parts if x is not None]
-    phi = options.get("feature_map", "identity")
-    given = [x for x in (*operands, *fields, *rows.values(), *options.values()) if x is not None]
-    tensors = [x for x in given if isinstance(x, Tensor)]
-    if not (type(phi) is str and phi in MAPS and is_direct(tensors)):
-        return None
-    like, known = operands[operator.values], KNOWN[operator.complex_too]
-    for row, x in zip(operator.operands, operands, strict=True):
-        wide = row.state_dtype and isinstance(x, Tensor) and isinstance(like, Tensor)
-        dtype = work_dtype(like.dtype) if wide else getattr(like, "dtype", None)
-        if x is None and row.optional:
-            continue
-        if not isinstance(x, Tensor) or x.dtype is not dtype or dtype not in known:
-            return None
-    try:
-        arrays = tuple([maybe_array(x) for x in operands])
-        named = {x: array(y) if isinstance(y, Tensor) else y for x, y in (rows | options).items()}
-        pool = state
-        if fields:
-            pool = array(state) if isinstance(state, Tensor) else State(*map(maybe_array, state))
-    except (AttributeError, TypeError, RuntimeError):
-        return None
-    with threads():
-        result = operator.forward_of(arrays, initial_state=pool, return_state=return_state, **named)
-    if not return_state:
-        return tensor(result)
-    o, states = result
-    if rows["state_indices"] is not None:
-        increment_version(tuple(fields))
-    if rows["state_at"] is None:
-        return tensor(o), state
-    if isinstance(states, State):
-        return tensor(o), State(*(None if x is None else torch.from_numpy(x) for x in states))
-    return tensor(o), torch.from_numpy(states)
-
-
 def step(
     operator: TensorOperator, operands: Sequence[Any], state: Any, *, state_indices: Any,
     in_place: bool, **options: Any,
 ) -> tuple[Tensor, Any]:  # fmt: skip
     """The output of one token, and the pool."""
-    o = _direct(operator, operands, state, state_indices, **options)
-    if o is not None:
-        return o, state
     name = operator.description.step_name
     if in_place:
         fields = [state] if isinstance(state, Tensor) else list(state)
@@ -128,37 +75,6 @@ def step(
     pool = _Pool(operator, name, operands, state, state_indices, None, written=True)
     o, after = operator.step(operands, pool.rows(), **options)
     return o, pool.written(after, operands)
-
-
-def _direct(
-    operator: TensorOperator, operands: Sequence[Any], state: Any, indices: Any,
-    *, feature_map: Any = "identity", normalize: Any = False, scale: Any = 1.0, eps: Any = 0.0,
-    **others: Any,
-) -> Tensor | None:  # fmt: skip
-    """The output of a step that PyTorch need not see; None if it has to, or if anything is
-    wrong."""
-    recurrence = RECURRENCES.get(operator.name)
-    if recurrence is None or not recurrence.scaled or recurrence.flags["step"]:
-        return None
-    if type(state) is not State or state.log_scale is not None:
-        return None
-    s, z, _ = state
-    if not (isinstance(indices, Tensor) and is_direct((*operands, s, z, indices))):
-        return None
-    try:
-        arrays = tuple([maybe_array(x) for x in operands])
-        fields = array(s), maybe_array(z), array(indices)
-    except (AttributeError, TypeError, RuntimeError):
-        return None
-    with threads():
-        result = fast_step(
-            recurrence.step_op, arrays, fields[0], fields[1], True, feature_map, normalize, scale,
-            eps, fields[2],
-        )  # fmt: skip
-    if result is NotImplemented:
-        return None
-    increment_version(s if z is None else (s, z))
-    return tensor(result[0])
 
 
 def _checked(
@@ -255,7 +171,7 @@ class _Pool:
         pairs = [*zip(self.fields.values(), new, strict=True)]
         if any(y.requires_grad or x.requires_grad for x, y in pairs) and torch.is_grad_enabled():
             return self._packed([x.index_copy(self.axis, self.indices, y) for x, y in pairs])
-        conversions.check_memory(self.name, self.fields)
+        check_memory(self.name, self.fields)
         for x, y in pairs:
             x.index_copy_(self.axis, self.indices, y)
         return self.state
@@ -313,7 +229,7 @@ def _at_positions(
 def _positions(name: str, state_at: Any, n: int) -> list[int]:
     if torch.compiler.is_compiling():  # which cannot trace the checks
         if isinstance(state_at, Tensor):
-            torch._dynamo.graph_break(msg="state_at is a tensor; a list of int breaks no graph")
+            private.break_graph("state_at is a tensor; a list of int breaks no graph")
         return [int(x) for x in state_at]
     return positions(
         name, state_at.numpy(force=True) if isinstance(state_at, Tensor) else state_at, n

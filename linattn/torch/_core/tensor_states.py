@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..._states.state_arrays import State
 from . import conversions
-from .conversions import array
 from .descriptions import Description
 
 
@@ -29,6 +28,14 @@ class States:
         self._needed = [
             names.index(needs[x]) if needs.get(x) in names else None for x in self.fields
         ]
+
+    def has_fields(self, state: Any) -> bool:
+        """Whether a state has the type that it is to have, and its first array."""
+        if not self.one_array:
+            if not isinstance(state, tuple) or not 2 <= len(state) <= 3:
+                return False
+            state = state[0]
+        return isinstance(state, Tensor)
 
     def read(
         self, name: str, argument: str, state: Any, dtype: torch.dtype | None
@@ -69,11 +76,12 @@ class States:
         return [i is None or (args[i] is not None and args[i] is not False) for i in self._needed]
 
     def pack(self, fields: Sequence[Tensor | None]) -> Any:
-        """A state as NumPy's functions take it."""
+        """A state of these fields."""
         if fields[0] is None:
             return None
-        arrays = [None if x is None else array(x) for x in fields]
-        return arrays[0] if self.one_array else State(*arrays)
+        return fields[0] if self.one_array else State(*fields)
 
-    def unpack(self, state: Any) -> tuple[Any, ...]:
-        return (state,) if self.one_array else state[: len(self.fields)]
+    def unpack(self, state: Any) -> tuple[Tensor, ...]:
+        """Its fields, as operators return them."""
+        fields = (state,) if self.one_array else state[: len(self.fields)]
+        return tuple([conversions.nothing() if x is None else x for x in fields])

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from ..._call.tables import MAPS
 from ..._states.state_arrays import State
-from . import conversions, option_checks
+from . import conversions, option_checks, private
 from .conversions import work_dtype
 from .descriptions import Description
-from .library import Operator, constant, name_of
+from .library import Operator, name_of
+from .private import constant
 
 
 class Traced:
@@ -119,7 +120,7 @@ def _is_recorded(seen: Sequence[Any]) -> bool:
     """Whether a call is differentiated, transformed, cast or exported."""
     return (
         (torch.is_grad_enabled() and any(requires_grad for _, requires_grad in seen))
-        or torch._C._are_functorch_transforms_active()
+        or private.is_transformed()
         or torch.is_autocast_enabled("cpu")
         or torch.compiler.is_exporting()
         or torch.onnx.is_in_onnx_export()

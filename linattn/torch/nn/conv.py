@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from ..._core.summaries import shown_fields
 from ..._states.state_arrays import State
 from .._core.conversions import work_dtype
-from .._core.fused_steps import direct
-from .._core.library import is_direct
+from .._core.fused_steps import by_heads
 from ..operators import causal_conv1d, causal_conv1d_step
 from . import _arguments
 from ._attention_layer import Attention
@@ -272,14 +271,16 @@ class ConvolvedAttention(Attention):
             "A_log": own["A_log"], "dt_bias": own["dt_bias"], "weight": of_conv["weight"],
             "bias": of_conv.get("bias"), "norm_weight": norm._parameters["weight"],
         }  # fmt: skip
-        s = state.memory.s
-        hooks = norm._forward_hooks or norm._forward_pre_hooks
-        if hooks or not is_direct((*projected, *weights.values(), state.conv, s)):
+        if norm._forward_hooks or norm._forward_pre_hooks or torch.compiler.is_compiling():
             return None
         operands, options = self._fused_operands(*projected)
-        o, (inputs, memory) = direct(
-            self._fused_step, operands, (state.conv, s), norm_eps=norm.eps, **weights, **options
-        )
+        result = by_heads(
+            self._fused_step, operands, (state.conv, state.memory.s), norm_eps=norm.eps,
+            **weights, **options,
+        )  # fmt: skip
+        if result is NotImplemented:
+            return None
+        o, (inputs, memory) = result
         return o, ConvolvedState(inputs, State(memory))
 
     def _fused_operands(self, *projected: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from ..._call.fused import FusedState
-from .._core.library import is_direct
+from .._core.direct import is_plain
 from ..operators import fused_gated_delta_step, fused_gated_step
 from ._sources import digest
 
@@ -124,7 +124,7 @@ def _decoded(
     weight, bias = self.conv1d.weight[:, 0], self.conv1d.bias
     if s.dtype is not torch.float32 or x.dtype is torch.float64:
         return NotImplemented
-    if torch.is_grad_enabled() or not is_direct((x, conv, s, weight)):
+    if torch.is_grad_enabled() or not is_plain((x, conv, s, weight)):
         return NotImplemented
     operands, options = project(self, x)
     inputs = conv.float()  # the cache's own tensor, unless it has 16 bits
