@@ -7,7 +7,7 @@
  * contiguous heads.  By slices, memory is read in order, and the rows of all heads in a
  * slice are prefetched together.  Each head keeps its state in its own scratch and
  * computes the same operations in the same order, so no bit changes. */
-#include "../kernel/fetch.h"
+#include "../kernel/vectors/fetch.h"
 #include "job.h"
 
 /* A head and its progress. */

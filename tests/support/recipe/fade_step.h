@@ -3,7 +3,7 @@
 #ifndef LA_FADE_STEP_H
 #define LA_FADE_STEP_H
 
-#include "fade.h"
+#include "../recurrences/fade.h"
 
 static struct fade_scratch
 fade_step_carve(const struct la_head *h, struct arena *arena)

@@ -12,7 +12,7 @@
 #ifndef LA_LOG_SUM_H
 #define LA_LOG_SUM_H
 
-#include "recurrence.h"
+#include "../tiles/recurrence.h"
 
 struct log_sum_scratch {
     T *x, *o, *s, *L; /* a row each */
