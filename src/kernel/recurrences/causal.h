@@ -56,6 +56,36 @@ add_base(const struct causal_scratch *r)
     }
 }
 
+/* Begins a segment of a long sequence, for s and z. */
+static void
+begin_causal_segment(const struct causal_scratch *r, struct sweep *c)
+{
+    begin_segment(c, r->base, r->sum, r->lost);
+    memcpy(r->z_base, r->z, (size_t)r->a.ld * sizeof(T));
+    clear(r->z_sum, r->a.ld);
+    clear(r->z_lost, r->a.ld);
+}
+
+/* o of head g of the group for the tokens t; `what`: whether the state changes, too. */
+static void
+causal_outputs(const struct la_head *h, const struct causal_scratch *r, struct sweep *c,
+               struct span t, ptrdiff_t g, int what, int keyless)
+{
+    const struct la_array q = shifted(&h->q, g * h->steps[LA_AT_q]);
+    const struct la_array o = shifted(&h->o, g * h->steps[LA_AT_o]);
+    load_mapped(r->a, &q, t, h->d, h->map);
+    look_ahead(&o, t, h->m);
+    scores(c);
+    if (h->normalize) {
+        score_sums(r->den, c, r->z);
+    }
+    sweep(c, what);
+    if (factors(h, r->den, c->rows, keyless, r->lift)) {
+        lift_rows(r->o, c->rows, h->m, r->lift);
+    }
+    store_rows(&o, t, h->m, r->o, r->den);
+}
+
 static int
 run_causal(const struct la_head *h)
 {
@@ -90,10 +120,7 @@ run_causal(const struct la_head *h)
         c.rows = t.rows;
         if (h->segment > 0 && i % h->segment == 0 &&
             i / h->segment < LA_SEGMENT_COUNT) {
-            begin_segment(&c, r.base, r.sum, r.lost);
-            memcpy(r.z_base, r.z, (size_t)r.a.ld * sizeof(T));
-            clear(r.z_sum, r.a.ld);
-            clear(r.z_lost, r.a.ld);
+            begin_causal_segment(&r, &c);
         }
         /* Chunks without keys add nothing to a segment's sum. */
         const int writes = h->segment == 0 || keys_left(h, t) > 0 ? LA_WRITE : 0;
@@ -102,19 +129,8 @@ run_causal(const struct la_head *h)
             if (h->poll(h->poll_arg)) {
                 return 1;
             }
-            const struct la_array q = shifted(&h->q, g * h->steps[LA_AT_q]);
-            const struct la_array o = shifted(&h->o, g * h->steps[LA_AT_o]);
-            load_mapped(r.a, &q, t, h->d, h->map);
-            look_ahead(&o, t, h->m);
-            scores(&c);
-            if (h->normalize) {
-                score_sums(r.den, &c, r.z);
-            }
-            sweep(&c, g + 1 < h->group ? LA_READ : LA_READ | writes);
-            if (factors(h, r.den, c.rows, keyless, r.lift)) {
-                lift_rows(r.o, c.rows, h->m, r.lift);
-            }
-            store_rows(&o, t, h->m, r.o, r.den);
+            const int what = g + 1 < h->group ? LA_READ : LA_READ | writes;
+            causal_outputs(h, &r, &c, t, g, what, keyless);
         }
         if (h->normalize && writes) {
             add_rows(h->segment > 0 ? r.z_sum : r.z, r.z_lost, r.b, c.rows);

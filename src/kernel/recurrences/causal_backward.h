@@ -121,6 +121,54 @@ causal_dq(const struct la_head *h, const struct causal_backward_scratch *r)
     return 0;
 }
 
+/* phi(q), phi(k), the cotangents and, if `keys`, the values of the tokens t. */
+static void
+load_causal_reverse(const struct la_head *h, const struct causal_backward_scratch *r,
+                    struct span t, int keys)
+{
+    load_mapped(r->a, &h->q, t, h->d, h->map);
+    if (h->normalize && any_lifted(t.rows, r->lift + t.first)) {
+        lift_rows(r->a, t.rows, h->d, r->lift + t.first);
+    }
+    load_features(h, t, r->b);
+    if (keys) {
+        load_values(h, t, r->v);
+    }
+    load_plain(r->grad_out, &h->grad_out, t, h->m);
+    scale_rows(r->grad_out, t.rows, r->r + t.first);
+}
+
+/* dv of the tokens t, and R. */
+static void
+causal_values(const struct la_head *h, const struct causal_backward_scratch *r,
+              struct sweep *dv, struct span t)
+{
+    look_ahead(&h->dv, t, h->m);
+    scores(dv);
+    sweep(dv, LA_READ | LA_WRITE);
+    clear_rows(r->dv, keys_left(h, t), t.rows);
+    store_rows(&h->dv, t, h->m, r->dv, NULL);
+}
+
+/* dk of the tokens t, the gradient of z and, if `writes`, R^T. */
+static void
+causal_keys(const struct la_head *h, const struct causal_backward_scratch *r,
+            struct sweep *db, struct span t, int writes)
+{
+    look_ahead(&h->dk, t, h->d);
+    scores(db);
+    if (h->normalize) {
+        add_to_rows(r->dots, t.rows, r->w + t.first);
+    }
+    sweep(db, writes ? LA_READ | LA_WRITE : LA_READ);
+    if (h->normalize) {
+        add_weighted(r->z, r->z_lost, r->a, r->w + t.first, t.rows);
+    }
+    chain(r->da, &h->k, t, h->d, r->b, h->map);
+    clear_rows(r->da, keys_left(h, t), t.rows);
+    store_rows(&h->dk, t, h->d, r->da, NULL);
+}
+
 /* The reverse scan: dk and dv or, as a pass, one of them.  s holds R and t its
  * transpose. */
 static int
@@ -165,36 +213,12 @@ causal_dkv(const struct la_head *h, const struct causal_backward_scratch *r)
         }
         const struct span t = span(i, r->rows, i - r->rows, h->n, &ahead);
         dv.rows = db.rows = t.rows;
-        load_mapped(r->a, &h->q, t, h->d, h->map);
-        if (h->normalize && any_lifted(t.rows, r->lift + i)) {
-            lift_rows(r->a, t.rows, h->d, r->lift + i);
-        }
-        load_features(h, t, r->b);
-        if (keys) {
-            load_values(h, t, r->v);
-        }
-        load_plain(r->grad_out, &h->grad_out, t, h->m);
-        scale_rows(r->grad_out, t.rows, r->r + i);
+        load_causal_reverse(h, r, t, keys);
         if (values) {
-            look_ahead(&h->dv, t, h->m);
-            scores(&dv);
-            sweep(&dv, LA_READ | LA_WRITE);
-            clear_rows(r->dv, keys_left(h, t), t.rows);
-            store_rows(&h->dv, t, h->m, r->dv, NULL);
+            causal_values(h, r, &dv, t);
         }
         if (keys) {
-            look_ahead(&h->dk, t, h->d);
-            scores(&db);
-            if (h->normalize) {
-                add_to_rows(r->dots, t.rows, r->w + i);
-            }
-            sweep(&db, values ? LA_READ : LA_READ | LA_WRITE);
-            if (h->normalize) {
-                add_weighted(r->z, r->z_lost, r->a, r->w + i, t.rows);
-            }
-            chain(r->da, &h->k, t, h->d, r->b, h->map);
-            clear_rows(r->da, keys_left(h, t), t.rows);
-            store_rows(&h->dk, t, h->d, r->da, NULL);
+            causal_keys(h, r, &db, t, !values);
         }
         if (values && keys) {
             transpose_state(r->t, r->s, h->d, h->m);

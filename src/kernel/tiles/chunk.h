@@ -5,6 +5,7 @@
 #ifndef LA_CHUNK_H
 #define LA_CHUNK_H
 
+#include "array.h"
 #include "block.h"
 #include "columns.h"
 #include "../vectors/feature.h"
@@ -37,20 +38,6 @@ rows_from(ptrdiff_t first, ptrdiff_t rows)
     return (struct span){first, rows, first, NULL};
 }
 
-/* Layout of a matrix: contiguous numbers within rows (by_rows), within columns
- * (by_columns), or neither. */
-INLINE int
-by_rows(const struct la_array *x)
-{
-    return x->cs == size_of(x->type);
-}
-
-INLINE int
-by_columns(const struct la_array *x)
-{
-    return x->rs == size_of(x->type) && !by_rows(x);
-}
-
 /* Queues the rows of x that are needed after t for prefetching. */
 INLINE void
 look_ahead(const struct la_array *x, struct span t, ptrdiff_t cols)
@@ -62,33 +49,6 @@ look_ahead(const struct la_array *x, struct span t, ptrdiff_t cols)
     else {
         la_fetch_later(t.ahead, next, x->rs, cols * x->cs, t.rows);
     }
-}
-
-/* Runs `call` with `type` a compile-time constant: a test for every vector would cost
- * as much as the vector. */
-#define LA_BY_TYPE(type_of, call)                                                      \
-    do {                                                                               \
-        if (LA_HAS_HALVES && (type_of) == LA_HALF) {                                   \
-            const enum la_type type = LA_HALF;                                         \
-            call;                                                                      \
-        }                                                                              \
-        else if (LA_HAS_HALVES && (type_of) == LA_BFLOAT) {                            \
-            const enum la_type type = LA_BFLOAT;                                       \
-            call;                                                                      \
-        }                                                                              \
-        else {                                                                         \
-            const enum la_type type = LA_NATIVE;                                       \
-            call;                                                                      \
-        }                                                                              \
-    } while (0)
-
-/* x moved by `step` bytes: the same array of another head. */
-INLINE struct la_array
-shifted(const struct la_array *x, ptrdiff_t step)
-{
-    struct la_array y = *x;
-    y.data = x->data ? x->data + step : NULL;
-    return y;
 }
 
 /* dst = phi(rows t of x), x by rows: first whole vectors row by row, then the remaining
@@ -122,30 +82,6 @@ load_by_rows(struct block dst, const struct la_array *x, struct span t, ptrdiff_
     }
 }
 
-/* dst = rows t of x, x by columns. */
-INLINE void
-load_by_columns(struct block dst, const struct la_array *x, struct span t,
-                ptrdiff_t cols, const enum la_type type)
-{
-    /* Filters of two and of four taps, channel by channel. */
-    if ((t.rows == 2 || t.rows == 4) && x->cs == t.rows * size_of(type) &&
-        t.first == 0 && cols >= VL) {
-        const ptrdiff_t whole = cols / VL * VL;
-        const struct la_array rest = shifted(x, whole * x->cs);
-        if (t.rows == 2) {
-            load_dense_columns(dst, x, whole, 2, type);
-        }
-        else {
-            load_dense_columns(dst, x, whole, 4, type);
-        }
-        load_square_blocks((struct block){dst.x + whole, dst.ld}, dst.ld - whole, &rest,
-                           t.rows, cols - whole, type);
-        return;
-    }
-    const struct la_array some = shifted(x, t.first * x->rs);
-    load_square_blocks(dst, dst.ld, &some, t.rows, cols, type);
-}
-
 /* dst = rows t of x, x neither by rows nor by columns. */
 INLINE void
 load_by_numbers(struct block dst, const struct la_array *x, struct span t,
@@ -166,7 +102,8 @@ static __attribute__((noinline)) void
 load_across(struct block dst, const struct la_array *x, struct span t, ptrdiff_t cols)
 {
     if (by_columns(x)) {
-        LA_BY_TYPE(x->type, load_by_columns(dst, x, t, cols, type));
+        const struct la_array some = shifted(x, t.first * x->rs);
+        LA_BY_TYPE(x->type, load_by_columns(dst, &some, t.rows, cols, type));
         return;
     }
     LA_BY_TYPE(x->type, load_by_numbers(dst, x, t, cols, type));

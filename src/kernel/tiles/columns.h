@@ -4,6 +4,7 @@
 #ifndef LA_COLUMNS_H
 #define LA_COLUMNS_H
 
+#include "array.h"
 #include "block.h"
 #include "../vectors/half.h"
 #include "../table.h"
@@ -57,6 +58,27 @@ load_square_blocks(struct block dst, ptrdiff_t padded, const struct la_array *x,
             }
         }
     }
+}
+
+/* dst = the first `rows` rows of x, x by columns.  Two or four rows whose columns lie
+ * without gaps take fewer instructions. */
+INLINE void
+load_by_columns(struct block dst, const struct la_array *x, ptrdiff_t rows,
+                ptrdiff_t cols, const enum la_type type)
+{
+    ptrdiff_t whole = 0;
+    if (x->cs == rows * size_of(type) && (rows == 2 || rows == 4)) {
+        whole = cols / VL * VL;
+        if (rows == 2) {
+            load_dense_columns(dst, x, whole, 2, type);
+        }
+        else {
+            load_dense_columns(dst, x, whole, 4, type);
+        }
+    }
+    const struct la_array rest = shifted(x, whole * x->cs);
+    load_square_blocks((struct block){dst.x + whole, dst.ld}, dst.ld - whole, &rest,
+                       rows, cols - whole, type);
 }
 
 #endif

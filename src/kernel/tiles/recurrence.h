@@ -5,7 +5,7 @@
 
 #include "chunk.h"
 #include "mapped.h"
-#include "micro.h"
+#include "scores.h"
 #include "state.h"
 #include "interleave.h"
 
