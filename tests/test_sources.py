@@ -14,7 +14,7 @@ KERNELS = ROOT / "src/kernel"
 FILES = sorted(ROOT.glob("src/**/*.[ch]"))
 #: The folders of the kernels, from the lowest on; tables, beside them, are below all.
 STACK = (
-    "vectors", "tiles", "maps", "gates", "convolution", "scans", "recurrences", "attention",
+    "vectors", "tiles", "maps", "decays", "convolution", "scans", "recurrences", "attention",
     "steps",
 )  # fmt: skip
 INCLUDE = re.compile(r'^#include "(.*)"', re.M)

@@ -6,7 +6,7 @@
  *    dV = X^T C + (exp(G_last - G) o B) R
  *    dA = exp(G) o (C S^T) + (P o E) B,  dB = exp(G_last - G) o (V R^T) + (P o E)^T A
  *    R <- exp(G_last) R + (exp(G) o A)^T C
- *    dg as in gate_backward.h;  du = sum p_ii a_i o b_i
+ *    dg as in decay_backward.h;  du = sum p_ii a_i o b_i
  *
  * States are recomputed in gated_states.h.  About 12 n d m flops plus the triangles.
  * Scratch: the states of checkpoints.h and 4 more, and some chunks. */
@@ -20,7 +20,7 @@ static void
 load_gated(const struct la_head *h, const struct gated_backward_scratch *r,
            struct span t)
 {
-    load_gate(h, t, &r->gate);
+    load_decays(h, t, &r->decay);
     load_mapped(r->a, &h->q, t, h->d, h->map);
     r->parts->keys(h, r, t);
     load_plain(r->c, &h->grad_out, t, r->values);
@@ -55,7 +55,7 @@ static void
 gated_scores(const struct la_head *h, const struct gated_backward_scratch *r,
              struct span t)
 {
-    const struct gate *gate = &r->gate;
+    const struct decay *decay = &r->decay;
     const ptrdiff_t rows = round_up(t.rows, MR);
     const struct sweep x = {.rows = rows,
                             .K = h->d,
@@ -63,16 +63,16 @@ gated_scores(const struct la_head *h, const struct gated_backward_scratch *r,
                             .b = r->met_b,
                             .dots = r->x,
                             .ahead = t.ahead};
-    readers_meet(gate, r->met_a, r->a, t.rows, h->d, la_is_given(&h->bonus));
-    writers_meet(gate, r->met_b, r->b, t.rows, h->d);
+    readers_meet(decay, r->met_a, r->a, t.rows, h->d, la_is_given(&h->bonus));
+    writers_meet(decay, r->met_b, r->b, t.rows, h->d);
     scores(&x);
-    gate_triangle(gate, r->x, rows, la_is_given(&h->bonus));
+    decay_triangle(decay, r->x, rows, la_is_given(&h->bonus));
     if (la_is_given(&h->bonus)) {
         own_scores(r->own, r->bonus, r->a, r->b, rows, h->d);
         set_diagonal(r->x, r->own, rows);
     }
-    from_start(gate, r->far_a, r->met_a, rows, h->d, la_is_given(&h->bonus));
-    to_end(gate, r->far_b, r->met_b, rows, h->d);
+    from_start(decay, r->far_a, r->met_a, rows, h->d, la_is_given(&h->bonus));
+    to_end(decay, r->far_b, r->met_b, rows, h->d);
 }
 
 /* dV and the next R. */
@@ -82,11 +82,11 @@ gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
 {
     transpose_block(r->transposed, r->x, dv->rows);
     if (la_is_given(&h->bonus)) {
-        sweep_decayed(&r->gate, dv, 1);
+        sweep_decayed(&r->decay, dv, 1);
         return;
     }
     sweep(dv, LA_READ | LA_WRITE);
-    forget_state(&r->gate, dv);
+    forget_state(&r->decay, dv);
 }
 
 /* What dA and dB get through the states, and P. */
@@ -122,21 +122,21 @@ gated_features(const struct la_head *h, const struct gated_backward_scratch *r,
                struct span t)
 {
     const ptrdiff_t rows = round_up(t.rows, MR);
-    struct gate_pairs pairs = r->pairs;
-    pairs.gate = &r->gate;
+    struct decay_pairs pairs = r->pairs;
+    pairs.decay = &r->decay;
     pairs.tokens = t.rows;
     pairs.rows = rows;
     pairs.d = h->d;
     pairs.readers = pairs.writers = 1;
-    pairs.reader[0] = (struct gate_reader){r->met_a, r->da, la_is_given(&h->bonus),
-                                           la_is_given(&h->bonus)};
-    pairs.writer[0] = (struct gate_writer){r->met_b, r->db};
+    pairs.reader[0] = (struct decay_reader){r->met_a, r->da, la_is_given(&h->bonus),
+                                            la_is_given(&h->bonus)};
+    pairs.writer[0] = (struct decay_writer){r->met_b, r->db};
     pairs.p[0][0] = r->x;
     pairs.x[0][0] = r->p;
     for (ptrdiff_t i = 0; la_is_given(&h->bonus) && i < rows; i++) {
         r->own_p[i] = r->p.x[i * r->p.ld + i];
     }
-    gate_gradients(&pairs);
+    decay_gradients(&pairs);
 }
 
 /* Adds the contributions of a bonus, p_ii u o b_i and p_ii u o a_i, to dA and dB; and
@@ -176,7 +176,7 @@ store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
     store_rows(&h->dq, t, h->d, r->da, NULL);
     store_rows(&h->dk, t, h->d, r->db, NULL);
     store_rows(&h->dv, t, r->values, r->dv, NULL);
-    store_gate_gradient(h, &r->gate, &r->pairs, t);
+    store_decay_gradient(h, &r->decay, &r->pairs, t);
 }
 
 /* Gradients of the tokens t, and R before them; s is S^T before them. */
@@ -188,9 +188,9 @@ gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
     dv->ahead = t.ahead;
     load_gated(h, r, t);
     if (!la_is_given(&h->bonus)) {
-        forget(&r->gate, s, h->m, round_up(h->d, VL), 1);
+        forget(&r->decay, s, h->m, round_up(h->d, VL), 1);
     }
-    state_gradient(&r->gate, r->pairs.state, s, r->rt, h->m, h->d);
+    state_gradient(&r->decay, r->pairs.state, s, r->rt, h->m, h->d);
     gated_scores(h, r, t);
     gated_products(h, r, s, t);
     if (r->parts->cotangents != NULL) {
@@ -228,7 +228,7 @@ gated_gradients(const struct la_head *h, struct gated_backward_scratch *r)
 {
     const struct checkpoints *x = &r->chunks;
     struct la_fetch ahead = {0};
-    count_chunks(&r->chunks, h, &r->gate);
+    count_chunks(&r->chunks, h, &r->decay);
     struct sweep dv = {
         .K = h->d,
         .W = round_up(h->m, VL),
@@ -238,8 +238,8 @@ gated_gradients(const struct la_head *h, struct gated_backward_scratch *r)
         .dots = r->transposed,
         .o = r->dv,
         .s = r->r,
-        .keep = r->gate.keep,
-        .change = r->gate.change,
+        .keep = r->decay.keep,
+        .change = r->decay.change,
         .upper = 1,
     };
     const ptrdiff_t chunks = gated_checkpoints(h, r);

@@ -10,7 +10,7 @@
 
 #include "delta_backward.h"
 #include "gated_delta_reverse.h"
-#include "../gates/checkpoints.h"
+#include "../decays/checkpoints.h"
 
 struct gated_delta_backward_scratch {
     struct checkpoints chunks;
@@ -60,25 +60,25 @@ chunk_errors(const struct la_head *h, const struct gated_delta_backward_scratch 
     const struct reverse_scratch *base = &chunk->base;
     const int dplr = chunk->dplr;
     const struct gated_rows x =
-        gated_rows(h, &chunk->gate, base->ab, base->ab, chunk->b, dplr);
+        gated_rows(h, &chunk->decay, base->ab, base->ab, chunk->b, dplr);
     load_rows_of_keys(h, &x, t);
-    gated_triangle_of(x.gate, base->l, x.e, second(x.b, c->rows, dplr), c->rows, h->d,
+    gated_triangle_of(x.decay, base->l, x.e, second(x.b, c->rows, dplr), c->rows, h->d,
                       dplr);
     if (dplr) {
         struct span some = t;
         some.rows = c->keys;
         load_plain(base->u, &h->v, some, h->m);
         clear_rows(base->u, c->keys, c->rows);
-        gated_triangle_of(x.gate, chunk->lk, x.e, x.b, c->rows, h->d, 1);
+        gated_triangle_of(x.decay, chunk->lk, x.e, x.b, c->rows, h->d, 1);
     }
     else {
         c->v = values(h, t, r->v);
         load_beta(h, t, &base->beta);
     }
     writers_to_end(&x, chunk->written, c->rows, h->d);
-    from_start(x.gate, x.e, x.e, c->rows, h->d, dplr);
+    from_start(x.decay, x.e, x.e, c->rows, h->d, dplr);
     if (!dplr) {
-        forget_state(x.gate, &c->write);
+        forget_state(x.decay, &c->write);
     }
     delta_columns(c);
     store_rows(&r->errors, t, h->m, dplr ? c->u : base->e, NULL);
@@ -106,8 +106,8 @@ gated_delta_errors(const struct la_head *h,
     c.read.a = base->ab;
     c.write.b = chunk->written;
     c.write.v = base->u;
-    c.write.keep = chunk->gate.keep;
-    c.write.change = chunk->gate.change;
+    c.write.keep = chunk->decay.keep;
+    c.write.change = chunk->decay.change;
     if (dplr) {
         c.given = base->u;
     }
@@ -126,7 +126,7 @@ gated_delta_errors(const struct la_head *h,
                             h->d, h->m);
         }
         struct span t = span(i, x->rows, i + x->rows, h->n, &ahead);
-        t.rows = load_gate(h, t, &chunk->gate);
+        t.rows = load_decays(h, t, &chunk->decay);
         x->begins[i] = 1;
         t.next = i += t.rows;
         c.rows = c.read.rows = round_up(t.rows, MR);
@@ -154,8 +154,8 @@ gated_delta_states(const struct la_head *h,
         .b = chunk->base.u,
         .v = chunk->written,
         .s = x->states,
-        .keep = chunk->gate.keep,
-        .change = chunk->gate.change,
+        .keep = chunk->decay.keep,
+        .change = chunk->decay.change,
         .transposed = 1,
         .ahead = &ahead,
     };
@@ -170,15 +170,16 @@ gated_delta_states(const struct la_head *h,
         c.from = state_of(x->states, h, place - 1);
         c.s = state_of(x->states, h, place);
         c.rows = (1 + chunk->dplr) * rows;
-        load_gate_ends(h, t, &chunk->gate);
+        load_decay_ends(h, t, &chunk->decay);
         load_writers(h, chunk->written, t, chunk->dplr);
-        given_to_end(&chunk->gate, chunk->written, t.rows, h->d);
+        given_to_end(&chunk->decay, chunk->written, t.rows, h->d);
         if (chunk->dplr) {
-            given_to_end(&chunk->gate, block_at(chunk->written, rows, 0), t.rows, h->d);
+            given_to_end(&chunk->decay, block_at(chunk->written, rows, 0), t.rows,
+                         h->d);
         }
         load_written(h, chunk, &r->errors, t);
         if (!chunk->dplr) {
-            forget_state(&chunk->gate, &c);
+            forget_state(&chunk->decay, &c);
         }
         sweep(&c, LA_WRITE);
         i = t.next;
@@ -193,7 +194,7 @@ compute_gated_delta_backward(const struct la_head *h, int dplr)
     struct gated_delta_backward_scratch r = carve_gated_delta_backward(h, &arena, dplr);
     const struct checkpoints *x = &r.chunks;
     struct la_fetch ahead = {0};
-    count_chunks(&r.chunks, h, &r.reverse.gate);
+    count_chunks(&r.chunks, h, &r.reverse.decay);
     const ptrdiff_t chunks = gated_delta_errors(h, &r);
     struct span t = {.first = h->n};
     reverse_begin(h, &r.reverse.base, x->rows);

@@ -1,14 +1,14 @@
 /* gated_delta_reverse.h: gradients of the gated delta rule and of DPLR, one chunk of
  * the reverse scan.
  *
- * Over the rows of a chunk (gated_delta.h), with the gates of gate.h, A' and E' the
+ * Over the rows of a chunk (gated_delta.h), with the decays of decay.h, A' and E' the
  * readers scaled from the chunk's start, and B' the writers scaled to its end (DPLR:
  * [K; B] with [V; U]), delta_reverse.h becomes
  *
  *    dU = B' R + P^T G + L^T N by substitution, N = -beta o dU or, for DPLR, N = dU
  *    R <- exp(G_last) R + A'^T G + E'^T N
  *
- * gate_backward.h gives dA, dE, dB and dg, from the triangles' gradients X = tril(G
+ * decay_backward.h gives dA, dE, dB and dg, from the triangles' gradients X = tril(G
  * U^T), Y = stril(N U^T) and the products with the states: G S^T, N S^T and U R^T.  For
  * DPLR, dK and dV are computed as dB and dU are, except that dV is not substituted: it
  * only adds L_K^T N. */
@@ -16,14 +16,14 @@
 #define LA_GATED_DELTA_REVERSE_H
 
 #include "delta_reverse.h"
-#include "../gates/gate_backward.h"
+#include "../decays/decay_backward.h"
 #include "gated_delta.h"
 
 struct gated_delta_reverse {
     /* ab: [A; E].  DPLR: u: [V; U], du: [dV; dU], db: [dK; dB]. */
     struct reverse_scratch base;
-    struct gate gate;
-    struct gate_pairs pairs;
+    struct decay decay;
+    struct decay_pairs pairs;
     struct block ends;       /* [A'; E'] */
     struct block b, written; /* B or [K; B], scaled for products with A and E; B' */
     struct block lk, pk, xk, yk;
@@ -47,8 +47,8 @@ gated_delta_reverse_carve(const struct la_head *h, ptrdiff_t rows, struct arena 
         r.xk = take_block(arena, rows, rows);
         r.yk = take_block(arena, rows, rows);
     }
-    r.gate = take_gate(arena, h, rows);
-    take_gate_gradient(arena, h, rows, &r.pairs);
+    r.decay = take_decay(arena, h, rows);
+    take_decay_gradient(arena, h, rows, &r.pairs);
     r.ends = take_block(arena, 2 * rows, h->d);
     r.b = take_block(arena, writers, h->d);
     r.written = take_block(arena, writers, h->d);
@@ -60,7 +60,7 @@ static struct gated_rows
 reverse_rows(const struct la_head *h, const struct gated_delta_reverse *r,
              ptrdiff_t rows)
 {
-    return gated_rows(h, &r->gate, r->base.ab, block_at(r->base.ab, rows, 0), r->b,
+    return gated_rows(h, &r->decay, r->base.ab, block_at(r->base.ab, rows, 0), r->b,
                       r->dplr);
 }
 
@@ -128,11 +128,11 @@ load_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
                          const struct gated_rows *x, const struct la_array *errors,
                          struct span t)
 {
-    load_gate(h, t, &r->gate);
+    load_decays(h, t, &r->decay);
     load_readers(h, x, t);
     load_rows_of_keys(h, x, t);
-    from_start(&r->gate, r->ends, x->a, c->rows, h->d, 0);
-    from_start(&r->gate, block_at(r->ends, c->rows, 0), x->e, c->rows, h->d, r->dplr);
+    from_start(&r->decay, r->ends, x->a, c->rows, h->d, 0);
+    from_start(&r->decay, block_at(r->ends, c->rows, 0), x->e, c->rows, h->d, r->dplr);
     writers_to_end(x, r->written, c->rows, h->d);
     load_written(h, r, errors, t);
     load_plain(c->grad_out, &h->grad_out, t, h->m);
@@ -168,7 +168,7 @@ store_gated_delta_reverse(const struct la_head *h, const struct reverse *c,
 {
     const struct reverse_scratch *base = &r->base;
     const struct block de = block_at(base->dab, c->rows, 0);
-    store_gate_gradient(h, &r->gate, &r->pairs, t);
+    store_decay_gradient(h, &r->decay, &r->pairs, t);
     if (r->dplr) {
         const struct block db = block_at(base->db, c->rows, 0);
         store_rows(&h->dq, t, h->d, base->dab, NULL);
@@ -207,8 +207,8 @@ reverse_values(const struct la_head *h, struct reverse *c,
     const struct block b = second(x->b, c->rows, r->dplr);
     const struct sweep state = {
         .K = h->d, .W = round_up(h->m, VL), .s = base->r, .ahead = ahead};
-    gated_triangle_of(x->gate, base->l, x->e, b, c->rows, h->d, r->dplr);
-    gated_triangle_of(x->gate, base->p, x->a, b, c->rows, h->d, 0);
+    gated_triangle_of(x->decay, base->l, x->e, b, c->rows, h->d, r->dplr);
+    gated_triangle_of(x->decay, base->p, x->a, b, c->rows, h->d, 0);
     c->read = c->write = state;
     c->read.rows = (1 + r->dplr) * c->rows;
     c->read.a = r->written;
@@ -216,12 +216,12 @@ reverse_values(const struct la_head *h, struct reverse *c,
     c->write.rows = 2 * c->rows;
     c->write.b = r->ends;
     c->write.v = base->gn;
-    c->write.keep = r->gate.keep;
-    c->write.change = r->gate.change;
+    c->write.keep = r->decay.keep;
+    c->write.change = r->decay.change;
     take_up_sum(&c->write, base->lost, h->n, delta_chunk_rows(h->d));
     if (r->dplr) {
-        gated_triangle_of(x->gate, r->lk, x->e, x->b, c->rows, h->d, 1);
-        gated_triangle_of(x->gate, r->pk, x->a, x->b, c->rows, h->d, 0);
+        gated_triangle_of(x->decay, r->lk, x->e, x->b, c->rows, h->d, 1);
+        gated_triangle_of(x->decay, r->pk, x->a, x->b, c->rows, h->d, 0);
         LA_BY_TILES(state.W, gated_value_tile(c, r, col, nr, 1));
     }
     else {
@@ -229,26 +229,26 @@ reverse_values(const struct la_head *h, struct reverse *c,
     }
 }
 
-/* The operands for gate_backward.h. */
-static struct gate_pairs
+/* The operands for decay_backward.h. */
+static struct decay_pairs
 gated_delta_pairs(const struct la_head *h, const struct reverse *c,
                   const struct gated_delta_reverse *r, const struct gated_rows *x,
                   ptrdiff_t tokens)
 {
     const struct reverse_scratch *base = &r->base;
     const ptrdiff_t rows = c->rows;
-    struct gate_pairs y = r->pairs;
-    y.gate = &r->gate;
+    struct decay_pairs y = r->pairs;
+    y.decay = &r->decay;
     y.tokens = tokens;
     y.rows = rows;
     y.d = h->d;
     y.readers = 2;
     y.writers = 1 + r->dplr;
-    y.reader[0] = (struct gate_reader){x->a, base->dab, 0, 0};
-    y.reader[1] = (struct gate_reader){x->e, block_at(base->dab, rows, 0), 1, r->dplr};
-    y.writer[0] = (struct gate_writer){second(x->b, rows, r->dplr),
-                                       second(base->db, rows, r->dplr)};
-    y.writer[1] = (struct gate_writer){x->b, base->db};
+    y.reader[0] = (struct decay_reader){x->a, base->dab, 0, 0};
+    y.reader[1] = (struct decay_reader){x->e, block_at(base->dab, rows, 0), 1, r->dplr};
+    y.writer[0] = (struct decay_writer){second(x->b, rows, r->dplr),
+                                        second(base->db, rows, r->dplr)};
+    y.writer[1] = (struct decay_writer){x->b, base->db};
     const struct block p[2][2] = {{base->p, r->pk}, {base->l, r->lk}};
     const struct block dp[2][2] = {{base->x, r->xk}, {base->y, r->yk}};
     memcpy(y.p, p, sizeof(p));
@@ -264,7 +264,7 @@ reverse_features(const struct la_head *h, struct reverse *c,
 {
     const struct reverse_scratch *base = &r->base;
     const struct block u = second(base->u, c->rows, r->dplr);
-    const struct gate_pairs pairs = gated_delta_pairs(h, c, r, x, t.rows);
+    const struct decay_pairs pairs = gated_delta_pairs(h, c, r, x, t.rows);
     const struct sweep state = {.rows = 2 * c->rows,
                                 .K = h->m,
                                 .W = round_up(h->d, VL),
@@ -285,7 +285,7 @@ reverse_features(const struct la_head *h, struct reverse *c,
     c->write.s = base->rt;
     sweep(&c->read, LA_READ);
     sweep(&c->write, LA_READ);
-    gate_gradients(&pairs);
+    decay_gradients(&pairs);
 }
 
 /* Gradients of the tokens t, and R before them; s is S^T before them. */
@@ -307,12 +307,12 @@ gated_delta_reverse(const struct la_head *h, const struct gated_delta_reverse *r
     };
     load_gated_delta_reverse(h, &c, r, &x, errors, t);
     if (!r->dplr) {
-        forget(&r->gate, s, h->m, round_up(h->d, VL), 1);
+        forget(&r->decay, s, h->m, round_up(h->d, VL), 1);
     }
-    state_gradient(&r->gate, r->pairs.state, s, r->base.rt, h->m, h->d);
+    state_gradient(&r->decay, r->pairs.state, s, r->base.rt, h->m, h->d);
     reverse_values(h, &c, r, &x, t.ahead);
     if (!r->dplr) {
-        forget(&r->gate, r->base.r, h->d, round_up(h->m, VL), 0);
+        forget(&r->decay, r->base.r, h->d, round_up(h->m, VL), 0);
     }
     reverse_features(h, &c, r, &x, t, s);
     store_gated_delta_reverse(h, &c, r, t);

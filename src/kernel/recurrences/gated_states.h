@@ -3,8 +3,8 @@
 #ifndef LA_GATED_STATES_H
 #define LA_GATED_STATES_H
 
-#include "../gates/checkpoints.h"
-#include "../gates/gate_backward.h"
+#include "../decays/checkpoints.h"
+#include "../decays/decay_backward.h"
 #include "gated.h"
 
 struct gated_backward_scratch;
@@ -33,8 +33,8 @@ struct gated_backward_scratch {
     struct block met_a, met_b, far_a, far_b;
     struct block x, p, transposed;
     struct block da, db, dv;
-    struct gate gate;
-    struct gate_pairs pairs;
+    struct decay decay;
+    struct decay_pairs pairs;
     T *scale, *own, *own_p;  /* (rows); scores of queries with their own keys; p_ii */
     T *bonus, *du, *du_lost; /* u, (d), or NULL */
     T *r, *rt, *r_lost;      /* R, R^T */
@@ -68,8 +68,8 @@ gated_backward_carve(const struct la_head *h, struct arena *arena)
     r.x = take_block(arena, rows, rows);
     r.p = take_block(arena, rows, rows);
     r.transposed = take_block(arena, rows, rows);
-    r.gate = take_gate(arena, h, rows);
-    take_gate_gradient(arena, h, rows, &r.pairs);
+    r.decay = take_decay(arena, h, rows);
+    take_decay_gradient(arena, h, rows, &r.pairs);
     r.scale = take(arena, 1, rows);
     if (la_is_given(&h->bonus)) {
         r.own = take_row(arena, rows);
@@ -96,8 +96,8 @@ gated_state(const struct la_head *h, const struct gated_backward_scratch *r,
         .W = round_up(h->d, VL),
         .b = r->v,
         .v = r->b,
-        .keep = r->gate.keep,
-        .change = r->gate.change,
+        .keep = r->decay.keep,
+        .change = r->decay.change,
         .transposed = 1,
         .ahead = ahead,
     };
@@ -109,11 +109,11 @@ static ptrdiff_t
 gated_forward(const struct la_head *h, const struct gated_backward_scratch *r,
               struct sweep *c, struct span t)
 {
-    c->rows = t.rows = load_gate_ends(h, t, &r->gate);
+    c->rows = t.rows = load_decay_ends(h, t, &r->decay);
     t.next = t.first + t.rows;
     r->parts->keys(h, r, t);
-    given_to_end(&r->gate, r->b, t.rows, h->d);
-    forget_state(&r->gate, c);
+    given_to_end(&r->decay, r->b, t.rows, h->d);
+    forget_state(&r->decay, c);
     sweep(c, LA_WRITE);
     return t.rows;
 }

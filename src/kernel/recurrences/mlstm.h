@@ -94,10 +94,10 @@ mlstm_outputs(const struct la_head *h, struct block o, T *den, T *lift, const T 
 static void
 next_sums(const struct mlstm_scratch *r, ptrdiff_t rows, ptrdiff_t d)
 {
-    const struct gate *gate = &r->gated.gate;
+    const struct decay *decay = &r->gated.decay;
     for (ptrdiff_t l = 0; l < d; l += VL) {
         const vec z = vload(&r->z[l]), lost = vload(&r->z_lost[l]);
-        const vec keep = vload(&gate->keep[l]), change = vload(&gate->change[l]);
+        const vec keep = vload(&decay->keep[l]), change = vload(&decay->change[l]);
         vstore(&r->z[l], vfma(change, z, keep * z));
         vstore(&r->z_lost[l], vfma(change, lost, keep * lost));
     }
@@ -112,7 +112,7 @@ mlstm_sums(const struct la_head *h, const struct mlstm_scratch *r,
     if (!h->normalize) {
         return;
     }
-    if (forgets(&r->gated.gate, h->d)) {
+    if (forgets(&r->gated.decay, h->d)) {
         clear(r->z, row_step(h->d));
         clear(r->z_lost, row_step(h->d));
     }
@@ -137,8 +137,8 @@ mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
         .dots = r.dots,
         .o = r.o,
         .s = r.s,
-        .keep = r.gate.keep,
-        .change = r.gate.change,
+        .keep = r.decay.keep,
+        .change = r.decay.change,
         .ahead = ahead,
     };
     load_state(r.s, &h->s0, h->d, h->m);
@@ -150,7 +150,7 @@ mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
             return 1;
         }
         struct span t = span(i, r.rows, i + r.rows, h->n, interleave_look(h, &own));
-        c.rows = t.rows = load_gate(h, t, &r.gate);
+        c.rows = t.rows = load_decays(h, t, &r.decay);
         t.next = i + t.rows;
         load_keys(h, t, r.b, r.v);
         load_token_row(all->write, &write, t);
@@ -160,7 +160,7 @@ mlstm_chunks(const struct la_head *h, const struct mlstm_scratch *all)
         look_ahead(&h->o, t, h->m);
         gated_triangle(h, &r, ahead, t.rows);
         mlstm_sums(h, all, &c);
-        sweep_decayed(&r.gate, &c, 0);
+        sweep_decayed(&r.decay, &c, 0);
         mlstm_outputs(h, r.o, r.scale, all->lift, all->top, t.rows);
         store_rows(&h->o, t, h->m, r.o, r.scale);
     }

@@ -259,7 +259,7 @@ mlstm_backward_carve(const struct la_head *h, struct arena *arena)
     }
     r.z = take_row(arena, h->d);
     r.gates = take_mlstm_gates(h, arena);
-    r.gates.kept = (unsigned char *)take(arena, h->n / (ptrdiff_t)sizeof(T) + 1, 1);
+    r.gates.carries = (unsigned char *)take(arena, h->n / (ptrdiff_t)sizeof(T) + 1, 1);
     r.da = take_row(arena, h->n);
     r.di = take_row(arena, h->n);
     r.dm = take_row(arena, h->n);
@@ -279,7 +279,7 @@ through_maximum(const struct la_head *h, const struct mlstm_backward_scratch *r,
 {
     for (ptrdiff_t t = h->n - 1; t >= 0; t--) {
         m += h->eps != 0 ? (double)r->dm[t] : 0;
-        if (!r->gates.kept[t]) {
+        if (!r->gates.carries[t]) {
             r->di[t] = (T)(r->di[t] + m);
             m = 0;
         }

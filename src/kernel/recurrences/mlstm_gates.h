@@ -17,13 +17,13 @@
 /* Of all tokens, (n) each. */
 struct mlstm_gates {
     T *g, *write, *top;
-    unsigned char *kept; /* whether m_t is log sigma(f_t) + m_{t-1}; NULL: unknown */
+    unsigned char *carries; /* whether m_t is log sigma(f_t) + m_{t-1}; NULL: unknown */
 };
 
 static struct mlstm_gates
 take_mlstm_gates(const struct la_head *h, struct arena *arena)
 {
-    struct mlstm_gates r = {.kept = NULL};
+    struct mlstm_gates r = {.carries = NULL};
     r.g = take_row(arena, h->n);
     r.write = take_row(arena, h->n);
     r.top = take_row(arena, h->n);
@@ -74,7 +74,7 @@ INLINE void
 gate_token(struct running_maximum *m, T *log_f, T *i)
 {
     const double least = -INFINITY, in = *i;
-    if (*log_f == least || m->top == least) { /* nothing is kept */
+    if (*log_f == least || m->top == least) { /* nothing is carried over */
         *m = (struct running_maximum){in > least ? in : least, 0, 0};
         *log_f = -(T)INFINITY;
         *i = in > least ? 0 : *i;
@@ -125,8 +125,8 @@ gate_tokens(const struct mlstm_gates *r, ptrdiff_t last, ptrdiff_t rows,
         }
         r->top[t] = t == last ? settle_maximum(m, &r->g[t], &r->write[t])
                               : (T)(m->top + (m->since + m->lost));
-        if (r->kept != NULL) {
-            r->kept[t] = r->g[t] > -(T)INFINITY && r->g[t] >= r->write[t];
+        if (r->carries != NULL) {
+            r->carries[t] = r->g[t] > -(T)INFINITY && r->g[t] >= r->write[t];
         }
     }
 }
@@ -153,7 +153,7 @@ load_mlstm_gates(const struct la_head *h, const struct mlstm_gates *all)
     for (ptrdiff_t i = 0; i < h->n; i += LA_CHUNK_MAX) {
         const struct span t = span(i, LA_CHUNK_MAX, i, h->n, NULL);
         const struct mlstm_gates r = {all->g + i, all->write + i, all->top + i,
-                                      all->kept == NULL ? NULL : all->kept + i};
+                                      all->carries == NULL ? NULL : all->carries + i};
         if (give_up(h, &until_poll, LA_WKV_WORK * t.rows)) {
             return 1;
         }

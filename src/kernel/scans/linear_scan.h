@@ -15,31 +15,32 @@
 #include "../tiles/complex_vector.h"
 #include "scan.h"
 
-/* What a kind of scan is: of factors or their logarithms, of real or complex numbers.
+/* What a scan does, its rule: of factors or their logarithms, of real or complex
+ * numbers.
  */
 enum { SCAN_LOG = 1, SCAN_COMPLEX = 2 };
 
-/* What `call` does with `kind` a constant. */
-#define LA_BY_KIND(kind_of, call)                                                      \
+/* What `call` does with `rule` a constant. */
+#define LA_BY_RULE(rule_of, call)                                                      \
     do {                                                                               \
-        switch (kind_of) {                                                             \
+        switch (rule_of) {                                                             \
         case 0: {                                                                      \
-            enum { kind = 0 };                                                         \
+            enum { rule = 0 };                                                         \
             call;                                                                      \
             break;                                                                     \
         }                                                                              \
         case SCAN_LOG: {                                                               \
-            enum { kind = SCAN_LOG };                                                  \
+            enum { rule = SCAN_LOG };                                                  \
             call;                                                                      \
             break;                                                                     \
         }                                                                              \
         case SCAN_COMPLEX: {                                                           \
-            enum { kind = SCAN_COMPLEX };                                              \
+            enum { rule = SCAN_COMPLEX };                                              \
             call;                                                                      \
             break;                                                                     \
         }                                                                              \
         default: {                                                                     \
-            enum { kind = SCAN_COMPLEX | SCAN_LOG };                                   \
+            enum { rule = SCAN_COMPLEX | SCAN_LOG };                                   \
             call;                                                                      \
             break;                                                                     \
         }                                                                              \
@@ -110,9 +111,9 @@ block_or_copy(struct block copy, const struct la_array *x, struct span t,
  * sines and cosines would take too many registers in a scan. */
 INLINE struct block
 factors_or_copy(struct block copy, const struct la_array *a, struct span t,
-                ptrdiff_t cols, int kind)
+                ptrdiff_t cols, int rule)
 {
-    if (kind != (SCAN_COMPLEX | SCAN_LOG)) {
+    if (rule != (SCAN_COMPLEX | SCAN_LOG)) {
         return block_or_copy(copy, a, t, cols);
     }
     load_parts(copy, a, t, cols);
@@ -152,23 +153,23 @@ store_next(T *x, ptrdiff_t some, vec y, const int stream)
 
 /* a, or e^a */
 INLINE vec
-factor_of(vec x, const int kind)
+factor_of(vec x, const int rule)
 {
-    return kind == SCAN_LOG ? vexp(x) : x;
+    return rule == SCAN_LOG ? vexp(x) : x;
 }
 
 /* a h + x */
 INLINE vec
-next_of(vec a, vec h, vec x, const int kind)
+next_of(vec a, vec h, vec x, const int rule)
 {
-    return kind & SCAN_COMPLEX ? vfma_complex(a, h, x) : vfma(a, h, x);
+    return rule & SCAN_COMPLEX ? vfma_complex(a, h, x) : vfma(a, h, x);
 }
 
 /* nr vectors of columns from j on, or `some` columns of one, in registers, over all
  * rows. */
 INLINE void
 scan_narrow(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
-            ptrdiff_t j, const int nr, ptrdiff_t some, const int kind, const int stream)
+            ptrdiff_t j, const int nr, ptrdiff_t some, const int rule, const int stream)
 {
     vec h[NR];
     LA_EACH(k, nr) {
@@ -178,8 +179,8 @@ scan_narrow(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows
         LA_EACH(k, nr) {
             const ptrdiff_t col = j + k * VL;
             const vec w = load_some(&x.x[i * x.ld + col], some);
-            const vec factor = factor_of(load_some(&a.x[i * a.ld + col], some), kind);
-            h[k] = next_of(factor, h[k], w, kind);
+            const vec factor = factor_of(load_some(&a.x[i * a.ld + col], some), rule);
+            h[k] = next_of(factor, h[k], w, rule);
             store_next(&y.x[i * y.ld + col], some, h[k], stream);
         }
     }
@@ -191,10 +192,10 @@ scan_narrow(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows
 /* `some` numbers of a row from column j on. */
 INLINE void
 scan_next(T *y, const T *a, const T *x, T *s, ptrdiff_t j, ptrdiff_t some,
-          const int kind, const int stream)
+          const int rule, const int stream)
 {
-    const vec factor = factor_of(load_some(&a[j], some), kind);
-    const vec h = next_of(factor, load_some(&s[j], some), load_some(&x[j], some), kind);
+    const vec factor = factor_of(load_some(&a[j], some), rule);
+    const vec h = next_of(factor, load_some(&s[j], some), load_some(&x[j], some), rule);
     store_some(&s[j], some, h);
     store_next(&y[j], some, h, stream);
 }
@@ -203,20 +204,20 @@ scan_next(T *y, const T *a, const T *x, T *s, ptrdiff_t j, ptrdiff_t some,
  * if any, are part of a vector, and so are the last. */
 INLINE void
 scan_wide(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
-          ptrdiff_t cols, ptrdiff_t before, const int kind, const int stream)
+          ptrdiff_t cols, ptrdiff_t before, const int rule, const int stream)
 {
     for (ptrdiff_t i = 0; i < rows; i++) {
         T *to = y.x + i * y.ld;
         const T *factors = a.x + i * a.ld, *in = x.x + i * x.ld;
         ptrdiff_t j = before;
         if (before > 0) {
-            scan_next(to, factors, in, s, 0, before, kind, 0);
+            scan_next(to, factors, in, s, 0, before, rule, 0);
         }
         for (; j + VL <= cols; j += VL) {
-            scan_next(to, factors, in, s, j, VL, kind, stream);
+            scan_next(to, factors, in, s, j, VL, rule, stream);
         }
         if (j < cols) {
-            scan_next(to, factors, in, s, j, cols - j, kind, 0);
+            scan_next(to, factors, in, s, j, cols - j, rule, 0);
         }
     }
 }
@@ -239,39 +240,39 @@ scan_column(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows
  * otherwise columns are whole vectors, or part of one. */
 INLINE void
 scan_block(struct block y, struct block a, struct block x, T *s, ptrdiff_t rows,
-           ptrdiff_t cols, ptrdiff_t before, const int kind, const int stream)
+           ptrdiff_t cols, ptrdiff_t before, const int rule, const int stream)
 {
-    if (cols == 1 && kind == 0) {
+    if (cols == 1 && rule == 0) {
         scan_column(y, a, x, s, rows);
     }
     else if (cols < VL && !stream) {
-        scan_narrow(y, a, x, s, rows, 0, 1, cols, kind, 0);
+        scan_narrow(y, a, x, s, rows, 0, 1, cols, rule, 0);
     }
     else if (cols > NR * VL || before > 0 || cols % VL != 0) {
-        scan_wide(y, a, x, s, rows, cols, before, kind, stream);
+        scan_wide(y, a, x, s, rows, cols, before, rule, stream);
     }
     else {
-        LA_BY_TILES(cols, scan_narrow(y, a, x, s, rows, col, nr, VL, kind, stream));
+        LA_BY_TILES(cols, scan_narrow(y, a, x, s, rows, col, nr, VL, rule, stream));
     }
 }
 
 /* scan_block, with stream unless `before` is negative. */
 static void
-linear_block(int kind_of, struct block y, struct block a, struct block x, T *s,
+linear_block(int rule_of, struct block y, struct block a, struct block x, T *s,
              ptrdiff_t rows, ptrdiff_t cols, ptrdiff_t before)
 {
-    const int given = kind_of & SCAN_COMPLEX ? SCAN_COMPLEX : kind_of; /* as factors */
+    const int given = rule_of & SCAN_COMPLEX ? SCAN_COMPLEX : rule_of; /* as factors */
     if (before >= 0) {
         before = before < cols ? before : cols;
-        LA_BY_KIND(given, scan_block(y, a, x, s, rows, cols, before, kind, 1));
+        LA_BY_RULE(given, scan_block(y, a, x, s, rows, cols, before, rule, 1));
     }
     else {
-        LA_BY_KIND(given, scan_block(y, a, x, s, rows, cols, 0, kind, 0));
+        LA_BY_RULE(given, scan_block(y, a, x, s, rows, cols, 0, rule, 0));
     }
 }
 
 INLINE int
-kind_of_scan(const struct la_head *h)
+rule_of_scan(const struct la_head *h)
 {
     return (h->log != 0 ? SCAN_LOG : 0) | (h->a.type == LA_COMPLEX ? SCAN_COMPLEX : 0);
 }
@@ -313,21 +314,21 @@ in_order(const struct la_head *h)
 
 /* Tokens of a block: many where a row is short and no row is copied. */
 static ptrdiff_t
-linear_rows(const struct la_head *h, int kind)
+linear_rows(const struct la_head *h, int rule)
 {
     const int in_place = lies_as_block(&h->a) && lies_as_block(&h->x) &&
                          lies_as_block(&h->y) && !h->large &&
-                         kind != (SCAN_COMPLEX | SCAN_LOG);
+                         rule != (SCAN_COMPLEX | SCAN_LOG);
     return in_place && h->m < VL ? LA_LINEAR_ROWS : LA_SCAN_ROWS;
 }
 
 /* h: in order. */
 static int
-scan_rows(const struct la_head *h, struct linear_scan_scratch r, int kind)
+scan_rows(const struct la_head *h, struct linear_scan_scratch r, int rule)
 {
-    const ptrdiff_t rows = linear_rows(h, kind);
+    const ptrdiff_t rows = linear_rows(h, rule);
     /* Pairs of a complex number stay together. */
-    const int may_stream = h->large && !(kind & SCAN_COMPLEX);
+    const int may_stream = h->large && !(rule & SCAN_COMPLEX);
     const ptrdiff_t before = may_stream ? columns_before_streams(&h->y) : -1;
     const int stream = before >= 0;
     ptrdiff_t until_poll = 0;
@@ -344,7 +345,7 @@ scan_rows(const struct la_head *h, struct linear_scan_scratch r, int kind)
             }
             const int direct = stream || (!h->large && lies_as_block(&out));
             const struct block y = direct ? block_of(&out, t) : r.y;
-            linear_block(kind, y, factors_or_copy(r.a, &a, t, cols, kind),
+            linear_block(rule, y, factors_or_copy(r.a, &a, t, cols, rule),
                          block_or_copy(r.x, &x, t, cols), r.s + col, t.rows, cols,
                          before);
             if (!direct) {
@@ -364,7 +365,7 @@ run_linear_scan(const struct la_head *h)
 {
     struct arena arena = {h->scratch, 0};
     const struct la_head flipped = in_order(h);
-    return scan_rows(&flipped, linear_scan_carve(h, &arena), kind_of_scan(h));
+    return scan_rows(&flipped, linear_scan_carve(h, &arena), rule_of_scan(h));
 }
 
 /* One token.  Where no s0 is given the state is updated in place, in s1. */
@@ -380,7 +381,7 @@ run_linear_scan_step(const struct la_head *h)
     struct arena arena = {h->scratch, 0};
     struct la_head one = in_order(h);
     one.s0 = one.s0.data != NULL ? one.s0 : one.s1;
-    return scan_rows(&one, linear_scan_carve(h, &arena), kind_of_scan(h));
+    return scan_rows(&one, linear_scan_carve(h, &arena), rule_of_scan(h));
 }
 
 #endif

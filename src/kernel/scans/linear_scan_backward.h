@@ -37,14 +37,14 @@ linear_scan_backward_carve(const struct la_head *h, struct arena *arena)
 struct linear_panel {
     ptrdiff_t col, cols;
     struct la_array a, x, grad_out, da, dx;
-    int kind;
+    int rule;
 };
 
 /* r y, or r times the conjugate of y */
 INLINE vec
-times_later(vec r, vec y, const int kind)
+times_later(vec r, vec y, const int rule)
 {
-    return kind & SCAN_COMPLEX ? times_conjugate(r, y) : r * y;
+    return rule & SCAN_COMPLEX ? times_conjugate(r, y) : r * y;
 }
 
 /* dx and da, which may lie where h does; `before` is the row before its first.  Of
@@ -52,15 +52,15 @@ times_later(vec r, vec y, const int kind)
 INLINE void
 linear_back(struct block dx, struct block da, struct block h, struct block a,
             struct block g, const T *before, T *r, ptrdiff_t rows, ptrdiff_t cols,
-            ptrdiff_t some, const int kind)
+            ptrdiff_t some, const int rule)
 {
     for (ptrdiff_t i = rows - 1; i >= 0; i--) {
         const T *last = i > 0 ? h.x + (i - 1) * h.ld : before;
         for (ptrdiff_t j = 0; j < cols; j += VL) {
-            const vec factor = factor_of(load_some(&a.x[i * a.ld + j], some), kind);
+            const vec factor = factor_of(load_some(&a.x[i * a.ld + j], some), rule);
             const vec grad = vload(&r[j]) + load_some(&g.x[i * g.ld + j], some);
-            const vec on = times_later(grad, factor, kind), old = vload(&last[j]);
-            const vec da_here = times_later(kind & SCAN_LOG ? on : grad, old, kind);
+            const vec on = times_later(grad, factor, rule), old = vload(&last[j]);
+            const vec da_here = times_later(rule & SCAN_LOG ? on : grad, old, rule);
             store_some(&dx.x[i * dx.ld + j], some, grad);
             store_some(&da.x[i * da.ld + j], some, da_here);
             vstore(&r[j], on);
@@ -82,8 +82,8 @@ leave_rows(const struct la_head *h, const struct linear_scan_backward_scratch *r
             return 1;
         }
         if (i + t.rows < h->n) {
-            linear_block(p->kind, r->scan.y,
-                         factors_or_copy(r->scan.a, &p->a, t, p->cols, p->kind),
+            linear_block(p->rule, r->scan.y,
+                         factors_or_copy(r->scan.a, &p->a, t, p->cols, p->rule),
                          block_or_copy(r->scan.x, &p->x, t, p->cols), s, t.rows,
                          p->cols, -1);
         }
@@ -98,21 +98,21 @@ linear_block_back(const struct la_head *h, const struct linear_scan_backward_scr
     const T *before = block_at(r->checkpoints, t.first / r->rows, p->col).x;
     T *s = r->scan.s + p->col, *later = r->r + p->col;
     const ptrdiff_t W = round_up(p->cols, VL);
-    const struct block a = factors_or_copy(r->scan.a, &p->a, t, p->cols, p->kind);
+    const struct block a = factors_or_copy(r->scan.a, &p->a, t, p->cols, p->rule);
     memcpy(s, before, (size_t)W * sizeof(T));
-    linear_block(p->kind, r->scan.y, a, block_or_copy(r->scan.x, &p->x, t, p->cols), s,
+    linear_block(p->rule, r->scan.y, a, block_or_copy(r->scan.x, &p->x, t, p->cols), s,
                  t.rows, p->cols, -1);
     const struct block g = block_or_copy(r->scan.x, &p->grad_out, t, p->cols);
     const int direct = !h->large && lies_as_block(&p->dx) && lies_as_block(&p->da);
     const struct block dx = direct ? block_of(&p->dx, t) : r->dx;
     const struct block da = direct ? block_of(&p->da, t) : r->scan.y;
     if (p->cols < VL) {
-        LA_BY_KIND(p->kind, linear_back(dx, da, r->scan.y, a, g, before, later, t.rows,
-                                        p->cols, p->cols, kind));
+        LA_BY_RULE(p->rule, linear_back(dx, da, r->scan.y, a, g, before, later, t.rows,
+                                        p->cols, p->cols, rule));
     }
     else {
-        LA_BY_KIND(p->kind, linear_back(dx, da, r->scan.y, a, g, before, later, t.rows,
-                                        p->cols, VL, kind));
+        LA_BY_RULE(p->rule, linear_back(dx, da, r->scan.y, a, g, before, later, t.rows,
+                                        p->cols, VL, rule));
     }
     if (!direct) {
         store_parts(&p->dx, t, p->cols, dx, h->large);
@@ -122,7 +122,7 @@ linear_block_back(const struct la_head *h, const struct linear_scan_backward_scr
 
 /* h: in order. */
 static int
-scan_rows_back(const struct la_head *h, struct linear_scan_backward_scratch r, int kind)
+scan_rows_back(const struct la_head *h, struct linear_scan_backward_scratch r, int rule)
 {
     const ptrdiff_t last = h->n > 0 ? (h->n - 1) / r.rows * r.rows : -1;
     ptrdiff_t until_poll = 0;
@@ -137,7 +137,7 @@ scan_rows_back(const struct la_head *h, struct linear_scan_backward_scratch r, i
             .grad_out = parts_from(&h->grad_out, col),
             .da = parts_from(&h->da, col),
             .dx = parts_from(&h->dx, col),
-            .kind = kind,
+            .rule = rule,
         };
         if (leave_rows(h, &r, &p, &until_poll)) {
             return 1;
@@ -159,7 +159,7 @@ run_linear_scan_backward(const struct la_head *h)
     struct arena arena = {h->scratch, 0};
     const struct la_head flipped = in_order(h);
     return scan_rows_back(&flipped, linear_scan_backward_carve(h, &arena),
-                          kind_of_scan(h));
+                          rule_of_scan(h));
 }
 
 #endif

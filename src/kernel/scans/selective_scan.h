@@ -17,7 +17,7 @@
 #define LA_SELECTIVE_SCAN_H
 
 #include "../convolution/conv.h"
-#include "../gates/gate.h"
+#include "../decays/decay.h"
 #include "scan.h"
 
 struct selective_scan_scratch {

@@ -11,7 +11,7 @@
  *
  * and ddt times the slope of softplus.  A first scan leaves a checkpoint of the state
  * every sqrt(n) tokens; from the last of these blocks on, states and decays of MR
- * states of one vector of channels at a time are computed again, kept, and swept in
+ * states of one vector of channels at a time are computed again, saved, and swept in
  * reverse.  Twice the exponentials of the forward scan and 24 n m f flops.  Sums over
  * tokens are compensated from block to block.  Sums over channels, dB and dC, are those
  * of groups of channels first, which threads may share (channel_split.c).  Scratch:
@@ -43,7 +43,7 @@ selective_scan_backward_carve(const struct la_head *h, struct arena *arena)
     r.dD_lost = take_row(arena, h->m);
     r.ddt_bias = take_row(arena, h->m);
     r.ddt_bias_lost = take_row(arena, h->m);
-    r.kept = take(arena, rows + 1, 2 * MR * VL);
+    r.saved = take(arena, rows + 1, 2 * MR * VL);
     r.met = take(arena, rows, 2 * MR * VL);
     return r;
 }

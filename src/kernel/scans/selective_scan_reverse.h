@@ -2,7 +2,7 @@
  * (selective_scan_backward.h), from the state before it.
  *
  * States and decays of MR states of one vector of channels at a time are computed
- * again, kept, and swept in reverse. */
+ * again, saved, and swept in reverse. */
 #ifndef LA_SELECTIVE_SCAN_REVERSE_H
 #define LA_SELECTIVE_SCAN_REVERSE_H
 
@@ -16,8 +16,8 @@ struct selective_scan_backward_scratch {
     T *checkpoints;                  /* tiles */
     T *r, *dA, *dA_lost;             /* tiles; r: what later tokens give the state */
     T *dD, *dD_lost, *ddt_bias, *ddt_bias_lost;
-    T *kept; /* of each token of a block, MR vectors of e and as many of h */
-    T *met;  /* as many of r u and of c h, summed over a panel */
+    T *saved; /* of each token of a block, MR vectors of e and as many of h */
+    T *met;   /* as many of r u and of c h, summed over a panel */
 };
 
 /* c, and D o x and D o c as p and dx begin; g o silu'(z), which dz is p times. */
@@ -43,7 +43,7 @@ load_cotangents(const struct la_head *h,
     }
 }
 
-/* States and decays of `count` states of one vector of channels: row i of `kept` has
+/* States and decays of `count` states of one vector of channels: row i of `saved` has
  * h_{i-1} and e_i.  Adds what is read of them to p. */
 INLINE void
 keep_states(const struct selective_scan_backward_scratch *r, const T *A, const T *s,
@@ -53,12 +53,12 @@ keep_states(const struct selective_scan_backward_scratch *r, const T *A, const T
     const struct selective_scan_scratch *f = &r->scan;
     const T *B = f->B.x + l, *C = f->C.x + l;
     vec a[MR], state[MR];
-    T *kept = r->kept;
+    T *saved = r->saved;
     LA_EACH(k, count) {
         a[k] = vload(&A[(l + k) * VL]);
         state[k] = vload(&s[(l + k) * VL]);
     }
-    for (ptrdiff_t i = 0; i < rows; i++, kept += 2 * MR * VL) {
+    for (ptrdiff_t i = 0; i < rows; i++, saved += 2 * MR * VL) {
         if (i % MR == 0) {
             la_fetch_some(ahead);
         }
@@ -67,15 +67,15 @@ keep_states(const struct selective_scan_backward_scratch *r, const T *A, const T
         vec y = vload(&f->y.x[i * f->y.ld + j]);
         LA_EACH(k, count) {
             const vec e = vexp2(d * a[k]);
-            vstore(&kept[k * VL], state[k]);
-            vstore(&kept[(MR + k) * VL], e);
+            vstore(&saved[k * VL], state[k]);
+            vstore(&saved[(MR + k) * VL], e);
             state[k] = vfma(e, state[k], u * vset1(B[i * f->B.ld + k]));
             y = vfma(vset1(C[i * f->C.ld + k]), state[k], y);
         }
         vstore(&f->y.x[i * f->y.ld + j], y);
     }
     LA_EACH(k, count) {
-        vstore(&kept[k * VL], state[k]);
+        vstore(&saved[k * VL], state[k]);
     }
 }
 
@@ -92,11 +92,11 @@ sweep_back(const struct selective_scan_backward_scratch *b, const T *A, ptrdiff_
     LA_EACH(k, count) {
         a[k] = vload(&A[(l + k) * VL]);
         r[k] = vload(&b->r[tile + (l + k) * VL]);
-        after[k] = vload(&b->kept[rows * 2 * MR * VL + k * VL]);
+        after[k] = vload(&b->saved[rows * 2 * MR * VL + k * VL]);
         dA[k] = (vec){0};
     }
     for (ptrdiff_t i = rows - 1; i >= 0; i--) {
-        const T *kept = b->kept + i * 2 * MR * VL;
+        const T *saved = b->saved + i * 2 * MR * VL;
         T *met = b->met + i * 2 * MR * VL;
         T *to_du = &b->du.x[i * b->du.ld + j], *to_ddt = &b->ddt.x[i * b->ddt.ld + j];
         if (i % MR == 0) {
@@ -112,8 +112,8 @@ sweep_back(const struct selective_scan_backward_scratch *b, const T *A, ptrdiff_
             vstore(dB, vfma(r[k], u, vload(dB)));
             vstore(dC, vfma(c, after[k], vload(dC)));
             du = vfma(r[k], vset1(B[i * f->B.ld + k]), du);
-            r[k] *= vload(&kept[(MR + k) * VL]);
-            after[k] = vload(&kept[k * VL]);
+            r[k] *= vload(&saved[(MR + k) * VL]);
+            after[k] = vload(&saved[k * VL]);
             const vec q = r[k] * after[k];
             ddt = vfma(a[k], q, ddt);
             dA[k] = vfma(d, q, dA[k]);

@@ -5,7 +5,7 @@
  * number of tokens since.  Exponents are (top - k) - age w, whose error is one
  * rounding of each difference, however large the keys are and however long ago top was
  * set.  The sums are compensated, and factors near 1 are applied in two parts, as in
- * gate.h: otherwise the errors of 1 / w tokens would add up where little decays.
+ * decay.h: otherwise the errors of 1 / w tokens would add up where little decays.
  *
  * A state has one number, top - age w rounded, and num and den are multiplied by the
  * exponential of what was rounded away.  In a sequence that is resumed token by token
@@ -15,7 +15,7 @@
 #ifndef LA_WKV_STATE_H
 #define LA_WKV_STATE_H
 
-#include "../gates/gate_factors.h"
+#include "../decays/decay_factors.h"
 #include "scan.h"
 
 #define SETTLED_LEAST ((T)0x1p-24)
@@ -176,8 +176,8 @@ wkv_decay(vec top, vec age, vec w, vec k)
 INLINE void
 decay_sum(T *sum, T *lost, const struct wkv_decay *by, vec more)
 {
-    const vec before = vload(sum), old = kept_of(by->keep, before);
-    const vec all = vfma(by->change, before, more) + kept_of(by->keep, vload(lost));
+    const vec before = vload(sum), old = keep_of(by->keep, before);
+    const vec all = vfma(by->change, before, more) + keep_of(by->keep, vload(lost));
     const vec new = old + all;
     vstore(sum, new);
     vstore(lost, rounding_lost(old, all, new));
@@ -234,7 +234,7 @@ INLINE void
 settle_sum(T *y, vec keep, vec change)
 {
     const vec x = vload(y);
-    vstore(y, vselect(change == (vec){0}, x, vfma(change, x, kept_of(keep, x))));
+    vstore(y, vselect(change == (vec){0}, x, vfma(change, x, keep_of(keep, x))));
 }
 
 /* The state relative to one number, as callers hold it; r, its gradient where it is

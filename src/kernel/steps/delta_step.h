@@ -1,8 +1,8 @@
 /* delta_step.h: one token of the delta rule, the gated delta rule or DPLR, on a state.
  *
- *    u = beta o (v - R^T e),  s <- R + b u^T,  R = exp(g) s     (delta: g = 0, e = b)
- *    u = s^T c,  s <- R + b u^T + k v^T                         (DPLR, c its a)
- *    o = scale s^T a = scale (R^T a + (a.b) u [+ (a.k) v])
+ *    u = beta o (v - M^T e),  s <- M + b u^T,  M = exp(g) s     (delta: g = 0, e = b)
+ *    u = s^T c,  s <- M + b u^T + k v^T                         (DPLR, c its a)
+ *    o = scale s^T a = scale (M^T a + (a.b) u [+ (a.k) v])
  *
  * with a = phi(q), b = phi(k).  See delta.h and gated_delta.h for the sources.  6 d m
  * flops.  One pass over the rows of the state computes both products with it, and a
@@ -15,7 +15,7 @@
 
 #include "delta_step_columns.h"
 #include "delta_step_tile.h"
-#include "../gates/gate.h"
+#include "../decays/decay.h"
 
 static struct delta_step_scratch
 step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rule)
@@ -42,7 +42,7 @@ step_rule_carve(const struct la_head *h, struct arena *arena, enum step_rule rul
     return r;
 }
 
-/* decay = exp(g) in every channel; returns whether any gate is a reset. */
+/* decay = exp(g) in every channel; returns whether any is a reset. */
 static int
 load_step_decay(const struct la_head *h, T *decay)
 {

@@ -34,7 +34,7 @@ delta_step_write_square(const struct delta_step_scratch *r, const struct la_arra
     const struct write_factors f = {
         .b = vload(&r->b[at.i]),
         .k = rule == DPLR_STEP ? vload(&r->k[at.i]) : (vec){0},
-        .kept = rule != DELTA_STEP ? vload(&r->decay[at.i]) : (vec){0}};
+        .decay = rule != DELTA_STEP ? vload(&r->decay[at.i]) : (vec){0}};
     LA_EACH(c, VL) {
         if (c < at.cols) {
             const vec s = vread_some(square_column(from, at, c), at.rows, LA_NATIVE);

@@ -39,7 +39,7 @@ INLINE void
 delta_step_sum(const struct read_factors f, vec s, vec *x, vec *y, const int resets)
 {
     if (resets) {
-        s = kept_of(f.decay, s);
+        s = keep_of(f.decay, s);
     }
     *x = vfma(f.e, s, *x);
     *y = vfma(f.a, s, *y);
@@ -101,7 +101,7 @@ delta_step_read(const struct delta_step_scratch *r, const char *in, ptrdiff_t st
 
 /* The factors of a row of the state and of what is written to it. */
 struct write_factors {
-    vec b, k, kept;
+    vec b, k, decay;
 };
 
 INLINE struct write_factors
@@ -119,16 +119,16 @@ write_seam(const struct write_factors f, const struct write_factors next,
            const struct rotation *by)
 {
     return (struct write_factors){vseam(by, f.b, next.b), vseam(by, f.k, next.k),
-                                  vseam(by, f.kept, next.kept)};
+                                  vseam(by, f.decay, next.decay)};
 }
 
-/* R + b u^T [+ k v^T] in a vector. */
+/* M + b u^T [+ k v^T] in a vector. */
 INLINE vec
 delta_step_new(vec s, const struct write_factors f, vec u, vec v,
                const enum step_rule rule, const int resets)
 {
     if (rule != DELTA_STEP) {
-        s = f.kept * (resets ? kept_of(f.kept, s) : s);
+        s = f.decay * (resets ? keep_of(f.decay, s) : s);
     }
     if (rule == DPLR_STEP) {
         s = vfma(f.k, v, s);
@@ -141,7 +141,7 @@ INLINE void
 delta_step_put(char *out, ptrdiff_t count, vec s, const struct write_factors f, vec u,
                vec v, const struct step_tile tile)
 {
-    vstore_pieces(out, count, delta_step_new(s, f, u, v, tile.kind, tile.resets));
+    vstore_pieces(out, count, delta_step_new(s, f, u, v, tile.rule, tile.resets));
 }
 
 /* Writes one row of a tile, except for its seam. */
@@ -166,17 +166,17 @@ delta_step_write(const struct delta_step_scratch *r, const struct la_array *from
     const ptrdiff_t byte = tile.j * (ptrdiff_t)sizeof(T);
     const ptrdiff_t in_step = from->rs, out_step = to->rs;
     const ptrdiff_t last = tile.nr - 1, seam = last * LA_VBYTES;
-    const struct write_factors first = write_factors(&rows, 0, tile.kind);
+    const struct write_factors first = write_factors(&rows, 0, tile.rule);
     struct write_factors f = first;
     const char *in = from->data + byte;
     char *out = to->data + byte;
     for (ptrdiff_t i = 0; i < d - tile.seam; i++, in += in_step, out += out_step) {
         if (!tile.seam) {
-            f = write_factors(&rows, i, tile.kind);
+            f = write_factors(&rows, i, tile.rule);
         }
         delta_step_write_row(f, in, out, u, v, tile);
         if (tile.seam) {
-            const struct write_factors next = write_factors(&rows, i + 1, tile.kind);
+            const struct write_factors next = write_factors(&rows, i + 1, tile.rule);
             delta_step_put(out + seam, VL, vload_any(in + seam),
                            write_seam(f, next, by), u[last], v[last], tile);
             f = next;
@@ -189,7 +189,7 @@ delta_step_write(const struct delta_step_scratch *r, const struct la_array *from
         delta_step_put(out + seam, some, vload_part(in + seam, some), f, u[last],
                        v[last], tile);
         vstore_first(out - d * out_step, tile.nr, by,
-                     delta_step_new(s, first, u[last], v[last], tile.kind, 0));
+                     delta_step_new(s, first, u[last], v[last], tile.rule, 0));
     }
 }
 
@@ -224,7 +224,7 @@ delta_step_tile(const struct la_head *h, const struct delta_step_scratch *r,
     LA_EACH(t, tile.nr) {
         const ptrdiff_t col = tile.j + t * VL;
         v[t] = vload(&r->v[col]);
-        delta_step_values(r, col, &x[t], y[t], v[t], tile.kind);
+        delta_step_values(r, col, &x[t], y[t], v[t], tile.rule);
     }
     delta_step_write(r, from, to, d, x, v, tile, by);
     return 0;

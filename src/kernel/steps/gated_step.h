@@ -3,12 +3,12 @@
  *    s <- exp(g) s + b v^T,  o = scale s^T a                 a = phi(q), b = phi(k)
  *    with a bonus:  o = scale (s_before^T a + (a.(u o b)) v)        (gated.h)
  *
- * 4 d m flops, one exponential per gate.  The state is read and written once, which
+ * 4 d m flops, one exponential per decay.  The state is read and written once, which
  * takes nearly all of the time.  Without s0, the state in s1 is updated in place. */
 #ifndef LA_GATED_STEP_H
 #define LA_GATED_STEP_H
 
-#include "../gates/gate.h"
+#include "../decays/decay.h"
 #include "step.h"
 
 struct gated_step_scratch {
@@ -28,8 +28,8 @@ gated_step_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* The factors of the state's rows, all of the gate g or, with channels, of r->g;
- * returns whether any gate is a reset. */
+/* The factors of the state's rows, all of g or, with channels, of r->g;
+ * returns whether any is a reset. */
 static int
 set_decay(const struct la_head *h, const struct gated_step_scratch *r, vec g)
 {
@@ -61,7 +61,7 @@ load_decay(const struct la_head *h, const struct gated_step_scratch *r)
     return set_decay(h, r, (vec){0});
 }
 
-/* step_state with a kind that is a compile-time constant. */
+/* step_state with a rule that is a compile-time constant. */
 static int
 decay_state(const struct la_head *h, const struct step_scratch *r,
             ptrdiff_t *until_poll, int resets)

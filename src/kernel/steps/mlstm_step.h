@@ -52,7 +52,7 @@ step_sums(const struct la_head *h, const struct step_scratch *r, int resets)
     for (ptrdiff_t l = 0; l < h->d; l += VL) {
         const vec keep = vload(&r->keep[l]), change = vload(&r->change[l]);
         const vec z = resets ? (vec){0} : vload(&r->z[l]);
-        vstore(&r->z[l], vfma(change, z, kept_of(keep, z)) + vload(&r->b[l]));
+        vstore(&r->z[l], vfma(change, z, keep_of(keep, z)) + vload(&r->b[l]));
     }
     store_vector(&h->z1, r->z, h->d);
 }

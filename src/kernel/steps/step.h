@@ -39,9 +39,9 @@ step_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
-/* Kinds of steps, as flags: how the state decays before the write, and which state the
- * query reads. */
-enum step_kind {
+/* What a step does, its rule, as flags: how the state decays before the write, and
+ * which state the query reads. */
+enum {
     LA_STEP_SUM = 0,    /* no decay; the query reads the state after the write */
     LA_STEP_GATED = 1,  /* each row of the state is multiplied by a factor */
     LA_STEP_BEFORE = 2, /* the query reads the state before the token */
@@ -54,10 +54,10 @@ struct step_factors {
 };
 
 INLINE struct step_factors
-step_factors(const struct step_scratch *r, ptrdiff_t i, const int kind)
+step_factors(const struct step_scratch *r, ptrdiff_t i, const int rule)
 {
     struct step_factors f = {vset1(r->a[i]), vset1(r->b[i]), (vec){0}, (vec){0}};
-    if (kind & LA_STEP_GATED) {
+    if (rule & LA_STEP_GATED) {
         f.keep = vset1(r->keep[i]);
         f.change = vset1(r->change[i]);
     }
@@ -76,24 +76,24 @@ step_seam(const struct step_factors f, const struct step_factors next,
 
 /* (keep + change) old + b v^T */
 INLINE vec
-step_new(const struct step_factors f, vec old, vec v, const int kind)
+step_new(const struct step_factors f, vec old, vec v, const int rule)
 {
     vec s = old;
-    if (kind & LA_STEP_GATED) {
-        s = vfma(f.change, old, kept_of(f.keep, old));
+    if (rule & LA_STEP_GATED) {
+        s = vfma(f.change, old, keep_of(f.keep, old));
     }
-    if (kind & LA_STEP_RESET) {
-        s = kept_of(f.keep + f.change, s);
+    if (rule & LA_STEP_RESET) {
+        s = keep_of(f.keep + f.change, s);
     }
     return vfma(f.b, v, s);
 }
 
 /* Returns step_new; adds a^T s or a^T old to *sum. */
 INLINE vec
-step_vector(const struct step_factors f, vec old, vec v, vec *sum, const int kind)
+step_vector(const struct step_factors f, vec old, vec v, vec *sum, const int rule)
 {
-    const vec s = step_new(f, old, v, kind);
-    *sum = vfma(f.a, kind & LA_STEP_BEFORE ? old : s, *sum);
+    const vec s = step_new(f, old, v, rule);
+    *sum = vfma(f.a, rule & LA_STEP_BEFORE ? old : s, *sum);
     return s;
 }
 
@@ -105,7 +105,7 @@ step_row(const struct step_factors f, const char *in, char *out, const vec v[],
     LA_EACH(t, tile.nr - tile.seam) {
         const ptrdiff_t byte = t * LA_VBYTES, count = t + 1 < tile.nr ? VL : tile.some;
         const vec old = held(vread_some(in + byte, count, LA_NATIVE));
-        vstore_pieces(out + byte, count, step_vector(f, old, v[t], &sum[t], tile.kind));
+        vstore_pieces(out + byte, count, step_vector(f, old, v[t], &sum[t], tile.rule));
     }
 }
 
@@ -124,7 +124,7 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
     char *out = to->data + l * out_step + byte;
     const int last = tile.nr - 1;
     const ptrdiff_t seam = last * LA_VBYTES, some = VL - by->shift;
-    struct step_factors f = step_factors(&rows, l, tile.kind);
+    struct step_factors f = step_factors(&rows, l, tile.rule);
     vec v[LA_STEP_NR], sum[LA_STEP_NR], first = {0};
     LA_EACH(t, tile.nr) {
         v[t] = vload(&r->v[tile.j + t * VL]);
@@ -132,20 +132,20 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
     }
     if (tile.seam) {
         const vec old = vload_first(in - in_step, tile.nr, by);
-        first = step_vector(f, old, v[last], &sum[last], tile.kind);
+        first = step_vector(f, old, v[last], &sum[last], tile.rule);
         sum[last] = vseam(by, (vec){0}, sum[last]);
     }
     for (ptrdiff_t i = l; i < end - tile.seam; i++, in += in_step, out += out_step) {
         if (!tile.seam) {
-            f = step_factors(&rows, i, tile.kind);
+            f = step_factors(&rows, i, tile.rule);
         }
         step_row(f, in, out, v, sum, tile);
         if (tile.seam) {
-            const struct step_factors next = step_factors(&rows, i + 1, tile.kind);
+            const struct step_factors next = step_factors(&rows, i + 1, tile.rule);
             const vec old = held(vload_any(in + seam));
             vstore_pieces(out + seam, VL,
                           step_vector(step_seam(f, next, by), old, v[last], &sum[last],
-                                      tile.kind));
+                                      tile.rule));
             f = next;
         }
     }
@@ -153,7 +153,7 @@ step_tile(const struct step_scratch *r, const struct la_array *from,
         const vec before = sum[last], old = vload_part(in + seam, some);
         step_row(f, in, out, v, sum, tile);
         vstore_pieces(out + seam, some,
-                      step_vector(f, old, v[last], &sum[last], tile.kind));
+                      step_vector(f, old, v[last], &sum[last], tile.rule));
         sum[last] = vseam(by, sum[last], before);
         vstore_first(out - (end - l) * out_step, tile.nr, by, first);
     }
@@ -181,22 +181,22 @@ step_tiles(const struct la_head *h, const struct step_scratch *r,
 static void
 step_column(const struct step_scratch *r, const struct la_array *from,
             const struct la_array *to, ptrdiff_t l, ptrdiff_t end, ptrdiff_t j,
-            const int kind)
+            const int rule)
 {
     T sum = 0;
     for (ptrdiff_t i = l; i < end; i++) {
         T old, s;
         memcpy(&old, from->data + i * from->rs + j * from->cs, sizeof(T));
         s = old;
-        if (kind & LA_STEP_GATED) {
+        if (rule & LA_STEP_GATED) {
             s = fma_one(r->change[i], old, r->keep[i] != 0 ? old : 0);
         }
-        if (kind & LA_STEP_RESET && r->keep[i] + r->change[i] == 0) {
+        if (rule & LA_STEP_RESET && r->keep[i] + r->change[i] == 0) {
             s = 0;
         }
         s = fma_one(r->b[i], r->v[j], s);
         memcpy(to->data + i * to->rs + j * to->cs, &s, sizeof(T));
-        sum = fma_one(r->a[i], kind & LA_STEP_BEFORE ? old : s, sum);
+        sum = fma_one(r->a[i], rule & LA_STEP_BEFORE ? old : s, sum);
     }
     r->o[j] += sum;
 }
@@ -204,9 +204,9 @@ step_column(const struct step_scratch *r, const struct la_array *from,
 /* Updates a square of contiguous columns; returns sum + a^T s or a^T old. */
 INLINE vec
 step_square(const struct step_scratch *r, const struct la_array *from,
-            const struct la_array *to, const struct square at, vec sum, const int kind)
+            const struct la_array *to, const struct square at, vec sum, const int rule)
 {
-    const int gated = kind & LA_STEP_GATED;
+    const int gated = rule & LA_STEP_GATED;
     const struct step_factors f = {.b = vload(&r->b[at.i]),
                                    .keep = gated ? vload(&r->keep[at.i]) : (vec){0},
                                    .change =
@@ -217,9 +217,9 @@ step_square(const struct step_scratch *r, const struct la_array *from,
         if (c < at.cols) {
             const vec old =
                 held(vread_some(square_column(from, at, c), at.rows, LA_NATIVE));
-            const vec s = step_new(f, old, vset1(r->v[at.j + c]), kind);
+            const vec s = step_new(f, old, vset1(r->v[at.j + c]), rule);
             vstore_pieces(square_column(to, at, c), at.rows, s);
-            x[c] = kind & LA_STEP_BEFORE ? old : s;
+            x[c] = rule & LA_STEP_BEFORE ? old : s;
         }
     }
     vtranspose(x);
@@ -235,7 +235,7 @@ step_square(const struct step_scratch *r, const struct la_array *from,
 INLINE int
 step_columns(const struct la_head *h, const struct step_scratch *r,
              ptrdiff_t *until_poll, const struct la_array *from,
-             const struct la_array *to, const int kind)
+             const struct la_array *to, const int rule)
 {
     const struct step_scratch rows = *r; /* in registers */
     for (ptrdiff_t j = 0; j < h->m; j += VL) {
@@ -248,7 +248,7 @@ step_columns(const struct la_head *h, const struct step_scratch *r,
             vec sum = {0};
             for (ptrdiff_t i = l; i < end; i += VL) {
                 LA_BY_SQUARE(i, j, end - i, h->m - j,
-                             sum = step_square(&rows, from, to, at, sum, kind));
+                             sum = step_square(&rows, from, to, at, sum, rule));
             }
             o += sum;
         }
@@ -271,7 +271,7 @@ load_step_rows(const struct la_head *h, const struct step_scratch *r)
 INLINE int
 step_rows(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
           const struct la_array *from, const struct la_array *to,
-          const struct rotation *by, const int kind)
+          const struct rotation *by, const int rule)
 {
     /* Blocks of LA_BLOCK rows keep the error of a long column that of a short one. */
     for (ptrdiff_t l = 0; l < h->d; l += LA_BLOCK) {
@@ -283,12 +283,12 @@ step_rows(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *unti
             LA_BY_STEP_TILES(
                 h->m, step_tiles(h, r, from, to, l, end,
                                  (struct step_tile){
-                                     .j = col, .nr = nr, .some = some, .kind = kind},
+                                     .j = col, .nr = nr, .some = some, .rule = rule},
                                  by));
             continue;
         }
         for (ptrdiff_t j = 0; j < h->m; j++) {
-            step_column(r, from, to, l, end, j, kind);
+            step_column(r, from, to, l, end, j, rule);
         }
     }
     return 0;
@@ -297,15 +297,15 @@ step_rows(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *unti
 /* Writes the state after the token, and adds what the query reads to o. */
 INLINE int
 step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *until_poll,
-           const int kind)
+           const int rule)
 {
     struct la_array from = h->arrays[state_read(h)], to = h->s1;
     const struct rotation by = rotation_of(&from, &to, h->d, h->m);
     if (both_by_columns(&from, &to)) {
-        return step_columns(h, r, until_poll, &from, &to, kind);
+        return step_columns(h, r, until_poll, &from, &to, rule);
     }
     if (by.shift == 0) {
-        return step_rows(h, r, until_poll, &from, &to, &by, kind);
+        return step_rows(h, r, until_poll, &from, &to, &by, rule);
     }
     struct step_scratch rotated = *r;
     rotated.v = r->rotated_v;
@@ -314,7 +314,7 @@ step_state(const struct la_head *h, const struct step_scratch *r, ptrdiff_t *unt
     rotate_row(rotated.o, r->o, h->m, by.shift);
     from.data += by.shift * (ptrdiff_t)sizeof(T);
     to.data += by.shift * (ptrdiff_t)sizeof(T);
-    if (step_rows(h, &rotated, until_poll, &from, &to, &by, kind)) {
+    if (step_rows(h, &rotated, until_poll, &from, &to, &by, rule)) {
         return 1;
     }
     rotate_row(r->o, rotated.o, h->m, h->m - by.shift);

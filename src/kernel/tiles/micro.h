@@ -27,7 +27,7 @@ struct sweep {
     const T *base; /* if not NULL, S is represented as base + sum, and `lost` belongs to
                       sum */
     T *sum;
-    const T *keep, *change; /* factors of S, one number per row (gate.h), or NULL */
+    const T *keep, *change; /* factors of S, one number per row (decay.h), or NULL */
     int fades;              /* keep is 0 in all rows, and so is `lost` */
     int transposed;         /* factors of S have one number per column (W) instead */
     const T *from;          /* state that is read and decayed, or NULL: S */
@@ -204,11 +204,11 @@ decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdif
             const ptrdiff_t at = (l + r) * nr * VL + j * VL;
             const vec by = transposed ? change[j] : row_change;
             const vec share = transposed ? keep[j] : row_keep;
-            const vec before = vload(&from[at]), old = kept_of(share, before);
+            const vec before = vload(&from[at]), old = keep_of(share, before);
             vec more = vfma(by, before, acc[r][j]);
             if (compensated) {
-                const vec kept = vload(&to.lost[at]);
-                more = vfma(share + by, kept, more);
+                const vec lost = vload(&to.lost[at]);
+                more = vfma(share + by, lost, more);
             }
             const vec sum = old + more;
             vstore(&to.s[at], sum);

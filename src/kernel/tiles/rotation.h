@@ -35,7 +35,7 @@ struct step_tile {
     int nr;
     ptrdiff_t some;
     int seam;
-    int kind, resets; /* what the step does, in its own terms */
+    int rule, resets; /* what the step does, in its own terms */
 };
 
 /* Whether a tile ends with a seam. */

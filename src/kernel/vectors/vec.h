@@ -76,7 +76,7 @@ vselect(ivec mask, vec x, vec y)
 
 /* keep x for keep = 1 or 0; the result is 0 if keep is 0, even if x is inf or NaN. */
 INLINE vec
-kept_of(vec keep, vec x)
+keep_of(vec keep, vec x)
 {
     return vkeep(keep != (vec){0}, x);
 }

@@ -1,37 +1,37 @@
-/* gate_pairs.h: the operands of the gradients of a chunk's gates (gate_backward.h), and
- * the gradients for one gate per token. */
-#ifndef LA_GATE_PAIRS_H
-#define LA_GATE_PAIRS_H
+/* decay_pairs.h: the operands of the gradients of a chunk's decays (decay_backward.h),
+ * and the gradients for one decay per token. */
+#ifndef LA_DECAY_PAIRS_H
+#define LA_DECAY_PAIRS_H
 
-#include "gate.h"
+#include "decay.h"
 #include "../tiles/triangle.h"
 
-struct gate_reader {
+struct decay_reader {
     struct block x, dx; /* scaled for writers; `far`, then the gradient */
     int strict, before; /* does not read its own token; reads before its decay */
 };
 
-struct gate_writer {
+struct decay_writer {
     struct block x, dx;
 };
 
-struct gate_pairs {
-    const struct gate *gate;
+struct decay_pairs {
+    const struct decay *decay;
     ptrdiff_t tokens, rows, d; /* rows: tokens rounded up to MR */
     int readers, writers;
-    struct gate_reader reader[2];
-    struct gate_writer writer[2];
+    struct decay_reader reader[2];
+    struct decay_writer writer[2];
     struct block p[2][2], x[2][2]; /* for each reader and writer; (rows, rows) */
-    struct block dg, across; /* one gate per channel: (rows, d); sums over pairs with
+    struct block dg, across; /* one decay per channel: (rows, d); sums over pairs with
                                 the block of MR rows between them, one row per block */
-    T *dg_token;             /* one gate per token, (rows) */
+    T *dg_token;             /* one decay per token, (rows) */
     T *state;                /* exp(G_last) o rows(S o R), (d) */
 };
 
-/* Scratch for the gradients of a chunk's gates. */
+/* Scratch for the gradients of a chunk's decays. */
 static void
-take_gate_gradient(struct arena *arena, const struct la_head *h, ptrdiff_t rows,
-                   struct gate_pairs *c)
+take_decay_gradient(struct arena *arena, const struct la_head *h, ptrdiff_t rows,
+                    struct decay_pairs *c)
 {
     if (h->channels[LA_AT_g]) {
         c->dg = take_block(arena, rows, h->d);
@@ -64,30 +64,31 @@ row_products(const T *x, const T *y, ptrdiff_t K, ptrdiff_t width, vec share)
 /* state = exp(G_last) o (sum over the rows of s o rt), both (K, d) by column tiles.  If
  * the sum overflows, the decay is applied first, since it may be small. */
 static void
-state_gradient(const struct gate *gate, T *state, T *s, T *rt, ptrdiff_t K, ptrdiff_t d)
+state_gradient(const struct decay *decay, T *state, T *s, T *rt, ptrdiff_t K,
+               ptrdiff_t d)
 {
     const ptrdiff_t W = round_up(d, VL);
     for (ptrdiff_t j = 0; j < W; j += VL) {
         const ptrdiff_t width = state_step(W, j);
         const T *x = state_at(s, K, W, 0, j), *y = state_at(rt, K, W, 0, j);
-        const vec whole = vload(&gate->keep[j]) + vload(&gate->change[j]);
+        const vec whole = vload(&decay->keep[j]) + vload(&decay->change[j]);
         const vec sum = row_products(x, y, K, width, vset1(1));
         const ivec large = sum - sum != (vec){0};
-        vec all = whole * kept_of(whole, sum);
+        vec all = whole * keep_of(whole, sum);
         if (vany(large)) {
             const vec again = row_products(x, y, K, width, whole);
-            all = vselect(large, kept_of(whole, again), all);
+            all = vselect(large, keep_of(whole, again), all);
         }
         vstore(&state[j], all);
     }
 }
 
-/* --- one gate per token ------------------------------------------------------ */
+/* --- one decay per token ------------------------------------------------------ */
 
 /* sum += x_ij p_ij of row i (of readers before their decay: row i + 1), for the columns
  * [j, j + VL) before i. */
 INLINE vec
-pairs_until(const struct gate_pairs *c, vec sum, ptrdiff_t i, ptrdiff_t j)
+pairs_until(const struct decay_pairs *c, vec sum, ptrdiff_t i, ptrdiff_t j)
 {
     const ivec earlier = viota() < (ivec)((ivec){0} + (INT)(i - j));
     for (int r = 0; r < c->readers; r++) {
@@ -103,7 +104,7 @@ pairs_until(const struct gate_pairs *c, vec sum, ptrdiff_t i, ptrdiff_t j)
 
 /* dg_t = sum_{j < t <= i} x_ij p_ij */
 static void
-token_pairs(const struct gate_pairs *c)
+token_pairs(const struct decay_pairs *c)
 {
     vec across[LA_BLOCK / VL] = {{0}};
     for (ptrdiff_t last = round_up(c->tokens, VL); last > 0; last -= VL) {
@@ -123,19 +124,19 @@ token_pairs(const struct gate_pairs *c)
 
 /* dg_token, while dx still holds `far`. */
 static void
-token_gradient(const struct gate_pairs *c)
+token_gradient(const struct decay_pairs *c)
 {
     _Alignas(LA_ALIGN) T far[LA_BLOCK], lanes[VL];
     const ptrdiff_t cols = round_up(c->d, VL);
-    const struct gate *gate = c->gate;
+    const struct decay *decay = c->decay;
     token_pairs(c);
     for (int r = 0; r < c->readers; r++) {
-        const struct gate_reader *a = &c->reader[r];
+        const struct decay_reader *a = &c->reader[r];
         T ahead = 0;
         row_dots(far, a->x, a->dx, c->tokens, cols);
         for (ptrdiff_t t = c->tokens - 1; t >= 0; t--) {
             const ptrdiff_t i = t + a->before;
-            ahead += i < c->tokens ? start_of(gate, a->before)[i] * far[i] : 0;
+            ahead += i < c->tokens ? start_of(decay, a->before)[i] * far[i] : 0;
             c->dg_token[t] += ahead;
         }
     }
@@ -152,7 +153,7 @@ token_gradient(const struct gate_pairs *c)
         row_dots(far, c->writer[w].x, c->writer[w].dx, c->tokens, cols);
         for (ptrdiff_t t = 0; t < c->tokens; t++) {
             c->dg_token[t] += behind;
-            behind += gate->end[t] * far[t];
+            behind += decay->end[t] * far[t];
         }
     }
 }

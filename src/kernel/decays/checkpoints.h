@@ -1,19 +1,19 @@
 /* checkpoints.h: the chunks of a forward scan, revisited in reverse, and the states
  * before them.
  *
- * Gates may decide where a chunk begins (gate.h), so the forward scan marks the
+ * Decays may decide where a chunk begins (decay.h), so the forward scan marks the
  * beginnings, one byte per token.  It stores the state before every interval of chunks,
  * a checkpoint; the reverse scan recomputes the states of one interval at a time.
  * Memory is least with sqrt(chunks) chunks per interval.
  *
- * There may be as many chunks as tokens.  With one gate per token, the chunks are
- * counted first: of 2 sqrt(n) states, 2 sqrt(chunks) are touched.  With one gate per
+ * There may be as many chunks as tokens.  With one decay per token, the chunks are
+ * counted first: of 2 sqrt(n) states, 2 sqrt(chunks) are touched.  With one decay per
  * channel, there are up to 2.5 sqrt(n) states, of which a quarter is touched unless
- * gates are strong. */
+ * decays are strong. */
 #ifndef LA_CHECKPOINTS_H
 #define LA_CHECKPOINTS_H
 
-#include "gate_factors.h"
+#include "decay_factors.h"
 
 struct checkpoints {
     ptrdiff_t rows, interval; /* most tokens per chunk; chunks per interval */
@@ -24,7 +24,7 @@ struct checkpoints {
 /* A head that is shorter than the one that scratch was measured for must not need more
  * scratch, so the number of checkpoints suffices for every n up to this one.  With s =
  * ceil(sqrt(c)) chunks per interval, c / s <= s; and with c = n / 4, n / s <= 4 s. With
- * one gate per token, `interval` is the largest value that count_chunks may set. */
+ * one decay per token, `interval` is the largest value that count_chunks may set. */
 static struct checkpoints
 take_checkpoints(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
 {
@@ -37,18 +37,18 @@ take_checkpoints(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
     return r;
 }
 
-/* With one gate per token, counts the chunks of a head and sets `interval` from it. */
+/* With one decay per token, counts the chunks of a head and sets `interval` from it. */
 static void
-count_chunks(struct checkpoints *r, const struct la_head *h, const struct gate *gate)
+count_chunks(struct checkpoints *r, const struct la_head *h, const struct decay *decay)
 {
     ptrdiff_t chunks = 0;
-    for (ptrdiff_t i = 0; !gate->channels && i < h->n; chunks++) {
+    for (ptrdiff_t i = 0; !decay->channels && i < h->n; chunks++) {
         if (h->poll(h->poll_arg)) {
             return; /* the interval is large enough for any number of chunks */
         }
-        i += load_sums(h, span(i, r->rows, i + r->rows, h->n, NULL), gate);
+        i += load_sums(h, span(i, r->rows, i + r->rows, h->n, NULL), decay);
     }
-    if (!gate->channels) {
+    if (!decay->channels) {
         r->interval = checkpoint_interval(chunks);
     }
 }

@@ -1,5 +1,5 @@
-/* gate.h: the gates of a chunk: how each earlier token, and the state, has decayed when
- * a later token reads it.
+/* decay.h: the decays of a chunk: how each earlier token, and the state, has decayed
+ * when a later token reads it.
  *
  * g_i is the natural logarithm of a decay, one number per token or one per key channel
  * (a row of the state); G_i is its sum from the chunk's first token on.  Row i reads
@@ -8,7 +8,7 @@
  * and exp(G_last - G_j) of what row j wrote.  If a row reads before its decay
  * (`before`: queries with a bonus for their own key, DPLR's a), G_{i-1} replaces G_i.
  *
- * Products between the rows of a chunk take three steps; each kind of gate needs only
+ * Products between the rows of a chunk take three steps; each kind needs only
  * one of the first two:
  *
  *    meet                  scale the rows as the triangle's product needs them
@@ -18,11 +18,11 @@
  *
  * One number per token: the triangle is multiplied by E.  No factor is the product of a
  * large and a small exponential, nor the exponential of a difference of long sums,
- * which a gate of -1e30 would make wrong for all later tokens: every exponent is the
- * sum of the gates between the two tokens.  If no gate is positive, every factor is at
- * most 1.  The cost is one exponential per pair of rows.  A chunk ends before the token
- * up to which some consecutive gates sum to more than LA_DECAY_MAX: then no factor
- * overflows except that of a single gate, in whatever order gates grow and shrink.
+ * which one of -1e30 would make wrong for all later tokens: every exponent is the sum
+ * of g between the two tokens.  If no g is positive, every factor is at most 1.  The
+ * cost is one exponential per pair of rows.  A chunk ends before the token up to which
+ * some consecutive g sum to more than LA_DECAY_MAX: then no factor overflows except
+ * that of a single token, in whatever order g grows and shrinks.
  *
  * One number per channel: with H_i = g_1 + ... + g_i of the tokens after the chunk's
  * first,
@@ -33,28 +33,27 @@
  * whose H would leave [LA_DECAY_MIN, LA_DECAY_MAX], so that every product of up and
  * down is as accurate as its factors.  c, a power of two, centres the range of up and
  * down around 1.  H is summed in two numbers: up is accurate to a few roundings for
- * every H.  The cost is one exponential and one division per gate.
+ * every H.  The cost is one exponential and one division per decay.
  *
- * A reset, a gate whose exponential is 0, always begins a chunk, and the state before
- * it is cleared: 0 times inf or NaN would not be 0.  With a bonus, queries read that
- * state, so a reset is a chunk of its own.  DPLR's a reads it too, so clearing it would
- * gain nothing.
+ * A reset, a decay of 0, always begins a chunk, and the state before it is cleared: 0
+ * times inf or NaN would not be 0.  With a bonus, queries read that state, so a reset
+ * is a chunk of its own.  DPLR's a reads it too, so clearing it would gain nothing.
  *
- * In both cases, row i of the output, and where its chunk ends, depend only on gates up
- * to i: no later gate, even if it is NaN, changes a bit of it.  Gradients of row i may
+ * In both cases, row i of the output, and where its chunk ends, depend only on decays
+ * up to i: no later g, even if it is NaN, changes a bit of it.  Gradients of row i may
  * differ in their last bits, since the distance between checkpoints depends on all
  * chunks.
  *
  * The state's decay is applied in two parts, s <- keep s + change s: 1 and expm1(G) for
  * decays near 1, else 0 and exp(G).  A state that forgets little over thousands of
  * chunks then has no larger error than one that forgets nothing (exp would round the
- * decay itself, alike in all chunks), and with gates of 0 it has the same bits.
+ * decay itself, alike in all chunks), and with g = 0 it has the same bits.
  *
- * A token without a key has the gate 0: it leaves the state unchanged. */
-#ifndef LA_GATE_H
-#define LA_GATE_H
+ * A token without a key has g = 0: it leaves the state unchanged. */
+#ifndef LA_DECAY_H
+#define LA_DECAY_H
 
-#include "gate_factors.h"
+#include "decay_factors.h"
 
 /* y = x o factor, with one row of factors per row of x or, with ld = 0, one for all. */
 INLINE void
@@ -91,22 +90,23 @@ copy_rows(struct block y, struct block x, ptrdiff_t rows)
 
 /* y = x, `rows` readers, scaled for the product with the writers of their chunk. */
 static void
-readers_meet(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
+readers_meet(const struct decay *decay, struct block y, struct block x, ptrdiff_t rows,
              ptrdiff_t d, int before)
 {
-    const ptrdiff_t same = gate->channels ? before : rows;
+    const ptrdiff_t same = decay->channels ? before : rows;
     copy_rows(y, x, same);
-    multiply_rows(block_at(y, same, 0), block_at(x, same, 0), gate->up, rows - same, d);
+    multiply_rows(block_at(y, same, 0), block_at(x, same, 0), decay->up, rows - same,
+                  d);
     clear_rows(y, rows, round_up(rows, MR));
 }
 
 /* y = x, `rows` writers, scaled for the product with the readers of their chunk. */
 static void
-writers_meet(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
+writers_meet(const struct decay *decay, struct block y, struct block x, ptrdiff_t rows,
              ptrdiff_t d)
 {
-    if (gate->channels) {
-        multiply_rows(y, x, gate->down, rows, d);
+    if (decay->channels) {
+        multiply_rows(y, x, decay->down, rows, d);
     }
     else {
         copy_rows(y, x, rows);
@@ -116,11 +116,11 @@ writers_meet(const struct gate *gate, struct block y, struct block x, ptrdiff_t 
 
 /* x_ij <- x_ij E_ij for j <= i (before: j < i), where x = A B^T of scaled rows. */
 static void
-gate_triangle(const struct gate *gate, struct block x, ptrdiff_t rows, int before)
+decay_triangle(const struct decay *decay, struct block x, ptrdiff_t rows, int before)
 {
-    for (ptrdiff_t i = before; !gate->channels && i < rows; i++) {
+    for (ptrdiff_t i = before; !decay->channels && i < rows; i++) {
         const struct block row = block_at(x, i, 0),
-                           e = block_at(gate->pairs, i - before, 0);
+                           e = block_at(decay->pairs, i - before, 0);
         multiply_rows(row, row, e, 1, i + 1);
     }
 }
@@ -128,59 +128,59 @@ gate_triangle(const struct gate *gate, struct block x, ptrdiff_t rows, int befor
 /* y = x, readers scaled by readers_meet, now scaled for the product with the state
  * before the chunk. */
 static void
-from_start(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
+from_start(const struct decay *decay, struct block y, struct block x, ptrdiff_t rows,
            ptrdiff_t d, int before)
 {
-    if (!gate->channels) {
-        scale_into(y, x, start_of(gate, before), rows, d);
+    if (!decay->channels) {
+        scale_into(y, x, start_of(decay, before), rows, d);
         return;
     }
     copy_rows(y, x, before);
     multiply_rows(block_at(y, before, 0), block_at(x, before, 0),
-                  (struct block){gate->first, 0}, rows - before, d);
+                  (struct block){decay->first, 0}, rows - before, d);
 }
 
 /* y = x, writers scaled by writers_meet, now scaled for the state after the chunk. */
 static void
-to_end(const struct gate *gate, struct block y, struct block x, ptrdiff_t rows,
+to_end(const struct decay *decay, struct block y, struct block x, ptrdiff_t rows,
        ptrdiff_t d)
 {
-    if (!gate->channels) {
-        scale_into(y, x, gate->end, rows, d);
+    if (!decay->channels) {
+        scale_into(y, x, decay->end, rows, d);
         return;
     }
-    multiply_rows(y, x, (struct block){gate->last, 0}, rows, d);
+    multiply_rows(y, x, (struct block){decay->last, 0}, rows, d);
 }
 
-/* Scales x, unscaled writers, for the state after the chunk; needs load_gate_ends. */
+/* Scales x, unscaled writers, for the state after the chunk; needs load_decay_ends. */
 static void
-given_to_end(const struct gate *gate, struct block x, ptrdiff_t rows, ptrdiff_t d)
+given_to_end(const struct decay *decay, struct block x, ptrdiff_t rows, ptrdiff_t d)
 {
-    if (gate->channels) {
-        multiply_rows(x, x, gate->down, rows, d);
+    if (decay->channels) {
+        multiply_rows(x, x, decay->down, rows, d);
     }
     else {
-        scale_into(x, x, gate->end, rows, d);
+        scale_into(x, x, decay->end, rows, d);
     }
 }
 
 /* --- resets --------------------------------------------------------------- */
 
-/* s (K, W) = 0 where the chunk's first gates reset it: rows or, `transposed`, columns.
+/* s (K, W) = 0 where the chunk's first decays reset it: rows or, `transposed`, columns.
  * Without this, inf and NaN times a decay of 0 would remain. */
 static void
-forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int transposed)
+forget(const struct decay *decay, T *s, ptrdiff_t K, ptrdiff_t W, int transposed)
 {
-    if (s == NULL || !forgets(gate, transposed ? W : K)) {
+    if (s == NULL || !forgets(decay, transposed ? W : K)) {
         return;
     }
-    if (!gate->channels) {
+    if (!decay->channels) {
         clear(s, state_size(K, W)); /* including its padding */
         return;
     }
     for (ptrdiff_t l = 0; l < K; l++) {
         for (ptrdiff_t j = 0; j < W; j += VL) {
-            const T *g = gate->g.x;
+            const T *g = decay->g.x;
             T *x = state_at(s, K, W, l, j);
             const ivec reset = is_reset(transposed ? vload(&g[j]) : vset1(g[l]));
             vstore(x, vkeep(~reset, vload(x)));
@@ -190,38 +190,38 @@ forget(const struct gate *gate, T *s, ptrdiff_t K, ptrdiff_t W, int transposed)
 
 /* Applies the resets to the state that a sweep decays, and to `lost`. */
 static void
-forget_state(const struct gate *gate, struct sweep *c)
+forget_state(const struct decay *decay, struct sweep *c)
 {
-    if (!forgets(gate, c->transposed ? c->W : c->K)) {
+    if (!forgets(decay, c->transposed ? c->W : c->K)) {
         return;
     }
     if (c->from != NULL) {
         memcpy(c->s, c->from, (size_t)state_size(c->K, c->W) * sizeof(T));
         c->from = NULL;
     }
-    forget(gate, c->s, c->K, c->W, c->transposed);
-    forget(gate, c->lost, c->K, c->W, c->transposed);
+    forget(decay, c->s, c->K, c->W, c->transposed);
+    forget(decay, c->lost, c->K, c->W, c->transposed);
 }
 
 /* Whether keep is 0 in all rows: then the sum is rounded as a whole, and `lost` is 0
- * after the chunk.  With one gate per channel, this is not looked for. */
+ * after the chunk.  With one decay per channel, this is not looked for. */
 INLINE int
-keeps_nothing(const struct gate *gate)
+keeps_nothing(const struct decay *decay)
 {
-    return !gate->channels && gate->keep[0] == 0;
+    return !decay->channels && decay->keep[0] == 0;
 }
 
 /* Reads the state, decays it and writes to it. */
 static void
-sweep_decayed(const struct gate *gate, struct sweep *c, int before)
+sweep_decayed(const struct decay *decay, struct sweep *c, int before)
 {
-    if (before && forgets(gate, c->K)) {
+    if (before && forgets(decay, c->K)) {
         sweep(c, LA_READ);
-        forget_state(gate, c);
+        forget_state(decay, c);
         sweep(c, LA_WRITE);
         return;
     }
-    forget_state(gate, c);
+    forget_state(decay, c);
     sweep(c, LA_READ | LA_WRITE);
 }
 

@@ -1,4 +1,4 @@
-/* gate_backward.h: gradients through the gates of a chunk (gate.h).
+/* decay_backward.h: gradients through the decays of a chunk (decay.h).
  *
  * One or two sets of readers A of a chunk meet its writers B in the triangles P_ij =
  * a_i.(E_ij o b_j).  X_ij is the gradient of P_ij.  far_i is what a_i receives through
@@ -11,19 +11,19 @@
  *         + sum_{i >= t} a_i o (exp(G_i) o far_i + sum_{j < t} X_ij E_ij o b_j)
  *         + sum_{j < t} b_j o (exp(G_last - G_j) o far_j)
  *
- * (i > t for rows that read before their decay.)  With one gate per token, dg is the
+ * (i > t for rows that read before their decay.)  With one decay per token, dg is the
  * sum over the channels: products of rows, and X_ij P_ij.
  *
  * Numerics.  Nothing cancels: every product of a term before t and a term after it is
  * added separately, so that the error of dg is proportional to the magnitude of its
  * terms, as for other gradients, and pairs of tokens on the same side of t do not
- * contribute.  With one gate per channel, the contribution of keys before t to row i is
- * a partial sum of da_i, available while that is summed MR keys at a time; pairs with a
- * block of MR rows between them are added once for the block. */
-#ifndef LA_GATE_BACKWARD_H
-#define LA_GATE_BACKWARD_H
+ * contribute.  With one decay per channel, the contribution of keys before t to row i
+ * is a partial sum of da_i, available while that is summed MR keys at a time; pairs
+ * with a block of MR rows between them are added once for the block. */
+#ifndef LA_DECAY_BACKWARD_H
+#define LA_DECAY_BACKWARD_H
 
-#include "gate_pairs.h"
+#include "decay_pairs.h"
 
 /* across += the product of rows a and their partial sums y over the keys so far. */
 INLINE void
@@ -41,11 +41,11 @@ add_across(vec y[][NR], struct block a, T *across, ptrdiff_t tokens, const int n
 }
 
 /* y += contributions of the MR rows from i on to each other, one key at a time.  Also
- * sets dg, or adds to it for the second reader: for each gate, the rows at or after it
+ * sets dg, or adds to it for the second reader: for each decay, the rows at or after it
  * times their partial sums over the keys before it. */
 INLINE void
-near_gates(const struct gate_pairs *c, vec y[][NR], const int reader, ptrdiff_t i,
-           ptrdiff_t col, const int nr, const int strict, const int before)
+near_decays(const struct decay_pairs *c, vec y[][NR], const int reader, ptrdiff_t i,
+            ptrdiff_t col, const int nr, const int strict, const int before)
 {
     const struct block a = block_at(c->reader[reader].x, i, col);
     const struct block dg = block_at(c->dg, i, col);
@@ -76,17 +76,17 @@ near_gates(const struct gate_pairs *c, vec y[][NR], const int reader, ptrdiff_t 
 
 /* y = far of MR rows from i on, times the decay since the beginning of the chunk. */
 INLINE void
-far_of_reader(const struct gate_pairs *c, vec y[][NR], struct block dx, ptrdiff_t i,
+far_of_reader(const struct decay_pairs *c, vec y[][NR], struct block dx, ptrdiff_t i,
               ptrdiff_t col, const int nr, const int channels, const int before)
 {
     LA_EACH(r, MR) {
         LA_EACH(j, nr) {
             vec decay = vset1(1);
             if (!channels) {
-                decay = vset1(start_of(c->gate, before)[i + r]);
+                decay = vset1(start_of(c->decay, before)[i + r]);
             }
             else if (i + r >= before) {
-                decay = vload(&c->gate->first[col + j * VL]);
+                decay = vload(&c->decay->first[col + j * VL]);
             }
             y[r][j] = vload(&dx.x[r * dx.ld + j * VL]) * decay;
         }
@@ -95,7 +95,7 @@ far_of_reader(const struct gate_pairs *c, vec y[][NR], struct block dx, ptrdiff_
 
 /* da of one reader: one column tile, MR rows from i on. */
 INLINE void
-reader_rows(const struct gate_pairs *c, const int reader, ptrdiff_t i, ptrdiff_t col,
+reader_rows(const struct decay_pairs *c, const int reader, ptrdiff_t i, ptrdiff_t col,
             const int nr, const int channels, const int strict, const int before)
 {
     const struct block a = block_at(c->reader[reader].x, i, col);
@@ -114,7 +114,7 @@ reader_rows(const struct gate_pairs *c, const int reader, ptrdiff_t i, ptrdiff_t
         }
     }
     if (channels) {
-        near_gates(c, y, reader, i, col, nr, strict, before);
+        near_decays(c, y, reader, i, col, nr, strict, before);
     }
     for (int w = 0; !channels && w < c->writers; w++) {
         diagonal_down(y, nr, block_at(c->x[reader][w], i, i),
@@ -123,7 +123,7 @@ reader_rows(const struct gate_pairs *c, const int reader, ptrdiff_t i, ptrdiff_t
     LA_EACH(r, MR) {
         LA_EACH(j, nr) {
             if (channels && i + r >= before) {
-                const struct block up = block_at(c->gate->up, i + r - before, col);
+                const struct block up = block_at(c->decay->up, i + r - before, col);
                 y[r][j] *= vload(&up.x[j * VL]);
             }
         }
@@ -132,10 +132,10 @@ reader_rows(const struct gate_pairs *c, const int reader, ptrdiff_t i, ptrdiff_t
 }
 
 INLINE void
-reader_tile(const struct gate_pairs *c, const int reader, ptrdiff_t i, ptrdiff_t col,
+reader_tile(const struct decay_pairs *c, const int reader, ptrdiff_t i, ptrdiff_t col,
             const int nr, const int channels)
 {
-    const struct gate_reader *a = &c->reader[reader];
+    const struct decay_reader *a = &c->reader[reader];
     if (a->before) {
         reader_rows(c, reader, i, col, nr, channels, 1, 1);
     }
@@ -147,10 +147,10 @@ reader_tile(const struct gate_pairs *c, const int reader, ptrdiff_t i, ptrdiff_t
     }
 }
 
-/* dg += sum of b_j o y_j over rows j before each of the MR gates from row i on.  `sum`
+/* dg += sum of b_j o y_j over rows j before each of the MR decays from row i on.  `sum`
  * holds the contribution of all earlier rows. */
 INLINE void
-near_writes(const struct gate_pairs *c, vec y[][NR], struct block b, vec sum[NR],
+near_writes(const struct decay_pairs *c, vec y[][NR], struct block b, vec sum[NR],
             ptrdiff_t i, ptrdiff_t col, const int nr)
 {
     LA_EACH(r, MR) {
@@ -167,15 +167,15 @@ near_writes(const struct gate_pairs *c, vec y[][NR], struct block b, vec sum[NR]
 /* y = far of MR rows from i on, times the decay until the end of the chunk; behind +=
  * b_j o far_j. */
 INLINE void
-far_of_writer(const struct gate_pairs *c, vec y[][NR], const struct gate_writer *w,
+far_of_writer(const struct decay_pairs *c, vec y[][NR], const struct decay_writer *w,
               vec behind[NR], ptrdiff_t i, ptrdiff_t col, const int nr,
               const int channels)
 {
     const struct block b = block_at(w->x, i, col), dx = block_at(w->dx, i, col);
     LA_EACH(r, MR) {
         LA_EACH(j, nr) {
-            const vec decay = channels ? vload(&c->gate->last[col + j * VL])
-                                       : vset1(c->gate->end[i + r]);
+            const vec decay = channels ? vload(&c->decay->last[col + j * VL])
+                                       : vset1(c->decay->end[i + r]);
             y[r][j] = vload(&dx.x[r * dx.ld + j * VL]) * decay;
             if (channels && i + r < c->tokens) {
                 behind[j] = vfma(vload(&b.x[r * b.ld + j * VL]), y[r][j], behind[j]);
@@ -185,12 +185,12 @@ far_of_writer(const struct gate_pairs *c, vec y[][NR], const struct gate_writer 
 }
 
 /* db of one writer: one column tile, MR rows from i on; and dg of their pairs with
- * later readers.  `behind` is the contribution of `far` to all later gates. */
+ * later readers.  `behind` is the contribution of `far` to all later decays. */
 INLINE void
-writer_rows(const struct gate_pairs *c, const int writer, vec behind[NR], ptrdiff_t i,
+writer_rows(const struct decay_pairs *c, const int writer, vec behind[NR], ptrdiff_t i,
             ptrdiff_t col, const int nr, const int channels)
 {
-    const struct gate_writer *w = &c->writer[writer];
+    const struct decay_writer *w = &c->writer[writer];
     const struct block b = block_at(w->x, i, col), dx = block_at(w->dx, i, col);
     const ptrdiff_t later = i + MR, left = c->rows - later;
     vec y[MR][NR], sum[NR];
@@ -221,7 +221,7 @@ writer_rows(const struct gate_pairs *c, const int writer, vec behind[NR], ptrdif
     LA_EACH(r, MR) {
         LA_EACH(j, nr) {
             if (channels) {
-                const struct block down = block_at(c->gate->down, i + r, col);
+                const struct block down = block_at(c->decay->down, i + r, col);
                 y[r][j] *= vload(&down.x[j * VL]);
             }
         }
@@ -231,7 +231,7 @@ writer_rows(const struct gate_pairs *c, const int writer, vec behind[NR], ptrdif
 
 /* One column tile of all gradients. */
 INLINE void
-gradient_tile(const struct gate_pairs *c, ptrdiff_t col, const int nr,
+gradient_tile(const struct decay_pairs *c, ptrdiff_t col, const int nr,
               const int channels)
 {
     vec behind[2][NR];
@@ -253,10 +253,10 @@ gradient_tile(const struct gate_pairs *c, ptrdiff_t col, const int nr,
 
 /* da, db and dg from `far`, X and P; overwrites X. */
 static void
-gate_gradients(const struct gate_pairs *c)
+decay_gradients(const struct decay_pairs *c)
 {
     const ptrdiff_t cols = round_up(c->d, VL);
-    if (c->gate->channels) {
+    if (c->decay->channels) {
         clear(c->across.x, c->rows / MR * c->across.ld);
         LA_BY_TILES(cols, gradient_tile(c, col, nr, 1));
         return;
@@ -264,7 +264,7 @@ gate_gradients(const struct gate_pairs *c)
     token_gradient(c);
     for (int r = 0; r < c->readers; r++) {
         for (int w = 0; w < c->writers; w++) {
-            gate_triangle(c->gate, c->x[r][w], c->rows, c->reader[r].before);
+            decay_triangle(c->decay, c->x[r][w], c->rows, c->reader[r].before);
         }
     }
     LA_BY_TILES(cols, gradient_tile(c, col, nr, 0));
@@ -272,13 +272,13 @@ gate_gradients(const struct gate_pairs *c)
 
 /* Stores dg of the tokens t, with 0 for those without a key. */
 static void
-store_gate_gradient(const struct la_head *h, const struct gate *gate,
-                    const struct gate_pairs *c, struct span t)
+store_decay_gradient(const struct la_head *h, const struct decay *decay,
+                     const struct decay_pairs *c, struct span t)
 {
     const ptrdiff_t keys = keys_left(h, t);
     for (ptrdiff_t l = 0; h->channels[LA_AT_g] && l < h->d; l += VL) {
         /* The gradient is 0 at a reset. */
-        const ivec reset = is_reset(vload(&gate->g.x[l]));
+        const ivec reset = is_reset(vload(&decay->g.x[l]));
         vstore(&c->dg.x[l], vkeep(~reset, vload(&c->dg.x[l])));
     }
     if (h->channels[LA_AT_g]) {
@@ -289,7 +289,7 @@ store_gate_gradient(const struct la_head *h, const struct gate *gate,
     for (ptrdiff_t i = keys; i < t.rows; i++) {
         c->dg_token[i] = 0;
     }
-    if (gate->g.x[0] <= EXP_MIN) {
+    if (decay->g.x[0] <= EXP_MIN) {
         c->dg_token[0] = 0;
     }
     store_numbers(&h->dg, t, c->dg_token);
