@@ -242,7 +242,7 @@ setup(
             "linattn._linattn",
             sources=sorted(glob("src/ext/*.c")),
             # Source distributions include these.
-            depends=[KERNELS, *sorted(glob("src/*/*.h") + glob("src/*/*.def"))],
+            depends=[KERNELS, *sorted(glob("src/**/*.h", recursive=True) + glob("src/*/*.def"))],
             include_dirs=[numpy.get_include()],
             define_macros=macros,
             extra_compile_args=COMMON,

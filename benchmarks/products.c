@@ -8,7 +8,7 @@
  *
  * d = m is a multiple of COLS and at most D_MAX; a chunk has a multiple of MR rows and
  * at most ROWS_MAX. */
-#include "micro.h"
+#include "tiles/micro.h"
 
 #ifndef __AVX512BF16__
 #error "products.c needs AVX512-BF16"

@@ -1,15 +1,23 @@
-"""Equations in the comments of the C sources stay as they are laid out."""
+"""The C sources: what the kernels' headers include, and how their equations are laid out."""
 
 import re
 import shutil
 import subprocess
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = sorted(ROOT.glob("src/*/*.[ch]"))
+KERNELS = ROOT / "src/kernel"
+FILES = sorted(ROOT.glob("src/**/*.[ch]"))
+#: The folders of the kernels, from the lowest on; tables, beside them, are below all.
+STACK = (
+    "vectors", "tiles", "maps", "decays", "convolution", "scans", "recurrences", "attention",
+    "steps",
+)  # fmt: skip
+INCLUDE = re.compile(r'^#include "(.*)"', re.M)
 
 EQUATION = re.compile(r" *\* {3,}\S")
 PROSE = re.compile(r" *\* \S")
@@ -19,6 +27,31 @@ OVERLONG = """/* A comment.
  *    b = 1
  */
 """.format("a = 0" + 30 * " + 0")
+
+
+def included(header):
+    """The headers of the kernels that a header includes."""
+    paths = ((header.parent / name).resolve() for name in INCLUDE.findall(header.read_text()))
+    return {path for path in paths if path.suffix == ".h"}
+
+
+def test_the_stack_is_all_folders():
+    assert {*STACK} == {path.name for path in KERNELS.iterdir() if path.is_dir()}
+
+
+@pytest.mark.parametrize("folder", STACK)
+def test_headers_include_none_from_above(folder):
+    allowed = {KERNELS, *(KERNELS / name for name in STACK[: STACK.index(folder) + 1])}
+    headers = [*(KERNELS / folder).glob("*.h")]
+    assert headers
+    for header in headers:
+        assert {path.parent for path in included(header)} <= allowed, header
+
+
+def test_no_header_includes_itself():
+    """TopologicalSorter raises CycleError, which names the circle."""
+    headers = KERNELS.rglob("*.h")
+    assert [*TopologicalSorter({path: included(path) for path in headers}).static_order()]
 
 
 def test_a_blank_line_is_between_equations_and_prose():

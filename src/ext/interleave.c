@@ -7,7 +7,7 @@
  * contiguous heads.  By slices, memory is read in order, and the rows of all heads in a
  * slice are prefetched together.  Each head keeps its state in its own scratch and
  * computes the same operations in the same order, so no bit changes. */
-#include "../kernel/fetch.h"
+#include "../kernel/vectors/fetch.h"
 #include "job.h"
 
 /* A head and its progress. */
@@ -111,8 +111,7 @@ run_interleaved(void *arg, size_t item, int lane)
     ptrdiff_t longest = 1;
     for (ptrdiff_t i = 0; i < heads; i++) {
         struct la_head *h = &heads_now[i].head;
-        *h = job->head;
-        la_job_place(job, h, (struct piece){first + i, 0, 0, 0});
+        *h = la_job_head(job, (struct piece){first + i, 0, 0, 0});
         h->group = 1;
         h->interleave = &heads_now[i].interleave;
         heads_now[i].interleave =

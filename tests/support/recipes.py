@@ -50,7 +50,7 @@ def _new(file: str, text: str = "", texts: Path = TEXTS) -> Edit:
 
 MAP = (
     Edit("src/kernel/maps.def", "LA_ROW_MAP(l2norm", "LA_MAP(square, 0)\n"),
-    Edit("src/kernel/feature.h", "#endif", SQUARE),
+    Edit("src/kernel/vectors/feature.h", "#endif", SQUARE),
     Edit(
         "linattn/reference/maps.py",
         '    "l2norm":',
@@ -58,14 +58,15 @@ MAP = (
     ),
 )
 RECURRENCE = (
-    _new("src/kernel/fade.h"),
-    _new("src/kernel/fade_backward.h"),
-    _new("src/kernel/fade_step.h"),
+    _new("src/kernel/recurrences/fade.h"),
+    _new("src/kernel/recurrences/fade_backward.h"),
+    _new("src/kernel/steps/fade_step.h"),
     Edit(
         "src/kernel/kernels.c",
-        '#include "gated.h"',
-        '#include "fade.h"\n#include "fade_backward.h"\n#include "fade_step.h"\n',
+        '#include "recurrences/gated.h"',
+        '#include "recurrences/fade.h"\n#include "recurrences/fade_backward.h"\n',
     ),
+    Edit("src/kernel/kernels.c", '#include "steps/gated', '#include "steps/fade_step.h"\n'),
     Edit(
         "src/kernel/operators.def",
         "/* the short convolution",
@@ -97,8 +98,12 @@ RECURRENCE = (
 )
 #: A recurrence whose state has a log scale, without a twin.
 SCALED_RECURRENCE = (
-    _new("src/kernel/log_sum.h", texts=SCALED_TEXTS),
-    Edit("src/kernel/kernels.c", '#include "gated.h"', '#include "log_sum.h"\n'),
+    _new("src/kernel/recurrences/log_sum.h", texts=SCALED_TEXTS),
+    Edit(
+        "src/kernel/kernels.c",
+        '#include "recurrences/gated.h"',
+        '#include "recurrences/log_sum.h"\n',
+    ),
     Edit(
         "src/kernel/operators.def",
         "/* the short convolution",

@@ -9,7 +9,7 @@
 #ifndef LA_FADE_H
 #define LA_FADE_H
 
-#include "recurrence.h"
+#include "../tiles/recurrence.h"
 
 struct fade_scratch {
     T *q, *k, *v, *rate, *c, *o; /* a row each, of the present token */

@@ -1,0 +1,158 @@
+/* conv_step.h: one token of the short convolution (conv.h) on a state.
+ *
+ *    y = bias + sum_{k < d} weight_k o s_k + weight_d o x, or silu of it
+ *    s <- (s_1, ..., s_{d-1}, x)
+ *
+ * x, y, bias (m), weight (w,m), s (d,m).  One pass over channels, a vector at a time:
+ * the state is read once and written once.  The sums are those of conv_tile.h, bit for
+ * bit.  Without s0 the state in s1 is updated in place.  Filters of other lengths than
+ * usual are left to the kernel for sequences; only this one needs scratch. */
+#ifndef LA_CONV_STEP_H
+#define LA_CONV_STEP_H
+
+#include "conv.h"
+#include "../vectors/zip.h"
+
+/* Whether the filters are of usual length, and the state has the inputs that they need
+ * or one more, as some callers hold it. */
+INLINE int
+is_usual_filter(const struct la_head *h)
+{
+    return h->f >= 2 && h->f <= LA_ZIP_MAX && (h->d == h->f - 1 || h->d == h->f);
+}
+
+static struct conv_scratch
+causal_conv1d_step_carve(const struct la_head *h, struct arena *arena)
+{
+    const struct conv_scratch none = {.early = NULL};
+    return is_usual_filter(h) ? none : causal_conv1d_carve(h, arena);
+}
+
+/* Whether x, of n rows, lies by columns without gaps. */
+INLINE int
+is_dense(const struct la_array *x, const int n)
+{
+    const ptrdiff_t size = size_of(x->type);
+    return x->cs == n * size && (n == 1 || x->rs == size);
+}
+
+/* The n rows of channels [j, j + some) of any x, and back. */
+static __attribute__((noinline)) void
+read_any_channels(T *rows, const struct la_array *x, ptrdiff_t j, ptrdiff_t some,
+                  ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++) {
+        vstore(&rows[i * VL], load_at(x, i, j, j + some));
+    }
+}
+
+static __attribute__((noinline)) void
+write_any_channels(const struct la_array *x, ptrdiff_t j, ptrdiff_t some, const T *rows,
+                   ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++) {
+        char *to = x->data + i * x->rs + j * x->cs;
+        vwrite_part(to, x->cs, some, vload(&rows[i * VL]), x->type);
+    }
+}
+
+/* The same of usual arrays in registers. */
+INLINE void
+read_channels(vec rows[], const struct la_array *x, ptrdiff_t j, ptrdiff_t some,
+              const int n)
+{
+    const char *from = x->data + j * x->cs;
+    if (some == VL && is_dense(x, n)) {
+        LA_BY_TYPE(x->type, read_dense_columns(rows, from, n, type));
+    }
+    else if (some == VL && by_rows(x)) {
+        LA_BY_TYPE(x->type, LA_EACH(i, n) { rows[i] = vread(from + i * x->rs, type); });
+    }
+    else {
+        _Alignas(LA_ALIGN) T copy[LA_ZIP_MAX * VL];
+        read_any_channels(copy, x, j, some, n);
+        LA_EACH(i, n) {
+            rows[i] = vload(&copy[i * VL]);
+        }
+    }
+}
+
+INLINE void
+write_channels(const struct la_array *x, ptrdiff_t j, ptrdiff_t some, const vec rows[],
+               const int n)
+{
+    char *to = x->data + j * x->cs;
+    if (some == VL && is_dense(x, n)) {
+        vec columns[LA_ZIP_MAX];
+        vcolumns(columns, rows, n);
+        LA_BY_TYPE(
+            x->type,
+            LA_EACH(i, n) { vwrite(to + i * VL * size_of(type), columns[i], type); });
+    }
+    else if (some == VL && by_rows(x)) {
+        LA_BY_TYPE(x->type, LA_EACH(i, n) { vwrite(to + i * x->rs, rows[i], type); });
+    }
+    else {
+        _Alignas(LA_ALIGN) T copy[LA_ZIP_MAX * VL];
+        LA_EACH(i, n) {
+            vstore(&copy[i * VL], rows[i]);
+        }
+        write_any_channels(x, j, some, copy, n);
+    }
+}
+
+/* Channels [j, j + some).  An input that the filters do not reach has the weight 0. */
+INLINE void
+step_filters(const struct la_head *h, ptrdiff_t j, ptrdiff_t some, const int w,
+             const int d)
+{
+    vec in[LA_ZIP_MAX + 1], weight[LA_ZIP_MAX + 1] = {{0}}, y;
+    read_channels(in, &h->s0, j, some, d);
+    read_channels(&in[d], &h->x, j, some, 1);
+    read_channels(&weight[d + 1 - w], &h->weight, j, some, w);
+    read_channels(&y, &h->bias, j, some, 1);
+    LA_EACH(k, d + 1) {
+        y = vfma(weight[k], in[k], y);
+    }
+    if (h->silu != 0) {
+        y = vsilu(y);
+    }
+    write_channels(&h->y, j, some, &y, 1);
+    write_channels(&h->s1, j, some, &in[1], d);
+}
+
+/* All channels; nonzero: stop. */
+INLINE int
+step_all_filters(const struct la_head *given, const int w, const int d)
+{
+    const struct la_head h = *given; /* which no write can change */
+    ptrdiff_t until_poll = 0;
+    for (ptrdiff_t j = 0; j < h.m; j += VL) {
+        if (give_up(&h, &until_poll, VL * w)) {
+            return 1;
+        }
+        step_filters(&h, j, h.m - j < VL ? h.m - j : VL, w, d);
+    }
+    return 0;
+}
+
+static int
+run_causal_conv1d_step(const struct la_head *h)
+{
+    struct la_head one = *h;
+    one.s0 = h->s0.data != NULL ? h->s0 : h->s1;
+    if (!is_usual_filter(h)) {
+        return run_causal_conv1d(&one);
+    }
+    const int more = h->d == h->f;
+    switch (h->f) {
+    case 2:
+        return more ? step_all_filters(&one, 2, 2) : step_all_filters(&one, 2, 1);
+    case 3:
+        return more ? step_all_filters(&one, 3, 3) : step_all_filters(&one, 3, 2);
+    default:
+        return more ? step_all_filters(&one, 4, 4) : step_all_filters(&one, 4, 3);
+    }
+}
+
+#endif

@@ -1,0 +1,261 @@
+/* delta.h: fast weights with the delta rule, one head, in chunks.
+ *
+ *    s_i = s_{i-1} + b_i u_i^T,  u_i = beta_i o (v_i - s_{i-1}^T b_i),  b = phi(k)
+ *    o_i = scale s_i^T phi(q_i)                    Schlag et al. 2021, eq. 24-25
+ *
+ * Over the rows of a chunk, with S the state before it, A = phi(Q), B = phi(K):
+ *
+ *    E = V - B S - stril(B B^T) U,  U = beta o E       by forward substitution
+ *    O = A S + tril(A B^T) U,       S <- S + B^T U
+ *
+ * beta is one number per row or one per channel; columns of V are independent.  About 6
+ * n d m flops plus the triangles.  Scratch: the state, d m numbers, and a few chunks.
+ * Rows j > i never affect row i. */
+#ifndef LA_DELTA_H
+#define LA_DELTA_H
+
+#include "../tiles/recurrence.h"
+#include "../tiles/triangle.h"
+
+/* beta of some tokens.  With one number per token, one vector that holds it in every
+ * lane serves all columns (step 0). */
+struct beta {
+    struct block rows;
+    ptrdiff_t step;
+};
+
+INLINE vec
+beta_at(const struct beta *beta, ptrdiff_t i, ptrdiff_t col)
+{
+    return vload(&beta->rows.x[i * beta->rows.ld + col * beta->step]);
+}
+
+/* beta of the tokens t, and 0 where no key exists. */
+static void
+load_beta(const struct la_head *h, struct span t, const struct beta *beta)
+{
+    _Alignas(LA_ALIGN) T numbers[MR * LA_CHUNK_MAX];
+    const ptrdiff_t all = round_up(t.rows, MR);
+    t.rows = keys_left(h, t);
+    if (h->channels[LA_AT_beta]) {
+        load_plain(beta->rows, &h->beta, t, h->m);
+    }
+    else {
+        load_numbers(numbers, &h->beta, t);
+    }
+    for (ptrdiff_t i = 0; !h->channels[LA_AT_beta] && i < t.rows; i++) {
+        vstore(beta->rows.x + i * beta->rows.ld, vset1(numbers[i]));
+    }
+    clear_rows(beta->rows, t.rows, all);
+}
+
+static struct beta
+take_beta(struct arena *arena, const struct la_head *h, ptrdiff_t rows)
+{
+    return (struct beta){take_block(arena, rows, h->channels[LA_AT_beta] ? h->m : 1),
+                         h->channels[LA_AT_beta]};
+}
+
+/* The values of the tokens t: in the caller's array if rows are whole vectors and all
+ * keys exist, else a copy. */
+static struct la_array
+values(const struct la_head *h, struct span t, struct block copy)
+{
+    struct la_array v = h->v;
+    struct span some = t;
+    some.rows = keys_left(h, t);
+    if (v.type == LA_NATIVE && v.cs == (ptrdiff_t)sizeof(T) && h->m % VL == 0 &&
+        some.rows == t.rows && t.rows % MR == 0) {
+        look_ahead(&v, t, h->m);
+        v.data += t.first * v.rs;
+        return v;
+    }
+    load_plain(copy, &h->v, some, h->m);
+    clear_rows(copy, some.rows, round_up(t.rows, MR));
+    return (struct la_array){(char *)copy.x, copy.ld * (ptrdiff_t)sizeof(T), sizeof(T),
+                             LA_NATIVE};
+}
+
+/* One chunk, while it passes through the columns of the state.  It writes B and U or,
+ * for DPLR, also K and V, whose rows precede those of B and U. */
+struct delta_chunk {
+    struct sweep read;    /* E S, with A S below it if outputs are wanted */
+    struct sweep write;   /* S += B^T U */
+    ptrdiff_t rows, keys; /* tokens, rounded up to MR; those with a key */
+    struct block l, p;    /* stril(E B^T); tril(A B^T) or NULL; (rows, rows) */
+    struct block lk, pk;  /* DPLR: stril(E K^T), tril(A K^T) */
+    struct la_array v;    /* rows of whole vectors */
+    struct block given;   /* DPLR: V */
+    struct block u, e;    /* e.x is NULL if errors are not wanted */
+    struct beta beta;
+};
+
+/* U, and E, of one column tile, MR rows at a time: subtract the product with earlier
+ * rows, then solve among the MR rows in registers.  For DPLR (`dplr`), U is the product
+ * of a and the state. */
+INLINE void
+substitute(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int dplr)
+{
+    const struct block u = block_at(c->u, 0, col), e = c->e;
+    for (ptrdiff_t i = 0; i < c->rows; i += MR) {
+        const struct block l = block_at(c->l, i, i);
+        const char *v = c->v.data + i * c->v.rs + col * (ptrdiff_t)sizeof(T);
+        vec y[MR][NR];
+        tile_load(y, nr, block_at(c->read.o, i, col));
+        tile(y, MR, nr, block_at(c->l, i, 0), 0, u, i);
+        if (dplr) {
+            const struct block given = block_at(c->given, 0, col);
+            tile(y, MR, nr, block_at(c->lk, i, 0), 0, given, i);
+            diagonal_down(y, nr, block_at(c->lk, i, i), block_at(given, i, 0), 1);
+        }
+        LA_EACH(r, MR) {
+            LA_EACH(j, nr) {
+                if (!dplr) {
+                    const vec error =
+                        vload_any(v + r * c->v.rs + j * LA_VBYTES) - y[r][j];
+                    if (e.x != NULL) {
+                        vstore(&e.x[(i + r) * e.ld + col + j * VL], error);
+                    }
+                    y[r][j] = beta_at(&c->beta, i + r, col + j * VL) * error;
+                }
+                if (i + r >= c->keys) {
+                    y[r][j] = (vec){0}; /* otherwise NaN if an earlier row is inf */
+                }
+            }
+            LA_UNROLL
+            for (int t = r + 1; t < MR; t++) {
+                const vec x = vset1(l.x[t * l.ld + r]);
+                LA_EACH(j, nr) {
+                    y[t][j] = vfma(x, y[r][j], y[t][j]);
+                }
+            }
+        }
+        tile_store(block_at(u, i, 0), y, nr);
+    }
+}
+
+/* y += rows [i, i + MR) of tril(P) U.  Later rows are skipped, not multiplied by zero:
+ * they may hold a NaN. */
+INLINE void
+attend_to(vec y[][NR], const int nr, struct block p, struct block u, ptrdiff_t i)
+{
+    tile(y, MR, nr, block_at(p, i, 0), 0, u, i);
+    tile_diagonal(y, MR, nr, block_at(p, i, i), block_at(u, i, 0), 0);
+}
+
+/* O of one column tile: A S, which is there already, plus tril(A B^T) U and, for DPLR,
+ * tril(A K^T) V. */
+INLINE void
+attend(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int dplr)
+{
+    for (ptrdiff_t i = 0; i < c->rows; i += MR) {
+        const struct block o = block_at(c->read.o, c->rows + i, col);
+        vec y[MR][NR];
+        tile_load(y, nr, o);
+        attend_to(y, nr, c->p, block_at(c->u, 0, col), i);
+        if (dplr) {
+            attend_to(y, nr, c->pk, block_at(c->given, 0, col), i);
+        }
+        tile_store(o, y, nr);
+    }
+}
+
+INLINE void
+delta_tile(const struct delta_chunk *c, ptrdiff_t col, const int nr, const int dplr)
+{
+    sweep_tile(&c->read, col, LA_READ, nr);
+    substitute(c, col, nr, dplr);
+    if (c->p.x != NULL) {
+        attend(c, col, nr, dplr);
+    }
+    sweep_tile(&c->write, col, LA_WRITE, nr);
+}
+
+/* E and U of a chunk, its outputs if wanted, and the state after it. */
+static void
+delta_columns(const struct delta_chunk *c)
+{
+    if (c->given.x != NULL) {
+        LA_BY_TILES(c->read.W, delta_tile(c, col, nr, 1));
+    }
+    else {
+        LA_BY_TILES(c->read.W, delta_tile(c, col, nr, 0));
+    }
+}
+
+struct delta_scratch {
+    ptrdiff_t rows;               /* tokens per chunk */
+    struct block ba, v, bo, l, p; /* [B; A]; values; [B S, then U; O]; L, P */
+    struct beta beta;
+    T *s, *lost, *scale; /* lost: what s has lost to rounding */
+};
+
+static struct delta_scratch
+delta_carve(const struct la_head *h, struct arena *arena)
+{
+    struct delta_scratch r = {.rows = delta_chunk_rows(h->d)};
+    r.ba = take_block(arena, 2 * r.rows, h->d);
+    r.v = take_block(arena, r.rows, h->m);
+    r.bo = take_block(arena, 2 * r.rows, h->m);
+    r.l = take_block(arena, r.rows, r.rows);
+    r.p = take_block(arena, r.rows, r.rows);
+    r.beta = take_beta(arena, h, r.rows);
+    r.s = take_state(arena, h->d, h->m);
+    r.lost = take_state(arena, h->d, h->m);
+    r.scale = take(arena, 1, r.rows);
+    return r;
+}
+
+static int
+run_delta(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct delta_scratch r = delta_carve(h, &arena);
+    struct la_fetch own = {0}, *look = interleave_look(h, &own);
+    const struct sweep state = {.K = h->d,
+                                .W = round_up(h->m, VL),
+                                .s = r.s,
+                                .ahead = interleave_fetch(h, &own)};
+    struct delta_chunk c = {
+        .read = state,
+        .write = state,
+        .l = r.l,
+        .p = r.p,
+        .u = r.bo, /* replaces B S */
+        .beta = r.beta,
+    };
+    c.read.a = c.write.b = r.ba;
+    c.read.o = c.write.v = r.bo;
+    ptrdiff_t i = interleave_begin(h);
+    take_up_sum(&c.write, r.lost, h->n, r.rows);
+    if (i == 0) {
+        load_state(r.s, &h->s0, h->d, h->m);
+        compensate(&c.write, r.lost, h->n, r.rows);
+        factors(h, r.scale, r.rows, 0, NULL);
+    }
+    for (; i < interleave_end(h); i += r.rows) {
+        if (h->poll(h->poll_arg)) {
+            return 1;
+        }
+        const struct span t = span(i, r.rows, i + r.rows, h->n, look);
+        c.rows = c.write.rows = round_up(t.rows, MR);
+        c.read.rows = 2 * c.rows;
+        c.keys = keys_left(h, t);
+        const struct block a = block_at(r.ba, c.rows, 0);
+        load_features(h, t, r.ba);
+        c.v = values(h, t, r.v);
+        load_beta(h, t, &r.beta);
+        load_mapped(a, &h->q, t, h->d, h->map);
+        look_ahead(&h->o, t, h->m);
+        triangle(r.l, r.ba, r.ba, c.rows, h->d);
+        triangle(r.p, a, r.ba, c.rows, h->d);
+        delta_columns(&c);
+        store_rows(&h->o, t, h->m, block_at(r.bo, c.rows, 0), r.scale);
+    }
+    if (interleave_finishes(h, i)) {
+        store_state(&h->s1, r.s, h->d, h->m);
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,276 @@
+/* gated_backward.h: gradients of gated linear attention, one head, chunks in reverse.
+ *
+ * Over the rows of a chunk (gated.h), with S the state before it, R the gradient of the
+ * state after it, C scale times the cotangent and P = tril(C V^T):
+ *
+ *    dV = X^T C + (exp(G_last - G) o B) R
+ *    dA = exp(G) o (C S^T) + (P o E) B,  dB = exp(G_last - G) o (V R^T) + (P o E)^T A
+ *    R <- exp(G_last) R + (exp(G) o A)^T C
+ *    dg as in decay_backward.h;  du = sum p_ii a_i o b_i
+ *
+ * States are recomputed in gated_states.h.  About 12 n d m flops plus the triangles.
+ * Scratch: the states of checkpoints.h and 4 more, and some chunks. */
+#ifndef LA_GATED_BACKWARD_H
+#define LA_GATED_BACKWARD_H
+
+#include "gated_states.h"
+
+/* Loads everything that the gradients of the tokens t need. */
+static void
+load_gated(const struct la_head *h, const struct gated_backward_scratch *r,
+           struct span t)
+{
+    load_decays(h, t, &r->decay);
+    load_mapped(r->a, &h->q, t, h->d, h->map);
+    r->parts->keys(h, r, t);
+    load_plain(r->c, &h->grad_out, t, r->values);
+    look_ahead(&h->dq, t, h->d);
+    look_ahead(&h->dk, t, h->d);
+    look_ahead(&h->dv, t, r->values);
+    if (h->scale != 1) {
+        scale_rows(r->c, t.rows, r->scale);
+    }
+}
+
+/* dst = src transposed, (rows, rows), both padded to whole vectors. */
+static void
+transpose_block(struct block dst, struct block src, ptrdiff_t rows)
+{
+    for (ptrdiff_t i = 0; i < rows; i += VL) {
+        for (ptrdiff_t j = 0; j < rows; j += VL) {
+            vec x[VL];
+            LA_EACH(r, VL) {
+                x[r] = vload(&src.x[(i + r) * src.ld + j]);
+            }
+            vtranspose(x);
+            LA_EACH(r, VL) {
+                vstore(&dst.x[(j + r) * dst.ld + i], x[r]);
+            }
+        }
+    }
+}
+
+/* Scaled A and B, and X. */
+static void
+gated_scores(const struct la_head *h, const struct gated_backward_scratch *r,
+             struct span t)
+{
+    const struct decay *decay = &r->decay;
+    const ptrdiff_t rows = round_up(t.rows, MR);
+    const struct sweep x = {.rows = rows,
+                            .K = h->d,
+                            .a = r->met_a,
+                            .b = r->met_b,
+                            .dots = r->x,
+                            .ahead = t.ahead};
+    readers_meet(decay, r->met_a, r->a, t.rows, h->d, la_is_given(&h->bonus));
+    writers_meet(decay, r->met_b, r->b, t.rows, h->d);
+    scores(&x);
+    decay_triangle(decay, r->x, rows, la_is_given(&h->bonus));
+    if (la_is_given(&h->bonus)) {
+        own_scores(r->own, r->bonus, r->a, r->b, rows, h->d);
+        set_diagonal(r->x, r->own, rows);
+    }
+    from_start(decay, r->far_a, r->met_a, rows, h->d, la_is_given(&h->bonus));
+    to_end(decay, r->far_b, r->met_b, rows, h->d);
+}
+
+/* dV and the next R. */
+static void
+gated_values(const struct la_head *h, const struct gated_backward_scratch *r,
+             struct sweep *dv)
+{
+    transpose_block(r->transposed, r->x, dv->rows);
+    if (la_is_given(&h->bonus)) {
+        sweep_decayed(&r->decay, dv, 1);
+        return;
+    }
+    sweep(dv, LA_READ | LA_WRITE);
+    forget_state(&r->decay, dv);
+}
+
+/* What dA and dB get through the states, and P. */
+static void
+gated_products(const struct la_head *h, const struct gated_backward_scratch *r, T *s,
+               struct span t)
+{
+    const ptrdiff_t rows = round_up(t.rows, MR), W = round_up(h->d, VL);
+    const struct sweep p = {
+        .rows = rows, .K = h->m, .a = r->c, .b = r->v, .dots = r->p, .ahead = t.ahead};
+    const struct sweep da = {.rows = rows,
+                             .K = h->m,
+                             .W = W,
+                             .a = r->c,
+                             .o = r->da,
+                             .s = s,
+                             .ahead = t.ahead};
+    const struct sweep db = {.rows = rows,
+                             .K = h->m,
+                             .W = W,
+                             .a = r->v,
+                             .o = r->db,
+                             .s = r->rt,
+                             .ahead = t.ahead};
+    sweep(&da, LA_READ);
+    sweep(&db, LA_READ);
+    scores(&p);
+}
+
+/* dA, dB and dg, without the contributions of a bonus. */
+static void
+gated_features(const struct la_head *h, const struct gated_backward_scratch *r,
+               struct span t)
+{
+    const ptrdiff_t rows = round_up(t.rows, MR);
+    struct decay_pairs pairs = r->pairs;
+    pairs.decay = &r->decay;
+    pairs.tokens = t.rows;
+    pairs.rows = rows;
+    pairs.d = h->d;
+    pairs.readers = pairs.writers = 1;
+    pairs.reader[0] = (struct decay_reader){r->met_a, r->da, la_is_given(&h->bonus),
+                                            la_is_given(&h->bonus)};
+    pairs.writer[0] = (struct decay_writer){r->met_b, r->db};
+    pairs.p[0][0] = r->x;
+    pairs.x[0][0] = r->p;
+    for (ptrdiff_t i = 0; la_is_given(&h->bonus) && i < rows; i++) {
+        r->own_p[i] = r->p.x[i * r->p.ld + i];
+    }
+    decay_gradients(&pairs);
+}
+
+/* Adds the contributions of a bonus, p_ii u o b_i and p_ii u o a_i, to dA and dB; and
+ * du. */
+static void
+bonus_gradient(const struct la_head *h, const struct gated_backward_scratch *r,
+               ptrdiff_t tokens)
+{
+    for (ptrdiff_t l = 0; l < h->d; l += VL) {
+        vec du = (vec){0};
+        for (ptrdiff_t i = 0; i < tokens; i++) {
+            const ptrdiff_t at = i * r->a.ld + l;
+            const vec own = vset1(r->own_p[i]), weight = own * vload(&r->bonus[l]);
+            const vec a = vload(&r->a.x[at]), b = vload(&r->b.x[at]);
+            vstore(&r->da.x[at], vfma(weight, b, vload(&r->da.x[at])));
+            vstore(&r->db.x[at], vfma(weight, a, vload(&r->db.x[at])));
+            du = vfma(own * a, b, du);
+        }
+        add_to_sum(&r->du[l], &r->du_lost[l], du);
+    }
+}
+
+static void
+store_gated(const struct la_head *h, const struct gated_backward_scratch *r,
+            struct span t)
+{
+    const ptrdiff_t keys = keys_left(h, t);
+    if (h->map != LA_MAP_identity) { /* phi' is 1 */
+        chain(r->da, &h->q, t, h->d, r->a, h->map);
+        chain(r->db, &h->k, t, h->d, r->b, h->map);
+    }
+    if (r->parts->finish != NULL) {
+        r->parts->finish(h, r, t);
+    }
+    clear_rows(r->db, keys, t.rows);
+    clear_rows(r->dv, keys, t.rows);
+    store_rows(&h->dq, t, h->d, r->da, NULL);
+    store_rows(&h->dk, t, h->d, r->db, NULL);
+    store_rows(&h->dv, t, r->values, r->dv, NULL);
+    store_decay_gradient(h, &r->decay, &r->pairs, t);
+}
+
+/* Gradients of the tokens t, and R before them; s is S^T before them. */
+static void
+gated_reverse(const struct la_head *h, const struct gated_backward_scratch *r,
+              struct sweep *dv, struct span t, T *s)
+{
+    dv->rows = round_up(t.rows, MR);
+    dv->ahead = t.ahead;
+    load_gated(h, r, t);
+    if (!la_is_given(&h->bonus)) {
+        forget(&r->decay, s, h->m, round_up(h->d, VL), 1);
+    }
+    state_gradient(&r->decay, r->pairs.state, s, r->rt, h->m, h->d);
+    gated_scores(h, r, t);
+    gated_products(h, r, s, t);
+    if (r->parts->cotangents != NULL) {
+        r->parts->cotangents(h, r, t, s);
+    }
+    gated_values(h, r, dv);
+    gated_features(h, r, t);
+    if (la_is_given(&h->bonus)) {
+        bonus_gradient(h, r, t.rows);
+    }
+    store_gated(h, r, t);
+    transpose_state(r->rt, r->r, h->d, h->m);
+}
+
+/* Sets R to the gradient of the last state, and sets up the constants. */
+static void
+gated_begin(const struct la_head *h, const struct gated_backward_scratch *r)
+{
+    load_state(r->r, &h->grad_s, h->d, h->m);
+    if (r->parts->last != NULL) {
+        r->parts->last(h, r);
+    }
+    transpose_state(r->rt, r->r, h->d, h->m);
+    factors(h, r->scale, r->chunks.rows, 0, NULL);
+    if (la_is_given(&h->bonus)) {
+        load_vector(r->bonus, &h->bonus, h->d);
+        clear(r->du, r->a.ld);
+        clear(r->du_lost, r->a.ld);
+    }
+}
+
+/* Everything but dbonus. */
+static int
+gated_gradients(const struct la_head *h, struct gated_backward_scratch *r)
+{
+    const struct checkpoints *x = &r->chunks;
+    struct la_fetch ahead = {0};
+    count_chunks(&r->chunks, h, &r->decay);
+    struct sweep dv = {
+        .K = h->d,
+        .W = round_up(h->m, VL),
+        .a = r->far_b,
+        .b = r->far_a,
+        .v = r->c,
+        .dots = r->transposed,
+        .o = r->dv,
+        .s = r->r,
+        .keep = r->decay.keep,
+        .change = r->decay.change,
+        .upper = 1,
+    };
+    const ptrdiff_t chunks = gated_checkpoints(h, r);
+    gated_begin(h, r);
+    compensate(&dv, r->r_lost, h->n, x->rows);
+    struct span t = {.first = h->n};
+    for (ptrdiff_t chunk = chunks - 1; chunk >= 0; chunk--) {
+        const ptrdiff_t place = chunk % x->interval;
+        const int begins = chunk == chunks - 1 || place == x->interval - 1;
+        t = chunk_until(h, x, t.first, &ahead);
+        if (h->poll(h->poll_arg) ||
+            (begins && gated_states(h, r, chunk / x->interval, place + 1,
+                                    chunks_before(x, place, t.first)))) {
+            return 1;
+        }
+        gated_reverse(h, r, &dv, t, state_of(x->states, h, place));
+    }
+    store_state(&h->ds0, r->r, h->d, h->m);
+    return chunks < 0;
+}
+
+static int
+run_gated_backward(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    struct gated_backward_scratch r = gated_backward_carve(h, &arena);
+    const int stopped = gated_gradients(h, &r);
+    if (!stopped && la_is_given(&h->bonus)) {
+        store_vector(&h->dbonus, r.du, h->d);
+    }
+    return stopped;
+}
+
+#endif

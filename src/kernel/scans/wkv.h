@@ -1,0 +1,159 @@
+/* wkv.h: RWKV-4's attention without queries, each channel by itself, one sequence.
+ *
+ *   num_t = e^-w num_{t-1} + e^k_t v_t,  den_t = e^-w den_{t-1} + e^k_t
+ *   o_t = (num_{t-1} + e^(u + k_t) v_t) / (den_{t-1} + e^(u + k_t))
+ *                                                         Peng et al. 2023, eq. 14-18
+ *
+ * k, v, o (n,m), w, u (m).  num and den are held times e^-max, where max is the largest
+ * exponent so far: max_t = max(max_{t-1} - w, k_t).  The state's s, z and log_scale (m)
+ * are num, den and max.  Two exponentials and a division a number.  A token without a
+ * key leaves the state as it is, and reads it; where there is no key at all o is 0.  A
+ * key of -inf writes nothing, whatever its value is.  Scratch: blocks of a panel of
+ * columns.  Nothing of row j > i reaches row i.  wkv_state.h has the
+ * numerics. */
+#ifndef LA_WKV_H
+#define LA_WKV_H
+
+#include "scan.h"
+#include "wkv_state.h"
+
+struct wkv_scratch {
+    struct block k, v, o; /* a panel's */
+    T *w, *u;
+    struct wkv_state s;
+};
+
+static struct wkv_scratch
+take_wkv(const struct la_head *h, struct arena *arena, ptrdiff_t rows)
+{
+    struct wkv_scratch r;
+    const ptrdiff_t cols = scan_cols(h, 0, LA_SCAN_COLS);
+    r.k = take_block(arena, rows, cols);
+    r.v = take_block(arena, rows, cols);
+    r.o = take_block(arena, rows, cols);
+    r.w = take_row(arena, cols);
+    r.u = take_row(arena, cols);
+    r.s = take_wkv_state(arena, cols);
+    return r;
+}
+
+static struct wkv_scratch
+wkv_carve(const struct la_head *h, struct arena *arena)
+{
+    return take_wkv(h, arena, LA_SCAN_ROWS);
+}
+
+/* The state before the first token, of which there is none where it is not given. */
+static void
+load_first_wkv(const struct la_head *h, struct wkv_state s, ptrdiff_t col,
+               ptrdiff_t cols)
+{
+    const struct la_array first[] = {h->s0, h->z0, h->log_scale0};
+    load_wkv_state(s, first, col, cols, -(T)INFINITY);
+}
+
+/* w, u and the first state of the panel from col on. */
+static void
+begin_wkv(const struct la_head *h, const struct wkv_scratch *r, ptrdiff_t col,
+          ptrdiff_t cols)
+{
+    const struct la_array w = row_at(&h->w, 0, col), u = row_at(&h->u, 0, col);
+    load_vector(r->w, &w, cols);
+    load_vector(r->u, &u, cols);
+    load_first_wkv(h, r->s, col, cols);
+}
+
+/* k and v of the tokens t; those without a key have the key -inf, the value 0. */
+static void
+load_wkv(const struct la_head *h, const struct wkv_scratch *r, struct span t,
+         ptrdiff_t col, ptrdiff_t cols)
+{
+    const struct la_array k = row_at(&h->k, 0, col), v = row_at(&h->v, 0, col);
+    load_with_keys(r->k, h, &k, t, cols);
+    load_with_keys(r->v, h, &v, t, cols);
+    for (ptrdiff_t i = keys_left(h, t); i < t.rows; i++) {
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            vstore(&r->k.x[i * r->k.ld + j], vset1(-(T)INFINITY));
+        }
+    }
+}
+
+/* 1, by which row i ages the state, or 0 if it has no key. */
+INLINE vec
+ageing_of(const struct la_head *h, ptrdiff_t i)
+{
+    return vset1(i < h->keys ? 1 : 0);
+}
+
+/* o of the tokens t, and the state after them. */
+static void
+wkv_rows(const struct la_head *h, const struct wkv_scratch *r, struct span t,
+         ptrdiff_t cols)
+{
+    for (ptrdiff_t i = 0; i < t.rows; i++) {
+        const vec ageing = ageing_of(h, t.first + i);
+        la_fetch_some(t.ahead);
+        for (ptrdiff_t j = 0; j < cols; j += VL) {
+            const vec w = vload(&r->w[j]), k = vload(&r->k.x[i * r->k.ld + j]);
+            const vec v = value_of(k, vload(&r->v.x[i * r->v.ld + j]));
+            const vec o = wkv_read(wkv_at(r->s, j), w, vload(&r->u[j]), k, v);
+            vstore(&r->o.x[i * r->o.ld + j], o);
+            wkv_write(r->s, j, ageing, w, k, v);
+        }
+    }
+}
+
+/* Whether the state is settled after the tokens t: at the end, and before ages would
+ * round. */
+INLINE int
+settles(const struct la_head *h, struct span t)
+{
+    const ptrdiff_t end = t.first + t.rows;
+    return end == h->n || end / LA_WKV_SETTLE != t.first / LA_WKV_SETTLE;
+}
+
+static int
+run_wkv(const struct la_head *h)
+{
+    struct arena arena = {h->scratch, 0};
+    const struct wkv_scratch r = wkv_carve(h, &arena);
+    const struct la_array last[] = {h->s1, h->z1, h->log_scale1};
+    struct la_fetch ahead = {0};
+    ptrdiff_t until_poll = 0;
+    for (ptrdiff_t col = 0; col < h->m; col += LA_SCAN_COLS) {
+        const ptrdiff_t cols = scan_cols(h, col, LA_SCAN_COLS);
+        const struct la_array o = row_at(&h->o, 0, col);
+        begin_wkv(h, &r, col, cols);
+        for (ptrdiff_t i = 0; i < h->n; i += LA_SCAN_ROWS) {
+            const ptrdiff_t next = i + LA_SCAN_ROWS;
+            const struct span t = span(i, LA_SCAN_ROWS, next, h->n, &ahead);
+            if (give_up(h, &until_poll, LA_WKV_WORK * t.rows * cols)) {
+                return 1;
+            }
+            load_wkv(h, &r, t, col, cols);
+            look_ahead(&o, t, cols);
+            wkv_rows(h, &r, t, cols);
+            if (settles(h, t)) {
+                settle_wkv(r.s, r.w, cols, NULL);
+            }
+            stream_rows(&o, t, cols, r.o, h->large);
+        }
+        store_wkv_state(last, r.s, col, cols);
+    }
+    return 0;
+}
+
+/* One token. */
+static struct wkv_scratch
+wkv_step_carve(const struct la_head *h, struct arena *arena)
+{
+    return wkv_carve(h, arena);
+}
+
+static int
+run_wkv_step(const struct la_head *h)
+{
+    return run_wkv(h);
+}
+
+#endif

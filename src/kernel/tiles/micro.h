@@ -1,0 +1,359 @@
+/* micro.h: the register tiles, on blocks (block.h).
+ *
+ * A tile has LA_TR rows of up to NR vectors, held in registers while the sum runs.
+ * Each number of a tile is one chain of multiply-adds in the order of the sum, so its
+ * bits depend neither on the tile's shape nor on its position in the matrix.  This
+ * allows any partition of the value columns into panels. */
+#ifndef LA_MICRO_H
+#define LA_MICRO_H
+
+#include "chunk.h"
+#include "../vectors/fetch.h"
+
+/* One contraction of the chunked recurrences over a state S (K, W):
+ *    read:  O = bias + X V + A S     with X (rows, rows) triangular, or absent
+ *    write: S <- keep S + change S + B^T V   with keep = 1, change = 0 if absent
+ *
+ * S is stored by column tiles, each (K4, width) and contiguous; K4 is K rounded up to
+ * MR. */
+struct sweep {
+    ptrdiff_t rows, K, W; /* W: padded to whole vectors */
+    struct block a, b, v; /* (rows, K) (rows, K) (rows, W) */
+    struct block dots; /* X, (rows, rows): the scores a_i.b_j; .x is NULL if absent */
+    struct block o;    /* (rows, W) */
+    const T *bias;     /* (W) added to each row of O, or NULL */
+    T *s;              /* K rounded up to MR, times W */
+    T *lost;           /* what S has lost to rounding so far, or NULL */
+    const T *base; /* if not NULL, S is represented as base + sum, and `lost` belongs to
+                      sum */
+    T *sum;
+    const T *keep, *change; /* factors of S, one number per row (decay.h), or NULL */
+    int fades;              /* keep is 0 in all rows, and so is `lost` */
+    int transposed;         /* factors of S have one number per column (W) instead */
+    const T *from;          /* state that is read and decayed, or NULL: S */
+    int upper;              /* X keeps j >= i instead of j <= i */
+    struct la_fetch *ahead; /* prefetch queue that each tile advances, or NULL */
+};
+
+/* c (rows, nr) += A (rows, k) B (k, nr); the block a holds A or, if `transposed`,
+ * A^T. */
+INLINE void
+tile(vec c[][NR], const int rows, const int nr, struct block a, const int transposed,
+     struct block b, ptrdiff_t k)
+{
+    LA_UNROLL_BY_4
+    for (ptrdiff_t l = 0; l < k; l++) {
+        vec y[NR];
+        LA_EACH(j, nr) {
+            y[j] = vload(&b.x[l * b.ld + j * VL]);
+        }
+        LA_EACH(i, rows) {
+            const vec x = vset1(transposed ? a.x[l * a.ld + i] : a.x[i * a.ld + l]);
+            LA_EACH(j, nr) {
+                c[i][j] = vfma(x, y[j], c[i][j]);
+            }
+        }
+    }
+}
+
+/* c += the diagonal block of X V.  Scores of later tokens are skipped, not multiplied
+ * by zero: the value may be a NaN. */
+INLINE void
+tile_diagonal(vec c[][NR], const int rows, const int nr, struct block x, struct block v,
+              const int upper)
+{
+    LA_EACH(t, rows) {
+        LA_EACH(i, rows) {
+            if (upper ? i > t : i < t) {
+                continue;
+            }
+            LA_EACH(j, nr) {
+                const vec y = vload(&v.x[t * v.ld + j * VL]);
+                c[i][j] = vfma(vset1(x.x[i * x.ld + t]), y, c[i][j]);
+            }
+        }
+    }
+}
+
+/* c += rows [i, i + rows) of X V. */
+INLINE void
+tile_triangle(vec c[][NR], const struct sweep *s, ptrdiff_t i, const int rows,
+              const int nr, struct block v)
+{
+    const ptrdiff_t next = i + rows;
+    const struct block x = block_at(s->dots, i, i), here = block_at(v, i, 0);
+    if (s->upper) {
+        tile_diagonal(c, rows, nr, x, here, 1);
+        tile(c, rows, nr, block_at(x, 0, rows), 0, block_at(v, next, 0),
+             s->rows - next);
+    }
+    else {
+        tile(c, rows, nr, block_at(s->dots, i, 0), 0, v, i);
+        tile_diagonal(c, rows, nr, x, here, 0);
+    }
+}
+
+/* Rows [i, i + rows) of one column tile of O = acc, or O += acc. */
+INLINE void
+store_tile(const struct sweep *c, ptrdiff_t col, ptrdiff_t i, vec acc[][NR],
+           const int add, const int rows, const int nr)
+{
+    LA_EACH(r, rows) {
+        LA_EACH(j, nr) {
+            T *p = c->o.x + (i + r) * c->o.ld + col + j * VL;
+            vstore(p, add ? vload(p) + acc[r][j] : acc[r][j]);
+        }
+    }
+}
+
+INLINE void
+clear_tile(vec acc[][NR], const int rows, const int nr)
+{
+    LA_EACH(r, rows) {
+        LA_EACH(j, nr) {
+            acc[r][j] = (vec){0};
+        }
+    }
+}
+
+/* Rows [i, i + rows) of O = bias + X V + A S for one column tile of nr vectors, with
+ * rows [k, k + kc) of S.  With k > 0, the product is added to O. */
+INLINE void
+read_tile(const struct sweep *c, ptrdiff_t col, T *s, ptrdiff_t k, ptrdiff_t kc,
+          ptrdiff_t i, const int rows, const int nr)
+{
+    const struct block rest = {s + k * nr * VL, nr * VL};
+    vec acc[2 * LA_TR][NR];
+    la_fetch_some(c->ahead);
+    clear_tile(acc, rows, nr);
+    if (k == 0 && c->bias != NULL) {
+        LA_EACH(j, nr) {
+            LA_EACH(r, rows) {
+                acc[r][j] = vload(&c->bias[col + j * VL]);
+            }
+        }
+    }
+    if (k == 0 && c->dots.x != NULL) {
+        tile_triangle(acc, c, i, rows, nr, block_at(c->v, 0, col));
+    }
+    tile(acc, rows, nr, block_at(c->a, i, k), 0, rest, kc);
+    store_tile(c, col, i, acc, k > 0, rows, nr);
+}
+
+/* O = bias + X V + A S for one column tile of nr vectors. */
+INLINE void
+read_tiles(const struct sweep *c, ptrdiff_t col, T *s, const int nr)
+{
+    for (ptrdiff_t k = 0; k == 0 || k < c->K; k += KC) {
+        const ptrdiff_t kc = c->K - k < KC ? c->K - k : KC;
+        ptrdiff_t i = 0;
+        for (; nr <= NR / 2 && i + 2 * LA_TR <= c->rows; i += 2 * LA_TR) {
+            read_tile(c, col, s, k, kc, i, 2 * LA_TR, nr);
+        }
+        for (; i + LA_TR <= c->rows; i += LA_TR) {
+            read_tile(c, col, s, k, kc, i, LA_TR, nr);
+        }
+        for (; i < c->rows; i += MR) {
+            read_tile(c, col, s, k, kc, i, MR, nr);
+        }
+    }
+}
+
+/* What sum = old + more lost to rounding; 0 if the sum is inf or NaN, so that an inf
+ * stays one. */
+INLINE vec
+rounding_lost(vec old, vec more, vec sum)
+{
+    const vec lost = more - (sum - old);
+    return vkeep(lost == lost, lost);
+}
+
+/* The parts of one column tile that a sweep writes: S, `lost` and, if there is a base,
+ * the sum S - base (struct sweep). */
+struct state_tile {
+    T *s, *lost, *sum;
+    const T *base;
+};
+
+INLINE struct state_tile
+state_tile(const struct sweep *c, ptrdiff_t at)
+{
+    return (struct state_tile){c->s + at, c->lost ? c->lost + at : NULL,
+                               c->sum ? c->sum + at : NULL,
+                               c->base ? c->base + at : NULL};
+}
+
+/* Rows [l, l + rows) of S = decayed S + acc for one column tile, compensated with
+ * `lost`, which decays like S.  `transposed`: one decay per column. */
+INLINE void
+decay_and_add(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
+              vec acc[][NR], const int compensated, const int transposed,
+              const int rows, const int nr)
+{
+    const T *from = c->from ? c->from + (to.s - c->s) : to.s;
+    /* In locals: the compiler assumes that stores change the arrays. */
+    vec keep[NR], change[NR];
+    LA_EACH(j, nr) {
+        keep[j] = transposed ? vload(&c->keep[col + j * VL]) : (vec){0};
+        change[j] = transposed ? vload(&c->change[col + j * VL]) : (vec){0};
+    }
+    LA_EACH(r, rows) {
+        const vec row_keep = transposed ? (vec){0} : vset1(c->keep[l + r]);
+        const vec row_change = transposed ? (vec){0} : vset1(c->change[l + r]);
+        LA_EACH(j, nr) {
+            const ptrdiff_t at = (l + r) * nr * VL + j * VL;
+            const vec by = transposed ? change[j] : row_change;
+            const vec share = transposed ? keep[j] : row_keep;
+            const vec before = vload(&from[at]), old = keep_of(share, before);
+            vec more = vfma(by, before, acc[r][j]);
+            if (compensated) {
+                const vec lost = vload(&to.lost[at]);
+                more = vfma(share + by, lost, more);
+            }
+            const vec sum = old + more;
+            vstore(&to.s[at], sum);
+            if (compensated) {
+                vstore(&to.lost[at], rounding_lost(old, more, sum));
+            }
+        }
+    }
+}
+
+/* Rows [l, l + rows) of S = change S + acc for one column tile. */
+INLINE void
+change_and_add(const struct sweep *c, T *s, ptrdiff_t l, vec acc[][NR], const int rows,
+               const int nr)
+{
+    LA_EACH(r, rows) {
+        const vec change = vset1(c->change[l + r]);
+        LA_EACH(j, nr) {
+            T *p = &s[(l + r) * nr * VL + j * VL];
+            vstore(p, vfma(change, vload(p), acc[r][j]));
+        }
+    }
+}
+
+/* Rows [l, l + rows) of S += acc for one column tile, compensated with `lost`. */
+INLINE void
+add_tile(T *s, T *lost, ptrdiff_t l, vec acc[][NR], const int compensated,
+         const int rows, const int nr)
+{
+    LA_EACH(r, rows) {
+        LA_EACH(j, nr) {
+            const ptrdiff_t at = (l + r) * nr * VL + j * VL;
+            const vec old = vload(&s[at]);
+            const vec more = compensated ? acc[r][j] + vload(&lost[at]) : acc[r][j];
+            const vec sum = old + more;
+            vstore(&s[at], sum);
+            if (compensated) {
+                vstore(&lost[at], rounding_lost(old, more, sum));
+            }
+        }
+    }
+}
+
+/* Rows [l, l + rows) of S += B^T V for one column tile of nr vectors.  The chunk is
+ * summed first: this rounds less, and the sum does not wait for S.  Over thousands of
+ * equal chunks, additions to S might still all round one way: `lost` accumulates what
+ * each addition lost and adds it to the next (Kahan 1965). */
+INLINE void
+write_tile(const struct sweep *c, ptrdiff_t col, struct state_tile to, ptrdiff_t l,
+           const int compensated, const int rows, const int nr)
+{
+    vec acc[2 * LA_TR][NR];
+    la_fetch_some(c->ahead);
+    clear_tile(acc, rows, nr);
+    tile(acc, rows, nr, block_at(c->b, 0, l), 1, block_at(c->v, 0, col), c->rows);
+    if (!compensated && c->fades) {
+        change_and_add(c, to.s, l, acc, rows, nr);
+        return;
+    }
+    if (c->keep != NULL && c->transposed) {
+        decay_and_add(c, col, to, l, acc, compensated, 1, rows, nr);
+        return;
+    }
+    if (c->keep != NULL) {
+        decay_and_add(c, col, to, l, acc, compensated, 0, rows, nr);
+        return;
+    }
+    add_tile(to.base ? to.sum : to.s, to.lost, l, acc, compensated, rows, nr);
+    for (ptrdiff_t i = l * nr * VL; to.base && i < (l + rows) * nr * VL; i += VL) {
+        vstore(&to.s[i], vload(&to.base[i]) + vload(&to.sum[i]));
+    }
+}
+
+INLINE void
+write_tiles(const struct sweep *c, ptrdiff_t col, struct state_tile to,
+            const int compensated, const int nr)
+{
+    ptrdiff_t l = 0;
+    for (; nr <= NR / 2 && l + 2 * LA_TR <= c->K; l += 2 * LA_TR) {
+        write_tile(c, col, to, l, compensated, 2 * LA_TR, nr);
+    }
+    for (; l + LA_TR <= c->K; l += LA_TR) {
+        write_tile(c, col, to, l, compensated, LA_TR, nr);
+    }
+    for (; l < c->K; l += MR) {
+        write_tile(c, col, to, l, compensated, MR, nr);
+    }
+}
+
+/* Reads, then writes, one column tile of nr vectors. */
+INLINE void
+sweep_width(const struct sweep *c, ptrdiff_t col, int what, const int nr)
+{
+    const ptrdiff_t at = col * round_up(c->K, MR);
+    if (what & LA_READ) {
+        read_tiles(c, col, c->s + at, nr);
+    }
+    if (what & LA_WRITE && c->lost != NULL && !c->fades) {
+        write_tiles(c, col, state_tile(c, at), 1, nr);
+    }
+    else if (what & LA_WRITE) {
+        write_tiles(c, col, state_tile(c, at), 0, nr);
+    }
+}
+
+/* One function for each width, shared by all recurrences: tiles are most of the
+ * code. */
+#define LA_SWEEP_WIDTH(nr)                                                             \
+    static __attribute__((noinline)) void sweep_##nr(const struct sweep *c,            \
+                                                     ptrdiff_t col, int what)          \
+    {                                                                                  \
+        sweep_width(c, col, what, nr);                                                 \
+    }
+LA_SWEEP_WIDTH(1)
+LA_SWEEP_WIDTH(2)
+#if LA_NR > 2
+LA_SWEEP_WIDTH(3)
+LA_SWEEP_WIDTH(4)
+#endif
+#undef LA_SWEEP_WIDTH
+
+INLINE void
+sweep_tile(const struct sweep *c, ptrdiff_t col, int what, const int nr)
+{
+    if (nr == 1) {
+        sweep_1(c, col, what);
+    }
+    else if (nr == 2) {
+        sweep_2(c, col, what);
+    }
+#if LA_NR > 2
+    else if (nr == 3) {
+        sweep_3(c, col, what);
+    }
+    else {
+        sweep_4(c, col, what);
+    }
+#endif
+}
+
+/* Reads, then writes, each column tile of the state while it is in cache. */
+static void
+sweep(const struct sweep *c, int what)
+{
+    LA_BY_TILES(c->W, sweep_tile(c, col, what, nr));
+}
+
+#endif

@@ -1,0 +1,273 @@
+/* half.h: loads and stores vectors of numbers as operands store them: in the kernel's
+ * own dtype T or, if T is float, as float16 or bfloat16.
+ *
+ * All computation is in float.  16-bit numbers are converted to float exactly when
+ * loaded, and rounded once, to nearest even, when stored.  bfloat16 is converted with
+ * integer arithmetic because the AVX512_BF16 instructions flush subnormals. */
+#ifndef LA_HALF_H
+#define LA_HALF_H
+
+#include <string.h>
+
+#include "part.h"
+#include "../table.h"
+#include "vec.h"
+
+/* Bytes per number. */
+INLINE ptrdiff_t
+size_of(enum la_type type)
+{
+    return la_type_size(type, sizeof(T));
+}
+
+#if LA_HAS_HALVES
+INLINE vec
+from_half(u16 bits)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_cvtph_ps((__m256i)bits);
+#elif defined(__F16C__)
+    return (vec)_mm256_cvtph_ps((__m128i)bits);
+#else
+    const ivec h = __builtin_convertvector(bits, ivec);
+    const ivec sign = (h & 0x8000) << 16, rest = h & 0x7fff;
+    /* 2^112 rebiases the exponent, which also makes subnormals normal. */
+    const vec finite = (vec)(rest << 13) * 0x1p112f;
+    const ivec other = 0x7f800000 | (rest & 0x3ff) << 13; /* inf, NaN */
+    return (vec)(sign | (ivec)vselect(rest >= 0x7c00, (vec)other, finite));
+#endif
+}
+
+INLINE
+u16
+to_half(vec x)
+{
+#if defined(__AVX512F__)
+    return (u16)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__F16C__)
+    return (u16)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
+#else
+    const ivec bits = (ivec)x, sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+    ivec h = (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13;
+    /* Subnormal results: adding 1/2 rounds at their last bit. */
+    const ivec small = (ivec)((vec)rest + 0.5f) - 0x3f000000;
+    const ivec nan = 0x7e00 | (rest >> 13 & 0x3ff);
+    h = (ivec)vselect(rest < 0x38800000, (vec)small, (vec)h);
+    h = (ivec)vselect(rest >= 0x477ff000, (vec)((ivec){0} + 0x7c00), (vec)h);
+    h = (ivec)vselect(rest > 0x7f800000, (vec)nan, (vec)h);
+    return __builtin_convertvector(sign | h, u16);
+#endif
+}
+
+/* Conversions of integers: compilers make several instructions of
+ * __builtin_convertvector. */
+INLINE ivec
+widen(u16 bits)
+{
+#if defined(__AVX512F__)
+    return (ivec)_mm512_cvtepu16_epi32((__m256i)bits);
+#elif defined(__AVX2__)
+    return (ivec)_mm256_cvtepu16_epi32((__m128i)bits);
+#else
+    return __builtin_convertvector(bits, ivec);
+#endif
+}
+
+INLINE
+u16
+narrow(ivec bits)
+{
+#if defined(__AVX512F__)
+    return (u16)_mm512_cvtepi32_epi16((__m512i)bits);
+#else
+    return __builtin_convertvector(bits, u16);
+#endif
+}
+
+INLINE vec
+from_bfloat(u16 bits)
+{
+    return (vec)(widen(bits) << 16);
+}
+
+INLINE
+u16
+to_bfloat(vec x)
+{
+    const ivec bits = (ivec)x, rounded = bits + 0x7fff + (bits >> 16 & 1);
+    const ivec nan = bits | 0x400000;
+#if defined(__AVX512F__)
+    /* gcc 12 makes a vector of vselect's mask. */
+    const __mmask16 is_nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    const ivec h = (ivec)_mm512_mask_mov_epi32((__m512i)rounded, is_nan, (__m512i)nan);
+#else
+    const ivec h = (ivec)vselect(x == x, (vec)rounded, (vec)nan);
+#endif
+    return narrow(h >> 16);
+}
+#endif
+
+#if LA_HAS_HALVES
+INLINE vec
+from_bits(u16 bits, enum la_type type)
+{
+    return type == LA_HALF ? from_half(bits) : from_bfloat(bits);
+}
+
+INLINE
+u16
+to_bits(vec x, enum la_type type)
+{
+    return type == LA_HALF ? to_half(x) : to_bfloat(x);
+}
+#endif
+
+/* VL consecutive numbers at p. */
+INLINE vec
+vread(const char *p, enum la_type type)
+{
+#if LA_HAS_HALVES
+    if (type != LA_NATIVE) {
+        return from_bits((u16) * (const u16_any *)p, type);
+    }
+#endif
+    (void)type;
+    return vload_any(p);
+}
+
+INLINE void
+vwrite(char *p, vec x, enum la_type type)
+{
+#if LA_HAS_HALVES
+    if (type != LA_NATIVE) {
+        *(u16_any *)p = (u16_any)to_bits(x, type);
+        return;
+    }
+#endif
+    (void)type;
+    *(vec_any *)p = (vec_any)x;
+}
+
+#if defined(__AVX512F__) && LA_HAS_HALVES
+INLINE int
+any_nan(const vec x[], const int n)
+{
+    int nan = 0;
+    LA_EACH(i, n / 2) {
+        const __m512 a = (__m512)x[2 * i], b = (__m512)x[2 * i + 1];
+        nan |= _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q);
+    }
+    return nan;
+}
+
+/* to_bfloat of x and of y, one after the other, neither with a NaN: 16-bit arithmetic
+ * rounds both at once. */
+INLINE __m512i
+to_bfloats(vec x, vec y)
+{
+    typedef uint16_t words __attribute__((vector_size(64)));
+    const words even = {0,  2,  4,  6,  8,  10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
+                        32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58, 60, 62};
+    const __m512i a = (__m512i)x, b = (__m512i)y;
+    const __m512i low = _mm512_permutex2var_epi16(a, (__m512i)even, b);
+    const __m512i high = _mm512_permutex2var_epi16(a, (__m512i)(even + 1), b);
+    const words half = 0x8000 - ((words)high & 1); /* a tie rounds to even */
+    return _mm512_mask_add_epi16(high, _mm512_cmpgt_epu16_mask(low, (__m512i)half),
+                                 high, _mm512_set1_epi16(1));
+}
+#endif
+
+/* n vectors, `step` bytes apart; n is 1 or even. */
+INLINE void
+vwrite_each(char *p, ptrdiff_t step, const vec x[], const int n,
+            const enum la_type type)
+{
+#if defined(__AVX512F__) && LA_HAS_HALVES
+    if (type == LA_BFLOAT && n > 1 && !any_nan(x, n)) {
+        LA_EACH(i, n / 2) {
+            const __m512i both = to_bfloats(x[2 * i], x[2 * i + 1]);
+            char *to = p + 2 * i * step;
+            *(u16_any *)to = (u16_any)_mm512_castsi512_si256(both);
+            *(u16_any *)(to + step) = (u16_any)_mm512_extracti64x4_epi64(both, 1);
+        }
+        return;
+    }
+#endif
+    LA_EACH(i, n) {
+        vwrite(p + i * step, x[i], type);
+    }
+}
+
+/* The first `count` <= VL consecutive numbers at p, then zeros. */
+INLINE vec
+vread_some(const char *p, ptrdiff_t count, enum la_type type)
+{
+    if (count == VL) {
+        return vread(p, type);
+    }
+#if LA_HAS_HALVES
+    if (type != LA_NATIVE) {
+        return from_bits(hload_part(p, count), type);
+    }
+#endif
+    return vload_part(p, count);
+}
+
+INLINE void
+vwrite_some(char *p, ptrdiff_t count, vec x, enum la_type type)
+{
+    if (count == VL) {
+        vwrite(p, x, type);
+        return;
+    }
+#if LA_HAS_HALVES
+    if (type != LA_NATIVE) {
+        hstore_part(p, count, to_bits(x, type));
+        return;
+    }
+#endif
+    vstore_part(p, count, x);
+}
+
+INLINE void
+copy_number(char *to, const char *from, enum la_type type)
+{
+    if (type == LA_NATIVE) {
+        memcpy(to, from, sizeof(T));
+    }
+    else {
+        memcpy(to, from, 2);
+    }
+}
+
+/* The first `count` <= VL numbers at p, `step` bytes apart, then zeros. */
+INLINE vec
+vread_part(const char *p, ptrdiff_t step, ptrdiff_t count, enum la_type type)
+{
+    const ptrdiff_t size = size_of(type);
+    if (step == size) {
+        return vread_some(p, count, type);
+    }
+    _Alignas(LA_ALIGN) char lanes[LA_VBYTES] = {0};
+    for (ptrdiff_t i = 0; i < count; i++) {
+        copy_number(lanes + i * size, p + i * step, type);
+    }
+    return vread(lanes, type);
+}
+
+INLINE void
+vwrite_part(char *p, ptrdiff_t step, ptrdiff_t count, vec x, enum la_type type)
+{
+    const ptrdiff_t size = size_of(type);
+    if (step == size) {
+        vwrite_some(p, count, x, type);
+        return;
+    }
+    _Alignas(LA_ALIGN) char lanes[LA_VBYTES];
+    vwrite(lanes, x, type);
+    for (ptrdiff_t i = 0; i < count; i++) {
+        copy_number(p + i * step, lanes + i * size, type);
+    }
+}
+
+#endif
