@@ -25,8 +25,8 @@ stand for a gate per key channel, a strength per value channel, and erase keys a
 ``dplr(q, k, v, a, b, g, scale)`` is `linattn.dplr`, which has no map.  Both have ``_state``,
 ``_backward`` and ``_step`` forms.
 
-``causal_conv1d(x, weight, bias, silu)`` is `linattn.causal_conv1d`, with silu 0 or 1.  It takes
-filters by tap, weight (w, c), and states likewise, (w - 1, c).
+``causal_conv1d(x, weight, silu)`` is `linattn.causal_conv1d`, with silu 0 or 1, and
+``causal_conv1d_bias(x, weight, bias, silu)`` the same with a bias.
 
 Each docstring lists the operands with their shapes.  Indices out of range are clipped.
 """

@@ -148,32 +148,32 @@ def test_no_bias_has_no_say_in_the_dtype():
 
 def test_gufuncs():
     x, weight, b, g, *_ = make(20, 6, 4)
-    f = linattn.ufuncs.causal_conv1d
+    f, g_state = linattn.ufuncs.causal_conv1d_bias, linattn.ufuncs.causal_conv1d_bias_state
     assert isinstance(f, np.ufunc)
-    assert f.signature == "(n,m),(f,m),(m),()->(n,m)"
+    assert f.signature == "(n,m),(m,f),(m),()->(n,m)"
     expected = linattn.causal_conv1d(x, weight, b, activation="silu")
-    np.testing.assert_array_equal(f(x, weight.T, b, 1.0), expected)
+    np.testing.assert_array_equal(f(x, weight, b, 1.0), expected)
     # A state of any length is read from its end, and filled from its end.
-    state = np.arange(12.0).reshape(1, 2, 6)
-    o, s = linattn.ufuncs.causal_conv1d_state(x[0], weight.T, b, 0.0, [0], [20], state)
-    full = np.concatenate([np.zeros((1, 6)), state[0]]).T
+    state = np.arange(12.0).reshape(1, 2, 6).swapaxes(-1, -2)
+    o, s = g_state(x[0], weight, b, 0.0, [0], [20], state)
+    full = np.concatenate([np.zeros((6, 1)), state[0]], 1)
     np.testing.assert_array_equal(o, linattn.causal_conv1d(x[0], weight, b, initial_state=full))
-    np.testing.assert_array_equal(s, x[:1, -2:])
-    long = np.arange(30.0).reshape(1, 5, 6)
-    o, s = linattn.ufuncs.causal_conv1d_state(x[0, :3], weight.T, b, 0.0, [0], [3], long)
+    np.testing.assert_array_equal(s, x[:1, -2:].swapaxes(-1, -2))
+    long = np.arange(30.0).reshape(1, 5, 6).swapaxes(-1, -2)
+    o, s = g_state(x[0, :3], weight, b, 0.0, [0], [3], long)
     padded = np.concatenate([np.zeros((6, 2)), weight], 1)
-    again = linattn.causal_conv1d(x[0, :3], padded, b, initial_state=long[0].T)
+    again = linattn.causal_conv1d(x[0, :3], padded, b, initial_state=long[0])
     np.testing.assert_array_equal(o, again)
-    np.testing.assert_array_equal(s[0], np.concatenate([long[0, 3:], x[0, :3]]))
-    grads = linattn.ufuncs.causal_conv1d_state_backward(
-        x[0, :3], weight.T, b, g[0, :3], 0.0, [0], [3], long, long
+    np.testing.assert_array_equal(s[0], np.concatenate([long[0, :, 3:], x[0, :3].T], 1))
+    grads = linattn.ufuncs.causal_conv1d_bias_state_backward(
+        x[0, :3], weight, b, g[0, :3], 0.0, [0], [3], long, long
     )
     more = linattn.causal_conv1d_backward(
-        x[0, :3], padded, g[0, :3], b, initial_state=long[0].T, grad_state=long[0].T
+        x[0, :3], padded, g[0, :3], b, initial_state=long[0], grad_state=long[0]
     )
     np.testing.assert_array_equal(grads[0], more[0])
-    np.testing.assert_array_equal(grads[1][0].T, more[1][:, 2:])
-    np.testing.assert_array_equal(grads[3][0].T, more[3])
+    np.testing.assert_array_equal(grads[1][0], more[1][:, 2:])
+    np.testing.assert_array_equal(grads[3][0], more[3])
 
 
 class Mutant:

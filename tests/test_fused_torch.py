@@ -133,9 +133,9 @@ def test_integers(kind):
 def test_steps_of_layers(kind, dtype, monkeypatch):
     """Without a gradient a layer's step is one call; with one it is the same in many."""
     calls = []
-    step = fused_steps._step
+    run = fused_steps._run
     monkeypatch.setattr(
-        fused_steps, "_step", lambda *args, **kwargs: calls.append(1) or step(*args, **kwargs)
+        fused_steps, "_run", lambda *args, **kwargs: calls.append(1) or run(*args, **kwargs)
     )
     torch.manual_seed(0)
     layer = kind(32, num_heads=4, dtype=dtype)
@@ -169,9 +169,9 @@ def test_models_of_transformers_decode_by_fused_steps(family, monkeypatch):
     from transformers_models import build
 
     calls = []
-    step = fused_steps._step
+    run = fused_steps._run
     monkeypatch.setattr(
-        fused_steps, "_step", lambda *args, **kwargs: calls.append(1) or step(*args, **kwargs)
+        fused_steps, "_run", lambda *args, **kwargs: calls.append(1) or run(*args, **kwargs)
     )
     model = build(family)
     tokens = torch.arange(1, 12)[None]

@@ -257,8 +257,8 @@ def test_operators_of_other_kinds():
     assert noncausal["inputs"]["k"][0] == "sd" and noncausal["numbers"] == ("scale", "eps")
     assert noncausal["state"] == () and noncausal["normalizer"] and noncausal["key_lengths"]
     assert row("causal")["state"] == (("s", "dm"), ("z", "d"))
-    assert conv["inputs"]["weight"] == ("fm", "", False, False, "")
-    assert conv["state"] == (("s", "dm"),) and conv["numbers"] == ("silu",)
+    assert conv["inputs"]["weight"] == ("mf", "", False, False, "")
+    assert conv["state"] == (("s", "md"),) and conv["numbers"] == ("silu",)
     assert not conv["maps"] and not conv["key_lengths"] and conv["public"]
     assert relu["elementwise"] and not relu["public"] and relu["summary"] == "x1 phi'(x)"
     assert relu["gradient_of"] == "relu"

@@ -54,7 +54,7 @@ class Added(NamedTuple):
     name: str
     annotation: str
     text: str  #: its entry in the section Parameters, from its second line on
-    cross: bool = True  #: whether recurrences where every query sees every key have it
+    everywhere: bool = True  #: else only recurrences whose sequences can be cut have it
     forms: tuple[str, ...] = ("forward", "backward", "step")
 
 
@@ -67,6 +67,7 @@ class Bridge(NamedTuple):
     summary: str  #: a sentence, with a place for {name}
     given: str  #: the annotation of an operand
     made: str  #: the annotation of a result
+    blocks: bool = False  #: whether it cuts sequences, of recurrences that allow it
     words: templates.Vocabulary = templates.NUMPY
     annotations: Mapping[str, str] = {}  #: of parameters that take other types than NumPy's
     without: tuple[str, ...] = ()  #: parameters left out, and paragraphs
@@ -92,9 +93,10 @@ class Made(NamedTuple):
 def functions(bridge: Bridge) -> Iterator[Made]:
     """Those of all recurrences."""
     for r in RECURRENCES.values():
-        for form in bridge.examples:
+        cut = r.transition is not None and not r.cross
+        for form in bridge.examples if r.transition is not None or not bridge.blocks else ():
             if form != "step" or not r.cross:
-                added = (x for x in bridge.added if form in x.forms and (x.cross or not r.cross))
+                added = (x for x in bridge.added if form in x.forms and (x.everywhere or cut))
                 yield Made(r.names[form], r, form, tuple(added))
 
 

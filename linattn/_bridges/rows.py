@@ -10,8 +10,6 @@ from .._linattn import operators
 from .bridge import Added, Bridge
 
 _OTHERS = (
-    "causal_conv1d",
-    "causal_conv1d_step",
     "initial_state",
     "linformer",
     "log_decay",
@@ -58,7 +56,6 @@ ARRAYS = Bridge(
     functions=tuple(
         name + end
         for name, ends in (
-            ("causal_conv1d", ("", "_backward", "_step")),
             ("fused_gated_delta_step", ("",)),
             ("fused_gated_step", ("",)),
             ("linformer", ("", "_backward")),
@@ -77,6 +74,7 @@ DASK = Bridge(
     summary="`linattn.{name}` of dask arrays, lazy.",
     given="ArrayLike",
     made="dask.array.Array",
+    blocks=True,
     words=Vocabulary(made="dask array"),
     without=("out", "rescaling", *_POOLS),
     also_raises=(
@@ -123,7 +121,7 @@ JAX = Bridge(
             axis_name : str, optional
                 Within `jax.shard_map`, the axis of the mesh along which the tokens are cut; the
                 states are those of the whole sequence, alike on every device.""",
-            cross=False,
+            everywhere=False,
             forms=("forward",),
         ),
     ),
@@ -134,7 +132,7 @@ JAX = Bridge(
         Raised("TypeError", "normalize causal log reverse softplus", "is not a bool"),
         Raised("TypeError", "activation", "is no string"),
         Raised("TypeError", "key_lengths cu_seqlens", "is not of integers"),
-        Raised("TypeError", "initial_state state", "is no State"),
+        Raised("TypeError", "initial_state state", "is no {kind}"),
         Raised("ValueError", "", "shapes do not match"),
         Raised("ValueError", "", "the arrays are not on a CPU"),
         Raised("ValueError", "eps scale", "is not finite"),
@@ -143,7 +141,7 @@ JAX = Bridge(
         Raised("ValueError", "activation", "is unknown"),
         _NO_RESCALING,
         Raised("ValueError", "key_lengths cu_seqlens", "is out of range"),
-        Raised("ValueError", "initial_state state", "has another shape, or a wrong ``z``"),
+        Raised("ValueError", "initial_state state", "has another shape{or_z}"),
         Raised(
             "ValueError",
             "axis_name",
@@ -182,6 +180,7 @@ MPI = Bridge(
     summary="`linattn.{name}` of this rank's tokens.",
     given="ArrayLike",
     made="Array",
+    blocks=True,
     without=("out", "cu_seqlens", "rescaling", *_POOLS),
     added=(
         Added(
@@ -269,6 +268,7 @@ DISTRIBUTED = Bridge(
     summary="`linattn.torch.{name}` of this process's tokens.",
     given="Tensor",
     made="Tensor",
+    blocks=True,
     words=_TENSORS,
     annotations=_ANY,
     without=(

@@ -1,20 +1,51 @@
-"""Checks of the operands of the fused steps, and what follows from them."""
+"""Checks of the operands of the fused steps, from their rows in operators.def."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .._core import checks
 from .._core.dtypes import result_dtype, work_dtype
+from .._core.layout import Operand
+from .._linattn import operators
 from .._states import state_arrays
+from .tables import MAPS
 
 if TYPE_CHECKING:
     from .._types import Array, DType, Shape
 
 _USUAL = 1e38  #: numbers below are finite in every dtype
-_OPTIONAL = frozenset(("weight", "bias", "z", "norm_weight", "D"))
+_PUBLIC = {"beta": "b", "gate": "z"}  #: operands that are called otherwise in the table
+#: Operands that have leading axes; the others are parameters of the layer.
+_TOKENS = frozenset(("x", "a", "b", "dt", "z"))
+#: Operands with one axis for the heads and their columns.
+_FLAT = frozenset(("z", "norm_weight"))
+
+
+class Row:
+    """A fused step as the table has it."""
+
+    def __init__(self, name: str) -> None:
+        row = operators[name]
+        self.name, self.maps, self.numbers = name, row["maps"], row["numbers"]
+        rows = (Operand(*x) for x in row["inputs"])
+        self.operands = tuple(x._replace(name=_PUBLIC.get(x.name, x.name)) for x in rows)
+        options = dict.fromkeys(_OPTIONS[x] for x in self.numbers)
+        self.options = (*options, *("feature_map",) * self.maps)
+
+    def gufunc(self, given: Mapping[str, Any], by_channel: bool, feature_map: str) -> str:
+        """The name of the gufunc that takes these operands."""
+        suffixes = [
+            x.suffix
+            for x in self.operands
+            if (given[x.name] is not None if x.optional else x.channels and by_channel)
+        ]
+        ends = "".join(dict.fromkeys(suffixes)), f"_{feature_map}" if self.maps else ""
+        return f"{self.name.removesuffix('_step')}{ends[0]}_step{ends[1]}"
 
 
 class Plan(NamedTuple):
@@ -28,121 +59,74 @@ class Plan(NamedTuple):
     wide: DType
     columns: int  #: of the convolution's state
     numbers: tuple[float, ...]
-    by_channel: bool = False
+    by_channel: bool
 
 
 class Checks:
-    """The operands of a call: tokens, which share a dtype, and rates of the state's."""
+    """The operands and options of a call."""
 
     def __init__(
-        self, name: str, tokens: dict[str, Any], rates: dict[str, Any], conv: Any, s: Any
+        self, row: Row, given: Mapping[str, Any], options: Mapping[str, Any], conv: Any, s: Any
     ) -> None:
-        self.name, self.conv, self.s = name, conv, s
-        given = {
-            key: np.asarray(checks.operand(name, key, y, 2 if key == "weight" else 1))
-            for key, y in tokens.items()
-            if y is not None or key not in _OPTIONAL
+        self.row, self.name, self.options = row, row.name, options
+        self.conv, self.s, self.columns = conv, s, 0
+        self.arrays: dict[str, Array] = {
+            x.name: np.asarray(checks.operand(self.name, x.name, given[x.name], _axes(x)))
+            for x in row.operands
+            if given[x.name] is not None or not x.optional
         }
-        self.dtype: DType = result_dtype(*given.values())
+        rates = {x.name for x in row.operands if x.state_dtype}
+        tokens = (y for name, y in self.arrays.items() if name not in rates)
+        self.dtype: DType = result_dtype(*tokens)
         self.wide: DType = work_dtype(self.dtype)
-        self.tokens = {key: _cast(y, self.dtype) for key, y in given.items()}
-        self.rates = {
-            key: _cast(np.asarray(checks.operand(name, key, y, 1)), self.wide)
-            for key, y in rates.items()
-            if y is not None or key not in _OPTIONAL
-        }
         if not isinstance(s, np.ndarray):
-            raise TypeError(f"{name}: state.s is a {type(s).__name__}; expected a NumPy array")
+            raise TypeError(f"{self.name}: state.s is a {type(s).__name__}; expected a NumPy array")
         if s.ndim < 3 or 0 in s.shape[-3:]:
             raise ValueError(
-                f"{name}: state.s has shape {s.shape}; expected (..., n, d, m), each at least 1"
+                f"{self.name}: state.s has shape {s.shape}; expected (..., n, d, m), each at least "
+                "1"
             )
-        self.core: Shape = s.shape[-3:]
-        self.columns = 0
+        self.sizes = dict(zip("ndm", s.shape[-3:], strict=True))
+        self.sizes["c"] = self.arrays["x"].shape[-1]
+        self.by_channel = "a" in self.arrays and self.arrays["a"].ndim > self.arrays["b"].ndim
         self._check_channels()
-        self._check_convolution(conv)
+        self._check_convolution()
+        for x in row.operands:
+            if x.name in self.arrays:
+                self._check_shape(x)
 
-    def plan(self, gufunc: str, numbers: tuple[float, ...], by_channel: bool = False) -> Plan:
-        n, _, m = self.core
-        self.expect_rate("A_log", (n,))
-        if "z" in self.tokens:
-            self.expect("z", n * m)
+    def plan(self, *, pooled: bool) -> Plan:
+        """The plan of the call, whose state is checked unless it is a pool."""
+        feature_map = self._feature_map() if self.row.maps else ""
+        numbers = tuple([_NUMBERS[x](self) for x in self.row.numbers])
+        given = {x.name: self.arrays.get(x.name) for x in self.row.operands}
+        gufunc = self.row.gufunc(given, self.by_channel, feature_map)
+        core, lead = self.s.shape[-3:], self._lead()
+        if not pooled:
+            fields = {"s": (self.s, core), "conv": (self.conv, (self.sizes["c"], self.columns))}
+            for field, (x, own) in fields.items():
+                if x is not None:
+                    field = f"state.{field}"
+                    state_arrays.checked_field(self.name, field, x, lead, own, self.wide)
         return Plan(
-            self.name, gufunc, self.core, self._lead(), self.dtype, self.wide, self.columns,
-            numbers, by_channel,
+            self.name, gufunc, core, lead, self.dtype, self.wide, self.columns, numbers,
+            self.by_channel,
         )  # fmt: skip
 
-    def every(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The operands in the call's dtypes, None for those left out."""
-        arrays = self.tokens if "x" in given else self.rates
-        return {key: arrays.get(key) for key in given}
-
-    def keep_their_dtypes(self, tokens: dict[str, Any]) -> bool:
-        return all([y is None or y.dtype == self.dtype for y in tokens.values()])
-
-    def _check_channels(self) -> None:
-        n, d, m = self.core
-        c = self.tokens["x"].shape[-1]
-        keys, odd = divmod(c - n * m, 2 * d)
-        if odd or keys < 1 or n % keys:
-            raise ValueError(
-                f"{self.name}: x has shape {self.tokens['x'].shape}; expected (..., 2 h d + n m), "
-                f"n = {n}, d = {d} and m = {m} as in state.s, and h a divisor of n"
-            )
-
-    def _check_convolution(self, conv: Any) -> None:
-        weight, c = self.tokens.get("weight"), self.tokens["x"].shape[-1]
-        if weight is None:
-            for key, y in (("bias", self.tokens.get("bias")), ("state.conv", conv)):
-                if y is not None:
-                    raise ValueError(
-                        f"{self.name}: {key} is given without weight; expected None, or both"
-                    )
-            return
-        if weight.ndim != 2 or weight.shape[0] != c or weight.shape[1] < 1:
-            raise ValueError(
-                f"{self.name}: weight has shape {weight.shape}; expected ({c}, w), w >= 1"
-            )
-        self.expect_alone("bias", c)
-        if conv is None:
-            raise ValueError(
-                f"{self.name}: state.conv is None and weight is given; expected an array of shape "
-                f"(..., {c}, {weight.shape[1] - 1})"
-            )
-        given = conv.shape[-1] if isinstance(conv, np.ndarray) and conv.ndim else 0
-        self.columns = max(given, weight.shape[1] - 1)
-
-    def expect(self, key: str, *core: int) -> None:
-        """Check the last axes of a token's operand."""
-        shape = self.tokens[key].shape
-        if shape[-len(core) :] != core:
-            raise ValueError(
-                f"{self.name}: {key} has shape {shape}; expected (..., {', '.join(map(str, core))})"
-            )
-
-    def expect_alone(self, key: str, size: int) -> None:
-        """Check an operand of one axis."""
-        y = self.tokens.get(key)
-        if y is not None and y.shape != (size,):
-            raise ValueError(f"{self.name}: {key} has shape {y.shape}; expected ({size},)")
-
-    def expect_rate(self, key: str, *shapes: Shape) -> None:
-        y = self.rates[key]
-        if y.shape not in shapes:
-            expected = " or ".join(map(str, dict.fromkeys(shapes)))
-            raise ValueError(f"{self.name}: {key} has shape {y.shape}; expected {expected}")
-
-    def number(self, key: str, x: Any) -> float:
+    def number(self, option: str) -> float:
+        x = self.options[option]
         if type(x) is float and -_USUAL < x < _USUAL:
             return x
-        return checks.number(self.name, key, x, self.tokens["x"])
+        return checks.number(self.name, option, x, self.arrays["x"].astype(self.dtype))
 
-    def positive(self, key: str, x: Any) -> float:
+    def positive(self, option: str) -> float:
         """A number of at least 0."""
-        return checks.positive(self.name, key, x, self.tokens["x"], zero=True)
+        like = self.arrays["x"].astype(self.dtype)
+        return checks.positive(self.name, option, self.options[option], like, zero=True)
 
-    def limits(self, x: Any) -> tuple[float, float]:
+    def limits(self) -> tuple[float, float]:
         """``time_step_limit`` as finite numbers."""
+        x = self.options["time_step_limit"]
         if x is None:
             return 0.0, _USUAL
         try:
@@ -158,33 +142,114 @@ class Checks:
             )
         return max(-largest, min(least, largest)), max(-largest, min(most, largest))
 
+    def groups(self) -> float:
+        groups = checks.integer(self.name, "norm_groups", self.options["norm_groups"])
+        if (n := self.sizes["n"]) % groups:
+            raise ValueError(
+                f"{self.name}: norm_groups is {groups}; expected a divisor of {n}, the heads"
+            )
+        return float(groups)
+
+    def by_sigmoid(self) -> float:
+        """``norm_activation`` as the kernel takes it."""
+        x = self.options["norm_activation"]
+        if isinstance(x, str) and x in ("silu", "sigmoid"):
+            return float(x == "sigmoid")
+        error = ValueError if isinstance(x, str) else TypeError
+        raise error(f"{self.name}: norm_activation is {x!r}; expected 'silu' or 'sigmoid'")
+
+    # --- their parts -----------------------------------------------------------
+
+    def _feature_map(self) -> str:
+        x = self.options["feature_map"]
+        if isinstance(x, str) and x in MAPS:
+            return x
+        error = ValueError if isinstance(x, str) else TypeError
+        raise error(f"{self.name}: feature_map is {x!r}; expected one of {', '.join(MAPS)}")
+
+    def _check_channels(self) -> None:
+        n, d, m = self.s.shape[-3:]
+        keys, odd = divmod(self.sizes["c"] - n * m, 2 * d)
+        if odd or keys < 1 or n % keys:
+            raise ValueError(
+                f"{self.name}: x has shape {self.arrays['x'].shape}; expected (..., 2 h d + n m), "
+                f"n = {n}, d = {d} and m = {m} as in state.s, and h a divisor of n"
+            )
+
+    def _check_convolution(self) -> None:
+        weight, conv, c = self.arrays.get("weight"), self.conv, self.sizes["c"]
+        if weight is None:
+            for key, y in (("bias", self.arrays.get("bias")), ("state.conv", conv)):
+                if y is not None:
+                    raise ValueError(
+                        f"{self.name}: {key} is given without weight; expected None, or both"
+                    )
+            return
+        if weight.ndim != 2 or weight.shape[0] != c or weight.shape[1] < 1:
+            raise ValueError(
+                f"{self.name}: weight has shape {weight.shape}; expected ({c}, w), w >= 1"
+            )
+        self.sizes["t"] = weight.shape[1]
+        if conv is None:
+            raise ValueError(
+                f"{self.name}: state.conv is None and weight is given; expected an array of shape "
+                f"(..., {c}, {weight.shape[1] - 1})"
+            )
+        given = conv.shape[-1] if isinstance(conv, np.ndarray) and conv.ndim else 0
+        self.columns = max(given, weight.shape[1] - 1)
+
+    def _check_shape(self, x: Operand) -> None:
+        """Check the axes of an operand; those of a token may follow others."""
+        shape, leads = self.arrays[x.name].shape, x.name in _TOKENS
+        own: Shape = tuple(self.sizes[letter] for letter in x.dims)
+        expected = [(prod(own),) if x.name in _FLAT else own]
+        if x.channels and self.by_channel:
+            full = (*own, self.sizes[x.channels])
+            expected = [full] if leads else [own, full]
+        if (shape[-len(expected[0]) :] if leads else shape) in expected:
+            return
+        shapes = [f"(..., {', '.join(map(str, y))})" if leads else str(y) for y in expected]
+        raise ValueError(f"{self.name}: {x.name} has shape {shape}; expected {' or '.join(shapes)}")
+
     def _lead(self) -> Shape:
         """The leading axes of the result."""
         shape: Shape = ()
-        for key in ("x", "a", "b", "dt", "z"):
-            y = self.tokens.get(key)
-            if y is not None:
-                core = 2 if key == "a" and y.ndim > self.tokens["b"].ndim else 1
-                lead = y.shape[: y.ndim - core]
-                if lead != shape:
-                    shape = self._broadcast(key, lead, shape)
+        for key, y in self.arrays.items():
+            if key in _TOKENS:
+                core = 2 if key == "a" and self.by_channel else 1
+                try:
+                    shape = np.broadcast_shapes(y.shape[: y.ndim - core], shape)
+                except ValueError:
+                    raise ValueError(
+                        f"{self.name}: {key} has shape {y.shape}; expected leading axes that "
+                        f"broadcast with {shape}"
+                    ) from None
         return shape
 
-    def _broadcast(self, key: str, lead: Shape, shape: Shape) -> Shape:
-        try:
-            return np.broadcast_shapes(lead, shape)
-        except ValueError:
-            raise ValueError(
-                f"{self.name}: {key} has shape {self.tokens[key].shape}; expected leading axes "
-                f"that broadcast with {shape}"
-            ) from None
 
-    def check_state(self, lead: Shape) -> None:
-        state_arrays.checked_field(self.name, "state.s", self.s, lead, self.core, self.wide)
-        if self.conv is not None:
-            core = self.tokens["x"].shape[-1], self.columns
-            state_arrays.checked_field(self.name, "state.conv", self.conv, lead, core, self.wide)
+def _axes(x: Operand) -> int:
+    """The least number of axes of an operand."""
+    return 1 if x.name in _FLAT else len(x.dims)
 
 
-def _cast(x: Array, dtype: DType) -> Array:
-    return x if x.dtype == dtype else x.astype(dtype)
+#: The option that a number of the table follows from.
+_OPTIONS = {
+    "silu": "activation", "bounded": "lower_bound", "lower_bound": "lower_bound",
+    "beta_scale": "beta_scale", "scale": "scale", "eps": "norm_eps",
+    "by_sigmoid": "norm_activation", "least": "time_step_limit", "most": "time_step_limit",
+    "groups": "norm_groups",
+}  # fmt: skip
+_NUMBERS: dict[str, Callable[[Checks], float]] = {
+    "silu": lambda call: checks.silu(call.name, call.options["activation"]),
+    "bounded": lambda call: float(call.options["lower_bound"] is not None),
+    "lower_bound": lambda call: (
+        0.0 if call.options["lower_bound"] is None else call.number("lower_bound")
+    ),
+    "beta_scale": lambda call: call.number("beta_scale"),
+    "scale": lambda call: call.number("scale"),
+    "eps": lambda call: call.positive("norm_eps"),
+    "by_sigmoid": Checks.by_sigmoid,
+    "least": lambda call: call.limits()[0],
+    "most": lambda call: call.limits()[1],
+    "groups": Checks.groups,
+}

@@ -36,7 +36,7 @@ def initial_state(
     q, k, v : array_like, shape (..., n, d), (..., n, d) and (..., n, m)
         The first operands of the operator; of a step, one token: (..., d), (..., d) and (..., m).
         Only their shapes and dtypes count.  For `linear_scan` they are a and x, for
-        `selective_scan` x, dt and A, for `wkv` k, v and w.
+        `selective_scan` x, dt and A, for `wkv` k, v and w, for `causal_conv1d` x and weight.
     *others : array_like
         The operands that follow, in the operator's order, such as beta of `delta`.  You can leave
         them out if they add no leading axes and no wider dtype.
@@ -57,8 +57,9 @@ def initial_state(
         ``s`` (..., f, m) and, with a normaliser, ``z`` (..., f); for packed sequences with an
         axis of sequences before these axes.  `wkv`, `mlstm`, and with a normaliser
         `linattn.feature_maps.PositiveRandomFeatures` also have ``log_scale``, -inf for no key, but
-        0 for `mlstm`.  The arrays are newly allocated, have all leading axes, as in-place steps
-        require, and the dtype of the computation: float32 for 16-bit operands.
+        0 for `mlstm`.  That of `causal_conv1d` is an array.  The arrays are newly allocated, have
+        all leading axes, as in-place steps require, and the dtype of the computation: float32 for
+        16-bit operands.
 
     Raises
     ------
@@ -93,11 +94,12 @@ def initial_state(
     def full(shape: Shape, value: float, typed: tuple[Array, ...]) -> Array:
         return np.full(shape, value, state_dtype(*typed))
 
-    return state_of(
+    state: State = state_of(
         given(q, k, v, *others), operator, phi.features, full, normalize=normalize,
         cu_seqlens=cu_seqlens, rescaled=isinstance(phi, PositiveRandomFeatures),
         unmapped=None if isinstance(phi, Fused) else phi,
     )  # fmt: skip
+    return state
 
 
 def given(*operands: Any) -> tuple[Any, ...]:
@@ -142,7 +144,7 @@ def state_of(
     cu_seqlens: Any,
     rescaled: bool,
     unmapped: Any,
-) -> State:
+) -> Any:
     """The state before the first token, with arrays from ``full(shape, value, operands)``.
 
     ``features(d)`` is the map's number of features; ``rescaled`` tells whether the map rescales as
@@ -166,4 +168,5 @@ def state_of(
     cores = recurrence.cores(sizes, normalize, *lead)
     if rescaled:
         cores = cores._replace(log_scale=cores.z)
-    return recurrence.state(lambda shape, value: full(shape, value, call.typed), cores)
+    state = recurrence.state(lambda shape, value: full(shape, value, call.typed), cores)
+    return recurrence.public(state)

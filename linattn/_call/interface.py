@@ -1,7 +1,7 @@
 """What everything else asks of a recurrence: pools, positions, blocks, ranks, bridges, the tests.
 
-A recurrence takes a state from token to token.  `recurrence.Recurrence` has those that are rows of
-operators.def, with one kernel for each method; `operators.conv` has the convolution.
+A recurrence takes a state from token to token.  `recurrence.Recurrence` has them: rows of
+operators.def, with one kernel for each method.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from .._core.dtypes import result_dtype
 from .._states.state_arrays import State
 
 if TYPE_CHECKING:
-    from typing import ClassVar
-
     from .._core.layout import Call, Layout, Operand
     from .._types import Shape
 
@@ -30,14 +28,15 @@ class Interface:
     names: Mapping[str, str]  #: of the functions "forward", "backward" and "step"
     layout: Layout  #: the letters of all axes
     operands: tuple[Operand, ...]  #: in the order of the functions
-    transition: str = "matrix"  #: what a block of tokens multiplies a state by (`_blocks`)
+    #: What a block of tokens multiplies a state by (`_blocks`); None if there are no blocks.
+    transition: str | None = "matrix"
     cross: bool = False  #: whether every query sees every key: there is no step
     mapped: bool = False  #: whether it takes feature maps
     fields: Mapping[str, str]  #: the letters of the axes of a state's arrays, by field
     first: float = -math.inf  #: log_scale of the state before all tokens
     decay: Callable[..., Any] | None = None  #: of those under a log scale (`kernels.Kernels`)
     normalizer: bool = False  #: whether a state has z only where ``normalize`` is True
-    one_array: ClassVar[bool] = False  #: whether a state is an array, not a `State`
+    one_array: bool = False  #: whether a state is an array, not a `State`
 
     def forward(self, operands: Operands, **options: Any) -> Any:
         """The output, and the state after the last token with ``return_state``."""
@@ -58,6 +57,7 @@ class Interface:
     def cores(self, sizes: Mapping[str, int], normalize: Any, *lead: int) -> State:
         """The shapes of a state's arrays, with these axes before them; None for z without the
         normaliser."""
+        sizes = self.layout.sized(sizes)
         return State(**{
             field: (*lead, *[sizes[x] for x in letters])
             for field, letters in self.fields.items()
@@ -71,6 +71,10 @@ class Interface:
             None if core is None else full(core, value)
             for core, value in zip(cores, values, strict=True)
         ))  # fmt: skip
+
+    def public(self, state: State) -> Any:
+        """A state as users have it."""
+        return state.s if self.one_array else state
 
     def state_cores(self, function: str, call: Call, options: Mapping[str, Any]) -> State:
         """The shapes of a state's arrays, without leading axes; None for those it lacks."""

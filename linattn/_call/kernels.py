@@ -19,12 +19,13 @@ from ..feature_maps import NAMES, FeatureMap, PositiveRandomFeatures, get
 from ..feature_maps._names import unknown_map
 from . import mapped
 from .interface import Interface
-from .plain import Plain
+from .plain import Plain, present
 from .tables import Table
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from .._types import DType, Shape
     from .interface import Operands
 
     Transition: TypeAlias = Literal["matrix", "decay", "elementwise", "identity"]
@@ -37,12 +38,12 @@ class Kernels(Interface):
     ----------
     name : str
         Of the public function and of the kernel in operators.def, which has all else.
-    transition : {'matrix', 'decay', 'elementwise', 'identity'}
+    transition : {'matrix', 'decay', 'elementwise', 'identity'}, or None
         What a block of tokens multiplies a state by, so that sequences can be cut into blocks
         (`_blocks.block_scan`): any matrix, the exponentials of the sums of g, a factor for each
-        number of the state, or nothing.
+        number of the state, or nothing.  None if sequences cannot be cut.
     public : dict
-        The names of operands that are called otherwise in operators.def.
+        The names of operands and options that are called otherwise in operators.def.
     decay : callable, optional
         Of a recurrence under a log scale, which is cut into blocks by it:
         ``decay(operands, there, xp)`` is the logarithm of what a sequence of tokens multiplies the
@@ -53,24 +54,35 @@ class Kernels(Interface):
         Whether a scale of None stands for 1 / sqrt(d).
     function : str, optional
         The public function, where it also calls another recurrence.
+    one_array : bool, default False
+        Whether a state is an array, not a `State`.
+    **letters : dict
+        ``one_less`` and ``written`` of `Layout`.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        transition: Transition = "matrix",
+        transition: Transition | None = "matrix",
         public: Mapping[str, str] = MappingProxyType({}),
         decay: Callable[[Mapping[str, Any], Any, Any], Any] | None = None,
         first: float = -math.inf,
         root_scale: bool = False,
         function: str = "",
+        one_array: bool = False,
+        **letters: Mapping[str, str],
     ) -> None:
         row, self.name = operators[name], function or name
         self.transition = "scaled" if decay is not None else transition
         self.decay, self.first, self.root_scale = decay, first, root_scale
-        self.layout = Layout.of(name, public)
+        self.layout, self.one_array = Layout.of(name, public, **letters), one_array
         self.operands = self.layout.operands
+        #: The operand whose last axis is one longer than that of states, if there is one.
+        self.longer = next(
+            (i for i, x in enumerate(self.operands) if x.dims[-1] in self.layout.one_less.values()),
+            None,
+        )
         self.extras = self.operands[self.layout.leading :]
         self.mapped, self.normalizer = row["maps"], row["normalizer"]
         self.fields = dict(row["state"] or operators["causal"]["state"])
@@ -89,7 +101,7 @@ class Kernels(Interface):
         step = next((x for x, y in operators.items() if y["step_of"] == name), f"{name}_step")
         names = {"forward": name, "backward": f"{name}_backward", "step": step}
         #: Options that are True or False, by method: the numbers of the table but scale and eps.
-        self.flags = {method: _flags(kernel) for method, kernel in names.items()}
+        self.flags = {method: _flags(kernel, public) for method, kernel in names.items()}
         self.names = {method: x.replace(name, self.name) for method, x in names.items()}
         self._plain = Plain(self.layout, self.flags["forward"], scaled=self.scaled)
         form = "_keys" if self.cross else "_state"
@@ -193,13 +205,20 @@ class Kernels(Interface):
         call: Call,
         normalize: bool,
         *more: Any,
+        wanted: bool,
     ) -> tuple[Any, ...]:
-        """The arrays of a state of that name; none where there is no state."""
+        """The arrays of a state of that name; none where there is no state.
+
+        ``wanted`` says whether a state, or its gradient, is returned.
+        """
         if packing is None:
             return ()
         dtype = state_dtype(*call.typed, *more)
         if state is None:  # left out: gufuncs take zeros for it
             names = self.present[normalize]
+            if wanted and self.layout.one_less:  # sizes that no operand has
+                cores = self.cores(call.fit.sizes, normalize, packing.r)
+                return tuple([np.broadcast_to(np.zeros((), dtype), x) for x in present(cores)])
             if "log_scale" not in names or self.first == 0 or name != "initial_state":
                 return (...,) * len(names)
             shape = self.cores(call.fit.sizes, normalize, packing.r).log_scale
@@ -207,11 +226,20 @@ class Kernels(Interface):
             return tuple([first if x == "log_scale" else ... for x in names])
         lead = (packing.r,) if packing.packed else ()
         cores = self.cores(call.fit.sizes, normalize, *lead)
-        fields = state_arrays.checked(function, name, state, call.batch, cores, dtype)
+        fields = self._checked_state(function, name, state, call.batch, cores, dtype)
         return state_arrays.operands(fields, cores, packing)
 
+    def _checked_state(
+        self, function: str, name: str, state: Any, lead: Shape, cores: State, dtype: DType
+    ) -> State:
+        """The arrays of a state of that name."""
+        if not self.one_array:
+            return state_arrays.checked(function, name, state, lead, cores, dtype)
+        state_arrays.checked_field(function, name, state, lead, cores.s, dtype)
+        return State(state)
 
-def _flags(name: str) -> tuple[str, ...]:
-    """The options of an operator that are True or False."""
+
+def _flags(name: str, public: Mapping[str, str]) -> tuple[str, ...]:
+    """The options of an operator that are True or False, or an activation."""
     numbers = operators[name]["numbers"] if name in operators else ()
-    return tuple(x for x in numbers if x not in ("scale", "eps"))
+    return tuple(public.get(x, x) for x in numbers if x not in ("scale", "eps"))

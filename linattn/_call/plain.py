@@ -65,11 +65,11 @@ class Plain:
                 return NotImplemented
             gufunc = table[key]
         outputs = outputs or (None,) * gufunc.nout
-        switches: tuple[float, ...] = ()
+        switches: tuple[float | None, ...] = ()
         if flags:
-            if not all([type(x) is bool for x in flags.values()]):
+            switches = tuple([checks.plain_switch(x, flags[x]) for x in self._flags if x in flags])
+            if None in switches:
                 return NotImplemented
-            switches = tuple([float(flags[x]) for x in self._flags if x in flags])
         call = fast_call if rows is None else partial(pool_call, rows)
         if normalize:
             return call(gufunc, *operands, *more, scale, eps, *switches, *outputs)

@@ -34,7 +34,7 @@ from .._core import checks, gradient_sums
 from .._core.dtypes import gradient_dtype, result_dtype, state_dtype
 from .._core.gufuncs import run
 from .._core.layout import Call, Operand
-from .._core.lazy import in_blocks, is_lazy, refuse_token
+from .._core.lazy import in_blocks, in_one_chunk, is_lazy, refuse_token
 from .._linattn import EVEN_PIECES, fast_step, get_num_threads, pool_call
 from .._states import state_arrays
 from .._states.state_arrays import State
@@ -75,12 +75,12 @@ class Recurrence(Kernels):
         eps: float = 0.0,
         key_lengths: ArrayLike | None = None,
         cu_seqlens: ArrayLike | None = None,
-        initial_state: State | None = None,
+        initial_state: Any = None,
         state_indices: ArrayLike | None = None,
         return_state: bool = False,
         state_at: ArrayLike | None = None,
         out: Array | None = None,
-        **flags: Bool,
+        **flags: Any,
     ) -> Any:
         """The output, and the state after the last token where it is asked for."""
         if scale is None:
@@ -88,13 +88,13 @@ class Recurrence(Kernels):
         with_rows = state_indices is not None or state_at is not None
         with_state = initial_state is not None or return_state or with_rows
         stateless = key_lengths is None and cu_seqlens is None and not with_state
-        if stateless and out is None:
+        if stateless and out is None and not self.layout.one_less:
             o = self._plain.call(
                 self._stateless, operands, (), feature_map, scale, normalize, eps, flags
             )
             if o is not NotImplemented:
                 return o
-        if with_rows or mapped.outside(feature_map) or is_lazy(operands):
+        if with_rows or mapped.outside(feature_map) or self._in_blocks(operands):
             return self._elsewhere(
                 "forward", operands, feature_map, scale=scale, normalize=normalize, eps=eps,
                 key_lengths=key_lengths, cu_seqlens=cu_seqlens, initial_state=initial_state,
@@ -110,14 +110,16 @@ class Recurrence(Kernels):
             return run(self._stateless[key], (*call.arrays, *numbers), (out,))[0]
 
         packing, indices = self._sequences(self.name, call, cu_seqlens, key_lengths)
-        start = self._state(self.name, "initial_state", initial_state, packing, call, key[-1])
+        start = self._state(
+            self.name, "initial_state", initial_state, packing, call, key[-1], wanted=return_state
+        )
         wanted = (None if return_state else ...,) * len(start)
         arrays = call.arrays if call.alike else call.cast()
         inputs = *arrays, *numbers, *indices, *start
         o, *end = run(self._stateful[key], inputs, (out, *wanted))
         if not return_state:
             return o
-        return o, state_arrays.result(packing, self.present[key[-1]], end)
+        return o, self._result(packing, key[-1], end)
 
     def backward(
         self,
@@ -130,11 +132,11 @@ class Recurrence(Kernels):
         eps: float = 0.0,
         key_lengths: ArrayLike | None = None,
         cu_seqlens: ArrayLike | None = None,
-        initial_state: State | None = None,
+        initial_state: Any = None,
         state_indices: ArrayLike | None = None,
-        grad_state: State | None = None,
+        grad_state: Any = None,
         state_at: ArrayLike | None = None,
-        **flags: Bool,
+        **flags: Any,
     ) -> tuple[Any, ...]:
         """A gradient of each operand, and that of the initial state where there is a state."""
         if scale is None:
@@ -142,7 +144,7 @@ class Recurrence(Kernels):
         with_rows = state_indices is not None or state_at is not None
         with_state = initial_state is not None or grad_state is not None or with_rows
         stateless = key_lengths is None and cu_seqlens is None and not with_state
-        if stateless and _same_rows(operands[0], grad_out):
+        if stateless and not self.layout.one_less and _same_rows(operands[0], grad_out):
             grads = self._plain.call(
                 self._stateless_backward, operands, (grad_out,), feature_map, scale, normalize, eps,
                 flags,
@@ -150,7 +152,7 @@ class Recurrence(Kernels):
             if grads is not NotImplemented:
                 grads = grads if type(grads) is tuple else (grads,)
                 return gradient_sums.sum_all(grads, present(operands))
-        if with_rows or mapped.outside(feature_map) or is_lazy((*operands, grad_out)):
+        if with_rows or mapped.outside(feature_map) or self._in_blocks((*operands, grad_out)):
             return self._elsewhere(
                 "backward", operands, feature_map, grad_out=grad_out, scale=scale,
                 normalize=normalize, eps=eps, key_lengths=key_lengths, cu_seqlens=cu_seqlens,
@@ -160,6 +162,7 @@ class Recurrence(Kernels):
         function = self.names["backward"]
         call = self.read(function, operands)
         key = self._stateless.key(function, call.variant, feature_map, normalize)
+        grad_out = in_one_chunk(function, "grad_out", grad_out, len(self.layout.output))
         grad_out = self.cotangent(function, grad_out, call)
         typed = *call.typed, grad_out
         numbers = self._numbers("backward", typed, scale, eps, key[-1], flags)
@@ -177,7 +180,7 @@ class Recurrence(Kernels):
 
         packing, indices = self._sequences(function, call, cu_seqlens, key_lengths)
         start, last = (
-            self._state(function, field, state, packing, call, key[-1], grad_out)
+            self._state(function, field, state, packing, call, key[-1], grad_out, wanted=with_state)
             for field, state in (("initial_state", initial_state), ("grad_state", grad_state))
         )
         count = len(call.arrays)
@@ -194,7 +197,7 @@ class Recurrence(Kernels):
             return first
         if initial_state is not None:
             rest = gradient_sums.sum_all(rest, start)
-        return *first, state_arrays.result(packing, self.present[key[-1]], rest)
+        return *first, self._result(packing, key[-1], rest)
 
     def step(
         self,
@@ -207,8 +210,8 @@ class Recurrence(Kernels):
         eps: float = 0.0,
         in_place: bool = False,
         state_indices: ArrayLike | None = None,
-        **flags: Bool,
-    ) -> tuple[Array, State]:
+        **flags: Any,
+    ) -> tuple[Array, Any]:
         """The output of one token, and the state after it."""
         if scale is None:
             scale = self.default_scale(operands)
@@ -221,15 +224,17 @@ class Recurrence(Kernels):
             if result is not NotImplemented:
                 o, s, z = result
                 return o, state if written else State(s, z)
-        if type(state) is State and type(normalize) is bool and self._fits(state, normalize):
-            after = state if written else state_arrays.copy(state)
+        given = State(state) if self.one_array else state
+        plain = type(given) is State and type(normalize) is bool
+        if plain and self._fits(given, operands, normalize):
+            after = given if written else state_arrays.copy(given)
             outputs = None, *present(after)
             result = self._plain.call(
                 self._step, operands, (), feature_map, scale, normalize, eps, flags, outputs,
                 state_indices,
             )  # fmt: skip
             if result is not NotImplemented:
-                return result[0], after
+                return result[0], self.public(after)
         with_rows = state_indices is not None
         if with_rows or mapped.outside(feature_map) or is_lazy(operands):
             return self._elsewhere(
@@ -242,11 +247,14 @@ class Recurrence(Kernels):
         numbers = self._numbers("step", call.typed, scale, eps, key[-1], flags)
         inputs = *call.arrays, *numbers
         dtype, cores = state_dtype(*call.typed), self.cores(call.fit.sizes, key[-1])
-        fields = state_arrays.checked(function, "state", state, call.batch, cores, dtype)
-        if in_place:
-            state_arrays.in_place(function, fields, call.batch, cores)
+        fields = self._checked_state(function, "state", state, call.batch, cores, dtype)
+        if not in_place:
+            fields = state_arrays.spread(fields, call.batch, cores)
+            state = self.public(fields)
+        elif self.one_array:
+            state_arrays.updated(function, {"state": (state, len(cores.s))}, call.batch)
         else:
-            state = fields = state_arrays.spread(fields, call.batch, cores)
+            state_arrays.in_place(function, fields, call.batch, cores)
         return run(self._step[key], inputs, (None, *present(fields)))[0], state
 
     def forward_in_rows(
@@ -278,10 +286,30 @@ class Recurrence(Kernels):
         )
         return result if result is NotImplemented else o
 
-    def _fits(self, state: State, normalize: bool) -> bool:
-        """Whether a state has the fields that it is to have."""
+    def read(self, function: str, operands: Operands, *, tokens: bool = True) -> Call:
+        if self.transition is None:
+            return self.layout.read_for_gufunc(function, operands, tokens=tokens)
+        return self.layout.read(function, operands, tokens=tokens)
+
+    def _fits(self, state: State, operands: Operands, normalize: Any) -> bool:
+        """Whether a state has the fields that it is to have, and sizes that gufuncs need not
+        check."""
         fields = self.present[normalize]
-        return [x is None for x in state] == [x not in fields for x in State._fields]
+        if [x is None for x in state] != [x not in fields for x in State._fields]:
+            return False
+        if self.longer is None:
+            return True
+        x, s = operands[self.longer], state.s
+        plain = type(x) is type(s) is np.ndarray and x.ndim > 0 < s.ndim
+        return plain and bool(x.shape[-1] == s.shape[-1] + 1)
+
+    def _in_blocks(self, operands: Operands) -> bool:
+        """Whether a call is lazy: in blocks."""
+        return self.transition is not None and is_lazy(operands)
+
+    def _result(self, packing: Any, normalize: bool, arrays: Sequence[Any]) -> Any:
+        """The state of a gufunc's outputs."""
+        return self.public(state_arrays.result(packing, self.present[normalize], arrays))
 
     # --- their parts ---------------------------------------------------------
 

@@ -92,18 +92,14 @@ def _operands(operator: str, shape: tuple[int, ...], rng: np.random.Generator) -
     heads, n, d, m = shape
     if operator in METHODS:
         return _of_recurrence(
-            *METHODS[operator], heads, {"n": n, "s": n, "d": d, "m": m, "f": d}, rng
+            *METHODS[operator], heads, {"n": n, "s": n, "d": d, "m": m, "f": max(d, 2)}, rng
         )
     stem, _, last = operator.rpartition("_")
     if operator.startswith("fused"):
         return _of_layer(operator, shape, rng)
     x, grad_out = rng.standard_normal((2, heads, n, m))
-    if operator == "causal_conv1d_step":
-        return [x[:, 0], rng.standard_normal((m, 4)), rng.standard_normal((heads, m, 3))]
     stem = stem if last == "backward" else operator
-    if stem == "causal_conv1d":
-        operands = [x, rng.standard_normal((m, 4))]
-    elif stem == "log_decay":
+    if stem == "log_decay":
         operands = [x, *rng.standard_normal((2, m))]
     else:
         operands = [*rng.standard_normal((2, heads, n, d)), x]
@@ -135,7 +131,8 @@ def _of_recurrence(
             x[:, 0] if "n" in row.dims else x for row, x in zip(rows, arrays.values(), strict=True)
         )
         cores = r.cores(sizes, True, heads)
-        return [*token, State(*(None if core is None else rng.random(core) for core in cores))]
+        state = State(*(None if core is None else rng.random(core) for core in cores))
+        return [*token, r.public(state)]
     if method == "forward":
         return [*arrays.values()]
     output = heads, *(sizes[x] for x in r.layout.output)
@@ -174,7 +171,9 @@ def _named(
 def _options(operator: str) -> Iterator[dict[str, Any]]:
     if operator in METHODS:
         r = METHODS[operator][0]
-        if not r.normalizer:
+        if "activation" in r.flags["forward"]:
+            yield from ({"activation": None}, {"activation": "silu"})
+        elif not r.normalizer:
             yield {}
         elif not r.mapped:
             yield from ({"normalize": True}, {"normalize": False})
@@ -182,8 +181,6 @@ def _options(operator: str) -> Iterator[dict[str, Any]]:
             # Weights of both signs can sum to 0.
             if r.mapped and r.normalizer and not (row["signed"] and normalize):
                 yield {"feature_map": feature_map, "normalize": normalize}
-    elif "conv1d" in operator:
-        yield from ({"activation": None}, {"activation": "silu"})
     elif operator.startswith("log_decay"):
         yield from ({"lower_bound": None}, {"lower_bound": -5.0})
     elif operator.startswith("softmax"):

@@ -195,9 +195,21 @@ def numbers(
 def flags(
     function: str, names: Sequence[str], values: Mapping[str, Any], operands: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """Options that are True or False, as the numbers 1 and 0 that kernels take."""
-    checked = tuple(float(flag(function, name, values[name])) for name in names)
+    """Options that are True or False, or activations, as the numbers 1 and 0 of kernels."""
+    checked = tuple([switch(function, name, values[name]) for name in names])
     return _weak_numbers(checked, operands)
+
+
+def switch(function: str, name: str, x: Any) -> float:
+    """An option that is True or False, or an activation, as kernels take it."""
+    return silu(function, x) if name == "activation" else float(flag(function, name, x))
+
+
+def plain_switch(name: str, x: Any) -> float | None:
+    """The same of Python's own values; None for others."""
+    if name == "activation":
+        return 0.0 if x is None else 1.0 if type(x) is str and x == "silu" else None
+    return float(x) if type(x) is bool else None
 
 
 def silu(function: str, x: Any) -> float:

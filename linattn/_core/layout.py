@@ -130,13 +130,19 @@ class Call(NamedTuple):
 
 
 class Layout:
-    """The operands of a recurrence, its output and its state, by the letters of their axes."""
+    """The operands of a recurrence, its output and its state, by the letters of their axes.
+
+    ``one_less`` has letters of which the size is one less than that of another, ``written`` those
+    that messages write otherwise.
+    """
 
     def __init__(
         self, operands: Sequence[Operand], output: str = "nm", state: str = "dm", *,
-        complex_too: bool = False,
+        complex_too: bool = False, one_less: Mapping[str, str] = MappingProxyType({}),
+        written: Mapping[str, str] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self.operands = tuple(operands)
+        self.one_less, self.written = one_less, {"f": "r", **written}  # f: a state's width
         self.leading = _leading(self.operands)
         self.output, self.state = output, state
         #: Whether each number of the output comes from one of each operand, over the tokens:
@@ -148,7 +154,9 @@ class Layout:
         self.numbers = (int, float, complex) if complex_too else (int, float)
 
     @classmethod
-    def of(cls, name: str, public: Mapping[str, str] = MappingProxyType({})) -> Layout:
+    def of(
+        cls, name: str, public: Mapping[str, str] = MappingProxyType({}), **letters: Any
+    ) -> Layout:
         """That of an operator in operators.def; the sums over all keys count as a state.
 
         ``public`` has the names of operands that are called otherwise in the table.
@@ -159,7 +167,16 @@ class Layout:
             x._replace(name=public[x.name]) if x.name in public else x
             for x in (Operand(*x) for x in row["inputs"])
         ]
-        return cls(operands, row["outputs"][0][1], *states, complex_too=row["complex"])
+        return cls(operands, row["outputs"][0][1], *states, complex_too=row["complex"], **letters)
+
+    def sized(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Sizes by letter, with those that follow from others."""
+        return {**sizes, **{x: sizes[y] - 1 for x, y in self.one_less.items()}}
+
+    def dots(self, letters: str, sizes: Mapping[str, int] = MappingProxyType({})) -> str:
+        """The shape of those letters, with the sizes that are known."""
+        sized = (str(sizes.get(x, self.written.get(x, x))) for x in letters)
+        return f"({', '.join(['...', *sized])})"
 
     def read(self, function: str, operands: Sequence[Any], *, tokens: bool = True) -> Call:
         """The operands, checked: of all tokens, or of one.  The last ones may be missing."""
@@ -254,6 +271,13 @@ def _fit(layout: Layout, function: str, shapes: tuple[Shape | None, ...], tokens
                 "lengths, or 1, axis by axis"
             ) from None
         variant += row.suffix if wide or row.optional else ""
+    for letter in layout.one_less.values():
+        if sizes[letter] < 1:
+            i = next(i for i, row in enumerate(layout.operands) if letter in row.dims)
+            expected = f"{layout.dots(layout.operands[i].dims)}, {layout.written[letter]} >= 1"
+            name = layout.operands[i].name
+            raise ValueError(f"{function}: {name} has shape {shapes[i]}; expected {expected}")
+    sizes = layout.sized(sizes)
     output = layout.output if tokens else layout.output.replace("n", "")
     shape = *batch, *(sizes[letter] for letter in output)
     core = tuple(sizes[letter] for letter in layout.state)
@@ -278,7 +302,7 @@ def _fit_elementwise(layout: Layout, function: str, shapes: tuple[Any, ...], tok
     if first < 0:
         raise ValueError(
             f"{function}: the shapes of {_listed(named)} broadcast to {shape}; expected "
-            f"{_dots(letters, {})}"
+            f"{layout.dots(letters)}"
         )
     sizes = dict(zip(letters, shape[first:], strict=True))
     core = tuple(sizes[letter] for letter in layout.state)
@@ -299,12 +323,12 @@ def _misfit(
     """The error for the last of the shapes, whose own axes have other lengths than ``sizes``."""
     row, shape = layout.operands[len(shapes) - 1], shapes[-1] or ()
     letters = row.letters(tokens=tokens)
-    expected = _dots(letters, sizes)
+    expected = layout.dots(letters, sizes)
     if row.channels:
         names = [other.name for other in layout.operands[: layout.leading]]
         expected += (
             f", or, one number a channel and as many axes as the longest of {_listed(names)}, "
-            f"{_dots(letters + row.channels, sizes)}"
+            f"{layout.dots(letters + row.channels, sizes)}"
         )
     own = dict(zip(reversed(letters), reversed(shape), strict=False))
     known = [letter for letter in letters + row.channels if letter in sizes]
@@ -333,13 +357,6 @@ def _weak(function: str, row: Operand, x: Any, leading: Sequence[Any]) -> Any:
         if isinstance(x, complex):
             return np.asarray(x, np.result_type(dtype, np.complex64))
         return np.asarray(checks.real(function, row.name, x), real_dtype(dtype))
-
-
-def _dots(letters: str, sizes: dict[str, int]) -> str:
-    """The shape of those letters, with the sizes that are known."""
-    named = ("r" if letter == "f" else letter for letter in letters)  # a state's width
-    sized = (str(sizes.get(x, y)) for x, y in zip(letters, named, strict=True))
-    return f"({', '.join(['...', *sized])})"
 
 
 def _named(layout: Layout, shapes: Sequence[Shape | None]) -> list[str]:

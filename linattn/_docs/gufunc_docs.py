@@ -15,8 +15,6 @@ from .._call.recurrence import RECURRENCES
 from .._call.tables import MAPS
 from .._linattn import operands
 
-#: Operators with states that are not in the registry of recurrences.
-_NO_RECURRENCES = ("causal_conv1d",)
 _SEQUENCES = ", r packed sequences with their states"
 
 
@@ -65,9 +63,6 @@ def _summaries() -> dict[str, str]:
         found[f"state_{feature_map}{end}"] = (
             f"Sums over all keys of phi(k) v^T and of phi(k){options}."
         )
-    for name, end, parts in product(_NO_RECURRENCES, ("", "_backward", "_step"), ("", "_state")):
-        text = f"The gufunc of `linattn.{name}{end}`{_SEQUENCES if parts else ''}."
-        found[name + parts + end] = text
     return found
 
 

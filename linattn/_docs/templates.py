@@ -129,7 +129,10 @@ def _places(f: Callable[..., Any]) -> dict[str, str]:
     """The words of paragraphs that depend on f."""
     takes = _parameters(f)
     default = takes["feature_map"].default if "feature_map" in takes else None
-    found = {"maps": _MAPS, "default": repr(default)}
+    found = {"maps": _MAPS, "default": repr(default), "kind": "State", "or_z": ", or a wrong ``z``"}
+    state = takes.get("state", takes.get("initial_state"))
+    if state is not None and "State" not in str(state.annotation):
+        found |= {"kind": "array", "or_z": ""}
     if "normalize" in takes:
         return found | {
             "state": "``s`` (..., d, m) and ``z`` (..., d)",

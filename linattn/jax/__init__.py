@@ -82,30 +82,6 @@ _made["initial_state"] = made(
         """,
 )  # fmt: skip
 
-_CONVOLUTION = (
-    *(x for x in JAX.raises if not x.names.startswith("initial_state")),
-    Raised("ValueError", "initial_state state", "has another shape"),
-)
-_made["causal_conv1d"] = made(
-    linattn.causal_conv1d, JAX, _functions.causal_conv1d, raises=_CONVOLUTION,
-    example="""
-        >>> import jax.numpy as jnp, linattn.jax
-        >>> x = jnp.array([[1.0], [2.0], [4.0]])
-        >>> linattn.jax.causal_conv1d(x, jnp.array([[0.5, 1.0]])).T
-        Array([[1. , 2.5, 5. ]], dtype=float32)
-        """,
-)  # fmt: skip
-_made["causal_conv1d_step"] = made(
-    linattn.causal_conv1d_step, JAX, _functions.causal_conv1d_step, raises=_CONVOLUTION,
-    example="""
-        >>> import jax.numpy as jnp, linattn.jax
-        >>> o, state = linattn.jax.causal_conv1d_step(
-        ...     jnp.array([8.0]), jnp.array([[0.5, 1.0]]), jnp.array([[4.0]])
-        ... )
-        >>> o, state
-        (Array([10.], dtype=float32), Array([[8.]], dtype=float32))
-        """,
-)  # fmt: skip
 _made["softmax_attention"] = made(
     linattn.softmax_attention, JAX, _functions.softmax_attention,
     example="""

@@ -1,4 +1,4 @@
-"""Functions on JAX's arrays that are not recurrences: softmax attention, convolution, decays."""
+"""Functions on JAX's arrays that are not recurrences: softmax attention and decays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from .._core.checks import number
 from .._core.dtypes import work_dtype
-from ..operators import conv, decay
+from ..operators import decay
 from ..operators.linformer import _operands as linformer_operands
 from ..operators.softmax import _operands as softmax_operands
 from . import _traced_checks
@@ -52,60 +52,6 @@ def _projected_gradient(softmax: Kernel, given: Any, grad: Any) -> Any:
 def _projected(softmax: Kernel, q: Any, k: Any, v: Any, E: Any, F: Any) -> Any:
     """`softmax` of the keys ``E^T k`` and the values ``F^T v``."""
     return run(softmax, q, E.mT @ k, F.mT @ v)[0]
-
-
-# --- the convolution ----------------------------------------------------------------------
-
-
-def causal_conv1d(
-    x: Any, weight: Any, bias: Any, *, activation: Any, cu_seqlens: Any, initial_state: Any,
-    return_state: bool,
-) -> Any:  # fmt: skip
-    """The output and, with `return_state`, the state after the last token."""
-    result = _convolution(
-        "causal_conv1d", x, weight, bias, activation, cu_seqlens, "initial_state", initial_state
-    )
-    return result if return_state else result[0]
-
-
-def causal_conv1d_step(
-    x: Any, weight: Any, state: Any, bias: Any, *, activation: Any
-) -> tuple[Any, Any]:
-    """The output of one token, and the state after it."""
-    token = jnp.asarray(x)[..., None, :]
-    name = "causal_conv1d_step"
-    o, after = _convolution(name, token, weight, bias, activation, None, "state", state)
-    return o[..., 0, :], after
-
-
-def _convolution(
-    name: str, x: Any, weight: Any, bias: Any, activation: Any, cu_seqlens: Any, field: str,
-    state: Any,
-) -> tuple[Any, Any]:  # fmt: skip
-    """The output and the state after the last token.
-
-    Errors name the function and the ``field`` that the state came as.
-    """
-    if bias is None:
-        bias = jnp.zeros(jnp.shape(x)[-1:], jnp.asarray(x).dtype)
-    x, weight, bias = promoted(name, {"x": x, "weight": weight, "bias": bias})
-    given = [_traced_checks.stand_in(y) for y in (x, weight, bias)]
-    *_, shape, silu = conv._operands(name, given[0], given[1], given[2], activation)
-    (n, c), w, packed = x.shape[-2:], weight.shape[-1], cu_seqlens is not None
-    bounds = _traced_checks.cu_seqlens(name, cu_seqlens, n)
-    r, dtype = bounds.shape[0] - 1, work_dtype(x.dtype)
-    if state is None and field != "state":
-        inputs = jnp.zeros((r, w - 1, c), dtype)
-    else:
-        core = (r, c, w - 1) if packed else (c, w - 1)
-        inputs = _traced_checks.inputs(name, field, state, shape[:-2], core, dtype).mT
-        inputs = inputs if packed else inputs[..., None, :, :]
-    kernel = Kernel(
-        "causal_conv1d_state", "causal_conv1d_state_backward", (silu,), ("nc", "wc", "c"), "nc",
-        ("p", "p"), ("puc",),
-    )  # fmt: skip
-    o, end = run(kernel, x, weight.mT, bias, bounds[:-1], bounds[1:], inputs)
-    return o, (end if packed else end[..., 0, :, :]).mT
 
 
 # --- decays -------------------------------------------------------------------------------

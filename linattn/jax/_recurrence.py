@@ -14,7 +14,7 @@ from .._call.interface import Interface
 from .._call.mapped import outside
 from .._call.recurrence import Recurrence
 from .._call.tables import MAPS
-from .._core.checks import flag, number, positive
+from .._core.checks import flag, number, positive, switch
 from .._core.dtypes import work_dtype
 from .._core.layout import Call
 from .._states.state_arrays import State
@@ -56,7 +56,7 @@ def forward(
         scale = r.default_scale((arrays["q"],))
     scale = number(name, "scale", scale, *arrays.values())
     eps = positive(name, "eps", eps, *arrays.values(), zero=True)
-    switches = (float(flag(name, x, flags.get(x, False))) for x in r.flags["forward"])
+    switches = (switch(name, x, flags.get(x, False)) for x in r.flags["forward"])
     numbers = *(scale,) * r.scaled, *(eps,) * normalize, *switches
     stateful = return_state or any(x is not None for x in (key_lengths, cu_seqlens, initial_state))
     dims = _dimensions(r, arrays, call)
@@ -76,7 +76,7 @@ def forward(
         return o
     if cu_seqlens is None:
         end = [x.squeeze(-len(own)) for x, own in zip(end, kernel.state, strict=True)]
-    return o, State(**dict(zip(r.present[normalize], end, strict=True)))
+    return o, r.public(State(**dict(zip(r.present[normalize], end, strict=True))))
 
 
 def step(r: Recurrence, operands: Sequence[Any], state: State, **options: Any) -> tuple[Any, State]:
@@ -233,7 +233,7 @@ def _state(
         return tuple(x for x in start if x is not None)
     cores = r.cores(sizes, normalize, *packed)
     field = "state" if given else "initial_state"
-    start = _traced_checks.state(name, field, state, batch, cores, dtype)
+    start = _traced_checks.state(name, field, state, batch, cores, dtype, one_array=r.one_array)
     return tuple(
         x if packed else jnp.expand_dims(x, -1 - len(core))
         for x, core in zip(start, cores, strict=True)

@@ -62,9 +62,15 @@ def cu_seqlens(function: str, x: Any, n: Any) -> Any:
 
 
 def state(
-    function: str, name: str, x: Any, lead: Sequence[Any], cores: State, dtype: DType
-) -> State:
+    function: str, name: str, x: Any, lead: Sequence[Any], cores: State, dtype: DType,
+    *, one_array: bool = False,
+) -> State:  # fmt: skip
     """A state, converted to ``dtype``, as `state_arrays.checked` checks it."""
+    if one_array:
+        x = None if x is None else checked(function, name, x).astype(dtype)
+        core = sizes(cores.s)
+        state_arrays.checked_field(function, name, stand_in(x), sizes(lead), core, dtype)
+        return State(x)
     given = x
     if isinstance(x, tuple):
         complex_too = is_complex(dtype)
@@ -78,15 +84,6 @@ def state(
     known = State(*(None if core is None else sizes(core) for core in cores))
     state_arrays.checked(function, name, given, sizes(lead), known, dtype)
     return State(*x)
-
-
-def inputs(
-    function: str, name: str, x: Any, lead: Sequence[Any], core: Sequence[Any], dtype: DType
-) -> Any:
-    """The state of a convolution, converted to ``dtype`` and checked."""
-    x = None if x is None else checked(function, name, x).astype(dtype)
-    state_arrays.checked_field(function, name, stand_in(x), sizes(lead), sizes(core), dtype)
-    return x
 
 
 def _there(function: str, name: str, x: Any, instead: Any) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from .._call.fused import FusedState, gated_call, gated_delta_call
+from .._call.fused import Fused, FusedState
 from .._docs.templates import filled, filled_like
 
 if TYPE_CHECKING:
     from .._types import Activation, Array, ArrayLike, Map
+
+GATED_DELTA, GATED = Fused("fused_gated_delta_step"), Fused("fused_gated_step")
 
 
 @filled
@@ -125,13 +127,12 @@ def fused_gated_delta_step(
     >>> o.round(3)
     array([0.5, 1. , 1.5])
     """
-    call = gated_delta_call(
-        x, a, b, state, A_log=A_log, dt_bias=dt_bias, lower_bound=lower_bound,
-        beta_scale=beta_scale, weight=weight, bias=bias, activation=activation, z=z,
-        norm_weight=norm_weight, norm_eps=norm_eps, norm_activation=norm_activation,
-        feature_map=feature_map, scale=scale, pooled=state_indices is not None,
+    return GATED_DELTA.step(
+        state, in_place, state_indices, x=x, a=a, b=b, A_log=A_log, dt_bias=dt_bias,
+        lower_bound=lower_bound, beta_scale=beta_scale, weight=weight, bias=bias,
+        activation=activation, z=z, norm_weight=norm_weight, norm_eps=norm_eps,
+        norm_activation=norm_activation, feature_map=feature_map, scale=scale,
     )  # fmt: skip
-    return call.run(in_place, state_indices)
 
 
 @filled_like(fused_gated_delta_step)
@@ -212,9 +213,8 @@ def fused_gated_step(
     >>> o, state.s[0, 0].round(3)
     (array([0.5, 0.5, 0.5]), array([1.193, 1.886, 2.579]))
     """
-    call = gated_call(
-        x, dt, state, A_log=A_log, dt_bias=dt_bias, D=D, time_step_limit=time_step_limit,
-        weight=weight, bias=bias, activation=activation, z=z, norm_weight=norm_weight,
-        norm_eps=norm_eps, norm_groups=norm_groups, scale=scale, pooled=state_indices is not None,
+    return GATED.step(
+        state, in_place, state_indices, x=x, dt=dt, A_log=A_log, dt_bias=dt_bias, D=D,
+        time_step_limit=time_step_limit, weight=weight, bias=bias, activation=activation, z=z,
+        norm_weight=norm_weight, norm_eps=norm_eps, norm_groups=norm_groups, scale=scale,
     )  # fmt: skip
-    return call.run(in_place, state_indices)

@@ -63,15 +63,8 @@ def _others() -> Iterator[Any]:
         )
         function = getattr(linattn, operator.name)
         yield made(function, TORCH, operator.forward, names, example=example)
-        if description.step:
-            function = getattr(linattn, description.step_name)
-            example = description.step_example
-            yield made(function, TORCH, operator.step, names, example=example)
-    for function, call in (
-        (linattn.fused_gated_delta_step, fused_steps.gated_delta),
-        (linattn.fused_gated_step, fused_steps.gated),
-    ):
-        yield made(function, TORCH, call, example=_FUSED[function.__name__])
+    for name, step in fused_steps.STEPS.items():
+        yield made(getattr(linattn, name), TORCH, step, step.first, example=_FUSED[name])
     yield made(linattn.initial_state, TORCH, _initial_state, example=_INITIAL_STATE)
 
 

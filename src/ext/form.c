@@ -66,6 +66,31 @@ follow_input(const struct la_form *form, struct la_form_operand *x)
     x->of = of;
 }
 
+/* The choice of an input with this letter as its optional dimension, or a new one. */
+static int
+choice_of_channels(struct la_form *form, char letter)
+{
+    for (int i = 0; i < form->nin; i++) {
+        if (form->operands[i].channels == letter) {
+            return form->operands[i].choice;
+        }
+    }
+    return form->nchoices++;
+}
+
+/* Gives an optional field of the state the choice of the input that the text names;
+ * returns where the name ends. */
+static const char *
+follow_choice(const struct la_form *form, struct la_form_operand *x, const char *text)
+{
+    struct la_form_operand given;
+    text = read_name(&given, text);
+    const int i = find_input(form, la_operands[given.id].name);
+    assert(i >= 0 && form->operands[i].optional);
+    x->choice = form->operands[i].choice;
+    return text;
+}
+
 /* Adds the operands that the text lists, such as "q(n,d) g(n,d?) bonus(d)?", up to "|",
  * "->" or its end, and counts them; returns where it stopped. */
 static const char *
@@ -79,9 +104,13 @@ read_operands(struct la_form *form, const char *text, int *count)
         text = read_name(x, text);
         if (*text == '(') {
             text = read_dims(x, text + 1);
-            if (x->optional || x->channels != '\0') {
+            if (x->optional && count == &form->nstate) {
+                text = follow_choice(form, x, text);
+            }
+            else if (x->optional || x->channels != '\0') {
                 assert(count == &form->nin && x->optional != (x->channels != '\0'));
-                x->choice = form->nchoices++;
+                x->choice = x->optional ? form->nchoices++
+                                        : choice_of_channels(form, x->channels);
             }
         }
         else {

@@ -16,7 +16,7 @@ struct la_form_operand {
     char channels;              /* letter of the optional dimension, or '\0' */
     int optional;               /* may be left out */
     int choice; /* number of the choice that channels or optional offers, from 0 on, or
-                   -1 */
+                   -1; a field of the state may have that of an input */
     int of;     /* the input that it is the gradient of, or -1 */
 };
 

@@ -30,7 +30,7 @@ extern const struct la_loop_kind la_loop_kinds[LA_NLOOPS];
 struct la_gufunc {
     const struct la_signature *signature;
     enum la_map map;
-    char name[80], doc[320];
+    char name[96], doc[320];
     char types[LA_NLOOPS * LA_MAX_OPERANDS]; /* of the loops that `ufunc.types` lists */
     int ntypes;
     PyObject *_Atomic object; /* created on request, then kept */

@@ -74,11 +74,9 @@ la_job_read(struct job *job)
     h->d = h->all_d = la_job_dimension(call, 'd', 0);
     h->m = h->all_m = la_job_dimension(call, 'm', 0);
     h->f = la_job_dimension(call, 'f', 0);
-    h->sizes = (struct la_sizes){
-#define SIZE(letter) .letter = la_job_dimension(call, #letter[0], 0)
-        SIZE(c), SIZE(e), SIZE(i), SIZE(j), SIZE(k), SIZE(p), SIZE(t), SIZE(u),
-#undef SIZE
-    };
+    h->sizes.c = la_job_dimension(call, 'c', 0);
+    h->sizes.p = la_job_dimension(call, 'p', 0);
+    h->sizes.t = la_job_dimension(call, 't', 0);
     h->map = call->map;
     h->large = results(call) >= LA_LARGE;
     h->normalize = (signature->variant & LA_WITH_NORMALIZER) != 0;

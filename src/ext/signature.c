@@ -124,7 +124,8 @@ add_state(struct la_signature *signature, int *count, const struct la_form *form
     for (int i = form->nin; i < form->nin + form->nstate; i++) {
         const struct la_form_operand *field = &form->operands[i];
         char name[32];
-        if (is_unnormalized(signature, field->id)) {
+        if (is_unnormalized(signature, field->id) ||
+            (field->optional && !is_chosen(signature, field))) {
             continue;
         }
         snprintf(name, sizeof(name), "%s%s%s", prefix, la_operands[field->id].name,
@@ -206,10 +207,13 @@ set_name(struct la_signature *signature, const struct la_form *form)
     const size_t stem = la_stem_length(form->op);
     snprintf(text, size, "%s%.*s", signature->variant & LA_WITH_IN_PLACE ? "_" : "",
              (int)stem, name);
+    int named = -1; /* the last choice: one that several operands have is named once */
     for (int i = 0; i < form->nin; i++) {
-        if (is_chosen(signature, &form->operands[i])) {
+        const struct la_form_operand *x = &form->operands[i];
+        if (is_chosen(signature, x) && x->choice > named) {
+            named = x->choice;
             char suffix[LA_MAX_SUFFIX];
-            la_choice_suffix(&form->operands[i], suffix, sizeof(suffix));
+            la_choice_suffix(x, suffix, sizeof(suffix));
             append(text, size, suffix);
         }
     }

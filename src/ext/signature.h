@@ -22,7 +22,7 @@ enum la_variant_bit {
 };
 
 struct la_signature {
-    char name[64]; /* such as "delta_channels_state_backward", to which the map is added
+    char name[80]; /* such as "delta_channels_state_backward", to which the map is added
                     */
     enum la_op op;
     la_variant variant;

@@ -117,7 +117,7 @@ struct la_interleave {
 struct la_head {
     ptrdiff_t n, s, d, m, f; /* tokens of q, of k; widths of q, of v, of features */
     struct la_sizes {
-        ptrdiff_t c, e, i, j, k, p, t, u;
+        ptrdiff_t c, p, t;
     } sizes;         /* further ones, of a layer's token (operators.def) */
     ptrdiff_t all_d; /* d of the whole head, of which this may be a range of columns */
     ptrdiff_t all_m; /* m of the whole head, and the whole head's first state */

@@ -2,7 +2,7 @@
 
 The operands of a recurrence are those of the package's registry.  Only other operators are written
 here.  Dimensions are letters: n tokens, s keys, d the width of q and k, m that of v, f a channel's
-states, r the rows of Linformer, w the taps of a convolution.  A new recurrence needs no row.
+states or the taps of its filter, r the rows of Linformer.  A new recurrence needs no row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ OPERANDS = {name: tuple(r.operands) for name, r in REGISTRY.items()} | {
     "softmax_attention": QUERIES,
     "linformer": (*QUERIES, Operand("E", "sr"), Operand("F", "sr")),
     "log_decay": (Operand("x", "n"), Operand("A_log", ""), Operand("dt_bias", "")),
-    "causal_conv1d": (Operand("x", "nd"), Operand("weight", "dw"), Operand("bias", "d", "", True)),
 }
 #: The name of the function for one token, by recurrence with a state.
 STEPS = {name: r.names["step"] for name, r in REGISTRY.items() if not r.cross}

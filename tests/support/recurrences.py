@@ -45,7 +45,7 @@ class Rule(NamedTuple):
 SCANS = [
     r
     for x in operators
-    if (r := RECURRENCES.get(x)) is not None and not r.cross and r.decay is None
+    if (r := RECURRENCES.get(x)) is not None and not (r.cross or r.one_array) and r.decay is None
 ]
 #: Options that recurrences with maps are called with; none for the others.
 OPTIONS = {

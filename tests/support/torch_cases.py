@@ -49,7 +49,7 @@ def lengths() -> torch.Tensor:
 
 
 POSITIVE = linattn.feature_maps.PositiveRandomFeatures.sample(D, 6, rng=1)
-STEPS = operand_table.STEPS | {"causal_conv1d": "causal_conv1d_step"}
+STEPS = operand_table.STEPS
 ROWS = [
     Row("causal", "", {}, "sz"),
     Row("causal", "", {"normalize": False, "scale": 0.5, "feature_map": "relu"}, "s"),
@@ -81,7 +81,7 @@ ROWS = [
 ]
 RECURRENT = [row for row in ROWS if row.state]
 STEPPED = [row for row in ROWS if row.step]
-SIZES = {"n": N, "s": N, "d": D, "m": M, "r": 3, "w": 3}
+SIZES = {"n": N, "s": N, "d": D, "m": M, "r": 3}
 #: Leading axes of the operands that do not have those of the tokens.
 LEADS = {
     "bonus": (3,), "E": (), "F": (3,), "A_log": (3, 1), "dt_bias": (3, 1), "weight": (), "bias": (),
@@ -100,7 +100,7 @@ def state(row: Row, dtype: torch.dtype = torch.float64, seed: int = 1) -> Any:
     """The fields of an initial state by name."""
     rng = np.random.default_rng(seed)
     if row.state == "conv":
-        return {"s": torch.tensor(rng.standard_normal((*LEAD, D, 2)), dtype=dtype)}
+        return {"s": torch.tensor(rng.standard_normal((*LEAD, M, D - 1)), dtype=dtype)}
     f = {"dpfp": 2 * D, "sz-scale": 6}.get(row.options.get("feature_map"), D) if isinstance(
         row.options.get("feature_map"), str) else 6 if row.state == "sz-scale" else D  # fmt: skip
     sizes = {"d": f, "f": f, "m": M}

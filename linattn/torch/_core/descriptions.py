@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from ..._call.recurrence import Recurrence
 from ..._core.layout import Layout, Operand
-from ...operators.conv import causal_conv1d, causal_conv1d_backward, causal_conv1d_step
 from ...operators.decay import log_decay, log_decay_backward
 from ...operators.linformer import linformer, linformer_backward
 from ...operators.softmax import softmax_attention, softmax_attention_backward
@@ -37,14 +36,16 @@ class Description(NamedTuple):
     sizes: Callable[[dict[str, Any], dict[str, int]], dict[str, int]] = lambda named, sizes: {}
     #: sizes of further letters, from the arguments and the sizes of the operands' letters
     example: str = "x, x, x"  #: operands, made from x (n, d)
-    step_example: str = ""
+
+
+_SWITCHES = {"activation": "str? activation"}  #: options that are not True or False
 
 
 def of_recurrence(r: Recurrence) -> Description:
     options = ["str feature_map", "Tensor? omega"] if r.mapped else []
     options += ["bool normalize", "float eps"] if r.normalizer else []
     options += [f"float{'?' * r.root_scale} scale"] if r.scaled else []
-    options += [f"bool {name}" for name in r.flags["forward"]]
+    options += [_SWITCHES.get(name, f"bool {name}") for name in r.flags["forward"]]
     forward: Any
     forward, backward, step = r.forward, r.backward, _step(r)
     if not r.mapped:
@@ -58,8 +59,8 @@ def of_recurrence(r: Recurrence) -> Description:
             fields["log_scale"] = fields["z"]
     return Description(
         r.name, r.layout, tuple(options), forward, backward, step, r.names["step"],
-        keeps_strides=True, fields={} if r.cross else fields, lengths=True,
-        sizes=_features if r.mapped else lambda named, sizes: {},
+        keeps_strides=True, fields={} if r.cross else fields, one_array=r.one_array, lengths=r.keys,
+        sizes=_features if r.mapped else lambda named, sizes: r.layout.sized(sizes),
     )  # fmt: skip
 
 
@@ -104,25 +105,4 @@ LOG_DECAY = Description(
     ("float? lower_bound",), _spread(log_decay), _spread(log_decay_backward),
     cast=False, example="x, 0.0, 0.0",
 )  # fmt: skip
-CONVOLUTION = Description(
-    "causal_conv1d",
-    Layout(
-        (Operand("x", "nc"), Operand("weight", "cw"), Operand("bias", "c", optional=True)), "nc"
-    ),
-    ("str? activation",), _spread(causal_conv1d),
-    lambda x, grad_out, **options: causal_conv1d_backward(
-        x[0], x[1], grad_out, x[2], **options
-    ),
-    lambda x, state, **options: causal_conv1d_step(x[0], x[1], state, x[2], **options),
-    "causal_conv1d_step", fields={"s": "cp"}, one_array=True,
-    sizes=lambda named, sizes: {"p": sizes["w"] - 1}, example="x, x.T",
-    step_example="""
-    >>> import torch, linattn.torch
-    >>> o, state = linattn.torch.causal_conv1d_step(
-    ...     torch.tensor([8.0]), torch.tensor([[0.5, 1.0]]), torch.tensor([[4.0]])
-    ... )
-    >>> o, state
-    (tensor([10.]), tensor([[8.]]))
-    """,
-)  # fmt: skip
-OTHERS = SOFTMAX, LINFORMER, LOG_DECAY, CONVOLUTION
+OTHERS = SOFTMAX, LINFORMER, LOG_DECAY

@@ -7,22 +7,26 @@ vmap, autocast), the token goes through the operators that the function stands f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..._call.fused import FusedState, gated_call, gated_delta_call
+from ..._call.fused import Fused, FusedState
 from ..._core.checks import shape_alone
 from ..._states.state_arrays import State
+from ...operators import fused
 from . import option_checks
 from .conversions import check, check_in_place, dtype_of, promotion, values, work_dtype
 from .direct import check_memory, direct
 from .operator import OPERATORS
 from .tensor_pools import ROWS
+
+_FIELDS = "state.conv", "state.s"  #: names in messages
 
 
 def by_heads(
@@ -32,150 +36,141 @@ def by_heads(
 
     Heads of values may be two axes of the memory, by heads of keys.
     """
+    f = STEPS[function]
 
     def run(operands: Any, *, state: Any, **options: Any) -> tuple[Any, FusedState]:
         conv, s = state
         start = conv, s.reshape(s.shape[0], -1, *s.shape[-2:])
-        o, new = _step(_FUNCTIONS[function], operands, state=start, **options)
+        o, new = _run(f, operands, state=start, **options)
         return o, FusedState(new.conv, new.s.reshape(s.shape))
 
-    return _lent(_FUNCTIONS[function], run, operands, state, options)
+    return f.lent(run, f.defaults | dict(zip(f.first, operands, strict=True)) | options, state)
 
 
-def gated_delta(
-    x: Any, a: Any, b: Any, state: Any, *, in_place: Any = False, state_indices: Any = None,
-    **options: Any,
-) -> tuple[Tensor, FusedState]:  # fmt: skip
-    """`linattn.fused_gated_delta_step` of tensors."""
-    return _call(_GATED_DELTA, (x, a, b), state, options, in_place, state_indices)
+class Step:
+    """A fused step of tensors."""
+
+    def __init__(
+        self, function: Callable[..., Any], numpy: Fused, composed: Callable[..., Any]
+    ) -> None:
+        self.name, self.numpy, self._composed = numpy.name, numpy, composed
+        self.operands = tuple(x.name for x in numpy.operands)
+        self._rates = {x.name for x in numpy.operands if x.state_dtype}
+        takes = signature(function).parameters.values()
+        known = {*self.operands, *numpy.options}
+        self.defaults = {
+            x.name: x.default for x in takes if x.name in known and x.default is not x.empty
+        }
+        #: Those that are given by place.
+        self.first = [x.name for x in takes if x.kind is x.POSITIONAL_OR_KEYWORD][:-1]
+
+    def __call__(
+        self, operands: tuple[Any, ...], state: Any, *, in_place: Any = False,
+        state_indices: Any = None, **options: Any,
+    ) -> tuple[Tensor, FusedState]:  # fmt: skip
+        """The step, with operands and options by name in place of `Fused.step`'s."""
+        return self._step(
+            dict(zip(self.first, operands, strict=True)) | options, state, in_place, state_indices
+        )
+
+    def _step(
+        self, given: dict[str, Any], state: Any, in_place: Any, indices: Any
+    ) -> tuple[Tensor, FusedState]:
+        if isinstance(state, tuple) and len(state) == 2 and not torch.compiler.is_compiling():
+            run = partial(_run, self, in_place=in_place)
+            result = self.lent(run, given, state, indices)
+            if result is not NotImplemented:
+                return result
+        given = self._without_integers(given)
+        if indices is not None:
+            return self._rows(given, state, in_place, indices)
+        self._check(given, state, in_place)
+        o, after = self._composed(**given, state=state, in_place=in_place)
+        return o.to(promotion(x.dtype for x in self._tokens(given).values())), after
+
+    def _tokens(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The operands that determine the dtype of the call."""
+        names = (x for x in self.operands if x not in self._rates)
+        return {x: y for x in names if (y := given[x]) is not None}
+
+    def _without_integers(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The same with tokens of integers in the dtype that PyTorch's rules give."""
+        tokens = {x: y for x, y in self._tokens(given).items() if isinstance(y, Tensor)}
+        dtypes = {x.dtype for x in tokens.values()}
+        if all(x.is_floating_point or x.is_complex for x in dtypes):
+            return given
+        kind = promotion(dtypes)
+        return given | {x: y.to(kind) for x, y in tokens.items() if not y.is_floating_point()}
+
+    def lent(
+        self, run: Callable[..., Any], given: dict[str, Any], state: Any, indices: Any = None
+    ) -> Any:
+        """What ``run`` gives for arrays; NotImplemented if PyTorch has to see the step."""
+        operands = tuple([given[x] for x in self.operands])
+        if any([given[x] is None for x in self.first]):
+            return NotImplemented
+        more = {"state": FusedState(*state)}
+        if indices is not None:
+            more["state_indices"] = indices
+        options = {x: y for x, y in given.items() if x not in self.operands}
+        return direct(run, operands, more, options)
+
+    def _rows(
+        self, given: dict[str, Any], pool: Any, in_place: Any, indices: Any
+    ) -> tuple[Tensor, FusedState]:
+        """On rows of a pool: in place unless a gradient is recorded, else with a new pool."""
+        if not (isinstance(pool, tuple) and len(pool) == 2 and isinstance(pool[1], Tensor)):
+            raise TypeError(
+                f"{self.name}: state is a {type(pool).__name__}; expected a linattn.FusedState of "
+                "tensors"
+            )
+        indices = option_checks.state_indices(self.name, indices, pool[1])
+        self._check(given, pool, in_place, indices)
+        indices = ROWS(indices, indices.shape[0], pool[1].shape[0], self.name, "state", True)
+        rows = FusedState(*(None if x is None else x.index_select(0, indices) for x in pool))
+        o, after = self._step(given, rows, False, None)
+        pairs = [*zip(pool, after, strict=True)]
+        if torch.is_grad_enabled() and any(
+            x is not None and (x.requires_grad or y.requires_grad) for x, y in pairs
+        ):
+            new = (x if x is None else x.index_copy(0, indices, y) for x, y in pairs)
+            return o, FusedState(*new)
+        fields = zip(_FIELDS, pool, strict=True)
+        check_memory(self.name, {name: x for name, x in fields if x is not None})
+        for x, y in pairs:
+            if x is not None:
+                x.index_copy_(0, indices, y)
+        return o, FusedState(*pool)
+
+    def _check(
+        self, given: dict[str, Any], state: Any, in_place: Any, indices: Tensor | None = None
+    ) -> None:
+        """Refuse what NumPy's function refuses, and states that cannot be written."""
+        named = {x: y for x in self.operands if (y := given[x]) is not None or x in self.first}
+        if isinstance(state, tuple) and len(state) == 2:
+            fields = zip(_FIELDS, state, strict=True)
+            named |= {x: y for x, y in fields if y is not None or x == "state.s"}
+        for key, x in named.items():
+            check(self.name, key, x)
+        if in_place:
+            check_in_place(self.name, (*named.values(),))
+        if torch.compiler.is_compiling():  # NumPy cannot read sizes that are symbols
+            return
+        shapes = {x: _shape(y) for x, y in given.items()}
+        after = FusedState(*map(_shape, state)) if isinstance(state, tuple) else state
+        call = self.numpy.checked(after, shapes, pooled=indices is not None)
+        if indices is not None and (rows := values(indices)) is not None:
+            call.rows(rows, written=False)
 
 
-def gated(
-    x: Any, dt: Any, state: Any, *, in_place: Any = False, state_indices: Any = None,
-    **options: Any,
-) -> tuple[Tensor, FusedState]:  # fmt: skip
-    """`linattn.fused_gated_step` of tensors."""
-    return _call(_GATED, (x, dt), state, options, in_place, state_indices)
-
-
-_FIELDS = "state.conv", "state.s"  #: names in messages
-
-
-class _Function(NamedTuple):
-    name: str
-    operands: tuple[str, ...]
-    tensors: tuple[str, ...]  #: options that are tensors or None, of which the first are rates
-    rates: int
-    prepare: Callable[..., Any]  #: NumPy's checks
-    composed: Callable[..., Any]  #: the same of differentiable operators
-
-
-def _call(
-    f: _Function, operands: tuple[Any, ...], state: Any, options: dict[str, Any], in_place: Any,
-    indices: Any,
-) -> tuple[Tensor, FusedState]:  # fmt: skip
-    if isinstance(state, tuple) and len(state) == 2 and not torch.compiler.is_compiling():
-        more = {"in_place": in_place}
-        result = _lent(f, partial(_step, f), operands, state, options | more, indices)
-        if result is not NotImplemented:
-            return result
-    operands, options = _without_integers(f, operands, options)
-    if indices is not None:
-        return _rows(f, operands, state, options, in_place, indices)
-    _check(f, operands, state, options, in_place)
-    o, after = f.composed(*operands, state, in_place=in_place, **options)
-    tokens = (*operands, *(y for x in f.tensors[f.rates :] if (y := options.get(x)) is not None))
-    return o.to(promotion(x.dtype for x in tokens)), after
-
-
-def _without_integers(
-    f: _Function, operands: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The operands and options, with integers in the dtype that PyTorch's rules give."""
-    given = [*operands, *(options.get(x) for x in f.tensors[f.rates :])]
-    dtypes = {x.dtype for x in given if isinstance(x, Tensor)}
-    if all(x.is_floating_point or x.is_complex for x in dtypes):
-        return operands, options
-    kind = promotion(dtypes)
-
-    def cast(x: Any) -> Any:
-        return x.to(kind) if isinstance(x, Tensor) and not x.is_floating_point() else x
-
-    tokens = {x: cast(options[x]) for x in f.tensors[f.rates :] if x in options}
-    return tuple([cast(x) for x in operands]), options | tokens
-
-
-def _lent(
-    f: _Function, run: Any, operands: tuple[Any, ...], state: Any, options: dict[str, Any],
-    indices: Any = None,
-) -> Any:  # fmt: skip
-    """What ``run`` gives for arrays; NotImplemented if PyTorch has to see the step."""
-    if any([x is None for x in operands]):
-        return NotImplemented
-    given = {x: options.get(x) for x in f.tensors} | {"state": FusedState(*state)}
-    if indices is not None:
-        given["state_indices"] = indices
-    return direct(run, operands, given, {x: y for x, y in options.items() if x not in f.tensors})
-
-
-def _step(
-    f: _Function, operands: tuple[Any, ...], *, state: Any, in_place: Any = False,
+def _run(
+    f: Step, operands: tuple[Any, ...], *, state: Any, in_place: Any = False,
     state_indices: Any = None, **options: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """NumPy's function, whose state is of arrays already."""
-    call = f.prepare(*operands, state, pooled=state_indices is not None, **options)
-    o, new = call.run(in_place, state_indices)
-    return o, state if in_place or state_indices is not None else new
-
-
-def _rows(
-    f: _Function, operands: tuple[Any, ...], pool: Any, options: dict[str, Any], in_place: Any,
-    indices: Any,
-) -> tuple[Tensor, FusedState]:  # fmt: skip
-    """A call on rows of a pool: in place unless a gradient is recorded, else with a new pool."""
-    if not (isinstance(pool, tuple) and len(pool) == 2 and isinstance(pool[1], Tensor)):
-        raise TypeError(
-            f"{f.name}: state is a {type(pool).__name__}; expected a linattn.FusedState of tensors"
-        )
-    indices = option_checks.state_indices(f.name, indices, pool[1])
-    _check(f, operands, pool, options, in_place, indices)
-    indices = ROWS(indices, indices.shape[0], pool[1].shape[0], f.name, "state", True)
-    rows = FusedState(*(None if x is None else x.index_select(0, indices) for x in pool))
-    o, after = _call(f, operands, rows, options, False, None)
-    pairs = [*zip(pool, after, strict=True)]
-    if torch.is_grad_enabled() and any(
-        x is not None and (x.requires_grad or y.requires_grad) for x, y in pairs
-    ):
-        return o, FusedState(*(x if x is None else x.index_copy(0, indices, y) for x, y in pairs))
-    fields = zip(_FIELDS, pool, strict=True)
-    check_memory(f.name, {name: x for name, x in fields if x is not None})
-    for x, y in pairs:
-        if x is not None:
-            x.index_copy_(0, indices, y)
-    return o, FusedState(*pool)
-
-
-def _check(
-    f: _Function, operands: tuple[Any, ...], state: Any, options: dict[str, Any], in_place: Any,
-    indices: Tensor | None = None,
-) -> None:  # fmt: skip
-    """Refuse what NumPy's function refuses, and states that cannot be written."""
+    """NumPy's step, of arrays."""
     named = dict(zip(f.operands, operands, strict=True))
-    named |= {x: y for x in f.tensors if (y := options.get(x)) is not None}
-    if isinstance(state, tuple) and len(state) == 2:
-        fields = zip(_FIELDS, state, strict=True)
-        named |= {x: y for x, y in fields if y is not None or x == "state.s"}
-    for key, x in named.items():
-        check(f.name, key, x)
-    if in_place:
-        check_in_place(f.name, (*named.values(),))
-    if torch.compiler.is_compiling():  # NumPy cannot read sizes that are symbols
-        return
-    shapes = {x: _shape(y) for x, y in options.items()}
-    after = FusedState(*map(_shape, state)) if isinstance(state, tuple) else state
-    call = f.prepare(*map(_shape, operands), after, pooled=indices is not None, **shapes)
-    if indices is not None and (rows := values(indices)) is not None:
-        call.rows(rows, written=False)
+    o, new = f.numpy.step(state, in_place, state_indices, **named, **options)
+    return o, state if in_place or state_indices is not None else new
 
 
 def _shape(x: Any) -> Any:
@@ -188,10 +183,9 @@ def _shape(x: Any) -> Any:
 
 def _gated_delta(
     x: Tensor, a: Tensor, b: Tensor, state: Any, *, A_log: Tensor, dt_bias: Tensor,
-    lower_bound: float | None = None, beta_scale: float = 1.0, weight: Tensor | None = None,
-    bias: Tensor | None = None, activation: str | None = "silu", z: Tensor | None = None,
-    norm_weight: Tensor | None = None, norm_eps: float = 1e-6, norm_activation: str = "silu",
-    feature_map: Any = "l2norm", scale: float = 1.0, in_place: Any = False,
+    lower_bound: float | None, beta_scale: float, weight: Tensor | None, bias: Tensor | None,
+    activation: str | None, z: Tensor | None, norm_weight: Tensor | None, norm_eps: float,
+    norm_activation: str, feature_map: Any, scale: float, in_place: Any,
 ) -> tuple[Tensor, FusedState]:  # fmt: skip
     conv, s = state
     n, d, m = s.shape[-3:]
@@ -222,11 +216,10 @@ def _gated_delta(
 
 
 def _gated(
-    x: Tensor, dt: Tensor, state: Any, *, A_log: Tensor, dt_bias: Tensor, D: Tensor | None = None,
-    time_step_limit: tuple[float, float] | None = None, weight: Tensor | None = None,
-    bias: Tensor | None = None, activation: str | None = "silu", z: Tensor | None = None,
-    norm_weight: Tensor | None = None, norm_eps: float = 1e-5, norm_groups: int = 1,
-    scale: float = 1.0, in_place: Any = False,
+    x: Tensor, dt: Tensor, state: Any, *, A_log: Tensor, dt_bias: Tensor, D: Tensor | None,
+    time_step_limit: tuple[float, float] | None, weight: Tensor | None, bias: Tensor | None,
+    activation: str | None, z: Tensor | None, norm_weight: Tensor | None, norm_eps: float,
+    norm_groups: int, scale: float, in_place: Any,
 ) -> tuple[Tensor, FusedState]:  # fmt: skip
     conv, s = state
     n, d, m = s.shape[-3:]
@@ -288,12 +281,11 @@ def _by_heads(x: Tensor, *heads: int) -> Tensor:
     return x.unflatten(-1, (*heads, -1))
 
 
-_GATED_DELTA = _Function(
-    "fused_gated_delta_step", ("x", "a", "b"),
-    ("A_log", "dt_bias", "weight", "bias", "z", "norm_weight"), 2, gated_delta_call, _gated_delta,
-)  # fmt: skip
-_GATED = _Function(
-    "fused_gated_step", ("x", "dt"),
-    ("A_log", "dt_bias", "D", "weight", "bias", "z", "norm_weight"), 3, gated_call, _gated,
-)  # fmt: skip
-_FUNCTIONS = {f.name: f for f in (_GATED_DELTA, _GATED)}
+#: By the name of the function.
+STEPS = {
+    x.name: x
+    for x in (
+        Step(fused.fused_gated_delta_step, fused.GATED_DELTA, _gated_delta),
+        Step(fused.fused_gated_step, fused.GATED, _gated),
+    )
+}

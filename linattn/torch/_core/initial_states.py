@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..._call import initial
 from ..._core.checks import shape_alone
-from ..._states.state_arrays import State
 from . import conversions, map_texts
 from .conversions import work_dtype
 from .operator import OPERATORS
@@ -17,7 +16,7 @@ from .operator import OPERATORS
 
 def initial_state(
     *operands: Any, operator: str, feature_map: Any, normalize: bool, cu_seqlens: Any
-) -> State:
+) -> Any:
     """`linattn.initial_state` of tensors."""
     name, operands = initial.NAME, initial.given(*operands)
     recurrence, whole = initial.recurrence_of(operator, len(operands))
@@ -57,4 +56,5 @@ def initial_state(
     if recurrence.mapped:
         sizes["d"] = features(sizes["d"])
     cores = recurrence.cores(sizes, normalize, *lead)
-    return recurrence.state(full, cores._replace(log_scale=cores.z) if rescaled else cores)
+    cores = cores._replace(log_scale=cores.z) if rescaled else cores
+    return recurrence.public(recurrence.state(full, cores))

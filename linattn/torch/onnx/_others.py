@@ -66,7 +66,7 @@ def causal_conv1d(call: Call) -> Any:
         shared
         and len(call.lead) < 2
         and _attention.available(call.ops)
-        and isinstance(call.sizes["w"], int)
+        and isinstance(call.sizes["f"], int)
     ):
         o, s = _convolution(call)
     else:
@@ -96,9 +96,9 @@ def _convolution(call: Call) -> tuple[Value, Value]:
 def _shifted(call: Call) -> tuple[Value, Value]:
     """``o_t = bias + sum_k weight_k x_{t+k-w+1}``, and the last w - 1 inputs."""
     ops, x = call.ops, call.x
-    rank, taps, s = len(call.lead) + 2, call.width("w"), _state(call)
+    rank, taps, s = len(call.lead) + 2, call.width("f"), _state(call)
     if s is None:
-        own = [taps - 1, call.sizes["c"]]
+        own = [taps - 1, call.sizes["m"]]
         before = ops.op.Expand(ops.number(0), _shapes.shape(ops, [*call.lead, *own]))
     else:
         before = ops.swapped(s, rank)

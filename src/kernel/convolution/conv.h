@@ -3,10 +3,10 @@
  *
  *    p_t = bias + sum_{k < w} weight_k o x_{t - w + 1 + k},  y_t = p_t, or silu(p_t)
  *
- * with silu(p) = p sigmoid(p) and o the product per channel.  x, y (n,m), weight (w,m),
- * bias (m); s0, s (d,m): the last d = w - 1 inputs before the first token and at the
- * end, oldest first.  2 w n m flops, one pass over x and y.  Scratch: the weights and a
- * few rows.  Rows j > i never affect row i.
+ * with silu(p) = p sigmoid(p) and o the product per channel.  x, y (n,m), weight (m,w),
+ * bias (m), or none; s0, s (m,d): the last d = w - 1 inputs before the first token and
+ * at the end, oldest first.  2 w n m flops, one pass over x and y.  Scratch: the
+ * weights and a few rows.  Rows j > i never affect row i.
  *
  * Where the numbers of a token are adjacent, tiles read x and write y in the caller's
  * arrays.  Where a channel's tokens are adjacent, token after token takes the place of
@@ -57,14 +57,32 @@ causal_conv1d_carve(const struct la_head *h, struct arena *arena)
     return r;
 }
 
+/* Channels [col, ...) of weights or of a state, (m,f) or (m,d), with a row per tap or
+ * input. */
+INLINE struct la_array
+by_tap(const struct la_array *x, ptrdiff_t col)
+{
+    return (struct la_array){la_is_given(x) ? x->data + col * x->rs : NULL, x->cs,
+                             x->rs, x->type};
+}
+
+/* The bias, zeros for none. */
+INLINE struct la_array
+conv_bias(const struct la_head *h)
+{
+    static const T zero = 0;
+    return la_is_given(&h->bias) ? h->bias
+                                 : (struct la_array){(char *)&zero, 0, 0, LA_NATIVE};
+}
+
 static void
 load_taps(const struct la_head *h, const struct conv_scratch *r)
 {
     const ptrdiff_t without = conv_taps(h) - h->f;
+    const struct la_array weight = by_tap(&h->weight, 0), bias = conv_bias(h);
     clear_rows(r->weight, 0, without);
-    load_plain(block_at(r->weight, without, 0), &h->weight, rows_from(0, h->f), h->m);
-    load_plain((struct block){r->bias, row_step(h->m)}, &h->bias, rows_from(0, 1),
-               h->m);
+    load_plain(block_at(r->weight, without, 0), &weight, rows_from(0, h->f), h->m);
+    load_plain((struct block){r->bias, row_step(h->m)}, &bias, rows_from(0, 1), h->m);
 }
 
 /* The rows of a block as an array. */
@@ -82,8 +100,7 @@ conv_window(const struct la_head *h, struct block copy, struct span t, ptrdiff_t
             ptrdiff_t cols, int direct)
 {
     const ptrdiff_t from = t.first - (conv_taps(h) - 1), early = -(h->first + from);
-    const struct la_array x = shifted(&h->x, col * h->x.cs);
-    const struct la_array s0 = shifted(&h->s0, col * h->s0.cs);
+    const struct la_array x = shifted(&h->x, col * h->x.cs), s0 = by_tap(&h->s0, col);
     ptrdiff_t i = 0;
     t.rows += conv_taps(h) - 1;
     if (direct && early <= 0) {
@@ -112,8 +129,7 @@ static void
 store_inputs(const struct la_head *h, struct block copy, ptrdiff_t col, ptrdiff_t cols)
 {
     const struct la_array x = shifted(&h->x, col * h->x.cs);
-    const struct la_array s0 = shifted(&h->s0, col * h->s0.cs);
-    const struct la_array s1 = shifted(&h->s1, col * h->s1.cs);
+    const struct la_array s0 = by_tap(&h->s0, col), s1 = by_tap(&h->s1, col);
     if (s1.data == NULL || h->first + h->n != h->s || (h->n == 0 && h->first > 0)) {
         return;
     }
@@ -176,7 +192,7 @@ by_channels(const struct la_head *h)
            h->x.type == h->y.type;
 }
 
-/* One channel of x, its tokens as a row. */
+/* One channel of x (n,m), or of inputs by tap, as a row. */
 INLINE struct la_array
 channel_row(const struct la_array *x, ptrdiff_t col)
 {
@@ -190,7 +206,8 @@ static T *
 load_early(const struct la_head *h, T *copy, ptrdiff_t col, ptrdiff_t count)
 {
     const ptrdiff_t before = conv_taps(h) - 1;
-    const struct la_array x = channel_row(&h->x, col), s0 = channel_row(&h->s0, col);
+    const struct la_array inputs = by_tap(&h->s0, col);
+    const struct la_array x = channel_row(&h->x, col), s0 = channel_row(&inputs, 0);
     T *first = copy + round_up(before, VL);
     for (ptrdiff_t i = 1; i <= before; i++) {
         const ptrdiff_t row = h->d + h->first - i; /* of the state */

@@ -173,7 +173,7 @@ conv_backward_panel(const struct la_head *h, const struct conv_backward_scratch 
                     const struct conv_columns *p)
 {
     const ptrdiff_t taps = conv_taps(h), late = taps - 1;
-    const struct la_array dw = shifted(&h->dweight, p->col * h->dweight.cs);
+    const struct la_array dw = by_tap(&h->dweight, p->col);
     const struct la_array db = shifted(&h->dbias, p->col * h->dbias.cs);
     struct la_fetch ahead = {0};
     ptrdiff_t until_poll = 0, rows = 0;
@@ -202,7 +202,9 @@ conv_backward_panel(const struct la_head *h, const struct conv_backward_scratch 
                 (size_t)(late * r->gp.ld) * sizeof(T));
     }
     store_rows(&dw, rows_from(0, h->f), p->cols, block_at(r->dw, taps - h->f, 0), NULL);
-    store_rows(&db, rows_from(0, 1), p->cols, block_at(r->dw, taps, 0), NULL);
+    if (la_is_given(&db)) {
+        store_rows(&db, rows_from(0, 1), p->cols, block_at(r->dw, taps, 0), NULL);
+    }
     return 0;
 }
 
@@ -226,8 +228,8 @@ run_causal_conv1d_backward(const struct la_head *h)
             .x = shifted(&h->x, col * h->x.cs),
             .grad_out = shifted(&h->grad_out, col * h->grad_out.cs),
             .dx = shifted(&h->dx, col * h->dx.cs),
-            .ds0 = shifted(&h->ds0, col * h->ds0.cs),
-            .grad_s = shifted(&h->grad_s, col * h->grad_s.cs),
+            .ds0 = by_tap(&h->ds0, col),
+            .grad_s = by_tap(&h->grad_s, col),
         };
         if (conv_backward_panel(h, &r, &p)) {
             return 1;

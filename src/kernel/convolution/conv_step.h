@@ -3,7 +3,7 @@
  *    y = bias + sum_{k < d} weight_k o s_k + weight_d o x, or silu of it
  *    s <- (s_1, ..., s_{d-1}, x)
  *
- * x, y, bias (m), weight (w,m), s (d,m).  One pass over channels, a vector at a time:
+ * x, y, bias (m), weight (m,w), s (m,d).  One pass over channels, a vector at a time:
  * the state is read once and written once.  The sums are those of conv_tile.h, bit for
  * bit.  Without s0 the state in s1 is updated in place.  Filters of other lengths than
  * usual are left to the kernel for sequences; only this one needs scratch. */
@@ -101,37 +101,52 @@ write_channels(const struct la_array *x, ptrdiff_t j, ptrdiff_t some, const vec 
     }
 }
 
+/* What a step of usual filters reads and writes; states and weights by tap. */
+struct filter_step {
+    struct la_array x, y, bias, weight, s0, s1;
+    int silu;
+};
+
 /* Channels [j, j + some).  An input that the filters do not reach has the weight 0. */
 INLINE void
-step_filters(const struct la_head *h, ptrdiff_t j, ptrdiff_t some, const int w,
+step_filters(const struct filter_step *r, ptrdiff_t j, ptrdiff_t some, const int w,
              const int d)
 {
     vec in[LA_ZIP_MAX + 1], weight[LA_ZIP_MAX + 1] = {{0}}, y;
-    read_channels(in, &h->s0, j, some, d);
-    read_channels(&in[d], &h->x, j, some, 1);
-    read_channels(&weight[d + 1 - w], &h->weight, j, some, w);
-    read_channels(&y, &h->bias, j, some, 1);
+    read_channels(in, &r->s0, j, some, d);
+    read_channels(&in[d], &r->x, j, some, 1);
+    read_channels(&weight[d + 1 - w], &r->weight, j, some, w);
+    read_channels(&y, &r->bias, j, some, 1);
     LA_EACH(k, d + 1) {
         y = vfma(weight[k], in[k], y);
     }
-    if (h->silu != 0) {
+    if (r->silu) {
         y = vsilu(y);
     }
-    write_channels(&h->y, j, some, &y, 1);
-    write_channels(&h->s1, j, some, &in[1], d);
+    write_channels(&r->y, j, some, &y, 1);
+    write_channels(&r->s1, j, some, &in[1], d);
 }
 
 /* All channels; nonzero: stop. */
 INLINE int
-step_all_filters(const struct la_head *given, const int w, const int d)
+step_all_filters(const struct la_head *h, const int w, const int d)
 {
-    const struct la_head h = *given; /* which no write can change */
+    const struct filter_step r = {
+        .x = h->x,
+        .y = h->y,
+        .bias = conv_bias(h),
+        .weight = by_tap(&h->weight, 0),
+        .s0 = by_tap(la_is_given(&h->s0) ? &h->s0 : &h->s1, 0),
+        .s1 = by_tap(&h->s1, 0),
+        .silu = h->silu != 0,
+    };
+    const ptrdiff_t m = h->m; /* which no write can change */
     ptrdiff_t until_poll = 0;
-    for (ptrdiff_t j = 0; j < h.m; j += VL) {
-        if (give_up(&h, &until_poll, VL * w)) {
+    for (ptrdiff_t j = 0; j < m; j += VL) {
+        if (give_up(h, &until_poll, VL * w)) {
             return 1;
         }
-        step_filters(&h, j, h.m - j < VL ? h.m - j : VL, w, d);
+        step_filters(&r, j, m - j < VL ? m - j : VL, w, d);
     }
     return 0;
 }
@@ -139,19 +154,19 @@ step_all_filters(const struct la_head *given, const int w, const int d)
 static int
 run_causal_conv1d_step(const struct la_head *h)
 {
-    struct la_head one = *h;
-    one.s0 = h->s0.data != NULL ? h->s0 : h->s1;
     if (!is_usual_filter(h)) {
+        struct la_head one = *h;
+        one.s0 = la_is_given(&h->s0) ? h->s0 : h->s1;
         return run_causal_conv1d(&one);
     }
     const int more = h->d == h->f;
     switch (h->f) {
     case 2:
-        return more ? step_all_filters(&one, 2, 2) : step_all_filters(&one, 2, 1);
+        return more ? step_all_filters(h, 2, 2) : step_all_filters(h, 2, 1);
     case 3:
-        return more ? step_all_filters(&one, 3, 3) : step_all_filters(&one, 3, 2);
+        return more ? step_all_filters(h, 3, 3) : step_all_filters(h, 3, 2);
     default:
-        return more ? step_all_filters(&one, 4, 4) : step_all_filters(&one, 4, 3);
+        return more ? step_all_filters(h, 4, 4) : step_all_filters(h, 4, 3);
     }
 }
 

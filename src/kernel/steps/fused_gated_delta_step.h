@@ -6,7 +6,7 @@
  *    o <- o / sqrt(mean(o^2) + eps) o norm_weight o silu(gate)
  *
  *                               Yang et al. 2025, section 3.4
- *                               Kimi Team 2025 (j = d gates per head, sigmoid)
+ *                               Kimi Team 2025 (d gates per head, sigmoid)
  *
  * x (c), c = 2 K d + n m with K heads of keys, of which each serves n / K heads of
  * values; s (n,d,m).  Heads are independent, so a call may have some of them: those of
@@ -51,7 +51,7 @@ fused_gated_delta_step_carve(const struct la_head *h, struct arena *arena)
     const ptrdiff_t values = heads.keys * heads.repeats;
     const ptrdiff_t channels = 2 * heads.keys * h->d + values * h->m;
     struct fused_gated_delta_scratch r;
-    r.g_step = h->sizes.j > 1 ? row_step(h->d) : 1;
+    r.g_step = h->channels[LA_AT_a] ? row_step(h->d) : 1;
     r.x = take_row(arena, channels + VL);
     r.g = take(arena, 1, values * r.g_step + VL);
     r.beta = take_row(arena, values + VL);
@@ -106,12 +106,12 @@ load_gates(const struct la_head *h, const struct fused_gated_delta_scratch *r,
     for (ptrdiff_t i = 0; i < values; i += VL) {
         vstore(&r->beta[i], beta_scale * vsigmoid(get(&beta, i, values - i)));
     }
-    for (ptrdiff_t i = 0; h->sizes.j <= 1 && i < values; i += VL) {
+    for (ptrdiff_t i = 0; !h->channels[LA_AT_a] && i < values; i += VL) {
         const ptrdiff_t left = values - i;
         vstore(&r->g[i], log_decays(h, get(&a, i, left), get(&A_log, i, left),
                                     get(&dt_bias, i, left)));
     }
-    for (ptrdiff_t i = 0; h->sizes.j > 1 && i < values; i++) {
+    for (ptrdiff_t i = 0; h->channels[LA_AT_a] && i < values; i++) {
         const struct la_array rate = shifted(&A_log, i * A_log.rs);
         const vec A = vset1(load_token_number(&rate));
         for (ptrdiff_t l = 0; l < h->d; l += VL) {
@@ -134,7 +134,7 @@ step_run(const struct la_head *h, const struct fused_gated_delta_scratch *r,
     step.m = step.all_m = h->m;
     step.map = h->map;
     step.scale = h->scale;
-    step.channels[LA_AT_g] = h->sizes.j > 1;
+    step.channels[LA_AT_g] = h->channels[LA_AT_a];
     step.q = scratch_row(r->x + key * h->d);
     step.k = scratch_row(r->x + keys + key * h->d);
     step.v = scratch_row(r->x + 2 * keys + value * h->m);
@@ -195,8 +195,8 @@ run_fused_gated_delta_step(const struct la_head *h)
         .gate = shifted(&h->gate, heads.after * h->gate.rs),
         .weight = h->norm_weight, /* the same for all heads */
         .cols = h->m,
-        .gated = h->sizes.e > 0,
-        .weighted = h->sizes.u > 0,
+        .gated = la_is_given(&h->gate),
+        .weighted = la_is_given(&h->norm_weight),
         .by_sigmoid = h->by_sigmoid != 0,
     };
     finish_heads(&norm, values, 1, 0, (T)h->eps);

@@ -109,8 +109,8 @@ step_key_heads(const struct la_head *h, const struct fused_gated_scratch *r)
 static void
 add_token(const struct la_head *h, const struct fused_gated_scratch *r)
 {
-    for (ptrdiff_t i = 0; h->sizes.i > 0 && i < h->n; i++) {
-        const struct la_array D = shifted(&h->D, i * h->D.cs);
+    for (ptrdiff_t i = 0; la_is_given(&h->D) && i < h->n; i++) {
+        const struct la_array D = shifted(&h->D, i * h->D.rs);
         const T weight = load_token_number(&D);
         for (ptrdiff_t j = 0; j < h->m; j++) {
             r->o.x[i * r->o.ld + j] += weight * r->x[i * h->m + j];
@@ -135,8 +135,8 @@ run_fused_gated_step(const struct la_head *h)
         .gate = h->gate,
         .weight = h->norm_weight,
         .cols = h->m,
-        .gated = h->sizes.e > 0,
-        .weighted = h->sizes.u > 0,
+        .gated = la_is_given(&h->gate),
+        .weighted = la_is_given(&h->norm_weight),
     };
     const ptrdiff_t groups = h->groups >= 1 && h->groups < (double)h->n
                                  ? (ptrdiff_t)h->groups

@@ -43,28 +43,28 @@ static struct la_head
 conv_head(const struct la_head *h, const struct arena *arena, ptrdiff_t first,
           ptrdiff_t count)
 {
-    static const T zero = 0;
     struct la_head conv = inner_head(h, arena);
     conv.d = conv.all_d = h->sizes.p;
     conv.m = conv.all_m = count;
     conv.f = h->sizes.t;
     conv.silu = h->silu;
     conv.x = shifted(&h->x, first * h->x.cs);
-    conv.weight = shifted(&h->weight, first * h->weight.cs);
-    conv.bias = h->sizes.k > 0 ? shifted(&h->bias, first * h->bias.cs)
-                               : (struct la_array){(char *)&zero, 0, 0, LA_NATIVE};
-    conv.s0 = shifted(&h->conv0, first * h->conv0.cs);
-    conv.s1 = shifted(&h->conv1, first * h->conv1.cs);
+    conv.weight = shifted(&h->weight, first * h->weight.rs);
+    if (la_is_given(&h->bias)) {
+        conv.bias = shifted(&h->bias, first * h->bias.cs);
+    }
+    conv.s0 = shifted(&h->conv0, first * h->conv0.rs);
+    conv.s1 = shifted(&h->conv1, first * h->conv1.rs);
     return conv;
 }
 
 /* to = y, channels [first, first + count), and up to a vector more; nonzero: stop.
- * Without taps, y = x. */
+ * Without weights, y = x. */
 static int
 convolve_token(const struct la_head *h, const struct arena *arena, ptrdiff_t first,
                ptrdiff_t count, T *to)
 {
-    if (h->sizes.t == 0) {
+    if (!la_is_given(&h->weight)) {
         const struct la_array x = shifted(&h->x, first * h->x.cs);
         load_row(to, round_up(count, VL), &x, 0, count);
         return 0;
