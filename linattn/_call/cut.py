@@ -19,50 +19,24 @@ if TYPE_CHECKING:
     from .interface import Interface
 
 
-class Cut:
-    """A call of ``r.forward`` or ``r.backward``, checked.
+class Segments:
+    """The operands of a call, arrays or tensors, cut along their tokens at some positions.
 
     Positions are numbers of tokens from the first one, or from the last one in reverse.
     """
 
     def __init__(
-        self, r: Interface, method: str, operands: tuple[Any, ...], state_at: Any,
-        options: dict[str, Any],
+        self, operands: Sequence[Any], axes: Sequence[int | None], n: int, positions: list[int],
+        *, reverse: bool,
     ) -> None:  # fmt: skip
-        self.r, self.function, self._options = r, r.names[method], options
-        self._method = method
-        if options.get("cu_seqlens") is not None:
-            raise ValueError(
-                f"{self.function}: cu_seqlens is given; expected None, as state_at is given"
-            )
-        self.call = r.read(self.function, operands)
-        self.n = self.call.fit.sizes["n"]
-        self.positions = positions(self.function, state_at, self.n)
-        edges = [0, *sorted({*self.positions})]
-        if edges[-1] < self.n or len(edges) == 1:
-            edges.append(self.n)
-        self.segments = [*pairwise(edges)]
-        if options.get("key_lengths") is not None:
-            lengths = state_arrays.checked_lengths(
-                self.function, options["key_lengths"], self.n, self.call.batch
-            )
-            self._options = options | {"key_lengths": lengths}
-        self.operands = [x if _is_number(x) else np.asarray(x) for x in operands]
+        self.operands, self.n, self.positions, self.reverse = operands, n, positions, reverse
         #: The axis of tokens of each operand; None if it has none.
-        self.axes = self._axes()
-        cores = r.state_cores(self.function, self.call, options)
-        #: The shapes of a state's arrays, without leading axes, by field.
-        self.cores = {x: y for x, y in zip(State._fields, cores, strict=True) if y is not None}
-        self._all_cores = cores
-
-    # --- tokens --------------------------------------------------------------
-
-    def _axes(self) -> list[int | None]:
-        own = self.r.layout.own_axes([np.empty(0) if _is_number(x) else x for x in self.operands])
-        return [
-            x.ndim - rank if row.has_tokens and not _is_number(x) and x.ndim >= rank else None
-            for row, x, rank in zip(self.r.operands, self.operands, own, strict=True)
-        ]
+        self.axes = axes
+        self.ends = sorted({*positions})
+        edges = [0, *self.ends]
+        if edges[-1] < n or len(edges) == 1:
+            edges.append(n)
+        self.segments = [*pairwise(edges)]
 
     def is_cut(self, x: Any, axis: int | None) -> bool:
         """Whether the tokens do not share the operand."""
@@ -70,9 +44,7 @@ class Cut:
 
     def rows(self, begin: int, end: int) -> slice:
         """The tokens of a segment."""
-        if self._options.get("reverse"):
-            return slice(self.n - end, self.n - begin)
-        return slice(begin, end)
+        return slice(self.n - end, self.n - begin) if self.reverse else slice(begin, end)
 
     def part(self, begin: int, end: int) -> tuple[Any, ...]:
         """The operands of a segment."""
@@ -86,9 +58,50 @@ class Cut:
         """The operands of a segment of one token, as steps take them."""
         i = self.rows(begin, begin + 1).start
         return tuple(
-            x if axis is None else x.take(i if self.is_cut(x, axis) else 0, axis)
+            x if axis is None
+            else x[(*(slice(None),) * axis, i if self.is_cut(x, axis) else 0, ...)]
             for x, axis in zip(self.operands, self.axes, strict=True)
-        )
+        )  # fmt: skip
+
+
+class Cut(Segments):
+    """A call of ``r.forward`` or ``r.backward``, checked."""
+
+    def __init__(
+        self, r: Interface, method: str, operands: tuple[Any, ...], state_at: Any,
+        options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self.r, self.function, self._options = r, r.names[method], options
+        self._method = method
+        if options.get("cu_seqlens") is not None:
+            raise ValueError(
+                f"{self.function}: cu_seqlens is given; expected None, as state_at is given"
+            )
+        self.call = r.read(self.function, operands)
+        n = self.call.fit.sizes["n"]
+        arrays = [x if _is_number(x) else np.asarray(x) for x in operands]
+        super().__init__(
+            arrays, self._axes(arrays), n, positions(self.function, state_at, n),
+            reverse=bool(options.get("reverse")),
+        )  # fmt: skip
+        if options.get("key_lengths") is not None:
+            lengths = state_arrays.checked_lengths(
+                self.function, options["key_lengths"], self.n, self.call.batch
+            )
+            self._options = options | {"key_lengths": lengths}
+        cores = r.state_cores(self.function, self.call, options)
+        #: The shapes of a state's arrays, without leading axes, by field.
+        self.cores = {x: y for x, y in zip(State._fields, cores, strict=True) if y is not None}
+        self._all_cores = cores
+
+    # --- tokens --------------------------------------------------------------
+
+    def _axes(self, operands: Sequence[Any]) -> list[int | None]:
+        own = self.r.layout.own_axes([np.empty(0) if _is_number(x) else x for x in operands])
+        return [
+            x.ndim - rank if row.has_tokens and not _is_number(x) and x.ndim >= rank else None
+            for row, x, rank in zip(self.r.operands, operands, own, strict=True)
+        ]
 
     def options(self, begin: int, end: int) -> dict[str, Any]:
         """The options of a segment."""

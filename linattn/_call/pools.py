@@ -21,6 +21,8 @@ from .._states.state_arrays import State
 from . import positions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .._types import Array, Shape
     from .interface import Interface
 
@@ -42,7 +44,7 @@ def call(
         return _step(r, operands, state_indices, **options)
     if method == "backward":
         if state_indices is not None:
-            pool = _Pool(r, method, operands, options["initial_state"], state_indices, options)
+            pool = _Arrays(r, method, operands, options["initial_state"], state_indices, options)
             options["initial_state"] = pool.rows()
         if state_at is None:
             return r.backward(operands, **options)
@@ -55,7 +57,7 @@ def call(
 def _step(
     r: Interface, operands: Any, indices: Any, *, state: Any, in_place: Any, **options: Any
 ) -> tuple[Array, Any]:
-    pool = _Pool(r, "step", operands, state, indices, options, written=True)
+    pool = _Arrays(r, "step", operands, state, indices, options, written=True)
     rows = pool.rows()
     o, _ = r.step(operands, rows, in_place=True, **options)
     pool.write(rows)
@@ -66,7 +68,7 @@ def _forward(
     r: Interface, operands: Any, indices: Any, state_at: Any, *, initial_state: Any,
     return_state: Any, **options: Any,
 ) -> Any:  # fmt: skip
-    pool = _Pool(
+    pool = _Arrays(
         r, "forward", operands, initial_state, indices, options, written=bool(return_state)
     )
     pool.refuse_overlap(options["out"])
@@ -88,68 +90,102 @@ def _forward(
     return o, states
 
 
-class _Pool:
-    """The rows of a pool that a call uses, checked."""
+class Pool:
+    """The rows of a pool that a call uses; its arrays may be tensors.
+
+    Without packed sequences, whose ``count`` is given, the rows are in place of the first of the
+    operands' leading axes.
+    """
+
+    def __init__(
+        self, function: str, name: str, state: Any, lead: Shape, count: int | None = None
+    ) -> None:
+        if state is None:
+            raise ValueError(
+                f"{function}: {name} is None; expected a pool of states, as state_indices is given"
+            )
+        if count is None and not lead:
+            raise ValueError(
+                f"{function}: the operands have no leading axes; expected one at least, as "
+                "state_indices is given"
+            )
+        self.function, self.name = function, name
+        self._before, self._after = (lead[:0], lead[1:]) if count is None else (lead, lead[:0])
+        self.axis = len(self._before)
+        self.count = lead[0] if count is None else count
+        self.fields: dict[str, Any] = {}  #: by the names that messages have
+
+    def add(self, name: str, x: Any, core: Shape) -> None:
+        """An array of the pool; its dtype is checked with that of the rows."""
+        shape, axis, after = tuple(x.shape), self.axis, (*self._after, *core)
+        if len(shape) <= axis or (shape[:axis], shape[axis + 1 :]) != (self._before, after):
+            expected = ", ".join(map(str, (*self._before, "rows", *after)))
+            raise ValueError(
+                f"{self.function}: {name} has shape {shape}; expected ({expected}), a pool, as "
+                "state_indices is given"
+            )
+        for other, y in self.fields.items():
+            if y.shape[axis] != shape[axis]:
+                raise ValueError(
+                    f"{self.function}: {name} has {shape[axis]} rows; expected {y.shape[axis]}, "
+                    f"as {other} has"
+                )
+        self.fields[name] = x
+
+    @property
+    def size(self) -> int:
+        """How many rows there are."""
+        found: int = next(iter(self.fields.values())).shape[self.axis]
+        return found
+
+    def pack(self, arrays: Sequence[Any]) -> Any:
+        """A state of the kind of the pool's."""
+        if self.name in self.fields:
+            return arrays[0]
+        names = (name.rpartition(".")[2] for name in self.fields)
+        return State(**dict(zip(names, arrays, strict=True)))
+
+    def unpack(self, state: Any) -> list[Any]:
+        """The arrays of such a state."""
+        return [state] if self.name in self.fields else [x for x in state if x is not None]
+
+
+class _Arrays(Pool):
+    """The rows of a pool of arrays, checked."""
 
     def __init__(
         self, r: Interface, method: str, operands: Any, state: Any, indices: Any, options: Any,
         *, written: bool = False,
     ) -> None:  # fmt: skip
-        self.function = r.names[method]
-        self.name = "state" if method == "step" else "initial_state"
-        read = self.read = r.read(self.function, operands, tokens=method != "step")
-        batch, cu_seqlens = read.batch, options.get("cu_seqlens")
-        if cu_seqlens is not None:
-            self.axis, before, after = len(batch), batch, batch[:0]
-            count = checks.integers(self.function, "cu_seqlens", cu_seqlens).size - 1
-        elif batch:
-            self.axis, before, after = 0, batch[:0], batch[1:]
-            count = batch[0]
-        else:
-            raise no_batch(self.function)
-        cores = r.state_cores(self.function, read, options)
-        #: By the names that messages have.
-        self.fields = self._fields(state, cores, (before, after), one_array=r.one_array)
-        rows = next(iter(self.fields.values())).shape[self.axis]
+        function = r.names[method]
+        name = "state" if method == "step" else "initial_state"
+        read = self.read = r.read(function, operands, tokens=method != "step")
+        packed, count = options.get("cu_seqlens"), None
+        if packed is not None:
+            count = checks.integers(function, "cu_seqlens", packed).size - 1
+        super().__init__(function, name, state, read.batch, count)
+        cores = r.state_cores(function, read, options)
+        fields = {name: state}
+        if not r.one_array:
+            fields = state_arrays.named(function, name, state, cores)
+        wanted = [core for core in cores if core is not None]
+        for (field, x), core in zip(fields.items(), wanted, strict=True):
+            _check_array(function, field, x)
+            self.add(field, x, core)
         self.indices = checked_indices(
-            self.function, self.name, indices, count, rows, different=written
+            function, name, indices, self.count, self.size, different=written
         )
         if written:
-            state_arrays.apart(self.function, self.fields)
-
-    def _fields(
-        self, state: Any, cores: State, around: tuple[Shape, Shape], *, one_array: bool
-    ) -> dict[str, Any]:
-        """The arrays of the pool."""
-        if state is None:
-            raise ValueError(
-                f"{self.function}: {self.name} is None; expected a pool of states, as "
-                "state_indices is given"
-            )
-        if one_array:
-            _check_field(self.function, self.name, state, around, cores.s, {})
-            return {self.name: state}
-        found: dict[str, Any] = {}
-        wanted = [core for core in cores if core is not None]
-        for (name, x), core in zip(
-            state_arrays.named(self.function, self.name, state, cores).items(), wanted, strict=True
-        ):
-            _check_field(self.function, name, x, around, core, found)
-            found[name] = x
-        return found
+            state_arrays.apart(function, self.fields)
 
     def rows(self) -> Any:
         """The states of the batch: copies, as calls without indices take them."""
-        rows = {name: np.take(x, self.indices, self.axis) for name, x in self.fields.items()}
-        if self.name in rows:
-            return rows[self.name]
-        return State(**{name.rpartition(".")[2]: x for name, x in rows.items()})
+        return self.pack([np.take(x, self.indices, self.axis) for x in self.fields.values()])
 
     def write(self, state: Any) -> None:
         """Write the states of the batch to their rows."""
-        arrays = [state] if self.name in self.fields else [x for x in state if x is not None]
         place = (*(slice(None),) * self.axis, self.indices)
-        for x, y in zip(self.fields.values(), arrays, strict=True):
+        for x, y in zip(self.fields.values(), self.unpack(state), strict=True):
             x[place] = y
 
     def refuse_overlap(self, out: Any) -> None:
@@ -170,47 +206,18 @@ def checked_rows(
 
     Unless they are ``written``, the arrays need not be writeable.
     """
-    if not lead:
-        raise no_batch(function)
-    found: dict[str, Any] = {}
+    pool = Pool(function, name, fields, lead)
     for field, (x, core) in fields.items():
-        _check_field(function, field, x, ((), lead[1:]), core, found)
-        found[field] = x
+        _check_array(function, field, x)
+        pool.add(field, x, core)
     if written:
-        state_arrays.apart(function, found)
-    rows = next(iter(found.values())).shape[0]
-    return checked_indices(function, name, indices, lead[0], rows, different=True)
+        state_arrays.apart(function, pool.fields)
+    return checked_indices(function, name, indices, pool.count, pool.size, different=True)
 
 
-def no_batch(function: str) -> ValueError:
-    return ValueError(
-        f"{function}: the operands have no leading axes; expected one at least, as state_indices "
-        "is given"
-    )
-
-
-def _check_field(
-    function: str, name: str, x: Any, around: tuple[Shape, Shape], core: Shape,
-    others: dict[str, Any],
-) -> None:  # fmt: skip
-    """Check an array of a pool, with leading axes ``around`` that of the rows; its dtype is checked
-    with that of the rows."""
+def _check_array(function: str, name: str, x: Any) -> None:
     if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{function}: {name} is a {type(x).__name__}; expected a NumPy array")
-    before, after = around[0], (*around[1], *core)
-    axis = len(before)
-    if x.ndim <= axis or (x.shape[:axis], x.shape[axis + 1 :]) != (before, after):
-        expected = ", ".join(map(str, (*before, "rows", *after)))
-        raise ValueError(
-            f"{function}: {name} has shape {x.shape}; expected ({expected}), a pool, as "
-            "state_indices is given"
-        )
-    for other, y in others.items():
-        if y.shape[axis] != x.shape[axis]:
-            raise ValueError(
-                f"{function}: {name} has {x.shape[axis]} rows; expected {y.shape[axis]}, as "
-                f"{other} has"
-            )
 
 
 def checked_indices(

@@ -7,14 +7,13 @@ pool, through which gradients pass.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..._call import pools
-from ..._call.cut import positions
+from ..._call.cut import Segments, positions
 from ..._states.state_arrays import State, checked_lengths
 from . import conversions, option_checks, private
 from .direct import array, check_memory
@@ -35,7 +34,7 @@ def forward(
         _refuse_gradient(operator.name, (*operands, *fields))
     if state_indices is not None:
         packed = options.get("cu_seqlens")
-        pool = _Pool(
+        pool = _Tensors(
             operator, operator.name, operands, initial_state, state_indices, packed,
             written=return_state,
         )  # fmt: skip
@@ -46,10 +45,10 @@ def forward(
         if pool is None or not return_state:
             return result
         o, last = result
-        return o, pool.written(last, operands)
+        return o, pool.written(last)
     o, states, last = _at_positions(operator, operands, state_at, **options)
     if pool is not None:
-        pool.written(last, operands)
+        pool.written(last)
     return o, states
 
 
@@ -72,9 +71,9 @@ def step(
     if in_place:
         fields = [state] if isinstance(state, Tensor) else list(state)
         conversions.check_in_place(name, (*operands, *fields))
-    pool = _Pool(operator, name, operands, state, state_indices, None, written=True)
+    pool = _Tensors(operator, name, operands, state, state_indices, None, written=True)
     o, after = operator.step(operands, pool.rows(), **options)
-    return o, pool.written(after, operands)
+    return o, pool.written(after)
 
 
 def _checked(
@@ -93,85 +92,45 @@ ROWS = Operator(
 )  # fmt: skip
 
 
-class _Pool:
-    """The rows of a pool that a call uses."""
+class _Tensors(pools.Pool):
+    """The rows of a pool of tensors."""
 
     def __init__(
         self, operator: TensorOperator, name: str, operands: Sequence[Any], state: Any,
         indices: Any, cu_seqlens: Any, *, written: bool,
     ) -> None:  # fmt: skip
-        d = operator.description
-        self.name, self.state, step = name, state, name == d.step_name
+        d, step = operator.description, name == operator.description.step_name
         argument = "state" if step else "initial_state"
-        if state is None:
-            raise ValueError(
-                f"{name}: {argument} is None; expected a pool of states, as state_indices is given"
-            )
-        lead, _ = operator.shape(_named(operator, operands), step)
-        if cu_seqlens is None and not lead:
-            raise ValueError(
-                f"{name}: the operands have no leading axes; expected one at least, as "
-                "state_indices is given"
-            )
+        named = _named(operator, operands)
+        lead, sizes = operator.shape(named, step)
+        count = None
+        if cu_seqlens is not None:
+            count = option_checks.integers(name, "cu_seqlens", cu_seqlens, operands[0]).numel() - 1
+        super().__init__(name, argument, state, tuple(lead), count)
+        self.state = state
         fields = operator._states.read(name, argument, state, None)
-        around: tuple[Sequence[int], Sequence[int]]
-        if cu_seqlens is None:
-            around, count = ((), lead[1:]), lead[0]
-        else:
-            bounds = option_checks.integers(name, "cu_seqlens", cu_seqlens, operands[0])
-            around, count = (lead, ()), bounds.numel() - 1
-        self.axis = len(around[0])
-        self.fields = {}
-        for (field, dims), x in zip(d.fields.items(), fields[: len(d.fields)], strict=True):
+        sizes = sizes | d.sizes(named, sizes)
+        for (field, dims), x in zip(d.fields.items(), fields, strict=True):
             if x is not None:
                 full = argument if d.one_array else f"{argument}.{field}"
-                self._check(full, x, around, dims)
-                self.fields[full] = x
-        rows = next(iter(self.fields.values())).shape[self.axis]
+                self.add(full, x, tuple(sizes[letter] for letter in dims))
         indices = option_checks.state_indices(name, indices, operands[0])
-        self.indices = ROWS(indices, count, rows, name, argument, written)
-
-    def _check(
-        self, name: str, x: Tensor, around: tuple[Sequence[int], Sequence[int]], dims: Sequence[str]
-    ) -> None:
-        """Check the leading axes of a pool's array, ``around`` that of the rows, and the rows."""
-        before, after = map(tuple, around)
-        begin, end = self.axis + 1, x.ndim - len(dims)
-        if end < begin or x.shape[: self.axis] != before or x.shape[begin:end] != after:
-            expected = ", ".join(map(str, (*before, "rows", *after, *dims)))
-            raise ValueError(
-                f"{self.name}: {name} has shape {tuple(x.shape)}; expected ({expected}), a pool, "
-                "as state_indices is given"
-            )
-        for other, y in self.fields.items():
-            if x.shape[self.axis] != y.shape[self.axis]:
-                raise ValueError(
-                    f"{self.name}: {name} has {x.shape[self.axis]} rows; expected "
-                    f"{y.shape[self.axis]}, as {other} has"
-                )
+        self.indices = ROWS(indices, self.count, self.size, name, argument, written)
 
     def rows(self) -> Any:
         """The states of the batch."""
-        rows = [x.index_select(self.axis, self.indices) for x in self.fields.values()]
-        return self._packed(rows)
+        return self.pack([x.index_select(self.axis, self.indices) for x in self.fields.values()])
 
-    def _packed(self, arrays: Sequence[Tensor]) -> Any:
-        """A state of the kind that was given."""
-        if isinstance(self.state, Tensor):
-            return arrays[0]
-        named = {x.rpartition(".")[2]: y for x, y in zip(self.fields, arrays, strict=True)}
-        return State(**named)
-
-    def written(self, state: Any, operands: Sequence[Any]) -> Any:
+    def written(self, state: Any) -> Any:
         """The pool with the states of the batch in their rows."""
-        new = [state] if isinstance(state, Tensor) else [x for x in state if x is not None]
+        new = self.unpack(state)
         for (name, x), y in zip(self.fields.items(), new, strict=True):
             if x.dtype is not y.dtype:
-                raise TypeError(f"{self.name}: {name} has dtype {x.dtype}; expected {y.dtype}")
+                raise TypeError(f"{self.function}: {name} has dtype {x.dtype}; expected {y.dtype}")
         pairs = [*zip(self.fields.values(), new, strict=True)]
-        if any(y.requires_grad or x.requires_grad for x, y in pairs) and torch.is_grad_enabled():
-            return self._packed([x.index_copy(self.axis, self.indices, y) for x, y in pairs])
-        check_memory(self.name, self.fields)
+        if not conversions.writable(*self.fields.values(), *new):
+            return self.pack([x.index_copy(self.axis, self.indices, y) for x, y in pairs])
+        check_memory(self.function, self.fields)
         for x, y in pairs:
             x.index_copy_(self.axis, self.indices, y)
         return self.state
@@ -196,23 +155,18 @@ def _at_positions(
         )
     if cu_seqlens is not None:
         raise ValueError(f"{name}: cu_seqlens is given; expected None, as state_at is given")
-    cut = _Cut(operator, operands, bool(options.get("reverse")))
+    cut, lead = _cut(operator, operands, state_at, reverse=bool(options.get("reverse")))
     if key_lengths is not None:
         key_lengths = option_checks.integers(name, "key_lengths", key_lengths, operands[0])
         found = conversions.values(key_lengths)
         if found is not None:
-            checked_lengths(name, found, cut.n, cut.lead)
-    wanted = _positions(name, state_at, cut.n)
-    cuts = sorted({*wanted})
-    edges = [0, *cuts]
-    if edges[-1] < cut.n or not cuts:
-        edges.append(cut.n)
-    outputs, states, state = [], [], initial_state
+            checked_lengths(name, found, cut.n, lead)
+    outputs, states, state = [], {}, initial_state
     step_options = {x: y for x, y in options.items() if x != "reverse"}
-    for i, (begin, end) in enumerate(pairwise(edges)):
+    for i, (begin, end) in enumerate(cut.segments):
         lengths = None if key_lengths is None else (key_lengths - begin).clamp(0, end - begin)
         # A length of the last part may be a symbol.
-        if i < len(cuts) and end - begin == 1 and state is not None and lengths is None:
+        if i < len(cut.ends) and end - begin == 1 and state is not None and lengths is None:
             o, state = operator.step(cut.token(begin), state, **step_options)
             o = o.unsqueeze(-2)
         else:
@@ -221,9 +175,10 @@ def _at_positions(
                 **options,
             )  # fmt: skip
         outputs.append(o)
-        states.append(state)
+        if i < len(cut.ends):
+            states[end] = state
     o = torch.cat(outputs[::-1] if cut.reverse else outputs, -2)
-    return o, _stacked(operator, [states[cuts.index(i)] for i in wanted], state), state
+    return o, _stacked(operator, [states[end] for end in cut.positions], state), state
 
 
 def _positions(name: str, state_at: Any, n: int) -> list[int]:
@@ -236,39 +191,24 @@ def _positions(name: str, state_at: Any, n: int) -> list[int]:
     )
 
 
-class _Cut:
-    """The operands of a call, to be cut along their tokens."""
-
-    def __init__(self, operator: TensorOperator, operands: Sequence[Any], reverse: bool) -> None:
-        self.operands, self.reverse = operands, reverse
-        named = _named(operator, operands)
-        for row, x in zip(operator.operands, operands, strict=True):
-            if not (isinstance(x, (Tensor, int, float, complex)) or (x is None and row.optional)):
-                conversions.check(operator.name, row.name, x, complex_too=operator.complex_too)
-        self.lead, sizes = operator.shape(named, step=False)
-        self.n = sizes["n"]
-        own = operator._own_axes({name: x.ndim for name, x in named.items()}, step=False)
-        self.axes = [
-            x.ndim - rank if row.has_tokens and isinstance(x, Tensor) and x.ndim >= rank else None
-            for row, x, rank in zip(operator.operands, operands, own, strict=True)
-        ]
-
-    def part(self, begin: int, end: int) -> tuple[Any, ...]:
-        """The operands of some tokens, counted from the last one in reverse."""
-        if self.reverse:
-            begin, end = self.n - end, self.n - begin
-        return tuple(
-            x if axis is None or x.shape[axis] != self.n else x.narrow(axis, begin, end - begin)
-            for x, axis in zip(self.operands, self.axes, strict=True)
-        )
-
-    def token(self, begin: int) -> tuple[Any, ...]:
-        """The operands of one token, as steps take them."""
-        i = self.n - 1 - begin if self.reverse else begin
-        return tuple(
-            x if axis is None else x.select(axis, i if x.shape[axis] == self.n else 0)
-            for x, axis in zip(self.operands, self.axes, strict=True)
-        )
+def _cut(
+    operator: TensorOperator, operands: Sequence[Any], state_at: Any, *, reverse: bool
+) -> tuple[Segments, Any]:
+    """The operands, cut along their tokens, and their leading axes."""
+    named = _named(operator, operands)
+    for row, x in zip(operator.operands, operands, strict=True):
+        if not (isinstance(x, (Tensor, int, float, complex)) or (x is None and row.optional)):
+            conversions.check(operator.name, row.name, x, complex_too=operator.complex_too)
+    lead, sizes = operator.shape(named, step=False)
+    own = operator._own_axes({name: x.ndim for name, x in named.items()}, step=False)
+    axes = [
+        x.ndim - rank if row.has_tokens and isinstance(x, Tensor) and x.ndim >= rank else None
+        for row, x, rank in zip(operator.operands, operands, own, strict=True)
+    ]
+    n = sizes["n"]
+    return Segments(
+        operands, axes, n, _positions(operator.name, state_at, n), reverse=reverse
+    ), lead
 
 
 def _stacked(operator: TensorOperator, states: list[Any], last: Any) -> Any:
