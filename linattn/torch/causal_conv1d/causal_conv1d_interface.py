@@ -12,6 +12,7 @@ from .._core.conversions import writable
 from .._core.seq_idx import at_first, packing
 from ..fla._layout import check_shape, check_tensor
 from ..operators import causal_conv1d, causal_conv1d_step
+from ._checks import check_channels_first, check_given
 
 __all__ = ["causal_conv1d_fn", "causal_conv1d_update"]
 
@@ -76,11 +77,10 @@ def causal_conv1d_fn(
     tensor([[[1.0000, 2.5000, 5.0000]]])
     """
     name = "causal_conv1d_fn"
-    batch, dim = check_channels_first(name, x, weight, bias, activation)
+    batch, dim = _check(name, x, weight, bias, activation)
     options: dict[str, Any] = {"activation": ACTIVATIONS[activation]}
-    if initial_states is not None:
-        core = (batch, dim, weight.shape[1] - 1)
-        check_shape(name, "initial_states", initial_states, core, "(batch, dim, width - 1)")
+    core = batch, dim, weight.shape[1] - 1
+    check_given(name, core, "(batch, dim, width - 1)", initial_states=initial_states)
     if seq_idx is not None:
         if return_final_states:
             raise ValueError(f"{name}: seq_idx and return_final_states are both given")
@@ -98,23 +98,15 @@ def causal_conv1d_fn(
     return like_channels_first(o, x), states
 
 
-def check_channels_first(
-    name: str, x: Any, weight: Any, bias: Any, activation: Any
-) -> tuple[int, int]:
+def _check(name: str, x: Any, weight: Any, bias: Any, activation: Any) -> tuple[int, int]:
     """Raise an error unless x is (batch, dim, seqlen) and the others fit; return batch and dim."""
-    check_tensor(name, "x", x)
-    if x.ndim != 3:
-        raise ValueError(
-            f"{name}: x has shape {tuple(x.shape)}; expected three axes, (batch, dim, seqlen)"
-        )
-    batch, dim, _ = x.shape
+    batch, dim, _ = check_channels_first(name, "x", x)
     check_tensor(name, "weight", weight)
     if weight.ndim != 2 or weight.shape[0] != dim or not weight.shape[1]:
         raise ValueError(
             f"{name}: weight has shape {tuple(weight.shape)}; expected ({dim}, width), (dim, width)"
         )
-    if bias is not None:
-        check_shape(name, "bias", bias, (dim,), "(dim,)")
+    check_given(name, (dim,), "(dim,)", bias=bias)
     if activation not in ACTIVATIONS:
         raise ValueError(f"{name}: activation is {activation!r}; expected None, 'silu' or 'swish'")
     return batch, dim
@@ -203,14 +195,13 @@ def causal_conv1d_update(
     name = "causal_conv1d_update"
     check_tensor(name, "x", x)
     tokens = x.unsqueeze(-1) if x.ndim == 2 else x
-    batch, dim = check_channels_first(name, tokens, weight, bias, activation)
+    batch, dim = _check(name, tokens, weight, bias, activation)
     rows = None
     if conv_state_indices is not None:
         check_shape(name, "conv_state_indices", conv_state_indices, (batch,), "(batch,)")
         rows = conv_state_indices.long()
     _check_state(name, conv_state, None if rows is not None else batch, dim, weight.shape[1])
-    if cache_seqlens is not None:
-        check_shape(name, "cache_seqlens", cache_seqlens, (batch,), "(batch,)")
+    check_given(name, (batch,), "(batch,)", cache_seqlens=cache_seqlens)
     state = conv_state if rows is None else conv_state[rows.clamp(min=0)]
     if cache_seqlens is not None:
         o = _circular(tokens, state, weight, bias, ACTIVATIONS[activation], cache_seqlens)
@@ -294,7 +285,7 @@ def causal_conv1d_ref(
     activation: str | None = None,
 ) -> Any:
     """`causal_conv1d_fn` as sums over the taps of each filter, in the dtype of weight."""
-    batch, dim = check_channels_first("causal_conv1d_ref", x, weight, bias, activation)
+    batch, dim = _check("causal_conv1d_ref", x, weight, bias, activation)
     past = weight.shape[1] - 1
     before = x.new_zeros(batch, dim, past) if initial_states is None else initial_states
     inputs = torch.cat([before, x], -1)
@@ -316,7 +307,7 @@ def causal_conv1d_update_ref(
     """`causal_conv1d_update` by `causal_conv1d_ref`; the state is updated in place."""
     name = "causal_conv1d_update_ref"
     tokens = x.unsqueeze(-1) if x.ndim == 2 else x
-    batch, dim = check_channels_first(name, tokens, weight, bias, activation)
+    batch, dim = _check(name, tokens, weight, bias, activation)
     _check_state(name, conv_state, batch, dim, weight.shape[1])
     length, n = conv_state.shape[-1], tokens.shape[-1]
     order = torch.arange(length).expand(batch, -1)  # of the state's places, oldest first

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from ..._core.conversions import work_dtype
 from ...causal_conv1d import causal_conv1d_fn
+from ...causal_conv1d._checks import check_channels_first, check_given
 from ...fla._layout import check_shape, check_tensor
 from ...operators import linear_scan, selective_scan
 from .._groups import channels_first, in_groups, token_major
@@ -121,23 +122,15 @@ def _by_channel(x: Tensor, groups: int) -> Tensor:
 def _check(
     name: str, u: Any, delta: Any, A: Any, B: Any, C: Any, D: Any, z: Any, delta_bias: Any
 ) -> None:
-    check_tensor(name, "u", u)
-    if u.ndim != 3:
-        raise ValueError(
-            f"{name}: u has shape {tuple(u.shape)}; expected three axes, (batch, dim, seqlen)"
-        )
-    batch, dim, n = u.shape
+    _, dim, _ = check_channels_first(name, "u", u)
     check_tensor(name, "A", A)
     if A.ndim != 2 or A.shape[0] != dim:
         raise ValueError(
             f"{name}: A has shape {tuple(A.shape)}; expected ({dim}, dstate), (dim, dstate)"
         )
-    for argument, x in (("delta", delta), ("z", z)):
-        if argument == "delta" or x is not None:
-            check_shape(name, argument, x, (batch, dim, n), "(batch, dim, seqlen)")
-    for argument, x in (("D", D), ("delta_bias", delta_bias)):
-        if x is not None:
-            check_shape(name, argument, x, (dim,), "(dim,)")
+    check_shape(name, "delta", delta, u.shape, "(batch, dim, seqlen)")
+    check_given(name, u.shape, "(batch, dim, seqlen)", z=z)
+    check_given(name, (dim,), "(dim,)", D=D, delta_bias=delta_bias)
     for argument, x in (("B", B), ("C", C)):
         _check_variable(name, argument, x, u.shape, A)
 

@@ -12,6 +12,7 @@ from ....._states.state_arrays import State
 from ...._core.conversions import work_dtype
 from ...._core.seq_idx import Packing, at_first, packing
 from ....causal_conv1d import causal_conv1d_fn
+from ....causal_conv1d._checks import check_given
 from ....fla._layout import check_shape, check_tensor
 from ....operators import gated
 from .layernorm_gated import rmsnorm_fn
@@ -183,15 +184,12 @@ def _check(
             f"ngroups a divisor of {heads}, the number of heads"
         )
     check_shape(name, "C", C, B.shape, "the shape of B")
-    if z is not None:
-        check_shape(name, "z", z, x.shape, "the shape of x")
-    if dt_bias is not None:
-        check_shape(name, "dt_bias", dt_bias, (heads,), "(nheads,)")
+    check_given(name, x.shape, "the shape of x", z=z)
+    check_given(name, (heads,), "(nheads,)", dt_bias=dt_bias)
     if D is not None and not (isinstance(D, Tensor) and D.shape == (heads, headdim)):
         check_shape(name, "D", D, (heads,), "(nheads,) or (nheads, headdim)")
-    if initial is not None:
-        core = (batch, heads, headdim, B.shape[3])
-        check_shape(name, "initial_states", initial, core, "(batch, nheads, headdim, dstate)")
+    core = batch, heads, headdim, B.shape[3]
+    check_given(name, core, "(batch, nheads, headdim, dstate)", initial_states=initial)
 
 
 def _sequences(
