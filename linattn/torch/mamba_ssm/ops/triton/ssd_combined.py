@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ....._states.state_arrays import State
 from ...._core.conversions import work_dtype
 from ...._core.seq_idx import Packing, at_first, packing
 from ....causal_conv1d import causal_conv1d_fn
 from ....causal_conv1d._checks import check_given
+from ....fla import chunk_simple_gla
 from ....fla._layout import check_shape, check_tensor
-from ....operators import gated
 from .layernorm_gated import rmsnorm_fn
 
 __all__ = ["mamba_chunk_scan_combined", "mamba_split_conv1d_scan_combined"]
@@ -130,40 +129,17 @@ def scan(
     initial_states: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The scan of values dt x with log decays dt A, and the states after each sequence."""
-    rows, groups = values.shape[:2], B.shape[2]
-    split = groups if 1 < groups < values.shape[2] else None  # otherwise heads are broadcast
     operands = [C.to(values.dtype), B.to(values.dtype), values, gates]
     if packed is not None:  # in a single row
         operands = [y.flatten(0, 1)[None] for y in operands]
         if initial_states is not None:
             initial_states = at_first(initial_states, packed)
-    q, k, v, g = (_heads(y, split) for y in operands)
-    start = None
-    if initial_states is not None:
-        start = State(_states_in(initial_states.to(v.dtype).mT, split, packed))
-    o, end = gated(
-        q, k, v, g, cu_seqlens=None if packed is None else packed.bounds, initial_state=start,
-        return_state=True,
+    o, end = chunk_simple_gla(
+        *operands, scale=1.0, output_final_state=True, state_v_first=True,
+        initial_state=None if initial_states is None else initial_states.to(values.dtype),
+        cu_seqlens=None if packed is None else packed.bounds,
     )  # fmt: skip
-    o = (o if split is None else o.flatten(1, 2)).transpose(1, 2)
-    return o.reshape(*rows, *o.shape[2:]), _states_out(end.s, split, packed).mT
-
-
-def _heads(y: Tensor, split: int | None) -> Tensor:
-    """(batch, seqlen, heads, ...) as (batch, heads, seqlen, ...), heads split into groups."""
-    y = y.transpose(1, 2)
-    return y if split is None else y.unflatten(1, (split, -1))
-
-
-def _states_in(s: Tensor, split: int | None, packed: Packing | None) -> Tensor:
-    """(N, heads, ...) as (N, groups, heads of a group, ...), or packed (1, ..., N, ...)."""
-    s = s if packed is None else s.transpose(0, 1)[None]
-    return s if split is None else s.unflatten(1, (split, -1))
-
-
-def _states_out(s: Tensor, split: int | None, packed: Packing | None) -> Tensor:
-    s = s if split is None else s.flatten(1, 2)
-    return s if packed is None else s[0].transpose(0, 1)
+    return o.view(values.shape), end
 
 
 def _check(
