@@ -120,12 +120,14 @@ def mamba2_chunk_scan(
     return o, states if packed is None else states[-1:]
 
 
-def mamba2_selective_state_update(
+def selective_state_update(
     state: Tensor, hidden_states: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
     D: Tensor | None = None, dt_bias: Tensor | None = None, dt_softplus: bool = False,
     z: Tensor | None = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    return update(state, hidden_states, dt, A, B, C, D, dt_bias, z, dt_softplus)
+    """One token of Mamba or, with an axis of heads, of Mamba-2."""
+    given = {"x": hidden_states, "dt": dt, "A": A, "B": B, "C": C, "D": D, "dt_bias": dt_bias}
+    return update(state, given | {"z": z}, dt_softplus)
 
 
 def mamba2_split_conv1d_scan_combined(

@@ -72,7 +72,7 @@ STAND_INS = {
     "chunk_kimi_delta_attention": StandIn(f.torch_chunk_gated_delta_rule),
     "recurrent_kimi_delta_attention": StandIn(f.recurrent_kimi_delta_attention),
     "mamba2_chunk_scan": StandIn(f.mamba2_chunk_scan),
-    "mamba2_selective_state_update": StandIn(f.mamba2_selective_state_update, packing=()),
+    "mamba2_selective_state_update": StandIn(f.selective_state_update, packing=()),
     "mamba2_split_conv1d_scan_combined": StandIn(f.mamba2_split_conv1d_scan_combined),
     "causal_conv1d_fn": StandIn(f.causal_conv1d_fn),
     "causal_conv1d_update": StandIn(f.causal_conv1d_update, packing=()),
@@ -110,7 +110,7 @@ STAND_INS = {
         )
     },
     "mamba_selective_scan": StandIn(scans.mamba_selective_scan),
-    "mamba_selective_state_update": StandIn(scans.mamba_selective_state_update, packing=()),
+    "mamba_selective_state_update": StandIn(f.selective_state_update, packing=()),
     "RecurrentGemmaRglru._rnn_scan": StandIn(scans.rglru_scan, packing=()),
     "rwkv_linear_attention_cpu": StandIn(scans.rwkv_linear_attention_cpu, packing=()),
     "xLSTMBackend.forward": StandIn(

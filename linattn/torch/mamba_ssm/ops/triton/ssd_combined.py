@@ -134,8 +134,9 @@ def scan(
         operands = [y.flatten(0, 1)[None] for y in operands]
         if initial_states is not None:
             initial_states = at_first(initial_states, packed)
+    q, k, v, g = operands
     o, end = chunk_simple_gla(
-        *operands, scale=1.0, output_final_state=True, state_v_first=True,
+        q, k, v, g, scale=1.0, output_final_state=True, state_v_first=True,
         initial_state=None if initial_states is None else initial_states.to(values.dtype),
         cu_seqlens=None if packed is None else packed.bounds,
     )  # fmt: skip
