@@ -107,13 +107,13 @@ def mamba2_chunk_scan(
     packed = None
     if bounds is not None:  # a single row
         packed = Packing(bounds, bounds.new_zeros(1), bounds.new_tensor([len(bounds) - 2]))
-    dt = _time_step(dt, dt_bias, dt_softplus).clamp(*dt_limit)
-    x = hidden_states.float()
     if initial_states is not None:
-        (initial_states,) = kept([initial_states], x, dt, A, B, C)
-    o, states = scan(x * dt[..., None], dt * A.float(), B, C, packed, initial_states)
-    if D is not None:
-        o = torch.addcmul(o, x, D[:, None].float())
+        operands = hidden_states, dt, dt_bias, A, B, C
+        (initial_states,) = kept([initial_states], *operands)
+    o, states = scan(
+        hidden_states.float(), dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed,
+        initial_states,
+    )  # fmt: skip
     o = o.contiguous()
     if not return_final_states:
         return o
@@ -228,8 +228,3 @@ def _split(x: Tensor, heads: int, repeats: int) -> Tensor:
 
 def _joined(x: Tensor, repeats: int) -> Tensor:
     return x if repeats == 1 else x.flatten(1, 2)
-
-
-def _time_step(dt: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
-    dt = dt.float() if bias is None else dt.float() + bias.float()
-    return F.softplus(dt) if softplus else dt

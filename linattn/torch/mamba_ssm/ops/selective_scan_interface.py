@@ -15,6 +15,7 @@ from ...causal_conv1d._checks import check_channels_first, check_given
 from ...fla._layout import check_shape, check_tensor
 from ...operators import linear_scan, selective_scan
 from .._groups import channels_first, in_groups, token_major
+from .._time_steps import time_steps
 
 __all__ = ["mamba_inner_fn", "selective_scan_fn", "selective_scan_ref"]
 
@@ -207,9 +208,8 @@ def _by_states(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The output (batch, dim, seqlen) and the last state, by the states after all tokens."""
     work = work_dtype(u.dtype)
-    x, dt = u.to(work), delta.to(work)
-    dt = dt if delta_bias is None else dt + delta_bias.to(work)[:, None]
-    dt = F.softplus(dt) if softplus else dt
+    x, bias = u.to(work), None if delta_bias is None else delta_bias[:, None]
+    dt = time_steps(delta, bias, softplus, work)
     B, C = (_by_token(y, u.shape, A) for y in (B, C))  # (batch or 1, dim, seqlen or 1, dstate)
     h, last = scan(torch.exp(dt[..., None] * A[:, None]), (dt * x)[..., None] * B)
     y = (h * C).sum(-1)

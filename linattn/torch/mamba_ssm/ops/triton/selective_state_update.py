@@ -12,6 +12,7 @@ from ....._states.state_arrays import State
 from ...._core.conversions import promotion, work_dtype, writable
 from ....fla._layout import check_shape, check_tensor
 from ....operators import gated_step, selective_scan_step
+from ..._time_steps import time_steps
 
 __all__ = ["selective_state_update"]
 
@@ -124,8 +125,7 @@ def selective_state_update_ref(
     given = {name: None if y is None else y.to(work) for name, y in given.items()}
     repeats = heads.shape[1] // given["B"].shape[1]
     B, C = (given[name].repeat_interleave(repeats, 1)[:, :, None] for name in ("B", "C"))
-    dt = given["dt"] if dt_bias is None else given["dt"] + given["dt_bias"]
-    dt = (F.softplus(dt) if dt_softplus else dt)[..., None]
+    dt = time_steps(given["dt"], given["dt_bias"], dt_softplus, work)[..., None]
     s = heads.clone() * torch.exp(dt * given["A"]) + dt * B * given["x"][..., None]
     heads.copy_(s)
     o = (s * C).sum(-1)
@@ -199,10 +199,8 @@ def _one_rate_a_head(
 ) -> tuple[Tensor, State]:  # fmt: skip
     """Mamba-2: gated linear attention with queries C, keys B and values dt x."""
     work = work_dtype(x.dtype)
-    step = dt[..., 0].to(work)
-    step = step if dt_bias is None else step + dt_bias[..., 0]
-    step = F.softplus(step) if softplus else step
-    value = x.to(work)
+    bias = None if dt_bias is None else dt_bias[..., 0]
+    step, value = time_steps(dt[..., 0], bias, softplus, work), x.to(work)
     o, after = gated_step(
         C, B, value * step[..., None], step * A[..., 0, 0], State(state.s.mT), in_place=in_place
     )

@@ -14,6 +14,7 @@ from ....causal_conv1d import causal_conv1d_fn
 from ....causal_conv1d._checks import check_given
 from ....fla import chunk_simple_gla
 from ....fla._layout import check_shape, check_tensor
+from ..._time_steps import time_steps
 from .layernorm_gated import rmsnorm_fn
 
 __all__ = ["mamba_chunk_scan_combined", "mamba_split_conv1d_scan_combined"]
@@ -109,12 +110,9 @@ def mamba_chunk_scan_combined(
     _check(name, x, dt, A, B, C, D, z, dt_bias, initial_states)
     packed = _sequences(name, x, seq_idx, initial_states, cu_seqlens, return_varlen_states)
     work = work_dtype(x.dtype)
-    dt = dt.to(work) if dt_bias is None else dt.to(work) + dt_bias.to(work)
-    dt = (F.softplus(dt) if dt_softplus else dt).clamp(*dt_limit)
-    values = x.to(work)
-    o, end = scan(values * dt[..., None], dt * A.to(work), B, C, packed, initial_states)
-    if D is not None:
-        o = torch.addcmul(o, values, (D[:, None] if D.ndim == 1 else D).to(work))
+    o, end = scan(
+        x.to(work), dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed, initial_states
+    )
     o = (o if z is None else o * F.silu(z.to(work))).to(x.dtype).contiguous()
     results = [o]
     if return_final_states:
@@ -125,11 +123,14 @@ def mamba_chunk_scan_combined(
 
 
 def scan(
-    values: Tensor, gates: Tensor, B: Tensor, C: Tensor, packed: Packing | None,
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    dt_bias: Tensor | None, softplus: bool, limit: tuple[float, float], packed: Packing | None,
     initial_states: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The scan of values dt x with log decays dt A, and the states after each sequence."""
-    operands = [C.to(values.dtype), B.to(values.dtype), values, gates]
+    """The scan without a gate and the states after each sequence, in the dtype of x."""
+    work = x.dtype
+    dt = time_steps(dt, dt_bias, softplus, work).clamp(*limit)
+    operands = [C.to(work), B.to(work), x * dt[..., None], dt * A.to(work)]
     if packed is not None:  # in a single row
         operands = [y.flatten(0, 1)[None] for y in operands]
         if initial_states is not None:
@@ -137,10 +138,13 @@ def scan(
     q, k, v, g = operands
     o, end = chunk_simple_gla(
         q, k, v, g, scale=1.0, output_final_state=True, state_v_first=True,
-        initial_state=None if initial_states is None else initial_states.to(values.dtype),
+        initial_state=None if initial_states is None else initial_states.to(work),
         cu_seqlens=None if packed is None else packed.bounds,
     )  # fmt: skip
-    return o.view(values.shape), end
+    o = o.view(x.shape)
+    if D is not None:
+        o = torch.addcmul(o, x, (D[:, None] if D.ndim == 1 else D).to(work))
+    return o, end
 
 
 def _check(
