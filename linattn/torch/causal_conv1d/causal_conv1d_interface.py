@@ -260,15 +260,14 @@ def _circular(
     before: Tensor,
 ) -> Tensor:  # fmt: skip
     """The result, as x; token t of a row is at t modulo the length of the state."""
-    length, width, (_, dim, n) = state.shape[-1], weight.shape[-1], x.shape
-    at = (before.long()[:, None] + torch.arange(1 - width, n, device=x.device)) % length
-    places = at[:, None].expand(-1, dim, -1)
+    length, width, n = state.shape[-1], weight.shape[-1], x.shape[-1]
+    rows, tokens = torch.arange(len(x))[:, None], state.mT
+    at = (before.long()[:, None] + torch.arange(1 - width, n)) % length
     o = causal_conv1d(
-        x.mT, weight, bias, activation=activation,
-        initial_state=state.gather(2, places[..., : width - 1]),
-    )  # fmt: skip
+        x.mT, weight, bias, activation=activation, initial_state=tokens[rows, at[:, : width - 1]].mT
+    )
     kept = min(n, length)
-    state.scatter_(2, places[..., width - 1 + n - kept :], x[..., n - kept :].to(state.dtype))
+    tokens[rows, at[:, width - 1 + n - kept :]] = x.mT[:, n - kept :].to(state.dtype)
     return o.mT
 
 
@@ -289,7 +288,10 @@ def causal_conv1d_ref(
     past = weight.shape[1] - 1
     before = x.new_zeros(batch, dim, past) if initial_states is None else initial_states
     inputs = torch.cat([before, x], -1)
-    o = _summed(inputs, weight, bias, activation).to(x.dtype)
+    windows = inputs.to(weight.dtype).unfold(-1, past + 1, 1)
+    o = (windows * weight[:, None]).sum(-1)
+    o = o if bias is None else o + bias[:, None]
+    o = (o if activation is None else F.silu(o)).to(x.dtype)
     if not return_final_states:
         return o
     states = inputs[..., inputs.shape[-1] - past :]
@@ -309,23 +311,14 @@ def causal_conv1d_update_ref(
     tokens = x.unsqueeze(-1) if x.ndim == 2 else x
     batch, dim = _check(name, tokens, weight, bias, activation)
     _check_state(name, conv_state, batch, dim, weight.shape[1])
-    length, n = conv_state.shape[-1], tokens.shape[-1]
-    order = torch.arange(length).expand(batch, -1)  # of the state's places, oldest first
+    length, n, state = conv_state.shape[-1], tokens.shape[-1], conv_state.mT
+    rows, order = torch.arange(batch)[:, None], torch.arange(length)[None]  # oldest first
     if cache_seqlens is not None:
         order = (order + cache_seqlens[:, None].long()) % length
-    order = order[:, None].expand(-1, dim, -1)
-    inputs = torch.cat([conv_state.gather(2, order), tokens], -1)
-    o = _summed(inputs[..., length + 1 - weight.shape[1] :], weight, bias, activation)
-    kept = inputs[..., n:].to(conv_state.dtype)
+    inputs = torch.cat([state[rows, order].mT, tokens], -1)
+    before = inputs[..., length + 1 - weight.shape[1] : length]
+    o = causal_conv1d_ref(inputs[..., length:], weight, bias, before, activation=activation)
     if cache_seqlens is not None:  # token t is at t modulo the length
         order = (order + n) % length
-    conv_state.scatter_(2, order, kept)
+    state[rows, order] = inputs[..., n:].mT.to(state.dtype)
     return o.to(x.dtype).view(x.shape)
-
-
-def _summed(inputs: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
-    """The convolution of width - 1 inputs before the first token, and the tokens."""
-    windows = inputs.to(weight.dtype).unfold(-1, weight.shape[1], 1)
-    o = (windows * weight[:, None]).sum(-1)
-    o = o if bias is None else o + bias[:, None]
-    return o if activation is None else F.silu(o)
