@@ -58,23 +58,14 @@ def torch_recurrent_gated_delta_rule(
     heads, repeats = key.shape[2], value.shape[2] // key.shape[2]
     q, k = (_shared(x[:, 0], repeats) for x in (query, key))
     v, g, beta = (_split(x[:, 0], heads, repeats) for x in (value, g, beta))
+    feature_map = "l2norm" if use_qk_l2norm_in_kernel else "identity"
     # The model copies the state after the token to the cache's tensor, which this is.
-    in_place = (
-        output_final_state
-        and initial_state.dtype is torch.float32
-        and writable(initial_state, q, k, v, g, beta)
-    )
+    in_place = output_final_state and initial_state.dtype is torch.float32
+    in_place = in_place and writable(initial_state, q, k, v, g, beta)
     o, state = gated_delta_step(
-        q,
-        k,
-        v,
-        g,
-        beta,
-        State(_split(initial_state, heads, repeats)),
-        scale=key.shape[-1] ** -0.5,
-        feature_map="l2norm" if use_qk_l2norm_in_kernel else "identity",
-        in_place=in_place,
-    )
+        q, k, v, g, beta, State(_split(initial_state, heads, repeats)),
+        scale=key.shape[-1] ** -0.5, feature_map=feature_map, in_place=in_place,
+    )  # fmt: skip
     o = _joined(o, repeats)[:, None].to(query.dtype)
     if in_place:
         return o, initial_state
