@@ -11,6 +11,9 @@ from linattn.torch.causal_conv1d import (  # noqa: E402
     causal_conv1d_update,
     causal_conv1d_varlen_states,
 )
+from linattn.torch.causal_conv1d.causal_conv1d_interface import (  # noqa: E402
+    causal_conv1d_update_ref,
+)
 
 BATCH, DIM, N, WIDTH = 3, 5, 9, 4
 SEQ_IDX = torch.tensor(
@@ -141,6 +144,21 @@ def test_a_circular_buffer(n):
         for age in range(length):
             place = (int(count) + n - 1 - age) % length
             assert torch.equal(circular[row, :, place], shifted[row, :, length - 1 - age])
+
+
+@pytest.mark.parametrize("function", [causal_conv1d_update, causal_conv1d_update_ref])
+def test_gradients_through_a_circular_buffer(function):
+    """Where token 0 is at its beginning, its order is that of a buffer that is shifted."""
+    length, found = 6, []
+    for seen in (None, torch.tensor([0, 6, 12], dtype=torch.int32)):
+        x, weight, bias, _ = operands(torch.float64)
+        start = normal(BATCH, DIM, length, seed=5)
+        state = start.clone()
+        o = function(x[..., :3], state, weight, bias, "silu", seen)
+        given = (x, weight, bias, start)
+        found.append(torch.autograd.grad(o.square().sum() + state.square().sum(), given))
+    for a, b in zip(*found, strict=True):
+        assert agree(a, b, torch.float64)
 
 
 def test_rows_of_a_larger_state():

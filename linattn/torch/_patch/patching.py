@@ -71,10 +71,17 @@ class Library:
         self.entered: dict[Patch, int] = {}  # contexts, and how often each has been entered
         _LIBRARIES.append(self)
 
-    def put(self) -> None:
-        """Replace the functions, also those of modules that were imported since the last call."""
+    def put(self, patch: Patch) -> None:
+        """Replace the functions, also those of modules that were imported since the last call.
+
+        The patch ends if that fails: a warning may be an error.
+        """
         self.is_active = True
-        self._put()
+        try:
+            self._put()
+        except BaseException:
+            self.release(patch)
+            raise
 
     def release(self, *patches: Patch) -> None:
         """End these patches, and restore the functions if no other is active."""
@@ -109,11 +116,7 @@ class Patch:
         self._library = library
         with library.lock:
             library.kept.add(self)
-            try:
-                library.put()
-            except BaseException:  # a warning may be an error
-                library.release(self)
-                raise
+            library.put(self)
 
     def undo(self) -> None:
         """Restore every function of the library, whichever call patched it.
@@ -131,11 +134,7 @@ class Patch:
             library.kept.discard(self)
             library.entered[self] = library.entered.get(self, 0) + 1
             if not library.is_active:  # another thread has undone it since
-                try:
-                    library.put()
-                except BaseException:
-                    library.release(self)
-                    raise
+                library.put(self)
         return self
 
     def __exit__(self, *exception: object) -> None:

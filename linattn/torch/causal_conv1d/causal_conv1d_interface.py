@@ -12,6 +12,7 @@ from .._core.conversions import writable
 from .._core.seq_idx import at_first, packing
 from ..fla._layout import check_shape, check_tensor
 from ..operators import causal_conv1d, causal_conv1d_step
+from ._checks import check_channels_first, check_given
 
 __all__ = ["causal_conv1d_fn", "causal_conv1d_update"]
 
@@ -76,11 +77,10 @@ def causal_conv1d_fn(
     tensor([[[1.0000, 2.5000, 5.0000]]])
     """
     name = "causal_conv1d_fn"
-    batch, dim = check_channels_first(name, x, weight, bias, activation)
+    batch, dim = _check(name, x, weight, bias, activation)
     options: dict[str, Any] = {"activation": ACTIVATIONS[activation]}
-    if initial_states is not None:
-        core = (batch, dim, weight.shape[1] - 1)
-        check_shape(name, "initial_states", initial_states, core, "(batch, dim, width - 1)")
+    core = batch, dim, weight.shape[1] - 1
+    check_given(name, core, "(batch, dim, width - 1)", initial_states=initial_states)
     if seq_idx is not None:
         if return_final_states:
             raise ValueError(f"{name}: seq_idx and return_final_states are both given")
@@ -98,23 +98,15 @@ def causal_conv1d_fn(
     return like_channels_first(o, x), states
 
 
-def check_channels_first(
-    name: str, x: Any, weight: Any, bias: Any, activation: Any
-) -> tuple[int, int]:
+def _check(name: str, x: Any, weight: Any, bias: Any, activation: Any) -> tuple[int, int]:
     """Raise an error unless x is (batch, dim, seqlen) and the others fit; return batch and dim."""
-    check_tensor(name, "x", x)
-    if x.ndim != 3:
-        raise ValueError(
-            f"{name}: x has shape {tuple(x.shape)}; expected three axes, (batch, dim, seqlen)"
-        )
-    batch, dim, _ = x.shape
+    batch, dim, _ = check_channels_first(name, "x", x)
     check_tensor(name, "weight", weight)
     if weight.ndim != 2 or weight.shape[0] != dim or not weight.shape[1]:
         raise ValueError(
             f"{name}: weight has shape {tuple(weight.shape)}; expected ({dim}, width), (dim, width)"
         )
-    if bias is not None:
-        check_shape(name, "bias", bias, (dim,), "(dim,)")
+    check_given(name, (dim,), "(dim,)", bias=bias)
     if activation not in ACTIVATIONS:
         raise ValueError(f"{name}: activation is {activation!r}; expected None, 'silu' or 'swish'")
     return batch, dim
@@ -203,14 +195,13 @@ def causal_conv1d_update(
     name = "causal_conv1d_update"
     check_tensor(name, "x", x)
     tokens = x.unsqueeze(-1) if x.ndim == 2 else x
-    batch, dim = check_channels_first(name, tokens, weight, bias, activation)
+    batch, dim = _check(name, tokens, weight, bias, activation)
     rows = None
     if conv_state_indices is not None:
         check_shape(name, "conv_state_indices", conv_state_indices, (batch,), "(batch,)")
         rows = conv_state_indices.long()
     _check_state(name, conv_state, None if rows is not None else batch, dim, weight.shape[1])
-    if cache_seqlens is not None:
-        check_shape(name, "cache_seqlens", cache_seqlens, (batch,), "(batch,)")
+    check_given(name, (batch,), "(batch,)", cache_seqlens=cache_seqlens)
     state = conv_state if rows is None else conv_state[rows.clamp(min=0)]
     if cache_seqlens is not None:
         o = _circular(tokens, state, weight, bias, ACTIVATIONS[activation], cache_seqlens)
@@ -269,15 +260,14 @@ def _circular(
     before: Tensor,
 ) -> Tensor:  # fmt: skip
     """The result, as x; token t of a row is at t modulo the length of the state."""
-    length, width, (_, dim, n) = state.shape[-1], weight.shape[-1], x.shape
-    at = (before.long()[:, None] + torch.arange(1 - width, n, device=x.device)) % length
-    places = at[:, None].expand(-1, dim, -1)
+    length, width, n = state.shape[-1], weight.shape[-1], x.shape[-1]
+    rows, tokens = torch.arange(len(x))[:, None], state.mT
+    at = (before.long()[:, None] + torch.arange(1 - width, n)) % length
     o = causal_conv1d(
-        x.mT, weight, bias, activation=activation,
-        initial_state=state.gather(2, places[..., : width - 1]),
-    )  # fmt: skip
+        x.mT, weight, bias, activation=activation, initial_state=tokens[rows, at[:, : width - 1]].mT
+    )
     kept = min(n, length)
-    state.scatter_(2, places[..., width - 1 + n - kept :], x[..., n - kept :].to(state.dtype))
+    tokens[rows, at[:, width - 1 + n - kept :]] = x.mT[:, n - kept :].to(state.dtype)
     return o.mT
 
 
@@ -294,11 +284,14 @@ def causal_conv1d_ref(
     activation: str | None = None,
 ) -> Any:
     """`causal_conv1d_fn` as sums over the taps of each filter, in the dtype of weight."""
-    batch, dim = check_channels_first("causal_conv1d_ref", x, weight, bias, activation)
+    batch, dim = _check("causal_conv1d_ref", x, weight, bias, activation)
     past = weight.shape[1] - 1
     before = x.new_zeros(batch, dim, past) if initial_states is None else initial_states
     inputs = torch.cat([before, x], -1)
-    o = _summed(inputs, weight, bias, activation).to(x.dtype)
+    windows = inputs.to(weight.dtype).unfold(-1, past + 1, 1)
+    o = (windows * weight[:, None]).sum(-1)
+    o = o if bias is None else o + bias[:, None]
+    o = (o if activation is None else F.silu(o)).to(x.dtype)
     if not return_final_states:
         return o
     states = inputs[..., inputs.shape[-1] - past :]
@@ -316,25 +309,16 @@ def causal_conv1d_update_ref(
     """`causal_conv1d_update` by `causal_conv1d_ref`; the state is updated in place."""
     name = "causal_conv1d_update_ref"
     tokens = x.unsqueeze(-1) if x.ndim == 2 else x
-    batch, dim = check_channels_first(name, tokens, weight, bias, activation)
+    batch, dim = _check(name, tokens, weight, bias, activation)
     _check_state(name, conv_state, batch, dim, weight.shape[1])
-    length, n = conv_state.shape[-1], tokens.shape[-1]
-    order = torch.arange(length).expand(batch, -1)  # of the state's places, oldest first
+    length, n, state = conv_state.shape[-1], tokens.shape[-1], conv_state.mT
+    rows, order = torch.arange(batch)[:, None], torch.arange(length)[None]  # oldest first
     if cache_seqlens is not None:
         order = (order + cache_seqlens[:, None].long()) % length
-    order = order[:, None].expand(-1, dim, -1)
-    inputs = torch.cat([conv_state.gather(2, order), tokens], -1)
-    o = _summed(inputs[..., length + 1 - weight.shape[1] :], weight, bias, activation)
-    kept = inputs[..., n:].to(conv_state.dtype)
+    inputs = torch.cat([state[rows, order].mT, tokens], -1)
+    before = inputs[..., length + 1 - weight.shape[1] : length]
+    o = causal_conv1d_ref(inputs[..., length:], weight, bias, before, activation=activation)
     if cache_seqlens is not None:  # token t is at t modulo the length
         order = (order + n) % length
-    conv_state.scatter_(2, order, kept)
+    state[rows, order] = inputs[..., n:].mT.to(state.dtype)
     return o.to(x.dtype).view(x.shape)
-
-
-def _summed(inputs: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
-    """The convolution of width - 1 inputs before the first token, and the tokens."""
-    windows = inputs.to(weight.dtype).unfold(-1, weight.shape[1], 1)
-    o = (windows * weight[:, None]).sum(-1)
-    o = o if bias is None else o + bias[:, None]
-    return o if activation is None else F.silu(o)

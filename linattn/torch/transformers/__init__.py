@@ -145,13 +145,13 @@ def _patch(module: ModuleType) -> None:
         _replace(module, f"{name}.forward", functools.partial(handing_on, part=part))
     scan = vars(module).get("mamba_selective_scan")
     separates = any(scan is place.ours for place in _places)
-    for name in SCAN_PACKED:
-        wrapper = keeping_apart if separates else refusing
-        _replace(module, f"{name}.forward", functools.partial(wrapper, name=name))
-    for name in MASK_PACKED:
-        _replace(module, f"{name}.forward", functools.partial(masking, name=name))
-    for name in MIX_PACKED:
-        _replace(module, f"{name}.forward", functools.partial(refusing, name=name))
+    for names, wrapper in (
+        (SCAN_PACKED, keeping_apart if separates else refusing),
+        (MASK_PACKED, masking),
+        (MIX_PACKED, refusing),
+    ):
+        for name in names:
+            _replace(module, f"{name}.forward", functools.partial(wrapper, name=name))
 
 
 def _replace(

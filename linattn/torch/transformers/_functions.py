@@ -58,23 +58,14 @@ def torch_recurrent_gated_delta_rule(
     heads, repeats = key.shape[2], value.shape[2] // key.shape[2]
     q, k = (_shared(x[:, 0], repeats) for x in (query, key))
     v, g, beta = (_split(x[:, 0], heads, repeats) for x in (value, g, beta))
+    feature_map = "l2norm" if use_qk_l2norm_in_kernel else "identity"
     # The model copies the state after the token to the cache's tensor, which this is.
-    in_place = (
-        output_final_state
-        and initial_state.dtype is torch.float32
-        and writable(initial_state, q, k, v, g, beta)
-    )
+    in_place = output_final_state and initial_state.dtype is torch.float32
+    in_place = in_place and writable(initial_state, q, k, v, g, beta)
     o, state = gated_delta_step(
-        q,
-        k,
-        v,
-        g,
-        beta,
-        State(_split(initial_state, heads, repeats)),
-        scale=key.shape[-1] ** -0.5,
-        feature_map="l2norm" if use_qk_l2norm_in_kernel else "identity",
-        in_place=in_place,
-    )
+        q, k, v, g, beta, State(_split(initial_state, heads, repeats)),
+        scale=key.shape[-1] ** -0.5, feature_map=feature_map, in_place=in_place,
+    )  # fmt: skip
     o = _joined(o, repeats)[:, None].to(query.dtype)
     if in_place:
         return o, initial_state
@@ -107,25 +98,27 @@ def mamba2_chunk_scan(
     packed = None
     if bounds is not None:  # a single row
         packed = Packing(bounds, bounds.new_zeros(1), bounds.new_tensor([len(bounds) - 2]))
-    dt = _time_step(dt, dt_bias, dt_softplus).clamp(*dt_limit)
-    x = hidden_states.float()
     if initial_states is not None:
-        (initial_states,) = kept([initial_states], x, dt, A, B, C)
-    o, states = scan(x * dt[..., None], dt * A.float(), B, C, packed, initial_states)
-    if D is not None:
-        o = torch.addcmul(o, x, D[:, None].float())
+        operands = hidden_states, dt, dt_bias, A, B, C
+        (initial_states,) = kept([initial_states], *operands)
+    o, states = scan(
+        hidden_states.float(), dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed,
+        initial_states,
+    )  # fmt: skip
     o = o.contiguous()
     if not return_final_states:
         return o
     return o, states if packed is None else states[-1:]
 
 
-def mamba2_selective_state_update(
+def selective_state_update(
     state: Tensor, hidden_states: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
     D: Tensor | None = None, dt_bias: Tensor | None = None, dt_softplus: bool = False,
     z: Tensor | None = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    return update(state, hidden_states, dt, A, B, C, D, dt_bias, z, dt_softplus)
+    """One token of Mamba or, with an axis of heads, of Mamba-2."""
+    given = {"x": hidden_states, "dt": dt, "A": A, "B": B, "C": C, "D": D, "dt_bias": dt_bias}
+    return update(state, given | {"z": z}, dt_softplus)
 
 
 def mamba2_split_conv1d_scan_combined(
@@ -226,8 +219,3 @@ def _split(x: Tensor, heads: int, repeats: int) -> Tensor:
 
 def _joined(x: Tensor, repeats: int) -> Tensor:
     return x if repeats == 1 else x.flatten(1, 2)
-
-
-def _time_step(dt: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
-    dt = dt.float() if bias is None else dt.float() + bias.float()
-    return F.softplus(dt) if softplus else dt

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from . import _functions as f
 from . import _scans as scans
-from . import _tokens as tokens
 from ._packing import PACKING
+from ._tokens import LAYERS, decoding
 
 #: Models that do not pass packing keywords to this part of them, which then mixes the sequences.
 DROP_PACKING = {
@@ -63,8 +63,6 @@ class StandIn(NamedTuple):
     source: str = ""  #: SHA-256 of the library's source where a whole method is replaced
 
 
-#: SHA-256 of the method of Mamba-2's layers, the same in all models.
-_MAMBA_2 = "691f3ca98636d47322a3febd3c3036a9f928f257a66fdc1008a81274f1f696ff"
 #: Functions of the library's modules, and methods, by name.
 STAND_INS = {
     "torch_chunk_gated_delta_rule": StandIn(f.torch_chunk_gated_delta_rule),
@@ -72,7 +70,7 @@ STAND_INS = {
     "chunk_kimi_delta_attention": StandIn(f.torch_chunk_gated_delta_rule),
     "recurrent_kimi_delta_attention": StandIn(f.recurrent_kimi_delta_attention),
     "mamba2_chunk_scan": StandIn(f.mamba2_chunk_scan),
-    "mamba2_selective_state_update": StandIn(f.mamba2_selective_state_update, packing=()),
+    "mamba2_selective_state_update": StandIn(f.selective_state_update, packing=()),
     "mamba2_split_conv1d_scan_combined": StandIn(f.mamba2_split_conv1d_scan_combined),
     "causal_conv1d_fn": StandIn(f.causal_conv1d_fn),
     "causal_conv1d_update": StandIn(f.causal_conv1d_update, packing=()),
@@ -81,36 +79,13 @@ STAND_INS = {
         packing=("cu_seq_lens_q", "seq_idx"),
         source="69bc3f622840097cfc6810b4640b50455db872e89ee2a49d8bb326b65a9f88c5",
     ),
-    "Qwen3NextGatedDeltaNet.forward": StandIn(
-        tokens.qwen3_next,
-        packing=(),
-        source="177c5d3df989a7b42f3b12a41bedc225ebf43ae052d5e2ac8c0a3507a61a3db4",
-    ),
     **{
-        f"{name}.forward": StandIn(
-            tokens.qwen3_5,
-            packing=(),
-            source="8f31ae7d35daf534a763d1ca92875c5c412e06a4488885e5126907a804b52878",
-        )
-        for name in ("Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet")
-    },
-    "KimiLinearDeltaAttention.forward": StandIn(
-        tokens.kimi_linear,
-        packing=(),
-        source="e696ac62c104e9c6b9eec0dc371dc5fbadd62bfbd893eacd4b406206666a89dc",
-    ),
-    **{
-        f"{name}.forward": StandIn(tokens.mamba_2, packing=(), source=_MAMBA_2)
-        for name in (
-            "BambaMixer",
-            "GraniteMoeHybridMambaLayer",
-            "Mamba2Mixer",
-            "NemotronHMamba2Mixer",
-            "Zamba2MambaMixer",
-        )
+        f"{name}.forward": StandIn(decoding(layer), (), layer.source)
+        for layer in LAYERS
+        for name in layer.classes
     },
     "mamba_selective_scan": StandIn(scans.mamba_selective_scan),
-    "mamba_selective_state_update": StandIn(scans.mamba_selective_state_update, packing=()),
+    "mamba_selective_state_update": StandIn(f.selective_state_update, packing=()),
     "RecurrentGemmaRglru._rnn_scan": StandIn(scans.rglru_scan, packing=()),
     "rwkv_linear_attention_cpu": StandIn(scans.rwkv_linear_attention_cpu, packing=()),
     "xLSTMBackend.forward": StandIn(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..._states.state_arrays import State
 from .._core.conversions import kept, promotion, work_dtype, writable
-from ..operators import linear_scan, mlstm, mlstm_step, selective_scan, selective_scan_step, wkv
+from ..operators import linear_scan, mlstm, mlstm_step, selective_scan, wkv
 from ._packing import SCANNED, sequences
 
 # --- Mamba: channels before tokens, which are views here ---------------------------------------
@@ -38,22 +38,6 @@ def mamba_selective_scan(
         return result.mT
     o, state = result
     return o.mT, state.s if bounds is None else state.s[:, -1]
-
-
-def mamba_selective_state_update(
-    state: Tensor, hidden_states: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor,
-    D: Tensor | None = None, dt_bias: Tensor | None = None, dt_softplus: bool = False,
-    z: Tensor | None = None, **kwargs: Any,
-) -> Any:  # fmt: skip
-    options: dict[str, Any] = {"D": D, "z": z, "dt_bias": dt_bias, "softplus": dt_softplus}
-    operands = hidden_states, dt, A, B, C
-    if state.dtype is torch.float32 and writable(state, *operands, D, dt_bias, z):
-        o, _ = selective_scan_step(*operands, State(state), **options, in_place=True)
-        return o
-    # Gradients need the state from before.
-    o, after = selective_scan_step(*operands, State(state.clone()), **options)
-    state.copy_(after.s)
-    return o
 
 
 # --- RecurrentGemma's RG-LRU -------------------------------------------------------------------

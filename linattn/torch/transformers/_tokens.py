@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,44 +21,6 @@ from ..operators import fused_gated_delta_step, fused_gated_step
 from ._sources import digest
 
 Projected = tuple[tuple[Tensor, ...], dict[str, Any]]
-
-#: The modules of a layer that the fused step computes itself, and the digests of their forwards.
-_QWEN = {"norm": "5a4bd64da7fd08bd737b2e023db367adc1a60de12c0ec6aba8298741bfb415cf"}
-_KIMI = {
-    "forget_gate": "f855c68f8a68417b8060836564dc5af070a4c936ed668558f1f6085527644335",
-    "o_norm": "536ae00bbdc7d8e7670b319fb653b19b7d4bc4f65b1155ba6f80546d71b10658",
-}
-_MAMBA_2 = {"norm": "2ed3aa30edfb36e256adf22eee766f8828e576397eba4b5568e8bb6b63e860e1"}
-
-
-def qwen3_next(
-    self: Any, hidden_states: Tensor, cache_params: Any = None,
-    attention_mask: Tensor | None = None, **kwargs: Any,
-) -> Any:  # fmt: skip
-    return _decoded(self, hidden_states, cache_params, attention_mask, _of_qwen3_next, _QWEN)
-
-
-def qwen3_5(
-    self: Any, hidden_states: Tensor, cache_params: Any = None,
-    attention_mask: Tensor | None = None, **kwargs: Any,
-) -> Any:  # fmt: skip
-    return _decoded(self, hidden_states, cache_params, attention_mask, _of_qwen3_5, _QWEN)
-
-
-def kimi_linear(
-    self: Any, hidden_states: Tensor, cache_params: Any = None,
-    attention_mask: Tensor | None = None, **kwargs: Any,
-) -> Any:  # fmt: skip
-    return _decoded(self, hidden_states, cache_params, attention_mask, _of_kimi, _KIMI)
-
-
-def mamba_2(
-    self: Any, hidden_states: Tensor, cache_params: Any = None,
-    attention_mask: Tensor | None = None, **kwargs: Any,
-) -> Any:  # fmt: skip
-    """Mamba-2's time steps have no limits where its library decodes a token."""
-    return _decoded(self, hidden_states, cache_params, attention_mask, _of_mamba_2, _MAMBA_2)
-
 
 # --- projections: the operands of the fused step, and its options -------------------------------
 
@@ -107,15 +69,74 @@ def _of_mamba_2(self: Any, x: Tensor) -> Projected:
     }  # fmt: skip
 
 
+# --- the layers ---------------------------------------------------------------------------------
+
+
+class Layer(NamedTuple):
+    """A layer of one or more models, as linattn knows it."""
+
+    project: Callable[[Any, Tensor], Projected]
+    classes: tuple[str, ...]
+    source: str  #: the digest of its forward
+    bypassed: dict[str, str]  #: the modules that the fused step computes, and their digests
+
+
+_QWEN_NORM = {"norm": "5a4bd64da7fd08bd737b2e023db367adc1a60de12c0ec6aba8298741bfb415cf"}
+LAYERS = (
+    Layer(
+        _of_qwen3_next,
+        ("Qwen3NextGatedDeltaNet",),
+        "177c5d3df989a7b42f3b12a41bedc225ebf43ae052d5e2ac8c0a3507a61a3db4",
+        _QWEN_NORM,
+    ),
+    Layer(
+        _of_qwen3_5,
+        ("Qwen3_5GatedDeltaNet", "Qwen3_5MoeGatedDeltaNet"),
+        "8f31ae7d35daf534a763d1ca92875c5c412e06a4488885e5126907a804b52878",
+        _QWEN_NORM,
+    ),
+    Layer(
+        _of_kimi,
+        ("KimiLinearDeltaAttention",),
+        "e696ac62c104e9c6b9eec0dc371dc5fbadd62bfbd893eacd4b406206666a89dc",
+        {
+            "forget_gate": "f855c68f8a68417b8060836564dc5af070a4c936ed668558f1f6085527644335",
+            "o_norm": "536ae00bbdc7d8e7670b319fb653b19b7d4bc4f65b1155ba6f80546d71b10658",
+        },
+    ),
+    Layer(  # whose time steps have no limits where the library decodes a token
+        _of_mamba_2,
+        (
+            "BambaMixer",
+            "GraniteMoeHybridMambaLayer",
+            "Mamba2Mixer",
+            "NemotronHMamba2Mixer",
+            "Zamba2MambaMixer",
+        ),
+        "691f3ca98636d47322a3febd3c3036a9f928f257a66fdc1008a81274f1f696ff",
+        {"norm": "2ed3aa30edfb36e256adf22eee766f8828e576397eba4b5568e8bb6b63e860e1"},
+    ),
+)
+
+
 # --- the step -----------------------------------------------------------------------------------
 
 
-def _decoded(
-    self: Any, x: Tensor, cache: Any, mask: Tensor | None,
-    project: Callable[[Any, Tensor], Projected], bypassed: dict[str, str],
-) -> Any:  # fmt: skip
+def decoding(layer: Layer) -> Callable[..., Any]:
+    """The forward of a layer that decodes a token by one fused step."""
+
+    def forward(
+        self: Any, hidden_states: Tensor, cache_params: Any = None,
+        attention_mask: Tensor | None = None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        return _decoded(self, hidden_states, cache_params, attention_mask, layer)
+
+    return forward
+
+
+def _decoded(self: Any, x: Tensor, cache: Any, mask: Tensor | None, layer: Layer) -> Any:
     """The layer's output of one token per sequence; NotImplemented for other calls."""
-    if cache is None or mask is not None or x.shape[1] != 1 or not _is_plain(self, bypassed):
+    if cache is None or mask is not None or x.shape[1] != 1 or not _is_plain(self, layer.bypassed):
         return NotImplemented
     conv = cache.get_conv_state(self.layer_idx, state_idx=0)
     s = cache.get_recurrent_state(self.layer_idx, state_idx=0)
@@ -126,7 +147,7 @@ def _decoded(
         return NotImplemented
     if torch.is_grad_enabled() or not is_plain((x, conv, s, weight)):
         return NotImplemented
-    operands, options = project(self, x)
+    operands, options = layer.project(self, x)
     inputs = conv.float()  # the cache's own tensor, unless it has 16 bits
     is_mamba = len(operands) == 2  # whose states have the values first
     step: Any = fused_gated_step if is_mamba else fused_gated_delta_step

@@ -8,29 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...operators import causal_conv1d
-
 
 class Mixer(nn.Module):
     """A layer with a short convolution, which generates from two states that it updates in place.
 
-    Subclasses set ``layer_idx``, ``d_conv``, ``conv1d`` and ``in_proj``.
+    Subclasses set these attributes:
     """
 
     layer_idx: int | None
     d_conv: int
     conv1d: nn.Conv1d
     in_proj: nn.Linear
-
-    def _state_shape(self) -> tuple[int, ...]:
-        """The shape of the memory of one sequence."""
-        raise NotImplementedError
-
-    def step(
-        self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The result of one token per sequence, (batch, 1, d_model), and the updated states."""
-        raise NotImplementedError
+    _state_shape: tuple[int, ...]  #: of the memory of one sequence
 
     def allocate_inference_cache(
         self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any
@@ -42,7 +31,7 @@ class Mixer(nn.Module):
         weight = self.in_proj.weight
         like = weight.new_empty(0, dtype=dtype)
         conv = like.new_zeros(batch_size, self.conv1d.in_channels, self.d_conv)
-        return conv, like.new_zeros(batch_size, *self._state_shape())
+        return conv, like.new_zeros(batch_size, *self._state_shape)
 
     def _get_states_from_cache(
         self, inference_params: Any, batch_size: int, initialize_states: bool = False
@@ -72,11 +61,6 @@ class Mixer(nn.Module):
                 "expected (batch, 1, d_model) after the first tokens"
             )
         return hidden_states[:, 0]
-
-    def _convolve(self, x: Tensor) -> Tensor:
-        """The convolution of (batch, seqlen, channels), then silu."""
-        weight = self.conv1d.weight.squeeze(1)
-        return causal_conv1d(x, weight, self.conv1d.bias, activation="silu").to(x.dtype)
 
     def _keep_inputs(self, conv_state: Tensor, x: Tensor) -> None:
         """Write the last inputs (batch, seqlen, channels) to the convolution's state."""

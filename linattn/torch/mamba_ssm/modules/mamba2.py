@@ -129,6 +129,7 @@ class Mamba2(Mixer):
         self.d_ssm = self.d_inner if d_ssm is None else d_ssm
         self.nheads = self.d_ssm // headdim
         self._check_sizes()
+        self._state_shape = self.nheads, headdim, d_state
         self.D_has_hdim, self.rmsnorm, self.norm_before_gate = D_has_hdim, rmsnorm, norm_before_gate
         self.dt_limit, self.chunk_size, self.layer_idx = dt_limit, chunk_size, layer_idx
         self.conv_dim = self.d_ssm + 2 * ngroups * d_state
@@ -158,9 +159,6 @@ class Mamba2(Mixer):
         ):
             if not size or x < size or x % size:
                 raise ValueError(f"Mamba2: {name} is {x}; expected a multiple of {other}, {size}")
-
-    def _state_shape(self) -> tuple[int, ...]:
-        return self.nheads, self.headdim, self.d_state
 
     def forward(
         self,
@@ -221,7 +219,7 @@ class Mamba2(Mixer):
         )
         x, B, C = self._split(xBC)
         dt = F.softplus(dt.float() + self.dt_bias.float()).clamp(*self.dt_limit)
-        one = self._rates()[:, None, None].expand(*self._state_shape())
+        one = self._rates()[:, None, None].expand(*self._state_shape)
         D = self._skip()
         y = selective_state_update(
             ssm_state, x, dt[..., None].expand(x.shape), one, B, C,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ...causal_conv1d import causal_conv1d_update
 from ...nn.conv import draw_time_steps
-from ...operators import selective_scan
+from ...operators import causal_conv1d, selective_scan
 from ..ops.triton.selective_state_update import selective_state_update
 from ._mixer import Mixer, depthwise, mark
 
@@ -101,6 +101,7 @@ class Mamba(Mixer):
         self.d_inner = int(expand * d_model)
         self.dt_rank = math.ceil(d_model / 16) if dt_rank == "auto" else int(dt_rank)
         self.use_fast_path, self.layer_idx = use_fast_path, layer_idx
+        self._state_shape = self.d_inner, d_state
         self.in_proj = nn.Linear(d_model, 2 * self.d_inner, bias=bias, **factory)
         self.conv1d = depthwise(self.d_inner, d_conv, conv_bias, device, dtype)
         self.x_proj = nn.Linear(self.d_inner, self.dt_rank + 2 * d_state, bias=False, **factory)
@@ -121,9 +122,6 @@ class Mamba(Mixer):
         else:
             raise ValueError(f"Mamba: dt_init is {dt_init!r}; expected 'random' or 'constant'")
 
-    def _state_shape(self) -> tuple[int, ...]:
-        return self.d_inner, self.d_state
-
     def forward(self, hidden_states: Tensor, inference_params: Any = None) -> Tensor:
         """The result (batch, seqlen, d_model) for hidden_states of that shape.
 
@@ -143,7 +141,8 @@ class Mamba(Mixer):
         x, z = self.in_proj(u).chunk(2, -1)
         if conv_state is not None:
             self._keep_inputs(conv_state, x)
-        x = self._convolve(x)
+        weight, bias = self.conv1d.weight.squeeze(1), self.conv1d.bias
+        x = causal_conv1d(x, weight, bias, activation="silu").to(x.dtype)
         A, dt, B, C = self._parameters_of(x)
         y: Any = selective_scan(
             x, dt, A, B, C, D=self.D.float(), z=z, dt_bias=self.dt_proj.bias.float(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ from torch.nn import functional as F
 
 from ..._core.conversions import work_dtype
 from ...causal_conv1d import causal_conv1d_fn
+from ...causal_conv1d._checks import check_channels_first, check_given
 from ...fla._layout import check_shape, check_tensor
-from ...operators import selective_scan
-from .._complex_rates import scan_complex
+from ...operators import linear_scan, selective_scan
 from .._groups import channels_first, in_groups, token_major
+from .._time_steps import time_steps
 
 __all__ = ["mamba_inner_fn", "selective_scan_fn", "selective_scan_ref"]
 
@@ -73,7 +75,7 @@ def selective_scan_fn(
     Notes
     -----
     All operands have gradients, also through the last state, which mamba_ssm leaves out.  A complex
-    A takes memory for 4 dim dstate numbers a token, a B or C that is the same at all tokens makes
+    A takes memory for 6 dim dstate numbers a token, a B or C that is the same at all tokens makes
     each channel a group of its own; both are slower.
 
     Examples
@@ -86,10 +88,9 @@ def selective_scan_fn(
     """
     name = "selective_scan_fn"
     _check(name, u, delta, A, B, C, D, z, delta_bias)
-    y: Tensor
     last: Tensor | None
     if A.is_complex():
-        y, last = scan_complex(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+        y, last = _by_states(_states, u, delta, A, B, C, D, z, delta_bias, delta_softplus)
     else:
         y, last = _scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state)
     y = y.to(u.dtype).contiguous()
@@ -122,23 +123,15 @@ def _by_channel(x: Tensor, groups: int) -> Tensor:
 def _check(
     name: str, u: Any, delta: Any, A: Any, B: Any, C: Any, D: Any, z: Any, delta_bias: Any
 ) -> None:
-    check_tensor(name, "u", u)
-    if u.ndim != 3:
-        raise ValueError(
-            f"{name}: u has shape {tuple(u.shape)}; expected three axes, (batch, dim, seqlen)"
-        )
-    batch, dim, n = u.shape
+    _, dim, _ = check_channels_first(name, "u", u)
     check_tensor(name, "A", A)
     if A.ndim != 2 or A.shape[0] != dim:
         raise ValueError(
             f"{name}: A has shape {tuple(A.shape)}; expected ({dim}, dstate), (dim, dstate)"
         )
-    for argument, x in (("delta", delta), ("z", z)):
-        if argument == "delta" or x is not None:
-            check_shape(name, argument, x, (batch, dim, n), "(batch, dim, seqlen)")
-    for argument, x in (("D", D), ("delta_bias", delta_bias)):
-        if x is not None:
-            check_shape(name, argument, x, (dim,), "(dim,)")
+    check_shape(name, "delta", delta, u.shape, "(batch, dim, seqlen)")
+    check_given(name, u.shape, "(batch, dim, seqlen)", z=z)
+    check_given(name, (dim,), "(dim,)", D=D, delta_bias=delta_bias)
     for argument, x in (("B", B), ("C", C)):
         _check_variable(name, argument, x, u.shape, A)
 
@@ -203,32 +196,52 @@ def selective_scan_ref(
     tensor([[[3.0000, 1.5000]]])
     """
     _check("selective_scan_ref", u, delta, A, B, C, D, z, delta_bias)
+    y, last = _by_states(_loop, u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+    y = y.to(u.dtype)
+    return (y, last) if return_last_state else y
+
+
+def _by_states(
+    scan: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], u: Tensor, delta: Tensor, A: Tensor,
+    B: Tensor, C: Tensor, D: Tensor | None, z: Tensor | None, delta_bias: Tensor | None,
+    softplus: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The output (batch, dim, seqlen) and the last state, by the states after all tokens."""
     work = work_dtype(u.dtype)
-    x, dt = u.to(work), delta.to(work)
-    dt = dt if delta_bias is None else dt + delta_bias[:, None]
-    dt = F.softplus(dt) if delta_softplus else dt
-    B, C = (_at_every_token(y, u.shape, A) for y in (B, C))  # (batch, dim, dstate, seqlen)
-    h, ys = A.new_zeros(u.shape[0], *A.shape), []
-    for i in range(u.shape[-1]):
-        now = dt[..., i, None]
-        h = torch.exp(now * A) * h + now * x[..., i, None] * B[..., i]
-        y = (h * C[..., i]).sum(-1)
-        ys.append(2 * y.real if A.is_complex() else y)
-    out = torch.stack(ys, -1) if ys else torch.zeros_like(x)
-    out = out if D is None else out + D[:, None] * x
-    out = (out if z is None else out * F.silu(z.to(work))).to(u.dtype)
-    return (out, h) if return_last_state else out
+    x, bias = u.to(work), None if delta_bias is None else delta_bias[:, None]
+    dt = time_steps(delta, bias, softplus, work)
+    B, C = (_by_token(y, u.shape, A) for y in (B, C))  # (batch or 1, dim, seqlen or 1, dstate)
+    h, last = scan(torch.exp(dt[..., None] * A[:, None]), (dt * x)[..., None] * B)
+    y = (h * C).sum(-1)
+    y = 2 * y.real if A.is_complex() else y
+    y = y if D is None else y + D[:, None] * x
+    return y if z is None else y * F.silu(z.to(work)), last
 
 
-def _at_every_token(x: Tensor, shape: torch.Size, A: Tensor) -> Tensor:
-    """B or C of any shape as (batch, dim, dstate, seqlen)."""
-    batch, dim, n = shape
+def _states(decay: Tensor, written: Tensor) -> tuple[Tensor, Tensor]:
+    """The states after all tokens, (..., seqlen, dstate), and after the last one."""
+    h, state = linear_scan(decay, written, return_state=True)
+    return h, state.s
+
+
+def _loop(decay: Tensor, written: Tensor) -> tuple[Tensor, Tensor]:
+    """`_states`, one token after another."""
+    h, states = written.new_zeros(written.shape[:-2] + written.shape[-1:]), []
+    for a, b in zip(decay.unbind(-2), written.unbind(-2), strict=True):
+        h = a * h + b
+        states.append(h)
+    return torch.stack(states, -2) if states else torch.zeros_like(written), h
+
+
+def _by_token(x: Tensor, shape: torch.Size, A: Tensor) -> Tensor:
+    """B or C of any shape as (batch or 1, dim, seqlen or 1, dstate), of the dtype of A."""
+    dim, n = shape[1:]
     if x.ndim == 2:
-        return x[..., None].expand(batch, -1, -1, n)
+        return x[None, :, None]
     if A.is_complex():
         x = torch.view_as_complex(x.to(A.real.dtype).unflatten(-1, (n, 2)).contiguous())
     x = x if x.ndim == 4 else x[:, None]
-    return x.to(A.dtype).repeat_interleave(dim // x.shape[1], 1)
+    return x.to(A.dtype).repeat_interleave(dim // x.shape[1], 1).mT
 
 
 def mamba_inner_fn(

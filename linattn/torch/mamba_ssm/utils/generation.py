@@ -177,12 +177,6 @@ def _penalized(logits: Tensor, sequences: Tensor, penalty: float) -> Tensor:
 class GenerationMixin:
     """Gives a model ``generate``."""
 
-    def allocate_inference_cache(
-        self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any
-    ) -> Any:
-        """The states before the first token."""
-        raise NotImplementedError
-
     def generate(
         self,
         input_ids: Tensor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...._core.conversions import work_dtype
+from ....causal_conv1d._checks import check_given
 from ....fla._layout import check_shape, check_tensor
 
 __all__ = ["RMSNorm", "layer_norm_fn", "layer_norm_linear_fn", "rms_norm_fn"]
@@ -80,37 +82,52 @@ def layer_norm_fn(
     """
     _check("layer_norm_fn", x, weight, bias, residual, x1, weight1, bias1, rowscale)
     work = work_dtype(x.dtype)
-    total = x.to(work) if rowscale is None else x.to(work) * rowscale.to(work)[..., None]
-    total, kept = _dropout(total, dropout_p)
-    kept1 = None
-    if x1 is not None:
-        added, kept1 = _dropout(x1.to(work), dropout_p)
-        total = total + added
-    total = total if residual is None else total + residual.to(work)
+    total, kept = _summed(x, residual, x1, rowscale, dropout_p, (None, None), work)
     norm = F.rms_norm if is_rms_norm else F.layer_norm
-    normed = norm(total, total.shape[-1:], eps=eps)
-    results = [_scaled(normed, weight, bias).to(x.dtype)]
-    if weight1 is not None:
-        results.append(_scaled(normed, weight1, bias1).to(x.dtype))
+    y = norm(total, total.shape[-1:], eps=eps)
+    more: list[Tensor | None] = []
     if prenorm:
         kind = torch.float32 if residual_in_fp32 else x.dtype
-        results.append(total.to(kind if residual is None else residual.dtype))
+        more.append(total.to(kind if residual is None else residual.dtype))
     if return_dropout_mask:
-        return (*results, kept, kept1)
-    return results[0] if len(results) == 1 else tuple(results)
+        more += kept
+    return _outputs(y, x.dtype, (weight, bias), (weight1, bias1), more)
 
 
-def _dropout(x: Tensor, p: float) -> tuple[Tensor, Tensor | None]:
+def _summed(
+    x: Tensor, residual: Tensor | None, x1: Tensor | None, rowscale: Tensor | None, p: float,
+    kept: tuple[Tensor | None, Tensor | None], work: torch.dtype,
+) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:  # fmt: skip
+    """What is normed, and which numbers of x and x1 are kept: those given, or drawn here."""
+    total = x.to(work) if rowscale is None else x.to(work) * rowscale.to(work)[..., None]
+    total, first = _dropout(total, p, kept[0])
+    second = None
+    if x1 is not None:
+        added, second = _dropout(x1.to(work), p, kept[1])
+        total = total + added
+    return total if residual is None else (total + residual).to(work), (first, second)
+
+
+def _dropout(x: Tensor, p: float, kept: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """x with a share p of its numbers at 0, and which are kept."""
     if p == 0.0:
         return x, None
-    kept = torch.rand_like(x) > p
+    kept = torch.rand_like(x) > p if kept is None else kept
     return torch.where(kept, x / (1 - p), 0), kept
 
 
-def _scaled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    y = x * weight.to(x.dtype)
-    return y if bias is None else y + bias.to(x.dtype)
+def _outputs(
+    normed: Tensor, dtype: torch.dtype, first: tuple[Tensor, Tensor | None],
+    second: tuple[Tensor | None, Tensor | None], more: list[Tensor | None],
+) -> Any:  # fmt: skip
+    """The normed rows with each weight and its bias, and more results."""
+    results: list[Tensor | None] = []
+    for weight, bias in (first, second):
+        if weight is not None:
+            y = normed * weight.to(normed.dtype)
+            results.append((y if bias is None else y + bias.to(y.dtype)).to(dtype))
+    results += more
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def _check(
@@ -119,16 +136,11 @@ def _check(
 ) -> None:  # fmt: skip
     check_tensor(name, "x", x)
     check_shape(name, "weight", weight, x.shape[-1:], "(dim,)")
-    for argument, y in (("bias", bias), ("weight1", weight1), ("bias1", bias1)):
-        if y is not None:
-            check_shape(name, argument, y, x.shape[-1:], "(dim,)")
-    for argument, y in (("residual", residual), ("x1", x1)):
-        if y is not None:
-            check_shape(name, argument, y, x.shape, "the shape of x")
-    if rowscale is not None:
-        if x1 is not None:
-            raise ValueError(f"{name}: rowscale and x1 are both given; expected one of them")
-        check_shape(name, "rowscale", rowscale, x.shape[:-1], "a number for each row of x")
+    check_given(name, x.shape[-1:], "(dim,)", bias=bias, weight1=weight1, bias1=bias1)
+    check_given(name, x.shape, "the shape of x", residual=residual, x1=x1)
+    if rowscale is not None and x1 is not None:
+        raise ValueError(f"{name}: rowscale and x1 are both given; expected one of them")
+    check_given(name, x.shape[:-1], "a number for each row of x", rowscale=rowscale)
 
 
 def rms_norm_fn(
@@ -229,7 +241,8 @@ def layer_norm_linear_fn(
     return (out, total) if prenorm else out
 
 
-def layer_norm_ref(
+def _reference(
+    name: str,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -245,74 +258,22 @@ def layer_norm_ref(
     dropout_mask1: Tensor | None = None,
     upcast: bool = False,
 ) -> Any:
-    """`layer_norm_fn` by its equation, for tests.
+    """`layer_norm_fn` or `rms_norm_fn` by its equation, for tests.
 
     It is given which numbers dropout keeps, and computes in the dtype of x without ``upcast``.
     """
-    total = _summed(
-        "layer_norm_ref", x, weight, bias, residual, x1, weight1, bias1, dropout_p, rowscale,
-        dropout_mask, dropout_mask1, upcast,
-    )  # fmt: skip
-    y = total - total.mean(-1, keepdim=True)
-    return _outputs(x.dtype, y, total, weight, bias, weight1, bias1, eps, prenorm)
-
-
-def rms_norm_ref(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None = None,
-    x1: Tensor | None = None,
-    weight1: Tensor | None = None,
-    bias1: Tensor | None = None,
-    eps: float = 1e-6,
-    dropout_p: float = 0.0,
-    rowscale: Tensor | None = None,
-    prenorm: bool = False,
-    dropout_mask: Tensor | None = None,
-    dropout_mask1: Tensor | None = None,
-    upcast: bool = False,
-) -> Any:
-    """`rms_norm_fn` by its equation, for tests; the arguments of `layer_norm_ref`."""
-    total = _summed(
-        "rms_norm_ref", x, weight, bias, residual, x1, weight1, bias1, dropout_p, rowscale,
-        dropout_mask, dropout_mask1, upcast,
-    )  # fmt: skip
-    return _outputs(x.dtype, total, total, weight, bias, weight1, bias1, eps, prenorm)
-
-
-def _summed(
-    name: str, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None,
-    x1: Tensor | None, weight1: Tensor | None, bias1: Tensor | None, p: float,
-    rowscale: Tensor | None, kept: Tensor | None, kept1: Tensor | None, upcast: bool,
-) -> Tensor:  # fmt: skip
-    """What is normed: x, x1 and the residual."""
     _check(name, x, weight, bias, residual, x1, weight1, bias1, rowscale)
     work = work_dtype(x.dtype) if upcast else x.dtype
-    total = x.to(work) if rowscale is None else x.to(work) * rowscale.to(work)[..., None]
-    total = _dropped(total, kept, p)
-    total = total if x1 is None else total + _dropped(x1.to(work), kept1, p)
-    return total if residual is None else (total + residual).to(work)
+    kept = dropout_mask, dropout_mask1
+    total, _ = _summed(x, residual, x1, rowscale, dropout_p, kept, work)
+    y = total if name == "rms_norm_ref" else total - total.mean(-1, keepdim=True)
+    y = y / (y.square().mean(-1, keepdim=True) + eps).sqrt()
+    return _outputs(y, x.dtype, (weight, bias), (weight1, bias1), [total] if prenorm else [])
 
 
-def _dropped(x: Tensor, kept: Tensor | None, p: float) -> Tensor:
-    if p == 0.0:
-        return x
-    return _dropout(x, p)[0] if kept is None else torch.where(kept, x / (1 - p), 0)
-
-
-def _outputs(
-    dtype: torch.dtype, centred: Tensor, total: Tensor, weight: Tensor, bias: Tensor | None,
-    weight1: Tensor | None, bias1: Tensor | None, eps: float, prenorm: bool,
-) -> Any:  # fmt: skip
-    """Numbers over their root mean square, with each weight; the sum with prenorm."""
-    y = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
-    results = [_scaled(y, weight, bias).to(dtype)]
-    if weight1 is not None:
-        results.append(_scaled(y, weight1, bias1).to(dtype))
-    if prenorm:
-        results.append(total)
-    return results[0] if len(results) == 1 else tuple(results)
+layer_norm_ref = functools.partial(_reference, "layer_norm_ref")
+rms_norm_ref = functools.partial(_reference, "rms_norm_ref")
+layer_norm_ref.__doc__ = rms_norm_ref.__doc__ = _reference.__doc__
 
 
 class RMSNorm(nn.Module):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...._core.conversions import work_dtype
+from ....causal_conv1d._checks import check_given
 from ....fla._layout import check_shape, check_tensor
 
 __all__ = ["LayerNorm", "RMSNorm", "layernorm_fn", "rmsnorm_fn"]
@@ -146,10 +147,8 @@ def _check(name: str, x: Any, weight: Any, bias: Any, z: Any, group_size: int | 
     check_tensor(name, "x", x)
     dim = x.shape[-1]
     check_shape(name, "weight", weight, (dim,), "(dim,)")
-    if bias is not None:
-        check_shape(name, "bias", bias, (dim,), "(dim,)")
-    if z is not None:
-        check_shape(name, "z", z, x.shape, "the shape of x")
+    check_given(name, (dim,), "(dim,)", bias=bias)
+    check_given(name, x.shape, "the shape of x", z=z)
     if group_size is not None and (group_size < 1 or dim % group_size):
         raise ValueError(f"{name}: group_size is {group_size}; expected a divisor of {dim}")
 

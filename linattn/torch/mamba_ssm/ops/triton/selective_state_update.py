@@ -12,6 +12,7 @@ from ....._states.state_arrays import State
 from ...._core.conversions import promotion, work_dtype, writable
 from ....fla._layout import check_shape, check_tensor
 from ....operators import gated_step, selective_scan_step
+from ..._time_steps import time_steps
 
 __all__ = ["selective_state_update"]
 
@@ -95,8 +96,8 @@ def selective_state_update(
         rows = state_batch_indices.long()
     s = state if rows is None else state[rows.clamp(min=0)]
     heads = s.unsqueeze(1) if s.ndim == 3 else s
-    given = _operands(name, heads, B, C, x=x, dt=dt, A=A, D=D, z=z, dt_bias=dt_bias)
-    o = update(heads, **given, softplus=dt_softplus).view(x.shape)
+    given = _operands(name, heads, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias)
+    o = update(heads, given, dt_softplus).view(x.shape)
     if rows is None:
         return o
     real = rows >= 0
@@ -118,15 +119,13 @@ def selective_state_update_ref(
 ) -> Tensor:
     """`selective_state_update` in plain PyTorch, for tests."""
     heads = state.unsqueeze(1) if state.ndim == 3 else state
-    given = _operands(
-        "selective_state_update_ref", heads, B, C, x=x, dt=dt, A=A, D=D, z=z, dt_bias=dt_bias
-    )
+    name = "selective_state_update_ref"
+    given = _operands(name, heads, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias)
     work = work_dtype(x.dtype)
     given = {name: None if y is None else y.to(work) for name, y in given.items()}
     repeats = heads.shape[1] // given["B"].shape[1]
     B, C = (given[name].repeat_interleave(repeats, 1)[:, :, None] for name in ("B", "C"))
-    dt = given["dt"] if dt_bias is None else given["dt"] + given["dt_bias"]
-    dt = (F.softplus(dt) if dt_softplus else dt)[..., None]
+    dt = time_steps(given["dt"], given["dt_bias"], dt_softplus, work)[..., None]
     s = heads.clone() * torch.exp(dt * given["A"]) + dt * B * given["x"][..., None]
     heads.copy_(s)
     o = (s * C).sum(-1)
@@ -136,28 +135,31 @@ def selective_state_update_ref(
 
 
 #: The axes of operands: batch, heads, dim, dstate.  Those of Mamba lack heads.
-_AXES = {"x": "bhp", "dt": "bhp", "A": "hpn", "D": "hp", "z": "bhp", "dt_bias": "hp"}
+_AXES = {
+    "x": "bhp", "dt": "bhp", "A": "hpn", "B": "bhn", "C": "bhn", "D": "hp", "z": "bhp",
+    "dt_bias": "hp",
+}  # fmt: skip
 
 
-def _operands(name: str, state: Tensor, B: Any, C: Any, **given: Any) -> dict[str, Any]:
+def _operands(name: str, state: Tensor, **given: Any) -> dict[str, Any]:
     """The operands with an axis of heads, whose shapes fit the state's."""
     sizes = dict(zip("bhpn", state.shape, strict=True))
-    for argument, axes in _AXES.items():
-        x = given[argument]
+    for argument, x in given.items():
         if x is None and argument in ("D", "z", "dt_bias"):
             continue
         check_tensor(name, argument, x)
-        if x.ndim == len(axes) - 1:
-            x = x.unsqueeze(axes.index("h"))
-        shape = tuple(sizes[axis] for axis in axes)
-        check_shape(name, argument, x, shape, "with heads, of which Mamba has 1")
+        axes = _AXES[argument]
+        x = x.unsqueeze(axes.index("h")) if x.ndim == len(axes) - 1 else x
+        if argument in ("B", "C"):
+            _check_groups(name, argument, x, state)
+        else:
+            shape = tuple(sizes[axis] for axis in axes)
+            check_shape(name, argument, x, shape, "with heads, of which Mamba has 1")
         given[argument] = x
-    return given | {"B": _by_group(name, "B", B, state), "C": _by_group(name, "C", C, state)}
+    return given
 
 
-def _by_group(name: str, argument: str, x: Any, state: Tensor) -> Tensor:
-    check_tensor(name, argument, x)
-    x = x.unsqueeze(1) if x.ndim == 2 else x
+def _check_groups(name: str, argument: str, x: Tensor, state: Tensor) -> None:
     batch, heads, _, dstate = state.shape
     groups = x.shape[1] if x.ndim == 3 else 0
     if x.shape != (batch, groups, dstate) or not groups or heads % groups:
@@ -165,68 +167,49 @@ def _by_group(name: str, argument: str, x: Any, state: Tensor) -> Tensor:
             f"{name}: {argument} has shape {tuple(x.shape)}; expected ({batch}, ngroups, {dstate}),"
             f" ngroups a divisor of {heads}, the number of heads"
         )
-    return x
 
 
-def update(
-    state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
-    dt_bias: Tensor | None, z: Tensor | None, softplus: bool,
-) -> Tensor:  # fmt: skip
-    """`selective_state_update` with an axis of heads, without checks of shapes."""
-    operands = [y for y in (x, dt, A, B, C, D, dt_bias, z) if y is not None]
+def update(state: Tensor, given: dict[str, Any], softplus: bool) -> Tensor:
+    """`selective_state_update` of operands by name, without checks of shapes.
+
+    Either all or none have an axis of heads.
+    """
+    x, groups = given["x"], given["B"].shape[1]
+    operands = [y for y in given.values() if y is not None]
     dtype = work_dtype(promotion([y.dtype for y in operands]))
     in_place = state.dtype is dtype and writable(state, *operands)
     s = state if in_place else state.clone()  # gradients need the state from before
-    groups = B.shape[1] if 1 < B.shape[1] < x.shape[1] else None  # otherwise B is broadcast
-    given: list[Any] = [s, x, dt, A, B, C, D, dt_bias, z]
-    if groups is not None:
-        given = [_split(y, axis, groups) for y, axis in zip(given, _HEADS_AXIS, strict=True)]
-    step: Any = _one_rate_a_head if _is_tied(dt, A, dt_bias) else _rates
-    o, s = step(*given, softplus, in_place)
-    if groups is not None:
-        o, s = o.flatten(1, 2), s.flatten(1, 2)
+    grouped = x.ndim == 3 and 1 < groups < x.shape[1]  # otherwise B is broadcast
+    if grouped:  # heads as groups and heads of a group; B and C have one a group
+        s = s.unflatten(1, (groups, -1))
+        given = {
+            name: None if y is None else y.unflatten(_AXES[name].index("h"), (groups, -1))
+            for name, y in given.items()
+        }
+    step: Any = _one_rate_a_head if _is_tied(given) else selective_scan_step
+    o, (s, *_) = step(**given, state=State(s), softplus=softplus, in_place=in_place)
     if not in_place:
-        state.copy_(s)
-    return o if o.dtype is x.dtype else o.to(x.dtype)
-
-
-#: The axis of heads of the state, x, dt, A, B, C, D, dt_bias and z.
-_HEADS_AXIS = (1, 1, 1, 0, 1, 1, 0, 0, 1)
-
-
-def _split(x: Tensor | None, axis: int, groups: int) -> Tensor | None:
-    """Heads as groups and heads of a group; B and C have one a group."""
-    return None if x is None else x.unflatten(axis, (groups, -1))
-
-
-def _rates(
-    s: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
-    dt_bias: Tensor | None, z: Tensor | None, softplus: bool, in_place: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    o, state = selective_scan_step(
-        x, dt, A, B, C, State(s), D=D, z=z, dt_bias=dt_bias, softplus=softplus, in_place=in_place
-    )
-    return o, state.s
+        state.copy_(s.flatten(1, 2) if grouped else s)
+    return (o.flatten(1, 2) if grouped else o).to(x.dtype)
 
 
 def _one_rate_a_head(
-    s: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: State, D: Tensor | None,
     dt_bias: Tensor | None, z: Tensor | None, softplus: bool, in_place: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, State]:  # fmt: skip
     """Mamba-2: gated linear attention with queries C, keys B and values dt x."""
     work = work_dtype(x.dtype)
-    step = dt[..., 0].to(work)
-    step = step if dt_bias is None else step + dt_bias[..., 0]
-    step = F.softplus(step) if softplus else step
-    value = x.to(work)
-    o, state = gated_step(
-        C, B, value * step[..., None], step * A[..., 0, 0], State(s.mT), in_place=in_place
+    bias = None if dt_bias is None else dt_bias[..., 0]
+    step, value = time_steps(dt[..., 0], bias, softplus, work), x.to(work)
+    o, after = gated_step(
+        C, B, value * step[..., None], step * A[..., 0, 0], State(state.s.mT), in_place=in_place
     )
     o = o if D is None else o + value * D
-    return o if z is None else o * F.silu(z.to(work)), state.s.mT
+    return o if z is None else o * F.silu(z.to(work)), State(after.s.mT)
 
 
-def _is_tied(dt: Tensor, A: Tensor, dt_bias: Tensor | None) -> bool:
+def _is_tied(given: dict[str, Any]) -> bool:
     """Whether a head has a single rate and a single time step."""
-    axes = [(dt, -1), (A, -1), (A, -2)] + ([] if dt_bias is None else [(dt_bias, -1)])
-    return all(x.shape[axis] == 1 or x.stride(axis) == 0 for x, axis in axes)
+    axes = ("dt", -1), ("A", -1), ("A", -2), ("dt_bias", -1)
+    pairs = ((given[name], axis) for name, axis in axes)
+    return all(x is None or x.shape[axis] == 1 or x.stride(axis) == 0 for x, axis in pairs)

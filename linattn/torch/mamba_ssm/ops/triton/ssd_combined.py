@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ....._states.state_arrays import State
 from ...._core.conversions import work_dtype
 from ...._core.seq_idx import Packing, at_first, packing
 from ....causal_conv1d import causal_conv1d_fn
+from ....causal_conv1d._checks import check_given
+from ....fla import chunk_simple_gla
 from ....fla._layout import check_shape, check_tensor
-from ....operators import gated
+from ..._time_steps import time_steps
 from .layernorm_gated import rmsnorm_fn
 
 __all__ = ["mamba_chunk_scan_combined", "mamba_split_conv1d_scan_combined"]
@@ -109,12 +110,9 @@ def mamba_chunk_scan_combined(
     _check(name, x, dt, A, B, C, D, z, dt_bias, initial_states)
     packed = _sequences(name, x, seq_idx, initial_states, cu_seqlens, return_varlen_states)
     work = work_dtype(x.dtype)
-    dt = dt.to(work) if dt_bias is None else dt.to(work) + dt_bias.to(work)
-    dt = (F.softplus(dt) if dt_softplus else dt).clamp(*dt_limit)
-    values = x.to(work)
-    o, end = scan(values * dt[..., None], dt * A.to(work), B, C, packed, initial_states)
-    if D is not None:
-        o = torch.addcmul(o, values, (D[:, None] if D.ndim == 1 else D).to(work))
+    o, end = scan(
+        x.to(work), dt, A, B, C, D, dt_bias, dt_softplus, dt_limit, packed, initial_states
+    )
     o = (o if z is None else o * F.silu(z.to(work))).to(x.dtype).contiguous()
     results = [o]
     if return_final_states:
@@ -125,44 +123,28 @@ def mamba_chunk_scan_combined(
 
 
 def scan(
-    values: Tensor, gates: Tensor, B: Tensor, C: Tensor, packed: Packing | None,
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
+    dt_bias: Tensor | None, softplus: bool, limit: tuple[float, float], packed: Packing | None,
     initial_states: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The scan of values dt x with log decays dt A, and the states after each sequence."""
-    rows, groups = values.shape[:2], B.shape[2]
-    split = groups if 1 < groups < values.shape[2] else None  # otherwise heads are broadcast
-    operands = [C.to(values.dtype), B.to(values.dtype), values, gates]
+    """The scan without a gate and the states after each sequence, in the dtype of x."""
+    work = x.dtype
+    dt = time_steps(dt, dt_bias, softplus, work).clamp(*limit)
+    operands = [C.to(work), B.to(work), x * dt[..., None], dt * A.to(work)]
     if packed is not None:  # in a single row
         operands = [y.flatten(0, 1)[None] for y in operands]
         if initial_states is not None:
             initial_states = at_first(initial_states, packed)
-    q, k, v, g = (_heads(y, split) for y in operands)
-    start = None
-    if initial_states is not None:
-        start = State(_states_in(initial_states.to(v.dtype).mT, split, packed))
-    o, end = gated(
-        q, k, v, g, cu_seqlens=None if packed is None else packed.bounds, initial_state=start,
-        return_state=True,
+    q, k, v, g = operands
+    o, end = chunk_simple_gla(
+        q, k, v, g, scale=1.0, output_final_state=True, state_v_first=True,
+        initial_state=None if initial_states is None else initial_states.to(work),
+        cu_seqlens=None if packed is None else packed.bounds,
     )  # fmt: skip
-    o = (o if split is None else o.flatten(1, 2)).transpose(1, 2)
-    return o.reshape(*rows, *o.shape[2:]), _states_out(end.s, split, packed).mT
-
-
-def _heads(y: Tensor, split: int | None) -> Tensor:
-    """(batch, seqlen, heads, ...) as (batch, heads, seqlen, ...), heads split into groups."""
-    y = y.transpose(1, 2)
-    return y if split is None else y.unflatten(1, (split, -1))
-
-
-def _states_in(s: Tensor, split: int | None, packed: Packing | None) -> Tensor:
-    """(N, heads, ...) as (N, groups, heads of a group, ...), or packed (1, ..., N, ...)."""
-    s = s if packed is None else s.transpose(0, 1)[None]
-    return s if split is None else s.unflatten(1, (split, -1))
-
-
-def _states_out(s: Tensor, split: int | None, packed: Packing | None) -> Tensor:
-    s = s if split is None else s.flatten(1, 2)
-    return s if packed is None else s[0].transpose(0, 1)
+    o = o.view(x.shape)
+    if D is not None:
+        o = torch.addcmul(o, x, (D[:, None] if D.ndim == 1 else D).to(work))
+    return o, end
 
 
 def _check(
@@ -183,15 +165,12 @@ def _check(
             f"ngroups a divisor of {heads}, the number of heads"
         )
     check_shape(name, "C", C, B.shape, "the shape of B")
-    if z is not None:
-        check_shape(name, "z", z, x.shape, "the shape of x")
-    if dt_bias is not None:
-        check_shape(name, "dt_bias", dt_bias, (heads,), "(nheads,)")
+    check_given(name, x.shape, "the shape of x", z=z)
+    check_given(name, (heads,), "(nheads,)", dt_bias=dt_bias)
     if D is not None and not (isinstance(D, Tensor) and D.shape == (heads, headdim)):
         check_shape(name, "D", D, (heads,), "(nheads,) or (nheads, headdim)")
-    if initial is not None:
-        core = (batch, heads, headdim, B.shape[3])
-        check_shape(name, "initial_states", initial, core, "(batch, nheads, headdim, dstate)")
+    core = batch, heads, headdim, B.shape[3]
+    check_given(name, core, "(batch, nheads, headdim, dstate)", initial_states=initial)
 
 
 def _sequences(
