@@ -23,7 +23,7 @@ the group's ``timeout``, which `torch.distributed.init_process_group` takes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from .._blocks.effects import AnyElement
 from .._bridges.bridge import recurrences
 from .._bridges.rows import DISTRIBUTED
 from ._core import map_texts
-from ._core.conversions import array, check, resolved, tensor, tensors, threads
+from ._core.conversions import array, check, resolved, tensor, threads
 from ._core.operator import OPERATORS, TensorOperator
 
 if TYPE_CHECKING:
@@ -96,11 +96,7 @@ class _Sequence(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         operands = ctx.saved_tensors
         found = iter(_compute(ctx.call, operands, array(resolved(grad))))
-        present = (None if x is None else next(found) for x in operands)
-        grads = tensors(present, operands)
-        return None, None, *(
-            None if x is None else grad for x, grad in zip(operands, grads, strict=True)
-        )  # fmt: skip
+        return None, None, *(None if x is None else tensor(next(found), x.dtype) for x in operands)
 
 
 def _compute(call: Any, operands: Sequence[Any], *grad: Any, **alike: Any) -> Any:
@@ -154,9 +150,4 @@ class _Processes:
 
 
 def _composed(elements: Sequence[AnyElement]) -> AnyElement | None:
-    if not elements:
-        return None
-    whole, *rest = elements
-    for element in rest:
-        whole = effects.compose(whole, element)
-    return whole
+    return reduce(effects.compose, elements) if elements else None
