@@ -164,17 +164,12 @@ def memory(layer: str, module: torch.nn.Module, x: Tensor) -> None:
     """Raise an error for parameters on the meta device, which PyTorch would read uninitialised."""
     if x.is_meta or torch.compiler.is_compiling() or not _any_meta(module):
         return
-    for name, child in module.named_modules():
-        for own, parameter in child._parameters.items():
-            if parameter is not None and parameter.is_meta:
-                raise TypeError(
-                    f"{layer}: {f'{name}.{own}'.lstrip('.')} is on meta and x on {x.device}; "
-                    "expected one device for all"
-                )
+    name = next(name for name, parameter in module.named_parameters() if parameter.is_meta)
+    raise TypeError(f"{layer}: {name} is on meta and x on {x.device}; expected one device for all")
 
 
 def _any_meta(module: torch.nn.Module) -> bool:
-    """Whether a parameter is on the meta device, without the cost of `named_modules`."""
+    """Whether a parameter is on the meta device, without the cost of `named_parameters`."""
     for parameter in module._parameters.values():
         if parameter is not None and parameter.is_meta:
             return True

@@ -115,16 +115,14 @@ class ShortConvolution(nn.Module):
         name = type(self).__name__
         _arguments.tokens(name, x, self.channels)
         pads = padding(name, x, key_lengths, None)
+        y = causal_conv1d(
+            x, self._filters, self.bias, activation=self.activation, initial_state=state,
+            return_state=return_state and pads is None,
+        )  # fmt: skip
         if pads is None or not return_state:
-            return causal_conv1d(
-                x, self._filters, self.bias, activation=self.activation,
-                initial_state=state, return_state=return_state,
-            )  # fmt: skip
+            return y
         if state is None:
             state = self.init_state(x.shape[0])
-        y = causal_conv1d(
-            x, self._filters, self.bias, activation=self.activation, initial_state=state
-        )
         inputs = torch.cat([state, x.mT.to(state.dtype)], -1)
         window = torch.arange(self.size - 1, device=x.device)
         place = (pads.lengths[:, None] + window)[:, None].expand(-1, self.channels, -1)
